@@ -1,0 +1,96 @@
+//! What can go wrong, and where.
+
+/// Why a calibration failed, with the place.
+#[derive(Debug, thiserror::Error)]
+#[error("{kind}{}", place(.value.as_deref(), *.sample))]
+pub struct CalibrationError {
+    kind: CalibrationErrorKind,
+    /// Name of the value, input or file concerned.
+    value: Option<String>,
+    /// Number of the sample, from 0.
+    sample: Option<usize>,
+    #[source]
+    cause: Option<Box<dyn std::error::Error + Send + Sync>>,
+}
+
+/// The kinds of [`CalibrationError`].
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum CalibrationErrorKind {
+    /// There was nothing to calibrate with.
+    #[error("no calibration samples: {0}")]
+    NoSamples(String),
+    /// A sample file or array is not readable or not of a usable form.
+    #[error("{0}")]
+    Data(String),
+    /// An input has the wrong name, rank, shape or type.
+    #[error("{0}")]
+    InputMismatch(String),
+    /// A value was NaN or infinite.
+    #[error("{0}")]
+    NonFinite(String),
+    /// The engine does not know an operator or type that the model uses.
+    #[error("{0}")]
+    Unsupported(String),
+    /// The engine failed while building or running the model.
+    #[error("{0}")]
+    Engine(String),
+    /// The caller asked to stop.
+    #[error("calibration was cancelled")]
+    Cancelled,
+}
+
+fn place(value: Option<&str>, sample: Option<usize>) -> String {
+    match (value, sample) {
+        (Some(value), Some(sample)) => format!(" (`{value}`, sample {sample})"),
+        (Some(value), None) => format!(" (`{value}`)"),
+        (None, Some(sample)) => format!(" (sample {sample})"),
+        (None, None) => String::new(),
+    }
+}
+
+impl CalibrationError {
+    /// An error of this kind, with no place yet.
+    pub fn new(kind: CalibrationErrorKind) -> CalibrationError {
+        CalibrationError { kind, value: None, sample: None, cause: None }
+    }
+
+    /// The same error, at this value, input or file.
+    #[must_use]
+    pub fn at_value(mut self, value: impl Into<String>) -> CalibrationError {
+        self.value.get_or_insert_with(|| value.into());
+        self
+    }
+
+    /// The same error, at this sample (numbered from 0).
+    #[must_use]
+    pub fn at_sample(mut self, sample: usize) -> CalibrationError {
+        self.sample.get_or_insert(sample);
+        self
+    }
+
+    /// The same error, with what caused it.
+    #[must_use]
+    pub fn caused_by(
+        mut self,
+        cause: impl Into<Box<dyn std::error::Error + Send + Sync>>,
+    ) -> CalibrationError {
+        self.cause = Some(cause.into());
+        self
+    }
+
+    /// The kind of failure.
+    pub fn kind(&self) -> &CalibrationErrorKind {
+        &self.kind
+    }
+
+    /// Name of the value, input or file concerned.
+    pub fn value(&self) -> Option<&str> {
+        self.value.as_deref()
+    }
+
+    /// Number of the sample, from 0.
+    pub fn sample(&self) -> Option<usize> {
+        self.sample
+    }
+}

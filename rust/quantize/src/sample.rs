@@ -1,0 +1,73 @@
+//! What a model is fed with: samples, where they come from, and who runs the model on them.
+
+use std::sync::atomic::AtomicBool;
+
+use quantize_rs_onnx::{Model, Tensor};
+
+use crate::CalibrationError;
+
+/// One set of inputs of a model, by input name.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Sample {
+    /// Input name and value, in no particular order.
+    pub inputs: Vec<(String, Tensor)>,
+}
+
+impl Sample {
+    /// The value for the input called `name`.
+    pub fn get(&self, name: &str) -> Option<&Tensor> {
+        self.inputs.iter().find(|(input, _)| input == name).map(|(_, value)| value)
+    }
+}
+
+/// A source of samples; they stream, nobody holds them all.
+pub trait Samples {
+    /// The next sample, or `None` at the end.
+    fn next_sample(&mut self) -> Option<Result<Sample, CalibrationError>>;
+
+    /// How many samples are left, when that is known.
+    fn len_hint(&self) -> Option<usize> {
+        None
+    }
+}
+
+/// Receives the values of a tapped tensor right after the node that made it ran.
+pub trait Sink {
+    /// `tap` is the position in the list of names given to [`Engine::prepare`].
+    fn observe(&mut self, tap: usize, values: &[f32]);
+}
+
+/// Something that can run ONNX models and show what flows through them.
+pub trait Engine: Sync {
+    /// The name written in reports: `tract`.
+    fn name(&self) -> &'static str;
+
+    /// Gets `model` ready for samples with the shapes and types of `sample`.
+    ///
+    /// `taps` are the ONNX names of the float32 values to show (graph inputs and node outputs of
+    /// the main graph).
+    ///
+    /// # Errors
+    /// [`CalibrationError`] naming the node and operator that the engine cannot run, or the input
+    /// whose shape or type does not fit.
+    fn prepare(
+        &self,
+        model: &Model,
+        taps: &[String],
+        sample: &Sample,
+    ) -> Result<Box<dyn Runner>, CalibrationError>;
+}
+
+/// A model ready to run; shared by threads, one sample each.
+pub trait Runner: Send + Sync {
+    /// Runs one sample and shows every tapped value to `sink`; stops early when `cancelled` is set.
+    ///
+    /// # Errors
+    /// [`CalibrationError`] naming the node that failed.
+    fn run(
+        &self,
+        sample: &Sample,
+        sink: &mut dyn Sink,
+        cancelled: &AtomicBool,
+    ) -> Result<(), CalibrationError>;
+}
