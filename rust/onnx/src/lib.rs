@@ -1,5 +1,41 @@
-//! onnx
+//! The ONNX file format: bytes to [`Model`] and back, nothing lost on the way.
+//!
+//! A model is opened from a path (mapped, not read) or from bytes, checked once, and then only
+//! [`Model::apply`] changes it. Whatever nobody touched is written back as the bytes it was read
+//! from: unknown fields, odd encodings, weights of any size.
+//!
+//! ```
+//! use quantize_rs_onnx::Model;
+//!
+//! # let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/digits/digits_cnn.onnx");
+//! let model = Model::open(path)?;
+//! assert_eq!(model.to_bytes()?, std::fs::read(path)?);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod check;
+mod data;
 mod dtype;
+mod edit;
+mod error;
+mod external;
+mod map;
+mod model;
+mod order;
+mod save;
+mod schema;
 mod tensor;
+mod wire;
+
 pub use dtype::DataType;
+pub use edit::Edit;
+pub use error::{Error, ErrorKind};
+pub use model::Model;
+pub use order::reads;
+pub use save::Saved;
+pub use schema::{
+    AttributeProto, Dimension, FunctionProto, GraphProto, Kept, ModelProto, NodeProto,
+    OperatorSetIdProto, SparseTensorProto, TensorProto, TensorShapeProto, TensorTypeProto,
+    TypeProto, ValueInfoProto,
+};
 pub use tensor::Tensor;

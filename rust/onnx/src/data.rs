@@ -1,0 +1,160 @@
+//! The elements of a `TensorProto` as bytes, wherever the file keeps them.
+
+use bytes::Bytes;
+
+use crate::error::Error;
+use crate::external::External;
+use crate::schema::TensorProto;
+use crate::wire::{Field, Wire};
+use crate::{DataType, Tensor};
+
+/// Type and shape of a tensor, checked.
+pub(crate) struct Facts {
+    pub(crate) dtype: DataType,
+    pub(crate) shape: Vec<usize>,
+    elements: usize,
+    /// Bytes of the elements in `raw_data`; `None` for strings.
+    pub(crate) byte_len: Option<usize>,
+}
+
+/// Checks what can be checked without looking at the elements.
+pub(crate) fn facts(proto: &TensorProto) -> Result<Facts, Error> {
+    let wrong = |what: String| Error::structure(place(proto), what);
+    let dtype = proto.dtype().ok_or_else(|| {
+        wrong(format!("element type {}, which ONNX does not know", proto.data_type))
+    })?;
+    let mut shape = Vec::new();
+    let mut elements = 1usize;
+    for dim in &proto.dims {
+        let length = usize::try_from(*dim)
+            .map_err(|_| wrong(format!("shape {:?} has a negative length", proto.dims)))?;
+        shape.push(length);
+        elements = elements.checked_mul(length).ok_or_else(|| {
+            wrong(format!("shape {:?} has more elements than memory", proto.dims))
+        })?;
+    }
+    let byte_len = dtype.byte_len(elements);
+    if byte_len.is_none() && dtype != DataType::String {
+        return Err(wrong(format!("shape {:?} of {dtype} has more bytes than memory", proto.dims)));
+    }
+    Ok(Facts { dtype, shape, elements, byte_len })
+}
+
+/// Checks a tensor against the data it has, without copying any of it.
+pub(crate) fn check(proto: &TensorProto, external: &External) -> Result<(), Error> {
+    let facts = facts(proto)?;
+    if proto.is_external() {
+        return external.bytes(proto, &facts).map(|_| ());
+    }
+    match (&proto.raw_data, facts.byte_len) {
+        (Some(data), Some(expected)) if data.len() != expected => {
+            Err(wrong_length(proto, &facts, data.len()))
+        }
+        (Some(_), None) => Err(Error::structure(place(proto), "strings cannot stand in raw_data")),
+        (Some(_), Some(_)) => Ok(()),
+        (None, _) => {
+            let found = proto.typed.iter().map(|run| count(&run.field)).sum::<usize>();
+            let expected = typed_entries(&facts);
+            if found == expected { Ok(()) } else { Err(wrong_count(proto, &facts, found)) }
+        }
+    }
+}
+
+/// The tensor; only elements in typed integer fields are copied.
+pub(crate) fn tensor(proto: &TensorProto, external: &External) -> Result<Tensor, Error> {
+    let facts = facts(proto)?;
+    let data = if proto.is_external() {
+        external.bytes(proto, &facts)?
+    } else if let Some(data) = &proto.raw_data {
+        data.clone()
+    } else {
+        typed_bytes(proto, &facts)?
+    };
+    match facts.byte_len {
+        Some(expected) if data.len() == expected => {
+            Ok(Tensor { dtype: facts.dtype, shape: facts.shape, data })
+        }
+        Some(_) => Err(wrong_length(proto, &facts, data.len())),
+        None => Err(Error::structure(place(proto), "a tensor of strings has no bytes to read")),
+    }
+}
+
+fn wrong_length(proto: &TensorProto, facts: &Facts, found: usize) -> Error {
+    Error::structure(
+        place(proto),
+        format!(
+            "{found} bytes of data for shape {:?} of {}, expected {}",
+            facts.shape,
+            facts.dtype,
+            facts.byte_len.unwrap_or(0)
+        ),
+    )
+}
+
+fn wrong_count(proto: &TensorProto, facts: &Facts, found: usize) -> Error {
+    Error::structure(
+        place(proto),
+        format!(
+            "{found} values for shape {:?} of {}, expected {}",
+            facts.shape,
+            facts.dtype,
+            typed_entries(facts)
+        ),
+    )
+}
+
+pub(crate) fn place(proto: &TensorProto) -> String {
+    if proto.name.is_empty() {
+        "tensor attribute".to_owned()
+    } else {
+        format!("initializer `{}`", proto.name)
+    }
+}
+
+/// Entries that a typed field must hold: packed types share one, complex numbers take two.
+fn typed_entries(facts: &Facts) -> usize {
+    match facts.dtype {
+        DataType::Complex64 | DataType::Complex128 => facts.elements.saturating_mul(2),
+        dtype if (1..8).contains(&dtype.bits()) => facts.byte_len.unwrap_or(0),
+        _ => facts.elements,
+    }
+}
+
+/// Entries in one run of a typed field.
+fn count(field: &Field) -> usize {
+    let Wire::Len(span) = &field.wire else { return 1 };
+    match field.number {
+        4 => span.bytes.len() / 4,
+        6 => 1,
+        10 => span.bytes.len() / 8,
+        _ => span.bytes.iter().filter(|byte| **byte & 0x80 == 0).count(),
+    }
+}
+
+/// The elements out of `float_data`, `double_data` or one of the integer fields.
+fn typed_bytes(proto: &TensorProto, facts: &Facts) -> Result<Bytes, Error> {
+    // One packed run of floats has the very layout of `raw_data`.
+    if let [run] = &proto.typed[..]
+        && let (4 | 10, Wire::Len(span)) = (run.field.number, &run.field.wire)
+    {
+        return Ok(span.bytes.clone());
+    }
+    let mut out = Vec::new();
+    for run in &proto.typed {
+        match (run.field.number, &run.field.wire) {
+            (4 | 10, Wire::Len(span)) => out.extend_from_slice(&span.bytes),
+            (4, Wire::Fixed32(bits)) => out.extend_from_slice(&bits.to_le_bytes()),
+            (10, Wire::Fixed64(bits)) => out.extend_from_slice(&bits.to_le_bytes()),
+            (5 | 7 | 11, _) => {
+                let width = facts.dtype.bits().div_ceil(8).min(8);
+                let mut values = Vec::new();
+                run.field.ints_into(&mut values)?;
+                for value in values {
+                    out.extend_from_slice(&value.to_le_bytes()[..width]);
+                }
+            }
+            _ => return Err(run.field.wrong("not a field for numbers")),
+        }
+    }
+    Ok(out.into())
+}

@@ -1,0 +1,89 @@
+//! The order of nodes: every value made before it is read.
+
+use std::collections::HashMap;
+
+use crate::Kept;
+use crate::error::Error;
+use crate::schema::{GraphProto, NodeProto};
+
+#[derive(Clone, Copy, PartialEq)]
+enum State {
+    Waiting,
+    Begun,
+    Placed,
+}
+
+/// Positions of `nodes` in an order in which every value is made before it is read.
+///
+/// Nodes that are in order already keep it; a node that is not comes right before its first
+/// reader.
+pub(crate) fn topological(nodes: &[Kept<NodeProto>]) -> Result<Vec<usize>, Error> {
+    let makers: HashMap<&str, usize> = nodes
+        .iter()
+        .enumerate()
+        .flat_map(|(index, node)| node.output.iter().map(move |name| (name.as_str(), index)))
+        .filter(|(name, _)| !name.is_empty())
+        .collect();
+    let needs: Vec<Vec<usize>> = nodes
+        .iter()
+        .map(|node| reads(node).iter().filter_map(|name| makers.get(name).copied()).collect())
+        .collect();
+
+    let mut state = vec![State::Waiting; nodes.len()];
+    let mut placed = Vec::with_capacity(nodes.len());
+    for root in 0..nodes.len() {
+        // An explicit stack: a chain of a million nodes must not exhaust the real one.
+        let mut stack = vec![(root, 0)];
+        while let Some((index, next)) = stack.pop() {
+            if state[index] == State::Placed {
+                continue;
+            }
+            state[index] = State::Begun;
+            match needs[index].get(next) {
+                None => {
+                    state[index] = State::Placed;
+                    placed.push(index);
+                }
+                Some(need) => {
+                    stack.push((index, next + 1));
+                    match state[*need] {
+                        State::Waiting => stack.push((*need, 0)),
+                        State::Placed => {}
+                        State::Begun => {
+                            return Err(Error::structure(
+                                nodes[*need].label(),
+                                "its output depends on itself: the graph has a cycle",
+                            ));
+                        }
+                    }
+                }
+            }
+        }
+    }
+    Ok(placed)
+}
+
+/// Names of the values a node reads, those that its subgraphs take from outside included.
+pub fn reads(node: &NodeProto) -> Vec<&str> {
+    let mut names: Vec<&str> =
+        node.input.iter().map(String::as_str).filter(|name| !name.is_empty()).collect();
+    node.subgraphs().for_each(|graph| captures(graph, &mut names));
+    names
+}
+
+/// Adds the names that `graph` reads and does not make itself.
+fn captures<'a>(graph: &'a GraphProto, names: &mut Vec<&'a str>) {
+    let own: std::collections::HashSet<&str> = graph
+        .input
+        .iter()
+        .map(|input| input.name.as_str())
+        .chain(graph.initializer.iter().map(|tensor| tensor.name.as_str()))
+        .chain(graph.node.iter().flat_map(|node| node.output.iter().map(String::as_str)))
+        .collect();
+    let read = graph
+        .node
+        .iter()
+        .flat_map(|node| reads(node))
+        .chain(graph.output.iter().map(|output| output.name.as_str()));
+    names.extend(read.filter(|name| !own.contains(name)));
+}
