@@ -1,1 +1,51 @@
-//! math
+//! The arithmetic of quantization: slices in, slices out.
+//!
+//! No ONNX, no files, no threads of its own beyond rayon's pool. A tensor is a flat slice in C order
+//! and a [`Layout`] that says which elements share a scale; from there the flow is
+//!
+//! ```
+//! use quantize_rs_math::{Granularity, Layout, QSpec, QType, params, quantize_measured, ranges_checked};
+//!
+//! let weight = [0.5, -1.0, 0.25, 8.0, -2.0, 4.0];
+//! let spec = QSpec::new(QType::Int8, true, Granularity::PerAxis { axis: 0 });
+//! let layout = Layout::of(&[2, 3], spec.granularity)?;
+//! let ranges = ranges_checked(&weight, &layout)?;
+//! let params: Vec<_> = ranges.into_iter().map(|range| params(range, &spec)).collect();
+//! let (bytes, metrics) = quantize_measured(&weight, &layout, &params, &spec);
+//! assert_eq!(bytes.len(), 6);
+//! assert!(metrics.sqnr_db > 40.0);
+//! # Ok::<(), quantize_rs_math::MathError>(())
+//! ```
+//!
+//! Every kernel is defined by a plain loop in [`kernels::reference`] and equals it bit for bit. No
+//! result depends on the number of threads.
+
+#![forbid(unsafe_code)]
+// Wrapping, rounding and saturating casts are the subject of this crate.
+#![allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_possible_wrap,
+    clippy::cast_precision_loss,
+    clippy::cast_sign_loss
+)]
+
+mod bias;
+mod error;
+pub mod kernels;
+mod layout;
+mod metrics;
+mod params;
+mod qtype;
+mod ranges;
+mod spec;
+pub mod stats;
+
+pub use bias::quantize_bias;
+pub use error::MathError;
+pub use kernels::{dequantize, fake_quantize, pack, quantize, quantize_measured};
+pub use layout::Layout;
+pub use metrics::{Metrics, metrics};
+pub use params::{Params, Range, params};
+pub use qtype::QType;
+pub use ranges::{first_non_finite, ranges, ranges_checked};
+pub use spec::{Granularity, QSpec};

@@ -287,6 +287,18 @@ impl Encode for NodeProto {
 }
 
 impl NodeProto {
+    /// A node of ONNX's own operators.
+    pub fn new(
+        name: impl Into<String>,
+        op_type: &str,
+        input: Vec<String>,
+        output: Vec<String>,
+        attribute: Vec<Kept<AttributeProto>>,
+    ) -> NodeProto {
+        let (name, op_type) = (name.into(), op_type.to_owned());
+        NodeProto { input, output, name, op_type, attribute, ..NodeProto::default() }
+    }
+
     /// The attribute called `name`.
     pub fn attribute(&self, name: &str) -> Option<&AttributeProto> {
         self.attribute.iter().find(|attribute| attribute.name == name).map(|kept| &**kept)

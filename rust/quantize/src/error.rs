@@ -94,3 +94,92 @@ impl CalibrationError {
         self.sample
     }
 }
+
+/// Why a model could not be quantized: a kind, the place, the cause.
+#[derive(Debug, thiserror::Error)]
+#[error("{kind}")]
+pub struct QuantizeError {
+    kind: QuantizeErrorKind,
+}
+
+/// The kinds of [`QuantizeError`].
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum QuantizeErrorKind {
+    /// The model could not be read, changed or written.
+    #[error(transparent)]
+    Model(#[from] quantize_rs_onnx::Error),
+    /// A node is not what its operator asks for.
+    #[error("{place}: {what}")]
+    Node {
+        /// The node, as a person would look for it.
+        place: String,
+        /// Its operator.
+        op_type: String,
+        /// What was found and what would have been right.
+        what: String,
+    },
+    /// The model is well formed, but the result would need what it does not have.
+    #[error("{what}")]
+    Unsupported {
+        /// What is missing: `opset 13`.
+        feature: String,
+        /// What was found, and the mend.
+        what: String,
+    },
+    /// A weight cannot be quantized by any means: it holds NaN or infinity.
+    #[error("weight `{tensor}`: {what}")]
+    InvalidTensor {
+        /// The weight.
+        tensor: String,
+        /// What was found, and the mend.
+        what: String,
+    },
+    /// An option is unknown, out of range, or contradicts another.
+    #[error("{option} {what}")]
+    Option {
+        /// The option.
+        option: String,
+        /// What it was, and what it may be.
+        what: String,
+    },
+    /// Calibration failed.
+    #[error(transparent)]
+    Calibration(#[from] CalibrationError),
+    /// A fault of ours: a result that does not pass our own check. Nothing was written.
+    #[error("internal check failed, please report this: {0}")]
+    Verify(String),
+}
+
+impl QuantizeError {
+    /// The kind of failure.
+    pub fn kind(&self) -> &QuantizeErrorKind {
+        &self.kind
+    }
+
+    pub(crate) fn new(kind: QuantizeErrorKind) -> QuantizeError {
+        QuantizeError { kind }
+    }
+
+    pub(crate) fn node(node: &quantize_rs_onnx::NodeProto, what: String) -> QuantizeError {
+        let (place, op_type) = (node.label(), node.op_type.clone());
+        QuantizeError::new(QuantizeErrorKind::Node { place, op_type, what })
+    }
+
+    /// An option that cannot be what it is.
+    pub fn option(option: impl Into<String>, what: impl Into<String>) -> QuantizeError {
+        QuantizeError::new(QuantizeErrorKind::Option { option: option.into(), what: what.into() })
+    }
+}
+
+impl From<quantize_rs_onnx::Error> for QuantizeError {
+    fn from(error: quantize_rs_onnx::Error) -> QuantizeError {
+        QuantizeError::new(error.into())
+    }
+}
+
+impl From<CalibrationError> for QuantizeError {
+    fn from(error: CalibrationError) -> QuantizeError {
+        QuantizeError::new(error.into())
+    }
+}

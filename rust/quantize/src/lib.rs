@@ -1,1 +1,75 @@
-//! quantize
+//! Makes ONNX models smaller and faster, and says honestly what it cost.
+//!
+//! The flow on one screen; every noun can be printed, kept and handed on:
+//!
+//! ```
+//! use quantize_rs::{Config, Graph, Model, Plan};
+//!
+//! # let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/digits/digits_cnn.onnx");
+//! # let folder = tempfile::tempdir()?;
+//! # let out = folder.path().join("digits.int8.onnx");
+//! let model = Model::open(path)?;                                      // what is in the file
+//! let graph = Graph::of(&model)?;                                      // who makes and reads what
+//! let config = Config { per_channel: true, symmetric: true, ..Config::default() };
+//! let plan = Plan::of(&graph, config)?;                                // what will be done, and why
+//! println!("{plan}");
+//! let report = plan.apply(&model, None)?.save(&out)?;                  // done, checked, written
+//! assert!(report.ratio() > 3.0);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! With activations too, samples are run through the model by an [`Engine`] (the crate
+//! `quantize-rs-runner` brings one) in [`calibrate()`], and the [`Ranges`] go to [`Plan::apply`].
+//!
+//! Those who want weights one by one find the names of earlier versions:
+//!
+//! ```
+//! use quantize_rs::{OnnxModel, QuantConfig, Quantizer};
+//!
+//! # let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/digits/digits_cnn.onnx");
+//! # let folder = tempfile::tempdir()?;
+//! # let out = folder.path().join("digits.int8.onnx");
+//! let model = OnnxModel::load(path)?;
+//! let quantizer = Quantizer::new(QuantConfig::default().with_bits(8).with_per_channel(true));
+//! let mut quantized = Vec::new();
+//! for weight in model.extract_weights()? {
+//!     quantized.push(quantizer.quantize_weight(&weight)?.into_weight(weight.name));
+//! }
+//! model.save_quantized(&quantized, &out)?;
+//! # assert!(std::fs::metadata(&out)?.len() * 3 < std::fs::metadata(path)?.len());
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod apply;
+mod calibrate;
+mod config;
+mod encode;
+mod error;
+mod facade;
+mod graph;
+mod info;
+pub mod ops;
+mod plan;
+mod ranges;
+mod report;
+pub mod rewrite;
+mod sample;
+mod uses;
+mod verify;
+
+pub use apply::Quantized;
+pub use calibrate::{Control, Progress, calibrate};
+pub use config::Config;
+pub use encode::{Encoded, EncodedTensor, encode};
+pub use error::{CalibrationError, CalibrationErrorKind, QuantizeError, QuantizeErrorKind};
+pub use facade::{
+    OnnxModel, QdqWeightInput, QuantConfig, QuantizedTensor, Quantizer, WeightTensor,
+};
+pub use graph::{Graph, Maker, Reader, Value, ValueId};
+pub use info::ModelInfo;
+pub use plan::{Because, Decision, Kept, Plan, Planned, Role, Source, ValuePlan};
+pub use quantize_rs_math::{Granularity, Metrics, QSpec, QType, Range};
+pub use quantize_rs_onnx::{DataType, Model, Tensor};
+pub use ranges::Ranges;
+pub use report::{QuantizedRow, Report, Row, Seconds};
+pub use sample::{Engine, InputSpec, Runner, Sample, Samples, Sink};

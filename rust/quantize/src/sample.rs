@@ -2,7 +2,7 @@
 
 use std::sync::atomic::AtomicBool;
 
-use quantize_rs_onnx::{Model, Tensor};
+use quantize_rs_onnx::{DataType, Model, Tensor};
 
 use crate::CalibrationError;
 
@@ -70,4 +70,22 @@ pub trait Runner: Send + Sync {
         sink: &mut dyn Sink,
         cancelled: &AtomicBool,
     ) -> Result<(), CalibrationError>;
+}
+
+/// What a model says of one of its inputs (or outputs).
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct InputSpec {
+    /// Its name.
+    pub name: String,
+    /// Its element type; `None` when the file does not say, or it is no tensor.
+    pub dtype: Option<DataType>,
+    /// Its shape, `None` for a length that varies; `None` altogether when the rank is unknown.
+    pub shape: Option<Vec<Option<usize>>>,
+}
+
+impl InputSpec {
+    /// The inputs of a model that a caller has to give.
+    pub fn of(model: &Model) -> Vec<InputSpec> {
+        crate::info::inputs(model.graph())
+    }
 }

@@ -1,0 +1,79 @@
+//! What the arithmetic refuses, and why.
+
+/// Why a tensor cannot be laid out or quantized as asked.
+///
+/// The variant is the category, its fields are the place. The crate knows no names: whoever calls it
+/// adds the tensor's.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum MathError {
+    /// The axis does not exist in the shape.
+    #[error("axis {axis} does not exist in shape {shape:?}, expected an axis below {}", shape.len())]
+    Axis {
+        /// The axis asked for.
+        axis: usize,
+        /// The shape of the tensor.
+        shape: Vec<usize>,
+    },
+    /// A block must hold at least one element.
+    #[error("block size 0, expected at least 1")]
+    BlockSize,
+    /// The shape has more elements than memory has addresses.
+    #[error("shape {shape:?} has more elements than can be addressed")]
+    TooLarge {
+        /// The shape of the tensor.
+        shape: Vec<usize>,
+    },
+    /// The tensor has scales along the axis but no elements to take them from.
+    #[error(
+        "shape {shape:?} has no elements, expected at least one for each scale along axis {axis}"
+    )]
+    Empty {
+        /// The shape of the tensor.
+        shape: Vec<usize>,
+        /// The axis asked for.
+        axis: usize,
+    },
+    /// A slice is not as long as the layout says.
+    #[error("{found} {what}, expected {expected}")]
+    Length {
+        /// What the slice holds: `elements`, `scales`, `bytes`.
+        what: &'static str,
+        /// The length of the slice.
+        found: usize,
+        /// The length that the layout says.
+        expected: usize,
+    },
+    /// An element is NaN or infinite.
+    #[error("element {index} is {value}, expected a finite number")]
+    NonFinite {
+        /// Index of the first such element, in C order.
+        index: usize,
+        /// `NaN`, `inf` or `-inf`.
+        value: String,
+    },
+    /// No numeric type has this name.
+    #[error("unknown type `{name}`, expected one of {}", crate::QType::names())]
+    UnknownType {
+        /// The name asked for.
+        name: String,
+    },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_say_what_was_found_and_what_would_have_been_right() {
+        let axis = MathError::Axis { axis: 2, shape: vec![3, 4] };
+        assert_eq!(
+            axis.to_string(),
+            "axis 2 does not exist in shape [3, 4], expected an axis below 2"
+        );
+        let length = MathError::Length { what: "scales", found: 3, expected: 4 };
+        assert_eq!(length.to_string(), "3 scales, expected 4");
+        let unknown = MathError::UnknownType { name: "int5".into() };
+        assert!(unknown.to_string().ends_with("uint16, int32"), "{unknown}");
+    }
+}

@@ -1,0 +1,86 @@
+//! The scale and zero point of each of a run of elements: one for all, or one each.
+
+use crate::layout::Piece;
+use crate::{Layout, Params};
+
+/// Params as float vectors, laid out for the kernels.
+pub(crate) struct Table {
+    scales: Vec<f32>,
+    zeros: Vec<f32>,
+}
+
+/// The scale and zero point of element `i` of a run.
+pub(crate) trait Lanes: Copy {
+    fn scale(self, i: usize) -> f32;
+    fn zero(self, i: usize) -> f32;
+}
+
+/// All elements share one.
+#[derive(Clone, Copy)]
+pub(crate) struct Same {
+    scale: f32,
+    zero: f32,
+}
+
+/// Every element has its own.
+#[derive(Clone, Copy)]
+pub(crate) struct Each<'a> {
+    scales: &'a [f32],
+    zeros: &'a [f32],
+}
+
+impl Lanes for Same {
+    #[inline]
+    fn scale(self, _: usize) -> f32 {
+        self.scale
+    }
+
+    #[inline]
+    fn zero(self, _: usize) -> f32 {
+        self.zero
+    }
+}
+
+impl Lanes for Each<'_> {
+    #[inline]
+    fn scale(self, i: usize) -> f32 {
+        self.scales[i]
+    }
+
+    #[inline]
+    fn zero(self, i: usize) -> f32 {
+        self.zeros[i]
+    }
+}
+
+impl Table {
+    /// The table for a layout, or nothing when a zero point is too far out for the kernels' float arithmetic.
+    pub(crate) fn of(layout: &Layout, params: &[Params], (lo, hi): (i32, i32)) -> Option<Table> {
+        // Integers up to here, and sums of two of them, are exact in f32 and within reach of `MAGIC`.
+        const LIMIT: i64 = 1 << 20;
+        let near = |bound: i64| (-LIMIT..=LIMIT).contains(&bound);
+        let fits = |p: &Params| {
+            near(i64::from(lo)) && near(i64::from(hi)) && near(i64::from(p.zero_point))
+        };
+        if !params.iter().all(fits) {
+            return None;
+        }
+        let tiled = |value: fn(&Params) -> f32| {
+            std::iter::repeat_n(params, layout.tiles()).flatten().map(value).collect::<Vec<_>>()
+        };
+        Some(Table { scales: tiled(|p| p.scale), zeros: tiled(|p| p.zero_point as f32) })
+    }
+
+    #[inline]
+    pub(crate) fn same(&self, piece: Piece) -> Same {
+        Same { scale: self.scales[piece.group], zero: self.zeros[piece.group] }
+    }
+
+    #[inline]
+    pub(crate) fn each(&self, piece: Piece) -> Each<'_> {
+        Each {
+            scales: &self.scales[piece.group..][..piece.len],
+            zeros: &self.zeros[piece.group..][..piece.len],
+        }
+    }
+}

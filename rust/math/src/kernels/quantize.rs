@@ -1,0 +1,197 @@
+//! Floats to integers, chunk by chunk, and what it cost.
+
+use rayon::prelude::*;
+
+use super::lanes::{Lanes, Table};
+use super::{pack, reference};
+use crate::metrics::{CHUNK, Sums};
+use crate::{Granularity, Layout, Metrics, Params, QSpec};
+
+/// The integers of a tensor as ONNX `raw_data`: `saturate(round_half_even(x / scale) + zero_point)`.
+///
+/// `params` has one entry for each group of `layout`, `data` one element for each of the shape
+/// ([`Layout::check`]). The result has [`QType::packed_len`](crate::QType::packed_len) bytes: 16 and 32 bits little
+/// endian, 4 and 2 bits packed over the flat C-order index, low bits first. Equals [`reference::quantize`].
+pub fn quantize(data: &[f32], layout: &Layout, params: &[Params], spec: &QSpec) -> Vec<u8> {
+    encode(data, layout, params, spec, |_, _| ()).0
+}
+
+/// [`quantize`], and the [`metrics`](crate::metrics()) of the tensor that [`dequantize`](crate::dequantize) would
+/// give back against `data`, which is read once.
+pub fn quantize_measured(
+    data: &[f32],
+    layout: &Layout,
+    params: &[Params],
+    spec: &QSpec,
+) -> (Vec<u8>, Metrics) {
+    let (bytes, sums) = encode(data, layout, params, spec, Sums::of);
+    (bytes, Sums::total(sums).metrics(data.len()))
+}
+
+/// What is left of `data` after quantizing it with one scale and dequantizing it again.
+pub fn fake_quantize(data: &[f32], params: Params, spec: &QSpec) -> Vec<f32> {
+    let Ok(layout) = Layout::of(&[data.len()], Granularity::PerTensor) else {
+        return Vec::new();
+    };
+    let bytes = quantize(data, &layout, &[params], spec);
+    crate::dequantize(&bytes, &layout, &[params], spec.qtype)
+}
+
+/// Quantize in chunks of a fixed size, and ask `measure` about each chunk and what it dequantizes to.
+fn encode<M: Send>(
+    data: &[f32],
+    layout: &Layout,
+    params: &[Params],
+    spec: &QSpec,
+    measure: impl Fn(&[f32], &[f32]) -> M + Sync,
+) -> (Vec<u8>, Vec<M>) {
+    assert_eq!(layout.check(data.len(), params.len()), Ok(()));
+    let chunks = Chunks { layout, params, spec, table: Table::of(layout, params, spec.grid()) };
+    let mut bytes = vec![0; spec.qtype.packed_len(data.len())];
+    let one = |scratch: &mut Scratch, (index, (x, bytes)): (usize, (&[f32], &mut [u8]))| {
+        let y = chunks.encode(x, index * CHUNK, scratch, bytes);
+        measure(x, y)
+    };
+    let measured = if data.len() <= CHUNK {
+        vec![one(&mut Scratch::default(), (0, (data, &mut bytes)))]
+    } else {
+        let bytes = bytes.par_chunks_mut(spec.qtype.packed_len(CHUNK));
+        let chunks = data.par_chunks(CHUNK).zip(bytes).enumerate();
+        chunks.map_init(Scratch::default, one).collect()
+    };
+    (bytes, measured)
+}
+
+/// What all chunks of a tensor have in common.
+struct Chunks<'a> {
+    layout: &'a Layout,
+    params: &'a [Params],
+    spec: &'a QSpec,
+    table: Option<Table>,
+}
+
+/// What a thread needs for a chunk: integers that are not yet bytes, and the floats that they stand for.
+#[derive(Default)]
+struct Scratch {
+    narrow: Vec<u8>,
+    wide: Vec<u16>,
+    floats: Vec<f32>,
+}
+
+impl Chunks<'_> {
+    /// Write the bytes of the elements from flat index `start` on; the floats that they stand for.
+    #[inline]
+    fn encode<'s>(
+        &self,
+        x: &[f32],
+        start: usize,
+        scratch: &'s mut Scratch,
+        bytes: &mut [u8],
+    ) -> &'s [f32] {
+        let Scratch { narrow, wide, floats } = scratch;
+        floats.resize(x.len(), 0.0);
+        let bits = self.spec.qtype.bits();
+        match &self.table {
+            None => self.encode_by_definition(x, start, bytes, floats),
+            Some(table) if bits == 8 => self.encode_with(table, x, start, bytes, floats),
+            Some(table) if bits < 8 => {
+                narrow.resize(x.len(), 0);
+                self.encode_with(table, x, start, narrow, floats);
+                pack::pack_into(narrow, bits, bytes);
+            }
+            Some(table) => {
+                wide.resize(x.len(), 0);
+                self.encode_with(table, x, start, wide, floats);
+                for (bytes, code) in bytes.as_chunks_mut().0.iter_mut().zip(wide) {
+                    *bytes = code.to_le_bytes();
+                }
+            }
+        }
+        floats
+    }
+
+    #[inline]
+    fn encode_with<C: Code>(
+        &self,
+        table: &Table,
+        x: &[f32],
+        start: usize,
+        codes: &mut [C],
+        floats: &mut [f32],
+    ) {
+        let (lo, hi) = self.spec.grid();
+        let grid = (lo as f32, hi as f32);
+        for piece in self.layout.cut().pieces(start, x.len()) {
+            let at = piece.start..piece.start + piece.len;
+            let (x, codes, floats) = (&x[at.clone()], &mut codes[at.clone()], &mut floats[at]);
+            if piece.each {
+                quantize_run(x, table.each(piece), grid, codes, floats);
+            } else {
+                quantize_run(x, table.same(piece), grid, codes, floats);
+            }
+        }
+    }
+
+    fn encode_by_definition(&self, x: &[f32], start: usize, bytes: &mut [u8], floats: &mut [f32]) {
+        bytes.fill(0);
+        for (index, &x) in x.iter().enumerate() {
+            let params = self.params[self.layout.group_of(start + index)];
+            let q = reference::quantize_one(x, params, self.spec.grid());
+            reference::store(bytes, index, q, self.spec.qtype);
+            floats[index] = reference::dequantize_one(q, params);
+        }
+    }
+}
+
+/// The low bits of a word.
+trait Code {
+    fn low(word: u32) -> Self;
+}
+
+impl Code for u8 {
+    #[inline]
+    fn low(word: u32) -> u8 {
+        word as u8
+    }
+}
+
+impl Code for u16 {
+    #[inline]
+    fn low(word: u32) -> u16 {
+        word as u16
+    }
+}
+
+/// 1.5 · 2²³. From 2²³ to 2²⁴ neighbouring f32 are 1 apart, so adding this to a number of less than 2²² rounds it to
+/// an integer, half to even, and leaves the integer in the low bits: those of `MAGIC` itself are 0. It does what
+/// `round_ties_even` does without SSE4.1, where that is a call per element.
+const MAGIC: f32 = 12_582_912.0;
+
+/// Quantize a run of elements: their integers, and the floats that those stand for.
+///
+/// The definition rounds, adds the zero point and saturates to `[lo, hi]`; here the quotient is clamped to
+/// `[lo - zero, hi - zero]` first. Both bounds are integers, which rounding leaves as they are, and rounding is
+/// monotone: what is beyond a bound rounds to the bound or beyond, what is within rounds to within. So
+/// `round(clamp(t)) = clamp(round(t))`, and shifting by `zero` gives the definition. After clamping, every number here
+/// is an integer that f32 holds exactly. A comparison with NaN is false, which leads to `lo`.
+#[inline]
+fn quantize_run<C: Code>(
+    x: &[f32],
+    lanes: impl Lanes,
+    grid: (f32, f32),
+    codes: &mut [C],
+    floats: &mut [f32],
+) {
+    let len = x.len();
+    let (codes, floats) = (&mut codes[..len], &mut floats[..len]);
+    for i in 0..len {
+        let (scale, zero) = (lanes.scale(i), lanes.zero(i));
+        let (lo, hi) = (grid.0 - zero, grid.1 - zero);
+        let steps = x[i] / scale;
+        let steps = if steps > lo { steps } else { lo };
+        let steps = if steps < hi { steps } else { hi };
+        let rounded = steps + MAGIC;
+        codes[i] = C::low((rounded + zero).to_bits());
+        floats[i] = (rounded - MAGIC) * scale;
+    }
+}

@@ -1,0 +1,111 @@
+//! The definition of every kernel: one element after the other, to be compared with the ONNX page by eye.
+//!
+//! Slow on purpose. Everything fast is tested against it, bit for bit.
+
+use crate::{Layout, Params, QSpec, QType};
+
+/// `QuantizeLinear` of one element: `saturate(round_half_even(x / scale) + zero_point)` within `[qmin, qmax]`.
+///
+/// The division is a true f32 division, the zero point is added after rounding, NaN becomes `qmin` (as in ONNX
+/// Runtime), infinities saturate.
+pub fn quantize_one(x: f32, params: Params, (qmin, qmax): (i32, i32)) -> i32 {
+    let rounded = (x / params.scale).round_ties_even();
+    if rounded.is_nan() {
+        return qmin;
+    }
+    let shifted = f64::from(rounded) + f64::from(params.zero_point);
+    shifted.clamp(f64::from(qmin), f64::from(qmax)) as i32
+}
+
+/// `DequantizeLinear` of one element: `(q - zero_point) · scale`.
+pub fn dequantize_one(q: i32, params: Params) -> f32 {
+    (i64::from(q) - i64::from(params.zero_point)) as f32 * params.scale
+}
+
+/// [`quantize`](crate::quantize), by definition.
+pub fn quantize(data: &[f32], layout: &Layout, params: &[Params], spec: &QSpec) -> Vec<u8> {
+    let mut bytes = vec![0; spec.qtype.packed_len(data.len())];
+    for (index, &x) in data.iter().enumerate() {
+        let q = quantize_one(x, params[layout.group_of(index)], spec.grid());
+        store(&mut bytes, index, q, spec.qtype);
+    }
+    bytes
+}
+
+/// [`dequantize`](crate::dequantize), by definition.
+pub fn dequantize(bytes: &[u8], layout: &Layout, params: &[Params], qtype: QType) -> Vec<f32> {
+    (0..layout.elements())
+        .map(|index| dequantize_one(load(bytes, index, qtype), params[layout.group_of(index)]))
+        .collect()
+}
+
+/// Write element `index` as ONNX `raw_data` has it: little endian, narrow types packed low bits first.
+pub(super) fn store(bytes: &mut [u8], index: usize, q: i32, qtype: QType) {
+    let bits = qtype.bits() as usize;
+    if bits >= 8 {
+        let size = bits / 8;
+        bytes[index * size..][..size].copy_from_slice(&q.to_le_bytes()[..size]);
+    } else {
+        let mask = (1 << bits) - 1;
+        let shift = index * bits % 8;
+        bytes[index * bits / 8] |= (q as u8 & mask) << shift;
+    }
+}
+
+/// Read element `index` of ONNX `raw_data`.
+pub(super) fn load(bytes: &[u8], index: usize, qtype: QType) -> i32 {
+    let bits = qtype.bits() as usize;
+    let field = if bits >= 8 {
+        let mut le = [0; 4];
+        let size = bits / 8;
+        le[..size].copy_from_slice(&bytes[index * size..][..size]);
+        i32::from_le_bytes(le)
+    } else {
+        i32::from(bytes[index * bits / 8]) >> (index * bits % 8)
+    };
+    // Move the field to the top of the word and back: the shift down fills with the sign, or with zeros.
+    let spare = 32 - qtype.bits();
+    if qtype.signed() { field << spare >> spare } else { ((field as u32) << spare >> spare) as i32 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const UNIT: Params = Params { scale: 1.0, zero_point: 0 };
+
+    #[test]
+    fn ties_go_to_even_and_the_zero_point_is_added_after() {
+        let grid = (QType::Int8.min(), QType::Int8.max());
+        let one = |x, zero_point| quantize_one(x, Params { zero_point, ..UNIT }, grid);
+        assert_eq!([0.5, 1.5, 2.5, -0.5].map(|x| one(x, 0)), [0, 2, 2, 0]);
+        assert_eq!([0.5, 1.5, 2.5].map(|x| one(x, 1)), [1, 3, 3]);
+    }
+
+    #[test]
+    fn what_is_not_finite_lands_on_the_ends() {
+        for &qtype in QType::ALL {
+            let grid = (qtype.min(), qtype.max());
+            let ends =
+                [f32::NAN, f32::NEG_INFINITY, f32::INFINITY].map(|x| quantize_one(x, UNIT, grid));
+            assert_eq!(ends, [grid.0, grid.0, grid.1], "{qtype}");
+        }
+    }
+
+    #[test]
+    fn bytes_are_those_of_onnx() {
+        let stored = |values: &[i32], qtype: QType| {
+            let mut bytes = vec![0; qtype.packed_len(values.len())];
+            values.iter().enumerate().for_each(|(index, &q)| store(&mut bytes, index, q, qtype));
+            let back: Vec<_> = (0..values.len()).map(|index| load(&bytes, index, qtype)).collect();
+            assert_eq!(back, values);
+            bytes
+        };
+        assert_eq!(stored(&[1, 2, 3, 4], QType::UInt4), [0x21, 0x43]);
+        assert_eq!(stored(&[1, -2, -8], QType::Int4), [0xe1, 0x08]);
+        assert_eq!(stored(&[0, 1, -2, -1, 1], QType::Int2), [0xe4, 0x01]);
+        assert_eq!(stored(&[-2, 258], QType::Int16), [0xfe, 0xff, 0x02, 0x01]);
+        assert_eq!(stored(&[65535], QType::UInt16), [0xff, 0xff]);
+        assert_eq!(stored(&[i32::MIN, -1], QType::Int32), [0, 0, 0, 0x80, 0xff, 0xff, 0xff, 0xff]);
+    }
+}

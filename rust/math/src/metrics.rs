@@ -1,0 +1,173 @@
+//! How far one tensor is from another: the numbers a report prints.
+
+use rayon::prelude::*;
+use serde::{Deserialize, Serialize};
+
+/// The difference between a reference and what became of it.
+///
+/// In JSON, what is not finite is null; reading it back gives the value it had.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(from = "Written")]
+pub struct Metrics {
+    /// The mean of the squared differences.
+    pub mse: f64,
+    /// The largest absolute difference.
+    pub max_abs: f64,
+    /// Signal to quantization noise, `10·log10(Σx² / Σ(x-y)²)` in decibels; `inf` when there is no difference.
+    pub sqnr_db: f64,
+    /// The cosine of the angle between the two; 1 when both are all zero, 0 when one is.
+    pub cosine: f64,
+}
+
+/// The metrics of `other` against `reference`, which are equally long.
+///
+/// Sums are taken in f64 over chunks of a fixed size and added in the order of the chunks: the result does not
+/// depend on the number of threads.
+pub fn metrics(reference: &[f32], other: &[f32]) -> Metrics {
+    assert_eq!(reference.len(), other.len(), "elements of the two tensors");
+    let sums: Vec<Sums> = reference
+        .par_chunks(CHUNK)
+        .zip(other.par_chunks(CHUNK))
+        .map(|(x, y)| Sums::of(x, y))
+        .collect();
+    Sums::total(sums).metrics(reference.len())
+}
+
+/// Elements in a chunk: two chunks of floats and one of bytes stay in the second-level cache of any processor, and
+/// no packed byte straddles two chunks.
+pub(crate) const CHUNK: usize = 1 << 14;
+
+/// The sums that all metrics follow from.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Sums {
+    /// `Σ x²`
+    signal: f64,
+    /// `Σ y²`
+    other: f64,
+    /// `Σ x·y`
+    dot: f64,
+    /// `Σ (x - y)²`
+    noise: f64,
+    max_abs: f64,
+}
+
+impl Sums {
+    /// The sums over a chunk, in lanes that are added up in a fixed order.
+    #[inline]
+    pub(crate) fn of(x: &[f32], y: &[f32]) -> Sums {
+        const LANES: usize = 8;
+        let mut lanes = [[0.0_f64; LANES]; 5];
+        let mut add = |lane: usize, x: f32, y: f32| {
+            let (x, y) = (f64::from(x), f64::from(y));
+            let difference = x - y;
+            lanes[0][lane] += x * x;
+            lanes[1][lane] += y * y;
+            lanes[2][lane] += x * y;
+            lanes[3][lane] += difference * difference;
+            let (size, max) = (difference.abs(), lanes[4][lane]);
+            lanes[4][lane] = if size > max { size } else { max };
+        };
+        let ((x_rows, x_rest), (y_rows, y_rest)) = (x.as_chunks::<LANES>(), y.as_chunks::<LANES>());
+        for (x, y) in x_rows.iter().zip(y_rows) {
+            for lane in 0..LANES {
+                add(lane, x[lane], y[lane]);
+            }
+        }
+        for (lane, (&x, &y)) in x_rest.iter().zip(y_rest).enumerate() {
+            add(lane, x, y);
+        }
+        let [signal, other, dot, noise] = [0, 1, 2, 3].map(|sum| lanes[sum].iter().sum());
+        Sums { signal, other, dot, noise, max_abs: lanes[4].into_iter().fold(0.0, f64::max) }
+    }
+
+    /// The sums over all chunks, added in their order.
+    pub(crate) fn total(chunks: impl IntoIterator<Item = Sums>) -> Sums {
+        chunks.into_iter().fold(Sums::default(), |total, chunk| Sums {
+            signal: total.signal + chunk.signal,
+            other: total.other + chunk.other,
+            dot: total.dot + chunk.dot,
+            noise: total.noise + chunk.noise,
+            max_abs: total.max_abs.max(chunk.max_abs),
+        })
+    }
+
+    /// The metrics of `elements` differences; all perfect when there are none.
+    pub(crate) fn metrics(&self, elements: usize) -> Metrics {
+        let sqnr_db = if self.noise == 0.0 {
+            f64::INFINITY
+        } else {
+            10.0 * (self.signal / self.noise).log10()
+        };
+        let cosine = match (self.signal == 0.0, self.other == 0.0) {
+            (true, true) => 1.0,
+            (true, false) | (false, true) => 0.0,
+            // Rounding can lift the quotient of two parallel tensors above 1.
+            (false, false) => {
+                (self.dot / (self.signal.sqrt() * self.other.sqrt())).clamp(-1.0, 1.0)
+            }
+        };
+        let max_abs = if self.noise.is_nan() { f64::NAN } else { self.max_abs };
+        Metrics { mse: self.noise / elements.max(1) as f64, max_abs, sqnr_db, cosine }
+    }
+}
+
+/// [`Metrics`] as JSON has them.
+#[derive(Deserialize)]
+struct Written {
+    mse: Option<f64>,
+    max_abs: Option<f64>,
+    sqnr_db: Option<f64>,
+    cosine: Option<f64>,
+}
+
+impl From<Written> for Metrics {
+    fn from(written: Written) -> Self {
+        let lost_sqnr = match written.mse {
+            Some(0.0) => f64::INFINITY,
+            Some(_) => f64::NEG_INFINITY,
+            None => f64::NAN,
+        };
+        Metrics {
+            mse: written.mse.unwrap_or(f64::NAN),
+            max_abs: written.max_abs.unwrap_or(f64::NAN),
+            sqnr_db: written.sqnr_db.unwrap_or(lost_sqnr),
+            cosine: written.cosine.unwrap_or(f64::NAN),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn known_numbers() {
+        let found = metrics(&[3.0, 4.0], &[3.0, 3.0]);
+        assert_eq!((found.mse, found.max_abs), (0.5, 1.0));
+        assert!((found.sqnr_db - 10.0 * 25_f64.log10()).abs() < 1e-12);
+        assert!((found.cosine - 21.0 / (5.0 * 18_f64.sqrt())).abs() < 1e-12);
+    }
+
+    #[test]
+    fn edges_have_an_answer() {
+        let same = metrics(&[1.0, -2.0], &[1.0, -2.0]);
+        assert_eq!((same.mse, same.sqnr_db), (0.0, f64::INFINITY));
+        assert!((same.cosine - 1.0).abs() < 1e-15);
+        assert_eq!(metrics(&[], &[]), metrics(&[0.0], &[0.0]));
+        assert_eq!(metrics(&[0.0], &[1.0]).sqnr_db, f64::NEG_INFINITY);
+        assert_eq!(metrics(&[1.0], &[0.0]).cosine, 0.0);
+        let nan = metrics(&[1.0, 2.0], &[f32::NAN, 2.0]);
+        assert!(nan.mse.is_nan() && nan.max_abs.is_nan() && nan.sqnr_db.is_nan());
+        assert!(metrics(&[f32::MAX], &[-f32::MAX]).mse.is_finite());
+    }
+
+    #[test]
+    fn lost_decibels_are_found_again() {
+        let written =
+            |mse, sqnr_db| Written { mse, max_abs: Some(0.0), sqnr_db, cosine: Some(1.0) };
+        assert_eq!(Metrics::from(written(Some(0.0), None)).sqnr_db, f64::INFINITY);
+        assert_eq!(Metrics::from(written(Some(1.0), None)).sqnr_db, f64::NEG_INFINITY);
+        assert!(Metrics::from(written(None, None)).sqnr_db.is_nan());
+        assert_eq!(Metrics::from(written(Some(1.0), Some(3.0))).sqnr_db, 3.0);
+    }
+}

@@ -1,0 +1,237 @@
+//! From a range to a scale and a zero point: the only place where it happens.
+
+use serde::{Deserialize, Serialize};
+
+use crate::QSpec;
+
+/// The smallest and the largest value of a group of elements.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Range {
+    /// The smallest value; `+inf` (in JSON, null) when nothing was seen.
+    #[serde(deserialize_with = "crate::stats::null_is_inf")]
+    pub min: f32,
+    /// The largest value; `-inf` (in JSON, null) when nothing was seen.
+    #[serde(deserialize_with = "crate::stats::null_is_negative_inf")]
+    pub max: f32,
+}
+
+impl Range {
+    /// The range of no elements: merging it changes nothing.
+    pub const EMPTY: Range = Range { min: f32::INFINITY, max: f32::NEG_INFINITY };
+
+    /// Whether no element lies in the range.
+    pub fn is_empty(self) -> bool {
+        self.min > self.max
+    }
+
+    /// The smallest range that holds both.
+    #[must_use]
+    pub fn merge(self, other: Range) -> Range {
+        Range { min: self.min.min(other.min), max: self.max.max(other.max) }
+    }
+
+    /// The smallest range that holds this one and 0, which every grid must be able to say exactly (padding, `ReLU`).
+    #[must_use]
+    pub fn widened_to_zero(self) -> Range {
+        Range { min: self.min.min(0.0), max: self.max.max(0.0) }
+    }
+
+    /// The largest magnitude in the range.
+    pub fn absmax(self) -> f32 {
+        self.min.abs().max(self.max.abs())
+    }
+
+    /// Ends that arithmetic can use: what is infinite becomes the largest finite number, NaN and nothing become 0.
+    fn finite(self) -> Range {
+        if self.is_empty() {
+            return Range { min: 0.0, max: 0.0 };
+        }
+        let Range { min, max } = self.widened_to_zero();
+        Range { min: min.max(-f32::MAX), max: max.min(f32::MAX) }
+    }
+}
+
+/// The two numbers that tie integers to reals: `x = (q - zero_point) · scale`.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Params {
+    /// The distance between two neighbouring values: positive, finite, not denormal.
+    pub scale: f32,
+    /// The integer that stands for 0.
+    pub zero_point: i32,
+}
+
+impl Params {
+    /// The largest error of a value inside the representable range: half a step.
+    pub fn error_bound(self) -> f32 {
+        self.scale / 2.0
+    }
+
+    /// The values at the two ends of the grid.
+    pub fn representable(self, spec: &QSpec) -> Range {
+        let value =
+            |q: i32| ((f64::from(q) - f64::from(self.zero_point)) * f64::from(self.scale)) as f32;
+        let (lo, hi) = spec.grid();
+        Range { min: value(lo), max: value(hi) }
+    }
+}
+
+/// The scale and zero point that lay the grid of `spec` over `range`.
+///
+/// Formulas, with the range widened to hold 0 and all intermediate results in f64:
+/// - asymmetric: `scale = (rmax - rmin) / (qmax - qmin)`, `zero_point = clamp(round_half_even(qmin - rmin / scale))`,
+///   as `DynamicQuantizeLinear` of ONNX has it;
+/// - symmetric: the zero point is [`QSpec::middle`]. With `below = middle - qmin` and `above = qmax - middle`,
+///   `scale = max(rmax / above, -rmin / below)`, which clips nothing. Up to 4 bits, when the element of the largest
+///   magnitude is negative, `scale = -rmin / below` even if the largest positive value then clips by less than a step:
+///   eight steps instead of seven are worth more.
+///
+/// Defined for every input: an empty, all-zero or NaN range gives scale 1 and the zero point 0 (symmetric: the
+/// middle); infinite ends count as the largest finite number; a scale below the smallest normal f32 becomes that,
+/// because runtimes flush denormals to zero; and where the far end of the grid would overflow, the scale is the
+/// largest with which it does not.
+pub fn params(range: Range, spec: &QSpec) -> Params {
+    let range = range.finite();
+    if range.absmax() == 0.0 {
+        return Params { scale: 1.0, zero_point: if spec.symmetric { spec.middle() } else { 0 } };
+    }
+    let Params { scale, zero_point } =
+        if spec.symmetric { symmetric(range, spec) } else { asymmetric(range, spec) };
+    let (below, above) = reach(spec, zero_point);
+    Params { scale: without_overflow(scale, below.max(above)), zero_point }
+}
+
+fn asymmetric(range: Range, spec: &QSpec) -> Params {
+    let (qmin, qmax) = spec.grid();
+    let (qmin, qmax) = (f64::from(qmin), f64::from(qmax));
+    let (rmin, rmax) = (f64::from(range.min), f64::from(range.max));
+    let scale = normal((rmax - rmin) / (qmax - qmin));
+    let zero_point = (qmin - rmin / f64::from(scale)).round_ties_even().clamp(qmin, qmax);
+    Params { scale, zero_point: zero_point as i32 }
+}
+
+fn symmetric(range: Range, spec: &QSpec) -> Params {
+    let zero_point = spec.middle();
+    let (below, above) = reach(spec, zero_point);
+    let (down, up) = (-f64::from(range.min) / below, f64::from(range.max) / above);
+    // One clipped element among hundreds costs less than coarser steps for all only while steps are coarse.
+    let negative_end_decides = spec.qtype.bits() <= 4 && !spec.narrow && -range.min >= range.max;
+    let scale = if negative_end_decides { down } else { down.max(up) };
+    Params { scale: normal(scale), zero_point }
+}
+
+/// How many steps the grid goes below and above the zero point.
+fn reach(spec: &QSpec, zero_point: i32) -> (f64, f64) {
+    let (qmin, qmax) = spec.grid();
+    (f64::from(zero_point) - f64::from(qmin), f64::from(qmax) - f64::from(zero_point))
+}
+
+fn normal(scale: f64) -> f32 {
+    (scale as f32).max(f32::MIN_POSITIVE)
+}
+
+/// The scale, or the largest for which `steps · scale` is finite.
+fn without_overflow(scale: f32, steps: f64) -> f32 {
+    let steps = steps as f32;
+    if (steps * scale).is_finite() {
+        return scale;
+    }
+    let largest = f32::MAX / steps;
+    if (steps * largest).is_finite() { largest } else { largest.next_down() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Granularity, QType};
+
+    fn of(min: f32, max: f32, qtype: QType, symmetric: bool) -> Params {
+        params(Range { min, max }, &QSpec::new(qtype, symmetric, Granularity::PerTensor))
+    }
+
+    fn int8_max() -> f32 {
+        QType::Int8.max() as f32
+    }
+
+    #[test]
+    fn the_range_is_widened_to_hold_zero() {
+        let positive = of(10.0, 11.0, QType::UInt8, false);
+        assert_eq!(positive, Params { scale: 11.0 / QType::UInt8.max() as f32, zero_point: 0 });
+        let negative = of(-5.0, -4.0, QType::Int8, false);
+        assert_eq!(negative.zero_point, QType::Int8.max());
+    }
+
+    #[test]
+    fn symmetric_8_and_16_bits_are_narrow() {
+        assert_eq!(
+            of(-1.0, 0.5, QType::Int8, true),
+            Params { scale: 1.0 / int8_max(), zero_point: 0 }
+        );
+        assert_eq!(of(-0.5, 1.0, QType::Int16, true).scale, 1.0 / QType::Int16.max() as f32);
+    }
+
+    #[test]
+    fn symmetric_unsigned_types_have_their_zero_in_the_middle() {
+        let cases =
+            [(QType::UInt8, 128), (QType::UInt4, 8), (QType::UInt16, 32768), (QType::UInt2, 2)];
+        for (qtype, middle) in cases {
+            assert_eq!(of(-1.0, 1.0, qtype, true).zero_point, middle);
+        }
+        assert_eq!(of(-1.0, 1.0, QType::UInt8, true).scale, 1.0 / int8_max());
+    }
+
+    #[test]
+    fn narrow_types_use_the_end_that_exists() {
+        assert_eq!(of(-8.0, 7.9, QType::Int4, true).scale, 1.0);
+        assert_eq!(of(-2.0, 7.0, QType::Int4, true).scale, 1.0);
+        assert_eq!(of(-7.9, 8.0, QType::Int4, true).scale, 8.0 / 7.0);
+        assert_eq!(of(-2.0, 2.0, QType::Int2, true).scale, 1.0);
+        assert_eq!(of(-1.0, 2.0, QType::Int2, true).scale, 2.0);
+    }
+
+    #[test]
+    fn nothing_all_zero_and_nan_have_an_answer() {
+        for range in
+            [Range::EMPTY, Range { min: 0.0, max: -0.0 }, Range { min: f32::NAN, max: f32::NAN }]
+        {
+            for &qtype in QType::ALL {
+                for symmetric in [false, true] {
+                    let spec = QSpec::new(qtype, symmetric, Granularity::PerTensor);
+                    let middle = if symmetric { spec.middle() } else { 0 };
+                    assert_eq!(params(range, &spec), Params { scale: 1.0, zero_point: middle });
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn every_range_gives_a_normal_scale_and_finite_values() {
+        let ends = [0.0, 1e-45, f32::MIN_POSITIVE, 1e-12, 1.0, 3e38, f32::MAX, f32::INFINITY];
+        for &qtype in QType::ALL {
+            for symmetric in [false, true] {
+                for (min, max) in ends.iter().flat_map(|&min| ends.map(|max| (-min, max))) {
+                    let spec = QSpec::new(qtype, symmetric, Granularity::PerTensor);
+                    let found = params(Range { min, max }, &spec);
+                    assert!(
+                        found.scale.is_normal() && found.scale > 0.0,
+                        "{qtype} {min} {max} {found:?}"
+                    );
+                    let ends = found.representable(&spec);
+                    assert!(
+                        ends.min.is_finite() && ends.max.is_finite(),
+                        "{qtype} {min} {max} {found:?}"
+                    );
+                    let (lo, hi) = spec.grid();
+                    assert!((lo..=hi).contains(&found.zero_point));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn tiny_ranges_keep_their_proportions() {
+        let (large, small) =
+            (of(-1.0, 3.0, QType::Int8, false), of(-1e-12, 3e-12, QType::Int8, false));
+        assert_eq!(large.zero_point, small.zero_point);
+        assert!((small.scale / large.scale / 1e-12 - 1.0).abs() < 1e-6);
+    }
+}

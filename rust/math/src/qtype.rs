@@ -1,0 +1,204 @@
+//! The numeric types a tensor can be quantized to: one row each, and everything else follows.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+use crate::MathError;
+
+/// An integer type of ONNX that quantized values can have.
+///
+/// Names, in text and in JSON, are those of `TensorProto.DataType`, in lower case.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum QType {
+    /// Signed, 2 bits, four to a byte.
+    Int2,
+    /// Unsigned, 2 bits, four to a byte.
+    UInt2,
+    /// Signed, 4 bits, two to a byte.
+    Int4,
+    /// Unsigned, 4 bits, two to a byte.
+    UInt4,
+    /// Signed, 8 bits.
+    Int8,
+    /// Unsigned, 8 bits.
+    UInt8,
+    /// Signed, 16 bits, little endian.
+    Int16,
+    /// Unsigned, 16 bits, little endian.
+    UInt16,
+    /// Signed, 32 bits, little endian: for biases only.
+    Int32,
+}
+
+struct Row {
+    qtype: QType,
+    name: &'static str,
+    bits: u32,
+    signed: bool,
+}
+
+const fn row(qtype: QType, name: &'static str, bits: u32, signed: bool) -> Row {
+    Row { qtype, name, bits, signed }
+}
+
+/// In the order of the variants.
+const TABLE: [Row; 9] = [
+    row(QType::Int2, "int2", 2, true),
+    row(QType::UInt2, "uint2", 2, false),
+    row(QType::Int4, "int4", 4, true),
+    row(QType::UInt4, "uint4", 4, false),
+    row(QType::Int8, "int8", 8, true),
+    row(QType::UInt8, "uint8", 8, false),
+    row(QType::Int16, "int16", 16, true),
+    row(QType::UInt16, "uint16", 16, false),
+    row(QType::Int32, "int32", 32, true),
+];
+
+const ALL: [QType; TABLE.len()] = {
+    let mut all = [QType::Int2; TABLE.len()];
+    let mut i = 0;
+    while i < TABLE.len() {
+        all[i] = TABLE[i].qtype;
+        i += 1;
+    }
+    all
+};
+
+impl QType {
+    /// Every type there is, narrow ones first.
+    pub const ALL: &'static [QType] = &ALL;
+
+    const fn row(self) -> &'static Row {
+        &TABLE[self as usize]
+    }
+
+    /// The name of the type: `int8`.
+    pub const fn name(self) -> &'static str {
+        self.row().name
+    }
+
+    /// Bits that one value takes.
+    pub const fn bits(self) -> u32 {
+        self.row().bits
+    }
+
+    /// Whether values can be negative.
+    pub const fn signed(self) -> bool {
+        self.row().signed
+    }
+
+    /// The smallest value.
+    pub const fn min(self) -> i32 {
+        if self.signed() { i32::MIN >> (32 - self.bits()) } else { 0 }
+    }
+
+    /// The largest value.
+    pub const fn max(self) -> i32 {
+        let signed_max = i32::MAX >> (32 - self.bits());
+        if self.signed() { signed_max } else { 2 * signed_max + 1 }
+    }
+
+    /// How many values there are: `2^bits`.
+    pub const fn levels(self) -> u64 {
+        1 << self.bits()
+    }
+
+    /// Bytes that `elements` values take in ONNX `raw_data`: narrow types share bytes, the last byte is filled up.
+    pub const fn packed_len(self, elements: usize) -> usize {
+        let bits = self.bits() as usize;
+        if bits < 8 { elements.div_ceil(8 / bits) } else { elements.saturating_mul(bits / 8) }
+    }
+
+    /// How many times smaller than float32 a value is, scales and zero points not counted.
+    pub fn nominal_ratio(self) -> f64 {
+        f64::from(f32::MANTISSA_DIGITS + 8) / f64::from(self.bits())
+    }
+
+    /// The type with this name, in any case; `None` when there is none.
+    pub fn parse(name: &str) -> Option<QType> {
+        Self::ALL.iter().copied().find(|qtype| qtype.name().eq_ignore_ascii_case(name))
+    }
+
+    pub(crate) fn names() -> String {
+        let names: Vec<_> = Self::ALL.iter().map(|qtype| qtype.name()).collect();
+        names.join(", ")
+    }
+}
+
+impl FromStr for QType {
+    type Err = MathError;
+
+    fn from_str(name: &str) -> Result<Self, MathError> {
+        Self::parse(name).ok_or_else(|| MathError::UnknownType { name: name.to_owned() })
+    }
+}
+
+impl fmt::Display for QType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_is_in_the_order_of_the_variants() {
+        for (index, row) in TABLE.iter().enumerate() {
+            assert_eq!(row.qtype as usize, index);
+        }
+        assert_eq!(QType::Int32 as usize + 1, QType::ALL.len(), "the last variant is the last row");
+    }
+
+    #[test]
+    fn bounds_and_levels() {
+        let expected = [
+            (QType::Int2, -2, 1, 4),
+            (QType::UInt2, 0, 3, 4),
+            (QType::Int4, -8, 7, 16),
+            (QType::UInt4, 0, 15, 16),
+            (QType::Int8, i32::from(i8::MIN), i32::from(i8::MAX), 256),
+            (QType::UInt8, 0, i32::from(u8::MAX), 256),
+            (QType::Int16, i32::from(i16::MIN), i32::from(i16::MAX), 65536),
+            (QType::UInt16, 0, i32::from(u16::MAX), 65536),
+            (QType::Int32, i32::MIN, i32::MAX, 1 << 32),
+        ];
+        assert_eq!(expected.map(|(qtype, ..)| qtype), *QType::ALL);
+        for (qtype, min, max, levels) in expected {
+            assert_eq!((qtype.min(), qtype.max(), qtype.levels()), (min, max, levels), "{qtype}");
+        }
+    }
+
+    #[test]
+    fn names_parse_and_agree_with_serde() {
+        for &qtype in QType::ALL {
+            assert_eq!(qtype.name().parse(), Ok(qtype));
+            assert_eq!(
+                QType::parse(&format!("{qtype:?}")),
+                Some(qtype),
+                "the variant is the name in camel case"
+            );
+        }
+        assert_eq!(QType::parse("int7"), None);
+    }
+
+    #[test]
+    fn odd_counts_fill_up_the_last_byte() {
+        assert_eq!(QType::Int4.packed_len(3), 2);
+        assert_eq!(QType::UInt2.packed_len(5), 2);
+        assert_eq!(QType::Int2.packed_len(0), 0);
+        assert_eq!(QType::Int16.packed_len(3), 6);
+        assert_eq!(QType::Int32.packed_len(3), 12);
+    }
+
+    #[test]
+    fn nominal_ratios() {
+        assert_eq!(QType::Int8.nominal_ratio(), 4.0);
+        assert_eq!(QType::Int4.nominal_ratio(), 8.0);
+        assert_eq!(QType::Int2.nominal_ratio(), 16.0);
+    }
+}

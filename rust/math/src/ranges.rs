@@ -1,0 +1,277 @@
+//! The smallest and largest element of every group of a tensor.
+
+use rayon::prelude::*;
+
+use crate::layout::Piece;
+use crate::{Layout, MathError, Range};
+
+/// The range of every group, in the order of the groups; [`Range::EMPTY`] for a group without elements.
+///
+/// NaN is passed over and infinities count: ask [`first_non_finite`], or call [`ranges_checked`].
+pub fn ranges(data: &[f32], layout: &Layout) -> Vec<Range> {
+    seen(data, layout).ranges()
+}
+
+/// The range of every group of a tensor whose elements are all finite. Reads the data once.
+///
+/// # Errors
+///
+/// An element is NaN or infinite: the first is named.
+pub fn ranges_checked(data: &[f32], layout: &Layout) -> Result<Vec<Range>, MathError> {
+    let seen = seen(data, layout);
+    let infinite = |x: &f32| x.is_infinite();
+    if seen.nan || seen.max.iter().chain(&seen.min).any(infinite) {
+        // An empty group has infinite ends too, so ask the data.
+        if let Some(index) = first_non_finite(data) {
+            return Err(MathError::NonFinite { index, value: data[index].to_string() });
+        }
+    }
+    Ok(seen.ranges())
+}
+
+/// Index of the first element that is NaN or infinite.
+pub fn first_non_finite(data: &[f32]) -> Option<usize> {
+    const STRETCH: usize = 4096;
+    let stretch = |values: &[f32]| {
+        // No early exit, so that the loop compiles to vector code.
+        values.iter().fold(0, |found: u32, &x| found | u32::from(!x.is_finite())) != 0
+    };
+    let start = if data.len() < TASK {
+        data.chunks(STRETCH).position(stretch)
+    } else {
+        data.par_chunks(STRETCH).with_min_len(TASK / STRETCH).position_first(stretch)
+    }? * STRETCH;
+    data[start..].iter().position(|x| !x.is_finite()).map(|index| start + index)
+}
+
+/// Elements that are worth a task of their own.
+const TASK: usize = 1 << 16;
+
+/// The extremes of groups from `first` on.
+struct Seen {
+    first: usize,
+    min: Vec<f32>,
+    max: Vec<f32>,
+    nan: bool,
+}
+
+fn seen(data: &[f32], layout: &Layout) -> Seen {
+    assert_eq!(data.len(), layout.elements(), "elements of the tensor and of its layout");
+    if data.len() < 2 * TASK {
+        return seen_in(data, 0, layout);
+    }
+    // A task that sees every group must be worth their number.
+    let least = if layout.recurs() { 4 * layout.groups() } else { TASK };
+    let task = data.len().div_ceil(4 * rayon::current_num_threads()).max(least).max(TASK);
+    let parts: Vec<Seen> = data
+        .par_chunks(task)
+        .enumerate()
+        .map(|(index, part)| seen_in(part, index * task, layout))
+        .collect();
+    parts.into_iter().fold(Seen::nothing(0, layout.groups()), Seen::with)
+}
+
+/// What there is to see in the elements from flat index `start` on.
+fn seen_in(part: &[f32], start: usize, layout: &Layout) -> Seen {
+    let tiled = layout.groups() * layout.tiles();
+    let (first, end) = if layout.recurs() || part.is_empty() {
+        (0, tiled)
+    } else {
+        groups_of(start, part.len(), layout)
+    };
+    let mut seen = Seen::nothing(first, end - first);
+    for piece in layout.cut().pieces(start, part.len()) {
+        seen.observe(&part[piece.start..][..piece.len], piece);
+    }
+    if layout.recurs() { seen.folded(layout.groups()) } else { seen }
+}
+
+/// The first group of a stretch and the one after its last: groups that do not recur come in order, but for those
+/// side by side in a row.
+fn groups_of(start: usize, len: usize, layout: &Layout) -> (usize, usize) {
+    let ends = |piece: Piece| (piece.group, piece.group + if piece.each { piece.len } else { 1 });
+    layout
+        .cut()
+        .pieces(start, len)
+        .map(ends)
+        .fold((usize::MAX, 0), |all, piece| (all.0.min(piece.0), all.1.max(piece.1)))
+}
+
+impl Seen {
+    fn nothing(first: usize, groups: usize) -> Seen {
+        Seen {
+            first,
+            min: vec![f32::INFINITY; groups],
+            max: vec![f32::NEG_INFINITY; groups],
+            nan: false,
+        }
+    }
+
+    fn observe(&mut self, values: &[f32], piece: Piece) {
+        let group = piece.group - self.first;
+        if piece.each {
+            let (min, max) =
+                (&mut self.min[group..][..values.len()], &mut self.max[group..][..values.len()]);
+            self.nan |= widen_each(values, min, max);
+        } else {
+            self.nan |= widen(values, &mut self.min[group], &mut self.max[group]);
+        }
+    }
+
+    /// With what another has seen of the same groups or of some among them.
+    fn with(mut self, other: Seen) -> Seen {
+        let at = other.first - self.first;
+        for (min, other) in self.min[at..].iter_mut().zip(other.min) {
+            *min = min.min(other);
+        }
+        for (max, other) in self.max[at..].iter_mut().zip(other.max) {
+            *max = max.max(other);
+        }
+        self.nan |= other.nan;
+        self
+    }
+
+    /// With groups that were tiled brought together.
+    fn folded(mut self, groups: usize) -> Seen {
+        for tiled in groups..self.min.len() {
+            let group = tiled % groups;
+            self.min[group] = self.min[group].min(self.min[tiled]);
+            self.max[group] = self.max[group].max(self.max[tiled]);
+        }
+        self.min.truncate(groups);
+        self.max.truncate(groups);
+        self
+    }
+
+    /// Adding +0 turns -0 into +0, so that which of the two came first does not show.
+    fn ranges(&self) -> Vec<Range> {
+        self.min
+            .iter()
+            .zip(&self.max)
+            .map(|(&min, &max)| Range { min: min + 0.0, max: max + 0.0 })
+            .collect()
+    }
+}
+
+/// Widen a range by values; whether one was NaN. No branches, so that it compiles to vector code.
+#[inline]
+fn widen(values: &[f32], min: &mut f32, max: &mut f32) -> bool {
+    const LANES: usize = 16;
+    if values.len() < LANES {
+        return widen_by_few(values, min, max);
+    }
+    let (rows, rest) = values.as_chunks::<LANES>();
+    let (mut low, mut high, mut nan) = ([*min; LANES], [*max; LANES], [0_u32; LANES]);
+    for row in rows {
+        for lane in 0..LANES {
+            let x = row[lane];
+            low[lane] = smaller(x, low[lane]);
+            high[lane] = larger(x, high[lane]);
+            nan[lane] |= u32::from(x.is_nan());
+        }
+    }
+    for (lane, &x) in rest.iter().enumerate() {
+        low[lane] = smaller(x, low[lane]);
+        high[lane] = larger(x, high[lane]);
+        nan[lane] |= u32::from(x.is_nan());
+    }
+    let mut width = LANES / 2;
+    while width > 0 {
+        for lane in 0..width {
+            low[lane] = smaller(low[lane + width], low[lane]);
+            high[lane] = larger(high[lane + width], high[lane]);
+            nan[lane] |= nan[lane + width];
+        }
+        width /= 2;
+    }
+    (*min, *max) = (low[0], high[0]);
+    nan[0] != 0
+}
+
+/// As [`widen`], without lanes to fill and to bring together.
+#[inline]
+fn widen_by_few(values: &[f32], min: &mut f32, max: &mut f32) -> bool {
+    let mut nan = false;
+    for &x in values {
+        *min = smaller(x, *min);
+        *max = larger(x, *max);
+        nan |= x.is_nan();
+    }
+    nan
+}
+
+/// `f32::min`, but one instruction: a NaN `x` is passed over.
+#[inline]
+fn smaller(x: f32, min: f32) -> f32 {
+    if x < min { x } else { min }
+}
+
+/// `f32::max`, but one instruction: a NaN `x` is passed over.
+#[inline]
+fn larger(x: f32, max: f32) -> f32 {
+    if x > max { x } else { max }
+}
+
+/// Widen each range by one value; whether one was NaN.
+fn widen_each(values: &[f32], min: &mut [f32], max: &mut [f32]) -> bool {
+    let mut nan = 0_u32;
+    for ((&x, min), max) in values.iter().zip(min).zip(max) {
+        *min = smaller(x, *min);
+        *max = larger(x, *max);
+        nan |= u32::from(x.is_nan());
+    }
+    nan != 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Granularity;
+
+    fn layout(shape: &[usize], granularity: Granularity) -> Layout {
+        Layout::of(shape, granularity).unwrap()
+    }
+
+    #[test]
+    fn one_range_for_each_group() {
+        let data = [1.0, -2.0, 3.0, 4.0, 5.0, -6.0];
+        let range = |min, max| Range { min, max };
+        let of = |granularity| ranges(&data, &layout(&[2, 3], granularity));
+        assert_eq!(of(Granularity::PerTensor), [range(-6.0, 5.0)]);
+        assert_eq!(of(Granularity::PerAxis { axis: 0 }), [range(-2.0, 3.0), range(-6.0, 5.0)]);
+        assert_eq!(
+            of(Granularity::PerAxis { axis: 1 }),
+            [range(1.0, 4.0), range(-2.0, 5.0), range(-6.0, 3.0)]
+        );
+        let blocks = [range(-2.0, 1.0), range(3.0, 3.0), range(4.0, 5.0), range(-6.0, -6.0)];
+        assert_eq!(of(Granularity::Blocked { axis: 1, block_size: 2 }), blocks);
+    }
+
+    #[test]
+    fn the_first_that_is_not_finite_is_named() {
+        for len in [1, 17, 5000, 300_000] {
+            for value in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+                let mut data = vec![1.0; len];
+                let layout = layout(&[len], Granularity::PerTensor);
+                assert_eq!(first_non_finite(&data), None);
+                assert_eq!(ranges_checked(&data, &layout), Ok(vec![Range { min: 1.0, max: 1.0 }]));
+                data[len - 1] = value;
+                data[len / 2] = value;
+                let refused = MathError::NonFinite { index: len / 2, value: value.to_string() };
+                assert_eq!(ranges_checked(&data, &layout), Err(refused));
+            }
+        }
+    }
+
+    #[test]
+    fn no_elements_have_an_empty_range() {
+        assert_eq!(
+            ranges_checked(&[], &layout(&[0], Granularity::PerTensor)),
+            Ok(vec![Range::EMPTY])
+        );
+        assert_eq!(
+            ranges_checked(&[], &layout(&[0, 2], Granularity::PerAxis { axis: 0 })),
+            Ok(vec![])
+        );
+    }
+}

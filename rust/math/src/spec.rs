@@ -1,0 +1,117 @@
+//! How a tensor is to be quantized: type, symmetry, granularity, and the grid of integers that follows.
+
+use serde::{Deserialize, Serialize};
+
+use crate::QType;
+
+/// Which elements of a tensor share a scale and a zero point.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Granularity {
+    /// All of them.
+    PerTensor,
+    /// Those with the same index along `axis`.
+    PerAxis {
+        /// Index into the shape, not negative.
+        axis: usize,
+    },
+    /// Runs of `block_size` elements along `axis`; the last run may be shorter.
+    ///
+    /// `DequantizeLinear` of ONNX since opset 21.
+    Blocked {
+        /// Index into the shape, not negative.
+        axis: usize,
+        /// Elements in a block, at least 1.
+        block_size: usize,
+    },
+}
+
+/// How a tensor is to be quantized.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct QSpec {
+    /// The type of the integers.
+    pub qtype: QType,
+    /// Whether the zero point is the middle of the grid, whatever the range.
+    pub symmetric: bool,
+    /// Which elements share a scale.
+    pub granularity: Granularity,
+    /// Leave out the most negative value of a symmetric grid, so that it reaches as far up as down.
+    ///
+    /// Without effect when not symmetric.
+    pub narrow: bool,
+    /// Use one bit less (`reduce_range`), for x86 without VNNI, whose sums of `uint8 × int8` pairs saturate.
+    ///
+    /// Without effect below 8 bits.
+    #[serde(default)]
+    pub reduced: bool,
+}
+
+impl QSpec {
+    /// A spec with the usual grid: narrow for signed symmetric 8 and 16 bits, which integer kernels want; full for 4
+    /// and 2 bits, where the one value more is worth half a decibel and up.
+    pub const fn new(qtype: QType, symmetric: bool, granularity: Granularity) -> QSpec {
+        let narrow = symmetric && qtype.signed() && matches!(qtype.bits(), 8 | 16);
+        QSpec { qtype, symmetric, granularity, narrow, reduced: false }
+    }
+
+    /// The smallest and the largest integer that this spec writes.
+    pub const fn grid(&self) -> (i32, i32) {
+        let (mut lo, mut hi) = (self.qtype.min(), self.qtype.max());
+        if self.reduced && self.qtype.bits() >= 8 {
+            (lo, hi) = (lo / 2, hi / 2);
+        }
+        if self.symmetric && self.narrow {
+            lo += 1;
+        }
+        (lo, hi)
+    }
+
+    /// The zero point of a symmetric grid: 0 when signed, the upper of the two middle values when not.
+    pub const fn middle(&self) -> i32 {
+        if self.qtype.signed() { 0 } else { self.grid().1 / 2 + 1 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spec(qtype: QType, symmetric: bool) -> QSpec {
+        QSpec::new(qtype, symmetric, Granularity::PerTensor)
+    }
+
+    #[test]
+    fn signed_symmetric_grids_of_8_and_16_bits_are_narrow() {
+        for &qtype in QType::ALL {
+            let narrow = matches!(qtype, QType::Int8 | QType::Int16);
+            assert_eq!(spec(qtype, true).narrow, narrow, "{qtype}");
+            assert_eq!(
+                spec(qtype, true).grid(),
+                (qtype.min() + i32::from(narrow), qtype.max()),
+                "{qtype}"
+            );
+            assert_eq!(spec(qtype, false).grid(), (qtype.min(), qtype.max()), "{qtype}");
+        }
+    }
+
+    #[test]
+    fn the_middle_of_an_unsigned_grid_leaves_room_below_and_above() {
+        let middles =
+            [(QType::UInt2, 2), (QType::UInt4, 8), (QType::UInt8, 128), (QType::UInt16, 32768)];
+        for (qtype, middle) in middles {
+            assert_eq!(spec(qtype, true).middle(), middle);
+        }
+        assert_eq!(spec(QType::Int8, true).middle(), 0);
+    }
+
+    #[test]
+    fn a_reduced_grid_has_seven_bits() {
+        let reduced = |qtype, symmetric| QSpec { reduced: true, ..spec(qtype, symmetric) };
+        assert_eq!(reduced(QType::Int8, false).grid(), (-64, 63));
+        assert_eq!(reduced(QType::Int8, true).grid(), (-63, 63));
+        assert_eq!(reduced(QType::UInt8, false).grid().0, 0);
+        assert_eq!(reduced(QType::UInt8, false).grid().1, i32::from(i8::MAX));
+        assert_eq!(reduced(QType::UInt8, true).middle(), 64);
+        assert_eq!(reduced(QType::Int4, false).grid(), (-8, 7));
+    }
+}

@@ -1,0 +1,77 @@
+//! From a plan to a quantized model and the report on it.
+
+use std::path::Path;
+use std::time::Instant;
+
+use quantize_rs_onnx::Model;
+
+use crate::graph::Graph;
+use crate::{Plan, QuantizeError, Ranges, Report, encode, rewrite, verify};
+
+/// A quantized model and the report on it.
+#[derive(Clone, Debug)]
+pub struct Quantized {
+    model: Model,
+    report: Report,
+}
+
+impl Plan {
+    /// Does what the plan says to a copy of `model`, which shares its weights.
+    ///
+    /// # Errors
+    /// NaN or infinity in a weight; ranges that are missing or belong to another model.
+    pub fn apply(
+        &self,
+        model: &Model,
+        ranges: Option<&Ranges>,
+    ) -> Result<Quantized, QuantizeError> {
+        let begun = Instant::now();
+        let graph = Graph::of(model)?;
+        let encoded = encode(&graph, self, ranges)?;
+        let edits = rewrite::qdq(&graph, self, &encoded);
+        let mut report = Report::of(&graph, self, ranges, &encoded);
+        drop(encoded);
+        let mut quantized = model.clone();
+        if !edits.is_empty() {
+            quantized.apply(edits)?;
+            verify::verify(model, &quantized, self)?;
+        }
+        report.bytes_after = quantized.byte_len();
+        report.seconds.apply = begun.elapsed().as_secs_f64();
+        Ok(Quantized { model: quantized, report })
+    }
+}
+
+impl Quantized {
+    /// The model.
+    pub fn model(&self) -> &Model {
+        &self.model
+    }
+
+    /// The report so far.
+    pub fn report(&self) -> &Report {
+        &self.report
+    }
+
+    /// Writes the model, complete or not at all, and completes the report.
+    ///
+    /// # Errors
+    /// As [`Model::save`].
+    pub fn save(&self, path: impl AsRef<Path>) -> Result<Report, QuantizeError> {
+        let begun = Instant::now();
+        let saved = self.model.save(path.as_ref())?;
+        let mut report = self.report.clone();
+        report.output = Some(path.as_ref().display().to_string());
+        report.bytes_after = saved.bytes;
+        report.seconds.save = begun.elapsed().as_secs_f64();
+        Ok(report)
+    }
+
+    /// The model as the bytes of one file.
+    ///
+    /// # Errors
+    /// As [`Model::to_bytes`].
+    pub fn to_bytes(&self) -> Result<Vec<u8>, QuantizeError> {
+        Ok(self.model.to_bytes()?)
+    }
+}

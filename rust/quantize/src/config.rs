@@ -1,0 +1,105 @@
+//! Every wish a caller can have, and its default.
+
+use std::collections::BTreeMap;
+
+use quantize_rs_math::QType;
+use serde::{Deserialize, Serialize};
+
+use crate::QuantizeError;
+
+/// What to quantize, and to what.
+///
+/// ```
+/// use quantize_rs::{Config, QType};
+/// let config = Config { per_channel: true, symmetric: true, ..Config::default() };
+/// assert_eq!(config.weights, QType::Int8);
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    /// The type of weights.
+    pub weights: QType,
+    /// The type of activations; `None` quantizes weights alone.
+    pub activations: Option<QType>,
+    /// One scale for each output channel of a weight, instead of one for the whole tensor.
+    pub per_channel: bool,
+    /// Weights have zero point 0, their range is `[-absmax, absmax]`.
+    pub symmetric: bool,
+    /// The same for activations. Runtimes then cannot fold a `Relu` into the operator before it.
+    pub activation_symmetric: bool,
+    /// One scale for each so many consecutive elements along the axis that is summed over.
+    pub block_size: Option<usize>,
+    /// 4-bit weights are packed two a byte (`None`, `Some(true)`), which needs opset 21, or
+    /// widened to a byte each (`Some(false)`), which saves nothing.
+    pub native_int4: Option<bool>,
+    /// Weights and nodes to leave alone: names, or patterns with `*`, `?`, `[…]`.
+    pub exclude: Vec<String>,
+    /// Weights with fewer elements stay float.
+    pub min_elements: usize,
+    /// Bits for single weights, by name or pattern.
+    pub layer_bits: BTreeMap<String, u8>,
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        Config {
+            weights: QType::Int8,
+            activations: None,
+            per_channel: false,
+            symmetric: false,
+            activation_symmetric: false,
+            block_size: None,
+            native_int4: None,
+            exclude: Vec::new(),
+            min_elements: 0,
+            layer_bits: BTreeMap::new(),
+        }
+    }
+}
+
+impl Config {
+    /// Weights in this many bits: 2, 4, 8 or 16.
+    ///
+    /// # Errors
+    /// Any other number.
+    pub fn with_bits(bits: u8) -> Result<Config, QuantizeError> {
+        Ok(Config { weights: signed("bits", bits)?, ..Config::default() })
+    }
+
+    /// Refuses wishes that contradict each other or cannot be met.
+    ///
+    /// # Errors
+    /// The option, what it was, and what it may be.
+    pub fn check(&self) -> Result<(), QuantizeError> {
+        if let Some(size) = self.block_size
+            && !(size.is_power_of_two() && (16..=4096).contains(&size))
+        {
+            let what = format!("is {size}, expected a power of two from 16 to 4096");
+            return Err(QuantizeError::option("block_size", what));
+        }
+        if self.block_size.is_some() && self.activations.is_some() {
+            let what =
+                "cannot be used with activations: no runtime computes in integers with blocks";
+            return Err(QuantizeError::option("block_size", what));
+        }
+        for bits in self.layer_bits.values() {
+            signed("layer_bits", *bits)?;
+        }
+        match self.activations {
+            None | Some(QType::Int8 | QType::UInt8) => Ok(()),
+            Some(other) => {
+                let what = format!("is {}, expected int8 or uint8", other.name());
+                Err(QuantizeError::option("activations", what))
+            }
+        }
+    }
+}
+
+/// The signed type of this many bits.
+pub(crate) fn signed(option: &'static str, bits: u8) -> Result<QType, QuantizeError> {
+    let types = [QType::Int2, QType::Int4, QType::Int8, QType::Int16];
+    types
+        .into_iter()
+        .find(|qtype| qtype.bits() == u32::from(bits))
+        .ok_or_else(|| QuantizeError::option(option, format!("is {bits}, expected 2, 4, 8 or 16")))
+}

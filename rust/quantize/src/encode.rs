@@ -1,0 +1,337 @@
+//! From floats to integers: every constant of the plan, and the scale of every activation.
+
+// Rounding to a narrower type is the subject here.
+#![allow(clippy::cast_possible_truncation, clippy::cast_precision_loss)]
+
+use std::borrow::Cow;
+use std::collections::{BTreeMap, HashMap};
+
+use bytes::Bytes;
+use half::{bf16, f16};
+use quantize_rs_math::{
+    Granularity, Layout, MathError, Metrics, Params, QSpec, QType, pack, params, quantize_bias,
+    quantize_measured, ranges_checked,
+};
+use quantize_rs_onnx::{DataType, Tensor};
+use rayon::prelude::*;
+
+use crate::error::QuantizeErrorKind;
+use crate::graph::Graph;
+use crate::plan::{IntegerNode, Plan, Source, ValuePlan};
+use crate::uses::{self, Constant};
+use crate::{QuantizeError, Ranges};
+
+/// The integers, scales and zero points of everything a plan quantizes.
+#[derive(Clone, Debug, Default)]
+pub struct Encoded {
+    /// Weights, by name.
+    pub weights: BTreeMap<String, EncodedTensor>,
+    /// Biases, by position of the node they belong to.
+    pub biases: BTreeMap<usize, EncodedTensor>,
+    /// Scale and zero point of activations, by name.
+    pub activations: BTreeMap<String, Params>,
+    /// Things the caller should know.
+    pub warnings: Vec<String>,
+}
+
+/// One constant as integers.
+#[derive(Clone, Debug)]
+pub struct EncodedTensor {
+    /// The integers.
+    pub quantized: Tensor,
+    /// The scales, float32.
+    pub scale: Tensor,
+    /// The zero points, of the type of the integers.
+    pub zero_point: Tensor,
+    /// What the integers stand for, against the floats they were made from, when those are known.
+    pub metrics: Option<Metrics>,
+}
+
+/// Encodes all that `plan` quantizes; activations from `ranges`.
+///
+/// # Errors
+/// NaN or infinity in a weight, or ranges that were made for another model.
+pub fn encode(
+    graph: &Graph<'_>,
+    plan: &Plan,
+    ranges: Option<&Ranges>,
+) -> Result<Encoded, QuantizeError> {
+    let mut encoded =
+        Encoded { activations: activations(graph, plan, ranges)?, ..Encoded::default() };
+    let floors = floors(graph, plan, &encoded.activations)?;
+    let constants: HashMap<&str, Constant<'_>> = uses::constants(graph)
+        .into_iter()
+        .map(|constant| (graph.values[constant.anchor].name, constant))
+        .collect();
+    let weights: Vec<_> = plan
+        .quantized()
+        .filter(|(_, how)| how.source == Source::Weights)
+        .filter_map(|(value, how)| Some((&value.name, how, constants.get(value.name.as_str())?)))
+        .collect();
+    let done: Vec<(String, EncodedTensor, usize)> = weights
+        .into_par_iter()
+        .map(|(name, how, constant)| {
+            let (tensor, widened) =
+                weight(graph, name, how, constant, floors.get(name.as_str()).map_or(&[], |f| f))?;
+            Ok((name.clone(), tensor, widened))
+        })
+        .collect::<Result<_, QuantizeError>>()?;
+    for (name, tensor, widened) in done {
+        if widened > 0 {
+            encoded.warnings.push(format!(
+                "weight `{name}`: {widened} scales were raised so that the bias fits int32"
+            ));
+        }
+        encoded.weights.insert(name, tensor);
+    }
+    for node in &plan.integer_nodes {
+        if let Some(bias) = bias(graph, node, &encoded)? {
+            encoded.biases.insert(node.node, bias);
+        }
+    }
+    Ok(encoded)
+}
+
+/// Scale and zero point of every activation.
+fn activations(
+    graph: &Graph<'_>,
+    plan: &Plan,
+    ranges: Option<&Ranges>,
+) -> Result<BTreeMap<String, Params>, QuantizeError> {
+    let mut found = BTreeMap::new();
+    let mut followers: Vec<(&String, &String)> = Vec::new();
+    if let Some(ranges) = ranges {
+        ranges.check(graph.model, plan)?;
+    }
+    for (value, how) in plan.quantized() {
+        match (&how.source, ranges) {
+            (Source::Observed, Some(ranges)) => {
+                found.insert(value.name.clone(), params(ranges.values[&value.name], &how.spec));
+            }
+            (Source::Observed, None) => {
+                return Err(QuantizeError::new(QuantizeErrorKind::Verify(format!(
+                    "`{}` was never observed",
+                    value.name
+                ))));
+            }
+            (Source::SameAs(source), _) => followers.push((&value.name, source)),
+            (Source::Weights | Source::Product { .. }, _) => {}
+        }
+    }
+    // A follower may follow a follower that stands later in the file.
+    while !followers.is_empty() {
+        let before = followers.len();
+        followers.retain(|(name, source)| match found.get(*source).copied() {
+            Some(params) => {
+                found.insert((*name).clone(), params);
+                false
+            }
+            None => true,
+        });
+        if followers.len() == before {
+            let what = format!("`{}` follows a value that is not quantized", followers[0].0);
+            return Err(QuantizeError::new(QuantizeErrorKind::Verify(what)));
+        }
+    }
+    Ok(found)
+}
+
+/// For each weight the smallest scale of each channel with which the bias, in the scale
+/// `input × weight`, fits int32 and does not underflow.
+fn floors(
+    graph: &Graph<'_>,
+    plan: &Plan,
+    activations: &BTreeMap<String, Params>,
+) -> Result<HashMap<String, Vec<f32>>, QuantizeError> {
+    let largest = f64::from(QType::Int32.max() - 1);
+    let mut floors: HashMap<String, Vec<f32>> = HashMap::new();
+    for node in &plan.integer_nodes {
+        let (Some(bias), Some(input)) = (node.bias, activations.get(graph.values[node.input].name))
+        else {
+            continue;
+        };
+        let input_scale = f64::from(input.scale);
+        let needed = |bias: f32| {
+            let fits = f64::from(bias.abs()) / (largest * input_scale);
+            let normal = f64::from(f32::MIN_POSITIVE) / input_scale;
+            // Rounded up: a scale a hair too small would saturate.
+            (fits.max(normal) as f32).next_up()
+        };
+        let needed = floats(graph, bias)?.iter().copied().map(needed).collect::<Vec<_>>();
+        let name = graph.values[node.weight].name.to_owned();
+        match floors.entry(name) {
+            std::collections::hash_map::Entry::Vacant(entry) => {
+                entry.insert(needed);
+            }
+            std::collections::hash_map::Entry::Occupied(mut entry) => {
+                entry.get_mut().iter_mut().zip(needed).for_each(|(a, b)| *a = a.max(b));
+            }
+        }
+    }
+    Ok(floors)
+}
+
+/// A weight as integers, and how many of its scales had to be raised.
+fn weight(
+    graph: &Graph<'_>,
+    name: &str,
+    how: &ValuePlan,
+    constant: &Constant<'_>,
+    floors: &[f32],
+) -> Result<(EncodedTensor, usize), QuantizeError> {
+    let tensor = graph.model.tensor(constant.tensor)?;
+    let wrong = |error: MathError| invalid(name, &error);
+    let layout = Layout::of(&constant.shape, how.spec.granularity).map_err(wrong)?;
+    let data = as_floats(&tensor)
+        .ok_or_else(|| invalid(name, format!("has elements of type {}", tensor.dtype)))?;
+    let ranges = ranges_checked(&data, &layout).map_err(wrong)?;
+    let all_zero: Vec<bool> = ranges.iter().map(|range| range.absmax() == 0.0).collect();
+    let mut params: Vec<Params> =
+        ranges.into_iter().map(|range| params(range, &how.spec)).collect();
+    let highest = floors.iter().copied().fold(0.0, f32::max);
+    let per_group = floors.len() == params.len();
+    let mut raised = 0;
+    for (group, params) in params.iter_mut().enumerate() {
+        let floor = if per_group { floors[group] } else { highest };
+        // The scale of an all-zero channel is free: what serves its bias best is taken.
+        if floor > 0.0 && (all_zero[group] || params.scale < floor) {
+            raised += usize::from(!all_zero[group]);
+            params.scale = floor;
+        }
+    }
+    let (bytes, metrics) = quantize_measured(&data, &layout, &params, &how.spec);
+    let quantized = Tensor {
+        dtype: data_type(how.stored),
+        shape: constant.shape.clone(),
+        data: stored(bytes, how, data.len()),
+    };
+    Ok((assemble(quantized, &layout, &params, how.stored, metrics), raised))
+}
+
+/// The bytes as they are stored: 4-bit values widened to a byte each where asked for.
+fn stored(bytes: Vec<u8>, how: &ValuePlan, elements: usize) -> Bytes {
+    if how.stored == how.spec.qtype {
+        return bytes.into();
+    }
+    let wide = pack::unpack(&bytes, how.spec.qtype.bits(), how.spec.qtype.signed(), elements);
+    wide.into_iter().map(i8::cast_unsigned).collect()
+}
+
+/// The bias of a node as int32 in the scale of input × weight.
+fn bias(
+    graph: &Graph<'_>,
+    node: &IntegerNode,
+    encoded: &Encoded,
+) -> Result<Option<EncodedTensor>, QuantizeError> {
+    let (Some(bias), Some(input), Some(weight)) = (
+        node.bias,
+        encoded.activations.get(graph.values[node.input].name),
+        encoded.weights.get(graph.values[node.weight].name),
+    ) else {
+        return Ok(None);
+    };
+    let values = floats(graph, bias)?;
+    let name = graph.values[bias].name;
+    let granularity = match weight.scale.shape.as_slice() {
+        [] => Granularity::PerTensor,
+        _ => Granularity::PerAxis { axis: 0 },
+    };
+    let layout = Layout::of(&[values.len()], granularity).map_err(|error| invalid(name, &error))?;
+    let weight_scales = weight.scale.to_f32().unwrap_or_default();
+    let scales: Vec<f32> = weight_scales.iter().map(|scale| input.scale * scale).collect();
+    let integers = match scales[..] {
+        [scale] => quantize_bias(&values, &vec![scale; values.len()]),
+        _ => quantize_bias(&values, &scales),
+    };
+    let spec = QSpec::new(QType::Int32, true, granularity);
+    let params: Vec<Params> =
+        scales.iter().map(|scale| Params { scale: *scale, zero_point: spec.middle() }).collect();
+    let data: Bytes = integers.iter().flat_map(|value| value.to_le_bytes()).collect();
+    let decoded: Vec<f32> = integers
+        .iter()
+        .enumerate()
+        .map(|(index, value)| *value as f32 * scales[index.min(scales.len() - 1)])
+        .collect();
+    let metrics = quantize_rs_math::metrics(&values, &decoded);
+    let quantized = Tensor { dtype: DataType::Int32, shape: vec![values.len()], data };
+    Ok(Some(assemble(quantized, &layout, &params, QType::Int32, metrics)))
+}
+
+fn assemble(
+    quantized: Tensor,
+    layout: &Layout,
+    params: &[Params],
+    stored: QType,
+    metrics: Metrics,
+) -> EncodedTensor {
+    let scales: Vec<f32> = params.iter().map(|params| params.scale).collect();
+    let points: Vec<i32> = params.iter().map(|params| params.zero_point).collect();
+    EncodedTensor {
+        quantized,
+        scale: Tensor::from_f32(layout.scale_shape(), &scales),
+        zero_point: integers(stored, layout.scale_shape(), &points),
+        metrics: Some(metrics),
+    }
+}
+
+/// A tensor of small integers, packed as its type asks.
+pub(crate) fn integers(qtype: QType, shape: Vec<usize>, values: &[i32]) -> Tensor {
+    let data = match qtype.bits() {
+        bits @ (2 | 4) => {
+            let narrow: Vec<i8> = values.iter().map(|value| *value as i8).collect();
+            pack::pack(&narrow, bits).into()
+        }
+        bits => values.iter().flat_map(|v| v.to_le_bytes()[..bits as usize / 8].to_vec()).collect(),
+    };
+    Tensor { dtype: data_type(qtype), shape, data }
+}
+
+/// The element type of ONNX for a numeric type.
+pub(crate) fn data_type(qtype: QType) -> DataType {
+    match qtype {
+        QType::Int2 => DataType::Int2,
+        QType::UInt2 => DataType::UInt2,
+        QType::Int4 => DataType::Int4,
+        QType::UInt4 => DataType::UInt4,
+        QType::Int8 => DataType::Int8,
+        QType::UInt8 => DataType::UInt8,
+        QType::Int16 => DataType::Int16,
+        QType::UInt16 => DataType::UInt16,
+        QType::Int32 => DataType::Int32,
+    }
+}
+
+/// The float32 elements of a constant value.
+fn floats(graph: &Graph<'_>, value: usize) -> Result<Vec<f32>, QuantizeError> {
+    let name = graph.values[value].name;
+    let proto = graph.constant(value).ok_or_else(|| invalid(name, "is not constant"))?;
+    let values =
+        graph.model.tensor(proto)?.to_f32().ok_or_else(|| invalid(name, "is not float32"))?;
+    match values.iter().position(|value| !value.is_finite()) {
+        None => Ok(values),
+        Some(index) => Err(invalid(name, format!("element {index} is {}", values[index]))),
+    }
+}
+
+/// The elements as float32: read in place when they are, converted when they are another float.
+fn as_floats(tensor: &Tensor) -> Option<Cow<'_, [f32]>> {
+    let halves = || tensor.data.as_chunks::<2>().0.iter().copied();
+    Some(match tensor.dtype {
+        DataType::Float => Cow::Owned(tensor.to_f32()?),
+        DataType::Float16 => halves().map(|bytes| f16::from_le_bytes(bytes).to_f32()).collect(),
+        DataType::BFloat16 => halves().map(|bytes| bf16::from_le_bytes(bytes).to_f32()).collect(),
+        DataType::Double => {
+            let doubles = tensor.data.as_chunks::<8>().0.iter();
+            doubles.map(|bytes| f64::from_le_bytes(*bytes) as f32).collect()
+        }
+        _ => return None,
+    })
+}
+
+fn invalid(tensor: &str, what: impl std::fmt::Display) -> QuantizeError {
+    let mend = "mend the weight, or leave it float with excluded_layers";
+    QuantizeError::new(QuantizeErrorKind::InvalidTensor {
+        tensor: tensor.to_owned(),
+        what: format!("{what}; {mend}"),
+    })
+}

@@ -1,0 +1,113 @@
+//! What is in a model, without touching its weights.
+
+use std::collections::BTreeMap;
+
+use quantize_rs_onnx::{DataType, GraphProto, Model, ValueInfoProto};
+use serde::Serialize;
+
+use crate::InputSpec;
+use crate::graph::shape_of;
+
+/// Facts about a model.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct ModelInfo {
+    /// Name of the main graph.
+    pub name: String,
+    /// Version of the model itself, as its maker counts.
+    pub version: i64,
+    /// Version of the file format.
+    pub ir_version: i64,
+    /// Version of ONNX's own operators; 0 when the model uses none.
+    pub opset_version: i64,
+    /// Operator sets, by domain.
+    pub opsets: BTreeMap<String, i64>,
+    /// The tool that made the file.
+    pub producer: String,
+    /// Nodes of the main graph.
+    pub num_nodes: usize,
+    /// Nodes of the main graph by operator.
+    pub operators: BTreeMap<String, usize>,
+    /// Inputs that a caller has to give.
+    pub inputs: Vec<InputSpec>,
+    /// Outputs.
+    pub outputs: Vec<InputSpec>,
+    /// Constant tensors of the main graph.
+    pub initializers: usize,
+    /// Elements in them.
+    pub parameters: u64,
+    /// Bytes in them, by element type.
+    pub weight_bytes: BTreeMap<String, u64>,
+    /// Bytes of the file and of the data beside it.
+    pub bytes: u64,
+    /// Whether the model has quantized values already.
+    pub quantized: bool,
+}
+
+impl ModelInfo {
+    /// Looks at a model.
+    pub fn of(model: &Model) -> ModelInfo {
+        let (proto, graph) = (model.proto(), model.graph());
+        let mut operators = BTreeMap::new();
+        for node in &graph.node {
+            let name = match node.domain.as_str() {
+                "" | "ai.onnx" => node.op_type.clone(),
+                domain => format!("{domain}::{}", node.op_type),
+            };
+            *operators.entry(name).or_insert(0) += 1;
+        }
+        let mut weight_bytes = BTreeMap::new();
+        let mut parameters = 0u64;
+        for tensor in &graph.initializer {
+            let elements: u64 = tensor.dims.iter().map(|dim| dim.unsigned_abs()).product();
+            parameters += elements;
+            if let Some(dtype) = tensor.dtype() {
+                let bytes = elements.saturating_mul(dtype.bits() as u64).div_ceil(8);
+                *weight_bytes.entry(dtype.name().to_owned()).or_insert(0) += bytes;
+            }
+        }
+        let domain = |domain: &str| if domain.is_empty() { "ai.onnx" } else { domain }.to_owned();
+        ModelInfo {
+            name: graph.name.clone().unwrap_or_default(),
+            version: proto.model_version.unwrap_or(0),
+            ir_version: proto.ir_version,
+            opset_version: model.opset("").unwrap_or(0),
+            opsets: proto
+                .opset_import
+                .iter()
+                .map(|opset| (domain(&opset.domain), opset.version))
+                .collect(),
+            producer: proto.producer_name.clone().unwrap_or_default(),
+            num_nodes: graph.node.len(),
+            quantized: ["QuantizeLinear", "DequantizeLinear", "QLinearConv", "MatMulInteger"]
+                .iter()
+                .any(|op| operators.contains_key(*op)),
+            operators,
+            inputs: inputs(graph),
+            outputs: graph.output.iter().map(|output| spec(output)).collect(),
+            initializers: graph.initializer.len(),
+            parameters,
+            weight_bytes,
+            bytes: model.byte_len(),
+        }
+    }
+}
+
+/// The inputs that a caller has to give: those that no initializer stands for.
+pub(crate) fn inputs(graph: &GraphProto) -> Vec<InputSpec> {
+    let constant: std::collections::HashSet<&str> =
+        graph.initializer.iter().map(|tensor| tensor.name.as_str()).collect();
+    graph
+        .input
+        .iter()
+        .filter(|input| !constant.contains(input.name.as_str()))
+        .map(|input| spec(input))
+        .collect()
+}
+
+fn spec(info: &ValueInfoProto) -> InputSpec {
+    InputSpec {
+        name: info.name.clone(),
+        dtype: info.tensor_type().and_then(|tensor| DataType::from_number(tensor.elem_type)),
+        shape: shape_of(info),
+    }
+}

@@ -1,0 +1,361 @@
+//! The plan: which values are quantized, to what, where their numbers will come from and why, and
+//! for every other value why not. It decides everything and touches nothing.
+
+mod activations;
+mod opset;
+mod select;
+mod show;
+mod weights;
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use quantize_rs_math::{QSpec, QType};
+use quantize_rs_onnx::DataType;
+use serde::Serialize;
+
+use crate::graph::{Graph, Maker, ValueId};
+use crate::uses;
+use crate::{Config, QuantizeError};
+
+/// What will be done to each value of a model.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Plan {
+    /// The wishes it was made for.
+    pub config: Config,
+    /// Every value of the main graph: inputs, constants, then what each node makes.
+    pub values: Vec<Planned>,
+    /// Things the caller should know before going on.
+    pub warnings: Vec<String>,
+    /// Nodes that will run on integers, by position.
+    #[serde(skip)]
+    pub(crate) integer_nodes: Vec<IntegerNode>,
+}
+
+/// One value and what will be done to it.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Planned {
+    /// Name of the value.
+    pub name: String,
+    /// What it is in the model.
+    pub role: Role,
+    /// Its element type, where known.
+    pub dtype: Option<DataType>,
+    /// Its shape, where known; `None` for a length that varies.
+    pub shape: Option<Vec<Option<usize>>>,
+    /// Quantized or kept.
+    pub decision: Decision,
+}
+
+/// What a value is in the model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Role {
+    /// An input of the model.
+    Input,
+    /// A constant that some operator multiplies by.
+    Weight,
+    /// Any other constant.
+    Constant,
+    /// What a node makes.
+    Activation,
+}
+
+/// Whether a value is quantized.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Decision {
+    /// It is.
+    Quantize(ValuePlan),
+    /// It keeps its type.
+    Keep(Kept),
+}
+
+/// How a value is quantized.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct ValuePlan {
+    /// Type, symmetry, granularity.
+    pub spec: QSpec,
+    /// The type it is stored in: that of `spec`, unless 4 bits are widened to a byte.
+    pub stored: QType,
+    /// Where its numbers come from.
+    pub source: Source,
+    /// Why it is quantized.
+    pub because: Because,
+}
+
+/// Where the numbers of a quantized value come from.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Source {
+    /// The constant itself.
+    Weights,
+    /// Calibration.
+    Observed,
+    /// Another value, whose elements it passes on.
+    SameAs(String),
+    /// A bias: the scale of the node's input times that of its weight, as int32.
+    Product {
+        /// Name of the node's input.
+        input: String,
+        /// Name of the node's weight.
+        weight: String,
+    },
+}
+
+/// Why a value is quantized.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Because {
+    /// It is the weight of this node.
+    WeightOf(String),
+    /// It is the bias of this node, which runs on integers.
+    BiasOf(String),
+    /// It goes into this node, which runs on integers.
+    InputOf(String),
+    /// It comes out of this node, which runs on integers only when it is quantized.
+    OutputOf(String),
+    /// This node passes on what is quantized already.
+    PassedOnBy(String),
+}
+
+/// Why a value keeps its type.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Kept {
+    /// No operator that reads it has a rule for quantized data.
+    NoRule {
+        /// Such an operator, when there is one.
+        op_type: Option<String>,
+    },
+    /// Its elements are not float32.
+    NotFloat32 {
+        /// What they are.
+        dtype: Option<DataType>,
+    },
+    /// The caller asked for it.
+    Excluded {
+        /// The name or pattern.
+        pattern: String,
+    },
+    /// It has few elements.
+    TooSmall {
+        /// How many.
+        elements: usize,
+        /// How many it should have.
+        min_elements: usize,
+    },
+    /// It has no elements.
+    Empty,
+    /// It is a bias, and its node does not run on integers.
+    Bias,
+    /// A node that needs it in float reads it too.
+    AlsoReadBy {
+        /// That node.
+        node: String,
+    },
+    /// It is an output of the model.
+    GraphOutput,
+    /// A graph inside a node reads it.
+    Captured,
+    /// An input of the same name may replace it (IR 4 and later).
+    Overridable,
+    /// Only weights are asked for.
+    WeightsOnly,
+    /// It lies between an operator and the activation function that is fused into it.
+    FusedInto {
+        /// The activation function.
+        node: String,
+    },
+    /// The node that reads it does not run on integers.
+    FloatNode {
+        /// The node.
+        node: String,
+        /// Why it does not.
+        why: &'static str,
+    },
+}
+
+/// A node that runs on integers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct IntegerNode {
+    pub(crate) node: usize,
+    pub(crate) input: ValueId,
+    pub(crate) weight: ValueId,
+    pub(crate) bias: Option<ValueId>,
+}
+
+impl Plan {
+    /// Decides what to quantize.
+    ///
+    /// # Errors
+    /// An option that cannot be met, a name that is not in the model, or a model whose opset does
+    /// not know what the result would need.
+    pub fn of(graph: &Graph<'_>, config: Config) -> Result<Plan, QuantizeError> {
+        config.check()?;
+        opset::check_known(graph)?;
+        let selection = select::Selection::of(graph, &config)?;
+        let constants = uses::constants(graph);
+        let mut draft = Draft::default();
+        weights::plan(graph, &constants, &config, &selection, &mut draft)?;
+        activations::plan(graph, &constants, &config, &mut draft);
+        let plan = draft.finish(graph, config);
+        opset::check_enough(graph, &plan)?;
+        Ok(plan)
+    }
+
+    /// The value called `name`.
+    pub fn value(&self, name: &str) -> Option<&Planned> {
+        self.values.iter().find(|value| value.name == name)
+    }
+
+    /// Values that are quantized, with how.
+    pub fn quantized(&self) -> impl Iterator<Item = (&Planned, &ValuePlan)> {
+        self.values.iter().filter_map(|value| match &value.decision {
+            Decision::Quantize(plan) => Some((value, plan)),
+            Decision::Keep(_) => None,
+        })
+    }
+
+    pub(crate) fn quantized_mut(&mut self, name: &str) -> Option<&mut ValuePlan> {
+        let value = self.values.iter_mut().find(|value| value.name == name)?;
+        match &mut value.decision {
+            Decision::Quantize(plan) => Some(plan),
+            Decision::Keep(_) => None,
+        }
+    }
+
+    /// Names of the values whose range calibration must find.
+    pub fn observed(&self) -> Vec<String> {
+        self.quantized()
+            .filter(|(_, plan)| plan.source == Source::Observed)
+            .map(|(value, _)| value.name.clone())
+            .collect()
+    }
+
+    /// Whether samples are needed.
+    pub fn needs_calibration(&self) -> bool {
+        self.quantized().any(|(_, plan)| plan.source == Source::Observed)
+    }
+}
+
+/// A plan being made: decisions so far, by value.
+#[derive(Default)]
+struct Draft {
+    decisions: BTreeMap<ValueId, Decision>,
+    weights: Vec<ValueId>,
+    integer_nodes: Vec<IntegerNode>,
+    warnings: Vec<String>,
+}
+
+impl Draft {
+    fn keep(&mut self, value: ValueId, kept: Kept) {
+        self.decisions.entry(value).or_insert(Decision::Keep(kept));
+    }
+
+    fn quantized(&self, value: ValueId) -> Option<&ValuePlan> {
+        match self.decisions.get(&value) {
+            Some(Decision::Quantize(plan)) => Some(plan),
+            _ => None,
+        }
+    }
+
+    fn finish(mut self, graph: &Graph<'_>, config: Config) -> Plan {
+        let values = (0..graph.values.len())
+            .map(|id| {
+                let value = &graph.values[id];
+                let decision =
+                    self.decisions.remove(&id).unwrap_or_else(|| undecided(graph, id, &config));
+                let role = match value.maker {
+                    _ if self.weights.contains(&id) => Role::Weight,
+                    Maker::Input => Role::Input,
+                    Maker::Initializer { .. } | Maker::Sparse => Role::Constant,
+                    Maker::Node { .. } if graph.constant(id).is_some() => Role::Constant,
+                    Maker::Node { .. } => Role::Activation,
+                };
+                Planned {
+                    name: value.name.to_owned(),
+                    role,
+                    dtype: graph.dtype(id),
+                    shape: graph.shape(id),
+                    decision,
+                }
+            })
+            .collect();
+        Plan { config, values, warnings: self.warnings, integer_nodes: self.integer_nodes }
+    }
+}
+
+/// Why a value that no rule spoke of keeps its type.
+fn undecided(graph: &Graph<'_>, id: ValueId, config: &Config) -> Decision {
+    let value = &graph.values[id];
+    let reader = value.readers.first().map(|reader| graph.nodes[reader.node]);
+    Decision::Keep(match (graph.dtype(id), reader) {
+        (Some(dtype), _) if dtype != DataType::Float => Kept::NotFloat32 { dtype: Some(dtype) },
+        (_, None) if value.is_output => Kept::GraphOutput,
+        _ if config.activations.is_none() && graph.constant(id).is_none() => Kept::WeightsOnly,
+        (_, reader) => Kept::NoRule { op_type: reader.map(|node| node.op_type.clone()) },
+    })
+}
+
+impl fmt::Display for Because {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Because::WeightOf(node) => write!(f, "weight of {node}"),
+            Because::BiasOf(node) => write!(f, "bias of {node}"),
+            Because::InputOf(node) => write!(f, "goes into {node}"),
+            Because::OutputOf(node) => write!(f, "comes out of {node}"),
+            Because::PassedOnBy(node) => write!(f, "passed on by {node}"),
+        }
+    }
+}
+
+impl fmt::Display for Kept {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Kept::NoRule { op_type: Some(op_type) } => {
+                write!(f, "read by {op_type}, which has no rule for it")
+            }
+            Kept::NoRule { op_type: None } => f.write_str("read by no node"),
+            Kept::NotFloat32 { dtype: Some(dtype) } => write!(f, "is {dtype}, not float32"),
+            Kept::NotFloat32 { dtype: None } => f.write_str("is not float32"),
+            Kept::Excluded { pattern } => write!(f, "excluded by `{pattern}`"),
+            Kept::TooSmall { elements, min_elements } => {
+                write!(f, "has {elements} elements, fewer than {min_elements}")
+            }
+            Kept::Empty => f.write_str("has no elements"),
+            Kept::Bias => f.write_str("bias of a node that computes in float"),
+            Kept::AlsoReadBy { node } => write!(f, "also read by {node}, which needs it in float"),
+            Kept::GraphOutput => f.write_str("is an output of the model"),
+            Kept::Captured => f.write_str("read by a graph inside a node"),
+            Kept::Overridable => {
+                f.write_str("also a graph input that may replace it; take it out of the inputs")
+            }
+            Kept::WeightsOnly => f.write_str("only weights are quantized"),
+            Kept::FusedInto { node } => write!(f, "fused into {node}"),
+            Kept::FloatNode { node, why } => write!(f, "{node} computes in float: {why}"),
+        }
+    }
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Source::Weights => f.write_str("weights"),
+            Source::Observed => f.write_str("calibration"),
+            Source::SameAs(value) => write!(f, "same as `{value}`"),
+            Source::Product { input, weight } => write!(f, "`{input}` × `{weight}`"),
+        }
+    }
+}
+
+impl Serialize for Because {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl Serialize for Kept {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}

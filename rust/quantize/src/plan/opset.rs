@@ -1,0 +1,79 @@
+//! Which operator set and IR version a quantized value needs.
+
+use quantize_rs_math::{Granularity, QType};
+
+use super::Plan;
+use crate::QuantizeError;
+use crate::error::QuantizeErrorKind;
+use crate::graph::Graph;
+
+/// The newest operator set whose rules are known here (ONNX 1.23).
+const NEWEST: i64 = 28;
+
+/// The operator set in which `QuantizeLinear` and `DequantizeLinear` know this type.
+fn since(qtype: QType) -> i64 {
+    match qtype {
+        QType::Int8 | QType::UInt8 | QType::Int32 => 10,
+        QType::Int16 | QType::UInt16 | QType::Int4 | QType::UInt4 => 21,
+        QType::Int2 | QType::UInt2 => 25,
+    }
+}
+
+/// The operator set needed for values of this type, cut like this.
+///
+/// Source: the change log of `DequantizeLinear`, <https://onnx.ai/onnx/operators/>.
+pub(crate) fn needed(qtype: QType, granularity: Granularity) -> i64 {
+    let granular = match granularity {
+        Granularity::PerTensor => 10,
+        Granularity::PerAxis { .. } => 13,
+        Granularity::Blocked { .. } => 21,
+    };
+    since(qtype).max(granular)
+}
+
+/// Refuses operator sets whose meaning nobody knew when this was written.
+pub(super) fn check_known(graph: &Graph<'_>) -> Result<(), QuantizeError> {
+    match graph.model.opset("") {
+        Some(have) if have > NEWEST => Err(unsupported(
+            format!("opset {have}"),
+            format!("the model uses opset {have}; the newest known here is {NEWEST}"),
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// Refuses a model whose operator set does not know what the plan would write.
+pub(super) fn check_enough(graph: &Graph<'_>, plan: &Plan) -> Result<(), QuantizeError> {
+    let have = graph.model.opset("").unwrap_or(0);
+    let most =
+        plan.quantized().max_by_key(|(_, value)| needed(value.stored, value.spec.granularity));
+    let Some((value, how)) = most else { return Ok(()) };
+    let need = needed(how.stored, how.spec.granularity);
+    if need <= have {
+        return Ok(());
+    }
+    let kind = match how.spec.granularity {
+        Granularity::PerTensor => how.stored.name().to_owned(),
+        Granularity::PerAxis { .. } => format!("per-channel {}", how.stored.name()),
+        Granularity::Blocked { .. } => format!("blocked {}", how.stored.name()),
+    };
+    let mend = match how.spec.granularity {
+        _ if since(how.stored) > have && how.stored == QType::Int4 => ", or ask for 8 bits",
+        Granularity::PerAxis { .. } if have >= since(how.stored) => {
+            ", or ask for per_channel=False"
+        }
+        _ => "",
+    };
+    Err(unsupported(
+        format!("opset {need}"),
+        format!(
+            "`{}` as {kind} needs opset {need} or newer, the model has opset {have}; convert the \
+             model (onnx.version_converter){mend}",
+            value.name
+        ),
+    ))
+}
+
+fn unsupported(feature: String, what: String) -> QuantizeError {
+    QuantizeError::new(QuantizeErrorKind::Unsupported { feature, what })
+}

@@ -1,0 +1,60 @@
+//! The plan as a table for people.
+
+use std::fmt;
+
+use quantize_rs_math::Granularity;
+
+use super::{Decision, Plan, Planned, ValuePlan};
+
+impl fmt::Display for Plan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let rows: Vec<[String; 4]> = self.values.iter().map(cells).collect();
+        let header = ["value", "type", "numbers from", "why"].map(str::to_owned);
+        let mut widths = [0; 3];
+        for row in std::iter::once(&header).chain(&rows) {
+            for (width, cell) in widths.iter_mut().zip(row) {
+                *width = (*width).max(cell.chars().count());
+            }
+        }
+        for [value, kind, source, why] in std::iter::once(&header).chain(&rows) {
+            let line = format!(
+                "{value:a$}  {kind:b$}  {source:c$}  {why}",
+                a = widths[0],
+                b = widths[1],
+                c = widths[2]
+            );
+            writeln!(f, "{}", line.trim_end())?;
+        }
+        let quantized = self.quantized().count();
+        writeln!(f, "{quantized} of {} values are quantized", self.values.len())
+    }
+}
+
+fn cells(value: &Planned) -> [String; 4] {
+    match &value.decision {
+        Decision::Quantize(plan) => {
+            [value.name.clone(), describe(plan), plan.source.to_string(), plan.because.to_string()]
+        }
+        Decision::Keep(kept) => {
+            let kind = value.dtype.map_or("-", quantize_rs_onnx::DataType::name);
+            [value.name.clone(), kind.to_owned(), "-".to_owned(), kept.to_string()]
+        }
+    }
+}
+
+/// Type, symmetry and granularity in a few words: `int8 symmetric axis 0`.
+pub(crate) fn describe(plan: &ValuePlan) -> String {
+    let stored = match plan.stored {
+        stored if stored == plan.spec.qtype => String::new(),
+        stored => format!(" in {}", stored.name()),
+    };
+    let symmetric = if plan.spec.symmetric { " symmetric" } else { "" };
+    let granularity = match plan.spec.granularity {
+        Granularity::PerTensor => String::new(),
+        Granularity::PerAxis { axis } => format!(" axis {axis}"),
+        Granularity::Blocked { axis, block_size } => {
+            format!(" blocks of {block_size} on axis {axis}")
+        }
+    };
+    format!("{}{stored}{symmetric}{granularity}", plan.spec.qtype.name())
+}

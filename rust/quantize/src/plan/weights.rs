@@ -1,0 +1,156 @@
+//! Which constants are quantized, and how finely.
+
+use quantize_rs_math::{Granularity, QSpec, QType};
+use quantize_rs_onnx::DataType;
+
+use super::select::Selection;
+use super::{Because, Decision, Draft, Kept, Source, ValuePlan};
+use crate::graph::{Graph, Maker};
+use crate::uses::{Constant, Use};
+use crate::{Config, QuantizeError};
+
+pub(super) fn plan(
+    graph: &Graph<'_>,
+    constants: &[Constant<'_>],
+    config: &Config,
+    selection: &Selection,
+    draft: &mut Draft,
+) -> Result<(), QuantizeError> {
+    let mut widened = false;
+    for constant in constants {
+        let is_weight = constant.uses.iter().any(|usage| matches!(usage, Use::Weight { .. }));
+        if is_weight {
+            draft.weights.push(constant.anchor);
+        }
+        if let Some(kept) = kept(graph, constant, config, selection) {
+            draft.keep(constant.anchor, kept);
+            continue;
+        }
+        let name = graph.values[constant.anchor].name;
+        let qtype = selection
+            .bits(name)
+            .map_or(Ok(config.weights), |bits| crate::config::signed("layer_bits", bits))?;
+        let stored = match (qtype, config.native_int4) {
+            (QType::Int4, Some(false)) => QType::Int8,
+            _ => qtype,
+        };
+        widened |= stored != qtype;
+        let granularity = granularity(constant, config);
+        let symmetric = config.symmetric || forces_symmetric(config, qtype, granularity);
+        let because = Because::WeightOf(first_reader(graph, constant));
+        let plan = ValuePlan {
+            spec: QSpec::new(qtype, symmetric, granularity),
+            stored,
+            source: Source::Weights,
+            because,
+        };
+        draft.decisions.insert(constant.anchor, Decision::Quantize(plan));
+    }
+    if widened {
+        draft.warnings.push(
+            "native_int4=False stores 4-bit weights in a byte each: the accuracy of 4 bits at the \
+             size of 8; use bits=8, or native_int4=None for packed 4-bit weights"
+                .to_owned(),
+        );
+    }
+    Ok(())
+}
+
+/// Why a constant keeps its type, if it does.
+fn kept(
+    graph: &Graph<'_>,
+    constant: &Constant<'_>,
+    config: &Config,
+    selection: &Selection,
+) -> Option<Kept> {
+    let value = &graph.values[constant.anchor];
+    let elements: usize = constant.shape.iter().product();
+    let weights = || {
+        constant.uses.iter().filter_map(|usage| match usage {
+            Use::Weight { node, .. } => Some(*node),
+            _ => None,
+        })
+    };
+    if weights().next().is_none() {
+        let kept = constant.uses.iter().find_map(|usage| match usage {
+            Use::Bias { .. } => Some(Kept::Bias),
+            _ => None,
+        });
+        // What is no weight is spoken of only where there is something to say.
+        return Some(kept.unwrap_or_else(|| no_rule(graph, constant)));
+    }
+    if constant.tensor.dtype() != Some(DataType::Float) && graph.constant(constant.anchor).is_some()
+    {
+        return Some(Kept::NotFloat32 { dtype: constant.tensor.dtype() });
+    }
+    if let Some(pattern) = selection.excluded(graph, value.name, weights()) {
+        return Some(Kept::Excluded { pattern });
+    }
+    if matches!(value.maker, Maker::Initializer { overridable: true, .. }) {
+        return Some(Kept::Overridable);
+    }
+    for usage in &constant.uses {
+        match usage {
+            Use::Output => return Some(Kept::GraphOutput),
+            Use::Captured => return Some(Kept::Captured),
+            Use::Other { node } | Use::Bias { node } => {
+                return Some(Kept::AlsoReadBy { node: graph.nodes[*node].label() });
+            }
+            Use::Weight { .. } => {}
+        }
+    }
+    if elements == 0 {
+        return Some(Kept::Empty);
+    }
+    (elements < config.min_elements)
+        .then_some(Kept::TooSmall { elements, min_elements: config.min_elements })
+}
+
+fn no_rule(graph: &Graph<'_>, constant: &Constant<'_>) -> Kept {
+    match constant.tensor.dtype() {
+        Some(DataType::Float) => {}
+        dtype => return Kept::NotFloat32 { dtype },
+    }
+    let reader = graph.values[constant.anchor].readers.first();
+    Kept::NoRule { op_type: reader.map(|reader| graph.nodes[reader.node].op_type.clone()) }
+}
+
+/// As fine as asked for, where one axis of the constant is the axis of output channels for all
+/// who read it; else one scale for the whole tensor.
+fn granularity(constant: &Constant<'_>, config: &Config) -> Granularity {
+    let mut found = constant.uses.iter().filter_map(|usage| match usage {
+        Use::Weight { axis, rank, .. } => Some((*axis, *rank)),
+        _ => None,
+    });
+    let Some((Some(axis), rank)) = found.next() else { return Granularity::PerTensor };
+    if found.any(|(other, _)| other != Some(axis)) {
+        return Granularity::PerTensor;
+    }
+    if let Some(block_size) = config.block_size
+        && constant.shape.len() == 2
+    {
+        return Granularity::Blocked { axis: 1 - axis, block_size };
+    }
+    // Kernels for matrix products of more than two axes take one scale for the whole weight.
+    let batched = config.activations.is_some() && rank > 2 && axis + 1 == rank;
+    if (config.per_channel || config.block_size.is_some()) && !batched {
+        Granularity::PerAxis { axis }
+    } else {
+        Granularity::PerTensor
+    }
+}
+
+/// Integer kernels take one zero point for all channels of a weight.
+fn forces_symmetric(config: &Config, qtype: QType, granularity: Granularity) -> bool {
+    config.activations.is_some()
+        && qtype.bits() == 8
+        && matches!(granularity, Granularity::PerAxis { .. })
+}
+
+fn first_reader(graph: &Graph<'_>, constant: &Constant<'_>) -> String {
+    let node = constant.uses.iter().find_map(|usage| match usage {
+        Use::Weight { node, .. } => Some(*node),
+        _ => None,
+    });
+    node.map(|node| graph.nodes[node].label()).unwrap_or_default()
+}

@@ -1,0 +1,218 @@
+//! What was done to a model and what it cost.
+
+use std::collections::HashMap;
+
+use quantize_rs_math::{Granularity, Metrics, Params, QType, Range};
+use quantize_rs_onnx::DataType;
+use serde::Serialize;
+
+use crate::Ranges;
+use crate::encode::{Encoded, EncodedTensor};
+use crate::graph::Graph;
+use crate::plan::{Decision, Plan, Planned, Role, ValuePlan};
+
+/// What was done to a model, value by value, and what it cost.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Report {
+    /// Where the model came from; `None` for bytes.
+    pub input: Option<String>,
+    /// Where it went; `None` while it is in memory.
+    pub output: Option<String>,
+    /// Bytes of the model before, with the data beside it.
+    pub bytes_before: u64,
+    /// Bytes of the model after, with the data beside it.
+    pub bytes_after: u64,
+    /// Who ran the model on samples, when somebody did.
+    pub engine: Option<String>,
+    /// How ranges follow from what was seen.
+    pub method: Option<String>,
+    /// On how many samples.
+    pub samples: usize,
+    /// Wall-clock seconds of each stage.
+    pub seconds: Seconds,
+    /// Every value of the main graph.
+    pub values: Vec<Row>,
+    /// Things the caller should know.
+    pub warnings: Vec<String>,
+}
+
+/// Wall-clock seconds of each stage.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Seconds {
+    /// Running the model on samples.
+    pub calibrate: f64,
+    /// Encoding weights and rewriting the graph.
+    pub apply: f64,
+    /// Writing the file.
+    pub save: f64,
+}
+
+/// What was done to one value.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Row {
+    /// Name of the value.
+    pub name: String,
+    /// What it is in the model.
+    pub role: Role,
+    /// Its element type before, where known.
+    pub dtype: Option<DataType>,
+    /// Its shape, where known; null for a length that varies.
+    pub shape: Option<Vec<Option<usize>>>,
+    /// How it is quantized; `None` when it kept its type.
+    pub quantized: Option<QuantizedRow>,
+    /// Why it is quantized, or why it kept its type.
+    pub why: String,
+}
+
+/// How one value is quantized.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct QuantizedRow {
+    /// The type of its integers.
+    pub qtype: QType,
+    /// The type they are stored in.
+    pub stored: QType,
+    /// Whether the zero point is fixed.
+    pub symmetric: bool,
+    /// Which elements share a scale.
+    pub granularity: Granularity,
+    /// Where its numbers come from.
+    pub source: String,
+    /// Smallest and largest scale.
+    pub scale: (f32, f32),
+    /// The zero point of an activation.
+    pub zero_point: Option<i32>,
+    /// The range that was observed.
+    pub range: Option<Range>,
+    /// What a constant's integers stand for, against the floats they were made from.
+    pub error: Option<Metrics>,
+}
+
+impl Report {
+    pub(crate) fn of(
+        graph: &Graph<'_>,
+        plan: &Plan,
+        ranges: Option<&Ranges>,
+        encoded: &Encoded,
+    ) -> Report {
+        let mut constants: HashMap<&str, &EncodedTensor> =
+            encoded.weights.iter().map(|(name, tensor)| (name.as_str(), tensor)).collect();
+        for node in &plan.integer_nodes {
+            if let (Some(bias), Some(tensor)) = (node.bias, encoded.biases.get(&node.node)) {
+                constants.insert(graph.values[bias].name, tensor);
+            }
+        }
+        let row = |value: &Planned| {
+            let name = value.name.as_str();
+            let (quantized, why) = match &value.decision {
+                Decision::Quantize(how) => {
+                    let constant = constants.get(name).copied();
+                    let activation = encoded.activations.get(name);
+                    let row = quantized(value, how, ranges, constant, activation);
+                    (Some(row), how.because.to_string())
+                }
+                Decision::Keep(kept) => (None, kept.to_string()),
+            };
+            Row {
+                name: value.name.clone(),
+                role: value.role,
+                dtype: value.dtype,
+                shape: value.shape.clone(),
+                quantized,
+                why,
+            }
+        };
+        let mut warnings = plan.warnings.clone();
+        warnings.extend(encoded.warnings.iter().cloned());
+        if plan.quantized().next().is_none() {
+            warnings.push("nothing was quantized; the report says why for each value".to_owned());
+        }
+        Report {
+            input: graph.model.path().map(|path| path.display().to_string()),
+            bytes_before: graph.model.byte_len(),
+            engine: ranges.map(|ranges| ranges.engine.clone()),
+            method: ranges.map(|ranges| ranges.method.clone()),
+            samples: ranges.map_or(0, |ranges| ranges.samples),
+            values: plan.values.iter().map(row).collect(),
+            warnings,
+            ..Report::default()
+        }
+    }
+
+    /// How many times smaller the model became.
+    #[allow(clippy::cast_precision_loss)] // sizes of files, shown to two digits
+    pub fn ratio(&self) -> f64 {
+        self.bytes_before as f64 / self.bytes_after.max(1) as f64
+    }
+
+    /// Values that are quantized.
+    pub fn quantized(&self) -> impl Iterator<Item = (&Row, &QuantizedRow)> {
+        self.values.iter().filter_map(|row| Some((row, row.quantized.as_ref()?)))
+    }
+
+    /// The report as JSON, with `ratio`.
+    pub fn to_json(&self) -> String {
+        // Names and numbers, no maps with odd keys: this cannot fail.
+        let mut json = serde_json::to_value(self).unwrap_or_default();
+        json["ratio"] = self.ratio().into();
+        json.to_string()
+    }
+}
+
+impl std::fmt::Display for Report {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (before, after) = (self.bytes_before, self.bytes_after);
+        writeln!(f, "{before} -> {after} bytes, {:.2} times smaller", self.ratio())?;
+        let count = |role| self.quantized().filter(|(row, _)| row.role == role).count();
+        let all = |role| self.values.iter().filter(|row| row.role == role).count();
+        writeln!(f, "{} of {} weights quantized", count(Role::Weight), all(Role::Weight))?;
+        if self.samples > 0 {
+            writeln!(
+                f,
+                "{} of {} activations quantized from {} samples ({})",
+                count(Role::Activation) + count(Role::Input),
+                all(Role::Activation) + all(Role::Input),
+                self.samples,
+                self.engine.as_deref().unwrap_or("saved ranges"),
+            )?;
+        }
+        for row in self.values.iter().filter(|row| row.role == Role::Weight) {
+            match &row.quantized {
+                Some(QuantizedRow { qtype, error: Some(error), .. }) => {
+                    writeln!(f, "  {}: {}, SQNR {:.1} dB", row.name, qtype.name(), error.sqnr_db)?;
+                }
+                _ => writeln!(f, "  {}: kept, {}", row.name, row.why)?,
+            }
+        }
+        self.warnings.iter().try_for_each(|warning| writeln!(f, "warning: {warning}"))
+    }
+}
+
+fn quantized(
+    value: &Planned,
+    how: &ValuePlan,
+    ranges: Option<&Ranges>,
+    constant: Option<&EncodedTensor>,
+    activation: Option<&Params>,
+) -> QuantizedRow {
+    QuantizedRow {
+        qtype: how.spec.qtype,
+        stored: how.stored,
+        symmetric: how.spec.symmetric,
+        granularity: how.spec.granularity,
+        source: how.source.to_string(),
+        scale: constant.map_or_else(|| scale_of(activation), scales_of),
+        zero_point: activation.map(|params| params.zero_point),
+        range: ranges.and_then(|ranges| ranges.values.get(&value.name)).copied(),
+        error: constant.and_then(|constant| constant.metrics),
+    }
+}
+
+fn scale_of(params: Option<&Params>) -> (f32, f32) {
+    params.map_or((0.0, 0.0), |params| (params.scale, params.scale))
+}
+
+fn scales_of(constant: &EncodedTensor) -> (f32, f32) {
+    let scales = constant.scale.to_f32().unwrap_or_default();
+    let low = scales.iter().copied().fold(f32::INFINITY, f32::min);
+    (low, scales.iter().copied().fold(0.0, f32::max))
+}

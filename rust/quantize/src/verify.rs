@@ -1,0 +1,68 @@
+//! The last look before anything is written: is the model what the plan said?
+
+use quantize_rs_math::Layout;
+use quantize_rs_onnx::{DataType, Model, TensorProto};
+
+use crate::QuantizeError;
+use crate::encode::data_type;
+use crate::error::QuantizeErrorKind;
+use crate::graph::{Graph, Maker};
+use crate::plan::{Plan, Planned, Role, Source, ValuePlan};
+
+/// Checks that every value the plan quantizes is made by a `DequantizeLinear` of the right type and
+/// number of scales, and that every input and output of the model is where it was.
+pub(crate) fn verify(before: &Model, after: &Model, plan: &Plan) -> Result<(), QuantizeError> {
+    let graph = Graph::of(after)?;
+    let names = |infos: &[quantize_rs_onnx::Kept<quantize_rs_onnx::ValueInfoProto>]| {
+        infos.iter().map(|info| info.name.clone()).collect::<Vec<_>>()
+    };
+    if names(&before.graph().output) != names(&after.graph().output) {
+        return Err(failed("the outputs of the model changed".to_owned()));
+    }
+    for (value, how) in plan.quantized() {
+        // A bias that several nodes share has several copies under other names.
+        if value.role != Role::Input && !matches!(how.source, Source::Product { .. }) {
+            check(&graph, value, how)?;
+        }
+    }
+    Ok(())
+}
+
+fn check(graph: &Graph<'_>, value: &Planned, how: &ValuePlan) -> Result<(), QuantizeError> {
+    let wrong = |what: &str| failed(format!("`{}` {what}", value.name));
+    let id = graph.value(&value.name).ok_or_else(|| wrong("is gone"))?;
+    let Maker::Node { node, .. } = graph.values[id].maker else {
+        return Err(wrong("is not made by a node"));
+    };
+    if graph.nodes[node].op_type != "DequantizeLinear" {
+        return Err(wrong("is not made by DequantizeLinear"));
+    }
+    let constant = |input| graph.input(node, input).and_then(|id| graph.constant(id));
+    let (Some(scale), Some(zero_point)) = (constant(1), constant(2)) else {
+        return Err(wrong("has no scale or zero point"));
+    };
+    if scale.dtype() != Some(DataType::Float) || zero_point.dtype() != Some(data_type(how.stored)) {
+        return Err(wrong("has a scale or zero point of the wrong type"));
+    }
+    let expected = match constant(0) {
+        Some(quantized) if quantized.dtype() != Some(data_type(how.stored)) => {
+            return Err(wrong("has integers of the wrong type"));
+        }
+        Some(quantized) => Layout::of(&shape(quantized), how.spec.granularity)
+            .map_err(|error| failed(error.to_string()))?
+            .scale_shape(),
+        None => vec![],
+    };
+    if shape(scale) != expected || shape(zero_point) != expected {
+        return Err(wrong("has the wrong number of scales or zero points"));
+    }
+    Ok(())
+}
+
+fn shape(tensor: &TensorProto) -> Vec<usize> {
+    tensor.dims.iter().filter_map(|dim| usize::try_from(*dim).ok()).collect()
+}
+
+fn failed(what: String) -> QuantizeError {
+    QuantizeError::new(QuantizeErrorKind::Verify(what))
+}

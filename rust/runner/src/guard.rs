@@ -1,0 +1,51 @@
+//! Turns a panic of a library into a value, without a word on stderr.
+
+use std::cell::Cell;
+use std::panic::{self, AssertUnwindSafe};
+use std::sync::Once;
+
+thread_local! {
+    /// Whether this thread is inside [`caught`], where a panic is an answer and no news.
+    static QUIET: Cell<bool> = const { Cell::new(false) };
+}
+
+/// What `work` returns, or the message of its panic.
+///
+/// A panic runs the process-wide hook before it is caught, and the default hook prints. The first
+/// call therefore puts a hook in front of the one it finds: it stays silent for threads that are
+/// inside `caught` and passes every other panic on unchanged. Threads that `work` itself starts
+/// are not covered; the engines are told to start none.
+///
+/// Nothing that `work` touched may be used after a panic: callers drop it.
+pub(crate) fn caught<R>(work: impl FnOnce() -> R) -> Result<R, String> {
+    static HOOK: Once = Once::new();
+    HOOK.call_once(|| {
+        let previous = panic::take_hook();
+        panic::set_hook(Box::new(move |info| {
+            if !QUIET.try_with(Cell::get).unwrap_or(false) {
+                previous(info);
+            }
+        }));
+    });
+    let outer = QUIET.replace(true);
+    let result = panic::catch_unwind(AssertUnwindSafe(work));
+    QUIET.set(outer);
+    result.map_err(|payload| {
+        let text = payload.downcast_ref::<&str>().copied();
+        let text = text.or_else(|| payload.downcast_ref::<String>().map(String::as_str));
+        text.unwrap_or("a panic without a message").to_owned()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_is_its_message_and_the_thread_goes_on() {
+        let zero = std::hint::black_box(0);
+        assert_eq!(caught(|| 1), Ok(1));
+        assert_eq!(caught(|| 1 / zero), Err("attempt to divide by zero".to_owned()));
+        assert!(!QUIET.get());
+    }
+}

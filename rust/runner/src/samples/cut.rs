@@ -1,0 +1,192 @@
+//! Cuts arrays into samples.
+
+use quantize_rs::{CalibrationError, CalibrationErrorKind, InputSpec, Sample, Samples};
+use quantize_rs_onnx::Tensor;
+
+use super::rows::Rows;
+use super::{BoxedSamples, convert, data};
+use crate::inputs::{describe, dims, elements, fits, listed, mismatch};
+
+/// Which of the arrays called `names` feeds each input: their positions, in the order of the inputs.
+pub(super) fn by_input(
+    names: &[String],
+    inputs: &[InputSpec],
+) -> Result<Vec<usize>, CalibrationError> {
+    if let ([_], [name]) = (inputs, names)
+        && (name.is_empty() || name == "arr_0")
+    {
+        return Ok(vec![0]);
+    }
+    let position = |input: &InputSpec| names.iter().position(|name| *name == input.name);
+    let missing = || inputs.iter().filter(|input| position(input).is_none());
+    let Some(first) = missing().next() else {
+        return Ok(inputs.iter().filter_map(position).collect());
+    };
+    let unmatched = names.iter().filter(|name| inputs.iter().all(|input| input.name != **name));
+    let unmatched = match listed(unmatched.map(String::as_str), 8) {
+        none if none.is_empty() => "none".to_owned(),
+        some => some,
+    };
+    let missing = listed(missing().map(|input| input.name.as_str()), 8);
+    let message = format!("no array for input {missing}; arrays that match no input: {unmatched}");
+    Err(mismatch(message).at_value(&first.name))
+}
+
+/// The samples of arrays, one for each input, by the rule of [`from_arrays`](super::from_arrays).
+pub(super) fn samples(
+    arrays: Vec<Rows>,
+    inputs: &[InputSpec],
+    limit: Option<usize>,
+) -> Result<BoxedSamples, CalibrationError> {
+    let columns = inputs.iter().zip(arrays).map(|(input, rows)| Column::new(input, rows, limit));
+    let columns = columns.collect::<Result<Vec<Column>, CalibrationError>>()?;
+    let Some(count) = columns.first().map(|column| column.samples) else {
+        return Err(mismatch("the model has no input to feed"));
+    };
+    if let Some(other) = columns.iter().find(|column| column.samples != count) {
+        let each = columns.iter().map(|c| format!("`{}` {}", c.rows.what, c.samples));
+        let each: Vec<String> = each.collect();
+        let message = format!("the arrays hold different numbers of samples: {}", each.join(", "));
+        return Err(mismatch(message).at_value(&other.rows.what));
+    }
+    Ok(Box::new(Cut { columns, next: 0, count }))
+}
+
+/// One input and the array that feeds it.
+struct Column {
+    input: InputSpec,
+    rows: Rows,
+    /// Shape of the input in one sample.
+    shape: Vec<usize>,
+    /// Rows of the array in one sample.
+    step: usize,
+    samples: usize,
+}
+
+impl Column {
+    fn new(
+        input: &InputSpec,
+        rows: Rows,
+        limit: Option<usize>,
+    ) -> Result<Column, CalibrationError> {
+        let limit = limit.unwrap_or(usize::MAX);
+        let (shape, step) = cutting(input, &rows)?;
+        let total = rows.shape.first().copied().unwrap_or(0);
+        let whole = total / step;
+        if total == 0 || limit == 0 {
+            let why = if limit == 0 { "the limit is 0" } else { "the array is empty" };
+            let kind = CalibrationErrorKind::NoSamples(why.into());
+            return Err(CalibrationError::new(kind).at_value(&rows.what));
+        }
+        if total % step != 0 && whole < limit {
+            return Err(mismatch(format!(
+                "input `{}` takes {step} rows at a time, the array has {total}: {} are left over",
+                input.name,
+                total % step,
+            ))
+            .at_value(&rows.what));
+        }
+        if elements(&shape) == Some(0) {
+            let message = format!("samples of shape {shape:?} hold no values");
+            return Err(data(message).at_value(&rows.what));
+        }
+        Ok(Column { input: input.clone(), rows, shape, step, samples: whole.min(limit) })
+    }
+
+    fn value(&mut self, sample: usize) -> Result<Tensor, CalibrationError> {
+        let (shape, dtype) = (self.shape.clone(), self.rows.dtype);
+        let value = Tensor { dtype, shape, data: self.rows.take(self.step)? };
+        convert(value, self.input.dtype, &self.rows.what).map_err(|error| error.at_sample(sample))
+    }
+}
+
+/// Shape of the input in one sample, and the rows it takes.
+fn cutting(input: &InputSpec, rows: &Rows) -> Result<(Vec<usize>, usize), CalibrationError> {
+    let row = rows.shape.get(1..).unwrap_or_default();
+    let with_batch = |batch: usize| [&[batch], row].concat();
+    let Some(expected) = input.shape.as_deref() else {
+        return Ok((with_batch(1), 1)); // of any rank: the array's own
+    };
+    let Some((batch, _)) = expected.split_first() else {
+        let message = format!("input `{}` is a scalar: it cannot be cut from arrays", input.name);
+        return Err(mismatch(message).at_value(&rows.what));
+    };
+    let batch = batch.unwrap_or(1);
+    let (shape, step) = if rows.shape.len() == expected.len() + 1 {
+        (row.to_vec(), 1)
+    } else {
+        (with_batch(batch), batch.max(1))
+    };
+    if fits(expected, &shape) && batch > 0 {
+        return Ok((shape, step));
+    }
+    let expects = describe(input);
+    let (name, array) = (&input.name, &rows.shape);
+    let message = if rows.shape.len() == expected.len() || rows.shape.len() == expected.len() + 1 {
+        let hint = layout_hint(expected, &shape);
+        format!(
+            "input `{name}` expects {expects}, samples of the array {array:?} are {shape:?}{hint}"
+        )
+    } else if rows.shape.len() + 1 == expected.len() {
+        let hint = "a single sample needs a first axis, `array[None]`";
+        format!("input `{name}` expects {expects}, the array is {array:?}: {hint}")
+    } else {
+        let (rank, more) = (expected.len(), expected.len() + 1);
+        let ranks = format!("expected {rank} axes, or {more} with whole inputs along the first");
+        format!("input `{name}` expects {expects}, the array is {array:?}: {ranks}")
+    };
+    Err(mismatch(message).at_value(&rows.what))
+}
+
+/// Says so when moving the channels would make `shape` fit.
+fn layout_hint(expected: &[Option<usize>], shape: &[usize]) -> String {
+    let rank = shape.len();
+    if rank < 3 {
+        return String::new();
+    }
+    let first: Vec<usize> = [0, rank - 1].into_iter().chain(1..rank - 1).collect();
+    let last: Vec<usize> = [0].into_iter().chain(2..rank).chain([1]).collect();
+    let candidates =
+        [(first, "last (NHWC)", "first (NCHW)"), (last, "first (NCHW)", "last (NHWC)")];
+    for (axes, has, wants) in candidates {
+        let moved: Vec<usize> = axes.iter().map(|axis| shape[*axis]).collect();
+        if fits(expected, &moved) {
+            let expected = dims(expected);
+            return format!(
+                ": its channels come {has} and {expected} wants them {wants}, so transpose the \
+                 axes of a sample to {axes:?}"
+            );
+        }
+    }
+    String::new()
+}
+
+/// Samples cut from arrays of equal numbers of samples.
+struct Cut {
+    columns: Vec<Column>,
+    next: usize,
+    count: usize,
+}
+
+impl Samples for Cut {
+    fn next_sample(&mut self) -> Option<Result<Sample, CalibrationError>> {
+        if self.next >= self.count {
+            return None;
+        }
+        let number = self.next;
+        self.next += 1;
+        let inputs = self.columns.iter_mut().map(|column| {
+            let value = column.value(number)?;
+            Ok((column.input.name.clone(), value))
+        });
+        let sample = inputs.collect::<Result<_, _>>().map(|inputs| Sample { inputs });
+        if sample.is_err() {
+            self.next = self.count; // the arrays may stand at different samples now
+        }
+        Some(sample)
+    }
+
+    fn len_hint(&self) -> Option<usize> {
+        Some(self.count - self.next)
+    }
+}

@@ -1,0 +1,207 @@
+//! Random samples, for trying things out: they calibrate nothing well.
+
+use quantize_rs::{CalibrationError, CalibrationErrorKind, InputSpec, Sample, Samples};
+use quantize_rs_onnx::Tensor;
+
+use super::{BoxedSamples, convert};
+use crate::inputs::{describe, elements, fits, mismatch};
+
+/// `count` random samples, the same ones for the same `seed`.
+///
+/// Floating-point inputs get standard normal values, integers and booleans get 0 and 1, which are
+/// valid token numbers and masks. `shape` is the shape of a sample without its first axis, such as
+/// `[3, 224, 224]`; it is needed where the model leaves a length open, and applies to every input.
+/// The first axis has the model's length, or 1 where that is dynamic.
+///
+/// ```
+/// use quantize_rs::InputSpec;
+/// use quantize_rs_onnx::DataType;
+/// use quantize_rs_runner::samples::random;
+///
+/// let shape = Some(vec![None, Some(3), None, None]);
+/// let input = InputSpec { name: "x".into(), dtype: DataType::Float, shape };
+/// let mut samples = random(&[input.clone()], 2, Some(&[3, 8, 8]), 0)?;
+/// assert_eq!(samples.next_sample().unwrap()?.get("x").unwrap().shape, [1, 3, 8, 8]);
+/// assert!(random(&[input], 2, None, 0).is_err());
+/// # Ok::<(), quantize_rs::CalibrationError>(())
+/// ```
+///
+/// # Errors
+/// [`CalibrationErrorKind::NoSamples`] when `count` is 0, and
+/// [`CalibrationErrorKind::InputMismatch`] naming the input whose shape stays open or is not
+/// `shape`, or whose type is not a plain number.
+pub fn random(
+    inputs: &[InputSpec],
+    count: usize,
+    shape: Option<&[usize]>,
+    seed: u64,
+) -> Result<BoxedSamples, CalibrationError> {
+    if inputs.is_empty() {
+        return Err(mismatch("the model has no input to feed"));
+    }
+    if count == 0 {
+        return Err(CalibrationError::new(CalibrationErrorKind::NoSamples(
+            "0 are asked for".into(),
+        )));
+    }
+    let shapes = inputs.iter().map(|input| {
+        let shape = sample_shape(input, shape)?;
+        convert(Tensor::from_f32(vec![0], &[]), input.dtype, &input.name)?; // can it be fed at all?
+        Ok((input.clone(), shape))
+    });
+    let inputs = shapes.collect::<Result<_, CalibrationError>>()?;
+    Ok(Box::new(Random { inputs, left: count, bits: SplitMix64(seed) }))
+}
+
+fn sample_shape(
+    input: &InputSpec,
+    given: Option<&[usize]>,
+) -> Result<Vec<usize>, CalibrationError> {
+    let (name, expects) = (&input.name, describe(input));
+    let error = |message: String| Err(mismatch(message).at_value(name));
+    let declared = input.shape.as_deref();
+    let Some(rest) = given.map(<[usize]>::to_vec).or_else(|| declared.and_then(fixed_rest)) else {
+        return error(format!(
+            "input `{name}` is {expects}: give the shape of a sample, without the first axis"
+        ));
+    };
+    let shape = match declared {
+        Some([]) if given.is_none() => Vec::new(),
+        _ => {
+            let batch = declared.and_then(|dims| dims.first().copied().flatten()).unwrap_or(1);
+            [&[batch], rest.as_slice()].concat()
+        }
+    };
+    if declared.is_some_and(|declared| !fits(declared, &shape)) {
+        return error(format!("input `{name}` expects {expects}, random samples are {shape:?}"));
+    }
+    match elements(&shape).and_then(|elements| elements.checked_mul(8)) {
+        Some(bytes) if isize::try_from(bytes).is_ok() => Ok(shape),
+        _ => error(format!("samples of shape {shape:?} are larger than any memory")),
+    }
+}
+
+/// The lengths after the first axis, if all are fixed.
+fn fixed_rest(declared: &[Option<usize>]) -> Option<Vec<usize>> {
+    declared.iter().skip(1).copied().collect()
+}
+
+struct Random {
+    inputs: Vec<(InputSpec, Vec<usize>)>,
+    left: usize,
+    bits: SplitMix64,
+}
+
+impl Samples for Random {
+    fn next_sample(&mut self) -> Option<Result<Sample, CalibrationError>> {
+        self.left = self.left.checked_sub(1)?;
+        let bits = &mut self.bits;
+        let inputs = self.inputs.iter().map(|(input, shape)| {
+            let next = if input.dtype.is_float() { SplitMix64::normal } else { SplitMix64::bit };
+            let values: Vec<f32> = (0..shape.iter().product()).map(|_| next(bits)).collect();
+            let value = Tensor::from_f32(shape.clone(), &values);
+            Ok((input.name.clone(), convert(value, input.dtype, &input.name)?))
+        });
+        Some(inputs.collect::<Result<_, _>>().map(|inputs| Sample { inputs }))
+    }
+
+    fn len_hint(&self) -> Option<usize> {
+        Some(self.left)
+    }
+}
+
+/// The generator of Steele, Lea and Flood (2014): tiny, and good enough for samples.
+struct SplitMix64(u64);
+
+impl SplitMix64 {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        z ^ (z >> 31)
+    }
+
+    /// A number in (0, 1].
+    #[allow(clippy::cast_precision_loss)] // 53 bits are exact
+    fn unit(&mut self) -> f64 {
+        ((self.next() >> 11) + 1) as f64 / (1_u64 << 53) as f64
+    }
+
+    /// A standard normal number, by Box and Muller.
+    #[allow(clippy::cast_possible_truncation)] // rounded to float32
+    fn normal(&mut self) -> f32 {
+        let radius = (-2.0 * self.unit().ln()).sqrt();
+        (radius * (std::f64::consts::TAU * self.unit()).cos()) as f32
+    }
+
+    fn bit(&mut self) -> f32 {
+        if self.next() >> 63 == 0 { 0.0 } else { 1.0 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::slice;
+
+    use super::*;
+    use quantize_rs_onnx::DataType;
+
+    fn spec(dtype: DataType, shape: &[Option<usize>]) -> InputSpec {
+        InputSpec { name: "x".into(), dtype, shape: Some(shape.to_vec()) }
+    }
+
+    fn values(inputs: &[InputSpec], seed: u64) -> Vec<Sample> {
+        let mut samples = random(inputs, 3, None, seed).expect("samples");
+        assert_eq!(samples.len_hint(), Some(3));
+        std::iter::from_fn(|| samples.next_sample()).map(|sample| sample.expect("values")).collect()
+    }
+
+    #[test]
+    fn the_same_seed_gives_the_same_samples_and_another_seed_others() {
+        let input = [spec(DataType::Float, &[None, Some(5)])];
+        assert_eq!(values(&input, 7), values(&input, 7));
+        assert_ne!(values(&input, 7), values(&input, 8));
+        let all = values(&input, 7);
+        assert_eq!(all.len(), 3);
+        assert_ne!(all[0], all[1]);
+    }
+
+    #[test]
+    fn floats_are_standard_normal_and_integers_are_bits() {
+        let all = values(&[spec(DataType::Float, &[Some(100), Some(100)])], 1);
+        let values_f32 = all[0].get("x").and_then(Tensor::to_f32).expect("float32");
+        let mean = values_f32.iter().sum::<f32>() / 1e4;
+        let variance = values_f32.iter().map(|value| value * value).sum::<f32>() / 1e4;
+        assert!(mean.abs() < 0.05 && (variance - 1.0).abs() < 0.05, "{mean} {variance}");
+        for dtype in [DataType::UInt8, DataType::Bool, DataType::Int8] {
+            let all = values(&[spec(dtype, &[Some(1), Some(100)])], 1);
+            let ones = all[0].get("x").expect("x").data.iter().map(|bit| usize::from(*bit)).sum();
+            assert!((20_usize..80).contains(&ones), "{dtype}");
+        }
+    }
+
+    #[test]
+    fn what_stays_open_or_cannot_be_fed_is_an_error() {
+        let image = spec(DataType::Float, &[Some(2), Some(3), None]);
+        let cases = [
+            (
+                random(slice::from_ref(&image), 1, None, 0),
+                "input `x` is float32 [2, 3, ?]: give the shape",
+            ),
+            (random(slice::from_ref(&image), 1, Some(&[4, 4]), 0), "random samples are [2, 4, 4]"),
+            (random(slice::from_ref(&image), 1, Some(&[3]), 0), "random samples are [2, 3]"),
+            (
+                random(slice::from_ref(&image), 1, Some(&[3, usize::MAX]), 0),
+                "larger than any memory",
+            ),
+            (random(&[image], 0, Some(&[3, 4]), 0), "no calibration samples: 0 are asked for"),
+            (random(&[spec(DataType::String, &[Some(1)])], 1, None, 0), "string"),
+            (random(&[], 1, None, 0), "no input"),
+        ];
+        for (result, message) in cases {
+            let error = result.err().map(|error| error.to_string()).unwrap_or_default();
+            assert!(error.contains(message), "{error:?} without {message:?}");
+        }
+    }
+}

@@ -1,0 +1,196 @@
+//! Runs models with tract. This directory is the only place that names a symbol of tract.
+//!
+//! tract fuses operators while it optimizes, so a tensor of the ONNX graph survives only when it
+//! is an output. The taps are therefore made outputs *before* optimization, which keeps their
+//! positions, and stop being outputs *after* it, so that the plan frees them like any other value.
+//! A hook around every node lends them to the sink.
+
+mod build;
+mod names;
+mod preflight;
+
+use std::cell::Cell;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use quantize_rs::{
+    CalibrationError, CalibrationErrorKind, Engine, InputSpec, Runner, Sample, Sink,
+};
+use quantize_rs_onnx::{DataType, Model, Tensor};
+use tract_onnx::prelude::*;
+use tract_onnx::tract_hir::internal::{TractErrorContext, bail, ensure};
+
+use crate::{guard, inputs};
+use names::NodeNames;
+
+/// The engine that is always there: [tract](https://github.com/sonos/tract), in pure Rust.
+///
+/// It runs one sample on one thread; give several threads a sample each. Operators that tract does
+/// not know, or is known to compute wrong, are refused by [`prepare`](Engine::prepare), all of them
+/// in one error. A panic inside tract is an error too, and prints nothing.
+///
+/// A model's inputs must be dense tensors; values inside the bodies of `If` and `Scan` cannot be
+/// tapped.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Tract;
+
+impl Engine for Tract {
+    fn name(&self) -> &'static str {
+        "tract"
+    }
+
+    fn prepare(
+        &self,
+        model: &Model,
+        taps: &[String],
+        sample: &Sample,
+    ) -> Result<Box<dyn Runner>, CalibrationError> {
+        keep_to_plain_arithmetic();
+        let bytes = model.to_bytes().map_err(|error| {
+            failed("the model cannot be written for tract".to_owned()).caused_by(error)
+        })?;
+        let runner = guard::caught(move || build::runner(bytes, taps, sample))
+            .unwrap_or_else(|panic| Err(failed(format!("tract panicked: {panic}"))))?;
+        Ok(Box::new(runner))
+    }
+}
+
+/// An optimized model with the way back from its nodes to the taps.
+struct TractRunner {
+    plan: Arc<TypedSimplePlan>,
+    /// What each input must be: the shapes of the sample it was prepared for.
+    inputs: Vec<InputSpec>,
+    /// For every node of the plan: output slot and tap.
+    taps: Vec<Vec<(usize, usize)>>,
+    /// Taps that turned out to be constants: no node makes them.
+    constants: Vec<(usize, Vec<f32>)>,
+    names: NodeNames,
+}
+
+impl Runner for TractRunner {
+    fn run(
+        &self,
+        sample: &Sample,
+        sink: &mut dyn Sink,
+        cancelled: &AtomicBool,
+    ) -> Result<(), CalibrationError> {
+        inputs::check(&self.inputs, sample)?;
+        let node = Cell::new(None);
+        let result = guard::caught(|| self.run_nodes(sample, sink, cancelled, &node));
+        if cancelled.load(Ordering::Relaxed) {
+            return Err(CalibrationError::new(CalibrationErrorKind::Cancelled));
+        }
+        match result {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(error)) => Err(self.names.locate(&error)),
+            Err(panic) => {
+                let node = node.get().map(|id| self.plan.model().node(id).name.as_str());
+                Err(self.names.locate_text(node.unwrap_or(""), &format!("panicked: {panic}")))
+            }
+        }
+    }
+}
+
+impl TractRunner {
+    /// Runs the plan; `at` follows the node at work.
+    fn run_nodes(
+        &self,
+        sample: &Sample,
+        sink: &mut dyn Sink,
+        cancelled: &AtomicBool,
+        at: &Cell<Option<usize>>,
+    ) -> TractResult<()> {
+        let values = self.inputs.iter().map(|spec| {
+            let value = sample.get(&spec.name).context("the sample was checked")?;
+            Ok(tract_tensor(value)?.into_tvalue())
+        });
+        let values = values.collect::<TractResult<TVec<TValue>>>()?;
+        for (tap, values) in &self.constants {
+            sink.observe(*tap, values);
+        }
+        // A state of its own for every run: nothing of a sample, or of a failure, reaches the next.
+        let mut state = self.plan.spawn()?;
+        state.run_plan_with_eval(values, |context, op_state, node, inputs| {
+            ensure!(!cancelled.load(Ordering::Relaxed), "cancelled");
+            at.set(Some(node.id));
+            let outputs = tract_onnx::tract_core::plan::eval(context, op_state, node, inputs)?;
+            for (slot, tap) in &self.taps[node.id] {
+                show(&outputs[*slot], *tap, sink)?;
+            }
+            TractResult::Ok(outputs)
+        })?;
+        Ok(())
+    }
+}
+
+/// Lends the elements to the sink: float32 as they lie in memory, float16 converted.
+fn show(value: &tract_onnx::prelude::Tensor, tap: usize, sink: &mut dyn Sink) -> TractResult<()> {
+    let elements = value.try_as_plain_ram()?;
+    match value.datum_type() {
+        DatumType::F16 => {
+            let wide: Vec<f32> = elements.as_slice::<f16>()?.iter().map(|x| x.to_f32()).collect();
+            sink.observe(tap, &wide);
+        }
+        _ => sink.observe(tap, elements.as_slice::<f32>()?),
+    }
+    Ok(())
+}
+
+/// Environment variables can make tract truncate float32 products to bfloat16, and attention start
+/// threads of its own: neither may change what is measured here.
+fn keep_to_plain_arithmetic() {
+    use tract_onnx::prelude::tract_data::knobs;
+    knobs::set_str("TRACT_AMX_BF16", "0");
+    knobs::set_str("TRACT_FLASH_SDPA_ST", "1");
+}
+
+/// tract's type for an ONNX type, or `None` where it has none that we trust.
+fn datum_type(dtype: DataType) -> Option<DatumType> {
+    Some(match dtype {
+        DataType::Float => DatumType::F32,
+        DataType::Float16 => DatumType::F16,
+        DataType::Double => DatumType::F64,
+        DataType::Bool => DatumType::Bool,
+        DataType::UInt8 => DatumType::U8,
+        DataType::UInt16 => DatumType::U16,
+        DataType::UInt32 => DatumType::U32,
+        DataType::UInt64 => DatumType::U64,
+        DataType::Int8 => DatumType::I8,
+        DataType::Int16 => DatumType::I16,
+        DataType::Int32 => DatumType::I32,
+        DataType::Int64 => DatumType::I64,
+        _ => return None,
+    })
+}
+
+/// The tensor in tract's memory: copied, because tract wants its own alignment.
+fn tract_tensor(tensor: &Tensor) -> TractResult<tract_onnx::prelude::Tensor> {
+    fn read<const N: usize, T: Datum + Copy>(
+        tensor: &Tensor,
+        element: fn([u8; N]) -> T,
+    ) -> TractResult<tract_onnx::prelude::Tensor> {
+        let elements = tensor.data.as_chunks::<N>().0.iter().map(|bytes| element(*bytes));
+        let elements: Vec<T> = elements.collect();
+        tract_onnx::prelude::Tensor::from_shape(&tensor.shape, &elements)
+    }
+    match tensor.dtype {
+        DataType::Float => read(tensor, f32::from_le_bytes),
+        DataType::Float16 => read(tensor, f16::from_le_bytes),
+        DataType::Double => read(tensor, f64::from_le_bytes),
+        DataType::Bool => read(tensor, |[byte]| byte != 0),
+        DataType::UInt8 => read(tensor, u8::from_le_bytes),
+        DataType::UInt16 => read(tensor, u16::from_le_bytes),
+        DataType::UInt32 => read(tensor, u32::from_le_bytes),
+        DataType::UInt64 => read(tensor, u64::from_le_bytes),
+        DataType::Int8 => read(tensor, i8::from_le_bytes),
+        DataType::Int16 => read(tensor, i16::from_le_bytes),
+        DataType::Int32 => read(tensor, i32::from_le_bytes),
+        DataType::Int64 => read(tensor, i64::from_le_bytes),
+        other => bail!("tract has no element type {other}"),
+    }
+}
+
+/// A failure of the engine, at no particular node.
+fn failed(message: String) -> CalibrationError {
+    CalibrationError::new(CalibrationErrorKind::Engine(message))
+}

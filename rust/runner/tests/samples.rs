@@ -1,0 +1,278 @@
+//! Sample files and arrays, through the public functions.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use bytes::Bytes;
+use quantize_rs::{CalibrationError, CalibrationErrorKind, InputSpec, Sample};
+use quantize_rs_onnx::{DataType, Tensor};
+use quantize_rs_runner::samples;
+use zip::CompressionMethod;
+use zip::write::{SimpleFileOptions, ZipWriter};
+
+fn input(name: &str, dtype: DataType, shape: &[i64]) -> InputSpec {
+    let shape = Some(shape.iter().map(|dim| usize::try_from(*dim).ok()).collect());
+    InputSpec { name: name.into(), dtype, shape }
+}
+
+/// Float values that count up from 0.
+fn counting(shape: &[usize]) -> Tensor {
+    let values: Vec<f32> = (0_u16..).take(shape.iter().product()).map(f32::from).collect();
+    Tensor::from_f32(shape.to_vec(), &values)
+}
+
+fn npy(descr: &str, fortran: &str, shape: &str, data: &[u8]) -> Vec<u8> {
+    let dict = format!("{{'descr': '{descr}', 'fortran_order': {fortran}, 'shape': {shape}, }}\n");
+    let length = u16::try_from(dict.len()).expect("short").to_le_bytes();
+    [b"\x93NUMPY\x01\x00", length.as_slice(), dict.as_bytes(), data].concat()
+}
+
+fn npy_of(tensor: &Tensor) -> Vec<u8> {
+    assert_eq!(tensor.dtype, DataType::Float);
+    let lengths: Vec<String> = tensor.shape.iter().map(|length| format!("{length},")).collect();
+    npy("<f4", "False", &format!("({})", lengths.concat()), &tensor.data)
+}
+
+fn npz(arrays: &[(&str, Vec<u8>)], method: CompressionMethod) -> Vec<u8> {
+    let mut archive = ZipWriter::new(std::io::Cursor::new(Vec::new()));
+    for (name, bytes) in arrays {
+        let options = SimpleFileOptions::default().compression_method(method);
+        archive.start_file(format!("{name}.npy"), options).expect("a new entry");
+        archive.write_all(bytes).expect("written");
+    }
+    archive.finish().expect("finished").into_inner()
+}
+
+/// Opens `bytes` as a file called `name`.
+fn open(
+    name: &str,
+    bytes: &[u8],
+    inputs: &[InputSpec],
+    limit: Option<usize>,
+) -> Result<Vec<Result<Sample, CalibrationError>>, CalibrationError> {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path: PathBuf = directory.path().join(name);
+    std::fs::write(&path, bytes).expect("written");
+    let mut samples = samples::open(&path, inputs, limit)?;
+    let hint = samples.len_hint();
+    let all: Vec<_> = std::iter::from_fn(|| samples.next_sample()).collect();
+    assert!(hint == Some(all.len()) || all.last().is_some_and(Result::is_err));
+    Ok(all)
+}
+
+fn good(all: Result<Vec<Result<Sample, CalibrationError>>, CalibrationError>) -> Vec<Sample> {
+    all.expect("opened").into_iter().map(|sample| sample.expect("a sample")).collect()
+}
+
+fn cut(
+    array: Tensor,
+    to: &InputSpec,
+    limit: Option<usize>,
+) -> Result<Vec<Tensor>, CalibrationError> {
+    let arrays = vec![(to.name.clone(), array)];
+    let mut samples = samples::from_arrays(arrays, std::slice::from_ref(to), limit)?;
+    std::iter::from_fn(|| samples.next_sample())
+        .map(|sample| sample.map(|sample| sample.inputs[0].1.clone()))
+        .collect()
+}
+
+fn shapes(tensors: Result<Vec<Tensor>, CalibrationError>) -> Vec<Vec<usize>> {
+    tensors.expect("samples").into_iter().map(|tensor| tensor.shape).collect()
+}
+
+#[test]
+fn samples_lie_along_the_first_axis() {
+    let float = |shape: &[i64]| input("x", DataType::Float, shape);
+    // rank of the input: one row at a time, or as many as the model's first dimension says
+    assert_eq!(shapes(cut(counting(&[3, 2]), &float(&[-1, 2]), None)), [[1, 2]; 3]);
+    assert_eq!(shapes(cut(counting(&[3, 2]), &float(&[1, 2]), None)), [[1, 2]; 3]);
+    assert_eq!(shapes(cut(counting(&[6, 2]), &float(&[3, 2]), None)), [[3, 2]; 2]);
+    assert_eq!(shapes(cut(counting(&[4]), &float(&[-1]), None)), [[1]; 4]);
+    // one axis more: whole inputs
+    assert_eq!(shapes(cut(counting(&[3, 5, 2]), &float(&[-1, 2]), None)), [[5, 2]; 3]);
+    assert_eq!(shapes(cut(counting(&[3, 1, 2]), &float(&[1, 2]), None)), [[1, 2]; 3]);
+    // of any rank: the array's own
+    let any = InputSpec { shape: None, ..float(&[]) };
+    assert_eq!(shapes(cut(counting(&[2, 4, 5]), &any, None)), [[1, 4, 5]; 2]);
+    // a limit counts samples
+    assert_eq!(shapes(cut(counting(&[7, 2]), &float(&[3, 2]), Some(2))), [[3, 2]; 2]);
+
+    let values = cut(counting(&[4, 2]), &float(&[2, 2]), None).expect("samples");
+    let second = Tensor::from_f32(vec![2, 2], &[4.0, 5.0, 6.0, 7.0]);
+    assert_eq!(values, [Tensor::from_f32(vec![2, 2], &[0.0, 1.0, 2.0, 3.0]), second]);
+}
+
+#[test]
+fn an_array_that_does_not_fit_says_what_would() {
+    let image = input("image", DataType::Float, &[-1, 3, 8, 6]);
+    let cases: [(&[usize], &[i64], &str); 9] = [
+        (&[5, 8, 6, 3], &[-1, 3, 8, 6], "are [1, 8, 6, 3]: its channels come last (NHWC)"),
+        (&[5, 3, 8, 6], &[-1, 8, 6, 3], "are [1, 3, 8, 6]: its channels come first (NCHW)"),
+        (
+            &[5, 3, 8, 7],
+            &[-1, 3, 8, 6],
+            "expects float32 [?, 3, 8, 6], samples of the array [5, 3, 8, 7] are [1, 3, 8, 7] (`image`)",
+        ),
+        (&[5, 2, 8, 6, 3], &[-1, 3, 8, 6], "transpose the axes of a sample to [0, 3, 1, 2]"),
+        (&[3, 8, 6], &[-1, 3, 8, 6], "the array is [3, 8, 6]: a single sample needs a first axis"),
+        (&[8], &[-1, 3, 8, 6], "expected 4 axes, or 5 with whole inputs along the first"),
+        (&[7, 2], &[3, 2], "takes 3 rows at a time, the array has 7: 1 are left over"),
+        (&[7], &[], "input `image` is a scalar"),
+        (&[], &[-1, 2], "the array is a single number"),
+    ];
+    for (array, expects, message) in cases {
+        let spec = input("image", DataType::Float, expects);
+        let error = cut(counting(array), &spec, None).expect_err(message).to_string();
+        assert!(error.contains(message), "{error:?} without {message:?}");
+        assert!(error.ends_with("(`image`)"), "{error}");
+    }
+    for (array, limit) in [(counting(&[0, 3, 8, 6]), None), (counting(&[2, 3, 8, 6]), Some(0))] {
+        let error = cut(array, &image, limit).expect_err("no samples");
+        assert!(matches!(error.kind(), CalibrationErrorKind::NoSamples(_)), "{error}");
+    }
+    assert!(cut(counting(&[2, 0]), &input("x", DataType::Float, &[-1, -1]), None).is_err());
+}
+
+#[test]
+fn arrays_find_their_inputs_by_name() {
+    let ids = input("ids", DataType::Int64, &[-1, -1]);
+    let mask = input("mask", DataType::Bool, &[-1, 2]);
+    let both = [ids.clone(), mask];
+    let array = |name: &str, rows| (name.to_owned(), counting(&[rows, 2]));
+    let ones = Tensor::from_f32(vec![2, 2], &[1.0; 4]);
+
+    // labels beside the inputs are left aside
+    let arrays = vec![array("labels", 2), ("mask".into(), ones.clone()), array("ids", 2)];
+    let mut samples = samples::from_arrays(arrays, &both, None).expect("samples");
+    let first = samples.next_sample().expect("one").expect("good");
+    let names: Vec<&str> = first.inputs.iter().map(|(name, _)| name.as_str()).collect();
+    assert_eq!(names, ["ids", "mask"]);
+    assert_eq!(first.get("ids").map(|ids| ids.dtype), Some(DataType::Int64));
+
+    let error = |arrays, inputs: &[InputSpec]| {
+        samples::from_arrays(arrays, inputs, None).err().map(|e| e.to_string()).unwrap_or_default()
+    };
+    assert_eq!(
+        error(vec![array("ids", 2), array("Mask", 2)], &both),
+        "no array for input `mask`; arrays that match no input: `Mask` (`mask`)"
+    );
+    assert_eq!(
+        error(vec![array("ids", 3), ("mask".into(), ones)], &both),
+        "the arrays hold different numbers of samples: `ids` 3, `mask` 2 (`mask`)"
+    );
+    assert_eq!(error(vec![], &both), "no calibration samples: no arrays");
+    // a lone array without a name of its own needs none
+    for name in ["", "arr_0", "ids"] {
+        assert!(
+            samples::from_arrays(vec![array(name, 2)], std::slice::from_ref(&ids), None).is_ok()
+        );
+    }
+    assert!(error(vec![array("x", 2)], &[ids]).contains("arrays that match no input: `x`"));
+}
+
+#[test]
+fn a_bad_value_stops_at_its_sample() {
+    let mut values = vec![0.0; 6];
+    values[5] = f32::NAN;
+    let bytes = npy_of(&Tensor::from_f32(vec![3, 2], &values));
+    let all = open("x.npy", &bytes, &[input("x", DataType::Float, &[-1, 2])], None);
+    let all = all.expect("opened");
+    assert_eq!(all.iter().filter(|sample| sample.is_ok()).count(), 2);
+    let error = all.last().and_then(|last| last.as_ref().err()).expect("the third");
+    assert!(error.to_string().starts_with("NaN at [0, 1], samples must be finite (`"), "{error}");
+    assert!(error.to_string().ends_with("x.npy`, sample 2)"), "{error}");
+    assert_eq!(error.sample(), Some(2));
+}
+
+#[test]
+fn the_same_numbers_come_from_every_way_to_write_them() {
+    let x = [input("x", DataType::Float, &[-1, 3])];
+    let little: Vec<u8> = (0..6_u8).flat_map(|i| f32::from(i).to_le_bytes()).collect();
+    let big: Vec<u8> = (0..6_u8).flat_map(|i| f32::from(i).to_be_bytes()).collect();
+    let fortran: Vec<u8> =
+        [0_u8, 3, 1, 4, 2, 5].into_iter().flat_map(|i| f32::from(i).to_be_bytes()).collect();
+    let double: Vec<u8> = (0..6).flat_map(|i| f64::from(i).to_le_bytes()).collect();
+    let short: Vec<u8> = (0..6_i16).flat_map(i16::to_be_bytes).collect();
+    let files = [
+        npy("<f4", "False", "(2, 3)", &little),
+        npy(">f4", "False", "(2, 3)", &big),
+        npy(">f4", "True", "(2, 3)", &fortran),
+        npy("<f8", "False", "(2, 3)", &double),
+        npy(">i2", "False", "(2, 3)", &short),
+        npy("|u1", "False", "(2, 3)", &[0, 1, 2, 3, 4, 5]),
+    ];
+    let expected = good(open("x.NPY", &files[0], &x, None));
+    assert_eq!(expected[1].get("x"), Some(&Tensor::from_f32(vec![1, 3], &[3.0, 4.0, 5.0])));
+    for file in files {
+        assert_eq!(good(open("x.npy", &file, &x, None)), expected);
+        for method in [CompressionMethod::Stored, CompressionMethod::Deflated] {
+            let archive = npz(&[("labels", b"junk".to_vec()), ("x", file.clone())], method);
+            assert_eq!(good(open("x.npz", &archive, &x, None)), expected);
+            assert_eq!(good(open("x.npz", &archive, &x, Some(1))), expected[..1]);
+        }
+    }
+}
+
+#[test]
+fn sizes_that_lie_are_refused_before_anything_is_allocated() {
+    let x = [input("x", DataType::Float, &[-1, 3])];
+    let lies = [
+        ("(158329674399744, 3)", "takes 1899956092796928 bytes, there are 12"),
+        ("(9223372036854775807, 9)", "larger than any memory"),
+        ("(2, 3)", "takes 24 bytes, there are 12"),
+        ("(1, 2)", "takes 8 bytes, there are 12"),
+    ];
+    for (shape, message) in lies {
+        for order in ["False", "True"] {
+            let file = npy("<f4", order, shape, &[0; 12]);
+            let error = open("x.npy", &file, &x, None).expect_err(shape).to_string();
+            assert!(error.contains(message), "{error:?} without {message:?}");
+            let archive = npz(&[("x", file)], CompressionMethod::Deflated);
+            let error = open("x.npz", &archive, &x, None).expect_err(shape).to_string();
+            assert!(error.contains("x.npz[x]"), "{error}");
+        }
+    }
+    let file = npy_of(&counting(&[1, 3]));
+    for length in 0..file.len() {
+        assert!(open("x.npy", &file[..length], &x, None).is_err());
+    }
+}
+
+#[test]
+fn a_damaged_archive_is_an_error() {
+    let x = [input("x", DataType::Float, &[-1, 3])];
+    let whole = npz(&[("x", npy_of(&counting(&[1, 3])))], CompressionMethod::Stored);
+    let at = whole.windows(4).position(|w| w == 2_f32.to_le_bytes()).expect("the last element");
+    let mut damaged = whole.clone();
+    damaged[at] ^= 1;
+    let error = open("x.npz", &damaged, &x, None).expect_err("a wrong checksum");
+    assert!(error.to_string().contains("cannot be read from its archive"), "{error}");
+    for length in 0..whole.len() {
+        assert!(open("x.npz", &whole[..length], &x, None).is_err());
+    }
+}
+
+#[test]
+fn a_npy_file_feeds_one_input_only() {
+    let inputs = [input("a", DataType::Float, &[-1, 3]), input("b", DataType::Float, &[-1, 3])];
+    let error = open("x.npy", &npy_of(&counting(&[1, 3])), &inputs, None).expect_err("two inputs");
+    assert!(error.to_string().contains("the model has 2, use .npz"), "{error}");
+}
+
+#[test]
+fn the_calibration_set_of_the_example_opens() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/digits/calibration.npy");
+    let any = InputSpec { name: "x".into(), dtype: DataType::Float, shape: None };
+    let mut samples = samples::open(&path, &[any], Some(3)).expect("opened");
+    let first = samples.next_sample().expect("one").expect("good");
+    assert_eq!(samples.len_hint(), Some(2));
+    assert!(first.get("x").is_some_and(|value| value.elements() > 0));
+}
+
+#[test]
+fn bytes_in_memory_are_not_copied_when_the_type_fits() {
+    let data = Bytes::from(vec![0_u8; 48]);
+    let tensor = Tensor { dtype: DataType::Float, shape: vec![4, 3], data: data.clone() };
+    let values = cut(tensor, &input("x", DataType::Float, &[-1, 3]), None).expect("samples");
+    assert!(std::ptr::eq(values[1].data.as_ptr(), data[12..].as_ptr()));
+}

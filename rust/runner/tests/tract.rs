@@ -1,0 +1,243 @@
+//! Running the fixtures: what is shown, how often, and what is refused.
+
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use quantize_rs::{CalibrationError, CalibrationErrorKind, Engine, Runner, Sample, Sink};
+use quantize_rs_onnx::{DataType, Model, Tensor};
+use quantize_rs_runner::Tract;
+
+/// Everything that was shown: tap and values, in order.
+#[derive(Debug, Default, PartialEq)]
+struct Seen(Vec<(usize, Vec<f32>)>);
+
+impl Sink for Seen {
+    fn observe(&mut self, tap: usize, values: &[f32]) {
+        self.0.push((tap, values.to_vec()));
+    }
+}
+
+impl Seen {
+    /// The values of a tap, which must have been shown once.
+    fn values(&self, tap: usize) -> &[f32] {
+        let mut shown = self.0.iter().filter(|(seen, _)| *seen == tap);
+        let values = &shown.next().expect("the tap was shown").1;
+        assert!(shown.next().is_none(), "tap {tap} was shown twice");
+        values
+    }
+}
+
+fn fixture(name: &str) -> Model {
+    let models = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/models");
+    Model::open(models.join(format!("{name}.onnx"))).expect(name)
+}
+
+/// Values between -1 and 1 without a pattern that matters.
+fn floats(shape: &[usize]) -> Tensor {
+    let values: Vec<f32> =
+        (0_u16..).take(shape.iter().product()).map(|i| (f32::from(i) * 0.7).sin()).collect();
+    Tensor::from_f32(shape.to_vec(), &values)
+}
+
+fn sample(inputs: &[(&str, Tensor)]) -> Sample {
+    let inputs = inputs.iter().map(|(name, value)| ((*name).to_owned(), value.clone()));
+    Sample { inputs: inputs.collect() }
+}
+
+fn image(batch: usize) -> Sample {
+    sample(&[("x", floats(&[batch, 3, 12, 12]))])
+}
+
+fn prepare(
+    model: &str,
+    taps: &[&str],
+    sample: &Sample,
+) -> Result<Box<dyn Runner>, CalibrationError> {
+    let taps: Vec<String> = taps.iter().map(|tap| (*tap).to_owned()).collect();
+    Tract.prepare(&fixture(model), &taps, sample)
+}
+
+fn refusal(model: &str, taps: &[&str], sample: &Sample) -> CalibrationError {
+    prepare(model, taps, sample).err().expect("a refusal")
+}
+
+fn seen(runner: &dyn Runner, sample: &Sample) -> Seen {
+    let mut seen = Seen::default();
+    runner.run(sample, &mut seen, &AtomicBool::new(false)).expect("runs");
+    seen
+}
+
+fn show(model: &str, taps: &[&str], sample: &Sample) -> Seen {
+    seen(&*prepare(model, taps, sample).expect("prepared"), sample)
+}
+
+#[test]
+fn taps_are_the_tensors_of_the_graph_before_any_fusion() {
+    let sample = image(1);
+    let x = sample.get("x").and_then(Tensor::to_f32).expect("float32");
+    let taps = ["x", "conv1_y", "relu1_y", "conv2_y", "add1_y", "relu2_y", "conv3_y"];
+    let seen = show("residual_add", &taps, &sample);
+    assert_eq!(seen.values(0), x);
+    let relu = |values: &[f32]| values.iter().map(|value| value.max(0.0)).collect::<Vec<f32>>();
+    assert_eq!(seen.values(2), relu(seen.values(1)));
+    let sum: Vec<f32> = seen.values(3).iter().zip(seen.values(2)).map(|(a, b)| a + b).collect();
+    assert_eq!(seen.values(4), sum);
+    assert_eq!(seen.values(5), relu(seen.values(4)));
+}
+
+#[test]
+fn a_tap_changes_nothing_for_the_others() {
+    let sample = image(2);
+    let taps = ["conv1_y", "relu1_y", "conv2_y", "add1_y", "relu2_y", "conv3_y"];
+    let all = show("residual_add", &taps, &sample);
+    for (tap, name) in taps.iter().enumerate() {
+        let alone = show("residual_add", &[name], &sample);
+        let close = |(a, b): (&f32, &f32)| (a - b).abs() <= 1e-5; // fused sums are ordered otherwise
+        assert!(alone.values(0).iter().zip(all.values(tap)).all(close), "{name}");
+    }
+}
+
+#[test]
+fn a_value_asked_for_under_several_names_is_shown_for_each() {
+    let sample = sample(&[("x", floats(&[1, 16]))]);
+    let seen = show("output_is_input", &["again", "x", "same", "x"], &sample);
+    let x = sample.get("x").and_then(Tensor::to_f32).expect("float32");
+    for tap in 0..4 {
+        assert_eq!(seen.values(tap), x);
+    }
+}
+
+#[test]
+fn constants_are_shown_once_in_every_run() {
+    let sample = sample(&[("x", floats(&[1, 16]))]);
+    let runner = prepare("weight_transpose", &["transpose1_y", "w", "gemm1_y"], &sample);
+    let runner = runner.expect("prepared");
+    let first = seen(&*runner, &sample);
+    let mut transposed = first.values(0).to_vec();
+    let mut weight = first.values(1).to_vec();
+    assert_ne!(transposed, weight);
+    transposed.sort_by(f32::total_cmp);
+    weight.sort_by(f32::total_cmp);
+    assert_eq!(transposed, weight);
+    assert_eq!(seen(&*runner, &sample), first);
+}
+
+#[test]
+fn float16_is_shown_as_float32() {
+    let halves = floats(&[1, 3, 12, 12]).to_f32().expect("float32");
+    let halves: Vec<half::f16> = halves.into_iter().map(half::f16::from_f32).collect();
+    let data = halves.iter().flat_map(|value| value.to_le_bytes()).collect();
+    let x = Tensor { dtype: DataType::Float16, shape: vec![1, 3, 12, 12], data };
+    let seen = show("fp16_model", &["x", "relu1_y"], &sample(&[("x", x)]));
+    let wide: Vec<f32> = halves.into_iter().map(half::f16::to_f32).collect();
+    assert_eq!(seen.values(0), wide);
+    assert!(seen.values(1).iter().all(|value| *value >= 0.0));
+}
+
+#[test]
+fn models_that_are_easy_to_get_wrong_run() {
+    let flat = sample(&[("x", floats(&[2, 16]))]);
+    let two = sample(&[("extra", floats(&[1, 6])), ("x", floats(&[1, 3, 12, 12]))]);
+    let cases = [
+        ("if_subgraph", image(1), "if1_y"),
+        ("duplicate_node_names", image(1), "conv2_y"),
+        ("name_collisions", image(1), "x"),
+        ("dynamic_shape", sample(&[("x", floats(&[2, 3, 9, 14]))]), "conv2_y"),
+        ("fixed_batch4", image(4), "gemm1_y"),
+        ("initializer_in_inputs_ir3", image(1), "x"),
+        ("scan_subgraph", sample(&[("x", floats(&[5, 2, 16]))]), "matmul1_y"),
+        ("two_inputs", two, "gemm2_y"),
+        ("weight_constant_node", flat, "gemm1_y"),
+        ("external_data", image(1), "conv2_y"),
+    ];
+    for (model, sample, tap) in cases {
+        let seen = show(model, &[tap], &sample);
+        assert!(!seen.values(0).is_empty(), "{model}");
+    }
+}
+
+#[test]
+fn what_cannot_run_is_refused_by_operator_and_node() {
+    let flat = sample(&[("x", floats(&[2, 16]))]);
+    let cases = [
+        ("loop_subgraph", flat.clone(), "operator Loop (`loop1`)"),
+        ("local_function", flat.clone(), "operator DenseLeaky of domain local (`denseleaky1`)"),
+        ("custom_domain", image(1), "operator Sparkle of domain acme.ops (`sparkle1`)"),
+        ("sparse_initializer", flat.clone(), "sparse initializers (`w_sparse`)"),
+        ("bf16_weights", flat, "element type bfloat16 (`w`)"),
+    ];
+    for (model, sample, message) in cases {
+        let error = refusal(model, &[], &sample);
+        assert!(matches!(error.kind(), CalibrationErrorKind::Unsupported(_)), "{error}");
+        assert!(error.to_string().contains(message), "{error}");
+    }
+}
+
+#[test]
+fn a_failing_node_is_named() {
+    let ids = |id: i64| {
+        let data = [id; 6].iter().flat_map(|id| id.to_le_bytes()).collect();
+        sample(&[("ids", Tensor { dtype: DataType::Int64, shape: vec![1, 6], data })])
+    };
+    let runner = prepare("gather_embedding", &["gather1_y"], &ids(0)).expect("prepared");
+    let error = runner.run(&ids(1 << 40), &mut Seen::default(), &AtomicBool::new(false));
+    let error = error.expect_err("no such row");
+    assert!(error.to_string().starts_with("node `gather1` (Gather): tract: "), "{error}");
+    assert_eq!(error.value(), Some("gather1"));
+    // and the runner is as good as before
+    assert!(!seen(&*runner, &ids(1)).values(0).is_empty());
+}
+
+#[test]
+fn a_sample_of_another_shape_is_refused_before_it_runs() {
+    let error = refusal("conv2d_relu", &[], &sample(&[("x", floats(&[1, 12, 12, 3]))]));
+    let message = "input `x`: expected float32 [?, 3, 12, 12], got float32 [1, 12, 12, 3]";
+    assert_eq!(error.kind(), &CalibrationErrorKind::InputMismatch(message.into()));
+
+    let runner = prepare("conv2d_relu", &[], &image(1)).expect("prepared");
+    let error = runner.run(&image(2), &mut Seen::default(), &AtomicBool::new(false));
+    let message = "input `x`: expected float32 [1, 3, 12, 12], got float32 [2, 3, 12, 12]";
+    let kind = CalibrationErrorKind::InputMismatch(message.into());
+    assert_eq!(error.expect_err("another shape").kind(), &kind);
+}
+
+#[test]
+fn a_tap_that_does_not_exist_or_holds_no_floats_is_named() {
+    let error = refusal("conv2d_relu", &["relu9"], &image(1));
+    assert_eq!(error.to_string(), "the main graph has no value `relu9` to observe (`relu9`)");
+    let error = refusal("if_subgraph", &["greater1_y"], &image(1)).to_string();
+    assert!(error.contains("only float32 and float16 can be observed"), "{error}");
+}
+
+#[test]
+fn a_cancelled_run_stops_before_its_next_node() {
+    /// Cancels as soon as it sees anything.
+    struct Cancels<'a>(&'a AtomicBool, usize);
+    impl Sink for Cancels<'_> {
+        fn observe(&mut self, _tap: usize, _values: &[f32]) {
+            self.0.store(true, Ordering::Relaxed);
+            self.1 += 1;
+        }
+    }
+    let runner = prepare("residual_add", &["x", "relu1_y", "conv3_y"], &image(1));
+    let cancelled = AtomicBool::new(false);
+    let mut sink = Cancels(&cancelled, 0);
+    let error = runner.expect("prepared").run(&image(1), &mut sink, &cancelled);
+    assert_eq!(error.expect_err("cancelled").kind(), &CalibrationErrorKind::Cancelled);
+    assert_eq!(sink.1, 1);
+}
+
+#[test]
+fn threads_share_a_runner_and_see_what_one_thread_sees() {
+    let runner = prepare("residual_add", &["relu1_y", "conv3_y"], &image(1)).expect("prepared");
+    let expected = seen(&*runner, &image(1));
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..4)
+            .map(|_| scope.spawn(|| (0..8).map(|_| seen(&*runner, &image(1))).collect::<Vec<_>>()))
+            .collect();
+        for thread in threads {
+            let runs = thread.join().expect("no panic");
+            assert!(runs.iter().all(|seen| *seen == expected));
+        }
+    });
+}
