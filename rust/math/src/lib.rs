@@ -31,6 +31,7 @@
 
 mod bias;
 mod error;
+mod floats;
 pub mod kernels;
 mod layout;
 mod metrics;
@@ -42,6 +43,7 @@ pub mod stats;
 
 pub use bias::quantize_bias;
 pub use error::MathError;
+pub use floats::Floats;
 pub use kernels::{dequantize, fake_quantize, pack, quantize, quantize_measured};
 pub use layout::Layout;
 pub use metrics::{Metrics, metrics};

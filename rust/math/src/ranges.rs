@@ -3,13 +3,13 @@
 use rayon::prelude::*;
 
 use crate::layout::Piece;
-use crate::{Layout, MathError, Range};
+use crate::{Floats, Layout, MathError, Range};
 
 /// The range of every group, in the order of the groups; [`Range::EMPTY`] for a group without elements.
 ///
 /// NaN is passed over and infinities count: ask [`first_non_finite`], or call [`ranges_checked`].
-pub fn ranges(data: &[f32], layout: &Layout) -> Vec<Range> {
-    seen(data, layout).ranges()
+pub fn ranges<'a>(data: impl Into<Floats<'a>>, layout: &Layout) -> Vec<Range> {
+    seen(data.into(), layout).ranges()
 }
 
 /// The range of every group of a tensor whose elements are all finite. Reads the data once.
@@ -17,32 +17,50 @@ pub fn ranges(data: &[f32], layout: &Layout) -> Vec<Range> {
 /// # Errors
 ///
 /// An element is NaN or infinite: the first is named.
-pub fn ranges_checked(data: &[f32], layout: &Layout) -> Result<Vec<Range>, MathError> {
+pub fn ranges_checked<'a>(
+    data: impl Into<Floats<'a>>,
+    layout: &Layout,
+) -> Result<Vec<Range>, MathError> {
+    let data = data.into();
     let seen = seen(data, layout);
     let infinite = |x: &f32| x.is_infinite();
     if seen.nan || seen.max.iter().chain(&seen.min).any(infinite) {
         // An empty group has infinite ends too, so ask the data.
         if let Some(index) = first_non_finite(data) {
-            return Err(MathError::NonFinite { index, value: data[index].to_string() });
+            let value = data.read(index, 1, &mut Vec::new())[0].to_string();
+            return Err(MathError::NonFinite { index, value });
         }
     }
     Ok(seen.ranges())
 }
 
 /// Index of the first element that is NaN or infinite.
-pub fn first_non_finite(data: &[f32]) -> Option<usize> {
-    const STRETCH: usize = 4096;
-    let stretch = |values: &[f32]| {
+pub fn first_non_finite<'a>(data: impl Into<Floats<'a>>) -> Option<usize> {
+    let data = data.into();
+    let start = |stretch: usize| stretch * STRETCH;
+    let read = |stretch: usize, scratch: &mut Vec<f32>| {
+        let len = STRETCH.min(data.len() - start(stretch));
         // No early exit, so that the loop compiles to vector code.
+        let values = data.read(start(stretch), len, scratch);
         values.iter().fold(0, |found: u32, &x| found | u32::from(!x.is_finite())) != 0
     };
-    let start = if data.len() < TASK {
-        data.chunks(STRETCH).position(stretch)
+    let stretches = data.len().div_ceil(STRETCH);
+    let found = if data.len() < TASK {
+        (0..stretches).find(|stretch| read(*stretch, &mut Vec::new()))
     } else {
-        data.par_chunks(STRETCH).with_min_len(TASK / STRETCH).position_first(stretch)
-    }? * STRETCH;
-    data[start..].iter().position(|x| !x.is_finite()).map(|index| start + index)
+        let stretches = (0..stretches).into_par_iter().with_min_len(TASK / STRETCH);
+        stretches
+            .map_init(Vec::new, |scratch, stretch| read(stretch, scratch))
+            .position_first(|x| x)
+    }?;
+    let len = STRETCH.min(data.len() - start(found));
+    let mut scratch = Vec::new();
+    let mut values = data.read(start(found), len, &mut scratch).iter();
+    values.position(|x| !x.is_finite()).map(|index| start(found) + index)
 }
+
+/// Elements that are decoded at once: they stay in the nearest cache.
+const STRETCH: usize = 4096;
 
 /// Elements that are worth a task of their own.
 const TASK: usize = 1 << 16;
@@ -55,33 +73,33 @@ struct Seen {
     nan: bool,
 }
 
-fn seen(data: &[f32], layout: &Layout) -> Seen {
+fn seen(data: Floats<'_>, layout: &Layout) -> Seen {
     assert_eq!(data.len(), layout.elements(), "elements of the tensor and of its layout");
     if data.len() < 2 * TASK {
-        return seen_in(data, 0, layout);
+        return seen_in(data, 0, data.len(), layout);
     }
     // A task that sees every group must be worth their number.
     let least = if layout.recurs() { 4 * layout.groups() } else { TASK };
     let task = data.len().div_ceil(4 * rayon::current_num_threads()).max(least).max(TASK);
-    let parts: Vec<Seen> = data
-        .par_chunks(task)
-        .enumerate()
-        .map(|(index, part)| seen_in(part, index * task, layout))
+    let parts: Vec<Seen> = (0..data.len().div_ceil(task))
+        .into_par_iter()
+        .map(|index| seen_in(data, index * task, task.min(data.len() - index * task), layout))
         .collect();
     parts.into_iter().fold(Seen::nothing(0, layout.groups()), Seen::with)
 }
 
-/// What there is to see in the elements from flat index `start` on.
-fn seen_in(part: &[f32], start: usize, layout: &Layout) -> Seen {
+/// What there is to see in `len` elements from flat index `start` on.
+fn seen_in(data: Floats<'_>, start: usize, len: usize, layout: &Layout) -> Seen {
     let tiled = layout.groups() * layout.tiles();
-    let (first, end) = if layout.recurs() || part.is_empty() {
-        (0, tiled)
-    } else {
-        groups_of(start, part.len(), layout)
-    };
+    let (first, end) =
+        if layout.recurs() || len == 0 { (0, tiled) } else { groups_of(start, len, layout) };
     let mut seen = Seen::nothing(first, end - first);
-    for piece in layout.cut().pieces(start, part.len()) {
-        seen.observe(&part[piece.start..][..piece.len], piece);
+    let mut scratch = Vec::new();
+    for at in (start..start + len).step_by(STRETCH) {
+        let values = data.read(at, STRETCH.min(start + len - at), &mut scratch);
+        for piece in layout.cut().pieces(at, values.len()) {
+            seen.observe(&values[piece.start..][..piece.len], piece);
+        }
     }
     if layout.recurs() { seen.folded(layout.groups()) } else { seen }
 }

@@ -3,14 +3,13 @@
 // Rounding to a narrower type is the subject here.
 #![allow(clippy::cast_possible_truncation, clippy::cast_precision_loss)]
 
-use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 
 use bytes::Bytes;
 use half::{bf16, f16};
 use quantize_rs_math::{
-    Granularity, Layout, MathError, Metrics, Params, QSpec, QType, pack, params, quantize_bias,
-    quantize_measured, ranges_checked,
+    Floats, Granularity, Layout, MathError, Metrics, Params, QSpec, QType, pack, params,
+    quantize_bias, quantize_measured, ranges_checked,
 };
 use quantize_rs_onnx::{DataType, Tensor};
 use rayon::prelude::*;
@@ -182,9 +181,10 @@ fn weight(
     let tensor = graph.model.tensor(constant.tensor)?;
     let wrong = |error: MathError| invalid(name, &error);
     let layout = Layout::of(&constant.shape, how.spec.granularity).map_err(wrong)?;
-    let data = as_floats(&tensor)
+    let elements = Elements::of(&tensor)
         .ok_or_else(|| invalid(name, format!("has elements of type {}", tensor.dtype)))?;
-    let ranges = ranges_checked(&data, &layout).map_err(wrong)?;
+    let data = elements.floats();
+    let ranges = ranges_checked(data, &layout).map_err(wrong)?;
     let all_zero: Vec<bool> = ranges.iter().map(|range| range.absmax() == 0.0).collect();
     let mut params: Vec<Params> =
         ranges.into_iter().map(|range| params(range, &how.spec)).collect();
@@ -199,7 +199,7 @@ fn weight(
             params.scale = floor;
         }
     }
-    let (bytes, metrics) = quantize_measured(&data, &layout, &params, &how.spec);
+    let (bytes, metrics) = quantize_measured(data, &layout, &params, &how.spec);
     let quantized = Tensor {
         dtype: data_type(how.stored),
         shape: constant.shape.clone(),
@@ -313,19 +313,34 @@ fn floats(graph: &Graph<'_>, value: usize) -> Result<Vec<f32>, QuantizeError> {
     }
 }
 
-/// The elements as float32: read in place when they are, converted when they are another float.
-fn as_floats(tensor: &Tensor) -> Option<Cow<'_, [f32]>> {
-    let halves = || tensor.data.as_chunks::<2>().0.iter().copied();
-    Some(match tensor.dtype {
-        DataType::Float => Cow::Owned(tensor.to_f32()?),
-        DataType::Float16 => halves().map(|bytes| f16::from_le_bytes(bytes).to_f32()).collect(),
-        DataType::BFloat16 => halves().map(|bytes| bf16::from_le_bytes(bytes).to_f32()).collect(),
-        DataType::Double => {
-            let doubles = tensor.data.as_chunks::<8>().0.iter();
-            doubles.map(|bytes| f64::from_le_bytes(*bytes) as f32).collect()
+/// Where the float32 elements of a weight are: in place, or converted from another float.
+enum Elements {
+    InPlace(Bytes),
+    Converted(Vec<f32>),
+}
+
+impl Elements {
+    fn of(tensor: &Tensor) -> Option<Elements> {
+        let halves = || tensor.data.as_chunks::<2>().0.iter().copied();
+        let converted = match tensor.dtype {
+            DataType::Float => return Some(Elements::InPlace(tensor.data.clone())),
+            DataType::Float16 => halves().map(|half| f16::from_le_bytes(half).to_f32()).collect(),
+            DataType::BFloat16 => halves().map(|half| bf16::from_le_bytes(half).to_f32()).collect(),
+            DataType::Double => {
+                let doubles = tensor.data.as_chunks::<8>().0.iter();
+                doubles.map(|bytes| f64::from_le_bytes(*bytes) as f32).collect()
+            }
+            _ => return None,
+        };
+        Some(Elements::Converted(converted))
+    }
+
+    fn floats(&self) -> Floats<'_> {
+        match self {
+            Elements::InPlace(bytes) => Floats::LittleEndian(bytes.as_chunks::<4>().0),
+            Elements::Converted(values) => Floats::Slice(values),
         }
-        _ => return None,
-    })
+    }
 }
 
 fn invalid(tensor: &str, what: impl std::fmt::Display) -> QuantizeError {

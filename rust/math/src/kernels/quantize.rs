@@ -5,25 +5,31 @@ use rayon::prelude::*;
 use super::lanes::{Lanes, Table};
 use super::{pack, reference};
 use crate::metrics::{CHUNK, Sums};
-use crate::{Granularity, Layout, Metrics, Params, QSpec};
+use crate::{Floats, Granularity, Layout, Metrics, Params, QSpec};
 
 /// The integers of a tensor as ONNX `raw_data`: `saturate(round_half_even(x / scale) + zero_point)`.
 ///
 /// `params` has one entry for each group of `layout`, `data` one element for each of the shape
 /// ([`Layout::check`]). The result has [`QType::packed_len`](crate::QType::packed_len) bytes: 16 and 32 bits little
 /// endian, 4 and 2 bits packed over the flat C-order index, low bits first. Equals [`reference::quantize`].
-pub fn quantize(data: &[f32], layout: &Layout, params: &[Params], spec: &QSpec) -> Vec<u8> {
-    encode(data, layout, params, spec, |_, _| ()).0
+pub fn quantize<'a>(
+    data: impl Into<Floats<'a>>,
+    layout: &Layout,
+    params: &[Params],
+    spec: &QSpec,
+) -> Vec<u8> {
+    encode(data.into(), layout, params, spec, |_, _| ()).0
 }
 
 /// [`quantize`], and the [`metrics`](crate::metrics()) of the tensor that [`dequantize`](crate::dequantize) would
 /// give back against `data`, which is read once.
-pub fn quantize_measured(
-    data: &[f32],
+pub fn quantize_measured<'a>(
+    data: impl Into<Floats<'a>>,
     layout: &Layout,
     params: &[Params],
     spec: &QSpec,
 ) -> (Vec<u8>, Metrics) {
+    let data = data.into();
     let (bytes, sums) = encode(data, layout, params, spec, Sums::of);
     (bytes, Sums::total(sums).metrics(data.len()))
 }
@@ -39,7 +45,7 @@ pub fn fake_quantize(data: &[f32], params: Params, spec: &QSpec) -> Vec<f32> {
 
 /// Quantize in chunks of a fixed size, and ask `measure` about each chunk and what it dequantizes to.
 fn encode<M: Send>(
-    data: &[f32],
+    data: Floats<'_>,
     layout: &Layout,
     params: &[Params],
     spec: &QSpec,
@@ -48,16 +54,17 @@ fn encode<M: Send>(
     assert_eq!(layout.check(data.len(), params.len()), Ok(()));
     let chunks = Chunks { layout, params, spec, table: Table::of(layout, params, spec.grid()) };
     let mut bytes = vec![0; spec.qtype.packed_len(data.len())];
-    let one = |scratch: &mut Scratch, (index, (x, bytes)): (usize, (&[f32], &mut [u8]))| {
-        let y = chunks.encode(x, index * CHUNK, scratch, bytes);
+    let one = |(source, scratch): &mut (Vec<f32>, Scratch), (index, bytes): (usize, &mut [u8])| {
+        let start = index * CHUNK;
+        let x = data.read(start, CHUNK.min(data.len() - start), source);
+        let y = chunks.encode(x, start, scratch, bytes);
         measure(x, y)
     };
     let measured = if data.len() <= CHUNK {
-        vec![one(&mut Scratch::default(), (0, (data, &mut bytes)))]
+        vec![one(&mut Default::default(), (0, &mut bytes))]
     } else {
-        let bytes = bytes.par_chunks_mut(spec.qtype.packed_len(CHUNK));
-        let chunks = data.par_chunks(CHUNK).zip(bytes).enumerate();
-        chunks.map_init(Scratch::default, one).collect()
+        let bytes = bytes.par_chunks_mut(spec.qtype.packed_len(CHUNK)).enumerate();
+        bytes.map_init(Default::default, one).collect()
     };
     (bytes, measured)
 }

@@ -1,0 +1,67 @@
+//! Where floats are read from: a slice, or the bytes of a file, which need not be aligned.
+
+/// The elements of a float32 tensor.
+///
+/// ```
+/// use quantize_rs_math::{Floats, Granularity, Layout, Range, ranges};
+/// let bytes = [1.5_f32.to_le_bytes(), (-2.0_f32).to_le_bytes()];
+/// let layout = Layout::of(&[2], Granularity::PerTensor)?;
+/// assert_eq!(ranges(Floats::LittleEndian(&bytes), &layout), [Range { min: -2.0, max: 1.5 }]);
+/// assert_eq!(ranges(&[1.5, -2.0], &layout), [Range { min: -2.0, max: 1.5 }]);
+/// # Ok::<(), quantize_rs_math::MathError>(())
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub enum Floats<'a> {
+    /// Floats in memory.
+    Slice(&'a [f32]),
+    /// Floats as ONNX `raw_data` holds them, anywhere in a mapped file.
+    LittleEndian(&'a [[u8; 4]]),
+}
+
+impl<'a> Floats<'a> {
+    /// Number of elements.
+    pub fn len(self) -> usize {
+        match self {
+            Floats::Slice(values) => values.len(),
+            Floats::LittleEndian(values) => values.len(),
+        }
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(self) -> bool {
+        self.len() == 0
+    }
+
+    /// The elements from `start` on, `len` of them: in place, or decoded into `scratch`.
+    pub(crate) fn read<'s>(self, start: usize, len: usize, scratch: &'s mut Vec<f32>) -> &'s [f32]
+    where
+        'a: 's,
+    {
+        match self {
+            Floats::Slice(values) => &values[start..start + len],
+            Floats::LittleEndian(values) => {
+                scratch.clear();
+                scratch.extend(values[start..start + len].iter().map(|x| f32::from_le_bytes(*x)));
+                scratch
+            }
+        }
+    }
+}
+
+impl<'a> From<&'a [f32]> for Floats<'a> {
+    fn from(values: &'a [f32]) -> Floats<'a> {
+        Floats::Slice(values)
+    }
+}
+
+impl<'a> From<&'a Vec<f32>> for Floats<'a> {
+    fn from(values: &'a Vec<f32>) -> Floats<'a> {
+        Floats::Slice(values)
+    }
+}
+
+impl<'a, const N: usize> From<&'a [f32; N]> for Floats<'a> {
+    fn from(values: &'a [f32; N]) -> Floats<'a> {
+        Floats::Slice(values)
+    }
+}
