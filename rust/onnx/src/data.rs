@@ -53,6 +53,11 @@ pub(crate) fn check(proto: &TensorProto, external: &External) -> Result<(), Erro
         (Some(_), None) => Err(Error::structure(place(proto), "strings cannot stand in raw_data")),
         (Some(_), Some(_)) => Ok(()),
         (None, _) => {
+            let field = typed_field(facts.dtype);
+            if let Some(run) = proto.typed.iter().find(|run| run.field.number != field) {
+                let what = format!("its data is not in the field for {}", facts.dtype);
+                return Err(run.field.wrong(format!("{}: {what}", place(proto))));
+            }
             let found = proto.typed.iter().map(|run| count(&run.field)).sum::<usize>();
             let expected = typed_entries(&facts);
             if found == expected { Ok(()) } else { Err(wrong_count(proto, &facts, found)) }
@@ -117,6 +122,18 @@ fn typed_entries(facts: &Facts) -> usize {
         DataType::Complex64 | DataType::Complex128 => facts.elements.saturating_mul(2),
         dtype if (1..8).contains(&dtype.bits()) => facts.byte_len.unwrap_or(0),
         _ => facts.elements,
+    }
+}
+
+/// The field that holds elements of this type when `raw_data` does not.
+fn typed_field(dtype: DataType) -> u32 {
+    match dtype {
+        DataType::Float | DataType::Complex64 => 4,
+        DataType::String => 6,
+        DataType::Int64 => 7,
+        DataType::Double | DataType::Complex128 => 10,
+        DataType::UInt32 | DataType::UInt64 => 11,
+        _ => 5,
     }
 }
 

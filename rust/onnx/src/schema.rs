@@ -84,6 +84,11 @@ impl<T: Message> Kept<T> {
 
 #[allow(private_bounds)] // its methods are for this crate alone
 impl<T: Encode> Kept<T> {
+    /// The message as it would be written.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        self.rope().parts().collect::<Vec<_>>().concat()
+    }
+
     pub(crate) fn rope(&self) -> Rope {
         match &self.original {
             Some(bytes) => {

@@ -8,8 +8,12 @@ use crate::error::{Error, ErrorKind};
 
 /// Graphs inside graphs (bodies of `If`, `Loop`, `Scan`) that a file may nest.
 ///
-/// Protobuf's own parsers stop at 100 messages, and a nested graph takes three.
-const MAX_GRAPH_DEPTH: usize = 33;
+/// Protobuf's own parsers stop at 100 messages, and a nested graph takes three: what we took beyond
+/// that nobody else could read.
+const MAX_GRAPH_DEPTH: usize = 32;
+
+/// Groups inside groups that a field nobody knows may have.
+const MAX_GROUP_DEPTH: usize = 32;
 
 /// The value of a field, as the wire has it.
 #[derive(Clone, Debug)]
@@ -18,6 +22,8 @@ pub(crate) enum Wire {
     Fixed64(u64),
     Fixed32(u32),
     Len(Span),
+    /// A group, a form of message that ONNX never used: carried through, not looked into.
+    Group,
 }
 
 /// Bytes of a message and where in the file they begin.
@@ -169,6 +175,10 @@ impl Reader {
             0 => Wire::Varint(self.varint(number)?),
             1 => Wire::Fixed64(u64::from_le_bytes(self.fixed(number)?)),
             2 => Wire::Len(self.len_delimited(number)?),
+            3 => {
+                self.skip_group(number, 0)?;
+                Wire::Group
+            }
             5 => Wire::Fixed32(u32::from_le_bytes(self.fixed(number)?)),
             other => {
                 return Err(self.wrong(
@@ -235,6 +245,24 @@ impl Reader {
                 format!("a length of {length} bytes where {left} are left: truncated or damaged"),
             )),
         }
+    }
+
+    /// Goes to the end of the group that field `number` began.
+    fn skip_group(&mut self, number: u32, depth: usize) -> Result<(), Error> {
+        let start = self.at;
+        while !self.at_end() && depth < MAX_GROUP_DEPTH {
+            let tag = self.varint(number)?;
+            match (tag & 7, u32::try_from(tag >> 3)) {
+                (4, Ok(end)) if end == number => return Ok(()),
+                (0, Ok(_)) => drop(self.varint(number)?),
+                (1, Ok(_)) => drop(self.fixed::<8>(number)?),
+                (2, Ok(_)) => drop(self.len_delimited(number)?),
+                (3, Ok(inner)) => self.skip_group(inner, depth + 1)?,
+                (5, Ok(_)) => drop(self.fixed::<4>(number)?),
+                _ => break,
+            }
+        }
+        Err(self.wrong(number, start, "a group without an end"))
     }
 
     fn wrong(&self, field: u32, at: usize, what: impl Into<String>) -> Error {
