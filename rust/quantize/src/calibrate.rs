@@ -54,6 +54,10 @@ pub fn calibrate(
     control: Control<'_>,
 ) -> Result<Ranges, CalibrationError> {
     let taps = plan.observed();
+    if taps.is_empty() {
+        // Nothing to look for: the engine need not even be able to run the model.
+        return Ok(ranges(model, engine, 0, BTreeMap::new()));
+    }
     let cancelled = AtomicBool::new(false);
     let threads = control.threads.max(1);
     let (gathered, done) = thread::scope(|scope| {
@@ -89,15 +93,23 @@ pub fn calibrate(
     if done == 0 {
         return Err(CalibrationError::new(Kind::NoSamples("the source gave none".to_owned())));
     }
-    let values: BTreeMap<String, Range> =
-        taps.into_iter().zip(gathered.iter().map(MinMax::range)).collect();
-    Ok(Ranges {
+    let values = taps.into_iter().zip(gathered.iter().map(MinMax::range)).collect();
+    Ok(ranges(model, engine, done, values))
+}
+
+fn ranges(
+    model: &Model,
+    engine: &dyn Engine,
+    samples: usize,
+    values: BTreeMap<String, Range>,
+) -> Ranges {
+    Ranges {
         method: "minmax".to_owned(),
         engine: engine.name().to_owned(),
-        samples: done,
+        samples,
         model: fingerprint(model),
         values,
-    })
+    }
 }
 
 /// One sample to run.

@@ -313,7 +313,7 @@ impl fmt::Display for Kept {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Kept::NoRule { op_type: Some(op_type) } => {
-                write!(f, "read by {op_type}, which has no rule for it")
+                write!(f, "read by {op_type}, which takes it in float")
             }
             Kept::NoRule { op_type: None } => f.write_str("read by no node"),
             Kept::NotFloat32 { dtype: Some(dtype) } => write!(f, "is {dtype}, not float32"),

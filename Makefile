@@ -1,0 +1,59 @@
+# Two commands do all the set-up: `make demo` shows the product, `make test` is what CI runs.
+
+VENV ?= .venv
+PYTHON ?= python3
+BIN := $(VENV)/bin
+# Where `make bench` finds models beside those it builds itself.
+MODELS ?=
+
+.PHONY: demo test check-rust check-python docs bench fixtures clean
+
+demo: $(VENV)/demo-ready
+	$(BIN)/python examples/digits/demo.py
+
+test: check-rust check-python
+
+check-rust:
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets --locked -- -D warnings
+	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked
+	cargo test --workspace --locked
+
+check-python: $(VENV)/test-ready
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/python tests/fixtures/make.py --check
+	$(BIN)/python tests/attacks/make.py --check
+	$(BIN)/python -m pytest
+
+# The wheel as it is published, in an environment of its own.
+$(VENV)/demo-ready: $(VENV)/created $(shell find rust python -name '*.rs' -o -name '*.py' -o -name 'Cargo.toml') Cargo.lock pyproject.toml
+	rm -rf dist
+	$(BIN)/maturin build --release --locked --out dist
+	$(BIN)/pip install --quiet --force-reinstall --no-deps dist/*.whl
+	touch $@
+
+# The same module, unoptimised, so that the Rust tests and the Python tests share one build.
+.PHONY: $(VENV)/test-ready
+$(VENV)/test-ready: $(VENV)/created
+	rm -f $(VENV)/demo-ready
+	. $(BIN)/activate && maturin develop --locked
+
+$(VENV)/created: pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --upgrade pip
+	$(BIN)/python tools/requirements.py pyproject.toml dev > $(VENV)/requirements.txt
+	$(BIN)/pip install --quiet -r $(VENV)/requirements.txt
+	touch $@
+
+bench: $(VENV)/demo-ready
+	$(BIN)/python bench/run.py $(if $(MODELS),--models $(MODELS)) $(ARGS)
+
+# Writes the fixtures anew, byte for byte what is checked in.
+fixtures: $(VENV)/created
+	$(BIN)/python tests/fixtures/make.py
+	$(BIN)/python tests/attacks/make.py
+
+clean:
+	rm -rf $(VENV) dist target

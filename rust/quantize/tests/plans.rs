@@ -1,0 +1,33 @@
+//! What is decided for every fixture, as text: a change of policy is a readable difference.
+//!
+//! After a change that is meant: `INSTA_UPDATE=always cargo test -p quantize-rs --test plans`.
+
+use std::fmt::Write;
+use std::path::Path;
+
+use quantize_rs::{Config, Graph, Model, Plan, QType};
+
+#[test]
+fn every_fixture_is_planned_as_it_was() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/models");
+    let mut names: Vec<String> = std::fs::read_dir(&folder)
+        .unwrap()
+        .filter_map(|entry| entry.unwrap().file_name().into_string().ok())
+        .filter_map(|name| name.strip_suffix(".onnx").map(str::to_owned))
+        .collect();
+    names.sort();
+    let weights = Config { per_channel: true, symmetric: true, ..Config::default() };
+    let activations = Config { activations: Some(QType::UInt8), ..weights.clone() };
+    for name in names {
+        let model = Model::open(folder.join(format!("{name}.onnx"))).unwrap();
+        let graph = Graph::of(&model).unwrap();
+        let mut text = String::new();
+        for (title, config) in [("weights", &weights), ("activations", &activations)] {
+            match Plan::of(&graph, config.clone()) {
+                Ok(plan) => write!(text, "{title}\n\n{plan}\n").unwrap(),
+                Err(error) => writeln!(text, "{title}\n\nrefused: {error}\n").unwrap(),
+            }
+        }
+        insta::assert_snapshot!(name, text);
+    }
+}
