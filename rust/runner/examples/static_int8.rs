@@ -1,0 +1,25 @@
+use std::path::Path;
+
+use quantize_rs::{Config, Control, Graph, InputSpec, Model, Plan, QType, calibrate};
+use quantize_rs_runner::{Tract, samples};
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let model = Model::open("examples/digits/digits_cnn.onnx")?;
+    let graph = Graph::of(&model)?;
+    let config = Config {
+        activations: Some(QType::UInt8),
+        per_channel: true,
+        symmetric: true,
+        ..Config::default()
+    };
+    let plan = Plan::of(&graph, config)?;
+
+    let data = Path::new("examples/digits/calibration.npy");
+    let mut samples = samples::open(data, &InputSpec::of(&model), None)?;
+    let control = Control { threads: 2, progress: &mut |_| true };
+    let ranges = calibrate(&model, &plan, &Tract, &mut *samples, control)?;
+
+    let report = plan.apply(&model, Some(&ranges))?.save("digits.int8.onnx")?;
+    print!("{report}");
+    Ok(())
+}
