@@ -74,7 +74,7 @@ fn integer(
         return Err("no integer kernel takes such weights");
     }
     if !(rule.allows)(graph.nodes[node]) {
-        return Err("runtimes fuse it only with alpha = beta = 1 and transA = 0");
+        return Err("runtimes fuse it only with alpha = beta = 1");
     }
     let bias = match graph.nodes[node].input.get(2).filter(|name| !name.is_empty()) {
         None => None,
