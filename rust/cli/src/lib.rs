@@ -1,1 +1,97 @@
-//! cli
+//! The `quantize-rs` command, as a function.
+//!
+//! The program and the Python wheel's console script both call [`run`]. Results go to standard
+//! output, progress, warnings and errors to standard error. The code is 0 when the work is done, 1
+//! when the model or the data was refused, 2 when the command cannot be what was meant; nothing is
+//! written in the last two cases.
+//!
+//! ```
+//! let (mut out, mut err) = (Vec::new(), Vec::new());
+//! let model = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/digits/digits_cnn.onnx");
+//! let code = quantize_rs_cli::run_with(["quantize-rs", "info", model], &mut out, &mut err);
+//! assert_eq!((code, err.is_empty()), (0, true));
+//! assert!(String::from_utf8_lossy(&out).contains("Conv"));
+//! ```
+
+mod args;
+mod calibrate;
+mod console;
+mod failure;
+mod file;
+mod info;
+mod plan;
+mod progress;
+mod quantize;
+mod samples;
+mod summary;
+mod text;
+mod wishes;
+
+use std::ffi::OsString;
+use std::io::{self, IsTerminal, Write};
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use args::{Arguments, Command};
+use console::Console;
+
+/// Runs the command line `args`, whose first item is the name of the program.
+///
+/// It neither ends the process nor panics. `Ctrl-C` is left to the process, which may die at any
+/// time: files are written beside their place and renamed.
+pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
+    ExitCode::from(status(args))
+}
+
+/// As [`run`], returning the code as a number, for callers that are programs of another kind.
+pub fn status(args: impl IntoIterator<Item = OsString>) -> u8 {
+    let (out, err) = (io::stdout(), io::stderr());
+    let bar = err.is_terminal();
+    answer(args, &mut out.lock(), &mut &err, bar)
+}
+
+/// As [`run`], printing to `out` and `err` and returning the code; no progress bar is drawn.
+pub fn run_with<T: Into<OsString> + Clone>(
+    args: impl IntoIterator<Item = T>,
+    out: &mut dyn Write,
+    err: &mut dyn Write,
+) -> u8 {
+    answer(args, out, err, false)
+}
+
+fn answer<T: Into<OsString> + Clone>(
+    args: impl IntoIterator<Item = T>,
+    out: &mut dyn Write,
+    err: &mut dyn Write,
+    bar: bool,
+) -> u8 {
+    let arguments = match Arguments::try_parse_from(args) {
+        Ok(arguments) => arguments,
+        Err(answer) => return help_or_misuse(&answer, out, err),
+    };
+    let mut console = Console::new(out, err, arguments.output, bar);
+    let outcome = match arguments.command {
+        Command::Info(args) => info::run(&args, &mut console),
+        Command::Quantize(args) => quantize::run(&args, &mut console),
+        Command::Calibrate(args) => calibrate::run(&args, &mut console),
+        Command::Plan(args) => plan::run(&args, &mut console),
+    };
+    match outcome.and_then(|()| console.flush()) {
+        Ok(()) => 0,
+        Err(failure) => {
+            if let Some(message) = failure.message() {
+                console.error(&message);
+            }
+            failure.code()
+        }
+    }
+}
+
+/// What clap answers itself: help and version on `out`, misuse on `err`.
+fn help_or_misuse<'a>(answer: &clap::Error, out: &'a mut dyn Write, err: &'a mut dyn Write) -> u8 {
+    let (stream, code) = if answer.use_stderr() { (err, failure::MISUSE) } else { (out, 0) };
+    // There is nobody left to tell when even this cannot be written.
+    let _ = write!(stream, "{}", answer.render()).and_then(|()| stream.flush());
+    code
+}

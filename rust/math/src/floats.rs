@@ -18,7 +18,7 @@ pub enum Floats<'a> {
     LittleEndian(&'a [[u8; 4]]),
 }
 
-impl<'a> Floats<'a> {
+impl Floats<'_> {
     /// Number of elements.
     pub fn len(self) -> usize {
         match self {
@@ -32,19 +32,31 @@ impl<'a> Floats<'a> {
         self.len() == 0
     }
 
-    /// The elements from `start` on, `len` of them: in place, or decoded into `scratch`.
-    pub(crate) fn read<'s>(self, start: usize, len: usize, scratch: &'s mut Vec<f32>) -> &'s [f32]
-    where
-        'a: 's,
-    {
+    /// The element at an index.
+    pub(crate) fn get(self, index: usize) -> f32 {
         match self {
-            Floats::Slice(values) => &values[start..start + len],
-            Floats::LittleEndian(values) => {
-                scratch.clear();
-                scratch.extend(values[start..start + len].iter().map(|x| f32::from_le_bytes(*x)));
-                scratch
-            }
+            Floats::Slice(values) => values[index],
+            Floats::LittleEndian(values) => values[index].value(),
         }
+    }
+}
+
+/// What one float is read from. The loops over both compile to the same vector code.
+pub(crate) trait Element: Copy + Send + Sync {
+    fn value(self) -> f32;
+}
+
+impl Element for f32 {
+    #[inline]
+    fn value(self) -> f32 {
+        self
+    }
+}
+
+impl Element for [u8; 4] {
+    #[inline]
+    fn value(self) -> f32 {
+        f32::from_le_bytes(self)
     }
 }
 

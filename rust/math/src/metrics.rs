@@ -1,5 +1,6 @@
 //! How far one tensor is from another: the numbers a report prints.
 
+use crate::floats::Element;
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
@@ -53,7 +54,7 @@ pub(crate) struct Sums {
 impl Sums {
     /// The sums over a chunk, in lanes that are added up in a fixed order.
     #[inline]
-    pub(crate) fn of(x: &[f32], y: &[f32]) -> Sums {
+    pub(crate) fn of(x: &[impl Element], y: &[f32]) -> Sums {
         // Four sums in four lanes, two to a register: they and what is computed from them fit the 16 registers that
         // every x86-64 has.
         const LANES: usize = 4;
@@ -70,11 +71,11 @@ impl Sums {
         let ((x_rows, x_rest), (y_rows, y_rest)) = (x.as_chunks::<LANES>(), y.as_chunks::<LANES>());
         for (x, y) in x_rows.iter().zip(y_rows) {
             for lane in 0..LANES {
-                add(lane, x[lane], y[lane]);
+                add(lane, x[lane].value(), y[lane]);
             }
         }
-        for (lane, (&x, &y)) in x_rest.iter().zip(y_rest).enumerate() {
-            add(lane, x, y);
+        for (lane, (x, y)) in x_rest.iter().zip(y_rest).enumerate() {
+            add(lane, x.value(), *y);
         }
         let [signal, cross, noise] = [0, 1, 2].map(|sum| lanes[sum].iter().sum());
         Sums { signal, cross, noise, max_abs: lanes[3].into_iter().fold(0.0, f64::max) }

@@ -2,6 +2,7 @@
 
 use rayon::prelude::*;
 
+use crate::floats::Element;
 use crate::layout::Piece;
 use crate::{Floats, Layout, MathError, Range};
 
@@ -27,8 +28,7 @@ pub fn ranges_checked<'a>(
     if seen.nan || seen.max.iter().chain(&seen.min).any(infinite) {
         // An empty group has infinite ends too, so ask the data.
         if let Some(index) = first_non_finite(data) {
-            let value = data.read(index, 1, &mut Vec::new())[0].to_string();
-            return Err(MathError::NonFinite { index, value });
+            return Err(MathError::NonFinite { index, value: data.get(index).to_string() });
         }
     }
     Ok(seen.ranges())
@@ -36,31 +36,26 @@ pub fn ranges_checked<'a>(
 
 /// Index of the first element that is NaN or infinite.
 pub fn first_non_finite<'a>(data: impl Into<Floats<'a>>) -> Option<usize> {
-    let data = data.into();
-    let start = |stretch: usize| stretch * STRETCH;
-    let read = |stretch: usize, scratch: &mut Vec<f32>| {
-        let len = STRETCH.min(data.len() - start(stretch));
-        // No early exit, so that the loop compiles to vector code.
-        let values = data.read(start(stretch), len, scratch);
-        values.iter().fold(0, |found: u32, &x| found | u32::from(!x.is_finite())) != 0
-    };
-    let stretches = data.len().div_ceil(STRETCH);
-    let found = if data.len() < TASK {
-        (0..stretches).find(|stretch| read(*stretch, &mut Vec::new()))
-    } else {
-        let stretches = (0..stretches).into_par_iter().with_min_len(TASK / STRETCH);
-        stretches
-            .map_init(Vec::new, |scratch, stretch| read(stretch, scratch))
-            .position_first(|x| x)
-    }?;
-    let len = STRETCH.min(data.len() - start(found));
-    let mut scratch = Vec::new();
-    let mut values = data.read(start(found), len, &mut scratch).iter();
-    values.position(|x| !x.is_finite()).map(|index| start(found) + index)
+    match data.into() {
+        Floats::Slice(values) => first_non_finite_of(values),
+        Floats::LittleEndian(values) => first_non_finite_of(values),
+    }
 }
 
-/// Elements that are decoded at once: they stay in the nearest cache.
-const STRETCH: usize = 4096;
+fn first_non_finite_of(data: &[impl Element]) -> Option<usize> {
+    const STRETCH: usize = 4096;
+    let stretch = |values: &[_]| {
+        // No early exit, so that the loop compiles to vector code.
+        values.iter().fold(0, |found: u32, &x| found | u32::from(!Element::value(x).is_finite()))
+            != 0
+    };
+    let start = if data.len() < TASK {
+        data.chunks(STRETCH).position(stretch)
+    } else {
+        data.par_chunks(STRETCH).with_min_len(TASK / STRETCH).position_first(stretch)
+    }? * STRETCH;
+    data[start..].iter().position(|x| !x.value().is_finite()).map(|index| start + index)
+}
 
 /// Elements that are worth a task of their own.
 const TASK: usize = 1 << 16;
@@ -74,32 +69,39 @@ struct Seen {
 }
 
 fn seen(data: Floats<'_>, layout: &Layout) -> Seen {
+    match data {
+        Floats::Slice(values) => seen_of(values, layout),
+        Floats::LittleEndian(values) => seen_of(values, layout),
+    }
+}
+
+fn seen_of(data: &[impl Element], layout: &Layout) -> Seen {
     assert_eq!(data.len(), layout.elements(), "elements of the tensor and of its layout");
     if data.len() < 2 * TASK {
-        return seen_in(data, 0, data.len(), layout);
+        return seen_in(data, 0, layout);
     }
     // A task that sees every group must be worth their number.
     let least = if layout.recurs() { 4 * layout.groups() } else { TASK };
     let task = data.len().div_ceil(4 * rayon::current_num_threads()).max(least).max(TASK);
-    let parts: Vec<Seen> = (0..data.len().div_ceil(task))
-        .into_par_iter()
-        .map(|index| seen_in(data, index * task, task.min(data.len() - index * task), layout))
+    let parts: Vec<Seen> = data
+        .par_chunks(task)
+        .enumerate()
+        .map(|(index, part)| seen_in(part, index * task, layout))
         .collect();
     parts.into_iter().fold(Seen::nothing(0, layout.groups()), Seen::with)
 }
 
-/// What there is to see in `len` elements from flat index `start` on.
-fn seen_in(data: Floats<'_>, start: usize, len: usize, layout: &Layout) -> Seen {
+/// What there is to see in the elements from flat index `start` on.
+fn seen_in(part: &[impl Element], start: usize, layout: &Layout) -> Seen {
     let tiled = layout.groups() * layout.tiles();
-    let (first, end) =
-        if layout.recurs() || len == 0 { (0, tiled) } else { groups_of(start, len, layout) };
+    let (first, end) = if layout.recurs() || part.is_empty() {
+        (0, tiled)
+    } else {
+        groups_of(start, part.len(), layout)
+    };
     let mut seen = Seen::nothing(first, end - first);
-    let mut scratch = Vec::new();
-    for at in (start..start + len).step_by(STRETCH) {
-        let values = data.read(at, STRETCH.min(start + len - at), &mut scratch);
-        for piece in layout.cut().pieces(at, values.len()) {
-            seen.observe(&values[piece.start..][..piece.len], piece);
-        }
+    for piece in layout.cut().pieces(start, part.len()) {
+        seen.observe(&part[piece.start..][..piece.len], piece);
     }
     if layout.recurs() { seen.folded(layout.groups()) } else { seen }
 }
@@ -125,7 +127,7 @@ impl Seen {
         }
     }
 
-    fn observe(&mut self, values: &[f32], piece: Piece) {
+    fn observe(&mut self, values: &[impl Element], piece: Piece) {
         let group = piece.group - self.first;
         if piece.each {
             let (min, max) =
@@ -173,7 +175,7 @@ impl Seen {
 
 /// Widen a range by values; whether one was NaN. No branches, so that it compiles to vector code.
 #[inline]
-fn widen(values: &[f32], min: &mut f32, max: &mut f32) -> bool {
+fn widen(values: &[impl Element], min: &mut f32, max: &mut f32) -> bool {
     const LANES: usize = 16;
     if values.len() < LANES {
         return widen_by_few(values, min, max);
@@ -182,13 +184,14 @@ fn widen(values: &[f32], min: &mut f32, max: &mut f32) -> bool {
     let (mut low, mut high, mut nan) = ([*min; LANES], [*max; LANES], [0_u32; LANES]);
     for row in rows {
         for lane in 0..LANES {
-            let x = row[lane];
+            let x = row[lane].value();
             low[lane] = smaller(x, low[lane]);
             high[lane] = larger(x, high[lane]);
             nan[lane] |= u32::from(x.is_nan());
         }
     }
-    for (lane, &x) in rest.iter().enumerate() {
+    for (lane, x) in rest.iter().enumerate() {
+        let x = x.value();
         low[lane] = smaller(x, low[lane]);
         high[lane] = larger(x, high[lane]);
         nan[lane] |= u32::from(x.is_nan());
@@ -208,9 +211,10 @@ fn widen(values: &[f32], min: &mut f32, max: &mut f32) -> bool {
 
 /// As [`widen`], without lanes to fill and to bring together.
 #[inline]
-fn widen_by_few(values: &[f32], min: &mut f32, max: &mut f32) -> bool {
+fn widen_by_few(values: &[impl Element], min: &mut f32, max: &mut f32) -> bool {
     let mut nan = false;
-    for &x in values {
+    for x in values {
+        let x = x.value();
         *min = smaller(x, *min);
         *max = larger(x, *max);
         nan |= x.is_nan();
@@ -231,9 +235,10 @@ fn larger(x: f32, max: f32) -> f32 {
 }
 
 /// Widen each range by one value; whether one was NaN.
-fn widen_each(values: &[f32], min: &mut [f32], max: &mut [f32]) -> bool {
+fn widen_each(values: &[impl Element], min: &mut [f32], max: &mut [f32]) -> bool {
     let mut nan = 0_u32;
-    for ((&x, min), max) in values.iter().zip(min).zip(max) {
+    for ((x, min), max) in values.iter().zip(min).zip(max) {
+        let x = x.value();
         *min = smaller(x, *min);
         *max = larger(x, *max);
         nan |= u32::from(x.is_nan());

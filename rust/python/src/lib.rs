@@ -1,1 +1,58 @@
-//! python
+//! The extension module `quantize_rs._core`: extracts, detaches from the interpreter, calls the Rust
+//! crates, converts. The package `quantize_rs` in `python/` is what people import.
+
+mod buffer;
+mod calibrate;
+mod errors;
+mod kernels;
+mod model;
+mod plan;
+mod quantized;
+mod ranges;
+mod source;
+mod work;
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+use pyo3::prelude::*;
+use quantize_rs::QuantizeError;
+
+/// The Rust half of `quantize_rs`; use the package, this module may change at any time.
+#[pymodule(gil_used = false)]
+mod _core {
+    use pyo3::prelude::*;
+
+    #[pymodule_export]
+    use super::kernels::{
+        dequantize_linear, dtype_of, pack, quantize_linear, scale_zero_point, unpack,
+    };
+    #[pymodule_export]
+    use super::model::Model;
+    #[pymodule_export]
+    use super::plan::Plan;
+    #[pymodule_export]
+    use super::quantized::Quantized;
+    #[pymodule_export]
+    use super::ranges::Ranges;
+    #[pymodule_export]
+    use super::run_cli;
+    #[pymodule_export]
+    use super::source::Source;
+
+    #[pymodule_init]
+    fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        module.add("__version__", env!("CARGO_PKG_VERSION"))
+    }
+}
+
+/// Runs the command line and returns its exit code.
+#[pyfunction]
+fn run_cli(py: Python<'_>, arguments: Vec<OsString>) -> PyResult<u8> {
+    work::detached(py, None, || {
+        let ended = quantize_rs_cli::run(arguments);
+        // What an `ExitCode` stands for can only be compared.
+        let code = (0..=u8::MAX).find(|code| ExitCode::from(*code) == ended);
+        Ok::<_, QuantizeError>(code.unwrap_or(u8::MAX))
+    })
+}

@@ -97,7 +97,7 @@ impl CalibrationError {
 
 /// Why a model could not be quantized: a kind, the place, the cause.
 #[derive(Debug, thiserror::Error)]
-#[error("{kind}")]
+#[error(transparent)]
 pub struct QuantizeError {
     kind: QuantizeErrorKind,
 }

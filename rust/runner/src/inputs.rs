@@ -16,7 +16,8 @@ pub(crate) fn fits(expected: &[Option<usize>], shape: &[usize]) -> bool {
 
 /// `float32 [1, 3, ?, ?]`
 pub(crate) fn describe(spec: &InputSpec) -> String {
-    format!("{} {}", spec.dtype, spec.shape.as_deref().map_or("of any shape".into(), dims))
+    let dtype = spec.dtype.map_or("any type", DataType::name);
+    format!("{dtype} {}", spec.shape.as_deref().map_or("of any shape".into(), dims))
 }
 
 /// `[1, 3, ?, ?]`
@@ -61,7 +62,7 @@ pub(crate) fn check(specs: &[InputSpec], sample: &Sample) -> Result<(), Calibrat
 
 fn check_value(spec: &InputSpec, value: &Tensor) -> Result<(), CalibrationError> {
     let fit = spec.shape.as_deref().is_none_or(|shape| fits(shape, &value.shape));
-    if value.dtype != spec.dtype || !fit {
+    if spec.dtype.is_some_and(|dtype| dtype != value.dtype) || !fit {
         let (expected, got) = (describe(spec), format!("{} {:?}", value.dtype, value.shape));
         let message = format!("input `{}`: expected {expected}, got {got}", spec.name);
         return Err(mismatch(message).at_value(&spec.name));
@@ -89,7 +90,11 @@ mod tests {
     use super::*;
 
     fn spec() -> InputSpec {
-        InputSpec { name: "x".into(), dtype: DataType::Float, shape: Some(vec![None, Some(2)]) }
+        InputSpec {
+            name: "x".into(),
+            dtype: Some(DataType::Float),
+            shape: Some(vec![None, Some(2)]),
+        }
     }
 
     fn sample(inputs: &[(&str, Tensor)]) -> Sample {

@@ -11,7 +11,7 @@
 //! use std::path::Path;
 //! use std::sync::atomic::AtomicBool;
 //! use quantize_rs::{Engine, InputSpec, Sink};
-//! use quantize_rs_onnx::{DataType, Model};
+//! use quantize_rs_onnx::Model;
 //! use quantize_rs_runner::{Tract, samples};
 //!
 //! struct AbsMax(f32);
@@ -23,12 +23,8 @@
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let model = Model::open("model.onnx")?;
-//! let input = InputSpec {
-//!     name: "x".into(),
-//!     dtype: DataType::Float,
-//!     shape: Some(vec![None, Some(3), Some(224), Some(224)]),
-//! };
-//! let mut samples = samples::open(Path::new("images.npy"), &[input], Some(100))?;
+//! let mut samples =
+//!     samples::open(Path::new("images.npy"), &InputSpec::of(&model), Some(100))?;
 //! let first = samples.next_sample().ok_or("no samples")??;
 //! let runner = Tract.prepare(&model, &["/layer1/Relu_output_0".into()], &first)?;
 //! let mut largest = AbsMax(0.0);

@@ -149,6 +149,10 @@ fn models_that_are_easy_to_get_wrong_run() {
         ("two_inputs", two, "gemm2_y"),
         ("weight_constant_node", flat, "gemm1_y"),
         ("external_data", image(1), "conv2_y"),
+        ("empty_optional_inputs", image(2), "last"),
+        ("microsoft_domain", image(1), "gelu1_y"),
+        ("opset7_conv", image(1), "upsample1_y"),
+        ("opset9_conv", image(1), "upsample1_y"),
     ];
     for (model, sample, tap) in cases {
         let seen = show(model, &[tap], &sample);

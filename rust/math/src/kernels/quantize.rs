@@ -4,6 +4,7 @@ use rayon::prelude::*;
 
 use super::lanes::{Lanes, Table};
 use super::{pack, reference};
+use crate::floats::Element;
 use crate::metrics::{CHUNK, Sums};
 use crate::{Floats, Granularity, Layout, Metrics, Params, QSpec};
 
@@ -18,7 +19,10 @@ pub fn quantize<'a>(
     params: &[Params],
     spec: &QSpec,
 ) -> Vec<u8> {
-    encode(data.into(), layout, params, spec, |_, _| ()).0
+    match data.into() {
+        Floats::Slice(values) => encode(values, layout, params, spec, |_, _| ()).0,
+        Floats::LittleEndian(values) => encode(values, layout, params, spec, |_, _| ()).0,
+    }
 }
 
 /// [`quantize`], and the [`metrics`](crate::metrics()) of the tensor that [`dequantize`](crate::dequantize) would
@@ -30,7 +34,10 @@ pub fn quantize_measured<'a>(
     spec: &QSpec,
 ) -> (Vec<u8>, Metrics) {
     let data = data.into();
-    let (bytes, sums) = encode(data, layout, params, spec, Sums::of);
+    let (bytes, sums) = match data {
+        Floats::Slice(values) => encode(values, layout, params, spec, Sums::of),
+        Floats::LittleEndian(values) => encode(values, layout, params, spec, Sums::of),
+    };
     (bytes, Sums::total(sums).metrics(data.len()))
 }
 
@@ -44,27 +51,26 @@ pub fn fake_quantize(data: &[f32], params: Params, spec: &QSpec) -> Vec<f32> {
 }
 
 /// Quantize in chunks of a fixed size, and ask `measure` about each chunk and what it dequantizes to.
-fn encode<M: Send>(
-    data: Floats<'_>,
+fn encode<X: Element, M: Send>(
+    data: &[X],
     layout: &Layout,
     params: &[Params],
     spec: &QSpec,
-    measure: impl Fn(&[f32], &[f32]) -> M + Sync,
+    measure: impl Fn(&[X], &[f32]) -> M + Sync,
 ) -> (Vec<u8>, Vec<M>) {
     assert_eq!(layout.check(data.len(), params.len()), Ok(()));
     let chunks = Chunks { layout, params, spec, table: Table::of(layout, params, spec.grid()) };
     let mut bytes = vec![0; spec.qtype.packed_len(data.len())];
-    let one = |(source, scratch): &mut (Vec<f32>, Scratch), (index, bytes): (usize, &mut [u8])| {
-        let start = index * CHUNK;
-        let x = data.read(start, CHUNK.min(data.len() - start), source);
-        let y = chunks.encode(x, start, scratch, bytes);
+    let one = |scratch: &mut Scratch, (index, (x, bytes)): (usize, (&[X], &mut [u8]))| {
+        let y = chunks.encode(x, index * CHUNK, scratch, bytes);
         measure(x, y)
     };
     let measured = if data.len() <= CHUNK {
-        vec![one(&mut Default::default(), (0, &mut bytes))]
+        vec![one(&mut Scratch::default(), (0, (data, &mut bytes)))]
     } else {
-        let bytes = bytes.par_chunks_mut(spec.qtype.packed_len(CHUNK)).enumerate();
-        bytes.map_init(Default::default, one).collect()
+        let bytes = bytes.par_chunks_mut(spec.qtype.packed_len(CHUNK));
+        let chunks = data.par_chunks(CHUNK).zip(bytes).enumerate();
+        chunks.map_init(Scratch::default, one).collect()
     };
     (bytes, measured)
 }
@@ -90,7 +96,7 @@ impl Chunks<'_> {
     #[inline]
     fn encode<'s>(
         &self,
-        x: &[f32],
+        x: &[impl Element],
         start: usize,
         scratch: &'s mut Scratch,
         bytes: &mut [u8],
@@ -121,7 +127,7 @@ impl Chunks<'_> {
     fn encode_with<C: Code>(
         &self,
         table: &Table,
-        x: &[f32],
+        x: &[impl Element],
         start: usize,
         codes: &mut [C],
         floats: &mut [f32],
@@ -139,11 +145,17 @@ impl Chunks<'_> {
         }
     }
 
-    fn encode_by_definition(&self, x: &[f32], start: usize, bytes: &mut [u8], floats: &mut [f32]) {
+    fn encode_by_definition(
+        &self,
+        x: &[impl Element],
+        start: usize,
+        bytes: &mut [u8],
+        floats: &mut [f32],
+    ) {
         bytes.fill(0);
-        for (index, &x) in x.iter().enumerate() {
+        for (index, x) in x.iter().enumerate() {
             let params = self.params[self.layout.group_of(start + index)];
-            let q = reference::quantize_one(x, params, self.spec.grid());
+            let q = reference::quantize_one(x.value(), params, self.spec.grid());
             reference::store(bytes, index, q, self.spec.qtype);
             floats[index] = reference::dequantize_one(q, params);
         }
@@ -183,7 +195,7 @@ const MAGIC: f32 = 12_582_912.0;
 /// is an integer that f32 holds exactly. A comparison with NaN is false, which leads to `lo`.
 #[inline]
 fn quantize_run<C: Code>(
-    x: &[f32],
+    x: &[impl Element],
     lanes: impl Lanes,
     grid: (f32, f32),
     codes: &mut [C],
@@ -194,7 +206,7 @@ fn quantize_run<C: Code>(
     for i in 0..len {
         let (scale, zero) = (lanes.scale(i), lanes.zero(i));
         let (lo, hi) = (grid.0 - zero, grid.1 - zero);
-        let steps = x[i] / scale;
+        let steps = x[i].value() / scale;
         let steps = if steps > lo { steps } else { lo };
         let steps = if steps < hi { steps } else { hi };
         let rounded = steps + MAGIC;

@@ -59,9 +59,7 @@ pub(super) fn check_enough(graph: &Graph<'_>, plan: &Plan) -> Result<(), Quantiz
     };
     let mend = match how.spec.granularity {
         _ if since(how.stored) > have && how.stored == QType::Int4 => ", or ask for 8 bits",
-        Granularity::PerAxis { .. } if have >= since(how.stored) => {
-            ", or ask for per_channel=False"
-        }
+        Granularity::PerAxis { .. } if have >= since(how.stored) => ", or do without per_channel",
         _ => "",
     };
     Err(unsupported(

@@ -48,8 +48,8 @@ pub(super) fn plan(
     }
     if widened {
         draft.warnings.push(
-            "native_int4=False stores 4-bit weights in a byte each: the accuracy of 4 bits at the \
-             size of 8; use bits=8, or native_int4=None for packed 4-bit weights"
+            "4-bit weights are stored in a byte each, as asked for with native_int4: the accuracy of \
+             4 bits at the size of 8; ask for 8 bits, or for packed 4-bit weights"
                 .to_owned(),
         );
     }

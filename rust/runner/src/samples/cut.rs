@@ -96,7 +96,8 @@ impl Column {
     fn value(&mut self, sample: usize) -> Result<Tensor, CalibrationError> {
         let (shape, dtype) = (self.shape.clone(), self.rows.dtype);
         let value = Tensor { dtype, shape, data: self.rows.take(self.step)? };
-        convert(value, self.input.dtype, &self.rows.what).map_err(|error| error.at_sample(sample))
+        convert(value, self.input.dtype.unwrap_or(dtype), &self.rows.what)
+            .map_err(|error| error.at_sample(sample))
     }
 }
 

@@ -96,7 +96,7 @@ pub fn open(
 /// use quantize_rs_runner::samples;
 ///
 /// let shape = Some(vec![None, Some(2)]);
-/// let input = InputSpec { name: "x".into(), dtype: DataType::Float, shape };
+/// let input = InputSpec { name: "x".into(), dtype: Some(DataType::Float), shape };
 /// let rows = Tensor::from_f32(vec![3, 2], &[1.0, 2.0, 3.0, 4.0, 5.0, 6.0]);
 /// let mut samples = samples::from_arrays(vec![("x".into(), rows)], &[input], None)?;
 /// assert_eq!(samples.len_hint(), Some(3));

@@ -1,7 +1,7 @@
 //! Random samples, for trying things out: they calibrate nothing well.
 
 use quantize_rs::{CalibrationError, CalibrationErrorKind, InputSpec, Sample, Samples};
-use quantize_rs_onnx::Tensor;
+use quantize_rs_onnx::{DataType, Tensor};
 
 use super::{BoxedSamples, convert};
 use crate::inputs::{describe, elements, fits, mismatch};
@@ -19,7 +19,7 @@ use crate::inputs::{describe, elements, fits, mismatch};
 /// use quantize_rs_runner::samples::random;
 ///
 /// let shape = Some(vec![None, Some(3), None, None]);
-/// let input = InputSpec { name: "x".into(), dtype: DataType::Float, shape };
+/// let input = InputSpec { name: "x".into(), dtype: Some(DataType::Float), shape };
 /// let mut samples = random(&[input.clone()], 2, Some(&[3, 8, 8]), 0)?;
 /// assert_eq!(samples.next_sample().unwrap()?.get("x").unwrap().shape, [1, 3, 8, 8]);
 /// assert!(random(&[input], 2, None, 0).is_err());
@@ -46,8 +46,12 @@ pub fn random(
     }
     let shapes = inputs.iter().map(|input| {
         let shape = sample_shape(input, shape)?;
-        convert(Tensor::from_f32(vec![0], &[]), input.dtype, &input.name)?; // can it be fed at all?
-        Ok((input.clone(), shape))
+        let Some(dtype) = input.dtype else {
+            let message = format!("input `{}` has no type: random samples need one", input.name);
+            return Err(mismatch(message).at_value(&input.name));
+        };
+        convert(Tensor::from_f32(vec![0], &[]), dtype, &input.name)?; // can it be fed at all?
+        Ok(Fed { name: input.name.clone(), dtype, shape })
     });
     let inputs = shapes.collect::<Result<_, CalibrationError>>()?;
     Ok(Box::new(Random { inputs, left: count, bits: SplitMix64(seed) }))
@@ -86,8 +90,15 @@ fn fixed_rest(declared: &[Option<usize>]) -> Option<Vec<usize>> {
     declared.iter().skip(1).copied().collect()
 }
 
+/// An input and what it gets.
+struct Fed {
+    name: String,
+    dtype: DataType,
+    shape: Vec<usize>,
+}
+
 struct Random {
-    inputs: Vec<(InputSpec, Vec<usize>)>,
+    inputs: Vec<Fed>,
     left: usize,
     bits: SplitMix64,
 }
@@ -96,11 +107,11 @@ impl Samples for Random {
     fn next_sample(&mut self) -> Option<Result<Sample, CalibrationError>> {
         self.left = self.left.checked_sub(1)?;
         let bits = &mut self.bits;
-        let inputs = self.inputs.iter().map(|(input, shape)| {
+        let inputs = self.inputs.iter().map(|input| {
             let next = if input.dtype.is_float() { SplitMix64::normal } else { SplitMix64::bit };
-            let values: Vec<f32> = (0..shape.iter().product()).map(|_| next(bits)).collect();
-            let value = Tensor::from_f32(shape.clone(), &values);
-            Ok((input.name.clone(), convert(value, input.dtype, &input.name)?))
+            let values = (0..input.shape.iter().product()).map(|_| next(bits));
+            let values = Tensor::from_f32(input.shape.clone(), &values.collect::<Vec<f32>>());
+            Ok((input.name.clone(), convert(values, input.dtype, &input.name)?))
         });
         Some(inputs.collect::<Result<_, _>>().map(|inputs| Sample { inputs }))
     }
@@ -145,10 +156,9 @@ mod tests {
     use std::slice;
 
     use super::*;
-    use quantize_rs_onnx::DataType;
 
     fn spec(dtype: DataType, shape: &[Option<usize>]) -> InputSpec {
-        InputSpec { name: "x".into(), dtype, shape: Some(shape.to_vec()) }
+        InputSpec { name: "x".into(), dtype: Some(dtype), shape: Some(shape.to_vec()) }
     }
 
     fn values(inputs: &[InputSpec], seed: u64) -> Vec<Sample> {

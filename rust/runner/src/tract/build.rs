@@ -5,34 +5,38 @@ use std::collections::HashSet;
 use quantize_rs::{CalibrationError, CalibrationErrorKind, InputSpec, Sample};
 use quantize_rs_onnx::DataType;
 use tract_onnx::Onnx;
-use tract_onnx::pb::{GraphProto, ModelProto, tensor_shape_proto, type_proto};
+use tract_onnx::pb::{GraphProto, ModelProto, type_proto};
 use tract_onnx::prelude::multithread::Executor;
 use tract_onnx::prelude::*;
 use tract_onnx::tract_core::ops::konst::Const;
 use tract_onnx::tract_hir::internal::{TractErrorContext, ensure};
 
 use super::names::NodeNames;
-use super::{TractRunner, datum_type, failed, preflight};
+use super::{TractRunner, datum_type, failed, mend, preflight};
 use crate::inputs;
 
 /// A runner of the model for samples like `sample`, which shows `taps`.
+///
+/// `inputs` are those of the file in its order, which is tract's too.
 pub(super) fn runner(
     bytes: Vec<u8>,
+    inputs: Vec<InputSpec>,
     taps: &[String],
     sample: &Sample,
 ) -> Result<TractRunner, CalibrationError> {
-    // Shapes in `value_info` may name symbols ("batch") that clash with the concrete inputs; tract
-    // infers all it needs without them.
-    let framework = tract_onnx::onnx().with_ignore_value_info(true);
+    let framework = mend::framework();
     let mut proto = framework
         .proto_model_for_read(&mut bytes.as_slice())
         .map_err(|error| failed(format!("tract cannot read the model: {error:#}")))?;
     drop(bytes);
+    let opset = preflight::opset(&proto);
+    mend::graph(proto.graph.get_or_insert_default(), opset);
     preflight::check(&framework, &proto)?;
     let graph = proto.graph.get_or_insert_default();
-    let inputs = concrete_inputs(graph, sample)?;
+    let inputs = concrete_inputs(inputs, sample)?;
     check_taps(graph, taps)?;
     let names = NodeNames::rename(graph);
+    mend::scales(graph);
     forget_dims_in_bodies(graph);
 
     let tapped = tapped_model(&framework, proto, &inputs, taps);
@@ -57,48 +61,23 @@ pub(super) fn runner(
 
 /// The model's inputs with the shapes that the sample has, after checking that it may have them.
 fn concrete_inputs(
-    graph: &GraphProto,
+    mut inputs: Vec<InputSpec>,
     sample: &Sample,
 ) -> Result<Vec<InputSpec>, CalibrationError> {
-    let mut specs = declared_inputs(graph)?;
-    inputs::check(&specs, sample)?;
-    for spec in &mut specs {
-        let value = sample.get(&spec.name);
-        spec.shape = value.map(|value| value.shape.iter().copied().map(Some).collect());
-    }
-    Ok(specs)
-}
-
-/// The inputs of the graph that are not initializers, in its order, which is tract's too.
-fn declared_inputs(graph: &GraphProto) -> Result<Vec<InputSpec>, CalibrationError> {
-    let initializers: HashSet<&str> = graph.initializer.iter().map(|t| t.name.as_str()).collect();
-    let mut specs = Vec::new();
-    for input in graph.input.iter().filter(|input| !initializers.contains(input.name.as_str())) {
-        let unsupported = |what: String| {
+    for input in &inputs {
+        if input.dtype.and_then(datum_type).is_none() {
+            let what = input.dtype.map_or("no tensor of a known type", DataType::name);
             let message = format!("input `{}` is {what}: tract cannot be fed with it", input.name);
             let kind = CalibrationErrorKind::Unsupported(message);
-            CalibrationError::new(kind).at_value(&input.name)
-        };
-        let Some(type_proto::Value::TensorType(tensor)) =
-            input.r#type.as_ref().and_then(|of| of.value.as_ref())
-        else {
-            return Err(unsupported("not a tensor".to_owned()));
-        };
-        let dtype = DataType::from_number(tensor.elem_type).filter(|d| datum_type(*d).is_some());
-        let dtype = dtype.ok_or_else(|| {
-            let dtype = DataType::from_number(tensor.elem_type);
-            unsupported(dtype.map_or("of an unknown type".to_owned(), |d| format!("of type {d}")))
-        })?;
-        let shape = tensor.shape.as_ref().map(|shape| {
-            let fixed = shape.dim.iter().map(|dim| match &dim.value {
-                Some(tensor_shape_proto::dimension::Value::DimValue(v)) => usize::try_from(*v).ok(),
-                _ => None,
-            });
-            fixed.collect()
-        });
-        specs.push(InputSpec { name: input.name.clone(), dtype, shape });
+            return Err(CalibrationError::new(kind).at_value(&input.name));
+        }
     }
-    Ok(specs)
+    inputs::check(&inputs, sample)?;
+    for input in &mut inputs {
+        let value = sample.get(&input.name);
+        input.shape = value.map(|value| value.shape.iter().copied().map(Some).collect());
+    }
+    Ok(inputs)
 }
 
 /// Every tap must be a value of the main graph.
@@ -147,7 +126,7 @@ fn tapped_model(
     ensure!(unresolved.is_empty(), "no node makes the values {unresolved:?}");
     let mut model = parsed.model;
     for (index, spec) in inputs.iter().enumerate() {
-        let datum_type = datum_type(spec.dtype).context("the input was checked")?;
+        let datum_type = spec.dtype.and_then(datum_type).context("the input was checked")?;
         let shape: TVec<usize> = spec.shape.iter().flatten().copied().flatten().collect();
         model.set_input_fact(index, InferenceFact::dt_shape(datum_type, shape))?;
     }

@@ -6,6 +6,7 @@
 //! A hook around every node lends them to the sink.
 
 mod build;
+mod mend;
 mod names;
 mod preflight;
 
@@ -49,7 +50,8 @@ impl Engine for Tract {
         let bytes = model.to_bytes().map_err(|error| {
             failed("the model cannot be written for tract".to_owned()).caused_by(error)
         })?;
-        let runner = guard::caught(move || build::runner(bytes, taps, sample))
+        let inputs = InputSpec::of(model);
+        let runner = guard::caught(move || build::runner(bytes, inputs, taps, sample))
             .unwrap_or_else(|panic| Err(failed(format!("tract panicked: {panic}"))))?;
         Ok(Box::new(runner))
     }

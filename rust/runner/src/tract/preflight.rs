@@ -3,7 +3,7 @@
 //! tract looks operators up by name alone, whatever their domain, and reports an unknown one only
 //! when it types the graph, one at a time. Here everything is found at once and by name.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 use quantize_rs::{CalibrationError, CalibrationErrorKind};
 use quantize_rs_onnx::DataType;
@@ -17,36 +17,54 @@ use crate::inputs::listed;
 /// Opsets before this one broadcast by an attribute that tract does not read.
 const OLDEST_OPSET: i64 = 7;
 
+/// Operators of ONNX Runtime's own that tract computes as ONNX Runtime does.
+const CONTRIBUTED: &[&str] = &["BiasGelu", "FastGelu", "Gelu", "QuickGelu"];
+
 /// An operator that tract knows and computes wrong in some form.
 struct Defect {
     op_types: &'static [&'static str],
     /// What is wrong, in the words of the error.
     what: &'static str,
     /// Whether this node has the form.
-    concerns: fn(&NodeProto) -> bool,
+    concerns: fn(&NodeProto, &Scope) -> bool,
 }
 
-/// Measured with ONNX's own conformance suite on tract 0.23.9; look again with every new version.
+/// What a defect may depend on beside the node.
+struct Scope<'a> {
+    opset: i64,
+    /// Values that a Cast made int64.
+    cast_to_int64: HashSet<&'a str>,
+}
+
+/// Measured against ONNX Runtime on tract 0.23.9; look again with every new version.
 const DEFECTS: &[Defect] = &[
     Defect {
         op_types: &["LSTM", "GRU", "RNN"],
         what: "with `direction` reverse is run forward",
-        concerns: |node| text(node, "direction") == b"reverse",
+        concerns: |node, _| text(node, "direction") == b"reverse",
+    },
+    Defect {
+        op_types: &["LSTM", "GRU", "RNN"],
+        what: "with `clip`, `input_forget` or its own `activations` is run without",
+        concerns: |node, _| {
+            let clip = attribute(node, "clip").is_some_and(|a| a.f > 0.0);
+            clip || int(node, "input_forget") != 0 || has_own_activations(node)
+        },
     },
     Defect {
         op_types: &["SpaceToDepth"],
         what: "with `mode` CRD is run as DCR",
-        concerns: |node| text(node, "mode") == b"CRD",
+        concerns: |node, _| text(node, "mode") == b"CRD",
     },
     Defect {
         op_types: &["BatchNormalization"],
         what: "with `training_mode` is run as inference",
-        concerns: |node| int(node, "training_mode") != 0,
+        concerns: |node, _| int(node, "training_mode") != 0,
     },
     Defect {
         op_types: &["Attention"],
         what: "with a causal mask over a past, a window or `softcap` is computed wrong",
-        concerns: |node| {
+        concerns: |node, _| {
             let past = node.input.get(4).is_some_and(|name| !name.is_empty());
             let window = node.attribute.iter().any(|a| a.name.contains("window") && a.i != -1);
             let softcap = attribute(node, "softcap").is_some_and(|a| a.f != 0.0);
@@ -55,8 +73,35 @@ const DEFECTS: &[Defect] = &[
     },
     Defect {
         op_types: &["QuantizeLinear", "DequantizeLinear"],
-        what: "with blocks is not supported",
-        concerns: |node| int(node, "block_size") != 0,
+        what: "with `block_size` or `output_dtype` is run without",
+        concerns: |node, _| int(node, "block_size") != 0 || int(node, "output_dtype") != 0,
+    },
+    Defect {
+        op_types: &["Celu"],
+        what: "with `alpha` other than 1 is computed wrong",
+        concerns: |node, _| attribute(node, "alpha").is_some_and(|a| a.f != 1.0),
+    },
+    Defect { op_types: &["GlobalLpPool"], what: "is computed wrong", concerns: |_, _| true },
+    Defect {
+        op_types: &["ConvTranspose"],
+        what: "with `output_shape` may pad the other side",
+        concerns: |node, _| attribute(node, "output_shape").is_some(),
+    },
+    Defect {
+        op_types: &["Mod"],
+        what: "of values cast to int64 takes the sign of the dividend",
+        concerns: |node, scope| {
+            let cast = node.input.iter().any(|name| scope.cast_to_int64.contains(name.as_str()));
+            cast && int(node, "fmod") == 0
+        },
+    },
+    Defect {
+        op_types: &["Resize"],
+        what: "of opset 10 that shrinks, or by scales known only when it runs, rounds otherwise",
+        concerns: |node, scope| {
+            let linear = text(node, "mode") == b"linear";
+            scope.opset == 10 && !linear && attribute(node, "nearest_mode").is_none()
+        },
     },
 ];
 
@@ -65,8 +110,10 @@ const DEFECTS: &[Defect] = &[
 /// # Errors
 /// Of kind `Unsupported`, listing all of it with the names of the nodes and the mend.
 pub(super) fn check(framework: &Onnx, model: &ModelProto) -> Result<(), CalibrationError> {
-    let mut found = Found { framework, problems: BTreeMap::new() };
-    found.opset(model);
+    let mut found = Found { framework, opset: opset(model), problems: BTreeMap::new() };
+    if found.opset < OLDEST_OPSET {
+        found.add(format!("opset older than {OLDEST_OPSET}"), &found.opset.to_string());
+    }
     if let Some(graph) = &model.graph {
         found.graph(graph);
     }
@@ -84,23 +131,22 @@ pub(super) fn check(framework: &Onnx, model: &ModelProto) -> Result<(), Calibrat
     ))))
 }
 
+/// The version of ONNX's own operators that the model uses; 0 where it says none.
+pub(super) fn opset(model: &ModelProto) -> i64 {
+    let default = model.opset_import.iter().find(|opset| is_default(&opset.domain));
+    default.map_or(0, |opset| opset.version)
+}
+
 /// Problems and where they are.
 struct Found<'a> {
     framework: &'a Onnx,
+    opset: i64,
     problems: BTreeMap<String, Vec<String>>,
 }
 
 impl Found<'_> {
     fn add(&mut self, problem: impl Into<String>, place: &str) {
         self.problems.entry(problem.into()).or_default().push(place.to_owned());
-    }
-
-    fn opset(&mut self, model: &ModelProto) {
-        let default = model.opset_import.iter().find(|opset| is_default(&opset.domain));
-        let version = default.map_or(0, |opset| opset.version);
-        if version < OLDEST_OPSET {
-            self.add(format!("opset older than {OLDEST_OPSET}"), &version.to_string());
-        }
     }
 
     fn graph(&mut self, graph: &GraphProto) {
@@ -111,20 +157,26 @@ impl Found<'_> {
             let name = sparse.values.as_ref().map_or("", |values| &values.name);
             self.add("sparse initializers", name);
         }
+        let casts = graph.node.iter().filter(|node| {
+            node.op_type == "Cast" && int(node, "to") == i64::from(DataType::Int64.number())
+        });
+        let cast_to_int64 = casts.flat_map(|node| &node.output).map(String::as_str).collect();
+        let scope = Scope { opset: self.opset, cast_to_int64 };
         for node in &graph.node {
-            self.node(node);
+            self.node(node, &scope);
         }
     }
 
-    fn node(&mut self, node: &NodeProto) {
+    fn node(&mut self, node: &NodeProto, scope: &Scope) {
         let (name, op_type) = (node_name(node), node.op_type.as_str());
-        if !is_default(&node.domain) {
+        let contributed = node.domain == "com.microsoft" && CONTRIBUTED.contains(&op_type);
+        if !is_default(&node.domain) && !contributed {
             self.add(format!("operator {op_type} of domain {}", node.domain), name);
         } else if !self.framework.op_register.0.contains_key(op_type) {
             self.add(format!("operator {op_type}"), name);
         }
         for defect in DEFECTS {
-            if defect.op_types.contains(&op_type) && (defect.concerns)(node) {
+            if defect.op_types.contains(&op_type) && (defect.concerns)(node, scope) {
                 self.add(format!("operator {op_type}, which {}", defect.what), name);
             }
         }
@@ -152,6 +204,20 @@ impl Found<'_> {
             self.add(format!("element type {name}"), place);
         }
     }
+}
+
+/// Whether a recurrent node names other activations than it has by default, in any direction.
+fn has_own_activations(node: &NodeProto) -> bool {
+    let default: &[&str] = match node.op_type.as_str() {
+        "LSTM" => &["sigmoid", "tanh", "tanh"],
+        "GRU" => &["sigmoid", "tanh"],
+        _ => &["tanh"],
+    };
+    let named = attribute(node, "activations").map_or(&[][..], |a| &a.strings);
+    named
+        .iter()
+        .zip(default.iter().cycle())
+        .any(|(named, default)| !named.eq_ignore_ascii_case(default.as_bytes()))
 }
 
 fn is_default(domain: &str) -> bool {
@@ -223,6 +289,15 @@ mod tests {
     }
 
     #[test]
+    fn activations_named_as_they_are_by_default_are_no_problem() {
+        let strings = ["Sigmoid", "Tanh", "Tanh"].repeat(2);
+        let strings = strings.into_iter().map(|name| name.as_bytes().to_vec()).collect();
+        let named = AttributeProto { name: "activations".into(), strings, ..Default::default() };
+        let model = model(14, vec![with(node("LSTM", "n"), named)]);
+        assert!(check(&tract_onnx::onnx(), &model).is_ok());
+    }
+
+    #[test]
     fn forms_that_tract_computes_wrong_are_refused() {
         let attribute = |name: &str| AttributeProto { name: name.into(), ..Default::default() };
         let reverse = AttributeProto { s: b"reverse".to_vec(), ..attribute("direction") };
@@ -230,13 +305,22 @@ mod tests {
         let training = AttributeProto { i: 1, ..attribute("training_mode") };
         let softcap = AttributeProto { f: 2.0, ..attribute("softcap") };
         let block = AttributeProto { i: 32, ..attribute("block_size") };
+        let strings = vec![b"Sigmoid".to_vec(), b"Tanh".to_vec(), b"Relu".to_vec()];
+        let relu = AttributeProto { strings, ..attribute("activations") };
+        let alpha = AttributeProto { f: 2.0, ..attribute("alpha") };
         let bfloat = AttributeProto { i: 16, ..attribute("to") };
         let cases = [
             (with(node("GRU", "n"), reverse), "GRU, which with `direction` reverse"),
             (with(node("SpaceToDepth", "n"), crd), "SpaceToDepth, which with `mode` CRD"),
             (with(node("BatchNormalization", "n"), training), "`training_mode`"),
             (with(node("Attention", "n"), softcap), "Attention, which"),
-            (with(node("DequantizeLinear", "n"), block), "DequantizeLinear, which with blocks"),
+            (
+                with(node("DequantizeLinear", "n"), block),
+                "DequantizeLinear, which with `block_size`",
+            ),
+            (with(node("LSTM", "n"), relu), "or its own `activations`"),
+            (with(node("Celu", "n"), alpha), "Celu, which with `alpha` other than 1"),
+            (node("GlobalLpPool", "n"), "GlobalLpPool, which is computed wrong"),
             (with(node("Cast", "n"), bfloat), "element type bfloat16 (`n`)"),
         ];
         for (node, expected) in cases {

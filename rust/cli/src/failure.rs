@@ -1,0 +1,151 @@
+//! Why a command did not do its work: what to print and which code to return.
+
+use std::error::Error;
+use std::io;
+
+use quantize_rs::{CalibrationError, QuantizeError, QuantizeErrorKind};
+
+use crate::text;
+
+/// The code for a model or data that was refused.
+pub(crate) const REFUSED: u8 = 1;
+/// The code for a command that cannot be what was meant.
+pub(crate) const MISUSE: u8 = 2;
+
+/// Why a command did not do its work.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// The model or the data.
+    Refused(String),
+    /// The command line.
+    Misuse(String),
+    /// Nobody could be told: the results could not be printed.
+    Output(io::Error),
+}
+
+impl Failure {
+    /// The same, after what was being done.
+    pub(crate) fn while_doing(self, what: &str) -> Failure {
+        match self {
+            Failure::Refused(message) => Failure::Refused(format!("{what}: {message}")),
+            other => other,
+        }
+    }
+
+    /// The line to print. A reader who stopped reading, as `head` does, wants to hear no more.
+    pub(crate) fn message(&self) -> Option<String> {
+        match self {
+            Failure::Refused(message) | Failure::Misuse(message) => Some(message.clone()),
+            Failure::Output(error) if error.kind() == io::ErrorKind::BrokenPipe => None,
+            Failure::Output(error) => Some(format!("cannot print the result: {}", said(error))),
+        }
+    }
+
+    /// The code to return.
+    pub(crate) fn code(&self) -> u8 {
+        match self {
+            Failure::Misuse(_) => MISUSE,
+            Failure::Output(error) if error.kind() == io::ErrorKind::BrokenPipe => 0,
+            Failure::Refused(_) | Failure::Output(_) => REFUSED,
+        }
+    }
+}
+
+impl From<quantize_rs_onnx::Error> for Failure {
+    fn from(error: quantize_rs_onnx::Error) -> Failure {
+        Failure::Refused(of_model(&error))
+    }
+}
+
+impl From<QuantizeError> for Failure {
+    fn from(error: QuantizeError) -> Failure {
+        match error.kind() {
+            QuantizeErrorKind::Option { option, what } => {
+                Failure::Misuse(format!("{} {what}", flag(option)))
+            }
+            QuantizeErrorKind::Model(error) => Failure::Refused(of_model(error)),
+            kind => Failure::Refused(chain(kind)),
+        }
+    }
+}
+
+impl From<CalibrationError> for Failure {
+    fn from(error: CalibrationError) -> Failure {
+        Failure::Refused(chain(&error))
+    }
+}
+
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Failure {
+        Failure::Output(error)
+    }
+}
+
+/// The system's own words are better than the name of their kind.
+fn of_model(error: &quantize_rs_onnx::Error) -> String {
+    match (error.path(), error.io_error()) {
+        (Some(path), Some(cause)) => format!("{}: {}", path.display(), said(cause)),
+        _ => chain(error),
+    }
+}
+
+/// An error and its causes, but for those that it has told already.
+fn chain(error: &dyn Error) -> String {
+    let mut message = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let text = error.to_string();
+        if !message.contains(&text) {
+            message = format!("{message}: {text}");
+        }
+        cause = error.source();
+    }
+    message
+}
+
+/// What the system said, in lower case like all that is said here.
+pub(crate) fn said(error: &io::Error) -> String {
+    text::lower_first(&error.to_string())
+}
+
+/// The flag that sets an option of the library.
+fn flag(option: &str) -> String {
+    match option {
+        "excluded_layers" => "--exclude".to_owned(),
+        _ => format!("--{}", option.replace('_', "-")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use quantize_rs::CalibrationErrorKind;
+
+    use super::*;
+
+    #[test]
+    fn options_are_misuse_and_named_as_flags() {
+        let cases = [("excluded_layers", "--exclude is"), ("min_elements", "--min-elements is")];
+        for (option, expected) in cases {
+            let failure = Failure::from(QuantizeError::option(option, "is"));
+            assert_eq!((failure.message().as_deref(), failure.code()), (Some(expected), MISUSE));
+        }
+    }
+
+    #[test]
+    fn causes_are_told_once() {
+        let kind = CalibrationErrorKind::Data("cannot be read".to_owned());
+        let cause = |text: &str| io::Error::other(text.to_owned());
+        let error = CalibrationError::new(kind.clone()).caused_by(cause("disk on fire"));
+        assert_eq!(chain(&error), "cannot be read: disk on fire");
+        let error = CalibrationError::new(kind).caused_by(cause("be read"));
+        assert_eq!(chain(&error), "cannot be read");
+    }
+
+    #[test]
+    fn a_reader_who_stops_is_no_failure() {
+        let failure = Failure::from(io::Error::from(io::ErrorKind::BrokenPipe));
+        assert_eq!((failure.message(), failure.code()), (None, 0));
+        let failure = Failure::from(io::Error::from(io::ErrorKind::StorageFull));
+        assert_eq!(failure.code(), REFUSED);
+    }
+}

@@ -1,0 +1,146 @@
+//! Paths that something will be written to.
+
+use std::fs;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use quantize_rs::{Quantized, Report};
+
+use crate::failure::{Failure, said};
+
+/// Refuses a path that cannot become a file, before hours of work are spent on it.
+pub(crate) fn check(path: &Path) -> Result<(), Failure> {
+    match fs::metadata(path) {
+        Ok(metadata) if metadata.is_file() => Ok(()),
+        Ok(metadata) if metadata.is_dir() => Err(refused(path, "is a directory, expected a file")),
+        Ok(_) => Err(refused(path, "is a device, socket or pipe, expected a file")),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => match fs::metadata(folder(path)) {
+            Ok(metadata) if metadata.is_dir() => Ok(()),
+            _ => Err(refused(path, &format!("there is no directory `{}`", folder(path).display()))),
+        },
+        Err(error) => Err(refused(path, &said(&error))),
+    }
+}
+
+/// Refuses to write `path` over one of `others`, which are needed.
+pub(crate) fn check_apart(flag: &str, path: &Path, others: &[&Path]) -> Result<(), Failure> {
+    match others.iter().find(|other| place(other) == place(path)) {
+        None => Ok(()),
+        Some(other) => {
+            let message =
+                format!("{flag} would overwrite `{}`: name another file", other.display());
+            Err(Failure::Misuse(message))
+        }
+    }
+}
+
+/// Writes the model and completes its report.
+pub(crate) fn save(quantized: &Quantized, path: &Path) -> Result<Report, Failure> {
+    quantized
+        .save(path)
+        .map_err(|error| Failure::from(error).while_doing("the model was not written"))
+}
+
+/// Writes a text file, complete or not at all.
+pub(crate) fn write(path: &Path, text: &str) -> Result<(), Failure> {
+    replace(&place(path), text).map_err(|error| refused(path, &said(&error)))
+}
+
+/// Writes a sibling and renames it: whoever has the old file open or mapped keeps the old bytes.
+fn replace(path: &Path, text: &str) -> io::Result<()> {
+    let existing = fs::metadata(path).ok().map(|metadata| metadata.permissions());
+    let mut builder = tempfile::Builder::new();
+    builder.prefix(".quantize-rs-").suffix(".tmp");
+    // What a program that does nothing special gives a new file: the system takes the umask off.
+    #[cfg(unix)]
+    builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
+    if let Some(permissions) = &existing {
+        builder.permissions(permissions.clone());
+    }
+    let mut file = builder.tempfile_in(folder(path))?;
+    file.write_all(text.as_bytes())?;
+    if let Some(permissions) = existing {
+        file.as_file().set_permissions(permissions)?;
+    }
+    file.as_file().sync_all()?;
+    file.persist(path).map_err(|error| error.error)?;
+    Ok(())
+}
+
+/// Where a path leads, links followed.
+fn place(path: &Path) -> PathBuf {
+    path.canonicalize()
+        .or_else(|_| std::path::absolute(path))
+        .unwrap_or_else(|_| path.to_path_buf())
+}
+
+fn folder(path: &Path) -> &Path {
+    match path.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        _ => Path::new("."),
+    }
+}
+
+fn refused(path: &Path, what: &str) -> Failure {
+    Failure::Refused(format!("cannot write `{}`: {what}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_that_cannot_become_a_file_is_refused_beforehand() {
+        let folder = tempfile::tempdir().expect("a directory");
+        assert!(check(&folder.path().join("new.onnx")).is_ok());
+        assert!(check(Path::new("new.onnx")).is_ok());
+        let cases = [
+            (folder.path().to_path_buf(), "is a directory"),
+            (folder.path().join("none/new.onnx"), "there is no directory"),
+            #[cfg(unix)]
+            (PathBuf::from("/dev/null"), "is a device"),
+        ];
+        for (path, expected) in cases {
+            let message = check(&path).expect_err(expected).message().unwrap_or_default();
+            assert!(message.contains(expected), "{message}");
+        }
+    }
+
+    #[test]
+    fn a_file_is_replaced_in_one_step() {
+        let folder = tempfile::tempdir().expect("a directory");
+        let path = folder.path().join("ranges.json");
+        write(&path, "one").expect("written");
+        let mut old = fs::File::open(&path).expect("opened");
+        write(&path, "two").expect("written");
+        assert_eq!(fs::read_to_string(&path).expect("read"), "two");
+        assert_eq!(io::read_to_string(&mut old).expect("read"), "one");
+        assert_eq!(fs::read_dir(folder.path()).expect("read").count(), 1, "nothing is left behind");
+    }
+
+    #[test]
+    #[cfg(unix)]
+    fn a_file_keeps_its_mode_and_a_link_is_followed() {
+        use std::os::unix::fs::{PermissionsExt, symlink};
+        let folder = tempfile::tempdir().expect("a directory");
+        let (path, link) = (folder.path().join("ranges.json"), folder.path().join("link"));
+        write(&path, "one").expect("written");
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).expect("a mode");
+        symlink(&path, &link).expect("a link");
+        write(&link, "two").expect("written");
+        assert_eq!(fs::read_to_string(&path).expect("read"), "two");
+        assert!(link.is_symlink());
+        let mode = fs::metadata(&path).expect("a file").permissions().mode();
+        assert_eq!(mode & 0o777, 0o640);
+    }
+
+    #[test]
+    fn the_same_file_by_another_name_is_not_overwritten() {
+        let folder = tempfile::tempdir().expect("a directory");
+        let path = folder.path().join("a");
+        write(&path, "").expect("written");
+        let other = folder.path().join(".").join("a");
+        assert!(matches!(check_apart("-o", &other, &[&path]), Err(Failure::Misuse(_))));
+        assert!(check_apart("-o", &folder.path().join("b"), &[&path]).is_ok());
+    }
+}

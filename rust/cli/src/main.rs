@@ -1,0 +1,5 @@
+//! The program: everything is in the library.
+
+fn main() -> std::process::ExitCode {
+    quantize_rs_cli::run(std::env::args_os())
+}

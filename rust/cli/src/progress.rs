@@ -1,0 +1,106 @@
+//! Progress of a calibration on standard error.
+
+use std::io::Write;
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use quantize_rs::Progress as Done;
+
+use crate::console::say;
+
+/// Lines come every so many samples.
+const EVERY: usize = 10;
+
+/// How progress is shown.
+pub(crate) enum Progress<'a> {
+    /// Not at all.
+    Silent,
+    /// A line every ten samples.
+    Lines {
+        /// Where they go.
+        err: &'a mut dyn Write,
+        /// The sample of the last line.
+        last: usize,
+    },
+    /// A bar that moves.
+    Bar(ProgressBar),
+}
+
+impl<'a> Progress<'a> {
+    /// Lines on `err`.
+    pub(crate) fn lines(err: &'a mut dyn Write) -> Progress<'a> {
+        Progress::Lines { err, last: 0 }
+    }
+
+    /// A bar on the terminal; a spinner when nobody knows how many samples there are.
+    pub(crate) fn bar(total: Option<usize>) -> Progress<'a> {
+        let template = match total {
+            Some(_) => "{bar:40} Processed {pos}/{len} samples, {eta} left",
+            None => "{spinner} Processed {pos} samples in {elapsed}",
+        };
+        let bar = match total {
+            Some(total) => ProgressBar::new(total as u64),
+            None => ProgressBar::no_length(),
+        };
+        bar.set_draw_target(ProgressDrawTarget::stderr());
+        // The templates are ours; if one were wrong, indicatif's own look would do.
+        if let Ok(style) = ProgressStyle::with_template(template) {
+            bar.set_style(style);
+        }
+        Progress::Bar(bar)
+    }
+
+    /// Shows how far it has come.
+    pub(crate) fn show(&mut self, Done { done, total }: Done) {
+        match self {
+            Progress::Silent => {}
+            Progress::Bar(bar) => bar.set_position(done as u64),
+            Progress::Lines { err, last } => {
+                if done > *last && (done.is_multiple_of(EVERY) || total == Some(done)) {
+                    *last = done;
+                    let of = total.map_or(String::new(), |total| format!("/{total}"));
+                    say(*err, &format!("Processed {done}{of} samples"));
+                }
+            }
+        }
+    }
+
+    /// Takes the bar away.
+    pub(crate) fn clear(self) {
+        if let Progress::Bar(bar) = self {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lines(total: Option<usize>) -> String {
+        let mut err = Vec::new();
+        let mut progress = Progress::lines(&mut err);
+        // The loop also asks while nothing has happened.
+        for done in (0..=25).flat_map(|done| [done, done]) {
+            progress.show(Done { done, total });
+        }
+        progress.clear();
+        String::from_utf8_lossy(&err).into_owned()
+    }
+
+    #[test]
+    fn a_line_comes_every_ten_samples_and_for_the_last() {
+        let expected =
+            "Processed 10/25 samples\nProcessed 20/25 samples\nProcessed 25/25 samples\n";
+        assert_eq!(lines(Some(25)), expected);
+        assert_eq!(lines(None), "Processed 10 samples\nProcessed 20 samples\n");
+    }
+
+    #[test]
+    fn the_templates_of_the_bar_are_well_formed() {
+        for total in [Some(25), None] {
+            let mut bar = Progress::bar(total);
+            bar.show(Done { done: 1, total });
+            bar.clear();
+        }
+    }
+}

@@ -1,0 +1,19 @@
+//! `quantize`: the weights of a model.
+
+use quantize_rs::Model;
+
+use crate::args::QuantizeArguments;
+use crate::console::Console;
+use crate::failure::Failure;
+use crate::{file, plan, summary};
+
+pub(crate) fn run(args: &QuantizeArguments, console: &mut Console<'_>) -> Result<(), Failure> {
+    let model = Model::open(&args.model)?;
+    let plan = plan::of(&model, args.wishes.config(None)?)?;
+    if args.dry_run {
+        return plan::show(&plan, console);
+    }
+    file::check(&args.output)?;
+    let report = file::save(&plan.apply(&model, None)?, &args.output)?;
+    summary::show(&report, console)
+}

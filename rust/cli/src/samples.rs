@@ -1,0 +1,90 @@
+//! What a model is calibrated with: a file of samples or, on request, random numbers.
+
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use quantize_rs::InputSpec;
+use quantize_rs_runner::samples::{self, BoxedSamples, FORMATS};
+
+use crate::failure::Failure;
+
+/// The word that asks for random samples. A file of this name is `./random`.
+const RANDOM: &str = "random";
+
+/// How many random samples there are when nobody says.
+const NUM_SAMPLES: usize = 100;
+
+/// Where samples come from.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Calibration")]
+pub(crate) struct SampleArguments {
+    #[arg(
+        long,
+        value_name = "FILE",
+        required_unless_present_any = ["ranges", "dry_run"],
+        help = data_help()
+    )]
+    pub(crate) data: Option<PathBuf>,
+    /// Use the first N samples of the file only
+    #[arg(long, value_name = "N", requires = "data")]
+    limit: Option<usize>,
+    /// With --data random: how many [default: 100]
+    #[arg(long, value_name = "N", requires = "data")]
+    num_samples: Option<usize>,
+    /// With --data random: the shape of a sample without the first axis, such as 3,224,224
+    #[arg(long, value_name = "DIMS", value_delimiter = ',', requires = "data")]
+    sample_shape: Option<Vec<usize>>,
+    /// With --data random: another seed gives other samples [default: 0]
+    #[arg(long, value_name = "N", requires = "data")]
+    seed: Option<u64>,
+}
+
+fn data_help() -> String {
+    let formats: Vec<String> =
+        FORMATS.iter().map(|format| format!(".{} ({})", format.extension, format.about)).collect();
+    format!("Samples to calibrate with: {}; or the word `{RANDOM}`, for trials", formats.join(", "))
+}
+
+impl SampleArguments {
+    /// Why the result is not to be trusted, when it is made from random numbers.
+    pub(crate) fn warning(&self) -> Option<&'static str> {
+        self.is_random().then_some(
+            "CALIBRATED WITH RANDOM DATA: the ranges are not those of real inputs and the model \
+             will be less accurate than it could be; give real samples with --data FILE",
+        )
+    }
+
+    /// The samples for a model with these inputs; `None` when no source was named.
+    pub(crate) fn open(&self, inputs: &[InputSpec]) -> Result<Option<BoxedSamples>, Failure> {
+        let Some(path) = &self.data else { return Ok(None) };
+        let samples = if self.is_random() { self.random(inputs) } else { self.file(path, inputs) };
+        samples.map(Some)
+    }
+
+    fn is_random(&self) -> bool {
+        self.data.as_deref() == Some(Path::new(RANDOM))
+    }
+
+    fn random(&self, inputs: &[InputSpec]) -> Result<BoxedSamples, Failure> {
+        if self.limit.is_some() {
+            let message = "--limit is for files; --num-samples is for --data random";
+            return Err(Failure::Misuse(message.to_owned()));
+        }
+        let count = self.num_samples.unwrap_or(NUM_SAMPLES);
+        let shape = self.sample_shape.as_deref();
+        Ok(samples::random(inputs, count, shape, self.seed.unwrap_or(0))?)
+    }
+
+    fn file(&self, path: &Path, inputs: &[InputSpec]) -> Result<BoxedSamples, Failure> {
+        let only_random = [
+            ("--num-samples", self.num_samples.is_some()),
+            ("--sample-shape", self.sample_shape.is_some()),
+            ("--seed", self.seed.is_some()),
+        ];
+        if let Some((flag, _)) = only_random.iter().find(|(_, given)| *given) {
+            let message = format!("{flag} is for --data random; --limit is for files");
+            return Err(Failure::Misuse(message));
+        }
+        Ok(samples::open(path, inputs, self.limit)?)
+    }
+}

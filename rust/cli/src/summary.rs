@@ -1,0 +1,122 @@
+//! What `quantize` and `calibrate` say when they are done.
+
+use std::collections::BTreeSet;
+
+use quantize_rs::{Granularity, QType, QuantizedRow, Report, Role, Row};
+
+use crate::console::Console;
+use crate::failure::Failure;
+use crate::text;
+
+/// Kept weights that are named without `-v`.
+const KEPT_SHOWN: usize = 10;
+
+/// Prints the report: its warnings, then the result.
+pub(crate) fn show(report: &Report, console: &mut Console<'_>) -> Result<(), Failure> {
+    report.warnings.iter().for_each(|warning| console.warn(warning));
+    print(report, console)
+}
+
+/// As [`show`], with a warning that was printed before.
+pub(crate) fn show_with(
+    mut report: Report,
+    told: Option<&str>,
+    console: &mut Console<'_>,
+) -> Result<(), Failure> {
+    report.warnings.iter().for_each(|warning| console.warn(warning));
+    report.warnings.extend(told.map(str::to_owned));
+    print(&report, console)
+}
+
+fn print(report: &Report, console: &mut Console<'_>) -> Result<(), Failure> {
+    let verbose = console.verbose();
+    console.summary(|| report.to_json(), || describe(report, verbose))
+}
+
+fn describe(report: &Report, verbose: bool) -> String {
+    let mut rows = vec![
+        ("Original size", text::size(report.bytes_before)),
+        ("Quantized size", text::size(report.bytes_after)),
+        ("Compression", format!("{:.2}×", report.ratio())),
+        ("Weights", count(report, &[Role::Weight])),
+    ];
+    if report.engine.is_some() {
+        let activations = count(report, &[Role::Input, Role::Activation]);
+        rows.push(("Activations", format!("{activations}, {}", run(report))));
+    }
+    rows.extend(report.output.iter().map(|path| ("Written to", path.clone())));
+    if verbose {
+        rows.extend(lines("Quantized", &quantized(report)));
+    }
+    rows.extend(lines("Kept", &kept(report, verbose)));
+    text::table(rows)
+}
+
+/// `3 of 4 quantized to int4, int8`
+fn count(report: &Report, roles: &[Role]) -> String {
+    let all = report.values.iter().filter(|row| roles.contains(&row.role)).count();
+    let quantized = || report.quantized().filter(|(row, _)| roles.contains(&row.role));
+    let types: BTreeSet<QType> = quantized().map(|(_, how)| how.qtype).collect();
+    let types: Vec<&str> = types.into_iter().map(QType::name).collect();
+    let to = if types.is_empty() { "" } else { " to " };
+    format!("{} of {all} quantized{to}{}", quantized().count(), types.join(", "))
+}
+
+/// `100 samples run by tract, minmax`
+fn run(report: &Report) -> String {
+    let plural = if report.samples == 1 { "" } else { "s" };
+    let (engine, method) = (&report.engine, &report.method);
+    let or_unknown = |text: &Option<String>| text.clone().unwrap_or_else(|| "unknown".to_owned());
+    let (engine, method) = (or_unknown(engine), or_unknown(method));
+    format!("{} sample{plural} run by {engine}, {method}", report.samples)
+}
+
+/// Every weight that is quantized and what it lost.
+fn quantized(report: &Report) -> Vec<String> {
+    let weights = report.quantized().filter(|(row, _)| row.role == Role::Weight);
+    weights
+        .map(|(row, how)| {
+            let sqnr = how.error.map_or(String::new(), |error| match error.sqnr_db {
+                f64::INFINITY => ", no error".to_owned(),
+                db => format!(", SQNR {db:.1} dB"),
+            });
+            format!("{}: {}{sqnr}", row.name, kind(how))
+        })
+        .collect()
+}
+
+/// Every weight that is not, and why.
+fn kept(report: &Report, verbose: bool) -> Vec<String> {
+    let is_kept = |row: &&Row| row.role == Role::Weight && row.quantized.is_none();
+    let kept = report.values.iter().filter(is_kept);
+    let mut kept: Vec<String> = kept.map(|row| format!("{}: {}", row.name, row.why)).collect();
+    // A last line that stands for one weight would take the place of its name.
+    if !verbose && kept.len() > KEPT_SHOWN + 1 {
+        let more = kept.len() - KEPT_SHOWN;
+        kept.truncate(KEPT_SHOWN);
+        kept.push(format!("and {more} more, which -v shows"));
+    }
+    kept
+}
+
+/// A row of these lines, when there are any.
+fn lines(label: &'static str, lines: &[String]) -> Option<(&'static str, String)> {
+    (!lines.is_empty()).then(|| (label, lines.join("\n")))
+}
+
+/// `int8 symmetric, axis 0`
+fn kind(how: &QuantizedRow) -> String {
+    let stored = match how.stored {
+        stored if stored == how.qtype => String::new(),
+        stored => format!(" in {stored}"),
+    };
+    let symmetric = if how.symmetric { " symmetric" } else { "" };
+    let granularity = match how.granularity {
+        Granularity::PerTensor => String::new(),
+        Granularity::PerAxis { axis } => format!(", axis {axis}"),
+        Granularity::Blocked { axis, block_size } => {
+            format!(", blocks of {block_size} on axis {axis}")
+        }
+    };
+    format!("{}{stored}{symmetric}{granularity}", how.qtype)
+}

@@ -1,0 +1,376 @@
+//! The commands as a user types them: codes, streams, and what is written.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::Value;
+
+const DIGITS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/digits/digits_cnn.onnx");
+const SAMPLES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/digits/calibration.npy");
+const FIXTURES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/fixtures/models");
+
+/// What a command answered.
+#[derive(Debug)]
+struct Answer {
+    code: u8,
+    out: String,
+    err: String,
+}
+
+impl Answer {
+    fn json(&self) -> Value {
+        serde_json::from_str(&self.out).unwrap_or_else(|error| panic!("{error}: {self:?}"))
+    }
+}
+
+fn run(args: &[&str]) -> Answer {
+    let (mut out, mut err) = (Vec::new(), Vec::new());
+    let args = std::iter::once(&"quantize-rs").chain(args).copied();
+    let code = quantize_rs_cli::run_with(args, &mut out, &mut err);
+    let text = |bytes| String::from_utf8(bytes).expect("text");
+    Answer { code, out: text(out), err: text(err) }
+}
+
+/// A folder to write to.
+struct Folder(tempfile::TempDir);
+
+impl Folder {
+    fn new() -> Folder {
+        Folder(tempfile::tempdir().expect("a directory"))
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.0.path().join(name).to_str().expect("a path in UTF-8").to_owned()
+    }
+
+    fn is_empty(&self) -> bool {
+        self.names().is_empty()
+    }
+
+    fn names(&self) -> Vec<String> {
+        let entries = fs::read_dir(self.0.path()).expect("a directory");
+        let name = |entry: std::io::Result<fs::DirEntry>| entry.expect("an entry").file_name();
+        let mut names: Vec<String> =
+            entries.map(|entry| name(entry).to_string_lossy().into_owned()).collect();
+        names.sort();
+        names
+    }
+}
+
+fn size(path: &str) -> u64 {
+    fs::metadata(path).expect("a file").len()
+}
+
+#[test]
+fn info_tells_what_is_in_a_model() {
+    let text = run(&["info", DIGITS]);
+    assert_eq!((text.code, text.err.as_str()), (0, ""));
+    for word in ["Opset:", "IR version:", "Producer:", "Nodes:", "float32 [", "Conv ", "kB"] {
+        assert!(text.out.contains(word), "{word} is not in {}", text.out);
+    }
+    let json = run(&["info", DIGITS, "--format", "json"]).json();
+    assert_eq!(json["bytes"], size(DIGITS));
+    assert_eq!(json["quantized"], false);
+    assert_eq!(json["inputs"][0]["dtype"], "float32");
+}
+
+#[test]
+fn quantize_writes_the_model_and_says_what_it_cost() {
+    let folder = Folder::new();
+    let out = folder.path("small.onnx");
+    let text = run(&["quantize", DIGITS, "-o", &out, "--per-channel", "--symmetric", "-v"]);
+    assert_eq!((text.code, text.err.as_str()), (0, ""), "{text:?}");
+    #[allow(clippy::cast_precision_loss)] // small files
+    let ratio = size(DIGITS) as f64 / size(&out) as f64;
+    for line in ["Original size:", "Quantized size:", "Weights:", "SQNR"] {
+        assert!(text.out.contains(line), "{line} is not in {}", text.out);
+    }
+    assert!(text.out.contains(&format!("{ratio:.2}×\n")), "{}", text.out);
+    assert!(ratio > 3.0, "{ratio}");
+    assert_eq!(run(&["info", &out, "--format=json"]).json()["quantized"], true);
+
+    let json = run(&["--format", "json", "quantize", DIGITS, "-o", &out]).json();
+    assert_eq!(json["output"], Value::from(out.as_str()));
+    assert_eq!(json["bytes_after"], size(&out));
+    assert!(json["ratio"].as_f64().is_some_and(|ratio| ratio > 3.0), "{json}");
+
+    let quiet = run(&["quantize", DIGITS, "-o", &out, "-q"]);
+    assert_eq!((quiet.code, quiet.out.as_str(), quiet.err.as_str()), (0, "", ""));
+    assert_eq!(folder.names(), ["small.onnx"]);
+}
+
+#[test]
+fn a_model_may_be_quantized_onto_itself() {
+    let folder = Folder::new();
+    let path = folder.path("model.onnx");
+    fs::copy(DIGITS, &path).expect("copied");
+    assert_eq!(run(&["quantize", &path, "-o", &path]).code, 0);
+    assert!(size(&path) < size(DIGITS) / 3);
+    // There is nothing left to quantize then.
+    let before = fs::read(&path).expect("read");
+    let again = run(&["quantize", &path, "-o", &path, "-q"]);
+    assert_eq!(again.code, 0);
+    assert!(again.err.starts_with("warning: nothing was quantized"), "{again:?}");
+    assert_eq!(fs::read(&path).expect("read"), before);
+}
+
+#[test]
+fn kept_weights_say_why() {
+    let folder = Folder::new();
+    let out = folder.path("m.onnx");
+    let text = run(&["quantize", DIGITS, "-o", &out, "--min-elements", "1000000"]);
+    assert_eq!(text.code, 0);
+    assert!(text.out.contains("\nKept:  "), "{}", text.out);
+    assert!(text.out.contains("fewer than 1000000"), "{}", text.out);
+    assert!(text.err.contains("warning: nothing was quantized"), "{}", text.err);
+}
+
+#[test]
+fn a_dry_run_prints_the_plan_and_writes_nothing() {
+    let folder = Folder::new();
+    let out = folder.path("m.onnx");
+    let plan = run(&["plan", DIGITS]);
+    let static_plan = run(&["plan", DIGITS, "--activations", "uint8"]);
+    assert_eq!((plan.code, static_plan.code), (0, 0));
+    assert!(static_plan.out.contains("calibration"), "{}", static_plan.out);
+    let dry = run(&["quantize", DIGITS, "-o", &out, "--dry-run"]);
+    assert_eq!((dry.code, dry.out), (0, plan.out));
+    let dry = run(&["calibrate", DIGITS, "-o", &out, "--dry-run"]);
+    assert_eq!((dry.code, dry.out), (0, static_plan.out));
+    let json = run(&["calibrate", DIGITS, "--data", SAMPLES, "--dry-run", "--format=json"]).json();
+    assert_eq!(json["config"]["activations"], "uint8");
+    let missing = run(&["calibrate", DIGITS, "--data", &folder.path("no.npy"), "--dry-run"]);
+    assert_eq!((missing.code, missing.out.as_str()), (1, ""), "{missing:?}");
+    assert!(folder.is_empty());
+}
+
+#[test]
+fn calibrate_measures_activations_and_shows_progress_when_asked() {
+    let folder = Folder::new();
+    let (out, ranges) = (folder.path("m.onnx"), folder.path("ranges.json"));
+    let args = ["calibrate", DIGITS, "--data", SAMPLES, "-o", &out, "--limit", "25"];
+    let text = run(&[&args[..], &["-v", "--ranges-out", &ranges]].concat());
+    assert_eq!(text.code, 0, "{text:?}");
+    let lines: Vec<&str> = text.err.lines().collect();
+    let [ten, twenty, all, end] = lines[..] else { panic!("{lines:?}") };
+    assert_eq!(ten, "Processed 10/25 samples");
+    assert_eq!(twenty, "Processed 20/25 samples");
+    assert_eq!(all, "Processed 25/25 samples");
+    let tracked = end
+        .strip_prefix("✓ Calibration complete: ")
+        .and_then(|end| end.strip_suffix(" layers tracked"));
+    assert!(tracked.is_some_and(|layers| layers != "0"), "{end}");
+    assert!(text.out.contains("25 samples run by tract, minmax"), "{}", text.out);
+    assert!(text.out.contains("Compression:"), "{}", text.out);
+
+    // Saved ranges give the same file, without a sample.
+    let again = folder.path("again.onnx");
+    let json = run(&["calibrate", DIGITS, "--ranges", &ranges, "-o", &again, "--format", "json"]);
+    assert_eq!((json.code, json.err.as_str()), (0, ""));
+    assert_eq!(json.json()["samples"], 25);
+    assert_eq!(fs::read(&out).expect("read"), fs::read(&again).expect("read"));
+
+    // And so does any number of threads.
+    let alone = run(&[&args[..5], &[&again, "--limit", "25", "--threads", "1"]].concat());
+    assert_eq!((alone.code, alone.err.as_str()), (0, ""));
+    assert_eq!(fs::read(&out).expect("read"), fs::read(&again).expect("read"));
+    assert_eq!(folder.names(), ["again.onnx", "m.onnx", "ranges.json"]);
+}
+
+#[test]
+fn random_samples_are_asked_for_by_name_and_warned_of() {
+    let folder = Folder::new();
+    let calibrate = |name: &str, seed: &str| {
+        let out = folder.path(name);
+        let random = ["--data", "random", "--num-samples", "3", "--seed", seed];
+        let options = ["--sample-shape", "1,8,8", "-o", &out, "-q", "--format", "json"];
+        let answer = run(&[&["calibrate", DIGITS][..], &random, &options].concat());
+        assert_eq!(answer.code, 0, "{answer:?}");
+        assert!(answer.err.starts_with("warning: CALIBRATED WITH RANDOM DATA"), "{answer:?}");
+        assert_eq!(answer.err.lines().count(), 1, "told once");
+        let json = answer.json();
+        assert_eq!(json["samples"], 3);
+        assert!(json["warnings"].to_string().contains("RANDOM"));
+        fs::read(out).expect("written")
+    };
+    let first = calibrate("a.onnx", "1");
+    assert_eq!(first, calibrate("b.onnx", "1"));
+    assert_ne!(first, calibrate("c.onnx", "2"));
+}
+
+#[test]
+fn refusals_have_a_code_a_reason_and_no_output() {
+    let folder = Folder::new();
+    let out = folder.path("m.onnx");
+    let inputs = Folder::new();
+    let garbage = inputs.path("garbage.onnx");
+    fs::write(&garbage, "not a model").expect("written");
+    let ranges = inputs.path("ranges.json");
+    fs::write(&ranges, "{}").expect("written");
+    let none = inputs.path("none");
+    let nowhere = inputs.path("none/m.onnx");
+    let weight = &["quantize", DIGITS, "--exclude"][..];
+    let calibrate = &["calibrate", DIGITS][..];
+    let data = &["--data", SAMPLES][..];
+    let cases: Vec<(Vec<&str>, u8, &str)> = vec![
+        (vec!["quantize", DIGITS, "-b", "5"], 2, "--bits is 5, expected 2, 4, 8 or 16"),
+        (vec!["quantize", DIGITS, "-b", "300"], 2, "300"),
+        (vec!["quantize", DIGITS, "--layer-bits", "w"], 2, "NAME=BITS"),
+        (vec!["quantize", DIGITS, "--layer-bits", "w=x"], 2, "`x` is no number of bits"),
+        (vec!["quantize", DIGITS, "--layer-bits", "*=5"], 2, "--layer-bits is 5"),
+        (vec!["quantize", DIGITS, "--block-size", "5"], 2, "--block-size is 5"),
+        (vec!["quantize", DIGITS, "-q", "-v"], 2, "cannot be used with"),
+        (vec!["quantize"], 2, "<MODEL>"),
+        ([weight, &["no_such_layer"]].concat(), 2, "--exclude names `no_such_layer`"),
+        ([weight, &["zz*"]].concat(), 2, "fits no weight or node"),
+        (vec!["quantize", &none], 1, "no such file"),
+        (vec!["quantize", &garbage], 1, "not a well-formed ONNX model"),
+        (vec!["info", &garbage], 1, "not a well-formed ONNX model"),
+        (vec!["info", FIXTURES], 1, "is a directory"),
+        (vec!["quantize", DIGITS, "-o", FIXTURES], 1, "is a directory"),
+        (vec!["quantize", DIGITS, "-o", &nowhere], 1, "there is no directory"),
+        ([calibrate, data, &["-o", &nowhere]].concat(), 1, "there is no directory"),
+        (calibrate.to_vec(), 2, "--data"),
+        ([calibrate, &["--data", &none]].concat(), 1, "no such file"),
+        ([calibrate, &["--data", DIGITS]].concat(), 1, ".onnx"),
+        ([calibrate, &["--ranges", &ranges]].concat(), 1, "ranges.json: not a file of ranges"),
+        ([calibrate, &["--ranges", &none]].concat(), 1, "no such file"),
+        ([calibrate, data, &["--ranges", &ranges]].concat(), 2, "cannot be used with"),
+        ([calibrate, data, &["--ranges-out", DIGITS]].concat(), 2, "would overwrite"),
+        ([calibrate, data, &["--ranges-out", SAMPLES]].concat(), 2, "would overwrite"),
+        ([calibrate, data, &["--ranges-out", &nowhere]].concat(), 1, "there is no directory"),
+        ([calibrate, data, &["--threads", "0"]].concat(), 2, "--threads"),
+        ([calibrate, data, &["--seed", "1"]].concat(), 2, "--seed is for --data random"),
+        ([calibrate, &["--data", "random", "--limit", "1"]].concat(), 2, "--limit is for files"),
+        ([calibrate, &["--data", "random", "--num-samples", "0"]].concat(), 1, "no calibration"),
+        ([calibrate, data, &["--method", "entropy"]].concat(), 2, "`entropy` is not built yet"),
+        ([calibrate, data, &["--method", "min"]].concat(), 2, "`min` is unknown"),
+        ([calibrate, data, &["--activations", "int4"]].concat(), 2, "int4"),
+        ([calibrate, data, &["--block-size", "32"]].concat(), 2, "--block-size cannot be used"),
+        (vec!["frobnicate", DIGITS], 2, "frobnicate"),
+        (vec![], 2, "Usage"),
+    ];
+    for (mut args, code, reason) in cases {
+        if matches!(args.first(), Some(&("quantize" | "calibrate"))) && !args.contains(&"-o") {
+            args.extend(["-o", &out]);
+        }
+        let answer = run(&args);
+        assert_eq!((answer.code, answer.out.as_str()), (code, ""), "{args:?}: {answer:?}");
+        let reason = reason.to_lowercase();
+        assert!(answer.err.to_lowercase().contains(&reason), "{args:?}: {answer:?}");
+        assert!(folder.is_empty(), "{args:?} wrote {:?}", folder.names());
+    }
+}
+
+#[test]
+fn a_name_that_is_nearly_right_is_helped_along() {
+    let name = run(&["plan", DIGITS, "--format", "json"]).json()["values"]
+        .as_array()
+        .and_then(|values| values.iter().find(|value| value["role"] == "weight"))
+        .and_then(|value| value["name"].as_str().map(str::to_owned))
+        .expect("a weight");
+    let answer = run(&["plan", DIGITS, "--exclude", &format!("{name}x")]);
+    assert_eq!(answer.code, 2);
+    assert!(answer.err.contains(&format!("did you mean `{name}`")), "{}", answer.err);
+}
+
+#[test]
+fn every_fixture_is_shown_planned_and_quantized_or_refused_with_a_reason() {
+    let folder = Folder::new();
+    let out = folder.path("m.onnx");
+    let mut models: Vec<PathBuf> = fs::read_dir(FIXTURES)
+        .expect("the fixtures")
+        .map(|entry| entry.expect("an entry").path())
+        .filter(|path| path.extension().is_some_and(|extension| extension == "onnx"))
+        .collect();
+    models.sort();
+    assert!(models.len() > 50);
+    for model in &models {
+        let model = model.to_str().expect("a path in UTF-8");
+        assert_eq!(run(&["info", model]).code, 0, "{model}");
+        for args in [
+            &["info", model][..],
+            &["plan", model],
+            &["plan", model, "--activations", "int8", "--per-channel"],
+            &["quantize", model, "-o", &out],
+        ] {
+            let answer = run(&[args, &["--format", "json"]].concat());
+            match answer.code {
+                0 => assert!(answer.json().is_object(), "{args:?}"),
+                1 => {
+                    assert_eq!(answer.out, "", "{args:?}");
+                    assert!(answer.err.starts_with("error: "), "{args:?}: {answer:?}");
+                    assert_eq!(answer.err.lines().count(), 1, "{answer:?}");
+                }
+                code => panic!("{args:?}: {code}"),
+            }
+            let written = args[0] == "quantize" && answer.code == 0;
+            assert_eq!(Path::new(&out).exists(), written, "{args:?}");
+        }
+        let _ = fs::remove_file(&out);
+    }
+}
+
+#[test]
+fn help_and_version_are_results() {
+    for args in [&["--help"][..], &["calibrate", "--help"], &["--version"]] {
+        let answer = run(args);
+        assert_eq!((answer.code, answer.err.as_str()), (0, ""), "{args:?}");
+        assert!(!answer.out.is_empty());
+    }
+    assert!(run(&["--version"]).out.starts_with("quantize-rs "));
+    let help = run(&["calibrate", "--help"]).out;
+    for format in quantize_rs_runner::samples::FORMATS {
+        assert!(help.contains(format.extension), "{} is not in {help}", format.extension);
+    }
+    let none: [&str; 0] = [];
+    assert_eq!(quantize_rs_cli::run_with(none, &mut Vec::new(), &mut Vec::new()), 2);
+}
+
+/// A stream that takes nothing.
+struct Stuck(std::io::ErrorKind);
+
+impl std::io::Write for Stuck {
+    fn write(&mut self, _: &[u8]) -> std::io::Result<usize> {
+        Err(self.0.into())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Err(self.0.into())
+    }
+}
+
+#[test]
+fn a_reader_who_stops_reading_is_no_failure_but_a_full_disk_is() {
+    use std::io::ErrorKind;
+    for (kind, code) in [(ErrorKind::BrokenPipe, 0), (ErrorKind::StorageFull, 1)] {
+        let mut err = Vec::new();
+        let args = ["quantize-rs", "info", DIGITS];
+        assert_eq!(quantize_rs_cli::run_with(args, &mut Stuck(kind), &mut err), code);
+        assert_eq!(err.is_empty(), code == 0);
+    }
+    // Nobody listens to progress and warnings: the work is done all the same.
+    let folder = Folder::new();
+    let out = folder.path("m.onnx");
+    let args = ["quantize-rs", "calibrate", DIGITS, "--data", SAMPLES, "-v", "-o", &out];
+    let mut deaf = Stuck(ErrorKind::BrokenPipe);
+    assert_eq!(quantize_rs_cli::run_with(args, &mut Vec::new(), &mut deaf), 0);
+    assert!(Path::new(&out).exists());
+}
+
+#[test]
+fn the_program_is_the_function_and_writes_to_the_names_users_know() {
+    let folder = Folder::new();
+    let program = |args: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_quantize-rs"));
+        command.args(args).current_dir(folder.0.path()).output().expect("the program runs")
+    };
+    assert!(program(&["quantize", DIGITS]).status.success());
+    let calibrated = program(&["calibrate", DIGITS, "--data", SAMPLES, "--limit", "2"]);
+    assert!(calibrated.status.success());
+    assert_eq!(String::from_utf8_lossy(&calibrated.stderr), "");
+    assert_eq!(folder.names(), ["model_calibrated.onnx", "model_quantized.onnx"]);
+    assert_eq!(program(&["quantize", "none.onnx"]).status.code(), Some(1));
+    assert_eq!(program(&["quantize", DIGITS, "-b", "5"]).status.code(), Some(2));
+}

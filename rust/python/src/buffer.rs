@@ -1,0 +1,45 @@
+//! The elements of numpy arrays, lent to Rust. The one place with `unsafe`.
+
+use bytes::Bytes;
+use numpy::{PyArray1, PyArrayMethods, PyUntypedArrayMethods};
+use pyo3::prelude::*;
+
+/// The bytes of `array`, which are not copied when it is contiguous.
+///
+/// The array lives as long as the bytes. Whoever writes to it meanwhile changes what is read.
+pub(crate) fn bytes_of(array: &Bound<'_, PyArray1<u8>>) -> Bytes {
+    if !array.is_c_contiguous() {
+        return array.readonly().as_array().iter().copied().collect();
+    }
+    Bytes::from_owner(Lent {
+        start: array.data(),
+        len: array.len(),
+        _array: array.clone().unbind(),
+    })
+}
+
+/// The bytes of an array and the array itself, so that they stay.
+struct Lent {
+    start: *const u8,
+    len: usize,
+    _array: Py<PyArray1<u8>>,
+}
+
+// SAFETY: `start` is read only, through `as_ref`, and points into memory that `_array` keeps; a
+// `Py` may be held and dropped by any thread.
+unsafe impl Send for Lent {}
+// SAFETY: as above; there is no interior mutability.
+unsafe impl Sync for Lent {}
+
+impl AsRef<[u8]> for Lent {
+    fn as_ref(&self) -> &[u8] {
+        if self.len == 0 {
+            return &[];
+        }
+        // SAFETY: `bytes_of` found a contiguous array of `len` bytes at `start`, bytes need no
+        // alignment, and numpy neither moves nor frees the memory of an array that somebody holds.
+        // What remains is Python code writing to the array while samples are read: torn values of
+        // a sample, as with every numpy function that releases the interpreter.
+        unsafe { std::slice::from_raw_parts(self.start, self.len) }
+    }
+}

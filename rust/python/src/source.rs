@@ -1,0 +1,188 @@
+//! Where samples come from: a file, arrays, a random generator, or a Python iterator.
+
+use std::collections::VecDeque;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use numpy::PyArray1;
+use pyo3::prelude::*;
+use quantize_rs::{
+    CalibrationError, CalibrationErrorKind, DataType, InputSpec, Sample, Samples, Tensor,
+};
+use quantize_rs_runner::samples::{self, BoxedSamples};
+
+use crate::buffer;
+use crate::errors;
+use crate::work::Interrupt;
+
+/// Where samples come from.
+#[pyclass(frozen, module = "quantize_rs._core")]
+pub(crate) struct Source(Kind);
+
+enum Kind {
+    File(PathBuf),
+    Arrays(Vec<(String, Tensor)>),
+    Random { count: usize, shape: Option<Vec<usize>>, seed: u64 },
+    Iterator(Py<PyAny>),
+}
+
+/// A numpy array as Python hands it over: name, element type, shape, and the elements as bytes,
+/// little-endian and in C order.
+type Array<'py> = (String, String, Vec<usize>, Bound<'py, PyArray1<u8>>);
+
+#[pymethods]
+impl Source {
+    /// A file; its extension says what it is.
+    #[staticmethod]
+    fn file(path: PathBuf) -> Source {
+        Source(Kind::File(path))
+    }
+
+    /// Arrays with samples along their first axes.
+    #[staticmethod]
+    fn arrays(py: Python<'_>, arrays: Vec<Array<'_>>) -> PyResult<Source> {
+        Ok(Source(Kind::Arrays(tensors(py, arrays)?)))
+    }
+
+    /// Random values.
+    #[staticmethod]
+    #[pyo3(signature = (count, shape, seed))]
+    fn random(count: usize, shape: Option<Vec<usize>>, seed: u64) -> Source {
+        Source(Kind::Random { count, shape, seed })
+    }
+
+    /// An iterator over lists of arrays, one list at a time.
+    #[staticmethod]
+    fn iterator(iterator: Py<PyAny>) -> Source {
+        Source(Kind::Iterator(iterator))
+    }
+}
+
+impl Source {
+    /// Begins to read the samples. Exceptions of an iterator go to `interrupt`.
+    pub(crate) fn samples(
+        &self,
+        inputs: Vec<InputSpec>,
+        limit: Option<usize>,
+        interrupt: &Arc<Interrupt>,
+    ) -> Result<BoxedSamples, CalibrationError> {
+        match &self.0 {
+            Kind::File(path) => samples::open(path, &inputs, limit),
+            Kind::Arrays(arrays) => samples::from_arrays(arrays.clone(), &inputs, limit),
+            Kind::Random { count, shape, seed } => {
+                let count = limit.map_or(*count, |limit| limit.min(*count));
+                samples::random(&inputs, count, shape.as_deref(), *seed)
+            }
+            Kind::Iterator(iterator) => {
+                let iterator = Python::attach(|py| iterator.clone_ref(py));
+                let interrupt = Arc::clone(interrupt);
+                let left = limit.unwrap_or(usize::MAX);
+                Ok(Box::new(Pulled { iterator, interrupt, inputs, waiting: None, left }))
+            }
+        }
+    }
+}
+
+/// Samples pulled out of a Python iterator, on the thread that asks for them.
+struct Pulled {
+    iterator: Py<PyAny>,
+    interrupt: Arc<Interrupt>,
+    inputs: Vec<InputSpec>,
+    /// The samples of the last item.
+    waiting: Option<BoxedSamples>,
+    left: usize,
+}
+
+impl Samples for Pulled {
+    fn next_sample(&mut self) -> Option<Result<Sample, CalibrationError>> {
+        if self.left == 0 {
+            return None;
+        }
+        loop {
+            if let Some(sample) = self.waiting.as_mut().and_then(|waiting| waiting.next_sample()) {
+                self.left -= 1;
+                return Some(sample);
+            }
+            match self.pull()? {
+                Ok(samples) => self.waiting = Some(samples),
+                Err(error) => {
+                    self.left = 0;
+                    return Some(Err(error));
+                }
+            }
+        }
+    }
+}
+
+impl Pulled {
+    /// The samples of the next item.
+    fn pull(&mut self) -> Option<Result<BoxedSamples, CalibrationError>> {
+        let pulled = Python::attach(|py| {
+            let mut iterator = self.iterator.bind(py).try_iter()?;
+            let Some(item) = iterator.next() else { return Ok(None) };
+            tensors(py, item?.extract()?).map(Some)
+        });
+        match self.interrupt.keep(pulled) {
+            Some(None) => None,
+            Some(Some(arrays)) => Some(self.samples_of(arrays)),
+            None => Some(Err(CalibrationError::new(CalibrationErrorKind::Cancelled))),
+        }
+    }
+
+    /// An item with an array for each input, each of the input's own shape, is one sample; any
+    /// other is cut into samples.
+    fn samples_of(
+        &self,
+        mut arrays: Vec<(String, Tensor)>,
+    ) -> Result<BoxedSamples, CalibrationError> {
+        if let ([(_, array)], [input]) = (&mut arrays[..], &self.inputs[..])
+            && input.shape.as_ref().is_some_and(|shape| shape.len() == array.shape.len() + 1)
+        {
+            array.shape.insert(0, 1); // a single sample without its first axis
+        }
+        let fits = |input: &InputSpec| {
+            let array = arrays.iter().find(|(name, _)| *name == input.name);
+            array.is_some_and(|(_, array)| fits(input.shape.as_deref(), &array.shape))
+        };
+        if !self.inputs.iter().all(fits) {
+            return samples::from_arrays(arrays, &self.inputs, None);
+        }
+        let feed = self.inputs.iter().filter_map(|input| {
+            let (name, array) = arrays.iter().find(|(name, _)| *name == input.name)?;
+            let dtype = input.dtype.unwrap_or(array.dtype);
+            let value = samples::convert(array.clone(), dtype, name); // a handle
+            Some(value.map(|value| (name.clone(), value)))
+        });
+        let inputs = feed.collect::<Result<_, _>>()?;
+        Ok(Box::new(One(VecDeque::from([Sample { inputs }]))))
+    }
+}
+
+/// Whether an input of this shape takes an array of that.
+fn fits(input: Option<&[Option<usize>]>, array: &[usize]) -> bool {
+    input.is_none_or(|input| {
+        input.len() == array.len()
+            && input.iter().zip(array).all(|(want, have)| want.is_none_or(|want| want == *have))
+    })
+}
+
+/// Samples that are there already.
+struct One(VecDeque<Sample>);
+
+impl Samples for One {
+    fn next_sample(&mut self) -> Option<Result<Sample, CalibrationError>> {
+        self.0.pop_front().map(Ok)
+    }
+}
+
+fn tensors(py: Python<'_>, arrays: Vec<Array<'_>>) -> PyResult<Vec<(String, Tensor)>> {
+    let tensor = |(name, dtype, shape, elements): Array<'_>| {
+        let Some(dtype) = DataType::all().find(|known| known.name() == dtype) else {
+            let what = format!("`{name}` has elements of type {dtype}, expected plain numbers");
+            let error = CalibrationError::new(CalibrationErrorKind::Data(what));
+            return Err(errors::raised(py, &error.into(), None));
+        };
+        Ok((name, Tensor { dtype, shape, data: buffer::bytes_of(&elements) }))
+    };
+    arrays.into_iter().map(tensor).collect()
+}

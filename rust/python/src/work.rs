@@ -1,0 +1,112 @@
+//! Work away from the interpreter: other Python threads go on, Ctrl-C is heard, and no panic
+//! reaches Python as one.
+
+use std::any::Any;
+use std::panic::{self, AssertUnwindSafe};
+use std::path::Path;
+use std::sync::Mutex;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread;
+use std::time::Duration;
+
+use pyo3::prelude::*;
+use quantize_rs::QuantizeError;
+use serde::Serialize;
+
+use crate::errors;
+
+/// How often a waiting thread looks for signals.
+const PATIENCE: Duration = Duration::from_millis(50);
+
+/// Runs `work` on this thread, detached from the interpreter. `path` is the model it is about.
+pub(crate) fn detached<T: Send, E: Into<QuantizeError> + Send>(
+    py: Python<'_>,
+    path: Option<&Path>,
+    work: impl FnOnce() -> Result<T, E> + Send,
+) -> PyResult<T> {
+    match py.detach(|| caught(work)) {
+        Ok(outcome) => outcome.map_err(|error| errors::raised(py, &error.into(), path)),
+        Err(panic) => Err(errors::internal(py, &panic)),
+    }
+}
+
+/// As [`detached`], on a thread of its own, so that Ctrl-C is heard at once. The work then goes on
+/// unheard and its result is dropped: only for work that leaves nothing behind.
+pub(crate) fn interruptible<T: Send + 'static, E: Into<QuantizeError> + Send + 'static>(
+    py: Python<'_>,
+    path: Option<&Path>,
+    work: impl FnOnce() -> Result<T, E> + Send + 'static,
+) -> PyResult<T> {
+    let interrupt = Interrupt::default();
+    match py.detach(|| interrupt.wait_for(work)) {
+        Some(Ok(outcome)) => outcome.map_err(|error| errors::raised(py, &error.into(), path)),
+        Some(Err(panic)) => Err(errors::internal(py, &panic)),
+        None => Err(interrupt.take().unwrap_or_else(|| errors::internal(py, "interrupted"))),
+    }
+}
+
+/// A report as JSON.
+pub(crate) fn json(py: Python<'_>, report: &impl Serialize) -> PyResult<String> {
+    serde_json::to_string(report).map_err(|error| errors::internal(py, &error.to_string()))
+}
+
+/// The Python exception that ends some work early: of a signal, a callback, an iterator.
+#[derive(Default)]
+pub(crate) struct Interrupt(Mutex<Option<PyErr>>);
+
+impl Interrupt {
+    /// Keeps the exception, if there is one and no earlier; `None` then.
+    pub(crate) fn keep<T>(&self, outcome: PyResult<T>) -> Option<T> {
+        outcome
+            .map_err(|error| {
+                if let Ok(mut kept) = self.0.lock() {
+                    kept.get_or_insert(error);
+                }
+            })
+            .ok()
+    }
+
+    /// The exception, to be raised.
+    pub(crate) fn take(&self) -> Option<PyErr> {
+        self.0.lock().ok().and_then(|mut kept| kept.take())
+    }
+
+    /// Runs `work` on a thread of its own and looks for signals meanwhile; `None` when there was
+    /// one, else what came of the work, or the message of its panic.
+    pub(crate) fn wait_for<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Option<Result<T, String>> {
+        let (give, result) = mpsc::channel();
+        let started = thread::Builder::new().spawn(move || {
+            // Nobody listens any more when the wait was interrupted.
+            let _ = give.send(caught(work));
+        });
+        if let Err(error) = started {
+            return Some(Err(format!("no thread could be started: {error}")));
+        }
+        loop {
+            match result.recv_timeout(PATIENCE) {
+                Ok(outcome) => return Some(outcome),
+                Err(RecvTimeoutError::Timeout) => {
+                    self.keep(Python::attach(|py| py.check_signals()))?;
+                }
+                Err(RecvTimeoutError::Disconnected) => {
+                    return Some(Err("a thread ended without a result".to_owned()));
+                }
+            }
+        }
+    }
+}
+
+/// What `work` returns, or the message of its panic.
+fn caught<T>(work: impl FnOnce() -> T) -> Result<T, String> {
+    // What the work touched is dropped with it, or immutable.
+    panic::catch_unwind(AssertUnwindSafe(work)).map_err(|payload| message(payload.as_ref()))
+}
+
+fn message(payload: &(dyn Any + Send)) -> String {
+    let text = payload.downcast_ref::<&str>().copied();
+    let text = text.or_else(|| payload.downcast_ref::<String>().map(String::as_str));
+    text.unwrap_or("a panic without a message").to_owned()
+}
