@@ -1,3 +1,5 @@
+//! Quantizes the weights and activations of a model from samples.
+
 use std::path::Path;
 
 use quantize_rs::{Config, Control, Graph, InputSpec, Model, Plan, QType, calibrate};

@@ -1,13 +1,8 @@
 //! The programme of the README runs.
 
-mod example {
-    include!("../examples/static_int8.rs");
+use std::process::Command;
 
-    pub(super) fn run() {
-        main().unwrap();
-    }
-}
-
+/// `cargo test` builds the examples beside the tests.
 #[test]
 fn the_programme_of_the_readme_runs() {
     let repository = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
@@ -17,7 +12,9 @@ fn the_programme_of_the_readme_runs() {
     for name in ["digits_cnn.onnx", "calibration.npy"] {
         std::fs::copy(repository.join("examples/digits").join(name), digits.join(name)).unwrap();
     }
-    std::env::set_current_dir(folder.path()).unwrap();
-    example::run();
+    let deps = std::env::current_exe().unwrap();
+    let programme = deps.ancestors().nth(2).unwrap().join("examples/static_int8");
+    let done = Command::new(programme).current_dir(folder.path()).output().unwrap();
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
     assert!(folder.path().join("digits.int8.onnx").is_file());
 }
