@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use quantize_rs::{Granularity, QType, QuantizedRow, Report, Role, Row};
+use quantize_rs::{QType, Report, Role, Row};
 
 use crate::console::Console;
 use crate::failure::Failure;
@@ -80,7 +80,7 @@ fn quantized(report: &Report) -> Vec<String> {
                 f64::INFINITY => ", no error".to_owned(),
                 db => format!(", SQNR {db:.1} dB"),
             });
-            format!("{}: {}{sqnr}", row.name, kind(how))
+            format!("{}: {}{sqnr}", row.name, how.kind())
         })
         .collect()
 }
@@ -102,21 +102,4 @@ fn kept(report: &Report, verbose: bool) -> Vec<String> {
 /// A row of these lines, when there are any.
 fn lines(label: &'static str, lines: &[String]) -> Option<(&'static str, String)> {
     (!lines.is_empty()).then(|| (label, lines.join("\n")))
-}
-
-/// `int8 symmetric, axis 0`
-fn kind(how: &QuantizedRow) -> String {
-    let stored = match how.stored {
-        stored if stored == how.qtype => String::new(),
-        stored => format!(" in {stored}"),
-    };
-    let symmetric = if how.symmetric { " symmetric" } else { "" };
-    let granularity = match how.granularity {
-        Granularity::PerTensor => String::new(),
-        Granularity::PerAxis { axis } => format!(", axis {axis}"),
-        Granularity::Blocked { axis, block_size } => {
-            format!(", blocks of {block_size} on axis {axis}")
-        }
-    };
-    format!("{}{stored}{symmetric}{granularity}", how.qtype)
 }

@@ -22,6 +22,9 @@ const PATIENCE: Duration = Duration::from_millis(50);
 /// Models prepared for different input shapes that are kept at once.
 const SHAPES_KEPT: usize = 4;
 
+/// More threads than this gain nothing and may not be had.
+const MOST_THREADS: usize = 256;
+
 /// How far a calibration has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
@@ -59,7 +62,7 @@ pub fn calibrate(
         return Ok(ranges(model, engine, 0, BTreeMap::new()));
     }
     let cancelled = AtomicBool::new(false);
-    let threads = control.threads.max(1);
+    let threads = control.threads.clamp(1, MOST_THREADS);
     let (gathered, done) = thread::scope(|scope| {
         let (give, work) = mpsc::sync_channel::<Job>(threads);
         let (report, events) = mpsc::channel();
@@ -72,7 +75,8 @@ pub fn calibrate(
             })
             .collect();
         drop(report);
-        let mut driver = Driver { control, events, total: samples.len_hint(), begun: 0, done: 0 };
+        let mut driver =
+            Driver { control, threads, events, total: samples.len_hint(), begun: 0, done: 0 };
         let fed = driver.feed(model, engine, samples, &taps, &give);
         drop(give);
         if fed.is_err() {
@@ -122,6 +126,7 @@ struct Job {
 /// The caller's side of the loop.
 struct Driver<'a> {
     control: Control<'a>,
+    threads: usize,
     events: Receiver<Result<(), CalibrationError>>,
     total: Option<usize>,
     begun: usize,
@@ -147,12 +152,16 @@ impl Driver<'_> {
                     runners.clear();
                 }
                 let prepared = engine.prepare(model, taps, &sample);
-                let runner = prepared.map_err(|error| error.at_sample(number))?;
+                let runner = prepared.map_err(|error| match error.kind() {
+                    // No sample is at fault when the engine cannot run the model.
+                    Kind::Unsupported(_) => error,
+                    _ => error.at_sample(number),
+                })?;
                 runners.insert(key.clone(), runner.into());
             }
             let runner = Arc::clone(&runners[&key]);
             // Two samples a thread are enough to keep it busy; more would only take memory.
-            while self.begun - self.done >= 2 * self.control.threads.max(1) {
+            while self.begun - self.done >= 2 * self.threads {
                 self.wait()?;
             }
             self.begun += 1;

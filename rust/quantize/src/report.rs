@@ -87,6 +87,13 @@ pub struct QuantizedRow {
     pub error: Option<Metrics>,
 }
 
+impl QuantizedRow {
+    /// Type, symmetry and granularity in a few words: `int8 symmetric axis 0`.
+    pub fn kind(&self) -> String {
+        crate::plan::kind(self.qtype, self.stored, self.symmetric, self.granularity)
+    }
+}
+
 impl Report {
     pub(crate) fn of(
         graph: &Graph<'_>,
@@ -177,10 +184,11 @@ impl std::fmt::Display for Report {
         }
         for row in self.values.iter().filter(|row| row.role == Role::Weight) {
             match &row.quantized {
-                Some(QuantizedRow { qtype, error: Some(error), .. }) => {
-                    writeln!(f, "  {}: {}, SQNR {:.1} dB", row.name, qtype.name(), error.sqnr_db)?;
+                Some(how) => {
+                    let sqnr = how.error.map_or(f64::NAN, |error| error.sqnr_db);
+                    writeln!(f, "  {}: {}, SQNR {sqnr:.1} dB", row.name, how.kind())?;
                 }
-                _ => writeln!(f, "  {}: kept, {}", row.name, row.why)?,
+                None => writeln!(f, "  {}: kept, {}", row.name, row.why)?,
             }
         }
         self.warnings.iter().try_for_each(|warning| writeln!(f, "warning: {warning}"))

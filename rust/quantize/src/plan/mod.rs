@@ -7,6 +7,8 @@ mod select;
 mod show;
 mod weights;
 
+pub(crate) use show::kind;
+
 use std::collections::BTreeMap;
 use std::fmt;
 

@@ -2,9 +2,9 @@
 
 use std::fmt;
 
-use quantize_rs_math::Granularity;
+use quantize_rs_math::{Granularity, QType};
 
-use super::{Decision, Plan, Planned, ValuePlan};
+use super::{Decision, Plan, Planned};
 
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -32,29 +32,34 @@ impl fmt::Display for Plan {
 
 fn cells(value: &Planned) -> [String; 4] {
     match &value.decision {
-        Decision::Quantize(plan) => {
-            [value.name.clone(), describe(plan), plan.source.to_string(), plan.because.to_string()]
-        }
+        Decision::Quantize(plan) => [
+            value.name.clone(),
+            kind(plan.spec.qtype, plan.stored, plan.spec.symmetric, plan.spec.granularity),
+            plan.source.to_string(),
+            plan.because.to_string(),
+        ],
         Decision::Keep(kept) => {
-            let kind = value.dtype.map_or("-", quantize_rs_onnx::DataType::name);
-            [value.name.clone(), kind.to_owned(), "-".to_owned(), kept.to_string()]
+            let dtype = value.dtype.map_or("-", quantize_rs_onnx::DataType::name);
+            [value.name.clone(), dtype.to_owned(), "-".to_owned(), kept.to_string()]
         }
     }
 }
 
 /// Type, symmetry and granularity in a few words: `int8 symmetric axis 0`.
-pub(crate) fn describe(plan: &ValuePlan) -> String {
-    let stored = match plan.stored {
-        stored if stored == plan.spec.qtype => String::new(),
-        stored => format!(" in {}", stored.name()),
-    };
-    let symmetric = if plan.spec.symmetric { " symmetric" } else { "" };
-    let granularity = match plan.spec.granularity {
+pub(crate) fn kind(
+    qtype: QType,
+    stored: QType,
+    symmetric: bool,
+    granularity: Granularity,
+) -> String {
+    let stored = if stored == qtype { String::new() } else { format!(" in {}", stored.name()) };
+    let symmetric = if symmetric { " symmetric" } else { "" };
+    let granularity = match granularity {
         Granularity::PerTensor => String::new(),
         Granularity::PerAxis { axis } => format!(" axis {axis}"),
         Granularity::Blocked { axis, block_size } => {
             format!(" blocks of {block_size} on axis {axis}")
         }
     };
-    format!("{}{stored}{symmetric}{granularity}", plan.spec.qtype.name())
+    format!("{}{stored}{symmetric}{granularity}", qtype.name())
 }
