@@ -44,7 +44,9 @@ pub mod stats;
 pub use bias::quantize_bias;
 pub use error::MathError;
 pub use floats::Floats;
-pub use kernels::{dequantize, fake_quantize, pack, quantize, quantize_measured};
+pub use kernels::{
+    dequantize, fake_quantize, pack, quantize, quantize_measured, quantize_measured_into,
+};
 pub use layout::Layout;
 pub use metrics::{Metrics, metrics};
 pub use params::{Params, Range, params};

@@ -30,6 +30,7 @@ mod wire;
 pub use dtype::DataType;
 pub use edit::Edit;
 pub use error::{Error, ErrorKind};
+pub use map::Buffer;
 pub use model::Model;
 pub use order::reads;
 pub use save::Saved;

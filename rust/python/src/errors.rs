@@ -74,7 +74,11 @@ fn of_model(py: Python<'_>, error: &quantize_rs_onnx::Error, path: Option<&Path>
         ErrorKind::NotAFile("a directory") => os_error(py, "EISDIR", path),
         ErrorKind::NotAFile(what) => {
             let reason = format!("is {what}, expected a file");
-            PyOSError::new_err((errno(py, "EINVAL"), reason, path.map(Path::to_path_buf)))
+            PyOSError::new_err((
+                errno(py, "EINVAL"),
+                reason,
+                path.map(|path| path.as_os_str().to_owned()),
+            ))
         }
         ErrorKind::Io(kind) => match error.io_error().and_then(io::Error::raw_os_error) {
             Some(code) => os_error_of_code(py, code, path),
@@ -130,7 +134,7 @@ fn os_error_of_code(py: Python<'_>, code: i32, path: Option<&Path>) -> PyErr {
     let text: PyResult<String> =
         py.import("os").and_then(|os| os.call_method1("strerror", (code,))?.extract());
     match text {
-        Ok(text) => PyOSError::new_err((code, text, path.map(Path::to_path_buf))),
+        Ok(text) => PyOSError::new_err((code, text, path.map(|path| path.as_os_str().to_owned()))),
         Err(error) => error,
     }
 }

@@ -1,6 +1,9 @@
 //! The extension module `quantize_rs._core`: extracts, detaches from the interpreter, calls the Rust
 //! crates, converts. The package `quantize_rs` in `python/` is what people import.
 
+// pyo3 hands over what it extracted.
+#![allow(clippy::needless_pass_by_value)]
+
 mod buffer;
 mod calibrate;
 mod errors;

@@ -38,6 +38,7 @@ impl Plan {
     }
 
     /// Runs the model on samples.
+    #[allow(clippy::too_many_arguments)] // they have names in Python
     #[pyo3(signature = (source, *, method, engine, limit, threads, progress))]
     fn calibrate(
         &self,

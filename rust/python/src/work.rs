@@ -71,6 +71,7 @@ impl Interrupt {
         self.0.lock().ok().and_then(|mut kept| kept.take())
     }
 
+    #[allow(clippy::redundant_closure_for_method_calls)] // the method is not general enough
     /// Runs `work` on a thread of its own and looks for signals meanwhile; `None` when there was
     /// one, else what came of the work, or the message of its panic.
     pub(crate) fn wait_for<T: Send + 'static>(

@@ -9,9 +9,9 @@ use bytes::Bytes;
 use half::{bf16, f16};
 use quantize_rs_math::{
     Floats, Granularity, Layout, MathError, Metrics, Params, QSpec, QType, pack, params,
-    quantize_bias, quantize_measured, ranges_checked,
+    quantize_bias, quantize_measured_into, ranges_checked,
 };
-use quantize_rs_onnx::{DataType, Tensor};
+use quantize_rs_onnx::{Buffer, DataType, Tensor};
 use rayon::prelude::*;
 
 use crate::error::QuantizeErrorKind;
@@ -199,19 +199,20 @@ fn weight(
             params.scale = floor;
         }
     }
-    let (bytes, metrics) = quantize_measured(data, &layout, &params, &how.spec);
+    let mut buffer = Buffer::zeroed(how.spec.qtype.packed_len(data.len()));
+    let metrics = quantize_measured_into(data, &layout, &params, &how.spec, buffer.as_mut());
     let quantized = Tensor {
         dtype: data_type(how.stored),
         shape: constant.shape.clone(),
-        data: stored(bytes, how, data.len()),
+        data: stored(buffer.into_bytes(), how, data.len()),
     };
     Ok((assemble(quantized, &layout, &params, how.stored, metrics), raised))
 }
 
 /// The bytes as they are stored: 4-bit values widened to a byte each where asked for.
-fn stored(bytes: Vec<u8>, how: &ValuePlan, elements: usize) -> Bytes {
+fn stored(bytes: Bytes, how: &ValuePlan, elements: usize) -> Bytes {
     if how.stored == how.spec.qtype {
-        return bytes.into();
+        return bytes;
     }
     let wide = pack::unpack(&bytes, how.spec.qtype.bits(), how.spec.qtype.signed(), elements);
     wide.into_iter().map(i8::cast_unsigned).collect()

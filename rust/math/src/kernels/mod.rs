@@ -7,4 +7,4 @@ mod quantize;
 pub mod reference;
 
 pub use dequantize::dequantize;
-pub use quantize::{fake_quantize, quantize, quantize_measured};
+pub use quantize::{fake_quantize, quantize, quantize_measured, quantize_measured_into};

@@ -19,10 +19,13 @@ pub fn quantize<'a>(
     params: &[Params],
     spec: &QSpec,
 ) -> Vec<u8> {
-    match data.into() {
-        Floats::Slice(values) => encode(values, layout, params, spec, |_, _| ()).0,
-        Floats::LittleEndian(values) => encode(values, layout, params, spec, |_, _| ()).0,
-    }
+    let data = data.into();
+    let mut bytes = vec![0; spec.qtype.packed_len(data.len())];
+    match data {
+        Floats::Slice(values) => encode(values, layout, params, spec, &mut bytes, |_, _| ()),
+        Floats::LittleEndian(values) => encode(values, layout, params, spec, &mut bytes, |_, _| ()),
+    };
+    bytes
 }
 
 /// [`quantize`], and the [`metrics`](crate::metrics()) of the tensor that [`dequantize`](crate::dequantize) would
@@ -34,11 +37,25 @@ pub fn quantize_measured<'a>(
     spec: &QSpec,
 ) -> (Vec<u8>, Metrics) {
     let data = data.into();
-    let (bytes, sums) = match data {
-        Floats::Slice(values) => encode(values, layout, params, spec, Sums::of),
-        Floats::LittleEndian(values) => encode(values, layout, params, spec, Sums::of),
+    let mut bytes = vec![0; spec.qtype.packed_len(data.len())];
+    let metrics = quantize_measured_into(data, layout, params, spec, &mut bytes);
+    (bytes, metrics)
+}
+
+/// [`quantize_measured`] into bytes that the caller has, as many as the result takes.
+pub fn quantize_measured_into<'a>(
+    data: impl Into<Floats<'a>>,
+    layout: &Layout,
+    params: &[Params],
+    spec: &QSpec,
+    bytes: &mut [u8],
+) -> Metrics {
+    let data = data.into();
+    let sums = match data {
+        Floats::Slice(values) => encode(values, layout, params, spec, bytes, Sums::of),
+        Floats::LittleEndian(values) => encode(values, layout, params, spec, bytes, Sums::of),
     };
-    (bytes, Sums::total(sums).metrics(data.len()))
+    Sums::total(sums).metrics(data.len())
 }
 
 /// What is left of `data` after quantizing it with one scale and dequantizing it again.
@@ -56,23 +73,23 @@ fn encode<X: Element, M: Send>(
     layout: &Layout,
     params: &[Params],
     spec: &QSpec,
+    bytes: &mut [u8],
     measure: impl Fn(&[X], &[f32]) -> M + Sync,
-) -> (Vec<u8>, Vec<M>) {
+) -> Vec<M> {
     assert_eq!(layout.check(data.len(), params.len()), Ok(()));
     let chunks = Chunks { layout, params, spec, table: Table::of(layout, params, spec.grid()) };
-    let mut bytes = vec![0; spec.qtype.packed_len(data.len())];
+    assert_eq!(bytes.len(), spec.qtype.packed_len(data.len()), "bytes of the integers");
     let one = |scratch: &mut Scratch, (index, (x, bytes)): (usize, (&[X], &mut [u8]))| {
         let y = chunks.encode(x, index * CHUNK, scratch, bytes);
         measure(x, y)
     };
-    let measured = if data.len() <= CHUNK {
-        vec![one(&mut Scratch::default(), (0, (data, &mut bytes)))]
+    if data.len() <= CHUNK {
+        vec![one(&mut Scratch::default(), (0, (data, bytes)))]
     } else {
         let bytes = bytes.par_chunks_mut(spec.qtype.packed_len(CHUNK));
         let chunks = data.par_chunks(CHUNK).zip(bytes).enumerate();
         chunks.map_init(Scratch::default, one).collect()
-    };
-    (bytes, measured)
+    }
 }
 
 /// What all chunks of a tensor have in common.
