@@ -1,0 +1,70 @@
+"""Makes ONNX models smaller and faster, and says honestly what it cost.
+
+>>> import quantize_rs
+>>> report = quantize_rs.quantize("examples/digits/digits_cnn.onnx", "digits.int8.onnx")
+>>> print(f"{report.bytes_before} bytes became {report.bytes_after}")
+226812 bytes became 58916
+
+With samples, activations are quantized too, so that a runtime can compute in integers:
+
+>>> report = quantize_rs.quantize_with_calibration(
+...     "examples/digits/digits_cnn.onnx", "digits.int8.onnx", "examples/digits/calibration.npy"
+... )
+
+The same, one verb at a time; every noun can be printed, kept as JSON and handed on:
+
+>>> model = quantize_rs.open("examples/digits/digits_cnn.onnx")
+>>> plan = model.plan(weights="int8", activations="uint8", per_channel=True)
+>>> ranges = plan.calibrate("examples/digits/calibration.npy")
+>>> report = plan.apply(ranges).save("digits.int8.onnx")
+
+Warnings go to the logger ``quantize_rs``; nothing is printed. What can go wrong is in
+`quantize_rs.errors`.
+"""
+
+from __future__ import annotations
+
+from . import errors, kernels
+from ._api import model_info, quantize, quantize_with_calibration
+from ._core import __version__
+from ._info import ModelInfo, TensorSpec
+from ._model import Model, Plan, Quantized, open  # noqa: A004 - `quantize_rs.open`
+from ._ranges import Ranges
+from ._report import Report, Seconds
+from ._values import PlannedValue, Value
+from .errors import (
+    CalibrationError,
+    ExternalDataError,
+    ModelError,
+    ModelFormatError,
+    OptionError,
+    QuantizeError,
+    UnsupportedModelError,
+)
+
+__all__ = [
+    "CalibrationError",
+    "ExternalDataError",
+    "Model",
+    "ModelError",
+    "ModelFormatError",
+    "ModelInfo",
+    "OptionError",
+    "Plan",
+    "PlannedValue",
+    "QuantizeError",
+    "Quantized",
+    "Ranges",
+    "Report",
+    "Seconds",
+    "TensorSpec",
+    "UnsupportedModelError",
+    "Value",
+    "__version__",
+    "errors",
+    "kernels",
+    "model_info",
+    "open",
+    "quantize",
+    "quantize_with_calibration",
+]

@@ -1,0 +1,22 @@
+"""The command line: ``quantize-rs``, or ``python -m quantize_rs``."""
+
+from __future__ import annotations
+
+import signal
+import sys
+
+from . import _core
+
+
+def main() -> int:
+    """Run the command line with the arguments of this process; its exit code."""
+    # Python's handlers run between bytecodes, of which there are none until the command is done:
+    # Ctrl-C and a reader that goes away end this process as they end any other.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    if hasattr(signal, "SIGPIPE"):
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    return _core.run_cli(["quantize-rs", *sys.argv[1:]])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,276 @@
+"""The one-liners: a model in, a smaller model out."""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from . import _model, _options, _samples
+from ._info import ModelInfo
+from ._model import Quantized, Wishes
+from ._progress import Callback
+from ._report import Report
+from ._samples import CalibrationData
+from ._source import ModelSource
+
+__all__ = ["model_info", "quantize", "quantize_with_calibration"]
+
+
+def quantize(
+    input_path: ModelSource,
+    output_path: str | os.PathLike[str] | None,
+    bits: int = 8,
+    per_channel: bool = False,
+    excluded_layers: Iterable[str] | None = None,
+    min_elements: int = 0,
+    layer_bits: Mapping[str, int] | None = None,
+    native_int4: bool | None = None,
+    symmetric: bool = False,
+    *,
+    weights: str | None = None,
+    block_size: int | None = None,
+) -> Report:
+    """Quantize the weights of a model; it keeps computing in float.
+
+    Parameters
+    ----------
+    input_path : path, bytes or onnx.ModelProto
+        The model, which is not changed.
+    output_path : path or None
+        Where to write the quantized model; it may be `input_path`. None gives it as
+        ``report.model``, in bytes.
+    bits : int
+        Bits of a weight: 2, 4, 8 or 16. 4 and 16 need a model of opset 21, 2 of opset 25.
+    per_channel : bool
+        One scale for each output channel instead of one for the whole tensor: more accurate, and
+        never larger by more than the scales. Needs opset 13.
+    excluded_layers : iterable of str, optional
+        Weights and nodes to leave in float: names, or patterns with ``*``, ``?`` and ``[...]``.
+    min_elements : int
+        Weights with fewer elements stay float.
+    layer_bits : dict of str to int, optional
+        Bits for single weights, by name or pattern: ``{"conv1.weight": 16}``.
+    native_int4 : bool or None
+        4-bit weights are packed, two in a byte (None, True), or stored in a byte each (False),
+        which costs accuracy and saves nothing.
+    symmetric : bool
+        Zero points are 0.
+    weights : str, optional
+        The type of weights, instead of `bits`: ``"int8"``, ``"uint8"``, ``"int4"``, ...
+    block_size : int, optional
+        One scale for each so many elements along the axis that is summed over: a power of two
+        from 16 on. Needs opset 21.
+
+    Returns
+    -------
+    Report
+        What was done to each value, and what it cost.
+
+    Raises
+    ------
+    ModelError
+        The model cannot be read, or not quantized like this; see `quantize_rs.errors`.
+    OptionError
+        An option is unknown, out of range, contradicts another, or names nothing in the model.
+    FileNotFoundError, PermissionError, IsADirectoryError, OSError
+        A file cannot be read or written. Nothing is left behind.
+
+    Examples
+    --------
+    >>> import quantize_rs
+    >>> report = quantize_rs.quantize(
+    ...     "examples/digits/digits_cnn.onnx", "digits.int8.onnx", per_channel=True
+    ... )
+    >>> print(f"{report.ratio:.1f} times smaller")
+    3.8 times smaller
+    """
+    target = _destination(output_path)
+    wishes = _wishes(
+        bits, per_channel, excluded_layers, min_elements, layer_bits, native_int4, symmetric
+    )
+    wishes["weights"] = weights
+    wishes["block_size"] = _options.maybe_count("block_size", block_size)
+    plan = _model.open(input_path)._plan(wishes)
+    return _delivered(plan.apply(), target)
+
+
+def quantize_with_calibration(
+    input_path: ModelSource,
+    output_path: str | os.PathLike[str] | None,
+    calibration_data: CalibrationData | None = None,
+    bits: int = 8,
+    per_channel: bool = False,
+    method: str = "minmax",
+    num_samples: int = 100,
+    sample_shape: Iterable[int] | None = None,
+    native_int4: bool | None = None,
+    symmetric: bool = False,
+    excluded_layers: Iterable[str] | None = None,
+    min_elements: int = 0,
+    layer_bits: Mapping[str, int] | None = None,
+    *,
+    activations: str = "uint8",
+    limit: int | None = None,
+    seed: int = 0,
+    threads: int | None = None,
+    progress: bool | Callback | None = None,
+) -> Report:
+    """Quantize weights and activations, so that a runtime can compute in integers.
+
+    The model is run on samples, which show in what ranges its activations live. The result
+    depends neither on the number of threads nor on the order of the samples. Ctrl-C stops the run
+    within a second and leaves nothing behind.
+
+    Parameters
+    ----------
+    input_path, output_path, bits, per_channel, native_int4, symmetric, excluded_layers, \
+min_elements, layer_bits
+        As in `quantize`.
+    calibration_data : path, array, dict of arrays, iterable, object with get_next(), or "random"
+        Samples as the model will see them: some hundred real ones, prepared in the same way.
+
+        - A path: ``.npy`` for models with one input, ``.npz`` with an array for each input.
+        - An array, or a dict of one array for each input. Samples lie along the first axis; an
+          array with one axis more than the input holds whole inputs. Arrays in C order are read
+          where they are and must not be written to meanwhile.
+        - An iterable of such arrays or dicts, a torch ``DataLoader`` included: of a tuple or list
+          the first element counts. An item of exactly the shape of the inputs is one sample, a
+          single sample may lack its first axis, other items are cut as arrays are.
+        - An object with ``get_next()``, as ONNX Runtime's calibration data readers have it.
+        - ``"random"``: noise. The ranges of noise are not those of data; only for trying things.
+
+        Elements are converted to the type of the input where nothing is lost but digits.
+    method : str
+        How ranges follow from what is seen: ``"minmax"``.
+    num_samples : int
+        How many samples ``"random"`` makes; other data is used whole, see `limit`.
+    sample_shape : sequence of int, optional
+        The shape of a random sample without its first axis, where the model leaves it open.
+    activations : str
+        The type of activations: ``"uint8"`` or ``"int8"``.
+    limit : int, optional
+        Take the first so many samples only.
+    seed : int
+        The seed of ``"random"``.
+    threads : int, optional
+        Samples that run at once; as many as there are cores by default.
+    progress : bool or callable, optional
+        True shows a bar on standard error; a function is called with the number of samples done,
+        and of samples in all or None. What it raises stops the run.
+
+    Returns
+    -------
+    Report
+        What was done to each value, and what it cost.
+
+    Raises
+    ------
+    CalibrationError
+        No samples, samples of the wrong shape or type, NaN in a sample or an activation, or an
+        engine that cannot run the model.
+    ModelError, OptionError, FileNotFoundError, PermissionError, IsADirectoryError, OSError
+        As in `quantize`.
+
+    Examples
+    --------
+    >>> import quantize_rs
+    >>> report = quantize_rs.quantize_with_calibration(
+    ...     "examples/digits/digits_cnn.onnx",
+    ...     "digits.int8.onnx",
+    ...     "examples/digits/calibration.npy",
+    ...     per_channel=True,
+    ...     symmetric=True,
+    ... )
+    >>> report.samples, report.engine
+    (200, 'tract')
+    """
+    target = _destination(output_path)
+    wishes = _wishes(
+        bits, per_channel, excluded_layers, min_elements, layer_bits, native_int4, symmetric
+    )
+    wishes["activations"] = activations
+    source = _samples.source(
+        calibration_data,
+        "calibration_data",
+        num_samples=num_samples,
+        sample_shape=sample_shape,
+        seed=seed,
+    )
+    plan = _model.open(input_path)._plan(wishes)
+    ranges = plan._calibrate(source, method, "tract", limit, threads, progress)
+    return _delivered(plan.apply(ranges), target)
+
+
+def model_info(input_path: ModelSource) -> ModelInfo:
+    """Give facts about a model; its weights are not touched.
+
+    Parameters
+    ----------
+    input_path : path, bytes or onnx.ModelProto
+        The model.
+
+    Returns
+    -------
+    ModelInfo
+        Name, versions, inputs, outputs, operators, sizes.
+
+    Raises
+    ------
+    ModelError
+        It is not a well-formed and legal ONNX model.
+    FileNotFoundError, PermissionError, IsADirectoryError, OSError
+        The file cannot be read.
+
+    Examples
+    --------
+    >>> import quantize_rs
+    >>> info = quantize_rs.model_info("examples/digits/digits_cnn.onnx")
+    >>> info.opset_version, info.inputs, info.outputs
+    (17, ['image'], ['logits'])
+    """
+    return _model.open(input_path).info
+
+
+def _wishes(
+    bits: int,
+    per_channel: bool,
+    excluded_layers: Iterable[str] | None,
+    min_elements: int,
+    layer_bits: Mapping[str, int] | None,
+    native_int4: bool | None,
+    symmetric: bool,
+) -> Wishes:
+    return Wishes(
+        bits=_options.bits("bits", bits),
+        weights=None,
+        activations=None,
+        per_channel=per_channel,
+        symmetric=symmetric,
+        activation_symmetric=False,
+        block_size=None,
+        native_int4=native_int4,
+        exclude=_options.names("excluded_layers", excluded_layers),
+        min_elements=_options.count("min_elements", min_elements),
+        layer_bits=_options.bits_by_name("layer_bits", layer_bits),
+    )
+
+
+def _destination(path: str | os.PathLike[str] | None) -> Path | None:
+    """Refuse a place that no file can be written to, before the work and not after."""
+    if path is None:
+        return None
+    target = Path(path)
+    if target.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(path))
+    if not target.parent.is_dir():
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), os.fspath(target.parent))
+    return target
+
+
+def _delivered(quantized: Quantized, target: Path | None) -> Report:
+    if target is not None:
+        return quantized.save(target)
+    return dataclasses.replace(quantized.report, model=quantized.to_bytes())

@@ -1,0 +1,41 @@
+"""Tables for notebooks; every text is escaped, for names come out of files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from html import escape
+
+
+def table(caption: str, header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """Give a table with a caption."""
+    head = "".join(f"<th>{escape(cell)}</th>" for cell in header)
+    body = "".join(
+        f"<tr>{''.join(f'<td>{escape(text(cell))}</td>' for cell in row)}</tr>" for row in rows
+    )
+    return (
+        f"<table><caption>{escape(caption)}</caption>"
+        f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    )
+
+
+def text(cell: object) -> str:
+    """Give a cell as text: nothing for None, three digits for a float."""
+    match cell:
+        case None:
+            return ""
+        case float():
+            return f"{cell:.3g}"
+        case _:
+            return str(cell)
+
+
+def shape(lengths: Sequence[int | None] | None) -> str:
+    """Give a shape as text, ``?`` for a length that varies."""
+    if lengths is None:
+        return "?"
+    return f"[{', '.join('?' if length is None else str(length) for length in lengths)}]"
+
+
+def scales(ends: tuple[float, float]) -> list[str]:
+    """Give the smallest and the largest scale as text, once when they are equal."""
+    return list(dict.fromkeys(text(end) for end in ends))

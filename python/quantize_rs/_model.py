@@ -1,0 +1,378 @@
+"""The verbs of the flow, one at a time: open, plan, calibrate, apply, save."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypedDict
+
+from . import _core, _html, _info, _options, _progress, _report, _samples, _source, _values
+from ._info import ModelInfo
+from ._ranges import Ranges
+from ._report import Report
+from ._samples import CalibrationData
+from ._source import ModelSource
+from ._values import PlannedValue
+
+__all__ = ["Model", "Plan", "Quantized", "open"]
+
+_log = logging.getLogger("quantize_rs")
+
+
+class Wishes(TypedDict):
+    """What a caller wants, as the extension module takes it."""
+
+    bits: int | None
+    weights: str | None
+    activations: str | None
+    per_channel: bool
+    symmetric: bool
+    activation_symmetric: bool
+    block_size: int | None
+    native_int4: bool | None
+    exclude: list[str]
+    min_elements: int
+    layer_bits: dict[str, int]
+
+
+def open(source: ModelSource) -> Model:  # noqa: A001 - `quantize_rs.open`, as `PIL.Image.open`
+    """Open a model.
+
+    Files are mapped and bytes are held; weights stay where they are until somebody needs them.
+
+    Parameters
+    ----------
+    source : path, bytes or onnx.ModelProto
+        Data beside a model can be found for a path only. A ModelProto is never changed.
+
+    Returns
+    -------
+    Model
+        What is in the file.
+
+    Raises
+    ------
+    ModelFormatError
+        It is not a well-formed and legal ONNX model.
+    ExternalDataError
+        Data beside it is missing, short, or outside its folder.
+    FileNotFoundError, PermissionError, IsADirectoryError, OSError
+        The file cannot be read.
+
+    Examples
+    --------
+    >>> import quantize_rs
+    >>> model = quantize_rs.open("examples/digits/digits_cnn.onnx")
+    >>> model.info.inputs
+    ['image']
+    """
+    return Model(_source.read(source))
+
+
+@dataclass(frozen=True, slots=True, repr=False, eq=False)
+class Model:
+    """A model: what is in the file. `open` makes it."""
+
+    _model: _core.Model
+
+    @property
+    def path(self) -> Path | None:
+        """Where it was opened from; None for a model in memory."""
+        path = self._model.path
+        return None if path is None else Path(path)
+
+    @property
+    def info(self) -> ModelInfo:
+        """Facts about it, found without touching its weights."""
+        return _info.of(self._model.info())
+
+    def plan(
+        self,
+        weights: str = "int8",
+        activations: str | None = None,
+        *,
+        per_channel: bool = False,
+        symmetric: bool = False,
+        activation_symmetric: bool = False,
+        exclude: Iterable[str] | None = None,
+        min_elements: int = 0,
+        layer_bits: Mapping[str, int] | None = None,
+        block_size: int | None = None,
+        native_int4: bool | None = None,
+    ) -> Plan:
+        """Decide what to quantize, and to what; nothing is changed.
+
+        Parameters
+        ----------
+        weights : str
+            The type of weights: ``"int2"`` to ``"int16"``, or unsigned.
+        activations : str or None
+            The type of activations, ``"uint8"`` or ``"int8"``, whose ranges need calibration; None
+            quantizes weights alone.
+        per_channel : bool
+            One scale for each output channel of a weight instead of one for the whole tensor.
+        symmetric, activation_symmetric : bool
+            Zero points of weights, of activations, are fixed.
+        exclude : iterable of str, optional
+            Weights and nodes to leave alone: names, or patterns with ``*``, ``?`` and ``[...]``.
+        min_elements : int
+            Weights with fewer elements stay float.
+        layer_bits : dict of str to int, optional
+            Bits for single weights, by name or pattern.
+        block_size : int, optional
+            One scale for each so many elements along the axis that is summed over: a power of two
+            from 16 on. Needs opset 21, and no activations.
+        native_int4 : bool or None
+            False stores 4-bit weights in a byte each, which saves nothing.
+
+        Returns
+        -------
+        Plan
+            What will be done to each value.
+
+        Raises
+        ------
+        OptionError
+            An option is unknown, out of range, or names nothing in the model.
+        UnsupportedModelError
+            The opset of the model does not know what the result would need.
+
+        Examples
+        --------
+        >>> import quantize_rs
+        >>> model = quantize_rs.open("examples/digits/digits_cnn.onnx")
+        >>> plan = model.plan(per_channel=True, symmetric=True)
+        >>> [value.kind for value in plan if value.role == "weight"][0]
+        'int8 symmetric axis 0'
+        """
+        size = _options.maybe_count("block_size", block_size)
+        wishes = Wishes(
+            bits=None,
+            weights=weights,
+            activations=activations,
+            per_channel=per_channel,
+            symmetric=symmetric,
+            activation_symmetric=activation_symmetric,
+            block_size=size,
+            native_int4=native_int4,
+            exclude=_options.names("exclude", exclude),
+            min_elements=_options.count("min_elements", min_elements),
+            layer_bits=_options.bits_by_name("layer_bits", layer_bits),
+        )
+        return self._plan(wishes)
+
+    def _plan(self, wishes: Wishes) -> Plan:
+        return Plan(self._model.plan(wishes))
+
+    def __repr__(self) -> str:
+        info, where = self.info, self.path or "memory"
+        return f"<Model {info.name!r} from {where}: {info.num_nodes} nodes, {info.bytes} bytes>"
+
+
+@dataclass(frozen=True, slots=True, repr=False, eq=False)
+class Plan:
+    """What will be done to each value of a model, and why.
+
+    Iterating gives a row for each value, ``print(plan)`` shows a table. `Model.plan` makes it.
+    """
+
+    _plan: _core.Plan
+
+    @property
+    def values(self) -> tuple[PlannedValue, ...]:
+        """Every value of the main graph."""
+        return tuple(_values.planned(row) for row in self.to_dict()["values"])
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Things to know before going on."""
+        return tuple(self.to_dict()["warnings"])
+
+    def calibrate(
+        self,
+        samples: CalibrationData,
+        *,
+        method: str = "minmax",
+        engine: str = "tract",
+        limit: int | None = None,
+        num_samples: int = 100,
+        sample_shape: Iterable[int] | None = None,
+        seed: int = 0,
+        threads: int | None = None,
+        progress: bool | _progress.Callback | None = None,
+    ) -> Ranges:
+        """Run the model on samples and gather where its activations live.
+
+        The result depends neither on the number of threads nor on the order of the samples.
+        Ctrl-C stops it within a second.
+
+        Parameters
+        ----------
+        samples : path, array, dict of arrays, iterable, object with get_next(), or "random"
+            As `calibration_data` of `quantize_with_calibration`.
+        method : str
+            How ranges follow from what is seen: ``"minmax"``.
+        engine : str
+            Who runs the model: ``"tract"``, which is built in.
+        limit : int, optional
+            Take the first so many samples only.
+        num_samples, sample_shape, seed
+            For ``"random"`` only.
+        threads : int, optional
+            Samples that run at once; as many as there are cores by default.
+        progress : bool or callable, optional
+            True shows a bar on standard error; a function is called with the number of samples
+            done, and of samples in all or None.
+
+        Returns
+        -------
+        Ranges
+            The smallest and the largest number seen of each value that the plan quantizes.
+
+        Raises
+        ------
+        CalibrationError
+            No samples, samples of the wrong shape or type, NaN, or an engine that failed.
+        OptionError
+            An option is unknown or out of range.
+        FileNotFoundError, PermissionError, OSError
+            The file of samples cannot be read.
+
+        Examples
+        --------
+        >>> import quantize_rs
+        >>> model = quantize_rs.open("examples/digits/digits_cnn.onnx")
+        >>> ranges = model.plan(activations="uint8").calibrate("examples/digits/calibration.npy")
+        >>> ranges.samples, ranges.values["image"]
+        (200, (0.0, 1.0))
+        """
+        source = _samples.source(
+            samples, "samples", num_samples=num_samples, sample_shape=sample_shape, seed=seed
+        )
+        return self._calibrate(source, method, engine, limit, threads, progress)
+
+    def _calibrate(
+        self,
+        source: _core.Source,
+        method: str,
+        engine: str,
+        limit: int | None,
+        threads: int | None,
+        progress: bool | _progress.Callback | None,
+    ) -> Ranges:
+        with _progress.shown(progress) as call:
+            ranges = self._plan.calibrate(
+                source,
+                method=method,
+                engine=engine,
+                limit=_options.maybe_count("limit", limit, least=1),
+                threads=_options.maybe_count("threads", threads, least=1),
+                progress=call,
+            )
+        return Ranges(ranges)
+
+    def apply(self, ranges: Ranges | None = None) -> Quantized:
+        """Make the quantized model; the model the plan was made for stays as it is.
+
+        Parameters
+        ----------
+        ranges : Ranges, optional
+            Needed when the plan quantizes activations.
+
+        Returns
+        -------
+        Quantized
+            The model and the report on it. Warnings of the report are logged.
+
+        Raises
+        ------
+        UnsupportedModelError
+            A weight holds NaN or infinity.
+        CalibrationError
+            Ranges are missing, or belong to another model.
+
+        Examples
+        --------
+        >>> import quantize_rs
+        >>> plan = quantize_rs.open("examples/digits/digits_cnn.onnx").plan()
+        >>> plan.apply().save("digits.int8.onnx").ratio > 3
+        True
+        """
+        quantized = Quantized(self._plan.apply(None if ranges is None else ranges._ranges))
+        for warning in quantized.report.warnings:
+            _log.warning("%s", warning)
+        return quantized
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give the plan as plain dicts, lists, texts and numbers."""
+        found: dict[str, Any] = json.loads(self.to_json())
+        return found
+
+    def to_json(self) -> str:
+        """Give the plan as JSON."""
+        return self._plan.to_json()
+
+    def __iter__(self) -> Iterator[PlannedValue]:
+        return iter(self.values)
+
+    def __len__(self) -> int:
+        return len(self.to_dict()["values"])
+
+    def __str__(self) -> str:
+        return str(self._plan).rstrip("\n")
+
+    def __repr__(self) -> str:
+        return f"<Plan: {self._summary(self.values)}>"
+
+    @staticmethod
+    def _summary(values: tuple[PlannedValue, ...]) -> str:
+        quantized = sum(value.quantized for value in values)
+        return f"{quantized} of {len(values)} values are quantized"
+
+    def _repr_html_(self) -> str:
+        values = self.values
+        rows = ([value.name, value.kind, value.source, value.why] for value in values)
+        header = ["value", "type", "numbers from", "why"]
+        return _html.table(self._summary(values), header, rows)
+
+
+@dataclass(frozen=True, slots=True, repr=False, eq=False)
+class Quantized:
+    """A quantized model and the report on it. `Plan.apply` makes it."""
+
+    _quantized: _core.Quantized
+
+    @property
+    def report(self) -> Report:
+        """What was done so far; `save` completes it."""
+        return _report.of(self._quantized.report())
+
+    def save(self, path: str | os.PathLike[str]) -> Report:
+        """Write the model, completely or not at all, and give the complete report.
+
+        A symbolic link is followed and the mode of an existing file kept. From 2 GiB on, weights
+        go to ``<name>.data`` beside the file.
+
+        Raises
+        ------
+        FileNotFoundError, PermissionError, IsADirectoryError, OSError
+            The file cannot be written; nothing is left behind.
+        """
+        return _report.of(self._quantized.save(path))
+
+    def to_bytes(self) -> bytes:
+        """Give the model as the bytes of one file.
+
+        Raises
+        ------
+        UnsupportedModelError
+            It takes 2 GiB or more.
+        """
+        return self._quantized.to_bytes()
+
+    def __repr__(self) -> str:
+        return repr(self.report).replace("<Report:", "<Quantized:", 1)

@@ -1,0 +1,51 @@
+"""Options as the extension module takes them, refused by name where they cannot be."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable, Mapping
+from typing import SupportsIndex
+
+from .errors import OptionError
+
+_LARGEST = 2**63 - 1  # what a size may be on every machine that runs this
+
+
+def count(option: str, value: SupportsIndex, *, least: int = 0) -> int:
+    """Give a whole number of at least `least`."""
+    number = operator.index(value)
+    if not least <= number <= _LARGEST:
+        raise OptionError(f"{option} is {number}, expected {least} or more", option=option)
+    return number
+
+
+def maybe_count(option: str, value: SupportsIndex | None, *, least: int = 0) -> int | None:
+    """Give a whole number of at least `least`, or None."""
+    return None if value is None else count(option, value, least=least)
+
+
+def bits(option: str, value: SupportsIndex) -> int:
+    """Give a number of bits that fits a byte; which of them there are, Rust knows."""
+    number = operator.index(value)
+    if not 0 <= number < 256:
+        raise OptionError(f"{option} is {number}, expected 2, 4, 8 or 16", option=option)
+    return number
+
+
+def names(option: str, value: Iterable[str] | None) -> list[str]:
+    """Give a list of names; one text alone is a mistake, not a list of its letters."""
+    if isinstance(value, str):
+        raise OptionError(
+            f"{option} is the text {value!r}, expected a list of names", option=option
+        )
+    return [] if value is None else list(value)
+
+
+def bits_by_name(option: str, value: Mapping[str, SupportsIndex] | None) -> dict[str, int]:
+    """Give bits by name or pattern."""
+    return {} if value is None else {name: bits(option, n) for name, n in value.items()}
+
+
+def shape(option: str, value: Iterable[SupportsIndex] | None) -> list[int] | None:
+    """Give a shape, or None."""
+    return None if value is None else [count(option, length) for length in value]

@@ -1,0 +1,64 @@
+"""How far a calibration has come, shown to whoever asked."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Protocol, TypeAlias
+
+# Called with samples done, and samples in all where that is known.
+Callback: TypeAlias = Callable[[int, int | None], object]
+
+
+class _Bar(Protocol):
+    total: float | None
+    n: float
+
+    def update(self, n: float) -> object: ...
+    def close(self) -> None: ...
+
+
+@contextlib.contextmanager
+def shown(progress: bool | Callback | None) -> Iterator[Callback | None]:
+    """Give what to call: nothing, the caller's own function, or a bar on standard error."""
+    if callable(progress):
+        yield progress
+    elif not progress:
+        yield None
+    else:
+        try:
+            from tqdm.auto import tqdm
+        except ImportError:
+            with _counter() as call:
+                yield call
+        else:
+            bar: _Bar = tqdm(desc="calibrating", unit=" samples")
+            try:
+                yield lambda done, total: _advance(bar, done, total)
+            finally:
+                bar.close()
+
+
+def _advance(bar: _Bar, done: int, total: int | None) -> None:
+    bar.total = total
+    bar.update(done - bar.n)  # which draws ten times a second at most
+
+
+@contextlib.contextmanager
+def _counter() -> Iterator[Callback]:
+    text, drawn = "", 0.0
+
+    def call(done: int, total: int | None) -> None:
+        nonlocal text, drawn
+        text = f"\rcalibrating: {done}{'' if total is None else f' of {total}'} samples"
+        if time.monotonic() - drawn > 0.1:
+            sys.stderr.write(text)
+            sys.stderr.flush()
+            drawn = time.monotonic()
+
+    try:
+        yield call
+    finally:
+        sys.stderr.write(f"{text}\n")

@@ -1,0 +1,147 @@
+"""The report: what was done to a model, and what it cost."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+from . import _html, _values
+from ._values import Value
+
+__all__ = ["Report", "Seconds"]
+
+
+@dataclass(frozen=True, slots=True)
+class Seconds:
+    """Wall-clock seconds of each stage.
+
+    Attributes
+    ----------
+    calibrate, apply, save : float
+        Running the model on samples; encoding weights and rewriting the graph; writing the file.
+    """
+
+    calibrate: float
+    apply: float
+    save: float
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Report:
+    """What was done to a model, value by value, and what it cost.
+
+    ``print(report)`` shows it to people, ``report.to_json()`` gives it to programs.
+
+    Attributes
+    ----------
+    input, output : str or None
+        Where the model came from and where it went; None for a model in memory.
+    bytes_before, bytes_after : int
+        Bytes of the model, with the data beside it.
+    ratio : float
+        How many times smaller it became.
+    engine, method : str or None
+        Who ran the model on samples, and how ranges follow from what was seen.
+    samples : int
+        On how many samples; 0 when only weights were quantized.
+    seconds : Seconds
+        Wall-clock seconds of each stage.
+    values : tuple of Value
+        Every value of the main graph.
+    warnings : tuple of str
+        Things to know; they are logged to the logger ``quantize_rs``, too.
+    model : bytes or None
+        The model, when no `output_path` was given.
+    """
+
+    input: str | None
+    output: str | None
+    bytes_before: int
+    bytes_after: int
+    ratio: float
+    engine: str | None
+    method: str | None
+    samples: int
+    seconds: Seconds
+    values: tuple[Value, ...]
+    warnings: tuple[str, ...]
+    model: bytes | None
+    _json: str = field(compare=False)
+    _text: str = field(compare=False)
+
+    @property
+    def weights(self) -> tuple[Value, ...]:
+        """Constants that some operator multiplies by."""
+        return tuple(value for value in self.values if value.role == "weight")
+
+    @property
+    def activations(self) -> tuple[Value, ...]:
+        """Inputs of the model, and what its nodes make."""
+        return tuple(value for value in self.values if value.role in ("input", "activation"))
+
+    @property
+    def quantized(self) -> tuple[Value, ...]:
+        """Values that are quantized."""
+        return tuple(value for value in self.values if value.quantized)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give the report as plain dicts, lists, texts and numbers, without the model."""
+        found: dict[str, Any] = json.loads(self._json)
+        return found
+
+    def to_json(self) -> str:
+        """Give the report as JSON, without the model; what is not finite is null."""
+        return self._json
+
+    def __str__(self) -> str:
+        return self._text.rstrip("\n")
+
+    def __repr__(self) -> str:
+        return f"<Report: {self._summary()}>"
+
+    def _summary(self) -> str:
+        weights = self.weights
+        quantized = sum(value.quantized for value in weights)
+        return (
+            f"{self.bytes_before} -> {self.bytes_after} bytes, {self.ratio:.2f} times smaller, "
+            f"{quantized} of {len(weights)} weights quantized"
+        )
+
+    def _repr_html_(self) -> str:
+        header = ["value", "role", "shape", "type", "scale", "SQNR (dB)", "why"]
+        rows = (
+            [
+                value.name,
+                value.role,
+                _html.shape(value.shape),
+                value.kind,
+                None if value.scale is None else " … ".join(_html.scales(value.scale)),
+                value.sqnr_db,
+                value.why,
+            ]
+            for value in self.values
+        )
+        return _html.table(self._summary(), header, rows)
+
+
+def of(written: tuple[str, str], model: bytes | None = None) -> Report:
+    """Read the report that the extension module wrote, as JSON and as text."""
+    text, shown = written
+    found = json.loads(text)
+    return Report(
+        input=found["input"],
+        output=found["output"],
+        bytes_before=found["bytes_before"],
+        bytes_after=found["bytes_after"],
+        ratio=found["ratio"],
+        engine=found["engine"],
+        method=found["method"],
+        samples=found["samples"],
+        seconds=Seconds(**found["seconds"]),
+        values=tuple(_values.done(row) for row in found["values"]),
+        warnings=tuple(found["warnings"]),
+        model=model,
+        _json=text,
+        _text=shown,
+    )

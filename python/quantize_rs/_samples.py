@@ -1,0 +1,114 @@
+"""What people calibrate with, as the extension module takes it."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Protocol, TypeAlias, runtime_checkable
+
+import numpy as np
+import numpy.typing as npt
+
+from . import _core, _options
+from .errors import CalibrationError, OptionError
+
+_log = logging.getLogger("quantize_rs")
+
+_Array: TypeAlias = tuple[str, str, Sequence[int], npt.NDArray[np.uint8]]
+
+
+@runtime_checkable
+class DataReader(Protocol):
+    """ONNX Runtime's ``CalibrationDataReader``: feeds by input name, then None."""
+
+    def get_next(self) -> Mapping[str, npt.ArrayLike] | None:
+        """Give the next feed."""
+
+
+@runtime_checkable
+class ArrayLike(Protocol):
+    """A numpy array, a torch tensor, or anything else that becomes an array."""
+
+    def __array__(self) -> npt.NDArray[Any]:
+        """Give the array."""
+
+
+CalibrationData: TypeAlias = (
+    str | os.PathLike[str] | ArrayLike | Mapping[str, Any] | DataReader | Iterable[Any]
+)
+
+_MEND = (
+    "expected a path (.npy, .npz), an array, a dict of arrays, an iterable of either, or an "
+    'object with get_next(); "random" calibrates with noise'
+)
+
+
+def source(
+    data: CalibrationData | None,
+    option: str,
+    *,
+    num_samples: int,
+    sample_shape: Iterable[int] | None,
+    seed: int,
+) -> _core.Source:
+    """Give the samples in `data`; `option` is the name that errors call it by."""
+    count = _options.count("num_samples", num_samples, least=1)
+    shape = _options.shape("sample_shape", sample_shape)
+    seed = _options.count("seed", seed)
+    match data:
+        case None:
+            raise OptionError(f"{option} is None, {_MEND}", option=option)
+        case str() if data == "random":
+            _log.warning(
+                "calibrating with random values: the ranges of noise are not those of data, and "
+                "accuracy will suffer; give real samples as %s",
+                option,
+            )
+            return _core.Source.random(count, shape, seed)
+        case str() | os.PathLike():
+            return _core.Source.file(data)
+        case Mapping():
+            return _core.Source.arrays([_array(name, value) for name, value in data.items()])
+        case ArrayLike():
+            return _core.Source.arrays([_array("", data)])
+        case DataReader():
+            return _core.Source.iterator(map(_item, _feeds(data)))
+        case Iterable():
+            return _core.Source.iterator(map(_item, data))
+        case _:
+            what = f"{option} is of type {type(data).__name__}, {_MEND}"
+            raise OptionError(what, option=option)
+
+
+def _feeds(reader: DataReader) -> Iterator[Mapping[str, npt.ArrayLike]]:
+    while (feed := reader.get_next()) is not None:
+        yield feed
+
+
+def _item(item: Any) -> list[_Array]:
+    """Give one item of an iterable: a dict, an array, or a tuple that begins with either."""
+    if isinstance(item, (tuple, list)) and item:
+        item = item[0]
+    if isinstance(item, Mapping):
+        return [_array(name, value) for name, value in item.items()]
+    return [_array("", item)]
+
+
+def _array(name: str, value: Any) -> _Array:
+    """Give name, element type, shape, and the elements as bytes.
+
+    Nothing is copied when the elements are little-endian and in C order already.
+    """
+    if hasattr(value, "detach"):  # a torch tensor that gradients flow through, or on a device
+        value = value.detach().cpu()
+    try:
+        array = np.asarray(value)
+    except (ValueError, TypeError, RuntimeError) as error:
+        what = f"a {type(value).__name__} does not become an array: {error}"
+        raise CalibrationError(what, value=name or None) from error
+    if array.dtype.hasobject or (array.dtype.kind in "SUVMm" and array.dtype.name != "bfloat16"):
+        what = f"an array of {array.dtype} holds no plain numbers"
+        raise CalibrationError(what, value=name or None)
+    array = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<")).reshape(array.shape)
+    return name, array.dtype.name, array.shape, array.reshape(-1).view(np.uint8)

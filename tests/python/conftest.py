@@ -1,0 +1,31 @@
+"""Places and models that the tests share."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of the examples in an empty folder, which is the working directory."""
+    folder = tmp_path / "repository"
+    shutil.copytree(ROOT / "examples" / "digits", folder / "examples" / "digits")
+    monkeypatch.chdir(folder)
+    return folder
+
+
+@pytest.fixture
+def digits(repository: Path) -> Path:
+    """The digits network, in a folder of its own with its data."""
+    return repository / "examples" / "digits" / "digits_cnn.onnx"
+
+
+@pytest.fixture
+def images(digits: Path) -> Path:
+    """Samples for the digits network."""
+    return digits.with_name("calibration.npy")

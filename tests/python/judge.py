@@ -1,0 +1,95 @@
+"""Who says whether a model is right: onnx.checker, ONNX Runtime, onnx.reference, and numpy."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+import onnxruntime
+from onnx.reference import ReferenceEvaluator
+
+Feeds: TypeAlias = dict[str, npt.NDArray[Any]]
+Outputs: TypeAlias = list[Any]
+
+MODELS = Path(__file__).resolve().parents[1] / "fixtures" / "models"
+FIXTURES: dict[str, dict[str, Any]] = json.loads((MODELS / "index.json").read_text("utf-8"))
+
+
+def model(name: str) -> Path:
+    """The file of a fixture."""
+    return MODELS / f"{name}.onnx"
+
+
+def feeds(name: str, count: int = 2) -> Feeds:
+    """Inputs that make sense for a fixture, always the same."""
+    rng = np.random.default_rng(zlib.crc32(name.encode()))
+    made: Feeds = {}
+    for key, said in FIXTURES[name]["inputs"].items():
+        shape = [d if isinstance(d, int) else {"batch": count}.get(d, 12) for d in said["shape"]]
+        if "range" in said:
+            low, high = said["range"]
+            made[key] = rng.integers(low, high + 1, shape).astype(said["dtype"])
+        else:
+            made[key] = rng.normal(0, 1, shape).astype(said["dtype"])
+    return made
+
+
+def session(model: str | Path | bytes, *, optimized: bool = True) -> onnxruntime.InferenceSession:
+    """ONNX Runtime on one thread, with or without its optimizations.
+
+    On x86 without VNNI its sums of uint8 x int8 pairs saturate, which shows in the worst decibels;
+    the option against that, session.x64quantprecision, makes 1.31 refuse shared weights.
+    """
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    options.intra_op_num_threads = 1
+    level = onnxruntime.GraphOptimizationLevel
+    options.graph_optimization_level = level.ORT_ENABLE_ALL if optimized else level.ORT_DISABLE_ALL
+    providers = ["CPUExecutionProvider"]
+    return onnxruntime.InferenceSession(model, options, providers=providers)
+
+
+def ort(model: str | Path | bytes, inputs: Feeds, *, optimized: bool = True) -> Outputs:
+    """What ONNX Runtime makes of the inputs."""
+    outputs: Outputs = session(model, optimized=optimized).run(None, inputs)
+    return outputs
+
+
+def reference(model: str | Path | bytes, inputs: Feeds) -> Outputs:
+    """What ONNX's own plain definition makes of the inputs."""
+    outputs: Outputs = ReferenceEvaluator(
+        onnx.load_from_string(model) if isinstance(model, bytes) else onnx.load(model)
+    ).run(None, inputs)
+    return outputs
+
+
+def check(model: str | Path | bytes) -> None:
+    """Raise when onnx.checker, shape inference included, does not accept the model."""
+    onnx.checker.check_model(model, full_check=True)
+
+
+def sqnr(expected: Outputs, found: Outputs) -> float:
+    """Signal to noise of the worst output in decibels; what is no float has to be equal."""
+    assert len(expected) == len(found)
+    return min((_sqnr(x, y) for x, y in zip(expected, found, strict=True)), default=np.inf)
+
+
+def _sqnr(x: Any, y: Any) -> float:
+    if isinstance(x, list):
+        return sqnr(x, y)
+    x, y = np.asarray(x), np.asarray(y)
+    assert x.dtype == y.dtype
+    assert x.shape == y.shape
+    if x.dtype.kind != "f":
+        np.testing.assert_array_equal(x, y)
+        return np.inf
+    noise = np.sum((x.astype(np.float64) - y.astype(np.float64)) ** 2)
+    signal = np.sum(x.astype(np.float64) ** 2)
+    if noise == 0:
+        return np.inf
+    return float(10 * np.log10(signal / noise)) if signal > 0 else -np.inf

@@ -1,0 +1,284 @@
+"""What one can calibrate with, and what comes of it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import judge
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+import quantize_rs
+from quantize_rs import CalibrationError, Plan, Ranges
+
+Images = npt.NDArray[np.float32]
+
+
+@pytest.fixture
+def plan(digits: Path) -> Plan:
+    return quantize_rs.open(digits).plan(activations="uint8", per_channel=True)
+
+
+class Tensor:
+    """As much of a torch tensor as matters."""
+
+    def __init__(self, values: Images, *, needs_gradient: bool = True) -> None:
+        self.values, self.needs_gradient = values, needs_gradient
+
+    def detach(self) -> Tensor:
+        return Tensor(self.values, needs_gradient=False)
+
+    def cpu(self) -> Tensor:
+        return self
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Images:
+        if self.needs_gradient:
+            raise RuntimeError("Can't call numpy() on Tensor that requires grad.")
+        return self.values
+
+
+class Reader:
+    """As ONNX Runtime's calibration data readers are."""
+
+    def __init__(self, feeds: list[dict[str, Images]]) -> None:
+        self.feeds = iter(feeds)
+
+    def get_next(self) -> dict[str, Images] | None:
+        return next(self.feeds, None)
+
+
+FORMS: dict[str, Callable[[Images], Any]] = {
+    "array": lambda x: x,
+    "tensor": Tensor,
+    "dict": lambda x: {"image": x},
+    "dict with labels": lambda x: {"image": x, "labels": np.arange(len(x))},
+    "list of images": list,
+    "list of batches of one": lambda x: [image[None] for image in x],
+    "generator of batches": lambda x: (x[i : i + 32] for i in range(0, len(x), 32)),
+    "generator of dicts": lambda x: ({"image": image[None]} for image in x),
+    "pairs": lambda x: [(image, 3) for image in x],
+    "batches with labels": lambda x: [[Tensor(x[i : i + 50]), [1]] for i in range(0, len(x), 50)],
+    "reader": lambda x: Reader([{"image": image[None]} for image in x]),
+    "batches in an axis of their own": lambda x: x.reshape(40, 5, 1, 8, 8),
+    "float64": lambda x: x.astype(np.float64),
+    "big endian": lambda x: x.astype(">f4"),
+    "fortran order": np.asfortranarray,
+    "every other": lambda x: np.repeat(x, 2, axis=0)[::2],
+    "read-only": lambda x: _read_only(x),
+}
+
+
+def _read_only(x: Images) -> Images:
+    x.flags.writeable = False
+    return x
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_form_of_samples_gives_the_same_ranges(plan: Plan, images: Path, form: str) -> None:
+    expected, found = plan.calibrate(images), plan.calibrate(FORMS[form](np.load(images)))
+    assert found.values.keys() == expected.values.keys()
+    if "batches in" in form:  # runs of five images at once, summed in another order
+        assert found.samples == 40
+        for name, ends in expected.values.items():
+            np.testing.assert_allclose(found.values[name], ends, rtol=1e-5)
+    else:
+        assert found == expected
+
+
+def test_a_file_by_text_and_an_archive(plan: Plan, images: Path) -> None:
+    np.savez("samples.npz", image=np.load(images))
+    assert plan.calibrate(str(images)) == plan.calibrate(Path("samples.npz"))
+
+
+def test_the_model_from_samples_is_that_from_their_file(digits: Path, images: Path) -> None:
+    from_file = quantize_rs.quantize_with_calibration(digits, None, images)
+    from_memory = quantize_rs.quantize_with_calibration(digits, None, np.load(images))
+    assert from_file.model == from_memory.model
+
+
+@pytest.mark.parametrize("threads", [1, 2, 7, None])
+def test_the_number_of_threads_changes_nothing(
+    plan: Plan, images: Path, threads: int | None
+) -> None:
+    assert plan.calibrate(images, threads=threads) == plan.calibrate(images, threads=1)
+
+
+def test_the_order_of_samples_changes_nothing(plan: Plan, images: Path) -> None:
+    samples = np.load(images)
+    assert plan.calibrate(samples[::-1]) == plan.calibrate(samples)
+
+
+@pytest.mark.parametrize("form", ["array", "list of images", "dict", "generator of dicts"])
+def test_limit_takes_the_first(plan: Plan, images: Path, form: str) -> None:
+    samples = np.load(images)
+    found = plan.calibrate(FORMS[form](samples), limit=7)
+    assert found.samples == 7
+    assert found == plan.calibrate(samples[:7])
+
+
+def test_limit_pulls_no_more_than_it_takes(plan: Plan, images: Path) -> None:
+    pulled = []
+
+    def samples() -> Iterator[Images]:
+        for number, image in enumerate(np.load(images)):
+            pulled.append(number)
+            yield image
+
+    plan.calibrate(samples(), limit=3)
+    assert pulled == [0, 1, 2]
+
+
+def test_several_inputs(tmp_path: Path) -> None:
+    source = judge.model("two_inputs")
+    plan = quantize_rs.open(source).plan(activations="uint8")
+    feeds = [judge.feeds("two_inputs", count=1) for _ in range(3)]
+    arrays = {name: np.concatenate([feed[name] for feed in feeds]) for name in feeds[0]}
+    np.savez(tmp_path / "s.npz", allow_pickle=False, **arrays)
+    found = [
+        plan.calibrate(feeds),
+        plan.calibrate(arrays),
+        plan.calibrate(Reader(feeds)),
+        plan.calibrate(tmp_path / "s.npz"),
+    ]
+    assert all(ranges == found[0] for ranges in found)
+
+
+def test_integer_inputs_take_what_is_whole() -> None:
+    source = judge.model("int_input")
+    plan = quantize_rs.open(source).plan(activations="uint8")
+    feed = judge.feeds("int_input")
+    narrow = {name: ids.astype(np.int32) for name, ids in feed.items()}
+    assert plan.calibrate([feed]) == plan.calibrate([narrow])
+    with pytest.raises(CalibrationError, match="does not fit int64"):
+        plan.calibrate([{name: ids + 0.5 for name, ids in feed.items()}])
+
+
+def test_random_samples_are_seeded_and_warned_about(
+    digits: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def made(**options: Any) -> quantize_rs.Report:
+        return quantize_rs.quantize_with_calibration(digits, None, "random", **options)
+
+    report = made()
+    assert report.samples == 100
+    assert next(r.name for r in caplog.records if r.levelno == logging.WARNING) == "quantize_rs"
+    assert "random" in caplog.text
+    assert made(seed=0).model == report.model
+    assert made(seed=1).model != report.model
+    assert made(num_samples=7).samples == 7
+    assert made(sample_shape=(1, 8, 8)).model == report.model
+    assert made(num_samples=7, limit=3).samples == 3
+
+
+def test_num_samples_counts_random_samples_only(digits: Path, images: Path) -> None:
+    report = quantize_rs.quantize_with_calibration(digits, None, images, num_samples=3)
+    assert report.samples == 200
+
+
+@pytest.mark.parametrize(
+    ("samples", "message"),
+    [
+        ([], "no calibration samples"),
+        (np.zeros((0, 1, 8, 8), np.float32), "no calibration samples"),
+        (np.zeros((4, 3, 8, 8), np.float32), r"\[1, 3, 8, 8\]"),
+        (np.zeros((4, 8, 8, 1), np.float32), "transpose"),
+        ([np.zeros((1, 1, 8, 9), np.float32)], "9"),
+        ({"picture": np.zeros((4, 1, 8, 8), np.float32)}, "`picture`"),
+        ([{"picture": np.zeros((4, 1, 8, 8), np.float32)}], "`picture`"),
+        (np.array(["a"]), "no plain numbers"),
+        (np.array([None]), "no plain numbers"),
+        (np.zeros((1, 1, 8, 8), np.complex64), "complex64"),
+        ([object()], "no plain numbers"),
+        ([np.full((1, 8, 8), np.inf, np.float32)], "inf"),
+        ([[[1.0, 2.0], [3.0]]], "does not become an array|expects"),
+    ],
+)
+def test_samples_that_do_not_fit_are_a_calibration_error(
+    plan: Plan, samples: Any, message: str
+) -> None:
+    with pytest.raises(CalibrationError, match=message):
+        plan.calibrate(samples)
+
+
+def test_a_sample_that_does_not_fit_is_numbered(plan: Plan) -> None:
+    good, bad = np.zeros((1, 8, 8), np.float32), np.zeros((1, 8, 7), np.float32)
+    with pytest.raises(CalibrationError) as caught:
+        plan.calibrate([good, good, bad])
+    assert caught.value.sample == 2
+
+
+def test_what_an_iterator_raises_comes_out_as_it_is(plan: Plan) -> None:
+    def samples() -> Iterator[Images]:
+        yield np.zeros((1, 8, 8), np.float32)
+        raise LookupError("the disk is on fire")
+
+    with pytest.raises(LookupError, match="the disk is on fire"):
+        plan.calibrate(samples())
+
+
+def test_progress_is_told_to_a_function(plan: Plan, images: Path) -> None:
+    told: list[tuple[int, int | None]] = []
+    plan.calibrate(images, progress=lambda done, total: told.append((done, total)), threads=2)
+    assert told[0][0] in (0, 1)
+    assert told[-1][0] == 200
+    assert [done for done, _ in told] == sorted({done for done, _ in told})
+
+
+def test_progress_stops_a_calibration_by_raising(plan: Plan, images: Path) -> None:
+    def enough(done: int, _total: int | None) -> None:
+        if done >= 3:
+            raise StopAsyncIteration
+
+    with pytest.raises(StopAsyncIteration):
+        plan.calibrate(images, progress=enough)
+
+
+def test_progress_is_shown_on_standard_error(
+    plan: Plan, images: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    plan.calibrate(images, progress=True)
+    out, err = capfd.readouterr()
+    assert out == ""
+    assert "200" in err
+
+
+def test_arrays_are_not_copied(plan: Plan) -> None:
+    samples = np.random.default_rng(0).random((4, 1, 8, 8), np.float32)
+    seen: list[int] = []
+
+    def overwrite(done: int, _total: int | None) -> None:
+        if not seen:
+            samples[:] = 0
+            seen.append(done)
+
+    # The first sample is read when the calibration begins; the others are read where they lie.
+    found = plan.calibrate(samples, progress=overwrite, threads=1)
+    assert found.values["image"][0] == 0
+
+
+def test_ranges_are_saved_loaded_and_merged(plan: Plan, images: Path) -> None:
+    samples = np.load(images)
+    whole = plan.calibrate(samples)
+    whole.save("ranges.json")
+    assert Ranges.load("ranges.json") == whole
+    assert list(Path.cwd().glob("*ranges*")) == [Path.cwd() / "ranges.json"]
+    parts = [plan.calibrate(samples[i : i + 60]) for i in range(0, 200, 60)]
+    merged = parts[0]
+    for part in parts[1:]:
+        merged = part.merge(merged)
+    assert merged == whole
+    assert plan.apply(whole).to_bytes() == plan.apply(merged).to_bytes()
+
+
+@pytest.mark.usefixtures("repository")
+def test_what_is_no_file_of_ranges_is_a_calibration_error() -> None:
+    for text in ("", "{}", "[1]", '{"method": 3}', "\xff"):
+        Path("ranges.json").write_bytes(text.encode("latin-1"))
+        with pytest.raises(CalibrationError, match="not a file of ranges"):
+            Ranges.load("ranges.json")
+    with pytest.raises(FileNotFoundError):
+        Ranges.load("none.json")

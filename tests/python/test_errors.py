@@ -1,0 +1,201 @@
+"""Every exception that users can catch: where it comes from and what it carries."""
+
+from __future__ import annotations
+
+import inspect
+import pickle
+from pathlib import Path
+
+import judge
+import numpy as np
+import onnx
+import pytest
+
+import quantize_rs
+from quantize_rs import (
+    CalibrationError,
+    ExternalDataError,
+    ModelError,
+    ModelFormatError,
+    OptionError,
+    QuantizeError,
+    UnsupportedModelError,
+    errors,
+)
+
+ATTACKS = Path(__file__).resolve().parents[1] / "attacks" / "files"
+
+
+def test_the_tree_is_that_of_the_documentation() -> None:
+    tree = {
+        QuantizeError: Exception,
+        ModelError: QuantizeError,
+        ModelFormatError: ModelError,
+        ExternalDataError: ModelError,
+        UnsupportedModelError: ModelError,
+        OptionError: QuantizeError,
+        CalibrationError: QuantizeError,
+    }
+    assert all(child.__base__ is parent for child, parent in tree.items())
+    assert issubclass(ModelError, ValueError)
+    assert issubclass(OptionError, ValueError)
+    assert {child.__name__ for child in tree} == set(errors.__all__)
+    classes = dict(inspect.getmembers(errors, inspect.isclass))
+    assert set(errors.__all__) == {n for n, c in classes.items() if issubclass(c, Exception)}
+    assert all(getattr(quantize_rs, name) is classes[name] for name in errors.__all__)
+
+
+def test_bytes_that_are_no_model_are_a_model_format_error(digits: Path) -> None:
+    broken = digits.with_name("broken.onnx")
+    broken.write_bytes(digits.read_bytes()[:1000])
+    with pytest.raises(ModelFormatError, match="truncated") as caught:
+        quantize_rs.quantize(broken, "q.onnx")
+    error = caught.value
+    assert error.path == broken
+    assert error.offset is not None
+    assert 0 <= error.offset <= 1000
+    assert error.message
+    assert error.message.endswith("Proto")
+    assert error.field is not None
+    with pytest.raises(ModelFormatError) as caught:
+        quantize_rs.model_info(broken.read_bytes())
+    assert caught.value.path is None
+
+
+def test_an_illegal_graph_is_a_model_format_error() -> None:
+    with pytest.raises(ModelFormatError, match="cycle") as caught:
+        quantize_rs.quantize(ATTACKS / "cycle.onnx", None)
+    assert caught.value.path == ATTACKS / "cycle.onnx"
+    assert caught.value.offset is None
+
+
+def test_a_node_that_lacks_inputs_is_a_model_format_error() -> None:
+    with pytest.raises(ModelFormatError, match="Conv") as caught:
+        quantize_rs.quantize(ATTACKS / "conv_no_weight.onnx", None)
+    assert caught.value.path == ATTACKS / "conv_no_weight.onnx"
+
+
+def test_data_that_is_not_there_is_an_external_data_error() -> None:
+    with pytest.raises(ExternalDataError) as caught:
+        quantize_rs.quantize(ATTACKS / "external_missing.onnx", None)
+    assert caught.value.path == ATTACKS / "external_missing.onnx"
+    assert caught.value.location == "missing.bin"
+
+
+def test_bytes_have_no_data_beside_them() -> None:
+    proto = onnx.load(judge.model("external_data"), load_external_data=False)
+    with pytest.raises(ExternalDataError) as caught:
+        quantize_rs.quantize(proto, None)
+    assert caught.value.path is None
+    assert caught.value.location == "external_data.weights"
+
+
+def test_an_opset_that_is_too_old_is_an_unsupported_model_error(digits: Path) -> None:
+    with pytest.raises(UnsupportedModelError, match="opset 21") as caught:
+        quantize_rs.quantize(digits, "q.onnx", bits=4)
+    assert caught.value.feature == "opset 21"
+    assert caught.value.path == digits
+
+
+def test_a_weight_of_nan_is_an_unsupported_model_error() -> None:
+    with pytest.raises(UnsupportedModelError, match="NaN") as caught:
+        quantize_rs.quantize(ATTACKS / "nan_weight.onnx", None)
+    assert caught.value.feature == "NaN or infinity in a weight"
+    assert quantize_rs.quantize(ATTACKS / "nan_weight.onnx", None, excluded_layers=["w"])
+
+
+def test_a_model_proto_beyond_2_gib_is_an_unsupported_model_error() -> None:
+    class Huge:
+        def SerializeToString(self) -> bytes:
+            raise ValueError("exceeds maximum protobuf size of 2GB")
+
+    with pytest.raises(UnsupportedModelError, match="give its path"):
+        quantize_rs.model_info(Huge())
+
+
+def test_an_unknown_name_is_an_option_error_with_a_hint(digits: Path) -> None:
+    name = next(v.name for v in quantize_rs.open(digits).plan() if v.role == "weight")
+    with pytest.raises(OptionError, match=f"did you mean .*{name}") as caught:
+        quantize_rs.quantize(digits, None, excluded_layers=[name + "x"])
+    assert caught.value.option == "excluded_layers"
+
+
+def test_nan_in_a_sample_is_a_calibration_error(digits: Path) -> None:
+    samples = np.zeros((5, 1, 8, 8), np.float32)
+    samples[3, 0, 2, 2] = np.nan
+    with pytest.raises(CalibrationError, match="NaN") as caught:
+        quantize_rs.quantize_with_calibration(digits, "q.onnx", {"image": samples})
+    assert caught.value.value == "image"
+    assert caught.value.sample == 3
+    assert not Path("q.onnx").exists()
+
+
+def test_an_operator_that_the_engine_lacks_is_a_calibration_error() -> None:
+    samples = [judge.feeds("custom_domain")]
+    with pytest.raises(CalibrationError, match="Sparkle"):
+        quantize_rs.quantize_with_calibration(judge.model("custom_domain"), None, samples)
+
+
+def test_ranges_of_another_model_are_a_calibration_error(digits: Path, images: Path) -> None:
+    ranges = quantize_rs.open(digits).plan(activations="uint8").calibrate(images)
+    other = quantize_rs.open(judge.model("conv2d_relu")).plan(activations="uint8")
+    with pytest.raises(CalibrationError, match="another model"):
+        other.apply(ranges)
+    with pytest.raises(CalibrationError):
+        other.apply()
+
+
+@pytest.mark.parametrize("read", [quantize_rs.model_info, quantize_rs.open])
+def test_a_missing_model_is_a_file_not_found_error(tmp_path: Path, read: object) -> None:
+    assert callable(read)
+    with pytest.raises(FileNotFoundError) as caught:
+        read(tmp_path / "none.onnx")
+    assert caught.value.filename == str(tmp_path / "none.onnx")
+    assert caught.value.errno == 2
+
+
+def test_a_folder_is_an_is_a_directory_error(tmp_path: Path, digits: Path) -> None:
+    with pytest.raises(IsADirectoryError) as caught:
+        quantize_rs.model_info(tmp_path)
+    assert caught.value.filename == str(tmp_path)
+    with pytest.raises(IsADirectoryError):
+        quantize_rs.quantize(digits, tmp_path)
+    with pytest.raises(IsADirectoryError):
+        quantize_rs.open(digits).plan().apply().save(tmp_path)
+
+
+def test_a_device_is_an_os_error(digits: Path) -> None:
+    with pytest.raises(OSError, match="device") as caught:
+        quantize_rs.model_info("/dev/null")
+    assert caught.value.filename == "/dev/null"
+    with pytest.raises(OSError, match="device"):
+        quantize_rs.quantize(digits, "/dev/null")
+
+
+def test_missing_samples_are_a_file_not_found_error(digits: Path) -> None:
+    with pytest.raises(FileNotFoundError) as caught:
+        quantize_rs.quantize_with_calibration(digits, "q.onnx", "none.npy")
+    assert caught.value.filename == "none.npy"
+
+
+def test_a_missing_folder_is_a_file_not_found_error(digits: Path) -> None:
+    with pytest.raises(FileNotFoundError) as caught:
+        quantize_rs.quantize(digits, "none/q.onnx")
+    assert caught.value.filename == "none"
+    with pytest.raises(FileNotFoundError) as caught:
+        quantize_rs.open(digits).plan().apply().save("none/q.onnx")
+    assert caught.value.filename == "none/q.onnx"
+
+
+def test_exceptions_survive_a_process_boundary() -> None:
+    made = [
+        ModelFormatError("a", path="p", offset=1, message="m", field=2),
+        ExternalDataError("a", path="p", location="l"),
+        UnsupportedModelError("a", path="p", node="n", op_type="o", feature="f"),
+        OptionError("a", option="o"),
+        CalibrationError("a", value="v", sample=3),
+    ]
+    for error in made:
+        copy = pickle.loads(pickle.dumps(error))  # noqa: S301 - made two lines above
+        assert type(copy) is type(error)
+        assert (copy.args, vars(copy)) == (error.args, vars(error))

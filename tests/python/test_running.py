@@ -1,0 +1,178 @@
+"""How the package behaves in a process: threads, signals, logging, standard output."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import judge
+import numpy as np
+import pytest
+
+import quantize_rs
+
+
+def test_other_threads_go_on(digits: Path, images: Path) -> None:
+    samples = np.concatenate([np.load(images)] * 20)
+    gaps: list[float] = []
+    stop = threading.Event()
+
+    def tick() -> None:
+        last = time.monotonic()
+        while not stop.is_set():
+            time.sleep(0.001)
+            now = time.monotonic()
+            gaps.append(now - last)
+            last = now
+
+    ticker = threading.Thread(target=tick)
+    ticker.start()
+    begun = time.monotonic()
+    quantize_rs.quantize_with_calibration(digits, None, samples)
+    took = time.monotonic() - begun
+    stop.set()
+    ticker.join()
+    assert max(gaps) < max(0.5, took / 2)
+    assert len(gaps) > 20 * took
+
+
+def test_several_at_once_give_what_one_gives(digits: Path, images: Path) -> None:
+    model = quantize_rs.open(digits)
+    plan = model.plan(activations="uint8")
+
+    def both(number: int) -> tuple[bytes, bytes]:
+        weights = quantize_rs.quantize(digits, f"q{number}.onnx", per_channel=True)
+        assert weights.output == f"q{number}.onnx"
+        activations = plan.apply(plan.calibrate(images, threads=2)).to_bytes()
+        return Path(f"q{number}.onnx").read_bytes(), activations
+
+    with ThreadPoolExecutor(4) as pool:
+        results = list(pool.map(both, range(8)))
+    assert len(set(results)) == 1
+
+
+INTERRUPTED = """
+import itertools, sys, numpy as np, quantize_rs
+images = np.load(sys.argv[2])
+data = {
+    "iterator": lambda: itertools.cycle(images),
+    "array": lambda: np.concatenate([images] * 2000),
+    "file": lambda: sys.argv[3],
+}[sys.argv[1]]()
+said = []
+def progress(done, total):
+    if done > 5 and not said:
+        said.append(print("running", flush=True))
+try:
+    quantize_rs.quantize_with_calibration("examples/digits/digits_cnn.onnx", "q.onnx", data,
+                                          progress=progress)
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+    raise SystemExit(7)
+"""
+
+
+@pytest.mark.skipif(os.name == "nt", reason="no SIGINT for one process on Windows")
+@pytest.mark.parametrize("form", ["iterator", "array", "file"])
+def test_ctrl_c_ends_a_calibration_within_a_second(images: Path, form: str) -> None:
+    np.save("many.npy", np.concatenate([np.load(images)] * 2000))
+    command = [sys.executable, "-c", INTERRUPTED, form, str(images), "many.npy"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "running\n"
+        begun = time.monotonic()
+        process.send_signal(signal.SIGINT)
+        assert process.stdout.readline() == "interrupted\n"
+        assert time.monotonic() - begun < 1
+        assert process.wait(10) == 7
+    assert not list(Path.cwd().glob("*.onnx"))
+    assert not list(Path.cwd().glob(".*"))
+
+
+@pytest.mark.skipif(os.name == "nt", reason="no SIGALRM on Windows")
+def test_a_signal_handler_runs_during_a_calibration(digits: Path, images: Path) -> None:
+    class Enough(Exception):  # noqa: N818 - no error
+        pass
+
+    def handler(_signal: int, _frame: object) -> None:
+        raise Enough
+
+    samples = np.concatenate([np.load(images)] * 1000)
+    before = signal.signal(signal.SIGALRM, handler)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.2)
+        with pytest.raises(Enough):
+            quantize_rs.quantize_with_calibration(digits, "q.onnx", samples)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert not Path("q.onnx").exists()
+
+
+def test_warnings_are_logged_and_nothing_is_printed(
+    capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    report = quantize_rs.quantize(judge.model("no_weights"), None)
+    assert report.warnings
+    logged = [(r.name, r.levelno, r.getMessage()) for r in caplog.records]
+    assert logged == [("quantize_rs", logging.WARNING, warning) for warning in report.warnings]
+    assert capfd.readouterr() == ("", "")
+
+
+def test_the_work_prints_nothing(
+    digits: Path, images: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    quantize_rs.quantize(digits, "q.onnx")
+    quantize_rs.quantize_with_calibration(digits, "q.onnx", images)
+    with pytest.raises(quantize_rs.ModelError):
+        quantize_rs.quantize(b"\xff" * 100, "q.onnx")
+    assert capfd.readouterr() == ("", "")
+
+
+def test_importing_configures_no_logging_and_imports_no_onnx() -> None:
+    code = (
+        "import sys, logging, quantize_rs; assert not logging.root.handlers;"
+        "assert not logging.getLogger('quantize_rs').handlers;"
+        "quantize_rs.quantize('examples/digits/digits_cnn.onnx', 'q.onnx');"
+        "assert not {'onnx', 'onnxruntime', 'tqdm'} & set(sys.modules)"
+    )
+    root = Path(__file__).resolve().parents[2]
+    done = subprocess.run(
+        [sys.executable, "-c", code.replace("'q.onnx'", "None")],
+        cwd=root,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_looking_at_a_model_is_quick(tmp_path: Path) -> None:
+    import onnx
+
+    # 200 MB of weights, which nobody reads.
+    weight = np.zeros((50, 1000, 1000), np.float32)
+    proto = onnx.helper.make_model(
+        onnx.helper.make_graph(
+            [onnx.helper.make_node("MatMul", ["x", "w"], ["y"])],
+            "large",
+            [onnx.helper.make_tensor_value_info("x", 1, [50, 1, 1000])],
+            [onnx.helper.make_tensor_value_info("y", 1, [50, 1, 1000])],
+            [onnx.numpy_helper.from_array(weight, "w")],
+        ),
+        opset_imports=[onnx.helper.make_opsetid("", 17)],
+    )
+    onnx.save(proto, tmp_path / "large.onnx")
+    quantize_rs.model_info(tmp_path / "large.onnx")
+    begun = time.perf_counter()
+    info = quantize_rs.model_info(tmp_path / "large.onnx")
+    took = time.perf_counter() - begun
+    assert info.parameters == weight.size
+    assert took < 0.02

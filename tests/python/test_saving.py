@@ -1,0 +1,97 @@
+"""Writing: complete or not at all, where it was asked for, and nothing else."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+import quantize_rs
+
+posix = pytest.mark.skipif(os.name == "nt", reason="links and modes of POSIX")
+
+
+@posix
+def test_the_mode_of_an_existing_file_stays(digits: Path) -> None:
+    target = Path("q.onnx")
+    target.touch()
+    for mode in (0o600, 0o640, 0o664):
+        target.chmod(mode)
+        quantize_rs.quantize(digits, target)
+        assert stat.S_IMODE(target.stat().st_mode) == mode
+
+
+@posix
+def test_a_new_file_has_the_mode_of_a_new_file(digits: Path) -> None:
+    quantize_rs.quantize(digits, "q.onnx")
+    Path("other").touch()
+    assert Path("q.onnx").stat().st_mode == Path("other").stat().st_mode
+
+
+@posix
+def test_a_link_is_followed(digits: Path) -> None:
+    Path("deep").mkdir()
+    for target in (Path("deep/there.onnx"), Path("deep/not_yet.onnx")):
+        link = Path("link.onnx")
+        link.symlink_to(target)
+        if target.name == "there.onnx":
+            target.write_bytes(b"old")
+        quantize_rs.quantize(digits, link)
+        assert link.is_symlink()
+        assert quantize_rs.model_info(target).quantized
+        link.unlink()
+
+
+def test_the_model_itself_may_be_the_output(digits: Path) -> None:
+    expected = quantize_rs.quantize(digits, None).model
+    opened = quantize_rs.open(digits)
+    report = quantize_rs.quantize(digits, digits)
+    assert report.bytes_after < report.bytes_before
+    assert digits.read_bytes() == expected
+    assert opened.plan().apply().to_bytes() == expected, "an open model keeps what it was"
+
+
+def test_two_runs_give_the_same_bytes(digits: Path, images: Path) -> None:
+    for number in (1, 2):
+        quantize_rs.quantize_with_calibration(digits, f"q{number}.onnx", images)
+    assert Path("q1.onnx").read_bytes() == Path("q2.onnx").read_bytes()
+
+
+def test_nothing_is_left_behind(digits: Path, images: Path) -> None:
+    def files() -> set[Path]:
+        return {path for path in Path.cwd().rglob("*") if path.is_file()}
+
+    before = files()
+    Path("folder").mkdir()
+    for target in ("folder", "none/q.onnx", "/dev/null", "\0"):
+        with pytest.raises((OSError, ValueError)):
+            quantize_rs.quantize(digits, target)
+        with pytest.raises((OSError, ValueError)):
+            quantize_rs.open(digits).plan().apply().save(target)
+    assert files() == before
+    quantize_rs.quantize_with_calibration(digits, "q.onnx", images)
+    assert files() == before | {Path.cwd() / "q.onnx"}
+    assert stat.S_ISCHR(Path("/dev/null").stat().st_mode)
+
+
+@posix
+@pytest.mark.skipif(hasattr(os, "geteuid") and os.geteuid() == 0, reason="root may write anywhere")
+def test_a_folder_that_may_not_be_written_to_is_a_permission_error(digits: Path) -> None:
+    Path("closed").mkdir(mode=0o500)
+    with pytest.raises(PermissionError):
+        quantize_rs.quantize(digits, "closed/q.onnx")
+
+
+def test_what_needs_no_change_is_written_byte_for_byte(digits: Path) -> None:
+    report = quantize_rs.quantize(digits, "q.onnx", excluded_layers=["*"])
+    assert not report.quantized
+    assert report.ratio == 1
+    assert Path("q.onnx").read_bytes() == digits.read_bytes()
+
+
+def test_names_of_any_language(digits: Path) -> None:
+    target = Path("größe 模型 🙂.onnx")
+    assert quantize_rs.quantize(digits, target).output == str(target)
+    assert quantize_rs.model_info(target).quantized
