@@ -6,6 +6,8 @@ use std::time::Instant;
 use quantize_rs_onnx::Model;
 
 use crate::graph::Graph;
+use crate::ranges::fingerprint;
+use crate::{CalibrationError, CalibrationErrorKind};
 use crate::{Plan, QuantizeError, Ranges, Report, encode, rewrite, verify};
 
 /// A quantized model and the report on it.
@@ -26,6 +28,14 @@ impl Plan {
         ranges: Option<&Ranges>,
     ) -> Result<Quantized, QuantizeError> {
         let begun = Instant::now();
+        if self.model != fingerprint(model) {
+            return Err(QuantizeError::option("plan", "was made for another model"));
+        }
+        if ranges.is_none() && self.needs_calibration() {
+            let what =
+                "the plan quantizes activations: calibrate it, and give the ranges".to_owned();
+            return Err(CalibrationError::new(CalibrationErrorKind::NoSamples(what)).into());
+        }
         let graph = Graph::of(model)?;
         let encoded = encode(&graph, self, ranges)?;
         let edits = rewrite::qdq(&graph, self, &encoded);

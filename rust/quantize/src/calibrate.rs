@@ -91,7 +91,7 @@ pub fn calibrate(
             })?;
             gathered.iter_mut().zip(&stats).for_each(|(all, one)| all.merge(one));
         }
-        finished.and(fed)?;
+        earliest(finished.err(), fed.err())?;
         Ok::<_, CalibrationError>((gathered, driver.done))
     })?;
     if done == 0 {
@@ -190,14 +190,7 @@ impl Driver<'_> {
             };
             if let Err(error) = outcome {
                 cancelled.store(true, Ordering::Relaxed);
-                let earlier = |old: &CalibrationError| {
-                    matches!(old.kind(), Kind::Cancelled)
-                        || (!matches!(error.kind(), Kind::Cancelled)
-                            && error.sample() < old.sample())
-                };
-                if failure.as_ref().is_none_or(earlier) {
-                    failure = Some(error);
-                }
+                failure = earliest(failure, Some(error)).err();
             }
         }
     }
@@ -209,7 +202,10 @@ impl Driver<'_> {
                 self.done += 1;
                 self.ask()
             }
-            Err(_) => self.ask(),
+            Err(RecvTimeoutError::Timeout) => self.ask(),
+            Err(RecvTimeoutError::Disconnected) => Err(CalibrationError::new(Kind::Engine(
+                "all calibration threads stopped".to_owned(),
+            ))),
         }
     }
 
@@ -219,6 +215,24 @@ impl Driver<'_> {
             Ok(())
         } else {
             Err(CalibrationError::new(Kind::Cancelled))
+        }
+    }
+}
+
+/// Of two failures the one to speak of: that of the earlier sample, and none that only followed
+/// from the other.
+fn earliest(
+    a: Option<CalibrationError>,
+    b: Option<CalibrationError>,
+) -> Result<(), CalibrationError> {
+    match (a, b) {
+        (None, None) => Ok(()),
+        (Some(error), None) | (None, Some(error)) => Err(error),
+        (Some(a), Some(b)) => {
+            let rank = |error: &CalibrationError| {
+                (matches!(error.kind(), Kind::Cancelled), error.sample().unwrap_or(usize::MAX))
+            };
+            Err(if rank(&b) < rank(&a) { b } else { a })
         }
     }
 }

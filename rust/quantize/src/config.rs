@@ -82,6 +82,10 @@ impl Config {
                 "cannot be used with activations: no runtime computes in integers with blocks";
             return Err(QuantizeError::option("block_size", what));
         }
+        if self.weights == QType::Int32 {
+            let what = "is int32, expected a type of 2 to 16 bits";
+            return Err(QuantizeError::option("weights", what));
+        }
         for bits in self.layer_bits.values() {
             signed("layer_bits", *bits)?;
         }

@@ -46,6 +46,9 @@ pub struct EncodedTensor {
     pub metrics: Option<Metrics>,
 }
 
+/// A weight of 8 bits or more that keeps less than this has values that one scale cannot hold.
+const POOR_DB: f64 = 15.0;
+
 /// Encodes all that `plan` quantizes; activations from `ranges`.
 ///
 /// # Errors
@@ -57,7 +60,8 @@ pub fn encode(
 ) -> Result<Encoded, QuantizeError> {
     let mut encoded =
         Encoded { activations: activations(graph, plan, ranges)?, ..Encoded::default() };
-    let floors = floors(graph, plan, &encoded.activations)?;
+    let integer_nodes = plan.integer_nodes();
+    let floors = floors(graph, &integer_nodes, &encoded.activations)?;
     let constants: HashMap<&str, Constant<'_>> = uses::constants(graph)
         .into_iter()
         .map(|constant| (graph.values[constant.anchor].name, constant))
@@ -81,9 +85,19 @@ pub fn encode(
                 "weight `{name}`: {widened} scales were raised so that the bias fits int32"
             ));
         }
+        if let Some(metrics) = &tensor.metrics
+            && tensor.quantized.dtype.bits() >= 8
+            && metrics.sqnr_db < POOR_DB
+        {
+            encoded.warnings.push(format!(
+                "weight `{name}`: {:.1} dB is little for 8 bits or more; if the model needs it, \
+                 leave it float with excluded_layers",
+                metrics.sqnr_db
+            ));
+        }
         encoded.weights.insert(name, tensor);
     }
-    for node in &plan.integer_nodes {
+    for node in &integer_nodes {
         if let Some(bias) = bias(graph, node, &encoded)? {
             encoded.biases.insert(node.node, bias);
         }
@@ -139,12 +153,12 @@ fn activations(
 /// `input × weight`, fits int32 and does not underflow.
 fn floors(
     graph: &Graph<'_>,
-    plan: &Plan,
+    integer_nodes: &[IntegerNode],
     activations: &BTreeMap<String, Params>,
 ) -> Result<HashMap<String, Vec<f32>>, QuantizeError> {
     let largest = f64::from(QType::Int32.max() - 1);
     let mut floors: HashMap<String, Vec<f32>> = HashMap::new();
-    for node in &plan.integer_nodes {
+    for node in integer_nodes {
         let (Some(bias), Some(input)) = (node.bias, activations.get(graph.values[node.input].name))
         else {
             continue;
@@ -157,6 +171,10 @@ fn floors(
             (fits.max(normal) as f32).next_up()
         };
         let needed = floats(graph, bias)?.iter().copied().map(needed).collect::<Vec<_>>();
+        if needed.iter().any(|floor| !floor.is_finite()) {
+            let what = "is too large for int32 in any scale of its node's input and weight";
+            return Err(invalid(graph.values[bias].name, what));
+        }
         let name = graph.values[node.weight].name.to_owned();
         match floors.entry(name) {
             std::collections::hash_map::Entry::Vacant(entry) => {

@@ -91,6 +91,7 @@ impl<'m> Graph<'m> {
         graph.add_made()?;
         graph.add_readers(proto);
         collect_names(proto, &mut graph.names);
+        graph.check_ranks()?;
         Ok(graph)
     }
 
@@ -139,6 +140,24 @@ impl<'m> Graph<'m> {
             }
             None => shape_of(self.values[value].info?),
         }
+    }
+
+    /// Refuses a convolution whose weight cannot be one.
+    fn check_ranks(&self) -> Result<(), QuantizeError> {
+        for (index, node) in self.nodes.iter().enumerate() {
+            let convolves = matches!(node.op_type.as_str(), "Conv" | "ConvTranspose");
+            if let Some(weight) = self.input(index, 1)
+                && let Some(tensor) = self.constant(weight)
+                && convolves
+                && node.is_onnx()
+                && tensor.dims.len() < 3
+            {
+                let (name, rank) = (self.values[weight].name, tensor.dims.len());
+                let what = format!("weight `{name}` has {rank} dimensions, expected 3 or more");
+                return Err(QuantizeError::node(node, what));
+            }
+        }
+        Ok(())
     }
 
     fn add(&mut self, name: &'m str, maker: Maker<'m>) {

@@ -103,7 +103,7 @@ impl Report {
     ) -> Report {
         let mut constants: HashMap<&str, &EncodedTensor> =
             encoded.weights.iter().map(|(name, tensor)| (name.as_str(), tensor)).collect();
-        for node in &plan.integer_nodes {
+        for node in plan.integer_nodes() {
             if let (Some(bias), Some(tensor)) = (node.bias, encoded.biases.get(&node.node)) {
                 constants.insert(graph.values[bias].name, tensor);
             }

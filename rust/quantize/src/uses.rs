@@ -25,7 +25,7 @@ pub(crate) struct Constant<'m> {
 pub(crate) enum Use {
     /// As the weight of a node. `axis` is the constant's own axis of output channels, when one
     /// axis of it is that.
-    Weight { node: usize, input: usize, axis: Option<usize>, rank: usize, direct: bool },
+    Weight { node: usize, axis: Option<usize>, rank: usize },
     /// As the bias of a node.
     Bias { node: usize },
     /// By a node that has no use for integers here.
@@ -41,8 +41,7 @@ pub(crate) fn constants<'m>(graph: &Graph<'m>) -> Vec<Constant<'m>> {
     (0..graph.values.len())
         .filter_map(|value| {
             let (tensor, shape) = anchored(graph, value)?;
-            let mut uses = Vec::new();
-            follow(graph, value, &View::of(&shape), true, &mut uses);
+            let uses = follow(graph, value, &shape);
             Some(Constant { anchor: value, tensor, shape, uses })
         })
         .collect()
@@ -65,6 +64,9 @@ fn anchored<'m>(graph: &Graph<'m>, value: ValueId) -> Option<(&'m TensorProto, V
     }
     let source = graph.input(node, 0)?;
     let (tensor, shape) = (graph.constant(source)?, graph.shape(source)?);
+    if matches!(graph.values[source].maker, Maker::Initializer { overridable: true, .. }) {
+        return None;
+    }
     let widens =
         matches!(tensor.dtype(), Some(DataType::Float16 | DataType::BFloat16 | DataType::Double));
     widens.then_some(())?;
@@ -85,37 +87,43 @@ fn casts_to_float32(node: &NodeProto) -> bool {
         && node.int("to", 0) == i64::from(DataType::Float.number())
 }
 
-/// Collects the uses of a value that holds the constant as `view` shows it.
-fn follow(graph: &Graph<'_>, value: ValueId, view: &View, direct: bool, uses: &mut Vec<Use>) {
-    let found = &graph.values[value];
-    if found.is_output {
-        uses.push(Use::Output);
-    }
-    if found.captured {
-        uses.push(Use::Captured);
-    }
-    for reader in &found.readers {
-        let node = graph.nodes[reader.node];
-        if reader.input == 0
-            && let Some(next) = view.through(graph, reader.node)
-            && let Some(output) = graph.output(reader.node, 0)
-        {
-            follow(graph, output, &next, false, uses);
-            continue;
+/// How a constant of this shape is read, through all nodes that only rearrange it.
+fn follow(graph: &Graph<'_>, anchor: ValueId, shape: &[usize]) -> Vec<Use> {
+    let mut uses = Vec::new();
+    // A list, not a recursion: a chain of a million nodes must not exhaust the stack. What has no
+    // elements, or a shape that overflows, is not followed.
+    let view = View::of(shape).filter(|_| !shape.contains(&0));
+    let mut waiting = vec![(anchor, view, true)];
+    while let Some((value, view, direct)) = waiting.pop() {
+        let found = &graph.values[value];
+        if found.is_output {
+            uses.push(Use::Output);
         }
-        let rank = view.axes.len();
-        uses.push(match ops::rule(node).map(|rule| rule.slot(reader.input)) {
-            Some(Slot::Weight { axis } | Slot::Operand { axis }) => Use::Weight {
-                node: reader.node,
-                input: reader.input,
-                axis: axis(node, rank).and_then(|axis| view.source_axis(axis)),
-                rank,
-                direct,
-            },
-            Some(Slot::Bias) if direct => Use::Bias { node: reader.node },
-            _ => Use::Other { node: reader.node },
-        });
+        if found.captured {
+            uses.push(Use::Captured);
+        }
+        for reader in &found.readers {
+            let node = graph.nodes[reader.node];
+            if reader.input == 0
+                && let Some(next) = view.as_ref().and_then(|view| view.through(graph, reader.node))
+                && let Some(output) = graph.output(reader.node, 0)
+            {
+                waiting.push((output, Some(next), false));
+                continue;
+            }
+            let slot = ops::rule(node).map(|rule| rule.slot(reader.input));
+            uses.push(match (slot, &view) {
+                (Some(Slot::Weight { axis } | Slot::Operand { axis }), Some(view)) => {
+                    let rank = view.axes.len();
+                    let axis = axis(node, rank).and_then(|axis| view.source_axis(axis));
+                    Use::Weight { node: reader.node, axis, rank }
+                }
+                (Some(Slot::Bias), _) if direct => Use::Bias { node: reader.node },
+                _ => Use::Other { node: reader.node },
+            });
+        }
     }
+    uses
 }
 
 /// How rearranged axes relate to the constant: length and stride in its elements, axis by axis.
@@ -126,9 +134,10 @@ struct View {
 }
 
 impl View {
-    fn of(shape: &[usize]) -> View {
-        let axes = strided(shape);
-        View { source: axes.clone(), axes }
+    /// `None` for a shape with more elements than can be counted.
+    fn of(shape: &[usize]) -> Option<View> {
+        let axes = strided(shape)?;
+        Some(View { source: axes.clone(), axes })
     }
 
     /// The axis of the constant that is exactly `axis` of the view.
@@ -148,10 +157,11 @@ impl View {
             "Transpose" => self.transposed(proto),
             "Reshape" => self.reshaped(&ints(graph, node, 1)?, proto.int("allowzero", 0) != 0),
             "Flatten" => {
-                let axis = at(proto.int("axis", 1), self.axes.len() + 1)?;
-                let lengths: Vec<usize> = self.axes.iter().map(|(length, _)| *length).collect();
+                let (axis, rank) = (proto.int("axis", 1), self.axes.len());
+                let axis = if usize::try_from(axis) == Ok(rank) { rank } else { at(axis, rank)? };
+                let lengths = self.lengths();
                 let (rows, columns) = lengths.split_at(axis);
-                self.with_shape(&[rows.iter().product(), columns.iter().product()])
+                self.with_shape(&[product(rows)?, product(columns)?])
             }
             _ => None,
         }
@@ -168,7 +178,7 @@ impl View {
     }
 
     fn reshaped(&self, shape: &[i64], allow_zero: bool) -> Option<View> {
-        let elements: usize = self.axes.iter().map(|(length, _)| length).product();
+        let elements = product(&self.lengths())?;
         let mut lengths = Vec::new();
         for (axis, length) in shape.iter().enumerate() {
             lengths.push(match *length {
@@ -178,39 +188,38 @@ impl View {
             });
         }
         if let Some(inferred) = shape.iter().position(|length| *length == -1) {
-            let known: usize = lengths
-                .iter()
-                .enumerate()
-                .filter(|(i, _)| *i != inferred)
-                .map(|(_, n)| n)
-                .product();
-            lengths[inferred] = elements.checked_div(known)?;
+            lengths[inferred] = 1;
+            lengths[inferred] = elements.checked_div(product(&lengths)?)?;
         }
-        (lengths.iter().product::<usize>() == elements).then(|| self.with_shape(&lengths))?
+        (product(&lengths)? == elements).then(|| self.with_shape(&lengths))?
     }
 
     /// The same elements in the same order under another shape; only while they are in order.
     fn with_shape(&self, shape: &[usize]) -> Option<View> {
-        let lengths: Vec<usize> = self.axes.iter().map(|(length, _)| *length).collect();
-        (self.axes == strided(&lengths))
-            .then(|| View { axes: strided(shape), source: self.source.clone() })
+        let in_order = strided(&self.lengths())? == self.axes;
+        in_order.then_some(View { axes: strided(shape)?, source: self.source.clone() })
+    }
+
+    fn lengths(&self) -> Vec<usize> {
+        self.axes.iter().map(|(length, _)| *length).collect()
     }
 }
 
+/// Number of elements; `None` when they cannot be counted.
+fn product(lengths: &[usize]) -> Option<usize> {
+    lengths.iter().try_fold(1usize, |product, length| product.checked_mul(*length))
+}
+
 /// Axes of a tensor in C order: length and stride.
-fn strided(shape: &[usize]) -> Vec<(usize, usize)> {
-    let mut stride = 1;
-    let mut axes: Vec<(usize, usize)> = shape
-        .iter()
-        .rev()
-        .map(|length| {
-            let axis = (*length, stride);
-            stride *= length;
-            axis
-        })
-        .collect();
+fn strided(shape: &[usize]) -> Option<Vec<(usize, usize)>> {
+    let mut stride = 1usize;
+    let mut axes = Vec::with_capacity(shape.len());
+    for length in shape.iter().rev() {
+        axes.push((*length, stride));
+        stride = stride.checked_mul(*length)?;
+    }
     axes.reverse();
-    axes
+    Some(axes)
 }
 
 /// An axis counted from either end.
@@ -234,14 +243,20 @@ mod tests {
 
     #[test]
     fn a_reshape_that_merges_leading_axes_keeps_the_last() {
-        let view = View::of(&[16, 4, 4, 10]).reshaped(&[256, 10], false).unwrap();
+        let view = View::of(&[16, 4, 4, 10]).unwrap().reshaped(&[256, 10], false).unwrap();
         assert_eq!(view.source_axis(1), Some(3));
         assert_eq!(view.source_axis(0), None);
     }
 
     #[test]
+    fn shapes_that_cannot_be_counted_are_no_views() {
+        assert!(View::of(&[1 << 40, 1 << 40]).is_none());
+        assert!(View::of(&[2, 2]).unwrap().reshaped(&[1 << 62, 4], false).is_none());
+    }
+
+    #[test]
     fn a_transposed_axis_is_found_again() {
-        let view = View::of(&[3, 5]);
+        let view = View::of(&[3, 5]).unwrap();
         let view = View { axes: vec![view.axes[1], view.axes[0]], source: view.source };
         assert_eq!(view.source_axis(1), Some(0));
         assert!(view.reshaped(&[15], false).is_none(), "elements are no longer in order");
@@ -249,8 +264,8 @@ mod tests {
 
     #[test]
     fn zero_and_minus_one_are_worked_out() {
-        let view = View::of(&[6, 4]).reshaped(&[0, 2, -1], false).unwrap();
+        let view = View::of(&[6, 4]).unwrap().reshaped(&[0, 2, -1], false).unwrap();
         assert_eq!(view.axes, [(6, 4), (2, 2), (2, 1)]);
-        assert!(View::of(&[6, 4]).reshaped(&[5, -1], false).is_none());
+        assert!(View::of(&[6, 4]).unwrap().reshaped(&[5, -1], false).is_none());
     }
 }

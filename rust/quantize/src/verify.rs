@@ -3,11 +3,11 @@
 use quantize_rs_math::Layout;
 use quantize_rs_onnx::{DataType, Model, TensorProto};
 
-use crate::QuantizeError;
 use crate::encode::data_type;
 use crate::error::QuantizeErrorKind;
 use crate::graph::{Graph, Maker};
 use crate::plan::{Plan, Planned, Role, Source, ValuePlan};
+use crate::{InputSpec, QuantizeError};
 
 /// Checks that every value the plan quantizes is made by a `DequantizeLinear` of the right type and
 /// number of scales, and that every input and output of the model is where it was.
@@ -16,6 +16,12 @@ pub(crate) fn verify(before: &Model, after: &Model, plan: &Plan) -> Result<(), Q
     let names = |infos: &[quantize_rs_onnx::Kept<quantize_rs_onnx::ValueInfoProto>]| {
         infos.iter().map(|info| info.name.clone()).collect::<Vec<_>>()
     };
+    let inputs = |model: &Model| -> Vec<String> {
+        InputSpec::of(model).into_iter().map(|input| input.name).collect()
+    };
+    if inputs(before) != inputs(after) {
+        return Err(failed("the inputs of the model changed".to_owned()));
+    }
     if names(&before.graph().output) != names(&after.graph().output) {
         return Err(failed("the outputs of the model changed".to_owned()));
     }

@@ -397,3 +397,55 @@ fn damaged_models_are_quantized_or_refused() {
     }
     assert!(quantized > 100, "{quantized}");
 }
+
+#[test]
+fn a_plan_with_activations_asks_for_ranges_of_its_own_model() {
+    let (model, other) = (fixture("conv2d_relu"), fixture("residual_add"));
+    let plan = plan(&model, with_activations());
+    let error = plan.apply(&model, None).unwrap_err();
+    assert!(matches!(error.kind(), QuantizeErrorKind::Calibration(_)), "{error}");
+    let error = plan.apply(&other, None).unwrap_err();
+    assert!(error.to_string().contains("another model"), "{error}");
+}
+
+#[test]
+fn a_bias_or_a_node_can_be_excluded() {
+    let model = fixture("conv2d_relu");
+    let conv = model.graph().node.iter().find(|node| node.op_type == "Conv").unwrap();
+    for name in [&conv.input[2], &conv.name] {
+        let config = Config { exclude: vec![name.clone()], ..with_activations() };
+        let plan = plan(&model, config);
+        assert!(!plan.needs_calibration(), "{name}");
+    }
+}
+
+#[test]
+fn layer_bits_go_by_the_weight_or_by_its_node() {
+    let model = fixture("opset21_gemm");
+    let all = plan(&model, per_channel());
+    let weight = all.quantized().next().unwrap().0.name.clone();
+    let node = model.graph().node.iter().find(|node| node.input.contains(&weight)).unwrap();
+    for name in [weight.clone(), node.name.clone()] {
+        let layer_bits = BTreeMap::from([(name, 4)]);
+        let plan = plan(&model, Config { layer_bits, ..per_channel() });
+        let how = plan.quantized().find(|(value, _)| value.name == weight).unwrap().1;
+        assert_eq!(how.spec.qtype, QType::Int4);
+    }
+    let layer_bits = BTreeMap::from([(node.input[2].clone(), 4)]);
+    let config = Config { layer_bits, ..per_channel() };
+    assert!(Plan::of(&Graph::of(&model).unwrap(), config).is_err(), "a bias has no bits to choose");
+}
+
+#[test]
+fn weights_that_are_out_of_sight_are_spoken_of() {
+    let model = fixture("if_subgraph");
+    assert!(plan(&model, per_channel()).warnings[0].contains("If, Loop, Scan"));
+    assert!(plan(&fixture("conv2d_relu"), per_channel()).warnings.is_empty());
+}
+
+#[test]
+fn a_weight_that_eight_bits_cannot_hold_is_warned_of() {
+    let model = fixture("denormal_weights");
+    let quantized = plan(&model, per_channel()).apply(&model, None).unwrap();
+    assert!(quantized.report().warnings.iter().any(|warning| warning.contains("dB is little")));
+}

@@ -86,6 +86,17 @@ impl OpRule {
     }
 }
 
+/// Attributes that decisions rest on: operator, name, `AttributeProto.AttributeType`.
+const ATTRIBUTES: &[(&str, &str, i32, &str)] = &[
+    ("Gemm", "alpha", 1, "a float (1)"),
+    ("Gemm", "beta", 1, "a float (1)"),
+    ("Gemm", "transA", 2, "an integer (2)"),
+    ("Gemm", "transB", 2, "an integer (2)"),
+    ("Transpose", "perm", 7, "integers (7)"),
+    ("Flatten", "axis", 2, "an integer (2)"),
+    ("Reshape", "allowzero", 2, "an integer (2)"),
+];
+
 /// Refuses a node that cannot be what it says.
 pub(crate) fn check_arity(node: &NodeProto) -> Result<(), QuantizeError> {
     let Some(rule) = rule(node) else { return Ok(()) };
@@ -93,6 +104,13 @@ pub(crate) fn check_arity(node: &NodeProto) -> Result<(), QuantizeError> {
     if inputs < rule.min_inputs {
         let what = format!("it has {inputs} inputs, expected at least {}", rule.min_inputs);
         return Err(QuantizeError::node(node, what));
+    }
+    for (op_type, attribute, kind, what) in ATTRIBUTES {
+        let found = node.attribute(attribute).map_or(0, |attribute| attribute.kind);
+        if node.op_type == *op_type && found != 0 && found != *kind {
+            let what = format!("attribute `{attribute}` is of kind {found}, expected {what}");
+            return Err(QuantizeError::node(node, what));
+        }
     }
     if node.output.iter().all(String::is_empty) {
         return Err(QuantizeError::node(node, "it has no outputs".to_owned()));

@@ -10,7 +10,9 @@ const MOVES: Integer = Integer::SameAsInput { same_range: true };
 const PICKS: Integer = Integer::SameAsInput { same_range: false };
 
 pub(super) const RULES: &[OpRule] = &[
-    pass("MaxPool", MOVES),
+    // The largest of negative numbers hides how negative they were: what comes out may need a much
+    // finer scale than what goes in.
+    pass("MaxPool", PICKS),
     pass("Reshape", MOVES),
     pass("Transpose", MOVES),
     pass("Flatten", MOVES),

@@ -9,14 +9,16 @@ mod weights;
 
 pub(crate) use show::kind;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use quantize_rs_math::{QSpec, QType};
-use quantize_rs_onnx::DataType;
+use quantize_rs_onnx::{DataType, NodeProto};
 use serde::Serialize;
 
 use crate::graph::{Graph, Maker, ValueId};
+use crate::ops::{self, Slot};
+use crate::ranges::fingerprint;
 use crate::uses;
 use crate::{Config, QuantizeError};
 
@@ -29,6 +31,8 @@ pub struct Plan {
     pub values: Vec<Planned>,
     /// Things the caller should know before going on.
     pub warnings: Vec<String>,
+    /// Fingerprint of the model it was made for.
+    pub(crate) model: String,
     /// Nodes that will run on integers, by position.
     #[serde(skip)]
     pub(crate) integer_nodes: Vec<IntegerNode>,
@@ -178,7 +182,7 @@ pub enum Kept {
 }
 
 /// A node that runs on integers.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct IntegerNode {
     pub(crate) node: usize,
     pub(crate) input: ValueId,
@@ -195,11 +199,12 @@ impl Plan {
     pub fn of(graph: &Graph<'_>, config: Config) -> Result<Plan, QuantizeError> {
         config.check()?;
         opset::check_known(graph)?;
-        let selection = select::Selection::of(graph, &config)?;
         let constants = uses::constants(graph);
+        let selection = select::Selection::of(graph, &constants, &config)?;
         let mut draft = Draft::default();
         weights::plan(graph, &constants, &config, &selection, &mut draft)?;
-        activations::plan(graph, &constants, &config, &mut draft);
+        activations::plan(graph, &constants, &config, &selection, &mut draft)?;
+        out_of_sight(graph, &mut draft);
         let plan = draft.finish(graph, config);
         opset::check_enough(graph, &plan)?;
         Ok(plan)
@@ -216,6 +221,17 @@ impl Plan {
             Decision::Quantize(plan) => Some((value, plan)),
             Decision::Keep(_) => None,
         })
+    }
+
+    /// Nodes that run on integers: all that they need is quantized.
+    pub(crate) fn integer_nodes(&self) -> Vec<IntegerNode> {
+        let quantized = |id: ValueId| {
+            self.values.get(id).is_some_and(|value| matches!(value.decision, Decision::Quantize(_)))
+        };
+        let complete = |node: &&IntegerNode| {
+            quantized(node.input) && quantized(node.weight) && node.bias.is_none_or(quantized)
+        };
+        self.integer_nodes.iter().filter(complete).copied().collect()
     }
 
     pub(crate) fn quantized_mut(&mut self, name: &str) -> Option<&mut ValuePlan> {
@@ -244,7 +260,7 @@ impl Plan {
 #[derive(Default)]
 struct Draft {
     decisions: BTreeMap<ValueId, Decision>,
-    weights: Vec<ValueId>,
+    weights: BTreeSet<ValueId>,
     integer_nodes: Vec<IntegerNode>,
     warnings: Vec<String>,
 }
@@ -283,7 +299,45 @@ impl Draft {
                 }
             })
             .collect();
-        Plan { config, values, warnings: self.warnings, integer_nodes: self.integer_nodes }
+        Plan {
+            config,
+            values,
+            warnings: self.warnings,
+            model: fingerprint(graph.model),
+            integer_nodes: self.integer_nodes,
+        }
+    }
+}
+
+/// Says what is not looked into: graphs inside nodes, and functions.
+fn out_of_sight(graph: &Graph<'_>, draft: &mut Draft) {
+    let model = graph.model.proto();
+    let mut bodies: Vec<_> = graph.nodes.iter().flat_map(|node| node.subgraphs()).collect();
+    let functions = model.functions.iter().flat_map(|function| &function.node);
+    bodies.extend(functions.clone().flat_map(|node| node.subgraphs()));
+    let multiplies = |node: &NodeProto| {
+        ops::rule(node).is_some_and(|rule| {
+            rule.inputs
+                .iter()
+                .any(|slot| matches!(slot, Slot::Weight { .. } | Slot::Operand { .. }))
+        })
+    };
+    let mut found = functions.filter(|node| multiplies(node)).count();
+    while let Some(body) = bodies.pop() {
+        let large = |dims: &[i64]| dims.len() > 1;
+        let weights = body
+            .initializer
+            .iter()
+            .filter(|tensor| tensor.dtype() == Some(DataType::Float) && large(&tensor.dims));
+        found += weights.count();
+        bodies.extend(body.node.iter().flat_map(|node| node.subgraphs()));
+    }
+    if found > 0 {
+        draft.warnings.push(
+            "weights in graphs inside nodes (If, Loop, Scan) and in functions stay float: they are \
+             not looked into yet"
+                .to_owned(),
+        );
     }
 }
 
@@ -294,6 +348,7 @@ fn undecided(graph: &Graph<'_>, id: ValueId, config: &Config) -> Decision {
     Decision::Keep(match (graph.dtype(id), reader) {
         (Some(dtype), _) if dtype != DataType::Float => Kept::NotFloat32 { dtype: Some(dtype) },
         (_, None) if value.is_output => Kept::GraphOutput,
+        (_, None) if value.captured => Kept::Captured,
         _ if config.activations.is_none() && graph.constant(id).is_none() => Kept::WeightsOnly,
         (_, reader) => Kept::NoRule { op_type: reader.map(|node| node.op_type.clone()) },
     })

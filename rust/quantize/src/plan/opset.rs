@@ -2,7 +2,7 @@
 
 use quantize_rs_math::{Granularity, QType};
 
-use super::Plan;
+use super::{Plan, ValuePlan};
 use crate::QuantizeError;
 use crate::error::QuantizeErrorKind;
 use crate::graph::Graph;
@@ -45,10 +45,11 @@ pub(super) fn check_known(graph: &Graph<'_>) -> Result<(), QuantizeError> {
 /// Refuses a model whose operator set does not know what the plan would write.
 pub(super) fn check_enough(graph: &Graph<'_>, plan: &Plan) -> Result<(), QuantizeError> {
     let have = graph.model.opset("").unwrap_or(0);
-    let most =
-        plan.quantized().max_by_key(|(_, value)| needed(value.stored, value.spec.granularity));
+    let need_of = |how: &ValuePlan| needed(how.stored, how.spec.granularity);
+    // Of several that need the most, the first: a weight rather than the bias that follows from it.
+    let most = plan.quantized().reduce(|a, b| if need_of(b.1) > need_of(a.1) { b } else { a });
     let Some((value, how)) = most else { return Ok(()) };
-    let need = needed(how.stored, how.spec.granularity);
+    let need = need_of(how);
     if need <= have {
         return Ok(());
     }

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use globset::{GlobBuilder, GlobMatcher};
 
 use crate::graph::Graph;
-use crate::uses;
+use crate::uses::{Constant, Use};
 use crate::{Config, QuantizeError};
 
 /// Names and patterns of a configuration, each known to fit something in the model.
@@ -20,43 +20,89 @@ struct Pattern {
 }
 
 impl Selection {
-    pub(super) fn of(graph: &Graph<'_>, config: &Config) -> Result<Selection, QuantizeError> {
-        let known = Known::of(graph, config);
-        let parse = |option, text: &String| known.pattern(option, text);
+    pub(super) fn of(
+        graph: &Graph<'_>,
+        constants: &[Constant<'_>],
+        config: &Config,
+    ) -> Result<Selection, QuantizeError> {
+        let named = |wanted: fn(&Use) -> Option<usize>| {
+            let mut names = HashSet::new();
+            for constant in constants {
+                let readers: Vec<usize> = constant.uses.iter().filter_map(wanted).collect();
+                if !readers.is_empty() {
+                    names.insert(graph.values[constant.anchor].name);
+                }
+                names.extend(readers.iter().map(|node| graph.nodes[*node].name.as_str()));
+            }
+            names.remove("");
+            names
+        };
+        let weight = |usage: &Use| match usage {
+            Use::Weight { node, .. } => Some(*node),
+            _ => None,
+        };
+        let weight_or_bias = |usage: &Use| match usage {
+            Use::Weight { node, .. } | Use::Bias { node } => Some(*node),
+            _ => None,
+        };
+        let weights = Known { names: named(weight), what: "weight, or node that has one," };
+        let mut all = Known { names: named(weight_or_bias), what: "weight, bias or node" };
+        all.names.extend(graph.nodes.iter().map(|node| node.name.as_str()));
+        all.names.remove("");
         let exclude = config
             .exclude
             .iter()
-            .map(|text| parse("excluded_layers", text))
+            .map(|text| all.pattern("excluded_layers", text))
             .collect::<Result<_, _>>()?;
         let bits = config
             .layer_bits
             .iter()
-            .map(|(text, bits)| Ok((parse("layer_bits", text)?, *bits)))
+            .map(|(text, bits)| Ok((weights.pattern("layer_bits", text)?, *bits)))
             .collect::<Result<_, QuantizeError>>()?;
         Ok(Selection { exclude, bits })
     }
 
-    /// The pattern that excludes a weight, or a node that reads it.
+    /// The pattern that excludes a constant, or a node that reads it.
     pub(super) fn excluded(
         &self,
         graph: &Graph<'_>,
-        weight: &str,
+        constant: &str,
         readers: impl Iterator<Item = usize>,
     ) -> Option<String> {
-        let names: Vec<&str> = std::iter::once(weight)
-            .chain(readers.map(|node| graph.nodes[node].name.as_str()))
-            .collect();
+        let names = names(graph, constant, readers);
         let hit = self.exclude.iter().find(|pattern| names.iter().any(|name| pattern.fits(name)));
         hit.map(|pattern| pattern.text.clone())
     }
 
-    /// Bits asked for a weight: an exact name goes before a pattern.
-    pub(super) fn bits(&self, weight: &str) -> Option<u8> {
-        let exact = self.bits.iter().find(|(pattern, _)| pattern.text == weight);
-        exact
-            .or_else(|| self.bits.iter().find(|(pattern, _)| pattern.fits(weight)))
-            .map(|(_, bits)| *bits)
+    /// Whether a node is excluded by its name.
+    pub(super) fn excludes_node(&self, graph: &Graph<'_>, node: usize) -> bool {
+        let name = &graph.nodes[node].name;
+        !name.is_empty() && self.exclude.iter().any(|pattern| pattern.fits(name))
     }
+
+    /// Bits asked for a weight, or for a node that reads it: an exact name goes before a pattern.
+    pub(super) fn bits(
+        &self,
+        graph: &Graph<'_>,
+        weight: &str,
+        readers: impl Iterator<Item = usize>,
+    ) -> Option<u8> {
+        let names = names(graph, weight, readers);
+        let exact = self.bits.iter().find(|(pattern, _)| names.contains(&pattern.text.as_str()));
+        let fits = |pattern: &Pattern| names.iter().any(|name| pattern.fits(name));
+        exact.or_else(|| self.bits.iter().find(|(pattern, _)| fits(pattern))).map(|(_, bits)| *bits)
+    }
+}
+
+/// The name of a constant and those of the nodes that read it.
+fn names<'m>(
+    graph: &Graph<'m>,
+    constant: &'m str,
+    readers: impl Iterator<Item = usize>,
+) -> Vec<&'m str> {
+    let readers =
+        readers.map(|node| graph.nodes[node].name.as_str()).filter(|name| !name.is_empty());
+    std::iter::once(constant).chain(readers).collect()
 }
 
 impl Pattern {
@@ -68,22 +114,10 @@ impl Pattern {
 /// Names that a caller can mean.
 struct Known<'m> {
     names: HashSet<&'m str>,
+    what: &'static str,
 }
 
-impl<'m> Known<'m> {
-    fn of(graph: &Graph<'m>, config: &Config) -> Known<'m> {
-        let mut names = HashSet::new();
-        // Only gathered when somebody asks.
-        if !(config.exclude.is_empty() && config.layer_bits.is_empty()) {
-            let anchors = uses::constants(graph);
-            names.extend(anchors.iter().map(|constant| graph.values[constant.anchor].name));
-            names.extend(
-                graph.nodes.iter().map(|node| node.name.as_str()).filter(|name| !name.is_empty()),
-            );
-        }
-        Known { names }
-    }
-
+impl Known<'_> {
     fn pattern(&self, option: &str, text: &str) -> Result<Pattern, QuantizeError> {
         if self.names.contains(text) {
             return Ok(Pattern { text: text.to_owned(), matcher: None });
@@ -100,11 +134,11 @@ impl<'m> Known<'m> {
             if self.names.iter().any(|name| matcher.is_match(name)) {
                 return Ok(Pattern { text: text.to_owned(), matcher: Some(matcher) });
             }
-            return refused(format!("has the pattern `{text}`, which fits no weight or node"));
+            return refused(format!("has the pattern `{text}`, which fits no {}", self.what));
         }
         let near = self.near(text);
         let hint = if near.is_empty() { String::new() } else { format!("; did you mean {near}?") };
-        refused(format!("names `{text}`, which is no weight or node of the model{hint}"))
+        refused(format!("names `{text}`, which is no {} of the model{hint}", self.what))
     }
 
     /// Up to three names like this one.

@@ -18,9 +18,8 @@ pub(super) fn plan(
 ) -> Result<(), QuantizeError> {
     let mut widened = false;
     for constant in constants {
-        let is_weight = constant.uses.iter().any(|usage| matches!(usage, Use::Weight { .. }));
-        if is_weight {
-            draft.weights.push(constant.anchor);
+        if weight_readers(constant).next().is_some() {
+            draft.weights.insert(constant.anchor);
         }
         if let Some(kept) = kept(graph, constant, config, selection) {
             draft.keep(constant.anchor, kept);
@@ -28,7 +27,7 @@ pub(super) fn plan(
         }
         let name = graph.values[constant.anchor].name;
         let qtype = selection
-            .bits(name)
+            .bits(graph, name, weight_readers(constant))
             .map_or(Ok(config.weights), |bits| crate::config::signed("layer_bits", bits))?;
         let stored = match (qtype, config.native_int4) {
             (QType::Int4, Some(false)) => QType::Int8,
@@ -65,13 +64,7 @@ fn kept(
 ) -> Option<Kept> {
     let value = &graph.values[constant.anchor];
     let elements: usize = constant.shape.iter().product();
-    let weights = || {
-        constant.uses.iter().filter_map(|usage| match usage {
-            Use::Weight { node, .. } => Some(*node),
-            _ => None,
-        })
-    };
-    if weights().next().is_none() {
+    if weight_readers(constant).next().is_none() {
         let kept = constant.uses.iter().find_map(|usage| match usage {
             Use::Bias { .. } => Some(Kept::Bias),
             _ => None,
@@ -83,7 +76,7 @@ fn kept(
     {
         return Some(Kept::NotFloat32 { dtype: constant.tensor.dtype() });
     }
-    if let Some(pattern) = selection.excluded(graph, value.name, weights()) {
+    if let Some(pattern) = selection.excluded(graph, value.name, weight_readers(constant)) {
         return Some(Kept::Excluded { pattern });
     }
     if matches!(value.maker, Maker::Initializer { overridable: true, .. }) {
@@ -111,7 +104,13 @@ fn no_rule(graph: &Graph<'_>, constant: &Constant<'_>) -> Kept {
         Some(DataType::Float) => {}
         dtype => return Kept::NotFloat32 { dtype },
     }
-    let reader = graph.values[constant.anchor].readers.first();
+    let value = &graph.values[constant.anchor];
+    let reader = value.readers.first();
+    match reader {
+        None if value.captured => return Kept::Captured,
+        None if value.is_output => return Kept::GraphOutput,
+        _ => {}
+    }
     Kept::NoRule { op_type: reader.map(|reader| graph.nodes[reader.node].op_type.clone()) }
 }
 
@@ -149,9 +148,13 @@ fn forces_symmetric(config: &Config, qtype: QType, granularity: Granularity) -> 
 }
 
 fn first_reader(graph: &Graph<'_>, constant: &Constant<'_>) -> String {
-    let node = constant.uses.iter().find_map(|usage| match usage {
+    weight_readers(constant).next().map(|node| graph.nodes[node].label()).unwrap_or_default()
+}
+
+/// The nodes that have this constant as a weight.
+fn weight_readers(constant: &Constant<'_>) -> impl Iterator<Item = usize> {
+    constant.uses.iter().filter_map(|usage| match usage {
         Use::Weight { node, .. } => Some(*node),
         _ => None,
-    });
-    node.map(|node| graph.nodes[node].label()).unwrap_or_default()
+    })
 }

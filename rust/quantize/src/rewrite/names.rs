@@ -1,6 +1,6 @@
 //! Names for new values, none of which is taken.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use crate::graph::Graph;
 
@@ -8,21 +8,26 @@ use crate::graph::Graph;
 pub(super) struct Names<'m> {
     taken: &'m HashSet<&'m str>,
     given: HashSet<String>,
+    /// The number to try next, by name without number.
+    next: HashMap<String, usize>,
 }
 
 impl<'m> Names<'m> {
     pub(super) fn of(graph: &'m Graph<'m>) -> Names<'m> {
-        Names { taken: graph.names(), given: HashSet::new() }
+        Names { taken: graph.names(), given: HashSet::new(), next: HashMap::new() }
     }
 
     /// `{base}_{suffix}`, with a number behind it when that is taken.
     pub(super) fn fresh(&mut self, base: &str, suffix: &str) -> String {
         let plain = format!("{base}_{suffix}");
-        let mut name = plain.clone();
-        let mut number = 0;
-        while self.taken.contains(name.as_str()) || self.given.contains(&name) {
-            number += 1;
-            name = format!("{plain}_{number}");
+        let number = self.next.entry(plain.clone()).or_insert(0);
+        let mut name;
+        loop {
+            name = if *number == 0 { plain.clone() } else { format!("{plain}_{number}") };
+            *number += 1;
+            if !self.taken.contains(name.as_str()) && !self.given.contains(&name) {
+                break;
+            }
         }
         self.given.insert(name.clone());
         name

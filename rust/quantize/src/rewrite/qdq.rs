@@ -17,7 +17,8 @@ use crate::plan::{Plan, Source, ValuePlan};
 
 /// The edits that turn the model of `graph` into what `plan` says, with the numbers of `encoded`.
 pub fn rewrite(graph: &Graph<'_>, plan: &Plan, encoded: &Encoded) -> Vec<Edit> {
-    let integer_nodes = plan.integer_nodes.iter();
+    let integer_nodes = plan.integer_nodes();
+    let integer_nodes = integer_nodes.iter();
     let mut writer = Writer {
         graph,
         on_integers: integer_nodes.clone().map(|integer| integer.node).collect(),
@@ -175,9 +176,13 @@ impl Writer<'_, '_> {
     }
 
     fn computes_on_integers(&self, node: usize) -> bool {
-        self.on_integers.contains(&node)
-            || ops::rule(self.graph.nodes[node])
-                .is_some_and(|rule| matches!(rule.integer, Integer::SameAsInput { .. }))
+        let passes_on = || {
+            let rule = ops::rule(self.graph.nodes[node])?;
+            let output = self.graph.nodes[node].output.first()?;
+            let moves = matches!(rule.integer, Integer::SameAsInput { .. });
+            Some(moves && self.sources.contains_key(output.as_str()))
+        };
+        self.on_integers.contains(&node) || passes_on().unwrap_or(false)
     }
 
     /// Takes a constant out of the model, with what nobody reads any more once it is gone.
