@@ -114,10 +114,13 @@ def as_good_as_onnxruntime(*batches: int) -> tuple[Target, ...]:
 def weights_in_little_memory(job: Job) -> tuple[Target, ...]:
     """The promises about a large file, for one of our jobs."""
     return (
-        Target(
-            f"{job.label}: CPU time of quantize_dynamic by ours",
-            figures.ratio(ORT_DYNAMIC.label, job.label, "cpu"),
-            at_least=15,
+        *(
+            Target(
+                f"{job.label}: CPU time of {peer.label} by ours",
+                figures.ratio(peer.label, job.label, "cpu"),
+                at_least=15,
+            )
+            for peer in (ORT_DYNAMIC_CHANNEL, ORT_DYNAMIC)
         ),
         Target(
             f"{job.label}: anonymous peak beyond 1.2 × output, MB",

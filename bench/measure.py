@@ -7,6 +7,7 @@ neither the watching nor an interpreter lock held by the call disturbs what is m
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import signal
 import statistics
@@ -68,6 +69,7 @@ def run_once(python: Command, request: dict[str, Any], scratch: Path) -> dict[st
     sent.write_text(json.dumps(request | {"result": str(result)}))
     log = scratch / "log.txt"
     with log.open("w") as stream:
+        os.sync()  # what an earlier job wrote is not paid for by this one
         child = subprocess.Popen(
             [*python, CHILD, sent],
             cwd=scratch,

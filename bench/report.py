@@ -86,7 +86,7 @@ def measured(row: Row) -> bool:
 def times_ours(row: Row, ours: Row) -> str:
     """CPU time as a multiple of ours."""
     mine, theirs = ours.get("cost", {}).get("cpu"), row["cost"]["cpu"]
-    return f"{theirs / mine:.2f}" if mine and row is not ours else ""
+    return f"{theirs / mine:.2f}" if mine and theirs and row is not ours else ""
 
 
 def size(name: str) -> Callable[[str, Row, Row], str]:

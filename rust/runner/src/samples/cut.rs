@@ -97,7 +97,7 @@ impl Column {
         let (shape, dtype) = (self.shape.clone(), self.rows.dtype);
         let value = Tensor { dtype, shape, data: self.rows.take(self.step)? };
         convert(value, self.input.dtype.unwrap_or(dtype), &self.rows.what)
-            .map_err(|error| error.at_sample(sample))
+            .map_err(|error| error.at_value(&self.input.name).at_sample(sample))
     }
 }
 
