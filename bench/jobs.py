@@ -35,9 +35,9 @@ def quantize(request: Request) -> Prepared:
 
 def calibrate(request: Request) -> Prepared:
     """`quantize_rs.quantize_with_calibration` with arrays in memory."""
-    import quantize_rs
-
     import samples
+
+    import quantize_rs
 
     data = samples.of(request["samples"]).calibration()
 
@@ -98,14 +98,13 @@ def ort_static(request: Request) -> Prepared:
 
     The pre-processing that its guide asks for is done before the call: noted, not counted.
     """
+    import samples
     from onnxruntime.quantization import (
         CalibrationMethod,
         QuantFormat,
         QuantType,
         quantize_static,
     )
-
-    import samples
 
     model, notes = preprocessed(linked(request["model"]))
     reader = Reader(samples.of(request["samples"]).feeds())

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import onnxruntime as ort
-
 import samples
 
 BLOCK_SECONDS = 0.005

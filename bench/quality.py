@@ -6,11 +6,10 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import kernels
 import numpy as np
 import onnx
 import onnxruntime as ort
-
-import kernels
 import samples
 
 Outputs = dict[str, np.ndarray]

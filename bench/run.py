@@ -15,12 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 import cases
 import figures
 import machine
 import measure
+import numpy as np
 import report
 import samples
 import tools

@@ -16,7 +16,9 @@ def requirements(text: str, extras: list[str]) -> list[str]:
     names = ["dependencies", *extras]
     found: list[str] = []
     for name in names:
-        block = re.search(rf"^{re.escape(name)}\s*=\s*\[(.*?)\]\s*$", text, re.MULTILINE | re.DOTALL)
+        block = re.search(
+            rf"^{re.escape(name)}\s*=\s*\[(.*?)\]\s*$", text, re.MULTILINE | re.DOTALL
+        )
         if block is None:
             sys.exit(f"no list `{name}` in pyproject.toml")
         found += re.findall(r'"([^"]+)"', block.group(1))

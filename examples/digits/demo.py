@@ -14,6 +14,7 @@ from statistics import median
 import numpy as np
 import numpy.typing as npt
 import onnxruntime as ort
+
 import quantize_rs
 
 HERE = Path(__file__).resolve().parent

@@ -290,7 +290,7 @@ def to_onnx(layers: list[Layer]) -> onnx.ModelProto:
         counts[kind] += 1
         name = f"{kind}{counts[kind]}"
         inputs = [value]
-        for role, array in zip(("weight", "bias"), layer.parameters()):
+        for role, array in zip(("weight", "bias"), layer.parameters(), strict=False):
             initializers.append(numpy_helper.from_array(array, f"{name}.{role}"))
             inputs.append(f"{name}.{role}")
         value = "logits" if layer is layers[-1] else f"{name}_out"

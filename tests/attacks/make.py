@@ -7,7 +7,7 @@ Needs numpy and onnx; --check needs onnxruntime. To add an attack, write one fun
 
 An entry of the index:
 
-    stage     `quantize`: quantize the model; `calibrate`: calibrate the digits network with the file
+    stage     `quantize`: quantize the model; `calibrate`: calibrate the digits net with the file
     error     class of the exception, itself or one derived from it; null: it has to work
     contains  every one of these stands in the message
     opens     the model can be looked at (`model_info`); what fails, fails later
@@ -77,7 +77,7 @@ def check() -> list[str]:
             faults.append(f"{path.name}: {len(content)} bytes are too many")
     for attack in ATTACKS.values():
         if attack.error is None and (complaint := refusal(attack)):
-            faults.append(f"{attack.file}: has to work, but {complaint}")
+            faults.append(f"{attack.file}: has to work, but {complaint}")  # noqa: PERF401
     return faults
 
 
@@ -92,7 +92,7 @@ def refusal(attack: Attack) -> str | None:
         else:
             onnx.checker.check_model(onnx.load_from_string(content))
             onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
-    except Exception as error:  # noqa: BLE001 - onnxruntime's exceptions share no other class
+    except Exception as error:
         return str(error)
     return None
 

@@ -196,6 +196,6 @@ def test_exceptions_survive_a_process_boundary() -> None:
         CalibrationError("a", value="v", sample=3),
     ]
     for error in made:
-        copy = pickle.loads(pickle.dumps(error))  # noqa: S301 - made two lines above
+        copy = pickle.loads(pickle.dumps(error))
         assert type(copy) is type(error)
         assert (copy.args, vars(copy)) == (error.args, vars(error))

@@ -161,7 +161,7 @@ def test_tables_for_notebooks_escape_names() -> None:
 
 def test_results_survive_a_process_boundary(digits: Path, report: Report) -> None:
     for thing in (report, quantize_rs.model_info(digits)):
-        assert pickle.loads(pickle.dumps(thing)) == thing  # noqa: S301 - made here
+        assert pickle.loads(pickle.dumps(thing)) == thing
 
 
 def test_values_of_a_plan_can_be_found_by_what_they_are(plan: Plan) -> None:
@@ -170,4 +170,4 @@ def test_values_of_a_plan_can_be_found_by_what_they_are(plan: Plan) -> None:
     assert all(value.why and value.source is None for value in kept)
     biases = [value for value in plan if value.qtype == "int32"]
     assert biases
-    assert all(value.source and "×" in value.source for value in biases)  # noqa: RUF001
+    assert all(value.source and "×" in value.source for value in biases)

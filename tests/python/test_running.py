@@ -98,7 +98,7 @@ def test_ctrl_c_ends_a_calibration_within_a_second(images: Path, form: str) -> N
 
 @pytest.mark.skipif(os.name == "nt", reason="no SIGALRM on Windows")
 def test_a_signal_handler_runs_during_a_calibration(digits: Path, images: Path) -> None:
-    class Enough(Exception):  # noqa: N818 - no error
+    class Enough(Exception):
         pass
 
     def handler(_signal: int, _frame: object) -> None:
