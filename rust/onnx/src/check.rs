@@ -10,7 +10,7 @@ use crate::data;
 use crate::error::Error;
 use crate::external::External;
 use crate::order;
-use crate::schema::{GraphProto, ModelProto, NodeProto, ValueInfoProto};
+use crate::schema::{GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto};
 use crate::{DataType, Kept};
 
 /// Checks a whole model.
@@ -25,6 +25,7 @@ pub(crate) fn model(model: &ModelProto, external: &External) -> Result<(), Error
     };
     self::graph(graph, None, external)?;
     for function in &model.functions {
+        function.tensors().try_for_each(TensorProto::refuse_external)?;
         let made = function.input.iter().map(String::as_str).collect();
         let outputs: Vec<&str> = function.output.iter().map(String::as_str).collect();
         scope(&function.node, Scope { made, outer: None }, &outputs, external)
@@ -137,7 +138,7 @@ fn scope<'a>(
             }
         }
         for attribute in &node.attribute {
-            if let Some(tensor) = &attribute.t {
+            for tensor in attribute.tensors() {
                 data::check(tensor, external).map_err(|error| within(&node.label(), error))?;
             }
         }

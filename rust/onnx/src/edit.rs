@@ -5,15 +5,15 @@ use std::collections::HashSet;
 use crate::Kept;
 use crate::error::{Error, ErrorKind};
 use crate::order;
-use crate::schema::{ModelProto, NodeProto, TensorProto};
+use crate::schema::{GraphProto, ModelProto, NodeProto, OperatorSetIdProto, TensorProto};
 
 /// One change to the main graph. Nodes are meant by their position before any change.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Edit {
-    /// Adds a constant tensor.
+    /// Adds a constant tensor. The model is then at least IR 4: before, a constant was an input too.
     AddInitializer(TensorProto),
-    /// Takes a constant tensor out, and the graph input of its name that models before IR 4 have.
+    /// Takes a constant tensor out, and before IR 4 the graph input of its name that goes with it.
     RemoveInitializer(String),
     /// Adds a node; where it stands follows from what it reads.
     AddNode(NodeProto),
@@ -46,11 +46,8 @@ pub(crate) fn apply(model: &mut ModelProto, edits: Vec<Edit>) -> Result<(), Erro
     let mut removed_nodes = HashSet::new();
     let mut removed_tensors = HashSet::new();
     let mut added_nodes = Vec::new();
-    for edit in &edits {
-        if let Edit::RequireIr(version) = edit {
-            model.ir_version = model.ir_version.max(*version);
-        }
-    }
+    raise(model, &edits);
+    let inputs_apart = model.ir_version >= INPUTS_APART;
     let Some(graph) = &mut model.graph else {
         return Err(refused("the model has no graph".to_owned()));
     };
@@ -79,8 +76,13 @@ pub(crate) fn apply(model: &mut ModelProto, edits: Vec<Edit>) -> Result<(), Erro
             Edit::RequireIr(_) => {}
         }
     }
+    if !inputs_apart {
+        let constants = names(graph);
+        graph.input.retain(|input| {
+            !(removed_tensors.contains(&input.name) && constants.contains(&input.name))
+        });
+    }
     graph.initializer.retain(|tensor| !removed_tensors.contains(&tensor.name));
-    graph.input.retain(|input| !removed_tensors.contains(&input.name));
     let mut index = 0;
     graph.node.retain(|_| {
         index += 1;
@@ -93,6 +95,62 @@ pub(crate) fn apply(model: &mut ModelProto, edits: Vec<Edit>) -> Result<(), Erro
         std::mem::take(&mut graph.node).into_iter().map(Some).collect();
     graph.node = order.into_iter().filter_map(|index| nodes[index].take()).collect();
     Ok(())
+}
+
+/// From this IR version on, a constant need not stand among the inputs of its graph; one that does
+/// is only a default, which the caller may override.
+const INPUTS_APART: i64 = 4;
+
+/// Raises the IR version as far as `edits` need.
+///
+/// New constants need [`INPUTS_APART`]. A model that comes to it takes its constants out of the
+/// inputs, so that they stay constants, and says which operators it means, which before IR 3 it
+/// need not.
+fn raise(model: &mut ModelProto, edits: &[Edit]) {
+    let before = model.ir_version;
+    let needed = edits.iter().map(|edit| match edit {
+        Edit::AddInitializer(_) => INPUTS_APART,
+        Edit::RequireIr(version) => *version,
+        _ => before,
+    });
+    model.ir_version = needed.fold(before, i64::max);
+    if model.ir_version > before && model.opset_import.is_empty() {
+        model.opset_import.push(Kept::new(OperatorSetIdProto::first()));
+    }
+    if before < INPUTS_APART
+        && model.ir_version >= INPUTS_APART
+        && let Some(graph) = &mut model.graph
+    {
+        take_constants_out_of_inputs(graph);
+    }
+}
+
+/// Graphs inside take part: an input too many makes a body that does not fit its operator.
+fn take_constants_out_of_inputs(graph: &mut Kept<GraphProto>) {
+    if !has_constant_inputs(graph) {
+        return;
+    }
+    let constants = names(graph);
+    let graph = graph.edit();
+    graph.input.retain(|input| !constants.contains(&input.name));
+    for node in graph.node.iter_mut().filter(|node| node.subgraphs().any(has_constant_inputs)) {
+        let attributes = node.edit().attribute.iter_mut();
+        for attribute in attributes.filter(|own| own.subgraphs().any(has_constant_inputs)) {
+            let attribute = attribute.edit();
+            let bodies = attribute.g.iter_mut().chain(&mut attribute.graphs);
+            bodies.for_each(take_constants_out_of_inputs);
+        }
+    }
+}
+
+fn has_constant_inputs(graph: &GraphProto) -> bool {
+    let constants = names(graph);
+    graph.input.iter().any(|input| constants.contains(&input.name))
+        || graph.node.iter().flat_map(|node| node.subgraphs()).any(has_constant_inputs)
+}
+
+fn names(graph: &GraphProto) -> HashSet<String> {
+    graph.initializer.iter().map(|tensor| tensor.name.clone()).collect()
 }
 
 fn refused(what: String) -> Error {

@@ -11,11 +11,11 @@ use crate::error::{Error, ErrorKind};
 use crate::map;
 use crate::schema::TensorProto;
 
-/// The folder a model's external data must be in, and the files of it that are open.
+/// The folder a model's external data must be in, and the files of it that are open, by location.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct External {
     folder: Option<PathBuf>,
-    files: Arc<Mutex<HashMap<PathBuf, Bytes>>>,
+    files: Arc<Mutex<HashMap<String, Bytes>>>,
 }
 
 impl External {
@@ -26,10 +26,7 @@ impl External {
 
     /// The elements of `proto`, by handle into the mapped file.
     pub(crate) fn bytes(&self, proto: &TensorProto, facts: &Facts) -> Result<Bytes, Error> {
-        let entry = |key: &str| {
-            proto.external_data.iter().find(|(k, _)| k == key).map(|(_, value)| value.as_str())
-        };
-        let location = entry("location").unwrap_or_default();
+        let location = proto.external_entry("location").unwrap_or_default();
         let wrong = |what: String| {
             Error::new(ErrorKind::External {
                 tensor: proto.name.clone(),
@@ -37,7 +34,7 @@ impl External {
                 what,
             })
         };
-        let number = |key: &str| match entry(key) {
+        let number = |key: &str| match proto.external_entry(key) {
             None => Ok(None),
             Some(text) => text
                 .parse::<usize>()
@@ -72,16 +69,17 @@ impl External {
             .folder
             .as_deref()
             .ok_or("has no folder to be in: the model was given as bytes; give its path instead")?;
-        let path = contained(folder, location)?;
         let mut files = self.files.lock().map_err(|_| "could not be opened")?;
-        if let Some(bytes) = files.get(&path) {
+        // What is open stays so, also when a save over this very model has removed its data.
+        if let Some(bytes) = files.get(location) {
             return Ok(bytes.clone());
         }
+        let path = contained(folder, location)?;
         let bytes = map::bytes_of(&path).map_err(|error| match error.io_error() {
             Some(cause) => format!("could not be read: {cause}"),
             None => format!("could not be read: {error}"),
         })?;
-        files.insert(path, bytes.clone());
+        files.insert(location.to_owned(), bytes.clone());
         Ok(bytes)
     }
 }

@@ -32,7 +32,7 @@ pub use edit::Edit;
 pub use error::{Error, ErrorKind};
 pub use map::Buffer;
 pub use model::Model;
-pub use order::reads;
+pub use order::{reads, topological};
 pub use save::Saved;
 pub use schema::{
     AttributeProto, Dimension, FunctionProto, GraphProto, Kept, ModelProto, NodeProto,

@@ -1,7 +1,7 @@
 //! Large memory: files mapped when large, read when small, and buffers for large tensors. The one
 //! place with `unsafe`.
 
-use std::fs::File;
+use std::fs::{self, File, Metadata};
 use std::io::Read;
 use std::path::Path;
 
@@ -15,25 +15,32 @@ const MAP_FROM: u64 = 1 << 20;
 
 /// The bytes of a file. Cloning or slicing them copies nothing.
 pub(crate) fn bytes_of(path: &Path) -> Result<Bytes, Error> {
-    let mut file = File::open(path).map_err(|cause| Error::io(cause, path))?;
-    let metadata = file.metadata().map_err(|cause| Error::io(cause, path))?;
-    if metadata.is_dir() {
-        return Err(Error::new(ErrorKind::NotAFile("a directory")).at(Some(path)));
-    }
-    if !metadata.is_file() {
-        return Err(Error::new(ErrorKind::NotAFile("a device, socket or pipe")).at(Some(path)));
-    }
+    let failed = |cause| Error::io(cause, path);
+    // Looked at before it is opened, for opening a pipe waits until somebody writes to it, and
+    // after, for another file may have taken its place.
+    require_file(&fs::metadata(path).map_err(failed)?, path)?;
+    let mut file = File::open(path).map_err(failed)?;
+    let metadata = file.metadata().map_err(failed)?;
+    require_file(&metadata, path)?;
     if metadata.len() < MAP_FROM {
         let mut bytes = Vec::new();
-        file.read_to_end(&mut bytes).map_err(|cause| Error::io(cause, path))?;
+        file.read_to_end(&mut bytes).map_err(failed)?;
         return Ok(bytes.into());
     }
     // SAFETY: the mapping is read-only and private, and lives as long as the `Bytes` that own it.
     // What remains is another process shortening the file while we read, which every program that
     // maps files shares; our own writer never does: it writes a new file and renames it into
     // place, so that an old mapping keeps the old file.
-    let map = unsafe { Mmap::map(&file) }.map_err(|cause| Error::io(cause, path))?;
+    let map = unsafe { Mmap::map(&file) }.map_err(failed)?;
     Ok(Bytes::from_owner(map))
+}
+
+fn require_file(metadata: &Metadata, path: &Path) -> Result<(), Error> {
+    if metadata.is_file() {
+        return Ok(());
+    }
+    let what = if metadata.is_dir() { "a directory" } else { "a device, socket or pipe" };
+    Err(Error::new(ErrorKind::NotAFile(what)).at(Some(path)))
 }
 
 /// From this size on a buffer is worth pages of its own.

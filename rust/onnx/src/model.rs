@@ -87,7 +87,9 @@ impl Model {
 
     /// Bytes of the file, and of the data beside it that it uses.
     pub fn byte_len(&self) -> u64 {
-        let beside: usize = save::tensors(self.graph())
+        let beside: usize = self
+            .graph()
+            .tensors()
             .filter(|tensor| tensor.is_external())
             .filter_map(|tensor| data::facts(tensor).ok()?.byte_len)
             .sum();
@@ -142,8 +144,14 @@ impl Model {
     /// A sibling temporary file is written, synced and renamed into place. A link is followed, the
     /// mode of an existing file kept. From 2 GiB on, weights go to `<name>.data` beside the file.
     ///
+    /// No file that is there is written over but the model: when `<name>.data` exists, the weights
+    /// go to `<name>.1.data`, and so on. The model in `path` is whole at every moment: its own
+    /// data, which it names and which is named after it, is removed when the new model is in its
+    /// place. Other files stay.
+    ///
     /// # Errors
-    /// The path is a directory or device, or the system refuses; nothing is left behind.
+    /// The path is a directory or device, the model does not fit even without its weights
+    /// ([`ErrorKind::TooLarge`]), or the system refuses; nothing is left behind.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<Saved, Error> {
         self.save_within(path, save::PROTOBUF_LIMIT)
     }

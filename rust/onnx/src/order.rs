@@ -17,7 +17,10 @@ enum State {
 ///
 /// Nodes that are in order already keep it; a node that is not comes right before its first
 /// reader.
-pub(crate) fn topological(nodes: &[Kept<NodeProto>]) -> Result<Vec<usize>, Error> {
+///
+/// # Errors
+/// A node that depends on itself.
+pub fn topological(nodes: &[Kept<NodeProto>]) -> Result<Vec<usize>, Error> {
     let makers: HashMap<&str, usize> = nodes
         .iter()
         .enumerate()
@@ -78,6 +81,7 @@ fn captures<'a>(graph: &'a GraphProto, names: &mut Vec<&'a str>) {
         .iter()
         .map(|input| input.name.as_str())
         .chain(graph.initializer.iter().map(|tensor| tensor.name.as_str()))
+        .chain(graph.sparse_initializer.iter().filter_map(|sparse| sparse.name()))
         .chain(graph.node.iter().flat_map(|node| node.output.iter().map(String::as_str)))
         .collect();
     let read = graph

@@ -1,5 +1,7 @@
 //! Writing a model: complete or not at all, and no weight copied on the way.
 
+use std::borrow::Cow;
+use std::collections::BTreeSet;
 use std::fs::{self, File, Permissions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -10,7 +12,9 @@ use crate::Kept;
 use crate::data;
 use crate::error::{Error, ErrorKind};
 use crate::external::External;
-use crate::schema::{GraphProto, ModelProto, TensorProto};
+use crate::map;
+use crate::schema::{AttributeProto, GraphProto, ModelProto, TensorProto};
+use crate::wire::{Rope, Span};
 
 /// One protobuf message holds at most `i32::MAX` bytes; a little less is what all readers take.
 pub(crate) const PROTOBUF_LIMIT: u64 = i32::MAX as u64 - (1 << 20);
@@ -36,13 +40,13 @@ pub struct Saved {
 pub(crate) fn to_bytes(model: &Kept<ModelProto>, external: &External) -> Result<Vec<u8>, Error> {
     let whole = gathered(model, external)?;
     let rope = whole.rope();
-    if rope.len() as u64 > PROTOBUF_LIMIT {
-        return Err(Error::new(ErrorKind::TooLarge {
-            bytes: rope.len() as u64,
-            limit: PROTOBUF_LIMIT,
-        }));
-    }
+    require_fit(&rope)?;
     Ok(rope.parts().collect::<Vec<_>>().concat())
+}
+
+fn require_fit(rope: &Rope) -> Result<(), Error> {
+    let (bytes, limit) = (rope.len() as u64, PROTOBUF_LIMIT);
+    if bytes > limit { Err(Error::new(ErrorKind::TooLarge { bytes, limit })) } else { Ok(()) }
 }
 
 pub(crate) fn save(
@@ -54,35 +58,26 @@ pub(crate) fn save(
     let target = Target::at(path)?;
     let whole = gathered(model, external)?;
     let rope = whole.rope();
-    if (rope.len() as u64) < limit {
+    if (rope.len() as u64) < limit.min(PROTOBUF_LIMIT) {
         let file = target.write(|out| rope.parts().try_for_each(|part| out.write_all(part)))?;
         let path = file.finish()?;
         return Ok(Saved { path, bytes: rope.len() as u64, data: None });
     }
-    let (slim, pieces, data_bytes) = spilled(whole, external, &target.data_name())?;
+    let (beside, name) = target.beside();
+    let (slim, pieces, data_bytes) = spilled(whole, external, &name)?;
     let rope = slim.rope();
-    let beside = target.beside();
+    require_fit(&rope)?;
+    let replaced = target.own_data();
     let data = beside.write(|out| write_pieces(out, &pieces))?;
     let file = target.write(|out| rope.parts().try_for_each(|part| out.write_all(part)))?;
-    // The data first: a model without its data would not load, data without its model harms none.
-    let data = data.finish()?;
-    let path = file.finish()?;
-    Ok(Saved { path, bytes: rope.len() as u64 + data_bytes, data: Some(data) })
-}
-
-/// Every tensor of a graph and of the graphs inside it.
-pub(crate) fn tensors(graph: &GraphProto) -> impl Iterator<Item = &TensorProto> {
-    let mut all: Vec<&TensorProto> = Vec::new();
-    collect(graph, &mut all);
-    all.into_iter()
-}
-
-fn collect<'a>(graph: &'a GraphProto, all: &mut Vec<&'a TensorProto>) {
-    all.extend(graph.initializer.iter().map(|tensor| &**tensor));
-    for node in &graph.node {
-        all.extend(node.attribute.iter().filter_map(|attribute| attribute.t.as_deref()));
-        node.subgraphs().for_each(|body| collect(body, all));
+    // The data first, in a place of its own: the model that is there keeps its data until the new
+    // one, complete, takes its place. What cannot be removed then is in nobody's way.
+    let data = data.finish_new()?;
+    let path = file.finish().inspect_err(|_| drop(fs::remove_file(&data)))?;
+    for old in &replaced {
+        let _ = fs::remove_file(old);
     }
+    Ok(Saved { path, bytes: rope.len() as u64 + data_bytes, data: Some(data) })
 }
 
 /// Changes tensors wherever `wanted` says so; messages without such tensors stay untouched.
@@ -91,24 +86,22 @@ fn change(
     wanted: &impl Fn(&TensorProto) -> bool,
     with: &mut impl FnMut(&mut TensorProto) -> Result<(), Error>,
 ) -> Result<(), Error> {
-    if !tensors(graph).any(wanted) {
+    if !graph.tensors().any(wanted) {
         return Ok(());
     }
     let graph = graph.edit();
     for tensor in graph.initializer.iter_mut().filter(|tensor| wanted(tensor)) {
         with(tensor.edit())?;
     }
-    for node in &mut graph.node {
-        let concerned = node.attribute.iter().any(|attribute| {
-            attribute.t.as_deref().is_some_and(wanted)
-                || attribute.g.iter().chain(&attribute.graphs).any(|body| tensors(body).any(wanted))
-        });
-        if !concerned {
-            continue;
-        }
-        for attribute in &mut node.edit().attribute {
+    let concerned = |attribute: &Kept<AttributeProto>| {
+        attribute.tensors().any(wanted)
+            || attribute.subgraphs().any(|body| body.tensors().any(wanted))
+    };
+    for node in graph.node.iter_mut().filter(|node| node.attribute.iter().any(concerned)) {
+        for attribute in node.edit().attribute.iter_mut().filter(|attribute| concerned(attribute)) {
             let attribute = attribute.edit();
-            if let Some(tensor) = attribute.t.as_mut().filter(|tensor| wanted(tensor)) {
+            let tensors = attribute.t.iter_mut().chain(&mut attribute.tensors);
+            for tensor in tensors.filter(|tensor| wanted(tensor)) {
                 with(tensor.edit())?;
             }
             for body in attribute.g.iter_mut().chain(&mut attribute.graphs) {
@@ -122,7 +115,7 @@ fn change(
 /// The model with the data beside it taken in, by handle.
 fn gathered(model: &Kept<ModelProto>, external: &External) -> Result<Kept<ModelProto>, Error> {
     let mut model = model.clone();
-    if model.graph.as_deref().is_some_and(|graph| tensors(graph).any(TensorProto::is_external))
+    if model.graph.as_deref().is_some_and(|graph| graph.tensors().any(TensorProto::is_external))
         && let Some(graph) = &mut model.edit().graph
     {
         change(graph, &TensorProto::is_external, &mut |tensor| {
@@ -196,30 +189,49 @@ impl Target {
                 let path = path.canonicalize().map_err(|cause| Error::io(cause, path))?;
                 Ok(Target { path, existing: Some(metadata.permissions()) })
             }
-            Err(cause) if cause.kind() == io::ErrorKind::NotFound => {
-                // A link to a file that does not exist yet: write where it points.
-                let path = fs::read_link(path).map_or_else(
-                    |_| path.to_path_buf(),
-                    |link| path.parent().unwrap_or(Path::new("")).join(link),
-                );
-                if path.file_name().is_none() {
-                    return Err(Error::io(cause, &path));
-                }
-                Ok(Target { path, existing: None })
-            }
+            Err(cause) if cause.kind() == io::ErrorKind::NotFound => match end_of_links(path) {
+                Some(path) if path.file_name().is_some() => Ok(Target { path, existing: None }),
+                _ => Err(Error::io(cause, path)),
+            },
             Err(cause) => Err(Error::io(cause, path)),
         }
     }
 
-    fn data_name(&self) -> String {
-        let name = self.path.file_name().unwrap_or_default().to_string_lossy();
-        format!("{name}.data")
+    fn name(&self) -> Cow<'_, str> {
+        self.path.file_name().unwrap_or_default().to_string_lossy()
     }
 
-    fn beside(&self) -> Target {
-        let path = self.path.with_file_name(self.data_name());
-        let existing = fs::metadata(&path).ok().map(|metadata| metadata.permissions());
-        Target { path, existing }
+    /// A file beside this one that is not there yet, with its name. Its mode is that of this file.
+    fn beside(&self) -> (Target, String) {
+        let mut name = format!("{}.data", self.name());
+        for number in 1u64.. {
+            if fs::symlink_metadata(self.path.with_file_name(&name)).is_err() {
+                break;
+            }
+            name = format!("{}.{number}.data", self.name());
+        }
+        let path = self.path.with_file_name(&name);
+        (Target { path, existing: self.existing.clone() }, name)
+    }
+
+    /// The data that is the present file's own: named in it, and named after it by [`beside`].
+    ///
+    /// [`beside`]: Target::beside
+    fn own_data(&self) -> BTreeSet<PathBuf> {
+        let model = map::bytes_of(&self.path)
+            .and_then(|bytes| Kept::<ModelProto>::read(Span::whole(bytes)));
+        let Ok(Some(graph)) = model.as_ref().map(|model| &model.graph) else {
+            return BTreeSet::new();
+        };
+        let own = |location: &str| {
+            let rest = location.strip_prefix(&*self.name())?;
+            let number = rest.strip_suffix(".data")?.strip_prefix('.');
+            (rest == ".data" || number?.parse::<u64>().is_ok()).then_some(())?;
+            let path = self.path.with_file_name(location);
+            fs::symlink_metadata(&path).ok()?.is_file().then_some(path)
+        };
+        let external = graph.tensors().filter(|tensor| tensor.is_external());
+        external.filter_map(|tensor| own(tensor.external_entry("location")?)).collect()
     }
 
     fn folder(&self) -> &Path {
@@ -227,6 +239,15 @@ impl Target {
             Some(folder) if !folder.as_os_str().is_empty() => folder,
             _ => Path::new("."),
         }
+    }
+
+    /// Where the file now is. The rename itself reaches the disk with its folder; systems that
+    /// cannot do this may fail.
+    fn placed(&self) -> PathBuf {
+        if let Ok(folder) = File::open(self.folder()) {
+            let _ = folder.sync_all();
+        }
+        self.path.clone()
     }
 
     /// Writes a sibling temporary file and syncs it; it disappears unless it is finished.
@@ -256,6 +277,21 @@ impl Target {
     }
 }
 
+/// Links in a row that a system follows; Linux's own limit.
+const MAX_LINKS: usize = 40;
+
+/// The file that does not exist yet at the end of a chain of links: where they would write.
+fn end_of_links(path: &Path) -> Option<PathBuf> {
+    let mut path = path.to_path_buf();
+    for _ in 0..=MAX_LINKS {
+        match fs::read_link(&path) {
+            Ok(link) => path = path.parent().unwrap_or(Path::new("")).join(link),
+            Err(_) => return Some(path),
+        }
+    }
+    None
+}
+
 /// A complete temporary file, not yet in its place.
 struct Written<'a> {
     file: NamedTempFile,
@@ -266,10 +302,15 @@ impl Written<'_> {
     fn finish(self) -> Result<PathBuf, Error> {
         let target = self.target;
         self.file.persist(&target.path).map_err(|error| Error::io(error.error, &target.path))?;
-        // The rename itself reaches the disk with its folder; systems that cannot do this may fail.
-        if let Ok(folder) = File::open(target.folder()) {
-            let _ = folder.sync_all();
-        }
-        Ok(target.path.clone())
+        Ok(target.placed())
+    }
+
+    /// As [`Written::finish`], but a file that came there in the meantime is not replaced.
+    fn finish_new(self) -> Result<PathBuf, Error> {
+        let target = self.target;
+        self.file
+            .persist_noclobber(&target.path)
+            .map_err(|error| Error::io(error.error, &target.path))?;
+        Ok(target.placed())
     }
 }

@@ -6,7 +6,7 @@
 
 use bytes::Bytes;
 
-use crate::error::Error;
+use crate::error::{Error, ErrorKind};
 use crate::wire::{Field, Reader, Rope, Span};
 use crate::{DataType, Tensor};
 
@@ -39,14 +39,16 @@ pub(crate) trait Encode: Message {
 /// A message with the bytes it was read from, as long as nobody edited it.
 #[derive(Clone, Debug, Default)]
 pub struct Kept<T> {
-    value: T,
+    // Boxed, so that a field nobody set takes no more than a pointer: a small file can hold
+    // millions of messages.
+    value: Box<T>,
     original: Option<Bytes>,
 }
 
 impl<T> Kept<T> {
     /// A message of our own making.
     pub fn new(value: T) -> Kept<T> {
-        Kept { value, original: None }
+        Kept { value: Box::new(value), original: None }
     }
 
     /// The message for changing; from now on it is encoded anew.
@@ -69,7 +71,7 @@ impl<T: Message> Kept<T> {
         let original = Some(span.bytes.clone());
         let mut value = T::default();
         value.merge(span)?;
-        Ok(Kept { value, original })
+        Ok(Kept { value: Box::new(value), original })
     }
 
     /// Reads a singular field, which protobuf lets a file write in several pieces.
@@ -146,6 +148,11 @@ message!(ModelProto, "ModelProto", self, field, {
     5 => self.model_version = Some(field.int()?),
     7 => Kept::read_into(&mut self.graph, field.span()?.clone())?,
     8 => self.opset_import.push(Kept::read(field.span()?.clone())?),
+    20 => {
+        // Carried through, but not before a look at where its data is.
+        Kept::<TrainingInfoProto>::read(field.span()?.clone())?;
+        return Ok(false);
+    },
     25 => self.functions.push(Kept::read(field.span()?.clone())?),
 });
 
@@ -159,7 +166,7 @@ impl Encode for ModelProto {
             out.int(5, version);
         }
         put_messages(&mut out, 7, self.graph.as_slice());
-        put_originals(&mut out, 8, &self.opset_import);
+        put_messages(&mut out, 8, &self.opset_import);
         put_originals(&mut out, 25, &self.functions);
         put_rest(&mut out, &self.rest);
         out
@@ -181,6 +188,36 @@ message!(OperatorSetIdProto, "OperatorSetIdProto", self, field, {
     2 => self.version = field.int()?,
 });
 
+impl Encode for OperatorSetIdProto {
+    fn encode(&self) -> Rope {
+        let mut out = Rope::default();
+        put_name(&mut out, 1, &self.domain);
+        out.int(2, self.version);
+        put_rest(&mut out, &self.rest);
+        out
+    }
+}
+
+impl OperatorSetIdProto {
+    /// The first version of ONNX's own operators, which models that name none mean.
+    pub(crate) fn first() -> OperatorSetIdProto {
+        OperatorSetIdProto { version: 1, ..OperatorSetIdProto::default() }
+    }
+}
+
+/// `TrainingInfoProto`, which is only looked at.
+#[derive(Clone, Debug, Default)]
+struct TrainingInfoProto {
+    rest: Vec<Bytes>,
+}
+
+message!(TrainingInfoProto, "TrainingInfoProto", self, field, {
+    1 | 2 => {
+        let graph = Kept::<GraphProto>::read(field.span()?.clone())?;
+        graph.tensors().try_for_each(TensorProto::refuse_external)?;
+    },
+});
+
 /// `FunctionProto`: a subgraph with a name, called like an operator.
 #[derive(Clone, Debug, Default)]
 pub struct FunctionProto {
@@ -194,6 +231,8 @@ pub struct FunctionProto {
     pub output: Vec<String>,
     /// Its body.
     pub node: Vec<Kept<NodeProto>>,
+    /// Attributes that callers may leave out, with their defaults.
+    pub attribute_proto: Vec<Kept<AttributeProto>>,
     rest: Vec<Bytes>,
 }
 
@@ -201,9 +240,20 @@ message!(FunctionProto, "FunctionProto", self, field, {
     1 => self.name = field.string()?,
     4 => self.input.push(field.string()?),
     5 => self.output.push(field.string()?),
-    7 => self.node.push(Kept::read(field.span()?.clone())?),
+    7 => self.node.push(node(field)?),
     10 => self.domain = field.string()?,
+    11 => self.attribute_proto.push(attribute(field)?),
 });
+
+impl FunctionProto {
+    /// Every tensor of the function and of the graphs inside it.
+    pub(crate) fn tensors(&self) -> impl Iterator<Item = &TensorProto> {
+        let mut all = Vec::new();
+        let inner = self.node.iter().flat_map(|node| &node.attribute);
+        inner.chain(&self.attribute_proto).for_each(|attribute| attribute.collect(&mut all));
+        all.into_iter()
+    }
+}
 
 /// `GraphProto`.
 #[derive(Clone, Debug, Default)]
@@ -226,7 +276,7 @@ pub struct GraphProto {
 }
 
 message!(GraphProto, "GraphProto", self, field, {
-    1 => self.node.push(Kept::read(field.span()?.clone())?),
+    1 => self.node.push(node(field)?),
     2 => self.name = Some(field.string()?),
     5 => self.initializer.push(Kept::read(field.span()?.clone())?),
     11 => self.input.push(Kept::read(field.span()?.clone())?),
@@ -247,6 +297,21 @@ impl Encode for GraphProto {
         put_originals(&mut out, 15, &self.sparse_initializer);
         put_rest(&mut out, &self.rest);
         out
+    }
+}
+
+impl GraphProto {
+    /// Every tensor of the graph and of the graphs inside it; sparse ones aside.
+    pub(crate) fn tensors(&self) -> impl Iterator<Item = &TensorProto> {
+        let mut all = Vec::new();
+        self.collect(&mut all);
+        all.into_iter()
+    }
+
+    fn collect<'a>(&'a self, all: &mut Vec<&'a TensorProto>) {
+        all.extend(self.initializer.iter().map(|tensor| &**tensor));
+        let attributes = self.node.iter().flat_map(|node| &node.attribute);
+        attributes.for_each(|attribute| attribute.collect(all));
     }
 }
 
@@ -273,9 +338,19 @@ message!(NodeProto, "NodeProto", self, field, {
     2 => self.output.push(field.string()?),
     3 => self.name = field.string()?,
     4 => self.op_type = field.string()?,
-    5 => self.attribute.push(Kept::read(field.span()?.clone())?),
+    5 => self.attribute.push(attribute(field)?),
     7 => self.domain = field.string()?,
 });
+
+/// Reads a node. One without an operator is refused here: two bytes must not take hundreds.
+fn node(field: &Field) -> Result<Kept<NodeProto>, Error> {
+    let node = Kept::<NodeProto>::read(field.span()?.clone())?;
+    if node.op_type.is_empty() {
+        return Err(Field { message: NodeProto::NAME, ..field.clone() }
+            .wrong(format!("{}: it has no op_type", node.label())));
+    }
+    Ok(node)
+}
 
 impl Encode for NodeProto {
     fn encode(&self) -> Rope {
@@ -326,10 +401,7 @@ impl NodeProto {
 
     /// The graphs inside: bodies of `If`, `Loop`, `Scan`.
     pub fn subgraphs(&self) -> impl Iterator<Item = &GraphProto> {
-        self.attribute
-            .iter()
-            .flat_map(|attribute| attribute.g.iter().chain(&attribute.graphs))
-            .map(|graph| &**graph)
+        self.attribute.iter().flat_map(|attribute| attribute.subgraphs())
     }
 
     /// The name a person would look for: `` node `/layer1/conv` (Conv) ``.
@@ -363,6 +435,8 @@ pub struct AttributeProto {
     pub floats: Vec<f32>,
     /// Integers.
     pub ints: Vec<i64>,
+    /// Tensors.
+    pub tensors: Vec<Kept<TensorProto>>,
     /// Graphs.
     pub graphs: Vec<Kept<GraphProto>>,
     rest: Vec<Bytes>,
@@ -377,9 +451,25 @@ message!(AttributeProto, "AttributeProto", self, field, {
     6 => Kept::read_into(&mut self.g, field.span()?.deeper(field)?)?,
     7 => field.floats_into(&mut self.floats)?,
     8 => field.ints_into(&mut self.ints)?,
+    10 => self.tensors.push(Kept::read(field.span()?.clone())?),
     11 => self.graphs.push(Kept::read(field.span()?.deeper(field)?)?),
     20 => self.kind = field.int32()?,
+    22 | 23 => {
+        // Carried through, but not before a look at where its data is.
+        Kept::<SparseTensorProto>::read(field.span()?.clone())?;
+        return Ok(false);
+    },
 });
+
+/// Reads an attribute. One without a name is refused here: two bytes must not take hundreds.
+fn attribute(field: &Field) -> Result<Kept<AttributeProto>, Error> {
+    let attribute = Kept::<AttributeProto>::read(field.span()?.clone())?;
+    if attribute.name.is_empty() {
+        return Err(Field { message: AttributeProto::NAME, ..field.clone() }
+            .wrong("an attribute without a name"));
+    }
+    Ok(attribute)
+}
 
 impl Encode for AttributeProto {
     fn encode(&self) -> Rope {
@@ -398,6 +488,7 @@ impl Encode for AttributeProto {
         put_messages(&mut out, 6, self.g.as_slice());
         self.floats.iter().for_each(|value| out.float(7, *value));
         self.ints.iter().for_each(|value| out.int(8, *value));
+        put_messages(&mut out, 10, &self.tensors);
         put_messages(&mut out, 11, &self.graphs);
         out.int(20, i64::from(self.kind));
         put_rest(&mut out, &self.rest);
@@ -409,6 +500,21 @@ impl AttributeProto {
     /// An integer attribute.
     pub fn int(name: &str, value: i64) -> AttributeProto {
         AttributeProto { name: name.to_owned(), kind: 2, i: Some(value), ..Default::default() }
+    }
+
+    /// The tensors that it is.
+    pub fn tensors(&self) -> impl Iterator<Item = &TensorProto> {
+        self.t.iter().chain(&self.tensors).map(|tensor| &**tensor)
+    }
+
+    /// The graphs that it is.
+    pub fn subgraphs(&self) -> impl Iterator<Item = &GraphProto> {
+        self.g.iter().chain(&self.graphs).map(|graph| &**graph)
+    }
+
+    fn collect<'a>(&'a self, all: &mut Vec<&'a TensorProto>) {
+        all.extend(self.tensors());
+        self.subgraphs().for_each(|body| body.collect(all));
     }
 }
 
@@ -497,8 +603,22 @@ pub struct SparseTensorProto {
 }
 
 message!(SparseTensorProto, "SparseTensorProto", self, field, {
-    1 => Kept::read_into(&mut self.values, field.span()?.clone())?,
+    1 => {
+        Kept::read_into(&mut self.values, field.span()?.clone())?;
+        self.values.iter().try_for_each(|values| values.refuse_external())?;
+    },
+    2 => {
+        Kept::<TensorProto>::read(field.span()?.clone())?.refuse_external()?;
+        return Ok(false);
+    },
 });
+
+impl SparseTensorProto {
+    /// The name of the sparse tensor.
+    pub fn name(&self) -> Option<&str> {
+        self.values.as_deref().map(|values| values.name.as_str())
+    }
+}
 
 /// `TensorProto`: a constant tensor.
 #[derive(Clone, Debug, Default)]
@@ -533,7 +653,7 @@ message!(TensorProto, "TensorProto", self, field, {
     8 => self.name = field.string()?,
     9 => self.raw_data = Some(field.span()?.bytes.clone()),
     13 => {
-        let entry = Kept::<StringStringEntryProto>::read(field.span()?.clone())?.value;
+        let entry = *Kept::<StringStringEntryProto>::read(field.span()?.clone())?.value;
         self.external_data.push((entry.key, entry.value));
     },
     14 => self.data_location = field.int32()?,
@@ -583,6 +703,26 @@ impl TensorProto {
     /// Whether the elements stand in another file.
     pub fn is_external(&self) -> bool {
         self.data_location == 1
+    }
+
+    /// What `external_data` says under `key`.
+    pub(crate) fn external_entry(&self, key: &str) -> Option<&str> {
+        self.external_data.iter().find(|(k, _)| k == key).map(|(_, value)| value.as_str())
+    }
+
+    /// Refuses external data where it would be lost: in messages that are carried through as they
+    /// stand, and so would go on naming a file that is not beside a copy of the model.
+    pub(crate) fn refuse_external(&self) -> Result<(), Error> {
+        if !self.is_external() {
+            return Ok(());
+        }
+        Err(Error::new(ErrorKind::External {
+            tensor: self.name.clone(),
+            location: self.external_entry("location").unwrap_or_default().to_owned(),
+            what: "is only supported in initializers and tensor attributes of graphs, not in \
+                   functions, sparse tensors or training information"
+                .to_owned(),
+        }))
     }
 }
 

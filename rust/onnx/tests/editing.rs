@@ -1,0 +1,94 @@
+//! Edits keep a model legal, whichever IR version it began with.
+
+mod encoding;
+
+use encoding::{attribute, bytes, graph, int, node, tensor, text};
+use quantize_rs_onnx::{Edit, GraphProto, Model, Tensor, TensorProto, reads};
+
+/// A model with the initializer `w`, which stands among the inputs too, as does that of its body.
+fn model(ir: u64) -> Model {
+    let constant = [bytes(5, &[&tensor("w")]), bytes(11, &[&text(1, "w")])].concat();
+    let constant_inside = [bytes(5, &[&tensor("v")]), bytes(11, &[&text(1, "v")])].concat();
+    let body = graph(&[&constant_inside]);
+    let owner = bytes(1, &[&node("Loop", &["w"], &["z"], &attribute(&bytes(6, &[&body])))]);
+    Model::from_bytes(encoding::model(ir, &graph(&[&constant, &owner]), &[])).unwrap()
+}
+
+fn added() -> Edit {
+    Edit::AddInitializer(TensorProto::new("added", &Tensor::from_f32(vec![1], &[1.0])))
+}
+
+fn inputs(graph: &GraphProto) -> Vec<&str> {
+    graph.input.iter().map(|input| input.name.as_str()).collect()
+}
+
+fn body(model: &Model) -> &GraphProto {
+    model.graph().node.iter().find_map(|node| node.subgraphs().next()).unwrap()
+}
+
+#[test]
+fn a_model_before_ir_4_that_gets_a_constant_is_raised_to_ir_4() {
+    for (edit, ir) in [(added(), 4), (Edit::RequireIr(10), 10)] {
+        let mut model = model(3);
+        model.apply(vec![edit]).unwrap();
+        assert_eq!(model.proto().ir_version, ir);
+        assert_eq!(inputs(model.graph()), ["x"]);
+        assert_eq!(inputs(body(&model)), ["x"]);
+        assert!(model.graph().initializer.iter().any(|tensor| tensor.name == "w"));
+        Model::from_bytes(model.to_bytes().unwrap()).unwrap();
+    }
+}
+
+#[test]
+fn what_asks_for_no_newer_ir_leaves_it_as_it_is() {
+    for edits in [vec![], vec![Edit::RequireIr(3)]] {
+        let mut model = model(3);
+        model.apply(edits).unwrap();
+        assert_eq!(model.proto().ir_version, 3);
+        assert_eq!(inputs(model.graph()), ["x", "w"]);
+        assert_eq!(inputs(body(&model)), ["x", "v"]);
+    }
+    let mut model = model(8);
+    model.apply(vec![added(), Edit::RequireIr(10)]).unwrap();
+    assert_eq!(inputs(model.graph()), ["x", "w"], "an input with a default stays one");
+}
+
+#[test]
+fn a_constant_taken_out_takes_its_input_along_before_ir_4_only() {
+    for (ir, left) in [(3, vec!["x"]), (4, vec!["x", "w"])] {
+        let mut model = model(ir);
+        let owner = model.graph().node.iter().position(|node| node.op_type == "Loop").unwrap();
+        let read = Edit::SetInput { node: owner, input: 0, value: "x".to_owned() };
+        model.apply(vec![read, Edit::RemoveInitializer("w".to_owned())]).unwrap();
+        assert_eq!(model.proto().ir_version, i64::try_from(ir).unwrap());
+        assert!(model.graph().initializer.is_empty());
+        assert_eq!(inputs(model.graph()), left);
+    }
+    let mut model = model(3);
+    model.apply(vec![Edit::RemoveInitializer("x".to_owned())]).unwrap();
+    assert_eq!(inputs(model.graph()), ["x", "w"], "an input that is no constant stays");
+}
+
+#[test]
+fn a_model_that_named_no_operators_names_them_from_ir_3_on() {
+    let bytes = [int(1, 2), bytes(7, &[&graph(&[])])].concat();
+    let mut model = Model::from_bytes(bytes).unwrap();
+    assert_eq!(model.opset(""), Some(1));
+    model.apply(vec![added()]).unwrap();
+    assert_eq!(model.proto().ir_version, 4);
+    let again = Model::from_bytes(model.to_bytes().unwrap()).unwrap();
+    assert_eq!(again.proto().opset_import.len(), 1);
+    assert_eq!(again.opset(""), Some(1));
+}
+
+#[test]
+fn a_body_does_not_capture_its_own_sparse_initializers() {
+    let sparse = bytes(15, &[&bytes(1, &[&tensor("s")])]);
+    let inner = bytes(1, &[&node("Identity", &["s"], &["inner"], &[])]);
+    let body = graph(&[&sparse, &inner]);
+    // The outer `s` is made from what the node makes: read inside, it would be a cycle.
+    let owner = bytes(1, &[&node("Loop", &[], &["z"], &attribute(&bytes(6, &[&body])))]);
+    let reader = bytes(1, &[&node("Identity", &["z"], &["s"], &[])]);
+    let model = Model::from_bytes(encoding::model(8, &graph(&[&owner, &reader]), &[])).unwrap();
+    assert!(reads(&model.graph().node[1]).is_empty());
+}

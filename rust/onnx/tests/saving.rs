@@ -1,0 +1,151 @@
+//! Saving: links to their end, data beside the model under a name of its own, pipes refused.
+
+mod encoding;
+
+use std::path::Path;
+
+use quantize_rs_onnx::{Edit, ErrorKind, Model, Tensor, TensorProto};
+
+/// A model with one tensor that is large enough to stand beside it.
+fn with_large(value: f32) -> Model {
+    let mut model = Model::from_bytes(encoding::model(8, &encoding::graph(&[]), &[])).unwrap();
+    let tensor = Tensor::from_f32(vec![512], &[value; 512]);
+    model.apply(vec![Edit::AddInitializer(TensorProto::new("large", &tensor))]).unwrap();
+    model
+}
+
+fn large_of(path: &Path) -> f32 {
+    let model = Model::open(path).unwrap();
+    model.tensor(&model.graph().initializer[0]).unwrap().to_f32().unwrap()[0]
+}
+
+fn names(folder: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(folder).unwrap();
+    let mut names: Vec<String> =
+        entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn a_model_and_its_data_are_replaced_together() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.onnx");
+    for (value, data) in
+        [(1.0, "model.onnx.data"), (2.0, "model.onnx.1.data"), (3.0, "model.onnx.data")]
+    {
+        let saved = with_large(value).save_within(&path, 0).unwrap();
+        assert_eq!(saved.data.as_deref(), Some(&*folder.path().join(data)));
+        assert_eq!(large_of(&path), value);
+        assert_eq!(names(folder.path()), [data.to_owned(), "model.onnx".to_owned()].sorted());
+    }
+    // Over the very files it is mapped from.
+    let opened = Model::open(&path).unwrap();
+    opened.save_within(&path, 0).unwrap();
+    opened.save_within(&path, 0).unwrap();
+    assert_eq!(large_of(&path), 3.0);
+    assert_eq!(names(folder.path()).len(), 2);
+}
+
+trait Sorted {
+    fn sorted(self) -> Self;
+}
+
+impl Sorted for [String; 2] {
+    fn sorted(mut self) -> Self {
+        self.sort();
+        self
+    }
+}
+
+#[test]
+fn files_of_others_beside_the_model_stay() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.onnx");
+    let weights = encoding::bytes(5, &[&encoding::external("w")]);
+    let old = encoding::model(8, &encoding::graph(&[&weights]), &[]);
+    encoding::write_beside_weights(folder.path(), &old);
+    for other in ["model.onnx.data", "model.onnx.1.data", "model.onnx.x.data"] {
+        std::fs::write(folder.path().join(other), b"mine").unwrap();
+    }
+    let saved = with_large(1.0).save_within(&path, 0).unwrap();
+    assert_eq!(saved.data.as_deref(), Some(&*folder.path().join("model.onnx.2.data")));
+    for other in ["model.onnx.data", "model.onnx.1.data", "model.onnx.x.data"] {
+        assert_eq!(std::fs::read(folder.path().join(other)).unwrap(), b"mine");
+    }
+    assert_eq!(std::fs::read(folder.path().join("weights.bin")).unwrap(), encoding::WEIGHTS);
+    // A file that is no model owns nothing, and may be replaced like any other.
+    std::fs::write(&path, b"not a model").unwrap();
+    with_large(2.0).save_within(&path, 0).unwrap();
+    assert!(folder.path().join("model.onnx.2.data").exists());
+}
+
+#[cfg(all(target_os = "linux", target_pointer_width = "64"))]
+#[test]
+fn what_cannot_stand_beside_the_model_must_fit_in_it() {
+    // A doc_string of 2 GiB, of which the system need not have a single page.
+    let begin = encoding::model(8, &encoding::graph(&[]), &[]);
+    let doc_string = 1usize << 31;
+    let begin = [begin, encoding::head(6, doc_string)].concat();
+    let mut bytes = vec![0u8; begin.len() + doc_string];
+    bytes[..begin.len()].copy_from_slice(&begin);
+    let model = Model::from_bytes(bytes).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    for limit in [0, u64::MAX] {
+        let error = model.save_within(folder.path().join("model.onnx"), limit).unwrap_err();
+        assert!(matches!(error.kind(), ErrorKind::TooLarge { .. }), "{error}");
+        assert!(names(folder.path()).is_empty());
+    }
+}
+
+#[cfg(unix)]
+mod unix {
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    use super::*;
+
+    #[test]
+    fn a_chain_of_links_is_followed_to_its_end() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::create_dir(folder.path().join("t")).unwrap();
+        let at = |name: &str| folder.path().join(name);
+        symlink("l2", at("l1")).unwrap();
+        symlink("t/real.onnx", at("l2")).unwrap();
+        for _ in 0..2 {
+            with_large(1.0).save(at("l1")).unwrap();
+            assert!(std::fs::symlink_metadata(at("l1")).unwrap().is_symlink());
+            assert!(std::fs::symlink_metadata(at("l2")).unwrap().is_symlink());
+            assert_eq!(names(&at("t")), ["real.onnx"]);
+        }
+        symlink("round", at("round")).unwrap();
+        assert!(with_large(1.0).save(at("round")).unwrap_err().io_error().is_some());
+    }
+
+    #[test]
+    fn data_beside_a_model_is_as_private_as_the_model() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("model.onnx");
+        std::fs::write(&path, b"old").unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
+        let data = with_large(1.0).save_within(&path, 0).unwrap().data.unwrap();
+        assert_eq!(std::fs::metadata(data).unwrap().permissions().mode() & 0o777, 0o600);
+    }
+
+    #[test]
+    fn a_pipe_is_refused_and_not_waited_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let external = encoding::bytes(5, &[&encoding::external("w")]);
+        let model = encoding::model(8, &encoding::graph(&[&external]), &[]);
+        let path = encoding::write_beside_weights(folder.path(), &model);
+        let pipe = folder.path().join("weights.bin");
+        std::fs::remove_file(&pipe).unwrap();
+        assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+        for path in [pipe, path] {
+            let (tell, told) = std::sync::mpsc::channel();
+            std::thread::spawn(move || tell.send(Model::open(path).map(|_| ())));
+            let opened = told.recv_timeout(std::time::Duration::from_secs(10));
+            let error = opened.expect("it waits for a writer").unwrap_err();
+            assert!(error.to_string().contains("pipe"), "{error}");
+        }
+    }
+}
