@@ -2,11 +2,13 @@
 
 /// Why a calibration failed, with the place.
 #[derive(Debug, thiserror::Error)]
-#[error("{kind}{}", place(.value.as_deref(), *.sample))]
+#[error("{kind}{}", place(.value.as_deref(), .file.as_deref(), *.sample))]
 pub struct CalibrationError {
     kind: CalibrationErrorKind,
     /// Name of the value, input or file concerned.
     value: Option<String>,
+    /// The file that the value was read from.
+    file: Option<String>,
     /// Number of the sample, from 0.
     sample: Option<usize>,
     #[source]
@@ -40,25 +42,31 @@ pub enum CalibrationErrorKind {
     Cancelled,
 }
 
-fn place(value: Option<&str>, sample: Option<usize>) -> String {
-    match (value, sample) {
-        (Some(value), Some(sample)) => format!(" (`{value}`, sample {sample})"),
-        (Some(value), None) => format!(" (`{value}`)"),
-        (None, Some(sample)) => format!(" (sample {sample})"),
-        (None, None) => String::new(),
-    }
+fn place(value: Option<&str>, file: Option<&str>, sample: Option<usize>) -> String {
+    let value = value.map(|value| format!("`{value}`"));
+    let file = file.map(|file| format!("in `{file}`"));
+    let sample = sample.map(|sample| format!("sample {sample}"));
+    let place: Vec<String> = [value, file, sample].into_iter().flatten().collect();
+    if place.is_empty() { String::new() } else { format!(" ({})", place.join(", ")) }
 }
 
 impl CalibrationError {
     /// An error of this kind, with no place yet.
     pub fn new(kind: CalibrationErrorKind) -> CalibrationError {
-        CalibrationError { kind, value: None, sample: None, cause: None }
+        CalibrationError { kind, value: None, file: None, sample: None, cause: None }
     }
 
     /// The same error, at this value, input or file.
     #[must_use]
     pub fn at_value(mut self, value: impl Into<String>) -> CalibrationError {
         self.value.get_or_insert_with(|| value.into());
+        self
+    }
+
+    /// The same error, about a value that was read from this file.
+    #[must_use]
+    pub fn in_file(mut self, file: impl Into<String>) -> CalibrationError {
+        self.file.get_or_insert_with(|| file.into());
         self
     }
 

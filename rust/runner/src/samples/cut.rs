@@ -96,8 +96,11 @@ impl Column {
     fn value(&mut self, sample: usize) -> Result<Tensor, CalibrationError> {
         let (shape, dtype) = (self.shape.clone(), self.rows.dtype);
         let value = Tensor { dtype, shape, data: self.rows.take(self.step)? };
-        convert(value, self.input.dtype.unwrap_or(dtype), &self.rows.what)
-            .map_err(|error| error.at_value(&self.input.name).at_sample(sample))
+        let what = &self.rows.what;
+        convert(value, self.input.dtype.unwrap_or(dtype), &self.input.name).map_err(|error| {
+            let error = error.at_sample(sample);
+            if *what == self.input.name { error } else { error.in_file(what) }
+        })
     }
 }
 
