@@ -225,10 +225,13 @@ impl Target {
         };
         let own = |location: &str| {
             let rest = location.strip_prefix(&*self.name())?;
-            let number = rest.strip_suffix(".data")?.strip_prefix('.');
-            (rest == ".data" || number?.parse::<u64>().is_ok()).then_some(())?;
+            let number = rest.strip_suffix(".data")?;
+            let counted = |digits: &str| {
+                !digits.is_empty() && digits.bytes().all(|digit| digit.is_ascii_digit())
+            };
             let path = self.path.with_file_name(location);
-            fs::symlink_metadata(&path).ok()?.is_file().then_some(path)
+            let ours = number.is_empty() || number.strip_prefix('.').is_some_and(counted);
+            (ours && fs::symlink_metadata(&path).ok()?.is_file()).then_some(path)
         };
         let external = graph.tensors().filter(|tensor| tensor.is_external());
         external.filter_map(|tensor| own(tensor.external_entry("location")?)).collect()

@@ -44,7 +44,12 @@ pub(crate) fn tensor(name: &str) -> Vec<u8> {
 
 /// The fields of a tensor of two floats in `weights.bin`.
 pub(crate) fn external(name: &str) -> Vec<u8> {
-    let location = bytes(13, &[&text(1, "location"), &text(2, "weights.bin")]);
+    external_in(name, "weights.bin")
+}
+
+/// The fields of a tensor of two floats in this file.
+pub(crate) fn external_in(name: &str, location: &str) -> Vec<u8> {
+    let location = bytes(13, &[&text(1, "location"), &text(2, location)]);
     [int(1, 2), int(2, 1), text(8, name), location, int(14, 1)].concat()
 }
 
