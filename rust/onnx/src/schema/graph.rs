@@ -1,0 +1,67 @@
+//! `GraphProto`.
+
+use super::node::read_node;
+use super::{
+    Bytes, Encode, Error, Field, Kept, Message, NodeProto, Rope, SparseTensorProto, TensorProto,
+    ValueInfoProto, put_messages, put_originals, put_rest, put_string,
+};
+
+/// `GraphProto`.
+#[derive(Clone, Debug, Default)]
+pub struct GraphProto {
+    /// The operations.
+    pub node: Vec<Kept<NodeProto>>,
+    /// Name of the graph.
+    pub name: Option<String>,
+    /// Constant tensors.
+    pub initializer: Vec<Kept<TensorProto>>,
+    /// Constant sparse tensors.
+    pub sparse_initializer: Vec<Kept<SparseTensorProto>>,
+    /// Inputs; before IR 4 the initializers stand here too.
+    pub input: Vec<Kept<ValueInfoProto>>,
+    /// Outputs.
+    pub output: Vec<Kept<ValueInfoProto>>,
+    /// Types of values in between, as far as the exporter wrote them.
+    pub value_info: Vec<Kept<ValueInfoProto>>,
+    pub(crate) rest: Vec<Bytes>,
+}
+
+message!(GraphProto, "GraphProto", self, field, {
+    1 => self.node.push(read_node(field)?),
+    2 => self.name = Some(field.string()?),
+    5 => self.initializer.push(Kept::read(field.span()?.clone())?),
+    11 => self.input.push(Kept::read(field.span()?.clone())?),
+    12 => self.output.push(Kept::read(field.span()?.clone())?),
+    13 => self.value_info.push(Kept::read(field.span()?.clone())?),
+    15 => self.sparse_initializer.push(Kept::read(field.span()?.clone())?),
+});
+
+impl Encode for GraphProto {
+    fn encode(&self) -> Rope {
+        let mut out = Rope::default();
+        put_messages(&mut out, 1, &self.node);
+        put_string(&mut out, 2, self.name.as_ref());
+        put_messages(&mut out, 5, &self.initializer);
+        put_originals(&mut out, 11, &self.input);
+        put_originals(&mut out, 12, &self.output);
+        put_originals(&mut out, 13, &self.value_info);
+        put_originals(&mut out, 15, &self.sparse_initializer);
+        put_rest(&mut out, &self.rest);
+        out
+    }
+}
+
+impl GraphProto {
+    /// Every tensor of the graph and of the graphs inside it; sparse ones aside.
+    pub(crate) fn tensors(&self) -> impl Iterator<Item = &TensorProto> {
+        let mut all = Vec::new();
+        self.collect(&mut all);
+        all.into_iter()
+    }
+
+    pub(super) fn collect<'a>(&'a self, all: &mut Vec<&'a TensorProto>) {
+        all.extend(self.initializer.iter().map(|tensor| &**tensor));
+        let attributes = self.node.iter().flat_map(|node| &node.attribute);
+        attributes.for_each(|attribute| attribute.collect(all));
+    }
+}

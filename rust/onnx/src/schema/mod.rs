@@ -1,0 +1,168 @@
+//! The messages of the ONNX schema (IR version 14, ONNX 1.23), as far as a tool must look inside.
+//!
+//! Each message holds the fields that are interpreted and, in `rest`, every other field as it
+//! stands in the file: documentation, metadata, annotations, and whatever a later schema brings.
+//! A message nobody edited is written back as the very bytes it was read from.
+
+use bytes::Bytes;
+
+use crate::error::{Error, ErrorKind};
+use crate::wire::{Field, Reader, Rope, Span};
+use crate::{DataType, Tensor};
+
+/// A message that can be read.
+pub(crate) trait Message: Default {
+    const NAME: &'static str;
+
+    /// Takes one field in; `false` when the field is not one that is interpreted.
+    fn take(&mut self, field: &Field) -> Result<bool, Error>;
+
+    /// Where uninterpreted fields go.
+    fn rest(&mut self) -> &mut Vec<Bytes>;
+
+    fn merge(&mut self, span: Span) -> Result<(), Error> {
+        let mut reader = Reader::new(span, Self::NAME);
+        while let Some(field) = reader.next_field()? {
+            if !self.take(&field)? {
+                self.rest().push(field.encoded);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A message that can be written anew.
+pub(crate) trait Encode: Message {
+    fn encode(&self) -> Rope;
+}
+
+/// A message with the bytes it was read from, as long as nobody edited it.
+#[derive(Clone, Debug, Default)]
+pub struct Kept<T> {
+    // Boxed, so that a field nobody set takes no more than a pointer: a small file can hold
+    // millions of messages.
+    value: Box<T>,
+    original: Option<Bytes>,
+}
+
+impl<T> Kept<T> {
+    /// A message of our own making.
+    pub fn new(value: T) -> Kept<T> {
+        Kept { value: Box::new(value), original: None }
+    }
+
+    /// The message for changing; from now on it is encoded anew.
+    pub fn edit(&mut self) -> &mut T {
+        self.original = None;
+        &mut self.value
+    }
+}
+
+impl<T> std::ops::Deref for Kept<T> {
+    type Target = T;
+    fn deref(&self) -> &T {
+        &self.value
+    }
+}
+
+#[allow(private_bounds)] // its methods are for this crate alone
+impl<T: Message> Kept<T> {
+    pub(crate) fn read(span: Span) -> Result<Kept<T>, Error> {
+        let original = Some(span.bytes.clone());
+        let mut value = T::default();
+        value.merge(span)?;
+        Ok(Kept { value: Box::new(value), original })
+    }
+
+    /// Reads a singular field, which protobuf lets a file write in several pieces.
+    fn read_into(slot: &mut Option<Kept<T>>, span: Span) -> Result<(), Error> {
+        match slot {
+            None => *slot = Some(Kept::read(span)?),
+            Some(kept) => kept.edit().merge(span)?,
+        }
+        Ok(())
+    }
+}
+
+#[allow(private_bounds)] // its methods are for this crate alone
+impl<T: Encode> Kept<T> {
+    /// The message as it would be written.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        self.rope().parts().collect::<Vec<_>>().concat()
+    }
+
+    pub(crate) fn rope(&self) -> Rope {
+        match &self.original {
+            Some(bytes) => {
+                let mut rope = Rope::default();
+                rope.push(bytes);
+                rope
+            }
+            None => self.value.encode(),
+        }
+    }
+}
+
+macro_rules! message {
+    ($type:ty, $name:literal, $self:ident, $field:ident, { $($arm:tt)* }) => {
+        impl Message for $type {
+            const NAME: &'static str = $name;
+            fn take(&mut $self, $field: &Field) -> Result<bool, Error> {
+                match $field.number {
+                    $($arm)*
+                    _ => return Ok(false),
+                }
+                Ok(true)
+            }
+            fn rest(&mut self) -> &mut Vec<Bytes> {
+                &mut self.rest
+            }
+        }
+    };
+}
+
+mod attribute;
+mod graph;
+mod model;
+mod node;
+mod tensor;
+mod types;
+
+pub use attribute::AttributeProto;
+pub use graph::GraphProto;
+pub use model::{FunctionProto, ModelProto, OperatorSetIdProto};
+pub use node::NodeProto;
+pub use tensor::{SparseTensorProto, TensorProto};
+pub use types::{Dimension, TensorShapeProto, TensorTypeProto, TypeProto, ValueInfoProto};
+
+fn put_string(out: &mut Rope, number: u32, value: Option<&String>) {
+    if let Some(value) = value {
+        out.string(number, value);
+    }
+}
+
+fn put_name(out: &mut Rope, number: u32, value: &str) {
+    if !value.is_empty() {
+        out.string(number, value);
+    }
+}
+
+fn put_messages<T: Encode>(out: &mut Rope, number: u32, messages: &[Kept<T>]) {
+    for message in messages {
+        out.message(number, message.rope());
+    }
+}
+
+/// Messages that are never edited: what was read is what is written.
+fn put_originals<T>(out: &mut Rope, number: u32, messages: &[Kept<T>]) {
+    messages
+        .iter()
+        .filter_map(|kept| kept.original.as_ref())
+        .for_each(|bytes| out.bytes(number, bytes));
+}
+
+fn put_rest(out: &mut Rope, rest: &[Bytes]) {
+    for field in rest {
+        out.push(field);
+    }
+}

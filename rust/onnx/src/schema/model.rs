@@ -1,0 +1,142 @@
+//! `ModelProto` and what stands in it beside the graph.
+
+use super::attribute::read_attribute;
+use super::node::read_node;
+use super::{
+    AttributeProto, Bytes, Encode, Error, Field, GraphProto, Kept, Message, NodeProto, Rope,
+    TensorProto, put_messages, put_name, put_originals, put_rest, put_string,
+};
+
+/// `ModelProto`.
+#[derive(Clone, Debug, Default)]
+pub struct ModelProto {
+    /// Version of the file format.
+    pub ir_version: i64,
+    /// Operator sets in use, by domain.
+    pub opset_import: Vec<Kept<OperatorSetIdProto>>,
+    /// Tool that made the file.
+    pub producer_name: Option<String>,
+    /// Version of that tool.
+    pub producer_version: Option<String>,
+    /// Version of the model itself.
+    pub model_version: Option<i64>,
+    /// The main graph.
+    pub graph: Option<Kept<GraphProto>>,
+    /// Functions local to the model.
+    pub functions: Vec<Kept<FunctionProto>>,
+    pub(crate) rest: Vec<Bytes>,
+}
+
+message!(ModelProto, "ModelProto", self, field, {
+    1 => self.ir_version = field.int()?,
+    2 => self.producer_name = Some(field.string()?),
+    3 => self.producer_version = Some(field.string()?),
+    5 => self.model_version = Some(field.int()?),
+    7 => Kept::read_into(&mut self.graph, field.span()?.clone())?,
+    8 => self.opset_import.push(Kept::read(field.span()?.clone())?),
+    20 => {
+        // Carried through, but not before a look at where its data is.
+        Kept::<TrainingInfoProto>::read(field.span()?.clone())?;
+        return Ok(false);
+    },
+    25 => self.functions.push(Kept::read(field.span()?.clone())?),
+});
+
+impl Encode for ModelProto {
+    fn encode(&self) -> Rope {
+        let mut out = Rope::default();
+        out.int(1, self.ir_version);
+        put_string(&mut out, 2, self.producer_name.as_ref());
+        put_string(&mut out, 3, self.producer_version.as_ref());
+        if let Some(version) = self.model_version {
+            out.int(5, version);
+        }
+        put_messages(&mut out, 7, self.graph.as_slice());
+        put_messages(&mut out, 8, &self.opset_import);
+        put_originals(&mut out, 25, &self.functions);
+        put_rest(&mut out, &self.rest);
+        out
+    }
+}
+
+/// `OperatorSetIdProto`.
+#[derive(Clone, Debug, Default)]
+pub struct OperatorSetIdProto {
+    /// Empty for ONNX's own operators.
+    pub domain: String,
+    /// Version of the operator set.
+    pub version: i64,
+    rest: Vec<Bytes>,
+}
+
+message!(OperatorSetIdProto, "OperatorSetIdProto", self, field, {
+    1 => self.domain = field.string()?,
+    2 => self.version = field.int()?,
+});
+
+impl Encode for OperatorSetIdProto {
+    fn encode(&self) -> Rope {
+        let mut out = Rope::default();
+        put_name(&mut out, 1, &self.domain);
+        out.int(2, self.version);
+        put_rest(&mut out, &self.rest);
+        out
+    }
+}
+
+impl OperatorSetIdProto {
+    /// The first version of ONNX's own operators, which models that name none mean.
+    pub(crate) fn first() -> OperatorSetIdProto {
+        OperatorSetIdProto { version: 1, ..OperatorSetIdProto::default() }
+    }
+}
+
+/// `TrainingInfoProto`, which is only looked at.
+#[derive(Clone, Debug, Default)]
+struct TrainingInfoProto {
+    rest: Vec<Bytes>,
+}
+
+message!(TrainingInfoProto, "TrainingInfoProto", self, field, {
+    1 | 2 => {
+        let graph = Kept::<GraphProto>::read(field.span()?.clone())?;
+        graph.tensors().try_for_each(TensorProto::refuse_external)?;
+    },
+});
+
+/// `FunctionProto`: a subgraph with a name, called like an operator.
+#[derive(Clone, Debug, Default)]
+pub struct FunctionProto {
+    /// Name of the function, the `op_type` of its callers.
+    pub name: String,
+    /// Domain of the function.
+    pub domain: String,
+    /// Names of its inputs.
+    pub input: Vec<String>,
+    /// Names of its outputs.
+    pub output: Vec<String>,
+    /// Its body.
+    pub node: Vec<Kept<NodeProto>>,
+    /// Attributes that callers may leave out, with their defaults.
+    pub attribute_proto: Vec<Kept<AttributeProto>>,
+    rest: Vec<Bytes>,
+}
+
+message!(FunctionProto, "FunctionProto", self, field, {
+    1 => self.name = field.string()?,
+    4 => self.input.push(field.string()?),
+    5 => self.output.push(field.string()?),
+    7 => self.node.push(read_node(field)?),
+    10 => self.domain = field.string()?,
+    11 => self.attribute_proto.push(read_attribute(field)?),
+});
+
+impl FunctionProto {
+    /// Every tensor of the function and of the graphs inside it.
+    pub(crate) fn tensors(&self) -> impl Iterator<Item = &TensorProto> {
+        let mut all = Vec::new();
+        let inner = self.node.iter().flat_map(|node| &node.attribute);
+        inner.chain(&self.attribute_proto).for_each(|attribute| attribute.collect(&mut all));
+        all.into_iter()
+    }
+}

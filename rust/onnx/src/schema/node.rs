@@ -1,0 +1,106 @@
+//! `NodeProto`: one operation.
+
+use super::attribute::read_attribute;
+use super::{
+    AttributeProto, Bytes, Encode, Error, Field, GraphProto, Kept, Message, Rope, put_messages,
+    put_name, put_rest,
+};
+
+/// `NodeProto`: one operation.
+#[derive(Clone, Debug, Default)]
+pub struct NodeProto {
+    /// Names of the values it reads; an empty name is an input left out.
+    pub input: Vec<String>,
+    /// Names of the values it makes; an empty name is an output left out.
+    pub output: Vec<String>,
+    /// Name of the node; may be empty, and need not be unique in practice.
+    pub name: String,
+    /// The operator.
+    pub op_type: String,
+    /// The operator's domain; empty or `ai.onnx` for ONNX's own.
+    pub domain: String,
+    /// Named constants.
+    pub attribute: Vec<Kept<AttributeProto>>,
+    rest: Vec<Bytes>,
+}
+
+message!(NodeProto, "NodeProto", self, field, {
+    1 => self.input.push(field.string()?),
+    2 => self.output.push(field.string()?),
+    3 => self.name = field.string()?,
+    4 => self.op_type = field.string()?,
+    5 => self.attribute.push(read_attribute(field)?),
+    7 => self.domain = field.string()?,
+});
+
+/// Reads a node. One without an operator is refused here: two bytes must not take hundreds.
+pub(super) fn read_node(field: &Field) -> Result<Kept<NodeProto>, Error> {
+    let node = Kept::<NodeProto>::read(field.span()?.clone())?;
+    if node.op_type.is_empty() {
+        return Err(Field { message: NodeProto::NAME, ..field.clone() }
+            .wrong(format!("{}: it has no op_type", node.label())));
+    }
+    Ok(node)
+}
+
+impl Encode for NodeProto {
+    fn encode(&self) -> Rope {
+        let mut out = Rope::default();
+        self.input.iter().for_each(|name| out.string(1, name));
+        self.output.iter().for_each(|name| out.string(2, name));
+        put_name(&mut out, 3, &self.name);
+        out.string(4, &self.op_type);
+        put_messages(&mut out, 5, &self.attribute);
+        put_name(&mut out, 7, &self.domain);
+        put_rest(&mut out, &self.rest);
+        out
+    }
+}
+
+impl NodeProto {
+    /// A node of ONNX's own operators.
+    pub fn new(
+        name: impl Into<String>,
+        op_type: &str,
+        input: Vec<String>,
+        output: Vec<String>,
+        attribute: Vec<Kept<AttributeProto>>,
+    ) -> NodeProto {
+        let (name, op_type) = (name.into(), op_type.to_owned());
+        NodeProto { input, output, name, op_type, attribute, ..NodeProto::default() }
+    }
+
+    /// The attribute called `name`.
+    pub fn attribute(&self, name: &str) -> Option<&AttributeProto> {
+        self.attribute.iter().find(|attribute| attribute.name == name).map(|kept| &**kept)
+    }
+
+    /// An integer attribute, or its default.
+    pub fn int(&self, name: &str, default: i64) -> i64 {
+        self.attribute(name).and_then(|attribute| attribute.i).unwrap_or(default)
+    }
+
+    /// A float attribute, or its default.
+    pub fn float(&self, name: &str, default: f32) -> f32 {
+        self.attribute(name).and_then(|attribute| attribute.f).unwrap_or(default)
+    }
+
+    /// Whether the operator is ONNX's own.
+    pub fn is_onnx(&self) -> bool {
+        matches!(self.domain.as_str(), "" | "ai.onnx")
+    }
+
+    /// The graphs inside: bodies of `If`, `Loop`, `Scan`.
+    pub fn subgraphs(&self) -> impl Iterator<Item = &GraphProto> {
+        self.attribute.iter().flat_map(|attribute| attribute.subgraphs())
+    }
+
+    /// The name a person would look for: `` node `/layer1/conv` (Conv) ``.
+    pub fn label(&self) -> String {
+        match (self.name.as_str(), self.output.iter().find(|name| !name.is_empty())) {
+            ("", Some(output)) => format!("node making `{output}` ({})", self.op_type),
+            ("", None) => format!("unnamed node ({})", self.op_type),
+            (name, _) => format!("node `{name}` ({})", self.op_type),
+        }
+    }
+}

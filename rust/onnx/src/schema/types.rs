@@ -1,0 +1,79 @@
+//! `ValueInfoProto` and the types of values.
+
+use super::{Bytes, Error, Field, Kept, Message};
+
+/// `ValueInfoProto`: the name and type of a value.
+#[derive(Clone, Debug, Default)]
+pub struct ValueInfoProto {
+    /// Name of the value.
+    pub name: String,
+    /// Its type, when the exporter wrote one.
+    pub value_type: Option<Kept<TypeProto>>,
+    rest: Vec<Bytes>,
+}
+
+message!(ValueInfoProto, "ValueInfoProto", self, field, {
+    1 => self.name = field.string()?,
+    2 => Kept::read_into(&mut self.value_type, field.span()?.clone())?,
+});
+
+impl ValueInfoProto {
+    /// The tensor type; `None` for sequences, maps, optionals and untyped values.
+    pub fn tensor_type(&self) -> Option<&TensorTypeProto> {
+        self.value_type.as_ref()?.tensor.as_deref()
+    }
+}
+
+/// `TypeProto`, of which only tensors are looked into.
+#[derive(Clone, Debug, Default)]
+pub struct TypeProto {
+    /// The type of a tensor.
+    pub tensor: Option<Kept<TensorTypeProto>>,
+    rest: Vec<Bytes>,
+}
+
+message!(TypeProto, "TypeProto", self, field, {
+    1 => Kept::read_into(&mut self.tensor, field.span()?.clone())?,
+});
+
+/// `TypeProto.Tensor`.
+#[derive(Clone, Debug, Default)]
+pub struct TensorTypeProto {
+    /// Number of the element type.
+    pub elem_type: i32,
+    /// The shape; `None` when even the rank is unknown.
+    pub shape: Option<Kept<TensorShapeProto>>,
+    rest: Vec<Bytes>,
+}
+
+message!(TensorTypeProto, "TypeProto.Tensor", self, field, {
+    1 => self.elem_type = field.int32()?,
+    2 => Kept::read_into(&mut self.shape, field.span()?.clone())?,
+});
+
+/// `TensorShapeProto`.
+#[derive(Clone, Debug, Default)]
+pub struct TensorShapeProto {
+    /// One entry an axis.
+    pub dim: Vec<Kept<Dimension>>,
+    rest: Vec<Bytes>,
+}
+
+message!(TensorShapeProto, "TensorShapeProto", self, field, {
+    1 => self.dim.push(Kept::read(field.span()?.clone())?),
+});
+
+/// `TensorShapeProto.Dimension`.
+#[derive(Clone, Debug, Default)]
+pub struct Dimension {
+    /// A fixed length.
+    pub value: Option<i64>,
+    /// The name of a length that varies.
+    pub param: Option<String>,
+    rest: Vec<Bytes>,
+}
+
+message!(Dimension, "TensorShapeProto.Dimension", self, field, {
+    1 => self.value = Some(field.int()?),
+    2 => self.param = Some(field.string()?),
+});
