@@ -223,7 +223,7 @@ fn refusals_have_a_code_a_reason_and_no_output() {
         (vec!["quantize", DIGITS, "-q", "-v"], 2, "cannot be used with"),
         (vec!["quantize"], 2, "<MODEL>"),
         ([weight, &["no_such_layer"]].concat(), 2, "--exclude names `no_such_layer`"),
-        ([weight, &["zz*"]].concat(), 2, "fits no weight or node"),
+        ([weight, &["zz*"]].concat(), 2, "fits no weight, bias or node"),
         (vec!["quantize", &none], 1, "no such file"),
         (vec!["quantize", &garbage], 1, "not a well-formed ONNX model"),
         (vec!["info", &garbage], 1, "not a well-formed ONNX model"),
