@@ -174,7 +174,6 @@ BUILT = (
         targets=(
             ALL_VALID,
             Target("weights only: CPU s", figures.cost(OURS_INT8.label, "cpu"), at_most=0.2),
-            Target("static: CPU s", figures.cost(OURS_STATIC.label, "cpu"), at_most=0.2),
         ),
     ),
 )
