@@ -48,6 +48,7 @@ mod error;
 mod facade;
 mod graph;
 mod info;
+mod layers;
 pub mod ops;
 mod plan;
 mod ranges;
@@ -67,8 +68,9 @@ pub use facade::{
 };
 pub use graph::{Graph, Maker, Reader, Value, ValueId};
 pub use info::ModelInfo;
+pub use layers::{DynamicRangeCalibrator, QuantizationAwareTraining};
 pub use plan::{Because, Decision, Kept, Plan, Planned, Role, Source, ValuePlan};
-pub use quantize_rs_math::{Granularity, Metrics, QSpec, QType, Range};
+pub use quantize_rs_math::{Granularity, Metrics, Params, QSpec, QType, Range};
 pub use quantize_rs_onnx::{DataType, Model, Tensor};
 pub use ranges::Ranges;
 pub use report::{QuantizedRow, Report, Row, Seconds};
