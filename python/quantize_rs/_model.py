@@ -355,7 +355,7 @@ class Quantized:
         """Write the model, completely or not at all, and give the complete report.
 
         A symbolic link is followed and the mode of an existing file kept. From 2 GiB on, weights
-        go to ``<name>.data`` beside the file.
+        go to ``<name>.data`` beside the file, or to the first such name that is free.
 
         Raises
         ------
