@@ -270,7 +270,7 @@ fn work_off(
 struct Gather(Vec<MinMax>);
 
 impl Sink for Gather {
-    fn observe(&mut self, tap: usize, values: &[f32]) {
+    fn observe(&mut self, tap: usize, _shape: &[usize], values: &[f32]) {
         if let Some(stats) = self.0.get_mut(tap) {
             stats.observe(values);
         }

@@ -33,8 +33,9 @@ pub trait Samples {
 
 /// Receives the values of a tapped tensor right after the node that made it ran.
 pub trait Sink {
-    /// `tap` is the position in the list of names given to [`Engine::prepare`].
-    fn observe(&mut self, tap: usize, values: &[f32]);
+    /// `tap` is the position in the list of names given to [`Engine::prepare`]; `values` are the
+    /// elements in C order, as many as `shape` says.
+    fn observe(&mut self, tap: usize, shape: &[usize], values: &[f32]);
 }
 
 /// Something that can run ONNX models and show what flows through them.
@@ -70,6 +71,17 @@ pub trait Runner: Send + Sync {
         sink: &mut dyn Sink,
         cancelled: &AtomicBool,
     ) -> Result<(), CalibrationError>;
+
+    /// Who runs the model, where that is not the engine that prepared it: one that chooses among
+    /// others says here what it chose.
+    fn engine(&self) -> Option<&'static str> {
+        None
+    }
+
+    /// What the caller should know of how the model is run: why another engine was chosen.
+    fn note(&self) -> Option<&str> {
+        None
+    }
 }
 
 /// What a model says of one of its inputs (or outputs).

@@ -96,7 +96,7 @@ impl Runner for Echo {
             _ => value,
         };
         for tap in 0..self.taps {
-            sink.observe(tap, &[-shown, shown / 2.0]);
+            sink.observe(tap, &[2], &[-shown, shown / 2.0]);
         }
         self.cancel_seen.fetch_or(cancelled.load(Ordering::Relaxed), Ordering::Relaxed);
         Ok(())

@@ -16,7 +16,7 @@
 //!
 //! struct AbsMax(f32);
 //! impl Sink for AbsMax {
-//!     fn observe(&mut self, _tap: usize, values: &[f32]) {
+//!     fn observe(&mut self, _tap: usize, _shape: &[usize], values: &[f32]) {
 //!         self.0 = values.iter().fold(self.0, |max, value| max.max(value.abs()));
 //!     }
 //! }
@@ -36,6 +36,8 @@
 mod guard;
 mod inputs;
 pub mod samples;
+#[cfg(feature = "tract")]
 mod tract;
 
+#[cfg(feature = "tract")]
 pub use tract::Tract;

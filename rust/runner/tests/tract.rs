@@ -12,7 +12,7 @@ use quantize_rs_runner::Tract;
 struct Seen(Vec<(usize, Vec<f32>)>);
 
 impl Sink for Seen {
-    fn observe(&mut self, tap: usize, values: &[f32]) {
+    fn observe(&mut self, tap: usize, _shape: &[usize], values: &[f32]) {
         self.0.push((tap, values.to_vec()));
     }
 }
@@ -218,7 +218,7 @@ fn a_cancelled_run_stops_before_its_next_node() {
     /// Cancels as soon as it sees anything.
     struct Cancels<'a>(&'a AtomicBool, usize);
     impl Sink for Cancels<'_> {
-        fn observe(&mut self, _tap: usize, _values: &[f32]) {
+        fn observe(&mut self, _tap: usize, _shape: &[usize], _values: &[f32]) {
             self.0.store(true, Ordering::Relaxed);
             self.1 += 1;
         }

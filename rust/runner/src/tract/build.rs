@@ -53,7 +53,7 @@ pub(super) fn runner(
     for (tap, place) in places.into_iter().enumerate() {
         match place {
             Place::Node(outlet) => runner.taps[outlet.node].push((outlet.slot, tap)),
-            Place::Constant(values) => runner.constants.push((tap, values)),
+            Place::Constant(shape, values) => runner.constants.push((tap, shape, values)),
         }
     }
     Ok(runner)
@@ -142,7 +142,7 @@ fn tapped_model(
 /// Where a tap's values come from in the optimized model.
 enum Place {
     Node(OutletId),
-    Constant(Vec<f32>),
+    Constant(Vec<usize>, Vec<f32>),
 }
 
 /// The plan, whose taps are outputs no more, and the place of each tap.
@@ -182,7 +182,8 @@ fn place(model: &TypedModel, tap: OutletId) -> TractResult<Place> {
         return Ok(Place::Node(tap));
     };
     let wide = constant.val().cast_to::<f32>()?;
-    Ok(Place::Constant(wide.try_as_plain_ram()?.as_slice::<f32>()?.to_vec()))
+    let values = wide.try_as_plain_ram()?.as_slice::<f32>()?.to_vec();
+    Ok(Place::Constant(wide.shape().to_vec(), values))
 }
 
 /// Marks `node` and all it is computed from.

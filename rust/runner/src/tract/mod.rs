@@ -65,7 +65,7 @@ struct TractRunner {
     /// For every node of the plan: output slot and tap.
     taps: Vec<Vec<(usize, usize)>>,
     /// Taps that turned out to be constants: no node makes them.
-    constants: Vec<(usize, Vec<f32>)>,
+    constants: Vec<(usize, Vec<usize>, Vec<f32>)>,
     names: NodeNames,
 }
 
@@ -107,8 +107,8 @@ impl TractRunner {
             Ok(tract_tensor(value)?.into_tvalue())
         });
         let values = values.collect::<TractResult<TVec<TValue>>>()?;
-        for (tap, values) in &self.constants {
-            sink.observe(*tap, values);
+        for (tap, shape, values) in &self.constants {
+            sink.observe(*tap, shape, values);
         }
         // A state of its own for every run: nothing of a sample, or of a failure, reaches the next.
         let mut state = self.plan.spawn()?;
@@ -131,9 +131,9 @@ fn show(value: &tract_onnx::prelude::Tensor, tap: usize, sink: &mut dyn Sink) ->
     match value.datum_type() {
         DatumType::F16 => {
             let wide: Vec<f32> = elements.as_slice::<f16>()?.iter().map(|x| x.to_f32()).collect();
-            sink.observe(tap, &wide);
+            sink.observe(tap, value.shape(), &wide);
         }
-        _ => sink.observe(tap, elements.as_slice::<f32>()?),
+        _ => sink.observe(tap, value.shape(), elements.as_slice::<f32>()?),
     }
     Ok(())
 }
