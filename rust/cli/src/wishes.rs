@@ -138,6 +138,7 @@ mod tests {
             exclude: vec!["a".to_owned(), "b*".to_owned()],
             min_elements: 7,
             layer_bits: BTreeMap::from([("c=d".to_owned(), 2)]),
+            ..Config::default()
         };
         assert_eq!(config(&flags).expect("a configuration"), expected);
     }

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use quantize_rs_math::QType;
 use serde::{Deserialize, Serialize};
 
-use crate::QuantizeError;
+use crate::target::Profile;
+use crate::{QuantizeError, Target};
 
 /// What to quantize, and to what.
 ///
@@ -38,6 +39,11 @@ pub struct Config {
     pub min_elements: usize,
     /// Bits for single weights, by name or pattern.
     pub layer_bits: BTreeMap<String, u8>,
+    /// The runtime that the model is made for; `None` as for [`Target::X86`].
+    pub target: Option<Target>,
+    /// Only operators of these types are quantized; `None` for all that can be. What only moves
+    /// data passes on what is quantized all the same.
+    pub op_types: Option<Vec<String>>,
 }
 
 impl Default for Config {
@@ -53,6 +59,8 @@ impl Default for Config {
             exclude: Vec::new(),
             min_elements: 0,
             layer_bits: BTreeMap::new(),
+            target: None,
+            op_types: None,
         }
     }
 }
@@ -64,6 +72,24 @@ impl Config {
     /// Any other number.
     pub fn with_bits(bits: u8) -> Result<Config, QuantizeError> {
         Ok(Config { weights: signed("bits", bits)?, ..Config::default() })
+    }
+
+    /// What a runtime likes best, with weights and activations quantized.
+    pub fn for_target(target: Target) -> Config {
+        let Profile { activations, weights, symmetric, .. } = target.profile();
+        Config {
+            target: Some(target),
+            weights: weights[0],
+            activations: Some(activations[0]),
+            symmetric: symmetric.1,
+            activation_symmetric: symmetric.0,
+            ..Config::default()
+        }
+    }
+
+    /// What the runtime that the model is made for takes and wants.
+    pub fn profile(&self) -> &'static Profile {
+        self.target.unwrap_or(Target::X86).profile()
     }
 
     /// Refuses wishes that contradict each other or cannot be met.
@@ -90,12 +116,32 @@ impl Config {
             signed("layer_bits", *bits)?;
         }
         match self.activations {
-            None | Some(QType::Int8 | QType::UInt8) => Ok(()),
-            Some(other) => {
-                let what = format!("is {}, expected int8 or uint8", other.name());
-                Err(QuantizeError::option("activations", what))
-            }
+            None => Ok(()),
+            Some(activations) => self.check_types(activations),
         }
+    }
+
+    /// Refuses types that the runtime does not take.
+    fn check_types(&self, activations: QType) -> Result<(), QuantizeError> {
+        let profile = self.profile();
+        let check = |option: &str, found: QType, allowed: &[QType]| {
+            if allowed.contains(&found) {
+                return Ok(());
+            }
+            let names: Vec<&str> = allowed.iter().map(|qtype| qtype.name()).collect();
+            let target = match self.target {
+                Some(target) => format!(" for target {target}"),
+                None => String::new(),
+            };
+            let what = format!("is {found}, expected {}{target}", names.join(" or "));
+            Err(QuantizeError::option(option, what))
+        };
+        check("activations", activations, profile.activations)?;
+        // Weights of other widths are multiplied in float, which every runtime can do.
+        if self.weights.bits() == 8 {
+            check("weights", self.weights, profile.weights)?;
+        }
+        Ok(())
     }
 }
 

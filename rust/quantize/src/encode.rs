@@ -127,6 +127,9 @@ fn activations(
                     value.name
                 ))));
             }
+            (Source::Fixed(range), _) => {
+                found.insert(value.name.clone(), params(*range, &how.spec));
+            }
             (Source::SameAs(source), _) => followers.push((&value.name, source)),
             (Source::Weights | Source::Product { .. }, _) => {}
         }

@@ -55,6 +55,7 @@ mod ranges;
 mod report;
 pub mod rewrite;
 mod sample;
+mod target;
 mod uses;
 mod verify;
 
@@ -75,3 +76,4 @@ pub use quantize_rs_onnx::{DataType, Model, Tensor};
 pub use ranges::Ranges;
 pub use report::{QuantizedRow, Report, Row, Seconds};
 pub use sample::{Engine, InputSpec, Runner, Sample, Samples, Sink};
+pub use target::{Bias, Placement, Profile, Target};

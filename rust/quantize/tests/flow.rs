@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use quantize_rs::{
-    CalibrationError, CalibrationErrorKind, Config, Control, DataType, Engine, Graph, Kept, Model,
-    Plan, QType, QuantizeErrorKind, Range, Ranges, Runner, Sample, Samples, Sink, Tensor,
-    calibrate,
+    CalibrationError, CalibrationErrorKind, Config, Control, DataType, Decision, Engine, Graph,
+    Kept, Model, Plan, QType, QuantizeErrorKind, Range, Ranges, Runner, Sample, Samples, Sink,
+    Target, Tensor, calibrate,
 };
 
 fn fixture(name: &str) -> Model {
@@ -448,4 +448,27 @@ fn a_weight_that_eight_bits_cannot_hold_is_warned_of() {
     let model = fixture("denormal_weights");
     let quantized = plan(&model, per_channel()).apply(&model, None).unwrap();
     assert!(quantized.report().warnings.iter().any(|warning| warning.contains("dB is little")));
+}
+
+#[test]
+fn only_operators_that_were_asked_for_are_quantized() {
+    let model = fixture("maxpool_flatten_gemm");
+    let only =
+        |op_type: &str| Config { op_types: Some(vec![op_type.to_owned()]), ..with_activations() };
+    let plan = plan(&model, only("Conv"));
+    let kept = plan.values.iter().filter_map(|value| match &value.decision {
+        Decision::Keep(Kept::OpType { op_type }) => Some(op_type.as_str()),
+        _ => None,
+    });
+    assert_eq!(kept.collect::<Vec<_>>(), ["Gemm"]);
+    let error = Plan::of(&Graph::of(&model).unwrap(), only("Cnov")).unwrap_err().to_string();
+    assert!(error.contains("did you mean `Conv`"), "{error}");
+}
+
+#[test]
+fn a_target_refuses_types_it_does_not_take() {
+    let model = fixture("conv2d_relu");
+    let config = Config { target: Some(Target::TensorRt), ..with_activations() };
+    let error = Plan::of(&Graph::of(&model).unwrap(), config).unwrap_err().to_string();
+    assert_eq!(error, "activations is uint8, expected int8 for target tensorrt");
 }

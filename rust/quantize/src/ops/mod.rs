@@ -80,6 +80,11 @@ pub fn rule(node: &NodeProto) -> Option<&'static OpRule> {
 }
 
 impl OpRule {
+    /// Whether it makes new numbers, rather than to move, pick or cut those it is given.
+    pub fn computes(&self) -> bool {
+        !matches!(self.integer, Integer::SameAsInput { .. } | Integer::Fused)
+    }
+
     /// What the operator allows at this input.
     pub fn slot(&self, input: usize) -> Slot {
         self.inputs.get(input).copied().unwrap_or(Slot::Other)

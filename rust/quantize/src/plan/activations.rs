@@ -71,6 +71,7 @@ impl Planner<'_, '_> {
     fn rule(&self, node: usize) -> Option<&'static OpRule> {
         ops::rule(self.graph.nodes[node])
             .filter(|_| !self.selection.excludes_node(self.graph, node))
+            .filter(|rule| !rule.computes() || self.selection.allows(rule.op_type))
     }
 
     /// How a node runs on integers; `None` when it has no business with them, else why it does not.

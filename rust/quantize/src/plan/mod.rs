@@ -12,7 +12,7 @@ pub(crate) use show::kind;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-use quantize_rs_math::{QSpec, QType};
+use quantize_rs_math::{QSpec, QType, Range};
 use quantize_rs_onnx::{DataType, NodeProto};
 use serde::Serialize;
 
@@ -100,6 +100,8 @@ pub enum Source {
     Observed,
     /// Another value, whose elements it passes on.
     SameAs(String),
+    /// The operator that makes it, which can make nothing outside of this range.
+    Fixed(Range),
     /// A bias: the scale of the node's input times that of its weight, as int32.
     Product {
         /// Name of the node's input.
@@ -142,6 +144,11 @@ pub enum Kept {
     Excluded {
         /// The name or pattern.
         pattern: String,
+    },
+    /// The caller asked for operators of other types only.
+    OpType {
+        /// The type of one that reads it.
+        op_type: String,
     },
     /// It has few elements.
     TooSmall {
@@ -376,6 +383,7 @@ impl fmt::Display for Kept {
             Kept::NotFloat32 { dtype: Some(dtype) } => write!(f, "is {dtype}, not float32"),
             Kept::NotFloat32 { dtype: None } => f.write_str("is not float32"),
             Kept::Excluded { pattern } => write!(f, "excluded by `{pattern}`"),
+            Kept::OpType { op_type } => write!(f, "read by {op_type}, not one of op_types"),
             Kept::TooSmall { elements, min_elements } => {
                 write!(f, "has {elements} elements, fewer than {min_elements}")
             }
@@ -400,6 +408,7 @@ impl fmt::Display for Source {
             Source::Weights => f.write_str("weights"),
             Source::Observed => f.write_str("calibration"),
             Source::SameAs(value) => write!(f, "same as `{value}`"),
+            Source::Fixed(range) => write!(f, "always in {} to {}", range.min, range.max),
             Source::Product { input, weight } => write!(f, "`{input}` × `{weight}`"),
         }
     }

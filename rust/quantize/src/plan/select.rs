@@ -6,12 +6,13 @@ use globset::{GlobBuilder, GlobMatcher};
 
 use crate::graph::Graph;
 use crate::uses::{Constant, Use};
-use crate::{Config, QuantizeError};
+use crate::{Config, QuantizeError, ops};
 
 /// Names and patterns of a configuration, each known to fit something in the model.
 pub(super) struct Selection {
     exclude: Vec<Pattern>,
     bits: Vec<(Pattern, u8)>,
+    op_types: Option<HashSet<String>>,
 }
 
 struct Pattern {
@@ -59,7 +60,16 @@ impl Selection {
             .iter()
             .map(|(text, bits)| Ok((weights.pattern("layer_bits", text)?, *bits)))
             .collect::<Result<_, QuantizeError>>()?;
-        Ok(Selection { exclude, bits })
+        let op_types = match &config.op_types {
+            None => None,
+            Some(op_types) => Some(known_op_types(op_types)?),
+        };
+        Ok(Selection { exclude, bits, op_types })
+    }
+
+    /// Whether operators of this type may be quantized.
+    pub(super) fn allows(&self, op_type: &str) -> bool {
+        self.op_types.as_ref().is_none_or(|op_types| op_types.contains(op_type))
     }
 
     /// The pattern that excludes a constant, or a node that reads it.
@@ -92,6 +102,20 @@ impl Selection {
         let fits = |pattern: &Pattern| names.iter().any(|name| pattern.fits(name));
         exact.or_else(|| self.bits.iter().find(|(pattern, _)| fits(pattern))).map(|(_, bits)| *bits)
     }
+}
+
+/// Refuses operators that no rule speaks of.
+fn known_op_types(op_types: &[String]) -> Result<HashSet<String>, QuantizeError> {
+    let names = ops::ALL.iter().flat_map(|family| family.iter()).map(|rule| rule.op_type).collect();
+    let known = Known { names, what: "operator that can be quantized" };
+    for op_type in op_types {
+        if !known.names.contains(op_type.as_str()) {
+            let hint = known.hint(op_type);
+            let what = format!("names `{op_type}`, which is no {}{hint}", known.what);
+            return Err(QuantizeError::option("op_types", what));
+        }
+    }
+    Ok(op_types.iter().cloned().collect())
 }
 
 /// The name of a constant and those of the nodes that read it.
@@ -136,9 +160,14 @@ impl Known<'_> {
             }
             return refused(format!("has the pattern `{text}`, which fits no {}", self.what));
         }
-        let near = self.near(text);
-        let hint = if near.is_empty() { String::new() } else { format!("; did you mean {near}?") };
+        let hint = self.hint(text);
         refused(format!("names `{text}`, which is no {} of the model{hint}", self.what))
+    }
+
+    /// What may have been meant, as the end of a message.
+    fn hint(&self, text: &str) -> String {
+        let near = self.near(text);
+        if near.is_empty() { String::new() } else { format!("; did you mean {near}?") }
     }
 
     /// Up to three names like this one.

@@ -79,6 +79,12 @@ fn kept(
     if let Some(pattern) = selection.excluded(graph, value.name, weight_readers(constant)) {
         return Some(Kept::Excluded { pattern });
     }
+    let other = weight_readers(constant)
+        .map(|node| &graph.nodes[node].op_type)
+        .find(|op_type| !selection.allows(op_type));
+    if let Some(op_type) = other {
+        return Some(Kept::OpType { op_type: op_type.clone() });
+    }
     if matches!(value.maker, Maker::Initializer { overridable: true, .. }) {
         return Some(Kept::Overridable);
     }

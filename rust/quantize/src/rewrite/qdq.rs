@@ -41,7 +41,7 @@ pub fn rewrite(graph: &Graph<'_>, plan: &Plan, encoded: &Encoded) -> Vec<Edit> {
                     writer.weight(id, how, tensor);
                 }
             }
-            Source::Observed | Source::SameAs(_) => {
+            Source::Observed | Source::Fixed(_) | Source::SameAs(_) => {
                 if let Some(params) = encoded.activations.get(&value.name) {
                     writer.activation(id, how, *params, encoded);
                 }

@@ -1,0 +1,243 @@
+//! Which runtime a model is made for: one row each, of what it takes and what it wants.
+
+use std::fmt;
+use std::str::FromStr;
+
+use quantize_rs_math::QType;
+use serde::{Deserialize, Serialize};
+
+use crate::QuantizeError;
+
+/// The runtime a model is made for.
+///
+/// ```
+/// use quantize_rs::{Config, QType, Target};
+/// let config = Config::for_target("tensorrt".parse()?);
+/// assert_eq!(config.activations, Some(QType::Int8));
+/// assert!(Target::ALL.contains(&Target::Arm));
+/// # Ok::<(), quantize_rs::QuantizeError>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Target {
+    /// ONNX Runtime on x86 with VNNI; what is done when nothing is said.
+    X86,
+    /// ONNX Runtime on x86 without VNNI, whose sums of uint8 × int8 saturate.
+    #[serde(rename = "x86-avx2")]
+    X86Avx2,
+    /// ONNX Runtime on arm64.
+    Arm,
+    /// NVIDIA `TensorRT`, explicit quantization.
+    #[serde(rename = "tensorrt")]
+    TensorRt,
+    /// Intel `OpenVINO`.
+    #[serde(rename = "openvino")]
+    OpenVino,
+    /// Qualcomm's NPUs, through ONNX Runtime's QNN execution provider.
+    Qnn,
+    /// Any runtime: only what ONNX itself says is relied on.
+    Generic,
+}
+
+/// What a runtime takes and what it wants.
+#[derive(Debug)]
+pub struct Profile {
+    /// The runtime.
+    pub target: Target,
+    /// Its name in options.
+    pub name: &'static str,
+    /// One line for those who choose.
+    pub about: &'static str,
+    /// Types of activations that it takes, the one to prefer first.
+    pub activations: &'static [QType],
+    /// Types of weights that it multiplies quantized activations by, the one to prefer first.
+    pub weights: &'static [QType],
+    /// Whether zero points must be in the middle: of activations, and of weights.
+    pub symmetric: (bool, bool),
+    /// Operators whose weights may have a scale for each channel; `None` for all.
+    pub per_channel: Option<&'static [&'static str]>,
+    /// Whether weights of int8 beside uint8 activations use one bit less.
+    pub reduced: bool,
+    /// What becomes of the bias of a quantized operator.
+    pub bias: Bias,
+    /// Which operators run on integers.
+    pub placement: Placement,
+}
+
+/// What becomes of the bias of a quantized operator.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Bias {
+    /// It becomes int32, in the scale of the products it is added to.
+    Int32,
+    /// It stays float.
+    Float,
+}
+
+/// Which operators run on integers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Placement {
+    /// Those with weights. Their outputs are quantized where the runtime has no kernel otherwise.
+    Weighted,
+    /// Those with weights, and what lies between them when the runtime has integer kernels for it.
+    Between,
+    /// What is multiplied or added is quantized where it is read, and nothing where it is made.
+    Inputs,
+    /// Every operator with a rule: inputs and outputs.
+    Everything,
+}
+
+const ANY_8: &[QType] = &[QType::UInt8, QType::Int8];
+
+/// The rows, in the order of the variants.
+const TABLE: [Profile; 7] = [
+    Profile {
+        target: Target::X86,
+        name: "x86",
+        about: "ONNX Runtime on x86 with VNNI (2019 and later)",
+        activations: &[QType::UInt8, QType::Int8, QType::UInt16, QType::Int16],
+        weights: &[QType::Int8, QType::UInt8],
+        symmetric: (false, false),
+        per_channel: None,
+        reduced: false,
+        bias: Bias::Int32,
+        placement: Placement::Between,
+    },
+    Profile {
+        target: Target::X86Avx2,
+        name: "x86-avx2",
+        about: "ONNX Runtime on x86 without VNNI: weights of 7 bits, whose sums cannot saturate",
+        activations: ANY_8,
+        weights: &[QType::Int8, QType::UInt8],
+        symmetric: (false, false),
+        per_channel: None,
+        reduced: true,
+        bias: Bias::Int32,
+        placement: Placement::Between,
+    },
+    Profile {
+        target: Target::Arm,
+        name: "arm",
+        about: "ONNX Runtime on arm64",
+        activations: &[QType::UInt8, QType::Int8, QType::UInt16, QType::Int16],
+        weights: &[QType::Int8, QType::UInt8],
+        symmetric: (false, false),
+        per_channel: None,
+        reduced: false,
+        bias: Bias::Int32,
+        placement: Placement::Between,
+    },
+    Profile {
+        target: Target::TensorRt,
+        name: "tensorrt",
+        about: "TensorRT: signed and symmetric, quantized where it is read, float bias",
+        activations: &[QType::Int8],
+        weights: &[QType::Int8],
+        symmetric: (true, true),
+        per_channel: None,
+        reduced: false,
+        bias: Bias::Float,
+        placement: Placement::Inputs,
+    },
+    Profile {
+        target: Target::OpenVino,
+        name: "openvino",
+        about: "OpenVINO: quantized where it is read, symmetric weights, float bias",
+        activations: ANY_8,
+        weights: &[QType::Int8, QType::UInt8],
+        symmetric: (false, true),
+        per_channel: None,
+        reduced: false,
+        bias: Bias::Float,
+        placement: Placement::Inputs,
+    },
+    Profile {
+        target: Target::Qnn,
+        name: "qnn",
+        about: "Qualcomm NPUs: every operator that can be quantized is",
+        activations: &[QType::UInt8, QType::UInt16],
+        weights: &[QType::Int8, QType::UInt8],
+        symmetric: (false, true),
+        per_channel: Some(&["Conv", "ConvTranspose"]),
+        reduced: false,
+        bias: Bias::Int32,
+        placement: Placement::Everything,
+    },
+    Profile {
+        target: Target::Generic,
+        name: "generic",
+        about: "any runtime: only operators with weights, nothing assumed but ONNX itself",
+        activations: &[QType::UInt8, QType::Int8, QType::UInt16, QType::Int16],
+        weights: &[QType::Int8, QType::UInt8],
+        symmetric: (false, false),
+        per_channel: None,
+        reduced: false,
+        bias: Bias::Int32,
+        placement: Placement::Weighted,
+    },
+];
+
+const ALL: [Target; TABLE.len()] = {
+    let mut all = [Target::X86; TABLE.len()];
+    let mut i = 0;
+    while i < TABLE.len() {
+        all[i] = TABLE[i].target;
+        i += 1;
+    }
+    all
+};
+
+impl Target {
+    /// Every target.
+    pub const ALL: &'static [Target] = &ALL;
+
+    /// What the runtime takes and wants.
+    pub const fn profile(self) -> &'static Profile {
+        &TABLE[self as usize]
+    }
+
+    /// Its name in options: `x86-avx2`.
+    pub const fn name(self) -> &'static str {
+        self.profile().name
+    }
+}
+
+impl FromStr for Target {
+    type Err = QuantizeError;
+
+    fn from_str(name: &str) -> Result<Target, QuantizeError> {
+        Target::ALL.iter().copied().find(|target| target.name() == name).ok_or_else(|| {
+            let names: Vec<&str> = Target::ALL.iter().map(|target| target.name()).collect();
+            let what = format!("is `{name}`, expected one of {}", names.join(", "));
+            QuantizeError::option("target", what)
+        })
+    }
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_is_in_the_order_of_the_variants() {
+        for (index, profile) in TABLE.iter().enumerate() {
+            assert_eq!(profile.target as usize, index);
+        }
+        assert_eq!(Target::Generic as usize + 1, TABLE.len(), "the last variant is the last row");
+    }
+
+    #[test]
+    fn names_parse_and_agree_with_serde() {
+        for target in Target::ALL {
+            assert_eq!(target.name().parse::<Target>().unwrap(), *target);
+            assert_eq!(serde_json::to_value(target).unwrap(), target.name());
+        }
+        let error = "x68".parse::<Target>().unwrap_err().to_string();
+        assert!(error.contains("x86-avx2, arm, tensorrt"), "{error}");
+    }
+}
