@@ -7,6 +7,7 @@ use bytes::Bytes;
 use quantize_rs::{CalibrationError, CalibrationErrorKind, InputSpec, Sample};
 use quantize_rs_onnx::{DataType, Tensor};
 use quantize_rs_runner::samples;
+use safetensors::tensor::{Dtype, TensorView};
 use zip::CompressionMethod;
 use zip::write::{SimpleFileOptions, ZipWriter};
 
@@ -41,6 +42,29 @@ fn npz(arrays: &[(&str, Vec<u8>)], method: CompressionMethod) -> Vec<u8> {
         archive.write_all(bytes).expect("written");
     }
     archive.finish().expect("finished").into_inner()
+}
+
+/// The header of one tensor.
+fn header(name: &str, dtype: &str, shape: &str, [begin, end]: [usize; 2]) -> String {
+    format!(
+        "{{\"{name}\":{{\"dtype\":\"{dtype}\",\"shape\":{shape},\"data_offsets\":[{begin},{end}]}}}}"
+    )
+}
+
+fn with_header(header: &str, data: &[u8]) -> Vec<u8> {
+    [&(header.len() as u64).to_le_bytes(), header.as_bytes(), data].concat()
+}
+
+fn safetensors(tensors: &[(&str, &Tensor)]) -> Vec<u8> {
+    let views = tensors.iter().map(|(name, tensor)| {
+        let dtype = match tensor.dtype {
+            DataType::Float => Dtype::F32,
+            DataType::Int64 => Dtype::I64,
+            other => unreachable!("{other}"),
+        };
+        (*name, TensorView::new(dtype, tensor.shape.clone(), &tensor.data).expect("a tensor"))
+    });
+    ::safetensors::serialize(views, None).expect("written")
 }
 
 /// Opens `bytes` as a file called `name`.
@@ -179,9 +203,11 @@ fn a_bad_value_stops_at_its_sample() {
     let all = all.expect("opened");
     assert_eq!(all.iter().filter(|sample| sample.is_ok()).count(), 2);
     let error = all.last().and_then(|last| last.as_ref().err()).expect("the third");
-    assert!(error.to_string().starts_with("NaN at [0, 1], samples must be finite (`"), "{error}");
-    assert!(error.to_string().ends_with("x.npy`, sample 2)"), "{error}");
-    assert_eq!(error.sample(), Some(2));
+    let message = "NaN at [0, 1], samples must be finite (`x`, in `";
+    assert!(error.to_string().starts_with(message), "{error}");
+    assert!(error.to_string().ends_with("x.npy`)"), "{error}");
+    // Whoever counts the samples knows which it is: an array may be one item of many.
+    assert_eq!(error.sample(), None);
 }
 
 #[test]
@@ -210,6 +236,114 @@ fn the_same_numbers_come_from_every_way_to_write_them() {
             assert_eq!(good(open("x.npz", &archive, &x, None)), expected);
             assert_eq!(good(open("x.npz", &archive, &x, Some(1))), expected[..1]);
         }
+    }
+}
+
+#[test]
+fn safetensors_give_the_samples_of_the_array_they_were_made_from() {
+    let inputs = [input("x", DataType::Float, &[-1, 3]), input("ids", DataType::Int64, &[-1])];
+    let (x, ids) = (counting(&[4, 3]), counting(&[4]));
+    let arrays = vec![("x".to_owned(), x.clone()), ("ids".to_owned(), ids.clone())];
+    let mut expected = samples::from_arrays(arrays, &inputs, None).expect("samples");
+    let expected: Vec<Sample> =
+        std::iter::from_fn(|| expected.next_sample()).map(|s| s.expect("a sample")).collect();
+    let ids64 = samples::convert(ids.clone(), DataType::Int64, "ids").expect("whole numbers");
+    for ids in [ids, ids64] {
+        let file = safetensors(&[("labels", &counting(&[7])), ("x", &x), ("ids", &ids)]);
+        assert_eq!(good(open("s.safetensors", &file, &inputs, None)), expected);
+        assert_eq!(good(open("s.safetensors", &file, &inputs, Some(3))), expected[..3]);
+    }
+    // names are those of .npz: a lone tensor may be called arr_0
+    for (name, fits) in [("x", true), ("arr_0", true), ("y", false)] {
+        let file = safetensors(&[(name, &x)]);
+        assert_eq!(open("s.safetensors", &file, &inputs[..1], None).is_ok(), fits);
+    }
+}
+
+#[test]
+fn safetensors_of_every_plain_type_are_converted_and_no_other_is() {
+    let x = [input("x", DataType::Float, &[-1])];
+    let plain = [
+        ("BOOL", DataType::Bool),
+        ("U8", DataType::UInt8),
+        ("I8", DataType::Int8),
+        ("U16", DataType::UInt16),
+        ("I16", DataType::Int16),
+        ("F16", DataType::Float16),
+        ("BF16", DataType::BFloat16),
+        ("U32", DataType::UInt32),
+        ("I32", DataType::Int32),
+        ("F32", DataType::Float),
+        ("U64", DataType::UInt64),
+        ("I64", DataType::Int64),
+        ("F64", DataType::Double),
+    ];
+    let expected = [1.0, 0.0, 1.0].map(|value| Tensor::from_f32(vec![1], &[value]));
+    let values = Tensor::from_f32(vec![3], &[1.0, 0.0, 1.0]);
+    for (name, dtype) in plain {
+        let data = samples::convert(values.clone(), dtype, "x").expect("zeros and ones").data;
+        let file = with_header(&header("x", name, "[3]", [0, data.len()]), &data);
+        let all = good(open("s.safetensors", &file, &x, None));
+        let all: Vec<Tensor> = all.into_iter().map(|sample| sample.inputs[0].1.clone()).collect();
+        assert_eq!(all, expected, "{name}");
+    }
+    for (name, length) in [("F8_E4M3", 3), ("F8_E5M2", 3), ("F8_E8M0", 3), ("C64", 24)] {
+        let file = with_header(&header("x", name, "[3]", [0, length]), &vec![0; length]);
+        let error = open("s.safetensors", &file, &x, None).expect_err(name).to_string();
+        let message = format!("elements of type {name} are not plain numbers (`");
+        assert!(error.starts_with(&message) && error.ends_with("s.safetensors[x]`)"), "{error}");
+    }
+}
+
+#[test]
+fn safetensors_whose_header_lies_are_refused_before_anything_is_allocated() {
+    let x = [input("x", DataType::Float, &[-1, 3])];
+    let two = |first: [usize; 2], second: [usize; 2]| {
+        let entry = |name, [begin, end]: [usize; 2]| {
+            header(name, "F32", "[1,3]", [begin, end]).trim_matches(['{', '}']).to_owned() + "}"
+        };
+        format!("{{{},{}}}", entry("x", first), entry("y", second))
+    };
+    let deep = "[".repeat(10_000);
+    let headers = [
+        (header("x", "F32", "[1,3]", [0, 12]), None),
+        (header("x", "F32", "[2,3]", [0, 12]), Some("its header is wrong")),
+        (header("x", "F32", "[2,3]", [0, 24]), Some("take 24 bytes, there are 12")),
+        (header("x", "F32", "[1,2]", [0, 8]), Some("take 8 bytes, there are 12")),
+        (header("x", "F32", "[1,3]", [12, 0]), Some("its header is wrong")),
+        (header("x", "F32", "[1,3]", [4, 16]), Some("its header is wrong")),
+        (header("x", "F32", "[4611686018427387904,4]", [0, 0]), Some("its header is wrong")),
+        (header("x", "F32", "[9223372036854775807,0]", [0, 0]), Some("there are 12")),
+        (header("x", "F32", "[-1,3]", [0, 12]), Some("its header is wrong")),
+        (header("x", "F99", "[1,3]", [0, 12]), Some("its header is wrong")),
+        (two([0, 12], [0, 12]), Some("its header is wrong")),
+        (two([0, 12], [6, 18]), Some("its header is wrong")),
+        (two([0, 12], [12, 24]), Some("take 24 bytes, there are 12")),
+        ("{}".to_owned(), Some("take 0 bytes, there are 12")),
+        (String::new(), Some("its header is wrong")),
+        ("[]".to_owned(), Some("its header is wrong")),
+        (deep, Some("its header is wrong")),
+        ("\u{e9}".to_owned(), Some("its header is wrong")),
+    ];
+    for (text, message) in headers {
+        let result = open("s.safetensors", &with_header(&text, &[0; 12]), &x, None);
+        let Some(message) = message else {
+            assert_eq!(good(result).len(), 1);
+            continue;
+        };
+        let error = result.expect_err(&text).to_string();
+        assert!(error.starts_with("not a .safetensors file: "), "{text}: {error}");
+        assert!(error.contains(message), "{text}: {error}");
+        assert!(error.ends_with("s.safetensors`)"), "{error}");
+    }
+    for claim in [3, 1 << 20, u64::MAX] {
+        let file = [claim.to_le_bytes().as_slice(), b"{}"].concat();
+        let error = open("s.safetensors", &file, &x, None).expect_err("too long").to_string();
+        assert!(error.contains("claims") && error.contains("the file has 10"), "{error}");
+    }
+    let whole = safetensors(&[("x", &counting(&[1, 3]))]);
+    for length in 0..whole.len() {
+        assert!(open("s.safetensors", &whole[..length], &x, None).is_err());
     }
 }
 

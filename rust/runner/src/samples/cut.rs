@@ -49,7 +49,7 @@ pub(super) fn samples(
         let message = format!("the arrays hold different numbers of samples: {}", each.join(", "));
         return Err(mismatch(message).at_value(&other.rows.what));
     }
-    Ok(Box::new(Cut { columns, next: 0, count }))
+    Ok(Box::new(Cut { columns, left: count }))
 }
 
 /// One input and the array that feeds it.
@@ -93,14 +93,13 @@ impl Column {
         Ok(Column { input: input.clone(), rows, shape, step, samples: whole.min(limit) })
     }
 
-    fn value(&mut self, sample: usize) -> Result<Tensor, CalibrationError> {
+    /// The value of the next sample. Its number is known to whoever counts the samples.
+    fn value(&mut self) -> Result<Tensor, CalibrationError> {
         let (shape, dtype) = (self.shape.clone(), self.rows.dtype);
         let value = Tensor { dtype, shape, data: self.rows.take(self.step)? };
         let what = &self.rows.what;
-        convert(value, self.input.dtype.unwrap_or(dtype), &self.input.name).map_err(|error| {
-            let error = error.at_sample(sample);
-            if *what == self.input.name { error } else { error.in_file(what) }
-        })
+        convert(value, self.input.dtype.unwrap_or(dtype), &self.input.name)
+            .map_err(|error| if *what == self.input.name { error } else { error.in_file(what) })
     }
 }
 
@@ -168,29 +167,24 @@ fn layout_hint(expected: &[Option<usize>], shape: &[usize]) -> String {
 /// Samples cut from arrays of equal numbers of samples.
 struct Cut {
     columns: Vec<Column>,
-    next: usize,
-    count: usize,
+    left: usize,
 }
 
 impl Samples for Cut {
     fn next_sample(&mut self) -> Option<Result<Sample, CalibrationError>> {
-        if self.next >= self.count {
-            return None;
-        }
-        let number = self.next;
-        self.next += 1;
+        self.left = self.left.checked_sub(1)?;
         let inputs = self.columns.iter_mut().map(|column| {
-            let value = column.value(number)?;
+            let value = column.value()?;
             Ok((column.input.name.clone(), value))
         });
         let sample = inputs.collect::<Result<_, _>>().map(|inputs| Sample { inputs });
         if sample.is_err() {
-            self.next = self.count; // the arrays may stand at different samples now
+            self.left = 0; // the arrays may stand at different samples now
         }
         Some(sample)
     }
 
     fn len_hint(&self) -> Option<usize> {
-        Some(self.count - self.next)
+        Some(self.left)
     }
 }

@@ -9,6 +9,7 @@ mod npy;
 mod npz;
 mod random;
 mod rows;
+mod safetensors;
 
 use std::fs::File;
 use std::path::Path;
@@ -43,17 +44,18 @@ impl std::fmt::Debug for Format {
 }
 
 /// Every format that [`open`] knows.
-pub const FORMATS: &[Format] = &[npy::FORMAT, npz::FORMAT];
+pub const FORMATS: &[Format] = &[npy::FORMAT, npz::FORMAT, safetensors::FORMAT];
 
 /// The samples in a file, whose format is told by its extension.
 ///
 /// Arrays are cut into samples as [`from_arrays`] says; `limit` takes the first samples only.
-/// A `.npy` file is read sample by sample, the arrays of a `.npz` file are held in memory.
+/// The arrays of a `.npz` file are held in memory, the other files are read sample by sample.
 ///
 /// # Errors
 /// [`CalibrationError`] naming the file. Where it could not be opened or read, the
 /// [`std::io::Error`] is the source: a missing file is recognized by its `ErrorKind::NotFound`.
-/// What is wrong with a single sample is reported when that sample is reached.
+/// What is wrong with a single sample is reported when that sample is reached; its number is known
+/// to whoever counts them.
 pub fn open(
     path: &Path,
     inputs: &[InputSpec],
@@ -117,9 +119,11 @@ pub fn from_arrays(
     if names.is_empty() {
         return Err(CalibrationError::new(CalibrationErrorKind::NoSamples("no arrays".into())));
     }
-    let rows = cut::by_input(&names, inputs)?.into_iter().map(|position| {
+    let positions = cut::by_input(&names, inputs)?;
+    let rows = positions.into_iter().zip(inputs).map(|(position, input)| {
         let tensor = tensors[position].clone(); // a handle
-        Rows::from_tensor(&names[position], tensor)
+        let name = if names[position].is_empty() { &input.name } else { &names[position] };
+        Rows::from_tensor(name, tensor)
     });
     cut::samples(rows.collect::<Result<_, _>>()?, inputs, limit)
 }
@@ -167,7 +171,7 @@ mod tests {
 
         std::fs::write(directory.path().join("x.csv"), "1").expect("written");
         let error = message("x.csv").to_string();
-        assert!(error.contains("read from .npy, .npz, this path has extension .csv"), "{error}");
+        assert!(error.contains("read from .npy, .npz, .safetensors, this path"), "{error}");
 
         std::fs::create_dir(directory.path().join("d.npy")).expect("created");
         assert!(message("d.npy").to_string().contains("this is a directory"));

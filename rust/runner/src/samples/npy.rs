@@ -25,7 +25,9 @@ fn open(
     let what = path.to_string_lossy().into_owned();
     let [_] = inputs else {
         let count = inputs.len();
-        let message = format!("a .npy file feeds one input and the model has {count}, use .npz");
+        let message = format!(
+            "a .npy file feeds one input and the model has {count}, use .npz or .safetensors"
+        );
         return Err(crate::inputs::mismatch(message).at_value(what));
     };
     let (file, length) = open_file(path)?;

@@ -1,0 +1,106 @@
+//! Safetensors: a JSON header that says where each tensor lies, then the tensors.
+
+use std::fs::File;
+use std::io::{BufReader, Read, Seek, SeekFrom};
+use std::path::Path;
+
+use quantize_rs::{CalibrationError, InputSpec};
+use quantize_rs_onnx::DataType;
+use safetensors::Dtype;
+use safetensors::tensor::Metadata;
+
+use super::rows::{Rows, Source};
+use super::{BoxedSamples, Format, cut, data, io_error, open_file};
+
+pub(super) const FORMAT: Format =
+    Format { extension: "safetensors", about: "tensors by the names of the inputs", open };
+
+/// Bytes before the header: its length.
+const PREFIX: u64 = 8;
+
+/// A header may be as long as this: enough for a hundred thousand tensors.
+const LONGEST_HEADER: u64 = 1 << 24;
+
+fn open(
+    path: &Path,
+    inputs: &[InputSpec],
+    limit: Option<usize>,
+) -> Result<BoxedSamples, CalibrationError> {
+    let what = path.to_string_lossy();
+    let (metadata, start) = read_header(path)?;
+    let names = metadata.offset_keys();
+    let rows = cut::by_input(&names, inputs)?.into_iter().map(|position| {
+        let name = &names[position];
+        rows(path, &metadata, start, name, &format!("{what}[{name}]"))
+    });
+    cut::samples(rows.collect::<Result<_, _>>()?, inputs, limit)
+}
+
+/// What the header says, and where the tensors begin.
+///
+/// The tensors follow each other without gaps and overlaps, each as long as its type and shape
+/// say, and end with the file.
+fn read_header(path: &Path) -> Result<(Metadata, u64), CalibrationError> {
+    let error = |message: String| {
+        data(format!("not a .safetensors file: {message}")).at_value(path.to_string_lossy())
+    };
+    let (mut file, length) = open_file(path)?;
+    let mut prefix = [0; 8];
+    file.read_exact(&mut prefix)
+        .map_err(|cause| error("it ends in its header".to_owned()).caused_by(cause))?;
+    let header = u64::from_le_bytes(prefix);
+    if header > LONGEST_HEADER || header > length.saturating_sub(PREFIX) {
+        return Err(error(format!("its header claims {header} bytes, the file has {length}")));
+    }
+    let mut json = Vec::new();
+    file.take(header).read_to_end(&mut json).map_err(|cause| io_error(path, cause))?;
+    let metadata: Metadata = serde_json::from_slice(&json)
+        .map_err(|cause| error(format!("its header is wrong: {cause}")).caused_by(cause))?;
+    let (start, tensors) = (PREFIX + header, metadata.data_len() as u64);
+    if tensors != length - start {
+        let left = length - start;
+        return Err(error(format!("its tensors take {tensors} bytes, there are {left}")));
+    }
+    Ok((metadata, start))
+}
+
+/// The rows of one tensor, read through a file handle of its own.
+fn rows(
+    path: &Path,
+    metadata: &Metadata,
+    start: u64,
+    name: &str,
+    what: &str,
+) -> Result<Rows, CalibrationError> {
+    let Some(info) = metadata.info(name) else {
+        return Err(data("the tensor is not in the header").at_value(what));
+    };
+    let Some(dtype) = element_type(info.dtype) else {
+        let message = format!("elements of type {:?} are not plain numbers", info.dtype);
+        return Err(data(message).at_value(what));
+    };
+    let (begin, end) = info.data_offsets;
+    let mut file = File::open(path).map_err(|error| io_error(path, error))?;
+    file.seek(SeekFrom::Start(start + begin as u64)).map_err(|error| io_error(path, error))?;
+    let source = Source::File(BufReader::new(file));
+    Rows::new(what, dtype, false, info.shape.clone(), (end - begin) as u64, source)
+}
+
+fn element_type(dtype: Dtype) -> Option<DataType> {
+    Some(match dtype {
+        Dtype::BOOL => DataType::Bool,
+        Dtype::U8 => DataType::UInt8,
+        Dtype::I8 => DataType::Int8,
+        Dtype::U16 => DataType::UInt16,
+        Dtype::I16 => DataType::Int16,
+        Dtype::F16 => DataType::Float16,
+        Dtype::BF16 => DataType::BFloat16,
+        Dtype::U32 => DataType::UInt32,
+        Dtype::I32 => DataType::Int32,
+        Dtype::F32 => DataType::Float,
+        Dtype::U64 => DataType::UInt64,
+        Dtype::I64 => DataType::Int64,
+        Dtype::F64 => DataType::Double,
+        _ => return None,
+    })
+}
