@@ -5,110 +5,37 @@ To add a job, add a `Job` to a group; to add a promise, add a `Target` to a case
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
+import calibration
 import figures
 import models
-from tools import ONNX, ORT, OURS, UPSTREAM
+import real
+from case import ALL_VALID, Case, Job, Target
+from tools import ONNX, OURS, UPSTREAM
+from ways import (
+    EVERY_WAY,
+    METHODS_DIFFER,
+    ORT_DYNAMIC,
+    ORT_DYNAMIC_CHANNEL,
+    ORT_STATIC,
+    OURS_INT8,
+    OURS_STATIC,
+    UPSTREAM_INT8,
+    UPSTREAM_STATIC,
+    integer_share,
+    latency,
+    sqnr_ahead,
+)
 
-
-@dataclass(frozen=True)
-class Job:
-    """One row of a case: a tool at work. Rows of one group do the same thing and are compared."""
-
-    label: str
-    tool: str
-    job: str
-    group: str
-    options: dict[str, Any] = field(default_factory=dict)
-    runs: int | None = None
-    slow: bool = False
-
-
-@dataclass(frozen=True)
-class Target:
-    """A promise about a case: a figure of its rows and the bound that it must keep."""
-
-    text: str
-    figure: figures.Figure
-    at_least: float | None = None
-    at_most: float | None = None
-
-
-@dataclass(frozen=True)
-class Case:
-    """A model, its data, the jobs to run on it and the targets."""
-
-    name: str
-    title: str
-    model: Callable[[Path], Path]
-    samples: dict[str, Any]
-    jobs: tuple[Job, ...]
-    targets: tuple[Target, ...] = ()
-    quality: bool = True
-    kernels: bool = True
-    sqnr_samples: int = 32
-    latency: tuple[int, ...] = ()
-    keep_outputs: bool = True
-
-
-SYMMETRIC = {"per_channel": True, "symmetric": True}
-
-OURS_INT8 = Job("quantize_rs int8", OURS, "quantize", "weights", SYMMETRIC)
 OURS_INT8_ASYMMETRIC = Job(
     "quantize_rs int8 asymmetric", OURS, "quantize", "weights", {"per_channel": True}
 )
-OURS_INT4 = Job("quantize_rs int4", OURS, "quantize", "weights", SYMMETRIC | {"bits": 4})
-OURS_STATIC = Job(
-    "quantize_rs static", OURS, "calibrate", "static", SYMMETRIC | {"method": "minmax"}
-)
-OURS_INFO = Job("quantize_rs.model_info", OURS, "model_info", "info", runs=5)
-ORT_DYNAMIC = Job("onnxruntime dynamic", ORT, "ort_dynamic", "weights")
-ORT_DYNAMIC_CHANNEL = Job(
-    "onnxruntime dynamic per channel", ORT, "ort_dynamic", "weights", {"per_channel": True}
-)
-ORT_STATIC = Job("onnxruntime static", ORT, "ort_static", "static")
-ORT_STATIC_SLOW = Job("onnxruntime static", ORT, "ort_static", "static", runs=1, slow=True)
-UPSTREAM_INT8 = Job("quantize_rs 0.10 int8", UPSTREAM, "quantize", "weights", SYMMETRIC)
-UPSTREAM_STATIC = Job(
-    "quantize_rs 0.10 static", UPSTREAM, "calibrate_npy", "static", SYMMETRIC | {"method": "minmax"}
-)
-UPSTREAM_INFO = Job("quantize_rs 0.10 model_info", UPSTREAM, "model_info", "info")
-ONNX_LOAD = Job("onnx.load", ONNX, "onnx_load", "info")
-
-EVERY_WAY = (
-    OURS_INT8,
-    OURS_INT4,
-    ORT_DYNAMIC_CHANNEL,
-    UPSTREAM_INT8,
-    OURS_STATIC,
-    ORT_STATIC,
-    UPSTREAM_STATIC,
-)
-
-
-ALL_VALID = Target("our outputs that do not load or are not valid", figures.bad_outputs, at_most=0)
-
-
-def as_good_as_onnxruntime(*batches: int) -> tuple[Target, ...]:
-    """The promises about static quantization: as accurate and as fast as onnxruntime's own."""
-    ours, theirs = OURS_STATIC.label, ORT_STATIC.label
-    return (
-        Target(
-            "static: SQNR ahead of onnxruntime, dB", figures.sqnr_lead(ours, theirs), at_least=0
-        ),
-        *(
-            Target(
-                f"static: latency by onnxruntime's output, batch {batch}",
-                figures.latency_ratio(ours, theirs, batch),
-                at_most=1.05,
-            )
-            for batch in batches
-        ),
-    )
+OURS_INFO = Job("quantize_rs.model_info", OURS, "model_info", "info", runs=5, writes=False)
+UPSTREAM_INFO = Job("quantize_rs 0.10 model_info", UPSTREAM, "model_info", "info", writes=False)
+ONNX_LOAD = Job("onnx.load", ONNX, "onnx_load", "info", writes=False)
+ORT_STATIC_SLOW = replace(ORT_STATIC, runs=1, slow=True)
 
 
 def weights_in_little_memory(job: Job) -> tuple[Target, ...]:
@@ -178,14 +105,14 @@ BUILT = (
     ),
 )
 
-MODEL_LATENCY: dict[str, tuple[int, ...]] = {"ultraface/model_op17": (1,)}
-"""Model files whose static output must keep up with onnxruntime's: batches to time."""
-
 
 def all_cases(repository: Path, folder: Path | None) -> list[Case]:
     """Every case; the folder of models may be missing."""
-    found = [] if folder is None else [model_case(path) for path in sorted(folder.glob("*/*.onnx"))]
-    return [*BUILT, digits_case(repository / "examples" / "digits"), *found]
+    found = (
+        [] if folder is None else [real.case_of(path) for path in sorted(folder.glob("*/*.onnx"))]
+    )
+    digits = digits_case(repository / "examples" / "digits")
+    return [*BUILT, *calibration.CASES, digits, *found]
 
 
 def digits_case(folder: Path) -> Case:
@@ -196,22 +123,13 @@ def digits_case(folder: Path) -> Case:
         model=lambda _: folder / "digits_cnn.onnx",
         samples={"kind": "digits", "path": str(folder)},
         jobs=EVERY_WAY,
-        targets=(ALL_VALID, *as_good_as_onnxruntime(1, 64)),
+        targets=(
+            ALL_VALID,
+            sqnr_ahead(OURS_STATIC, ORT_STATIC),
+            *(latency(OURS_STATIC, ORT_STATIC.label, batch, at_most=1.05) for batch in (1, 64)),
+            *METHODS_DIFFER,
+            integer_share(OURS_STATIC.label),
+        ),
         sqnr_samples=400,
         latency=(1, 64),
-    )
-
-
-def model_case(path: Path) -> Case:
-    """A file of a folder of models; what it is compared for is in `MODEL_LATENCY`."""
-    name = f"{path.parent.name}/{path.stem}"
-    batches = MODEL_LATENCY.get(name, ())
-    return Case(
-        name=name,
-        title=name,
-        model=lambda _: path,
-        samples={"kind": "folder", "path": str(path.parent)},
-        jobs=EVERY_WAY,
-        targets=(ALL_VALID, *(as_good_as_onnxruntime(*batches) if batches else ())),
-        latency=batches,
     )

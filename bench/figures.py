@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import peers
 from tools import OURS
 
 MB = 1_000_000
@@ -36,6 +37,27 @@ def ratio(above: str, below: str, name: str) -> Figure:
     return figure
 
 
+def part_ratio(label: str, part: str, below: str) -> Figure:
+    """The CPU seconds of a part of a job, by those of another job."""
+
+    def figure(result: Result) -> float | None:
+        row = result["rows"].get(label, {"cost": {"parts": {}}})
+        a, b = row["cost"]["parts"].get(part), cost(below, "cpu")(result)
+        return a / b if a is not None and b else None
+
+    return figure
+
+
+def over(pick: Callable[[list[float]], float], *figures: Figure) -> Figure:
+    """One of several figures, such as the largest; not measured when one of them is not."""
+
+    def figure(result: Result) -> float | None:
+        values = [value for each in figures if (value := each(result)) is not None]
+        return pick(values) if values and len(values) == len(figures) else None
+
+    return figure
+
+
 def memory_over_output(label: str, factor: float) -> Figure:
     """Peak of anonymous memory beyond so many times the output, in MB."""
 
@@ -53,7 +75,12 @@ def bad_outputs(result: Result) -> float | None:
     """
     ours = [row for row in result["rows"].values() if row["tool"] == OURS]
     answered = [row for row in ours if not row["cost"]["refused"] and not row["missing"]]
-    return float(sum(not valid(row) for row in answered)) if answered else None
+    return float(sum(bad(row) for row in answered)) if answered else None
+
+
+def bad(row: Mapping[str, Any]) -> bool:
+    """Whether the row's job crashed, or its output was judged and is not valid."""
+    return row["cost"]["error"] is not None or ("quality" in row and not valid(row))
 
 
 def valid(row: Mapping[str, Any]) -> bool:
@@ -85,6 +112,77 @@ def sqnr(result: Result, label: str) -> dict[str, float]:
     found = result["rows"].get(label, {}).get("quality") or {}
     values = found.get("optimised", {}).get("sqnr", {})
     return {name: value for name, value in values.items() if value is not None}
+
+
+def sqnr_apart(a: str, b: str) -> Figure:
+    """How many decibels two jobs are apart, on the output where they are most."""
+
+    def figure(result: Result) -> float | None:
+        x, y = sqnr(result, a), sqnr(result, b)
+        return max((abs(x[name] - y[name]) for name in x if name in y), default=None)
+
+    return figure
+
+
+def metric(label: str, name: str) -> Figure:
+    """One figure of the model's own metric."""
+    return lambda result: metrics(result, label).get(name)
+
+
+def metric_lead(label: str, kind: str, name: str) -> Figure:
+    """How far a figure of the metric is ahead of the best recorded peer's of the kind."""
+
+    def figure(result: Result) -> float | None:
+        ours, best = metrics(result, label), result["peers"].get(kind)
+        if best is None or name not in ours or not peers.same_data(ours, best["metric"]):
+            return None
+        return peers.better_by(name, ours[name], best["metric"][name])
+
+    return figure
+
+
+def metrics(result: Result, label: str) -> dict[str, float]:
+    """The figures of the model's own metric, flat."""
+    quality = result["rows"].get(label, {}).get("quality") or {}
+    found = quality.get("metric") or {}
+    return {} if failed(found) else peers.flat(found)
+
+
+def size_by_peer(label: str, kind: str) -> Figure:
+    """Bytes of the output by those of the best recorded peer's."""
+
+    def figure(result: Result) -> float | None:
+        ours, best = cost(label, "output")(result), result["peers"].get(kind)
+        return ours / best["file_bytes"] if ours and best else None
+
+    return figure
+
+
+def integer_share(label: str) -> Figure:
+    """The share of layers (Conv, Gemm and their like) that run on integers."""
+
+    def figure(result: Result) -> float | None:
+        quality = result["rows"].get(label, {}).get("quality") or {}
+        found = quality.get("kernels") or {"error": "not counted"}
+        if failed(found):
+            return None
+        integer = sum(found["integer"].get(op, 0) for op in INTEGER_LAYERS)
+        total = integer + sum(found["float"].values())
+        return integer / total if total else None
+
+    return figure
+
+
+INTEGER_LAYERS = (
+    "ConvInteger",
+    "DynamicQuantizeMatMul",
+    "MatMulInteger",
+    "MatMulIntegerToFloat",
+    "QGemm",
+    "QLinearConv",
+    "QLinearMatMul",
+)
+"""The integer kernels that take the place of Conv, Gemm and MatMul."""
 
 
 def latency_ratio(ours: str, theirs: str, batch: int) -> Figure:

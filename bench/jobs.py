@@ -6,6 +6,7 @@ A job runs in the interpreter of its tool, so what not every interpreter has is 
 from __future__ import annotations
 
 import resource
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -41,12 +42,48 @@ def calibrate(request: Request) -> Prepared:
 
     data = samples.of(request["samples"]).calibration()
 
-    def call() -> None:
-        quantize_rs.quantize_with_calibration(
+    def call() -> dict[str, object]:
+        report = quantize_rs.quantize_with_calibration(
             request["model"], request["output"], data, **request["options"]
         )
+        return {"engine": report.engine, "warnings": list(report.warnings)}
 
     return Prepared(call)
+
+
+def flow(request: Request) -> Prepared:
+    """The verbs that `quantize_with_calibration` is made of, with the CPU seconds of one of them.
+
+    The samples are read one by one from files.
+    """
+    import samples
+
+    import quantize_rs
+
+    data = samples.of(request["samples"]).calibration()
+
+    def call() -> dict[str, object]:
+        plan = quantize_rs.open(request["model"]).plan(**STATIC)
+        before = time.process_time()
+        ranges = plan.calibrate(data, **request["options"])
+        calibrating = time.process_time() - before
+        report = plan.apply(ranges).save(request["output"])
+        return {
+            "engine": ranges.engine,
+            "warnings": list(report.warnings),
+            "parts": {"calibrating": calibrating},
+        }
+
+    return Prepared(call)
+
+
+STATIC: dict[str, Any] = {
+    "weights": "int8",
+    "activations": "uint8",
+    "per_channel": True,
+    "symmetric": True,
+}
+"""What is planned when calibration itself is measured."""
 
 
 def calibrate_npy(request: Request) -> Prepared:
@@ -93,8 +130,56 @@ def ort_dynamic(request: Request) -> Prepared:
     return Prepared(call)
 
 
+def ort_alone(request: Request) -> Prepared:
+    """ONNX Runtime running the samples with the values exposed that our plan observes.
+
+    On one thread; what it gives is dropped at once. This is the least that calibration can cost.
+    """
+    import onnxruntime
+    import samples
+
+    model = with_outputs(request["model"], observed(request["model"]))
+    feeds = samples.of(request["samples"]).feeds()
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    options.intra_op_num_threads = 1
+    options.inter_op_num_threads = 1
+
+    def call() -> None:
+        session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+        for feed in feeds:
+            session.run(None, feed)
+
+    return Prepared(call)
+
+
+def observed(model: str) -> list[str]:
+    """Names of the values whose ranges our plan takes from samples."""
+    import quantize_rs
+
+    plan = quantize_rs.open(model).plan(**STATIC).to_dict()
+    quantized = {row["name"]: row["decision"].get("quantize") for row in plan["values"]}
+    return [name for name, found in quantized.items() if found and found["source"] == "observed"]
+
+
+def with_outputs(model: str, names: list[str]) -> str:
+    """A copy of the model in the child's folder that also gives these values."""
+    import onnx
+
+    loaded = onnx.load(model)
+    given = {end.name for end in [*loaded.graph.input, *loaded.graph.output]}
+    loaded.graph.output.extend(
+        onnx.ValueInfoProto(name=name) for name in names if name not in given
+    )
+    path = Path("exposed.onnx").resolve()
+    onnx.save(loaded, path)
+    return str(path)
+
+
 def ort_static(request: Request) -> Prepared:
-    """`onnxruntime.quantization.quantize_static`: QDQ, MinMax, uint8 and int8 per channel.
+    """`onnxruntime.quantization.quantize_static`: QDQ, uint8 and int8 per channel.
+
+    The options name the calibration method, MinMax by default.
 
     The pre-processing that its guide asks for is done before the call: noted, not counted.
     """
@@ -118,7 +203,7 @@ def ort_static(request: Request) -> Prepared:
             per_channel=True,
             activation_type=QuantType.QUInt8,
             weight_type=QuantType.QInt8,
-            calibrate_method=CalibrationMethod.MinMax,
+            calibrate_method=CalibrationMethod[request["options"].get("method", "MinMax")],
         )
 
     return Prepared(call, notes)
@@ -186,10 +271,12 @@ JOBS: dict[str, Callable[[Request], Prepared]] = {
     "quantize": quantize,
     "calibrate": calibrate,
     "calibrate_npy": calibrate_npy,
+    "flow": flow,
     "model_info": model_info,
     "onnx_load": onnx_load,
     "ort_dynamic": ort_dynamic,
     "ort_static": ort_static,
+    "ort_alone": ort_alone,
     "quality": quality,
     "latency": latency,
 }

@@ -30,6 +30,11 @@ def describe(tools: dict[str, Tool]) -> dict[str, object]:
     }
 
 
+def free_gb() -> float:
+    """Memory that a new process can have without anything being pushed out."""
+    return int(fields(Path("/proc/meminfo"))["MemAvailable"].split()[0]) * 1024 / 1e9
+
+
 def fields(path: Path) -> dict[str, str]:
     """`name: value` lines; the first of each name counts."""
     found: dict[str, str] = {}

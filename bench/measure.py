@@ -41,6 +41,7 @@ class Cost:
     error: str | None = None
     refused: bool = False
     notes: list[str] = field(default_factory=list)
+    parts: dict[str, float] = field(default_factory=dict)
     value: Any = None
 
     def to_dict(self) -> dict[str, Any]:
@@ -144,6 +145,7 @@ def summary(results: list[dict[str, Any]], output: str | None) -> Cost:
         written=median(results, "written"),
         output=folder_size(Path(output).parent) if output else None,
         notes=results[0]["notes"],
+        parts=parts(results),
         value=last["value"],
     )
 
@@ -151,6 +153,13 @@ def summary(results: list[dict[str, Any]], output: str | None) -> Cost:
 def median(results: list[dict[str, Any]], name: str) -> float:
     """The median of one figure."""
     return float(statistics.median(result[name] for result in results))
+
+
+def parts(results: list[dict[str, Any]]) -> dict[str, float]:
+    """The medians of what the calls measured of themselves."""
+    values = [result["value"] for result in results]
+    found = [value.get("parts", {}) for value in values if isinstance(value, dict)]
+    return {name: median(found, name) for name in found[0]} if found else {}
 
 
 def folder_size(folder: Path) -> int:

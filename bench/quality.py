@@ -27,7 +27,8 @@ def quality(request: dict[str, Any]) -> dict[str, Any]:
         "plain": attempt(lambda: distance(wanted, model, feeds, optimise=False)),
     }
     if loads(found["optimised"]):
-        found["metric"] = attempt(lambda: data.metric(model, request["metric_limit"]))
+        if request["metric"]:
+            found["metric"] = attempt(lambda: data.metric(model, request["metric_limit"]))
         if request["kernels"]:
             found["kernels"] = attempt(lambda: kernels.count(kernels.optimised(model)))
     return found

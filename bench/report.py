@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import figures
@@ -65,6 +65,7 @@ def case(result: dict[str, Any]) -> str:
         f"{result['model_bytes'] / MB:.2f} MB" + float_line(result["float"]) + "\n",
         filled(COST, result["rows"], lambda _: True),
         filled(QUALITY, result["rows"], lambda row: bool(row.get("quality"))),
+        best_peers(result["peers"]),
         *(latency(found) for found in result["latency"]),
         notes(result),
         targets(result),
@@ -76,6 +77,15 @@ def float_line(found: Row | None) -> str:
     """The metric of the float model."""
     text = metric(found or {})
     return f"; float: {text}" if text else ""
+
+
+def best_peers(found: dict[str, Row]) -> str:
+    """What the best peers reached when the model was prepared."""
+    rows = [
+        [kind, best["name"], figures_line(best["metric"]), f"{best['file_bytes'] / MB:.3f}"]
+        for kind, best in found.items()
+    ]
+    return table(["best recorded peer", "way", "metric", "MB"], rows) if rows else ""
 
 
 def measured(row: Row) -> bool:
@@ -99,6 +109,18 @@ def seconds(name: str) -> Callable[[str, Row, Row], str]:
     return lambda _, row, __: "" if row["cost"][name] is None else f"{row['cost'][name]:.3f}"
 
 
+def part(row: Row, name: str) -> str:
+    """CPU seconds of a part of the call."""
+    value = row["cost"]["parts"].get(name)
+    return "" if value is None else f"{value:.3f}"
+
+
+def engine(row: Row) -> str:
+    """Who ran the samples."""
+    value = row["cost"]["value"]
+    return value.get("engine") or "" if isinstance(value, dict) else ""
+
+
 COST: list[Column] = [
     ("job", lambda label, *_: label),
     ("CPU s", seconds("cpu")),
@@ -109,6 +131,8 @@ COST: list[Column] = [
     ("RSS growth MB", size("rss_growth")),
     ("written MB", size("written")),
     ("output MB", size("output")),
+    ("calibrating CPU s", lambda _, row, __: part(row, "calibrating")),
+    ("engine", lambda _, row, __: engine(row)),
     ("start-up CPU s", seconds("cpu_before")),
     ("result", lambda _, row, __: outcome(row)),
 ]
@@ -144,8 +168,12 @@ def metric(found: Row) -> str:
     values = found.get("metric") or {}
     if figures.failed(values):
         return "failed"
-    shown = {k: v for k, v in values.items() if isinstance(v, float | str)}
-    return ", ".join(f"{name} {number(value)}" for name, value in shown.items())
+    return figures_line({k: v for k, v in values.items() if isinstance(v, float | str)})
+
+
+def figures_line(values: Mapping[str, float | str]) -> str:
+    """Figures with their names in one line."""
+    return ", ".join(f"{name} {number(value)}" for name, value in values.items())
 
 
 def total(found: Row, kind: str) -> str:
@@ -200,7 +228,7 @@ def notes(result: dict[str, Any]) -> str:
             lines.append(f"- {label}: {outcome(row)}: {cut(row['cost']['error'])}")
         lines += [f"- {label}: {note}" for note in row["cost"]["notes"]]
         lines += [f"- {label}: {line}" for line in quality_notes(row)]
-    lines += [f"- {label}: left out, `--slow` runs it" for label in result["left_out"]]
+    lines += [f"- {label}: left out, {reason}" for label, reason in result["left_out"].items()]
     return "\n".join(lines) + "\n" if lines else ""
 
 

@@ -10,7 +10,6 @@ import fnmatch
 import json
 import shutil
 import sys
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,9 +19,11 @@ import figures
 import machine
 import measure
 import numpy as np
+import peers
 import report
 import samples
 import tools
+from case import Case, Job, Target
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 RESULTS = Path(__file__).with_name("RESULTS.md")
@@ -35,6 +36,7 @@ class Settings:
     cache: Path
     runs: int
     slow: bool
+    jobs: list[str]
     metric_limit: int | None
     latency_rounds: int
 
@@ -46,6 +48,7 @@ def main() -> None:
         options.cache.resolve(),
         options.runs,
         options.slow,
+        options.jobs,
         options.metric_samples or None,
         options.rounds,
     )
@@ -80,6 +83,9 @@ def arguments() -> argparse.Namespace:
         "--only", action="append", default=[], metavar="NAME", help="cases by name or pattern"
     )
     parser.add_argument(
+        "--jobs", action="append", default=[], metavar="PATTERN", help="only such rows: '*auto*'"
+    )
+    parser.add_argument(
         "--out", type=Path, metavar="results.json", help="write every figure as JSON"
     )
     parser.add_argument(
@@ -90,7 +96,7 @@ def arguments() -> argparse.Namespace:
         "--runs", type=int, default=3, help="runs per job, of which the median counts [3]"
     )
     parser.add_argument(
-        "--metric-samples", type=int, default=2048, help="at most so many, 0 = all [2048]"
+        "--metric-samples", type=int, default=0, help="at most so many, 0 = all [0]"
     )
     parser.add_argument(
         "--rounds", type=int, default=150, help="rounds of interleaved inference [150]"
@@ -109,7 +115,7 @@ def existing_folder(text: str) -> Path:
     return path
 
 
-def select(every: list[cases.Case], patterns: list[str]) -> list[cases.Case]:
+def select(every: list[Case], patterns: list[str]) -> list[Case]:
     """The cases that a pattern names, in the table's order: `mlp`, `ultraface`, `*/model_bn`."""
     if not patterns:
         return every
@@ -125,27 +131,43 @@ def named(name: str, pattern: str) -> bool:
     return fnmatch.fnmatch(name, pattern) or name.startswith(f"{pattern}/")
 
 
-def run_case(case: cases.Case, found: dict[str, tools.Tool], settings: Settings) -> dict[str, Any]:
+def run_case(case: Case, found: dict[str, tools.Tool], settings: Settings) -> dict[str, Any]:
     """All rows, checks, latencies and verdicts of one case."""
     model = case.model(settings.cache)
     read_once(model)
     folder = settings.cache / "work" / case.name
-    jobs = [job for job in case.jobs if settings.slow or not job.slow]
-    rows = {job.label: run_job(case, job, model, folder, found[job.tool], settings) for job in jobs}
+    rows: dict[str, Any] = {}
+    left_out: dict[str, str] = {}
+    for job in [job for job in case.jobs if wanted(job, settings.jobs)]:
+        if reason := why_not(job, settings):
+            left_out[job.label] = reason
+        else:
+            rows[job.label] = run_job(case, job, model, folder, found[job.tool], settings)
     result: dict[str, Any] = {
         "name": case.name,
         "title": case.title,
         "model_bytes": model.stat().st_size,
-        "left_out": [job.label for job in case.jobs if job not in jobs],
-        "float": checked(case, model, model, folder, settings) if case.quality else {},
+        "left_out": left_out,
+        "peers": peers.best(case.peers) if case.peers else {},
+        "float": checked(case, True, model, model, folder, settings) if case.quality else {},
         "rows": rows,
         "latency": latency(case, model, folder, rows, settings),
     }
     result["targets"] = [verdict(target, result) for target in case.targets]
     shutil.rmtree(folder / "scratch", ignore_errors=True)
-    if not case.keep_outputs:
-        shutil.rmtree(folder)
     return result
+
+
+def wanted(job: Job, patterns: list[str]) -> bool:
+    """Whether the row was asked for."""
+    return not patterns or any(fnmatch.fnmatch(job.label, pattern) for pattern in patterns)
+
+
+def why_not(job: Job, settings: Settings) -> str | None:
+    """Why a row is left out, if it is."""
+    if job.memory_gb > (free := machine.free_gb()):
+        return f"needs about {job.memory_gb:.0f} GB of memory, {free:.0f} GB are free"
+    return "`--slow` runs it" if job.slow and not settings.slow else None
 
 
 def without_paths(result: dict[str, Any], names: dict[Path, str]) -> dict[str, Any]:
@@ -165,8 +187,8 @@ def read_once(model: Path) -> None:
 
 
 def run_job(
-    case: cases.Case,
-    job: cases.Job,
+    case: Case,
+    job: Job,
     model: Path,
     folder: Path,
     tool: tools.Tool,
@@ -176,50 +198,68 @@ def run_job(
     row: dict[str, Any] = {
         "tool": job.tool,
         "group": job.group,
+        "thorough": job.thorough,
         "missing": tool.missing is not None,
     }
     if tool.missing is not None:
         return row | {"cost": measure.Cost(error=tool.missing).to_dict()}
-    request = request_of(case, job, model, folder)
+    request = request_of(case, job, model, folder, settings)
     cost = measure.job(tool.python, request, folder / "scratch", job.runs or settings.runs)
     row["cost"] = cost.to_dict()
-    if case.quality and cost.error is None:
-        row["quality"] = checked(case, Path(request["output"]), model, folder, settings)
+    if not job.writes:
+        return row
+    output = Path(request["output"])
+    if case.quality and job.checked and cost.error is None:
+        row["quality"] = checked(case, job.thorough, output, model, folder, settings)
+    if not case.keep_outputs:
+        shutil.rmtree(output.parent)
     return row
 
 
-def request_of(case: cases.Case, job: cases.Job, model: Path, folder: Path) -> dict[str, Any]:
+def request_of(
+    case: Case, job: Job, model: Path, folder: Path, settings: Settings
+) -> dict[str, Any]:
     """What the child has to know."""
     request: dict[str, Any] = {"job": job.job, "model": str(model), "options": job.options}
-    if job.group != "info":
+    request["samples"] = source_of(case, settings) | job.samples
+    if job.writes:
         request["output"] = str(folder / job.label.replace(" ", "_") / "model.onnx")
-    if job.group == "static":
-        request["samples"] = case.samples
     if job.job == "calibrate_npy":
         request["npy"] = str(npy_of(case.samples, folder))
     return request
 
 
+def source_of(case: Case, settings: Settings) -> samples.Source:
+    """Where the samples of a case come from, made ones from the cache."""
+    return case.samples | {"cache": str(settings.cache)}
+
+
 def npy_of(source: samples.Source, folder: Path) -> Path:
     """The calibration data of the first input as one .npy file."""
     data = samples.of(source).calibration()
-    arrays: Iterable[np.ndarray] = data.values() if isinstance(data, dict) else data[0].values()
+    arrays = data if isinstance(data, dict) else next(iter(data))
     path = folder / "calibration.npy"
     folder.mkdir(parents=True, exist_ok=True)
-    np.save(path, next(iter(arrays)))
+    np.save(path, next(iter(arrays.values())))
     return path
 
 
 def checked(
-    case: cases.Case, output: Path, model: Path, folder: Path, settings: Settings
+    case: Case,
+    thorough: bool,
+    output: Path,
+    model: Path,
+    folder: Path,
+    settings: Settings,
 ) -> dict[str, Any] | None:
     """The quality of an output, found in a process of its own because a bad model may crash it."""
     request = {
         "job": "quality",
         "model": str(output),
         "reference": str(model),
-        "samples": case.samples,
+        "samples": source_of(case, settings),
         "sqnr_samples": case.sqnr_samples,
+        "metric": thorough,
         "metric_limit": settings.metric_limit,
         "kernels": case.kernels,
     }
@@ -229,17 +269,20 @@ def checked(
 
 
 def latency(
-    case: cases.Case, model: Path, folder: Path, rows: dict[str, dict[str, Any]], settings: Settings
+    case: Case, model: Path, folder: Path, rows: dict[str, dict[str, Any]], settings: Settings
 ) -> list[dict[str, Any]]:
-    """Inference times of the float model and of every static output that loads."""
+    """Inference times of the float model and of the static outputs that load."""
     loads = [
-        label for label, row in rows.items() if row["group"] == "static" and figures.valid(row)
+        label
+        for label, row in rows.items()
+        if row["group"] == "static" and row["thorough"] and figures.valid(row)
     ]
     paths = {label: folder / label.replace(" ", "_") / "model.onnx" for label in loads}
     shared = {"float": str(model)} | {label: str(path) for label, path in paths.items()}
     batches = []
     for batch in case.latency:
-        request = {"job": "latency", "models": shared, "samples": case.samples, "batch": batch}
+        request = {"job": "latency", "models": shared, "batch": batch}
+        request["samples"] = source_of(case, settings)
         request["rounds"] = settings.latency_rounds
         cost = measure.job(tools.HERE, request, folder / "scratch")
         batches.append(
@@ -248,7 +291,7 @@ def latency(
     return batches
 
 
-def verdict(target: cases.Target, result: figures.Result) -> dict[str, Any]:
+def verdict(target: Target, result: figures.Result) -> dict[str, Any]:
     """The figure of a target, its bound, and whether it is kept."""
     figure = target.figure(result)
     least, most = target.at_least, target.at_most

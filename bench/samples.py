@@ -1,30 +1,32 @@
 """Where calibration and held-out samples come from, and the metric that goes with them.
 
 A source is named by a JSON value, so that a child process can open it:
-`{"kind": "folder", "path": …}`.
+`{"kind": "folder", "path": …, "cache": …}`; what is made for the bench lies in the cache folder.
 """
 
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
+import synthetic
 
-Feed = dict[str, np.ndarray]
+Feed = synthetic.Feed
 Source = dict[str, Any]
 
 
 class Samples(Protocol):
     """Data of one model."""
 
-    def calibration(self) -> Feed | list[Feed]:
-        """Calibration data as our API takes it: an array per input, first axis = sample."""
+    def calibration(self) -> Feed | Iterable[Feed]:
+        """Calibration data as our API takes it: an array per input, or a feed per sample."""
 
     def feeds(self) -> Iterator[Feed]:
         """The same data as feeds of a session."""
@@ -42,14 +44,21 @@ def of(source: Source) -> Samples:
 
 
 class Folder:
-    """A folder with `calib.npz`, `eval.npz` and `meta.json`; `evaluate.py` lies beside it."""
+    """A folder with `calib.npz`, `eval.npz` and `meta.json`; `evaluate.py` lies beside it.
+
+    With a `count`, calibration takes exactly so many samples, the first again after the last.
+    """
 
     def __init__(self, source: Source) -> None:
         self.path = Path(source["path"])
         self.meta = json.loads((self.path / "meta.json").read_text())
         self.evaluate = load_module(self.path.parent / "evaluate.py")
+        self.count: int | None = source.get("count")
 
-    def calibration(self) -> Feed | list[Feed]:
+    def calibration(self) -> Feed | Iterable[Feed]:
+        if self.count is not None:
+            feeds = list(self.evaluate.calib_feeds(str(self.path), self.meta, batch=1))
+            return list(itertools.islice(itertools.cycle(feeds), self.count))
         if self.meta.get("calib_shared") or self.meta.get("calib_layout"):
             return list(self.feeds())
         with np.load(self.path / self.meta.get("calib", "calib.npz")) as arrays:
@@ -100,7 +109,7 @@ class Digits:
     def __init__(self, source: Source) -> None:
         self.path = Path(source["path"])
 
-    def calibration(self) -> Feed | list[Feed]:
+    def calibration(self) -> Feed | Iterable[Feed]:
         return {"image": np.load(self.path / "calibration.npy")}
 
     def feeds(self) -> Iterator[Feed]:
@@ -132,7 +141,7 @@ class Random:
         """`count` samples of the seed."""
         return np.random.default_rng(seed).standard_normal((count, *self.shape), dtype=np.float32)
 
-    def calibration(self) -> Feed | list[Feed]:
+    def calibration(self) -> Feed | Iterable[Feed]:
         return {self.input: self.values(1, self.count)}
 
     def feeds(self) -> Iterator[Feed]:
@@ -145,10 +154,58 @@ class Random:
         return {}
 
 
-KINDS: dict[str, type[Folder] | type[Digits] | type[Random]] = {
+class Stored:
+    """Made samples in .npy files that are mapped: what is not read takes no memory.
+
+    They are given one by one, so that memory does not grow with their number for the bench's sake.
+    """
+
+    MADE: ClassVar[dict[str, Callable[[int, int], Feed]]] = {
+        "images": synthetic.images,
+        "tokens": synthetic.tokens,
+    }
+    COUNTS: ClassVar[dict[str, int]] = {"calibration": 256, "held_out": 32}
+
+    def __init__(self, source: Source) -> None:
+        self.kind: str = source["kind"]
+        self.count: int = source["count"]
+        self.folder = Path(source["cache"]) / "samples" / self.kind
+
+    def arrays(self, part: str) -> Feed:
+        """The arrays of a part by input, made when they are not there yet."""
+        folder = self.folder / part
+        if not folder.exists():
+            self.make(part, folder)
+        return {path.stem: np.load(path, mmap_mode="r") for path in sorted(folder.glob("*.npy"))}
+
+    def make(self, part: str, folder: Path) -> None:
+        """Write the arrays of a part; each part has its own seed."""
+        partial = folder.with_suffix(".partial")
+        partial.mkdir(parents=True, exist_ok=True)
+        seed = list(self.COUNTS).index(part) + 1
+        for name, array in self.MADE[self.kind](self.COUNTS[part], seed).items():
+            np.save(partial / f"{name}.npy", array)
+        partial.rename(folder)
+
+    def calibration(self) -> Feed | Iterable[Feed]:
+        return self.feeds()
+
+    def feeds(self) -> Iterator[Feed]:
+        return itertools.islice(batches(self.arrays("calibration"), 1), self.count)
+
+    def held_out(self, limit: int) -> Iterator[Feed]:
+        return itertools.islice(batches(self.arrays("held_out"), 1), limit)
+
+    def metric(self, model: str, limit: int | None) -> dict[str, Any]:
+        return {}
+
+
+KINDS: dict[str, Callable[[Source], Samples]] = {
     "folder": Folder,
     "digits": Digits,
     "random": Random,
+    "images": Stored,
+    "tokens": Stored,
 }
 
 

@@ -1,0 +1,128 @@
+"""The cases of a folder of real models: every way to quantize, and what must hold for each."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import figures
+import peers
+from case import ALL_VALID, Case, Job, Target
+from tools import OURS
+from ways import (
+    EVERY_WAY,
+    METHODS_DIFFER,
+    ORT_STATIC,
+    OURS_AUTO,
+    OURS_INT8,
+    OURS_STATIC,
+    SYMMETRIC,
+    integer_share,
+    latency,
+    sqnr_ahead,
+)
+
+
+def metric(name: str, *, at_least: float | None = None, at_most: float | None = None) -> Target:
+    """A bound on the model's own metric after static quantization."""
+    return Target(
+        f"{OURS_AUTO.label}: {name}",
+        figures.metric(OURS_AUTO.label, name),
+        at_least=at_least,
+        at_most=at_most,
+    )
+
+
+PHOTOS = tuple(
+    Job(
+        f"quantize_rs static {method}, 32 photos",
+        OURS,
+        "calibrate",
+        "32 photos",
+        SYMMETRIC | {"method": method},
+        {"count": 32},
+        checked=False,
+    )
+    for method in ("minmax", "auto")
+)
+"""What a user waits for; the same photos again where there are fewer."""
+
+MORE_JOBS: dict[str, tuple[Job, ...]] = {"ultraface/model_op17": PHOTOS}
+
+LATENCY = ("ultraface/model_op17", "minilm/model", "bytegpt/model")
+"""Models whose static outputs are timed beside the float model, one sample at a time."""
+
+PROMISES: dict[str, tuple[Target, ...]] = {
+    "ultraface/model_op17": (
+        sqnr_ahead(OURS_STATIC, ORT_STATIC),
+        metric("sqnr_db scores", at_least=44),
+        metric("sqnr_db boxes", at_least=46),
+        Target(
+            f"{OURS_AUTO.label}: output, MB",
+            figures.times(1e-6, figures.cost(OURS_AUTO.label, "output")),
+            at_most=0.46,
+        ),
+        *(
+            Target(f"{job.label}: wall s", figures.cost(job.label, "wall"), at_most=1)
+            for job in PHOTOS
+        ),
+        latency(OURS_AUTO, ORT_STATIC.label, 1, at_most=1),
+        latency(OURS_AUTO, "float", 1, at_most=1),
+    ),
+    "minilm/model": (
+        metric("mean_cosine", at_least=0.985),
+        metric("top1_neighbour_agreement", at_least=0.87),
+        latency(OURS_AUTO, "float", 1, at_most=1),
+    ),
+    "bytegpt/model": (
+        metric("perplexity", at_most=1.02 * 4.938),
+        latency(OURS_AUTO, "float", 1, at_most=1),
+    ),
+}
+"""What is promised of single models, beside what is promised of all."""
+
+
+def case_of(path: Path) -> Case:
+    """A file of a folder of models."""
+    name = f"{path.parent.name}/{path.stem}"
+    meta_path = path.with_name("meta.json")
+    meta = json.loads(meta_path.read_text())
+    convolutional = "Conv" in meta["model"].get("ops", {})
+    return Case(
+        name=name,
+        title=name,
+        model=lambda _: path,
+        samples={"kind": "folder", "path": str(path.parent)},
+        jobs=(*EVERY_WAY, *MORE_JOBS.get(name, ())),
+        targets=(
+            ALL_VALID,
+            *as_good_as_peers(OURS_AUTO, "static", peers.figures_of(meta)),
+            *as_good_as_peers(OURS_INT8, "8 bits", peers.figures_of(meta)),
+            *METHODS_DIFFER,
+            *([integer_share(OURS_AUTO.label)] if convolutional else []),
+            *PROMISES.get(name, ()),
+        ),
+        sqnr_samples=128,
+        latency=(1,) if name in LATENCY else (),
+        peers=meta_path,
+    )
+
+
+def as_good_as_peers(job: Job, kind: str, names: list[str]) -> list[Target]:
+    """The promise that no recorded peer of the kind is better, nor its file smaller."""
+    best = f"the best peer ({kind})"
+    return [
+        *(
+            Target(
+                f"{job.label}: {name} ahead of {best}",
+                figures.metric_lead(job.label, kind, name),
+                at_least=0,
+            )
+            for name in names
+        ),
+        Target(
+            f"{job.label}: bytes by those of {best}",
+            figures.size_by_peer(job.label, kind),
+            at_most=1,
+        ),
+    ]

@@ -1,0 +1,100 @@
+"""The ways to quantize that many cases compare, and the promises that many cases share."""
+
+from __future__ import annotations
+
+import figures
+from case import Job, Target
+from tools import ORT, OURS, UPSTREAM
+
+SYMMETRIC = {"per_channel": True, "symmetric": True}
+
+OURS_INT8 = Job("quantize_rs int8", OURS, "quantize", "weights", SYMMETRIC)
+OURS_INT4 = Job("quantize_rs int4", OURS, "quantize", "weights", SYMMETRIC | {"bits": 4})
+ORT_DYNAMIC = Job("onnxruntime dynamic", ORT, "ort_dynamic", "weights")
+ORT_DYNAMIC_CHANNEL = Job(
+    "onnxruntime dynamic per channel", ORT, "ort_dynamic", "weights", {"per_channel": True}
+)
+ORT_STATIC = Job("onnxruntime static", ORT, "ort_static", "static")
+UPSTREAM_INT8 = Job("quantize_rs 0.10 int8", UPSTREAM, "quantize", "weights", SYMMETRIC)
+UPSTREAM_STATIC = Job(
+    "quantize_rs 0.10 static", UPSTREAM, "calibrate_npy", "static", SYMMETRIC | {"method": "minmax"}
+)
+
+
+def ours_static(method: str, *, thorough: bool = True) -> Job:
+    """Static quantization with a method of calibration."""
+    return Job(
+        f"quantize_rs static {method}",
+        OURS,
+        "calibrate",
+        "static",
+        SYMMETRIC | {"method": method},
+        thorough=thorough,
+    )
+
+
+OURS_STATIC = ours_static("minmax")
+OURS_AUTO = ours_static("auto")
+OTHER_METHODS = tuple(
+    ours_static(method, thorough=False)
+    for method in ("moving_average", "percentile", "entropy", "mse")
+)
+
+EVERY_WAY = (
+    OURS_INT8,
+    OURS_INT4,
+    ORT_DYNAMIC_CHANNEL,
+    UPSTREAM_INT8,
+    OURS_STATIC,
+    OURS_AUTO,
+    *OTHER_METHODS,
+    ORT_STATIC,
+    UPSTREAM_STATIC,
+)
+
+METHODS_DIFFER = (
+    Target(
+        "entropy and minmax: SQNR apart, dB",
+        figures.sqnr_apart("quantize_rs static entropy", OURS_STATIC.label),
+        at_least=0.001,
+    ),
+    Target(
+        "auto: SQNR ahead of the best other method, dB",
+        figures.over(
+            min,
+            *(
+                figures.sqnr_lead(OURS_AUTO.label, job.label)
+                for job in (OURS_STATIC, *OTHER_METHODS)
+            ),
+        ),
+        at_least=-0.1,
+    ),
+)
+"""What every method being real comes to."""
+
+
+def integer_share(label: str) -> Target:
+    """The promise that a convolutional network runs on integers."""
+    return Target(
+        f"{label}: share of Conv and Gemm on integers",
+        figures.integer_share(label),
+        at_least=0.95,
+    )
+
+
+def latency(ours: Job, theirs: str, batch: int, at_most: float) -> Target:
+    """The promise that an output is not slower than another model."""
+    return Target(
+        f"{ours.label}: latency by {theirs}, batch {batch}",
+        figures.latency_ratio(ours.label, theirs, batch),
+        at_most=at_most,
+    )
+
+
+def sqnr_ahead(ours: Job, theirs: Job) -> Target:
+    """The promise that an output is closer to the float model than another tool's."""
+    return Target(
+        f"{ours.label}: SQNR ahead of {theirs.label}, dB",
+        figures.sqnr_lead(ours.label, theirs.label),
+        at_least=0,
+    )
