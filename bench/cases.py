@@ -108,11 +108,14 @@ BUILT = (
 
 def all_cases(repository: Path, folder: Path | None) -> list[Case]:
     """Every case; the folder of models may be missing."""
-    found = (
-        [] if folder is None else [real.case_of(path) for path in sorted(folder.glob("*/*.onnx"))]
-    )
+    files = [] if folder is None else sorted(folder.glob("*/*.onnx"))
     digits = digits_case(repository / "examples" / "digits")
-    return [*BUILT, *calibration.CASES, digits, *found]
+    return [
+        *BUILT,
+        *calibration.CASES,
+        digits,
+        *(case for file in files for case in real.cases_of(file)),
+    ]
 
 
 def digits_case(folder: Path) -> Case:

@@ -6,8 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import onnx
 from bert_base import bert_base
-from graph import FLOAT, Graph
+from graph import FLOAT, OPSET, Graph
+from onnx import version_converter
 from resnet18 import resnet18
 
 
@@ -58,10 +60,29 @@ BUILDERS: dict[str, Callable[[Path], None]] = {
 
 def built(name: str, cache: Path) -> Path:
     """The model's path in the cache, built when it is not there yet."""
-    path = cache / "models" / f"{name}.onnx"
+    return kept(cache / "models" / f"{name}.onnx", BUILDERS[name])
+
+
+def opset(path: Path) -> int:
+    """The opset of the file's own operators; 0 when it does not say."""
+    imports = onnx.load(path, load_external_data=False).opset_import
+    return max((found.version for found in imports if not found.domain), default=0)
+
+
+def converted(path: Path, name: str, cache: Path) -> Path:
+    """The file in the opset of the built models, by ONNX's own converter."""
+
+    def convert(target: Path) -> None:
+        onnx.save(version_converter.convert_version(onnx.load(path), OPSET), target)
+
+    return kept(cache / "models" / f"{name}.onnx", convert)
+
+
+def kept(path: Path, make: Callable[[Path], None]) -> Path:
+    """The path of a file that is made only once."""
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
         partial = path.with_suffix(".partial")
-        BUILDERS[name](partial)
+        make(partial)
         partial.rename(path)
     return path

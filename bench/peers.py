@@ -11,7 +11,7 @@ Metric = Mapping[str, float]
 
 KINDS: dict[str, tuple[str, ...]] = {
     "static": ("static_",),
-    "8 bits": ("static_", "dyn_"),
+    "dynamic": ("dyn_",),
 }
 """How the names of the entries begin, by what they have in common."""
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import figures
+import models
 import peers
 from case import ALL_VALID, Case, Job, Target
+from graph import OPSET
 from tools import OURS
 from ways import (
     EVERY_WAY,
@@ -82,22 +85,35 @@ PROMISES: dict[str, tuple[Target, ...]] = {
 """What is promised of single models, beside what is promised of all."""
 
 
-def case_of(path: Path) -> Case:
-    """A file of a folder of models."""
+def cases_of(path: Path) -> list[Case]:
+    """A file of a folder of models; too old a one also in a newer opset, as the peers had it."""
     name = f"{path.parent.name}/{path.stem}"
+    cases = [case_of(path, name, lambda _: path)]
+    if 1 < models.opset(path) < SCALES_PER_CHANNEL:
+        newer = f"{name}@op{OPSET}"
+        cases.append(case_of(path, newer, lambda cache: models.converted(path, newer, cache)))
+    return cases
+
+
+SCALES_PER_CHANNEL = 13
+"""The opset in which DequantizeLinear learned to take a scale for each channel."""
+
+
+def case_of(path: Path, name: str, model: Callable[[Path], Path]) -> Case:
+    """A model, with the data that lies beside the file."""
     meta_path = path.with_name("meta.json")
     meta = json.loads(meta_path.read_text())
     convolutional = "Conv" in meta["model"].get("ops", {})
     return Case(
         name=name,
         title=name,
-        model=lambda _: path,
+        model=model,
         samples={"kind": "folder", "path": str(path.parent)},
         jobs=(*EVERY_WAY, *MORE_JOBS.get(name, ())),
         targets=(
             ALL_VALID,
             *as_good_as_peers(OURS_AUTO, "static", peers.figures_of(meta)),
-            *as_good_as_peers(OURS_INT8, "8 bits", peers.figures_of(meta)),
+            *as_good_as_peers(OURS_INT8, "dynamic", peers.figures_of(meta)),
             *METHODS_DIFFER,
             *([integer_share(OURS_AUTO.label)] if convolutional else []),
             *PROMISES.get(name, ()),
