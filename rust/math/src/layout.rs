@@ -222,7 +222,7 @@ impl Cut {
     }
 }
 
-fn product(lens: &[usize], shape: &[usize]) -> Result<usize, MathError> {
+pub(crate) fn product(lens: &[usize], shape: &[usize]) -> Result<usize, MathError> {
     lens.iter()
         .try_fold(1_usize, |product, &len| product.checked_mul(len))
         .ok_or_else(|| MathError::TooLarge { shape: shape.to_vec() })

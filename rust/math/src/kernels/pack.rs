@@ -117,7 +117,7 @@ mod tests {
     #[test]
     fn neither_too_few_bytes_nor_odd_widths_panic() {
         assert_eq!(unpack(&[0x21], 4, true, 9), [1, 2]);
-        assert_eq!(unpack(&[], 2, true, 9), []);
+        assert!(unpack(&[], 2, true, 9).is_empty());
         for bits in [0, 3, 7, 8, 33] {
             assert_eq!(unpack(&pack(&[1, -2], bits), bits, true, 2), [1, -2]);
         }

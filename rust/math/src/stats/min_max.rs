@@ -1,17 +1,18 @@
-//! What is remembered of values that are seen batch by batch: mergeable, and the order never matters.
+//! The ends of values that are seen batch by batch.
 
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Serialize};
 
+use super::json;
 use crate::Range;
 
 /// The smallest and largest finite value seen, and how many there were.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct MinMax {
     /// The smallest finite value; `+inf` (in JSON, null) when none was seen.
-    #[serde(deserialize_with = "null_is_inf")]
+    #[serde(deserialize_with = "json::null_is_inf")]
     pub min: f32,
     /// The largest finite value; `-inf` (in JSON, null) when none was seen.
-    #[serde(deserialize_with = "null_is_negative_inf")]
+    #[serde(deserialize_with = "json::null_is_negative_inf")]
     pub max: f32,
     /// How many finite values were seen.
     pub count: u64,
@@ -76,18 +77,6 @@ fn finite_min_max(values: &[f32]) -> MinMax {
         count,
         non_finite: values.len() as u64 - count,
     }
-}
-
-/// JSON has no infinity: serde writes null, which is read back as the empty end that it was.
-pub(crate) fn null_is_inf<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f32, D::Error> {
-    Ok(Option::deserialize(deserializer)?.unwrap_or(f32::INFINITY))
-}
-
-/// As [`null_is_inf`], for an upper end.
-pub(crate) fn null_is_negative_inf<'de, D: Deserializer<'de>>(
-    deserializer: D,
-) -> Result<f32, D::Error> {
-    Ok(Option::deserialize(deserializer)?.unwrap_or(f32::NEG_INFINITY))
 }
 
 #[cfg(test)]

@@ -1,0 +1,291 @@
+//! What is remembered of each channel of a tensor.
+
+use serde::{Deserialize, Serialize};
+
+use super::distribution;
+use super::sum::Sum;
+use super::tally::CHUNK;
+use crate::MathError;
+use crate::layout::product;
+
+/// The mean and the largest magnitude of each channel of a tensor, over all samples and in any order.
+///
+/// What is not finite is left out. The number of channels is that of the first sample.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(into = "Written", try_from = "Written")]
+pub struct ChannelStats {
+    sums: Vec<Sum>,
+    absmax: Vec<f32>,
+    counts: Vec<u64>,
+}
+
+impl ChannelStats {
+    /// Take the values of a sample into account, whose channels are along `axis` of `shape`.
+    ///
+    /// # Errors
+    ///
+    /// The axis does not exist, there are not as many values as the shape says, or not as many channels as before.
+    pub fn observe(
+        &mut self,
+        values: &[f32],
+        shape: &[usize],
+        axis: usize,
+    ) -> Result<(), MathError> {
+        let &channels =
+            shape.get(axis).ok_or_else(|| MathError::Axis { axis, shape: shape.to_vec() })?;
+        let (elements, inner) = (product(shape, shape)?, product(&shape[axis + 1..], shape)?);
+        agree("elements", values.len(), elements)?;
+        self.fit(channels)?;
+        if values.is_empty() {
+            return Ok(());
+        }
+        let (sums, absmax) =
+            if inner == 1 { rows(values, channels) } else { runs(values, channels, inner) };
+        let count = (elements / channels) as u64;
+        for (channel, (sum, absmax)) in sums.into_iter().zip(absmax).enumerate() {
+            if sum.is_finite() {
+                self.add(channel, sum, absmax, count);
+            } else {
+                let values = values.chunks(inner).skip(channel).step_by(channels).flatten();
+                self.add_finite(channel, values.copied().filter(|x| x.is_finite()));
+            }
+        }
+        Ok(())
+    }
+
+    /// Take what another has seen into account.
+    ///
+    /// # Errors
+    ///
+    /// The other has seen tensors with another number of channels.
+    pub fn merge(&mut self, other: &ChannelStats) -> Result<(), MathError> {
+        if other.sums.is_empty() {
+            return Ok(());
+        }
+        self.fit(other.sums.len())?;
+        for (sum, other) in self.sums.iter_mut().zip(&other.sums) {
+            sum.merge(other);
+        }
+        for (absmax, other) in self.absmax.iter_mut().zip(&other.absmax) {
+            *absmax = absmax.max(*other);
+        }
+        for (count, other) in self.counts.iter_mut().zip(&other.counts) {
+            *count = count.saturating_add(*other);
+        }
+        Ok(())
+    }
+
+    /// The number of channels; 0 before the first sample.
+    pub fn channels(&self) -> usize {
+        self.sums.len()
+    }
+
+    /// The mean of the values of a channel; nothing when there are none.
+    pub fn mean(&self, channel: usize) -> Option<f64> {
+        let (sum, &count) = (self.sums.get(channel)?, self.counts.get(channel)?);
+        (count > 0).then(|| sum.value() / count as f64)
+    }
+
+    /// The largest magnitude in each channel, 0 when it has no values.
+    pub fn absmax(&self) -> &[f32] {
+        &self.absmax
+    }
+
+    fn fit(&mut self, channels: usize) -> Result<(), MathError> {
+        if self.sums.is_empty() {
+            *self = ChannelStats {
+                sums: vec![Sum::default(); channels],
+                absmax: vec![0.0; channels],
+                counts: vec![0; channels],
+            };
+        }
+        agree("channels", channels, self.sums.len())
+    }
+
+    fn add(&mut self, channel: usize, sum: f64, absmax: f32, count: u64) {
+        self.sums[channel].add(sum);
+        self.absmax[channel] = self.absmax[channel].max(absmax);
+        self.counts[channel] = self.counts[channel].saturating_add(count);
+    }
+
+    fn add_finite(&mut self, channel: usize, values: impl Iterator<Item = f32>) {
+        let (mut sum, mut absmax, mut count) = (0.0, 0.0_f32, 0);
+        for x in values {
+            sum += f64::from(x);
+            absmax = absmax.max(x.abs());
+            count += 1;
+        }
+        self.add(channel, sum, absmax, count);
+    }
+}
+
+fn agree(what: &'static str, found: usize, expected: usize) -> Result<(), MathError> {
+    if found == expected { Ok(()) } else { Err(MathError::Length { what, found, expected }) }
+}
+
+/// The sum and the largest magnitude of each channel, when neighbours are of different channels.
+fn rows(values: &[f32], channels: usize) -> (Vec<f64>, Vec<f32>) {
+    let (mut sums, mut absmax) = (vec![0.0; channels], vec![0.0; channels]);
+    for row in values.chunks_exact(channels) {
+        for ((sum, absmax), &x) in sums.iter_mut().zip(&mut absmax).zip(row) {
+            *sum += f64::from(x);
+            *absmax = larger(*absmax, x.abs());
+        }
+    }
+    (sums, absmax)
+}
+
+/// The sum and the largest magnitude of each channel, when `inner` neighbours are of the same.
+fn runs(values: &[f32], channels: usize, inner: usize) -> (Vec<f64>, Vec<f32>) {
+    let (mut sums, mut absmax) = (vec![0.0; channels], vec![0.0; channels]);
+    for block in values.chunks_exact(channels * inner) {
+        for ((sum, absmax), run) in sums.iter_mut().zip(&mut absmax).zip(block.chunks_exact(inner))
+        {
+            for chunk in run.chunks(CHUNK) {
+                *sum += distribution::sum(chunk);
+                *absmax = larger(*absmax, absmax_of(chunk));
+            }
+        }
+    }
+    (sums, absmax)
+}
+
+fn absmax_of(values: &[f32]) -> f32 {
+    const LANES: usize = 16;
+    let mut lanes = [0.0; LANES];
+    let (rows, rest) = values.as_chunks::<LANES>();
+    for row in rows {
+        for (lane, x) in row.iter().enumerate() {
+            lanes[lane] = larger(lanes[lane], x.abs());
+        }
+    }
+    for (lane, x) in rest.iter().enumerate() {
+        lanes[lane] = larger(lanes[lane], x.abs());
+    }
+    lanes.into_iter().fold(0.0, larger)
+}
+
+/// The larger of two numbers, and `this` when the other is NaN: one instruction, unlike `f32::max`.
+#[inline]
+fn larger(this: f32, other: f32) -> f32 {
+    if other > this { other } else { this }
+}
+
+/// [`ChannelStats`] as JSON has them.
+#[derive(Serialize, Deserialize)]
+struct Written {
+    sums: Vec<Sum>,
+    /// As f64, which read back exactly.
+    absmax: Vec<f64>,
+    counts: Vec<u64>,
+}
+
+impl From<ChannelStats> for Written {
+    fn from(of: ChannelStats) -> Written {
+        let absmax = of.absmax.into_iter().map(f64::from).collect();
+        Written { sums: of.sums, absmax, counts: of.counts }
+    }
+}
+
+impl TryFrom<Written> for ChannelStats {
+    type Error = &'static str;
+
+    fn try_from(Written { sums, absmax, counts }: Written) -> Result<Self, &'static str> {
+        let absmax: Vec<f32> = absmax.into_iter().map(|absmax| absmax as f32).collect();
+        if sums.len() != absmax.len() || sums.len() != counts.len() {
+            return Err("lists of different lengths for the same channels");
+        }
+        if !absmax.iter().all(|absmax| absmax.is_finite() && *absmax >= 0.0) {
+            return Err("a magnitude that is negative or infinite");
+        }
+        Ok(ChannelStats { sums, absmax, counts })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(values: &[f32], shape: &[usize], axis: usize) -> ChannelStats {
+        let mut stats = ChannelStats::default();
+        stats.observe(values, shape, axis).unwrap();
+        stats
+    }
+
+    #[test]
+    fn every_axis_gives_what_a_plain_loop_gives() {
+        let shape = [3, 5, 7, 4];
+        let values: Vec<f32> = (0..420).map(|i| (i * 37 % 101) as f32 - 50.0).collect();
+        for axis in 0..4 {
+            let (inner, channels) = (shape[axis + 1..].iter().product::<usize>(), shape[axis]);
+            let stats = of(&values, &shape, axis);
+            assert_eq!(stats.channels(), channels);
+            for channel in 0..channels {
+                let own: Vec<f32> = (0..values.len())
+                    .filter(|i| i / inner % channels == channel)
+                    .map(|i| values[i])
+                    .collect();
+                let mean = own.iter().sum::<f32>() / own.len() as f32;
+                assert!((stats.mean(channel).unwrap() - f64::from(mean)).abs() < 1e-5);
+                let absmax = own.iter().fold(0.0_f32, |max, x| max.max(x.abs()));
+                assert_eq!(stats.absmax()[channel], absmax);
+            }
+        }
+    }
+
+    #[test]
+    fn samples_and_merges_come_to_the_same_in_any_order() {
+        let samples: Vec<Vec<f32>> = (0..9_u8)
+            .map(|sample| {
+                (0..60).map(|i| (f32::from(sample) + 0.1) * 1e3_f32.powi(i % 5 - 2)).collect()
+            })
+            .collect();
+        let mut forth = ChannelStats::default();
+        for sample in &samples {
+            forth.observe(sample, &[1, 5, 12], 1).unwrap();
+        }
+        let mut back = ChannelStats::default();
+        for shard in samples.rchunks(2) {
+            let mut part = ChannelStats::default();
+            for sample in shard.iter().rev() {
+                part.observe(sample, &[5, 12], 0).unwrap();
+            }
+            back.merge(&part).unwrap();
+        }
+        assert_eq!(forth, back);
+        let json = serde_json::to_string(&forth).unwrap();
+        assert_eq!(serde_json::from_str::<ChannelStats>(&json).unwrap(), back);
+    }
+
+    #[test]
+    fn what_is_not_finite_is_left_out_of_its_channel() {
+        let values = [1.0, f32::NAN, 3.0, f32::INFINITY, -5.0, f32::NEG_INFINITY];
+        for (shape, axis) in [(&[3, 2][..], 1), (&[2, 3], 1), (&[1, 3, 2], 1)] {
+            let stats = of(&values, shape, axis);
+            let absmax = stats.absmax().iter().fold(0.0_f32, |max, &x| max.max(x));
+            assert_eq!(absmax, 5.0);
+            assert!(
+                (0..stats.channels()).filter_map(|channel| stats.mean(channel)).all(f64::is_finite)
+            );
+        }
+        let stats = of(&values, &[3, 2], 1);
+        assert_eq!((stats.mean(0), stats.mean(1)), (Some(-1.0 / 3.0), None));
+    }
+
+    #[test]
+    fn what_does_not_fit_is_refused() {
+        let mut stats = of(&[1.0, 2.0], &[2], 0);
+        assert!(matches!(stats.observe(&[1.0], &[1], 1), Err(MathError::Axis { .. })));
+        assert!(matches!(stats.observe(&[1.0], &[2], 0), Err(MathError::Length { .. })));
+        assert!(matches!(stats.observe(&[1.0], &[1], 0), Err(MathError::Length { .. })));
+        assert!(stats.merge(&of(&[1.0], &[1], 0)).is_err());
+        assert_eq!(stats.merge(&ChannelStats::default()), Ok(()));
+        assert_eq!(stats.observe(&[], &[0, 2], 1), Ok(()));
+        for json in [
+            r#"{"sums":["1"],"absmax":[],"counts":[1]}"#,
+            r#"{"sums":["1"],"absmax":[1e99],"counts":[1]}"#,
+        ] {
+            assert!(serde_json::from_str::<ChannelStats>(json).is_err());
+        }
+    }
+}

@@ -1,0 +1,29 @@
+//! What is remembered of values that are seen batch by batch: mergeable, and the order never matters.
+//!
+//! ```
+//! use quantize_rs_math::stats::Sketch;
+//!
+//! let (mut one, mut other) = (Sketch::default(), Sketch::default());
+//! one.observe(&[0.5, -1.0, 0.0]);
+//! other.observe(&[2.0, f32::NAN]);
+//! one.merge(&other);
+//! assert_eq!((one.range().min, one.range().max), (-1.0, 2.0));
+//! assert_eq!((one.samples(), one.nan()), (2, 1));
+//! ```
+
+mod channels;
+mod distribution;
+mod histogram;
+mod json;
+mod min_max;
+mod sketch;
+mod sum;
+mod tally;
+
+pub use channels::ChannelStats;
+pub use distribution::{Bin, Distribution};
+pub use histogram::Histogram;
+pub(crate) use json::{null_is_inf, null_is_negative_inf};
+pub use min_max::MinMax;
+pub use sketch::{Masked, Sketch};
+pub use sum::Sum;

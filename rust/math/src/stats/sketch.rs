@@ -1,0 +1,339 @@
+//! What is remembered of one tensor over all samples.
+
+use std::borrow::Cow;
+
+use serde::{Deserialize, Serialize};
+
+use super::distribution::{Distribution, Summary};
+use super::sum::Sum;
+use super::tally::{CHUNK, Scratch, with_scratch};
+use crate::Range;
+
+/// What is remembered of one tensor over all samples: of fixed size, and the same to the last bit, in whatever order
+/// samples come and partial sketches are merged.
+///
+/// Everything in it is a count, an end, or an exact [`Sum`]; only within a sample are values added in f64, in an order
+/// that the length of the tensor decides.
+///
+/// # Attention masks
+///
+/// A mask is added to scores to make them vanish in a softmax: −10⁴, −65504, −10⁹, the lowest float or −∞. As a range it
+/// would leave one step to all that matters. So values up to −4096 are kept apart, and whether they are a mask is
+/// decided from all that was seen: they are when every other value is less than an eighth as far from zero, and when
+/// they are not rarer than one in 65 536, as a single outlier is. If they are no mask, they are put back, with the
+/// same result as if they had never been apart.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Sketch {
+    samples: u64,
+    nan: u64,
+    positive_infinities: u64,
+    negative_infinities: u64,
+    /// Values above [`FAR`], and the others.
+    near: Distribution,
+    far: Distribution,
+    /// The ends of samples, by their near values and by all.
+    near_ends: Ends,
+    all_ends: Ends,
+}
+
+/// Values up to here may be a mask.
+const FAR: f32 = -4096.0;
+
+/// How many times further from zero than all others the values of a mask are.
+const GAP: f32 = 8.0;
+
+/// The most values among which there is at least one of a mask's.
+const RAREST: u64 = 1 << 16;
+
+/// From this many values on, counting them aside pays for moving the counts afterwards.
+const MANY: usize = 1 << 13;
+
+/// Values that mean "not here", and are left out of the range of a tensor.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Masked {
+    /// How many values are finite.
+    pub count: u64,
+    /// The range of these; [`Range::EMPTY`] when there are none.
+    pub range: Range,
+    /// How many are −∞.
+    pub infinite: u64,
+}
+
+/// The sums over samples of their ends.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+struct Ends {
+    /// Samples that have ends.
+    samples: u64,
+    min: Sum,
+    max: Sum,
+}
+
+impl Sketch {
+    /// Take the values of a sample into account.
+    pub fn observe(&mut self, values: &[f32]) {
+        with_scratch(|scratch| self.observe_with(values, scratch));
+    }
+
+    fn observe_with(&mut self, values: &[f32], scratch: &mut Scratch) {
+        let Scratch { places, tally, near, far } = scratch;
+        let many = values.len() >= MANY;
+        let (mut near_range, mut far_range) = (Range::EMPTY, Range::EMPTY);
+        for chunk in values.chunks(CHUNK) {
+            let summary = Summary::of(chunk);
+            if summary.is_finite() && summary.range.min > FAR {
+                near_range = near_range.merge(summary.range);
+                self.near.observe(chunk, &summary, &mut places[..], many.then_some(&mut *tally));
+                continue;
+            }
+            let (near, far) = self.split(chunk, near, far);
+            if !near.is_empty() {
+                let summary = Summary::of(near);
+                near_range = near_range.merge(summary.range);
+                self.near.observe(near, &summary, &mut places[..], many.then_some(&mut *tally));
+            }
+            if !far.is_empty() {
+                let summary = Summary::of(far);
+                far_range = far_range.merge(summary.range);
+                self.far.observe(far, &summary, &mut places[..], None);
+            }
+        }
+        self.near.settle(tally);
+        self.samples = self.samples.saturating_add(1);
+        self.near_ends.observe(near_range);
+        self.all_ends.observe(near_range.merge(far_range));
+    }
+
+    /// Count what is not finite, and part the rest. Without branches, which such values would mislead.
+    fn split<'a>(
+        &mut self,
+        values: &[f32],
+        near: &'a mut [f32; CHUNK],
+        far: &'a mut [f32; CHUNK],
+    ) -> (&'a [f32], &'a [f32]) {
+        let (mut nears, mut fars, mut nan, mut positive) = (0, 0, 0, 0);
+        for &x in values {
+            near[nears % CHUNK] = x;
+            nears += usize::from(x > FAR && x <= f32::MAX);
+            far[fars % CHUNK] = x;
+            fars += usize::from((f32::MIN..=FAR).contains(&x));
+            nan += usize::from(x.is_nan());
+            positive += usize::from(x == f32::INFINITY);
+        }
+        let negative = values.len() - nears - fars - nan - positive;
+        for (count, more) in [
+            (&mut self.nan, nan),
+            (&mut self.positive_infinities, positive),
+            (&mut self.negative_infinities, negative),
+        ] {
+            *count = count.saturating_add(more as u64);
+        }
+        (&near[..nears], &far[..fars])
+    }
+
+    /// Take what another has seen into account.
+    pub fn merge(&mut self, other: &Sketch) {
+        for (count, more) in [
+            (&mut self.samples, other.samples),
+            (&mut self.nan, other.nan),
+            (&mut self.positive_infinities, other.positive_infinities),
+            (&mut self.negative_infinities, other.negative_infinities),
+        ] {
+            *count = count.saturating_add(more);
+        }
+        self.near.merge(&other.near);
+        self.far.merge(&other.far);
+        self.near_ends.merge(&other.near_ends);
+        self.all_ends.merge(&other.all_ends);
+    }
+
+    /// How many samples were observed.
+    pub fn samples(&self) -> u64 {
+        self.samples
+    }
+
+    /// How many values were NaN.
+    pub fn nan(&self) -> u64 {
+        self.nan
+    }
+
+    /// How many values were +∞.
+    pub fn positive_infinities(&self) -> u64 {
+        self.positive_infinities
+    }
+
+    /// How many values were −∞, be they a mask or not.
+    pub fn negative_infinities(&self) -> u64 {
+        self.negative_infinities
+    }
+
+    /// The exact range of the finite values that are no mask; [`Range::EMPTY`] when there are none.
+    pub fn range(&self) -> Range {
+        let near = self.near.range();
+        if self.far_is_mask() { near } else { near.merge(self.far.range()) }
+    }
+
+    /// The finite values that are no mask.
+    pub fn values(&self) -> Cow<'_, Distribution> {
+        if self.far.count() == 0 || self.far_is_mask() {
+            return Cow::Borrowed(&self.near);
+        }
+        let mut all = self.near.clone();
+        all.merge(&self.far);
+        Cow::Owned(all)
+    }
+
+    /// The mean over the samples of their smallest values, and that of their largest; what is masked left out.
+    ///
+    /// [`Range::EMPTY`] when no sample has values.
+    pub fn mean_range(&self) -> Range {
+        if self.far_is_mask() { self.near_ends.mean() } else { self.all_ends.mean() }
+    }
+
+    /// The attention mask that the tensor carries, if it does.
+    pub fn mask(&self) -> Option<Masked> {
+        let finite = self.near.count() > 0 || self.far.count() > 0;
+        let infinite = if finite { self.negative_infinities } else { 0 };
+        let (count, range) = if self.far_is_mask() {
+            (self.far.count(), self.far.range())
+        } else {
+            (0, Range::EMPTY)
+        };
+        (count > 0 || infinite > 0).then_some(Masked { count, range, infinite })
+    }
+
+    fn far_is_mask(&self) -> bool {
+        let (near, far) = (&self.near, &self.far);
+        near.count() > 0
+            && far.count() > 0
+            && near.range().absmax() < far.range().max.abs() / GAP
+            && far.count() >= near.count() / RAREST
+    }
+}
+
+impl Ends {
+    fn observe(&mut self, range: Range) {
+        if !range.is_empty() {
+            self.samples = self.samples.saturating_add(1);
+            self.min.add(f64::from(range.min));
+            self.max.add(f64::from(range.max));
+        }
+    }
+
+    fn merge(&mut self, other: &Ends) {
+        self.samples = self.samples.saturating_add(other.samples);
+        self.min.merge(&other.min);
+        self.max.merge(&other.max);
+    }
+
+    fn mean(&self) -> Range {
+        if self.samples == 0 {
+            return Range::EMPTY;
+        }
+        let mean = |sum: &Sum| (sum.value() / self.samples as f64) as f32;
+        Range { min: mean(&self.min), max: mean(&self.max) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(samples: &[&[f32]]) -> Sketch {
+        let mut sketch = Sketch::default();
+        for sample in samples {
+            sketch.observe(sample);
+        }
+        sketch
+    }
+
+    /// Scores between -12 and 12, of which every third is masked.
+    fn scores(mask: f32) -> Vec<f32> {
+        let masked = |i: usize, score: f32| if i.is_multiple_of(3) { score + mask } else { score };
+        (0..999).map(|i| masked(i, ((i * 7919 % 2401) as f32 - 1200.0) / 100.0)).collect()
+    }
+
+    #[test]
+    fn masks_of_every_kind_leave_the_range_of_the_scores() {
+        let honest = of(&[&scores(0.0)]);
+        for mask in [-1e4, -65504.0, -1e9, f32::MIN, f32::NEG_INFINITY] {
+            let sketch = of(&[&scores(mask)]);
+            let masked = sketch.mask().unwrap();
+            assert_eq!(masked.count + masked.infinite, 333, "{mask}");
+            assert_eq!(masked.infinite > 0, mask.is_infinite());
+            let (range, all) = (sketch.range(), honest.range());
+            assert!(range.min >= all.min && range.max <= all.max && range.absmax() > 11.0);
+            assert_eq!(sketch.values().range(), range);
+            assert_eq!(sketch.values().histogram().count(), 666);
+            assert_eq!(sketch.mean_range(), range);
+        }
+        assert_eq!(honest.mask(), None);
+    }
+
+    #[test]
+    fn honest_values_are_no_mask() {
+        let wide: Vec<f32> = (-20_000_i16..20_000).map(f32::from).collect();
+        let mut outlier: Vec<f32> = (0..200_000_u32).map(|i| (i % 100) as f32).collect();
+        outlier.push(-5000.0);
+        for values in [&wide[..], &outlier, &[-1e5; 9], &[-9e3, 5e3, 0.0]] {
+            let sketch = of(&[values]);
+            assert_eq!(sketch.mask(), None);
+            let min = values.iter().copied().fold(f32::INFINITY, f32::min);
+            assert_eq!(sketch.range().min, min);
+            assert_eq!(sketch.values().count(), values.len() as u64);
+            assert_eq!(sketch.values().histogram().count(), values.len() as u64);
+        }
+    }
+
+    #[test]
+    fn what_is_not_finite_is_counted_and_never_binned() {
+        let sketch = of(&[&[f32::NAN, 1.0, f32::INFINITY], &[f32::NAN, 0.0, f32::NEG_INFINITY]]);
+        assert_eq!((sketch.nan(), sketch.samples()), (2, 2));
+        assert_eq!((sketch.positive_infinities(), sketch.negative_infinities()), (1, 1));
+        assert_eq!(sketch.range(), Range { min: 0.0, max: 1.0 });
+        assert_eq!((sketch.values().count(), sketch.values().zeros()), (2, 1));
+        assert_eq!(sketch.mask(), Some(Masked { count: 0, range: Range::EMPTY, infinite: 1 }));
+        let nothing = of(&[&[f32::NEG_INFINITY; 3], &[f32::NAN; 3000], &[]]);
+        assert_eq!((nothing.range(), nothing.mean_range()), (Range::EMPTY, Range::EMPTY));
+        assert_eq!((nothing.mask(), nothing.values().mean()), (None, None));
+    }
+
+    #[test]
+    fn mean_ends_are_those_of_the_samples() {
+        let sketch = of(&[&[-1.0, 4.0], &[-3.0, 2.0, 0.0], &[], &[f32::NAN]]);
+        assert_eq!(sketch.mean_range(), Range { min: -2.0, max: 3.0 });
+        let masked = of(&[&[-1.0, -1e4], &[-3.0, 1.0], &[-1e4]]);
+        assert_eq!(masked.mean_range(), Range { min: -2.0, max: 0.0 });
+        let honest = of(&[&[-1.0, -1e4], &[-3e3, 3e3]]);
+        assert_eq!(honest.mean_range(), Range { min: -6500.0, max: 1499.5 });
+    }
+
+    #[test]
+    fn moments_of_known_values() {
+        let values: Vec<f32> = (0..10_000_u16).map(|i| f32::from(i % 100)).collect();
+        let seen = of(&[&values]);
+        let seen = seen.values();
+        assert_eq!(seen.mean(), Some(49.5));
+        let std = (9999.0_f64 / 12.0).sqrt();
+        assert!((seen.std().unwrap() / std - 1.0).abs() < 1e-3, "{:?}", seen.std());
+        assert_eq!(of(&[&[2.5; 4000], &[2.5; 4000]]).values().std(), Some(0.0));
+        assert_eq!(of(&[&[0.0; 9]]).values().std(), Some(0.0));
+    }
+
+    #[test]
+    fn extremes_fit() {
+        let extremes = [f32::MAX, f32::MIN, 1e-45, -1e-45, f32::MIN_POSITIVE, 0.0, -0.0];
+        let seen = of(&[&extremes]);
+        assert_eq!(seen.range(), Range { min: f32::MIN, max: f32::MAX });
+        let values = seen.values();
+        assert_eq!((values.zeros(), values.histogram().count()), (2, 7));
+        assert_eq!(values.mean(), Some(0.0));
+        let edges: Vec<_> = values.bins().map(|bin| (bin.from, bin.to, bin.count)).collect();
+        let (width, max) = (values.histogram().width(), f64::from(f32::MAX));
+        let last = width * 4095.0;
+        let expected =
+            [(-max, -last, 1), (-width, 0.0, 1), (0.0, 0.0, 2), (0.0, width, 2), (last, max, 1)];
+        assert_eq!(edges, expected);
+        let tiny = of(&[&[1e-45, -2e-45]]);
+        assert_eq!(tiny.values().bins().map(|bin| bin.count).sum::<u64>(), 2);
+    }
+}
