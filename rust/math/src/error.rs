@@ -58,6 +58,18 @@ pub enum MathError {
         /// The name asked for.
         name: String,
     },
+    /// No way of choosing ranges has this name.
+    #[error("unknown method `{name}`, expected one of {}", crate::range::names())]
+    UnknownMethod {
+        /// The name asked for.
+        name: String,
+    },
+    /// Half of the values or more would be left out at each end, or the percentile is no number.
+    #[error("percentile `{found}`, expected a number above 50 and up to 100")]
+    Percentile {
+        /// The percentile asked for.
+        found: String,
+    },
 }
 
 #[cfg(test)]
@@ -75,5 +87,11 @@ mod tests {
         assert_eq!(length.to_string(), "3 scales, expected 4");
         let unknown = MathError::UnknownType { name: "int5".into() };
         assert!(unknown.to_string().ends_with("uint16, int32"), "{unknown}");
+        let method = MathError::UnknownMethod { name: "median".into() };
+        assert_eq!(
+            method.to_string(),
+            "unknown method `median`, expected one of minmax, moving_average, percentile, \
+             percentile:NN, entropy, mse"
+        );
     }
 }

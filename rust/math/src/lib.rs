@@ -37,6 +37,7 @@ mod layout;
 mod metrics;
 mod params;
 mod qtype;
+pub mod range;
 mod ranges;
 mod spec;
 pub mod stats;

@@ -101,6 +101,19 @@ impl Distribution {
         below.chain(iter::once(zeros)).chain(above).filter(|bin| bin.count > 0)
     }
 
+    /// As [`bins`](Distribution::bins), of the magnitudes of the values.
+    pub fn magnitudes(&self) -> impl Iterator<Item = Bin> {
+        let (width, absmax) = (self.histogram.width(), f64::from(self.range.absmax()));
+        let zeros = Bin { from: 0.0, to: 0.0, count: self.zeros };
+        let counts = self.histogram.magnitudes().into_iter().enumerate();
+        let others = counts.map(move |(bin, count)| {
+            let zeros = if bin == 0 { self.zeros } else { 0 };
+            let (from, to) = (bin as f64 * width, (bin + 1) as f64 * width);
+            Bin { from, to: to.min(absmax), count: count.saturating_sub(zeros) }
+        });
+        iter::once(zeros).chain(others).filter(|bin| bin.count > 0)
+    }
+
     /// Take what another has seen into account.
     pub fn merge(&mut self, other: &Distribution) {
         self.range = self.range.merge(other.range);

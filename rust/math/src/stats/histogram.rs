@@ -51,6 +51,17 @@ impl Histogram {
         &self.below
     }
 
+    /// The bins of the magnitudes, from zero up.
+    pub(crate) fn magnitudes(&self) -> Vec<u64> {
+        let mut bins = vec![0; Self::BINS];
+        for side in [&self.above, &self.below] {
+            for (bin, &count) in bins.iter_mut().zip(side) {
+                *bin = u64::saturating_add(*bin, count);
+            }
+        }
+        bins
+    }
+
     /// How many values were counted.
     pub fn count(&self) -> u64 {
         self.above.iter().chain(&self.below).fold(0, |sum, &count| sum.saturating_add(count))

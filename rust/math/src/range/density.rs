@@ -1,0 +1,172 @@
+//! Values spread evenly over the bins they were counted in, and the error of quantizing them.
+
+use crate::stats::Distribution;
+use crate::{Params, QSpec, Range, params};
+
+/// Values spread evenly over the bins they were counted in: how many lie below any point, and their moments.
+///
+/// Zeros are left out: every grid says them exactly.
+pub(super) struct Density {
+    /// Ends included, so that the outermost bins are no wider than their values.
+    range: Range,
+    /// All values, zeros included.
+    count: f64,
+    bins_per_unit: f64,
+    /// The place of the first stretch, in bins from zero.
+    first: f64,
+    stretches: Vec<Stretch>,
+    total: Moments,
+}
+
+/// A bin and what lies below it.
+struct Stretch {
+    from: f64,
+    width: f64,
+    count: f64,
+    below: Moments,
+}
+
+/// How many values there are, the sum of them, and that of their squares.
+#[derive(Clone, Copy, Default)]
+struct Moments {
+    count: f64,
+    sum: f64,
+    squares: f64,
+}
+
+/// Grids up to this size are summed up step by step. The steps of larger ones are finer than a bin, over which values
+/// are spread evenly: what rounding does to them is known without looking.
+const MAX_STEPS: i64 = 1 << 10;
+
+impl Density {
+    pub(super) fn of(values: &Distribution) -> Density {
+        let histogram = values.histogram();
+        let (range, width) = (values.range(), histogram.width());
+        let used =
+            |bins: &[u64]| bins.iter().rposition(|&count| count > 0).map_or(0, |last| last + 1);
+        let (below, above) = (
+            &histogram.below()[..used(histogram.below())],
+            &histogram.above()[..used(histogram.above())],
+        );
+        let places = (1..=below.len())
+            .rev()
+            .map(|bin| -(bin as f64))
+            .chain((0..above.len()).map(|bin| bin as f64));
+        let counts = below.iter().rev().chain(above);
+        let zeros = values.zeros();
+        let mut total = Moments::default();
+        let stretches = places.zip(counts).map(|(place, &count)| {
+            let zeros = if place == 0.0 { zeros } else { 0 };
+            let from = (place * width).max(f64::from(range.min));
+            let to = ((place + 1.0) * width).min(f64::from(range.max));
+            let count = count.saturating_sub(zeros) as f64;
+            let stretch = Stretch { from, width: to - from, count, below: total };
+            total = total.plus(stretch.part(1.0));
+            stretch
+        });
+        Density {
+            stretches: stretches.collect(),
+            range,
+            count: values.count() as f64,
+            bins_per_unit: 1.0 / width,
+            first: -(below.len() as f64),
+            total,
+        }
+    }
+
+    /// The mean of the squared errors of quantizing over a range.
+    pub(super) fn error(&self, spec: &QSpec, range: Range) -> f64 {
+        if self.total.count == 0.0 {
+            return 0.0;
+        }
+        let params = params(range, spec);
+        let (lo, hi) = spec.grid();
+        let steps = i64::from(hi) - i64::from(lo);
+        let sum = if steps <= MAX_STEPS {
+            self.by_step(params, (lo, hi))
+        } else {
+            self.by_stretch(params, spec)
+        };
+        // What cancels out may come out below zero.
+        sum.max(0.0) / self.count
+    }
+
+    /// `Σ (x - q)²` over all steps `q`, for the values `x` that are rounded to it.
+    fn by_step(&self, Params { scale, zero_point }: Params, (lo, hi): (i32, i32)) -> f64 {
+        let scale = f64::from(scale);
+        // Steps beyond the values get none.
+        let nearest = |x: f32| {
+            let step = (f64::from(x) / scale).round() + f64::from(zero_point);
+            step.clamp(f64::from(lo), f64::from(hi)) as i32
+        };
+        let (first, last) = (nearest(self.range.min), nearest(self.range.max));
+        let mut below = Moments::default();
+        let mut error = 0.0;
+        for q in first..=last {
+            let value = f64::from(q - zero_point) * scale;
+            let up_to = if q == last { self.total } else { self.up_to(value + scale / 2.0) };
+            error += up_to.minus(below).squared_distance(value);
+            below = up_to;
+        }
+        error
+    }
+
+    /// As [`by_step`](Density::by_step), when steps are finer than bins: a value is anywhere between two steps.
+    fn by_stretch(&self, params: Params, spec: &QSpec) -> f64 {
+        let ends = params.representable(spec);
+        let (min, max) = (f64::from(ends.min), f64::from(ends.max));
+        let (below, up_to) = (self.up_to(min), self.up_to(max));
+        let scale = f64::from(params.scale);
+        let rounded = up_to.minus(below).count * scale * scale / 12.0;
+        let clipped = below.squared_distance(min) + self.total.minus(up_to).squared_distance(max);
+        rounded + clipped
+    }
+
+    /// The moments of the values up to a point.
+    fn up_to(&self, x: f64) -> Moments {
+        if x >= f64::from(self.range.max) {
+            return self.total;
+        }
+        let place = (x * self.bins_per_unit).floor() - self.first;
+        // Below the first bin, the cast saturates at it.
+        let Some(stretch) = self.stretches.get(place as usize) else { return self.total };
+        let part = if stretch.width > 0.0 { (x - stretch.from) / stretch.width } else { 0.0 };
+        stretch.below.plus(stretch.part(part.clamp(0.0, 1.0)))
+    }
+}
+
+impl Stretch {
+    /// The moments of the lower part of the values.
+    fn part(&self, part: f64) -> Moments {
+        let (from, width) = (self.from, self.width * part);
+        let count = self.count * part;
+        Moments {
+            count,
+            sum: count * (from + width / 2.0),
+            squares: count * (from * from + from * width + width * width / 3.0),
+        }
+    }
+}
+
+impl Moments {
+    fn plus(self, other: Moments) -> Moments {
+        Moments {
+            count: self.count + other.count,
+            sum: self.sum + other.sum,
+            squares: self.squares + other.squares,
+        }
+    }
+
+    fn minus(self, other: Moments) -> Moments {
+        Moments {
+            count: self.count - other.count,
+            sum: self.sum - other.sum,
+            squares: self.squares - other.squares,
+        }
+    }
+
+    /// `Σ (x - to)²`
+    fn squared_distance(self, to: f64) -> f64 {
+        self.squares - 2.0 * to * self.sum + to * to * self.count
+    }
+}

@@ -1,0 +1,271 @@
+//! The range that loses the least information.
+
+use std::borrow::Cow;
+
+use super::{Degenerate, Found, RangeFinder, clipped, not_zero};
+use crate::stats::{Distribution, Histogram, Sketch};
+use crate::{QSpec, Range};
+
+/// Minimises the Kullback-Leibler divergence of the distribution after quantizing from the one before, as `TensorRT` and
+/// ONNX Runtime's tool define it.
+///
+/// For a threshold `t`, of which there are some hundred:
+/// - `P` is the histogram up to `t` on either side of zero, with what is beyond added to its outermost bins;
+/// - `Q` is that part of the histogram without what is beyond, cut into as many equal pieces as the type has levels,
+///   with the values of each piece spread evenly over those of its bins that `P` has values in;
+/// - the divergence is `Σ p·ln(p / q)`, with `p` and `q` the shares of a bin.
+///
+/// With a symmetric grid, the histogram is of magnitudes and the levels are those on one side: 128 for int8. Else it is
+/// of the values themselves, with all levels. Zeros are left out: they are exact on every grid, and a `Relu` makes so
+/// many of them that they would hide all else. The full range is among the candidates, and wins a tie.
+#[derive(Debug)]
+pub(super) struct Entropy;
+
+/// About how many thresholds are tried.
+const CANDIDATES: usize = 512;
+
+/// The share of an outermost bin in which `Q` has nothing, but `P` what is beyond: instead of none, of which the logarithm
+/// would be infinite.
+const ALMOST_NONE: f64 = 1e-9;
+
+impl RangeFinder for Entropy {
+    fn name(&self) -> Cow<'static, str> {
+        "entropy".into()
+    }
+
+    fn about(&self) -> &'static str {
+        "the least Kullback-Leibler divergence after quantizing"
+    }
+
+    fn range(&self, seen: &Sketch, spec: &QSpec) -> Found {
+        let values = seen.values();
+        let full = values.range();
+        if let Some(found) = Found::trivial(full) {
+            return found;
+        }
+        let (lo, hi) = spec.grid();
+        let lowest = if spec.symmetric { spec.middle() } else { lo };
+        let levels = (i64::from(hi) - i64::from(lowest) + 1) as usize;
+        if levels > Histogram::BINS / 2 {
+            return Found::full(full, Degenerate::TooFine);
+        }
+        let bins = Bins::of(&values, spec.symmetric);
+        if bins.count(0, bins.len()) < (Histogram::BINS / 2) as f64 {
+            return Found::full(full, Degenerate::TooFew { values: not_zero(&values) });
+        }
+        Found::of(bins.best(full, levels), full)
+    }
+}
+
+/// The histogram in one row, as sums up to each bin.
+struct Bins {
+    /// The index of the bin that begins at zero.
+    zero: usize,
+    width: f64,
+    /// Bins on the longer side of zero.
+    reach: usize,
+    /// Up to each bin: the values, `Σ n·ln n`, and how many bins are not empty.
+    counts: Vec<f64>,
+    logs: Vec<f64>,
+    occupied: Vec<u32>,
+}
+
+impl Bins {
+    fn of(values: &Distribution, magnitudes: bool) -> Bins {
+        let histogram = values.histogram();
+        let trimmed = |bins: &[u64]| {
+            let used = bins.iter().rposition(|&count| count > 0).map_or(0, |last| last + 1);
+            bins[..used].to_vec()
+        };
+        let (mut row, mut above) = if magnitudes {
+            (Vec::new(), trimmed(&histogram.magnitudes()))
+        } else {
+            (trimmed(histogram.below()), trimmed(histogram.above()))
+        };
+        if let Some(first) = above.first_mut() {
+            *first = first.saturating_sub(values.zeros());
+        }
+        let zero = row.len();
+        let reach = zero.max(above.len());
+        row.reverse();
+        row.append(&mut above);
+        let mut bins = Bins {
+            zero,
+            width: histogram.width(),
+            reach,
+            counts: vec![0.0],
+            logs: vec![0.0],
+            occupied: vec![0],
+        };
+        let (mut counts, mut logs, mut occupied) = (0.0, 0.0, 0);
+        for count in row {
+            counts += count as f64;
+            logs += x_ln_x(count as f64);
+            occupied += u32::from(count > 0);
+            bins.counts.push(counts);
+            bins.logs.push(logs);
+            bins.occupied.push(occupied);
+        }
+        bins
+    }
+
+    fn len(&self) -> usize {
+        self.counts.len() - 1
+    }
+
+    /// How many values are in bins from one up to another.
+    fn count(&self, from: usize, to: usize) -> f64 {
+        self.counts[to] - self.counts[from]
+    }
+
+    /// The range with the least divergence.
+    fn best(&self, full: Range, levels: usize) -> Range {
+        let stride = self.reach.div_ceil(CANDIDATES);
+        let mut best = (self.reach, self.divergence(self.reach, levels));
+        let mut consider = |threshold: usize| {
+            let divergence = self.divergence(threshold, levels);
+            if divergence < best.1 {
+                best = (threshold, divergence);
+            }
+            best.0
+        };
+        let mut coarse = self.reach;
+        for threshold in (1..self.reach).rev().step_by(stride) {
+            coarse = consider(threshold);
+        }
+        for threshold in (coarse.saturating_sub(stride)..coarse + stride).rev() {
+            if (1..self.reach).contains(&threshold) {
+                consider(threshold);
+            }
+        }
+        clipped(full, (best.0 as f64 * self.width).min(f64::from(f32::MAX)) as f32)
+    }
+
+    /// The divergence when everything beyond `threshold` bins from zero is clipped; infinite when there would be fewer
+    /// bins than levels.
+    fn divergence(&self, threshold: usize, levels: usize) -> f64 {
+        let from = self.zero.saturating_sub(threshold);
+        let to = (self.zero + threshold).min(self.len());
+        let inside = self.count(from, to);
+        if to - from < levels || inside == 0.0 {
+            return f64::INFINITY;
+        }
+        let total = self.count(0, self.len());
+        let (below, above) = (self.count(0, from), self.count(to, self.len()));
+        // Σ P·ln P, then minus Σ P·ln Q, in values; with shares p = P / total and q = Q / inside,
+        // Σ p·ln(p / q) = (Σ P·ln P - Σ P·ln Q) / total - ln total + ln inside.
+        let (first, last) = (self.count(from, from + 1), self.count(to - 1, to));
+        let mut sum = self.logs[to] - self.logs[from];
+        sum += x_ln_x(first + below) - x_ln_x(first) + x_ln_x(last + above) - x_ln_x(last);
+        let mut start = from;
+        for level in 1..=levels {
+            let end = from + (to - from) * level / levels;
+            let count = self.count(start, end);
+            let mut bins = self.occupied[end] - self.occupied[start];
+            let mut clipped = 0.0;
+            if level == 1 {
+                clipped += below;
+                bins += u32::from(first == 0.0 && below > 0.0);
+            }
+            if level == levels {
+                clipped += above;
+                bins += u32::from(last == 0.0 && above > 0.0);
+            }
+            if count > 0.0 {
+                sum -= (count + clipped) * (count / f64::from(bins)).ln();
+            } else if clipped > 0.0 {
+                sum -= clipped * (ALMOST_NONE * inside).ln();
+            }
+            start = end;
+        }
+        sum / total - total.ln() + inside.ln()
+    }
+}
+
+fn x_ln_x(x: f64) -> f64 {
+    if x > 0.0 { x * x.ln() } else { 0.0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The definition, one bin after the other.
+    fn by_definition(row: &[u64], from: usize, to: usize, levels: usize) -> f64 {
+        let inside = &row[from..to];
+        let mut p: Vec<f64> = inside.iter().map(|&count| count as f64).collect();
+        let sum = |bins: &[u64]| bins.iter().sum::<u64>() as f64;
+        p[0] += sum(&row[..from]);
+        p[to - from - 1] += sum(&row[to..]);
+        let mut q = vec![0.0; inside.len()];
+        for level in 0..levels {
+            let piece = inside.len() * level / levels..inside.len() * (level + 1) / levels;
+            let occupied = piece.clone().filter(|&bin| p[bin] > 0.0).count();
+            for bin in piece.clone().filter(|&bin| p[bin] > 0.0) {
+                q[bin] = sum(&inside[piece.clone()]) / occupied as f64;
+            }
+        }
+        let terms = p.iter().zip(&q).filter(|(p, _)| **p > 0.0).map(|(p, q)| {
+            let p = p / sum(row);
+            let q = if *q > 0.0 { q / sum(inside) } else { ALMOST_NONE };
+            p * (p / q).ln()
+        });
+        terms.sum()
+    }
+
+    /// A long tail on one side, a shorter one on the other, some gaps, and many zeros.
+    fn seen() -> Sketch {
+        let mut seen = Sketch::default();
+        let tail = |i: u32| (f64::from(i % 5000 + 1) / 5000.0).powf(-0.4) as f32 - 1.0;
+        seen.observe(&(0..50_000).map(tail).collect::<Vec<_>>());
+        seen.observe(&(0..50_000).map(|i| -0.3 * tail(i)).collect::<Vec<_>>());
+        seen.observe(&[0.0; 3000]);
+        seen
+    }
+
+    #[test]
+    fn sums_give_what_the_definition_gives() {
+        let seen = seen();
+        let values = seen.values();
+        let histogram = values.histogram();
+        for magnitudes in [false, true] {
+            let bins = Bins::of(&values, magnitudes);
+            let mut row: Vec<u64> = if magnitudes {
+                histogram.magnitudes()
+            } else {
+                let below = histogram.below().iter().rev();
+                below.chain(histogram.above()).copied().collect()
+            };
+            let zero = row.len() - Histogram::BINS;
+            row[zero] -= values.zeros();
+            for levels in [16, 128, 256] {
+                for threshold in [130, 257, 258, 300, 511, 1000, 1999, bins.reach] {
+                    let found = bins.divergence(threshold, levels);
+                    let (from, to) = (zero.saturating_sub(threshold), zero + threshold);
+                    // Empty bins at an end are no part of the row.
+                    let from = from.max(zero - bins.zero);
+                    let to = to.min(zero - bins.zero + bins.len());
+                    if to - from < levels {
+                        assert_eq!(found, f64::INFINITY);
+                    } else {
+                        let expected = by_definition(&row, from, to, levels);
+                        assert!((found - expected).abs() < 1e-10, "{found} for {expected}");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_threshold_found_is_the_best_of_its_neighbourhood() {
+        let seen = seen();
+        let bins = Bins::of(&seen.values(), true);
+        let best = bins.best(seen.range(), 128);
+        let threshold = (f64::from(best.absmax()) / bins.width) as usize;
+        let least = bins.divergence(threshold, 128);
+        for other in threshold - 4..=threshold + 4 {
+            assert!(least <= bins.divergence(other, 128));
+        }
+        assert!(least < bins.divergence(bins.reach, 128));
+    }
+}

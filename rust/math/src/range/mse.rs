@@ -1,0 +1,112 @@
+//! The range with the least error.
+
+use std::borrow::Cow;
+
+use super::density::Density;
+use super::{Degenerate, Found, RangeFinder, clipped, not_zero, within};
+use crate::stats::Sketch;
+use crate::{QSpec, Range};
+
+/// Minimises the mean squared error of quantizing and dequantizing, on the very grid that the spec would lay.
+///
+/// Clipping costs `Σ (|x| - end)²` over what is clipped, and saves `(Δ² - δ²) / 12` for each of the others when it makes
+/// steps of `Δ` into steps of `δ`. Both ends are searched, by how often each is halved: first all pairs of
+/// half a halving, then around the best with ever smaller ones.
+#[derive(Debug)]
+pub(super) struct Mse;
+
+/// The most often that an end is halved, and how far apart the first candidates are.
+const MOST: f64 = 11.0;
+const COARSE: f64 = 0.5;
+
+/// The distance of the last candidates: 2^(1/128) is half a percent, a step of 8 bits.
+const FINE: f64 = 1.0 / 128.0;
+
+/// Clipping has to save this much. Values that are spread evenly up to the end, as nothing should be cut from, gain
+/// nearly one step in 256, twice that squared: the outermost steps only have values on one side.
+const WORTH: f64 = 0.99;
+
+impl RangeFinder for Mse {
+    fn name(&self) -> Cow<'static, str> {
+        "mse".into()
+    }
+
+    fn about(&self) -> &'static str {
+        "the least squared error of quantizing"
+    }
+
+    fn range(&self, seen: &Sketch, spec: &QSpec) -> Found {
+        let values = seen.values();
+        let full = values.range();
+        if let Some(found) = Found::trivial(full) {
+            return found;
+        }
+        let (lo, hi) = spec.grid();
+        let occurring = not_zero(&values);
+        if i64::try_from(occurring).is_ok_and(|count| count <= i64::from(hi) - i64::from(lo)) {
+            return Found::full(full, Degenerate::TooFew { values: occurring });
+        }
+        let density = Density::of(&values);
+        let candidate = |halvings: [f64; 2]| {
+            let range = shrunk(full, halvings, spec.symmetric);
+            Candidate { halvings, range, error: density.error(spec, range) }
+        };
+        let free = if spec.symmetric { [true, false] } else { [full.min < 0.0, full.max > 0.0] };
+        let (all, best) = (candidate([0.0; 2]), search(free, candidate));
+        Found::of(if best.error < WORTH * all.error { best.range } else { full }, full)
+    }
+}
+
+/// What is clipped by halving the lower and the upper end so often; if symmetric, the magnitude as often as the lower.
+fn shrunk(full: Range, [down, up]: [f64; 2], symmetric: bool) -> Range {
+    let halved = |end: f32, halvings: f64| (f64::from(end) * (-halvings).exp2()) as f32;
+    if symmetric {
+        return clipped(full, halved(full.absmax(), down));
+    }
+    // An end on the other side of zero is not the grid's, which begins at zero.
+    let min = if full.min < 0.0 { halved(full.min, down) } else { full.min };
+    let max = if full.max > 0.0 { halved(full.max, up) } else { full.max };
+    within(full, Range { min, max })
+}
+
+/// A range and its error.
+#[derive(Clone, Copy)]
+struct Candidate {
+    halvings: [f64; 2],
+    range: Range,
+    error: f64,
+}
+
+impl Candidate {
+    /// The one with the lesser error; this one when neither is.
+    fn or(self, other: Candidate) -> Candidate {
+        if other.error < self.error { other } else { self }
+    }
+}
+
+/// The candidate with the least error, over how often each end that is free to move is halved.
+fn search(free: [bool; 2], candidate: impl Fn([f64; 2]) -> Candidate) -> Candidate {
+    let last = |free: bool| if free { (MOST / COARSE) as u32 } else { 0 };
+    let mut best = candidate([0.0; 2]);
+    for down in 0..=last(free[0]) {
+        for up in 0..=last(free[1]) {
+            best = best.or(candidate([down, up].map(|steps| f64::from(steps) * COARSE)));
+        }
+    }
+    let directions = |free: bool| if free { &[-1.0, 0.0, 1.0][..] } else { &[0.0] };
+    let mut step = COARSE / 2.0;
+    while step >= FINE {
+        // Twice, which gets anywhere within the step before.
+        for _ in 0..2 {
+            let [from_down, from_up] = best.halvings;
+            for down in directions(free[0]) {
+                for up in directions(free[1]) {
+                    let halvings = [from_down + down * step, from_up + up * step];
+                    best = best.or(candidate(halvings.map(|halvings| halvings.max(0.0))));
+                }
+            }
+        }
+        step /= 2.0;
+    }
+    best
+}

@@ -1,0 +1,313 @@
+//! What must hold of every way of choosing a range.
+
+// Arithmetic on small numbers.
+#![allow(clippy::cast_possible_truncation, clippy::cast_precision_loss, clippy::cast_sign_loss)]
+
+use proptest::prelude::*;
+use quantize_rs_math::range::{self, Degenerate, Found, expected_error};
+use quantize_rs_math::stats::Sketch;
+use quantize_rs_math::{Granularity, QSpec, QType, Range, fake_quantize, metrics, params};
+
+fn spec(qtype: QType, symmetric: bool) -> QSpec {
+    QSpec::new(qtype, symmetric, Granularity::PerTensor)
+}
+
+fn specs() -> impl Iterator<Item = QSpec> {
+    QType::ALL.iter().flat_map(|&qtype| [false, true].map(|symmetric| spec(qtype, symmetric)))
+}
+
+fn of(samples: &[Vec<f32>]) -> Sketch {
+    let mut sketch = Sketch::default();
+    for sample in samples {
+        sketch.observe(sample);
+    }
+    sketch
+}
+
+fn choose(method: &str, seen: &Sketch, spec: &QSpec) -> Found {
+    range::find(method).unwrap().range(seen, spec)
+}
+
+/// The mean squared error of really quantizing.
+fn error(values: &[f32], spec: &QSpec, range: Range) -> f64 {
+    metrics(values, &fake_quantize(values, params(range, spec), spec)).mse
+}
+
+/// As many values as of a random variable with this quantile function.
+fn spread(quantile: impl Fn(f64) -> f64) -> Vec<f32> {
+    const COUNT: u32 = 200_000;
+    (0..COUNT).map(|i| quantile((f64::from(i) + 0.5) / f64::from(COUNT)) as f32).collect()
+}
+
+fn uniform() -> Vec<f32> {
+    spread(|u| 2.0 * u - 1.0)
+}
+
+/// Both tails fall with the fourth power, as those of a Student distribution with three degrees of freedom.
+fn long_tailed() -> Vec<f32> {
+    let half = |u: f64| (1.0 - u).powf(-1.0 / 3.0) - 1.0;
+    spread(|u| if u < 0.5 { -half(1.0 - 2.0 * u) } else { half(2.0 * u - 1.0) })
+}
+
+fn after_relu(values: &[f32]) -> Vec<f32> {
+    values.iter().map(|x| x.max(0.0)).collect()
+}
+
+#[test]
+fn names_find_what_bears_them() {
+    for finder in range::ALL {
+        assert_eq!(range::find(&finder.name()).unwrap().name(), finder.name());
+        assert!(!finder.about().is_empty() && !finder.name().contains(':'));
+        assert_eq!(range::ALL.iter().filter(|other| other.name() == finder.name()).count(), 1);
+        if finder.parameter().is_none() {
+            assert!(range::find(&format!("{}:9", finder.name())).is_err());
+        }
+    }
+    for (name, full) in [
+        ("percentile:99.9", "percentile:99.9"),
+        ("percentile:99.999", "percentile"),
+        ("percentile:1e2", "percentile:100"),
+        ("percentile:50.5", "percentile:50.5"),
+    ] {
+        assert_eq!(range::find(name).unwrap().name(), full);
+    }
+    let said = |name: &str| range::find(name).unwrap_err().to_string();
+    for wrong in ["", "Minmax", "kl", "min:max", ":", "entropy:2048", "minmax:"] {
+        assert!(
+            said(wrong).starts_with(&format!("unknown method `{wrong}`, expected one of minmax, "))
+        );
+    }
+    for wrong in ["50", "10", "0", "-99", "100.1", "NaN", "inf", "", "99,9", "99.9:1"] {
+        let expected = format!("percentile `{wrong}`, expected a number above 50 and up to 100");
+        assert_eq!(said(&format!("percentile:{wrong}")), expected);
+    }
+}
+
+#[test]
+fn there_is_an_answer_for_every_tensor() {
+    let cases: [(&[f32], Option<Degenerate>); 9] = [
+        (&[], Some(Degenerate::Nothing)),
+        (&[f32::NAN, f32::INFINITY, f32::NEG_INFINITY], Some(Degenerate::Nothing)),
+        (&[0.0, -0.0, 0.0], Some(Degenerate::Constant)),
+        (&[-7.5; 100], Some(Degenerate::Constant)),
+        (&[f32::MAX; 3], Some(Degenerate::Constant)),
+        (&[f32::MIN, f32::MAX], None),
+        (&[1e-45, -1e-45, 0.0, 3e-45], None),
+        (&[5.0, 5.0, f32::from_bits(5.0_f32.to_bits() + 1)], None),
+        (&[1.0, f32::MAX, -1e-40, f32::NAN], None),
+    ];
+    for (values, note) in cases {
+        // Often enough that there is something to choose from, too.
+        for times in [1, 3000] {
+            let seen = of(&vec![values.to_vec(); times]);
+            for (finder, spec) in range::ALL.iter().flat_map(|f| specs().map(move |spec| (f, spec)))
+            {
+                let found = finder.range(&seen, &spec);
+                assert!(note.is_none() || found.note == note, "{finder:?} {values:?}: {found:?}");
+                let full = seen.range();
+                if full.is_empty() {
+                    assert_eq!(found.range, Range::EMPTY);
+                } else {
+                    assert!(full.min <= found.range.min && found.range.min <= found.range.max);
+                    assert!(found.range.max <= full.max, "{finder:?} {values:?}: {found:?}");
+                }
+                assert!(expected_error(&seen, &spec, found.range).is_finite());
+            }
+        }
+    }
+}
+
+#[test]
+fn what_could_not_be_chosen_is_said() {
+    let (byte, wide) = (spec(QType::UInt8, false), spec(QType::Int16, true));
+    let few = of(&[vec![1.0, 2.0, 3.0], vec![4.0, 5.0]]);
+    for method in ["percentile", "entropy", "mse"] {
+        let Found { range, note } = choose(method, &few, &byte);
+        assert_eq!(
+            (range, note),
+            (few.range(), Some(Degenerate::TooFew { values: 5 })),
+            "{method}"
+        );
+    }
+    let uniform = of(&[uniform()]);
+    for (method, spec, note) in [
+        ("minmax", byte, None),
+        ("moving_average", byte, Some(Degenerate::OneSample)),
+        ("percentile:100", byte, Some(Degenerate::FullRange)),
+        ("entropy", byte, Some(Degenerate::FullRange)),
+        ("entropy", wide, Some(Degenerate::TooFine)),
+        ("mse", byte, Some(Degenerate::FullRange)),
+        ("mse", wide, Some(Degenerate::FullRange)),
+    ] {
+        assert_eq!(
+            choose(method, &uniform, &spec),
+            Found { range: uniform.range(), note },
+            "{method}"
+        );
+    }
+    let mut sparse = vec![0.0; 100_000];
+    sparse[..10].copy_from_slice(&[-1.0, 1.0, -2.0, 2.0, -3.0, 3.0, -4.0, 4.0, -5.0, 5.0]);
+    for spec in [byte, wide] {
+        let found = choose("percentile:99.9", &of(&[sparse.clone()]), &spec);
+        assert_eq!(found.note, Some(Degenerate::MostlyZero));
+        assert_eq!(found.range, Range { min: -5.0, max: 5.0 });
+    }
+    assert_eq!(
+        Degenerate::TooFew { values: 5 }.to_string(),
+        "5 values do not tell what is rare: the full range, as with minmax"
+    );
+}
+
+#[test]
+fn the_moving_average_is_the_mean_of_the_ends() {
+    let samples: Vec<Vec<f32>> = (1..=7_u8)
+        .map(|n| (0..100).map(|i| f32::from(n) * (i as f32 / 99.0 - 0.25)).collect())
+        .collect();
+    let found = choose("moving_average", &of(&samples), &spec(QType::UInt8, false));
+    assert_eq!(found, Found { range: Range { min: -1.0, max: 3.0 }, note: None });
+}
+
+#[test]
+fn entropy_clips_long_tails_but_not_too_far() {
+    let values = long_tailed();
+    for (values, spec) in [
+        (values.clone(), spec(QType::Int8, true)),
+        (values.clone(), spec(QType::UInt8, false)),
+        (after_relu(&values), spec(QType::UInt8, false)),
+        (after_relu(&values), spec(QType::Int8, false)),
+    ] {
+        let seen = of(std::slice::from_ref(&values));
+        let found = choose("entropy", &seen, &spec);
+        assert_eq!(found.note, None);
+        assert!(found.range.absmax() < 0.9 * seen.range().absmax());
+        let [own, too_far] = [found.range, choose("percentile:95", &seen, &spec).range]
+            .map(|range| error(&values, &spec, range));
+        assert!(own < too_far / 2.0, "{own} and {too_far}");
+    }
+}
+
+#[test]
+fn mse_beats_minmax_on_long_tails_and_is_minmax_without_tails() {
+    let values = long_tailed();
+    let byte_specs = || specs().filter(|spec| spec.qtype.bits() == 8);
+    for values in [values.clone(), after_relu(&values), values.iter().map(|x| -x.abs()).collect()] {
+        let seen = of(std::slice::from_ref(&values));
+        for spec in byte_specs() {
+            let of_method = |method| error(&values, &spec, choose(method, &seen, &spec).range);
+            let mse = of_method("mse");
+            assert!(mse < of_method("minmax") / 1.1, "{spec:?}");
+            for method in ["entropy", "percentile", "percentile:99.9", "moving_average"] {
+                assert!(mse < of_method(method) * 1.01, "{method} with {spec:?}");
+            }
+        }
+    }
+    let seen = of(&[uniform()]);
+    for spec in byte_specs() {
+        assert_eq!(choose("mse", &seen, &spec).range, seen.range());
+    }
+}
+
+#[test]
+fn the_expected_error_is_the_real_one() {
+    let long = long_tailed();
+    for values in [uniform(), after_relu(&long), long] {
+        let seen = of(std::slice::from_ref(&values));
+        for spec in specs().filter(|spec| spec.qtype != QType::Int32) {
+            for part in [1.0, 0.3, 0.05] {
+                let full = seen.range();
+                let range = Range { min: full.min * part, max: full.max * part * 0.8 };
+                let (real, expected) =
+                    (error(&values, &spec, range), expected_error(&seen, &spec, range));
+                assert!(
+                    (expected / real - 1.0).abs() < 0.02,
+                    "{expected} for {real} with {spec:?}"
+                );
+            }
+        }
+    }
+    assert_eq!(expected_error(&Sketch::default(), &spec(QType::Int8, true), Range::EMPTY), 0.0);
+    let constant = of(&[vec![3.7; 99]]);
+    assert!(expected_error(&constant, &spec(QType::UInt8, false), constant.range()) < 1e-12);
+}
+
+#[test]
+fn what_is_masked_has_no_say() {
+    let scores: Vec<f32> = long_tailed().into_iter().map(|x| x.clamp(-40.0, 30.0)).collect();
+    let honest = of(&[scores.clone(), scores.clone()]);
+    for mask in [-1e4, -65504.0, -1e9, f32::MIN, f32::NEG_INFINITY] {
+        let masked = scores.iter().map(|x| x + mask);
+        let seen = of(&[scores.iter().copied().chain(masked).collect(), scores.clone()]);
+        for (finder, spec) in range::ALL.iter().flat_map(|f| specs().map(move |spec| (f, spec))) {
+            assert_eq!(finder.range(&seen, &spec), finder.range(&honest, &spec), "{finder:?}");
+        }
+    }
+}
+
+/// A tensor of one of the shapes that activations have, at any scale.
+fn any_values() -> impl Strategy<Value = Vec<f32>> {
+    let value = prop_oneof![
+        6 => -1.0_f32..1.0,
+        2 => Just(0.0_f32),
+        1 => -8.0_f32..50.0,
+        1 => -300.0_f32..0.0,
+    ];
+    let scale = prop_oneof![4 => Just(1.0_f32), 1 => 1e-30_f32..1e30];
+    let relu = any::<bool>();
+    (prop::collection::vec(value, 1..6000), scale, relu).prop_map(|(values, scale, relu)| {
+        values.into_iter().map(|x| if relu { x.max(0.0) * scale } else { x * scale }).collect()
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(40))]
+
+    #[test]
+    fn ranges_lie_within_the_values_and_mse_has_the_least_error(
+        values in any_values(),
+        qtype in prop::sample::select(QType::ALL),
+        symmetric in any::<bool>(),
+        far in prop::bool::weighted(0.2),
+    ) {
+        let mut values = values;
+        if far {
+            values.extend([-9000.0, 20_000.0]);
+        }
+        let spec = spec(qtype, symmetric);
+        let seen = of(&[values]);
+        let full = seen.range();
+        let mut errors = Vec::new();
+        for finder in range::ALL {
+            let Found { range, note } = finder.range(&seen, &spec);
+            prop_assert!(full.min <= range.min && range.min <= range.max && range.max <= full.max);
+            prop_assert!(range == full || note.is_none(), "{note:?}");
+            errors.push(expected_error(&seen, &spec, range));
+        }
+        let minmax = errors[0];
+        prop_assert!(errors[4] <= minmax, "{errors:?}");
+    }
+
+    #[test]
+    fn percentiles_are_in_the_bin_of_the_sorted_value(values in any_values(), percentile in 50.1_f64..99.99) {
+        let seen = of(std::slice::from_ref(&values));
+        let width = seen.values().histogram().width();
+        let method = format!("percentile:{percentile}");
+        let left_out = (100.0 - percentile) / 100.0 * values.len() as f64;
+        prop_assume!(left_out >= 1.0);
+        let largest_but = |mut values: Vec<f32>| {
+            values.sort_by(f32::total_cmp);
+            f64::from(values[values.len() - 1 - left_out.floor() as usize])
+        };
+        let near = |found: f32, sorted: f64| (f64::from(found) - sorted).abs() <= width * 1.001;
+        let magnitudes = values.iter().map(|x| x.abs()).collect();
+        let negated = values.iter().map(|x| -x).collect();
+        let Found { range, note } = choose(&method, &seen, &spec(QType::Int8, true));
+        if note.is_none() {
+            prop_assert!(near(range.absmax(), largest_but(magnitudes)), "{range:?}");
+        }
+        let Found { range, note } = choose(&method, &seen, &spec(QType::UInt8, false));
+        if note.is_none() {
+            prop_assert!(near(range.max, largest_but(values.clone())), "{range:?}");
+            prop_assert!(near(range.min, -largest_but(negated)), "{range:?}");
+        }
+    }
+}
