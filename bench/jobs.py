@@ -131,7 +131,7 @@ def ort_dynamic(request: Request) -> Prepared:
 
 
 def ort_alone(request: Request) -> Prepared:
-    """ONNX Runtime running the samples with the values exposed that our plan observes.
+    """ONNX Runtime running the samples with the values exposed that our calibration looks at.
 
     On one thread; what it gives is dropped at once. This is the least that calibration can cost.
     """
@@ -154,12 +154,21 @@ def ort_alone(request: Request) -> Prepared:
 
 
 def observed(model: str) -> list[str]:
-    """Names of the values whose ranges our plan takes from samples."""
+    """Names of the values that calibration looks at.
+
+    Ranges are taken of those that the plan observes; what enters a node with a bias is looked at
+    too, for the bias to be corrected.
+    """
     import quantize_rs
 
-    plan = quantize_rs.open(model).plan(**STATIC).to_dict()
-    quantized = {row["name"]: row["decision"].get("quantize") for row in plan["values"]}
-    return [name for name, found in quantized.items() if found and found["source"] == "observed"]
+    names = set()
+    for row in quantize_rs.open(model).plan(**STATIC).to_dict()["values"]:
+        source = row["decision"].get("quantize", {}).get("source")
+        if source == "observed":
+            names.add(row["name"])
+        elif isinstance(source, dict) and "product" in source:
+            names.add(source["product"]["input"])
+    return sorted(names)
 
 
 def with_outputs(model: str, names: list[str]) -> str:
