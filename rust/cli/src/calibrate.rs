@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Instant;
 use std::{fs, thread};
 
-use quantize_rs::{Control, InputSpec, Model, Plan, Ranges};
+use quantize_rs::{Control, InputSpec, Method, Model, Plan, Ranges};
 use quantize_rs_runner::Tract;
 use quantize_rs_runner::samples::BoxedSamples;
 
@@ -13,13 +13,8 @@ use crate::console::Console;
 use crate::failure::{Failure, said};
 use crate::{file, plan, summary};
 
-/// The methods there are.
-const METHODS: [&str; 1] = ["minmax"];
-/// Methods that users know from elsewhere.
-const PLANNED: [&str; 3] = ["percentile", "entropy", "mse"];
-
 pub(crate) fn run(args: &CalibrateArguments, console: &mut Console<'_>) -> Result<(), Failure> {
-    check_method(&args.method)?;
+    let method = method(&args.method)?;
     let model = Model::open(&args.model)?;
     let plan = plan::of(&model, args.wishes.config(Some(args.activations))?)?;
     // Opened in a dry run too, which is to tell what would go wrong.
@@ -34,7 +29,7 @@ pub(crate) fn run(args: &CalibrateArguments, console: &mut Console<'_>) -> Resul
     }
 
     let begun = Instant::now();
-    let ranges = numbers.ranges(args, &model, &plan, console)?;
+    let ranges = numbers.ranges(args, &method, &model, &plan, console)?;
     let seconds = begun.elapsed().as_secs_f64();
     let mut report = file::save(&plan.apply(&model, ranges.as_ref())?, &args.output)?;
     report.seconds.calibrate = seconds;
@@ -67,6 +62,7 @@ impl Numbers {
     fn ranges(
         self,
         args: &CalibrateArguments,
+        method: &Method,
         model: &Model,
         plan: &Plan,
         console: &mut Console<'_>,
@@ -76,7 +72,7 @@ impl Numbers {
             Numbers::Nowhere => Ok(None),
             Numbers::Ranges(ranges) => Ok(Some(ranges)),
             Numbers::Samples(samples) => {
-                let ranges = observe(args, model, plan, samples, console)?;
+                let ranges = observe(args, method, model, plan, samples, console)?;
                 if let Some(path) = &args.ranges_out {
                     file::write(path, &ranges.to_json())?;
                 }
@@ -89,6 +85,7 @@ impl Numbers {
 /// Runs the model on the samples.
 fn observe(
     args: &CalibrateArguments,
+    method: &Method,
     model: &Model,
     plan: &Plan,
     mut samples: BoxedSamples,
@@ -104,7 +101,7 @@ fn observe(
         true
     };
     let control = Control { threads, progress: &mut show };
-    let ranges = quantize_rs::calibrate(model, plan, &Tract, &mut *samples, control);
+    let ranges = quantize_rs::calibrate(model, plan, &Tract, &mut *samples, method, control);
     progress.clear();
     let ranges = ranges?;
     console.done(&format!("Calibration complete: {} layers tracked", ranges.values.len()));
@@ -126,14 +123,8 @@ fn check_paths(args: &CalibrateArguments) -> Result<(), Failure> {
     file::check(path)
 }
 
-fn check_method(method: &str) -> Result<(), Failure> {
-    let name = method.split(':').next().unwrap_or_default();
-    if METHODS.contains(&method) {
-        return Ok(());
-    }
-    let known = METHODS.join(", ");
-    let what = if PLANNED.contains(&name) { "is not built yet" } else { "is unknown" };
-    Err(Failure::Misuse(format!("--method `{method}` {what}, expected one of: {known}")))
+fn method(name: &str) -> Result<Method, Failure> {
+    name.parse().map_err(|error| Failure::Misuse(format!("--{error}")))
 }
 
 #[cfg(test)]
@@ -142,18 +133,12 @@ mod tests {
 
     #[test]
     fn methods_that_do_not_exist_are_refused_by_name() {
-        assert!(check_method("minmax").is_ok());
-        for (method, what) in [
-            ("percentile", "is not built yet"),
-            ("percentile:99.9", "is not built yet"),
-            ("entropy", "is not built yet"),
-            ("mse", "is not built yet"),
-            ("minmax:3", "is unknown"),
-            ("", "is unknown"),
-        ] {
-            let failure = check_method(method).expect_err(method);
-            let expected = format!("--method `{method}` {what}, expected one of: minmax");
-            assert_eq!(failure.message(), Some(expected));
+        for (name, _) in Method::all() {
+            assert_eq!(method(&name).ok().map(|method| method.name()).as_deref(), Some(&*name));
+        }
+        for name in ["minmax:3", "", "kl"] {
+            let message = method(name).expect_err(name).message().unwrap_or_default();
+            assert!(message.starts_with(&format!("--method is `{name}`: ")), "{message}");
         }
     }
 }

@@ -19,11 +19,11 @@ pub enum Edit {
     AddNode(NodeProto),
     /// Takes a node out.
     RemoveNode(usize),
-    /// Lets a node read another value.
+    /// Lets a node read another value, or one more.
     SetInput {
         /// Position of the node.
         node: usize,
-        /// Position of the input.
+        /// Position of the input; at most the number of inputs that there are.
         input: usize,
         /// Name of the value to read.
         value: String,
@@ -63,9 +63,12 @@ pub(crate) fn apply(model: &mut ModelProto, edits: Vec<Edit>) -> Result<(), Erro
                 removed_nodes.insert(index);
             }
             Edit::SetInput { node, input, value } => {
-                let place =
-                    graph.node.get_mut(node).and_then(|node| node.edit().input.get_mut(input));
-                *place.ok_or_else(|| refused(format!("no input {input} at node {node}")))? = value;
+                let inputs = graph.node.get_mut(node).map(|node| &mut node.edit().input);
+                match inputs {
+                    Some(inputs) if input < inputs.len() => inputs[input] = value,
+                    Some(inputs) if input == inputs.len() => inputs.push(value),
+                    _ => return Err(refused(format!("no input {input} at node {node}"))),
+                }
             }
             Edit::RenameOutput { node, output, value } => {
                 let place =

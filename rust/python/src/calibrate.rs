@@ -7,8 +7,8 @@ use std::time::Instant;
 
 use pyo3::prelude::*;
 use quantize_rs::{
-    CalibrationError, CalibrationErrorKind, Control, Engine, InputSpec, Model, Plan, Progress,
-    Runner, Sample,
+    CalibrationError, CalibrationErrorKind, Control, Engine, InputSpec, Method, Model, Plan,
+    Progress, Runner, Sample,
 };
 use quantize_rs_runner::Tract;
 
@@ -20,6 +20,7 @@ use crate::work::{self, Interrupt};
 pub(crate) struct Run<'a> {
     pub(crate) model: &'a Model,
     pub(crate) plan: &'a Plan,
+    pub(crate) method: Method,
     pub(crate) limit: Option<usize>,
     pub(crate) threads: Option<usize>,
     /// Called with the samples done and the samples in all, or `None`.
@@ -53,7 +54,14 @@ impl Run<'_> {
             let threads = self.threads.unwrap_or_else(cores);
             let control = Control { threads, progress: &mut go_on };
             let engine = Heedful(&interrupt);
-            quantize_rs::calibrate(self.model, self.plan, &engine, &mut *samples, control)
+            quantize_rs::calibrate(
+                self.model,
+                self.plan,
+                &engine,
+                &mut *samples,
+                &self.method,
+                control,
+            )
         });
         match interrupt.take() {
             Some(raised) => Err(raised),

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use pyo3::prelude::*;
-use quantize_rs::{Model, QuantizeError};
+use quantize_rs::{Method, Model, QuantizeError};
 
 use crate::calibrate;
 use crate::errors;
@@ -50,9 +50,16 @@ impl Plan {
         threads: Option<usize>,
         progress: Option<Py<PyAny>>,
     ) -> PyResult<Ranges> {
-        one_of(py, "method", method, &["minmax"])?;
+        let method = method.parse::<Method>().map_err(|error| errors::raised(py, &error, None))?;
         one_of(py, "engine", engine, &["tract", "auto"])?;
-        let run = calibrate::Run { model: &self.model, plan: &self.plan, limit, threads, progress };
+        let run = calibrate::Run {
+            model: &self.model,
+            plan: &self.plan,
+            method,
+            limit,
+            threads,
+            progress,
+        };
         run.on(py, source)
     }
 

@@ -1,5 +1,6 @@
 //! From a plan to a quantized model and the report on it.
 
+use std::borrow::Cow;
 use std::path::Path;
 use std::time::Instant;
 
@@ -37,14 +38,22 @@ impl Plan {
             return Err(CalibrationError::new(CalibrationErrorKind::NoSamples(what)).into());
         }
         let graph = Graph::of(model)?;
-        let encoded = encode(&graph, self, ranges)?;
-        let edits = rewrite::qdq(&graph, self, &encoded);
-        let mut report = Report::of(&graph, self, ranges, &encoded);
+        let plan = match ranges {
+            Some(ranges) => {
+                ranges.check(model, self)?;
+                self.without_masked(ranges)
+            }
+            None => Cow::Borrowed(self),
+        };
+        let plan = plan.as_ref();
+        let encoded = encode(&graph, plan, ranges)?;
+        let edits = rewrite::qdq(&graph, plan, &encoded);
+        let mut report = Report::of(&graph, plan, ranges, &encoded);
         drop(encoded);
         let mut quantized = model.clone();
         if !edits.is_empty() {
             quantized.apply(edits)?;
-            verify::verify(model, &quantized, self)?;
+            verify::verify(model, &quantized, plan)?;
         }
         report.bytes_after = quantized.byte_len();
         report.seconds.apply = begun.elapsed().as_secs_f64();

@@ -15,6 +15,7 @@ use crate::{QuantizeError, Target};
 /// let config = Config { per_channel: true, symmetric: true, ..Config::default() };
 /// assert_eq!(config.weights, QType::Int8);
 /// ```
+#[allow(clippy::struct_excessive_bools)] // each is a wish of its own
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
@@ -44,6 +45,8 @@ pub struct Config {
     /// Only operators of these types are quantized; `None` for all that can be. What only moves
     /// data passes on what is quantized all the same.
     pub op_types: Option<Vec<String>>,
+    /// With calibration data: biases take back what quantized weights shift in the mean.
+    pub bias_correction: bool,
 }
 
 impl Default for Config {
@@ -61,6 +64,7 @@ impl Default for Config {
             layer_bits: BTreeMap::new(),
             target: None,
             op_types: None,
+            bias_correction: true,
         }
     }
 }

@@ -28,10 +28,14 @@ pub struct Report {
     pub method: Option<String>,
     /// On how many samples.
     pub samples: usize,
+    /// Biases that take back what quantized weights shift in the mean.
+    pub corrected_biases: usize,
     /// Wall-clock seconds of each stage.
     pub seconds: Seconds,
     /// Every value of the main graph.
     pub values: Vec<Row>,
+    /// What calibration had to say: why this engine, which choice of range means nothing.
+    pub notes: Vec<String>,
     /// Things the caller should know.
     pub warnings: Vec<String>,
 }
@@ -83,6 +87,8 @@ pub struct QuantizedRow {
     pub zero_point: Option<i32>,
     /// The range that was observed.
     pub range: Option<Range>,
+    /// The method that `auto` chose for it.
+    pub method: Option<String>,
     /// What a constant's integers stand for, against the floats they were made from.
     pub error: Option<Metrics>,
 }
@@ -130,6 +136,7 @@ impl Report {
         };
         let mut warnings = plan.warnings.clone();
         warnings.extend(encoded.warnings.iter().cloned());
+        let notes = ranges.map_or(&[][..], |ranges| &ranges.notes);
         if plan.quantized().next().is_none() {
             warnings.push("nothing was quantized; the report says why for each value".to_owned());
         }
@@ -139,7 +146,9 @@ impl Report {
             engine: ranges.map(|ranges| ranges.engine.clone()),
             method: ranges.map(|ranges| ranges.method.clone()),
             samples: ranges.map_or(0, |ranges| ranges.samples),
+            corrected_biases: encoded.corrected,
             values: plan.values.iter().map(row).collect(),
+            notes: notes.to_vec(),
             warnings,
             ..Report::default()
         }
@@ -191,6 +200,7 @@ impl std::fmt::Display for Report {
                 None => writeln!(f, "  {}: kept, {}", row.name, row.why)?,
             }
         }
+        self.notes.iter().try_for_each(|note| writeln!(f, "note: {note}"))?;
         self.warnings.iter().try_for_each(|warning| writeln!(f, "warning: {warning}"))
     }
 }
@@ -211,6 +221,7 @@ fn quantized(
         scale: constant.map_or_else(|| scale_of(activation), scales_of),
         zero_point: activation.map(|params| params.zero_point),
         range: ranges.and_then(|ranges| ranges.values.get(&value.name)).copied(),
+        method: ranges.and_then(|ranges| ranges.chosen.get(&value.name)).cloned(),
         error: constant.and_then(|constant| constant.metrics),
     }
 }

@@ -1,10 +1,12 @@
 //! What a model is fed with: samples, where they come from, and who runs the model on them.
 
+use std::hash::Hasher;
 use std::sync::atomic::AtomicBool;
 
 use quantize_rs_onnx::{DataType, Model, Tensor};
 
 use crate::CalibrationError;
+use crate::fnv::Fnv;
 
 /// One set of inputs of a model, by input name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -17,6 +19,27 @@ impl Sample {
     /// The value for the input called `name`.
     pub fn get(&self, name: &str) -> Option<&Tensor> {
         self.inputs.iter().find(|(input, _)| input == name).map(|(_, value)| value)
+    }
+}
+
+impl Sample {
+    /// A number that follows from the content alone: the same for the same inputs in any order
+    /// (FNV-1a over words, 64 bits).
+    pub(crate) fn key(&self) -> u64 {
+        let mut inputs: Vec<_> = self.inputs.iter().collect();
+        inputs.sort_by_key(|(name, _)| name);
+        let mut hash = Fnv::default();
+        for (name, tensor) in inputs {
+            hash.write(name.as_bytes());
+            hash.write_u32(tensor.dtype.number().cast_unsigned());
+            tensor.shape.iter().for_each(|length| hash.write_usize(*length));
+            let (words, rest) = tensor.data.as_chunks::<8>();
+            for word in words {
+                hash.word(u64::from_le_bytes(*word));
+            }
+            hash.write(rest);
+        }
+        hash.finish()
     }
 }
 

@@ -6,13 +6,19 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use quantize_rs::{
     CalibrationError, CalibrationErrorKind, Config, Control, DataType, Decision, Engine, Graph,
-    Kept, Model, Plan, QType, QuantizeErrorKind, Range, Ranges, Runner, Sample, Samples, Sink,
-    Target, Tensor, calibrate,
+    Kept, Method, Model, Plan, QType, QuantizeError, QuantizeErrorKind, Range, Ranges, Runner,
+    Sample, Samples, Sink, Target, Tensor, calibrate,
 };
 
 fn fixture(name: &str) -> Model {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/models");
     Model::open(folder.join(format!("{name}.onnx"))).unwrap()
+}
+
+/// The failure of a calibration.
+fn calibration(error: &QuantizeError) -> &CalibrationError {
+    let QuantizeErrorKind::Calibration(error) = error.kind() else { panic!("{error}") };
+    error
 }
 
 fn plan(model: &Model, config: Config) -> Plan {
@@ -32,7 +38,9 @@ fn ranges(model: &Model, plan: &Plan) -> Ranges {
     let mut samples = Ramp { left: 1 };
     let mut go_on = |_| true;
     let control = Control { threads: 1, progress: &mut go_on };
-    let mut ranges = calibrate(model, plan, &Echo::default(), &mut samples, control).unwrap();
+    let mut ranges =
+        calibrate(model, plan, &Echo::default(), &mut samples, &Method::default(), control)
+            .unwrap();
     ranges.values.values_mut().for_each(|range| *range = Range { min: -1.0, max: 3.0 });
     ranges
 }
@@ -291,7 +299,15 @@ fn ranges_do_not_depend_on_threads() {
     let run = |threads| {
         let mut go_on = |_| true;
         let control = Control { threads, progress: &mut go_on };
-        calibrate(&model, &plan, &Echo::default(), &mut Ramp { left: 50 }, control).unwrap()
+        calibrate(
+            &model,
+            &plan,
+            &Echo::default(),
+            &mut Ramp { left: 50 },
+            &Method::default(),
+            control,
+        )
+        .unwrap()
     };
     let one = run(1);
     assert_eq!(one, run(4));
@@ -318,10 +334,12 @@ fn a_value_that_is_not_finite_is_named_with_its_sample() {
     let engine = Echo { spoilt: Some((30, f32::NAN)), ..Echo::default() };
     let mut go_on = |_| true;
     let control = Control { threads: 2, progress: &mut go_on };
-    let error = calibrate(&model, &plan, &engine, &mut Ramp { left: 50 }, control).unwrap_err();
-    assert!(matches!(error.kind(), CalibrationErrorKind::NonFinite(_)), "{error}");
-    assert_eq!(error.sample(), Some(19));
-    assert!(plan.observed().contains(&error.value().unwrap().to_owned()));
+    let error =
+        calibrate(&model, &plan, &engine, &mut Ramp { left: 50 }, &Method::default(), control)
+            .unwrap_err();
+    assert!(matches!(calibration(&error).kind(), CalibrationErrorKind::NonFinite(_)), "{error}");
+    assert_eq!(calibration(&error).sample(), Some(19));
+    assert!(plan.observed().contains(&calibration(&error).value().unwrap().to_owned()));
 }
 
 #[test]
@@ -331,8 +349,10 @@ fn a_caller_that_says_no_stops_the_run() {
     let mut go_on = |progress: quantize_rs::Progress| progress.done < 5;
     let control = Control { threads: 2, progress: &mut go_on };
     let mut samples = Ramp { left: 60_000 };
-    let error = calibrate(&model, &plan, &Echo::default(), &mut samples, control).unwrap_err();
-    assert_eq!(error.kind(), &CalibrationErrorKind::Cancelled);
+    let error =
+        calibrate(&model, &plan, &Echo::default(), &mut samples, &Method::default(), control)
+            .unwrap_err();
+    assert_eq!(calibration(&error).kind(), &CalibrationErrorKind::Cancelled);
     assert!(samples.left > 59_000, "it went on for {} samples", 60_000 - samples.left);
 }
 
@@ -342,9 +362,16 @@ fn no_samples_is_an_error() {
     let plan = plan(&model, with_activations());
     let mut go_on = |_| true;
     let control = Control { threads: 1, progress: &mut go_on };
-    let error =
-        calibrate(&model, &plan, &Echo::default(), &mut Ramp { left: 0 }, control).unwrap_err();
-    assert!(matches!(error.kind(), CalibrationErrorKind::NoSamples(_)));
+    let error = calibrate(
+        &model,
+        &plan,
+        &Echo::default(),
+        &mut Ramp { left: 0 },
+        &Method::default(),
+        control,
+    )
+    .unwrap_err();
+    assert!(matches!(calibration(&error).kind(), CalibrationErrorKind::NoSamples(_)));
 }
 
 #[test]

@@ -19,7 +19,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let data = Path::new("examples/digits/calibration.npy");
     let mut samples = samples::open(data, &InputSpec::of(&model), None)?;
     let control = Control { threads: 2, progress: &mut |_| true };
-    let ranges = calibrate(&model, &plan, &Tract, &mut *samples, control)?;
+    let ranges = calibrate(&model, &plan, &Tract, &mut *samples, &"mse".parse()?, control)?;
 
     let report = plan.apply(&model, Some(&ranges))?.save("digits.int8.onnx")?;
     print!("{report}");

@@ -2,6 +2,7 @@
 //! for every other value why not. It decides everything and touches nothing.
 
 mod activations;
+mod masked;
 mod opset;
 mod select;
 mod show;
@@ -172,6 +173,8 @@ pub enum Kept {
     Captured,
     /// An input of the same name may replace it (IR 4 and later).
     Overridable,
+    /// It carries a mask, as calibration saw.
+    Masked,
     /// Only weights are asked for.
     WeightsOnly,
     /// It lies between an operator and the activation function that is fused into it.
@@ -395,6 +398,7 @@ impl fmt::Display for Kept {
             Kept::Overridable => {
                 f.write_str("also a graph input that may replace it; take it out of the inputs")
             }
+            Kept::Masked => f.write_str("carries an attention mask, which no scale can hold"),
             Kept::WeightsOnly => f.write_str("only weights are quantized"),
             Kept::FusedInto { node } => write!(f, "fused into {node}"),
             Kept::FloatNode { node, why } => write!(f, "{node} computes in float: {why}"),

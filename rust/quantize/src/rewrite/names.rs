@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use crate::graph::Graph;
 
 /// The names of a model and those given out since.
-pub(super) struct Names<'m> {
+pub(crate) struct Names<'m> {
     taken: &'m HashSet<&'m str>,
     given: HashSet<String>,
     /// The number to try next, by name without number.
@@ -13,12 +13,12 @@ pub(super) struct Names<'m> {
 }
 
 impl<'m> Names<'m> {
-    pub(super) fn of(graph: &'m Graph<'m>) -> Names<'m> {
+    pub(crate) fn of(graph: &'m Graph<'m>) -> Names<'m> {
         Names { taken: graph.names(), given: HashSet::new(), next: HashMap::new() }
     }
 
     /// `{base}_{suffix}`, with a number behind it when that is taken.
-    pub(super) fn fresh(&mut self, base: &str, suffix: &str) -> String {
+    pub(crate) fn fresh(&mut self, base: &str, suffix: &str) -> String {
         let plain = format!("{base}_{suffix}");
         let number = self.next.entry(plain.clone()).or_insert(0);
         let mut name;

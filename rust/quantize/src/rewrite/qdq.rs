@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use quantize_rs_math::{Granularity, Params};
 use quantize_rs_onnx::{AttributeProto, Edit, Kept, NodeProto, Tensor, TensorProto};
 
+use super::corrections;
 use super::names::Names;
 use crate::encode::{Encoded, EncodedTensor, integers};
 use crate::graph::{Graph, Maker, Reader, ValueId};
@@ -49,18 +50,19 @@ pub fn rewrite(graph: &Graph<'_>, plan: &Plan, encoded: &Encoded) -> Vec<Edit> {
             Source::Product { .. } => writer.bias(id, encoded),
         }
     }
+    corrections::write(&mut writer, encoded);
     writer.edits
 }
 
-struct Writer<'g, 'm> {
-    graph: &'g Graph<'m>,
+pub(super) struct Writer<'g, 'm> {
+    pub(super) graph: &'g Graph<'m>,
     /// Nodes that run on integers.
     on_integers: HashSet<usize>,
     /// Those of them that add a bias, by bias.
     biased: HashMap<ValueId, Vec<usize>>,
     sources: HashMap<&'g str, &'g Source>,
-    names: Names<'g>,
-    edits: Vec<Edit>,
+    pub(super) names: Names<'g>,
+    pub(super) edits: Vec<Edit>,
     /// Names of the scale and zero point of activations, by the value whose range they hold.
     parameters: BTreeMap<String, [String; 2]>,
 }
@@ -73,7 +75,7 @@ impl Writer<'_, '_> {
     }
 
     /// Integers, scale and zero point of a constant, and the node that makes `output` of them.
-    fn dequantize_constant(
+    pub(super) fn dequantize_constant(
         &mut self,
         base: &str,
         output: String,
@@ -186,7 +188,7 @@ impl Writer<'_, '_> {
     }
 
     /// Takes a constant out of the model, with what nobody reads any more once it is gone.
-    fn take_out(&mut self, id: ValueId) {
+    pub(super) fn take_out(&mut self, id: ValueId) {
         let value = &self.graph.values[id];
         match value.maker {
             Maker::Node { node, .. } => {
@@ -208,7 +210,7 @@ impl Writer<'_, '_> {
     }
 
     /// Adds a constant and returns its name.
-    fn constant(&mut self, base: &str, suffix: &str, tensor: &Tensor) -> String {
+    pub(super) fn constant(&mut self, base: &str, suffix: &str, tensor: &Tensor) -> String {
         let name = self.names.fresh(base, suffix);
         self.edits.push(Edit::AddInitializer(TensorProto::new(&name, tensor)));
         name

@@ -1,20 +1,17 @@
-//! The calibration loop: runs the model on samples and gathers where its activations live.
+//! The loop: runs a model on samples, several at once, and lets somebody watch what flows through.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
-use quantize_rs_math::Range;
-use quantize_rs_math::stats::MinMax;
 use quantize_rs_onnx::{DataType, Model};
 
+use crate::CalibrationError;
 use crate::error::CalibrationErrorKind as Kind;
-use crate::ranges::{Ranges, fingerprint};
 use crate::sample::{Engine, Runner, Sample, Samples, Sink};
-use crate::{CalibrationError, Plan};
 
 /// How often somebody who waits is asked whether to go on.
 const PATIENCE: Duration = Duration::from_millis(50);
@@ -42,78 +39,85 @@ pub struct Control<'a> {
     pub progress: &'a mut dyn FnMut(Progress) -> bool,
 }
 
-/// Runs `model` on every sample and gathers the range of each value that `plan` observes.
-///
-/// The result does not depend on the number of threads or the order of the samples.
+/// Somebody who watches samples being run, on a thread of their own.
+pub(super) trait Watcher: Sink + Send {
+    /// The sample is about to be run.
+    fn begin(&mut self, sample: &Sample);
+
+    /// The sample has been run to its end.
+    ///
+    /// # Errors
+    /// What was seen cannot be used.
+    fn finish(&mut self, sample: &Sample) -> Result<(), CalibrationError>;
+}
+
+/// What came of a run over all samples.
+pub(super) struct Watched<W> {
+    /// One for each thread, in no particular order.
+    pub(super) watchers: Vec<W>,
+    /// Samples run.
+    pub(super) samples: usize,
+    /// Who ran them.
+    pub(super) engine: &'static str,
+    /// What the engine had to say.
+    pub(super) notes: Vec<String>,
+}
+
+/// Runs `model` on every sample and shows the values called `taps` to one watcher a thread.
 ///
 /// # Errors
-/// No samples, a sample that does not fit the model, NaN or infinity in an observed value, or an
-/// engine that cannot run the model.
-pub fn calibrate(
+/// No samples, a sample that does not fit the model, an engine that cannot run the model, or what a
+/// watcher refuses.
+pub(super) fn watch<W: Watcher>(
     model: &Model,
-    plan: &Plan,
+    taps: &[String],
     engine: &dyn Engine,
     samples: &mut dyn Samples,
-    control: Control<'_>,
-) -> Result<Ranges, CalibrationError> {
-    let taps = plan.observed();
-    if taps.is_empty() {
-        // Nothing to look for: the engine need not even be able to run the model.
-        return Ok(ranges(model, engine, 0, BTreeMap::new()));
-    }
+    control: &mut Control<'_>,
+    watcher: impl Fn() -> W,
+) -> Result<Watched<W>, CalibrationError> {
     let cancelled = AtomicBool::new(false);
     let threads = control.threads.clamp(1, MOST_THREADS);
-    let (gathered, done) = thread::scope(|scope| {
+    thread::scope(|scope| {
         let (give, work) = mpsc::sync_channel::<Job>(threads);
         let (report, events) = mpsc::channel();
         let work = Arc::new(Mutex::new(work));
         let workers: Vec<_> = (0..threads)
             .map(|_| {
                 let (work, report) = (Arc::clone(&work), report.clone());
-                let (taps, cancelled) = (&taps[..], &cancelled);
-                scope.spawn(move || work_off(&work, &report, taps, cancelled))
+                let (cancelled, watcher) = (&cancelled, watcher());
+                scope.spawn(move || work_off(&work, &report, watcher, cancelled))
             })
             .collect();
         drop(report);
-        let mut driver =
-            Driver { control, threads, events, total: samples.len_hint(), begun: 0, done: 0 };
-        let fed = driver.feed(model, engine, samples, &taps, &give);
+        let total = samples.len_hint();
+        let mut driver = Driver {
+            control,
+            threads,
+            events,
+            total,
+            begun: 0,
+            done: 0,
+            engine: engine.name(),
+            notes: Vec::new(),
+        };
+        let fed = driver.feed(model, engine, samples, taps, &give);
         drop(give);
         if fed.is_err() {
             cancelled.store(true, Ordering::Relaxed);
         }
         let finished = driver.finish(&cancelled);
-        let mut gathered = vec![MinMax::default(); taps.len()];
-        for worker in workers {
-            // A worker does nothing that can panic; if it did, its samples would be missing.
-            let stats = worker.join().map_err(|_| {
-                CalibrationError::new(Kind::Engine("a calibration thread stopped".to_owned()))
-            })?;
-            gathered.iter_mut().zip(&stats).for_each(|(all, one)| all.merge(one));
-        }
+        // A worker does nothing that can panic; if it did, its samples would be missing.
+        let stopped = |_| CalibrationError::new(Kind::Engine("a thread stopped".to_owned()));
+        let watchers = workers.into_iter().map(|worker| worker.join().map_err(stopped));
+        let watchers = watchers.collect::<Result<Vec<W>, _>>()?;
         earliest(finished.err(), fed.err())?;
-        Ok::<_, CalibrationError>((gathered, driver.done))
-    })?;
-    if done == 0 {
-        return Err(CalibrationError::new(Kind::NoSamples("the source gave none".to_owned())));
-    }
-    let values = taps.into_iter().zip(gathered.iter().map(MinMax::range)).collect();
-    Ok(ranges(model, engine, done, values))
-}
-
-fn ranges(
-    model: &Model,
-    engine: &dyn Engine,
-    samples: usize,
-    values: BTreeMap<String, Range>,
-) -> Ranges {
-    Ranges {
-        method: "minmax".to_owned(),
-        engine: engine.name().to_owned(),
-        samples,
-        model: fingerprint(model),
-        values,
-    }
+        if driver.done == 0 {
+            return Err(CalibrationError::new(Kind::NoSamples("the source gave none".to_owned())));
+        }
+        let Driver { done: samples, engine, notes, .. } = driver;
+        Ok(Watched { watchers, samples, engine, notes })
+    })
 }
 
 /// One sample to run.
@@ -124,16 +128,18 @@ struct Job {
 }
 
 /// The caller's side of the loop.
-struct Driver<'a> {
-    control: Control<'a>,
+struct Driver<'a, 'c> {
+    control: &'a mut Control<'c>,
     threads: usize,
     events: Receiver<Result<(), CalibrationError>>,
     total: Option<usize>,
     begun: usize,
     done: usize,
+    engine: &'static str,
+    notes: Vec<String>,
 }
 
-impl Driver<'_> {
+impl Driver<'_, '_> {
     fn feed(
         &mut self,
         model: &Model,
@@ -157,6 +163,12 @@ impl Driver<'_> {
                     Kind::Unsupported(_) => error,
                     _ => error.at_sample(number),
                 })?;
+                self.engine = runner.engine().unwrap_or(self.engine);
+                if let Some(note) =
+                    runner.note().filter(|note| !self.notes.iter().any(|n| n == note))
+                {
+                    self.notes.push(note.to_owned());
+                }
                 runners.insert(key.clone(), runner.into());
             }
             let runner = Arc::clone(&runners[&key]);
@@ -237,59 +249,29 @@ fn earliest(
     }
 }
 
-/// A worker: runs samples until there are no more, and returns what it saw.
-fn work_off(
+/// A worker: runs samples until there are no more, and returns who watched.
+fn work_off<W: Watcher>(
     work: &Mutex<Receiver<Job>>,
     report: &Sender<Result<(), CalibrationError>>,
-    taps: &[String],
+    mut watcher: W,
     cancelled: &AtomicBool,
-) -> Vec<MinMax> {
-    let mut all = vec![MinMax::default(); taps.len()];
+) -> W {
     loop {
         let job = match work.lock() {
             Ok(work) => work.recv(),
-            Err(_) => return all,
+            Err(_) => return watcher,
         };
-        let Ok(Job { number, runner, sample }) = job else { return all };
+        let Ok(Job { number, runner, sample }) = job else { return watcher };
         if cancelled.load(Ordering::Relaxed) {
             continue;
         }
-        let mut seen = Gather(vec![MinMax::default(); taps.len()]);
+        watcher.begin(&sample);
         let outcome = runner
-            .run(&sample, &mut seen, cancelled)
-            .and_then(|()| seen.finite(taps))
+            .run(&sample, &mut watcher, cancelled)
+            .and_then(|()| watcher.finish(&sample))
             .map_err(|error| error.at_sample(number));
-        all.iter_mut().zip(&seen.0).for_each(|(all, one)| all.merge(one));
         if report.send(outcome).is_err() {
-            return all;
-        }
-    }
-}
-
-/// What one sample showed.
-struct Gather(Vec<MinMax>);
-
-impl Sink for Gather {
-    fn observe(&mut self, tap: usize, _shape: &[usize], values: &[f32]) {
-        if let Some(stats) = self.0.get_mut(tap) {
-            stats.observe(values);
-        }
-    }
-}
-
-impl Gather {
-    fn finite(&self, taps: &[String]) -> Result<(), CalibrationError> {
-        match self.0.iter().position(|stats| stats.non_finite > 0) {
-            None => Ok(()),
-            Some(tap) => {
-                let MinMax { count, non_finite, .. } = self.0[tap];
-                let all = count + non_finite;
-                let what = format!(
-                    "{non_finite} of {all} elements are NaN or infinite; no scale can hold them: look at \
-                     the sample, or exclude the node"
-                );
-                Err(CalibrationError::new(Kind::NonFinite(what)).at_value(&taps[tap]))
-            }
+            return watcher;
         }
     }
 }

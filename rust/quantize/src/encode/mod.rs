@@ -3,20 +3,23 @@
 // Rounding to a narrower type is the subject here.
 #![allow(clippy::cast_possible_truncation, clippy::cast_precision_loss)]
 
+mod bias;
+
 use std::collections::{BTreeMap, HashMap};
 
 use bytes::Bytes;
 use half::{bf16, f16};
 use quantize_rs_math::{
-    Floats, Granularity, Layout, MathError, Metrics, Params, QSpec, QType, pack, params,
-    quantize_bias, quantize_measured_into, ranges_checked,
+    Floats, Layout, MathError, Metrics, Params, QType, pack, params, quantize_measured_into,
+    ranges_checked,
 };
 use quantize_rs_onnx::{Buffer, DataType, Tensor};
 use rayon::prelude::*;
 
+use crate::correct::corrections;
 use crate::error::QuantizeErrorKind;
 use crate::graph::Graph;
-use crate::plan::{IntegerNode, Plan, Source, ValuePlan};
+use crate::plan::{Plan, Source, ValuePlan};
 use crate::uses::{self, Constant};
 use crate::{QuantizeError, Ranges};
 
@@ -25,8 +28,13 @@ use crate::{QuantizeError, Ranges};
 pub struct Encoded {
     /// Weights, by name.
     pub weights: BTreeMap<String, EncodedTensor>,
-    /// Biases, by position of the node they belong to.
+    /// Biases, by position of the node they belong to; it may not have had one.
     pub biases: BTreeMap<usize, EncodedTensor>,
+    /// Float constants that take the place of others, by node and input that reads them: biases
+    /// corrected where they stay float.
+    pub addends: BTreeMap<(usize, usize), Tensor>,
+    /// How many nodes had their bias corrected.
+    pub corrected: usize,
     /// Scale and zero point of activations, by name.
     pub activations: BTreeMap<String, Params>,
     /// Things the caller should know.
@@ -46,6 +54,18 @@ pub struct EncodedTensor {
     pub metrics: Option<Metrics>,
 }
 
+impl EncodedTensor {
+    /// The zero points as numbers, where they take a byte or more each.
+    pub(crate) fn zero_points(&self, stored: QType) -> Option<Vec<i32>> {
+        let bytes = &self.zero_point.data;
+        Some(match stored {
+            QType::Int8 => bytes.iter().map(|byte| i32::from(byte.cast_signed())).collect(),
+            QType::UInt8 => bytes.iter().map(|byte| i32::from(*byte)).collect(),
+            _ => return None,
+        })
+    }
+}
+
 /// A weight of 8 bits or more that keeps less than this has values that one scale cannot hold.
 const POOR_DB: f64 = 15.0;
 
@@ -61,7 +81,7 @@ pub fn encode(
     let mut encoded =
         Encoded { activations: activations(graph, plan, ranges)?, ..Encoded::default() };
     let integer_nodes = plan.integer_nodes();
-    let floors = floors(graph, &integer_nodes, &encoded.activations)?;
+    let floors = bias::floors(graph, &integer_nodes, &encoded.activations)?;
     let constants: HashMap<&str, Constant<'_>> = uses::constants(graph)
         .into_iter()
         .map(|constant| (graph.values[constant.anchor].name, constant))
@@ -97,11 +117,12 @@ pub fn encode(
         }
         encoded.weights.insert(name, tensor);
     }
-    for node in &integer_nodes {
-        if let Some(bias) = bias(graph, node, &encoded)? {
-            encoded.biases.insert(node.node, bias);
-        }
-    }
+    let corrections = match ranges.filter(|_| plan.config.bias_correction) {
+        Some(ranges) => corrections(graph, plan, &encoded, ranges),
+        None => Vec::new(),
+    };
+    encoded.corrected = corrections.len();
+    bias::biases(graph, plan, &corrections, &mut encoded)?;
     Ok(encoded)
 }
 
@@ -152,45 +173,6 @@ fn activations(
     Ok(found)
 }
 
-/// For each weight the smallest scale of each channel with which the bias, in the scale
-/// `input × weight`, fits int32 and does not underflow.
-fn floors(
-    graph: &Graph<'_>,
-    integer_nodes: &[IntegerNode],
-    activations: &BTreeMap<String, Params>,
-) -> Result<HashMap<String, Vec<f32>>, QuantizeError> {
-    let largest = f64::from(QType::Int32.max() - 1);
-    let mut floors: HashMap<String, Vec<f32>> = HashMap::new();
-    for node in integer_nodes {
-        let (Some(bias), Some(input)) = (node.bias, activations.get(graph.values[node.input].name))
-        else {
-            continue;
-        };
-        let input_scale = f64::from(input.scale);
-        let needed = |bias: f32| {
-            let fits = f64::from(bias.abs()) / (largest * input_scale);
-            let normal = f64::from(f32::MIN_POSITIVE) / input_scale;
-            // Rounded up: a scale a hair too small would saturate.
-            (fits.max(normal) as f32).next_up()
-        };
-        let needed = floats(graph, bias)?.iter().copied().map(needed).collect::<Vec<_>>();
-        if needed.iter().any(|floor| !floor.is_finite()) {
-            let what = "is too large for int32 in any scale of its node's input and weight";
-            return Err(invalid(graph.values[bias].name, what));
-        }
-        let name = graph.values[node.weight].name.to_owned();
-        match floors.entry(name) {
-            std::collections::hash_map::Entry::Vacant(entry) => {
-                entry.insert(needed);
-            }
-            std::collections::hash_map::Entry::Occupied(mut entry) => {
-                entry.get_mut().iter_mut().zip(needed).for_each(|(a, b)| *a = a.max(b));
-            }
-        }
-    }
-    Ok(floors)
-}
-
 /// A weight as integers, and how many of its scales had to be raised.
 fn weight(
     graph: &Graph<'_>,
@@ -237,46 +219,6 @@ fn stored(bytes: Bytes, how: &ValuePlan, elements: usize) -> Bytes {
     }
     let wide = pack::unpack(&bytes, how.spec.qtype.bits(), how.spec.qtype.signed(), elements);
     wide.into_iter().map(i8::cast_unsigned).collect()
-}
-
-/// The bias of a node as int32 in the scale of input × weight.
-fn bias(
-    graph: &Graph<'_>,
-    node: &IntegerNode,
-    encoded: &Encoded,
-) -> Result<Option<EncodedTensor>, QuantizeError> {
-    let (Some(bias), Some(input), Some(weight)) = (
-        node.bias,
-        encoded.activations.get(graph.values[node.input].name),
-        encoded.weights.get(graph.values[node.weight].name),
-    ) else {
-        return Ok(None);
-    };
-    let values = floats(graph, bias)?;
-    let name = graph.values[bias].name;
-    let granularity = match weight.scale.shape.as_slice() {
-        [] => Granularity::PerTensor,
-        _ => Granularity::PerAxis { axis: 0 },
-    };
-    let layout = Layout::of(&[values.len()], granularity).map_err(|error| invalid(name, &error))?;
-    let weight_scales = weight.scale.to_f32().unwrap_or_default();
-    let scales: Vec<f32> = weight_scales.iter().map(|scale| input.scale * scale).collect();
-    let integers = match scales[..] {
-        [scale] => quantize_bias(&values, &vec![scale; values.len()]),
-        _ => quantize_bias(&values, &scales),
-    };
-    let spec = QSpec::new(QType::Int32, true, granularity);
-    let params: Vec<Params> =
-        scales.iter().map(|scale| Params { scale: *scale, zero_point: spec.middle() }).collect();
-    let data: Bytes = integers.iter().flat_map(|value| value.to_le_bytes()).collect();
-    let decoded: Vec<f32> = integers
-        .iter()
-        .enumerate()
-        .map(|(index, value)| *value as f32 * scales[index.min(scales.len() - 1)])
-        .collect();
-    let metrics = quantize_rs_math::metrics(&values, &decoded);
-    let quantized = Tensor { dtype: DataType::Int32, shape: vec![values.len()], data };
-    Ok(Some(assemble(quantized, &layout, &params, QType::Int32, metrics)))
 }
 
 fn assemble(

@@ -1,0 +1,38 @@
+//! The method `auto`: what is nearest layer by layer, unless one method for all values is nearer.
+
+use std::collections::BTreeMap;
+
+use quantize_rs_onnx::Model;
+
+use super::compare::compare;
+use super::run::Control;
+use crate::sample::{Engine, Samples};
+use crate::{Method, Plan, QuantizeError, Ranges};
+
+/// Compares every method and takes, for each value, the one whose layer output is nearest; but
+/// where the outputs of the whole model come nearer with one method for all values, that method.
+pub(super) fn choose(
+    model: &Model,
+    plan: &Plan,
+    engine: &dyn Engine,
+    samples: &mut dyn Samples,
+    control: &mut Control<'_>,
+) -> Result<Ranges, QuantizeError> {
+    let comparison = compare(model, plan, engine, samples, control)?;
+    let position = comparison.methods.iter().position(|row| row.method == comparison.best);
+    let mut ranges = comparison.ranges[position.unwrap_or(0)].clone();
+    if ranges.chosen.is_empty() {
+        let method = std::mem::replace(&mut ranges.method, Method::Auto.name());
+        ranges.notes.push(format!("auto: `{method}` for every value comes nearest"));
+        ranges.chosen = ranges
+            .values
+            .keys()
+            .map(|name| (name.clone(), method.clone()))
+            .collect::<BTreeMap<_, _>>();
+    }
+    for row in comparison.methods.iter().filter(|row| row.same_as.is_some()) {
+        let same = row.same_as.as_deref().unwrap_or_default();
+        ranges.notes.push(format!("{}: finds the same ranges as {same} here", row.method));
+    }
+    Ok(ranges)
+}

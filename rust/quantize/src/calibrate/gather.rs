@@ -1,0 +1,249 @@
+//! The one pass over the samples: a sketch of every value that the plan observes, and the means of
+//! the channels that bias correction asks for.
+
+use std::collections::BTreeMap;
+
+use quantize_rs_math::QSpec;
+use quantize_rs_math::stats::{ChannelStats, Sketch};
+use quantize_rs_onnx::Model;
+
+use super::run::{Control, Watched, Watcher, watch};
+use crate::error::CalibrationErrorKind as Kind;
+use crate::graph::Graph;
+use crate::plan::Source;
+use crate::ranges::Seen;
+use crate::sample::{Engine, Sample, Samples, Sink};
+use crate::{CalibrationError, Plan, Ranges};
+
+/// One of so many samples is held back to judge by, when somebody judges.
+const HELD_BACK: u64 = 4;
+
+/// Samples that are kept to judge by, at most.
+const KEPT: usize = 8;
+
+/// A value to look at, and what to remember of it.
+#[derive(Clone, Debug)]
+struct Tap {
+    name: String,
+    /// How it will be quantized, when its own range is wanted.
+    spec: Option<QSpec>,
+    /// The axis of the channels whose means are wanted, counted from the end when negative.
+    channels: Option<isize>,
+}
+
+/// What was gathered.
+pub(super) struct Gathered {
+    engine: &'static str,
+    notes: Vec<String>,
+    /// Samples seen, and how many of them were held back.
+    pub(super) samples: usize,
+    pub(super) held_back: usize,
+    taps: Vec<Tap>,
+    seen: Vec<Seen>,
+    /// What the samples held back showed.
+    apart: Vec<Seen>,
+    /// The samples to judge by, by their content.
+    pub(super) kept: BTreeMap<u64, Sample>,
+}
+
+/// Runs the model on every sample; with `judging`, some are held back.
+pub(super) fn gather(
+    model: &Model,
+    plan: &Plan,
+    engine: &dyn Engine,
+    samples: &mut dyn Samples,
+    control: &mut Control<'_>,
+    judging: bool,
+) -> Result<Gathered, CalibrationError> {
+    let taps = taps(model, plan);
+    let names: Vec<String> = taps.iter().map(|tap| tap.name.clone()).collect();
+    let watcher = || Gatherer::new(&taps, judging);
+    let Watched { watchers, samples, engine, notes } =
+        watch(model, &names, engine, samples, control, watcher)?;
+    let mut all = Gatherer::new(&taps, judging);
+    for one in watchers {
+        all.merge(one);
+    }
+    if all.apart_samples == samples {
+        // There are few: nothing would be left to learn from.
+        all.seen = std::mem::take(&mut all.apart);
+        all.apart_samples = 0;
+    }
+    let Gatherer { seen, apart, apart_samples: held_back, mut kept, spare, .. } = all;
+    if kept.is_empty() {
+        kept.extend(spare);
+    }
+    Ok(Gathered { engine, notes, samples, held_back, taps, seen, apart, kept })
+}
+
+/// The values to look at: those that the plan observes, and what goes into weighted operators.
+fn taps(model: &Model, plan: &Plan) -> Vec<Tap> {
+    let mut taps: BTreeMap<String, Tap> = BTreeMap::new();
+    for (value, how) in plan.quantized().filter(|(_, how)| how.source == Source::Observed) {
+        let tap = Tap { name: value.name.clone(), spec: Some(how.spec), channels: None };
+        taps.insert(value.name.clone(), tap);
+    }
+    let graph = if plan.config.bias_correction { Graph::of(model).ok() } else { None };
+    for (graph, node) in graph
+        .iter()
+        .flat_map(|graph| plan.integer_nodes().into_iter().map(move |node| (graph, node)))
+    {
+        let proto = graph.nodes[node.node];
+        let channels = match proto.op_type.as_str() {
+            "Conv" => 1,
+            "Gemm" if proto.int("transA", 0) != 0 => 0,
+            "Gemm" | "MatMul" => -1,
+            _ => continue,
+        };
+        let name = graph.values[node.input].name.to_owned();
+        taps.entry(name.clone())
+            .or_insert(Tap { name, spec: None, channels: None })
+            .channels
+            .get_or_insert(channels);
+    }
+    taps.into_values().collect()
+}
+
+/// Gathers what one thread sees.
+struct Gatherer<'a> {
+    taps: &'a [Tap],
+    judging: bool,
+    /// Whether the sample at hand is held back.
+    holding: bool,
+    seen: Vec<Seen>,
+    /// What the samples held back showed.
+    apart: Vec<Seen>,
+    apart_samples: usize,
+    kept: BTreeMap<u64, Sample>,
+    /// The sample to judge by when none is held back.
+    spare: Option<(u64, Sample)>,
+}
+
+impl<'a> Gatherer<'a> {
+    fn new(taps: &'a [Tap], judging: bool) -> Gatherer<'a> {
+        let empty = |tap: &Tap| Seen {
+            spec: tap.spec,
+            sketch: tap.spec.map(|_| Sketch::default()),
+            channels: tap.channels.map(|_| ChannelStats::default()),
+        };
+        Gatherer {
+            taps,
+            judging,
+            holding: false,
+            seen: taps.iter().map(empty).collect(),
+            apart: if judging { taps.iter().map(empty).collect() } else { Vec::new() },
+            apart_samples: 0,
+            kept: BTreeMap::new(),
+            spare: None,
+        }
+    }
+
+    fn merge(&mut self, other: Gatherer<'_>) {
+        self.seen.iter_mut().zip(&other.seen).for_each(|(all, one)| all.merge(one));
+        self.apart.iter_mut().zip(&other.apart).for_each(|(all, one)| all.merge(one));
+        self.apart_samples += other.apart_samples;
+        other.kept.into_iter().for_each(|(key, sample)| self.keep(key, sample));
+        if let Some((key, sample)) = other.spare {
+            self.spare_one(key, &sample);
+        }
+    }
+
+    /// Keeps the samples of the smallest keys, so that it does not matter which came first.
+    fn keep(&mut self, key: u64, sample: Sample) {
+        self.kept.insert(key, sample);
+        if self.kept.len() > KEPT {
+            self.kept.pop_last();
+        }
+    }
+
+    fn spare_one(&mut self, key: u64, sample: &Sample) {
+        if self.spare.as_ref().is_none_or(|(smallest, _)| key < *smallest) {
+            self.spare = Some((key, sample.clone()));
+        }
+    }
+}
+
+impl Sink for Gatherer<'_> {
+    fn observe(&mut self, tap: usize, shape: &[usize], values: &[f32]) {
+        let seen = if self.holding { &mut self.apart } else { &mut self.seen };
+        let (Some(seen), Some(wanted)) = (seen.get_mut(tap), self.taps.get(tap)) else { return };
+        if let Some(sketch) = &mut seen.sketch {
+            sketch.observe(values);
+        }
+        if let (Some(channels), Some(axis)) = (&mut seen.channels, wanted.channels)
+            && let Some(axis) = axis_of(axis, shape.len())
+        {
+            // Channels that come and go have no means.
+            if channels.observe(values, shape, axis).is_err() {
+                seen.channels = None;
+            }
+        }
+    }
+}
+
+impl Watcher for Gatherer<'_> {
+    fn begin(&mut self, sample: &Sample) {
+        if !self.judging {
+            return;
+        }
+        let key = sample.key();
+        self.holding = key.is_multiple_of(HELD_BACK);
+        self.spare_one(key, sample);
+        if self.holding {
+            self.apart_samples += 1;
+            self.keep(key, sample.clone());
+        }
+    }
+
+    fn finish(&mut self, _: &Sample) -> Result<(), CalibrationError> {
+        let seen = if self.holding { &self.apart } else { &self.seen };
+        for (seen, tap) in seen.iter().zip(self.taps) {
+            let Some(sketch) = &seen.sketch else { continue };
+            let bad = sketch.nan() + sketch.positive_infinities();
+            if bad > 0 {
+                let all = bad + sketch.values().count() + sketch.negative_infinities();
+                let what = format!(
+                    "{bad} of {all} elements are NaN or infinite; no scale can hold them: look at \
+                     the sample, or exclude the node"
+                );
+                return Err(CalibrationError::new(Kind::NonFinite(what)).at_value(&tap.name));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// An axis counted from either end.
+fn axis_of(axis: isize, rank: usize) -> Option<usize> {
+    let from_start = if axis < 0 { rank.checked_add_signed(axis)? } else { axis.cast_unsigned() };
+    (from_start < rank).then_some(from_start)
+}
+
+impl Gathered {
+    /// Who ran the samples.
+    pub(super) fn engine(&self) -> &'static str {
+        self.engine
+    }
+
+    /// Ranges with the statistics of all samples; their values are still to be found.
+    pub(super) fn all(&self, model: &Model) -> Ranges {
+        let mut ranges = self.learnt(model);
+        ranges.samples = self.samples;
+        for (tap, apart) in self.taps.iter().zip(&self.apart) {
+            if let Some(seen) = ranges.statistics.get_mut(&tap.name) {
+                seen.merge(apart);
+            }
+        }
+        ranges
+    }
+
+    /// The same of the samples that were not held back.
+    pub(super) fn learnt(&self, model: &Model) -> Ranges {
+        let statistics = self.taps.iter().zip(&self.seen);
+        let statistics = statistics.map(|(tap, seen)| (tap.name.clone(), seen.clone())).collect();
+        let samples = self.samples - self.held_back;
+        let mut ranges = Ranges::of(model, String::new(), self.engine, samples, statistics);
+        ranges.notes.clone_from(&self.notes);
+        ranges
+    }
+}

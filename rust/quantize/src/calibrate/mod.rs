@@ -1,0 +1,69 @@
+//! Calibration: runs a model on samples and finds where its activations live.
+
+mod auto;
+mod compare;
+mod gather;
+mod judge;
+mod method;
+mod run;
+
+use std::collections::BTreeMap;
+
+use quantize_rs_onnx::Model;
+
+use crate::sample::{Engine, Samples};
+use crate::{Plan, QuantizeError, Ranges};
+
+pub use compare::{Comparison, MethodRow};
+pub use method::Method;
+pub use run::{Control, Progress};
+
+/// Runs `model` on every sample and finds the range of each value that `plan` observes.
+///
+/// Everything that any method needs is gathered in one pass, in memory that does not grow with the
+/// number of samples. The result depends neither on the number of threads nor on the order of the
+/// samples, bit for bit.
+///
+/// With [`Method::Auto`] a part of the samples is held back and run again; see [`compare_methods`].
+///
+/// # Errors
+/// No samples, a sample that does not fit the model, NaN or infinity in an observed value, or an
+/// engine that cannot run the model.
+pub fn calibrate(
+    model: &Model,
+    plan: &Plan,
+    engine: &dyn Engine,
+    samples: &mut dyn Samples,
+    method: &Method,
+    mut control: Control<'_>,
+) -> Result<Ranges, QuantizeError> {
+    if !plan.needs_calibration() {
+        // Nothing to look for: the engine need not even be able to run the model.
+        return Ok(Ranges::of(model, method.name(), engine.name(), 0, BTreeMap::new()));
+    }
+    match method {
+        Method::Auto => auto::choose(model, plan, engine, samples, &mut control),
+        Method::Finder(_) => {
+            let gathered = gather::gather(model, plan, engine, samples, &mut control, false)?;
+            Ok(gathered.all(model).using(method)?)
+        }
+    }
+}
+
+/// Runs `model` on every sample once and compares what each method makes of it.
+///
+/// A part of the samples is held back: the ranges of each method follow from the others, the model
+/// is quantized with them, and its outputs on the samples held back are compared with those of the
+/// float model.
+///
+/// # Errors
+/// As [`calibrate`].
+pub fn compare_methods(
+    model: &Model,
+    plan: &Plan,
+    engine: &dyn Engine,
+    samples: &mut dyn Samples,
+    mut control: Control<'_>,
+) -> Result<Comparison, QuantizeError> {
+    compare::compare(model, plan, engine, samples, &mut control)
+}

@@ -1,0 +1,194 @@
+//! Bias correction: quantized weights shift the mean of what a layer puts out, and its bias takes
+//! the shift back.
+//!
+//! With `E[x]` the mean of each input channel, the output channel `o` is off by
+//! `Σ_i (ŵ_oi - w_oi) · E[x_i]` in the mean, which is subtracted from the bias. Source: Nagel et al.,
+//! "Data-Free Quantization Through Weight Equalization and Bias Correction", ICCV 2019, section 4.2;
+//! the means are those that calibration saw.
+
+use std::collections::{BTreeMap, HashSet};
+
+use quantize_rs_math::{Layout, Params, dequantize};
+use quantize_rs_onnx::{DataType, Tensor};
+use rayon::prelude::*;
+
+use crate::encode::{Encoded, EncodedTensor};
+use crate::graph::{Graph, ValueId};
+use crate::plan::{IntegerNode, Plan, ValuePlan};
+use crate::{Ranges, ops};
+
+/// How the bias of one node changes.
+#[derive(Clone, Debug)]
+pub(crate) struct Correction {
+    /// The node with the weight.
+    pub(crate) node: usize,
+    /// What is added to each output channel.
+    pub(crate) added: Vec<f32>,
+    /// Where it is added.
+    pub(crate) place: Place,
+}
+
+/// Where a correction is added.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// To the bias of the node, or as its bias where it has none.
+    Bias,
+    /// To the constant that the next node adds.
+    Addend {
+        /// That node.
+        node: usize,
+        /// Its input.
+        input: usize,
+        /// The constant.
+        constant: ValueId,
+    },
+}
+
+/// A correction for each node that runs on integers and has a place to put it.
+pub(crate) fn corrections(
+    graph: &Graph<'_>,
+    plan: &Plan,
+    encoded: &Encoded,
+    ranges: &Ranges,
+) -> Vec<Correction> {
+    let how: BTreeMap<&str, &ValuePlan> =
+        plan.quantized().map(|(value, how)| (value.name.as_str(), how)).collect();
+    let found: Vec<Option<Correction>> = plan
+        .integer_nodes()
+        .into_par_iter()
+        .map(|node| {
+            let place = place(graph, &node)?;
+            let name = graph.values[node.weight].name;
+            let (weight, how) = (encoded.weights.get(name)?, how.get(name)?);
+            let means = ranges.channel_means(graph.values[node.input].name)?;
+            let added = shift(graph, &node, how, weight, &means)?;
+            #[allow(clippy::cast_possible_truncation)] // a bias is float32 itself
+            let added: Vec<f32> = added.into_iter().map(|shift| -shift as f32).collect();
+            let moves = added.iter().any(|shift| *shift != 0.0);
+            let sound = added.iter().all(|shift| shift.is_finite());
+            (moves && sound).then_some(Correction { node: node.node, added, place })
+        })
+        .collect();
+    // Two nodes may put their results into the same addition; what is added then is added once.
+    let mut taken = HashSet::new();
+    found
+        .into_iter()
+        .flatten()
+        .filter(|correction| match correction.place {
+            Place::Bias => true,
+            Place::Addend { node, .. } => taken.insert(node),
+        })
+        .collect()
+}
+
+/// Where the correction of a node can go.
+fn place(graph: &Graph<'_>, node: &IntegerNode) -> Option<Place> {
+    let proto = graph.nodes[node.node];
+    match proto.op_type.as_str() {
+        "Conv" | "Gemm" => {
+            // A bias that is there must be a constant vector, to be changed.
+            let bias = proto.input.get(2).filter(|name| !name.is_empty());
+            let fixed = bias
+                .is_none_or(|name| graph.value(name).is_some_and(|bias| is_vector(graph, bias)));
+            fixed.then_some(Place::Bias)
+        }
+        "MatMul" => {
+            let output = &graph.values[graph.output(node.node, 0)?];
+            let [reader] = output.readers[..] else { return None };
+            let adds = ops::rule(graph.nodes[reader.node]).is_some()
+                && graph.nodes[reader.node].op_type == "Add";
+            if !adds || output.is_output || output.captured {
+                return None;
+            }
+            let input = 1 - reader.input.min(1);
+            let constant = graph.input(reader.node, input)?;
+            let value = &graph.values[constant];
+            let alone = value.readers.len() == 1 && !value.captured && !value.is_output;
+            (alone && is_vector(graph, constant)).then_some(Place::Addend {
+                node: reader.node,
+                input,
+                constant,
+            })
+        }
+        _ => None,
+    }
+}
+
+/// Whether a value is a constant float32 vector that nobody can replace.
+fn is_vector(graph: &Graph<'_>, value: ValueId) -> bool {
+    let overridable = matches!(
+        graph.values[value].maker,
+        crate::graph::Maker::Initializer { overridable: true, .. }
+    );
+    !overridable
+        && graph
+            .constant(value)
+            .is_some_and(|tensor| tensor.dtype() == Some(DataType::Float) && tensor.dims.len() == 1)
+}
+
+/// By how much each output channel of a node is off in the mean.
+fn shift(
+    graph: &Graph<'_>,
+    node: &IntegerNode,
+    how: &ValuePlan,
+    weight: &EncodedTensor,
+    means: &[f64],
+) -> Option<Vec<f64>> {
+    let proto = graph.nodes[node.node];
+    let exact = graph.model.tensor(graph.constant(node.weight)?).ok()?.to_f32()?;
+    let shape = &weight.quantized.shape;
+    let decoded = decoded(how, weight)?;
+    let error = |at: usize| f64::from(decoded[at]) - f64::from(exact[at]);
+    if exact.len() != decoded.len() {
+        return None;
+    }
+    match (proto.op_type.as_str(), &shape[..]) {
+        ("Conv", [outputs, inputs, kernel @ ..]) => {
+            let kernel: usize = kernel.iter().product();
+            let groups = means.len().checked_div(*inputs)?;
+            let per_group = outputs.checked_div(groups)?;
+            if groups * inputs != means.len() || per_group * groups != *outputs {
+                return None;
+            }
+            let shift = |output: usize| {
+                let means = &means[output / per_group * inputs..][..*inputs];
+                let channel = |(input, mean): (usize, &f64)| {
+                    let first = (output * inputs + input) * kernel;
+                    (first..first + kernel).map(error).sum::<f64>() * mean
+                };
+                means.iter().enumerate().map(channel).sum()
+            };
+            Some((0..*outputs).map(shift).collect())
+        }
+        ("Gemm" | "MatMul", [rows, columns]) => {
+            let transposed = proto.op_type == "Gemm" && proto.int("transB", 0) != 0;
+            let (inputs, outputs) = if transposed { (columns, rows) } else { (rows, columns) };
+            if *inputs != means.len() {
+                return None;
+            }
+            let mut shift = vec![0.0; *outputs];
+            for (at, error) in (0..exact.len()).map(|at| (at, error(at))) {
+                let (row, column) = (at / columns, at % columns);
+                let (input, output) = if transposed { (column, row) } else { (row, column) };
+                shift[output] += error * means[input];
+            }
+            Some(shift)
+        }
+        _ => None,
+    }
+}
+
+/// What the integers of a weight stand for.
+fn decoded(how: &ValuePlan, weight: &EncodedTensor) -> Option<Vec<f32>> {
+    let Tensor { shape, data, .. } = &weight.quantized;
+    let layout = Layout::of(shape, how.spec.granularity).ok()?;
+    let scales = weight.scale.to_f32()?;
+    let points = weight.zero_points(how.stored)?;
+    let params: Vec<Params> = scales
+        .into_iter()
+        .zip(points)
+        .map(|(scale, zero_point)| Params { scale, zero_point })
+        .collect();
+    layout.check_packed(data.len(), how.stored, params.len()).ok()?;
+    Some(dequantize(data, &layout, &params, how.stored))
+}

@@ -1,0 +1,143 @@
+//! Biases: int32 in the scale of what they are added to.
+
+// Rounding to a narrower type is the subject here.
+#![allow(clippy::cast_possible_truncation, clippy::cast_precision_loss)]
+
+use std::collections::{BTreeMap, HashMap};
+
+use bytes::Bytes;
+use quantize_rs_math::{Granularity, Layout, Params, QSpec, QType, quantize_bias};
+use quantize_rs_onnx::{DataType, Tensor};
+
+use super::{Encoded, EncodedTensor, assemble, floats, invalid};
+use crate::QuantizeError;
+use crate::correct::{Correction, Place};
+use crate::graph::Graph;
+use crate::plan::{IntegerNode, Plan};
+use crate::target::Bias;
+
+/// Encodes the bias of every node that runs on integers, corrected where `corrections` say so.
+pub(super) fn biases(
+    graph: &Graph<'_>,
+    plan: &Plan,
+    corrections: &[Correction],
+    encoded: &mut Encoded,
+) -> Result<(), QuantizeError> {
+    let corrections: HashMap<usize, &Correction> =
+        corrections.iter().map(|correction| (correction.node, correction)).collect();
+    for node in plan.integer_nodes() {
+        let correction = corrections.get(&node.node);
+        let added = correction.filter(|correction| correction.place == Place::Bias);
+        let there = graph.input(node.node, 2);
+        let values = match (there, added) {
+            (None, Some(correction)) => correction.added.clone(),
+            (Some(bias), None) if node.bias.is_some() => floats(graph, bias)?,
+            (Some(bias), Some(correction)) => sum(&floats(graph, bias)?, &correction.added),
+            (_, None) => Vec::new(),
+        };
+        let quantized = node.bias.is_some() || plan.config.profile().bias == Bias::Int32;
+        if !values.is_empty() && quantized {
+            if let Some(bias) = bias(graph, &node, encoded, &values)? {
+                encoded.biases.insert(node.node, bias);
+            }
+        } else if !values.is_empty() {
+            let bias = Tensor::from_f32(vec![values.len()], &values);
+            encoded.addends.insert((node.node, 2), bias);
+        }
+        if let Some(Correction { place: Place::Addend { node, input, constant }, added, .. }) =
+            correction
+        {
+            let values = sum(&floats(graph, *constant)?, added);
+            let constant = Tensor::from_f32(vec![values.len()], &values);
+            encoded.addends.insert((*node, *input), constant);
+        }
+    }
+    Ok(())
+}
+
+/// Element by element; where one has a single element, that meets all of the other.
+fn sum(values: &[f32], added: &[f32]) -> Vec<f32> {
+    match (values, added) {
+        ([value], _) => added.iter().map(|added| value + added).collect(),
+        (_, [added]) => values.iter().map(|value| value + added).collect(),
+        _ => values.iter().zip(added).map(|(value, added)| value + added).collect(),
+    }
+}
+
+/// For each weight the smallest scale of each channel with which the bias, in the scale
+/// `input × weight`, fits int32 and does not underflow.
+pub(super) fn floors(
+    graph: &Graph<'_>,
+    integer_nodes: &[IntegerNode],
+    activations: &BTreeMap<String, Params>,
+) -> Result<HashMap<String, Vec<f32>>, QuantizeError> {
+    let largest = f64::from(QType::Int32.max() - 1);
+    let mut floors: HashMap<String, Vec<f32>> = HashMap::new();
+    for node in integer_nodes {
+        let (Some(bias), Some(input)) = (node.bias, activations.get(graph.values[node.input].name))
+        else {
+            continue;
+        };
+        let input_scale = f64::from(input.scale);
+        let needed = |bias: f32| {
+            let fits = f64::from(bias.abs()) / (largest * input_scale);
+            let normal = f64::from(f32::MIN_POSITIVE) / input_scale;
+            // Rounded up: a scale a hair too small would saturate.
+            (fits.max(normal) as f32).next_up()
+        };
+        let needed = floats(graph, bias)?.iter().copied().map(needed).collect::<Vec<_>>();
+        if needed.iter().any(|floor| !floor.is_finite()) {
+            let what = "is too large for int32 in any scale of its node's input and weight";
+            return Err(invalid(graph.values[bias].name, what));
+        }
+        let name = graph.values[node.weight].name.to_owned();
+        match floors.entry(name) {
+            std::collections::hash_map::Entry::Vacant(entry) => {
+                entry.insert(needed);
+            }
+            std::collections::hash_map::Entry::Occupied(mut entry) => {
+                entry.get_mut().iter_mut().zip(needed).for_each(|(a, b)| *a = a.max(b));
+            }
+        }
+    }
+    Ok(floors)
+}
+
+/// A bias as int32 in the scale of its node's input × weight.
+pub(super) fn bias(
+    graph: &Graph<'_>,
+    node: &IntegerNode,
+    encoded: &Encoded,
+    values: &[f32],
+) -> Result<Option<EncodedTensor>, QuantizeError> {
+    let (Some(input), Some(weight)) = (
+        encoded.activations.get(graph.values[node.input].name),
+        encoded.weights.get(graph.values[node.weight].name),
+    ) else {
+        return Ok(None);
+    };
+    let name = graph.values[node.bias.unwrap_or(node.weight)].name;
+    let granularity = match weight.scale.shape.as_slice() {
+        [] => Granularity::PerTensor,
+        _ => Granularity::PerAxis { axis: 0 },
+    };
+    let layout = Layout::of(&[values.len()], granularity).map_err(|error| invalid(name, &error))?;
+    let weight_scales = weight.scale.to_f32().unwrap_or_default();
+    let scales: Vec<f32> = weight_scales.iter().map(|scale| input.scale * scale).collect();
+    let integers = match scales[..] {
+        [scale] => quantize_bias(values, &vec![scale; values.len()]),
+        _ => quantize_bias(values, &scales),
+    };
+    let spec = QSpec::new(QType::Int32, true, granularity);
+    let params: Vec<Params> =
+        scales.iter().map(|scale| Params { scale: *scale, zero_point: spec.middle() }).collect();
+    let data: Bytes = integers.iter().flat_map(|value| value.to_le_bytes()).collect();
+    let decoded: Vec<f32> = integers
+        .iter()
+        .enumerate()
+        .map(|(index, value)| *value as f32 * scales[index.min(scales.len() - 1)])
+        .collect();
+    let metrics = quantize_rs_math::metrics(values, &decoded);
+    let quantized = Tensor { dtype: DataType::Int32, shape: vec![values.len()], data };
+    Ok(Some(assemble(quantized, &layout, &params, QType::Int32, metrics)))
+}

@@ -1,0 +1,34 @@
+//! FNV-1a: a hash that is the same on every machine and in every release, and no more than that.
+
+use std::hash::Hasher;
+
+/// FNV-1a with 64 bits. Source: <http://www.isthe.com/chongo/tech/comp/fnv/>.
+pub(crate) struct Fnv(u64);
+
+const PRIME: u64 = 0x0100_0000_01b3;
+
+impl Default for Fnv {
+    fn default() -> Fnv {
+        Fnv(0xcbf2_9ce4_8422_2325)
+    }
+}
+
+impl Fnv {
+    /// Takes eight bytes at once, folded so that every bit reaches the low ones.
+    pub(crate) fn word(&mut self, word: u64) {
+        let mixed = (self.0 ^ word).wrapping_mul(PRIME);
+        self.0 = mixed ^ (mixed >> 32);
+    }
+}
+
+impl Hasher for Fnv {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.0 = (self.0 ^ u64::from(*byte)).wrapping_mul(PRIME);
+        }
+    }
+}

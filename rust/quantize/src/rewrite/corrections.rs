@@ -1,0 +1,43 @@
+//! Biases that correction brings: where a node had none, and where they stay float.
+
+use std::collections::HashMap;
+
+use quantize_rs_math::Granularity;
+use quantize_rs_onnx::Edit;
+
+use super::qdq::Writer;
+use crate::encode::Encoded;
+use crate::graph::ValueId;
+
+/// Writes the biases of nodes that had none, and the constants that take the place of others.
+pub(super) fn write(writer: &mut Writer<'_, '_>, encoded: &Encoded) {
+    let graph = writer.graph;
+    for (node, tensor) in &encoded.biases {
+        let (None, Some(weight)) = (graph.input(*node, 2), graph.input(*node, 1)) else { continue };
+        let base = graph.values[weight].name;
+        let value = writer.names.fresh(base, "bias");
+        let granularity = match tensor.scale.shape[..] {
+            [] => Granularity::PerTensor,
+            _ => Granularity::PerAxis { axis: 0 },
+        };
+        writer.dequantize_constant(&value.clone(), value.clone(), granularity, tensor, false);
+        writer.edits.push(Edit::SetInput { node: *node, input: 2, value });
+    }
+    let mut replaced: HashMap<ValueId, usize> = HashMap::new();
+    for ((node, input), tensor) in &encoded.addends {
+        let there = graph.input(*node, *input);
+        let base =
+            there.or_else(|| graph.input(*node, 1)).map_or("", |value| graph.values[value].name);
+        let value = writer.constant(base, "corrected", tensor);
+        writer.edits.push(Edit::SetInput { node: *node, input: *input, value });
+        if let Some(there) = there {
+            *replaced.entry(there).or_insert(0) += 1;
+        }
+    }
+    for (value, times) in replaced {
+        let there = &graph.values[value];
+        if there.readers.len() == times && !there.captured && !there.is_output {
+            writer.take_out(value);
+        }
+    }
+}

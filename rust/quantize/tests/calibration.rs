@@ -1,0 +1,194 @@
+//! Facts about calibration, with an engine whose values are made up.
+
+use std::path::Path;
+use std::sync::atomic::AtomicBool;
+
+use quantize_rs::{
+    CalibrationError, Config, Control, Decision, Engine, Graph, Kept, Method, Model, Plan, QType,
+    Ranges, Runner, Sample, Samples, Sink, Tensor, calibrate,
+};
+
+fn fixture(name: &str) -> Model {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/models");
+    Model::open(folder.join(format!("{name}.onnx"))).unwrap()
+}
+
+fn planned(model: &Model) -> Plan {
+    let config = Config {
+        activations: Some(QType::UInt8),
+        per_channel: true,
+        symmetric: true,
+        ..Config::default()
+    };
+    Plan::of(&Graph::of(model).unwrap(), config).unwrap()
+}
+
+/// Samples with these numbers.
+struct Numbers(Vec<u16>);
+
+impl Samples for Numbers {
+    fn next_sample(&mut self) -> Option<Result<Sample, CalibrationError>> {
+        let value = Tensor::from_f32(vec![1], &[f32::from(self.0.pop()?)]);
+        Some(Ok(Sample { inputs: vec![("x".to_owned(), value)] }))
+    }
+}
+
+/// An engine whose values are noise with a long tail that follows from the sample's number; the
+/// first tap carries a mask when asked to.
+#[derive(Clone, Default)]
+struct Noise {
+    taps: usize,
+    mask: Option<f32>,
+}
+
+impl Engine for Noise {
+    fn name(&self) -> &'static str {
+        "noise"
+    }
+
+    fn prepare(
+        &self,
+        _: &Model,
+        taps: &[String],
+        _: &Sample,
+    ) -> Result<Box<dyn Runner>, CalibrationError> {
+        Ok(Box::new(Noise { taps: taps.len(), ..self.clone() }))
+    }
+}
+
+impl Runner for Noise {
+    fn run(
+        &self,
+        sample: &Sample,
+        sink: &mut dyn Sink,
+        _: &AtomicBool,
+    ) -> Result<(), CalibrationError> {
+        let number = sample.get("x").and_then(Tensor::to_f32).unwrap()[0];
+        for tap in 0..self.taps {
+            let mut state = u64::from(number.to_bits()) + 7919 * tap as u64 + 1;
+            let mut values: Vec<f32> = (0..4 * 999)
+                .map(|_| {
+                    state ^= state << 13;
+                    state ^= state >> 7;
+                    state ^= state << 17;
+                    let uniform = f32::from((state >> 48) as u16) / f32::from(u16::MAX) - 0.5;
+                    // Cubed twice: most near zero, few far out.
+                    (uniform * 2.0).powi(9) * (1.0 + number)
+                })
+                .collect();
+            if let (0, Some(mask)) = (tap, self.mask) {
+                values.iter_mut().step_by(5).for_each(|value| *value = mask);
+            }
+            sink.observe(tap, &[1, 4, 27, 37], &values);
+        }
+        Ok(())
+    }
+}
+
+fn run(engine: &Noise, numbers: &[u16], method: &str, threads: usize) -> Ranges {
+    let model = fixture("conv2d_relu");
+    let plan = planned(&model);
+    let control = Control { threads, progress: &mut |_| true };
+    let mut samples = Numbers(numbers.to_vec());
+    let method = method.parse().unwrap();
+    calibrate(&model, &plan, engine, &mut samples, &method, control).unwrap()
+}
+
+#[test]
+fn neither_threads_nor_order_nor_shards_change_a_bit() {
+    let numbers: Vec<u16> = (0..40).collect();
+    let backwards: Vec<u16> = (0..40).rev().collect();
+    let engine = Noise::default();
+    for (method, _) in Method::all().filter(|(name, _)| name != "auto") {
+        let whole = run(&engine, &numbers, &method, 1);
+        assert_eq!(whole.to_json(), run(&engine, &numbers, &method, 3).to_json(), "{method}");
+        assert_eq!(whole.to_json(), run(&engine, &backwards, &method, 2).to_json(), "{method}");
+        let shards = numbers.chunks(7).map(|shard| run(&engine, shard, &method, 2));
+        let merged = shards.reduce(|all, shard| shard.merge(&all).unwrap()).unwrap();
+        assert_eq!(whole.to_json(), merged.to_json(), "{method}");
+        let loaded = Ranges::from_json(&whole.to_json()).unwrap();
+        assert_eq!(loaded, whole);
+        assert_eq!(
+            run(&engine, &numbers, "minmax", 1).using(&method.parse().unwrap()).unwrap(),
+            whole
+        );
+    }
+}
+
+#[test]
+fn methods_differ_where_tails_are_long() {
+    let numbers: Vec<u16> = (0..40).collect();
+    let engine = Noise::default();
+    let minmax = run(&engine, &numbers, "minmax", 2);
+    for method in ["moving_average", "percentile:99.9", "entropy", "mse"] {
+        let other = run(&engine, &numbers, method, 2);
+        let diff = minmax.diff(&other);
+        assert_eq!(diff.differences.len(), minmax.values.len(), "{method}: {diff}");
+        for (name, range) in &other.values {
+            let widest = minmax.values[name];
+            assert!(range.min >= widest.min && range.max <= widest.max, "{method} {name}");
+        }
+    }
+    assert!(minmax.diff(&minmax).is_empty());
+}
+
+#[test]
+fn a_value_that_carries_a_mask_stays_float_and_is_spoken_of() {
+    let model = fixture("conv2d_relu");
+    let plan = planned(&model);
+    for mask in [-1e4, -65504.0, -1e9, f32::MIN, f32::NEG_INFINITY] {
+        let engine = Noise { mask: Some(mask), ..Noise::default() };
+        let ranges = run(&engine, &[1, 2, 3], "minmax", 1);
+        assert!(ranges.values.values().all(|range| range.absmax() < 100.0), "{mask}: {ranges:?}");
+        let report = plan.apply(&model, Some(&ranges)).unwrap().report().clone();
+        let masked = plan.observed().into_iter().min().unwrap();
+        let row = report.values.iter().find(|row| row.name == masked).unwrap();
+        assert_eq!(row.quantized, None, "{mask}");
+        assert!(row.why.contains("mask"), "{}", row.why);
+        assert!(report.notes.iter().any(|note| note.contains(&masked)), "{:?}", report.notes);
+    }
+    let kept = plan.values.iter().any(|value| value.decision == Decision::Keep(Kept::Masked));
+    assert!(!kept, "the plan itself knows of no mask");
+}
+
+#[test]
+fn ranges_that_auto_chose_are_not_merged() {
+    let mut ranges = run(&Noise::default(), &[1], "minmax", 1);
+    ranges.method = "auto".to_owned();
+    assert!(ranges.merge(&ranges).unwrap_err().to_string().contains("merge those of one method"));
+    assert!(ranges.using(&Method::Auto).is_err());
+}
+
+#[test]
+fn ranges_of_a_model_trained_further_are_refused() {
+    let model = fixture("conv2d_relu");
+    let mut bytes = model.to_bytes().unwrap();
+    let weight = model.tensor(&model.graph().initializer[0]).unwrap().data;
+    let at = bytes.windows(weight.len()).position(|window| window == &weight[..]).unwrap();
+    bytes[at..at + weight.len()].chunks_mut(4).for_each(|element| element[1] ^= 1);
+    let other = Model::from_bytes(bytes).unwrap();
+    let ranges = run(&Noise::default(), &[1], "minmax", 1);
+    assert!(planned(&model).apply(&model, Some(&ranges)).is_ok());
+    let error = planned(&other).apply(&other, Some(&ranges)).unwrap_err();
+    assert!(error.to_string().contains("another model"), "{error}");
+}
+
+#[test]
+fn a_cache_of_tensorrt_is_read_as_it_was_written() {
+    let model = fixture("conv2d_relu");
+    let ranges = run(&Noise::default(), &[1, 2], "minmax", 1);
+    let cache = ranges.to_tensorrt("8601");
+    assert!(cache.starts_with("TRT-8601-MinMaxCalibration\n"), "{cache}");
+    let read = Ranges::from_tensorrt(&cache, &model).unwrap();
+    assert_eq!(read.to_tensorrt("8601"), cache);
+    assert!(planned(&model).apply(&model, Some(&read)).is_ok());
+    for (text, what) in [
+        ("", "line 1"),
+        ("TRT-1-EntropyCalibration2\nx 3c010204\n", "line 2"),
+        ("TRT-1-EntropyCalibration2\nx: zz\n", "line 2"),
+        ("TRT-1-EntropyCalibration2\nx: 7f800000\n", "not finite"),
+    ] {
+        let error = Ranges::from_tensorrt(text, &model).unwrap_err().to_string();
+        assert!(error.contains(what), "{error}");
+    }
+}

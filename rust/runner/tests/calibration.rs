@@ -1,0 +1,66 @@
+//! Calibration of a real model: the digits CNN on its own samples.
+#![cfg(feature = "tract")]
+
+use std::path::{Path, PathBuf};
+
+use quantize_rs::{
+    Comparison, Config, Control, Graph, InputSpec, Method, Model, Plan, QType, Ranges, calibrate,
+    compare_methods,
+};
+use quantize_rs_runner::{Tract, samples};
+
+fn digits(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/digits").join(name)
+}
+
+fn planned(bias_correction: bool) -> (Model, Plan) {
+    let model = Model::open(digits("digits_cnn.onnx")).unwrap();
+    let config = Config {
+        activations: Some(QType::UInt8),
+        per_channel: true,
+        symmetric: true,
+        bias_correction,
+        ..Config::default()
+    };
+    let plan = Plan::of(&Graph::of(&model).unwrap(), config).unwrap();
+    (model, plan)
+}
+
+fn ranges(method: &str, threads: usize) -> Ranges {
+    let (model, plan) = planned(true);
+    let method: Method = method.parse().unwrap();
+    let mut samples =
+        samples::open(&digits("calibration.npy"), &InputSpec::of(&model), Some(64)).unwrap();
+    let control = Control { threads, progress: &mut |_| true };
+    calibrate(&model, &plan, &Tract, &mut *samples, &method, control).unwrap()
+}
+
+fn comparison(bias_correction: bool) -> Comparison {
+    let (model, plan) = planned(bias_correction);
+    let mut samples =
+        samples::open(&digits("calibration.npy"), &InputSpec::of(&model), Some(64)).unwrap();
+    let control = Control { threads: 2, progress: &mut |_| true };
+    compare_methods(&model, &plan, &Tract, &mut *samples, control).unwrap()
+}
+
+#[test]
+fn every_method_is_compared_and_auto_is_no_worse_than_any() {
+    let compared = comparison(true);
+    let names: Vec<String> = compared.methods.iter().map(|row| row.method.clone()).collect();
+    assert_eq!(names, Method::all().map(|(name, _)| name.into_owned()).collect::<Vec<_>>());
+    let best = compared.methods.iter().find(|row| row.method == compared.best).unwrap();
+    for row in &compared.methods {
+        assert!(row.sqnr_db.unwrap() > 10.0, "{compared}");
+        assert!(row.sqnr_db <= best.sqnr_db, "{compared}");
+    }
+    assert!(compared.held_back > 0 && compared.samples == 64);
+    let auto = ranges("auto", 2);
+    assert_eq!(auto.chosen.len(), auto.values.len());
+    assert_eq!(auto, ranges("auto", 1), "threads change nothing");
+}
+
+#[test]
+fn a_corrected_bias_brings_the_outputs_nearer() {
+    let sqnr = |corrected| comparison(corrected).methods[0].sqnr_db.unwrap();
+    assert!(sqnr(true) > sqnr(false) + 0.3, "{} {}", sqnr(true), sqnr(false));
+}
