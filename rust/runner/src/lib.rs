@@ -5,8 +5,8 @@
 //! - [`Tract`] is an [`Engine`](quantize_rs::Engine): it runs a model and lends every tapped value
 //!   to a [`Sink`](quantize_rs::Sink) right after the node that made it ran. It is pure Rust, needs
 //!   nothing installed, and refuses by name whatever it cannot run right.
-//! - [`samples`] reads what the model is fed with: `.npy`, `.npz`, `.safetensors`, arrays in memory,
-//!   random values.
+//! - [`samples`] reads what the model is fed with: `.npy`, `.npz`, `.safetensors`, folders of images,
+//!   arrays in memory, random values.
 //!
 //! ```no_run
 //! use std::path::Path;

@@ -1,15 +1,17 @@
-//! Where samples come from: files, arrays in memory, a random generator.
+//! Where samples come from: files, folders of images, arrays in memory, a random generator.
 //!
-//! Whatever the source, samples are cut from arrays by one rule ([`from_arrays`]), converted to the
+//! Whatever the source, arrays are cut into samples by one rule ([`from_arrays`]), converted to the
 //! type of the input by one function ([`convert`]), and checked the same way.
 
 mod convert;
 mod cut;
+mod images;
 mod npy;
 mod npz;
 mod random;
 mod rows;
 mod safetensors;
+mod watched;
 
 use std::fs::File;
 use std::path::Path;
@@ -18,8 +20,10 @@ use quantize_rs::{CalibrationError, CalibrationErrorKind, InputSpec, Samples};
 use quantize_rs_onnx::Tensor;
 
 pub use convert::convert;
+pub use images::{ChannelOrder, IMAGES, ImageFolder, Layout, Resize};
 pub use random::random;
 use rows::Rows;
+pub use watched::{FEW, Watched};
 
 /// Samples that may be handed to another thread.
 pub type BoxedSamples = Box<dyn Samples + Send>;
@@ -46,7 +50,10 @@ impl std::fmt::Debug for Format {
 /// Every format that [`open`] knows.
 pub const FORMATS: &[Format] = &[npy::FORMAT, npz::FORMAT, safetensors::FORMAT];
 
-/// The samples in a file, whose format is told by its extension.
+/// The samples in a file, whose format is told by its extension, or the images in a folder.
+///
+/// A folder, an image, or a pattern of paths such as `photos/*.jpg` is what an [`ImageFolder`] says
+/// that has no options.
 ///
 /// Arrays are cut into samples as [`from_arrays`] says; `limit` takes the first samples only.
 /// The arrays of a `.npz` file are held in memory, the other files are read sample by sample.
@@ -61,6 +68,9 @@ pub fn open(
     inputs: &[InputSpec],
     limit: Option<usize>,
 ) -> Result<BoxedSamples, CalibrationError> {
+    if images::holds(path) {
+        return ImageFolder::new(path).open(inputs, limit);
+    }
     let extension = path.extension().map(|extension| extension.to_string_lossy().to_lowercase());
     let format = FORMATS.iter().find(|format| extension.as_deref() == Some(format.extension));
     // A path that leads nowhere is reported as that, whatever its extension.
@@ -69,12 +79,15 @@ pub fn open(
         let known: Vec<String> = FORMATS.iter().map(|f| format!(".{}", f.extension)).collect();
         let what = extension.map_or("no extension".to_owned(), |e| format!("extension .{e}"));
         let known = known.join(", ");
-        return Err(data(format!("samples are read from {known}, this path has {what}"))
-            .at_value(path.to_string_lossy()));
+        let images = IMAGES.iter().map(|extension| format!(".{extension}")).collect::<Vec<_>>();
+        let images = images.join(", ");
+        let message = format!(
+            "samples are read from {known}, and images from {images}; this path has {what}"
+        );
+        return Err(data(message).at_value(path.to_string_lossy()));
     };
     if !metadata.is_file() {
-        let what = if metadata.is_dir() { "a directory" } else { "not a regular file" };
-        let message = format!("expected a .{} file, this is {what}", format.extension);
+        let message = format!("expected a .{} file, this is no regular file", format.extension);
         return Err(data(message).at_value(path.to_string_lossy()));
     }
     (format.open)(path, inputs, limit)
@@ -171,9 +184,7 @@ mod tests {
 
         std::fs::write(directory.path().join("x.csv"), "1").expect("written");
         let error = message("x.csv").to_string();
-        assert!(error.contains("read from .npy, .npz, .safetensors, this path"), "{error}");
-
-        std::fs::create_dir(directory.path().join("d.npy")).expect("created");
-        assert!(message("d.npy").to_string().contains("this is a directory"));
+        let known = "read from .npy, .npz, .safetensors, and images from .jpg, .jpeg, .png; this";
+        assert!(error.contains(known) && error.contains("has extension .csv"), "{error}");
     }
 }

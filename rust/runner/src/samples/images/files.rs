@@ -1,0 +1,111 @@
+//! Which images there are: those in a folder, or those that fit a pattern.
+
+use std::fs;
+use std::path::{Component, Path, PathBuf};
+
+use globset::GlobBuilder;
+use quantize_rs::{CalibrationError, CalibrationErrorKind};
+
+use crate::samples::{data, io_error};
+
+/// Extensions of images that can be read, in lower case and without the dot.
+pub const IMAGES: &[&str] = &["jpg", "jpeg", "png"];
+
+/// What makes a path a pattern, unless there is something of just that name.
+const WILD: [char; 4] = ['*', '?', '[', '{'];
+
+/// Whether `path` leads to images: a folder, an image, or a pattern.
+pub(in crate::samples) fn holds(path: &Path) -> bool {
+    match fs::metadata(path) {
+        Ok(metadata) => metadata.is_dir() || is_image(path),
+        Err(_) => path.to_string_lossy().contains(WILD),
+    }
+}
+
+/// The images at `path`, in the order of their paths. Hidden files are none.
+pub(super) fn listed(path: &Path) -> Result<Vec<PathBuf>, CalibrationError> {
+    let found = match fs::metadata(path) {
+        Ok(metadata) if metadata.is_dir() => in_folder(path)?,
+        Ok(_) => vec![path.to_path_buf()],
+        Err(_) if path.to_string_lossy().contains(WILD) => by_pattern(path)?,
+        Err(error) => return Err(io_error(path, error)),
+    };
+    let mut images: Vec<PathBuf> = found.into_iter().filter(|path| is_image(path)).collect();
+    if images.is_empty() {
+        let known: Vec<String> = IMAGES.iter().map(|known| format!(".{known}")).collect();
+        return Err(none(&format!("there is no {}", known.join(", ")), path));
+    }
+    images.sort();
+    Ok(images)
+}
+
+/// The error that there are no images at `path`.
+pub(super) fn none(why: &str, path: &Path) -> CalibrationError {
+    let kind = CalibrationErrorKind::NoSamples(why.to_owned());
+    CalibrationError::new(kind).at_value(path.to_string_lossy())
+}
+
+fn is_image(path: &Path) -> bool {
+    let extension = path.extension().map(|extension| extension.to_string_lossy().to_lowercase());
+    extension.is_some_and(|extension| IMAGES.contains(&extension.as_str()))
+}
+
+/// The files in a folder, without those in folders within it.
+fn in_folder(folder: &Path) -> Result<Vec<PathBuf>, CalibrationError> {
+    let entries = entries(folder)?;
+    let (folders, files): (Vec<PathBuf>, Vec<PathBuf>) =
+        entries.into_iter().partition(|path| path.is_dir());
+    if !files.iter().any(|path| is_image(path)) && !folders.is_empty() {
+        let all = folder.join("**");
+        let why = format!("there are folders in it and no images, `{}` takes all", all.display());
+        return Err(none(&why, folder));
+    }
+    Ok(files)
+}
+
+/// What is in a folder and not hidden.
+fn entries(folder: &Path) -> Result<Vec<PathBuf>, CalibrationError> {
+    let entries = fs::read_dir(folder).map_err(|error| io_error(folder, error))?;
+    let paths = entries.map(|entry| entry.map(|entry| folder.join(entry.file_name())));
+    let hidden = |path: &PathBuf| {
+        path.file_name().is_some_and(|name| name.to_string_lossy().starts_with('.'))
+    };
+    paths
+        .filter(|path| !path.as_ref().is_ok_and(hidden))
+        .collect::<Result<_, _>>()
+        .map_err(|error| io_error(folder, error))
+}
+
+/// The files that fit a pattern. `**` does not follow links to folders, which may lead in circles.
+fn by_pattern(path: &Path) -> Result<Vec<PathBuf>, CalibrationError> {
+    let wild = |part: &Component<'_>| part.as_os_str().to_string_lossy().contains(WILD);
+    let root: PathBuf = path.components().take_while(|part| !wild(part)).collect();
+    let rest: PathBuf = path.components().skip_while(|part| !wild(part)).collect();
+    let pattern = rest.to_string_lossy();
+    let matcher = GlobBuilder::new(&pattern).literal_separator(true).build().map_err(|error| {
+        data(format!("is no pattern of paths: {error}"))
+            .at_value(path.to_string_lossy())
+            .caused_by(error)
+    })?;
+    let matcher = matcher.compile_matcher();
+    let deep = pattern.contains("**");
+    let depth = if deep { usize::MAX } else { rest.components().count() };
+    let (mut found, mut folders) = (Vec::new(), vec![(root.clone(), 1)]);
+    while let Some((folder, level)) = folders.pop() {
+        let here = if folder.as_os_str().is_empty() { Path::new(".") } else { &folder };
+        let Ok(entries) = entries(here) else {
+            continue; // nothing that can be read fits the pattern
+        };
+        for entry in entries {
+            let entry = entry.strip_prefix(".").map(Path::to_path_buf).unwrap_or(entry);
+            if entry.is_dir() {
+                if level < depth && !(deep && entry.is_symlink()) {
+                    folders.push((entry, level + 1));
+                }
+            } else if matcher.is_match(entry.strip_prefix(&root).unwrap_or(&entry)) {
+                found.push(entry);
+            }
+        }
+    }
+    Ok(found)
+}

@@ -1,0 +1,234 @@
+//! Samples from photos: a folder, or a pattern of paths, one image after the other.
+
+mod decode;
+mod files;
+mod frame;
+mod options;
+mod resample;
+mod resize;
+
+use std::path::{Path, PathBuf};
+
+use quantize_rs::{CalibrationError, InputSpec, QuantizeError, Sample, Samples};
+use quantize_rs_onnx::{DataType, Tensor};
+
+use super::{BoxedSamples, convert, data};
+use crate::inputs::mismatch;
+use decode::Pixels;
+use frame::Frame;
+
+pub use files::IMAGES;
+pub(super) use files::holds;
+pub use options::{ChannelOrder, Layout, Resize};
+
+/// Photos, and how their pixels become the numbers that a model is fed with.
+///
+/// Each number is `(pixel · scale − mean) / std`, where a pixel is 0 to 255. What a file leaves open
+/// is decided once and for all images:
+///
+/// - Images are read in the order of their paths, one at a time.
+/// - They stand upright: an orientation in their EXIF data is applied.
+/// - Transparency is left out; of 16 bits a channel the upper 8 count; a model with one channel gets
+///   the luma of ITU-R 601, a grey image gives three equal channels.
+/// - An input of integers gets the pixels themselves, unless `scale`, `mean` or `std` are given.
+/// - Where the model takes N images at a time, so many make a sample.
+///
+/// ```no_run
+/// use quantize_rs::InputSpec;
+/// use quantize_rs_onnx::Model;
+/// use quantize_rs_runner::samples::ImageFolder;
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let photos = ImageFolder {
+///     mean: vec![0.485, 0.456, 0.406],
+///     std: vec![0.229, 0.224, 0.225],
+///     crop: Some(256),
+///     ..ImageFolder::new("photos")
+/// };
+/// let model = Model::open("resnet18.onnx")?;
+/// let samples = photos.open(&InputSpec::of(&model), Some(100))?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug, PartialEq)]
+pub struct ImageFolder {
+    /// A folder, or a pattern: `photos/*.jpg`, `photos/**` with all folders in it.
+    pub path: PathBuf,
+    /// Height and width; `None` takes those of the model's input.
+    pub size: Option<[usize; 2]>,
+    /// Subtracted from the scaled pixels: one number, or one for each channel in the order that
+    /// the model gets them.
+    pub mean: Vec<f64>,
+    /// What the difference is divided by: one number, or one for each channel.
+    pub std: Vec<f64>,
+    /// What pixels, which are 0 to 255, are multiplied by.
+    pub scale: f64,
+    /// Where the channels are; `None` looks where the model's input has 3 or 1 of them.
+    pub layout: Option<Layout>,
+    /// The order of three channels.
+    pub channel_order: ChannelOrder,
+    /// How images are brought to their size.
+    pub resize: Resize,
+    /// Resizes the shorter side to this length and cuts the size out of the centre, as is usual for
+    /// ImageNet; `None` resizes the whole image, whatever its proportions.
+    pub crop: Option<usize>,
+    /// Only the first so many images.
+    pub limit: Option<usize>,
+}
+
+impl ImageFolder {
+    /// The images at `path`, with pixels from 0 to 1 in the model's own size.
+    pub fn new(path: impl Into<PathBuf>) -> ImageFolder {
+        ImageFolder {
+            path: path.into(),
+            size: None,
+            mean: vec![0.0],
+            std: vec![1.0],
+            scale: 1.0 / 255.0,
+            layout: None,
+            channel_order: ChannelOrder::Rgb,
+            resize: Resize::Bilinear,
+            crop: None,
+            limit: None,
+        }
+    }
+
+    /// Checks what can be checked without a model.
+    ///
+    /// # Errors
+    /// [`quantize_rs::QuantizeErrorKind::Option`] naming the option.
+    pub fn check(&self) -> Result<(), QuantizeError> {
+        options::check(self)
+    }
+
+    /// The images as samples of a model with one input; `limit` takes the first samples only.
+    ///
+    /// # Errors
+    /// [`CalibrationError`] when there are no images, or the input and the options do not go
+    /// together. What is wrong with a single image is reported when that image is reached.
+    pub fn open(
+        &self,
+        inputs: &[InputSpec],
+        limit: Option<usize>,
+    ) -> Result<BoxedSamples, CalibrationError> {
+        self.check().map_err(|error| data(error.to_string()).caused_by(error))?;
+        let frame = Frame::of(self, inputs)?;
+        let numbers = self.numbers(&frame)?;
+        let mut paths = files::listed(&self.path)?;
+        paths.truncate(self.limit.unwrap_or(usize::MAX));
+        let (step, images, limit) = (frame.batch, paths.len(), limit.unwrap_or(usize::MAX));
+        if limit == 0 {
+            return Err(files::none("the limit is 0", &self.path));
+        }
+        if images % step != 0 && images / step < limit {
+            let (name, left) = (&frame.name, images % step);
+            let message = format!(
+                "input `{name}` takes {step} images at a time, there are {images}: {left} are left over"
+            );
+            return Err(mismatch(message).at_value(self.path.to_string_lossy()));
+        }
+        paths.truncate(limit.saturating_mul(step));
+        let (resize, crop) = (self.resize, self.crop);
+        Ok(Box::new(Images { frame, numbers, resize, crop, paths: paths.into_iter() }))
+    }
+
+    /// Whether nobody said what the numbers are to be.
+    fn is_plain(&self) -> bool {
+        let all = |numbers: &[f64], default: &[f64]| numbers.iter().all(|n| default.contains(n));
+        let default = ImageFolder::new("");
+        let shift = all(&self.mean, &default.mean) && all(&self.std, &default.std);
+        shift && self.scale == default.scale
+    }
+
+    /// What each pixel becomes in each channel, `None` where it stays as it is.
+    fn numbers(&self, frame: &Frame) -> Result<Option<Vec<[f32; 256]>>, CalibrationError> {
+        if self.is_plain() && !frame.dtype.is_float() {
+            return Ok(None);
+        }
+        let mean = frame.by_channel("mean", &self.mean)?;
+        let std = frame.by_channel("std", &self.std)?;
+        #[allow(clippy::cast_possible_truncation)] // rounded to float32
+        let number = |pixel: usize, (mean, std): (f64, f64)| {
+            ((f64::from(u8::try_from(pixel).unwrap_or(u8::MAX)) * self.scale - mean) / std) as f32
+        };
+        let channels = mean.into_iter().zip(std);
+        Ok(Some(channels.map(|by| std::array::from_fn(|pixel| number(pixel, by))).collect()))
+    }
+}
+
+/// Images that are read one after the other.
+struct Images {
+    frame: Frame,
+    numbers: Option<Vec<[f32; 256]>>,
+    resize: Resize,
+    crop: Option<usize>,
+    paths: std::vec::IntoIter<PathBuf>,
+}
+
+impl Samples for Images {
+    fn next_sample(&mut self) -> Option<Result<Sample, CalibrationError>> {
+        let paths: Vec<PathBuf> = self.paths.by_ref().take(self.frame.batch).collect();
+        (!paths.is_empty()).then(|| {
+            let value = self.value(&paths)?;
+            Ok(Sample { inputs: vec![(self.frame.name.clone(), value)] })
+        })
+    }
+
+    fn len_hint(&self) -> Option<usize> {
+        Some(self.paths.len() / self.frame.batch)
+    }
+}
+
+impl Images {
+    fn value(&self, paths: &[PathBuf]) -> Result<Tensor, CalibrationError> {
+        let frame = &self.frame;
+        let images = paths.iter().map(|path| self.pixels(path)).collect::<Result<Vec<_>, _>>()?;
+        let tensor = match &self.numbers {
+            None => Tensor {
+                dtype: DataType::UInt8,
+                shape: frame.shape(),
+                data: self.ordered(&images, |_, pixel| pixel).into(),
+            },
+            Some(numbers) => {
+                let values =
+                    self.ordered(&images, |channel, pixel| numbers[channel][usize::from(pixel)]);
+                Tensor::from_f32(frame.shape(), &values)
+            }
+        };
+        convert(tensor, frame.dtype, &frame.name)
+            .map_err(|error| error.in_file(paths[0].to_string_lossy()))
+    }
+
+    fn pixels(&self, path: &Path) -> Result<Pixels, CalibrationError> {
+        let frame = &self.frame;
+        let pixels = decode::read(path, frame.channels)?;
+        resize::fit(pixels, frame.size, self.crop, self.resize)
+            .map_err(|error| error.at_value(path.to_string_lossy()))
+    }
+
+    /// The pixels of all images in the order of the input.
+    fn ordered<T>(&self, images: &[Pixels], number: impl Fn(usize, u8) -> T) -> Vec<T> {
+        let Frame { channels, layout, order, size: [height, width], .. } = self.frame;
+        let mut ordered = Vec::with_capacity(images.len() * height * width * channels);
+        let source = |channel: usize| match order {
+            ChannelOrder::Rgb => channel,
+            ChannelOrder::Bgr => channels - 1 - channel,
+        };
+        for image in images {
+            match layout {
+                Layout::Nchw => {
+                    for channel in 0..channels {
+                        let plane = image.bytes.iter().skip(source(channel)).step_by(channels);
+                        ordered.extend(plane.map(|pixel| number(channel, *pixel)));
+                    }
+                }
+                Layout::Nhwc => {
+                    for pixel in image.bytes.chunks_exact(channels) {
+                        ordered.extend((0..channels).map(|c| number(c, pixel[source(c)])));
+                    }
+                }
+            }
+        }
+        ordered
+    }
+}

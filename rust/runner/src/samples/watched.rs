@@ -1,0 +1,265 @@
+//! Looks at samples as they go by, for signs that they are not what the model will meet.
+
+use std::collections::HashSet;
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use bytes::Bytes;
+use quantize_rs::{CalibrationError, Sample, Samples};
+use quantize_rs_onnx::Tensor;
+
+use super::BoxedSamples;
+
+/// With fewer samples that differ, ranges seldom hold for other data.
+pub const FEW: usize = 32;
+
+/// Neighbours in images that correlate less than this have nothing to do with each other; of two
+/// neighbours in a photo the correlation is nearly 1.
+const UNRELATED: f64 = 0.1;
+
+/// Pixels that it takes to tell.
+const ENOUGH: usize = 1024;
+
+/// Samples that are passed on as they are, and remembered for [`Watched::warnings`].
+///
+/// What is remembered has a fixed size, and nothing is looked at any more once it is clear that
+/// there is nothing to say. The warnings do not depend on the order of the samples.
+///
+/// ```
+/// use quantize_rs::{InputSpec, Samples};
+/// use quantize_rs_onnx::Tensor;
+/// use quantize_rs_runner::samples::{self, Watched};
+///
+/// let input = InputSpec { name: "x".into(), dtype: None, shape: None };
+/// let same = Tensor::from_f32(vec![3, 2], &[1.0, 2.0, 1.0, 2.0, 1.0, 2.0]);
+/// let mut samples = Watched::new(samples::from_arrays(vec![("x".into(), same)], &[input], None)?);
+/// while samples.next_sample().is_some() {}
+/// assert!(samples.warnings()[0].starts_with("only 3 samples"));
+/// assert_eq!(samples.warnings()[1], "all 3 samples are the same");
+/// # Ok::<(), quantize_rs::CalibrationError>(())
+/// ```
+pub struct Watched {
+    samples: BoxedSamples,
+    count: usize,
+    /// Hashes of samples that differ; no more are kept than it takes to be content.
+    different: HashSet<u64>,
+    inputs: Vec<Suspect>,
+}
+
+impl Watched {
+    /// Watches these samples.
+    pub fn new(samples: BoxedSamples) -> Watched {
+        Watched { samples, count: 0, different: HashSet::new(), inputs: Vec::new() }
+    }
+
+    /// What is to be said of the samples that went by, in whole sentences without a full stop.
+    pub fn warnings(&self) -> Vec<String> {
+        let (count, different) = (self.count, self.different.len());
+        let mut warnings = Vec::new();
+        if count == 0 {
+            return warnings;
+        }
+        if count < FEW {
+            let samples = if count == 1 { "sample" } else { "samples" };
+            warnings.push(format!(
+                "only {count} {samples}: the ranges of so few seldom hold for other data, give {FEW} \
+                 or more that differ as those in use do"
+            ));
+        }
+        if count > 1 && different == 1 {
+            warnings.push(format!("all {count} samples are the same"));
+        } else if different < count.min(FEW) {
+            warnings.push(format!("of {count} samples only {different} differ"));
+        }
+        for Suspect { name, constant, noise } in &self.inputs {
+            if constant.is_some() {
+                warnings.push(format!("all values of input `{name}` are the same in all samples"));
+            } else if *noise {
+                warnings.push(format!(
+                    "input `{name}` looks like noise: neighbouring pixels have nothing to do with \
+                     each other, and the ranges of noise are not those of images"
+                ));
+            }
+        }
+        warnings
+    }
+
+    fn look_at(&mut self, sample: &Sample) {
+        if self.count == 0 {
+            self.inputs =
+                sample.inputs.iter().map(|(name, value)| Suspect::of(name, value)).collect();
+        }
+        self.count += 1;
+        if self.different.len() < FEW {
+            self.different.insert(hash(sample));
+        }
+        for suspect in &mut self.inputs {
+            if let Some(value) = sample.get(&suspect.name) {
+                suspect.look_at(value);
+            }
+        }
+    }
+}
+
+impl Samples for Watched {
+    fn next_sample(&mut self) -> Option<Result<Sample, CalibrationError>> {
+        let sample = self.samples.next_sample()?;
+        if let Ok(sample) = &sample {
+            self.look_at(sample);
+        }
+        Some(sample)
+    }
+
+    fn len_hint(&self) -> Option<usize> {
+        self.samples.len_hint()
+    }
+}
+
+/// What an input is suspected of, until a sample shows that it is not so.
+struct Suspect {
+    name: String,
+    /// The bytes of the one value that all elements have.
+    constant: Option<Bytes>,
+    noise: bool,
+}
+
+impl Suspect {
+    fn of(name: &str, value: &Tensor) -> Suspect {
+        // Masks and token types often are constant, and so are switches.
+        let may_vary = value.dtype.is_float() && value.elements() > 1;
+        let first = value.data.slice(..value.data.len().min(size(value)));
+        Suspect { name: name.to_owned(), constant: may_vary.then_some(first), noise: true }
+    }
+
+    fn look_at(&mut self, value: &Tensor) {
+        let constant = self.constant.take();
+        self.constant = constant
+            .filter(|one| value.data.chunks(size(value)).all(|element| element == one.as_ref()));
+        self.noise = self.noise && is_noise(value);
+    }
+}
+
+/// Bytes of an element.
+fn size(value: &Tensor) -> usize {
+    (value.dtype.bits() / 8).max(1)
+}
+
+fn hash(sample: &Sample) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    for (name, value) in &sample.inputs {
+        (name, &value.shape, &value.data[..]).hash(&mut hasher);
+    }
+    hasher.finish()
+}
+
+/// Whether these are images, and pixels beside each other have nothing in common.
+fn is_noise(value: &Tensor) -> bool {
+    let apart = match value.shape[..] {
+        [_, 1 | 3, _, _] => 1,
+        [_, _, _, channels @ (1 | 3)] => channels,
+        _ => return false,
+    };
+    let values = value.to_f32().unwrap_or_default();
+    values.len() >= ENOUGH && correlation(&values, apart).is_some_and(|c| c.abs() < UNRELATED)
+}
+
+/// The correlation of values so many places apart; `None` when they are all the same.
+fn correlation(values: &[f32], apart: usize) -> Option<f64> {
+    #[allow(clippy::cast_precision_loss)] // a length
+    let mean = values.iter().copied().map(f64::from).sum::<f64>() / values.len() as f64;
+    let off = |value: f32| f64::from(value) - mean;
+    let variance: f64 = values.iter().map(|value| off(*value).powi(2)).sum();
+    let pairs = values.iter().zip(values.get(apart..)?);
+    let covariance: f64 = pairs.map(|(a, b)| off(*a) * off(*b)).sum();
+    (variance > 0.0).then(|| covariance / variance)
+}
+
+#[cfg(test)]
+mod tests {
+    use quantize_rs::InputSpec;
+
+    use super::*;
+    use crate::samples::{from_arrays, random};
+
+    fn warnings(mut samples: Watched) -> Vec<String> {
+        while let Some(sample) = samples.next_sample() {
+            sample.expect("a sample");
+        }
+        samples.warnings()
+    }
+
+    /// The warnings about samples of 4 numbers each, which `number` gives by sample and place.
+    fn about(count: u16, number: impl Fn(u16, u16) -> f32) -> Vec<String> {
+        let values: Vec<f32> = (0..count)
+            .flat_map(|sample| (0..4).map(move |place| (sample, place)))
+            .map(|(sample, place)| number(sample, place))
+            .collect();
+        let rows = Tensor::from_f32(vec![count.into(), 4], &values);
+        let input = InputSpec { name: "x".into(), dtype: None, shape: None };
+        let samples = from_arrays(vec![("x".into(), rows)], &[input], None);
+        warnings(Watched::new(samples.expect("samples")))
+    }
+
+    #[test]
+    fn enough_samples_that_differ_are_passed_over_in_silence() {
+        for count in [32, 33, 1000] {
+            assert!(about(count, |sample, place| f32::from(sample + place)).is_empty());
+        }
+        // copies of many are no fault
+        assert!(about(200, |sample, place| f32::from(sample % 40 + place)).is_empty());
+    }
+
+    #[test]
+    fn few_samples_copies_and_constants_are_said() {
+        let few = |n: &str| {
+            format!(
+                "only {n}: the ranges of so few seldom hold for other data, give 32 or more that differ as those in use do"
+            )
+        };
+        let ramp = |sample: u16, place: u16| f32::from(sample + place);
+        assert_eq!(about(1, ramp), [few("1 sample")]);
+        assert_eq!(about(31, ramp), [few("31 samples")]);
+        assert_eq!(about(40, |_, place| f32::from(place)), ["all 40 samples are the same"]);
+        let some = about(90, |sample, place| f32::from(sample % 9 + place));
+        assert_eq!(some, ["of 90 samples only 9 differ"]);
+        let constant = "all values of input `x` are the same in all samples";
+        assert_eq!(about(40, |_, _| 0.5), ["all 40 samples are the same", constant]);
+        // each sample is constant, but they differ
+        assert!(about(40, |sample, _| f32::from(sample)).is_empty());
+    }
+
+    #[test]
+    fn images_of_noise_are_told_from_images() {
+        for shape in
+            [vec![Some(1), Some(3), Some(32), Some(32)], vec![Some(1), Some(32), Some(32), Some(3)]]
+        {
+            let input = InputSpec {
+                name: "x".into(),
+                dtype: Some(quantize_rs_onnx::DataType::Float),
+                shape: Some(shape),
+            };
+            let noise = random(std::slice::from_ref(&input), 40, None, 0).expect("samples");
+            let found = warnings(Watched::new(noise));
+            assert!(
+                found.len() == 1 && found[0].starts_with("input `x` looks like noise"),
+                "{found:?}"
+            );
+        }
+        let input = InputSpec {
+            name: "x".into(),
+            dtype: None,
+            shape: Some(vec![None, Some(1), Some(32), Some(32)]),
+        };
+        let smooth: Vec<f32> = (0..40_u16 * 1024).map(|i| (f32::from(i) / 9.0).sin()).collect();
+        let images = vec![("x".to_owned(), Tensor::from_f32(vec![40, 1, 32, 32], &smooth))];
+        let samples = from_arrays(images, &[input], None).expect("samples");
+        assert!(warnings(Watched::new(samples)).is_empty());
+    }
+
+    #[test]
+    fn nothing_is_said_of_no_samples() {
+        let input = InputSpec { name: "x".into(), dtype: None, shape: None };
+        let rows = Tensor::from_f32(vec![1, 1], &[1.0]);
+        let samples = from_arrays(vec![("x".into(), rows)], &[input], None).expect("samples");
+        assert!(Watched::new(samples).warnings().is_empty());
+    }
+}
