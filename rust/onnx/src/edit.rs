@@ -5,7 +5,9 @@ use std::collections::HashSet;
 use crate::Kept;
 use crate::error::{Error, ErrorKind};
 use crate::order;
-use crate::schema::{GraphProto, ModelProto, NodeProto, OperatorSetIdProto, TensorProto};
+use crate::schema::{
+    GraphProto, ModelProto, NodeProto, OperatorSetIdProto, TensorProto, ValueInfoProto,
+};
 
 /// One change to the main graph. Nodes are meant by their position before any change.
 #[derive(Clone, Debug)]
@@ -37,6 +39,8 @@ pub enum Edit {
         /// The new name.
         value: String,
     },
+    /// Makes a value an output too, the last. Of what type it is, whoever runs the model infers.
+    AddOutput(String),
     /// Raises the IR version to at least this, for types that older ones do not know.
     RequireIr(i64),
 }
@@ -75,6 +79,10 @@ pub(crate) fn apply(model: &mut ModelProto, edits: Vec<Edit>) -> Result<(), Erro
                     graph.node.get_mut(node).and_then(|node| node.edit().output.get_mut(output));
                 *place.ok_or_else(|| refused(format!("no output {output} at node {node}")))? =
                     value;
+            }
+            Edit::AddOutput(name) => {
+                let output = ValueInfoProto { name, ..ValueInfoProto::default() };
+                graph.output.push(Kept::new(output));
             }
             Edit::RequireIr(_) => {}
         }

@@ -139,6 +139,20 @@ impl Model {
         save::to_bytes(&self.proto, &self.external)
     }
 
+    /// The model as bytes without those constants of the main graph that `apart` names, and these
+    /// by handle: for a reader that takes them as they lie in memory.
+    ///
+    /// In the bytes they are said to be in a file that does not exist.
+    ///
+    /// # Errors
+    /// [`ErrorKind::TooLarge`] when the rest is still 2 GiB, or a constant of strings is named.
+    pub fn to_bytes_and_tensors(
+        &self,
+        apart: impl Fn(&TensorProto) -> bool,
+    ) -> Result<(Vec<u8>, Vec<(String, Tensor)>), Error> {
+        save::apart(&self.proto, &self.external, &apart)
+    }
+
     /// Writes the model to `path`, complete or not at all.
     ///
     /// A sibling temporary file is written, synced and renamed into place. A link is followed, the

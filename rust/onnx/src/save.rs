@@ -8,13 +8,13 @@ use std::path::{Path, PathBuf};
 
 use tempfile::NamedTempFile;
 
-use crate::Kept;
 use crate::data;
 use crate::error::{Error, ErrorKind};
 use crate::external::External;
 use crate::map;
 use crate::schema::{AttributeProto, GraphProto, ModelProto, TensorProto};
 use crate::wire::{Rope, Span};
+use crate::{Kept, Tensor};
 
 /// One protobuf message holds at most `i32::MAX` bytes; a little less is what all readers take.
 pub(crate) const PROTOBUF_LIMIT: u64 = i32::MAX as u64 - (1 << 20);
@@ -42,6 +42,39 @@ pub(crate) fn to_bytes(model: &Kept<ModelProto>, external: &External) -> Result<
     let rope = whole.rope();
     require_fit(&rope)?;
     Ok(rope.parts().collect::<Vec<_>>().concat())
+}
+
+/// The model without the constants that `wanted` names, and these.
+pub(crate) fn apart(
+    model: &Kept<ModelProto>,
+    external: &External,
+    wanted: &dyn Fn(&TensorProto) -> bool,
+) -> Result<(Vec<u8>, Vec<(String, Tensor)>), Error> {
+    let mut tensors = Vec::new();
+    let mut slim = gathered(model, external)?;
+    if let Some(graph) = &mut slim.edit().graph {
+        for kept in graph.edit().initializer.iter_mut().filter(|tensor| wanted(tensor)) {
+            let tensor = data::tensor(kept, external)?;
+            let length = tensor.data.len();
+            send_away(kept.edit(), "nowhere", 0, length);
+            tensors.push((kept.name.clone(), tensor));
+        }
+    }
+    let rope = slim.rope();
+    require_fit(&rope)?;
+    Ok((rope.parts().collect::<Vec<_>>().concat(), tensors))
+}
+
+/// Leaves nothing of the elements of `tensor` but where they are.
+fn send_away(tensor: &mut TensorProto, location: &str, offset: u64, length: usize) {
+    tensor.external_data = vec![
+        ("location".to_owned(), location.to_owned()),
+        ("offset".to_owned(), offset.to_string()),
+        ("length".to_owned(), length.to_string()),
+    ];
+    tensor.data_location = 1;
+    tensor.raw_data = None;
+    tensor.typed.clear();
 }
 
 fn require_fit(rope: &Rope) -> Result<(), Error> {
@@ -147,14 +180,7 @@ fn spilled(
             let data = data::tensor(tensor, external)?.data;
             let offset = end.next_multiple_of(ALIGNMENT);
             end = offset + data.len() as u64;
-            tensor.external_data = vec![
-                ("location".to_owned(), location.to_owned()),
-                ("offset".to_owned(), offset.to_string()),
-                ("length".to_owned(), data.len().to_string()),
-            ];
-            tensor.data_location = 1;
-            tensor.raw_data = None;
-            tensor.typed.clear();
+            send_away(tensor, location, offset, data.len());
             pieces.push((offset, data));
             Ok(())
         })?;

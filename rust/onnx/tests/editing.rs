@@ -92,3 +92,18 @@ fn a_body_does_not_capture_its_own_sparse_initializers() {
     let model = Model::from_bytes(encoding::model(8, &graph(&[&owner, &reader]), &[])).unwrap();
     assert!(reads(&model.graph().node[1]).is_empty());
 }
+
+#[test]
+fn a_value_becomes_an_output_and_the_others_stay_as_they_are() {
+    let typed = bytes(12, &[&text(1, "x"), &bytes(2, &[&bytes(1, &[&int(1, 1)])])]);
+    let made = bytes(1, &[&node("Relu", &["x"], &["z"], &[])]);
+    let bytes = encoding::model(8, &graph(&[&typed, &made]), &[]);
+    let mut model = Model::from_bytes(bytes).unwrap();
+    model.apply(vec![Edit::AddOutput("z".to_owned())]).unwrap();
+    let again = Model::from_bytes(model.to_bytes().unwrap()).unwrap();
+    let outputs = &again.graph().output;
+    let names: Vec<&str> = outputs.iter().map(|output| output.name.as_str()).collect();
+    assert_eq!(names, ["y", "x", "z"]);
+    assert_eq!(outputs[1].tensor_type().map(|tensor| tensor.elem_type), Some(1));
+    assert!(model.apply(vec![Edit::AddOutput("nothing".to_owned())]).is_err());
+}

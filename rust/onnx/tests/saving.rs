@@ -48,6 +48,24 @@ fn a_model_and_its_data_are_replaced_together() {
 }
 
 #[test]
+fn constants_can_be_handed_over_beside_the_bytes() {
+    let folder = tempfile::tempdir().unwrap();
+    let external = encoding::bytes(5, &[&encoding::external("far")]);
+    let near = encoding::bytes(5, &[&encoding::tensor("near")]);
+    let model = encoding::model(8, &encoding::graph(&[&external, &near]), &[]);
+    let model = Model::open(encoding::write_beside_weights(folder.path(), &model)).unwrap();
+
+    let (slim, tensors) = model.to_bytes_and_tensors(|_| true).unwrap();
+    assert_eq!(tensors.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>(), ["far", "near"]);
+    assert!(tensors.iter().all(|(_, tensor)| tensor.data[..] == encoding::WEIGHTS));
+    assert!(Model::from_bytes(slim).is_err(), "the file it speaks of does not exist");
+
+    let (whole, tensors) = model.to_bytes_and_tensors(|_| false).unwrap();
+    assert!(tensors.is_empty());
+    assert_eq!(whole, model.to_bytes().unwrap());
+}
+
+#[test]
 fn files_of_others_beside_the_model_stay() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("model.onnx");

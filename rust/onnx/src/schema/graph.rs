@@ -43,7 +43,7 @@ impl Encode for GraphProto {
         put_string(&mut out, 2, self.name.as_ref());
         put_messages(&mut out, 5, &self.initializer);
         put_originals(&mut out, 11, &self.input);
-        put_originals(&mut out, 12, &self.output);
+        put_messages(&mut out, 12, &self.output);
         put_originals(&mut out, 13, &self.value_info);
         put_originals(&mut out, 15, &self.sparse_initializer);
         put_rest(&mut out, &self.rest);

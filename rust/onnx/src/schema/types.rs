@@ -1,6 +1,6 @@
 //! `ValueInfoProto` and the types of values.
 
-use super::{Bytes, Error, Field, Kept, Message};
+use super::{Bytes, Encode, Error, Field, Kept, Message, Rope, put_name, put_originals, put_rest};
 
 /// `ValueInfoProto`: the name and type of a value.
 #[derive(Clone, Debug, Default)]
@@ -9,13 +9,23 @@ pub struct ValueInfoProto {
     pub name: String,
     /// Its type, when the exporter wrote one.
     pub value_type: Option<Kept<TypeProto>>,
-    rest: Vec<Bytes>,
+    pub(crate) rest: Vec<Bytes>,
 }
 
 message!(ValueInfoProto, "ValueInfoProto", self, field, {
     1 => self.name = field.string()?,
     2 => Kept::read_into(&mut self.value_type, field.span()?.clone())?,
 });
+
+impl Encode for ValueInfoProto {
+    fn encode(&self) -> Rope {
+        let mut out = Rope::default();
+        put_name(&mut out, 1, &self.name);
+        put_originals(&mut out, 2, self.value_type.as_slice());
+        put_rest(&mut out, &self.rest);
+        out
+    }
+}
 
 impl ValueInfoProto {
     /// The tensor type; `None` for sequences, maps, optionals and untyped values.
