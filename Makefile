@@ -13,7 +13,8 @@ demo: $(VENV)/demo-ready
 
 test: check-rust check-python
 
-check-rust:
+# The tests of the engines run with the onnxruntime of the environment.
+check-rust: $(VENV)/created
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --locked -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked

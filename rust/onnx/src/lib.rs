@@ -33,7 +33,7 @@ pub use error::{Error, ErrorKind};
 pub use map::Buffer;
 pub use model::Model;
 pub use order::{reads, topological};
-pub use save::Saved;
+pub use save::{Saved, Split};
 pub use schema::{
     AttributeProto, Dimension, FunctionProto, GraphProto, Kept, ModelProto, NodeProto,
     OperatorSetIdProto, SparseTensorProto, TensorProto, TensorShapeProto, TensorTypeProto,

@@ -10,7 +10,7 @@ use crate::edit::{self, Edit};
 use crate::error::{Error, ErrorKind};
 use crate::external::External;
 use crate::map;
-use crate::save::{self, Saved};
+use crate::save::{self, Saved, Split};
 use crate::schema::{GraphProto, Message, ModelProto, TensorProto};
 use crate::wire::Span;
 use crate::{Kept, Tensor};
@@ -142,15 +142,10 @@ impl Model {
     /// The model as bytes without those constants of the main graph that `apart` names, and these
     /// by handle: for a reader that takes them as they lie in memory.
     ///
-    /// In the bytes they are said to be in a file that does not exist.
-    ///
     /// # Errors
     /// [`ErrorKind::TooLarge`] when the rest is still 2 GiB, or a constant of strings is named.
-    pub fn to_bytes_and_tensors(
-        &self,
-        apart: impl Fn(&TensorProto) -> bool,
-    ) -> Result<(Vec<u8>, Vec<(String, Tensor)>), Error> {
-        save::apart(&self.proto, &self.external, &apart)
+    pub fn split(&self, apart: impl Fn(&TensorProto) -> bool) -> Result<Split, Error> {
+        save::split(&self.proto, &self.external, &apart)
     }
 
     /// Writes the model to `path`, complete or not at all.

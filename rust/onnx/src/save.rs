@@ -44,12 +44,22 @@ pub(crate) fn to_bytes(model: &Kept<ModelProto>, external: &External) -> Result<
     Ok(rope.parts().collect::<Vec<_>>().concat())
 }
 
+/// A model in two parts.
+#[derive(Clone, Debug)]
+pub struct Split {
+    /// The model. Of the constants that it lacks it says that they are in a file, which does not
+    /// exist.
+    pub bytes: Vec<u8>,
+    /// These constants, by name.
+    pub tensors: Vec<(String, Tensor)>,
+}
+
 /// The model without the constants that `wanted` names, and these.
-pub(crate) fn apart(
+pub(crate) fn split(
     model: &Kept<ModelProto>,
     external: &External,
     wanted: &dyn Fn(&TensorProto) -> bool,
-) -> Result<(Vec<u8>, Vec<(String, Tensor)>), Error> {
+) -> Result<Split, Error> {
     let mut tensors = Vec::new();
     let mut slim = gathered(model, external)?;
     if let Some(graph) = &mut slim.edit().graph {
@@ -62,7 +72,7 @@ pub(crate) fn apart(
     }
     let rope = slim.rope();
     require_fit(&rope)?;
-    Ok((rope.parts().collect::<Vec<_>>().concat(), tensors))
+    Ok(Split { bytes: rope.parts().collect::<Vec<_>>().concat(), tensors })
 }
 
 /// Leaves nothing of the elements of `tensor` but where they are.

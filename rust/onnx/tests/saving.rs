@@ -4,7 +4,7 @@ mod encoding;
 
 use std::path::Path;
 
-use quantize_rs_onnx::{Edit, ErrorKind, Model, Tensor, TensorProto};
+use quantize_rs_onnx::{Edit, ErrorKind, Model, Split, Tensor, TensorProto};
 
 /// A model with one tensor that is large enough to stand beside it.
 fn with_large(value: f32) -> Model {
@@ -55,14 +55,14 @@ fn constants_can_be_handed_over_beside_the_bytes() {
     let model = encoding::model(8, &encoding::graph(&[&external, &near]), &[]);
     let model = Model::open(encoding::write_beside_weights(folder.path(), &model)).unwrap();
 
-    let (slim, tensors) = model.to_bytes_and_tensors(|_| true).unwrap();
+    let Split { bytes, tensors } = model.split(|_| true).unwrap();
     assert_eq!(tensors.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>(), ["far", "near"]);
     assert!(tensors.iter().all(|(_, tensor)| tensor.data[..] == encoding::WEIGHTS));
-    assert!(Model::from_bytes(slim).is_err(), "the file it speaks of does not exist");
+    assert!(Model::from_bytes(bytes).is_err(), "the file it speaks of does not exist");
 
-    let (whole, tensors) = model.to_bytes_and_tensors(|_| false).unwrap();
+    let Split { bytes, tensors } = model.split(|_| false).unwrap();
     assert!(tensors.is_empty());
-    assert_eq!(whole, model.to_bytes().unwrap());
+    assert_eq!(bytes, model.to_bytes().unwrap());
 }
 
 #[test]

@@ -95,6 +95,12 @@ pub trait Runner: Send + Sync {
         cancelled: &AtomicBool,
     ) -> Result<(), CalibrationError>;
 
+    /// Whether it runs samples of any shape, not only those like the one it was prepared for: then
+    /// one is enough for all samples.
+    fn any_shape(&self) -> bool {
+        false
+    }
+
     /// Who runs the model, where that is not the engine that prepared it: one that chooses among
     /// others says here what it chose.
     fn engine(&self) -> Option<&'static str> {

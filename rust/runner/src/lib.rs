@@ -2,9 +2,10 @@
 //!
 //! Two halves, both behind the traits of [`quantize_rs`]:
 //!
-//! - [`Tract`] is an [`Engine`](quantize_rs::Engine): it runs a model and lends every tapped value
-//!   to a [`Sink`](quantize_rs::Sink) right after the node that made it ran. It is pure Rust, needs
-//!   nothing installed, and refuses by name whatever it cannot run right.
+//! - Engines run a model and lend every tapped value to a [`Sink`](quantize_rs::Sink). [`Tract`] is
+//!   pure Rust, needs nothing installed, and refuses by name whatever it cannot run right.
+//!   [`OnnxRuntime`] opens the library of an installed `onnxruntime` package, runs all that ONNX
+//!   Runtime runs, and is faster. [`Auto`] chooses between them, and says why.
 //! - [`samples`] reads what the model is fed with: `.npy`, `.npz`, `.safetensors`, folders of images,
 //!   arrays in memory, random values.
 //!
@@ -13,7 +14,7 @@
 //! use std::sync::atomic::AtomicBool;
 //! use quantize_rs::{Engine, InputSpec, Sink};
 //! use quantize_rs_onnx::Model;
-//! use quantize_rs_runner::{Tract, samples};
+//! use quantize_rs_runner::{Auto, OnnxRuntime, samples};
 //!
 //! struct AbsMax(f32);
 //! impl Sink for AbsMax {
@@ -27,19 +28,35 @@
 //! let mut samples =
 //!     samples::open(Path::new("images.npy"), &InputSpec::of(&model), Some(100))?;
 //! let first = samples.next_sample().ok_or("no samples")??;
-//! let runner = Tract.prepare(&model, &["/layer1/Relu_output_0".into()], &first)?;
+//!
+//! let library = OnnxRuntime::find();
+//! let onnxruntime = library.map(|library| OnnxRuntime::open(&library)).transpose()?;
+//! let engine = Auto { onnxruntime };
+//! let runner = engine.prepare(&model, &["/layer1/Relu_output_0".into()], &first)?;
+//! if let Some(note) = runner.note() {
+//!     println!("{note}");
+//! }
 //! let mut largest = AbsMax(0.0);
 //! runner.run(&first, &mut largest, &AtomicBool::new(false))?;
 //! # Ok(())
 //! # }
 //! ```
 
+#[cfg(all(feature = "onnxruntime", feature = "tract"))]
+mod auto;
+#[cfg(any(feature = "tract", feature = "onnxruntime"))]
 mod guard;
 #[cfg_attr(not(any(feature = "tract", feature = "onnxruntime")), allow(dead_code))] // for engines
 mod inputs;
+#[cfg(feature = "onnxruntime")]
+mod onnxruntime;
 pub mod samples;
 #[cfg(feature = "tract")]
 mod tract;
 
+#[cfg(all(feature = "onnxruntime", feature = "tract"))]
+pub use auto::Auto;
+#[cfg(feature = "onnxruntime")]
+pub use onnxruntime::OnnxRuntime;
 #[cfg(feature = "tract")]
 pub use tract::Tract;

@@ -1,4 +1,4 @@
-//! Running the fixtures: what is shown, how often, and what is refused.
+//! What is particular to tract: taps before fusion, one shape a runner, stops between nodes.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -98,31 +98,6 @@ fn a_tap_changes_nothing_for_the_others() {
 }
 
 #[test]
-fn a_value_asked_for_under_several_names_is_shown_for_each() {
-    let sample = sample(&[("x", floats(&[1, 16]))]);
-    let seen = show("output_is_input", &["again", "x", "same", "x"], &sample);
-    let x = sample.get("x").and_then(Tensor::to_f32).expect("float32");
-    for tap in 0..4 {
-        assert_eq!(seen.values(tap), x);
-    }
-}
-
-#[test]
-fn constants_are_shown_once_in_every_run() {
-    let sample = sample(&[("x", floats(&[1, 16]))]);
-    let runner = prepare("weight_transpose", &["transpose1_y", "w", "gemm1_y"], &sample);
-    let runner = runner.expect("prepared");
-    let first = seen(&*runner, &sample);
-    let mut transposed = first.values(0).to_vec();
-    let mut weight = first.values(1).to_vec();
-    assert_ne!(transposed, weight);
-    transposed.sort_by(f32::total_cmp);
-    weight.sort_by(f32::total_cmp);
-    assert_eq!(transposed, weight);
-    assert_eq!(seen(&*runner, &sample), first);
-}
-
-#[test]
 fn float16_is_shown_as_float32() {
     let halves = floats(&[1, 3, 12, 12]).to_f32().expect("float32");
     let halves: Vec<half::f16> = halves.into_iter().map(half::f16::from_f32).collect();
@@ -132,64 +107,6 @@ fn float16_is_shown_as_float32() {
     let wide: Vec<f32> = halves.into_iter().map(half::f16::to_f32).collect();
     assert_eq!(seen.values(0), wide);
     assert!(seen.values(1).iter().all(|value| *value >= 0.0));
-}
-
-#[test]
-fn models_that_are_easy_to_get_wrong_run() {
-    let flat = sample(&[("x", floats(&[2, 16]))]);
-    let two = sample(&[("extra", floats(&[1, 6])), ("x", floats(&[1, 3, 12, 12]))]);
-    let cases = [
-        ("if_subgraph", image(1), "if1_y"),
-        ("duplicate_node_names", image(1), "conv2_y"),
-        ("name_collisions", image(1), "x"),
-        ("dynamic_shape", sample(&[("x", floats(&[2, 3, 9, 14]))]), "conv2_y"),
-        ("fixed_batch4", image(4), "gemm1_y"),
-        ("initializer_in_inputs_ir3", image(1), "x"),
-        ("scan_subgraph", sample(&[("x", floats(&[5, 2, 16]))]), "matmul1_y"),
-        ("two_inputs", two, "gemm2_y"),
-        ("weight_constant_node", flat, "gemm1_y"),
-        ("external_data", image(1), "conv2_y"),
-        ("empty_optional_inputs", image(2), "last"),
-        ("microsoft_domain", image(1), "gelu1_y"),
-        ("opset7_conv", image(1), "upsample1_y"),
-        ("opset9_conv", image(1), "upsample1_y"),
-    ];
-    for (model, sample, tap) in cases {
-        let seen = show(model, &[tap], &sample);
-        assert!(!seen.values(0).is_empty(), "{model}");
-    }
-}
-
-#[test]
-fn what_cannot_run_is_refused_by_operator_and_node() {
-    let flat = sample(&[("x", floats(&[2, 16]))]);
-    let cases = [
-        ("loop_subgraph", flat.clone(), "operator Loop (`loop1`)"),
-        ("local_function", flat.clone(), "operator DenseLeaky of domain local (`denseleaky1`)"),
-        ("custom_domain", image(1), "operator Sparkle of domain acme.ops (`sparkle1`)"),
-        ("sparse_initializer", flat.clone(), "sparse initializers (`w_sparse`)"),
-        ("bf16_weights", flat, "element type bfloat16 (`w`)"),
-    ];
-    for (model, sample, message) in cases {
-        let error = refusal(model, &[], &sample);
-        assert!(matches!(error.kind(), CalibrationErrorKind::Unsupported(_)), "{error}");
-        assert!(error.to_string().contains(message), "{error}");
-    }
-}
-
-#[test]
-fn a_failing_node_is_named() {
-    let ids = |id: i64| {
-        let data = [id; 6].iter().flat_map(|id| id.to_le_bytes()).collect();
-        sample(&[("ids", Tensor { dtype: DataType::Int64, shape: vec![1, 6], data })])
-    };
-    let runner = prepare("gather_embedding", &["gather1_y"], &ids(0)).expect("prepared");
-    let error = runner.run(&ids(1 << 40), &mut Seen::default(), &AtomicBool::new(false));
-    let error = error.expect_err("no such row");
-    assert!(error.to_string().starts_with("node `gather1` (Gather): tract: "), "{error}");
-    assert_eq!(error.value(), Some("gather1"));
-    // and the runner is as good as before
-    assert!(!seen(&*runner, &ids(1)).values(0).is_empty());
 }
 
 #[test]
@@ -203,14 +120,6 @@ fn a_sample_of_another_shape_is_refused_before_it_runs() {
     let message = "input `x`: expected float32 [1, 3, 12, 12], got float32 [2, 3, 12, 12]";
     let kind = CalibrationErrorKind::InputMismatch(message.into());
     assert_eq!(error.expect_err("another shape").kind(), &kind);
-}
-
-#[test]
-fn a_tap_that_does_not_exist_or_holds_no_floats_is_named() {
-    let error = refusal("conv2d_relu", &["relu9"], &image(1));
-    assert_eq!(error.to_string(), "the main graph has no value `relu9` to observe (`relu9`)");
-    let error = refusal("if_subgraph", &["greater1_y"], &image(1)).to_string();
-    assert!(error.contains("only float32 and float16 can be observed"), "{error}");
 }
 
 #[test]
@@ -229,19 +138,4 @@ fn a_cancelled_run_stops_before_its_next_node() {
     let error = runner.expect("prepared").run(&image(1), &mut sink, &cancelled);
     assert_eq!(error.expect_err("cancelled").kind(), &CalibrationErrorKind::Cancelled);
     assert_eq!(sink.1, 1);
-}
-
-#[test]
-fn threads_share_a_runner_and_see_what_one_thread_sees() {
-    let runner = prepare("residual_add", &["relu1_y", "conv3_y"], &image(1)).expect("prepared");
-    let expected = seen(&*runner, &image(1));
-    std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..4)
-            .map(|_| scope.spawn(|| (0..8).map(|_| seen(&*runner, &image(1))).collect::<Vec<_>>()))
-            .collect();
-        for thread in threads {
-            let runs = thread.join().expect("no panic");
-            assert!(runs.iter().all(|seen| *seen == expected));
-        }
-    });
 }

@@ -152,7 +152,11 @@ impl Driver<'_, '_> {
         while let Some(sample) = samples.next_sample() {
             let number = self.begun;
             let sample = sample.map_err(|error| error.at_sample(number))?;
-            let key = shape_key(&sample);
+            // A runner for samples of any shape stands alone, under no shape.
+            let mut key = shape_key(&sample);
+            if runners.contains_key(&ShapeKey::new()) {
+                key.clear();
+            }
             if !runners.contains_key(&key) {
                 if runners.len() >= SHAPES_KEPT {
                     runners.clear();
@@ -168,6 +172,9 @@ impl Driver<'_, '_> {
                     runner.note().filter(|note| !self.notes.iter().any(|n| n == note))
                 {
                     self.notes.push(note.to_owned());
+                }
+                if runner.any_shape() {
+                    key.clear();
                 }
                 runners.insert(key.clone(), runner.into());
             }

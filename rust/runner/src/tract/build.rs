@@ -12,7 +12,7 @@ use tract_onnx::tract_core::ops::konst::Const;
 use tract_onnx::tract_hir::internal::{TractErrorContext, ensure};
 
 use super::names::NodeNames;
-use super::{TractRunner, datum_type, failed, mend, preflight};
+use super::{TractRunner, datum_type, failed, mend, preflight, widen};
 use crate::inputs;
 
 /// A runner of the model for samples like `sample`, which shows `taps`.
@@ -37,6 +37,7 @@ pub(super) fn runner(
     check_taps(graph, taps)?;
     let names = NodeNames::rename(graph);
     mend::scales(graph);
+    widen::graph(graph);
     forget_dims_in_bodies(graph);
 
     let tapped = tapped_model(&framework, proto, &inputs, taps);
@@ -54,6 +55,11 @@ pub(super) fn runner(
         match place {
             Place::Node(outlet) => runner.taps[outlet.node].push((outlet.slot, tap)),
             Place::Constant(shape, values) => runner.constants.push((tap, shape, values)),
+            Place::NoFloats(kind) => {
+                let tap = &taps[tap];
+                let what = "only float32 and float16 can be observed";
+                return Err(failed(format!("value `{tap}` is {kind:?}, and {what}")).at_value(tap));
+            }
         }
     }
     Ok(runner)
@@ -143,6 +149,8 @@ fn tapped_model(
 enum Place {
     Node(OutletId),
     Constant(Vec<usize>, Vec<f32>),
+    /// Nowhere: they are of this type.
+    NoFloats(DatumType),
 }
 
 /// The plan, whose taps are outputs no more, and the place of each tap.
@@ -171,19 +179,16 @@ fn split_off_taps(
 }
 
 fn place(model: &TypedModel, tap: OutletId) -> TractResult<Place> {
-    let fact = model.outlet_fact(tap)?;
-    let name = &model.node(tap.node).name;
-    let kind = fact.datum_type;
-    ensure!(
-        matches!(kind, DatumType::F32 | DatumType::F16),
-        "an output of {name} is {kind:?}, and only float32 and float16 can be observed"
-    );
+    let kind = model.outlet_fact(tap)?.datum_type;
+    if kind != DatumType::F32 {
+        return Ok(Place::NoFloats(kind));
+    }
     let Some(constant) = model.node(tap.node).op_as::<Const>() else {
         return Ok(Place::Node(tap));
     };
-    let wide = constant.val().cast_to::<f32>()?;
-    let values = wide.try_as_plain_ram()?.as_slice::<f32>()?.to_vec();
-    Ok(Place::Constant(wide.shape().to_vec(), values))
+    let constant = constant.val();
+    let values = constant.try_as_plain_ram()?.as_slice::<f32>()?.to_vec();
+    Ok(Place::Constant(constant.shape().to_vec(), values))
 }
 
 /// Marks `node` and all it is computed from.

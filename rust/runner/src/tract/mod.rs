@@ -9,6 +9,7 @@ mod build;
 mod mend;
 mod names;
 mod preflight;
+mod widen;
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -125,16 +126,9 @@ impl TractRunner {
     }
 }
 
-/// Lends the elements to the sink: float32 as they lie in memory, float16 converted.
+/// Lends the elements to the sink as they lie in memory.
 fn show(value: &tract_onnx::prelude::Tensor, tap: usize, sink: &mut dyn Sink) -> TractResult<()> {
-    let elements = value.try_as_plain_ram()?;
-    match value.datum_type() {
-        DatumType::F16 => {
-            let wide: Vec<f32> = elements.as_slice::<f16>()?.iter().map(|x| x.to_f32()).collect();
-            sink.observe(tap, value.shape(), &wide);
-        }
-        _ => sink.observe(tap, value.shape(), elements.as_slice::<f32>()?),
-    }
+    sink.observe(tap, value.shape(), value.try_as_plain_ram()?.as_slice::<f32>()?);
     Ok(())
 }
 
@@ -146,11 +140,11 @@ fn keep_to_plain_arithmetic() {
     knobs::set_str("TRACT_FLASH_SDPA_ST", "1");
 }
 
-/// tract's type for an ONNX type, or `None` where it has none that we trust.
+/// The type in which tract computes what is of an ONNX type, or `None` where it has none that we
+/// trust.
 fn datum_type(dtype: DataType) -> Option<DatumType> {
     Some(match dtype {
-        DataType::Float => DatumType::F32,
-        DataType::Float16 => DatumType::F16,
+        DataType::Float | DataType::Float16 => DatumType::F32,
         DataType::Double => DatumType::F64,
         DataType::Bool => DatumType::Bool,
         DataType::UInt8 => DatumType::U8,
@@ -177,7 +171,7 @@ fn tract_tensor(tensor: &Tensor) -> TractResult<tract_onnx::prelude::Tensor> {
     }
     match tensor.dtype {
         DataType::Float => read(tensor, f32::from_le_bytes),
-        DataType::Float16 => read(tensor, f16::from_le_bytes),
+        DataType::Float16 => read(tensor, |bytes| f16::from_le_bytes(bytes).to_f32()),
         DataType::Double => read(tensor, f64::from_le_bytes),
         DataType::Bool => read(tensor, |[byte]| byte != 0),
         DataType::UInt8 => read(tensor, u8::from_le_bytes),

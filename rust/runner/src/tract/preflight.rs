@@ -125,8 +125,8 @@ pub(super) fn check(framework: &Onnx, model: &ModelProto) -> Result<(), Calibrat
     });
     let problems: Vec<String> = problems.collect();
     Err(CalibrationError::new(CalibrationErrorKind::Unsupported(format!(
-        "tract cannot run this model: {}; export it without them, in float32 and for opset 13 or \
-         later, or quantize without calibration data",
+        "tract cannot run this model: {}; ONNX Runtime may: `pip install onnxruntime` and use the \
+         engine auto or onnxruntime, or export the model without them, for opset 13 or later",
         problems.join("; ")
     ))))
 }

@@ -1,0 +1,118 @@
+//! What ONNX Runtime says of a failure, as an error with a place.
+
+use quantize_rs::{CalibrationError, CalibrationErrorKind};
+
+use super::failed;
+
+/// Longest part of a message of ONNX Runtime that is passed on.
+const LONGEST: usize = 600;
+
+/// What it says of a model beyond what it knows.
+const UNKNOWN: &[&str] = &[
+    "is not a registered function/op",
+    "Could not find an implementation",
+    "Unsupported model IR version",
+    "is under development and support for this is limited",
+];
+
+/// The failure of a model that could not be loaded.
+pub(super) fn of_loading(error: &ort::Error) -> CalibrationError {
+    if UNKNOWN.iter().any(|unknown| error.message().contains(unknown)) {
+        let what = format!(
+            "onnxruntime cannot run this model: {}; a newer version may: `pip install --upgrade \
+             onnxruntime`",
+            shortened(error.message())
+        );
+        return CalibrationError::new(CalibrationErrorKind::Unsupported(what));
+    }
+    without_node(error)
+}
+
+/// The failure of a run, at the node that failed where it says which.
+pub(super) fn of_running(error: &ort::Error) -> CalibrationError {
+    match node(error.message()) {
+        Some((op_type, name, what)) => {
+            let what = shortened(what);
+            failed(format!("node `{name}` ({op_type}): onnxruntime: {what}")).at_value(name)
+        }
+        None => without_node(error),
+    }
+}
+
+/// The failure of anything else.
+pub(super) fn without_node(error: &ort::Error) -> CalibrationError {
+    failed(format!("onnxruntime: {}", shortened(error.message())))
+}
+
+/// Operator, name and status in `… while running Gather node. Name:'g' Status Message: …`.
+fn node(message: &str) -> Option<(&str, &str, &str)> {
+    let (_, rest) = message.split_once("while running ")?;
+    let (op_type, rest) = rest.split_once(" node. Name:'")?;
+    let (name, what) = rest.split_once("' Status Message: ")?;
+    (!name.is_empty()).then_some((op_type, name, what))
+}
+
+/// A message of reasonable length, without the place in ONNX Runtime's own source it begins with.
+fn shortened(message: &str) -> String {
+    let message = after_place(message.trim()).unwrap_or(message).trim();
+    match message.char_indices().nth(LONGEST) {
+        Some((cut, _)) => format!("{}…", &message[..cut]),
+        None => message.to_owned(),
+    }
+}
+
+/// What follows `/path/to/file.cc:256 type name(parameters) `.
+fn after_place(message: &str) -> Option<&str> {
+    let (path, rest) = message.split_once(".cc:")?;
+    if path.contains(char::is_whitespace) {
+        return None;
+    }
+    let mut depth = 0_usize;
+    for (position, bracket) in rest.match_indices(['(', ')']) {
+        depth = if bracket == "(" { depth + 1 } else { depth.checked_sub(1)? };
+        if depth == 0 {
+            return rest.get(position + 1..);
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failure_is_at_the_node_that_it_names() {
+        let cases = [
+            (
+                "Non-zero status code returned while running Gather node. Name:'g' Status Message: \
+                 indices element out of data bounds",
+                Some(("Gather", "g", "indices element out of data bounds")),
+            ),
+            (
+                "Non-zero status code returned while running Gather node. Name:'' Status Message: a",
+                None,
+            ),
+            ("Invalid input name: x", None),
+        ];
+        for (message, expected) in cases {
+            assert_eq!(node(message), expected, "{message}");
+        }
+    }
+
+    #[test]
+    fn the_place_in_its_source_is_left_out() {
+        let cases = [
+            (
+                "/src/model.cc:256 a::M::M(f(int)&&, const b&) Unsupported version",
+                "Unsupported version",
+            ),
+            ("/src/model.cc:256 a::M::M(f(int", "/src/model.cc:256 a::M::M(f(int"),
+            ("see file.cc:2 f() for more", "see file.cc:2 f() for more"),
+            (" plain ", "plain"),
+        ];
+        for (message, expected) in cases {
+            assert_eq!(shortened(message), expected);
+        }
+    }
+}

@@ -1,0 +1,234 @@
+//! The sessions of one model: as many as samples run at once.
+//!
+//! `ort` lets a session run one sample at a time. So there are several, made when they are first
+//! needed, all with the same weights in our memory and the same options: it makes no difference to
+//! a result which of them computes it.
+
+use std::collections::HashMap;
+use std::num::NonZero;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use ort::environment::Environment;
+use ort::logging::LogLevel;
+use ort::session::builder::GraphOptimizationLevel;
+use ort::session::{NoSelectedOutputs, RunOptions, Session};
+use ort::value::{DynValue, Outlet};
+use quantize_rs::{CalibrationError, CalibrationErrorKind};
+use quantize_rs_onnx::{Model, Split, TensorProto};
+
+use super::{Place, failed, message, no_floats, unwritable, values};
+
+/// Weights of fewer bytes stay in the model: the optimizer looks into such, for shapes and axes.
+const LENT_FROM: usize = 1024;
+
+/// What the copies of the weights that sessions make for themselves may take together.
+const MOST_BYTES: u64 = 2 << 30;
+
+/// How often a run is asked whether to go on.
+const PATIENCE: Duration = Duration::from_millis(50);
+
+/// A run that takes no longer need not be stopped: whoever cancels waits for it.
+const SHORT: Duration = Duration::from_millis(200);
+
+/// The sessions of a model, and what it takes to make another.
+pub(super) struct Sessions {
+    environment: Environment,
+    /// The model without its large weights.
+    model: Vec<u8>,
+    weights: Vec<(String, Arc<DynValue>)>,
+    /// Cores that each session computes on.
+    cores: usize,
+    /// Sessions there may be.
+    most: usize,
+    state: Mutex<State>,
+    returned: Condvar,
+    /// Whether the last run was [`SHORT`].
+    short: AtomicBool,
+}
+
+/// Sessions there are.
+struct State {
+    idle: Vec<Session>,
+    made: usize,
+}
+
+impl Sessions {
+    /// The sessions of `model`, with the first already made.
+    pub(super) fn of(
+        environment: &Environment,
+        model: &Model,
+    ) -> Result<Sessions, CalibrationError> {
+        let Split { bytes: model, tensors } =
+            model.split(is_lent).map_err(|error| unwritable().caused_by(error))?;
+        let bytes: u64 = tensors.iter().map(|(_, tensor)| tensor.data.len() as u64).sum();
+        let weights = tensors.into_iter().map(|(name, tensor)| {
+            let value = values::value(&tensor).map_err(|error| error.at_value(&name))?;
+            Ok((name, Arc::new(value)))
+        });
+        let weights = weights.collect::<Result<_, CalibrationError>>()?;
+        let cores = thread::available_parallelism().map_or(1, NonZero::get);
+        let affordable = usize::try_from(MOST_BYTES / bytes.max(1)).unwrap_or(usize::MAX);
+        let most = affordable.clamp(1, cores);
+        let sessions = Sessions {
+            environment: environment.clone(),
+            model,
+            weights,
+            cores: cores / most,
+            most,
+            state: Mutex::new(State { idle: Vec::new(), made: 1 }),
+            returned: Condvar::new(),
+            short: AtomicBool::new(false),
+        };
+        let first = sessions.make()?;
+        sessions.state().idle.push(first);
+        Ok(sessions)
+    }
+
+    /// Refuses taps whose values are no floats.
+    pub(super) fn require_floats(
+        &self,
+        taps: &[String],
+        places: &[Place],
+    ) -> Result<(), CalibrationError> {
+        let state = self.state();
+        let outputs = state.idle.first().map_or(&[][..], |session| session.outputs());
+        for (tap, place) in taps.iter().zip(places) {
+            if let Place::Output(position) = place
+                && let Some(of) = outputs.get(*position).map(Outlet::dtype)
+                && !values::are_floats(of)
+            {
+                return Err(no_floats(tap, of));
+            }
+        }
+        Ok(())
+    }
+
+    /// The outputs for these inputs.
+    pub(super) fn run(
+        &self,
+        given: &HashMap<&str, DynValue>,
+        cancelled: &AtomicBool,
+    ) -> Result<Vec<DynValue>, CalibrationError> {
+        let mut place = self.borrow(cancelled)?;
+        let session = place.session.as_mut().ok_or_else(|| failed("there is no session"))?;
+        let options = RunOptions::new().map_err(|error| message::without_node(&error))?;
+        let begun = Instant::now();
+        let outputs = if self.short.load(Ordering::Relaxed) {
+            run(session, given, &options)
+        } else {
+            run_watched(session, given, &options, cancelled)
+        };
+        self.short.store(begun.elapsed() < SHORT, Ordering::Relaxed);
+        outputs.map_err(|error| message::of_running(&error))
+    }
+
+    /// A session that nobody uses, made if need be; waits when there are as many as there may be.
+    fn borrow(&self, cancelled: &AtomicBool) -> Result<Borrowed<'_>, CalibrationError> {
+        let mut state = self.state();
+        loop {
+            if cancelled.load(Ordering::Relaxed) {
+                return Err(CalibrationError::new(CalibrationErrorKind::Cancelled));
+            }
+            if let Some(session) = state.idle.pop() {
+                return Ok(Borrowed { sessions: self, session: Some(session) });
+            }
+            if state.made < self.most {
+                state.made += 1;
+                drop(state);
+                // Counted before it is there: should that fail, dropping the place counts it back.
+                let mut place = Borrowed { sessions: self, session: None };
+                place.session = Some(self.make()?);
+                return Ok(place);
+            }
+            let waited = self.returned.wait_timeout(state, PATIENCE);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    fn make(&self) -> Result<Session, CalibrationError> {
+        let session = || -> ort::Result<Session> {
+            let mut builder = Session::builder(&self.environment)?
+                .with_intra_threads(self.cores)?
+                .with_inter_threads(1)?
+                .with_intra_op_spinning(false)?
+                .with_optimization_level(GraphOptimizationLevel::All)?
+                // What it would print it also returns.
+                .with_log_level(LogLevel::Fatal)?;
+            for (name, value) in &self.weights {
+                builder = builder.with_external_initializer(name, Arc::clone(value))?;
+            }
+            builder.commit_from_memory(&self.model)
+        };
+        session().map_err(|error| message::of_loading(&error))
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // Nothing that holds it can fail in between.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Whether sessions share this constant.
+fn is_lent(tensor: &TensorProto) -> bool {
+    let bytes = tensor.dtype().filter(|dtype| values::is_known(*dtype)).and_then(|dtype| {
+        let lengths = tensor.dims.iter().map(|length| usize::try_from(*length).ok());
+        let elements = lengths.reduce(|a, b| a?.checked_mul(b?)).unwrap_or(Some(1))?;
+        dtype.byte_len(elements)
+    });
+    bytes.is_some_and(|bytes| bytes >= LENT_FROM)
+}
+
+/// A session in use, or a place for one.
+struct Borrowed<'a> {
+    sessions: &'a Sessions,
+    session: Option<Session>,
+}
+
+impl Drop for Borrowed<'_> {
+    fn drop(&mut self) {
+        let mut state = self.sessions.state();
+        match self.session.take().filter(|_| !thread::panicking()) {
+            Some(session) => state.idle.push(session),
+            None => state.made -= 1,
+        }
+        drop(state);
+        self.sessions.returned.notify_one();
+    }
+}
+
+fn run(
+    session: &mut Session,
+    given: &HashMap<&str, DynValue>,
+    options: &RunOptions<NoSelectedOutputs>,
+) -> ort::Result<Vec<DynValue>> {
+    let given: Vec<(&str, &DynValue)> = given.iter().map(|(name, value)| (*name, value)).collect();
+    let outputs = session.run_with_options(given, options)?;
+    Ok(outputs.into_iter().map(|(_, value)| value).collect())
+}
+
+/// As [`run`], with somebody beside it who stops it when it is cancelled.
+fn run_watched(
+    session: &mut Session,
+    given: &HashMap<&str, DynValue>,
+    options: &RunOptions<NoSelectedOutputs>,
+    cancelled: &AtomicBool,
+) -> ort::Result<Vec<DynValue>> {
+    thread::scope(|scope| {
+        let (running, finished) = mpsc::channel::<()>();
+        let watch = move || {
+            while finished.recv_timeout(PATIENCE) == Err(mpsc::RecvTimeoutError::Timeout) {
+                if cancelled.load(Ordering::Relaxed) {
+                    let _ = options.terminate();
+                }
+            }
+        };
+        // Should there be no thread for it, the run is only not stopped before its end.
+        let _ = thread::Builder::new().spawn_scoped(scope, watch);
+        let outputs = run(session, given, options);
+        drop(running);
+        outputs
+    })
+}

@@ -1,0 +1,108 @@
+//! Tensors on their way into ONNX Runtime, and out of it to the sink.
+
+use std::fmt::Debug;
+
+use half::{bf16, f16};
+use ort::value::{DynValue, PrimitiveTensorElementType, TensorElementType, ValueType};
+use quantize_rs::{CalibrationError, CalibrationErrorKind, Sink};
+use quantize_rs_onnx::{DataType, Tensor};
+
+use super::failed;
+use super::message::without_node;
+
+/// Reads the bytes of a tensor as the elements that ONNX Runtime wants.
+type Reader = fn(&Tensor) -> ort::Result<DynValue>;
+
+/// How tensors of this type are read; `None` for types without a counterpart in Rust.
+fn reader(dtype: DataType) -> Option<Reader> {
+    Some(match dtype {
+        DataType::Float => |tensor| read(tensor, f32::from_le_bytes),
+        DataType::Float16 => |tensor| read(tensor, f16::from_le_bytes),
+        DataType::BFloat16 => |tensor| read(tensor, bf16::from_le_bytes),
+        DataType::Double => |tensor| read(tensor, f64::from_le_bytes),
+        DataType::Bool => |tensor| read(tensor, |[byte]| byte != 0),
+        DataType::UInt8 => |tensor| read(tensor, u8::from_le_bytes),
+        DataType::UInt16 => |tensor| read(tensor, u16::from_le_bytes),
+        DataType::UInt32 => |tensor| read(tensor, u32::from_le_bytes),
+        DataType::UInt64 => |tensor| read(tensor, u64::from_le_bytes),
+        DataType::Int8 => |tensor| read(tensor, i8::from_le_bytes),
+        DataType::Int16 => |tensor| read(tensor, i16::from_le_bytes),
+        DataType::Int32 => |tensor| read(tensor, i32::from_le_bytes),
+        DataType::Int64 => |tensor| read(tensor, i64::from_le_bytes),
+        _ => return None,
+    })
+}
+
+/// Whether ONNX Runtime can be given tensors of this type.
+pub(super) fn is_known(dtype: DataType) -> bool {
+    reader(dtype).is_some()
+}
+
+/// The tensor in memory of its own: copied, because ONNX Runtime wants its elements aligned.
+pub(super) fn value(tensor: &Tensor) -> Result<DynValue, CalibrationError> {
+    let read = reader(tensor.dtype).ok_or_else(|| {
+        let what = format!("onnxruntime cannot be given a tensor of {}", tensor.dtype);
+        CalibrationError::new(CalibrationErrorKind::Unsupported(what))
+    })?;
+    read(tensor).map_err(|error| without_node(&error))
+}
+
+fn read<const N: usize, T: PrimitiveTensorElementType + Clone + Debug + 'static>(
+    tensor: &Tensor,
+    element: fn([u8; N]) -> T,
+) -> ort::Result<DynValue> {
+    let elements = tensor.data.as_chunks::<N>().0.iter().map(|bytes| element(*bytes));
+    let elements: Vec<T> = elements.collect();
+    Ok(ort::value::Tensor::from_array((tensor.shape.clone(), elements))?.into_dyn())
+}
+
+/// Whether tensors of this type can be shown.
+pub(super) fn is_float(dtype: DataType) -> bool {
+    use DataType::{BFloat16, Double, Float, Float16};
+    matches!(dtype, Float | Float16 | BFloat16 | Double)
+}
+
+/// As [`is_float`], of a type of ONNX Runtime.
+pub(super) fn are_floats(of: &ValueType) -> bool {
+    use TensorElementType::{Bfloat16, Float16, Float32, Float64};
+    matches!(of, ValueType::Tensor { ty: Float32 | Float16 | Bfloat16 | Float64, .. })
+}
+
+/// Lends the elements to the sink: float32 as they lie in memory, other floats converted.
+pub(super) fn show(
+    value: &DynValue,
+    tap: usize,
+    sink: &mut dyn Sink,
+) -> Result<(), CalibrationError> {
+    let ValueType::Tensor { ty, shape, .. } = value.dtype() else {
+        return Err(failed(format!("a tapped value is {}, no tensor", value.dtype())));
+    };
+    let shape = shape.iter().map(|length| usize::try_from(*length).unwrap_or(0));
+    let shape: Vec<usize> = shape.collect();
+    match ty {
+        TensorElementType::Float32 => sink.observe(tap, &shape, elements(value)?),
+        TensorElementType::Float16 => show_as(value, f16::to_f32, tap, &shape, sink)?,
+        TensorElementType::Bfloat16 => show_as(value, bf16::to_f32, tap, &shape, sink)?,
+        #[allow(clippy::cast_possible_truncation)] // ranges are float32
+        TensorElementType::Float64 => show_as(value, |x: f64| x as f32, tap, &shape, sink)?,
+        other => return Err(failed(format!("a tapped value is {other}"))),
+    }
+    Ok(())
+}
+
+fn show_as<T: PrimitiveTensorElementType + Copy>(
+    value: &DynValue,
+    float: fn(T) -> f32,
+    tap: usize,
+    shape: &[usize],
+    sink: &mut dyn Sink,
+) -> Result<(), CalibrationError> {
+    let floats: Vec<f32> = elements(value)?.iter().map(|element| float(*element)).collect();
+    sink.observe(tap, shape, &floats);
+    Ok(())
+}
+
+fn elements<T: PrimitiveTensorElementType>(value: &DynValue) -> Result<&[T], CalibrationError> {
+    let extracted = value.try_extract_tensor::<T>();
+    Ok(extracted.map_err(|error| without_node(&error))?.1)
+}

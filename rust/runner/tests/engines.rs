@@ -1,0 +1,507 @@
+//! The engines beside each other: what one shows, the other shows; what one cannot, it says.
+#![cfg(all(feature = "onnxruntime", feature = "tract"))]
+
+mod installed;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use installed::{library, repository};
+use quantize_rs::{
+    CalibrationError, CalibrationErrorKind, Engine, InputSpec, Runner, Sample, Sink,
+};
+use quantize_rs_onnx::{
+    AttributeProto, DataType, Edit, Kept, Model, NodeProto, Tensor, TensorProto,
+};
+use quantize_rs_runner::{Auto, OnnxRuntime, Tract};
+
+fn onnxruntime() -> Option<&'static OnnxRuntime> {
+    static OPENED: OnceLock<Option<OnnxRuntime>> = OnceLock::new();
+    OPENED.get_or_init(|| Some(OnnxRuntime::open(&library()?).expect("opened"))).as_ref()
+}
+
+fn engines() -> Vec<&'static dyn Engine> {
+    let onnxruntime = onnxruntime().map(|engine| engine as &dyn Engine);
+    [&Tract as &dyn Engine].into_iter().chain(onnxruntime).collect()
+}
+
+/// Every other test here passes by half when there is no library: this one says so.
+#[test]
+fn there_is_an_onnxruntime_to_test_with() {
+    assert!(
+        onnxruntime().is_some(),
+        "HALF OF THESE TESTS DID NOT RUN: no ONNX Runtime. `make .venv/created` installs one; or \
+         set ORT_DYLIB_PATH to its library"
+    );
+}
+
+/// Shape and values of a tap.
+type Shown = (Vec<usize>, Vec<f32>);
+
+/// What was shown, by tap.
+#[derive(Debug, Default, PartialEq)]
+struct Seen(BTreeMap<usize, Shown>);
+
+impl Sink for Seen {
+    fn observe(&mut self, tap: usize, shape: &[usize], values: &[f32]) {
+        assert_eq!(shape.iter().product::<usize>(), values.len());
+        let before = self.0.insert(tap, (shape.to_vec(), values.to_vec()));
+        assert!(before.is_none(), "tap {tap} was shown twice");
+    }
+}
+
+fn run(runner: &dyn Runner, sample: &Sample) -> Result<Seen, CalibrationError> {
+    let mut seen = Seen::default();
+    runner.run(sample, &mut seen, &AtomicBool::new(false)).map(|()| seen)
+}
+
+fn fixture(name: &str) -> Model {
+    Model::open(repository().join("tests/fixtures/models").join(format!("{name}.onnx"))).unwrap()
+}
+
+fn fixtures() -> Vec<String> {
+    let files = repository().join("tests/fixtures/models").read_dir().unwrap().flatten();
+    let names = files.filter_map(|file| {
+        Some(file.file_name().into_string().ok()?.strip_suffix(".onnx")?.to_owned())
+    });
+    let names: BTreeSet<String> = names.collect();
+    assert!(names.len() > 80);
+    names.into_iter().collect()
+}
+
+/// A sample for any fixture: waves for floats, small numbers for integers, 2 where any length will
+/// do.
+fn sample_for(model: &Model, any: usize) -> Sample {
+    let inputs = InputSpec::of(model).into_iter().map(|input| {
+        let shape = input.shape.expect("a rank").into_iter().map(|length| length.unwrap_or(any));
+        let shape: Vec<usize> = shape.collect();
+        let dtype = input.dtype.expect("a type");
+        let numbers = (0_u16..).take(shape.iter().product());
+        let wave = numbers.clone().map(|i| (f32::from(i) * 0.7).sin());
+        let data = match dtype {
+            DataType::Float => wave.flat_map(f32::to_le_bytes).collect(),
+            DataType::Double => wave.flat_map(|x| f64::from(x).to_le_bytes()).collect(),
+            DataType::Float16 => wave.flat_map(|x| half::f16::from_f32(x).to_le_bytes()).collect(),
+            DataType::Int64 => numbers.flat_map(|i| i64::from(i % 5).to_le_bytes()).collect(),
+            DataType::Bool => numbers.map(|i| u8::from(i % 2 == 0)).collect(),
+            other => vec![0; other.byte_len(shape.iter().product()).unwrap()].into(),
+        };
+        (input.name, Tensor { dtype, shape, data })
+    });
+    Sample { inputs: inputs.collect() }
+}
+
+/// Everything of a model that holds floats: its inputs and what its nodes make.
+fn all_taps(
+    engine: &dyn Engine,
+    model: &Model,
+    sample: &Sample,
+) -> Result<(Vec<String>, Box<dyn Runner>), CalibrationError> {
+    let made = model.graph().node.iter().flat_map(|node| &node.output).cloned();
+    let inputs = sample.inputs.iter().map(|(name, _)| name.clone());
+    let mut taps: Vec<String> = inputs.chain(made).filter(|name| !name.is_empty()).collect();
+    loop {
+        match engine.prepare(model, &taps, sample) {
+            Ok(runner) => return Ok((taps, runner)),
+            Err(error) if error.to_string().contains("can be observed") => {
+                let no_float = error.value().expect("the tap is named").to_owned();
+                let before = taps.len();
+                taps.retain(|tap| *tap != no_float);
+                assert!(taps.len() < before, "{error}");
+            }
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// What the engines refuse among the fixtures, and a part of what they say of it.
+const REFUSED: &[(&str, &str, &str)] = &[
+    ("tract", "bf16_weights", "element type bfloat16 (`w`)"),
+    ("tract", "custom_domain", "operator Sparkle of domain acme.ops (`sparkle1`)"),
+    ("tract", "double_model", "node `gemm1` (Gemm): tract: "),
+    ("tract", "local_function", "operator DenseLeaky of domain local (`denseleaky1`)"),
+    ("tract", "loop_subgraph", "operator Loop (`loop1`)"),
+    ("tract", "many_types", "element type bfloat16 (`a_bfloat16`)"),
+    ("tract", "many_types_ir13", "element type bfloat16 (`a_bfloat16`)"),
+    ("tract", "many_types_outputs", "element type bfloat16 (`a_bfloat16`)"),
+    (
+        "tract",
+        "sequence_values",
+        "operator ConcatFromSequence (`concatfromsequence1`); operator SequenceConstruct",
+    ),
+    ("tract", "sparse_initializer", "sparse initializers (`w_sparse`)"),
+    ("onnxruntime", "custom_domain", "acme.ops:Sparkle(-1) is not a registered function/op"),
+    ("onnxruntime", "duplicate_node_names", "two nodes with same node name (same)"),
+];
+
+/// Newer than the library may be: what it knows is refused by none.
+const NEWEST: &[&str] = &["many_types", "opset26_conv", "opset28_conv"];
+
+/// The order of a sum is the engine's own; in float16 every step of it is rounded.
+fn tolerance(fixture: &str) -> f32 {
+    if fixture == "fp16_model" { 2e-3 } else { 1e-5 }
+}
+
+#[test]
+fn the_engines_show_the_same_values_and_refuse_the_rest_by_name() {
+    for name in fixtures() {
+        let model = fixture(&name);
+        let sample = sample_for(&model, 2);
+        let mut all: Vec<BTreeMap<String, Shown>> = Vec::new();
+        for engine in engines() {
+            let refused = REFUSED.iter().find(|row| (row.0, row.1) == (engine.name(), &name));
+            let shown = all_taps(engine, &model, &sample).and_then(|(taps, runner)| {
+                let seen = run(&*runner, &sample)?.0;
+                assert_eq!(seen.len(), taps.len(), "{name}");
+                Ok(seen.into_iter().map(|(tap, shown)| (taps[tap].clone(), shown)).collect())
+            });
+            match (shown, refused) {
+                (Ok(shown), None) => all.push(shown),
+                (Err(error), Some((.., what))) => {
+                    assert!(error.to_string().contains(what), "{name}: {error}");
+                }
+                (Err(error), None) => assert!(
+                    NEWEST.contains(&name.as_str()) && engine.name() == "onnxruntime",
+                    "{name}: {}: {error}",
+                    engine.name()
+                ),
+                (Ok(_), Some(_)) => panic!("{name}: {} runs it by now", engine.name()),
+            }
+        }
+        if let [ours, theirs] = &all[..] {
+            assert!(ours.keys().all(|tap| theirs.contains_key(tap)), "{name}");
+            for (tap, (shape, values)) in ours {
+                let (other_shape, others) = &theirs[tap];
+                assert_eq!(shape, other_shape, "{name}: {tap}");
+                // Whoever flushes subnormal numbers to 0 is right too.
+                let largest = values.iter().fold(0_f32, |max, x| max.max(x.abs()));
+                let allowed = tolerance(&name) * largest + f32::MIN_POSITIVE;
+                let differs = |(a, b): &(&f32, &f32)| a != b && (*a - *b).abs() > allowed;
+                let first = values.iter().zip(others).position(|pair| differs(&pair));
+                assert_eq!(first, None, "{name}: {tap}");
+            }
+        }
+    }
+}
+
+#[test]
+fn one_runner_of_onnxruntime_takes_samples_of_any_shape() {
+    let Some(onnxruntime) = onnxruntime() else { return };
+    let model = fixture("dynamic_shape");
+    let (taps, runner) = all_taps(onnxruntime, &model, &sample_for(&model, 8)).unwrap();
+    assert!(runner.any_shape());
+    for any in [8, 11, 16] {
+        let sample = sample_for(&model, any);
+        let own = onnxruntime.prepare(&model, &taps, &sample).unwrap();
+        assert_eq!(run(&*runner, &sample).unwrap(), run(&*own, &sample).unwrap());
+        assert!(!Tract.prepare(&model, &taps, &sample).unwrap().any_shape());
+    }
+}
+
+#[test]
+fn a_value_is_shown_for_every_name_it_is_asked_for_by() {
+    let model = fixture("output_is_input");
+    let sample = sample_for(&model, 1);
+    let x = sample.get("x").and_then(Tensor::to_f32).unwrap();
+    let taps = ["again", "x", "same", "x", "again"].map(str::to_owned);
+    for engine in engines() {
+        let seen = run(&*engine.prepare(&model, &taps, &sample).unwrap(), &sample).unwrap();
+        assert_eq!(
+            seen.0.into_values().map(|(_, values)| values).collect::<Vec<_>>(),
+            vec![x.clone(); 5]
+        );
+    }
+}
+
+#[test]
+fn constants_are_shown_in_every_run() {
+    let model = fixture("weight_transpose");
+    let sample = sample_for(&model, 1);
+    let taps = ["transpose1_y", "w"].map(str::to_owned);
+    let mut all = engines().into_iter().map(|engine| {
+        let runner = engine.prepare(&model, &taps, &sample).unwrap();
+        let seen = run(&*runner, &sample).unwrap();
+        assert_eq!(run(&*runner, &sample).unwrap(), seen);
+        seen
+    });
+    let first = all.next().unwrap();
+    assert!(all.all(|seen| seen == first));
+}
+
+#[test]
+fn what_does_not_fit_is_refused_by_name() {
+    let model = fixture("conv2d_relu");
+    let sample = sample_for(&model, 1);
+    let wrong = Sample {
+        inputs: vec![("x".to_owned(), Tensor::from_f32(vec![1, 12, 12, 3], &[0.0; 432]))],
+    };
+    for engine in engines() {
+        let refusal = |taps: &[&str], sample: &Sample| {
+            let taps: Vec<String> = taps.iter().map(|tap| (*tap).to_owned()).collect();
+            engine.prepare(&model, &taps, sample).err().expect("a refusal")
+        };
+        let error = refusal(&[], &wrong);
+        let message = "input `x`: expected float32 [?, 3, 12, 12], got float32 [1, 12, 12, 3]";
+        assert_eq!(error.kind(), &CalibrationErrorKind::InputMismatch(message.into()));
+        let message = "the main graph has no value `relu9` to observe (`relu9`)";
+        assert_eq!(refusal(&["relu9"], &sample).to_string(), message);
+        assert_eq!(refusal(&[""], &sample).value(), Some(""));
+    }
+}
+
+#[test]
+fn a_failing_node_is_named_and_the_next_sample_runs() {
+    let model = fixture("gather_embedding");
+    let good = sample_for(&model, 1);
+    let mut bad = good.clone();
+    let ids = &mut bad.inputs[0].1;
+    ids.data = [1_i64 << 40; 6].iter().flat_map(|id| id.to_le_bytes()).collect();
+    for engine in engines() {
+        let runner = engine.prepare(&model, &["gather1_y".to_owned()], &good).unwrap();
+        let error = run(&*runner, &bad).unwrap_err();
+        let begins = format!("node `gather1` (Gather): {}: ", engine.name());
+        assert!(error.to_string().starts_with(&begins), "{error}");
+        assert_eq!(error.value(), Some("gather1"));
+        run(&*runner, &good).unwrap();
+    }
+}
+
+#[test]
+fn threads_share_a_runner_and_see_what_one_thread_sees() {
+    let model = fixture("residual_add");
+    let sample = sample_for(&model, 1);
+    for engine in engines() {
+        let (_, runner) = all_taps(engine, &model, &sample).unwrap();
+        let expected = run(&*runner, &sample).unwrap();
+        std::thread::scope(|scope| {
+            let work = || (0..8).map(|_| run(&*runner, &sample).unwrap()).collect::<Vec<_>>();
+            let threads: Vec<_> = (0..4).map(|_| scope.spawn(work)).collect();
+            for thread in threads {
+                assert!(thread.join().unwrap().iter().all(|seen| *seen == expected));
+            }
+        });
+    }
+}
+
+/// A node of ONNX's own operators that reads and makes these values.
+fn node(op_type: &str, input: &[&str], output: &str, attributes: &[(&str, i64)]) -> Edit {
+    let input = input.iter().map(|name| (*name).to_owned()).collect();
+    let attributes = attributes.iter().map(|(name, value)| AttributeProto::int(name, *value));
+    let attributes = attributes.map(Kept::new).collect();
+    Edit::AddNode(NodeProto::new(
+        format!("{output}_node"),
+        op_type,
+        input,
+        vec![output.to_owned()],
+        attributes,
+    ))
+}
+
+/// A model that multiplies large matrices for minutes.
+fn slow_model() -> Model {
+    let mut model = fixture("mlp_relu");
+    let wide = Tensor::from_f32(vec![16, 800], &vec![0.01; 12800]);
+    let mut edits = vec![
+        Edit::AddInitializer(TensorProto::new("wide", &wide)),
+        node("MatMul", &["x", "wide"], "slow0", &[]),
+    ];
+    for step in 0..2000 {
+        let (before, after) = (format!("slow{step}"), format!("slow{}", step + 1));
+        edits.push(node("MatMul", &[&before, &before], &after, &[]));
+    }
+    edits.push(Edit::AddOutput("slow2000".to_owned()));
+    model.apply(edits).unwrap();
+    model
+}
+
+#[test]
+fn a_run_that_is_cancelled_ends_at_once() {
+    let model = slow_model();
+    let sample = sample_for(&model, 800);
+    for engine in engines() {
+        let runner = engine.prepare(&model, &["slow2000".to_owned()], &sample).unwrap();
+        let cancelled = AtomicBool::new(false);
+        let (error, took) = std::thread::scope(|scope| {
+            let run = scope.spawn(|| runner.run(&sample, &mut Seen::default(), &cancelled));
+            std::thread::sleep(Duration::from_millis(300));
+            assert!(!run.is_finished(), "it is not slow");
+            cancelled.store(true, Ordering::Relaxed);
+            let begun = Instant::now();
+            (run.join().unwrap().unwrap_err(), begun.elapsed())
+        });
+        assert_eq!(error.kind(), &CalibrationErrorKind::Cancelled);
+        assert!(took < Duration::from_secs(5), "{}: {took:?}", engine.name()); // 1 s when alone
+        // one that is cancelled already does not begin
+        let error = runner.run(&sample, &mut Seen::default(), &cancelled).unwrap_err();
+        assert_eq!(error.kind(), &CalibrationErrorKind::Cancelled);
+    }
+}
+
+#[test]
+fn a_panic_of_the_sink_is_an_error() {
+    struct Panics;
+    impl Sink for Panics {
+        fn observe(&mut self, _tap: usize, _shape: &[usize], _values: &[f32]) {
+            panic!("no more");
+        }
+    }
+    let model = fixture("conv2d_relu");
+    let sample = sample_for(&model, 1);
+    for engine in engines() {
+        let runner = engine.prepare(&model, &["relu1_y".to_owned()], &sample).unwrap();
+        let error = runner.run(&sample, &mut Panics, &AtomicBool::new(false)).unwrap_err();
+        assert!(error.to_string().contains("panicked: no more"), "{error}");
+        run(&*runner, &sample).unwrap();
+    }
+}
+
+#[test]
+fn tract_rounds_where_a_cast_makes_float16() {
+    let mut model = fixture("conv2d_relu");
+    let (half, single) =
+        (i64::from(DataType::Float16.number()), i64::from(DataType::Float.number()));
+    let edits = vec![
+        node("Cast", &["x"], "half", &[("to", half)]),
+        node("Add", &["half", "half"], "sum", &[]),
+        node("Cast", &["sum"], "single", &[("to", single)]),
+        Edit::AddOutput("single".to_owned()),
+    ];
+    model.apply(edits).unwrap();
+    let mut sample = sample_for(&model, 1);
+    let mut values = sample.inputs[0].1.to_f32().unwrap();
+    values[0] = 1e9;
+    sample.inputs[0].1 = Tensor::from_f32(vec![1, 3, 12, 12], &values);
+    let expected: Vec<f32> =
+        values.iter().map(|x| half::f16::from_f32(*x).to_f32() * 2.0).collect();
+    assert_eq!(expected[0], f32::INFINITY);
+    // ONNX Runtime itself leaves such a pair of casts out.
+    let runner = Tract.prepare(&model, &["single".to_owned()], &sample).unwrap();
+    assert_eq!(run(&*runner, &sample).unwrap().0[&0].1, expected);
+}
+
+/// A model, a node that tract cannot run or runs wrong, and what is said of it.
+fn models_beyond_tract() -> Vec<(Model, &'static str)> {
+    let with = |edits: Vec<Edit>| {
+        let mut model = fixture("conv2d_relu");
+        model.apply(edits).unwrap();
+        model
+    };
+    let output = || Edit::AddOutput("last".to_owned());
+    vec![
+        (fixture("loop_subgraph"), "operator Loop (`loop1`)"),
+        (fixture("local_function"), "operator DenseLeaky of domain local (`denseleaky1`)"),
+        (fixture("sequence_values"), "operator ConcatFromSequence (`concatfromsequence1`)"),
+        (
+            with(vec![node("GlobalLpPool", &["relu1_y"], "last", &[("p", 1)]), output()]),
+            "operator GlobalLpPool, which is computed wrong (`last_node`)",
+        ),
+        (
+            with(vec![
+                node("LpPool", &["relu1_y"], "pooled", &[]),
+                node("Det", &["pooled"], "last", &[]),
+                output(),
+            ]),
+            "operator Det (`last_node`); operator LpPool (`pooled_node`)",
+        ),
+    ]
+}
+
+#[test]
+fn auto_leaves_what_tract_cannot_run_to_onnxruntime_and_says_so() {
+    let (alone, both) = (Auto::default(), Auto { onnxruntime: onnxruntime().cloned() });
+    for (model, what) in models_beyond_tract() {
+        let sample = sample_for(&model, 2);
+        let error = alone.prepare(&model, &[], &sample).err().expect("a refusal");
+        assert!(matches!(error.kind(), CalibrationErrorKind::Unsupported(_)));
+        assert!(error.to_string().contains(what), "{error}");
+        assert!(error.to_string().contains("pip install onnxruntime"), "{error}");
+        if both.onnxruntime.is_some() && !what.contains("LpPool (`pooled") {
+            let runner = both.prepare(&model, &[], &sample).unwrap();
+            assert_eq!(runner.engine(), Some("onnxruntime"));
+            let note = runner.note().expect("why");
+            assert!(note.starts_with("run by onnxruntime, because tract fails: "), "{note}");
+            assert!(note.contains(what), "{note}");
+        }
+    }
+}
+
+#[test]
+fn auto_lets_tract_run_what_both_compute_alike_and_nothing_else() {
+    let Some(onnxruntime) = onnxruntime() else { return };
+    let auto = Auto { onnxruntime: Some(onnxruntime.clone()) };
+    for name in fixtures() {
+        let model = fixture(&name);
+        let sample = sample_for(&model, 2);
+        let Ok((taps, tract)) = all_taps(&Tract, &model, &sample) else { continue };
+        let runner = auto.prepare(&model, &taps, &sample).unwrap();
+        let note = runner.note().expect("why");
+        if name == "huge_weights" {
+            // Whether a sum of numbers this large is finite depends on its order.
+            assert_eq!(runner.engine(), Some("onnxruntime"));
+            let begins =
+                "run by onnxruntime, because of the first sample tract computes `conv1_y` as [";
+            assert!(note.starts_with(begins), "{note}");
+            assert_eq!(run(&*runner, &sample).unwrap().0.len(), taps.len());
+            continue;
+        }
+        assert_eq!(runner.engine(), Some("tract"), "{name}");
+        let unchecked = onnxruntime.prepare(&model, &taps, &sample).is_err();
+        assert_eq!(note.contains("unchecked"), unchecked, "{name}: {note}");
+        assert_eq!(run(&*runner, &sample).unwrap(), run(&*tract, &sample).unwrap(), "{name}");
+    }
+}
+
+#[test]
+fn auto_runs_tract_where_there_is_nothing_else() {
+    let model = fixture("residual_add");
+    let runner = Auto::default().prepare(&model, &[], &sample_for(&model, 1)).unwrap();
+    assert_eq!((runner.engine(), runner.note()), (Some("tract"), None));
+}
+
+#[test]
+fn auto_gives_large_models_to_onnxruntime() {
+    let Some(onnxruntime) = onnxruntime() else { return };
+    let auto = Auto { onnxruntime: Some(onnxruntime.clone()) };
+    let mut deep = fixture("conv2d_relu");
+    let mut edits: Vec<Edit> = (0..500)
+        .map(|step| node("Relu", &[&format!("r{step}")], &format!("r{}", step + 1), &[]))
+        .collect();
+    edits.push(node("Relu", &["x"], "r0", &[]));
+    edits.push(Edit::AddOutput("r500".to_owned()));
+    deep.apply(edits).unwrap();
+    let mut heavy = fixture("conv2d_relu");
+    let weight = Tensor::from_f32(vec![12, 200_000], &vec![0.5; 2_400_000]);
+    heavy
+        .apply(vec![
+            Edit::AddInitializer(TensorProto::new("weight", &weight)),
+            node("MatMul", &["x", "weight"], "last", &[]),
+            Edit::AddOutput("last".to_owned()),
+        ])
+        .unwrap();
+    for model in [deep, heavy] {
+        let runner = auto.prepare(&model, &[], &sample_for(&model, 1)).unwrap();
+        assert_eq!(runner.engine(), Some("onnxruntime"));
+        let note = runner.note().expect("why");
+        assert!(note.starts_with("run by onnxruntime: the model is large"), "{note}");
+    }
+}
+
+#[test]
+fn where_neither_can_both_say_why() {
+    let Some(onnxruntime) = onnxruntime() else { return };
+    let auto = Auto { onnxruntime: Some(onnxruntime.clone()) };
+    let model = fixture("custom_domain");
+    let error = auto.prepare(&model, &[], &sample_for(&model, 1)).err().expect("a refusal");
+    assert!(matches!(error.kind(), CalibrationErrorKind::Unsupported(_)));
+    for what in ["operator Sparkle of domain acme.ops (`sparkle1`)", "Sparkle(-1) is not a regist"]
+    {
+        assert!(error.to_string().contains(what), "{error}");
+    }
+    // What is wrong with the sample is said once.
+    let model = fixture("conv2d_relu");
+    let sample = Sample { inputs: vec![] };
+    let error = auto.prepare(&model, &[], &sample).err().expect("a refusal");
+    assert!(matches!(error.kind(), CalibrationErrorKind::InputMismatch(_)), "{error}");
+}
