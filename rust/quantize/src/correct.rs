@@ -6,16 +6,20 @@
 //! "Data-Free Quantization Through Weight Equalization and Bias Correction", ICCV 2019, section 4.2;
 //! the means are those that calibration saw.
 
+// Counts of positions, and sums whose digits float32 has not.
+#![allow(clippy::cast_precision_loss, clippy::cast_possible_truncation)]
+
 use std::collections::{BTreeMap, HashSet};
 
 use quantize_rs_math::{Layout, Params, dequantize};
-use quantize_rs_onnx::{DataType, Tensor};
+use quantize_rs_onnx::{DataType, NodeProto, Tensor};
 use rayon::prelude::*;
 
+use crate::Ranges;
 use crate::encode::{Encoded, EncodedTensor};
 use crate::graph::{Graph, ValueId};
 use crate::plan::{IntegerNode, Plan, ValuePlan};
-use crate::{Ranges, ops};
+use crate::ranges::Seen;
 
 /// How the bias of one node changes.
 #[derive(Clone, Debug)]
@@ -60,9 +64,8 @@ pub(crate) fn corrections(
             let place = place(graph, &node)?;
             let name = graph.values[node.weight].name;
             let (weight, how) = (encoded.weights.get(name)?, how.get(name)?);
-            let means = ranges.channel_means(graph.values[node.input].name)?;
-            let added = shift(graph, &node, how, weight, &means)?;
-            #[allow(clippy::cast_possible_truncation)] // a bias is float32 itself
+            let input = ranges.statistics.get(graph.values[node.input].name)?;
+            let added = shift(graph, &node, how, weight, input)?;
             let added: Vec<f32> = added.into_iter().map(|shift| -shift as f32).collect();
             let moves = added.iter().any(|shift| *shift != 0.0);
             let sound = added.iter().all(|shift| shift.is_finite());
@@ -95,9 +98,8 @@ fn place(graph: &Graph<'_>, node: &IntegerNode) -> Option<Place> {
         "MatMul" => {
             let output = &graph.values[graph.output(node.node, 0)?];
             let [reader] = output.readers[..] else { return None };
-            let adds = ops::rule(graph.nodes[reader.node]).is_some()
-                && graph.nodes[reader.node].op_type == "Add";
-            if !adds || output.is_output || output.captured {
+            let next = graph.nodes[reader.node];
+            if !next.is_onnx() || next.op_type != "Add" || output.is_output || output.captured {
                 return None;
             }
             let input = 1 - reader.input.min(1);
@@ -132,8 +134,11 @@ fn shift(
     node: &IntegerNode,
     how: &ValuePlan,
     weight: &EncodedTensor,
-    means: &[f64],
+    input: &Seen,
 ) -> Option<Vec<f64>> {
+    let channels = input.channels.as_ref()?;
+    let means: Vec<f64> =
+        (0..channels.channels()).map(|channel| channels.mean(channel)).collect::<Option<_>>()?;
     let proto = graph.nodes[node.node];
     let exact = graph.model.tensor(graph.constant(node.weight)?).ok()?.to_f32()?;
     let shape = &weight.quantized.shape;
@@ -144,7 +149,8 @@ fn shift(
     }
     match (proto.op_type.as_str(), &shape[..]) {
         ("Conv", [outputs, inputs, kernel @ ..]) => {
-            let kernel: usize = kernel.iter().product();
+            let reached = reached(proto, kernel, &input.shape);
+            let kernel = reached.len();
             let groups = means.len().checked_div(*inputs)?;
             let per_group = outputs.checked_div(groups)?;
             if groups * inputs != means.len() || per_group * groups != *outputs {
@@ -154,7 +160,9 @@ fn shift(
                 let means = &means[output / per_group * inputs..][..*inputs];
                 let channel = |(input, mean): (usize, &f64)| {
                     let first = (output * inputs + input) * kernel;
-                    (first..first + kernel).map(error).sum::<f64>() * mean
+                    let errors =
+                        reached.iter().enumerate().map(|(at, part)| error(first + at) * part);
+                    errors.sum::<f64>() * mean
                 };
                 means.iter().enumerate().map(channel).sum()
             };
@@ -176,6 +184,45 @@ fn shift(
         }
         _ => None,
     }
+}
+
+/// For each element of a kernel, on how large a part of the outputs it meets the input and not its
+/// padding; 1 where the shape of the input is not known.
+fn reached(node: &NodeProto, kernel: &[usize], input: &[Option<usize>]) -> Vec<f64> {
+    let axes: Vec<Vec<f64>> = kernel
+        .iter()
+        .enumerate()
+        .map(|(axis, taps)| {
+            let of = |name: &str, index: usize, default: i64| {
+                let ints = node.attribute(name).map_or(&[][..], |attribute| &attribute.ints);
+                ints.get(index).copied().unwrap_or(default)
+            };
+            let explicit = node
+                .attribute("auto_pad")
+                .is_none_or(|pad| pad.s.as_ref().is_none_or(|pad| **pad == *b"NOTSET"));
+            let length = input.get(axis + 2).copied().flatten().and_then(|n| i64::try_from(n).ok());
+            let taps = i64::try_from(*taps).unwrap_or(0);
+            let (stride, dilation) = (of("strides", axis, 1), of("dilations", axis, 1));
+            let (before, after) = (of("pads", axis, 0), of("pads", axis + kernel.len(), 0));
+            let outputs = length.and_then(|length| {
+                let room = length + before + after - dilation * (taps - 1) - 1;
+                Some(room.checked_div(stride)? + 1)
+            });
+            let part = |tap: i64| match (length, outputs) {
+                (Some(length), Some(outputs)) if explicit && (1..1 << 16).contains(&outputs) => {
+                    let inside = (0..outputs).filter(|at| {
+                        (0..length).contains(&(at * stride - before + tap * dilation))
+                    });
+                    inside.count() as f64 / outputs as f64
+                }
+                _ => 1.0,
+            };
+            (0..taps).map(part).collect()
+        })
+        .collect();
+    axes.iter().fold(vec![1.0], |parts, axis| {
+        parts.iter().flat_map(|part| axis.iter().map(move |tap| part * tap)).collect()
+    })
 }
 
 /// What the integers of a weight stand for.

@@ -8,7 +8,7 @@ use quantize_rs_onnx::Model;
 use serde::Serialize;
 
 use super::gather::{Gathered, gather};
-use super::judge::Judge;
+use super::judge::{Judge, LayerError};
 use super::run::Control;
 use crate::sample::{Engine, Samples};
 use crate::{Method, Plan, QuantizeError, Ranges};
@@ -84,11 +84,15 @@ pub(super) fn compare(
             same_as: trial.same_as.clone(),
         });
     }
-    let score = |row: &MethodRow| row.sqnr_db.unwrap_or(f64::NEG_INFINITY);
+    let handicap = |row: &MethodRow| if row.method == "auto" { CLEARLY } else { 0.0 };
+    let score = |row: &MethodRow| row.sqnr_db.map_or(f64::NEG_INFINITY, |db| db - handicap(row));
     // Of equals the first; without any output to judge by, what is best layer by layer.
-    let best =
-        methods.iter().rev().reduce(|best, row| if score(row) >= score(best) { row } else { best });
-    let best = best.map_or_else(String::new, |row| row.method.clone());
+    let nearer = methods
+        .iter()
+        .rev()
+        .filter(|row| row.sqnr_db.is_some())
+        .reduce(|best, row| if score(row) >= score(best) { row } else { best });
+    let best = nearer.map_or_else(|| Method::Auto.name(), |row| row.method.clone());
     Ok(Comparison {
         methods,
         best,
@@ -127,11 +131,7 @@ fn nearest_layers(
     let mut best_for = BTreeMap::new();
     let mut chosen = BTreeMap::new();
     for (name, errors) in errors {
-        // Of equals the first.
-        let best = (0..errors.len())
-            .rev()
-            .reduce(|best, at| if errors[at] <= errors[best] { at } else { best });
-        let trial = &trials[best.unwrap_or(0)];
+        let trial = &trials[safest(&errors)];
         learnt.values.insert(name.clone(), trial.learnt.values[&name]);
         ranges.values.insert(name.clone(), trial.ranges.values[&name]);
         *best_for.entry(trial.method.clone()).or_insert(0) += 1;
@@ -146,6 +146,25 @@ fn nearest_layers(
     let same_as = same.map(|trial| trial.method.clone());
     Ok((Trial { method, learnt, ranges, same_as }, best_for))
 }
+
+/// The candidate with the smallest error, of those that cost no sample much more than the first
+/// does: what is clipped away on most samples for nothing may be all that matters on another.
+fn safest(errors: &[LayerError]) -> usize {
+    let total = |at: usize| errors[at].iter().sum::<f64>();
+    let safe = |at: &usize| {
+        errors[*at].iter().zip(&errors[0]).all(|(error, first)| *error <= first * BEARABLE)
+    };
+    // Of equals the first.
+    let candidates = (0..errors.len()).rev().filter(safe);
+    candidates.reduce(|best, at| if total(at) <= total(best) { at } else { best }).unwrap_or(0)
+}
+
+/// How many times the error of the first candidate a sample may bear.
+const BEARABLE: f64 = 1.25;
+
+/// By how much, in decibels, a choice for each value must beat every method for all values: so much
+/// depends on which samples were held back.
+const CLEARLY: f64 = 0.2;
 
 impl fmt::Display for Comparison {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

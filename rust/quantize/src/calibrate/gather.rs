@@ -19,7 +19,7 @@ use crate::{CalibrationError, Plan, Ranges};
 const HELD_BACK: u64 = 4;
 
 /// Samples that are kept to judge by, at most.
-const KEPT: usize = 8;
+const KEPT: usize = 16;
 
 /// A value to look at, and what to remember of it.
 #[derive(Clone, Debug)]
@@ -123,6 +123,7 @@ impl<'a> Gatherer<'a> {
     fn new(taps: &'a [Tap], judging: bool) -> Gatherer<'a> {
         let empty = |tap: &Tap| Seen {
             spec: tap.spec,
+            shape: Vec::new(),
             sketch: tap.spec.map(|_| Sketch::default()),
             channels: tap.channels.map(|_| ChannelStats::default()),
         };
@@ -169,6 +170,9 @@ impl Sink for Gatherer<'_> {
         let (Some(seen), Some(wanted)) = (seen.get_mut(tap), self.taps.get(tap)) else { return };
         if let Some(sketch) = &mut seen.sketch {
             sketch.observe(values);
+        }
+        if wanted.channels.is_some() {
+            seen.see_shape(&shape.iter().copied().map(Some).collect::<Vec<_>>());
         }
         if let (Some(channels), Some(axis)) = (&mut seen.channels, wanted.channels)
             && let Some(axis) = axis_of(axis, shape.len())

@@ -15,6 +15,9 @@ use crate::rewrite::names::Names;
 use crate::sample::{Engine, Sample, Samples, Sink};
 use crate::{CalibrationError, Plan, QuantizeError, Ranges};
 
+/// The error of the layers that read a value, sample by sample, as a part of their signal.
+pub(super) type LayerError = Vec<f64>;
+
 /// Runs models on the samples held back.
 pub(super) struct Judge<'a, 'c> {
     pub(super) model: &'a Model,
@@ -82,7 +85,7 @@ impl Judge<'_, '_> {
     pub(super) fn layer_errors(
         &mut self,
         candidates: &BTreeMap<String, Vec<Range>>,
-    ) -> Result<BTreeMap<String, Vec<f64>>, QuantizeError> {
+    ) -> Result<BTreeMap<String, Vec<LayerError>>, QuantizeError> {
         let graph = Graph::of(self.model)?;
         let mut shadows = Shadows::new(&graph, self.plan);
         for (value, how) in self.plan.quantized() {
@@ -95,16 +98,18 @@ impl Judge<'_, '_> {
         let mut model = self.model.clone();
         model.apply(edits)?;
         let shown = self.shown(&model, &taps)?;
-        let sums: Vec<f64> = (0..taps.len())
-            .map(|tap| {
-                shown.values().map(|taps| f64::from(*taps[tap].first().unwrap_or(&0.0))).sum()
-            })
-            .collect();
-        let mut errors: BTreeMap<String, Vec<f64>> = BTreeMap::new();
+        let energy = |taps: &[Vec<f32>], tap: usize| {
+            taps[tap].first().map_or(0.0, |energy| f64::from(*energy))
+        };
+        let mut errors: BTreeMap<String, Vec<LayerError>> = BTreeMap::new();
         for Place { value, signal, noises } in places {
-            let found = errors.entry(value).or_insert_with(|| vec![0.0; noises.len()]);
+            let all: f64 = shown.values().map(|taps| energy(taps, signal)).sum();
+            let found = errors.entry(value).or_insert_with(|| vec![Vec::new(); noises.len()]);
             for (found, noise) in found.iter_mut().zip(noises) {
-                *found += sums[noise] / sums[signal].max(f64::MIN_POSITIVE);
+                let parts =
+                    shown.values().map(|taps| energy(taps, noise) / all.max(f64::MIN_POSITIVE));
+                found.resize(shown.len(), 0.0);
+                found.iter_mut().zip(parts).for_each(|(found, part)| *found += part);
             }
         }
         Ok(errors)

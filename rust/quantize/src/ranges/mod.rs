@@ -51,13 +51,32 @@ pub struct Seen {
     /// All its elements.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sketch: Option<Sketch>,
+    /// Its shape; null for a length that varies from sample to sample.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub shape: Vec<Option<usize>>,
     /// Its channels.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub channels: Option<ChannelStats>,
 }
 
 impl Seen {
+    /// Takes note of the shape of one sample.
+    pub(crate) fn see_shape(&mut self, shape: &[Option<usize>]) {
+        if self.shape.is_empty() {
+            self.shape = shape.to_vec();
+        } else if self.shape.len() == shape.len() {
+            let lengths = self.shape.iter_mut().zip(shape);
+            lengths.filter(|(seen, now)| *seen != *now).for_each(|(seen, _)| *seen = None);
+        } else {
+            // No shape at all: whatever axis is asked for varies.
+            self.shape = vec![None];
+        }
+    }
+
     pub(crate) fn merge(&mut self, other: &Seen) {
+        if !other.shape.is_empty() {
+            self.see_shape(&other.shape);
+        }
         if let (Some(all), Some(one)) = (&mut self.sketch, &other.sketch) {
             all.merge(one);
         }
@@ -203,12 +222,6 @@ impl Ranges {
     pub(crate) fn is_masked(&self, value: &str) -> bool {
         let seen = self.statistics.get(value);
         seen.and_then(|seen| seen.sketch.as_ref()).is_some_and(|sketch| sketch.mask().is_some())
-    }
-
-    /// The mean of each channel of a value, where channels were looked at.
-    pub(crate) fn channel_means(&self, value: &str) -> Option<Vec<f64>> {
-        let channels = self.statistics.get(value)?.channels.as_ref()?;
-        (0..channels.channels()).map(|channel| channels.mean(channel)).collect()
     }
 }
 
