@@ -72,7 +72,7 @@ pub use facade::{
 pub use graph::{Graph, Maker, Reader, Value, ValueId};
 pub use info::ModelInfo;
 pub use layers::{DynamicRangeCalibrator, QuantizationAwareTraining};
-pub use plan::{Because, Decision, Kept, Plan, Planned, Role, Source, ValuePlan};
+pub use plan::{Because, Decision, Kept, Plan, Planned, Readers, Role, Source, ValuePlan};
 pub use quantize_rs_math::{Granularity, Metrics, Params, QSpec, QType, Range};
 pub use quantize_rs_onnx::{DataType, Model, Tensor};
 pub use ranges::{Difference, Ranges, RangesDiff, Seen, tensorrt};

@@ -60,6 +60,8 @@ pub struct Profile {
     pub reduced: bool,
     /// What becomes of the bias of a quantized operator.
     pub bias: Bias,
+    /// Whether products of two activations, as in attention, run on integers.
+    pub products: bool,
     /// Which operators run on integers.
     pub placement: Placement,
 }
@@ -100,6 +102,7 @@ const TABLE: [Profile; 7] = [
         per_channel: None,
         reduced: false,
         bias: Bias::Int32,
+        products: true,
         placement: Placement::Between,
     },
     Profile {
@@ -112,6 +115,7 @@ const TABLE: [Profile; 7] = [
         per_channel: None,
         reduced: true,
         bias: Bias::Int32,
+        products: true,
         placement: Placement::Between,
     },
     Profile {
@@ -124,6 +128,7 @@ const TABLE: [Profile; 7] = [
         per_channel: None,
         reduced: false,
         bias: Bias::Int32,
+        products: true,
         placement: Placement::Between,
     },
     Profile {
@@ -136,6 +141,7 @@ const TABLE: [Profile; 7] = [
         per_channel: None,
         reduced: false,
         bias: Bias::Float,
+        products: true,
         placement: Placement::Inputs,
     },
     Profile {
@@ -148,6 +154,7 @@ const TABLE: [Profile; 7] = [
         per_channel: None,
         reduced: false,
         bias: Bias::Float,
+        products: true,
         placement: Placement::Inputs,
     },
     Profile {
@@ -160,6 +167,7 @@ const TABLE: [Profile; 7] = [
         per_channel: Some(&["Conv", "ConvTranspose"]),
         reduced: false,
         bias: Bias::Int32,
+        products: true,
         placement: Placement::Everything,
     },
     Profile {
@@ -172,6 +180,7 @@ const TABLE: [Profile; 7] = [
         per_channel: None,
         reduced: false,
         bias: Bias::Int32,
+        products: false,
         placement: Placement::Weighted,
     },
 ];

@@ -6,7 +6,7 @@ use quantize_rs_onnx::{DataType, Model, TensorProto};
 use crate::encode::data_type;
 use crate::error::QuantizeErrorKind;
 use crate::graph::{Graph, Maker};
-use crate::plan::{Plan, Planned, Role, Source, ValuePlan};
+use crate::plan::{Plan, Planned, Readers, Role, Source, ValuePlan};
 use crate::{InputSpec, QuantizeError};
 
 /// Checks that every value the plan quantizes is made by a `DequantizeLinear` of the right type and
@@ -26,8 +26,10 @@ pub(crate) fn verify(before: &Model, after: &Model, plan: &Plan) -> Result<(), Q
         return Err(failed("the outputs of the model changed".to_owned()));
     }
     for (value, how) in plan.quantized() {
-        // A bias that several nodes share has several copies under other names.
-        if value.role != Role::Input && !matches!(how.source, Source::Product { .. }) {
+        // A bias that several nodes share has several copies under other names, and what some read
+        // in float keeps its name for them.
+        let by_name = value.role != Role::Input && how.readers == Readers::All;
+        if by_name && !matches!(how.source, Source::Product { .. }) {
             check(&graph, value, how)?;
         }
     }
@@ -44,10 +46,14 @@ fn check(graph: &Graph<'_>, value: &Planned, how: &ValuePlan) -> Result<(), Quan
         return Err(wrong("is not made by DequantizeLinear"));
     }
     let constant = |input| graph.input(node, input).and_then(|id| graph.constant(id));
-    let (Some(scale), Some(zero_point)) = (constant(1), constant(2)) else {
-        return Err(wrong("has no scale or zero point"));
-    };
-    if scale.dtype() != Some(DataType::Float) || zero_point.dtype() != Some(data_type(how.stored)) {
+    let Some(scale) = constant(1) else { return Err(wrong("has no scale")) };
+    let zero_point = constant(2);
+    if zero_point.is_none() && (graph.nodes[node].input.len() > 2 || constant(0).is_none()) {
+        return Err(wrong("has no zero point"));
+    }
+    if scale.dtype() != Some(DataType::Float)
+        || zero_point.is_some_and(|found| found.dtype() != Some(data_type(how.stored)))
+    {
         return Err(wrong("has a scale or zero point of the wrong type"));
     }
     let expected = match constant(0) {
@@ -59,7 +65,7 @@ fn check(graph: &Graph<'_>, value: &Planned, how: &ValuePlan) -> Result<(), Quan
             .scale_shape(),
         None => vec![],
     };
-    if shape(scale) != expected || shape(zero_point) != expected {
+    if shape(scale) != expected || zero_point.is_some_and(|found| shape(found) != expected) {
         return Err(wrong("has the wrong number of scales or zero points"));
     }
     Ok(())

@@ -5,7 +5,7 @@
 use std::fmt::Write;
 use std::path::Path;
 
-use quantize_rs::{Config, Graph, Model, Plan, QType};
+use quantize_rs::{Config, Graph, Model, Plan, QType, Target};
 
 #[test]
 fn every_fixture_is_planned_as_it_was() {
@@ -29,5 +29,26 @@ fn every_fixture_is_planned_as_it_was() {
             }
         }
         insta::assert_snapshot!(name, text);
+    }
+}
+
+/// Sums, branches and functions between convolutions, a transformer, and what has no kernel.
+const OF_EACH_KIND: [&str; 5] =
+    ["residual_add", "concat_branches", "conv_sigmoid", "transformer_block", "conv_transpose"];
+
+#[test]
+fn every_target_places_as_it_did() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/models");
+    for name in OF_EACH_KIND {
+        let model = Model::open(folder.join(format!("{name}.onnx"))).unwrap();
+        let graph = Graph::of(&model).unwrap();
+        let mut text = String::new();
+        for target in Target::ALL {
+            let config = Config { per_channel: true, ..Config::for_target(*target) };
+            let plan = Plan::of(&graph, config).unwrap();
+            writeln!(text, "{target}\n\n{plan}").unwrap();
+            plan.warnings.iter().for_each(|warning| writeln!(text, "warning: {warning}").unwrap());
+        }
+        insta::assert_snapshot!(format!("targets_{name}"), text);
     }
 }

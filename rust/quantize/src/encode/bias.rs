@@ -26,9 +26,14 @@ pub(super) fn biases(
     let corrections: HashMap<usize, &Correction> =
         corrections.iter().map(|correction| (correction.node, correction)).collect();
     for node in plan.integer_nodes() {
-        let correction = corrections.get(&node.node);
-        let added = correction.filter(|correction| correction.place == Place::Bias);
-        let there = graph.input(node.node, 2);
+        let correction = corrections.get(&node.node).copied();
+        // A matrix product has its bias in the sum after it.
+        let own = |correction: &&Correction| match correction.place {
+            Place::Bias => true,
+            Place::Addend { constant, .. } => node.bias == Some(constant),
+        };
+        let added = correction.filter(own);
+        let there = node.bias.or_else(|| graph.input(node.node, 2));
         let values = match (there, added) {
             (None, Some(correction)) => correction.added.clone(),
             (Some(bias), None) if node.bias.is_some() => floats(graph, bias)?,
@@ -45,7 +50,7 @@ pub(super) fn biases(
             encoded.addends.insert((node.node, 2), bias);
         }
         if let Some(Correction { place: Place::Addend { node, input, constant }, added, .. }) =
-            correction
+            correction.filter(|_| added.is_none())
         {
             let values = sum(&floats(graph, *constant)?, added);
             let constant = Tensor::from_f32(vec![values.len()], &values);

@@ -2,43 +2,57 @@
 
 use quantize_rs_onnx::NodeProto;
 
-use super::{Integer, OpRule, Slot, always};
+use super::{Integer, OpRule, Slot};
+use crate::graph::Graph;
 
 pub(super) const RULES: &[OpRule] = &[
     OpRule {
         op_type: "Conv",
         inputs: &[Slot::Activation, Slot::Weight { axis: first }, Slot::Bias],
+        more: Slot::Other,
         min_inputs: 2,
-        integer: Integer::QuantizedOutput,
-        allows: always,
+        integer: |_, _| Integer::QuantizedOutput { kernel: Some("QLinearConv") },
+        range: None,
     },
     OpRule {
         op_type: "ConvTranspose",
         inputs: &[Slot::Activation, Slot::Weight { axis: second }, Slot::Bias],
+        more: Slot::Other,
         min_inputs: 2,
-        integer: Integer::No,
-        allows: always,
+        integer: |_, _| Integer::QuantizedOutput { kernel: None },
+        range: None,
     },
     OpRule {
         op_type: "Gemm",
-        inputs: &[Slot::Weight { axis: gemm_a }, Slot::Operand { axis: gemm_b }, Slot::Bias],
+        inputs: &[Slot::Operand { axis: gemm_a }, Slot::Operand { axis: gemm_b }, Slot::Bias],
+        more: Slot::Other,
         min_inputs: 2,
-        integer: Integer::FloatOutput,
-        allows: plain_gemm,
+        integer: gemm,
+        range: None,
     },
     OpRule {
         op_type: "MatMul",
         inputs: &[Slot::Operand { axis: matmul_a }, Slot::Operand { axis: matmul_b }],
+        more: Slot::Other,
         min_inputs: 2,
-        integer: Integer::FloatOutput,
-        allows: always,
+        integer: |_, _| Integer::FloatOutput,
+        range: None,
     },
     OpRule {
         op_type: "Gather",
-        inputs: &[Slot::Weight { axis: first }, Slot::Other],
+        inputs: &[Slot::Operand { axis: first }],
+        more: Slot::Other,
         min_inputs: 2,
-        integer: Integer::No,
-        allows: always,
+        integer: |_, _| Integer::SameAsInput { same_range: false },
+        range: None,
+    },
+    OpRule {
+        op_type: "Einsum",
+        inputs: &[],
+        more: Slot::Operand { axis: |_, _| None },
+        min_inputs: 1,
+        integer: |_, _| Integer::Computes { kernel: None },
+        range: None,
     },
 ];
 
@@ -69,8 +83,13 @@ fn matmul_b(_: &NodeProto, rank: usize) -> Option<usize> {
     (rank > 1).then(|| rank - 1)
 }
 
-/// ONNX Runtime fuses `Gemm` only without factors (seen in 1.31).
+/// `QGemm` knows no factors, and its bias is added to products without them.
 #[allow(clippy::float_cmp)] // the values are what the file says, not results
-fn plain_gemm(node: &NodeProto) -> bool {
-    node.float("alpha", 1.0) == 1.0 && node.float("beta", 1.0) == 1.0
+fn gemm(graph: &Graph<'_>, node: usize) -> Integer {
+    let node = graph.nodes[node];
+    if node.float("alpha", 1.0) == 1.0 && node.float("beta", 1.0) == 1.0 {
+        Integer::FloatOutput
+    } else {
+        Integer::No("runtimes fuse it only with alpha = beta = 1")
+    }
 }

@@ -1,11 +1,19 @@
 //! What each operator allows: one [`OpRule`] an operator, in one table.
+//!
+//! The integer kernels named here are those that ONNX Runtime 1.31 runs on a CPU, seen in its
+//! optimized graphs.
 
+mod between;
+mod functions;
 mod linear;
-mod pass;
+mod moves;
+mod norms;
 
+use quantize_rs_math::Range;
 use quantize_rs_onnx::NodeProto;
 
 use crate::QuantizeError;
+use crate::graph::Graph;
 
 /// What an operator allows at one of its inputs.
 #[derive(Clone, Copy, Debug)]
@@ -22,6 +30,8 @@ pub enum Slot {
         /// The axis of output channels of a weight of this rank; `None` where there is none.
         axis: fn(&NodeProto, usize) -> Option<usize>,
     },
+    /// Few numbers that scale channels: quantized only where everything is.
+    Scale,
     /// Added to the result; int32 when the operator runs on integers.
     Bias,
     /// Anything else: shapes, indices.
@@ -31,12 +41,22 @@ pub enum Slot {
 /// How an operator runs on quantized activations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Integer {
-    /// It does not, or not yet: only its weights are quantized.
-    No,
-    /// Runtimes fuse it when its inputs are quantized; its output may stay float.
+    /// It does not, or not yet: only its weights are quantized. And why.
+    No(&'static str),
+    /// It multiplies by weights. Runtimes fuse it when its inputs are quantized; its output may
+    /// stay float.
     FloatOutput,
-    /// Runtimes fuse it when its inputs and its output are quantized.
-    QuantizedOutput,
+    /// It multiplies by weights. Runtimes fuse it when its inputs and its output are quantized.
+    QuantizedOutput {
+        /// The integer kernel, where there is one.
+        kernel: Option<&'static str>,
+    },
+    /// It makes new numbers of what flows into it, without weights: its output has a range of its
+    /// own.
+    Computes {
+        /// The integer kernel, where there is one.
+        kernel: Option<&'static str>,
+    },
     /// It only moves elements of input 0, or picks among them: what goes out has the scale of what
     /// comes in.
     SameAsInput {
@@ -53,18 +73,21 @@ pub enum Integer {
 pub struct OpRule {
     /// The operator, of ONNX's own domain.
     pub op_type: &'static str,
-    /// What it allows at each input; inputs beyond the last are [`Slot::Other`].
+    /// What it allows at each input.
     pub inputs: &'static [Slot],
+    /// What it allows at inputs beyond those.
+    pub more: Slot,
     /// How many inputs it needs.
     pub min_inputs: usize,
-    /// How it runs on quantized activations.
-    pub integer: Integer,
-    /// Whether this node is one that can, given its attributes; checked with `integer`.
-    pub allows: fn(&NodeProto) -> bool,
+    /// How a node of it runs on integers, given its attributes and constant inputs.
+    pub integer: fn(&Graph<'_>, usize) -> Integer,
+    /// What its output can hold, where that does not depend on its input.
+    pub range: Option<Range>,
 }
 
 /// Every rule, by family.
-pub const ALL: &[&[OpRule]] = &[linear::RULES, pass::RULES];
+pub const ALL: &[&[OpRule]] =
+    &[linear::RULES, between::RULES, functions::RULES, moves::RULES, norms::RULES];
 
 /// The rule for a node; `None` for operators of other domains and those not known.
 ///
@@ -80,26 +103,51 @@ pub fn rule(node: &NodeProto) -> Option<&'static OpRule> {
 }
 
 impl OpRule {
-    /// Whether it makes new numbers, rather than to move, pick or cut those it is given.
-    pub fn computes(&self) -> bool {
-        !matches!(self.integer, Integer::SameAsInput { .. } | Integer::Fused)
-    }
-
     /// What the operator allows at this input.
     pub fn slot(&self, input: usize) -> Slot {
-        self.inputs.get(input).copied().unwrap_or(Slot::Other)
+        self.inputs.get(input).copied().unwrap_or(self.more)
+    }
+
+    /// Whether what flows through the node comes in here.
+    pub fn takes_activation(&self, input: usize) -> bool {
+        matches!(self.slot(input), Slot::Activation | Slot::Operand { .. })
     }
 }
 
+impl Integer {
+    /// Whether new numbers are made, and not only moved, picked or cut.
+    pub fn computes(self) -> bool {
+        !matches!(self, Integer::SameAsInput { .. } | Integer::Fused)
+    }
+}
+
+/// A rule for an operator whose one input flows through.
+const fn flows(op_type: &'static str, integer: fn(&Graph<'_>, usize) -> Integer) -> OpRule {
+    let inputs = &[Slot::Activation];
+    OpRule { op_type, inputs, more: Slot::Other, min_inputs: 1, integer, range: None }
+}
+
+const FLOAT: &str = "its attributes have no integer kernel";
+
+const STRING: (i32, &str) = (3, "a string (3)");
+const INTEGER: (i32, &str) = (2, "an integer (2)");
+const INTEGERS: (i32, &str) = (7, "integers (7)");
+const NUMBER: (i32, &str) = (1, "a float (1)");
+
 /// Attributes that decisions rest on: operator, name, `AttributeProto.AttributeType`.
-const ATTRIBUTES: &[(&str, &str, i32, &str)] = &[
-    ("Gemm", "alpha", 1, "a float (1)"),
-    ("Gemm", "beta", 1, "a float (1)"),
-    ("Gemm", "transA", 2, "an integer (2)"),
-    ("Gemm", "transB", 2, "an integer (2)"),
-    ("Transpose", "perm", 7, "integers (7)"),
-    ("Flatten", "axis", 2, "an integer (2)"),
-    ("Reshape", "allowzero", 2, "an integer (2)"),
+const ATTRIBUTES: &[(&str, &str, (i32, &str))] = &[
+    ("Gemm", "alpha", NUMBER),
+    ("Gemm", "beta", NUMBER),
+    ("Gemm", "transA", INTEGER),
+    ("Gemm", "transB", INTEGER),
+    ("Transpose", "perm", INTEGERS),
+    ("Flatten", "axis", INTEGER),
+    ("Reshape", "allowzero", INTEGER),
+    ("Pad", "mode", STRING),
+    ("Pad", "value", NUMBER),
+    ("Resize", "mode", STRING),
+    ("Resize", "coordinate_transformation_mode", STRING),
+    ("Upsample", "mode", STRING),
 ];
 
 /// Refuses a node that cannot be what it says.
@@ -110,7 +158,7 @@ pub(crate) fn check_arity(node: &NodeProto) -> Result<(), QuantizeError> {
         let what = format!("it has {inputs} inputs, expected at least {}", rule.min_inputs);
         return Err(QuantizeError::node(node, what));
     }
-    for (op_type, attribute, kind, what) in ATTRIBUTES {
+    for (op_type, attribute, (kind, what)) in ATTRIBUTES {
         let found = node.attribute(attribute).map_or(0, |attribute| attribute.kind);
         if node.op_type == *op_type && found != 0 && found != *kind {
             let what = format!("attribute `{attribute}` is of kind {found}, expected {what}");
@@ -121,10 +169,6 @@ pub(crate) fn check_arity(node: &NodeProto) -> Result<(), QuantizeError> {
         return Err(QuantizeError::node(node, "it has no outputs".to_owned()));
     }
     Ok(())
-}
-
-fn always(_: &NodeProto) -> bool {
-    true
 }
 
 #[cfg(test)]

@@ -1,18 +1,19 @@
 //! Which nodes run on integers, and which values must be quantized for it.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use quantize_rs_math::{Granularity, QSpec, QType};
-use quantize_rs_onnx::DataType;
-
-use super::{Because, Decision, Draft, IntegerNode, Kept, Source, ValuePlan};
 use quantize_rs_onnx::topological;
 
+use super::axes;
 use super::select::Selection;
+use super::weights::weight_readers;
+use super::{Because, Decision, Draft, IntegerNode, Kept, Readers, Source, ValuePlan};
 use crate::graph::{Graph, Maker, ValueId};
 use crate::ops::{self, Integer, OpRule};
-use crate::uses::{Constant, Use};
-use crate::{Config, QuantizeError};
+use crate::target::{Placement, Profile};
+use crate::uses::Constant;
+use crate::{Config, InputSpec, QuantizeError};
 
 pub(super) fn plan(
     graph: &Graph<'_>,
@@ -22,197 +23,226 @@ pub(super) fn plan(
     draft: &mut Draft,
 ) -> Result<(), QuantizeError> {
     let Some(qtype) = config.activations else { return Ok(()) };
-    let spec = QSpec::new(qtype, config.activation_symmetric, Granularity::PerTensor);
+    let profile = config.profile();
+    let symmetric = config.activation_symmetric || profile.symmetric.0;
     let order = topological(&graph.model.graph().node)?;
-    let constants = constants.iter().map(|constant| (constant.anchor, constant)).collect();
-    let planner = Planner { graph, constants, selection, spec, order };
-    planner.run(draft);
+    let planner = Planner {
+        graph,
+        constants: constants.iter().map(|constant| (constant.anchor, constant)).collect(),
+        selection,
+        profile,
+        spec: QSpec::new(qtype, symmetric, Granularity::PerTensor),
+        rules: rules(graph, selection),
+        already: already(graph),
+        weighted: constants.iter().flat_map(weight_readers).collect(),
+        axes: axes::of(graph, &order),
+        fixed: InputSpec::of(graph.model)
+            .iter()
+            .all(|input| input.shape.iter().flatten().all(Option::is_some)),
+        order,
+    };
+    let leads = planner.leads(draft);
+    match profile.placement {
+        Placement::Weighted | Placement::Between => planner.between(draft, leads),
+        Placement::Inputs => planner.inputs(draft, &leads),
+        Placement::Everything => planner.everything(draft, &leads),
+    }
+    plan_biases(graph, draft);
+    narrow_weights(profile, draft);
+    planner.settle_readers(draft);
     Ok(())
 }
 
 /// What the steps of the plan have in common.
-struct Planner<'a, 'm> {
-    graph: &'a Graph<'m>,
-    constants: HashMap<ValueId, &'a Constant<'m>>,
-    selection: &'a Selection,
-    spec: QSpec,
+pub(super) struct Planner<'a, 'm> {
+    pub(super) graph: &'a Graph<'m>,
+    pub(super) constants: HashMap<ValueId, &'a Constant<'m>>,
+    pub(super) selection: &'a Selection,
+    pub(super) profile: &'static Profile,
+    pub(super) spec: QSpec,
+    /// The rule for each node that may be quantized, and how it runs on integers.
+    pub(super) rules: Vec<Option<(&'static OpRule, Integer)>>,
     /// Nodes in an order in which every value is made before it is read.
-    order: Vec<usize>,
+    pub(super) order: Vec<usize>,
+    /// Values that the model itself brings back from integers.
+    pub(super) already: BTreeSet<ValueId>,
+    /// Nodes that multiply by a constant, however it comes to them.
+    pub(super) weighted: BTreeSet<usize>,
+    /// How many axes each value has, where that is known.
+    pub(super) axes: Vec<Option<usize>>,
+    /// Whether all inputs of the model have fixed shapes.
+    pub(super) fixed: bool,
+}
+
+/// The rule for each node that is not excluded.
+fn rules(graph: &Graph<'_>, selection: &Selection) -> Vec<Option<(&'static OpRule, Integer)>> {
+    let rule = |node: usize| {
+        let rule = ops::rule(graph.nodes[node])?;
+        let integer = (rule.integer)(graph, node);
+        let asked_for = !integer.computes() || selection.allows(rule.op_type);
+        (asked_for && !selection.excludes_node(graph, node)).then_some((rule, integer))
+    };
+    (0..graph.nodes.len()).map(rule).collect()
+}
+
+/// What comes out of the `DequantizeLinear` nodes that a model has before anything is done to it.
+fn already(graph: &Graph<'_>) -> BTreeSet<ValueId> {
+    let restores = |op_type: &str| op_type == "DequantizeLinear";
+    (0..graph.nodes.len())
+        .filter(|node| restores(&graph.nodes[*node].op_type))
+        .filter_map(|node| graph.output(node, 0))
+        .collect()
 }
 
 impl Planner<'_, '_> {
-    fn run(&self, draft: &mut Draft) {
-        let graph = self.graph;
-        for node in 0..graph.nodes.len() {
-            let Some(rule) = self.rule(node) else { continue };
-            match self.integer(draft, node, rule) {
-                Ok(None) => {}
-                Ok(Some(found)) => {
-                    self.observe(draft, found.input, Because::InputOf(graph.nodes[node].label()));
-                    if rule.integer == Integer::QuantizedOutput {
-                        self.observe_output(draft, node);
-                    }
-                    draft.integer_nodes.push(found);
-                }
-                Err(why) => {
-                    if let Some(input) = graph.input(node, 0) {
-                        let node = graph.nodes[node].label();
-                        draft.keep(input, Kept::FloatNode { node, why });
-                    }
-                }
-            }
-        }
-        self.ask_movers(draft);
-        self.pass_on(draft);
-        plan_biases(graph, draft);
+    pub(super) fn rule(&self, node: usize) -> Option<(&'static OpRule, Integer)> {
+        self.rules[node]
     }
 
-    /// The rule for a node that is not excluded.
-    fn rule(&self, node: usize) -> Option<&'static OpRule> {
-        ops::rule(self.graph.nodes[node])
-            .filter(|_| !self.selection.excludes_node(self.graph, node))
-            .filter(|rule| !rule.computes() || self.selection.allows(rule.op_type))
+    pub(super) fn integer(&self, node: usize) -> Option<Integer> {
+        self.rules[node].map(|(_, integer)| integer)
     }
 
-    /// How a node runs on integers; `None` when it has no business with them, else why it does not.
-    fn integer(
-        &self,
-        draft: &Draft,
-        node: usize,
-        rule: &OpRule,
-    ) -> Result<Option<IntegerNode>, &'static str> {
-        let graph = self.graph;
-        if !matches!(rule.integer, Integer::FloatOutput | Integer::QuantizedOutput) {
-            return Ok(None);
-        }
-        let (Some(input), Some(weight)) = (graph.input(node, 0), graph.input(node, 1)) else {
-            return Ok(None);
-        };
-        if graph.constant(input).is_some() {
-            return Err("its first input is constant");
-        }
-        let Some(plan) = draft.quantized(weight) else {
-            return Err("its weight is not a quantized constant");
-        };
-        if plan.spec.qtype != QType::Int8 && plan.spec.qtype != QType::UInt8 {
-            return Err("no integer kernel takes such weights");
-        }
-        if !(rule.allows)(graph.nodes[node]) {
-            return Err("runtimes fuse it only with alpha = beta = 1");
-        }
-        let bias = match graph.nodes[node].input.get(2).filter(|name| !name.is_empty()) {
-            None => None,
-            Some(name) => {
-                let bias = graph.value(name).ok_or("its bias is not a value of the graph")?;
-                let vector = graph.constant(bias).is_some_and(|tensor| {
-                    tensor.dtype() == Some(DataType::Float) && tensor.dims.len() == 1
-                });
-                let overridable = matches!(
-                    graph.values[bias].maker,
-                    Maker::Initializer { overridable: true, .. }
-                );
-                if !vector || overridable || !self.matches_channels(bias, weight, node) {
-                    return Err("its bias is not a constant vector of one value a channel");
-                }
-                if self
-                    .selection
-                    .excluded(graph, graph.values[bias].name, std::iter::empty())
-                    .is_some()
-                {
-                    return Err("its bias is excluded");
-                }
-                Some(bias)
-            }
-        };
-        Ok(Some(IntegerNode { node, input, weight, bias }))
+    pub(super) fn label(&self, node: usize) -> String {
+        self.graph.nodes[node].label()
     }
 
-    /// Whether the bias has one value for each output channel of the weight.
-    fn matches_channels(&self, bias: ValueId, weight: ValueId, node: usize) -> bool {
-        let channels = self.constants.get(&weight).and_then(|constant| {
-            let axis = constant.uses.iter().find_map(|usage| match usage {
-                Use::Weight { node: reader, axis, .. } if *reader == node => *axis,
-                _ => None,
-            })?;
-            constant.shape.get(axis).copied()
-        });
-        self.graph.shape(bias) == channels.map(|channels| vec![Some(channels)])
+    /// What flows out of a node: its first output, which others only describe, and all parts of a
+    /// `Split`.
+    pub(super) fn outputs(&self, node: usize) -> impl Iterator<Item = ValueId> {
+        let node = self.graph.nodes[node];
+        let count = if node.op_type == "Split" { node.output.len() } else { 1 };
+        node.output.iter().take(count).filter_map(|name| self.graph.value(name))
     }
 
-    /// The output of a node, or of the activation function that is fused into it.
-    fn observe_output(&self, draft: &mut Draft, node: usize) {
-        let graph = self.graph;
-        let label = graph.nodes[node].label();
-        let Some(mut output) = graph.output(node, 0) else { return };
-        let value = &graph.values[output];
-        if let [reader] = value.readers[..]
-            && !value.is_output
-            && !value.captured
+    /// What flows into a node, constants included.
+    pub(super) fn flowing(&self, node: usize) -> Vec<ValueId> {
+        let Some((rule, _)) = self.rules[node] else { return Vec::new() };
+        let inputs = 0..self.graph.nodes[node].input.len();
+        let taken = inputs.filter(|input| rule.takes_activation(*input));
+        taken.filter_map(|input| self.graph.input(node, input)).collect()
+    }
+
+    /// Whether the runtime computes on integers of this type.
+    pub(super) fn has_kernels(&self) -> bool {
+        self.spec.qtype.bits() == 8
+    }
+
+    /// The activation function that alone reads `value`, and what comes out of it.
+    pub(super) fn function_after(&self, value: ValueId) -> Option<(usize, ValueId)> {
+        let found = &self.graph.values[value];
+        let [reader] = found.readers[..] else { return None };
+        let only = !found.is_output
+            && !found.captured
             && reader.input == 0
-            && self.rule(reader.node).is_some_and(|rule| rule.integer == Integer::Fused)
-            && let Some(after) = graph.output(reader.node, 0)
+            && self.integer(reader.node) == Some(Integer::Fused);
+        let after = self.graph.output(reader.node, 0).filter(|_| only)?;
+        Some((reader.node, after))
+    }
+
+    /// Quantizes what goes into the node.
+    pub(super) fn observe_inputs(&self, draft: &mut Draft, node: usize, inputs: &[ValueId]) {
+        for input in inputs {
+            self.observe(draft, *input, Because::InputOf(self.label(node)));
+        }
+        draft.on_integers.insert(node);
+    }
+
+    /// Quantizes what comes out of the node, or of the activation function that is folded into it.
+    pub(super) fn observe_output(&self, draft: &mut Draft, node: usize) {
+        let Some(mut output) = self.graph.output(node, 0) else { return };
+        // With the zero point in the middle, runtimes fold nothing: what is folded must be what the
+        // grid cuts off.
+        if let Some((function, after)) = self.function_after(output)
+            && !self.spec.symmetric
         {
-            draft.keep(output, Kept::FusedInto { node: graph.nodes[reader.node].label() });
+            draft.keep(output, Kept::FusedInto { node: self.label(function) });
             output = after;
         }
-        self.observe(draft, output, Because::OutputOf(label));
+        let value = &self.graph.values[output];
+        let quantizes = |node: usize| self.graph.nodes[node].op_type == "QuantizeLinear";
+        let already =
+            !value.readers.is_empty() && value.readers.iter().all(|reader| quantizes(reader.node));
+        if !already {
+            self.observe(draft, output, Because::OutputOf(self.label(node)));
+            draft.made_on_integers.insert(output);
+        }
     }
 
-    fn observe(&self, draft: &mut Draft, value: ValueId, because: Because) {
-        let spec = self.spec;
-        if self.graph.constant(value).is_none() && draft.quantized(value).is_none() {
-            let plan = ValuePlan { spec, stored: spec.qtype, source: Source::Observed, because };
+    pub(super) fn observe(&self, draft: &mut Draft, value: ValueId, because: Because) {
+        self.quantize(draft, value, self.source(value), because);
+    }
+
+    /// Where the numbers of a value come from that follows no other.
+    fn source(&self, value: ValueId) -> Source {
+        if self.graph.constant(value).is_some() {
+            return Source::Weights;
+        }
+        let range = match self.graph.values[value].maker {
+            Maker::Node { node, .. } => self.rules[node].and_then(|(rule, _)| rule.range),
+            _ => None,
+        };
+        range.map_or(Source::Observed, Source::Fixed)
+    }
+
+    /// Quantizes an activation, unless it is already.
+    pub(super) fn quantize(
+        &self,
+        draft: &mut Draft,
+        value: ValueId,
+        source: Source,
+        because: Because,
+    ) {
+        if draft.quantized(value).is_none() && !self.already.contains(&value) {
+            let spec = self.spec;
+            let readers = Readers::All;
+            let plan = ValuePlan { spec, stored: spec.qtype, source, readers, because };
             draft.decisions.insert(value, Decision::Quantize(plan));
         }
     }
 
-    /// Quantizes what goes into nodes that only move data, when what comes out must be quantized:
-    /// the node then moves bytes instead of floats.
-    fn ask_movers(&self, draft: &mut Draft) {
-        let graph = self.graph;
-        for node in self.order.iter().rev().copied() {
-            let moves = self
-                .rule(node)
-                .is_some_and(|rule| rule.integer == Integer::SameAsInput { same_range: true });
-            let (Some(input), Some(output)) = (graph.input(node, 0), graph.output(node, 0)) else {
-                continue;
-            };
-            if moves && draft.quantized(output).is_some() && !graph.values[input].is_output {
-                self.observe(draft, input, Because::InputOf(graph.nodes[node].label()));
-            }
-        }
-    }
-
-    /// What moves quantized data gives it on with the same scale.
-    fn pass_on(&self, draft: &mut Draft) {
-        let graph = self.graph;
-        for node in self.order.iter().copied() {
-            let moves = self
-                .rule(node)
-                .is_some_and(|rule| matches!(rule.integer, Integer::SameAsInput { .. }));
-            let (Some(input), Some(output)) = (graph.input(node, 0), graph.output(node, 0)) else {
-                continue;
-            };
-            // The value that was observed, however many nodes have passed it on.
-            let source = match draft.quantized(input).map(|plan| &plan.source) {
-                Some(Source::SameAs(source)) => source.clone(),
-                Some(Source::Observed) => graph.values[input].name.to_owned(),
-                _ => continue,
-            };
-            if !moves {
-                continue;
-            }
-            if graph.values[output].is_output && draft.quantized(output).is_none() {
-                draft.keep(output, Kept::GraphOutput);
-                continue;
-            }
+    /// Gives what a node moves the scale of what it was moved from.
+    pub(super) fn pass_on(&self, draft: &mut Draft, node: usize) {
+        let Some(input) = self.graph.input(node, 0) else { return };
+        // The value that was observed, however many nodes have passed it on.
+        let source = match draft.quantized(input).map(|plan| &plan.source) {
+            Some(Source::SameAs(source)) => source.clone(),
+            Some(Source::Observed | Source::Fixed(_)) => self.graph.values[input].name.to_owned(),
+            _ => return,
+        };
+        for output in self.outputs(node) {
             let plan = ValuePlan {
                 spec: self.spec,
                 stored: self.spec.qtype,
-                source: Source::SameAs(source),
-                because: Because::PassedOnBy(graph.nodes[node].label()),
+                source: Source::SameAs(source.clone()),
+                readers: Readers::All,
+                because: Because::PassedOnBy(self.label(node)),
             };
             draft.decisions.insert(output, Decision::Quantize(plan));
+            draft.made_on_integers.insert(output);
+        }
+        draft.on_integers.insert(node);
+    }
+
+    /// Says for each quantized value who reads what came back from integers.
+    ///
+    /// What an integer kernel makes is there in no other form. What is made in float stays so for
+    /// those who compute in float: it costs them nothing, and they lose nothing.
+    fn settle_readers(&self, draft: &mut Draft) {
+        let graph = self.graph;
+        let Draft { decisions, on_integers, made_on_integers, .. } = draft;
+        for (id, decision) in decisions {
+            let Decision::Quantize(plan) = decision else { continue };
+            if plan.spec.qtype != self.spec.qtype || matches!(plan.source, Source::Product { .. }) {
+                continue;
+            }
+            let value = &graph.values[*id];
+            let everyone = value.readers.iter().all(|reader| on_integers.contains(&reader.node));
+            let is_weight = plan.source == Source::Weights && draft.weights.contains(id);
+            let all = made_on_integers.contains(id)
+                || is_weight
+                || everyone && !value.is_output && !value.captured;
+            plan.readers = if all { Readers::All } else { Readers::OnIntegers };
         }
     }
 }
@@ -232,8 +262,32 @@ fn plan_biases(graph: &Graph<'_>, draft: &mut Draft) {
                 input: graph.values[input].name.to_owned(),
                 weight: graph.values[weight].name.to_owned(),
             },
+            readers: Readers::All,
             because: Because::BiasOf(graph.nodes[node].label()),
         };
         draft.decisions.insert(bias, Decision::Quantize(plan));
+    }
+}
+
+/// Takes one bit from weights that are multiplied where sums of pairs saturate.
+fn narrow_weights(profile: &Profile, draft: &mut Draft) {
+    if !profile.reduced {
+        return;
+    }
+    let mut narrowed = false;
+    for IntegerNode { weight, .. } in draft.integer_nodes.clone() {
+        if let Some(Decision::Quantize(plan)) = draft.decisions.get_mut(&weight)
+            && plan.spec.qtype == QType::Int8
+        {
+            plan.spec.reduced = true;
+            narrowed = true;
+        }
+    }
+    if narrowed {
+        draft.warnings.push(format!(
+            "weights use 7 of their 8 bits for target {}, where sums of uint8 × int8 saturate; with \
+             VNNI ask for target x86, which is closer to the float model",
+            profile.name
+        ));
     }
 }

@@ -2,6 +2,10 @@
 //! for every other value why not. It decides everything and touches nothing.
 
 mod activations;
+mod axes;
+mod between;
+mod everything;
+mod leads;
 mod masked;
 mod opset;
 mod select;
@@ -34,9 +38,12 @@ pub struct Plan {
     pub warnings: Vec<String>,
     /// Fingerprint of the model it was made for.
     pub(crate) model: String,
-    /// Nodes that will run on integers, by position.
+    /// Nodes with weights that will run on integers.
     #[serde(skip)]
     pub(crate) integer_nodes: Vec<IntegerNode>,
+    /// All nodes that will read what comes back from integers, by position.
+    #[serde(skip)]
+    pub(crate) on_integers: BTreeSet<usize>,
 }
 
 /// One value and what will be done to it.
@@ -87,8 +94,20 @@ pub struct ValuePlan {
     pub stored: QType,
     /// Where its numbers come from.
     pub source: Source,
+    /// Who reads what comes back from integers.
+    pub readers: Readers,
     /// Why it is quantized.
     pub because: Because,
+}
+
+/// Who reads what comes back from integers, instead of the float value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Readers {
+    /// Everybody, graphs inside nodes and the caller of the model included.
+    All,
+    /// Nodes that run on integers; for others, and as an output of the model, it stays in float.
+    OnIntegers,
 }
 
 /// Where the numbers of a quantized value come from.
@@ -162,6 +181,11 @@ pub enum Kept {
     Empty,
     /// It is a bias, and its node does not run on integers.
     Bias,
+    /// It is a bias, which the runtime takes in float.
+    FloatBias {
+        /// The runtime.
+        target: &'static str,
+    },
     /// A node that needs it in float reads it too.
     AlsoReadBy {
         /// That node.
@@ -182,6 +206,11 @@ pub enum Kept {
         /// The activation function.
         node: String,
     },
+    /// It is the filter of a convolution at the entry, which is better left in float.
+    Stem {
+        /// The convolution.
+        node: String,
+    },
     /// The node that reads it does not run on integers.
     FloatNode {
         /// The node.
@@ -191,7 +220,7 @@ pub enum Kept {
     },
 }
 
-/// A node that runs on integers.
+/// A node with a weight that runs on integers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct IntegerNode {
     pub(crate) node: usize,
@@ -272,6 +301,9 @@ struct Draft {
     decisions: BTreeMap<ValueId, Decision>,
     weights: BTreeSet<ValueId>,
     integer_nodes: Vec<IntegerNode>,
+    on_integers: BTreeSet<usize>,
+    /// Values that come out of integer kernels, or are moved from there.
+    made_on_integers: BTreeSet<ValueId>,
     warnings: Vec<String>,
 }
 
@@ -315,6 +347,7 @@ impl Draft {
             warnings: self.warnings,
             model: fingerprint(graph.model),
             integer_nodes: self.integer_nodes,
+            on_integers: self.on_integers,
         }
     }
 }
@@ -392,6 +425,7 @@ impl fmt::Display for Kept {
             }
             Kept::Empty => f.write_str("has no elements"),
             Kept::Bias => f.write_str("bias of a node that computes in float"),
+            Kept::FloatBias { target } => write!(f, "bias, which {target} takes in float"),
             Kept::AlsoReadBy { node } => write!(f, "also read by {node}, which needs it in float"),
             Kept::GraphOutput => f.write_str("is an output of the model"),
             Kept::Captured => f.write_str("read by a graph inside a node"),
@@ -401,6 +435,9 @@ impl fmt::Display for Kept {
             Kept::Masked => f.write_str("carries an attention mask, which no scale can hold"),
             Kept::WeightsOnly => f.write_str("only weights are quantized"),
             Kept::FusedInto { node } => write!(f, "fused into {node}"),
+            Kept::Stem { node } => {
+                write!(f, "{node} reads few channels at the entry: float is closer and as fast")
+            }
             Kept::FloatNode { node, why } => write!(f, "{node} computes in float: {why}"),
         }
     }

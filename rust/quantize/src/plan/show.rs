@@ -34,7 +34,8 @@ fn cells(value: &Planned) -> [String; 4] {
     match &value.decision {
         Decision::Quantize(plan) => [
             value.name.clone(),
-            kind(plan.spec.qtype, plan.stored, plan.spec.symmetric, plan.spec.granularity),
+            kind(plan.spec.qtype, plan.stored, plan.spec.symmetric, plan.spec.granularity)
+                + if plan.spec.reduced { " of 7 bits" } else { "" },
             plan.source.to_string(),
             plan.because.to_string(),
         ],

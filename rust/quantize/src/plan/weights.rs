@@ -4,7 +4,7 @@ use quantize_rs_math::{Granularity, QSpec, QType};
 use quantize_rs_onnx::DataType;
 
 use super::select::Selection;
-use super::{Because, Decision, Draft, Kept, Source, ValuePlan};
+use super::{Because, Decision, Draft, Kept, Readers, Source, ValuePlan};
 use crate::graph::{Graph, Maker};
 use crate::uses::{Constant, Use};
 use crate::{Config, QuantizeError};
@@ -34,13 +34,14 @@ pub(super) fn plan(
             _ => qtype,
         };
         widened |= stored != qtype;
-        let granularity = granularity(constant, config);
+        let granularity = granularity(graph, constant, config);
         let symmetric = config.symmetric || forces_symmetric(config, qtype, granularity);
         let because = Because::WeightOf(first_reader(graph, constant));
         let plan = ValuePlan {
             spec: QSpec::new(qtype, symmetric, granularity),
             stored,
             source: Source::Weights,
+            readers: Readers::All,
             because,
         };
         draft.decisions.insert(constant.anchor, Decision::Quantize(plan));
@@ -122,7 +123,7 @@ fn no_rule(graph: &Graph<'_>, constant: &Constant<'_>) -> Kept {
 
 /// As fine as asked for, where one axis of the constant is the axis of output channels for all
 /// who read it; else one scale for the whole tensor.
-fn granularity(constant: &Constant<'_>, config: &Config) -> Granularity {
+fn granularity(graph: &Graph<'_>, constant: &Constant<'_>, config: &Config) -> Granularity {
     let mut found = constant.uses.iter().filter_map(|usage| match usage {
         Use::Weight { axis, rank, .. } => Some((*axis, *rank)),
         _ => None,
@@ -138,7 +139,12 @@ fn granularity(constant: &Constant<'_>, config: &Config) -> Granularity {
     }
     // Kernels for matrix products of more than two axes take one scale for the whole weight.
     let batched = config.activations.is_some() && rank > 2 && axis + 1 == rank;
-    if (config.per_channel || config.block_size.is_some()) && !batched {
+    let allowed = match config.profile().per_channel {
+        Some(op_types) if config.activations.is_some() => weight_readers(constant)
+            .all(|node| op_types.contains(&graph.nodes[node].op_type.as_str())),
+        _ => true,
+    };
+    if (config.per_channel || config.block_size.is_some()) && !batched && allowed {
         Granularity::PerAxis { axis }
     } else {
         Granularity::PerTensor
@@ -150,7 +156,7 @@ fn granularity(constant: &Constant<'_>, config: &Config) -> Granularity {
 fn forces_symmetric(config: &Config, qtype: QType, granularity: Granularity) -> bool {
     config.activations.is_some()
         && qtype.bits() == 8
-        && matches!(granularity, Granularity::PerAxis { .. })
+        && (config.profile().symmetric.1 || matches!(granularity, Granularity::PerAxis { .. }))
 }
 
 fn first_reader(graph: &Graph<'_>, constant: &Constant<'_>) -> String {
@@ -158,7 +164,7 @@ fn first_reader(graph: &Graph<'_>, constant: &Constant<'_>) -> String {
 }
 
 /// The nodes that have this constant as a weight.
-fn weight_readers(constant: &Constant<'_>) -> impl Iterator<Item = usize> {
+pub(super) fn weight_readers(constant: &Constant<'_>) -> impl Iterator<Item = usize> {
     constant.uses.iter().filter_map(|usage| match usage {
         Use::Weight { node, .. } => Some(*node),
         _ => None,

@@ -14,13 +14,16 @@ pub(super) fn write(writer: &mut Writer<'_, '_>, encoded: &Encoded) {
     let graph = writer.graph;
     for (node, tensor) in &encoded.biases {
         let (None, Some(weight)) = (graph.input(*node, 2), graph.input(*node, 1)) else { continue };
+        if writer.summed.contains(node) {
+            continue;
+        }
         let base = graph.values[weight].name;
         let value = writer.names.fresh(base, "bias");
         let granularity = match tensor.scale.shape[..] {
             [] => Granularity::PerTensor,
             _ => Granularity::PerAxis { axis: 0 },
         };
-        writer.dequantize_constant(&value.clone(), value.clone(), granularity, tensor, false);
+        writer.dequantize_constant(&value.clone(), value.clone(), granularity, tensor, None);
         writer.edits.push(Edit::SetInput { node: *node, input: 2, value });
     }
     let mut replaced: HashMap<ValueId, usize> = HashMap::new();

@@ -3,5 +3,7 @@
 mod corrections;
 pub(crate) mod names;
 mod qdq;
+mod share;
 
 pub use qdq::rewrite as qdq;
+pub use share::share;

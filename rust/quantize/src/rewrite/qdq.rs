@@ -2,7 +2,13 @@
 //!
 //! The `DequantizeLinear` takes the name of the value, so that nothing that reads it changes:
 //! a weight `W` becomes `W_quantized`, `W_scale`, `W_zp` and a node that makes `W`; an activation
-//! `y` is renamed `y_float` where it is made, and `y` is what comes back from 8 bits.
+//! `y` is renamed `y_float` where it is made, and `y` is what comes back from 8 bits. Where only
+//! some read it so, they read `y_dequantized`, and `y` stays what it was.
+//!
+//! With activations there are several new names for every value of the model, and many small
+//! models are little else. So what serves many is written once, and what nobody needs is left out:
+//! zero points are shared, those of symmetric weights are absent where runtimes fuse without, and
+//! the new nodes have no names.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -11,28 +17,31 @@ use quantize_rs_onnx::{AttributeProto, Edit, Kept, NodeProto, Tensor, TensorProt
 
 use super::corrections;
 use super::names::Names;
+use super::share::share;
 use crate::encode::{Encoded, EncodedTensor, integers};
 use crate::graph::{Graph, Maker, Reader, ValueId};
-use crate::ops::{self, Integer};
-use crate::plan::{Plan, Source, ValuePlan};
+use crate::ops;
+use crate::plan::{Plan, Readers, Source, ValuePlan};
 
 /// The edits that turn the model of `graph` into what `plan` says, with the numbers of `encoded`.
 pub fn rewrite(graph: &Graph<'_>, plan: &Plan, encoded: &Encoded) -> Vec<Edit> {
-    let integer_nodes = plan.integer_nodes();
-    let integer_nodes = integer_nodes.iter();
+    let mut biased: HashMap<ValueId, Vec<usize>> = HashMap::new();
+    for integer in plan.integer_nodes() {
+        if let Some(bias) = integer.bias {
+            biased.entry(bias).or_default().push(integer.node);
+        }
+    }
     let mut writer = Writer {
         graph,
-        on_integers: integer_nodes.clone().map(|integer| integer.node).collect(),
-        biased: integer_nodes.fold(HashMap::new(), |mut biased, integer| {
-            if let Some(bias) = integer.bias {
-                biased.entry(bias).or_insert_with(Vec::new).push(integer.node);
-            }
-            biased
-        }),
+        plan,
+        brief: plan.config.activations.is_some(),
+        summed: biased.values().flatten().copied().collect(),
+        biased,
         sources: plan.quantized().map(|(value, how)| (value.name.as_str(), &how.source)).collect(),
         names: Names::of(graph),
         edits: Vec::new(),
-        parameters: BTreeMap::new(),
+        scales: BTreeMap::new(),
+        zero_points: BTreeMap::new(),
     };
     for (value, how) in plan.quantized() {
         let Some(id) = graph.value(&value.name) else { continue };
@@ -51,27 +60,58 @@ pub fn rewrite(graph: &Graph<'_>, plan: &Plan, encoded: &Encoded) -> Vec<Edit> {
         }
     }
     corrections::write(&mut writer, encoded);
+    if writer.brief {
+        let shared = share(graph, plan, &writer.edits);
+        writer.edits.extend(shared);
+    }
     writer.edits
 }
 
 pub(super) struct Writer<'g, 'm> {
     pub(super) graph: &'g Graph<'m>,
-    /// Nodes that run on integers.
-    on_integers: HashSet<usize>,
-    /// Those of them that add a bias, by bias.
+    plan: &'g Plan,
+    /// Whether to write no more than is needed, which is when activations are quantized.
+    brief: bool,
+    /// Nodes that run on integers and whose result a bias of the model is added to.
+    pub(super) summed: HashSet<usize>,
+    /// Those nodes, by bias.
     biased: HashMap<ValueId, Vec<usize>>,
     sources: HashMap<&'g str, &'g Source>,
     pub(super) names: Names<'g>,
     pub(super) edits: Vec<Edit>,
-    /// Names of the scale and zero point of activations, by the value whose range they hold.
-    parameters: BTreeMap<String, [String; 2]>,
+    /// Names of the scales of activations, by the value whose range they hold.
+    scales: BTreeMap<String, String>,
+    /// Names of shared zero points, by their elements.
+    zero_points: BTreeMap<(i32, Vec<usize>, Vec<u8>), String>,
 }
 
 impl Writer<'_, '_> {
     fn weight(&mut self, id: ValueId, how: &ValuePlan, tensor: &EncodedTensor) {
         let name = self.graph.values[id].name;
-        self.take_out(id);
-        self.dequantize_constant(name, name.to_owned(), how.spec.granularity, tensor, true);
+        let output = if how.readers == Readers::All {
+            self.take_out(id);
+            name.to_owned()
+        } else {
+            self.redirect(id)
+        };
+        let zero_point = match (self.brief, self.needs_zero_point(id, how)) {
+            (false, _) => Some(self.constant(name, "zp", &tensor.zero_point)),
+            (true, true) => Some(self.zero_point(&tensor.zero_point)),
+            (true, false) => None,
+        };
+        self.dequantize_constant(name, output, how.spec.granularity, tensor, zero_point);
+    }
+
+    /// Whether the zero point of a weight must be written though it is 0: ONNX Runtime 1.31 fuses
+    /// `Gemm` only then, and what it makes a `Gemm` of.
+    fn needs_zero_point(&self, id: ValueId, how: &ValuePlan) -> bool {
+        let mut readers = self.graph.values[id].readers.iter();
+        let as_gemm = |reader: &Reader| match self.graph.nodes[reader.node].op_type.as_str() {
+            "Gemm" => true,
+            "MatMul" => self.summed.contains(&reader.node),
+            _ => false,
+        };
+        !how.spec.symmetric || how.spec.middle() != 0 || readers.any(as_gemm)
     }
 
     /// Integers, scale and zero point of a constant, and the node that makes `output` of them.
@@ -81,15 +121,13 @@ impl Writer<'_, '_> {
         output: String,
         granularity: Granularity,
         tensor: &EncodedTensor,
-        with_zero_point: bool,
+        zero_point: Option<String>,
     ) {
         let mut inputs = vec![
             self.constant(base, "quantized", &tensor.quantized),
             self.constant(base, "scale", &tensor.scale),
         ];
-        if with_zero_point {
-            inputs.push(self.constant(base, "zp", &tensor.zero_point));
-        }
+        inputs.extend(zero_point);
         self.edits.push(Edit::RequireIr(tensor.quantized.dtype.since_ir()));
         self.node("DequantizeLinear", base, inputs, output, granularity);
     }
@@ -97,21 +135,17 @@ impl Writer<'_, '_> {
     /// An activation between `QuantizeLinear` and `DequantizeLinear`.
     fn activation(&mut self, id: ValueId, how: &ValuePlan, params: Params, encoded: &Encoded) {
         let value = &self.graph.values[id];
-        let [scale, zero_point] = self.parameters(id, how, params, encoded);
+        let scale = self.scale(id, params, encoded);
+        let zero_point = self.zero_point(&integers(how.stored, vec![], &[params.zero_point]));
         let quantized = self.names.fresh(value.name, "quantized");
-        let (float, restored) = if let Maker::Node { node, output } = value.maker {
-            let float = self.names.fresh(value.name, "float");
-            self.edits.push(Edit::RenameOutput { node, output, value: float.clone() });
-            (float, value.name.to_owned())
-        } else {
-            // An input of the model keeps its name; those who compute with integers read another.
-            let restored = self.names.fresh(value.name, "dequantized");
-            for Reader { node, input } in value.readers.iter().copied() {
-                if self.computes_on_integers(node) {
-                    self.edits.push(Edit::SetInput { node, input, value: restored.clone() });
-                }
+        let (float, restored) = match value.maker {
+            Maker::Node { node, output } if how.readers == Readers::All => {
+                let float = self.names.fresh(value.name, "float");
+                self.edits.push(Edit::RenameOutput { node, output, value: float.clone() });
+                (float, value.name.to_owned())
             }
-            (value.name.to_owned(), restored)
+            // An input of the model keeps its name too.
+            _ => (value.name.to_owned(), self.redirect(id)),
         };
         let parameters = |first: String| vec![first, scale.clone(), zero_point.clone()];
         let per_tensor = Granularity::PerTensor;
@@ -121,30 +155,46 @@ impl Writer<'_, '_> {
         self.node("DequantizeLinear", value.name, inputs, restored, per_tensor);
     }
 
-    /// Names of scale and zero point; values that follow another share its.
-    fn parameters(
-        &mut self,
-        id: ValueId,
-        how: &ValuePlan,
-        params: Params,
-        encoded: &Encoded,
-    ) -> [String; 2] {
+    /// A new name for what comes back from integers, which those read who run on integers.
+    fn redirect(&mut self, id: ValueId) -> String {
+        let value = &self.graph.values[id];
+        let restored = self.names.fresh(value.name, "dequantized");
+        for Reader { node, input } in value.readers.iter().copied() {
+            let takes =
+                ops::rule(self.graph.nodes[node]).is_some_and(|rule| rule.takes_activation(input));
+            if takes && self.plan.on_integers.contains(&node) {
+                self.edits.push(Edit::SetInput { node, input, value: restored.clone() });
+            }
+        }
+        restored
+    }
+
+    /// The name of the scale of an activation; values that follow another share its.
+    fn scale(&mut self, id: ValueId, params: Params, encoded: &Encoded) -> String {
         let mut root = self.graph.values[id].name;
         while let Some(Source::SameAs(source)) = self.sources.get(root)
             && encoded.activations.contains_key(source)
         {
             root = source;
         }
-        if let Some(names) = self.parameters.get(root) {
-            return names.clone();
+        if let Some(name) = self.scales.get(root) {
+            return name.clone();
         }
         let root = root.to_owned();
-        let scale = Tensor::from_f32(vec![], &[params.scale]);
-        let zero_point = integers(how.stored, vec![], &[params.zero_point]);
-        let names =
-            [self.constant(&root, "scale", &scale), self.constant(&root, "zp", &zero_point)];
-        self.parameters.insert(root, names.clone());
-        names
+        let name = self.constant(&root, "scale", &Tensor::from_f32(vec![], &[params.scale]));
+        self.scales.insert(root, name.clone());
+        name
+    }
+
+    /// The name of a zero point; all that are the same have one.
+    fn zero_point(&mut self, tensor: &Tensor) -> String {
+        let key = (tensor.dtype.number(), tensor.shape.clone(), tensor.data.to_vec());
+        if let Some(name) = self.zero_points.get(&key) {
+            return name.clone();
+        }
+        let name = self.constant("zp", tensor.dtype.name(), tensor);
+        self.zero_points.insert(key, name.clone());
+        name
     }
 
     /// A bias: one int32 copy for each node, since each has a scale of its own.
@@ -170,21 +220,11 @@ impl Writer<'_, '_> {
                 _ => Granularity::PerAxis { axis: 0 },
             };
             // The zero point of int32 is 0 and may be left out.
-            self.dequantize_constant(value.name, output, granularity, tensor, false);
+            self.dequantize_constant(value.name, output, granularity, tensor, None);
         }
         if alone || nodes.len() == value.readers.len() && !value.captured && !value.is_output {
             self.take_out(id);
         }
-    }
-
-    fn computes_on_integers(&self, node: usize) -> bool {
-        let passes_on = || {
-            let rule = ops::rule(self.graph.nodes[node])?;
-            let output = self.graph.nodes[node].output.first()?;
-            let moves = matches!(rule.integer, Integer::SameAsInput { .. });
-            Some(moves && self.sources.contains_key(output.as_str()))
-        };
-        self.on_integers.contains(&node) || passes_on().unwrap_or(false)
     }
 
     /// Takes a constant out of the model, with what nobody reads any more once it is gone.
@@ -234,7 +274,7 @@ impl Writer<'_, '_> {
                 vec![integer("axis", axis), integer("block_size", block_size)]
             }
         };
-        let name = self.names.fresh(base, op_type);
+        let name = if self.brief { String::new() } else { self.names.fresh(base, op_type) };
         let node = NodeProto::new(name, op_type, input, vec![output], attribute);
         self.edits.push(Edit::AddNode(node));
     }

@@ -1,0 +1,68 @@
+//! Operators that pass data on: they move it, pick among it, or cut its range.
+
+use super::{FLOAT, Integer, OpRule, flows};
+use crate::graph::Graph;
+
+const MOVES: fn(&Graph<'_>, usize) -> Integer = |_, _| Integer::SameAsInput { same_range: true };
+const PICKS: fn(&Graph<'_>, usize) -> Integer = |_, _| Integer::SameAsInput { same_range: false };
+
+pub(super) const RULES: &[OpRule] = &[
+    flows("Reshape", MOVES),
+    flows("Transpose", MOVES),
+    flows("Flatten", MOVES),
+    flows("Squeeze", MOVES),
+    flows("Unsqueeze", MOVES),
+    flows("Identity", MOVES),
+    flows("DepthToSpace", MOVES),
+    flows("SpaceToDepth", MOVES),
+    flows("Expand", MOVES),
+    flows("Tile", MOVES),
+    // The largest of negative numbers hides how negative they were: what comes out may need a much
+    // finer scale than what goes in.
+    flows("MaxPool", PICKS),
+    flows("GlobalMaxPool", PICKS),
+    flows("ReduceMax", PICKS),
+    flows("ReduceMin", PICKS),
+    flows("Slice", PICKS),
+    flows("Split", PICKS),
+    flows("GatherElements", PICKS),
+    flows("GatherND", PICKS),
+    flows("Pad", pad),
+    flows("Resize", resize),
+    flows("Upsample", resize),
+    flows("Relu", |_, _| Integer::Fused),
+    flows("Clip", |_, _| Integer::Fused),
+];
+
+/// What is added must be among the values that the input can hold; 0 always is.
+fn pad(graph: &Graph<'_>, node: usize) -> Integer {
+    let proto = graph.nodes[node];
+    let with_zeros = match proto.input.get(2).filter(|name| !name.is_empty()) {
+        None => proto.float("value", 0.0) == 0.0,
+        Some(_) => graph
+            .input(node, 2)
+            .and_then(|value| graph.model.tensor(graph.constant(value)?).ok()?.to_f32())
+            .is_some_and(|values| values.iter().all(|value| *value == 0.0)),
+    };
+    match text(graph, node, "mode", "constant") {
+        "constant" if !with_zeros => Integer::Computes { kernel: None },
+        // The edges of a picture may hold what its middle does not.
+        _ => Integer::SameAsInput { same_range: true },
+    }
+}
+
+fn resize(graph: &Graph<'_>, node: usize) -> Integer {
+    // What lies outside of the picture gets a value of its own there.
+    let crops = text(graph, node, "coordinate_transformation_mode", "") == "tf_crop_and_resize";
+    match text(graph, node, "mode", "nearest") {
+        _ if crops => Integer::No(FLOAT),
+        "nearest" => Integer::SameAsInput { same_range: false },
+        "linear" => Integer::Computes { kernel: None },
+        _ => Integer::No(FLOAT),
+    }
+}
+
+fn text<'m>(graph: &Graph<'m>, node: usize, attribute: &str, default: &'static str) -> &'m str {
+    let found = graph.nodes[node].attribute(attribute).and_then(|found| found.s.as_deref());
+    found.and_then(|bytes| std::str::from_utf8(bytes).ok()).unwrap_or(default)
+}

@@ -1,0 +1,244 @@
+//! Placement on a CPU: operators with weights lead, and others join where that keeps data in
+//! integers.
+
+use std::collections::BTreeSet;
+
+use quantize_rs_onnx::DataType;
+
+use super::activations::Planner;
+use super::leads::Lead;
+use super::{Because, Decision, Draft, Kept, Source};
+use crate::graph::{Maker, ValueId};
+use crate::ops::Integer;
+use crate::target::Placement;
+
+/// A filter with fewer multiplications for each output than this fills no integer kernel.
+const FEW_TAPS: usize = 32;
+
+/// Of so many convolutions and matrix products, one may stay float for its speed.
+const FLOAT_SHARE: usize = 20;
+
+/// Where integers come from and where they lead to.
+struct Flow {
+    /// Values that come out of integer kernels, or are moved from there.
+    native: Vec<bool>,
+    /// Nodes without weights that join in.
+    joined: BTreeSet<usize>,
+}
+
+impl Planner<'_, '_> {
+    /// Nodes with weights lead. Others join where everything that flows into them comes as integers
+    /// and something that comes after them wants integers.
+    ///
+    /// So sums, pools and functions between the convolutions of a picture network join, and the sums
+    /// and norms of a transformer do not, whose matrix products give floats: squeezing those into
+    /// 8 bits costs much and wins nothing.
+    pub(super) fn between(&self, draft: &mut Draft, mut leads: Vec<Lead>) {
+        self.leave_stem(draft, &mut leads);
+        let (wanted, flow) = self.flow(&leads);
+        for lead in &leads {
+            self.observe_inputs(draft, lead.node, &lead.inputs);
+            if lead.quantized_output && self.has_kernels() {
+                self.observe_output(draft, lead.last);
+            }
+            Planner::record(draft, lead);
+        }
+        for node in &flow.joined {
+            self.observe_inputs(draft, *node, &self.flowing(*node));
+            self.observe_output(draft, *node);
+        }
+        // An activation function that no node before it could take in.
+        for node in &self.order {
+            if let (Some(Integer::Fused), Some(input), Some(output)) =
+                (self.integer(*node), self.graph.input(*node, 0), self.graph.output(*node, 0))
+                && flow.native[input]
+                && wanted[output]
+            {
+                self.quantize(
+                    draft,
+                    output,
+                    Source::Observed,
+                    Because::OutputOf(self.label(*node)),
+                );
+                draft.made_on_integers.insert(output);
+            }
+        }
+        self.ask_movers(draft);
+        for node in &self.order {
+            let moves = matches!(self.integer(*node), Some(Integer::SameAsInput { .. }));
+            if moves && self.outputs(*node).any(|output| wanted[output]) {
+                self.pass_on(draft, *node);
+            }
+        }
+    }
+
+    /// Leaves the first convolutions of a large network in float, where they read few channels:
+    /// integer kernels gain nothing there, and what is lost at the entry is lost for all.
+    fn leave_stem(&self, draft: &mut Draft, leads: &mut Vec<Lead>) {
+        if self.profile.placement != Placement::Between || !self.has_kernels() {
+            return;
+        }
+        let counted =
+            |lead: &&Lead| matches!(self.graph.nodes[lead.node].op_type.as_str(), "Conv" | "Gemm");
+        let mut left = leads.iter().filter(counted).count() / FLOAT_SHARE;
+        let mut float: BTreeSet<ValueId> =
+            (0..self.graph.values.len()).filter(|id| self.is_input(*id)).collect();
+        for node in &self.order {
+            let passes =
+                matches!(self.integer(*node), Some(Integer::Fused | Integer::SameAsInput { .. }));
+            let stays = match leads.iter().position(|lead| lead.node == *node) {
+                Some(index) if left > 0 && self.is_narrow(draft, &leads[index], &float) => {
+                    let weight = leads.remove(index).weight;
+                    let why = Kept::Stem { node: self.label(*node) };
+                    if let Some(weight) = weight {
+                        draft.decisions.insert(weight, Decision::Keep(why));
+                    }
+                    left -= 1;
+                    true
+                }
+                _ => passes && self.graph.input(*node, 0).is_some_and(|id| float.contains(&id)),
+            };
+            if stays {
+                float.extend(self.outputs(*node));
+            }
+        }
+    }
+
+    fn is_input(&self, value: ValueId) -> bool {
+        matches!(self.graph.values[value].maker, Maker::Input)
+    }
+
+    /// Whether a node reads floats, through filters of few taps that nobody else needs and of which
+    /// nobody asked anything.
+    fn is_narrow(&self, draft: &Draft, lead: &Lead, float: &BTreeSet<ValueId>) -> bool {
+        let Some(weight) = lead.weight else { return false };
+        let taps = self.shape(weight).and_then(|shape| {
+            shape.iter().skip(1).try_fold(1usize, |taps, length| taps.checked_mul(*length))
+        });
+        let value = &self.graph.values[weight];
+        let asked = self.selection.bits(self.graph, value.name, std::iter::once(lead.node));
+        lead.quantized_output
+            && draft.quantized(weight).is_some()
+            && lead.inputs.iter().all(|input| float.contains(input))
+            && taps.is_some_and(|taps| taps < FEW_TAPS)
+            && value.readers.len() == 1
+            && asked.is_none()
+            && self.has_one_reader(lead.node)
+    }
+
+    /// Whether what comes out of a node, or of the function after it, goes to one place: for several
+    /// the change from floats to integers costs more than it gains.
+    fn has_one_reader(&self, node: usize) -> bool {
+        let output = self.graph.output(node, 0);
+        let after = output.and_then(|output| self.function_after(output));
+        let last = after.map(|(_, after)| after).or(output);
+        last.is_some_and(|last| self.graph.values[last].readers.len() == 1)
+    }
+
+    /// Which values are wanted as integers, and which come as integers.
+    fn flow(&self, leads: &[Lead]) -> (Vec<bool>, Flow) {
+        let joins = |integer| matches!(integer, Some(Integer::Computes { kernel: Some(_) }));
+        let mut joined: BTreeSet<usize> = self.order.iter().copied().collect();
+        joined.retain(|node| {
+            self.profile.placement == Placement::Between
+                && self.has_kernels()
+                && joins(self.integer(*node))
+        });
+        // What does not join wants nothing, so that others may not join either: until all agree.
+        loop {
+            let wanted = self.wanted(leads, &joined);
+            let flow = self.native(leads, &joined, &wanted);
+            if flow.joined == joined {
+                return (wanted, flow);
+            }
+            joined = flow.joined;
+        }
+    }
+
+    /// Values that lead to a node that multiplies on integers.
+    fn wanted(&self, leads: &[Lead], joined: &BTreeSet<usize>) -> Vec<bool> {
+        let mut wanted = vec![false; self.graph.values.len()];
+        leads.iter().flat_map(|lead| &lead.inputs).for_each(|input| wanted[*input] = true);
+        for node in self.order.iter().rev() {
+            let passes = match self.integer(*node) {
+                Some(Integer::SameAsInput { .. } | Integer::Fused) => true,
+                _ => joined.contains(node),
+            };
+            if passes && self.outputs(*node).any(|output| wanted[output]) {
+                self.flowing(*node).into_iter().for_each(|input| wanted[input] = true);
+            }
+        }
+        wanted
+    }
+
+    /// Values that come as integers, when of `candidates` those join that can.
+    fn native(&self, leads: &[Lead], candidates: &BTreeSet<usize>, wanted: &[bool]) -> Flow {
+        let values = self.graph.values.len();
+        let mut flow = Flow { native: vec![false; values], joined: BTreeSet::new() };
+        let mut quantized = vec![false; values];
+        let mut gives = BTreeSet::new();
+        for lead in leads {
+            lead.inputs.iter().for_each(|input| quantized[*input] = true);
+            if lead.quantized_output && self.has_kernels() {
+                gives.insert(lead.last);
+            }
+        }
+        for node in self.order.iter().copied() {
+            let comes = match self.integer(node) {
+                Some(Integer::SameAsInput { .. } | Integer::Fused) => {
+                    self.graph.input(node, 0).is_some_and(|input| flow.native[input])
+                }
+                _ if candidates.contains(&node) => {
+                    let inputs = self.flowing(node);
+                    let fits = |id: &ValueId| {
+                        flow.native[*id] || quantized[*id] || self.fits_beside_integers(*id)
+                    };
+                    let joins = inputs.iter().any(|id| flow.native[*id])
+                        && inputs.iter().all(fits)
+                        && self.outputs(node).any(|output| wanted[output]);
+                    if joins {
+                        flow.joined.insert(node);
+                    }
+                    joins
+                }
+                _ => gives.contains(&node),
+            };
+            if comes {
+                self.outputs(node).for_each(|output| flow.native[output] = true);
+            }
+        }
+        flow
+    }
+
+    /// Whether a constant can be quantized like an activation.
+    ///
+    /// On x86 ONNX Runtime turns int8 activations into uint8, but not such constants.
+    fn fits_beside_integers(&self, value: ValueId) -> bool {
+        let overridable =
+            matches!(self.graph.values[value].maker, Maker::Initializer { overridable: true, .. });
+        !self.spec.qtype.signed()
+            && !overridable
+            && self.graph.constant(value).is_some_and(|tensor| {
+                tensor.dtype() == Some(DataType::Float) && !tensor.dims.contains(&0)
+            })
+    }
+
+    /// Quantizes what goes into nodes that only move data, when what comes out must be quantized:
+    /// the node then moves bytes instead of floats.
+    fn ask_movers(&self, draft: &mut Draft) {
+        let graph = self.graph;
+        for node in self.order.iter().rev().copied() {
+            let moves = self.integer(node) == Some(Integer::SameAsInput { same_range: true });
+            let (Some(input), Some(output)) = (graph.input(node, 0), graph.output(node, 0)) else {
+                continue;
+            };
+            if moves
+                && draft.quantized(output).is_some()
+                && graph.constant(input).is_none()
+                && !graph.values[input].is_output
+            {
+                self.observe(draft, input, Because::InputOf(self.label(node)));
+            }
+        }
+    }
+}

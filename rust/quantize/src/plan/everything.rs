@@ -1,0 +1,164 @@
+//! Placement for runtimes that want Q and DQ in places of their own: on what is read, or on
+//! everything.
+
+use std::collections::BTreeSet;
+
+use quantize_rs_math::{Granularity, QSpec};
+use quantize_rs_onnx::DataType;
+
+use super::activations::Planner;
+use super::leads::Lead;
+use super::{Because, Decision, Draft, IntegerNode, Readers, Source, ValuePlan};
+use crate::graph::ValueId;
+use crate::ops::{Integer, Slot};
+use crate::target::Bias;
+
+/// Operators without a rule that make what they are given: floats of floats.
+const SAME_TYPE: &[&str] = &[
+    "Abs",
+    "Celu",
+    "Cos",
+    "Dropout",
+    "Erf",
+    "Exp",
+    "Floor",
+    "Log",
+    "LogSoftmax",
+    "Mish",
+    "Neg",
+    "Pow",
+    "RMSNormalization",
+    "Reciprocal",
+    "Round",
+    "Selu",
+    "Sin",
+    "Softplus",
+    "Softsign",
+    "Sqrt",
+];
+
+impl Planner<'_, '_> {
+    /// What is multiplied is quantized where it is read, and nothing where it is made: the runtime
+    /// finds out by itself what lies between. A sum is fused with the convolution before it when
+    /// what is added to that is quantized.
+    pub(super) fn inputs(&self, draft: &mut Draft, leads: &[Lead]) {
+        for lead in leads {
+            self.observe_inputs(draft, lead.node, &lead.inputs);
+            Planner::record(draft, lead);
+        }
+        let made: BTreeSet<ValueId> = leads
+            .iter()
+            .filter(|lead| lead.quantized_output)
+            .flat_map(|lead| self.outputs(lead.node))
+            .collect();
+        for node in self.order.iter().copied() {
+            let adds = self.graph.nodes[node].op_type == "Add" && self.rule(node).is_some();
+            if !adds {
+                continue;
+            }
+            if let [a, b] = self.flowing(node)[..]
+                && self.graph.constant(a).is_none()
+                && self.graph.constant(b).is_none()
+            {
+                match (made.contains(&a), made.contains(&b)) {
+                    (true, _) => self.observe_inputs(draft, node, &[b]),
+                    (false, true) => self.observe_inputs(draft, node, &[a]),
+                    (false, false) => {}
+                }
+            }
+        }
+    }
+
+    /// Everything that has a rule: what flows in, what comes out, and constants in between.
+    pub(super) fn everything(&self, draft: &mut Draft, leads: &[Lead]) {
+        let float = self.float32();
+        for lead in leads {
+            self.observe_inputs(draft, lead.node, &lead.inputs);
+            Planner::record(draft, lead);
+        }
+        for node in self.order.iter().copied() {
+            let flowing = self.flowing(node);
+            let leads = draft.on_integers.contains(&node);
+            let known = !flowing.is_empty() && flowing.iter().all(|input| float.contains(input));
+            let Some(integer) = self.integer(node).filter(|_| known) else { continue };
+            match integer {
+                Integer::No(_) => {}
+                Integer::SameAsInput { .. } => {
+                    if self.graph.constant(flowing[0]).is_none() {
+                        self.observe_inputs(draft, node, &flowing);
+                        self.pass_on(draft, node);
+                    } else {
+                        self.observe_output(draft, node);
+                    }
+                }
+                Integer::FloatOutput | Integer::QuantizedOutput { .. } if !leads => {}
+                _ => {
+                    self.observe_inputs(draft, node, &flowing);
+                    for output in self.outputs(node) {
+                        self.observe(draft, output, Because::OutputOf(self.label(node)));
+                        draft.made_on_integers.insert(output);
+                    }
+                    self.scale_channels(draft, node);
+                }
+            }
+        }
+        self.share_with_functions(draft);
+    }
+
+    /// The scale of a normalization becomes a weight, what it adds a bias.
+    fn scale_channels(&self, draft: &mut Draft, node: usize) {
+        let graph = self.graph;
+        let is_scale = self.rule(node).is_some_and(|(rule, _)| matches!(rule.slot(1), Slot::Scale));
+        let vector = |input: usize| {
+            let found = graph.input(node, input).filter(|_| is_scale)?;
+            let tensor = graph.constant(found)?;
+            (tensor.dtype() == Some(DataType::Float) && tensor.dims.len() == 1).then_some(found)
+        };
+        let (Some(input), Some(weight)) = (graph.input(node, 0), vector(1)) else { return };
+        let spec = QSpec::new(self.profile.weights[0], true, Granularity::PerTensor);
+        let because = Because::WeightOf(self.label(node));
+        let (source, readers) = (Source::Weights, Readers::All);
+        let plan = ValuePlan { spec, stored: spec.qtype, source, readers, because };
+        draft.decisions.insert(weight, Decision::Quantize(plan));
+        let bias = vector(2).filter(|_| self.profile.bias == Bias::Int32);
+        draft.integer_nodes.push(IntegerNode { node, input, weight, bias });
+    }
+
+    /// What goes into an activation function alone need hold no more than what comes out of it.
+    fn share_with_functions(&self, draft: &mut Draft) {
+        for node in self.order.iter().rev().copied() {
+            let Some(input) = self.graph.input(node, 0) else { continue };
+            let Some((_, after)) = self.function_after(input).filter(|(reader, _)| *reader == node)
+            else {
+                continue;
+            };
+            let shared = draft.quantized(after).is_some();
+            let name = self.graph.values[after].name.to_owned();
+            if let Some(Decision::Quantize(plan)) = draft.decisions.get_mut(&input)
+                && plan.source == Source::Observed
+                && shared
+            {
+                plan.source = Source::SameAs(name);
+            }
+        }
+    }
+
+    /// Values that are known to be float32: they are said to be, or follow from such.
+    fn float32(&self) -> BTreeSet<ValueId> {
+        let graph = self.graph;
+        let said = |id: ValueId| graph.dtype(id) == Some(DataType::Float);
+        let mut float: BTreeSet<ValueId> = (0..graph.values.len()).filter(|id| said(*id)).collect();
+        for node in &self.order {
+            let proto = graph.nodes[*node];
+            let flowing = match graph.input(*node, 0) {
+                Some(input) if SAME_TYPE.contains(&proto.op_type.as_str()) => vec![input],
+                _ => self.flowing(*node),
+            };
+            if !flowing.is_empty() && flowing.iter().all(|input| float.contains(input)) {
+                let unsaid = self.outputs(*node).filter(|id| graph.dtype(*id).is_none());
+                float.extend(unsaid);
+            }
+        }
+        float
+    }
+}

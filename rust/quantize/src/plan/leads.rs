@@ -1,0 +1,242 @@
+//! Which nodes multiply on integers: they lead, and all other quantization follows from them.
+
+use quantize_rs_math::QType;
+use quantize_rs_onnx::DataType;
+
+use super::activations::Planner;
+use super::{Decision, Draft, IntegerNode, Kept};
+use crate::graph::{Maker, ValueId};
+use crate::ops::{Integer, OpRule, Slot};
+use crate::target::{Bias, Placement};
+use crate::uses::Use;
+
+/// Sums of products of two activations are no longer than this: attention over more than so many
+/// values gives most of them less than half a step of 8 bits, which is nothing.
+const LONGEST_SUM: usize = 512;
+
+/// A node that multiplies, and what it needs to do so on integers.
+pub(super) struct Lead {
+    pub(super) node: usize,
+    /// What flows into it.
+    pub(super) inputs: Vec<ValueId>,
+    /// The constant that it multiplies by; `None` when it multiplies what flows into it.
+    pub(super) weight: Option<ValueId>,
+    /// What it adds, when that becomes int32.
+    pub(super) bias: Option<ValueId>,
+    /// The node that makes its result: itself, or the sum after it that holds its bias.
+    pub(super) last: usize,
+    /// Whether its result must be quantized too.
+    pub(super) quantized_output: bool,
+}
+
+impl Planner<'_, '_> {
+    /// Nodes that can multiply on integers; what flows into one that cannot says why.
+    pub(super) fn leads(&self, draft: &mut Draft) -> Vec<Lead> {
+        let mut leads = Vec::new();
+        for node in 0..self.graph.nodes.len() {
+            match self.lead(draft, node) {
+                Ok(Some(lead)) => {
+                    self.keep_bias(draft, node);
+                    leads.push(lead);
+                }
+                Ok(None) => {}
+                Err(why) => {
+                    if let Some(input) = self.graph.input(node, 0) {
+                        draft.keep(input, Kept::FloatNode { node: self.label(node), why });
+                    }
+                }
+            }
+        }
+        leads
+    }
+
+    /// Says why the bias of an integer node stays float, where the runtime wants that.
+    fn keep_bias(&self, draft: &mut Draft, node: usize) {
+        if let Some(bias) = self.graph.input(node, 2).filter(|_| self.profile.bias == Bias::Float)
+            && let Some(Decision::Keep(kept @ Kept::Bias)) = draft.decisions.get_mut(&bias)
+        {
+            *kept = Kept::FloatBias { target: self.profile.name };
+        }
+    }
+
+    /// How a node multiplies on integers; `None` when it does not multiply, else why it cannot.
+    fn lead(&self, draft: &Draft, node: usize) -> Result<Option<Lead>, &'static str> {
+        let graph = self.graph;
+        let Some((rule, integer)) = self.rules[node] else { return Ok(None) };
+        let (Some(input), Some(weight)) = (graph.input(node, 0), graph.input(node, 1)) else {
+            return Ok(None);
+        };
+        let anywhere = matches!(self.profile.placement, Placement::Inputs | Placement::Everything);
+        let quantized_output = match integer {
+            Integer::FloatOutput => false,
+            Integer::QuantizedOutput { kernel: None } if !anywhere => {
+                return Err("there is no integer kernel for it");
+            }
+            Integer::QuantizedOutput { .. } => true,
+            Integer::No(why) if draft.quantized(weight).is_some() => return Err(why),
+            _ => return Ok(None),
+        };
+        if graph.constant(input).is_some() {
+            return Err("its first input is constant");
+        }
+        if self.already.contains(&input) || self.already.contains(&weight) {
+            return Err("it is quantized already");
+        }
+        let Some(plan) = draft.quantized(weight) else {
+            self.product(node, rule, input, weight)?;
+            let (inputs, weight, bias) = (vec![input, weight], None, None);
+            return Ok(Some(Lead { node, inputs, weight, bias, last: node, quantized_output }));
+        };
+        if plan.spec.qtype != QType::Int8 && plan.spec.qtype != QType::UInt8 {
+            return Err("no integer kernel takes such weights");
+        }
+        let bias = match self.profile.bias {
+            Bias::Int32 => self.bias(node, weight)?,
+            Bias::Float => None,
+        };
+        let (mut bias, mut last) = (bias, node);
+        if let Some((sum, added)) = self.sum_after(node, input, weight) {
+            (bias, last) = (Some(added), sum);
+        }
+        let (inputs, weight) = (vec![input], Some(weight));
+        let quantized_output = quantized_output || self.fuses_in_float(integer, last);
+        Ok(Some(Lead { node, inputs, weight, bias, last, quantized_output }))
+    }
+
+    /// The sum that holds the bias of a matrix product, and the bias.
+    ///
+    /// ONNX Runtime makes a `Gemm` of the two where it knows all lengths or there are two axes, and
+    /// runs that on integers only when the bias is int32.
+    fn sum_after(&self, node: usize, input: ValueId, weight: ValueId) -> Option<(usize, ValueId)> {
+        let graph = self.graph;
+        let is_product = graph.nodes[node].op_type == "MatMul"
+            && self.profile.placement == Placement::Between
+            && self.has_kernels()
+            && self.shape(weight).is_some_and(|shape| shape.len() == 2);
+        let known = match graph.shape(input) {
+            Some(shape) => shape.len() == 2 || shape.iter().all(Option::is_some),
+            None => self.axes[input] == Some(2) || self.axes[input].is_some() && self.fixed,
+        };
+        let value = &graph.values[graph.output(node, 0).filter(|_| is_product && known)?];
+        let [reader] = value.readers[..] else { return None };
+        let sum = reader.node;
+        if value.is_output
+            || value.captured
+            || graph.nodes[sum].op_type != "Add"
+            || self.rules[sum].is_none()
+        {
+            return None;
+        }
+        let added = graph.input(sum, 1 - reader.input)?;
+        let alone = &graph.values[added];
+        let fits = alone.readers.len() == 1
+            && !alone.captured
+            && !alone.is_output
+            && self.fits_as_bias(added, weight, node).is_ok();
+        fits.then_some((sum, added))
+    }
+
+    /// Whether ONNX Runtime takes the activation function after a `Gemm` into it before it looks for
+    /// integers, which then come too late. It does not where the function disappears first, in a
+    /// grid that ends at 0.
+    fn fuses_in_float(&self, integer: Integer, last: usize) -> bool {
+        let gemm = self.graph.nodes[last].op_type != "MatMul" && integer == Integer::FloatOutput;
+        let after = self.graph.output(last, 0).and_then(|output| self.function_after(output));
+        let stays = |(function, output): (usize, ValueId)| {
+            self.graph.nodes[function].op_type == "Relu" && !self.graph.values[output].is_output
+        };
+        gemm && self.profile.placement == Placement::Between
+            && self.has_kernels()
+            && after.is_some_and(stays)
+    }
+
+    /// Refuses what is no product of two activations, or one better left in float.
+    fn product(
+        &self,
+        node: usize,
+        rule: &OpRule,
+        left: ValueId,
+        right: ValueId,
+    ) -> Result<(), &'static str> {
+        let flows = |id: ValueId| {
+            matches!(self.graph.values[id].maker, Maker::Input | Maker::Node { .. })
+                && self.graph.constant(id).is_none()
+        };
+        if !matches!(rule.slot(1), Slot::Operand { .. }) || !flows(left) || !flows(right) {
+            return Err("its weight is not a quantized constant");
+        }
+        if self.weighted.contains(&node) {
+            return Err("its weight is rearranged before it is read");
+        }
+        if !self.profile.products {
+            return Err("both of its inputs are activations");
+        }
+        let summed = self.graph.shape(left).and_then(|shape| *shape.last()?);
+        match summed {
+            Some(length) if length > LONGEST_SUM => {
+                Err("a probability among so many may be less than a step of 8 bits")
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// What a node adds; it must be fit to become int32.
+    fn bias(&self, node: usize, weight: ValueId) -> Result<Option<ValueId>, &'static str> {
+        let graph = self.graph;
+        let Some(name) = graph.nodes[node].input.get(2).filter(|name| !name.is_empty()) else {
+            return Ok(None);
+        };
+        let bias = graph.value(name).ok_or("its bias is not a value of the graph")?;
+        self.fits_as_bias(bias, weight, node)?;
+        Ok(Some(bias))
+    }
+
+    /// Refuses what cannot become the int32 bias of a node.
+    fn fits_as_bias(
+        &self,
+        bias: ValueId,
+        weight: ValueId,
+        node: usize,
+    ) -> Result<(), &'static str> {
+        let graph = self.graph;
+        let vector = graph.constant(bias).is_some_and(|tensor| {
+            tensor.dtype() == Some(DataType::Float) && tensor.dims.len() == 1
+        });
+        let overridable =
+            matches!(graph.values[bias].maker, Maker::Initializer { overridable: true, .. });
+        if !vector || overridable || !self.matches_channels(bias, weight, node) {
+            return Err("its bias is not a constant vector of one value a channel");
+        }
+        let name = graph.values[bias].name;
+        match self.selection.excluded(graph, name, std::iter::empty()) {
+            Some(_) => Err("its bias is excluded"),
+            None => Ok(()),
+        }
+    }
+
+    /// The shape of a constant, cast ones included.
+    pub(super) fn shape(&self, constant: ValueId) -> Option<&[usize]> {
+        self.constants.get(&constant).map(|constant| &constant.shape[..])
+    }
+
+    /// Whether the bias has one value for each output channel of the weight.
+    fn matches_channels(&self, bias: ValueId, weight: ValueId, node: usize) -> bool {
+        let channels = self.constants.get(&weight).and_then(|constant| {
+            let axis = constant.uses.iter().find_map(|usage| match usage {
+                Use::Weight { node: reader, axis, .. } if *reader == node => *axis,
+                _ => None,
+            })?;
+            constant.shape.get(axis).copied()
+        });
+        self.graph.shape(bias) == channels.map(|channels| vec![Some(channels)])
+    }
+
+    /// Records a node whose weight and bias are integers.
+    pub(super) fn record(draft: &mut Draft, lead: &Lead) {
+        draft.on_integers.insert(lead.node);
+        if let (Some(weight), [input, ..]) = (lead.weight, &lead.inputs[..]) {
+            let node = IntegerNode { node: lead.node, input: *input, weight, bias: lead.bias };
+            draft.integer_nodes.push(node);
+        }
+    }
+}

@@ -1,0 +1,63 @@
+//! Constants that hold the same elements are kept once.
+
+use std::collections::{HashMap, HashSet};
+
+use quantize_rs_onnx::{DataType, Edit, Tensor};
+
+use crate::graph::{Graph, Maker, ValueId};
+use crate::plan::{Decision, Plan};
+
+/// Constants with fewer bytes are not worth the look.
+const SMALL: usize = 256;
+
+/// Element type and shape.
+type Kind = (DataType, Vec<i64>);
+
+/// Edits that let the readers of a constant read an equal one that stands before it.
+///
+/// Numbers do not change by it: what is read holds the same bytes. Values that the plan quantizes,
+/// that `made` touches already, that are outputs, or that somebody could replace are left alone.
+pub fn share(graph: &Graph<'_>, plan: &Plan, made: &[Edit]) -> Vec<Edit> {
+    let touched: HashSet<&str> = made
+        .iter()
+        .filter_map(|edit| match edit {
+            Edit::RemoveInitializer(name) => Some(name.as_str()),
+            Edit::SetInput { node, input, .. } => {
+                graph.nodes[*node].input.get(*input).map(String::as_str)
+            }
+            _ => None,
+        })
+        .collect();
+    let mut known: HashMap<Kind, Vec<(ValueId, Tensor)>> = HashMap::new();
+    let mut edits = Vec::new();
+    for (id, value) in graph.values.iter().enumerate() {
+        let Maker::Initializer { tensor, overridable: false } = value.maker else { continue };
+        let kept = !touched.contains(value.name)
+            && plan
+                .values
+                .get(id)
+                .is_some_and(|planned| matches!(planned.decision, Decision::Keep(_)));
+        let (Some(dtype), true) = (tensor.dtype(), kept && !value.is_output && !value.captured)
+        else {
+            continue;
+        };
+        let Ok(elements) = graph.model.tensor(tensor) else { continue };
+        if elements.data.len() < SMALL {
+            continue;
+        }
+        let same = known.entry((dtype, tensor.dims.clone())).or_default();
+        match same.iter().find(|(_, other)| other.data == elements.data) {
+            Some((first, _)) => {
+                let first = graph.values[*first].name;
+                edits.extend(value.readers.iter().map(|reader| Edit::SetInput {
+                    node: reader.node,
+                    input: reader.input,
+                    value: first.to_owned(),
+                }));
+                edits.push(Edit::RemoveInitializer(value.name.to_owned()));
+            }
+            None => same.push((id, elements)),
+        }
+    }
+    edits
+}
