@@ -34,12 +34,16 @@ pub struct Config {
     /// 4-bit weights are packed two a byte (`None`, `Some(true)`), which needs opset 21, or
     /// widened to a byte each (`Some(false)`), which saves nothing.
     pub native_int4: Option<bool>,
-    /// Weights and nodes to leave alone: names, or patterns with `*`, `?`, `[…]`.
+    /// Weights and nodes to leave alone: names, patterns with `*`, `?`, `[…]`, regular expressions
+    /// behind `re:`, or types of operators.
     pub exclude: Vec<String>,
     /// Weights with fewer elements stay float.
     pub min_elements: usize,
-    /// Bits for single weights, by name or pattern.
+    /// Bits for some weights, by the name of a weight or node, by pattern as in `exclude`, or by
+    /// type of operator; a name goes before a pattern, that before a type.
     pub layer_bits: BTreeMap<String, u8>,
+    /// The same with types, for those that bits do not name: `uint4`.
+    pub layer_types: BTreeMap<String, QType>,
     /// The runtime that the model is made for; `None` as for [`Target::X86`].
     pub target: Option<Target>,
     /// Only operators of these types are quantized; `None` for all that can be. What only moves
@@ -62,6 +66,7 @@ impl Default for Config {
             exclude: Vec::new(),
             min_elements: 0,
             layer_bits: BTreeMap::new(),
+            layer_types: BTreeMap::new(),
             target: None,
             op_types: None,
             bias_correction: true,
@@ -119,6 +124,16 @@ impl Config {
         for bits in self.layer_bits.values() {
             signed("layer_bits", *bits)?;
         }
+        if let Some((text, _)) = self.layer_types.iter().find(|(_, found)| **found == QType::Int32)
+        {
+            let what = format!("gives `{text}` int32, expected a type of 2 to 16 bits");
+            return Err(QuantizeError::option("layer_types", what));
+        }
+        if let Some(text) = self.layer_types.keys().find(|text| self.layer_bits.contains_key(*text))
+        {
+            let what = format!("names `{text}`, for which layer_bits has a number too");
+            return Err(QuantizeError::option("layer_types", what));
+        }
         match self.activations {
             None => Ok(()),
             Some(activations) => self.check_types(activations),
@@ -142,10 +157,14 @@ impl Config {
         };
         check("activations", activations, profile.activations)?;
         // Weights of other widths are multiplied in float, which every runtime can do.
-        if self.weights.bits() == 8 {
-            check("weights", self.weights, profile.weights)?;
-        }
-        Ok(())
+        let wide = |qtype: &&QType| qtype.bits() == 8;
+        std::iter::once(&self.weights)
+            .filter(wide)
+            .try_for_each(|qtype| check("weights", *qtype, profile.weights))?;
+        self.layer_types
+            .values()
+            .filter(wide)
+            .try_for_each(|qtype| check("layer_types", *qtype, profile.weights))
     }
 }
 

@@ -43,6 +43,7 @@
 mod apply;
 mod calibrate;
 mod config;
+mod conformance;
 mod correct;
 mod encode;
 mod error;
@@ -64,6 +65,7 @@ mod verify;
 pub use apply::Quantized;
 pub use calibrate::{Comparison, Control, Method, MethodRow, Progress, calibrate, compare_methods};
 pub use config::Config;
+pub use conformance::{Rule, Violation, conformance};
 pub use encode::{Encoded, EncodedTensor, encode};
 pub use error::{CalibrationError, CalibrationErrorKind, QuantizeError, QuantizeErrorKind};
 pub use facade::{

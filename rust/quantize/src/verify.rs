@@ -7,7 +7,7 @@ use crate::encode::data_type;
 use crate::error::QuantizeErrorKind;
 use crate::graph::{Graph, Maker};
 use crate::plan::{Plan, Planned, Readers, Role, Source, ValuePlan};
-use crate::{InputSpec, QuantizeError};
+use crate::{InputSpec, QuantizeError, Target, Violation, conformance};
 
 /// Checks that every value the plan quantizes is made by a `DequantizeLinear` of the right type and
 /// number of scales, and that every input and output of the model is where it was.
@@ -33,7 +33,26 @@ pub(crate) fn verify(before: &Model, after: &Model, plan: &Plan) -> Result<(), Q
             check(&graph, value, how)?;
         }
     }
-    Ok(())
+    match plan.config.target {
+        Some(target) if plan.config.activations.is_some() => conforms(before, after, target),
+        _ => Ok(()),
+    }
+}
+
+/// Checks that the target takes what was written; what it did not take before is not our doing.
+fn conforms(before: &Model, after: &Model, target: Target) -> Result<(), QuantizeError> {
+    let strict = |model: &Model| -> Result<Vec<Violation>, QuantizeError> {
+        let mut found = conformance(model, target)?;
+        found.retain(|violation| violation.rule.is_strict());
+        Ok(found)
+    };
+    let (before, after) = (strict(before)?, strict(after)?);
+    match after.first() {
+        Some(violation) if after.len() > before.len() => {
+            Err(failed(format!("not what {target} takes: {violation}")))
+        }
+        _ => Ok(()),
+    }
 }
 
 fn check(graph: &Graph<'_>, value: &Planned, how: &ValuePlan) -> Result<(), QuantizeError> {

@@ -499,3 +499,79 @@ fn a_target_refuses_types_it_does_not_take() {
     let error = Plan::of(&Graph::of(&model).unwrap(), config).unwrap_err().to_string();
     assert_eq!(error, "activations is uint8, expected int8 for target tensorrt");
 }
+
+#[test]
+fn a_name_goes_before_a_pattern_and_that_before_a_type_of_operator() {
+    let model = fixture("opset21_gemm");
+    let all = plan(&model, per_channel());
+    let weights: Vec<String> = all.quantized().map(|(value, _)| value.name.clone()).collect();
+    let [first, .., last] = &weights[..] else { panic!("several weights") };
+    let types = |wishes: &[(&str, u8)]| {
+        let layer_bits = wishes.iter().map(|(text, bits)| ((*text).to_owned(), *bits)).collect();
+        let plan = plan(&model, Config { layer_bits, ..per_channel() });
+        [first, last].map(|name| {
+            let found = plan.quantized().find(|(value, _)| value.name == **name);
+            found.unwrap().1.spec.qtype
+        })
+    };
+    assert_eq!(types(&[("Gemm", 4)]), [QType::Int4; 2]);
+    assert_eq!(types(&[("Gemm", 4), ("re:.*_w", 16)]), [QType::Int16; 2]);
+    assert_eq!(types(&[("Gemm", 4), ("*", 16), (first, 8)]), [QType::Int8, QType::Int16]);
+    let config = Config {
+        layer_types: BTreeMap::from([(last.clone(), QType::UInt4)]),
+        exclude: vec![format!("re:{first}")],
+        ..per_channel()
+    };
+    let how = plan(&model, config);
+    assert!(how.quantized().all(|(value, _)| value.name != *first));
+    let last = how.quantized().find(|(value, _)| value.name == *last).unwrap();
+    assert_eq!(last.1.spec.qtype, QType::UInt4);
+}
+
+#[test]
+fn operators_can_be_excluded_by_type_and_patterns_must_be_sound() {
+    let model = fixture("maxpool_flatten_gemm");
+    let without = Config { exclude: vec!["Gemm".to_owned()], ..with_activations() };
+    let quantized: Vec<String> =
+        plan(&model, without).quantized().map(|(value, _)| value.name.clone()).collect();
+    assert!(quantized.iter().all(|name| !name.contains("gemm")), "{quantized:?}");
+    for wrong in ["re:(", "re:nothing.*", "[", "Gmem"] {
+        let config = Config { exclude: vec![wrong.to_owned()], ..with_activations() };
+        let error = Plan::of(&Graph::of(&model).unwrap(), config).unwrap_err();
+        assert!(error.to_string().contains(wrong), "{error}");
+    }
+}
+
+#[test]
+fn activations_may_have_sixteen_bits_where_the_opset_knows_them() {
+    let config = Config { activations: Some(QType::UInt16), ..per_channel() };
+    let model = fixture("opset26_conv");
+    let plan = plan(&model, config.clone());
+    assert!(plan.warnings.iter().any(|warning| warning.contains("no integer kernels")));
+    let quantized = plan.apply(&model, Some(&ranges(&model, &plan))).unwrap();
+    let sixteen = quantized.model().graph().initializer.iter();
+    assert!(sixteen.clone().any(|tensor| tensor.dtype() == Some(DataType::UInt16)));
+    let error = Plan::of(&Graph::of(&fixture("conv2d_relu")).unwrap(), config).unwrap_err();
+    assert!(error.to_string().contains("uint16 needs opset 21"), "{error}");
+}
+
+#[test]
+fn what_is_made_in_float_is_read_in_float_by_those_who_compute_so() {
+    let model = fixture("transformer_block");
+    let plan = plan(&model, with_activations());
+    let quantized = plan.apply(&model, Some(&ranges(&model, &plan))).unwrap();
+    let (before, after) = (model.graph(), quantized.model().graph());
+    let sums = |graph: &quantize_rs_onnx::GraphProto| -> Vec<Vec<String>> {
+        let adds = graph.node.iter().filter(|node| node.op_type == "Add");
+        adds.map(|node| node.input.clone()).collect()
+    };
+    // Residual sums, and those that add a bias to a product: all as they were.
+    assert_eq!(sums(before), sums(after));
+    let products = after.node.iter().filter(|node| node.op_type == "MatMul");
+    for product in products {
+        for input in &product.input {
+            let maker = after.node.iter().find(|node| node.output.contains(input)).unwrap();
+            assert_eq!(maker.op_type, "DequantizeLinear", "{input}");
+        }
+    }
+}

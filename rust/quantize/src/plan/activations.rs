@@ -49,6 +49,12 @@ pub(super) fn plan(
     }
     plan_biases(graph, draft);
     narrow_weights(profile, draft);
+    if profile.placement == Placement::Between && !planner.has_kernels() {
+        draft.warnings.push(format!(
+            "ONNX Runtime has no integer kernels for {qtype} activations: the model is smaller, and \
+             computes in float"
+        ));
+    }
     planner.settle_readers(draft);
     Ok(())
 }

@@ -71,7 +71,7 @@ impl Planner<'_, '_> {
 
     /// Everything that has a rule: what flows in, what comes out, and constants in between.
     pub(super) fn everything(&self, draft: &mut Draft, leads: &[Lead]) {
-        let float = self.float32();
+        let float = self.float32(leads);
         for lead in leads {
             self.observe_inputs(draft, lead.node, &lead.inputs);
             Planner::record(draft, lead);
@@ -144,10 +144,14 @@ impl Planner<'_, '_> {
     }
 
     /// Values that are known to be float32: they are said to be, or follow from such.
-    fn float32(&self) -> BTreeSet<ValueId> {
+    fn float32(&self, leads: &[Lead]) -> BTreeSet<ValueId> {
         let graph = self.graph;
         let said = |id: ValueId| graph.dtype(id) == Some(DataType::Float);
         let mut float: BTreeSet<ValueId> = (0..graph.values.len()).filter(|id| said(*id)).collect();
+        // What a float32 weight meets is float32.
+        for lead in leads.iter().filter(|lead| lead.weight.is_some()) {
+            float.extend(lead.inputs.iter().chain(&lead.weight));
+        }
         for node in &self.order {
             let proto = graph.nodes[*node];
             let flowing = match graph.input(*node, 0) {

@@ -8,6 +8,7 @@ mod everything;
 mod leads;
 mod masked;
 mod opset;
+mod pattern;
 mod select;
 mod show;
 mod weights;
@@ -241,7 +242,7 @@ impl Plan {
         let constants = uses::constants(graph);
         let selection = select::Selection::of(graph, &constants, &config)?;
         let mut draft = Draft::default();
-        weights::plan(graph, &constants, &config, &selection, &mut draft)?;
+        weights::plan(graph, &constants, &config, &selection, &mut draft);
         activations::plan(graph, &constants, &config, &selection, &mut draft)?;
         out_of_sight(graph, &mut draft);
         let plan = draft.finish(graph, config);

@@ -2,22 +2,19 @@
 
 use std::collections::HashSet;
 
-use globset::{GlobBuilder, GlobMatcher};
+use quantize_rs_math::QType;
 
+use super::pattern::{Known, Pattern, Subject};
 use crate::graph::Graph;
 use crate::uses::{Constant, Use};
-use crate::{Config, QuantizeError, ops};
+use crate::{Config, QuantizeError, config, ops};
 
 /// Names and patterns of a configuration, each known to fit something in the model.
 pub(super) struct Selection {
     exclude: Vec<Pattern>,
-    bits: Vec<(Pattern, u8)>,
+    /// Types for some weights; narrower patterns first.
+    types: Vec<(Pattern, QType)>,
     op_types: Option<HashSet<String>>,
-}
-
-struct Pattern {
-    text: String,
-    matcher: Option<GlobMatcher>,
 }
 
 impl Selection {
@@ -26,18 +23,6 @@ impl Selection {
         constants: &[Constant<'_>],
         config: &Config,
     ) -> Result<Selection, QuantizeError> {
-        let named = |wanted: fn(&Use) -> Option<usize>| {
-            let mut names = HashSet::new();
-            for constant in constants {
-                let readers: Vec<usize> = constant.uses.iter().filter_map(wanted).collect();
-                if !readers.is_empty() {
-                    names.insert(graph.values[constant.anchor].name);
-                }
-                names.extend(readers.iter().map(|node| graph.nodes[*node].name.as_str()));
-            }
-            names.remove("");
-            names
-        };
         let weight = |usage: &Use| match usage {
             Use::Weight { node, .. } => Some(*node),
             _ => None,
@@ -46,25 +31,21 @@ impl Selection {
             Use::Weight { node, .. } | Use::Bias { node } => Some(*node),
             _ => None,
         };
-        let weights = Known { names: named(weight), what: "weight, or node that has one," };
-        let mut all = Known { names: named(weight_or_bias), what: "weight, bias or node" };
+        let weights = known(graph, constants, weight, "weight, or node that has one,");
+        let mut all = known(graph, constants, weight_or_bias, "weight, bias or node");
         all.names.extend(graph.nodes.iter().map(|node| node.name.as_str()));
         all.names.remove("");
+        all.op_types.extend(graph.nodes.iter().map(|node| node.op_type.as_str()));
         let exclude = config
             .exclude
             .iter()
             .map(|text| all.pattern("excluded_layers", text))
             .collect::<Result<_, _>>()?;
-        let bits = config
-            .layer_bits
-            .iter()
-            .map(|(text, bits)| Ok((weights.pattern("layer_bits", text)?, *bits)))
-            .collect::<Result<_, QuantizeError>>()?;
         let op_types = match &config.op_types {
             None => None,
             Some(op_types) => Some(known_op_types(op_types)?),
         };
-        Ok(Selection { exclude, bits, op_types })
+        Ok(Selection { exclude, types: types(&weights, config)?, op_types })
     }
 
     /// Whether operators of this type may be quantized.
@@ -79,37 +60,73 @@ impl Selection {
         constant: &str,
         readers: impl Iterator<Item = usize>,
     ) -> Option<String> {
-        let names = names(graph, constant, readers);
-        let hit = self.exclude.iter().find(|pattern| names.iter().any(|name| pattern.fits(name)));
-        hit.map(|pattern| pattern.text.clone())
+        let subject = subject(graph, constant, readers);
+        let hit = self.exclude.iter().find(|pattern| pattern.fits(&subject));
+        hit.map(|pattern| pattern.text().to_owned())
     }
 
-    /// Whether a node is excluded by its name.
+    /// Whether a node is excluded, by its name or by its type.
     pub(super) fn excludes_node(&self, graph: &Graph<'_>, node: usize) -> bool {
-        let name = &graph.nodes[node].name;
-        !name.is_empty() && self.exclude.iter().any(|pattern| pattern.fits(name))
+        let subject = subject(graph, "", std::iter::once(node));
+        self.exclude.iter().any(|pattern| pattern.fits(&subject))
     }
 
-    /// Bits asked for a weight, or for a node that reads it: an exact name goes before a pattern.
-    pub(super) fn bits(
+    /// The type asked for a weight, or for a node that reads it.
+    pub(super) fn qtype(
         &self,
         graph: &Graph<'_>,
         weight: &str,
         readers: impl Iterator<Item = usize>,
-    ) -> Option<u8> {
-        let names = names(graph, weight, readers);
-        let exact = self.bits.iter().find(|(pattern, _)| names.contains(&pattern.text.as_str()));
-        let fits = |pattern: &Pattern| names.iter().any(|name| pattern.fits(name));
-        exact.or_else(|| self.bits.iter().find(|(pattern, _)| fits(pattern))).map(|(_, bits)| *bits)
+    ) -> Option<QType> {
+        let subject = subject(graph, weight, readers);
+        self.types.iter().find(|(pattern, _)| pattern.fits(&subject)).map(|(_, qtype)| *qtype)
     }
+}
+
+/// Types for some weights, by what was written under `layer_bits` and `layer_types`.
+fn types(weights: &Known<'_>, config: &Config) -> Result<Vec<(Pattern, QType)>, QuantizeError> {
+    let mut types = Vec::new();
+    for (text, bits) in &config.layer_bits {
+        let qtype = config::signed("layer_bits", *bits)?;
+        types.push((weights.pattern("layer_bits", text)?, qtype));
+    }
+    for (text, qtype) in &config.layer_types {
+        types.push((weights.pattern("layer_types", text)?, *qtype));
+    }
+    types.sort_by_key(|(pattern, _)| pattern.breadth());
+    Ok(types)
+}
+
+/// Names of the constants that are used in a way, and of the nodes that use them so.
+fn known<'m>(
+    graph: &Graph<'m>,
+    constants: &[Constant<'m>],
+    wanted: fn(&Use) -> Option<usize>,
+    what: &'static str,
+) -> Known<'m> {
+    let (mut names, mut op_types) = (HashSet::new(), HashSet::new());
+    for constant in constants {
+        let readers: Vec<usize> = constant.uses.iter().filter_map(wanted).collect();
+        if !readers.is_empty() {
+            names.insert(graph.values[constant.anchor].name);
+        }
+        names.extend(readers.iter().map(|node| graph.nodes[*node].name.as_str()));
+        op_types.extend(readers.iter().map(|node| graph.nodes[*node].op_type.as_str()));
+    }
+    names.remove("");
+    Known { names, op_types, what }
 }
 
 /// Refuses operators that no rule speaks of.
 fn known_op_types(op_types: &[String]) -> Result<HashSet<String>, QuantizeError> {
-    let names = ops::ALL.iter().flat_map(|family| family.iter()).map(|rule| rule.op_type).collect();
-    let known = Known { names, what: "operator that can be quantized" };
+    let rules = ops::ALL.iter().flat_map(|family| family.iter());
+    let known = Known {
+        names: HashSet::new(),
+        op_types: rules.map(|rule| rule.op_type).collect(),
+        what: "operator that can be quantized",
+    };
     for op_type in op_types {
-        if !known.names.contains(op_type.as_str()) {
+        if !known.op_types.contains(op_type.as_str()) {
             let hint = known.hint(op_type);
             let what = format!("names `{op_type}`, which is no {}{hint}", known.what);
             return Err(QuantizeError::option("op_types", what));
@@ -118,69 +135,17 @@ fn known_op_types(op_types: &[String]) -> Result<HashSet<String>, QuantizeError>
     Ok(op_types.iter().cloned().collect())
 }
 
-/// The name of a constant and those of the nodes that read it.
-fn names<'m>(
+/// A constant with the nodes that read it.
+fn subject<'m>(
     graph: &Graph<'m>,
     constant: &'m str,
     readers: impl Iterator<Item = usize>,
-) -> Vec<&'m str> {
-    let readers =
-        readers.map(|node| graph.nodes[node].name.as_str()).filter(|name| !name.is_empty());
-    std::iter::once(constant).chain(readers).collect()
-}
-
-impl Pattern {
-    fn fits(&self, name: &str) -> bool {
-        self.text == name || self.matcher.as_ref().is_some_and(|matcher| matcher.is_match(name))
+) -> Subject<'m> {
+    let mut subject = Subject { names: vec![constant], op_types: Vec::new() };
+    for reader in readers {
+        subject.names.push(&graph.nodes[reader].name);
+        subject.op_types.push(&graph.nodes[reader].op_type);
     }
-}
-
-/// Names that a caller can mean.
-struct Known<'m> {
-    names: HashSet<&'m str>,
-    what: &'static str,
-}
-
-impl Known<'_> {
-    fn pattern(&self, option: &str, text: &str) -> Result<Pattern, QuantizeError> {
-        if self.names.contains(text) {
-            return Ok(Pattern { text: text.to_owned(), matcher: None });
-        }
-        let refused = |what: String| Err(QuantizeError::option(option, what));
-        if text.contains(['*', '?', '[']) {
-            let glob = match GlobBuilder::new(text).literal_separator(false).build() {
-                Ok(glob) => glob,
-                Err(error) => {
-                    return refused(format!("has the pattern `{text}`: {}", error.kind()));
-                }
-            };
-            let matcher = glob.compile_matcher();
-            if self.names.iter().any(|name| matcher.is_match(name)) {
-                return Ok(Pattern { text: text.to_owned(), matcher: Some(matcher) });
-            }
-            return refused(format!("has the pattern `{text}`, which fits no {}", self.what));
-        }
-        let hint = self.hint(text);
-        refused(format!("names `{text}`, which is no {} of the model{hint}", self.what))
-    }
-
-    /// What may have been meant, as the end of a message.
-    fn hint(&self, text: &str) -> String {
-        let near = self.near(text);
-        if near.is_empty() { String::new() } else { format!("; did you mean {near}?") }
-    }
-
-    /// Up to three names like this one.
-    fn near(&self, text: &str) -> String {
-        let mut scored: Vec<(f64, &str)> =
-            self.names.iter().map(|name| (strsim::jaro_winkler(text, name), *name)).collect();
-        scored.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(b.1)));
-        let near: Vec<String> = scored
-            .iter()
-            .take_while(|(score, _)| *score > 0.7)
-            .take(3)
-            .map(|(_, name)| format!("`{name}`"))
-            .collect();
-        near.join(", ")
-    }
+    subject.names.retain(|name| !name.is_empty());
+    subject
 }

@@ -5,9 +5,9 @@ use quantize_rs_onnx::DataType;
 
 use super::select::Selection;
 use super::{Because, Decision, Draft, Kept, Readers, Source, ValuePlan};
+use crate::Config;
 use crate::graph::{Graph, Maker};
 use crate::uses::{Constant, Use};
-use crate::{Config, QuantizeError};
 
 pub(super) fn plan(
     graph: &Graph<'_>,
@@ -15,7 +15,7 @@ pub(super) fn plan(
     config: &Config,
     selection: &Selection,
     draft: &mut Draft,
-) -> Result<(), QuantizeError> {
+) {
     let mut widened = false;
     for constant in constants {
         if weight_readers(constant).next().is_some() {
@@ -26,9 +26,8 @@ pub(super) fn plan(
             continue;
         }
         let name = graph.values[constant.anchor].name;
-        let qtype = selection
-            .bits(graph, name, weight_readers(constant))
-            .map_or(Ok(config.weights), |bits| crate::config::signed("layer_bits", bits))?;
+        let qtype =
+            selection.qtype(graph, name, weight_readers(constant)).unwrap_or(config.weights);
         let stored = match (qtype, config.native_int4) {
             (QType::Int4, Some(false)) => QType::Int8,
             _ => qtype,
@@ -53,7 +52,6 @@ pub(super) fn plan(
                 .to_owned(),
         );
     }
-    Ok(())
 }
 
 /// Why a constant keeps its type, if it does.

@@ -1,0 +1,118 @@
+//! What callers write to mean weights and nodes: a name, a pattern of names, a type of operator.
+
+use std::collections::HashSet;
+
+use globset::{GlobBuilder, GlobMatcher};
+use regex::Regex;
+
+use crate::QuantizeError;
+
+/// What a caller wrote, known to fit something in the model.
+pub(super) struct Pattern {
+    text: String,
+    kind: Kind,
+}
+
+enum Kind {
+    Name,
+    Glob(GlobMatcher),
+    Regex(Regex),
+    OpType,
+}
+
+/// What is asked about: a weight or node with the names and the operators it goes by.
+pub(super) struct Subject<'m> {
+    pub(super) names: Vec<&'m str>,
+    pub(super) op_types: Vec<&'m str>,
+}
+
+impl Pattern {
+    pub(super) fn text(&self) -> &str {
+        &self.text
+    }
+
+    pub(super) fn fits(&self, subject: &Subject<'_>) -> bool {
+        let any = |fits: &dyn Fn(&str) -> bool| subject.names.iter().any(|name| fits(name));
+        match &self.kind {
+            Kind::Name => any(&|name| name == self.text),
+            Kind::Glob(matcher) => any(&|name| matcher.is_match(name)),
+            Kind::Regex(regex) => any(&|name| regex.is_match(name)),
+            Kind::OpType => subject.op_types.contains(&self.text.as_str()),
+        }
+    }
+
+    /// The narrower, the earlier: a name goes before a pattern, that before a type of operator.
+    pub(super) fn breadth(&self) -> usize {
+        match self.kind {
+            Kind::Name => 0,
+            Kind::Glob(_) | Kind::Regex(_) => 1,
+            Kind::OpType => 2,
+        }
+    }
+}
+
+/// Names and operators that a caller can mean.
+pub(super) struct Known<'m> {
+    pub(super) names: HashSet<&'m str>,
+    pub(super) op_types: HashSet<&'m str>,
+    pub(super) what: &'static str,
+}
+
+/// What begins a regular expression.
+const REGEX: &str = "re:";
+
+impl Known<'_> {
+    /// What `text` means; a name, if there is one like it.
+    pub(super) fn pattern(&self, option: &str, text: &str) -> Result<Pattern, QuantizeError> {
+        let refused = |what: String| QuantizeError::option(option, what);
+        let kind = if self.names.contains(text) {
+            Kind::Name
+        } else if let Some(regex) = text.strip_prefix(REGEX) {
+            // As with the other patterns, all of a name must fit.
+            let regex = Regex::new(&format!("^(?:{regex})$")).map_err(|_| {
+                refused(format!("has the pattern `{text}`, which is no regular expression"))
+            })?;
+            self.used(|name| regex.is_match(name), text).map_err(refused)?;
+            Kind::Regex(regex)
+        } else if text.contains(['*', '?', '[']) {
+            let glob = GlobBuilder::new(text)
+                .literal_separator(false)
+                .build()
+                .map_err(|error| refused(format!("has the pattern `{text}`: {}", error.kind())))?;
+            let matcher = glob.compile_matcher();
+            self.used(|name| matcher.is_match(name), text).map_err(refused)?;
+            Kind::Glob(matcher)
+        } else if self.op_types.contains(text) {
+            Kind::OpType
+        } else {
+            let hint = self.hint(text);
+            return Err(refused(format!(
+                "names `{text}`, which is no {} of the model{hint}",
+                self.what
+            )));
+        };
+        Ok(Pattern { text: text.to_owned(), kind })
+    }
+
+    fn used(&self, fits: impl Fn(&str) -> bool, text: &str) -> Result<(), String> {
+        if self.names.iter().any(|name| fits(name)) {
+            return Ok(());
+        }
+        Err(format!("has the pattern `{text}`, which fits no {}", self.what))
+    }
+
+    /// What may have been meant, as the end of a message.
+    pub(super) fn hint(&self, text: &str) -> String {
+        let all = self.names.iter().chain(&self.op_types);
+        let mut scored: Vec<(f64, &str)> =
+            all.map(|name| (strsim::jaro_winkler(text, name), *name)).collect();
+        scored.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(b.1)));
+        let near: Vec<String> = scored
+            .iter()
+            .take_while(|(score, _)| *score > 0.7)
+            .take(3)
+            .map(|(_, name)| format!("`{name}`"))
+            .collect();
+        if near.is_empty() { String::new() } else { format!("; did you mean {}?", near.join(", ")) }
+    }
+}

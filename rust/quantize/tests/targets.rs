@@ -1,0 +1,146 @@
+//! What is written for a target is what the target takes, and what is not is found.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::sync::atomic::AtomicBool;
+
+use quantize_rs::{
+    CalibrationError, Config, Control, Engine, Graph, Method, Model, Plan, QuantizeErrorKind,
+    Ranges, Rule, Runner, Sample, Samples, Sink, Target, Tensor, calibrate, conformance,
+};
+
+fn fixtures() -> BTreeMap<String, Model> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/models");
+    let files = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    files
+        .filter(|path| path.extension().is_some_and(|extension| extension == "onnx"))
+        .map(|path| {
+            let name = path.file_stem().unwrap().to_string_lossy().into_owned();
+            (name, Model::open(path).unwrap())
+        })
+        .collect()
+}
+
+/// One sample, of which no engine here wants to know more.
+struct Once(bool);
+
+impl Samples for Once {
+    fn next_sample(&mut self) -> Option<Result<Sample, CalibrationError>> {
+        let value = Tensor::from_f32(vec![1], &[0.0]);
+        std::mem::take(&mut self.0).then(|| Ok(Sample { inputs: vec![("x".to_owned(), value)] }))
+    }
+}
+
+/// An engine whose every value lies in `[-1, 3]`, a range that no two types share.
+#[derive(Clone)]
+struct Even(usize);
+
+impl Engine for Even {
+    fn name(&self) -> &'static str {
+        "even"
+    }
+
+    fn prepare(
+        &self,
+        _: &Model,
+        taps: &[String],
+        _: &Sample,
+    ) -> Result<Box<dyn Runner>, CalibrationError> {
+        Ok(Box::new(Even(taps.len())))
+    }
+}
+
+impl Runner for Even {
+    fn run(&self, _: &Sample, sink: &mut dyn Sink, _: &AtomicBool) -> Result<(), CalibrationError> {
+        (0..self.0).for_each(|tap| sink.observe(tap, &[2], &[-1.0, 3.0]));
+        Ok(())
+    }
+}
+
+fn ranges(model: &Model, plan: &Plan) -> Ranges {
+    let mut go_on = |_| true;
+    let control = Control { threads: 1, progress: &mut go_on };
+    calibrate(model, plan, &Even(0), &mut Once(true), &Method::default(), control).unwrap()
+}
+
+/// The model for a target; `None` where its opset is too old or its weights are no numbers.
+fn quantized(model: &Model, target: Target) -> Option<Model> {
+    let config = Config { per_channel: true, ..Config::for_target(target) };
+    let plan = Plan::of(&Graph::of(model).unwrap(), config).ok()?;
+    match plan.apply(model, Some(&ranges(model, &plan))) {
+        Ok(quantized) => Some(quantized.model().clone()),
+        Err(error) => {
+            let ours = matches!(error.kind(), QuantizeErrorKind::Verify(_));
+            assert!(!ours, "{error}");
+            None
+        }
+    }
+}
+
+#[test]
+fn every_fixture_conforms_to_every_target_it_is_made_for() {
+    let mut made = 0;
+    for (name, model) in fixtures() {
+        for target in Target::ALL {
+            let Some(after) = quantized(&model, *target) else { continue };
+            let before = conformance(&model, *target).unwrap();
+            let found = conformance(&after, *target).unwrap();
+            // The model that was quantized before it came here.
+            let new = found.iter().filter(|violation| violation.rule.is_strict()).count();
+            let old = before.iter().filter(|violation| violation.rule.is_strict()).count();
+            assert!(new <= old, "{name} for {target}: {found:?}");
+            made += 1;
+        }
+    }
+    assert!(made > 500, "{made}");
+}
+
+#[test]
+fn what_is_made_for_one_target_is_refused_by_another_with_the_reason() {
+    use Target::{Generic, OpenVino, Qnn, TensorRt, X86, X86Avx2};
+    let models = fixtures();
+    let rules = |name: &str, made: Target, asked: Target| -> BTreeSet<String> {
+        let model = quantized(&models[name], made).unwrap();
+        let found = conformance(&model, asked).unwrap();
+        found.iter().map(|violation| format!("{:?}", violation.rule)).collect()
+    };
+    let found = |name, made, asked, rule: Rule| {
+        let rules = rules(name, made, asked);
+        assert!(rules.contains(&format!("{rule:?}")), "{name} {made} {asked}: {rules:?}");
+    };
+    found("residual_add", X86, TensorRt, Rule::ActivationType);
+    found("residual_add", X86, TensorRt, Rule::ZeroPoint);
+    found("residual_add", X86, TensorRt, Rule::Bias);
+    found("residual_add", X86, X86Avx2, Rule::Saturation);
+    found("residual_add", OpenVino, X86, Rule::FloatBias);
+    found("residual_add", OpenVino, X86, Rule::FloatOutput);
+    found("residual_add", Generic, OpenVino, Rule::Bias);
+    found("transformer_block", X86, Qnn, Rule::PerChannel);
+    found("transformer_block", X86, Qnn, Rule::FloatNode);
+    assert!(rules("residual_add", X86, X86).is_empty());
+    assert!(rules("residual_add", Qnn, Qnn).is_empty());
+}
+
+#[test]
+fn what_is_quantized_twice_is_found() {
+    let models = fixtures();
+    let once = quantized(&models["residual_add"], Target::X86).unwrap();
+    // Another pair on a value that came from integers.
+    let mut twice = once.clone();
+    let node = once.graph().node.iter().find(|node| node.op_type == "QuantizeLinear").unwrap();
+    let pair = node.output[0].clone();
+    let again = once.graph().node.iter().find(|node| node.input.contains(&pair)).unwrap();
+    let [scale, zero] = [&node.input[1], &node.input[2]];
+    let input = vec![again.output[0].clone(), scale.clone(), zero.clone()];
+    let quantize = quantize_rs_onnx::NodeProto::new(
+        "again",
+        "QuantizeLinear",
+        input,
+        vec!["again".to_owned()],
+        vec![],
+    );
+    twice.apply(vec![quantize_rs_onnx::Edit::AddNode(quantize)]).unwrap();
+    let found = conformance(&twice, Target::X86).unwrap();
+    assert!(found.iter().any(|violation| violation.rule == Rule::DoublePair), "{found:?}");
+    assert!(found.iter().any(|violation| violation.to_string().contains("again")), "{found:?}");
+}
