@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import tempfile
 import zlib
+from collections import Counter
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -58,6 +60,17 @@ def ort(model: str | Path | bytes, inputs: Feeds, *, optimized: bool = True) -> 
     """What ONNX Runtime makes of the inputs."""
     outputs: Outputs = session(model, optimized=optimized).run(None, inputs)
     return outputs
+
+
+def kernels(model: str | Path | bytes) -> Counter[str]:
+    """The operators that ONNX Runtime runs, once it has optimized the model."""
+    with tempfile.TemporaryDirectory() as folder:
+        options = onnxruntime.SessionOptions()
+        options.log_severity_level = 4
+        options.optimized_model_filepath = str(Path(folder) / "optimized.onnx")
+        onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+        optimized = onnx.load(options.optimized_model_filepath)
+    return Counter(node.op_type for node in optimized.graph.node)
 
 
 def reference(model: str | Path | bytes, inputs: Feeds) -> Outputs:

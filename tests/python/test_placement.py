@@ -1,13 +1,182 @@
-"""Where a scale is taken decides how much is lost."""
+"""Where a scale is taken decides how much is lost, and what runs on integers."""
 
 from __future__ import annotations
 
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import judge
 import numpy as np
 import onnx
 import onnxruntime as ort
+import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import quantize_rs
+
+PICTURES = [
+    "avgpool_gap",
+    "concat_branches",
+    "conv1d",
+    "conv2d_relu",
+    "conv3d",
+    "conv_bn_relu",
+    "conv_clip6",
+    "conv_depthwise",
+    "conv_leaky_prelu",
+    "conv_no_bias",
+    "conv_same_upper",
+    "conv_sigmoid",
+    "dropout_ratio_input",
+    "fixed_batch4",
+    "graph_output_conv",
+    "maxpool_flatten_gemm",
+    "residual_add",
+    "shared_bias_two_convs",
+    "shared_weight_two_convs",
+    "softmax_head",
+    "two_inputs",
+]
+"""Picture networks among the fixtures: what multiplies has constant weights."""
+
+INTEGER = {"QLinearConv", "QGemm", "QLinearMatMul", "MatMulIntegerToFloat"}
+FLOAT = {"Conv", "FusedConv", "Gemm", "FusedGemm", "MatMul", "FusedMatMul"}
+
+
+def integer_share(found: Counter[str]) -> float:
+    """How much of what multiplies does so on integers."""
+    integer = sum(found[op_type] for op_type in INTEGER)
+    return integer / (integer + sum(found[op_type] for op_type in FLOAT))
+
+
+def quantized(model: Any, data: Any, **wishes: Any) -> bytes:
+    """The model with weights and activations in 8 bits."""
+    report = quantize_rs.quantize_with_calibration(model, None, data, per_channel=True, **wishes)
+    assert report.model is not None
+    return report.model
+
+
+@pytest.mark.parametrize("name", PICTURES)
+def test_picture_networks_multiply_on_integers(name: str) -> None:
+    model = quantized(judge.model(name), [judge.feeds(name)])
+    found = judge.kernels(model)
+    assert integer_share(found) >= 0.95, found
+
+
+def test_the_digits_network_runs_on_integers(digits: Path, images: Path) -> None:
+    found = judge.kernels(quantized(digits, images))
+    assert integer_share(found) == 1, found
+
+
+def narrow_net(convolutions: int, *, branches: bool = False) -> onnx.ModelProto:
+    """Convolutions of three taps a side, the first of them on a picture of three channels."""
+    rng = np.random.default_rng(convolutions)
+    nodes, constants, last = [], [], "x"
+    for index in range(convolutions):
+        shape = (8, 3 if index == 0 else 8, 3, 3)
+        weight = rng.normal(0, 0.2, shape).astype(np.float32)
+        constants.append(numpy_helper.from_array(weight, f"w{index}"))
+        read = [last, f"w{index}"]
+        nodes.append(helper.make_node("Conv", read, [f"c{index}"], pads=[1, 1, 1, 1]))
+        nodes.append(helper.make_node("Relu", [f"c{index}"], [f"r{index}"]))
+        last = f"r{index}"
+    if branches:
+        nodes.append(helper.make_node("Add", ["r0", last], ["sum"]))
+        constants.append(numpy_helper.from_array(weight, "w_last"))
+        nodes.append(helper.make_node("Conv", ["sum", "w_last"], ["end"]))
+        last = "end"
+    infos = [
+        helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 3, 16, 16]),
+        helper.make_tensor_value_info(last, TensorProto.FLOAT, [1, 8, "h", "w"]),
+    ]
+    graph = helper.make_graph(nodes, "narrow", infos[:1], infos[1:], constants)
+    opset = helper.make_opsetid("", 17)
+    return helper.make_model(graph, opset_imports=[opset], ir_version=8)
+
+
+@pytest.mark.parametrize(
+    ("convolutions", "branches", "in_float"),
+    [(19, False, 0), (20, False, 1), (40, False, 1), (40, True, 0)],
+)
+def test_one_narrow_convolution_in_twenty_stays_float_at_the_entry(
+    convolutions: int, branches: bool, in_float: int
+) -> None:
+    images = np.random.default_rng(1).normal(0, 1, (4, 3, 16, 16)).astype(np.float32)
+    found = judge.kernels(quantized(narrow_net(convolutions, branches=branches), images))
+    assert found["Conv"] == in_float
+    assert found["QLinearConv"] == convolutions + branches - in_float
+    assert integer_share(found) >= 0.95
+
+
+def test_an_output_that_is_made_in_float_stays_as_it_was() -> None:
+    """Two products, and what flows between them is an output too."""
+    rng = np.random.default_rng(0)
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["p"]),
+        helper.make_node("Tanh", ["p"], ["t"]),
+        helper.make_node("MatMul", ["t", "w"], ["y"]),
+    ]
+    weight = numpy_helper.from_array(rng.normal(0, 0.3, (8, 8)).astype(np.float32), "w")
+    infos = [helper.make_tensor_value_info(k, TensorProto.FLOAT, [4, 8]) for k in ("x", "t", "y")]
+    graph = helper.make_graph(nodes, "between", infos[:1], infos[1:], [weight])
+    opset = helper.make_opsetid("", 17)
+    model = helper.make_model(graph, opset_imports=[opset], ir_version=8)
+    data = rng.normal(0, 1, (4, 8)).astype(np.float32)
+    graph = onnx.load_from_string(quantized(model, [{"x": data}])).graph
+    maker = {name: node.op_type for node in graph.node for name in node.output}
+    assert maker["t"] == "Tanh"
+    readers = [node for node in graph.node if node.op_type == "MatMul"]
+    assert all(maker[name] == "DequantizeLinear" for node in readers for name in node.input)
+
+
+def test_an_output_of_an_integer_kernel_is_what_came_back_from_integers() -> None:
+    feeds = judge.feeds("graph_output_conv")
+    model = quantized(judge.model("graph_output_conv"), [feeds])
+    graph = onnx.load_from_string(model).graph
+    maker = {name: node.op_type for node in graph.node for name in node.output}
+    assert {maker[output.name] for output in graph.output} == {"DequantizeLinear"}
+
+
+def test_what_is_quantized_already_is_not_quantized_again() -> None:
+    before = onnx.load(judge.model("already_qdq")).graph
+    feeds = judge.feeds("already_qdq")
+    report = quantize_rs.quantize_with_calibration(
+        judge.model("already_qdq"), None, [feeds], per_channel=True
+    )
+    assert report.model is not None
+    after = onnx.load_from_string(report.model).graph
+    count, again = (Counter(node.op_type for node in graph.node) for graph in (before, after))
+    assert count == again
+
+
+def test_equal_constants_are_kept_once_and_nothing_else_changes() -> None:
+    rng = np.random.default_rng(0)
+    grid = rng.normal(0, 1, (1, 4, 6, 6)).astype(np.float32)
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["c"]),
+        helper.make_node("Exp", ["c"], ["e"]),
+        helper.make_node("Mul", ["e", "first"], ["m"]),
+        helper.make_node("Sub", ["m", "second"], ["s"]),
+        helper.make_node("Mul", ["s", "third"], ["y"]),
+    ]
+    constants = {"first": grid, "second": grid.copy(), "third": -grid}
+    constants["w"] = rng.normal(0, 0.2, (4, 3, 3, 3)).astype(np.float32)
+    infos = [
+        helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 3, 8, 8]),
+        helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 4, 6, 6]),
+    ]
+    tensors = [numpy_helper.from_array(array, name) for name, array in constants.items()]
+    graph = helper.make_graph(nodes, "grids", infos[:1], infos[1:], tensors)
+    opset = helper.make_opsetid("", 17)
+    model = helper.make_model(graph, opset_imports=[opset], ir_version=8)
+    images = rng.normal(0, 1, (4, 3, 8, 8)).astype(np.float32)
+    after = quantized(model, images)
+    kept = {tensor.name for tensor in onnx.load_from_string(after).graph.initializer}
+    assert kept & {"first", "second", "third"} == {"first", "third"}
+    feed = {"x": images[:1]}
+    before = judge.ort(model.SerializeToString(), feed)
+    assert judge.sqnr(before, judge.ort(after, feed)) > 25
 
 
 def test_what_a_max_pool_hides_sets_no_scale() -> None:

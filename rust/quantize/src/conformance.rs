@@ -234,8 +234,10 @@ impl Check<'_, '_> {
         let graph = self.pairs.graph;
         let Some(rule) = ops::rule(graph.nodes[node]) else { return };
         match (rule.integer)(graph, node) {
-            Integer::FloatOutput => self.multiplies(node, false),
-            Integer::QuantizedOutput { kernel } => self.multiplies(node, kernel.is_some()),
+            Integer::FloatOutput => self.multiplies(node, true, false),
+            Integer::QuantizedOutput { kernel } => {
+                self.multiplies(node, kernel.is_some(), kernel.is_some());
+            }
             Integer::SameAsInput { .. } => self.moves(node),
             _ => {}
         }
@@ -245,7 +247,7 @@ impl Check<'_, '_> {
     }
 
     /// What multiplies: its weight, its bias, its output.
-    fn multiplies(&mut self, node: usize, needs_output: bool) {
+    fn multiplies(&mut self, node: usize, has_kernel: bool, needs_output: bool) {
         let graph = self.pairs.graph;
         let input = self.pairs.restored(graph.input(node, 0)).cloned();
         let weight = self.pairs.restored(graph.input(node, 1)).cloned();
@@ -258,6 +260,9 @@ impl Check<'_, '_> {
         };
         if weight.constant.is_some() {
             self.weight(node, &weight);
+            if has_kernel && self.profile.reduced && weight.dtype == DataType::Int8 {
+                self.saturates(node, &weight);
+            }
         }
         self.bias(node, &input, &weight);
         let ends_in_integers = matches!(
@@ -284,9 +289,6 @@ impl Check<'_, '_> {
         if weight.scales.len() > 1 && !allowed {
             let what = format!("{} scales for its weight, expected one", weight.scales.len());
             self.broken(node, Rule::PerChannel, what);
-        }
-        if self.profile.reduced && weight.dtype == DataType::Int8 {
-            self.saturates(node, weight);
         }
     }
 

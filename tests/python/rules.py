@@ -1,0 +1,155 @@
+"""A model for each operator that has a rule: it stands between two that multiply."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import judge
+import numpy as np
+import numpy.typing as npt
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+SHAPE = (2, 4, 8, 8)
+CHANNELS = 8
+
+
+class Case(NamedTuple):
+    """An operator, what it reads besides `a`, and what ONNX Runtime makes of it on x86."""
+
+    op_type: str
+    reads: tuple[Any, ...] = ()
+    attributes: dict[str, Any] = {}  # noqa: RUF012 (never changed)
+    kernel: str | None = None
+    """The operator in the optimized graph that computes on integers; None where none does."""
+
+
+def _ints(*values: int) -> npt.NDArray[np.int64]:
+    return np.array(values, np.int64)
+
+
+def _floats(*values: float) -> npt.NDArray[np.float32]:
+    return np.array(values, np.float32)
+
+
+_SCALE = np.linspace(0.5, 1.5, CHANNELS, dtype=np.float32)
+_SHIFT = np.linspace(-1, 1, CHANNELS, dtype=np.float32)
+_CONDITION = np.arange(8) % 2 == 0
+
+CASES: dict[str, Case] = {
+    "add": Case("Add", ("b",), kernel="QLinearAdd"),
+    "add_constant": Case("Add", (_SHIFT.reshape(-1, 1, 1),), kernel="QLinearAdd"),
+    "mul": Case("Mul", ("b",), kernel="QLinearMul"),
+    "sub": Case("Sub", ("b",)),
+    "div": Case("Div", (_SCALE.reshape(-1, 1, 1),)),
+    "max": Case("Max", ("b",)),
+    "min": Case("Min", ("b",)),
+    "concat": Case("Concat", ("b",), {"axis": 1}, "QLinearConcat"),
+    "where": Case("Where", (), kernel="QLinearWhere"),
+    "average_pool": Case(
+        "AveragePool", (), {"kernel_shape": [2, 2], "strides": [2, 2]}, "QLinearAveragePool"
+    ),
+    "global_average_pool": Case("GlobalAveragePool", kernel="QLinearGlobalAveragePool"),
+    "reduce_mean": Case("ReduceMean", (_ints(2, 3),)),
+    "reduce_sum": Case("ReduceSum", (_ints(2, 3),)),
+    "reduce_max": Case("ReduceMax", (_ints(2, 3),), kernel="ReduceMax"),
+    "max_pool": Case("MaxPool", (), {"kernel_shape": [2, 2], "strides": [2, 2]}, "MaxPool"),
+    "reshape": Case("Reshape", (_ints(0, 4, 16, 8),), kernel="Reshape"),
+    "transpose": Case("Transpose", (), {"perm": [0, 1, 3, 2]}, "Transpose"),
+    "flatten": Case("Flatten", kernel="Flatten"),
+    "squeeze": Case("Squeeze", (_ints(),), kernel="Squeeze"),
+    "unsqueeze": Case("Unsqueeze", (_ints(0),), kernel="Unsqueeze"),
+    "slice": Case("Slice", (_ints(0), _ints(4), _ints(1)), kernel="Slice"),
+    "split": Case("Split", (_ints(4, 4),), {"axis": 1}, "Split"),
+    "gather": Case("Gather", (_ints(1, 3, 5),), {"axis": 1}, "Gather"),
+    "depth_to_space": Case("DepthToSpace", (), {"blocksize": 2}, "DepthToSpace"),
+    "space_to_depth": Case("SpaceToDepth", (), {"blocksize": 2}),
+    "expand": Case("Expand", (_ints(2, 2, 8, 8, 8),), kernel="Expand"),
+    "tile": Case("Tile", (_ints(1, 1, 2, 1),), kernel="Tile"),
+    "pad": Case("Pad", (_ints(0, 0, 1, 1, 0, 0, 1, 1),)),
+    "pad_with_one": Case("Pad", (_ints(0, 0, 1, 1, 0, 0, 1, 1), np.float32(1))),
+    "resize_nearest": Case(
+        "Resize", ("", _floats(1, 1, 2, 2)), {"mode": "nearest"}, kernel="Resize"
+    ),
+    "resize_linear": Case("Resize", ("", _floats(1, 1, 2, 2)), {"mode": "linear"}),
+    "relu": Case("Relu"),
+    "clip": Case("Clip", (np.float32(0), np.float32(6))),
+    "leaky_relu": Case("LeakyRelu", (), {"alpha": 0.1}, "QLinearLeakyRelu"),
+    "prelu": Case("PRelu", (_SCALE.reshape(-1, 1, 1),)),
+    "elu": Case("Elu"),
+    "sigmoid": Case("Sigmoid", kernel="QLinearSigmoid"),
+    "hard_sigmoid": Case("HardSigmoid"),
+    "hard_swish": Case("HardSwish"),
+    "tanh": Case("Tanh"),
+    "gelu": Case("Gelu"),
+    "softmax": Case("Softmax", (), {"axis": -1}, "QLinearSoftmax"),
+    "layer_normalization": Case("LayerNormalization", (_SCALE, _SHIFT)),
+    "instance_normalization": Case("InstanceNormalization", (_SCALE, _SHIFT)),
+    "batch_normalization": Case(
+        "BatchNormalization", (_SCALE, _SHIFT, _SHIFT, _SCALE), {"epsilon": 1e-3}
+    ),
+    "conv_transpose": Case("ConvTranspose", ("w",)),
+    "matmul": Case("MatMul", ("b",), kernel="QLinearMatMul"),
+    "einsum": Case("Einsum", ("b",), {"equation": "nchw,ncwk->nchk"}),
+}
+
+
+def model(name: str) -> onnx.ModelProto:
+    """Two convolutions, the operator after them, and a product that wants integers of it."""
+    case = CASES[name]
+    rng = np.random.default_rng(len(name))
+
+    def draw(*shape: int) -> npt.NDArray[np.float32]:
+        return rng.normal(0, 0.3, shape).astype(np.float32)
+
+    constants = {
+        f"{part}{which}": draw(*shape)
+        for which in "ab"
+        for part, shape in (("w_", (CHANNELS, SHAPE[1], 3, 3)), ("b_", (CHANNELS,)))
+    }
+    constants["w"] = draw(CHANNELS, CHANNELS, 2, 2)
+    nodes = [
+        helper.make_node("Conv", ["x", f"w_{which}", f"b_{which}"], [which], pads=[1, 1, 1, 1])
+        for which in "ab"
+    ]
+    inputs = ["a"]
+    if case.op_type == "Where":
+        constants["condition"] = _CONDITION
+        inputs = ["condition", "a", "b"]
+    for index, read in enumerate(case.reads):
+        if not isinstance(read, str):
+            constants[f"c{index}"] = np.asarray(read)
+        inputs.append(read if isinstance(read, str) else f"c{index}")
+    nodes.append(helper.make_node(case.op_type, inputs, ["o"], **case.attributes))
+    if case.op_type == "Split":
+        nodes[-1].output.append("rest")
+    outputs = list(nodes[-1].output)
+    made = _made(nodes, constants, dict.fromkeys(outputs))
+    shapes = [found.shape for found in judge.ort(made.SerializeToString(), feeds())]
+    constants["w_last"] = draw(shapes[0][-1], 6)
+    nodes.append(helper.make_node("MatMul", ["o", "w_last"], ["y"]))
+    ends = {"y": (*shapes[0][:-1], 6), **dict(zip(outputs[1:], shapes[1:], strict=True))}
+    return _made(nodes, constants, ends)
+
+
+def feeds(seed: int = 0) -> judge.Feeds:
+    """A batch of what the models read."""
+    rng = np.random.default_rng(seed)
+    return {"x": rng.normal(0, 1, SHAPE).astype(np.float32)}
+
+
+def _made(
+    nodes: list[onnx.NodeProto],
+    constants: dict[str, npt.NDArray[Any]],
+    outputs: dict[str, tuple[int, ...] | None],
+) -> onnx.ModelProto:
+    read = {name for node in nodes for name in node.input}
+    graph = helper.make_graph(
+        nodes,
+        "rule",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, SHAPE)],
+        [helper.make_tensor_value_info(k, TensorProto.FLOAT, v) for k, v in outputs.items()],
+        [numpy_helper.from_array(np.asarray(v), k) for k, v in constants.items() if k in read],
+    )
+    opset = helper.make_opsetid("", 21)
+    return helper.make_model(graph, opset_imports=[opset], ir_version=10)
