@@ -84,8 +84,7 @@ pub(super) fn compare(
             same_as: trial.same_as.clone(),
         });
     }
-    let handicap = |row: &MethodRow| if row.method == "auto" { CLEARLY } else { 0.0 };
-    let score = |row: &MethodRow| row.sqnr_db.map_or(f64::NEG_INFINITY, |db| db - handicap(row));
+    let score = |row: &MethodRow| row.sqnr_db.map_or(f64::NEG_INFINITY, |db| db - doubt(row));
     // Of equals the first; without any output to judge by, what is best layer by layer.
     let nearer = methods
         .iter()
@@ -122,6 +121,8 @@ fn nearest_layers(
     judge: &mut Judge<'_, '_>,
     trials: &[Trial],
 ) -> Result<(Trial, BTreeMap<String, usize>), QuantizeError> {
+    let trials: Vec<&Trial> =
+        trials.iter().filter(|trial| !BLUNT.contains(&trial.method.as_str())).collect();
     let candidates =
         trials[0].learnt.values.keys().map(|name| {
             (name.clone(), trials.iter().map(|trial| trial.learnt.values[name]).collect())
@@ -131,7 +132,7 @@ fn nearest_layers(
     let mut best_for = BTreeMap::new();
     let mut chosen = BTreeMap::new();
     for (name, errors) in errors {
-        let trial = &trials[safest(&errors)];
+        let trial = trials[safest(&errors)];
         learnt.values.insert(name.clone(), trial.learnt.values[&name]);
         ranges.values.insert(name.clone(), trial.ranges.values[&name]);
         *best_for.entry(trial.method.clone()).or_insert(0) += 1;
@@ -147,12 +148,15 @@ fn nearest_layers(
     Ok((Trial { method, learnt, ranges, same_as }, best_for))
 }
 
-/// The candidate with the smallest error, of those that cost no sample much more than the first
-/// does: what is clipped away on most samples for nothing may be all that matters on another.
+/// The candidate with the smallest error, of those that gain enough over the first, which clips
+/// nothing, and cost no sample much more than it does: what is clipped away on most samples for
+/// nothing may be all that matters on another.
 fn safest(errors: &[LayerError]) -> usize {
     let total = |at: usize| errors[at].iter().sum::<f64>();
     let safe = |at: &usize| {
-        errors[*at].iter().zip(&errors[0]).all(|(error, first)| *error <= first * BEARABLE)
+        let bearable =
+            errors[*at].iter().zip(&errors[0]).all(|(error, first)| *error <= first * BEARABLE);
+        *at == 0 || bearable && total(*at) < total(0) * WORTHWHILE
     };
     // Of equals the first.
     let candidates = (0..errors.len()).rev().filter(safe);
@@ -162,9 +166,25 @@ fn safest(errors: &[LayerError]) -> usize {
 /// How many times the error of the first candidate a sample may bear.
 const BEARABLE: f64 = 1.25;
 
-/// By how much, in decibels, a choice for each value must beat every method for all values: so much
-/// depends on which samples were held back.
+/// The part of the error of the first candidate that another may have, to be worth its risk.
+const WORTHWHILE: f64 = 0.8;
+
+/// By how much, in decibels, a method that clips must beat the first, which does not, and a choice
+/// for each value every method for all: so much depends on which samples were held back.
 const CLEARLY: f64 = 0.2;
+
+/// Methods that cut off a part of most samples on purpose: on trial for all values alone, where the
+/// outputs of the model speak, and never chosen for single ones.
+const BLUNT: &[&str] = &["moving_average"];
+
+/// What is taken off the score of a method, in decibels, for what the samples held back do not show.
+fn doubt(row: &MethodRow) -> f64 {
+    match row.method.as_str() {
+        "minmax" => 0.0,
+        "auto" => 2.0 * CLEARLY,
+        _ => CLEARLY,
+    }
+}
 
 impl fmt::Display for Comparison {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
