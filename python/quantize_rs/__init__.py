@@ -26,7 +26,9 @@ from __future__ import annotations
 
 from . import errors, kernels
 from ._api import model_info, quantize, quantize_with_calibration
+from ._comparison import Comparison, MethodRow
 from ._core import __version__
+from ._diff import Difference, RangesDiff
 from ._info import ModelInfo, TensorSpec
 from ._model import Model, Plan, Quantized, open  # noqa: A004 - `quantize_rs.open`
 from ._ranges import Ranges
@@ -44,7 +46,10 @@ from .errors import (
 
 __all__ = [
     "CalibrationError",
+    "Comparison",
+    "Difference",
     "ExternalDataError",
+    "MethodRow",
     "Model",
     "ModelError",
     "ModelFormatError",
@@ -55,6 +60,7 @@ __all__ = [
     "QuantizeError",
     "Quantized",
     "Ranges",
+    "RangesDiff",
     "Report",
     "Seconds",
     "TensorSpec",

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 
-from . import _core
+from . import _core, _engines
 
 
 def main() -> int:
@@ -15,6 +16,9 @@ def main() -> int:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     if hasattr(signal, "SIGPIPE"):
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    # The command looks around the program it is in, which a virtual environment only links to.
+    if library := _engines.library():
+        os.environ["ORT_DYLIB_PATH"] = os.fspath(library)
     return _core.run_cli(["quantize-rs", *sys.argv[1:]])
 
 

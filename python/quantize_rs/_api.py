@@ -9,12 +9,15 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from . import _model, _options, _samples
+from ._engines import Engine
 from ._info import ModelInfo
 from ._model import Quantized, Wishes
 from ._progress import Callback
+from ._ranges import Ranges
 from ._report import Report
 from ._samples import CalibrationData
 from ._source import ModelSource
+from .errors import OptionError
 
 __all__ = ["model_info", "quantize", "quantize_with_calibration"]
 
@@ -26,12 +29,14 @@ def quantize(
     per_channel: bool = False,
     excluded_layers: Iterable[str] | None = None,
     min_elements: int = 0,
-    layer_bits: Mapping[str, int] | None = None,
+    layer_bits: Mapping[str, int | str] | None = None,
     native_int4: bool | None = None,
     symmetric: bool = False,
     *,
     weights: str | None = None,
     block_size: int | None = None,
+    target: str | None = None,
+    op_types: Iterable[str] | None = None,
 ) -> Report:
     """Quantize the weights of a model; it keeps computing in float.
 
@@ -48,11 +53,13 @@ def quantize(
         One scale for each output channel instead of one for the whole tensor: more accurate, and
         never larger by more than the scales. Needs opset 13.
     excluded_layers : iterable of str, optional
-        Weights and nodes to leave in float: names, or patterns with ``*``, ``?`` and ``[...]``.
+        Weights and nodes to leave in float: names, patterns with ``*``, ``?`` and ``[...]``,
+        regular expressions behind ``re:``, or types of operators.
     min_elements : int
         Weights with fewer elements stay float.
-    layer_bits : dict of str to int, optional
-        Bits for single weights, by name or pattern: ``{"conv1.weight": 16}``.
+    layer_bits : dict of str to (int or str), optional
+        Bits, or a type, for some weights: by the name of a weight or node, by pattern as in
+        `excluded_layers`, or by type of operator: ``{"conv1.weight": 16, "Gemm": "uint4"}``.
     native_int4 : bool or None
         4-bit weights are packed, two in a byte (None, True), or stored in a byte each (False),
         which costs accuracy and saves nothing.
@@ -63,6 +70,11 @@ def quantize(
     block_size : int, optional
         One scale for each so many elements along the axis that is summed over: a power of two
         from 16 on. Needs opset 21.
+    target : str, optional
+        The runtime that the model is made for, which may need weights of another kind: ``"x86"``,
+        ``"x86-avx2"``, ``"arm"``, ``"tensorrt"``, ``"openvino"``, ``"qnn"`` or ``"generic"``.
+    op_types : iterable of str, optional
+        Only weights of operators of these types are quantized: ``["Conv", "Gemm"]``.
 
     Returns
     -------
@@ -87,14 +99,16 @@ def quantize(
     >>> print(f"{report.ratio:.1f} times smaller")
     3.8 times smaller
     """
-    target = _destination(output_path)
+    destination = _destination(output_path)
     wishes = _wishes(
         bits, per_channel, excluded_layers, min_elements, layer_bits, native_int4, symmetric
     )
+    wishes["target"] = target
+    wishes["op_types"] = _options.maybe_names("op_types", op_types)
     wishes["weights"] = weights
     wishes["block_size"] = _options.maybe_count("block_size", block_size)
     plan = _model.open(input_path)._plan(wishes)
-    return _delivered(plan.apply(), target)
+    return _delivered(plan.apply(), destination)
 
 
 def quantize_with_calibration(
@@ -110,9 +124,14 @@ def quantize_with_calibration(
     symmetric: bool = False,
     excluded_layers: Iterable[str] | None = None,
     min_elements: int = 0,
-    layer_bits: Mapping[str, int] | None = None,
+    layer_bits: Mapping[str, int | str] | None = None,
     *,
-    activations: str = "uint8",
+    activations: str | None = None,
+    target: str | None = None,
+    engine: Engine = "auto",
+    op_types: Iterable[str] | None = None,
+    bias_correction: bool = True,
+    ranges: Ranges | str | os.PathLike[str] | None = None,
     limit: int | None = None,
     seed: int = 0,
     threads: int | None = None,
@@ -143,14 +162,32 @@ min_elements, layer_bits
         - ``"random"``: noise. The ranges of noise are not those of data; only for trying things.
 
         Elements are converted to the type of the input where nothing is lost but digits.
+        With `ranges`, None.
     method : str
-        How ranges follow from what is seen: ``"minmax"``.
+        How ranges follow from what is seen: ``"minmax"``, ``"moving_average"``, ``"percentile"``
+        (or with its number, ``"percentile:99.9"``), ``"entropy"``, ``"mse"``, or ``"auto"``, which
+        judges them for each value on samples held back. `Plan.compare_methods` shows them all.
     num_samples : int
         How many samples ``"random"`` makes; other data is used whole, see `limit`.
     sample_shape : sequence of int, optional
         The shape of a random sample without its first axis, where the model leaves it open.
-    activations : str
-        The type of activations: ``"uint8"`` or ``"int8"``.
+    activations : str, optional
+        The type of activations: ``"uint8"``, ``"int8"``, ``"uint16"`` or ``"int16"``. By default
+        uint8, or what `target` likes best.
+    target : str, optional
+        The runtime that the model is made for: ``"x86"``, ``"x86-avx2"``, ``"arm"``,
+        ``"tensorrt"``, ``"openvino"``, ``"qnn"`` or ``"generic"``. It decides which operators run
+        on integers, and brings the types and zero points that it needs. ONNX Runtime on a current
+        x86 by default.
+    engine : "auto", "tract", "onnxruntime", or an object with ``run(dict) -> dict``
+        Who runs the model, as in `Plan.calibrate`.
+    op_types : iterable of str, optional
+        Only operators of these types are quantized: ``["Conv", "Gemm"]``.
+    bias_correction : bool
+        Biases take back what quantized weights shift in the mean.
+    ranges : Ranges or path, optional
+        Ranges of an earlier calibration, or where `Ranges.save` wrote them, instead of
+        `calibration_data`: nothing is run.
     limit : int, optional
         Take the first so many samples only.
     seed : int
@@ -187,21 +224,29 @@ min_elements, layer_bits
     >>> report.samples, report.engine
     (200, 'tract')
     """
-    target = _destination(output_path)
+    destination = _destination(output_path)
     wishes = _wishes(
         bits, per_channel, excluded_layers, min_elements, layer_bits, native_int4, symmetric
     )
+    wishes["with_activations"] = True
     wishes["activations"] = activations
-    source = _samples.source(
-        calibration_data,
-        "calibration_data",
-        num_samples=num_samples,
-        sample_shape=sample_shape,
-        seed=seed,
-    )
-    plan = _model.open(input_path)._plan(wishes)
-    ranges = plan._calibrate(source, method, "tract", limit, threads, progress)
-    return _delivered(plan.apply(ranges), target)
+    wishes["target"] = target
+    wishes["op_types"] = _options.maybe_names("op_types", op_types)
+    wishes["bias_correction"] = bias_correction
+    if ranges is None:
+        source = _samples.source(
+            calibration_data,
+            "calibration_data",
+            num_samples=num_samples,
+            sample_shape=sample_shape,
+            seed=seed,
+        )
+        plan = _model.open(input_path)._plan(wishes)
+        found = plan._calibrate(source, method, engine, limit, threads, progress)
+    else:
+        found = _saved(ranges, calibration_data, method)
+        plan = _model.open(input_path)._plan(wishes)
+    return _delivered(plan.apply(found), destination)
 
 
 def model_info(input_path: ModelSource) -> ModelInfo:
@@ -239,13 +284,15 @@ def _wishes(
     per_channel: bool,
     excluded_layers: Iterable[str] | None,
     min_elements: int,
-    layer_bits: Mapping[str, int] | None,
+    layer_bits: Mapping[str, int | str] | None,
     native_int4: bool | None,
     symmetric: bool,
 ) -> Wishes:
+    widths, types = _options.widths_by_name("layer_bits", layer_bits)
     return Wishes(
         bits=_options.bits("bits", bits),
         weights=None,
+        with_activations=False,
         activations=None,
         per_channel=per_channel,
         symmetric=symmetric,
@@ -254,8 +301,26 @@ def _wishes(
         native_int4=native_int4,
         exclude=_options.names("excluded_layers", excluded_layers),
         min_elements=_options.count("min_elements", min_elements),
-        layer_bits=_options.bits_by_name("layer_bits", layer_bits),
+        layer_bits=widths,
+        layer_types=types,
+        target=None,
+        op_types=None,
+        bias_correction=True,
     )
+
+
+def _saved(
+    ranges: Ranges | str | os.PathLike[str], data: CalibrationData | None, method: str
+) -> Ranges:
+    """Give ranges that are there already, and refuse what they make meaningless."""
+    if data is not None:
+        what = "ranges come instead of calibration_data: give one of them"
+        raise OptionError(what, option="ranges")
+    found = ranges if isinstance(ranges, Ranges) else Ranges.load(ranges)
+    if method not in ("minmax", found.method):  # the first is nobody's wish but the default
+        what = f"method is {method!r}, the ranges are of {found.method!r}: see Ranges.using"
+        raise OptionError(what, option="method")
+    return found
 
 
 def _destination(path: str | os.PathLike[str] | None) -> Path | None:

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from typing import TypeAlias, final
+from typing import Protocol, TypeAlias, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,13 +11,21 @@ from ._model import Wishes
 
 _Array: TypeAlias = tuple[str, str, Sequence[int], NDArray[np.uint8]]
 _Numbers: TypeAlias = tuple[NDArray[np.float32], Sequence[int], NDArray[np.int32]]
+
+class _Adapter(Protocol):
+    def prepare(self, model: bytes, outputs: list[str]) -> None: ...
+    def run(self, feed: Sequence[_Array], wanted: Sequence[str]) -> list[NDArray[np.float32]]: ...
+
 _Cut: TypeAlias = tuple[int | None, int | None]
 
 __all__ = [
+    "Comparison",
+    "Engine",
     "Model",
     "Plan",
     "Quantized",
     "Ranges",
+    "Run",
     "Source",
     "__version__",
     "dequantize_linear",
@@ -44,17 +52,11 @@ class Model:
 
 @final
 class Plan:
+    @property
+    def model(self) -> Model: ...
     def to_json(self) -> str: ...
-    def calibrate(
-        self,
-        source: Source,
-        *,
-        method: str,
-        engine: str,
-        limit: int | None,
-        threads: int | None,
-        progress: Callable[[int, int | None], object] | None,
-    ) -> Ranges: ...
+    def calibrate(self, source: Source, method: str, run: Run) -> Ranges: ...
+    def compare_methods(self, source: Source, run: Run) -> Comparison: ...
     def apply(self, ranges: Ranges | None) -> Quantized: ...
 
 @final
@@ -67,8 +69,46 @@ class Quantized:
 class Ranges:
     @staticmethod
     def from_json(text: str) -> Ranges: ...
+    @staticmethod
+    def from_tensorrt(text: str, model: Model) -> Ranges: ...
     def to_json(self) -> str: ...
+    def summary(self) -> str: ...
+    def to_tensorrt(self, version: str) -> str: ...
+    def using(self, method: str) -> Ranges: ...
+    def diff(self, other: Ranges) -> tuple[str, str]: ...
     def merge(self, other: Ranges) -> Ranges: ...
+    @property
+    def warnings(self) -> list[str]: ...
+    def __eq__(self, other: object, /) -> bool: ...
+
+@final
+class Comparison:
+    @property
+    def warnings(self) -> list[str]: ...
+    def to_json(self) -> str: ...
+    def ranges(self) -> dict[str, Ranges]: ...
+
+@final
+class Engine:
+    @staticmethod
+    def auto(library: str | os.PathLike[str] | None) -> Engine: ...
+    @staticmethod
+    def tract() -> Engine: ...
+    @staticmethod
+    def onnxruntime(library: str | os.PathLike[str]) -> Engine: ...
+    @staticmethod
+    def python(name: str, adapter: _Adapter, prepares: bool) -> Engine: ...
+
+@final
+class Run:
+    def __new__(
+        cls,
+        engine: Engine,
+        *,
+        limit: int | None,
+        threads: int | None,
+        progress: Callable[[int, int | None], object] | None,
+    ) -> Run: ...
 
 @final
 class Source:

@@ -10,7 +10,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypedDict
 
-from . import _core, _html, _info, _options, _progress, _report, _samples, _source, _values
+from . import (
+    _core,
+    _engines,
+    _html,
+    _info,
+    _options,
+    _progress,
+    _report,
+    _samples,
+    _source,
+    _values,
+)
+from ._comparison import Comparison
+from ._engines import Engine
 from ._info import ModelInfo
 from ._ranges import Ranges
 from ._report import Report
@@ -28,6 +41,7 @@ class Wishes(TypedDict):
 
     bits: int | None
     weights: str | None
+    with_activations: bool
     activations: str | None
     per_channel: bool
     symmetric: bool
@@ -37,6 +51,10 @@ class Wishes(TypedDict):
     exclude: list[str]
     min_elements: int
     layer_bits: dict[str, int]
+    layer_types: dict[str, str]
+    target: str | None
+    op_types: list[str] | None
+    bias_correction: bool
 
 
 def open(source: ModelSource) -> Model:  # noqa: A001 - `quantize_rs.open`, as `PIL.Image.open`
@@ -92,42 +110,56 @@ class Model:
 
     def plan(
         self,
-        weights: str = "int8",
+        weights: str | None = None,
         activations: str | None = None,
         *,
+        target: str | None = None,
         per_channel: bool = False,
         symmetric: bool = False,
         activation_symmetric: bool = False,
         exclude: Iterable[str] | None = None,
         min_elements: int = 0,
-        layer_bits: Mapping[str, int] | None = None,
+        layer_bits: Mapping[str, int | str] | None = None,
         block_size: int | None = None,
         native_int4: bool | None = None,
+        op_types: Iterable[str] | None = None,
+        bias_correction: bool = True,
     ) -> Plan:
         """Decide what to quantize, and to what; nothing is changed.
 
         Parameters
         ----------
-        weights : str
-            The type of weights: ``"int2"`` to ``"int16"``, or unsigned.
-        activations : str or None
-            The type of activations, ``"uint8"`` or ``"int8"``, whose ranges need calibration; None
-            quantizes weights alone.
+        weights : str, optional
+            The type of weights: ``"int2"`` to ``"int16"``, or unsigned; ``"int8"`` by default.
+        activations : str, optional
+            The type of activations, whose ranges need calibration: ``"uint8"``, ``"int8"``,
+            ``"uint16"`` or ``"int16"``. Without it weights alone are quantized, unless there is a
+            `target`, which brings the type it likes best.
+        target : str, optional
+            The runtime that the model is made for: ``"x86"``, ``"x86-avx2"``, ``"arm"``,
+            ``"tensorrt"``, ``"openvino"``, ``"qnn"`` or ``"generic"``. It decides which operators
+            run on integers, and brings the types and zero points that it needs.
         per_channel : bool
             One scale for each output channel of a weight instead of one for the whole tensor.
         symmetric, activation_symmetric : bool
             Zero points of weights, of activations, are fixed.
         exclude : iterable of str, optional
-            Weights and nodes to leave alone: names, or patterns with ``*``, ``?`` and ``[...]``.
+            Weights and nodes to leave alone: names, patterns with ``*``, ``?`` and ``[...]``,
+            regular expressions behind ``re:``, or types of operators.
         min_elements : int
             Weights with fewer elements stay float.
-        layer_bits : dict of str to int, optional
-            Bits for single weights, by name or pattern.
+        layer_bits : dict of str to (int or str), optional
+            Bits, or a type such as ``"uint4"``, for some weights: by the name of a weight or node,
+            by pattern as in `exclude`, or by type of operator.
         block_size : int, optional
             One scale for each so many elements along the axis that is summed over: a power of two
             from 16 on. Needs opset 21, and no activations.
         native_int4 : bool or None
             False stores 4-bit weights in a byte each, which saves nothing.
+        op_types : iterable of str, optional
+            Only operators of these types are quantized: ``["Conv", "Gemm"]``.
+        bias_correction : bool
+            With calibration, biases take back what quantized weights shift in the mean.
 
         Returns
         -------
@@ -150,9 +182,11 @@ class Model:
         'int8 symmetric axis 0'
         """
         size = _options.maybe_count("block_size", block_size)
+        widths, types = _options.widths_by_name("layer_bits", layer_bits)
         wishes = Wishes(
             bits=None,
             weights=weights,
+            with_activations=activations is not None or target is not None,
             activations=activations,
             per_channel=per_channel,
             symmetric=symmetric,
@@ -161,7 +195,11 @@ class Model:
             native_int4=native_int4,
             exclude=_options.names("exclude", exclude),
             min_elements=_options.count("min_elements", min_elements),
-            layer_bits=_options.bits_by_name("layer_bits", layer_bits),
+            layer_bits=widths,
+            layer_types=types,
+            target=target,
+            op_types=_options.maybe_names("op_types", op_types),
+            bias_correction=bias_correction,
         )
         return self._plan(wishes)
 
@@ -197,7 +235,7 @@ class Plan:
         samples: CalibrationData,
         *,
         method: str = "minmax",
-        engine: str = "tract",
+        engine: Engine = "auto",
         limit: int | None = None,
         num_samples: int = 100,
         sample_shape: Iterable[int] | None = None,
@@ -215,9 +253,14 @@ class Plan:
         samples : path, array, dict of arrays, iterable, object with get_next(), or "random"
             As `calibration_data` of `quantize_with_calibration`.
         method : str
-            How ranges follow from what is seen: ``"minmax"``.
-        engine : str
-            Who runs the model: ``"tract"``, which is built in.
+            How ranges follow from what is seen: ``"minmax"``, ``"moving_average"``,
+            ``"percentile"`` (or with its number, ``"percentile:99.9"``), ``"entropy"``, ``"mse"``,
+            or ``"auto"``, which judges them for each value on samples held back.
+        engine : "auto", "tract", "onnxruntime", or an object with ``run(dict) -> dict``
+            Who runs the model. tract is built in; onnxruntime is that of the installed package;
+            auto takes tract where it runs the model as well. An object gives every value to observe
+            for a dict of arrays; its method ``prepare(model: bytes, outputs: list[str])``, if it
+            has one, is called first with a model that has these values as outputs, too.
         limit : int, optional
             Take the first so many samples only.
         num_samples, sample_shape, seed
@@ -231,7 +274,7 @@ class Plan:
         Returns
         -------
         Ranges
-            The smallest and the largest number seen of each value that the plan quantizes.
+            The range of each value that the plan quantizes, and what it follows from.
 
         Raises
         ------
@@ -249,6 +292,19 @@ class Plan:
         >>> ranges = model.plan(activations="uint8").calibrate("examples/digits/calibration.npy")
         >>> ranges.samples, ranges.values["image"]
         (200, (0.0, 1.0))
+
+        An engine of your own:
+
+        >>> import onnxruntime
+        >>> class Engine:
+        ...     def prepare(self, model, outputs):
+        ...         self.session, self.outputs = onnxruntime.InferenceSession(model), outputs
+        ...
+        ...     def run(self, feed):
+        ...         return dict(zip(self.outputs, self.session.run(self.outputs, feed)))
+        >>> plan = model.plan(activations="uint8")
+        >>> plan.calibrate("examples/digits/calibration.npy", engine=Engine()).engine
+        'Engine'
         """
         source = _samples.source(
             samples, "samples", num_samples=num_samples, sample_shape=sample_shape, seed=seed
@@ -259,21 +315,67 @@ class Plan:
         self,
         source: _core.Source,
         method: str,
-        engine: str,
+        engine: Engine,
         limit: int | None,
         threads: int | None,
         progress: bool | _progress.Callback | None,
     ) -> Ranges:
         with _progress.shown(progress) as call:
-            ranges = self._plan.calibrate(
-                source,
-                method=method,
-                engine=engine,
-                limit=_options.maybe_count("limit", limit, least=1),
-                threads=_options.maybe_count("threads", threads, least=1),
-                progress=call,
-            )
+            run = _run(engine, limit, threads, call)
+            ranges = self._plan.calibrate(source, method, run)
+        _warn(ranges.warnings)
         return Ranges(ranges)
+
+    def compare_methods(
+        self,
+        samples: CalibrationData,
+        *,
+        engine: Engine = "auto",
+        limit: int | None = None,
+        num_samples: int = 100,
+        sample_shape: Iterable[int] | None = None,
+        seed: int = 0,
+        threads: int | None = None,
+        progress: bool | _progress.Callback | None = None,
+    ) -> Comparison:
+        """Run the model on samples and compare what each calibration method makes of them.
+
+        A part of the samples is held back: each method finds its ranges in the others, the model is
+        quantized with them, and its outputs on the samples held back are compared with those of the
+        float model.
+
+        Parameters
+        ----------
+        samples, engine, limit, num_samples, sample_shape, seed, threads, progress
+            As in `calibrate`. An object as engine needs ``prepare``, for there are several models
+            to run.
+
+        Returns
+        -------
+        Comparison
+            A row for each method, and the ranges that each finds.
+
+        Raises
+        ------
+        CalibrationError, OptionError, FileNotFoundError, PermissionError, OSError
+            As in `calibrate`.
+
+        Examples
+        --------
+        >>> import quantize_rs
+        >>> plan = quantize_rs.open("examples/digits/digits_cnn.onnx").plan(activations="uint8")
+        >>> comparison = plan.compare_methods("examples/digits/calibration.npy")
+        >>> [row.method for row in comparison.rows][:2]
+        ['minmax', 'moving_average']
+        """
+        source = _samples.source(
+            samples, "samples", num_samples=num_samples, sample_shape=sample_shape, seed=seed
+        )
+        with _progress.shown(progress) as call:
+            run = _run(engine, limit, threads, call)
+            comparison = self._plan.compare_methods(source, run)
+        _warn(comparison.warnings)
+        return Comparison(comparison)
 
     def apply(self, ranges: Ranges | None = None) -> Quantized:
         """Make the quantized model; the model the plan was made for stays as it is.
@@ -303,8 +405,8 @@ class Plan:
         True
         """
         quantized = Quantized(self._plan.apply(None if ranges is None else ranges._ranges))
-        for warning in quantized.report.warnings:
-            _log.warning("%s", warning)
+        told = [] if ranges is None else ranges._ranges.warnings
+        _warn(quantized.report.warnings[len(told) :])  # those of the samples come first
         return quantized
 
     def to_dict(self) -> dict[str, Any]:
@@ -338,6 +440,25 @@ class Plan:
         rows = ([value.name, value.kind, value.source, value.why] for value in values)
         header = ["value", "type", "numbers from", "why"]
         return _html.table(self._summary(values), header, rows)
+
+
+def _warn(warnings: Iterable[str]) -> None:
+    for warning in warnings:
+        _log.warning("%s", warning)
+
+
+def _run(
+    engine: Engine,
+    limit: int | None,
+    threads: int | None,
+    progress: _progress.Callback | None,
+) -> _core.Run:
+    return _core.Run(
+        _engines.engine(engine),
+        limit=_options.maybe_count("limit", limit, least=1),
+        threads=_options.maybe_count("threads", threads, least=1),
+        progress=progress,
+    )
 
 
 @dataclass(frozen=True, slots=True, repr=False, eq=False)

@@ -41,9 +41,19 @@ def names(option: str, value: Iterable[str] | None) -> list[str]:
     return [] if value is None else list(value)
 
 
-def bits_by_name(option: str, value: Mapping[str, SupportsIndex] | None) -> dict[str, int]:
-    """Give bits by name or pattern."""
-    return {} if value is None else {name: bits(option, n) for name, n in value.items()}
+def maybe_names(option: str, value: Iterable[str] | None) -> list[str] | None:
+    """Give a list of names, or None."""
+    return None if value is None else names(option, value)
+
+
+def widths_by_name(
+    option: str, value: Mapping[str, SupportsIndex | str] | None
+) -> tuple[dict[str, int], dict[str, str]]:
+    """Give bits, and types, by name or pattern."""
+    widths = {} if value is None else dict(value)
+    types = {name: width for name, width in widths.items() if isinstance(width, str)}
+    others = ((name, width) for name, width in widths.items() if not isinstance(width, str))
+    return {name: bits(option, width) for name, width in others}, types
 
 
 def shape(option: str, value: Iterable[SupportsIndex] | None) -> list[int] | None:

@@ -48,17 +48,26 @@ def _advance(bar: _Bar, done: int, total: int | None) -> None:
 
 @contextlib.contextmanager
 def _counter() -> Iterator[Callback]:
-    text, drawn = "", 0.0
+    begun, text, drawn = time.monotonic(), "", 0.0
 
     def call(done: int, total: int | None) -> None:
         nonlocal text, drawn
-        text = f"\rcalibrating: {done}{'' if total is None else f' of {total}'} samples"
-        if time.monotonic() - drawn > 0.1:
-            sys.stderr.write(text)
+        now = time.monotonic()
+        # Padded, so that nothing is left of a longer text before.
+        text = f"{_told(done, total, now - begun):<60}"
+        if now - drawn > 0.1:
+            sys.stderr.write(f"\r{text}")
             sys.stderr.flush()
-            drawn = time.monotonic()
+            drawn = now
 
     try:
         yield call
     finally:
-        sys.stderr.write(f"{text}\n")
+        sys.stderr.write(f"\r{text}\n")
+
+
+def _told(done: int, total: int | None, seconds: float) -> str:
+    if total is None:
+        return f"calibrating: {done} samples"
+    left = f", {seconds / done * (total - done):.0f} s left" if 0 < done < total else ""
+    return f"calibrating: {done} of {total} samples{left}"

@@ -6,11 +6,18 @@ import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from . import _core, _html
+from . import _core, _diff, _html, _source
+from ._diff import RangesDiff
+from ._source import ModelSource
+
+if TYPE_CHECKING:
+    from ._model import Model, Plan
 
 __all__ = ["Ranges"]
+
+_TENSORRT = "8601"  # the version of TensorRT that a cache is named after
 
 
 @dataclass(frozen=True, slots=True, repr=False, eq=False)
@@ -33,17 +40,101 @@ class Ranges:
         return cls(_core.Ranges.from_json(Path(path).read_text(encoding="utf-8", errors="replace")))
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the ranges as JSON, completely or not at all."""
-        target = Path(path).resolve()
-        sibling = target.with_name(f".{target.name}.{os.getpid()}.tmp")
-        try:
-            sibling.write_text(self.to_json(), encoding="utf-8")
-            sibling.replace(target)
-        finally:
-            sibling.unlink(missing_ok=True)
+        """Write the ranges as JSON, with all that was seen, completely or not at all."""
+        _write(path, self.to_json())
+
+    @classmethod
+    def load_tensorrt_cache(
+        cls, path: str | os.PathLike[str], model: Model | Plan | ModelSource
+    ) -> Ranges:
+        """Read a calibration cache of TensorRT.
+
+        Its ranges are symmetric and come without statistics: there is no other method to find them
+        with, and nothing to merge.
+
+        Parameters
+        ----------
+        path : path
+            The cache.
+        model : Model, Plan, path, bytes or onnx.ModelProto
+            The model it was made for; the cache itself does not say.
+
+        Raises
+        ------
+        CalibrationError
+            It is no such cache; the message has the line.
+        ModelError
+            The model cannot be read.
+        FileNotFoundError, PermissionError, OSError
+            A file cannot be read.
+        """
+        text = Path(path).read_text(encoding="utf-8", errors="replace")
+        return cls(_core.Ranges.from_tensorrt(text, _read(model)))
+
+    def save_tensorrt_cache(self, path: str | os.PathLike[str], version: str = _TENSORRT) -> None:
+        """Write a calibration cache that TensorRT reads beside the float model.
+
+        Parameters
+        ----------
+        path : path
+            Where it goes, completely or not at all.
+        version : str
+            The version of TensorRT that the first line names; TensorRT refuses other versions.
+
+        Examples
+        --------
+        >>> import quantize_rs
+        >>> plan = quantize_rs.open("examples/digits/digits_cnn.onnx").plan(activations="uint8")
+        >>> ranges = plan.calibrate("examples/digits/calibration.npy", method="entropy")
+        >>> ranges.save_tensorrt_cache("calibration.cache")
+        >>> with open("calibration.cache") as cache:
+        ...     print(next(cache).strip())
+        TRT-8601-EntropyCalibration2
+        """
+        _write(path, self._ranges.to_tensorrt(version))
+
+    def using(self, method: str) -> Ranges:
+        """Give the ranges that another method finds in what was seen; no sample is run again.
+
+        Parameters
+        ----------
+        method : str
+            As in `Plan.calibrate`, but for ``"auto"``, which judges on samples.
+
+        Raises
+        ------
+        OptionError
+            The method is unknown.
+        CalibrationError
+            The method is ``"auto"``, or these ranges come without statistics.
+
+        Examples
+        --------
+        >>> import quantize_rs
+        >>> plan = quantize_rs.open("examples/digits/digits_cnn.onnx").plan(activations="uint8")
+        >>> ranges = plan.calibrate("examples/digits/calibration.npy")
+        >>> ranges.using("percentile:99.9").method
+        'percentile:99.9'
+        """
+        return Ranges(self._ranges.using(method))
+
+    def diff(self, other: Ranges) -> RangesDiff:
+        """Give the values whose ranges differ, the most different first.
+
+        Examples
+        --------
+        >>> import quantize_rs
+        >>> plan = quantize_rs.open("examples/digits/digits_cnn.onnx").plan(activations="uint8")
+        >>> ranges = plan.calibrate("examples/digits/calibration.npy")
+        >>> print(ranges.diff(ranges))
+        no difference
+        """
+        return _diff.of(self._ranges.diff(other._ranges))
 
     def merge(self, other: Ranges) -> Ranges:
         """Give the ranges of both, as if one calibration had seen all samples.
+
+        Ranges that ``"auto"`` chose cannot be merged: merge those of one method, and choose after.
 
         Raises
         ------
@@ -64,45 +155,85 @@ class Ranges:
 
     @property
     def values(self) -> dict[str, tuple[float, float]]:
-        """The smallest and the largest number seen, by the name of the value."""
-        found = self.to_dict()["values"]
+        """The smallest and the largest number to represent, by the name of the value."""
+        found = self._summary()["values"]
         return {name: (range_["min"], range_["max"]) for name, range_ in found.items()}
 
     @property
     def samples(self) -> int:
         """On how many samples."""
-        return int(self.to_dict()["samples"])
+        return int(self._summary()["samples"])
 
     @property
     def method(self) -> str:
         """How ranges follow from what was seen."""
-        return str(self.to_dict()["method"])
+        return str(self._summary()["method"])
 
     @property
     def engine(self) -> str:
         """Who ran the model."""
-        return str(self.to_dict()["engine"])
+        return str(self._summary()["engine"])
+
+    @property
+    def chosen(self) -> dict[str, str]:
+        """What the method ``"auto"`` chose for each value; empty with other methods."""
+        return dict(self._summary().get("chosen", {}))
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Things to know: why this engine, which choice means nothing, what is a mask."""
+        return tuple(self._summary().get("notes", ()))
 
     def to_dict(self) -> dict[str, Any]:
-        """Give the ranges as plain dicts, lists, texts and numbers."""
+        """Give the ranges, and what was seen, as plain dicts, lists, texts and numbers."""
         found: dict[str, Any] = json.loads(self.to_json())
         return found
 
     def to_json(self) -> str:
-        """Give the ranges as JSON."""
+        """Give the ranges, and what was seen, as JSON."""
         return self._ranges.to_json()
+
+    def _summary(self) -> dict[str, Any]:
+        """Give the ranges without the statistics, which are a hundred times as long."""
+        found: dict[str, Any] = json.loads(self._ranges.summary())
+        return found
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Ranges):
             return NotImplemented
-        return self.to_dict() == other.to_dict()
+        return self._ranges == other._ranges
 
     def __hash__(self) -> int:
-        return hash(self.to_json())
+        return hash(self._ranges.summary())
 
     def __repr__(self) -> str:
         return f"<Ranges of {len(self.values)} values: {self.method}, {self.samples} samples>"
 
     def _repr_html_(self) -> str:
-        rows = ([name, low, high] for name, (low, high) in self.values.items())
-        return _html.table(f"{self.samples} samples", ["value", "smallest", "largest"], rows)
+        chosen = self.chosen
+        rows = ([name, *ends, chosen.get(name)] for name, ends in self.values.items())
+        header = ["value", "smallest", "largest", "method"]
+        return _html.table(f"{self.samples} samples, {self.method}", header, rows)
+
+
+def _read(model: Model | Plan | ModelSource) -> _core.Model:
+    from . import _model  # which imports this
+
+    match model:
+        case _model.Model():
+            return model._model
+        case _model.Plan():
+            return model._plan.model
+        case _:
+            return _source.read(model)
+
+
+def _write(path: str | os.PathLike[str], text: str) -> None:
+    """Write a file, completely or not at all."""
+    target = Path(path).resolve()
+    sibling = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    try:
+        sibling.write_text(text, encoding="utf-8", newline="\n")
+        sibling.replace(target)
+    finally:
+        sibling.unlink(missing_ok=True)

@@ -45,10 +45,14 @@ class Report:
         Who ran the model on samples, and how ranges follow from what was seen.
     samples : int
         On how many samples; 0 when only weights were quantized.
+    corrected_biases : int
+        Biases that take back what quantized weights shift in the mean.
     seconds : Seconds
         Wall-clock seconds of each stage.
     values : tuple of Value
         Every value of the main graph.
+    notes : tuple of str
+        What calibration had to say: why this engine, which choice of range means nothing.
     warnings : tuple of str
         Things to know; they are logged to the logger ``quantize_rs``, too.
     model : bytes or None
@@ -63,8 +67,10 @@ class Report:
     engine: str | None
     method: str | None
     samples: int
+    corrected_biases: int
     seconds: Seconds
     values: tuple[Value, ...]
+    notes: tuple[str, ...]
     warnings: tuple[str, ...]
     model: bytes | None
     _json: str = field(compare=False)
@@ -138,8 +144,10 @@ def of(written: tuple[str, str], model: bytes | None = None) -> Report:
         engine=found["engine"],
         method=found["method"],
         samples=found["samples"],
+        corrected_biases=found["corrected_biases"],
         seconds=Seconds(**found["seconds"]),
         values=tuple(_values.done(row) for row in found["values"]),
+        notes=tuple(found["notes"]),
         warnings=tuple(found["warnings"]),
         model=model,
         _json=text,

@@ -87,7 +87,9 @@ class Value(PlannedValue):
     zero_point : int or None
         The zero point of an activation.
     range : tuple of float, or None
-        The smallest and the largest number that calibration saw.
+        The smallest and the largest number that calibration wants represented.
+    method : str or None
+        The method that ``"auto"`` chose for it.
     sqnr_db, cosine, mse, max_abs_error : float or None
         What a constant's integers stand for, against the floats they were made from: signal to
         quantization noise in decibels (``inf`` when equal), cosine, mean squared and largest error.
@@ -96,6 +98,7 @@ class Value(PlannedValue):
     scale: tuple[float, float] | None = None
     zero_point: int | None = None
     range: tuple[float, float] | None = None
+    method: str | None = None
     sqnr_db: float | None = None
     cosine: float | None = None
     mse: float | None = None
@@ -130,6 +133,7 @@ def done(row: dict[str, Any]) -> Value:
         scale=tuple(how["scale"]),
         zero_point=how["zero_point"],
         range=None if seen is None else (seen["min"], seen["max"]),
+        method=how["method"],
         **({} if error is None else _error(error)),
     )
 

@@ -4,8 +4,11 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+use quantize_rs::{Method, QType, tensorrt};
+
+use crate::engine::EngineArguments;
 use crate::samples::SampleArguments;
-use crate::wishes::{Activations, Wishes};
+use crate::wishes::{self, Wishes};
 
 /// Makes ONNX models smaller and faster, and says honestly what it cost.
 #[derive(Debug, Parser)]
@@ -55,6 +58,9 @@ pub(crate) enum Command {
     Calibrate(CalibrateArguments),
     /// Show what would be quantized, to what, and why not; writes nothing
     Plan(PlanArguments),
+    /// Show, merge, compare and convert the ranges that `calibrate` wrote
+    #[command(subcommand)]
+    Ranges(RangesCommand),
 }
 
 /// Arguments of `info`.
@@ -90,6 +96,9 @@ pub(crate) struct CalibrateArguments {
     /// Print the plan and write nothing
     #[arg(long)]
     pub(crate) dry_run: bool,
+    /// Print what each method makes of the samples and write nothing
+    #[arg(long, conflicts_with_all = ["dry_run", "ranges", "ranges_out", "method"])]
+    pub(crate) compare_methods: bool,
     #[command(flatten)]
     pub(crate) samples: SampleArguments,
     /// Ranges of an earlier calibration, instead of samples
@@ -98,12 +107,13 @@ pub(crate) struct CalibrateArguments {
     /// Also write the ranges, as JSON
     #[arg(long, value_name = "FILE", conflicts_with = "ranges")]
     pub(crate) ranges_out: Option<PathBuf>,
-    /// How ranges follow from what was seen: minmax
-    #[arg(long, default_value = "minmax")]
-    pub(crate) method: String,
-    /// Type of activations
-    #[arg(long, value_enum, value_name = "TYPE", default_value_t)]
-    pub(crate) activations: Activations,
+    #[arg(long, value_name = "METHOD", help = method_help())]
+    pub(crate) method: Option<Method>,
+    #[command(flatten)]
+    pub(crate) engine: EngineArguments,
+    /// Type of activations [default: uint8, or what the target likes best]
+    #[arg(long, value_name = "TYPE", value_parser = wishes::activations())]
+    pub(crate) activations: Option<QType>,
     /// Samples that run at once, each on a thread of its own [default: one a processor]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
     pub(crate) threads: Option<u16>,
@@ -116,11 +126,73 @@ pub(crate) struct CalibrateArguments {
 pub(crate) struct PlanArguments {
     /// The model
     pub(crate) model: PathBuf,
-    /// Plan activations of this type too, as `calibrate` does
-    #[arg(long, value_enum, value_name = "TYPE")]
-    pub(crate) activations: Option<Activations>,
+    /// Plan activations of this type too, as `calibrate` does; a target brings its own
+    #[arg(long, value_name = "TYPE", value_parser = wishes::activations())]
+    pub(crate) activations: Option<QType>,
     #[command(flatten)]
     pub(crate) wishes: Wishes,
+}
+
+/// What is to be done with ranges.
+#[derive(Debug, Subcommand)]
+pub(crate) enum RangesCommand {
+    /// Show the range of each value
+    Show(ShowArguments),
+    /// Make one file of several, as if one calibration had seen all samples
+    Merge(MergeArguments),
+    /// Show where two files differ
+    Diff(DiffArguments),
+    /// Turn ranges into a calibration cache of TensorRT, or such a cache into ranges
+    Convert(ConvertArguments),
+}
+
+/// Arguments of `ranges show`.
+#[derive(Debug, Args)]
+pub(crate) struct ShowArguments {
+    /// The ranges
+    pub(crate) file: PathBuf,
+}
+
+/// Arguments of `ranges merge`.
+#[derive(Debug, Args)]
+pub(crate) struct MergeArguments {
+    /// The ranges, two files or more
+    #[arg(required = true, num_args = 2..)]
+    pub(crate) files: Vec<PathBuf>,
+    /// Where the merged ranges go; may be one of the files
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) output: PathBuf,
+}
+
+/// Arguments of `ranges diff`.
+#[derive(Debug, Args)]
+pub(crate) struct DiffArguments {
+    /// The ranges
+    pub(crate) first: PathBuf,
+    /// Those to compare them with
+    pub(crate) second: PathBuf,
+}
+
+/// Arguments of `ranges convert`.
+#[derive(Debug, Args)]
+pub(crate) struct ConvertArguments {
+    /// Ranges, or a calibration cache of TensorRT
+    pub(crate) file: PathBuf,
+    /// The model they belong to
+    #[arg(long, value_name = "FILE")]
+    pub(crate) model: PathBuf,
+    /// Where the other form goes
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) output: PathBuf,
+    /// The version of TensorRT that a cache names in its first line
+    #[arg(long, value_name = "N", default_value = tensorrt::VERSION)]
+    pub(crate) tensorrt_version: String,
+}
+
+fn method_help() -> String {
+    let methods: Vec<String> =
+        Method::all().map(|(name, about)| format!("{name} ({about})")).collect();
+    format!("How ranges follow from what was seen: {}", methods.join(", "))
 }
 
 #[cfg(test)]

@@ -1,49 +1,71 @@
 //! `calibrate`: the weights of a model, and its activations as samples show them.
 
 use std::path::Path;
+use std::thread;
 use std::time::Instant;
-use std::{fs, thread};
 
-use quantize_rs::{Control, InputSpec, Method, Model, Plan, Ranges};
-use quantize_rs_runner::Tract;
-use quantize_rs_runner::samples::BoxedSamples;
+use quantize_rs::{Control, Engine, InputSpec, Model, Plan, QuantizeError, Ranges, Samples};
+use quantize_rs_runner::samples::Watched;
 
 use crate::args::CalibrateArguments;
 use crate::console::Console;
-use crate::failure::{Failure, said};
-use crate::{file, plan, summary};
+use crate::failure::Failure;
+use crate::wishes::Activations;
+use crate::{file, plan, ranges, summary, text};
 
 pub(crate) fn run(args: &CalibrateArguments, console: &mut Console<'_>) -> Result<(), Failure> {
-    let method = method(&args.method)?;
     let model = Model::open(&args.model)?;
-    let plan = plan::of(&model, args.wishes.config(Some(args.activations))?)?;
+    let activations = args.activations.map_or(Activations::OfTarget, Activations::Of);
+    let plan = plan::of(&model, args.wishes.config(activations)?)?;
     // Opened in a dry run too, which is to tell what would go wrong.
     let numbers = Numbers::open(args, &model)?;
     if args.dry_run {
         return plan::show(&plan, console);
     }
-    check_paths(args)?;
-    let warning = args.samples.warning().filter(|_| plan.needs_calibration());
-    if let Some(warning) = warning {
+    let noise = args.samples.warning().filter(|_| plan.needs_calibration());
+    if let Some(warning) = noise {
         console.warn(warning);
     }
+    if args.compare_methods {
+        return compare(args, &model, &plan, numbers, console);
+    }
+    check_paths(args)?;
 
     let begun = Instant::now();
-    let ranges = numbers.ranges(args, &method, &model, &plan, console)?;
+    let (ranges, mut warnings) = numbers.ranges(args, &model, &plan, console)?;
     let seconds = begun.elapsed().as_secs_f64();
     let mut report = file::save(&plan.apply(&model, ranges.as_ref())?, &args.output)?;
     report.seconds.calibrate = seconds;
     if !plan.needs_calibration() {
         let idle = "no operator of the model can run on integers as it is: no activation was \
                     quantized, and no sample was run";
-        report.warnings.push(idle.to_owned());
+        warnings.push(idle.to_owned());
     }
-    summary::show_with(report, warning, console)
+    report.warnings.extend(warnings);
+    summary::show_with(report, noise, console)
+}
+
+/// Prints what each method makes of the samples.
+fn compare(
+    args: &CalibrateArguments,
+    model: &Model,
+    plan: &Plan,
+    numbers: Numbers,
+    console: &mut Console<'_>,
+) -> Result<(), Failure> {
+    let Numbers::Samples(samples) = numbers else {
+        return Err(Failure::Misuse("--compare-methods needs --data".to_owned()));
+    };
+    let done = run_on(args, samples, console, |engine, samples, control| {
+        quantize_rs::compare_methods(model, plan, engine, samples, control)
+    })?;
+    done.note.iter().chain(&done.warnings).for_each(|warning| console.warn(warning));
+    console.result(|| text::json(&done.found), || done.found.to_string())
 }
 
 /// Where the numbers of activations come from.
 enum Numbers {
-    Samples(BoxedSamples),
+    Samples(Watched),
     Ranges(Ranges),
     /// Nowhere: clap allows this in a dry run only.
     Nowhere,
@@ -52,45 +74,71 @@ enum Numbers {
 impl Numbers {
     fn open(args: &CalibrateArguments, model: &Model) -> Result<Numbers, Failure> {
         if let Some(path) = &args.ranges {
-            return read_ranges(path).map(Numbers::Ranges);
+            return ranges::read(path).map(Numbers::Ranges);
         }
         let samples = args.samples.open(&InputSpec::of(model))?;
-        Ok(samples.map_or(Numbers::Nowhere, Numbers::Samples))
+        Ok(samples.map_or(Numbers::Nowhere, |samples| Numbers::Samples(Watched::new(samples))))
     }
 
-    /// The ranges of the values that the plan observes, `None` when there are none.
+    /// The ranges of the values that the plan observes, `None` when there are none, and what is to
+    /// be said of the samples.
     fn ranges(
         self,
         args: &CalibrateArguments,
-        method: &Method,
         model: &Model,
         plan: &Plan,
         console: &mut Console<'_>,
-    ) -> Result<Option<Ranges>, Failure> {
+    ) -> Result<(Option<Ranges>, Vec<String>), Failure> {
         match self {
-            _ if !plan.needs_calibration() => Ok(None),
-            Numbers::Nowhere => Ok(None),
-            Numbers::Ranges(ranges) => Ok(Some(ranges)),
+            _ if !plan.needs_calibration() => Ok((None, Vec::new())),
+            Numbers::Nowhere => Ok((None, Vec::new())),
+            Numbers::Ranges(ranges) => Ok((Some(ranges), Vec::new())),
             Numbers::Samples(samples) => {
-                let ranges = observe(args, method, model, plan, samples, console)?;
+                let (ranges, warnings) = observe(args, model, plan, samples, console)?;
                 if let Some(path) = &args.ranges_out {
                     file::write(path, &ranges.to_json())?;
                 }
-                Ok(Some(ranges))
+                Ok((Some(ranges), warnings))
             }
         }
     }
 }
 
-/// Runs the model on the samples.
+/// Runs the model on the samples and finds ranges.
 fn observe(
     args: &CalibrateArguments,
-    method: &Method,
     model: &Model,
     plan: &Plan,
-    mut samples: BoxedSamples,
+    samples: Watched,
     console: &mut Console<'_>,
-) -> Result<Ranges, Failure> {
+) -> Result<(Ranges, Vec<String>), Failure> {
+    let method = args.method.clone().unwrap_or_default();
+    let done = run_on(args, samples, console, |engine, samples, control| {
+        quantize_rs::calibrate(model, plan, engine, samples, &method, control)
+    })?;
+    let mut ranges = done.found;
+    ranges.notes.splice(..0, done.note);
+    console.done(&format!("Calibration complete: {} layers tracked", ranges.values.len()));
+    Ok((ranges, done.warnings))
+}
+
+/// What came of a run.
+struct Done<T> {
+    found: T,
+    /// What is to be said of the engine.
+    note: Option<String>,
+    /// What is to be said of the samples.
+    warnings: Vec<String>,
+}
+
+/// Does some work on the samples, and shows how far it has come.
+fn run_on<T>(
+    args: &CalibrateArguments,
+    mut samples: Watched,
+    console: &mut Console<'_>,
+    work: impl FnOnce(&dyn Engine, &mut dyn Samples, Control<'_>) -> Result<T, QuantizeError>,
+) -> Result<Done<T>, Failure> {
+    let (engine, note) = args.engine.open()?;
     let threads = match args.threads {
         Some(threads) => usize::from(threads),
         None => thread::available_parallelism().map_or(1, usize::from),
@@ -101,17 +149,13 @@ fn observe(
         true
     };
     let control = Control { threads, progress: &mut show };
-    let ranges = quantize_rs::calibrate(model, plan, &Tract, &mut *samples, method, control);
+    let outcome = work(&*engine, &mut samples, control);
     progress.clear();
-    let ranges = ranges?;
-    console.done(&format!("Calibration complete: {} layers tracked", ranges.values.len()));
-    Ok(ranges)
-}
-
-fn read_ranges(path: &Path) -> Result<Ranges, Failure> {
-    let refused = |what: String| Failure::Refused(format!("{}: {what}", path.display()));
-    let text = fs::read_to_string(path).map_err(|error| refused(said(&error)))?;
-    Ranges::from_json(&text).map_err(|error| refused(error.to_string()))
+    let found = outcome?;
+    // Who asked for noise was told so.
+    let told = args.samples.warning().is_some();
+    let warnings = if told { Vec::new() } else { samples.warnings() };
+    Ok(Done { found, note, warnings })
 }
 
 fn check_paths(args: &CalibrateArguments) -> Result<(), Failure> {
@@ -119,26 +163,7 @@ fn check_paths(args: &CalibrateArguments) -> Result<(), Failure> {
     let Some(path) = &args.ranges_out else { return Ok(()) };
     let mut others: Vec<&Path> = vec![&args.output, &args.model];
     others.extend(args.samples.data.as_deref());
+    others.extend(args.engine.library());
     file::check_apart("--ranges-out", path, &others)?;
     file::check(path)
-}
-
-fn method(name: &str) -> Result<Method, Failure> {
-    name.parse().map_err(|error| Failure::Misuse(format!("--{error}")))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn methods_that_do_not_exist_are_refused_by_name() {
-        for (name, _) in Method::all() {
-            assert_eq!(method(&name).ok().map(|method| method.name()).as_deref(), Some(&*name));
-        }
-        for name in ["minmax:3", "", "kl"] {
-            let message = method(name).expect_err(name).message().unwrap_or_default();
-            assert!(message.starts_with(&format!("--method is `{name}`: ")), "{message}");
-        }
-    }
 }

@@ -16,12 +16,14 @@
 mod args;
 mod calibrate;
 mod console;
+mod engine;
 mod failure;
 mod file;
 mod info;
 mod plan;
 mod progress;
 mod quantize;
+mod ranges;
 mod samples;
 mod summary;
 mod text;
@@ -76,6 +78,7 @@ fn answer<T: Into<OsString> + Clone>(
         Command::Quantize(args) => quantize::run(&args, &mut console),
         Command::Calibrate(args) => calibrate::run(&args, &mut console),
         Command::Plan(args) => plan::run(&args, &mut console),
+        Command::Ranges(command) => ranges::run(&command, &mut console),
     };
     match outcome.and_then(|()| console.flush()) {
         Ok(()) => 0,

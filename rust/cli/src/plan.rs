@@ -6,10 +6,16 @@ use crate::args::PlanArguments;
 use crate::console::Console;
 use crate::failure::Failure;
 use crate::text;
+use crate::wishes::Activations;
 
 pub(crate) fn run(args: &PlanArguments, console: &mut Console<'_>) -> Result<(), Failure> {
     let model = Model::open(&args.model)?;
-    show(&of(&model, args.wishes.config(args.activations)?)?, console)
+    let activations = match (args.activations, args.wishes.target) {
+        (Some(qtype), _) => Activations::Of(qtype),
+        (None, Some(_)) => Activations::OfTarget,
+        (None, None) => Activations::Float,
+    };
+    show(&of(&model, args.wishes.config(activations)?)?, console)
 }
 
 /// The plan for a model.

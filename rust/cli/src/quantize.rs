@@ -5,11 +5,12 @@ use quantize_rs::Model;
 use crate::args::QuantizeArguments;
 use crate::console::Console;
 use crate::failure::Failure;
+use crate::wishes::Activations;
 use crate::{file, plan, summary};
 
 pub(crate) fn run(args: &QuantizeArguments, console: &mut Console<'_>) -> Result<(), Failure> {
     let model = Model::open(&args.model)?;
-    let plan = plan::of(&model, args.wishes.config(None)?)?;
+    let plan = plan::of(&model, args.wishes.config(Activations::Float)?)?;
     if args.dry_run {
         return plan::show(&plan, console);
     }

@@ -8,8 +8,8 @@ use crate::console::Console;
 use crate::failure::Failure;
 use crate::text;
 
-/// Kept weights that are named without `-v`.
-const KEPT_SHOWN: usize = 10;
+/// Lines of a kind that are shown without `-v`.
+const LINES_SHOWN: usize = 10;
 
 /// Prints the report: its warnings, then the result.
 pub(crate) fn show(report: &Report, console: &mut Console<'_>) -> Result<(), Failure> {
@@ -44,11 +44,15 @@ fn describe(report: &Report, verbose: bool) -> String {
         let activations = count(report, &[Role::Input, Role::Activation]);
         rows.push(("Activations", format!("{activations}, {}", run(report))));
     }
+    if report.corrected_biases > 0 {
+        rows.push(("Biases", format!("{} corrected", report.corrected_biases)));
+    }
     rows.extend(report.output.iter().map(|path| ("Written to", path.clone())));
     if verbose {
         rows.extend(lines("Quantized", &quantized(report)));
     }
     rows.extend(lines("Kept", &kept(report, verbose)));
+    rows.extend(lines("Notes", &first(report.notes.clone(), verbose)));
     text::table(rows)
 }
 
@@ -89,14 +93,18 @@ fn quantized(report: &Report) -> Vec<String> {
 fn kept(report: &Report, verbose: bool) -> Vec<String> {
     let is_kept = |row: &&Row| row.role == Role::Weight && row.quantized.is_none();
     let kept = report.values.iter().filter(is_kept);
-    let mut kept: Vec<String> = kept.map(|row| format!("{}: {}", row.name, row.why)).collect();
-    // A last line that stands for one weight would take the place of its name.
-    if !verbose && kept.len() > KEPT_SHOWN + 1 {
-        let more = kept.len() - KEPT_SHOWN;
-        kept.truncate(KEPT_SHOWN);
-        kept.push(format!("and {more} more, which -v shows"));
+    first(kept.map(|row| format!("{}: {}", row.name, row.why)).collect(), verbose)
+}
+
+/// The first lines, and how many more there are.
+fn first(mut lines: Vec<String>, verbose: bool) -> Vec<String> {
+    // A last line that stands for one other would take its place.
+    if !verbose && lines.len() > LINES_SHOWN + 1 {
+        let more = lines.len() - LINES_SHOWN;
+        lines.truncate(LINES_SHOWN);
+        lines.push(format!("and {more} more, which -v shows"));
     }
-    kept
+    lines
 }
 
 /// A row of these lines, when there are any.

@@ -1,9 +1,11 @@
 //! The one place where flags become a [`Config`].
 
 use std::collections::BTreeMap;
+use std::fmt;
 
-use clap::{Args, ValueEnum};
-use quantize_rs::{Config, QType};
+use clap::Args;
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+use quantize_rs::{Config, QType, Target};
 
 use crate::failure::Failure;
 
@@ -24,72 +26,133 @@ pub(crate) struct Wishes {
     /// byte each
     #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
     native_int4: Option<bool>,
-    /// Leave this weight or node alone: a name or a pattern with *, ?, […]; may be repeated
+    /// Leave this weight or node alone: a name, a pattern with *, ?, […], a regular expression
+    /// behind re:, or a type of operator; may be repeated
     #[arg(long, value_name = "NAME")]
     exclude: Vec<String>,
     /// Leave weights with fewer elements alone
     #[arg(long, value_name = "N", default_value_t = 0)]
     min_elements: usize,
-    /// Other bits for one weight, by name or pattern; may be repeated
+    /// Other bits, or a type such as uint4, for some weights: by the name of a weight or node, a
+    /// pattern, or a type of operator; may be repeated
     #[arg(long, value_name = "NAME=BITS", value_parser = layer_bits)]
-    layer_bits: Vec<(String, u8)>,
+    layer_bits: Vec<(String, Width)>,
     /// One scale for each N consecutive elements along the axis that is summed over
     #[arg(long, value_name = "N")]
     block_size: Option<usize>,
+    /// The runtime the model is made for, which decides what runs on integers, and of what types
+    #[arg(long, value_name = "NAME", value_parser = targets())]
+    pub(crate) target: Option<Target>,
+    /// Quantize operators of these types only, such as Conv,Gemm
+    #[arg(long, value_name = "TYPES", value_delimiter = ',')]
+    op_types: Option<Vec<String>>,
+    /// Leave biases as they are, instead of taking back what quantized weights shift in the mean
+    #[arg(long)]
+    no_bias_correction: bool,
 }
 
-/// Types that activations can have.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+/// What is quantized beside weights.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Activations {
-    #[default]
-    Uint8,
-    Int8,
-}
-
-impl From<Activations> for QType {
-    fn from(activations: Activations) -> QType {
-        match activations {
-            Activations::Uint8 => QType::UInt8,
-            Activations::Int8 => QType::Int8,
-        }
-    }
+    /// Nothing.
+    Float,
+    /// Activations, to the type that the target likes best.
+    OfTarget,
+    /// Activations, to this type.
+    Of(QType),
 }
 
 impl Wishes {
-    /// These wishes, for weights alone or for `activations` too.
-    pub(crate) fn config(&self, activations: Option<Activations>) -> Result<Config, Failure> {
+    /// These wishes. What a target brings gives way to what is asked for, except where it takes
+    /// nothing else.
+    pub(crate) fn config(&self, activations: Activations) -> Result<Config, Failure> {
+        let base = self.target.map_or_else(Config::default, Config::for_target);
+        let asked = Config::with_bits(self.bits)?.weights;
+        let activations = match activations {
+            Activations::Float => None,
+            Activations::OfTarget => base.profile().activations.first().copied(),
+            Activations::Of(qtype) => Some(qtype),
+        };
+        let (layer_bits, layer_types) = by_name(&self.layer_bits)?;
         Ok(Config {
-            activations: activations.map(QType::from),
+            weights: if asked.bits() == base.weights.bits() { base.weights } else { asked },
+            activations,
             per_channel: self.per_channel,
-            symmetric: self.symmetric,
+            symmetric: self.symmetric || base.symmetric,
+            activation_symmetric: base.activation_symmetric,
             block_size: self.block_size,
             native_int4: self.native_int4,
             exclude: self.exclude.clone(),
             min_elements: self.min_elements,
-            layer_bits: by_name(&self.layer_bits)?,
-            ..Config::with_bits(self.bits)?
+            layer_bits,
+            layer_types,
+            target: self.target,
+            op_types: self.op_types.clone(),
+            bias_correction: !self.no_bias_correction,
         })
     }
 }
 
-/// `NAME=BITS`, where the name may hold `=` itself.
-fn layer_bits(text: &str) -> Result<(String, u8), String> {
-    let (name, bits) = text.rsplit_once('=').ok_or("expected NAME=BITS")?;
-    let bits = bits.parse().map_err(|_| format!("`{bits}` is no number of bits"))?;
-    Ok((name.to_owned(), bits))
+/// The types of activations that some target takes.
+pub(crate) fn activations() -> impl TypedValueParser<Value = QType> {
+    let taken = |qtype: &&QType| {
+        Target::ALL.iter().any(|target| target.profile().activations.contains(qtype))
+    };
+    let names = QType::ALL.iter().filter(taken).map(|qtype| qtype.name());
+    PossibleValuesParser::new(names)
+        .try_map(|name| QType::parse(&name).ok_or_else(|| format!("`{name}` is no type")))
 }
 
-fn by_name(layers: &[(String, u8)]) -> Result<BTreeMap<String, u8>, Failure> {
-    let mut all = BTreeMap::new();
-    for (name, bits) in layers {
-        if let Some(other) = all.insert(name.clone(), *bits)
-            && other != *bits
-        {
-            let message = format!("--layer-bits gives `{name}` both {other} and {bits} bits");
-            return Err(Failure::Misuse(message));
+/// The targets there are.
+fn targets() -> impl TypedValueParser<Value = Target> {
+    let names = Target::ALL.iter().map(|target| target.profile());
+    PossibleValuesParser::new(names.map(|row| PossibleValue::new(row.name).help(row.about)))
+        .try_map(|name| name.parse::<Target>())
+}
+
+/// How wide some weights are to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Width {
+    Bits(u8),
+    Type(QType),
+}
+
+impl fmt::Display for Width {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Width::Bits(bits) => write!(f, "{bits} bits"),
+            Width::Type(qtype) => write!(f, "{qtype}"),
         }
     }
-    Ok(all)
+}
+
+/// `NAME=BITS` or `NAME=TYPE`, where the name may hold `=` itself.
+fn layer_bits(text: &str) -> Result<(String, Width), String> {
+    let (name, width) = text.rsplit_once('=').ok_or("expected NAME=BITS")?;
+    let bits = width.parse().ok().map(Width::Bits);
+    let width = bits.or_else(|| QType::parse(width).map(Width::Type));
+    let width = width.ok_or_else(|| format!("`{text}` ends in no number of bits and no type"))?;
+    Ok((name.to_owned(), width))
+}
+
+type ByName = (BTreeMap<String, u8>, BTreeMap<String, QType>);
+
+fn by_name(layers: &[(String, Width)]) -> Result<ByName, Failure> {
+    let (mut bits, mut types) = ByName::default();
+    let mut all: BTreeMap<&str, Width> = BTreeMap::new();
+    for (name, width) in layers {
+        if let Some(other) = all.insert(name, *width)
+            && other != *width
+        {
+            let message = format!("--layer-bits gives `{name}` both {other} and {width}");
+            return Err(Failure::Misuse(message));
+        }
+        match *width {
+            Width::Bits(width) => drop(bits.insert(name.clone(), width)),
+            Width::Type(qtype) => drop(types.insert(name.clone(), qtype)),
+        }
+    }
+    Ok((bits, types))
 }
 
 #[cfg(test)]
@@ -106,7 +169,8 @@ mod tests {
 
     fn config(flags: &[&str]) -> Result<Config, Failure> {
         let args = std::iter::once(&"quantize-rs").chain(flags);
-        Only::try_parse_from(args).expect("flags that parse").wishes.config(None)
+        let wishes = Only::try_parse_from(args).expect("flags that parse").wishes;
+        wishes.config(Activations::Float)
     }
 
     #[test]
@@ -125,7 +189,11 @@ mod tests {
             "--exclude=b*",
             "--min-elements=7",
             "--layer-bits=c=d=2",
+            "--layer-bits=e=uint4",
             "--block-size=32",
+            "--target=x86-avx2",
+            "--op-types=Conv,Gemm",
+            "--no-bias-correction",
         ];
         let expected = Config {
             weights: QType::Int4,
@@ -138,9 +206,26 @@ mod tests {
             exclude: vec!["a".to_owned(), "b*".to_owned()],
             min_elements: 7,
             layer_bits: BTreeMap::from([("c=d".to_owned(), 2)]),
-            ..Config::default()
+            layer_types: BTreeMap::from([("e".to_owned(), QType::UInt4)]),
+            target: Some(Target::X86Avx2),
+            op_types: Some(vec!["Conv".to_owned(), "Gemm".to_owned()]),
+            bias_correction: false,
         };
         assert_eq!(config(&flags).expect("a configuration"), expected);
+    }
+
+    #[test]
+    fn a_target_brings_its_types_unless_others_are_asked_for() {
+        let args = ["quantize-rs", "--target=tensorrt"];
+        let wishes = Only::try_parse_from(args).expect("flags that parse").wishes;
+        let config = |activations| wishes.config(activations).expect("a configuration");
+        assert_eq!(config(Activations::OfTarget), Config::for_target(Target::TensorRt));
+        let asked = config(Activations::Of(QType::UInt8));
+        assert_eq!(asked.activations, Some(QType::UInt8));
+        assert_eq!(config(Activations::Float).activations, None);
+        let plain = Only::try_parse_from(["quantize-rs"]).expect("flags that parse").wishes;
+        let config = plain.config(Activations::OfTarget).expect("a configuration");
+        assert_eq!(config.activations, Some(QType::UInt8));
     }
 
     #[test]

@@ -1,9 +1,11 @@
 //! The commands as a user types them: codes, streams, and what is written.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use quantize_rs::{Method, Target};
 use serde_json::Value;
 
 const DIGITS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/digits/digits_cnn.onnx");
@@ -149,33 +151,175 @@ fn a_dry_run_prints_the_plan_and_writes_nothing() {
 fn calibrate_measures_activations_and_shows_progress_when_asked() {
     let folder = Folder::new();
     let (out, ranges) = (folder.path("m.onnx"), folder.path("ranges.json"));
-    let args = ["calibrate", DIGITS, "--data", SAMPLES, "-o", &out, "--limit", "25"];
+    let args = ["calibrate", DIGITS, "--data", SAMPLES, "-o", &out, "--limit", "35"];
     let text = run(&[&args[..], &["-v", "--ranges-out", &ranges]].concat());
     assert_eq!(text.code, 0, "{text:?}");
     let lines: Vec<&str> = text.err.lines().collect();
-    let [ten, twenty, all, end] = lines[..] else { panic!("{lines:?}") };
-    assert_eq!(ten, "Processed 10/25 samples");
-    assert_eq!(twenty, "Processed 20/25 samples");
-    assert_eq!(all, "Processed 25/25 samples");
+    let [ten, twenty, thirty, all, end] = lines[..] else { panic!("{lines:?}") };
+    assert_eq!(ten, "Processed 10/35 samples");
+    assert_eq!(twenty, "Processed 20/35 samples");
+    assert_eq!(thirty, "Processed 30/35 samples");
+    assert_eq!(all, "Processed 35/35 samples");
     let tracked = end
         .strip_prefix("✓ Calibration complete: ")
         .and_then(|end| end.strip_suffix(" layers tracked"));
     assert!(tracked.is_some_and(|layers| layers != "0"), "{end}");
-    assert!(text.out.contains("25 samples run by tract, minmax"), "{}", text.out);
+    assert!(text.out.contains("35 samples run by tract, minmax"), "{}", text.out);
     assert!(text.out.contains("Compression:"), "{}", text.out);
 
     // Saved ranges give the same file, without a sample.
     let again = folder.path("again.onnx");
     let json = run(&["calibrate", DIGITS, "--ranges", &ranges, "-o", &again, "--format", "json"]);
     assert_eq!((json.code, json.err.as_str()), (0, ""));
-    assert_eq!(json.json()["samples"], 25);
+    assert_eq!(json.json()["samples"], 35);
     assert_eq!(fs::read(&out).expect("read"), fs::read(&again).expect("read"));
 
     // And so does any number of threads.
-    let alone = run(&[&args[..5], &[&again, "--limit", "25", "--threads", "1"]].concat());
+    let alone = run(&[&args[..5], &[&again, "--limit", "35", "--threads", "1"]].concat());
     assert_eq!((alone.code, alone.err.as_str()), (0, ""));
     assert_eq!(fs::read(&out).expect("read"), fs::read(&again).expect("read"));
     assert_eq!(folder.names(), ["again.onnx", "m.onnx", "ranges.json"]);
+}
+
+#[test]
+fn methods_are_named_chosen_and_compared() {
+    let folder = Folder::new();
+    let out = folder.path("m.onnx");
+    let data = ["calibrate", DIGITS, "--data", SAMPLES, "-o", &out];
+    let help = run(&["calibrate", "--help"]).out;
+    let mut models: Vec<Vec<u8>> = Vec::new();
+    for (name, _) in Method::all() {
+        assert!(help.contains(&format!("{name} (")), "{name} is not in {help}");
+        let json = run(&[&data[..], &["--method", &name, "--format", "json"]].concat()).json();
+        assert_eq!(json["method"], *name);
+        models.push(fs::read(&out).expect("written"));
+    }
+    models.sort();
+    models.dedup();
+    assert!(models.len() >= 5, "methods that differ in name only: {} models", models.len());
+    let percentile = run(&[&data[..], &["--method", "percentile:99.9"]].concat());
+    assert!(percentile.out.contains("run by tract, percentile:99.9"), "{percentile:?}");
+    fs::remove_file(&out).expect("removed");
+
+    let text = run(&[&data[..], &["--compare-methods"]].concat());
+    assert_eq!((text.code, text.err.as_str()), (0, ""));
+    let json = run(&[&data[..], &["--compare-methods", "--format=json"]].concat()).json();
+    for row in json["methods"].as_array().expect("rows") {
+        let name = row["method"].as_str().expect("a name");
+        assert!(text.out.lines().any(|line| line.starts_with(name)), "{name}: {}", text.out);
+    }
+    assert_eq!(json["samples"], 200);
+    assert!(folder.is_empty(), "a comparison writes nothing");
+}
+
+#[test]
+fn what_calibration_has_to_say_is_in_the_summary() {
+    let folder = Folder::new();
+    let out = folder.path("m.onnx");
+    let few = ["calibrate", DIGITS, "--data", SAMPLES, "--limit", "3", "-o", &out];
+    let text = run(&[&few[..], &["--method", "mse"]].concat());
+    assert_eq!(text.code, 0);
+    assert!(text.err.starts_with("warning: only 3 samples"), "{}", text.err);
+    assert_eq!(text.err.lines().count(), 1, "{}", text.err);
+    assert!(text.out.contains("\nNotes:"), "{}", text.out);
+    assert!(text.out.contains("\nBiases:         5 corrected"), "{}", text.out);
+    let none = run(&[&few[..], &["--no-bias-correction"]].concat());
+    assert!(!none.out.contains("corrected"), "{}", none.out);
+    let json = run(&[&few[..], &["--format", "json"]].concat()).json();
+    assert!(json["warnings"].to_string().contains("only 3 samples"), "{json}");
+    assert!(json["notes"].is_array());
+    let quiet = run(&[&few[..], &["-q"]].concat());
+    assert!(quiet.err.starts_with("warning: only 3"), "warnings are not silenced");
+    assert_eq!(quiet.out, "");
+}
+
+#[test]
+fn a_target_and_a_list_of_operators_reach_the_plan() {
+    let types = |args: &[&str]| -> BTreeSet<String> {
+        let json = run(&[&["plan", DIGITS, "--format=json"], args].concat()).json();
+        let values = json["values"].as_array().expect("values").iter();
+        let qtype = |value: &Value| {
+            Some(value["decision"]["quantize"]["spec"]["qtype"].as_str()?.to_owned())
+        };
+        values.filter(|value| value["role"] != "weight").filter_map(qtype).collect()
+    };
+    let set = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+    assert_eq!(types(&[]), set(&[]));
+    assert_eq!(types(&["--target", "tensorrt"]), set(&["int8"]), "its biases stay float");
+    assert_eq!(types(&["--target", "x86", "--activations", "int8"]), set(&["int8", "int32"]));
+    let gemm = run(&["plan", DIGITS, "--op-types", "Gemm", "--activations", "uint8"]).out;
+    assert!(gemm.contains("weight of node `fc1` (Gemm)"), "{gemm}");
+    assert!(!gemm.contains("weight of node `conv1` (Conv)"), "{gemm}");
+    let help = run(&["plan", "--help"]).out;
+    for target in Target::ALL {
+        assert!(help.contains(target.profile().about), "{target} is not in {help}");
+    }
+}
+
+#[test]
+fn ranges_are_shown_merged_compared_and_converted() {
+    let folder = Folder::new();
+    let files: Vec<String> =
+        ["a", "b", "ab", "mse"].iter().map(|name| folder.path(&format!("{name}.json"))).collect();
+    let [a, b, ab, mse] = &files[..] else { panic!() };
+    let out = folder.path("m.onnx");
+    let samples = fs::read(SAMPLES).expect("read");
+    let halves = halves(&samples);
+    let calibrate = |data: &str, to: &str, method: &str| {
+        let args = ["calibrate", DIGITS, "--data", data, "-o", &out, "-q"];
+        let answer = run(&[&args[..], &["--ranges-out", to, "--method", method]].concat());
+        assert_eq!(answer.code, 0, "{answer:?}");
+    };
+    for (half, to) in halves.iter().zip([a, b]) {
+        let path = folder.path("half.npy");
+        fs::write(&path, half).expect("written");
+        calibrate(&path, to, "minmax");
+    }
+    calibrate(SAMPLES, mse, "mse");
+
+    let merged = run(&["ranges", "merge", a, b, "-o", ab]);
+    assert_eq!(merged.code, 0, "{merged:?}");
+    assert!(merged.out.contains("Samples:        200\n"), "{}", merged.out);
+    let whole = folder.path("whole.json");
+    calibrate(SAMPLES, &whole, "minmax");
+    assert_eq!(fs::read(ab).expect("read"), fs::read(&whole).expect("read"));
+    assert_eq!(run(&["ranges", "diff", ab, &whole]).out, "no difference\n");
+    let onto_itself = run(&["ranges", "merge", a, b, "-o", a, "-q"]);
+    assert_eq!((onto_itself.code, onto_itself.out.as_str()), (0, ""));
+    let unlike = run(&["ranges", "merge", ab, mse, "-o", &out]);
+    assert_eq!(unlike.code, 1);
+    assert!(unlike.err.contains("mse.json: these ranges belong to different"), "{}", unlike.err);
+
+    let shown = run(&["ranges", "show", ab]);
+    for part in ["Method:         minmax", "Samples:        200", "image: [0, 1]"] {
+        assert!(shown.out.contains(part), "{part} is not in {}", shown.out);
+    }
+    assert_eq!(run(&["ranges", "show", ab, "--format=json"]).json()["samples"], 200);
+    let diff = run(&["ranges", "diff", ab, mse, "--format=json"]).json();
+    assert!(diff["differences"].as_array().is_some_and(|all| !all.is_empty()), "{diff}");
+
+    let (cache, back) = (folder.path("calibration.cache"), folder.path("back.json"));
+    let version = ["--tensorrt-version", "10300"];
+    let to_cache = ["ranges", "convert", ab, "--model", DIGITS, "-o", &cache];
+    assert_eq!(run(&[&to_cache[..], &version].concat()).code, 0);
+    let text = fs::read_to_string(&cache).expect("read");
+    assert!(text.starts_with("TRT-10300-MinMaxCalibration\nimage: 3c010204\n"), "{text}");
+    assert_eq!(run(&["ranges", "convert", &cache, "--model", DIGITS, "-o", &back]).code, 0);
+    assert!(run(&["ranges", "show", &back]).out.contains("image: [-1, 1]"));
+    let other = format!("{FIXTURES}/mlp_relu.onnx");
+    let another = run(&["ranges", "convert", ab, "--model", &other, "-o", &back]);
+    assert_eq!(another.code, 1);
+    assert!(another.err.contains("another model"), "{}", another.err);
+}
+
+/// Two `.npy` files with a half of the 200 samples in each.
+fn halves(npy: &[u8]) -> [Vec<u8>; 2] {
+    let (head, data) = npy.split_at(10 + usize::from(npy[8]));
+    let (first, second) = data.split_at(data.len() / 2);
+    let mut head = head.to_vec();
+    let shape = head.windows(5).position(|text| text == b"(200,").expect("the shape");
+    head[shape + 1] = b'1';
+    [[&head, first].concat(), [&head, second].concat()]
 }
 
 #[test]
@@ -201,8 +345,6 @@ fn random_samples_are_asked_for_by_name_and_warned_of() {
 
 #[test]
 fn refusals_have_a_code_a_reason_and_no_output() {
-    let folder = Folder::new();
-    let out = folder.path("m.onnx");
     let inputs = Folder::new();
     let garbage = inputs.path("garbage.onnx");
     fs::write(&garbage, "not a model").expect("written");
@@ -217,7 +359,7 @@ fn refusals_have_a_code_a_reason_and_no_output() {
         (vec!["quantize", DIGITS, "-b", "5"], 2, "--bits is 5, expected 2, 4, 8 or 16"),
         (vec!["quantize", DIGITS, "-b", "300"], 2, "300"),
         (vec!["quantize", DIGITS, "--layer-bits", "w"], 2, "NAME=BITS"),
-        (vec!["quantize", DIGITS, "--layer-bits", "w=x"], 2, "`x` is no number of bits"),
+        (vec!["quantize", DIGITS, "--layer-bits", "w=x"], 2, "no number of bits"),
         (vec!["quantize", DIGITS, "--layer-bits", "*=5"], 2, "--layer-bits is 5"),
         (vec!["quantize", DIGITS, "--block-size", "5"], 2, "--block-size is 5"),
         (vec!["quantize", DIGITS, "-q", "-v"], 2, "cannot be used with"),
@@ -247,16 +389,23 @@ fn refusals_have_a_code_a_reason_and_no_output() {
         (
             [calibrate, data, &["--method", "percentile:10"]].concat(),
             2,
-            "--method is `percentile:10`",
+            "method is `percentile:10`",
         ),
-        ([calibrate, data, &["--method", "min"]].concat(), 2, "--method is `min`"),
+        ([calibrate, data, &["--method", "min"]].concat(), 2, "method is `min`"),
         ([calibrate, data, &["--activations", "int4"]].concat(), 2, "int4"),
         ([calibrate, data, &["--block-size", "32"]].concat(), 2, "--block-size cannot be used"),
         (vec!["frobnicate", DIGITS], 2, "frobnicate"),
         (vec![], 2, "Usage"),
     ];
+    refused(cases);
+}
+
+/// Runs what cannot be done: the code, a reason, nothing printed as a result, and nothing written.
+fn refused(cases: Vec<(Vec<&str>, u8, &str)>) {
+    let folder = Folder::new();
+    let out = folder.path("m.onnx");
     for (mut args, code, reason) in cases {
-        if matches!(args.first(), Some(&("quantize" | "calibrate"))) && !args.contains(&"-o") {
+        if args.len() > 1 && !args.contains(&"-o") && !matches!(args[0], "info" | "frobnicate") {
             args.extend(["-o", &out]);
         }
         let answer = run(&args);
@@ -265,6 +414,44 @@ fn refusals_have_a_code_a_reason_and_no_output() {
         assert!(answer.err.to_lowercase().contains(&reason), "{args:?}: {answer:?}");
         assert!(folder.is_empty(), "{args:?} wrote {:?}", folder.names());
     }
+}
+
+#[test]
+fn refusals_of_calibration_and_of_ranges_are_no_different() {
+    let inputs = Folder::new();
+    let ranges = inputs.path("ranges.json");
+    fs::write(&ranges, "{}").expect("written");
+    let cache = inputs.path("calibration.cache");
+    fs::write(&cache, "TRT-8601-MinMaxCalibration\nx 3\n").expect("written");
+    let (none, nowhere) = (inputs.path("none"), inputs.path("none/m.onnx"));
+    let calibrate = &["calibrate", DIGITS][..];
+    let data = &["--data", SAMPLES][..];
+    let convert = &["ranges", "convert", "--model", DIGITS][..];
+    refused(vec![
+        ([calibrate, data, &["--target", "x87"]].concat(), 2, "x86-avx2"),
+        (
+            [calibrate, data, &["--target", "tensorrt", "--activations", "uint8"]].concat(),
+            2,
+            "--activations is uint8, expected int8 for target tensorrt",
+        ),
+        ([calibrate, data, &["--op-types", "Konv"]].concat(), 2, "--op-types"),
+        ([calibrate, data, &["--engine", "torch"]].concat(), 2, "onnxruntime"),
+        (
+            [calibrate, data, &["--engine", "onnxruntime", "--onnxruntime", &none]].concat(),
+            1,
+            "pip install onnxruntime",
+        ),
+        ([calibrate, data, &["--compare-methods", "--method", "mse"]].concat(), 2, "--method"),
+        ([calibrate, &["--compare-methods"]].concat(), 2, "--data"),
+        (vec!["ranges"], 2, "Usage"),
+        (vec!["ranges", "merge", &none, &none], 1, "no such file"),
+        (vec!["ranges", "merge", &ranges], 2, "2 values required"),
+        (vec!["ranges", "merge", &ranges, &ranges], 1, "ranges.json: not a file of ranges"),
+        ([convert, &[&ranges, "-o", &nowhere]].concat(), 1, "there is no directory"),
+        ([convert, &[&ranges, "-o", &ranges]].concat(), 2, "would overwrite"),
+        ([convert, &[&ranges]].concat(), 1, "ranges.json: not a file of ranges"),
+        ([convert, &[&cache]].concat(), 1, "calibration.cache: line 2"),
+    ]);
 }
 
 #[test]
@@ -371,7 +558,7 @@ fn the_program_is_the_function_and_writes_to_the_names_users_know() {
         command.args(args).current_dir(folder.0.path()).output().expect("the program runs")
     };
     assert!(program(&["quantize", DIGITS]).status.success());
-    let calibrated = program(&["calibrate", DIGITS, "--data", SAMPLES, "--limit", "2"]);
+    let calibrated = program(&["calibrate", DIGITS, "--data", SAMPLES, "--limit", "32"]);
     assert!(calibrated.status.success());
     assert_eq!(String::from_utf8_lossy(&calibrated.stderr), "");
     assert_eq!(folder.names(), ["model_calibrated.onnx", "model_quantized.onnx"]);

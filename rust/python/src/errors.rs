@@ -24,7 +24,10 @@ pub(crate) fn raised(py: Python<'_>, error: &QuantizeError, path: Option<&Path>)
         QuantizeErrorKind::InvalidTensor { .. } => {
             model("UnsupportedModelError").with("feature", "NaN or infinity in a weight").raise()
         }
-        QuantizeErrorKind::Option { option, .. } => {
+        QuantizeErrorKind::Option { option, what } => {
+            // Python has one option for both.
+            let option = if option == "layer_types" { "layer_bits" } else { option };
+            let text = format!("{option} {what}");
             Exception::new(py, "OptionError", &text).with("option", option).raise()
         }
         _ => Exception::new(py, "QuantizeError", &text).raise(),

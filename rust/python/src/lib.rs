@@ -6,6 +6,8 @@
 
 mod buffer;
 mod calibrate;
+mod comparison;
+mod engine;
 mod errors;
 mod kernels;
 mod model;
@@ -26,6 +28,12 @@ use quantize_rs::QuantizeError;
 mod _core {
     use pyo3::prelude::*;
 
+    #[pymodule_export]
+    use super::calibrate::Run;
+    #[pymodule_export]
+    use super::comparison::Comparison;
+    #[pymodule_export]
+    use super::engine::Engine;
     #[pymodule_export]
     use super::kernels::{
         dequantize_linear, dtype_of, pack, quantize_linear, scale_zero_point, unpack,

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
-use quantize_rs::{Config, Graph, ModelInfo, QType, QuantizeError};
+use quantize_rs::{Config, Graph, ModelInfo, QType, QuantizeError, Target};
 
 use crate::plan::Plan;
 use crate::work;
@@ -15,15 +15,17 @@ use crate::work;
 /// A model: what is in the file.
 #[pyclass(frozen, module = "quantize_rs._core")]
 pub(crate) struct Model {
-    model: Arc<quantize_rs::Model>,
+    pub(crate) model: Arc<quantize_rs::Model>,
 }
 
 /// What a caller wants; every key of the dict is an option of the Python functions.
 #[derive(FromPyObject)]
+#[allow(clippy::struct_excessive_bools)] // people say yes or no to them
 #[pyo3(from_item_all)]
 struct Wishes {
     bits: Option<u8>,
     weights: Option<String>,
+    with_activations: bool,
     activations: Option<String>,
     per_channel: bool,
     symmetric: bool,
@@ -33,6 +35,10 @@ struct Wishes {
     exclude: Vec<String>,
     min_elements: usize,
     layer_bits: BTreeMap<String, u8>,
+    layer_types: BTreeMap<String, String>,
+    target: Option<String>,
+    op_types: Option<Vec<String>>,
+    bias_correction: bool,
 }
 
 #[pymethods]
@@ -74,24 +80,40 @@ impl Model {
 }
 
 impl Wishes {
+    /// What a target brings gives way to what is asked for, except where it takes nothing else.
     fn config(self) -> Result<Config, QuantizeError> {
-        let base = self.bits.map_or_else(|| Ok(Config::default()), Config::with_bits)?;
-        let weights = match self.weights {
-            None => base.weights,
-            Some(name) => of_bits(qtype("weights", &name)?, self.bits)?,
+        let target = self.target.as_deref().map(str::parse::<Target>).transpose()?;
+        let base = target.map_or_else(Config::default, Config::for_target);
+        let weights = match (self.weights, self.bits) {
+            (Some(name), bits) => of_bits(qtype("weights", &name)?, bits)?,
+            (None, Some(bits)) if u32::from(bits) != base.weights.bits() => {
+                Config::with_bits(bits)?.weights
+            }
+            (None, _) => base.weights,
         };
-        let activations = self.activations.map(|name| qtype("activations", &name)).transpose()?;
+        let activations = match self.activations {
+            Some(name) => qtype("activations", &name)?,
+            None => base.profile().activations[0],
+        };
+        // People write both in one place.
+        let layer_types = self.layer_types.into_iter();
+        let layer_types =
+            layer_types.map(|(name, found)| qtype("layer_bits", &found).map(|found| (name, found)));
         Ok(Config {
             weights,
-            activations,
+            activations: self.with_activations.then_some(activations),
             per_channel: self.per_channel,
-            symmetric: self.symmetric,
-            activation_symmetric: self.activation_symmetric,
+            symmetric: self.symmetric || base.symmetric,
+            activation_symmetric: self.activation_symmetric || base.activation_symmetric,
             block_size: self.block_size,
             native_int4: self.native_int4,
             exclude: self.exclude,
             min_elements: self.min_elements,
             layer_bits: self.layer_bits,
+            layer_types: layer_types.collect::<Result<_, _>>()?,
+            target,
+            op_types: self.op_types,
+            bias_correction: self.bias_correction,
         })
     }
 }

@@ -3,10 +3,11 @@
 use std::sync::Arc;
 
 use pyo3::prelude::*;
-use quantize_rs::{Method, Model, QuantizeError};
+use quantize_rs::Model;
 
-use crate::calibrate;
-use crate::errors;
+use crate::calibrate::Run;
+use crate::comparison::Comparison;
+use crate::model;
 use crate::quantized::Quantized;
 use crate::ranges::Ranges;
 use crate::source::Source;
@@ -37,49 +38,39 @@ impl Plan {
         work::json(py, &*self.plan)
     }
 
-    /// Runs the model on samples.
-    #[allow(clippy::too_many_arguments)] // they have names in Python
-    #[pyo3(signature = (source, *, method, engine, limit, threads, progress))]
+    /// The model it was made for.
+    #[getter]
+    fn model(&self) -> model::Model {
+        model::Model { model: Arc::clone(&self.model) }
+    }
+
+    /// Runs the model on samples and finds ranges.
     fn calibrate(
         &self,
         py: Python<'_>,
         source: &Source,
         method: &str,
-        engine: &str,
-        limit: Option<usize>,
-        threads: Option<usize>,
-        progress: Option<Py<PyAny>>,
+        run: &Run,
     ) -> PyResult<Ranges> {
-        let method = method.parse::<Method>().map_err(|error| errors::raised(py, &error, None))?;
-        one_of(py, "engine", engine, &["tract", "auto"])?;
-        let run = calibrate::Run {
-            model: &self.model,
-            plan: &self.plan,
-            method,
-            limit,
-            threads,
-            progress,
-        };
-        run.on(py, source)
+        run.ranges(py, (&self.model, &self.plan), source, method)
+    }
+
+    /// Runs the model on samples and compares all methods.
+    fn compare_methods(&self, py: Python<'_>, source: &Source, run: &Run) -> PyResult<Comparison> {
+        run.comparison(py, (&self.model, &self.plan), source)
     }
 
     /// Makes the quantized model.
     fn apply(&self, py: Python<'_>, ranges: Option<&Ranges>) -> PyResult<Quantized> {
         let (plan, model) = (Arc::clone(&self.plan), Arc::clone(&self.model));
-        let seconds = ranges.map_or(0.0, |ranges| ranges.seconds);
-        let ranges = ranges.map(|ranges| Arc::clone(&ranges.ranges));
+        let (seconds, warnings) = match ranges {
+            Some(ranges) => (ranges.seconds, ranges.warnings.clone()),
+            None => (0.0, Vec::new()),
+        };
+        let ranges = ranges.map(|ranges| Arc::clone(&ranges.found));
         let quantized = work::interruptible(py, self.model.path(), move || {
             plan.apply(&model, ranges.as_deref())
         })?;
-        Ok(Quantized::new(quantized, seconds))
+        Ok(Quantized::new(quantized, seconds, warnings))
     }
-}
-
-fn one_of(py: Python<'_>, option: &str, name: &str, known: &[&str]) -> PyResult<()> {
-    if known.contains(&name) {
-        return Ok(());
-    }
-    let known: Vec<String> = known.iter().map(|name| format!("`{name}`")).collect();
-    let what = format!("is `{name}`, this version knows {}", known.join(" and "));
-    Err(errors::raised(py, &QuantizeError::option(option, what), None))
 }

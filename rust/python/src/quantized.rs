@@ -11,19 +11,26 @@ use crate::work;
 /// A quantized model and the report on it.
 #[pyclass(frozen, module = "quantize_rs._core")]
 pub(crate) struct Quantized {
-    quantized: quantize_rs::Quantized,
+    made: quantize_rs::Quantized,
     /// Seconds that the calibration took.
     calibrated: f64,
+    /// What is to be said of the samples.
+    warnings: Vec<String>,
 }
 
 impl Quantized {
-    pub(crate) fn new(quantized: quantize_rs::Quantized, calibrated: f64) -> Quantized {
-        Quantized { quantized, calibrated }
+    pub(crate) fn new(
+        made: quantize_rs::Quantized,
+        calibrated: f64,
+        warnings: Vec<String>,
+    ) -> Quantized {
+        Quantized { made, calibrated, warnings }
     }
 
     /// The report as JSON, and as text for people.
     fn written(&self, mut report: Report) -> (String, String) {
         report.seconds.calibrate = self.calibrated;
+        report.warnings.splice(..0, self.warnings.iter().cloned());
         (report.to_json(), report.to_string())
     }
 }
@@ -32,21 +39,21 @@ impl Quantized {
 impl Quantized {
     /// The report so far, as JSON and as text.
     fn report(&self) -> (String, String) {
-        self.written(self.quantized.report().clone())
+        self.written(self.made.report().clone())
     }
 
     /// Writes the model, complete or not at all; the report, as JSON and as text.
     fn save(&self, py: Python<'_>, path: PathBuf) -> PyResult<(String, String)> {
         // Whoever pressed Ctrl-C does not want the file.
         py.check_signals()?;
-        let report = work::detached(py, Some(&path), || self.quantized.save(&path))?;
+        let report = work::detached(py, Some(&path), || self.made.save(&path))?;
         Ok(self.written(report))
     }
 
     /// The model as the bytes of one file.
     fn to_bytes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
-        let path = self.quantized.model().path();
-        let bytes = work::detached(py, path, || self.quantized.to_bytes())?;
+        let path = self.made.model().path();
+        let bytes = work::detached(py, path, || self.made.to_bytes())?;
         Ok(PyBytes::new(py, &bytes))
     }
 }

@@ -59,6 +59,11 @@ impl Source {
 }
 
 impl Source {
+    /// Whether the samples are noise, which their maker has warned of.
+    pub(crate) fn is_random(&self) -> bool {
+        matches!(self.0, Kind::Random { .. })
+    }
+
     /// Begins to read the samples. Exceptions of an iterator go to `interrupt`.
     pub(crate) fn samples(
         &self,

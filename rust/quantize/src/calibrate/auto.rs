@@ -23,16 +23,17 @@ pub(super) fn choose(
     let mut ranges = comparison.ranges[position.unwrap_or(0)].clone();
     if ranges.chosen.is_empty() {
         let method = std::mem::replace(&mut ranges.method, Method::Auto.name());
-        ranges.notes.push(format!("auto: `{method}` for every value comes nearest"));
+        ranges.notes.push(format!("`auto` takes `{method}` for every value: it comes nearest"));
         ranges.chosen = ranges
             .values
             .keys()
             .map(|name| (name.clone(), method.clone()))
             .collect::<BTreeMap<_, _>>();
     }
-    for row in comparison.methods.iter().filter(|row| row.same_as.is_some()) {
-        let same = row.same_as.as_deref().unwrap_or_default();
-        ranges.notes.push(format!("{}: finds the same ranges as {same} here", row.method));
+    for row in comparison.methods.iter().filter(|row| row.method != Method::Auto.name()) {
+        if let Some(same) = &row.same_as {
+            ranges.notes.push(format!("`{}` finds the same ranges as `{same}` here", row.method));
+        }
     }
     Ok(ranges)
 }

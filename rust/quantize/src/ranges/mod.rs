@@ -203,12 +203,21 @@ impl Ranges {
         merged.using(&method)
     }
 
+    /// Refuses ranges that were made for another model.
+    ///
+    /// # Errors
+    /// They were.
+    pub fn check_model(&self, model: &Model) -> Result<(), CalibrationError> {
+        if self.model == fingerprint(model) {
+            return Ok(());
+        }
+        let what = "these ranges were made for another model".to_owned();
+        Err(CalibrationError::new(Kind::Data(what)))
+    }
+
     /// Refuses ranges that were made for another model, or lack a value of the plan.
     pub(crate) fn check(&self, model: &Model, plan: &Plan) -> Result<(), CalibrationError> {
-        if self.model != fingerprint(model) {
-            let what = "these ranges were made for another model".to_owned();
-            return Err(CalibrationError::new(Kind::Data(what)));
-        }
+        self.check_model(model)?;
         match plan.observed().into_iter().find(|name| !self.values.contains_key(name)) {
             None => Ok(()),
             Some(name) => {

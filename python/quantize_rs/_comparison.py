@@ -1,0 +1,106 @@
+"""Every calibration method side by side."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from . import _core, _html
+from ._ranges import Ranges
+
+__all__ = ["Comparison", "MethodRow"]
+
+
+@dataclass(frozen=True, slots=True)
+class MethodRow:
+    """What one method makes of the samples.
+
+    Attributes
+    ----------
+    method : str
+        The method.
+    sqnr_db : float or None
+        Signal to quantization noise of the outputs of the quantized model on the samples held back,
+        in decibels, the mean over outputs; None for a model without float32 outputs.
+    best_for : int
+        For how many values its layer outputs are the nearest.
+    same_as : str or None
+        An earlier method that finds the same ranges.
+    """
+
+    method: str
+    sqnr_db: float | None
+    best_for: int
+    same_as: str | None
+
+
+@dataclass(frozen=True, slots=True, repr=False, eq=False)
+class Comparison:
+    """What each method makes of the same samples. `Plan.compare_methods` makes it.
+
+    ``print(comparison)`` shows a table.
+    """
+
+    _comparison: _core.Comparison
+
+    @property
+    def rows(self) -> tuple[MethodRow, ...]:
+        """One row a method."""
+        return tuple(MethodRow(**row) for row in self.to_dict()["methods"])
+
+    @property
+    def best(self) -> str:
+        """The method whose quantized model comes nearest to the float model."""
+        return str(self.to_dict()["best"])
+
+    @property
+    def ranges(self) -> dict[str, Ranges]:
+        """The ranges that each method finds in all samples, by method: no need to run them again.
+
+        Examples
+        --------
+        >>> import quantize_rs
+        >>> plan = quantize_rs.open("examples/digits/digits_cnn.onnx").plan(activations="uint8")
+        >>> comparison = plan.compare_methods("examples/digits/calibration.npy")
+        >>> quantized = plan.apply(comparison.ranges[comparison.best])
+        """
+        return {name: Ranges(found) for name, found in self._comparison.ranges().items()}
+
+    @property
+    def samples(self) -> int:
+        """Samples run."""
+        return int(self.to_dict()["samples"])
+
+    @property
+    def held_back(self) -> int:
+        """Samples held back to judge by."""
+        return int(self.to_dict()["held_back"])
+
+    @property
+    def engine(self) -> str:
+        """Who ran them."""
+        return str(self.to_dict()["engine"])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give the comparison as plain dicts, lists, texts and numbers, without the ranges."""
+        found: dict[str, Any] = json.loads(self.to_json())
+        return found
+
+    def to_json(self) -> str:
+        """Give the comparison as JSON, without the ranges."""
+        return self._comparison.to_json()
+
+    def __str__(self) -> str:
+        return str(self._comparison).rstrip("\n")
+
+    def __repr__(self) -> str:
+        return f"<Comparison of {len(self.rows)} methods: {self._summary()}>"
+
+    def _summary(self) -> str:
+        return f"{self.best} is best, {self.samples} samples, {self.held_back} to judge by"
+
+    def _repr_html_(self) -> str:
+        rows = ([row.method, row.sqnr_db, row.best_for, row.same_as] for row in self.rows)
+        header = ["method", "SQNR (dB)", "best for", "same as"]
+        return _html.table(self._summary(), header, rows)

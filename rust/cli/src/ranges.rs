@@ -1,0 +1,123 @@
+//! `ranges`: what calibrations found, kept in files.
+
+use std::fs;
+use std::path::Path;
+
+use quantize_rs::{Model, Ranges};
+
+use crate::args::{ConvertArguments, DiffArguments, MergeArguments, RangesCommand, ShowArguments};
+use crate::console::Console;
+use crate::failure::{Failure, said};
+use crate::{file, text};
+
+pub(crate) fn run(command: &RangesCommand, console: &mut Console<'_>) -> Result<(), Failure> {
+    match command {
+        RangesCommand::Show(args) => show(args, console),
+        RangesCommand::Merge(args) => merge(args, console),
+        RangesCommand::Diff(args) => diff(args, console),
+        RangesCommand::Convert(args) => convert(args, console),
+    }
+}
+
+/// The ranges in a file.
+pub(crate) fn read(path: &Path) -> Result<Ranges, Failure> {
+    let ranges = Ranges::from_json(&contents(path)?);
+    ranges.map_err(|error| Failure::from(error).while_doing(&path.display().to_string()))
+}
+
+fn show(args: &ShowArguments, console: &mut Console<'_>) -> Result<(), Failure> {
+    let ranges = read(&args.file)?;
+    console.result(|| ranges.to_json(), || describe(&ranges))
+}
+
+fn merge(args: &MergeArguments, console: &mut Console<'_>) -> Result<(), Failure> {
+    file::check(&args.output)?;
+    let mut merged: Option<Ranges> = None;
+    for path in &args.files {
+        let ranges = read(path)?;
+        merged = Some(match merged {
+            None => ranges,
+            Some(merged) => merged
+                .merge(&ranges)
+                .map_err(|error| Failure::from(error).while_doing(&path.display().to_string()))?,
+        });
+    }
+    // clap asks for two files.
+    let Some(merged) = merged else { return Ok(()) };
+    file::write(&args.output, &merged.to_json())?;
+    summary(&merged, &args.output, console)
+}
+
+fn diff(args: &DiffArguments, console: &mut Console<'_>) -> Result<(), Failure> {
+    let diff = read(&args.first)?.diff(&read(&args.second)?);
+    console.result(|| text::json(&diff), || diff.to_string())
+}
+
+fn convert(args: &ConvertArguments, console: &mut Console<'_>) -> Result<(), Failure> {
+    file::check(&args.output)?;
+    file::check_apart("--output", &args.output, &[&args.file, &args.model])?;
+    let model = Model::open(&args.model)?;
+    let found = contents(&args.file)?;
+    let (ranges, written) = if found.starts_with("TRT-") {
+        let ranges = Ranges::from_tensorrt(&found, &model);
+        let ranges = ranges
+            .map_err(|error| Failure::from(error).while_doing(&args.file.display().to_string()))?;
+        let json = ranges.to_json();
+        (ranges, json)
+    } else {
+        let ranges = read(&args.file)?;
+        ranges.check_model(&model)?;
+        let cache = ranges.to_tensorrt(&args.tensorrt_version);
+        (ranges, cache)
+    };
+    file::write(&args.output, &written)?;
+    summary(&ranges, &args.output, console)
+}
+
+fn contents(path: &Path) -> Result<String, Failure> {
+    let refused = |what: String| Failure::Refused(format!("{}: {what}", path.display()));
+    fs::read_to_string(path).map_err(|error| refused(said(&error)))
+}
+
+/// What was written, and where.
+fn summary(ranges: &Ranges, output: &Path, console: &mut Console<'_>) -> Result<(), Failure> {
+    let output = output.display().to_string();
+    let json = serde_json::json!({
+        "output": output,
+        "method": ranges.method,
+        "samples": ranges.samples,
+        "values": ranges.values.len(),
+    });
+    console.summary(
+        || json.to_string(),
+        || {
+            text::table([
+                ("Values", ranges.values.len().to_string()),
+                ("Samples", ranges.samples.to_string()),
+                ("Method", ranges.method.clone()),
+                ("Written to", output.clone()),
+            ])
+        },
+    )
+}
+
+fn describe(ranges: &Ranges) -> String {
+    let values: Vec<String> = ranges
+        .values
+        .iter()
+        .map(|(name, range)| {
+            let chosen = ranges.chosen.get(name).map_or(String::new(), |name| format!(" {name}"));
+            format!("{name}: [{}, {}]{chosen}", range.min, range.max)
+        })
+        .collect();
+    let mut rows = vec![
+        ("Method", ranges.method.clone()),
+        ("Engine", ranges.engine.clone()),
+        ("Samples", ranges.samples.to_string()),
+        ("Values", values.join("\n")),
+    ];
+    if !ranges.notes.is_empty() {
+        rows.push(("Notes", ranges.notes.join("\n")));
+    }
+    text::table(rows)
+}

@@ -1,0 +1,226 @@
+"""Who runs the model: what is built in, what is installed, and objects of one's own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import judge
+import numpy as np
+import onnx
+import pytest
+
+import quantize_rs
+from quantize_rs import CalibrationError, OptionError, Plan, Ranges
+
+Arrays = dict[str, Any]
+
+
+@pytest.fixture
+def plan(digits: Path) -> Plan:
+    return quantize_rs.open(digits).plan(activations="uint8", per_channel=True)
+
+
+class Session:
+    """ONNX Runtime, through its own Python interface."""
+
+    def __init__(self, change: Callable[[Arrays], Any] = lambda found: found) -> None:
+        self.change, self.prepared, self.threads = change, 0, set[int]()
+
+    def prepare(self, model: bytes, outputs: list[str]) -> None:
+        self.session, self.outputs = judge.session(model), outputs
+        self.prepared += 1
+
+    def run(self, feed: Arrays) -> Any:
+        self.threads.add(threading.get_ident())
+        found = self.session.run(self.outputs, feed)
+        return self.change(dict(zip(self.outputs, found, strict=True)))
+
+
+def near(a: Ranges, b: Ranges, part: float = 1e-4) -> bool:
+    """Whether no end of a range is further apart than a part of the range."""
+    assert a.values.keys() == b.values.keys()
+    return all(found.part < part for found in a.diff(b).differences)
+
+
+@pytest.mark.parametrize("name", ["digits", "conv_depthwise", "transformer_block", "two_inputs"])
+def test_the_engines_agree(digits: Path, images: Path, name: str) -> None:
+    model: Path = digits if name == "digits" else judge.model(name)
+    data: Any = images if name == "digits" else [judge.feeds(name) for _ in range(2)]
+    plan = quantize_rs.open(model).plan(activations="uint8")
+    found = {
+        engine: plan.calibrate(data, engine=engine) for engine in ("tract", "onnxruntime", "auto")
+    }
+    assert found["tract"].engine == "tract"
+    assert found["onnxruntime"].engine == "onnxruntime"
+    for ranges in (*found.values(), plan.calibrate(data, engine=Session())):
+        assert near(ranges, found["tract"])
+    assert found["auto"] == found[found["auto"].engine] or found["auto"].notes
+
+
+def test_auto_says_who_ran_the_model_and_why(digits: Path, images: Path) -> None:
+    report = quantize_rs.quantize_with_calibration(digits, None, images)
+    assert report.engine == "tract"
+    assert any("tract" in note and "onnxruntime" in note for note in report.notes)
+
+
+def test_auto_takes_onnxruntime_where_tract_cannot() -> None:
+    # Nobody runs a made-up operator: the error names it and both engines.
+    with pytest.raises(CalibrationError, match="Sparkle"):
+        quantize_rs.quantize_with_calibration(
+            judge.model("custom_domain"), None, [judge.feeds("custom_domain")]
+        )
+
+
+@pytest.mark.parametrize("engine", ["tract", "onnxruntime"])
+def test_threads_and_order_change_nothing(plan: Plan, images: Path, engine: str) -> None:
+    samples = np.load(images)
+    expected = plan.calibrate(samples, engine=engine, threads=1)
+    assert plan.calibrate(samples[::-1], engine=engine, threads=3) == expected
+
+
+@pytest.mark.parametrize("engine", ["ort", "Tract", "", 3, None, object(), {"run": print}])
+def test_an_engine_that_is_none_is_an_option_error(plan: Plan, images: Path, engine: Any) -> None:
+    with pytest.raises(OptionError, match="engine is") as caught:
+        plan.calibrate(images, engine=engine)
+    assert caught.value.option == "engine"
+    assert "onnxruntime" in str(caught.value)
+
+
+def test_onnxruntime_that_is_not_installed_says_how_to(
+    plan: Plan, images: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("ORT_DYLIB_PATH", raising=False)
+    monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)
+    with pytest.raises(OptionError, match="pip install onnxruntime") as caught:
+        plan.calibrate(images, engine="onnxruntime")
+    assert caught.value.option == "engine"
+    assert plan.calibrate(images, engine="auto").engine == "tract"
+
+
+def test_onnxruntime_is_not_imported(digits: Path, images: Path) -> None:
+    code = (
+        "import sys, quantize_rs; report = quantize_rs.quantize_with_calibration(sys.argv[1], None,"
+        "sys.argv[2], engine='onnxruntime'); assert report.engine == 'onnxruntime';"
+        "assert not {'onnx', 'onnxruntime'} & set(sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(digits), str(images)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+@pytest.mark.parametrize("threads", [1, 4])
+def test_an_object_runs_the_model(plan: Plan, images: Path, threads: int) -> None:
+    engine = Session()
+    found = plan.calibrate(images, engine=engine, threads=threads)
+    assert near(found, plan.calibrate(images))
+    assert found.engine == "Session"
+    assert plan.apply(found).report.engine == "Session"
+    assert engine.prepared == 1
+    assert 1 <= len(engine.threads) <= threads
+
+
+def test_an_object_judges_methods_too(plan: Plan, images: Path) -> None:
+    engine = Session()
+    found = plan.calibrate(images, engine=engine, method="auto", limit=64)
+    assert found.chosen.keys() == found.values.keys()
+    assert engine.prepared > 2
+    comparison = plan.compare_methods(images, engine=Session(), limit=64)
+    assert comparison.engine == "Session"
+    assert {ranges.engine for ranges in comparison.ranges.values()} == {"Session"}
+
+
+def test_an_object_may_know_the_model_already(digits: Path, plan: Plan, images: Path) -> None:
+    proto = onnx.load(digits)
+    names = [output for node in proto.graph.node for output in node.output]
+    have = {output.name for output in proto.graph.output}
+    proto.graph.output.extend(onnx.ValueInfoProto(name=n) for n in names if n not in have)
+    session = judge.session(proto.SerializeToString())
+
+    class Known:
+        def run(self, feed: Arrays) -> Arrays:
+            return dict(zip(names, session.run(names, feed), strict=True))
+
+    assert near(plan.calibrate(images, engine=Known()), plan.calibrate(images))
+    for judged in (
+        lambda: plan.calibrate(images, engine=Known(), method="auto"),
+        lambda: plan.compare_methods(images, engine=Known()),
+    ):
+        with pytest.raises(OptionError, match=r"Known without prepare") as caught:
+            judged()
+        assert caught.value.option == "engine"
+
+
+def test_missing_values_are_listed(plan: Plan, images: Path) -> None:
+    def lose(found: Arrays) -> Arrays:
+        return {n: value for n, value in found.items() if n not in ("relu1_out", "relu3_out")}
+
+    with pytest.raises(CalibrationError, match="gave no `relu1_out`, `relu3_out`") as caught:
+        plan.calibrate(images, engine=Session(lose))
+    assert caught.value.value == "relu1_out"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda found: list(found.values()), "gave a list, expected a dict"),
+        (lambda _: None, "gave a NoneType, expected a dict"),
+        (lambda found: {n: v.astype(np.int32) for n, v in found.items()}, "int32, expected floats"),
+        (lambda found: dict.fromkeys(found, "x"), "expected floats"),
+        (lambda found: {n: v * np.nan for n, v in found.items()}, "NaN"),
+    ],
+)
+def test_what_an_object_gives_is_checked(
+    plan: Plan, images: Path, change: Callable[[Arrays], Any], message: str
+) -> None:
+    with pytest.raises(CalibrationError, match=message):
+        plan.calibrate(images, engine=Session(change))
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float64, ">f4"])
+def test_floats_of_other_kinds_are_converted(plan: Plan, images: Path, dtype: Any) -> None:
+    engine = Session(lambda found: {n: np.asfortranarray(v, dtype) for n, v in found.items()})
+    found = plan.calibrate(images, engine=engine)
+    assert near(found, plan.calibrate(images), 1e-3 if dtype is np.float16 else 1e-4)
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("where", ["prepare", "run"])
+def test_what_an_object_raises_comes_out_as_it_is(
+    plan: Plan, images: Path, where: str, threads: int
+) -> None:
+    class Broken(Session):
+        def prepare(self, model: bytes, outputs: list[str]) -> None:
+            super().prepare(model, outputs)
+            if where == "prepare":
+                raise LookupError("the fuse is blown")
+
+        def run(self, feed: Arrays) -> Any:
+            if float(feed["image"].sum()) > 20:
+                raise LookupError("the fuse is blown")
+            return super().run(feed)
+
+    with pytest.raises(LookupError, match="the fuse is blown"):
+        plan.calibrate(images, engine=Broken(), threads=threads)
+
+
+def test_an_object_sees_the_types_of_the_inputs() -> None:
+    seen: list[dict[str, str]] = []
+
+    class Nosy(Session):
+        def run(self, feed: Arrays) -> Any:
+            seen.append({name: str(array.dtype) for name, array in feed.items()})
+            return super().run(feed)
+
+    plan = quantize_rs.open(judge.model("two_inputs")).plan(activations="uint8")
+    feeds = judge.feeds("two_inputs")
+    plan.calibrate([feeds], engine=Nosy())
+    assert seen == [{name: str(array.dtype) for name, array in feeds.items()}]

@@ -1,0 +1,151 @@
+"""How ranges follow from what is seen: the methods, beside each other."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import judge
+import numpy as np
+import pytest
+
+import quantize_rs
+from quantize_rs import CalibrationError, Comparison, OptionError, Plan
+
+FINDERS = ["minmax", "moving_average", "percentile", "percentile:99.9", "entropy", "mse"]
+
+
+@pytest.fixture
+def plan(digits: Path) -> Plan:
+    return quantize_rs.open(digits).plan(activations="uint8", per_channel=True)
+
+
+@pytest.fixture
+def comparison(plan: Plan, images: Path) -> Comparison:
+    return plan.compare_methods(images)
+
+
+@pytest.mark.parametrize("method", [*FINDERS, "auto"])
+def test_every_method_gives_a_model_that_still_reads_digits(
+    digits: Path, images: Path, method: str
+) -> None:
+    test = np.load(digits.with_name("test.npz"))
+    report = quantize_rs.quantize_with_calibration(
+        digits, None, images, per_channel=True, method=method
+    )
+    assert report.method == method
+    assert report.model is not None
+    judge.check(report.model)
+    found = judge.ort(report.model, {"image": test["images"]})[0].argmax(1)
+    # The float model gets 394 of 397 right; the mean of extremes clips too much to be exact.
+    assert (found == test["labels"]).sum() >= (385 if method == "moving_average" else 393)
+
+
+def test_no_two_methods_find_the_same(plan: Plan, images: Path) -> None:
+    seen = plan.calibrate(images)
+    found = [seen.using(method).values for method in FINDERS]
+    for number, values in enumerate(found):
+        assert all(values != other for other in found[:number]), FINDERS[number]
+    for values in found:
+        for name, (low, high) in values.items():
+            assert seen.values[name][0] <= low <= high <= seen.values[name][1]
+
+
+@pytest.mark.parametrize("method", FINDERS)
+def test_another_method_needs_no_other_run(plan: Plan, images: Path, method: str) -> None:
+    assert plan.calibrate(images).using(method) == plan.calibrate(images, method=method)
+
+
+@pytest.mark.parametrize("method", [*FINDERS, "auto"])
+def test_threads_order_and_batches_change_no_method(plan: Plan, images: Path, method: str) -> None:
+    samples = np.load(images)[:64]
+    expected = plan.calibrate(samples, method=method, threads=1)
+    shuffled = np.random.default_rng(3).permutation(samples)
+    batches = (shuffled[i : i + 24] for i in range(0, 64, 24))
+    for found in (
+        plan.calibrate(samples, method=method, threads=2),
+        plan.calibrate(shuffled, method=method, threads=7),
+        plan.calibrate(batches, method=method),
+    ):
+        assert found == expected
+
+
+@pytest.mark.parametrize("method", ["entropie", "minmax:3", "percentile:101", "percentile:x", ""])
+def test_a_method_that_is_none_is_an_option_error(plan: Plan, images: Path, method: str) -> None:
+    with pytest.raises(OptionError, match="method") as caught:
+        plan.calibrate(images, method=method)
+    assert caught.value.option == "method"
+    assert "auto" in str(caught.value)
+    with pytest.raises(OptionError, match="method"):
+        plan.calibrate(images).using(method)
+
+
+def test_auto_says_what_it_chose(plan: Plan, images: Path) -> None:
+    ranges = plan.calibrate(images, method="auto")
+    assert ranges.method == "auto"
+    assert ranges.chosen.keys() == ranges.values.keys()
+    assert set(ranges.chosen.values()) <= set(FINDERS)
+    seen = plan.calibrate(images)
+    for name, method in ranges.chosen.items():
+        assert ranges.values[name] == seen.using(method).values[name]
+    report = plan.apply(ranges).report
+    methods = {value.name: value.method for value in report.values if value.method}
+    assert methods == ranges.chosen
+    assert ranges.notes == report.notes
+    with pytest.raises(CalibrationError, match="auto"):
+        ranges.using("auto")
+    assert ranges.using("minmax") == seen
+
+
+def test_a_choice_that_means_nothing_is_said(plan: Plan, images: Path) -> None:
+    # Every pixel is one of 17 shades: there is no tail to cut.
+    assert plan.calibrate(images).notes == plan.calibrate(images).using("minmax").notes
+    report = plan.apply(plan.calibrate(images, method="mse")).report
+    assert any("`image`" in note and "minmax" in note for note in report.notes)
+    assert all(note in str(report) for note in report.notes)
+
+
+def test_auto_is_no_worse_than_any_method(comparison: Comparison) -> None:
+    rows = {row.method: row for row in comparison.rows}
+    assert rows.keys() == {"minmax", "moving_average", "percentile", "entropy", "mse", "auto"}
+    decibels = {name: row.sqnr_db for name, row in rows.items()}
+    assert all(found is not None and 15 < found < 80 for found in decibels.values())
+    best = max(db for db in decibels.values() if db is not None)
+    assert decibels[comparison.best] == best
+    assert len(set(decibels.values())) > 3
+
+
+def test_a_comparison_has_the_ranges_of_every_method(
+    plan: Plan, images: Path, comparison: Comparison
+) -> None:
+    assert list(comparison.ranges) == [row.method for row in comparison.rows]
+    for method, ranges in comparison.ranges.items():
+        if method != "auto":
+            assert ranges.values == plan.calibrate(images, method=method).values
+            assert (ranges.method, ranges.samples) == (method, 200)
+    assert comparison.samples == 200
+    assert 0 < comparison.held_back < 200
+    assert comparison.engine == plan.calibrate(images).engine
+    assert plan.apply(comparison.ranges[comparison.best]).to_bytes()
+
+
+def test_a_comparison_is_the_same_as_text_json_dict_and_table(comparison: Comparison) -> None:
+    assert json.loads(comparison.to_json()) == comparison.to_dict()
+    assert [row["method"] for row in comparison.to_dict()["methods"]] == list(comparison.ranges)
+    table = str(comparison).splitlines()
+    for row, line in zip(comparison.rows, table[1:], strict=False):
+        assert line.startswith(row.method)
+    assert repr(comparison).startswith("<Comparison of 6 methods: ")
+    assert comparison.best in repr(comparison)
+    assert comparison._repr_html_().startswith("<table>")
+    for name in ("_comparison", "something_else"):
+        with pytest.raises((AttributeError, TypeError)):
+            setattr(comparison, name, 3)
+
+
+def test_threads_and_order_change_no_comparison(plan: Plan, images: Path) -> None:
+    samples = np.load(images)
+    one = plan.compare_methods(samples, threads=1)
+    other = plan.compare_methods(samples[::-1], threads=2)
+    assert one.to_dict() == other.to_dict()
+    assert one.ranges == other.ranges

@@ -1,0 +1,180 @@
+"""Ranges: kept, merged, compared, converted, and applied without a sample."""
+
+from __future__ import annotations
+
+import json
+import re
+import struct
+import time
+from pathlib import Path
+from typing import Any
+
+import judge
+import numpy as np
+import pytest
+
+import quantize_rs
+from quantize_rs import CalibrationError, OptionError, Plan, Ranges, RangesDiff
+
+
+@pytest.fixture
+def plan(digits: Path) -> Plan:
+    return quantize_rs.open(digits).plan(activations="uint8", per_channel=True)
+
+
+@pytest.fixture
+def ranges(plan: Plan, images: Path) -> Ranges:
+    return plan.calibrate(images)
+
+
+@pytest.mark.parametrize("method", ["minmax", "percentile", "entropy", "auto"])
+def test_ranges_are_saved_and_loaded(plan: Plan, images: Path, method: str) -> None:
+    whole = plan.calibrate(images, method=method)
+    whole.save("ranges.json")
+    assert Ranges.load("ranges.json") == whole
+    assert hash(Ranges.load("ranges.json")) == hash(whole)
+    assert list(Path.cwd().glob("*ranges*")) == [Path.cwd() / "ranges.json"]
+
+
+@pytest.mark.parametrize("method", ["minmax", "moving_average", "percentile", "entropy", "mse"])
+def test_merged_shards_are_the_whole(plan: Plan, images: Path, method: str) -> None:
+    samples = np.load(images)
+    whole = plan.calibrate(samples, method=method)
+    parts = [plan.calibrate(samples[i : i + 60], method=method) for i in range(0, 200, 60)]
+    merged = parts[0]
+    for part in parts[1:]:
+        merged = part.merge(merged)
+    assert merged == whole
+    assert plan.apply(whole).to_bytes() == plan.apply(merged).to_bytes()
+
+
+def test_what_does_not_belong_together_is_not_merged(plan: Plan, images: Path) -> None:
+    ranges = plan.calibrate(images)
+    chosen = plan.calibrate(images, method="auto")
+    with pytest.raises(CalibrationError, match="auto"):
+        chosen.merge(chosen)
+    with pytest.raises(CalibrationError, match="different"):
+        ranges.merge(plan.calibrate(images, method="mse"))
+    other = quantize_rs.open(judge.model("conv2d_relu")).plan(activations="uint8")
+    with pytest.raises(CalibrationError, match="different"):
+        ranges.merge(other.calibrate([judge.feeds("conv2d_relu")]))
+
+
+@pytest.mark.parametrize("form", ["ranges", "text", "path"])
+@pytest.mark.parametrize("method", ["minmax", "auto"])
+def test_quantizing_with_ranges_is_quantizing_with_their_samples(
+    digits: Path, images: Path, form: str, method: str
+) -> None:
+    plan = quantize_rs.open(digits).plan(activations="uint8", symmetric=True)
+    ranges = plan.calibrate(images, method=method)
+    ranges.save("ranges.json")
+    given: Any = {"ranges": ranges, "text": "ranges.json", "path": Path("ranges.json")}[form]
+    direct = quantize_rs.quantize_with_calibration(
+        digits, None, images, symmetric=True, method=method
+    )
+    begun = time.perf_counter()
+    found = quantize_rs.quantize_with_calibration(digits, None, symmetric=True, ranges=given)
+    took = time.perf_counter() - begun
+    assert found.model == direct.model
+    assert (found.samples, found.engine, found.method) == (200, direct.engine, method)
+    assert found.notes == direct.notes
+    assert took < 0.5  # unoptimised; no sample is run
+
+
+def test_ranges_and_samples_contradict_each_other(
+    digits: Path, images: Path, ranges: Ranges
+) -> None:
+    for options in ({"calibration_data": images}, {"calibration_data": "random"}):
+        with pytest.raises(OptionError, match="ranges") as caught:
+            quantize_rs.quantize_with_calibration(digits, "q.onnx", ranges=ranges, **options)
+        assert caught.value.option == "ranges"
+    with pytest.raises(OptionError, match=r"Ranges\.using") as caught:
+        quantize_rs.quantize_with_calibration(digits, "q.onnx", ranges=ranges, method="mse")
+    assert caught.value.option == "method"
+    with pytest.raises(FileNotFoundError):
+        quantize_rs.quantize_with_calibration(digits, "q.onnx", ranges="none.json")
+    assert not Path("q.onnx").exists()
+
+
+def test_ranges_of_another_model_are_refused(ranges: Ranges) -> None:
+    with pytest.raises(CalibrationError, match="another model"):
+        quantize_rs.quantize_with_calibration(judge.model("mlp_relu"), None, ranges=ranges)
+
+
+def test_what_differs_is_told(ranges: Ranges) -> None:
+    same = ranges.diff(ranges)
+    assert not same
+    assert str(same) == "no difference"
+    other = ranges.using("mse")
+    diff = ranges.diff(other)
+    assert diff
+    assert isinstance(diff, RangesDiff)
+    assert (diff.only_first, diff.only_second) == ((), ())
+    changed = {name for name, ends in ranges.values.items() if other.values[name] != ends}
+    assert {found.name for found in diff.differences} == changed
+    parts = [found.part for found in diff.differences]
+    assert parts == sorted(parts, reverse=True)
+    assert all(0 < part <= 1 for part in parts)
+    for found in diff.differences:
+        assert found.first == ranges.values[found.name]
+        assert found.second == other.values[found.name]
+        assert found.name in str(diff)
+        assert found.name in diff._repr_html_()
+    assert json.loads(diff.to_json()) == diff.to_dict()
+    assert repr(diff) == f"<RangesDiff: {len(changed)} values differ, 0 are in one of them only>"
+    with pytest.raises((AttributeError, TypeError)):
+        diff.differences = ()  # type: ignore[misc]
+
+
+def test_values_that_only_one_has_are_told(digits: Path, images: Path, ranges: Ranges) -> None:
+    some = quantize_rs.open(digits).plan(activations="uint8", op_types=["Gemm"]).calibrate(images)
+    diff = ranges.diff(some)
+    assert set(diff.only_first) == ranges.values.keys() - some.values.keys()
+    assert set(diff.only_second) == some.values.keys() - ranges.values.keys()
+    assert diff.only_first
+    assert all(f"{name}: only in the first" in str(diff) for name in diff.only_first)
+
+
+def test_tensorrt_reads_what_is_written(ranges: Ranges) -> None:
+    ranges.using("entropy").save_tensorrt_cache("calibration.cache")
+    head, *lines = Path("calibration.cache").read_text("utf-8").splitlines()
+    assert head == "TRT-8601-EntropyCalibration2"
+    scales = {}
+    for line in lines:
+        name, digits = line.rsplit(": ", 1)
+        assert re.fullmatch("[0-9a-f]{8}", digits)
+        (scales[name],) = struct.unpack(">f", bytes.fromhex(digits))
+    values = ranges.using("entropy").values
+    assert scales.keys() == values.keys()
+    for name, (low, high) in values.items():
+        assert scales[name] == pytest.approx(max(-low, high) / 127, rel=1e-6)
+    ranges.save_tensorrt_cache("other.cache", version="10300")
+    assert Path("other.cache").read_text("utf-8").startswith("TRT-10300-MinMaxCalibration\n")
+
+
+@pytest.mark.parametrize("form", ["model", "plan", "path", "bytes"])
+def test_a_cache_of_tensorrt_becomes_ranges(digits: Path, images: Path, form: str) -> None:
+    model = quantize_rs.open(digits)
+    plan = model.plan(target="tensorrt")
+    ranges = plan.calibrate(images)
+    ranges.save_tensorrt_cache("calibration.cache")
+    given: Any = {"model": model, "plan": plan, "path": digits, "bytes": digits.read_bytes()}[form]
+    found = Ranges.load_tensorrt_cache("calibration.cache", given)
+    assert (found.samples, found.method) == (0, "minmax")
+    for name, (low, high) in ranges.values.items():
+        absmax = max(-low, high)
+        assert found.values[name] == pytest.approx((-absmax, absmax), rel=1e-6)
+    report = plan.apply(found).report
+    assert sum(value.quantized for value in report.activations) > 3
+    with pytest.raises(CalibrationError, match="statistics"):
+        found.using("mse")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [("", "line 1"), ("image: 3c010204\n", "line 1"), ("TRT-8601-MinMaxCalibration\nx 3\n", "2")],
+)
+def test_what_is_no_cache_is_a_calibration_error(digits: Path, text: str, message: str) -> None:
+    Path("calibration.cache").write_text(text, "utf-8")
+    with pytest.raises(CalibrationError, match=message):
+        Ranges.load_tensorrt_cache("calibration.cache", digits)
