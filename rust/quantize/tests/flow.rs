@@ -575,3 +575,28 @@ fn what_is_made_in_float_is_read_in_float_by_those_who_compute_so() {
         }
     }
 }
+
+#[test]
+fn a_table_that_is_only_looked_up_is_looked_up_as_integers() {
+    let model = fixture("gather_embedding");
+    let table = model.graph().node.iter().find(|node| node.op_type == "Gather").unwrap();
+    let table = &table.input[0];
+    let integers = format!("{table}_quantized");
+    let looked_up = |model: &Model| {
+        let nodes = model.graph().node.iter().filter(|node| node.op_type == "Gather");
+        nodes.filter(|node| node.input[0] == integers).count()
+    };
+    for per_channel in [false, true] {
+        let config = Config { per_channel, ..with_activations() };
+        let plan = plan(&model, config);
+        let quantized = plan.apply(&model, Some(&ranges(&model, &plan))).unwrap();
+        let after = quantized.model();
+        assert_eq!(looked_up(after), 1);
+        assert!(after.graph().node.iter().all(|node| !node.output.contains(table)));
+        assert_eq!(constant(after, &integers).dtype, DataType::Int8);
+    }
+    // With weights alone the table keeps its name, for those who look for it.
+    let quantized = plan(&model, per_channel()).apply(&model, None).unwrap();
+    assert_eq!(looked_up(quantized.model()), 0);
+    assert!(quantized.model().graph().node.iter().any(|node| node.output.contains(table)));
+}

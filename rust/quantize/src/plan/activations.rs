@@ -9,7 +9,7 @@ use super::axes;
 use super::select::Selection;
 use super::weights::weight_readers;
 use super::{Because, Decision, Draft, IntegerNode, Kept, Readers, Source, ValuePlan};
-use crate::graph::{Graph, Maker, ValueId};
+use crate::graph::{Graph, Maker, Reader, ValueId};
 use crate::ops::{self, Integer, OpRule};
 use crate::target::{Placement, Profile};
 use crate::uses::Constant;
@@ -239,6 +239,10 @@ impl Planner<'_, '_> {
         let Draft { decisions, on_integers, made_on_integers, .. } = draft;
         for (id, decision) in decisions {
             let Decision::Quantize(plan) = decision else { continue };
+            if self.is_table(*id, plan) {
+                plan.readers = Readers::Rows;
+                continue;
+            }
             if plan.spec.qtype != self.spec.qtype || matches!(plan.source, Source::Product { .. }) {
                 continue;
             }
@@ -250,6 +254,31 @@ impl Planner<'_, '_> {
                 || everyone && !value.is_output && !value.captured;
             plan.readers = if all { Readers::All } else { Readers::OnIntegers };
         }
+    }
+}
+
+impl Planner<'_, '_> {
+    /// Whether a constant is only looked up, and its rows can be brought back one by one: ONNX
+    /// Runtime would bring back all of it at every run.
+    fn is_table(&self, id: ValueId, plan: &ValuePlan) -> bool {
+        let readers = &self.graph.values[id].readers;
+        let looks_up = |reader: &Reader| {
+            let node = self.graph.nodes[reader.node];
+            node.op_type == "Gather" && reader.input == 0 && node.int("axis", 0) == 0
+        };
+        let apart = match plan.spec.granularity {
+            Granularity::PerTensor => true,
+            Granularity::PerAxis { axis } => {
+                axis == 0 && plan.spec.symmetric && plan.spec.middle() == 0
+            }
+            Granularity::Blocked { .. } => false,
+        };
+        self.profile.placement == Placement::Between
+            && plan.source == Source::Weights
+            && plan.stored.bits() == 8
+            && apart
+            && !readers.is_empty()
+            && readers.iter().all(looks_up)
     }
 }
 

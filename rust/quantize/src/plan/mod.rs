@@ -109,6 +109,8 @@ pub enum Readers {
     All,
     /// Nodes that run on integers; for others, and as an output of the model, it stays in float.
     OnIntegers,
+    /// Those who look it up take integers, and only what they take comes back from there.
+    Rows,
 }
 
 /// Where the numbers of a quantized value come from.

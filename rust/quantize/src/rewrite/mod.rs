@@ -4,6 +4,7 @@ mod corrections;
 pub(crate) mod names;
 mod qdq;
 mod share;
+mod tables;
 
 pub use qdq::rewrite as qdq;
 pub use share::share;

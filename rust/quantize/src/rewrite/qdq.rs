@@ -18,6 +18,7 @@ use quantize_rs_onnx::{AttributeProto, Edit, Kept, NodeProto, Tensor, TensorProt
 use super::corrections;
 use super::names::Names;
 use super::share::share;
+use super::tables::LookUp;
 use crate::encode::{Encoded, EncodedTensor, integers};
 use crate::graph::{Graph, Maker, Reader, ValueId};
 use crate::ops;
@@ -42,8 +43,12 @@ pub fn rewrite(graph: &Graph<'_>, plan: &Plan, encoded: &Encoded) -> Vec<Edit> {
         edits: Vec::new(),
         scales: BTreeMap::new(),
         zero_points: BTreeMap::new(),
+        look_ups: BTreeMap::new(),
     };
-    for (value, how) in plan.quantized() {
+    // Constants first: what is made of a table is called as the plan for that value says.
+    let (constants, others): (Vec<_>, Vec<_>) =
+        plan.quantized().partition(|(_, how)| how.source == Source::Weights);
+    for (value, how) in constants.into_iter().chain(others) {
         let Some(id) = graph.value(&value.name) else { continue };
         match &how.source {
             Source::Weights => {
@@ -60,6 +65,7 @@ pub fn rewrite(graph: &Graph<'_>, plan: &Plan, encoded: &Encoded) -> Vec<Edit> {
         }
     }
     corrections::write(&mut writer, encoded);
+    writer.look_up();
     if writer.brief {
         let shared = share(graph, plan, &writer.edits);
         writer.edits.extend(shared);
@@ -83,16 +89,20 @@ pub(super) struct Writer<'g, 'm> {
     scales: BTreeMap<String, String>,
     /// Names of shared zero points, by their elements.
     zero_points: BTreeMap<(i32, Vec<usize>, Vec<u8>), String>,
+    /// Look-ups of integers, by node.
+    pub(super) look_ups: BTreeMap<usize, LookUp>,
 }
 
 impl Writer<'_, '_> {
     fn weight(&mut self, id: ValueId, how: &ValuePlan, tensor: &EncodedTensor) {
         let name = self.graph.values[id].name;
-        let output = if how.readers == Readers::All {
-            self.take_out(id);
-            name.to_owned()
-        } else {
-            self.redirect(id)
+        let output = match how.readers {
+            Readers::Rows => return self.table(id, how, tensor),
+            Readers::All => {
+                self.take_out(id);
+                name.to_owned()
+            }
+            Readers::OnIntegers => self.redirect(id),
         };
         let zero_point = match (self.brief, self.needs_zero_point(id, how)) {
             (false, _) => Some(self.constant(name, "zp", &tensor.zero_point)),
@@ -104,7 +114,7 @@ impl Writer<'_, '_> {
 
     /// Whether the zero point of a weight must be written though it is 0: ONNX Runtime 1.31 fuses
     /// `Gemm` only then, and what it makes a `Gemm` of.
-    fn needs_zero_point(&self, id: ValueId, how: &ValuePlan) -> bool {
+    pub(super) fn needs_zero_point(&self, id: ValueId, how: &ValuePlan) -> bool {
         let mut readers = self.graph.values[id].readers.iter();
         let as_gemm = |reader: &Reader| match self.graph.nodes[reader.node].op_type.as_str() {
             "Gemm" => true,
@@ -141,7 +151,12 @@ impl Writer<'_, '_> {
         let (float, restored) = match value.maker {
             Maker::Node { node, output } if how.readers == Readers::All => {
                 let float = self.names.fresh(value.name, "float");
-                self.edits.push(Edit::RenameOutput { node, output, value: float.clone() });
+                if let Some(look_up) = self.look_ups.get_mut(&node) {
+                    look_up.made = Some(float.clone());
+                } else {
+                    let value = float.clone();
+                    self.edits.push(Edit::RenameOutput { node, output, value });
+                }
                 (float, value.name.to_owned())
             }
             // An input of the model keeps its name too.
@@ -187,7 +202,7 @@ impl Writer<'_, '_> {
     }
 
     /// The name of a zero point; all that are the same have one.
-    fn zero_point(&mut self, tensor: &Tensor) -> String {
+    pub(super) fn zero_point(&mut self, tensor: &Tensor) -> String {
         let key = (tensor.dtype.number(), tensor.shape.clone(), tensor.data.to_vec());
         if let Some(name) = self.zero_points.get(&key) {
             return name.clone();
