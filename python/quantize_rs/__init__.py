@@ -29,6 +29,7 @@ from ._api import model_info, quantize, quantize_with_calibration
 from ._comparison import Comparison, MethodRow
 from ._core import __version__
 from ._diff import Difference, RangesDiff
+from ._images import ImageFolder
 from ._info import ModelInfo, TensorSpec
 from ._model import Model, Plan, Quantized, open  # noqa: A004 - `quantize_rs.open`
 from ._ranges import Ranges
@@ -49,6 +50,7 @@ __all__ = [
     "Comparison",
     "Difference",
     "ExternalDataError",
+    "ImageFolder",
     "MethodRow",
     "Model",
     "ModelError",

@@ -148,10 +148,12 @@ def quantize_with_calibration(
     input_path, output_path, bits, per_channel, native_int4, symmetric, excluded_layers, \
 min_elements, layer_bits
         As in `quantize`.
-    calibration_data : path, array, dict of arrays, iterable, object with get_next(), or "random"
+    calibration_data : path, ImageFolder, array, dict of arrays, iterable, reader, or "random"
         Samples as the model will see them: some hundred real ones, prepared in the same way.
 
-        - A path: ``.npy`` for models with one input, ``.npz`` with an array for each input.
+        - A path: ``.npy`` for models with one input, ``.npz`` or ``.safetensors`` with an array for
+          each input; or a folder of JPEG and PNG images, or a pattern such as ``"photos/*.jpg"``.
+        - An `ImageFolder`, which also says how pixels become numbers.
         - An array, or a dict of one array for each input. Samples lie along the first axis; an
           array with one axis more than the input holds whole inputs. Arrays in C order are read
           where they are and must not be written to meanwhile.

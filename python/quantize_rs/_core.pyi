@@ -21,6 +21,7 @@ _Cut: TypeAlias = tuple[int | None, int | None]
 __all__ = [
     "Comparison",
     "Engine",
+    "Feeds",
     "Model",
     "Plan",
     "Quantized",
@@ -38,6 +39,11 @@ __all__ = [
 ]
 
 __version__: str
+
+@final
+class Feeds:
+    def __iter__(self) -> Feeds: ...
+    def __next__(self) -> list[_Array]: ...
 
 @final
 class Model:
@@ -115,11 +121,26 @@ class Source:
     @staticmethod
     def file(path: str | os.PathLike[str]) -> Source: ...
     @staticmethod
+    def images(
+        path: str | os.PathLike[str],
+        *,
+        size: tuple[int, int] | None,
+        mean: Sequence[float],
+        std: Sequence[float],
+        scale: float,
+        layout: str | None,
+        channel_order: str,
+        resize: str,
+        crop: int | None,
+        limit: int | None,
+    ) -> Source: ...
+    @staticmethod
     def arrays(arrays: Sequence[_Array]) -> Source: ...
     @staticmethod
     def random(count: int, shape: Sequence[int] | None, seed: int) -> Source: ...
     @staticmethod
     def iterator(iterator: Iterator[Sequence[_Array]]) -> Source: ...
+    def feeds(self, model: Model, limit: int | None) -> Feeds: ...
 
 def dtype_of(dtype: str) -> tuple[bool, int]: ...
 def quantize_linear(

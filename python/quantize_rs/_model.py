@@ -250,7 +250,7 @@ class Plan:
 
         Parameters
         ----------
-        samples : path, array, dict of arrays, iterable, object with get_next(), or "random"
+        samples : path, ImageFolder, array, dict of arrays, iterable, reader, or "random"
             As `calibration_data` of `quantize_with_calibration`.
         method : str
             How ranges follow from what is seen: ``"minmax"``, ``"moving_average"``,

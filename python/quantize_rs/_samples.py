@@ -5,12 +5,14 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import starmap
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 
-from . import _core, _options
+from . import _core, _images, _options
+from ._images import ImageFolder
 from .errors import CalibrationError, OptionError
 
 _log = logging.getLogger("quantize_rs")
@@ -35,12 +37,19 @@ class ArrayLike(Protocol):
 
 
 CalibrationData: TypeAlias = (
-    str | os.PathLike[str] | ArrayLike | Mapping[str, Any] | DataReader | Iterable[Any]
+    str
+    | os.PathLike[str]
+    | ImageFolder
+    | ArrayLike
+    | Mapping[str, Any]
+    | DataReader
+    | Iterable[Any]
 )
 
 _MEND = (
-    "expected a path (.npy, .npz), an array, a dict of arrays, an iterable of either, or an "
-    'object with get_next(); "random" calibrates with noise'
+    "expected a path (.npy, .npz, .safetensors, a folder or pattern of images), an ImageFolder, an "
+    "array, a dict of arrays, an iterable of either, or an object with get_next(); "
+    '"random" calibrates with noise'
 )
 
 
@@ -68,14 +77,16 @@ def source(
             return _core.Source.random(count, shape, seed)
         case str() | os.PathLike():
             return _core.Source.file(data)
+        case ImageFolder():
+            return _images.source(data)
         case Mapping():
             return _core.Source.arrays([_array(name, value) for name, value in data.items()])
         case ArrayLike():
             return _core.Source.arrays([_array("", data)])
         case DataReader():
-            return _core.Source.iterator(map(_item, _feeds(data)))
+            return _core.Source.iterator(starmap(_item, enumerate(_feeds(data))))
         case Iterable():
-            return _core.Source.iterator(map(_item, data))
+            return _core.Source.iterator(starmap(_item, enumerate(data)))
         case _:
             what = f"{option} is of type {type(data).__name__}, {_MEND}"
             raise OptionError(what, option=option)
@@ -86,16 +97,20 @@ def _feeds(reader: DataReader) -> Iterator[Mapping[str, npt.ArrayLike]]:
         yield feed
 
 
-def _item(item: Any) -> list[_Array]:
+def _item(number: int, item: Any) -> list[_Array]:
     """Give one item of an iterable: a dict, an array, or a tuple that begins with either."""
+    place = f" (item {number})"
     if isinstance(item, (tuple, list)) and item:
         item = item[0]
     if isinstance(item, Mapping):
-        return [_array(name, value) for name, value in item.items()]
-    return [_array("", item)]
+        return [_array(name, value, place) for name, value in item.items()]
+    if isinstance(item, (str, os.PathLike)):
+        what = f"{os.fspath(item)!r} is a path, and paths stand alone; a pattern names several"
+        raise CalibrationError(what + place)
+    return [_array("", item, place)]
 
 
-def _array(name: str, value: Any) -> _Array:
+def _array(name: str, value: Any, place: str = "") -> _Array:
     """Give name, element type, shape, and the elements as bytes.
 
     Nothing is copied when the elements are little-endian and in C order already.
@@ -105,10 +120,10 @@ def _array(name: str, value: Any) -> _Array:
     try:
         array = np.asarray(value)
     except (ValueError, TypeError, RuntimeError) as error:
-        what = f"a {type(value).__name__} does not become an array: {error}"
+        what = f"a {type(value).__name__} does not become an array: {error}{place}"
         raise CalibrationError(what, value=name or None) from error
     if array.dtype.hasobject or (array.dtype.kind in "SUVMm" and array.dtype.name != "bfloat16"):
-        what = f"an array of {array.dtype} holds no plain numbers"
+        what = f"an array of {array.dtype} holds no plain numbers{place}"
         raise CalibrationError(what, value=name or None)
     array = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<")).reshape(array.shape)
     return name, array.dtype.name, array.shape, array.reshape(-1).view(np.uint8)

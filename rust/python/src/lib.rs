@@ -9,6 +9,7 @@ mod calibrate;
 mod comparison;
 mod engine;
 mod errors;
+mod feeds;
 mod kernels;
 mod model;
 mod plan;
@@ -34,6 +35,8 @@ mod _core {
     use super::comparison::Comparison;
     #[pymodule_export]
     use super::engine::Engine;
+    #[pymodule_export]
+    use super::feeds::Feeds;
     #[pymodule_export]
     use super::kernels::{
         dequantize_linear, dtype_of, pack, quantize_linear, scale_zero_point, unpack,

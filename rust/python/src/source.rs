@@ -1,4 +1,4 @@
-//! Where samples come from: a file, arrays, a random generator, or a Python iterator.
+//! Where samples come from: a file, images, arrays, a random generator, or a Python iterator.
 
 use std::collections::VecDeque;
 use std::path::PathBuf;
@@ -7,13 +7,16 @@ use std::sync::Arc;
 use numpy::PyArray1;
 use pyo3::prelude::*;
 use quantize_rs::{
-    CalibrationError, CalibrationErrorKind, DataType, InputSpec, Sample, Samples, Tensor,
+    CalibrationError, CalibrationErrorKind, DataType, InputSpec, QuantizeError, Sample, Samples,
+    Tensor,
 };
-use quantize_rs_runner::samples::{self, BoxedSamples};
+use quantize_rs_runner::samples::{self, BoxedSamples, ImageFolder};
 
 use crate::buffer;
 use crate::errors;
-use crate::work::Interrupt;
+use crate::feeds::Feeds;
+use crate::model::Model;
+use crate::work::{self, Interrupt};
 
 /// Where samples come from.
 #[pyclass(frozen, module = "quantize_rs._core")]
@@ -21,6 +24,7 @@ pub(crate) struct Source(Kind);
 
 enum Kind {
     File(PathBuf),
+    Images(ImageFolder),
     Arrays(Vec<(String, Tensor)>),
     Random { count: usize, shape: Option<Vec<usize>>, seed: u64 },
     Iterator(Py<PyAny>),
@@ -32,10 +36,48 @@ type Array<'py> = (String, String, Vec<usize>, Bound<'py, PyArray1<u8>>);
 
 #[pymethods]
 impl Source {
-    /// A file; its extension says what it is.
+    /// A file, whose extension says what it is, or a folder or pattern of images.
     #[staticmethod]
     fn file(path: PathBuf) -> Source {
         Source(Kind::File(path))
+    }
+
+    /// A folder or pattern of images.
+    #[staticmethod]
+    #[pyo3(signature = (path, *, size, mean, std, scale, layout, channel_order, resize, crop, limit))]
+    #[allow(clippy::too_many_arguments)] // the fields of `ImageFolder`
+    fn images(
+        py: Python<'_>,
+        path: PathBuf,
+        size: Option<[usize; 2]>,
+        mean: Vec<f64>,
+        std: Vec<f64>,
+        scale: f64,
+        layout: Option<String>,
+        channel_order: String,
+        resize: String,
+        crop: Option<usize>,
+        limit: Option<usize>,
+    ) -> PyResult<Source> {
+        let folder = work::detached(py, None, || {
+            let layout = layout.map(|layout| layout.parse()).transpose()?;
+            let (channel_order, resize) = (channel_order.parse()?, resize.parse()?);
+            let folder = ImageFolder {
+                path,
+                size,
+                mean,
+                std,
+                scale,
+                layout,
+                channel_order,
+                resize,
+                crop,
+                limit,
+            };
+            folder.check()?;
+            Ok::<_, QuantizeError>(folder)
+        })?;
+        Ok(Source(Kind::Images(folder)))
     }
 
     /// Arrays with samples along their first axes.
@@ -56,6 +98,14 @@ impl Source {
     fn iterator(iterator: Py<PyAny>) -> Source {
         Source(Kind::Iterator(iterator))
     }
+
+    /// What a model is fed with, one sample after the other.
+    #[pyo3(signature = (model, limit))]
+    fn feeds(&self, py: Python<'_>, model: &Model, limit: Option<usize>) -> PyResult<Feeds> {
+        let interrupt = Arc::new(Interrupt::default());
+        let samples = work::detached(py, None, || self.samples(model.inputs(), limit, &interrupt))?;
+        Ok(Feeds::new(samples, interrupt))
+    }
 }
 
 impl Source {
@@ -73,6 +123,7 @@ impl Source {
     ) -> Result<BoxedSamples, CalibrationError> {
         match &self.0 {
             Kind::File(path) => samples::open(path, &inputs, limit),
+            Kind::Images(folder) => folder.open(&inputs, limit),
             Kind::Arrays(arrays) => samples::from_arrays(arrays.clone(), &inputs, limit),
             Kind::Random { count, shape, seed } => {
                 let count = limit.map_or(*count, |limit| limit.min(*count));

@@ -191,7 +191,20 @@ fn arrays_find_their_inputs_by_name() {
             samples::from_arrays(vec![array(name, 2)], std::slice::from_ref(&ids), None).is_ok()
         );
     }
+    assert_eq!(
+        error(vec![array("", 2)], &both),
+        "the model has 2 inputs, `ids`, `mask`: which is the array for? (`ids`)"
+    );
     assert!(error(vec![array("x", 2)], &[ids]).contains("arrays that match no input: `x`"));
+    for name in ["x.npz", "x.safetensors"] {
+        let file = match name {
+            "x.npz" => npz(&[("y", npy_of(&counting(&[2, 2])))], CompressionMethod::Stored),
+            _ => safetensors(&[("y", &counting(&[2, 2]))]),
+        };
+        let error = open(name, &file, &both, None).expect_err("no such arrays").to_string();
+        assert!(error.starts_with("no array for input `ids`, `mask`; arrays"), "{error}");
+        assert!(error.contains("input: `y` (`ids`, in `") && error.contains(name), "{error}");
+    }
 }
 
 #[test]

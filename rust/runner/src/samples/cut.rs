@@ -22,6 +22,11 @@ pub(super) fn by_input(
     let Some(first) = missing().next() else {
         return Ok(inputs.iter().filter_map(position).collect());
     };
+    if names.iter().any(String::is_empty) {
+        let (count, all) = (inputs.len(), listed(inputs.iter().map(|i| i.name.as_str()), 8));
+        let message = format!("the model has {count} inputs, {all}: which is the array for?");
+        return Err(mismatch(message).at_value(&first.name));
+    }
     let unmatched = names.iter().filter(|name| inputs.iter().all(|input| input.name != **name));
     let unmatched = match listed(unmatched.map(String::as_str), 8) {
         none if none.is_empty() => "none".to_owned(),

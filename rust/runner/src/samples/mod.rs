@@ -20,7 +20,7 @@ use quantize_rs::{CalibrationError, CalibrationErrorKind, InputSpec, Samples};
 use quantize_rs_onnx::Tensor;
 
 pub use convert::convert;
-pub use images::{ChannelOrder, IMAGES, ImageFolder, Layout, Resize};
+pub use images::{ChannelOrder, IMAGES, ImageFolder, Layout, Resize, leads_to_images};
 pub use random::random;
 use rows::Rows;
 pub use watched::{FEW, Watched};
@@ -68,7 +68,7 @@ pub fn open(
     inputs: &[InputSpec],
     limit: Option<usize>,
 ) -> Result<BoxedSamples, CalibrationError> {
-    if images::holds(path) {
+    if leads_to_images(path) {
         return ImageFolder::new(path).open(inputs, limit);
     }
     let extension = path.extension().map(|extension| extension.to_string_lossy().to_lowercase());

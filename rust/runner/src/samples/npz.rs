@@ -28,7 +28,7 @@ fn open(
         .map(|name| name.map(|name| name.strip_suffix(".npy").unwrap_or(&name).to_owned()));
     let names: Vec<String> =
         names.collect::<Result<_, _>>().map_err(|error| broken().caused_by(error))?;
-    let positions = cut::by_input(&names, inputs)?;
+    let positions = cut::by_input(&names, inputs).map_err(|error| error.in_file(what.as_ref()))?;
     let rows = positions.into_iter().map(|position| {
         let what = format!("{what}[{}]", names[position]);
         read(&mut archive, position, length, &what)

@@ -29,7 +29,8 @@ fn open(
     let what = path.to_string_lossy();
     let (metadata, start) = read_header(path)?;
     let names = metadata.offset_keys();
-    let rows = cut::by_input(&names, inputs)?.into_iter().map(|position| {
+    let positions = cut::by_input(&names, inputs).map_err(|error| error.in_file(what.as_ref()))?;
+    let rows = positions.into_iter().map(|position| {
         let name = &names[position];
         rows(path, &metadata, start, name, &format!("{what}[{name}]"))
     });

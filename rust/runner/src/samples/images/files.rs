@@ -15,7 +15,7 @@ pub const IMAGES: &[&str] = &["jpg", "jpeg", "png"];
 const WILD: [char; 4] = ['*', '?', '[', '{'];
 
 /// Whether `path` leads to images: a folder, an image, or a pattern.
-pub(in crate::samples) fn holds(path: &Path) -> bool {
+pub fn leads_to_images(path: &Path) -> bool {
     match fs::metadata(path) {
         Ok(metadata) => metadata.is_dir() || is_image(path),
         Err(_) => path.to_string_lossy().contains(WILD),
