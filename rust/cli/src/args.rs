@@ -55,7 +55,7 @@ pub(crate) enum Command {
     /// Quantize the weights of a model
     Quantize(QuantizeArguments),
     /// Quantize the weights and the activations of a model, measured on samples
-    Calibrate(CalibrateArguments),
+    Calibrate(Box<CalibrateArguments>),
     /// Show what would be quantized, to what, and why not; writes nothing
     Plan(PlanArguments),
     /// Show, merge, compare and convert the ranges that `calibrate` wrote

@@ -19,6 +19,7 @@ mod console;
 mod engine;
 mod failure;
 mod file;
+mod images;
 mod info;
 mod plan;
 mod progress;

@@ -1,12 +1,13 @@
-//! What a model is calibrated with: a file of samples or, on request, random numbers.
+//! What a model is calibrated with: a file of samples, images or, on request, random numbers.
 
 use std::path::{Path, PathBuf};
 
 use clap::Args;
 use quantize_rs::InputSpec;
-use quantize_rs_runner::samples::{self, BoxedSamples, FORMATS};
+use quantize_rs_runner::samples::{self, BoxedSamples, FORMATS, IMAGES};
 
 use crate::failure::Failure;
+use crate::images::ImageArguments;
 
 /// The word that asks for random samples. A file of this name is `./random`.
 const RANDOM: &str = "random";
@@ -20,12 +21,12 @@ const NUM_SAMPLES: usize = 100;
 pub(crate) struct SampleArguments {
     #[arg(
         long,
-        value_name = "FILE",
+        value_name = "PATH",
         required_unless_present_any = ["ranges", "dry_run"],
         help = data_help()
     )]
     pub(crate) data: Option<PathBuf>,
-    /// Use the first N samples of the file only
+    /// Use the first N samples only
     #[arg(long, value_name = "N", requires = "data")]
     limit: Option<usize>,
     /// With --data random: how many [default: 100]
@@ -37,12 +38,20 @@ pub(crate) struct SampleArguments {
     /// With --data random: another seed gives other samples [default: 0]
     #[arg(long, value_name = "N", requires = "data")]
     seed: Option<u64>,
+    #[command(flatten)]
+    images: ImageArguments,
 }
 
 fn data_help() -> String {
     let formats: Vec<String> =
         FORMATS.iter().map(|format| format!(".{} ({})", format.extension, format.about)).collect();
-    format!("Samples to calibrate with: {}; or the word `{RANDOM}`, for trials", formats.join(", "))
+    let images: Vec<String> = IMAGES.iter().map(|extension| format!(".{extension}")).collect();
+    format!(
+        "Samples to calibrate with: {}; a folder or a pattern of images ({}); or the word `{RANDOM}`, \
+         for trials",
+        formats.join(", "),
+        images.join(", ")
+    )
 }
 
 impl SampleArguments {
@@ -50,7 +59,7 @@ impl SampleArguments {
     pub(crate) fn warning(&self) -> Option<&'static str> {
         self.is_random().then_some(
             "CALIBRATED WITH RANDOM DATA: the ranges are not those of real inputs and the model \
-             will be less accurate than it could be; give real samples with --data FILE",
+             will be less accurate than it could be; give real samples with --data PATH",
         )
     }
 
@@ -70,6 +79,7 @@ impl SampleArguments {
             let message = "--limit is for files; --num-samples is for --data random";
             return Err(Failure::Misuse(message.to_owned()));
         }
+        self.images.refuse()?;
         let count = self.num_samples.unwrap_or(NUM_SAMPLES);
         let shape = self.sample_shape.as_deref();
         Ok(samples::random(inputs, count, shape, self.seed.unwrap_or(0))?)
@@ -85,6 +95,10 @@ impl SampleArguments {
             let message = format!("{flag} is for --data random; --limit is for files");
             return Err(Failure::Misuse(message));
         }
+        if samples::leads_to_images(path) {
+            return Ok(self.images.folder(path)?.open(inputs, self.limit)?);
+        }
+        self.images.refuse()?;
         Ok(samples::open(path, inputs, self.limit)?)
     }
 }

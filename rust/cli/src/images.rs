@@ -1,0 +1,181 @@
+//! How images become samples, as flags.
+
+use std::path::Path;
+
+use clap::Args;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use quantize_rs_runner::samples::{ChannelOrder, ImageFolder, Layout, Resize};
+
+use crate::failure::Failure;
+
+/// What to do with the images of `--data`.
+#[derive(Debug, Default, Args)]
+#[command(next_help_heading = "Images, where --data is a folder, an image or a pattern")]
+pub(crate) struct ImageArguments {
+    /// Height and width, or one number for both [default: those of the model's input]
+    #[arg(long, value_name = "H,W", value_delimiter = ',')]
+    size: Option<Vec<usize>>,
+    /// What pixels, 0 to 255, are multiplied by [default: 1/255]
+    #[arg(long, value_name = "X", allow_negative_numbers = true)]
+    scale: Option<f64>,
+    /// Then subtracted: one number, or one for each channel as the model gets them [default: 0]
+    #[arg(long, value_name = "X,X,X", value_delimiter = ',', allow_negative_numbers = true)]
+    mean: Option<Vec<f64>>,
+    /// Then divided by: one number, or one for each channel [default: 1]
+    #[arg(long, value_name = "X,X,X", value_delimiter = ',', allow_negative_numbers = true)]
+    std: Option<Vec<f64>>,
+    /// Where the channels are [default: where the model's input has 3 or 1]
+    #[arg(long, value_name = "LAYOUT", ignore_case = true, value_parser = layout())]
+    layout: Option<Layout>,
+    /// The order of three channels [default: RGB]
+    #[arg(long, value_name = "ORDER", ignore_case = true, value_parser = channel_order())]
+    channel_order: Option<ChannelOrder>,
+    /// How images are brought to their size [default: bilinear]
+    #[arg(long, value_name = "FILTER", ignore_case = true, value_parser = resize())]
+    resize: Option<Resize>,
+    /// Resize the shorter side to N and cut the size out of the centre; else all is resized
+    #[arg(long, value_name = "N")]
+    crop: Option<usize>,
+}
+
+fn layout() -> impl TypedValueParser<Value = Layout> {
+    let names = Layout::NAMES.iter().map(|(name, _)| *name);
+    PossibleValuesParser::new(names).try_map(|name| name.parse::<Layout>())
+}
+
+fn channel_order() -> impl TypedValueParser<Value = ChannelOrder> {
+    let names = ChannelOrder::NAMES.iter().map(|(name, _)| *name);
+    PossibleValuesParser::new(names).try_map(|name| name.parse::<ChannelOrder>())
+}
+
+fn resize() -> impl TypedValueParser<Value = Resize> {
+    let names = Resize::NAMES.iter().map(|(name, _)| *name);
+    PossibleValuesParser::new(names).try_map(|name| name.parse::<Resize>())
+}
+
+impl ImageArguments {
+    /// Refuses these flags where there are no images.
+    pub(crate) fn refuse(&self) -> Result<(), Failure> {
+        let flags = [
+            ("--size", self.size.is_some()),
+            ("--scale", self.scale.is_some()),
+            ("--mean", self.mean.is_some()),
+            ("--std", self.std.is_some()),
+            ("--layout", self.layout.is_some()),
+            ("--channel-order", self.channel_order.is_some()),
+            ("--resize", self.resize.is_some()),
+            ("--crop", self.crop.is_some()),
+        ];
+        match flags.iter().find(|(_, given)| *given) {
+            None => Ok(()),
+            Some((flag, _)) => Err(Failure::Misuse(format!(
+                "{flag} is for images, --data is no folder, image or pattern"
+            ))),
+        }
+    }
+
+    /// The images at `path`.
+    pub(crate) fn folder(&self, path: &Path) -> Result<ImageFolder, Failure> {
+        let plain = ImageFolder::new(path);
+        let folder = ImageFolder {
+            size: self.size()?,
+            scale: self.scale.unwrap_or(plain.scale),
+            mean: self.mean.clone().unwrap_or(plain.mean),
+            std: self.std.clone().unwrap_or(plain.std),
+            layout: self.layout,
+            channel_order: self.channel_order.unwrap_or(plain.channel_order),
+            resize: self.resize.unwrap_or(plain.resize),
+            crop: self.crop,
+            ..ImageFolder::new(path)
+        };
+        folder.check()?;
+        Ok(folder)
+    }
+
+    fn size(&self) -> Result<Option<[usize; 2]>, Failure> {
+        match self.size.as_deref() {
+            None => Ok(None),
+            Some([side]) => Ok(Some([*side; 2])),
+            Some([height, width]) => Ok(Some([*height, *width])),
+            Some(more) => {
+                let message = format!("--size has {} numbers, expected 1 or 2", more.len());
+                Err(Failure::Misuse(message))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Only {
+        #[command(flatten)]
+        images: ImageArguments,
+    }
+
+    fn parsed(flags: &[&str]) -> ImageArguments {
+        let args = std::iter::once(&"quantize-rs").chain(flags);
+        Only::try_parse_from(args).unwrap_or_else(|error| panic!("{error}")).images
+    }
+
+    #[test]
+    fn no_flags_are_the_defaults_of_the_library() {
+        let images = parsed(&[]);
+        assert!(images.refuse().is_ok());
+        assert_eq!(images.folder(Path::new("a")).expect("a folder"), ImageFolder::new("a"));
+    }
+
+    #[test]
+    fn every_flag_reaches_the_folder_and_is_refused_without_one() {
+        let flags = [
+            "--size=224,320",
+            "--scale=0.0078125",
+            "--mean=-0.5,0,0.5",
+            "--std=0.25",
+            "--layout=nhwc",
+            "--channel-order=BGR",
+            "--resize=Lanczos3",
+            "--crop=256",
+        ];
+        let expected = ImageFolder {
+            size: Some([224, 320]),
+            scale: 1.0 / 128.0,
+            mean: vec![-0.5, 0.0, 0.5],
+            std: vec![0.25],
+            layout: Some(Layout::Nhwc),
+            channel_order: ChannelOrder::Bgr,
+            resize: Resize::Lanczos3,
+            crop: Some(256),
+            ..ImageFolder::new("a")
+        };
+        assert_eq!(parsed(&flags).folder(Path::new("a")).expect("a folder"), expected);
+        for flag in flags {
+            let name = flag.split('=').next().unwrap_or_default();
+            let message = parsed(&[flag]).refuse().expect_err(flag).message().unwrap_or_default();
+            assert!(message.starts_with(&format!("{name} is for images")), "{message}");
+        }
+        let square = parsed(&["--size", "8"]).folder(Path::new("a")).expect("a folder");
+        assert_eq!(square.size, Some([8, 8]));
+    }
+
+    #[test]
+    fn what_cannot_be_is_misuse() {
+        for (flag, message) in [
+            ("--size=1,2,3", "--size has 3 numbers"),
+            ("--std=0", "--std has 0"),
+            ("--mean=1,2", "--mean has 2 numbers"),
+            ("--crop=0", "--crop is 0"),
+        ] {
+            let failure = parsed(&[flag]).folder(Path::new("a")).expect_err(flag);
+            assert!(matches!(failure, Failure::Misuse(_)));
+            assert!(failure.message().is_some_and(|text| text.starts_with(message)), "{flag}");
+        }
+        let error = Only::try_parse_from(["quantize-rs", "--resize=cubic"]).err();
+        let error = error.map(|error| error.to_string()).unwrap_or_default();
+        assert!(error.contains("bilinear, bicubic, nearest, lanczos3"), "{error}");
+    }
+}
