@@ -59,41 +59,96 @@ def test_several_at_once_give_what_one_gives(digits: Path, images: Path) -> None
 
 
 INTERRUPTED = """
-import itertools, sys, numpy as np, quantize_rs
-images = np.load(sys.argv[2])
+import itertools, sys, time, numpy as np, quantize_rs
+form, engine, method, images = sys.argv[1:]
+model = "examples/digits/digits_cnn.onnx"
+images = np.load(images)
 data = {
     "iterator": lambda: itertools.cycle(images),
     "array": lambda: np.concatenate([images] * 2000),
-    "file": lambda: sys.argv[3],
-}[sys.argv[1]]()
+    "file": lambda: "many.npy",
+    "judging": lambda: np.random.default_rng(0).normal(size=(40, 1024)).astype(np.float32),
+}[form]()
+if form == "judging":
+    model = "large.onnx"
+
+class Slow:
+    def prepare(self, model, outputs):
+        import onnxruntime
+        self.session, self.outputs = onnxruntime.InferenceSession(model), outputs
+    def run(self, feed):
+        time.sleep(0.01)
+        return dict(zip(self.outputs, self.session.run(self.outputs, feed)))
+
 said = []
 def progress(done, total):
-    if done > 5 and not said:
+    # With `auto`, all that comes after the last sample is judging.
+    if done > 5 and not said and (form != "judging" or done == total):
         said.append(print("running", flush=True))
 try:
-    quantize_rs.quantize_with_calibration("examples/digits/digits_cnn.onnx", "q.onnx", data,
-                                          progress=progress)
+    quantize_rs.quantize_with_calibration(
+        model, "q.onnx", data, method=method, progress=progress,
+        engine=Slow() if engine == "object" else engine,
+    )
 except KeyboardInterrupt:
     print("interrupted", flush=True)
     raise SystemExit(7)
 """
 
 
+def large(path: Path) -> None:
+    """Write a model that takes a while to judge."""
+    import onnx
+
+    rng, nodes, weights, value = np.random.default_rng(0), [], [], "x"
+    for layer in range(6):
+        weight = rng.normal(0, 1 / 32, (1024, 1024)).astype(np.float32)
+        weights.append(onnx.numpy_helper.from_array(weight, f"w{layer}"))
+        nodes.append(onnx.helper.make_node("MatMul", [value, f"w{layer}"], [f"m{layer}"]))
+        nodes.append(onnx.helper.make_node("Relu", [f"m{layer}"], [f"r{layer}"]))
+        value = f"r{layer}"
+    inputs = [onnx.helper.make_tensor_value_info("x", 1, [None, 1024])]
+    outputs = [onnx.helper.make_tensor_value_info(value, 1, [None, 1024])]
+    graph = onnx.helper.make_graph(nodes, "large", inputs, outputs, weights)
+    opset = [onnx.helper.make_opsetid("", 17)]
+    onnx.save(onnx.helper.make_model(graph, opset_imports=opset, ir_version=8), path)
+
+
 @pytest.mark.skipif(os.name == "nt", reason="no SIGINT for one process on Windows")
-@pytest.mark.parametrize("form", ["iterator", "array", "file"])
-def test_ctrl_c_ends_a_calibration_within_a_second(images: Path, form: str) -> None:
+@pytest.mark.parametrize(
+    ("form", "engine", "method"),
+    [
+        ("iterator", "tract", "minmax"),
+        ("array", "tract", "entropy"),
+        ("file", "auto", "minmax"),
+        ("iterator", "onnxruntime", "minmax"),
+        ("array", "onnxruntime", "auto"),
+        ("array", "object", "minmax"),
+        ("judging", "tract", "auto"),
+        ("judging", "onnxruntime", "auto"),
+    ],
+)
+def test_ctrl_c_ends_a_calibration_within_a_second(
+    images: Path, form: str, engine: str, method: str
+) -> None:
     np.save("many.npy", np.concatenate([np.load(images)] * 2000))
-    command = [sys.executable, "-c", INTERRUPTED, form, str(images), "many.npy"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+    if form == "judging":
+        large(Path("large.onnx"))
+    files = set(Path.cwd().iterdir())
+    command = [sys.executable, "-c", INTERRUPTED, form, engine, method, str(images)]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
         assert process.stdout is not None
+        assert process.stderr is not None
         assert process.stdout.readline() == "running\n"
         begun = time.monotonic()
         process.send_signal(signal.SIGINT)
         assert process.stdout.readline() == "interrupted\n"
         assert time.monotonic() - begun < 1
         assert process.wait(10) == 7
-    assert not list(Path.cwd().glob("*.onnx"))
-    assert not list(Path.cwd().glob(".*"))
+        assert process.stderr.read() == ""
+    assert set(Path.cwd().iterdir()) == files
 
 
 @pytest.mark.skipif(os.name == "nt", reason="no SIGALRM on Windows")

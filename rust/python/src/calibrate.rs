@@ -1,13 +1,14 @@
 //! A calibration that Python started: its callbacks, its samples, its Ctrl-C.
 
 use std::num::NonZero;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use pyo3::prelude::*;
 use quantize_rs::{
-    Control, Engine as Runs, InputSpec, Method, Model, Plan, Progress, QuantizeError, Samples,
+    CalibrationError, CalibrationErrorKind as Kind, Control, Engine as Runs, InputSpec, Method,
+    Model, Plan, Progress, QuantizeError, Sample, Samples,
 };
 use quantize_rs_runner::samples::Watched;
 
@@ -16,7 +17,10 @@ use crate::engine::{Engine, Opened};
 use crate::errors;
 use crate::ranges::Ranges;
 use crate::source::Source;
-use crate::work::{self, Interrupt};
+use crate::work::{self, Interrupt, Line};
+
+/// How long a calibration that was stopped is waited for.
+const PATIENCE: Duration = Duration::from_millis(700);
 
 /// How to run a model on samples.
 #[pyclass(frozen, module = "quantize_rs._core")]
@@ -56,7 +60,7 @@ impl Run {
     pub(crate) fn ranges(
         &self,
         py: Python<'_>,
-        (model, plan): (&Model, &Plan),
+        (model, plan): (&Arc<Model>, &Arc<Plan>),
         source: &Source,
         method: &str,
     ) -> PyResult<Ranges> {
@@ -65,8 +69,9 @@ impl Run {
         if matches!(method, Method::Auto) {
             self.require_models(py, "method `auto`")?;
         }
-        let mut done = self.on(py, model, source, |engine, samples, control| {
-            quantize_rs::calibrate(model, plan, engine, samples, &method, control)
+        let (its_model, plan) = (Arc::clone(model), Arc::clone(plan));
+        let mut done = self.on(py, model, source, move |engine, samples, control| {
+            quantize_rs::calibrate(&its_model, &plan, engine, samples, &method, control)
         })?;
         self.sign(&mut done.found, done.note);
         Ok(Ranges::new(done.found, begun.elapsed().as_secs_f64(), done.warnings))
@@ -76,13 +81,14 @@ impl Run {
     pub(crate) fn comparison(
         &self,
         py: Python<'_>,
-        (model, plan): (&Model, &Plan),
+        (model, plan): (&Arc<Model>, &Arc<Plan>),
         source: &Source,
     ) -> PyResult<Comparison> {
         let begun = Instant::now();
         self.require_models(py, "comparing methods")?;
-        let mut done = self.on(py, model, source, |engine, samples, control| {
-            quantize_rs::compare_methods(model, plan, engine, samples, control)
+        let (its_model, plan) = (Arc::clone(model), Arc::clone(plan));
+        let mut done = self.on(py, model, source, move |engine, samples, control| {
+            quantize_rs::compare_methods(&its_model, &plan, engine, samples, control)
         })?;
         if let Some(class) = self.engine.get().class() {
             class.clone_into(&mut done.found.engine);
@@ -103,45 +109,54 @@ impl Run {
 
     /// Does some work on the samples of `source`.
     ///
-    /// The exception of a callback, an iterator, an engine or a signal is raised as it is; it stops
-    /// the work.
-    fn on<T: Send>(
+    /// What is Python's is called on this thread, the work is done on another. The exception of a
+    /// callback, an iterator, an engine or a signal is raised as it is; it stops the work.
+    fn on<T: Send + 'static>(
         &self,
         py: Python<'_>,
         model: &Model,
         source: &Source,
-        work: impl FnOnce(&dyn Runs, &mut dyn Samples, Control<'_>) -> Result<T, QuantizeError> + Send,
+        work: impl FnOnce(&dyn Runs, &mut dyn Samples, Control<'_>) -> Result<T, QuantizeError>
+        + Send
+        + 'static,
     ) -> PyResult<Done<T>> {
         let interrupt = Arc::new(Interrupt::default());
         let inputs = InputSpec::of(model);
-        let engine = self.engine.get();
-        let outcome = work::detached(py, model.path(), || -> Result<_, QuantizeError> {
-            let Opened { engine, note } = engine.open(&interrupt)?;
-            let mut samples = Watched::new(source.samples(inputs, self.limit, &interrupt)?);
+        let samples = work::detached(py, None, || source.samples(inputs, self.limit, &interrupt))?;
+        let samples = Arc::new(Mutex::new(Watched::new(samples)));
+        let (is_random, is_iterator) = (source.is_random(), source.is_iterator());
+        let engine = self.engine.clone_ref(py);
+        let progress = Arc::new(self.progress.as_ref().map(|call| call.clone_ref(py)));
+        let threads = self.threads.unwrap_or_else(cores);
+        // What runs in an object of Python's cannot be left alone.
+        let patience = if engine.get().class().is_some() { None } else { Some(PATIENCE) };
+        let raised = Arc::clone(&interrupt);
+        work::conversing(py, model.path(), &raised, patience, move |line| {
+            let Opened { engine, note } = engine.get().open(&line, &interrupt)?;
             let mut seen = None;
-            let mut go_on = |progress: Progress| {
-                let asked = Python::attach(|py| {
-                    py.check_signals()?;
-                    if seen.replace(progress.done) == Some(progress.done) {
-                        return Ok(());
-                    }
-                    match &self.progress {
-                        Some(call) => call.call1(py, (progress.done, progress.total)).map(drop),
-                        None => Ok(()),
-                    }
-                });
-                interrupt.keep(asked).is_some()
+            let mut go_on = |Progress { done, total }| {
+                let is_news = seen.replace(done) != Some(done);
+                if progress.is_some() && is_news {
+                    let (progress, interrupt) = (Arc::clone(&progress), Arc::clone(&interrupt));
+                    line.ask(move || {
+                        interrupt.keep(Python::attach(|py| match &*progress {
+                            Some(call) => call.call1(py, (done, total)).map(drop),
+                            None => Ok(()),
+                        }))
+                    });
+                }
+                !interrupt.is_raised()
             };
-            let threads = self.threads.unwrap_or_else(cores);
             let control = Control { threads, progress: &mut go_on };
-            let found = work(&*engine, &mut samples, control)?;
-            let warnings = if source.is_random() { Vec::new() } else { samples.warnings() };
-            Ok(Done { found, note, warnings })
-        });
-        match interrupt.take() {
-            Some(raised) => Err(raised),
-            None => outcome,
-        }
+            let there = is_iterator.then(|| line.clone());
+            let mut pulled = Pulled { samples: Arc::clone(&samples), there };
+            let found = work(&*engine, &mut pulled, control)?;
+            let warnings = match samples.lock() {
+                Ok(samples) if !is_random => samples.warnings(),
+                _ => Vec::new(),
+            };
+            Ok::<_, QuantizeError>(Done { found, note, warnings })
+        })
     }
 
     /// Refuses an engine that runs one model only for what runs several.
@@ -157,6 +172,30 @@ impl Run {
             }
             _ => Ok(()),
         }
+    }
+}
+
+/// Samples that come from the thread that Python called on, where its iterators belong.
+struct Pulled {
+    samples: Arc<Mutex<Watched>>,
+    /// The line to it; `None` for samples that have nothing to do with Python.
+    there: Option<Line>,
+}
+
+impl Samples for Pulled {
+    fn next_sample(&mut self) -> Option<Result<Sample, CalibrationError>> {
+        let samples = Arc::clone(&self.samples);
+        let pull = move || samples.lock().ok()?.next_sample();
+        match &self.there {
+            None => pull(),
+            Some(line) => {
+                line.ask(pull).unwrap_or_else(|| Some(Err(CalibrationError::new(Kind::Cancelled))))
+            }
+        }
+    }
+
+    fn len_hint(&self) -> Option<usize> {
+        self.samples.lock().ok()?.len_hint()
     }
 }
 

@@ -13,7 +13,7 @@ use quantize_rs::{
 use quantize_rs_onnx::Edit;
 use quantize_rs_runner::{Auto, OnnxRuntime, Tract};
 
-use crate::work::Interrupt;
+use crate::work::{Interrupt, Line};
 
 /// Who runs a model on samples.
 #[pyclass(frozen, module = "quantize_rs._core")]
@@ -56,25 +56,30 @@ impl Engine {
 }
 
 impl Engine {
-    /// Gets the engine ready. Exceptions of an object, and of signals, go to `interrupt`.
-    pub(crate) fn open(&self, interrupt: &Arc<Interrupt>) -> Result<Opened, CalibrationError> {
-        let interrupt = Arc::clone(interrupt);
+    /// Gets the engine ready. Exceptions of an object go to `interrupt`.
+    pub(crate) fn open(
+        &self,
+        line: &Line,
+        interrupt: &Arc<Interrupt>,
+    ) -> Result<Opened, CalibrationError> {
         let mut note = None;
-        let engine = match &self.0 {
+        let engine: Box<dyn Runs> = match &self.0 {
             Kind::Auto(library) => {
                 let opened = library.as_deref().map(OnnxRuntime::open).transpose();
                 let onnxruntime = opened.unwrap_or_else(|error| {
                     note = Some(format!("without onnxruntime: {error}"));
                     None
                 });
-                heedful(Auto { onnxruntime }, interrupt)
+                Box::new(Auto { onnxruntime })
             }
-            Kind::Tract => heedful(Tract, interrupt),
-            Kind::OnnxRuntime(library) => heedful(OnnxRuntime::open(library)?, interrupt),
-            Kind::Object { adapter, prepares, .. } => {
-                let adapter = Arc::new(Python::attach(|py| adapter.clone_ref(py)));
-                Box::new(Object { adapter, prepares: *prepares, interrupt })
-            }
+            Kind::Tract => Box::new(Tract),
+            Kind::OnnxRuntime(library) => Box::new(OnnxRuntime::open(library)?),
+            Kind::Object { adapter, prepares, .. } => Box::new(Object {
+                adapter: Arc::new(Python::attach(|py| adapter.clone_ref(py))),
+                prepares: *prepares,
+                line: line.clone(),
+                interrupt: Arc::clone(interrupt),
+            }),
         };
         Ok(Opened { engine, note })
     }
@@ -100,42 +105,11 @@ pub(crate) struct Opened {
     pub(crate) note: Option<String>,
 }
 
-fn heedful(engine: impl Runs + Send + 'static, interrupt: Arc<Interrupt>) -> Box<dyn Runs> {
-    Box::new(Heedful { engine: Arc::new(engine), interrupt })
-}
-
-/// An engine, which may take seconds to get a large model ready, with an ear for Ctrl-C.
-struct Heedful<E> {
-    engine: Arc<E>,
-    interrupt: Arc<Interrupt>,
-}
-
-impl<E: Runs + Send + 'static> Runs for Heedful<E> {
-    fn name(&self) -> &'static str {
-        self.engine.name()
-    }
-
-    fn prepare(
-        &self,
-        model: &Model,
-        taps: &[String],
-        sample: &Sample,
-    ) -> Result<Box<dyn Runner>, CalibrationError> {
-        // Handles; the weights and the sample are shared.
-        let (engine, model) = (Arc::clone(&self.engine), model.clone());
-        let (taps, sample) = (taps.to_vec(), sample.clone());
-        match self.interrupt.wait_for(move || engine.prepare(&model, &taps, &sample)) {
-            Some(Ok(runner)) => runner,
-            Some(Err(panic)) => Err(failed(&panic)),
-            None => Err(cancelled()),
-        }
-    }
-}
-
 /// An object of Python's as an engine.
 struct Object {
     adapter: Arc<Py<PyAny>>,
     prepares: bool,
+    line: Line,
     interrupt: Arc<Interrupt>,
 }
 
@@ -165,11 +139,14 @@ impl Runs for Object {
         if self.prepares {
             let outputs = runner.made();
             let model = with_outputs(model, &outputs)?;
-            let prepared = Python::attach(|py| {
-                let model = PyBytes::new(py, &model);
-                self.adapter.call_method1(py, "prepare", (model, outputs))
+            let (adapter, interrupt) = (Arc::clone(&self.adapter), Arc::clone(&self.interrupt));
+            let prepared = self.line.ask(move || {
+                interrupt.keep(Python::attach(|py| {
+                    let model = PyBytes::new(py, &model);
+                    adapter.call_method1(py, "prepare", (model, outputs)).map(drop)
+                }))
             });
-            self.interrupt.keep(prepared).ok_or_else(cancelled)?;
+            prepared.flatten().ok_or_else(cancelled)?;
         }
         Ok(Box::new(runner))
     }

@@ -109,6 +109,11 @@ impl Source {
 }
 
 impl Source {
+    /// Whether the samples come out of Python code.
+    pub(crate) fn is_iterator(&self) -> bool {
+        matches!(self.0, Kind::Iterator(_))
+    }
+
     /// Whether the samples are noise, which their maker has warned of.
     pub(crate) fn is_random(&self) -> bool {
         matches!(self.0, Kind::Random { .. })

@@ -5,9 +5,9 @@ use std::any::Any;
 use std::panic::{self, AssertUnwindSafe};
 use std::path::Path;
 use std::sync::Mutex;
-use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use pyo3::prelude::*;
 use quantize_rs::QuantizeError;
@@ -45,6 +45,85 @@ pub(crate) fn interruptible<T: Send + 'static, E: Into<QuantizeError> + Send + '
     }
 }
 
+/// Runs long work on a thread of its own, for which it does on this one what that asks through the
+/// [`Line`]: calls of Python's functions above all. Ctrl-C is heard at once.
+///
+/// An exception, kept in `interrupt`, ends the work: nothing it asks is done any more. The work is
+/// waited for, but no longer than `patience` says; then it goes on unheard until it notices.
+pub(crate) fn conversing<T: Send + 'static, E: Into<QuantizeError> + Send + 'static>(
+    py: Python<'_>,
+    path: Option<&Path>,
+    interrupt: &Interrupt,
+    patience: Option<Duration>,
+    work: impl FnOnce(Line) -> Result<T, E> + Send + 'static,
+) -> PyResult<T> {
+    let outcome = py.detach(|| {
+        let (line, asked) = mpsc::channel();
+        let started = thread::Builder::new().spawn(move || caught(|| work(Line(line))));
+        let worker = match started {
+            Ok(worker) => worker,
+            Err(error) => return Some(Err(format!("no thread could be started: {error}"))),
+        };
+        let (mut listened, mut raised) = (Instant::now(), None::<Instant>);
+        loop {
+            match asked.recv_timeout(PATIENCE) {
+                // Dropped unheard, a question is answered with no.
+                Ok(_) if raised.is_some() => {}
+                Ok(question) => {
+                    if let Err(panic) = caught(question) {
+                        return Some(Err(panic));
+                    }
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+                // Its end of the line is gone: the work is done.
+                Err(RecvTimeoutError::Disconnected) => {
+                    return Some(worker.join().unwrap_or_else(|panic| Err(message(&*panic))));
+                }
+            }
+            if listened.elapsed() >= PATIENCE {
+                interrupt.listen();
+                listened = Instant::now();
+            }
+            if interrupt.is_raised() {
+                let since = *raised.get_or_insert_with(Instant::now);
+                if patience.is_some_and(|patience| since.elapsed() >= patience) {
+                    return None;
+                }
+            }
+        }
+    });
+    match (interrupt.take(), outcome) {
+        (Some(raised), _) => Err(raised),
+        (None, Some(Ok(outcome))) => {
+            outcome.map_err(|error| errors::raised(py, &error.into(), path))
+        }
+        (None, Some(Err(panic))) => Err(errors::internal(py, &panic)),
+        (None, None) => Err(errors::internal(py, "interrupted")),
+    }
+}
+
+/// What the thread of some work asks of the one that Python called on.
+#[derive(Clone)]
+pub(crate) struct Line(Sender<Question>);
+
+type Question = Box<dyn FnOnce() + Send>;
+
+impl Line {
+    /// What comes of doing this over there; `None` when nobody listens any more.
+    pub(crate) fn ask<T: Send + 'static>(
+        &self,
+        question: impl FnOnce() -> T + Send + 'static,
+    ) -> Option<T> {
+        let (give, answer) = mpsc::channel();
+        let question = move || {
+            // Whoever asks waits for the answer.
+            let _ = give.send(question());
+        };
+        self.0.send(Box::new(question)).ok()?;
+        answer.recv().ok()
+    }
+}
+
 /// A report as JSON.
 pub(crate) fn json(py: Python<'_>, report: &impl Serialize) -> PyResult<String> {
     serde_json::to_string(report).map_err(|error| errors::internal(py, &error.to_string()))
@@ -66,12 +145,22 @@ impl Interrupt {
             .ok()
     }
 
+    /// Whether there is one.
+    pub(crate) fn is_raised(&self) -> bool {
+        self.0.lock().is_ok_and(|kept| kept.is_some())
+    }
+
     /// The exception, to be raised.
     pub(crate) fn take(&self) -> Option<PyErr> {
         self.0.lock().ok().and_then(|mut kept| kept.take())
     }
 
+    /// Runs the handlers of signals and keeps what they raise; `None` then.
     #[allow(clippy::redundant_closure_for_method_calls)] // the method is not general enough
+    fn listen(&self) -> Option<()> {
+        self.keep(Python::attach(|py| py.check_signals()))
+    }
+
     /// Runs `work` on a thread of its own and looks for signals meanwhile; `None` when there was
     /// one, else what came of the work, or the message of its panic.
     pub(crate) fn wait_for<T: Send + 'static>(
@@ -89,9 +178,7 @@ impl Interrupt {
         loop {
             match result.recv_timeout(PATIENCE) {
                 Ok(outcome) => return Some(outcome),
-                Err(RecvTimeoutError::Timeout) => {
-                    self.keep(Python::attach(|py| py.check_signals()))?;
-                }
+                Err(RecvTimeoutError::Timeout) => self.listen()?,
                 Err(RecvTimeoutError::Disconnected) => {
                     return Some(Err("a thread ended without a result".to_owned()));
                 }
