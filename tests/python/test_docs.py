@@ -85,6 +85,7 @@ def test_the_reference_speaks_of_every_public_name() -> None:
 def test_every_public_thing_has_its_members_in_the_reference() -> None:
     text = (REPOSITORY / "README_PYTHON.md").read_text(encoding="utf-8")
     things = [
+        quantize_rs.ImageFolder,
         quantize_rs.ModelInfo,
         quantize_rs.Report,
         quantize_rs.Value,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import struct
+import subprocess
+import sys
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -619,3 +621,48 @@ def test_feeds_are_read_when_they_are_asked_for(photos: Path) -> None:
     with pytest.raises(CalibrationError, match=r"01\.png"):
         next(feeds)
     assert len(list(ImageFolder(photos).feeds(model, limit=1))) == 1
+
+
+@pytest.mark.usefixtures("plan")
+def test_the_command_makes_of_photos_what_python_makes_of_them(photos: Path) -> None:
+    model = Path("model.onnx")
+    onnx.save(conv(["n", 3, 32, 32]), str(model))
+    folder = ImageFolder(photos, mean=MEAN, std=STD, channel_order="BGR", crop=36)
+    expected = quantize_rs.quantize_with_calibration(model, None, folder).model
+    options = "--mean 0.485,0.456,0.406 --std 0.229,0.224,0.225 --channel-order bgr --crop 36"
+    for data in (photos, photos / "*.png"):
+        command = ["calibrate", str(model), "--data", str(data), "-o", "q.onnx", *options.split()]
+        done = subprocess.run(
+            [sys.executable, "-m", "quantize_rs", *command],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert (done.returncode, done.stderr) == (0, "")
+        assert Path("q.onnx").read_bytes() == expected
+
+
+@pytest.mark.parametrize(
+    ("samples", "message"),
+    [
+        (np.tile(GOOD, (8, 1, 1, 1)), "of 32 samples only 4 differ"),
+        (GOOD, "only 4 samples: the ranges of so few seldom hold for other data"),
+        (np.tile(GOOD[:1], (40, 1, 1, 1)), "all 40 samples are the same"),
+        (np.full((40, 3, 8, 6), 0.5), "all values of input `x` are the same in all samples"),
+    ],
+)
+def test_samples_that_can_be_no_good_are_warned_of(
+    plan: Plan, samples: Array, message: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    plan.calibrate(samples)
+    assert message in caplog.text
+
+
+def test_noise_in_place_of_images_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    plan = quantize_rs.open(conv(["n", 3, 32, 32])).plan(activations="uint8")
+    noise = np.random.default_rng(0).random((40, 3, 32, 32), np.float32)
+    plan.calibrate(noise)
+    assert "input `x` looks like noise" in caplog.text
+    caplog.clear()
+    plan.calibrate(np.cumsum(noise, axis=-1))
+    assert not caplog.text

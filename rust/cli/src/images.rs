@@ -8,33 +8,65 @@ use quantize_rs_runner::samples::{ChannelOrder, ImageFolder, Layout, Resize};
 
 use crate::failure::Failure;
 
+/// Said of each flag: a heading of the whole would also stand over the flags that follow.
+const HEADING: &str = "Images, where --data is a folder, an image or a pattern";
+
 /// What to do with the images of `--data`.
 #[derive(Debug, Default, Args)]
-#[command(next_help_heading = "Images, where --data is a folder, an image or a pattern")]
 pub(crate) struct ImageArguments {
     /// Height and width, or one number for both [default: those of the model's input]
-    #[arg(long, value_name = "H,W", value_delimiter = ',')]
+    #[arg(long, help_heading = HEADING, value_name = "H,W", value_delimiter = ',')]
     size: Option<Vec<usize>>,
     /// What pixels, 0 to 255, are multiplied by [default: 1/255]
-    #[arg(long, value_name = "X", allow_negative_numbers = true)]
+    #[arg(long, help_heading = HEADING, value_name = "X", allow_negative_numbers = true)]
     scale: Option<f64>,
     /// Then subtracted: one number, or one for each channel as the model gets them [default: 0]
-    #[arg(long, value_name = "X,X,X", value_delimiter = ',', allow_negative_numbers = true)]
+    #[arg(
+        long,
+        help_heading = HEADING,
+        value_name = "X,X,X",
+        value_delimiter = ',',
+        allow_negative_numbers = true,
+    )]
     mean: Option<Vec<f64>>,
     /// Then divided by: one number, or one for each channel [default: 1]
-    #[arg(long, value_name = "X,X,X", value_delimiter = ',', allow_negative_numbers = true)]
+    #[arg(
+        long,
+        help_heading = HEADING,
+        value_name = "X,X,X",
+        value_delimiter = ',',
+        allow_negative_numbers = true,
+    )]
     std: Option<Vec<f64>>,
     /// Where the channels are [default: where the model's input has 3 or 1]
-    #[arg(long, value_name = "LAYOUT", ignore_case = true, value_parser = layout())]
+    #[arg(
+        long,
+        help_heading = HEADING,
+        value_name = "LAYOUT",
+        ignore_case = true,
+        value_parser = layout(),
+    )]
     layout: Option<Layout>,
     /// The order of three channels [default: RGB]
-    #[arg(long, value_name = "ORDER", ignore_case = true, value_parser = channel_order())]
+    #[arg(
+        long,
+        help_heading = HEADING,
+        value_name = "ORDER",
+        ignore_case = true,
+        value_parser = channel_order(),
+    )]
     channel_order: Option<ChannelOrder>,
     /// How images are brought to their size [default: bilinear]
-    #[arg(long, value_name = "FILTER", ignore_case = true, value_parser = resize())]
+    #[arg(
+        long,
+        help_heading = HEADING,
+        value_name = "FILTER",
+        ignore_case = true,
+        value_parser = resize(),
+    )]
     resize: Option<Resize>,
     /// Resize the shorter side to N and cut the size out of the centre; else all is resized
-    #[arg(long, value_name = "N")]
+    #[arg(long, help_heading = HEADING, value_name = "N")]
     crop: Option<usize>,
 }
 
