@@ -44,7 +44,6 @@
 
 #[cfg(all(feature = "onnxruntime", feature = "tract"))]
 mod auto;
-#[cfg(any(feature = "tract", feature = "onnxruntime"))]
 mod guard;
 #[cfg_attr(not(any(feature = "tract", feature = "onnxruntime")), allow(dead_code))] // for engines
 mod inputs;
