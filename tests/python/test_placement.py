@@ -40,6 +40,26 @@ PICTURES = [
 ]
 """Picture networks among the fixtures: what multiplies has constant weights."""
 
+PRODUCTS = [
+    "gather_embedding",
+    "gemm_no_c",
+    "gemm_plain",
+    "gemm_transb",
+    "matmul_2d",
+    "matmul_3d_weight",
+    "matmul_activations",
+    "matmul_add_swapped",
+    "matmul_batched_input",
+    "mlp_relu",
+    "nested_if",
+    "shared_weight_axis_clash",
+    "transformer_block",
+    "weight_cast_fp16",
+    "weight_identity",
+    "weight_transpose",
+]
+"""Matrix products in the forms that exporters write them in."""
+
 INTEGER = {"QLinearConv", "QGemm", "QLinearMatMul", "MatMulIntegerToFloat"}
 FLOAT = {"Conv", "FusedConv", "Gemm", "FusedGemm", "MatMul", "FusedMatMul"}
 
@@ -55,6 +75,12 @@ def quantized(model: Any, data: Any, **wishes: Any) -> bytes:
     report = quantize_rs.quantize_with_calibration(model, None, data, per_channel=True, **wishes)
     assert report.model is not None
     return report.model
+
+
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_matrix_products_run_on_integers(name: str) -> None:
+    found = judge.kernels(quantized(judge.model(name), [judge.feeds(name)]))
+    assert integer_share(found) == 1, found
 
 
 @pytest.mark.parametrize("name", PICTURES)

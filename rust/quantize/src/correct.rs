@@ -140,6 +140,10 @@ fn shift(
     let means: Vec<f64> =
         (0..channels.channels()).map(|channel| channels.mean(channel)).collect::<Option<_>>()?;
     let proto = graph.nodes[node.node];
+    if graph.input(node.node, 1) != Some(node.weight) {
+        // What is rearranged before it is multiplied by has its channels elsewhere.
+        return None;
+    }
     let exact = graph.model.tensor(graph.constant(node.weight)?).ok()?.to_f32()?;
     let shape = &weight.quantized.shape;
     let decoded = decoded(how, weight)?;

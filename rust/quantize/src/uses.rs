@@ -87,6 +87,24 @@ fn casts_to_float32(node: &NodeProto) -> bool {
         && node.int("to", 0) == i64::from(DataType::Float.number())
 }
 
+/// The nodes that rearrange a value one after the other, each of which alone reads what comes to it.
+pub(crate) fn rearranging(graph: &Graph<'_>, anchor: ValueId) -> Vec<usize> {
+    let mut chain = Vec::new();
+    let mut value = anchor;
+    loop {
+        let found = &graph.values[value];
+        let [reader] = found.readers[..] else { return chain };
+        let node = graph.nodes[reader.node];
+        let moves = ["Identity", "Transpose", "Reshape", "Flatten"].contains(&&*node.op_type);
+        let next = graph.output(reader.node, 0).filter(|_| {
+            moves && node.is_onnx() && reader.input == 0 && !found.captured && !found.is_output
+        });
+        let Some(next) = next else { return chain };
+        chain.push(reader.node);
+        value = next;
+    }
+}
+
 /// How a constant of this shape is read, through all nodes that only rearrange it.
 fn follow(graph: &Graph<'_>, anchor: ValueId, shape: &[usize]) -> Vec<Use> {
     let mut uses = Vec::new();

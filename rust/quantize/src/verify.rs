@@ -29,8 +29,8 @@ pub(crate) fn verify(before: &Model, after: &Model, plan: &Plan) -> Result<(), Q
         // A bias that several nodes share has several copies under other names, and what some read
         // in float keeps its name for them.
         let by_name = value.role != Role::Input && how.readers == Readers::All;
-        if how.readers == Readers::Rows {
-            looked_up(&graph, value, how)?;
+        if matches!(how.readers, Readers::Rows | Readers::Rearranged) {
+            taken(&graph, value, how)?;
         }
         if by_name && !matches!(how.source, Source::Product { .. }) {
             check(&graph, value, how)?;
@@ -58,17 +58,14 @@ fn conforms(before: &Model, after: &Model, target: Target) -> Result<(), Quantiz
     }
 }
 
-/// Checks that a table of integers is there and read by a node that looks it up.
-fn looked_up(graph: &Graph<'_>, value: &Planned, how: &ValuePlan) -> Result<(), QuantizeError> {
-    let is_it = |node: &quantize_rs_onnx::NodeProto| {
-        let table = node.input.first().and_then(|name| graph.value(name));
-        let tensor = table.and_then(|id| graph.constant(id));
-        node.op_type == "Gather"
-            && node.input[0].starts_with(&value.name)
-            && tensor.is_some_and(|tensor| tensor.dtype() == Some(data_type(how.stored)))
-    };
-    let found = graph.nodes.iter().any(|node| is_it(node));
-    found.then_some(()).ok_or_else(|| failed(format!("`{}` is looked up by nobody", value.name)))
+/// Checks that the integers of a constant are there, and read by a node that moves them.
+fn taken(graph: &Graph<'_>, value: &Planned, how: &ValuePlan) -> Result<(), QuantizeError> {
+    let found = graph.values.iter().enumerate().any(|(id, found)| {
+        found.name.starts_with(&value.name)
+            && graph.constant(id).and_then(TensorProto::dtype) == Some(data_type(how.stored))
+            && found.readers.iter().any(|reader| reader.input == 0)
+    });
+    found.then_some(()).ok_or_else(|| failed(format!("nobody reads `{}`", value.name)))
 }
 
 fn check(graph: &Graph<'_>, value: &Planned, how: &ValuePlan) -> Result<(), QuantizeError> {

@@ -34,7 +34,10 @@ pub(super) fn plan(
         spec: QSpec::new(qtype, symmetric, Granularity::PerTensor),
         rules: rules(graph, selection),
         already: already(graph),
-        weighted: constants.iter().flat_map(weight_readers).collect(),
+        weighted: constants
+            .iter()
+            .flat_map(|constant| weight_readers(constant).map(|node| (node, constant.anchor)))
+            .collect(),
         axes: axes::of(graph, &order),
         fixed: InputSpec::of(graph.model)
             .iter()
@@ -72,8 +75,8 @@ pub(super) struct Planner<'a, 'm> {
     pub(super) order: Vec<usize>,
     /// Values that the model itself brings back from integers.
     pub(super) already: BTreeSet<ValueId>,
-    /// Nodes that multiply by a constant, however it comes to them.
-    pub(super) weighted: BTreeSet<usize>,
+    /// Nodes that multiply by a constant, however it comes to them, and one such constant.
+    pub(super) weighted: HashMap<usize, ValueId>,
     /// How many axes each value has, where that is known.
     pub(super) axes: Vec<Option<usize>>,
     /// Whether all inputs of the model have fixed shapes.
@@ -236,11 +239,21 @@ impl Planner<'_, '_> {
     /// those who compute in float: it costs them nothing, and they lose nothing.
     fn settle_readers(&self, draft: &mut Draft) {
         let graph = self.graph;
+        let rearranged: BTreeSet<ValueId> = draft
+            .integer_nodes
+            .iter()
+            .filter(|integer| graph.input(integer.node, 1) != Some(integer.weight))
+            .map(|integer| integer.weight)
+            .collect();
         let Draft { decisions, on_integers, made_on_integers, .. } = draft;
         for (id, decision) in decisions {
             let Decision::Quantize(plan) = decision else { continue };
             if self.is_table(*id, plan) {
                 plan.readers = Readers::Rows;
+                continue;
+            }
+            if rearranged.contains(id) {
+                plan.readers = Readers::Rearranged;
                 continue;
             }
             if plan.spec.qtype != self.spec.qtype || matches!(plan.source, Source::Product { .. }) {

@@ -8,7 +8,7 @@ use super::{Decision, Draft, IntegerNode, Kept};
 use crate::graph::{Maker, ValueId};
 use crate::ops::{Integer, OpRule, Slot};
 use crate::target::{Bias, Placement};
-use crate::uses::Use;
+use crate::uses::{self, Constant, Use};
 
 /// Sums of products of two activations are no longer than this: attention over more than so many
 /// values gives most of them less than half a step of 8 bits, which is nothing.
@@ -82,6 +82,7 @@ impl Planner<'_, '_> {
         if self.already.contains(&input) || self.already.contains(&weight) {
             return Err("it is quantized already");
         }
+        let weight = self.before_rearranging(node, weight);
         let Some(plan) = draft.quantized(weight) else {
             self.product(node, rule, input, weight)?;
             let (inputs, weight, bias) = (vec![input, weight], None, None);
@@ -112,7 +113,7 @@ impl Planner<'_, '_> {
         let is_product = graph.nodes[node].op_type == "MatMul"
             && self.profile.placement == Placement::Between
             && self.has_kernels()
-            && self.shape(weight).is_some_and(|shape| shape.len() == 2);
+            && graph.input(node, 1).is_some_and(|weight| self.axes[weight] == Some(2));
         let known = match graph.shape(input) {
             Some(shape) => shape.len() == 2 || shape.iter().all(Option::is_some),
             None => self.axes[input] == Some(2) || self.axes[input].is_some() && self.fixed,
@@ -132,7 +133,7 @@ impl Planner<'_, '_> {
         let fits = alone.readers.len() == 1
             && !alone.captured
             && !alone.is_output
-            && self.fits_as_bias(added, weight, node).is_ok();
+            && self.fits_as_bias(added, weight, node, self.axes[input].unwrap_or(1)).is_ok();
         fits.then_some((sum, added))
     }
 
@@ -150,6 +151,20 @@ impl Planner<'_, '_> {
             && after.is_some_and(stays)
     }
 
+    /// The constant that a weight is rearranged from, for this node alone; else the weight itself.
+    fn before_rearranging(&self, node: usize, weight: ValueId) -> ValueId {
+        let alone = |constant: &&Constant<'_>| matches!(constant.uses[..], [Use::Weight { node: reader, .. }] if reader == node);
+        let found = self.weighted.get(&node).and_then(|anchor| self.constants.get(anchor));
+        match found.copied().filter(alone) {
+            Some(constant) if self.profile.placement == Placement::Between => {
+                let chain = uses::rearranging(self.graph, constant.anchor);
+                let end = chain.last().and_then(|last| self.graph.output(*last, 0));
+                if end == Some(weight) { constant.anchor } else { weight }
+            }
+            _ => weight,
+        }
+    }
+
     /// Refuses what is no product of two activations, or one better left in float.
     fn product(
         &self,
@@ -165,7 +180,7 @@ impl Planner<'_, '_> {
         if !matches!(rule.slot(1), Slot::Operand { .. }) || !flows(left) || !flows(right) {
             return Err("its weight is not a quantized constant");
         }
-        if self.weighted.contains(&node) {
+        if self.weighted.contains_key(&node) {
             return Err("its weight is rearranged before it is read");
         }
         if !self.profile.products {
@@ -187,20 +202,22 @@ impl Planner<'_, '_> {
             return Ok(None);
         };
         let bias = graph.value(name).ok_or("its bias is not a value of the graph")?;
-        self.fits_as_bias(bias, weight, node)?;
+        self.fits_as_bias(bias, weight, node, 1)?;
         Ok(Some(bias))
     }
 
-    /// Refuses what cannot become the int32 bias of a node.
+    /// Refuses what cannot become the int32 bias of a node: a vector, which may be written with
+    /// axes of length 1 before it, up to so many in all.
     fn fits_as_bias(
         &self,
         bias: ValueId,
         weight: ValueId,
         node: usize,
+        axes: usize,
     ) -> Result<(), &'static str> {
         let graph = self.graph;
         let vector = graph.constant(bias).is_some_and(|tensor| {
-            tensor.dtype() == Some(DataType::Float) && tensor.dims.len() == 1
+            tensor.dtype() == Some(DataType::Float) && (1..=axes).contains(&tensor.dims.len())
         });
         let overridable =
             matches!(graph.values[bias].maker, Maker::Initializer { overridable: true, .. });
@@ -228,7 +245,13 @@ impl Planner<'_, '_> {
             })?;
             constant.shape.get(axis).copied()
         });
-        self.graph.shape(bias) == channels.map(|channels| vec![Some(channels)])
+        let shape = self.graph.shape(bias);
+        match (shape.as_deref(), channels) {
+            (Some([before @ .., last]), Some(channels)) => {
+                *last == Some(channels) && before.iter().all(|length| *length == Some(1))
+            }
+            _ => false,
+        }
     }
 
     /// Records a node whose weight and bias are integers.

@@ -111,6 +111,8 @@ pub enum Readers {
     OnIntegers,
     /// Those who look it up take integers, and only what they take comes back from there.
     Rows,
+    /// Those who read it once it is rearranged, as integers.
+    Rearranged,
 }
 
 /// Where the numbers of a quantized value come from.

@@ -23,6 +23,7 @@ use crate::encode::{Encoded, EncodedTensor, integers};
 use crate::graph::{Graph, Maker, Reader, ValueId};
 use crate::ops;
 use crate::plan::{Plan, Readers, Source, ValuePlan};
+use crate::uses;
 
 /// The edits that turn the model of `graph` into what `plan` says, with the numbers of `encoded`.
 pub fn rewrite(graph: &Graph<'_>, plan: &Plan, encoded: &Encoded) -> Vec<Edit> {
@@ -103,6 +104,7 @@ impl Writer<'_, '_> {
                 name.to_owned()
             }
             Readers::OnIntegers => self.redirect(id),
+            Readers::Rearranged => return self.rearranged(id, how, tensor),
         };
         let zero_point = match (self.brief, self.needs_zero_point(id, how)) {
             (false, _) => Some(self.constant(name, "zp", &tensor.zero_point)),
@@ -110,6 +112,40 @@ impl Writer<'_, '_> {
             (true, false) => None,
         };
         self.dequantize_constant(name, output, how.spec.granularity, tensor, zero_point);
+    }
+
+    /// A weight that is rearranged before it is multiplied by: its integers are, and what comes out
+    /// comes back from them.
+    fn rearranged(&mut self, id: ValueId, how: &ValuePlan, tensor: &EncodedTensor) {
+        let name = self.graph.values[id].name;
+        self.take_out(id);
+        self.edits.push(Edit::RequireIr(tensor.quantized.dtype.since_ir()));
+        let mut integers = self.constant(name, "quantized", &tensor.quantized);
+        let mut end = id;
+        for node in uses::rearranging(self.graph, id) {
+            let Some(output) = self.graph.output(node, 0) else { continue };
+            self.edits.push(Edit::SetInput { node, input: 0, value: integers });
+            integers = self.names.fresh(self.graph.values[output].name, "quantized");
+            let value = integers.clone();
+            self.edits.push(Edit::RenameOutput { node, output: 0, value });
+            end = output;
+        }
+        let mut inputs = vec![integers, self.constant(name, "scale", &tensor.scale)];
+        if self.needs_zero_point(end, how) {
+            inputs.push(self.zero_point(&tensor.zero_point));
+        }
+        let end = &self.graph.values[end];
+        let reader = end.readers.first().map(|reader| self.graph.nodes[reader.node]);
+        // A matrix, or a filter whose channels come first.
+        let axis = reader.and_then(|node| match ops::rule(node)?.slot(1) {
+            ops::Slot::Weight { axis } | ops::Slot::Operand { axis } => axis(node, 2),
+            _ => None,
+        });
+        let granularity = match (how.spec.granularity, axis) {
+            (Granularity::PerAxis { .. }, Some(axis)) => Granularity::PerAxis { axis },
+            (granularity, _) => granularity,
+        };
+        self.node("DequantizeLinear", name, inputs, end.name.to_owned(), granularity);
     }
 
     /// Whether the zero point of a weight must be written though it is 0: ONNX Runtime 1.31 fuses
@@ -229,13 +265,17 @@ impl Writer<'_, '_> {
                 let value = output.clone();
                 self.edits.push(Edit::SetInput { node: *node, input: 2, value });
             }
+            // What was written with axes of length 1 before its own keeps them.
+            let mut tensor = tensor.clone();
+            let axes = self.graph.shape(id).map_or(1, |shape| shape.len().max(1));
+            tensor.quantized.shape.splice(..0, std::iter::repeat_n(1, axes - 1));
             // Two nodes may share a bias and not the granularity of their weights.
             let granularity = match tensor.scale.shape[..] {
                 [] => Granularity::PerTensor,
-                _ => Granularity::PerAxis { axis: 0 },
+                _ => Granularity::PerAxis { axis: axes - 1 },
             };
             // The zero point of int32 is 0 and may be left out.
-            self.dequantize_constant(value.name, output, granularity, tensor, None);
+            self.dequantize_constant(value.name, output, granularity, &tensor, None);
         }
         if alone || nodes.len() == value.readers.len() && !value.captured && !value.is_output {
             self.take_out(id);
