@@ -7,7 +7,7 @@ use quantize_rs_onnx::{DataType, Model};
 use serde::Serialize;
 
 use crate::encode::data_type;
-use crate::graph::{Graph, ValueId};
+use crate::graph::{Graph, Maker, ValueId};
 use crate::ops::{self, Integer, Slot};
 use crate::target::{Bias, Placement, Profile};
 use crate::{QuantizeError, Target};
@@ -141,6 +141,28 @@ impl<'g, 'm> Pairs<'g, 'm> {
         self.restored[value?].as_ref()
     }
 
+    /// Whether a value comes back from integers that floats were made to.
+    fn was_float(&self, value: ValueId) -> bool {
+        let mut value = value;
+        let mut back = false;
+        while let Maker::Node { node, .. } = self.graph.values[value].maker {
+            let moves = || {
+                ops::rule(self.graph.nodes[node]).is_some_and(|rule| {
+                    matches!((rule.integer)(self.graph, node), Integer::SameAsInput { .. })
+                })
+            };
+            match self.graph.nodes[node].op_type.as_str() {
+                "QuantizeLinear" => return back,
+                "DequantizeLinear" if !back => back = true,
+                _ if back && moves() => {}
+                _ => return false,
+            }
+            let Some(before) = self.graph.input(node, 0) else { return false };
+            value = before;
+        }
+        false
+    }
+
     /// How a value is quantized by all who read it, past the activation function after it.
     fn quantized(&self, value: ValueId) -> Option<Parameters> {
         let mut value = value;
@@ -197,7 +219,7 @@ impl Check<'_, '_> {
     fn quantize(&mut self, node: usize) {
         let graph = self.pairs.graph;
         let Some(input) = graph.input(node, 0) else { return };
-        if self.pairs.restored(Some(input)).is_some() {
+        if self.pairs.was_float(input) {
             let name = graph.values[input].name;
             self.broken(node, Rule::DoublePair, format!("`{name}` was quantized before"));
         }
