@@ -258,9 +258,10 @@ class Plan:
             or ``"auto"``, which judges them for each value on samples held back.
         engine : "auto", "tract", "onnxruntime", or an object with ``run(dict) -> dict``
             Who runs the model. tract is built in; onnxruntime is that of the installed package;
-            auto takes tract where it runs the model as well. An object gives every value to observe
-            for a dict of arrays; its method ``prepare(model: bytes, outputs: list[str])``, if it
-            has one, is called first with a model that has these values as outputs, too.
+            auto takes tract for small models that it runs right, and onnxruntime, where it is
+            installed, for others. An object gives every value to observe for a dict of arrays;
+            its method ``prepare(model: bytes, outputs: list[str])``, if it has one, is called
+            first with a model that has these values as outputs, too.
         limit : int, optional
             Take the first so many samples only.
         num_samples, sample_shape, seed

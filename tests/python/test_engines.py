@@ -99,7 +99,22 @@ def test_onnxruntime_that_is_not_installed_says_how_to(
     with pytest.raises(OptionError, match="pip install onnxruntime") as caught:
         plan.calibrate(images, engine="onnxruntime")
     assert caught.value.option == "engine"
-    assert plan.calibrate(images, engine="auto").engine == "tract"
+    alone = plan.calibrate(images, engine="auto")
+    assert alone.engine == "tract"
+    assert alone.notes[0] == "run by tract: no onnxruntime is installed"
+
+
+def test_a_library_that_is_none_is_told(
+    plan: Plan, images: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # In a process that has loaded ONNX Runtime already, another library cannot be had at all.
+    monkeypatch.setenv("ORT_DYLIB_PATH", "none.so")
+    with pytest.raises(CalibrationError, match=r"none\.so"):
+        plan.calibrate(images, engine="onnxruntime")
+    alone = plan.calibrate(images, engine="auto")
+    assert alone.engine == "tract"
+    assert alone.notes[0].startswith("run by tract: ")
+    assert "none.so" in alone.notes[0]
 
 
 def test_onnxruntime_is_not_imported(digits: Path, images: Path) -> None:

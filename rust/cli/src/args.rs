@@ -101,24 +101,29 @@ pub(crate) struct CalibrateArguments {
     pub(crate) compare_methods: bool,
     #[command(flatten)]
     pub(crate) samples: SampleArguments,
+    #[command(flatten)]
+    pub(crate) ranges: RangesArguments,
+    #[command(flatten)]
+    pub(crate) engine: EngineArguments,
+    #[command(flatten)]
+    pub(crate) wishes: Wishes,
+}
+
+/// What becomes of the samples.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Calibration")]
+pub(crate) struct RangesArguments {
     /// Ranges of an earlier calibration, instead of samples
     #[arg(long, value_name = "FILE", conflicts_with = "data")]
     pub(crate) ranges: Option<PathBuf>,
     /// Also write the ranges, as JSON
     #[arg(long, value_name = "FILE", conflicts_with = "ranges")]
     pub(crate) ranges_out: Option<PathBuf>,
-    #[arg(long, value_name = "METHOD", help = method_help())]
+    #[arg(long, value_name = "METHOD", help = METHOD, long_help = methods())]
     pub(crate) method: Option<Method>,
-    #[command(flatten)]
-    pub(crate) engine: EngineArguments,
     /// Type of activations [default: uint8, or what the target likes best]
     #[arg(long, value_name = "TYPE", value_parser = wishes::activations())]
     pub(crate) activations: Option<QType>,
-    /// Samples that run at once, each on a thread of its own [default: one a processor]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
-    pub(crate) threads: Option<u16>,
-    #[command(flatten)]
-    pub(crate) wishes: Wishes,
 }
 
 /// Arguments of `plan`.
@@ -189,10 +194,15 @@ pub(crate) struct ConvertArguments {
     pub(crate) tensorrt_version: String,
 }
 
-fn method_help() -> String {
-    let methods: Vec<String> =
-        Method::all().map(|(name, about)| format!("{name} ({about})")).collect();
-    format!("How ranges follow from what was seen: {}", methods.join(", "))
+const METHOD: &str = "How ranges follow from what was seen [default: minmax]";
+
+/// The methods there are, as clap shows possible values; a percentile may have its number.
+fn methods() -> String {
+    let width = Method::all().map(|(name, _)| name.len()).max().unwrap_or(0) + 1;
+    let method = |(name, about)| format!("- {:width$} {about}", format!("{name}:"));
+    let methods: Vec<String> = Method::all().map(method).collect();
+    let number = "percentile:99.9 leaves out what is beyond 99.9 %";
+    format!("{METHOD}\n\nPossible values:\n{}\n\n{number}", methods.join("\n"))
 }
 
 #[cfg(test)]

@@ -1,13 +1,12 @@
 //! `calibrate`: the weights of a model, and its activations as samples show them.
 
 use std::path::Path;
-use std::thread;
 use std::time::Instant;
 
 use quantize_rs::{Control, Engine, InputSpec, Model, Plan, QuantizeError, Ranges, Samples};
 use quantize_rs_runner::samples::Watched;
 
-use crate::args::CalibrateArguments;
+use crate::args::{CalibrateArguments, RangesArguments};
 use crate::console::Console;
 use crate::failure::Failure;
 use crate::wishes::Activations;
@@ -15,7 +14,7 @@ use crate::{file, plan, ranges, summary, text};
 
 pub(crate) fn run(args: &CalibrateArguments, console: &mut Console<'_>) -> Result<(), Failure> {
     let model = Model::open(&args.model)?;
-    let activations = args.activations.map_or(Activations::OfTarget, Activations::Of);
+    let activations = args.ranges.activations.map_or(Activations::OfTarget, Activations::Of);
     let plan = plan::of(&model, args.wishes.config(activations)?)?;
     // Opened in a dry run too, which is to tell what would go wrong.
     let numbers = Numbers::open(args, &model)?;
@@ -73,8 +72,13 @@ enum Numbers {
 
 impl Numbers {
     fn open(args: &CalibrateArguments, model: &Model) -> Result<Numbers, Failure> {
-        if let Some(path) = &args.ranges {
-            return ranges::read(path).map(Numbers::Ranges);
+        let RangesArguments { ranges: saved, method, .. } = &args.ranges;
+        if let Some(path) = saved {
+            let ranges = ranges::read(path)?;
+            return Ok(Numbers::Ranges(match method {
+                Some(method) => ranges.using(method)?,
+                None => ranges,
+            }));
         }
         let samples = args.samples.open(&InputSpec::of(model))?;
         Ok(samples.map_or(Numbers::Nowhere, |samples| Numbers::Samples(Watched::new(samples))))
@@ -95,7 +99,7 @@ impl Numbers {
             Numbers::Ranges(ranges) => Ok((Some(ranges), Vec::new())),
             Numbers::Samples(samples) => {
                 let (ranges, warnings) = observe(args, model, plan, samples, console)?;
-                if let Some(path) = &args.ranges_out {
+                if let Some(path) = &args.ranges.ranges_out {
                     file::write(path, &ranges.to_json())?;
                 }
                 Ok((Some(ranges), warnings))
@@ -112,7 +116,7 @@ fn observe(
     samples: Watched,
     console: &mut Console<'_>,
 ) -> Result<(Ranges, Vec<String>), Failure> {
-    let method = args.method.clone().unwrap_or_default();
+    let method = args.ranges.method.clone().unwrap_or_default();
     let done = run_on(args, samples, console, |engine, samples, control| {
         quantize_rs::calibrate(model, plan, engine, samples, &method, control)
     })?;
@@ -139,16 +143,12 @@ fn run_on<T>(
     work: impl FnOnce(&dyn Engine, &mut dyn Samples, Control<'_>) -> Result<T, QuantizeError>,
 ) -> Result<Done<T>, Failure> {
     let (engine, note) = args.engine.open()?;
-    let threads = match args.threads {
-        Some(threads) => usize::from(threads),
-        None => thread::available_parallelism().map_or(1, usize::from),
-    };
     let mut progress = console.progress(samples.len_hint());
     let mut show = |done| {
         progress.show(done);
         true
     };
-    let control = Control { threads, progress: &mut show };
+    let control = Control { threads: args.engine.threads(), progress: &mut show };
     let outcome = work(&*engine, &mut samples, control);
     progress.clear();
     let found = outcome?;
@@ -160,7 +160,7 @@ fn run_on<T>(
 
 fn check_paths(args: &CalibrateArguments) -> Result<(), Failure> {
     file::check(&args.output)?;
-    let Some(path) = &args.ranges_out else { return Ok(()) };
+    let Some(path) = &args.ranges.ranges_out else { return Ok(()) };
     let mut others: Vec<&Path> = vec![&args.output, &args.model];
     others.extend(args.samples.data.as_deref());
     others.extend(args.engine.library());

@@ -1,6 +1,7 @@
 //! Who runs the model on samples.
 
 use std::path::{Path, PathBuf};
+use std::thread;
 
 use clap::{Args, ValueEnum};
 use quantize_rs::Engine;
@@ -19,12 +20,15 @@ pub(crate) struct EngineArguments {
     /// Python environment]
     #[arg(long, value_name = "FILE")]
     onnxruntime: Option<PathBuf>,
+    /// Samples that run at once, each on a thread of its own [default: one a processor]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
+    threads: Option<u16>,
 }
 
 /// The engines there are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 enum EngineName {
-    /// tract where it runs the model as well, onnxruntime where that is installed
+    /// tract for small models that it runs right; for others onnxruntime, where it is installed
     #[default]
     Auto,
     /// What is built in
@@ -34,6 +38,14 @@ enum EngineName {
 }
 
 impl EngineArguments {
+    /// Samples that run at once.
+    pub(crate) fn threads(&self) -> usize {
+        match self.threads {
+            Some(threads) => usize::from(threads),
+            None => thread::available_parallelism().map_or(1, usize::from),
+        }
+    }
+
     /// Where the library of ONNX Runtime was said to be.
     pub(crate) fn library(&self) -> Option<&Path> {
         self.onnxruntime.as_deref()
@@ -43,16 +55,19 @@ impl EngineArguments {
     pub(crate) fn open(&self) -> Result<(Box<dyn Engine>, Option<String>), Failure> {
         let library = self.onnxruntime.clone().or_else(OnnxRuntime::find);
         let engine: Box<dyn Engine> = match (self.engine, library) {
-            (EngineName::Auto, library) => {
-                let opened = library.as_deref().map(OnnxRuntime::open).transpose();
-                let (onnxruntime, note) = match opened {
-                    // Who says where it is wants no other.
-                    Err(error) if self.onnxruntime.is_some() => return Err(error.into()),
-                    Err(error) => (None, Some(format!("without onnxruntime: {error}"))),
-                    Ok(onnxruntime) => (onnxruntime, None),
-                };
-                return Ok((Box::new(Auto { onnxruntime }), note));
+            (EngineName::Auto, None) => {
+                let note = "run by tract: no onnxruntime was found";
+                return Ok((Box::new(Auto::default()), Some(note.to_owned())));
             }
+            (EngineName::Auto, Some(library)) => match OnnxRuntime::open(&library) {
+                Ok(onnxruntime) => Box::new(Auto { onnxruntime: Some(onnxruntime) }),
+                // Who says where it is wants no other.
+                Err(error) if self.onnxruntime.is_some() => return Err(error.into()),
+                Err(error) => {
+                    let note = format!("run by tract: {error}");
+                    return Ok((Box::new(Auto::default()), Some(note)));
+                }
+            },
             (EngineName::Tract, _) => Box::new(Tract),
             (EngineName::Onnxruntime, Some(library)) => Box::new(OnnxRuntime::open(&library)?),
             (EngineName::Onnxruntime, None) => {

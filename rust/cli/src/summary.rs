@@ -1,6 +1,7 @@
 //! What `quantize` and `calibrate` say when they are done.
 
-use std::collections::BTreeSet;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
 
 use quantize_rs::{QType, Report, Role, Row};
 
@@ -44,6 +45,7 @@ fn describe(report: &Report, verbose: bool) -> String {
         let activations = count(report, &[Role::Input, Role::Activation]);
         rows.push(("Activations", format!("{activations}, {}", run(report))));
     }
+    rows.extend(methods(report).map(|methods| ("Methods", methods)));
     if report.corrected_biases > 0 {
         rows.push(("Biases", format!("{} corrected", report.corrected_biases)));
     }
@@ -75,16 +77,36 @@ fn run(report: &Report) -> String {
     format!("{} sample{plural} run by {engine}, {method}", report.samples)
 }
 
-/// Every weight that is quantized and what it lost.
+/// `minmax for 12 values, mse for 3`: what `auto` chose.
+fn methods(report: &Report) -> Option<String> {
+    let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
+    for method in report.quantized().filter_map(|(_, how)| how.method.as_deref()) {
+        *counts.entry(method).or_insert(0) += 1;
+    }
+    let mut counts: Vec<(&str, usize)> = counts.into_iter().collect();
+    counts.sort_by_key(|(_, count)| Reverse(*count));
+    let shown = counts.iter().map(|(method, count)| {
+        let plural = if *count == 1 { "" } else { "s" };
+        format!("{method} for {count} value{plural}")
+    });
+    let shown: Vec<String> = shown.collect();
+    (!shown.is_empty()).then(|| shown.join(", "))
+}
+
+/// Every weight that is quantized and what it lost, and every activation and its range.
 fn quantized(report: &Report) -> Vec<String> {
-    let weights = report.quantized().filter(|(row, _)| row.role == Role::Weight);
-    weights
+    let shown =
+        report.quantized().filter(|(row, how)| row.role == Role::Weight || how.range.is_some());
+    shown
         .map(|(row, how)| {
-            let sqnr = how.error.map_or(String::new(), |error| match error.sqnr_db {
-                f64::INFINITY => ", no error".to_owned(),
-                db => format!(", SQNR {db:.1} dB"),
-            });
-            format!("{}: {}{sqnr}", row.name, how.kind())
+            let mut parts = vec![format!("{}: {}", row.name, how.kind())];
+            parts.extend(how.error.map(|error| match error.sqnr_db {
+                f64::INFINITY => "no error".to_owned(),
+                db => format!("SQNR {db:.1} dB"),
+            }));
+            parts.extend(how.range.map(|range| format!("{} to {}", range.min, range.max)));
+            parts.extend(how.method.clone());
+            parts.join(", ")
         })
         .collect()
 }

@@ -174,6 +174,15 @@ fn calibrate_measures_activations_and_shows_progress_when_asked() {
     assert_eq!(json.json()["samples"], 35);
     assert_eq!(fs::read(&out).expect("read"), fs::read(&again).expect("read"));
 
+    // Another method finds others in them, as it would have in the samples.
+    let mse = folder.path("mse.onnx");
+    let direct = run(&[&args[..5], &[&mse, "--limit", "35", "--method", "mse", "-q"]].concat());
+    assert_eq!(direct.code, 0);
+    let args_of = ["calibrate", DIGITS, "--ranges", &ranges, "--method", "mse", "-o", &again, "-q"];
+    assert_eq!(run(&args_of).code, 0);
+    assert_eq!(fs::read(&mse).expect("read"), fs::read(&again).expect("read"));
+    fs::remove_file(&mse).expect("removed");
+
     // And so does any number of threads.
     let alone = run(&[&args[..5], &[&again, "--limit", "35", "--threads", "1"]].concat());
     assert_eq!((alone.code, alone.err.as_str()), (0, ""));
@@ -189,7 +198,7 @@ fn methods_are_named_chosen_and_compared() {
     let help = run(&["calibrate", "--help"]).out;
     let mut models: Vec<Vec<u8>> = Vec::new();
     for (name, _) in Method::all() {
-        assert!(help.contains(&format!("{name} (")), "{name} is not in {help}");
+        assert!(help.contains(&format!("- {name}:")), "{name} is not in {help}");
         let json = run(&[&data[..], &["--method", &name, "--format", "json"]].concat()).json();
         assert_eq!(json["method"], *name);
         models.push(fs::read(&out).expect("written"));
@@ -199,6 +208,10 @@ fn methods_are_named_chosen_and_compared() {
     assert!(models.len() >= 5, "methods that differ in name only: {} models", models.len());
     let percentile = run(&[&data[..], &["--method", "percentile:99.9"]].concat());
     assert!(percentile.out.contains("run by tract, percentile:99.9"), "{percentile:?}");
+    let auto = run(&[&data[..], &["--method", "auto", "-v"]].concat()).out;
+    assert!(auto.contains("\nMethods:  "), "{auto}");
+    assert!(auto.contains(" values"), "{auto}");
+    assert!(auto.contains("image: uint8, 0 to 1, "), "{auto}");
     fs::remove_file(&out).expect("removed");
 
     let text = run(&[&data[..], &["--compare-methods"]].concat());

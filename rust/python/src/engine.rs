@@ -64,13 +64,15 @@ impl Engine {
     ) -> Result<Opened, CalibrationError> {
         let mut note = None;
         let engine: Box<dyn Runs> = match &self.0 {
-            Kind::Auto(library) => {
-                let opened = library.as_deref().map(OnnxRuntime::open).transpose();
-                let onnxruntime = opened.unwrap_or_else(|error| {
-                    note = Some(format!("without onnxruntime: {error}"));
-                    None
-                });
-                Box::new(Auto { onnxruntime })
+            Kind::Auto(None) => {
+                note = Some("run by tract: no onnxruntime is installed".to_owned());
+                Box::new(Auto::default())
+            }
+            Kind::Auto(Some(library)) => {
+                let opened = OnnxRuntime::open(library);
+                let why = |error| format!("run by tract: {error}");
+                note = opened.as_ref().err().map(why);
+                Box::new(Auto { onnxruntime: opened.ok() })
             }
             Kind::Tract => Box::new(Tract),
             Kind::OnnxRuntime(library) => Box::new(OnnxRuntime::open(library)?),

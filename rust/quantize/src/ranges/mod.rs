@@ -238,7 +238,7 @@ impl Ranges {
 fn describe(mask: &Masked) -> String {
     let Masked { count, range, infinite } = mask;
     let finite =
-        (*count > 0).then(|| format!("{count} elements from {} to {}", range.min, range.max));
+        (*count > 0).then(|| format!("{count} elements from {:?} to {:?}", range.min, range.max));
     let infinite = (*infinite > 0).then(|| format!("{infinite} elements of -inf"));
     let parts: Vec<String> = finite.into_iter().chain(infinite).collect();
     format!("carries an attention mask ({})", parts.join(", "))

@@ -1,0 +1,190 @@
+"""Models made for a runtime, and what is left alone in them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import judge
+import numpy as np
+import numpy.typing as npt
+import onnx
+import pytest
+
+import quantize_rs
+from quantize_rs import OptionError, Plan
+
+# What each takes: the type of activations, and whether zero points must be in the middle.
+TARGETS: dict[str, tuple[str, bool]] = {
+    "x86": ("uint8", False),
+    "x86-avx2": ("uint8", False),
+    "arm": ("uint8", False),
+    "tensorrt": ("int8", True),
+    "openvino": ("uint8", False),
+    "qnn": ("uint8", False),
+    "generic": ("uint8", False),
+}
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("per_channel", [False, True])
+def test_a_model_for_any_target_still_reads_digits(
+    digits: Path, images: Path, target: str, per_channel: bool
+) -> None:
+    test = np.load(digits.with_name("test.npz"))
+    report = quantize_rs.quantize_with_calibration(
+        digits, None, images, target=target, per_channel=per_channel
+    )
+    qtype, symmetric = TARGETS[target]
+    observed = [value for value in report.activations if value.quantized]
+    assert observed
+    assert {value.qtype for value in observed} == {qtype}
+    if symmetric:
+        assert all(value.symmetric for value in observed)
+        assert all(value.symmetric for value in report.weights)
+    assert report.model is not None
+    judge.check(report.model)
+    found = judge.ort(report.model, {"image": test["images"]})[0].argmax(1)
+    assert (found == test["labels"]).sum() >= 392  # the float model gets 394 of 397 right
+
+
+def test_every_target_there_is_is_tested(digits: Path) -> None:
+    with pytest.raises(OptionError, match="target is `x87`, expected one of") as caught:
+        quantize_rs.open(digits).plan(target="x87")
+    assert caught.value.option == "target"
+    listed = str(caught.value).split("expected one of ")[1]
+    assert listed.split(", ") == list(TARGETS)
+    for function in (quantize_rs.quantize, quantize_rs.quantize_with_calibration, Plan, plan_of):
+        doc = function.__doc__ or ""
+        assert "target" not in doc or all(f'``"{name}"``' in doc for name in TARGETS)
+
+
+plan_of = quantize_rs.Model.plan
+
+
+def test_a_target_brings_its_types_unless_others_are_asked_for(digits: Path) -> None:
+    model = quantize_rs.open(digits)
+
+    def types(**options: Any) -> set[str | None]:
+        values = model.plan(**options).values
+        return {value.qtype for value in values if value.role in ("input", "activation")} - {None}
+
+    assert types() == set()
+    assert types(target="tensorrt") == {"int8"}
+    assert types(target="x86") == {"uint8"}
+    assert types(target="x86", activations="int8") == {"int8"}
+    with pytest.raises(OptionError, match="expected int8 for target tensorrt") as caught:
+        model.plan(target="tensorrt", activations="uint8")
+    assert caught.value.option == "activations"
+    weights = quantize_rs.quantize(digits, None, target="tensorrt")
+    assert all(value.symmetric for value in weights.weights)
+    assert not any(value.quantized for value in weights.activations)
+
+
+def test_x86_without_vnni_cannot_saturate(digits: Path, images: Path) -> None:
+    def largest(target: str) -> int:
+        report = quantize_rs.quantize_with_calibration(
+            digits, None, images, target=target, symmetric=True
+        )
+        assert report.model is not None
+        proto = onnx.load_from_string(report.model)
+        constants = {t.name: onnx.numpy_helper.to_array(t) for t in proto.graph.initializer}
+        weights = [c for c in constants.values() if c.dtype == np.int8 and c.ndim > 1]
+        assert ("VNNI" in " ".join(report.warnings)) == (target == "x86-avx2")
+        return max(int(np.abs(weight.astype(int)).max()) for weight in weights)
+
+    assert largest("x86") == 127
+    assert largest("x86-avx2") <= 64
+
+
+def test_only_operators_of_the_types_named_are_quantized(digits: Path, images: Path) -> None:
+    report = quantize_rs.quantize_with_calibration(digits, None, images, op_types=["Gemm"])
+    assert {v.name for v in report.weights if v.quantized} == {"fc1.weight", "fc2.weight"}
+    weights = quantize_rs.quantize(digits, None, op_types=["Conv"])
+    assert {v.name for v in weights.weights if not v.quantized} == {"fc1.weight", "fc2.weight"}
+    with pytest.raises(OptionError, match="Konv") as caught:
+        quantize_rs.quantize(digits, None, op_types=["Konv"])
+    assert caught.value.option == "op_types"
+    with pytest.raises(OptionError, match="expected a list of names"):
+        quantize_rs.quantize(digits, None, op_types="Conv")
+
+
+def test_widths_are_numbers_or_types_by_name_pattern_or_operator() -> None:
+    source = judge.model("opset26_conv")
+    names = [value.name for value in quantize_rs.open(source).plan() if value.role == "weight"]
+    report = quantize_rs.quantize(source, None, layer_bits={names[0]: 16, "Conv": "uint4"})
+    kinds = {value.name: value.qtype for value in report.weights}
+    assert kinds.pop(names[0]) == "int16", "a name goes before a type of operator"
+    assert set(kinds.values()) == {"uint4"}
+    with pytest.raises(OptionError, match="layer_bits") as caught:
+        quantize_rs.quantize(source, None, layer_bits={names[0]: "int7"})
+    assert caught.value.option == "layer_bits"
+    regular = quantize_rs.quantize(source, None, excluded_layers=["re:.*"])
+    assert not regular.quantized
+
+
+def test_bias_correction_can_be_left_out(digits: Path, images: Path) -> None:
+    corrected = quantize_rs.quantize_with_calibration(digits, None, images)
+    plain = quantize_rs.quantize_with_calibration(digits, None, images, bias_correction=False)
+    assert corrected.corrected_biases == 5
+    assert plain.corrected_biases == 0
+    assert corrected.model != plain.model
+    feed = {"image": np.load(digits.with_name("test.npz"))["images"]}
+    expected = judge.ort(digits, feed)
+
+    def shift(model: bytes | None) -> float:
+        assert model is not None
+        return float(np.abs(np.mean(judge.ort(model, feed)[0] - expected[0], axis=0)).max())
+
+    assert shift(corrected.model) < shift(plain.model)
+
+
+def attention() -> onnx.ModelProto:
+    """Attention over eight words, some of which a mask hides."""
+    rng, width = np.random.default_rng(0), 16
+    weights = [
+        onnx.numpy_helper.from_array(rng.normal(0, 0.25, (width, width)).astype(np.float32), name)
+        for name in ("wq", "wk", "wv", "wo")
+    ]
+    node, info = onnx.helper.make_node, onnx.helper.make_tensor_value_info
+    nodes = [
+        node("MatMul", ["x", "wq"], ["q"]),
+        node("MatMul", ["x", "wk"], ["k"]),
+        node("MatMul", ["x", "wv"], ["v"]),
+        node("Transpose", ["k"], ["kt"], perm=[0, 2, 1]),
+        node("MatMul", ["q", "kt"], ["scores"]),
+        node("Add", ["scores", "mask"], ["masked"]),
+        node("Softmax", ["masked"], ["p"], axis=-1),
+        node("MatMul", ["p", "v"], ["a"]),
+        node("MatMul", ["a", "wo"], ["y"]),
+    ]
+    inputs = [info("x", 1, ["batch", 8, width]), info("mask", 1, ["batch", 1, 8])]
+    outputs = [info("y", 1, ["batch", 8, width])]
+    graph = onnx.helper.make_graph(nodes, "attention", inputs, outputs, weights)
+    opset = [onnx.helper.make_opsetid("", 17)]
+    return onnx.helper.make_model(graph, opset_imports=opset, ir_version=8)
+
+
+@pytest.mark.parametrize("hidden", [-1e4, -1e9, np.finfo(np.float32).min])
+@pytest.mark.parametrize("method", ["minmax", "entropy", "mse"])
+def test_a_mask_destroys_no_range(hidden: float, method: str) -> None:
+    model, rng = attention(), np.random.default_rng(1)
+    mask: npt.NDArray[np.float32] = np.zeros((64, 1, 8), np.float32)
+    for number in range(64):
+        mask[number, 0, 7 - number % 4 :] = hidden
+    data = {"x": rng.normal(0, 1, (64, 8, 16)).astype(np.float32), "mask": mask}
+    expected = judge.ort(model.SerializeToString(), data)
+    for target in TARGETS:
+        report = quantize_rs.quantize_with_calibration(
+            model, None, data, target=target, method=method
+        )
+        for value in report.activations:
+            assert value.range is None or value.range[0] > -200 or not value.quantized
+        # 8 bits, less what a softmax over random scores makes of their errors.
+        assert report.model is not None
+        assert judge.sqnr(expected, judge.ort(report.model, data)) > 20
+        if target == "qnn":  # which quantizes all it can
+            assert any("`masked` carries an attention mask" in note for note in report.notes)
+            masked = next(value for value in report.values if value.name == "masked")
+            assert not masked.quantized
+            assert "mask" in masked.why
