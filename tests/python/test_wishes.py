@@ -1,4 +1,4 @@
-"""Models made for a runtime, and what is left alone in them."""
+"""What can be asked for beside a method: a target, operators, widths, biases; and masks."""
 
 from __future__ import annotations
 

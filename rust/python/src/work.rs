@@ -6,10 +6,11 @@ use std::panic::{self, AssertUnwindSafe};
 use std::path::Path;
 use std::sync::Mutex;
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
-use std::thread;
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use pyo3::prelude::*;
+use pyo3::types::PyCFunction;
 use quantize_rs::QuantizeError;
 use serde::Serialize;
 
@@ -49,7 +50,8 @@ pub(crate) fn interruptible<T: Send + 'static, E: Into<QuantizeError> + Send + '
 /// [`Line`]: calls of Python's functions above all. Ctrl-C is heard at once.
 ///
 /// An exception, kept in `interrupt`, ends the work: nothing it asks is done any more. The work is
-/// waited for, but no longer than `patience` says; then it goes on unheard until it notices.
+/// waited for, but no longer than `patience` says; then it goes on unheard until it notices, at the
+/// latest when the process ends.
 pub(crate) fn conversing<T: Send + 'static, E: Into<QuantizeError> + Send + 'static>(
     py: Python<'_>,
     path: Option<&Path>,
@@ -59,7 +61,11 @@ pub(crate) fn conversing<T: Send + 'static, E: Into<QuantizeError> + Send + 'sta
 ) -> PyResult<T> {
     let outcome = py.detach(|| {
         let (line, asked) = mpsc::channel();
-        let started = thread::Builder::new().spawn(move || caught(|| work(Line(line))));
+        let (give, result) = mpsc::channel();
+        let started = thread::Builder::new().spawn(move || {
+            // Nobody listens any more when it was given up.
+            let _ = give.send(caught(|| work(Line(line))));
+        });
         let worker = match started {
             Ok(worker) => worker,
             Err(error) => return Some(Err(format!("no thread could be started: {error}"))),
@@ -77,7 +83,8 @@ pub(crate) fn conversing<T: Send + 'static, E: Into<QuantizeError> + Send + 'sta
                 Err(RecvTimeoutError::Timeout) => {}
                 // Its end of the line is gone: the work is done.
                 Err(RecvTimeoutError::Disconnected) => {
-                    return Some(worker.join().unwrap_or_else(|panic| Err(message(&*panic))));
+                    let lost = |_| Err("a thread ended without a result".to_owned());
+                    return Some(result.recv().unwrap_or_else(lost));
                 }
             }
             if listened.elapsed() >= PATIENCE {
@@ -87,6 +94,7 @@ pub(crate) fn conversing<T: Send + 'static, E: Into<QuantizeError> + Send + 'sta
             if interrupt.is_raised() {
                 let since = *raised.get_or_insert_with(Instant::now);
                 if patience.is_some_and(|patience| since.elapsed() >= patience) {
+                    interrupt.keep(leave(worker));
                     return None;
                 }
             }
@@ -100,6 +108,29 @@ pub(crate) fn conversing<T: Send + 'static, E: Into<QuantizeError> + Send + 'sta
         (None, Some(Err(panic))) => Err(errors::internal(py, &panic)),
         (None, None) => Err(errors::internal(py, "interrupted")),
     }
+}
+
+/// Threads that were given up.
+static LEFT: Mutex<Vec<JoinHandle<()>>> = Mutex::new(Vec::new());
+
+/// Leaves a thread to itself until the process ends, which then waits for it: the library of an
+/// engine must not be taken down beneath it.
+fn leave(thread: JoinHandle<()>) -> PyResult<()> {
+    if let Ok(mut left) = LEFT.lock() {
+        left.push(thread);
+    }
+    Python::attach(|py| {
+        let wait = PyCFunction::new_closure(py, None, None, |arguments, _| {
+            arguments.py().detach(|| {
+                let left = LEFT.lock().map(|mut left| std::mem::take(&mut *left));
+                for thread in left.unwrap_or_default() {
+                    // It told nobody what came of it, and nobody asks.
+                    let _ = thread.join();
+                }
+            });
+        })?;
+        py.import("atexit")?.call_method1("register", (wait,)).map(drop)
+    })
 }
 
 /// What the thread of some work asks of the one that Python called on.
