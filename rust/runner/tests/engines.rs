@@ -136,8 +136,11 @@ const REFUSED: &[(&str, &str, &str)] = &[
     ("onnxruntime", "duplicate_node_names", "two nodes with same node name (same)"),
 ];
 
-/// Newer than the library may be: what it knows is refused by none.
-const NEWEST: &[&str] = &["many_types", "opset26_conv", "opset28_conv"];
+/// Whether a refusal is only that of a library older than the model.
+fn asks_for_a_newer_one(error: &CalibrationError) -> bool {
+    let error = error.to_string();
+    error.contains("Unsupported model IR version") || error.contains("is under development")
+}
 
 /// The order of a sum is the engine's own; in float16 every step of it is rounded.
 fn tolerance(fixture: &str) -> f32 {
@@ -162,11 +165,9 @@ fn the_engines_show_the_same_values_and_refuse_the_rest_by_name() {
                 (Err(error), Some((.., what))) => {
                     assert!(error.to_string().contains(what), "{name}: {error}");
                 }
-                (Err(error), None) => assert!(
-                    NEWEST.contains(&name.as_str()) && engine.name() == "onnxruntime",
-                    "{name}: {}: {error}",
-                    engine.name()
-                ),
+                (Err(error), None) => {
+                    assert!(asks_for_a_newer_one(&error), "{name}: {}: {error}", engine.name());
+                }
                 (Ok(_), Some(_)) => panic!("{name}: {} runs it by now", engine.name()),
             }
         }
@@ -440,10 +441,13 @@ fn auto_lets_tract_run_what_both_compute_alike_and_nothing_else() {
         if name == "huge_weights" {
             // Whether a sum of numbers this large is finite depends on its order.
             assert_eq!(runner.engine(), Some("onnxruntime"));
-            let begins =
-                "run by onnxruntime, because of the first sample tract computes `conv1_y` as [";
+            let begins = "run by onnxruntime, because of the first sample tract computes `conv1_y`";
             assert!(note.starts_with(begins), "{note}");
             assert_eq!(run(&*runner, &sample).unwrap().0.len(), taps.len());
+            continue;
+        }
+        if note.contains("varies in shape") {
+            assert_eq!(runner.engine(), Some("onnxruntime"), "{name}");
             continue;
         }
         assert_eq!(runner.engine(), Some("tract"), "{name}");
@@ -461,7 +465,7 @@ fn auto_runs_tract_where_there_is_nothing_else() {
 }
 
 #[test]
-fn auto_gives_large_models_to_onnxruntime() {
+fn auto_gives_models_that_take_long_to_onnxruntime() {
     let Some(onnxruntime) = onnxruntime() else { return };
     let auto = Auto { onnxruntime: Some(onnxruntime.clone()) };
     let mut deep = fixture("conv2d_relu");
@@ -472,7 +476,7 @@ fn auto_gives_large_models_to_onnxruntime() {
     edits.push(Edit::AddOutput("r500".to_owned()));
     deep.apply(edits).unwrap();
     let mut heavy = fixture("conv2d_relu");
-    let weight = Tensor::from_f32(vec![12, 200_000], &vec![0.5; 2_400_000]);
+    let weight = Tensor::from_f32(vec![12, 10_000], &vec![0.5; 120_000]);
     heavy
         .apply(vec![
             Edit::AddInitializer(TensorProto::new("weight", &weight)),
@@ -480,11 +484,16 @@ fn auto_gives_large_models_to_onnxruntime() {
             Edit::AddOutput("last".to_owned()),
         ])
         .unwrap();
-    for model in [deep, heavy] {
-        let runner = auto.prepare(&model, &[], &sample_for(&model, 1)).unwrap();
+    let cases = [
+        (deep, "it prepares a model of 503 nodes sooner"),
+        (heavy, "it runs a model of this size several times as fast"),
+        (fixture("dynamic_shape"), "input `x` varies in shape, and it is prepared but once"),
+    ];
+    for (model, why) in cases {
+        let runner = auto.prepare(&model, &[], &sample_for(&model, 8)).unwrap();
         assert_eq!(runner.engine(), Some("onnxruntime"));
-        let note = runner.note().expect("why");
-        assert!(note.starts_with("run by onnxruntime: the model is large"), "{note}");
+        assert_eq!(runner.note(), Some(&*format!("run by onnxruntime: {why}")));
+        assert!(runner.any_shape());
     }
 }
 

@@ -52,7 +52,7 @@ fn node(message: &str) -> Option<(&str, &str, &str)> {
     (!name.is_empty()).then_some((op_type, name, what))
 }
 
-/// A message of reasonable length, without the place in ONNX Runtime's own source it begins with.
+/// A message of reasonable length, without the place in ONNX Runtime's own source.
 fn shortened(message: &str) -> String {
     let message = after_place(message.trim()).unwrap_or(message).trim();
     match message.char_indices().nth(LONGEST) {
@@ -61,10 +61,10 @@ fn shortened(message: &str) -> String {
     }
 }
 
-/// What follows `/path/to/file.cc:256 type name(parameters) `.
+/// What follows `/path/to/file.cc:256 type name(parameters) `, whatever stands before.
 fn after_place(message: &str) -> Option<&str> {
-    let (path, rest) = message.split_once(".cc:")?;
-    if path.contains(char::is_whitespace) {
+    let (before, rest) = message.split_once(".cc:")?;
+    if !before.split_whitespace().next_back()?.starts_with('/') {
         return None;
     }
     let mut depth = 0_usize;
@@ -108,6 +108,7 @@ mod tests {
                 "Unsupported version",
             ),
             ("/src/model.cc:256 a::M::M(f(int", "/src/model.cc:256 a::M::M(f(int"),
+            ("with error: /model.cc:1 a(b) Unsupported", "Unsupported"),
             ("see file.cc:2 f() for more", "see file.cc:2 f() for more"),
             (" plain ", "plain"),
         ];
