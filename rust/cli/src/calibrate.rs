@@ -58,7 +58,10 @@ fn compare(
     let done = run_on(args, samples, console, |engine, samples, control| {
         quantize_rs::compare_methods(model, plan, engine, samples, control)
     })?;
-    done.note.iter().chain(&done.warnings).for_each(|warning| console.warn(warning));
+    // The comparison names the engine; why it is that one, only those want to know who ask.
+    let verbose = console.verbose();
+    let note = done.note.iter().filter(|_| verbose);
+    note.chain(&done.warnings).for_each(|said| console.warn(said));
     console.result(|| text::json(&done.found), || done.found.to_string())
 }
 
