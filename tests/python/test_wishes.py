@@ -165,7 +165,7 @@ def attention() -> onnx.ModelProto:
     return onnx.helper.make_model(graph, opset_imports=opset, ir_version=8)
 
 
-@pytest.mark.parametrize("hidden", [-1e4, -1e9, np.finfo(np.float32).min])
+@pytest.mark.parametrize("hidden", [-1e4, -1e9, np.finfo(np.float32).min, -np.inf])
 @pytest.mark.parametrize("method", ["minmax", "entropy", "mse"])
 def test_a_mask_destroys_no_range(hidden: float, method: str) -> None:
     model, rng = attention(), np.random.default_rng(1)

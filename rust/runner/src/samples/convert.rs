@@ -10,7 +10,8 @@ use crate::inputs::byte_len;
 /// The same numbers as elements of type `to`; `what` names the file or array in errors.
 ///
 /// Between floating-point types numbers are rounded to the nearest; integers become the nearest
-/// float; booleans are 0 and 1. A tensor that has the type already is checked and not copied.
+/// float; booleans are 0 and 1. A tensor that has the type already is checked and not copied. Floats
+/// may be −∞, as in the masks of attention layers.
 ///
 /// ```
 /// use quantize_rs_onnx::{DataType, Tensor};
@@ -22,8 +23,7 @@ use crate::inputs::byte_len;
 /// ```
 ///
 /// # Errors
-/// [`CalibrationErrorKind::NonFinite`] for NaN and infinity, and [`CalibrationErrorKind::Data`] for
-/// a number that `to` cannot hold: 1.5 or 300 as uint8, 1e300 as float32; both name the number and
+/// [`CalibrationErrorKind::NonFinite`] for NaN and +∞, and [`CalibrationErrorKind::Data`] for a number that `to` cannot hold: 1.5 or 300 as uint8, 1e300 as float32; both name the number and
 /// its index. Also `Data` for types that are not plain numbers.
 pub fn convert(tensor: Tensor, to: DataType, what: &str) -> Result<Tensor, CalibrationError> {
     let from = tensor.dtype;
@@ -39,7 +39,7 @@ pub fn convert(tensor: Tensor, to: DataType, what: &str) -> Result<Tensor, Calib
     let numbers = tensor.data.chunks_exact(from.bits() / 8).map(read);
     if from == to {
         if from.is_float()
-            && let Some((index, number)) = numbers.enumerate().find(|(_, n)| !n.is_finite())
+            && let Some((index, number)) = numbers.enumerate().find(|(_, n)| !n.is_sound())
         {
             return Err(misfit(number, index, &tensor, to).at_value(what));
         }
@@ -47,7 +47,7 @@ pub fn convert(tensor: Tensor, to: DataType, what: &str) -> Result<Tensor, Calib
     }
     let mut converted = Vec::with_capacity(tensor.elements().saturating_mul(to.bits() / 8));
     for (index, number) in numbers.enumerate() {
-        if !number.is_finite() || !write(number, &mut converted) {
+        if !number.is_sound() || !write(number, &mut converted) {
             return Err(misfit(number, index, &tensor, to).at_value(what));
         }
     }
@@ -62,6 +62,15 @@ enum Number {
 }
 
 impl Number {
+    /// Whether a float may hold it: a mask may be −∞.
+    fn is_sound(self) -> bool {
+        self.is_finite() || self.is_mask()
+    }
+
+    fn is_mask(self) -> bool {
+        matches!(self, Number::Float(f64::NEG_INFINITY))
+    }
+
     fn is_finite(self) -> bool {
         match self {
             Number::Integer(_) => true,
@@ -134,6 +143,13 @@ fn reader(dtype: DataType) -> Option<Read> {
 }
 
 fn writer(dtype: DataType) -> Option<Write> {
+    /// The nearest value, unless it is infinite and the number is not.
+    fn nearest<T>(number: Number, value: T, is_finite: fn(T) -> bool) -> Option<T>
+    where
+        T: Copy,
+    {
+        (is_finite(value) || number.is_mask()).then_some(value)
+    }
     fn put<T, const N: usize>(value: Option<T>, to: fn(T) -> [u8; N], bytes: &mut Vec<u8>) -> bool {
         value.map(|value| bytes.extend_from_slice(&to(value))).is_some()
     }
@@ -146,14 +162,16 @@ fn writer(dtype: DataType) -> Option<Write> {
         };
     }
     Some(match dtype {
-        DataType::Float => |n, bytes| put(narrow(n), f32::to_le_bytes, bytes),
+        DataType::Float => |n, bytes| {
+            put(nearest(n, narrow(n), f32::is_finite), f32::to_le_bytes, bytes)
+        },
         DataType::Double => |n, bytes| put(Some(float(n)), f64::to_le_bytes, bytes),
         DataType::Float16 => |n, bytes| {
-            let value = Some(f16::from_f64(float(n))).filter(|value| value.is_finite());
+            let value = nearest(n, f16::from_f64(float(n)), f16::is_finite);
             put(value, f16::to_le_bytes, bytes)
         },
         DataType::BFloat16 => |n, bytes| {
-            let value = Some(bf16::from_f64(float(n))).filter(|value| value.is_finite());
+            let value = nearest(n, bf16::from_f64(float(n)), bf16::is_finite);
             put(value, bf16::to_le_bytes, bytes)
         },
         DataType::Bool => |n, bytes| {
@@ -193,14 +211,13 @@ fn float(number: Number) -> f64 {
     }
 }
 
-/// The nearest float32, unless it is infinite.
+/// The nearest float32.
 #[allow(clippy::cast_possible_truncation, clippy::cast_precision_loss)] // to the nearest
-fn narrow(number: Number) -> Option<f32> {
-    let value = match number {
+fn narrow(number: Number) -> f32 {
+    match number {
         Number::Integer(value) => value as f32,
         Number::Float(value) => value as f32,
-    };
-    Some(value).filter(|value| value.is_finite())
+    }
 }
 
 #[cfg(test)]
@@ -278,6 +295,26 @@ mod tests {
             assert_eq!(error.to_string(), "NaN at [1, 1], samples must be finite (`x`)");
             assert!(matches!(error.kind(), CalibrationErrorKind::NonFinite(_)));
         }
+    }
+
+    #[test]
+    fn a_mask_of_negative_infinity_fits_floats_and_nothing_else() {
+        let mask = doubles(&[0.0, f64::NEG_INFINITY]);
+        for to in PLAIN {
+            match convert(mask.clone(), to, "x") {
+                Ok(found) => {
+                    assert!(to.is_float(), "{to}");
+                    let same = convert(found.clone(), to, "x").expect("its own type");
+                    assert_eq!(same, found);
+                    assert_eq!(convert(found, DataType::Double, "x").expect("fits"), mask);
+                }
+                Err(error) => {
+                    assert!(!to.is_float(), "{error}");
+                    assert!(error.to_string().starts_with("-infinity at [1], "), "{error}");
+                }
+            }
+        }
+        assert!(convert(doubles(&[f64::INFINITY]), DataType::Float, "x").is_err());
     }
 
     #[test]
