@@ -41,6 +41,7 @@ pub mod range;
 mod ranges;
 mod spec;
 pub mod stats;
+mod wide;
 
 pub use bias::quantize_bias;
 pub use error::MathError;

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use super::{Found, RangeFinder};
+use super::{Clips, Found, RangeFinder};
 use crate::QSpec;
 use crate::stats::Sketch;
 
@@ -17,6 +17,10 @@ impl RangeFinder for MinMax {
 
     fn about(&self) -> &'static str {
         "the smallest and the largest value seen"
+    }
+
+    fn clips(&self) -> Clips {
+        Clips::Nothing
     }
 
     fn range(&self, seen: &Sketch, _: &QSpec) -> Found {

@@ -42,6 +42,11 @@ pub trait RangeFinder: fmt::Debug + Send + Sync {
     /// The range for a grid of `spec`: within the range of the values seen, and empty only if that is.
     fn range(&self, seen: &Sketch, spec: &QSpec) -> Found;
 
+    /// What it cuts off.
+    fn clips(&self) -> Clips {
+        Clips::Rare
+    }
+
     /// What may stand behind a colon after the name, if anything: `NN`.
     fn parameter(&self) -> Option<&'static str> {
         None
@@ -65,6 +70,17 @@ pub const ALL: &[&dyn RangeFinder] = &[
     &entropy::Entropy,
     &mse::Mse,
 ];
+
+/// What a way of choosing cuts off of the values that it has seen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Clips {
+    /// Nothing.
+    Nothing,
+    /// Values that are rare.
+    Rare,
+    /// A part of most samples.
+    MostSamples,
+}
 
 /// A chosen range.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -147,6 +163,10 @@ impl<F: RangeFinder + ?Sized> RangeFinder for &F {
 
     fn range(&self, seen: &Sketch, spec: &QSpec) -> Found {
         (**self).range(seen, spec)
+    }
+
+    fn clips(&self) -> Clips {
+        (**self).clips()
     }
 
     fn parameter(&self) -> Option<&'static str> {

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use super::{Degenerate, Found, RangeFinder};
+use super::{Clips, Degenerate, Found, RangeFinder};
 use crate::QSpec;
 use crate::stats::Sketch;
 
@@ -20,6 +20,10 @@ impl RangeFinder for MovingAverage {
 
     fn about(&self) -> &'static str {
         "the mean of the samples' smallest and of their largest values"
+    }
+
+    fn clips(&self) -> Clips {
+        Clips::MostSamples
     }
 
     fn range(&self, seen: &Sketch, _: &QSpec) -> Found {

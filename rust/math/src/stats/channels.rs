@@ -7,6 +7,7 @@ use super::sum::Sum;
 use super::tally::CHUNK;
 use crate::MathError;
 use crate::layout::product;
+use crate::wide::{Loop, widely};
 
 /// The mean and the largest magnitude of each channel of a tensor, over all samples and in any order.
 ///
@@ -141,15 +142,32 @@ fn runs(values: &[f32], channels: usize, inner: usize) -> (Vec<f64>, Vec<f32>) {
     for block in values.chunks_exact(channels * inner) {
         for ((sum, absmax), run) in sums.iter_mut().zip(&mut absmax).zip(block.chunks_exact(inner))
         {
-            for chunk in run.chunks(CHUNK) {
-                *sum += distribution::sum(chunk);
-                *absmax = larger(*absmax, absmax_of(chunk));
-            }
+            widely(Add { run, sum, absmax });
         }
     }
     (sums, absmax)
 }
 
+/// Takes neighbours of the same channel into account.
+struct Add<'a> {
+    run: &'a [f32],
+    sum: &'a mut f64,
+    absmax: &'a mut f32,
+}
+
+impl Loop for Add<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run(self) {
+        for chunk in self.run.chunks(CHUNK) {
+            *self.sum += distribution::sum(chunk);
+            *self.absmax = larger(*self.absmax, absmax_of(chunk));
+        }
+    }
+}
+
+#[inline(always)]
 fn absmax_of(values: &[f32]) -> f32 {
     const LANES: usize = 16;
     let mut lanes = [0.0; LANES];
@@ -166,7 +184,7 @@ fn absmax_of(values: &[f32]) -> f32 {
 }
 
 /// The larger of two numbers, and `this` when the other is NaN: one instruction, unlike `f32::max`.
-#[inline]
+#[inline(always)]
 fn larger(this: f32, other: f32) -> f32 {
     if other > this { other } else { this }
 }

@@ -9,6 +9,7 @@ use super::json;
 use super::sum::Sum;
 use super::tally::Tally;
 use crate::Range;
+use crate::wide::{Loop, widely};
 
 /// How finite values are distributed.
 ///
@@ -169,8 +170,7 @@ pub(super) struct Summary {
 impl Summary {
     /// Looks at a chunk: at most 2³² values.
     pub(super) fn of(values: &[f32]) -> Summary {
-        let (range, zeros) = ends_and_zeros(values);
-        Summary { range, zeros, sum: sum(values) }
+        widely(Look(values))
     }
 
     /// Whether all values are finite. A sum of finite f32 is finite in f64.
@@ -179,10 +179,23 @@ impl Summary {
     }
 }
 
+struct Look<'a>(&'a [f32]);
+
+impl Loop for Look<'_> {
+    type Output = Summary;
+
+    #[inline(always)]
+    fn run(self) -> Summary {
+        let (range, zeros) = ends_and_zeros(self.0);
+        Summary { range, zeros, sum: sum(self.0) }
+    }
+}
+
 /// Wide enough that no lane waits for itself, and few enough vectors for the 16 registers that every x86-64 has. Two
 /// loops over a chunk in the cache are twice as fast as one that needs more.
 const LANES: usize = 16;
 
+#[inline(always)]
 fn ends_and_zeros(values: &[f32]) -> (Range, u32) {
     let (mut min, mut max) = ([f32::INFINITY; LANES], [f32::NEG_INFINITY; LANES]);
     let mut zeros = [0_u32; LANES];
@@ -207,6 +220,7 @@ fn ends_and_zeros(values: &[f32]) -> (Range, u32) {
 }
 
 /// The sum of a chunk in f64, in an order that its length alone decides.
+#[inline(always)]
 pub(super) fn sum(values: &[f32]) -> f64 {
     let mut lanes = [0.0_f64; LANES];
     let (rows, rest) = values.as_chunks::<LANES>();

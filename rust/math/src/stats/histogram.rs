@@ -1,6 +1,7 @@
 //! Counts of values in bins that grow with the values.
 
 use crate::Range;
+use crate::wide::{Loop, widely};
 
 /// How often values of each size occurred, on either side of zero.
 ///
@@ -184,12 +185,10 @@ pub(super) struct Places {
 impl Places {
     /// Write the place of each value. All are finite and fit.
     pub(super) fn of(self, values: &[f32], places: &mut [Place]) {
-        for (place, &x) in places.iter_mut().zip(values) {
-            *place = self.one(x);
-        }
+        widely(Placing { by: self, values, places });
     }
 
-    #[inline]
+    #[inline(always)]
     fn one(self, x: f32) -> Place {
         // From 2²³ on neighbouring f32 are 1 apart: adding it rounds, and leaves the integer in the low bits. Where it
         // rounded up, take that back. A conversion to integer would saturate, which is slow before SSE4.1.
@@ -200,6 +199,23 @@ impl Places {
         let up = u32::from(shifted - INTEGERS > bins);
         let bin = shifted.to_bits().wrapping_sub(up) & IN_SIDE;
         Place(bin | u32::from(x < 0.0) << Histogram::BINS.ilog2())
+    }
+}
+
+struct Placing<'a> {
+    by: Places,
+    values: &'a [f32],
+    places: &'a mut [Place],
+}
+
+impl Loop for Placing<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run(self) {
+        for (place, &x) in self.places.iter_mut().zip(self.values) {
+            *place = self.by.one(x);
+        }
     }
 }
 

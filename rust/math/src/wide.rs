@@ -1,0 +1,30 @@
+//! The widest vectors that the processor has, for loops that the compiler turns into vectors.
+
+use pulp::{Arch, Simd, WithSimd};
+
+/// A loop over slices.
+pub(crate) trait Loop {
+    /// What comes of it.
+    type Output;
+
+    /// Runs it. To be marked `#[inline(always)]`, and all that it calls: only what ends up inside of
+    /// [`widely`] is compiled for wide vectors.
+    fn run(self) -> Self::Output;
+}
+
+/// Runs a loop that was compiled for the vectors of this processor. The result is the same with any: what the loop
+/// computes, and in which order, is for the loop to say.
+pub(crate) fn widely<L: Loop>(work: L) -> L::Output {
+    Arch::new().dispatch(Wide(work))
+}
+
+struct Wide<L>(L);
+
+impl<L: Loop> WithSimd for Wide<L> {
+    type Output = L::Output;
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) -> L::Output {
+        self.0.run()
+    }
+}
