@@ -48,6 +48,7 @@ mod correct;
 mod encode;
 mod error;
 mod facade;
+mod fingerprint;
 mod fnv;
 mod graph;
 mod info;
