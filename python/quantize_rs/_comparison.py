@@ -74,8 +74,13 @@ class Comparison:
 
     @property
     def held_back(self) -> int:
-        """Samples held back to judge by."""
+        """Samples held back: methods did not learn from them."""
         return int(self.to_dict()["held_back"])
+
+    @property
+    def judged(self) -> int:
+        """Samples to judge by: those held back, and others when they are few."""
+        return int(self.to_dict()["judged"])
 
     @property
     def engine(self) -> str:
@@ -98,7 +103,7 @@ class Comparison:
         return f"<Comparison of {len(self.rows)} methods: {self._summary()}>"
 
     def _summary(self) -> str:
-        return f"{self.best} is best, {self.samples} samples, {self.held_back} to judge by"
+        return f"{self.best} is best, {self.samples} samples, judged by {self.judged}"
 
     def _repr_html_(self) -> str:
         rows = ([row.method, row.sqnr_db, row.best_for, row.same_as] for row in self.rows)

@@ -53,7 +53,13 @@ impl<'a> Progress<'a> {
     pub(crate) fn show(&mut self, Done { done, total }: Done) {
         match self {
             Progress::Silent => {}
-            Progress::Bar(bar) => bar.set_position(done as u64),
+            Progress::Bar(bar) => {
+                // Where methods are judged, some samples run again: there are more than at first.
+                if let Some(total) = total {
+                    bar.set_length(total as u64);
+                }
+                bar.set_position(done as u64);
+            }
             Progress::Lines { err, last } => {
                 if done > *last && (done.is_multiple_of(EVERY) || total == Some(done)) {
                     *last = done;

@@ -23,6 +23,11 @@ impl Sample {
 }
 
 impl Sample {
+    /// Bytes that its values take.
+    pub(crate) fn bytes(&self) -> usize {
+        self.inputs.iter().map(|(_, tensor)| tensor.data.len()).sum()
+    }
+
     /// A number that follows from the content alone: the same for the same inputs in any order
     /// (FNV-1a over words, 64 bits).
     pub(crate) fn key(&self) -> u64 {

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use quantize_rs_math::range::Clips;
 use quantize_rs_onnx::Model;
 
 use super::compare::compare;
@@ -18,12 +19,14 @@ pub(super) fn choose(
     samples: &mut dyn Samples,
     control: &mut Control<'_>,
 ) -> Result<Ranges, QuantizeError> {
-    let comparison = compare(model, plan, engine, samples, control)?;
+    // What cuts off a part of most samples is hardly ever the best, and costs as much to try.
+    let blunt = |clips| clips == Clips::MostSamples;
+    let comparison = compare(model, plan, engine, samples, control, blunt)?;
     let position = comparison.methods.iter().position(|row| row.method == comparison.best);
     let mut ranges = comparison.ranges[position.unwrap_or(0)].clone();
     if ranges.chosen.is_empty() {
         let method = std::mem::replace(&mut ranges.method, Method::Auto.name());
-        ranges.notes.push(format!("`auto` takes `{method}` for every value: it comes nearest"));
+        ranges.remarks.push(format!("`auto` takes `{method}` for every value: it comes nearest"));
         ranges.chosen = ranges
             .values
             .keys()
@@ -32,7 +35,7 @@ pub(super) fn choose(
     }
     for row in comparison.methods.iter().filter(|row| row.method != Method::Auto.name()) {
         if let Some(same) = &row.same_as {
-            ranges.notes.push(format!("`{}` finds the same ranges as `{same}` here", row.method));
+            ranges.remarks.push(format!("`{}` finds the same ranges as `{same}` here", row.method));
         }
     }
     Ok(ranges)

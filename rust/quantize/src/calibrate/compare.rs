@@ -3,13 +3,14 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use quantize_rs_math::range;
+use quantize_rs_math::range::{self, Clips};
 use quantize_rs_onnx::Model;
 use serde::Serialize;
 
 use super::gather::{Gathered, gather};
 use super::judge::{Judge, LayerError};
-use super::run::Control;
+use super::run::{Control, Progress};
+use super::score::Score;
 use crate::sample::{Engine, Samples};
 use crate::{Method, Plan, QuantizeError, Ranges};
 
@@ -18,12 +19,14 @@ use crate::{Method, Plan, QuantizeError, Ranges};
 pub struct Comparison {
     /// One row a method, and one for `auto`, which takes the best for each value.
     pub methods: Vec<MethodRow>,
-    /// The method whose quantized model comes nearest to the float model.
+    /// The method whose quantized model comes nearest to the float model, as far as can be told.
     pub best: String,
     /// Samples run.
     pub samples: usize,
-    /// Samples held back to judge by.
+    /// Samples held back: methods did not learn from them.
     pub held_back: usize,
+    /// Samples to judge by: those held back, up to a limit, and others when they are few.
+    pub judged: usize,
     /// Who ran them.
     pub engine: String,
     /// Ranges that each method found, from all samples.
@@ -36,7 +39,7 @@ pub struct Comparison {
 pub struct MethodRow {
     /// The method.
     pub method: String,
-    /// SQNR of the outputs of the quantized model on the samples held back, in decibels, the mean
+    /// SQNR of the outputs of the quantized model on the samples to judge by, in decibels, the mean
     /// over outputs; `None` for a model without float32 outputs.
     pub sqnr_db: Option<f64>,
     /// For how many values the method's layer outputs are the nearest.
@@ -48,91 +51,132 @@ pub struct MethodRow {
 /// One method on trial.
 struct Trial {
     method: String,
+    clips: Clips,
     /// What it finds without the samples held back.
     learnt: Ranges,
     /// What it finds in all samples.
     ranges: Ranges,
-    same_as: Option<String>,
+    same_as: Option<usize>,
 }
 
 /// Gathers and compares; the ranges of the comparison stand in the order of its rows, `auto` last.
+///
+/// Methods of which `skip` says so are left out.
 pub(super) fn compare(
     model: &Model,
     plan: &Plan,
     engine: &dyn Engine,
     samples: &mut dyn Samples,
     control: &mut Control<'_>,
+    skip: impl Fn(Clips) -> bool,
 ) -> Result<Comparison, QuantizeError> {
     let gathered = gather(model, plan, engine, samples, control, true)?;
-    let mut trials = trials(model, &gathered)?;
-    let mut judge =
-        Judge { model, plan, engine, control, samples: gathered.samples, kept: &gathered.kept };
+    let mut trials = trials(model, &gathered, control, skip)?;
+    let distinct = trials.iter().filter(|trial| trial.same_as.is_none()).count();
+    // By layers, the float model, each method, and the best for each value.
+    let passes = 3 + distinct;
+    let progress = Progress {
+        done: gathered.samples,
+        total: Some(gathered.samples + passes * gathered.kept.len()),
+    };
+    let mut judge = Judge { model, plan, engine, control, kept: &gathered.kept, progress };
     let (auto, best_for) = nearest_layers(&mut judge, &trials)?;
     trials.push(auto);
     let reference = judge.reference()?;
+    let mut scores: Vec<Option<Score>> = Vec::new();
     let mut methods: Vec<MethodRow> = Vec::new();
     for trial in &trials {
-        let known = |name: &String| methods.iter().find(|row| row.method == *name)?.sqnr_db;
-        let sqnr_db = match &trial.same_as {
-            Some(name) => known(name),
-            None => judge.sqnr(&trial.learnt, &reference)?,
+        let score = match trial.same_as {
+            Some(_) => None,
+            None => judge.score(&trial.learnt, &reference)?,
         };
+        let sqnr_db = match trial.same_as {
+            Some(twin) => methods[twin].sqnr_db,
+            None => score.as_ref().map(Score::decibels),
+        };
+        scores.push(score);
         methods.push(MethodRow {
             method: trial.method.clone(),
             sqnr_db,
             best_for: best_for.get(&trial.method).copied().unwrap_or(0),
-            same_as: trial.same_as.clone(),
+            same_as: trial.same_as.map(|twin| trials[twin].method.clone()),
         });
     }
-    let score = |row: &MethodRow| row.sqnr_db.map_or(f64::NEG_INFINITY, |db| db - doubt(row));
-    // Of equals the first; without any output to judge by, what is best layer by layer.
-    let nearer = methods
-        .iter()
-        .rev()
-        .filter(|row| row.sqnr_db.is_some())
-        .reduce(|best, row| if score(row) >= score(best) { row } else { best });
-    let best = nearer.map_or_else(|| Method::Auto.name(), |row| row.method.clone());
     Ok(Comparison {
+        best: methods[best(&trials, &scores)].method.clone(),
         methods,
-        best,
         samples: gathered.samples,
-        held_back: gathered.kept.len(),
+        held_back: gathered.held_back,
+        judged: gathered.kept.len(),
         engine: gathered.engine().to_owned(),
         ranges: trials.into_iter().map(|trial| trial.ranges).collect(),
     })
 }
 
+/// The row to take. What clips nothing cannot be far wrong on other samples; a method that clips must
+/// surely be nearer, and a choice for each value surely nearer than the best method for all.
+///
+/// Without any output to judge by, it is the choice for each value: what is best layer by layer.
+fn best(trials: &[Trial], scores: &[Option<Score>]) -> usize {
+    let last = trials.len() - 1;
+    let first = trials.iter().position(|trial| trial.clips == Clips::Nothing);
+    let Some((first, safe)) = first.and_then(|at| Some((at, scores[at].as_ref()?))) else {
+        return last;
+    };
+    let decibels = |at: &usize| scores[*at].as_ref().map_or(f64::NEG_INFINITY, Score::decibels);
+    let surer = |at: usize, than: &Score| {
+        scores[at].as_ref().is_some_and(|score| score.is_surely_nearer(than))
+    };
+    let clipping = (0..last).filter(|at| surer(*at, safe));
+    let best = clipping.max_by(|a, b| decibels(a).total_cmp(&decibels(b))).unwrap_or(first);
+    match &scores[best] {
+        Some(score) if surer(last, score) => last,
+        _ => best,
+    }
+}
+
 /// Every method, with what it finds.
-fn trials(model: &Model, gathered: &Gathered) -> Result<Vec<Trial>, QuantizeError> {
+fn trials(
+    model: &Model,
+    gathered: &Gathered,
+    control: &mut Control<'_>,
+    skip: impl Fn(Clips) -> bool,
+) -> Result<Vec<Trial>, QuantizeError> {
     let (learnt, all) = (gathered.learnt(model), gathered.all(model));
     let mut trials: Vec<Trial> = Vec::new();
-    for finder in range::ALL {
+    for finder in range::ALL.iter().filter(|finder| !skip(finder.clips())) {
+        control.go_on(gathered.samples)?;
         let method: Method = finder.name().parse()?;
         let (learnt, ranges) = (learnt.using(&method)?, all.using(&method)?);
-        let same = trials.iter().find(|trial| trial.learnt.values == learnt.values);
-        let same_as = same.map(|trial| trial.method.clone());
-        trials.push(Trial { method: method.name(), learnt, ranges, same_as });
+        let same_as = trials.iter().position(|trial| trial.learnt.values == learnt.values);
+        let (method, clips) = (method.name(), finder.clips());
+        trials.push(Trial { method, clips, learnt, ranges, same_as });
     }
     Ok(trials)
 }
 
 /// For each value the method whose layer outputs are the nearest, and how often each method was.
+///
+/// What cuts off a part of most samples is on trial for all values alone, where the outputs of the
+/// model speak, and never chosen for single ones.
 fn nearest_layers(
     judge: &mut Judge<'_, '_>,
     trials: &[Trial],
 ) -> Result<(Trial, BTreeMap<String, usize>), QuantizeError> {
-    let trials: Vec<&Trial> =
-        trials.iter().filter(|trial| !BLUNT.contains(&trial.method.as_str())).collect();
+    // First what clips nothing, by which the others are measured.
+    let mut fine: Vec<&Trial> =
+        trials.iter().filter(|trial| trial.clips != Clips::MostSamples).collect();
+    fine.sort_by_key(|trial| trial.clips != Clips::Nothing);
     let candidates =
-        trials[0].learnt.values.keys().map(|name| {
-            (name.clone(), trials.iter().map(|trial| trial.learnt.values[name]).collect())
+        fine[0].learnt.values.keys().map(|name| {
+            (name.clone(), fine.iter().map(|trial| trial.learnt.values[name]).collect())
         });
     let errors = judge.layer_errors(&candidates.collect())?;
-    let (mut learnt, mut ranges) = (trials[0].learnt.clone(), trials[0].ranges.clone());
+    let (mut learnt, mut ranges) = (fine[0].learnt.clone(), fine[0].ranges.clone());
     let mut best_for = BTreeMap::new();
     let mut chosen = BTreeMap::new();
     for (name, errors) in errors {
-        let trial = trials[safest(&errors)];
+        let trial = fine[safest(&errors)];
         learnt.values.insert(name.clone(), trial.learnt.values[&name]);
         ranges.values.insert(name.clone(), trial.ranges.values[&name]);
         *best_for.entry(trial.method.clone()).or_insert(0) += 1;
@@ -143,9 +187,8 @@ fn nearest_layers(
         ranges.method.clone_from(&method);
         ranges.chosen.clone_from(&chosen);
     }
-    let same = trials.iter().find(|trial| trial.learnt.values == learnt.values);
-    let same_as = same.map(|trial| trial.method.clone());
-    Ok((Trial { method, learnt, ranges, same_as }, best_for))
+    let same_as = trials.iter().position(|trial| trial.learnt.values == learnt.values);
+    Ok((Trial { method, clips: Clips::Rare, learnt, ranges, same_as }, best_for))
 }
 
 /// The candidate with the smallest error, of those that gain enough over the first, which clips
@@ -169,23 +212,6 @@ const BEARABLE: f64 = 1.25;
 /// The part of the error of the first candidate that another may have, to be worth its risk.
 const WORTHWHILE: f64 = 0.8;
 
-/// By how much, in decibels, a method that clips must beat the first, which does not, and a choice
-/// for each value every method for all: so much depends on which samples were held back.
-const CLEARLY: f64 = 0.2;
-
-/// Methods that cut off a part of most samples on purpose: on trial for all values alone, where the
-/// outputs of the model speak, and never chosen for single ones.
-const BLUNT: &[&str] = &["moving_average"];
-
-/// What is taken off the score of a method, in decibels, for what the samples held back do not show.
-fn doubt(row: &MethodRow) -> f64 {
-    match row.method.as_str() {
-        "minmax" => 0.0,
-        "auto" => 2.0 * CLEARLY,
-        _ => CLEARLY,
-    }
-}
-
 impl fmt::Display for Comparison {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{:<16} {:>9}  best for", "method", "SQNR dB")?;
@@ -202,8 +228,8 @@ impl fmt::Display for Comparison {
         }
         writeln!(
             f,
-            "{} samples, {} of them held back to judge by ({})",
-            self.samples, self.held_back, self.engine
+            "{} samples, {} of them held back; judged by {} ({})",
+            self.samples, self.held_back, self.judged, self.engine
         )
     }
 }

@@ -2,6 +2,7 @@
 //! the channels that bias correction asks for.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use quantize_rs_math::QSpec;
 use quantize_rs_math::stats::{ChannelStats, Sketch};
@@ -18,8 +19,11 @@ use crate::{CalibrationError, Plan, Ranges};
 /// One of so many samples is held back to judge by, when somebody judges.
 const HELD_BACK: u64 = 4;
 
-/// Samples that are kept to judge by, at most.
-const KEPT: usize = 16;
+/// Samples that are kept to judge by, at most: those held back, and others when they are few.
+const KEPT: usize = 32;
+
+/// What the samples that are kept may take together, unless a single one takes more.
+const KEPT_BYTES: usize = 64 << 20;
 
 /// A value to look at, and what to remember of it.
 #[derive(Clone, Debug)]
@@ -46,6 +50,9 @@ pub(super) struct Gathered {
     pub(super) kept: BTreeMap<u64, Sample>,
 }
 
+/// A place in the order in which samples are kept: those held back first, then by content.
+type Rank = (bool, u64);
+
 /// Runs the model on every sample; with `judging`, some are held back.
 pub(super) fn gather(
     model: &Model,
@@ -69,10 +76,8 @@ pub(super) fn gather(
         all.seen = std::mem::take(&mut all.apart);
         all.apart_samples = 0;
     }
-    let Gatherer { seen, apart, apart_samples: held_back, mut kept, spare, .. } = all;
-    if kept.is_empty() {
-        kept.extend(spare);
-    }
+    let Gatherer { seen, apart, apart_samples: held_back, kept, .. } = all;
+    let kept = kept.into_iter().map(|((_, key), sample)| (key, sample)).collect();
     Ok(Gathered { engine, notes, samples, held_back, taps, seen, apart, kept })
 }
 
@@ -114,9 +119,8 @@ struct Gatherer<'a> {
     /// What the samples held back showed.
     apart: Vec<Seen>,
     apart_samples: usize,
-    kept: BTreeMap<u64, Sample>,
-    /// The sample to judge by when none is held back.
-    spare: Option<(u64, Sample)>,
+    kept: BTreeMap<Rank, Sample>,
+    kept_bytes: usize,
 }
 
 impl<'a> Gatherer<'a> {
@@ -135,7 +139,7 @@ impl<'a> Gatherer<'a> {
             apart: if judging { taps.iter().map(empty).collect() } else { Vec::new() },
             apart_samples: 0,
             kept: BTreeMap::new(),
-            spare: None,
+            kept_bytes: 0,
         }
     }
 
@@ -143,23 +147,18 @@ impl<'a> Gatherer<'a> {
         self.seen.iter_mut().zip(&other.seen).for_each(|(all, one)| all.merge(one));
         self.apart.iter_mut().zip(&other.apart).for_each(|(all, one)| all.merge(one));
         self.apart_samples += other.apart_samples;
-        other.kept.into_iter().for_each(|(key, sample)| self.keep(key, sample));
-        if let Some((key, sample)) = other.spare {
-            self.spare_one(key, &sample);
-        }
+        other.kept.into_iter().for_each(|(rank, sample)| self.keep(rank, sample));
     }
 
-    /// Keeps the samples of the smallest keys, so that it does not matter which came first.
-    fn keep(&mut self, key: u64, sample: Sample) {
-        self.kept.insert(key, sample);
-        if self.kept.len() > KEPT {
-            self.kept.pop_last();
+    /// Keeps the samples of the first ranks, so that it does not matter which came first.
+    fn keep(&mut self, rank: Rank, sample: Sample) {
+        self.kept_bytes += sample.bytes();
+        if let Some(twin) = self.kept.insert(rank, sample) {
+            self.kept_bytes -= twin.bytes();
         }
-    }
-
-    fn spare_one(&mut self, key: u64, sample: &Sample) {
-        if self.spare.as_ref().is_none_or(|(smallest, _)| key < *smallest) {
-            self.spare = Some((key, sample.clone()));
+        while self.kept.len() > KEPT || self.kept.len() > 1 && self.kept_bytes > KEPT_BYTES {
+            let last = self.kept.pop_last();
+            self.kept_bytes -= last.map_or(0, |(_, sample)| sample.bytes());
         }
     }
 }
@@ -192,11 +191,8 @@ impl Watcher for Gatherer<'_> {
         }
         let key = sample.key();
         self.holding = key.is_multiple_of(HELD_BACK);
-        self.spare_one(key, sample);
-        if self.holding {
-            self.apart_samples += 1;
-            self.keep(key, sample.clone());
-        }
+        self.apart_samples += usize::from(self.holding);
+        self.keep((!self.holding, key), sample.clone());
     }
 
     fn finish(&mut self, _: &Sample) -> Result<(), CalibrationError> {
@@ -233,8 +229,9 @@ impl Gathered {
     pub(super) fn all(&self, model: &Model) -> Ranges {
         let mut ranges = self.learnt(model);
         ranges.samples = self.samples;
+        let statistics = Arc::make_mut(&mut ranges.statistics);
         for (tap, apart) in self.taps.iter().zip(&self.apart) {
-            if let Some(seen) = ranges.statistics.get_mut(&tap.name) {
+            if let Some(seen) = statistics.get_mut(&tap.name) {
                 seen.merge(apart);
             }
         }

@@ -6,6 +6,8 @@ mod gather;
 mod judge;
 mod method;
 mod run;
+mod score;
+mod shadows;
 
 use std::collections::BTreeMap;
 
@@ -53,8 +55,8 @@ pub fn calibrate(
 /// Runs `model` on every sample once and compares what each method makes of it.
 ///
 /// A part of the samples is held back: the ranges of each method follow from the others, the model
-/// is quantized with them, and its outputs on the samples held back are compared with those of the
-/// float model.
+/// is quantized with them, and its outputs on the samples held back (and on others, when these are
+/// few) are compared with those of the float model.
 ///
 /// # Errors
 /// As [`calibrate`].
@@ -65,5 +67,5 @@ pub fn compare_methods(
     samples: &mut dyn Samples,
     mut control: Control<'_>,
 ) -> Result<Comparison, QuantizeError> {
-    compare::compare(model, plan, engine, samples, &mut control)
+    compare::compare(model, plan, engine, samples, &mut control, |_| false)
 }

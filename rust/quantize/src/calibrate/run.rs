@@ -1,6 +1,5 @@
 //! The loop: runs a model on samples, several at once, and lets somebody watch what flows through.
 
-use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, Mutex};
@@ -25,9 +24,9 @@ const MOST_THREADS: usize = 256;
 /// How far a calibration has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
-    /// Samples done.
+    /// Samples done, each as often as it is run.
     pub done: usize,
-    /// Samples in all, when that is known.
+    /// Samples in all, when that is known; more once it is known how many are run again to judge by.
     pub total: Option<usize>,
 }
 
@@ -37,6 +36,17 @@ pub struct Control<'a> {
     pub threads: usize,
     /// Called on the caller's thread, every 50 ms and after each sample; `false` stops the run.
     pub progress: &'a mut dyn FnMut(Progress) -> bool,
+}
+
+impl Control<'_> {
+    /// Asks whether to go on, between samples.
+    ///
+    /// # Errors
+    /// The answer was no.
+    pub(super) fn go_on(&mut self, done: usize) -> Result<(), CalibrationError> {
+        let progress = Progress { done, total: None };
+        if (self.progress)(progress) { Ok(()) } else { Err(CalibrationError::new(Kind::Cancelled)) }
+    }
 }
 
 /// Somebody who watches samples being run, on a thread of their own.
@@ -148,18 +158,23 @@ impl Driver<'_, '_> {
         taps: &[String],
         give: &mpsc::SyncSender<Job>,
     ) -> Result<(), CalibrationError> {
-        let mut runners: HashMap<ShapeKey, Arc<dyn Runner>> = HashMap::new();
+        let mut runners: Vec<(ShapeKey, Arc<dyn Runner>)> = Vec::new();
+        self.ask()?;
         while let Some(sample) = samples.next_sample() {
+            self.ask()?;
             let number = self.begun;
             let sample = sample.map_err(|error| error.at_sample(number))?;
             // A runner for samples of any shape stands alone, under no shape.
             let mut key = shape_key(&sample);
-            if runners.contains_key(&ShapeKey::new()) {
+            if runners.iter().any(|(key, _)| key.is_empty()) {
                 key.clear();
             }
-            if !runners.contains_key(&key) {
+            let known = runners.iter().find(|(its, _)| *its == key);
+            let runner = if let Some((_, runner)) = known {
+                Arc::clone(runner)
+            } else {
                 if runners.len() >= SHAPES_KEPT {
-                    runners.clear();
+                    runners.remove(0);
                 }
                 let prepared = engine.prepare(model, taps, &sample);
                 let runner = prepared.map_err(|error| match error.kind() {
@@ -176,9 +191,10 @@ impl Driver<'_, '_> {
                 if runner.any_shape() {
                     key.clear();
                 }
-                runners.insert(key.clone(), runner.into());
-            }
-            let runner = Arc::clone(&runners[&key]);
+                let runner: Arc<dyn Runner> = runner.into();
+                runners.push((key, Arc::clone(&runner)));
+                runner
+            };
             // Two samples a thread are enough to keep it busy; more would only take memory.
             while self.begun - self.done >= 2 * self.threads {
                 self.wait()?;

@@ -1,0 +1,148 @@
+//! How near a quantized model comes to the float model, and how sure that is.
+
+/// Signal and noise of each output of a model, on each of some samples.
+pub(super) struct Score {
+    /// For each output, of each sample: the sum of the squares of the float model's values, and that
+    /// of the squares of the differences.
+    outputs: Vec<Vec<Energy>>,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Energy {
+    signal: f64,
+    noise: f64,
+}
+
+/// Less noise than this part of the signal is none: float32 has no more digits.
+const NOISELESS: f64 = 1e-15;
+
+impl Score {
+    /// What the float model and the quantized one give, sample by sample and output by output.
+    /// `None` where there is nothing to compare.
+    pub(super) fn of<'s>(
+        samples: impl Iterator<Item = (&'s [Vec<f32>], &'s [Vec<f32>])>,
+    ) -> Option<Score> {
+        let mut outputs: Vec<Vec<Energy>> = Vec::new();
+        for (wanted, got) in samples {
+            outputs.resize_with(wanted.len(), Vec::new);
+            for (output, (wanted, got)) in outputs.iter_mut().zip(wanted.iter().zip(got)) {
+                output.push(Energy::of(wanted, got));
+            }
+        }
+        outputs.retain(|output| Energy::sum(output).signal > 0.0);
+        (!outputs.is_empty()).then_some(Score { outputs })
+    }
+
+    /// The mean over the outputs of their SQNR, in decibels; −∞ for an output that is NaN.
+    #[allow(clippy::cast_precision_loss)] // as many as a model has outputs
+    pub(super) fn decibels(&self) -> f64 {
+        let outputs = self.outputs.iter().map(|output| Energy::sum(output).decibels());
+        outputs.sum::<f64>() / self.outputs.len() as f64
+    }
+
+    /// Whether this is nearer than `other` in every output, by more than could be an accident of
+    /// which samples there are: one standard error.
+    ///
+    /// The standard error is that of the jackknife (Efron & Stein, 1981): from what the difference
+    /// would be without each of the samples.
+    pub(super) fn is_surely_nearer(&self, other: &Score) -> bool {
+        self.outputs.len() == other.outputs.len()
+            && self.outputs.iter().zip(&other.outputs).all(|(this, other)| surely(this, other))
+    }
+}
+
+#[allow(clippy::cast_precision_loss)] // as many as there are samples
+fn surely(this: &[Energy], other: &[Energy]) -> bool {
+    let (these, others) = (Energy::sum(this), Energy::sum(other));
+    let lead = these.decibels() - others.decibels();
+    let without: Vec<f64> = this
+        .iter()
+        .zip(other)
+        .map(|(this, other)| these.less(*this).decibels() - others.less(*other).decibels())
+        .collect();
+    let count = without.len() as f64;
+    let mean = without.iter().sum::<f64>() / count;
+    let squares: f64 = without.iter().map(|lead| (lead - mean).powi(2)).sum();
+    let error = (squares * (count - 1.0) / count).sqrt();
+    // Not so when either is NaN.
+    lead > error
+}
+
+impl Energy {
+    /// What is not finite in the float model has no error that could be measured.
+    fn of(wanted: &[f32], got: &[f32]) -> Energy {
+        let mut found = Energy::default();
+        for (x, y) in wanted.iter().zip(got).filter(|(x, _)| x.is_finite()) {
+            let (x, y) = (f64::from(*x), f64::from(*y));
+            found.signal += x * x;
+            found.noise += if y.is_finite() { (x - y) * (x - y) } else { f64::INFINITY };
+        }
+        found
+    }
+
+    fn sum(all: &[Energy]) -> Energy {
+        let add = |a: Energy, b: &Energy| Energy {
+            signal: a.signal + b.signal,
+            noise: a.noise + b.noise,
+        };
+        all.iter().fold(Energy::default(), add)
+    }
+
+    /// Without a part of it; sums may be off by their last digits.
+    fn less(self, part: Energy) -> Energy {
+        let noise = if part.noise < self.noise { self.noise - part.noise } else { 0.0 };
+        Energy { signal: (self.signal - part.signal).max(f64::MIN_POSITIVE), noise }
+    }
+
+    fn decibels(self) -> f64 {
+        10.0 * (self.signal / self.noise.max(self.signal * NOISELESS)).log10()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Samples of one output that is 1 throughout, and wrong by so much.
+    fn score(errors: &[f32]) -> Score {
+        let wanted = [vec![1.0_f32; 4]];
+        let got: Vec<[Vec<f32>; 1]> = errors.iter().map(|error| [vec![1.0 + error; 4]]).collect();
+        Score::of(got.iter().map(|got| (&wanted[..], &got[..]))).unwrap()
+    }
+
+    #[test]
+    fn decibels_are_those_of_the_sums() {
+        assert!((score(&[0.125; 5]).decibels() - 20.0 * 8_f64.log10()).abs() < 1e-9);
+        assert!((score(&[0.0; 5]).decibels() - 150.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn nan_is_the_worst_there_is_and_never_nearer() {
+        let broken = score(&[0.125, f32::NAN]);
+        assert_eq!(broken.decibels(), f64::NEG_INFINITY);
+        let sound = score(&[0.5, 0.5]);
+        assert!(!broken.is_surely_nearer(&sound) && !broken.is_surely_nearer(&broken));
+        // What the float model itself does not know is not held against anybody.
+        let (wanted, got) = ([vec![f32::NEG_INFINITY, 1.0]], [vec![0.0, 1.5]]);
+        let masked = Score::of(std::iter::once((&wanted[..], &got[..]))).unwrap();
+        assert!((masked.decibels() - 10.0 * 4_f64.log10()).abs() < 1e-9);
+    }
+
+    #[test]
+    fn a_lead_that_one_sample_makes_is_no_lead() {
+        let even = score(&[0.125; 8]);
+        assert!(score(&[0.0625; 8]).is_surely_nearer(&even));
+        // Better on seven, and so much worse on one that it might as well have been more.
+        let torn = score(&[0.01, 0.01, 0.01, 0.01, 0.01, 0.01, 0.01, 0.34]);
+        assert!(torn.decibels() > even.decibels());
+        assert!(!torn.is_surely_nearer(&even));
+        assert!(!even.is_surely_nearer(&even));
+    }
+
+    #[test]
+    fn without_numbers_there_is_no_score() {
+        assert!(Score::of(std::iter::empty()).is_none());
+        let zeros = [vec![0.0; 3]];
+        assert!(Score::of(std::iter::once((&zeros[..], &zeros[..]))).is_none());
+    }
+}
