@@ -11,6 +11,7 @@ from typing import Any
 
 import judge
 import numpy as np
+import onnx
 import pytest
 
 import quantize_rs
@@ -99,6 +100,37 @@ def test_ranges_and_samples_contradict_each_other(
 def test_ranges_of_another_model_are_refused(ranges: Ranges) -> None:
     with pytest.raises(CalibrationError, match="another model"):
         quantize_rs.quantize_with_calibration(judge.model("mlp_relu"), None, ranges=ranges)
+
+
+def test_a_model_that_differs_in_an_attribute_alone_is_another(ranges: Ranges, digits: Path) -> None:
+    model = onnx.load(digits)
+    attribute = next(a for node in model.graph.node for a in node.attribute if a.name == "pads")
+    attribute.ints[0] += 1
+    plan = quantize_rs.open(model).plan(activations="uint8", per_channel=True)
+    with pytest.raises(CalibrationError, match="another model"):
+        plan.apply(ranges)
+
+
+@pytest.mark.parametrize("method", ["minmax", "entropy", "mse", "auto"])
+def test_ranges_fit_themselves_to_the_types_of_a_plan(
+    digits: Path, images: Path, method: str
+) -> None:
+    # What 8 bits clip, 16 bits need not.
+    eight = quantize_rs.open(digits).plan(activations="uint8").calibrate(images, method=method)
+    signed = quantize_rs.open(digits).plan(activations="int8", activation_symmetric=True)
+    found = signed.apply(eight).report
+    chosen = eight.chosen if method == "auto" else dict.fromkeys(eight.values, method)
+    for value in found.activations:
+        if value.range is not None and value.name in eight.values:
+            wanted = signed.calibrate(images, method=chosen[value.name]).values[value.name]
+            assert value.range == pytest.approx(wanted), value.name
+
+
+def test_what_is_to_be_said_of_the_samples_is_kept(plan: Plan, images: Path) -> None:
+    few = plan.calibrate(np.load(images)[:9])
+    few.save("ranges.json")
+    report = plan.apply(Ranges.load("ranges.json")).report
+    assert any("9 samples" in warning for warning in report.warnings)
 
 
 def test_what_differs_is_told(ranges: Ranges) -> None:

@@ -188,3 +188,21 @@ def test_a_mask_destroys_no_range(hidden: float, method: str) -> None:
             masked = next(value for value in report.values if value.name == "masked")
             assert not masked.quantized
             assert "mask" in masked.why
+
+
+@pytest.mark.parametrize("target", ["x86", "qnn"])
+def test_what_was_never_seen_but_as_zero_stays_float(target: str) -> None:
+    model, rng = attention(), np.random.default_rng(1)
+    data = {"x": rng.normal(0, 1, (64, 8, 16)).astype(np.float32)}
+    data["mask"] = np.zeros((64, 1, 8), np.float32)
+    report = quantize_rs.quantize_with_calibration(model, None, data, target=target)
+    # A mask that hid nothing while calibrating hides something in use.
+    data["mask"][:, 0, 5:] = -1e9
+    assert report.model is not None
+    expected = judge.ort(model.SerializeToString(), data)
+    assert judge.sqnr(expected, judge.ort(report.model, data)) > 20
+    if target == "qnn":  # which quantizes all it can
+        mask = next(value for value in report.values if value.name == "mask")
+        assert not mask.quantized
+        assert "never seen but as 0" in mask.why
+        assert any("`mask` was never seen but as 0" in note for note in report.notes)

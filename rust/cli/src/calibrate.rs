@@ -31,16 +31,15 @@ pub(crate) fn run(args: &CalibrateArguments, console: &mut Console<'_>) -> Resul
     check_paths(args)?;
 
     let begun = Instant::now();
-    let (ranges, mut warnings) = numbers.ranges(args, &model, &plan, console)?;
+    let ranges = numbers.ranges(args, &model, &plan, console)?;
     let seconds = begun.elapsed().as_secs_f64();
     let mut report = file::save(&plan.apply(&model, ranges.as_ref())?, &args.output)?;
     report.seconds.calibrate = seconds;
     if !plan.needs_calibration() {
         let idle = "no operator of the model can run on integers as it is: no activation was \
                     quantized, and no sample was run";
-        warnings.push(idle.to_owned());
+        report.warnings.push(idle.to_owned());
     }
-    report.warnings.extend(warnings);
     summary::show_with(report, noise, console)
 }
 
@@ -95,17 +94,17 @@ impl Numbers {
         model: &Model,
         plan: &Plan,
         console: &mut Console<'_>,
-    ) -> Result<(Option<Ranges>, Vec<String>), Failure> {
+    ) -> Result<Option<Ranges>, Failure> {
         match self {
-            _ if !plan.needs_calibration() => Ok((None, Vec::new())),
-            Numbers::Nowhere => Ok((None, Vec::new())),
-            Numbers::Ranges(ranges) => Ok((Some(ranges), Vec::new())),
+            _ if !plan.needs_calibration() => Ok(None),
+            Numbers::Nowhere => Ok(None),
+            Numbers::Ranges(ranges) => Ok(Some(ranges)),
             Numbers::Samples(samples) => {
-                let (ranges, warnings) = observe(args, model, plan, samples, console)?;
+                let ranges = observe(args, model, plan, samples, console)?;
                 if let Some(path) = &args.ranges.ranges_out {
                     file::write(path, &ranges.to_json())?;
                 }
-                Ok((Some(ranges), warnings))
+                Ok(Some(ranges))
             }
         }
     }
@@ -118,15 +117,16 @@ fn observe(
     plan: &Plan,
     samples: Watched,
     console: &mut Console<'_>,
-) -> Result<(Ranges, Vec<String>), Failure> {
+) -> Result<Ranges, Failure> {
     let method = args.ranges.method.clone().unwrap_or_default();
     let done = run_on(args, samples, console, |engine, samples, control| {
         quantize_rs::calibrate(model, plan, engine, samples, &method, control)
     })?;
     let mut ranges = done.found;
     ranges.notes.splice(..0, done.note);
+    ranges.warnings.extend(done.warnings);
     console.done(&format!("Calibration complete: {} layers tracked", ranges.values.len()));
-    Ok((ranges, done.warnings))
+    Ok(ranges)
 }
 
 /// What came of a run.

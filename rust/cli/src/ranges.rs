@@ -116,8 +116,9 @@ fn describe(ranges: &Ranges) -> String {
         ("Samples", ranges.samples.to_string()),
         ("Values", values.join("\n")),
     ];
-    if !ranges.notes.is_empty() {
-        rows.push(("Notes", ranges.notes.join("\n")));
+    let notes = [ranges.said(), ranges.warnings.clone()].concat();
+    if !notes.is_empty() {
+        rows.push(("Notes", notes.join("\n")));
     }
     text::table(rows)
 }

@@ -73,8 +73,8 @@ impl Run {
         let mut done = self.on(py, model, source, move |engine, samples, control| {
             quantize_rs::calibrate(&its_model, &plan, engine, samples, &method, control)
         })?;
-        self.sign(&mut done.found, done.note);
-        Ok(Ranges::new(done.found, begun.elapsed().as_secs_f64(), done.warnings))
+        self.sign(&mut done.found, done.note, &done.warnings);
+        Ok(Ranges::new(done.found, begun.elapsed().as_secs_f64()))
     }
 
     /// Runs the model on the samples of `source` and compares all methods.
@@ -94,17 +94,18 @@ impl Run {
             class.clone_into(&mut done.found.engine);
         }
         for ranges in &mut done.found.ranges {
-            self.sign(ranges, done.note.clone());
+            self.sign(ranges, done.note.clone(), &done.warnings);
         }
         Ok(Comparison::new(done.found, begun.elapsed().as_secs_f64(), done.warnings))
     }
 
-    /// Says in the ranges who ran the model, as far as they do not know it.
-    fn sign(&self, ranges: &mut quantize_rs::Ranges, note: Option<String>) {
+    /// Says in the ranges who ran the model, as far as they do not know it, and on what samples.
+    fn sign(&self, ranges: &mut quantize_rs::Ranges, note: Option<String>, warnings: &[String]) {
         if let Some(class) = self.engine.get().class() {
             class.clone_into(&mut ranges.engine);
         }
         ranges.notes.splice(..0, note);
+        ranges.warnings.extend_from_slice(warnings);
     }
 
     /// Does some work on the samples of `source`.

@@ -43,7 +43,7 @@ impl Comparison {
     fn ranges<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let all = PyDict::new(py);
         for (row, ranges) in self.found.methods.iter().zip(&self.found.ranges) {
-            let ranges = Ranges::new(ranges.clone(), self.seconds, self.warnings.clone());
+            let ranges = Ranges::new(ranges.clone(), self.seconds);
             all.set_item(&row.method, ranges)?;
         }
         Ok(all)

@@ -63,14 +63,11 @@ impl Plan {
     /// Makes the quantized model.
     fn apply(&self, py: Python<'_>, ranges: Option<&Ranges>) -> PyResult<Quantized> {
         let (plan, model) = (Arc::clone(&self.plan), Arc::clone(&self.model));
-        let (seconds, warnings) = match ranges {
-            Some(ranges) => (ranges.seconds, ranges.warnings.clone()),
-            None => (0.0, Vec::new()),
-        };
+        let seconds = ranges.map_or(0.0, |ranges| ranges.seconds);
         let ranges = ranges.map(|ranges| Arc::clone(&ranges.found));
         let quantized = work::interruptible(py, self.model.path(), move || {
             plan.apply(&model, ranges.as_deref())
         })?;
-        Ok(Quantized::new(quantized, seconds, warnings))
+        Ok(Quantized::new(quantized, seconds))
     }
 }

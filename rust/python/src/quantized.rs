@@ -14,23 +14,16 @@ pub(crate) struct Quantized {
     made: quantize_rs::Quantized,
     /// Seconds that the calibration took.
     calibrated: f64,
-    /// What is to be said of the samples.
-    warnings: Vec<String>,
 }
 
 impl Quantized {
-    pub(crate) fn new(
-        made: quantize_rs::Quantized,
-        calibrated: f64,
-        warnings: Vec<String>,
-    ) -> Quantized {
-        Quantized { made, calibrated, warnings }
+    pub(crate) fn new(made: quantize_rs::Quantized, calibrated: f64) -> Quantized {
+        Quantized { made, calibrated }
     }
 
     /// The report as JSON, and as text for people.
     fn written(&self, mut report: Report) -> (String, String) {
         report.seconds.calibrate = self.calibrated;
-        report.warnings.splice(..0, self.warnings.iter().cloned());
         (report.to_json(), report.to_string())
     }
 }

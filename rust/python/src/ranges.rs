@@ -1,6 +1,5 @@
 //! Ranges in Python's hands: kept as JSON, merged, compared.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use pyo3::prelude::*;
@@ -15,14 +14,11 @@ pub(crate) struct Ranges {
     pub(crate) found: Arc<quantize_rs::Ranges>,
     /// Seconds that gathering them took; 0 when they were read.
     pub(crate) seconds: f64,
-    /// What is to be said of the samples; nothing when they were read.
-    #[pyo3(get)]
-    pub(crate) warnings: Vec<String>,
 }
 
 impl Ranges {
-    pub(crate) fn new(ranges: quantize_rs::Ranges, seconds: f64, warnings: Vec<String>) -> Ranges {
-        Ranges { found: Arc::new(ranges), seconds, warnings }
+    pub(crate) fn new(ranges: quantize_rs::Ranges, seconds: f64) -> Ranges {
+        Ranges { found: Arc::new(ranges), seconds }
     }
 }
 
@@ -32,7 +28,7 @@ impl Ranges {
     #[staticmethod]
     fn from_json(py: Python<'_>, text: &str) -> PyResult<Ranges> {
         let ranges = work::detached(py, None, || quantize_rs::Ranges::from_json(text))?;
-        Ok(Ranges::new(ranges, 0.0, Vec::new()))
+        Ok(Ranges::new(ranges, 0.0))
     }
 
     /// The ranges as JSON.
@@ -42,18 +38,16 @@ impl Ranges {
 
     /// The ranges as JSON, without what was seen.
     fn summary(&self) -> String {
-        let all = &*self.found;
-        let summary = quantize_rs::Ranges {
-            method: all.method.clone(),
-            engine: all.engine.clone(),
-            samples: all.samples,
-            model: all.model.clone(),
-            values: all.values.clone(),
-            chosen: all.chosen.clone(),
-            notes: all.notes.clone(),
-            statistics: BTreeMap::new(),
-        };
+        let mut summary = quantize_rs::Ranges::clone(&self.found);
+        summary.notes = summary.said();
+        summary.statistics = Arc::default();
         summary.to_json()
+    }
+
+    /// What is to be said of the samples.
+    #[getter]
+    fn warnings(&self) -> Vec<String> {
+        self.found.warnings.clone()
     }
 
     /// Reads a calibration cache of TensorRT.
@@ -61,7 +55,7 @@ impl Ranges {
     fn from_tensorrt(py: Python<'_>, text: &str, model: &Model) -> PyResult<Ranges> {
         let ranges =
             work::detached(py, None, || quantize_rs::Ranges::from_tensorrt(text, &model.model))?;
-        Ok(Ranges::new(ranges, 0.0, Vec::new()))
+        Ok(Ranges::new(ranges, 0.0))
     }
 
     /// The ranges as a calibration cache of TensorRT.
@@ -74,7 +68,7 @@ impl Ranges {
         let method = work::detached(py, None, || method.parse::<Method>())?;
         let ranges = Arc::clone(&self.found);
         let found = work::interruptible(py, None, move || ranges.using(&method))?;
-        Ok(Ranges::new(found, self.seconds, self.warnings.clone()))
+        Ok(Ranges::new(found, self.seconds))
     }
 
     /// The differences, as JSON and as text.
@@ -90,7 +84,6 @@ impl Ranges {
     /// The ranges of both.
     fn merge(&self, py: Python<'_>, other: &Ranges) -> PyResult<Ranges> {
         let merged = work::detached(py, None, || self.found.merge(&other.found))?;
-        // What was said of the parts need not be true of the whole.
-        Ok(Ranges::new(merged, self.seconds + other.seconds, Vec::new()))
+        Ok(Ranges::new(merged, self.seconds + other.seconds))
     }
 }

@@ -6,8 +6,8 @@ use std::time::Instant;
 
 use quantize_rs_onnx::Model;
 
+use crate::fingerprint::fingerprint;
 use crate::graph::Graph;
-use crate::ranges::fingerprint;
 use crate::{CalibrationError, CalibrationErrorKind};
 use crate::{Plan, QuantizeError, Ranges, Report, encode, rewrite, verify};
 
@@ -38,13 +38,15 @@ impl Plan {
             return Err(CalibrationError::new(CalibrationErrorKind::NoSamples(what)).into());
         }
         let graph = Graph::of(model)?;
-        let plan = match ranges {
+        let ranges = match ranges {
             Some(ranges) => {
                 ranges.check(model, self)?;
-                self.without_masked(ranges)
+                Some(ranges.for_plan(self)?)
             }
-            None => Cow::Borrowed(self),
+            None => None,
         };
+        let ranges = ranges.as_deref();
+        let plan = ranges.map_or(Cow::Borrowed(self), |ranges| self.without_unfit(ranges));
         let plan = plan.as_ref();
         let encoded = encode(&graph, plan, ranges)?;
         let edits = rewrite::qdq(&graph, plan, &encoded);

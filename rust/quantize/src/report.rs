@@ -134,9 +134,10 @@ impl Report {
                 why,
             }
         };
-        let mut warnings = plan.warnings.clone();
+        let mut warnings = ranges.map_or_else(Vec::new, |ranges| ranges.warnings.clone());
+        warnings.extend(plan.warnings.iter().cloned());
         warnings.extend(encoded.warnings.iter().cloned());
-        let notes = ranges.map_or(&[][..], |ranges| &ranges.notes);
+        let notes = ranges.map_or_else(Vec::new, Ranges::said);
         if plan.quantized().next().is_none() {
             warnings.push("nothing was quantized; the report says why for each value".to_owned());
         }
@@ -148,7 +149,7 @@ impl Report {
             samples: ranges.map_or(0, |ranges| ranges.samples),
             corrected_biases: encoded.corrected,
             values: plan.values.iter().map(row).collect(),
-            notes: notes.to_vec(),
+            notes,
             warnings,
             ..Report::default()
         }

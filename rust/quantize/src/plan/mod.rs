@@ -6,11 +6,11 @@ mod axes;
 mod between;
 mod everything;
 mod leads;
-mod masked;
 mod opset;
 mod pattern;
 mod select;
 mod show;
+mod unfit;
 mod weights;
 
 pub(crate) use show::kind;
@@ -22,9 +22,9 @@ use quantize_rs_math::{QSpec, QType, Range};
 use quantize_rs_onnx::{DataType, NodeProto};
 use serde::Serialize;
 
+use crate::fingerprint::fingerprint;
 use crate::graph::{Graph, Maker, ValueId};
 use crate::ops::{self, Slot};
-use crate::ranges::fingerprint;
 use crate::uses;
 use crate::{Config, QuantizeError};
 
@@ -204,6 +204,8 @@ pub enum Kept {
     Overridable,
     /// It carries a mask, as calibration saw.
     Masked,
+    /// Calibration saw nothing of it but zeros.
+    Blank,
     /// Only weights are asked for.
     WeightsOnly,
     /// It lies between an operator and the activation function that is fused into it.
@@ -438,6 +440,7 @@ impl fmt::Display for Kept {
                 f.write_str("also a graph input that may replace it; take it out of the inputs")
             }
             Kept::Masked => f.write_str("carries an attention mask, which no scale can hold"),
+            Kept::Blank => f.write_str("was never seen but as 0: any scale would be a guess"),
             Kept::WeightsOnly => f.write_str("only weights are quantized"),
             Kept::FusedInto { node } => write!(f, "fused into {node}"),
             Kept::Stem { node } => {

@@ -3,17 +3,18 @@
 mod diff;
 pub mod tensorrt;
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
-use std::hash::Hasher;
+use std::sync::Arc;
 
 use quantize_rs_math::range::Degenerate;
 use quantize_rs_math::stats::{ChannelStats, Masked, Sketch};
 use quantize_rs_math::{QSpec, Range};
-use quantize_rs_onnx::{Model, TensorProto};
+use quantize_rs_onnx::Model;
 use serde::{Deserialize, Serialize};
 
 use crate::error::CalibrationErrorKind as Kind;
-use crate::fnv::Fnv;
+use crate::fingerprint::fingerprint;
 use crate::{CalibrationError, Method, Plan};
 
 pub use diff::{Difference, RangesDiff};
@@ -34,12 +35,43 @@ pub struct Ranges {
     /// With the method `auto`: what was chosen for each value.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub chosen: BTreeMap<String, String>,
-    /// Things the caller should know: why this engine, which choice means nothing, what is a mask.
+    /// What is to be said of the run: why this engine.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
-    /// What was seen, by ONNX name; empty for ranges that another tool found.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub statistics: BTreeMap<String, Seen>,
+    /// What is to be said of values: where the method had no choice, what it took, what carries a mask.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub remarks: Vec<String>,
+    /// What is to be said of the samples: that they are few, or all the same.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub warnings: Vec<String>,
+    /// What was seen, by ONNX name; empty for ranges that another tool found. Copies share it.
+    #[serde(default, skip_serializing_if = "is_bare", with = "shared")]
+    pub statistics: Arc<BTreeMap<String, Seen>>,
+}
+
+/// Whether there are no statistics.
+fn is_bare(statistics: &Arc<BTreeMap<String, Seen>>) -> bool {
+    statistics.is_empty()
+}
+
+/// Shared statistics in JSON: as if they were not shared.
+mod shared {
+    use super::{Arc, BTreeMap, Deserialize, Seen, Serialize};
+
+    type Statistics = BTreeMap<String, Seen>;
+
+    pub(super) fn serialize<S: serde::Serializer>(
+        statistics: &Arc<Statistics>,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        (**statistics).serialize(serializer)
+    }
+
+    pub(super) fn deserialize<'de, D: serde::Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Arc<Statistics>, D::Error> {
+        Statistics::deserialize(deserializer).map(Arc::new)
+    }
 }
 
 /// What was seen of one value.
@@ -104,8 +136,15 @@ impl Ranges {
             values: BTreeMap::new(),
             chosen: BTreeMap::new(),
             notes: Vec::new(),
-            statistics,
+            remarks: Vec::new(),
+            warnings: Vec::new(),
+            statistics: Arc::new(statistics),
         }
+    }
+
+    /// All that is to be said: of the run, then of values.
+    pub fn said(&self) -> Vec<String> {
+        self.notes.iter().chain(&self.remarks).cloned().collect()
     }
 
     /// The ranges that `method` finds in the same statistics, in milliseconds.
@@ -124,30 +163,56 @@ impl Ranges {
         found.method = method.name();
         found.values.clear();
         found.chosen.clear();
-        found.notes.retain(|note| !note.starts_with('`'));
+        found.remarks.clear();
         let mut degenerate: Vec<(Degenerate, Vec<&str>)> = Vec::new();
-        for (name, seen) in &self.statistics {
+        for (name, seen) in &*self.statistics {
             let (Some(spec), Some(sketch)) = (&seen.spec, &seen.sketch) else { continue };
             let range = finder.range(sketch, spec);
             found.values.insert(name.clone(), range.range);
             if let Some(mask) = sketch.mask() {
-                found.notes.push(format!("`{name}` {}; it stays float", describe(&mask)));
-            }
-            if let Some(why) = range.note {
+                found.remarks.push(format!("`{name}` {}; it stays float", describe(&mask)));
+            } else if is_blank(range.range) {
+                found.remarks.push(format!("`{name}` was never seen but as 0; it stays float"));
+            } else if let Some(why) = range.note {
                 match degenerate.iter_mut().find(|(other, _)| *other == why) {
                     Some((_, names)) => names.push(name),
                     None => degenerate.push((why, vec![name])),
                 }
             }
         }
-        let notes = degenerate.into_iter().map(|(why, names)| {
+        let remarks = degenerate.into_iter().map(|(why, names)| {
             let shown: Vec<String> = names.iter().take(3).map(|name| format!("`{name}`")).collect();
             let more = names.len() - shown.len();
             let more = if more > 0 { format!(" and {more} more") } else { String::new() };
             format!("{}{more}: {why}", shown.join(", "))
         });
-        found.notes.extend(notes);
+        found.remarks.extend(remarks);
         Ok(found)
+    }
+
+    /// These ranges for the types of `plan`: where it quantizes a value otherwise than the plan that
+    /// they were found for, its range is found anew, by the same method.
+    ///
+    /// # Errors
+    /// A method of that name is not known.
+    pub(crate) fn for_plan(&self, plan: &Plan) -> Result<Cow<'_, Ranges>, CalibrationError> {
+        let mut ranges = Cow::Borrowed(self);
+        for (value, how) in plan.quantized() {
+            let Some(Seen { spec: Some(spec), sketch: Some(sketch), .. }) =
+                self.statistics.get(&value.name)
+            else {
+                continue;
+            };
+            if *spec == how.spec {
+                continue;
+            }
+            let name = self.chosen.get(&value.name).unwrap_or(&self.method);
+            let finder = quantize_rs_math::range::find(name)
+                .map_err(|error| CalibrationError::new(Kind::Data(error.to_string())))?;
+            let found = finder.range(sketch, &how.spec).range;
+            ranges.to_mut().values.insert(value.name.clone(), found);
+        }
+        Ok(ranges)
     }
 
     /// The ranges as JSON.
@@ -173,15 +238,21 @@ impl Ranges {
     /// one calibration: merge those of another method, which hold the same statistics.
     ///
     /// # Errors
-    /// They belong to different models, methods or values, or lack the statistics.
+    /// They belong to different models, methods, values, types or engines, or lack the statistics.
     pub fn merge(&self, other: &Ranges) -> Result<Ranges, CalibrationError> {
         let data = |what: &str| CalibrationError::new(Kind::Data(what.to_owned()));
+        let types = |ranges: &Ranges| -> Vec<(String, Option<QSpec>)> {
+            ranges.statistics.iter().map(|(name, seen)| (name.clone(), seen.spec)).collect()
+        };
         let same = self.model == other.model
             && self.method == other.method
             && self.values.keys().eq(other.values.keys())
-            && self.statistics.keys().eq(other.statistics.keys());
+            && types(self) == types(other);
         if !same {
-            return Err(data("these ranges belong to different models, methods or values"));
+            return Err(data("these ranges belong to different models, methods, values or types"));
+        }
+        if self.engine != other.engine {
+            return Err(data("these ranges come from different engines: calibrate with one"));
         }
         let method = self.method.parse::<Method>().map_err(|error| data(&error.to_string()))?;
         if matches!(method, Method::Auto) {
@@ -191,13 +262,13 @@ impl Ranges {
             ));
         }
         let mut merged = self.clone();
-        merged.samples += other.samples;
-        for note in &other.notes {
-            if !merged.notes.contains(note) {
-                merged.notes.push(note.clone());
-            }
-        }
-        for (name, seen) in &mut merged.statistics {
+        merged.samples = merged.samples.saturating_add(other.samples);
+        merged.notes.extend_from_slice(&other.notes);
+        merged.notes.sort();
+        merged.notes.dedup();
+        // What is said of few samples need not be true of them all.
+        merged.warnings.clear();
+        for (name, seen) in Arc::make_mut(&mut merged.statistics) {
             seen.merge(&other.statistics[name]);
         }
         merged.using(&method)
@@ -227,11 +298,30 @@ impl Ranges {
         }
     }
 
-    /// Whether a value carries a mask: see [`Sketch::mask`].
-    pub(crate) fn is_masked(&self, value: &str) -> bool {
-        let seen = self.statistics.get(value);
-        seen.and_then(|seen| seen.sketch.as_ref()).is_some_and(|sketch| sketch.mask().is_some())
+    /// Why no scale can be had for a value, if none can: it carries a mask, or was never seen but
+    /// as 0, so that any scale would be a guess.
+    pub(crate) fn unfit(&self, value: &str) -> Option<Unfit> {
+        let seen = self.statistics.get(value).and_then(|seen| seen.sketch.as_ref());
+        if seen.is_some_and(|sketch| sketch.mask().is_some()) {
+            return Some(Unfit::Masked);
+        }
+        let range = self.values.get(value)?;
+        is_blank(*range).then_some(Unfit::Blank)
     }
+}
+
+/// Why no scale can be had for a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unfit {
+    /// It carries a mask: see [`Sketch::mask`].
+    Masked,
+    /// It was never seen but as 0.
+    Blank,
+}
+
+/// Whether nothing was seen but zeros.
+fn is_blank(range: Range) -> bool {
+    range.is_empty() || range.absmax() == 0.0
 }
 
 /// What kind of mask a value carries, in words.
@@ -242,35 +332,4 @@ fn describe(mask: &Masked) -> String {
     let infinite = (*infinite > 0).then(|| format!("{infinite} elements of -inf"));
     let parts: Vec<String> = finite.into_iter().chain(infinite).collect();
     format!("carries an attention mask ({})", parts.join(", "))
-}
-
-/// Words of each constant that tell it apart from others.
-const WORDS: usize = 16;
-
-/// Tells models apart: by their structure, and by some words of each constant (FNV-1a, 64 bits).
-pub(crate) fn fingerprint(model: &Model) -> String {
-    let mut hash = Fnv::default();
-    for node in &model.graph().node {
-        hash.write(node.op_type.as_bytes());
-        for name in node.input.iter().chain(&node.output) {
-            hash.write(name.as_bytes());
-            hash.write_u8(0);
-        }
-    }
-    for tensor in &model.graph().initializer {
-        hash.write(tensor.name.as_bytes());
-        tensor.dims.iter().for_each(|dim| hash.write_i64(*dim));
-        content(model, tensor, &mut hash);
-    }
-    format!("{:016x}", hash.finish())
-}
-
-/// Some words of a constant, spread over it: the weights of a model trained further differ.
-fn content(model: &Model, tensor: &TensorProto, hash: &mut Fnv) {
-    let Ok(tensor) = model.tensor(tensor) else { return };
-    let (words, rest) = tensor.data.as_chunks::<8>();
-    for word in words.iter().step_by(words.len() / WORDS + 1) {
-        hash.word(u64::from_le_bytes(*word));
-    }
-    hash.write(rest);
 }
