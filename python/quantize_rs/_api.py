@@ -66,7 +66,8 @@ def quantize(
     symmetric : bool
         Zero points are 0.
     weights : str, optional
-        The type of weights, instead of `bits`: ``"int8"``, ``"uint8"``, ``"int4"``, ...
+        The type of weights, instead of `bits`: ``"int8"``, ``"uint8"``, ``"int4"``, ...,
+        ``"float8e4m3fn"`` (or ``"float8"``), ``"float8e5m2"``. Floats of 8 bits need opset 19.
     block_size : int, optional
         One scale for each so many elements along the axis that is summed over: a power of two
         from 16 on. Needs opset 21.
@@ -126,6 +127,7 @@ def quantize_with_calibration(
     min_elements: int = 0,
     layer_bits: Mapping[str, int | str] | None = None,
     *,
+    weights: str | None = None,
     activations: str | None = None,
     target: str | None = None,
     engine: Engine = "auto",
@@ -146,7 +148,7 @@ def quantize_with_calibration(
     Parameters
     ----------
     input_path, output_path, bits, per_channel, native_int4, symmetric, excluded_layers, \
-min_elements, layer_bits
+min_elements, layer_bits, weights
         As in `quantize`.
     calibration_data : path, ImageFolder, array, dict of arrays, iterable, reader, or "random"
         Samples as the model will see them: some hundred real ones, prepared in the same way.
@@ -174,8 +176,9 @@ min_elements, layer_bits
     sample_shape : sequence of int, optional
         The shape of a random sample without its first axis, where the model leaves it open.
     activations : str, optional
-        The type of activations: ``"uint8"``, ``"int8"``, ``"uint16"`` or ``"int16"``. By default
-        uint8, or what `target` likes best.
+        The type of activations: ``"uint8"``, ``"int8"``, ``"uint16"`` or ``"int16"``; for the
+        targets tensorrt and generic ``"float8e4m3fn"`` (or ``"float8"``), for the latter
+        ``"float8e5m2"``. By default uint8, or what `target` likes best.
     target : str, optional
         The runtime that the model is made for: ``"x86"``, ``"x86-avx2"``, ``"arm"``,
         ``"tensorrt"``, ``"openvino"``, ``"qnn"`` or ``"generic"``. It decides which operators run
@@ -231,6 +234,7 @@ min_elements, layer_bits
         bits, per_channel, excluded_layers, min_elements, layer_bits, native_int4, symmetric
     )
     wishes["with_activations"] = True
+    wishes["weights"] = weights
     wishes["activations"] = activations
     wishes["target"] = target
     wishes["op_types"] = _options.maybe_names("op_types", op_types)

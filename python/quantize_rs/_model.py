@@ -130,11 +130,13 @@ class Model:
         Parameters
         ----------
         weights : str, optional
-            The type of weights: ``"int2"`` to ``"int16"``, or unsigned; ``"int8"`` by default.
+            The type of weights: ``"int2"`` to ``"int16"``, or unsigned, ``"float8e4m3fn"`` (or
+            ``"float8"``), ``"float8e5m2"``; ``"int8"`` by default.
         activations : str, optional
             The type of activations, whose ranges need calibration: ``"uint8"``, ``"int8"``,
-            ``"uint16"`` or ``"int16"``. Without it weights alone are quantized, unless there is a
-            `target`, which brings the type it likes best.
+            ``"uint16"`` or ``"int16"``; for the targets tensorrt and generic ``"float8e4m3fn"`` (or
+            ``"float8"``), for the latter ``"float8e5m2"``. Without it weights alone are quantized,
+            unless there is a `target`, which brings the type it likes best.
         target : str, optional
             The runtime that the model is made for: ``"x86"``, ``"x86-avx2"``, ``"arm"``,
             ``"tensorrt"``, ``"openvino"``, ``"qnn"`` or ``"generic"``. It decides which operators

@@ -28,7 +28,7 @@ class PlannedValue:
     why : str
         Why it is quantized, or why it keeps its type.
     qtype : str or None
-        The type of its integers: ``"int8"``; None when it keeps its type, and so are the rest.
+        The type it is quantized to: ``"int8"``; None when it keeps its type, and so are the rest.
     stored : str or None
         The type they are stored in.
     symmetric : bool or None

@@ -1,11 +1,13 @@
 """The arithmetic of ONNX quantization on numpy arrays, bit for bit.
 
 ``q = saturate(round_half_even(x / scale) + zero_point)`` and ``x = (q - zero_point) * scale``, as
-``QuantizeLinear`` and ``DequantizeLinear`` are defined, for every integer type there is.
+``QuantizeLinear`` and ``DequantizeLinear`` are defined, for every integer type there is and for
+floats of 8 bits, where ``q`` is the float nearest to ``x / scale`` and the zero point is 0.
 
-Types are called by their ONNX names: int2, uint2, int4, uint4, int8, uint8, int16, uint16, int32.
-numpy has no integers below 8 bits: their values come as int8 or uint8, one in a byte; `pack` and
-`unpack` change between that and the way ONNX stores them.
+Types are called by their ONNX names: int2, uint2, int4, uint4, int8, uint8, float8e4m3fn (or
+float8), float8e5m2, int16, uint16, int32. numpy has no integers below 8 bits: their values come as
+int8 or uint8, one in a byte; `pack` and `unpack` change between that and the way ONNX stores them.
+Nor has it floats of 8 bits: their codes come as uint8, which ``ml_dtypes`` can view as floats.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ def quantize_linear(
     axis: int | None = None,
     block_size: int | None = None,
 ) -> NDArray[Any]:
-    """Turn floats into integers.
+    """Turn floats into integers, or floats of 8 bits.
 
     Parameters
     ----------
@@ -42,7 +44,7 @@ def quantize_linear(
     zero_point : int, or array of int
         The integer that stands for 0, or an array of the shape of `scale`.
     dtype : str
-        The ONNX type of the integers.
+        The ONNX type to turn them into.
     axis : int, optional
         The axis that scales lie along; negative ones count from the end.
     block_size : int, optional
@@ -51,7 +53,8 @@ def quantize_linear(
     Returns
     -------
     array
-        Integers in the shape of `x`: of `dtype`, or in a byte each where that has fewer bits.
+        Integers in the shape of `x`: of `dtype`, or in a byte each where that has fewer bits; of
+        floats the codes, as uint8.
 
     Raises
     ------
@@ -63,6 +66,8 @@ def quantize_linear(
     >>> from quantize_rs import kernels
     >>> kernels.quantize_linear([-1.0, 0.0, 0.5, 1.5, 9.0], 1.0, 2, "int4")
     array([1, 2, 2, 4, 7], dtype=int8)
+    >>> kernels.quantize_linear([-1.0, 0.0, 0.5, 1.5, 9.0], 1.0, dtype="float8e4m3fn")
+    array([184,   0,  48,  60,  81], dtype=uint8)
     """
     x = np.asarray(x, dtype=np.float32, order="C")
     numbers, cut = _numbers(x.ndim, scale, zero_point, axis, block_size)
@@ -83,11 +88,11 @@ def dequantize_linear(
     Parameters
     ----------
     q : array of integers
-        The integers.
+        The integers, or the codes of floats of 8 bits.
     scale, zero_point, axis, block_size
         As in `quantize_linear`.
     dtype : str, optional
-        The ONNX type of the integers; that of `q` by default. Needed below 8 bits.
+        The ONNX type of the integers; that of `q` by default. Needed below 8 bits, and for floats.
 
     Returns
     -------

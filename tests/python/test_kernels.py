@@ -172,7 +172,10 @@ def test_empty_arrays_are_arrays() -> None:
         (lambda: kernels.unpack(b"12", "int4", 5), "packed"),
         (lambda: kernels.unpack(b"12", "int4", -1), "shape"),
         (lambda: kernels.unpack(b"12", "int4", (2**40, 2**40)), "shape"),
-        (lambda: kernels.scale_zero_point(0, 1, "float8"), "dtype"),
+        (lambda: kernels.scale_zero_point(0, 1, "float9"), "dtype"),
+        (lambda: kernels.quantize_linear([1.0], 1.0, 1, "float8"), "zero_point"),
+        (lambda: kernels.dequantize_linear(np.array([256]), 1.0, 0, "float8"), "x"),
+        (lambda: kernels.pack([1], "float8"), "dtype"),
     ],
 )
 def test_what_does_not_fit_is_named(call: Any, option: str) -> None:

@@ -16,6 +16,9 @@ pub(crate) struct Wishes {
     /// Bits of a weight: 2, 4, 8 or 16
     #[arg(short, long, value_name = "N", default_value_t = 8)]
     bits: u8,
+    /// Type of weights, such as uint8 or float8, instead of a number of bits
+    #[arg(long, value_name = "TYPE", value_parser = types(QType::ALL), conflicts_with = "bits")]
+    weights: Option<QType>,
     /// One scale for each output channel of a weight
     #[arg(long)]
     per_channel: bool,
@@ -68,6 +71,7 @@ impl Wishes {
     pub(crate) fn config(&self, activations: Activations) -> Result<Config, Failure> {
         let base = self.target.map_or_else(Config::default, Config::for_target);
         let asked = Config::with_bits(self.bits)?.weights;
+        let of_bits = if asked.bits() == base.weights.bits() { base.weights } else { asked };
         let activations = match activations {
             Activations::Float => None,
             Activations::OfTarget => base.profile().activations.first().copied(),
@@ -75,7 +79,7 @@ impl Wishes {
         };
         let (layer_bits, layer_types) = by_name(&self.layer_bits)?;
         Ok(Config {
-            weights: if asked.bits() == base.weights.bits() { base.weights } else { asked },
+            weights: self.weights.unwrap_or(of_bits),
             activations,
             per_channel: self.per_channel,
             symmetric: self.symmetric || base.symmetric,
@@ -98,7 +102,14 @@ pub(crate) fn activations() -> impl TypedValueParser<Value = QType> {
     let taken = |qtype: &&QType| {
         Target::ALL.iter().any(|target| target.profile().activations.contains(qtype))
     };
-    let names = QType::ALL.iter().filter(taken).map(|qtype| qtype.name());
+    types(QType::ALL.iter().filter(taken))
+}
+
+/// These types, by any of their names.
+fn types<'a>(known: impl IntoIterator<Item = &'a QType>) -> impl TypedValueParser<Value = QType> {
+    let names = known.into_iter();
+    let names = names
+        .map(|qtype| PossibleValue::new(qtype.name()).aliases(qtype.aliases().iter().copied()));
     PossibleValuesParser::new(names)
         .try_map(|name| QType::parse(&name).ok_or_else(|| format!("`{name}` is no type")))
 }
@@ -223,9 +234,29 @@ mod tests {
         let asked = config(Activations::Of(QType::UInt8));
         assert_eq!(asked.activations, Some(QType::UInt8));
         assert_eq!(config(Activations::Float).activations, None);
+        let args = ["quantize-rs", "--target=tensorrt", "--weights=float8"];
+        let wishes = Only::try_parse_from(args).expect("flags that parse").wishes;
+        let config = wishes.config(Activations::Float).expect("a configuration");
+        assert_eq!(config.weights, QType::Float8E4M3FN);
         let plain = Only::try_parse_from(["quantize-rs"]).expect("flags that parse").wishes;
         let config = plain.config(Activations::OfTarget).expect("a configuration");
         assert_eq!(config.activations, Some(QType::UInt8));
+    }
+
+    #[test]
+    fn weights_have_bits_or_a_type() {
+        for (flags, qtype) in [
+            (&["--weights", "float8"][..], QType::Float8E4M3FN),
+            (&["--weights", "float8e5m2"], QType::Float8E5M2),
+            (&["--weights", "uint4"], QType::UInt4),
+            (&["-b16"], QType::Int16),
+        ] {
+            assert_eq!(config(flags).expect("a configuration").weights, qtype);
+        }
+        let both = ["quantize-rs", "-b4", "--weights", "int8"];
+        assert!(Only::try_parse_from(both).is_err());
+        let types = config(&["--layer-bits=e=float8"]).expect("a configuration").layer_types;
+        assert_eq!(types["e"], QType::Float8E4M3FN);
     }
 
     #[test]

@@ -445,8 +445,15 @@ fn refusals_of_calibration_and_of_ranges_are_no_different() {
         (
             [calibrate, data, &["--target", "tensorrt", "--activations", "uint8"]].concat(),
             2,
-            "--activations is uint8, expected int8 for target tensorrt",
+            "--activations is uint8, expected int8 or float8e4m3fn for target tensorrt",
         ),
+        (
+            [calibrate, data, &["--target", "tensorrt", "--activations", "float8"]].concat(),
+            2,
+            "--weights is int8, expected float8e4m3fn beside float8e4m3fn activations",
+        ),
+        ([calibrate, data, &["--weights", "float8"]].concat(), 2, "--weights is float8e4m3fn"),
+        ([calibrate, data, &["--weights", "float9"]].concat(), 2, "float9"),
         ([calibrate, data, &["--op-types", "Konv"]].concat(), 2, "--op-types"),
         ([calibrate, data, &["--engine", "torch"]].concat(), 2, "onnxruntime"),
         (

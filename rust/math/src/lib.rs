@@ -31,6 +31,7 @@
 
 mod bias;
 mod error;
+mod float8;
 mod floats;
 pub mod kernels;
 mod layout;
@@ -45,6 +46,7 @@ mod wide;
 
 pub use bias::quantize_bias;
 pub use error::MathError;
+pub use float8::Float8;
 pub use floats::Floats;
 pub use kernels::{
     dequantize, fake_quantize, pack, quantize, quantize_measured, quantize_measured_into,

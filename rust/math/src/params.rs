@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::QSpec;
+use crate::{QSpec, QType};
 
 /// The smallest and the largest value of a group of elements.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -51,19 +51,20 @@ impl Range {
     }
 }
 
-/// The two numbers that tie integers to reals: `x = (q - zero_point) · scale`.
+/// The two numbers that tie the values of a type to reals: `x = (q - zero_point) · scale`.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Params {
-    /// The distance between two neighbouring values: positive, finite, not denormal.
+    /// What one unit of the type is worth, for integers the distance between neighbours: positive, finite, not
+    /// denormal.
     pub scale: f32,
-    /// The integer that stands for 0.
+    /// The integer that stands for 0; floats have 0 for it.
     pub zero_point: i32,
 }
 
 impl Params {
-    /// The largest error of a value inside the representable range: half a step.
-    pub fn error_bound(self) -> f32 {
-        self.scale / 2.0
+    /// The largest error of a value inside the representable range: half of the largest step.
+    pub fn error_bound(self, qtype: QType) -> f32 {
+        self.scale * qtype.largest_step() as f32 / 2.0
     }
 
     /// The values at the two ends of the grid.
@@ -83,7 +84,7 @@ impl Params {
 /// - symmetric: the zero point is [`QSpec::middle`]. With `below = middle - qmin` and `above = qmax - middle`,
 ///   `scale = max(rmax / above, -rmin / below)`, which clips nothing. Up to 4 bits, when the element of the largest
 ///   magnitude is negative, `scale = -rmin / below` even if the largest positive value then clips by less than a step:
-///   eight steps instead of seven are worth more.
+///   eight steps instead of seven are worth more. Floats are always symmetric: `scale = absmax / largest value`.
 ///
 /// Defined for every input: an empty, all-zero or NaN range gives scale 1 and the zero point 0 (symmetric: the
 /// middle); infinite ends count as the largest finite number; a scale below the smallest normal f32 becomes that,
@@ -142,7 +143,7 @@ fn without_overflow(scale: f32, steps: f64) -> f32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Granularity, QType};
+    use crate::Granularity;
 
     fn of(min: f32, max: f32, qtype: QType, symmetric: bool) -> Params {
         params(Range { min, max }, &QSpec::new(qtype, symmetric, Granularity::PerTensor))
@@ -186,6 +187,17 @@ mod tests {
         assert_eq!(of(-7.9, 8.0, QType::Int4, true).scale, 8.0 / 7.0);
         assert_eq!(of(-2.0, 2.0, QType::Int2, true).scale, 1.0);
         assert_eq!(of(-1.0, 2.0, QType::Int2, true).scale, 2.0);
+    }
+
+    #[test]
+    fn floats_reach_as_far_as_the_range_whatever_is_asked() {
+        for (qtype, largest) in [(QType::Float8E4M3FN, 448.0), (QType::Float8E5M2, 57344.0)] {
+            for symmetric in [false, true] {
+                let expected = Params { scale: 3.0 / largest, zero_point: 0 };
+                assert_eq!(of(-1.0, 3.0, qtype, symmetric), expected);
+                assert_eq!(of(-3.0, 0.0, qtype, symmetric), expected);
+            }
+        }
     }
 
     #[test]

@@ -6,8 +6,9 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 
 use crate::MathError;
+use crate::float8::Float8;
 
-/// An integer type of ONNX that quantized values can have.
+/// A type of ONNX that quantized values can have.
 ///
 /// Names, in text and in JSON, are those of `TensorProto.DataType`, in lower case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -25,6 +26,11 @@ pub enum QType {
     Int8,
     /// Unsigned, 8 bits.
     UInt8,
+    /// Floats of 8 bits, 4 of them for the exponent: finite up to 448.
+    #[serde(alias = "float8")]
+    Float8E4M3FN,
+    /// Floats of 8 bits, 5 of them for the exponent: finite up to 57344, with half as many steps in between.
+    Float8E5M2,
     /// Signed, 16 bits, little endian.
     Int16,
     /// Unsigned, 16 bits, little endian.
@@ -36,25 +42,40 @@ pub enum QType {
 struct Row {
     qtype: QType,
     name: &'static str,
+    /// Other names that people use.
+    aliases: &'static [&'static str],
     bits: u32,
-    signed: bool,
+    numbers: Numbers,
 }
 
-const fn row(qtype: QType, name: &'static str, bits: u32, signed: bool) -> Row {
-    Row { qtype, name, bits, signed }
+/// The numbers that the codes of a type stand for.
+#[derive(Clone, Copy)]
+enum Numbers {
+    Signed,
+    Unsigned,
+    Floats(Float8),
 }
+
+const fn row(qtype: QType, name: &'static str, bits: u32, numbers: Numbers) -> Row {
+    Row { qtype, name, aliases: &[], bits, numbers }
+}
+
+const E4M3FN: Numbers = Numbers::Floats(Float8::new(3, -6, 0x7e));
+const E5M2: Numbers = Numbers::Floats(Float8::new(2, -14, 0x7b));
 
 /// In the order of the variants.
-const TABLE: [Row; 9] = [
-    row(QType::Int2, "int2", 2, true),
-    row(QType::UInt2, "uint2", 2, false),
-    row(QType::Int4, "int4", 4, true),
-    row(QType::UInt4, "uint4", 4, false),
-    row(QType::Int8, "int8", 8, true),
-    row(QType::UInt8, "uint8", 8, false),
-    row(QType::Int16, "int16", 16, true),
-    row(QType::UInt16, "uint16", 16, false),
-    row(QType::Int32, "int32", 32, true),
+const TABLE: [Row; 11] = [
+    row(QType::Int2, "int2", 2, Numbers::Signed),
+    row(QType::UInt2, "uint2", 2, Numbers::Unsigned),
+    row(QType::Int4, "int4", 4, Numbers::Signed),
+    row(QType::UInt4, "uint4", 4, Numbers::Unsigned),
+    row(QType::Int8, "int8", 8, Numbers::Signed),
+    row(QType::UInt8, "uint8", 8, Numbers::Unsigned),
+    Row { aliases: &["float8"], ..row(QType::Float8E4M3FN, "float8e4m3fn", 8, E4M3FN) },
+    row(QType::Float8E5M2, "float8e5m2", 8, E5M2),
+    row(QType::Int16, "int16", 16, Numbers::Signed),
+    row(QType::UInt16, "uint16", 16, Numbers::Unsigned),
+    row(QType::Int32, "int32", 32, Numbers::Signed),
 ];
 
 const ALL: [QType; TABLE.len()] = {
@@ -80,30 +101,67 @@ impl QType {
         self.row().name
     }
 
+    /// Other names that [`parse`](QType::parse) knows it by.
+    pub const fn aliases(self) -> &'static [&'static str] {
+        self.row().aliases
+    }
+
     /// Bits that one value takes.
     pub const fn bits(self) -> u32 {
         self.row().bits
     }
 
+    /// How its codes stand for floats; `None` when they are integers.
+    pub const fn format(self) -> Option<Float8> {
+        match self.row().numbers {
+            Numbers::Floats(format) => Some(format),
+            Numbers::Signed | Numbers::Unsigned => None,
+        }
+    }
+
+    /// Whether its values are floats, whose steps grow with them.
+    pub const fn is_float(self) -> bool {
+        self.format().is_some()
+    }
+
     /// Whether values can be negative.
     pub const fn signed(self) -> bool {
-        self.row().signed
+        !matches!(self.row().numbers, Numbers::Unsigned)
     }
 
-    /// The smallest value.
+    /// The smallest finite value.
     pub const fn min(self) -> i32 {
-        if self.signed() { i32::MIN >> (32 - self.bits()) } else { 0 }
+        match self.row().numbers {
+            Numbers::Signed => i32::MIN >> (32 - self.bits()),
+            Numbers::Unsigned => 0,
+            Numbers::Floats(format) => -format.max_integer(),
+        }
     }
 
-    /// The largest value.
+    /// The largest finite value.
     pub const fn max(self) -> i32 {
         let signed_max = i32::MAX >> (32 - self.bits());
-        if self.signed() { signed_max } else { 2 * signed_max + 1 }
+        match self.row().numbers {
+            Numbers::Signed => signed_max,
+            Numbers::Unsigned => 2 * signed_max + 1,
+            Numbers::Floats(format) => format.max_integer(),
+        }
     }
 
-    /// How many values there are: `2^bits`.
+    /// How many finite values there are: `2^bits` integers.
     pub const fn levels(self) -> u64 {
-        1 << self.bits()
+        match self.row().numbers {
+            Numbers::Signed | Numbers::Unsigned => 1 << self.bits(),
+            Numbers::Floats(format) => format.levels(),
+        }
+    }
+
+    /// The largest distance between two neighbouring values: that of all integers, and of the largest floats.
+    pub const fn largest_step(self) -> i32 {
+        match self.row().numbers {
+            Numbers::Signed | Numbers::Unsigned => 1,
+            Numbers::Floats(format) => format.largest_step(),
+        }
     }
 
     /// Bytes that `elements` values take in ONNX `raw_data`: narrow types share bytes, the last byte is filled up.
@@ -117,9 +175,11 @@ impl QType {
         f64::from(f32::MANTISSA_DIGITS + 8) / f64::from(self.bits())
     }
 
-    /// The type with this name, in any case; `None` when there is none.
+    /// The type with this name, or a usual other one such as `float8`, in any case; `None` when there is none.
     pub fn parse(name: &str) -> Option<QType> {
-        Self::ALL.iter().copied().find(|qtype| qtype.name().eq_ignore_ascii_case(name))
+        let known = |known: &str| known.eq_ignore_ascii_case(name);
+        let named = |q: &QType| known(q.name()) || q.aliases().iter().any(|alias| known(alias));
+        Self::ALL.iter().copied().find(named)
     }
 
     pub(crate) fn names() -> String {
@@ -163,6 +223,8 @@ mod tests {
             (QType::UInt4, 0, 15, 16),
             (QType::Int8, i32::from(i8::MIN), i32::from(i8::MAX), 256),
             (QType::UInt8, 0, i32::from(u8::MAX), 256),
+            (QType::Float8E4M3FN, -448, 448, 253),
+            (QType::Float8E5M2, -57344, 57344, 247),
             (QType::Int16, i32::from(i16::MIN), i32::from(i16::MAX), 65536),
             (QType::UInt16, 0, i32::from(u16::MAX), 65536),
             (QType::Int32, i32::MIN, i32::MAX, 1 << 32),
@@ -187,6 +249,18 @@ mod tests {
     }
 
     #[test]
+    fn other_names_parse_and_agree_with_serde() {
+        let read = |name: &str| serde_json::from_str::<QType>(&format!("\"{name}\""));
+        for &qtype in QType::ALL {
+            assert_eq!(read(qtype.name()).unwrap(), qtype);
+            for alias in qtype.aliases() {
+                assert_eq!((QType::parse(alias), read(alias).unwrap()), (Some(qtype), qtype));
+            }
+        }
+        assert_eq!(QType::parse("Float8"), Some(QType::Float8E4M3FN));
+    }
+
+    #[test]
     fn odd_counts_fill_up_the_last_byte() {
         assert_eq!(QType::Int4.packed_len(3), 2);
         assert_eq!(QType::UInt2.packed_len(5), 2);
@@ -198,6 +272,7 @@ mod tests {
     #[test]
     fn nominal_ratios() {
         assert_eq!(QType::Int8.nominal_ratio(), 4.0);
+        assert_eq!(QType::Float8E5M2.nominal_ratio(), 4.0);
         assert_eq!(QType::Int4.nominal_ratio(), 8.0);
         assert_eq!(QType::Int2.nominal_ratio(), 16.0);
     }

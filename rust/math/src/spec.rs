@@ -1,4 +1,4 @@
-//! How a tensor is to be quantized: type, symmetry, granularity, and the grid of integers that follows.
+//! How a tensor is to be quantized: type, symmetry, granularity, and the grid of values that follows.
 
 use serde::{Deserialize, Serialize};
 
@@ -29,9 +29,9 @@ pub enum Granularity {
 /// How a tensor is to be quantized.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct QSpec {
-    /// The type of the integers.
+    /// The type of the values.
     pub qtype: QType,
-    /// Whether the zero point is the middle of the grid, whatever the range.
+    /// Whether the zero point is the middle of the grid, whatever the range; that of floats always is.
     pub symmetric: bool,
     /// Which elements share a scale.
     pub granularity: Granularity,
@@ -41,34 +41,47 @@ pub struct QSpec {
     pub narrow: bool,
     /// Use one bit less (`reduce_range`), for x86 without VNNI, whose sums of `uint8 × int8` pairs saturate.
     ///
-    /// Without effect below 8 bits.
+    /// Without effect below 8 bits, and for floats.
     #[serde(default)]
     pub reduced: bool,
 }
 
 impl QSpec {
     /// A spec with the usual grid: narrow for signed symmetric 8 and 16 bits, which integer kernels want; full for 4
-    /// and 2 bits, where the one value more is worth half a decibel and up.
+    /// and 2 bits, where the one value more is worth half a decibel and up. Floats are symmetric, asked or not.
     pub const fn new(qtype: QType, symmetric: bool, granularity: Granularity) -> QSpec {
-        let narrow = symmetric && qtype.signed() && matches!(qtype.bits(), 8 | 16);
+        let symmetric = symmetric || qtype.is_float();
+        let lopsided = qtype.signed() && qtype.min() < -qtype.max();
+        let narrow = symmetric && lopsided && matches!(qtype.bits(), 8 | 16);
         QSpec { qtype, symmetric, granularity, narrow, reduced: false }
     }
 
-    /// The smallest and the largest integer that this spec writes.
+    /// The smallest and the largest value that this spec writes.
     pub const fn grid(&self) -> (i32, i32) {
         let (mut lo, mut hi) = (self.qtype.min(), self.qtype.max());
-        if self.reduced && self.qtype.bits() >= 8 {
+        if self.reduced && self.qtype.bits() >= 8 && !self.qtype.is_float() {
             (lo, hi) = (lo / 2, hi / 2);
         }
         if self.symmetric && self.narrow {
-            lo += 1;
+            // As far below the middle as above it.
+            lo = 2 * self.middle_below(hi) - hi;
         }
         (lo, hi)
     }
 
     /// The zero point of a symmetric grid: 0 when signed, the upper of the two middle values when not.
     pub const fn middle(&self) -> i32 {
-        if self.qtype.signed() { 0 } else { self.grid().1 / 2 + 1 }
+        self.middle_below(self.grid().1)
+    }
+
+    const fn middle_below(&self, hi: i32) -> i32 {
+        if self.qtype.signed() { 0 } else { hi / 2 + 1 }
+    }
+
+    /// How many values this spec writes.
+    pub const fn levels(&self) -> u64 {
+        let (lo, hi) = self.grid();
+        if self.qtype.is_float() { self.qtype.levels() } else { hi.abs_diff(lo) as u64 + 1 }
     }
 }
 
@@ -92,6 +105,17 @@ mod tests {
             );
             assert_eq!(spec(qtype, false).grid(), (qtype.min(), qtype.max()), "{qtype}");
         }
+    }
+
+    #[test]
+    fn floats_are_symmetric_and_have_one_grid() {
+        for qtype in [QType::Float8E4M3FN, QType::Float8E5M2] {
+            assert_eq!(spec(qtype, false), spec(qtype, true));
+            let odd = QSpec { narrow: true, reduced: true, ..spec(qtype, false) };
+            assert_eq!(odd.grid(), (qtype.min(), qtype.max()));
+            assert_eq!((odd.middle(), odd.levels()), (0, qtype.levels()));
+        }
+        assert_eq!(spec(QType::Int8, true).levels(), 255);
     }
 
     #[test]

@@ -136,6 +136,7 @@ fn what_could_not_be_chosen_is_said() {
         ("percentile:100", byte, Some(Degenerate::FullRange)),
         ("entropy", byte, Some(Degenerate::FullRange)),
         ("entropy", wide, Some(Degenerate::TooFine)),
+        ("entropy", spec(QType::Float8E5M2, true), Some(Degenerate::Floats)),
         ("mse", byte, Some(Degenerate::FullRange)),
         ("mse", wide, Some(Degenerate::FullRange)),
     ] {
@@ -189,7 +190,7 @@ fn entropy_clips_long_tails_but_not_too_far() {
 #[test]
 fn mse_beats_minmax_on_long_tails_and_is_minmax_without_tails() {
     let values = long_tailed();
-    let byte_specs = || specs().filter(|spec| spec.qtype.bits() == 8);
+    let byte_specs = || specs().filter(|spec| spec.qtype.bits() == 8 && !spec.qtype.is_float());
     for values in [values.clone(), after_relu(&values), values.iter().map(|x| -x.abs()).collect()] {
         let seen = of(std::slice::from_ref(&values));
         for spec in byte_specs() {
@@ -204,6 +205,26 @@ fn mse_beats_minmax_on_long_tails_and_is_minmax_without_tails() {
     let seen = of(&[uniform()]);
     for spec in byte_specs() {
         assert_eq!(choose("mse", &seen, &spec).range, seen.range());
+    }
+}
+
+#[test]
+fn floats_have_little_to_choose_and_none_of_it_hurts() {
+    let long = long_tailed();
+    for values in [uniform(), after_relu(&long), long] {
+        let seen = of(std::slice::from_ref(&values));
+        for qtype in [QType::Float8E4M3FN, QType::Float8E5M2] {
+            let spec = spec(qtype, true);
+            let found = choose("entropy", &seen, &spec);
+            assert_eq!(
+                found,
+                Found { range: seen.range(), note: Some(Degenerate::Floats) },
+                "{qtype}"
+            );
+            let of_method = |method| error(&values, &spec, choose(method, &seen, &spec).range);
+            let (mse, minmax) = (of_method("mse"), of_method("minmax"));
+            assert!(mse <= minmax * 1.001 && mse > minmax / 2.0, "{qtype}: {mse} and {minmax}");
+        }
     }
 }
 

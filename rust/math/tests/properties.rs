@@ -142,8 +142,25 @@ proptest! {
             let inside = (ends.min..=ends.max).contains(&x);
             // The zero point is rounded, which shifts the grid by up to half a step; narrow symmetric grids may
             // leave out one step of a positive end.
-            let bound = f64::from(own.error_bound()) * if inside { 1.0 } else { 2.0 };
+            let bound = f64::from(own.error_bound(spec.qtype)) * if inside { 1.0 } else { 2.0 };
             prop_assert!(error <= bound + slack, "{x} became {y} with {own:?}");
+        }
+    }
+
+    #[test]
+    fn floats_err_by_a_part_of_the_value(
+        (data, layout, spec) in any_tensor(-50.0_f32..50.0),
+        (qtype, digits) in prop::sample::select(&[(QType::Float8E4M3FN, 3), (QType::Float8E5M2, 2)][..]),
+    ) {
+        let spec = QSpec::new(qtype, true, spec.granularity);
+        let params = own_params(&data, &layout, &spec);
+        let back = dequantize(&quantize(&data, &layout, &params, &spec), &layout, &params, qtype);
+        for (index, (&x, y)) in data.iter().zip(back).enumerate() {
+            let least = qtype.format().map(|format| format.decode(1)).unwrap_or_default();
+            let own = params[layout.group_of(index)];
+            let part = x.abs() * 0.5_f32.powi(digits + 1);
+            let bound = part.max(own.scale * least / 2.0) * (1.0 + 1e-5);
+            prop_assert!((x - y).abs() <= bound, "{x} became {y} with {own:?}");
         }
     }
 
@@ -229,7 +246,8 @@ proptest! {
     ) {
         let spec = QSpec::new(qtype, false, Granularity::PerTensor);
         for (&x, y) in data.iter().zip(fake_quantize(&data, own, &spec)) {
-            let expected = reference::dequantize_one(reference::quantize_one(x, own, spec.grid()), own);
+            let q = reference::quantize_one(x, own, &spec);
+            let expected = reference::dequantize_one(q, own, qtype);
             prop_assert!(y.to_bits() == expected.to_bits() || y.is_nan() && expected.is_nan());
         }
     }

@@ -13,7 +13,8 @@ use crate::schema::{
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Edit {
-    /// Adds a constant tensor. The model is then at least IR 4: before, a constant was an input too.
+    /// Adds a constant tensor. The model is then at least IR 4, before which a constant was an input
+    /// too, and of an IR that knows the type of the tensor.
     AddInitializer(TensorProto),
     /// Takes a constant tensor out, and before IR 4 the graph input of its name that goes with it.
     RemoveInitializer(String),
@@ -41,8 +42,6 @@ pub enum Edit {
     },
     /// Makes a value an output too, the last. Of what type it is, whoever runs the model infers.
     AddOutput(String),
-    /// Raises the IR version to at least this, for types that older ones do not know.
-    RequireIr(i64),
 }
 
 /// Applies `edits` in order, then puts the nodes in order.
@@ -84,7 +83,6 @@ pub(crate) fn apply(model: &mut ModelProto, edits: Vec<Edit>) -> Result<(), Erro
                 let output = ValueInfoProto { name, ..ValueInfoProto::default() };
                 graph.output.push(Kept::new(output));
             }
-            Edit::RequireIr(_) => {}
         }
     }
     if !inputs_apart {
@@ -114,14 +112,15 @@ const INPUTS_APART: i64 = 4;
 
 /// Raises the IR version as far as `edits` need.
 ///
-/// New constants need [`INPUTS_APART`]. A model that comes to it takes its constants out of the
-/// inputs, so that they stay constants, and says which operators it means, which before IR 3 it
-/// need not.
+/// New constants need [`INPUTS_APART`], and a version that knows their type. A model that comes to
+/// it takes its constants out of the inputs, so that they stay constants, and says which operators
+/// it means, which before IR 3 it need not.
 fn raise(model: &mut ModelProto, edits: &[Edit]) {
     let before = model.ir_version;
     let needed = edits.iter().map(|edit| match edit {
-        Edit::AddInitializer(_) => INPUTS_APART,
-        Edit::RequireIr(version) => *version,
+        Edit::AddInitializer(tensor) => {
+            tensor.dtype().map_or(INPUTS_APART, |dtype| dtype.since_ir().max(INPUTS_APART))
+        }
         _ => before,
     });
     model.ir_version = needed.fold(before, i64::max);

@@ -3,7 +3,7 @@
 mod encoding;
 
 use encoding::{attribute, bytes, graph, int, node, tensor, text};
-use quantize_rs_onnx::{Edit, GraphProto, Model, Tensor, TensorProto, reads};
+use quantize_rs_onnx::{DataType, Edit, GraphProto, Model, Tensor, TensorProto, reads};
 
 /// A model with the initializer `w`, which stands among the inputs too, as does that of its body.
 fn model(ir: u64) -> Model {
@@ -18,6 +18,12 @@ fn added() -> Edit {
     Edit::AddInitializer(TensorProto::new("added", &Tensor::from_f32(vec![1], &[1.0])))
 }
 
+/// A constant of a type that only newer IR versions know.
+fn added_as(dtype: DataType) -> Edit {
+    let tensor = Tensor { dtype, shape: vec![1], data: vec![0].into() };
+    Edit::AddInitializer(TensorProto::new("added", &tensor))
+}
+
 fn inputs(graph: &GraphProto) -> Vec<&str> {
     graph.input.iter().map(|input| input.name.as_str()).collect()
 }
@@ -27,8 +33,9 @@ fn body(model: &Model) -> &GraphProto {
 }
 
 #[test]
-fn a_model_before_ir_4_that_gets_a_constant_is_raised_to_ir_4() {
-    for (edit, ir) in [(added(), 4), (Edit::RequireIr(10), 10)] {
+fn a_model_that_gets_a_constant_is_raised_to_ir_4_and_to_what_knows_its_type() {
+    let float8 = || added_as(DataType::Float8E4M3FN);
+    for (edit, ir) in [(added(), 4), (float8(), 9), (added_as(DataType::Int4), 10)] {
         let mut model = model(3);
         model.apply(vec![edit]).unwrap();
         assert_eq!(model.proto().ir_version, ir);
@@ -41,15 +48,14 @@ fn a_model_before_ir_4_that_gets_a_constant_is_raised_to_ir_4() {
 
 #[test]
 fn what_asks_for_no_newer_ir_leaves_it_as_it_is() {
-    for edits in [vec![], vec![Edit::RequireIr(3)]] {
-        let mut model = model(3);
-        model.apply(edits).unwrap();
-        assert_eq!(model.proto().ir_version, 3);
-        assert_eq!(inputs(model.graph()), ["x", "w"]);
-        assert_eq!(inputs(body(&model)), ["x", "v"]);
-    }
+    let mut early = model(3);
+    early.apply(vec![]).unwrap();
+    assert_eq!(early.proto().ir_version, 3);
+    assert_eq!(inputs(early.graph()), ["x", "w"]);
+    assert_eq!(inputs(body(&early)), ["x", "v"]);
     let mut model = model(8);
-    model.apply(vec![added(), Edit::RequireIr(10)]).unwrap();
+    model.apply(vec![added_as(DataType::Int4)]).unwrap();
+    assert_eq!(model.proto().ir_version, 10);
     assert_eq!(inputs(model.graph()), ["x", "w"], "an input with a default stays one");
 }
 

@@ -13,10 +13,10 @@ type Cut = (Option<usize>, Option<usize>);
 /// One scale and one zero point for each group of elements.
 type Numbers<'py> = (PyReadonlyArray1<'py, f32>, Vec<usize>, PyReadonlyArray1<'py, i32>);
 
-/// Whether a type is signed, and its bits.
+/// Whether what numpy holds of a type is signed, and its bits; of floats numpy holds the codes.
 #[pyfunction]
 pub(crate) fn dtype_of(py: Python<'_>, dtype: &str) -> PyResult<(bool, u32)> {
-    qtype(py, dtype).map(|qtype| (qtype.signed(), qtype.bits()))
+    qtype(py, dtype).map(|qtype| (qtype.signed() && !qtype.is_float(), qtype.bits()))
 }
 
 /// Integers of `x`, little-endian, narrow ones packed.
@@ -150,7 +150,7 @@ fn params(
         let what = format!("has {} elements, scale has {}", zero_point.len(), scale.len());
         return Err(errors::of_option(py, "zero_point", &what));
     }
-    let (min, max) = (qtype.min(), qtype.max());
+    let (min, max) = if qtype.is_float() { (0, 0) } else { (qtype.min(), qtype.max()) };
     if let Some(bad) = zero_point.iter().find(|zero| !(min..=max).contains(*zero)) {
         let what = format!("is {bad}, expected {min} to {max} for {qtype}");
         return Err(errors::of_option(py, "zero_point", &what));

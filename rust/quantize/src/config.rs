@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use quantize_rs_math::QType;
 use serde::{Deserialize, Serialize};
 
-use crate::target::Profile;
+use crate::target::{Bias, Profile};
 use crate::{QuantizeError, Target};
 
 /// What to quantize, and to what.
@@ -101,6 +101,12 @@ impl Config {
         self.target.unwrap_or(Target::X86).profile()
     }
 
+    /// What becomes of biases.
+    pub(crate) fn bias(&self) -> Bias {
+        let profile = self.profile();
+        self.activations.map_or(profile.bias, |activations| profile.bias_beside(activations))
+    }
+
     /// Refuses wishes that contradict each other or cannot be met.
     ///
     /// # Errors
@@ -143,29 +149,39 @@ impl Config {
     /// Refuses types that the runtime does not take.
     fn check_types(&self, activations: QType) -> Result<(), QuantizeError> {
         let profile = self.profile();
-        let check = |option: &str, found: QType, allowed: &[QType]| {
+        let target = match self.target {
+            Some(target) => format!(" for target {target}"),
+            None => takers(activations),
+        };
+        let check = |option: &str, found: QType, allowed: &[QType], beside: &str| {
             if allowed.contains(&found) {
                 return Ok(());
             }
             let names: Vec<&str> = allowed.iter().map(|qtype| qtype.name()).collect();
-            let target = match self.target {
-                Some(target) => format!(" for target {target}"),
-                None => String::new(),
-            };
-            let what = format!("is {found}, expected {}{target}", names.join(" or "));
+            let what = format!("is {found}, expected {}{beside}{target}", names.join(" or "));
             Err(QuantizeError::option(option, what))
         };
-        check("activations", activations, profile.activations)?;
+        check("activations", activations, profile.activations, "")?;
         // Weights of other widths are multiplied in float, which every runtime can do.
-        let wide = |qtype: &&QType| qtype.bits() == 8;
-        std::iter::once(&self.weights)
-            .filter(wide)
-            .try_for_each(|qtype| check("weights", *qtype, profile.weights))?;
-        self.layer_types
-            .values()
-            .filter(wide)
-            .try_for_each(|qtype| check("layer_types", *qtype, profile.weights))
+        let allowed: Vec<QType> = profile.weights_beside(activations).collect();
+        let beside = format!(" beside {activations} activations");
+        let check = |option, qtype: &QType| match qtype.bits() {
+            8 => check(option, *qtype, &allowed, &beside),
+            _ => Ok(()),
+        };
+        check("weights", &self.weights)?;
+        self.layer_types.values().try_for_each(|qtype| check("layer_types", qtype))
     }
+}
+
+/// Which targets take activations of this type, for those who asked for no target.
+fn takers(activations: QType) -> String {
+    let takes = |target: &&Target| target.profile().activations.contains(&activations);
+    let names: Vec<&str> = Target::ALL.iter().filter(takes).map(|target| target.name()).collect();
+    if names.is_empty() || takes(&&Target::X86) {
+        return String::new();
+    }
+    format!("; {activations} is for target {}", names.join(" or "))
 }
 
 /// The signed type of this many bits.

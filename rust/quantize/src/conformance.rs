@@ -101,6 +101,13 @@ struct Parameters {
     constant: Option<ValueId>,
 }
 
+impl Parameters {
+    /// Its type, where that is one to quantize to.
+    fn qtype(&self) -> Option<QType> {
+        QType::ALL.iter().copied().find(|qtype| data_type(*qtype) == self.dtype)
+    }
+}
+
 /// The values of a graph that come out of a `DequantizeLinear` or go into a `QuantizeLinear`.
 struct Pairs<'g, 'm> {
     graph: &'g Graph<'m>,
@@ -190,6 +197,10 @@ fn integers(dtype: DataType, data: &[u8]) -> Option<Vec<i64>> {
     Some(match dtype {
         DataType::Int8 => data.iter().map(|byte| i64::from(byte.cast_signed())).collect(),
         DataType::UInt8 => data.iter().map(|byte| i64::from(*byte)).collect(),
+        // 0 or not is all that matters, and the sign of 0 does not.
+        DataType::Float8E4M3FN | DataType::Float8E5M2 => {
+            data.iter().map(|byte| i64::from(byte & i8::MAX.cast_unsigned())).collect()
+        }
         DataType::Int16 => {
             data.as_chunks::<2>().0.iter().map(|b| i64::from(i16::from_le_bytes(*b))).collect()
         }
@@ -281,7 +292,7 @@ impl Check<'_, '_> {
             return;
         };
         if weight.constant.is_some() {
-            self.weight(node, &weight);
+            self.weight(node, &input, &weight);
             if has_kernel && self.profile.reduced && weight.dtype == DataType::Int8 {
                 self.saturates(node, &weight);
             }
@@ -301,9 +312,15 @@ impl Check<'_, '_> {
         }
     }
 
-    fn weight(&mut self, node: usize, weight: &Parameters) {
+    fn weight(&mut self, node: usize, input: &Parameters, weight: &Parameters) {
         let op_type = self.pairs.graph.nodes[node].op_type.as_str();
-        self.check_type(node, Rule::WeightType, weight, self.profile.weights);
+        match input.qtype() {
+            Some(beside) => {
+                let types: Vec<QType> = self.profile.weights_beside(beside).collect();
+                self.check_type(node, Rule::WeightType, weight, &types);
+            }
+            None => self.check_type(node, Rule::WeightType, weight, self.profile.weights),
+        }
         if self.profile.symmetric.1 {
             self.check_zero(node, weight);
         }
@@ -332,7 +349,9 @@ impl Check<'_, '_> {
         let is_bias =
             ops::rule(graph.nodes[node]).is_some_and(|rule| matches!(rule.slot(2), Slot::Bias));
         let Some(bias) = graph.input(node, 2).filter(|_| is_bias) else { return };
-        match (self.pairs.restored(Some(bias)).cloned(), self.profile.bias) {
+        let expected =
+            input.qtype().map_or(self.profile.bias, |qtype| self.profile.bias_beside(qtype));
+        match (self.pairs.restored(Some(bias)).cloned(), expected) {
             (None, Bias::Int32) => {
                 self.broken(node, Rule::FloatBias, "a float bias, expected int32");
             }

@@ -52,6 +52,8 @@ pub struct Profile {
     pub activations: &'static [QType],
     /// Types of weights that it multiplies quantized activations by, the one to prefer first.
     pub weights: &'static [QType],
+    /// Whether weights must be of the type of the activations that they meet.
+    pub alike: bool,
     /// Whether zero points must be in the middle: of activations, and of weights.
     pub symmetric: (bool, bool),
     /// Operators whose weights may have a scale for each channel; `None` for all.
@@ -90,14 +92,17 @@ pub enum Placement {
 
 const ANY_8: &[QType] = &[QType::UInt8, QType::Int8];
 
+const ANY_16: &[QType] = &[QType::UInt8, QType::Int8, QType::UInt16, QType::Int16];
+
 /// The rows, in the order of the variants.
 const TABLE: [Profile; 7] = [
     Profile {
         target: Target::X86,
         name: "x86",
         about: "ONNX Runtime on x86 with VNNI (2019 and later)",
-        activations: &[QType::UInt8, QType::Int8, QType::UInt16, QType::Int16],
+        activations: ANY_16,
         weights: &[QType::Int8, QType::UInt8],
+        alike: false,
         symmetric: (false, false),
         per_channel: None,
         reduced: false,
@@ -111,6 +116,7 @@ const TABLE: [Profile; 7] = [
         about: "ONNX Runtime on x86 without VNNI: weights of 7 bits, whose sums cannot saturate",
         activations: ANY_8,
         weights: &[QType::Int8, QType::UInt8],
+        alike: false,
         symmetric: (false, false),
         per_channel: None,
         reduced: true,
@@ -122,8 +128,9 @@ const TABLE: [Profile; 7] = [
         target: Target::Arm,
         name: "arm",
         about: "ONNX Runtime on arm64",
-        activations: &[QType::UInt8, QType::Int8, QType::UInt16, QType::Int16],
+        activations: ANY_16,
         weights: &[QType::Int8, QType::UInt8],
+        alike: false,
         symmetric: (false, false),
         per_channel: None,
         reduced: false,
@@ -135,8 +142,9 @@ const TABLE: [Profile; 7] = [
         target: Target::TensorRt,
         name: "tensorrt",
         about: "TensorRT: signed and symmetric, quantized where it is read, float bias",
-        activations: &[QType::Int8],
-        weights: &[QType::Int8],
+        activations: &[QType::Int8, QType::Float8E4M3FN],
+        weights: &[QType::Int8, QType::Float8E4M3FN],
+        alike: true,
         symmetric: (true, true),
         per_channel: None,
         reduced: false,
@@ -150,6 +158,7 @@ const TABLE: [Profile; 7] = [
         about: "OpenVINO: quantized where it is read, symmetric weights, float bias",
         activations: ANY_8,
         weights: &[QType::Int8, QType::UInt8],
+        alike: false,
         symmetric: (false, true),
         per_channel: None,
         reduced: false,
@@ -163,6 +172,7 @@ const TABLE: [Profile; 7] = [
         about: "Qualcomm NPUs: every operator that can be quantized is",
         activations: &[QType::UInt8, QType::UInt16],
         weights: &[QType::Int8, QType::UInt8],
+        alike: false,
         symmetric: (false, true),
         per_channel: Some(&["Conv", "ConvTranspose"]),
         reduced: false,
@@ -174,8 +184,16 @@ const TABLE: [Profile; 7] = [
         target: Target::Generic,
         name: "generic",
         about: "any runtime: only operators with weights, nothing assumed but ONNX itself",
-        activations: &[QType::UInt8, QType::Int8, QType::UInt16, QType::Int16],
-        weights: &[QType::Int8, QType::UInt8],
+        activations: &[
+            QType::UInt8,
+            QType::Int8,
+            QType::UInt16,
+            QType::Int16,
+            QType::Float8E4M3FN,
+            QType::Float8E5M2,
+        ],
+        weights: &[QType::Int8, QType::UInt8, QType::Float8E4M3FN, QType::Float8E5M2],
+        alike: false,
         symmetric: (false, false),
         per_channel: None,
         reduced: false,
@@ -207,6 +225,27 @@ impl Target {
     /// Its name in options: `x86-avx2`.
     pub const fn name(self) -> &'static str {
         self.profile().name
+    }
+}
+
+impl Profile {
+    /// Types of weights that it multiplies activations of this type by, the one to prefer first.
+    /// Floats of 8 bits only stand beside such: a product with integers would run on neither.
+    pub fn weights_beside(&self, activations: QType) -> impl Iterator<Item = QType> {
+        let fits = move |weights: &QType| {
+            if self.alike {
+                *weights == activations
+            } else {
+                activations.is_float() || !weights.is_float()
+            }
+        };
+        self.weights.iter().copied().filter(fits)
+    }
+
+    /// What becomes of the bias of an operator with activations of this type: nobody adds int32 to
+    /// products of floats.
+    pub fn bias_beside(&self, activations: QType) -> Bias {
+        if activations.is_float() { Bias::Float } else { self.bias }
     }
 }
 

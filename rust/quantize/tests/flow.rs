@@ -497,7 +497,7 @@ fn a_target_refuses_types_it_does_not_take() {
     let model = fixture("conv2d_relu");
     let config = Config { target: Some(Target::TensorRt), ..with_activations() };
     let error = Plan::of(&Graph::of(&model).unwrap(), config).unwrap_err().to_string();
-    assert_eq!(error, "activations is uint8, expected int8 for target tensorrt");
+    assert_eq!(error, "activations is uint8, expected int8 or float8e4m3fn for target tensorrt");
 }
 
 #[test]

@@ -5,8 +5,9 @@ use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
 use quantize_rs::{
-    CalibrationError, Config, Control, Engine, Graph, Method, Model, Plan, QuantizeErrorKind,
-    Ranges, Rule, Runner, Sample, Samples, Sink, Target, Tensor, calibrate, conformance,
+    CalibrationError, Config, Control, DataType, Engine, Graph, Method, Model, Plan, QType,
+    QuantizeErrorKind, Ranges, Rule, Runner, Sample, Samples, Sink, Source, Target, Tensor,
+    calibrate, conformance,
 };
 
 fn fixtures() -> BTreeMap<String, Model> {
@@ -65,7 +66,10 @@ fn ranges(model: &Model, plan: &Plan) -> Ranges {
 
 /// The model for a target; `None` where its opset is too old or its weights are no numbers.
 fn quantized(model: &Model, target: Target, per_channel: bool) -> Option<Model> {
-    let config = Config { per_channel, ..Config::for_target(target) };
+    quantized_as(model, Config { per_channel, ..Config::for_target(target) })
+}
+
+fn quantized_as(model: &Model, config: Config) -> Option<Model> {
     let plan = Plan::of(&Graph::of(model).unwrap(), config).ok()?;
     match plan.apply(model, Some(&ranges(model, &plan))) {
         Ok(quantized) => Some(quantized.model().clone()),
@@ -93,6 +97,91 @@ fn every_fixture_conforms_to_every_target_it_is_made_for() {
         }
     }
     assert!(made > 1000, "{made}");
+}
+
+/// Types of weights and activations, floats of 8 bits among them, and who takes them.
+fn floats() -> impl Iterator<Item = (QType, QType, Target)> {
+    let all = |target: &'static Target| {
+        let activations = target.profile().activations.iter().filter(|qtype| qtype.is_float());
+        activations.flat_map(move |activations| {
+            let weights = target.profile().weights_beside(*activations);
+            weights.map(move |weights| (weights, *activations, *target))
+        })
+    };
+    Target::ALL.iter().flat_map(all)
+}
+
+#[test]
+fn floats_of_8_bits_conform_where_they_are_taken() {
+    let takes: BTreeSet<&str> = floats().map(|(.., target)| target.name()).collect();
+    assert_eq!(takes, BTreeSet::from(["tensorrt", "generic"]));
+    let mut made = 0;
+    for (name, model) in fixtures() {
+        for (weights, activations, target) in floats() {
+            let activations = Some(activations);
+            let base = Config { per_channel: true, ..Config::for_target(target) };
+            let Some(after) = quantized_as(&model, Config { weights, activations, ..base }) else {
+                continue;
+            };
+            let types: BTreeSet<_> =
+                after.graph().initializer.iter().filter_map(|tensor| tensor.dtype()).collect();
+            if types.is_disjoint(&[DataType::Float8E4M3FN, DataType::Float8E5M2].into()) {
+                // Nothing in it was quantized.
+                continue;
+            }
+            let found = conformance(&after, target).unwrap();
+            assert_eq!(found, [], "{name} for {target} with {weights} and {activations:?}");
+            assert!(after.proto().ir_version >= 9);
+            made += 1;
+        }
+    }
+    assert!(made > 30, "{made}");
+}
+
+#[test]
+fn wrong_combinations_with_floats_of_8_bits_are_refused() {
+    use QType::{Float8E4M3FN as E4M3, Float8E5M2 as E5M2, Int8, UInt8};
+    let models = fixtures();
+    let refused = |model: &str, target, activations, weights| {
+        let config =
+            Config { target, activations: Some(activations), weights, ..Config::default() };
+        Plan::of(&Graph::of(&models[model]).unwrap(), config).unwrap_err().to_string()
+    };
+    let default = refused("opset26_conv", None, E4M3, E4M3);
+    assert_eq!(
+        default,
+        "activations is float8e4m3fn, expected uint8 or int8 or uint16 or int16; float8e4m3fn is \
+         for target tensorrt or generic"
+    );
+    let avx2 = refused("opset26_conv", Some(Target::X86Avx2), E4M3, Int8);
+    assert_eq!(avx2, "activations is float8e4m3fn, expected uint8 or int8 for target x86-avx2");
+    let e5m2 = refused("opset26_conv", Some(Target::TensorRt), E5M2, E5M2);
+    assert_eq!(
+        e5m2,
+        "activations is float8e5m2, expected int8 or float8e4m3fn for target tensorrt"
+    );
+    let mixed = refused("opset26_conv", Some(Target::TensorRt), E4M3, Int8);
+    let expected = "expected float8e4m3fn beside float8e4m3fn activations for target tensorrt";
+    assert_eq!(mixed, format!("weights is int8, {expected}"));
+    let mixed = refused("opset26_conv", None, UInt8, E4M3);
+    assert_eq!(mixed, "weights is float8e4m3fn, expected int8 or uint8 beside uint8 activations");
+    let old = refused("conv2d_relu", Some(Target::Generic), E4M3, E4M3);
+    assert!(old.contains("float8e4m3fn needs opset 19"), "{old}");
+}
+
+#[test]
+fn floats_of_8_bits_keep_what_only_moves_data_in_float() {
+    let models = fixtures();
+    let config = Config {
+        weights: QType::Float8E4M3FN,
+        activations: Some(QType::Float8E4M3FN),
+        target: Some(Target::Generic),
+        ..Config::default()
+    };
+    let plan = Plan::of(&Graph::of(&models["opset26_conv"]).unwrap(), config).unwrap();
+    assert!(plan.warnings.iter().any(|warning| warning.contains("ORT_ENABLE_BASIC")));
+    let sources: Vec<&Source> = plan.quantized().map(|(_, how)| &how.source).collect();
+    assert!(sources.iter().all(|source| matches!(source, Source::Weights | Source::Observed)));
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Integers to floats.
+//! Integers, and floats of 8 bits, to floats.
 
 use rayon::prelude::*;
 
@@ -7,7 +7,7 @@ use super::{pack, reference};
 use crate::metrics::CHUNK;
 use crate::{Layout, Params, QType};
 
-/// The floats that the integers of ONNX `raw_data` stand for: `(q - zero_point) · scale`.
+/// The floats that the values of ONNX `raw_data` stand for: `(q - zero_point) · scale`.
 ///
 /// `bytes` is as [`quantize`](crate::quantize) writes it, with one entry in `params` for each group of `layout`
 /// ([`Layout::check_packed`]).
@@ -19,14 +19,14 @@ pub fn dequantize(bytes: &[u8], layout: &Layout, params: &[Params], qtype: QType
     };
     let mut floats = vec![0.0; layout.elements()];
     let one = |scratch: &mut Scratch, (index, (floats, bytes)): (usize, (&mut [f32], &[u8]))| {
-        let integers = scratch.widen(bytes, qtype, floats.len());
+        let codes = scratch.widen(bytes, qtype, floats.len());
         for piece in layout.cut().pieces(index * CHUNK, floats.len()) {
             let at = piece.start..piece.start + piece.len;
-            let (integers, floats) = (&integers[at.clone()], &mut floats[at]);
+            let (codes, floats) = (&codes[at.clone()], &mut floats[at]);
             if piece.each {
-                dequantize_run(integers, table.each(piece), floats);
+                dequantize_run(codes, qtype, table.each(piece), floats);
             } else {
-                dequantize_run(integers, table.same(piece), floats);
+                dequantize_run(codes, qtype, table.same(piece), floats);
             }
         }
     };
@@ -48,12 +48,12 @@ struct Scratch {
 }
 
 impl Scratch {
-    /// The integers of a chunk, of at most 16 bits each.
+    /// The integers of a chunk, of at most 16 bits each; of floats, what their codes would be as such.
     fn widen(&mut self, bytes: &[u8], qtype: QType, elements: usize) -> &[i32] {
         let Scratch { codes, integers } = self;
         integers.resize(elements, 0);
         let bits = qtype.bits();
-        let sign = if qtype.signed() { qtype.max() + 1 } else { 0 };
+        let sign = if qtype.signed() { 1 << (bits - 1) } else { 0 };
         if bits > 8 {
             for (integer, &bytes) in integers.iter_mut().zip(bytes.as_chunks().0) {
                 *integer = extend(i32::from(u16::from_le_bytes(bytes)), sign);
@@ -77,10 +77,16 @@ fn extend(code: i32, sign: i32) -> i32 {
 
 /// Dequantize a run. Integers and zero points are small: as f32 they and their difference are exact.
 #[inline]
-fn dequantize_run(integers: &[i32], lanes: impl Lanes, floats: &mut [f32]) {
+fn dequantize_run(codes: &[i32], qtype: QType, lanes: impl Lanes, floats: &mut [f32]) {
     let len = floats.len();
-    let integers = &integers[..len];
-    for i in 0..len {
-        floats[i] = (integers[i] as f32 - lanes.zero(i)) * lanes.scale(i);
+    let codes = &codes[..len];
+    if let Some(format) = qtype.format() {
+        for i in 0..len {
+            floats[i] = format.decode(codes[i] as u8) * lanes.scale(i);
+        }
+    } else {
+        for i in 0..len {
+            floats[i] = (codes[i] as f32 - lanes.zero(i)) * lanes.scale(i);
+        }
     }
 }

@@ -6,9 +6,10 @@ use super::lanes::{Lanes, Table};
 use super::{pack, reference};
 use crate::floats::Element;
 use crate::metrics::{CHUNK, Sums};
-use crate::{Floats, Granularity, Layout, Metrics, Params, QSpec};
+use crate::{Float8, Floats, Granularity, Layout, Metrics, Params, QSpec};
 
-/// The integers of a tensor as ONNX `raw_data`: `saturate(round_half_even(x / scale) + zero_point)`.
+/// The integers of a tensor as ONNX `raw_data`: `saturate(round_half_even(x / scale) + zero_point)`; of floats, the
+/// codes of `x / scale`.
 ///
 /// `params` has one entry for each group of `layout`, `data` one element for each of the shape
 /// ([`Layout::check`]). The result has [`QType::packed_len`](crate::QType::packed_len) bytes: 16 and 32 bits little
@@ -120,18 +121,23 @@ impl Chunks<'_> {
     ) -> &'s [f32] {
         let Scratch { narrow, wide, floats } = scratch;
         floats.resize(x.len(), 0.0);
-        let bits = self.spec.qtype.bits();
-        match &self.table {
-            None => self.encode_by_definition(x, start, bytes, floats),
-            Some(table) if bits == 8 => self.encode_with(table, x, start, bytes, floats),
-            Some(table) if bits < 8 => {
+        let Some(table) = &self.table else {
+            self.encode_by_definition(x, start, bytes, floats);
+            return floats;
+        };
+        let (lo, hi) = self.spec.grid();
+        let integers = Integers { lo: lo as f32, hi: hi as f32 };
+        match (self.spec.qtype.format(), self.spec.qtype.bits()) {
+            (Some(format), _) => self.encode_with(table, format, x, start, bytes, floats),
+            (None, 8) => self.encode_with(table, integers, x, start, bytes, floats),
+            (None, bits @ 0..8) => {
                 narrow.resize(x.len(), 0);
-                self.encode_with(table, x, start, narrow, floats);
+                self.encode_with(table, integers, x, start, narrow, floats);
                 pack::pack_into(narrow, bits, bytes);
             }
-            Some(table) => {
+            _ => {
                 wide.resize(x.len(), 0);
-                self.encode_with(table, x, start, wide, floats);
+                self.encode_with(table, integers, x, start, wide, floats);
                 for (bytes, code) in bytes.as_chunks_mut().0.iter_mut().zip(wide) {
                     *bytes = code.to_le_bytes();
                 }
@@ -144,13 +150,12 @@ impl Chunks<'_> {
     fn encode_with<C: Code>(
         &self,
         table: &Table,
+        grid: impl Grid,
         x: &[impl Element],
         start: usize,
         codes: &mut [C],
         floats: &mut [f32],
     ) {
-        let (lo, hi) = self.spec.grid();
-        let grid = (lo as f32, hi as f32);
         for piece in self.layout.cut().pieces(start, x.len()) {
             let at = piece.start..piece.start + piece.len;
             let (x, codes, floats) = (&x[at.clone()], &mut codes[at.clone()], &mut floats[at]);
@@ -172,9 +177,9 @@ impl Chunks<'_> {
         bytes.fill(0);
         for (index, x) in x.iter().enumerate() {
             let params = self.params[self.layout.group_of(start + index)];
-            let q = reference::quantize_one(x.value(), params, self.spec.grid());
+            let q = reference::quantize_one(x.value(), params, self.spec);
             reference::store(bytes, index, q, self.spec.qtype);
-            floats[index] = reference::dequantize_one(q, params);
+            floats[index] = reference::dequantize_one(q, params, self.spec.qtype);
         }
     }
 }
@@ -198,36 +203,63 @@ impl Code for u16 {
     }
 }
 
+/// Where quotients land.
+trait Grid: Copy {
+    /// The code of a number of steps from 0, whose code is `zero`, in the low bits, and the number of steps it means.
+    fn land(self, steps: f32, zero: f32) -> (u32, f32);
+}
+
+impl Grid for Float8 {
+    #[inline]
+    fn land(self, steps: f32, _: f32) -> (u32, f32) {
+        let code = self.encode(steps);
+        (u32::from(code), self.decode(code))
+    }
+}
+
+/// Integers from `lo` to `hi`.
+#[derive(Clone, Copy)]
+struct Integers {
+    lo: f32,
+    hi: f32,
+}
+
 /// 1.5 · 2²³. From 2²³ to 2²⁴ neighbouring f32 are 1 apart, so adding this to a number of less than 2²² rounds it to
 /// an integer, half to even, and leaves the integer in the low bits: those of `MAGIC` itself are 0. It does what
 /// `round_ties_even` does without SSE4.1, where that is a call per element.
 const MAGIC: f32 = 12_582_912.0;
 
-/// Quantize a run of elements: their integers, and the floats that those stand for.
-///
-/// The definition rounds, adds the zero point and saturates to `[lo, hi]`; here the quotient is clamped to
-/// `[lo - zero, hi - zero]` first. Both bounds are integers, which rounding leaves as they are, and rounding is
-/// monotone: what is beyond a bound rounds to the bound or beyond, what is within rounds to within. So
-/// `round(clamp(t)) = clamp(round(t))`, and shifting by `zero` gives the definition. After clamping, every number here
-/// is an integer that f32 holds exactly. A comparison with NaN is false, which leads to `lo`.
+impl Grid for Integers {
+    /// The definition rounds, adds the zero point and saturates to `[lo, hi]`; here the quotient is clamped to
+    /// `[lo - zero, hi - zero]` first. Both bounds are integers, which rounding leaves as they are, and rounding is
+    /// monotone: what is beyond a bound rounds to the bound or beyond, what is within rounds to within. So
+    /// `round(clamp(t)) = clamp(round(t))`, and shifting by `zero` gives the definition. After clamping, every number
+    /// here is an integer that f32 holds exactly. A comparison with NaN is false, which leads to `lo`.
+    #[inline]
+    fn land(self, steps: f32, zero: f32) -> (u32, f32) {
+        let (lo, hi) = (self.lo - zero, self.hi - zero);
+        let steps = if steps > lo { steps } else { lo };
+        let steps = if steps < hi { steps } else { hi };
+        let rounded = steps + MAGIC;
+        ((rounded + zero).to_bits(), rounded - MAGIC)
+    }
+}
+
+/// Quantize a run of elements: their codes, and the floats that those stand for.
 #[inline]
 fn quantize_run<C: Code>(
     x: &[impl Element],
     lanes: impl Lanes,
-    grid: (f32, f32),
+    grid: impl Grid,
     codes: &mut [C],
     floats: &mut [f32],
 ) {
     let len = x.len();
     let (codes, floats) = (&mut codes[..len], &mut floats[..len]);
     for i in 0..len {
-        let (scale, zero) = (lanes.scale(i), lanes.zero(i));
-        let (lo, hi) = (grid.0 - zero, grid.1 - zero);
-        let steps = x[i].value() / scale;
-        let steps = if steps > lo { steps } else { lo };
-        let steps = if steps < hi { steps } else { hi };
-        let rounded = steps + MAGIC;
-        codes[i] = C::low((rounded + zero).to_bits());
-        floats[i] = (rounded - MAGIC) * scale;
+        let scale = lanes.scale(i);
+        let (code, steps) = grid.land(x[i].value() / scale, lanes.zero(i));
+        codes[i] = C::low(code);
+        floats[i] = steps * scale;
     }
 }

@@ -4,12 +4,20 @@
 
 use crate::{Layout, Params, QSpec, QType};
 
-/// `QuantizeLinear` of one element: `saturate(round_half_even(x / scale) + zero_point)` within `[qmin, qmax]`.
+/// `QuantizeLinear` of one element: for integers `saturate(round_half_even(x / scale) + zero_point)` within the grid,
+/// for floats the code of `x / scale`.
 ///
-/// The division is a true f32 division, the zero point is added after rounding, NaN becomes `qmin` (as in ONNX
-/// Runtime), infinities saturate.
-pub fn quantize_one(x: f32, params: Params, (qmin, qmax): (i32, i32)) -> i32 {
-    let rounded = (x / params.scale).round_ties_even();
+/// The division is a true f32 division. Of integers, the zero point is added after rounding, NaN becomes the smallest
+/// (as in ONNX Runtime), infinities saturate. Floats have no zero point but 0, and NaN stays NaN: see [`Float8`].
+///
+/// [`Float8`]: crate::Float8
+pub fn quantize_one(x: f32, params: Params, spec: &QSpec) -> i32 {
+    let steps = x / params.scale;
+    if let Some(format) = spec.qtype.format() {
+        return i32::from(format.encode(steps));
+    }
+    let (qmin, qmax) = spec.grid();
+    let rounded = steps.round_ties_even();
     if rounded.is_nan() {
         return qmin;
     }
@@ -17,16 +25,20 @@ pub fn quantize_one(x: f32, params: Params, (qmin, qmax): (i32, i32)) -> i32 {
     shifted.clamp(f64::from(qmin), f64::from(qmax)) as i32
 }
 
-/// `DequantizeLinear` of one element: `(q - zero_point) · scale`.
-pub fn dequantize_one(q: i32, params: Params) -> f32 {
-    (i64::from(q) - i64::from(params.zero_point)) as f32 * params.scale
+/// `DequantizeLinear` of one element: `(q - zero_point) · scale`, where floats have no zero point but 0.
+pub fn dequantize_one(q: i32, params: Params, qtype: QType) -> f32 {
+    let steps = match qtype.format() {
+        Some(format) => format.decode(q as u8),
+        None => (i64::from(q) - i64::from(params.zero_point)) as f32,
+    };
+    steps * params.scale
 }
 
 /// [`quantize`](crate::quantize), by definition.
 pub fn quantize(data: &[f32], layout: &Layout, params: &[Params], spec: &QSpec) -> Vec<u8> {
     let mut bytes = vec![0; spec.qtype.packed_len(data.len())];
     for (index, &x) in data.iter().enumerate() {
-        let q = quantize_one(x, params[layout.group_of(index)], spec.grid());
+        let q = quantize_one(x, params[layout.group_of(index)], spec);
         store(&mut bytes, index, q, spec.qtype);
     }
     bytes
@@ -34,9 +46,9 @@ pub fn quantize(data: &[f32], layout: &Layout, params: &[Params], spec: &QSpec) 
 
 /// [`dequantize`](crate::dequantize), by definition.
 pub fn dequantize(bytes: &[u8], layout: &Layout, params: &[Params], qtype: QType) -> Vec<f32> {
-    (0..layout.elements())
-        .map(|index| dequantize_one(load(bytes, index, qtype), params[layout.group_of(index)]))
-        .collect()
+    let one =
+        |index| dequantize_one(load(bytes, index, qtype), params[layout.group_of(index)], qtype);
+    (0..layout.elements()).map(one).collect()
 }
 
 /// Write element `index` as ONNX `raw_data` has it: little endian, narrow types packed low bits first.
@@ -71,13 +83,18 @@ pub(super) fn load(bytes: &[u8], index: usize, qtype: QType) -> i32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Granularity;
 
     const UNIT: Params = Params { scale: 1.0, zero_point: 0 };
 
+    fn spec(qtype: QType) -> QSpec {
+        QSpec::new(qtype, false, Granularity::PerTensor)
+    }
+
     #[test]
     fn ties_go_to_even_and_the_zero_point_is_added_after() {
-        let grid = (QType::Int8.min(), QType::Int8.max());
-        let one = |x, zero_point| quantize_one(x, Params { zero_point, ..UNIT }, grid);
+        let one =
+            |x, zero_point| quantize_one(x, Params { zero_point, ..UNIT }, &spec(QType::Int8));
         assert_eq!([0.5, 1.5, 2.5, -0.5].map(|x| one(x, 0)), [0, 2, 2, 0]);
         assert_eq!([0.5, 1.5, 2.5].map(|x| one(x, 1)), [1, 3, 3]);
     }
@@ -85,11 +102,26 @@ mod tests {
     #[test]
     fn what_is_not_finite_lands_on_the_ends() {
         for &qtype in QType::ALL {
-            let grid = (qtype.min(), qtype.max());
-            let ends =
-                [f32::NAN, f32::NEG_INFINITY, f32::INFINITY].map(|x| quantize_one(x, UNIT, grid));
-            assert_eq!(ends, [grid.0, grid.0, grid.1], "{qtype}");
+            let one = |x| {
+                let q = quantize_one(x, UNIT, &spec(qtype));
+                f64::from(dequantize_one(q, UNIT, qtype))
+            };
+            // What comes back is float32, which has not all 32-bit integers.
+            let [min, max] = [qtype.min(), qtype.max()].map(|end| f64::from(end as f32));
+            assert_eq!([f32::NEG_INFINITY, f32::INFINITY].map(one), [min, max], "{qtype}");
+            let nan = one(f32::NAN);
+            assert!(if qtype.is_float() { nan.is_nan() } else { nan == min }, "{qtype}");
         }
+    }
+
+    #[test]
+    fn floats_are_codes_whatever_the_zero_point() {
+        let params = Params { scale: 0.5, zero_point: 3 };
+        let codes = [0.5, -0.5, 0.0, -0.0, 224.0, 1e9];
+        let codes = codes.map(|x| quantize_one(x, params, &spec(QType::Float8E4M3FN)));
+        assert_eq!(codes, [0x38, 0xb8, 0x00, 0x80, 0x7e, 0x7e]);
+        let back = codes.map(|q| dequantize_one(q, params, QType::Float8E4M3FN));
+        assert_eq!(back, [0.5, -0.5, 0.0, 0.0, 224.0, 224.0]);
     }
 
     #[test]

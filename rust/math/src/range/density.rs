@@ -1,7 +1,7 @@
 //! Values spread evenly over the bins they were counted in, and the error of quantizing them.
 
 use crate::stats::Distribution;
-use crate::{Params, QSpec, Range, params};
+use crate::{Float8, Params, QSpec, Range, params};
 
 /// Values spread evenly over the bins they were counted in: how many lie below any point, and their moments.
 ///
@@ -81,34 +81,47 @@ impl Density {
         }
         let params = params(range, spec);
         let (lo, hi) = spec.grid();
-        let steps = i64::from(hi) - i64::from(lo);
-        let sum = if steps <= MAX_STEPS {
-            self.by_step(params, (lo, hi))
-        } else {
-            self.by_stretch(params, spec)
+        let sum = match spec.qtype.format() {
+            Some(format) => self.by_step(float_steps(format, params)),
+            None if i64::from(hi) - i64::from(lo) <= MAX_STEPS => {
+                self.by_step(self.integer_steps(params, (lo, hi)))
+            }
+            None => self.by_stretch(params, spec),
         };
         // What cancels out may come out below zero.
         sum.max(0.0) / self.count
     }
 
-    /// `Σ (x - q)²` over all steps `q`, for the values `x` that are rounded to it.
-    fn by_step(&self, Params { scale, zero_point }: Params, (lo, hi): (i32, i32)) -> f64 {
-        let scale = f64::from(scale);
-        // Steps beyond the values get none.
-        let nearest = |x: f32| {
-            let step = (f64::from(x) / scale).round() + f64::from(zero_point);
-            step.clamp(f64::from(lo), f64::from(hi)) as i32
-        };
-        let (first, last) = (nearest(self.range.min), nearest(self.range.max));
+    /// `Σ (x - q)²` over all values `q` of a grid, for the values `x` that are rounded to it.
+    ///
+    /// Of each `q`, the point up to which values are rounded to it, beyond which the next takes over.
+    fn by_step(&self, steps: impl Iterator<Item = (f64, f64)>) -> f64 {
         let mut below = Moments::default();
         let mut error = 0.0;
-        for q in first..=last {
-            let value = f64::from(q - zero_point) * scale;
-            let up_to = if q == last { self.total } else { self.up_to(value + scale / 2.0) };
+        let mut steps = steps.peekable();
+        while let Some((value, end)) = steps.next() {
+            let up_to = if steps.peek().is_some() { self.up_to(end) } else { self.total };
             error += up_to.minus(below).squared_distance(value);
             below = up_to;
         }
         error
+    }
+
+    /// The steps of integers. Steps beyond the values are left out.
+    fn integer_steps(
+        &self,
+        Params { scale, zero_point }: Params,
+        (lo, hi): (i32, i32),
+    ) -> impl Iterator<Item = (f64, f64)> {
+        let scale = f64::from(scale);
+        let nearest = |x: f32| {
+            let step = (f64::from(x) / scale).round() + f64::from(zero_point);
+            step.clamp(f64::from(lo), f64::from(hi)) as i32
+        };
+        (nearest(self.range.min)..=nearest(self.range.max)).map(move |q| {
+            let value = f64::from(q - zero_point) * scale;
+            (value, value + scale / 2.0)
+        })
     }
 
     /// As [`by_step`](Density::by_step), when steps are finer than bins: a value is anywhere between two steps.
@@ -133,6 +146,14 @@ impl Density {
         let part = if stretch.width > 0.0 { (x - stretch.from) / stretch.width } else { 0.0 };
         stretch.below.plus(stretch.part(part.clamp(0.0, 1.0)))
     }
+}
+
+/// The steps of floats, which are as many for every tensor.
+fn float_steps(format: Float8, params: Params) -> impl Iterator<Item = (f64, f64)> {
+    let scale = f64::from(params.scale);
+    let values = move || format.values().map(f64::from);
+    let next = values().skip(1).chain([f64::INFINITY]);
+    values().zip(next).map(move |(value, next)| (value * scale, f64::midpoint(value, next) * scale))
 }
 
 impl Stretch {

@@ -17,7 +17,8 @@ use crate::{QSpec, Range};
 ///
 /// With a symmetric grid, the histogram is of magnitudes and the levels are those on one side: 128 for int8. Else it is
 /// of the values themselves, with all levels. Zeros are left out: they are exact on every grid, and a `Relu` makes so
-/// many of them that they would hide all else. The full range is among the candidates, and wins a tie.
+/// many of them that they would hide all else. The full range is among the candidates, and wins a tie. Floats have no
+/// equal pieces, and nothing to gain: their steps are fine where values are many.
 #[derive(Debug)]
 pub(super) struct Entropy;
 
@@ -42,6 +43,9 @@ impl RangeFinder for Entropy {
         let full = values.range();
         if let Some(found) = Found::trivial(full) {
             return found;
+        }
+        if spec.qtype.is_float() {
+            return Found::full(full, Degenerate::Floats);
         }
         let (lo, hi) = spec.grid();
         let lowest = if spec.symmetric { spec.middle() } else { lo };

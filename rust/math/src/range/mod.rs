@@ -116,6 +116,9 @@ pub enum Degenerate {
     /// Steps are finer than the bins in which values are counted.
     #[error("the type has finer steps than the histogram: the full range, as with minmax")]
     TooFine,
+    /// The grid is fine near zero whatever the range.
+    #[error("the steps of floats are finer for smaller values: the full range, as with minmax")]
+    Floats,
     /// The best range is the full one.
     #[error("nothing is gained by clipping: the full range, as with minmax")]
     FullRange,

@@ -11,7 +11,8 @@ use crate::{QSpec, Range};
 ///
 /// Clipping costs `Σ (|x| - end)²` over what is clipped, and saves `(Δ² - δ²) / 12` for each of the others when it makes
 /// steps of `Δ` into steps of `δ`. Both ends are searched, by how often each is halved: first all pairs of
-/// half a halving, then around the best with ever smaller ones.
+/// half a halving, then around the best with ever smaller ones. Steps of floats are finer the smaller the values are, so
+/// that clipping saves little there: the search decides how the values lie to the powers of two.
 #[derive(Debug)]
 pub(super) struct Mse;
 
@@ -41,9 +42,8 @@ impl RangeFinder for Mse {
         if let Some(found) = Found::trivial(full) {
             return found;
         }
-        let (lo, hi) = spec.grid();
         let occurring = not_zero(&values);
-        if i64::try_from(occurring).is_ok_and(|count| count <= i64::from(hi) - i64::from(lo)) {
+        if occurring < spec.levels() {
             return Found::full(full, Degenerate::TooFew { values: occurring });
         }
         let density = Density::of(&values);

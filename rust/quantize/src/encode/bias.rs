@@ -40,7 +40,7 @@ pub(super) fn biases(
             (Some(bias), Some(correction)) => sum(&floats(graph, bias)?, &correction.added),
             (_, None) => Vec::new(),
         };
-        let quantized = node.bias.is_some() || plan.config.profile().bias == Bias::Int32;
+        let quantized = node.bias.is_some() || plan.config.bias() == Bias::Int32;
         if !values.is_empty() && quantized {
             if let Some(bias) = bias(graph, &node, encoded, &values)? {
                 encoded.biases.insert(node.node, bias);

@@ -61,6 +61,7 @@ impl EncodedTensor {
         Some(match stored {
             QType::Int8 => bytes.iter().map(|byte| i32::from(byte.cast_signed())).collect(),
             QType::UInt8 => bytes.iter().map(|byte| i32::from(*byte)).collect(),
+            QType::Float8E4M3FN | QType::Float8E5M2 => vec![0; bytes.len()],
             _ => return None,
         })
     }
@@ -259,6 +260,8 @@ pub(crate) fn data_type(qtype: QType) -> DataType {
         QType::UInt4 => DataType::UInt4,
         QType::Int8 => DataType::Int8,
         QType::UInt8 => DataType::UInt8,
+        QType::Float8E4M3FN => DataType::Float8E4M3FN,
+        QType::Float8E5M2 => DataType::Float8E5M2,
         QType::Int16 => DataType::Int16,
         QType::UInt16 => DataType::UInt16,
         QType::Int32 => DataType::Int32,

@@ -58,6 +58,12 @@ pub(super) fn plan(
              computes in float"
         ));
     }
+    if profile.placement == Placement::Weighted && qtype.is_float() {
+        draft.warnings.push(format!(
+            "ONNX Runtime has no kernels for {qtype} on a CPU, and its optimizations overlook that: \
+             run the model there with graph_optimization_level ORT_ENABLE_BASIC"
+        ));
+    }
     planner.settle_readers(draft);
     Ok(())
 }
@@ -134,7 +140,7 @@ impl Planner<'_, '_> {
 
     /// Whether the runtime computes on integers of this type.
     pub(super) fn has_kernels(&self) -> bool {
-        self.spec.qtype.bits() == 8
+        self.spec.qtype.bits() == 8 && !self.spec.qtype.is_float()
     }
 
     /// The activation function that alone reads `value`, and what comes out of it.

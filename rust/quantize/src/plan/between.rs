@@ -63,6 +63,10 @@ impl Planner<'_, '_> {
                 draft.made_on_integers.insert(output);
             }
         }
+        if self.spec.qtype.is_float() {
+            // Not all that only moves data takes floats of 8 bits: `Gather` in no operator set.
+            return;
+        }
         self.ask_movers(draft);
         for node in &self.order {
             let moves = matches!(self.integer(*node), Some(Integer::SameAsInput { .. }));

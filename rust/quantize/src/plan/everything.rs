@@ -120,7 +120,7 @@ impl Planner<'_, '_> {
         let (source, readers) = (Source::Weights, Readers::All);
         let plan = ValuePlan { spec, stored: spec.qtype, source, readers, because };
         draft.decisions.insert(weight, Decision::Quantize(plan));
-        let bias = vector(2).filter(|_| self.profile.bias == Bias::Int32);
+        let bias = vector(2).filter(|_| self.profile.bias_beside(self.spec.qtype) == Bias::Int32);
         draft.integer_nodes.push(IntegerNode { node, input, weight, bias });
     }
 

@@ -1,6 +1,5 @@
 //! Which nodes multiply on integers: they lead, and all other quantization follows from them.
 
-use quantize_rs_math::QType;
 use quantize_rs_onnx::DataType;
 
 use super::activations::Planner;
@@ -88,10 +87,10 @@ impl Planner<'_, '_> {
             let (inputs, weight, bias) = (vec![input, weight], None, None);
             return Ok(Some(Lead { node, inputs, weight, bias, last: node, quantized_output }));
         };
-        if plan.spec.qtype != QType::Int8 && plan.spec.qtype != QType::UInt8 {
+        if self.profile.weights_beside(self.spec.qtype).all(|taken| taken != plan.spec.qtype) {
             return Err("no integer kernel takes such weights");
         }
-        let bias = match self.profile.bias {
+        let bias = match self.profile.bias_beside(self.spec.qtype) {
             Bias::Int32 => self.bias(node, weight)?,
             Bias::Float => None,
         };

@@ -14,6 +14,7 @@ const NEWEST: i64 = 28;
 fn since(qtype: QType) -> i64 {
     match qtype {
         QType::Int8 | QType::UInt8 | QType::Int32 => 10,
+        QType::Float8E4M3FN | QType::Float8E5M2 => 19,
         QType::Int16 | QType::UInt16 | QType::Int4 | QType::UInt4 => 21,
         QType::Int2 | QType::UInt2 => 25,
     }

@@ -119,7 +119,6 @@ impl Writer<'_, '_> {
     fn rearranged(&mut self, id: ValueId, how: &ValuePlan, tensor: &EncodedTensor) {
         let name = self.graph.values[id].name;
         self.take_out(id);
-        self.edits.push(Edit::RequireIr(tensor.quantized.dtype.since_ir()));
         let mut integers = self.constant(name, "quantized", &tensor.quantized);
         let mut end = id;
         for node in uses::rearranging(self.graph, id) {
@@ -174,7 +173,6 @@ impl Writer<'_, '_> {
             self.constant(base, "scale", &tensor.scale),
         ];
         inputs.extend(zero_point);
-        self.edits.push(Edit::RequireIr(tensor.quantized.dtype.since_ir()));
         self.node("DequantizeLinear", base, inputs, output, granularity);
     }
 

@@ -32,7 +32,6 @@ impl Writer<'_, '_> {
     pub(super) fn table(&mut self, id: ValueId, how: &ValuePlan, tensor: &EncodedTensor) {
         let value = &self.graph.values[id];
         self.take_out(id);
-        self.edits.push(Edit::RequireIr(tensor.quantized.dtype.since_ir()));
         let integers = self.constant(value.name, "quantized", &tensor.quantized);
         let by_row = how.spec.granularity != Granularity::PerTensor;
         let mut scale = tensor.scale.clone();
