@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use numpy::PyArray1;
 use pyo3::prelude::*;
 use quantize_rs::{
@@ -83,7 +84,7 @@ impl Source {
     /// Arrays with samples along their first axes.
     #[staticmethod]
     fn arrays(py: Python<'_>, arrays: Vec<Array<'_>>) -> PyResult<Source> {
-        Ok(Source(Kind::Arrays(tensors(py, arrays)?)))
+        Ok(Source(Kind::Arrays(tensors(py, arrays, buffer::lent)?)))
     }
 
     /// Random values.
@@ -181,7 +182,8 @@ impl Pulled {
         let pulled = Python::attach(|py| {
             let mut iterator = self.iterator.bind(py).try_iter()?;
             let Some(item) = iterator.next() else { return Ok(None) };
-            tensors(py, item?.extract()?).map(Some)
+            // Copied: the next item may be made in the same memory while this one still waits.
+            tensors(py, item?.extract()?, buffer::copied).map(Some)
         });
         match self.interrupt.keep(pulled) {
             Some(None) => None,
@@ -236,14 +238,19 @@ impl Samples for One {
     }
 }
 
-fn tensors(py: Python<'_>, arrays: Vec<Array<'_>>) -> PyResult<Vec<(String, Tensor)>> {
+/// The arrays, whose elements `bytes_of` takes.
+fn tensors(
+    py: Python<'_>,
+    arrays: Vec<Array<'_>>,
+    bytes_of: fn(&Bound<'_, PyArray1<u8>>) -> Bytes,
+) -> PyResult<Vec<(String, Tensor)>> {
     let tensor = |(name, dtype, shape, elements): Array<'_>| {
         let Some(dtype) = DataType::all().find(|known| known.name() == dtype) else {
             let what = format!("`{name}` has elements of type {dtype}, expected plain numbers");
             let error = CalibrationError::new(CalibrationErrorKind::Data(what));
             return Err(errors::raised(py, &error.into(), None));
         };
-        Ok((name, Tensor { dtype, shape, data: buffer::bytes_of(&elements) }))
+        Ok((name, Tensor { dtype, shape, data: bytes_of(&elements) }))
     };
     arrays.into_iter().map(tensor).collect()
 }
