@@ -1,0 +1,143 @@
+"""Samples that come one after the other: lists, generators, data loaders, readers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import judge
+import numpy as np
+import pytest
+from onnxruntime.quantization import CalibrationDataReader
+from pictures import GOOD, Array, conv, resized
+from PIL import Image
+
+import quantize_rs
+from quantize_rs import CalibrationError, ImageFolder, Plan
+
+
+@pytest.fixture
+def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Plan:
+    monkeypatch.chdir(tmp_path)
+    return quantize_rs.open(conv(["n", 3, 8, 6])).plan(activations="uint8")
+
+
+def test_items_that_are_no_numbers_are_numbered(plan: Plan) -> None:
+    for item, message in [
+        (np.array(["a"]), r"an array of <U1 holds no plain numbers \(item 1\)"),
+        ({"x": np.array([None])}, r"an array of object holds no plain numbers \(item 1\)"),
+        ("a.png", r"'a\.png' is a path, and paths stand alone; a pattern names several \(item 1\)"),
+        (GOOD[:1].astype(np.complex64), "complex64 cannot be converted to float32"),
+    ]:
+        with pytest.raises(CalibrationError, match=message):
+            plan.calibrate([GOOD[:1], item])
+
+
+def test_arrays_without_names_are_not_guessed() -> None:
+    plan = quantize_rs.open(judge.model("two_inputs")).plan(activations="uint8")
+    with pytest.raises(
+        CalibrationError, match=r"the model has 2 inputs, .*: which is the array for"
+    ):
+        plan.calibrate([(GOOD, GOOD)])
+
+
+class Tensor:
+    """As much of a torch tensor as matters."""
+
+    def __init__(self, values: Array) -> None:
+        self.values = values
+
+    def detach(self) -> Tensor:
+        return self
+
+    def cpu(self) -> Tensor:
+        return self
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        return self.values
+
+
+class DataLoader:
+    """As torch's: batches of images and labels, as often as one iterates, the last one short."""
+
+    def __init__(self, images: Array, batch_size: int) -> None:
+        self.images, self.batch_size = images, batch_size
+
+    def __len__(self) -> int:
+        return -(-len(self.images) // self.batch_size)
+
+    def __iter__(self) -> Iterator[list[Tensor]]:
+        for start in range(0, len(self.images), self.batch_size):
+            images = self.images[start : start + self.batch_size]
+            yield [Tensor(images), Tensor(np.zeros(len(images), np.int64))]
+
+
+@pytest.mark.parametrize("batch_size", [1, 3, 4])
+def test_a_data_loader_of_images_and_labels(plan: Plan, batch_size: int) -> None:
+    loader = DataLoader(GOOD, batch_size)
+    for _ in range(2):
+        found = plan.calibrate(loader)
+        assert found == plan.calibrate(GOOD)
+        assert found.samples == 4
+
+
+class PhotoReader(CalibrationDataReader):  # type: ignore[misc]
+    """As people write readers for onnxruntime's own tool."""
+
+    def __init__(self, folder: Path, batch_size: int = 1, input_size: tuple[int, int] = (8, 6)):
+        self.paths = sorted(folder.glob("*.png"))
+        self.batch_size, self.input_size = batch_size, input_size
+        self.index = 0
+
+    def preprocess(self, path: Path) -> Array:
+        height, width = self.input_size
+        with Image.open(path) as image:
+            small = resized(image.convert("RGB"), width, height, "bilinear")
+        scaled: Array = np.asarray(small, np.float32).transpose(2, 0, 1) / np.float32(255)
+        return scaled
+
+    def get_next(self) -> dict[str, Array] | None:
+        if self.index >= len(self.paths):
+            return None
+        paths = self.paths[self.index : self.index + self.batch_size]
+        self.index += len(paths)
+        return {"x": np.stack([self.preprocess(path) for path in paths])}
+
+    def rewind(self) -> None:
+        self.index = 0
+
+
+def test_a_reader_of_onnxruntime_gives_what_the_folder_gives(plan: Plan, photos: Path) -> None:
+    reader = PhotoReader(photos)
+    expected = plan.calibrate(ImageFolder(photos))
+    assert plan.calibrate(reader) == expected
+    with pytest.raises(CalibrationError, match="no calibration samples"):
+        plan.calibrate(reader)  # it is at its end
+    reader.rewind()
+    assert plan.calibrate(reader) == expected
+
+
+def test_what_a_reader_or_a_generator_raises_comes_out_as_it_is(plan: Plan, photos: Path) -> None:
+    class Failing(PhotoReader):
+        def preprocess(self, path: Path) -> Array:
+            if self.index > 3:
+                raise OSError("the disk is on fire")
+            return super().preprocess(path)
+
+    with pytest.raises(OSError, match="the disk is on fire"):
+        plan.calibrate(Failing(photos))
+
+    def samples() -> Iterator[Array]:
+        yield GOOD[:1]
+        raise StopIteration  # a mistake that Python itself turns into an error
+
+    with pytest.raises(RuntimeError, match="generator raised StopIteration"):
+        plan.calibrate(samples())
+
+    def interrupted() -> Iterator[Array]:
+        yield GOOD[:1]
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        plan.calibrate(interrupted())
