@@ -157,9 +157,12 @@ min_elements, layer_bits
         - An array, or a dict of one array for each input. Samples lie along the first axis; an
           array with one axis more than the input holds whole inputs. Arrays in C order are read
           where they are and must not be written to meanwhile.
-        - An iterable of such arrays or dicts, a torch ``DataLoader`` included: of a tuple or list
-          the first element counts. An item of exactly the shape of the inputs is one sample, a
-          single sample may lack its first axis, other items are cut as arrays are.
+        - An iterable of arrays or dicts, a torch ``DataLoader`` included: of a tuple or list the
+          first element counts. Each item is copied. It may be a sample, also one without its first
+          axis, or a batch, which is cut into samples: where the first axis of all inputs varies in
+          length and the model calls it a batch (``N``, ``batch_size``), or calls it nothing and the
+          inputs have four axes or more. Else an item of exactly the shapes of the inputs is one
+          sample, such as a sequence, and another is cut as arrays are.
         - An object with ``get_next()``, as ONNX Runtime's calibration data readers have it.
         - ``"random"``: noise. The ranges of noise are not those of data; only for trying things.
 

@@ -8,7 +8,9 @@ from typing import Any
 
 import judge
 import numpy as np
+import onnx
 import pytest
+from onnx import TensorProto, helper, numpy_helper
 from onnxruntime.quantization import CalibrationDataReader
 from pictures import GOOD, Array, conv, resized
 from PIL import Image
@@ -21,6 +23,71 @@ from quantize_rs import CalibrationError, ImageFolder, Plan
 def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Plan:
     monkeypatch.chdir(tmp_path)
     return quantize_rs.open(conv(["n", 3, 8, 6])).plan(activations="uint8")
+
+
+@pytest.mark.parametrize("threads", [1, 4])
+@pytest.mark.parametrize("form", ["arrays", "dicts", "reader"])
+def test_a_buffer_may_be_filled_again(plan: Plan, form: str, threads: int) -> None:
+    samples = np.random.default_rng(1).random((60, 3, 8, 6), np.float32)
+    samples *= np.arange(1, 61, dtype=np.float32)[:, None, None, None]
+    buffer = np.empty((1, 3, 8, 6), np.float32)
+
+    def filled() -> Iterator[Array]:
+        for sample in samples:
+            buffer[0] = sample
+            yield buffer
+        buffer[:] = 1e9
+
+    class Refilling:
+        def __init__(self) -> None:
+            self.items = filled()
+
+        def get_next(self) -> dict[str, Array] | None:
+            item = next(self.items, None)
+            return None if item is None else {"x": item}
+
+    data: dict[str, Any] = {
+        "arrays": filled(),
+        "dicts": ({"x": item} for item in filled()),
+        "reader": Refilling(),
+    }
+    found = plan.calibrate(data[form], method="moving_average", threads=threads)
+    assert found == plan.calibrate(samples, method="moving_average")
+
+
+def recurrent() -> onnx.ModelProto:
+    """A network that remembers the steps of a sequence."""
+    rng = np.random.default_rng(0)
+    weights = {"w": (1, 16, 10), "r": (1, 16, 4), "last": (4, 3)}
+    nodes = [
+        helper.make_node("LSTM", ["x", "w", "r"], ["steps"], hidden_size=4),
+        helper.make_node("MatMul", ["steps", "last"], ["y"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["seq", 1, 10])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        [
+            numpy_helper.from_array(rng.normal(size=shape).astype(np.float32), name)
+            for name, shape in weights.items()
+        ],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+@pytest.mark.parametrize("engine", ["tract", "onnxruntime"])
+@pytest.mark.parametrize("named", [False, True])
+def test_a_sequence_is_one_sample(engine: str, named: bool) -> None:
+    plan = quantize_rs.open(recurrent()).plan(activations="uint8")
+    rng = np.random.default_rng(0)
+    sequences = [rng.normal(size=(length, 1, 10)).astype(np.float32) for length in (5, 5, 9)]
+    items: list[Any] = [{"x": one} if named else one for one in sequences]
+    found = plan.calibrate(items, engine=engine)
+    assert found.samples == 3
+    steps = plan.calibrate([one[None] for whole in sequences for one in whole], engine=engine)
+    assert steps.samples == 19
+    assert steps.values != found.values, "what a step shows depends on those before it"
 
 
 def test_items_that_are_no_numbers_are_numbered(plan: Plan) -> None:
@@ -108,10 +175,15 @@ class PhotoReader(CalibrationDataReader):  # type: ignore[misc]
         self.index = 0
 
 
-def test_a_reader_of_onnxruntime_gives_what_the_folder_gives(plan: Plan, photos: Path) -> None:
-    reader = PhotoReader(photos)
+@pytest.mark.parametrize("batch_size", [1, 4])
+def test_a_reader_of_onnxruntime_gives_what_the_folder_gives(
+    plan: Plan, photos: Path, batch_size: int
+) -> None:
+    reader = PhotoReader(photos, batch_size)
     expected = plan.calibrate(ImageFolder(photos))
-    assert plan.calibrate(reader) == expected
+    found = plan.calibrate(reader)
+    assert found == expected
+    assert found.samples == 40
     with pytest.raises(CalibrationError, match="no calibration samples"):
         plan.calibrate(reader)  # it is at its end
     reader.rewind()

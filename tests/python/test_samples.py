@@ -88,6 +88,7 @@ FORMS: dict[str, tuple[Callable[[str, Array], Any], str]] = {
     "iterator": (lambda _, x: (one[None] for one in x), "x"),
     "dicts": (lambda name, x: [{name: one[None]} for one in x], "x"),
     "batches": (lambda _, x: [x[:2], x[2:]], "x"),
+    "dicts of batches": (lambda name, x: [{name: x[:3]}, {name: x[3:]}], "x"),
     "reader": (lambda name, x: Reader([{name: one[None]} for one in x]), "x"),
 }
 
@@ -116,6 +117,14 @@ def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Plan:
     return quantize_rs.open(conv(["n", 3, 8, 6])).plan(activations="uint8")
 
 
+@pytest.mark.parametrize("form", FORMS)
+def test_every_form_gives_the_same_samples(plan: Plan, form: str) -> None:
+    make, _ = FORMS[form]
+    found = plan.calibrate(make("x", GOOD), method="moving_average")
+    assert found.samples == 4
+    assert found == plan.calibrate(GOOD, method="moving_average")
+
+
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("form", FORMS)
 def test_what_is_wrong_with_a_sample_is_said_and_where(plan: Plan, form: str, fault: str) -> None:
@@ -131,7 +140,7 @@ def test_what_is_wrong_with_a_sample_is_said_and_where(plan: Plan, form: str, fa
         assert caught.match(place)
 
 
-@pytest.mark.parametrize("form", ["npz", "safetensors", "dict", "dicts", "reader"])
+@pytest.mark.parametrize("form", ["npz", "safetensors", "dict", "dicts", "dicts of batches", "reader"])
 def test_a_wrong_name_is_said_beside_the_right_one(plan: Plan, form: str) -> None:
     make, place = FORMS[form]
     message = r"no array for input `x`; arrays that match no input: `picture` \(`x`.*\)"

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use pyo3::prelude::*;
 use quantize_rs::{
-    CalibrationError, CalibrationErrorKind as Kind, Control, Engine as Runs, InputSpec, Method,
+    CalibrationError, CalibrationErrorKind as Kind, Control, Engine as Runs, Method,
     Model, Plan, Progress, QuantizeError, Sample, Samples,
 };
 use quantize_rs_runner::samples::Watched;
@@ -121,8 +121,7 @@ impl Run {
         + 'static,
     ) -> PyResult<Done<T>> {
         let interrupt = Arc::new(Interrupt::default());
-        let inputs = InputSpec::of(model);
-        let samples = work::detached(py, None, || source.samples(inputs, self.limit, &interrupt))?;
+        let samples = work::detached(py, None, || source.samples(model, self.limit, &interrupt))?;
         let samples = Arc::new(Mutex::new(Watched::new(samples)));
         let (is_random, is_iterator) = (source.is_random(), source.is_iterator());
         let engine = self.engine.clone_ref(py);

@@ -1,6 +1,5 @@
 //! Where samples come from: a file, images, arrays, a random generator, or a Python iterator.
 
-use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -11,7 +10,7 @@ use quantize_rs::{
     CalibrationError, CalibrationErrorKind, DataType, InputSpec, QuantizeError, Sample, Samples,
     Tensor,
 };
-use quantize_rs_runner::samples::{self, BoxedSamples, ImageFolder};
+use quantize_rs_runner::samples::{self, BoxedSamples, ImageFolder, Items};
 
 use crate::buffer;
 use crate::errors;
@@ -104,7 +103,7 @@ impl Source {
     #[pyo3(signature = (model, limit))]
     fn feeds(&self, py: Python<'_>, model: &Model, limit: Option<usize>) -> PyResult<Feeds> {
         let interrupt = Arc::new(Interrupt::default());
-        let samples = work::detached(py, None, || self.samples(model.inputs(), limit, &interrupt))?;
+        let samples = work::detached(py, None, || self.samples(&model.model, limit, &interrupt))?;
         Ok(Feeds::new(samples, interrupt))
     }
 }
@@ -123,10 +122,11 @@ impl Source {
     /// Begins to read the samples. Exceptions of an iterator go to `interrupt`.
     pub(crate) fn samples(
         &self,
-        inputs: Vec<InputSpec>,
+        model: &quantize_rs::Model,
         limit: Option<usize>,
         interrupt: &Arc<Interrupt>,
     ) -> Result<BoxedSamples, CalibrationError> {
+        let inputs = InputSpec::of(model);
         match &self.0 {
             Kind::File(path) => samples::open(path, &inputs, limit),
             Kind::Images(folder) => folder.open(&inputs, limit),
@@ -139,7 +139,8 @@ impl Source {
                 let iterator = Python::attach(|py| iterator.clone_ref(py));
                 let interrupt = Arc::clone(interrupt);
                 let left = limit.unwrap_or(usize::MAX);
-                Ok(Box::new(Pulled { iterator, interrupt, inputs, waiting: None, left }))
+                let items = Items::of(model);
+                Ok(Box::new(Pulled { iterator, interrupt, items, waiting: None, left }))
             }
         }
     }
@@ -149,7 +150,7 @@ impl Source {
 struct Pulled {
     iterator: Py<PyAny>,
     interrupt: Arc<Interrupt>,
-    inputs: Vec<InputSpec>,
+    items: Items,
     /// The samples of the last item.
     waiting: Option<BoxedSamples>,
     left: usize,
@@ -187,54 +188,9 @@ impl Pulled {
         });
         match self.interrupt.keep(pulled) {
             Some(None) => None,
-            Some(Some(arrays)) => Some(self.samples_of(arrays)),
+            Some(Some(arrays)) => Some(self.items.samples(arrays)),
             None => Some(Err(CalibrationError::new(CalibrationErrorKind::Cancelled))),
         }
-    }
-
-    /// An item with an array for each input, each of the input's own shape, is one sample; any
-    /// other is cut into samples.
-    fn samples_of(
-        &self,
-        mut arrays: Vec<(String, Tensor)>,
-    ) -> Result<BoxedSamples, CalibrationError> {
-        if let ([(_, array)], [input]) = (&mut arrays[..], &self.inputs[..])
-            && input.shape.as_ref().is_some_and(|shape| shape.len() == array.shape.len() + 1)
-        {
-            array.shape.insert(0, 1); // a single sample without its first axis
-        }
-        let fits = |input: &InputSpec| {
-            let array = arrays.iter().find(|(name, _)| *name == input.name);
-            array.is_some_and(|(_, array)| fits(input.shape.as_deref(), &array.shape))
-        };
-        if !self.inputs.iter().all(fits) {
-            return samples::from_arrays(arrays, &self.inputs, None);
-        }
-        let feed = self.inputs.iter().filter_map(|input| {
-            let (name, array) = arrays.iter().find(|(name, _)| *name == input.name)?;
-            let dtype = input.dtype.unwrap_or(array.dtype);
-            let value = samples::convert(array.clone(), dtype, name); // a handle
-            Some(value.map(|value| (name.clone(), value)))
-        });
-        let inputs = feed.collect::<Result<_, _>>()?;
-        Ok(Box::new(One(VecDeque::from([Sample { inputs }]))))
-    }
-}
-
-/// Whether an input of this shape takes an array of that.
-fn fits(input: Option<&[Option<usize>]>, array: &[usize]) -> bool {
-    input.is_none_or(|input| {
-        input.len() == array.len()
-            && input.iter().zip(array).all(|(want, have)| want.is_none_or(|want| want == *have))
-    })
-}
-
-/// Samples that are there already.
-struct One(VecDeque<Sample>);
-
-impl Samples for One {
-    fn next_sample(&mut self) -> Option<Result<Sample, CalibrationError>> {
-        self.0.pop_front().map(Ok)
     }
 }
 

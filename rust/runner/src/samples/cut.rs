@@ -37,6 +37,23 @@ pub(super) fn by_input(
     Err(mismatch(message).at_value(&first.name))
 }
 
+/// The arrays that feed the inputs, in their order, each under a name.
+pub(super) fn in_order(
+    arrays: Vec<(String, Tensor)>,
+    inputs: &[InputSpec],
+) -> Result<Vec<(String, Tensor)>, CalibrationError> {
+    let (names, arrays): (Vec<String>, Vec<Tensor>) = arrays.into_iter().unzip();
+    if names.is_empty() {
+        return Err(CalibrationError::new(CalibrationErrorKind::NoSamples("no arrays".into())));
+    }
+    let positions = by_input(&names, inputs)?.into_iter().zip(inputs);
+    let named = positions.map(|(position, input)| {
+        let name = if names[position].is_empty() { &input.name } else { &names[position] };
+        (name.clone(), arrays[position].clone()) // a handle
+    });
+    Ok(named.collect())
+}
+
 /// The samples of arrays, one for each input, by the rule of [`from_arrays`](super::from_arrays).
 pub(super) fn samples(
     arrays: Vec<Rows>,
