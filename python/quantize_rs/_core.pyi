@@ -7,9 +7,9 @@ from typing import Protocol, TypeAlias, final
 import numpy as np
 from numpy.typing import NDArray
 
+from ._arrays import Array as _Array
 from ._model import Wishes
 
-_Array: TypeAlias = tuple[str, str, Sequence[int], NDArray[np.uint8]]
 _Numbers: TypeAlias = tuple[NDArray[np.float32], Sequence[int], NDArray[np.int32]]
 
 class _Adapter(Protocol):

@@ -12,7 +12,8 @@ from typing import Any, Protocol, TypeAlias, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
-from . import _core
+from . import _arrays, _core
+from ._arrays import Array
 from .errors import CalibrationError, OptionError
 
 __all__ = ["Engine", "Runs"]
@@ -31,8 +32,6 @@ class Runs(Protocol):
 
 
 Engine: TypeAlias = str | Runs
-
-_Array: TypeAlias = tuple[str, str, Sequence[int], npt.NDArray[np.uint8]]
 
 _KNOWN = '"auto", "tract", "onnxruntime", or an object with run(dict) -> dict'
 
@@ -90,9 +89,9 @@ class _Adapter:
         """Hand over the model."""
         self._wanted.prepare(model, outputs)
 
-    def run(self, feed: Sequence[_Array], wanted: Sequence[str]) -> list[npt.NDArray[np.float32]]:
+    def run(self, feed: Sequence[Array], wanted: Sequence[str]) -> list[npt.NDArray[np.float32]]:
         """Run a sample and give the wanted values, in their order."""
-        found = self._wanted.run(dict(map(_given, feed)))
+        found = self._wanted.run(_arrays.feed(feed))
         if not isinstance(found, Mapping):
             what = f"{self._name}.run gave a {type(found).__name__}, expected a dict of arrays"
             raise CalibrationError(what)
@@ -103,9 +102,7 @@ class _Adapter:
         return [self._floats(name, found[name]) for name in wanted]
 
     def _floats(self, name: str, value: Any) -> npt.NDArray[np.float32]:
-        if hasattr(value, "detach"):  # a torch tensor that gradients flow through, or on a device
-            value = value.detach().cpu()
-        array = np.asarray(value)
+        array = _arrays.numpy(value)
         if array.dtype.kind != "f" and array.dtype.name != "bfloat16":
             what = f"{self._name}.run gave elements of {array.dtype}, expected floats"
             raise CalibrationError(what, value=name)
@@ -114,13 +111,3 @@ class _Adapter:
     @property
     def _name(self) -> str:
         return type(self._wanted).__name__
-
-
-def _given(array: _Array) -> tuple[str, npt.NDArray[Any]]:
-    """Give the name of an input and its elements, which are not copied."""
-    name, dtype, shape, elements = array
-    try:
-        return name, elements.view(np.dtype(dtype)).reshape(shape)
-    except TypeError as error:  # bfloat16, which numpy knows once ml_dtypes is imported
-        what = f"numpy has no {dtype}: import ml_dtypes, or use another engine"
-        raise CalibrationError(what, value=name) from error

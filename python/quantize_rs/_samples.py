@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import starmap
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
-import numpy as np
 import numpy.typing as npt
 
-from . import _core, _images, _options
+from . import _arrays, _core, _images, _options
+from ._arrays import Array
 from ._images import ImageFolder
 from .errors import CalibrationError, OptionError
 
 _log = logging.getLogger("quantize_rs")
-
-_Array: TypeAlias = tuple[str, str, Sequence[int], npt.NDArray[np.uint8]]
 
 
 @runtime_checkable
@@ -80,9 +78,9 @@ def source(
         case ImageFolder():
             return _images.source(data)
         case Mapping():
-            return _core.Source.arrays([_array(name, value) for name, value in data.items()])
+            return _core.Source.arrays([_arrays.of(name, value) for name, value in data.items()])
         case ArrayLike():
-            return _core.Source.arrays([_array("", data)])
+            return _core.Source.arrays([_arrays.of("", data)])
         case DataReader():
             return _core.Source.iterator(starmap(_item, enumerate(_feeds(data))))
         case Iterable():
@@ -97,33 +95,14 @@ def _feeds(reader: DataReader) -> Iterator[Mapping[str, npt.ArrayLike]]:
         yield feed
 
 
-def _item(number: int, item: Any) -> list[_Array]:
+def _item(number: int, item: Any) -> list[Array]:
     """Give one item of an iterable: a dict, an array, or a tuple that begins with either."""
     place = f" (item {number})"
     if isinstance(item, (tuple, list)) and item:
         item = item[0]
     if isinstance(item, Mapping):
-        return [_array(name, value, place) for name, value in item.items()]
+        return [_arrays.of(name, value, place) for name, value in item.items()]
     if isinstance(item, (str, os.PathLike)):
         what = f"{os.fspath(item)!r} is a path, and paths stand alone; a pattern names several"
         raise CalibrationError(what + place)
-    return [_array("", item, place)]
-
-
-def _array(name: str, value: Any, place: str = "") -> _Array:
-    """Give name, element type, shape, and the elements as bytes.
-
-    Nothing is copied when the elements are little-endian and in C order already.
-    """
-    if hasattr(value, "detach"):  # a torch tensor that gradients flow through, or on a device
-        value = value.detach().cpu()
-    try:
-        array = np.asarray(value)
-    except (ValueError, TypeError, RuntimeError) as error:
-        what = f"a {type(value).__name__} does not become an array: {error}{place}"
-        raise CalibrationError(what, value=name or None) from error
-    if array.dtype.hasobject or (array.dtype.kind in "SUVMm" and array.dtype.name != "bfloat16"):
-        what = f"an array of {array.dtype} holds no plain numbers{place}"
-        raise CalibrationError(what, value=name or None)
-    array = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<")).reshape(array.shape)
-    return name, array.dtype.name, array.shape, array.reshape(-1).view(np.uint8)
+    return [_arrays.of("", item, place)]

@@ -140,7 +140,9 @@ def test_what_is_wrong_with_a_sample_is_said_and_where(plan: Plan, form: str, fa
         assert caught.match(place)
 
 
-@pytest.mark.parametrize("form", ["npz", "safetensors", "dict", "dicts", "dicts of batches", "reader"])
+@pytest.mark.parametrize(
+    "form", ["npz", "safetensors", "dict", "dicts", "dicts of batches", "reader"]
+)
 def test_a_wrong_name_is_said_beside_the_right_one(plan: Plan, form: str) -> None:
     make, place = FORMS[form]
     message = r"no array for input `x`; arrays that match no input: `picture` \(`x`.*\)"
