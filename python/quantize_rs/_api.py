@@ -11,7 +11,7 @@ from pathlib import Path
 from . import _model, _options, _samples
 from ._engines import Engine
 from ._info import ModelInfo
-from ._model import Quantized, Wishes
+from ._model import Quantized, Run, Wishes
 from ._progress import Callback
 from ._ranges import Ranges
 from ._report import Report
@@ -247,7 +247,7 @@ min_elements, layer_bits
             seed=seed,
         )
         plan = _model.open(input_path)._plan(wishes)
-        found = plan._calibrate(source, method, engine, limit, threads, progress)
+        found = plan._calibrate(source, Run(engine, limit, threads, progress), method)
     else:
         found = _saved(ranges, calibration_data, method)
         plan = _model.open(input_path)._plan(wishes)
