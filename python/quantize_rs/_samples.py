@@ -96,8 +96,14 @@ def _feeds(reader: DataReader) -> Iterator[Mapping[str, npt.ArrayLike]]:
 
 
 def _item(number: int, item: Any) -> list[Array]:
-    """Give one item of an iterable: a dict, an array, or a tuple that begins with either."""
+    """Give one item of an iterable: a dict, an array, or a tuple or list that begins with either.
+
+    A list of arrays that are alike is given whole, without names, for others to refuse: a batch
+    that nobody has stacked is not told from the arrays of several inputs here.
+    """
     place = f" (item {number})"
+    if isinstance(item, list) and _are_alike(item):
+        return [_arrays.of("", one, place) for one in item]
     if isinstance(item, (tuple, list)) and item:
         item = item[0]
     if isinstance(item, Mapping):
@@ -106,3 +112,9 @@ def _item(number: int, item: Any) -> list[Array]:
         what = f"{os.fspath(item)!r} is a path, and paths stand alone; a pattern names several"
         raise CalibrationError(what + place)
     return [_arrays.of("", item, place)]
+
+
+def _are_alike(items: list[Any]) -> bool:
+    """Tell whether these are several arrays of one shape and type."""
+    kinds = {(str(getattr(one, "dtype", None)), str(getattr(one, "shape", None))) for one in items}
+    return len(items) > 1 and len(kinds) == 1 and all(isinstance(one, ArrayLike) for one in items)

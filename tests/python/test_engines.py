@@ -236,6 +236,6 @@ def test_an_object_sees_the_types_of_the_inputs() -> None:
             return super().run(feed)
 
     plan = quantize_rs.open(judge.model("two_inputs")).plan(activations="uint8")
-    feeds = judge.feeds("two_inputs")
+    feeds = judge.feeds("two_inputs", count=1)
     plan.calibrate([feeds], engine=Nosy())
     assert seen == [{name: str(array.dtype) for name, array in feeds.items()}]

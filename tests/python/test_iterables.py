@@ -103,17 +103,30 @@ def test_items_that_are_no_numbers_are_numbered(plan: Plan) -> None:
 
 def test_arrays_without_names_are_not_guessed() -> None:
     plan = quantize_rs.open(judge.model("two_inputs")).plan(activations="uint8")
-    with pytest.raises(
-        CalibrationError, match=r"the model has 2 inputs, .*: which is the array for"
-    ):
-        plan.calibrate([(GOOD, GOOD)])
+    for item in [(GOOD, GOOD), [GOOD, GOOD]]:
+        with pytest.raises(
+            CalibrationError, match=r"the model has 2 inputs, .*: which is the array for"
+        ):
+            plan.calibrate([item])
+
+
+def test_no_sample_of_a_list_is_lost(plan: Plan) -> None:
+    alike = r"a list of 3 arrays that are alike, .* stack them, or give them one by one.*sample 0"
+    lists: list[list[Any]] = [list(GOOD[:3]), [Tensor(one) for one in GOOD[:3]]]
+    for item in lists:
+        with pytest.raises(CalibrationError, match=alike) as caught:
+            plan.calibrate([item])
+        assert caught.value.value == "x"
+    firsts: list[Any] = [(GOOD, GOOD), [GOOD, np.arange(4)], (GOOD,), [GOOD]]
+    for first in firsts:
+        assert plan.calibrate([first]).samples == 4
 
 
 class Tensor:
     """As much of a torch tensor as matters."""
 
     def __init__(self, values: Array) -> None:
-        self.values = values
+        self.values, self.shape, self.dtype = values, values.shape, values.dtype
 
     def detach(self) -> Tensor:
         return self

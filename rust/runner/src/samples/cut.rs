@@ -12,10 +12,17 @@ pub(super) fn by_input(
     names: &[String],
     inputs: &[InputSpec],
 ) -> Result<Vec<usize>, CalibrationError> {
-    if let ([_], [name]) = (inputs, names)
-        && (name.is_empty() || name == "arr_0")
-    {
-        return Ok(vec![0]);
+    match (inputs, names) {
+        ([_], [name]) if name.is_empty() || name == "arr_0" => return Ok(vec![0]),
+        ([input], [_, _, ..]) if names.iter().all(String::is_empty) => {
+            let count = names.len();
+            let message = format!(
+                "a list of {count} arrays that are alike, and the model has one input: stack them, \
+                 or give them one by one; of a tuple the first counts"
+            );
+            return Err(mismatch(message).at_value(&input.name));
+        }
+        _ => {}
     }
     let position = |input: &InputSpec| names.iter().position(|name| *name == input.name);
     let missing = || inputs.iter().filter(|input| position(input).is_none());
@@ -47,11 +54,11 @@ pub(super) fn in_order(
         return Err(CalibrationError::new(CalibrationErrorKind::NoSamples("no arrays".into())));
     }
     let positions = by_input(&names, inputs)?.into_iter().zip(inputs);
-    let named = positions.map(|(position, input)| {
+    let in_order = positions.map(|(position, input)| {
         let name = if names[position].is_empty() { &input.name } else { &names[position] };
         (name.clone(), arrays[position].clone()) // a handle
     });
-    Ok(named.collect())
+    Ok(in_order.collect())
 }
 
 /// The samples of arrays, one for each input, by the rule of [`from_arrays`](super::from_arrays).

@@ -55,14 +55,13 @@ impl Items {
     ///
     /// # Errors
     /// As [`from_arrays`].
-    pub fn samples(
-        &self,
-        arrays: Vec<(String, Tensor)>,
-    ) -> Result<BoxedSamples, CalibrationError> {
+    pub fn samples(&self, arrays: Vec<(String, Tensor)>) -> Result<BoxedSamples, CalibrationError> {
         let mut arrays = cut::in_order(arrays, &self.inputs)?;
         let mut pairs = self.inputs.iter().zip(&arrays);
         if pairs.all(|(input, (_, array))| lacks_first_axis(input, array)) {
-            arrays.iter_mut().for_each(|(_, array)| array.shape.insert(0, 1));
+            for (_, array) in &mut arrays {
+                array.shape.insert(0, 1);
+            }
         }
         if self.are_one_sample(&arrays) {
             let values = self.inputs.iter().zip(arrays).map(|(input, (_, array))| {
