@@ -83,8 +83,11 @@ impl Numbers {
                 None => ranges,
             }));
         }
-        let samples = args.samples.open(&InputSpec::of(model))?;
-        Ok(samples.map_or(Numbers::Nowhere, |samples| Numbers::Samples(Watched::new(samples))))
+        let inputs = InputSpec::of(model);
+        Ok(match args.samples.open(&inputs)? {
+            Some(samples) => Numbers::Samples(Watched::new(samples, &inputs)),
+            None => Numbers::Nowhere,
+        })
     }
 
     /// The ranges of the values that the plan observes, `None` when there are none, and what is to

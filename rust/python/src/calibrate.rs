@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use pyo3::prelude::*;
 use quantize_rs::{
-    CalibrationError, CalibrationErrorKind as Kind, Control, Engine as Runs, Method,
+    CalibrationError, CalibrationErrorKind as Kind, Control, Engine as Runs, InputSpec, Method,
     Model, Plan, Progress, QuantizeError, Sample, Samples,
 };
 use quantize_rs_runner::samples::Watched;
