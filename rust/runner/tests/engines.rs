@@ -12,7 +12,8 @@ use quantize_rs::{CalibrationError, CalibrationErrorKind, Engine, Sample, Sink};
 use quantize_rs_onnx::{DataType, Edit, Tensor};
 use quantize_rs_runner::Tract;
 use shown::{
-    Seen, Shown, all_taps, engines, fixture, fixtures, node, onnxruntime, run, sample_for, slow_model,
+    Seen, Shown, all_taps, engines, fixture, fixtures, node, onnxruntime, run, sample_for,
+    slow_model,
 };
 
 /// Every other test here passes by half when there is no library: this one says so.
@@ -216,6 +217,28 @@ fn a_run_that_is_cancelled_ends_at_once() {
         let error = runner.run(&sample, &mut Seen::default(), &cancelled).unwrap_err();
         assert_eq!(error.kind(), &CalibrationErrorKind::Cancelled);
     }
+}
+
+#[test]
+fn a_long_run_after_a_short_one_is_cancelled_too() {
+    let model = slow_model(2000);
+    let (short, long) = (sample_for(&model, 2), sample_for(&model, 800));
+    let Some(engine) = onnxruntime() else { return };
+    let runner = engine.prepare(&model, &["slow2000".to_owned()], &short).unwrap();
+    for _ in 0..2 {
+        run(&*runner, &short).unwrap();
+    }
+    let cancelled = AtomicBool::new(false);
+    let took = std::thread::scope(|scope| {
+        let run = scope.spawn(|| runner.run(&long, &mut Seen::default(), &cancelled));
+        std::thread::sleep(Duration::from_millis(300));
+        assert!(!run.is_finished(), "it is not slow");
+        cancelled.store(true, Ordering::Relaxed);
+        let begun = Instant::now();
+        assert!(run.join().unwrap().is_err());
+        begun.elapsed()
+    });
+    assert!(took < Duration::from_secs(5), "{took:?}"); // 1 s when alone
 }
 
 #[test]

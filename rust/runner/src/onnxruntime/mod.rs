@@ -135,7 +135,8 @@ impl OnnxRuntimeRunner {
             Ok((name.as_str(), value))
         });
         let given: HashMap<&str, DynValue> = given.collect::<Result<_, CalibrationError>>()?;
-        let outputs = self.sessions.run(&given, cancelled)?;
+        let elements = sample.inputs.iter().map(|(_, tensor)| tensor.elements()).sum();
+        let outputs = self.sessions.run(&given, elements, cancelled)?;
         for (tap, place) in self.places.iter().enumerate() {
             if cancelled.load(Ordering::Relaxed) {
                 break;

@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 use std::num::NonZero;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -45,8 +45,8 @@ pub(super) struct Sessions {
     most: usize,
     state: Mutex<State>,
     returned: Condvar,
-    /// Whether the last run was [`SHORT`].
-    short: AtomicBool,
+    /// Runs on fewer input elements than this were [`SHORT`].
+    short_below: AtomicUsize,
 }
 
 /// Sessions there are.
@@ -80,7 +80,7 @@ impl Sessions {
             most,
             state: Mutex::new(State { idle: Vec::new(), made: 1 }),
             returned: Condvar::new(),
-            short: AtomicBool::new(false),
+            short_below: AtomicUsize::new(0),
         };
         let first = sessions.make()?;
         sessions.state().idle.push(first);
@@ -106,22 +106,27 @@ impl Sessions {
         Ok(())
     }
 
-    /// The outputs for these inputs.
+    /// The outputs for these inputs, which have so many elements together.
     pub(super) fn run(
         &self,
         given: &HashMap<&str, DynValue>,
+        elements: usize,
         cancelled: &AtomicBool,
     ) -> Result<Vec<DynValue>, CalibrationError> {
         let mut place = self.borrow(cancelled)?;
         let session = place.session.as_mut().ok_or_else(|| failed("there is no session"))?;
         let options = RunOptions::new().map_err(|error| message::without_node(&error))?;
         let begun = Instant::now();
-        let outputs = if self.short.load(Ordering::Relaxed) {
+        let outputs = if elements < self.short_below.load(Ordering::Relaxed) {
             run(session, given, &options)
         } else {
             run_watched(session, given, &options, cancelled)
         };
-        self.short.store(begun.elapsed() < SHORT, Ordering::Relaxed);
+        if begun.elapsed() < SHORT {
+            self.short_below.fetch_max(elements.saturating_add(1), Ordering::Relaxed);
+        } else {
+            self.short_below.fetch_min(elements, Ordering::Relaxed);
+        }
         outputs.map_err(|error| message::of_running(&error))
     }
 
@@ -141,7 +146,12 @@ impl Sessions {
                 // Counted before it is there: should that fail, dropping the place counts it back.
                 let mut place = Borrowed { sessions: self, session: None };
                 place.session = Some(self.make()?);
-                return Ok(place);
+                // That takes a while: it is asked once more, with a session to give back.
+                return if cancelled.load(Ordering::Relaxed) {
+                    Err(CalibrationError::new(CalibrationErrorKind::Cancelled))
+                } else {
+                    Ok(place)
+                };
             }
             let waited = self.returned.wait_timeout(state, PATIENCE);
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
@@ -155,6 +165,8 @@ impl Sessions {
                 .with_inter_threads(1)?
                 .with_intra_op_spinning(false)?
                 .with_optimization_level(GraphOptimizationLevel::All)?
+                // Weights outside the arena, whose size depends on what was run before.
+                .with_device_allocated_initializers()?
                 // What it would print it also returns.
                 .with_log_level(LogLevel::Fatal)?;
             for (name, value) in &self.weights {
