@@ -58,7 +58,8 @@ pub const FORMATS: &[Format] = &[npy::FORMAT, npz::FORMAT, safetensors::FORMAT];
 /// that has no options.
 ///
 /// Arrays are cut into samples as [`from_arrays`] says; `limit` takes the first samples only.
-/// The arrays of a `.npz` file are held in memory, the other files are read sample by sample.
+/// Files are read sample by sample, but for `.npz`, of which the samples asked for are held in
+/// memory, and arrays in Fortran order, which are read whole: there a sample lies everywhere.
 ///
 /// # Errors
 /// [`CalibrationError`] naming the file. Where it could not be opened or read, the
