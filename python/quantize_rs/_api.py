@@ -198,7 +198,8 @@ min_elements, layer_bits
     seed : int
         The seed of ``"random"``.
     threads : int, optional
-        Samples that run at once; as many as there are cores by default.
+        Samples that run at once; by default as many as there are cores, or one where `engine`
+        is an object.
     progress : bool or callable, optional
         True shows a bar on standard error; a function is called with the number of samples done,
         and of samples in all or None. What it raises stops the run.

@@ -7,6 +7,7 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
+import time
 from typing import Any
 
 import judge
@@ -132,15 +133,26 @@ def test_onnxruntime_is_not_imported(digits: Path, images: Path) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
-@pytest.mark.parametrize("threads", [1, 4])
-def test_an_object_runs_the_model(plan: Plan, images: Path, threads: int) -> None:
+@pytest.mark.parametrize("threads", [None, 1, 4])
+def test_an_object_runs_the_model(plan: Plan, images: Path, threads: int | None) -> None:
     engine = Session()
     found = plan.calibrate(images, engine=engine, threads=threads)
     assert near(found, plan.calibrate(images))
     assert found.engine == "Session"
     assert plan.apply(found).report.engine == "Session"
     assert engine.prepared == 1
-    assert 1 <= len(engine.threads) <= threads
+    assert 1 <= len(engine.threads) <= (threads or 1)
+
+
+def test_an_object_may_keep_something_in_itself(plan: Plan, images: Path) -> None:
+    class Careless(Session):
+        def run(self, feed: Arrays) -> Any:
+            self.feed = feed
+            time.sleep(0.001)
+            assert self.feed is feed, "another thread was here"
+            return super().run(feed)
+
+    assert plan.calibrate(images, engine=Careless(), limit=40).samples == 40
 
 
 def test_an_object_judges_methods_too(plan: Plan, images: Path) -> None:

@@ -126,9 +126,11 @@ impl Run {
         let (is_random, is_iterator) = (source.is_random(), source.is_iterator());
         let engine = self.engine.clone_ref(py);
         let progress = Arc::new(self.progress.as_ref().map(|call| call.clone_ref(py)));
-        let threads = self.threads.unwrap_or_else(cores);
+        // An object may keep something in itself from one line to the next.
+        let alone = engine.get().class().is_some();
+        let threads = self.threads.unwrap_or_else(|| if alone { 1 } else { cores() });
         // What runs in an object of Python's cannot be left alone.
-        let patience = if engine.get().class().is_some() { None } else { Some(PATIENCE) };
+        let patience = if alone { None } else { Some(PATIENCE) };
         let raised = Arc::clone(&interrupt);
         work::conversing(py, model.path(), &raised, patience, move |line| {
             let Opened { engine, note } = engine.get().open(&line, &interrupt)?;
