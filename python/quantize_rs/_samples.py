@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sized
 from itertools import starmap
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
@@ -82,12 +82,20 @@ def source(
         case ArrayLike():
             return _core.Source.arrays([_arrays.of("", data)])
         case DataReader():
-            return _core.Source.iterator(starmap(_item, enumerate(_feeds(data))))
+            return _core.Source.iterator(starmap(_item, enumerate(_feeds(data))), None)
         case Iterable():
-            return _core.Source.iterator(starmap(_item, enumerate(data)))
+            return _core.Source.iterator(starmap(_item, enumerate(data)), _length(data))
         case _:
             what = f"{option} is of type {type(data).__name__}, {_MEND}"
             raise OptionError(what, option=option)
+
+
+def _length(data: Iterable[Any]) -> int | None:
+    """Give the number of items, where that is known."""
+    try:
+        return len(data) if isinstance(data, Sized) else None
+    except TypeError:  # a data loader over what has no length
+        return None
 
 
 def _feeds(reader: DataReader) -> Iterator[Mapping[str, npt.ArrayLike]]:

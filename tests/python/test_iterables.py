@@ -162,6 +162,29 @@ def test_a_data_loader_of_images_and_labels(plan: Plan, batch_size: int) -> None
         assert found.samples == 4
 
 
+@pytest.mark.parametrize(
+    ("data", "total"),
+    [
+        (list(GOOD), 4),
+        (DataLoader(GOOD, 1), 4),
+        (DataLoader(GOOD, 2), 4),
+        (DataLoader(GOOD, 3), 6),  # whoever has a length does not say how long its last batch is
+        (iter(GOOD), None),
+    ],
+)
+def test_the_samples_of_a_list_are_counted_beforehand(
+    plan: Plan, data: Any, total: int | None
+) -> None:
+    told: list[tuple[int, int | None]] = []
+    found = plan.calibrate(data, progress=lambda done, total: told.append((done, total)))
+    assert found == plan.calibrate(GOOD)
+    assert {total for _, total in told} == {total}
+    limited: list[int | None] = []
+    if total is not None:
+        plan.calibrate(data, limit=2, progress=lambda _, total: limited.append(total))
+        assert set(limited) == {2}
+
+
 class PhotoReader(CalibrationDataReader):  # type: ignore[misc]
     """As people write readers for onnxruntime's own tool."""
 

@@ -122,7 +122,8 @@ impl Run {
     ) -> PyResult<Done<T>> {
         let interrupt = Arc::new(Interrupt::default());
         let samples = work::detached(py, None, || source.samples(model, self.limit, &interrupt))?;
-        let samples = Arc::new(Mutex::new(Watched::new(samples)));
+        let samples = Watched::new(samples, &InputSpec::of(model));
+        let samples = Arc::new(Mutex::new(Ahead { samples, first: None }));
         let (is_random, is_iterator) = (source.is_random(), source.is_iterator());
         let engine = self.engine.clone_ref(py);
         let progress = Arc::new(self.progress.as_ref().map(|call| call.clone_ref(py)));
@@ -153,7 +154,7 @@ impl Run {
             let mut pulled = Pulled { samples: Arc::clone(&samples), there };
             let found = work(&*engine, &mut pulled, control)?;
             let warnings = match samples.lock() {
-                Ok(samples) if !is_random => samples.warnings(),
+                Ok(samples) if !is_random => samples.samples.warnings(),
                 _ => Vec::new(),
             };
             Ok::<_, QuantizeError>(Done { found, note, warnings })
@@ -178,25 +179,52 @@ impl Run {
 
 /// Samples that come from the thread that Python called on, where its iterators belong.
 struct Pulled {
-    samples: Arc<Mutex<Watched>>,
+    samples: Arc<Mutex<Ahead>>,
     /// The line to it; `None` for samples that have nothing to do with Python.
     there: Option<Line>,
 }
 
 impl Samples for Pulled {
+        let cancelled = || Some(Err(CalibrationError::new(Kind::Cancelled)));
+        self.ask(pull).unwrap_or_else(cancelled)
+    }
+
+    fn len_hint(&self) -> Option<usize> {
+        let (samples, items) = (Arc::clone(&self.samples), self.there.is_some());
+        self.ask(move || samples.lock().ok()?.count(items)).flatten()
+    }
+}
+
+impl Pulled {
+    /// What comes of doing this where the samples come from; `None` when nobody listens any more.
+    fn ask<T: Send + 'static>(&self, question: impl FnOnce() -> T + Send + 'static) -> Option<T> {
     fn next_sample(&mut self) -> Option<Result<Sample, CalibrationError>> {
         let samples = Arc::clone(&self.samples);
         let pull = move || samples.lock().ok()?.next_sample();
         match &self.there {
-            None => pull(),
-            Some(line) => {
-                line.ask(pull).unwrap_or_else(|| Some(Err(CalibrationError::new(Kind::Cancelled))))
-            }
+            None => Some(question()),
+            Some(line) => line.ask(question),
         }
     }
 
-    fn len_hint(&self) -> Option<usize> {
-        self.samples.lock().ok()?.len_hint()
+/// Samples of which the first may have been pulled, to see how many each item has.
+struct Ahead {
+    samples: Watched,
+    first: Option<Result<Sample, CalibrationError>>,
+}
+
+impl Ahead {
+    fn next_sample(&mut self) -> Option<Result<Sample, CalibrationError>> {
+        self.first.take().or_else(|| self.samples.next_sample())
+    }
+
+    /// How many are left, where that is known; of `items` the first is pulled to tell.
+    fn count(&mut self, items: bool) -> Option<usize> {
+        self.samples.len_hint()?;
+        if items && self.first.is_none() {
+            self.first = self.samples.next_sample();
+        }
+        Some(self.samples.len_hint()? + usize::from(self.first.is_some()))
     }
 }
 

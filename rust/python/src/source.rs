@@ -27,7 +27,7 @@ enum Kind {
     Images(ImageFolder),
     Arrays(Vec<(String, Tensor)>),
     Random { count: usize, shape: Option<Vec<usize>>, seed: u64 },
-    Iterator(Py<PyAny>),
+    Iterator { iterator: Py<PyAny>, items: Option<usize> },
 }
 
 /// A numpy array as Python hands it over: name, element type, shape, and the elements as bytes,
@@ -93,10 +93,11 @@ impl Source {
         Source(Kind::Random { count, shape, seed })
     }
 
-    /// An iterator over lists of arrays, one list at a time.
+    /// An iterator over lists of arrays, one list at a time; how many there are, where that is known.
     #[staticmethod]
-    fn iterator(iterator: Py<PyAny>) -> Source {
-        Source(Kind::Iterator(iterator))
+    #[pyo3(signature = (iterator, items))]
+    fn iterator(iterator: Py<PyAny>, items: Option<usize>) -> Source {
+        Source(Kind::Iterator { iterator, items })
     }
 
     /// What a model is fed with, one sample after the other.
@@ -111,7 +112,7 @@ impl Source {
 impl Source {
     /// Whether the samples come out of Python code.
     pub(crate) fn is_iterator(&self) -> bool {
-        matches!(self.0, Kind::Iterator(_))
+        matches!(self.0, Kind::Iterator { .. })
     }
 
     /// Whether the samples are noise, which their maker has warned of.
@@ -135,12 +136,19 @@ impl Source {
                 let count = limit.map_or(*count, |limit| limit.min(*count));
                 samples::random(&inputs, count, shape.as_deref(), *seed)
             }
-            Kind::Iterator(iterator) => {
+            Kind::Iterator { iterator, items } => {
                 let iterator = Python::attach(|py| iterator.clone_ref(py));
                 let interrupt = Arc::clone(interrupt);
                 let left = limit.unwrap_or(usize::MAX);
-                let items = Items::of(model);
-                Ok(Box::new(Pulled { iterator, interrupt, items, waiting: None, left }))
+                Ok(Box::new(Pulled {
+                    iterator,
+                    interrupt,
+                    items: Items::of(model),
+                    to_come: *items,
+                    each: 1,
+                    waiting: None,
+                    left,
+                }))
             }
         }
     }
@@ -151,7 +159,11 @@ struct Pulled {
     iterator: Py<PyAny>,
     interrupt: Arc<Interrupt>,
     items: Items,
-    /// The samples of the last item.
+    /// Items that are still to come, where that is known.
+    to_come: Option<usize>,
+    /// Samples of the last item.
+    each: usize,
+    /// Those that are left of it.
     waiting: Option<BoxedSamples>,
     left: usize,
 }
@@ -167,13 +179,24 @@ impl Samples for Pulled {
                 return Some(sample);
             }
             match self.pull()? {
-                Ok(samples) => self.waiting = Some(samples),
+                Ok(samples) => {
+                    self.to_come = self.to_come.map(|items| items.saturating_sub(1));
+                    self.each = samples.len_hint().unwrap_or(1);
+                    self.waiting = Some(samples);
+                }
                 Err(error) => {
                     self.left = 0;
                     return Some(Err(error));
                 }
             }
         }
+    }
+
+    /// As many as there are if all items to come have as many as the last: of a data loader the very
+    /// last may have fewer.
+    fn len_hint(&self) -> Option<usize> {
+        let waiting = self.waiting.as_ref().and_then(|waiting| waiting.len_hint()).unwrap_or(0);
+        Some(self.to_come?.saturating_mul(self.each).saturating_add(waiting).min(self.left))
     }
 }
 
