@@ -60,8 +60,8 @@ fn compare(
     })?;
     // The comparison names the engine; why it is that one, only those want to know who ask.
     let verbose = console.verbose();
-    let note = done.note.iter().filter(|_| verbose);
-    note.chain(&done.warnings).for_each(|said| console.warn(said));
+    let notes = done.found.ranges.first().into_iter().filter(|_| verbose).flat_map(|r| &r.notes);
+    notes.chain(&done.warnings).for_each(|said| console.warn(said));
     console.result(|| text::json(&done.found), || done.found.to_string())
 }
 
@@ -126,8 +126,7 @@ fn observe(
     let done = run_on(args, samples, console, |engine, samples, control| {
         quantize_rs::calibrate(model, plan, engine, samples, &method, control)
     })?;
-    let mut ranges = done.found;
-    ranges.notes.splice(..0, done.note);
+    let ranges = done.found;
     console.done(&format!("Calibration complete: {} layers tracked", ranges.values.len()));
     Ok((ranges, done.warnings))
 }
@@ -135,8 +134,6 @@ fn observe(
 /// What came of a run.
 struct Done<T> {
     found: T,
-    /// What is to be said of the engine.
-    note: Option<String>,
     /// What is to be said of the samples.
     warnings: Vec<String>,
 }
@@ -148,7 +145,7 @@ fn run_on<T>(
     console: &mut Console<'_>,
     work: impl FnOnce(&dyn Engine, &mut dyn Samples, Control<'_>) -> Result<T, QuantizeError>,
 ) -> Result<Done<T>, Failure> {
-    let (engine, note) = args.engine.open()?;
+    let engine = args.engine.open()?;
     let mut progress = console.progress(samples.len_hint());
     let mut show = |done| {
         progress.show(done);
@@ -161,7 +158,7 @@ fn run_on<T>(
     // Who asked for noise was told so.
     let told = args.samples.warning().is_some();
     let warnings = if told { Vec::new() } else { samples.warnings() };
-    Ok(Done { found, note, warnings })
+    Ok(Done { found, warnings })
 }
 
 fn check_paths(args: &CalibrateArguments) -> Result<(), Failure> {

@@ -13,7 +13,7 @@ use quantize_rs::{
 use quantize_rs_runner::samples::Watched;
 
 use crate::comparison::Comparison;
-use crate::engine::{Engine, Opened};
+use crate::engine::Engine;
 use crate::errors;
 use crate::ranges::Ranges;
 use crate::source::Source;
@@ -49,8 +49,6 @@ impl Run {
 /// What came of a run.
 struct Done<T> {
     found: T,
-    /// What is to be said of the engine.
-    note: Option<String>,
     /// What is to be said of the samples.
     warnings: Vec<String>,
 }
@@ -73,7 +71,7 @@ impl Run {
         let mut done = self.on(py, model, source, move |engine, samples, control| {
             quantize_rs::calibrate(&its_model, &plan, engine, samples, &method, control)
         })?;
-        self.sign(&mut done.found, done.note);
+        self.sign(&mut done.found);
         Ok(Ranges::new(done.found, begun.elapsed().as_secs_f64(), done.warnings))
     }
 
@@ -94,17 +92,16 @@ impl Run {
             class.clone_into(&mut done.found.engine);
         }
         for ranges in &mut done.found.ranges {
-            self.sign(ranges, done.note.clone());
+            self.sign(ranges);
         }
         Ok(Comparison::new(done.found, begun.elapsed().as_secs_f64(), done.warnings))
     }
 
     /// Says in the ranges who ran the model, as far as they do not know it.
-    fn sign(&self, ranges: &mut quantize_rs::Ranges, note: Option<String>) {
+    fn sign(&self, ranges: &mut quantize_rs::Ranges) {
         if let Some(class) = self.engine.get().class() {
             class.clone_into(&mut ranges.engine);
         }
-        ranges.notes.splice(..0, note);
     }
 
     /// Does some work on the samples of `source`.
@@ -134,7 +131,7 @@ impl Run {
         let patience = if alone { None } else { Some(PATIENCE) };
         let raised = Arc::clone(&interrupt);
         work::conversing(py, model.path(), &raised, patience, move |line| {
-            let Opened { engine, note } = engine.get().open(&line, &interrupt)?;
+            let engine = engine.get().open(&line, &interrupt)?;
             let mut seen = None;
             let mut go_on = |Progress { done, total }| {
                 let is_news = seen.replace(done) != Some(done);
@@ -157,7 +154,7 @@ impl Run {
                 Ok(samples) if !is_random => samples.samples.warnings(),
                 _ => Vec::new(),
             };
-            Ok::<_, QuantizeError>(Done { found, note, warnings })
+            Ok::<_, QuantizeError>(Done { found, warnings })
         })
     }
 
@@ -185,6 +182,9 @@ struct Pulled {
 }
 
 impl Samples for Pulled {
+    fn next_sample(&mut self) -> Option<Result<Sample, CalibrationError>> {
+        let samples = Arc::clone(&self.samples);
+        let pull = move || samples.lock().ok()?.next_sample();
         let cancelled = || Some(Err(CalibrationError::new(Kind::Cancelled)));
         self.ask(pull).unwrap_or_else(cancelled)
     }
@@ -198,14 +198,12 @@ impl Samples for Pulled {
 impl Pulled {
     /// What comes of doing this where the samples come from; `None` when nobody listens any more.
     fn ask<T: Send + 'static>(&self, question: impl FnOnce() -> T + Send + 'static) -> Option<T> {
-    fn next_sample(&mut self) -> Option<Result<Sample, CalibrationError>> {
-        let samples = Arc::clone(&self.samples);
-        let pull = move || samples.lock().ok()?.next_sample();
         match &self.there {
             None => Some(question()),
             Some(line) => line.ask(question),
         }
     }
+}
 
 /// Samples of which the first may have been pulled, to see how many each item has.
 struct Ahead {

@@ -1,11 +1,13 @@
 //! The engine that chooses between the two.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
-use std::sync::atomic::AtomicBool;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use quantize_rs::{
-    CalibrationError, CalibrationErrorKind, Engine, InputSpec, Runner, Sample, Sink,
+    CalibrationError, CalibrationErrorKind as Kind, Engine, InputSpec, Runner, Sample, Sink,
 };
 use quantize_rs_onnx::{DataType, Model, topological};
 
@@ -26,10 +28,10 @@ const MUCH_WORK: u64 = 1 << 27;
 /// How far apart what two engines compute may be, as a part of the largest absolute value.
 const TOLERANCE: f32 = 1e-3;
 
-/// Lets [`Tract`] run what it runs right and fast, and [`OnnxRuntime`], where it is given, the rest.
+/// Lets [`Tract`] run what it runs right and fast, and [`OnnxRuntime`], where there is one, the rest.
 ///
-/// What it chooses follows from the model and the first sample, never from a clock, and the
-/// [`Runner`] says what it was and why:
+/// It chooses once, when the first sample comes. What it chooses follows from the model and that
+/// sample, never from a clock, and the [`Runner`] says what it was and why:
 ///
 /// | the model | with ONNX Runtime | without |
 /// |---|---|---|
@@ -40,11 +42,55 @@ const TOLERANCE: f32 = 1e-3;
 /// | is smaller | tract, when both agree on the first sample; else ONNX Runtime | tract |
 ///
 /// They agree when every graph output and every tapped value has the same least and greatest
-/// element in both, to a thousandth of its largest absolute value.
-#[derive(Clone, Debug, Default)]
+/// element in both, the same root mean square, and the same elements at up to 64 places, to a
+/// thousandth of its largest absolute value.
+///
+/// Samples of other shapes, and other models, go to the engine that was chosen: whatever the order
+/// of the samples, one engine runs them all. Where tract then fails on the model, or differs from
+/// ONNX Runtime on another shape, that is an error which asks for ONNX Runtime.
+#[derive(Debug)]
 pub struct Auto {
-    /// The engine for what tract cannot do.
-    pub onnxruntime: Option<OnnxRuntime>,
+    /// The engine for what tract cannot do, or why there is none.
+    onnxruntime: Result<OnnxRuntime, String>,
+    choice: OnceLock<Choice>,
+    stop: Arc<AtomicBool>,
+}
+
+/// What was chosen for the first sample.
+#[derive(Debug)]
+struct Choice {
+    tract: bool,
+    /// Why, in a sentence.
+    why: String,
+    /// The model that it was chosen for, by its nodes.
+    model: u64,
+    /// Shapes on which both engines were compared.
+    compared: Mutex<HashSet<Shapes>>,
+}
+
+/// Names and shapes of the inputs.
+type Shapes = Vec<(String, Vec<usize>)>;
+
+impl Auto {
+    /// Chooses between tract and this.
+    pub fn with(onnxruntime: OnnxRuntime) -> Auto {
+        Auto::of(Ok(onnxruntime))
+    }
+
+    /// Has tract only, because of this: `no onnxruntime is installed`.
+    pub fn without(why: impl Into<String>) -> Auto {
+        Auto::of(Err(why.into()))
+    }
+
+    fn of(onnxruntime: Result<OnnxRuntime, String>) -> Auto {
+        Auto { onnxruntime, choice: OnceLock::new(), stop: Arc::default() }
+    }
+
+    /// Gives up comparing when this is set, as a [`Runner`] gives up a run.
+    #[must_use]
+    pub fn stopped_by(self, stop: Arc<AtomicBool>) -> Auto {
+        Auto { stop, ..self }
+    }
 }
 
 impl Engine for Auto {
@@ -58,16 +104,23 @@ impl Engine for Auto {
         taps: &[String],
         sample: &Sample,
     ) -> Result<Box<dyn Runner>, CalibrationError> {
-        let Some(onnxruntime) = &self.onnxruntime else {
-            let runner = Tract.prepare(model, taps, sample)?;
-            let (engine, taps) = (Tract.name(), taps.len());
-            return Ok(Box::new(Chosen { engine, why: None, taps, runner }));
+        let task = Task { model, taps, sample, stop: &self.stop };
+        let onnxruntime = match &self.onnxruntime {
+            Ok(onnxruntime) => onnxruntime,
+            Err(why) => return task.alone(why),
         };
-        let task = Task { model, taps, sample };
-        match reason(model) {
-            Some(why) => task.prefer(onnxruntime, &Tract, &why),
-            None => task.compare(onnxruntime),
+        if let Some(choice) = self.choice.get() {
+            return task.as_chosen(choice, onnxruntime);
         }
+        let (runner, why) = match reason(model) {
+            Some(why) => task.prefer(onnxruntime, &Tract, format!("run by onnxruntime: {why}"))?,
+            None => task.choose(onnxruntime)?,
+        };
+        let tract = runner.engine == Tract.name();
+        let compared = Mutex::new(HashSet::from([task.shapes()]));
+        // It is empty: samples are prepared for one after the other.
+        let _ = self.choice.set(Choice { tract, why, model: nodes_of(model), compared });
+        Ok(Box::new(runner))
     }
 }
 
@@ -77,24 +130,47 @@ struct Task<'a> {
     model: &'a Model,
     taps: &'a [String],
     sample: &'a Sample,
+    stop: &'a AtomicBool,
+}
+
+/// How what the engines compute of a sample compares.
+enum Compared {
+    /// tract's runner.
+    Same(Box<dyn Runner>),
+    /// tract's runner, and why ONNX Runtime has none.
+    Unchecked(Box<dyn Runner>, CalibrationError),
+    /// ONNX Runtime's runner, and how they differ.
+    Different(Box<dyn Runner>, String),
+    /// tract cannot run it.
+    Fails(CalibrationError),
 }
 
 impl Task<'_> {
     fn prepare(self, engine: &dyn Engine) -> Result<Box<dyn Runner>, CalibrationError> {
+        if self.stop.load(Ordering::Relaxed) {
+            return Err(CalibrationError::new(Kind::Cancelled));
+        }
         engine.prepare(self.model, self.taps, self.sample)
     }
 
-    /// The runner of `engine`, or that of `other` where this one fails.
+    /// The runner of tract, where there is no other engine.
+    fn alone(self, why: &str) -> Result<Box<dyn Runner>, CalibrationError> {
+        match self.prepare(&Tract) {
+            Ok(runner) => Ok(Box::new(self.by(&Tract, runner, &format!("run by tract: {why}")))),
+            Err(failure) if is_of_the_caller(&failure) => Err(failure),
+            Err(failure) => Err(unsupported(format!("{failure}; {why}"), failure)),
+        }
+    }
+
+    /// The runner of `engine`, or that of `other` where this one fails, and why.
     fn prefer(
         self,
         engine: &dyn Engine,
         other: &dyn Engine,
-        why: &str,
-    ) -> Result<Box<dyn Runner>, CalibrationError> {
+        why: String,
+    ) -> Result<(Chosen, String), CalibrationError> {
         match self.prepare(engine) {
-            Ok(runner) => {
-                Ok(self.chosen(engine, runner, format!("run by {}: {why}", engine.name())))
-            }
+            Ok(runner) => Ok((self.by(engine, runner, &why), why)),
             Err(failure) => self.instead(engine, failure, other),
         }
     }
@@ -105,51 +181,94 @@ impl Task<'_> {
         engine: &dyn Engine,
         failure: CalibrationError,
         other: &dyn Engine,
-    ) -> Result<Box<dyn Runner>, CalibrationError> {
-        if let CalibrationErrorKind::InputMismatch(_) = failure.kind() {
+    ) -> Result<(Chosen, String), CalibrationError> {
+        if is_of_the_caller(&failure) {
             return Err(failure);
         }
         match self.prepare(other) {
             Ok(runner) => {
                 let why =
                     format!("run by {}, because {} fails: {failure}", other.name(), engine.name());
-                Ok(self.chosen(other, runner, why))
+                Ok((self.by(other, runner, &why), why))
             }
+            Err(second) if is_of_the_caller(&second) => Err(second),
             Err(second) => {
                 let both = format!("{failure}; and {} fails too: {second}", other.name());
-                let kind = CalibrationErrorKind::Unsupported(both);
-                Err(CalibrationError::new(kind).caused_by(failure))
+                Err(unsupported(both, failure))
             }
         }
     }
 
-    /// The runner of tract, if ONNX Runtime computes the same of the sample; else its own.
-    fn compare(self, onnxruntime: &OnnxRuntime) -> Result<Box<dyn Runner>, CalibrationError> {
+    /// The runner of tract, if ONNX Runtime computes the same of the first sample; else its own.
+    fn choose(self, onnxruntime: &OnnxRuntime) -> Result<(Chosen, String), CalibrationError> {
+        let (engine, runner, why): (&dyn Engine, _, _) = match self.compare(onnxruntime)? {
+            Compared::Same(runner) => {
+                let why = "run by tract; onnxruntime computes the same of the first sample";
+                (&Tract, runner, why.to_owned())
+            }
+            Compared::Unchecked(runner, failure) => {
+                let why = format!("run by tract, unchecked because onnxruntime fails: {failure}");
+                (&Tract, runner, why)
+            }
+            Compared::Different(runner, how) => {
+                let why = format!("run by onnxruntime, because of the first sample {how}");
+                (onnxruntime, runner, why)
+            }
+            Compared::Fails(failure) => return self.instead(&Tract, failure, onnxruntime),
+        };
+        Ok((self.by(engine, runner, &why), why))
+    }
+
+    /// The runner of the engine that was chosen before, for another sample or another model.
+    fn as_chosen(
+        self,
+        choice: &Choice,
+        onnxruntime: &OnnxRuntime,
+    ) -> Result<Box<dyn Runner>, CalibrationError> {
+        let Choice { tract, why, model, compared } = choice;
+        let (engine, other): (&dyn Engine, &dyn Engine) =
+            if *tract { (&Tract, onnxruntime) } else { (onnxruntime, &Tract) };
+        if *model != nodes_of(self.model) {
+            // Quantized models may differ between engines by a step, of which nothing follows.
+            let (runner, _) = self.prefer(engine, other, why.clone())?;
+            return Ok(Box::new(runner));
+        }
+        let is_new =
+            *tract && compared.lock().unwrap_or_else(PoisonError::into_inner).insert(self.shapes());
+        let runner = if is_new {
+            match self.compare(onnxruntime)? {
+                Compared::Same(runner) | Compared::Unchecked(runner, _) => runner,
+                Compared::Different(_, how) => return Err(asks_for_onnxruntime(&how)),
+                Compared::Fails(failure) if is_of_the_caller(&failure) => return Err(failure),
+                Compared::Fails(failure) => {
+                    let how = format!("tract fails: {failure}");
+                    return Err(asks_for_onnxruntime(&how).caused_by(failure));
+                }
+            }
+        } else {
+            self.prepare(engine)?
+        };
+        Ok(Box::new(self.by(engine, runner, why)))
+    }
+
+    /// Runs the sample with both.
+    fn compare(self, onnxruntime: &OnnxRuntime) -> Result<Compared, CalibrationError> {
         let mut values = self.taps.to_vec();
         values.extend(float_outputs(self.model).filter(|name| !self.taps.contains(name)));
         let task = Task { taps: &values, ..self };
         let (tract, ours) = match task.prepare(&Tract).and_then(|runner| task.shown_by(runner)) {
             Ok(shown) => shown,
-            Err(failure) => return self.instead(&Tract, failure, onnxruntime),
+            Err(failure) => return Ok(Compared::Fails(failure)),
         };
         let shown = task.prepare(onnxruntime).and_then(|runner| task.shown_by(runner));
-        let (onnxruntime_runner, theirs) = match shown {
+        let (runner, theirs) = match shown {
             Ok(shown) => shown,
-            Err(failure) => {
-                let why = format!("run by tract, unchecked because onnxruntime fails: {failure}");
-                return Ok(self.chosen(&Tract, tract, why));
-            }
+            Err(failure) if is_of_the_caller(&failure) => return Err(failure),
+            Err(failure) => return Ok(Compared::Unchecked(tract, failure)),
         };
         Ok(match task.first_difference(&ours, &theirs)? {
-            None => {
-                let why =
-                    "run by tract; onnxruntime computes the same of the first sample".to_owned();
-                self.chosen(&Tract, tract, why)
-            }
-            Some(difference) => {
-                let why = format!("run by onnxruntime, because of the first sample {difference}");
-                self.chosen(onnxruntime, onnxruntime_runner, why)
-            }
+            None => Compared::Same(tract),
+            Some(difference) => Compared::Different(runner, difference),
         })
     }
 
@@ -159,7 +278,7 @@ impl Task<'_> {
         runner: Box<dyn Runner>,
     ) -> Result<(Box<dyn Runner>, Extents), CalibrationError> {
         let mut extents = Extents::default();
-        runner.run(self.sample, &mut extents, &AtomicBool::new(false))?;
+        runner.run(self.sample, &mut extents, self.stop)?;
         Ok((runner, extents))
     }
 
@@ -171,7 +290,7 @@ impl Task<'_> {
     ) -> Result<Option<String>, CalibrationError> {
         let nodes = &self.model.graph().node;
         let order = topological(nodes).map_err(|error| {
-            let kind = CalibrationErrorKind::Engine("the nodes have no order".to_owned());
+            let kind = Kind::Engine("the nodes have no order".to_owned());
             CalibrationError::new(kind).caused_by(error)
         })?;
         let made = order.iter().flat_map(|node| &nodes[*node].output);
@@ -180,16 +299,50 @@ impl Task<'_> {
         let mut taps: Vec<usize> = (0..self.taps.len()).collect();
         taps.sort_by_key(|tap| ranks.get(&self.taps[*tap]).copied().unwrap_or(0));
         Ok(taps.into_iter().find_map(|tap| {
-            let (ours, theirs) = (ours.0.get(&tap)?, theirs.0.get(&tap)?);
+            let (ours, theirs) = ours.0.get(&tap)?.difference(theirs.0.get(&tap)?)?;
             let name = &self.taps[tap];
-            let what = || format!("tract computes `{name}` {ours}, and onnxruntime {theirs}");
-            (!ours.is_near(theirs)).then(what)
+            Some(format!("tract computes `{name}` {ours}, and onnxruntime {theirs}"))
         }))
     }
 
-    fn chosen(self, engine: &dyn Engine, runner: Box<dyn Runner>, why: String) -> Box<dyn Runner> {
-        Box::new(Chosen { engine: engine.name(), why: Some(why), taps: self.taps.len(), runner })
+    fn by(self, engine: &dyn Engine, runner: Box<dyn Runner>, why: &str) -> Chosen {
+        Chosen { engine: engine.name(), why: why.to_owned(), taps: self.taps.len(), runner }
     }
+
+    fn shapes(self) -> Shapes {
+        let inputs = self.sample.inputs.iter();
+        let mut shapes: Shapes =
+            inputs.map(|(name, value)| (name.clone(), value.shape.clone())).collect();
+        shapes.sort();
+        shapes
+    }
+}
+
+/// Whether no engine is at fault: the sample is, or somebody who does not want to wait.
+fn is_of_the_caller(failure: &CalibrationError) -> bool {
+    matches!(failure.kind(), Kind::InputMismatch(_) | Kind::Cancelled)
+}
+
+fn unsupported(what: String, cause: CalibrationError) -> CalibrationError {
+    CalibrationError::new(Kind::Unsupported(what)).caused_by(cause)
+}
+
+/// The error when tract, which was chosen by an earlier sample, does not do for this one.
+fn asks_for_onnxruntime(how: &str) -> CalibrationError {
+    let what = format!(
+        "{how}, though both computed the same of the first sample: choose `engine=\"onnxruntime\"`, \
+         or `--engine onnxruntime`"
+    );
+    CalibrationError::new(Kind::Engine(what))
+}
+
+/// A number that tells models apart by their nodes.
+fn nodes_of(model: &Model) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    for node in &model.graph().node {
+        (&node.op_type, &node.input, &node.output).hash(&mut hasher);
+    }
+    hasher.finish()
 }
 
 /// Why the model is one for ONNX Runtime, if it is: by what the file says, whatever the sample.
@@ -226,7 +379,7 @@ fn float_outputs(model: &Model) -> impl Iterator<Item = String> {
 /// A runner, and why it is the one.
 struct Chosen {
     engine: &'static str,
-    why: Option<String>,
+    why: String,
     /// How many of the values that it shows were asked for.
     taps: usize,
     runner: Box<dyn Runner>,
@@ -251,7 +404,7 @@ impl Runner for Chosen {
     }
 
     fn note(&self) -> Option<&str> {
-        self.why.as_deref()
+        Some(&self.why)
     }
 }
 
@@ -269,48 +422,78 @@ impl Sink for First<'_> {
     }
 }
 
-/// Where the values of each tap lie.
+/// What is remembered of the values of each tap.
 #[derive(Default)]
 struct Extents(HashMap<usize, Extent>);
 
-/// Where the values of one tap lie.
+/// What is remembered of the values of one tap.
 struct Extent {
     shape: Vec<usize>,
     /// Of the finite values.
     least: f32,
     greatest: f32,
+    /// The root of the mean of their squares.
+    rms: f64,
     /// Values that are infinite or no numbers.
     other: usize,
+    /// At most [`PLACES`] values, each [`stride`] elements from the next.
+    some: Vec<f32>,
+}
+
+/// Elements of a tap that are compared one by one.
+const PLACES: usize = 64;
+
+/// Elements from one place to the next: an odd number, so that they do not stay in one channel.
+fn stride(elements: usize) -> usize {
+    elements.div_ceil(PLACES) | 1
 }
 
 impl Sink for Extents {
     fn observe(&mut self, tap: usize, shape: &[usize], values: &[f32]) {
-        let finite = || values.iter().copied().filter(|value| value.is_finite());
-        self.0.insert(
-            tap,
-            Extent {
-                shape: shape.to_vec(),
-                least: finite().fold(f32::INFINITY, f32::min),
-                greatest: finite().fold(f32::NEG_INFINITY, f32::max),
-                other: values.len() - finite().count(),
-            },
-        );
+        self.0.insert(tap, Extent::of(shape, values));
     }
 }
 
 impl Extent {
-    fn is_near(&self, other: &Extent) -> bool {
+    fn of(shape: &[usize], values: &[f32]) -> Extent {
+        let finite = || values.iter().copied().filter(|value| value.is_finite());
+        let count = finite().count();
+        let squares: f64 = finite().map(|value| f64::from(value).powi(2)).sum();
+        #[allow(clippy::cast_precision_loss)] // a length
+        let mean = squares / count.max(1) as f64;
+        Extent {
+            shape: shape.to_vec(),
+            least: finite().fold(f32::INFINITY, f32::min),
+            greatest: finite().fold(f32::NEG_INFINITY, f32::max),
+            rms: mean.sqrt(),
+            other: values.len() - count,
+            some: values.iter().copied().step_by(stride(values.len())).collect(),
+        }
+    }
+
+    /// What is not the same in both, here and there.
+    fn difference(&self, other: &Extent) -> Option<(String, String)> {
         let ends = [self.least, self.greatest, other.least, other.greatest];
         // Where no value is finite the ends are not.
         let finite = ends.into_iter().filter(|end| end.is_finite());
         let largest = finite.map(f32::abs).fold(0.0, f32::max);
         // Whoever flushes subnormal numbers to 0 is right too.
         let allowed = TOLERANCE * largest + f32::MIN_POSITIVE;
-        let near = |a: f32, b: f32| a == b || (a - b).abs() <= allowed;
-        self.shape == other.shape
-            && self.other == other.other
-            && near(self.least, other.least)
-            && near(self.greatest, other.greatest)
+        let near = |a: f32, b: f32| a == b || a.is_nan() && b.is_nan() || (a - b).abs() <= allowed;
+        if self.shape != other.shape
+            || self.other != other.other
+            || !near(self.least, other.least)
+            || !near(self.greatest, other.greatest)
+        {
+            return Some((self.to_string(), other.to_string()));
+        }
+        if (self.rms - other.rms).abs() > f64::from(allowed) {
+            return Some((format!("of root mean square {}", self.rms), other.rms.to_string()));
+        }
+        let mut some = self.some.iter().zip(&other.some).enumerate();
+        let (place, (a, b)) = some.find(|(_, (a, b))| !near(**a, **b))?;
+        let place = place * stride(self.shape.iter().product());
+        Some((format!("with element {place} {a}"), b.to_string()))
     }
 }
 
@@ -328,27 +511,55 @@ impl fmt::Display for Extent {
 mod tests {
     use super::*;
 
-    fn between(least: f32, greatest: f32) -> Extent {
-        Extent { shape: vec![2], least, greatest, other: 0 }
+    fn of(values: &[f32]) -> Extent {
+        Extent::of(&[values.len()], values)
     }
 
     #[test]
     fn engines_agree_up_to_a_thousandth_of_the_largest_value() {
-        let cases = [
-            (between(-1.0, 2.0), true),
-            (between(-1.001, 2.001), true),
-            (between(-1.0, 2.003), false),
-            (between(-1.003, 2.0), false),
-            (Extent { shape: vec![1, 2], ..between(-1.0, 2.0) }, false),
-            (Extent { other: 1, ..between(-1.0, 2.0) }, false),
+        let nan = f32::NAN;
+        let cases: [(&[f32], bool); 6] = [
+            (&[-1.0, 0.5, 2.0], true),
+            (&[-1.001, 0.501, 2.001], true),
+            (&[-1.0, 0.5, 2.003], false),
+            (&[-1.003, 0.5, 2.0], false),
+            (&[-1.0, 0.503, 2.0], false),
+            (&[-1.0, nan, 2.0], false),
         ];
-        for (other, near) in cases {
-            assert_eq!(between(-1.0, 2.0).is_near(&other), near, "{other}");
+        let ours = of(&[-1.0, 0.5, 2.0]);
+        for (other, same) in cases {
+            assert_eq!(ours.difference(&of(other)).is_none(), same, "{other:?}");
         }
-        let nothing = || between(f32::INFINITY, f32::NEG_INFINITY);
-        assert!(nothing().is_near(&nothing()));
-        assert!(!nothing().is_near(&between(0.0, 0.0)));
-        assert!(between(0.0, 1e-40).is_near(&between(0.0, 0.0)));
+        let turned = Extent::of(&[1, 3], &[-1.0, 0.5, 2.0]);
+        assert!(ours.difference(&turned).is_some());
+        let same = |a: &[f32], b: &[f32]| of(a).difference(&of(b)).is_none();
+        assert!(same(&[], &[]));
+        assert!(same(&[nan, nan], &[nan, nan]));
+        assert!(!same(&[nan, nan], &[0.0, 0.0]));
+        assert!(!same(&[nan, 1.0], &[1.0, nan]));
+        assert!(same(&[0.0, 1e-40], &[0.0, 0.0]));
+    }
+
+    #[test]
+    fn what_lies_between_the_ends_is_compared_too() {
+        let ramp: Vec<f32> = (0..1000_u16).map(f32::from).collect();
+        let ours = of(&ramp);
+        // The same values elsewhere: the ends and the sum of the squares are the same.
+        let mut turned = ramp.clone();
+        turned[1..999].reverse();
+        assert_eq!(
+            ours.difference(&of(&turned)),
+            Some(("with element 17 17".to_owned(), "982".to_owned()))
+        );
+        // Others everywhere but at the places that are looked at.
+        let mut between = ramp.clone();
+        for (place, value) in between.iter_mut().enumerate().take(999) {
+            if place % stride(1000) != 0 {
+                *value = 0.0;
+            }
+        }
+        let (ours, _) = ours.difference(&of(&between)).expect("a difference");
+        assert!(ours.starts_with("of root mean square 576.9"), "{ours}");
     }
 
     #[test]
@@ -357,9 +568,10 @@ mod tests {
             concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/fixtures/models/residual_add.onnx");
         let model = Model::open(path).unwrap();
         let taps = ["conv3_y", "relu1_y", "x", "add1_y"].map(str::to_owned);
-        let task = Task { model: &model, taps: &taps, sample: &Sample::default() };
+        let (sample, stop) = (Sample::default(), AtomicBool::new(false));
+        let task = Task { model: &model, taps: &taps, sample: &sample, stop: &stop };
         let extents = |ends: [f32; 4]| {
-            Extents(ends.into_iter().map(|end| between(0.0, end)).enumerate().collect())
+            Extents(ends.into_iter().map(|end| of(&[0.0, end])).enumerate().collect())
         };
         let ours = extents([1.0; 4]);
         let first = |theirs| task.first_difference(&ours, &extents(theirs)).unwrap();

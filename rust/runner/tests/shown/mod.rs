@@ -6,9 +6,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::AtomicBool;
 
 use quantize_rs::{CalibrationError, Engine, InputSpec, Runner, Sample, Sink};
-use quantize_rs_onnx::{
-    AttributeProto, DataType, Edit, Kept, Model, NodeProto, Tensor, TensorProto,
-};
+use quantize_rs_onnx::{AttributeProto, DataType, Edit, Kept, Model, NodeProto, Tensor};
 use quantize_rs_runner::{OnnxRuntime, Tract};
 
 use crate::installed::{library, repository};
@@ -103,7 +101,12 @@ pub(crate) fn all_taps(
 }
 
 /// A node of ONNX's own operators that reads and makes these values.
-pub(crate) fn node(op_type: &str, input: &[&str], output: &str, attributes: &[(&str, i64)]) -> Edit {
+pub(crate) fn node(
+    op_type: &str,
+    input: &[&str],
+    output: &str,
+    attributes: &[(&str, i64)],
+) -> Edit {
     let input = input.iter().map(|name| (*name).to_owned()).collect();
     let attributes = attributes.iter().map(|(name, value)| AttributeProto::int(name, *value));
     let attributes = attributes.map(Kept::new).collect();
@@ -120,8 +123,10 @@ pub(crate) fn node(op_type: &str, input: &[&str], output: &str, attributes: &[(&
 /// hundred rows a few thousand times take minutes.
 pub(crate) fn slow_model(steps: usize) -> Model {
     let mut model = fixture("mlp_relu");
-    let mut edits =
-        vec![node("Transpose", &["x"], "turned", &[]), node("MatMul", &["x", "turned"], "slow0", &[])];
+    let mut edits = vec![
+        node("Transpose", &["x"], "turned", &[]),
+        node("MatMul", &["x", "turned"], "slow0", &[]),
+    ];
     for step in 0..steps {
         let (before, after) = (format!("slow{step}"), format!("slow{}", step + 1));
         edits.push(node("MatMul", &[&before, &before], &after, &[]));
