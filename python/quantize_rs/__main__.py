@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from pathlib import Path
 
 from . import _core, _engines
 
@@ -17,7 +18,7 @@ def main() -> int:
     if hasattr(signal, "SIGPIPE"):
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     # The command looks around the program it is in, which a virtual environment only links to.
-    if library := _engines.library():
+    if isinstance(library := _engines.library(), Path):
         os.environ["ORT_DYLIB_PATH"] = os.fspath(library)
     return _core.run_cli(["quantize-rs", *sys.argv[1:]])
 

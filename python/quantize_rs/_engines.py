@@ -6,6 +6,7 @@ import importlib.util
 import os
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
@@ -40,14 +41,20 @@ def engine(wanted: Engine) -> _core.Engine:
     """Give the engine of this name, or the one that the object is."""
     match wanted:
         case "auto":
-            return _core.Engine.auto(library())
+            match library():
+                case Missing(why):
+                    return _core.Engine.auto_without(why)
+                case path:
+                    return _core.Engine.auto(path)
         case "tract":
             return _core.Engine.tract()
         case "onnxruntime":
-            if (path := library()) is None:
-                what = "engine is 'onnxruntime', which is not installed: pip install onnxruntime"
-                raise OptionError(what, option="engine")
-            return _core.Engine.onnxruntime(path)
+            match library():
+                case Missing(why):
+                    what = f"engine is 'onnxruntime', but {why}: pip install -U onnxruntime"
+                    raise OptionError(what, option="engine")
+                case path:
+                    return _core.Engine.onnxruntime(path)
         case str():
             raise OptionError(f"engine is {wanted!r}, expected {_KNOWN}", option="engine")
         case Runs():
@@ -59,20 +66,32 @@ def engine(wanted: Engine) -> _core.Engine:
             raise OptionError(what, option="engine")
 
 
-def library() -> Path | None:
+@dataclass(frozen=True)
+class Missing:
+    """Why there is no library."""
+
+    why: str
+
+
+def library() -> Path | Missing:
     """Find the library of the installed ``onnxruntime`` package, which is not imported."""
     if named := os.environ.get("ORT_DYLIB_PATH"):
         return Path(named)
     try:
         spec = importlib.util.find_spec("onnxruntime")
     except ValueError:  # somebody put a module without a spec in its place
-        return None
-    folders = [] if spec is None else spec.submodule_search_locations or []
+        spec = None
+    if spec is None:
+        return Missing("no onnxruntime is installed")
+    folders = spec.submodule_search_locations or []
     names = ("libonnxruntime.so*", "libonnxruntime.*dylib", "onnxruntime.dll")
     found = [
         path for folder in folders for name in names for path in Path(folder, "capi").glob(name)
     ]
-    return max(found, key=_version, default=None)
+    if not found:
+        where = ", ".join(map(str, folders)) or spec.origin
+        return Missing(f"the onnxruntime in {where} brings no library, as those before 1.19 do not")
+    return max(found, key=_version)
 
 
 def _version(path: Path) -> list[int]:

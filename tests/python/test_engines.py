@@ -97,7 +97,7 @@ def test_onnxruntime_that_is_not_installed_says_how_to(
 ) -> None:
     monkeypatch.delenv("ORT_DYLIB_PATH", raising=False)
     monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)
-    with pytest.raises(OptionError, match="pip install onnxruntime") as caught:
+    with pytest.raises(OptionError, match="pip install -U onnxruntime") as caught:
         plan.calibrate(images, engine="onnxruntime")
     assert caught.value.option == "engine"
     alone = plan.calibrate(images, engine="auto")

@@ -43,7 +43,8 @@ impl OnnxRuntime {
     /// opening another is refused. That the Python module `onnxruntime` is imported does no harm.
     ///
     /// # Errors
-    /// No library is there, it is none of ONNX Runtime, or of a version before 1.17.
+    /// No library is there, it is none of ONNX Runtime, or of a version before 1.17. The Python
+    /// package brings one from 1.19 on.
     pub fn open(path: &Path) -> Result<OnnxRuntime, CalibrationError> {
         Ok(OnnxRuntime { environment: library::open(path)? })
     }
