@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import importlib.machinery
+import re
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
-import time
 from typing import Any
 
 import judge
@@ -60,28 +62,85 @@ def test_the_engines_agree(digits: Path, images: Path, name: str) -> None:
     assert found["onnxruntime"].engine == "onnxruntime"
     for ranges in (*found.values(), plan.calibrate(data, engine=Session())):
         assert near(ranges, found["tract"])
-    assert found["auto"] == found[found["auto"].engine] or found["auto"].notes
+    auto = found["auto"]
+    assert auto.values == found[auto.engine].values
+    assert auto.notes[0].startswith(f"run by {auto.engine}")
 
 
 def test_auto_says_who_ran_the_model_and_why(digits: Path, images: Path) -> None:
     report = quantize_rs.quantize_with_calibration(digits, None, images)
     assert report.engine == "tract"
-    assert any("tract" in note and "onnxruntime" in note for note in report.notes)
+    assert report.notes[0] == "run by tract; onnxruntime computes the same of the first sample"
 
 
-def test_auto_takes_onnxruntime_where_tract_cannot() -> None:
-    # Nobody runs a made-up operator: the error names it and both engines.
-    with pytest.raises(CalibrationError, match="Sparkle"):
+def looping() -> onnx.ModelProto:
+    """A network with a Loop, which tract does not know, before what is quantized."""
+    value = onnx.helper.make_tensor_value_info
+    body = onnx.helper.make_graph(
+        [
+            onnx.helper.make_node("Identity", ["go"], ["go_on"]),
+            onnx.helper.make_node("Add", ["state", "state"], ["next"]),
+        ],
+        "body",
+        [value("step", 7, []), value("go", 9, []), value("state", 1, None)],
+        [value("go_on", 9, []), value("next", 1, None)],
+    )
+    graph = onnx.helper.make_graph(
+        [
+            onnx.helper.make_node("Loop", ["times", "", "x"], ["looped"], body=body),
+            onnx.helper.make_node("MatMul", ["looped", "w"], ["y"]),
+        ],
+        "looping",
+        [value("x", 1, ["n", 8])],
+        [value("y", 1, ["n", 8])],
+        [
+            onnx.numpy_helper.from_array(np.array(3), "times"),
+            onnx.numpy_helper.from_array(np.eye(8, dtype=np.float32), "w"),
+        ],
+    )
+    opset = [onnx.helper.make_opsetid("", 17)]
+    return onnx.helper.make_model(graph, opset_imports=opset, ir_version=8)
+
+
+def test_auto_takes_onnxruntime_where_tract_cannot(monkeypatch: pytest.MonkeyPatch) -> None:
+    samples = np.linspace(-1, 1, 40 * 8, dtype=np.float32).reshape(40, 8)
+    plan = quantize_rs.open(looping()).plan(activations="uint8")
+    found = plan.calibrate(samples)
+    assert found.engine == "onnxruntime"
+    assert found.values["looped"] == (-8, 8)
+    assert found.notes[0].startswith("run by onnxruntime, because tract fails: ")
+    with pytest.raises(CalibrationError, match="operator Loop"):
+        plan.calibrate(samples, engine="tract")
+    # Where there is no other engine, it is said why.
+    monkeypatch.setenv("ORT_DYLIB_PATH", "none.so")
+    with pytest.raises(CalibrationError, match=r"operator Loop .*none\.so"):
+        plan.calibrate(samples)
+
+
+def test_what_nobody_can_run_is_refused_in_the_name_of_both() -> None:
+    with pytest.raises(CalibrationError, match=r"Sparkle.*onnxruntime fails too.*Sparkle"):
         quantize_rs.quantize_with_calibration(
             judge.model("custom_domain"), None, [judge.feeds("custom_domain")]
         )
 
 
-@pytest.mark.parametrize("engine", ["tract", "onnxruntime"])
+@pytest.mark.parametrize("engine", ["tract", "onnxruntime", "auto"])
 def test_threads_and_order_change_nothing(plan: Plan, images: Path, engine: str) -> None:
     samples = np.load(images)
     expected = plan.calibrate(samples, engine=engine, threads=1)
     assert plan.calibrate(samples[::-1], engine=engine, threads=3) == expected
+
+
+@pytest.mark.parametrize("engine", ["tract", "onnxruntime", "auto"])
+def test_shapes_in_any_order_change_nothing(engine: str) -> None:
+    plan = quantize_rs.open(judge.model("dynamic_shape")).plan(activations="uint8")
+    rng = np.random.default_rng(0)
+    sides = [8, 9, 10, 12, 14, 16] * 4  # more shapes than models are kept for
+    samples = [rng.normal(size=(1, 3, side, side)).astype(np.float32) for side in sides]
+    expected = plan.calibrate(samples, engine=engine, threads=1)
+    assert expected.samples == 24
+    for threads in (1, 3):
+        assert plan.calibrate(samples[::-1], engine=engine, threads=threads) == expected
 
 
 @pytest.mark.parametrize("engine", ["ort", "Tract", "", 3, None, object(), {"run": print}])
@@ -103,6 +162,21 @@ def test_onnxruntime_that_is_not_installed_says_how_to(
     alone = plan.calibrate(images, engine="auto")
     assert alone.engine == "tract"
     assert alone.notes[0] == "run by tract: no onnxruntime is installed"
+
+
+def test_a_package_without_a_library_is_told_from_none(
+    plan: Plan, images: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    package = tmp_path / "onnxruntime"
+    (package / "capi").mkdir(parents=True)
+    spec = importlib.machinery.ModuleSpec("onnxruntime", None, is_package=True)
+    spec.submodule_search_locations = [str(package)]
+    monkeypatch.delenv("ORT_DYLIB_PATH", raising=False)
+    monkeypatch.setattr("importlib.util.find_spec", lambda _name: spec)
+    what = f"the onnxruntime in {package} brings no library, as those before 1.19 do not"
+    with pytest.raises(OptionError, match=re.escape(what)):
+        plan.calibrate(images, engine="onnxruntime")
+    assert plan.calibrate(images, limit=1).notes[0] == f"run by tract: {what}"
 
 
 def test_a_library_that_is_none_is_told(
