@@ -12,8 +12,8 @@ from . import _core, _engines
 
 def main() -> int:
     """Run the command line with the arguments of this process; its exit code."""
-    # Python's handlers run between bytecodes, of which there are none until the command is done:
-    # Ctrl-C and a reader that goes away end this process as they end any other.
+    # Python's handlers run between bytecodes, of which there are none until the command is done: it
+    # listens to Ctrl-C itself, and a reader that goes away ends this process as any other.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     if hasattr(signal, "SIGPIPE"):
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)

@@ -10,7 +10,7 @@ use crate::args::{CalibrateArguments, RangesArguments};
 use crate::console::Console;
 use crate::failure::Failure;
 use crate::wishes::Activations;
-use crate::{file, plan, ranges, summary, text};
+use crate::{file, interrupt, plan, ranges, summary, text};
 
 pub(crate) fn run(args: &CalibrateArguments, console: &mut Console<'_>) -> Result<(), Failure> {
     let model = Model::open(&args.model)?;
@@ -149,7 +149,7 @@ fn run_on<T>(
     let mut progress = console.progress(samples.len_hint());
     let mut show = |done| {
         progress.show(done);
-        true
+        !interrupt::is_pressed()
     };
     let control = Control { threads: args.engine.threads(), progress: &mut show };
     let outcome = work(&*engine, &mut samples, control);

@@ -8,6 +8,7 @@ use quantize_rs::Engine;
 use quantize_rs_runner::{Auto, OnnxRuntime, Tract};
 
 use crate::failure::Failure;
+use crate::interrupt;
 
 /// Who runs the model on samples.
 #[derive(Debug, Args)]
