@@ -162,9 +162,9 @@ fn writer(dtype: DataType) -> Option<Write> {
         };
     }
     Some(match dtype {
-        DataType::Float => |n, bytes| {
-            put(nearest(n, narrow(n), f32::is_finite), f32::to_le_bytes, bytes)
-        },
+        DataType::Float => {
+            |n, bytes| put(nearest(n, narrow(n), f32::is_finite), f32::to_le_bytes, bytes)
+        }
         DataType::Double => |n, bytes| put(Some(float(n)), f64::to_le_bytes, bytes),
         DataType::Float16 => |n, bytes| {
             let value = nearest(n, f16::from_f64(float(n)), f16::is_finite);
