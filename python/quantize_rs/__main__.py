@@ -5,19 +5,20 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from pathlib import Path
 
 from . import _core, _engines
 
 
 def main() -> int:
     """Run the command line with the arguments of this process; its exit code."""
-    # Python's handlers run between bytecodes, of which there are none until the command is done:
-    # Ctrl-C and a reader that goes away end this process as they end any other.
+    # Python's handlers run between bytecodes, of which there are none until the command is done: it
+    # listens to Ctrl-C itself, and a reader that goes away ends this process as any other.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     if hasattr(signal, "SIGPIPE"):
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     # The command looks around the program it is in, which a virtual environment only links to.
-    if library := _engines.library():
+    if isinstance(library := _engines.library(), Path):
         os.environ["ORT_DYLIB_PATH"] = os.fspath(library)
     return _core.run_cli(["quantize-rs", *sys.argv[1:]])
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from . import _model, _options, _samples
 from ._engines import Engine
 from ._info import ModelInfo
-from ._model import Quantized, Wishes
+from ._model import Quantized, Run, Wishes
 from ._progress import Callback
 from ._ranges import Ranges
 from ._report import Report
@@ -159,9 +159,12 @@ min_elements, layer_bits, weights
         - An array, or a dict of one array for each input. Samples lie along the first axis; an
           array with one axis more than the input holds whole inputs. Arrays in C order are read
           where they are and must not be written to meanwhile.
-        - An iterable of such arrays or dicts, a torch ``DataLoader`` included: of a tuple or list
-          the first element counts. An item of exactly the shape of the inputs is one sample, a
-          single sample may lack its first axis, other items are cut as arrays are.
+        - An iterable of arrays or dicts, a torch ``DataLoader`` included: of a tuple or list the
+          first element counts. Each item is copied. It may be a sample, also one without its first
+          axis, or a batch, which is cut into samples: where the first axis of all inputs varies in
+          length and the model calls it a batch (``N``, ``batch_size``), or calls it nothing and the
+          inputs have four axes or more. Else an item of exactly the shapes of the inputs is one
+          sample, such as a sequence, and another is cut as arrays are.
         - An object with ``get_next()``, as ONNX Runtime's calibration data readers have it.
         - ``"random"``: noise. The ranges of noise are not those of data; only for trying things.
 
@@ -198,7 +201,8 @@ min_elements, layer_bits, weights
     seed : int
         The seed of ``"random"``.
     threads : int, optional
-        Samples that run at once; as many as there are cores by default.
+        Samples that run at once; by default as many as there are cores, or one where `engine`
+        is an object.
     progress : bool or callable, optional
         True shows a bar on standard error; a function is called with the number of samples done,
         and of samples in all or None. What it raises stops the run.
@@ -248,7 +252,7 @@ min_elements, layer_bits, weights
             seed=seed,
         )
         plan = _model.open(input_path)._plan(wishes)
-        found = plan._calibrate(source, method, engine, limit, threads, progress)
+        found = plan._calibrate(source, Run(engine, limit, threads, progress), method)
     else:
         found = _saved(ranges, calibration_data, method)
         plan = _model.open(input_path)._plan(wishes)

@@ -7,9 +7,9 @@ from typing import Protocol, TypeAlias, final
 import numpy as np
 from numpy.typing import NDArray
 
+from ._arrays import Array as _Array
 from ._model import Wishes
 
-_Array: TypeAlias = tuple[str, str, Sequence[int], NDArray[np.uint8]]
 _Numbers: TypeAlias = tuple[NDArray[np.float32], Sequence[int], NDArray[np.int32]]
 
 class _Adapter(Protocol):
@@ -97,7 +97,9 @@ class Comparison:
 @final
 class Engine:
     @staticmethod
-    def auto(library: str | os.PathLike[str] | None) -> Engine: ...
+    def auto(library: str | os.PathLike[str]) -> Engine: ...
+    @staticmethod
+    def auto_without(why: str) -> Engine: ...
     @staticmethod
     def tract() -> Engine: ...
     @staticmethod
@@ -139,7 +141,7 @@ class Source:
     @staticmethod
     def random(count: int, shape: Sequence[int] | None, seed: int) -> Source: ...
     @staticmethod
-    def iterator(iterator: Iterator[Sequence[_Array]]) -> Source: ...
+    def iterator(iterator: Iterator[Sequence[_Array]], items: int | None) -> Source: ...
     def feeds(self, model: Model, limit: int | None) -> Feeds: ...
 
 def dtype_of(dtype: str) -> tuple[bool, int]: ...

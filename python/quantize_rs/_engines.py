@@ -6,13 +6,15 @@ import importlib.util
 import os
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 
-from . import _core
+from . import _arrays, _core
+from ._arrays import Array
 from .errors import CalibrationError, OptionError
 
 __all__ = ["Engine", "Runs"]
@@ -32,8 +34,6 @@ class Runs(Protocol):
 
 Engine: TypeAlias = str | Runs
 
-_Array: TypeAlias = tuple[str, str, Sequence[int], npt.NDArray[np.uint8]]
-
 _KNOWN = '"auto", "tract", "onnxruntime", or an object with run(dict) -> dict'
 
 
@@ -41,14 +41,20 @@ def engine(wanted: Engine) -> _core.Engine:
     """Give the engine of this name, or the one that the object is."""
     match wanted:
         case "auto":
-            return _core.Engine.auto(library())
+            match library():
+                case Missing(why):
+                    return _core.Engine.auto_without(why)
+                case path:
+                    return _core.Engine.auto(path)
         case "tract":
             return _core.Engine.tract()
         case "onnxruntime":
-            if (path := library()) is None:
-                what = "engine is 'onnxruntime', which is not installed: pip install onnxruntime"
-                raise OptionError(what, option="engine")
-            return _core.Engine.onnxruntime(path)
+            match library():
+                case Missing(why):
+                    what = f"engine is 'onnxruntime', but {why}: pip install -U onnxruntime"
+                    raise OptionError(what, option="engine")
+                case path:
+                    return _core.Engine.onnxruntime(path)
         case str():
             raise OptionError(f"engine is {wanted!r}, expected {_KNOWN}", option="engine")
         case Runs():
@@ -60,20 +66,32 @@ def engine(wanted: Engine) -> _core.Engine:
             raise OptionError(what, option="engine")
 
 
-def library() -> Path | None:
+@dataclass(frozen=True)
+class Missing:
+    """Why there is no library."""
+
+    why: str
+
+
+def library() -> Path | Missing:
     """Find the library of the installed ``onnxruntime`` package, which is not imported."""
     if named := os.environ.get("ORT_DYLIB_PATH"):
         return Path(named)
     try:
         spec = importlib.util.find_spec("onnxruntime")
     except ValueError:  # somebody put a module without a spec in its place
-        return None
-    folders = [] if spec is None else spec.submodule_search_locations or []
+        spec = None
+    if spec is None:
+        return Missing("no onnxruntime is installed")
+    folders = spec.submodule_search_locations or []
     names = ("libonnxruntime.so*", "libonnxruntime.*dylib", "onnxruntime.dll")
     found = [
         path for folder in folders for name in names for path in Path(folder, "capi").glob(name)
     ]
-    return max(found, key=_version, default=None)
+    if not found:
+        where = ", ".join(map(str, folders)) or spec.origin
+        return Missing(f"the onnxruntime in {where} brings no library, as those before 1.19 do not")
+    return max(found, key=_version)
 
 
 def _version(path: Path) -> list[int]:
@@ -90,9 +108,9 @@ class _Adapter:
         """Hand over the model."""
         self._wanted.prepare(model, outputs)
 
-    def run(self, feed: Sequence[_Array], wanted: Sequence[str]) -> list[npt.NDArray[np.float32]]:
+    def run(self, feed: Sequence[Array], wanted: Sequence[str]) -> list[npt.NDArray[np.float32]]:
         """Run a sample and give the wanted values, in their order."""
-        found = self._wanted.run(dict(map(_given, feed)))
+        found = self._wanted.run(_arrays.feed(feed))
         if not isinstance(found, Mapping):
             what = f"{self._name}.run gave a {type(found).__name__}, expected a dict of arrays"
             raise CalibrationError(what)
@@ -103,9 +121,7 @@ class _Adapter:
         return [self._floats(name, found[name]) for name in wanted]
 
     def _floats(self, name: str, value: Any) -> npt.NDArray[np.float32]:
-        if hasattr(value, "detach"):  # a torch tensor that gradients flow through, or on a device
-            value = value.detach().cpu()
-        array = np.asarray(value)
+        array = _arrays.numpy(value)
         if array.dtype.kind != "f" and array.dtype.name != "bfloat16":
             what = f"{self._name}.run gave elements of {array.dtype}, expected floats"
             raise CalibrationError(what, value=name)
@@ -114,13 +130,3 @@ class _Adapter:
     @property
     def _name(self) -> str:
         return type(self._wanted).__name__
-
-
-def _given(array: _Array) -> tuple[str, npt.NDArray[Any]]:
-    """Give the name of an input and its elements, which are not copied."""
-    name, dtype, shape, elements = array
-    try:
-        return name, elements.view(np.dtype(dtype)).reshape(shape)
-    except TypeError as error:  # bfloat16, which numpy knows once ml_dtypes is imported
-        what = f"numpy has no {dtype}: import ml_dtypes, or use another engine"
-        raise CalibrationError(what, value=name) from error

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, SupportsFloat, SupportsIndex
 
-import numpy as np
 import numpy.typing as npt
 
-from . import _core, _options
+from . import _arrays, _core, _options
 from .errors import OptionError
 
 if TYPE_CHECKING:
@@ -126,7 +125,7 @@ class ImageFolder:
         FileNotFoundError: [Errno 2] No such file or directory: 'photos'
         """
         return map(
-            _feed,
+            _arrays.feed,
             source(self).feeds(model._model, _options.maybe_count("limit", limit, least=1)),
         )
 
@@ -167,9 +166,3 @@ def _numbers(option: str, numbers: SupportsFloat | Iterable[SupportsFloat]) -> t
     if isinstance(numbers, Iterable):
         return tuple(float(number) for number in numbers)
     return (float(numbers),)
-
-
-def _feed(
-    arrays: Iterable[tuple[str, str, Sequence[int], npt.NDArray[np.uint8]]],
-) -> dict[str, npt.NDArray[Any]]:
-    return {name: data.view(dtype).reshape(shape) for name, dtype, shape, data in arrays}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -269,7 +270,8 @@ class Plan:
         num_samples, sample_shape, seed
             For ``"random"`` only.
         threads : int, optional
-            Samples that run at once; as many as there are cores by default.
+            Samples that run at once; by default as many as there are cores, or one where `engine`
+            is an object.
         progress : bool or callable, optional
             True shows a bar on standard error; a function is called with the number of samples
             done, and of samples in all or None.
@@ -312,20 +314,11 @@ class Plan:
         source = _samples.source(
             samples, "samples", num_samples=num_samples, sample_shape=sample_shape, seed=seed
         )
-        return self._calibrate(source, method, engine, limit, threads, progress)
+        return self._calibrate(source, Run(engine, limit, threads, progress), method)
 
-    def _calibrate(
-        self,
-        source: _core.Source,
-        method: str,
-        engine: Engine,
-        limit: int | None,
-        threads: int | None,
-        progress: bool | _progress.Callback | None,
-    ) -> Ranges:
-        with _progress.shown(progress) as call:
-            run = _run(engine, limit, threads, call)
-            ranges = self._plan.calibrate(source, method, run)
+    def _calibrate(self, source: _core.Source, run: Run, method: str) -> Ranges:
+        with run.begun() as begun:
+            ranges = self._plan.calibrate(source, method, begun)
         _warn(ranges.warnings)
         return Ranges(ranges)
 
@@ -374,8 +367,7 @@ class Plan:
         source = _samples.source(
             samples, "samples", num_samples=num_samples, sample_shape=sample_shape, seed=seed
         )
-        with _progress.shown(progress) as call:
-            run = _run(engine, limit, threads, call)
+        with Run(engine, limit, threads, progress).begun() as run:
             comparison = self._plan.compare_methods(source, run)
         _warn(comparison.warnings)
         return Comparison(comparison)
@@ -450,18 +442,25 @@ def _warn(warnings: Iterable[str]) -> None:
         _log.warning("%s", warning)
 
 
-def _run(
-    engine: Engine,
-    limit: int | None,
-    threads: int | None,
-    progress: _progress.Callback | None,
-) -> _core.Run:
-    return _core.Run(
-        _engines.engine(engine),
-        limit=_options.maybe_count("limit", limit, least=1),
-        threads=_options.maybe_count("threads", threads, least=1),
-        progress=progress,
-    )
+@dataclass(frozen=True, slots=True)
+class Run:
+    """How to run a model on samples."""
+
+    engine: Engine
+    limit: int | None
+    threads: int | None
+    progress: bool | _progress.Callback | None
+
+    @contextlib.contextmanager
+    def begun(self) -> Iterator[_core.Run]:
+        """Give it as the extension module takes it, with progress shown meanwhile."""
+        with _progress.shown(self.progress) as call:
+            yield _core.Run(
+                _engines.engine(self.engine),
+                limit=_options.maybe_count("limit", self.limit, least=1),
+                threads=_options.maybe_count("threads", self.threads, least=1),
+                progress=call,
+            )
 
 
 @dataclass(frozen=True, slots=True, repr=False, eq=False)

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sized
 from itertools import starmap
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
-import numpy as np
 import numpy.typing as npt
 
-from . import _core, _images, _options
+from . import _arrays, _core, _images, _options
+from ._arrays import Array
 from ._images import ImageFolder
 from .errors import CalibrationError, OptionError
 
 _log = logging.getLogger("quantize_rs")
-
-_Array: TypeAlias = tuple[str, str, Sequence[int], npt.NDArray[np.uint8]]
 
 
 @runtime_checkable
@@ -80,16 +78,24 @@ def source(
         case ImageFolder():
             return _images.source(data)
         case Mapping():
-            return _core.Source.arrays([_array(name, value) for name, value in data.items()])
+            return _core.Source.arrays([_arrays.of(name, value) for name, value in data.items()])
         case ArrayLike():
-            return _core.Source.arrays([_array("", data)])
+            return _core.Source.arrays([_arrays.of("", data)])
         case DataReader():
-            return _core.Source.iterator(starmap(_item, enumerate(_feeds(data))))
+            return _core.Source.iterator(starmap(_item, enumerate(_feeds(data))), None)
         case Iterable():
-            return _core.Source.iterator(starmap(_item, enumerate(data)))
+            return _core.Source.iterator(starmap(_item, enumerate(data)), _length(data))
         case _:
             what = f"{option} is of type {type(data).__name__}, {_MEND}"
             raise OptionError(what, option=option)
+
+
+def _length(data: Iterable[Any]) -> int | None:
+    """Give the number of items, where that is known."""
+    try:
+        return len(data) if isinstance(data, Sized) else None
+    except TypeError:  # a data loader over what has no length
+        return None
 
 
 def _feeds(reader: DataReader) -> Iterator[Mapping[str, npt.ArrayLike]]:
@@ -97,33 +103,26 @@ def _feeds(reader: DataReader) -> Iterator[Mapping[str, npt.ArrayLike]]:
         yield feed
 
 
-def _item(number: int, item: Any) -> list[_Array]:
-    """Give one item of an iterable: a dict, an array, or a tuple that begins with either."""
+def _item(number: int, item: Any) -> list[Array]:
+    """Give one item of an iterable: a dict, an array, or a tuple or list that begins with either.
+
+    A list of arrays that are alike is given whole, without names, for others to refuse: a batch
+    that nobody has stacked is not told from the arrays of several inputs here.
+    """
     place = f" (item {number})"
+    if isinstance(item, list) and _are_alike(item):
+        return [_arrays.of("", one, place) for one in item]
     if isinstance(item, (tuple, list)) and item:
         item = item[0]
     if isinstance(item, Mapping):
-        return [_array(name, value, place) for name, value in item.items()]
+        return [_arrays.of(name, value, place) for name, value in item.items()]
     if isinstance(item, (str, os.PathLike)):
         what = f"{os.fspath(item)!r} is a path, and paths stand alone; a pattern names several"
         raise CalibrationError(what + place)
-    return [_array("", item, place)]
+    return [_arrays.of("", item, place)]
 
 
-def _array(name: str, value: Any, place: str = "") -> _Array:
-    """Give name, element type, shape, and the elements as bytes.
-
-    Nothing is copied when the elements are little-endian and in C order already.
-    """
-    if hasattr(value, "detach"):  # a torch tensor that gradients flow through, or on a device
-        value = value.detach().cpu()
-    try:
-        array = np.asarray(value)
-    except (ValueError, TypeError, RuntimeError) as error:
-        what = f"a {type(value).__name__} does not become an array: {error}{place}"
-        raise CalibrationError(what, value=name or None) from error
-    if array.dtype.hasobject or (array.dtype.kind in "SUVMm" and array.dtype.name != "bfloat16"):
-        what = f"an array of {array.dtype} holds no plain numbers{place}"
-        raise CalibrationError(what, value=name or None)
-    array = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<")).reshape(array.shape)
-    return name, array.dtype.name, array.shape, array.reshape(-1).view(np.uint8)
+def _are_alike(items: list[Any]) -> bool:
+    """Tell whether these are several arrays of one shape and type."""
+    kinds = {(str(getattr(one, "dtype", None)), str(getattr(one, "shape", None))) for one in items}
+    return len(items) > 1 and len(kinds) == 1 and all(isinstance(one, ArrayLike) for one in items)

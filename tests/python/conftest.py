@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from pictures import photo
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -29,3 +30,13 @@ def digits(repository: Path) -> Path:
 def images(digits: Path) -> Path:
     """Samples for the digits network."""
     return digits.with_name("calibration.npy")
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    """A folder with 40 photos of different sizes."""
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    for number in range(40):
+        photo(40 + number, 60 - number, number).save(folder / f"{number:02}.png")
+    return folder

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.machinery
+import re
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -59,28 +62,85 @@ def test_the_engines_agree(digits: Path, images: Path, name: str) -> None:
     assert found["onnxruntime"].engine == "onnxruntime"
     for ranges in (*found.values(), plan.calibrate(data, engine=Session())):
         assert near(ranges, found["tract"])
-    assert found["auto"] == found[found["auto"].engine] or found["auto"].notes
+    auto = found["auto"]
+    assert auto.values == found[auto.engine].values
+    assert auto.notes[0].startswith(f"run by {auto.engine}")
 
 
 def test_auto_says_who_ran_the_model_and_why(digits: Path, images: Path) -> None:
     report = quantize_rs.quantize_with_calibration(digits, None, images)
     assert report.engine == "tract"
-    assert any("tract" in note and "onnxruntime" in note for note in report.notes)
+    assert report.notes[0] == "run by tract; onnxruntime computes the same of the first sample"
 
 
-def test_auto_takes_onnxruntime_where_tract_cannot() -> None:
-    # Nobody runs a made-up operator: the error names it and both engines.
-    with pytest.raises(CalibrationError, match="Sparkle"):
+def looping() -> onnx.ModelProto:
+    """A network with a Loop, which tract does not know, before what is quantized."""
+    value = onnx.helper.make_tensor_value_info
+    body = onnx.helper.make_graph(
+        [
+            onnx.helper.make_node("Identity", ["go"], ["go_on"]),
+            onnx.helper.make_node("Add", ["state", "state"], ["next"]),
+        ],
+        "body",
+        [value("step", 7, []), value("go", 9, []), value("state", 1, None)],
+        [value("go_on", 9, []), value("next", 1, None)],
+    )
+    graph = onnx.helper.make_graph(
+        [
+            onnx.helper.make_node("Loop", ["times", "", "x"], ["looped"], body=body),
+            onnx.helper.make_node("MatMul", ["looped", "w"], ["y"]),
+        ],
+        "looping",
+        [value("x", 1, ["n", 8])],
+        [value("y", 1, ["n", 8])],
+        [
+            onnx.numpy_helper.from_array(np.array(3), "times"),
+            onnx.numpy_helper.from_array(np.eye(8, dtype=np.float32), "w"),
+        ],
+    )
+    opset = [onnx.helper.make_opsetid("", 17)]
+    return onnx.helper.make_model(graph, opset_imports=opset, ir_version=8)
+
+
+def test_auto_takes_onnxruntime_where_tract_cannot(monkeypatch: pytest.MonkeyPatch) -> None:
+    samples = np.linspace(-1, 1, 40 * 8, dtype=np.float32).reshape(40, 8)
+    plan = quantize_rs.open(looping()).plan(activations="uint8")
+    found = plan.calibrate(samples)
+    assert found.engine == "onnxruntime"
+    assert found.values["looped"] == (-8, 8)
+    assert found.notes[0].startswith("run by onnxruntime, because tract fails: ")
+    with pytest.raises(CalibrationError, match="operator Loop"):
+        plan.calibrate(samples, engine="tract")
+    # Where there is no other engine, it is said why.
+    monkeypatch.setenv("ORT_DYLIB_PATH", "none.so")
+    with pytest.raises(CalibrationError, match=r"operator Loop .*none\.so"):
+        plan.calibrate(samples)
+
+
+def test_what_nobody_can_run_is_refused_in_the_name_of_both() -> None:
+    with pytest.raises(CalibrationError, match=r"Sparkle.*onnxruntime fails too.*Sparkle"):
         quantize_rs.quantize_with_calibration(
             judge.model("custom_domain"), None, [judge.feeds("custom_domain")]
         )
 
 
-@pytest.mark.parametrize("engine", ["tract", "onnxruntime"])
+@pytest.mark.parametrize("engine", ["tract", "onnxruntime", "auto"])
 def test_threads_and_order_change_nothing(plan: Plan, images: Path, engine: str) -> None:
     samples = np.load(images)
     expected = plan.calibrate(samples, engine=engine, threads=1)
     assert plan.calibrate(samples[::-1], engine=engine, threads=3) == expected
+
+
+@pytest.mark.parametrize("engine", ["tract", "onnxruntime", "auto"])
+def test_shapes_in_any_order_change_nothing(engine: str) -> None:
+    plan = quantize_rs.open(judge.model("dynamic_shape")).plan(activations="uint8")
+    rng = np.random.default_rng(0)
+    sides = [8, 9, 10, 12, 14, 16] * 4  # more shapes than models are kept for
+    samples = [rng.normal(size=(1, 3, side, side)).astype(np.float32) for side in sides]
+    expected = plan.calibrate(samples, engine=engine, threads=1)
+    assert expected.samples == 24
+    for threads in (1, 3):
+        assert plan.calibrate(samples[::-1], engine=engine, threads=threads) == expected
 
 
 @pytest.mark.parametrize("engine", ["ort", "Tract", "", 3, None, object(), {"run": print}])
@@ -96,12 +156,27 @@ def test_onnxruntime_that_is_not_installed_says_how_to(
 ) -> None:
     monkeypatch.delenv("ORT_DYLIB_PATH", raising=False)
     monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)
-    with pytest.raises(OptionError, match="pip install onnxruntime") as caught:
+    with pytest.raises(OptionError, match="pip install -U onnxruntime") as caught:
         plan.calibrate(images, engine="onnxruntime")
     assert caught.value.option == "engine"
     alone = plan.calibrate(images, engine="auto")
     assert alone.engine == "tract"
     assert alone.notes[0] == "run by tract: no onnxruntime is installed"
+
+
+def test_a_package_without_a_library_is_told_from_none(
+    plan: Plan, images: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    package = tmp_path / "onnxruntime"
+    (package / "capi").mkdir(parents=True)
+    spec = importlib.machinery.ModuleSpec("onnxruntime", None, is_package=True)
+    spec.submodule_search_locations = [str(package)]
+    monkeypatch.delenv("ORT_DYLIB_PATH", raising=False)
+    monkeypatch.setattr("importlib.util.find_spec", lambda _name: spec)
+    what = f"the onnxruntime in {package} brings no library, as those before 1.19 do not"
+    with pytest.raises(OptionError, match=re.escape(what)):
+        plan.calibrate(images, engine="onnxruntime")
+    assert plan.calibrate(images, limit=1).notes[0] == f"run by tract: {what}"
 
 
 def test_a_library_that_is_none_is_told(
@@ -132,15 +207,26 @@ def test_onnxruntime_is_not_imported(digits: Path, images: Path) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
-@pytest.mark.parametrize("threads", [1, 4])
-def test_an_object_runs_the_model(plan: Plan, images: Path, threads: int) -> None:
+@pytest.mark.parametrize("threads", [None, 1, 4])
+def test_an_object_runs_the_model(plan: Plan, images: Path, threads: int | None) -> None:
     engine = Session()
     found = plan.calibrate(images, engine=engine, threads=threads)
     assert near(found, plan.calibrate(images))
     assert found.engine == "Session"
     assert plan.apply(found).report.engine == "Session"
     assert engine.prepared == 1
-    assert 1 <= len(engine.threads) <= threads
+    assert 1 <= len(engine.threads) <= (threads or 1)
+
+
+def test_an_object_may_keep_something_in_itself(plan: Plan, images: Path) -> None:
+    class Careless(Session):
+        def run(self, feed: Arrays) -> Any:
+            self.feed = feed
+            time.sleep(0.001)
+            assert self.feed is feed, "another thread was here"
+            return super().run(feed)
+
+    assert plan.calibrate(images, engine=Careless(), limit=40).samples == 40
 
 
 def test_an_object_judges_methods_too(plan: Plan, images: Path) -> None:
@@ -236,6 +322,6 @@ def test_an_object_sees_the_types_of_the_inputs() -> None:
             return super().run(feed)
 
     plan = quantize_rs.open(judge.model("two_inputs")).plan(activations="uint8")
-    feeds = judge.feeds("two_inputs")
+    feeds = judge.feeds("two_inputs", count=1)
     plan.calibrate([feeds], engine=Nosy())
     assert seen == [{name: str(array.dtype) for name, array in feeds.items()}]

@@ -10,7 +10,7 @@ use crate::args::{CalibrateArguments, RangesArguments};
 use crate::console::Console;
 use crate::failure::Failure;
 use crate::wishes::Activations;
-use crate::{file, plan, ranges, summary, text};
+use crate::{file, interrupt, plan, ranges, summary, text};
 
 pub(crate) fn run(args: &CalibrateArguments, console: &mut Console<'_>) -> Result<(), Failure> {
     let model = Model::open(&args.model)?;
@@ -59,8 +59,8 @@ fn compare(
     })?;
     // The comparison names the engine; why it is that one, only those want to know who ask.
     let verbose = console.verbose();
-    let note = done.note.iter().filter(|_| verbose);
-    note.chain(&done.warnings).for_each(|said| console.warn(said));
+    let notes = done.found.ranges.first().into_iter().filter(|_| verbose).flat_map(|r| &r.notes);
+    notes.chain(&done.warnings).for_each(|said| console.warn(said));
     console.result(|| text::json(&done.found), || done.found.to_string())
 }
 
@@ -82,8 +82,11 @@ impl Numbers {
                 None => ranges,
             }));
         }
-        let samples = args.samples.open(&InputSpec::of(model))?;
-        Ok(samples.map_or(Numbers::Nowhere, |samples| Numbers::Samples(Watched::new(samples))))
+        let inputs = InputSpec::of(model);
+        Ok(match args.samples.open(&inputs)? {
+            Some(samples) => Numbers::Samples(Watched::new(samples, &inputs)),
+            None => Numbers::Nowhere,
+        })
     }
 
     /// The ranges of the values that the plan observes, `None` when there are none, and what is to
@@ -123,7 +126,6 @@ fn observe(
         quantize_rs::calibrate(model, plan, engine, samples, &method, control)
     })?;
     let mut ranges = done.found;
-    ranges.notes.splice(..0, done.note);
     ranges.warnings.extend(done.warnings);
     console.done(&format!("Calibration complete: {} layers tracked", ranges.values.len()));
     Ok(ranges)
@@ -132,8 +134,6 @@ fn observe(
 /// What came of a run.
 struct Done<T> {
     found: T,
-    /// What is to be said of the engine.
-    note: Option<String>,
     /// What is to be said of the samples.
     warnings: Vec<String>,
 }
@@ -145,11 +145,11 @@ fn run_on<T>(
     console: &mut Console<'_>,
     work: impl FnOnce(&dyn Engine, &mut dyn Samples, Control<'_>) -> Result<T, QuantizeError>,
 ) -> Result<Done<T>, Failure> {
-    let (engine, note) = args.engine.open()?;
+    let engine = args.engine.open()?;
     let mut progress = console.progress(samples.len_hint());
     let mut show = |done| {
         progress.show(done);
-        true
+        !interrupt::is_pressed()
     };
     let control = Control { threads: args.engine.threads(), progress: &mut show };
     let outcome = work(&*engine, &mut samples, control);
@@ -158,7 +158,7 @@ fn run_on<T>(
     // Who asked for noise was told so.
     let told = args.samples.warning().is_some();
     let warnings = if told { Vec::new() } else { samples.warnings() };
-    Ok(Done { found, note, warnings })
+    Ok(Done { found, warnings })
 }
 
 fn check_paths(args: &CalibrateArguments) -> Result<(), Failure> {

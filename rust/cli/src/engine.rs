@@ -8,6 +8,7 @@ use quantize_rs::Engine;
 use quantize_rs_runner::{Auto, OnnxRuntime, Tract};
 
 use crate::failure::Failure;
+use crate::interrupt;
 
 /// Who runs the model on samples.
 #[derive(Debug, Args)]
@@ -51,22 +52,18 @@ impl EngineArguments {
         self.onnxruntime.as_deref()
     }
 
-    /// The engine, and what the caller should know of it.
-    pub(crate) fn open(&self) -> Result<(Box<dyn Engine>, Option<String>), Failure> {
+    /// The engine.
+    pub(crate) fn open(&self) -> Result<Box<dyn Engine>, Failure> {
         let library = self.onnxruntime.clone().or_else(OnnxRuntime::find);
-        let engine: Box<dyn Engine> = match (self.engine, library) {
-            (EngineName::Auto, None) => {
-                let note = "run by tract: no onnxruntime was found";
-                return Ok((Box::new(Auto::default()), Some(note.to_owned())));
-            }
+        Ok(match (self.engine, library) {
+            (EngineName::Auto, None) => Box::new(Auto::without("no onnxruntime was found")),
             (EngineName::Auto, Some(library)) => match OnnxRuntime::open(&library) {
-                Ok(onnxruntime) => Box::new(Auto { onnxruntime: Some(onnxruntime) }),
+                Ok(onnxruntime) => {
+                    Box::new(Auto::with(onnxruntime).stopped_by(interrupt::pressed()))
+                }
                 // Who says where it is wants no other.
                 Err(error) if self.onnxruntime.is_some() => return Err(error.into()),
-                Err(error) => {
-                    let note = format!("run by tract: {error}");
-                    return Ok((Box::new(Auto::default()), Some(note)));
-                }
+                Err(error) => Box::new(Auto::without(error.to_string())),
             },
             (EngineName::Tract, _) => Box::new(Tract),
             (EngineName::Onnxruntime, Some(library)) => Box::new(OnnxRuntime::open(&library)?),
@@ -75,7 +72,6 @@ impl EngineArguments {
                                onnxruntime`, or say where it is with --onnxruntime";
                 return Err(Failure::Misuse(message.to_owned()));
             }
-        };
-        Ok((engine, None))
+        })
     }
 }

@@ -12,6 +12,9 @@ pub(crate) const REFUSED: u8 = 1;
 /// The code for a command that cannot be what was meant.
 pub(crate) const MISUSE: u8 = 2;
 
+/// The code for a command that Ctrl-C ended, as shells have it.
+pub(crate) const INTERRUPTED: u8 = 130;
+
 /// Why a command did not do its work.
 #[derive(Debug)]
 pub(crate) enum Failure {
@@ -21,6 +24,8 @@ pub(crate) enum Failure {
     Misuse(String),
     /// Nobody could be told: the results could not be printed.
     Output(io::Error),
+    /// Somebody pressed Ctrl-C.
+    Interrupted,
 }
 
 impl Failure {
@@ -37,6 +42,7 @@ impl Failure {
         match self {
             Failure::Refused(message) | Failure::Misuse(message) => Some(message.clone()),
             Failure::Output(error) if error.kind() == io::ErrorKind::BrokenPipe => None,
+            Failure::Interrupted => Some("interrupted".to_owned()),
             Failure::Output(error) => Some(format!("cannot print the result: {}", said(error))),
         }
     }
@@ -45,6 +51,7 @@ impl Failure {
     pub(crate) fn code(&self) -> u8 {
         match self {
             Failure::Misuse(_) => MISUSE,
+            Failure::Interrupted => INTERRUPTED,
             Failure::Output(error) if error.kind() == io::ErrorKind::BrokenPipe => 0,
             Failure::Refused(_) | Failure::Output(_) => REFUSED,
         }

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use quantize_rs::{Quantized, Report};
 
 use crate::failure::{Failure, said};
+use crate::interrupt;
 
 /// Refuses a path that cannot become a file, before hours of work are spent on it.
 pub(crate) fn check(path: &Path) -> Result<(), Failure> {
@@ -36,14 +37,18 @@ pub(crate) fn check_apart(flag: &str, path: &Path, others: &[&Path]) -> Result<(
 
 /// Writes the model and completes its report.
 pub(crate) fn save(quantized: &Quantized, path: &Path) -> Result<Report, Failure> {
-    quantized
-        .save(path)
-        .map_err(|error| Failure::from(error).while_doing("the model was not written"))
+    interrupt::finishing(|| {
+        quantized
+            .save(path)
+            .map_err(|error| Failure::from(error).while_doing("the model was not written"))
+    })
 }
 
 /// Writes a text file, complete or not at all.
 pub(crate) fn write(path: &Path, text: &str) -> Result<(), Failure> {
-    replace(&place(path), text).map_err(|error| refused(path, &said(&error)))
+    interrupt::finishing(|| {
+        replace(&place(path), text).map_err(|error| refused(path, &said(&error)))
+    })
 }
 
 /// Writes a sibling and renames it: whoever has the old file open or mapped keeps the old bytes.

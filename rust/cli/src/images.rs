@@ -1,6 +1,8 @@
 //! How images become samples, as flags.
 
+use std::error::Error;
 use std::path::Path;
+use std::str::FromStr;
 
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
@@ -44,7 +46,7 @@ pub(crate) struct ImageArguments {
         help_heading = HEADING,
         value_name = "LAYOUT",
         ignore_case = true,
-        value_parser = layout(),
+        value_parser = one_of(Layout::NAMES),
     )]
     layout: Option<Layout>,
     /// The order of three channels [default: RGB]
@@ -53,7 +55,7 @@ pub(crate) struct ImageArguments {
         help_heading = HEADING,
         value_name = "ORDER",
         ignore_case = true,
-        value_parser = channel_order(),
+        value_parser = one_of(ChannelOrder::NAMES),
     )]
     channel_order: Option<ChannelOrder>,
     /// How images are brought to their size [default: bilinear]
@@ -62,7 +64,7 @@ pub(crate) struct ImageArguments {
         help_heading = HEADING,
         value_name = "FILTER",
         ignore_case = true,
-        value_parser = resize(),
+        value_parser = one_of(Resize::NAMES),
     )]
     resize: Option<Resize>,
     /// Resize the shorter side to N and cut the size out of the centre; else all is resized
@@ -70,19 +72,13 @@ pub(crate) struct ImageArguments {
     crop: Option<usize>,
 }
 
-fn layout() -> impl TypedValueParser<Value = Layout> {
-    let names = Layout::NAMES.iter().map(|(name, _)| *name);
-    PossibleValuesParser::new(names).try_map(|name| name.parse::<Layout>())
-}
-
-fn channel_order() -> impl TypedValueParser<Value = ChannelOrder> {
-    let names = ChannelOrder::NAMES.iter().map(|(name, _)| *name);
-    PossibleValuesParser::new(names).try_map(|name| name.parse::<ChannelOrder>())
-}
-
-fn resize() -> impl TypedValueParser<Value = Resize> {
-    let names = Resize::NAMES.iter().map(|(name, _)| *name);
-    PossibleValuesParser::new(names).try_map(|name| name.parse::<Resize>())
+/// A parser of the names in a table of the library.
+fn one_of<T>(names: &'static [(&'static str, T)]) -> impl TypedValueParser<Value = T>
+where
+    T: FromStr<Err: Error + Send + Sync> + Clone + Send + Sync,
+{
+    let names = names.iter().map(|(name, _)| *name);
+    PossibleValuesParser::new(names).try_map(|name| name.parse::<T>())
 }
 
 impl ImageArguments {

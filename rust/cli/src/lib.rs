@@ -3,7 +3,7 @@
 //! The program and the Python wheel's console script both call [`run`]. Results go to standard
 //! output, progress, warnings and errors to standard error. The code is 0 when the work is done, 1
 //! when the model or the data was refused, 2 when the command cannot be what was meant; nothing is
-//! written in the last two cases.
+//! written in the last two cases. It is 130 when Ctrl-C ended a program.
 //!
 //! ```
 //! let (mut out, mut err) = (Vec::new(), Vec::new());
@@ -21,6 +21,7 @@ mod failure;
 mod file;
 mod images;
 mod info;
+mod interrupt;
 mod plan;
 mod progress;
 mod quantize;
@@ -38,17 +39,20 @@ use clap::Parser;
 
 use args::{Arguments, Command};
 use console::Console;
+use failure::Failure;
 
 /// Runs the command line `args`, whose first item is the name of the program.
 ///
-/// It neither ends the process nor panics. `Ctrl-C` is left to the process, which may die at any
-/// time: files are written beside their place and renamed.
+/// It does not panic. It listens to Ctrl-C from then on: the first ends the work, and the process with
+/// it if that takes longer than a second, but a file that is being written is finished; the second
+/// ends the process at once.
 pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     ExitCode::from(status(args))
 }
 
 /// As [`run`], returning the code as a number, for callers that are programs of another kind.
 pub fn status(args: impl IntoIterator<Item = OsString>) -> u8 {
+    interrupt::listen();
     let (out, err) = (io::stdout(), io::stderr());
     let bar = err.is_terminal();
     answer(args, &mut out.lock(), &mut &err, bar)
@@ -84,6 +88,8 @@ fn answer<T: Into<OsString> + Clone>(
     match outcome.and_then(|()| console.flush()) {
         Ok(()) => 0,
         Err(failure) => {
+            // What failed then failed of that.
+            let failure = if interrupt::is_pressed() { Failure::Interrupted } else { failure };
             if let Some(message) = failure.message() {
                 console.error(&message);
             }

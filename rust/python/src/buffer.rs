@@ -1,4 +1,4 @@
-//! The elements of numpy arrays, lent to Rust. The one place with `unsafe`.
+//! The elements of numpy arrays, lent to Rust or copied. The one place with `unsafe`.
 
 use bytes::Bytes;
 use numpy::{PyArray1, PyArrayMethods, PyUntypedArrayMethods};
@@ -7,15 +7,24 @@ use pyo3::prelude::*;
 /// The bytes of `array`, which are not copied when it is contiguous.
 ///
 /// The array lives as long as the bytes. Whoever writes to it meanwhile changes what is read.
-pub(crate) fn bytes_of(array: &Bound<'_, PyArray1<u8>>) -> Bytes {
+pub(crate) fn lent(array: &Bound<'_, PyArray1<u8>>) -> Bytes {
     if !array.is_c_contiguous() {
-        return array.readonly().as_array().iter().copied().collect();
+        return copied(array);
     }
     Bytes::from_owner(Lent {
         start: array.data(),
         len: array.len(),
         _array: array.clone().unbind(),
     })
+}
+
+/// A copy of the bytes of `array`, which whoever made it may fill anew.
+pub(crate) fn copied(array: &Bound<'_, PyArray1<u8>>) -> Bytes {
+    let array = array.readonly();
+    match array.as_slice() {
+        Ok(bytes) => Bytes::copy_from_slice(bytes),
+        Err(_) => array.as_array().iter().copied().collect(), // not contiguous
+    }
 }
 
 /// The bytes of an array and the array itself, so that they stay.
@@ -36,7 +45,7 @@ impl AsRef<[u8]> for Lent {
         if self.len == 0 {
             return &[];
         }
-        // SAFETY: `bytes_of` found a contiguous array of `len` bytes at `start`, bytes need no
+        // SAFETY: `lent` found a contiguous array of `len` bytes at `start`, bytes need no
         // alignment, and numpy neither moves nor frees the memory of an array that somebody holds.
         // What remains is Python code writing to the array while samples are read: torn values of
         // a sample, as with every numpy function that releases the interpreter.

@@ -13,7 +13,7 @@ use quantize_rs::{
 use quantize_rs_runner::samples::Watched;
 
 use crate::comparison::Comparison;
-use crate::engine::{Engine, Opened};
+use crate::engine::Engine;
 use crate::errors;
 use crate::ranges::Ranges;
 use crate::source::Source;
@@ -49,8 +49,6 @@ impl Run {
 /// What came of a run.
 struct Done<T> {
     found: T,
-    /// What is to be said of the engine.
-    note: Option<String>,
     /// What is to be said of the samples.
     warnings: Vec<String>,
 }
@@ -73,7 +71,7 @@ impl Run {
         let mut done = self.on(py, model, source, move |engine, samples, control| {
             quantize_rs::calibrate(&its_model, &plan, engine, samples, &method, control)
         })?;
-        self.sign(&mut done.found, done.note, &done.warnings);
+        self.sign(&mut done.found, &done.warnings);
         Ok(Ranges::new(done.found, begun.elapsed().as_secs_f64()))
     }
 
@@ -94,17 +92,16 @@ impl Run {
             class.clone_into(&mut done.found.engine);
         }
         for ranges in &mut done.found.ranges {
-            self.sign(ranges, done.note.clone(), &done.warnings);
+            self.sign(ranges, &done.warnings);
         }
         Ok(Comparison::new(done.found, begun.elapsed().as_secs_f64(), done.warnings))
     }
 
     /// Says in the ranges who ran the model, as far as they do not know it, and on what samples.
-    fn sign(&self, ranges: &mut quantize_rs::Ranges, note: Option<String>, warnings: &[String]) {
+    fn sign(&self, ranges: &mut quantize_rs::Ranges, warnings: &[String]) {
         if let Some(class) = self.engine.get().class() {
             class.clone_into(&mut ranges.engine);
         }
-        ranges.notes.splice(..0, note);
         ranges.warnings.extend_from_slice(warnings);
     }
 
@@ -122,18 +119,20 @@ impl Run {
         + 'static,
     ) -> PyResult<Done<T>> {
         let interrupt = Arc::new(Interrupt::default());
-        let inputs = InputSpec::of(model);
-        let samples = work::detached(py, None, || source.samples(inputs, self.limit, &interrupt))?;
-        let samples = Arc::new(Mutex::new(Watched::new(samples)));
+        let samples = work::detached(py, None, || source.samples(model, self.limit, &interrupt))?;
+        let samples = Watched::new(samples, &InputSpec::of(model));
+        let samples = Arc::new(Mutex::new(Ahead { samples, first: None }));
         let (is_random, is_iterator) = (source.is_random(), source.is_iterator());
         let engine = self.engine.clone_ref(py);
         let progress = Arc::new(self.progress.as_ref().map(|call| call.clone_ref(py)));
-        let threads = self.threads.unwrap_or_else(cores);
+        // An object may keep something in itself from one line to the next.
+        let alone = engine.get().class().is_some();
+        let threads = self.threads.unwrap_or_else(|| if alone { 1 } else { cores() });
         // What runs in an object of Python's cannot be left alone.
-        let patience = if engine.get().class().is_some() { None } else { Some(PATIENCE) };
+        let patience = if alone { None } else { Some(PATIENCE) };
         let raised = Arc::clone(&interrupt);
         work::conversing(py, model.path(), &raised, patience, move |line| {
-            let Opened { engine, note } = engine.get().open(&line, &interrupt)?;
+            let engine = engine.get().open(&line, &interrupt)?;
             let mut seen = None;
             let mut go_on = |Progress { done, total }| {
                 let is_news = seen.replace(done) != Some(done);
@@ -153,10 +152,10 @@ impl Run {
             let mut pulled = Pulled { samples: Arc::clone(&samples), there };
             let found = work(&*engine, &mut pulled, control)?;
             let warnings = match samples.lock() {
-                Ok(samples) if !is_random => samples.warnings(),
+                Ok(samples) if !is_random => samples.samples.warnings(),
                 _ => Vec::new(),
             };
-            Ok::<_, QuantizeError>(Done { found, note, warnings })
+            Ok::<_, QuantizeError>(Done { found, warnings })
         })
     }
 
@@ -178,7 +177,7 @@ impl Run {
 
 /// Samples that come from the thread that Python called on, where its iterators belong.
 struct Pulled {
-    samples: Arc<Mutex<Watched>>,
+    samples: Arc<Mutex<Ahead>>,
     /// The line to it; `None` for samples that have nothing to do with Python.
     there: Option<Line>,
 }
@@ -187,16 +186,44 @@ impl Samples for Pulled {
     fn next_sample(&mut self) -> Option<Result<Sample, CalibrationError>> {
         let samples = Arc::clone(&self.samples);
         let pull = move || samples.lock().ok()?.next_sample();
-        match &self.there {
-            None => pull(),
-            Some(line) => {
-                line.ask(pull).unwrap_or_else(|| Some(Err(CalibrationError::new(Kind::Cancelled))))
-            }
-        }
+        let cancelled = || Some(Err(CalibrationError::new(Kind::Cancelled)));
+        self.ask(pull).unwrap_or_else(cancelled)
     }
 
     fn len_hint(&self) -> Option<usize> {
-        self.samples.lock().ok()?.len_hint()
+        let (samples, items) = (Arc::clone(&self.samples), self.there.is_some());
+        self.ask(move || samples.lock().ok()?.count(items)).flatten()
+    }
+}
+
+impl Pulled {
+    /// What comes of doing this where the samples come from; `None` when nobody listens any more.
+    fn ask<T: Send + 'static>(&self, question: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+        match &self.there {
+            None => Some(question()),
+            Some(line) => line.ask(question),
+        }
+    }
+}
+
+/// Samples of which the first may have been pulled, to see how many each item has.
+struct Ahead {
+    samples: Watched,
+    first: Option<Result<Sample, CalibrationError>>,
+}
+
+impl Ahead {
+    fn next_sample(&mut self) -> Option<Result<Sample, CalibrationError>> {
+        self.first.take().or_else(|| self.samples.next_sample())
+    }
+
+    /// How many are left, where that is known; of `items` the first is pulled to tell.
+    fn count(&mut self, items: bool) -> Option<usize> {
+        self.samples.len_hint()?;
+        if items && self.first.is_none() {
+            self.first = self.samples.next_sample();
+        }
+        Some(self.samples.len_hint()? + usize::from(self.first.is_some()))
     }
 }
 

@@ -20,19 +20,29 @@ use crate::work::{Interrupt, Line};
 pub(crate) struct Engine(Kind);
 
 enum Kind {
-    Auto(Option<PathBuf>),
+    /// With the library of ONNX Runtime, or why there is none.
+    Auto(Result<PathBuf, String>),
     Tract,
     OnnxRuntime(PathBuf),
-    Object { name: String, adapter: Py<PyAny>, prepares: bool },
+    Object {
+        name: String,
+        adapter: Py<PyAny>,
+        prepares: bool,
+    },
 }
 
 #[pymethods]
 impl Engine {
-    /// The better of the others; `library` is that of ONNX Runtime, where it is installed.
+    /// The better of the others; `library` is that of ONNX Runtime.
     #[staticmethod]
-    #[pyo3(signature = (library))]
-    fn auto(library: Option<PathBuf>) -> Engine {
-        Engine(Kind::Auto(library))
+    fn auto(library: PathBuf) -> Engine {
+        Engine(Kind::Auto(Ok(library)))
+    }
+
+    /// The same where there is no ONNX Runtime, because of this.
+    #[staticmethod]
+    fn auto_without(why: String) -> Engine {
+        Engine(Kind::Auto(Err(why)))
     }
 
     /// tract, which is built in.
@@ -61,18 +71,14 @@ impl Engine {
         &self,
         line: &Line,
         interrupt: &Arc<Interrupt>,
-    ) -> Result<Opened, CalibrationError> {
-        let mut note = None;
-        let engine: Box<dyn Runs> = match &self.0 {
-            Kind::Auto(None) => {
-                note = Some("run by tract: no onnxruntime is installed".to_owned());
-                Box::new(Auto::default())
-            }
-            Kind::Auto(Some(library)) => {
-                let opened = OnnxRuntime::open(library);
-                let why = |error| format!("run by tract: {error}");
-                note = opened.as_ref().err().map(why);
-                Box::new(Auto { onnxruntime: opened.ok() })
+    ) -> Result<Box<dyn Runs>, CalibrationError> {
+        Ok(match &self.0 {
+            Kind::Auto(library) => {
+                let opened = library.clone().and_then(|library| {
+                    OnnxRuntime::open(&library).map_err(|error| error.to_string())
+                });
+                let auto = opened.map_or_else(Auto::without, Auto::with);
+                Box::new(auto.stopped_by(interrupt.flag()))
             }
             Kind::Tract => Box::new(Tract),
             Kind::OnnxRuntime(library) => Box::new(OnnxRuntime::open(library)?),
@@ -82,8 +88,7 @@ impl Engine {
                 line: line.clone(),
                 interrupt: Arc::clone(interrupt),
             }),
-        };
-        Ok(Opened { engine, note })
+        })
     }
 
     /// The name of the class, for an object of Python's.
@@ -98,13 +103,6 @@ impl Engine {
     pub(crate) fn takes_models(&self) -> bool {
         !matches!(self.0, Kind::Object { prepares: false, .. })
     }
-}
-
-/// An engine that is ready.
-pub(crate) struct Opened {
-    pub(crate) engine: Box<dyn Runs>,
-    /// What the caller should know of it.
-    pub(crate) note: Option<String>,
 }
 
 /// An object of Python's as an engine.

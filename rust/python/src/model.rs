@@ -7,7 +7,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
-use quantize_rs::{Config, Graph, InputSpec, ModelInfo, QType, QuantizeError, Target};
+use quantize_rs::{Config, Graph, ModelInfo, QType, QuantizeError, Target};
 
 use crate::plan::Plan;
 use crate::work;
@@ -76,13 +76,6 @@ impl Model {
             quantize_rs::Plan::of(&Graph::of(&self.model)?, config)
         })?;
         Ok(Plan::new(Arc::clone(&self.model), plan))
-    }
-}
-
-impl Model {
-    /// The inputs that a caller has to give.
-    pub(crate) fn inputs(&self) -> Vec<InputSpec> {
-        InputSpec::of(&self.model)
     }
 }
 

@@ -1,16 +1,16 @@
 //! Where samples come from: a file, images, arrays, a random generator, or a Python iterator.
 
-use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use numpy::PyArray1;
 use pyo3::prelude::*;
 use quantize_rs::{
     CalibrationError, CalibrationErrorKind, DataType, InputSpec, QuantizeError, Sample, Samples,
     Tensor,
 };
-use quantize_rs_runner::samples::{self, BoxedSamples, ImageFolder};
+use quantize_rs_runner::samples::{self, BoxedSamples, ImageFolder, Items};
 
 use crate::buffer;
 use crate::errors;
@@ -27,7 +27,7 @@ enum Kind {
     Images(ImageFolder),
     Arrays(Vec<(String, Tensor)>),
     Random { count: usize, shape: Option<Vec<usize>>, seed: u64 },
-    Iterator(Py<PyAny>),
+    Iterator { iterator: Py<PyAny>, items: Option<usize> },
 }
 
 /// A numpy array as Python hands it over: name, element type, shape, and the elements as bytes,
@@ -83,7 +83,7 @@ impl Source {
     /// Arrays with samples along their first axes.
     #[staticmethod]
     fn arrays(py: Python<'_>, arrays: Vec<Array<'_>>) -> PyResult<Source> {
-        Ok(Source(Kind::Arrays(tensors(py, arrays)?)))
+        Ok(Source(Kind::Arrays(tensors(py, arrays, buffer::lent)?)))
     }
 
     /// Random values.
@@ -93,17 +93,18 @@ impl Source {
         Source(Kind::Random { count, shape, seed })
     }
 
-    /// An iterator over lists of arrays, one list at a time.
+    /// An iterator over lists of arrays, one list at a time; how many there are, where that is known.
     #[staticmethod]
-    fn iterator(iterator: Py<PyAny>) -> Source {
-        Source(Kind::Iterator(iterator))
+    #[pyo3(signature = (iterator, items))]
+    fn iterator(iterator: Py<PyAny>, items: Option<usize>) -> Source {
+        Source(Kind::Iterator { iterator, items })
     }
 
     /// What a model is fed with, one sample after the other.
     #[pyo3(signature = (model, limit))]
     fn feeds(&self, py: Python<'_>, model: &Model, limit: Option<usize>) -> PyResult<Feeds> {
         let interrupt = Arc::new(Interrupt::default());
-        let samples = work::detached(py, None, || self.samples(model.inputs(), limit, &interrupt))?;
+        let samples = work::detached(py, None, || self.samples(&model.model, limit, &interrupt))?;
         Ok(Feeds::new(samples, interrupt))
     }
 }
@@ -111,7 +112,7 @@ impl Source {
 impl Source {
     /// Whether the samples come out of Python code.
     pub(crate) fn is_iterator(&self) -> bool {
-        matches!(self.0, Kind::Iterator(_))
+        matches!(self.0, Kind::Iterator { .. })
     }
 
     /// Whether the samples are noise, which their maker has warned of.
@@ -122,10 +123,11 @@ impl Source {
     /// Begins to read the samples. Exceptions of an iterator go to `interrupt`.
     pub(crate) fn samples(
         &self,
-        inputs: Vec<InputSpec>,
+        model: &quantize_rs::Model,
         limit: Option<usize>,
         interrupt: &Arc<Interrupt>,
     ) -> Result<BoxedSamples, CalibrationError> {
+        let inputs = InputSpec::of(model);
         match &self.0 {
             Kind::File(path) => samples::open(path, &inputs, limit),
             Kind::Images(folder) => folder.open(&inputs, limit),
@@ -134,11 +136,19 @@ impl Source {
                 let count = limit.map_or(*count, |limit| limit.min(*count));
                 samples::random(&inputs, count, shape.as_deref(), *seed)
             }
-            Kind::Iterator(iterator) => {
+            Kind::Iterator { iterator, items } => {
                 let iterator = Python::attach(|py| iterator.clone_ref(py));
                 let interrupt = Arc::clone(interrupt);
                 let left = limit.unwrap_or(usize::MAX);
-                Ok(Box::new(Pulled { iterator, interrupt, inputs, waiting: None, left }))
+                Ok(Box::new(Pulled {
+                    iterator,
+                    interrupt,
+                    items: Items::of(model),
+                    to_come: *items,
+                    each: 1,
+                    waiting: None,
+                    left,
+                }))
             }
         }
     }
@@ -148,8 +158,12 @@ impl Source {
 struct Pulled {
     iterator: Py<PyAny>,
     interrupt: Arc<Interrupt>,
-    inputs: Vec<InputSpec>,
-    /// The samples of the last item.
+    items: Items,
+    /// Items that are still to come, where that is known.
+    to_come: Option<usize>,
+    /// Samples of the last item.
+    each: usize,
+    /// Those that are left of it.
     waiting: Option<BoxedSamples>,
     left: usize,
 }
@@ -165,13 +179,24 @@ impl Samples for Pulled {
                 return Some(sample);
             }
             match self.pull()? {
-                Ok(samples) => self.waiting = Some(samples),
+                Ok(samples) => {
+                    self.to_come = self.to_come.map(|items| items.saturating_sub(1));
+                    self.each = samples.len_hint().unwrap_or(1);
+                    self.waiting = Some(samples);
+                }
                 Err(error) => {
                     self.left = 0;
                     return Some(Err(error));
                 }
             }
         }
+    }
+
+    /// As many as there are if all items to come have as many as the last: of a data loader the very
+    /// last may have fewer.
+    fn len_hint(&self) -> Option<usize> {
+        let waiting = self.waiting.as_ref().and_then(|waiting| waiting.len_hint()).unwrap_or(0);
+        Some(self.to_come?.saturating_mul(self.each).saturating_add(waiting).min(self.left))
     }
 }
 
@@ -181,69 +206,30 @@ impl Pulled {
         let pulled = Python::attach(|py| {
             let mut iterator = self.iterator.bind(py).try_iter()?;
             let Some(item) = iterator.next() else { return Ok(None) };
-            tensors(py, item?.extract()?).map(Some)
+            // Copied: the next item may be made in the same memory while this one still waits.
+            tensors(py, item?.extract()?, buffer::copied).map(Some)
         });
         match self.interrupt.keep(pulled) {
             Some(None) => None,
-            Some(Some(arrays)) => Some(self.samples_of(arrays)),
+            Some(Some(arrays)) => Some(self.items.samples(arrays)),
             None => Some(Err(CalibrationError::new(CalibrationErrorKind::Cancelled))),
         }
     }
-
-    /// An item with an array for each input, each of the input's own shape, is one sample; any
-    /// other is cut into samples.
-    fn samples_of(
-        &self,
-        mut arrays: Vec<(String, Tensor)>,
-    ) -> Result<BoxedSamples, CalibrationError> {
-        if let ([(_, array)], [input]) = (&mut arrays[..], &self.inputs[..])
-            && input.shape.as_ref().is_some_and(|shape| shape.len() == array.shape.len() + 1)
-        {
-            array.shape.insert(0, 1); // a single sample without its first axis
-        }
-        let fits = |input: &InputSpec| {
-            let array = arrays.iter().find(|(name, _)| *name == input.name);
-            array.is_some_and(|(_, array)| fits(input.shape.as_deref(), &array.shape))
-        };
-        if !self.inputs.iter().all(fits) {
-            return samples::from_arrays(arrays, &self.inputs, None);
-        }
-        let feed = self.inputs.iter().filter_map(|input| {
-            let (name, array) = arrays.iter().find(|(name, _)| *name == input.name)?;
-            let dtype = input.dtype.unwrap_or(array.dtype);
-            let value = samples::convert(array.clone(), dtype, name); // a handle
-            Some(value.map(|value| (name.clone(), value)))
-        });
-        let inputs = feed.collect::<Result<_, _>>()?;
-        Ok(Box::new(One(VecDeque::from([Sample { inputs }]))))
-    }
 }
 
-/// Whether an input of this shape takes an array of that.
-fn fits(input: Option<&[Option<usize>]>, array: &[usize]) -> bool {
-    input.is_none_or(|input| {
-        input.len() == array.len()
-            && input.iter().zip(array).all(|(want, have)| want.is_none_or(|want| want == *have))
-    })
-}
-
-/// Samples that are there already.
-struct One(VecDeque<Sample>);
-
-impl Samples for One {
-    fn next_sample(&mut self) -> Option<Result<Sample, CalibrationError>> {
-        self.0.pop_front().map(Ok)
-    }
-}
-
-fn tensors(py: Python<'_>, arrays: Vec<Array<'_>>) -> PyResult<Vec<(String, Tensor)>> {
+/// The arrays, whose elements `bytes_of` takes.
+fn tensors(
+    py: Python<'_>,
+    arrays: Vec<Array<'_>>,
+    bytes_of: fn(&Bound<'_, PyArray1<u8>>) -> Bytes,
+) -> PyResult<Vec<(String, Tensor)>> {
     let tensor = |(name, dtype, shape, elements): Array<'_>| {
         let Some(dtype) = DataType::all().find(|known| known.name() == dtype) else {
             let what = format!("`{name}` has elements of type {dtype}, expected plain numbers");
             let error = CalibrationError::new(CalibrationErrorKind::Data(what));
             return Err(errors::raised(py, &error.into(), None));
         };
-        Ok((name, Tensor { dtype, shape, data: buffer::bytes_of(&elements) }))
+        Ok((name, Tensor { dtype, shape, data: bytes_of(&elements) }))
     };
     arrays.into_iter().map(tensor).collect()
 }

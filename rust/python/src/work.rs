@@ -4,8 +4,9 @@
 use std::any::Any;
 use std::panic::{self, AssertUnwindSafe};
 use std::path::Path;
-use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
+use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -162,15 +163,20 @@ pub(crate) fn json(py: Python<'_>, report: &impl Serialize) -> PyResult<String> 
 
 /// The Python exception that ends some work early: of a signal, a callback, an iterator.
 #[derive(Default)]
-pub(crate) struct Interrupt(Mutex<Option<PyErr>>);
+pub(crate) struct Interrupt {
+    kept: Mutex<Option<PyErr>>,
+    /// Whether there is one, for who cannot ask.
+    flag: Arc<AtomicBool>,
+}
 
 impl Interrupt {
     /// Keeps the exception, if there is one and no earlier; `None` then.
     pub(crate) fn keep<T>(&self, outcome: PyResult<T>) -> Option<T> {
         outcome
             .map_err(|error| {
-                if let Ok(mut kept) = self.0.lock() {
+                if let Ok(mut kept) = self.kept.lock() {
                     kept.get_or_insert(error);
+                    self.flag.store(true, Ordering::Relaxed);
                 }
             })
             .ok()
@@ -178,12 +184,19 @@ impl Interrupt {
 
     /// Whether there is one.
     pub(crate) fn is_raised(&self) -> bool {
-        self.0.lock().is_ok_and(|kept| kept.is_some())
+        self.flag.load(Ordering::Relaxed)
+    }
+
+    /// Is set as long as there is one.
+    pub(crate) fn flag(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.flag)
     }
 
     /// The exception, to be raised.
     pub(crate) fn take(&self) -> Option<PyErr> {
-        self.0.lock().ok().and_then(|mut kept| kept.take())
+        let mut kept = self.kept.lock().ok()?;
+        self.flag.store(false, Ordering::Relaxed);
+        kept.take()
     }
 
     /// Runs the handlers of signals and keeps what they raise; `None` then.

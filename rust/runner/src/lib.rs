@@ -29,9 +29,10 @@
 //!     samples::open(Path::new("images.npy"), &InputSpec::of(&model), Some(100))?;
 //! let first = samples.next_sample().ok_or("no samples")??;
 //!
-//! let library = OnnxRuntime::find();
-//! let onnxruntime = library.map(|library| OnnxRuntime::open(&library)).transpose()?;
-//! let engine = Auto { onnxruntime };
+//! let engine = match OnnxRuntime::find() {
+//!     Some(library) => Auto::with(OnnxRuntime::open(&library)?),
+//!     None => Auto::without("no onnxruntime was found"),
+//! };
 //! let runner = engine.prepare(&model, &["/layer1/Relu_output_0".into()], &first)?;
 //! if let Some(note) = runner.note() {
 //!     println!("{note}");

@@ -2,30 +2,19 @@
 #![cfg(all(feature = "onnxruntime", feature = "tract"))]
 
 mod installed;
+mod shown;
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::OnceLock;
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use installed::{library, repository};
-use quantize_rs::{
-    CalibrationError, CalibrationErrorKind, Engine, InputSpec, Runner, Sample, Sink,
+use quantize_rs::{CalibrationError, CalibrationErrorKind, Engine, Sample, Sink};
+use quantize_rs_onnx::{DataType, Edit, Tensor};
+use quantize_rs_runner::Tract;
+use shown::{
+    Seen, Shown, all_taps, engines, fixture, fixtures, node, onnxruntime, run, sample_for,
+    slow_model,
 };
-use quantize_rs_onnx::{
-    AttributeProto, DataType, Edit, Kept, Model, NodeProto, Tensor, TensorProto,
-};
-use quantize_rs_runner::{Auto, OnnxRuntime, Tract};
-
-fn onnxruntime() -> Option<&'static OnnxRuntime> {
-    static OPENED: OnceLock<Option<OnnxRuntime>> = OnceLock::new();
-    OPENED.get_or_init(|| Some(OnnxRuntime::open(&library()?).expect("opened"))).as_ref()
-}
-
-fn engines() -> Vec<&'static dyn Engine> {
-    let onnxruntime = onnxruntime().map(|engine| engine as &dyn Engine);
-    [&Tract as &dyn Engine].into_iter().chain(onnxruntime).collect()
-}
 
 /// Every other test here passes by half when there is no library: this one says so.
 #[test]
@@ -35,85 +24,6 @@ fn there_is_an_onnxruntime_to_test_with() {
         "HALF OF THESE TESTS DID NOT RUN: no ONNX Runtime. `make .venv/created` installs one; or \
          set ORT_DYLIB_PATH to its library"
     );
-}
-
-/// Shape and values of a tap.
-type Shown = (Vec<usize>, Vec<f32>);
-
-/// What was shown, by tap.
-#[derive(Debug, Default, PartialEq)]
-struct Seen(BTreeMap<usize, Shown>);
-
-impl Sink for Seen {
-    fn observe(&mut self, tap: usize, shape: &[usize], values: &[f32]) {
-        assert_eq!(shape.iter().product::<usize>(), values.len());
-        let before = self.0.insert(tap, (shape.to_vec(), values.to_vec()));
-        assert!(before.is_none(), "tap {tap} was shown twice");
-    }
-}
-
-fn run(runner: &dyn Runner, sample: &Sample) -> Result<Seen, CalibrationError> {
-    let mut seen = Seen::default();
-    runner.run(sample, &mut seen, &AtomicBool::new(false)).map(|()| seen)
-}
-
-fn fixture(name: &str) -> Model {
-    Model::open(repository().join("tests/fixtures/models").join(format!("{name}.onnx"))).unwrap()
-}
-
-fn fixtures() -> Vec<String> {
-    let files = repository().join("tests/fixtures/models").read_dir().unwrap().flatten();
-    let names = files.filter_map(|file| {
-        Some(file.file_name().into_string().ok()?.strip_suffix(".onnx")?.to_owned())
-    });
-    let names: BTreeSet<String> = names.collect();
-    assert!(names.len() > 80);
-    names.into_iter().collect()
-}
-
-/// A sample for any fixture: waves for floats, small numbers for integers, 2 where any length will
-/// do.
-fn sample_for(model: &Model, any: usize) -> Sample {
-    let inputs = InputSpec::of(model).into_iter().map(|input| {
-        let shape = input.shape.expect("a rank").into_iter().map(|length| length.unwrap_or(any));
-        let shape: Vec<usize> = shape.collect();
-        let dtype = input.dtype.expect("a type");
-        let numbers = (0_u16..).take(shape.iter().product());
-        let wave = numbers.clone().map(|i| (f32::from(i) * 0.7).sin());
-        let data = match dtype {
-            DataType::Float => wave.flat_map(f32::to_le_bytes).collect(),
-            DataType::Double => wave.flat_map(|x| f64::from(x).to_le_bytes()).collect(),
-            DataType::Float16 => wave.flat_map(|x| half::f16::from_f32(x).to_le_bytes()).collect(),
-            DataType::Int64 => numbers.flat_map(|i| i64::from(i % 5).to_le_bytes()).collect(),
-            DataType::Bool => numbers.map(|i| u8::from(i % 2 == 0)).collect(),
-            other => vec![0; other.byte_len(shape.iter().product()).unwrap()].into(),
-        };
-        (input.name, Tensor { dtype, shape, data })
-    });
-    Sample { inputs: inputs.collect() }
-}
-
-/// Everything of a model that holds floats: its inputs and what its nodes make.
-fn all_taps(
-    engine: &dyn Engine,
-    model: &Model,
-    sample: &Sample,
-) -> Result<(Vec<String>, Box<dyn Runner>), CalibrationError> {
-    let made = model.graph().node.iter().flat_map(|node| &node.output).cloned();
-    let inputs = sample.inputs.iter().map(|(name, _)| name.clone());
-    let mut taps: Vec<String> = inputs.chain(made).filter(|name| !name.is_empty()).collect();
-    loop {
-        match engine.prepare(model, &taps, sample) {
-            Ok(runner) => return Ok((taps, runner)),
-            Err(error) if error.to_string().contains("can be observed") => {
-                let no_float = error.value().expect("the tap is named").to_owned();
-                let before = taps.len();
-                taps.retain(|tap| *tap != no_float);
-                assert!(taps.len() < before, "{error}");
-            }
-            Err(error) => return Err(error),
-        }
-    }
 }
 
 /// What the engines refuse among the fixtures, and a part of what they say of it.
@@ -286,40 +196,9 @@ fn threads_share_a_runner_and_see_what_one_thread_sees() {
     }
 }
 
-/// A node of ONNX's own operators that reads and makes these values.
-fn node(op_type: &str, input: &[&str], output: &str, attributes: &[(&str, i64)]) -> Edit {
-    let input = input.iter().map(|name| (*name).to_owned()).collect();
-    let attributes = attributes.iter().map(|(name, value)| AttributeProto::int(name, *value));
-    let attributes = attributes.map(Kept::new).collect();
-    Edit::AddNode(NodeProto::new(
-        format!("{output}_node"),
-        op_type,
-        input,
-        vec![output.to_owned()],
-        attributes,
-    ))
-}
-
-/// A model that multiplies large matrices for minutes.
-fn slow_model() -> Model {
-    let mut model = fixture("mlp_relu");
-    let wide = Tensor::from_f32(vec![16, 800], &vec![0.01; 12800]);
-    let mut edits = vec![
-        Edit::AddInitializer(TensorProto::new("wide", &wide)),
-        node("MatMul", &["x", "wide"], "slow0", &[]),
-    ];
-    for step in 0..2000 {
-        let (before, after) = (format!("slow{step}"), format!("slow{}", step + 1));
-        edits.push(node("MatMul", &[&before, &before], &after, &[]));
-    }
-    edits.push(Edit::AddOutput("slow2000".to_owned()));
-    model.apply(edits).unwrap();
-    model
-}
-
 #[test]
 fn a_run_that_is_cancelled_ends_at_once() {
-    let model = slow_model();
+    let model = slow_model(2000);
     let sample = sample_for(&model, 800);
     for engine in engines() {
         let runner = engine.prepare(&model, &["slow2000".to_owned()], &sample).unwrap();
@@ -338,6 +217,28 @@ fn a_run_that_is_cancelled_ends_at_once() {
         let error = runner.run(&sample, &mut Seen::default(), &cancelled).unwrap_err();
         assert_eq!(error.kind(), &CalibrationErrorKind::Cancelled);
     }
+}
+
+#[test]
+fn a_long_run_after_a_short_one_is_cancelled_too() {
+    let model = slow_model(2000);
+    let (short, long) = (sample_for(&model, 2), sample_for(&model, 800));
+    let Some(engine) = onnxruntime() else { return };
+    let runner = engine.prepare(&model, &["slow2000".to_owned()], &short).unwrap();
+    for _ in 0..2 {
+        run(&*runner, &short).unwrap();
+    }
+    let cancelled = AtomicBool::new(false);
+    let took = std::thread::scope(|scope| {
+        let run = scope.spawn(|| runner.run(&long, &mut Seen::default(), &cancelled));
+        std::thread::sleep(Duration::from_millis(300));
+        assert!(!run.is_finished(), "it is not slow");
+        cancelled.store(true, Ordering::Relaxed);
+        let begun = Instant::now();
+        assert!(run.join().unwrap().is_err());
+        begun.elapsed()
+    });
+    assert!(took < Duration::from_secs(5), "{took:?}"); // 1 s when alone
 }
 
 #[test]
@@ -380,137 +281,4 @@ fn tract_rounds_where_a_cast_makes_float16() {
     // ONNX Runtime itself leaves such a pair of casts out.
     let runner = Tract.prepare(&model, &["single".to_owned()], &sample).unwrap();
     assert_eq!(run(&*runner, &sample).unwrap().0[&0].1, expected);
-}
-
-/// A model, a node that tract cannot run or runs wrong, and what is said of it.
-fn models_beyond_tract() -> Vec<(Model, &'static str)> {
-    let with = |edits: Vec<Edit>| {
-        let mut model = fixture("conv2d_relu");
-        model.apply(edits).unwrap();
-        model
-    };
-    let output = || Edit::AddOutput("last".to_owned());
-    vec![
-        (fixture("loop_subgraph"), "operator Loop (`loop1`)"),
-        (fixture("local_function"), "operator DenseLeaky of domain local (`denseleaky1`)"),
-        (fixture("sequence_values"), "operator ConcatFromSequence (`concatfromsequence1`)"),
-        (
-            with(vec![node("GlobalLpPool", &["relu1_y"], "last", &[("p", 1)]), output()]),
-            "operator GlobalLpPool, which is computed wrong (`last_node`)",
-        ),
-        (
-            with(vec![
-                node("LpPool", &["relu1_y"], "pooled", &[]),
-                node("Det", &["pooled"], "last", &[]),
-                output(),
-            ]),
-            "operator Det (`last_node`); operator LpPool (`pooled_node`)",
-        ),
-    ]
-}
-
-#[test]
-fn auto_leaves_what_tract_cannot_run_to_onnxruntime_and_says_so() {
-    let (alone, both) = (Auto::default(), Auto { onnxruntime: onnxruntime().cloned() });
-    for (model, what) in models_beyond_tract() {
-        let sample = sample_for(&model, 2);
-        let error = alone.prepare(&model, &[], &sample).err().expect("a refusal");
-        assert!(matches!(error.kind(), CalibrationErrorKind::Unsupported(_)));
-        assert!(error.to_string().contains(what), "{error}");
-        assert!(error.to_string().contains("pip install onnxruntime"), "{error}");
-        if both.onnxruntime.is_some() && !what.contains("LpPool (`pooled") {
-            let runner = both.prepare(&model, &[], &sample).unwrap();
-            assert_eq!(runner.engine(), Some("onnxruntime"));
-            let note = runner.note().expect("why");
-            assert!(note.starts_with("run by onnxruntime, because tract fails: "), "{note}");
-            assert!(note.contains(what), "{note}");
-        }
-    }
-}
-
-#[test]
-fn auto_lets_tract_run_what_both_compute_alike_and_nothing_else() {
-    let Some(onnxruntime) = onnxruntime() else { return };
-    let auto = Auto { onnxruntime: Some(onnxruntime.clone()) };
-    for name in fixtures() {
-        let model = fixture(&name);
-        let sample = sample_for(&model, 2);
-        let Ok((taps, tract)) = all_taps(&Tract, &model, &sample) else { continue };
-        let runner = auto.prepare(&model, &taps, &sample).unwrap();
-        let note = runner.note().expect("why");
-        if name == "huge_weights" {
-            // Whether a sum of numbers this large is finite depends on its order.
-            assert_eq!(runner.engine(), Some("onnxruntime"));
-            let begins = "run by onnxruntime, because of the first sample tract computes `conv1_y`";
-            assert!(note.starts_with(begins), "{note}");
-            assert_eq!(run(&*runner, &sample).unwrap().0.len(), taps.len());
-            continue;
-        }
-        if note.contains("varies in shape") {
-            assert_eq!(runner.engine(), Some("onnxruntime"), "{name}");
-            continue;
-        }
-        assert_eq!(runner.engine(), Some("tract"), "{name}");
-        let unchecked = onnxruntime.prepare(&model, &taps, &sample).is_err();
-        assert_eq!(note.contains("unchecked"), unchecked, "{name}: {note}");
-        assert_eq!(run(&*runner, &sample).unwrap(), run(&*tract, &sample).unwrap(), "{name}");
-    }
-}
-
-#[test]
-fn auto_runs_tract_where_there_is_nothing_else() {
-    let model = fixture("residual_add");
-    let runner = Auto::default().prepare(&model, &[], &sample_for(&model, 1)).unwrap();
-    assert_eq!((runner.engine(), runner.note()), (Some("tract"), None));
-}
-
-#[test]
-fn auto_gives_models_that_take_long_to_onnxruntime() {
-    let Some(onnxruntime) = onnxruntime() else { return };
-    let auto = Auto { onnxruntime: Some(onnxruntime.clone()) };
-    let mut deep = fixture("conv2d_relu");
-    let mut edits: Vec<Edit> = (0..500)
-        .map(|step| node("Relu", &[&format!("r{step}")], &format!("r{}", step + 1), &[]))
-        .collect();
-    edits.push(node("Relu", &["x"], "r0", &[]));
-    edits.push(Edit::AddOutput("r500".to_owned()));
-    deep.apply(edits).unwrap();
-    let mut heavy = fixture("conv2d_relu");
-    let weight = Tensor::from_f32(vec![12, 10_000], &vec![0.5; 120_000]);
-    heavy
-        .apply(vec![
-            Edit::AddInitializer(TensorProto::new("weight", &weight)),
-            node("MatMul", &["x", "weight"], "last", &[]),
-            Edit::AddOutput("last".to_owned()),
-        ])
-        .unwrap();
-    let cases = [
-        (deep, "it prepares a model of 503 nodes sooner"),
-        (heavy, "it runs a model of this size several times as fast"),
-        (fixture("dynamic_shape"), "input `x` varies in shape, and it is prepared but once"),
-    ];
-    for (model, why) in cases {
-        let runner = auto.prepare(&model, &[], &sample_for(&model, 8)).unwrap();
-        assert_eq!(runner.engine(), Some("onnxruntime"));
-        assert_eq!(runner.note(), Some(&*format!("run by onnxruntime: {why}")));
-        assert!(runner.any_shape());
-    }
-}
-
-#[test]
-fn where_neither_can_both_say_why() {
-    let Some(onnxruntime) = onnxruntime() else { return };
-    let auto = Auto { onnxruntime: Some(onnxruntime.clone()) };
-    let model = fixture("custom_domain");
-    let error = auto.prepare(&model, &[], &sample_for(&model, 1)).err().expect("a refusal");
-    assert!(matches!(error.kind(), CalibrationErrorKind::Unsupported(_)));
-    for what in ["operator Sparkle of domain acme.ops (`sparkle1`)", "Sparkle(-1) is not a regist"]
-    {
-        assert!(error.to_string().contains(what), "{error}");
-    }
-    // What is wrong with the sample is said once.
-    let model = fixture("conv2d_relu");
-    let sample = Sample { inputs: vec![] };
-    let error = auto.prepare(&model, &[], &sample).err().expect("a refusal");
-    assert!(matches!(error.kind(), CalibrationErrorKind::InputMismatch(_)), "{error}");
 }

@@ -253,6 +253,23 @@ fn the_same_numbers_come_from_every_way_to_write_them() {
 }
 
 #[test]
+fn of_an_archive_no_more_is_read_than_the_limit_takes() {
+    let x = [input("x", DataType::Float, &[2, 3])];
+    let mut archive = npz(&[("x", npy_of(&counting(&[9, 3])))], CompressionMethod::Stored);
+    // In the ninth row, which is left over as well.
+    let last = 8_f32 * 3.0 + 2.0;
+    let at = archive.windows(4).position(|bytes| bytes == last.to_le_bytes()).expect("the last");
+    archive[at] ^= 1;
+    let expected = good(open("x.npy", &npy_of(&counting(&[8, 3])), &x, Some(2)));
+    assert_eq!(good(open("x.npz", &archive, &x, Some(2))), expected);
+    let error = open("x.npz", &archive, &x, Some(5)).expect_err("the checksum is wrong");
+    assert!(error.to_string().starts_with("cannot be read from its archive"), "{error}");
+    // Whatever the limit, an array that does not fit is called by its own shape.
+    let error = open("x.npz", &archive, &[input("x", DataType::Float, &[-1, 4])], Some(1));
+    assert!(error.expect_err("a misfit").to_string().contains("the array [9, 3]"));
+}
+
+#[test]
 fn safetensors_give_the_samples_of_the_array_they_were_made_from() {
     let inputs = [input("x", DataType::Float, &[-1, 3]), input("ids", DataType::Int64, &[-1])];
     let (x, ids) = (counting(&[4, 3]), counting(&[4]));

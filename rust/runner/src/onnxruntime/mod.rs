@@ -43,7 +43,8 @@ impl OnnxRuntime {
     /// opening another is refused. That the Python module `onnxruntime` is imported does no harm.
     ///
     /// # Errors
-    /// No library is there, it is none of ONNX Runtime, or of a version before 1.17.
+    /// No library is there, it is none of ONNX Runtime, or of a version before 1.17. The Python
+    /// package brings one from 1.19 on.
     pub fn open(path: &Path) -> Result<OnnxRuntime, CalibrationError> {
         Ok(OnnxRuntime { environment: library::open(path)? })
     }
@@ -135,7 +136,8 @@ impl OnnxRuntimeRunner {
             Ok((name.as_str(), value))
         });
         let given: HashMap<&str, DynValue> = given.collect::<Result<_, CalibrationError>>()?;
-        let outputs = self.sessions.run(&given, cancelled)?;
+        let elements = sample.inputs.iter().map(|(_, tensor)| tensor.elements()).sum();
+        let outputs = self.sessions.run(&given, elements, cancelled)?;
         for (tap, place) in self.places.iter().enumerate() {
             if cancelled.load(Ordering::Relaxed) {
                 break;

@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 use std::num::NonZero;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -26,6 +26,10 @@ const LENT_FROM: usize = 1024;
 
 /// What the copies of the weights that sessions make for themselves may take together.
 const MOST_BYTES: u64 = 2 << 30;
+
+/// Cores that one session makes good use of: so many sessions as leave each that many. Making one
+/// costs as much as running several samples.
+const CORES_EACH: usize = 4;
 
 /// How often a run is asked whether to go on.
 const PATIENCE: Duration = Duration::from_millis(50);
@@ -47,8 +51,8 @@ pub(super) struct Sessions {
     most: usize,
     state: Mutex<State>,
     returned: Condvar,
-    /// Whether the last run was [`SHORT`].
-    short: AtomicBool,
+    /// Runs on fewer input elements than this were [`SHORT`].
+    short_below: AtomicUsize,
 }
 
 /// Sessions there are.
@@ -74,7 +78,7 @@ impl Sessions {
         let weights = weights.collect::<Result<_, CalibrationError>>()?;
         let cores = thread::available_parallelism().map_or(1, NonZero::get);
         let affordable = usize::try_from(MOST_BYTES / bytes.max(1)).unwrap_or(usize::MAX);
-        let most = affordable.clamp(1, cores);
+        let most = affordable.clamp(1, cores.div_ceil(CORES_EACH));
         let sessions = Sessions {
             environment: environment.clone(),
             model,
@@ -84,7 +88,7 @@ impl Sessions {
             most,
             state: Mutex::new(State { idle: Vec::new(), made: 1 }),
             returned: Condvar::new(),
-            short: AtomicBool::new(false),
+            short_below: AtomicUsize::new(0),
         };
         let first = sessions.make()?;
         sessions.state().idle.push(first);
@@ -110,22 +114,27 @@ impl Sessions {
         Ok(())
     }
 
-    /// The outputs for these inputs.
+    /// The outputs for these inputs, which have so many elements together.
     pub(super) fn run(
         &self,
         given: &HashMap<&str, DynValue>,
+        elements: usize,
         cancelled: &AtomicBool,
     ) -> Result<Vec<DynValue>, CalibrationError> {
         let mut place = self.borrow(cancelled)?;
         let session = place.session.as_mut().ok_or_else(|| failed("there is no session"))?;
         let options = RunOptions::new().map_err(|error| message::without_node(&error))?;
         let begun = Instant::now();
-        let outputs = if self.short.load(Ordering::Relaxed) {
+        let outputs = if elements < self.short_below.load(Ordering::Relaxed) {
             run(session, given, &options)
         } else {
             run_watched(session, given, &options, cancelled)
         };
-        self.short.store(begun.elapsed() < SHORT, Ordering::Relaxed);
+        if begun.elapsed() < SHORT {
+            self.short_below.fetch_max(elements.saturating_add(1), Ordering::Relaxed);
+        } else {
+            self.short_below.fetch_min(elements, Ordering::Relaxed);
+        }
         outputs.map_err(|error| message::of_running(&error))
     }
 
@@ -145,7 +154,12 @@ impl Sessions {
                 // Counted before it is there: should that fail, dropping the place counts it back.
                 let mut place = Borrowed { sessions: self, session: None };
                 place.session = Some(self.make()?);
-                return Ok(place);
+                // That takes a while: it is asked once more, with a session to give back.
+                return if cancelled.load(Ordering::Relaxed) {
+                    Err(CalibrationError::new(CalibrationErrorKind::Cancelled))
+                } else {
+                    Ok(place)
+                };
             }
             let waited = self.returned.wait_timeout(state, PATIENCE);
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
@@ -159,6 +173,8 @@ impl Sessions {
                 .with_inter_threads(1)?
                 .with_intra_op_spinning(false)?
                 .with_optimization_level(self.level)?
+                // Weights outside the arena, whose size depends on what was run before.
+                .with_device_allocated_initializers()?
                 // What it would print it also returns.
                 .with_log_level(LogLevel::Fatal)?;
             for (name, value) in &self.weights {

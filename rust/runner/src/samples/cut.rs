@@ -12,10 +12,17 @@ pub(super) fn by_input(
     names: &[String],
     inputs: &[InputSpec],
 ) -> Result<Vec<usize>, CalibrationError> {
-    if let ([_], [name]) = (inputs, names)
-        && (name.is_empty() || name == "arr_0")
-    {
-        return Ok(vec![0]);
+    match (inputs, names) {
+        ([_], [name]) if name.is_empty() || name == "arr_0" => return Ok(vec![0]),
+        ([input], [_, _, ..]) if names.iter().all(String::is_empty) => {
+            let count = names.len();
+            let message = format!(
+                "a list of {count} arrays that are alike, and the model has one input: stack them, \
+                 or give them one by one; of a tuple the first counts"
+            );
+            return Err(mismatch(message).at_value(&input.name));
+        }
+        _ => {}
     }
     let position = |input: &InputSpec| names.iter().position(|name| *name == input.name);
     let missing = || inputs.iter().filter(|input| position(input).is_none());
@@ -35,6 +42,23 @@ pub(super) fn by_input(
     let missing = listed(missing().map(|input| input.name.as_str()), 8);
     let message = format!("no array for input {missing}; arrays that match no input: {unmatched}");
     Err(mismatch(message).at_value(&first.name))
+}
+
+/// The arrays that feed the inputs, in their order, each under a name.
+pub(super) fn in_order(
+    arrays: Vec<(String, Tensor)>,
+    inputs: &[InputSpec],
+) -> Result<Vec<(String, Tensor)>, CalibrationError> {
+    let (names, arrays): (Vec<String>, Vec<Tensor>) = arrays.into_iter().unzip();
+    if names.is_empty() {
+        return Err(CalibrationError::new(CalibrationErrorKind::NoSamples("no arrays".into())));
+    }
+    let positions = by_input(&names, inputs)?.into_iter().zip(inputs);
+    let in_order = positions.map(|(position, input)| {
+        let name = if names[position].is_empty() { &input.name } else { &names[position] };
+        (name.clone(), arrays[position].clone()) // a handle
+    });
+    Ok(in_order.collect())
 }
 
 /// The samples of arrays, one for each input, by the rule of [`from_arrays`](super::from_arrays).
@@ -75,7 +99,7 @@ impl Column {
         limit: Option<usize>,
     ) -> Result<Column, CalibrationError> {
         let limit = limit.unwrap_or(usize::MAX);
-        let (shape, step) = cutting(input, &rows)?;
+        let (shape, step) = cutting(input, &rows.what, &rows.shape)?;
         let total = rows.shape.first().copied().unwrap_or(0);
         let whole = total / step;
         if total == 0 || limit == 0 {
@@ -108,19 +132,35 @@ impl Column {
     }
 }
 
-/// Shape of the input in one sample, and the rows it takes.
-fn cutting(input: &InputSpec, rows: &Rows) -> Result<(Vec<usize>, usize), CalibrationError> {
-    let row = rows.shape.get(1..).unwrap_or_default();
+/// Rows of an array of this shape that so many samples take.
+pub(super) fn rows_needed(
+    input: &InputSpec,
+    what: &str,
+    array: &[usize],
+    limit: Option<usize>,
+) -> Result<usize, CalibrationError> {
+    let (_, step) = cutting(input, what, array)?;
+    let total = array.first().copied().unwrap_or(0);
+    Ok(limit.map_or(total, |limit| limit.saturating_mul(step).min(total)))
+}
+
+/// Shape of the input in one sample cut from an array of this shape, and the rows it takes.
+fn cutting(
+    input: &InputSpec,
+    what: &str,
+    array: &[usize],
+) -> Result<(Vec<usize>, usize), CalibrationError> {
+    let row = array.get(1..).unwrap_or_default();
     let with_batch = |batch: usize| [&[batch], row].concat();
     let Some(expected) = input.shape.as_deref() else {
         return Ok((with_batch(1), 1)); // of any rank: the array's own
     };
     let Some((batch, _)) = expected.split_first() else {
         let message = format!("input `{}` is a scalar: it cannot be cut from arrays", input.name);
-        return Err(mismatch(message).at_value(&rows.what));
+        return Err(mismatch(message).at_value(what));
     };
     let batch = batch.unwrap_or(1);
-    let (shape, step) = if rows.shape.len() == expected.len() + 1 {
+    let (shape, step) = if array.len() == expected.len() + 1 {
         (row.to_vec(), 1)
     } else {
         (with_batch(batch), batch.max(1))
@@ -129,13 +169,13 @@ fn cutting(input: &InputSpec, rows: &Rows) -> Result<(Vec<usize>, usize), Calibr
         return Ok((shape, step));
     }
     let expects = describe(input);
-    let (name, array) = (&input.name, &rows.shape);
-    let message = if rows.shape.len() == expected.len() || rows.shape.len() == expected.len() + 1 {
+    let name = &input.name;
+    let message = if array.len() == expected.len() || array.len() == expected.len() + 1 {
         let hint = layout_hint(expected, &shape);
         format!(
             "input `{name}` expects {expects}, samples of the array {array:?} are {shape:?}{hint}"
         )
-    } else if rows.shape.len() + 1 == expected.len() {
+    } else if array.len() + 1 == expected.len() {
         let hint = "a single sample needs a first axis, `array[None]`";
         format!("input `{name}` expects {expects}, the array is {array:?}: {hint}")
     } else {
@@ -143,7 +183,7 @@ fn cutting(input: &InputSpec, rows: &Rows) -> Result<(Vec<usize>, usize), Calibr
         let ranks = format!("expected {rank} axes, or {more} with whole inputs along the first");
         format!("input `{name}` expects {expects}, the array is {array:?}: {ranks}")
     };
-    Err(mismatch(message).at_value(&rows.what))
+    Err(mismatch(message).at_value(what))
 }
 
 /// Says so when moving the channels would make `shape` fit.

@@ -6,6 +6,7 @@
 mod convert;
 mod cut;
 mod images;
+mod items;
 mod npy;
 mod npz;
 mod random;
@@ -21,6 +22,7 @@ use quantize_rs_onnx::Tensor;
 
 pub use convert::convert;
 pub use images::{ChannelOrder, IMAGES, ImageFolder, Layout, Resize, leads_to_images};
+pub use items::Items;
 pub use random::random;
 use rows::Rows;
 pub use watched::{FEW, Watched};
@@ -56,7 +58,8 @@ pub const FORMATS: &[Format] = &[npy::FORMAT, npz::FORMAT, safetensors::FORMAT];
 /// that has no options.
 ///
 /// Arrays are cut into samples as [`from_arrays`] says; `limit` takes the first samples only.
-/// The arrays of a `.npz` file are held in memory, the other files are read sample by sample.
+/// Files are read sample by sample, but for `.npz`, of which the samples asked for are held in
+/// memory, and arrays in Fortran order, which are read whole: there a sample lies everywhere.
 ///
 /// # Errors
 /// [`CalibrationError`] naming the file. Where it could not be opened or read, the
@@ -128,16 +131,8 @@ pub fn from_arrays(
     inputs: &[InputSpec],
     limit: Option<usize>,
 ) -> Result<BoxedSamples, CalibrationError> {
-    let (names, tensors): (Vec<String>, Vec<Tensor>) = arrays.into_iter().unzip();
-    if names.is_empty() {
-        return Err(CalibrationError::new(CalibrationErrorKind::NoSamples("no arrays".into())));
-    }
-    let positions = cut::by_input(&names, inputs)?;
-    let rows = positions.into_iter().zip(inputs).map(|(position, input)| {
-        let tensor = tensors[position].clone(); // a handle
-        let name = if names[position].is_empty() { &input.name } else { &names[position] };
-        Rows::from_tensor(name, tensor)
-    });
+    let arrays = cut::in_order(arrays, inputs)?;
+    let rows = arrays.into_iter().map(|(name, array)| Rows::from_tensor(&name, array));
     cut::samples(rows.collect::<Result<_, _>>()?, inputs, limit)
 }
 

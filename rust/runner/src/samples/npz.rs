@@ -6,6 +6,7 @@ use std::path::Path;
 
 use quantize_rs::{CalibrationError, InputSpec};
 use zip::ZipArchive;
+use zip::read::ZipFile;
 
 use super::rows::Rows;
 use super::{BoxedSamples, Format, cut, data, npy, open_file};
@@ -29,37 +30,47 @@ fn open(
     let names: Vec<String> =
         names.collect::<Result<_, _>>().map_err(|error| broken().caused_by(error))?;
     let positions = cut::by_input(&names, inputs).map_err(|error| error.in_file(what.as_ref()))?;
-    let rows = positions.into_iter().map(|position| {
+    let rows = positions.into_iter().zip(inputs).map(|(position, input)| {
         let what = format!("{what}[{}]", names[position]);
-        read(&mut archive, position, length, &what)
+        let entry = archive.by_index(position).map_err(|error| unreadable(&what).caused_by(error));
+        read(entry?, length, &what, |shape| cut::rows_needed(input, &what, shape, limit))
     });
     cut::samples(rows.collect::<Result<_, _>>()?, inputs, limit)
 }
 
-/// The array at `position` of an archive whose file has `length` bytes.
+/// The first rows of the array in an entry of an archive whose file has `length` bytes: as many as
+/// are `needed` of an array of its shape.
 fn read(
-    archive: &mut ZipArchive<BufReader<File>>,
-    position: usize,
+    mut entry: ZipFile<'_, BufReader<File>>,
     length: u64,
     what: &str,
+    needed: impl FnOnce(&[usize]) -> Result<usize, CalibrationError>,
 ) -> Result<Rows, CalibrationError> {
-    let broken = || data("cannot be read from its archive").at_value(what);
-    let mut entry = archive.by_index(position).map_err(|error| broken().caused_by(error))?;
     let size = entry.size();
-    let header = npy::read_header(&mut entry, size, what)?;
-    let expected = header.data_len().and_then(|bytes| u64::try_from(bytes).ok());
-    if expected != size.checked_sub(header.data_start) {
+    let mut header = npy::read_header(&mut entry, size, what)?;
+    let all = header.data_len().and_then(|bytes| u64::try_from(bytes).ok());
+    if all != size.checked_sub(header.data_start) {
         let shape = &header.shape;
         let message = format!("{size} bytes cannot hold shape {shape:?} of {}", header.dtype);
         return Err(data(message).at_value(what));
     }
+    // In Fortran order the first rows are scattered over the whole array.
+    if !header.fortran && !header.shape.is_empty() {
+        header.shape[0] = needed(&header.shape)?;
+    }
     // Deflated data may be longer than the file; it gets memory as it comes, not as it claims.
-    let expected = expected.unwrap_or(0);
+    let expected = header.data_len().map_or(0, |bytes| bytes as u64);
     let mut bytes = Vec::with_capacity(usize::try_from(expected.min(length)).unwrap_or(0));
     let mut elements = entry.take(expected);
-    elements.read_to_end(&mut bytes).map_err(|error| broken().caused_by(error))?;
-    // The checksum is compared at the very end.
-    let mut entry = elements.into_inner();
-    io::copy(&mut entry, &mut io::sink()).map_err(|error| broken().caused_by(error))?;
+    elements.read_to_end(&mut bytes).map_err(|error| unreadable(what).caused_by(error))?;
+    if Some(expected) == all {
+        // The checksum is compared at the very end.
+        let mut entry = elements.into_inner();
+        io::copy(&mut entry, &mut io::sink()).map_err(|error| unreadable(what).caused_by(error))?;
+    }
     header.into_rows(what, bytes)
+}
+
+fn unreadable(what: &str) -> CalibrationError {
+    data("cannot be read from its archive").at_value(what)
 }

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use bytes::Bytes;
-use quantize_rs::{CalibrationError, Sample, Samples};
+use quantize_rs::{CalibrationError, InputSpec, Sample, Samples};
 use quantize_rs_onnx::Tensor;
 
 use super::BoxedSamples;
@@ -31,7 +31,9 @@ const ENOUGH: usize = 1024;
 ///
 /// let input = InputSpec { name: "x".into(), dtype: None, shape: None };
 /// let same = Tensor::from_f32(vec![3, 2], &[1.0, 2.0, 1.0, 2.0, 1.0, 2.0]);
-/// let mut samples = Watched::new(samples::from_arrays(vec![("x".into(), same)], &[input], None)?);
+/// let inputs = [input];
+/// let samples = samples::from_arrays(vec![("x".into(), same)], &inputs, None)?;
+/// let mut samples = Watched::new(samples, &inputs);
 /// while samples.next_sample().is_some() {}
 /// assert!(samples.warnings()[0].starts_with("only 3 samples"));
 /// assert_eq!(samples.warnings()[1], "all 3 samples are the same");
@@ -39,6 +41,8 @@ const ENOUGH: usize = 1024;
 /// ```
 pub struct Watched {
     samples: BoxedSamples,
+    /// Rows of a sample, where the model fixes how many it takes at a time.
+    batch: usize,
     count: usize,
     /// Hashes of samples that differ; no more are kept than it takes to be content.
     different: HashSet<u64>,
@@ -46,9 +50,10 @@ pub struct Watched {
 }
 
 impl Watched {
-    /// Watches these samples.
-    pub fn new(samples: BoxedSamples) -> Watched {
-        Watched { samples, count: 0, different: HashSet::new(), inputs: Vec::new() }
+    /// Watches these samples for a model with these inputs.
+    pub fn new(samples: BoxedSamples, inputs: &[InputSpec]) -> Watched {
+        let batch = batch_of(inputs).unwrap_or(1).max(1);
+        Watched { samples, batch, count: 0, different: HashSet::new(), inputs: Vec::new() }
     }
 
     /// What is to be said of the samples that went by, in whole sentences without a full stop.
@@ -58,10 +63,14 @@ impl Watched {
         if count == 0 {
             return warnings;
         }
-        if count < FEW {
+        if count * self.batch < FEW {
             let samples = if count == 1 { "sample" } else { "samples" };
+            let each = match self.batch {
+                1 => String::new(),
+                batch => format!(" of {batch}"),
+            };
             warnings.push(format!(
-                "only {count} {samples}: the ranges of so few seldom hold for other data, give {FEW} \
+                "only {count} {samples}{each}: the ranges of so few seldom hold for other data, give {FEW} \
                  or more that differ as those in use do"
             ));
         }
@@ -112,6 +121,13 @@ impl Samples for Watched {
     fn len_hint(&self) -> Option<usize> {
         self.samples.len_hint()
     }
+}
+
+/// The first length of every input, where it is fixed and one.
+fn batch_of(inputs: &[InputSpec]) -> Option<usize> {
+    let mut lengths = inputs.iter().map(|input| *input.shape.as_deref()?.first()?);
+    let first = lengths.next()??;
+    lengths.all(|length| length == Some(first)).then_some(first)
 }
 
 /// What an input is suspected of, until a sample shows that it is not so.
@@ -175,8 +191,6 @@ fn correlation(values: &[f32], apart: usize) -> Option<f64> {
 
 #[cfg(test)]
 mod tests {
-    use quantize_rs::InputSpec;
-
     use super::*;
     use crate::samples::{from_arrays, random};
 
@@ -194,9 +208,30 @@ mod tests {
             .map(|(sample, place)| number(sample, place))
             .collect();
         let rows = Tensor::from_f32(vec![count.into(), 4], &values);
-        let input = InputSpec { name: "x".into(), dtype: None, shape: None };
-        let samples = from_arrays(vec![("x".into(), rows)], &[input], None);
-        warnings(Watched::new(samples.expect("samples")))
+        let inputs = [InputSpec { name: "x".into(), dtype: None, shape: None }];
+        let samples = from_arrays(vec![("x".into(), rows)], &inputs, None);
+        warnings(Watched::new(samples.expect("samples"), &inputs))
+    }
+
+    #[test]
+    fn rows_of_a_fixed_batch_count_each() {
+        let of = |name: &str, first: Option<usize>| InputSpec {
+            name: name.to_owned(),
+            dtype: None,
+            shape: Some(vec![first, Some(2)]),
+        };
+        let about = |inputs: &[InputSpec], rows: u16| {
+            let arrays = inputs.iter().map(|input| {
+                let values: Vec<f32> = (0..rows * 2).map(f32::from).collect();
+                (input.name.clone(), Tensor::from_f32(vec![rows.into(), 2], &values))
+            });
+            let samples = from_arrays(arrays.collect(), inputs, None).expect("samples");
+            warnings(Watched::new(samples, inputs))
+        };
+        assert!(about(&[of("x", Some(8))], 32).is_empty());
+        assert!(about(&[of("x", Some(8)), of("y", Some(8))], 32).is_empty());
+        assert!(about(&[of("x", Some(8))], 24)[0].starts_with("only 3 samples of 8: "));
+        assert!(about(&[of("x", Some(1)), of("y", None)], 31)[0].starts_with("only 31 samples: "));
     }
 
     #[test]
@@ -238,28 +273,28 @@ mod tests {
                 shape: Some(shape),
             };
             let noise = random(std::slice::from_ref(&input), 40, None, 0).expect("samples");
-            let found = warnings(Watched::new(noise));
+            let found = warnings(Watched::new(noise, std::slice::from_ref(&input)));
             assert!(
                 found.len() == 1 && found[0].starts_with("input `x` looks like noise"),
                 "{found:?}"
             );
         }
-        let input = InputSpec {
+        let inputs = [InputSpec {
             name: "x".into(),
             dtype: None,
             shape: Some(vec![None, Some(1), Some(32), Some(32)]),
-        };
+        }];
         let smooth: Vec<f32> = (0..40_u16 * 1024).map(|i| (f32::from(i) / 9.0).sin()).collect();
         let images = vec![("x".to_owned(), Tensor::from_f32(vec![40, 1, 32, 32], &smooth))];
-        let samples = from_arrays(images, &[input], None).expect("samples");
-        assert!(warnings(Watched::new(samples)).is_empty());
+        let samples = from_arrays(images, &inputs, None).expect("samples");
+        assert!(warnings(Watched::new(samples, &inputs)).is_empty());
     }
 
     #[test]
     fn nothing_is_said_of_no_samples() {
-        let input = InputSpec { name: "x".into(), dtype: None, shape: None };
+        let inputs = [InputSpec { name: "x".into(), dtype: None, shape: None }];
         let rows = Tensor::from_f32(vec![1, 1], &[1.0]);
-        let samples = from_arrays(vec![("x".into(), rows)], &[input], None).expect("samples");
-        assert!(Watched::new(samples).warnings().is_empty());
+        let samples = from_arrays(vec![("x".into(), rows)], &inputs, None).expect("samples");
+        assert!(Watched::new(samples, &inputs).warnings().is_empty());
     }
 }

@@ -1,0 +1,214 @@
+//! Items of an iterable: each is one sample, or a batch of them.
+
+use quantize_rs::{CalibrationError, InputSpec, Sample, Samples};
+use quantize_rs_onnx::{Model, Tensor};
+
+use super::{BoxedSamples, convert, cut, from_arrays};
+use crate::inputs::{elements, fits};
+
+/// What items of an iterable, arrays for the inputs of one model, are made of.
+///
+/// An array given whole has its samples along the first axis. An item of many may be a batch or a
+/// sample, and its shape alone does not tell which: `[40, 1, 13]` is forty pictures or one sequence
+/// of forty steps. So the model is asked:
+///
+/// - Arrays with one axis less than the inputs are one sample without its first axis.
+/// - Arrays of exactly the shapes of the inputs are cut into samples where the first axis of every
+///   input is a batch and all arrays are equally long there. It is a batch where its length varies
+///   and it is called one (`N`, `B`, or anything with `batch` in it), or called nothing of meaning
+///   (no name, or one with a number in it as exporters make up) in inputs of four axes and more,
+///   which are pictures. Else they are one sample: a sequence cut into its steps would show other
+///   values, a batch run whole shows the same.
+/// - All others are cut as [`from_arrays`] cuts them.
+///
+/// ```
+/// use quantize_rs::Samples;
+/// use quantize_rs_onnx::{Model, Tensor};
+/// use quantize_rs_runner::samples::Items;
+///
+/// let models = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/fixtures/models");
+/// let count = |model: &str, shape: &[usize]| {
+///     let items = Items::of(&Model::open(format!("{models}/{model}.onnx"))?);
+///     let zeros = vec![0.0; shape.iter().product()];
+///     let item = vec![("x".to_owned(), Tensor::from_f32(shape.to_vec(), &zeros))];
+///     Ok::<_, Box<dyn std::error::Error>>(items.samples(item)?.len_hint())
+/// };
+/// assert_eq!(count("conv2d_relu", &[4, 3, 12, 12])?, Some(4)); // its first axis is `batch`
+/// assert_eq!(count("lstm", &[4, 1, 10])?, Some(1)); // its first axis is `seq`
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct Items {
+    inputs: Vec<InputSpec>,
+    /// Whether the first axis of every input is a batch.
+    batched: bool,
+}
+
+impl Items {
+    /// Items for this model.
+    pub fn of(model: &Model) -> Items {
+        let inputs = InputSpec::of(model);
+        let batched = first_axes_are_batches(model, &inputs);
+        Items { inputs, batched }
+    }
+
+    /// The samples of one item: arrays by the names of their inputs, or a lone one called `""`.
+    ///
+    /// # Errors
+    /// As [`from_arrays`].
+    pub fn samples(&self, arrays: Vec<(String, Tensor)>) -> Result<BoxedSamples, CalibrationError> {
+        let mut arrays = cut::in_order(arrays, &self.inputs)?;
+        let mut pairs = self.inputs.iter().zip(&arrays);
+        if pairs.all(|(input, (_, array))| lacks_first_axis(input, array)) {
+            for (_, array) in &mut arrays {
+                array.shape.insert(0, 1);
+            }
+        }
+        if self.are_one_sample(&arrays) {
+            let values = self.inputs.iter().zip(arrays).map(|(input, (_, array))| {
+                let dtype = input.dtype.unwrap_or(array.dtype);
+                Ok((input.name.clone(), convert(array, dtype, &input.name)?))
+            });
+            let inputs = values.collect::<Result<_, _>>()?;
+            return Ok(Box::new(One(Some(Sample { inputs }))));
+        }
+        from_arrays(arrays, &self.inputs, None)
+    }
+
+    /// Whether these arrays, one for each input, are what the model is run on once.
+    fn are_one_sample(&self, arrays: &[(String, Tensor)]) -> bool {
+        let fit = self.inputs.iter().zip(arrays).all(|(input, (_, array))| {
+            input.shape.as_deref().is_none_or(|shape| fits(shape, &array.shape))
+                && elements(&array.shape) != Some(0)
+        });
+        let mut lengths = arrays.iter().map(|(_, array)| array.shape.first());
+        let first = lengths.next();
+        let is_batch = self.batched && lengths.all(|length| Some(length) == first);
+        fit && !is_batch && !arrays.is_empty()
+    }
+}
+
+fn lacks_first_axis(input: &InputSpec, array: &Tensor) -> bool {
+    input.shape.as_ref().is_some_and(|shape| shape.len() == array.shape.len() + 1)
+}
+
+/// Whether the first axis of every input counts samples, by what the model calls it.
+fn first_axes_are_batches(model: &Model, inputs: &[InputSpec]) -> bool {
+    let axes = || {
+        inputs.iter().map(|input| match input.shape.as_deref() {
+            Some([None, rest @ ..]) => (Said::of(&first_axis(model, &input.name)), rest.len() + 1),
+            _ => (Said::SomethingElse, 0),
+        })
+    };
+    let pictures = |(said, rank)| said == Said::Nothing && rank >= 4;
+    axes().all(|(said, _)| said == Said::Batch) || axes().all(pictures)
+}
+
+/// What the first axis of an input is called; `""` where it has no name.
+fn first_axis(model: &Model, input: &str) -> String {
+    let info = model.graph().input.iter().find(|info| info.name == input);
+    let shape = info.and_then(|info| info.tensor_type()).and_then(|tensor| tensor.shape.as_ref());
+    let first = shape.and_then(|shape| shape.dim.first());
+    first.and_then(|first| first.param.clone()).unwrap_or_default()
+}
+
+/// What the name of an axis says of it.
+#[derive(Clone, Copy, PartialEq)]
+enum Said {
+    Batch,
+    Nothing,
+    SomethingElse,
+}
+
+impl Said {
+    fn of(name: &str) -> Said {
+        let name = name.to_lowercase();
+        let is_made_up = name.contains(|c: char| c.is_ascii_digit())
+            || !name.contains(char::is_alphabetic)
+            || name == "none";
+        match name.as_str() {
+            "n" | "b" | "bs" => Said::Batch,
+            name if name.contains("batch") => Said::Batch,
+            _ if is_made_up => Said::Nothing,
+            _ => Said::SomethingElse,
+        }
+    }
+}
+
+/// A sample that is there already.
+struct One(Option<Sample>);
+
+impl Samples for One {
+    fn next_sample(&mut self) -> Option<Result<Sample, CalibrationError>> {
+        self.0.take().map(Ok)
+    }
+
+    fn len_hint(&self) -> Option<usize> {
+        Some(usize::from(self.0.is_some()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_axis_is_a_batch_by_its_name() {
+        let cases = [
+            ("N", Said::Batch),
+            ("n", Said::Batch),
+            ("B", Said::Batch),
+            ("batch_size", Said::Batch),
+            ("Batch1", Said::Batch),
+            ("", Said::Nothing),
+            ("?", Said::Nothing),
+            ("None", Said::Nothing),
+            ("s77", Said::Nothing),
+            ("unk__616", Said::Nothing),
+            ("input_dynamic_axes_1", Said::Nothing),
+            ("seq", Said::SomethingElse),
+            ("time", Said::SomethingElse),
+            ("T", Said::SomethingElse),
+        ];
+        for (name, expected) in cases {
+            assert!(Said::of(name) == expected, "{name}");
+        }
+    }
+
+    fn counts(model: &str, items: &[(&str, &[usize])]) -> Option<usize> {
+        let models = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/fixtures/models");
+        let model = Model::open(format!("{models}/{model}.onnx")).expect("a fixture");
+        let arrays = items.iter().map(|(name, shape)| {
+            let zeros = vec![0.0; shape.iter().product()];
+            ((*name).to_owned(), Tensor::from_f32(shape.to_vec(), &zeros))
+        });
+        let mut samples = Items::of(&model).samples(arrays.collect()).ok()?;
+        let hint = samples.len_hint();
+        let count = std::iter::from_fn(|| samples.next_sample()).count();
+        assert_eq!(hint, Some(count));
+        Some(count)
+    }
+
+    #[test]
+    fn an_item_is_a_batch_or_a_sample_whether_or_not_it_has_a_name() {
+        for name in ["", "x"] {
+            let of = |model: &str, shape: &[usize]| counts(model, &[(name, shape)]);
+            assert_eq!(of("conv2d_relu", &[4, 3, 12, 12]), Some(4));
+            assert_eq!(of("conv2d_relu", &[1, 3, 12, 12]), Some(1));
+            assert_eq!(of("conv2d_relu", &[3, 12, 12]), Some(1), "without its first axis");
+            assert_eq!(of("conv2d_relu", &[5, 2, 3, 12, 12]), Some(5), "whole inputs");
+            assert_eq!(of("conv2d_relu", &[0, 3, 12, 12]), None);
+            assert_eq!(of("lstm", &[7, 1, 10]), Some(1), "a sequence");
+            assert_eq!(of("lstm", &[0, 1, 10]), None);
+            assert_eq!(of("fixed_batch4", &[4, 3, 12, 12]), Some(1));
+            assert_eq!(of("fixed_batch4", &[8, 3, 12, 12]), Some(2));
+        }
+        let two = |x: usize, extra: usize| {
+            counts("two_inputs", &[("x", &[x, 3, 12, 12]), ("extra", &[extra, 6])])
+        };
+        assert_eq!(two(4, 4), Some(4));
+        assert_eq!(two(4, 1), Some(1), "no batch: not equally long");
+        // One input keeps its length: what is fed beside it is no batch.
+        let styled = counts("conv_dynamic_weight", &[("x", &[4, 3, 12, 12]), ("style", &[1, 6])]);
+        assert_eq!(styled, Some(1));
+    }
+}

@@ -1,0 +1,251 @@
+"""Samples that come one after the other: lists, generators, data loaders, readers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import judge
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+from onnxruntime.quantization import CalibrationDataReader
+from pictures import GOOD, Array, conv, resized
+from PIL import Image
+
+import quantize_rs
+from quantize_rs import CalibrationError, ImageFolder, Plan
+
+
+@pytest.fixture
+def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Plan:
+    monkeypatch.chdir(tmp_path)
+    return quantize_rs.open(conv(["n", 3, 8, 6])).plan(activations="uint8")
+
+
+@pytest.mark.parametrize("threads", [1, 4])
+@pytest.mark.parametrize("form", ["arrays", "dicts", "reader"])
+def test_a_buffer_may_be_filled_again(plan: Plan, form: str, threads: int) -> None:
+    samples = np.random.default_rng(1).random((60, 3, 8, 6), np.float32)
+    samples *= np.arange(1, 61, dtype=np.float32)[:, None, None, None]
+    buffer = np.empty((1, 3, 8, 6), np.float32)
+
+    def filled() -> Iterator[Array]:
+        for sample in samples:
+            buffer[0] = sample
+            yield buffer
+        buffer[:] = 1e9
+
+    class Refilling:
+        def __init__(self) -> None:
+            self.items = filled()
+
+        def get_next(self) -> dict[str, Array] | None:
+            item = next(self.items, None)
+            return None if item is None else {"x": item}
+
+    data: dict[str, Any] = {
+        "arrays": filled(),
+        "dicts": ({"x": item} for item in filled()),
+        "reader": Refilling(),
+    }
+    found = plan.calibrate(data[form], method="moving_average", threads=threads)
+    assert found == plan.calibrate(samples, method="moving_average")
+
+
+def recurrent() -> onnx.ModelProto:
+    """A network that remembers the steps of a sequence."""
+    rng = np.random.default_rng(0)
+    weights = {"w": (1, 16, 10), "r": (1, 16, 4), "last": (4, 3)}
+    nodes = [
+        helper.make_node("LSTM", ["x", "w", "r"], ["steps"], hidden_size=4),
+        helper.make_node("MatMul", ["steps", "last"], ["y"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["seq", 1, 10])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        [
+            numpy_helper.from_array(rng.normal(size=shape).astype(np.float32), name)
+            for name, shape in weights.items()
+        ],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+@pytest.mark.parametrize("engine", ["tract", "onnxruntime"])
+@pytest.mark.parametrize("named", [False, True])
+def test_a_sequence_is_one_sample(engine: str, named: bool) -> None:
+    plan = quantize_rs.open(recurrent()).plan(activations="uint8")
+    rng = np.random.default_rng(0)
+    sequences = [rng.normal(size=(length, 1, 10)).astype(np.float32) for length in (5, 5, 9)]
+    items: list[Any] = [{"x": one} if named else one for one in sequences]
+    found = plan.calibrate(items, engine=engine)
+    assert found.samples == 3
+    steps = plan.calibrate([one[None] for whole in sequences for one in whole], engine=engine)
+    assert steps.samples == 19
+    assert steps.values != found.values, "what a step shows depends on those before it"
+
+
+def test_items_that_are_no_numbers_are_numbered(plan: Plan) -> None:
+    for item, message in [
+        (np.array(["a"]), r"an array of <U1 holds no plain numbers \(item 1\)"),
+        ({"x": np.array([None])}, r"an array of object holds no plain numbers \(item 1\)"),
+        ("a.png", r"'a\.png' is a path, and paths stand alone; a pattern names several \(item 1\)"),
+        (GOOD[:1].astype(np.complex64), "complex64 cannot be converted to float32"),
+    ]:
+        with pytest.raises(CalibrationError, match=message):
+            plan.calibrate([GOOD[:1], item])
+
+
+def test_arrays_without_names_are_not_guessed() -> None:
+    plan = quantize_rs.open(judge.model("two_inputs")).plan(activations="uint8")
+    for item in [(GOOD, GOOD), [GOOD, GOOD]]:
+        with pytest.raises(
+            CalibrationError, match=r"the model has 2 inputs, .*: which is the array for"
+        ):
+            plan.calibrate([item])
+
+
+def test_no_sample_of_a_list_is_lost(plan: Plan) -> None:
+    alike = r"a list of 3 arrays that are alike, .* stack them, or give them one by one.*sample 0"
+    lists: list[list[Any]] = [list(GOOD[:3]), [Tensor(one) for one in GOOD[:3]]]
+    for item in lists:
+        with pytest.raises(CalibrationError, match=alike) as caught:
+            plan.calibrate([item])
+        assert caught.value.value == "x"
+    firsts: list[Any] = [(GOOD, GOOD), [GOOD, np.arange(4)], (GOOD,), [GOOD]]
+    for first in firsts:
+        assert plan.calibrate([first]).samples == 4
+
+
+class Tensor:
+    """As much of a torch tensor as matters."""
+
+    def __init__(self, values: Array) -> None:
+        self.values, self.shape, self.dtype = values, values.shape, values.dtype
+
+    def detach(self) -> Tensor:
+        return self
+
+    def cpu(self) -> Tensor:
+        return self
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        return self.values
+
+
+class DataLoader:
+    """As torch's: batches of images and labels, as often as one iterates, the last one short."""
+
+    def __init__(self, images: Array, batch_size: int) -> None:
+        self.images, self.batch_size = images, batch_size
+
+    def __len__(self) -> int:
+        return -(-len(self.images) // self.batch_size)
+
+    def __iter__(self) -> Iterator[list[Tensor]]:
+        for start in range(0, len(self.images), self.batch_size):
+            images = self.images[start : start + self.batch_size]
+            yield [Tensor(images), Tensor(np.zeros(len(images), np.int64))]
+
+
+@pytest.mark.parametrize("batch_size", [1, 3, 4])
+def test_a_data_loader_of_images_and_labels(plan: Plan, batch_size: int) -> None:
+    loader = DataLoader(GOOD, batch_size)
+    for _ in range(2):
+        found = plan.calibrate(loader)
+        assert found == plan.calibrate(GOOD)
+        assert found.samples == 4
+
+
+@pytest.mark.parametrize(
+    ("data", "total"),
+    [
+        (list(GOOD), 4),
+        (DataLoader(GOOD, 1), 4),
+        (DataLoader(GOOD, 2), 4),
+        (DataLoader(GOOD, 3), 6),  # whoever has a length does not say how long its last batch is
+        (iter(GOOD), None),
+    ],
+)
+def test_the_samples_of_a_list_are_counted_beforehand(
+    plan: Plan, data: Any, total: int | None
+) -> None:
+    told: list[tuple[int, int | None]] = []
+    found = plan.calibrate(data, progress=lambda done, total: told.append((done, total)))
+    assert found == plan.calibrate(GOOD)
+    assert {total for _, total in told} == {total}
+    limited: list[int | None] = []
+    if total is not None:
+        plan.calibrate(data, limit=2, progress=lambda _, total: limited.append(total))
+        assert set(limited) == {2}
+
+
+class PhotoReader(CalibrationDataReader):  # type: ignore[misc]
+    """As people write readers for onnxruntime's own tool."""
+
+    def __init__(self, folder: Path, batch_size: int = 1, input_size: tuple[int, int] = (8, 6)):
+        self.paths = sorted(folder.glob("*.png"))
+        self.batch_size, self.input_size = batch_size, input_size
+        self.index = 0
+
+    def preprocess(self, path: Path) -> Array:
+        height, width = self.input_size
+        with Image.open(path) as image:
+            small = resized(image.convert("RGB"), width, height, "bilinear")
+        scaled: Array = np.asarray(small, np.float32).transpose(2, 0, 1) / np.float32(255)
+        return scaled
+
+    def get_next(self) -> dict[str, Array] | None:
+        if self.index >= len(self.paths):
+            return None
+        paths = self.paths[self.index : self.index + self.batch_size]
+        self.index += len(paths)
+        return {"x": np.stack([self.preprocess(path) for path in paths])}
+
+    def rewind(self) -> None:
+        self.index = 0
+
+
+@pytest.mark.parametrize("batch_size", [1, 4])
+def test_a_reader_of_onnxruntime_gives_what_the_folder_gives(
+    plan: Plan, photos: Path, batch_size: int
+) -> None:
+    reader = PhotoReader(photos, batch_size)
+    expected = plan.calibrate(ImageFolder(photos))
+    found = plan.calibrate(reader)
+    assert found == expected
+    assert found.samples == 40
+    with pytest.raises(CalibrationError, match="no calibration samples"):
+        plan.calibrate(reader)  # it is at its end
+    reader.rewind()
+    assert plan.calibrate(reader) == expected
+
+
+def test_what_a_reader_or_a_generator_raises_comes_out_as_it_is(plan: Plan, photos: Path) -> None:
+    class Failing(PhotoReader):
+        def preprocess(self, path: Path) -> Array:
+            if self.index > 3:
+                raise OSError("the disk is on fire")
+            return super().preprocess(path)
+
+    with pytest.raises(OSError, match="the disk is on fire"):
+        plan.calibrate(Failing(photos))
+
+    def samples() -> Iterator[Array]:
+        yield GOOD[:1]
+        raise StopIteration  # a mistake that Python itself turns into an error
+
+    with pytest.raises(RuntimeError, match="generator raised StopIteration"):
+        plan.calibrate(samples())
+
+    def interrupted() -> Iterator[Array]:
+        yield GOOD[:1]
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        plan.calibrate(interrupted())
