@@ -81,7 +81,8 @@ fn only_cast(graph: &Graph<'_>, value: ValueId) -> bool {
         && value.readers.iter().all(|reader| casts_to_float32(graph.nodes[reader.node]))
 }
 
-fn casts_to_float32(node: &NodeProto) -> bool {
+/// Whether a node makes float32 of another type.
+pub(crate) fn casts_to_float32(node: &NodeProto) -> bool {
     node.op_type == "Cast"
         && node.is_onnx()
         && node.int("to", 0) == i64::from(DataType::Float.number())

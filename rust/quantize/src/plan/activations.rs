@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, HashMap};
 use quantize_rs_math::{Granularity, QSpec, QType};
 use quantize_rs_onnx::topological;
 
-use super::axes;
+use super::{axes, float32};
 use super::select::Selection;
 use super::weights::weight_readers;
 use super::{Because, Decision, Draft, IntegerNode, Kept, Readers, Source, ValuePlan};
@@ -39,6 +39,7 @@ pub(super) fn plan(
             .flat_map(|constant| weight_readers(constant).map(|node| (node, constant.anchor)))
             .collect(),
         axes: axes::of(graph, &order),
+        float32: float32::of(graph, &order),
         fixed: InputSpec::of(graph.model)
             .iter()
             .all(|input| input.shape.iter().flatten().all(Option::is_some)),
@@ -79,6 +80,8 @@ pub(super) struct Planner<'a, 'm> {
     pub(super) weighted: HashMap<usize, ValueId>,
     /// How many axes each value has, where that is known.
     pub(super) axes: Vec<Option<usize>>,
+    /// Whether each value is known to be float32.
+    pub(super) float32: Vec<bool>,
     /// Whether all inputs of the model have fixed shapes.
     pub(super) fixed: bool,
 }
@@ -116,12 +119,9 @@ impl Planner<'_, '_> {
         self.graph.nodes[node].label()
     }
 
-    /// What flows out of a node: its first output, which others only describe, and all parts of a
-    /// `Split`.
+    /// What flows out of a node.
     pub(super) fn outputs(&self, node: usize) -> impl Iterator<Item = ValueId> {
-        let node = self.graph.nodes[node];
-        let count = if node.op_type == "Split" { node.output.len() } else { 1 };
-        node.output.iter().take(count).filter_map(|name| self.graph.value(name))
+        float32::outputs(self.graph, node)
     }
 
     /// What flows into a node, constants included.

@@ -13,30 +13,6 @@ use crate::graph::ValueId;
 use crate::ops::{Integer, Slot};
 use crate::target::Bias;
 
-/// Operators without a rule that make what they are given: floats of floats.
-const SAME_TYPE: &[&str] = &[
-    "Abs",
-    "Celu",
-    "Cos",
-    "Dropout",
-    "Erf",
-    "Exp",
-    "Floor",
-    "Log",
-    "LogSoftmax",
-    "Mish",
-    "Neg",
-    "Pow",
-    "RMSNormalization",
-    "Reciprocal",
-    "Round",
-    "Selu",
-    "Sin",
-    "Softplus",
-    "Softsign",
-    "Sqrt",
-];
-
 impl Planner<'_, '_> {
     /// What is multiplied is quantized where it is read, and nothing where it is made: the runtime
     /// finds out by itself what lies between. A sum is fused with the convolution before it when
@@ -71,7 +47,6 @@ impl Planner<'_, '_> {
 
     /// Everything that has a rule: what flows in, what comes out, and constants in between.
     pub(super) fn everything(&self, draft: &mut Draft, leads: &[Lead]) {
-        let float = self.float32(leads);
         for lead in leads {
             self.observe_inputs(draft, lead.node, &lead.inputs);
             Planner::record(draft, lead);
@@ -79,7 +54,7 @@ impl Planner<'_, '_> {
         for node in self.order.iter().copied() {
             let flowing = self.flowing(node);
             let leads = draft.on_integers.contains(&node);
-            let known = !flowing.is_empty() && flowing.iter().all(|input| float.contains(input));
+            let known = !flowing.is_empty() && flowing.iter().all(|input| self.float32[*input]);
             let Some(integer) = self.integer(node).filter(|_| known) else { continue };
             match integer {
                 Integer::No(_) => {}
@@ -141,28 +116,5 @@ impl Planner<'_, '_> {
                 plan.source = Source::SameAs(name);
             }
         }
-    }
-
-    /// Values that are known to be float32: they are said to be, or follow from such.
-    fn float32(&self, leads: &[Lead]) -> BTreeSet<ValueId> {
-        let graph = self.graph;
-        let said = |id: ValueId| graph.dtype(id) == Some(DataType::Float);
-        let mut float: BTreeSet<ValueId> = (0..graph.values.len()).filter(|id| said(*id)).collect();
-        // What a float32 weight meets is float32.
-        for lead in leads.iter().filter(|lead| lead.weight.is_some()) {
-            float.extend(lead.inputs.iter().chain(&lead.weight));
-        }
-        for node in &self.order {
-            let proto = graph.nodes[*node];
-            let flowing = match graph.input(*node, 0) {
-                Some(input) if SAME_TYPE.contains(&proto.op_type.as_str()) => vec![input],
-                _ => self.flowing(*node),
-            };
-            if !flowing.is_empty() && flowing.iter().all(|input| float.contains(input)) {
-                let unsaid = self.outputs(*node).filter(|id| graph.dtype(*id).is_none());
-                float.extend(unsaid);
-            }
-        }
-        float
     }
 }

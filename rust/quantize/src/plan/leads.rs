@@ -186,6 +186,9 @@ impl Planner<'_, '_> {
         if !self.profile.products {
             return Err("both of its inputs are activations");
         }
+        if !self.float32[left] || !self.float32[right] {
+            return Err("its inputs are not known to be float32");
+        }
         let summed = self.graph.shape(left).and_then(|shape| *shape.last()?);
         match summed {
             Some(length) if length > LONGEST_SUM => {

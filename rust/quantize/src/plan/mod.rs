@@ -5,6 +5,7 @@ mod activations;
 mod axes;
 mod between;
 mod everything;
+mod float32;
 mod leads;
 mod masked;
 mod opset;
