@@ -18,7 +18,7 @@ use rayon::prelude::*;
 use crate::Ranges;
 use crate::encode::{Encoded, EncodedTensor};
 use crate::graph::{Graph, ValueId};
-use crate::plan::{IntegerNode, Plan, ValuePlan};
+use crate::plan::{Decision, IntegerNode, Kept, Plan, ValuePlan};
 use crate::ranges::Seen;
 
 /// How the bias of one node changes.
@@ -61,7 +61,7 @@ pub(crate) fn corrections(
         .integer_nodes()
         .into_par_iter()
         .map(|node| {
-            let place = place(graph, &node)?;
+            let place = place(graph, plan, &node)?;
             let name = graph.values[node.weight].name;
             let (weight, how) = (encoded.weights.get(name)?, how.get(name)?);
             let input = ranges.statistics.get(graph.values[node.input].name)?;
@@ -84,16 +84,19 @@ pub(crate) fn corrections(
         .collect()
 }
 
-/// Where the correction of a node can go.
-fn place(graph: &Graph<'_>, node: &IntegerNode) -> Option<Place> {
+/// Where the correction of a node can go: into a constant vector that nobody asked to leave alone.
+fn place(graph: &Graph<'_>, plan: &Plan, node: &IntegerNode) -> Option<Place> {
+    let may_change = |value: ValueId| {
+        let planned = plan.values.get(value).map(|planned| &planned.decision);
+        is_vector(graph, value)
+            && !matches!(planned, Some(Decision::Keep(Kept::Excluded { .. })))
+    };
     let proto = graph.nodes[node.node];
     match proto.op_type.as_str() {
         "Conv" | "Gemm" => {
-            // A bias that is there must be a constant vector, to be changed.
             let bias = proto.input.get(2).filter(|name| !name.is_empty());
-            let fixed = bias
-                .is_none_or(|name| graph.value(name).is_some_and(|bias| is_vector(graph, bias)));
-            fixed.then_some(Place::Bias)
+            let free = bias.is_none_or(|name| graph.value(name).is_some_and(may_change));
+            free.then_some(Place::Bias)
         }
         "MatMul" => {
             let output = &graph.values[graph.output(node.node, 0)?];
@@ -106,7 +109,7 @@ fn place(graph: &Graph<'_>, node: &IntegerNode) -> Option<Place> {
             let constant = graph.input(reader.node, input)?;
             let value = &graph.values[constant];
             let alone = value.readers.len() == 1 && !value.captured && !value.is_output;
-            (alone && is_vector(graph, constant)).then_some(Place::Addend {
+            (alone && may_change(constant)).then_some(Place::Addend {
                 node: reader.node,
                 input,
                 constant,

@@ -64,6 +64,9 @@ fn kept(
     let value = &graph.values[constant.anchor];
     let elements: usize = constant.shape.iter().product();
     if weight_readers(constant).next().is_none() {
+        if let Some(pattern) = left_alone(graph, constant, selection) {
+            return Some(Kept::Excluded { pattern });
+        }
         let kept = constant.uses.iter().find_map(|usage| match usage {
             Use::Bias { .. } => Some(Kept::Bias),
             _ => None,
@@ -102,6 +105,22 @@ fn kept(
     }
     (elements < config.min_elements)
         .then_some(Kept::TooSmall { elements, min_elements: config.min_elements })
+}
+
+/// The pattern that excludes a constant that is no weight, or all who read it.
+fn left_alone(
+    graph: &Graph<'_>,
+    constant: &Constant<'_>,
+    selection: &Selection,
+) -> Option<String> {
+    let value = &graph.values[constant.anchor];
+    let readers = || value.readers.iter().map(|reader| reader.node);
+    let all = !value.readers.is_empty()
+        && !value.captured
+        && readers().all(|node| selection.excludes_node(graph, node));
+    let by_name = selection.excluded(graph, value.name, std::iter::empty());
+    let pattern = by_name.or_else(|| selection.excluded(graph, value.name, readers()).filter(|_| all));
+    pattern.filter(|_| graph.dtype(constant.anchor) == Some(DataType::Float))
 }
 
 fn no_rule(graph: &Graph<'_>, constant: &Constant<'_>) -> Kept {
