@@ -33,7 +33,7 @@ pub(super) fn plan(
         profile,
         spec: QSpec::new(qtype, symmetric, Granularity::PerTensor),
         rules: rules(graph, selection),
-        already: already(graph),
+        already: already(graph, &order),
         weighted: constants
             .iter()
             .flat_map(|constant| weight_readers(constant).map(|node| (node, constant.anchor)))
@@ -74,7 +74,7 @@ pub(super) struct Planner<'a, 'm> {
     pub(super) rules: Vec<Option<(&'static OpRule, Integer)>>,
     /// Nodes in an order in which every value is made before it is read.
     pub(super) order: Vec<usize>,
-    /// Values that the model itself brings back from integers.
+    /// Values that the model itself brings back from integers, and moves from there.
     pub(super) already: BTreeSet<ValueId>,
     /// Nodes that multiply by a constant, however it comes to them, and one such constant.
     pub(super) weighted: HashMap<usize, ValueId>,
@@ -97,13 +97,23 @@ fn rules(graph: &Graph<'_>, selection: &Selection) -> Vec<Option<(&'static OpRul
     (0..graph.nodes.len()).map(rule).collect()
 }
 
-/// What comes out of the `DequantizeLinear` nodes that a model has before anything is done to it.
-fn already(graph: &Graph<'_>) -> BTreeSet<ValueId> {
-    let restores = |op_type: &str| op_type == "DequantizeLinear";
-    (0..graph.nodes.len())
-        .filter(|node| restores(&graph.nodes[*node].op_type))
-        .filter_map(|node| graph.output(node, 0))
-        .collect()
+/// What comes out of the `DequantizeLinear` nodes that a model has before anything is done to it,
+/// whatever moves it.
+fn already(graph: &Graph<'_>, order: &[usize]) -> BTreeSet<ValueId> {
+    let mut already = BTreeSet::new();
+    for node in order.iter().copied() {
+        let moves = || {
+            let rule = ops::rule(graph.nodes[node]);
+            rule.is_some_and(|rule| {
+                matches!((rule.integer)(graph, node), Integer::SameAsInput { .. })
+            })
+        };
+        let comes = graph.input(node, 0).is_some_and(|input| already.contains(&input));
+        if graph.nodes[node].op_type == "DequantizeLinear" || comes && moves() {
+            already.extend(float32::outputs(graph, node));
+        }
+    }
+    already
 }
 
 impl Planner<'_, '_> {
