@@ -3,14 +3,14 @@
 use std::collections::{BTreeSet, HashMap};
 
 use quantize_rs_math::{Granularity, QSpec, QType};
-use quantize_rs_onnx::topological;
+use quantize_rs_onnx::{DataType, topological};
 
 use super::{axes, float32};
 use super::select::Selection;
 use super::weights::weight_readers;
 use super::{Because, Decision, Draft, IntegerNode, Kept, Readers, Source, ValuePlan};
 use crate::graph::{Graph, Maker, Reader, ValueId};
-use crate::ops::{self, Integer, OpRule};
+use crate::ops::{self, Integer, OpRule, Slot};
 use crate::target::{Placement, Profile};
 use crate::uses::Constant;
 use crate::{Config, InputSpec, QuantizeError};
@@ -34,6 +34,7 @@ pub(super) fn plan(
         spec: QSpec::new(qtype, symmetric, Granularity::PerTensor),
         rules: rules(graph, selection),
         already: already(graph, &order),
+        fit: fit(graph, constants, selection),
         weighted: constants
             .iter()
             .flat_map(|constant| weight_readers(constant).map(|node| (node, constant.anchor)))
@@ -74,6 +75,8 @@ pub(super) struct Planner<'a, 'm> {
     pub(super) rules: Vec<Option<(&'static OpRule, Integer)>>,
     /// Nodes in an order in which every value is made before it is read.
     pub(super) order: Vec<usize>,
+    /// Whether constants that are no weights can be quantized like activations, or why not.
+    pub(super) fit: HashMap<ValueId, Result<(), &'static str>>,
     /// Values that the model itself brings back from integers, and moves from there.
     pub(super) already: BTreeSet<ValueId>,
     /// Nodes that multiply by a constant, however it comes to them, and one such constant.
@@ -95,6 +98,49 @@ fn rules(graph: &Graph<'_>, selection: &Selection) -> Vec<Option<(&'static OpRul
         (asked_for && !selection.excludes_node(graph, node)).then_some((rule, integer))
     };
     (0..graph.nodes.len()).map(rule).collect()
+}
+
+/// Whether each constant that flows into an operator, or scales what does, can be quantized with it.
+fn fit(
+    graph: &Graph<'_>,
+    constants: &[Constant<'_>],
+    selection: &Selection,
+) -> HashMap<ValueId, Result<(), &'static str>> {
+    let flows = |reader: &Reader| {
+        ops::rule(graph.nodes[reader.node]).is_some_and(|rule| {
+            rule.takes_activation(reader.input)
+                || matches!(rule.slot(reader.input), Slot::Scale | Slot::Bias)
+        })
+    };
+    constants
+        .iter()
+        .filter(|constant| weight_readers(constant).next().is_none())
+        .filter(|constant| graph.values[constant.anchor].readers.iter().any(flows))
+        .map(|constant| (constant.anchor, fits(graph, constant.anchor, selection)))
+        .collect()
+}
+
+fn fits(
+    graph: &Graph<'_>,
+    constant: ValueId,
+    selection: &Selection,
+) -> Result<(), &'static str> {
+    let value = &graph.values[constant];
+    let float = graph.constant(constant).filter(|found| found.dtype() == Some(DataType::Float));
+    let Some(tensor) = float.filter(|tensor| !tensor.dims.contains(&0)) else {
+        return Err("a constant that it reads is not float32, or empty");
+    };
+    if matches!(value.maker, Maker::Initializer { overridable: true, .. }) {
+        return Err("an input of the model may replace what it reads");
+    }
+    if selection.excluded(graph, value.name, std::iter::empty()).is_some() {
+        return Err("a constant that it reads is excluded");
+    }
+    let elements = graph.model.tensor(tensor).ok().and_then(|tensor| tensor.to_f32());
+    match elements {
+        Some(elements) if elements.iter().all(|element| element.is_finite()) => Ok(()),
+        _ => Err("a constant that it reads is not finite"),
+    }
 }
 
 /// What comes out of the `DequantizeLinear` nodes that a model has before anything is done to it,
@@ -140,6 +186,12 @@ impl Planner<'_, '_> {
         let inputs = 0..self.graph.nodes[node].input.len();
         let taken = inputs.filter(|input| rule.takes_activation(*input));
         taken.filter_map(|input| self.graph.input(node, input)).collect()
+    }
+
+    /// Whether a constant that is no weight can be quantized like an activation, or why not.
+    pub(super) fn may_quantize(&self, constant: ValueId) -> Result<(), &'static str> {
+        let unknown = Err("a constant that it reads stays float");
+        self.fit.get(&constant).copied().unwrap_or(unknown)
     }
 
     /// Whether the runtime computes on integers of this type.

@@ -3,8 +3,6 @@
 
 use std::collections::BTreeSet;
 
-use quantize_rs_onnx::DataType;
-
 use super::activations::Planner;
 use super::leads::Lead;
 use super::{Because, Decision, Draft, Kept, Source};
@@ -214,13 +212,7 @@ impl Planner<'_, '_> {
     ///
     /// On x86 ONNX Runtime turns int8 activations into uint8, but not such constants.
     fn fits_beside_integers(&self, value: ValueId) -> bool {
-        let overridable =
-            matches!(self.graph.values[value].maker, Maker::Initializer { overridable: true, .. });
-        !self.spec.qtype.signed()
-            && !overridable
-            && self.graph.constant(value).is_some_and(|tensor| {
-                tensor.dtype() == Some(DataType::Float) && !tensor.dims.contains(&0)
-            })
+        !self.spec.qtype.signed() && self.may_quantize(value).is_ok()
     }
 
     /// Quantizes what goes into nodes that only move data, when what comes out must be quantized:

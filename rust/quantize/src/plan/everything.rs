@@ -4,11 +4,10 @@
 use std::collections::BTreeSet;
 
 use quantize_rs_math::{Granularity, QSpec};
-use quantize_rs_onnx::DataType;
 
 use super::activations::Planner;
 use super::leads::Lead;
-use super::{Because, Decision, Draft, IntegerNode, Readers, Source, ValuePlan};
+use super::{Because, Decision, Draft, IntegerNode, Kept, Readers, Source, ValuePlan};
 use crate::graph::ValueId;
 use crate::ops::{Integer, Slot};
 use crate::target::Bias;
@@ -68,6 +67,10 @@ impl Planner<'_, '_> {
                 }
                 Integer::FloatOutput | Integer::QuantizedOutput { .. } if !leads => {}
                 _ => {
+                    if let Err(why) = self.constants_fit(draft, node) {
+                        self.stays_float(draft, node, &flowing, why);
+                        continue;
+                    }
                     self.observe_inputs(draft, node, &flowing);
                     for output in self.outputs(node) {
                         self.observe(draft, output, Because::OutputOf(self.label(node)));
@@ -80,14 +83,49 @@ impl Planner<'_, '_> {
         self.share_with_functions(draft);
     }
 
+    /// Whether all constants that a node reads can be quantized, or are; else why not.
+    fn constants_fit(&self, draft: &Draft, node: usize) -> Result<(), &'static str> {
+        let graph = self.graph;
+        let scales = self.scales_channels(node);
+        let scale = if scales { 1..3 } else { 0..0 };
+        let scale = scale.filter_map(|input| graph.input(node, input));
+        self.flowing(node)
+            .into_iter()
+            .chain(scale)
+            .filter(|id| graph.constant(*id).is_some() && draft.quantized(*id).is_none())
+            .try_for_each(|id| self.may_quantize(id))
+    }
+
+    /// Says why what flows into a node keeps its type, where nothing else is said.
+    fn stays_float(
+        &self,
+        draft: &mut Draft,
+        node: usize,
+        flowing: &[ValueId],
+        why: &'static str,
+    ) {
+        for id in flowing {
+            let decision =
+                draft.decisions.entry(*id).or_insert(Decision::Keep(Kept::NoRule { op_type: None }));
+            if matches!(decision, Decision::Keep(Kept::NoRule { .. })) {
+                *decision = Decision::Keep(Kept::FloatNode { node: self.label(node), why });
+            }
+        }
+    }
+
+    /// Whether a node is a normalization, which scales channels and then adds to them.
+    fn scales_channels(&self, node: usize) -> bool {
+        self.rule(node).is_some_and(|(rule, _)| matches!(rule.slot(1), Slot::Scale))
+    }
+
     /// The scale of a normalization becomes a weight, what it adds a bias.
     fn scale_channels(&self, draft: &mut Draft, node: usize) {
         let graph = self.graph;
-        let is_scale = self.rule(node).is_some_and(|(rule, _)| matches!(rule.slot(1), Slot::Scale));
         let vector = |input: usize| {
-            let found = graph.input(node, input).filter(|_| is_scale)?;
-            let tensor = graph.constant(found)?;
-            (tensor.dtype() == Some(DataType::Float) && tensor.dims.len() == 1).then_some(found)
+            let found = graph.input(node, input).filter(|_| self.scales_channels(node))?;
+            let value = &graph.values[found];
+            let alone = !value.captured && !value.is_output;
+            (alone && graph.constant(found)?.dims.len() == 1).then_some(found)
         };
         let (Some(input), Some(weight)) = (graph.input(node, 0), vector(1)) else { return };
         let spec = QSpec::new(self.profile.weights[0], true, Granularity::PerTensor);
