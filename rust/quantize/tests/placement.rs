@@ -5,7 +5,7 @@ mod common;
 use common::{
     fixture, is_quantized, kept, maker, per_channel, plan, quantized, read_by, with_activations,
 };
-use quantize_rs::{Config, Kept, Plan, Target};
+use quantize_rs::{Config, Kept, Plan, QType, Target};
 
 /// The configuration of every target.
 fn targets() -> impl Iterator<Item = Config> {
@@ -84,4 +84,15 @@ fn a_bias_that_is_excluded_keeps_its_normalization_in_float() {
     assert!(matches!(kept(&plan, "norm1_b"), Kept::Excluded { .. }));
     assert!(!is_quantized(&plan, "norm1_scale"));
     assert!(is_quantized(&plan, "norm2_b") && is_quantized(&plan, "norm2_scale"));
+}
+
+#[test]
+fn the_sum_that_holds_a_bias_belongs_to_the_product() {
+    let planned = common::plan;
+    let only = Config { op_types: Some(vec!["MatMul".to_owned()]), ..with_activations() };
+    let plan = planned(&fixture("matmul_2d"), only);
+    let bias = plan.quantized().find(|(value, _)| value.name == "b").unwrap().1;
+    assert_eq!(bias.spec.qtype, QType::Int32);
+    let excluding = Config { exclude: vec!["add1".to_owned()], ..with_activations() };
+    assert!(!is_quantized(&planned(&fixture("matmul_2d"), excluding), "b"));
 }

@@ -124,7 +124,7 @@ impl Planner<'_, '_> {
         if value.is_output
             || value.captured
             || graph.nodes[sum].op_type != "Add"
-            || self.rules[sum].is_none()
+            || self.selection.excludes_node(graph, sum)
         {
             return None;
         }
