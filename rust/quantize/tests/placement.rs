@@ -5,7 +5,7 @@ mod common;
 use common::{
     fixture, is_quantized, kept, maker, per_channel, plan, quantized, read_by, with_activations,
 };
-use quantize_rs::{Config, Kept, Plan, QType, Target};
+use quantize_rs::{Config, Kept, Plan, QType, Readers, Target};
 
 /// The configuration of every target.
 fn targets() -> impl Iterator<Item = Config> {
@@ -95,4 +95,15 @@ fn the_sum_that_holds_a_bias_belongs_to_the_product() {
     assert_eq!(bias.spec.qtype, QType::Int32);
     let excluding = Config { exclude: vec!["add1".to_owned()], ..with_activations() };
     assert!(!is_quantized(&planned(&fixture("matmul_2d"), excluding), "b"));
+}
+
+#[test]
+fn what_joins_two_layers_with_a_bias_joins_in() {
+    let model = fixture("two_towers");
+    let joined = read_by(&model, "Concat").remove(0);
+    let plan = plan(&model, with_activations());
+    assert!(joined.iter().all(|name| is_quantized(&plan, name)), "{plan}");
+    let made = &read_by(&model, "MatMul")[2][0];
+    let how = plan.quantized().find(|(value, _)| value.name == *made).unwrap().1;
+    assert_eq!(how.readers, Readers::All, "it comes out of an integer kernel");
 }

@@ -136,10 +136,13 @@ impl Planner<'_, '_> {
     /// Which values are wanted as integers, and which come as integers.
     fn flow(&self, leads: &[Lead]) -> (Vec<bool>, Flow) {
         let joins = |integer| matches!(integer, Some(Integer::Computes { kernel: Some(_) }));
+        // A sum that holds the bias of a product is a part of that.
+        let last: BTreeSet<usize> = leads.iter().map(|lead| lead.last).collect();
         let mut joined: BTreeSet<usize> = self.order.iter().copied().collect();
         joined.retain(|node| {
             self.profile.placement == Placement::Between
                 && self.has_kernels()
+                && !last.contains(node)
                 && joins(self.integer(*node))
         });
         // What does not join wants nothing, so that others may not join either: until all agree.
