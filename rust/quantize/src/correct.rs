@@ -131,6 +131,16 @@ fn is_vector(graph: &Graph<'_>, value: ValueId) -> bool {
             .is_some_and(|tensor| tensor.dtype() == Some(DataType::Float) && tensor.dims.len() == 1)
 }
 
+/// The axis of the channels that a node sums over in its input, counted from the end when negative.
+pub(crate) fn channel_axis(node: &NodeProto) -> Option<isize> {
+    match node.op_type.as_str() {
+        "Conv" => Some(1),
+        "Gemm" if node.int("transA", 0) != 0 => Some(0),
+        "Gemm" | "MatMul" => Some(-1),
+        _ => None,
+    }
+}
+
 /// By how much each output channel of a node is off in the mean.
 fn shift(
     graph: &Graph<'_>,
@@ -139,7 +149,9 @@ fn shift(
     weight: &EncodedTensor,
     input: &Seen,
 ) -> Option<Vec<f64>> {
-    let channels = input.channels.as_ref()?;
+    // The first of those who read a value said along which axis its channels were looked for.
+    let own = input.axis == channel_axis(graph.nodes[node.node]);
+    let channels = input.channels.as_ref().filter(|_| own)?;
     let means: Vec<f64> =
         (0..channels.channels()).map(|channel| channels.mean(channel)).collect::<Option<_>>()?;
     let proto = graph.nodes[node.node];
