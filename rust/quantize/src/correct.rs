@@ -208,35 +208,32 @@ fn shift(
 /// For each element of a kernel, on how large a part of the outputs it meets the input and not its
 /// padding; 1 where the shape of the input is not known.
 fn reached(node: &NodeProto, kernel: &[usize], input: &[Option<usize>]) -> Vec<f64> {
+    let explicit = node
+        .attribute("auto_pad")
+        .is_none_or(|pad| pad.s.as_ref().is_none_or(|pad| **pad == *b"NOTSET"));
+    // Wide enough for whatever a file says.
+    let wide = |name: &str, index: usize, default: i64| {
+        let ints = node.attribute(name).map_or(&[][..], |attribute| &attribute.ints);
+        i128::from(ints.get(index).copied().unwrap_or(default))
+    };
     let axes: Vec<Vec<f64>> = kernel
         .iter()
         .enumerate()
         .map(|(axis, taps)| {
-            let of = |name: &str, index: usize, default: i64| {
-                let ints = node.attribute(name).map_or(&[][..], |attribute| &attribute.ints);
-                ints.get(index).copied().unwrap_or(default)
+            let (stride, dilation) = (wide("strides", axis, 1), wide("dilations", axis, 1));
+            let (before, after) = (wide("pads", axis, 0), wide("pads", axis + kernel.len(), 0));
+            let length = input.get(axis + 2).copied().flatten().map(|length| length as i128);
+            let part = |tap: usize| {
+                let length = length.filter(|_| explicit && stride > 0)?;
+                let reach = (*taps as i128 - 1) * dilation;
+                let last = (length + before + after - reach - 1).div_euclid(stride);
+                // The output `at` meets the input at `at · stride + first`.
+                let first = tap as i128 * dilation - before;
+                let up_to = |position: i128| (position - first).div_euclid(stride);
+                let met = up_to(length - 1).min(last) - up_to(-1).max(-1);
+                (last >= 0).then(|| met.max(0) as f64 / (last + 1) as f64)
             };
-            let explicit = node
-                .attribute("auto_pad")
-                .is_none_or(|pad| pad.s.as_ref().is_none_or(|pad| **pad == *b"NOTSET"));
-            let length = input.get(axis + 2).copied().flatten().and_then(|n| i64::try_from(n).ok());
-            let taps = i64::try_from(*taps).unwrap_or(0);
-            let (stride, dilation) = (of("strides", axis, 1), of("dilations", axis, 1));
-            let (before, after) = (of("pads", axis, 0), of("pads", axis + kernel.len(), 0));
-            let outputs = length.and_then(|length| {
-                let room = length + before + after - dilation * (taps - 1) - 1;
-                Some(room.checked_div(stride)? + 1)
-            });
-            let part = |tap: i64| match (length, outputs) {
-                (Some(length), Some(outputs)) if explicit && (1..1 << 16).contains(&outputs) => {
-                    let inside = (0..outputs).filter(|at| {
-                        (0..length).contains(&(at * stride - before + tap * dilation))
-                    });
-                    inside.count() as f64 / outputs as f64
-                }
-                _ => 1.0,
-            };
-            (0..taps).map(part).collect()
+            (0..*taps).map(|tap| part(tap).unwrap_or(1.0)).collect()
         })
         .collect();
     axes.iter().fold(vec![1.0], |parts, axis| {

@@ -128,7 +128,7 @@ impl Planner<'_, '_> {
         {
             return None;
         }
-        let added = graph.input(sum, 1 - reader.input)?;
+        let added = graph.input(sum, 1 - reader.input.min(1))?;
         let alone = &graph.values[added];
         let fits = alone.readers.len() == 1
             && !alone.captured
