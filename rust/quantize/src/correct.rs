@@ -88,8 +88,7 @@ pub(crate) fn corrections(
 fn place(graph: &Graph<'_>, plan: &Plan, node: &IntegerNode) -> Option<Place> {
     let may_change = |value: ValueId| {
         let planned = plan.values.get(value).map(|planned| &planned.decision);
-        is_vector(graph, value)
-            && !matches!(planned, Some(Decision::Keep(Kept::Excluded { .. })))
+        is_vector(graph, value) && !matches!(planned, Some(Decision::Keep(Kept::Excluded { .. })))
     };
     let proto = graph.nodes[node.node];
     match proto.op_type.as_str() {

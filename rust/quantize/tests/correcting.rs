@@ -43,7 +43,7 @@ fn what_was_to_be_left_alone_is_not_corrected() {
     }
 }
 
-/// A Conv has its channels on axis 1, a MatMul on the last: the means of one are not those of the
+/// A Conv has its channels on axis 1, a matrix product on the last: the means of one are not those of the
 /// other, be there as many.
 #[test]
 fn means_of_other_channels_correct_nothing() {
@@ -55,8 +55,10 @@ fn means_of_other_channels_correct_nothing() {
     assert_ne!(with, without);
     let [with, without] = bias("b_quantized");
     assert_eq!(with, without);
-    assert!(conformance(corrected.model(), Target::X86)
-        .unwrap()
-        .iter()
-        .all(|violation| violation.rule != Rule::Bias));
+    assert!(
+        conformance(corrected.model(), Target::X86)
+            .unwrap()
+            .iter()
+            .all(|violation| violation.rule != Rule::Bias)
+    );
 }

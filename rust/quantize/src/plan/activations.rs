@@ -5,10 +5,10 @@ use std::collections::{BTreeSet, HashMap};
 use quantize_rs_math::{Granularity, QSpec, QType};
 use quantize_rs_onnx::{DataType, topological};
 
-use super::{axes, float32};
 use super::select::Selection;
 use super::weights::weight_readers;
 use super::{Because, Decision, Draft, IntegerNode, Kept, Readers, Source, ValuePlan};
+use super::{axes, float32};
 use crate::graph::{Graph, Maker, Reader, ValueId};
 use crate::ops::{self, Integer, OpRule, Slot};
 use crate::target::{Placement, Profile};
@@ -120,11 +120,7 @@ fn fit(
         .collect()
 }
 
-fn fits(
-    graph: &Graph<'_>,
-    constant: ValueId,
-    selection: &Selection,
-) -> Result<(), &'static str> {
+fn fits(graph: &Graph<'_>, constant: ValueId, selection: &Selection) -> Result<(), &'static str> {
     let value = &graph.values[constant];
     let float = graph.constant(constant).filter(|found| found.dtype() == Some(DataType::Float));
     let Some(tensor) = float.filter(|tensor| !tensor.dims.contains(&0)) else {
@@ -230,14 +226,8 @@ impl Planner<'_, '_> {
             draft.keep(output, Kept::FusedInto { node: self.label(function) });
             output = after;
         }
-        let value = &self.graph.values[output];
-        let quantizes = |node: usize| self.graph.nodes[node].op_type == "QuantizeLinear";
-        let already =
-            !value.readers.is_empty() && value.readers.iter().all(|reader| quantizes(reader.node));
-        if !already {
-            self.observe(draft, output, Because::OutputOf(self.label(node)));
-            draft.made_on_integers.insert(output);
-        }
+        self.observe(draft, output, Because::OutputOf(self.label(node)));
+        draft.made_on_integers.insert(output);
     }
 
     pub(super) fn observe(&self, draft: &mut Draft, value: ValueId, because: Because) {
@@ -256,7 +246,7 @@ impl Planner<'_, '_> {
         range.map_or(Source::Observed, Source::Fixed)
     }
 
-    /// Quantizes an activation, unless it is already.
+    /// Quantizes an activation, unless the model does so itself, or it is already.
     pub(super) fn quantize(
         &self,
         draft: &mut Draft,
@@ -264,7 +254,9 @@ impl Planner<'_, '_> {
         source: Source,
         because: Because,
     ) {
-        if draft.quantized(value).is_none() && !self.already.contains(&value) {
+        let reads = |reader: &Reader| &self.graph.nodes[reader.node].op_type;
+        let anew = self.graph.values[value].readers.iter().all(|r| reads(r) != "QuantizeLinear");
+        if anew && draft.quantized(value).is_none() && !self.already.contains(&value) {
             let spec = self.spec;
             let readers = Readers::All;
             let plan = ValuePlan { spec, stored: spec.qtype, source, readers, because };

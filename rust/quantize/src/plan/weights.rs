@@ -108,18 +108,15 @@ fn kept(
 }
 
 /// The pattern that excludes a constant that is no weight, or all who read it.
-fn left_alone(
-    graph: &Graph<'_>,
-    constant: &Constant<'_>,
-    selection: &Selection,
-) -> Option<String> {
+fn left_alone(graph: &Graph<'_>, constant: &Constant<'_>, selection: &Selection) -> Option<String> {
     let value = &graph.values[constant.anchor];
     let readers = || value.readers.iter().map(|reader| reader.node);
     let all = !value.readers.is_empty()
         && !value.captured
         && readers().all(|node| selection.excludes_node(graph, node));
     let by_name = selection.excluded(graph, value.name, std::iter::empty());
-    let pattern = by_name.or_else(|| selection.excluded(graph, value.name, readers()).filter(|_| all));
+    let pattern =
+        by_name.or_else(|| selection.excluded(graph, value.name, readers()).filter(|_| all));
     pattern.filter(|_| graph.dtype(constant.anchor) == Some(DataType::Float))
 }
 

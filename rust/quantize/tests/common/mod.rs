@@ -12,7 +12,7 @@ use quantize_rs::{
 };
 
 /// The files of the fixtures, in the order of their names.
-pub fn files() -> Vec<PathBuf> {
+pub(crate) fn files() -> Vec<PathBuf> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/models");
     let files = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
     let mut files: Vec<PathBuf> =
@@ -21,30 +21,30 @@ pub fn files() -> Vec<PathBuf> {
     files
 }
 
-pub fn fixtures() -> BTreeMap<String, Model> {
+pub(crate) fn fixtures() -> BTreeMap<String, Model> {
     let name = |path: &Path| path.file_stem().unwrap().to_string_lossy().into_owned();
     files().iter().map(|path| (name(path), Model::open(path).unwrap())).collect()
 }
 
-pub fn fixture(name: &str) -> Model {
+pub(crate) fn fixture(name: &str) -> Model {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/models");
     Model::open(folder.join(format!("{name}.onnx"))).unwrap()
 }
 
-pub fn per_channel() -> Config {
+pub(crate) fn per_channel() -> Config {
     Config { per_channel: true, symmetric: true, ..Config::default() }
 }
 
-pub fn with_activations() -> Config {
+pub(crate) fn with_activations() -> Config {
     Config { activations: Some(QType::UInt8), ..per_channel() }
 }
 
-pub fn plan(model: &Model, config: Config) -> Plan {
+pub(crate) fn plan(model: &Model, config: Config) -> Plan {
     Plan::of(&Graph::of(model).unwrap(), config).unwrap()
 }
 
 /// Ranges of a model whose every value lies in `[-1, 3]`.
-pub fn ranges(model: &Model, plan: &Plan) -> Ranges {
+pub(crate) fn ranges(model: &Model, plan: &Plan) -> Ranges {
     let mut go_on = |_| true;
     let control = Control { threads: 1, progress: &mut go_on };
     calibrate(model, plan, &Even::default(), &mut Numbers(vec![0]), &Method::default(), control)
@@ -52,28 +52,28 @@ pub fn ranges(model: &Model, plan: &Plan) -> Ranges {
 }
 
 /// The model as this configuration wants it.
-pub fn quantized(model: &Model, config: Config) -> Quantized {
+pub(crate) fn quantized(model: &Model, config: Config) -> Quantized {
     let plan = plan(model, config);
     plan.apply(model, Some(&ranges(model, &plan))).unwrap()
 }
 
 /// The tensor of the constant called `name`.
-pub fn constant(model: &Model, name: &str) -> Tensor {
+pub(crate) fn constant(model: &Model, name: &str) -> Tensor {
     let found = model.graph().initializer.iter().find(|tensor| tensor.name == name);
     model.tensor(found.unwrap_or_else(|| panic!("no constant `{name}`"))).unwrap()
 }
 
-pub fn scales(model: &Model, name: &str) -> Vec<f32> {
+pub(crate) fn scales(model: &Model, name: &str) -> Vec<f32> {
     constant(model, name).to_f32().unwrap()
 }
 
 /// Whether the plan quantizes the value called `name`.
-pub fn is_quantized(plan: &Plan, name: &str) -> bool {
+pub(crate) fn is_quantized(plan: &Plan, name: &str) -> bool {
     plan.quantized().any(|(value, _)| value.name == name)
 }
 
 /// Why the value called `name` keeps its type.
-pub fn kept(plan: &Plan, name: &str) -> Kept {
+pub(crate) fn kept(plan: &Plan, name: &str) -> Kept {
     match &plan.value(name).unwrap().decision {
         Decision::Keep(kept) => kept.clone(),
         Decision::Quantize(how) => panic!("`{name}` is quantized: {how:?}"),
@@ -81,19 +81,19 @@ pub fn kept(plan: &Plan, name: &str) -> Kept {
 }
 
 /// Names of the values that nodes of this type read, node by node.
-pub fn read_by(model: &Model, op_type: &str) -> Vec<Vec<String>> {
+pub(crate) fn read_by(model: &Model, op_type: &str) -> Vec<Vec<String>> {
     let nodes = model.graph().node.iter().filter(|node| node.op_type == op_type);
     nodes.map(|node| node.input.clone()).collect()
 }
 
 /// The operator that makes a value.
-pub fn maker(model: &Model, value: &str) -> String {
+pub(crate) fn maker(model: &Model, value: &str) -> String {
     let made = model.graph().node.iter().find(|node| node.output.iter().any(|name| name == value));
     made.map(|node| node.op_type.clone()).unwrap_or_default()
 }
 
 /// Samples with these numbers, the last one first.
-pub struct Numbers(pub Vec<u16>);
+pub(crate) struct Numbers(pub(crate) Vec<u16>);
 
 impl Samples for Numbers {
     fn next_sample(&mut self) -> Option<Result<Sample, CalibrationError>> {
@@ -104,7 +104,7 @@ impl Samples for Numbers {
 
 /// An engine whose every value reaches from -1 to 3, in a shape that fits those who read it.
 #[derive(Clone, Default)]
-pub struct Even {
+pub(crate) struct Even {
     shapes: Vec<Vec<usize>>,
 }
 
