@@ -127,6 +127,7 @@ def quantize_with_calibration(
     layer_bits: Mapping[str, int | str] | None = None,
     *,
     activations: str | None = None,
+    activation_types: Mapping[str, str] | None = None,
     target: str | None = None,
     engine: Engine = "auto",
     op_types: Iterable[str] | None = None,
@@ -176,6 +177,12 @@ min_elements, layer_bits
     activations : str, optional
         The type of activations: ``"uint8"``, ``"int8"``, ``"uint16"`` or ``"int16"``. By default
         uint8, or what `target` likes best.
+    activation_types : dict of str to str, optional
+        Other types for some activations: by the name of a value, by the name or the type of the
+        operator that makes or reads it, or by pattern as in `excluded_layers`:
+        ``{"head/*": "uint16"}``. A value has one type: that asked for itself, else for what makes
+        it, else the widest asked for those who read it. ONNX Runtime computes in integers where
+        all that an operator reads and makes is of one type of 8 bits, else in float.
     target : str, optional
         The runtime that the model is made for: ``"x86"``, ``"x86-avx2"``, ``"arm"``,
         ``"tensorrt"``, ``"openvino"``, ``"qnn"`` or ``"generic"``. It decides which operators run
@@ -232,6 +239,7 @@ min_elements, layer_bits
     )
     wishes["with_activations"] = True
     wishes["activations"] = activations
+    wishes["activation_types"] = _options.types_by_name("activation_types", activation_types)
     wishes["target"] = target
     wishes["op_types"] = _options.maybe_names("op_types", op_types)
     wishes["bias_correction"] = bias_correction
@@ -296,6 +304,7 @@ def _wishes(
         weights=None,
         with_activations=False,
         activations=None,
+        activation_types={},
         per_channel=per_channel,
         symmetric=symmetric,
         activation_symmetric=False,

@@ -23,6 +23,11 @@ pub struct Config {
     pub weights: QType,
     /// The type of activations; `None` quantizes weights alone.
     pub activations: Option<QType>,
+    /// Other types for some activations, by the name of a value, by the name or type of the
+    /// operator that makes or reads it, or by pattern as in `exclude`; precedence as in
+    /// `layer_bits`. A value has one type: that asked for itself, else for what makes it, else the
+    /// widest asked for those who read it.
+    pub activation_types: BTreeMap<String, QType>,
     /// One scale for each output channel of a weight, instead of one for the whole tensor.
     pub per_channel: bool,
     /// Weights have zero point 0, their range is `[-absmax, absmax]`.
@@ -58,6 +63,7 @@ impl Default for Config {
         Config {
             weights: QType::Int8,
             activations: None,
+            activation_types: BTreeMap::new(),
             per_channel: false,
             symmetric: false,
             activation_symmetric: false,
@@ -135,7 +141,13 @@ impl Config {
             return Err(QuantizeError::option("layer_types", what));
         }
         match self.activations {
-            None => Ok(()),
+            None => match self.activation_types.keys().next() {
+                None => Ok(()),
+                Some(text) => {
+                    let what = format!("names `{text}`, but no activations are quantized");
+                    Err(QuantizeError::option("activation_types", what))
+                }
+            },
             Some(activations) => self.check_types(activations),
         }
     }
@@ -143,19 +155,27 @@ impl Config {
     /// Refuses types that the runtime does not take.
     fn check_types(&self, activations: QType) -> Result<(), QuantizeError> {
         let profile = self.profile();
-        let check = |option: &str, found: QType, allowed: &[QType]| {
-            if allowed.contains(&found) {
-                return Ok(());
-            }
+        let expected = |allowed: &[QType]| {
             let names: Vec<&str> = allowed.iter().map(|qtype| qtype.name()).collect();
             let target = match self.target {
                 Some(target) => format!(" for target {target}"),
                 None => String::new(),
             };
-            let what = format!("is {found}, expected {}{target}", names.join(" or "));
+            format!("expected {}{target}", names.join(" or "))
+        };
+        let check = |option: &str, found: QType, allowed: &[QType]| {
+            if allowed.contains(&found) {
+                return Ok(());
+            }
+            let what = format!("is {found}, {}", expected(allowed));
             Err(QuantizeError::option(option, what))
         };
         check("activations", activations, profile.activations)?;
+        let taken = |qtype: &QType| profile.activations.contains(qtype);
+        if let Some((text, found)) = self.activation_types.iter().find(|(_, found)| !taken(found)) {
+            let what = format!("gives `{text}` {found}, {}", expected(profile.activations));
+            return Err(QuantizeError::option("activation_types", what));
+        }
         // Weights of other widths are multiplied in float, which every runtime can do.
         let wide = |qtype: &&QType| qtype.bits() == 8;
         std::iter::once(&self.weights)

@@ -2,10 +2,15 @@
 
 mod common;
 
+use std::collections::BTreeMap;
+
 use common::{
-    fixture, is_quantized, kept, maker, per_channel, plan, quantized, read_by, with_activations,
+    constant, fixture, is_quantized, kept, maker, per_channel, plan, quantized, read_by, upgraded,
+    with_activations,
 };
-use quantize_rs::{Config, Kept, Plan, QType, Readers, Target};
+use quantize_rs::{
+    Config, DataType, Graph, Kept, Model, Plan, QType, Readers, Role, Target, conformance,
+};
 
 /// The configuration of every target.
 fn targets() -> impl Iterator<Item = Config> {
@@ -106,4 +111,97 @@ fn what_joins_two_layers_with_a_bias_joins_in() {
     let made = &read_by(&model, "MatMul")[2][0];
     let how = plan.quantized().find(|(value, _)| value.name == *made).unwrap().1;
     assert_eq!(how.readers, Readers::All, "it comes out of an integer kernel");
+}
+
+/// The types of all values that are quantized and flow, after these wishes.
+fn types(model: &Model, wishes: &[(&str, QType)]) -> BTreeMap<String, QType> {
+    let asked = wishes.iter().map(|(name, qtype)| ((*name).to_owned(), *qtype)).collect();
+    let plan = plan(model, Config { activation_types: asked, ..with_activations() });
+    let flows = |role| matches!(role, Role::Input | Role::Activation);
+    plan.quantized()
+        .filter(|(value, _)| flows(value.role))
+        .map(|(value, how)| (value.name.clone(), how.spec.qtype))
+        .collect()
+}
+
+#[test]
+fn a_wish_for_a_value_goes_before_its_maker_and_that_before_its_readers() {
+    use QType::{Int8, Int16, UInt8, UInt16};
+    // conv1, relu1, conv2, add1 (of conv2 and relu1), relu2, conv3.
+    let model = upgraded("residual_add");
+    let names = ["x", "relu1_y", "relu2_y"];
+    let found = |wishes: &[(&str, QType)]| {
+        let types = types(&model, wishes);
+        names.map(|name| types[name])
+    };
+    assert_eq!(found(&[]), [UInt8; 3]);
+    assert_eq!(found(&[("relu1_y", UInt16)]), [UInt8, UInt16, UInt8]);
+    // What makes the value is the function, the convolution before it, and the value in between.
+    for name in ["relu1", "conv1_y", "Relu", "re:relu1.*"] {
+        assert_eq!(found(&[(name, UInt16)])[1], UInt16, "{name}");
+    }
+    // A convolution makes one value and reads another.
+    assert_eq!(found(&[("conv1", UInt16)]), [UInt16, UInt16, UInt8]);
+    assert_eq!(found(&[("conv1", UInt16), ("x", Int8)]), [Int8, UInt16, UInt8]);
+    assert_eq!(found(&[("conv1", UInt16), ("conv2", Int8)]), [UInt16, UInt16, UInt8]);
+    // Of two readers, the one that wants more is served.
+    assert_eq!(found(&[("conv2", UInt16), ("add1", Int8)])[1], UInt16);
+    // A name goes before a pattern, that before a type of operator.
+    assert_eq!(found(&[("Conv", UInt16)]), [UInt16; 3]);
+    assert_eq!(found(&[("Conv", UInt16), ("relu*", Int16)]), [UInt16, Int16, Int16]);
+    assert_eq!(found(&[("relu1_y", Int8), ("relu*", Int16)]), [UInt8, Int8, Int16]);
+}
+
+#[test]
+fn what_is_moved_has_the_type_that_its_reader_wants() {
+    let model = upgraded("maxpool_flatten_gemm");
+    let types = types(&model, &[("Gemm", QType::UInt16)]);
+    let expected =
+        [("flatten1_y", QType::UInt16), ("maxpool1_y", QType::UInt16), ("x", QType::UInt8)];
+    assert_eq!(types, expected.map(|(name, qtype)| (name.to_owned(), qtype)).into());
+}
+
+#[test]
+fn nodes_of_mixed_types_compute_in_float_and_the_plan_says_so() {
+    let model = upgraded("residual_add");
+    let config = |name: &str| Config {
+        activation_types: BTreeMap::from([(name.to_owned(), QType::UInt16)]),
+        ..with_activations()
+    };
+    let mixed = plan(&model, config("relu1_y"));
+    let warned = |plan: &Plan, text: &str| plan.warnings.iter().any(|said| said.contains(text));
+    assert!(warned(&mixed, "`conv1` (Conv) and 1 more computes in float"), "{:?}", mixed.warnings);
+    // The sum of two types is no integer kernel either, so that nothing forces its result to 8 bits.
+    assert!(!is_quantized(&mixed, "conv2_y"), "{mixed}");
+    assert!(is_quantized(&mixed, "relu2_y"), "the last convolution still reads integers");
+    let after = quantized(&model, config("relu1_y"));
+    assert!(conformance(after.model(), Target::X86).unwrap().iter().all(|v| !v.rule.is_strict()));
+    assert_eq!(constant(after.model(), "zp_uint16").dtype, DataType::UInt16);
+    let idle = plan(&model, config("conv1_w"));
+    assert!(warned(&idle, "`conv1_w`, which decides over nothing"), "{:?}", idle.warnings);
+}
+
+#[test]
+fn wishes_for_types_are_checked() {
+    let model = upgraded("residual_add");
+    let refused = |config: Config, name: &str, qtype: QType| {
+        let activation_types = BTreeMap::from([(name.to_owned(), qtype)]);
+        let config = Config { activation_types, ..config };
+        Plan::of(&Graph::of(&model).unwrap(), config).unwrap_err().to_string()
+    };
+    let error = refused(with_activations(), "relu_1", QType::UInt16);
+    assert!(error.contains("no value or node of the model; did you mean `relu1`"), "{error}");
+    let error = refused(Config::for_target(Target::TensorRt), "conv1", QType::UInt16);
+    assert_eq!(error, "activation_types gives `conv1` uint16, expected int8 for target tensorrt");
+    let error = refused(with_activations(), "conv1", QType::Int4);
+    assert!(error.contains("gives `conv1` int4, expected uint8 or int8"), "{error}");
+    let error = refused(per_channel(), "conv1", QType::UInt8);
+    assert!(error.contains("no activations are quantized"), "{error}");
+    let old = Config {
+        activation_types: BTreeMap::from([("conv1".to_owned(), QType::UInt16)]),
+        ..with_activations()
+    };
+    let model = fixture("residual_add");
+    let error = Plan::of(&Graph::of(&model).unwrap(), old).unwrap_err().to_string();
+    assert!(error.contains("uint16 needs opset 21"), "{error}");
 }

@@ -6,6 +6,7 @@ use quantize_rs_math::{Granularity, QSpec, QType};
 use quantize_rs_onnx::{DataType, topological};
 
 use super::select::Selection;
+use super::types::{Finder, Types};
 use super::weights::weight_readers;
 use super::{Because, Decision, Draft, IntegerNode, Kept, Readers, Source, ValuePlan};
 use super::{axes, float32};
@@ -26,13 +27,15 @@ pub(super) fn plan(
     let profile = config.profile();
     let symmetric = config.activation_symmetric || profile.symmetric.0;
     let order = topological(&graph.model.graph().node)?;
+    let rules = rules(graph, selection);
+    let all = QSpec::new(qtype, symmetric, Granularity::PerTensor);
     let planner = Planner {
         graph,
         constants: constants.iter().map(|constant| (constant.anchor, constant)).collect(),
         selection,
         profile,
-        spec: QSpec::new(qtype, symmetric, Granularity::PerTensor),
-        rules: rules(graph, selection),
+        types: Finder { graph, rules: &rules, selection }.types(&order, all),
+        rules,
         already: already(graph, &order),
         fit: fit(graph, constants, selection),
         weighted: constants
@@ -47,6 +50,7 @@ pub(super) fn plan(
         order,
     };
     let leads = planner.leads(draft);
+    let float = planner.computes_in_float(&leads, qtype);
     match profile.placement {
         Placement::Weighted | Placement::Between => planner.between(draft, leads),
         Placement::Inputs => planner.inputs(draft, &leads),
@@ -54,12 +58,11 @@ pub(super) fn plan(
     }
     plan_biases(graph, draft);
     narrow_weights(profile, draft);
-    if profile.placement == Placement::Between && !planner.has_kernels() {
-        draft.warnings.push(format!(
-            "ONNX Runtime has no integer kernels for {qtype} activations: the model is smaller, and \
-             computes in float"
-        ));
-    }
+    draft.warnings.extend(float);
+    let unmet = planner.unmet(draft);
+    draft.warnings.extend(unmet.into_iter().map(|text| {
+        format!("activation_types names `{text}`, which decides over nothing that is quantized")
+    }));
     planner.settle_readers(draft);
     Ok(())
 }
@@ -70,7 +73,8 @@ pub(super) struct Planner<'a, 'm> {
     pub(super) constants: HashMap<ValueId, &'a Constant<'m>>,
     pub(super) selection: &'a Selection,
     pub(super) profile: &'static Profile,
-    pub(super) spec: QSpec,
+    /// Of what type each value is, if it is quantized.
+    pub(super) types: Types,
     /// The rule for each node that may be quantized, and how it runs on integers.
     pub(super) rules: Vec<Option<(&'static OpRule, Integer)>>,
     /// Nodes in an order in which every value is made before it is read.
@@ -190,11 +194,6 @@ impl Planner<'_, '_> {
         self.fit.get(&constant).copied().unwrap_or(unknown)
     }
 
-    /// Whether the runtime computes on integers of this type.
-    pub(super) fn has_kernels(&self) -> bool {
-        self.spec.qtype.bits() == 8
-    }
-
     /// The activation function that alone reads `value`, and what comes out of it.
     pub(super) fn function_after(&self, value: ValueId) -> Option<(usize, ValueId)> {
         let found = &self.graph.values[value];
@@ -221,7 +220,7 @@ impl Planner<'_, '_> {
         // With the zero point in the middle, runtimes fold nothing: what is folded must be what the
         // grid cuts off.
         if let Some((function, after)) = self.function_after(output)
-            && !self.spec.symmetric
+            && !self.types.specs[after].symmetric
         {
             draft.keep(output, Kept::FusedInto { node: self.label(function) });
             output = after;
@@ -257,7 +256,7 @@ impl Planner<'_, '_> {
         let reads = |reader: &Reader| &self.graph.nodes[reader.node].op_type;
         let anew = self.graph.values[value].readers.iter().all(|r| reads(r) != "QuantizeLinear");
         if anew && draft.quantized(value).is_none() && !self.already.contains(&value) {
-            let spec = self.spec;
+            let spec = self.types.specs[value];
             let readers = Readers::All;
             let plan = ValuePlan { spec, stored: spec.qtype, source, readers, because };
             draft.decisions.insert(value, Decision::Quantize(plan));
@@ -268,15 +267,18 @@ impl Planner<'_, '_> {
     pub(super) fn pass_on(&self, draft: &mut Draft, node: usize) {
         let Some(input) = self.graph.input(node, 0) else { return };
         // The value that was observed, however many nodes have passed it on.
-        let source = match draft.quantized(input).map(|plan| &plan.source) {
-            Some(Source::SameAs(source)) => source.clone(),
-            Some(Source::Observed | Source::Fixed(_)) => self.graph.values[input].name.to_owned(),
-            _ => return,
+        let Some(ValuePlan { spec, source, .. }) = draft.quantized(input) else { return };
+        let (spec, source) = match source {
+            Source::SameAs(source) => (*spec, source.clone()),
+            Source::Observed | Source::Fixed(_) => {
+                (*spec, self.graph.values[input].name.to_owned())
+            }
+            Source::Weights | Source::Product { .. } => return,
         };
         for output in self.outputs(node) {
             let plan = ValuePlan {
-                spec: self.spec,
-                stored: self.spec.qtype,
+                spec,
+                stored: spec.qtype,
                 source: Source::SameAs(source.clone()),
                 readers: Readers::All,
                 because: Because::PassedOnBy(self.label(node)),
@@ -310,15 +312,13 @@ impl Planner<'_, '_> {
                 plan.readers = Readers::Rearranged;
                 continue;
             }
-            if plan.spec.qtype != self.spec.qtype || matches!(plan.source, Source::Product { .. }) {
+            if matches!(plan.because, Because::WeightOf(_) | Because::BiasOf(_)) {
                 continue;
             }
             let value = &graph.values[*id];
             let everyone = value.readers.iter().all(|reader| on_integers.contains(&reader.node));
-            let is_weight = plan.source == Source::Weights && draft.weights.contains(id);
-            let all = made_on_integers.contains(id)
-                || is_weight
-                || everyone && !value.is_output && !value.captured;
+            let all =
+                made_on_integers.contains(id) || everyone && !value.is_output && !value.captured;
             plan.readers = if all { Readers::All } else { Readers::OnIntegers };
         }
     }

@@ -97,16 +97,12 @@ impl Planner<'_, '_> {
     }
 
     /// Says why what flows into a node keeps its type, where nothing else is said.
-    fn stays_float(
-        &self,
-        draft: &mut Draft,
-        node: usize,
-        flowing: &[ValueId],
-        why: &'static str,
-    ) {
+    fn stays_float(&self, draft: &mut Draft, node: usize, flowing: &[ValueId], why: &'static str) {
         for id in flowing {
-            let decision =
-                draft.decisions.entry(*id).or_insert(Decision::Keep(Kept::NoRule { op_type: None }));
+            let decision = draft
+                .decisions
+                .entry(*id)
+                .or_insert(Decision::Keep(Kept::NoRule { op_type: None }));
             if matches!(decision, Decision::Keep(Kept::NoRule { .. })) {
                 *decision = Decision::Keep(Kept::FloatNode { node: self.label(node), why });
             }
@@ -145,12 +141,13 @@ impl Planner<'_, '_> {
             else {
                 continue;
             };
-            let shared = draft.quantized(after).is_some();
+            let shared = draft.quantized(after).map(|plan| plan.spec);
             let name = self.graph.values[after].name.to_owned();
             if let Some(Decision::Quantize(plan)) = draft.decisions.get_mut(&input)
                 && plan.source == Source::Observed
-                && shared
+                && let Some(spec) = shared
             {
+                (plan.spec, plan.stored) = (spec, spec.qtype);
                 plan.source = Source::SameAs(name);
             }
         }

@@ -100,7 +100,7 @@ impl Planner<'_, '_> {
             (bias, last) = (Some(added), sum);
         }
         let (inputs, weight) = (vec![input], Some(weight));
-        let quantized_output = quantized_output || self.fuses_in_float(integer, last);
+        let quantized_output = quantized_output || self.fuses_in_float(integer, input, last);
         Ok(Some(Lead { node, inputs, weight, bias, last, quantized_output }))
     }
 
@@ -112,7 +112,7 @@ impl Planner<'_, '_> {
         let graph = self.graph;
         let is_product = graph.nodes[node].op_type == "MatMul"
             && self.profile.placement == Placement::Between
-            && self.has_kernels()
+            && self.has_kernels(&[input])
             && graph.input(node, 1).is_some_and(|weight| self.axes[weight] == Some(2));
         let known = match graph.shape(input) {
             Some(shape) => shape.len() == 2 || shape.iter().all(Option::is_some),
@@ -140,14 +140,14 @@ impl Planner<'_, '_> {
     /// Whether ONNX Runtime takes the activation function after a `Gemm` into it before it looks for
     /// integers, which then come too late. It does not where the function disappears first, in a
     /// grid that ends at 0.
-    fn fuses_in_float(&self, integer: Integer, last: usize) -> bool {
+    fn fuses_in_float(&self, integer: Integer, input: ValueId, last: usize) -> bool {
         let gemm = self.graph.nodes[last].op_type != "MatMul" && integer == Integer::FloatOutput;
         let after = self.graph.output(last, 0).and_then(|output| self.function_after(output));
         let stays = |(function, output): (usize, ValueId)| {
             self.graph.nodes[function].op_type == "Relu" && !self.graph.values[output].is_output
         };
         gemm && self.profile.placement == Placement::Between
-            && self.has_kernels()
+            && self.has_kernels(&[input])
             && after.is_some_and(stays)
     }
 

@@ -12,6 +12,7 @@ mod opset;
 mod pattern;
 mod select;
 mod show;
+mod types;
 mod weights;
 
 pub(crate) use show::kind;

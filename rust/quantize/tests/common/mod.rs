@@ -31,6 +31,16 @@ pub(crate) fn fixture(name: &str) -> Model {
     Model::open(folder.join(format!("{name}.onnx"))).unwrap()
 }
 
+/// A fixture of opset 17 that says it is of opset 21; of the operators in it, none changed between.
+pub(crate) fn upgraded(name: &str) -> Model {
+    let mut bytes = fixture(name).to_bytes().unwrap();
+    // Field 8 of the model, in it field 1, the empty domain, and field 2, the version.
+    let import = [0x42, 4, 0x0a, 0, 0x10, 17];
+    let at = bytes.windows(import.len()).rposition(|window| window == import);
+    bytes[at.unwrap() + import.len() - 1] = 21;
+    Model::from_bytes(bytes).unwrap()
+}
+
 pub(crate) fn per_channel() -> Config {
     Config { per_channel: true, symmetric: true, ..Config::default() }
 }
