@@ -10,6 +10,7 @@ use crate::encode::data_type;
 use crate::graph::{Graph, Maker, ValueId};
 use crate::ops::{self, Integer, Slot};
 use crate::target::{Bias, Placement, Profile};
+use crate::uses;
 use crate::{QuantizeError, Target};
 
 /// One place where a model is not what a runtime takes.
@@ -127,7 +128,7 @@ impl<'g, 'm> Pairs<'g, 'm> {
             let value = graph.input(node, input)?;
             graph.model.tensor(graph.constant(value)?).ok()
         };
-        let constant = graph.input(node, 0).filter(|value| graph.constant(*value).is_some());
+        let constant = self.constant(graph.input(node, 0)?);
         let scales = tensor(1)?.to_f32()?;
         let (dtype, zero_points) = match (tensor(2), constant) {
             (Some(zero), _) => (zero.dtype, integers(zero.dtype, &zero.data)?),
@@ -135,6 +136,16 @@ impl<'g, 'm> Pairs<'g, 'm> {
             (None, None) => (DataType::UInt8, vec![0; scales.len()]),
         };
         Some(Parameters { dtype, scales, zero_points, constant })
+    }
+
+    /// The constant that a value is, or is rearranged from.
+    fn constant(&self, value: ValueId) -> Option<ValueId> {
+        let (graph, mut value) = (self.graph, value);
+        while graph.constant(value).is_none() {
+            let Maker::Node { node, .. } = graph.values[value].maker else { return None };
+            value = graph.input(node, 0).filter(|_| uses::rearranges(graph.nodes[node]))?;
+        }
+        Some(value)
     }
 
     fn restored(&self, value: Option<ValueId>) -> Option<&Parameters> {

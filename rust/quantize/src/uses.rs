@@ -88,6 +88,12 @@ pub(crate) fn casts_to_float32(node: &NodeProto) -> bool {
         && node.int("to", 0) == i64::from(DataType::Float.number())
 }
 
+/// Whether a node gives the elements of its first input another order or shape.
+pub(crate) fn rearranges(node: &NodeProto) -> bool {
+    let op_types = ["Identity", "Transpose", "Reshape", "Flatten"];
+    node.is_onnx() && op_types.contains(&&*node.op_type)
+}
+
 /// The nodes that rearrange a value one after the other, each of which alone reads what comes to it.
 pub(crate) fn rearranging(graph: &Graph<'_>, anchor: ValueId) -> Vec<usize> {
     let mut chain = Vec::new();
@@ -96,9 +102,8 @@ pub(crate) fn rearranging(graph: &Graph<'_>, anchor: ValueId) -> Vec<usize> {
         let found = &graph.values[value];
         let [reader] = found.readers[..] else { return chain };
         let node = graph.nodes[reader.node];
-        let moves = ["Identity", "Transpose", "Reshape", "Flatten"].contains(&&*node.op_type);
         let next = graph.output(reader.node, 0).filter(|_| {
-            moves && node.is_onnx() && reader.input == 0 && !found.captured && !found.is_output
+            rearranges(node) && reader.input == 0 && !found.captured && !found.is_output
         });
         let Some(next) = next else { return chain };
         chain.push(reader.node);
