@@ -5,11 +5,12 @@ mod common;
 use std::collections::BTreeMap;
 
 use common::{
-    constant, fixture, is_quantized, kept, maker, per_channel, plan, quantized, read_by, upgraded,
-    with_activations,
+    constant, fixture, is_quantized, kept, maker, per_channel, plan, quantized, read_by, scales,
+    upgraded, with_activations,
 };
 use quantize_rs::{
-    Config, DataType, Graph, Kept, Model, Plan, QType, Readers, Role, Target, conformance,
+    Config, DataType, Granularity, Graph, Kept, Model, Plan, QType, Readers, Role, Rule, Target,
+    conformance,
 };
 
 /// The configuration of every target.
@@ -111,6 +112,42 @@ fn what_joins_two_layers_with_a_bias_joins_in() {
     let made = &read_by(&model, "MatMul")[2][0];
     let how = plan.quantized().find(|(value, _)| value.name == *made).unwrap().1;
     assert_eq!(how.readers, Readers::All, "it comes out of an integer kernel");
+}
+
+#[test]
+fn a_convolution_back_in_groups_runs_on_integers_where_everything_does() {
+    let model = fixture("conv_transpose_group2");
+    let config = Config { per_channel: true, ..Config::for_target(Target::Qnn) };
+    let plan = plan(&model, config.clone());
+    let how = |name: &str| plan.quantized().find(|(value, _)| value.name == name).unwrap().1;
+    assert_eq!(how("w").spec.granularity, Granularity::PerTensor);
+    assert_eq!(how("b").spec.qtype, QType::Int32);
+    let after = quantized(&model, config);
+    assert!(conformance(after.model(), Target::Qnn).unwrap().is_empty());
+    assert_eq!(scales(after.model(), "b_scale").len(), 1);
+    // With weights alone there is no bias to agree with.
+    let weights = common::plan(&model, per_channel());
+    let (_, how) = weights.quantized().next().unwrap();
+    assert_eq!(how.spec.granularity, Granularity::PerAxis { axis: 1 });
+}
+
+#[test]
+fn a_product_of_activations_with_a_float_sum_stays_float() {
+    let model = fixture("gemm_activations");
+    let plan = plan(&model, with_activations());
+    assert_eq!(why(&plan, "gemm1_y"), "what it adds is no constant of int32");
+    assert!(is_quantized(&plan, "a") && is_quantized(&plan, "b"));
+    let everywhere = common::plan(&model, Config::for_target(Target::TensorRt));
+    assert!(is_quantized(&everywhere, "gemm1_y"));
+}
+
+#[test]
+fn weights_that_are_rearranged_as_integers_are_looked_at_too() {
+    let made = quantized(&fixture("weight_transpose"), Config::for_target(Target::X86));
+    let found = conformance(made.model(), Target::X86Avx2).unwrap();
+    assert!(found.iter().any(|violation| violation.rule == Rule::Saturation), "{found:?}");
+    let made = quantized(&fixture("weight_transpose"), Config::for_target(Target::X86Avx2));
+    assert_eq!(conformance(made.model(), Target::X86Avx2).unwrap(), []);
 }
 
 /// The types of all values that are quantized and flow, after these wishes.

@@ -4,6 +4,7 @@ use quantize_rs_math::QType;
 use quantize_rs_onnx::DataType;
 
 use super::activations::Planner;
+use super::weights::groups_outputs;
 use super::{Decision, Draft, IntegerNode, Kept};
 use crate::graph::{Maker, ValueId};
 use crate::ops::{Integer, OpRule, Slot};
@@ -186,6 +187,10 @@ impl Planner<'_, '_> {
         if !self.profile.products {
             return Err("both of its inputs are activations");
         }
+        let adds = self.graph.nodes[node].input.get(2).is_some_and(|name| !name.is_empty());
+        if adds && self.profile.placement == Placement::Between {
+            return Err("what it adds is no constant of int32");
+        }
         if !self.float32[left] || !self.float32[right] {
             return Err("its inputs are not known to be float32");
         }
@@ -246,7 +251,9 @@ impl Planner<'_, '_> {
                 Use::Weight { node: reader, axis, .. } if *reader == node => *axis,
                 _ => None,
             })?;
-            constant.shape.get(axis).copied()
+            let proto = self.graph.nodes[node];
+            let groups = if groups_outputs(proto) { proto.int("group", 1) } else { 1 };
+            constant.shape.get(axis)?.checked_mul(usize::try_from(groups).ok()?)
         });
         let shape = self.graph.shape(bias);
         match (shape.as_deref(), channels) {
