@@ -2,8 +2,8 @@
 
 mod common;
 
-use common::{constant, fixture, per_channel, plan, ranges, scales, with_activations};
-use quantize_rs::{Config, DataType, Model, QType, QuantizeErrorKind};
+use common::{constant, fixture, per_channel, plan, quantized, ranges, scales, with_activations};
+use quantize_rs::{Config, DataType, Model, QType, QuantizeErrorKind, Target};
 
 #[test]
 fn a_weight_becomes_integers_a_scale_a_zero_point_and_a_node_of_its_name() {
@@ -188,4 +188,12 @@ fn a_table_that_is_only_looked_up_is_looked_up_as_integers() {
     let quantized = plan(&model, per_channel()).apply(&model, None).unwrap();
     assert_eq!(looked_up(quantized.model()), 0);
     assert!(quantized.model().graph().node.iter().any(|node| node.output.contains(table)));
+}
+
+#[test]
+fn the_report_says_when_weights_use_seven_bits() {
+    let done = quantized(&fixture("conv2d_relu"), Config::for_target(Target::X86Avx2));
+    let kinds: Vec<String> = done.report().quantized().map(|(_, how)| how.kind()).collect();
+    assert!(kinds.contains(&"int8 of 7 bits".to_owned()), "{kinds:?}");
+    assert!(done.report().to_string().contains("int8 of 7 bits"));
 }

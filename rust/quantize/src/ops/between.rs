@@ -1,6 +1,6 @@
 //! Operators that make new numbers of what flows into them: sums, products, averages, selections.
 
-use super::{Integer, OpRule, Slot, flows};
+use super::{IN_FLOAT, Integer, OpRule, Slot, flows};
 use crate::graph::Graph;
 
 const fn of_two(op_type: &'static str, integer: fn(&Graph<'_>, usize) -> Integer) -> OpRule {
@@ -12,8 +12,6 @@ const fn of_any(op_type: &'static str, integer: fn(&Graph<'_>, usize) -> Integer
     let (inputs, more) = (&[], Slot::Activation);
     OpRule { op_type, inputs, more, min_inputs: 1, integer, range: None }
 }
-
-const IN_FLOAT: fn(&Graph<'_>, usize) -> Integer = |_, _| Integer::Computes { kernel: None };
 
 pub(super) const RULES: &[OpRule] = &[
     of_two("Add", |_, _| Integer::Computes { kernel: Some("QLinearAdd") }),
