@@ -94,6 +94,15 @@ pub(crate) fn rearranges(node: &NodeProto) -> bool {
     node.is_onnx() && op_types.contains(&&*node.op_type)
 }
 
+/// The constant that a value is, or is rearranged from.
+pub(crate) fn rearranged_from(graph: &Graph<'_>, mut value: ValueId) -> Option<ValueId> {
+    while graph.constant(value).is_none() {
+        let Maker::Node { node, .. } = graph.values[value].maker else { return None };
+        value = graph.input(node, 0).filter(|_| rearranges(graph.nodes[node]))?;
+    }
+    Some(value)
+}
+
 /// The nodes that rearrange a value one after the other, each of which alone reads what comes to it.
 pub(crate) fn rearranging(graph: &Graph<'_>, anchor: ValueId) -> Vec<usize> {
     let mut chain = Vec::new();

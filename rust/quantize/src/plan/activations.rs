@@ -2,16 +2,16 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use quantize_rs_math::{Granularity, QSpec, QType};
-use quantize_rs_onnx::{DataType, topological};
+use quantize_rs_math::{Granularity, QSpec};
+use quantize_rs_onnx::topological;
 
 use super::select::Selection;
 use super::types::{Finder, Types};
 use super::weights::weight_readers;
-use super::{Because, Decision, Draft, IntegerNode, Kept, Readers, Source, ValuePlan};
-use super::{axes, float32};
+use super::{Because, Decision, Draft, Kept, Readers, Source, ValuePlan};
+use super::{axes, biases, fit, float32};
 use crate::graph::{Graph, Maker, Reader, ValueId};
-use crate::ops::{self, Integer, OpRule, Slot};
+use crate::ops::{self, Integer, OpRule};
 use crate::target::{Placement, Profile};
 use crate::uses::Constant;
 use crate::{Config, InputSpec, QuantizeError};
@@ -37,7 +37,7 @@ pub(super) fn plan(
         types: Finder { graph, rules: &rules, selection }.types(&order, all),
         rules,
         already: already(graph, &order),
-        fit: fit(graph, constants, selection),
+        fit: fit::of(graph, constants, selection),
         weighted: constants
             .iter()
             .flat_map(|constant| weight_readers(constant).map(|node| (node, constant.anchor)))
@@ -56,8 +56,8 @@ pub(super) fn plan(
         Placement::Inputs => planner.inputs(draft, &leads),
         Placement::Everything => planner.everything(draft, &leads),
     }
-    plan_biases(graph, draft);
-    narrow_weights(profile, draft);
+    biases::plan(graph, draft);
+    biases::narrow_weights(profile, draft);
     draft.warnings.extend(float);
     let unmet = planner.unmet(draft);
     draft.warnings.extend(unmet.into_iter().map(|text| {
@@ -102,45 +102,6 @@ fn rules(graph: &Graph<'_>, selection: &Selection) -> Vec<Option<(&'static OpRul
         (asked_for && !selection.excludes_node(graph, node)).then_some((rule, integer))
     };
     (0..graph.nodes.len()).map(rule).collect()
-}
-
-/// Whether each constant that flows into an operator, or scales what does, can be quantized with it.
-fn fit(
-    graph: &Graph<'_>,
-    constants: &[Constant<'_>],
-    selection: &Selection,
-) -> HashMap<ValueId, Result<(), &'static str>> {
-    let flows = |reader: &Reader| {
-        ops::rule(graph.nodes[reader.node]).is_some_and(|rule| {
-            rule.takes_activation(reader.input)
-                || matches!(rule.slot(reader.input), Slot::Scale | Slot::Bias)
-        })
-    };
-    constants
-        .iter()
-        .filter(|constant| weight_readers(constant).next().is_none())
-        .filter(|constant| graph.values[constant.anchor].readers.iter().any(flows))
-        .map(|constant| (constant.anchor, fits(graph, constant.anchor, selection)))
-        .collect()
-}
-
-fn fits(graph: &Graph<'_>, constant: ValueId, selection: &Selection) -> Result<(), &'static str> {
-    let value = &graph.values[constant];
-    let float = graph.constant(constant).filter(|found| found.dtype() == Some(DataType::Float));
-    let Some(tensor) = float.filter(|tensor| !tensor.dims.contains(&0)) else {
-        return Err("a constant that it reads is not float32, or empty");
-    };
-    if matches!(value.maker, Maker::Initializer { overridable: true, .. }) {
-        return Err("an input of the model may replace what it reads");
-    }
-    if selection.excluded(graph, value.name, std::iter::empty()).is_some() {
-        return Err("a constant that it reads is excluded");
-    }
-    let elements = graph.model.tensor(tensor).ok().and_then(|tensor| tensor.to_f32());
-    match elements {
-        Some(elements) if elements.iter().all(|element| element.is_finite()) => Ok(()),
-        _ => Err("a constant that it reads is not finite"),
-    }
 }
 
 /// What comes out of the `DequantizeLinear` nodes that a model has before anything is done to it,
@@ -287,109 +248,5 @@ impl Planner<'_, '_> {
             draft.made_on_integers.insert(output);
         }
         draft.on_integers.insert(node);
-    }
-
-    /// Says for each quantized value who reads what came back from integers.
-    ///
-    /// What an integer kernel makes is there in no other form. What is made in float stays so for
-    /// those who compute in float: it costs them nothing, and they lose nothing.
-    fn settle_readers(&self, draft: &mut Draft) {
-        let graph = self.graph;
-        let rearranged: BTreeSet<ValueId> = draft
-            .integer_nodes
-            .iter()
-            .filter(|integer| graph.input(integer.node, 1) != Some(integer.weight))
-            .map(|integer| integer.weight)
-            .collect();
-        let Draft { decisions, on_integers, made_on_integers, .. } = draft;
-        for (id, decision) in decisions {
-            let Decision::Quantize(plan) = decision else { continue };
-            if self.is_table(*id, plan) {
-                plan.readers = Readers::Rows;
-                continue;
-            }
-            if rearranged.contains(id) {
-                plan.readers = Readers::Rearranged;
-                continue;
-            }
-            if matches!(plan.because, Because::WeightOf(_) | Because::BiasOf(_)) {
-                continue;
-            }
-            let value = &graph.values[*id];
-            let everyone = value.readers.iter().all(|reader| on_integers.contains(&reader.node));
-            let all =
-                made_on_integers.contains(id) || everyone && !value.is_output && !value.captured;
-            plan.readers = if all { Readers::All } else { Readers::OnIntegers };
-        }
-    }
-}
-
-impl Planner<'_, '_> {
-    /// Whether a constant is only looked up, and its rows can be brought back one by one: ONNX
-    /// Runtime would bring back all of it at every run.
-    fn is_table(&self, id: ValueId, plan: &ValuePlan) -> bool {
-        let readers = &self.graph.values[id].readers;
-        let looks_up = |reader: &Reader| {
-            let node = self.graph.nodes[reader.node];
-            node.op_type == "Gather" && reader.input == 0 && node.int("axis", 0) == 0
-        };
-        let apart = match plan.spec.granularity {
-            Granularity::PerTensor => true,
-            Granularity::PerAxis { axis } => {
-                axis == 0 && plan.spec.symmetric && plan.spec.middle() == 0
-            }
-            Granularity::Blocked { .. } => false,
-        };
-        self.profile.placement == Placement::Between
-            && plan.source == Source::Weights
-            && plan.stored.bits() == 8
-            && apart
-            && !readers.is_empty()
-            && readers.iter().all(looks_up)
-    }
-}
-
-/// Biases of integer nodes become int32 in the scale of what they are added to.
-fn plan_biases(graph: &Graph<'_>, draft: &mut Draft) {
-    for IntegerNode { node, input, weight, bias } in draft.integer_nodes.clone() {
-        let (Some(bias), Some(weights)) = (bias, draft.quantized(weight)) else { continue };
-        let granularity = match weights.spec.granularity {
-            Granularity::PerTensor => Granularity::PerTensor,
-            _ => Granularity::PerAxis { axis: 0 },
-        };
-        let plan = ValuePlan {
-            spec: QSpec::new(QType::Int32, true, granularity),
-            stored: QType::Int32,
-            source: Source::Product {
-                input: graph.values[input].name.to_owned(),
-                weight: graph.values[weight].name.to_owned(),
-            },
-            readers: Readers::All,
-            because: Because::BiasOf(graph.nodes[node].label()),
-        };
-        draft.decisions.insert(bias, Decision::Quantize(plan));
-    }
-}
-
-/// Takes one bit from weights that are multiplied where sums of pairs saturate.
-fn narrow_weights(profile: &Profile, draft: &mut Draft) {
-    if !profile.reduced {
-        return;
-    }
-    let mut narrowed = false;
-    for IntegerNode { weight, .. } in draft.integer_nodes.clone() {
-        if let Some(Decision::Quantize(plan)) = draft.decisions.get_mut(&weight)
-            && plan.spec.qtype == QType::Int8
-        {
-            plan.spec.reduced = true;
-            narrowed = true;
-        }
-    }
-    if narrowed {
-        draft.warnings.push(format!(
-            "weights use 7 of their 8 bits for target {}, where sums of uint8 × int8 saturate; with \
-             VNNI ask for target x86, which is closer to the float model",
-            profile.name
-        ));
     }
 }

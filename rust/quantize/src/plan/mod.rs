@@ -4,12 +4,15 @@
 mod activations;
 mod axes;
 mod between;
+mod biases;
 mod everything;
+mod fit;
 mod float32;
 mod leads;
 mod masked;
 mod opset;
 mod pattern;
+mod readers;
 mod select;
 mod show;
 mod types;
