@@ -95,7 +95,7 @@ def test_a_product_that_alone_is_asked_for_runs_on_integers_with_its_bias() -> N
 
 def test_what_joins_two_layers_runs_on_integers() -> None:
     found = judge.kernels(quantized(judge.model("two_towers"), [judge.feeds("two_towers")]))
-    assert found["QLinearConcat"] == 1, found
+    assert found["QLinearConcat"] == found["QLinearSigmoid"] == 1, found
 
 
 @pytest.mark.parametrize("name", PICTURES)
