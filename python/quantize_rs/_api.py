@@ -129,6 +129,7 @@ def quantize_with_calibration(
     *,
     weights: str | None = None,
     activations: str | None = None,
+    activation_types: Mapping[str, str] | None = None,
     target: str | None = None,
     engine: Engine = "auto",
     op_types: Iterable[str] | None = None,
@@ -182,6 +183,12 @@ min_elements, layer_bits, weights
         The type of activations: ``"uint8"``, ``"int8"``, ``"uint16"`` or ``"int16"``; for the
         targets tensorrt and generic ``"float8e4m3fn"`` (or ``"float8"``), for the latter
         ``"float8e5m2"``. By default uint8, or what `target` likes best.
+    activation_types : dict of str to str, optional
+        Other types for some activations: by the name of a value, by the name or the type of the
+        operator that makes or reads it, or by pattern as in `excluded_layers`:
+        ``{"head/*": "uint16"}``. A value has one type: that asked for itself, else for what makes
+        it, else the widest asked for those who read it. ONNX Runtime computes in integers where
+        all that an operator reads and makes is of one type of 8 bits, else in float.
     target : str, optional
         The runtime that the model is made for: ``"x86"``, ``"x86-avx2"``, ``"arm"``,
         ``"tensorrt"``, ``"openvino"``, ``"qnn"`` or ``"generic"``. It decides which operators run
@@ -240,6 +247,7 @@ min_elements, layer_bits, weights
     wishes["with_activations"] = True
     wishes["weights"] = weights
     wishes["activations"] = activations
+    wishes["activation_types"] = _options.types_by_name("activation_types", activation_types)
     wishes["target"] = target
     wishes["op_types"] = _options.maybe_names("op_types", op_types)
     wishes["bias_correction"] = bias_correction
@@ -304,6 +312,7 @@ def _wishes(
         weights=None,
         with_activations=False,
         activations=None,
+        activation_types={},
         per_channel=per_channel,
         symmetric=symmetric,
         activation_symmetric=False,

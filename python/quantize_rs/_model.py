@@ -44,6 +44,7 @@ class Wishes(TypedDict):
     weights: str | None
     with_activations: bool
     activations: str | None
+    activation_types: dict[str, str]
     per_channel: bool
     symmetric: bool
     activation_symmetric: bool
@@ -121,6 +122,7 @@ class Model:
         exclude: Iterable[str] | None = None,
         min_elements: int = 0,
         layer_bits: Mapping[str, int | str] | None = None,
+        activation_types: Mapping[str, str] | None = None,
         block_size: int | None = None,
         native_int4: bool | None = None,
         op_types: Iterable[str] | None = None,
@@ -154,6 +156,11 @@ class Model:
         layer_bits : dict of str to (int or str), optional
             Bits, or a type such as ``"uint4"``, for some weights: by the name of a weight or node,
             by pattern as in `exclude`, or by type of operator.
+        activation_types : dict of str to str, optional
+            Other types for some activations: by the name of a value, by the name or the type of
+            the operator that makes or reads it, or by pattern as in `exclude`:
+            ``{"head/*": "uint16"}``. A value has one type: that asked for itself, else for what
+            makes it, else the widest asked for those who read it.
         block_size : int, optional
             One scale for each so many elements along the axis that is summed over: a power of two
             from 16 on. Needs opset 21, and no activations.
@@ -191,6 +198,7 @@ class Model:
             weights=weights,
             with_activations=activations is not None or target is not None,
             activations=activations,
+            activation_types=_options.types_by_name("activation_types", activation_types),
             per_channel=per_channel,
             symmetric=symmetric,
             activation_symmetric=activation_symmetric,

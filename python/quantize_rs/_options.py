@@ -56,6 +56,16 @@ def widths_by_name(
     return {name: bits(option, width) for name, width in others}, types
 
 
+def types_by_name(option: str, value: Mapping[str, str] | None) -> dict[str, str]:
+    """Give types by name or pattern."""
+    types = {} if value is None else dict(value)
+    for name, found in types.items():
+        if not isinstance(found, str):
+            what = f"{option} gives {name!r} {found!r}, expected the name of a type"
+            raise OptionError(what, option=option)
+    return types
+
+
 def shape(option: str, value: Iterable[SupportsIndex] | None) -> list[int] | None:
     """Give a shape, or None."""
     return None if value is None else [count(option, length) for length in value]

@@ -53,6 +53,18 @@ CASES: dict[str, Case] = {
     "reduce_mean": Case("ReduceMean", (_ints(2, 3),)),
     "reduce_sum": Case("ReduceSum", (_ints(2, 3),)),
     "reduce_max": Case("ReduceMax", (_ints(2, 3),), kernel="ReduceMax"),
+    "reduce_min": Case("ReduceMin", (_ints(2, 3),), kernel="ReduceMin"),
+    "global_max_pool": Case("GlobalMaxPool"),
+    "max_of_one": Case("Max"),
+    "max_of_three": Case("Max", ("b", "a")),
+    "identity": Case("Identity"),
+    "gather_elements": Case(
+        "GatherElements",
+        (np.arange(2 * 8 * 8 * 8).reshape(2, 8, 8, 8) % 8,),
+        {"axis": 1},
+        "GatherElements",
+    ),
+    "gather_nd": Case("GatherND", (_ints(0, 1).reshape(2, 1),)),
     "max_pool": Case("MaxPool", (), {"kernel_shape": [2, 2], "strides": [2, 2]}, "MaxPool"),
     "reshape": Case("Reshape", (_ints(0, 4, 16, 8),), kernel="Reshape"),
     "transpose": Case("Transpose", (), {"perm": [0, 1, 3, 2]}, "Transpose"),
@@ -94,6 +106,11 @@ CASES: dict[str, Case] = {
 }
 
 
+ELSEWHERE = {"Conv", "Gemm", "Upsample"}
+"""Operators with a rule that stand in every model here, or in none: `Gemm` takes matrices, and
+`Upsample` is not of this opset."""
+
+
 def model(name: str) -> onnx.ModelProto:
     """Two convolutions, the operator after them, and a product that wants integers of it."""
     case = CASES[name]
@@ -108,18 +125,21 @@ def model(name: str) -> onnx.ModelProto:
         for part, shape in (("w_", (CHANNELS, SHAPE[1], 3, 3)), ("b_", (CHANNELS,)))
     }
     constants["w"] = draw(CHANNELS, CHANNELS, 2, 2)
+    # What nobody reads would be computed on integers, and brought back from there, all the same.
+    names = [other for other in case.reads if isinstance(other, str)]
+    read = "ab" if "b" in names or case.op_type == "Where" else "a"
     nodes = [
         helper.make_node("Conv", ["x", f"w_{which}", f"b_{which}"], [which], pads=[1, 1, 1, 1])
-        for which in "ab"
+        for which in read
     ]
     inputs = ["a"]
     if case.op_type == "Where":
         constants["condition"] = _CONDITION
         inputs = ["condition", "a", "b"]
-    for index, read in enumerate(case.reads):
-        if not isinstance(read, str):
-            constants[f"c{index}"] = np.asarray(read)
-        inputs.append(read if isinstance(read, str) else f"c{index}")
+    for index, other in enumerate(case.reads):
+        if not isinstance(other, str):
+            constants[f"c{index}"] = np.asarray(other)
+        inputs.append(other if isinstance(other, str) else f"c{index}")
     nodes.append(helper.make_node(case.op_type, inputs, ["o"], **case.attributes))
     if case.op_type == "Split":
         nodes[-1].output.append("rest")

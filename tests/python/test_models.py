@@ -21,6 +21,7 @@ WEIGHTS, BOTH = 25.0, 20.0
 LOWER = {
     "conv_sigmoid": (20.0, 14.0),  # the large channels saturate, the small ones decide
     "empty_optional_inputs": (23.0, BOTH),  # an LSTM in float; two convolutions before it
+    "infinite_constant": (20.0, BOTH),  # five scores make the probabilities
     "matmul_vector": (23.0, BOTH),  # two numbers come out
     "denormal_weights": (-1.0, -1.0),  # below the smallest scale that runtimes do not flush
 }

@@ -18,6 +18,7 @@ import quantize_rs
 PICTURES = [
     "avgpool_gap",
     "concat_branches",
+    "conv_and_matmul",
     "conv1d",
     "conv2d_relu",
     "conv3d",
@@ -31,7 +32,9 @@ PICTURES = [
     "dropout_ratio_input",
     "fixed_batch4",
     "graph_output_conv",
+    "max_of_one_and_three",
     "maxpool_flatten_gemm",
+    "overridable_addend",
     "residual_add",
     "shared_bias_two_convs",
     "shared_weight_two_convs",
@@ -45,6 +48,7 @@ PRODUCTS = [
     "gemm_no_c",
     "gemm_plain",
     "gemm_transb",
+    "infinite_constant",
     "matmul_2d",
     "matmul_3d_weight",
     "matmul_activations",
@@ -54,6 +58,7 @@ PRODUCTS = [
     "nested_if",
     "shared_weight_axis_clash",
     "transformer_block",
+    "two_towers",
     "weight_cast_fp16",
     "weight_identity",
     "weight_transpose",
@@ -81,6 +86,16 @@ def quantized(model: Any, data: Any, **wishes: Any) -> bytes:
 def test_matrix_products_run_on_integers(name: str) -> None:
     found = judge.kernels(quantized(judge.model(name), [judge.feeds(name)]))
     assert integer_share(found) == 1, found
+
+
+def test_a_product_that_alone_is_asked_for_runs_on_integers_with_its_bias() -> None:
+    model, data = judge.model("matmul_2d"), [judge.feeds("matmul_2d")]
+    assert integer_share(judge.kernels(quantized(model, data, op_types=["MatMul"]))) == 1
+
+
+def test_what_joins_two_layers_runs_on_integers() -> None:
+    found = judge.kernels(quantized(judge.model("two_towers"), [judge.feeds("two_towers")]))
+    assert found["QLinearConcat"] == found["QLinearSigmoid"] == 1, found
 
 
 @pytest.mark.parametrize("name", PICTURES)

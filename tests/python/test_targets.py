@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
 import judge
@@ -51,9 +53,14 @@ def test_a_rule_is_right_for_a_target(name: str, target: str) -> None:
 @pytest.mark.parametrize("name", [name for name, case in rules.CASES.items() if case.kernel])
 def test_the_kernel_that_a_rule_names_is_run(name: str) -> None:
     found = judge.kernels(quantized(name, "x86"))
-    kernel = rules.CASES[name].kernel
+    kernel, outputs = rules.CASES[name].kernel, len(rules.model(name).graph.output)
     assert found[str(kernel)] or found[f"Nhwc{kernel}"], found
-    assert found["QLinearConv"] == 2 or "b" not in str(rules.CASES[name].reads)
+    # What goes in becomes integers, what comes out beside the product's floats comes back from
+    # there, and nothing does in between: what only moves data would run on floats as well.
+    assert (found["QuantizeLinear"], found["DequantizeLinear"]) == (1, outputs - 1), found
+    assert found["QLinearConv"] == sum(
+        node.op_type == "Conv" for node in rules.model(name).graph.node
+    )
     assert found["Conv"] == found["MatMul"] == 0, found
 
 
@@ -93,13 +100,25 @@ def test_weights_for_avx2_have_seven_bits() -> None:
     assert largest == {"x86": 127, "x86-avx2": 63}
 
 
-def test_everything_is_quantized_for_qnn() -> None:
-    graph = onnx.load_from_string(quantized("hard_swish", "qnn")).graph
+@pytest.mark.parametrize("name", rules.CASES)
+def test_everything_is_quantized_for_qnn(name: str) -> None:
+    graph = onnx.load_from_string(quantized(name, "qnn")).graph
     made = {output: node.op_type for node in graph.node for output in node.output}
-    (swish,) = (node for node in graph.node if node.op_type == "HardSwish")
-    assert made[swish.input[0]] == "DequantizeLinear"
-    readers = [node.op_type for node in graph.node if swish.output[0] in node.input]
+    node = next(node for node in graph.node if node.op_type == rules.CASES[name].op_type)
+    flowing = set(node.input) & {"a", "b"}
+    assert flowing
+    assert {made[value] for value in flowing} == {"DequantizeLinear"}
+    readers = [reader.op_type for reader in graph.node if node.output[0] in reader.input]
     assert readers == ["QuantizeLinear"]
+
+
+def test_every_rule_has_a_case() -> None:
+    folder = Path(__file__).parents[2] / "rust" / "quantize" / "src" / "ops"
+    text = "".join(path.read_text("utf-8") for path in folder.glob("*.rs"))
+    row = r'(?:op_type: |\b(?:flows|within|of_two|of_any|norm)\()\s*"(\w+)"'
+    known = set(re.findall(row, text))
+    assert len(known) > 40
+    assert known == {case.op_type for case in rules.CASES.values()} | rules.ELSEWHERE
 
 
 def test_types_that_a_target_does_not_take_are_refused() -> None:
@@ -129,3 +148,44 @@ def test_sixteen_bits_are_closer_than_eight(activations: str) -> None:
         for kind, bits in ((activations, 16), ("uint8", 8))
     )
     assert near > far + 20
+
+
+def _types(model: bytes) -> dict[str, str]:
+    """The type of each value that is quantized."""
+    constants = _constants(model)
+    graph = onnx.load_from_string(model).graph
+    pairs = (node for node in graph.node if node.op_type == "QuantizeLinear")
+    return {
+        node.input[0].removesuffix("_float"): str(constants[node.input[2]].dtype) for node in pairs
+    }
+
+
+def test_one_layer_may_have_activations_of_sixteen_bits() -> None:
+    feeds = rules.feeds()
+    exact = judge.ort(rules.model("add").SerializeToString(), feeds)
+    plain = quantized("add", "x86")
+    mixed = quantized("add", "x86", activation_types={"MatMul": "uint16"})
+    judge.check(mixed)
+    assert _types(plain) == dict.fromkeys("xabo", "uint8")
+    assert _types(mixed) == {**_types(plain), "o": "uint16"}
+    assert judge.sqnr(exact, judge.ort(mixed, feeds)) > judge.sqnr(exact, judge.ort(plain, feeds))
+    found = judge.kernels(mixed)
+    assert found["QLinearConv"] == 2
+    assert found["QLinearAdd"] == found["MatMulIntegerToFloat"] == 0
+
+
+def test_wishes_for_types_are_refused_by_name() -> None:
+    for wishes, message in [
+        ({"Conf": "uint16"}, "did you mean `Conv`"),
+        ({"a": "uint3"}, "is `uint3`, expected one of"),
+        ({"a": "int4"}, "gives `a` int4, expected uint8 or int8"),
+        ({"a": 16}, "expected the name of a type"),
+    ]:
+        with pytest.raises(OptionError, match=message) as caught:
+            quantized("add", "x86", activation_types=wishes)
+        assert caught.value.option == "activation_types"
+    model = quantize_rs.open(rules.model("add"))
+    plan = model.plan(activations="uint8", activation_types={"w_a": "uint16"})
+    assert any("`w_a`" in warning for warning in plan.warnings)
+    with pytest.raises(OptionError, match="no activations are quantized"):
+        model.plan(activation_types={"a": "uint16"})

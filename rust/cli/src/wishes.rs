@@ -40,6 +40,10 @@ pub(crate) struct Wishes {
     /// pattern, or a type of operator; may be repeated
     #[arg(long, value_name = "NAME=BITS", value_parser = layer_bits)]
     layer_bits: Vec<(String, Width)>,
+    /// Another type for some activations: by the name of a value, by the name or type of an operator
+    /// that makes or reads it, or by pattern; may be repeated
+    #[arg(long, value_name = "NAME=TYPE", value_parser = activation_type)]
+    activation_types: Vec<(String, QType)>,
     /// One scale for each N consecutive elements along the axis that is summed over
     #[arg(long, value_name = "N")]
     block_size: Option<usize>,
@@ -81,6 +85,7 @@ impl Wishes {
         Ok(Config {
             weights: self.weights.unwrap_or(of_bits),
             activations,
+            activation_types: types_by_name(&self.activation_types)?,
             per_channel: self.per_channel,
             symmetric: self.symmetric || base.symmetric,
             activation_symmetric: base.activation_symmetric,
@@ -146,6 +151,24 @@ fn layer_bits(text: &str) -> Result<(String, Width), String> {
     Ok((name.to_owned(), width))
 }
 
+/// `NAME=TYPE`, where the name may hold `=` itself.
+fn activation_type(text: &str) -> Result<(String, QType), String> {
+    let (name, qtype) = text.rsplit_once('=').ok_or("expected NAME=TYPE")?;
+    let qtype = QType::parse(qtype).ok_or_else(|| format!("`{text}` ends in no type"))?;
+    Ok((name.to_owned(), qtype))
+}
+
+fn types_by_name(asked: &[(String, QType)]) -> Result<BTreeMap<String, QType>, Failure> {
+    let mut types = BTreeMap::new();
+    for (name, qtype) in asked {
+        if let Some(other) = types.insert(name.clone(), *qtype).filter(|other| other != qtype) {
+            let message = format!("--activation-types gives `{name}` both {other} and {qtype}");
+            return Err(Failure::Misuse(message));
+        }
+    }
+    Ok(types)
+}
+
 type ByName = (BTreeMap<String, u8>, BTreeMap<String, QType>);
 
 fn by_name(layers: &[(String, Width)]) -> Result<ByName, Failure> {
@@ -201,6 +224,7 @@ mod tests {
             "--min-elements=7",
             "--layer-bits=c=d=2",
             "--layer-bits=e=uint4",
+            "--activation-types=f=g=uint16",
             "--block-size=32",
             "--target=x86-avx2",
             "--op-types=Conv,Gemm",
@@ -218,6 +242,7 @@ mod tests {
             min_elements: 7,
             layer_bits: BTreeMap::from([("c=d".to_owned(), 2)]),
             layer_types: BTreeMap::from([("e".to_owned(), QType::UInt4)]),
+            activation_types: BTreeMap::from([("f=g".to_owned(), QType::UInt16)]),
             target: Some(Target::X86Avx2),
             op_types: Some(vec!["Conv".to_owned(), "Gemm".to_owned()]),
             bias_correction: false,
@@ -270,7 +295,11 @@ mod tests {
 
     #[test]
     fn wishes_that_contradict_each_other_are_misuse() {
-        for flags in [&["-b5"][..], &["--layer-bits", "w=4", "--layer-bits", "w=8"]] {
+        for flags in [
+            &["-b5"][..],
+            &["--layer-bits", "w=4", "--layer-bits", "w=8"],
+            &["--activation-types", "x=int8", "--activation-types", "x=uint8"],
+        ] {
             assert!(matches!(config(flags), Err(Failure::Misuse(_))), "{flags:?}");
         }
     }

@@ -27,6 +27,7 @@ struct Wishes {
     weights: Option<String>,
     with_activations: bool,
     activations: Option<String>,
+    activation_types: BTreeMap<String, String>,
     per_channel: bool,
     symmetric: bool,
     activation_symmetric: bool,
@@ -96,12 +97,11 @@ impl Wishes {
             None => base.profile().activations[0],
         };
         // People write both in one place.
-        let layer_types = self.layer_types.into_iter();
-        let layer_types =
-            layer_types.map(|(name, found)| qtype("layer_bits", &found).map(|found| (name, found)));
+        let layer_types = by_name("layer_bits", self.layer_types)?;
         Ok(Config {
             weights,
             activations: self.with_activations.then_some(activations),
+            activation_types: by_name("activation_types", self.activation_types)?,
             per_channel: self.per_channel,
             symmetric: self.symmetric || base.symmetric,
             activation_symmetric: self.activation_symmetric || base.activation_symmetric,
@@ -110,12 +110,20 @@ impl Wishes {
             exclude: self.exclude,
             min_elements: self.min_elements,
             layer_bits: self.layer_bits,
-            layer_types: layer_types.collect::<Result<_, _>>()?,
+            layer_types,
             target,
             op_types: self.op_types,
             bias_correction: self.bias_correction,
         })
     }
+}
+
+/// Types by the names that they are asked for.
+fn by_name(
+    option: &str,
+    types: BTreeMap<String, String>,
+) -> Result<BTreeMap<String, QType>, QuantizeError> {
+    types.into_iter().map(|(name, found)| Ok((name, qtype(option, &found)?))).collect()
 }
 
 fn qtype(option: &str, name: &str) -> Result<QType, QuantizeError> {

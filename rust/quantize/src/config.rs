@@ -23,6 +23,11 @@ pub struct Config {
     pub weights: QType,
     /// The type of activations; `None` quantizes weights alone.
     pub activations: Option<QType>,
+    /// Other types for some activations, by the name of a value, by the name or type of the
+    /// operator that makes or reads it, or by pattern as in `exclude`; precedence as in
+    /// `layer_bits`. A value has one type: that asked for itself, else for what makes it, else the
+    /// widest asked for those who read it.
+    pub activation_types: BTreeMap<String, QType>,
     /// One scale for each output channel of a weight, instead of one for the whole tensor.
     pub per_channel: bool,
     /// Weights have zero point 0, their range is `[-absmax, absmax]`.
@@ -58,6 +63,7 @@ impl Default for Config {
         Config {
             weights: QType::Int8,
             activations: None,
+            activation_types: BTreeMap::new(),
             per_channel: false,
             symmetric: false,
             activation_symmetric: false,
@@ -141,7 +147,13 @@ impl Config {
             return Err(QuantizeError::option("layer_types", what));
         }
         match self.activations {
-            None => Ok(()),
+            None => match self.activation_types.keys().next() {
+                None => Ok(()),
+                Some(text) => {
+                    let what = format!("names `{text}`, but no activations are quantized");
+                    Err(QuantizeError::option("activation_types", what))
+                }
+            },
             Some(activations) => self.check_types(activations),
         }
     }
@@ -149,19 +161,29 @@ impl Config {
     /// Refuses types that the runtime does not take.
     fn check_types(&self, activations: QType) -> Result<(), QuantizeError> {
         let profile = self.profile();
-        let target = match self.target {
-            Some(target) => format!(" for target {target}"),
-            None => takers(activations),
+        let expected = |allowed: &[QType], beside: &str, found: QType| {
+            let names: Vec<&str> = allowed.iter().map(|qtype| qtype.name()).collect();
+            let target = match self.target {
+                Some(target) => format!(" for target {target}"),
+                None if beside.is_empty() => takers(found),
+                None => String::new(),
+            };
+            format!("expected {}{beside}{target}", names.join(" or "))
         };
         let check = |option: &str, found: QType, allowed: &[QType], beside: &str| {
             if allowed.contains(&found) {
                 return Ok(());
             }
-            let names: Vec<&str> = allowed.iter().map(|qtype| qtype.name()).collect();
-            let what = format!("is {found}, expected {}{beside}{target}", names.join(" or "));
+            let what = format!("is {found}, {}", expected(allowed, beside, found));
             Err(QuantizeError::option(option, what))
         };
         check("activations", activations, profile.activations, "")?;
+        let taken = |qtype: &QType| profile.activations.contains(qtype);
+        if let Some((text, found)) = self.activation_types.iter().find(|(_, found)| !taken(found)) {
+            let what =
+                format!("gives `{text}` {found}, {}", expected(profile.activations, "", *found));
+            return Err(QuantizeError::option("activation_types", what));
+        }
         // Weights of other widths are multiplied in float, which every runtime can do.
         let allowed: Vec<QType> = profile.weights_beside(activations).collect();
         let beside = format!(" beside {activations} activations");

@@ -18,7 +18,7 @@ use rayon::prelude::*;
 use crate::Ranges;
 use crate::encode::{Encoded, EncodedTensor};
 use crate::graph::{Graph, ValueId};
-use crate::plan::{IntegerNode, Plan, ValuePlan};
+use crate::plan::{Decision, IntegerNode, Kept, Plan, ValuePlan};
 use crate::ranges::Seen;
 
 /// How the bias of one node changes.
@@ -61,7 +61,7 @@ pub(crate) fn corrections(
         .integer_nodes()
         .into_par_iter()
         .map(|node| {
-            let place = place(graph, &node)?;
+            let place = place(graph, plan, &node)?;
             let name = graph.values[node.weight].name;
             let (weight, how) = (encoded.weights.get(name)?, how.get(name)?);
             let input = ranges.statistics.get(graph.values[node.input].name)?;
@@ -84,16 +84,18 @@ pub(crate) fn corrections(
         .collect()
 }
 
-/// Where the correction of a node can go.
-fn place(graph: &Graph<'_>, node: &IntegerNode) -> Option<Place> {
+/// Where the correction of a node can go: into a constant vector that nobody asked to leave alone.
+fn place(graph: &Graph<'_>, plan: &Plan, node: &IntegerNode) -> Option<Place> {
+    let may_change = |value: ValueId| {
+        let planned = plan.values.get(value).map(|planned| &planned.decision);
+        is_vector(graph, value) && !matches!(planned, Some(Decision::Keep(Kept::Excluded { .. })))
+    };
     let proto = graph.nodes[node.node];
     match proto.op_type.as_str() {
         "Conv" | "Gemm" => {
-            // A bias that is there must be a constant vector, to be changed.
             let bias = proto.input.get(2).filter(|name| !name.is_empty());
-            let fixed = bias
-                .is_none_or(|name| graph.value(name).is_some_and(|bias| is_vector(graph, bias)));
-            fixed.then_some(Place::Bias)
+            let free = bias.is_none_or(|name| graph.value(name).is_some_and(may_change));
+            free.then_some(Place::Bias)
         }
         "MatMul" => {
             let output = &graph.values[graph.output(node.node, 0)?];
@@ -106,7 +108,7 @@ fn place(graph: &Graph<'_>, node: &IntegerNode) -> Option<Place> {
             let constant = graph.input(reader.node, input)?;
             let value = &graph.values[constant];
             let alone = value.readers.len() == 1 && !value.captured && !value.is_output;
-            (alone && is_vector(graph, constant)).then_some(Place::Addend {
+            (alone && may_change(constant)).then_some(Place::Addend {
                 node: reader.node,
                 input,
                 constant,
@@ -128,6 +130,16 @@ fn is_vector(graph: &Graph<'_>, value: ValueId) -> bool {
             .is_some_and(|tensor| tensor.dtype() == Some(DataType::Float) && tensor.dims.len() == 1)
 }
 
+/// The axis of the channels that a node sums over in its input, counted from the end when negative.
+pub(crate) fn channel_axis(node: &NodeProto) -> Option<isize> {
+    match node.op_type.as_str() {
+        "Conv" => Some(1),
+        "Gemm" if node.int("transA", 0) != 0 => Some(0),
+        "Gemm" | "MatMul" => Some(-1),
+        _ => None,
+    }
+}
+
 /// By how much each output channel of a node is off in the mean.
 fn shift(
     graph: &Graph<'_>,
@@ -136,7 +148,9 @@ fn shift(
     weight: &EncodedTensor,
     input: &Seen,
 ) -> Option<Vec<f64>> {
-    let channels = input.channels.as_ref()?;
+    // The first of those who read a value said along which axis its channels were looked for.
+    let own = input.axis == channel_axis(graph.nodes[node.node]);
+    let channels = input.channels.as_ref().filter(|_| own)?;
     let means: Vec<f64> =
         (0..channels.channels()).map(|channel| channels.mean(channel)).collect::<Option<_>>()?;
     let proto = graph.nodes[node.node];
@@ -193,35 +207,32 @@ fn shift(
 /// For each element of a kernel, on how large a part of the outputs it meets the input and not its
 /// padding; 1 where the shape of the input is not known.
 fn reached(node: &NodeProto, kernel: &[usize], input: &[Option<usize>]) -> Vec<f64> {
+    let explicit = node
+        .attribute("auto_pad")
+        .is_none_or(|pad| pad.s.as_ref().is_none_or(|pad| **pad == *b"NOTSET"));
+    // Wide enough for whatever a file says.
+    let wide = |name: &str, index: usize, default: i64| {
+        let ints = node.attribute(name).map_or(&[][..], |attribute| &attribute.ints);
+        i128::from(ints.get(index).copied().unwrap_or(default))
+    };
     let axes: Vec<Vec<f64>> = kernel
         .iter()
         .enumerate()
         .map(|(axis, taps)| {
-            let of = |name: &str, index: usize, default: i64| {
-                let ints = node.attribute(name).map_or(&[][..], |attribute| &attribute.ints);
-                ints.get(index).copied().unwrap_or(default)
+            let (stride, dilation) = (wide("strides", axis, 1), wide("dilations", axis, 1));
+            let (before, after) = (wide("pads", axis, 0), wide("pads", axis + kernel.len(), 0));
+            let length = input.get(axis + 2).copied().flatten().map(|length| length as i128);
+            let part = |tap: usize| {
+                let length = length.filter(|_| explicit && stride > 0)?;
+                let reach = (*taps as i128 - 1) * dilation;
+                let last = (length + before + after - reach - 1).div_euclid(stride);
+                // The output `at` meets the input at `at · stride + first`.
+                let first = tap as i128 * dilation - before;
+                let up_to = |position: i128| (position - first).div_euclid(stride);
+                let met = up_to(length - 1).min(last) - up_to(-1).max(-1);
+                (last >= 0).then(|| met.max(0) as f64 / (last + 1) as f64)
             };
-            let explicit = node
-                .attribute("auto_pad")
-                .is_none_or(|pad| pad.s.as_ref().is_none_or(|pad| **pad == *b"NOTSET"));
-            let length = input.get(axis + 2).copied().flatten().and_then(|n| i64::try_from(n).ok());
-            let taps = i64::try_from(*taps).unwrap_or(0);
-            let (stride, dilation) = (of("strides", axis, 1), of("dilations", axis, 1));
-            let (before, after) = (of("pads", axis, 0), of("pads", axis + kernel.len(), 0));
-            let outputs = length.and_then(|length| {
-                let room = length + before + after - dilation * (taps - 1) - 1;
-                Some(room.checked_div(stride)? + 1)
-            });
-            let part = |tap: i64| match (length, outputs) {
-                (Some(length), Some(outputs)) if explicit && (1..1 << 16).contains(&outputs) => {
-                    let inside = (0..outputs).filter(|at| {
-                        (0..length).contains(&(at * stride - before + tap * dilation))
-                    });
-                    inside.count() as f64 / outputs as f64
-                }
-                _ => 1.0,
-            };
-            (0..taps).map(part).collect()
+            (0..*taps).map(|tap| part(tap).unwrap_or(1.0)).collect()
         })
         .collect();
     axes.iter().fold(vec![1.0], |parts, axis| {

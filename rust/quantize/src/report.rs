@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use quantize_rs_math::{Granularity, Metrics, Params, QType, Range};
+use quantize_rs_math::{Granularity, Metrics, Params, QSpec, QType, Range};
 use quantize_rs_onnx::DataType;
 use serde::Serialize;
 
@@ -77,6 +77,8 @@ pub struct QuantizedRow {
     pub stored: QType,
     /// Whether the zero point is fixed.
     pub symmetric: bool,
+    /// Whether one bit less than there is is used.
+    pub reduced: bool,
     /// Which elements share a scale.
     pub granularity: Granularity,
     /// Where its numbers come from.
@@ -96,7 +98,8 @@ pub struct QuantizedRow {
 impl QuantizedRow {
     /// Type, symmetry and granularity in a few words: `int8 symmetric axis 0`.
     pub fn kind(&self) -> String {
-        crate::plan::kind(self.qtype, self.stored, self.symmetric, self.granularity)
+        let spec = QSpec::new(self.qtype, self.symmetric, self.granularity);
+        crate::plan::kind(&QSpec { reduced: self.reduced, ..spec }, self.stored)
     }
 }
 
@@ -217,6 +220,7 @@ fn quantized(
         qtype: how.spec.qtype,
         stored: how.stored,
         symmetric: how.spec.symmetric,
+        reduced: how.spec.reduced,
         granularity: how.spec.granularity,
         source: how.source.to_string(),
         scale: constant.map_or_else(|| scale_of(activation), scales_of),

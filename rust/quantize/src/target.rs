@@ -94,50 +94,34 @@ const ANY_8: &[QType] = &[QType::UInt8, QType::Int8];
 
 const ANY_16: &[QType] = &[QType::UInt8, QType::Int8, QType::UInt16, QType::Int16];
 
+/// ONNX Runtime on a CPU, whose rows differ in little.
+const X86: Profile = Profile {
+    target: Target::X86,
+    name: "x86",
+    about: "ONNX Runtime on x86 with VNNI (2019 and later)",
+    activations: ANY_16,
+    weights: &[QType::Int8, QType::UInt8],
+    alike: false,
+    symmetric: (false, false),
+    per_channel: None,
+    reduced: false,
+    bias: Bias::Int32,
+    products: true,
+    placement: Placement::Between,
+};
+
 /// The rows, in the order of the variants.
 const TABLE: [Profile; 7] = [
-    Profile {
-        target: Target::X86,
-        name: "x86",
-        about: "ONNX Runtime on x86 with VNNI (2019 and later)",
-        activations: ANY_16,
-        weights: &[QType::Int8, QType::UInt8],
-        alike: false,
-        symmetric: (false, false),
-        per_channel: None,
-        reduced: false,
-        bias: Bias::Int32,
-        products: true,
-        placement: Placement::Between,
-    },
+    X86,
     Profile {
         target: Target::X86Avx2,
         name: "x86-avx2",
         about: "ONNX Runtime on x86 without VNNI: weights of 7 bits, whose sums cannot saturate",
         activations: ANY_8,
-        weights: &[QType::Int8, QType::UInt8],
-        alike: false,
-        symmetric: (false, false),
-        per_channel: None,
         reduced: true,
-        bias: Bias::Int32,
-        products: true,
-        placement: Placement::Between,
+        ..X86
     },
-    Profile {
-        target: Target::Arm,
-        name: "arm",
-        about: "ONNX Runtime on arm64",
-        activations: ANY_16,
-        weights: &[QType::Int8, QType::UInt8],
-        alike: false,
-        symmetric: (false, false),
-        per_channel: None,
-        reduced: false,
-        bias: Bias::Int32,
-        products: true,
-        placement: Placement::Between,
-    },
+    Profile { target: Target::Arm, name: "arm", about: "ONNX Runtime on arm64", ..X86 },
     Profile {
         target: Target::TensorRt,
         name: "tensorrt",
@@ -146,39 +130,29 @@ const TABLE: [Profile; 7] = [
         weights: &[QType::Int8, QType::Float8E4M3FN],
         alike: true,
         symmetric: (true, true),
-        per_channel: None,
-        reduced: false,
         bias: Bias::Float,
-        products: true,
         placement: Placement::Inputs,
+        ..X86
     },
     Profile {
         target: Target::OpenVino,
         name: "openvino",
         about: "OpenVINO: quantized where it is read, symmetric weights, float bias",
         activations: ANY_8,
-        weights: &[QType::Int8, QType::UInt8],
-        alike: false,
         symmetric: (false, true),
-        per_channel: None,
-        reduced: false,
         bias: Bias::Float,
-        products: true,
         placement: Placement::Inputs,
+        ..X86
     },
     Profile {
         target: Target::Qnn,
         name: "qnn",
         about: "Qualcomm NPUs: every operator that can be quantized is",
         activations: &[QType::UInt8, QType::UInt16],
-        weights: &[QType::Int8, QType::UInt8],
-        alike: false,
         symmetric: (false, true),
         per_channel: Some(&["Conv", "ConvTranspose"]),
-        reduced: false,
-        bias: Bias::Int32,
-        products: true,
         placement: Placement::Everything,
+        ..X86
     },
     Profile {
         target: Target::Generic,
@@ -193,13 +167,9 @@ const TABLE: [Profile; 7] = [
             QType::Float8E5M2,
         ],
         weights: &[QType::Int8, QType::UInt8, QType::Float8E4M3FN, QType::Float8E5M2],
-        alike: false,
-        symmetric: (false, false),
-        per_channel: None,
-        reduced: false,
-        bias: Bias::Int32,
         products: false,
         placement: Placement::Weighted,
+        ..X86
     },
 ];
 

@@ -81,10 +81,26 @@ fn only_cast(graph: &Graph<'_>, value: ValueId) -> bool {
         && value.readers.iter().all(|reader| casts_to_float32(graph.nodes[reader.node]))
 }
 
-fn casts_to_float32(node: &NodeProto) -> bool {
+/// Whether a node makes float32 of another type.
+pub(crate) fn casts_to_float32(node: &NodeProto) -> bool {
     node.op_type == "Cast"
         && node.is_onnx()
         && node.int("to", 0) == i64::from(DataType::Float.number())
+}
+
+/// Whether a node gives the elements of its first input another order or shape.
+pub(crate) fn rearranges(node: &NodeProto) -> bool {
+    let op_types = ["Identity", "Transpose", "Reshape", "Flatten"];
+    node.is_onnx() && op_types.contains(&&*node.op_type)
+}
+
+/// The constant that a value is, or is rearranged from.
+pub(crate) fn rearranged_from(graph: &Graph<'_>, mut value: ValueId) -> Option<ValueId> {
+    while graph.constant(value).is_none() {
+        let Maker::Node { node, .. } = graph.values[value].maker else { return None };
+        value = graph.input(node, 0).filter(|_| rearranges(graph.nodes[node]))?;
+    }
+    Some(value)
 }
 
 /// The nodes that rearrange a value one after the other, each of which alone reads what comes to it.
@@ -95,9 +111,8 @@ pub(crate) fn rearranging(graph: &Graph<'_>, anchor: ValueId) -> Vec<usize> {
         let found = &graph.values[value];
         let [reader] = found.readers[..] else { return chain };
         let node = graph.nodes[reader.node];
-        let moves = ["Identity", "Transpose", "Reshape", "Flatten"].contains(&&*node.op_type);
         let next = graph.output(reader.node, 0).filter(|_| {
-            moves && node.is_onnx() && reader.input == 0 && !found.captured && !found.is_output
+            rearranges(node) && reader.input == 0 && !found.captured && !found.is_output
         });
         let Some(next) = next else { return chain };
         chain.push(reader.node);

@@ -1,18 +1,18 @@
 //! The last look before anything is written: is the model what the plan said?
 
 use quantize_rs_math::Layout;
-use quantize_rs_onnx::{DataType, Model, TensorProto};
+use quantize_rs_onnx::{DataType, Model, NodeProto, TensorProto};
 
 use crate::encode::data_type;
 use crate::error::QuantizeErrorKind;
-use crate::graph::{Graph, Maker};
+use crate::graph::{Graph, Maker, ValueId};
 use crate::plan::{Plan, Planned, Readers, Role, Source, ValuePlan};
-use crate::{InputSpec, QuantizeError, Target, Violation, conformance};
+use crate::{InputSpec, QuantizeError, Target, Violation, conformance, uses};
 
 /// Checks that every value the plan quantizes is made by a `DequantizeLinear` of the right type and
 /// number of scales, and that every input and output of the model is where it was.
 pub(crate) fn verify(before: &Model, after: &Model, plan: &Plan) -> Result<(), QuantizeError> {
-    let graph = Graph::of(after)?;
+    let (original, graph) = (Graph::of(before)?, Graph::of(after)?);
     let names = |infos: &[quantize_rs_onnx::Kept<quantize_rs_onnx::ValueInfoProto>]| {
         infos.iter().map(|info| info.name.clone()).collect::<Vec<_>>()
     };
@@ -30,7 +30,7 @@ pub(crate) fn verify(before: &Model, after: &Model, plan: &Plan) -> Result<(), Q
         // in float keeps its name for them.
         let by_name = value.role != Role::Input && how.readers == Readers::All;
         if matches!(how.readers, Readers::Rows | Readers::Rearranged) {
-            taken(&graph, value, how)?;
+            taken(&original, &graph, value, how)?;
         }
         if by_name && !matches!(how.source, Source::Product { .. }) {
             check(&graph, value, how)?;
@@ -58,14 +58,40 @@ fn conforms(before: &Model, after: &Model, target: Target) -> Result<(), Quantiz
     }
 }
 
-/// Checks that the integers of a constant are there, and read by a node that moves them.
-fn taken(graph: &Graph<'_>, value: &Planned, how: &ValuePlan) -> Result<(), QuantizeError> {
-    let found = graph.values.iter().enumerate().any(|(id, found)| {
-        found.name.starts_with(&value.name)
-            && graph.constant(id).and_then(TensorProto::dtype) == Some(data_type(how.stored))
-            && found.readers.iter().any(|reader| reader.input == 0)
-    });
-    found.then_some(()).ok_or_else(|| failed(format!("nobody reads `{}`", value.name)))
+/// Checks that those who read a constant through what takes or rearranges it have its integers.
+fn taken(
+    before: &Graph<'_>,
+    after: &Graph<'_>,
+    value: &Planned,
+    how: &ValuePlan,
+) -> Result<(), QuantizeError> {
+    let missing = || failed(format!("nobody reads `{}`", value.name));
+    let id = before.value(&value.name).ok_or_else(missing)?;
+    let holds = |id: Option<ValueId>| {
+        let found = id.and_then(|id| after.constant(id)).and_then(TensorProto::dtype);
+        found == Some(data_type(how.stored))
+    };
+    let mut readers = before.values[id].readers.iter().map(|reader| before.nodes[reader.node]);
+    let found = if how.readers == Readers::Rows {
+        let takes = |reader: &NodeProto, node: usize| {
+            let proto = after.nodes[node];
+            proto.op_type == reader.op_type
+                && proto.name == reader.name
+                && holds(after.input(node, 0))
+        };
+        readers.all(|reader| (0..after.nodes.len()).any(|node| takes(reader, node)))
+    } else {
+        let last = uses::rearranging(before, id).last().and_then(|node| before.output(*node, 0));
+        let name = before.values[last.unwrap_or(id)].name;
+        match after.value(name).map(|end| after.values[end].maker) {
+            Some(Maker::Node { node, .. }) if after.nodes[node].op_type == "DequantizeLinear" => {
+                let integers = after.input(node, 0);
+                holds(integers.and_then(|integers| uses::rearranged_from(after, integers)))
+            }
+            _ => false,
+        }
+    };
+    found.then_some(()).ok_or_else(missing)
 }
 
 fn check(graph: &Graph<'_>, value: &Planned, how: &ValuePlan) -> Result<(), QuantizeError> {

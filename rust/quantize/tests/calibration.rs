@@ -1,36 +1,18 @@
 //! Facts about calibration, with an engine whose values are made up.
 
-use std::path::Path;
+mod common;
+
 use std::sync::atomic::AtomicBool;
 
+use common::{Numbers, fixture, with_activations};
+
 use quantize_rs::{
-    CalibrationError, Config, Control, Decision, Engine, Graph, Kept, Method, Model, Plan, QType,
-    Ranges, Runner, Sample, Samples, Sink, Tensor, calibrate,
+    CalibrationError, Control, Decision, Engine, Kept, Method, Model, Plan, Ranges, Runner, Sample,
+    Sink, Tensor, calibrate,
 };
 
-fn fixture(name: &str) -> Model {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/models");
-    Model::open(folder.join(format!("{name}.onnx"))).unwrap()
-}
-
 fn planned(model: &Model) -> Plan {
-    let config = Config {
-        activations: Some(QType::UInt8),
-        per_channel: true,
-        symmetric: true,
-        ..Config::default()
-    };
-    Plan::of(&Graph::of(model).unwrap(), config).unwrap()
-}
-
-/// Samples with these numbers.
-struct Numbers(Vec<u16>);
-
-impl Samples for Numbers {
-    fn next_sample(&mut self) -> Option<Result<Sample, CalibrationError>> {
-        let value = Tensor::from_f32(vec![1], &[f32::from(self.0.pop()?)]);
-        Some(Ok(Sample { inputs: vec![("x".to_owned(), value)] }))
-    }
+    common::plan(model, with_activations())
 }
 
 /// An engine whose values are noise with a long tail that follows from the sample's number; the

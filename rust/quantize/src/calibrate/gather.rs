@@ -9,6 +9,7 @@ use quantize_rs_math::stats::{ChannelStats, Sketch};
 use quantize_rs_onnx::Model;
 
 use super::run::{Control, Watched, Watcher, watch};
+use crate::correct::channel_axis;
 use crate::error::CalibrationErrorKind as Kind;
 use crate::graph::Graph;
 use crate::plan::Source;
@@ -93,13 +94,7 @@ fn taps(model: &Model, plan: &Plan) -> Vec<Tap> {
         .iter()
         .flat_map(|graph| plan.integer_nodes().into_iter().map(move |node| (graph, node)))
     {
-        let proto = graph.nodes[node.node];
-        let channels = match proto.op_type.as_str() {
-            "Conv" => 1,
-            "Gemm" if proto.int("transA", 0) != 0 => 0,
-            "Gemm" | "MatMul" => -1,
-            _ => continue,
-        };
+        let Some(channels) = channel_axis(graph.nodes[node.node]) else { continue };
         let name = graph.values[node.input].name.to_owned();
         taps.entry(name.clone())
             .or_insert(Tap { name, spec: None, channels: None })
@@ -130,6 +125,7 @@ impl<'a> Gatherer<'a> {
             shape: Vec::new(),
             sketch: tap.spec.map(|_| Sketch::default()),
             channels: tap.channels.map(|_| ChannelStats::default()),
+            axis: tap.channels,
         };
         Gatherer {
             taps,

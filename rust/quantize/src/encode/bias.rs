@@ -9,11 +9,11 @@ use bytes::Bytes;
 use quantize_rs_math::{Granularity, Layout, Params, QSpec, QType, quantize_bias};
 use quantize_rs_onnx::{DataType, Tensor};
 
-use super::{Encoded, EncodedTensor, assemble, floats, invalid};
+use super::{Encoded, EncodedTensor, assemble, floats, invalid, weight};
 use crate::QuantizeError;
 use crate::correct::{Correction, Place};
 use crate::graph::Graph;
-use crate::plan::{IntegerNode, Plan};
+use crate::plan::{Decision, IntegerNode, Plan, Planned};
 use crate::target::Bias;
 
 /// Encodes the bias of every node that runs on integers, corrected where `corrections` say so.
@@ -53,8 +53,15 @@ pub(super) fn biases(
             correction.filter(|_| added.is_none())
         {
             let values = sum(&floats(graph, *constant)?, added);
-            let constant = Tensor::from_f32(vec![values.len()], &values);
-            encoded.addends.insert((*node, *input), constant);
+            let tensor = Tensor::from_f32(vec![values.len()], &values);
+            let planned = plan.values.get(*constant);
+            // Where everything is quantized, so is what a sum adds.
+            if let Some(Planned { name, decision: Decision::Quantize(how), .. }) = planned {
+                let (tensor, _) = weight(name, how, &tensor.shape, &tensor, &[])?;
+                encoded.weights.insert(name.clone(), tensor);
+            } else {
+                encoded.addends.insert((*node, *input), tensor);
+            }
         }
     }
     Ok(())

@@ -95,8 +95,9 @@ pub fn encode(
     let done: Vec<(String, EncodedTensor, usize)> = weights
         .into_par_iter()
         .map(|(name, how, constant)| {
-            let (tensor, widened) =
-                weight(graph, name, how, constant, floors.get(name.as_str()).map_or(&[], |f| f))?;
+            let tensor = graph.model.tensor(constant.tensor)?;
+            let floors = floors.get(name.as_str()).map_or(&[][..], |floors| floors);
+            let (tensor, widened) = weight(name, how, &constant.shape, &tensor, floors)?;
             Ok((name.clone(), tensor, widened))
         })
         .collect::<Result<_, QuantizeError>>()?;
@@ -176,16 +177,15 @@ fn activations(
 
 /// A weight as integers, and how many of its scales had to be raised.
 fn weight(
-    graph: &Graph<'_>,
     name: &str,
     how: &ValuePlan,
-    constant: &Constant<'_>,
+    shape: &[usize],
+    tensor: &Tensor,
     floors: &[f32],
 ) -> Result<(EncodedTensor, usize), QuantizeError> {
-    let tensor = graph.model.tensor(constant.tensor)?;
     let wrong = |error: MathError| invalid(name, &error);
-    let layout = Layout::of(&constant.shape, how.spec.granularity).map_err(wrong)?;
-    let elements = Elements::of(&tensor)
+    let layout = Layout::of(shape, how.spec.granularity).map_err(wrong)?;
+    let elements = Elements::of(tensor)
         .ok_or_else(|| invalid(name, format!("has elements of type {}", tensor.dtype)))?;
     let data = elements.floats();
     let ranges = ranges_checked(data, &layout).map_err(wrong)?;
@@ -207,7 +207,7 @@ fn weight(
     let metrics = quantize_measured_into(data, &layout, &params, &how.spec, buffer.as_mut());
     let quantized = Tensor {
         dtype: data_type(how.stored),
-        shape: constant.shape.clone(),
+        shape: shape.to_vec(),
         data: stored(buffer.into_bytes(), how, data.len()),
     };
     Ok((assemble(quantized, &layout, &params, how.stored, metrics), raised))

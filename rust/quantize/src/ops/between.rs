@@ -1,6 +1,6 @@
 //! Operators that make new numbers of what flows into them: sums, products, averages, selections.
 
-use super::{Integer, OpRule, Slot, flows};
+use super::{IN_FLOAT, Integer, OpRule, Slot, flows};
 use crate::graph::Graph;
 
 const fn of_two(op_type: &'static str, integer: fn(&Graph<'_>, usize) -> Integer) -> OpRule {
@@ -8,23 +8,19 @@ const fn of_two(op_type: &'static str, integer: fn(&Graph<'_>, usize) -> Integer
     OpRule { op_type, inputs, more: Slot::Other, min_inputs: 2, integer, range: None }
 }
 
-const IN_FLOAT: fn(&Graph<'_>, usize) -> Integer = |_, _| Integer::Computes { kernel: None };
+const fn of_any(op_type: &'static str, integer: fn(&Graph<'_>, usize) -> Integer) -> OpRule {
+    let (inputs, more) = (&[], Slot::Activation);
+    OpRule { op_type, inputs, more, min_inputs: 1, integer, range: None }
+}
 
 pub(super) const RULES: &[OpRule] = &[
     of_two("Add", |_, _| Integer::Computes { kernel: Some("QLinearAdd") }),
     of_two("Mul", |_, _| Integer::Computes { kernel: Some("QLinearMul") }),
     of_two("Sub", IN_FLOAT),
     of_two("Div", IN_FLOAT),
-    of_two("Max", IN_FLOAT),
-    of_two("Min", IN_FLOAT),
-    OpRule {
-        op_type: "Concat",
-        inputs: &[],
-        more: Slot::Activation,
-        min_inputs: 1,
-        integer: |_, _| Integer::Computes { kernel: Some("QLinearConcat") },
-        range: None,
-    },
+    of_any("Max", IN_FLOAT),
+    of_any("Min", IN_FLOAT),
+    of_any("Concat", |_, _| Integer::Computes { kernel: Some("QLinearConcat") }),
     OpRule {
         op_type: "Where",
         inputs: &[Slot::Other, Slot::Activation, Slot::Activation],

@@ -2,10 +2,8 @@
 
 use quantize_rs_math::Range;
 
-use super::{Integer, OpRule, Slot, flows};
+use super::{IN_FLOAT, Integer, OpRule, Slot, flows};
 use crate::graph::Graph;
-
-const IN_FLOAT: fn(&Graph<'_>, usize) -> Integer = |_, _| Integer::Computes { kernel: None };
 
 const fn within(
     op_type: &'static str,

@@ -2,7 +2,7 @@
 
 use quantize_rs_onnx::NodeProto;
 
-use super::{Integer, OpRule, Slot};
+use super::{IN_FLOAT, Integer, OpRule, Slot};
 use crate::graph::Graph;
 
 pub(super) const RULES: &[OpRule] = &[
@@ -51,7 +51,7 @@ pub(super) const RULES: &[OpRule] = &[
         inputs: &[],
         more: Slot::Operand { axis: |_, _| None },
         min_inputs: 1,
-        integer: |_, _| Integer::Computes { kernel: None },
+        integer: IN_FLOAT,
         range: None,
     },
 ];

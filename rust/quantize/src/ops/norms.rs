@@ -1,17 +1,10 @@
 //! Normalizations that are not folded into the operator before them.
 
-use super::{Integer, OpRule, Slot};
+use super::{IN_FLOAT, OpRule, Slot};
 
 const fn norm(op_type: &'static str, min_inputs: usize) -> OpRule {
     let inputs = &[Slot::Activation, Slot::Scale, Slot::Bias];
-    OpRule {
-        op_type,
-        inputs,
-        more: Slot::Other,
-        min_inputs,
-        integer: |_, _| Integer::Computes { kernel: None },
-        range: None,
-    }
+    OpRule { op_type, inputs, more: Slot::Other, min_inputs, integer: IN_FLOAT, range: None }
 }
 
 pub(super) const RULES: &[OpRule] = &[

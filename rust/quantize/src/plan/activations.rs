@@ -2,13 +2,14 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use quantize_rs_math::{Granularity, QSpec, QType};
+use quantize_rs_math::{Granularity, QSpec};
 use quantize_rs_onnx::topological;
 
-use super::axes;
 use super::select::Selection;
+use super::types::{Finder, Types};
 use super::weights::weight_readers;
-use super::{Because, Decision, Draft, IntegerNode, Kept, Readers, Source, ValuePlan};
+use super::{Because, Decision, Draft, Kept, Readers, Source, ValuePlan};
+use super::{axes, biases, fit, float32};
 use crate::graph::{Graph, Maker, Reader, ValueId};
 use crate::ops::{self, Integer, OpRule};
 use crate::target::{Placement, Profile};
@@ -26,44 +27,48 @@ pub(super) fn plan(
     let profile = config.profile();
     let symmetric = config.activation_symmetric || profile.symmetric.0;
     let order = topological(&graph.model.graph().node)?;
+    let rules = rules(graph, selection);
+    let all = QSpec::new(qtype, symmetric, Granularity::PerTensor);
     let planner = Planner {
         graph,
         constants: constants.iter().map(|constant| (constant.anchor, constant)).collect(),
         selection,
         profile,
-        spec: QSpec::new(qtype, symmetric, Granularity::PerTensor),
-        rules: rules(graph, selection),
-        already: already(graph),
+        types: Finder { graph, rules: &rules, selection }.types(&order, all),
+        rules,
+        already: already(graph, &order),
+        fit: fit::of(graph, constants, selection),
         weighted: constants
             .iter()
             .flat_map(|constant| weight_readers(constant).map(|node| (node, constant.anchor)))
             .collect(),
         axes: axes::of(graph, &order),
+        float32: float32::of(graph, &order),
         fixed: InputSpec::of(graph.model)
             .iter()
             .all(|input| input.shape.iter().flatten().all(Option::is_some)),
         order,
     };
     let leads = planner.leads(draft);
+    let float = planner.computes_in_float(&leads, qtype);
     match profile.placement {
         Placement::Weighted | Placement::Between => planner.between(draft, leads),
         Placement::Inputs => planner.inputs(draft, &leads),
         Placement::Everything => planner.everything(draft, &leads),
     }
-    plan_biases(graph, draft);
-    narrow_weights(profile, draft);
-    if profile.placement == Placement::Between && !planner.has_kernels() {
-        draft.warnings.push(format!(
-            "ONNX Runtime has no integer kernels for {qtype} activations: the model is smaller, and \
-             computes in float"
-        ));
-    }
+    biases::plan(graph, draft);
+    biases::narrow_weights(profile, draft);
+    draft.warnings.extend(float);
     if profile.placement == Placement::Weighted && qtype.is_float() {
         draft.warnings.push(format!(
             "ONNX Runtime has no kernels for {qtype} on a CPU, and its optimizations overlook that: \
              run the model there with graph_optimization_level ORT_ENABLE_BASIC"
         ));
     }
+    let unmet = planner.unmet(draft);
+    draft.warnings.extend(unmet.into_iter().map(|text| {
+        format!("activation_types names `{text}`, which decides over nothing that is quantized")
+    }));
     planner.settle_readers(draft);
     Ok(())
 }
@@ -74,17 +79,22 @@ pub(super) struct Planner<'a, 'm> {
     pub(super) constants: HashMap<ValueId, &'a Constant<'m>>,
     pub(super) selection: &'a Selection,
     pub(super) profile: &'static Profile,
-    pub(super) spec: QSpec,
+    /// Of what type each value is, if it is quantized.
+    pub(super) types: Types,
     /// The rule for each node that may be quantized, and how it runs on integers.
     pub(super) rules: Vec<Option<(&'static OpRule, Integer)>>,
     /// Nodes in an order in which every value is made before it is read.
     pub(super) order: Vec<usize>,
-    /// Values that the model itself brings back from integers.
+    /// Whether constants that are no weights can be quantized like activations, or why not.
+    pub(super) fit: HashMap<ValueId, Result<(), &'static str>>,
+    /// Values that the model itself brings back from integers, and moves from there.
     pub(super) already: BTreeSet<ValueId>,
     /// Nodes that multiply by a constant, however it comes to them, and one such constant.
     pub(super) weighted: HashMap<usize, ValueId>,
     /// How many axes each value has, where that is known.
     pub(super) axes: Vec<Option<usize>>,
+    /// Whether each value is known to be float32.
+    pub(super) float32: Vec<bool>,
     /// Whether all inputs of the model have fixed shapes.
     pub(super) fixed: bool,
 }
@@ -100,13 +110,23 @@ fn rules(graph: &Graph<'_>, selection: &Selection) -> Vec<Option<(&'static OpRul
     (0..graph.nodes.len()).map(rule).collect()
 }
 
-/// What comes out of the `DequantizeLinear` nodes that a model has before anything is done to it.
-fn already(graph: &Graph<'_>) -> BTreeSet<ValueId> {
-    let restores = |op_type: &str| op_type == "DequantizeLinear";
-    (0..graph.nodes.len())
-        .filter(|node| restores(&graph.nodes[*node].op_type))
-        .filter_map(|node| graph.output(node, 0))
-        .collect()
+/// What comes out of the `DequantizeLinear` nodes that a model has before anything is done to it,
+/// whatever moves it.
+fn already(graph: &Graph<'_>, order: &[usize]) -> BTreeSet<ValueId> {
+    let mut already = BTreeSet::new();
+    for node in order.iter().copied() {
+        let moves = || {
+            let rule = ops::rule(graph.nodes[node]);
+            rule.is_some_and(|rule| {
+                matches!((rule.integer)(graph, node), Integer::SameAsInput { .. })
+            })
+        };
+        let comes = graph.input(node, 0).is_some_and(|input| already.contains(&input));
+        if graph.nodes[node].op_type == "DequantizeLinear" || comes && moves() {
+            already.extend(float32::outputs(graph, node));
+        }
+    }
+    already
 }
 
 impl Planner<'_, '_> {
@@ -122,12 +142,9 @@ impl Planner<'_, '_> {
         self.graph.nodes[node].label()
     }
 
-    /// What flows out of a node: its first output, which others only describe, and all parts of a
-    /// `Split`.
+    /// What flows out of a node.
     pub(super) fn outputs(&self, node: usize) -> impl Iterator<Item = ValueId> {
-        let node = self.graph.nodes[node];
-        let count = if node.op_type == "Split" { node.output.len() } else { 1 };
-        node.output.iter().take(count).filter_map(|name| self.graph.value(name))
+        float32::outputs(self.graph, node)
     }
 
     /// What flows into a node, constants included.
@@ -138,9 +155,10 @@ impl Planner<'_, '_> {
         taken.filter_map(|input| self.graph.input(node, input)).collect()
     }
 
-    /// Whether the runtime computes on integers of this type.
-    pub(super) fn has_kernels(&self) -> bool {
-        self.spec.qtype.bits() == 8 && !self.spec.qtype.is_float()
+    /// Whether a constant that is no weight can be quantized like an activation, or why not.
+    pub(super) fn may_quantize(&self, constant: ValueId) -> Result<(), &'static str> {
+        let unknown = Err("a constant that it reads stays float");
+        self.fit.get(&constant).copied().unwrap_or(unknown)
     }
 
     /// The activation function that alone reads `value`, and what comes out of it.
@@ -169,19 +187,13 @@ impl Planner<'_, '_> {
         // With the zero point in the middle, runtimes fold nothing: what is folded must be what the
         // grid cuts off.
         if let Some((function, after)) = self.function_after(output)
-            && !self.spec.symmetric
+            && !self.types.specs[after].symmetric
         {
             draft.keep(output, Kept::FusedInto { node: self.label(function) });
             output = after;
         }
-        let value = &self.graph.values[output];
-        let quantizes = |node: usize| self.graph.nodes[node].op_type == "QuantizeLinear";
-        let already =
-            !value.readers.is_empty() && value.readers.iter().all(|reader| quantizes(reader.node));
-        if !already {
-            self.observe(draft, output, Because::OutputOf(self.label(node)));
-            draft.made_on_integers.insert(output);
-        }
+        self.observe(draft, output, Because::OutputOf(self.label(node)));
+        draft.made_on_integers.insert(output);
     }
 
     pub(super) fn observe(&self, draft: &mut Draft, value: ValueId, because: Because) {
@@ -200,7 +212,7 @@ impl Planner<'_, '_> {
         range.map_or(Source::Observed, Source::Fixed)
     }
 
-    /// Quantizes an activation, unless it is already.
+    /// Quantizes an activation, unless the model does so itself, or it is already.
     pub(super) fn quantize(
         &self,
         draft: &mut Draft,
@@ -208,8 +220,10 @@ impl Planner<'_, '_> {
         source: Source,
         because: Because,
     ) {
-        if draft.quantized(value).is_none() && !self.already.contains(&value) {
-            let spec = self.spec;
+        let reads = |reader: &Reader| &self.graph.nodes[reader.node].op_type;
+        let anew = self.graph.values[value].readers.iter().all(|r| reads(r) != "QuantizeLinear");
+        if anew && draft.quantized(value).is_none() && !self.already.contains(&value) {
+            let spec = self.types.specs[value];
             let readers = Readers::All;
             let plan = ValuePlan { spec, stored: spec.qtype, source, readers, because };
             draft.decisions.insert(value, Decision::Quantize(plan));
@@ -220,15 +234,18 @@ impl Planner<'_, '_> {
     pub(super) fn pass_on(&self, draft: &mut Draft, node: usize) {
         let Some(input) = self.graph.input(node, 0) else { return };
         // The value that was observed, however many nodes have passed it on.
-        let source = match draft.quantized(input).map(|plan| &plan.source) {
-            Some(Source::SameAs(source)) => source.clone(),
-            Some(Source::Observed | Source::Fixed(_)) => self.graph.values[input].name.to_owned(),
-            _ => return,
+        let Some(ValuePlan { spec, source, .. }) = draft.quantized(input) else { return };
+        let (spec, source) = match source {
+            Source::SameAs(source) => (*spec, source.clone()),
+            Source::Observed | Source::Fixed(_) => {
+                (*spec, self.graph.values[input].name.to_owned())
+            }
+            Source::Weights | Source::Product { .. } => return,
         };
         for output in self.outputs(node) {
             let plan = ValuePlan {
-                spec: self.spec,
-                stored: self.spec.qtype,
+                spec,
+                stored: spec.qtype,
                 source: Source::SameAs(source.clone()),
                 readers: Readers::All,
                 because: Because::PassedOnBy(self.label(node)),
@@ -237,111 +254,5 @@ impl Planner<'_, '_> {
             draft.made_on_integers.insert(output);
         }
         draft.on_integers.insert(node);
-    }
-
-    /// Says for each quantized value who reads what came back from integers.
-    ///
-    /// What an integer kernel makes is there in no other form. What is made in float stays so for
-    /// those who compute in float: it costs them nothing, and they lose nothing.
-    fn settle_readers(&self, draft: &mut Draft) {
-        let graph = self.graph;
-        let rearranged: BTreeSet<ValueId> = draft
-            .integer_nodes
-            .iter()
-            .filter(|integer| graph.input(integer.node, 1) != Some(integer.weight))
-            .map(|integer| integer.weight)
-            .collect();
-        let Draft { decisions, on_integers, made_on_integers, .. } = draft;
-        for (id, decision) in decisions {
-            let Decision::Quantize(plan) = decision else { continue };
-            if self.is_table(*id, plan) {
-                plan.readers = Readers::Rows;
-                continue;
-            }
-            if rearranged.contains(id) {
-                plan.readers = Readers::Rearranged;
-                continue;
-            }
-            if plan.spec.qtype != self.spec.qtype || matches!(plan.source, Source::Product { .. }) {
-                continue;
-            }
-            let value = &graph.values[*id];
-            let everyone = value.readers.iter().all(|reader| on_integers.contains(&reader.node));
-            let is_weight = plan.source == Source::Weights && draft.weights.contains(id);
-            let all = made_on_integers.contains(id)
-                || is_weight
-                || everyone && !value.is_output && !value.captured;
-            plan.readers = if all { Readers::All } else { Readers::OnIntegers };
-        }
-    }
-}
-
-impl Planner<'_, '_> {
-    /// Whether a constant is only looked up, and its rows can be brought back one by one: ONNX
-    /// Runtime would bring back all of it at every run.
-    fn is_table(&self, id: ValueId, plan: &ValuePlan) -> bool {
-        let readers = &self.graph.values[id].readers;
-        let looks_up = |reader: &Reader| {
-            let node = self.graph.nodes[reader.node];
-            node.op_type == "Gather" && reader.input == 0 && node.int("axis", 0) == 0
-        };
-        let apart = match plan.spec.granularity {
-            Granularity::PerTensor => true,
-            Granularity::PerAxis { axis } => {
-                axis == 0 && plan.spec.symmetric && plan.spec.middle() == 0
-            }
-            Granularity::Blocked { .. } => false,
-        };
-        self.profile.placement == Placement::Between
-            && plan.source == Source::Weights
-            && plan.stored.bits() == 8
-            && apart
-            && !readers.is_empty()
-            && readers.iter().all(looks_up)
-    }
-}
-
-/// Biases of integer nodes become int32 in the scale of what they are added to.
-fn plan_biases(graph: &Graph<'_>, draft: &mut Draft) {
-    for IntegerNode { node, input, weight, bias } in draft.integer_nodes.clone() {
-        let (Some(bias), Some(weights)) = (bias, draft.quantized(weight)) else { continue };
-        let granularity = match weights.spec.granularity {
-            Granularity::PerTensor => Granularity::PerTensor,
-            _ => Granularity::PerAxis { axis: 0 },
-        };
-        let plan = ValuePlan {
-            spec: QSpec::new(QType::Int32, true, granularity),
-            stored: QType::Int32,
-            source: Source::Product {
-                input: graph.values[input].name.to_owned(),
-                weight: graph.values[weight].name.to_owned(),
-            },
-            readers: Readers::All,
-            because: Because::BiasOf(graph.nodes[node].label()),
-        };
-        draft.decisions.insert(bias, Decision::Quantize(plan));
-    }
-}
-
-/// Takes one bit from weights that are multiplied where sums of pairs saturate.
-fn narrow_weights(profile: &Profile, draft: &mut Draft) {
-    if !profile.reduced {
-        return;
-    }
-    let mut narrowed = false;
-    for IntegerNode { weight, .. } in draft.integer_nodes.clone() {
-        if let Some(Decision::Quantize(plan)) = draft.decisions.get_mut(&weight)
-            && plan.spec.qtype == QType::Int8
-        {
-            plan.spec.reduced = true;
-            narrowed = true;
-        }
-    }
-    if narrowed {
-        draft.warnings.push(format!(
-            "weights use 7 of their 8 bits for target {}, where sums of uint8 × int8 saturate; with \
-             VNNI ask for target x86, which is closer to the float model",
-            profile.name
-        ));
     }
 }

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use quantize_rs_onnx::DataType;
+use quantize_rs_math::QType;
 
 use super::activations::Planner;
 use super::leads::Lead;
@@ -38,7 +38,7 @@ impl Planner<'_, '_> {
         let (wanted, flow) = self.flow(&leads);
         for lead in &leads {
             self.observe_inputs(draft, lead.node, &lead.inputs);
-            if lead.quantized_output && self.has_kernels() {
+            if self.gives_integers(lead) {
                 self.observe_output(draft, lead.last);
             }
             Planner::record(draft, lead);
@@ -63,23 +63,66 @@ impl Planner<'_, '_> {
                 draft.made_on_integers.insert(output);
             }
         }
-        if self.spec.qtype.is_float() {
-            // Not all that only moves data takes floats of 8 bits: `Gather` in no operator set.
-            return;
-        }
         self.ask_movers(draft);
         for node in &self.order {
             let moves = matches!(self.integer(*node), Some(Integer::SameAsInput { .. }));
-            if moves && self.outputs(*node).any(|output| wanted[output]) {
+            if moves
+                && self.moves_integers(*node)
+                && self.outputs(*node).any(|output| wanted[output])
+            {
                 self.pass_on(draft, *node);
             }
         }
     }
 
+    /// Whether what a node that leads makes comes out of an integer kernel.
+    fn gives_integers(&self, lead: &Lead) -> bool {
+        let made = self.result(lead.last);
+        lead.quantized_output && self.has_kernels(&[&lead.inputs[..], &made[..]].concat())
+    }
+
+    /// What flows into a node, and what is quantized of what it makes.
+    fn read_and_made(&self, node: usize) -> Vec<ValueId> {
+        let mut values = self.flowing(node);
+        values.extend(self.result(node));
+        values
+    }
+
+    /// What comes out of a node, or of the activation function that is folded into it.
+    pub(super) fn result(&self, node: usize) -> Vec<ValueId> {
+        let after = |output| self.function_after(output).map_or(output, |(_, after)| after);
+        self.outputs(node).map(after).collect()
+    }
+
+    /// Says which of those that multiply do so in float, since their types have no kernels.
+    pub(super) fn computes_in_float(&self, leads: &[Lead], all: QType) -> Option<String> {
+        let in_float = |lead: &&Lead| {
+            let made = if lead.quantized_output { self.result(lead.last) } else { Vec::new() };
+            !self.has_kernels(&[&lead.inputs[..], &made[..]].concat())
+        };
+        let in_float: Vec<&Lead> = leads.iter().filter(in_float).collect();
+        let first = in_float.first().filter(|_| self.profile.placement == Placement::Between)?;
+        if in_float.len() == leads.len() && !self.selection.asks_activations() {
+            return Some(format!(
+                "ONNX Runtime has no integer kernels for {all} activations: the model is smaller, \
+                 and computes in float"
+            ));
+        }
+        let others = match in_float.len() - 1 {
+            0 => String::new(),
+            others => format!(" and {others} more"),
+        };
+        Some(format!(
+            "{}{others} computes in float: ONNX Runtime has integer kernels only where all that is \
+             read and made is of one type of 8 bits",
+            self.label(first.node)
+        ))
+    }
+
     /// Leaves the first convolutions of a large network in float, where they read few channels:
     /// integer kernels gain nothing there, and what is lost at the entry is lost for all.
     fn leave_stem(&self, draft: &mut Draft, leads: &mut Vec<Lead>) {
-        if self.profile.placement != Placement::Between || !self.has_kernels() {
+        if self.profile.placement != Placement::Between {
             return;
         }
         let counted =
@@ -121,7 +164,7 @@ impl Planner<'_, '_> {
         });
         let value = &self.graph.values[weight];
         let asked = self.selection.qtype(self.graph, value.name, std::iter::once(lead.node));
-        lead.quantized_output
+        self.gives_integers(lead)
             && draft.quantized(weight).is_some()
             && lead.inputs.iter().all(|input| float.contains(input))
             && taps.is_some_and(|taps| taps < FEW_TAPS)
@@ -142,11 +185,14 @@ impl Planner<'_, '_> {
     /// Which values are wanted as integers, and which come as integers.
     fn flow(&self, leads: &[Lead]) -> (Vec<bool>, Flow) {
         let joins = |integer| matches!(integer, Some(Integer::Computes { kernel: Some(_) }));
+        // A sum that holds the bias of a product is a part of that.
+        let last: BTreeSet<usize> = leads.iter().map(|lead| lead.last).collect();
         let mut joined: BTreeSet<usize> = self.order.iter().copied().collect();
         joined.retain(|node| {
             self.profile.placement == Placement::Between
-                && self.has_kernels()
+                && !last.contains(node)
                 && joins(self.integer(*node))
+                && self.has_kernels(&self.read_and_made(*node))
         });
         // What does not join wants nothing, so that others may not join either: until all agree.
         loop {
@@ -183,7 +229,7 @@ impl Planner<'_, '_> {
         let mut gives = BTreeSet::new();
         for lead in leads {
             lead.inputs.iter().for_each(|input| quantized[*input] = true);
-            if lead.quantized_output && self.has_kernels() {
+            if self.gives_integers(lead) {
                 gives.insert(lead.last);
             }
         }
@@ -218,13 +264,7 @@ impl Planner<'_, '_> {
     ///
     /// On x86 ONNX Runtime turns int8 activations into uint8, but not such constants.
     fn fits_beside_integers(&self, value: ValueId) -> bool {
-        let overridable =
-            matches!(self.graph.values[value].maker, Maker::Initializer { overridable: true, .. });
-        !self.spec.qtype.signed()
-            && !overridable
-            && self.graph.constant(value).is_some_and(|tensor| {
-                tensor.dtype() == Some(DataType::Float) && !tensor.dims.contains(&0)
-            })
+        !self.types.specs[value].qtype.signed() && self.may_quantize(value).is_ok()
     }
 
     /// Quantizes what goes into nodes that only move data, when what comes out must be quantized:
@@ -237,6 +277,7 @@ impl Planner<'_, '_> {
                 continue;
             };
             if moves
+                && self.moves_integers(node)
                 && draft.quantized(output).is_some()
                 && graph.constant(input).is_none()
                 && !graph.values[input].is_output

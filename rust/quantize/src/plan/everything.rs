@@ -4,38 +4,13 @@
 use std::collections::BTreeSet;
 
 use quantize_rs_math::{Granularity, QSpec};
-use quantize_rs_onnx::DataType;
 
 use super::activations::Planner;
 use super::leads::Lead;
-use super::{Because, Decision, Draft, IntegerNode, Readers, Source, ValuePlan};
+use super::{Because, Decision, Draft, IntegerNode, Kept, Readers, Source, ValuePlan};
 use crate::graph::ValueId;
 use crate::ops::{Integer, Slot};
 use crate::target::Bias;
-
-/// Operators without a rule that make what they are given: floats of floats.
-const SAME_TYPE: &[&str] = &[
-    "Abs",
-    "Celu",
-    "Cos",
-    "Dropout",
-    "Erf",
-    "Exp",
-    "Floor",
-    "Log",
-    "LogSoftmax",
-    "Mish",
-    "Neg",
-    "Pow",
-    "RMSNormalization",
-    "Reciprocal",
-    "Round",
-    "Selu",
-    "Sin",
-    "Softplus",
-    "Softsign",
-    "Sqrt",
-];
 
 impl Planner<'_, '_> {
     /// What is multiplied is quantized where it is read, and nothing where it is made: the runtime
@@ -71,7 +46,6 @@ impl Planner<'_, '_> {
 
     /// Everything that has a rule: what flows in, what comes out, and constants in between.
     pub(super) fn everything(&self, draft: &mut Draft, leads: &[Lead]) {
-        let float = self.float32(leads);
         for lead in leads {
             self.observe_inputs(draft, lead.node, &lead.inputs);
             Planner::record(draft, lead);
@@ -79,7 +53,7 @@ impl Planner<'_, '_> {
         for node in self.order.iter().copied() {
             let flowing = self.flowing(node);
             let leads = draft.on_integers.contains(&node);
-            let known = !flowing.is_empty() && flowing.iter().all(|input| float.contains(input));
+            let known = !flowing.is_empty() && flowing.iter().all(|input| self.float32[*input]);
             let Some(integer) = self.integer(node).filter(|_| known) else { continue };
             match integer {
                 Integer::No(_) => {}
@@ -93,6 +67,10 @@ impl Planner<'_, '_> {
                 }
                 Integer::FloatOutput | Integer::QuantizedOutput { .. } if !leads => {}
                 _ => {
+                    if let Err(why) = self.constants_fit(draft, node) {
+                        self.stays_float(draft, node, &flowing, why);
+                        continue;
+                    }
                     self.observe_inputs(draft, node, &flowing);
                     for output in self.outputs(node) {
                         self.observe(draft, output, Because::OutputOf(self.label(node)));
@@ -105,14 +83,45 @@ impl Planner<'_, '_> {
         self.share_with_functions(draft);
     }
 
+    /// Whether all constants that a node reads can be quantized, or are; else why not.
+    fn constants_fit(&self, draft: &Draft, node: usize) -> Result<(), &'static str> {
+        let graph = self.graph;
+        let scales = self.scales_channels(node);
+        let scale = if scales { 1..3 } else { 0..0 };
+        let scale = scale.filter_map(|input| graph.input(node, input));
+        self.flowing(node)
+            .into_iter()
+            .chain(scale)
+            .filter(|id| graph.constant(*id).is_some() && draft.quantized(*id).is_none())
+            .try_for_each(|id| self.may_quantize(id))
+    }
+
+    /// Says why what flows into a node keeps its type, where nothing else is said.
+    fn stays_float(&self, draft: &mut Draft, node: usize, flowing: &[ValueId], why: &'static str) {
+        for id in flowing {
+            let decision = draft
+                .decisions
+                .entry(*id)
+                .or_insert(Decision::Keep(Kept::NoRule { op_type: None }));
+            if matches!(decision, Decision::Keep(Kept::NoRule { .. })) {
+                *decision = Decision::Keep(Kept::FloatNode { node: self.label(node), why });
+            }
+        }
+    }
+
+    /// Whether a node is a normalization, which scales channels and then adds to them.
+    fn scales_channels(&self, node: usize) -> bool {
+        self.rule(node).is_some_and(|(rule, _)| matches!(rule.slot(1), Slot::Scale))
+    }
+
     /// The scale of a normalization becomes a weight, what it adds a bias.
     fn scale_channels(&self, draft: &mut Draft, node: usize) {
         let graph = self.graph;
-        let is_scale = self.rule(node).is_some_and(|(rule, _)| matches!(rule.slot(1), Slot::Scale));
         let vector = |input: usize| {
-            let found = graph.input(node, input).filter(|_| is_scale)?;
-            let tensor = graph.constant(found)?;
-            (tensor.dtype() == Some(DataType::Float) && tensor.dims.len() == 1).then_some(found)
+            let found = graph.input(node, input).filter(|_| self.scales_channels(node))?;
+            let value = &graph.values[found];
+            let alone = !value.captured && !value.is_output;
+            (alone && graph.constant(found)?.dims.len() == 1).then_some(found)
         };
         let (Some(input), Some(weight)) = (graph.input(node, 0), vector(1)) else { return };
         let spec = QSpec::new(self.profile.weights[0], true, Granularity::PerTensor);
@@ -120,7 +129,8 @@ impl Planner<'_, '_> {
         let (source, readers) = (Source::Weights, Readers::All);
         let plan = ValuePlan { spec, stored: spec.qtype, source, readers, because };
         draft.decisions.insert(weight, Decision::Quantize(plan));
-        let bias = vector(2).filter(|_| self.profile.bias_beside(self.spec.qtype) == Bias::Int32);
+        let beside = self.types.specs[input].qtype;
+        let bias = vector(2).filter(|_| self.profile.bias_beside(beside) == Bias::Int32);
         draft.integer_nodes.push(IntegerNode { node, input, weight, bias });
     }
 
@@ -132,37 +142,15 @@ impl Planner<'_, '_> {
             else {
                 continue;
             };
-            let shared = draft.quantized(after).is_some();
+            let shared = draft.quantized(after).map(|plan| plan.spec);
             let name = self.graph.values[after].name.to_owned();
             if let Some(Decision::Quantize(plan)) = draft.decisions.get_mut(&input)
                 && plan.source == Source::Observed
-                && shared
+                && let Some(spec) = shared
             {
+                (plan.spec, plan.stored) = (spec, spec.qtype);
                 plan.source = Source::SameAs(name);
             }
         }
-    }
-
-    /// Values that are known to be float32: they are said to be, or follow from such.
-    fn float32(&self, leads: &[Lead]) -> BTreeSet<ValueId> {
-        let graph = self.graph;
-        let said = |id: ValueId| graph.dtype(id) == Some(DataType::Float);
-        let mut float: BTreeSet<ValueId> = (0..graph.values.len()).filter(|id| said(*id)).collect();
-        // What a float32 weight meets is float32.
-        for lead in leads.iter().filter(|lead| lead.weight.is_some()) {
-            float.extend(lead.inputs.iter().chain(&lead.weight));
-        }
-        for node in &self.order {
-            let proto = graph.nodes[*node];
-            let flowing = match graph.input(*node, 0) {
-                Some(input) if SAME_TYPE.contains(&proto.op_type.as_str()) => vec![input],
-                _ => self.flowing(*node),
-            };
-            if !flowing.is_empty() && flowing.iter().all(|input| float.contains(input)) {
-                let unsaid = self.outputs(*node).filter(|id| graph.dtype(*id).is_none());
-                float.extend(unsaid);
-            }
-        }
-        float
     }
 }

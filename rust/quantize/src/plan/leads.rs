@@ -3,6 +3,7 @@
 use quantize_rs_onnx::DataType;
 
 use super::activations::Planner;
+use super::weights::groups_outputs;
 use super::{Decision, Draft, IntegerNode, Kept};
 use crate::graph::{Maker, ValueId};
 use crate::ops::{Integer, OpRule, Slot};
@@ -87,10 +88,11 @@ impl Planner<'_, '_> {
             let (inputs, weight, bias) = (vec![input, weight], None, None);
             return Ok(Some(Lead { node, inputs, weight, bias, last: node, quantized_output }));
         };
-        if self.profile.weights_beside(self.spec.qtype).all(|taken| taken != plan.spec.qtype) {
+        let beside = self.types.specs[input].qtype;
+        if self.profile.weights_beside(beside).all(|taken| taken != plan.spec.qtype) {
             return Err("no integer kernel takes such weights");
         }
-        let bias = match self.profile.bias_beside(self.spec.qtype) {
+        let bias = match self.profile.bias_beside(beside) {
             Bias::Int32 => self.bias(node, weight)?,
             Bias::Float => None,
         };
@@ -99,7 +101,7 @@ impl Planner<'_, '_> {
             (bias, last) = (Some(added), sum);
         }
         let (inputs, weight) = (vec![input], Some(weight));
-        let quantized_output = quantized_output || self.fuses_in_float(integer, last);
+        let quantized_output = quantized_output || self.fuses_in_float(integer, input, last);
         Ok(Some(Lead { node, inputs, weight, bias, last, quantized_output }))
     }
 
@@ -111,7 +113,7 @@ impl Planner<'_, '_> {
         let graph = self.graph;
         let is_product = graph.nodes[node].op_type == "MatMul"
             && self.profile.placement == Placement::Between
-            && self.has_kernels()
+            && self.has_kernels(&[input])
             && graph.input(node, 1).is_some_and(|weight| self.axes[weight] == Some(2));
         let known = match graph.shape(input) {
             Some(shape) => shape.len() == 2 || shape.iter().all(Option::is_some),
@@ -123,11 +125,11 @@ impl Planner<'_, '_> {
         if value.is_output
             || value.captured
             || graph.nodes[sum].op_type != "Add"
-            || self.rules[sum].is_none()
+            || self.selection.excludes_node(graph, sum)
         {
             return None;
         }
-        let added = graph.input(sum, 1 - reader.input)?;
+        let added = graph.input(sum, 1 - reader.input.min(1))?;
         let alone = &graph.values[added];
         let fits = alone.readers.len() == 1
             && !alone.captured
@@ -139,14 +141,14 @@ impl Planner<'_, '_> {
     /// Whether ONNX Runtime takes the activation function after a `Gemm` into it before it looks for
     /// integers, which then come too late. It does not where the function disappears first, in a
     /// grid that ends at 0.
-    fn fuses_in_float(&self, integer: Integer, last: usize) -> bool {
+    fn fuses_in_float(&self, integer: Integer, input: ValueId, last: usize) -> bool {
         let gemm = self.graph.nodes[last].op_type != "MatMul" && integer == Integer::FloatOutput;
         let after = self.graph.output(last, 0).and_then(|output| self.function_after(output));
         let stays = |(function, output): (usize, ValueId)| {
             self.graph.nodes[function].op_type == "Relu" && !self.graph.values[output].is_output
         };
         gemm && self.profile.placement == Placement::Between
-            && self.has_kernels()
+            && self.has_kernels(&[input])
             && after.is_some_and(stays)
     }
 
@@ -184,6 +186,13 @@ impl Planner<'_, '_> {
         }
         if !self.profile.products {
             return Err("both of its inputs are activations");
+        }
+        let adds = self.graph.nodes[node].input.get(2).is_some_and(|name| !name.is_empty());
+        if adds && self.profile.placement == Placement::Between {
+            return Err("what it adds is no constant of int32");
+        }
+        if !self.float32[left] || !self.float32[right] {
+            return Err("its inputs are not known to be float32");
         }
         let summed = self.graph.shape(left).and_then(|shape| *shape.last()?);
         match summed {
@@ -242,7 +251,9 @@ impl Planner<'_, '_> {
                 Use::Weight { node: reader, axis, .. } if *reader == node => *axis,
                 _ => None,
             })?;
-            constant.shape.get(axis).copied()
+            let proto = self.graph.nodes[node];
+            let groups = if groups_outputs(proto) { proto.int("group", 1) } else { 1 };
+            constant.shape.get(axis)?.checked_mul(usize::try_from(groups).ok()?)
         });
         let shape = self.graph.shape(bias);
         match (shape.as_deref(), channels) {

@@ -4,12 +4,17 @@
 mod activations;
 mod axes;
 mod between;
+mod biases;
 mod everything;
+mod fit;
+mod float32;
 mod leads;
 mod opset;
 mod pattern;
+mod readers;
 mod select;
 mod show;
+mod types;
 mod unfit;
 mod weights;
 

@@ -14,6 +14,8 @@ pub(super) struct Selection {
     exclude: Vec<Pattern>,
     /// Types for some weights; narrower patterns first.
     types: Vec<(Pattern, QType)>,
+    /// Types for some activations; narrower patterns first.
+    activations: Vec<(Pattern, QType)>,
     op_types: Option<HashSet<String>>,
 }
 
@@ -45,7 +47,34 @@ impl Selection {
             None => None,
             Some(op_types) => Some(known_op_types(op_types)?),
         };
-        Ok(Selection { exclude, types: types(&weights, config)?, op_types })
+        let activations = activations(graph, config)?;
+        Ok(Selection { exclude, types: types(&weights, config)?, activations, op_types })
+    }
+
+    /// Whether anything was asked for some activations alone.
+    pub(super) fn asks_activations(&self) -> bool {
+        !self.activations.is_empty()
+    }
+
+    /// The narrowest wish for a value, or for a node, of what type activations are to be: its
+    /// position, its breadth, the type.
+    pub(super) fn activation(
+        &self,
+        graph: &Graph<'_>,
+        value: &str,
+        node: Option<usize>,
+    ) -> Option<(usize, usize, QType)> {
+        let subject = subject(graph, value, node.into_iter());
+        let wish = self.activations.iter().position(|(pattern, _)| pattern.fits(&subject))?;
+        let (pattern, qtype) = &self.activations[wish];
+        Some((wish, pattern.breadth(), *qtype))
+    }
+
+    /// What was written in the wishes that are not among those `met`.
+    pub(super) fn unmet(&self, met: &[usize]) -> Vec<&str> {
+        let wishes = self.activations.iter().enumerate();
+        let unmet = wishes.filter(|(wish, _)| !met.contains(wish));
+        unmet.map(|(_, (pattern, _))| pattern.text()).collect()
     }
 
     /// Whether operators of this type may be quantized.
@@ -93,6 +122,26 @@ fn types(weights: &Known<'_>, config: &Config) -> Result<Vec<(Pattern, QType)>, 
     for (text, qtype) in &config.layer_types {
         types.push((weights.pattern("layer_types", text)?, *qtype));
     }
+    types.sort_by_key(|(pattern, _)| pattern.breadth());
+    Ok(types)
+}
+
+/// Types for some activations.
+fn activations(graph: &Graph<'_>, config: &Config) -> Result<Vec<(Pattern, QType)>, QuantizeError> {
+    if config.activation_types.is_empty() {
+        return Ok(Vec::new());
+    }
+    let values = graph.values.iter().map(|value| value.name);
+    let mut known = Known {
+        names: values.chain(graph.nodes.iter().map(|node| node.name.as_str())).collect(),
+        op_types: graph.nodes.iter().map(|node| node.op_type.as_str()).collect(),
+        what: "value or node",
+    };
+    known.names.remove("");
+    let wishes = config.activation_types.iter();
+    let mut types: Vec<(Pattern, QType)> = wishes
+        .map(|(text, qtype)| Ok((known.pattern("activation_types", text)?, *qtype)))
+        .collect::<Result<_, QuantizeError>>()?;
     types.sort_by_key(|(pattern, _)| pattern.breadth());
     Ok(types)
 }

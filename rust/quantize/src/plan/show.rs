@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use quantize_rs_math::{Granularity, QType};
+use quantize_rs_math::{Granularity, QSpec, QType};
 
 use super::{Decision, Plan, Planned};
 
@@ -34,8 +34,7 @@ fn cells(value: &Planned) -> [String; 4] {
     match &value.decision {
         Decision::Quantize(plan) => [
             value.name.clone(),
-            kind(plan.spec.qtype, plan.stored, plan.spec.symmetric, plan.spec.granularity)
-                + if plan.spec.reduced { " of 7 bits" } else { "" },
+            kind(&plan.spec, plan.stored),
             plan.source.to_string(),
             plan.because.to_string(),
         ],
@@ -47,13 +46,10 @@ fn cells(value: &Planned) -> [String; 4] {
 }
 
 /// Type, symmetry and granularity in a few words: `int8 symmetric axis 0`.
-pub(crate) fn kind(
-    qtype: QType,
-    stored: QType,
-    symmetric: bool,
-    granularity: Granularity,
-) -> String {
+pub(crate) fn kind(spec: &QSpec, stored: QType) -> String {
+    let QSpec { qtype, symmetric, granularity, reduced, .. } = *spec;
     let stored = if stored == qtype { String::new() } else { format!(" in {}", stored.name()) };
+    let reduced = if reduced { " of 7 bits" } else { "" };
     let symmetric = if symmetric { " symmetric" } else { "" };
     let granularity = match granularity {
         Granularity::PerTensor => String::new(),
@@ -62,5 +58,5 @@ pub(crate) fn kind(
             format!(" blocks of {block_size} on axis {axis}")
         }
     };
-    format!("{}{stored}{symmetric}{granularity}", qtype.name())
+    format!("{}{stored}{symmetric}{granularity}{reduced}", qtype.name())
 }

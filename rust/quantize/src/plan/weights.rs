@@ -1,12 +1,13 @@
 //! Which constants are quantized, and how finely.
 
 use quantize_rs_math::{Granularity, QSpec, QType};
-use quantize_rs_onnx::DataType;
+use quantize_rs_onnx::{DataType, NodeProto};
 
 use super::select::Selection;
 use super::{Because, Decision, Draft, Kept, Readers, Source, ValuePlan};
 use crate::Config;
 use crate::graph::{Graph, Maker};
+use crate::target::Placement;
 use crate::uses::{Constant, Use};
 
 pub(super) fn plan(
@@ -64,6 +65,9 @@ fn kept(
     let value = &graph.values[constant.anchor];
     let elements: usize = constant.shape.iter().product();
     if weight_readers(constant).next().is_none() {
+        if let Some(pattern) = left_alone(graph, constant, selection) {
+            return Some(Kept::Excluded { pattern });
+        }
         let kept = constant.uses.iter().find_map(|usage| match usage {
             Use::Bias { .. } => Some(Kept::Bias),
             _ => None,
@@ -104,6 +108,19 @@ fn kept(
         .then_some(Kept::TooSmall { elements, min_elements: config.min_elements })
 }
 
+/// The pattern that excludes a constant that is no weight, or all who read it.
+fn left_alone(graph: &Graph<'_>, constant: &Constant<'_>, selection: &Selection) -> Option<String> {
+    let value = &graph.values[constant.anchor];
+    let readers = || value.readers.iter().map(|reader| reader.node);
+    let all = !value.readers.is_empty()
+        && !value.captured
+        && readers().all(|node| selection.excludes_node(graph, node));
+    let by_name = selection.excluded(graph, value.name, std::iter::empty());
+    let pattern =
+        by_name.or_else(|| selection.excluded(graph, value.name, readers()).filter(|_| all));
+    pattern.filter(|_| graph.dtype(constant.anchor) == Some(DataType::Float))
+}
+
 fn no_rule(graph: &Graph<'_>, constant: &Constant<'_>) -> Kept {
     match constant.tensor.dtype() {
         Some(DataType::Float) => {}
@@ -137,16 +154,25 @@ fn granularity(graph: &Graph<'_>, constant: &Constant<'_>, config: &Config) -> G
     }
     // Kernels for matrix products of more than two axes take one scale for the whole weight.
     let batched = config.activations.is_some() && rank > 2 && axis + 1 == rank;
+    // A group has the channels of the weight, the int32 bias those of all groups.
+    let grouped = config.activations.is_some()
+        && config.profile().placement == Placement::Everything
+        && weight_readers(constant).any(|node| groups_outputs(graph.nodes[node]));
     let allowed = match config.profile().per_channel {
         Some(op_types) if config.activations.is_some() => weight_readers(constant)
             .all(|node| op_types.contains(&graph.nodes[node].op_type.as_str())),
         _ => true,
     };
-    if (config.per_channel || config.block_size.is_some()) && !batched && allowed {
+    if (config.per_channel || config.block_size.is_some()) && !batched && !grouped && allowed {
         Granularity::PerAxis { axis }
     } else {
         Granularity::PerTensor
     }
+}
+
+/// Whether the axis of output channels is the same for each of several groups.
+pub(super) fn groups_outputs(node: &NodeProto) -> bool {
+    node.op_type == "ConvTranspose" && node.int("group", 1) != 1
 }
 
 /// Weights of integer operators have zero point 0 in every channel: TensorRT takes no other, and a

@@ -89,6 +89,9 @@ pub struct Seen {
     /// Its channels.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub channels: Option<ChannelStats>,
+    /// The axis that they lie along, counted from the end when negative.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub axis: Option<isize>,
 }
 
 impl Seen {
@@ -113,6 +116,7 @@ impl Seen {
             all.merge(one);
         }
         let both = self.channels.as_mut().zip(other.channels.as_ref());
+        let both = both.filter(|_| self.axis == other.axis);
         if both.is_none_or(|(all, one)| all.merge(one).is_err()) {
             self.channels = None;
         }

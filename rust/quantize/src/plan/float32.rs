@@ -1,0 +1,98 @@
+//! Which values are float32, where the file does not say: a scale of float32 goes with no other
+//! type.
+
+use quantize_rs_onnx::DataType;
+
+use crate::graph::{Graph, ValueId};
+use crate::ops::{self, Slot};
+use crate::uses;
+
+/// Operators without a rule that make what they are given first: floats of floats.
+const SAME_TYPE: &[&str] = &[
+    "Abs",
+    "Ceil",
+    "Celu",
+    "Cos",
+    "CumSum",
+    "Dropout",
+    "Erf",
+    "Exp",
+    "Floor",
+    "GroupNormalization",
+    "Log",
+    "LogSoftmax",
+    "LpNormalization",
+    "Mean",
+    "Mish",
+    "Mod",
+    "Neg",
+    "Pow",
+    "RMSNormalization",
+    "Reciprocal",
+    "ReduceL1",
+    "ReduceL2",
+    "ReduceProd",
+    "ReduceSumSquare",
+    "RotaryEmbedding",
+    "Round",
+    "ScatterElements",
+    "ScatterND",
+    "Selu",
+    "Sign",
+    "Sin",
+    "Softplus",
+    "Softsign",
+    "Sqrt",
+    "Sum",
+    "Swish",
+    "ThresholdedRelu",
+    "Trilu",
+];
+
+/// Whether each value is known to be float32: it is said to be, or meets one that is.
+pub(super) fn of(graph: &Graph<'_>, order: &[usize]) -> Vec<bool> {
+    let said = |id: ValueId| graph.dtype(id);
+    let mut float: Vec<bool> =
+        (0..graph.values.len()).map(|id| said(id) == Some(DataType::Float)).collect();
+    for node in order.iter().copied() {
+        let alike = alike(graph, node);
+        if makes_float32(graph, node, &float) || alike.iter().any(|id| float[*id]) {
+            let values = alike.into_iter().chain(outputs(graph, node));
+            values.filter(|id| said(*id).is_none()).for_each(|id| float[id] = true);
+        }
+    }
+    float
+}
+
+/// What flows out of a node: its first output, which others only describe, and all parts of a
+/// `Split`.
+pub(super) fn outputs(graph: &Graph<'_>, node: usize) -> impl Iterator<Item = ValueId> {
+    let proto = graph.nodes[node];
+    let count = if proto.op_type == "Split" { proto.output.len() } else { 1 };
+    proto.output.iter().take(count).filter_map(|name| graph.value(name))
+}
+
+/// Inputs of a node that have the type of its output.
+fn alike(graph: &Graph<'_>, node: usize) -> Vec<ValueId> {
+    let proto = graph.nodes[node];
+    let rule = ops::rule(proto);
+    let is_alike = |input: usize| match rule {
+        Some(rule) => {
+            rule.takes_activation(input) || matches!(rule.slot(input), Slot::Weight { .. })
+        }
+        None => input == 0 && proto.is_onnx() && SAME_TYPE.contains(&proto.op_type.as_str()),
+    };
+    (0..proto.input.len())
+        .filter(|input| is_alike(*input))
+        .filter_map(|input| graph.input(node, input))
+        .collect()
+}
+
+/// Whether a node makes float32 of something else.
+fn makes_float32(graph: &Graph<'_>, node: usize, float: &[bool]) -> bool {
+    let proto = graph.nodes[node];
+    match proto.op_type.as_str() {
+        "DequantizeLinear" => graph.input(node, 1).is_some_and(|scale| float[scale]),
+        _ => uses::casts_to_float32(proto),
+    }
+}

@@ -1,0 +1,69 @@
+//! Who reads what comes back from integers.
+
+use std::collections::BTreeSet;
+
+use quantize_rs_math::Granularity;
+
+use super::activations::Planner;
+use super::{Because, Decision, Draft, Readers, Source, ValuePlan};
+use crate::graph::{Reader, ValueId};
+use crate::target::Placement;
+
+impl Planner<'_, '_> {
+    /// Says for each quantized value who reads what came back from integers.
+    ///
+    /// What an integer kernel makes is there in no other form. What is made in float stays so for
+    /// those who compute in float: it costs them nothing, and they lose nothing.
+    pub(super) fn settle_readers(&self, draft: &mut Draft) {
+        let graph = self.graph;
+        let rearranged: BTreeSet<ValueId> = draft
+            .integer_nodes
+            .iter()
+            .filter(|integer| graph.input(integer.node, 1) != Some(integer.weight))
+            .map(|integer| integer.weight)
+            .collect();
+        let Draft { decisions, on_integers, made_on_integers, .. } = draft;
+        for (id, decision) in decisions {
+            let Decision::Quantize(plan) = decision else { continue };
+            if self.is_table(*id, plan) {
+                plan.readers = Readers::Rows;
+                continue;
+            }
+            if rearranged.contains(id) {
+                plan.readers = Readers::Rearranged;
+                continue;
+            }
+            if matches!(plan.because, Because::WeightOf(_) | Because::BiasOf(_)) {
+                continue;
+            }
+            let value = &graph.values[*id];
+            let everyone = value.readers.iter().all(|reader| on_integers.contains(&reader.node));
+            let all =
+                made_on_integers.contains(id) || everyone && !value.is_output && !value.captured;
+            plan.readers = if all { Readers::All } else { Readers::OnIntegers };
+        }
+    }
+
+    /// Whether a constant is only looked up, and its rows can be brought back one by one: ONNX
+    /// Runtime would bring back all of it at every run.
+    fn is_table(&self, id: ValueId, plan: &ValuePlan) -> bool {
+        let readers = &self.graph.values[id].readers;
+        let looks_up = |reader: &Reader| {
+            let node = self.graph.nodes[reader.node];
+            node.op_type == "Gather" && reader.input == 0 && node.int("axis", 0) == 0
+        };
+        let apart = match plan.spec.granularity {
+            Granularity::PerTensor => true,
+            Granularity::PerAxis { axis } => {
+                axis == 0 && plan.spec.symmetric && plan.spec.middle() == 0
+            }
+            Granularity::Blocked { .. } => false,
+        };
+        self.profile.placement == Placement::Between
+            && plan.source == Source::Weights
+            && plan.stored.bits() == 8
+            && apart
+            && !readers.is_empty()
+            && readers.iter().all(looks_up)
+    }
+}

@@ -1,0 +1,158 @@
+//! Facts about running samples, with an engine that shows each sample's number.
+
+mod common;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use common::{Numbers, fixture, plan, ranges, with_activations};
+use quantize_rs::{
+    CalibrationError, CalibrationErrorKind, Control, Engine, Method, Model, QuantizeError,
+    QuantizeErrorKind, Range, Ranges, Runner, Sample, Sink, Tensor, calibrate,
+};
+
+/// The failure of a calibration.
+fn calibration(error: &QuantizeError) -> &CalibrationError {
+    let QuantizeErrorKind::Calibration(error) = error.kind() else { panic!("{error}") };
+    error
+}
+
+/// An engine whose every value is `[-sample, sample / 2]`; one sample may be spoilt.
+#[derive(Clone, Default)]
+struct Echo {
+    taps: usize,
+    spoilt: Option<(u16, f32)>,
+    cancel_seen: std::sync::Arc<AtomicBool>,
+}
+
+impl Engine for Echo {
+    fn name(&self) -> &'static str {
+        "echo"
+    }
+
+    fn prepare(
+        &self,
+        _: &Model,
+        taps: &[String],
+        _: &Sample,
+    ) -> Result<Box<dyn Runner>, CalibrationError> {
+        Ok(Box::new(Echo { taps: taps.len(), ..self.clone() }))
+    }
+}
+
+impl Runner for Echo {
+    fn run(
+        &self,
+        sample: &Sample,
+        sink: &mut dyn Sink,
+        cancelled: &AtomicBool,
+    ) -> Result<(), CalibrationError> {
+        let value = sample.get("x").and_then(Tensor::to_f32).unwrap()[0];
+        let shown = match self.spoilt {
+            Some((number, spoilt)) if f32::from(number) == value => spoilt,
+            _ => value,
+        };
+        for tap in 0..self.taps {
+            sink.observe(tap, &[2], &[-shown, shown / 2.0]);
+        }
+        self.cancel_seen.fetch_or(cancelled.load(Ordering::Relaxed), Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+#[test]
+fn ranges_do_not_depend_on_threads() {
+    let model = fixture("residual_add");
+    let plan = plan(&model, with_activations());
+    let run = |threads| {
+        let mut go_on = |_| true;
+        let control = Control { threads, progress: &mut go_on };
+        calibrate(
+            &model,
+            &plan,
+            &Echo::default(),
+            &mut Numbers((0..50).collect()),
+            &Method::default(),
+            control,
+        )
+        .unwrap()
+    };
+    let one = run(1);
+    assert_eq!(one, run(4));
+    assert_eq!(one.samples, 50);
+    assert!(one.values.values().all(|range| *range == Range { min: -49.0, max: 24.5 }));
+    assert_eq!(Ranges::from_json(&one.to_json()).unwrap(), one);
+    assert_eq!(one.merge(&one).unwrap().values, one.values);
+}
+
+#[test]
+fn ranges_of_another_model_are_refused() {
+    let (model, other) = (fixture("residual_add"), fixture("conv2d_relu"));
+    let plan = plan(&other, with_activations());
+    let ranges = ranges(&model, &self::plan(&model, with_activations()));
+    let error = plan.apply(&other, Some(&ranges)).unwrap_err();
+    assert!(error.to_string().contains("another model"), "{error}");
+}
+
+#[test]
+fn a_value_that_is_not_finite_is_named_with_its_sample() {
+    let model = fixture("conv2d_relu");
+    let plan = plan(&model, with_activations());
+    // The numbers count down, so that number 30 is sample 19 of 50.
+    let engine = Echo { spoilt: Some((30, f32::NAN)), ..Echo::default() };
+    let mut go_on = |_| true;
+    let control = Control { threads: 2, progress: &mut go_on };
+    let error = calibrate(
+        &model,
+        &plan,
+        &engine,
+        &mut Numbers((0..50).collect()),
+        &Method::default(),
+        control,
+    )
+    .unwrap_err();
+    assert!(matches!(calibration(&error).kind(), CalibrationErrorKind::NonFinite(_)), "{error}");
+    assert_eq!(calibration(&error).sample(), Some(19));
+    assert!(plan.observed().contains(&calibration(&error).value().unwrap().to_owned()));
+}
+
+#[test]
+fn a_caller_that_says_no_stops_the_run() {
+    let model = fixture("conv2d_relu");
+    let plan = plan(&model, with_activations());
+    let mut go_on = |progress: quantize_rs::Progress| progress.done < 5;
+    let control = Control { threads: 2, progress: &mut go_on };
+    let mut samples = Numbers((0..60_000).collect());
+    let error =
+        calibrate(&model, &plan, &Echo::default(), &mut samples, &Method::default(), control)
+            .unwrap_err();
+    assert_eq!(calibration(&error).kind(), &CalibrationErrorKind::Cancelled);
+    assert!(samples.0.len() > 59_000, "it went on for {} samples", 60_000 - samples.0.len());
+}
+
+#[test]
+fn no_samples_is_an_error() {
+    let model = fixture("conv2d_relu");
+    let plan = plan(&model, with_activations());
+    let mut go_on = |_| true;
+    let control = Control { threads: 1, progress: &mut go_on };
+    let error = calibrate(
+        &model,
+        &plan,
+        &Echo::default(),
+        &mut Numbers((0..0).collect()),
+        &Method::default(),
+        control,
+    )
+    .unwrap_err();
+    assert!(matches!(calibration(&error).kind(), CalibrationErrorKind::NoSamples(_)));
+}
+
+#[test]
+fn a_plan_with_activations_asks_for_ranges_of_its_own_model() {
+    let (model, other) = (fixture("conv2d_relu"), fixture("residual_add"));
+    let plan = plan(&model, with_activations());
+    let error = plan.apply(&model, None).unwrap_err();
+    assert!(matches!(error.kind(), QuantizeErrorKind::Calibration(_)), "{error}");
+    let error = plan.apply(&other, None).unwrap_err();
+    assert!(error.to_string().contains("another model"), "{error}");
+}

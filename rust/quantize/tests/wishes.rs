@@ -1,0 +1,188 @@
+//! Facts about wishes: which are met, and which are refused by name.
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use common::{fixture, per_channel, plan, ranges, with_activations};
+use quantize_rs::{
+    Config, DataType, Decision, Graph, Kept, Model, Plan, QType, QuantizeErrorKind, Target,
+};
+
+#[test]
+fn a_model_below_the_opset_is_refused_by_name() {
+    for (name, config, feature) in [
+        ("opset7_conv", Config::default(), "opset 10"),
+        ("opset10_conv", per_channel(), "opset 13"),
+        ("opset13", Config::with_bits(4).unwrap(), "opset 21"),
+        ("opset21_gemm", Config::with_bits(2).unwrap(), "opset 25"),
+    ] {
+        let model = fixture(name);
+        let error = Plan::of(&Graph::of(&model).unwrap(), config).unwrap_err();
+        match error.kind() {
+            QuantizeErrorKind::Unsupported { feature: found, .. } => assert_eq!(found, feature),
+            other => panic!("{name}: {other}"),
+        }
+    }
+}
+
+#[test]
+fn a_name_that_is_not_in_the_model_is_refused_with_near_matches() {
+    let model = fixture("mlp_relu");
+    let weight = plan(&model, per_channel()).quantized().next().unwrap().0.name.clone();
+    let mistyped = format!("{weight}x");
+    for config in [
+        Config { exclude: vec![mistyped.clone()], ..Config::default() },
+        Config { layer_bits: BTreeMap::from([(mistyped.clone(), 8)]), ..Config::default() },
+    ] {
+        let error = Plan::of(&Graph::of(&model).unwrap(), config).unwrap_err().to_string();
+        assert!(error.contains(&mistyped) && error.contains(&format!("`{weight}`")), "{error}");
+    }
+    let config = Config { exclude: vec!["nothing*".to_owned()], ..Config::default() };
+    assert!(Plan::of(&Graph::of(&model).unwrap(), config).is_err());
+}
+
+#[test]
+fn what_is_excluded_stays_float_and_says_so() {
+    let model = fixture("mlp_relu");
+    let all = plan(&model, per_channel());
+    let first = all.quantized().next().unwrap().0.name.clone();
+    let config = Config { exclude: vec![first.clone()], ..per_channel() };
+    let plan = plan(&model, config);
+    assert_eq!(plan.quantized().count() + 1, all.quantized().count());
+    let reason = Kept::Excluded { pattern: first.clone() };
+    assert_eq!(plan.value(&first).unwrap().decision, quantize_rs::Decision::Keep(reason));
+    let everything = Config { exclude: vec!["*".to_owned()], ..per_channel() };
+    let untouched = self::plan(&model, everything).apply(&model, None).unwrap();
+    assert_eq!(untouched.to_bytes().unwrap(), model.to_bytes().unwrap());
+    assert_eq!(untouched.report().warnings.len(), 1);
+}
+
+#[test]
+fn a_weight_with_nan_is_refused_by_name_unless_excluded() {
+    let path: PathBuf =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/attacks/files/nan_weight.onnx");
+    let model = Model::open(path).unwrap();
+    let refused = plan(&model, per_channel());
+    let error = refused.apply(&model, None).unwrap_err();
+    let QuantizeErrorKind::InvalidTensor { tensor, what } = error.kind() else {
+        panic!("{error}");
+    };
+    assert!(what.contains("NaN"), "{what}");
+    let config = Config { exclude: vec![tensor.clone()], ..per_channel() };
+    plan(&model, config).apply(&model, None).unwrap();
+}
+
+#[test]
+fn a_bias_or_a_node_can_be_excluded() {
+    let model = fixture("conv2d_relu");
+    let conv = model.graph().node.iter().find(|node| node.op_type == "Conv").unwrap();
+    for name in [&conv.input[2], &conv.name] {
+        let config = Config { exclude: vec![name.clone()], ..with_activations() };
+        let plan = plan(&model, config);
+        assert!(!plan.needs_calibration(), "{name}");
+    }
+}
+
+#[test]
+fn layer_bits_go_by_the_weight_or_by_its_node() {
+    let model = fixture("opset21_gemm");
+    let all = plan(&model, per_channel());
+    let weight = all.quantized().next().unwrap().0.name.clone();
+    let node = model.graph().node.iter().find(|node| node.input.contains(&weight)).unwrap();
+    for name in [weight.clone(), node.name.clone()] {
+        let layer_bits = BTreeMap::from([(name, 4)]);
+        let plan = plan(&model, Config { layer_bits, ..per_channel() });
+        let how = plan.quantized().find(|(value, _)| value.name == weight).unwrap().1;
+        assert_eq!(how.spec.qtype, QType::Int4);
+    }
+    let layer_bits = BTreeMap::from([(node.input[2].clone(), 4)]);
+    let config = Config { layer_bits, ..per_channel() };
+    assert!(Plan::of(&Graph::of(&model).unwrap(), config).is_err(), "a bias has no bits to choose");
+}
+
+#[test]
+fn weights_that_are_out_of_sight_are_spoken_of() {
+    let model = fixture("if_subgraph");
+    assert!(plan(&model, per_channel()).warnings[0].contains("If, Loop, Scan"));
+    assert!(plan(&fixture("conv2d_relu"), per_channel()).warnings.is_empty());
+}
+
+#[test]
+fn only_operators_that_were_asked_for_are_quantized() {
+    let model = fixture("maxpool_flatten_gemm");
+    let only =
+        |op_type: &str| Config { op_types: Some(vec![op_type.to_owned()]), ..with_activations() };
+    let plan = plan(&model, only("Conv"));
+    let kept = plan.values.iter().filter_map(|value| match &value.decision {
+        Decision::Keep(Kept::OpType { op_type }) => Some(op_type.as_str()),
+        _ => None,
+    });
+    assert_eq!(kept.collect::<Vec<_>>(), ["Gemm"]);
+    let error = Plan::of(&Graph::of(&model).unwrap(), only("Cnov")).unwrap_err().to_string();
+    assert!(error.contains("did you mean `Conv`"), "{error}");
+}
+
+#[test]
+fn a_target_refuses_types_it_does_not_take() {
+    let model = fixture("conv2d_relu");
+    let config = Config { target: Some(Target::TensorRt), ..with_activations() };
+    let error = Plan::of(&Graph::of(&model).unwrap(), config).unwrap_err().to_string();
+    assert_eq!(error, "activations is uint8, expected int8 or float8e4m3fn for target tensorrt");
+}
+
+#[test]
+fn a_name_goes_before_a_pattern_and_that_before_a_type_of_operator() {
+    let model = fixture("opset21_gemm");
+    let all = plan(&model, per_channel());
+    let weights: Vec<String> = all.quantized().map(|(value, _)| value.name.clone()).collect();
+    let [first, .., last] = &weights[..] else { panic!("several weights") };
+    let types = |wishes: &[(&str, u8)]| {
+        let layer_bits = wishes.iter().map(|(text, bits)| ((*text).to_owned(), *bits)).collect();
+        let plan = plan(&model, Config { layer_bits, ..per_channel() });
+        [first, last].map(|name| {
+            let found = plan.quantized().find(|(value, _)| value.name == **name);
+            found.unwrap().1.spec.qtype
+        })
+    };
+    assert_eq!(types(&[("Gemm", 4)]), [QType::Int4; 2]);
+    assert_eq!(types(&[("Gemm", 4), ("re:.*_w", 16)]), [QType::Int16; 2]);
+    assert_eq!(types(&[("Gemm", 4), ("*", 16), (first, 8)]), [QType::Int8, QType::Int16]);
+    let config = Config {
+        layer_types: BTreeMap::from([(last.clone(), QType::UInt4)]),
+        exclude: vec![format!("re:{first}")],
+        ..per_channel()
+    };
+    let how = plan(&model, config);
+    assert!(how.quantized().all(|(value, _)| value.name != *first));
+    let last = how.quantized().find(|(value, _)| value.name == *last).unwrap();
+    assert_eq!(last.1.spec.qtype, QType::UInt4);
+}
+
+#[test]
+fn operators_can_be_excluded_by_type_and_patterns_must_be_sound() {
+    let model = fixture("maxpool_flatten_gemm");
+    let without = Config { exclude: vec!["Gemm".to_owned()], ..with_activations() };
+    let quantized: Vec<String> =
+        plan(&model, without).quantized().map(|(value, _)| value.name.clone()).collect();
+    assert!(quantized.iter().all(|name| !name.contains("gemm")), "{quantized:?}");
+    for wrong in ["re:(", "re:nothing.*", "[", "Gmem"] {
+        let config = Config { exclude: vec![wrong.to_owned()], ..with_activations() };
+        let error = Plan::of(&Graph::of(&model).unwrap(), config).unwrap_err();
+        assert!(error.to_string().contains(wrong), "{error}");
+    }
+}
+
+#[test]
+fn activations_may_have_sixteen_bits_where_the_opset_knows_them() {
+    let config = Config { activations: Some(QType::UInt16), ..per_channel() };
+    let model = fixture("opset26_conv");
+    let plan = plan(&model, config.clone());
+    assert!(plan.warnings.iter().any(|warning| warning.contains("no integer kernels")));
+    let quantized = plan.apply(&model, Some(&ranges(&model, &plan))).unwrap();
+    let sixteen = quantized.model().graph().initializer.iter();
+    assert!(sixteen.clone().any(|tensor| tensor.dtype() == Some(DataType::UInt16)));
+    let error = Plan::of(&Graph::of(&fixture("conv2d_relu")).unwrap(), config).unwrap_err();
+    assert!(error.to_string().contains("uint16 needs opset 21"), "{error}");
+}

@@ -1,0 +1,199 @@
+//! Facts about what is written into the file.
+
+mod common;
+
+use common::{constant, fixture, per_channel, plan, quantized, ranges, scales, with_activations};
+use quantize_rs::{Config, DataType, Model, QType, QuantizeErrorKind, Target};
+
+#[test]
+fn a_weight_becomes_integers_a_scale_a_zero_point_and_a_node_of_its_name() {
+    let model = fixture("conv2d_relu");
+    let quantized = plan(&model, per_channel()).apply(&model, None).unwrap();
+    let after = quantized.model();
+    let node = after.graph().node.iter().find(|node| node.op_type == "DequantizeLinear").unwrap();
+    let weight = &node.output[0];
+    assert!(model.graph().initializer.iter().any(|tensor| tensor.name == *weight));
+    let integers = constant(after, &format!("{weight}_quantized"));
+    assert_eq!(
+        (integers.dtype, &integers.shape),
+        (DataType::Int8, &constant(&model, weight).shape)
+    );
+    assert_eq!(scales(after, &format!("{weight}_scale")).len(), integers.shape[0]);
+    assert_eq!(constant(after, &format!("{weight}_zp")).data, vec![0; integers.shape[0]]);
+    assert!(!after.graph().initializer.iter().any(|tensor| tensor.name == *weight));
+    assert!(integers.data.iter().all(|byte| byte.cast_signed() > i8::MIN), "narrow range");
+}
+
+#[test]
+fn what_is_planned_is_what_is_written_for_every_number_of_bits() {
+    let model = fixture("opset26_conv");
+    for (bits, dtype) in
+        [(2, DataType::Int2), (4, DataType::Int4), (8, DataType::Int8), (16, DataType::Int16)]
+    {
+        let plan = plan(&model, Config { per_channel: true, ..Config::with_bits(bits).unwrap() });
+        let quantized = plan.apply(&model, None).unwrap();
+        let after = quantized.model();
+        for (value, _) in plan.quantized() {
+            let integers = constant(after, &format!("{}_quantized", value.name));
+            assert_eq!(integers.dtype, dtype);
+            assert_eq!(constant(after, &format!("{}_zp", value.name)).dtype, dtype);
+        }
+        assert!(after.proto().ir_version >= dtype.since_ir());
+    }
+    assert!(matches!(Config::with_bits(5).unwrap_err().kind(), QuantizeErrorKind::Option { .. }));
+}
+
+#[test]
+fn four_bits_are_widened_only_on_request_and_with_a_warning() {
+    let model = fixture("conv2d_relu");
+    let config = Config { native_int4: Some(false), ..Config::with_bits(4).unwrap() };
+    let quantized = plan(&model, config).apply(&model, None).unwrap();
+    let name = quantized.report().quantized().next().unwrap().0.name.clone();
+    let integers = constant(quantized.model(), &format!("{name}_quantized"));
+    assert_eq!(integers.dtype, DataType::Int8);
+    assert!(integers.data.iter().all(|byte| (-8..8).contains(&byte.cast_signed())));
+    assert!(quantized.report().warnings.iter().any(|warning| warning.contains("native_int4")));
+}
+
+#[test]
+fn blocks_go_along_what_is_summed_over() {
+    let model = fixture("opset21_gemm");
+    let config = Config { block_size: Some(16), ..per_channel() };
+    let quantized = plan(&model, config).apply(&model, None).unwrap();
+    let node =
+        quantized.model().graph().node.iter().find(|node| node.op_type == "DequantizeLinear");
+    assert_eq!(node.unwrap().int("block_size", 0), 16);
+}
+
+#[test]
+fn a_bias_takes_the_product_of_its_input_scales() {
+    let model = fixture("conv2d_relu");
+    let plan = plan(&model, with_activations());
+    let quantized = plan.apply(&model, Some(&ranges(&model, &plan))).unwrap();
+    let after = quantized.model();
+    let conv = model.graph().node.iter().find(|node| node.op_type == "Conv").unwrap();
+    let [input, weight, bias] = &conv.input[..] else { panic!("a Conv with a bias") };
+    let input_scale = scales(after, &format!("{input}_scale"))[0];
+    let expected: Vec<f32> =
+        scales(after, &format!("{weight}_scale")).iter().map(|scale| input_scale * scale).collect();
+    assert_eq!(scales(after, &format!("{bias}_scale")), expected);
+    assert_eq!(constant(after, &format!("{bias}_quantized")).dtype, DataType::Int32);
+}
+
+#[test]
+fn the_activation_function_stands_before_quantize_linear() {
+    let model = fixture("conv2d_relu");
+    let plan = plan(&model, with_activations());
+    let quantized = plan.apply(&model, Some(&ranges(&model, &plan))).unwrap();
+    let nodes = &quantized.model().graph().node;
+    let relu = nodes.iter().find(|node| node.op_type == "Relu").unwrap();
+    let reads = |value: &str| {
+        nodes
+            .iter()
+            .filter(|node| node.input.iter().any(|input| input == value))
+            .collect::<Vec<_>>()
+    };
+    let conv = nodes.iter().find(|node| node.op_type == "Conv").unwrap();
+    assert_eq!(reads(&conv.output[0])[0].op_type, "Relu");
+    assert_eq!(reads(&relu.output[0])[0].op_type, "QuantizeLinear");
+}
+
+#[test]
+fn a_bias_that_two_nodes_share_is_encoded_for_each() {
+    let model = fixture("shared_bias_two_convs");
+    let plan = plan(&model, with_activations());
+    let quantized = plan.apply(&model, Some(&ranges(&model, &plan))).unwrap();
+    let biases = quantized
+        .model()
+        .graph()
+        .initializer
+        .iter()
+        .filter(|tensor| tensor.dtype() == Some(DataType::Int32))
+        .count();
+    assert_eq!(biases, 2);
+}
+
+/// The bias of a channel whose weights are all zero would saturate, or lose all its bits, in the
+/// scale that a zero weight has by itself.
+#[test]
+fn an_all_zero_channel_keeps_its_bias() {
+    let model = fixture("zero_channel");
+    let plan = plan(&model, with_activations());
+    let quantized = plan.apply(&model, Some(&ranges(&model, &plan))).unwrap();
+    for (row, how) in quantized.report().quantized() {
+        if how.qtype == QType::Int32 {
+            // Half a step of the other channels; the zero channel alone would be off by 0.008.
+            assert!(how.error.unwrap().max_abs < 0.001, "{}: {:?}", row.name, how.error);
+        }
+    }
+}
+
+#[test]
+fn names_that_are_taken_get_a_number() {
+    let model = fixture("name_collisions");
+    let quantized = plan(&model, per_channel()).apply(&model, None).unwrap();
+    let names: Vec<&str> =
+        quantized.model().graph().initializer.iter().map(|tensor| tensor.name.as_str()).collect();
+    assert!(names.iter().any(|name| name.ends_with("_1") || name.ends_with("_2")), "{names:?}");
+}
+
+#[test]
+fn a_weight_that_eight_bits_cannot_hold_is_warned_of() {
+    let model = fixture("denormal_weights");
+    let quantized = plan(&model, per_channel()).apply(&model, None).unwrap();
+    assert!(quantized.report().warnings.iter().any(|warning| warning.contains("dB is little")));
+}
+
+#[test]
+fn what_is_made_in_float_is_read_in_float_by_those_who_compute_so() {
+    let model = fixture("transformer_block");
+    let plan = plan(&model, Config { bias_correction: false, ..with_activations() });
+    let quantized = plan.apply(&model, Some(&ranges(&model, &plan))).unwrap();
+    let (before, after) = (model.graph(), quantized.model().graph());
+    let sums = |graph: &quantize_rs_onnx::GraphProto| -> Vec<Vec<String>> {
+        let adds = graph.node.iter().filter(|node| node.op_type == "Add");
+        adds.map(|node| node.input.clone()).collect()
+    };
+    // Residual sums, and those that add a bias to a product: all as they were.
+    assert_eq!(sums(before), sums(after));
+    let products = after.node.iter().filter(|node| node.op_type == "MatMul");
+    for product in products {
+        for input in &product.input {
+            let maker = after.node.iter().find(|node| node.output.contains(input)).unwrap();
+            assert_eq!(maker.op_type, "DequantizeLinear", "{input}");
+        }
+    }
+}
+
+#[test]
+fn a_table_that_is_only_looked_up_is_looked_up_as_integers() {
+    let model = fixture("gather_embedding");
+    let table = model.graph().node.iter().find(|node| node.op_type == "Gather").unwrap();
+    let table = &table.input[0];
+    let integers = format!("{table}_quantized");
+    let looked_up = |model: &Model| {
+        let nodes = model.graph().node.iter().filter(|node| node.op_type == "Gather");
+        nodes.filter(|node| node.input[0] == integers).count()
+    };
+    for per_channel in [false, true] {
+        let config = Config { per_channel, ..with_activations() };
+        let plan = plan(&model, config);
+        let quantized = plan.apply(&model, Some(&ranges(&model, &plan))).unwrap();
+        let after = quantized.model();
+        assert_eq!(looked_up(after), 1);
+        assert!(after.graph().node.iter().all(|node| !node.output.contains(table)));
+        assert_eq!(constant(after, &integers).dtype, DataType::Int8);
+    }
+    // With weights alone the table keeps its name, for those who look for it.
+    let quantized = plan(&model, per_channel()).apply(&model, None).unwrap();
+    assert_eq!(looked_up(quantized.model()), 0);
+    assert!(quantized.model().graph().node.iter().any(|node| node.output.contains(table)));
+}
+
+#[test]
+fn the_report_says_when_weights_use_seven_bits() {
+    let done = quantized(&fixture("conv2d_relu"), Config::for_target(Target::X86Avx2));
+    let kinds: Vec<String> = done.report().quantized().map(|(_, how)| how.kind()).collect();
+    assert!(kinds.contains(&"int8 of 7 bits".to_owned()), "{kinds:?}");
+    assert!(done.report().to_string().contains("int8 of 7 bits"));
+}
