@@ -16,6 +16,8 @@ pub enum Edit {
     /// Adds a constant tensor. The model is then at least IR 4, before which a constant was an input
     /// too, and of an IR that knows the type of the tensor.
     AddInitializer(TensorProto),
+    /// Puts a constant tensor in the place of the one of its name.
+    ReplaceInitializer(TensorProto),
     /// Takes a constant tensor out, and before IR 4 the graph input of its name that goes with it.
     RemoveInitializer(String),
     /// Adds a node; where it stands follows from what it reads.
@@ -58,6 +60,13 @@ pub(crate) fn apply(model: &mut ModelProto, edits: Vec<Edit>) -> Result<(), Erro
     for edit in edits {
         match edit {
             Edit::AddInitializer(tensor) => graph.initializer.push(Kept::new(tensor)),
+            Edit::ReplaceInitializer(tensor) => {
+                let same = |old: &&mut Kept<TensorProto>| old.name == tensor.name;
+                match graph.initializer.iter_mut().find(same) {
+                    Some(old) => *old = Kept::new(tensor),
+                    None => return Err(refused(format!("no constant `{}`", tensor.name))),
+                }
+            }
             Edit::RemoveInitializer(name) => {
                 removed_tensors.insert(name);
             }

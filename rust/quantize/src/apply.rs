@@ -8,6 +8,7 @@ use quantize_rs_onnx::Model;
 
 use crate::fingerprint::fingerprint;
 use crate::graph::Graph;
+use crate::smooth::{self, Smoothed};
 use crate::{CalibrationError, CalibrationErrorKind};
 use crate::{Plan, QuantizeError, Ranges, Report, encode, rewrite, verify};
 
@@ -46,6 +47,22 @@ impl Plan {
             None => None,
         };
         let ranges = ranges.as_deref();
+        let smoothed = match ranges {
+            Some(ranges) => smooth::smoothed(&graph, self, ranges)?,
+            None => None,
+        };
+        let mut quantized = match &smoothed {
+            Some(Smoothed { model, plan, ranges }) => plan.write(model, Some(ranges))?,
+            None => self.write(model, ranges)?,
+        };
+        quantized.report.bytes_before = model.byte_len();
+        quantized.report.seconds.apply = begun.elapsed().as_secs_f64();
+        Ok(quantized)
+    }
+
+    /// Does what the plan says, but for what no scale can be had for.
+    fn write(&self, model: &Model, ranges: Option<&Ranges>) -> Result<Quantized, QuantizeError> {
+        let graph = Graph::of(model)?;
         let plan = ranges.map_or(Cow::Borrowed(self), |ranges| self.without_unfit(ranges));
         let plan = plan.as_ref();
         let encoded = encode(&graph, plan, ranges)?;
@@ -58,7 +75,6 @@ impl Plan {
             verify::verify(model, &quantized, plan)?;
         }
         report.bytes_after = quantized.byte_len();
-        report.seconds.apply = begun.elapsed().as_secs_f64();
         Ok(Quantized { model: quantized, report })
     }
 }

@@ -54,6 +54,10 @@ pub struct Config {
     /// Only operators of these types are quantized; `None` for all that can be. What only moves
     /// data passes on what is quantized all the same.
     pub op_types: Option<Vec<String>>,
+    /// With calibration data: what goes into matrix products after a normalization is divided by a
+    /// number a channel, and the weights are multiplied by it, where that makes the errors of both
+    /// smaller.
+    pub smooth: bool,
     /// With calibration data: biases take back what quantized weights shift in the mean.
     pub bias_correction: bool,
 }
@@ -75,6 +79,7 @@ impl Default for Config {
             layer_types: BTreeMap::new(),
             target: None,
             op_types: None,
+            smooth: true,
             bias_correction: true,
         }
     }

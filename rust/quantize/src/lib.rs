@@ -59,6 +59,7 @@ mod ranges;
 mod report;
 pub mod rewrite;
 mod sample;
+mod smooth;
 mod target;
 mod uses;
 mod verify;

@@ -76,6 +76,25 @@ impl ChannelStats {
         Ok(())
     }
 
+    /// What would have been seen of a tensor whose channels are so many times as large, to the nearest f64.
+    ///
+    /// # Errors
+    ///
+    /// There are not as many factors as channels.
+    pub fn scaled(&self, factors: &[f32]) -> Result<ChannelStats, MathError> {
+        agree("factors", factors.len(), self.sums.len())?;
+        let scale = |(sum, factor): (&Sum, &f32)| {
+            let mut scaled = Sum::default();
+            scaled.add(sum.value() * f64::from(*factor));
+            scaled
+        };
+        Ok(ChannelStats {
+            sums: self.sums.iter().zip(factors).map(scale).collect(),
+            absmax: self.absmax.iter().zip(factors).map(|(x, factor)| x * factor.abs()).collect(),
+            counts: self.counts.clone(),
+        })
+    }
+
     /// The number of channels; 0 before the first sample.
     pub fn channels(&self) -> usize {
         self.sums.len()

@@ -89,7 +89,11 @@ fn taps(model: &Model, plan: &Plan) -> Vec<Tap> {
         let tap = Tap { name: value.name.clone(), spec: Some(how.spec), channels: None };
         taps.insert(value.name.clone(), tap);
     }
-    let graph = if plan.config.bias_correction { Graph::of(model).ok() } else { None };
+    let graph = if plan.config.bias_correction || plan.config.smooth {
+        Graph::of(model).ok()
+    } else {
+        None
+    };
     for (graph, node) in graph
         .iter()
         .flat_map(|graph| plan.integer_nodes().into_iter().map(move |node| (graph, node)))
