@@ -3,7 +3,7 @@
 //! multiplying the rows of the weights by it changes nothing, and both are quantized better.
 //!
 //! With `a_c` the largest magnitude of channel `c` and `w_c` that of its row in the weights, the
-//! numbers are `a_c^α / w_c^(1-α)`. Source: Xiao et al., "SmoothQuant", ICML 2023, section 4. The α
+//! numbers are `a_c^α / w_c^(1-α)`. Source: Xiao et al., `SmoothQuant`, ICML 2023, section 4. The α
 //! of each value is that with the least expected error, as steps of quantizing tell (a uniform error
 //! of a step's width has the variance step² / 12).
 
