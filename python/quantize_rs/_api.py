@@ -134,6 +134,7 @@ def quantize_with_calibration(
     engine: Engine = "auto",
     op_types: Iterable[str] | None = None,
     bias_correction: bool = True,
+    smooth: bool = True,
     ranges: Ranges | str | os.PathLike[str] | None = None,
     limit: int | None = None,
     seed: int = 0,
@@ -200,6 +201,9 @@ min_elements, layer_bits, weights
         Only operators of these types are quantized: ``["Conv", "Gemm"]``.
     bias_correction : bool
         Biases take back what quantized weights shift in the mean.
+    smooth : bool
+        Large channels behind a normalization are divided by numbers that the weights after it are
+        multiplied by, where that makes the errors of both smaller.
     ranges : Ranges or path, optional
         Ranges of an earlier calibration, or where `Ranges.save` wrote them, instead of
         `calibration_data`: nothing is run.
@@ -251,6 +255,7 @@ min_elements, layer_bits, weights
     wishes["target"] = target
     wishes["op_types"] = _options.maybe_names("op_types", op_types)
     wishes["bias_correction"] = bias_correction
+    wishes["smooth"] = smooth
     if ranges is None:
         source = _samples.source(
             calibration_data,
@@ -325,6 +330,7 @@ def _wishes(
         target=None,
         op_types=None,
         bias_correction=True,
+        smooth=True,
     )
 
 

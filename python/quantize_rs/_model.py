@@ -57,6 +57,7 @@ class Wishes(TypedDict):
     target: str | None
     op_types: list[str] | None
     bias_correction: bool
+    smooth: bool
 
 
 def open(source: ModelSource) -> Model:  # noqa: A001 - `quantize_rs.open`, as `PIL.Image.open`
@@ -127,6 +128,7 @@ class Model:
         native_int4: bool | None = None,
         op_types: Iterable[str] | None = None,
         bias_correction: bool = True,
+        smooth: bool = True,
     ) -> Plan:
         """Decide what to quantize, and to what; nothing is changed.
 
@@ -170,6 +172,9 @@ class Model:
             Only operators of these types are quantized: ``["Conv", "Gemm"]``.
         bias_correction : bool
             With calibration, biases take back what quantized weights shift in the mean.
+        smooth : bool
+            With calibration, large channels behind a normalization are divided by numbers that the
+            weights after it are multiplied by, where that makes the errors of both smaller.
 
         Returns
         -------
@@ -211,6 +216,7 @@ class Model:
             target=target,
             op_types=_options.maybe_names("op_types", op_types),
             bias_correction=bias_correction,
+            smooth=smooth,
         )
         return self._plan(wishes)
 

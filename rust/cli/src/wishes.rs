@@ -56,6 +56,9 @@ pub(crate) struct Wishes {
     /// Leave biases as they are, instead of taking back what quantized weights shift in the mean
     #[arg(long)]
     no_bias_correction: bool,
+    /// Leave what normalizations put out as it is, instead of dividing large channels before a product
+    #[arg(long)]
+    no_smooth: bool,
 }
 
 /// What is quantized beside weights.
@@ -97,6 +100,7 @@ impl Wishes {
             layer_types,
             target: self.target,
             op_types: self.op_types.clone(),
+            smooth: !self.no_smooth,
             bias_correction: !self.no_bias_correction,
         })
     }
@@ -229,6 +233,7 @@ mod tests {
             "--target=x86-avx2",
             "--op-types=Conv,Gemm",
             "--no-bias-correction",
+            "--no-smooth",
         ];
         let expected = Config {
             weights: QType::Int4,
@@ -245,6 +250,7 @@ mod tests {
             activation_types: BTreeMap::from([("f=g".to_owned(), QType::UInt16)]),
             target: Some(Target::X86Avx2),
             op_types: Some(vec!["Conv".to_owned(), "Gemm".to_owned()]),
+            smooth: false,
             bias_correction: false,
         };
         assert_eq!(config(&flags).expect("a configuration"), expected);

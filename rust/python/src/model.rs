@@ -40,6 +40,7 @@ struct Wishes {
     target: Option<String>,
     op_types: Option<Vec<String>>,
     bias_correction: bool,
+    smooth: bool,
 }
 
 #[pymethods]
@@ -114,6 +115,7 @@ impl Wishes {
             target,
             op_types: self.op_types,
             bias_correction: self.bias_correction,
+            smooth: self.smooth,
         })
     }
 }
