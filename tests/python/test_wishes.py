@@ -139,6 +139,65 @@ def test_bias_correction_can_be_left_out(digits: Path, images: Path) -> None:
     assert shift(corrected.model) < shift(plain.model)
 
 
+def outliers() -> onnx.ModelProto:
+    """A normalization with two channels far larger than the others, read by products and a sum."""
+    rng, width = np.random.default_rng(0), 32
+    gain = np.ones(width, np.float32)
+    gain[[3, 17]] = 60
+    arrays = {
+        "gain": gain,
+        "offset": rng.normal(0, 0.1, width).astype(np.float32),
+        "w1": rng.normal(0, 0.2, (width, 48)).astype(np.float32),
+        "w2": rng.normal(0, 0.2, (40, width)).astype(np.float32),
+        "b2": rng.normal(0, 0.2, 40).astype(np.float32),
+    }
+    arrays["w1"][[3, 17]] /= 20
+    arrays["w2"][:, [3, 17]] /= 20
+    node, info = onnx.helper.make_node, onnx.helper.make_tensor_value_info
+    nodes = [
+        node("LayerNormalization", ["x", "gain", "offset"], ["n"], axis=-1),
+        node("MatMul", ["n", "w1"], ["y1"]),
+        node("Gemm", ["n", "w2", "b2"], ["y2"], transB=1),
+        node("Add", ["n", "x"], ["y3"]),
+    ]
+    weights = [onnx.numpy_helper.from_array(array, name) for name, array in arrays.items()]
+    outputs = [info("y1", 1, [8, 48]), info("y2", 1, [8, 40]), info("y3", 1, [8, width])]
+    graph = onnx.helper.make_graph(nodes, "o", [info("x", 1, [8, width])], outputs, weights)
+    opset = [onnx.helper.make_opsetid("", 17)]
+    return onnx.helper.make_model(graph, opset_imports=opset, ir_version=8)
+
+
+@pytest.mark.parametrize("method", ["minmax", "mse", "auto"])
+@pytest.mark.parametrize("target", ["x86", "arm", "generic"])
+def test_large_channels_behind_a_normalization_are_smoothed(target: str, method: str) -> None:
+    model, rng = outliers(), np.random.default_rng(1)
+    samples = rng.normal(0, 1, (64, 8, 32)).astype(np.float32)
+    found = {}
+    for smooth in (False, True):
+        report = quantize_rs.quantize_with_calibration(
+            model, None, samples, target=target, per_channel=True, smooth=smooth, method=method
+        )
+        assert any("smoothed" in note for note in report.notes) == smooth
+        assert report.model is not None
+        judge.check(report.model)
+        feeds = [{"x": x} for x in rng.normal(0, 1, (8, 8, 32)).astype(np.float32)]
+        pairs = [(judge.ort(model.SerializeToString(), f), judge.ort(report.model, f)) for f in feeds]
+        found[smooth] = np.mean([[judge.sqnr([x], [y]) for x, y in zip(a, b)] for a, b in pairs], 0)
+        names = {value.name: value for value in report.values}
+        assert names["w1"].quantized
+        assert names["w2"].quantized
+        assert judge.kernels(report.model)["Mul"] == smooth
+    assert (found[True][:2] > found[False][:2] + 3).all(), found
+    # Who does not multiply it reads it as it was.
+    assert (found[True][2:] > 100).all()
+
+
+def test_nothing_is_smoothed_where_nothing_is_gained(digits: Path, images: Path) -> None:
+    default = quantize_rs.quantize_with_calibration(digits, None, images)
+    plain = quantize_rs.quantize_with_calibration(digits, None, images, smooth=False)
+    assert default.model == plain.model
+
+
 def attention() -> onnx.ModelProto:
     """Attention over eight words, some of which a mask hides."""
     rng, width = np.random.default_rng(0), 16

@@ -10,6 +10,7 @@ use quantize_rs::{Config, QType, Target};
 use crate::failure::Failure;
 
 /// What to quantize, and to what: shared by all commands that plan.
+#[allow(clippy::struct_excessive_bools)] // each is a flag of its own
 #[derive(Debug, Args)]
 #[command(next_help_heading = "What to quantize")]
 pub(crate) struct Wishes {
