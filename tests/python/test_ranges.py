@@ -123,7 +123,8 @@ def test_ranges_fit_themselves_to_the_types_of_a_plan(
     report = free.apply(found).report
     chosen = found.chosen or dict.fromkeys(found.values, method)
     wanted = {name: free.calibrate(images, method=name).values for name in chosen.values()}
-    rows = {value.name: value.range for value in report.values if value.method}
+    known = [value for value in report.activations if value.name in found.values]
+    rows = {value.name: value.range for value in known if value.quantized}
     assert rows
     for name, limits in rows.items():
         assert limits == pytest.approx(wanted[chosen[name]][name]), name
