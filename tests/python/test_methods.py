@@ -138,7 +138,7 @@ def test_a_comparison_has_the_ranges_of_every_method(
             assert (ranges.method, ranges.samples) == (method, 200)
     assert comparison.samples == 200
     assert 0 < comparison.held_back < 200
-    assert comparison.judged == 32
+    assert comparison.judged == 24
     assert comparison.engine == plan.calibrate(images).engine
     assert plan.apply(comparison.ranges[comparison.best]).to_bytes()
 

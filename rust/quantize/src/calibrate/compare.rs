@@ -8,7 +8,7 @@ use quantize_rs_onnx::Model;
 use serde::Serialize;
 
 use super::gather::{Gathered, gather};
-use super::judge::{Judge, LayerError};
+use super::judge::{FOR_LAYERS, Judge, LayerError};
 use super::run::{Control, Progress};
 use super::score::Score;
 use crate::sample::{Engine, Samples};
@@ -73,11 +73,11 @@ pub(super) fn compare(
     let gathered = gather(model, plan, engine, samples, control, true)?;
     let mut trials = trials(model, &gathered, control, skip)?;
     let distinct = trials.iter().filter(|trial| trial.same_as.is_none()).count();
-    // By layers, the float model, each method, and the best for each value.
-    let passes = 3 + distinct;
+    // The float model, each method, and the best for each value; some samples by layers.
+    let (passes, kept) = (2 + distinct, gathered.kept.len());
     let progress = Progress {
         done: gathered.samples,
-        total: Some(gathered.samples + passes * gathered.kept.len()),
+        total: Some(gathered.samples + kept.min(FOR_LAYERS) + passes * kept),
     };
     let mut judge = Judge { model, plan, engine, control, kept: &gathered.kept, progress };
     let (auto, best_for) = nearest_layers(&mut judge, &trials)?;

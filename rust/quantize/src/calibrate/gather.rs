@@ -21,7 +21,7 @@ use crate::{CalibrationError, Plan, Ranges};
 const HELD_BACK: u64 = 4;
 
 /// Samples that are kept to judge by, at most: those held back, and others when they are few.
-const KEPT: usize = 32;
+const KEPT: usize = 24;
 
 /// What the samples that are kept may take together, unless a single one takes more.
 const KEPT_BYTES: usize = 64 << 20;
@@ -47,8 +47,8 @@ pub(super) struct Gathered {
     seen: Vec<Seen>,
     /// What the samples held back showed.
     apart: Vec<Seen>,
-    /// The samples to judge by, by their content.
-    pub(super) kept: BTreeMap<u64, Sample>,
+    /// The samples to judge by, those held back first.
+    pub(super) kept: Vec<Sample>,
 }
 
 /// A place in the order in which samples are kept: those held back first, then by content.
@@ -78,7 +78,7 @@ pub(super) fn gather(
         all.apart_samples = 0;
     }
     let Gatherer { seen, apart, apart_samples: held_back, kept, .. } = all;
-    let kept = kept.into_iter().map(|((_, key), sample)| (key, sample)).collect();
+    let kept = kept.into_values().collect();
     Ok(Gathered { engine, notes, samples, held_back, taps, seen, apart, kept })
 }
 

@@ -21,8 +21,8 @@ pub(super) struct Judge<'a, 'c> {
     pub(super) plan: &'a Plan,
     pub(super) engine: &'a dyn Engine,
     pub(super) control: &'a mut Control<'c>,
-    /// Samples to judge by, by their content.
-    pub(super) kept: &'a BTreeMap<u64, Sample>,
+    /// Samples to judge by, those held back first.
+    pub(super) kept: &'a [Sample],
     /// Samples run so far, and in all.
     pub(super) progress: Progress,
 }
@@ -33,6 +33,10 @@ type Shown = BTreeMap<u64, Vec<Vec<f32>>>;
 /// So many elements of a value are remembered of a sample, at most: enough to judge by, and little
 /// to keep, however large the outputs of a model are.
 const MOST_ELEMENTS: usize = 1 << 16;
+
+/// Samples that layers are judged by: each shows a layer's every position, and costs as many copies
+/// of it as there are methods.
+pub(super) const FOR_LAYERS: usize = 8;
 
 impl Judge<'_, '_> {
     /// Names of the float32 outputs of the model.
@@ -48,7 +52,7 @@ impl Judge<'_, '_> {
     /// The float32 outputs of the float model for each sample.
     pub(super) fn reference(&mut self) -> Result<Shown, CalibrationError> {
         let outputs = self.outputs();
-        self.shown(self.model, &outputs)
+        self.shown(self.model, &outputs, usize::MAX)
     }
 
     /// How near the outputs of the model come to `reference` when it is quantized with `ranges`;
@@ -60,7 +64,7 @@ impl Judge<'_, '_> {
     ) -> Result<Option<Score>, QuantizeError> {
         let quantized = self.plan.apply(self.model, Some(ranges))?;
         let outputs = self.outputs();
-        let shown = self.shown(quantized.model(), &outputs)?;
+        let shown = self.shown(quantized.model(), &outputs, usize::MAX)?;
         // By content, which is an order that does not depend on threads.
         let pairs = reference.iter().filter_map(|(key, wanted)| Some((wanted, shown.get(key)?)));
         Ok(Score::of(pairs.map(|(wanted, got)| (&wanted[..], &got[..]))))
@@ -83,7 +87,7 @@ impl Judge<'_, '_> {
         let Shadows { edits, taps, places, .. } = shadows;
         let mut model = self.model.clone();
         model.apply(edits)?;
-        let shown = self.shown(&model, &taps)?;
+        let shown = self.shown(&model, &taps, FOR_LAYERS)?;
         let energy = |taps: &[Vec<f32>], tap: usize| {
             taps[tap].first().map_or(0.0, |energy| f64::from(*energy))
         };
@@ -101,8 +105,15 @@ impl Judge<'_, '_> {
         Ok(errors)
     }
 
-    fn shown(&mut self, model: &Model, taps: &[String]) -> Result<Shown, CalibrationError> {
-        let mut samples = Queue(self.kept.values().cloned().collect());
+    /// What the first samples show, so many at most; by their content.
+    fn shown(
+        &mut self,
+        model: &Model,
+        taps: &[String],
+        most: usize,
+    ) -> Result<Shown, CalibrationError> {
+        let mut samples = Queue(self.kept.iter().take(most).cloned().collect());
+        let count = samples.0.len();
         let control = &mut *self.control;
         let Progress { done: before, total } = self.progress;
         let mut go_on = |Progress { done, .. }: Progress| {
@@ -111,7 +122,7 @@ impl Judge<'_, '_> {
         let mut control = Control { threads: control.threads, progress: &mut go_on };
         let watcher = || Shower { now: vec![Vec::new(); taps.len()], shown: Shown::new() };
         let outcome = watch(model, taps, self.engine, &mut samples, &mut control, watcher)?;
-        self.progress.done += self.kept.len();
+        self.progress.done += count;
         Ok(outcome.watchers.into_iter().flat_map(|watcher| watcher.shown).collect())
     }
 }
