@@ -102,7 +102,7 @@ def test_ranges_of_another_model_are_refused(ranges: Ranges) -> None:
         quantize_rs.quantize_with_calibration(judge.model("mlp_relu"), None, ranges=ranges)
 
 
-def test_a_model_that_differs_in_an_attribute_alone_is_another(ranges: Ranges, digits: Path) -> None:
+def test_a_model_of_other_attributes_is_another(ranges: Ranges, digits: Path) -> None:
     model = onnx.load(digits)
     attribute = next(a for node in model.graph.node for a in node.attribute if a.name == "pads")
     attribute.ints[0] += 1
