@@ -51,7 +51,7 @@ class Comparison:
 
     @property
     def best(self) -> str:
-        """The method whose quantized model comes nearest to the float model."""
+        """The method to take: what clips only where it is surely nearer to the float model."""
         return str(self.to_dict()["best"])
 
     @property

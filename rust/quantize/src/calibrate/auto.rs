@@ -11,7 +11,7 @@ use crate::sample::{Engine, Samples};
 use crate::{Method, Plan, QuantizeError, Ranges};
 
 /// Compares every method and takes, for each value, the one whose layer output is nearest; but
-/// where the outputs of the whole model come nearer with one method for all values, that method.
+/// where it is not sure that the outputs of the whole model come nearer so, one method for all values.
 pub(super) fn choose(
     model: &Model,
     plan: &Plan,
@@ -26,7 +26,9 @@ pub(super) fn choose(
     let mut ranges = comparison.ranges[position.unwrap_or(0)].clone();
     if ranges.chosen.is_empty() {
         let method = std::mem::replace(&mut ranges.method, Method::Auto.name());
-        ranges.remarks.push(format!("`auto` takes `{method}` for every value: it comes nearest"));
+        ranges
+            .remarks
+            .push(format!("`auto` takes `{method}` for every value: none is surely nearer"));
         ranges.chosen = ranges
             .values
             .keys()

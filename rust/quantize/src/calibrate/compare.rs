@@ -226,6 +226,15 @@ impl fmt::Display for Comparison {
             };
             writeln!(f, "{:<16} {sqnr:>9}  {values}{same}{best}", row.method)?;
         }
+        if let Some(row) = self.methods.iter().find(|row| row.method == self.best)
+            && self.methods.iter().any(|other| other.sqnr_db > row.sqnr_db)
+        {
+            writeln!(
+                f,
+                "{} is best: what clips more is not nearer in every output, or only by chance",
+                self.best
+            )?;
+        }
         writeln!(
             f,
             "{} samples, {} of them held back; judged by {} ({})",
