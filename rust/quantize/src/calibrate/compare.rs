@@ -102,8 +102,9 @@ pub(super) fn compare(
             same_as: trial.same_as.map(|twin| trials[twin].method.clone()),
         });
     }
+    let clips: Vec<Clips> = trials.iter().map(|trial| trial.clips).collect();
     Ok(Comparison {
-        best: methods[best(&trials, &scores)].method.clone(),
+        best: methods[best(&clips, &scores)].method.clone(),
         methods,
         samples: gathered.samples,
         held_back: gathered.held_back,
@@ -117,9 +118,9 @@ pub(super) fn compare(
 /// surely be nearer, and a choice for each value surely nearer than the best method for all.
 ///
 /// Without any output to judge by, it is the choice for each value: what is best layer by layer.
-fn best(trials: &[Trial], scores: &[Option<Score>]) -> usize {
-    let last = trials.len() - 1;
-    let first = trials.iter().position(|trial| trial.clips == Clips::Nothing);
+fn best(clips: &[Clips], scores: &[Option<Score>]) -> usize {
+    let last = clips.len() - 1;
+    let first = clips.iter().position(|clips| *clips == Clips::Nothing);
     let Some((first, safe)) = first.and_then(|at| Some((at, scores[at].as_ref()?))) else {
         return last;
     };
@@ -240,5 +241,32 @@ impl fmt::Display for Comparison {
             "{} samples, {} of them held back; judged by {} ({})",
             self.samples, self.held_back, self.judged, self.engine
         )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CLIPS: [Clips; 4] = [Clips::Nothing, Clips::Rare, Clips::Rare, Clips::Rare];
+
+    /// The row that is taken of those with such errors on eight samples; the last is `auto`.
+    fn taken(errors: [[f32; 8]; 4]) -> usize {
+        best(&CLIPS, &errors.map(|errors| Some(Score::with_errors(&errors))))
+    }
+
+    #[test]
+    fn what_clips_is_taken_where_it_is_surely_nearer_and_the_nearest_of_them() {
+        let torn = [0.01, 0.01, 0.01, 0.01, 0.01, 0.01, 0.01, 0.34];
+        assert_eq!(taken([[0.125; 8], torn, torn, torn]), 0);
+        assert_eq!(taken([[0.125; 8], [0.1; 8], [0.06; 8], torn]), 2);
+        assert_eq!(taken([[0.125; 8], [0.1; 8], [0.06; 8], [0.03; 8]]), 3);
+        assert_eq!(taken([[0.01; 8], [0.1; 8], [0.06; 8], [0.03; 8]]), 0);
+        assert_eq!(taken([[0.125; 8], [f32::NAN; 8], [0.06; 8], [f32::NAN; 8]]), 2);
+    }
+
+    #[test]
+    fn without_outputs_it_is_what_is_best_layer_by_layer() {
+        assert_eq!(best(&CLIPS, &[None, None, None, None]), 3);
     }
 }

@@ -100,14 +100,21 @@ impl Energy {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
+impl Score {
     /// Samples of one output that is 1 throughout, and wrong by so much.
-    fn score(errors: &[f32]) -> Score {
+    pub(super) fn with_errors(errors: &[f32]) -> Score {
         let wanted = [vec![1.0_f32; 4]];
         let got: Vec<[Vec<f32>; 1]> = errors.iter().map(|error| [vec![1.0 + error; 4]]).collect();
         Score::of(got.iter().map(|got| (&wanted[..], &got[..]))).unwrap()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn score(errors: &[f32]) -> Score {
+        Score::with_errors(errors)
     }
 
     #[test]
