@@ -6,10 +6,12 @@ use crate::Kept;
 use crate::error::{Error, ErrorKind};
 use crate::order;
 use crate::schema::{
-    GraphProto, ModelProto, NodeProto, OperatorSetIdProto, TensorProto, ValueInfoProto,
+    FunctionProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, TensorProto,
+    ValueInfoProto,
 };
 
-/// One change to the main graph. Nodes are meant by their position before any change.
+/// One change to a model. Nodes, those of the main graph, and functions are meant by their position
+/// before any change.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Edit {
@@ -42,6 +44,32 @@ pub enum Edit {
         /// The new name.
         value: String,
     },
+    /// Puts a node in the place of another: with another body, other attributes.
+    ReplaceNode {
+        /// Position of the node.
+        node: usize,
+        /// What stands there from now on.
+        with: NodeProto,
+    },
+    /// Takes out what is said of the type of a value inside the graph.
+    RemoveValueInfo(String),
+    /// Sets the version of the operators of a domain, empty for ONNX's own, and imports them where
+    /// they were not. The nodes have to be of that version.
+    SetOpset {
+        /// The domain.
+        domain: String,
+        /// The version.
+        version: i64,
+    },
+    /// Puts a function in the place of another.
+    ReplaceFunction {
+        /// Position of the function.
+        function: usize,
+        /// What stands there from now on.
+        with: FunctionProto,
+    },
+    /// Takes a function out.
+    RemoveFunction(usize),
     /// Makes a value an output too, the last. Of what type it is, whoever runs the model infers.
     AddOutput(String),
 }
@@ -50,8 +78,10 @@ pub enum Edit {
 pub(crate) fn apply(model: &mut ModelProto, edits: Vec<Edit>) -> Result<(), Error> {
     let mut removed_nodes = HashSet::new();
     let mut removed_tensors = HashSet::new();
+    let mut removed_infos = HashSet::new();
     let mut added_nodes = Vec::new();
     raise(model, &edits);
+    let edits = beside_the_graph(model, edits)?;
     let inputs_apart = model.ir_version >= INPUTS_APART;
     let Some(graph) = &mut model.graph else {
         return Err(refused("the model has no graph".to_owned()));
@@ -88,10 +118,18 @@ pub(crate) fn apply(model: &mut ModelProto, edits: Vec<Edit>) -> Result<(), Erro
                 *place.ok_or_else(|| refused(format!("no output {output} at node {node}")))? =
                     value;
             }
+            Edit::ReplaceNode { node, with } => match graph.node.get_mut(node) {
+                Some(place) => *place = Kept::new(with),
+                None => return Err(refused(format!("no node {node}"))),
+            },
+            Edit::RemoveValueInfo(name) => {
+                removed_infos.insert(name);
+            }
             Edit::AddOutput(name) => {
                 let output = ValueInfoProto { name, ..ValueInfoProto::default() };
                 graph.output.push(Kept::new(output));
             }
+            Edit::SetOpset { .. } | Edit::ReplaceFunction { .. } | Edit::RemoveFunction(_) => {}
         }
     }
     if !inputs_apart {
@@ -100,6 +138,7 @@ pub(crate) fn apply(model: &mut ModelProto, edits: Vec<Edit>) -> Result<(), Erro
             !(removed_tensors.contains(&input.name) && constants.contains(&input.name))
         });
     }
+    graph.value_info.retain(|info| !removed_infos.contains(&info.name));
     graph.initializer.retain(|tensor| !removed_tensors.contains(&tensor.name));
     let mut index = 0;
     graph.node.retain(|_| {
@@ -113,6 +152,39 @@ pub(crate) fn apply(model: &mut ModelProto, edits: Vec<Edit>) -> Result<(), Erro
         std::mem::take(&mut graph.node).into_iter().map(Some).collect();
     graph.node = order.into_iter().filter_map(|index| nodes[index].take()).collect();
     Ok(())
+}
+
+/// Makes the changes to what stands beside the graph, and gives the others back.
+fn beside_the_graph(model: &mut ModelProto, edits: Vec<Edit>) -> Result<Vec<Edit>, Error> {
+    let mut removed = HashSet::new();
+    let mut others = Vec::with_capacity(edits.len());
+    for edit in edits {
+        match edit {
+            Edit::SetOpset { domain, version } => {
+                let mut imports = model.opset_import.iter_mut();
+                if let Some(import) = imports.find(|import| import.is_of(&domain)) {
+                    import.edit().version = version;
+                } else {
+                    let import = OperatorSetIdProto::new(domain, version);
+                    model.opset_import.push(Kept::new(import));
+                }
+            }
+            Edit::ReplaceFunction { function, with } => match model.functions.get_mut(function) {
+                Some(place) => *place = Kept::new(with),
+                None => return Err(refused(format!("no function {function}"))),
+            },
+            Edit::RemoveFunction(function) => {
+                removed.insert(function);
+            }
+            other => others.push(other),
+        }
+    }
+    let mut index = 0;
+    model.functions.retain(|_| {
+        index += 1;
+        !removed.contains(&(index - 1))
+    });
+    Ok(others)
 }
 
 /// From this IR version on, a constant need not stand among the inputs of its graph; one that does

@@ -113,3 +113,33 @@ fn a_value_becomes_an_output_and_the_others_stay_as_they_are() {
     assert_eq!(outputs[1].tensor_type().map(|tensor| tensor.elem_type), Some(1));
     assert!(model.apply(vec![Edit::AddOutput("nothing".to_owned())]).is_err());
 }
+
+#[test]
+fn operators_functions_and_nodes_are_replaced_where_they_stand() {
+    let function = [text(1, "Own"), text(10, "here"), text(4, "a"), text(5, "b")].concat();
+    let body = bytes(7, &[&node("Relu", &["a"], &["b"], &[])]);
+    let function = bytes(25, &[&function, &body, &bytes(9, &[&int(2, 15)])]);
+    let made = bytes(1, &[&node("Relu", &["x"], &["z"], &[])]);
+    let start = Model::from_bytes(encoding::model(8, &graph(&[&made]), &function)).unwrap();
+    let version = start.opset("").unwrap();
+    let mut model = start.clone();
+    let mut changed = (*start.proto().functions[0]).clone();
+    assert_eq!(changed.opset_import[0].version, 15);
+    changed.opset_import[0].edit().version = 21;
+    let mut with = (*start.graph().node[0]).clone();
+    with.op_type = "Sigmoid".to_owned();
+    let own = |version| Edit::SetOpset { domain: "ai.onnx".to_owned(), version };
+    let other = Edit::SetOpset { domain: "com.microsoft".to_owned(), version: 1 };
+    let replaced = Edit::ReplaceFunction { function: 0, with: changed };
+    model
+        .apply(vec![own(version + 1), other, replaced, Edit::ReplaceNode { node: 0, with }])
+        .unwrap();
+    let again = Model::from_bytes(model.to_bytes().unwrap()).unwrap();
+    assert_eq!(again.opset(""), Some(version + 1));
+    assert_eq!(again.opset("com.microsoft"), Some(1));
+    assert_eq!(again.graph().node[0].op_type, "Sigmoid");
+    assert_eq!(again.proto().functions[0].opset_import[0].version, 21);
+    assert_eq!(again.proto().functions[0].node[0].op_type, "Relu");
+    model.apply(vec![Edit::RemoveFunction(0)]).unwrap();
+    assert!(model.proto().functions.is_empty());
+}

@@ -4,7 +4,7 @@ use super::attribute::read_attribute;
 use super::node::read_node;
 use super::{
     AttributeProto, Bytes, Encode, Error, Field, GraphProto, Kept, Message, NodeProto, Rope,
-    TensorProto, put_messages, put_name, put_originals, put_rest, put_string,
+    TensorProto, put_messages, put_name, put_rest, put_string,
 };
 
 /// `ModelProto`.
@@ -53,7 +53,7 @@ impl Encode for ModelProto {
         }
         put_messages(&mut out, 7, self.graph.as_slice());
         put_messages(&mut out, 8, &self.opset_import);
-        put_originals(&mut out, 25, &self.functions);
+        put_messages(&mut out, 25, &self.functions);
         put_rest(&mut out, &self.rest);
         out
     }
@@ -85,6 +85,17 @@ impl Encode for OperatorSetIdProto {
 }
 
 impl OperatorSetIdProto {
+    /// A version of the operators of a domain; empty for ONNX's own.
+    pub fn new(domain: impl Into<String>, version: i64) -> OperatorSetIdProto {
+        OperatorSetIdProto { domain: domain.into(), version, ..OperatorSetIdProto::default() }
+    }
+
+    /// Whether it speaks of this domain; ONNX's own has two names.
+    pub fn is_of(&self, domain: &str) -> bool {
+        let own = |domain: &str| domain.is_empty() || domain == "ai.onnx";
+        self.domain == domain || own(&self.domain) && own(domain)
+    }
+
     /// The first version of ONNX's own operators, which models that name none mean.
     pub(crate) fn first() -> OperatorSetIdProto {
         OperatorSetIdProto { version: 1, ..OperatorSetIdProto::default() }
@@ -117,6 +128,10 @@ pub struct FunctionProto {
     pub output: Vec<String>,
     /// Its body.
     pub node: Vec<Kept<NodeProto>>,
+    /// Operator sets that the body means, by domain.
+    pub opset_import: Vec<Kept<OperatorSetIdProto>>,
+    /// Names of attributes that callers give.
+    pub attribute: Vec<String>,
     /// Attributes that callers may leave out, with their defaults.
     pub attribute_proto: Vec<Kept<AttributeProto>>,
     rest: Vec<Bytes>,
@@ -126,10 +141,28 @@ message!(FunctionProto, "FunctionProto", self, field, {
     1 => self.name = field.string()?,
     4 => self.input.push(field.string()?),
     5 => self.output.push(field.string()?),
+    6 => self.attribute.push(field.string()?),
     7 => self.node.push(read_node(field)?),
+    9 => self.opset_import.push(Kept::read(field.span()?.clone())?),
     10 => self.domain = field.string()?,
     11 => self.attribute_proto.push(read_attribute(field)?),
 });
+
+impl Encode for FunctionProto {
+    fn encode(&self) -> Rope {
+        let mut out = Rope::default();
+        out.string(1, &self.name);
+        self.input.iter().for_each(|name| out.string(4, name));
+        self.output.iter().for_each(|name| out.string(5, name));
+        self.attribute.iter().for_each(|name| out.string(6, name));
+        put_messages(&mut out, 7, &self.node);
+        put_messages(&mut out, 9, &self.opset_import);
+        put_name(&mut out, 10, &self.domain);
+        put_messages(&mut out, 11, &self.attribute_proto);
+        put_rest(&mut out, &self.rest);
+        out
+    }
+}
 
 impl FunctionProto {
     /// Every tensor of the function and of the graphs inside it.
