@@ -33,7 +33,7 @@ from ._images import ImageFolder
 from ._info import ModelInfo, TensorSpec
 from ._model import Model, Plan, Quantized, open  # noqa: A004 - `quantize_rs.open`
 from ._ranges import Ranges
-from ._report import Report, Seconds
+from ._report import Report, Seconds, Step
 from ._values import PlannedValue, Value
 from .errors import (
     CalibrationError,
@@ -65,6 +65,7 @@ __all__ = [
     "RangesDiff",
     "Report",
     "Seconds",
+    "Step",
     "TensorSpec",
     "UnsupportedModelError",
     "Value",

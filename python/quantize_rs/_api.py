@@ -37,6 +37,7 @@ def quantize(
     block_size: int | None = None,
     target: str | None = None,
     op_types: Iterable[str] | None = None,
+    optimize: bool | Iterable[str] = True,
 ) -> Report:
     """Quantize the weights of a model; it keeps computing in float.
 
@@ -76,6 +77,9 @@ def quantize(
         ``"x86-avx2"``, ``"arm"``, ``"tensorrt"``, ``"openvino"``, ``"qnn"`` or ``"generic"``.
     op_types : iterable of str, optional
         Only weights of operators of these types are quantized: ``["Conv", "Gemm"]``.
+    optimize : bool or iterable of str
+        Before planning, passes that change no result fold and clean up the model where that
+        serves quantization; names say which ones, False leaves the model as it is.
 
     Returns
     -------
@@ -108,6 +112,7 @@ def quantize(
     wishes["op_types"] = _options.maybe_names("op_types", op_types)
     wishes["weights"] = weights
     wishes["block_size"] = _options.maybe_count("block_size", block_size)
+    wishes["passes"] = _options.passes(optimize)
     plan = _model.open(input_path)._plan(wishes)
     return _delivered(plan.apply(), destination)
 
@@ -135,6 +140,7 @@ def quantize_with_calibration(
     op_types: Iterable[str] | None = None,
     bias_correction: bool = True,
     smooth: bool = True,
+    optimize: bool | Iterable[str] = True,
     ranges: Ranges | str | os.PathLike[str] | None = None,
     limit: int | None = None,
     seed: int = 0,
@@ -204,6 +210,9 @@ min_elements, layer_bits, weights
     smooth : bool
         Large channels behind a normalization are divided by numbers that the weights after it are
         multiplied by, where that makes the errors of both smaller.
+    optimize : bool or iterable of str
+        Before planning, passes that change no result fold and clean up the model where that
+        serves quantization; names say which ones, False leaves the model as it is.
     ranges : Ranges or path, optional
         Ranges of an earlier calibration, or where `Ranges.save` wrote them, instead of
         `calibration_data`: nothing is run.
@@ -256,6 +265,7 @@ min_elements, layer_bits, weights
     wishes["op_types"] = _options.maybe_names("op_types", op_types)
     wishes["bias_correction"] = bias_correction
     wishes["smooth"] = smooth
+    wishes["passes"] = _options.passes(optimize)
     if ranges is None:
         source = _samples.source(
             calibration_data,
@@ -331,6 +341,7 @@ def _wishes(
         op_types=None,
         bias_correction=True,
         smooth=True,
+        passes=None,
     )
 
 

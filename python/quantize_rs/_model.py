@@ -58,6 +58,7 @@ class Wishes(TypedDict):
     op_types: list[str] | None
     bias_correction: bool
     smooth: bool
+    passes: list[str] | None
 
 
 def open(source: ModelSource) -> Model:  # noqa: A001 - `quantize_rs.open`, as `PIL.Image.open`
@@ -129,6 +130,7 @@ class Model:
         op_types: Iterable[str] | None = None,
         bias_correction: bool = True,
         smooth: bool = True,
+        optimize: bool | Iterable[str] = True,
     ) -> Plan:
         """Decide what to quantize, and to what; nothing is changed.
 
@@ -175,6 +177,9 @@ class Model:
         smooth : bool
             With calibration, large channels behind a normalization are divided by numbers that the
             weights after it are multiplied by, where that makes the errors of both smaller.
+        optimize : bool or iterable of str
+            Before planning, passes that change no result fold and clean up the model where that
+            serves quantization; names say which ones, False leaves the model as it is.
 
         Returns
         -------
@@ -217,6 +222,7 @@ class Model:
             op_types=_options.maybe_names("op_types", op_types),
             bias_correction=bias_correction,
             smooth=smooth,
+            passes=_options.passes(optimize),
         )
         return self._plan(wishes)
 
@@ -241,6 +247,11 @@ class Plan:
     def values(self) -> tuple[PlannedValue, ...]:
         """Every value of the main graph."""
         return tuple(_values.planned(row) for row in self.to_dict()["values"])
+
+    @property
+    def steps(self) -> tuple[_report.Step, ...]:
+        """What was done to the model before planning."""
+        return _report.steps(self.to_dict()["steps"])
 
     @property
     def warnings(self) -> tuple[str, ...]:

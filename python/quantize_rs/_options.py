@@ -46,6 +46,13 @@ def maybe_names(option: str, value: Iterable[str] | None) -> list[str] | None:
     return None if value is None else names(option, value)
 
 
+def passes(value: bool | Iterable[str]) -> list[str] | None:
+    """Give the names of passes; None for those that serve quantization."""
+    if isinstance(value, bool):
+        return None if value else []
+    return names("optimize", value)
+
+
 def widths_by_name(
     option: str, value: Mapping[str, SupportsIndex | str] | None
 ) -> tuple[dict[str, int], dict[str, str]]:

@@ -9,7 +9,7 @@ from typing import Any
 from . import _html, _values
 from ._values import Value
 
-__all__ = ["Report", "Seconds"]
+__all__ = ["Report", "Seconds", "Step"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +25,27 @@ class Seconds:
     calibrate: float
     apply: float
     save: float
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What was done to a model before a plan was made for it.
+
+    Attributes
+    ----------
+    name : str
+        The pass that did it.
+    did : tuple of str
+        What it changed, a line for each change.
+    """
+
+    name: str
+    did: tuple[str, ...]
+
+
+def steps(found: list[dict[str, Any]]) -> tuple[Step, ...]:
+    """Read the steps that the extension module wrote."""
+    return tuple(Step(step["pass"], tuple(step["did"])) for step in found)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -47,6 +68,8 @@ class Report:
         On how many samples; 0 when only weights were quantized.
     corrected_biases : int
         Biases that take back what quantized weights shift in the mean.
+    steps : tuple of Step
+        What was done to the model before planning.
     seconds : Seconds
         Wall-clock seconds of each stage.
     values : tuple of Value
@@ -68,6 +91,7 @@ class Report:
     method: str | None
     samples: int
     corrected_biases: int
+    steps: tuple[Step, ...]
     seconds: Seconds
     values: tuple[Value, ...]
     notes: tuple[str, ...]
@@ -145,6 +169,7 @@ def of(written: tuple[str, str], model: bytes | None = None) -> Report:
         method=found["method"],
         samples=found["samples"],
         corrected_biases=found["corrected_biases"],
+        steps=steps(found["steps"]),
         seconds=Seconds(**found["seconds"]),
         values=tuple(_values.done(row) for row in found["values"]),
         notes=tuple(found["notes"]),

@@ -1,6 +1,6 @@
 //! `plan`: what would be quantized, to what, and why not.
 
-use quantize_rs::{Config, Graph, Model, Plan};
+use quantize_rs::{Config, Model, Plan, Prepared};
 
 use crate::args::PlanArguments;
 use crate::console::Console;
@@ -15,12 +15,15 @@ pub(crate) fn run(args: &PlanArguments, console: &mut Console<'_>) -> Result<(),
         (None, Some(_)) => Activations::OfTarget,
         (None, None) => Activations::Float,
     };
-    show(&of(&model, args.wishes.config(activations)?)?, console)
+    let (_, plan) = of(&model, args.wishes.config(activations)?)?;
+    show(&plan, console)
 }
 
-/// The plan for a model.
-pub(crate) fn of(model: &Model, config: Config) -> Result<Plan, Failure> {
-    Ok(Plan::of(&Graph::of(model)?, config)?)
+/// A model made ready, and the plan for it.
+pub(crate) fn of(model: &Model, config: Config) -> Result<(Model, Plan), Failure> {
+    let prepared = Prepared::of(model, config)?;
+    let plan = prepared.plan()?;
+    Ok((prepared.model, plan))
 }
 
 /// Prints a plan, as the result of a command.

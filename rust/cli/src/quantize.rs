@@ -10,7 +10,7 @@ use crate::{file, plan, summary};
 
 pub(crate) fn run(args: &QuantizeArguments, console: &mut Console<'_>) -> Result<(), Failure> {
     let model = Model::open(&args.model)?;
-    let plan = plan::of(&model, args.wishes.config(Activations::Float)?)?;
+    let (model, plan) = plan::of(&model, args.wishes.config(Activations::Float)?)?;
     if args.dry_run {
         return plan::show(&plan, console);
     }

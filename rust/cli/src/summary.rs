@@ -49,6 +49,10 @@ fn describe(report: &Report, verbose: bool) -> String {
     if report.corrected_biases > 0 {
         rows.push(("Biases", format!("{} corrected", report.corrected_biases)));
     }
+    if !report.steps.is_empty() {
+        let steps: Vec<String> = report.steps.iter().map(ToString::to_string).collect();
+        rows.push(("Prepared", steps.join("; ")));
+    }
     rows.extend(report.output.iter().map(|path| ("Written to", path.clone())));
     if verbose {
         rows.extend(lines("Quantized", &quantized(report)));

@@ -54,6 +54,12 @@ pub(crate) struct Wishes {
     /// Quantize operators of these types only, such as Conv,Gemm
     #[arg(long, value_name = "TYPES", value_delimiter = ',')]
     op_types: Option<Vec<String>>,
+    /// Plan for the model as it is, instead of folding and cleaning it up before
+    #[arg(long)]
+    no_optimize: bool,
+    /// The passes that run before planning, by name, instead of those that serve quantization
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', conflicts_with = "no_optimize")]
+    passes: Option<Vec<String>>,
     /// Leave biases as they are, instead of taking back what quantized weights shift in the mean
     #[arg(long)]
     no_bias_correction: bool,
@@ -101,6 +107,7 @@ impl Wishes {
             layer_types,
             target: self.target,
             op_types: self.op_types.clone(),
+            passes: if self.no_optimize { Some(Vec::new()) } else { self.passes.clone() },
             smooth: !self.no_smooth,
             bias_correction: !self.no_bias_correction,
         })
@@ -233,6 +240,7 @@ mod tests {
             "--block-size=32",
             "--target=x86-avx2",
             "--op-types=Conv,Gemm",
+            "--no-optimize",
             "--no-bias-correction",
             "--no-smooth",
         ];
@@ -251,6 +259,7 @@ mod tests {
             activation_types: BTreeMap::from([("f=g".to_owned(), QType::UInt16)]),
             target: Some(Target::X86Avx2),
             op_types: Some(vec!["Conv".to_owned(), "Gemm".to_owned()]),
+            passes: Some(Vec::new()),
             smooth: false,
             bias_correction: false,
         };

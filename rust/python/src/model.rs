@@ -7,7 +7,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
-use quantize_rs::{Config, Graph, ModelInfo, QType, QuantizeError, Target};
+use quantize_rs::{Config, ModelInfo, Prepared, QType, QuantizeError, Target};
 
 use crate::plan::Plan;
 use crate::work;
@@ -41,6 +41,7 @@ struct Wishes {
     op_types: Option<Vec<String>>,
     bias_correction: bool,
     smooth: bool,
+    passes: Option<Vec<String>>,
 }
 
 #[pymethods]
@@ -73,11 +74,12 @@ impl Model {
 
     /// Decides what to quantize.
     fn plan(&self, py: Python<'_>, wishes: Wishes) -> PyResult<Plan> {
-        let plan = work::detached(py, self.model.path(), || {
-            let config = wishes.config()?;
-            quantize_rs::Plan::of(&Graph::of(&self.model)?, config)
+        let (prepared, plan) = work::detached(py, self.model.path(), || {
+            let prepared = Prepared::of(&self.model, wishes.config()?)?;
+            let plan = prepared.plan()?;
+            Ok::<_, QuantizeError>((prepared, plan))
         })?;
-        Ok(Plan::new(Arc::clone(&self.model), plan))
+        Ok(Plan::new(Arc::new(prepared.model), plan))
     }
 }
 
@@ -116,6 +118,7 @@ impl Wishes {
             op_types: self.op_types,
             bias_correction: self.bias_correction,
             smooth: self.smooth,
+            passes: self.passes,
         })
     }
 }

@@ -41,7 +41,7 @@ impl Plan {
         let graph = Graph::of(model)?;
         let ranges = match ranges {
             Some(ranges) => {
-                ranges.check(model, self)?;
+                ranges.check(self)?;
                 Some(ranges.for_plan(self)?)
             }
             None => None,
@@ -55,7 +55,8 @@ impl Plan {
             Some(Smoothed { model, plan, ranges }) => plan.write(model, Some(ranges))?,
             None => self.write(model, ranges)?,
         };
-        quantized.report.bytes_before = model.byte_len();
+        quantized.report.bytes_before = self.origin.bytes;
+        quantized.report.steps.clone_from(&self.steps);
         quantized.report.seconds.apply = begun.elapsed().as_secs_f64();
         Ok(quantized)
     }

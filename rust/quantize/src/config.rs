@@ -54,6 +54,9 @@ pub struct Config {
     /// Only operators of these types are quantized; `None` for all that can be. What only moves
     /// data passes on what is quantized all the same.
     pub op_types: Option<Vec<String>>,
+    /// The passes that run before planning, by name: see [`prepare::ALL`](crate::prepare::ALL).
+    /// `None` for those that serve quantization.
+    pub passes: Option<Vec<String>>,
     /// With calibration data: what goes into matrix products after a normalization is divided by a
     /// number a channel, and the weights are multiplied by it, where that makes the errors of both
     /// smaller.
@@ -79,6 +82,7 @@ impl Default for Config {
             layer_types: BTreeMap::new(),
             target: None,
             op_types: None,
+            passes: None,
             smooth: true,
             bias_correction: true,
         }

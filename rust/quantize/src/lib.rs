@@ -3,17 +3,17 @@
 //! The flow on one screen; every noun can be printed, kept and handed on:
 //!
 //! ```
-//! use quantize_rs::{Config, Graph, Model, Plan};
+//! use quantize_rs::{Config, Model, Prepared};
 //!
 //! # let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/digits/digits_cnn.onnx");
 //! # let folder = tempfile::tempdir()?;
 //! # let out = folder.path().join("digits.int8.onnx");
 //! let model = Model::open(path)?;                                      // what is in the file
-//! let graph = Graph::of(&model)?;                                      // who makes and reads what
 //! let config = Config { per_channel: true, symmetric: true, ..Config::default() };
-//! let plan = Plan::of(&graph, config)?;                                // what will be done, and why
+//! let prepared = Prepared::of(&model, config)?;                        // what it was made into
+//! let plan = prepared.plan()?;                                         // what will be done, and why
 //! println!("{plan}");
-//! let report = plan.apply(&model, None)?.save(&out)?;                  // done, checked, written
+//! let report = plan.apply(&prepared.model, None)?.save(&out)?;         // done, checked, written
 //! assert!(report.ratio() > 3.0);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
@@ -55,6 +55,7 @@ mod info;
 mod layers;
 pub mod ops;
 mod plan;
+pub mod prepare;
 mod ranges;
 mod report;
 pub mod rewrite;
@@ -77,6 +78,7 @@ pub use graph::{Graph, Maker, Reader, Value, ValueId};
 pub use info::ModelInfo;
 pub use layers::{DynamicRangeCalibrator, QuantizationAwareTraining};
 pub use plan::{Because, Decision, Kept, Plan, Planned, Readers, Role, Source, ValuePlan};
+pub use prepare::{Prepared, Step};
 pub use quantize_rs_math::{Granularity, Metrics, Params, QSpec, QType, Range};
 pub use quantize_rs_onnx::{DataType, Model, Tensor};
 pub use ranges::{Difference, Ranges, RangesDiff, Seen, tensorrt};

@@ -10,6 +10,7 @@ use crate::Ranges;
 use crate::encode::{Encoded, EncodedTensor};
 use crate::graph::Graph;
 use crate::plan::{Decision, Plan, Planned, Role, ValuePlan};
+use crate::prepare::Step;
 
 /// What was done to a model, value by value, and what it cost.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -30,6 +31,8 @@ pub struct Report {
     pub samples: usize,
     /// Biases that take back what quantized weights shift in the mean.
     pub corrected_biases: usize,
+    /// What was done to the model before planning.
+    pub steps: Vec<Step>,
     /// Wall-clock seconds of each stage.
     pub seconds: Seconds,
     /// Every value of the main graph.
@@ -195,6 +198,7 @@ impl std::fmt::Display for Report {
                 self.engine.as_deref().unwrap_or("saved ranges"),
             )?;
         }
+        self.steps.iter().try_for_each(|step| writeln!(f, "prepared: {step}"))?;
         for row in self.values.iter().filter(|row| row.role == Role::Weight) {
             match &row.quantized {
                 Some(how) => {

@@ -12,19 +12,8 @@ use crate::{InputSpec, QuantizeError, Target, Violation, conformance, uses};
 /// Checks that every value the plan quantizes is made by a `DequantizeLinear` of the right type and
 /// number of scales, and that every input and output of the model is where it was.
 pub(crate) fn verify(before: &Model, after: &Model, plan: &Plan) -> Result<(), QuantizeError> {
+    same_interface(before, after)?;
     let (original, graph) = (Graph::of(before)?, Graph::of(after)?);
-    let names = |infos: &[quantize_rs_onnx::Kept<quantize_rs_onnx::ValueInfoProto>]| {
-        infos.iter().map(|info| info.name.clone()).collect::<Vec<_>>()
-    };
-    let inputs = |model: &Model| -> Vec<String> {
-        InputSpec::of(model).into_iter().map(|input| input.name).collect()
-    };
-    if inputs(before) != inputs(after) {
-        return Err(failed("the inputs of the model changed".to_owned()));
-    }
-    if names(&before.graph().output) != names(&after.graph().output) {
-        return Err(failed("the outputs of the model changed".to_owned()));
-    }
     for (value, how) in plan.quantized() {
         // A bias that several nodes share has several copies under other names, and what some read
         // in float keeps its name for them.
@@ -40,6 +29,23 @@ pub(crate) fn verify(before: &Model, after: &Model, plan: &Plan) -> Result<(), Q
         Some(target) if plan.config.activations.is_some() => conforms(before, after, target),
         _ => Ok(()),
     }
+}
+
+/// Checks that callers of the model find what they found.
+pub(crate) fn same_interface(before: &Model, after: &Model) -> Result<(), QuantizeError> {
+    let names = |infos: &[quantize_rs_onnx::Kept<quantize_rs_onnx::ValueInfoProto>]| {
+        infos.iter().map(|info| info.name.clone()).collect::<Vec<_>>()
+    };
+    let inputs = |model: &Model| -> Vec<String> {
+        InputSpec::of(model).into_iter().map(|input| input.name).collect()
+    };
+    if inputs(before) != inputs(after) {
+        return Err(failed("the inputs of the model changed".to_owned()));
+    }
+    if names(&before.graph().output) != names(&after.graph().output) {
+        return Err(failed("the outputs of the model changed".to_owned()));
+    }
+    Ok(())
 }
 
 /// Checks that the target takes what was written; what it did not take before is not our doing.

@@ -71,7 +71,7 @@ pub(super) fn compare(
     skip: impl Fn(Clips) -> bool,
 ) -> Result<Comparison, QuantizeError> {
     let gathered = gather(model, plan, engine, samples, control, true)?;
-    let mut trials = trials(model, &gathered, control, skip)?;
+    let mut trials = trials(plan, &gathered, control, skip)?;
     let distinct = trials.iter().filter(|trial| trial.same_as.is_none()).count();
     // The float model, each method, and the best for each value; some samples by layers.
     let (passes, kept) = (2 + distinct, gathered.kept.len());
@@ -138,12 +138,12 @@ fn best(clips: &[Clips], scores: &[Option<Score>]) -> usize {
 
 /// Every method, with what it finds.
 fn trials(
-    model: &Model,
+    plan: &Plan,
     gathered: &Gathered,
     control: &mut Control<'_>,
     skip: impl Fn(Clips) -> bool,
 ) -> Result<Vec<Trial>, QuantizeError> {
-    let (learnt, all) = (gathered.learnt(model), gathered.all(model));
+    let (learnt, all) = (gathered.learnt(plan), gathered.all(plan));
     let mut trials: Vec<Trial> = Vec::new();
     for finder in range::ALL.iter().filter(|finder| !skip(finder.clips())) {
         control.go_on(gathered.samples)?;

@@ -226,8 +226,8 @@ impl Gathered {
     }
 
     /// Ranges with the statistics of all samples; their values are still to be found.
-    pub(super) fn all(&self, model: &Model) -> Ranges {
-        let mut ranges = self.learnt(model);
+    pub(super) fn all(&self, plan: &Plan) -> Ranges {
+        let mut ranges = self.learnt(plan);
         ranges.samples = self.samples;
         let statistics = Arc::make_mut(&mut ranges.statistics);
         for (tap, apart) in self.taps.iter().zip(&self.apart) {
@@ -239,11 +239,12 @@ impl Gathered {
     }
 
     /// The same of the samples that were not held back.
-    pub(super) fn learnt(&self, model: &Model) -> Ranges {
+    pub(super) fn learnt(&self, plan: &Plan) -> Ranges {
         let statistics = self.taps.iter().zip(&self.seen);
         let statistics = statistics.map(|(tap, seen)| (tap.name.clone(), seen.clone())).collect();
         let samples = self.samples - self.held_back;
-        let mut ranges = Ranges::of(model, String::new(), self.engine, samples, statistics);
+        let model = &plan.origin.fingerprint;
+        let mut ranges = Ranges::of(model.clone(), String::new(), self.engine, samples, statistics);
         ranges.notes.clone_from(&self.notes);
         ranges
     }

@@ -41,13 +41,19 @@ pub fn calibrate(
 ) -> Result<Ranges, QuantizeError> {
     if !plan.needs_calibration() {
         // Nothing to look for: the engine need not even be able to run the model.
-        return Ok(Ranges::of(model, method.name(), engine.name(), 0, BTreeMap::new()));
+        return Ok(Ranges::of(
+            plan.origin.fingerprint.clone(),
+            method.name(),
+            engine.name(),
+            0,
+            BTreeMap::new(),
+        ));
     }
     match method {
         Method::Auto => auto::choose(model, plan, engine, samples, &mut control),
         Method::Finder(_) => {
             let gathered = gather::gather(model, plan, engine, samples, &mut control, false)?;
-            Ok(gathered.all(model).using(method)?)
+            Ok(gathered.all(plan).using(method)?)
         }
     }
 }

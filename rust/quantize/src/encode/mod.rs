@@ -79,8 +79,7 @@ pub fn encode(
     plan: &Plan,
     ranges: Option<&Ranges>,
 ) -> Result<Encoded, QuantizeError> {
-    let mut encoded =
-        Encoded { activations: activations(graph, plan, ranges)?, ..Encoded::default() };
+    let mut encoded = Encoded { activations: activations(plan, ranges)?, ..Encoded::default() };
     let integer_nodes = plan.integer_nodes();
     let floors = bias::floors(graph, &integer_nodes, &encoded.activations)?;
     let constants: HashMap<&str, Constant<'_>> = uses::constants(graph)
@@ -130,14 +129,13 @@ pub fn encode(
 
 /// Scale and zero point of every activation.
 fn activations(
-    graph: &Graph<'_>,
     plan: &Plan,
     ranges: Option<&Ranges>,
 ) -> Result<BTreeMap<String, Params>, QuantizeError> {
     let mut found = BTreeMap::new();
     let mut followers: Vec<(&String, &String)> = Vec::new();
     if let Some(ranges) = ranges {
-        ranges.check(graph.model, plan)?;
+        ranges.check(plan)?;
     }
     for (value, how) in plan.quantized() {
         match (&how.source, ranges) {

@@ -27,9 +27,9 @@ use quantize_rs_math::{QSpec, QType, Range};
 use quantize_rs_onnx::{DataType, NodeProto};
 use serde::Serialize;
 
-use crate::fingerprint::fingerprint;
 use crate::graph::{Graph, Maker, ValueId};
 use crate::ops::{self, Slot};
+use crate::prepare::{Origin, Step};
 use crate::uses;
 use crate::{Config, QuantizeError};
 
@@ -42,8 +42,13 @@ pub struct Plan {
     pub values: Vec<Planned>,
     /// Things the caller should know before going on.
     pub warnings: Vec<String>,
+    /// What was done to the model before it.
+    pub steps: Vec<Step>,
     /// Fingerprint of the model it was made for.
     pub(crate) model: String,
+    /// The model before anything was done to it.
+    #[serde(skip)]
+    pub(crate) origin: Origin,
     /// Nodes with weights that will run on integers.
     #[serde(skip)]
     pub(crate) integer_nodes: Vec<IntegerNode>,
@@ -353,11 +358,14 @@ impl Draft {
                 }
             })
             .collect();
+        let origin = Origin::of(graph.model);
         Plan {
             config,
             values,
             warnings: self.warnings,
-            model: fingerprint(graph.model),
+            steps: Vec::new(),
+            model: origin.fingerprint.clone(),
+            origin,
             integer_nodes: self.integer_nodes,
             on_integers: self.on_integers,
         }

@@ -8,6 +8,7 @@ use super::{Decision, Plan, Planned};
 
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.steps.iter().try_for_each(|step| writeln!(f, "prepared: {step}"))?;
         let rows: Vec<[String; 4]> = self.values.iter().map(cells).collect();
         let header = ["value", "type", "numbers from", "why"].map(str::to_owned);
         let mut widths = [0; 3];

@@ -124,9 +124,10 @@ impl Seen {
 }
 
 impl Ranges {
-    /// Statistics whose ranges are still to be found; see [`Ranges::using`].
+    /// Statistics whose ranges are still to be found; see [`Ranges::using`]. `model` is the
+    /// fingerprint of the model before anything was done to it.
     pub(crate) fn of(
-        model: &Model,
+        model: String,
         method: String,
         engine: &str,
         samples: usize,
@@ -136,7 +137,7 @@ impl Ranges {
             method,
             engine: engine.to_owned(),
             samples,
-            model: fingerprint(model),
+            model,
             values: BTreeMap::new(),
             chosen: BTreeMap::new(),
             notes: Vec::new(),
@@ -283,7 +284,11 @@ impl Ranges {
     /// # Errors
     /// They were.
     pub fn check_model(&self, model: &Model) -> Result<(), CalibrationError> {
-        if self.model == fingerprint(model) {
+        self.check_print(&fingerprint(model))
+    }
+
+    fn check_print(&self, model: &str) -> Result<(), CalibrationError> {
+        if self.model == model {
             return Ok(());
         }
         let what = "these ranges were made for another model".to_owned();
@@ -291,8 +296,8 @@ impl Ranges {
     }
 
     /// Refuses ranges that were made for another model, or lack a value of the plan.
-    pub(crate) fn check(&self, model: &Model, plan: &Plan) -> Result<(), CalibrationError> {
-        self.check_model(model)?;
+    pub(crate) fn check(&self, plan: &Plan) -> Result<(), CalibrationError> {
+        self.check_print(&plan.origin.fingerprint)?;
         match plan.observed().into_iter().find(|name| !self.values.contains_key(name)) {
             None => Ok(()),
             Some(name) => {

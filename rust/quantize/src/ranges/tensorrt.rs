@@ -11,6 +11,7 @@ use quantize_rs_math::{QType, Range};
 use quantize_rs_onnx::Model;
 
 use crate::error::CalibrationErrorKind as Kind;
+use crate::fingerprint::fingerprint;
 use crate::{CalibrationError, Ranges};
 
 /// The version of `TensorRT` that is named when nobody says.
@@ -58,7 +59,8 @@ impl Ranges {
             return Err(refused(1, "is not `TRT-<version>-<algorithm>`"));
         }
         let method = if header.ends_with("MinMaxCalibration") { "minmax" } else { "entropy" };
-        let mut ranges = Ranges::of(model, method.to_owned(), "TensorRT", 0, BTreeMap::new());
+        let mut ranges =
+            Ranges::of(fingerprint(model), method.to_owned(), "TensorRT", 0, BTreeMap::new());
         for (index, line) in lines.filter(|(_, line)| !line.trim().is_empty()) {
             let expected = "is not `<value>: <8 hexadecimal digits>`";
             let (name, digits) =

@@ -1,0 +1,167 @@
+//! What is done to a model before a plan is made for it: passes from float to float, after which
+//! it computes what it did.
+//!
+//! A pass looks at a graph and says what to change; [`Model::apply`] changes it. The passes run in
+//! their order, over and over, until none finds anything to do.
+
+use std::fmt;
+
+use quantize_rs_onnx::{Edit, Model};
+use serde::Serialize;
+
+use crate::error::QuantizeErrorKind;
+use crate::fingerprint::fingerprint;
+use crate::graph::Graph;
+use crate::{Config, Plan, QuantizeError, verify};
+
+/// A pass from float to float.
+pub struct Pass {
+    /// Its name, by which it is asked for or left out.
+    pub name: &'static str,
+    /// What it does, in a few words.
+    pub about: &'static str,
+    /// Whether it runs before planning, or only where passes are asked for.
+    pub planning: bool,
+    /// What it would change.
+    pub(crate) run: fn(&Graph<'_>) -> Result<Changes, QuantizeError>,
+}
+
+/// Every pass, in the order in which they run.
+pub const ALL: &[Pass] = &[];
+
+/// What a pass would change.
+#[derive(Debug, Default)]
+pub(crate) struct Changes {
+    /// The changes.
+    pub(crate) edits: Vec<Edit>,
+    /// What they come to, a line for each.
+    pub(crate) did: Vec<String>,
+}
+
+/// What was done to a model before a plan was made for it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Step {
+    /// The pass.
+    pub pass: String,
+    /// What it changed, a line for each change.
+    pub did: Vec<String>,
+}
+
+impl fmt::Display for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let plural = if self.did.len() == 1 { "" } else { "s" };
+        write!(f, "{}, {} change{plural}", self.pass, self.did.len())
+    }
+}
+
+/// A model made ready for planning.
+#[derive(Clone, Debug)]
+pub struct Prepared {
+    /// The model: the one given, where there was nothing to do.
+    pub model: Model,
+    /// What was done to it.
+    pub steps: Vec<Step>,
+    config: Config,
+    origin: Origin,
+}
+
+/// The model that a plan goes back to.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(crate) struct Origin {
+    /// Its fingerprint, which ranges carry: they fit however it was prepared.
+    pub(crate) fingerprint: String,
+    /// Its bytes, with the data beside it.
+    pub(crate) bytes: u64,
+}
+
+impl Origin {
+    pub(crate) fn of(model: &Model) -> Origin {
+        Origin { fingerprint: fingerprint(model), bytes: model.byte_len() }
+    }
+}
+
+impl Prepared {
+    /// Makes a model ready for the plan that `config` asks for.
+    ///
+    /// ```
+    /// use quantize_rs::{Config, Model, Prepared};
+    ///
+    /// # let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/digits/digits_cnn.onnx");
+    /// let prepared = Prepared::of(&Model::open(path)?, Config::default())?;
+    /// let plan = prepared.plan()?;
+    /// let quantized = plan.apply(&prepared.model, None)?;
+    /// # assert!(quantized.report().ratio() > 3.0);
+    /// # Ok::<(), quantize_rs::QuantizeError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// A pass that there is none of, or a model that is not a legal one.
+    pub fn of(model: &Model, config: Config) -> Result<Prepared, QuantizeError> {
+        config.check()?;
+        let passes = match &config.passes {
+            Some(names) => named(names)?,
+            None => ALL.iter().filter(|pass| pass.planning).collect(),
+        };
+        let (prepared, steps) = run(model, &passes)?;
+        Ok(Prepared { model: prepared, steps, config, origin: Origin::of(model) })
+    }
+
+    /// The plan for it.
+    ///
+    /// # Errors
+    /// As [`Plan::of`].
+    pub fn plan(&self) -> Result<Plan, QuantizeError> {
+        let mut plan = Plan::of(&Graph::of(&self.model)?, self.config.clone())?;
+        plan.steps.clone_from(&self.steps);
+        plan.origin = self.origin.clone();
+        Ok(plan)
+    }
+}
+
+/// The passes of these names, in the order in which they run.
+pub(crate) fn named(names: &[String]) -> Result<Vec<&'static Pass>, QuantizeError> {
+    for name in names {
+        if !ALL.iter().any(|pass| pass.name == name) {
+            let known: Vec<&str> = ALL.iter().map(|pass| pass.name).collect();
+            let what = format!("names `{name}`, expected some of {}", known.join(", "));
+            return Err(QuantizeError::option("optimize", what));
+        }
+    }
+    Ok(ALL.iter().filter(|pass| names.iter().any(|name| name == pass.name)).collect())
+}
+
+/// How often all passes run at most: each round works on what the one before left.
+const ROUNDS: usize = 16;
+
+/// Runs passes until none finds anything to do.
+pub(crate) fn run(
+    before: &Model,
+    passes: &[&'static Pass],
+) -> Result<(Model, Vec<Step>), QuantizeError> {
+    let mut model = before.clone();
+    let mut steps: Vec<Step> = Vec::new();
+    for _ in 0..ROUNDS {
+        let mut idle = true;
+        for pass in passes {
+            let changes = (pass.run)(&Graph::of(&model)?)?;
+            if changes.edits.is_empty() {
+                continue;
+            }
+            idle = false;
+            let failed = |what: String| {
+                let what = format!("pass `{}`: {what}", pass.name);
+                QuantizeError::new(QuantizeErrorKind::Verify(what))
+            };
+            model.apply(changes.edits).map_err(|error| failed(error.to_string()))?;
+            match steps.iter_mut().find(|step| step.pass == pass.name) {
+                Some(step) => step.did.extend(changes.did),
+                None => steps.push(Step { pass: pass.name.to_owned(), did: changes.did }),
+            }
+        }
+        if idle {
+            break;
+        }
+    }
+    verify::same_interface(before, &model)?;
+    Ok((model, steps))
+}
