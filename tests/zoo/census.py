@@ -1,0 +1,116 @@
+"""What of a model is stored in how many bits: counted in the file, whoever wrote it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper
+
+FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE)
+
+SMALL = tuple(
+    element
+    for name, element in TensorProto.DataType.items()
+    if re.fullmatch("U?INT(2|4|8|16)|FLOAT[48].*", name)
+)
+
+# Which inputs of an operator are zero points, and no numbers of their own.
+ZERO_POINTS: dict[str, tuple[int, ...]] = {
+    "QuantizeLinear": (2,),
+    "DequantizeLinear": (2,),
+    "MatMulInteger": (2, 3),
+    "ConvInteger": (2, 3),
+    "QLinearConv": (2, 5, 7),
+    "QLinearMatMul": (2, 5, 7),
+    "MatMulNBits": (3,),
+    "GatherBlockQuantized": (3,),
+    "DynamicQuantizeLSTM": (9, 11),
+    "DynamicQuantizeMatMul": (3,),
+}
+
+
+@dataclass(frozen=True)
+class Census:
+    """How many weights are stored in integers or small floats, and how many floats there are."""
+
+    weights: int
+    elements: int
+    floats: int
+
+
+def census(model: ModelProto) -> Census:
+    """Count the constants of the model, graphs inside nodes and functions included."""
+    weights = elements = floats = 0
+    for nodes, constants in _scopes(model):
+        zeros = {
+            node.input[at]
+            for node in nodes
+            for at in ZERO_POINTS.get(node.op_type, ())
+            if at < len(node.input)
+        }
+        for name, tensor in constants.items():
+            count = _count(tensor.dims)
+            if tensor.data_type in FLOATS:
+                floats += count
+            elif tensor.data_type in SMALL and name not in zeros and count > 1:
+                weights += 1
+                elements += _packed(name, nodes) or count
+    return Census(weights, elements, floats)
+
+
+def _scopes(model: ModelProto) -> Iterator[tuple[list[NodeProto], dict[str, TensorProto]]]:
+    """Each graph: who may read its constants, and these."""
+    for nodes, constants in [
+        (model.graph.node, model.graph.initializer),
+        *((function.node, ()) for function in model.functions),
+    ]:
+        yield from _scope(list(nodes), list(constants))
+    for function_or_graph in (model.graph, *model.functions):
+        for graph in bodies(function_or_graph.node):
+            yield from _scope(list(graph.node), list(graph.initializer))
+
+
+def _scope(
+    nodes: list[NodeProto], initializers: list[TensorProto]
+) -> Iterator[tuple[list[NodeProto], dict[str, TensorProto]]]:
+    constants = {tensor.name: tensor for tensor in initializers}
+    for node in nodes:
+        if node.op_type == "Constant":
+            for attribute in node.attribute:
+                if attribute.name == "value":
+                    constants[node.output[0]] = attribute.t
+                elif attribute.name in ("value_floats", "value_float"):
+                    given = helper.get_attribute_value(attribute)
+                    numbers = given if isinstance(given, list) else [given]
+                    constants[node.output[0]] = helper.make_tensor(
+                        "", TensorProto.FLOAT, [len(numbers)], numbers
+                    )
+    inside = [node for graph in bodies(nodes) for node in graph.node]
+    yield nodes + inside, constants
+
+
+def bodies(nodes: object) -> Iterator[GraphProto]:
+    """Every graph inside the nodes, however deep."""
+    for node in nodes:  # type: ignore[attr-defined]
+        for attribute in node.attribute:
+            for graph in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
+                yield graph
+                yield from bodies(graph.node)
+
+
+def _packed(name: str, nodes: list[NodeProto]) -> int:
+    """How many weights a MatMulNBits has packed into bytes."""
+    for node in nodes:
+        if node.op_type == "MatMulNBits" and node.input[1] == name:
+            said = {a.name: helper.get_attribute_value(a) for a in node.attribute}
+            return int(said["K"] * said["N"])
+    return 0
+
+
+def _count(dims: object) -> int:
+    count = 1
+    for length in dims:  # type: ignore[attr-defined]
+        count *= length
+    return count

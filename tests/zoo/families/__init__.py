@@ -1,0 +1,16 @@
+"""The rows, a file for each kind of oddity."""
+
+from . import (  # noqa: F401
+    convolutions,
+    domains,
+    graphs,
+    masks,
+    names,
+    numbers,
+    opsets,
+    products,
+    recurrent,
+    scopes,
+    sources,
+    storage,
+)
