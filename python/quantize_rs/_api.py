@@ -35,6 +35,7 @@ def quantize(
     *,
     weights: str | None = None,
     block_size: int | None = None,
+    narrow_range: bool | None = None,
     target: str | None = None,
     op_types: Iterable[str] | None = None,
     optimize: bool | Iterable[str] = True,
@@ -72,6 +73,10 @@ def quantize(
     block_size : int, optional
         One scale for each so many elements along the axis that is summed over: a power of two
         from 16 on. Needs opset 21.
+    narrow_range : bool or None
+        Symmetric weights leave out the most negative value of their type, such as -128 (True), or
+        use it (False). By default 8 and 16 bits leave it out, as integer kernels want, and 4 and 2
+        bits use it: the largest element of each group meets it, for which a scale may be negative.
     target : str, optional
         The runtime that the model is made for, which may need weights of another kind: ``"x86"``,
         ``"x86-avx2"``, ``"arm"``, ``"tensorrt"``, ``"openvino"``, ``"qnn"`` or ``"generic"``.
@@ -113,6 +118,7 @@ def quantize(
     wishes["weights"] = weights
     wishes["block_size"] = _options.maybe_count("block_size", block_size)
     wishes["passes"] = _options.passes(optimize)
+    wishes["narrow_range"] = narrow_range
     plan = _model.open(input_path)._plan(wishes)
     return _delivered(plan.apply(), destination)
 
@@ -138,6 +144,7 @@ def quantize_with_calibration(
     target: str | None = None,
     engine: Engine = "auto",
     op_types: Iterable[str] | None = None,
+    narrow_range: bool | None = None,
     bias_correction: bool = True,
     smooth: bool = True,
     optimize: bool | Iterable[str] = True,
@@ -156,7 +163,7 @@ def quantize_with_calibration(
     Parameters
     ----------
     input_path, output_path, bits, per_channel, native_int4, symmetric, excluded_layers, \
-min_elements, layer_bits, weights
+min_elements, layer_bits, weights, narrow_range
         As in `quantize`.
     calibration_data : path, ImageFolder, array, dict of arrays, iterable, reader, or "random"
         Samples as the model will see them: some hundred real ones, prepared in the same way.
@@ -263,6 +270,7 @@ min_elements, layer_bits, weights
     wishes["activation_types"] = _options.types_by_name("activation_types", activation_types)
     wishes["target"] = target
     wishes["op_types"] = _options.maybe_names("op_types", op_types)
+    wishes["narrow_range"] = narrow_range
     wishes["bias_correction"] = bias_correction
     wishes["smooth"] = smooth
     wishes["passes"] = _options.passes(optimize)
@@ -331,6 +339,7 @@ def _wishes(
         per_channel=per_channel,
         symmetric=symmetric,
         activation_symmetric=False,
+        narrow_range=None,
         block_size=None,
         native_int4=native_int4,
         exclude=_options.names("excluded_layers", excluded_layers),

@@ -48,6 +48,7 @@ class Wishes(TypedDict):
     per_channel: bool
     symmetric: bool
     activation_symmetric: bool
+    narrow_range: bool | None
     block_size: int | None
     native_int4: bool | None
     exclude: list[str]
@@ -126,6 +127,7 @@ class Model:
         layer_bits: Mapping[str, int | str] | None = None,
         activation_types: Mapping[str, str] | None = None,
         block_size: int | None = None,
+        narrow_range: bool | None = None,
         native_int4: bool | None = None,
         op_types: Iterable[str] | None = None,
         bias_correction: bool = True,
@@ -168,6 +170,11 @@ class Model:
         block_size : int, optional
             One scale for each so many elements along the axis that is summed over: a power of two
             from 16 on. Needs opset 21, and no activations.
+        narrow_range : bool or None
+            Symmetric weights leave out the most negative value of their type, such as -128 (True),
+            or use it (False). By default 8 and 16 bits leave it out, as integer kernels want, and 4
+            and 2 bits use it: the largest element of each group meets it, for which its scale may
+            be negative.
         native_int4 : bool or None
             False stores 4-bit weights in a byte each, which saves nothing.
         op_types : iterable of str, optional
@@ -212,6 +219,7 @@ class Model:
             per_channel=per_channel,
             symmetric=symmetric,
             activation_symmetric=activation_symmetric,
+            narrow_range=narrow_range,
             block_size=size,
             native_int4=native_int4,
             exclude=_options.names("exclude", exclude),

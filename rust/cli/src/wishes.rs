@@ -26,6 +26,10 @@ pub(crate) struct Wishes {
     /// Weights have zero point 0
     #[arg(long)]
     symmetric: bool,
+    /// Symmetric weights leave out the most negative value of their type, such as -128; false uses
+    /// it. Without this flag types of 8 and 16 bits leave it out, narrower ones use it
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
+    narrow_range: Option<bool>,
     /// Pack 4-bit weights two a byte, which needs opset 21 (the default); false widens them to a
     /// byte each
     #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
@@ -99,6 +103,7 @@ impl Wishes {
             per_channel: self.per_channel,
             symmetric: self.symmetric || base.symmetric,
             activation_symmetric: base.activation_symmetric,
+            narrow_range: self.narrow_range,
             block_size: self.block_size,
             native_int4: self.native_int4,
             exclude: self.exclude.clone(),
@@ -230,6 +235,7 @@ mod tests {
             "-b4",
             "--per-channel",
             "--symmetric",
+            "--narrow-range",
             "--native-int4=false",
             "--exclude=a",
             "--exclude=b*",
@@ -250,6 +256,7 @@ mod tests {
             per_channel: true,
             symmetric: true,
             activation_symmetric: false,
+            narrow_range: Some(true),
             block_size: Some(32),
             native_int4: Some(false),
             exclude: vec!["a".to_owned(), "b*".to_owned()],

@@ -31,6 +31,7 @@
 
 mod bias;
 mod error;
+mod fit;
 mod float8;
 mod floats;
 pub mod kernels;
@@ -46,6 +47,7 @@ mod wide;
 
 pub use bias::quantize_bias;
 pub use error::MathError;
+pub use fit::fit;
 pub use float8::Float8;
 pub use floats::Floats;
 pub use kernels::{

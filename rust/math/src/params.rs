@@ -54,8 +54,8 @@ impl Range {
 /// The two numbers that tie the values of a type to reals: `x = (q - zero_point) · scale`.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Params {
-    /// What one unit of the type is worth, for integers the distance between neighbours: positive, finite, not
-    /// denormal.
+    /// What one unit of the type is worth, for integers the distance between neighbours: finite, not denormal, and
+    /// positive but where the spec [`flips`](QSpec::flips).
     pub scale: f32,
     /// The integer that stands for 0; floats have 0 for it.
     pub zero_point: i32,
@@ -64,7 +64,7 @@ pub struct Params {
 impl Params {
     /// The largest error of a value inside the representable range: half of the largest step.
     pub fn error_bound(self, qtype: QType) -> f32 {
-        self.scale * qtype.largest_step() as f32 / 2.0
+        self.scale.abs() * qtype.largest_step() as f32 / 2.0
     }
 
     /// The values at the two ends of the grid.
@@ -72,7 +72,8 @@ impl Params {
         let value =
             |q: i32| ((f64::from(q) - f64::from(self.zero_point)) * f64::from(self.scale)) as f32;
         let (lo, hi) = spec.grid();
-        Range { min: value(lo), max: value(hi) }
+        let (lo, hi) = (value(lo), value(hi));
+        Range { min: lo.min(hi), max: lo.max(hi) }
     }
 }
 
@@ -84,7 +85,8 @@ impl Params {
 /// - symmetric: the zero point is [`QSpec::middle`]. With `below = middle - qmin` and `above = qmax - middle`,
 ///   `scale = max(rmax / above, -rmin / below)`, which clips nothing. Up to 4 bits, when the element of the largest
 ///   magnitude is negative, `scale = -rmin / below` even if the largest positive value then clips by less than a step:
-///   eight steps instead of seven are worth more. Floats are always symmetric: `scale = absmax / largest value`.
+///   eight steps instead of seven are worth more. When it is positive and the spec [`flips`](QSpec::flips), the same
+///   with another sign: `scale = -rmax / below`. Floats are always symmetric: `scale = absmax / largest value`.
 ///
 /// Defined for every input: an empty, all-zero or NaN range gives scale 1 and the zero point 0 (symmetric: the
 /// middle); infinite ends count as the largest finite number; a scale below the smallest normal f32 becomes that,
@@ -95,10 +97,52 @@ pub fn params(range: Range, spec: &QSpec) -> Params {
     if range.absmax() == 0.0 {
         return Params { scale: 1.0, zero_point: if spec.symmetric { spec.middle() } else { 0 } };
     }
-    let Params { scale, zero_point } =
-        if spec.symmetric { symmetric(range, spec) } else { asymmetric(range, spec) };
+    if !spec.symmetric {
+        return asymmetric(range, spec);
+    }
+    let Symmetric { far, near, .. } = Symmetric::of(range, spec);
+    // A few elements clipped among hundreds cost less than coarser steps for all only while steps are coarse.
+    let [clipped, .., whole] = choices(range, spec);
+    if lopsided(spec) && far >= near { clipped } else { whole }
+}
+
+/// Whether a symmetric grid has so few steps, and one more below than above, that it matters who gets it.
+pub(crate) fn lopsided(spec: &QSpec) -> bool {
+    let (below, above) = reach(spec, spec.middle());
+    spec.symmetric && spec.qtype.bits() <= 4 && below > above
+}
+
+/// What a symmetric scale can be: the end that reaches further holds all on its side, and of the other side the largest
+/// element is off by less than a step, by half of one, or not at all.
+pub(crate) fn choices(range: Range, spec: &QSpec) -> [Params; 3] {
+    let range = range.finite();
+    let Symmetric { far, near, sign } = Symmetric::of(range, spec);
+    let zero_point = spec.middle();
     let (below, above) = reach(spec, zero_point);
-    Params { scale: without_overflow(scale, below.max(above)), zero_point }
+    [below, above + 0.5, above].map(|above| {
+        let steps = below.max(above);
+        let scale = without_overflow(normal((far / below).max(near / above)), steps);
+        Params { scale: if range.absmax() == 0.0 { 1.0 } else { sign * scale }, zero_point }
+    })
+}
+
+/// The largest magnitude on the side of the end that reaches further, that on the other, and the sign of the scale
+/// that turns them so.
+struct Symmetric {
+    far: f64,
+    near: f64,
+    sign: f32,
+}
+
+impl Symmetric {
+    fn of(range: Range, spec: &QSpec) -> Symmetric {
+        let (lowest, highest) = (-f64::from(range.min), f64::from(range.max));
+        if spec.flips && lopsided(spec) && highest > lowest {
+            Symmetric { far: highest, near: lowest, sign: -1.0 }
+        } else {
+            Symmetric { far: lowest, near: highest, sign: 1.0 }
+        }
+    }
 }
 
 fn asymmetric(range: Range, spec: &QSpec) -> Params {
@@ -107,17 +151,9 @@ fn asymmetric(range: Range, spec: &QSpec) -> Params {
     let (rmin, rmax) = (f64::from(range.min), f64::from(range.max));
     let scale = normal((rmax - rmin) / (qmax - qmin));
     let zero_point = (qmin - rmin / f64::from(scale)).round_ties_even().clamp(qmin, qmax);
-    Params { scale, zero_point: zero_point as i32 }
-}
-
-fn symmetric(range: Range, spec: &QSpec) -> Params {
-    let zero_point = spec.middle();
+    let zero_point = zero_point as i32;
     let (below, above) = reach(spec, zero_point);
-    let (down, up) = (-f64::from(range.min) / below, f64::from(range.max) / above);
-    // One clipped element among hundreds costs less than coarser steps for all only while steps are coarse.
-    let negative_end_decides = spec.qtype.bits() <= 4 && !spec.narrow && -range.min >= range.max;
-    let scale = if negative_end_decides { down } else { down.max(up) };
-    Params { scale: normal(scale), zero_point }
+    Params { scale: without_overflow(scale, below.max(above)), zero_point }
 }
 
 /// How many steps the grid goes below and above the zero point.
@@ -187,6 +223,30 @@ mod tests {
         assert_eq!(of(-7.9, 8.0, QType::Int4, true).scale, 8.0 / 7.0);
         assert_eq!(of(-2.0, 2.0, QType::Int2, true).scale, 1.0);
         assert_eq!(of(-1.0, 2.0, QType::Int2, true).scale, 2.0);
+    }
+
+    #[test]
+    fn where_scales_may_be_negative_the_largest_element_meets_the_end_that_exists() {
+        let narrow =
+            [(QType::Int4, 8.0), (QType::UInt4, 8.0), (QType::Int2, 2.0), (QType::UInt2, 2.0)];
+        for (qtype, below) in narrow {
+            let spec = QSpec { flips: true, ..QSpec::new(qtype, true, Granularity::PerTensor) };
+            for (min, max, scale) in
+                [(-3.0, 2.9, 3.0), (-3.0, 3.0, 3.0), (-2.9, 3.0, -3.0), (0.0, 3.0, -3.0)]
+            {
+                let found = params(Range { min, max }, &spec);
+                assert_eq!(found.scale, scale / below, "{qtype} {min} {max}");
+                let ends = found.representable(&spec);
+                assert_eq!(if scale < 0.0 { ends.max } else { -ends.min }, 3.0, "{qtype}");
+            }
+            let narrow = QSpec { narrow: true, ..spec };
+            let found = params(Range { min: -1.0, max: 3.0 }, &narrow);
+            assert_eq!(found.scale, 3.0 / (below - 1.0), "{qtype}");
+        }
+        for qtype in [QType::Int8, QType::UInt8, QType::Int16] {
+            let spec = QSpec { flips: true, ..QSpec::new(qtype, true, Granularity::PerTensor) };
+            assert!(params(Range { min: -1.0, max: 2.0 }, &spec).scale > 0.0, "{qtype}");
+        }
     }
 
     #[test]

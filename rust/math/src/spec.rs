@@ -27,6 +27,7 @@ pub enum Granularity {
 }
 
 /// How a tensor is to be quantized.
+#[allow(clippy::struct_excessive_bools)] // each bends the grid in a way of its own
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct QSpec {
     /// The type of the values.
@@ -44,6 +45,11 @@ pub struct QSpec {
     /// Without effect below 8 bits, and for floats.
     #[serde(default)]
     pub reduced: bool,
+    /// Let the scale be negative, so that the end of a symmetric grid that reaches further can be above 0 too.
+    ///
+    /// Without effect where both ends reach as far, and for more than 4 bits.
+    #[serde(default)]
+    pub flips: bool,
 }
 
 impl QSpec {
@@ -53,7 +59,7 @@ impl QSpec {
         let symmetric = symmetric || qtype.is_float();
         let lopsided = qtype.signed() && qtype.min() < -qtype.max();
         let narrow = symmetric && lopsided && matches!(qtype.bits(), 8 | 16);
-        QSpec { qtype, symmetric, granularity, narrow, reduced: false }
+        QSpec { qtype, symmetric, granularity, narrow, reduced: false, flips: false }
     }
 
     /// The smallest and the largest value that this spec writes.

@@ -6,8 +6,8 @@
 use proptest::prelude::*;
 use quantize_rs_math::kernels::reference;
 use quantize_rs_math::{
-    Granularity, Layout, Params, QSpec, QType, Range, dequantize, fake_quantize, metrics, pack,
-    params, quantize, quantize_measured, ranges, ranges_checked, stats::MinMax,
+    Granularity, Layout, Params, QSpec, QType, Range, dequantize, fake_quantize, fit, metrics,
+    pack, params, quantize, quantize_measured, ranges, ranges_checked, stats::MinMax,
 };
 
 /// A float of any size, ties and what is not finite included.
@@ -48,9 +48,10 @@ fn any_tensor(
     float: impl Strategy<Value = f32> + 'static,
 ) -> impl Strategy<Value = (Vec<f32>, Layout, QSpec)> {
     let float = float.boxed();
-    (any_cut(), any_qtype(), any::<[bool; 3]>()).prop_flat_map(
-        move |((shape, granularity), qtype, [symmetric, narrow, reduced])| {
-            let spec = QSpec { narrow, reduced, ..QSpec::new(qtype, symmetric, granularity) };
+    (any_cut(), any_qtype(), any::<[bool; 4]>()).prop_flat_map(
+        move |((shape, granularity), qtype, [symmetric, narrow, reduced, flips])| {
+            let spec =
+                QSpec { narrow, reduced, flips, ..QSpec::new(qtype, symmetric, granularity) };
             let layout = Layout::of(&shape, granularity).unwrap();
             // Long tensors repeat a short pattern of odd length, so that they are cheap to make and to shrink.
             let elements = layout.elements();
@@ -125,6 +126,33 @@ proptest! {
         prop_assert_eq!(ranges(&data, &layout), naive_ranges(&data, &layout));
         let refused = data.iter().any(|x| !x.is_finite());
         prop_assert_eq!(ranges_checked(&data, &layout).is_err(), refused);
+    }
+
+    #[test]
+    fn fitted_scales_are_no_worse_in_any_group_and_clip_by_a_step_at_most(
+        (data, layout, spec) in any_tensor(-50.0_f32..50.0),
+    ) {
+        let found = fit(&data, &layout, &ranges(&data, &layout), &spec);
+        let plain = own_params(&data, &layout, &spec);
+        let errors = |params: &[Params]| {
+            let back = reference::dequantize(
+                &reference::quantize(&data, &layout, params, &spec), &layout, params, spec.qtype,
+            );
+            let mut errors = vec![0.0; layout.groups()];
+            for (index, (&x, y)) in data.iter().zip(back).enumerate() {
+                let group = layout.group_of(index);
+                let error = (f64::from(x) - f64::from(y)).abs();
+                errors[group] += error * error;
+                let most = f64::from(params[group].error_bound(spec.qtype)) * 2.0;
+                let narrow = spec.symmetric && spec.qtype.bits() <= 4;
+                assert!(!narrow || error <= most * (1.0 + 1e-6), "{x} {error} {:?}", params[group]);
+            }
+            errors
+        };
+        for (group, (fitted, plain)) in errors(&found).iter().zip(errors(&plain)).enumerate() {
+            // Sums are taken in another order.
+            prop_assert!(*fitted <= plain * (1.0 + 1e-9), "group {group}: {fitted} > {plain}");
+        }
     }
 
     #[test]

@@ -34,6 +34,9 @@ pub struct Config {
     pub symmetric: bool,
     /// The same for activations. Runtimes then cannot fold a `Relu` into the operator before it.
     pub activation_symmetric: bool,
+    /// Symmetric weights leave out the most negative value of their type (`Some(true)`) or use it
+    /// (`Some(false)`); `None` leaves it out of 8 and 16 bits, as integer kernels want.
+    pub narrow_range: Option<bool>,
     /// One scale for each so many consecutive elements along the axis that is summed over.
     pub block_size: Option<usize>,
     /// 4-bit weights are packed two a byte (`None`, `Some(true)`), which needs opset 21, or
@@ -74,6 +77,7 @@ impl Default for Config {
             per_channel: false,
             symmetric: false,
             activation_symmetric: false,
+            narrow_range: None,
             block_size: None,
             native_int4: None,
             exclude: Vec::new(),

@@ -86,7 +86,7 @@ pub struct QuantizedRow {
     pub granularity: Granularity,
     /// Where its numbers come from.
     pub source: String,
-    /// Smallest and largest scale.
+    /// Smallest and largest scale, both without their sign.
     pub scale: (f32, f32),
     /// The zero point of an activation.
     pub zero_point: Option<i32>,
@@ -241,6 +241,6 @@ fn scale_of(params: Option<&Params>) -> (f32, f32) {
 
 fn scales_of(constant: &EncodedTensor) -> (f32, f32) {
     let scales = constant.scale.to_f32().unwrap_or_default();
-    let low = scales.iter().copied().fold(f32::INFINITY, f32::min);
-    (low, scales.iter().copied().fold(0.0, f32::max))
+    let sizes = || scales.iter().map(|scale| scale.abs());
+    (sizes().fold(f32::INFINITY, f32::min), sizes().fold(0.0, f32::max))
 }

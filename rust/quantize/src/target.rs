@@ -40,6 +40,7 @@ pub enum Target {
 }
 
 /// What a runtime takes and what it wants.
+#[allow(clippy::struct_excessive_bools)] // a runtime does each or does not
 #[derive(Debug)]
 pub struct Profile {
     /// The runtime.
@@ -56,6 +57,9 @@ pub struct Profile {
     pub alike: bool,
     /// Whether zero points must be in the middle: of activations, and of weights.
     pub symmetric: (bool, bool),
+    /// Whether the scale of a weight may be negative, which gives those of 4 and 2 bits half a step
+    /// more: ONNX does not forbid it.
+    pub negative_scales: bool,
     /// Operators whose weights may have a scale for each channel; `None` for all.
     pub per_channel: Option<&'static [&'static str]>,
     /// Whether weights of int8 beside uint8 activations use one bit less.
@@ -103,6 +107,8 @@ const X86: Profile = Profile {
     weights: &[QType::Int8, QType::UInt8],
     alike: false,
     symmetric: (false, false),
+    // All kernels of 1.31 were tried, fused or not.
+    negative_scales: true,
     per_channel: None,
     reduced: false,
     bias: Bias::Int32,
@@ -130,6 +136,7 @@ const TABLE: [Profile; 7] = [
         weights: &[QType::Int8, QType::Float8E4M3FN],
         alike: true,
         symmetric: (true, true),
+        negative_scales: false,
         bias: Bias::Float,
         placement: Placement::Inputs,
         ..X86
@@ -140,6 +147,7 @@ const TABLE: [Profile; 7] = [
         about: "OpenVINO: quantized where it is read, symmetric weights, float bias",
         activations: ANY_8,
         symmetric: (false, true),
+        negative_scales: false,
         bias: Bias::Float,
         placement: Placement::Inputs,
         ..X86
@@ -150,6 +158,7 @@ const TABLE: [Profile; 7] = [
         about: "Qualcomm NPUs: every operator that can be quantized is",
         activations: &[QType::UInt8, QType::UInt16],
         symmetric: (false, true),
+        negative_scales: false,
         per_channel: Some(&["Conv", "ConvTranspose"]),
         placement: Placement::Everything,
         ..X86
@@ -167,6 +176,7 @@ const TABLE: [Profile; 7] = [
             QType::Float8E5M2,
         ],
         weights: &[QType::Int8, QType::UInt8, QType::Float8E4M3FN, QType::Float8E5M2],
+        negative_scales: false,
         products: false,
         placement: Placement::Weighted,
         ..X86

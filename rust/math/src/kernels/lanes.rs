@@ -4,6 +4,7 @@ use crate::layout::Piece;
 use crate::{Layout, Params};
 
 /// Params as float vectors, laid out for the kernels.
+#[derive(Default)]
 pub(crate) struct Table {
     scales: Vec<f32>,
     zeros: Vec<f32>,

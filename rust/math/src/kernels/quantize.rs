@@ -125,8 +125,7 @@ impl Chunks<'_> {
             self.encode_by_definition(x, start, bytes, floats);
             return floats;
         };
-        let (lo, hi) = self.spec.grid();
-        let integers = Integers { lo: lo as f32, hi: hi as f32 };
+        let integers = Integers::of(self.spec);
         match (self.spec.qtype.format(), self.spec.qtype.bits()) {
             (Some(format), _) => self.encode_with(table, format, x, start, bytes, floats),
             (None, 8) => self.encode_with(table, integers, x, start, bytes, floats),
@@ -204,7 +203,7 @@ impl Code for u16 {
 }
 
 /// Where quotients land.
-trait Grid: Copy {
+pub(super) trait Grid: Copy {
     /// The code of a number of steps from 0, whose code is `zero`, in the low bits, and the number of steps it means.
     fn land(self, steps: f32, zero: f32) -> (u32, f32);
 }
@@ -219,9 +218,16 @@ impl Grid for Float8 {
 
 /// Integers from `lo` to `hi`.
 #[derive(Clone, Copy)]
-struct Integers {
+pub(super) struct Integers {
     lo: f32,
     hi: f32,
+}
+
+impl Integers {
+    pub(super) fn of(spec: &QSpec) -> Integers {
+        let (lo, hi) = spec.grid();
+        Integers { lo: lo as f32, hi: hi as f32 }
+    }
 }
 
 /// 1.5 · 2²³. From 2²³ to 2²⁴ neighbouring f32 are 1 apart, so adding this to a number of less than 2²² rounds it to

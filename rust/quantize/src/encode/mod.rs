@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, HashMap};
 use bytes::Bytes;
 use half::{bf16, f16};
 use quantize_rs_math::{
-    Floats, Layout, MathError, Metrics, Params, QType, pack, params, quantize_measured_into,
+    Floats, Layout, MathError, Metrics, Params, QType, fit, pack, params, quantize_measured_into,
     ranges_checked,
 };
 use quantize_rs_onnx::{Buffer, DataType, Tensor};
@@ -188,17 +188,16 @@ fn weight(
     let data = elements.floats();
     let ranges = ranges_checked(data, &layout).map_err(wrong)?;
     let all_zero: Vec<bool> = ranges.iter().map(|range| range.absmax() == 0.0).collect();
-    let mut params: Vec<Params> =
-        ranges.into_iter().map(|range| params(range, &how.spec)).collect();
+    let mut params = fit(data, &layout, &ranges, &how.spec);
     let highest = floors.iter().copied().fold(0.0, f32::max);
     let per_group = floors.len() == params.len();
     let mut raised = 0;
     for (group, params) in params.iter_mut().enumerate() {
         let floor = if per_group { floors[group] } else { highest };
         // The scale of an all-zero channel is free: what serves its bias best is taken.
-        if floor > 0.0 && (all_zero[group] || params.scale < floor) {
+        if floor > 0.0 && (all_zero[group] || params.scale.abs() < floor) {
             raised += usize::from(!all_zero[group]);
-            params.scale = floor;
+            params.scale = floor.copysign(params.scale);
         }
     }
     let mut buffer = Buffer::zeroed(how.spec.qtype.packed_len(data.len()));

@@ -38,7 +38,7 @@ pub(super) fn plan(
         let symmetric = config.symmetric || forces_symmetric(config, qtype, granularity);
         let because = Because::WeightOf(first_reader(graph, constant));
         let plan = ValuePlan {
-            spec: QSpec::new(qtype, symmetric, granularity),
+            spec: spec(config, qtype, symmetric, granularity),
             stored,
             source: Source::Weights,
             readers: Readers::All,
@@ -53,6 +53,14 @@ pub(super) fn plan(
                 .to_owned(),
         );
     }
+}
+
+/// How a weight is quantized. Wider types have steps enough, and kernels that compute with them.
+fn spec(config: &Config, qtype: QType, symmetric: bool, granularity: Granularity) -> QSpec {
+    let spec = QSpec::new(qtype, symmetric, granularity);
+    let narrow = config.narrow_range.map_or(spec.narrow, |narrow| narrow && symmetric);
+    let flips = symmetric && !narrow && qtype.bits() <= 4 && config.profile().negative_scales;
+    QSpec { narrow, flips, ..spec }
 }
 
 /// Why a constant keeps its type, if it does.

@@ -1,0 +1,112 @@
+//! What quantizing would cost each group of a tensor, in several ways at once.
+
+use rayon::prelude::*;
+
+use super::lanes::{Lanes, Table};
+use super::quantize::{Grid, Integers};
+use crate::floats::Element;
+use crate::layout::Piece;
+use crate::{Floats, Layout, Params, QSpec};
+
+/// Elements that are worth a task of their own.
+const TASK: usize = 1 << 16;
+
+/// For each of several `choices` of params, the sum over each group of the squared differences that quantizing with
+/// them makes: what is left of [`reference::quantize`](super::reference::quantize) and back.
+///
+/// Each choice has one entry for each group of `layout`; the type is one of integers of at most 16 bits. Sums are taken
+/// in f64 over tasks of a fixed size and added in their order: the result does not depend on the number of threads.
+pub(crate) fn squared_errors<const N: usize>(
+    data: Floats<'_>,
+    layout: &Layout,
+    choices: [&[Params]; N],
+    spec: &QSpec,
+) -> [Vec<f64>; N] {
+    // The middle of a grid of few bits is never too far out for a table.
+    let tables = choices.map(|params| Table::of(layout, params, spec.grid()).unwrap_or_default());
+    let groups = Groups { layout, tables, grid: Integers::of(spec) };
+    match data {
+        Floats::Slice(values) => groups.errors(values),
+        Floats::LittleEndian(values) => groups.errors(values),
+    }
+}
+
+struct Groups<'a, const N: usize> {
+    layout: &'a Layout,
+    tables: [Table; N],
+    grid: Integers,
+}
+
+impl<const N: usize> Groups<'_, N> {
+    fn errors(&self, data: &[impl Element]) -> [Vec<f64>; N] {
+        let layout = self.layout;
+        // A task that sees every group must be worth their number.
+        let task = if layout.recurs() { TASK.max(4 * layout.groups()) } else { TASK };
+        let parts: Vec<_> = data
+            .par_chunks(task)
+            .enumerate()
+            .map(|(index, part)| self.errors_in(part, index * task))
+            .collect();
+        let mut total: [Vec<f64>; N] = [(); N].map(|()| vec![0.0; layout.groups()]);
+        for (first, part) in parts {
+            for (total, part) in total.iter_mut().zip(part) {
+                for (group, error) in part.into_iter().enumerate() {
+                    total[(first + group) % layout.groups()] += error;
+                }
+            }
+        }
+        total
+    }
+
+    /// The first group of the elements from flat index `start` on, and what these cost it and those after it.
+    fn errors_in(&self, part: &[impl Element], start: usize) -> (usize, [Vec<f64>; N]) {
+        let pieces = || self.layout.cut().pieces(start, part.len());
+        let end = |piece: Piece| piece.group + if piece.each { piece.len } else { 1 };
+        let (first, end) =
+            pieces().fold((usize::MAX, 0), |(low, high), p| (low.min(p.group), high.max(end(p))));
+        let mut errors = [(); N].map(|()| vec![0.0; end.saturating_sub(first)]);
+        for piece in pieces() {
+            let x = &part[piece.start..][..piece.len];
+            for (errors, table) in errors.iter_mut().zip(&self.tables) {
+                let errors = &mut errors[piece.group - first..];
+                if piece.each {
+                    self.add_each(x, table.each(piece), errors);
+                } else {
+                    errors[0] += self.sum(x, table.same(piece));
+                }
+            }
+        }
+        (first, errors)
+    }
+
+    #[inline]
+    fn add_each(&self, x: &[impl Element], lanes: impl Lanes, errors: &mut [f64]) {
+        for (i, (x, error)) in x.iter().zip(errors).enumerate() {
+            *error += self.squared(x.value(), lanes, i);
+        }
+    }
+
+    /// The sum, in lanes that are added up in a fixed order.
+    #[inline]
+    fn sum(&self, x: &[impl Element], lanes: impl Lanes) -> f64 {
+        const LANES: usize = 8;
+        let mut sums = [0.0; LANES];
+        let (rows, rest) = x.as_chunks::<LANES>();
+        for row in rows {
+            for lane in 0..LANES {
+                sums[lane] += self.squared(row[lane].value(), lanes, 0);
+            }
+        }
+        for (sum, x) in sums.iter_mut().zip(rest) {
+            *sum += self.squared(x.value(), lanes, 0);
+        }
+        sums.iter().sum()
+    }
+
+    #[inline]
+    fn squared(&self, x: f32, lanes: impl Lanes, i: usize) -> f64 {
+        let (_, steps) = self.grid.land(x / lanes.scale(i), lanes.zero(i));
+        let difference = f64::from(x) - f64::from(steps * lanes.scale(i));
+        difference * difference
+    }
+}

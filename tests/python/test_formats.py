@@ -1,0 +1,195 @@
+"""Number formats of weights: what is written against numpy, and what ONNX Runtime runs."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import judge
+import numpy as np
+import numpy.typing as npt
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import quantize_rs
+
+Floats = npt.NDArray[np.float32]
+
+OPSET = 25
+"""The first that knows all types of integers."""
+
+
+class Case(NamedTuple):
+    """A weight and the operator that reads it."""
+
+    weight: Floats
+    op_type: str = "MatMul"
+    attributes: dict[str, Any] = {}  # noqa: RUF012 (never changed)
+    x: npt.NDArray[Any] | None = None
+
+
+def model(case: Case, opset: int = OPSET) -> bytes:
+    """The operator between `x` and `y`."""
+    x = feeds(case)["x"]
+    names = ["W", "x"] if case.op_type == "Gather" else ["x", "W"]
+    kind = helper.np_dtype_to_tensor_dtype(x.dtype)
+    graph = helper.make_graph(
+        [helper.make_node(case.op_type, names, ["y"], **case.attributes)],
+        "formats",
+        [helper.make_tensor_value_info("x", kind, x.shape)],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(case.weight, "W")],
+    )
+    version = 13 if opset >= 25 else 10
+    opsets = [helper.make_opsetid("", opset)]
+    made = helper.make_model(graph, opset_imports=opsets, ir_version=version)
+    return bytes(made.SerializeToString())
+
+
+def feeds(case: Case) -> judge.Feeds:
+    """What goes in: rows as long as the weight has them."""
+    if case.x is not None:
+        return {"x": case.x}
+    rng = np.random.default_rng(3)
+    return {"x": rng.normal(size=(3, case.weight.shape[-2])).astype(np.float32)}
+
+
+def floats(written: bytes, name: str = "W") -> Floats:
+    """What the file says that a weight is, by ONNX's own definition of the nodes that make it."""
+    found = onnx.load_from_string(written)
+    nodes = {output: node for node in found.graph.node for output in node.output}
+    constants = {tensor.name for tensor in found.graph.initializer}
+    needed, waiting = [], [name]
+    while waiting:
+        made = waiting.pop()
+        if made not in constants:
+            needed.append(nodes[made])
+            waiting.extend(part for part in nodes[made].input if part)
+    graph = helper.make_graph(
+        needed[::-1],
+        "weight",
+        [],
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, None)],
+        list(found.graph.initializer),
+    )
+    alone = helper.make_model(graph, opset_imports=found.opset_import, ir_version=found.ir_version)
+    [value] = judge.reference(alone.SerializeToString(), {})
+    return np.asarray(value)
+
+
+def constant(written: bytes, name: str) -> npt.NDArray[Any]:
+    """A constant of the file."""
+    graph = onnx.load_from_string(written).graph
+    [tensor] = [tensor for tensor in graph.initializer if tensor.name == name]
+    return np.asarray(numpy_helper.to_array(tensor))
+
+
+def squared(x: Floats, y: Floats) -> float:
+    """The sum of the squared differences."""
+    return float(((x.astype(np.float64) - y.astype(np.float64)) ** 2).sum())
+
+
+NARROW = {"int4": 8, "uint4": 8, "int2": 2, "uint2": 2}
+"""How far down each type of a few bits reaches from its middle; up it is one less."""
+
+
+@pytest.mark.parametrize("weights", NARROW)
+def test_each_column_has_the_best_of_a_few_scales(weights: str) -> None:
+    rng = np.random.default_rng(7)
+    w = rng.normal(size=(96, 40)).astype(np.float32)
+    report = quantize_rs.quantize(
+        model(Case(w)), None, weights=weights, per_channel=True, symmetric=True
+    )
+    assert report.model is not None
+    written = floats(report.model)
+    scales = constant(report.model, "W_scale")
+    below = NARROW[weights]
+    for column, scale, found in zip(w.T, scales, written.T, strict=True):
+        sign = 1 if -column.min() >= column.max() else -1
+        far, near = -(sign * column).min(), (sign * column).max()
+        tried = [max(far / below, near / up) for up in (below, below - 0.5, below - 1)]
+        made = [
+            np.clip(np.rint(column / s), -below, below - 1) * s
+            for s in (np.float32(sign * scale) for scale in tried)
+        ]
+        errors = [squared(column, y) for y in made]
+        assert np.sign(scale) == sign
+        assert squared(column, found) == pytest.approx(min(errors), rel=1e-5)
+        # The end that reaches further holds all on its side.
+        assert abs(scale) * below >= far * (1 - 1e-6)
+    plain = quantize_rs.quantize(
+        model(Case(w)), None, weights=weights, per_channel=True, symmetric=True, narrow_range=True
+    )
+    assert plain.model is not None
+    gain = 10 * np.log10(squared(w, floats(plain.model)) / squared(w, written))
+    # 0.6 to 1.6 dB for 4 bits and 2.8 to 5 dB for 2 are what a normal distribution promises.
+    assert gain > (0.6 if below == 8 else 2.8)
+
+
+@pytest.mark.parametrize("weights", NARROW)
+@pytest.mark.parametrize("positive", [False, True])
+def test_a_weight_of_three_values_stays_exact(weights: str, positive: bool) -> None:
+    rng = np.random.default_rng(8)
+    w = (rng.integers(-1, 2, (64, 16)) * np.linspace(0.5, 2, 16)).astype(np.float32)
+    if positive:
+        w = np.abs(w)
+    report = quantize_rs.quantize(
+        model(Case(w)), None, weights=weights, per_channel=True, symmetric=True
+    )
+    assert report.model is not None
+    np.testing.assert_allclose(floats(report.model), w, rtol=1e-6)
+
+
+@pytest.mark.parametrize("weights", NARROW)
+@pytest.mark.parametrize("optimized", [False, True])
+def test_negative_scales_run(weights: str, optimized: bool) -> None:
+    rng = np.random.default_rng(9)
+    w = rng.normal(size=(64, 32)).astype(np.float32)
+    w[0] = 5  # each column has its largest element above 0
+    filters = rng.normal(size=(8, 4, 3, 3)).astype(np.float32)
+    filters[:, 0, 0, 0] = 5
+    image = rng.normal(size=(1, 4, 8, 8)).astype(np.float32)
+    rows = np.array([3, 1, 60], np.int64)
+    cases = [
+        Case(w),
+        Case(w, "Gemm"),
+        Case(filters, "Conv", x=image),
+        Case(w.T.copy(), "Gather", {"axis": 0}, rows % 32),
+    ]
+    for case in cases:
+        written = quantize_rs.quantize(
+            model(case), None, weights=weights, per_channel=True, symmetric=True
+        ).model
+        assert written is not None
+        assert (constant(written, "W_scale") < 0).all()
+        expected = judge.reference(model(case._replace(weight=floats(written))), feeds(case))
+        found = judge.ort(written, feeds(case), optimized=optimized)
+        # Optimized, MatMulNBits takes rows of `x` in 8 bits, with whatever scales.
+        floor = 30 if optimized and case.op_type in ("MatMul", "Gemm") else 100
+        assert judge.sqnr(expected, found) > floor, case.op_type
+
+
+@pytest.mark.parametrize("target", ["tensorrt", "openvino", "qnn", "generic"])
+def test_scales_are_positive_where_nobody_tried_others(target: str) -> None:
+    w = np.abs(np.random.default_rng(4).normal(size=(32, 8))).astype(np.float32)
+    for weights in NARROW:
+        written = quantize_rs.quantize(
+            model(Case(w)), None, weights=weights, symmetric=True, target=target
+        ).model
+        assert written is not None
+        assert (constant(written, "W_scale") > 0).all()
+
+
+@pytest.mark.parametrize(
+    ("weights", "narrow", "lowest"),
+    [("int8", None, -127), ("int8", False, -128), ("int4", None, -8), ("int4", True, -7)],
+)
+def test_narrow_range_says_whether_the_lowest_value_is_used(
+    weights: str, narrow: bool | None, lowest: int
+) -> None:
+    w = np.linspace(-1, 0.5, 64, dtype=np.float32).reshape(16, 4)
+    written = quantize_rs.quantize(
+        model(Case(w)), None, weights=weights, symmetric=True, narrow_range=narrow
+    ).model
+    assert written is not None
+    assert constant(written, "W_quantized").astype(np.int64).min() == lowest
