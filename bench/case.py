@@ -61,6 +61,7 @@ class Case:
     sqnr_samples: int = 32
     latency: tuple[int, ...] = ()
     keep_outputs: bool = True
+    keep_model: bool = True
     peers: Path | None = None
 
 

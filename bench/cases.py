@@ -12,6 +12,7 @@ import calibration
 import figures
 import models
 import real
+import weights
 from case import ALL_VALID, Case, Job, Target
 from tools import ONNX, OURS, UPSTREAM
 from ways import (
@@ -113,6 +114,7 @@ def all_cases(repository: Path, folder: Path | None) -> list[Case]:
     return [
         *BUILT,
         *calibration.CASES,
+        *weights.CASES,
         digits,
         *(case for file in files for case in real.cases_of(file)),
     ]

@@ -48,6 +48,16 @@ def part_ratio(label: str, part: str, below: str) -> Figure:
     return figure
 
 
+def smaller(label: str) -> Figure:
+    """How many times smaller the output is than the model."""
+
+    def figure(result: Result) -> float | None:
+        output = cost(label, "output")(result)
+        return result["model_bytes"] / output if output else None
+
+    return figure
+
+
 def over(pick: Callable[[list[float]], float], *figures: Figure) -> Figure:
     """One of several figures, such as the largest; not measured when one of them is not."""
 

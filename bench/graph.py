@@ -18,15 +18,24 @@ Ends = Sequence[tuple[str, int, list[str | int]]]
 
 
 class Graph:
-    """Nodes and constants; what a node is called, its output is called."""
+    """Nodes and constants; what a node is called, its output is called.
 
-    def __init__(self) -> None:
+    With `data`, larger constants are written there at once and lie beside the model.
+    """
+
+    def __init__(self, data: Path | None = None) -> None:
+        self.data = data
+        if data is not None:
+            data.write_bytes(b"")
         self.nodes: list[onnx.NodeProto] = []
         self.constants: list[onnx.TensorProto] = []
 
     def constant(self, name: str, values: np.ndarray) -> str:
         """An initializer holding raw bytes."""
         kind = helper.np_dtype_to_tensor_dtype(values.dtype)
+        if self.data is not None and values.nbytes > INLINE_BYTES:
+            self.constants.append(appended(self.data, name, kind, values))
+            return name
         self.constants.append(
             helper.make_tensor(name, kind, values.shape, values.tobytes(), raw=True)
         )
@@ -48,6 +57,21 @@ class Graph:
         opset = helper.make_opsetid("", OPSET)
         onnx.save(helper.make_model(graph, opset_imports=[opset], ir_version=IR_VERSION), path)
 
+
+def appended(data: Path, name: str, kind: int, values: np.ndarray) -> onnx.TensorProto:
+    """An initializer whose bytes are added to a file beside the model."""
+    tensor = onnx.TensorProto(name=name, data_type=kind, dims=values.shape)
+    tensor.data_location = onnx.TensorProto.EXTERNAL
+    where = {"location": data.name, "offset": data.stat().st_size, "length": values.nbytes}
+    for key, value in where.items():
+        tensor.external_data.add(key=key, value=str(value))
+    with data.open("ab") as stream:
+        stream.write(values.tobytes())
+    return tensor
+
+
+INLINE_BYTES = 1024
+"""Constants up to this size stay in the model."""
 
 FLOAT = TensorProto.FLOAT
 INT64 = TensorProto.INT64

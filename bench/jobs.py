@@ -137,6 +137,20 @@ def ort_dynamic(request: Request) -> Prepared:
     return Prepared(call)
 
 
+def ort_nbits(request: Request) -> Prepared:
+    """`onnxruntime.quantization`'s MatMulNBitsQuantizer: reading, quantizing, writing."""
+    from onnxruntime.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer
+
+    model = linked(request["model"])
+
+    def call() -> None:
+        quantizer = MatMulNBitsQuantizer(model, **request["options"])
+        quantizer.process()
+        quantizer.model.save_model_to_file(request["output"], False)
+
+    return Prepared(call)
+
+
 def ort_alone(request: Request) -> Prepared:
     """ONNX Runtime running the samples with the values exposed that our calibration looks at.
 
@@ -226,7 +240,12 @@ def ort_static(request: Request) -> Prepared:
 
 
 def linked(model: str) -> str:
-    """A link to the model in the child's folder: onnxruntime writes temporary files beside it."""
+    """A link to the model in the child's folder: onnxruntime writes temporary files beside it.
+
+    A model whose data lies beside it stays where it is: onnx follows no link to data.
+    """
+    if Path(model).with_suffix(".data").exists():
+        return model
     link = Path("model.onnx").resolve()
     link.symlink_to(model)
     return str(link)
@@ -291,6 +310,7 @@ JOBS: dict[str, Callable[[Request], Prepared]] = {
     "model_info": model_info,
     "onnx_load": onnx_load,
     "ort_dynamic": ort_dynamic,
+    "ort_nbits": ort_nbits,
     "ort_static": ort_static,
     "ort_alone": ort_alone,
     "quality": quality,

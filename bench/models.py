@@ -10,20 +10,41 @@ import onnx
 from bert_base import bert_base
 from graph import FLOAT, OPSET, Graph
 from onnx import version_converter
+from recurrent import gru, lstm
 from resnet18 import resnet18
 
 
 def mlp(path: Path) -> None:
     """Nine Gemm of 4096 × 4096 with bias, Relu between them: 604 MB in one file."""
-    layers, width = 9, 4096
-    rng = np.random.default_rng(4096)
-    graph, x = Graph(), "x"
+    layers_of(Graph(), 9, path)
+
+
+def mlp_matmul(path: Path) -> None:
+    """The same as MatMul and Add."""
+    layers_of(Graph(), 9, path, product="MatMul")
+
+
+def large(path: Path) -> None:
+    """Thirty-six of these Gemm: 2.4 GB, which lie beside the file."""
+    layers_of(Graph(data_of(path)), 36, path)
+
+
+def layers_of(graph: Graph, layers: int, path: Path, product: str = "Gemm") -> None:
+    """So many layers of 4096 × 4096, into the file."""
+    width, x = 4096, "x"
+    rng = np.random.default_rng(width)
     for layer in range(layers):
         last = layer + 1 == layers
         weight = rng.standard_normal((width, width), dtype=np.float32) * np.float32(0.02)
         bias = rng.standard_normal(width, dtype=np.float32) * np.float32(0.02)
-        constants = [graph.constant(f"w{layer}", weight), graph.constant(f"b{layer}", bias)]
-        x = graph.node("Gemm", [x, *constants], "y" if last else f"gemm{layer}")
+        weight_name = graph.constant(f"w{layer}", weight)
+        bias_name = graph.constant(f"b{layer}", bias)
+        made = "y" if last else f"sum{layer}"
+        if product == "Gemm":
+            x = graph.node("Gemm", [x, weight_name, bias_name], made)
+        else:
+            x = graph.node("MatMul", [x, weight_name], f"product{layer}")
+            x = graph.node("Add", [x, bias_name], made)
         if not last:
             x = graph.node("Relu", [x], f"relu{layer}")
     save(graph, path, "mlp", width)
@@ -52,6 +73,10 @@ def save(graph: Graph, path: Path, name: str, width: int) -> None:
 
 BUILDERS: dict[str, Callable[[Path], None]] = {
     "mlp": mlp,
+    "mlp_matmul": mlp_matmul,
+    "large": large,
+    "lstm": lstm,
+    "gru": gru,
     "many_nodes": many_nodes,
     "resnet18": resnet18,
     "bert_base": bert_base,
@@ -61,6 +86,16 @@ BUILDERS: dict[str, Callable[[Path], None]] = {
 def built(name: str, cache: Path) -> Path:
     """The model's path in the cache, built when it is not there yet."""
     return kept(cache / "models" / f"{name}.onnx", BUILDERS[name])
+
+
+def data_of(path: Path) -> Path:
+    """Where a model's data lies when it is not in the file."""
+    return path.with_suffix(".data")
+
+
+def files_of(path: Path) -> list[Path]:
+    """The model's file, and that beside it if there is one."""
+    return [path, *([data_of(path)] if data_of(path).exists() else [])]
 
 
 def opset(path: Path) -> int:

@@ -12,6 +12,8 @@ Metric = Mapping[str, float]
 KINDS: dict[str, tuple[str, ...]] = {
     "static": ("static_",),
     "dynamic": ("dyn_",),
+    "4 bits": ("nbits4_",),
+    "4 bits, to the nearest": ("nbits4_b32_default", "nbits4_b32_rtn"),
 }
 """How the names of the entries begin, by what they have in common."""
 

@@ -17,7 +17,11 @@ from ways import (
     METHODS_DIFFER,
     ORT_STATIC,
     OURS_AUTO,
+    OURS_DYNAMIC,
+    OURS_INT4_BLOCKS,
+    OURS_INT4_NBITS,
     OURS_INT8,
+    OURS_INT8_NBITS,
     OURS_STATIC,
     SYMMETRIC,
     integer_share,
@@ -36,6 +40,28 @@ def metric(name: str, *, at_least: float | None = None, at_most: float | None = 
     )
 
 
+def ahead(job: Job, kind: str, *names: str) -> list[Target]:
+    """The promise that no recorded peer of the kind is better."""
+    return [
+        Target(
+            f"{job.label}: {name} ahead of the best peer ({kind})",
+            figures.metric_lead(job.label, kind, name),
+            at_least=0,
+        )
+        for name in names
+    ]
+
+
+def as_good_as_peers(job: Job, kind: str, names: list[str]) -> list[Target]:
+    """The promise that no recorded peer of the kind is better, nor its file smaller."""
+    size = Target(
+        f"{job.label}: bytes by those of the best peer ({kind})",
+        figures.size_by_peer(job.label, kind),
+        at_most=1,
+    )
+    return [*ahead(job, kind, *names), size]
+
+
 PHOTOS = tuple(
     Job(
         f"quantize_rs static {method}, 32 photos",
@@ -50,7 +76,14 @@ PHOTOS = tuple(
 )
 """What a user waits for; the same photos again where there are fewer."""
 
-MORE_JOBS: dict[str, tuple[Job, ...]] = {"ultraface/model_op17": PHOTOS}
+TEXT = (OURS_DYNAMIC, OURS_INT8_NBITS, OURS_INT4_BLOCKS, OURS_INT4_NBITS)
+"""What people do with models of text, which are nearly all weights."""
+
+MORE_JOBS: dict[str, tuple[Job, ...]] = {
+    "ultraface/model_op17": PHOTOS,
+    "minilm/model": TEXT,
+    "bytegpt/model": TEXT,
+}
 
 LATENCY = ("ultraface/model_op17", "minilm/model", "bytegpt/model")
 """Models whose static outputs are timed beside the float model, one sample at a time."""
@@ -75,10 +108,16 @@ PROMISES: dict[str, tuple[Target, ...]] = {
     "minilm/model": (
         metric("mean_cosine", at_least=0.985),
         metric("top1_neighbour_agreement", at_least=0.87),
+        *ahead(OURS_DYNAMIC, "dynamic", "mean_cosine", "top1_neighbour_agreement"),
+        *ahead(OURS_INT4_BLOCKS, "4 bits", "mean_cosine", "top1_neighbour_agreement"),
+        *ahead(OURS_INT4_NBITS, "4 bits", "mean_cosine", "top1_neighbour_agreement"),
         latency(OURS_AUTO, "float", 1, at_most=1),
     ),
     "bytegpt/model": (
         metric("perplexity", at_most=1.02 * 4.938),
+        *ahead(OURS_DYNAMIC, "dynamic", "perplexity"),
+        *ahead(OURS_INT4_BLOCKS, "4 bits, to the nearest", "perplexity"),
+        *ahead(OURS_INT4_NBITS, "4 bits, to the nearest", "perplexity"),
         latency(OURS_AUTO, "float", 1, at_most=1),
     ),
 }
@@ -122,23 +161,3 @@ def case_of(path: Path, name: str, model: Callable[[Path], Path]) -> Case:
         latency=(1,) if name in LATENCY else (),
         peers=meta_path,
     )
-
-
-def as_good_as_peers(job: Job, kind: str, names: list[str]) -> list[Target]:
-    """The promise that no recorded peer of the kind is better, nor its file smaller."""
-    best = f"the best peer ({kind})"
-    return [
-        *(
-            Target(
-                f"{job.label}: {name} ahead of {best}",
-                figures.metric_lead(job.label, kind, name),
-                at_least=0,
-            )
-            for name in names
-        ),
-        Target(
-            f"{job.label}: bytes by those of {best}",
-            figures.size_by_peer(job.label, kind),
-            at_most=1,
-        ),
-    ]

@@ -18,6 +18,7 @@ import cases
 import figures
 import machine
 import measure
+import models
 import numpy as np
 import peers
 import report
@@ -134,7 +135,9 @@ def named(name: str, pattern: str) -> bool:
 def run_case(case: Case, found: dict[str, tools.Tool], settings: Settings) -> dict[str, Any]:
     """All rows, checks, latencies and verdicts of one case."""
     model = case.model(settings.cache)
-    read_once(model)
+    files = models.files_of(model)
+    for file in files:
+        read_once(file)
     folder = settings.cache / "work" / case.name
     rows: dict[str, Any] = {}
     left_out: dict[str, str] = {}
@@ -146,7 +149,7 @@ def run_case(case: Case, found: dict[str, tools.Tool], settings: Settings) -> di
     result: dict[str, Any] = {
         "name": case.name,
         "title": case.title,
-        "model_bytes": model.stat().st_size,
+        "model_bytes": sum(file.stat().st_size for file in files),
         "left_out": left_out,
         "peers": peers.best(case.peers) if case.peers else {},
         "float": checked(case, True, model, model, folder, settings) if case.quality else {},
@@ -155,6 +158,9 @@ def run_case(case: Case, found: dict[str, tools.Tool], settings: Settings) -> di
     }
     result["targets"] = [verdict(target, result) for target in case.targets]
     shutil.rmtree(folder / "scratch", ignore_errors=True)
+    if not case.keep_model:
+        for file in files:
+            file.unlink()
     return result
 
 
@@ -180,7 +186,7 @@ def without_paths(result: dict[str, Any], names: dict[Path, str]) -> dict[str, A
 
 
 def read_once(model: Path) -> None:
-    """Bring the file into the page cache, so that the first tool does not pay for the disk."""
+    """Bring a file into the page cache, so that the first tool does not pay for the disk."""
     with model.open("rb") as stream:
         while stream.read(1 << 24):
             pass

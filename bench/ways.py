@@ -14,6 +14,32 @@ ORT_DYNAMIC = Job("onnxruntime dynamic", ORT, "ort_dynamic", "weights")
 ORT_DYNAMIC_CHANNEL = Job(
     "onnxruntime dynamic per channel", ORT, "ort_dynamic", "weights", {"per_channel": True}
 )
+OURS_DYNAMIC = Job(
+    "quantize_rs int8 dynamic",
+    OURS,
+    "quantize",
+    "weights",
+    SYMMETRIC | {"output_format": "dynamic"},
+)
+BLOCKS = {"bits": 4, "block_size": 32}
+OURS_INT4_BLOCKS = Job("quantize_rs int4 blocks of 32", OURS, "quantize", "int4", BLOCKS)
+OURS_INT4_NBITS = Job(
+    "quantize_rs int4 blocks of 32, matmul_nbits",
+    OURS,
+    "quantize",
+    "int4",
+    BLOCKS | {"output_format": "matmul_nbits"},
+)
+OURS_INT8_NBITS = Job(
+    "quantize_rs int8 blocks of 32, matmul_nbits",
+    OURS,
+    "quantize",
+    "weights",
+    BLOCKS | {"bits": 8, "output_format": "matmul_nbits"},
+)
+ORT_NBITS = Job(
+    "onnxruntime MatMulNBits blocks of 32", ORT, "ort_nbits", "int4", {"block_size": 32}
+)
 ORT_STATIC = Job("onnxruntime static", ORT, "ort_static", "static")
 UPSTREAM_INT8 = Job("quantize_rs 0.10 int8", UPSTREAM, "quantize", "weights", SYMMETRIC)
 UPSTREAM_STATIC = Job(
