@@ -251,3 +251,42 @@ def test_what_a_max_pool_hides_sets_no_scale() -> None:
     )
     assert 10 * np.log10((before**2).sum() / ((before - after) ** 2).sum()) > 30
     onnx.checker.check_model(onnx.load_from_string(report.model), full_check=True)
+
+
+@pytest.mark.parametrize("by", ["scales", "sizes", "negative axes"])
+def test_a_resize_of_some_axes_runs_between_convolutions_of_integers(by: str) -> None:
+    rng = np.random.default_rng(18)
+    filters = [rng.standard_normal((8, c, 3, 3)).astype(np.float32) / 5 for c in (3, 8)]
+    given = {
+        "scales": ["", "by"],
+        "sizes": ["", "", "by"],
+        "negative axes": ["", "by"],
+    }[by]
+    to = np.array([24, 20], np.int64) if by == "sizes" else np.array([2, 1.25], np.float32)
+    axes = [-1, -2] if by == "negative axes" else [2, 3]
+    graph = helper.make_graph(
+        [
+            helper.make_node("Conv", ["x", "w0"], ["c0"], pads=[1] * 4),
+            helper.make_node("Relu", ["c0"], ["r0"]),
+            helper.make_node("Resize", ["r0", *given], ["z"], axes=axes, mode="linear"),
+            helper.make_node("Conv", ["z", "w1"], ["y"], pads=[1] * 4),
+        ],
+        "resize",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 3, 12, 16])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(to, "by")]
+        + [numpy_helper.from_array(w, f"w{i}") for i, w in enumerate(filters)],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
+    model = onnx.shape_inference.infer_shapes(model)
+    samples = [{"x": rng.standard_normal((1, 3, 12, 16)).astype(np.float32)} for _ in range(4)]
+    report = quantize_rs.quantize_with_calibration(
+        model, None, samples, per_channel=True, symmetric=True
+    )
+    assert report.model is not None
+    assert [step.name for step in report.steps] == ["resize_all_axes"]
+    expected = judge.ort(model.SerializeToString(), samples[0])
+    for optimized in (True, False):
+        found = judge.ort(report.model, samples[0], optimized=optimized)
+        assert judge.sqnr(expected, found) > 30
+    assert judge.kernels(report.model)["QLinearConv"] == 2

@@ -4,6 +4,8 @@
 //! A pass looks at a graph and says what to change; [`Model::apply`] changes it. The passes run in
 //! their order, over and over, until none finds anything to do.
 
+mod resize;
+
 use std::fmt;
 
 use quantize_rs_onnx::{Edit, Model};
@@ -27,7 +29,12 @@ pub struct Pass {
 }
 
 /// Every pass, in the order in which they run.
-pub const ALL: &[Pass] = &[];
+pub const ALL: &[Pass] = &[Pass {
+    name: "resize_all_axes",
+    about: "lets a Resize that names its axes speak of all, as runtimes with integers need it",
+    planning: true,
+    run: resize::all_axes,
+}];
 
 /// What a pass would change.
 #[derive(Debug, Default)]

@@ -81,6 +81,11 @@ const DEFECTS: &[Defect] = &[
         what: "with `alpha` other than 1 is computed wrong",
         concerns: |node, _| attribute(node, "alpha").is_some_and(|a| a.f != 1.0),
     },
+    Defect {
+        op_types: &["QLinearConv"],
+        what: "reads or writes beyond its memory for some shapes",
+        concerns: |_, _| true,
+    },
     Defect { op_types: &["GlobalLpPool"], what: "is computed wrong", concerns: |_, _| true },
     Defect {
         op_types: &["ConvTranspose"],
@@ -320,6 +325,7 @@ mod tests {
             ),
             (with(node("LSTM", "n"), relu), "or its own `activations`"),
             (with(node("Celu", "n"), alpha), "Celu, which with `alpha` other than 1"),
+            (node("QLinearConv", "n"), "QLinearConv, which reads or writes beyond its memory"),
             (node("GlobalLpPool", "n"), "GlobalLpPool, which is computed wrong"),
             (with(node("Cast", "n"), bfloat), "element type bfloat16 (`n`)"),
         ];
