@@ -132,7 +132,7 @@ impl OnnxModel {
                 };
                 Some(self.0.tensor(proto).map_err(QuantizeError::from).map(|tensor| WeightTensor {
                     name: value.name.clone(),
-                    data: tensor.to_f32().unwrap_or_default(),
+                    data: encode::to_f32(&tensor).unwrap_or_default(),
                     shape: tensor.shape,
                     axis,
                 }))
@@ -187,6 +187,7 @@ impl Plan {
         let how = self
             .quantized_mut(name)
             .ok_or_else(|| wrong("is no weight of the model".to_owned()))?;
+        how.matrix = None;
         how.spec.granularity = match weight.axis {
             Some(axis) => Granularity::PerAxis { axis },
             None => Granularity::PerTensor,

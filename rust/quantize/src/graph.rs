@@ -124,6 +124,15 @@ impl<'m> Graph<'m> {
         }
     }
 
+    /// The constant behind a value: its own, or what a `Cast` makes it of.
+    pub(crate) fn constant_behind(&self, value: ValueId) -> Option<&'m TensorProto> {
+        let cast = |node: usize| self.nodes[node].op_type == "Cast";
+        match self.values[value].maker {
+            Maker::Node { node, .. } if cast(node) => self.constant(self.input(node, 0)?),
+            _ => self.constant(value),
+        }
+    }
+
     /// The element type of a value, where the file says.
     pub fn dtype(&self, value: ValueId) -> Option<DataType> {
         match self.constant(value) {
@@ -237,7 +246,7 @@ pub(crate) fn shape_of(info: &ValueInfoProto) -> Option<Vec<Option<usize>>> {
 }
 
 /// The tensor of a `Constant` node.
-fn constant_of(node: &NodeProto) -> Option<&TensorProto> {
+pub(crate) fn constant_of(node: &NodeProto) -> Option<&TensorProto> {
     (node.op_type == "Constant" && node.is_onnx())
         .then(|| node.attribute("value")?.t.as_deref())
         .flatten()

@@ -21,6 +21,9 @@ pub(crate) fn verify(before: &Model, after: &Model, plan: &Plan) -> Result<(), Q
         if matches!(how.readers, Readers::Rows | Readers::Rearranged) {
             taken(&original, &graph, value, how)?;
         }
+        if how.readers == Readers::Weighing {
+            weighed(&original, &graph, value, how)?;
+        }
         if by_name && !matches!(how.source, Source::Product { .. }) {
             check(&graph, value, how)?;
         }
@@ -100,12 +103,40 @@ fn taken(
     found.then_some(()).ok_or_else(missing)
 }
 
+/// Checks that a weight is there in integers beside its floats.
+fn weighed(
+    before: &Graph<'_>,
+    after: &Graph<'_>,
+    value: &Planned,
+    how: &ValuePlan,
+) -> Result<(), QuantizeError> {
+    let stays = before.value(&value.name).is_some() && after.value(&value.name).is_some();
+    let holds = |node: usize| {
+        let integers = after.input(node, 0).and_then(|id| after.constant(id));
+        after.nodes[node].op_type == "DequantizeLinear"
+            && integers.and_then(TensorProto::dtype) == Some(data_type(how.stored))
+    };
+    let found = stays && (0..after.nodes.len()).any(holds);
+    found
+        .then_some(())
+        .ok_or_else(|| failed(format!("`{}` is not beside its integers", value.name)))
+}
+
 fn check(graph: &Graph<'_>, value: &Planned, how: &ValuePlan) -> Result<(), QuantizeError> {
     let wrong = |what: &str| failed(format!("`{}` {what}", value.name));
     let id = graph.value(&value.name).ok_or_else(|| wrong("is gone"))?;
-    let Maker::Node { node, .. } = graph.values[id].maker else {
-        return Err(wrong("is not made by a node"));
+    let made_by = |id: ValueId| match graph.values[id].maker {
+        Maker::Node { node, .. } => Some(node),
+        _ => None,
     };
+    let mut node = made_by(id).ok_or_else(|| wrong("is not made by a node"))?;
+    // What comes back may be of another type, or a matrix.
+    for op_type in ["Cast", "Reshape"] {
+        if value.role == Role::Weight && graph.nodes[node].op_type == op_type {
+            let before = graph.input(node, 0).and_then(made_by);
+            node = before.ok_or_else(|| wrong("does not come back from integers"))?;
+        }
+    }
     if graph.nodes[node].op_type != "DequantizeLinear" {
         return Err(wrong("is not made by DequantizeLinear"));
     }
@@ -115,9 +146,10 @@ fn check(graph: &Graph<'_>, value: &Planned, how: &ValuePlan) -> Result<(), Quan
     if zero_point.is_none() && (graph.nodes[node].input.len() > 2 || constant(0).is_none()) {
         return Err(wrong("has no zero point"));
     }
-    if scale.dtype() != Some(DataType::Float)
-        || zero_point.is_some_and(|found| found.dtype() != Some(data_type(how.stored)))
-    {
+    let halves = value.role == Role::Weight && value.dtype == Some(DataType::Float16);
+    let floats = scale.dtype() == Some(DataType::Float)
+        || halves && scale.dtype() == Some(DataType::Float16);
+    if !floats || zero_point.is_some_and(|found| found.dtype() != Some(data_type(how.stored))) {
         return Err(wrong("has a scale or zero point of the wrong type"));
     }
     let expected = match constant(0) {

@@ -96,7 +96,10 @@ pub fn encode(
         .map(|(name, how, constant)| {
             let tensor = graph.model.tensor(constant.tensor)?;
             let floors = floors.get(name.as_str()).map_or(&[][..], |floors| floors);
-            let (tensor, widened) = weight(name, how, &constant.shape, &tensor, floors)?;
+            let matrix = how.matrix.as_ref().map(|matrix| &matrix[..]);
+            let shape = matrix.unwrap_or(&constant.shape);
+            let grid = scale_type(graph, constant.anchor);
+            let (tensor, widened) = weight(name, how, shape, &tensor, floors, grid)?;
             Ok((name.clone(), tensor, widened))
         })
         .collect::<Result<_, QuantizeError>>()?;
@@ -180,6 +183,7 @@ fn weight(
     shape: &[usize],
     tensor: &Tensor,
     floors: &[f32],
+    scales: DataType,
 ) -> Result<(EncodedTensor, usize), QuantizeError> {
     let wrong = |error: MathError| invalid(name, &error);
     let layout = Layout::of(shape, how.spec.granularity).map_err(wrong)?;
@@ -199,6 +203,9 @@ fn weight(
             raised += usize::from(!all_zero[group]);
             params.scale = floor.copysign(params.scale);
         }
+        if scales == DataType::Float16 {
+            params.scale = in_halves(params.scale);
+        }
     }
     let mut buffer = Buffer::zeroed(how.spec.qtype.packed_len(data.len()));
     let metrics = quantize_measured_into(data, &layout, &params, &how.spec, buffer.as_mut());
@@ -208,6 +215,26 @@ fn weight(
         data: stored(buffer.into_bytes(), how, data.len()),
     };
     Ok((assemble(quantized, &layout, &params, how.stored, metrics), raised))
+}
+
+/// The type of the scales of a constant: that of its floats where runtimes take such scales, else
+/// float32. ONNX Runtime 1.31 has kernels for float16 and none for bfloat16; ONNX itself knows none
+/// for float64.
+pub(crate) fn scale_type(graph: &Graph<'_>, constant: usize) -> DataType {
+    let knows = graph.model.opset("").is_some_and(|opset| opset >= 19);
+    match uses::float_type(graph, constant) {
+        Some(DataType::Float16) if knows => DataType::Float16,
+        _ => DataType::Float,
+    }
+}
+
+/// The smallest float16 that is not less than a scale, so that nothing is cut off at the ends: with
+/// the sign that the scale has, and not 0.
+fn in_halves(scale: f32) -> f32 {
+    let near = f16::from_f32(scale.abs());
+    let short = near.to_f32() < scale.abs();
+    let bits = (near.to_bits() + u16::from(short)).clamp(1, f16::MAX.to_bits());
+    f16::from_bits(bits).to_f32().copysign(scale)
 }
 
 /// The bytes as they are stored: 4-bit values widened to a byte each where asked for.
@@ -274,6 +301,14 @@ fn floats(graph: &Graph<'_>, value: usize) -> Result<Vec<f32>, QuantizeError> {
     match values.iter().position(|value| !value.is_finite()) {
         None => Ok(values),
         Some(index) => Err(invalid(name, format!("element {index} is {}", values[index]))),
+    }
+}
+
+/// The elements of a tensor of floats of any type as float32.
+pub(crate) fn to_f32(tensor: &Tensor) -> Option<Vec<f32>> {
+    match Elements::of(tensor)? {
+        Elements::InPlace(_) => tensor.to_f32(),
+        Elements::Converted(values) => Some(values),
     }
 }
 

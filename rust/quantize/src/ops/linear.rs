@@ -2,7 +2,7 @@
 
 use quantize_rs_onnx::NodeProto;
 
-use super::{IN_FLOAT, Integer, OpRule, Slot};
+use super::{IN_FLOAT, Integer, OpRule, Slot, einsum};
 use crate::graph::Graph;
 
 pub(super) const RULES: &[OpRule] = &[
@@ -48,7 +48,10 @@ pub(super) const RULES: &[OpRule] = &[
     },
     OpRule {
         op_type: "Einsum",
-        inputs: &[],
+        inputs: &[
+            Slot::Operand { axis: einsum::channels::<0> },
+            Slot::Operand { axis: einsum::channels::<1> },
+        ],
         more: Slot::Operand { axis: |_, _| None },
         min_inputs: 1,
         integer: IN_FLOAT,

@@ -4,10 +4,12 @@
 //! optimized graphs.
 
 mod between;
+mod einsum;
 mod functions;
 mod linear;
 mod moves;
 mod norms;
+mod recurrent;
 
 use quantize_rs_math::Range;
 use quantize_rs_onnx::NodeProto;
@@ -30,6 +32,9 @@ pub enum Slot {
         /// The axis of output channels of a weight of this rank; `None` where there is none.
         axis: fn(&NodeProto, usize) -> Option<usize>,
     },
+    /// The weight of a recurrent operator when it is constant: a matrix a direction, each row of
+    /// which is an output channel.
+    Rows,
     /// Few numbers that scale channels: quantized only where everything is.
     Scale,
     /// Added to the result; int32 when the operator runs on integers.
@@ -86,8 +91,14 @@ pub struct OpRule {
 }
 
 /// Every rule, by family.
-pub const ALL: &[&[OpRule]] =
-    &[linear::RULES, between::RULES, functions::RULES, moves::RULES, norms::RULES];
+pub const ALL: &[&[OpRule]] = &[
+    linear::RULES,
+    between::RULES,
+    functions::RULES,
+    moves::RULES,
+    norms::RULES,
+    recurrent::RULES,
+];
 
 /// The rule for a node; `None` for operators of other domains and those not known.
 ///
@@ -106,6 +117,11 @@ impl OpRule {
     /// What the operator allows at this input.
     pub fn slot(&self, input: usize) -> Slot {
         self.inputs.get(input).copied().unwrap_or(self.more)
+    }
+
+    /// Whether the operator multiplies by what it reads here.
+    pub fn takes_weight(&self, input: usize) -> bool {
+        matches!(self.slot(input), Slot::Weight { .. } | Slot::Operand { .. } | Slot::Rows)
     }
 
     /// Whether what flows through the node comes in here.
@@ -139,6 +155,7 @@ const NUMBER: (i32, &str) = (1, "a float (1)");
 
 /// Attributes that decisions rest on: operator, name, `AttributeProto.AttributeType`.
 const ATTRIBUTES: &[(&str, &str, (i32, &str))] = &[
+    ("Einsum", "equation", STRING),
     ("Gemm", "alpha", NUMBER),
     ("Gemm", "beta", NUMBER),
     ("Gemm", "transA", INTEGER),

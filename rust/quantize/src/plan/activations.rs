@@ -225,7 +225,8 @@ impl Planner<'_, '_> {
         if anew && draft.quantized(value).is_none() && !self.already.contains(&value) {
             let spec = self.types.specs[value];
             let readers = Readers::All;
-            let plan = ValuePlan { spec, stored: spec.qtype, source, readers, because };
+            let (stored, matrix) = (spec.qtype, None);
+            let plan = ValuePlan { spec, stored, matrix, source, readers, because };
             draft.decisions.insert(value, Decision::Quantize(plan));
         }
     }
@@ -247,6 +248,7 @@ impl Planner<'_, '_> {
                 spec,
                 stored: spec.qtype,
                 source: Source::SameAs(source.clone()),
+                matrix: None,
                 readers: Readers::All,
                 because: Because::PassedOnBy(self.label(node)),
             };

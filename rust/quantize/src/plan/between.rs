@@ -163,7 +163,7 @@ impl Planner<'_, '_> {
             shape.iter().skip(1).try_fold(1usize, |taps, length| taps.checked_mul(*length))
         });
         let value = &self.graph.values[weight];
-        let asked = self.selection.qtype(self.graph, value.name, std::iter::once(lead.node));
+        let asked = self.selection.qtype(value.name, std::iter::once(self.graph.nodes[lead.node]));
         self.gives_integers(lead)
             && draft.quantized(weight).is_some()
             && lead.inputs.iter().all(|input| float.contains(input))

@@ -22,6 +22,7 @@ pub(super) fn plan(graph: &Graph<'_>, draft: &mut Draft) {
                 input: graph.values[input].name.to_owned(),
                 weight: graph.values[weight].name.to_owned(),
             },
+            matrix: None,
             readers: Readers::All,
             because: Because::BiasOf(graph.nodes[node].label()),
         };

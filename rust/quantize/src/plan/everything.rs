@@ -127,7 +127,8 @@ impl Planner<'_, '_> {
         let spec = QSpec::new(self.profile.weights[0], true, Granularity::PerTensor);
         let because = Because::WeightOf(self.label(node));
         let (source, readers) = (Source::Weights, Readers::All);
-        let plan = ValuePlan { spec, stored: spec.qtype, source, readers, because };
+        let (stored, matrix) = (spec.qtype, None);
+        let plan = ValuePlan { spec, stored, matrix, source, readers, because };
         draft.decisions.insert(weight, Decision::Quantize(plan));
         let beside = self.types.specs[input].qtype;
         let bias = vector(2).filter(|_| self.profile.bias_beside(beside) == Bias::Int32);

@@ -5,7 +5,6 @@ use std::collections::HashMap;
 use quantize_rs_onnx::DataType;
 
 use super::select::Selection;
-use super::weights::weight_readers;
 use crate::graph::{Graph, Maker, Reader, ValueId};
 use crate::ops::{self, Slot};
 use crate::uses::Constant;
@@ -24,7 +23,7 @@ pub(super) fn of(
     };
     constants
         .iter()
-        .filter(|constant| weight_readers(constant).next().is_none())
+        .filter(|constant| !constant.is_weight())
         .filter(|constant| graph.values[constant.anchor].readers.iter().any(flows))
         .map(|constant| (constant.anchor, fits(graph, constant.anchor, selection)))
         .collect()
@@ -39,7 +38,7 @@ fn fits(graph: &Graph<'_>, constant: ValueId, selection: &Selection) -> Result<(
     if matches!(value.maker, Maker::Initializer { overridable: true, .. }) {
         return Err("an input of the model may replace what it reads");
     }
-    if selection.excluded(graph, value.name, std::iter::empty()).is_some() {
+    if selection.excluded(value.name, std::iter::empty()).is_some() {
         return Err("a constant that it reads is excluded");
     }
     let elements = graph.model.tensor(tensor).ok().and_then(|tensor| tensor.to_f32());

@@ -4,7 +4,7 @@
 use quantize_rs_onnx::DataType;
 
 use crate::graph::{Graph, ValueId};
-use crate::ops::{self, Slot};
+use crate::ops;
 use crate::uses;
 
 /// Operators without a rule that make what they are given first: floats of floats.
@@ -77,9 +77,7 @@ fn alike(graph: &Graph<'_>, node: usize) -> Vec<ValueId> {
     let proto = graph.nodes[node];
     let rule = ops::rule(proto);
     let is_alike = |input: usize| match rule {
-        Some(rule) => {
-            rule.takes_activation(input) || matches!(rule.slot(input), Slot::Weight { .. })
-        }
+        Some(rule) => rule.takes_activation(input) || rule.takes_weight(input),
         None => input == 0 && proto.is_onnx() && SAME_TYPE.contains(&proto.op_type.as_str()),
     };
     (0..proto.input.len())

@@ -8,7 +8,7 @@ use super::{Decision, Draft, IntegerNode, Kept};
 use crate::graph::{Maker, ValueId};
 use crate::ops::{Integer, OpRule, Slot};
 use crate::target::{Bias, Placement};
-use crate::uses::{self, Constant, Use};
+use crate::uses::{self, Along, Constant, Use};
 
 /// Sums of products of two activations are no longer than this: attention over more than so many
 /// values gives most of them less than half a step of 8 bits, which is nothing.
@@ -88,6 +88,10 @@ impl Planner<'_, '_> {
             let (inputs, weight, bias) = (vec![input, weight], None, None);
             return Ok(Some(Lead { node, inputs, weight, bias, last: node, quantized_output }));
         };
+        let float32 = |constant: &&Constant<'_>| constant.dtype == Some(DataType::Float);
+        if self.constants.get(&weight).is_none_or(|found| !float32(found)) {
+            return Err("its weight is not of float32, and runtimes fuse no other floats");
+        }
         let beside = self.types.specs[input].qtype;
         if self.profile.weights_beside(beside).all(|taken| taken != plan.spec.qtype) {
             return Err("no integer kernel takes such weights");
@@ -233,7 +237,7 @@ impl Planner<'_, '_> {
             return Err("its bias is not a constant vector of one value a channel");
         }
         let name = graph.values[bias].name;
-        match self.selection.excluded(graph, name, std::iter::empty()) {
+        match self.selection.excluded(name, std::iter::empty()) {
             Some(_) => Err("its bias is excluded"),
             None => Ok(()),
         }
@@ -248,7 +252,11 @@ impl Planner<'_, '_> {
     fn matches_channels(&self, bias: ValueId, weight: ValueId, node: usize) -> bool {
         let channels = self.constants.get(&weight).and_then(|constant| {
             let axis = constant.uses.iter().find_map(|usage| match usage {
-                Use::Weight { node: reader, axis, .. } if *reader == node => *axis,
+                Use::Weight { node: reader, channels: Some(Along::Axis(axis)), .. }
+                    if *reader == node =>
+                {
+                    Some(*axis)
+                }
                 _ => None,
             })?;
             let proto = self.graph.nodes[node];

@@ -28,7 +28,7 @@ use quantize_rs_onnx::{DataType, NodeProto};
 use serde::Serialize;
 
 use crate::graph::{Graph, Maker, ValueId};
-use crate::ops::{self, Slot};
+use crate::ops;
 use crate::prepare::{Origin, Step};
 use crate::uses;
 use crate::{Config, QuantizeError};
@@ -103,6 +103,9 @@ pub struct ValuePlan {
     pub spec: QSpec,
     /// The type it is stored in: that of `spec`, unless 4 bits are widened to a byte.
     pub stored: QType,
+    /// Rows and columns of the matrix it is stored as, where its scales go along several axes at
+    /// once; it is reshaped when it comes back.
+    pub matrix: Option<[usize; 2]>,
     /// Where its numbers come from.
     pub source: Source,
     /// Who reads what comes back from integers.
@@ -119,6 +122,9 @@ pub enum Readers {
     All,
     /// Nodes that run on integers; for others, and as an output of the model, it stays in float.
     OnIntegers,
+    /// Nodes that read it as a weight and in no other way; for others, and as an output of the
+    /// model, it stays in float.
+    Weighing,
     /// Those who look it up take integers, and only what they take comes back from there.
     Rows,
     /// Those who read it once it is rearranged, as integers.
@@ -379,11 +385,8 @@ fn out_of_sight(graph: &Graph<'_>, draft: &mut Draft) {
     let functions = model.functions.iter().flat_map(|function| &function.node);
     bodies.extend(functions.clone().flat_map(|node| node.subgraphs()));
     let multiplies = |node: &NodeProto| {
-        ops::rule(node).is_some_and(|rule| {
-            rule.inputs
-                .iter()
-                .any(|slot| matches!(slot, Slot::Weight { .. } | Slot::Operand { .. }))
-        })
+        ops::rule(node)
+            .is_some_and(|rule| (0..rule.inputs.len()).any(|input| rule.takes_weight(input)))
     };
     let mut found = functions.filter(|node| multiplies(node)).count();
     while let Some(body) = bodies.pop() {

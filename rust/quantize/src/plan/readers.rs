@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use quantize_rs_math::Granularity;
+use quantize_rs_onnx::DataType;
 
 use super::activations::Planner;
 use super::{Because, Decision, Draft, Readers, Source, ValuePlan};
@@ -59,7 +60,11 @@ impl Planner<'_, '_> {
             }
             Granularity::Blocked { .. } => false,
         };
+        let float32 =
+            self.constants.get(&id).is_some_and(|found| found.dtype == Some(DataType::Float));
         self.profile.placement == Placement::Between
+            && float32
+            && plan.readers == Readers::All
             && plan.source == Source::Weights
             && plan.stored.bits() == 8
             && apart

@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 
 use quantize_rs_math::QType;
+use quantize_rs_onnx::NodeProto;
 
 use super::pattern::{Known, Pattern, Subject};
 use crate::graph::Graph;
@@ -25,16 +26,8 @@ impl Selection {
         constants: &[Constant<'_>],
         config: &Config,
     ) -> Result<Selection, QuantizeError> {
-        let weight = |usage: &Use| match usage {
-            Use::Weight { node, .. } => Some(*node),
-            _ => None,
-        };
-        let weight_or_bias = |usage: &Use| match usage {
-            Use::Weight { node, .. } | Use::Bias { node } => Some(*node),
-            _ => None,
-        };
-        let weights = known(graph, constants, weight, "weight, or node that has one,");
-        let mut all = known(graph, constants, weight_or_bias, "weight, bias or node");
+        let weights = known(graph, constants, false, "weight, or node that has one,");
+        let mut all = known(graph, constants, true, "weight, bias or node");
         all.names.extend(graph.nodes.iter().map(|node| node.name.as_str()));
         all.names.remove("");
         all.op_types.extend(graph.nodes.iter().map(|node| node.op_type.as_str()));
@@ -64,7 +57,7 @@ impl Selection {
         value: &str,
         node: Option<usize>,
     ) -> Option<(usize, usize, QType)> {
-        let subject = subject(graph, value, node.into_iter());
+        let subject = subject(value, node.map(|node| graph.nodes[node]).into_iter());
         let wish = self.activations.iter().position(|(pattern, _)| pattern.fits(&subject))?;
         let (pattern, qtype) = &self.activations[wish];
         Some((wish, pattern.breadth(), *qtype))
@@ -83,31 +76,29 @@ impl Selection {
     }
 
     /// The pattern that excludes a constant, or a node that reads it.
-    pub(super) fn excluded(
+    pub(super) fn excluded<'m>(
         &self,
-        graph: &Graph<'_>,
-        constant: &str,
-        readers: impl Iterator<Item = usize>,
+        constant: &'m str,
+        readers: impl Iterator<Item = &'m NodeProto>,
     ) -> Option<String> {
-        let subject = subject(graph, constant, readers);
+        let subject = subject(constant, readers);
         let hit = self.exclude.iter().find(|pattern| pattern.fits(&subject));
         hit.map(|pattern| pattern.text().to_owned())
     }
 
     /// Whether a node is excluded, by its name or by its type.
     pub(super) fn excludes_node(&self, graph: &Graph<'_>, node: usize) -> bool {
-        let subject = subject(graph, "", std::iter::once(node));
+        let subject = subject("", std::iter::once(graph.nodes[node]));
         self.exclude.iter().any(|pattern| pattern.fits(&subject))
     }
 
     /// The type asked for a weight, or for a node that reads it.
-    pub(super) fn qtype(
+    pub(super) fn qtype<'m>(
         &self,
-        graph: &Graph<'_>,
-        weight: &str,
-        readers: impl Iterator<Item = usize>,
+        weight: &'m str,
+        readers: impl Iterator<Item = &'m NodeProto>,
     ) -> Option<QType> {
-        let subject = subject(graph, weight, readers);
+        let subject = subject(weight, readers);
         self.types.iter().find(|(pattern, _)| pattern.fits(&subject)).map(|(_, qtype)| *qtype)
     }
 }
@@ -146,21 +137,25 @@ fn activations(graph: &Graph<'_>, config: &Config) -> Result<Vec<(Pattern, QType
     Ok(types)
 }
 
-/// Names of the constants that are used in a way, and of the nodes that use them so.
+/// Names of weights, and with them of biases if asked for, and of the nodes that they belong to.
 fn known<'m>(
     graph: &Graph<'m>,
     constants: &[Constant<'m>],
-    wanted: fn(&Use) -> Option<usize>,
+    biases: bool,
     what: &'static str,
 ) -> Known<'m> {
     let (mut names, mut op_types) = (HashSet::new(), HashSet::new());
     for constant in constants {
-        let readers: Vec<usize> = constant.uses.iter().filter_map(wanted).collect();
+        let added = constant.uses.iter().filter_map(|usage| match usage {
+            Use::Bias { node } if biases => Some(graph.nodes[*node]),
+            _ => None,
+        });
+        let readers: Vec<&NodeProto> = constant.multipliers(graph).chain(added).collect();
         if !readers.is_empty() {
             names.insert(graph.values[constant.anchor].name);
         }
-        names.extend(readers.iter().map(|node| graph.nodes[*node].name.as_str()));
-        op_types.extend(readers.iter().map(|node| graph.nodes[*node].op_type.as_str()));
+        names.extend(readers.iter().map(|node| node.name.as_str()));
+        op_types.extend(readers.iter().map(|node| node.op_type.as_str()));
     }
     names.remove("");
     Known { names, op_types, what }
@@ -185,15 +180,11 @@ fn known_op_types(op_types: &[String]) -> Result<HashSet<String>, QuantizeError>
 }
 
 /// A constant with the nodes that read it.
-fn subject<'m>(
-    graph: &Graph<'m>,
-    constant: &'m str,
-    readers: impl Iterator<Item = usize>,
-) -> Subject<'m> {
+fn subject<'m>(constant: &'m str, readers: impl Iterator<Item = &'m NodeProto>) -> Subject<'m> {
     let mut subject = Subject { names: vec![constant], op_types: Vec::new() };
     for reader in readers {
-        subject.names.push(&graph.nodes[reader].name);
-        subject.op_types.push(&graph.nodes[reader].op_type);
+        subject.names.push(&reader.name);
+        subject.op_types.push(&reader.op_type);
     }
     subject.names.retain(|name| !name.is_empty());
     subject

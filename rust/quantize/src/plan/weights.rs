@@ -8,7 +8,7 @@ use super::{Because, Decision, Draft, Kept, Readers, Source, ValuePlan};
 use crate::Config;
 use crate::graph::{Graph, Maker};
 use crate::target::Placement;
-use crate::uses::{Constant, Use};
+use crate::uses::{self, Along, Constant, Use};
 
 pub(super) fn plan(
     graph: &Graph<'_>,
@@ -19,7 +19,7 @@ pub(super) fn plan(
 ) {
     let mut widened = false;
     for constant in constants {
-        if weight_readers(constant).next().is_some() {
+        if constant.is_weight() {
             draft.weights.insert(constant.anchor);
         }
         if let Some(kept) = kept(graph, constant, config, selection) {
@@ -27,21 +27,23 @@ pub(super) fn plan(
             continue;
         }
         let name = graph.values[constant.anchor].name;
-        let qtype =
-            selection.qtype(graph, name, weight_readers(constant)).unwrap_or(config.weights);
+        let qtype = selection.qtype(name, constant.multipliers(graph)).unwrap_or(config.weights);
         let stored = match (qtype, config.native_int4) {
             (QType::Int4, Some(false)) => QType::Int8,
             _ => qtype,
         };
         widened |= stored != qtype;
-        let granularity = granularity(graph, constant, config);
+        let (granularity, matrix) = granularity(graph, constant, config);
         let symmetric = config.symmetric || forces_symmetric(config, qtype, granularity);
-        let because = Because::WeightOf(first_reader(graph, constant));
+        let label = constant.multipliers(graph).next().map(NodeProto::label);
+        let because = Because::WeightOf(label.unwrap_or_default());
+        let readers = readers(graph, constant, draft);
         let plan = ValuePlan {
             spec: spec(config, qtype, symmetric, granularity),
             stored,
+            matrix,
             source: Source::Weights,
-            readers: Readers::All,
+            readers,
             because,
         };
         draft.decisions.insert(constant.anchor, Decision::Quantize(plan));
@@ -72,7 +74,7 @@ fn kept(
 ) -> Option<Kept> {
     let value = &graph.values[constant.anchor];
     let elements: usize = constant.shape.iter().product();
-    if weight_readers(constant).next().is_none() {
+    if !constant.is_weight() {
         if let Some(pattern) = left_alone(graph, constant, selection) {
             return Some(Kept::Excluded { pattern });
         }
@@ -83,15 +85,15 @@ fn kept(
         // What is no weight is spoken of only where there is something to say.
         return Some(kept.unwrap_or_else(|| no_rule(graph, constant)));
     }
-    if constant.tensor.dtype() != Some(DataType::Float) && graph.constant(constant.anchor).is_some()
-    {
-        return Some(Kept::NotFloat32 { dtype: constant.tensor.dtype() });
+    if !constant.dtype.is_some_and(|dtype| uses::FLOATS.contains(&dtype)) {
+        return Some(Kept::NotFloat32 { dtype: constant.dtype });
     }
-    if let Some(pattern) = selection.excluded(graph, value.name, weight_readers(constant)) {
+    if let Some(pattern) = selection.excluded(value.name, constant.multipliers(graph)) {
         return Some(Kept::Excluded { pattern });
     }
-    let other = weight_readers(constant)
-        .map(|node| &graph.nodes[node].op_type)
+    let other = constant
+        .multipliers(graph)
+        .map(|node| &node.op_type)
         .find(|op_type| !selection.allows(op_type));
     if let Some(op_type) = other {
         return Some(Kept::OpType { op_type: op_type.clone() });
@@ -99,21 +101,44 @@ fn kept(
     if matches!(value.maker, Maker::Initializer { overridable: true, .. }) {
         return Some(Kept::Overridable);
     }
-    for usage in &constant.uses {
-        match usage {
-            Use::Output => return Some(Kept::GraphOutput),
-            Use::Captured => return Some(Kept::Captured),
-            Use::Other { node } | Use::Bias { node } => {
-                return Some(Kept::AlsoReadBy { node: graph.nodes[*node].label() });
-            }
-            Use::Weight { .. } => {}
-        }
+    // Where everything is quantized, nobody is left who would take it in float.
+    let everything =
+        config.activations.is_some() && config.profile().placement == Placement::Everything;
+    if (constant.weighing.is_empty() || everything)
+        && let Some(kept) = read_otherwise(graph, constant)
+    {
+        return Some(kept);
     }
     if elements == 0 {
         return Some(Kept::Empty);
     }
     (elements < config.min_elements)
         .then_some(Kept::TooSmall { elements, min_elements: config.min_elements })
+}
+
+/// Why a weight is needed in float too, if it is.
+fn read_otherwise(graph: &Graph<'_>, constant: &Constant<'_>) -> Option<Kept> {
+    constant.uses.iter().find_map(|usage| match usage {
+        Use::Output => Some(Kept::GraphOutput),
+        Use::Captured => Some(Kept::Captured),
+        Use::Other { node } | Use::Bias { node } => {
+            Some(Kept::AlsoReadBy { node: graph.nodes[*node].label() })
+        }
+        Use::Weight { .. } | Use::Inside { .. } => None,
+    })
+}
+
+/// Who reads a weight as it comes back from integers. Where others need it in float it stays beside
+/// that, and it is said what that takes.
+fn readers(graph: &Graph<'_>, constant: &Constant<'_>, draft: &mut Draft) -> Readers {
+    let Some(kept) = read_otherwise(graph, constant) else { return Readers::All };
+    let bits = constant.tensor.dtype().map_or(0, DataType::bits);
+    let bytes = constant.shape.iter().product::<usize>().saturating_mul(bits) / 8;
+    draft.warnings.push(format!(
+        "weight `{}` {kept}: besides its integers its {bytes} bytes of floats stay",
+        graph.values[constant.anchor].name
+    ));
+    Readers::Weighing
 }
 
 /// The pattern that excludes a constant that is no weight, or all who read it.
@@ -123,9 +148,9 @@ fn left_alone(graph: &Graph<'_>, constant: &Constant<'_>, selection: &Selection)
     let all = !value.readers.is_empty()
         && !value.captured
         && readers().all(|node| selection.excludes_node(graph, node));
-    let by_name = selection.excluded(graph, value.name, std::iter::empty());
-    let pattern =
-        by_name.or_else(|| selection.excluded(graph, value.name, readers()).filter(|_| all));
+    let by_name = selection.excluded(value.name, std::iter::empty());
+    let nodes = readers().map(|node| graph.nodes[node]);
+    let pattern = by_name.or_else(|| selection.excluded(value.name, nodes).filter(|_| all));
     pattern.filter(|_| graph.dtype(constant.anchor) == Some(DataType::Float))
 }
 
@@ -144,31 +169,55 @@ fn no_rule(graph: &Graph<'_>, constant: &Constant<'_>) -> Kept {
     Kept::NoRule { op_type: reader.map(|reader| graph.nodes[reader.node].op_type.clone()) }
 }
 
-/// As fine as asked for, where one axis of the constant is the axis of output channels for all
-/// who read it; else one scale for the whole tensor.
-fn granularity(graph: &Graph<'_>, constant: &Constant<'_>, config: &Config) -> Granularity {
+/// As fine as asked for, where the output channels of the constant are the same for all who read
+/// it; else one scale for the whole tensor. And the matrix that it is stored as for that.
+fn granularity(
+    graph: &Graph<'_>,
+    constant: &Constant<'_>,
+    config: &Config,
+) -> (Granularity, Option<[usize; 2]>) {
     let mut found = constant.uses.iter().filter_map(|usage| match usage {
-        Use::Weight { axis, rank, .. } => Some((*axis, *rank)),
+        Use::Weight { channels, .. } | Use::Inside { channels, .. } => Some(*channels),
         _ => None,
     });
-    let Some((Some(axis), rank)) = found.next() else { return Granularity::PerTensor };
-    if found.any(|(other, _)| other != Some(axis)) {
-        return Granularity::PerTensor;
+    let whole = (Granularity::PerTensor, None);
+    let Some(Some(along)) = found.next() else { return whole };
+    if found.any(|other| other != Some(along)) {
+        return whole;
     }
+    match along {
+        Along::Axis(axis) => (along_axis(graph, constant, config, axis), None),
+        Along::Rows(rows) => {
+            let columns = constant.shape.iter().product::<usize>() / rows.max(1);
+            let fine = config.per_channel || config.block_size.is_some();
+            let row = (Granularity::PerAxis { axis: 0 }, Some([rows, columns]));
+            if fine { row } else { whole }
+        }
+    }
+}
+
+fn along_axis(
+    graph: &Graph<'_>,
+    constant: &Constant<'_>,
+    config: &Config,
+    axis: usize,
+) -> Granularity {
     if let Some(block_size) = config.block_size
         && constant.shape.len() == 2
     {
         return Granularity::Blocked { axis: 1 - axis, block_size };
     }
     // Kernels for matrix products of more than two axes take one scale for the whole weight.
-    let batched = config.activations.is_some() && rank > 2 && axis + 1 == rank;
+    let is_batched = |usage: &Use<'_>| matches!(usage, Use::Weight { batched: true, .. });
+    let batched = config.activations.is_some() && constant.uses.iter().any(is_batched);
     // A group has the channels of the weight, the int32 bias those of all groups.
     let grouped = config.activations.is_some()
         && config.profile().placement == Placement::Everything
-        && weight_readers(constant).any(|node| groups_outputs(graph.nodes[node]));
+        && constant.multipliers(graph).any(groups_outputs);
     let allowed = match config.profile().per_channel {
-        Some(op_types) if config.activations.is_some() => weight_readers(constant)
-            .all(|node| op_types.contains(&graph.nodes[node].op_type.as_str())),
+        Some(op_types) if config.activations.is_some() => {
+            constant.multipliers(graph).all(|node| op_types.contains(&node.op_type.as_str()))
+        }
         _ => true,
     };
     if (config.per_channel || config.block_size.is_some()) && !batched && !grouped && allowed {
@@ -191,11 +240,7 @@ fn forces_symmetric(config: &Config, qtype: QType, granularity: Granularity) -> 
         && (config.profile().symmetric.1 || matches!(granularity, Granularity::PerAxis { .. }))
 }
 
-fn first_reader(graph: &Graph<'_>, constant: &Constant<'_>) -> String {
-    weight_readers(constant).next().map(|node| graph.nodes[node].label()).unwrap_or_default()
-}
-
-/// The nodes that have this constant as a weight.
+/// The nodes of the main graph that have this constant as a weight.
 pub(super) fn weight_readers(constant: &Constant<'_>) -> impl Iterator<Item = usize> {
     constant.uses.iter().filter_map(|usage| match usage {
         Use::Weight { node, .. } => Some(*node),

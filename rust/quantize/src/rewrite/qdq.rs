@@ -12,14 +12,15 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
+use half::f16;
 use quantize_rs_math::{Granularity, Params};
-use quantize_rs_onnx::{AttributeProto, Edit, Kept, NodeProto, Tensor, TensorProto};
+use quantize_rs_onnx::{AttributeProto, DataType, Edit, Kept, NodeProto, Tensor, TensorProto};
 
 use super::corrections;
 use super::names::Names;
 use super::share::share;
 use super::tables::LookUp;
-use crate::encode::{Encoded, EncodedTensor, integers};
+use crate::encode::{Encoded, EncodedTensor, integers, scale_type};
 use crate::graph::{Graph, Maker, Reader, ValueId};
 use crate::ops;
 use crate::plan::{Plan, Readers, Source, ValuePlan};
@@ -44,6 +45,7 @@ pub fn rewrite(graph: &Graph<'_>, plan: &Plan, encoded: &Encoded) -> Vec<Edit> {
         edits: Vec::new(),
         scales: BTreeMap::new(),
         zero_points: BTreeMap::new(),
+        weighing: weighing(graph, plan),
         look_ups: BTreeMap::new(),
     };
     // Constants first: what is made of a table is called as the plan for that value says.
@@ -74,6 +76,21 @@ pub fn rewrite(graph: &Graph<'_>, plan: &Plan, encoded: &Encoded) -> Vec<Edit> {
     writer.edits
 }
 
+/// Those who read a weight for nothing else, where others need it in float.
+fn weighing(graph: &Graph<'_>, plan: &Plan) -> HashMap<ValueId, Vec<Reader>> {
+    if plan.quantized().all(|(_, how)| how.readers != Readers::Weighing) {
+        return HashMap::new();
+    }
+    uses::constants(graph).into_iter().map(|found| (found.anchor, found.weighing)).collect()
+}
+
+/// A tensor of float32 as float16, which its values are known to be.
+fn halves(tensor: &Tensor) -> Tensor {
+    let values = tensor.to_f32().unwrap_or_default();
+    let data = values.iter().flat_map(|value| f16::from_f32(*value).to_le_bytes()).collect();
+    Tensor { dtype: DataType::Float16, shape: tensor.shape.clone(), data }
+}
+
 pub(super) struct Writer<'g, 'm> {
     pub(super) graph: &'g Graph<'m>,
     plan: &'g Plan,
@@ -90,6 +107,8 @@ pub(super) struct Writer<'g, 'm> {
     scales: BTreeMap<String, String>,
     /// Names of shared zero points, by their elements.
     zero_points: BTreeMap<(i32, Vec<usize>, Vec<u8>), String>,
+    /// Those who read a weight for nothing else, where others need it in float.
+    weighing: HashMap<ValueId, Vec<Reader>>,
     /// Look-ups of integers, by node.
     pub(super) look_ups: BTreeMap<usize, LookUp>,
 }
@@ -104,6 +123,7 @@ impl Writer<'_, '_> {
                 name.to_owned()
             }
             Readers::OnIntegers => self.redirect(id),
+            Readers::Weighing => self.redirect_weighing(id),
             Readers::Rearranged => return self.rearranged(id, how, tensor),
         };
         let zero_point = match (self.brief, self.needs_zero_point(id, how)) {
@@ -111,7 +131,47 @@ impl Writer<'_, '_> {
             (true, true) => Some(self.zero_point(&tensor.zero_point)),
             (true, false) => None,
         };
-        self.dequantize_constant(name, output, how.spec.granularity, tensor, zero_point);
+        let output = self.back_to_type(id, output);
+        let output = self.back_to_shape(id, how, output);
+        let scale = scale_type(self.graph, id);
+        self.dequantize(name, output, how.spec.granularity, tensor, scale, zero_point);
+    }
+
+    /// The name of what is made `output` by a change of type, where that is needed.
+    fn back_to_type(&mut self, id: ValueId, output: String) -> String {
+        let dtype = uses::float_type(self.graph, id).unwrap_or(DataType::Float);
+        if dtype == scale_type(self.graph, id) {
+            return output;
+        }
+        let float = self.names.fresh(self.graph.values[id].name, "float32");
+        let to = Kept::new(AttributeProto::int("to", i64::from(dtype.number())));
+        let node = NodeProto::new("", "Cast", vec![float.clone()], vec![output], vec![to]);
+        self.edits.push(Edit::AddNode(node));
+        float
+    }
+
+    /// The name of what is made `output` by a change of shape, where that is needed.
+    fn back_to_shape(&mut self, id: ValueId, how: &ValuePlan, output: String) -> String {
+        let name = self.graph.values[id].name;
+        let shape = self.graph.constant_behind(id).map(|tensor| tensor.dims.clone());
+        let (Some(shape), Some(_)) = (shape, how.matrix) else { return output };
+        let data = shape.iter().flat_map(|length| length.to_le_bytes()).collect();
+        let shape = Tensor { dtype: DataType::Int64, shape: vec![shape.len()], data };
+        let matrix = self.names.fresh(name, "matrix");
+        let inputs = vec![matrix.clone(), self.constant(name, "shape", &shape)];
+        self.edits.push(Edit::AddNode(NodeProto::new("", "Reshape", inputs, vec![output], vec![])));
+        matrix
+    }
+
+    /// A new name for a weight as it comes back from integers, which those read who read nothing
+    /// but a weight in it.
+    fn redirect_weighing(&mut self, id: ValueId) -> String {
+        let restored = self.names.fresh(self.graph.values[id].name, "dequantized");
+        let weighing = self.weighing.remove(&id).unwrap_or_default();
+        for Reader { node, input } in weighing {
+            self.edits.push(Edit::SetInput { node, input, value: restored.clone() });
+        }
+        restored
     }
 
     /// A weight that is rearranged before it is multiplied by: its integers are, and what comes out
@@ -168,9 +228,24 @@ impl Writer<'_, '_> {
         tensor: &EncodedTensor,
         zero_point: Option<String>,
     ) {
+        self.dequantize(base, output, granularity, tensor, DataType::Float, zero_point);
+    }
+
+    /// As [`Writer::dequantize_constant`], with scales of this type, which what comes back is of.
+    fn dequantize(
+        &mut self,
+        base: &str,
+        output: String,
+        granularity: Granularity,
+        tensor: &EncodedTensor,
+        scale: DataType,
+        zero_point: Option<String>,
+    ) {
+        let scale =
+            if scale == DataType::Float16 { halves(&tensor.scale) } else { tensor.scale.clone() };
         let mut inputs = vec![
             self.constant(base, "quantized", &tensor.quantized),
-            self.constant(base, "scale", &tensor.scale),
+            self.constant(base, "scale", &scale),
         ];
         inputs.extend(zero_point);
         self.node("DequantizeLinear", base, inputs, output, granularity);
