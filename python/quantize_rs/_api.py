@@ -39,6 +39,8 @@ def quantize(
     target: str | None = None,
     op_types: Iterable[str] | None = None,
     optimize: bool | Iterable[str] = True,
+    output_format: str = "qdq",
+    accuracy_level: int | None = None,
 ) -> Report:
     """Quantize the weights of a model; it keeps computing in float.
 
@@ -85,6 +87,14 @@ def quantize(
     optimize : bool or iterable of str
         Before planning, passes that change no result fold and clean up the model where that
         serves quantization; names say which ones, False leaves the model as it is.
+    output_format : str
+        How what is quantized is written into the file: ``"qdq"``, which every runtime reads, or
+        ``"matmul_nbits"``: weights of MatMul, Gemm and Gather in blocks (of 32, or `block_size`
+        elements) of 2, 4 or 8 bits, for operators of ONNX Runtime's own that compute with them as
+        they are. Needs no newer opset.
+    accuracy_level : int, optional
+        For ``"matmul_nbits"``: how exactly products are computed. 1 in float32, 4 with activations
+        brought to 8 bits, which is faster; 0, or None, leaves it to ONNX Runtime.
 
     Returns
     -------
@@ -119,6 +129,8 @@ def quantize(
     wishes["block_size"] = _options.maybe_count("block_size", block_size)
     wishes["passes"] = _options.passes(optimize)
     wishes["narrow_range"] = narrow_range
+    wishes["output_format"] = output_format
+    wishes["accuracy_level"] = _options.maybe_count("accuracy_level", accuracy_level)
     plan = _model.open(input_path)._plan(wishes)
     return _delivered(plan.apply(), destination)
 
@@ -351,6 +363,8 @@ def _wishes(
         bias_correction=True,
         smooth=True,
         passes=None,
+        output_format="qdq",
+        accuracy_level=None,
     )
 
 

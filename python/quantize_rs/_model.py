@@ -60,6 +60,8 @@ class Wishes(TypedDict):
     bias_correction: bool
     smooth: bool
     passes: list[str] | None
+    output_format: str
+    accuracy_level: int | None
 
 
 def open(source: ModelSource) -> Model:  # noqa: A001 - `quantize_rs.open`, as `PIL.Image.open`
@@ -133,6 +135,8 @@ class Model:
         bias_correction: bool = True,
         smooth: bool = True,
         optimize: bool | Iterable[str] = True,
+        output_format: str = "qdq",
+        accuracy_level: int | None = None,
     ) -> Plan:
         """Decide what to quantize, and to what; nothing is changed.
 
@@ -187,6 +191,14 @@ class Model:
         optimize : bool or iterable of str
             Before planning, passes that change no result fold and clean up the model where that
             serves quantization; names say which ones, False leaves the model as it is.
+        output_format : str
+            How what is quantized is written into the file: ``"qdq"``, which every runtime reads, or
+            ``"matmul_nbits"``: weights of MatMul, Gemm and Gather in blocks (of 32, or `block_size`
+            elements) of 2, 4 or 8 bits, for operators of ONNX Runtime's own that compute with
+            them as they are. Needs no newer opset.
+        accuracy_level : int, optional
+            For ``"matmul_nbits"``: how exactly products are computed. 1 in float32, 4 with
+            activations brought to 8 bits, which is faster; 0, or None, leaves it to ONNX Runtime.
 
         Returns
         -------
@@ -213,7 +225,8 @@ class Model:
         wishes = Wishes(
             bits=None,
             weights=weights,
-            with_activations=activations is not None or target is not None,
+            with_activations=activations is not None
+            or (target is not None and output_format == "qdq"),
             activations=activations,
             activation_types=_options.types_by_name("activation_types", activation_types),
             per_channel=per_channel,
@@ -231,6 +244,8 @@ class Model:
             bias_correction=bias_correction,
             smooth=smooth,
             passes=_options.passes(optimize),
+            output_format=output_format,
+            accuracy_level=_options.maybe_count("accuracy_level", accuracy_level),
         )
         return self._plan(wishes)
 

@@ -39,6 +39,8 @@ class PlannedValue:
         Along which axis scales lie, and for how many elements each.
     source : str or None
         Where its numbers come from: ``"weights"``, ``"calibration"``, another value.
+    format : str or None
+        How it is written into the file: ``"qdq"``, ``"matmul_nbits"``.
     """
 
     name: str
@@ -53,6 +55,7 @@ class PlannedValue:
     axis: int | None = None
     block_size: int | None = None
     source: str | None = None
+    format: str | None = None
 
     @property
     def quantized(self) -> bool:
@@ -73,6 +76,8 @@ class PlannedValue:
             words.append(f"blocks of {self.block_size} on")
         if self.axis is not None:
             words.append(f"axis {self.axis}")
+        if self.format != "qdq":
+            words.append(f"as {self.format}")
         return " ".join(words)
 
 
@@ -116,6 +121,7 @@ def planned(row: dict[str, Any]) -> PlannedValue:
         **_spec(how["spec"]),
         stored=how["stored"],
         source=_source(how["source"]),
+        format=how["format"],
     )
 
 
@@ -130,6 +136,7 @@ def done(row: dict[str, Any]) -> Value:
         **_spec(how),
         stored=how["stored"],
         source=how["source"],
+        format=how["format"],
         scale=tuple(how["scale"]),
         zero_point=how["zero_point"],
         range=None if seen is None else (seen["min"], seen["max"]),

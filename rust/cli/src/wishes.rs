@@ -5,7 +5,7 @@ use std::fmt;
 
 use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
-use quantize_rs::{Config, QType, Target};
+use quantize_rs::{Config, Format, QType, Target};
 
 use crate::failure::Failure;
 
@@ -64,6 +64,13 @@ pub(crate) struct Wishes {
     /// The passes that run before planning, by name, instead of those that serve quantization
     #[arg(long, value_name = "NAMES", value_delimiter = ',', conflicts_with = "no_optimize")]
     passes: Option<Vec<String>>,
+    /// How what is quantized is written into the file
+    #[arg(long, value_name = "FORMAT", value_parser = formats(), default_value = Format::Qdq.name())]
+    output_format: Format,
+    /// How exactly blocks of `matmul_nbits` are multiplied by, from 0 to 4: 1 in float32, 4 with
+    /// activations of 8 bits
+    #[arg(long, value_name = "N")]
+    accuracy_level: Option<u8>,
     /// Leave biases as they are, instead of taking back what quantized weights shift in the mean
     #[arg(long)]
     no_bias_correction: bool,
@@ -113,6 +120,8 @@ impl Wishes {
             target: self.target,
             op_types: self.op_types.clone(),
             passes: if self.no_optimize { Some(Vec::new()) } else { self.passes.clone() },
+            output_format: self.output_format,
+            accuracy_level: self.accuracy_level,
             smooth: !self.no_smooth,
             bias_correction: !self.no_bias_correction,
         })
@@ -141,6 +150,13 @@ fn targets() -> impl TypedValueParser<Value = Target> {
     let names = Target::ALL.iter().map(|target| target.profile());
     PossibleValuesParser::new(names.map(|row| PossibleValue::new(row.name).help(row.about)))
         .try_map(|name| name.parse::<Target>())
+}
+
+/// The output formats there are.
+fn formats() -> impl TypedValueParser<Value = Format> {
+    let rows = Format::ALL.iter().map(|format| format.row());
+    PossibleValuesParser::new(rows.map(|row| PossibleValue::new(row.name).help(row.about)))
+        .try_map(|name| name.parse::<Format>())
 }
 
 /// How wide some weights are to be.
@@ -247,6 +263,8 @@ mod tests {
             "--target=x86-avx2",
             "--op-types=Conv,Gemm",
             "--no-optimize",
+            "--output-format=matmul_nbits",
+            "--accuracy-level=4",
             "--no-bias-correction",
             "--no-smooth",
         ];
@@ -267,6 +285,8 @@ mod tests {
             target: Some(Target::X86Avx2),
             op_types: Some(vec!["Conv".to_owned(), "Gemm".to_owned()]),
             passes: Some(Vec::new()),
+            output_format: Format::MatMulNBits,
+            accuracy_level: Some(4),
             smooth: false,
             bias_correction: false,
         };

@@ -37,6 +37,7 @@ mod floats;
 pub mod kernels;
 mod layout;
 mod metrics;
+mod nbits;
 mod params;
 mod qtype;
 pub mod range;
@@ -55,6 +56,7 @@ pub use kernels::{
 };
 pub use layout::Layout;
 pub use metrics::{Metrics, metrics};
+pub use nbits::{Columns, NBits};
 pub use params::{Params, Range, params};
 pub use qtype::QType;
 pub use ranges::{first_non_finite, ranges, ranges_checked};

@@ -43,6 +43,8 @@ struct Wishes {
     bias_correction: bool,
     smooth: bool,
     passes: Option<Vec<String>>,
+    output_format: String,
+    accuracy_level: Option<usize>,
 }
 
 #[pymethods]
@@ -121,6 +123,9 @@ impl Wishes {
             bias_correction: self.bias_correction,
             smooth: self.smooth,
             passes: self.passes,
+            output_format: self.output_format.parse()?,
+            // What fits no byte is refused like what is too high.
+            accuracy_level: self.accuracy_level.map(|l| u8::try_from(l).unwrap_or(u8::MAX)),
         })
     }
 }

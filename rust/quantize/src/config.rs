@@ -6,7 +6,7 @@ use quantize_rs_math::QType;
 use serde::{Deserialize, Serialize};
 
 use crate::target::{Bias, Profile};
-use crate::{QuantizeError, Target};
+use crate::{Format, QuantizeError, Target};
 
 /// What to quantize, and to what.
 ///
@@ -23,6 +23,11 @@ pub struct Config {
     pub weights: QType,
     /// The type of activations; `None` quantizes weights alone.
     pub activations: Option<QType>,
+    /// How what is quantized is written into the file.
+    pub output_format: Format,
+    /// How exactly `MatMulNBits` computes: 1 in float32, 4 with activations of 8 bits; what ONNX
+    /// Runtime likes when nothing is said.
+    pub accuracy_level: Option<u8>,
     /// Other types for some activations, by the name of a value, by the name or type of the
     /// operator that makes or reads it, or by pattern as in `exclude`; precedence as in
     /// `layer_bits`. A value has one type: that asked for itself, else for what makes it, else the
@@ -73,6 +78,8 @@ impl Default for Config {
         Config {
             weights: QType::Int8,
             activations: None,
+            output_format: Format::default(),
+            accuracy_level: None,
             activation_types: BTreeMap::new(),
             per_channel: false,
             symmetric: false,
@@ -131,12 +138,7 @@ impl Config {
     /// # Errors
     /// The option, what it was, and what it may be.
     pub fn check(&self) -> Result<(), QuantizeError> {
-        if let Some(size) = self.block_size
-            && !(size.is_power_of_two() && (16..=4096).contains(&size))
-        {
-            let what = format!("is {size}, expected a power of two from 16 to 4096");
-            return Err(QuantizeError::option("block_size", what));
-        }
+        self.output_format.check(self)?;
         if self.block_size.is_some() && self.activations.is_some() {
             let what =
                 "cannot be used with activations: no runtime computes in integers with blocks";

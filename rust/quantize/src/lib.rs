@@ -50,6 +50,7 @@ mod error;
 mod facade;
 mod fingerprint;
 mod fnv;
+mod format;
 mod graph;
 mod info;
 mod layers;
@@ -74,6 +75,7 @@ pub use error::{CalibrationError, CalibrationErrorKind, QuantizeError, QuantizeE
 pub use facade::{
     OnnxModel, QdqWeightInput, QuantConfig, QuantizedTensor, Quantizer, WeightTensor,
 };
+pub use format::{Format, FormatRow};
 pub use graph::{Graph, Maker, Reader, Value, ValueId};
 pub use info::ModelInfo;
 pub use layers::{DynamicRangeCalibrator, QuantizationAwareTraining};

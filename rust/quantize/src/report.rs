@@ -6,11 +6,11 @@ use quantize_rs_math::{Granularity, Metrics, Params, QSpec, QType, Range};
 use quantize_rs_onnx::DataType;
 use serde::Serialize;
 
-use crate::Ranges;
 use crate::encode::{Encoded, EncodedTensor};
 use crate::graph::Graph;
 use crate::plan::{Decision, Plan, Planned, Role, ValuePlan};
 use crate::prepare::Step;
+use crate::{Format, Ranges};
 
 /// What was done to a model, value by value, and what it cost.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -78,6 +78,8 @@ pub struct QuantizedRow {
     pub qtype: QType,
     /// The type they are stored in.
     pub stored: QType,
+    /// How they are written into the file.
+    pub format: Format,
     /// Whether the zero point is fixed.
     pub symmetric: bool,
     /// Whether one bit less than there is is used.
@@ -102,7 +104,7 @@ impl QuantizedRow {
     /// Type, symmetry and granularity in a few words: `int8 symmetric axis 0`.
     pub fn kind(&self) -> String {
         let spec = QSpec::new(self.qtype, self.symmetric, self.granularity);
-        crate::plan::kind(&QSpec { reduced: self.reduced, ..spec }, self.stored)
+        crate::plan::kind(&QSpec { reduced: self.reduced, ..spec }, self.stored, self.format)
     }
 }
 
@@ -223,6 +225,7 @@ fn quantized(
     QuantizedRow {
         qtype: how.spec.qtype,
         stored: how.stored,
+        format: how.format,
         symmetric: how.spec.symmetric,
         reduced: how.spec.reduced,
         granularity: how.spec.granularity,

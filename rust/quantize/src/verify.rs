@@ -1,5 +1,7 @@
 //! The last look before anything is written: is the model what the plan said?
 
+mod nbits;
+
 use quantize_rs_math::Layout;
 use quantize_rs_onnx::{DataType, Model, NodeProto, TensorProto};
 
@@ -7,17 +9,23 @@ use crate::encode::data_type;
 use crate::error::QuantizeErrorKind;
 use crate::graph::{Graph, Maker, ValueId};
 use crate::plan::{Plan, Planned, Readers, Role, Source, ValuePlan};
-use crate::{InputSpec, QuantizeError, Target, Violation, conformance, uses};
+use crate::{Format, InputSpec, QuantizeError, Target, Violation, conformance, uses};
 
 /// Checks that every value the plan quantizes is made by a `DequantizeLinear` of the right type and
 /// number of scales, and that every input and output of the model is where it was.
 pub(crate) fn verify(before: &Model, after: &Model, plan: &Plan) -> Result<(), QuantizeError> {
     same_interface(before, after)?;
     let (original, graph) = (Graph::of(before)?, Graph::of(after)?);
+    if plan.config.output_format == Format::MatMulNBits {
+        nbits::check(&original, &graph)?;
+    }
     for (value, how) in plan.quantized() {
         // A bias that several nodes share has several copies under other names, and what some read
         // in float keeps its name for them.
         let by_name = value.role != Role::Input && how.readers == Readers::All;
+        if how.format != Format::Qdq {
+            continue;
+        }
         if matches!(how.readers, Readers::Rows | Readers::Rearranged) {
             taken(&original, &graph, value, how)?;
         }

@@ -10,8 +10,8 @@ use std::collections::{BTreeMap, HashMap};
 use bytes::Bytes;
 use half::{bf16, f16};
 use quantize_rs_math::{
-    Floats, Layout, MathError, Metrics, Params, QType, fit, pack, params, quantize_measured_into,
-    ranges_checked,
+    Columns, Floats, Granularity, Layout, MathError, Metrics, NBits, Params, QSpec, QType, fit,
+    pack, params, quantize_measured_into, ranges_checked,
 };
 use quantize_rs_onnx::{Buffer, DataType, Tensor};
 use rayon::prelude::*;
@@ -21,7 +21,7 @@ use crate::error::QuantizeErrorKind;
 use crate::graph::Graph;
 use crate::plan::{Plan, Source, ValuePlan};
 use crate::uses::{self, Constant};
-use crate::{QuantizeError, Ranges};
+use crate::{Format, QuantizeError, Ranges};
 
 /// The integers, scales and zero points of everything a plan quantizes.
 #[derive(Clone, Debug, Default)]
@@ -91,7 +91,7 @@ pub fn encode(
         .filter(|(_, how)| how.source == Source::Weights)
         .filter_map(|(value, how)| Some((&value.name, how, constants.get(value.name.as_str())?)))
         .collect();
-    let done: Vec<(String, EncodedTensor, usize)> = weights
+    let done: Vec<(String, EncodedTensor, usize, u32)> = weights
         .into_par_iter()
         .map(|(name, how, constant)| {
             let tensor = graph.model.tensor(constant.tensor)?;
@@ -100,17 +100,17 @@ pub fn encode(
             let shape = matrix.unwrap_or(&constant.shape);
             let grid = scale_type(graph, constant.anchor);
             let (tensor, widened) = weight(name, how, shape, &tensor, floors, grid)?;
-            Ok((name.clone(), tensor, widened))
+            Ok((name.clone(), tensor, widened, how.stored.bits()))
         })
         .collect::<Result<_, QuantizeError>>()?;
-    for (name, tensor, widened) in done {
+    for (name, tensor, widened, bits) in done {
         if widened > 0 {
             encoded.warnings.push(format!(
                 "weight `{name}`: {widened} scales were raised so that the bias fits int32"
             ));
         }
         if let Some(metrics) = &tensor.metrics
-            && tensor.quantized.dtype.bits() >= 8
+            && bits >= 8
             && metrics.sqnr_db < POOR_DB
         {
             encoded.warnings.push(format!(
@@ -186,6 +186,9 @@ fn weight(
     scales: DataType,
 ) -> Result<(EncodedTensor, usize), QuantizeError> {
     let wrong = |error: MathError| invalid(name, &error);
+    if how.format == Format::MatMulNBits {
+        return Ok((nbits(name, how, shape, tensor)?, 0));
+    }
     let layout = Layout::of(shape, how.spec.granularity).map_err(wrong)?;
     let elements = Elements::of(tensor)
         .ok_or_else(|| invalid(name, format!("has elements of type {}", tensor.dtype)))?;
@@ -235,6 +238,38 @@ fn in_halves(scale: f32) -> f32 {
     let short = near.to_f32() < scale.abs();
     let bits = (near.to_bits() + u16::from(short)).clamp(1, f16::MAX.to_bits());
     f16::from_bits(bits).to_f32().copysign(scale)
+}
+
+/// A matrix column by column, in blocks that `MatMulNBits` reads.
+fn nbits(
+    name: &str,
+    how: &ValuePlan,
+    shape: &[usize],
+    tensor: &Tensor,
+) -> Result<EncodedTensor, QuantizeError> {
+    let (Granularity::Blocked { axis, block_size }, &[rows, columns]) =
+        (how.spec.granularity, shape)
+    else {
+        return Err(invalid(name, "is no matrix in blocks"));
+    };
+    let transposed = axis == 1;
+    let (depth, width) = if transposed { (columns, rows) } else { (rows, columns) };
+    let QSpec { qtype, symmetric, .. } = how.spec;
+    let cut = NBits { depth, width, transposed, block_size, qtype, symmetric };
+    let elements = Elements::of(tensor)
+        .ok_or_else(|| invalid(name, format!("has elements of type {}", tensor.dtype)))?;
+    let (blocks, blob) = (cut.blocks(), cut.blob_len());
+    let mut buffer = Buffer::zeroed(width * blocks * blob);
+    let Columns { scales, zero_points, metrics } = cut
+        .quantize_into(elements.floats(), buffer.as_mut())
+        .map_err(|error| invalid(name, &error))?;
+    let bytes = |shape: Vec<usize>, data: Bytes| Tensor { dtype: DataType::UInt8, shape, data };
+    Ok(EncodedTensor {
+        quantized: bytes(vec![width, blocks, blob], buffer.into_bytes()),
+        scale: Tensor::from_f32(vec![width, blocks], &scales),
+        zero_point: bytes(vec![width, cut.zero_points_len()], zero_points.into()),
+        metrics: Some(metrics),
+    })
 }
 
 /// The bytes as they are stored: 4-bit values widened to a byte each where asked for.

@@ -14,7 +14,7 @@ use crate::graph::{Graph, Maker, Reader, ValueId};
 use crate::ops::{self, Integer, OpRule};
 use crate::target::{Placement, Profile};
 use crate::uses::Constant;
-use crate::{Config, InputSpec, QuantizeError};
+use crate::{Config, Format, InputSpec, QuantizeError};
 
 pub(super) fn plan(
     graph: &Graph<'_>,
@@ -225,8 +225,8 @@ impl Planner<'_, '_> {
         if anew && draft.quantized(value).is_none() && !self.already.contains(&value) {
             let spec = self.types.specs[value];
             let readers = Readers::All;
-            let (stored, matrix) = (spec.qtype, None);
-            let plan = ValuePlan { spec, stored, matrix, source, readers, because };
+            let (stored, matrix, format) = (spec.qtype, None, Format::Qdq);
+            let plan = ValuePlan { spec, stored, matrix, format, source, readers, because };
             draft.decisions.insert(value, Decision::Quantize(plan));
         }
     }
@@ -247,6 +247,7 @@ impl Planner<'_, '_> {
             let plan = ValuePlan {
                 spec,
                 stored: spec.qtype,
+                format: Format::Qdq,
                 source: Source::SameAs(source.clone()),
                 matrix: None,
                 readers: Readers::All,

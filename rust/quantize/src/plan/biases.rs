@@ -4,6 +4,7 @@
 use quantize_rs_math::{Granularity, QSpec, QType};
 
 use super::{Because, Decision, Draft, IntegerNode, Readers, Source, ValuePlan};
+use crate::Format;
 use crate::graph::Graph;
 use crate::target::Profile;
 
@@ -18,6 +19,7 @@ pub(super) fn plan(graph: &Graph<'_>, draft: &mut Draft) {
         let plan = ValuePlan {
             spec: QSpec::new(QType::Int32, true, granularity),
             stored: QType::Int32,
+            format: Format::Qdq,
             source: Source::Product {
                 input: graph.values[input].name.to_owned(),
                 weight: graph.values[weight].name.to_owned(),

@@ -8,6 +8,7 @@ use quantize_rs_math::{Granularity, QSpec};
 use super::activations::Planner;
 use super::leads::Lead;
 use super::{Because, Decision, Draft, IntegerNode, Kept, Readers, Source, ValuePlan};
+use crate::Format;
 use crate::graph::ValueId;
 use crate::ops::{Integer, Slot};
 use crate::target::Bias;
@@ -127,8 +128,8 @@ impl Planner<'_, '_> {
         let spec = QSpec::new(self.profile.weights[0], true, Granularity::PerTensor);
         let because = Because::WeightOf(self.label(node));
         let (source, readers) = (Source::Weights, Readers::All);
-        let (stored, matrix) = (spec.qtype, None);
-        let plan = ValuePlan { spec, stored, matrix, source, readers, because };
+        let (stored, matrix, format) = (spec.qtype, None, Format::Qdq);
+        let plan = ValuePlan { spec, stored, matrix, format, source, readers, because };
         draft.decisions.insert(weight, Decision::Quantize(plan));
         let beside = self.types.specs[input].qtype;
         let bias = vector(2).filter(|_| self.profile.bias_beside(beside) == Bias::Int32);

@@ -8,6 +8,7 @@ mod biases;
 mod everything;
 mod fit;
 mod float32;
+mod formats;
 mod leads;
 mod opset;
 mod pattern;
@@ -18,6 +19,7 @@ mod types;
 mod unfit;
 mod weights;
 
+pub(crate) use formats::MICROSOFT;
 pub(crate) use show::kind;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -31,7 +33,7 @@ use crate::graph::{Graph, Maker, ValueId};
 use crate::ops;
 use crate::prepare::{Origin, Step};
 use crate::uses;
-use crate::{Config, QuantizeError};
+use crate::{Config, Format, QuantizeError};
 
 /// What will be done to each value of a model.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -106,6 +108,8 @@ pub struct ValuePlan {
     /// Rows and columns of the matrix it is stored as, where its scales go along several axes at
     /// once; it is reshaped when it comes back.
     pub matrix: Option<[usize; 2]>,
+    /// How it is written into the file.
+    pub format: Format,
     /// Where its numbers come from.
     pub source: Source,
     /// Who reads what comes back from integers.
@@ -211,6 +215,13 @@ pub enum Kept {
     AlsoReadBy {
         /// That node.
         node: String,
+    },
+    /// The output format has nothing for how it is read.
+    NoForm {
+        /// The format.
+        format: Format,
+        /// What it lacks.
+        why: String,
     },
     /// It is an output of the model.
     GraphOutput,
@@ -450,6 +461,7 @@ impl fmt::Display for Kept {
             Kept::Bias => f.write_str("bias of a node that computes in float"),
             Kept::FloatBias { target } => write!(f, "bias, which {target} takes in float"),
             Kept::AlsoReadBy { node } => write!(f, "also read by {node}, which needs it in float"),
+            Kept::NoForm { format, why } => write!(f, "{format} has no form for it: {why}"),
             Kept::GraphOutput => f.write_str("is an output of the model"),
             Kept::Captured => f.write_str("read by a graph inside a node"),
             Kept::Overridable => {

@@ -3,9 +3,9 @@
 use quantize_rs_math::{Granularity, QType};
 
 use super::{Plan, ValuePlan};
-use crate::QuantizeError;
 use crate::error::QuantizeErrorKind;
 use crate::graph::Graph;
+use crate::{Format, QuantizeError};
 
 /// The newest operator set whose rules are known here (ONNX 1.23).
 const NEWEST: i64 = 28;
@@ -46,7 +46,10 @@ pub(super) fn check_known(graph: &Graph<'_>) -> Result<(), QuantizeError> {
 /// Refuses a model whose operator set does not know what the plan would write.
 pub(super) fn check_enough(graph: &Graph<'_>, plan: &Plan) -> Result<(), QuantizeError> {
     let have = graph.model.opset("").unwrap_or(0);
-    let need_of = |how: &ValuePlan| needed(how.stored, how.spec.granularity);
+    let need_of = |how: &ValuePlan| match how.format {
+        Format::Qdq => needed(how.stored, how.spec.granularity),
+        format => format.row().since,
+    };
     // Of several that need the most, the first: a weight rather than the bias that follows from it.
     let most = plan.quantized().reduce(|a, b| if need_of(b.1) > need_of(a.1) { b } else { a });
     let Some((value, how)) = most else { return Ok(()) };
@@ -55,11 +58,13 @@ pub(super) fn check_enough(graph: &Graph<'_>, plan: &Plan) -> Result<(), Quantiz
         return Ok(());
     }
     let kind = match how.spec.granularity {
+        _ if how.format != Format::Qdq => how.format.name().to_owned(),
         Granularity::PerTensor => how.stored.name().to_owned(),
         Granularity::PerAxis { .. } => format!("per-channel {}", how.stored.name()),
         Granularity::Blocked { .. } => format!("blocked {}", how.stored.name()),
     };
     let mend = match how.spec.granularity {
+        _ if how.format != Format::Qdq => "",
         _ if since(how.stored) > have && how.stored == QType::Int4 => ", or ask for 8 bits",
         Granularity::PerAxis { .. } if have >= since(how.stored) => ", or do without per_channel",
         _ => "",

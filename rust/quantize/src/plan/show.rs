@@ -5,6 +5,7 @@ use std::fmt;
 use quantize_rs_math::{Granularity, QSpec, QType};
 
 use super::{Decision, Plan, Planned};
+use crate::Format;
 
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -35,7 +36,7 @@ fn cells(value: &Planned) -> [String; 4] {
     match &value.decision {
         Decision::Quantize(plan) => [
             value.name.clone(),
-            kind(&plan.spec, plan.stored),
+            kind(&plan.spec, plan.stored, plan.format),
             plan.source.to_string(),
             plan.because.to_string(),
         ],
@@ -47,7 +48,7 @@ fn cells(value: &Planned) -> [String; 4] {
 }
 
 /// Type, symmetry and granularity in a few words: `int8 symmetric axis 0`.
-pub(crate) fn kind(spec: &QSpec, stored: QType) -> String {
+pub(crate) fn kind(spec: &QSpec, stored: QType, format: Format) -> String {
     let QSpec { qtype, symmetric, granularity, reduced, .. } = *spec;
     let stored = if stored == qtype { String::new() } else { format!(" in {}", stored.name()) };
     let reduced = if reduced { " of 7 bits" } else { "" };
@@ -59,5 +60,9 @@ pub(crate) fn kind(spec: &QSpec, stored: QType) -> String {
             format!(" blocks of {block_size} on axis {axis}")
         }
     };
-    format!("{}{stored}{symmetric}{granularity}{reduced}", qtype.name())
+    let format = match format {
+        Format::Qdq => String::new(),
+        format => format!(" as {format}"),
+    };
+    format!("{}{stored}{symmetric}{granularity}{reduced}{format}", qtype.name())
 }

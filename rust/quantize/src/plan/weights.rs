@@ -4,7 +4,7 @@ use quantize_rs_math::{Granularity, QSpec, QType};
 use quantize_rs_onnx::{DataType, NodeProto};
 
 use super::select::Selection;
-use super::{Because, Decision, Draft, Kept, Readers, Source, ValuePlan};
+use super::{Because, Decision, Draft, Kept, Readers, Source, ValuePlan, formats};
 use crate::Config;
 use crate::graph::{Graph, Maker};
 use crate::target::Placement;
@@ -33,15 +33,26 @@ pub(super) fn plan(
             _ => qtype,
         };
         widened |= stored != qtype;
-        let (granularity, matrix) = granularity(graph, constant, config);
-        let symmetric = config.symmetric || forces_symmetric(config, qtype, granularity);
         let label = constant.multipliers(graph).next().map(NodeProto::label);
         let because = Because::WeightOf(label.unwrap_or_default());
+        let (spec, stored, matrix) = match formats::spec(graph, constant, config, qtype) {
+            Ok(Some(spec)) => (spec, spec.qtype, None),
+            Ok(None) => {
+                let (granularity, matrix) = granularity(graph, constant, config);
+                let symmetric = config.symmetric || forces_symmetric(config, qtype, granularity);
+                (spec(config, qtype, symmetric, granularity), stored, matrix)
+            }
+            Err(kept) => {
+                draft.keep(constant.anchor, kept);
+                continue;
+            }
+        };
         let readers = readers(graph, constant, draft);
         let plan = ValuePlan {
-            spec: spec(config, qtype, symmetric, granularity),
+            spec,
             stored,
             matrix,
+            format: config.output_format,
             source: Source::Weights,
             readers,
             because,

@@ -2,6 +2,7 @@
 
 mod corrections;
 pub(crate) mod names;
+mod nbits;
 mod qdq;
 mod share;
 mod tables;

@@ -20,11 +20,12 @@ use super::corrections;
 use super::names::Names;
 use super::share::share;
 use super::tables::LookUp;
+use crate::Format;
 use crate::encode::{Encoded, EncodedTensor, integers, scale_type};
 use crate::graph::{Graph, Maker, Reader, ValueId};
 use crate::ops;
 use crate::plan::{Plan, Readers, Source, ValuePlan};
-use crate::uses;
+use crate::uses::{self, Constant};
 
 /// The edits that turn the model of `graph` into what `plan` says, with the numbers of `encoded`.
 pub fn rewrite(graph: &Graph<'_>, plan: &Plan, encoded: &Encoded) -> Vec<Edit> {
@@ -47,7 +48,13 @@ pub fn rewrite(graph: &Graph<'_>, plan: &Plan, encoded: &Encoded) -> Vec<Edit> {
         zero_points: BTreeMap::new(),
         weighing: weighing(graph, plan),
         look_ups: BTreeMap::new(),
+        uses: HashMap::new(),
+        imported: HashSet::new(),
     };
+    if plan.config.output_format != Format::Qdq {
+        let constants = uses::constants(graph).into_iter();
+        writer.uses = constants.map(|constant| (constant.anchor, constant)).collect();
+    }
     // Constants first: what is made of a table is called as the plan for that value says.
     let (constants, others): (Vec<_>, Vec<_>) =
         plan.quantized().partition(|(_, how)| how.source == Source::Weights);
@@ -93,7 +100,7 @@ fn halves(tensor: &Tensor) -> Tensor {
 
 pub(super) struct Writer<'g, 'm> {
     pub(super) graph: &'g Graph<'m>,
-    plan: &'g Plan,
+    pub(super) plan: &'g Plan,
     /// Whether to write no more than is needed, which is when activations are quantized.
     brief: bool,
     /// Nodes that run on integers and whose result a bias of the model is added to.
@@ -111,10 +118,17 @@ pub(super) struct Writer<'g, 'm> {
     weighing: HashMap<ValueId, Vec<Reader>>,
     /// Look-ups of integers, by node.
     pub(super) look_ups: BTreeMap<usize, LookUp>,
+    /// How constants are read, where weights are written in another format.
+    pub(super) uses: HashMap<ValueId, Constant<'m>>,
+    /// Domains imported so far.
+    pub(super) imported: HashSet<String>,
 }
 
 impl Writer<'_, '_> {
     fn weight(&mut self, id: ValueId, how: &ValuePlan, tensor: &EncodedTensor) {
+        if how.format == Format::MatMulNBits {
+            return self.nbits(id, how, tensor);
+        }
         let name = self.graph.values[id].name;
         let output = match how.readers {
             Readers::Rows => return self.table(id, how, tensor),

@@ -1,0 +1,387 @@
+//! Matrices as runtimes for language models read them: a row for each column of the product, cut
+//! into blocks, each padded to whole bytes, with a scale and a zero point a block.
+
+use rayon::prelude::*;
+
+use crate::floats::Element;
+use crate::kernels::pack::pack_into;
+use crate::metrics::Sums;
+use crate::ranges::first_non_finite;
+use crate::{Floats, Granularity, MathError, Metrics, Params, QSpec, QType, Range, params};
+
+/// A matrix of `depth` × `width`, multiplied from the left, and how it is cut: blocks of
+/// `block_size` elements along the axis of length `depth`, the last of which may be shorter.
+///
+/// ```
+/// use quantize_rs_math::{NBits, QType};
+/// let cut = NBits { depth: 40, width: 3, transposed: false, block_size: 32, qtype: QType::UInt4, symmetric: true };
+/// assert_eq!((cut.blocks(), cut.blob_len()), (2, 16));
+/// let (blobs, columns) = cut.quantize(&vec![0.5; 120])?;
+/// assert_eq!((blobs.len(), columns.scales.len()), (3 * 2 * 16, 3 * 2));
+/// # Ok::<(), quantize_rs_math::MathError>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NBits {
+    /// Length of the axis that is summed over.
+    pub depth: usize,
+    /// Number of columns of the product.
+    pub width: usize,
+    /// Whether the data is `width` × `depth`.
+    pub transposed: bool,
+    /// Elements in a block, a multiple of 8.
+    pub block_size: usize,
+    /// An unsigned type of 2, 4 or 8 bits.
+    pub qtype: QType,
+    /// Whether all zero points are the middle of the grid; scales may then be negative.
+    pub symmetric: bool,
+}
+
+/// What goes with the integers of a matrix.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Columns {
+    /// A scale for each block, column by column.
+    pub scales: Vec<f32>,
+    /// The zero points of a column packed like its integers, column by column.
+    pub zero_points: Vec<u8>,
+    /// What the integers stand for, against the floats.
+    pub metrics: Metrics,
+}
+
+impl Columns {
+    fn none() -> Columns {
+        let metrics = Sums::default().metrics(0);
+        Columns { scales: Vec::new(), zero_points: Vec::new(), metrics }
+    }
+}
+
+/// Columns that are done together: as many as are read in one stretch of a row.
+const TILE: usize = 128;
+
+impl NBits {
+    /// Blocks in a column.
+    pub fn blocks(&self) -> usize {
+        self.depth.div_ceil(self.block_size.max(1))
+    }
+
+    /// Bytes of a block.
+    pub fn blob_len(&self) -> usize {
+        self.qtype.packed_len(self.block_size)
+    }
+
+    /// Bytes of the zero points of a column.
+    pub fn zero_points_len(&self) -> usize {
+        self.qtype.packed_len(self.blocks())
+    }
+
+    /// The integers, `width` × [`blocks`](Self::blocks) × [`blob_len`](Self::blob_len), and what
+    /// goes with them.
+    ///
+    /// # Errors
+    ///
+    /// As [`quantize_into`](Self::quantize_into).
+    pub fn quantize<'a>(
+        &self,
+        data: impl Into<Floats<'a>>,
+    ) -> Result<(Vec<u8>, Columns), MathError> {
+        let mut blobs = vec![0; self.width * self.blocks() * self.blob_len()];
+        let columns = self.quantize_into(data, &mut blobs)?;
+        Ok((blobs, columns))
+    }
+
+    /// [`quantize`](Self::quantize) into bytes that the caller has, all of them 0.
+    ///
+    /// # Errors
+    ///
+    /// An element is NaN or infinite, or a slice is not as long as the shape says.
+    pub fn quantize_into<'a>(
+        &self,
+        data: impl Into<Floats<'a>>,
+        blobs: &mut [u8],
+    ) -> Result<Columns, MathError> {
+        let data = data.into();
+        if self.block_size == 0 {
+            return Err(MathError::BlockSize);
+        }
+        for (what, found, expected) in [
+            ("elements", data.len(), self.depth * self.width),
+            ("bytes", blobs.len(), self.width * self.blocks() * self.blob_len()),
+        ] {
+            if found != expected {
+                return Err(MathError::Length { what, found, expected });
+            }
+        }
+        let columns = match data {
+            Floats::Slice(values) => self.encode(values, blobs),
+            Floats::LittleEndian(values) => self.encode(values, blobs),
+        };
+        match first_non_finite(data).filter(|_| columns.is_none()) {
+            Some(index) => Err(MathError::NonFinite { index, value: data.get(index).to_string() }),
+            None => Ok(columns.unwrap_or_else(Columns::none)),
+        }
+    }
+
+    /// `None` where an element is not finite.
+    fn encode<X: Element>(&self, data: &[X], blobs: &mut [u8]) -> Option<Columns> {
+        if data.is_empty() {
+            return Some(Columns::none());
+        }
+        let (blocks, packed) = (self.blocks(), self.zero_points_len());
+        let mut scales = vec![0.0; self.width * blocks];
+        let mut zero_points = vec![0; self.width * packed];
+        let tiles = blobs
+            .par_chunks_mut(TILE * blocks * self.blob_len())
+            .zip(scales.par_chunks_mut(TILE * blocks))
+            .zip(zero_points.par_chunks_mut(TILE * packed))
+            .enumerate();
+        let sums: Option<Vec<Sums>> = tiles
+            .map_init(Scratch::default, |scratch, (tile, ((blobs, scales), zero_points))| {
+                self.tile(data, tile * TILE, scratch, blobs, scales, zero_points)
+            })
+            .collect();
+        let metrics = Sums::total(sums?).metrics(data.len());
+        Some(Columns { scales, zero_points, metrics })
+    }
+
+    /// The columns from `first` on, as many as there are scales for.
+    fn tile<X: Element>(
+        &self,
+        data: &[X],
+        first: usize,
+        scratch: &mut Scratch,
+        blobs: &mut [u8],
+        scales: &mut [f32],
+        zero_points: &mut [u8],
+    ) -> Option<Sums> {
+        let (blocks, blob) = (self.blocks(), self.blob_len());
+        let width = scales.len() / blocks;
+        let spec = QSpec::new(self.qtype, self.symmetric, Granularity::PerTensor);
+        let points = &mut scratch.zero_points;
+        points.clear();
+        points.resize(width * blocks, 0);
+        let mut total = Sums::default();
+        for block in 0..blocks {
+            let start = block * self.block_size;
+            let len = self.block_size.min(self.depth - start);
+            scratch.floats.resize(width * len, 0.0);
+            scratch.back.resize(width * len, 0.0);
+            self.gather(data, first, start, len, &mut scratch.floats);
+            let rows = scratch.floats.chunks_exact(len).zip(scratch.back.chunks_exact_mut(len));
+            for (column, (x, back)) in rows.enumerate() {
+                let found = fit(finite_range(x)?, &spec);
+                scratch.codes.clear();
+                scratch.codes.resize(self.block_size, 0);
+                round(x, found, &spec, &mut scratch.codes[..len], back);
+                let at = column * blocks + block;
+                pack_into(&scratch.codes, self.qtype.bits(), &mut blobs[at * blob..][..blob]);
+                scales[at] = found.scale;
+                points[at] = found.zero_point as u8;
+            }
+            total = Sums::total([total, Sums::of(&scratch.floats, &scratch.back)]);
+        }
+        // What is left of the last byte is the middle of the grid, as ONNX Runtime's tool leaves it.
+        let middle = QSpec::new(self.qtype, true, Granularity::PerTensor).middle() as u8;
+        let packed = zero_points.chunks_exact_mut(self.zero_points_len());
+        for (bytes, points) in packed.zip(points.chunks_exact(blocks)) {
+            scratch.codes.clear();
+            scratch.codes.extend(points);
+            scratch.codes.resize(blocks.next_multiple_of(4), middle);
+            pack_into(&scratch.codes, self.qtype.bits(), bytes);
+        }
+        Some(total)
+    }
+
+    /// `len` elements from `start` on of each column from `first` on, column by column.
+    fn gather<X: Element>(
+        &self,
+        data: &[X],
+        first: usize,
+        start: usize,
+        len: usize,
+        floats: &mut [f32],
+    ) {
+        if self.transposed {
+            for (column, floats) in floats.chunks_exact_mut(len).enumerate() {
+                let from = &data[(first + column) * self.depth + start..][..len];
+                floats.iter_mut().zip(from).for_each(|(float, x)| *float = x.value());
+            }
+            return;
+        }
+        let width = floats.len() / len;
+        for row in 0..len {
+            let from = &data[(start + row) * self.width + first..][..width];
+            for (column, x) in from.iter().enumerate() {
+                floats[column * len + row] = x.value();
+            }
+        }
+    }
+}
+
+/// What a thread needs for some columns.
+#[derive(Default)]
+struct Scratch {
+    floats: Vec<f32>,
+    back: Vec<f32>,
+    codes: Vec<u8>,
+    zero_points: Vec<u8>,
+}
+
+/// The smallest and the largest element; `None` where one is not finite.
+fn finite_range(x: &[f32]) -> Option<Range> {
+    const LANES: usize = 8;
+    let (mut min, mut max) = ([f32::INFINITY; LANES], [f32::NEG_INFINITY; LANES]);
+    // 0 · x is NaN for what is not finite, and stays so.
+    let mut odd = [0.0_f32; LANES];
+    let mut see = |lane: usize, x: f32| {
+        min[lane] = if x < min[lane] { x } else { min[lane] };
+        max[lane] = if x > max[lane] { x } else { max[lane] };
+        odd[lane] += x * 0.0;
+    };
+    let (whole, rest) = x.as_chunks::<LANES>();
+    for x in whole {
+        (0..LANES).for_each(|lane| see(lane, x[lane]));
+    }
+    rest.iter().enumerate().for_each(|(lane, x)| see(lane, *x));
+    let range = Range {
+        min: min.into_iter().fold(f32::INFINITY, f32::min),
+        max: max.into_iter().fold(f32::NEG_INFINITY, f32::max),
+    };
+    odd.iter().all(|odd| *odd == 0.0).then_some(range)
+}
+
+/// The scale and zero point of a block. A symmetric grid reaches one step further below its middle
+/// than above it: where the largest magnitude is positive the scale is negative, so that it is there
+/// where the room is.
+fn fit(range: Range, spec: &QSpec) -> Params {
+    if !spec.symmetric || range.max <= -range.min {
+        return params(range, spec);
+    }
+    let Params { scale, zero_point } = params(Range { min: -range.max, max: -range.min }, spec);
+    Params { scale: -scale, zero_point }
+}
+
+/// 1.5 · 2²³: adding it to a smaller number leaves that rounded, half to even, in the low bits.
+const MAGIC: f32 = 12_582_912.0;
+
+/// Codes of a block and the floats that they stand for.
+fn round(x: &[f32], found: Params, spec: &QSpec, codes: &mut [u8], back: &mut [f32]) {
+    let (lo, hi) = spec.grid();
+    let zero = found.zero_point as f32;
+    let (lo, hi) = (lo as f32 - zero, hi as f32 - zero);
+    for ((x, code), back) in x.iter().zip(codes).zip(back) {
+        let steps = x / found.scale;
+        let steps = if steps > lo { steps } else { lo };
+        let steps = if steps < hi { steps } else { hi };
+        let rounded = steps + MAGIC;
+        *code = (rounded + zero).to_bits() as u8;
+        *back = (rounded - MAGIC) * found.scale;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernels::reference;
+
+    fn numbers(len: usize) -> Vec<f32> {
+        let mut state = 7_u32;
+        let mut next = || {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (state >> 8) as f32 / (1 << 23) as f32 - 1.0
+        };
+        (0..len).map(|_| next() * next()).collect()
+    }
+
+    fn cut(depth: usize, width: usize, qtype: QType, symmetric: bool) -> NBits {
+        NBits { depth, width, transposed: false, block_size: 16, qtype, symmetric }
+    }
+
+    /// Integers as they lie, by the definition of each step.
+    fn by_definition(cut: &NBits, data: &[f32]) -> (Vec<u8>, Vec<f32>, Vec<i32>) {
+        let spec = QSpec::new(cut.qtype, cut.symmetric, Granularity::PerTensor);
+        let bits = cut.qtype.bits() as usize;
+        let (mut blobs, mut scales, mut points) = (Vec::new(), Vec::new(), Vec::new());
+        for column in 0..cut.width {
+            for block in 0..cut.blocks() {
+                let rows = block * cut.block_size..((block + 1) * cut.block_size).min(cut.depth);
+                let x: Vec<f32> = rows.map(|row| data[row * cut.width + column]).collect();
+                let found = fit(finite_range(&x).unwrap(), &spec);
+                let mut blob = vec![0_u8; cut.blob_len()];
+                for (i, x) in x.iter().enumerate() {
+                    let code = reference::quantize_one(*x, found, &spec) as u8;
+                    blob[i * bits / 8] |= code << (i * bits % 8);
+                }
+                blobs.extend(blob);
+                scales.push(found.scale);
+                points.push(found.zero_point);
+            }
+        }
+        (blobs, scales, points)
+    }
+
+    #[test]
+    fn blobs_are_those_of_the_definition() {
+        for qtype in [QType::UInt2, QType::UInt4, QType::UInt8] {
+            for (depth, width) in [(16, 1), (32, 130), (40, 3), (5, 4), (1, 257)] {
+                for symmetric in [false, true] {
+                    let cut = cut(depth, width, qtype, symmetric);
+                    let data = numbers(depth * width);
+                    let (blobs, columns) = cut.quantize(&data).unwrap();
+                    let (expected, scales, points) = by_definition(&cut, &data);
+                    assert_eq!(blobs, expected, "{cut:?}");
+                    assert_eq!(columns.scales, scales, "{cut:?}");
+                    for (column, points) in points.chunks(cut.blocks()).enumerate() {
+                        let bytes = &columns.zero_points[column * cut.zero_points_len()..];
+                        let found = crate::pack::unpack(bytes, qtype.bits(), false, points.len());
+                        let found: Vec<i32> =
+                            found.iter().map(|point| i32::from(*point as u8)).collect();
+                        assert_eq!(found, points, "{cut:?}");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_transposed_matrix_has_the_same_blobs() {
+        for (depth, width) in [(48, 200), (40, 3)] {
+            let plain = cut(depth, width, QType::UInt4, false);
+            let data = numbers(depth * width);
+            let turned: Vec<f32> =
+                (0..depth * width).map(|i| data[i % depth * width + i / depth]).collect();
+            let transposed = NBits { transposed: true, ..plain };
+            let (blobs, columns) = plain.quantize(&data).unwrap();
+            let (other, turned) = transposed.quantize(&turned).unwrap();
+            assert_eq!((blobs, columns.scales), (other, turned.scales));
+            assert_eq!(columns.zero_points, turned.zero_points);
+        }
+    }
+
+    #[test]
+    fn the_largest_magnitude_is_exact_on_either_side() {
+        for sign in [1.0, -1.0] {
+            let data: Vec<f32> = (0..16).map(|i| sign * (4.0 - i as f32 / 4.0)).collect();
+            let (blobs, columns) = cut(16, 1, QType::UInt4, true).quantize(&data).unwrap();
+            assert_eq!(columns.scales, [-sign * 0.5]);
+            assert_eq!(blobs[0] & 0xf, 0);
+        }
+    }
+
+    #[test]
+    fn what_is_not_finite_is_named() {
+        for odd in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+            let mut data = numbers(40 * 3);
+            data[77] = odd;
+            let found = cut(40, 3, QType::UInt4, false).quantize(&data);
+            assert!(matches!(found, Err(MathError::NonFinite { index: 77, .. })), "{found:?}");
+        }
+    }
+
+    #[test]
+    fn nothing_and_zeros_have_an_answer() {
+        let (blobs, columns) = cut(0, 3, QType::UInt4, false).quantize(&[]).unwrap();
+        assert!(blobs.is_empty() && columns.scales.is_empty());
+        let (blobs, columns) = cut(16, 1, QType::UInt4, true).quantize(&[0.0; 16]).unwrap();
+        assert_eq!((blobs, columns.scales), (vec![0x88; 8], vec![1.0]));
+        assert!(cut(16, 2, QType::UInt4, true).quantize(&[0.0; 16]).is_err());
+    }
+}

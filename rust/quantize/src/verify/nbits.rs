@@ -1,0 +1,44 @@
+//! Whether nodes that read weights in blocks find what their attributes say.
+
+use quantize_rs_onnx::NodeProto;
+
+use super::{failed, shape};
+use crate::QuantizeError;
+use crate::graph::Graph;
+use crate::plan::MICROSOFT;
+
+/// Checks the constants of every `MatMulNBits` that reads others than `before`.
+pub(super) fn check(before: &Graph<'_>, graph: &Graph<'_>) -> Result<(), QuantizeError> {
+    for (index, node) in graph.nodes.iter().enumerate() {
+        let there = node.input.get(1).is_some_and(|name| before.value(name).is_some());
+        if node.domain != MICROSOFT || node.op_type != "MatMulNBits" || there {
+            continue;
+        }
+        for (input, expected) in product(node).into_iter().enumerate() {
+            let found = graph.input(index, input + 1).and_then(|id| graph.constant(id));
+            if let Some(found) = found
+                && shape(found) != expected
+            {
+                let (label, found) = (node.label(), shape(found));
+                return Err(failed(format!(
+                    "{label}: input {} has shape {found:?}, expected {expected:?}",
+                    input + 1
+                )));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The shapes of integers, scales and zero points.
+fn product(node: &NodeProto) -> [Vec<usize>; 3] {
+    let number = |name: &str| usize::try_from(node.int(name, 0)).unwrap_or(0);
+    let (depth, width) = (number("K"), number("N"));
+    let (bits, block) = (number("bits"), number("block_size"));
+    let blocks = depth.div_ceil(block.max(1));
+    [
+        vec![width, blocks, block * bits / 8],
+        vec![width, blocks],
+        vec![width, (blocks * bits).div_ceil(8)],
+    ]
+}

@@ -1,0 +1,80 @@
+//! Facts about output formats: what each decides, and what it has nothing for.
+
+mod common;
+
+use common::{constant, fixture, plan};
+use quantize_rs::{Config, Decision, Format, Granularity, Graph, Kept, Plan, QType};
+
+fn nbits() -> Config {
+    Config { output_format: Format::MatMulNBits, ..Config::with_bits(4).unwrap() }
+}
+
+#[test]
+fn blocks_of_unsigned_integers_lie_along_what_is_summed_over() {
+    for (name, axis) in [("matmul_2d", 0), ("gemm_plain", 0), ("gemm_transb", 1)] {
+        let plan = plan(&fixture(name), nbits());
+        let (_, how) = plan.quantized().next().unwrap();
+        assert_eq!((how.format, how.spec.qtype), (Format::MatMulNBits, QType::UInt4), "{name}");
+        assert_eq!(how.spec.granularity, Granularity::Blocked { axis, block_size: 32 }, "{name}");
+    }
+}
+
+#[test]
+fn what_the_format_has_nothing_for_says_why() {
+    for (name, why) in [
+        ("conv2d_relu", "axes"),
+        ("matmul_3d_weight", "axes"),
+        ("matmul_lhs_weight", "from the right"),
+        ("gemm_transa_alpha_beta", "transposes"),
+    ] {
+        let plan = plan(&fixture(name), nbits());
+        let kept = plan.values.iter().find_map(|value| match &value.decision {
+            Decision::Keep(Kept::NoForm { why, .. }) => Some(why.clone()),
+            _ => None,
+        });
+        assert!(kept.as_ref().is_some_and(|found| found.contains(why)), "{name}: {kept:?}");
+    }
+}
+
+#[test]
+fn no_newer_operator_set_is_needed_and_the_domain_is_imported_once() {
+    let model = fixture("tied_embedding");
+    let quantized = plan(&model, nbits()).apply(&model, None).unwrap();
+    let after = quantized.model();
+    assert_eq!(after.opset(""), model.opset(""));
+    assert_eq!(after.opset("com.microsoft"), Some(1));
+    let imports = after.proto().opset_import.iter();
+    assert_eq!(imports.filter(|import| import.domain == "com.microsoft").count(), 1);
+}
+
+#[test]
+fn integers_of_a_product_have_a_row_a_column_and_a_blob_a_block() {
+    let model = fixture("gemm_plain");
+    let plan = plan(&model, nbits());
+    let (value, _) = plan.quantized().next().unwrap();
+    let [Some(depth), Some(width)] = value.shape.as_ref().unwrap()[..] else { panic!("a matrix") };
+    let quantized = plan.apply(&model, None).unwrap();
+    let found = |suffix: &str| {
+        constant(quantized.model(), &format!("{}_{suffix}", value.name)).shape.clone()
+    };
+    let blocks = depth.div_ceil(32);
+    assert_eq!(found("quantized"), [width, blocks, 16]);
+    assert_eq!(found("scale"), [width, blocks]);
+    assert_eq!(found("zp"), [width, blocks.div_ceil(2)]);
+}
+
+#[test]
+fn every_fixture_is_written_or_kept_with_a_reason() {
+    for (name, model) in common::fixtures() {
+        let graph = Graph::of(&model).unwrap();
+        let Ok(plan) = Plan::of(&graph, nbits()) else { continue };
+        match plan.apply(&model, None) {
+            Ok(quantized) => assert_eq!(
+                quantized.report().quantized().count(),
+                plan.quantized().count(),
+                "{name}"
+            ),
+            Err(error) => assert!(error.to_string().contains("element"), "{name}: {error}"),
+        }
+    }
+}
