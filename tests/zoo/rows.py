@@ -77,8 +77,11 @@ class Row:
     sizes     of the dimensions that have only a name
     checked   whether onnx.checker accepts the model itself
     mend      what makes ONNX Runtime open the model, done to it and to what comes of it alike
+    exact     outputs that have to be what they were, bit for bit
     copies    a float copy of a quantized weight has to stay, for those who read it otherwise
-    path      whether the model has to lie in a folder, and is that one read only
+    read_only the model lies in a folder that may not be written to
+    varies    how long a dimension that has only a name is, from sample to sample
+    fixture   the model is one of `tests/fixtures`, whose weights have large channels
     """
 
     name: str
@@ -93,6 +96,7 @@ class Row:
     sizes: Mapping[str, int] = field(default_factory=dict)
     checked: bool = True
     mend: Callable[[ModelProto], None] | None = None
+    exact: tuple[str, ...] = ()
     copies: bool = False
     read_only: bool = False
     varies: Mapping[str, tuple[int, ...]] = field(default_factory=dict)

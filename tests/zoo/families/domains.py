@@ -102,6 +102,19 @@ def quantized_in_part(d: Beast) -> None:
     d.output(d.gemm(h, 64, 32))
 
 
+@row(1)
+def quantized_operators(d: Beast) -> None:
+    """A QLinearConv of an earlier run, then a convolution that is still float."""
+    x = d.input("x", ["batch", 8, 8, 8])
+    scale, zero = d.const("xs", np.float32(0.03)), d.const("xz", np.uint8(128))
+    q = d.node("QuantizeLinear", [x, scale, zero])
+    w = d.const("w", d.rng.integers(-127, 128, (16, 8, 3, 3)).astype(np.int8))
+    values = [q, scale, zero, w, d.const("ws", np.float32(0.002)), d.const("wz", np.int8(0))]
+    values += [d.const("ys", np.float32(0.03)), d.const("yz", np.uint8(128))]
+    q = d.node("QLinearConv", values, pads=[1, 1, 1, 1])
+    d.output(d.conv(d.node("DequantizeLinear", [q, "ys", "yz"]), 16, 8), ["batch", 8, 8, 8])
+
+
 def pair(d: Beast, value: str, scale: float, label: str) -> str:
     """QuantizeLinear and DequantizeLinear."""
     parts = [d.const(f"{label}_s", np.float32(scale)), d.const(f"{label}_z", np.int8(0))]
@@ -117,3 +130,14 @@ def dynamic_quantized(d: Beast) -> None:
     h = d.node("Cast", [d.node("MatMulInteger", ["q", w, "z"])], to=TensorProto.FLOAT)
     h = d.node("Mul", [h, d.node("Mul", ["s", d.const("ws", np.float32(0.001))])])
     d.output(d.matmul(d.relu(h), 64, 32), ["batch", 32])
+
+
+@row(1)
+def domain_microsoft_weights(d: Beast) -> None:
+    """An Attention of ONNX Runtime's own has a weight in it, which stays; the product after it
+    does not."""
+    d.opsets["com.microsoft"] = 1
+    x = d.input("x", [2, 12, 64])
+    values = [x, d.const("qkv", d.normal((64, 192), 1)), d.bias("qkv_b", 192)]
+    h = d.node("Attention", values, domain="com.microsoft", num_heads=4)
+    d.output(d.matmul(h, 64, 32), [2, 12, 32])

@@ -170,3 +170,34 @@ def activation_one_sided(d: Beast) -> None:
     x = d.input("x", ["batch", 8, 8, 8])
     h = d.node("Add", [d.node("Sigmoid", [d.conv(x, 8, 16)]), d.const("far", np.float32(4))])
     d.output(d.conv(h, 16, 8, bias=False))
+
+
+@row(1, int8=Quantized(floor=26), channel=Quantized(floor=26))
+def activation_large_channels(d: Beast) -> None:
+    """Four channels behind a LayerNormalization are ten times larger than the others, and their
+    weights as much smaller."""
+    x = d.input("x", ["batch", 12, 64])
+    gain = np.ones(64, np.float32)
+    gain[[3, 20, 41, 60]] = 10
+    scale = d.const("scale", gain * d.rng.uniform(0.8, 1.2, 64).astype(np.float32))
+    h = d.node("LayerNormalization", [x, scale])
+    w = d.const("w", d.normal((64, 48), 1) / gain[:, None])
+    d.output(d.node("MatMul", [h, w]), ["batch", 12, 48])
+
+
+@row(2)
+def activation_infinite(d: Beast) -> None:
+    """Exp overflows for every sample, and what it made is taken back by a Clip."""
+    x = d.input("x", ["batch", 64])
+    h = d.node("Exp", [d.node("Add", [d.gemm(x, 64, 64), d.const("far", np.float32(200))])])
+    h = d.node("Clip", [h, d.const("low", np.float32(0)), d.const("high", np.float32(1))])
+    d.output(d.gemm(h, 64, 32))
+
+
+@row(2)
+def weight_of_one_element(d: Beast) -> None:
+    """A product with a single number as its matrix, [1, 1], and an ordinary one after it."""
+    x = d.input("x", ["batch", 1])
+    h = d.node("MatMul", [x, d.const("one", np.array([[0.7]], np.float32))])
+    h = d.node("MatMul", [h, d.weight("row", (1, 64), 1)])
+    d.output(d.node("MatMul", [h, d.weight("w", (64, 32), 1)]), ["batch", 32])

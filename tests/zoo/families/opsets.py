@@ -9,7 +9,11 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from rows import Beast, row
+from onnx import ModelProto
+from rows import Beast, Refused, row
+from ways import WAYS
+
+UNKNOWN = Refused("UnsupportedModelError", "the newest known here")
 
 Middle = Callable[[Beast, str], str]
 
@@ -59,3 +63,22 @@ def opset25_relu(d: Beast, h: str) -> str:
 def opset26_relu(d: Beast, h: str) -> str:
     """The newest opset that ONNX Runtime 1.31 opens."""
     return d.relu(h)
+
+
+def as_opset_26(model: ModelProto) -> None:
+    """The newest opset that ONNX Runtime 1.31 opens."""
+    model.opset_import[0].version, model.ir_version = 26, 13
+
+
+@row(2, opset=28, mend=as_opset_26)
+def opset28_mlp(d: Beast) -> None:
+    """The newest opset there is, which ONNX Runtime 1.31 does not open."""
+    h = d.relu(d.gemm(d.input("x", ["batch", 64]), 64, 64))
+    d.output(d.gemm(h, 64, 32), ["batch", 32])
+
+
+@row(0, opset=99, ir=13, checked=False, **dict.fromkeys(WAYS, UNKNOWN))
+def opset99(d: Beast) -> None:
+    """An opset that nobody has written yet: what it changes is unknown."""
+    h = d.relu(d.gemm(d.input("x", ["batch", 64]), 64, 64))
+    d.output(d.gemm(h, 64, 32), ["batch", 32])

@@ -183,3 +183,20 @@ def bilinear_by_hand(d: Beast) -> None:
     w = d.weight("w", (16, 32, 32), 2)
     h = d.node("Squeeze", [d.node("MatMul", [x, w]), d.integers("two", 2)])
     d.output(d.node("MatMul", [h, y]), ["batch", 16, 1])
+
+
+@row(2)
+def where_between(d: Beast) -> None:
+    """Where joins two products by a condition that is an input's."""
+    x = d.input("x", ROWS)
+    h = d.node(
+        "Where", [d.node("Greater", [x, d.const("zero", np.float32(0))]), d.gemm(x, 64, 64), x]
+    )
+    d.output(d.gemm(h, 64, 32), ["batch", 32])
+
+
+@row(2)
+def gemm_short_rows(d: Beast) -> None:
+    """Sums over 3 numbers: shorter than any block."""
+    h = d.relu(d.gemm(d.input("x", ["batch", 3]), 3, 64))
+    d.output(d.gemm(h, 64, 3), ["batch", 3])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ml_dtypes
 import numpy as np
-from onnx import TensorProto, helper, numpy_helper
+from onnx import ModelProto, TensorProto, helper, numpy_helper
 from rows import Beast, row
 
 ROWS = ["batch", 64]
@@ -40,6 +40,14 @@ def weight_reshaped(d: Beast) -> None:
     """The weight is stored flat and reshaped."""
     flat = d.const("w", d.normal((48, 64)).reshape(-1))
     head(d, d.node("Reshape", [flat, d.integers("shape", 48, -1)]))
+
+
+@row(1)
+def weight_unsqueezed(d: Beast) -> None:
+    """A matrix becomes the weight of a pointwise convolution by Unsqueeze."""
+    x = d.input("x", ["batch", 64, 6, 6])
+    w = d.node("Unsqueeze", [d.weight("w", (48, 64)), d.integers("axes", 2, 3)])
+    d.output(d.node("Conv", [x, w, d.bias("b", 48)]), ["batch", 48, 6, 6])
 
 
 @row(1)
@@ -108,6 +116,25 @@ def shared_bias(d: Beast) -> None:
     d.output(d.node("Conv", [h, w2, b], pads=[1, 1, 1, 1]))
 
 
+@row(1, copies=True)
+def shared_with_arithmetic(d: Beast) -> None:
+    """The weight of a convolution is read by ReduceL2 and Shape as well, which compute in float."""
+    x = d.input("x", ["batch", 8, 12, 12])
+    h = d.node("Conv", [x, d.weight("w", (32, 8, 3, 3))], pads=[1, 1, 1, 1])
+    norm = d.node("ReduceL2", ["w", d.integers("axes", 1, 2, 3)], keepdims=0)
+    norm = d.node("Reshape", [norm, d.integers("channels", 32, 1, 1)])
+    d.output(d.node("Div", [h, norm]))
+    d.output(d.node("Shape", ["w"]), [4], TensorProto.INT64)
+
+
+@row(1, copies=True, exact=("w",))
+def weight_is_output(d: Beast) -> None:
+    """The weight is an output of the model, too, and comes out exactly as it was."""
+    w = d.weight("w", (48, 64))
+    head(d, w)
+    d.output(w, [48, 64])
+
+
 @row(1)
 def tied_embedding(d: Beast) -> None:
     """One matrix is the table of tokens and, transposed, the head."""
@@ -159,3 +186,67 @@ def overridable(d: Beast) -> None:
 
 
 # --- weights of another float type ---
+
+
+@row(2)
+def half_model(d: Beast) -> None:
+    """float16 throughout: inputs, weights and outputs."""
+    x = d.input("x", ROWS, TensorProto.FLOAT16)
+    w1 = d.const("w1", d.normal((64, 64), 1).astype(np.float16))
+    w2 = d.const("w2", d.normal((64, 48), 1).astype(np.float16))
+    h = d.relu(d.node("MatMul", [x, w1]))
+    d.output(d.node("MatMul", [h, w2]), ["batch", 48], TensorProto.FLOAT16)
+
+
+@row(2)
+def half_convolutions(d: Beast) -> None:
+    """float16 throughout, with convolutions and biases."""
+    x = d.input("x", ["batch", 8, 12, 12], TensorProto.FLOAT16)
+    h = x
+    for i, (inputs, outputs) in enumerate([(8, 32), (32, 16)]):
+        w = d.const(f"w{i}", d.normal((outputs, inputs, 3, 3)).astype(np.float16))
+        b = d.const(f"b{i}", d.small(outputs).astype(np.float16))
+        h = d.relu(d.node("Conv", [h, w, b], pads=[1, 1, 1, 1]))
+    d.output(h, ["batch", 16, 12, 12], TensorProto.FLOAT16)
+
+
+@row(2)
+def double_model(d: Beast) -> None:
+    """float64 throughout."""
+    x = d.input("x", ROWS, TensorProto.DOUBLE)
+    w1, w2 = d.normal((64, 64)).astype(np.float64), d.normal((64, 48), 1).astype(np.float64)
+    b = d.const("b1", d.small(64).astype(np.float64))
+    h = d.relu(d.node("Gemm", [x, d.const("w1", w1), b], transB=1))
+    d.output(d.node("MatMul", [h, d.const("w2", w2)]), ["batch", 48], TensorProto.DOUBLE)
+
+
+def as_single(model: ModelProto) -> None:
+    """float32 in the place of bfloat16, whose products ONNX Runtime's CPU does not have."""
+    for tensor in model.graph.initializer:
+        if tensor.data_type == TensorProto.BFLOAT16:
+            single = numpy_helper.to_array(tensor).astype(np.float32)
+            tensor.CopyFrom(numpy_helper.from_array(single, tensor.name))
+    for node in model.graph.node:
+        for attribute in node.attribute:
+            if attribute.i == TensorProto.BFLOAT16 and attribute.name in ("to", "output_dtype"):
+                attribute.i = TensorProto.FLOAT
+
+
+@row(2, mend=as_single)
+def bfloat16_inside(d: Beast) -> None:
+    """bfloat16 between two casts: inputs and outputs are float32."""
+    x = d.node("Cast", [d.input("x", ROWS)], to=TensorProto.BFLOAT16)
+    w1 = d.const("w1", d.normal((64, 64), 1).astype(ml_dtypes.bfloat16))
+    w2 = d.const("w2", d.normal((64, 48), 1).astype(ml_dtypes.bfloat16))
+    h = d.relu(d.node("MatMul", [x, w1]))
+    h = d.node("MatMul", [h, w2])
+    d.output(d.node("Cast", [h], to=TensorProto.FLOAT), ["batch", 48])
+
+
+@row(2)
+def half_and_single(d: Beast) -> None:
+    """The first half of the model computes in float32, the second in float16."""
+    h = d.relu(d.gemm(d.input("x", ROWS), 64, 64))
+    h = d.node("Cast", [h], to=TensorProto.FLOAT16)
+    w = d.const("w2", d.normal((64, 48), 1).astype(np.float16))
+    d.output(d.node("MatMul", [h, w]), ["batch", 48], TensorProto.FLOAT16)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-from onnx import TensorProto
-from rows import Beast, fixture, row
+from onnx import ModelProto, TensorProto
+from rows import Beast, Refused, fixture, row
+from ways import WAYS
 
 fixture("storage", "metadata_everywhere", 2)
 
@@ -42,6 +43,17 @@ def external_unaligned(d: Beast) -> None:
     move_out(d, "weights", ["odd", "gemm1_w", "gemm2_w"])
 
 
+@row(2)
+def external_half_model(d: Beast) -> None:
+    """External weights of float16."""
+    x = d.input("x", ["batch", 64], TensorProto.FLOAT16)
+    w1 = d.const("w1", d.normal((64, 64), 1).astype(np.float16))
+    w2 = d.const("w2", d.normal((64, 32), 1).astype(np.float16))
+    h = d.node("MatMul", [d.relu(d.node("MatMul", [x, w1])), w2])
+    d.output(h, ["batch", 32], TensorProto.FLOAT16)
+    move_out(d, "weights", ["w1", "w2"])
+
+
 @row(2, read_only=True)
 def read_only_folder(d: Beast) -> None:
     """The model lies in a folder that may not be written to: nothing is left there."""
@@ -56,3 +68,32 @@ def doc_strings(d: Beast) -> None:
     d.output(d.gemm(h, 64, 32))
     for node in d.nodes:
         node.doc_string = "a word " * 3000
+
+
+ABSENT = {way: Refused("ExternalDataError", "weights") for way in WAYS}
+
+
+@row(0, **ABSENT, checked=False)
+def external_in_memory(d: Beast) -> ModelProto:
+    """A model in memory whose weights lie in a file: nobody knows in which folder."""
+    d.output(d.gemm(d.input("x", ["batch", 64]), 64, 64), ["batch", 64])
+    move_out(d, "weights", ["gemm1_w"])
+    model = d.model()
+    d.side_files.clear()
+    return model
+
+
+@row(0, **ABSENT, checked=False)
+def external_too_short(d: Beast) -> None:
+    """The file beside the model ends before the weights do."""
+    d.output(d.gemm(d.input("x", ["batch", 64]), 64, 64), ["batch", 64])
+    move_out(d, "weights", ["gemm1_w"])
+    d.side_files["weights"] = d.side_files["weights"][:-4]
+
+
+@row(0, **ABSENT, checked=False)
+def external_outside(d: Beast) -> ModelProto:
+    """The location of the weights leads out of the model's folder."""
+    d.output(d.gemm(d.input("x", ["batch", 64]), 64, 64), ["batch", 64])
+    move_out(d, "../weights", ["gemm1_w"])
+    return d.model()
