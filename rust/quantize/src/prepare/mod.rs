@@ -4,7 +4,9 @@
 //! A pass looks at a graph and says what to change; [`Model::apply`] changes it. The passes run in
 //! their order, over and over, until none finds anything to do.
 
+mod lift_weights;
 mod resize;
+mod store_integers;
 
 use std::fmt;
 
@@ -29,12 +31,26 @@ pub struct Pass {
 }
 
 /// Every pass, in the order in which they run.
-pub const ALL: &[Pass] = &[Pass {
-    name: "resize_all_axes",
-    about: "lets a Resize that names its axes speak of all, as runtimes with integers need it",
-    planning: true,
-    run: resize::all_axes,
-}];
+pub const ALL: &[Pass] = &[
+    Pass {
+        name: "lift_weights",
+        about: "lifts weights out of the graphs inside nodes (If, Loop, Scan)",
+        planning: true,
+        run: lift_weights::run,
+    },
+    Pass {
+        name: "store_integers",
+        about: "stores weights that the model quantizes itself as the integers it makes of them",
+        planning: true,
+        run: store_integers::run,
+    },
+    Pass {
+        name: "resize_all_axes",
+        about: "lets a Resize that names its axes speak of all, as runtimes with integers need it",
+        planning: true,
+        run: resize::all_axes,
+    },
+];
 
 /// What a pass would change.
 #[derive(Debug, Default)]

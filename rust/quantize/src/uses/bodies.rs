@@ -22,7 +22,7 @@ pub(crate) struct Body<'m> {
     /// The body around it.
     parent: Option<usize>,
     /// What is made in it, and the constant behind it.
-    own: HashMap<&'m str, Option<&'m TensorProto>>,
+    pub(super) own: HashMap<&'m str, Option<&'m TensorProto>>,
     /// Reads of what is made in it, by name, those in graphs inside it included.
     reads: HashMap<&'m str, Vec<Read<'m>>>,
 }
@@ -64,6 +64,11 @@ impl<'m> Bodies<'m> {
             }
         }
         bodies
+    }
+
+    /// What is made in bodies, body by body.
+    pub(crate) fn names(&self) -> impl Iterator<Item = &'m str> {
+        self.all.iter().flat_map(|body| body.own.keys().copied())
     }
 
     /// Who reads a value of the main graph.
@@ -110,6 +115,11 @@ impl<'m> Bodies<'m> {
             None => self.captured.entry(name).or_default().push(read),
         }
     }
+}
+
+/// The names of what a body makes.
+pub(crate) fn made(body: &GraphProto) -> impl Iterator<Item = &str> {
+    own(body).into_keys()
 }
 
 /// What a body makes: its inputs, its constants, and what its nodes make.

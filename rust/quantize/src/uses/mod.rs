@@ -8,7 +8,8 @@ use quantize_rs_onnx::{DataType, NodeProto, TensorProto};
 
 use crate::graph::{Graph, Maker, Reader, ValueId};
 use crate::ops::{self, Slot};
-use bodies::{Bodies, Read};
+use bodies::Read;
+pub(crate) use bodies::{Bodies, made};
 use view::View;
 
 /// A constant float tensor that could be quantized.
@@ -83,6 +84,32 @@ pub(crate) fn constants<'m>(graph: &Graph<'m>) -> Vec<Constant<'m>> {
             Some(Constant { anchor: value, tensor, dtype, shape, uses, weighing })
         })
         .collect()
+}
+
+/// The weights that stand in bodies: the body, the tensor, and its name there.
+pub(crate) fn inside<'m>(
+    graph: &Graph<'m>,
+    bodies: &Bodies<'m>,
+) -> Vec<(usize, &'m TensorProto, &'m str)> {
+    let uses = Uses { graph, bodies };
+    let mut found = Vec::new();
+    for (index, body) in bodies.all.iter().enumerate() {
+        let initializers = body.graph.initializer.iter().map(|tensor| tensor.name.as_str());
+        let made = body.graph.node.iter().filter_map(|node| node.output.first());
+        for name in initializers.chain(made.map(String::as_str)) {
+            let Some(tensor) = body.own.get(name).copied().flatten() else { continue };
+            let shape: Option<Vec<usize>> =
+                tensor.dims.iter().map(|dim| usize::try_from(*dim).ok()).collect();
+            // A graph cannot hand out what it reads from outside.
+            let handed_out = bodies.reads(index, name).iter().any(|read| read.by.is_none());
+            if let Some(shape) = shape.filter(|_| is_float(tensor) && !handed_out)
+                && uses.weighed(At::Inside(index, name), &shape)
+            {
+                found.push((index, tensor, name));
+            }
+        }
+    }
+    found
 }
 
 /// The element type of an anchor.
@@ -205,23 +232,35 @@ impl<'m> Uses<'_, 'm> {
     /// How a constant of this shape is read, through all nodes that only rearrange it, and by whom
     /// for nothing but a weight.
     fn of(&self, anchor: ValueId, shape: &[usize]) -> (Vec<Use<'m>>, Vec<Reader>) {
-        let (mut uses, mut spoilt) = (Vec::new(), Vec::new());
-        // A list, not a recursion: a chain of a million nodes must not exhaust the stack. What has
-        // no elements, or a shape that overflows, is not followed.
-        let view = View::of(shape).filter(|_| !shape.contains(&0));
-        let mut waiting = vec![Way { at: At::Outside(anchor), view, direct: true, by: None }];
-        while let Some(way) = waiting.pop() {
-            let before = uses.len();
-            self.step(&way, &mut uses, &mut waiting);
-            for (usage, by) in uses.split_at(before).1 {
-                if !matches!(usage, Use::Weight { .. } | Use::Inside { .. }) {
-                    spoilt.extend(*by);
-                }
+        let mut spoilt = Vec::new();
+        let uses = self.from(At::Outside(anchor), shape);
+        for (usage, by) in &uses {
+            if !matches!(usage, Use::Weight { .. } | Use::Inside { .. }) {
+                spoilt.extend(*by);
             }
         }
         let weighing = self.graph.values[anchor].readers.iter().copied();
         let weighing = weighing.filter(|reader| !spoilt.contains(reader)).collect();
         (uses.into_iter().map(|(usage, _)| usage).collect(), weighing)
+    }
+
+    /// Whether some node reads what is there as a weight.
+    fn weighed(&self, at: At<'m>, shape: &[usize]) -> bool {
+        self.from(at, shape).iter().any(|(usage, _)| matches!(usage, Use::Inside { .. }))
+    }
+
+    /// How a constant of this shape is read, each time with the reader of the constant itself that
+    /// it came by.
+    fn from(&self, at: At<'m>, shape: &[usize]) -> Vec<(Use<'m>, Option<Reader>)> {
+        let mut uses = Vec::new();
+        // A list, not a recursion: a chain of a million nodes must not exhaust the stack. What has
+        // no elements, or a shape that overflows, is not followed.
+        let view = View::of(shape).filter(|_| !shape.contains(&0));
+        let mut waiting = vec![Way { at, view, direct: true, by: None }];
+        while let Some(way) = waiting.pop() {
+            self.step(&way, &mut uses, &mut waiting);
+        }
+        uses
     }
 
     /// Who reads a value, and what it is rearranged to.

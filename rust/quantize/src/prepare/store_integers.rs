@@ -1,0 +1,135 @@
+//! Stores weights that the model quantizes itself as the integers it makes of them: what training
+//! with quantization in mind exports are float weights before a `QuantizeLinear` with constant
+//! scales.
+
+use std::collections::BTreeMap;
+
+use quantize_rs_math::{Floats, Granularity, Layout, Params, QSpec, QType, quantize};
+use quantize_rs_onnx::{DataType, Edit, NodeProto, Tensor, TensorProto};
+
+use super::Changes;
+use crate::QuantizeError;
+use crate::encode::data_type;
+use crate::graph::{Graph, Maker, ValueId};
+
+#[allow(clippy::unnecessary_wraps)] // the signature of a pass
+pub(super) fn run(graph: &Graph<'_>) -> Result<Changes, QuantizeError> {
+    let mut changes = Changes::default();
+    let mut read: BTreeMap<ValueId, usize> = BTreeMap::new();
+    for (node, proto) in graph.nodes.iter().enumerate() {
+        let Some(integers) = stored(graph, node, proto) else { continue };
+        let output = &proto.output[0];
+        changes.did.push(format!("{} became constant", proto.label()));
+        changes.edits.push(Edit::RemoveNode(node));
+        changes.edits.push(Edit::AddInitializer(TensorProto::new(output, &integers)));
+        if let Some(weight) = graph.input(node, 0) {
+            *read.entry(weight).or_default() += 1;
+        }
+    }
+    for (weight, times) in read {
+        let value = &graph.values[weight];
+        if value.readers.len() == times && !value.captured && !value.is_output {
+            changes.edits.push(match value.maker {
+                Maker::Node { node, .. } => Edit::RemoveNode(node),
+                _ => Edit::RemoveInitializer(value.name.to_owned()),
+            });
+        }
+    }
+    Ok(changes)
+}
+
+/// What a `QuantizeLinear` makes of constants; `None` for other nodes, and where that is not known.
+fn stored(graph: &Graph<'_>, node: usize, proto: &NodeProto) -> Option<Tensor> {
+    let output = graph.output(node, 0)?;
+    let constant = |input: usize| {
+        let id = graph.input(node, input)?;
+        let replaced =
+            matches!(graph.values[id].maker, Maker::Initializer { overridable: true, .. });
+        graph.model.tensor(graph.constant(id).filter(|_| !replaced)?).ok()
+    };
+    if proto.op_type != "QuantizeLinear" || !proto.is_onnx() || graph.values[output].is_output {
+        return None;
+    }
+    let (weight, scale) = (constant(0)?, constant(1)?);
+    let given = proto.input.get(2).is_some_and(|name| !name.is_empty());
+    let zero_point = if given { Some(constant(2)?) } else { None };
+    let said = DataType::from_number(i32::try_from(proto.int("output_dtype", 0)).ok()?);
+    let dtype = match (&zero_point, said) {
+        (Some(zero_point), _) => zero_point.dtype,
+        (None, Some(dtype)) => dtype,
+        (None, None) => DataType::UInt8,
+    };
+    let qtype = *QType::ALL.iter().find(|qtype| data_type(**qtype) == dtype)?;
+    // A float64 or a float of 8 bits is rounded in ways of its own.
+    if weight.dtype != DataType::Float || qtype.is_float() || proto.attribute("precision").is_some()
+    {
+        return None;
+    }
+    let scales = scale.to_f32()?;
+    let layout = Layout::of(&weight.shape, granularity(proto, &weight, &scale)?).ok()?;
+    let points = match zero_point {
+        Some(tensor) if tensor.shape == scale.shape => integers(&tensor, qtype, scales.len())?,
+        Some(_) => return None,
+        None => vec![0; scales.len()],
+    };
+    let params: Vec<Params> = scales
+        .iter()
+        .zip(points)
+        .map(|(scale, zero_point)| Params { scale: *scale, zero_point })
+        .collect();
+    let sound = scales.iter().all(|scale| scale.is_normal());
+    let values = weight.to_f32().filter(|values| sound && values.iter().all(|x| x.is_finite()))?;
+    layout.check(values.len(), params.len()).ok()?;
+    // With a zero point of its own, a type uses all of its grid.
+    let spec = QSpec::new(qtype, false, layout.granularity());
+    let data = quantize(Floats::Slice(&values), &layout, &params, &spec);
+    Some(Tensor { dtype, shape: weight.shape, data: data.into() })
+}
+
+/// How a `QuantizeLinear` shares its scales.
+fn granularity(proto: &NodeProto, weight: &Tensor, scale: &Tensor) -> Option<Granularity> {
+    let rank = i64::try_from(weight.shape.len()).ok()?;
+    let axis = proto.int("axis", 1);
+    let axis = usize::try_from(if axis < 0 { axis + rank } else { axis }).ok();
+    match (usize::try_from(proto.int("block_size", 0)).ok()?, &scale.shape[..]) {
+        (0, [] | [1]) => Some(Granularity::PerTensor),
+        (0, [channels]) => {
+            let axis = axis?;
+            (weight.shape.get(axis) == Some(channels)).then_some(Granularity::PerAxis { axis })
+        }
+        (0, _) => None,
+        (block_size, shape) => {
+            let granularity = Granularity::Blocked { axis: axis?, block_size };
+            let layout = Layout::of(&weight.shape, granularity).ok()?;
+            (layout.scale_shape() == shape).then_some(granularity)
+        }
+    }
+}
+
+/// The elements of a tensor of small integers.
+fn integers(tensor: &Tensor, qtype: QType, count: usize) -> Option<Vec<i32>> {
+    let bytes = &tensor.data;
+    let found: Vec<i32> = match (qtype.bits(), qtype.signed()) {
+        (8, true) => bytes.iter().map(|byte| i32::from(byte.cast_signed())).collect(),
+        (8, false) => bytes.iter().map(|byte| i32::from(*byte)).collect(),
+        (16, signed) => {
+            let halves = bytes.as_chunks::<2>().0.iter();
+            let one = |half: &[u8; 2]| {
+                if signed {
+                    i32::from(i16::from_le_bytes(*half))
+                } else {
+                    i32::from(u16::from_le_bytes(*half))
+                }
+            };
+            halves.map(one).collect()
+        }
+        (bits @ (2 | 4), signed) => {
+            let wide = quantize_rs_math::pack::unpack(bytes, bits, signed, count);
+            wide.into_iter()
+                .map(|x| if signed { i32::from(x) } else { i32::from(x.cast_unsigned()) })
+                .collect()
+        }
+        _ => return None,
+    };
+    (found.len() == count).then_some(found)
+}
