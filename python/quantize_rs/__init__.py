@@ -27,6 +27,7 @@ from __future__ import annotations
 from . import errors, kernels
 from ._api import model_info, quantize, quantize_with_calibration
 from ._comparison import Comparison, MethodRow
+from ._conversion import Conversion, convert_opset
 from ._core import __version__
 from ._diff import Difference, RangesDiff
 from ._images import ImageFolder
@@ -48,6 +49,7 @@ from .errors import (
 __all__ = [
     "CalibrationError",
     "Comparison",
+    "Conversion",
     "Difference",
     "ExternalDataError",
     "ImageFolder",
@@ -70,6 +72,7 @@ __all__ = [
     "UnsupportedModelError",
     "Value",
     "__version__",
+    "convert_opset",
     "errors",
     "kernels",
     "model_info",

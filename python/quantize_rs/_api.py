@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import errno
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from . import _model, _options, _samples
 from ._engines import Engine
+from ._files import writable
 from ._info import ModelInfo
 from ._model import Quantized, Run, Wishes
 from ._progress import Callback
@@ -119,7 +119,7 @@ def quantize(
     >>> print(f"{report.ratio:.1f} times smaller")
     3.8 times smaller
     """
-    destination = _destination(output_path)
+    destination = writable(output_path)
     wishes = _wishes(
         bits, per_channel, excluded_layers, min_elements, layer_bits, native_int4, symmetric
     )
@@ -272,7 +272,7 @@ min_elements, layer_bits, weights, narrow_range
     >>> report.samples, report.engine
     (200, 'tract')
     """
-    destination = _destination(output_path)
+    destination = writable(output_path)
     wishes = _wishes(
         bits, per_channel, excluded_layers, min_elements, layer_bits, native_int4, symmetric
     )
@@ -380,18 +380,6 @@ def _saved(
         what = f"method is {method!r}, the ranges are of {found.method!r}: see Ranges.using"
         raise OptionError(what, option="method")
     return found
-
-
-def _destination(path: str | os.PathLike[str] | None) -> Path | None:
-    """Refuse a place that no file can be written to, before the work and not after."""
-    if path is None:
-        return None
-    target = Path(path)
-    if target.is_dir():
-        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(path))
-    if not target.parent.is_dir():
-        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), os.fspath(target.parent))
-    return target
 
 
 def _delivered(quantized: Quantized, target: Path | None) -> Report:

@@ -74,6 +74,7 @@ def test_the_one_liners_show_an_example_and_their_errors() -> None:
     for function in (
         quantize_rs.quantize,
         quantize_rs.quantize_with_calibration,
+        quantize_rs.convert_opset,
         quantize_rs.model_info,
         quantize_rs.open,
     ):

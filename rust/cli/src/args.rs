@@ -58,6 +58,8 @@ pub(crate) enum Command {
     Calibrate(Box<CalibrateArguments>),
     /// Show what would be quantized, to what, and why not; writes nothing
     Plan(PlanArguments),
+    /// Make a model that means the same in a newer version of ONNX's operators
+    Convert(ConvertModelArguments),
     /// Show, merge, compare and convert the ranges that `calibrate` wrote
     #[command(subcommand)]
     Ranges(RangesCommand),
@@ -68,6 +70,19 @@ pub(crate) enum Command {
 pub(crate) struct InfoArguments {
     /// The model
     pub(crate) model: PathBuf,
+}
+
+/// Arguments of `convert`.
+#[derive(Debug, Args)]
+pub(crate) struct ConvertModelArguments {
+    /// The model
+    pub(crate) model: PathBuf,
+    /// Where the converted model goes; may be the model itself
+    #[arg(short, long, value_name = "FILE", default_value = "model_converted.onnx")]
+    pub(crate) output: PathBuf,
+    /// The version of the operators, not older than the model's
+    #[arg(long, value_name = "N")]
+    pub(crate) opset: i64,
 }
 
 /// Arguments of `quantize`.

@@ -16,6 +16,7 @@
 mod args;
 mod calibrate;
 mod console;
+mod convert;
 mod engine;
 mod failure;
 mod file;
@@ -83,6 +84,7 @@ fn answer<T: Into<OsString> + Clone>(
         Command::Quantize(args) => quantize::run(&args, &mut console),
         Command::Calibrate(args) => calibrate::run(&args, &mut console),
         Command::Plan(args) => plan::run(&args, &mut console),
+        Command::Convert(args) => convert::run(&args, &mut console),
         Command::Ranges(command) => ranges::run(&command, &mut console),
     };
     match outcome.and_then(|()| console.flush()) {

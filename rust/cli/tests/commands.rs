@@ -65,6 +65,20 @@ fn size(path: &str) -> u64 {
 }
 
 #[test]
+fn convert_writes_a_model_of_newer_operators() {
+    let (folder, source) = (Folder::new(), format!("{FIXTURES}/opset9_conv.onnx"));
+    let path = folder.path("newer.onnx");
+    let answer = run(&["convert", &source, "-o", &path, "--opset", "13"]);
+    assert_eq!(answer.code, 0, "{answer:?}");
+    assert!(answer.out.contains("opset 9 → 13: 5 nodes changed"), "{answer:?}");
+    assert_eq!(run(&["info", &path, "--format", "json"]).json()["opsets"][""], 13);
+    let answer = run(&["convert", &path, "-o", &folder.path("older.onnx"), "--opset", "9"]);
+    assert_eq!(answer.code, 2, "{answer:?}");
+    assert!(answer.err.contains("the model has 13"), "{answer:?}");
+    assert_eq!(folder.names(), ["newer.onnx"]);
+}
+
+#[test]
 fn info_tells_what_is_in_a_model() {
     let text = run(&["info", DIGITS]);
     assert_eq!((text.code, text.err.as_str()), (0, ""));

@@ -4,6 +4,7 @@ use std::collections::HashSet;
 
 use crate::Kept;
 use crate::error::{Error, ErrorKind};
+use crate::opset::ir_of_opset;
 use crate::order;
 use crate::schema::{
     FunctionProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, TensorProto,
@@ -54,7 +55,8 @@ pub enum Edit {
     /// Takes out what is said of the type of a value inside the graph.
     RemoveValueInfo(String),
     /// Sets the version of the operators of a domain, empty for ONNX's own, and imports them where
-    /// they were not. The nodes have to be of that version.
+    /// they were not. The nodes have to be of that version. The model is then at least of the IR that
+    /// first knew it.
     SetOpset {
         /// The domain.
         domain: String,
@@ -193,7 +195,8 @@ const INPUTS_APART: i64 = 4;
 
 /// Raises the IR version as far as `edits` need.
 ///
-/// New constants need [`INPUTS_APART`], and a version that knows their type. A model that comes to
+/// New constants need [`INPUTS_APART`], and a version that knows their type, new operators one that
+/// knows them. A model that comes to
 /// it takes its constants out of the inputs, so that they stay constants, and says which operators
 /// it means, which before IR 3 it need not.
 fn raise(model: &mut ModelProto, edits: &[Edit]) {
@@ -201,6 +204,9 @@ fn raise(model: &mut ModelProto, edits: &[Edit]) {
     let needed = edits.iter().map(|edit| match edit {
         Edit::AddInitializer(tensor) => {
             tensor.dtype().map_or(INPUTS_APART, |dtype| dtype.since_ir().max(INPUTS_APART))
+        }
+        Edit::SetOpset { domain, version } if OperatorSetIdProto::new(domain, 1).is_of("") => {
+            ir_of_opset(*version)
         }
         _ => before,
     });

@@ -21,6 +21,7 @@ mod error;
 mod external;
 mod map;
 mod model;
+mod opset;
 mod order;
 mod save;
 mod schema;
@@ -32,6 +33,7 @@ pub use edit::Edit;
 pub use error::{Error, ErrorKind};
 pub use map::Buffer;
 pub use model::Model;
+pub use opset::ir_of_opset;
 pub use order::{reads, topological};
 pub use save::{Saved, Split};
 pub use schema::{

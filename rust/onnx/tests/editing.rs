@@ -143,3 +143,18 @@ fn operators_functions_and_nodes_are_replaced_where_they_stand() {
     model.apply(vec![Edit::RemoveFunction(0)]).unwrap();
     assert!(model.proto().functions.is_empty());
 }
+
+#[test]
+fn newer_operators_raise_the_ir_and_take_the_constants_out_of_the_inputs() {
+    let set = |domain: &str, version| Edit::SetOpset { domain: domain.to_owned(), version };
+    for (opset, expected) in [(8, 3), (9, 4), (13, 7), (21, 10), (25, 13), (28, 14)] {
+        let mut model = model(3);
+        model.apply(vec![set("", opset)]).unwrap();
+        assert_eq!((model.opset(""), model.proto().ir_version), (Some(opset), expected));
+        let apart = model.graph().input.iter().all(|input| input.name != "w");
+        assert_eq!(apart, expected >= 4);
+    }
+    let mut other = model(3);
+    other.apply(vec![set("com.microsoft", 25)]).unwrap();
+    assert_eq!(other.proto().ir_version, 3);
+}

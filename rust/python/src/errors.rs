@@ -21,6 +21,11 @@ pub(crate) fn raised(py: Python<'_>, error: &QuantizeError, path: Option<&Path>)
         QuantizeErrorKind::Unsupported { feature, .. } => {
             model("UnsupportedModelError").with("feature", feature).raise()
         }
+        QuantizeErrorKind::Convert { place, op_type, to, .. } => model("UnsupportedModelError")
+            .with("feature", format!("opset {to}"))
+            .with("node", place)
+            .with("op_type", op_type)
+            .raise(),
         QuantizeErrorKind::InvalidTensor { .. } => {
             model("UnsupportedModelError").with("feature", "NaN or infinity in a weight").raise()
         }

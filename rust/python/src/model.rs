@@ -7,6 +7,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
+use pyo3::types::PyBytes;
 use quantize_rs::{Config, ModelInfo, Prepared, QType, QuantizeError, Target};
 
 use crate::plan::Plan;
@@ -73,6 +74,28 @@ impl Model {
     /// Facts about the model, as JSON.
     fn info(&self, py: Python<'_>) -> PyResult<String> {
         work::json(py, &ModelInfo::of(&self.model))
+    }
+
+    /// The model of a newer version of ONNX's operators, and what changed, as JSON and as text.
+    fn converted(&self, py: Python<'_>, opset: i64) -> PyResult<(Model, String, String)> {
+        let (model, conversion) = work::detached(py, self.model.path(), || {
+            quantize_rs::convert_opset(&self.model, opset)
+        })?;
+        let text = conversion.to_string();
+        Ok((Model { model: Arc::new(model) }, work::json(py, &conversion)?, text))
+    }
+
+    /// Writes the model, complete or not at all.
+    fn save(&self, py: Python<'_>, path: PathBuf) -> PyResult<()> {
+        // Whoever pressed Ctrl-C does not want the file.
+        py.check_signals()?;
+        work::detached(py, Some(&path), || self.model.save(&path).map(|_| ()))
+    }
+
+    /// The model as the bytes of one file.
+    fn to_bytes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
+        let bytes = work::detached(py, self.model.path(), || self.model.to_bytes())?;
+        Ok(PyBytes::new(py, &bytes))
     }
 
     /// Decides what to quantize.

@@ -135,6 +135,20 @@ pub enum QuantizeErrorKind {
         /// What was found, and the mend.
         what: String,
     },
+    /// A node cannot be said in a newer version of ONNX's operators.
+    #[error("{place}: cannot be converted from opset {from} to {to}: {what}")]
+    Convert {
+        /// The node, as a person would look for it.
+        place: String,
+        /// Its operator.
+        op_type: String,
+        /// The version that it is of.
+        from: i64,
+        /// The version asked for.
+        to: i64,
+        /// Why, and the mend where there is one.
+        what: String,
+    },
     /// A weight cannot be quantized by any means: it holds NaN or infinity.
     #[error("weight `{tensor}`: {what}")]
     InvalidTensor {

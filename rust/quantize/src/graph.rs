@@ -252,7 +252,8 @@ pub(crate) fn constant_of(node: &NodeProto) -> Option<&TensorProto> {
         .flatten()
 }
 
-fn collect_names<'m>(graph: &'m GraphProto, names: &mut HashSet<&'m str>) {
+/// Adds every name in a graph, and in those inside it.
+pub(crate) fn collect_names<'m>(graph: &'m GraphProto, names: &mut HashSet<&'m str>) {
     names.extend(graph.input.iter().map(|input| input.name.as_str()));
     names.extend(graph.output.iter().map(|output| output.name.as_str()));
     names.extend(graph.value_info.iter().map(|info| info.name.as_str()));

@@ -2,7 +2,7 @@
 
 use super::{
     Bytes, Encode, Error, Field, GraphProto, Kept, Message, Rope, SparseTensorProto, TensorProto,
-    put_messages, put_rest,
+    put_messages, put_rest, put_string,
 };
 
 /// `AttributeProto`: a named constant of a node.
@@ -30,6 +30,8 @@ pub struct AttributeProto {
     pub tensors: Vec<Kept<TensorProto>>,
     /// Graphs.
     pub graphs: Vec<Kept<GraphProto>>,
+    /// In a function, the name of the caller's attribute that it stands for.
+    pub ref_attr_name: Option<String>,
     rest: Vec<Bytes>,
 }
 
@@ -45,6 +47,7 @@ message!(AttributeProto, "AttributeProto", self, field, {
     10 => self.tensors.push(Kept::read(field.span()?.clone())?),
     11 => self.graphs.push(Kept::read(field.span()?.deeper(field)?)?),
     20 => self.kind = field.int32()?,
+    21 => self.ref_attr_name = Some(field.string()?),
     22 | 23 => {
         // Carried through, but not before a look at where its data is.
         Kept::<SparseTensorProto>::read(field.span()?.clone())?;
@@ -82,6 +85,7 @@ impl Encode for AttributeProto {
         put_messages(&mut out, 10, &self.tensors);
         put_messages(&mut out, 11, &self.graphs);
         out.int(20, i64::from(self.kind));
+        put_string(&mut out, 21, self.ref_attr_name.as_ref());
         put_rest(&mut out, &self.rest);
         out
     }
@@ -91,6 +95,35 @@ impl AttributeProto {
     /// An integer attribute.
     pub fn int(name: &str, value: i64) -> AttributeProto {
         AttributeProto { name: name.to_owned(), kind: 2, i: Some(value), ..Default::default() }
+    }
+
+    /// An attribute of integers.
+    pub fn ints(name: &str, values: &[i64]) -> AttributeProto {
+        let ints = values.to_vec();
+        AttributeProto { name: name.to_owned(), kind: 7, ints, ..Default::default() }
+    }
+
+    /// A float attribute.
+    pub fn float(name: &str, value: f32) -> AttributeProto {
+        AttributeProto { name: name.to_owned(), kind: 1, f: Some(value), ..Default::default() }
+    }
+
+    /// An attribute of floats.
+    pub fn floats(name: &str, values: &[f32]) -> AttributeProto {
+        let floats = values.to_vec();
+        AttributeProto { name: name.to_owned(), kind: 6, floats, ..Default::default() }
+    }
+
+    /// A string attribute.
+    pub fn string(name: &str, value: &str) -> AttributeProto {
+        let s = Some(Bytes::copy_from_slice(value.as_bytes()));
+        AttributeProto { name: name.to_owned(), kind: 3, s, ..Default::default() }
+    }
+
+    /// A tensor attribute.
+    pub fn tensor(name: &str, tensor: TensorProto) -> AttributeProto {
+        let t = Some(Kept::new(tensor));
+        AttributeProto { name: name.to_owned(), kind: 4, t, ..Default::default() }
     }
 
     /// The tensors that it is.

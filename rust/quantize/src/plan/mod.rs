@@ -20,6 +20,7 @@ mod unfit;
 mod weights;
 
 pub(crate) use formats::MICROSOFT;
+pub(crate) use opset::NEWEST as NEWEST_OPSET;
 pub(crate) use show::kind;
 
 use std::collections::{BTreeMap, BTreeSet};

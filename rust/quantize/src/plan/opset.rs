@@ -8,7 +8,7 @@ use crate::graph::Graph;
 use crate::{Format, QuantizeError};
 
 /// The newest operator set whose rules are known here (ONNX 1.23).
-const NEWEST: i64 = 28;
+pub(crate) const NEWEST: i64 = 28;
 
 /// The operator set in which `QuantizeLinear` and `DequantizeLinear` know this type.
 fn since(qtype: QType) -> i64 {

@@ -14,7 +14,12 @@ pub(crate) struct Names<'m> {
 
 impl<'m> Names<'m> {
     pub(crate) fn of(graph: &'m Graph<'m>) -> Names<'m> {
-        Names { taken: graph.names(), given: HashSet::new(), next: HashMap::new() }
+        Names::beside(graph.names())
+    }
+
+    /// Names beside these.
+    pub(crate) fn beside(taken: &'m HashSet<&'m str>) -> Names<'m> {
+        Names { taken, given: HashSet::new(), next: HashMap::new() }
     }
 
     /// `{base}_{suffix}`, with a number behind it when that is taken.

@@ -1,0 +1,21 @@
+"""Places that files are written to."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+__all__ = ["writable"]
+
+
+def writable(path: str | os.PathLike[str] | None) -> Path | None:
+    """Refuse a place that no file can be written to, before the work and not after."""
+    if path is None:
+        return None
+    target = Path(path)
+    if target.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(path))
+    if not target.parent.is_dir():
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), os.fspath(target.parent))
+    return target

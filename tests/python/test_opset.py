@@ -1,0 +1,341 @@
+"""A model of an older operator set means the same in a newer one."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import judge
+import numpy as np
+import onnx
+import pytest
+from onnx import defs, helper
+from onnxruntime.capi.onnxruntime_pybind11_state import NotImplemented  # noqa: A004
+from opset_cases import CASES, TARGETS, Case
+
+import quantize_rs
+from quantize_rs import OptionError, UnsupportedModelError
+
+SOURCE = Path(__file__).resolve().parents[2] / "rust/quantize/src/opset/steps.rs"
+NEWEST = 28
+
+
+def table() -> dict[str, tuple[int, dict[int, str]]]:
+    """Read the table of the source: since when there is an operator, and its steps."""
+    rows = re.findall(
+        r'row\(\s*"(\w+)",\s*(\d+),\s*&\[(.*?)\],?\s*\)', SOURCE.read_text("utf-8"), re.DOTALL
+    )
+    step = re.compile(r"(same|by|no)\(\s*(\d+)")
+    return {
+        name: (int(since), {int(version): how for how, version in step.findall(steps)})
+        for name, since, steps in rows
+    }
+
+
+def schemas() -> dict[str, dict[int, defs.OpSchema]]:
+    found: dict[str, dict[int, defs.OpSchema]] = defaultdict(dict)
+    for schema in defs.get_all_schemas_with_history():
+        if schema.domain == "" and schema.since_version <= NEWEST:
+            found[schema.name][schema.since_version] = schema
+    return found
+
+
+def test_every_step_of_every_operator_is_known() -> None:
+    known = {name: [since, *steps] for name, (since, steps) in table().items()}
+    assert known == {name: sorted(versions) for name, versions in schemas().items()}
+
+
+def _attributes(schema: defs.OpSchema) -> dict[str, object]:
+    return {
+        name: helper.get_attribute_value(said.default_value) if said.default_value.type else None
+        for name, said in schema.attributes.items()
+    }
+
+
+def _only_adds(old: defs.OpSchema, new: defs.OpSchema) -> bool:
+    """Whether a node of the old schema is one of the new, by attributes and inputs."""
+    before, after = _attributes(old), _attributes(new)
+    kept = all(name in after and after[name] == value for name, value in before.items())
+    optional = defs.OpSchema.FormalParameterOption.Optional
+    inputs = len(old.inputs) <= len(new.inputs) and all(
+        said.option == optional for said in list(new.inputs)[len(old.inputs) :]
+    )
+    return kept and inputs and not new.deprecated
+
+
+# What `_only_adds` cannot see the reason of: attributes that became optional or that nobody set.
+SAME_ALL_THE_SAME = {("Clip", 6), ("GRU", 3), ("LpPool", 2), ("GlobalLpPool", 2)}
+
+
+def test_what_stands_as_it_is_only_gained_something() -> None:
+    found = schemas()
+    for name, (since, steps) in table().items():
+        before = since
+        for version, how in steps.items():
+            if how == "same" and (name, version) not in SAME_ALL_THE_SAME:
+                assert _only_adds(found[name][before], found[name][version]), (name, version)
+            before = version
+
+
+def _versions(case: Case) -> list[int]:
+    """The first version of each schema that says it like this."""
+    changes = sorted(schemas()[case.op])
+    starts = {max(case.since, version) for version in changes}
+    return sorted(v for v in starts if v <= min(case.until, TARGETS[-1]))
+
+
+def _check(model: onnx.ModelProto, case: Case, made: list[Any]) -> None:
+    """What ONNX itself finds wrong; it wants to know the types of inputs and outputs."""
+    model = onnx.ModelProto.FromString(model.SerializeToString())
+    values = [*case.inputs.values(), *made]
+    for info, value in zip([*model.graph.input, *model.graph.output], values, strict=True):
+        dtype = helper.np_dtype_to_tensor_dtype(value.dtype)
+        info.CopyFrom(helper.make_tensor_value_info(info.name, dtype, value.shape))
+    onnx.checker.check_model(model)
+
+
+def _run(model: bytes, inputs: judge.Feeds) -> tuple[list[Any], float]:
+    """Run a model, and say how far off: ONNX Runtime 1.31 lacks kernels of some versions."""
+    try:
+        return judge.ort(model, inputs, optimized=False), 0.0
+    except NotImplemented:
+        return judge.reference(model, inputs), 1e-6
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_a_node_means_the_same(case: Case) -> None:
+    for version in _versions(case):
+        before = case.model(version)
+        expected, far = _run(before.SerializeToString(), case.inputs)
+        for target in (target for target in TARGETS if target > version):
+            done = quantize_rs.convert_opset(before, opset=target)
+            assert done.model is not None
+            after = onnx.load_from_string(done.model)
+            # GroupNormalization was deprecated, until another one took its place.
+            if case.op != "GroupNormalization" or target >= 21:
+                _check(after, case, expected)
+            assert after.opset_import[0].version == target
+            if not done.changed:
+                assert after.graph == before.graph
+            found, further = _run(done.model, case.inputs)
+            atol = max(case.atol, far, further)
+            for one, other in zip(expected, found, strict=True):
+                assert (one.dtype, one.shape) == (other.dtype, other.shape)
+                np.testing.assert_allclose(other, one, 0, atol, err_msg=f"{version} -> {target}")
+
+
+def _model(
+    nodes: list[onnx.NodeProto],
+    inputs: dict[str, list[Any] | None],
+    outputs: list[str],
+    opset: int,
+    constants: dict[str, Any] | None = None,
+    functions: list[onnx.FunctionProto] | None = None,
+    ir: int = 8,
+) -> onnx.ModelProto:
+    infos = [helper.make_tensor_value_info(name, 1, shape) for name, shape in inputs.items()]
+    made = [helper.make_tensor_value_info(name, 1, None) for name in outputs]
+    tensors = [onnx.numpy_helper.from_array(v, name) for name, v in (constants or {}).items()]
+    graph = helper.make_graph(nodes, "g", infos, made, tensors)
+    opsets = [helper.make_opsetid("", opset)]
+    if functions:
+        opsets.append(helper.make_opsetid("local", 1))
+    return helper.make_model(graph, opset_imports=opsets, ir_version=ir, functions=functions or [])
+
+
+def _converted(model: onnx.ModelProto, opset: int) -> onnx.ModelProto:
+    done = quantize_rs.convert_opset(model, opset=opset)
+    assert done.model is not None
+    return onnx.load_from_string(done.model)
+
+
+def test_graphs_inside_nodes_are_converted_with_values_from_outside() -> None:
+    def branch(name: str, *nodes: onnx.NodeProto) -> onnx.GraphProto:
+        info = helper.make_tensor_value_info(nodes[-1].output[0], 1, None)
+        return helper.make_graph(list(nodes), name, [], [info])
+
+    innermost = branch("in", helper.make_node("Softmax", ["x"], ["deep"], axis=1))
+    inner = branch(
+        "then",
+        helper.make_node("ReduceSum", ["x"], ["s"], axes=[2], keepdims=0),
+        helper.make_node("If", ["c"], ["d"], then_branch=innermost, else_branch=innermost),
+        helper.make_node("ReduceMax", ["d"], ["m"], axes=[2], keepdims=0),
+        helper.make_node("Add", ["s", "m"], ["y_then"]),
+    )
+    other = branch("else", helper.make_node("Squeeze", ["x1"], ["y_else"], axes=[0]))
+    nodes = [
+        helper.make_node("ReduceSum", ["x"], ["total"], keepdims=0),
+        helper.make_node("Greater", ["total", "zero"], ["c"]),
+        helper.make_node("Unsqueeze", ["x0"], ["x1"], axes=[0]),
+        helper.make_node("If", ["c"], ["y"], then_branch=inner, else_branch=other),
+    ]
+    constants = {"zero": np.float32(0)}
+    before = _model(nodes, {"x": [2, 3, 4], "x0": [2, 3]}, ["y"], 12, constants)
+    after = _converted(before, 18)
+    for sign in (1, -1):
+        x = sign * np.abs(np.random.default_rng(1).normal(size=(2, 3, 4))).astype(np.float32)
+        feeds = {"x": x, "x0": x[..., 0]}
+        expected = judge.ort(before.SerializeToString(), feeds)
+        found = judge.ort(after.SerializeToString(), feeds)
+        np.testing.assert_array_equal(expected[0], found[0])
+
+
+def test_functions_are_converted_from_their_own_version() -> None:
+    axes = helper.make_node("Unsqueeze", ["a"], ["u"])
+    given = onnx.AttributeProto(name="axes", ref_attr_name="where", type=onnx.AttributeProto.INTS)
+    axes.attribute.append(given)
+    nodes = [axes, helper.make_node("ReduceMean", ["u"], ["b"], axes=[-1])]
+    old = helper.make_function(
+        "local", "Old", ["a"], ["b"], nodes, [helper.make_opsetid("", 12)], ["where"]
+    )
+    new = helper.make_function(
+        "local",
+        "Softmax",  # a function goes before an operator of its name
+        ["a"],
+        ["b"],
+        [helper.make_node("Identity", ["a"], ["b"])],
+        [helper.make_opsetid("", 21)],
+    )
+    calls = [
+        helper.make_node("Old", ["x"], ["h"], domain="local", where=[1]),
+        helper.make_node("Softmax", ["h"], ["y"], domain="local"),
+    ]
+    before = _model(calls, {"x": [2, 3]}, ["y"], 12, functions=[old, new])
+    after = _converted(before, 18)
+    versions = {f.name: {o.domain: o.version for o in f.opset_import} for f in after.functions}
+    assert versions == {"Old": {"": 18}, "Softmax": {"": 21}}
+    assert after.functions[1] == before.functions[1]
+    assert list(after.graph.node) == list(before.graph.node)
+    x = np.random.default_rng(1).normal(size=(2, 3)).astype(np.float32)
+    found = judge.reference(after.SerializeToString(), {"x": x})
+    np.testing.assert_allclose(found[0], x[:, None].mean(-1, keepdims=True), rtol=1e-6)
+
+
+def test_what_stays_keeps_its_bytes_and_names_that_are_taken_are_left_alone() -> None:
+    nodes = [
+        helper.make_node("Relu", ["x"], ["h"], name="kept", doc_string="as it was"),
+        helper.make_node("Squeeze", ["h"], ["y"], name="first", axes=[0]),
+        helper.make_node("Squeeze", ["y_axes"], ["z"], name="second", axes=[0]),
+        helper.make_node("Custom", ["x"], ["w"], domain="acme"),
+    ]
+    before = _model(nodes, {"x": [1, 2], "y_axes": [1, 2]}, ["y", "z", "w"], 8, ir=3)
+    before.opset_import.append(helper.make_opsetid("acme", 3))
+    done = quantize_rs.convert_opset(before, opset=13)
+    assert done.changed == ("node `first` (Squeeze)", "node `second` (Squeeze)")
+    assert str(done) == "opset 8 → 13: 2 nodes changed"
+    assert done.model is not None
+    after = onnx.load_from_string(done.model)
+    assert nodes[0].SerializeToString() in done.model
+    assert nodes[3].SerializeToString() in done.model
+    assert [o.version for o in after.opset_import] == [13, 3]
+    assert after.ir_version == 7
+    # Equal constants are one, whose name is not that of the input.
+    assert [t.name for t in after.graph.initializer] == ["y_axes_1"]
+    assert [list(n.input) for n in after.graph.node[1:3]] == [
+        ["h", "y_axes_1"],
+        ["y_axes", "y_axes_1"],
+    ]
+    assert after.graph.value_info == before.graph.value_info
+
+
+@pytest.mark.parametrize(
+    ("node", "opset", "to", "why"),
+    [
+        (helper.make_node("Warp", ["x"], ["y"], name="n"), 17, 21, "knows no operator Warp"),
+        (
+            helper.make_node("Gelu", ["x"], ["y"], name="n"),
+            17,
+            21,
+            "opset 17 knows no operator Gelu",
+        ),
+        (helper.make_node("Tile", ["x", "a", "a"], ["y"], name="n"), 5, 13, "repeats one axis"),
+        (helper.make_node("Scan", ["", "x"], ["y"], name="n", num_scan_inputs=1), 8, 9, "batch"),
+        (
+            helper.make_node("BatchNormalization", ["x", *"aaaa"], ["y"], name="n", spatial=0),
+            *(8, 9, "spatial is 0"),
+        ),
+        (
+            helper.make_node("BatchNormalization", ["x", *"aaaa"], [*"ymv"], name="n"),
+            *(9, 14, "in training"),
+        ),
+        (helper.make_node("Dropout", ["x"], ["y", "a2"], name="n"), 11, 12, "mask `a2` is read"),
+        (helper.make_node("Dropout", ["x"], ["y"], name="n"), 6, 7, "in training"),
+    ],
+    ids=lambda value: getattr(value, "op_type", None),
+)
+def test_what_cannot_be_said_is_refused_by_name(
+    node: onnx.NodeProto, opset: int, to: int, why: str, tmp_path: Path
+) -> None:
+    nodes = [node]
+    if "a2" in node.output:
+        nodes.append(helper.make_node("Identity", ["a2"], ["b"]))
+    model = _model(nodes, {"x": [2, 3, 4], "a": [3]}, ["y"], opset, ir=6)
+    with pytest.raises(UnsupportedModelError, match=re.escape(why)) as caught:
+        quantize_rs.convert_opset(model, tmp_path / "out.onnx", opset=to)
+    assert caught.value.op_type == node.op_type
+    assert caught.value.node == f"node `n` ({node.op_type})"
+    assert caught.value.feature == f"opset {to}"
+    assert not list(tmp_path.iterdir())
+
+
+def test_only_newer_versions_that_are_known_are_made() -> None:
+    model = _model([helper.make_node("Relu", ["x"], ["y"])], {"x": [2]}, ["y"], 17)
+    with pytest.raises(OptionError, match="the model has 17"):
+        quantize_rs.convert_opset(model, opset=13)
+    with pytest.raises(OptionError, match="expected 1 to 28"):
+        quantize_rs.convert_opset(model, opset=29)
+    same = quantize_rs.convert_opset(model, opset=17)
+    assert same.model == model.SerializeToString()
+    assert (same.from_opset, same.to_opset, same.changed) == (17, 17, ())
+
+
+def test_the_first_models_of_all_are_converted() -> None:
+    """Versions 1 to 6, which ONNX Runtime does not run, against numpy."""
+    rng = np.random.default_rng(2)
+    x, by_channel = (
+        rng.normal(size=(2, 3, 4, 5)).astype(np.float32),
+        np.array([1, -2, 3], np.float32),
+    )
+    nodes = [
+        helper.make_node("Relu", ["x"], ["a"], consumed_inputs=[0]),
+        helper.make_node("Add", ["a", "c"], ["b"], broadcast=1, axis=1),
+        helper.make_node("Mul", ["b", "half"], ["d"], broadcast=1),
+        helper.make_node("PRelu", ["d", "c"], ["e"]),
+        helper.make_node("Reshape", ["e"], ["f"], shape=[0, -1]),
+        helper.make_node("Cast", ["f"], ["g"], to="FLOAT"),
+        helper.make_node("Concat", ["g", "g"], ["y"]),
+    ]
+    constants = {"c": by_channel, "half": np.array([0.5], np.float32)}
+    before = _model(nodes, {"x": [2, 3, 4, 5]}, ["y"], 1, constants, ir=3)
+    for name in "abde":
+        info = helper.make_tensor_value_info(name, 1, [2, 3, 4, 5])
+        before.graph.value_info.append(info)
+    for name in constants:
+        tensor = helper.make_tensor_value_info(name, 1, [constants[name].size])
+        before.graph.input.append(tensor)
+    channels = by_channel[:, None, None]
+    d = (np.maximum(x, 0) + channels) * np.float32(0.5)
+    g = np.where(d < 0, d * channels, d).reshape(2, -1)
+    after = _converted(before, 13)
+    assert [info.name for info in after.graph.input] == ["x"]
+    found = judge.ort(after.SerializeToString(), {"x": x})
+    np.testing.assert_array_equal(found[0], np.concatenate([g, g], 1))
+
+
+@pytest.mark.parametrize("name", sorted(judge.FIXTURES))
+def test_every_fixture_means_the_same(name: str) -> None:
+    said = judge.FIXTURES[name]
+    target = min(26, max(25, said["opset"]))
+    if said["opset"] > target:
+        return
+    done = quantize_rs.convert_opset(judge.model(name), opset=target)
+    assert done.model is not None
+    if not said["runs"] or name == "external_data":
+        return
+    inputs = judge.feeds(name)
+    before = judge.ort(judge.model(name), inputs, optimized=False)
+    after = judge.ort(done.model, inputs, optimized=False)
+    if said["finite"]:
+        assert judge.sqnr(before, after) > 120  # dB: the last bits of sums in another order
