@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import numpy as np
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper
 
 FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE)
@@ -56,7 +57,7 @@ def census(model: ModelProto) -> Census:
                 floats += count
             elif tensor.data_type in SMALL and name not in zeros and count > 1:
                 weights += 1
-                elements += _packed(name, nodes) or count
+                elements += _packed(name, tensor.dims, nodes) or count
     return Census(weights, elements, floats)
 
 
@@ -91,6 +92,28 @@ def _scope(
     yield nodes + inside, constants
 
 
+def rows_and_columns(model: ModelProto) -> int:
+    """How many matrices of float32 there are that only MatMul and Gemm multiply by from the right,
+    and Gather takes rows of."""
+    held = set()
+    given = {end.name for end in model.graph.input} if model.ir_version >= 4 else set()
+    constants = {t.name: t for t in model.graph.initializer if t.name not in given}
+    for node in model.graph.node:
+        said = {a.name: helper.get_attribute_value(a) for a in node.attribute}
+        at = {"MatMul": 1, "Gemm": 1, "Gather": 0}.get(node.op_type)
+        if at is None or said.get("transA") or said.get("axis"):
+            continue
+        tensor = constants.get(node.input[at])
+        if (
+            tensor
+            and len(tensor.dims) == 2
+            and 0 not in tensor.dims
+            and tensor.data_type == TensorProto.FLOAT
+        ):
+            held.add(tensor.name)
+    return len(held)
+
+
 def bodies(nodes: object) -> Iterator[GraphProto]:
     """Every graph inside the nodes, however deep."""
     for node in nodes:  # type: ignore[attr-defined]
@@ -100,12 +123,15 @@ def bodies(nodes: object) -> Iterator[GraphProto]:
                 yield from bodies(graph.node)
 
 
-def _packed(name: str, nodes: list[NodeProto]) -> int:
-    """How many weights a MatMulNBits has packed into bytes."""
+def _packed(name: str, dims: object, nodes: list[NodeProto]) -> int:
+    """How many weights an operator of ONNX Runtime's own has packed into bytes."""
     for node in nodes:
         if node.op_type == "MatMulNBits" and node.input[1] == name:
             said = {a.name: helper.get_attribute_value(a) for a in node.attribute}
             return int(said["K"] * said["N"])
+        if node.op_type == "GatherBlockQuantized" and node.input[0] == name:
+            said = {a.name: helper.get_attribute_value(a) for a in node.attribute}
+            return int(np.prod(dims)) * 8 // said.get("bits", 4)
     return 0
 
 

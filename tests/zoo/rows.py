@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+import onnx
 from onnx import ModelProto
 from ways import WAYS
 
@@ -101,6 +102,13 @@ class Row:
     read_only: bool = False
     varies: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     fixture: bool = False
+
+    def expected(self, way: str) -> Outcome | None:
+        """What has to come of it, None where the way makes no sense for it."""
+        if way in self.outcomes or WAYS[way].holds is None:
+            return self.outcomes.get(way, Quantized())
+        held = WAYS[way].holds(onnx.load_from_string(self.files()[0]))
+        return Quantized(held) if held else Untouched()
 
     def files(self) -> tuple[bytes, dict[str, bytes]]:
         """The model, and the files beside it."""

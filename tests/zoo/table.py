@@ -46,7 +46,7 @@ def document() -> str:
 
 
 def _cell(row: Row, way: str) -> str:
-    outcome = row.outcomes.get(way, Quantized())
+    outcome = row.expected(way)
     match outcome:
         case None:
             return "–"

@@ -6,6 +6,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+from census import rows_and_columns
+from onnx import ModelProto
+
 import quantize_rs
 from quantize_rs import Report
 
@@ -19,12 +22,15 @@ class Way:
     Of normally distributed numbers one scale for thousands leaves a step of about 1/30 of their
     deviation at 8 bits, which is 40 dB, and one for 32 about 1/4 at 4 bits, which is 22 dB; errors
     of several layers add up.
+
+    `holds` counts the weights that the way has a form for, where that is not all.
     """
 
     title: str
     floor: float
     options: Mapping[str, Any] = field(default_factory=dict)
     calibrated: bool = False
+    holds: Callable[[ModelProto], int] | None = None
 
     def __call__(self, model: Any, target: Any, samples: Callable[[], Feeds]) -> Report:
         if self.calibrated:
@@ -43,5 +49,11 @@ WAYS = {
         25,
         {"per_channel": True, "symmetric": True},
         calibrated=True,
+    ),
+    "nbits": Way(
+        "INT4 weights, blocks of 32, in `MatMulNBits` and `GatherBlockQuantized`",
+        12,
+        {"bits": 4, "block_size": 32, "output_format": "matmul_nbits"},
+        holds=rows_and_columns,
     ),
 }

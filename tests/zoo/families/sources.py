@@ -5,7 +5,7 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 from onnx import ModelProto, TensorProto, helper, numpy_helper
-from rows import Beast, row
+from rows import Beast, Quantized, Untouched, row
 
 ROWS = ["batch", 64]
 
@@ -16,19 +16,19 @@ def head(d: Beast, w: str, n: int = 48) -> None:
     d.output(d.node("Gemm", [x, w, d.bias("b", n)], transB=1), ["batch", n])
 
 
-@row(1)
+@row(1, nbits=Quantized())
 def weight_identity(d: Beast) -> None:
     """The weight passes through two Identity nodes."""
     head(d, d.node("Identity", [d.node("Identity", [d.weight("w", (48, 64))])]))
 
 
-@row(1)
+@row(1, nbits=Quantized())
 def weight_transposed(d: Beast) -> None:
     """The weight is stored [inputs, outputs] and transposed on the way."""
     head(d, d.node("Transpose", [d.weight("w", (64, 48), 1)], perm=[1, 0]))
 
 
-@row(1)
+@row(1, nbits=Quantized())
 def weight_transposed_for_matmul(d: Beast) -> None:
     """A linear layer as MatMul: the weight [outputs, inputs] goes through Transpose."""
     w = d.node("Transpose", [d.weight("w", (48, 64))])
@@ -50,28 +50,28 @@ def weight_unsqueezed(d: Beast) -> None:
     d.output(d.node("Conv", [x, w, d.bias("b", 48)]), ["batch", 48, 6, 6])
 
 
-@row(1)
+@row(1, nbits=Quantized())
 def weight_cast_from_half(d: Beast) -> None:
     """The weight is stored as float16 and cast to float32."""
     half = d.const("w", d.normal((48, 64)).astype(np.float16))
     head(d, d.node("Cast", [half], to=TensorProto.FLOAT))
 
 
-@row(1)
+@row(1, nbits=Quantized())
 def weight_cast_from_bfloat16(d: Beast) -> None:
     """The weight is stored as bfloat16 and cast to float32."""
     stored = d.const("w", d.normal((48, 64)).astype(ml_dtypes.bfloat16))
     head(d, d.node("Cast", [stored], to=TensorProto.FLOAT))
 
 
-@row(1)
+@row(1, nbits=Quantized())
 def weight_cast_from_double(d: Beast) -> None:
     """The weight is stored as float64 and cast to float32."""
     stored = d.const("w", d.normal((48, 64)).astype(np.float64))
     head(d, d.node("Cast", [stored], to=TensorProto.FLOAT))
 
 
-@row(1)
+@row(1, nbits=Quantized())
 def weight_constant_node(d: Beast) -> None:
     """The weight is made by a Constant node, its bias by `value_floats`."""
     x = d.input("x", ROWS)
@@ -80,7 +80,7 @@ def weight_constant_node(d: Beast) -> None:
     d.output(d.node("Gemm", [x, w, b], transB=1), ["batch", 48])
 
 
-@row(1)
+@row(1, nbits=Quantized())
 def weight_constant_transposed(d: Beast) -> None:
     """A Constant node, then Transpose, then Identity."""
     w = d.node("Constant", [], value=numpy_helper.from_array(d.normal((64, 48), 1), "w"))
@@ -99,7 +99,7 @@ def shared_by_two_convolutions(d: Beast) -> None:
     d.output(h)
 
 
-@row(1)
+@row(1, nbits=Untouched())
 def shared_axis_clash(d: Beast) -> None:
     """A square matrix read with transB = 0 and transB = 1: its channels lie on either axis."""
     x, w = d.input("x", ROWS), d.weight("w", (64, 64))
@@ -127,7 +127,7 @@ def shared_with_arithmetic(d: Beast) -> None:
     d.output(d.node("Shape", ["w"]), [4], TensorProto.INT64)
 
 
-@row(1, copies=True, exact=("w",))
+@row(1, copies=True, exact=("w",), nbits=Untouched())
 def weight_is_output(d: Beast) -> None:
     """The weight is an output of the model, too, and comes out exactly as it was."""
     w = d.weight("w", (48, 64))
