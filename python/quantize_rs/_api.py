@@ -63,7 +63,8 @@ def quantize(
         Weights with fewer elements stay float.
     layer_bits : dict of str to (int or str), optional
         Bits, or a type, for some weights: by the name of a weight or node, by pattern as in
-        `excluded_layers`, or by type of operator: ``{"conv1.weight": 16, "Gemm": "uint4"}``.
+        `excluded_layers`, or by type of operator: ``{"conv1.weight": 16, "Gemm": "uint4"}``. A
+        name goes before a pattern, that before a type of operator. ``"float32"`` leaves them float.
     native_int4 : bool or None
         4-bit weights are packed, two in a byte (None, True), or stored in a byte each (False),
         which costs accuracy and saves nothing.
@@ -71,7 +72,8 @@ def quantize(
         Zero points are 0.
     weights : str, optional
         The type of weights, instead of `bits`: ``"int8"``, ``"uint8"``, ``"int4"``, ...,
-        ``"float8e4m3fn"`` (or ``"float8"``), ``"float8e5m2"``. Floats of 8 bits need opset 19.
+        ``"float8e4m3fn"`` (or ``"float8"``), ``"float8e5m2"``, ``"float16"``, ``"bfloat16"``.
+        Floats of 8 bits need opset 19; those of 16 bits have no scale and are cast.
     block_size : int, optional
         One scale for each so many elements along the axis that is summed over: a power of two
         from 16 on. Needs opset 21.

@@ -144,7 +144,8 @@ class Model:
         ----------
         weights : str, optional
             The type of weights: ``"int2"`` to ``"int16"``, or unsigned, ``"float8e4m3fn"`` (or
-            ``"float8"``), ``"float8e5m2"``; ``"int8"`` by default.
+            ``"float8"``), ``"float8e5m2"``, ``"float16"`` (or ``"fp16"``), ``"bfloat16"`` (or
+            ``"bf16"``); ``"int8"`` by default.
         activations : str, optional
             The type of activations, whose ranges need calibration: ``"uint8"``, ``"int8"``,
             ``"uint16"`` or ``"int16"``; for the targets tensorrt and generic ``"float8e4m3fn"`` (or
@@ -165,7 +166,8 @@ class Model:
             Weights with fewer elements stay float.
         layer_bits : dict of str to (int or str), optional
             Bits, or a type such as ``"uint4"``, for some weights: by the name of a weight or node,
-            by pattern as in `exclude`, or by type of operator.
+            by pattern as in `exclude`, or by type of operator, of which the narrowest counts;
+            ``"float32"`` leaves them float.
         activation_types : dict of str to str, optional
             Other types for some activations: by the name of a value, by the name or the type of
             the operator that makes or reads it, or by pattern as in `exclude`:

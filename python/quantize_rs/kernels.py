@@ -88,7 +88,7 @@ def dequantize_linear(
     Parameters
     ----------
     q : array of integers
-        The integers, or the codes of floats of 8 bits.
+        The integers, or the codes of floats of 8 or 4 bits.
     scale, zero_point, axis, block_size
         As in `quantize_linear`.
     dtype : str, optional
@@ -126,7 +126,7 @@ def pack(values: ArrayLike, dtype: str) -> NDArray[np.uint8]:
     values : array of integers
         Values in C order; the last byte is filled up with zeros.
     dtype : str
-        ``"int2"``, ``"uint2"``, ``"int4"`` or ``"uint4"``.
+        ``"int2"``, ``"uint2"``, ``"int4"``, ``"uint4"``, or ``"float4e2m1"``, whose codes they are.
 
     Returns
     -------
@@ -155,7 +155,7 @@ def unpack(packed: ArrayLike, dtype: str, shape: int | tuple[int, ...]) -> NDArr
     packed : array of uint8, or bytes
         What `pack` gave.
     dtype : str
-        ``"int2"``, ``"uint2"``, ``"int4"`` or ``"uint4"``.
+        ``"int2"``, ``"uint2"``, ``"int4"``, ``"uint4"``, or ``"float4e2m1"``, whose codes they are.
     shape : int or tuple of int
         The shape of the values.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import judge
+import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 import onnx
@@ -37,7 +38,7 @@ def model(case: Case, opset: int = OPSET) -> bytes:
         [helper.make_node(case.op_type, names, ["y"], **case.attributes)],
         "formats",
         [helper.make_tensor_value_info("x", kind, x.shape)],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [None] * max(2, x.ndim))],
         [numpy_helper.from_array(case.weight, "W")],
     )
     version = 13 if opset >= 25 else 10
@@ -193,3 +194,137 @@ def test_narrow_range_says_whether_the_lowest_value_is_used(
     ).model
     assert written is not None
     assert constant(written, "W_quantized").astype(np.int64).min() == lowest
+
+
+HALVES: dict[str, Any] = {"float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
+
+
+@pytest.mark.parametrize("weights", HALVES)
+@pytest.mark.parametrize("per_channel", [False, True])
+def test_floats_of_16_bits_are_cast(weights: str, per_channel: bool) -> None:
+    rng = np.random.default_rng(11)
+    w = (rng.normal(size=(64, 32)) * 10.0 ** rng.integers(-9, 4, (64, 32))).astype(np.float32)
+    case = Case(w)
+    report = quantize_rs.quantize(model(case), None, weights=weights, per_channel=per_channel)
+    written = report.model
+    assert written is not None
+    judge.check(written)
+    expected = w.astype(HALVES[weights]).astype(np.float32)
+    np.testing.assert_array_equal(floats(written), expected)
+    graph = onnx.load_from_string(written).graph
+    assert [node.op_type for node in graph.node] == ["Cast", "MatMul"]
+    assert [tensor.name for tensor in graph.initializer] == [f"W_{weights}"]
+    assert report.ratio > 1.8
+    [value] = [value for value in report.values if value.role == "weight"]
+    noise = 10 * np.log10((w.astype(np.float64) ** 2).sum() / squared(w, expected))
+    assert value.sqnr_db == pytest.approx(noise, abs=1e-6)
+    for optimized in (False, True):
+        found = judge.ort(written, feeds(case), optimized=optimized)
+        same = judge.ort(model(case._replace(weight=expected)), feeds(case), optimized=optimized)
+        assert judge.sqnr(same, found) > 120
+
+
+@pytest.mark.parametrize("name", ["fp16", "half", "bf16"])
+def test_floats_of_16_bits_have_short_names(name: str) -> None:
+    report = quantize_rs.quantize(model(Case(np.ones((4, 4), np.float32))), None, weights=name)
+    [value] = [value for value in report.values if value.role == "weight"]
+    assert value.qtype in HALVES
+
+
+def test_what_float16_cannot_hold_is_refused_by_name() -> None:
+    w = np.full((4, 4), 65504, np.float32)
+    assert quantize_rs.quantize(model(Case(w)), None, weights="float16").model is not None
+    w[2, 1] = -65505
+    with pytest.raises(quantize_rs.QuantizeError, match=r"`W`.*65505.*float16 ends at 65504"):
+        quantize_rs.quantize(model(Case(w)), None, weights="float16")
+    assert quantize_rs.quantize(model(Case(w)), None, weights="bfloat16").model is not None
+
+
+def test_float16_needs_opset_6_and_bfloat16_13() -> None:
+    case = Case(np.ones((4, 4), np.float32))
+    for weights, enough in (("float16", 7), ("bfloat16", 13)):
+        assert quantize_rs.quantize(model(case, enough), None, weights=weights).model is not None
+    with pytest.raises(quantize_rs.QuantizeError, match="opset 13"):
+        quantize_rs.quantize(model(case, 12), None, weights="bfloat16")
+
+
+def _layers() -> bytes:
+    """Three products, one after the other, and a Gemm."""
+    rng = np.random.default_rng(12)
+    names = ["enc/0/w", "enc/1/w", "dec/w", "head"]
+    ops = ["MatMul", "MatMul", "MatMul", "Gemm"]
+    graph = helper.make_graph(
+        [
+            helper.make_node(op, [f"x{i}", name], [f"x{i + 1}"], name=f"node{i}")
+            for i, (op, name) in enumerate(zip(ops, names, strict=True))
+        ],
+        "layers",
+        [helper.make_tensor_value_info("x0", TensorProto.FLOAT, (2, 16))],
+        [helper.make_tensor_value_info("x4", TensorProto.FLOAT, (2, 16))],
+        [
+            numpy_helper.from_array(rng.normal(size=(16, 16)).astype(np.float32), name)
+            for name in names
+        ],
+    )
+    opsets = [helper.make_opsetid("", 25)]
+    made = helper.make_model(graph, opset_imports=opsets, ir_version=13)
+    return bytes(made.SerializeToString())
+
+
+TYPES = ["int2", "uint4", "int8", "float8e5m2", "uint16", "float16", "bfloat16", "float32"]
+
+
+@pytest.mark.parametrize("of_name", TYPES)
+def test_a_name_goes_before_a_pattern_that_before_an_operator_that_before_all(of_name: str) -> None:
+    others = [name for name in TYPES if name not in (of_name, "float32")]
+    for pattern in ("enc/*", r"re:enc/[01]/w"):
+        report = quantize_rs.quantize(
+            _layers(),
+            None,
+            weights=others[2],
+            layer_bits={"MatMul": others[1], pattern: others[0], "enc/1/w": of_name},
+        )
+        found = {value.name: value.qtype for value in report.values if value.role == "weight"}
+        assert found == {
+            "enc/0/w": others[0],
+            "enc/1/w": None if of_name == "float32" else of_name,
+            "dec/w": others[1],
+            "head": others[2],
+        }
+        assert report.model is not None
+        inputs = {"x0": np.ones((2, 16), np.float32)}
+        expected = judge.reference(report.model, inputs)
+        assert judge.sqnr(expected, judge.ort(report.model, inputs, optimized=False)) > 90
+
+
+def test_an_operator_or_a_pattern_can_be_left_float() -> None:
+    cases: list[tuple[dict[str, int | str], int]] = [
+        ({"MatMul": "float32"}, 3),
+        ({"*/w": "fp32", "dec/w": 8}, 2),
+    ]
+    for layers, kept in cases:
+        report = quantize_rs.quantize(_layers(), None, layer_bits=layers)
+        reasons = [v.why for v in report.values if v.role == "weight" and v.qtype is None]
+        assert len(reasons) == kept
+        assert all("excluded by" in why for why in reasons)
+
+
+def test_what_has_the_type_that_is_asked_for_stays() -> None:
+    w = np.random.default_rng(13).normal(size=(8, 4)).astype(np.float16)
+    graph = helper.make_graph(
+        [helper.make_node("MatMul", ["x", "W"], ["y"])],
+        "halves",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT16, (2, 8))],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT16, (2, 4))],
+        [numpy_helper.from_array(w, "W")],
+    )
+    opsets = [helper.make_opsetid("", 21)]
+    made = helper.make_model(graph, opset_imports=opsets, ir_version=10).SerializeToString()
+    report = quantize_rs.quantize(made, None, weights="float16")
+    [value] = [value for value in report.values if value.role == "weight"]
+    assert value.why == "is float16 already"
+    written = quantize_rs.quantize(made, None, weights="bfloat16").model
+    assert written is not None
+    expected = w.astype(np.float32).astype(ml_dtypes.bfloat16).astype(np.float16)
+    np.testing.assert_array_equal(floats(written), expected)
+    judge.ort(written, {"x": np.ones((2, 8), np.float16)})

@@ -1,11 +1,11 @@
 //! The one place where flags become a [`Config`].
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
-use quantize_rs::{Config, Format, QType, Target};
+use quantize_rs::{Config, Format, QType, Target, config};
 
 use crate::failure::Failure;
 
@@ -41,7 +41,7 @@ pub(crate) struct Wishes {
     /// Leave weights with fewer elements alone
     #[arg(long, value_name = "N", default_value_t = 0)]
     min_elements: usize,
-    /// Other bits, or a type such as uint4, for some weights: by the name of a weight or node, a
+    /// Other bits, a type such as uint4, or float32 to leave them alone, for some weights: by the name of a weight or node, a
     /// pattern, or a type of operator; may be repeated
     #[arg(long, value_name = "NAME=BITS", value_parser = layer_bits)]
     layer_bits: Vec<(String, Width)>,
@@ -102,7 +102,7 @@ impl Wishes {
             Activations::OfTarget => base.profile().activations.first().copied(),
             Activations::Of(qtype) => Some(qtype),
         };
-        let (layer_bits, layer_types) = by_name(&self.layer_bits)?;
+        let (layer_bits, layer_types, layer_float) = by_name(&self.layer_bits)?;
         Ok(Config {
             weights: self.weights.unwrap_or(of_bits),
             activations,
@@ -117,6 +117,7 @@ impl Wishes {
             min_elements: self.min_elements,
             layer_bits,
             layer_types,
+            layer_float,
             target: self.target,
             op_types: self.op_types.clone(),
             passes: if self.no_optimize { Some(Vec::new()) } else { self.passes.clone() },
@@ -164,6 +165,7 @@ fn formats() -> impl TypedValueParser<Value = Format> {
 enum Width {
     Bits(u8),
     Type(QType),
+    Float,
 }
 
 impl fmt::Display for Width {
@@ -171,6 +173,7 @@ impl fmt::Display for Width {
         match self {
             Width::Bits(bits) => write!(f, "{bits} bits"),
             Width::Type(qtype) => write!(f, "{qtype}"),
+            Width::Float => f.write_str("float32"),
         }
     }
 }
@@ -179,7 +182,8 @@ impl fmt::Display for Width {
 fn layer_bits(text: &str) -> Result<(String, Width), String> {
     let (name, width) = text.rsplit_once('=').ok_or("expected NAME=BITS")?;
     let bits = width.parse().ok().map(Width::Bits);
-    let width = bits.or_else(|| QType::parse(width).map(Width::Type));
+    let float = config::FLOAT32.contains(&width).then_some(Width::Float);
+    let width = bits.or(float).or_else(|| QType::parse(width).map(Width::Type));
     let width = width.ok_or_else(|| format!("`{text}` ends in no number of bits and no type"))?;
     Ok((name.to_owned(), width))
 }
@@ -202,10 +206,10 @@ fn types_by_name(asked: &[(String, QType)]) -> Result<BTreeMap<String, QType>, F
     Ok(types)
 }
 
-type ByName = (BTreeMap<String, u8>, BTreeMap<String, QType>);
+type ByName = (BTreeMap<String, u8>, BTreeMap<String, QType>, BTreeSet<String>);
 
 fn by_name(layers: &[(String, Width)]) -> Result<ByName, Failure> {
-    let (mut bits, mut types) = ByName::default();
+    let (mut bits, mut types, mut float) = ByName::default();
     let mut all: BTreeMap<&str, Width> = BTreeMap::new();
     for (name, width) in layers {
         if let Some(other) = all.insert(name, *width)
@@ -217,9 +221,10 @@ fn by_name(layers: &[(String, Width)]) -> Result<ByName, Failure> {
         match *width {
             Width::Bits(width) => drop(bits.insert(name.clone(), width)),
             Width::Type(qtype) => drop(types.insert(name.clone(), qtype)),
+            Width::Float => drop(float.insert(name.clone())),
         }
     }
-    Ok((bits, types))
+    Ok((bits, types, float))
 }
 
 #[cfg(test)]
@@ -258,6 +263,7 @@ mod tests {
             "--min-elements=7",
             "--layer-bits=c=d=2",
             "--layer-bits=e=uint4",
+            "--layer-bits=h=float32",
             "--activation-types=f=g=uint16",
             "--block-size=32",
             "--target=x86-avx2",
@@ -281,6 +287,7 @@ mod tests {
             min_elements: 7,
             layer_bits: BTreeMap::from([("c=d".to_owned(), 2)]),
             layer_types: BTreeMap::from([("e".to_owned(), QType::UInt4)]),
+            layer_float: BTreeSet::from(["h".to_owned()]),
             activation_types: BTreeMap::from([("f=g".to_owned(), QType::UInt16)]),
             target: Some(Target::X86Avx2),
             op_types: Some(vec!["Conv".to_owned(), "Gemm".to_owned()]),

@@ -86,7 +86,7 @@ mod tests {
         let length = MathError::Length { what: "scales", found: 3, expected: 4 };
         assert_eq!(length.to_string(), "3 scales, expected 4");
         let unknown = MathError::UnknownType { name: "int5".into() };
-        assert!(unknown.to_string().ends_with("uint16, int32"), "{unknown}");
+        assert!(unknown.to_string().ends_with("bfloat16, int32"), "{unknown}");
         let method = MathError::UnknownMethod { name: "median".into() };
         assert_eq!(
             method.to_string(),

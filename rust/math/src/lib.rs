@@ -32,11 +32,11 @@
 mod bias;
 mod error;
 mod fit;
-mod float8;
 mod floats;
 pub mod kernels;
 mod layout;
 mod metrics;
+mod minifloat;
 mod nbits;
 mod params;
 mod qtype;
@@ -49,13 +49,13 @@ mod wide;
 pub use bias::quantize_bias;
 pub use error::MathError;
 pub use fit::fit;
-pub use float8::Float8;
 pub use floats::Floats;
 pub use kernels::{
     dequantize, fake_quantize, pack, quantize, quantize_measured, quantize_measured_into,
 };
 pub use layout::Layout;
 pub use metrics::{Metrics, metrics};
+pub use minifloat::Minifloat;
 pub use nbits::{Columns, NBits};
 pub use params::{Params, Range, params};
 pub use qtype::QType;

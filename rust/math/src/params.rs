@@ -94,7 +94,7 @@ impl Params {
 /// largest with which it does not.
 pub fn params(range: Range, spec: &QSpec) -> Params {
     let range = range.finite();
-    if range.absmax() == 0.0 {
+    if range.absmax() == 0.0 || !spec.qtype.is_scaled() {
         return Params { scale: 1.0, zero_point: if spec.symmetric { spec.middle() } else { 0 } };
     }
     if !spec.symmetric {

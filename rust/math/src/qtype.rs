@@ -6,7 +6,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 
 use crate::MathError;
-use crate::float8::Float8;
+use crate::minifloat::Minifloat;
 
 /// A type of ONNX that quantized values can have.
 ///
@@ -22,6 +22,9 @@ pub enum QType {
     Int4,
     /// Unsigned, 4 bits, two to a byte.
     UInt4,
+    /// Floats of 4 bits, 2 of them for the exponent: 0, 0.5, 1, 1.5, 2, 3, 4, 6 and their negatives; two to a byte.
+    #[serde(alias = "float4")]
+    Float4E2M1,
     /// Signed, 8 bits.
     Int8,
     /// Unsigned, 8 bits.
@@ -35,6 +38,12 @@ pub enum QType {
     Int16,
     /// Unsigned, 16 bits, little endian.
     UInt16,
+    /// Floats of 16 bits, 5 of them for the exponent, little endian: finite up to 65504. They have no scale.
+    #[serde(alias = "fp16", alias = "half")]
+    Float16,
+    /// Floats of 16 bits, 8 of them for the exponent, as many as float32 has. They have no scale.
+    #[serde(alias = "bf16")]
+    BFloat16,
     /// Signed, 32 bits, little endian: for biases only.
     Int32,
 }
@@ -53,28 +62,34 @@ struct Row {
 enum Numbers {
     Signed,
     Unsigned,
-    Floats(Float8),
+    Floats(Minifloat),
 }
 
 const fn row(qtype: QType, name: &'static str, bits: u32, numbers: Numbers) -> Row {
     Row { qtype, name, aliases: &[], bits, numbers }
 }
 
-const E4M3FN: Numbers = Numbers::Floats(Float8::new(3, -6, 0x7e));
-const E5M2: Numbers = Numbers::Floats(Float8::new(2, -14, 0x7b));
+const E2M1: Numbers = Numbers::Floats(Minifloat::new(4, 1, 0, 0x7));
+const E4M3FN: Numbers = Numbers::Floats(Minifloat::new(8, 3, -6, 0x7e));
+const E5M2: Numbers = Numbers::Floats(Minifloat::new(8, 2, -14, 0x7b));
+const HALF: Numbers = Numbers::Floats(Minifloat::new(16, 10, -14, 0x7bff));
+const BRAIN: Numbers = Numbers::Floats(Minifloat::new(16, 7, -126, 0x7f7f));
 
 /// In the order of the variants.
-const TABLE: [Row; 11] = [
+const TABLE: [Row; 14] = [
     row(QType::Int2, "int2", 2, Numbers::Signed),
     row(QType::UInt2, "uint2", 2, Numbers::Unsigned),
     row(QType::Int4, "int4", 4, Numbers::Signed),
     row(QType::UInt4, "uint4", 4, Numbers::Unsigned),
+    Row { aliases: &["float4"], ..row(QType::Float4E2M1, "float4e2m1", 4, E2M1) },
     row(QType::Int8, "int8", 8, Numbers::Signed),
     row(QType::UInt8, "uint8", 8, Numbers::Unsigned),
     Row { aliases: &["float8"], ..row(QType::Float8E4M3FN, "float8e4m3fn", 8, E4M3FN) },
     row(QType::Float8E5M2, "float8e5m2", 8, E5M2),
     row(QType::Int16, "int16", 16, Numbers::Signed),
     row(QType::UInt16, "uint16", 16, Numbers::Unsigned),
+    Row { aliases: &["fp16", "half"], ..row(QType::Float16, "float16", 16, HALF) },
+    Row { aliases: &["bf16"], ..row(QType::BFloat16, "bfloat16", 16, BRAIN) },
     row(QType::Int32, "int32", 32, Numbers::Signed),
 ];
 
@@ -112,7 +127,7 @@ impl QType {
     }
 
     /// How its codes stand for floats; `None` when they are integers.
-    pub const fn format(self) -> Option<Float8> {
+    pub const fn format(self) -> Option<Minifloat> {
         match self.row().numbers {
             Numbers::Floats(format) => Some(format),
             Numbers::Signed | Numbers::Unsigned => None,
@@ -122,6 +137,11 @@ impl QType {
     /// Whether its values are floats, whose steps grow with them.
     pub const fn is_float(self) -> bool {
         self.format().is_some()
+    }
+
+    /// Whether its values stand beside a scale; floats of 16 bits stand for themselves.
+    pub const fn is_scaled(self) -> bool {
+        !(self.is_float() && self.bits() == 16)
     }
 
     /// Whether values can be negative.
@@ -221,12 +241,15 @@ mod tests {
             (QType::UInt2, 0, 3, 4),
             (QType::Int4, -8, 7, 16),
             (QType::UInt4, 0, 15, 16),
+            (QType::Float4E2M1, -6, 6, 15),
             (QType::Int8, i32::from(i8::MIN), i32::from(i8::MAX), 256),
             (QType::UInt8, 0, i32::from(u8::MAX), 256),
             (QType::Float8E4M3FN, -448, 448, 253),
             (QType::Float8E5M2, -57344, 57344, 247),
             (QType::Int16, i32::from(i16::MIN), i32::from(i16::MAX), 65536),
             (QType::UInt16, 0, i32::from(u16::MAX), 65536),
+            (QType::Float16, -65504, 65504, 63487),
+            (QType::BFloat16, -i32::MAX, i32::MAX, 65279),
             (QType::Int32, i32::MIN, i32::MAX, 1 << 32),
         ];
         assert_eq!(expected.map(|(qtype, ..)| qtype), *QType::ALL);

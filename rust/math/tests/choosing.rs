@@ -13,7 +13,8 @@ fn spec(qtype: QType, symmetric: bool) -> QSpec {
 }
 
 fn specs() -> impl Iterator<Item = QSpec> {
-    QType::ALL.iter().flat_map(|&qtype| [false, true].map(|symmetric| spec(qtype, symmetric)))
+    let scaled = QType::ALL.iter().filter(|qtype| qtype.is_scaled());
+    scaled.flat_map(|&qtype| [false, true].map(|symmetric| spec(qtype, symmetric)))
 }
 
 fn of(samples: &[Vec<f32>]) -> Sketch {

@@ -88,7 +88,8 @@ pub(crate) fn unpack<'py>(
         let what = format!("has {have} bytes, {elements} elements of {qtype} take {need}");
         return Err(errors::of_option(py, "packed", &what));
     }
-    let values = math::pack::unpack(packed, qtype.bits(), qtype.signed(), elements);
+    let signed = qtype.signed() && !qtype.is_float();
+    let values = math::pack::unpack(packed, qtype.bits(), signed, elements);
     Ok(values.into_pyarray(py))
 }
 
@@ -110,7 +111,12 @@ pub(crate) fn scale_zero_point(
 type Never = quantize_rs::QuantizeError;
 
 fn qtype(py: Python<'_>, dtype: &str) -> PyResult<QType> {
-    dtype.parse().map_err(|error| errors::of_math(py, &error))
+    let qtype: QType = dtype.parse().map_err(|error| errors::of_math(py, &error))?;
+    if qtype.is_scaled() {
+        return Ok(qtype);
+    }
+    let what = format!("is {qtype}, which has no scale: numbers are cast to it");
+    Err(errors::of_option(py, "dtype", &what))
 }
 
 fn narrow(py: Python<'_>, dtype: &str) -> PyResult<QType> {
@@ -118,7 +124,9 @@ fn narrow(py: Python<'_>, dtype: &str) -> PyResult<QType> {
     if qtype.bits() < 8 {
         return Ok(qtype);
     }
-    let what = format!("is {qtype}, which fills whole bytes: expected int2, uint2, int4 or uint4");
+    let what = format!(
+        "is {qtype}, which fills whole bytes: expected int2, uint2, int4, uint4 or float4e2m1"
+    );
     Err(errors::of_option(py, "dtype", &what))
 }
 

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::PyBytes;
-use quantize_rs::{Config, ModelInfo, Prepared, QType, QuantizeError, Target};
+use quantize_rs::{Config, ModelInfo, Prepared, QType, QuantizeError, Target, config};
 
 use crate::plan::Plan;
 use crate::work;
@@ -126,7 +126,11 @@ impl Wishes {
             None => base.profile().activations[0],
         };
         // People write both in one place.
-        let layer_types = by_name("layer_bits", self.layer_types)?;
+        let (layer_float, layer_types): (BTreeMap<_, _>, BTreeMap<_, _>) = self
+            .layer_types
+            .into_iter()
+            .partition(|(_, found)| config::FLOAT32.contains(&found.as_str()));
+        let layer_types = by_name("layer_bits", layer_types)?;
         Ok(Config {
             weights,
             activations: self.with_activations.then_some(activations),
@@ -141,6 +145,7 @@ impl Wishes {
             min_elements: self.min_elements,
             layer_bits: self.layer_bits,
             layer_types,
+            layer_float: layer_float.into_keys().collect(),
             target,
             op_types: self.op_types,
             bias_correction: self.bias_correction,

@@ -1,6 +1,6 @@
 //! Every wish a caller can have, and its default.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use quantize_rs_math::QType;
 use serde::{Deserialize, Serialize};
@@ -57,6 +57,8 @@ pub struct Config {
     pub layer_bits: BTreeMap<String, u8>,
     /// The same with types, for those that bits do not name: `uint4`.
     pub layer_types: BTreeMap<String, QType>,
+    /// Weights that stay float, by name, pattern or type as in `layer_bits` and with its precedence.
+    pub layer_float: BTreeSet<String>,
     /// The runtime that the model is made for; `None` as for [`Target::X86`].
     pub target: Option<Target>,
     /// Only operators of these types are quantized; `None` for all that can be. What only moves
@@ -91,6 +93,7 @@ impl Default for Config {
             min_elements: 0,
             layer_bits: BTreeMap::new(),
             layer_types: BTreeMap::new(),
+            layer_float: BTreeSet::new(),
             target: None,
             op_types: None,
             passes: None,
@@ -161,6 +164,13 @@ impl Config {
             let what = format!("names `{text}`, for which layer_bits has a number too");
             return Err(QuantizeError::option("layer_types", what));
         }
+        let twice = |text: &&String| {
+            self.layer_bits.contains_key(*text) || self.layer_types.contains_key(*text)
+        };
+        if let Some(text) = self.layer_float.iter().find(twice) {
+            let what = format!("leaves `{text}` float and gives it a type too");
+            return Err(QuantizeError::option("layer_bits", what));
+        }
         match self.activations {
             None => match self.activation_types.keys().next() {
                 None => Ok(()),
@@ -220,6 +230,9 @@ fn takers(activations: QType) -> String {
     }
     format!("; {activations} is for target {}", names.join(" or "))
 }
+
+/// What leaves a layer float, where a type is expected.
+pub const FLOAT32: &[&str] = &["float32", "fp32", "float"];
 
 /// The signed type of this many bits.
 pub(crate) fn signed(option: &'static str, bits: u8) -> Result<QType, QuantizeError> {

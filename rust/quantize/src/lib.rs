@@ -42,7 +42,7 @@
 
 mod apply;
 mod calibrate;
-mod config;
+pub mod config;
 mod conformance;
 mod correct;
 mod encode;

@@ -123,6 +123,7 @@ fn weighed(
         let integers = after.input(node, 0).and_then(|id| after.constant(id));
         after.nodes[node].op_type == "DequantizeLinear"
             && integers.and_then(TensorProto::dtype) == Some(data_type(how.stored))
+            || !how.spec.qtype.is_scaled() && cast(after, node, how)
     };
     let found = stays && (0..after.nodes.len()).any(holds);
     found
@@ -138,6 +139,9 @@ fn check(graph: &Graph<'_>, value: &Planned, how: &ValuePlan) -> Result<(), Quan
         _ => None,
     };
     let mut node = made_by(id).ok_or_else(|| wrong("is not made by a node"))?;
+    if !how.spec.qtype.is_scaled() {
+        return cast(graph, node, how).then_some(()).ok_or_else(|| wrong("is not cast"));
+    }
     // What comes back may be of another type, or a matrix.
     for op_type in ["Cast", "Reshape"] {
         if value.role == Role::Weight && graph.nodes[node].op_type == op_type {
@@ -173,6 +177,13 @@ fn check(graph: &Graph<'_>, value: &Planned, how: &ValuePlan) -> Result<(), Quan
         return Err(wrong("has the wrong number of scales or zero points"));
     }
     Ok(())
+}
+
+/// Whether a node casts what a weight is stored as.
+fn cast(graph: &Graph<'_>, node: usize, how: &ValuePlan) -> bool {
+    let stored = graph.input(node, 0).and_then(|id| graph.constant(id));
+    graph.nodes[node].op_type == "Cast"
+        && stored.and_then(TensorProto::dtype) == Some(data_type(how.stored))
 }
 
 fn shape(tensor: &TensorProto) -> Vec<usize> {

@@ -14,7 +14,7 @@ use crate::{Layout, Params, QType};
 /// Equals [`reference::dequantize`].
 pub fn dequantize(bytes: &[u8], layout: &Layout, params: &[Params], qtype: QType) -> Vec<f32> {
     assert_eq!(layout.check_packed(bytes.len(), qtype, params.len()), Ok(()));
-    let Some(table) = Table::of(layout, params, (qtype.min(), qtype.max())) else {
+    let Some(table) = Table::of(layout, params, qtype, (qtype.min(), qtype.max())) else {
         return reference::dequantize(bytes, layout, params, qtype);
     };
     let mut floats = vec![0.0; layout.elements()];
@@ -82,7 +82,7 @@ fn dequantize_run(codes: &[i32], qtype: QType, lanes: impl Lanes, floats: &mut [
     let codes = &codes[..len];
     if let Some(format) = qtype.format() {
         for i in 0..len {
-            floats[i] = format.decode(codes[i] as u8) * lanes.scale(i);
+            floats[i] = format.decode(codes[i] as u16) * lanes.scale(i);
         }
     } else {
         for i in 0..len {

@@ -23,7 +23,8 @@ pub(crate) fn squared_errors<const N: usize>(
     spec: &QSpec,
 ) -> [Vec<f64>; N] {
     // The middle of a grid of few bits is never too far out for a table.
-    let tables = choices.map(|params| Table::of(layout, params, spec.grid()).unwrap_or_default());
+    let tables = choices
+        .map(|params| Table::of(layout, params, spec.qtype, spec.grid()).unwrap_or_default());
     let groups = Groups { layout, tables, grid: Integers::of(spec) };
     match data {
         Floats::Slice(values) => groups.errors(values),

@@ -1,7 +1,7 @@
 //! The scale and zero point of each of a run of elements: one for all, or one each.
 
 use crate::layout::Piece;
-use crate::{Layout, Params};
+use crate::{Layout, Params, QType};
 
 /// Params as float vectors, laid out for the kernels.
 #[derive(Default)]
@@ -55,10 +55,17 @@ impl Lanes for Each<'_> {
 }
 
 impl Table {
-    /// The table for a layout, or nothing when a zero point is too far out for the kernels' float arithmetic.
-    pub(crate) fn of(layout: &Layout, params: &[Params], (lo, hi): (i32, i32)) -> Option<Table> {
+    /// The table for a layout and integers from `lo` to `hi`, or nothing when these or a zero point are too far out for
+    /// the kernels' float arithmetic. Floats have no ends that zero points are added to.
+    pub(crate) fn of(
+        layout: &Layout,
+        params: &[Params],
+        qtype: QType,
+        (lo, hi): (i32, i32),
+    ) -> Option<Table> {
         // Integers up to here, and sums of two of them, are exact in f32 and within reach of `MAGIC`.
         const LIMIT: i64 = 1 << 20;
+        let (lo, hi) = if qtype.is_float() { (0, 0) } else { (lo, hi) };
         let near = |bound: i64| (-LIMIT..=LIMIT).contains(&bound);
         let fits = |p: &Params| {
             near(i64::from(lo)) && near(i64::from(hi)) && near(i64::from(p.zero_point))

@@ -6,7 +6,7 @@ use super::lanes::{Lanes, Table};
 use super::{pack, reference};
 use crate::floats::Element;
 use crate::metrics::{CHUNK, Sums};
-use crate::{Float8, Floats, Granularity, Layout, Metrics, Params, QSpec};
+use crate::{Floats, Granularity, Layout, Metrics, Minifloat, Params, QSpec};
 
 /// The integers of a tensor as ONNX `raw_data`: `saturate(round_half_even(x / scale) + zero_point)`; of floats, the
 /// codes of `x / scale`.
@@ -78,7 +78,8 @@ fn encode<X: Element, M: Send>(
     measure: impl Fn(&[X], &[f32]) -> M + Sync,
 ) -> Vec<M> {
     assert_eq!(layout.check(data.len(), params.len()), Ok(()));
-    let chunks = Chunks { layout, params, spec, table: Table::of(layout, params, spec.grid()) };
+    let table = Table::of(layout, params, spec.qtype, spec.grid());
+    let chunks = Chunks { layout, params, spec, table };
     assert_eq!(bytes.len(), spec.qtype.packed_len(data.len()), "bytes of the integers");
     let one = |scratch: &mut Scratch, (index, (x, bytes)): (usize, (&[X], &mut [u8]))| {
         let y = chunks.encode(x, index * CHUNK, scratch, bytes);
@@ -109,6 +110,14 @@ struct Scratch {
     floats: Vec<f32>,
 }
 
+/// Where a chunk is written: its bytes, the floats that they stand for, and room for codes that are not yet bytes.
+struct Written<'a> {
+    narrow: &'a mut Vec<u8>,
+    wide: &'a mut Vec<u16>,
+    floats: &'a mut [f32],
+    bytes: &'a mut [u8],
+}
+
 impl Chunks<'_> {
     /// Write the bytes of the elements from flat index `start` on; the floats that they stand for.
     #[inline]
@@ -125,24 +134,40 @@ impl Chunks<'_> {
             self.encode_by_definition(x, start, bytes, floats);
             return floats;
         };
-        let integers = Integers::of(self.spec);
-        match (self.spec.qtype.format(), self.spec.qtype.bits()) {
-            (Some(format), _) => self.encode_with(table, format, x, start, bytes, floats),
-            (None, 8) => self.encode_with(table, integers, x, start, bytes, floats),
-            (None, bits @ 0..8) => {
+        let into = Written { narrow, wide, floats, bytes };
+        match self.spec.qtype.format() {
+            Some(format) => self.encode_as(table, format, x, start, into),
+            None => self.encode_as(table, Integers::of(self.spec), x, start, into),
+        }
+        floats
+    }
+
+    /// Codes of a grid, in as many bits as they have.
+    #[inline]
+    fn encode_as(
+        &self,
+        table: &Table,
+        grid: impl Grid,
+        x: &[impl Element],
+        start: usize,
+        into: Written<'_>,
+    ) {
+        let Written { narrow, wide, floats, bytes } = into;
+        match self.spec.qtype.bits() {
+            8 => self.encode_with(table, grid, x, start, bytes, floats),
+            bits @ 0..8 => {
                 narrow.resize(x.len(), 0);
-                self.encode_with(table, integers, x, start, narrow, floats);
+                self.encode_with(table, grid, x, start, narrow, floats);
                 pack::pack_into(narrow, bits, bytes);
             }
             _ => {
                 wide.resize(x.len(), 0);
-                self.encode_with(table, integers, x, start, wide, floats);
+                self.encode_with(table, grid, x, start, wide, floats);
                 for (bytes, code) in bytes.as_chunks_mut().0.iter_mut().zip(wide) {
                     *bytes = code.to_le_bytes();
                 }
             }
         }
-        floats
     }
 
     #[inline]
@@ -208,7 +233,7 @@ pub(super) trait Grid: Copy {
     fn land(self, steps: f32, zero: f32) -> (u32, f32);
 }
 
-impl Grid for Float8 {
+impl Grid for Minifloat {
     #[inline]
     fn land(self, steps: f32, _: f32) -> (u32, f32) {
         let code = self.encode(steps);

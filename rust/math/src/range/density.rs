@@ -1,7 +1,7 @@
 //! Values spread evenly over the bins they were counted in, and the error of quantizing them.
 
 use crate::stats::Distribution;
-use crate::{Float8, Params, QSpec, Range, params};
+use crate::{Minifloat, Params, QSpec, Range, params};
 
 /// Values spread evenly over the bins they were counted in: how many lie below any point, and their moments.
 ///
@@ -149,7 +149,7 @@ impl Density {
 }
 
 /// The steps of floats, which are as many for every tensor.
-fn float_steps(format: Float8, params: Params) -> impl Iterator<Item = (f64, f64)> {
+fn float_steps(format: Minifloat, params: Params) -> impl Iterator<Item = (f64, f64)> {
     let scale = f64::from(params.scale);
     let values = move || format.values().map(f64::from);
     let next = values().skip(1).chain([f64::INFINITY]);

@@ -10,8 +10,8 @@ use std::collections::{BTreeMap, HashMap};
 use bytes::Bytes;
 use half::{bf16, f16};
 use quantize_rs_math::{
-    Columns, Floats, Granularity, Layout, MathError, Metrics, NBits, Params, QSpec, QType, fit,
-    pack, params, quantize_measured_into, ranges_checked,
+    Columns, Floats, Granularity, Layout, MathError, Metrics, NBits, Params, QSpec, QType, Range,
+    fit, pack, params, quantize_measured_into, ranges_checked,
 };
 use quantize_rs_onnx::{Buffer, DataType, Tensor};
 use rayon::prelude::*;
@@ -194,6 +194,7 @@ fn weight(
         .ok_or_else(|| invalid(name, format!("has elements of type {}", tensor.dtype)))?;
     let data = elements.floats();
     let ranges = ranges_checked(data, &layout).map_err(wrong)?;
+    check_finite(name, how.spec.qtype, &ranges)?;
     let all_zero: Vec<bool> = ranges.iter().map(|range| range.absmax() == 0.0).collect();
     let mut params = fit(data, &layout, &ranges, &how.spec);
     let highest = floors.iter().copied().fold(0.0, f32::max);
@@ -272,6 +273,17 @@ fn nbits(
     })
 }
 
+/// Refuses what a float without a scale cannot hold: it would come back as its largest number.
+fn check_finite(name: &str, qtype: QType, ranges: &[Range]) -> Result<(), QuantizeError> {
+    let Some(format) = qtype.format().filter(|_| !qtype.is_scaled()) else { return Ok(()) };
+    let largest = ranges.iter().fold(0.0, |all: f32, range| all.max(range.absmax()));
+    if largest <= format.max() {
+        return Ok(());
+    }
+    let what = format!("holds {largest}, {qtype} ends at {}", format.max());
+    Err(invalid(name, what))
+}
+
 /// The bytes as they are stored: 4-bit values widened to a byte each where asked for.
 fn stored(bytes: Bytes, how: &ValuePlan, elements: usize) -> Bytes {
     if how.stored == how.spec.qtype {
@@ -317,12 +329,15 @@ pub(crate) fn data_type(qtype: QType) -> DataType {
         QType::UInt2 => DataType::UInt2,
         QType::Int4 => DataType::Int4,
         QType::UInt4 => DataType::UInt4,
+        QType::Float4E2M1 => DataType::Float4E2M1,
         QType::Int8 => DataType::Int8,
         QType::UInt8 => DataType::UInt8,
         QType::Float8E4M3FN => DataType::Float8E4M3FN,
         QType::Float8E5M2 => DataType::Float8E5M2,
         QType::Int16 => DataType::Int16,
         QType::UInt16 => DataType::UInt16,
+        QType::Float16 => DataType::Float16,
+        QType::BFloat16 => DataType::BFloat16,
         QType::Int32 => DataType::Int32,
     }
 }

@@ -217,6 +217,11 @@ pub enum Kept {
         /// That node.
         node: String,
     },
+    /// It has the type that was asked for.
+    Already {
+        /// That type.
+        qtype: QType,
+    },
     /// The output format has nothing for how it is read.
     NoForm {
         /// The format.
@@ -454,6 +459,7 @@ impl fmt::Display for Kept {
             Kept::Bias => f.write_str("bias of a node that computes in float"),
             Kept::FloatBias { target } => write!(f, "bias, which {target} takes in float"),
             Kept::AlsoReadBy { node } => write!(f, "also read by {node}, which needs it in float"),
+            Kept::Already { qtype } => write!(f, "is {qtype} already"),
             Kept::NoForm { format, why } => write!(f, "{format} has no form for it: {why}"),
             Kept::GraphOutput => f.write_str("is an output of the model"),
             Kept::Captured => f.write_str("read by a graph inside a node"),

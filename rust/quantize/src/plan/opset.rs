@@ -10,13 +10,17 @@ use crate::{Format, QuantizeError};
 /// The newest operator set whose rules are known here (ONNX 1.23).
 pub(crate) const NEWEST: i64 = 28;
 
-/// The operator set in which `QuantizeLinear` and `DequantizeLinear` know this type.
+/// The operator set in which `QuantizeLinear` and `DequantizeLinear` know this type; for types without a scale, that
+/// in which `Cast` does.
 fn since(qtype: QType) -> i64 {
     match qtype {
         QType::Int8 | QType::UInt8 | QType::Int32 => 10,
         QType::Float8E4M3FN | QType::Float8E5M2 => 19,
         QType::Int16 | QType::UInt16 | QType::Int4 | QType::UInt4 => 21,
+        QType::Float4E2M1 => 23,
         QType::Int2 | QType::UInt2 => 25,
+        QType::Float16 => 6,
+        QType::BFloat16 => 13,
     }
 }
 
@@ -25,6 +29,7 @@ fn since(qtype: QType) -> i64 {
 /// Source: the change log of `DequantizeLinear`, <https://onnx.ai/onnx/operators/>.
 pub(crate) fn needed(qtype: QType, granularity: Granularity) -> i64 {
     let granular = match granularity {
+        _ if !qtype.is_scaled() => 1,
         Granularity::PerTensor => 10,
         Granularity::PerAxis { .. } => 13,
         Granularity::Blocked { .. } => 21,

@@ -13,8 +13,8 @@ use crate::{Config, QuantizeError, config, ops};
 /// Names and patterns of a configuration, each known to fit something in the model.
 pub(super) struct Selection {
     exclude: Vec<Pattern>,
-    /// Types for some weights; narrower patterns first.
-    types: Vec<(Pattern, QType)>,
+    /// Types for some weights, none for those that stay float; narrower patterns first.
+    types: Vec<(Pattern, Option<QType>)>,
     /// Types for some activations; narrower patterns first.
     activations: Vec<(Pattern, QType)>,
     op_types: Option<HashSet<String>>,
@@ -99,19 +99,36 @@ impl Selection {
         readers: impl Iterator<Item = &'m NodeProto>,
     ) -> Option<QType> {
         let subject = subject(weight, readers);
-        self.types.iter().find(|(pattern, _)| pattern.fits(&subject)).map(|(_, qtype)| *qtype)
+        self.types.iter().find(|(pattern, _)| pattern.fits(&subject))?.1
+    }
+
+    /// The wish that a weight stays float, where no narrower one gives it a type.
+    pub(super) fn float<'m>(
+        &self,
+        weight: &'m str,
+        readers: impl Iterator<Item = &'m NodeProto>,
+    ) -> Option<String> {
+        let subject = subject(weight, readers);
+        let (pattern, qtype) = self.types.iter().find(|(pattern, _)| pattern.fits(&subject))?;
+        qtype.is_none().then(|| pattern.text().to_owned())
     }
 }
 
-/// Types for some weights, by what was written under `layer_bits` and `layer_types`.
-fn types(weights: &Known<'_>, config: &Config) -> Result<Vec<(Pattern, QType)>, QuantizeError> {
+/// Types for some weights, by what was written under `layer_bits`, `layer_types` and `layer_float`.
+fn types(
+    weights: &Known<'_>,
+    config: &Config,
+) -> Result<Vec<(Pattern, Option<QType>)>, QuantizeError> {
     let mut types = Vec::new();
     for (text, bits) in &config.layer_bits {
         let qtype = config::signed("layer_bits", *bits)?;
-        types.push((weights.pattern("layer_bits", text)?, qtype));
+        types.push((weights.pattern("layer_bits", text)?, Some(qtype)));
     }
     for (text, qtype) in &config.layer_types {
-        types.push((weights.pattern("layer_types", text)?, *qtype));
+        types.push((weights.pattern("layer_types", text)?, Some(*qtype)));
+    }
+    for text in &config.layer_float {
+        types.push((weights.pattern("layer_bits", text)?, None));
     }
     types.sort_by_key(|(pattern, _)| pattern.breadth());
     Ok(types)

@@ -52,7 +52,7 @@ pub(crate) fn kind(spec: &QSpec, stored: QType, format: Format) -> String {
     let QSpec { qtype, symmetric, granularity, reduced, .. } = *spec;
     let stored = if stored == qtype { String::new() } else { format!(" in {}", stored.name()) };
     let reduced = if reduced { " of 7 bits" } else { "" };
-    let symmetric = if symmetric { " symmetric" } else { "" };
+    let symmetric = if symmetric && qtype.is_scaled() { " symmetric" } else { "" };
     let granularity = match granularity {
         Granularity::PerTensor => String::new(),
         Granularity::PerAxis { axis } => format!(" axis {axis}"),

@@ -6,6 +6,7 @@ use quantize_rs_onnx::{DataType, NodeProto};
 use super::select::Selection;
 use super::{Because, Decision, Draft, Kept, Readers, Source, ValuePlan, formats};
 use crate::Config;
+use crate::encode::data_type;
 use crate::graph::{Graph, Maker};
 use crate::target::Placement;
 use crate::uses::{self, Along, Constant, Use};
@@ -38,7 +39,11 @@ pub(super) fn plan(
         let (spec, stored, matrix) = match formats::spec(graph, constant, config, qtype) {
             Ok(Some(spec)) => (spec, spec.qtype, None),
             Ok(None) => {
-                let (granularity, matrix) = granularity(graph, constant, config);
+                let (granularity, matrix) = if qtype.is_scaled() {
+                    granularity(graph, constant, config)
+                } else {
+                    (Granularity::PerTensor, None)
+                };
                 let symmetric = config.symmetric || forces_symmetric(config, qtype, granularity);
                 (spec(config, qtype, symmetric, granularity), stored, matrix)
             }
@@ -101,6 +106,13 @@ fn kept(
     }
     if let Some(pattern) = selection.excluded(value.name, constant.multipliers(graph)) {
         return Some(Kept::Excluded { pattern });
+    }
+    if let Some(pattern) = selection.float(value.name, constant.multipliers(graph)) {
+        return Some(Kept::Excluded { pattern });
+    }
+    let asked = selection.qtype(value.name, constant.multipliers(graph)).unwrap_or(config.weights);
+    if constant.dtype == Some(data_type(asked)) {
+        return Some(Kept::Already { qtype: asked });
     }
     let other = constant
         .multipliers(graph)

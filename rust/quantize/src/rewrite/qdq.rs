@@ -140,6 +140,10 @@ impl Writer<'_, '_> {
             Readers::Weighing => self.redirect_weighing(id),
             Readers::Rearranged => return self.rearranged(id, how, tensor),
         };
+        if !how.spec.qtype.is_scaled() {
+            let stored = self.constant(name, how.stored.name(), &tensor.quantized);
+            return self.cast(id, stored, output);
+        }
         let zero_point = match (self.brief, self.needs_zero_point(id, how)) {
             (false, _) => Some(self.constant(name, "zp", &tensor.zero_point)),
             (true, true) => Some(self.zero_point(&tensor.zero_point)),
@@ -396,6 +400,22 @@ impl Writer<'_, '_> {
         let name = self.names.fresh(base, suffix);
         self.edits.push(Edit::AddInitializer(TensorProto::new(&name, tensor)));
         name
+    }
+
+    /// A `Cast` to the type that a constant had.
+    fn cast(&mut self, id: ValueId, input: String, output: String) {
+        let base = self.graph.values[id].name;
+        let dtype = uses::float_type(self.graph, id).unwrap_or(DataType::Float);
+        let to = i64::from(dtype.number());
+        let name = if self.brief { String::new() } else { self.names.fresh(base, "Cast") };
+        let attribute = vec![Kept::new(AttributeProto::int("to", to))];
+        self.edits.push(Edit::AddNode(NodeProto::new(
+            name,
+            "Cast",
+            vec![input],
+            vec![output],
+            attribute,
+        )));
     }
 
     fn node(

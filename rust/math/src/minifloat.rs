@@ -1,6 +1,6 @@
-//! Floats of 8 bits: their codes, and the numbers that these stand for.
+//! Floats of 16 bits and fewer: their codes, and the numbers that these stand for.
 
-/// A sign, an exponent and a mantissa in 8 bits, as ONNX has them.
+/// A sign, an exponent and a mantissa in few bits, as ONNX has them.
 ///
 /// Codes of one sign count upward with the numbers they stand for: within a binade by one step, from the last of a
 /// binade to the first of the next, and from the numbers below the least binade, which are as far apart as those in
@@ -13,13 +13,15 @@
 /// assert_eq!([0x38, 0xba, 0x7e].map(|code| format.decode(code)), [1.0, -1.25, 448.0]);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Float8 {
+pub struct Minifloat {
+    /// The bit of the sign, above all others.
+    sign: u16,
     /// Bits of the mantissa.
     mantissa: u32,
     /// The exponent of the least binade.
     least: i32,
     /// The code of the largest number. Beyond it is what is not finite.
-    top: u8,
+    top: u16,
 }
 
 /// What float32 adds to an exponent, and the bits of its mantissa.
@@ -30,17 +32,25 @@ const MANTISSA: u32 = f32::MANTISSA_DIGITS - 1;
 /// leaves the integer in the low bits. `round_ties_even` would be a call per element without SSE4.1.
 const MAGIC: f32 = (1 << MANTISSA) as f32;
 
-const SIGN: u8 = 1 << 7;
-
-impl Float8 {
-    pub(crate) const fn new(mantissa: u32, least: i32, top: u8) -> Float8 {
-        Float8 { mantissa, least, top }
+impl Minifloat {
+    pub(crate) const fn new(bits: u32, mantissa: u32, least: i32, top: u16) -> Minifloat {
+        Minifloat { sign: 1 << (bits - 1), mantissa, least, top }
     }
 
     /// The code of the nearest number; of two that are as near, the even code. What is beyond the largest number, and
-    /// infinite, becomes that; NaN stays NaN. Zero and what rounds to it keep their sign.
+    /// infinite, becomes that; NaN stays NaN, or becomes -0 where there is none. Zero and what rounds to it keep their
+    /// sign.
     #[inline]
-    pub fn encode(self, x: f32) -> u8 {
+    pub fn encode(self, x: f32) -> u16 {
+        let size = if self.cuts_float32() { self.cut(x) } else { self.steps(x) };
+        let nan = if self.top == self.sign - 1 { self.sign } else { self.sign - 1 };
+        let size = if x.is_nan() { nan } else { size };
+        size | if x.is_sign_negative() { self.sign } else { 0 }
+    }
+
+    /// The code of a magnitude that is counted in steps of its binade.
+    #[inline]
+    fn steps(self, x: f32) -> u16 {
         let (size, max) = (x.abs(), self.max());
         let size = if size < max { size } else { max };
         let least = (self.least + BIAS) as u32;
@@ -48,20 +58,40 @@ impl Float8 {
         // Powers of two: the product is exact.
         let steps = size * power(BIAS + self.mantissa as i32 - (exponent as i32 - BIAS));
         let steps = (steps + MAGIC).to_bits() - MAGIC.to_bits();
-        let code = ((exponent - least) << self.mantissa) + steps;
-        let code = if x.is_nan() { u32::from(!SIGN) } else { code };
-        code as u8 | (x.to_bits() >> (u32::BITS - u8::BITS)) as u8 & SIGN
+        (((exponent - least) << self.mantissa) + steps) as u16
+    }
+
+    /// Whether the exponents are those of float32, so that the number is its upper half (bfloat16). The powers of two
+    /// of its steps would leave float32.
+    const fn cuts_float32(self) -> bool {
+        self.least + BIAS == 1
+    }
+
+    /// The code of a magnitude whose lower half is rounded away, half to even.
+    #[inline]
+    fn cut(self, x: f32) -> u16 {
+        let spare = MANTISSA - self.mantissa;
+        let bits = x.abs().to_bits();
+        let half = (1 << (spare - 1)) - 1 + (bits >> spare & 1);
+        // NaN is not asked about, and nothing else overflows.
+        let size = (bits.wrapping_add(half) >> spare) as u16;
+        if size < self.top { size } else { self.top }
     }
 
     /// The number that a code stands for.
     #[inline]
-    pub fn decode(self, code: u8) -> f32 {
-        let size = u32::from(code & !SIGN);
-        let binade = (size >> self.mantissa).max(1) - 1;
-        let steps = (size - (binade << self.mantissa)) as f32;
-        let value = steps * power(BIAS + self.least - self.mantissa as i32 + binade as i32);
-        let value = if size <= u32::from(self.top) { value } else { self.beyond(size) };
-        f32::from_bits(value.to_bits() | u32::from(code & SIGN) << (u32::BITS - u8::BITS))
+    pub fn decode(self, code: u16) -> f32 {
+        let size = u32::from(code & (self.sign - 1));
+        let value = if self.cuts_float32() {
+            f32::from_bits(size << (MANTISSA - self.mantissa))
+        } else {
+            let binade = (size >> self.mantissa).max(1) - 1;
+            let steps = (size - (binade << self.mantissa)) as f32;
+            let value = steps * power(BIAS + self.least - self.mantissa as i32 + binade as i32);
+            if size <= u32::from(self.top) { value } else { self.beyond(size) }
+        };
+        let sign = if code & self.sign == 0 { 0 } else { 1 << (u32::BITS - 1) };
+        f32::from_bits(value.to_bits() | sign)
     }
 
     /// What a code above that of the largest number stands for: where the mantissas of a binade begin anew, infinity.
@@ -73,12 +103,15 @@ impl Float8 {
 
     /// The largest number.
     #[inline]
-    pub const fn max(self) -> f32 {
-        self.max_integer() as f32
+    pub fn max(self) -> f32 {
+        if self.cuts_float32() { self.decode(self.top) } else { self.max_integer() as f32 }
     }
 
-    /// The same, which is an integer.
+    /// The same, which is an integer; that of bfloat16 is the largest there is here.
     pub(crate) const fn max_integer(self) -> i32 {
+        if self.cuts_float32() {
+            return i32::MAX;
+        }
         let top = self.top as i32;
         let binade = (top >> self.mantissa) - 1;
         (top - (binade << self.mantissa)) << (binade + self.least - self.mantissa as i32)
@@ -86,6 +119,9 @@ impl Float8 {
 
     /// The distance between the two largest numbers: no two neighbours are further apart.
     pub(crate) const fn largest_step(self) -> i32 {
+        if self.cuts_float32() {
+            return i32::MAX;
+        }
         1 << ((self.top as i32 >> self.mantissa) - 1 + self.least - self.mantissa as i32)
     }
 
@@ -96,7 +132,7 @@ impl Float8 {
 
     /// All finite numbers, the smallest first.
     pub(crate) fn values(self) -> impl Iterator<Item = f32> {
-        let below = (1..=self.top).rev().map(|code| code | SIGN);
+        let below = (1..=self.top).rev().map(move |code| code | self.sign);
         below.chain(0..=self.top).map(move |code| self.decode(code))
     }
 }
@@ -113,17 +149,17 @@ mod tests {
 
     use super::*;
 
-    fn formats() -> impl Iterator<Item = Float8> {
+    fn formats() -> impl Iterator<Item = Minifloat> {
         QType::ALL.iter().filter_map(|qtype| qtype.format())
     }
 
     /// The definition, code by code.
-    fn nearest(format: Float8, x: f32) -> u8 {
-        let sign = if x.is_sign_negative() { SIGN } else { 0 };
+    fn nearest(format: Minifloat, x: f32) -> u16 {
+        let sign = if x.is_sign_negative() { format.sign } else { 0 };
         let size = f64::from(x.abs());
-        let distance = |code: u8| (f64::from(format.decode(code)) - size).abs();
+        let distance = |code: u16| (f64::from(format.decode(code)) - size).abs();
         let best = (0..=format.top).min_by(|a, b| {
-            let even = |code: u8| code % 2;
+            let even = |code: u16| code % 2;
             distance(*a).total_cmp(&distance(*b)).then(even(*a).cmp(&even(*b)))
         });
         best.unwrap_or(0) | sign
@@ -147,12 +183,17 @@ mod tests {
         assert_eq!((e4m3fn.max(), e5m2.max()), (448.0, 57344.0));
         assert_eq!((e4m3fn.largest_step(), e5m2.largest_step()), (32, 8192));
         assert_eq!((e4m3fn.levels(), e5m2.levels()), (253, 247));
+        let e2m1: Vec<f32> =
+            (0..16).map(|code| QType::Float4E2M1.format().unwrap().decode(code)).collect();
+        let sizes = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0];
+        assert_eq!(e2m1[..8], sizes);
+        assert_eq!(e2m1[8..], sizes.map(|x| -x));
     }
 
     #[test]
     fn every_finite_code_is_that_of_its_number() {
         for format in formats() {
-            for code in 0..=u8::MAX {
+            for code in 0..=format.sign | (format.sign - 1) {
                 let value = format.decode(code);
                 if value.is_finite() {
                     assert_eq!(format.encode(value), code, "{value}");
@@ -166,6 +207,9 @@ mod tests {
         for format in formats() {
             let values: Vec<f32> = format.values().collect();
             assert!(values.is_sorted() && values.len() as u64 == format.levels());
+            if values.len() > 1000 {
+                continue; // too many to compare with each: see below
+            }
             for (a, b) in values.iter().zip(&values[1..]) {
                 let middle = a.midpoint(*b);
                 for x in [middle.next_down(), middle, middle.next_up(), a.next_up(), b.next_down()]
@@ -183,8 +227,32 @@ mod tests {
     fn what_is_beyond_saturates_and_nan_stays() {
         for format in formats() {
             assert_eq!([f32::MAX, f32::INFINITY].map(|x| format.encode(x)), [format.top; 2]);
-            assert_eq!(format.encode(f32::NEG_INFINITY), format.top | SIGN);
-            assert!(format.decode(format.encode(f32::NAN)).is_nan());
+            assert_eq!(format.encode(f32::NEG_INFINITY), format.top | format.sign);
+            let nan = format.decode(format.encode(f32::NAN));
+            assert!(if format.sign == 8 { nan.to_bits() == 1 << 31 } else { nan.is_nan() });
+        }
+    }
+
+    #[test]
+    fn halves_are_those_of_others() {
+        let [half, brain] = [QType::Float16, QType::BFloat16].map(|q| q.format().unwrap());
+        assert_eq!((half.max(), brain.max()), (65504.0, half::bf16::MAX.to_f32()));
+        for code in 0..=u16::MAX {
+            let (a, b) =
+                (half::f16::from_bits(code).to_f32(), half::bf16::from_bits(code).to_f32());
+            assert!(half.decode(code) == a || a.is_nan() && half.decode(code).is_nan());
+            assert!(brain.decode(code) == b || b.is_nan() && brain.decode(code).is_nan());
+            for x in [a, a.next_up(), a.next_down(), b, b.next_up(), b.next_down()] {
+                // Each is near a number of one of the two, or near the middle of two of the other.
+                for x in [x, x.midpoint(x * 1.001), f32::from_bits(x.to_bits() ^ 0x1000)] {
+                    if x.abs() < 65520.0 {
+                        assert_eq!(half.encode(x), half::f16::from_f32(x).to_bits(), "{x}");
+                    }
+                    if half::bf16::from_f32(x).is_finite() {
+                        assert_eq!(brain.encode(x), half::bf16::from_f32(x).to_bits(), "{x}");
+                    }
+                }
+            }
         }
     }
 }
