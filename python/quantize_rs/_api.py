@@ -52,10 +52,12 @@ def quantize(
         Where to write the quantized model; it may be `input_path`. None gives it as
         ``report.model``, in bytes.
     bits : int
-        Bits of a weight: 2, 4, 8 or 16. 4 and 16 need a model of opset 21, 2 of opset 25.
+        Bits of a weight: 2, 4, 8 or 16. 4 and 16 need opset 21, 2 opset 25; a model
+        of an older one is converted, see `convert_opset`.
     per_channel : bool
         One scale for each output channel instead of one for the whole tensor: more accurate, and
-        never larger by more than the scales. Needs opset 13.
+        never larger by more than the scales. Needs opset 13; where a node of an older model cannot
+        be converted, weights get one scale each, with a warning.
     excluded_layers : iterable of str, optional
         Weights and nodes to leave in float: names, patterns with ``*``, ``?`` and ``[...]``,
         regular expressions behind ``re:``, or types of operators.

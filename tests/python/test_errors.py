@@ -90,11 +90,19 @@ def test_bytes_have_no_data_beside_them() -> None:
     assert caught.value.location == "external_data.weights"
 
 
-def test_an_opset_that_is_too_old_is_an_unsupported_model_error(digits: Path) -> None:
-    with pytest.raises(UnsupportedModelError, match="opset 21") as caught:
-        quantize_rs.quantize(digits, "q.onnx", bits=4)
+def test_a_node_that_cannot_be_converted_is_an_unsupported_model_error(
+    digits: Path, tmp_path: Path
+) -> None:
+    model = onnx.load(digits)
+    model.graph.node.add(op_type="Warp", name="odd", input=["image"], output=["warped"])
+    source, target = tmp_path / "odd.onnx", tmp_path / "q.onnx"
+    onnx.save(model, source)
+    with pytest.raises(UnsupportedModelError, match="needs opset 21") as caught:
+        quantize_rs.quantize(source, target, bits=4)
     assert caught.value.feature == "opset 21"
-    assert caught.value.path == digits
+    assert (caught.value.node, caught.value.op_type) == ("node `odd` (Warp)", "Warp")
+    assert caught.value.path == source
+    assert not target.exists()
 
 
 def test_a_weight_of_nan_is_an_unsupported_model_error() -> None:

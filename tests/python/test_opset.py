@@ -309,9 +309,6 @@ def test_the_first_models_of_all_are_converted() -> None:
     ]
     constants = {"c": by_channel, "half": np.array([0.5], np.float32)}
     before = _model(nodes, {"x": [2, 3, 4, 5]}, ["y"], 1, constants, ir=3)
-    for name in "abde":
-        info = helper.make_tensor_value_info(name, 1, [2, 3, 4, 5])
-        before.graph.value_info.append(info)
     for name in constants:
         tensor = helper.make_tensor_value_info(name, 1, [constants[name].size])
         before.graph.input.append(tensor)
@@ -322,6 +319,26 @@ def test_the_first_models_of_all_are_converted() -> None:
     assert [info.name for info in after.graph.input] == ["x"]
     found = judge.ort(after.SerializeToString(), {"x": x})
     np.testing.assert_array_equal(found[0], np.concatenate([g, g], 1))
+
+
+def test_axes_and_types_follow_from_the_nodes_before() -> None:
+    nodes = [
+        helper.make_node("Cast", ["x"], ["h"], to=10),
+        helper.make_node("Conv", ["h", "w"], ["a"], kernel_shape=[1, 1]),
+        helper.make_node("Clip", ["a"], ["b"], max=0.5),
+        helper.make_node("Softmax", ["b"], ["c"], axis=3),
+        helper.make_node("Cast", ["c"], ["y"], to=1),
+    ]
+    weight = np.random.default_rng(3).normal(size=(4, 3, 1, 1)).astype(np.float16)
+    before = _model(nodes, {"x": None}, ["y"], 10, {"w": weight})
+    after = _converted(before, 13)
+    assert [n.op_type for n in after.graph.node] == ["Cast", "Conv", "Clip", "Softmax", "Cast"]
+    assert [t.data_type for t in after.graph.initializer] == [10, 10]
+    x = np.random.default_rng(4).normal(size=(2, 3, 4, 5)).astype(np.float32)
+    expected = judge.ort(before.SerializeToString(), {"x": x}, optimized=False)
+    found = judge.ort(after.SerializeToString(), {"x": x}, optimized=False)
+    # The last bit of sums in float32 of numbers below 1, which another kernel adds up.
+    np.testing.assert_allclose(expected[0], found[0], 0, 2.0**-23)
 
 
 @pytest.mark.parametrize("name", sorted(judge.FIXTURES))

@@ -22,7 +22,7 @@ pub(crate) fn run(args: &PlanArguments, console: &mut Console<'_>) -> Result<(),
 /// A model made ready, and the plan for it.
 pub(crate) fn of(model: &Model, config: Config) -> Result<(Model, Plan), Failure> {
     let prepared = Prepared::of(model, config)?;
-    let plan = prepared.plan()?;
+    let plan = prepared.plan();
     Ok((prepared.model, plan))
 }
 

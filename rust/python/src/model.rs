@@ -102,7 +102,7 @@ impl Model {
     fn plan(&self, py: Python<'_>, wishes: Wishes) -> PyResult<Plan> {
         let (prepared, plan) = work::detached(py, self.model.path(), || {
             let prepared = Prepared::of(&self.model, wishes.config()?)?;
-            let plan = prepared.plan()?;
+            let plan = prepared.plan();
             Ok::<_, QuantizeError>((prepared, plan))
         })?;
         Ok(Plan::new(Arc::new(prepared.model), plan))

@@ -188,6 +188,14 @@ impl QuantizeError {
         QuantizeError::new(QuantizeErrorKind::Node { place, op_type, what })
     }
 
+    /// The same, with who needs the conversion that failed.
+    pub(crate) fn needed_by(mut self, who: &str) -> QuantizeError {
+        if let QuantizeErrorKind::Convert { what, .. } = &mut self.kind {
+            *what = format!("{what} ({who})");
+        }
+        self
+    }
+
     /// An option that cannot be what it is.
     pub fn option(option: impl Into<String>, what: impl Into<String>) -> QuantizeError {
         QuantizeError::new(QuantizeErrorKind::Option { option: option.into(), what: what.into() })

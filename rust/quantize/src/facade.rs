@@ -11,7 +11,7 @@ use quantize_rs_onnx::{Edit, Model, Tensor};
 use crate::encode::{self, Encoded, EncodedTensor};
 use crate::error::QuantizeErrorKind;
 use crate::graph::Graph;
-use crate::{Config, ModelInfo, Plan, QuantizeError, rewrite};
+use crate::{Config, ModelInfo, Plan, Prepared, QuantizeError, rewrite};
 
 /// A model whose weights can be taken out, quantized one by one, and put back.
 #[derive(Clone, Debug)]
@@ -121,8 +121,8 @@ impl OnnxModel {
     /// # Errors
     /// A weight whose data is missing or short.
     pub fn extract_weights(&self) -> Result<Vec<WeightTensor>, QuantizeError> {
-        let graph = Graph::of(&self.0)?;
-        let plan = Plan::of(&graph, Config { per_channel: true, ..Config::default() })?;
+        let prepared = self.prepared(Config { per_channel: true, ..Config::default() })?;
+        let (graph, plan) = (Graph::of(&prepared.model)?, prepared.plan());
         plan.quantized()
             .filter_map(|(value, how)| {
                 let proto = graph.constant(graph.value(&value.name)?)?;
@@ -130,11 +130,13 @@ impl OnnxModel {
                     Granularity::PerAxis { axis } => Some(axis),
                     _ => None,
                 };
-                Some(self.0.tensor(proto).map_err(QuantizeError::from).map(|tensor| WeightTensor {
-                    name: value.name.clone(),
-                    data: encode::to_f32(&tensor).unwrap_or_default(),
-                    shape: tensor.shape,
-                    axis,
+                Some(prepared.model.tensor(proto).map_err(QuantizeError::from).map(|tensor| {
+                    WeightTensor {
+                        name: value.name.clone(),
+                        data: encode::to_f32(&tensor).unwrap_or_default(),
+                        shape: tensor.shape,
+                        axis,
+                    }
                 }))
             })
             .collect()
@@ -150,22 +152,27 @@ impl OnnxModel {
         weights: &[QdqWeightInput],
         path: impl AsRef<Path>,
     ) -> Result<(), QuantizeError> {
-        let graph = Graph::of(&self.0)?;
         let mut config = Config { symmetric: true, ..Config::default() };
         config.layer_bits =
             weights.iter().map(|weight| (weight.original_name.clone(), weight.bits)).collect();
         config.per_channel = weights.iter().any(|weight| weight.axis.is_some());
-        let mut plan = Plan::of(&graph, config)?;
+        let prepared = self.prepared(config)?;
+        let (graph, mut plan) = (Graph::of(&prepared.model)?, prepared.plan());
         let mut encoded = Encoded::default();
         for weight in weights {
             let tensor = plan.impose(weight, &graph)?;
             encoded.weights.insert(weight.original_name.clone(), tensor);
         }
-        let mut model = self.0.clone();
+        let mut model = prepared.model.clone();
         let edits: Vec<Edit> = rewrite::qdq(&graph, &plan, &encoded);
         model.apply(edits)?;
         model.save(path)?;
         Ok(())
+    }
+
+    /// The model in the operator set that the result needs, its weights under their names.
+    fn prepared(&self, config: Config) -> Result<Prepared, QuantizeError> {
+        Prepared::of(&self.0, Config { passes: Some(Vec::new()), ..config })
     }
 }
 

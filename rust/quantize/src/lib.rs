@@ -11,7 +11,7 @@
 //! let model = Model::open(path)?;                                      // what is in the file
 //! let config = Config { per_channel: true, symmetric: true, ..Config::default() };
 //! let prepared = Prepared::of(&model, config)?;                        // what it was made into
-//! let plan = prepared.plan()?;                                         // what will be done, and why
+//! let plan = prepared.plan();                                         // what will be done, and why
 //! println!("{plan}");
 //! let report = plan.apply(&prepared.model, None)?.save(&out)?;         // done, checked, written
 //! assert!(report.ratio() > 3.0);

@@ -5,7 +5,7 @@
 use std::fmt::Write;
 use std::path::Path;
 
-use quantize_rs::{Config, Graph, Model, Plan, QType, Target};
+use quantize_rs::{Config, Graph, Model, Plan, Prepared, QType, Target};
 
 #[test]
 fn every_fixture_is_planned_as_it_was() {
@@ -20,10 +20,9 @@ fn every_fixture_is_planned_as_it_was() {
     let activations = Config { activations: Some(QType::UInt8), ..weights.clone() };
     for name in names {
         let model = Model::open(folder.join(format!("{name}.onnx"))).unwrap();
-        let graph = Graph::of(&model).unwrap();
         let mut text = String::new();
         for (title, config) in [("weights", &weights), ("activations", &activations)] {
-            match Plan::of(&graph, config.clone()) {
+            match Prepared::of(&model, config.clone()).map(|prepared| prepared.plan()) {
                 Ok(plan) => write!(text, "{title}\n\n{plan}\n").unwrap(),
                 Err(error) => writeln!(text, "{title}\n\nrefused: {error}\n").unwrap(),
             }

@@ -14,7 +14,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         ..Config::default()
     };
     let prepared = Prepared::of(&model, config)?;
-    let (model, plan) = (&prepared.model, prepared.plan()?);
+    let (model, plan) = (&prepared.model, prepared.plan());
 
     let data = Path::new("examples/digits/calibration.npy");
     let mut samples = samples::open(data, &InputSpec::of(model), None)?;

@@ -9,7 +9,8 @@ use super::place::{self, Place};
 pub(super) fn coerced(node: &mut NodeProto, place: &mut Place<'_, '_>) -> Result<bool, String> {
     let axis = place::int(node, "axis", 1)?;
     let input = place::input(node, 0).unwrap_or_default().to_owned();
-    if let Some(axis) = place.shape(&input).and_then(|shape| only_axis(&shape, axis)) {
+    let shape = place.shape(&input).or_else(|| Some(vec![None; place.rank(&input)?]));
+    if let Some(axis) = shape.and_then(|shape| only_axis(&shape, axis)) {
         if place::int(node, "axis", -1)? == axis {
             return Ok(false);
         }

@@ -28,8 +28,7 @@ pub(super) fn broadcast(node: &mut NodeProto, place: &mut Place<'_, '_>) -> Resu
     let Some(axis) = axis.filter(|_| broadcast != 0) else { return Ok(changed) };
     let [left, right] =
         [0, 1].map(|index| place::input(node, index).unwrap_or_default().to_owned());
-    let ranks = (place.shape(&left), place.shape(&right));
-    let (Some(left_rank), Some(right_shape)) = (ranks.0.map(|shape| shape.len()), ranks.1) else {
+    let (Some(left_rank), Some(right_shape)) = (place.rank(&left), place.shape(&right)) else {
         return Err(format!(
             "`{right}` is broadcast from axis {axis} on, and the axes of `{left}` and `{right}` are \
              not known; infer the shapes of the model first"
@@ -68,8 +67,7 @@ pub(super) fn slope(node: &mut NodeProto, place: &mut Place<'_, '_>) -> Result<b
     if shape.as_deref().is_some_and(|shape| shape.iter().all(|length| *length == Some(1))) {
         return Ok(false);
     }
-    let (Some(1), Some(rank)) = (shape.map(|shape| shape.len()), place.shape(&x).map(|s| s.len()))
-    else {
+    let (Some(1), Some(rank)) = (shape.map(|shape| shape.len()), place.rank(&x)) else {
         let what = "are not known; infer the shapes of the model first";
         return Err(format!("the axes of `{x}` and `{slope}` {what}"));
     };

@@ -16,6 +16,7 @@ pub(super) struct Scope<'a> {
     model: &'a Model,
     infos: HashMap<&'a str, &'a ValueInfoProto>,
     constants: HashMap<&'a str, &'a TensorProto>,
+    makers: HashMap<&'a str, &'a NodeProto>,
     outer: Option<&'a Scope<'a>>,
 }
 
@@ -45,7 +46,8 @@ impl<'a> Scope<'a> {
             .iter()
             .filter_map(|node| Some((node.output.first()?.as_str(), constant_of(node)?)))
             .collect();
-        Scope { model, infos: HashMap::new(), constants, outer: None }
+        let made = nodes.iter().filter_map(|node| Some((node.output.first()?.as_str(), &**node)));
+        Scope { model, infos: HashMap::new(), constants, makers: made.collect(), outer: None }
     }
 
     fn constant(&self, value: &str) -> Option<&'a TensorProto> {
@@ -60,6 +62,23 @@ impl<'a> Scope<'a> {
         self.infos.get(value).copied().or_else(|| self.outer?.info(value))
     }
 }
+
+/// How many nodes are looked back at for the axes or the type of a value.
+const FAR: usize = 64;
+
+/// Operators whose first output has as many axes as their first input, and its type.
+#[rustfmt::skip]
+const AS_FIRST: [&str; 41] = [
+    "Abs", "AveragePool", "BatchNormalization", "Ceil", "Clip", "Concat", "Conv", "ConvTranspose",
+    "DepthToSpace", "Dropout", "Elu", "Exp", "Floor", "GlobalAveragePool", "GlobalMaxPool",
+    "HardSigmoid", "Hardmax", "Identity", "InstanceNormalization", "LRN", "LeakyRelu", "Log",
+    "LogSoftmax", "LpNormalization", "MaxPool", "Neg", "PRelu", "Pad", "Reciprocal", "Relu",
+    "Resize", "Selu", "Sigmoid", "Slice", "Softmax", "Softplus", "Softsign", "Sqrt", "Tanh",
+    "Transpose", "Upsample",
+];
+
+/// Operators of which that is so before version 7.
+const BROADCAST_TO_FIRST: [&str; 5] = ["Add", "Div", "Mul", "Pow", "Sub"];
 
 /// What is the same for all nodes of a model.
 pub(super) struct Common<'a> {
@@ -82,6 +101,8 @@ pub(super) struct Constants {
 pub(super) struct Place<'p, 'm> {
     /// The version that it is being made of.
     pub(super) version: i64,
+    /// The version that it is made of in the end.
+    pub(super) to: i64,
     /// The operator that it was at first; empty for a node that another one brought.
     pub(super) was: &'p str,
     /// Nodes of this version to stand before it.
@@ -174,9 +195,44 @@ impl Place<'_, '_> {
         }
     }
 
+    /// How many axes a value has: as the file says, or as follows from nodes that keep them.
+    pub(super) fn rank(&self, value: &str) -> Option<usize> {
+        self.back(value, |place, value| {
+            if let Some(shape) = place.shape(value) {
+                return Some(shape.len());
+            }
+            let maker = place.scope.makers.get(value)?;
+            let convolves = maker.is_onnx() && maker.op_type.starts_with("Conv");
+            Some(place.shape(input(maker, 1).filter(|_| convolves)?)?.len())
+        })
+    }
+
+    /// What is known of a value, or of the one before it while nodes give axes and type on.
+    fn back<T>(&self, value: &str, known: impl Fn(&Self, &str) -> Option<T>) -> Option<T> {
+        let mut value = value;
+        for _ in 0..FAR {
+            if let Some(found) = known(self, value) {
+                return Some(found);
+            }
+            let maker = self.scope.makers.get(value).filter(|maker| maker.is_onnx())?;
+            let op_type = maker.op_type.as_str();
+            let broadcasts = self.version <= 7 && BROADCAST_TO_FIRST.contains(&op_type);
+            value = input(maker, 0).filter(|_| broadcasts || AS_FIRST.contains(&op_type))?;
+        }
+        None
+    }
+
     /// The type of a value that the operator asks to be a float.
     pub(super) fn float_dtype(&self, value: &str) -> Result<DataType, String> {
-        self.dtype(value).or(self.common.only_float).ok_or_else(|| {
+        let found = self.back(value, |place, value| {
+            let cast = || {
+                let maker =
+                    place.scope.makers.get(value).filter(|maker| maker.op_type == "Cast")?;
+                DataType::from_number(i32::try_from(maker.int("to", 0)).ok()?)
+            };
+            place.dtype(value).or_else(cast)
+        });
+        found.or(self.common.only_float).ok_or_else(|| {
             format!(
                 "the element type of `{value}` is not known; infer the shapes of the model first"
             )

@@ -57,7 +57,8 @@ pub(super) fn resize_11(node: &mut NodeProto, place: &mut Place<'_, '_>) -> Resu
     let nearest = place::string(node, "mode", "nearest")? == "nearest";
     let way = if nearest { way(place, &scales) } else { Way::Up };
     let base = place::base(node);
-    let of_all = place.floats(&base, "roi", &[]);
+    // An empty one until version 13, from which on it is left out.
+    let of_all = if place.to < LEFT_OUT { place.floats(&base, "roi", &[]) } else { String::new() };
     let places = AttributeProto::string("coordinate_transformation_mode", "asymmetric");
     place::set(node, places);
     node.input.truncate(1);
@@ -104,6 +105,9 @@ fn grown_first(node: &mut NodeProto, place: &mut Place<'_, '_>, base: &str, scal
     place::set_input(node, 2, down);
     place::set(node, AttributeProto::string("nearest_mode", "ceil"));
 }
+
+/// The version from which on inputs of Resize are left out, where they were empty tensors.
+const LEFT_OUT: i64 = 13;
 
 /// Version 13: what was an empty tensor is an input left out, and one way to relate places is gone.
 pub(super) fn resize_13(node: &mut NodeProto, place: &mut Place<'_, '_>) -> Result<bool, String> {

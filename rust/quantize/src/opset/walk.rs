@@ -269,6 +269,7 @@ fn adapted(
             Next::Step(version, How::By(adapter)) => {
                 let mut place = Place {
                     version,
+                    to,
                     was: if is_own { was } else { "" },
                     before: Vec::new(),
                     after: Vec::new(),

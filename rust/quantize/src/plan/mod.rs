@@ -276,6 +276,13 @@ impl Plan {
     /// An option that cannot be met, a name that is not in the model, or a model whose opset does
     /// not know what the result would need.
     pub fn of(graph: &Graph<'_>, config: Config) -> Result<Plan, QuantizeError> {
+        let plan = Plan::draft(graph, config)?;
+        opset::check_enough(graph, &plan)?;
+        Ok(plan)
+    }
+
+    /// As [`Plan::of`], whether or not the operator set of the model is enough for it.
+    pub(crate) fn draft(graph: &Graph<'_>, config: Config) -> Result<Plan, QuantizeError> {
         config.check()?;
         opset::check_known(graph)?;
         let constants = uses::constants(graph);
@@ -284,9 +291,7 @@ impl Plan {
         weights::plan(graph, &constants, &config, &selection, &mut draft);
         activations::plan(graph, &constants, &config, &selection, &mut draft)?;
         out_of_sight(graph, &mut draft);
-        let plan = draft.finish(graph, config);
-        opset::check_enough(graph, &plan)?;
-        Ok(plan)
+        Ok(draft.finish(graph, config))
     }
 
     /// The value called `name`.

@@ -1,6 +1,9 @@
 //! Which operator set and IR version a quantized value needs.
 
+use std::fmt;
+
 use quantize_rs_math::{Granularity, QType};
+use quantize_rs_onnx::Model;
 
 use super::{Plan, ValuePlan};
 use crate::error::QuantizeErrorKind;
@@ -48,38 +51,50 @@ pub(super) fn check_known(graph: &Graph<'_>) -> Result<(), QuantizeError> {
     }
 }
 
+/// What a plan would write that the operator set of the model does not know.
+pub(crate) struct Need {
+    /// The operator set that knows it.
+    pub(crate) opset: i64,
+    /// The value, and what it is to be.
+    value: String,
+}
+
+impl fmt::Display for Need {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} needs opset {}", self.value, self.opset)
+    }
+}
+
+impl Plan {
+    /// What needs the newest operator set, when that is newer than the model's.
+    pub(crate) fn needs_more_than(&self, model: &Model) -> Option<Need> {
+        let have = model.opset("").unwrap_or(0);
+        let need_of = |how: &ValuePlan| match how.format {
+            Format::Qdq => needed(how.stored, how.spec.granularity),
+            format => format.row().since,
+        };
+        // Of several that need the most, the first: a weight rather than the bias that follows.
+        let most = self.quantized().reduce(|a, b| if need_of(b.1) > need_of(a.1) { b } else { a });
+        let (value, how) = most.filter(|(_, how)| need_of(how) > have)?;
+        let kind = match how.spec.granularity {
+            _ if how.format != Format::Qdq => how.format.name().to_owned(),
+            Granularity::PerTensor => how.stored.name().to_owned(),
+            Granularity::PerAxis { .. } => format!("per-channel {}", how.stored.name()),
+            Granularity::Blocked { .. } => format!("blocked {}", how.stored.name()),
+        };
+        Some(Need { opset: need_of(how), value: format!("`{}` as {kind}", value.name) })
+    }
+}
+
 /// Refuses a model whose operator set does not know what the plan would write.
 pub(super) fn check_enough(graph: &Graph<'_>, plan: &Plan) -> Result<(), QuantizeError> {
+    let Some(need) = plan.needs_more_than(graph.model) else { return Ok(()) };
     let have = graph.model.opset("").unwrap_or(0);
-    let need_of = |how: &ValuePlan| match how.format {
-        Format::Qdq => needed(how.stored, how.spec.granularity),
-        format => format.row().since,
-    };
-    // Of several that need the most, the first: a weight rather than the bias that follows from it.
-    let most = plan.quantized().reduce(|a, b| if need_of(b.1) > need_of(a.1) { b } else { a });
-    let Some((value, how)) = most else { return Ok(()) };
-    let need = need_of(how);
-    if need <= have {
-        return Ok(());
-    }
-    let kind = match how.spec.granularity {
-        _ if how.format != Format::Qdq => how.format.name().to_owned(),
-        Granularity::PerTensor => how.stored.name().to_owned(),
-        Granularity::PerAxis { .. } => format!("per-channel {}", how.stored.name()),
-        Granularity::Blocked { .. } => format!("blocked {}", how.stored.name()),
-    };
-    let mend = match how.spec.granularity {
-        _ if how.format != Format::Qdq => "",
-        _ if since(how.stored) > have && how.stored == QType::Int4 => ", or ask for 8 bits",
-        Granularity::PerAxis { .. } if have >= since(how.stored) => ", or do without per_channel",
-        _ => "",
-    };
     Err(unsupported(
-        format!("opset {need}"),
+        format!("opset {}", need.opset),
         format!(
-            "`{}` as {kind} needs opset {need} or newer, the model has opset {have}; convert the \
-             model (onnx.version_converter){mend}",
-            value.name
+            "{need} or newer, the model has opset {have}; prepare it (`Prepared::of`), which \
+             converts it"
         ),
     ))
 }

@@ -5,6 +5,7 @@
 //! their order, over and over, until none finds anything to do.
 
 mod lift_weights;
+mod opset;
 mod resize;
 mod store_integers;
 
@@ -12,6 +13,8 @@ use std::fmt;
 
 use quantize_rs_onnx::{Edit, Model};
 use serde::Serialize;
+
+use opset::Ready;
 
 use crate::error::QuantizeErrorKind;
 use crate::fingerprint::fingerprint;
@@ -84,8 +87,7 @@ pub struct Prepared {
     pub model: Model,
     /// What was done to it.
     pub steps: Vec<Step>,
-    config: Config,
-    origin: Origin,
+    plan: Plan,
 }
 
 /// The model that a plan goes back to.
@@ -104,40 +106,44 @@ impl Origin {
 }
 
 impl Prepared {
-    /// Makes a model ready for the plan that `config` asks for.
+    /// Makes a model ready for the plan that `config` asks for: passes run, and a model whose
+    /// operator set is too old for the result is converted.
     ///
     /// ```
     /// use quantize_rs::{Config, Model, Prepared};
     ///
     /// # let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/digits/digits_cnn.onnx");
     /// let prepared = Prepared::of(&Model::open(path)?, Config::default())?;
-    /// let plan = prepared.plan()?;
+    /// let plan = prepared.plan();
     /// let quantized = plan.apply(&prepared.model, None)?;
     /// # assert!(quantized.report().ratio() > 3.0);
     /// # Ok::<(), quantize_rs::QuantizeError>(())
     /// ```
     ///
     /// # Errors
-    /// A pass that there is none of, or a model that is not a legal one.
+    /// A pass that there is none of, what [`Plan::of`] refuses, or a node that cannot be converted
+    /// to the operator set that the result needs.
     pub fn of(model: &Model, config: Config) -> Result<Prepared, QuantizeError> {
         config.check()?;
         let passes = match &config.passes {
             Some(names) => named(names)?,
             None => ALL.iter().filter(|pass| pass.planning).collect(),
         };
-        let (prepared, steps) = run(model, &passes)?;
-        Ok(Prepared { model: prepared, steps, config, origin: Origin::of(model) })
+        let (mut prepared, mut steps) = run(model, &passes)?;
+        let Ready { mut plan, converted } = opset::ready(&prepared, config)?;
+        if let Some((converted, step)) = converted {
+            verify::same_interface(&prepared, &converted)?;
+            prepared = converted;
+            steps.push(step);
+        }
+        plan.steps.clone_from(&steps);
+        plan.origin = Origin::of(model);
+        Ok(Prepared { model: prepared, steps, plan })
     }
 
     /// The plan for it.
-    ///
-    /// # Errors
-    /// As [`Plan::of`].
-    pub fn plan(&self) -> Result<Plan, QuantizeError> {
-        let mut plan = Plan::of(&Graph::of(&self.model)?, self.config.clone())?;
-        plan.steps.clone_from(&self.steps);
-        plan.origin = self.origin.clone();
-        Ok(plan)
+    pub fn plan(&self) -> Plan {
+        self.plan.clone()
     }
 }
 

@@ -8,7 +8,7 @@ use std::sync::atomic::AtomicBool;
 
 use quantize_rs::{
     CalibrationError, Config, Control, Decision, Engine, Graph, Kept, Method, Model, Plan, QType,
-    Quantized, Ranges, Reader, Runner, Sample, Samples, Sink, Tensor, calibrate,
+    Quantized, Ranges, Reader, Runner, Sample, Samples, Sink, Tensor, calibrate, convert_opset,
 };
 
 /// The files of the fixtures, in the order of their names.
@@ -31,14 +31,9 @@ pub(crate) fn fixture(name: &str) -> Model {
     Model::open(folder.join(format!("{name}.onnx"))).unwrap()
 }
 
-/// A fixture of opset 17 that says it is of opset 21; of the operators in it, none changed between.
+/// A fixture of opset 17, converted to opset 21.
 pub(crate) fn upgraded(name: &str) -> Model {
-    let mut bytes = fixture(name).to_bytes().unwrap();
-    // Field 8 of the model, in it field 1, the empty domain, and field 2, the version.
-    let import = [0x42, 4, 0x0a, 0, 0x10, 17];
-    let at = bytes.windows(import.len()).rposition(|window| window == import);
-    bytes[at.unwrap() + import.len() - 1] = 21;
-    Model::from_bytes(bytes).unwrap()
+    convert_opset(&fixture(name), 21).unwrap().0
 }
 
 pub(crate) fn per_channel() -> Config {

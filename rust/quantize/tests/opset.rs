@@ -1,0 +1,90 @@
+//! A model of an older operator set is converted as far as its plan needs, and no further.
+
+mod common;
+
+use common::{fixture, per_channel};
+use quantize_rs::{
+    Config, Conversion, Granularity, Model, Prepared, QType, QuantizeErrorKind, convert_opset,
+};
+use quantize_rs_onnx::{Edit, NodeProto};
+
+/// The model, with a node of this operator that makes an output of one that it had.
+fn with_node(model: &Model, op_type: &str) -> Model {
+    let mut model = model.clone();
+    let output = model.graph().output[0].name.clone();
+    let node = NodeProto::new("odd", op_type, vec![output], vec!["made".to_owned()], Vec::new());
+    model.apply(vec![Edit::AddNode(node), Edit::AddOutput("made".to_owned())]).unwrap();
+    model
+}
+
+fn granularity(prepared: &Prepared) -> Granularity {
+    prepared.plan().quantized().next().unwrap().1.spec.granularity
+}
+
+#[test]
+fn a_model_comes_to_what_its_plan_needs() {
+    let int4 = || Config::with_bits(4).unwrap();
+    for (name, config, from, to) in [
+        ("opset7_conv", Config::default(), 7, 10),
+        ("opset7_conv", per_channel(), 7, 13),
+        ("opset9_conv", int4(), 9, 21),
+        ("opset13", Config { weights: QType::Int2, ..Config::default() }, 13, 25),
+    ] {
+        let model = fixture(name);
+        let prepared = Prepared::of(&model, config).unwrap();
+        assert_eq!(prepared.model.opset(""), Some(to), "{name}");
+        let plan = prepared.plan();
+        let step = plan.steps.last().unwrap();
+        assert_eq!(step.pass, format!("opset {from} → {to}"));
+        assert!(!step.did.is_empty());
+        let report = plan.apply(&prepared.model, None).unwrap().report().clone();
+        assert_eq!(report.steps, plan.steps);
+        assert_eq!(report.bytes_before, model.byte_len());
+    }
+    let prepared = Prepared::of(&fixture("opset13"), per_channel()).unwrap();
+    assert_eq!((prepared.model.opset(""), prepared.steps.len()), (Some(13), 0));
+}
+
+#[test]
+fn what_cannot_be_converted_gets_the_plan_that_needs_less() {
+    let prepared = Prepared::of(&with_node(&fixture("opset12"), "Warp"), per_channel()).unwrap();
+    assert_eq!(prepared.model.opset(""), Some(12));
+    assert_eq!(granularity(&prepared), Granularity::PerTensor);
+    let warning = &prepared.plan().warnings[0];
+    for part in ["not one a channel", "node `odd` (Warp)", "needs opset 13", "knows no operator"] {
+        assert!(warning.contains(part), "{warning}");
+    }
+}
+
+#[test]
+fn what_nothing_fits_is_refused_by_name() {
+    let int4 = Config { per_channel: true, ..Config::with_bits(4).unwrap() };
+    for (name, config, needed) in [
+        ("opset9_conv", Config::default(), 10),
+        ("opset9_conv", per_channel(), 13),
+        ("opset12", int4, 21),
+    ] {
+        let error = Prepared::of(&with_node(&fixture(name), "Warp"), config).unwrap_err();
+        match error.kind() {
+            QuantizeErrorKind::Convert { place, op_type, to, what, .. } => {
+                assert_eq!((place.as_str(), op_type.as_str()), ("node `odd` (Warp)", "Warp"));
+                assert_eq!(*to, needed);
+                assert!(what.contains(&format!("needs opset {needed}")), "{what}");
+            }
+            other => panic!("{name}: {other}"),
+        }
+    }
+}
+
+#[test]
+fn a_conversion_tells_what_changed() {
+    let model = fixture("opset9_conv");
+    let (converted, conversion) = convert_opset(&model, 13).unwrap();
+    assert_eq!(conversion.to_string(), "opset 9 → 13: 5 nodes changed");
+    assert_eq!(converted.proto().ir_version, 7);
+    let (same, nothing) = convert_opset(&converted, 13).unwrap();
+    assert_eq!(nothing, Conversion { from: 13, to: 13, changed: Vec::new() });
+    assert_eq!(same.to_bytes().unwrap(), converted.to_bytes().unwrap());
+    assert!(convert_opset(&converted, 9).is_err());
+    assert!(convert_opset(&converted, 29).is_err());
+}
