@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 from onnx import ModelProto, TensorProto
-from rows import Beast, Refused, Untouched, fixture, row
+from rows import Beast, Quantized, Refused, Untouched, fixture, row
 
 IMAGE = ["batch", 8, 8, 8]
 
@@ -113,6 +113,18 @@ def quantized_operators(d: Beast) -> None:
     values += [d.const("ys", np.float32(0.03)), d.const("yz", np.uint8(128))]
     q = d.node("QLinearConv", values, pads=[1, 1, 1, 1])
     d.output(d.conv(d.node("DequantizeLinear", [q, "ys", "yz"]), 16, 8), ["batch", 8, 8, 8])
+
+
+@row(2, nbits=Quantized())
+def quantization_aware(d: Beast) -> None:
+    """As training with simulated quantization leaves it: float weights go through a pair."""
+    h = pair(d, d.input("x", ["batch", 64]), 0.03, "x")
+    for i, (inputs, outputs) in enumerate([(64, 64), (64, 32)]):
+        w = d.weight(f"w{i}", (outputs, inputs))
+        scale = float(np.abs(d.normal((4, 4))).max() * 0 + 0.004)
+        h = d.node("Gemm", [h, pair(d, w, scale, f"w{i}")], transB=1)
+        h = pair(d, d.relu(h), 0.02, f"h{i}")
+    d.output(h, ["batch", 32])
 
 
 def pair(d: Beast, value: str, scale: float, label: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 from onnx import ModelProto, TensorProto
-from rows import Beast, Quantized, Untouched, row
+from rows import Beast, Quantized, Untouched, fixture, row
 
 ROWS = ["batch", 64]
 
@@ -167,6 +167,10 @@ def norm(d: Beast, x: str) -> str:
     label = d.next_label("layernormalization")
     scale = d.const(f"{label}_s", d.rng.uniform(0.5, 1.5, 64).astype(np.float32))
     return d.node("LayerNormalization", [x, scale, d.bias(f"{label}_b", 64)])
+
+
+fixture("graphs", "two_towers", 3)
+fixture("graphs", "dropout_ratio_input", 3)
 
 
 @row(2)

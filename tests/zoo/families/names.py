@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 from onnx import ModelProto
-from rows import Beast, row
+from rows import Beast, fixture, row
 
 IMAGE = ["batch", 8, 8, 8]
 
@@ -13,6 +13,11 @@ def number_nodes(model: ModelProto) -> None:
     """Give every node a name of its own, without which ONNX Runtime 1.31 refuses duplicates."""
     for at, node in enumerate(model.graph.node):
         node.name = f"node{at}"
+
+
+fixture("names", "name_collisions", 2)
+fixture("names", "unicode_names", 2)
+fixture("names", "nodes_out_of_order", 2)
 
 
 @row(1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 from onnx import TensorProto, helper
-from rows import Beast, row
+from rows import Beast, Quantized, row
 
 SEQUENCE = [10, "batch", 48]
 INPUT, HIDDEN = 48, 48
@@ -132,6 +132,18 @@ def lstm_of_tokens(d: Beast) -> None:
     table = d.const("table", d.rng.normal(0, 1, (100, INPUT)).astype(np.float32))
     y = cell(d, "LSTM", d.node("Gather", [table, ids]), 4)
     d.output(y, [10, 1, "batch", HIDDEN])
+
+
+@row(2, opset=7)
+def lstm_opset7(d: Beast) -> None:
+    """An LSTM of opset 7."""
+    d.output(cell(d, "LSTM", d.input("x", SEQUENCE), 4), [10, 1, "batch", HIDDEN])
+
+
+@row(2, opset=9, int4=Quantized(floor=12))
+def gru_opset9(d: Beast) -> None:
+    """A GRU of opset 9."""
+    d.output(cell(d, "GRU", d.input("x", SEQUENCE), 3), [10, 1, "batch", HIDDEN])
 
 
 @row(2)

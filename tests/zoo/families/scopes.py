@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from onnx import ModelProto, NodeProto, helper
+from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 from rows import Beast, row
 
 ROWS = ["batch", 64]
@@ -25,6 +25,73 @@ def if_captured_activation(d: Beast) -> None:
     other.output(other.node("Neg", [h]), ROWS)
     h = d.node("If", [condition(d, x)], then_branch=then.graph(), else_branch=other.graph())
     d.output(d.gemm(h, 64, 32), ["batch", 32])
+
+
+@row(3)
+def if_in_if(d: Beast) -> None:
+    """An If in a branch of an If; the innermost graphs read weights of every scope."""
+    x = d.input("x", ROWS)
+    h = d.relu(d.gemm(x, 64, 64))
+    yes = condition(d, x)
+    top = d.weight("top", (64, 64), 1)
+    middle, plain = d.inner("middle"), d.inner("plain")
+    middle_w = middle.weight("middle_w", (64, 64), 1)
+    branches = {}
+    for name, w in (("then_branch", top), ("else_branch", middle_w)):
+        innermost = middle.inner(f"inner_{name}")
+        innermost.output(innermost.node("MatMul", [h, w]), ROWS)
+        branches[name] = innermost.graph()
+    middle.output(middle.node("If", [yes], **branches), ROWS)
+    plain.output(plain.node("Identity", [h]), ROWS)
+    d.output(d.node("If", [yes], then_branch=middle.graph(), else_branch=plain.graph()), ROWS)
+
+
+@row(3)
+def loop_body(d: Beast) -> None:
+    """A loop of three rounds: its body reads an outer weight and has one of its own."""
+    h = d.relu(d.matmul(d.input("x", ROWS), 64, 64))
+    outer = d.weight("outer", (64, 64), 1)
+    body = d.inner("body")
+    body.input("i", [], TensorProto.INT64)
+    body.input("go_in", [], TensorProto.BOOL)
+    state = body.input("h_in", ROWS)
+    state = body.relu(body.node("MatMul", [state, outer]))
+    state = body.node("MatMul", [state, body.weight("inner", (64, 64), 1)], ["h_out"])
+    body.output(body.node("Identity", ["go_in"], ["go_out"]), [], TensorProto.BOOL)
+    body.output(state, ROWS)
+    rounds, go_on = d.const("rounds", np.int64(3)), d.const("go_on", np.bool_(True))
+    d.output(d.node("Loop", [rounds, go_on, h], ["last"], body=body.graph()), ROWS)
+
+
+@row(2)
+def loop_constant_node(d: Beast) -> None:
+    """The weight of a loop's body is made by a Constant node in it."""
+    h = d.matmul(d.input("x", ROWS), 64, 64)
+    body = d.inner("body")
+    body.input("i", [], TensorProto.INT64)
+    body.input("go_in", [], TensorProto.BOOL)
+    state = body.input("h_in", ROWS)
+    w = body.node("Constant", [], value=numpy_helper.from_array(body.normal((64, 64), 1), "w"))
+    state = body.node("Tanh", [body.node("MatMul", [state, w])], ["h_out"])
+    body.output(body.node("Identity", ["go_in"], ["go_out"]), [], TensorProto.BOOL)
+    body.output(state, ROWS)
+    rounds = d.const("rounds", np.int64(2))
+    d.output(d.node("Loop", [rounds, "", h], ["last"], body=body.graph()), ROWS)
+
+
+@row(3)
+def scan_body(d: Beast) -> None:
+    """A recurrent layer written with Scan; one weight of its body is outer, one inner."""
+    x = d.input("x", [5, 4, 64])
+    outer = d.weight("outer", (64, 48), 1)
+    start = d.const("start", np.zeros((4, 48), np.float32))
+    body = d.inner("body")
+    h, item = body.input("h_in", [4, 48]), body.input("item", [4, 64])
+    recurrent = body.node("MatMul", [h, body.weight("inner", (48, 48), 1)])
+    mixed = body.node("Add", [body.node("MatMul", [item, outer]), recurrent])
+    body.output(body.node("Tanh", [mixed], ["h_out"]), [4, 48])
+    d.node("Scan", [start, x], ["last"], body=body.graph(), num_scan_inputs=1)
+    d.output(d.matmul("last", 48, 48), [4, 48])
 
 
 @row(1)

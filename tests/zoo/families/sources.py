@@ -5,7 +5,7 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 from onnx import ModelProto, TensorProto, helper, numpy_helper
-from rows import Beast, Quantized, Untouched, row
+from rows import Beast, Quantized, Untouched, fixture, row
 
 ROWS = ["batch", 64]
 
@@ -185,6 +185,13 @@ def overridable(d: Beast) -> None:
     d.output(d.node("MatMul", [h, d.weight("fixed", (64, 48), 1)]), ["batch", 48])
 
 
+@row(2, opset=8, ir=3)
+def initializers_are_inputs(d: Beast) -> None:
+    """IR 3: every initializer stands among the inputs, and is constant all the same."""
+    h = d.relu(d.conv(d.input("x", ["batch", 3, 12, 12]), 3, 32))
+    d.output(d.conv(h, 32, 16))
+
+
 # --- weights of another float type ---
 
 
@@ -250,3 +257,6 @@ def half_and_single(d: Beast) -> None:
     h = d.node("Cast", [h], to=TensorProto.FLOAT16)
     w = d.const("w2", d.normal((64, 48), 1).astype(np.float16))
     d.output(d.node("MatMul", [h, w]), ["batch", 48], TensorProto.FLOAT16)
+
+
+fixture("sources", "typed_data_fields", 3, nbits=Quantized())

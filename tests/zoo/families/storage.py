@@ -7,7 +7,10 @@ from onnx import ModelProto, TensorProto
 from rows import Beast, Refused, fixture, row
 from ways import WAYS
 
+fixture("storage", "external_data", 2)
 fixture("storage", "metadata_everywhere", 2)
+fixture("storage", "noncanonical_wire", 2)
+fixture("storage", "split_messages", 2)
 
 
 def move_out(d: Beast, location: str, names: list[str], align: int = 1) -> None:
