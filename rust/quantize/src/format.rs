@@ -26,6 +26,9 @@ pub enum Format {
     /// Weights in blocks, in ONNX Runtime's `MatMulNBits` and `GatherBlockQuantized`.
     #[serde(rename = "matmul_nbits")]
     MatMulNBits,
+    /// What products multiply becomes integers when the model runs: `DynamicQuantizeLinear` with
+    /// `MatMulInteger` and `ConvInteger`.
+    Dynamic,
 }
 
 /// What is known of an output format.
@@ -79,11 +82,21 @@ const ROWS: &[FormatRow] = &[
         calibrated: false,
         since: 7,
     },
+    FormatRow {
+        format: Format::Dynamic,
+        name: "dynamic",
+        about: "products of integers, activations quantized when the model runs; no data needed",
+        weights: Some(&[QType::Int8, QType::UInt8]),
+        targets: Some(&[Target::X86, Target::X86Avx2, Target::Arm, Target::Generic]),
+        blocks: None,
+        calibrated: false,
+        since: 11,
+    },
 ];
 
 impl Format {
     /// Every format.
-    pub const ALL: &'static [Format] = &[Format::Qdq, Format::MatMulNBits];
+    pub const ALL: &'static [Format] = &[Format::Qdq, Format::MatMulNBits, Format::Dynamic];
 
     /// What is known of it.
     pub fn row(self) -> &'static FormatRow {

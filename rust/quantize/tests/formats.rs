@@ -9,6 +9,10 @@ fn nbits() -> Config {
     Config { output_format: Format::MatMulNBits, ..Config::with_bits(4).unwrap() }
 }
 
+fn dynamic() -> Config {
+    Config { output_format: Format::Dynamic, per_channel: true, ..Config::default() }
+}
+
 #[test]
 fn blocks_of_unsigned_integers_lie_along_what_is_summed_over() {
     for (name, axis) in [("matmul_2d", 0), ("gemm_plain", 0), ("gemm_transb", 1)] {
@@ -64,11 +68,40 @@ fn integers_of_a_product_have_a_row_a_column_and_a_blob_a_block() {
 }
 
 #[test]
+fn what_becomes_integers_when_the_model_runs_says_so() {
+    let plan = plan(&fixture("matmul_2d"), dynamic());
+    let (_, how) = plan.quantized().next().unwrap();
+    assert_eq!((how.format, how.spec.symmetric), (Format::Dynamic, true));
+    let kept = |decision: &Decision| matches!(decision, Decision::Keep(Kept::AtRunTime { .. }));
+    assert_eq!(plan.values.iter().filter(|value| kept(&value.decision)).count(), 1);
+    assert!(!plan.needs_calibration());
+}
+
+#[test]
+fn weights_that_no_integer_product_reads_are_quantized_alone() {
+    for name in ["lstm", "conv_transpose", "matmul_lhs_weight"] {
+        let plan = plan(&fixture(name), dynamic());
+        assert!(plan.quantized().count() > 0, "{name}");
+        assert!(plan.quantized().all(|(_, how)| how.format == Format::Qdq), "{name}");
+    }
+}
+
+#[test]
+fn a_batch_of_matrices_has_one_scale() {
+    let plan = plan(&fixture("matmul_3d_weight"), dynamic());
+    let (_, how) = plan.quantized().next().unwrap();
+    assert_eq!(how.spec.granularity, Granularity::PerTensor);
+}
+
+#[test]
 fn every_fixture_is_written_or_kept_with_a_reason() {
-    for (name, model) in common::fixtures() {
-        let graph = Graph::of(&model).unwrap();
-        let Ok(plan) = Plan::of(&graph, nbits()) else { continue };
-        match plan.apply(&model, None) {
+    let wishes = [nbits(), dynamic()];
+    for ((name, model), wishes) in
+        common::fixtures().iter().flat_map(|found| wishes.clone().map(|wishes| (found, wishes)))
+    {
+        let graph = Graph::of(model).unwrap();
+        let Ok(plan) = Plan::of(&graph, wishes) else { continue };
+        match plan.apply(model, None) {
             Ok(quantized) => assert_eq!(
                 quantized.report().quantized().count(),
                 plan.quantized().count(),

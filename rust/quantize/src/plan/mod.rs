@@ -229,6 +229,11 @@ pub enum Kept {
         /// What it lacks.
         why: String,
     },
+    /// It becomes integers when the model runs, for this node.
+    AtRunTime {
+        /// The node.
+        node: String,
+    },
     /// It is an output of the model.
     GraphOutput,
     /// A graph inside a node reads it.
@@ -466,6 +471,9 @@ impl fmt::Display for Kept {
             Kept::AlsoReadBy { node } => write!(f, "also read by {node}, which needs it in float"),
             Kept::Already { qtype } => write!(f, "is {qtype} already"),
             Kept::NoForm { format, why } => write!(f, "{format} has no form for it: {why}"),
+            Kept::AtRunTime { node } => {
+                write!(f, "becomes uint8 when the model runs, for {node}")
+            }
             Kept::GraphOutput => f.write_str("is an output of the model"),
             Kept::Captured => f.write_str("read by a graph inside a node"),
             Kept::Overridable => {

@@ -3,13 +3,14 @@
 use quantize_rs_math::{Granularity, QSpec, QType};
 use quantize_rs_onnx::{DataType, NodeProto};
 
+use super::formats::{self, Form};
 use super::select::Selection;
-use super::{Because, Decision, Draft, Kept, Readers, Source, ValuePlan, formats};
-use crate::Config;
+use super::{Because, Decision, Draft, Kept, Readers, Source, ValuePlan};
 use crate::encode::data_type;
 use crate::graph::{Graph, Maker};
 use crate::target::Placement;
 use crate::uses::{self, Along, Constant, Use};
+use crate::{Config, Format};
 
 pub(super) fn plan(
     graph: &Graph<'_>,
@@ -36,8 +37,20 @@ pub(super) fn plan(
         widened |= stored != qtype;
         let label = constant.multipliers(graph).next().map(NodeProto::label);
         let because = Because::WeightOf(label.unwrap_or_default());
-        let (spec, stored, matrix) = match formats::spec(graph, constant, config, qtype) {
-            Ok(Some(spec)) => (spec, spec.qtype, None),
+        let plan = match formats::form(graph, constant, config, qtype) {
+            Err(kept) => {
+                draft.keep(constant.anchor, kept);
+                continue;
+            }
+            Ok(Some(form)) => {
+                for (value, node) in form.at_run_time {
+                    let node = graph.nodes[node].label();
+                    draft.keep(value, Kept::AtRunTime { node });
+                }
+                let Form { spec, readers, format, .. } = form;
+                let (stored, source) = (spec.qtype, Source::Weights);
+                ValuePlan { spec, stored, matrix: None, format, source, readers, because }
+            }
             Ok(None) => {
                 let (granularity, matrix) = if qtype.is_scaled() {
                     granularity(graph, constant, config)
@@ -45,22 +58,11 @@ pub(super) fn plan(
                     (Granularity::PerTensor, None)
                 };
                 let symmetric = config.symmetric || forces_symmetric(config, qtype, granularity);
-                (spec(config, qtype, symmetric, granularity), stored, matrix)
+                let spec = spec(config, qtype, symmetric, granularity);
+                let readers = readers(graph, constant, draft);
+                let (format, source) = (Format::Qdq, Source::Weights);
+                ValuePlan { spec, stored, matrix, format, source, readers, because }
             }
-            Err(kept) => {
-                draft.keep(constant.anchor, kept);
-                continue;
-            }
-        };
-        let readers = readers(graph, constant, draft);
-        let plan = ValuePlan {
-            spec,
-            stored,
-            matrix,
-            format: config.output_format,
-            source: Source::Weights,
-            readers,
-            because,
         };
         draft.decisions.insert(constant.anchor, Decision::Quantize(plan));
     }

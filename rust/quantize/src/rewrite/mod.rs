@@ -1,8 +1,10 @@
 //! What will change in the file: one module an output format, none of which decides anything.
 
 mod corrections;
+mod dynamic;
 pub(crate) mod names;
 mod nbits;
+mod products;
 mod qdq;
 mod share;
 mod tables;

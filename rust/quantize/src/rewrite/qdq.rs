@@ -17,6 +17,7 @@ use quantize_rs_math::{Granularity, Params};
 use quantize_rs_onnx::{AttributeProto, DataType, Edit, Kept, NodeProto, Tensor, TensorProto};
 
 use super::corrections;
+use super::dynamic::AtRunTime;
 use super::names::Names;
 use super::share::share;
 use super::tables::LookUp;
@@ -49,6 +50,7 @@ pub fn rewrite(graph: &Graph<'_>, plan: &Plan, encoded: &Encoded) -> Vec<Edit> {
         weighing: weighing(graph, plan),
         look_ups: BTreeMap::new(),
         uses: HashMap::new(),
+        at_run_time: HashMap::new(),
         imported: HashSet::new(),
     };
     if plan.config.output_format != Format::Qdq {
@@ -120,14 +122,18 @@ pub(super) struct Writer<'g, 'm> {
     pub(super) look_ups: BTreeMap<usize, LookUp>,
     /// How constants are read, where weights are written in another format.
     pub(super) uses: HashMap<ValueId, Constant<'m>>,
+    /// What values become when the model runs, by name.
+    pub(super) at_run_time: HashMap<String, AtRunTime>,
     /// Domains imported so far.
     pub(super) imported: HashSet<String>,
 }
 
 impl Writer<'_, '_> {
     fn weight(&mut self, id: ValueId, how: &ValuePlan, tensor: &EncodedTensor) {
-        if how.format == Format::MatMulNBits {
-            return self.nbits(id, how, tensor);
+        match how.format {
+            Format::Qdq => {}
+            Format::MatMulNBits => return self.nbits(id, how, tensor),
+            Format::Dynamic => return self.dynamic(id, how, tensor),
         }
         let name = self.graph.values[id].name;
         let output = match how.readers {

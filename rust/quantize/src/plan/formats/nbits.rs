@@ -1,37 +1,18 @@
-//! What an output format has for a weight, and what it lacks.
+//! Weights in blocks, for `MatMulNBits` and `GatherBlockQuantized`.
 
 use quantize_rs_math::{Granularity, QSpec, QType};
 use quantize_rs_onnx::DataType;
 
-use super::Kept;
-use crate::graph::{Graph, ValueId};
-use crate::uses::{self, Along, Constant, Use};
-use crate::{Config, Format};
-
-/// The domain of ONNX Runtime's own operators.
-pub(crate) const MICROSOFT: &str = "com.microsoft";
+use super::{comes_from, is_function};
+use crate::Config;
+use crate::graph::Graph;
+use crate::uses::{Along, Constant, Use};
 
 /// Elements in a block, where nobody says.
 const BLOCK_SIZE: usize = 32;
 
-/// How a weight is cut and of what type it is where the format decides that; `None` where the
-/// wishes do.
-pub(super) fn spec(
-    graph: &Graph<'_>,
-    constant: &Constant<'_>,
-    config: &Config,
-    qtype: QType,
-) -> Result<Option<QSpec>, Kept> {
-    let format = config.output_format;
-    let found = match format {
-        Format::Qdq => return Ok(None),
-        Format::MatMulNBits => matmul_nbits(graph, constant, config, qtype),
-    };
-    found.map(Some).map_err(|why| Kept::NoForm { format, why })
-}
-
 /// Unsigned integers in blocks along the axis that is summed over.
-fn matmul_nbits(
+pub(super) fn spec(
     graph: &Graph<'_>,
     constant: &Constant<'_>,
     config: &Config,
@@ -89,29 +70,6 @@ fn matmul_nbits(
     let block_size = config.block_size.unwrap_or(BLOCK_SIZE);
     let granularity = Granularity::Blocked { axis, block_size };
     Ok(QSpec::new(unsigned(qtype), config.symmetric, granularity))
-}
-
-/// Whether a value is a constant, or rearranged from it.
-fn comes_from(graph: &Graph<'_>, value: Option<ValueId>, anchor: ValueId) -> bool {
-    let mut value = value;
-    while let Some(found) = value {
-        if found == anchor {
-            return true;
-        }
-        value = match graph.values[found].maker {
-            crate::Maker::Node { node, .. } if uses::rearranges(graph.nodes[node]) => {
-                graph.input(node, 0)
-            }
-            _ => None,
-        };
-    }
-    false
-}
-
-/// Whether the model has a function that takes the place of an operator of ONNX Runtime's.
-fn is_function(graph: &Graph<'_>, op_type: &str) -> bool {
-    let mut functions = graph.model.proto().functions.iter();
-    functions.any(|function| function.domain == MICROSOFT && function.name == op_type)
 }
 
 /// The unsigned type of as many bits.

@@ -1,0 +1,99 @@
+//! Weights of products that quantize what they multiply when the model runs.
+
+use quantize_rs_math::{Granularity, QSpec, QType};
+use quantize_rs_onnx::DataType;
+
+use super::{Form, comes_from};
+use crate::graph::{Graph, Reader};
+use crate::plan::Readers;
+use crate::uses::{Along, Constant, Use};
+use crate::{Config, Format};
+
+/// How a weight is quantized for `MatMulInteger` or `ConvInteger`, or looked up as integers; `None`
+/// where neither fits and weights alone are quantized.
+pub(super) fn form(
+    graph: &Graph<'_>,
+    constant: &Constant<'_>,
+    config: &Config,
+    qtype: QType,
+) -> Option<Form> {
+    product(graph, constant, config, qtype).or_else(|| table(graph, constant, config, qtype))
+}
+
+#[allow(clippy::float_cmp)] // factors are what the file says, not results
+fn product(
+    graph: &Graph<'_>,
+    constant: &Constant<'_>,
+    config: &Config,
+    qtype: QType,
+) -> Option<Form> {
+    let (mut channels, mut convolves, mut at_run_time) = (None, None, Vec::new());
+    for usage in &constant.uses {
+        let Use::Weight { node, channels: along, batched } = *usage else { return None };
+        let proto = graph.nodes[node];
+        let comes_in = |input| comes_from(graph, graph.input(node, input), constant.anchor);
+        if !comes_in(1) || (0..proto.input.len()).any(|input| input != 1 && comes_in(input)) {
+            return None;
+        }
+        let direct = graph.input(node, 1) == Some(constant.anchor);
+        let conv = match proto.op_type.as_str() {
+            "Conv" if direct => true,
+            // Integers of more than two axes stay as they lie.
+            "MatMul" if constant.shape.len() == 2 && !batched || direct => false,
+            "Gemm" if proto.int("transA", 0) == 0 && constant.shape.len() == 2 => false,
+            _ => return None,
+        };
+        // Its factors are float32.
+        let scaled = proto.float("alpha", 1.0) != 1.0 || proto.float("beta", 1.0) != 1.0;
+        if scaled && constant.dtype != Some(DataType::Float) {
+            return None;
+        }
+        let Some(Along::Axis(axis)) = along else { return None };
+        // One scale for all of a batch: runtimes fuse such a product and then fail at scales a column.
+        let found = (axis, batched);
+        if *channels.get_or_insert(found) != found || *convolves.get_or_insert(conv) != conv {
+            return None;
+        }
+        at_run_time.push((graph.input(node, 0)?, node));
+    }
+    let ((axis, batched), conv) = (channels?, convolves?);
+    let granularity = if config.per_channel && !batched {
+        Granularity::PerAxis { axis }
+    } else {
+        Granularity::PerTensor
+    };
+    // Convolutions take one zero point.
+    let one = conv && granularity != Granularity::PerTensor;
+    let symmetric = config.symmetric || qtype.signed() || one;
+    let reduced = qtype == QType::Int8 && config.profile().reduced;
+    let spec = QSpec { reduced, ..QSpec::new(qtype, symmetric, granularity) };
+    Some(Form { spec, readers: Readers::All, format: Format::Dynamic, at_run_time })
+}
+
+/// A table of which only rows are read: they come back from integers when they are taken.
+fn table(
+    graph: &Graph<'_>,
+    constant: &Constant<'_>,
+    config: &Config,
+    qtype: QType,
+) -> Option<Form> {
+    let looks_up = |reader: &Reader| {
+        let node = graph.nodes[reader.node];
+        node.is_onnx() && node.op_type == "Gather" && reader.input == 0 && node.int("axis", 0) == 0
+    };
+    let readers = &graph.values[constant.anchor].readers;
+    let only = constant.uses.iter().all(|usage| matches!(usage, Use::Weight { .. }));
+    let fits = only
+        && constant.dtype == Some(DataType::Float)
+        && !readers.is_empty()
+        && readers.iter().all(looks_up);
+    let by_row = fits && config.per_channel && constant.shape.len() > 1;
+    let granularity =
+        if by_row { Granularity::PerAxis { axis: 0 } } else { Granularity::PerTensor };
+    // Scales a row are looked up with the row, zero points are not.
+    let qtype = if by_row { QType::Int8 } else { qtype };
+    let symmetric = config.symmetric || by_row;
+    let spec = QSpec::new(qtype, symmetric, granularity);
+    let (readers, format, at_run_time) = (Readers::Rows, Format::Qdq, Vec::new());
+    fits.then_some(Form { spec, readers, format, at_run_time })
+}

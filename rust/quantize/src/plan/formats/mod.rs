@@ -1,0 +1,68 @@
+//! What an output format has for a weight, and what it lacks.
+
+mod dynamic;
+mod nbits;
+
+use quantize_rs_math::{QSpec, QType};
+
+use super::{Kept, Readers};
+use crate::graph::{Graph, ValueId};
+use crate::uses::{self, Constant};
+use crate::{Config, Format};
+
+/// The domain of ONNX Runtime's own operators.
+pub(crate) const MICROSOFT: &str = "com.microsoft";
+
+/// What a format decides for a weight.
+pub(super) struct Form {
+    pub(super) spec: QSpec,
+    pub(super) readers: Readers,
+    pub(super) format: Format,
+    /// Values that are quantized for it when the model runs, and the nodes that need that.
+    pub(super) at_run_time: Vec<(ValueId, usize)>,
+}
+
+/// How a weight is cut, of what type it is and who reads it, where the format decides that; `None`
+/// where the wishes do, and it is written as without a format.
+pub(super) fn form(
+    graph: &Graph<'_>,
+    constant: &Constant<'_>,
+    config: &Config,
+    qtype: QType,
+) -> Result<Option<Form>, Kept> {
+    let format = config.output_format;
+    match format {
+        Format::Qdq => Ok(None),
+        Format::MatMulNBits => match nbits::spec(graph, constant, config, qtype) {
+            Ok(spec) => {
+                let (readers, at_run_time) = (Readers::All, Vec::new());
+                Ok(Some(Form { spec, readers, format, at_run_time }))
+            }
+            Err(why) => Err(Kept::NoForm { format, why }),
+        },
+        Format::Dynamic => Ok(dynamic::form(graph, constant, config, qtype)),
+    }
+}
+
+/// Whether a value is a constant, or rearranged from it.
+pub(super) fn comes_from(graph: &Graph<'_>, value: Option<ValueId>, anchor: ValueId) -> bool {
+    let mut value = value;
+    while let Some(found) = value {
+        if found == anchor {
+            return true;
+        }
+        value = match graph.values[found].maker {
+            crate::Maker::Node { node, .. } if uses::rearranges(graph.nodes[node]) => {
+                graph.input(node, 0)
+            }
+            _ => None,
+        };
+    }
+    false
+}
+
+/// Whether the model has a function that takes the place of an operator of ONNX Runtime's.
+pub(super) fn is_function(graph: &Graph<'_>, op_type: &str) -> bool {
+    let mut functions = graph.model.proto().functions.iter();
+    functions.any(|function| function.domain == MICROSOFT && function.name == op_type)
+}
