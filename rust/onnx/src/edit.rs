@@ -214,11 +214,34 @@ fn raise(model: &mut ModelProto, edits: &[Edit]) {
     if model.ir_version > before && model.opset_import.is_empty() {
         model.opset_import.push(Kept::new(OperatorSetIdProto::first()));
     }
+    if before < KINDS_WRITTEN
+        && model.ir_version >= KINDS_WRITTEN
+        && let Some(graph) = &mut model.graph
+    {
+        write_kinds(graph);
+    }
     if before < INPUTS_APART
         && model.ir_version >= INPUTS_APART
         && let Some(graph) = &mut model.graph
     {
         take_constants_out_of_inputs(graph);
+    }
+}
+
+/// From this IR version on, attributes say what they hold.
+const KINDS_WRITTEN: i64 = 2;
+
+fn write_kinds(graph: &mut Kept<GraphProto>) {
+    for node in graph.edit().node.iter_mut().filter(|node| !node.attribute.is_empty()) {
+        for attribute in &mut node.edit().attribute {
+            if attribute.kind == 0 {
+                attribute.edit().kind = attribute.kind_of_content();
+            }
+            if attribute.subgraphs().next().is_some() {
+                let attribute = attribute.edit();
+                attribute.g.iter_mut().chain(&mut attribute.graphs).for_each(write_kinds);
+            }
+        }
     }
 }
 

@@ -4,7 +4,9 @@
 mod common;
 
 use common::{Even, Numbers, files, fixture, per_channel, quantized, with_activations};
-use quantize_rs::{Config, Control, Graph, Method, Model, Plan, Target, calibrate};
+use quantize_rs::{
+    Config, Control, Graph, Method, Model, Plan, Prepared, Target, calibrate, convert_opset,
+};
 use quantize_rs_onnx::{AttributeProto, Edit, Kept, NodeProto};
 
 /// A linear congruential generator: the same damage on every run.
@@ -20,8 +22,8 @@ impl Random {
 
 /// Whether a model could be quantized like this.
 fn is_quantized(model: &Model, config: Config) -> bool {
-    let Ok(graph) = Graph::of(model) else { return false };
-    let Ok(plan) = Plan::of(&graph, config) else { return false };
+    let Ok(prepared) = Prepared::of(model, config) else { return false };
+    let (model, plan) = (&prepared.model, prepared.plan());
     let control = Control { threads: 1, progress: &mut |_| true };
     let (engine, mut samples) = (Even::default(), Numbers(vec![0]));
     let ranges = calibrate(model, &plan, &engine, &mut samples, &Method::default(), control);
@@ -52,6 +54,25 @@ fn damaged_models_are_quantized_or_refused() {
         }
     }
     assert!(done.iter().all(|done| *done > 50), "{done:?}");
+}
+
+#[test]
+fn damaged_models_are_converted_or_refused() {
+    let mut random = Random(12);
+    let mut done = 0;
+    for path in files() {
+        let bytes = std::fs::read(&path).unwrap();
+        for _ in 0..30 {
+            let mut damaged = bytes.clone();
+            let at = random.below(damaged.len());
+            damaged[at] = u8::try_from(random.below(256)).unwrap();
+            let Ok(model) = Model::from_bytes(damaged) else { continue };
+            let Ok((converted, _)) = convert_opset(&model, 28) else { continue };
+            done += 1;
+            Model::from_bytes(converted.to_bytes().unwrap()).expect("what we write can be read");
+        }
+    }
+    assert!(done > 500, "{done}");
 }
 
 #[test]

@@ -126,6 +126,25 @@ impl AttributeProto {
         AttributeProto { name: name.to_owned(), kind: 4, t, ..Default::default() }
     }
 
+    /// What it holds, by the number of [`AttributeProto::kind`], which before IR 2 was not written.
+    pub(crate) fn kind_of_content(&self) -> i32 {
+        // The one field that is carried through as it stands: strings, 9, with a length.
+        let strings = self.rest.iter().any(|field| field.first() == Some(&0x4a));
+        let held = [
+            (self.f.is_some(), 1),
+            (self.i.is_some(), 2),
+            (self.s.is_some(), 3),
+            (self.t.is_some(), 4),
+            (self.g.is_some(), 5),
+            (!self.floats.is_empty(), 6),
+            (strings, 8),
+            (!self.tensors.is_empty(), 9),
+            (!self.graphs.is_empty(), 10),
+        ];
+        // What holds nothing is a list, of which integers are the most frequent by far.
+        held.iter().find(|(holds, _)| *holds).map_or(7, |(_, kind)| *kind)
+    }
+
     /// The tensors that it is.
     pub fn tensors(&self) -> impl Iterator<Item = &TensorProto> {
         self.t.iter().chain(&self.tensors).map(|tensor| &**tensor)

@@ -39,7 +39,7 @@ pub(super) fn broadcast(node: &mut NodeProto, place: &mut Place<'_, '_>) -> Resu
     }
     let signed = |rank: usize| i64::try_from(rank).unwrap_or(i64::MAX);
     let axis = if axis < 0 { axis + signed(left_rank) } else { axis };
-    let behind = signed(left_rank) - axis - signed(right_shape.len());
+    let behind = signed(left_rank).saturating_sub(axis).saturating_sub(signed(right_shape.len()));
     if axis < 0 || behind < 0 {
         return Err(format!("its axis {axis} is not one of `{left}`"));
     }
