@@ -56,4 +56,9 @@ WAYS = {
         {"bits": 4, "block_size": 32, "output_format": "matmul_nbits"},
         holds=rows_and_columns,
     ),
+    "dynamic": Way(
+        "INT8 weights, activations quantized when the model runs",
+        25,
+        {"per_channel": True, "symmetric": True, "output_format": "dynamic"},
+    ),
 }
