@@ -33,6 +33,7 @@ from ._diff import Difference, RangesDiff
 from ._images import ImageFolder
 from ._info import ModelInfo, TensorSpec
 from ._model import Model, Plan, Quantized, open  # noqa: A004 - `quantize_rs.open`
+from ._optimize import OptimizationReport, optimize
 from ._ranges import Ranges
 from ._report import Report, Seconds, Step
 from ._values import PlannedValue, Value
@@ -58,6 +59,7 @@ __all__ = [
     "ModelError",
     "ModelFormatError",
     "ModelInfo",
+    "OptimizationReport",
     "OptionError",
     "Plan",
     "PlannedValue",
@@ -77,6 +79,7 @@ __all__ = [
     "kernels",
     "model_info",
     "open",
+    "optimize",
     "quantize",
     "quantize_with_calibration",
 ]

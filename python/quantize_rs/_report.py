@@ -29,12 +29,12 @@ class Seconds:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What was done to a model before a plan was made for it.
+    """What one pass did to a model.
 
     Attributes
     ----------
     name : str
-        The pass that did it.
+        The pass.
     did : tuple of str
         What it changed, a line for each change.
     """

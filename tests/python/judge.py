@@ -15,6 +15,8 @@ import onnx
 import onnxruntime
 from onnx.reference import ReferenceEvaluator
 
+import quantize_rs
+
 Feeds: TypeAlias = dict[str, npt.NDArray[Any]]
 Outputs: TypeAlias = list[Any]
 
@@ -38,6 +40,13 @@ def feeds(name: str, count: int = 2) -> Feeds:
             made[key] = rng.integers(low, high + 1, shape).astype(said["dtype"])
         else:
             made[key] = rng.normal(0, 1, shape).astype(said["dtype"])
+    return made
+
+
+def prepared(model: str | Path | bytes) -> bytes:
+    """The float model that a plan is made for."""
+    made = quantize_rs.optimize(model, skip=["merge_duplicates", "dead"]).model
+    assert made is not None
     return made
 
 

@@ -101,7 +101,8 @@ def _judge(name: str, report: Report, target: Path, floor: float) -> None:
 
 def _only_rounding(name: str, report: Report, target: Path) -> None:
     """The integers are the nearest there are, and the model computes with what they stand for."""
-    before, after = onnx.load(judge.model(name)), onnx.load(target)
+    before = onnx.load_from_string(judge.prepared(judge.model(name)))
+    after = onnx.load(target)
     nodes = {node.output[0]: node for node in after.graph.node}
     constants = {tensor.name: tensor for tensor in after.graph.initializer}
     floats = {tensor.name: tensor for tensor in before.graph.initializer}

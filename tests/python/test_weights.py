@@ -241,7 +241,8 @@ def test_half_precision_weights_stay_quantized_beside_float_activations() -> Non
         "w": normal(32, 24, dtype=np.float16),
     }
     source = model(nodes, constants, feeds, ["y"], opset=21, dtype=TensorProto.FLOAT16)
-    report = quantize_rs.quantize_with_calibration(source, None, [feeds])
+    # Rows that are constant would be looked up beforehand.
+    report = quantize_rs.quantize_with_calibration(source, None, [feeds], optimize=False)
     assert report.model is not None
     assert {value.name for value in report.values if value.quantized} == {"table", "w"}
     assert "float32" in next(value.why for value in report.values if value.name == "x")

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-use quantize_rs::{Method, QType, tensorrt};
+use quantize_rs::{Method, QType, prepare, tensorrt};
 
 use crate::engine::EngineArguments;
 use crate::samples::SampleArguments;
@@ -60,6 +60,8 @@ pub(crate) enum Command {
     Plan(PlanArguments),
     /// Make a model that means the same in a newer version of ONNX's operators
     Convert(ConvertModelArguments),
+    /// Make a model simpler; what it computes stays
+    Optimize(OptimizeArguments),
     /// Show, merge, compare and convert the ranges that `calibrate` wrote
     #[command(subcommand)]
     Ranges(RangesCommand),
@@ -98,6 +100,29 @@ pub(crate) struct QuantizeArguments {
     pub(crate) dry_run: bool,
     #[command(flatten)]
     pub(crate) wishes: Wishes,
+}
+
+/// Arguments of `optimize`.
+#[derive(Debug, Args)]
+#[command(after_help = passes())]
+pub(crate) struct OptimizeArguments {
+    /// The model
+    pub(crate) model: PathBuf,
+    /// Where the simpler model goes; may be the model itself
+    #[arg(short, long, value_name = "FILE", default_value = "model_optimized.onnx")]
+    pub(crate) output: PathBuf,
+    /// Only these passes, with commas between them
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    pub(crate) passes: Option<Vec<String>>,
+    /// Not these passes, with commas between them
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    pub(crate) skip: Vec<String>,
+}
+
+/// Every pass and what it does.
+fn passes() -> String {
+    let rows = prepare::ALL.iter().map(|pass| format!("  {:<18}{}\n", pass.name, pass.about));
+    format!("Passes, in their order:\n{}", rows.collect::<String>())
 }
 
 /// Arguments of `calibrate`.

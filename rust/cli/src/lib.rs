@@ -23,6 +23,7 @@ mod file;
 mod images;
 mod info;
 mod interrupt;
+mod optimize;
 mod plan;
 mod progress;
 mod quantize;
@@ -85,6 +86,7 @@ fn answer<T: Into<OsString> + Clone>(
         Command::Calibrate(args) => calibrate::run(&args, &mut console),
         Command::Plan(args) => plan::run(&args, &mut console),
         Command::Convert(args) => convert::run(&args, &mut console),
+        Command::Optimize(args) => optimize::run(&args, &mut console),
         Command::Ranges(command) => ranges::run(&command, &mut console),
     };
     match outcome.and_then(|()| console.flush()) {

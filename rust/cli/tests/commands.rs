@@ -538,6 +538,25 @@ fn every_fixture_is_shown_planned_and_quantized_or_refused_with_a_reason() {
 }
 
 #[test]
+fn optimize_writes_a_simpler_model_and_says_what_it_did() {
+    let folder = Folder::new();
+    let out = folder.path("m.onnx");
+    let model = format!("{FIXTURES}/conv_bn_relu.onnx");
+    let answer = run(&["optimize", &model, "-o", &out, "--format", "json"]);
+    assert_eq!((answer.code, answer.err.as_str()), (0, ""));
+    assert_eq!(answer.json()["steps"][0]["pass"], "fold_batch_norm");
+    assert!(Path::new(&out).exists());
+    let skipped = ["optimize", &model, "-o", &out, "--skip", "fold_batch_norm,dead"];
+    assert!(run(&skipped).out.contains("nothing to do"));
+    let passes = ["optimize", &model, "-v", "-o", &out, "--passes", "fold_batch_norm"];
+    assert!(run(&passes).out.contains("is in the weights of"));
+    let unknown = run(&["optimize", &model, "-o", &out, "--skip", "fold"]);
+    assert_eq!(unknown.code, 2);
+    assert!(unknown.err.contains("merge_duplicates"), "{}", unknown.err);
+    assert!(run(&["optimize", "--help"]).out.contains("takes out what nothing reads"));
+}
+
+#[test]
 fn help_and_version_are_results() {
     for args in [&["--help"][..], &["calibrate", "--help"], &["--version"]] {
         let answer = run(args);

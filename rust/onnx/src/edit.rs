@@ -21,7 +21,8 @@ pub enum Edit {
     AddInitializer(TensorProto),
     /// Puts a constant tensor in the place of the one of its name.
     ReplaceInitializer(TensorProto),
-    /// Takes a constant tensor out, and before IR 4 the graph input of its name that goes with it.
+    /// Takes a constant tensor out, sparse or not, and before IR 4 the graph input of its name that
+    /// goes with it.
     RemoveInitializer(String),
     /// Adds a node; where it stands follows from what it reads.
     AddNode(NodeProto),
@@ -142,6 +143,9 @@ pub(crate) fn apply(model: &mut ModelProto, edits: Vec<Edit>) -> Result<(), Erro
     }
     graph.value_info.retain(|info| !removed_infos.contains(&info.name));
     graph.initializer.retain(|tensor| !removed_tensors.contains(&tensor.name));
+    graph
+        .sparse_initializer
+        .retain(|sparse| !sparse.name().is_some_and(|name| removed_tensors.contains(name)));
     let mut index = 0;
     graph.node.retain(|_| {
         index += 1;

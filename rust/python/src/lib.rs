@@ -12,6 +12,7 @@ mod errors;
 mod feeds;
 mod kernels;
 mod model;
+mod optimized;
 mod plan;
 mod quantized;
 mod ranges;
@@ -43,6 +44,8 @@ mod _core {
     };
     #[pymodule_export]
     use super::model::Model;
+    #[pymodule_export]
+    use super::optimized::Optimized;
     #[pymodule_export]
     use super::plan::Plan;
     #[pymodule_export]

@@ -10,6 +10,7 @@ use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::PyBytes;
 use quantize_rs::{Config, ModelInfo, Prepared, QType, QuantizeError, Target, config};
 
+use crate::optimized::Optimized;
 use crate::plan::Plan;
 use crate::work;
 
@@ -96,6 +97,21 @@ impl Model {
     fn to_bytes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
         let bytes = work::detached(py, self.model.path(), || self.model.to_bytes())?;
         Ok(PyBytes::new(py, &bytes))
+    }
+
+    /// Runs passes that leave what the model computes as it is.
+    fn optimize(
+        &self,
+        py: Python<'_>,
+        passes: Option<Vec<String>>,
+        skip: Vec<String>,
+    ) -> PyResult<Optimized> {
+        let model = Arc::clone(&self.model);
+        let path = self.model.path();
+        let made = work::interruptible(py, path, move || {
+            quantize_rs::optimize(&model, passes.as_deref(), &skip)
+        })?;
+        Ok(Optimized::new(made))
     }
 
     /// Decides what to quantize.

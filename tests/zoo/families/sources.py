@@ -35,7 +35,7 @@ def weight_transposed_for_matmul(d: Beast) -> None:
     d.output(d.node("MatMul", [d.input("x", ROWS), w]), ["batch", 48])
 
 
-@row(1)
+@row(1, nbits=Quantized())
 def weight_reshaped(d: Beast) -> None:
     """The weight is stored flat and reshaped."""
     flat = d.const("w", d.normal((48, 64)).reshape(-1))

@@ -4,8 +4,17 @@
 //! A pass looks at a graph and says what to change; [`Model::apply`] changes it. The passes run in
 //! their order, over and over, until none finds anything to do.
 
+mod dead;
+mod draft;
+mod eval;
+mod fold_batch_norm;
+mod fold_constants;
 mod lift_weights;
+mod merge_duplicates;
 mod opset;
+mod optimize;
+mod read;
+mod remove_identity;
 mod resize;
 mod store_integers;
 
@@ -21,6 +30,8 @@ use crate::fingerprint::fingerprint;
 use crate::graph::Graph;
 use crate::{Config, Plan, QuantizeError, verify};
 
+pub use optimize::{Optimization, Optimized, optimize};
+
 /// A pass from float to float.
 pub struct Pass {
     /// Its name, by which it is asked for or left out.
@@ -34,6 +45,9 @@ pub struct Pass {
 }
 
 /// Every pass, in the order in which they run.
+///
+/// Before a plan is made, nothing is done that would change what can be said of a constant: two
+/// that are equal may be read along different axes.
 pub const ALL: &[Pass] = &[
     Pass {
         name: "lift_weights",
@@ -42,10 +56,28 @@ pub const ALL: &[Pass] = &[
         run: lift_weights::run,
     },
     Pass {
+        name: "remove_identity",
+        about: "takes out nodes that make of a value what it is already",
+        planning: true,
+        run: remove_identity::run,
+    },
+    Pass {
         name: "store_integers",
         about: "stores weights that the model quantizes itself as the integers it makes of them",
         planning: true,
         run: store_integers::run,
+    },
+    Pass {
+        name: "fold_constants",
+        about: "computes what is the same in every run",
+        planning: true,
+        run: fold_constants::run,
+    },
+    Pass {
+        name: "fold_batch_norm",
+        about: "takes what scales and shifts channels into the weights before it",
+        planning: true,
+        run: fold_batch_norm::run,
     },
     Pass {
         name: "resize_all_axes",
@@ -53,6 +85,13 @@ pub const ALL: &[Pass] = &[
         planning: true,
         run: resize::all_axes,
     },
+    Pass {
+        name: "merge_duplicates",
+        about: "keeps constants that hold the same once",
+        planning: false,
+        run: merge_duplicates::run,
+    },
+    Pass { name: "dead", about: "takes out what nothing reads", planning: false, run: dead::run },
 ];
 
 /// What a pass would change.

@@ -1,0 +1,70 @@
+//! Takes out what nothing reads: nodes, constants, and what is said of values that are gone.
+
+use std::collections::HashSet;
+
+use quantize_rs_onnx::{Edit, reads};
+
+use super::Changes;
+use super::draft::is_pure;
+use crate::QuantizeError;
+use crate::graph::{Graph, Maker};
+
+#[allow(clippy::unnecessary_wraps)] // as every pass
+pub(super) fn run(graph: &Graph<'_>) -> Result<Changes, QuantizeError> {
+    let mut changes = Changes::default();
+    let proto = graph.model.graph();
+    if proto.output.is_empty() {
+        return Ok(changes);
+    }
+    let mut needed: HashSet<&str> = HashSet::new();
+    let mut kept = vec![false; graph.nodes.len()];
+    let mut waiting: Vec<&str> = proto.output.iter().map(|output| output.name.as_str()).collect();
+    for (index, node) in graph.nodes.iter().enumerate() {
+        if !is_pure(node) || node.output.iter().all(String::is_empty) {
+            kept[index] = true;
+            waiting.extend(reads(node));
+        }
+    }
+    while let Some(name) = waiting.pop() {
+        if !needed.insert(name) {
+            continue;
+        }
+        if let Some(value) = graph.value(name)
+            && let Maker::Node { node, .. } = graph.values[value].maker
+            && !std::mem::replace(&mut kept[node], true)
+        {
+            waiting.extend(reads(graph.nodes[node]));
+        }
+    }
+    for (index, node) in graph.nodes.iter().enumerate().filter(|(index, _)| !kept[*index]) {
+        changes.edits.push(Edit::RemoveNode(index));
+        changes.did.push(format!("{} is gone: nothing reads what it makes", node.label()));
+    }
+    for value in graph.values.iter().filter(|value| !needed.contains(value.name)) {
+        // A default that nobody reads still lets callers leave the input out.
+        let gone = match value.maker {
+            Maker::Initializer { overridable, .. } => !overridable,
+            Maker::Sparse => true,
+            _ => false,
+        };
+        if gone {
+            changes.edits.push(Edit::RemoveInitializer(value.name.to_owned()));
+            changes.did.push(format!("constant `{}` is gone: nothing reads it", value.name));
+        }
+    }
+    let mut told = HashSet::new();
+    for info in &proto.value_info {
+        let there = graph.value(&info.name).is_some_and(|value| match graph.values[value].maker {
+            Maker::Node { node, .. } => kept[node],
+            Maker::Input => true,
+            _ => needed.contains(&*info.name),
+        });
+        if !there && told.insert(&info.name) {
+            changes.edits.push(Edit::RemoveValueInfo(info.name.clone()));
+            changes
+                .did
+                .push(format!("the type of `{}` is gone: there is no such value", info.name));
+        }
+    }
+    Ok(changes)
+}

@@ -1,0 +1,233 @@
+//! Operators that compute: element by element with broadcasting, and sums of whole numbers.
+//!
+//! Floats are computed in their own type, one rounding an operation, as runtimes do.
+
+use std::cmp::Ordering::{self, Equal as EQUAL, Greater as GREATER, Less as LESS};
+
+use quantize_rs_onnx::{DataType, Tensor};
+
+use super::elements::{Element, tensor, values};
+use super::views::{View, common, spread};
+use super::{Call, Evaluate, axis_of};
+
+pub(super) const ALL: &[(&str, Evaluate)] = &[
+    ("Add", |call| arithmetic(call, &ADD)),
+    ("Sub", |call| arithmetic(call, &SUB)),
+    ("Mul", |call| arithmetic(call, &MUL)),
+    ("Div", |call| arithmetic(call, &DIV)),
+    ("Pow", |call| arithmetic(call, &POW)),
+    ("Min", |call| arithmetic(call, &MIN)),
+    ("Max", |call| arithmetic(call, &MAX)),
+    ("Equal", |call| compare(call, |order| order == Some(EQUAL))),
+    ("Less", |call| compare(call, |order| order == Some(LESS))),
+    ("Greater", |call| compare(call, |order| order == Some(GREATER))),
+    ("LessOrEqual", |call| compare(call, |order| matches!(order, Some(LESS | EQUAL)))),
+    ("GreaterOrEqual", |call| compare(call, |order| matches!(order, Some(GREATER | EQUAL)))),
+    ("And", |call| pairwise::<bool, bool>(call, |a, b| Some(a && b))),
+    ("Or", |call| pairwise::<bool, bool>(call, |a, b| Some(a || b))),
+    ("Not", |call| each::<bool>(call, |it| Some(!it))),
+    ("Neg", |call| signed(call, |it| -it, |it| -it, |it| Some(it.wrapping_neg()))),
+    ("Abs", |call| signed(call, f32::abs, f64::abs, |it| Some(it.wrapping_abs()))),
+    ("Sqrt", |call| signed(call, f32::sqrt, f64::sqrt, |_| None)),
+    ("Reciprocal", |call| signed(call, |it| 1.0 / it, |it| 1.0 / it, |_| None)),
+    ("Floor", |call| signed(call, f32::floor, f64::floor, |_| None)),
+    ("Ceil", |call| signed(call, f32::ceil, f64::ceil, |_| None)),
+    ("Round", |call| signed(call, f32::round_ties_even, f64::round_ties_even, |_| None)),
+    ("ReduceProd", |call| reduce(call, i64::wrapping_mul)),
+    ("ReduceSum", |call| reduce(call, i64::wrapping_add)),
+    ("ReduceMin", |call| reduce(call, i64::min)),
+    ("ReduceMax", |call| reduce(call, i64::max)),
+];
+
+/// An operation in each of the types that shapes and scales are computed in; `None` where runtimes
+/// may differ.
+struct Arithmetic {
+    f32: fn(f32, f32) -> Option<f32>,
+    f64: fn(f64, f64) -> Option<f64>,
+    i64: fn(i64, i64) -> Option<i64>,
+    i32: fn(i32, i32) -> Option<i32>,
+}
+
+const ADD: Arithmetic = Arithmetic {
+    f32: |a, b| Some(a + b),
+    f64: |a, b| Some(a + b),
+    i64: i64::checked_add,
+    i32: i32::checked_add,
+};
+const SUB: Arithmetic = Arithmetic {
+    f32: |a, b| Some(a - b),
+    f64: |a, b| Some(a - b),
+    i64: i64::checked_sub,
+    i32: i32::checked_sub,
+};
+const MUL: Arithmetic = Arithmetic {
+    f32: |a, b| Some(a * b),
+    f64: |a, b| Some(a * b),
+    i64: i64::checked_mul,
+    i32: i32::checked_mul,
+};
+/// Whole numbers are cut towards zero.
+const DIV: Arithmetic = Arithmetic {
+    f32: |a, b| Some(a / b),
+    f64: |a, b| Some(a / b),
+    i64: i64::checked_div,
+    i32: i32::checked_div,
+};
+/// The powers that are products, which are rounded alike everywhere.
+const POW: Arithmetic = Arithmetic {
+    f32: |a, b| match b {
+        1.0 => Some(a),
+        2.0 => Some(a * a),
+        0.5 if a > 0.0 => Some(a.sqrt()),
+        _ => None,
+    },
+    f64: |a, b| match b {
+        1.0 => Some(a),
+        2.0 => Some(a * a),
+        _ => None,
+    },
+    i64: |a, b| a.checked_pow(u32::try_from(b).ok()?),
+    i32: |a, b| a.checked_pow(u32::try_from(b).ok()?),
+};
+const MIN: Arithmetic = Arithmetic {
+    f32: |a, b| if a < b { Some(a) } else { (b < a || a.to_bits() == b.to_bits()).then_some(b) },
+    f64: |a, b| if a < b { Some(a) } else { (b < a || a.to_bits() == b.to_bits()).then_some(b) },
+    i64: |a, b| Some(a.min(b)),
+    i32: |a, b| Some(a.min(b)),
+};
+/// Of NaN, and of zeros of both signs, runtimes make what they like.
+const MAX: Arithmetic = Arithmetic {
+    f32: |a, b| if a > b { Some(a) } else { (b > a || a.to_bits() == b.to_bits()).then_some(b) },
+    f64: |a, b| if a > b { Some(a) } else { (b > a || a.to_bits() == b.to_bits()).then_some(b) },
+    i64: |a, b| Some(a.max(b)),
+    i32: |a, b| Some(a.max(b)),
+};
+
+/// Two inputs, or for `Min` and `Max` one after the other as many as there are.
+fn arithmetic(call: &Call<'_>, with: &Arithmetic) -> Option<Tensor> {
+    let mut inputs = call.inputs.iter();
+    let mut result = inputs.next()?.clone()?;
+    if call.inputs.len() < 2 {
+        return None;
+    }
+    for next in inputs {
+        let both = [Some(result), next.clone()];
+        let call = Call { inputs: &both, ..*call };
+        result = match both[0].as_ref()?.dtype {
+            DataType::Float => pairwise(&call, with.f32)?,
+            DataType::Double => pairwise(&call, with.f64)?,
+            DataType::Int64 => pairwise(&call, with.i64)?,
+            DataType::Int32 => pairwise(&call, with.i32)?,
+            _ => return None,
+        };
+    }
+    Some(result)
+}
+
+fn compare(call: &Call<'_>, is: fn(Option<Ordering>) -> bool) -> Option<Tensor> {
+    fn of<T: Element + PartialOrd>(
+        call: &Call<'_>,
+        is: fn(Option<Ordering>) -> bool,
+    ) -> Option<Tensor> {
+        pairwise::<T, bool>(call, |a, b| Some(is(a.partial_cmp(&b))))
+    }
+    match call.input(0)?.dtype {
+        DataType::Float => of::<f32>(call, is),
+        DataType::Double => of::<f64>(call, is),
+        DataType::Int64 => of::<i64>(call, is),
+        DataType::Int32 => of::<i32>(call, is),
+        DataType::Bool => of::<bool>(call, is),
+        _ => None,
+    }
+}
+
+/// Both inputs, broadcast together, element by element.
+fn pairwise<T: Element, R: Element>(
+    call: &Call<'_>,
+    with: impl Fn(T, T) -> Option<R>,
+) -> Option<Tensor> {
+    // Before opset 7 shapes were aligned by attributes.
+    let [Some(a), Some(b)] = call.inputs else { return None };
+    if call.opset < 7 {
+        return None;
+    }
+    let shape = common(&[&a.shape, &b.shape])?;
+    call.fits(&shape, (T::DTYPE.bits() / 8).max(R::DTYPE.bits() / 8))?;
+    let a: Vec<T> = values(&spread(call, a, &shape)?)?;
+    let b: Vec<T> = values(&spread(call, b, &shape)?)?;
+    let made: Option<Vec<R>> = a.into_iter().zip(b).map(|(a, b)| with(a, b)).collect();
+    Some(tensor(shape, made?))
+}
+
+fn each<T: Element>(call: &Call<'_>, with: impl Fn(T) -> Option<T>) -> Option<Tensor> {
+    let source = call.input(0)?;
+    call.fits(&source.shape, T::DTYPE.bits() / 8)?;
+    let made: Option<Vec<T>> = values(source)?.into_iter().map(with).collect();
+    Some(tensor(source.shape.clone(), made?))
+}
+
+fn signed(
+    call: &Call<'_>,
+    single: fn(f32) -> f32,
+    double: fn(f64) -> f64,
+    whole: fn(i64) -> Option<i64>,
+) -> Option<Tensor> {
+    match call.input(0)?.dtype {
+        DataType::Float => each(call, |it| Some(single(it))),
+        DataType::Double => each(call, |it| Some(double(it))),
+        DataType::Int64 => each(call, whole),
+        DataType::Int32 => each::<i32>(call, |it| i32::try_from(whole(it.into())?).ok()),
+        _ => None,
+    }
+}
+
+/// Whole numbers along some axes, or all, made one.
+fn reduce(call: &Call<'_>, with: fn(i64, i64) -> i64) -> Option<Tensor> {
+    let source = call.input(0)?;
+    let rank = source.shape.len();
+    let given = call.ints_or("axes", 1, Vec::new)?;
+    if given.is_empty() && call.node.int("noop_with_empty_axes", 0) != 0 {
+        return Some(source.clone());
+    }
+    let mut axes: Vec<usize> =
+        given.iter().map(|axis| axis_of(*axis, rank)).collect::<Option<_>>()?;
+    if axes.is_empty() {
+        axes = (0..rank).collect();
+    }
+    if axes.iter().any(|axis| source.shape[*axis] == 0) {
+        return None;
+    }
+    // The axes that go come last, so that what is made one lies together.
+    let view = View::of(&source.shape)?;
+    let kept = (0..rank).filter(|axis| !axes.contains(axis));
+    let order: Vec<usize> =
+        kept.clone().chain((0..rank).filter(|axis| axes.contains(axis))).collect();
+    let view = View {
+        shape: order.iter().map(|axis| view.shape[*axis]).collect(),
+        strides: order.iter().map(|axis| view.strides[*axis]).collect(),
+        offset: 0,
+    };
+    let sorted = view.copy(call, source)?;
+    let run: usize =
+        (0..rank).filter(|axis| axes.contains(axis)).map(|axis| source.shape[axis]).product();
+    let keep = call.node.int("keepdims", 1) != 0;
+    let shape: Vec<usize> =
+        (0..rank)
+            .filter_map(|axis| {
+                if axes.contains(&axis) { keep.then_some(1) } else { Some(source.shape[axis]) }
+            })
+            .collect();
+    let made = |values: &[i64]| values.iter().copied().reduce(with).unwrap_or_default();
+    match source.dtype {
+        DataType::Int64 => {
+            let values: Vec<i64> = values(&sorted)?;
+            Some(tensor(shape, values.chunks(run.max(1)).map(made)))
+        }
+        DataType::Int32 => {
+            let values: Vec<i64> = values::<i32>(&sorted)?.into_iter().map(i64::from).collect();
+            let narrow = values.chunks(run.max(1)).map(|run| i32::try_from(made(run)).ok());
+            Some(tensor(shape, narrow.collect::<Option<Vec<i32>>>()?))
+        }
+        _ => None,
+    }
+}

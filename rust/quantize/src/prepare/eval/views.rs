@@ -1,0 +1,91 @@
+//! Elements in another order: a shape, and how far apart in the source the elements along each axis
+//! are.
+
+use quantize_rs_onnx::Tensor;
+
+use super::Call;
+use super::elements::width;
+
+/// A way to walk over the elements of a tensor.
+pub(super) struct View {
+    pub(super) shape: Vec<usize>,
+    /// In elements; 0 repeats.
+    pub(super) strides: Vec<isize>,
+    pub(super) offset: usize,
+}
+
+impl View {
+    /// All elements as they lie.
+    pub(super) fn of(shape: &[usize]) -> Option<View> {
+        let mut strides = vec![0isize; shape.len()];
+        let mut step = 1isize;
+        for (stride, length) in strides.iter_mut().zip(shape).rev() {
+            *stride = step;
+            step = step.checked_mul(isize::try_from(*length).ok()?.max(1))?;
+        }
+        Some(View { shape: shape.to_vec(), strides, offset: 0 })
+    }
+
+    /// Repeated along axes of length 1, and new ones in front, until it has this shape.
+    pub(super) fn broadcast(mut self, shape: &[usize]) -> Option<View> {
+        let new = shape.len().checked_sub(self.shape.len())?;
+        for (axis, length) in self.shape.iter().enumerate() {
+            match (*length, shape[new + axis]) {
+                (1, wanted) if wanted != 1 => self.strides[axis] = 0,
+                (length, wanted) if length != wanted => return None,
+                _ => {}
+            }
+        }
+        self.strides.splice(0..0, std::iter::repeat_n(0, new));
+        self.shape = shape.to_vec();
+        Some(self)
+    }
+
+    /// The elements that are walked over, in a tensor of their own.
+    pub(super) fn copy(&self, call: &Call<'_>, source: &Tensor) -> Option<Tensor> {
+        let width = width(source.dtype)?;
+        let elements = call.fits(&self.shape, width)?;
+        let mut data = Vec::with_capacity(elements * width);
+        let mut index = vec![0usize; self.shape.len()];
+        let mut at = isize::try_from(self.offset).ok()?;
+        for _ in 0..elements {
+            let from = usize::try_from(at).ok()?.checked_mul(width)?;
+            data.extend_from_slice(source.data.get(from..from + width)?);
+            for axis in (0..index.len()).rev() {
+                index[axis] += 1;
+                at += self.strides[axis];
+                if index[axis] < self.shape[axis] {
+                    break;
+                }
+                at -= self.strides[axis] * isize::try_from(index[axis]).ok()?;
+                index[axis] = 0;
+            }
+        }
+        Some(Tensor { dtype: source.dtype, shape: self.shape.clone(), data: data.into() })
+    }
+}
+
+/// The shape that these have when they are broadcast together.
+pub(super) fn common(shapes: &[&[usize]]) -> Option<Vec<usize>> {
+    let rank = shapes.iter().map(|shape| shape.len()).max()?;
+    let mut common = vec![1; rank];
+    for shape in shapes {
+        for (wanted, length) in common.iter_mut().rev().zip(shape.iter().rev()) {
+            match (*wanted, *length) {
+                (_, 1) => {}
+                (1, length) => *wanted = length,
+                (wanted, length) if wanted != length => return None,
+                _ => {}
+            }
+        }
+    }
+    Some(common)
+}
+
+/// A tensor repeated until it has this shape.
+pub(super) fn spread(call: &Call<'_>, tensor: &Tensor, shape: &[usize]) -> Option<Tensor> {
+    if tensor.shape == shape {
+        return Some(tensor.clone());
+    }
+    View::of(&tensor.shape)?.broadcast(shape)?.copy(call, tensor)
+}
