@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use quantize_rs_math::QType;
 use serde::{Deserialize, Serialize};
 
-use crate::target::{Bias, Profile};
+use crate::target::{Bias, Placement, Profile};
 use crate::{Format, QuantizeError, Target};
 
 /// What to quantize, and to what.
@@ -209,13 +209,18 @@ impl Config {
                 format!("gives `{text}` {found}, {}", expected(profile.activations, "", *found));
             return Err(QuantizeError::option("activation_types", what));
         }
-        // Weights of other widths are multiplied in float, which every runtime can do.
+        // Weights of other widths are multiplied in float, which every runtime can do but those that
+        // compute everything in integers.
         let allowed: Vec<QType> = profile.weights_beside(activations).collect();
         let beside = format!(" beside {activations} activations");
-        let check = |option, qtype: &QType| match qtype.bits() {
-            8 => check(option, *qtype, &allowed, &beside),
+        let whole = profile.placement == Placement::Everything;
+        let check = |option: &str, qtype: &QType| match qtype.bits() {
+            bits if bits == 8 || whole => check(option, *qtype, &allowed, &beside),
             _ => Ok(()),
         };
+        for bits in self.layer_bits.values() {
+            check("layer_bits", &signed("layer_bits", *bits)?)?;
+        }
         check("weights", &self.weights)?;
         self.layer_types.values().try_for_each(|qtype| check("layer_types", qtype))
     }
