@@ -8,7 +8,7 @@ use quantize_rs::{Method, QType, prepare, tensorrt};
 
 use crate::engine::EngineArguments;
 use crate::samples::SampleArguments;
-use crate::wishes::{self, Wishes};
+use crate::wishes::{self, ActivationWishes, WeightWishes, Wishes};
 
 /// Makes ONNX models smaller and faster, and says honestly what it cost.
 #[derive(Debug, Parser)]
@@ -100,6 +100,8 @@ pub(crate) struct QuantizeArguments {
     pub(crate) dry_run: bool,
     #[command(flatten)]
     pub(crate) wishes: Wishes,
+    #[command(flatten)]
+    pub(crate) alone: WeightWishes,
 }
 
 /// Arguments of `optimize`.
@@ -147,6 +149,8 @@ pub(crate) struct CalibrateArguments {
     pub(crate) engine: EngineArguments,
     #[command(flatten)]
     pub(crate) wishes: Wishes,
+    #[command(flatten)]
+    pub(crate) calibrated: ActivationWishes,
 }
 
 /// What becomes of the samples.
@@ -176,6 +180,10 @@ pub(crate) struct PlanArguments {
     pub(crate) activations: Option<QType>,
     #[command(flatten)]
     pub(crate) wishes: Wishes,
+    #[command(flatten)]
+    pub(crate) alone: WeightWishes,
+    #[command(flatten)]
+    pub(crate) calibrated: ActivationWishes,
 }
 
 /// What is to be done with ranges.

@@ -9,13 +9,16 @@ use quantize_rs_runner::samples::Watched;
 use crate::args::{CalibrateArguments, RangesArguments};
 use crate::console::Console;
 use crate::failure::Failure;
-use crate::wishes::Activations;
+use crate::wishes::{Activations, WeightWishes};
 use crate::{file, interrupt, plan, ranges, summary, text};
 
 pub(crate) fn run(args: &CalibrateArguments, console: &mut Console<'_>) -> Result<(), Failure> {
     let model = Model::open(&args.model)?;
     let activations = args.ranges.activations.map_or(Activations::OfTarget, Activations::Of);
-    let (model, plan) = plan::of(&model, args.wishes.config(activations)?)?;
+    let (model, plan) = plan::of(
+        &model,
+        args.wishes.config(activations, &WeightWishes::default(), &args.calibrated)?,
+    )?;
     // Opened in a dry run too, which is to tell what would go wrong.
     let numbers = Numbers::open(args, &model)?;
     if args.dry_run {

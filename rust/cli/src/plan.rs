@@ -15,7 +15,7 @@ pub(crate) fn run(args: &PlanArguments, console: &mut Console<'_>) -> Result<(),
         (None, Some(_)) => Activations::OfTarget,
         (None, None) => Activations::Float,
     };
-    let (_, plan) = of(&model, args.wishes.config(activations)?)?;
+    let (_, plan) = of(&model, args.wishes.config(activations, &args.alone, &args.calibrated)?)?;
     show(&plan, console)
 }
 

@@ -9,7 +9,7 @@ use quantize_rs::{Config, Format, QType, Target, config};
 
 use crate::failure::Failure;
 
-/// What to quantize, and to what: shared by all commands that plan.
+/// What to quantize, and to what: what all commands that plan take.
 #[allow(clippy::struct_excessive_bools)] // each is a flag of its own
 #[derive(Debug, Args)]
 #[command(next_help_heading = "What to quantize")]
@@ -45,13 +45,6 @@ pub(crate) struct Wishes {
     /// pattern, or a type of operator; may be repeated
     #[arg(long, value_name = "NAME=BITS", value_parser = layer_bits)]
     layer_bits: Vec<(String, Width)>,
-    /// Another type for some activations: by the name of a value, by the name or type of an operator
-    /// that makes or reads it, or by pattern; may be repeated
-    #[arg(long, value_name = "NAME=TYPE", value_parser = activation_type)]
-    activation_types: Vec<(String, QType)>,
-    /// One scale for each N consecutive elements along the axis that is summed over
-    #[arg(long, value_name = "N")]
-    block_size: Option<usize>,
     /// The runtime the model is made for, which decides what runs on integers, and of what types
     #[arg(long, value_name = "NAME", value_parser = targets())]
     pub(crate) target: Option<Target>,
@@ -64,6 +57,15 @@ pub(crate) struct Wishes {
     /// The passes that run before planning, by name, instead of those that serve quantization
     #[arg(long, value_name = "NAMES", value_delimiter = ',', conflicts_with = "no_optimize")]
     passes: Option<Vec<String>>,
+}
+
+/// What is asked of weights that are quantized alone.
+#[derive(Debug, Default, Args)]
+#[command(next_help_heading = "What to quantize")]
+pub(crate) struct WeightWishes {
+    /// One scale for each N consecutive elements along the axis that is summed over
+    #[arg(long, value_name = "N")]
+    block_size: Option<usize>,
     /// How what is quantized is written into the file
     #[arg(long, value_name = "FORMAT", value_parser = formats(), default_value = Format::Qdq.name())]
     output_format: Format,
@@ -71,6 +73,16 @@ pub(crate) struct Wishes {
     /// activations of 8 bits
     #[arg(long, value_name = "N")]
     accuracy_level: Option<u8>,
+}
+
+/// What is asked of activations, and of what calibration learns.
+#[derive(Debug, Default, Args)]
+#[command(next_help_heading = "What to quantize")]
+pub(crate) struct ActivationWishes {
+    /// Another type for some activations: by the name of a value, by the name or type of an operator
+    /// that makes or reads it, or by pattern; may be repeated
+    #[arg(long, value_name = "NAME=TYPE", value_parser = activation_type)]
+    activation_types: Vec<(String, QType)>,
     /// Leave biases as they are, instead of taking back what quantized weights shift in the mean
     #[arg(long)]
     no_bias_correction: bool,
@@ -93,7 +105,12 @@ pub(crate) enum Activations {
 impl Wishes {
     /// These wishes. What a target brings gives way to what is asked for, except where it takes
     /// nothing else.
-    pub(crate) fn config(&self, activations: Activations) -> Result<Config, Failure> {
+    pub(crate) fn config(
+        &self,
+        activations: Activations,
+        alone: &WeightWishes,
+        calibrated: &ActivationWishes,
+    ) -> Result<Config, Failure> {
         let base = self.target.map_or_else(Config::default, Config::for_target);
         let asked = Config::with_bits(self.bits)?.weights;
         let of_bits = if asked.bits() == base.weights.bits() { base.weights } else { asked };
@@ -106,12 +123,12 @@ impl Wishes {
         Ok(Config {
             weights: self.weights.unwrap_or(of_bits),
             activations,
-            activation_types: types_by_name(&self.activation_types)?,
+            activation_types: types_by_name(&calibrated.activation_types)?,
             per_channel: self.per_channel,
             symmetric: self.symmetric || base.symmetric,
             activation_symmetric: base.activation_symmetric,
             narrow_range: self.narrow_range,
-            block_size: self.block_size,
+            block_size: alone.block_size,
             native_int4: self.native_int4,
             exclude: self.exclude.clone(),
             min_elements: self.min_elements,
@@ -121,10 +138,10 @@ impl Wishes {
             target: self.target,
             op_types: self.op_types.clone(),
             passes: if self.no_optimize { Some(Vec::new()) } else { self.passes.clone() },
-            output_format: self.output_format,
-            accuracy_level: self.accuracy_level,
-            smooth: !self.no_smooth,
-            bias_correction: !self.no_bias_correction,
+            output_format: alone.output_format,
+            accuracy_level: alone.accuracy_level,
+            smooth: !calibrated.no_smooth,
+            bias_correction: !calibrated.no_bias_correction,
         })
     }
 }
@@ -237,11 +254,21 @@ mod tests {
     struct Only {
         #[command(flatten)]
         wishes: Wishes,
+        #[command(flatten)]
+        alone: WeightWishes,
+        #[command(flatten)]
+        calibrated: ActivationWishes,
+    }
+
+    impl Only {
+        fn config(&self, activations: Activations) -> Result<Config, Failure> {
+            self.wishes.config(activations, &self.alone, &self.calibrated)
+        }
     }
 
     fn config(flags: &[&str]) -> Result<Config, Failure> {
         let args = std::iter::once(&"quantize-rs").chain(flags);
-        let wishes = Only::try_parse_from(args).expect("flags that parse").wishes;
+        let wishes = Only::try_parse_from(args).expect("flags that parse");
         wishes.config(Activations::Float)
     }
 
@@ -303,17 +330,17 @@ mod tests {
     #[test]
     fn a_target_brings_its_types_unless_others_are_asked_for() {
         let args = ["quantize-rs", "--target=tensorrt"];
-        let wishes = Only::try_parse_from(args).expect("flags that parse").wishes;
+        let wishes = Only::try_parse_from(args).expect("flags that parse");
         let config = |activations| wishes.config(activations).expect("a configuration");
         assert_eq!(config(Activations::OfTarget), Config::for_target(Target::TensorRt));
         let asked = config(Activations::Of(QType::UInt8));
         assert_eq!(asked.activations, Some(QType::UInt8));
         assert_eq!(config(Activations::Float).activations, None);
         let args = ["quantize-rs", "--target=tensorrt", "--weights=float8"];
-        let wishes = Only::try_parse_from(args).expect("flags that parse").wishes;
+        let wishes = Only::try_parse_from(args).expect("flags that parse");
         let config = wishes.config(Activations::Float).expect("a configuration");
         assert_eq!(config.weights, QType::Float8E4M3FN);
-        let plain = Only::try_parse_from(["quantize-rs"]).expect("flags that parse").wishes;
+        let plain = Only::try_parse_from(["quantize-rs"]).expect("flags that parse");
         let config = plain.config(Activations::OfTarget).expect("a configuration");
         assert_eq!(config.activations, Some(QType::UInt8));
     }

@@ -420,7 +420,7 @@ fn refusals_have_a_code_a_reason_and_no_output() {
         ),
         ([calibrate, data, &["--method", "min"]].concat(), 2, "method is `min`"),
         ([calibrate, data, &["--activations", "int4"]].concat(), 2, "int4"),
-        ([calibrate, data, &["--block-size", "32"]].concat(), 2, "--block-size cannot be used"),
+        ([calibrate, data, &["--block-size", "32"]].concat(), 2, "argument '--block-size'"),
         (vec!["frobnicate", DIGITS], 2, "frobnicate"),
         (vec![], 2, "Usage"),
     ];

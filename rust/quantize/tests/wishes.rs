@@ -186,3 +186,20 @@ fn activations_may_have_sixteen_bits_where_the_opset_knows_them() {
     let error = Plan::of(&Graph::of(&fixture("conv2d_relu")).unwrap(), config).unwrap_err();
     assert!(error.to_string().contains("uint16 needs opset 21"), "{error}");
 }
+
+#[test]
+fn a_target_of_integers_alone_takes_no_weights_of_other_widths() {
+    let mut config = Config { activations: Some(QType::UInt8), ..Config::for_target(Target::Qnn) };
+    config.weights = QType::Int4;
+    let refused = |config: &Config, option: &str| match config.check().unwrap_err().kind() {
+        QuantizeErrorKind::Option { option: found, what } => {
+            assert_eq!(found, option);
+            assert!(what.contains("int8"), "{what}");
+        }
+        other => panic!("{other}"),
+    };
+    refused(&config, "weights");
+    config.weights = QType::Int8;
+    config.layer_bits = BTreeMap::from([("fc*".to_owned(), 4)]);
+    refused(&config, "layer_bits");
+}
