@@ -34,11 +34,13 @@ def model(case: Case, opset: int = OPSET) -> bytes:
     x = feeds(case)["x"]
     names = ["W", "x"] if case.op_type == "Gather" else ["x", "W"]
     kind = helper.np_dtype_to_tensor_dtype(x.dtype)
+    rank = x.ndim + case.weight.ndim - 1 if case.op_type == "Gather" else x.ndim
+    rank -= case.weight.ndim == 1  # a vector is multiplied away
     graph = helper.make_graph(
         [helper.make_node(case.op_type, names, ["y"], **case.attributes)],
         "formats",
         [helper.make_tensor_value_info("x", kind, x.shape)],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [None] * max(2, x.ndim))],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [None] * rank)],
         [numpy_helper.from_array(case.weight, "W")],
     )
     version = 13 if opset >= 25 else 10
@@ -240,12 +242,12 @@ def test_what_float16_cannot_hold_is_refused_by_name() -> None:
     assert quantize_rs.quantize(model(Case(w)), None, weights="bfloat16").model is not None
 
 
-def test_float16_needs_opset_6_and_bfloat16_13() -> None:
+def test_bfloat16_raises_the_opset_to_13_and_float16_does_not() -> None:
     case = Case(np.ones((4, 4), np.float32))
-    for weights, enough in (("float16", 7), ("bfloat16", 13)):
-        assert quantize_rs.quantize(model(case, enough), None, weights=weights).model is not None
-    with pytest.raises(quantize_rs.QuantizeError, match="opset 13"):
-        quantize_rs.quantize(model(case, 12), None, weights="bfloat16")
+    for weights, opset, found in (("float16", 7, 7), ("bfloat16", 12, 13), ("bfloat16", 17, 17)):
+        written = quantize_rs.quantize(model(case, opset), None, weights=weights).model
+        assert written is not None
+        assert [entry.version for entry in onnx.load_from_string(written).opset_import] == [found]
 
 
 def _layers() -> bytes:
@@ -328,3 +330,71 @@ def test_what_has_the_type_that_is_asked_for_stays() -> None:
     expected = w.astype(np.float32).astype(ml_dtypes.bfloat16).astype(np.float16)
     np.testing.assert_array_equal(floats(written), expected)
     judge.ort(written, {"x": np.ones((2, 8), np.float16)})
+
+
+def _in_blocks(w: Floats, axis: int, size: int, levels: int) -> Floats:
+    """Symmetric blocks along an axis, the last of which may be short, as numpy makes them."""
+    rows = np.moveaxis(w, axis, -1)
+    out = np.empty_like(rows)
+    for start in range(0, rows.shape[-1], size):
+        block = rows[..., start : start + size]
+        scale = np.abs(block).max(-1, keepdims=True) / np.float32(levels)
+        scale = np.where(scale == 0, np.float32(1), scale).astype(np.float32)
+        out[..., start : start + size] = np.clip(np.rint(block / scale), -levels, levels) * scale
+    return np.moveaxis(out, -1, axis)
+
+
+def _random(*shape: int) -> Floats:
+    return np.random.default_rng(sum(shape)).normal(size=shape).astype(np.float32)
+
+
+# A weight, and the shape and axis in which its blocks lie.
+BLOCKED: dict[str, tuple[Case, tuple[int, ...], int]] = {
+    "matmul": (Case(_random(100, 12)), (100, 12), 0),
+    "batched": (Case(_random(2, 40, 12), x=_random(2, 3, 40)), (2, 40, 12), 1),
+    "batched_short": (Case(_random(4, 10, 12), x=_random(4, 3, 10)), (40, 12), 0),
+    "vector": (Case(_random(70), x=_random(3, 70)), (70,), 0),
+    "gemm": (Case(_random(12, 50), "Gemm", {"transB": 1}, _random(3, 50)), (12, 50), 1),
+    "gather": (Case(_random(20, 50), "Gather", {}, np.array([[3, 19]])), (20, 50), 1),
+    "gather_3d": (Case(_random(20, 5, 8), "Gather", {}, np.array([3, 19])), (20, 40), 1),
+    "conv": (Case(_random(8, 3, 3, 3), "Conv", {}, _random(1, 3, 8, 8)), (8, 27), 1),
+    "conv_wide": (Case(_random(8, 32, 3, 3), "Conv", {}, _random(1, 32, 8, 8)), (8, 32, 3, 3), 1),
+    "conv_1d": (Case(_random(6, 20, 3), "Conv", {}, _random(1, 20, 9)), (6, 60), 1),
+    "transposed": (
+        Case(_random(20, 4, 3, 3), "ConvTranspose", {}, _random(1, 20, 6, 6)),
+        (20, 4, 3, 3),
+        0,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BLOCKED)
+@pytest.mark.parametrize("weights", ["int4", "int8", "int16"])
+def test_weights_of_every_shape_are_cut_into_blocks(name: str, weights: str) -> None:
+    case, shape, axis = BLOCKED[name]
+    levels = {"int4": 7, "int8": 127, "int16": 32767}[weights]
+    report = quantize_rs.quantize(
+        model(case), None, weights=weights, symmetric=True, block_size=16, narrow_range=True
+    )
+    written = report.model
+    assert written is not None
+    judge.check(written)
+    expected = _in_blocks(case.weight.reshape(shape), axis, 16, levels)
+    found = floats(written)
+    assert found.shape == case.weight.shape
+    # Scales are rounded once, here and there in another order.
+    np.testing.assert_allclose(found, expected.reshape(found.shape), rtol=1e-5, atol=1e-7)
+    scales = list(shape)
+    scales[axis] = -(-scales[axis] // 16)
+    assert constant(written, "W_scale").shape == tuple(scales)
+    same = judge.reference(model(case._replace(weight=found)), feeds(case))
+    assert judge.sqnr(same, judge.ort(written, feeds(case), optimized=False)) > 100
+    # Optimized, MatMulNBits takes what it multiplies in 8 bits.
+    assert judge.sqnr(same, judge.ort(written, feeds(case))) > 30
+
+
+def test_a_block_of_few_elements_is_not_cut() -> None:
+    case = Case(_random(3, 4, 3, 3), "ConvTranspose", {}, _random(1, 3, 6, 6))
+    written = quantize_rs.quantize(model(case), None, block_size=32).model
+    assert written is not None
+    assert constant(written, "W_scale").shape == (4,)

@@ -5,6 +5,7 @@ mod activations;
 mod axes;
 mod between;
 mod biases;
+mod blocks;
 mod everything;
 mod fit;
 mod float32;

@@ -5,7 +5,7 @@ use quantize_rs_onnx::{DataType, NodeProto};
 
 use super::formats::{self, Form};
 use super::select::Selection;
-use super::{Because, Decision, Draft, Kept, Readers, Source, ValuePlan};
+use super::{Because, Decision, Draft, Kept, Readers, Source, ValuePlan, blocks};
 use crate::encode::data_type;
 use crate::graph::{Graph, Maker};
 use crate::target::Placement;
@@ -194,7 +194,7 @@ fn no_rule(graph: &Graph<'_>, constant: &Constant<'_>) -> Kept {
     Kept::NoRule { op_type: reader.map(|reader| graph.nodes[reader.node].op_type.clone()) }
 }
 
-/// As fine as asked for, where the output channels of the constant are the same for all who read
+/// In blocks, where these are asked for. Else as fine as asked for, where the output channels of the constant are the same for all who read
 /// it; else one scale for the whole tensor. And the matrix that it is stored as for that.
 fn granularity(
     graph: &Graph<'_>,
@@ -205,18 +205,18 @@ fn granularity(
         Use::Weight { channels, .. } | Use::Inside { channels, .. } => Some(*channels),
         _ => None,
     });
-    let whole = (Granularity::PerTensor, None);
-    let Some(Some(along)) = found.next() else { return whole };
-    if found.any(|other| other != Some(along)) {
-        return whole;
+    let along = found.next().flatten().filter(|along| found.all(|other| other == Some(*along)));
+    if let Some(block_size) = config.block_size {
+        return blocks::cut(&constant.shape, along, block_size);
     }
+    let whole = (Granularity::PerTensor, None);
+    let Some(along) = along else { return whole };
     match along {
         Along::Axis(axis) => (along_axis(graph, constant, config, axis), None),
         Along::Rows(rows) => {
             let columns = constant.shape.iter().product::<usize>() / rows.max(1);
-            let fine = config.per_channel || config.block_size.is_some();
             let row = (Granularity::PerAxis { axis: 0 }, Some([rows, columns]));
-            if fine { row } else { whole }
+            if config.per_channel { row } else { whole }
         }
     }
 }
@@ -227,11 +227,6 @@ fn along_axis(
     config: &Config,
     axis: usize,
 ) -> Granularity {
-    if let Some(block_size) = config.block_size
-        && constant.shape.len() == 2
-    {
-        return Granularity::Blocked { axis: 1 - axis, block_size };
-    }
     // Kernels for matrix products of more than two axes take one scale for the whole weight.
     let is_batched = |usage: &Use<'_>| matches!(usage, Use::Weight { batched: true, .. });
     let batched = config.activations.is_some() && constant.uses.iter().any(is_batched);
@@ -245,7 +240,7 @@ fn along_axis(
         }
         _ => true,
     };
-    if (config.per_channel || config.block_size.is_some()) && !batched && !grouped && allowed {
+    if config.per_channel && !batched && !grouped && allowed {
         Granularity::PerAxis { axis }
     } else {
         Granularity::PerTensor
