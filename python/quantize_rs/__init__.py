@@ -34,6 +34,7 @@ from ._images import ImageFolder
 from ._info import ModelInfo, TensorSpec
 from ._model import Model, Plan, Quantized, open  # noqa: A004 - `quantize_rs.open`
 from ._optimize import OptimizationReport, optimize
+from ._pruning import PrunedWeight, Pruning, prune
 from ._ranges import Ranges
 from ._report import Report, Seconds, Step
 from ._values import PlannedValue, Value
@@ -63,6 +64,8 @@ __all__ = [
     "OptionError",
     "Plan",
     "PlannedValue",
+    "PrunedWeight",
+    "Pruning",
     "QuantizeError",
     "Quantized",
     "Ranges",
@@ -80,6 +83,7 @@ __all__ = [
     "model_info",
     "open",
     "optimize",
+    "prune",
     "quantize",
     "quantize_with_calibration",
 ]

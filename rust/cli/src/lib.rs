@@ -26,6 +26,7 @@ mod interrupt;
 mod optimize;
 mod plan;
 mod progress;
+mod prune;
 mod quantize;
 mod ranges;
 mod samples;
@@ -85,6 +86,7 @@ fn answer<T: Into<OsString> + Clone>(
         Command::Quantize(args) => quantize::run(&args, &mut console),
         Command::Calibrate(args) => calibrate::run(&args, &mut console),
         Command::Plan(args) => plan::run(&args, &mut console),
+        Command::Prune(args) => prune::run(&args, &mut console),
         Command::Convert(args) => convert::run(&args, &mut console),
         Command::Optimize(args) => optimize::run(&args, &mut console),
         Command::Ranges(command) => ranges::run(&command, &mut console),

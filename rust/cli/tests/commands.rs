@@ -65,6 +65,27 @@ fn size(path: &str) -> u64 {
 }
 
 #[test]
+fn prune_sets_small_weights_to_0_and_counts_them() {
+    let (folder, source) = (Folder::new(), format!("{FIXTURES}/opset13.onnx"));
+    let path = folder.path("sparse.onnx");
+    let half = ["prune", &source, "-o", &path, "--sparsity", "0.5", "--format", "json"];
+    let answer = run(&half);
+    assert_eq!(answer.code, 0, "{answer:?}");
+    let count = |key: &str| answer.json()[key].as_u64().unwrap();
+    let weights = answer.json()["weights"].as_array().unwrap().len() as u64;
+    assert!(count("zeros").abs_diff(count("elements") / 2) <= weights, "{answer:?}");
+    let relative = ["--threshold", "0.1", "--mode", "relative", "--per", "channel"];
+    let answer = run(&[&["prune", &source, "-o", &path], &relative[..]].concat());
+    assert_eq!(answer.code, 0, "{answer:?}");
+    assert!(answer.out.contains("weights are 0"), "{answer:?}");
+    for wrong in [&["--sparsity", "2"][..], &[], &["--threshold", "1", "--sparsity", "1"]] {
+        let answer = run(&[&["prune", &source, "-o", &path], wrong].concat());
+        assert_eq!(answer.code, 2, "{answer:?}");
+    }
+    assert_eq!(folder.names(), ["sparse.onnx"]);
+}
+
+#[test]
 fn convert_writes_a_model_of_newer_operators() {
     let (folder, source) = (Folder::new(), format!("{FIXTURES}/opset9_conv.onnx"));
     let path = folder.path("newer.onnx");

@@ -8,7 +8,9 @@ use bytes::Bytes;
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::PyBytes;
-use quantize_rs::{Config, ModelInfo, Prepared, QType, QuantizeError, Target, config};
+use quantize_rs::{
+    Below, Config, ModelInfo, Prepared, Prune, QType, QuantizeError, Target, config,
+};
 
 use crate::optimized::Optimized;
 use crate::plan::Plan;
@@ -84,6 +86,22 @@ impl Model {
         })?;
         let text = conversion.to_string();
         Ok((Model { model: Arc::new(model) }, work::json(py, &conversion)?, text))
+    }
+
+    /// The model with small weights at 0, and what became of each, as JSON and as text.
+    fn pruned(
+        &self,
+        py: Python<'_>,
+        below: (String, f64),
+        per_channel: bool,
+        exclude: Vec<String>,
+    ) -> PyResult<(Model, String, String)> {
+        let (model, report) = work::detached(py, self.model.path(), || {
+            let below = Below::parse(&below.0, below.1)?;
+            quantize_rs::prune(&self.model, &Prune { below, per_channel, exclude })
+        })?;
+        let text = report.to_string();
+        Ok((Model { model: Arc::new(model) }, work::json(py, &report)?, text))
     }
 
     /// Writes the model, complete or not at all.

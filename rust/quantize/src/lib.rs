@@ -82,7 +82,9 @@ pub use info::ModelInfo;
 pub use layers::{DynamicRangeCalibrator, QuantizationAwareTraining};
 pub use opset::{Conversion, convert_opset};
 pub use plan::{Because, Decision, Kept, Plan, Planned, Readers, Role, Source, ValuePlan};
-pub use prepare::{Optimization, Optimized, Prepared, Step, optimize};
+pub use prepare::{
+    Below, Optimization, Optimized, Prepared, Prune, PrunedWeight, Pruning, Step, optimize, prune,
+};
 pub use quantize_rs_math::{Granularity, Metrics, Params, QSpec, QType, Range};
 pub use quantize_rs_onnx::{DataType, Model, Tensor};
 pub use ranges::{Difference, Ranges, RangesDiff, Seen, tensorrt};

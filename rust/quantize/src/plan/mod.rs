@@ -23,6 +23,7 @@ mod weights;
 pub(crate) use formats::MICROSOFT;
 pub(crate) use opset::NEWEST as NEWEST_OPSET;
 pub(crate) use show::kind;
+pub(crate) use weights::reserved;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;

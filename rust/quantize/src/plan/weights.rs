@@ -10,7 +10,7 @@ use crate::encode::data_type;
 use crate::graph::{Graph, Maker};
 use crate::target::Placement;
 use crate::uses::{self, Along, Constant, Use};
-use crate::{Config, Format};
+use crate::{Config, Format, QuantizeError};
 
 pub(super) fn plan(
     graph: &Graph<'_>,
@@ -139,6 +139,25 @@ fn kept(
     }
     (elements < config.min_elements)
         .then_some(Kept::TooSmall { elements, min_elements: config.min_elements })
+}
+
+/// For each constant why its numbers are to stay as they are, if they are.
+pub(crate) fn reserved(
+    graph: &Graph<'_>,
+    constants: &[Constant<'_>],
+    config: &Config,
+) -> Result<Vec<Option<Kept>>, QuantizeError> {
+    let selection = Selection::of(graph, constants, config)?;
+    let why = |constant: &Constant<'_>| {
+        let value = &graph.values[constant.anchor];
+        let excluded = selection.excluded(value.name, constant.multipliers(graph));
+        let overridable = matches!(value.maker, Maker::Initializer { overridable: true, .. });
+        excluded
+            .map(|pattern| Kept::Excluded { pattern })
+            .or_else(|| overridable.then_some(Kept::Overridable))
+            .or_else(|| read_otherwise(graph, constant))
+    };
+    Ok(constants.iter().map(why).collect())
 }
 
 /// Why a weight is needed in float too, if it is.

@@ -13,10 +13,13 @@ mod lift_weights;
 mod merge_duplicates;
 mod opset;
 mod optimize;
+mod prune;
 mod read;
 mod remove_identity;
 mod resize;
 mod store_integers;
+
+pub use prune::{Below, Prune, PrunedWeight, Pruning, prune};
 
 use std::fmt;
 

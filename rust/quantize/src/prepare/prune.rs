@@ -1,0 +1,279 @@
+//! Pruning: weights of small magnitude become exactly 0.
+//!
+//! What it is for are zeros: they compress, and kernels that skip them exist. It makes no range
+//! smaller, since the largest weights set that; a zero stays exactly 0 in every quantized type,
+//! whose zero points are integers.
+
+mod cut;
+
+use bytes::Bytes;
+use quantize_rs_math::{Granularity, Layout};
+use quantize_rs_onnx::{
+    AttributeProto, Buffer, DataType, Edit, Kept as Message, Model, Tensor, TensorProto,
+};
+use serde::Serialize;
+
+use super::{ALL, Pass};
+use crate::error::QuantizeErrorKind;
+use crate::graph::{Graph, Maker};
+use crate::plan::{self, Kept};
+use crate::uses::{self, Along, Constant, Use};
+use crate::{Config, QuantizeError};
+use cut::Zeroed;
+
+/// Which weights become 0.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Prune {
+    /// How small they are.
+    pub below: Below,
+    /// Whether each output channel is looked at by itself, and not the whole weight.
+    pub per_channel: bool,
+    /// Weights and nodes to leave alone, as in [`Config::exclude`].
+    pub exclude: Vec<String>,
+}
+
+/// How small weights are that become 0.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Below {
+    /// Of a smaller magnitude than this.
+    Absolute(f64),
+    /// Of a smaller magnitude than this part of the largest.
+    Relative(f64),
+    /// The smallest, until this part of all is 0, to the nearest element; of equal ones those that
+    /// stand first.
+    Sparsity(f64),
+}
+
+/// What pruning did to a model.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Pruning {
+    /// Elements of all weights that were looked at.
+    pub elements: usize,
+    /// How many of them were 0.
+    pub zeros_before: usize,
+    /// How many of them are 0.
+    pub zeros: usize,
+    /// Every weight.
+    pub weights: Vec<PrunedWeight>,
+}
+
+/// What pruning did to one weight.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct PrunedWeight {
+    /// Its name.
+    pub name: String,
+    /// Its element type.
+    pub dtype: Option<DataType>,
+    /// Its shape.
+    pub shape: Vec<usize>,
+    /// The axis of its output channels, where each was looked at by itself.
+    pub axis: Option<usize>,
+    /// How many elements it has.
+    pub elements: usize,
+    /// How many of them were 0.
+    pub zeros_before: usize,
+    /// How many of them are 0.
+    pub zeros: usize,
+    /// Why it was left alone; `None` where it was not.
+    pub kept: Option<String>,
+}
+
+/// Sets weights of small magnitude to 0, in a copy of the model; those of graphs inside nodes are
+/// lifted out of these.
+///
+/// Numbers are compared in the type of the weight, as numpy does: `abs(w) < threshold`.
+///
+/// ```
+/// use quantize_rs::{Below, Model, Prune, prune};
+///
+/// # let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/digits/digits_cnn.onnx");
+/// let how = Prune { below: Below::Sparsity(0.5), per_channel: false, exclude: Vec::new() };
+/// let (_, report) = prune(&Model::open(path)?, &how)?;
+/// assert!(report.zeros * 2 >= report.elements - report.weights.len());
+/// # Ok::<(), quantize_rs::QuantizeError>(())
+/// ```
+///
+/// # Errors
+/// A threshold that is negative or no number, a sparsity outside of 0 to 1, a name that is not in the
+/// model, or NaN or infinity in a weight.
+pub fn prune(model: &Model, how: &Prune) -> Result<(Model, Pruning), QuantizeError> {
+    how.below.check()?;
+    let lift: Vec<&Pass> = ALL.iter().filter(|pass| pass.name == "lift_weights").collect();
+    let (lifted, _) = super::run(model, &lift)?;
+    let graph = Graph::of(&lifted)?;
+    let constants = uses::constants(&graph);
+    let config = Config { exclude: how.exclude.clone(), ..Config::default() };
+    let kept = plan::reserved(&graph, &constants, &config)?;
+    let mut report = Pruning::default();
+    let mut edits = Vec::new();
+    for (constant, kept) in constants.iter().zip(kept) {
+        if constant.is_weight() {
+            let weight = weight(&graph, constant, kept, how, &mut edits)?;
+            report.elements += weight.elements;
+            report.zeros_before += weight.zeros_before;
+            report.zeros += weight.zeros;
+            report.weights.push(weight);
+        }
+    }
+    // What nothing was done to is what it was.
+    let mut pruned = if edits.is_empty() { model.clone() } else { lifted.clone() };
+    if !edits.is_empty() {
+        pruned.apply(edits)?;
+    }
+    Ok((pruned, report))
+}
+
+/// Prunes one weight, unless something speaks against it.
+fn weight(
+    graph: &Graph<'_>,
+    constant: &Constant<'_>,
+    kept: Option<Kept>,
+    how: &Prune,
+    edits: &mut Vec<Edit>,
+) -> Result<PrunedWeight, QuantizeError> {
+    let name = graph.values[constant.anchor].name;
+    let tensor = graph.model.tensor(constant.tensor)?;
+    let (layout, axis) =
+        channels(constant, how.per_channel).map_err(|error| invalid(name, error.to_string()))?;
+    let mut found = PrunedWeight {
+        name: name.to_owned(),
+        dtype: Some(tensor.dtype),
+        shape: tensor.shape.clone(),
+        axis,
+        elements: tensor.elements(),
+        zeros_before: 0,
+        zeros: 0,
+        kept: kept.map(|kept| kept.to_string()),
+    };
+    if found.kept.is_some() {
+        found.zeros_before = cut::zeros(&tensor);
+        found.zeros = found.zeros_before;
+        return Ok(found);
+    }
+    let zeroed = cut::zeroed(&tensor, &layout, how.below)
+        .map_err(|index| invalid(name, format!("element {index} is no finite number")))?;
+    let Some(Zeroed { before, after, elements }) = zeroed else {
+        found.kept = Some(Kept::NotFloat32 { dtype: found.dtype }.to_string());
+        return Ok(found);
+    };
+    (found.zeros_before, found.zeros) = (before, after);
+    if after > before {
+        edits.push(replacement(graph, constant, &Tensor { data: elements, ..tensor }));
+    }
+    Ok(found)
+}
+
+/// Which elements are looked at together: the output channels, where asked for and known.
+fn channels(
+    constant: &Constant<'_>,
+    per_channel: bool,
+) -> Result<(Layout, Option<usize>), quantize_rs_math::MathError> {
+    let mut found = constant.uses.iter().filter_map(|usage| match usage {
+        Use::Weight { channels, .. } | Use::Inside { channels, .. } => Some(*channels),
+        _ => None,
+    });
+    let first = found.next().flatten().filter(|_| per_channel);
+    let along = first.filter(|first| found.all(|other| other == Some(*first)));
+    Ok(match along {
+        Some(Along::Axis(axis)) => {
+            (Layout::of(&constant.shape, Granularity::PerAxis { axis })?, Some(axis))
+        }
+        Some(Along::Rows(rows)) => {
+            let columns = constant.shape.iter().product::<usize>() / rows.max(1);
+            (Layout::of(&[rows, columns], Granularity::PerAxis { axis: 0 })?, None)
+        }
+        None => (Layout::of(&constant.shape, Granularity::PerTensor)?, None),
+    })
+}
+
+/// Puts other elements in the place of a constant's, wherever it stands.
+fn replacement(graph: &Graph<'_>, constant: &Constant<'_>, tensor: &Tensor) -> Edit {
+    let made = TensorProto::new(&constant.tensor.name, tensor);
+    let source = match graph.values[constant.anchor].maker {
+        // What is cast is pruned before.
+        Maker::Node { node, .. } if graph.constant(constant.anchor).is_none() => {
+            graph.input(node, 0).unwrap_or(constant.anchor)
+        }
+        _ => constant.anchor,
+    };
+    match graph.values[source].maker {
+        Maker::Node { node, .. } => {
+            let mut with = graph.nodes[node].clone();
+            for attribute in &mut with.attribute {
+                if attribute.name == "value" {
+                    let mut value: AttributeProto = (**attribute).clone();
+                    value.t = Some(Message::new(made.clone()));
+                    *attribute = Message::new(value);
+                }
+            }
+            Edit::ReplaceNode { node, with }
+        }
+        _ => Edit::ReplaceInitializer(made),
+    }
+}
+
+fn invalid(tensor: &str, what: impl std::fmt::Display) -> QuantizeError {
+    let what = format!("{what}; mend the weight, or leave it alone with exclude");
+    QuantizeError::new(QuantizeErrorKind::InvalidTensor { tensor: tensor.to_owned(), what })
+}
+
+impl Below {
+    /// By the name of the option or mode it is asked for with.
+    ///
+    /// # Errors
+    /// There is no such.
+    pub fn parse(name: &str, number: f64) -> Result<Below, QuantizeError> {
+        match name {
+            "absolute" => Ok(Below::Absolute(number)),
+            "relative" => Ok(Below::Relative(number)),
+            "sparsity" => Ok(Below::Sparsity(number)),
+            _ => {
+                let what = format!("is `{name}`, expected absolute or relative");
+                Err(QuantizeError::option("mode", what))
+            }
+        }
+    }
+
+    fn check(self) -> Result<(), QuantizeError> {
+        let (option, number, fits, expected) = match self {
+            Below::Absolute(x) => ("threshold", x, x >= 0.0 && x.is_finite(), "0 or more"),
+            Below::Relative(x) => ("threshold", x, (0.0..=1.0).contains(&x), "a part, 0 to 1"),
+            Below::Sparsity(x) => ("sparsity", x, (0.0..=1.0).contains(&x), "a part, 0 to 1"),
+        };
+        if fits {
+            return Ok(());
+        }
+        Err(QuantizeError::option(option, format!("is {number}, expected {expected}")))
+    }
+}
+
+impl Pruning {
+    /// The part of all elements that is 0.
+    #[allow(clippy::cast_precision_loss)] // shown to two digits
+    pub fn sparsity(&self) -> f64 {
+        self.zeros as f64 / self.elements.max(1) as f64
+    }
+}
+
+impl std::fmt::Display for Pruning {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Pruning { zeros, zeros_before, elements, .. } = self;
+        let percent = 100.0 * self.sparsity();
+        writeln!(f, "{zeros} of {elements} weights are 0 ({percent:.1} %), {zeros_before} before")?;
+        for weight in &self.weights {
+            let PrunedWeight { name, zeros, elements, .. } = weight;
+            match &weight.kept {
+                None => writeln!(f, "  {name}: {zeros} of {elements}")?,
+                Some(why) => writeln!(f, "  {name}: left alone, {why}")?,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Memory for the elements of a pruned weight.
+fn buffer(data: &Bytes) -> Buffer {
+    let mut buffer = Buffer::zeroed(data.len());
+    buffer.as_mut().copy_from_slice(data);
+    buffer
+}

@@ -1,0 +1,216 @@
+"""Weights of small magnitude become exactly 0, as numpy counts them, and stay so."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import judge
+import numpy as np
+import numpy.typing as npt
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import quantize_rs
+from quantize_rs import OptionError
+
+Array = npt.NDArray[Any]
+
+RNG = np.random.default_rng(8)
+
+
+def net(dtype: Any = np.float32) -> tuple[bytes, dict[str, Array]]:
+    """Two products, a bias, and a weight behind a Constant and a Transpose."""
+    weights = {
+        "w": RNG.standard_normal((32, 24)).astype(dtype),
+        "v": (RNG.standard_normal((24, 8)) * np.geomspace(0.01, 1, 8)).astype(dtype),
+    }
+    weights["w"][0, :3] = 0
+    constant = numpy_helper.from_array(np.ascontiguousarray(weights["v"].T))
+    kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    graph = helper.make_graph(
+        [
+            helper.make_node("Constant", [], ["vt"], value=constant),
+            helper.make_node("Transpose", ["vt"], ["v"]),
+            helper.make_node("Gemm", ["x", "w", "b"], ["h"], name="first"),
+            helper.make_node("MatMul", ["h", "v"], ["y"], name="second"),
+        ],
+        "g",
+        [helper.make_tensor_value_info("x", kind, [4, 32])],
+        [helper.make_tensor_value_info("y", kind, [4, 8])],
+        [
+            numpy_helper.from_array(weights["w"], "w"),
+            numpy_helper.from_array(np.full(24, 1e-6, dtype), "b"),
+        ],
+    )
+    opsets = [helper.make_opsetid("", 17)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=8).SerializeToString(), weights
+
+
+def pruned(source: bytes, **options: Any) -> tuple[dict[str, Array], quantize_rs.Pruning]:
+    """The weights as they are afterwards, and the report."""
+    report = quantize_rs.prune(source, **options)
+    assert report.model is not None
+    graph = onnx.load_from_string(report.model).graph
+    found = {tensor.name: numpy_helper.to_array(tensor) for tensor in graph.initializer}
+    constant = next(node for node in graph.node if node.op_type == "Constant")
+    found["v"] = numpy_helper.to_array(constant.attribute[0].t).T
+    assert (found["b"] == np.asarray(1e-6, found["b"].dtype)).all(), "a bias is no weight"
+    return found, report
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@pytest.mark.parametrize("mode", ["absolute", "relative"])
+@pytest.mark.parametrize("per", ["tensor", "channel"])
+@pytest.mark.parametrize("threshold", [0.01, 0.1, 0.0, 1.0])
+def test_what_is_below_a_threshold_is_0_as_numpy_has_it(
+    dtype: str, mode: Any, per: Any, threshold: float
+) -> None:
+    source, weights = net(dtype)
+    found, report = pruned(source, threshold=threshold, mode=mode, per=per)
+    zeros = 0
+    for name, before in weights.items():
+        magnitude = np.abs(before)
+        limit: Any = threshold
+        if mode == "relative":
+            # The columns of either weight are its output channels.
+            largest = magnitude.max(axis=0 if per == "channel" else None)
+            limit = (np.asarray(threshold, dtype) * largest).astype(dtype)
+        expected = np.where(magnitude < limit, np.zeros((), dtype), before)
+        np.testing.assert_array_equal(found[name], expected)
+        zeros += int((expected == 0).sum())
+    assert report.zeros == zeros
+    assert report.zeros_before == 3
+    assert report.elements == sum(weight.size for weight in weights.values())
+
+
+def test_the_two_meanings_of_a_threshold_differ() -> None:
+    """Below 0.01, and below one percent of the largest, are not the same."""
+    source, _ = net()
+    absolute, relative = (
+        pruned(source, threshold=0.01, mode=mode)[1].zeros for mode in ("absolute", "relative")
+    )
+    assert absolute != relative
+
+
+@pytest.mark.parametrize("per", ["tensor", "channel"])
+@pytest.mark.parametrize("sparsity", [0.0, 0.001, 0.3, 0.5, 0.999, 1.0])
+def test_sparsity_is_exact_and_ties_go_in_order(sparsity: float, per: Any) -> None:
+    source, weights = net()
+    found, report = pruned(source, sparsity=sparsity, per=per)
+    for name, before in weights.items():
+        columns = before.T if per == "channel" else [before.T if name == "v" else before]
+        after = (
+            found[name].T if per == "channel" else [found[name].T if name == "v" else found[name]]
+        )
+        for column, left in zip(columns, after, strict=True):
+            flat, kept = np.ravel(column), np.ravel(left)
+            count = max(round(sparsity * flat.size), int((flat == 0).sum()))
+            smallest = np.argsort(np.abs(flat), kind="stable")[:count]
+            expected = flat.copy()
+            expected[smallest] = 0
+            np.testing.assert_array_equal(kept, expected)
+    assert {weight.name for weight in report.weights} == {"w", "vt"}
+
+
+def test_of_equal_weights_those_that_stand_first_become_0() -> None:
+    weight = np.array([[1, -1, 2, 1], [1, 3, -1, 1]], np.float32)
+    graph = helper.make_graph(
+        [helper.make_node("MatMul", ["x", "w"], ["y"])],
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 2])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 4])],
+        [numpy_helper.from_array(weight, "w")],
+    )
+    report = quantize_rs.prune(helper.make_model(graph), sparsity=0.5)
+    assert report.model is not None
+    found = numpy_helper.to_array(onnx.load_from_string(report.model).graph.initializer[0])
+    np.testing.assert_array_equal(found, [[0, 0, 2, 0], [0, 3, -1, 1]])
+
+
+@pytest.mark.parametrize("bits", [2, 4, 8, 16])
+@pytest.mark.parametrize("symmetric", [False, True], ids=["asymmetric", "symmetric"])
+@pytest.mark.parametrize("per_channel", [False, True], ids=["per_tensor", "per_channel"])
+def test_zeros_stay_exactly_0_when_quantized(bits: int, symmetric: bool, per_channel: bool) -> None:
+    source, weights = net()
+    report = quantize_rs.prune(source, sparsity=0.4)
+    made = onnx.load_from_string(report.model or b"")
+    made.opset_import[0].version, made.ir_version = 25, 13
+    given = quantize_rs.quantize(
+        made, None, bits=bits, symmetric=symmetric, per_channel=per_channel
+    )
+    judge_model = onnx.load_from_string(given.model or b"")
+    parts = {t.name: t for t in judge_model.graph.initializer}
+    arrays = {name: numpy_helper.to_array(t).astype(np.float32) for name, t in parts.items()}
+    back = (arrays["w_quantized"] - arrays["w_zp"]) * arrays["w_scale"]
+    zeros = numpy_helper.to_array(next(t for t in made.graph.initializer if t.name == "w")) == 0
+    assert zeros.sum() == round(0.4 * weights["w"].size)
+    assert (back[zeros] == 0).all()
+
+
+def test_what_is_excluded_or_needed_is_left_alone_and_says_why() -> None:
+    source, weights = net()
+    made = onnx.load_from_string(source)
+    made.graph.output.append(helper.make_tensor_value_info("w", TensorProto.FLOAT, [32, 24]))
+    found, report = pruned(made.SerializeToString(), sparsity=0.5, exclude=["second"])
+    for name, before in weights.items():
+        np.testing.assert_array_equal(found[name], before)
+    kept = {weight.name: weight.kept for weight in report.weights}
+    assert "output" in (kept["w"] or "")
+    assert "second" in (kept["vt"] or "")
+    assert report.model == made.SerializeToString(), "nothing was done: the bytes are the same"
+    with pytest.raises(OptionError, match="secnd"):
+        quantize_rs.prune(source, sparsity=0.5, exclude=["secnd"])
+
+
+def test_a_model_runs_as_its_pruned_weights_say(tmp_path: Path, digits: Path) -> None:
+    target = tmp_path / "sparse.onnx"
+    report = quantize_rs.prune(digits, target, sparsity=0.3, per="channel")
+    assert report.output == target
+    assert report.model is None
+    assert abs(report.sparsity - 0.3) < 0.02
+    judge.check(target)
+    images = np.load(digits.with_name("calibration.npy"))[:8]
+    name = onnx.load(digits).graph.input[0].name
+    before, after = (judge.ort(model, {name: images}) for model in (digits, target))
+    assert judge.sqnr(before, after) > 10  # dB: 30 % of the smallest hold 1 % of the energy
+    again = quantize_rs.prune(target, sparsity=0.3, per="channel")
+    assert again.zeros == again.zeros_before == report.zeros
+    assert again.model == target.read_bytes()
+
+
+WRONG: list[tuple[dict[str, Any], str]] = [
+    ({}, "threshold"),
+    ({"threshold": 0.1, "sparsity": 0.1}, "sparsity"),
+    ({"threshold": -0.1}, "threshold"),
+    ({"threshold": float("nan")}, "threshold"),
+    ({"threshold": 1.5, "mode": "relative"}, "threshold"),
+    ({"sparsity": 1.5}, "sparsity"),
+    ({"sparsity": 0.1, "mode": "relative"}, "mode"),
+    ({"threshold": 0.1, "mode": "sparsity"}, "mode"),
+    ({"threshold": 0.1, "per": "row"}, "per"),
+    ({"threshold": "much"}, "threshold"),
+]
+
+
+@pytest.mark.parametrize(("options", "named"), WRONG, ids=lambda value: str(value))
+def test_options_that_make_no_sense_are_named(
+    options: dict[str, Any], named: str, tmp_path: Path
+) -> None:
+    source, _ = net()
+    with pytest.raises(OptionError) as error:
+        quantize_rs.prune(source, tmp_path / "out.onnx", **options)
+    assert error.value.option == named
+    assert not list(tmp_path.iterdir())
+
+
+def test_nan_is_named_with_its_place() -> None:
+    source, _ = net()
+    made = onnx.load_from_string(source)
+    weight = numpy_helper.to_array(made.graph.initializer[0]).copy()
+    weight[1, 2] = np.nan
+    made.graph.initializer[0].CopyFrom(numpy_helper.from_array(weight, "w"))
+    with pytest.raises(quantize_rs.QuantizeError, match=r"`w`.*element 26.*exclude"):
+        quantize_rs.prune(made, threshold=0.1)
+    assert quantize_rs.prune(made, threshold=0.1, exclude=["w"]).zeros > 0
