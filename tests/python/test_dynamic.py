@@ -254,3 +254,19 @@ def test_what_integer_products_cannot_have_is_refused_by_name(
     with pytest.raises(errors.OptionError, match="output_format is dynamic") as refused:
         quantized(model, **wishes)
     assert refused.value.option == option
+
+
+@pytest.mark.parametrize("op_type", ["MatMul", "Gemm", "Conv"])
+def test_sums_that_would_leave_int32_are_not_made_of_integers(op_type: str) -> None:
+    # 255 · 127 · 66400 is more than 2³¹; sums of integers that large change their sign.
+    depth = 66400
+    x, w = np.ones((1, depth), F), np.ones((depth, 4), F)
+    if op_type == "Conv":
+        x, w = x.reshape(1, depth, 1, 1), w.T.reshape(4, depth, 1, 1)
+    feeds = {"x": x}
+    model = model_of([helper.make_node(op_type, ["x", "w"], ["y"])], {"w": w}, feeds)
+    found = quantized(model, per_channel=True)
+    assert operators(found)["DequantizeLinear"] == 1
+    for optimized in (True, False):
+        (y,) = judge.ort(found, feeds, optimized=optimized)
+        assert np.allclose(y, depth, rtol=0.01)

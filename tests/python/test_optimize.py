@@ -691,3 +691,38 @@ def test_every_pass_is_tried_and_written_down() -> None:
     text = README.read_text("utf-8")
     assert all(f"| `{name}` |" in text for name in passes)
     assert all(f'``"{name}"``' in (quantize_rs.optimize.__doc__ or "") for name in passes)
+
+
+@pytest.mark.parametrize(
+    "wishes",
+    [
+        {"excluded_layers": ["norm"]},
+        {"excluded_layers": ["BatchNormalization"]},
+        {"excluded_layers": ["re:nor."]},
+    ],
+    ids=str,
+)
+def test_what_was_folded_away_can_still_be_named(wishes: dict[str, Any]) -> None:
+    statistics = {name: np.abs(normal(6)) + 0.1 for name in ("scale", "bias", "mean", "var")}
+    graph = helper.make_graph(
+        [
+            helper.make_node("Conv", ["x", "w"], ["c"], name="conv"),
+            helper.make_node("BatchNormalization", ["c", *statistics], ["y"], name="norm"),
+        ],
+        "folded",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 4, 8, 8])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        [
+            numpy_helper.from_array(array, name)
+            for name, array in {"w": normal(6, 4, 3, 3), **statistics}.items()
+        ],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    report = quantize_rs.quantize(model, None, **wishes)
+    (text,) = wishes["excluded_layers"]
+    assert any(text in warning and "folded" in warning for warning in report.warnings)
+    assert [value.quantized for value in report.weights] == [True]
+    report = quantize_rs.quantize(model, None, optimize=False, **wishes)
+    assert not any("folded" in warning for warning in report.warnings)
+    with pytest.raises(OptionError, match="nrom"):
+        quantize_rs.quantize(model, None, excluded_layers=["nrom"])

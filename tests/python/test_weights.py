@@ -539,3 +539,41 @@ def test_nan_in_a_weight_is_named_with_its_place_and_the_mend() -> None:
                  ["y"], dtype=TensorProto.FLOAT16)  # fmt: skip
     with pytest.raises(quantize_rs.QuantizeError, match=r"(?s)`w`.*77.*excluded_layers"):
         quantize_rs.quantize(half, None)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"symmetric": True, "per_channel": True},
+        {"bits": 4, "block_size": 16},
+        {"bits": 16},
+        {"weights": "float8"},
+    ],
+    ids=str,
+)
+def test_the_largest_numbers_of_float16_stay_finite(options: dict[str, Any]) -> None:
+    w = normal(64, 24, dtype=np.float16)
+    w[0, 0], w[5, 3] = 65504, -65504
+    node = helper.make_node("MatMul", ["x", "w"], ["y"])
+    graph = helper.make_graph(
+        [node],
+        "large",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT16, [3, 64])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT16, [3, 24])],
+        [numpy_helper.from_array(w, "w")],
+    )
+    source = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    report = quantize_rs.quantize(source, None, **options)
+    assert report.model is not None
+    assert [value.quantized for value in report.weights] == [True]
+    found = onnx.load_from_string(report.model)
+    (back,) = (node for node in found.graph.node if node.op_type == "DequantizeLinear")
+    del found.graph.node[:], found.graph.output[:], found.graph.input[:]
+    found.graph.node.append(back)
+    found.graph.output.append(
+        helper.make_tensor_value_info(back.output[0], TensorProto.FLOAT16, None)
+    )
+    (floats,) = judge.ort(found.SerializeToString(), {}, optimized=False)
+    assert np.isfinite(floats).all()
+    assert floats[0, 0] > 60000
+    assert floats[5, 3] < -60000

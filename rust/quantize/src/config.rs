@@ -159,6 +159,7 @@ impl Config {
             let what = format!("gives `{text}` int32, expected a type of 2 to 16 bits");
             return Err(QuantizeError::option("layer_types", what));
         }
+        self.check_float4()?;
         if let Some(text) = self.layer_types.keys().find(|text| self.layer_bits.contains_key(*text))
         {
             let what = format!("names `{text}`, for which layer_bits has a number too");
@@ -180,6 +181,28 @@ impl Config {
                 }
             },
             Some(activations) => self.check_types(activations),
+        }
+    }
+
+    /// Refuses weights of float4e2m1 where the file would not load.
+    fn check_float4(&self) -> Result<(), QuantizeError> {
+        if self.profile().float4 {
+            return Ok(());
+        }
+        let readers = Target::ALL.iter().filter(|target| target.profile().float4);
+        let readers: Vec<&str> = readers.map(|target| target.name()).collect();
+        let mend =
+            format!("which ONNX Runtime cannot run; it is for target {}", readers.join(" or "));
+        let asked = |(_, found): &(&String, &QType)| **found == QType::Float4E2M1;
+        if self.weights == QType::Float4E2M1 {
+            return Err(QuantizeError::option("weights", format!("is float4e2m1, {mend}")));
+        }
+        match self.layer_types.iter().find(asked) {
+            Some((text, _)) => {
+                let what = format!("gives `{text}` float4e2m1, {mend}");
+                Err(QuantizeError::option("layer_types", what))
+            }
+            None => Ok(()),
         }
     }
 

@@ -60,6 +60,8 @@ pub struct Profile {
     /// Whether the scale of a weight may be negative, which gives those of 4 and 2 bits half a step
     /// more: ONNX does not forbid it.
     pub negative_scales: bool,
+    /// Whether it reads weights of float4e2m1, for which ONNX Runtime 1.31 has no kernel on a CPU.
+    pub float4: bool,
     /// Operators whose weights may have a scale for each channel; `None` for all.
     pub per_channel: Option<&'static [&'static str]>,
     /// Whether weights of int8 beside uint8 activations use one bit less.
@@ -109,6 +111,7 @@ const X86: Profile = Profile {
     symmetric: (false, false),
     // All kernels of 1.31 were tried, fused or not.
     negative_scales: true,
+    float4: false,
     per_channel: None,
     reduced: false,
     bias: Bias::Int32,
@@ -137,6 +140,7 @@ const TABLE: [Profile; 7] = [
         alike: true,
         symmetric: (true, true),
         negative_scales: false,
+        float4: true,
         bias: Bias::Float,
         placement: Placement::Inputs,
         ..X86
@@ -177,6 +181,7 @@ const TABLE: [Profile; 7] = [
         ],
         weights: &[QType::Int8, QType::UInt8, QType::Float8E4M3FN, QType::Float8E5M2],
         negative_scales: false,
+        float4: true,
         products: false,
         placement: Placement::Weighted,
         ..X86

@@ -209,6 +209,10 @@ fn weight(
         }
         if scales == DataType::Float16 {
             params.scale = in_halves(params.scale);
+            // What comes back is a float16 too, and has to stay finite.
+            while params.representable(&how.spec).absmax() > f16::MAX.to_f32() {
+                params.scale = below_in_halves(params.scale);
+            }
         }
     }
     let mut buffer = Buffer::zeroed(how.spec.qtype.packed_len(data.len()));
@@ -239,6 +243,12 @@ fn in_halves(scale: f32) -> f32 {
     let short = near.to_f32() < scale.abs();
     let bits = (near.to_bits() + u16::from(short)).clamp(1, f16::MAX.to_bits());
     f16::from_bits(bits).to_f32().copysign(scale)
+}
+
+/// The float16 before a scale that is one, with its sign.
+fn below_in_halves(scale: f32) -> f32 {
+    let bits = f16::from_f32(scale.abs()).to_bits();
+    f16::from_bits(bits.saturating_sub(1)).to_f32().copysign(scale)
 }
 
 /// A matrix column by column, in blocks that `MatMulNBits` reads.

@@ -22,6 +22,7 @@ mod weights;
 
 pub(crate) use formats::MICROSOFT;
 pub(crate) use opset::NEWEST as NEWEST_OPSET;
+pub(crate) use select::still_there;
 pub(crate) use show::kind;
 pub(crate) use weights::reserved;
 

@@ -7,7 +7,7 @@ use quantize_rs_onnx::NodeProto;
 
 use super::pattern::{Known, Pattern, Subject};
 use crate::graph::Graph;
-use crate::uses::{Constant, Use};
+use crate::uses::{self, Constant, Use};
 use crate::{Config, QuantizeError, config, ops};
 
 /// Names and patterns of a configuration, each known to fit something in the model.
@@ -26,11 +26,7 @@ impl Selection {
         constants: &[Constant<'_>],
         config: &Config,
     ) -> Result<Selection, QuantizeError> {
-        let weights = known(graph, constants, false, "weight, or node that has one,");
-        let mut all = known(graph, constants, true, "weight, bias or node");
-        all.names.extend(graph.nodes.iter().map(|node| node.name.as_str()));
-        all.names.remove("");
-        all.op_types.extend(graph.nodes.iter().map(|node| node.op_type.as_str()));
+        let Names { weights, all, .. } = Names::of(graph, constants);
         let exclude = config
             .exclude
             .iter()
@@ -139,6 +135,37 @@ fn activations(graph: &Graph<'_>, config: &Config) -> Result<Vec<(Pattern, QType
     if config.activation_types.is_empty() {
         return Ok(Vec::new());
     }
+    let known = values(graph);
+    let wishes = config.activation_types.iter();
+    let mut types: Vec<(Pattern, QType)> = wishes
+        .map(|(text, qtype)| Ok((known.pattern("activation_types", text)?, *qtype)))
+        .collect::<Result<_, QuantizeError>>()?;
+    types.sort_by_key(|(pattern, _)| pattern.breadth());
+    Ok(types)
+}
+
+/// What callers can mean, by the wish.
+struct Names<'m> {
+    /// Weights, and nodes that have one.
+    weights: Known<'m>,
+    /// Constants and nodes.
+    all: Known<'m>,
+    /// Values and nodes.
+    values: Known<'m>,
+}
+
+impl<'m> Names<'m> {
+    fn of(graph: &Graph<'m>, constants: &[Constant<'m>]) -> Names<'m> {
+        let weights = known(graph, constants, false, "weight, or node that has one,");
+        let mut all = known(graph, constants, true, "weight, bias or node");
+        all.names.extend(graph.nodes.iter().map(|node| node.name.as_str()));
+        all.names.remove("");
+        all.op_types.extend(graph.nodes.iter().map(|node| node.op_type.as_str()));
+        Names { weights, all, values: values(graph) }
+    }
+}
+
+fn values<'m>(graph: &Graph<'m>) -> Known<'m> {
     let values = graph.values.iter().map(|value| value.name);
     let mut known = Known {
         names: values.chain(graph.nodes.iter().map(|node| node.name.as_str())).collect(),
@@ -146,12 +173,38 @@ fn activations(graph: &Graph<'_>, config: &Config) -> Result<Vec<(Pattern, QType
         what: "value or node",
     };
     known.names.remove("");
-    let wishes = config.activation_types.iter();
-    let mut types: Vec<(Pattern, QType)> = wishes
-        .map(|(text, qtype)| Ok((known.pattern("activation_types", text)?, *qtype)))
-        .collect::<Result<_, QuantizeError>>()?;
-    types.sort_by_key(|(pattern, _)| pattern.breadth());
-    Ok(types)
+    known
+}
+
+/// The wishes that can be met in the graph `after` preparation, and what to say of those that speak
+/// of something it took out.
+pub(crate) fn still_there(
+    before: &Graph<'_>,
+    after: &Graph<'_>,
+    mut config: Config,
+) -> (Config, Vec<String>) {
+    let (then, now) = (uses::constants(before), uses::constants(after));
+    let (then, now) = (Names::of(before, &then), Names::of(after, &now));
+    let mut gone = Vec::new();
+    let mut stays = |option: &str, text: &String, then: &Known<'_>, now: &Known<'_>| {
+        let is_gone = now.pattern(option, text).is_err() && then.pattern(option, text).is_ok();
+        if is_gone {
+            gone.push(format!(
+                "{option} names `{text}`, which was folded away before planning; the option \
+                 optimize leaves the model as it is"
+            ));
+        }
+        !is_gone
+    };
+    config.exclude.retain(|text| stays("excluded_layers", text, &then.all, &now.all));
+    let mut of_weight = |text: &String| stays("layer_bits", text, &then.weights, &now.weights);
+    config.layer_bits.retain(|text, _| of_weight(text));
+    config.layer_types.retain(|text, _| of_weight(text));
+    config.layer_float.retain(|text| of_weight(text));
+    config
+        .activation_types
+        .retain(|text, _| stays("activation_types", text, &then.values, &now.values));
+    (config, gone)
 }
 
 /// Names of weights, and with them of biases if asked for, and of the nodes that they belong to.

@@ -31,6 +31,7 @@ use opset::Ready;
 use crate::error::QuantizeErrorKind;
 use crate::fingerprint::fingerprint;
 use crate::graph::Graph;
+use crate::plan::still_there;
 use crate::{Config, Plan, QuantizeError, verify};
 
 pub use optimize::{Optimization, Optimized, optimize};
@@ -172,7 +173,13 @@ impl Prepared {
             None => ALL.iter().filter(|pass| pass.planning).collect(),
         };
         let (mut prepared, mut steps) = run(model, &passes)?;
+        let (config, gone) = if steps.is_empty() {
+            (config, Vec::new())
+        } else {
+            still_there(&Graph::of(model)?, &Graph::of(&prepared)?, config)
+        };
         let Ready { mut plan, converted } = opset::ready(&prepared, config)?;
+        plan.warnings.extend(gone);
         if let Some((converted, step)) = converted {
             verify::same_interface(&prepared, &converted)?;
             prepared = converted;

@@ -67,7 +67,24 @@ fn product(
     let symmetric = config.symmetric || qtype.signed() || one;
     let reduced = qtype == QType::Int8 && config.profile().reduced;
     let spec = QSpec { reduced, ..QSpec::new(qtype, symmetric, granularity) };
+    let summed = match constant.shape[..] {
+        [.., depth, _] if batched => depth,
+        _ => constant.shape.iter().product::<usize>() / constant.shape.get(axis)?.max(&1),
+    };
+    if overflows(summed, &spec) {
+        return None;
+    }
     Some(Form { spec, readers: Readers::All, format: Format::Dynamic, at_run_time })
+}
+
+/// Whether a sum of so many products with activations of uint8 may leave int32, in which
+/// `MatMulInteger` and `ConvInteger` add without looking.
+fn overflows(summed: usize, spec: &QSpec) -> bool {
+    let (lo, hi) = spec.grid();
+    let farthest =
+        if spec.symmetric { (hi - spec.middle()).max(spec.middle() - lo) } else { hi - lo };
+    let product = i64::from(QType::UInt8.max()) * i64::from(farthest);
+    i64::try_from(summed).is_ok_and(|summed| summed > i64::from(i32::MAX) / product)
 }
 
 /// A table of which only rows are read: they come back from integers when they are taken.
