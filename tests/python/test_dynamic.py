@@ -260,9 +260,10 @@ def test_what_integer_products_cannot_have_is_refused_by_name(
 def test_sums_that_would_leave_int32_are_not_made_of_integers(op_type: str) -> None:
     # 255 · 127 · 66400 is more than 2³¹; sums of integers that large change their sign.
     depth = 66400
-    x, w = np.ones((1, depth), F), np.ones((depth, 4), F)
-    if op_type == "Conv":
-        x, w = x.reshape(1, depth, 1, 1), w.T.reshape(4, depth, 1, 1)
+    lengths = (
+        [(1, depth, 1, 1), (4, depth, 1, 1)] if op_type == "Conv" else [(1, depth), (depth, 4)]
+    )
+    x, w = (np.ones(shape, F) for shape in lengths)
     feeds = {"x": x}
     model = model_of([helper.make_node(op_type, ["x", "w"], ["y"])], {"w": w}, feeds)
     found = quantized(model, per_channel=True)
