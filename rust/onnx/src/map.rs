@@ -2,8 +2,9 @@
 //! place with `unsafe`.
 
 use std::fs::{self, File, Metadata};
-use std::io::Read;
+use std::io::{Read, Write};
 use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::Bytes;
 use memmap2::{Mmap, MmapMut};
@@ -46,10 +47,17 @@ fn require_file(metadata: &Metadata, path: &Path) -> Result<(), Error> {
 /// From this size on a buffer is worth pages of its own.
 const LARGE: usize = 4 << 20;
 
+/// What large buffers keep in memory together.
+const IN_MEMORY: usize = 192 << 20;
+
+/// Bytes of the large buffers in memory that there are.
+static TAKEN: AtomicUsize = AtomicUsize::new(0);
+
 /// Zeroed memory for the elements of a tensor.
 ///
 /// Large buffers ask the system for huge pages: a buffer of 16 MB is then had in 8 page faults, not
-/// 4096.
+/// 4096. When there are 192 MiB of them, what is in further ones goes to temporary files without a
+/// name once it is complete, so that what is made of a model may be larger than the memory.
 ///
 /// ```
 /// use quantize_rs_onnx::Buffer;
@@ -63,28 +71,66 @@ pub struct Buffer(Memory);
 #[derive(Debug)]
 enum Memory {
     Heap(Vec<u8>),
-    Pages(MmapMut),
+    Pages(Pages),
+}
+
+/// Pages that count as taken as long as they are there.
+#[derive(Debug)]
+struct Pages(MmapMut);
+
+impl Pages {
+    fn zeroed(len: usize) -> Option<Pages> {
+        let pages = MmapMut::map_anon(len).ok()?;
+        // Advice: where it is not taken, nothing but time is lost.
+        #[cfg(target_os = "linux")]
+        let _ = pages.advise(memmap2::Advice::HugePage);
+        TAKEN.fetch_add(len, Ordering::Relaxed);
+        Some(Pages(pages))
+    }
+
+    /// The same bytes in a temporary file, mapped; `None` where it cannot be written.
+    fn spilled(&self) -> Option<Mmap> {
+        let mut file = tempfile::tempfile().ok()?;
+        file.write_all(&self.0).ok()?;
+        // SAFETY: the mapping is read-only, and the file has no name: nobody else opens it, and
+        // nobody shortens it.
+        unsafe { Mmap::map(&file) }.ok()
+    }
+}
+
+impl Drop for Pages {
+    fn drop(&mut self) {
+        TAKEN.fetch_sub(self.0.len(), Ordering::Relaxed);
+    }
+}
+
+impl AsRef<[u8]> for Pages {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
+    }
 }
 
 impl Buffer {
     /// `len` bytes, all 0.
     pub fn zeroed(len: usize) -> Buffer {
-        if len >= LARGE
-            && let Ok(pages) = MmapMut::map_anon(len)
-        {
-            // Advice: where it is not taken, nothing but time is lost.
-            #[cfg(target_os = "linux")]
-            let _ = pages.advise(memmap2::Advice::HugePage);
-            return Buffer(Memory::Pages(pages));
+        if len < LARGE {
+            return Buffer(Memory::Heap(vec![0; len]));
         }
-        Buffer(Memory::Heap(vec![0; len]))
+        let pages = Pages::zeroed(len).map(Memory::Pages);
+        Buffer(pages.unwrap_or_else(|| Memory::Heap(vec![0; len])))
     }
 
     /// The buffer as shared bytes, not copied.
     pub fn into_bytes(self) -> Bytes {
         match self.0 {
             Memory::Heap(bytes) => bytes.into(),
-            Memory::Pages(pages) => Bytes::from_owner(pages),
+            Memory::Pages(pages) => {
+                let full = TAKEN.load(Ordering::Relaxed) > IN_MEMORY;
+                match full.then(|| pages.spilled()).flatten() {
+                    Some(file) => Bytes::from_owner(file),
+                    None => Bytes::from_owner(pages),
+                }
+            }
         }
     }
 }
@@ -93,7 +139,28 @@ impl AsMut<[u8]> for Buffer {
     fn as_mut(&mut self) -> &mut [u8] {
         match &mut self.0 {
             Memory::Heap(bytes) => bytes,
-            Memory::Pages(pages) => pages,
+            Memory::Pages(pages) => &mut pages.0,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_does_not_fit_in_memory_is_the_same_in_a_file() {
+        let len = IN_MEMORY / 2 + 1;
+        let filled = |value: u8| {
+            let mut buffer = Buffer::zeroed(len);
+            buffer.as_mut()[len - 1] = value;
+            buffer.into_bytes()
+        };
+        let all: Vec<Bytes> = (1..4).map(filled).collect();
+        // Others may have buffers at the same time, but none for long.
+        assert!(TAKEN.load(Ordering::Relaxed) < 3 * len, "one at least is in a file");
+        for (bytes, value) in all.iter().zip(1..) {
+            assert_eq!((bytes.len(), bytes[0], bytes[len - 1]), (len, 0, value));
         }
     }
 }
