@@ -207,7 +207,7 @@ fn weight(
             raised += usize::from(!all_zero[group]);
             params.scale = floor.copysign(params.scale);
         }
-        if scales == DataType::Float16 {
+        if scales == DataType::Float16 && how.spec.qtype.is_scaled() {
             params.scale = in_halves(params.scale);
             // What comes back is a float16 too, and has to stay finite.
             while params.representable(&how.spec).absmax() > f16::MAX.to_f32() {
