@@ -9,7 +9,7 @@ use serde::Serialize;
 use crate::encode::{Encoded, EncodedTensor};
 use crate::graph::Graph;
 use crate::plan::{Decision, Plan, Planned, Role, ValuePlan};
-use crate::prepare::Step;
+use crate::prepare::{STORE_INTEGERS, Step};
 use crate::{Format, Ranges};
 
 /// What was done to a model, value by value, and what it cost.
@@ -146,7 +146,8 @@ impl Report {
         warnings.extend(plan.warnings.iter().cloned());
         warnings.extend(encoded.warnings.iter().cloned());
         let notes = ranges.map_or_else(Vec::new, Ranges::said);
-        if plan.quantized().next().is_none() {
+        let stored = plan.steps.iter().any(|step| step.pass == STORE_INTEGERS);
+        if plan.quantized().next().is_none() && !stored {
             warnings.push("nothing was quantized; the report says why for each value".to_owned());
         }
         Report {

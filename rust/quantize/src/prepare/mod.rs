@@ -48,6 +48,9 @@ pub struct Pass {
     pub(crate) run: fn(&Graph<'_>) -> Result<Changes, QuantizeError>,
 }
 
+/// The pass that stores what the model quantizes itself.
+pub(crate) const STORE_INTEGERS: &str = "store_integers";
+
 /// Every pass, in the order in which they run.
 ///
 /// Before a plan is made, nothing is done that would change what can be said of a constant: two
@@ -66,7 +69,7 @@ pub const ALL: &[Pass] = &[
         run: remove_identity::run,
     },
     Pass {
-        name: "store_integers",
+        name: STORE_INTEGERS,
         about: "stores weights that the model quantizes itself as the integers it makes of them",
         planning: true,
         run: store_integers::run,
