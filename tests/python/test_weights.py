@@ -578,3 +578,11 @@ def test_the_largest_numbers_of_float16_stay_finite(options: dict[str, Any]) -> 
     assert np.isfinite(floats).all()
     assert floats[0, 0] > 60000
     assert floats[5, 3] < -60000
+
+
+def test_a_model_of_which_nothing_is_quantized_comes_out_as_it_was() -> None:
+    source, _ = branches()
+    found, report = quantized(source, output_format="matmul_nbits")
+    assert not report.quantized
+    assert not report.steps
+    assert found == source

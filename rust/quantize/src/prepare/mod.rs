@@ -171,6 +171,8 @@ impl Prepared {
     /// to the operator set that the result needs.
     pub fn of(model: &Model, config: Config) -> Result<Prepared, QuantizeError> {
         config.check()?;
+        let as_it_is = Config { passes: Some(Vec::new()), ..config.clone() };
+        let asked = config.passes.is_some();
         let passes = match &config.passes {
             Some(names) => named(names)?,
             None => ALL.iter().filter(|pass| pass.planning).collect(),
@@ -190,6 +192,17 @@ impl Prepared {
         }
         plan.steps.clone_from(&steps);
         plan.origin = Origin::of(model);
+        let idle = plan.quantized().next().is_none();
+        let stored = steps.iter().any(|step| step.pass == STORE_INTEGERS);
+        // What served nothing is not done: the model then comes out as it went in.
+        if idle
+            && !stored
+            && !asked
+            && !steps.is_empty()
+            && let Ok(prepared) = Prepared::of(model, as_it_is)
+        {
+            return Ok(prepared);
+        }
         Ok(Prepared { model: prepared, steps, plan })
     }
 
