@@ -10,12 +10,13 @@ from pathlib import Path
 from . import _options, _source
 from ._files import writable
 from ._source import ModelSource
+from ._told import Told
 
 __all__ = ["Conversion", "convert_opset"]
 
 
-@dataclass(frozen=True, slots=True)
-class Conversion:
+@dataclass(frozen=True, slots=True, repr=False)
+class Conversion(Told):
     """What a conversion changed.
 
     Attributes
@@ -34,11 +35,9 @@ class Conversion:
     to_opset: int
     changed: tuple[str, ...]
     output: Path | None
-    model: bytes | None = field(default=None, repr=False)
-    _text: str = field(default="", repr=False, compare=False)
-
-    def __str__(self) -> str:
-        return self._text
+    model: bytes | None
+    _json: str = field(compare=False)
+    _text: str = field(compare=False)
 
 
 def convert_opset(
@@ -88,4 +87,4 @@ def convert_opset(
         data = model.to_bytes()
     else:
         model.save(target)
-    return Conversion(found["from"], found["to"], tuple(found["changed"]), target, data, text)
+    return Conversion(found["from"], found["to"], tuple(found["changed"]), target, data, said, text)

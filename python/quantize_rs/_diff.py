@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from . import _html
+from ._told import Told
 
 __all__ = ["Difference", "RangesDiff"]
 
@@ -32,7 +33,7 @@ class Difference:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class RangesDiff:
+class RangesDiff(Told):
     """How the ranges of two calibrations differ. `Ranges.diff` makes it.
 
     ``print(diff)`` shows a line for each value; it is true when there is a difference.
@@ -51,23 +52,8 @@ class RangesDiff:
     _json: str = field(compare=False)
     _text: str = field(compare=False)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Give the differences as plain dicts, lists, texts and numbers."""
-        found: dict[str, Any] = json.loads(self._json)
-        return found
-
-    def to_json(self) -> str:
-        """Give the differences as JSON."""
-        return self._json
-
     def __bool__(self) -> bool:
         return bool(self.differences or self.only_first or self.only_second)
-
-    def __str__(self) -> str:
-        return self._text.rstrip("\n")
-
-    def __repr__(self) -> str:
-        return f"<RangesDiff: {self._summary()}>"
 
     def _summary(self) -> str:
         only = len(self.only_first) + len(self.only_second)

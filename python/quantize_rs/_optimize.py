@@ -6,18 +6,18 @@ import json
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
 
 from . import _html, _options, _report, _source
 from ._files import writable
 from ._report import Step
 from ._source import ModelSource
+from ._told import Told
 
 __all__ = ["OptimizationReport", "optimize"]
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class OptimizationReport:
+class OptimizationReport(Told):
     """What passes did to a model.
 
     ``print(report)`` shows it to people, ``report.to_json()`` gives it to programs.
@@ -49,21 +49,6 @@ class OptimizationReport:
     model: bytes | None
     _json: str = field(compare=False)
     _text: str = field(compare=False)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Give the report as plain dicts, lists, texts and numbers, without the model."""
-        found: dict[str, Any] = json.loads(self._json)
-        return found
-
-    def to_json(self) -> str:
-        """Give the report as JSON, without the model."""
-        return self._json
-
-    def __str__(self) -> str:
-        return self._text.rstrip("\n")
-
-    def __repr__(self) -> str:
-        return f"<OptimizationReport: {self._summary()}>"
 
     def _summary(self) -> str:
         changes = sum(len(step.did) for step in self.steps)

@@ -12,6 +12,7 @@ from typing import Any, Literal, SupportsFloat
 from . import _html, _options, _source
 from ._files import writable
 from ._source import ModelSource
+from ._told import Told
 from .errors import OptionError
 
 __all__ = ["PrunedWeight", "Pruning", "prune"]
@@ -48,7 +49,7 @@ class PrunedWeight:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Pruning:
+class Pruning(Told):
     """What pruning did to a model.
 
     Attributes
@@ -76,21 +77,6 @@ class Pruning:
     def sparsity(self) -> float:
         """The part of all elements that is 0."""
         return self.zeros / max(self.elements, 1)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Give the report as plain dicts, lists, texts and numbers, without the model."""
-        found: dict[str, Any] = json.loads(self._json)
-        return found
-
-    def to_json(self) -> str:
-        """Give the report as JSON, without the model."""
-        return self._json
-
-    def __str__(self) -> str:
-        return self._text.rstrip("\n")
-
-    def __repr__(self) -> str:
-        return f"<Pruning: {self._summary()}>"
 
     def _summary(self) -> str:
         return f"{self.zeros} of {self.elements} weights are 0, {self.zeros_before} before"

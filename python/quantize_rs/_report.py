@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from . import _html, _values
+from ._told import Told
 from ._values import Value
 
 __all__ = ["Report", "Seconds", "Step"]
@@ -49,7 +50,7 @@ def steps(found: list[dict[str, Any]]) -> tuple[Step, ...]:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Report:
+class Report(Told):
     """What was done to a model, value by value, and what it cost.
 
     ``print(report)`` shows it to people, ``report.to_json()`` gives it to programs.
@@ -114,21 +115,6 @@ class Report:
     def quantized(self) -> tuple[Value, ...]:
         """Values that are quantized."""
         return tuple(value for value in self.values if value.quantized)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Give the report as plain dicts, lists, texts and numbers, without the model."""
-        found: dict[str, Any] = json.loads(self._json)
-        return found
-
-    def to_json(self) -> str:
-        """Give the report as JSON, without the model; what is not finite is null."""
-        return self._json
-
-    def __str__(self) -> str:
-        return self._text.rstrip("\n")
-
-    def __repr__(self) -> str:
-        return f"<Report: {self._summary()}>"
 
     def _summary(self) -> str:
         weights = self.weights
