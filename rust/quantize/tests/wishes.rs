@@ -203,3 +203,27 @@ fn a_target_of_integers_alone_takes_no_weights_of_other_widths() {
     config.layer_bits = BTreeMap::from([("fc*".to_owned(), 4)]);
     refused(&config, "layer_bits");
 }
+
+#[test]
+fn weights_of_float4_are_for_those_who_read_them() {
+    let everywhere = Config { weights: QType::Float4E2M1, ..Config::default() };
+    let somewhere = BTreeMap::from([("fc".to_owned(), QType::Float4E2M1)]);
+    let somewhere = Config { layer_types: somewhere, ..Config::default() };
+    for (config, option) in [(everywhere, "weights"), (somewhere, "layer_types")] {
+        for target in std::iter::once(None).chain(Target::ALL.iter().copied().map(Some)) {
+            let reads = matches!(target, Some(Target::TensorRt | Target::Generic));
+            let config = Config { target, ..config.clone() };
+            match config.check() {
+                Ok(()) => assert!(reads, "{target:?}"),
+                Err(error) => {
+                    assert!(!reads, "{error}");
+                    let QuantizeErrorKind::Option { option: found, what } = error.kind() else {
+                        panic!("{error}");
+                    };
+                    assert_eq!(found, option);
+                    assert!(what.contains("tensorrt or generic"), "{what}");
+                }
+            }
+        }
+    }
+}
