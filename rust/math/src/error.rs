@@ -37,7 +37,7 @@ pub enum MathError {
     /// A slice is not as long as the layout says.
     #[error("{found} {what}, expected {expected}")]
     Length {
-        /// What the slice holds: `elements`, `scales`, `bytes`.
+        /// What the slice holds: `elements`, `scales`, `bytes`, `channels`.
         what: &'static str,
         /// The length of the slice.
         found: usize,
@@ -63,6 +63,22 @@ pub enum MathError {
     UnknownMethod {
         /// The name asked for.
         name: String,
+    },
+    /// No observer has this name.
+    #[error("unknown observer `{name}`, expected one of {}", crate::observe::names())]
+    UnknownObserver {
+        /// The name asked for.
+        name: String,
+    },
+    /// A number that something is made with cannot be this.
+    #[error("{name} is {found}, expected {expected}")]
+    Setting {
+        /// What it is called.
+        name: &'static str,
+        /// What it was.
+        found: String,
+        /// What it may be.
+        expected: &'static str,
     },
     /// Half of the values or more would be left out at each end, or the percentile is no number.
     #[error("percentile `{found}`, expected a number above 50 and up to 100")]

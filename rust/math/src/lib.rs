@@ -35,9 +35,11 @@ mod fit;
 mod floats;
 pub mod kernels;
 mod layout;
+mod learn;
 mod metrics;
 mod minifloat;
 mod nbits;
+pub mod observe;
 mod params;
 mod qtype;
 pub mod range;
@@ -50,10 +52,14 @@ pub use bias::quantize_bias;
 pub use error::MathError;
 pub use fit::fit;
 pub use floats::Floats;
+pub use kernels::fake::{
+    Gradients, fake_quantize_gradients, fake_quantize_masked, fake_quantize_stochastic,
+};
 pub use kernels::{
     dequantize, fake_quantize, pack, quantize, quantize_measured, quantize_measured_into,
 };
 pub use layout::Layout;
+pub use learn::{Learned, Learning, learn_scale};
 pub use metrics::{Metrics, metrics};
 pub use minifloat::Minifloat;
 pub use nbits::{Columns, NBits};

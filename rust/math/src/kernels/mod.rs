@@ -2,6 +2,7 @@
 
 mod dequantize;
 mod errors;
+pub(crate) mod fake;
 mod lanes;
 pub mod pack;
 mod quantize;

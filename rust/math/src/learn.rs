@@ -1,0 +1,261 @@
+//! Scales and zero points that lose least, found by descending along the gradients of fake quantization.
+
+use rayon::prelude::*;
+
+use crate::kernels::fake::{each, on_grid, slopes, stretch};
+use crate::{Layout, Params};
+
+/// How [`learn_scale`] descends.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Learning {
+    /// How many steps it takes.
+    pub steps: usize,
+    /// About how much of itself a scale changes in a step.
+    pub scale_lr: f64,
+    /// About how far a zero point goes in a step; 0 leaves it where it is.
+    pub zero_point_lr: f64,
+}
+
+impl Default for Learning {
+    fn default() -> Learning {
+        Learning { steps: 100, scale_lr: 0.01, zero_point_lr: 0.01 }
+    }
+}
+
+/// What was learned.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Learned {
+    /// The best that was met, for each group.
+    pub params: Vec<Params>,
+    /// The mean squared error at the start.
+    pub mse_before: f64,
+    /// That of `params`, which is not larger.
+    pub mse: f64,
+}
+
+/// Scales and zero points for which the mean squared error of fake quantization of `x` is smaller than with `params`,
+/// found with the gradients of [`fake_quantize_gradients`](crate::fake_quantize_gradients).
+///
+/// Each group has steps of its own (Adam: Kingma and Ba, 2015), in which scales are measured by what they were at the
+/// start, so that the result does not depend on the unit of `x`. Between steps a zero point need not be whole; it is
+/// rounded where it is used. What was best in each group on the way is kept.
+///
+/// ```
+/// use quantize_rs_math::{Granularity, Layout, Learning, Params, learn_scale};
+/// let x: Vec<f32> = (0..1000_u16).map(|i| (f32::from(i) * 0.1).sin().powi(5)).collect();
+/// let layout = Layout::of(&[1000], Granularity::PerTensor)?;
+/// let start = [Params { scale: 1.0 / 7.0, zero_point: 0 }];
+/// let found = learn_scale(&x, &layout, &start, (-8, 7), Learning::default());
+/// assert!(found.mse < found.mse_before);
+/// # Ok::<(), quantize_rs_math::MathError>(())
+/// ```
+pub fn learn_scale(
+    x: &[f32],
+    layout: &Layout,
+    params: &[Params],
+    grid: (i32, i32),
+    learning: Learning,
+) -> Learned {
+    assert_eq!(layout.check(x.len(), params.len()), Ok(()));
+    let mut groups: Vec<Group> = params.iter().map(|params| Group::new(*params)).collect();
+    let mut before = 0.0;
+    for step in 0..=learning.steps {
+        let now: Vec<Params> = groups.iter().map(|group| group.params(grid)).collect();
+        let slopes = measured(x, layout, &now, grid);
+        if step == 0 {
+            before = slopes.iter().map(|slope| slope.error).sum();
+        }
+        for ((group, params), slope) in groups.iter_mut().zip(now).zip(slopes) {
+            group.note(params, &slope);
+            group.advance(&slope, step, learning);
+        }
+    }
+    let elements = x.len().max(1) as f64;
+    let after: f64 = groups.iter().map(|group| group.best.0).sum();
+    Learned {
+        params: groups.iter().map(|group| group.best.1).collect(),
+        mse_before: before / elements,
+        mse: after / elements,
+    }
+}
+
+/// The squared error of a group, and how it changes.
+#[derive(Clone, Copy, Debug, Default)]
+struct Slope {
+    elements: usize,
+    error: f64,
+    by_scale: f64,
+    by_zero_point: f64,
+}
+
+/// The error of each group, in stretches that are added in their order.
+fn measured(x: &[f32], layout: &Layout, params: &[Params], grid: (i32, i32)) -> Vec<Slope> {
+    let stretch = stretch(x.len());
+    let parts: Vec<Vec<Slope>> = x
+        .par_chunks(stretch)
+        .enumerate()
+        .map(|(index, x)| {
+            let mut sums = vec![Slope::default(); params.len()];
+            each(layout, index * stretch, x.len(), |i, group| {
+                let (x, params, sum) = (x[i], params[group], &mut sums[group]);
+                let (steps, _) = on_grid(x, params, grid);
+                let error = f64::from(steps * params.scale) - f64::from(x);
+                let (by_scale, by_zero_point, _) = slopes(x, params, grid);
+                sum.elements += 1;
+                sum.error += error * error;
+                sum.by_scale += 2.0 * error * by_scale;
+                sum.by_zero_point += 2.0 * error * by_zero_point;
+            });
+            sums
+        })
+        .collect();
+    let mut total = vec![Slope::default(); params.len()];
+    for part in parts {
+        for (sum, part) in total.iter_mut().zip(part) {
+            sum.elements += part.elements;
+            sum.error += part.error;
+            sum.by_scale += part.by_scale;
+            sum.by_zero_point += part.by_zero_point;
+        }
+    }
+    total
+}
+
+/// A group on its way.
+struct Group {
+    start: Params,
+    /// The scale, by that of the start.
+    ratio: f64,
+    zero_point: f64,
+    moments: [Moment; 2],
+    best: (f64, Params),
+}
+
+/// The running means of a gradient and of its square.
+#[derive(Clone, Copy, Default)]
+struct Moment {
+    mean: f64,
+    square: f64,
+}
+
+impl Group {
+    fn new(start: Params) -> Group {
+        let zero_point = f64::from(start.zero_point);
+        let moments = [Moment::default(); 2];
+        Group { start, ratio: 1.0, zero_point, moments, best: (f64::INFINITY, start) }
+    }
+
+    fn params(&self, (lo, hi): (i32, i32)) -> Params {
+        let scale = (self.ratio * f64::from(self.start.scale)) as f32;
+        let zero_point = self.zero_point.round_ties_even().clamp(f64::from(lo), f64::from(hi));
+        Params { scale: scale.max(f32::MIN_POSITIVE), zero_point: zero_point as i32 }
+    }
+
+    fn note(&mut self, params: Params, slope: &Slope) {
+        if slope.error < self.best.0 {
+            self.best = (slope.error, params);
+        }
+    }
+
+    fn advance(&mut self, slope: &Slope, step: usize, learning: Learning) {
+        /// A scale does not shrink to less than this part of what it was.
+        const LEAST: f64 = 1.0 / 1024.0;
+        let unit = f64::from(self.start.scale);
+        let elements = slope.elements.max(1) as f64;
+        // The loss is the mean squared error in units of the first step.
+        let by_ratio = slope.by_scale / elements / unit;
+        let by_zero_point = slope.by_zero_point / elements / unit / unit;
+        self.ratio -= learning.scale_lr * self.moments[0].direction(by_ratio, step);
+        self.ratio = self.ratio.max(LEAST);
+        self.zero_point -= learning.zero_point_lr * self.moments[1].direction(by_zero_point, step);
+    }
+}
+
+impl Moment {
+    /// Where to go, about as far as 1.
+    fn direction(&mut self, gradient: f64, step: usize) -> f64 {
+        const KEEP: (f64, f64) = (0.9, 0.999);
+        self.mean = KEEP.0 * self.mean + (1.0 - KEEP.0) * gradient;
+        self.square = KEEP.1 * self.square + (1.0 - KEEP.1) * gradient * gradient;
+        let so_far = i32::try_from(step + 1).unwrap_or(i32::MAX);
+        let mean = self.mean / (1.0 - KEEP.0.powi(so_far));
+        let square = self.square / (1.0 - KEEP.1.powi(so_far));
+        mean / (square.sqrt() + 1e-12)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Granularity, Range, fake_quantize_masked, metrics};
+
+    /// A bell with a few values far out, the second half ten times as large.
+    fn bell() -> Vec<f32> {
+        let one = |i: u16| {
+            let x = f32::from(i % 1000) / 500.0 - 1.0;
+            x * x * x * if i < 1000 { 3.0 } else { 30.0 }
+        };
+        (0..2000).map(one).collect()
+    }
+
+    fn start(x: &[f32], layout: &Layout) -> Vec<Params> {
+        let ranges = crate::ranges(x, layout);
+        ranges
+            .into_iter()
+            .map(|r: Range| Params { scale: r.absmax() / 7.0, zero_point: 0 })
+            .collect()
+    }
+
+    #[test]
+    fn the_error_falls_and_is_that_of_what_is_returned() {
+        let x = bell();
+        for granularity in [Granularity::PerTensor, Granularity::PerAxis { axis: 0 }] {
+            let layout = Layout::of(&[2, 1000], granularity).unwrap();
+            let start = start(&x, &layout);
+            let found = learn_scale(&x, &layout, &start, (-8, 7), Learning::default());
+            assert!(found.mse < 0.9 * found.mse_before, "{granularity:?} {found:?}");
+            for (params, mse) in [(&start, found.mse_before), (&found.params, found.mse)] {
+                let (y, _) = fake_quantize_masked(&x, &layout, params, (-8, 7));
+                assert!((metrics(&x, &y).mse / mse - 1.0).abs() < 1e-9);
+            }
+        }
+    }
+
+    #[test]
+    fn the_error_never_rises_wherever_it_starts() {
+        let x = bell();
+        let layout = Layout::of(&[2000], Granularity::PerTensor).unwrap();
+        for scale in [1e-3, 0.5, 4.0, 1e4] {
+            for zero_point in [-8, 0, 7] {
+                for scale_lr in [0.01, 10.0] {
+                    let learning = Learning { steps: 20, scale_lr, ..Learning::default() };
+                    let params = [Params { scale, zero_point }];
+                    let found = learn_scale(&x, &layout, &params, (-8, 7), learning);
+                    assert!(found.mse <= found.mse_before, "{scale} {zero_point} {scale_lr}");
+                    assert!(found.params[0].scale > 0.0);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_unit_of_the_values_does_not_matter_and_a_lopsided_tensor_moves_the_zero_point() {
+        let x: Vec<f32> = bell().into_iter().map(|x| x.abs() + 0.5).collect();
+        let layout = Layout::of(&[2000], Granularity::PerTensor).unwrap();
+        let learning = Learning { zero_point_lr: 0.2, ..Learning::default() };
+        let run = |unit: f32| {
+            let x: Vec<f32> = x.iter().map(|x| x * unit).collect();
+            let params = [Params { scale: unit, zero_point: 0 }];
+            learn_scale(&x, &layout, &params, (-8, 7), learning)
+        };
+        // Powers of two leave no roundings.
+        let (one, tiny) = (run(1.0), run(2_f32.powi(-30)));
+        assert_eq!(one.params[0].zero_point, tiny.params[0].zero_point);
+        assert_eq!(one.params[0].scale * 2_f32.powi(-30), tiny.params[0].scale);
+        assert!(one.params[0].zero_point < -2, "{one:?}");
+        let fixed = Learning { zero_point_lr: 0.0, ..learning };
+        let found =
+            learn_scale(&x, &layout, &[Params { scale: 1.0, zero_point: 0 }], (-8, 7), fixed);
+        assert_eq!(found.params[0].zero_point, 0);
+    }
+}

@@ -1,0 +1,172 @@
+//! Observers, which watch batches of a tensor while somebody trains a model, and the grid that follows from what they
+//! saw: one file for each way of watching.
+//!
+//! What they compute is what the observers of PyTorch with the same names compute. Calibration of a model has ways of
+//! its own, in [`range`](crate::range), which depend neither on batches nor on their order; they are observers too.
+//!
+//! ```
+//! use quantize_rs_math::observe::{self, Scheme, Watch};
+//! use quantize_rs_math::{Granularity, Layout, QType};
+//!
+//! let mut observer = observe::find("moving_average_minmax", &Watch::default())?;
+//! let layout = Layout::of(&[2], Granularity::PerTensor)?;
+//! observer.observe(&[0.0, 10.0], &layout)?;
+//! observer.observe(&[0.0, 20.0], &layout)?; // 10 + 0.01 · (20 - 10)
+//! let scheme = Scheme::new(QType::UInt8, false);
+//! assert_eq!(observer.ranges(&scheme)[0].max, 10.1);
+//! # Ok::<(), quantize_rs_math::MathError>(())
+//! ```
+
+mod extremes;
+mod histogram;
+mod scheme;
+mod sketched;
+
+use std::fmt;
+
+use crate::{Layout, MathError, Range, range};
+pub use scheme::Scheme;
+
+/// Watches batches of a tensor.
+pub trait Observer: fmt::Debug + Send {
+    /// Takes a batch into account; `layout` is that of `x` and says which elements share a range. A batch without
+    /// elements changes nothing.
+    ///
+    /// # Errors
+    ///
+    /// An element is NaN or infinite, a length differs from that of the layout, or there were other groups before.
+    fn observe(&mut self, x: &[f32], layout: &Layout) -> Result<(), MathError>;
+
+    /// The range of each group; none before anything was seen.
+    fn ranges(&self, scheme: &Scheme) -> Vec<Range>;
+
+    /// Forgets everything.
+    fn reset(&mut self);
+}
+
+/// The numbers that observers are made with; each takes what concerns it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Watch {
+    /// The weight of a new batch in a moving average, above 0 and up to 1.
+    pub averaging_constant: f32,
+    /// Bins of a histogram.
+    pub bins: usize,
+}
+
+impl Default for Watch {
+    fn default() -> Watch {
+        Watch { averaging_constant: 0.01, bins: 2048 }
+    }
+}
+
+/// A kind of observer.
+#[derive(Debug)]
+pub struct Row {
+    /// The name under which [`find`] finds it.
+    pub name: &'static str,
+    /// What it does, in one line.
+    pub about: &'static str,
+    /// Whether it can have a range for each index along an axis.
+    pub per_channel: bool,
+    make: fn(&Watch) -> Box<dyn Observer>,
+}
+
+/// Every kind of observer with a file of its own; the names of [`range::ALL`] are observers too.
+pub const ALL: &[Row] = &[
+    Row {
+        name: "minmax",
+        about: "the smallest and the largest value",
+        per_channel: true,
+        make: |_| Box::new(extremes::Extremes::new(None)),
+    },
+    Row {
+        name: "moving_average_minmax",
+        about: "the extremes of batches, averaged with falling weights",
+        per_channel: true,
+        make: |watch| Box::new(extremes::Extremes::new(Some(watch.averaging_constant))),
+    },
+    Row {
+        name: "histogram",
+        about: "the range that loses least, found in a histogram",
+        per_channel: false,
+        make: |watch| Box::new(histogram::Histogram::new(watch.bins)),
+    },
+];
+
+/// The observer of this name.
+///
+/// # Errors
+///
+/// There is none, or it cannot be made with these numbers.
+pub fn find(name: &str, watch: &Watch) -> Result<Box<dyn Observer>, MathError> {
+    let Watch { averaging_constant, bins } = *watch;
+    if !(averaging_constant > 0.0 && averaging_constant <= 1.0) {
+        let found = averaging_constant.to_string();
+        return Err(MathError::Setting { name: "averaging_constant", found, expected: ABOVE_0 });
+    }
+    if !(2..=MOST_BINS).contains(&bins) {
+        let expected = "2 to 1048576";
+        return Err(MathError::Setting { name: "bins", found: bins.to_string(), expected });
+    }
+    if let Some(row) = ALL.iter().find(|row| row.name == name) {
+        return Ok((row.make)(watch));
+    }
+    let unknown = |error| match error {
+        MathError::UnknownMethod { name } => MathError::UnknownObserver { name },
+        other => other,
+    };
+    Ok(Box::new(sketched::Sketched::new(range::find(name).map_err(unknown)?)))
+}
+
+const ABOVE_0: &str = "a number above 0 and up to 1";
+
+/// More bins say nothing more, and are searched one by one.
+const MOST_BINS: usize = 1 << 20;
+
+/// The names of all observers, for people.
+pub(crate) fn names() -> String {
+    let mut names: Vec<String> = ALL.iter().map(|row| row.name.to_owned()).collect();
+    names.extend(range::names().split(", ").filter(|name| *name != "minmax").map(str::to_owned));
+    names.join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Granularity, QType};
+
+    #[test]
+    fn every_name_gives_an_observer_that_finds_a_range() {
+        let layout = Layout::of(&[64], Granularity::PerTensor).unwrap();
+        let x: Vec<f32> = (0..64_u8).map(|i| f32::from(i) / 8.0 - 2.0).collect();
+        let scheme = Scheme::new(QType::UInt8, false);
+        for name in names().split(", ") {
+            let name = name.replace("NN", "99");
+            let mut observer = find(&name, &Watch::default()).unwrap();
+            assert!(observer.ranges(&scheme).is_empty(), "{name}");
+            observer.observe(&[], &Layout::of(&[0], Granularity::PerTensor).unwrap()).unwrap();
+            assert!(observer.ranges(&scheme).is_empty(), "{name}");
+            observer.observe(&x, &layout).unwrap();
+            let [range] = observer.ranges(&scheme)[..] else { panic!("{name}") };
+            assert!(range.min < -1.9 && range.max > 5.8, "{name} {range:?}");
+            assert!(matches!(
+                observer.observe(&[f32::NAN; 64], &layout),
+                Err(MathError::NonFinite { index: 0, .. })
+            ));
+            assert_eq!(observer.ranges(&scheme), [range], "{name}");
+            observer.reset();
+            assert!(observer.ranges(&scheme).is_empty(), "{name}");
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused_with_field_and_value() {
+        let text = |name: &str, watch: Watch| find(name, &watch).unwrap_err().to_string();
+        let watch = Watch::default();
+        let found = text("minmax", Watch { averaging_constant: 1.5, ..watch });
+        assert_eq!(found, "averaging_constant is 1.5, expected a number above 0 and up to 1");
+        assert!(text("minmax", Watch { bins: 1, ..watch }).starts_with("bins is 1, expected"));
+        let unknown = text("median", watch);
+        assert!(unknown.contains("`median`") && unknown.contains("moving_average_minmax"));
+    }
+}
