@@ -29,6 +29,9 @@ pub enum Format {
     /// What products multiply becomes integers when the model runs: `DynamicQuantizeLinear` with
     /// `MatMulInteger` and `ConvInteger`.
     Dynamic,
+    /// As [`Format::Qdq`], but that weights stay float before a `QuantizeLinear` of their own, and
+    /// biases float altogether: to be trained on, after which the pass `store_integers` stores them.
+    FakeQuant,
 }
 
 /// What is known of an output format.
@@ -92,11 +95,31 @@ const ROWS: &[FormatRow] = &[
         calibrated: false,
         since: 11,
     },
+    FormatRow {
+        format: Format::FakeQuant,
+        name: "fake_quant",
+        about: "QuantizeLinear and DequantizeLinear after weights that stay float, to train on",
+        weights: Some(&[
+            QType::Int8,
+            QType::UInt8,
+            QType::Int4,
+            QType::UInt4,
+            QType::Int2,
+            QType::UInt2,
+            QType::Int16,
+            QType::UInt16,
+        ]),
+        targets: None,
+        blocks: Some((16, 4096)),
+        calibrated: true,
+        since: 10,
+    },
 ];
 
 impl Format {
     /// Every format.
-    pub const ALL: &'static [Format] = &[Format::Qdq, Format::MatMulNBits, Format::Dynamic];
+    pub const ALL: &'static [Format] =
+        &[Format::Qdq, Format::MatMulNBits, Format::Dynamic, Format::FakeQuant];
 
     /// What is known of it.
     pub fn row(self) -> &'static FormatRow {

@@ -23,6 +23,9 @@ pub(crate) fn verify(before: &Model, after: &Model, plan: &Plan) -> Result<(), Q
         // A bias that several nodes share has several copies under other names, and what some read
         // in float keeps its name for them.
         let by_name = value.role != Role::Input && how.readers == Readers::All;
+        if how.format == Format::FakeQuant {
+            faked(&graph, value, how)?;
+        }
         if how.format != Format::Qdq {
             continue;
         }
@@ -37,7 +40,10 @@ pub(crate) fn verify(before: &Model, after: &Model, plan: &Plan) -> Result<(), Q
         }
     }
     match plan.config.target {
-        Some(target) if plan.config.activations.is_some() => conforms(before, after, target),
+        // What is trained on is no runtime's yet.
+        Some(target) if plan.config.activations.is_some() && !plan.trains() => {
+            conforms(before, after, target)
+        }
         _ => Ok(()),
     }
 }
@@ -129,6 +135,32 @@ fn weighed(
     found
         .then_some(())
         .ok_or_else(|| failed(format!("`{}` is not beside its integers", value.name)))
+}
+
+/// Checks that a weight is float before a `QuantizeLinear` of its own, beside constant scales.
+fn faked(graph: &Graph<'_>, value: &Planned, how: &ValuePlan) -> Result<(), QuantizeError> {
+    let constant = |node: usize, input: usize| {
+        graph.input(node, input).and_then(|id| graph.constant(id)).and_then(TensorProto::dtype)
+    };
+    let quantizes = |node: usize| {
+        graph.nodes[node].op_type == "QuantizeLinear"
+            && constant(node, 0) == Some(DataType::Float)
+            && constant(node, 1) == Some(DataType::Float)
+            && constant(node, 2) == Some(data_type(how.stored))
+    };
+    let back = |node: usize| {
+        let integers = graph.input(node, 0).map(|id| graph.values[id].maker);
+        graph.nodes[node].op_type == "DequantizeLinear"
+            && matches!(integers, Some(Maker::Node { node, .. }) if quantizes(node))
+    };
+    let made = graph.value(&value.name).map(|id| graph.values[id].maker);
+    let found = match (made, how.readers, how.matrix) {
+        (Some(Maker::Node { node, .. }), Readers::All, None) => back(node),
+        (None, ..) => false,
+        _ => (0..graph.nodes.len()).any(back),
+    };
+    let missing = || failed(format!("`{}` is not quantized where it is read", value.name));
+    found.then_some(()).ok_or_else(missing)
 }
 
 fn check(graph: &Graph<'_>, value: &Planned, how: &ValuePlan) -> Result<(), QuantizeError> {

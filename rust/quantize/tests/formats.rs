@@ -2,8 +2,10 @@
 
 mod common;
 
-use common::{constant, fixture, plan};
-use quantize_rs::{Config, Decision, Format, Granularity, Graph, Kept, Plan, QType};
+use common::{constant, fixture, fixtures, per_channel, plan, ranges, with_activations};
+use quantize_rs::{
+    Config, Decision, Format, Granularity, Graph, Kept, Plan, Prepared, QType, optimize,
+};
 
 fn nbits() -> Config {
     Config { output_format: Format::MatMulNBits, ..Config::with_bits(4).unwrap() }
@@ -110,4 +112,51 @@ fn every_fixture_is_written_or_kept_with_a_reason() {
             Err(error) => assert!(error.to_string().contains("element"), "{name}: {error}"),
         }
     }
+}
+
+#[test]
+fn weights_to_train_on_stay_float_and_are_stored_as_what_they_would_have_been() {
+    let store = ["store_integers".to_owned()];
+    let mut seen = 0;
+    for (name, model) in fixtures() {
+        let Ok(prepared) = Prepared::of(&model, per_channel()) else { continue };
+        let usual = prepared.plan().apply(&prepared.model, None).unwrap();
+        let config = Config { output_format: Format::FakeQuant, ..per_channel() };
+        let prepared = Prepared::of(&model, config).unwrap();
+        let fake = prepared.plan().apply(&prepared.model, None).unwrap();
+        let stored = optimize(fake.model(), Some(&store), &[]).unwrap();
+        for (value, how) in prepared.plan().quantized() {
+            assert_eq!(how.format, Format::FakeQuant, "{name}");
+            let quantized = format!("{}_quantized", value.name);
+            assert!(!is_constant(fake.model(), &quantized), "{name}: {quantized}");
+            let expected = constant(usual.model(), &quantized).data;
+            assert_eq!(constant(stored.model(), &quantized).data, expected, "{name}: {quantized}");
+            seen += 1;
+        }
+    }
+    assert!(seen > 50, "{seen}");
+}
+
+#[test]
+fn biases_stay_float_and_nothing_is_smoothed_or_corrected_before_training() {
+    let mut seen = 0;
+    for (name, model) in fixtures() {
+        let config = Config { output_format: Format::FakeQuant, ..with_activations() };
+        let Ok(prepared) = Prepared::of(&model, config) else { continue };
+        let plan = prepared.plan();
+        if !plan.needs_calibration() {
+            continue;
+        }
+        let Ok(fake) = plan.apply(&prepared.model, Some(&ranges(&prepared.model, &plan))) else {
+            continue;
+        };
+        assert!(plan.quantized().all(|(_, how)| how.stored != QType::Int32), "{name}");
+        assert_eq!(fake.report().corrected_biases, 0, "{name}");
+        seen += 1;
+    }
+    assert!(seen > 20, "{seen}");
+}
+
+fn is_constant(model: &quantize_rs::Model, name: &str) -> bool {
+    model.graph().initializer.iter().any(|tensor| tensor.name == name)
 }

@@ -56,6 +56,16 @@ pub(super) fn plan(
         Placement::Inputs => planner.inputs(draft, &leads),
         Placement::Everything => planner.everything(draft, &leads),
     }
+    if config.output_format == Format::FakeQuant {
+        draft.integer_nodes.iter_mut().for_each(|node| node.bias = None);
+        for decision in draft.decisions.values_mut() {
+            if let Decision::Quantize(plan) = decision
+                && plan.source == Source::Weights
+            {
+                plan.format = Format::FakeQuant;
+            }
+        }
+    }
     biases::plan(graph, draft);
     biases::narrow_weights(profile, draft);
     draft.warnings.extend(float);

@@ -290,8 +290,12 @@ impl Plan {
     }
 
     /// As [`Plan::of`], whether or not the operator set of the model is enough for it.
-    pub(crate) fn draft(graph: &Graph<'_>, config: Config) -> Result<Plan, QuantizeError> {
+    pub(crate) fn draft(graph: &Graph<'_>, mut config: Config) -> Result<Plan, QuantizeError> {
         config.check()?;
+        if config.output_format == Format::FakeQuant {
+            // Training moves weights and biases by itself.
+            (config.smooth, config.bias_correction) = (false, false);
+        }
         opset::check_known(graph)?;
         let constants = uses::constants(graph);
         let selection = select::Selection::of(graph, &constants, &config)?;
@@ -324,6 +328,11 @@ impl Plan {
             quantized(node.input) && quantized(node.weight) && node.bias.is_none_or(quantized)
         };
         self.integer_nodes.iter().filter(complete).copied().collect()
+    }
+
+    /// Whether what is made of it is to be trained on.
+    pub(crate) fn trains(&self) -> bool {
+        self.config.output_format == Format::FakeQuant
     }
 
     pub(crate) fn quantized_mut(&mut self, name: &str) -> Option<&mut ValuePlan> {

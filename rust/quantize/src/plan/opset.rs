@@ -70,7 +70,7 @@ impl Plan {
     pub(crate) fn needs_more_than(&self, model: &Model) -> Option<Need> {
         let have = model.opset("").unwrap_or(0);
         let need_of = |how: &ValuePlan| match how.format {
-            Format::Qdq => needed(how.stored, how.spec.granularity),
+            Format::Qdq | Format::FakeQuant => needed(how.stored, how.spec.granularity),
             format => format.row().since,
         };
         // Of several that need the most, the first: a weight rather than the bias that follows.

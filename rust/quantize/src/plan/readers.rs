@@ -7,6 +7,7 @@ use quantize_rs_onnx::DataType;
 
 use super::activations::Planner;
 use super::{Because, Decision, Draft, Readers, Source, ValuePlan};
+use crate::Format;
 use crate::graph::{Reader, ValueId};
 use crate::target::Placement;
 
@@ -26,6 +27,9 @@ impl Planner<'_, '_> {
         let Draft { decisions, on_integers, made_on_integers, .. } = draft;
         for (id, decision) in decisions {
             let Decision::Quantize(plan) = decision else { continue };
+            if plan.format == Format::FakeQuant {
+                continue;
+            }
             if self.is_table(*id, plan) {
                 plan.readers = Readers::Rows;
                 continue;

@@ -59,8 +59,8 @@ pub(super) fn plan(
                 };
                 let symmetric = config.symmetric || forces_symmetric(config, qtype, granularity);
                 let spec = spec(config, qtype, symmetric, granularity);
-                let readers = readers(graph, constant, draft);
-                let (format, source) = (Format::Qdq, Source::Weights);
+                let readers = readers(graph, constant, config, draft);
+                let (format, source) = (formats::usual(config), Source::Weights);
                 ValuePlan { spec, stored, matrix, format, source, readers, because }
             }
         };
@@ -79,7 +79,9 @@ pub(super) fn plan(
 fn spec(config: &Config, qtype: QType, symmetric: bool, granularity: Granularity) -> QSpec {
     let spec = QSpec::new(qtype, symmetric, granularity);
     let narrow = config.narrow_range.map_or(spec.narrow, |narrow| narrow && symmetric);
-    let flips = symmetric && !narrow && qtype.bits() <= 4 && config.profile().negative_scales;
+    // Who trains on it has no use for a negative scale.
+    let may_flip = config.profile().negative_scales && config.output_format != Format::FakeQuant;
+    let flips = symmetric && !narrow && qtype.bits() <= 4 && may_flip;
     QSpec { narrow, flips, ..spec }
 }
 
@@ -174,8 +176,16 @@ fn read_otherwise(graph: &Graph<'_>, constant: &Constant<'_>) -> Option<Kept> {
 
 /// Who reads a weight as it comes back from integers. Where others need it in float it stays beside
 /// that, and it is said what that takes.
-fn readers(graph: &Graph<'_>, constant: &Constant<'_>, draft: &mut Draft) -> Readers {
+fn readers(
+    graph: &Graph<'_>,
+    constant: &Constant<'_>,
+    config: &Config,
+    draft: &mut Draft,
+) -> Readers {
     let Some(kept) = read_otherwise(graph, constant) else { return Readers::All };
+    if config.output_format == Format::FakeQuant {
+        return Readers::Weighing;
+    }
     let bits = constant.tensor.dtype().map_or(0, DataType::bits);
     let bytes = constant.shape.iter().product::<usize>().saturating_mul(bits) / 8;
     draft.warnings.push(format!(

@@ -2,6 +2,7 @@
 
 mod corrections;
 mod dynamic;
+mod fake;
 pub(crate) mod names;
 mod nbits;
 mod products;

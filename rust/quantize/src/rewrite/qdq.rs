@@ -134,6 +134,7 @@ impl Writer<'_, '_> {
             Format::Qdq => {}
             Format::MatMulNBits => return self.nbits(id, how, tensor),
             Format::Dynamic => return self.dynamic(id, how, tensor),
+            Format::FakeQuant => return self.fake(id, how, tensor),
         }
         let name = self.graph.values[id].name;
         let output = match how.readers {
@@ -175,7 +176,7 @@ impl Writer<'_, '_> {
     }
 
     /// The name of what is made `output` by a change of shape, where that is needed.
-    fn back_to_shape(&mut self, id: ValueId, how: &ValuePlan, output: String) -> String {
+    pub(super) fn back_to_shape(&mut self, id: ValueId, how: &ValuePlan, output: String) -> String {
         let name = self.graph.values[id].name;
         let shape = self.graph.constant_behind(id).map(|tensor| tensor.dims.clone());
         let (Some(shape), Some(_)) = (shape, how.matrix) else { return output };
@@ -189,7 +190,7 @@ impl Writer<'_, '_> {
 
     /// A new name for a weight as it comes back from integers, which those read who read nothing
     /// but a weight in it.
-    fn redirect_weighing(&mut self, id: ValueId) -> String {
+    pub(super) fn redirect_weighing(&mut self, id: ValueId) -> String {
         let restored = self.names.fresh(self.graph.values[id].name, "dequantized");
         let weighing = self.weighing.remove(&id).unwrap_or_default();
         for Reader { node, input } in weighing {
@@ -424,7 +425,7 @@ impl Writer<'_, '_> {
         )));
     }
 
-    fn node(
+    pub(super) fn node(
         &mut self,
         op_type: &str,
         base: &str,

@@ -4,6 +4,7 @@ mod dynamic;
 mod nbits;
 
 use quantize_rs_math::{QSpec, QType};
+use quantize_rs_onnx::DataType;
 
 use super::{Kept, Readers};
 use crate::graph::{Graph, ValueId};
@@ -41,6 +42,18 @@ pub(super) fn form(
             Err(why) => Err(Kept::NoForm { format, why }),
         },
         Format::Dynamic => Ok(dynamic::form(graph, constant, config, qtype)),
+        Format::FakeQuant => match constant.dtype.filter(|dtype| *dtype != DataType::Float) {
+            Some(dtype) => Err(Kept::NoForm { format, why: format!("it is {dtype}") }),
+            None => Ok(None),
+        },
+    }
+}
+
+/// How a weight is written of which the wishes decide everything else.
+pub(super) fn usual(config: &Config) -> Format {
+    match config.output_format {
+        Format::FakeQuant => Format::FakeQuant,
+        _ => Format::Qdq,
     }
 }
 

@@ -1,0 +1,48 @@
+//! Weights that stay float and are quantized when the model runs, for those who train on it.
+
+use quantize_rs_onnx::{DataType, Tensor};
+
+use super::qdq::Writer;
+use crate::encode::{EncodedTensor, to_f32};
+use crate::graph::ValueId;
+use crate::plan::{Readers, ValuePlan};
+
+impl Writer<'_, '_> {
+    /// A weight `W` becomes the initializer `W_float`, which training moves, and a `QuantizeLinear`
+    /// and a `DequantizeLinear` that make `W` of it, with constant scales. What others read in float
+    /// keeps its name.
+    pub(super) fn fake(&mut self, id: ValueId, how: &ValuePlan, tensor: &EncodedTensor) {
+        let name = self.graph.values[id].name;
+        let Some(floats) = self.floats(id, &tensor.quantized.shape) else { return };
+        let output = if how.readers == Readers::Weighing {
+            self.redirect_weighing(id)
+        } else {
+            self.take_out(id);
+            name.to_owned()
+        };
+        let float = if how.readers == Readers::Weighing && how.matrix.is_none() {
+            name.to_owned()
+        } else {
+            self.constant(name, "float", &floats)
+        };
+        let output = self.back_to_shape(id, how, output);
+        let scale = self.constant(name, "scale", &tensor.scale);
+        // It says of what type the integers are.
+        let zero_point = self.constant(name, "zp", &tensor.zero_point);
+        let integers = self.names.fresh(name, "quantized");
+        let granularity = how.spec.granularity;
+        let inputs = vec![float, scale.clone(), zero_point.clone()];
+        self.node("QuantizeLinear", name, inputs, integers.clone(), granularity);
+        let inputs = vec![integers, scale, zero_point];
+        self.node("DequantizeLinear", name, inputs, output, granularity);
+    }
+
+    /// The float32 elements of a weight, which may be cast from another float, in this shape.
+    fn floats(&self, id: ValueId, shape: &[usize]) -> Option<Tensor> {
+        let tensor = self.graph.model.tensor(self.graph.constant_behind(id)?).ok()?;
+        if tensor.dtype == DataType::Float {
+            return Some(Tensor { shape: shape.to_vec(), ..tensor });
+        }
+        Some(Tensor::from_f32(shape.to_vec(), &to_f32(&tensor)?))
+    }
+}
