@@ -62,6 +62,21 @@ impl QSpec {
         QSpec { qtype, symmetric, granularity, narrow, reduced: false, flips: false }
     }
 
+    /// 8 bits, zero point 0, one scale.
+    pub const fn int8_symmetric() -> QSpec {
+        QSpec::new(QType::Int8, true, Granularity::PerTensor)
+    }
+
+    /// 8 bits, a zero point, one scale.
+    pub const fn int8_asymmetric() -> QSpec {
+        QSpec::new(QType::Int8, false, Granularity::PerTensor)
+    }
+
+    /// 4 bits, zero point 0, a scale for each index along the first axis.
+    pub const fn int4_per_channel() -> QSpec {
+        QSpec::new(QType::Int4, true, Granularity::PerAxis { axis: 0 })
+    }
+
     /// The smallest and the largest value that this spec writes.
     pub const fn grid(&self) -> (i32, i32) {
         let (mut lo, mut hi) = (self.qtype.min(), self.qtype.max());

@@ -81,7 +81,9 @@ pub use graph::{Graph, Maker, Reader, Value, ValueId};
 pub use info::ModelInfo;
 pub use layers::{DynamicRangeCalibrator, QuantizationAwareTraining};
 pub use opset::{Conversion, convert_opset};
-pub use plan::{Because, Decision, Kept, Plan, Planned, Readers, Role, Source, ValuePlan};
+pub use plan::{
+    Because, Decision, Kept, Plan, Planned, QConfig, QConfigDict, Readers, Role, Source, ValuePlan,
+};
 pub use prepare::{
     Below, Optimization, Optimized, Prepared, Prune, PrunedWeight, Pruning, Step, optimize, prune,
 };

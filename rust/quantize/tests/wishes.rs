@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 
 use common::{fixture, per_channel, plan, ranges, with_activations};
 use quantize_rs::{
-    Config, DataType, Decision, Graph, Kept, Model, Plan, QType, QuantizeErrorKind, Target,
+    Config, DataType, Decision, Graph, Kept, Model, Plan, QConfig, QConfigDict, QType,
+    QuantizeErrorKind, Target, convert_opset,
 };
 
 #[test]
@@ -226,4 +227,52 @@ fn weights_of_float4_are_for_those_who_read_them() {
             }
         }
     }
+}
+
+#[test]
+fn of_what_was_set_for_modules_the_narrowest_counts() {
+    let config = |weight| QConfig { weight, activation: None };
+    let of = |qtype| config(Some(qtype));
+    let model = fixture("concat_branches");
+    let weights: Vec<String> =
+        plan(&model, Config::default()).quantized().map(|(value, _)| value.name.clone()).collect();
+    assert!(weights.len() > 1, "{weights:?}");
+    let first = &weights[0];
+    let types = |modules: QConfigDict| {
+        let plan = plan(&model, modules.config(&model).unwrap());
+        let of = |name: &String| match &plan.value(name).unwrap().decision {
+            Decision::Quantize(how) => Some(how.stored),
+            Decision::Keep(_) => None,
+        };
+        weights.iter().map(of).collect::<Vec<_>>()
+    };
+    let others = |qtype| vec![Some(qtype); weights.len() - 1];
+    let all = QConfigDict::default().set_global(of(QType::UInt8));
+    assert_eq!(types(all.clone())[1..], others(QType::UInt8));
+    let convs = all.set_module_type("Conv", of(QType::Int8));
+    assert_eq!(types(convs.clone())[1..], others(QType::Int8));
+    let pattern = convs.clone().set_module_name("*", of(QType::Int16));
+    let converted = convert_opset(&model, 21).unwrap().0;
+    let wishes = pattern.config(&converted).unwrap();
+    assert!(wishes.layer_types.values().all(|qtype| *qtype == QType::Int16));
+    let named = convs.set_module_name(first, config(None));
+    let found = types(named.clone());
+    assert_eq!((found[0], &found[1..]), (None, &others(QType::Int8)[..]));
+    assert_eq!(types(QConfigDict::default()), vec![None; weights.len()]);
+}
+
+#[test]
+fn modules_that_are_not_in_the_model_are_refused_with_near_matches() {
+    let model = fixture("concat_branches");
+    let all = QConfig { weight: Some(QType::Int8), activation: None };
+    let set = |modules: QConfigDict| modules.config(&model).unwrap_err().to_string();
+    let unknown = set(QConfigDict::default().set_module_name("no.such.module", all));
+    assert!(unknown.starts_with("set_module_name names `no.such.module`"), "{unknown}");
+    let typed = set(QConfigDict::default().set_module_type("Conf", all));
+    assert!(typed.contains("did you mean `Conv`"), "{typed}");
+    let integers = QConfig { activation: Some(QType::UInt8), ..all };
+    let lonely = set(QConfigDict::default().set_module_type("Conv", integers));
+    assert!(lonely.contains("set_global leaves activations float"), "{lonely}");
+    let alone = QConfigDict::default().set_global(integers).set_module_type("Conv", all);
+    assert!(set(alone).contains("whole or not at all"));
 }

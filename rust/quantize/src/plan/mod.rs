@@ -13,6 +13,7 @@ mod formats;
 mod leads;
 mod opset;
 mod pattern;
+mod qconfig;
 mod readers;
 mod select;
 mod show;
@@ -22,6 +23,7 @@ mod weights;
 
 pub(crate) use formats::MICROSOFT;
 pub(crate) use opset::NEWEST as NEWEST_OPSET;
+pub use qconfig::{QConfig, QConfigDict};
 pub(crate) use select::still_there;
 pub(crate) use show::kind;
 pub(crate) use weights::reserved;

@@ -1,0 +1,293 @@
+//! Types for the modules of a network, as those who train it think of it, and the wishes that they
+//! come to for a model.
+
+use std::collections::{BTreeMap, HashSet};
+
+use quantize_rs_math::QType;
+use serde::{Deserialize, Serialize};
+
+use super::pattern::{Known, Pattern, Subject};
+use crate::graph::Graph;
+use crate::uses::{self, Constant};
+use crate::{Config, QuantizeError, ops};
+
+/// To what a module is quantized; `None` stays float.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct QConfig {
+    /// The type of weights.
+    pub weight: Option<QType>,
+    /// The type of what its operators make.
+    pub activation: Option<QType>,
+}
+
+/// What is to become of modules, by name, by pattern, by type of operator, and of all others.
+///
+/// A name goes before a pattern, that before a type of operator. The name of a module means what
+/// is called so, and all in it: `features.0` the weight `features.0.weight` and the node
+/// `/features/features.0/Conv`, as exporters call them; of several, the longest. Of patterns and
+/// types, the one that was set last.
+///
+/// ```
+/// use quantize_rs::{Model, Plan, Prepared, QConfig, QConfigDict, QType};
+///
+/// # let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/digits/digits_cnn.onnx");
+/// let all = QConfig { weight: Some(QType::Int8), activation: None };
+/// let modules = QConfigDict::default()
+///     .set_global(all)
+///     .set_module_name("conv1", QConfig { weight: Some(QType::Int16), ..all })
+///     .set_module_type("Gemm", QConfig::default());
+/// let model = Model::open(path)?;
+/// let prepared = Prepared::of(&model, modules.config(&model)?)?;
+/// assert!(prepared.plan().quantized().any(|(_, how)| how.stored == QType::Int16));
+/// # Ok::<(), quantize_rs::QuantizeError>(())
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct QConfigDict {
+    global: QConfig,
+    names: BTreeMap<String, QConfig>,
+    patterns: Vec<(String, QConfig)>,
+    types: Vec<(String, QConfig)>,
+}
+
+impl QConfigDict {
+    /// What becomes of modules that nothing else is said of.
+    #[must_use]
+    pub fn set_global(self, config: QConfig) -> QConfigDict {
+        QConfigDict { global: config, ..self }
+    }
+
+    /// What becomes of a module, or of all that fit a pattern: `*`, `?`, `[…]`, or a regular
+    /// expression behind `re:`.
+    #[must_use]
+    pub fn set_module_name(mut self, name: impl Into<String>, config: QConfig) -> QConfigDict {
+        let name = name.into();
+        if name.starts_with("re:") || name.contains(['*', '?', '[']) {
+            self.patterns.push((name, config));
+        } else {
+            self.names.insert(name, config);
+        }
+        self
+    }
+
+    /// What becomes of operators of a type: `Conv`.
+    #[must_use]
+    pub fn set_module_type(mut self, op_type: impl Into<String>, config: QConfig) -> QConfigDict {
+        self.types.push((op_type.into(), config));
+        self
+    }
+
+    /// The wishes that this comes to for a model, every other wish as by default.
+    ///
+    /// # Errors
+    /// A name, pattern or type that fits nothing in the model; activations of some modules where
+    /// those of all others stay float, or weights alone where they do not.
+    pub fn config(&self, model: &quantize_rs_onnx::Model) -> Result<Config, QuantizeError> {
+        let graph = Graph::of(model)?;
+        let constants = uses::constants(&graph);
+        let modules = Modules::of(&graph, &constants);
+        let found = Found::of(self, &modules)?;
+        let mut config = Config { activations: self.global.activation, ..Config::default() };
+        config.weights = self.global.weight.unwrap_or(config.weights);
+        for constant in constants.iter().filter(|constant| constant.is_weight()) {
+            let name = graph.values[constant.anchor].name.to_owned();
+            let nodes = constant.multipliers(&graph);
+            let labels = nodes.map(|node| (node.name.as_str(), node.op_type.as_str()));
+            match found.of_subject(&Module::of(&name, labels)).weight {
+                None => drop(config.layer_float.insert(name)),
+                Some(qtype) if Some(qtype) == self.global.weight => {}
+                Some(qtype) => drop(config.layer_types.insert(name, qtype)),
+            }
+        }
+        for module in &modules.nodes {
+            found.activation(module, &mut config)?;
+        }
+        Ok(config)
+    }
+}
+
+/// A node or a weight, by all that it is called.
+struct Module<'m> {
+    /// What wishes can name it by: its own name, or that of what it makes.
+    key: &'m str,
+    named: bool,
+    names: Vec<String>,
+    op_types: Vec<&'m str>,
+    weighs: bool,
+}
+
+impl<'m> Module<'m> {
+    fn of(key: &'m str, nodes: impl Iterator<Item = (&'m str, &'m str)>) -> Module<'m> {
+        let (mut names, mut op_types) = (vec![key.to_owned()], Vec::new());
+        for (name, op_type) in nodes {
+            names.extend([name.to_owned(), dotted(name)]);
+            op_types.push(op_type);
+        }
+        names.retain(|name| !name.is_empty());
+        Module { key, named: true, names, op_types, weighs: true }
+    }
+
+    /// How long the name of the module is in which it lies, where `name` is one.
+    fn lies_in(&self, name: &str) -> Option<usize> {
+        let inside = |own: &String| {
+            own.strip_prefix(name)
+                .is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '/']))
+        };
+        self.names.iter().any(inside).then_some(name.len())
+    }
+}
+
+/// The modules of a path of scopes, each of which begins with the one before it:
+/// `/features/features.0/Conv` lies in `features.0`.
+fn dotted(path: &str) -> String {
+    let scopes = path.split('/').filter(|scope| !scope.is_empty());
+    scopes.fold(String::new(), |outer, scope| {
+        let within =
+            !outer.is_empty() && scope.strip_prefix(&outer).is_some_and(|s| s.starts_with('.'));
+        if outer.is_empty() || within { scope.to_owned() } else { format!("{outer}.{scope}") }
+    })
+}
+
+/// All that can be meant in a model.
+struct Modules<'m> {
+    nodes: Vec<Module<'m>>,
+    weights: Vec<String>,
+}
+
+impl<'m> Modules<'m> {
+    fn of(graph: &Graph<'m>, constants: &[Constant<'m>]) -> Modules<'m> {
+        let weight = |constant: &&Constant<'_>| constant.is_weight();
+        let weights: Vec<_> = constants.iter().filter(weight).collect();
+        let mut nodes = Vec::new();
+        for (index, node) in graph.nodes.iter().enumerate() {
+            if ops::rule(node).is_none() {
+                continue;
+            }
+            let own = weights.iter().filter(|constant| {
+                constant.multipliers(graph).any(|reader| std::ptr::eq(reader, *node))
+            });
+            let own: Vec<&str> = own.map(|constant| graph.values[constant.anchor].name).collect();
+            let made = graph.output(index, 0).map_or("", |id| graph.values[id].name);
+            let named = !node.name.is_empty();
+            let key = if named { node.name.as_str() } else { made };
+            let mut module =
+                Module::of(key, std::iter::once((node.name.as_str(), node.op_type.as_str())));
+            module.names.extend(own.iter().map(|name| (*name).to_owned()));
+            (module.named, module.weighs) = (named, !own.is_empty());
+            nodes.push(module);
+        }
+        let name = |constant: &&Constant<'m>| graph.values[constant.anchor].name.to_owned();
+        Modules { nodes, weights: weights.into_iter().map(|constant| name(&constant)).collect() }
+    }
+}
+
+/// What was set, each known to fit something.
+struct Found<'a> {
+    set: &'a QConfigDict,
+    patterns: Vec<(Pattern, QConfig)>,
+}
+
+impl<'a> Found<'a> {
+    fn of(set: &'a QConfigDict, modules: &Modules<'_>) -> Result<Found<'a>, QuantizeError> {
+        let names: HashSet<&str> = modules
+            .nodes
+            .iter()
+            .flat_map(|module| module.names.iter().map(String::as_str))
+            .chain(modules.weights.iter().map(String::as_str))
+            .collect();
+        let op_types: HashSet<&str> =
+            modules.nodes.iter().flat_map(|module| module.op_types.iter().copied()).collect();
+        let refused = |option: &str, text: &str, known: &Known<'_>| {
+            let what = format!(
+                "names `{text}`, which is no {} of the model{}",
+                known.what,
+                known.hint(text)
+            );
+            QuantizeError::option(option, what)
+        };
+        let types =
+            Known { names: HashSet::new(), op_types, what: "operator that can be quantized" };
+        for (op_type, _) in &set.types {
+            if !types.op_types.contains(op_type.as_str()) {
+                return Err(refused("set_module_type", op_type, &types));
+            }
+        }
+        let known = Known { names, op_types: HashSet::new(), what: "module, node or weight" };
+        for name in set.names.keys() {
+            let there = known.names.iter().any(|own| {
+                let module = Module::of(own, std::iter::empty());
+                module.lies_in(name).is_some()
+            });
+            if !there {
+                return Err(refused("set_module_name", name, &known));
+            }
+        }
+        let pattern = |(text, config): &(String, QConfig)| {
+            Ok((known.pattern("set_module_name", text)?, *config))
+        };
+        let patterns =
+            set.patterns.iter().rev().map(pattern).collect::<Result<_, QuantizeError>>()?;
+        Ok(Found { set, patterns })
+    }
+
+    /// What was set for a node or weight.
+    fn of_subject(&self, module: &Module<'_>) -> QConfig {
+        let names = self.set.names.iter();
+        let longest = names.filter_map(|(name, config)| Some((module.lies_in(name)?, config)));
+        if let Some((_, config)) = longest.max_by_key(|(length, _)| *length) {
+            return *config;
+        }
+        let subject = Subject {
+            names: module.names.iter().map(String::as_str).collect(),
+            op_types: module.op_types.clone(),
+        };
+        if let Some((_, config)) = self.patterns.iter().find(|(pattern, _)| pattern.fits(&subject))
+        {
+            return *config;
+        }
+        let mut types = self.set.types.iter().rev();
+        let of_type = types.find(|(op_type, _)| module.op_types.contains(&op_type.as_str()));
+        of_type.map_or(self.set.global, |(_, config)| *config)
+    }
+
+    /// Takes up what was set for what a node makes.
+    fn activation(&self, module: &Module<'_>, config: &mut Config) -> Result<(), QuantizeError> {
+        let QConfig { weight, activation } = self.of_subject(module);
+        let refused = |what: &str| {
+            let what = format!("gives `{}` {what}", module.key);
+            Err(QuantizeError::option("activation", what))
+        };
+        match (self.set.global.activation, activation) {
+            (global, own) if global == own => Ok(()),
+            (None, _) => refused("a type, but set_global leaves activations float"),
+            (Some(_), Some(qtype)) => {
+                config.activation_types.insert(module.key.to_owned(), qtype);
+                Ok(())
+            }
+            (Some(_), None) if weight.is_some() && module.weighs => refused(
+                "no type, but its weight one: where others compute in integers a module is \
+                 quantized whole or not at all",
+            ),
+            (Some(_), None) if module.named => {
+                config.exclude.push(module.key.to_owned());
+                Ok(())
+            }
+            // Its weight, if it has one, stays float, and so does it.
+            (Some(_), None) if module.weighs => Ok(()),
+            (Some(_), None) => refused("no type, but the node has no name to leave it out by"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::dotted;
+
+    #[test]
+    fn scopes_are_read_as_exporters_write_them() {
+        assert_eq!(dotted("/features/features.0/Conv"), "features.0.Conv");
+        assert_eq!(dotted("/layer1/layer1.0/conv1/Conv"), "layer1.0.conv1.Conv");
+        assert_eq!(dotted("conv1"), "conv1");
+        assert_eq!(dotted("/a/ab/Add"), "a.ab.Add");
+        assert_eq!(dotted(""), "");
+    }
+}
