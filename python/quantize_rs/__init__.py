@@ -24,7 +24,7 @@ Warnings go to the logger ``quantize_rs``; nothing is printed. What can go wrong
 
 from __future__ import annotations
 
-from . import errors, kernels
+from . import errors, kernels, observers, training
 from ._api import model_info, quantize, quantize_with_calibration
 from ._comparison import Comparison, MethodRow
 from ._conversion import Conversion, convert_opset
@@ -32,9 +32,11 @@ from ._core import __version__
 from ._diff import Difference, RangesDiff
 from ._images import ImageFolder
 from ._info import ModelInfo, TensorSpec
+from ._insert import insert_fake_quant
 from ._model import Model, Plan, Quantized, open  # noqa: A004 - `quantize_rs.open`
 from ._optimize import OptimizationReport, optimize
 from ._pruning import PrunedWeight, Pruning, prune
+from ._qconfig import Prepared, QConfig, QConfigDict, prepare
 from ._ranges import Ranges
 from ._report import Report, Seconds, Step
 from ._values import PlannedValue, Value
@@ -64,8 +66,11 @@ __all__ = [
     "OptionError",
     "Plan",
     "PlannedValue",
+    "Prepared",
     "PrunedWeight",
     "Pruning",
+    "QConfig",
+    "QConfigDict",
     "QuantizeError",
     "Quantized",
     "Ranges",
@@ -79,11 +84,15 @@ __all__ = [
     "__version__",
     "convert_opset",
     "errors",
+    "insert_fake_quant",
     "kernels",
     "model_info",
+    "observers",
     "open",
     "optimize",
+    "prepare",
     "prune",
     "quantize",
     "quantize_with_calibration",
+    "training",
 ]

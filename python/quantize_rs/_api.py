@@ -95,9 +95,11 @@ def quantize(
         How what is quantized is written into the file: ``"qdq"``, which every runtime reads;
         ``"matmul_nbits"``: weights of MatMul, Gemm and Gather in blocks (of 32, or
         `block_size` elements) of 2, 4 or 8 bits, for operators of ONNX Runtime's own that
-        compute with them as they are, in any opset from 7 on; or ``"dynamic"``: integer
+        compute with them as they are, in any opset from 7 on; ``"dynamic"``: integer
         products of MatMul, Gemm and Conv, whose activations are quantized when the model runs,
-        from opset 11 on.
+        from opset 11 on; or
+        ``"fake_quant"``: as ``"qdq"``, with weights that stay float, to train on; see
+        `insert_fake_quant`.
     accuracy_level : int, optional
         For ``"matmul_nbits"``: how exactly products are computed. 1 in float32, 4 with activations
         brought to 8 bits, which is faster; 0, or None, leaves it to ONNX Runtime.
@@ -138,7 +140,7 @@ def quantize(
     wishes["output_format"] = output_format
     wishes["accuracy_level"] = _options.maybe_count("accuracy_level", accuracy_level)
     plan = _model.open(input_path)._plan(wishes)
-    return _delivered(plan.apply(), destination)
+    return delivered(plan.apply(), destination)
 
 
 def quantize_with_calibration(
@@ -305,7 +307,7 @@ min_elements, layer_bits, weights, narrow_range
     else:
         found = _saved(ranges, calibration_data, method)
         plan = _model.open(input_path)._plan(wishes)
-    return _delivered(plan.apply(found), destination)
+    return delivered(plan.apply(found), destination)
 
 
 def model_info(input_path: ModelSource) -> ModelInfo:
@@ -388,7 +390,8 @@ def _saved(
     return found
 
 
-def _delivered(quantized: Quantized, target: Path | None) -> Report:
+def delivered(quantized: Quantized, target: Path | None) -> Report:
+    """Give the report on a model that was written, or is in it."""
     if target is not None:
         return quantized.save(target)
     return dataclasses.replace(quantized.report, model=quantized.to_bytes())

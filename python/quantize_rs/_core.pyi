@@ -17,12 +17,15 @@ class _Adapter(Protocol):
     def run(self, feed: Sequence[_Array], wanted: Sequence[str]) -> list[NDArray[np.float32]]: ...
 
 _Cut: TypeAlias = tuple[int | None, int | None]
+_Grid: TypeAlias = tuple[int, int]
+_Found: TypeAlias = tuple[NDArray[np.float32], NDArray[np.int32]]
 
 __all__ = [
     "Comparison",
     "Engine",
     "Feeds",
     "Model",
+    "Observer",
     "Optimized",
     "Plan",
     "Quantized",
@@ -32,6 +35,10 @@ __all__ = [
     "__version__",
     "dequantize_linear",
     "dtype_of",
+    "fake_quantize",
+    "fake_quantize_gradients",
+    "fake_quantize_stochastic",
+    "learn_scale",
     "pack",
     "quantize_linear",
     "run_cli",
@@ -62,6 +69,9 @@ class Model:
     def to_bytes(self) -> bytes: ...
     def info(self) -> str: ...
     def optimize(self, passes: Sequence[str] | None, skip: Sequence[str]) -> Optimized: ...
+    def module_options(
+        self, modules: str
+    ) -> tuple[str, str | None, dict[str, str], dict[str, str], list[str]]: ...
     def plan(self, wishes: Wishes) -> Plan: ...
 
 @final
@@ -158,6 +168,55 @@ class Source:
     def iterator(iterator: Iterator[Sequence[_Array]], items: int | None) -> Source: ...
     def feeds(self, model: Model, limit: int | None) -> Feeds: ...
 
+@final
+class Observer:
+    def __new__(
+        cls,
+        name: str,
+        dtype: str,
+        symmetric: bool,
+        reduce_range: bool,
+        grid: _Grid | None,
+        eps: float,
+        averaging_constant: float,
+        bins: int,
+    ) -> Observer: ...
+    @property
+    def grid(self) -> _Grid: ...
+    def observe(self, x: NDArray[np.float32], shape: Sequence[int], axis: int | None) -> None: ...
+    def ranges(self) -> list[tuple[float, float]]: ...
+    def qparams(self) -> _Found: ...
+    def reset(self) -> None: ...
+
+def fake_quantize(
+    x: NDArray[np.float32], shape: Sequence[int], numbers: _Numbers, grid: _Grid, cut: _Cut
+) -> tuple[NDArray[np.float32], NDArray[np.bool_]]: ...
+def fake_quantize_gradients(
+    x: NDArray[np.float32],
+    gradient: NDArray[np.float32],
+    shape: Sequence[int],
+    numbers: _Numbers,
+    grid: _Grid,
+    cut: _Cut,
+) -> tuple[NDArray[np.float32], NDArray[np.float64], NDArray[np.float64]]: ...
+def fake_quantize_stochastic(
+    x: NDArray[np.float32],
+    shape: Sequence[int],
+    numbers: _Numbers,
+    grid: _Grid,
+    cut: _Cut,
+    temperature: float,
+    seed: int,
+) -> NDArray[np.float32]: ...
+def learn_scale(
+    x: NDArray[np.float32],
+    shape: Sequence[int],
+    numbers: _Numbers,
+    grid: _Grid,
+    cut: _Cut,
+    steps: int,
+    rates: tuple[float, float],
+) -> tuple[_Found, float, float]: ...
 def dtype_of(dtype: str) -> tuple[bool, int]: ...
 def quantize_linear(
     x: NDArray[np.float32], shape: Sequence[int], numbers: _Numbers, dtype: str, cut: _Cut

@@ -197,9 +197,11 @@ class Model:
             How what is quantized is written into the file: ``"qdq"``, which every runtime reads;
             ``"matmul_nbits"``: weights of MatMul, Gemm and Gather in blocks (of 32, or
             `block_size` elements) of 2, 4 or 8 bits, for operators of ONNX Runtime's own that
-            compute with them as they are, in any opset from 7 on; or ``"dynamic"``: integer
+            compute with them as they are, in any opset from 7 on; ``"dynamic"``: integer
             products of MatMul, Gemm and Conv, whose activations are quantized when the model runs,
-            from opset 11 on.
+            from opset 11 on; or
+            ``"fake_quant"``: as ``"qdq"``, with weights that stay float, to train on; see
+            `insert_fake_quant`.
         accuracy_level : int, optional
             For ``"matmul_nbits"``: how exactly products are computed. 1 in float32, 4 with
             activations brought to 8 bits, which is faster; 0, or None, leaves it to ONNX Runtime.

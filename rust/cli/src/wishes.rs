@@ -89,6 +89,9 @@ pub(crate) struct ActivationWishes {
     /// Leave what normalizations put out as it is, instead of dividing large channels before a product
     #[arg(long)]
     no_smooth: bool,
+    /// Leave weights and biases float, and quantize weights when the model runs: to train on elsewhere
+    #[arg(long)]
+    fake_quant: bool,
 }
 
 /// What is quantized beside weights.
@@ -138,7 +141,11 @@ impl Wishes {
             target: self.target,
             op_types: self.op_types.clone(),
             passes: if self.no_optimize { Some(Vec::new()) } else { self.passes.clone() },
-            output_format: alone.output_format,
+            output_format: if calibrated.fake_quant {
+                Format::FakeQuant
+            } else {
+                alone.output_format
+            },
             accuracy_level: alone.accuracy_level,
             smooth: !calibrated.no_smooth,
             bias_correction: !calibrated.no_bias_correction,
@@ -343,6 +350,12 @@ mod tests {
         let plain = Only::try_parse_from(["quantize-rs"]).expect("flags that parse");
         let config = plain.config(Activations::OfTarget).expect("a configuration");
         assert_eq!(config.activations, Some(QType::UInt8));
+    }
+
+    #[test]
+    fn weights_to_train_on_stay_float_beside_activations_too() {
+        let found = config(&["--fake-quant"]).expect("a configuration").output_format;
+        assert_eq!(found, Format::FakeQuant);
     }
 
     #[test]

@@ -47,11 +47,15 @@ pub(crate) fn internal(py: Python<'_>, what: &str) -> PyErr {
 
 /// The exception for arguments of a kernel that do not fit together.
 pub(crate) fn of_math(py: Python<'_>, error: &MathError) -> PyErr {
+    if let MathError::Setting { name, found, expected } = error {
+        return of_option(py, name, &format!("is {found}, expected {expected}"));
+    }
     let option = match error {
         MathError::Axis { .. } => "axis",
         MathError::BlockSize => "block_size",
         MathError::UnknownType { .. } => "dtype",
         MathError::Length { what: "scales", .. } => "scale",
+        MathError::UnknownObserver { .. } => "observer",
         _ => "x",
     };
     of_option(py, option, &error.to_string())

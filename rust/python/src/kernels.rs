@@ -8,10 +8,10 @@ use quantize_rs_math::{self as math, Layout, Params};
 use crate::{errors, work};
 
 /// How a tensor is cut: axis, and elements in a block along it.
-type Cut = (Option<usize>, Option<usize>);
+pub(crate) type Cut = (Option<usize>, Option<usize>);
 
 /// One scale and one zero point for each group of elements.
-type Numbers<'py> = (PyReadonlyArray1<'py, f32>, Vec<usize>, PyReadonlyArray1<'py, i32>);
+pub(crate) type Numbers<'py> = (PyReadonlyArray1<'py, f32>, Vec<usize>, PyReadonlyArray1<'py, i32>);
 
 /// Whether what numpy holds of a type is signed, and its bits; of floats numpy holds the codes.
 #[pyfunction]
@@ -31,7 +31,7 @@ pub(crate) fn quantize_linear<'py>(
     cut: Cut,
 ) -> PyResult<Bound<'py, PyArray1<u8>>> {
     let (qtype, layout) = (qtype(py, dtype)?, layout(py, &shape, cut)?);
-    let params = params(py, &numbers, &layout, qtype)?;
+    let params = params(py, &numbers, &layout, grid(qtype))?;
     let x = x.as_slice()?;
     layout.check(x.len(), params.len()).map_err(|error| errors::of_math(py, &error))?;
     let spec = QSpec::new(qtype, false, layout.granularity());
@@ -52,7 +52,7 @@ pub(crate) fn dequantize_linear<'py>(
     cut: Cut,
 ) -> PyResult<Bound<'py, PyArray1<f32>>> {
     let (qtype, layout) = (qtype(py, dtype)?, layout(py, &shape, cut)?);
-    let params = params(py, &numbers, &layout, qtype)?;
+    let params = params(py, &numbers, &layout, grid(qtype))?;
     let packed = packed.as_slice()?;
     layout
         .check_packed(packed.len(), qtype, params.len())
@@ -108,9 +108,9 @@ pub(crate) fn scale_zero_point(
 }
 
 /// The error of what cannot fail.
-type Never = quantize_rs::QuantizeError;
+pub(crate) type Never = quantize_rs::QuantizeError;
 
-fn qtype(py: Python<'_>, dtype: &str) -> PyResult<QType> {
+pub(crate) fn qtype(py: Python<'_>, dtype: &str) -> PyResult<QType> {
     let qtype: QType = dtype.parse().map_err(|error| errors::of_math(py, &error))?;
     if qtype.is_scaled() {
         return Ok(qtype);
@@ -130,7 +130,7 @@ fn narrow(py: Python<'_>, dtype: &str) -> PyResult<QType> {
     Err(errors::of_option(py, "dtype", &what))
 }
 
-fn layout(py: Python<'_>, shape: &[usize], cut: Cut) -> PyResult<Layout> {
+pub(crate) fn layout(py: Python<'_>, shape: &[usize], cut: Cut) -> PyResult<Layout> {
     let granularity = match cut {
         (None, None) => Granularity::PerTensor,
         (Some(axis), None) => Granularity::PerAxis { axis },
@@ -142,11 +142,16 @@ fn layout(py: Python<'_>, shape: &[usize], cut: Cut) -> PyResult<Layout> {
     Layout::of(shape, granularity).map_err(|error| errors::of_math(py, &error))
 }
 
-fn params(
+/// Zero points that a type can have.
+fn grid(qtype: QType) -> (i32, i32) {
+    if qtype.is_float() { (0, 0) } else { (qtype.min(), qtype.max()) }
+}
+
+pub(crate) fn params(
     py: Python<'_>,
     (scale, shape, zero_point): &Numbers<'_>,
     layout: &Layout,
-    qtype: QType,
+    (min, max): (i32, i32),
 ) -> PyResult<Vec<Params>> {
     let (scale, zero_point) = (scale.as_slice()?, zero_point.as_slice()?);
     let expected = layout.scale_shape();
@@ -158,9 +163,8 @@ fn params(
         let what = format!("has {} elements, scale has {}", zero_point.len(), scale.len());
         return Err(errors::of_option(py, "zero_point", &what));
     }
-    let (min, max) = if qtype.is_float() { (0, 0) } else { (qtype.min(), qtype.max()) };
     if let Some(bad) = zero_point.iter().find(|zero| !(min..=max).contains(*zero)) {
-        let what = format!("is {bad}, expected {min} to {max} for {qtype}");
+        let what = format!("is {bad}, expected {min} to {max}");
         return Err(errors::of_option(py, "zero_point", &what));
     }
     let pairs = scale.iter().zip(zero_point);

@@ -17,6 +17,7 @@ mod plan;
 mod quantized;
 mod ranges;
 mod source;
+mod training;
 mod work;
 
 use std::ffi::OsString;
@@ -56,6 +57,10 @@ mod _core {
     use super::run_cli;
     #[pymodule_export]
     use super::source::Source;
+    #[pymodule_export]
+    use super::training::{
+        Observer, fake_quantize, fake_quantize_gradients, fake_quantize_stochastic, learn_scale,
+    };
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {

@@ -9,7 +9,7 @@ use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::PyBytes;
 use quantize_rs::{
-    Below, Config, ModelInfo, Prepared, Prune, QType, QuantizeError, Target, config,
+    Below, Config, ModelInfo, Prepared, Prune, QConfigDict, QType, QuantizeError, Target, config,
 };
 
 use crate::optimized::Optimized;
@@ -130,6 +130,36 @@ impl Model {
             quantize_rs::optimize(&model, passes.as_deref(), &skip)
         })?;
         Ok(Optimized::new(made))
+    }
+
+    /// The options that types of modules come to: those of weights and activations, for some by
+    /// name, and what is left out. `modules` is a `QConfigDict` as JSON.
+    #[allow(clippy::type_complexity)] // options, one after the other
+    fn module_options(
+        &self,
+        py: Python<'_>,
+        modules: &str,
+    ) -> PyResult<(
+        &'static str,
+        Option<&'static str>,
+        BTreeMap<String, &'static str>,
+        BTreeMap<String, &'static str>,
+        Vec<String>,
+    )> {
+        let config = work::detached(py, self.model.path(), || {
+            let modules: QConfigDict = serde_json::from_str(modules)
+                .map_err(|error| QuantizeError::option("config", error.to_string()))?;
+            modules.config(&self.model)
+        })?;
+        let names = |types: BTreeMap<String, QType>| {
+            types.into_iter().map(|(name, qtype)| (name, qtype.name())).collect()
+        };
+        let mut weights: BTreeMap<String, &'static str> = names(config.layer_types);
+        let float = config.layer_float.into_iter();
+        weights.extend(float.map(|name| (name, config::FLOAT32[0])));
+        let activations = config.activations.map(QType::name);
+        let (some, exclude) = (names(config.activation_types), config.exclude);
+        Ok((config.weights.name(), activations, weights, some, exclude))
     }
 
     /// Decides what to quantize.

@@ -2,7 +2,7 @@
 //! saw: one file for each way of watching.
 //!
 //! What they compute is what the observers of PyTorch with the same names compute. Calibration of a model has ways of
-//! its own, in [`range`](crate::range), which depend neither on batches nor on their order; they are observers too.
+//! its own, in [`range`], which depend neither on batches nor on their order; they are observers too.
 //!
 //! ```
 //! use quantize_rs_math::observe::{self, Scheme, Watch};

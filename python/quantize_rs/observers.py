@@ -1,0 +1,397 @@
+"""Observers: they watch batches of an array while a network is trained, for scale and zero point.
+
+They compute what those of PyTorch with the same names compute, on numpy arrays (or anything that
+becomes one), in Rust. Types may be called as there, too: ``"quint8"``, or ``torch.quint8`` itself.
+
+>>> from quantize_rs import observers
+>>> observer = observers.MinMaxObserver(dtype="uint8")
+>>> observer.observe([-1.0, 2.0])
+>>> observer.observe([0.0, 4.0])
+>>> scale, zero_point = observer.calculate_qparams()
+>>> round(scale, 6), zero_point  # (4 - -1) / 255
+(0.019608, 51)
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from . import _arrays, _core, _options
+from .errors import CalibrationError, OptionError
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+__all__ = [
+    "EntropyObserver",
+    "HistogramObserver",
+    "MinMaxObserver",
+    "MovingAverageMinMaxObserver",
+    "MovingAveragePerChannelMinMaxObserver",
+    "MseObserver",
+    "Observer",
+    "PerChannelMinMaxObserver",
+    "PercentileObserver",
+    "observer",
+]
+
+QParams: TypeAlias = tuple[float, int] | tuple[NDArray[np.float32], NDArray[np.int32]]
+
+_TYPES = {"quint8": "uint8", "qint8": "int8", "quint4x2": "uint4", "qint32": "int32"}
+_SCHEMES = {
+    "affine": (False, None),
+    "symmetric": (True, None),
+    "per_tensor_affine": (False, False),
+    "per_tensor_symmetric": (True, False),
+    "per_channel_affine": (False, True),
+    "per_channel_symmetric": (True, True),
+}
+
+
+class Options(TypedDict, total=False):
+    """What every observer can be made with; see `Observer`."""
+
+    dtype: Any
+    qscheme: Any
+    reduce_range: bool
+    quant_min: int | None
+    quant_max: int | None
+    eps: float
+
+
+class Observer:
+    """What all observers have in common.
+
+    Parameters
+    ----------
+    dtype : str
+        The type of the integers: ``"uint8"``, ``"int8"``, ``"int4"``, ..., or ``"quint8"``,
+        ``"qint8"``.
+    qscheme : str
+        ``"affine"``, or ``"symmetric"``: the zero point is 0, of unsigned types the middle.
+        ``"per_tensor_affine"`` and the like are understood where they fit the observer.
+    reduce_range : bool
+        One bit less.
+    quant_min, quant_max : int, optional
+        The smallest and the largest integer, instead of those of `dtype`.
+    eps : float
+        The smallest scale.
+
+    Raises
+    ------
+    OptionError
+        An option that cannot be; the message names it and what it was.
+
+    Examples
+    --------
+    >>> from quantize_rs import observers
+    >>> observer = observers.MinMaxObserver("int4", "symmetric")
+    >>> observer.quant_min, observer.quant_max
+    (-8, 7)
+    """
+
+    _name = "minmax"
+    ch_axis: int | None = None
+    averaging_constant = 0.01
+    bins = 2048
+
+    def __init__(
+        self,
+        dtype: Any = "uint8",
+        qscheme: Any = "affine",
+        reduce_range: bool = False,
+        quant_min: int | None = None,
+        quant_max: int | None = None,
+        eps: float = float(np.finfo(np.float32).eps),
+    ) -> None:
+        said = str(dtype).removeprefix("torch.")
+        self.dtype = _TYPES.get(said, said)
+        self.qscheme = str(qscheme).removeprefix("torch.")
+        if (scheme := _SCHEMES.get(self.qscheme)) is None:
+            what = f"qscheme is {self.qscheme!r}, expected one of {', '.join(_SCHEMES)}"
+            raise OptionError(what, option="qscheme")
+        symmetric, per_channel = scheme
+        channels = self.ch_axis is not None
+        if per_channel is not None and per_channel != channels:
+            has = "a range for each channel" if channels else "one range for the whole array"
+            what = f"qscheme is {self.qscheme!r}, but {type(self).__name__} has {has}"
+            raise OptionError(what, option="qscheme")
+        if (quant_min is None) != (quant_max is None):
+            option = "quant_min" if quant_min is None else "quant_max"
+            raise OptionError(
+                f"{option} is None, expected a number beside the other", option=option
+            )
+        grid = None if quant_min is None or quant_max is None else (quant_min, quant_max)
+        self._observer = _core.Observer(
+            self._name,
+            self.dtype,
+            symmetric,
+            reduce_range,
+            grid,
+            eps,
+            self.averaging_constant,
+            _options.count("bins", self.bins),
+        )
+        self.quant_min, self.quant_max = self._observer.grid
+
+    def observe(self, x: ArrayLike) -> None:
+        """Take a batch into account.
+
+        Parameters
+        ----------
+        x : array of float32
+            The batch, of any shape. Without elements it changes nothing.
+
+        Raises
+        ------
+        OptionError
+            NaN or infinity in it, or not as many channels as before.
+        """
+        array = np.asarray(_arrays.numpy(x), dtype=np.float32, order="C")
+        axis = self.ch_axis
+        if not array.size:
+            return
+        if axis is not None:
+            if not -array.ndim <= axis < array.ndim:
+                what = f"ch_axis is {axis}, expected one of {array.ndim} axes"
+                raise OptionError(what, option="ch_axis")
+            axis %= array.ndim
+        self._observer.observe(array.reshape(-1), array.shape, axis)
+
+    def __call__(self, x: ArrayLike) -> Any:
+        """Take a batch into account, and give it back."""
+        self.observe(x)
+        return x
+
+    @property
+    def min_val(self) -> float | NDArray[np.float32]:
+        """The smallest value, of each channel where there are several; infinite before any."""
+        return self._end(0, np.inf)
+
+    @property
+    def max_val(self) -> float | NDArray[np.float32]:
+        """The largest value, of each channel where there are several; -infinite before any."""
+        return self._end(1, -np.inf)
+
+    def _end(self, end: int, nothing: float) -> float | NDArray[np.float32]:
+        ends = [found[end] for found in self._observer.ranges()]
+        if self.ch_axis is not None:
+            return np.array(ends, np.float32)
+        return ends[0] if ends else nothing
+
+    def calculate_qparams(self) -> QParams:
+        """Give scale and zero point.
+
+        Returns
+        -------
+        scale : float, or array of float32 [n]
+            For the whole array, or for each channel.
+        zero_point : int, or array of int32 [n]
+            The integer that stands for 0.
+
+        Raises
+        ------
+        CalibrationError
+            Nothing was observed.
+        """
+        scale, zero_point = self._observer.qparams()
+        if not len(scale):
+            raise CalibrationError(f"{type(self).__name__} has observed nothing")
+        if self.ch_axis is not None:
+            return scale, zero_point
+        return float(scale[0]), int(zero_point[0])
+
+    def reset_min_max_vals(self) -> None:
+        """Forget everything."""
+        self._observer.reset()
+
+    def __repr__(self) -> str:
+        """Show what was seen."""
+        seen = f"min_val={self.min_val}, max_val={self.max_val}"
+        return f"{type(self).__name__}(dtype={self.dtype!r}, qscheme={self.qscheme!r}, {seen})"
+
+
+class MinMaxObserver(Observer):
+    """The smallest and the largest value of all batches."""
+
+
+class MovingAverageMinMaxObserver(Observer):
+    """The extremes of batches, averaged: ``all + averaging_constant * (batch - all)``.
+
+    The average starts from the first batch.
+
+    Parameters
+    ----------
+    averaging_constant : float
+        The weight of a new batch, above 0 and up to 1.
+    **options
+        As in `Observer`.
+
+    Examples
+    --------
+    >>> from quantize_rs import observers
+    >>> observer = observers.MovingAverageMinMaxObserver(averaging_constant=0.5)
+    >>> observer.observe([0.0, 2.0])
+    >>> observer.observe([0.0, 4.0])
+    >>> observer.max_val
+    3.0
+    """
+
+    _name = "moving_average_minmax"
+
+    def __init__(self, averaging_constant: float = 0.01, **options: Unpack[Options]) -> None:
+        self.averaging_constant = averaging_constant
+        super().__init__(**options)
+
+
+class PerChannelMinMaxObserver(Observer):
+    """The smallest and the largest value of each index along an axis.
+
+    Parameters
+    ----------
+    ch_axis : int
+        The axis; negative ones count from the end.
+    **options
+        As in `Observer`.
+
+    Examples
+    --------
+    >>> from quantize_rs import observers
+    >>> observer = observers.PerChannelMinMaxObserver(0, dtype="int8", qscheme="symmetric")
+    >>> observer.observe([[1.0, -2.0], [0.5, 4.0]])
+    >>> observer.max_val
+    array([1., 4.], dtype=float32)
+    """
+
+    def __init__(self, ch_axis: int = 0, **options: Unpack[Options]) -> None:
+        self.ch_axis = ch_axis
+        super().__init__(**options)
+
+
+class MovingAveragePerChannelMinMaxObserver(Observer):
+    """The averaged extremes of each index along an axis.
+
+    Parameters
+    ----------
+    averaging_constant, ch_axis
+        As in `MovingAverageMinMaxObserver` and `PerChannelMinMaxObserver`.
+    **options
+        As in `Observer`.
+    """
+
+    _name = "moving_average_minmax"
+
+    def __init__(
+        self, averaging_constant: float = 0.01, ch_axis: int = 0, **options: Unpack[Options]
+    ) -> None:
+        self.averaging_constant, self.ch_axis = averaging_constant, ch_axis
+        super().__init__(**options)
+
+
+class HistogramObserver(Observer):
+    """The range that loses least, found in a histogram that grows with what comes.
+
+    Bins are left out at either end, those that hold the smaller share first, as long as the
+    expected squared error falls.
+
+    Parameters
+    ----------
+    bins : int
+        How many bins the histogram has.
+    **options
+        As in `Observer`.
+    """
+
+    _name = "histogram"
+
+    def __init__(self, bins: int = 2048, **options: Unpack[Options]) -> None:
+        self.bins = bins
+        super().__init__(**options)
+
+
+class PercentileObserver(Observer):
+    """The range without the rarest values, as the calibration method ``"percentile"`` finds it.
+
+    Parameters
+    ----------
+    percentile : float
+        The share of values, in percent, that the range holds at each end: above 50 and up to 100.
+    **options
+        As in `Observer`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from quantize_rs import observers
+    >>> observer = observers.PercentileObserver(99.0)
+    >>> observer.observe(np.append(np.linspace(0, 1, 10_000), 1000.0))
+    >>> observer.max_val < 1
+    True
+    """
+
+    _name = "percentile"
+
+    def __init__(self, percentile: float = 99.999, **options: Unpack[Options]) -> None:
+        self.percentile, self._name = percentile, f"percentile:{percentile}"
+        super().__init__(**options)
+
+
+class EntropyObserver(Observer):
+    """The range whose grid keeps the distribution best, as the method ``"entropy"`` finds it."""
+
+    _name = "entropy"
+
+
+class MseObserver(Observer):
+    """The range whose grid errs least in the mean square, as the method ``"mse"`` finds it."""
+
+    _name = "mse"
+
+
+_ALL: dict[str, type[Observer]] = {
+    "minmax": MinMaxObserver,
+    "moving_average_minmax": MovingAverageMinMaxObserver,
+    "per_channel_minmax": PerChannelMinMaxObserver,
+    "moving_average_per_channel_minmax": MovingAveragePerChannelMinMaxObserver,
+    "histogram": HistogramObserver,
+    "percentile": PercentileObserver,
+    "entropy": EntropyObserver,
+    "mse": MseObserver,
+}
+
+
+def observer(name: str, **options: Any) -> Observer:
+    """Make an observer by name.
+
+    Parameters
+    ----------
+    name : str
+        ``"minmax"``, ``"moving_average_minmax"``, ``"per_channel_minmax"``,
+        ``"moving_average_per_channel_minmax"``, ``"histogram"``, ``"percentile"``, ``"entropy"`` or
+        ``"mse"``.
+    **options
+        Those of its class.
+
+    Returns
+    -------
+    Observer
+        One that has seen nothing.
+
+    Raises
+    ------
+    OptionError
+        There is no such observer.
+
+    Examples
+    --------
+    >>> from quantize_rs import observers
+    >>> observers.observer("histogram", bins=512).bins
+    512
+    """
+    if (kind := _ALL.get(name)) is None:
+        what = f"observer is {name!r}, expected one of {', '.join(_ALL)}"
+        raise OptionError(what, option="observer")
+    return kind(**options)
