@@ -84,6 +84,7 @@ def optimize(
     passes : iterable of str, optional
         Only these passes; all by default:
 
+        - ``"inline_functions"``: nodes of the model's own functions, in the place of the calls
         - ``"lift_weights"``: weights out of the graphs inside nodes
         - ``"remove_identity"``: nodes that make of a value what it is already
         - ``"store_integers"``: weights that the model quantizes itself, as integers

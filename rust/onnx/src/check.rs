@@ -9,6 +9,7 @@ use std::collections::HashSet;
 use crate::data;
 use crate::error::Error;
 use crate::external::External;
+use crate::functions::Functions;
 use crate::order;
 use crate::schema::{GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto};
 use crate::{DataType, Kept};
@@ -31,7 +32,7 @@ pub(crate) fn model(model: &ModelProto, external: &External) -> Result<(), Error
         scope(&function.node, Scope { made, outer: None }, &outputs, external)
             .map_err(|error| within(&format!("function `{}`", function.name), error))?;
     }
-    Ok(())
+    Functions::of(model).refuse_recursion()
 }
 
 fn opsets(model: &ModelProto) -> Result<(), Error> {

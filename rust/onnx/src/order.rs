@@ -31,10 +31,17 @@ pub fn topological(nodes: &[Kept<NodeProto>]) -> Result<Vec<usize>, Error> {
         .iter()
         .map(|node| reads(node).iter().filter_map(|name| makers.get(name).copied()).collect())
         .collect();
+    after_what_they_need(&needs).map_err(|index| {
+        let what = "its output depends on itself: the graph has a cycle";
+        Error::structure(nodes[index].label(), what)
+    })
+}
 
-    let mut state = vec![State::Waiting; nodes.len()];
-    let mut placed = Vec::with_capacity(nodes.len());
-    for root in 0..nodes.len() {
+/// Positions in an order in which each comes after those that it needs; else one of a cycle.
+pub(crate) fn after_what_they_need(needs: &[Vec<usize>]) -> Result<Vec<usize>, usize> {
+    let mut state = vec![State::Waiting; needs.len()];
+    let mut placed = Vec::with_capacity(needs.len());
+    for root in 0..needs.len() {
         // An explicit stack: a chain of a million nodes must not exhaust the real one.
         let mut stack = vec![(root, 0)];
         while let Some((index, next)) = stack.pop() {
@@ -52,12 +59,7 @@ pub fn topological(nodes: &[Kept<NodeProto>]) -> Result<Vec<usize>, Error> {
                     match state[*need] {
                         State::Waiting => stack.push((*need, 0)),
                         State::Placed => {}
-                        State::Begun => {
-                            return Err(Error::structure(
-                                nodes[*need].label(),
-                                "its output depends on itself: the graph has a cycle",
-                            ));
-                        }
+                        State::Begun => return Err(*need),
                     }
                 }
             }

@@ -174,3 +174,16 @@ def _of_opset(version: int) -> bytes:
     model: ModelProto = honest()
     model.opset_import[0].version = version
     return encoded(model)
+
+
+@attack("ModelError", "`f`", "calls itself")
+def recursive_function() -> bytes:
+    """Two functions call one another."""
+    model = honest()
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("local", 1)]
+    for name, other in (("f", "g"), ("g", "f")):
+        node = helper.make_node(other, ["x"], ["y"], domain="local")
+        model.functions.append(helper.make_function("local", name, ["x"], ["y"], [node], opsets))
+    model.opset_import.append(helper.make_opsetid("local", 1))
+    model.graph.node.append(helper.make_node("f", ["h"], ["z"], domain="local"))
+    return encoded(model)

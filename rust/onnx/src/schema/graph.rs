@@ -3,7 +3,7 @@
 use super::node::read_node;
 use super::{
     Bytes, Encode, Error, Field, Kept, Message, NodeProto, Rope, SparseTensorProto, TensorProto,
-    ValueInfoProto, put_messages, put_originals, put_rest, put_string,
+    ValueInfoProto, put_messages, put_rest, put_string,
 };
 
 /// `GraphProto`.
@@ -42,10 +42,10 @@ impl Encode for GraphProto {
         put_messages(&mut out, 1, &self.node);
         put_string(&mut out, 2, self.name.as_ref());
         put_messages(&mut out, 5, &self.initializer);
-        put_originals(&mut out, 11, &self.input);
+        put_messages(&mut out, 11, &self.input);
         put_messages(&mut out, 12, &self.output);
-        put_originals(&mut out, 13, &self.value_info);
-        put_originals(&mut out, 15, &self.sparse_initializer);
+        put_messages(&mut out, 13, &self.value_info);
+        put_messages(&mut out, 15, &self.sparse_initializer);
         put_rest(&mut out, &self.rest);
         out
     }

@@ -91,6 +91,11 @@ impl<T: Encode> Kept<T> {
         self.rope().parts().collect::<Vec<_>>().concat()
     }
 
+    /// Bytes of the message as it would be written.
+    pub fn byte_len(&self) -> usize {
+        self.rope().len()
+    }
+
     pub(crate) fn rope(&self) -> Rope {
         match &self.original {
             Some(bytes) => {

@@ -134,6 +134,8 @@ pub struct FunctionProto {
     pub attribute: Vec<String>,
     /// Attributes that callers may leave out, with their defaults.
     pub attribute_proto: Vec<Kept<AttributeProto>>,
+    /// What tells it from others of its name.
+    pub overload: String,
     rest: Vec<Bytes>,
 }
 
@@ -146,6 +148,7 @@ message!(FunctionProto, "FunctionProto", self, field, {
     9 => self.opset_import.push(Kept::read(field.span()?.clone())?),
     10 => self.domain = field.string()?,
     11 => self.attribute_proto.push(read_attribute(field)?),
+    13 => self.overload = field.string()?,
 });
 
 impl Encode for FunctionProto {
@@ -159,6 +162,7 @@ impl Encode for FunctionProto {
         put_messages(&mut out, 9, &self.opset_import);
         put_name(&mut out, 10, &self.domain);
         put_messages(&mut out, 11, &self.attribute_proto);
+        put_name(&mut out, 13, &self.overload);
         put_rest(&mut out, &self.rest);
         out
     }

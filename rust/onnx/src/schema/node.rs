@@ -21,6 +21,8 @@ pub struct NodeProto {
     pub domain: String,
     /// Named constants.
     pub attribute: Vec<Kept<AttributeProto>>,
+    /// Which of several functions of its name it calls.
+    pub overload: String,
     rest: Vec<Bytes>,
 }
 
@@ -31,6 +33,7 @@ message!(NodeProto, "NodeProto", self, field, {
     4 => self.op_type = field.string()?,
     5 => self.attribute.push(read_attribute(field)?),
     7 => self.domain = field.string()?,
+    8 => self.overload = field.string()?,
 });
 
 /// Reads a node. One without an operator is refused here: two bytes must not take hundreds.
@@ -52,6 +55,7 @@ impl Encode for NodeProto {
         out.string(4, &self.op_type);
         put_messages(&mut out, 5, &self.attribute);
         put_name(&mut out, 7, &self.domain);
+        put_name(&mut out, 8, &self.overload);
         put_rest(&mut out, &self.rest);
         out
     }

@@ -1,8 +1,8 @@
 //! `TensorProto` and `SparseTensorProto`: constants.
 
 use super::{
-    Bytes, DataType, Encode, Error, ErrorKind, Field, Kept, Message, Rope, Tensor, put_name,
-    put_rest,
+    Bytes, DataType, Encode, Error, ErrorKind, Field, Kept, Message, Rope, Tensor, put_messages,
+    put_name, put_rest,
 };
 
 /// `SparseTensorProto`, of which only the name is looked at.
@@ -23,6 +23,15 @@ message!(SparseTensorProto, "SparseTensorProto", self, field, {
         return Ok(false);
     },
 });
+
+impl Encode for SparseTensorProto {
+    fn encode(&self) -> Rope {
+        let mut out = Rope::default();
+        put_messages(&mut out, 1, self.values.as_slice());
+        put_rest(&mut out, &self.rest);
+        out
+    }
+}
 
 impl SparseTensorProto {
     /// The name of the sparse tensor.

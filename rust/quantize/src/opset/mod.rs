@@ -20,7 +20,7 @@ mod walk;
 
 use std::fmt;
 
-use quantize_rs_onnx::{Edit, Model};
+use quantize_rs_onnx::{Edit, FunctionProto, Model};
 use serde::Serialize;
 
 use crate::QuantizeError;
@@ -83,6 +83,20 @@ pub fn convert_opset(model: &Model, opset: i64) -> Result<(Model, Conversion), Q
         converted.apply(edits)?;
     }
     Ok((converted, conversion))
+}
+
+/// A function of a model with its nodes of version `to`; `None` when they are already.
+pub(crate) fn convert_function(
+    model: &Model,
+    function: &FunctionProto,
+    to: i64,
+) -> Result<Option<FunctionProto>, QuantizeError> {
+    walk::function(model, function, to)
+}
+
+/// Whether an operator is the same in two versions, of which `to` is the newer.
+pub(crate) fn is_unchanged(op_type: &str, from: i64, to: i64) -> bool {
+    matches!(steps::next(op_type, from, to), steps::Next::Done)
 }
 
 /// What has to change for a model to be of version `to`, and the edits that do it: none when it is

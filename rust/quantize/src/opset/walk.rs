@@ -4,7 +4,7 @@
 use std::collections::HashSet;
 
 use quantize_rs_onnx::{
-    AttributeProto, DataType, Edit, FunctionProto, GraphProto, Kept, Model, NodeProto,
+    AttributeProto, DataType, Edit, FunctionProto, Functions, GraphProto, Kept, Model, NodeProto,
     OperatorSetIdProto,
 };
 
@@ -23,22 +23,7 @@ pub(super) fn model(
     to: i64,
 ) -> Result<(Conversion, Vec<Edit>), QuantizeError> {
     let taken = names(model);
-    let mut walk = Walk {
-        model,
-        common: Common {
-            names: Names::beside(&taken),
-            only_float: only_float(model),
-            read: read(model),
-        },
-        functions: model
-            .proto()
-            .functions
-            .iter()
-            .map(|function| (own_domain(&function.domain), function.name.as_str()))
-            .collect(),
-        to,
-        changed: Vec::new(),
-    };
+    let mut walk = Walk::of(model, &taken, to);
     let mut edits = Vec::new();
     walk.main_graph(from, &mut edits)?;
     for (index, function) in model.proto().functions.iter().enumerate() {
@@ -51,11 +36,20 @@ pub(super) fn model(
     Ok((Conversion { from, to, changed: walk.changed }, edits))
 }
 
+/// Converts one function; `None` when it is of that version already.
+pub(super) fn function(
+    model: &Model,
+    function: &FunctionProto,
+    to: i64,
+) -> Result<Option<FunctionProto>, QuantizeError> {
+    let taken = names(model);
+    Walk::of(model, &taken, to).function(function)
+}
+
 struct Walk<'m> {
     model: &'m Model,
     common: Common<'m>,
-    /// Domain and name of each function, which goes before an operator of the same name.
-    functions: HashSet<(&'m str, &'m str)>,
+    functions: Functions<'m>,
     to: i64,
     changed: Vec<String>,
 }
@@ -75,7 +69,17 @@ struct Beside {
     gone: Vec<String>,
 }
 
-impl Walk<'_> {
+impl<'m> Walk<'m> {
+    fn of(model: &'m Model, taken: &'m HashSet<&'m str>, to: i64) -> Walk<'m> {
+        let common = Common {
+            names: Names::beside(taken),
+            only_float: only_float(model),
+            read: read(model),
+        };
+        let functions = Functions::of(model.proto());
+        Walk { model, common, functions, to, changed: Vec::new() }
+    }
+
     fn main_graph(
         &mut self,
         from: Option<i64>,
@@ -176,8 +180,7 @@ impl Walk<'_> {
         beside: &mut Beside,
     ) -> Result<Option<Became>, QuantizeError> {
         let with_bodies = self.with_bodies(node, from, scope)?;
-        let is_function = self.functions.contains(&(own_domain(&node.domain), &node.op_type));
-        let adapted = if node.is_onnx() && !is_function {
+        let adapted = if node.is_onnx() && self.functions.called(node).is_none() {
             let refused = |what: String| refused(node, from, self.to, what);
             let from = from.ok_or_else(|| {
                 refused("the model does not import the operators of ONNX".to_owned())
@@ -301,11 +304,6 @@ fn refused(node: &NodeProto, from: Option<i64>, to: i64, what: String) -> Quanti
         to,
         what,
     })
-}
-
-/// The domain of ONNX's own operators has two names.
-fn own_domain(domain: &str) -> &str {
-    if domain == "ai.onnx" { "" } else { domain }
 }
 
 /// All graphs of a model, and the nodes of each; those of functions too.

@@ -32,12 +32,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use quantize_rs_math::{QSpec, QType, Range};
-use quantize_rs_onnx::{DataType, NodeProto};
+use quantize_rs_onnx::DataType;
 use serde::Serialize;
 
 use crate::graph::{Graph, Maker, ValueId};
-use crate::ops;
-use crate::prepare::{Origin, Step};
+use crate::prepare::{Origin, Step, weights_left};
 use crate::uses;
 use crate::{Config, Format, QuantizeError};
 
@@ -419,18 +418,10 @@ impl Draft {
     }
 }
 
-/// Says what is not looked into: graphs inside nodes whose weights were not lifted, and functions.
+/// Says what is not looked into: graphs inside nodes whose weights were not lifted, and functions
+/// whose nodes were not put in the place of their calls.
 fn out_of_sight(graph: &Graph<'_>, draft: &mut Draft) {
-    let multiplies = |node: &NodeProto| {
-        ops::rule(node)
-            .is_some_and(|rule| (0..rule.inputs.len()).any(|input| rule.takes_weight(input)))
-    };
-    let functions = &graph.model.proto().functions;
-    if functions.iter().flat_map(|function| &function.node).any(|node| multiplies(node)) {
-        draft
-            .warnings
-            .push("weights in functions stay float: they are not looked into yet".to_owned());
-    }
+    draft.warnings.extend(weights_left(graph));
     let left = uses::inside(graph, &uses::Bodies::of(graph)).len();
     if left > 0 {
         draft.warnings.push(format!(

@@ -9,6 +9,7 @@ mod draft;
 mod eval;
 mod fold_batch_norm;
 mod fold_constants;
+mod inline_functions;
 mod lift_weights;
 mod merge_duplicates;
 mod opset;
@@ -19,6 +20,7 @@ mod remove_identity;
 mod resize;
 mod store_integers;
 
+pub(crate) use inline_functions::weights_left;
 pub use prune::{Below, Prune, PrunedWeight, Pruning, prune};
 
 use std::fmt;
@@ -45,8 +47,12 @@ pub struct Pass {
     /// Whether it runs before planning, or only where passes are asked for.
     pub planning: bool,
     /// What it would change.
-    pub(crate) run: fn(&Graph<'_>) -> Result<Changes, QuantizeError>,
+    pub(crate) run: Run,
+    /// The same before planning, where that is less.
+    pub(crate) needed: Option<Run>,
 }
+
+type Run = fn(&Graph<'_>) -> Result<Changes, QuantizeError>;
 
 /// The pass that stores what the model quantizes itself.
 pub(crate) const STORE_INTEGERS: &str = "store_integers";
@@ -57,48 +63,68 @@ pub(crate) const STORE_INTEGERS: &str = "store_integers";
 /// that are equal may be read along different axes.
 pub const ALL: &[Pass] = &[
     Pass {
+        name: "inline_functions",
+        about: "puts the nodes of the model's own functions in the place of their calls",
+        planning: true,
+        run: inline_functions::all,
+        needed: Some(inline_functions::with_weights),
+    },
+    Pass {
         name: "lift_weights",
         about: "lifts weights out of the graphs inside nodes (If, Loop, Scan)",
         planning: true,
         run: lift_weights::run,
+        needed: None,
     },
     Pass {
         name: "remove_identity",
         about: "takes out nodes that make of a value what it is already",
         planning: true,
         run: remove_identity::run,
+        needed: None,
     },
     Pass {
         name: STORE_INTEGERS,
         about: "stores weights that the model quantizes itself as the integers it makes of them",
         planning: true,
         run: store_integers::run,
+        needed: None,
     },
     Pass {
         name: "fold_constants",
         about: "computes what is the same in every run",
         planning: true,
         run: fold_constants::run,
+        needed: None,
     },
     Pass {
         name: "fold_batch_norm",
         about: "takes what scales and shifts channels into the weights before it",
         planning: true,
         run: fold_batch_norm::run,
+        needed: None,
     },
     Pass {
         name: "resize_all_axes",
         about: "lets a Resize that names its axes speak of all, as runtimes with integers need it",
         planning: true,
         run: resize::all_axes,
+        needed: None,
     },
     Pass {
         name: "merge_duplicates",
         about: "keeps constants that hold the same once",
         planning: false,
         run: merge_duplicates::run,
+        needed: None,
     },
-    Pass { name: "dead", about: "takes out what nothing reads", planning: false, run: dead::run },
+    Pass {
+        name: "dead",
+        about: "takes out what nothing reads",
+        planning: false,
+        run: dead::run,
+        needed: None,
+    },
 ];
 
 /// What a pass would change.
@@ -177,7 +203,7 @@ impl Prepared {
             Some(names) => named(names)?,
             None => ALL.iter().filter(|pass| pass.planning).collect(),
         };
-        let (mut prepared, mut steps) = run(model, &passes)?;
+        let (mut prepared, mut steps) = run(model, &passes, !asked)?;
         let (config, gone) = if steps.is_empty() {
             (config, Vec::new())
         } else {
@@ -227,17 +253,19 @@ pub(crate) fn named(names: &[String]) -> Result<Vec<&'static Pass>, QuantizeErro
 /// How often all passes run at most: each round works on what the one before left.
 const ROUNDS: usize = 16;
 
-/// Runs passes until none finds anything to do.
+/// Runs passes until none finds anything to do; `sparing`: no more than a plan needs.
 pub(crate) fn run(
     before: &Model,
     passes: &[&'static Pass],
+    sparing: bool,
 ) -> Result<(Model, Vec<Step>), QuantizeError> {
     let mut model = before.clone();
     let mut steps: Vec<Step> = Vec::new();
     for _ in 0..ROUNDS {
         let mut idle = true;
         for pass in passes {
-            let changes = (pass.run)(&Graph::of(&model)?)?;
+            let run = pass.needed.filter(|_| sparing).unwrap_or(pass.run);
+            let changes = run(&Graph::of(&model)?)?;
             if changes.edits.is_empty() {
                 continue;
             }

@@ -61,7 +61,7 @@ pub fn optimize(
 ) -> Result<Optimized, QuantizeError> {
     let begun = Instant::now();
     let passes = chosen(passes, skip)?;
-    let (optimized, steps) = run(model, &passes)?;
+    let (optimized, steps) = run(model, &passes, false)?;
     let report = Optimization {
         input: model.path().map(|path| path.display().to_string()),
         output: None,

@@ -78,8 +78,11 @@ pub struct PrunedWeight {
     pub kept: Option<String>,
 }
 
+/// The passes that make values of the main graph of all weights.
+const LIFT: [&str; 2] = ["inline_functions", "lift_weights"];
+
 /// Sets weights of small magnitude to 0, in a copy of the model; those of graphs inside nodes are
-/// lifted out of these.
+/// lifted out of these, and functions that hold weights are inlined.
 ///
 /// Numbers are compared in the type of the weight, as numpy does: `abs(w) < threshold`.
 ///
@@ -98,8 +101,8 @@ pub struct PrunedWeight {
 /// model, or NaN or infinity in a weight.
 pub fn prune(model: &Model, how: &Prune) -> Result<(Model, Pruning), QuantizeError> {
     how.below.check()?;
-    let lift: Vec<&Pass> = ALL.iter().filter(|pass| pass.name == "lift_weights").collect();
-    let (lifted, _) = super::run(model, &lift)?;
+    let lift: Vec<&Pass> = ALL.iter().filter(|pass| LIFT.contains(&pass.name)).collect();
+    let (lifted, _) = super::run(model, &lift, true)?;
     let graph = Graph::of(&lifted)?;
     let constants = uses::constants(&graph);
     let config = Config { exclude: how.exclude.clone(), ..Config::default() };

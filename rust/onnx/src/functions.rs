@@ -1,0 +1,76 @@
+//! The functions of a model, and which node calls which.
+
+use std::collections::HashMap;
+
+use crate::error::Error;
+use crate::order;
+use crate::schema::{FunctionProto, Kept, ModelProto, NodeProto};
+
+/// The functions of a model, by what their callers say.
+///
+/// A function goes before an operator of the same name.
+#[derive(Clone, Debug)]
+pub struct Functions<'m> {
+    all: &'m [Kept<FunctionProto>],
+    /// Position by domain, name and overload.
+    by_name: HashMap<(&'m str, &'m str, &'m str), usize>,
+}
+
+impl<'m> Functions<'m> {
+    /// Those of a model.
+    pub fn of(model: &'m ModelProto) -> Functions<'m> {
+        let all = &model.functions[..];
+        let key = |function: &'m FunctionProto| {
+            (own(&function.domain), function.name.as_str(), function.overload.as_str())
+        };
+        let by_name = all.iter().enumerate().map(|(at, function)| (key(function), at)).collect();
+        Functions { all, by_name }
+    }
+
+    /// Every one, in the order of the file.
+    pub fn all(&self) -> &'m [Kept<FunctionProto>] {
+        self.all
+    }
+
+    /// The position of the function that a node calls; `None` for a node that is an operator.
+    pub fn called(&self, node: &NodeProto) -> Option<usize> {
+        if self.all.is_empty() {
+            return None;
+        }
+        self.by_name.get(&(own(&node.domain), &*node.op_type, &*node.overload)).copied()
+    }
+
+    /// The functions that a node calls, itself or by a graph inside it.
+    pub fn called_within(&self, node: &NodeProto) -> Vec<usize> {
+        let mut found = Vec::new();
+        if !self.all.is_empty() {
+            self.collect(node, &mut found);
+        }
+        found
+    }
+
+    /// As deep as graphs are nested, which the reader of the file limits.
+    fn collect(&self, node: &NodeProto, found: &mut Vec<usize>) {
+        found.extend(self.called(node));
+        for body in node.subgraphs() {
+            body.node.iter().for_each(|node| self.collect(node, found));
+        }
+    }
+
+    /// Refuses functions that call themselves, by others or not: there would be no end of nodes.
+    pub(crate) fn refuse_recursion(&self) -> Result<(), Error> {
+        let calls = |function: &Kept<FunctionProto>| {
+            function.node.iter().flat_map(|node| self.called_within(node)).collect()
+        };
+        let calls: Vec<Vec<usize>> = self.all.iter().map(calls).collect();
+        order::after_what_they_need(&calls).map(|_| ()).map_err(|index| {
+            let place = format!("function `{}`", self.all[index].name);
+            Error::structure(place, "it calls itself: functions cannot be recursive")
+        })
+    }
+}
+
+/// The domain of ONNX's own operators has two names.
+fn own(domain: &str) -> &str {
+    if domain == "ai.onnx" { "" } else { domain }
+}
