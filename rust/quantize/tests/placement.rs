@@ -10,8 +10,9 @@ use common::{
 };
 use quantize_rs::{
     Config, DataType, Granularity, Graph, Kept, Model, Plan, QType, Readers, Role, Rule, Target,
-    conformance,
+    Tensor, conformance,
 };
+use quantize_rs_onnx::{Edit, TensorProto};
 
 /// The configuration of every target.
 fn targets() -> impl Iterator<Item = Config> {
@@ -242,4 +243,22 @@ fn wishes_for_types_are_checked() {
     let model = fixture("residual_add");
     let error = Plan::of(&Graph::of(&model).unwrap(), old).unwrap_err().to_string();
     assert!(error.contains("uint16 needs opset 21"), "{error}");
+}
+
+#[test]
+fn a_sum_that_may_leave_int32_stays_float() {
+    for depth in [66_311, 66_312] {
+        let mut model = fixture("matmul_2d");
+        let weight = &read_by(&model, "MatMul")[0][1];
+        let tensor = Tensor::from_f32(vec![depth, 2], &vec![0.5; depth * 2]);
+        model.apply(vec![Edit::ReplaceInitializer(TensorProto::new(weight, &tensor))]).unwrap();
+        let plan = plan(&model, with_activations());
+        // The weight is quantized all the same, and comes back before the product.
+        assert!(is_quantized(&plan, weight), "{plan}");
+        let input = &read_by(&model, "MatMul")[0][0];
+        assert_eq!(is_quantized(&plan, input), depth == 66_311, "{plan}");
+        if depth > 66_311 {
+            assert_eq!(why(&plan, input), "its sums are so long that they may leave int32");
+        }
+    }
 }

@@ -2,8 +2,12 @@
 
 mod common;
 
-use common::{constant, fixture, per_channel, plan, quantized, ranges, scales, with_activations};
-use quantize_rs::{Config, DataType, Model, QType, QuantizeErrorKind, Target};
+use common::{
+    constant, fixture, per_channel, plan, quantized, ranges, read_by, scales, upgraded,
+    with_activations,
+};
+use quantize_rs::{Config, DataType, Model, QType, QuantizeErrorKind, Target, Tensor};
+use quantize_rs_onnx::{AttributeProto, Edit, Kept, NodeProto, TensorProto};
 
 #[test]
 fn a_weight_becomes_integers_a_scale_a_zero_point_and_a_node_of_its_name() {
@@ -196,4 +200,48 @@ fn the_report_says_when_weights_use_seven_bits() {
     let kinds: Vec<String> = done.report().quantized().map(|(_, how)| how.kind()).collect();
     assert!(kinds.contains(&"int8 of 7 bits".to_owned()), "{kinds:?}");
     assert!(done.report().to_string().contains("int8 of 7 bits"));
+}
+
+#[test]
+fn a_weight_that_its_type_cannot_hold_is_warned_of() {
+    let mut model = upgraded("matmul_2d");
+    let weight = read_by(&model, "MatMul")[0][1].clone();
+    let shape = constant(&model, &weight).shape;
+    // All but one lie within half a step of 0.
+    let mut values = vec![0.5; shape.iter().product()];
+    values[0] = 10.0;
+    let tensor = Tensor::from_f32(shape, &values);
+    model.apply(vec![Edit::ReplaceInitializer(TensorProto::new(&weight, &tensor))]).unwrap();
+    let warnings = |config: Config| {
+        let quantized = plan(&model, config).apply(&model, None).unwrap();
+        quantized.report().warnings.join("\n")
+    };
+    let four = Config { weights: QType::Int4, symmetric: true, ..Config::default() };
+    assert!(warnings(four).contains(&format!("`{weight}`: ")), "4 bits");
+    assert_eq!(warnings(Config::default()), "");
+}
+
+#[test]
+fn floats_that_stay_for_others_than_the_cast_of_a_weight_are_spoken_of() {
+    let mut model = fixture("matmul_2d");
+    let node = model.graph().node.iter().position(|node| node.op_type == "MatMul").unwrap();
+    let weight = model.graph().node[node].input[1].clone();
+    let found = constant(&model, &weight);
+    let halves = vec![0x3c; found.elements() * 2];
+    let halves =
+        Tensor { dtype: DataType::Float16, shape: found.shape.clone(), data: halves.into() };
+    let one = |name: &str| vec![name.to_owned()];
+    let to = vec![Kept::new(AttributeProto::int("to", 1))];
+    let edits = vec![
+        Edit::ReplaceInitializer(TensorProto::new(&weight, &halves)),
+        Edit::AddNode(NodeProto::new("cast", "Cast", one(&weight), one("wide"), to)),
+        Edit::SetInput { node, input: 1, value: "wide".to_owned() },
+    ];
+    model.apply(edits).unwrap();
+    assert_eq!(plan(&model, Config::default()).warnings, [""; 0]);
+    let other = NodeProto::new("other", "Neg", one(&weight), one("also"), Vec::new());
+    model.apply(vec![Edit::AddNode(other), Edit::AddOutput("also".to_owned())]).unwrap();
+    let plan = plan(&model, Config::default());
+    let said = format!("{} bytes of floats stay", found.elements() * 2);
+    assert!(plan.warnings[0].contains(&said) && plan.warnings[0].contains("other"), "{plan}");
 }

@@ -67,8 +67,15 @@ impl EncodedTensor {
     }
 }
 
-/// A weight of 8 bits or more that keeps less than this has values that one scale cannot hold.
-const POOR_DB: f64 = 15.0;
+/// A weight that keeps less than this has values that one scale cannot hold: of normal numbers, 4 bits
+/// keep 15 to 20 dB with a scale for a thousand, and 2 bits about 3.
+fn poor_db(bits: u32) -> f64 {
+    match bits {
+        8.. => 15.0,
+        4.. => 6.0,
+        _ => 2.0,
+    }
+}
 
 /// Encodes all that `plan` quantizes; activations from `ranges`.
 ///
@@ -100,7 +107,7 @@ pub fn encode(
             let shape = matrix.unwrap_or(&constant.shape);
             let grid = scale_type(graph, constant.anchor);
             let (tensor, widened) = weight(name, how, shape, &tensor, floors, grid)?;
-            Ok((name.clone(), tensor, widened, how.stored.bits()))
+            Ok((name.clone(), tensor, widened, how.spec.qtype.bits()))
         })
         .collect::<Result<_, QuantizeError>>()?;
     for (name, tensor, widened, bits) in done {
@@ -110,13 +117,14 @@ pub fn encode(
             ));
         }
         if let Some(metrics) = &tensor.metrics
-            && bits >= 8
-            && metrics.sqnr_db < POOR_DB
+            && metrics.sqnr_db < poor_db(bits)
         {
+            let more = if bits >= 8 { " or more" } else { "" };
             encoded.warnings.push(format!(
-                "weight `{name}`: {:.1} dB is little for 8 bits or more; if the model needs it, \
+                "weight `{name}`: {:.1} dB is little for {} bits{more}; if the model needs it, \
                  leave it float with excluded_layers",
-                metrics.sqnr_db
+                metrics.sqnr_db,
+                bits.min(8),
             ));
         }
         encoded.weights.insert(name, tensor);

@@ -3,6 +3,7 @@
 use quantize_rs_onnx::DataType;
 
 use super::activations::Planner;
+use super::sums::overflows;
 use super::weights::groups_outputs;
 use super::{Decision, Draft, IntegerNode, Kept};
 use crate::graph::{Maker, ValueId};
@@ -95,6 +96,12 @@ impl Planner<'_, '_> {
         let beside = self.types.specs[input].qtype;
         if self.profile.weights_beside(beside).all(|taken| taken != plan.spec.qtype) {
             return Err("no integer kernel takes such weights");
+        }
+        if beside.bits() == 8
+            && plan.spec.qtype.bits() <= 8
+            && self.summed(node, weight).is_none_or(|summed| overflows(summed, &plan.spec))
+        {
+            return Err("its sums are so long that they may leave int32");
         }
         let bias = match self.profile.bias_beside(beside) {
             Bias::Int32 => self.bias(node, weight)?,
@@ -248,20 +255,38 @@ impl Planner<'_, '_> {
         self.constants.get(&constant).map(|constant| &constant.shape[..])
     }
 
+    /// How many products a node adds at most for one element of its result.
+    fn summed(&self, node: usize, weight: ValueId) -> Option<usize> {
+        let constant = self.constants.get(&weight)?;
+        let elements = constant.shape.iter().product::<usize>();
+        let batched = constant.shape.len() > 2 && self.graph.nodes[node].op_type == "MatMul";
+        match self.channels(node, weight) {
+            _ if batched => constant.shape.get(constant.shape.len() - 2).copied(),
+            Some(channels) => elements.checked_div(channels),
+            None => Some(elements),
+        }
+    }
+
+    /// How many output channels a weight has for a node.
+    fn channels(&self, node: usize, weight: ValueId) -> Option<usize> {
+        let constant = self.constants.get(&weight)?;
+        let axis = constant.uses.iter().find_map(|usage| match usage {
+            Use::Weight { node: reader, channels: Some(Along::Axis(axis)), .. }
+                if *reader == node =>
+            {
+                Some(*axis)
+            }
+            _ => None,
+        })?;
+        constant.shape.get(axis).copied()
+    }
+
     /// Whether the bias has one value for each output channel of the weight.
     fn matches_channels(&self, bias: ValueId, weight: ValueId, node: usize) -> bool {
-        let channels = self.constants.get(&weight).and_then(|constant| {
-            let axis = constant.uses.iter().find_map(|usage| match usage {
-                Use::Weight { node: reader, channels: Some(Along::Axis(axis)), .. }
-                    if *reader == node =>
-                {
-                    Some(*axis)
-                }
-                _ => None,
-            })?;
+        let channels = self.channels(node, weight).and_then(|channels| {
             let proto = self.graph.nodes[node];
             let groups = if groups_outputs(proto) { proto.int("group", 1) } else { 1 };
-            constant.shape.get(axis)?.checked_mul(usize::try_from(groups).ok()?)
+            channels.checked_mul(usize::try_from(groups).ok()?)
         });
         let shape = self.graph.shape(bias);
         match (shape.as_deref(), channels) {

@@ -17,6 +17,7 @@ mod qconfig;
 mod readers;
 mod select;
 mod show;
+mod sums;
 mod types;
 mod unfit;
 mod weights;
@@ -29,7 +30,6 @@ pub(crate) use show::kind;
 pub(crate) use weights::reserved;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
 
 use quantize_rs_math::{QSpec, QType, Range};
 use quantize_rs_onnx::DataType;
@@ -442,80 +442,4 @@ fn undecided(graph: &Graph<'_>, id: ValueId, config: &Config) -> Decision {
         _ if config.activations.is_none() && graph.constant(id).is_none() => Kept::WeightsOnly,
         (_, reader) => Kept::NoRule { op_type: reader.map(|node| node.op_type.clone()) },
     })
-}
-
-impl fmt::Display for Because {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Because::WeightOf(node) => write!(f, "weight of {node}"),
-            Because::BiasOf(node) => write!(f, "bias of {node}"),
-            Because::InputOf(node) => write!(f, "goes into {node}"),
-            Because::OutputOf(node) => write!(f, "comes out of {node}"),
-            Because::PassedOnBy(node) => write!(f, "passed on by {node}"),
-        }
-    }
-}
-
-impl fmt::Display for Kept {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Kept::NoRule { op_type: Some(op_type) } => {
-                write!(f, "read by {op_type}, which takes it in float")
-            }
-            Kept::NoRule { op_type: None } => f.write_str("read by no node"),
-            Kept::NotFloat32 { dtype: Some(dtype) } => write!(f, "is {dtype}, not float32"),
-            Kept::NotFloat32 { dtype: None } => f.write_str("is not float32"),
-            Kept::Excluded { pattern } => write!(f, "excluded by `{pattern}`"),
-            Kept::OpType { op_type } => write!(f, "read by {op_type}, not one of op_types"),
-            Kept::TooSmall { elements, min_elements } => {
-                write!(f, "has {elements} elements, fewer than {min_elements}")
-            }
-            Kept::Empty => f.write_str("has no elements"),
-            Kept::Bias => f.write_str("bias of a node that computes in float"),
-            Kept::FloatBias { target } => write!(f, "bias, which {target} takes in float"),
-            Kept::AlsoReadBy { node } => write!(f, "also read by {node}, which needs it in float"),
-            Kept::Already { qtype } => write!(f, "is {qtype} already"),
-            Kept::NoForm { format, why } => write!(f, "{format} has no form for it: {why}"),
-            Kept::AtRunTime { node } => {
-                write!(f, "becomes uint8 when the model runs, for {node}")
-            }
-            Kept::GraphOutput => f.write_str("is an output of the model"),
-            Kept::Captured => f.write_str("read by a graph inside a node"),
-            Kept::Overridable => {
-                f.write_str("also a graph input that may replace it; take it out of the inputs")
-            }
-            Kept::Masked => f.write_str("carries an attention mask, which no scale can hold"),
-            Kept::Blank => f.write_str("was never seen but as 0: any scale would be a guess"),
-            Kept::WeightsOnly => f.write_str("only weights are quantized"),
-            Kept::FusedInto { node } => write!(f, "fused into {node}"),
-            Kept::Stem { node } => {
-                write!(f, "{node} reads few channels at the entry: float is closer and as fast")
-            }
-            Kept::FloatNode { node, why } => write!(f, "{node} computes in float: {why}"),
-        }
-    }
-}
-
-impl fmt::Display for Source {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Source::Weights => f.write_str("weights"),
-            Source::Observed => f.write_str("calibration"),
-            Source::SameAs(value) => write!(f, "same as `{value}`"),
-            Source::Fixed(range) => write!(f, "always in {} to {}", range.min, range.max),
-            Source::Product { input, weight } => write!(f, "`{input}` × `{weight}`"),
-        }
-    }
-}
-
-impl Serialize for Because {
-    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
-    }
-}
-
-impl Serialize for Kept {
-    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
-    }
 }

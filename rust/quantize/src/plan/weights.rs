@@ -47,6 +47,7 @@ pub(super) fn plan(
                     let node = graph.nodes[node].label();
                     draft.keep(value, Kept::AtRunTime { node });
                 }
+                say_what_stays(graph, constant, config, draft);
                 let Form { spec, readers, format, .. } = form;
                 let (stored, source) = (spec.qtype, Source::Weights);
                 ValuePlan { spec, stored, matrix: None, format, source, readers, because }
@@ -59,7 +60,7 @@ pub(super) fn plan(
                 };
                 let symmetric = config.symmetric || forces_symmetric(config, qtype, granularity);
                 let spec = spec(config, qtype, symmetric, granularity);
-                let readers = readers(graph, constant, config, draft);
+                let readers = say_what_stays(graph, constant, config, draft);
                 let (format, source) = (formats::usual(config), Source::Weights);
                 ValuePlan { spec, stored, matrix, format, source, readers, because }
             }
@@ -176,15 +177,19 @@ fn read_otherwise(graph: &Graph<'_>, constant: &Constant<'_>) -> Option<Kept> {
 
 /// Who reads a weight as it comes back from integers. Where others need it in float it stays beside
 /// that, and it is said what that takes.
-fn readers(
+fn say_what_stays(
     graph: &Graph<'_>,
     constant: &Constant<'_>,
     config: &Config,
     draft: &mut Draft,
 ) -> Readers {
-    let Some(kept) = read_otherwise(graph, constant) else { return Readers::All };
+    let (kept, readers) = match (read_otherwise(graph, constant), before_cast(graph, constant)) {
+        (Some(kept), _) => (kept, Readers::Weighing),
+        (None, Some(kept)) => (kept, Readers::All),
+        (None, None) => return Readers::All,
+    };
     if config.output_format == Format::FakeQuant {
-        return Readers::Weighing;
+        return readers;
     }
     let bits = constant.tensor.dtype().map_or(0, DataType::bits);
     let bytes = constant.shape.iter().product::<usize>().saturating_mul(bits) / 8;
@@ -192,7 +197,20 @@ fn readers(
         "weight `{}` {kept}: besides its integers its {bytes} bytes of floats stay",
         graph.values[constant.anchor].name
     ));
-    Readers::Weighing
+    readers
+}
+
+/// Who reads a weight before the `Cast` that it is quantized after.
+fn before_cast(graph: &Graph<'_>, constant: &Constant<'_>) -> Option<Kept> {
+    let Maker::Node { node, .. } = graph.values[constant.anchor].maker else { return None };
+    uses::casts(graph.nodes[node])?;
+    let value = &graph.values[graph.input(node, 0)?];
+    let other = value.readers.iter().find(|reader| uses::casts(graph.nodes[reader.node]).is_none());
+    match other {
+        Some(reader) => Some(Kept::AlsoReadBy { node: graph.nodes[reader.node].label() }),
+        None if value.is_output => Some(Kept::GraphOutput),
+        None => value.captured.then_some(Kept::Captured),
+    }
 }
 
 /// The pattern that excludes a constant that is no weight, or all who read it.

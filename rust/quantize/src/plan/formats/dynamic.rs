@@ -6,6 +6,7 @@ use quantize_rs_onnx::DataType;
 use super::{Form, comes_from};
 use crate::graph::{Graph, Reader};
 use crate::plan::Readers;
+use crate::plan::sums::overflows;
 use crate::uses::{Along, Constant, Use};
 use crate::{Config, Format};
 
@@ -75,16 +76,6 @@ fn product(
         return None;
     }
     Some(Form { spec, readers: Readers::All, format: Format::Dynamic, at_run_time })
-}
-
-/// Whether a sum of so many products with activations of uint8 may leave int32, in which
-/// `MatMulInteger` and `ConvInteger` add without looking.
-fn overflows(summed: usize, spec: &QSpec) -> bool {
-    let (lo, hi) = spec.grid();
-    let farthest =
-        if spec.symmetric { (hi - spec.middle()).max(spec.middle() - lo) } else { hi - lo };
-    let product = i64::from(QType::UInt8.max()) * i64::from(farthest);
-    i64::try_from(summed).is_ok_and(|summed| summed > i64::from(i32::MAX) / product)
 }
 
 /// A table of which only rows are read: they come back from integers when they are taken.
