@@ -252,6 +252,26 @@ pub(crate) fn constant_of(node: &NodeProto) -> Option<&TensorProto> {
         .flatten()
 }
 
+/// The node with other graphs inside it, where there is another for any of them.
+pub(crate) fn with_bodies(
+    node: &NodeProto,
+    mut other: impl FnMut(&GraphProto) -> Option<GraphProto>,
+) -> Option<NodeProto> {
+    let mut with: Option<NodeProto> = None;
+    for (index, attribute) in node.attribute.iter().enumerate() {
+        for (at, body) in attribute.subgraphs().enumerate() {
+            let Some(body) = other(body) else { continue };
+            let with = with.get_or_insert_with(|| node.clone());
+            let attribute = with.attribute[index].edit();
+            let mut bodies = attribute.g.iter_mut().chain(&mut attribute.graphs);
+            if let Some(place) = bodies.nth(at) {
+                *place = quantize_rs_onnx::Kept::new(body);
+            }
+        }
+    }
+    with
+}
+
 /// Adds every name in a graph, and in those inside it.
 pub(crate) fn collect_names<'m>(graph: &'m GraphProto, names: &mut HashSet<&'m str>) {
     names.extend(graph.input.iter().map(|input| input.name.as_str()));

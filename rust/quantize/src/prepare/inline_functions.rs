@@ -14,7 +14,7 @@ use quantize_rs_onnx::{Edit, FunctionProto, Functions, Kept, NodeProto, topologi
 
 use super::Changes;
 use crate::QuantizeError;
-use crate::graph::Graph;
+use crate::graph::{self, Graph};
 use crate::opset::{convert_function, is_unchanged};
 use crate::rewrite::names::Names;
 
@@ -204,30 +204,25 @@ impl<'g, 'm> Inliner<'g, 'm> {
         fixed: &Fixed<'_>,
         depth: usize,
     ) -> Option<NodeProto> {
-        let mut with: Option<NodeProto> = None;
-        for (index, attribute) in node.attribute.iter().enumerate() {
-            for (at, body) in attribute.subgraphs().enumerate() {
-                let mut inner = Fixed::of(body, Some(fixed));
-                let mut nodes = Vec::with_capacity(body.node.len());
-                let mut changed = false;
-                for index in topological(&body.node).ok()? {
-                    match self.node(&body.node[index], &mut inner, depth) {
-                        Some(made) => {
-                            nodes.extend(made.into_iter().map(Kept::new));
-                            changed = true;
-                        }
-                        None => nodes.push(body.node[index].clone()),
+        graph::with_bodies(node, |body| {
+            let mut inner = Fixed::of(body, Some(fixed));
+            let mut nodes = Vec::with_capacity(body.node.len());
+            let mut changed = false;
+            for index in topological(&body.node).ok()? {
+                match self.node(&body.node[index], &mut inner, depth) {
+                    Some(made) => {
+                        nodes.extend(made.into_iter().map(Kept::new));
+                        changed = true;
                     }
-                }
-                if changed {
-                    let attribute =
-                        with.get_or_insert_with(|| node.clone()).attribute[index].edit();
-                    let mut bodies = attribute.g.iter_mut().chain(&mut attribute.graphs);
-                    bodies.nth(at)?.edit().node = nodes;
+                    None => nodes.push(body.node[index].clone()),
                 }
             }
-        }
-        with
+            changed.then(|| {
+                let mut with = body.clone();
+                with.node = nodes;
+                with
+            })
+        })
     }
 
     /// Imports what a function means and the model does not import yet.

@@ -75,7 +75,7 @@ impl Writer<'_, '_> {
         let bias = proto.input.get(2).filter(|name| conv && !name.is_empty());
         let bias = bias.map(|bias| self.beside_channels(node, bias));
         rest.addend = bias.as_deref().or(rest.addend);
-        let mut made = self.rest_of_product(node, &rest);
+        let mut made = self.rest_of_product(self.graph.nodes[node], &rest);
         if weight.dtype != DataType::Float {
             let float = self.names.fresh(&output, "float32");
             self.change_type(float.clone(), made, weight.dtype);

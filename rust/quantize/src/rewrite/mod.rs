@@ -1,5 +1,6 @@
 //! What will change in the file: one module an output format, none of which decides anything.
 
+mod bodies;
 mod corrections;
 mod dynamic;
 mod fake;

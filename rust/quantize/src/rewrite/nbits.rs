@@ -5,13 +5,14 @@
 //! `Add`, but for a plain bias, which `MatMulNBits` adds itself.
 
 use quantize_rs_math::Granularity;
-use quantize_rs_onnx::{DataType, Tensor};
+use quantize_rs_onnx::{DataType, Edit, NodeProto, Tensor};
 
-use super::products::{Rest, multipliers};
+use super::products::{Rest, another, multipliers};
 use super::qdq::Writer;
 use crate::encode::EncodedTensor;
 use crate::graph::ValueId;
 use crate::plan::{MICROSOFT, ValuePlan};
+use crate::uses::Use;
 
 /// The integers of one weight, in the file.
 struct Blocks {
@@ -35,12 +36,13 @@ impl Writer<'_, '_> {
         let depth = constant.shape[axis];
         let gathers = |node: &usize| self.graph.nodes[*node].op_type == "Gather";
         let (rows, products): (Vec<usize>, Vec<usize>) = readers.iter().copied().partition(gathers);
+        let inside = constant.uses.iter().any(|usage| matches!(usage, Use::Inside { .. }));
         let row_len = (depth * how.spec.qtype.bits() as usize).div_ceil(8);
         let flat = flat(&tensor.quantized, row_len);
         // A table that is multiplied by as well is kept once: the look-up reads it in another shape.
         let whole = row_len == tensor.quantized.shape[1] * blob;
-        let shared = !rows.is_empty() && !products.is_empty() && whole;
-        let integers = if products.is_empty() {
+        let shared = !rows.is_empty() && (!products.is_empty() || inside) && whole;
+        let integers = if products.is_empty() && !inside {
             self.constant(name, "quantized", &flat)
         } else {
             self.constant(name, "quantized", &tensor.quantized)
@@ -55,13 +57,19 @@ impl Writer<'_, '_> {
         let names = [integers, scale, zero_point];
         let mut blocks = Blocks { names, bits, block_size, width, depth };
         for node in products {
-            self.product(node, &blocks);
+            let product = self.product(self.graph.nodes[node], &blocks);
+            self.edits.push(Edit::ReplaceNode { node, with: product });
+        }
+        for usage in &constant.uses {
+            if let Use::Inside { node, .. } = *usage {
+                self.inside(node, &blocks);
+            }
         }
         if !rows.is_empty() {
             if shared {
                 let whole = std::mem::take(&mut blocks.names[0]);
                 blocks.names[0] = self.reshaped(name, whole, &flat);
-            } else if blocks_of_products(&readers, &rows) {
+            } else if inside || blocks_of_products(&readers, &rows) {
                 blocks.names[0] = self.constant(name, "rows", &flat);
             }
             for node in rows {
@@ -72,9 +80,21 @@ impl Writer<'_, '_> {
         self.import(MICROSOFT, 1);
     }
 
-    /// The product of one node.
-    fn product(&mut self, node: usize, blocks: &Blocks) {
-        let proto = self.graph.nodes[node];
+    /// The product of a node in a graph inside a node: there stands what it does beside it, too.
+    fn inside(&mut self, node: &NodeProto, blocks: &Blocks) {
+        let before = self.edits.len();
+        let mut nodes = vec![self.product(node, blocks)];
+        for edit in self.edits.split_off(before) {
+            match edit {
+                Edit::AddNode(node) => nodes.push(node),
+                other => self.edits.push(other),
+            }
+        }
+        self.inside.insert(std::ptr::from_ref(node), nodes);
+    }
+
+    /// The product of one node, what that does beside it added.
+    fn product(&mut self, proto: &NodeProto, blocks: &Blocks) -> NodeProto {
         let [integers, scale, zero_point] = blocks.names.clone();
         let mut input = vec![proto.input[0].clone(), integers, scale, zero_point];
         let mut rest = Rest::of(proto);
@@ -101,8 +121,8 @@ impl Writer<'_, '_> {
         if let Some(level) = self.plan.config.accuracy_level {
             attributes.push(("accuracy_level", usize::from(level)));
         }
-        let made = self.rest_of_product(node, &rest);
-        self.replace(node, (MICROSOFT, "MatMulNBits"), input, made, &attributes);
+        let made = self.rest_of_product(proto, &rest);
+        another(proto, (MICROSOFT, "MatMulNBits"), input, made, &attributes)
     }
 
     /// The look-up of one node.

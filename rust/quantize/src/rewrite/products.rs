@@ -35,6 +35,26 @@ impl<'m> Rest<'m> {
     }
 }
 
+/// A node with the name of another that computes something else.
+pub(super) fn another(
+    node: &NodeProto,
+    (domain, op_type): (&str, &str),
+    input: Vec<String>,
+    output: String,
+    attributes: &[(&str, usize)],
+) -> NodeProto {
+    let mut with = node.clone();
+    op_type.clone_into(&mut with.op_type);
+    domain.clone_into(&mut with.domain);
+    with.input = input;
+    with.output = vec![output];
+    let integer = |(name, value): &(&str, usize)| {
+        Kept::new(AttributeProto::int(name, i64::try_from(*value).unwrap_or(i64::MAX)))
+    };
+    with.attribute = attributes.iter().map(integer).collect();
+    with
+}
+
 /// The nodes of the main graph that multiply by a constant, or look it up.
 pub(super) fn multipliers(constant: &Constant<'_>) -> Vec<usize> {
     let node = |usage: &Use<'_>| match usage {
@@ -46,8 +66,8 @@ pub(super) fn multipliers(constant: &Constant<'_>) -> Vec<usize> {
 
 impl Writer<'_, '_> {
     /// Writes what a node does beside the product, and gives the name that the product is to have.
-    pub(super) fn rest_of_product(&mut self, node: usize, rest: &Rest<'_>) -> String {
-        let output = self.graph.nodes[node].output[0].clone();
+    pub(super) fn rest_of_product(&mut self, node: &NodeProto, rest: &Rest<'_>) -> String {
+        let output = node.output[0].clone();
         let mut steps: Vec<(&str, String)> = Vec::new();
         if is_not(rest.alpha, 1.0) {
             steps.push(("Mul", self.scalar(&output, "alpha", rest.alpha)));
@@ -86,15 +106,7 @@ impl Writer<'_, '_> {
         output: String,
         attributes: &[(&str, usize)],
     ) {
-        let mut with = self.graph.nodes[node].clone();
-        op_type.clone_into(&mut with.op_type);
-        domain.clone_into(&mut with.domain);
-        with.input = input;
-        with.output = vec![output];
-        let integer = |(name, value): &(&str, usize)| {
-            Kept::new(AttributeProto::int(name, i64::try_from(*value).unwrap_or(i64::MAX)))
-        };
-        with.attribute = attributes.iter().map(integer).collect();
+        let with = another(self.graph.nodes[node], (domain, op_type), input, output, attributes);
         self.edits.push(Edit::ReplaceNode { node, with });
     }
 

@@ -51,6 +51,7 @@ pub fn rewrite(graph: &Graph<'_>, plan: &Plan, encoded: &Encoded) -> Vec<Edit> {
         look_ups: BTreeMap::new(),
         uses: HashMap::new(),
         at_run_time: HashMap::new(),
+        inside: HashMap::new(),
         imported: HashSet::new(),
     };
     if plan.config.output_format != Format::Qdq {
@@ -78,6 +79,7 @@ pub fn rewrite(graph: &Graph<'_>, plan: &Plan, encoded: &Encoded) -> Vec<Edit> {
     }
     corrections::write(&mut writer, encoded);
     writer.look_up();
+    writer.bodies();
     if writer.brief {
         let shared = share(graph, plan, &writer.edits);
         writer.edits.extend(shared);
@@ -124,6 +126,8 @@ pub(super) struct Writer<'g, 'm> {
     pub(super) uses: HashMap<ValueId, Constant<'m>>,
     /// What values become when the model runs, by name.
     pub(super) at_run_time: HashMap<String, AtRunTime>,
+    /// What nodes in graphs inside nodes become.
+    pub(super) inside: HashMap<*const NodeProto, Vec<NodeProto>>,
     /// Domains imported so far.
     pub(super) imported: HashSet<String>,
 }

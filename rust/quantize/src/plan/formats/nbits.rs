@@ -1,7 +1,7 @@
 //! Weights in blocks, for `MatMulNBits` and `GatherBlockQuantized`.
 
 use quantize_rs_math::{Granularity, QSpec, QType};
-use quantize_rs_onnx::DataType;
+use quantize_rs_onnx::{DataType, NodeProto};
 
 use super::{comes_from, is_function};
 use crate::Config;
@@ -28,7 +28,13 @@ pub(super) fn spec(
     for usage in &constant.uses {
         let (node, along, batched) = match *usage {
             Use::Weight { node, channels, batched } => (node, channels, batched),
-            Use::Inside { .. } => return Err("a graph inside a node reads it".to_owned()),
+            Use::Inside { node, channels: along } => {
+                let axis = inside(graph, constant, node, along)?;
+                if *channels.get_or_insert(axis) != axis {
+                    return Err(other_way(node));
+                }
+                continue;
+            }
             _ => return Err("something else needs it in float".to_owned()),
         };
         let proto = graph.nodes[node];
@@ -63,13 +69,38 @@ pub(super) fn spec(
             }
         }
         if *channels.get_or_insert(axis) != axis {
-            return Err(format!("{} reads it the other way round than another", label()));
+            return Err(other_way(proto));
         }
     }
     let axis = 1 - channels.unwrap_or(1);
     let block_size = config.block_size.unwrap_or(BLOCK_SIZE);
     let granularity = Granularity::Blocked { axis, block_size };
     Ok(QSpec::new(unsigned(qtype), config.symmetric, granularity))
+}
+
+/// The axis of output channels for a node in a graph inside a node, which has to read the weight as
+/// it is.
+fn inside(
+    graph: &Graph<'_>,
+    constant: &Constant<'_>,
+    node: &NodeProto,
+    along: Option<Along>,
+) -> Result<usize, String> {
+    let name = graph.values[constant.anchor].name;
+    let read: Vec<bool> = node.input.iter().map(|input| input == name).collect();
+    let products = matches!(node.op_type.as_str(), "MatMul" | "Gemm");
+    let from_right = read.get(1) == Some(&true) && read.iter().filter(|it| **it).count() == 1;
+    if !products || is_function(graph, "MatMulNBits") {
+        return Err(format!("{}, in a graph inside a node, reads it", node.label()));
+    }
+    match along {
+        Some(Along::Axis(axis)) if from_right && node.int("transA", 0) == 0 => Ok(axis),
+        _ => Err(format!("{} does not multiply by it from the right", node.label())),
+    }
+}
+
+fn other_way(node: &NodeProto) -> String {
+    format!("{} reads it the other way round than another", node.label())
 }
 
 /// The unsigned type of as many bits.

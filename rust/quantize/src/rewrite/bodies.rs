@@ -1,0 +1,50 @@
+//! Graphs inside nodes, some of whose nodes become others.
+
+use std::collections::HashMap;
+
+use quantize_rs_onnx::{Edit, GraphProto, Kept, NodeProto};
+
+use super::qdq::Writer;
+use crate::graph::with_bodies;
+
+type Became = HashMap<*const NodeProto, Vec<NodeProto>>;
+
+impl Writer<'_, '_> {
+    /// Puts what nodes in graphs inside nodes become in their place.
+    pub(super) fn bodies(&mut self) {
+        let became = std::mem::take(&mut self.inside);
+        if became.is_empty() {
+            return;
+        }
+        let nodes = self.graph.nodes.iter().enumerate();
+        let replaced = nodes.filter_map(|(node, proto)| {
+            let with = with_bodies(proto, |body| changed(body, &became))?;
+            Some(Edit::ReplaceNode { node, with })
+        });
+        // Before their inputs are set.
+        self.edits.splice(..0, replaced.collect::<Vec<_>>());
+    }
+}
+
+/// A graph with other nodes in it, where any of them become others. As deep as graphs are nested,
+/// which the reader of the file limits.
+fn changed(body: &GraphProto, became: &Became) -> Option<GraphProto> {
+    let mut nodes = Vec::with_capacity(body.node.len());
+    let mut any = false;
+    for node in &body.node {
+        if let Some(others) = became.get(&std::ptr::from_ref(&**node)) {
+            nodes.extend(others.iter().cloned().map(Kept::new));
+            any = true;
+        } else if let Some(with) = with_bodies(node, |inner| changed(inner, became)) {
+            nodes.push(Kept::new(with));
+            any = true;
+        } else {
+            nodes.push(node.clone());
+        }
+    }
+    any.then(|| {
+        let mut with = body.clone();
+        with.node = nodes;
+        with
+    })
+}
