@@ -340,7 +340,7 @@ DONE: dict[str, tuple[str, Odd, int]] = {
     "matmul_and_norm": (
         "fold_batch_norm",
         normalized(node("MatMul", "x w", "a"), {"w": normal(8, 4)}, inputs={"x": ["N", 8]}),
-        2,
+        3,
     ),
     "matmul_and_add_and_norm": (
         "fold_batch_norm",

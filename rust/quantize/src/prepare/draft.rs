@@ -18,6 +18,7 @@ pub(super) struct Draft<'g, 'm> {
     /// What an input reads whatever it read before.
     inputs: HashMap<(usize, usize), String>,
     gone: HashSet<usize>,
+    added: Vec<NodeProto>,
     /// Names that graphs inside nodes give to values of their own.
     inner: HashSet<&'m str>,
     edits: Vec<Edit>,
@@ -36,6 +37,7 @@ impl<'g, 'm> Draft<'g, 'm> {
             instead: HashMap::new(),
             inputs: HashMap::new(),
             gone: HashSet::new(),
+            added: Vec::new(),
             inner,
             edits: Vec::new(),
             did: Vec::new(),
@@ -55,6 +57,11 @@ impl<'g, 'm> Draft<'g, 'm> {
         if self.gone.insert(node) {
             self.edits.push(Edit::RemoveNode(node));
         }
+    }
+
+    /// Adds a node, which may make what one that is taken out made.
+    pub(super) fn add_node(&mut self, node: NodeProto) {
+        self.added.push(node);
     }
 
     /// Any other change.
@@ -121,7 +128,8 @@ impl<'g, 'm> Draft<'g, 'm> {
 
     /// The edits that come of it. What only they made unneeded goes, too.
     pub(super) fn finish(mut self) -> Changes {
-        if self.edits.is_empty() && self.instead.is_empty() && self.inputs.is_empty() {
+        let idle = self.edits.is_empty() && self.added.is_empty();
+        if idle && self.instead.is_empty() && self.inputs.is_empty() {
             return Changes::default();
         }
         let mut whole = Vec::new();
@@ -155,6 +163,12 @@ impl<'g, 'm> Draft<'g, 'm> {
                 whole.push(Edit::ReplaceNode { node: index, with: self.rewired(node) });
             }
         }
+        for name in self.added.iter().flat_map(|node| &node.input) {
+            if let Some(value) = self.graph.value(name) {
+                reads_left[value] += 1;
+            }
+        }
+        self.edits.extend(std::mem::take(&mut self.added).into_iter().map(Edit::AddNode));
         self.orphans(reads_left);
         // Nodes are replaced before their inputs are set.
         whole.append(&mut self.edits);
@@ -169,10 +183,11 @@ impl<'g, 'm> Draft<'g, 'm> {
         let made_elsewhere: HashSet<String> = self
             .edits
             .iter()
-            .filter_map(|edit| match edit {
-                Edit::AddInitializer(tensor) => Some(tensor.name.clone()),
-                Edit::RenameOutput { value, .. } => Some(value.clone()),
-                _ => None,
+            .flat_map(|edit| match edit {
+                Edit::AddInitializer(tensor) => vec![tensor.name.clone()],
+                Edit::RenameOutput { value, .. } => vec![value.clone()],
+                Edit::AddNode(node) => node.output.clone(),
+                _ => Vec::new(),
             })
             .collect();
         // A node whose output has another name makes what is read under that.

@@ -1,10 +1,12 @@
-//! Takes what scales and shifts channels into the weight and bias of the operator before it:
+//! Takes what scales and shifts channels into the weight and bias of the operator before it, or of the
+//! one after it:
 //! `BatchNormalization` as it runs after training, and constants that are added, subtracted,
 //! multiplied with, or divided by.
 //!
 //! The arithmetic is in float64 and rounded once.
 
 mod affine;
+mod forward;
 mod numbers;
 mod product;
 
@@ -15,6 +17,7 @@ use crate::QuantizeError;
 use crate::graph::{Graph, Maker};
 
 use affine::Affine;
+pub(super) use forward::{even, forward};
 use product::Product;
 
 #[allow(clippy::unnecessary_wraps)] // as every pass
@@ -33,7 +36,9 @@ pub(super) fn run(graph: &Graph<'_>) -> Result<Changes, QuantizeError> {
         if product.nodes().any(|node| taken[node]) {
             continue;
         }
-        let Some(affine) = Affine::of(graph, index, input, kind, &product) else { continue };
+        let Some(affine) = Affine::of(graph, index, input, kind, product.channels) else {
+            continue;
+        };
         let Some(folded) = product.fold(graph, &affine) else { continue };
         product.nodes().for_each(|node| taken[node] = true);
         let change = folded.change;

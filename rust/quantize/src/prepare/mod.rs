@@ -105,6 +105,13 @@ pub const ALL: &[Pass] = &[
         needed: None,
     },
     Pass {
+        name: "fold_batch_norm_forward",
+        about: "takes what scales and shifts channels into the weights after it",
+        planning: true,
+        run: fold_batch_norm::forward,
+        needed: Some(fold_batch_norm::even),
+    },
+    Pass {
         name: "resize_all_axes",
         about: "lets a Resize that names its axes speak of all, as runtimes with integers need it",
         planning: true,

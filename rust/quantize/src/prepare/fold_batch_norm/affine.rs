@@ -1,9 +1,8 @@
 //! What a node does to each channel of its input: multiplies it by one number and adds another.
 
-use quantize_rs_onnx::Tensor;
+use quantize_rs_onnx::{DataType, Tensor};
 
 use super::numbers::floats;
-use super::product::Product;
 use crate::graph::Graph;
 use crate::prepare::read::{fixed, is_read};
 
@@ -11,6 +10,20 @@ use crate::prepare::read::{fixed, is_read};
 pub(super) struct Affine {
     pub(super) factor: Vec<f64>,
     pub(super) shift: Vec<f64>,
+}
+
+/// Where the channels of a value are.
+#[derive(Clone, Copy)]
+pub(super) struct Channels {
+    pub(super) count: usize,
+    /// The value has at least so many axes.
+    pub(super) least_rank: usize,
+    /// Which axis they are, counted from the last, which is 1.
+    pub(super) from_last: usize,
+    /// Whether they are the second axis.
+    pub(super) second: bool,
+    /// The type of the value.
+    pub(super) dtype: DataType,
 }
 
 /// The operators that do no more than that.
@@ -65,28 +78,27 @@ fn is_constant(graph: &Graph<'_>, value: usize) -> bool {
 }
 
 impl Affine {
-    /// What a node does to the channels of what a product makes.
+    /// What a node does to these channels.
     pub(super) fn of(
         graph: &Graph<'_>,
         index: usize,
         input: usize,
         kind: Kind,
-        product: &Product<'_>,
+        channels: Channels,
     ) -> Option<Affine> {
-        let channels = product.channels;
         if kind == Kind::BatchNormalization {
-            return batch_normalization(graph, index, product);
+            return batch_normalization(graph, index, channels);
         }
         let tensor = fixed(graph, graph.input(index, 1 - input)?)?;
-        if tensor.dtype != product.weight.dtype {
+        if tensor.dtype != channels.dtype {
             return None;
         }
-        let numbers = per_channel(&tensor, product)?;
-        let (ones, zeros) = (vec![1.0; channels], vec![0.0; channels]);
+        let numbers = per_channel(&tensor, channels)?;
+        let (ones, zeros) = (vec![1.0; channels.count], vec![0.0; channels.count]);
         Some(match kind {
             Kind::Add => Affine { factor: ones, shift: numbers },
             Kind::Sub => Affine { factor: ones, shift: numbers.iter().map(|it| -it).collect() },
-            Kind::SubFrom => Affine { factor: vec![-1.0; channels], shift: numbers },
+            Kind::SubFrom => Affine { factor: vec![-1.0; channels.count], shift: numbers },
             Kind::Mul => Affine { factor: numbers, shift: zeros },
             Kind::Div => {
                 Affine { factor: numbers.iter().map(|it| 1.0 / it).collect(), shift: zeros }
@@ -94,6 +106,12 @@ impl Affine {
             Kind::BatchNormalization => return None,
         })
         .filter(Affine::is_finite)
+    }
+
+    /// Whether all channels are scaled and shifted alike.
+    pub(super) fn is_even(&self) -> bool {
+        let even = |numbers: &[f64]| numbers.windows(2).all(|pair| pair[0] == pair[1]);
+        even(&self.factor) && even(&self.shift)
     }
 
     fn is_finite(&self) -> bool {
@@ -112,13 +130,13 @@ impl Affine {
 }
 
 /// `(x - mean) / sqrt(variance + epsilon) * scale + bias`.
-fn batch_normalization(graph: &Graph<'_>, index: usize, product: &Product<'_>) -> Option<Affine> {
-    if !product.second_axis_is_channels {
+fn batch_normalization(graph: &Graph<'_>, index: usize, channels: Channels) -> Option<Affine> {
+    if !channels.second {
         return None;
     }
     let read = |input| -> Option<Vec<f64>> {
         let tensor = fixed(graph, graph.input(index, input)?)?;
-        let fits = tensor.dtype == product.weight.dtype && tensor.shape == [product.channels];
+        let fits = tensor.dtype == channels.dtype && tensor.shape == [channels.count];
         fits.then(|| floats(&tensor)).flatten()
     };
     let (scale, bias, mean, variance) = (read(1)?, read(2)?, read(3)?, read(4)?);
@@ -134,23 +152,23 @@ fn batch_normalization(graph: &Graph<'_>, index: usize, product: &Product<'_>) -
     (sound && affine.is_finite()).then_some(affine)
 }
 
-/// The number of each channel, where a constant has one each or one for all, and the product keeps
-/// its shape beside it.
-fn per_channel(tensor: &Tensor, product: &Product<'_>) -> Option<Vec<f64>> {
+/// The number of each channel, where a constant has one each or one for all, and the value keeps its
+/// shape beside it.
+fn per_channel(tensor: &Tensor, channels: Channels) -> Option<Vec<f64>> {
     let numbers = floats(tensor)?;
     let rank = tensor.shape.len();
-    if rank > product.least_rank {
+    if rank > channels.least_rank {
         return None;
     }
     if let [number] = numbers[..] {
-        return Some(vec![number; product.channels]);
+        return Some(vec![number; channels.count]);
     }
     // Axes are counted from the last.
-    let axis = rank.checked_sub(product.channels_from_last)?;
+    let axis = rank.checked_sub(channels.from_last)?;
     let lies = tensor
         .shape
         .iter()
         .enumerate()
-        .all(|(at, length)| *length == if at == axis { product.channels } else { 1 });
+        .all(|(at, length)| *length == if at == axis { channels.count } else { 1 });
     lies.then_some(numbers)
 }

@@ -3,7 +3,7 @@
 
 use quantize_rs_onnx::{DataType, Edit, NodeProto, Tensor, TensorProto};
 
-use super::affine::Affine;
+use super::affine::{Affine, Channels};
 use super::numbers::{floats, rounded};
 use crate::graph::{Graph, Maker, ValueId};
 use crate::prepare::draft::Draft;
@@ -20,19 +20,15 @@ pub(super) struct Product<'m> {
     pub(super) weight: Tensor,
     bias_value: Option<ValueId>,
     bias: Option<Tensor>,
-    pub(super) channels: usize,
-    /// The result has at least so many axes.
-    pub(super) least_rank: usize,
-    /// Where its channels are, counted from the last axis, which is 1.
-    pub(super) channels_from_last: usize,
-    /// Whether they are the second axis.
-    pub(super) second_axis_is_channels: bool,
+    /// Those of the result.
+    pub(super) channels: Channels,
 }
 
 /// What differs from operator to operator.
 #[derive(Clone, Copy)]
 enum Kind<'m> {
-    Conv,
+    /// With so many groups.
+    Conv(usize),
     /// With so many groups.
     ConvTranspose(usize),
     Gemm(&'m NodeProto),
@@ -60,17 +56,16 @@ impl<'m> Product<'m> {
         let weight_value = graph.input(index, 1)?;
         let weight = fixed(graph, weight_value)?;
         let rank = weight.shape.len();
+        let groups = usize::try_from(node.int("group", 1)).ok();
         let kind = match node.op_type.as_str() {
-            "Conv" if rank >= 3 => Kind::Conv,
-            "ConvTranspose" if rank >= 3 => {
-                Kind::ConvTranspose(usize::try_from(node.int("group", 1)).ok()?)
-            }
+            "Conv" if rank >= 3 => Kind::Conv(groups?),
+            "ConvTranspose" if rank >= 3 => Kind::ConvTranspose(groups?),
             "Gemm" if rank == 2 => Kind::Gemm(node),
             "MatMul" if rank == 2 => Kind::MatMul,
             _ => return None,
         };
-        let channels = match kind {
-            Kind::Conv => weight.shape[0],
+        let count = match kind {
+            Kind::Conv(_) => weight.shape[0],
             Kind::ConvTranspose(groups) => weight.shape[1].checked_mul(groups)?,
             Kind::Gemm(node) => weight.shape[usize::from(node.int("transB", 0) == 0)],
             Kind::MatMul => weight.shape[1],
@@ -84,15 +79,16 @@ impl<'m> Product<'m> {
             None => None,
         };
         let left = graph.input(index, 0).and_then(|value| graph.shape(value));
-        let (least_rank, channels_from_last, second) = match kind {
-            Kind::Conv | Kind::ConvTranspose(_) => (rank, rank - 1, true),
+        let (least_rank, from_last, second) = match kind {
+            Kind::Conv(_) | Kind::ConvTranspose(_) => (rank, rank - 1, true),
             Kind::Gemm(_) => (2, 1, true),
             Kind::MatMul => {
                 let rank = left.map(|shape| shape.len());
                 (rank.unwrap_or(1), 1, rank == Some(2))
             }
         };
-        (channels > 0 && weight.dtype.is_float()).then_some(Product {
+        let channels = Channels { count, least_rank, from_last, second, dtype: weight.dtype };
+        (count > 0 && weight.dtype.is_float()).then_some(Product {
             node: index,
             added: None,
             kind,
@@ -101,9 +97,6 @@ impl<'m> Product<'m> {
             bias_value,
             bias,
             channels,
-            least_rank,
-            channels_from_last,
-            second_axis_is_channels: second,
         })
     }
 
@@ -119,7 +112,7 @@ impl<'m> Product<'m> {
             let bias_value = graph.input(index, 1 - input)?;
             let product = Product::of(graph, node)?;
             let bias = fixed(graph, bias_value)?;
-            (bias.shape == [product.channels]).then(|| Product {
+            (bias.shape == [product.channels.count]).then(|| Product {
                 added: Some((index, 1 - input)),
                 bias_value: Some(bias_value),
                 bias: Some(bias),
@@ -161,7 +154,7 @@ impl<'m> Product<'m> {
             (bias, _) => {
                 let (old, divisor) = match bias {
                     Some(bias) => (self.spread(bias)?, self.beta()),
-                    None => (vec![0.0; self.channels], self.beta()),
+                    None => (vec![0.0; self.channels.count], self.beta()),
                 };
                 let values: Vec<f64> = old
                     .iter()
@@ -169,12 +162,94 @@ impl<'m> Product<'m> {
                     .zip(&affine.shift)
                     .map(|((old, by), shift)| old * by + shift / divisor)
                     .collect();
-                let (bias, by) = rounded(self.weight.dtype, vec![self.channels], &values)?;
+                let (bias, by) = rounded(self.weight.dtype, vec![self.channels.count], &values)?;
                 change = change.max(by);
                 Some(bias)
             }
         };
         Some(Folded { weight, bias, change })
+    }
+
+    /// Whether what it multiplies is padded, with zeros.
+    fn pads(&self, graph: &Graph<'_>) -> bool {
+        let node = graph.nodes[self.node];
+        let auto = node.attribute("auto_pad").and_then(|attribute| attribute.s.as_deref());
+        let pads = node.attribute("pads").is_some_and(|pads| pads.ints.iter().any(|pad| *pad != 0));
+        pads || !matches!(auto, None | Some(b"" | b"NOTSET" | b"VALID"))
+    }
+
+    /// The channels of what it multiplies by the weight; `None` where it does not multiply each of
+    /// them by weights of its own.
+    pub(super) fn input_channels(&self) -> Option<Channels> {
+        let shape = &self.weight.shape;
+        let count = match self.kind {
+            Kind::Conv(groups) => shape[1].checked_mul(groups)?,
+            Kind::Gemm(gemm) if gemm.int("transA", 0) != 0 => return None,
+            Kind::Gemm(gemm) => shape[usize::from(gemm.int("transB", 0) != 0)],
+            Kind::MatMul | Kind::ConvTranspose(_) => shape[0],
+        };
+        Some(Channels { count, ..self.channels })
+    }
+
+    /// The weight and the bias that scale and shift what is multiplied, each channel by itself.
+    pub(super) fn fold_input(&self, graph: &Graph<'_>, affine: &Affine) -> Option<Folded> {
+        let shifted = affine.shifts();
+        let exact = match self.kind {
+            Kind::Conv(_) => !shifted || !self.pads(graph),
+            Kind::ConvTranspose(_) => !shifted,
+            Kind::Gemm(_) => true,
+            Kind::MatMul => !shifted || self.added.is_some(),
+        };
+        if !exact {
+            return None;
+        }
+        let mut values = floats(&self.weight)?;
+        let mut sums = vec![0f64; self.channels.count];
+        for (at, value) in values.iter_mut().enumerate() {
+            let (input, output) = self.place(at);
+            if let Some(sum) = sums.get_mut(output) {
+                *sum += *value * affine.shift.get(input)?;
+            }
+            *value *= affine.factor.get(input)?;
+        }
+        let (weight, mut change) = rounded(self.weight.dtype, self.weight.shape.clone(), &values)?;
+        let weight = affine.scales().then_some(weight);
+        let mut bias = None;
+        if shifted {
+            let old = match &self.bias {
+                Some(bias) => self.spread(bias)?,
+                None => vec![0.0; self.channels.count],
+            };
+            let by = self.alpha() / self.beta();
+            let values: Vec<f64> = old.iter().zip(&sums).map(|(old, sum)| old + sum * by).collect();
+            let (tensor, by) = rounded(self.weight.dtype, vec![self.channels.count], &values)?;
+            change = change.max(by);
+            bias = Some(tensor);
+        }
+        Some(Folded { weight, bias, change })
+    }
+
+    /// The input and the output channel of an element of the weight.
+    fn place(&self, at: usize) -> (usize, usize) {
+        let shape = &self.weight.shape;
+        let (second, rest) = (shape[1].max(1), shape[2..].iter().product::<usize>().max(1));
+        let (row, column) = (at / (second * rest), at / rest % second);
+        match self.kind {
+            Kind::Conv(groups) => {
+                let of_group = (shape[0] / groups.max(1)).max(1);
+                (row / of_group * second + column, row)
+            }
+            Kind::Gemm(node) if node.int("transB", 0) != 0 => (column, row),
+            Kind::Gemm(_) | Kind::MatMul | Kind::ConvTranspose(_) => (row, column),
+        }
+    }
+
+    /// What the product is multiplied by.
+    fn alpha(&self) -> f64 {
+        match self.kind {
+            Kind::Gemm(node) => f64::from(node.float("alpha", 1.0)),
+            _ => 1.0,
+        }
     }
 
     /// What a bias is multiplied by.
@@ -190,11 +265,13 @@ impl<'m> Product<'m> {
         let shape = &self.weight.shape;
         let rest = |from: usize| shape[from..].iter().product::<usize>().max(1);
         match self.kind {
-            Kind::Conv => by_rows(values, rest(1), |row| factor[row]),
+            Kind::Conv(_) => by_rows(values, rest(1), |row| factor[row]),
             Kind::Gemm(node) if node.int("transB", 0) != 0 => {
                 by_rows(values, rest(1), |row| factor[row]);
             }
-            Kind::Gemm(_) | Kind::MatMul => by_rows(values, 1, |at| factor[at % self.channels]),
+            Kind::Gemm(_) | Kind::MatMul => {
+                by_rows(values, 1, |at| factor[at % self.channels.count]);
+            }
             Kind::ConvTranspose(groups) => {
                 let (inputs, outputs) = (shape[0], shape[1]);
                 let of_group = (inputs / groups.max(1)).max(1);
@@ -211,10 +288,12 @@ impl<'m> Product<'m> {
         let values = floats(bias).filter(|_| bias.dtype == self.weight.dtype)?;
         match (&values[..], &bias.shape[..]) {
             ([number], _) if matches!(self.kind, Kind::Gemm(_)) => {
-                Some(vec![*number; self.channels])
+                Some(vec![*number; self.channels.count])
             }
-            (_, [length]) if *length == self.channels => Some(values),
-            (_, [1, length]) if *length == self.channels && matches!(self.kind, Kind::Gemm(_)) => {
+            (_, [length]) if *length == self.channels.count => Some(values),
+            (_, [1, length])
+                if *length == self.channels.count && matches!(self.kind, Kind::Gemm(_)) =>
+            {
                 Some(values)
             }
             _ => None,
@@ -224,7 +303,7 @@ impl<'m> Product<'m> {
     /// Whether a `MatMul` is one of two matrices, which a `Gemm` is too.
     fn may_be_gemm(&self, graph: &Graph<'_>) -> bool {
         let known = graph.model.opset("").is_some_and(|opset| opset >= 7);
-        self.second_axis_is_channels && known && self.weight.dtype == DataType::Float
+        self.channels.second && known && self.weight.dtype == DataType::Float
     }
 }
 
@@ -247,30 +326,54 @@ impl Folded {
         product: &Product<'_>,
         after: usize,
     ) {
-        let node = product.node;
-        let base = graph.values[product.weight_value].name;
-        if let Some(weight) = &self.weight {
-            put(draft, graph, (node, 1), product.weight_value, weight);
+        if let (Some(bias), None, Kind::MatMul) = (&self.bias, product.bias_value, product.kind) {
+            // Runtimes make a Gemm of the two; wishes speak of the product as it stood.
+            let base = graph.values[product.weight_value].name;
+            let name = draft.add_constant(base, "bias", bias);
+            add(draft, graph, product, after, name);
+            return Folded { bias: None, ..self }.put(draft, graph, product);
         }
-        if let Some(bias) = &self.bias {
-            if let Some(value) = product.bias_value {
-                put(draft, graph, product.added.unwrap_or((node, 2)), value, bias);
-            } else {
-                let name = draft.add_constant(base, "bias", bias);
-                if matches!(product.kind, Kind::MatMul) {
-                    let mut with = graph.nodes[node].clone();
-                    "Gemm".clone_into(&mut with.op_type);
-                    draft.edit(Edit::ReplaceNode { node, with });
-                }
-                draft.set_input(node, 2, name);
-            }
-        }
+        self.put(draft, graph, product);
         if let Some(made) = graph.output(after, 0) {
             let value = graph.values[made].name.to_owned();
             draft.edit(Edit::RenameOutput { node: product.last(), output: 0, value });
         }
         draft.remove(after);
     }
+
+    /// Puts weight and bias where they were.
+    pub(super) fn put(&self, draft: &mut Draft<'_, '_>, graph: &Graph<'_>, product: &Product<'_>) {
+        let node = product.node;
+        if let Some(weight) = &self.weight {
+            put(draft, graph, (node, 1), product.weight_value, weight);
+        }
+        match (&self.bias, product.bias_value) {
+            (None, _) => {}
+            (Some(bias), Some(value)) => {
+                put(draft, graph, product.added.unwrap_or((node, 2)), value, bias);
+            }
+            (Some(bias), None) => {
+                let base = graph.values[product.weight_value].name;
+                let name = draft.add_constant(base, "bias", bias);
+                draft.set_input(node, 2, name);
+            }
+        }
+    }
+}
+
+/// Lets node `after` add a constant to the product instead of what it did.
+fn add(
+    draft: &mut Draft<'_, '_>,
+    graph: &Graph<'_>,
+    product: &Product<'_>,
+    after: usize,
+    constant: String,
+) {
+    let before = &graph.nodes[after];
+    let reads = vec![graph.nodes[product.node].output[0].clone(), constant];
+    let output = before.output[..1].to_vec();
+    draft.add_node(NodeProto::new(before.name.clone(), "Add", reads, output, Vec::new()));
+    draft.remove(after);
 }
 
 /// Puts new elements in the place of a constant: under its name where nobody else reads it.

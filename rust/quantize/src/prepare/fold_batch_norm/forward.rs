@@ -1,0 +1,89 @@
+//! Takes what scales and shifts channels into the operator after it, which then does it to what it
+//! multiplies.
+
+use super::affine::{self, Affine, Channels, Kind};
+use super::product::Product;
+use crate::QuantizeError;
+use crate::graph::{Graph, ValueId};
+use crate::prepare::Changes;
+use crate::prepare::draft::Draft;
+use crate::prepare::read::{fixed, only_reader};
+
+/// Folds all that can be.
+#[allow(clippy::unnecessary_wraps)] // as every pass
+pub(in crate::prepare) fn forward(graph: &Graph<'_>) -> Result<Changes, QuantizeError> {
+    Ok(run(graph, |_| true))
+}
+
+/// Folds what treats all channels alike, which costs no scale anything: else the steps of one scale
+/// would have to serve channels, or weights, that were made alike on purpose.
+#[allow(clippy::unnecessary_wraps)] // as every pass
+pub(in crate::prepare) fn even(graph: &Graph<'_>) -> Result<Changes, QuantizeError> {
+    Ok(run(graph, Affine::is_even))
+}
+
+fn run(graph: &Graph<'_>, wanted: fn(&Affine) -> bool) -> Changes {
+    let mut draft = Draft::of(graph);
+    let mut taken = vec![false; graph.nodes.len()];
+    for (index, node) in graph.nodes.iter().enumerate() {
+        let Some((input, kind)) = affine::kind(graph, index) else { continue };
+        let Some((source, product)) = after(graph, index, input) else { continue };
+        // One at a time: the next round sees what this one made.
+        if taken[index] || product.nodes().any(|node| taken[node]) {
+            continue;
+        }
+        let Some(channels) = product.input_channels() else { continue };
+        if !keeps_shape(graph, (index, input), kind, source, channels) {
+            continue;
+        }
+        let Some(affine) = Affine::of(graph, index, input, kind, channels) else { continue };
+        let Some(folded) = product.fold_input(graph, &affine).filter(|_| wanted(&affine)) else {
+            continue;
+        };
+        if !draft.bypass(index, source) {
+            continue;
+        }
+        folded.put(&mut draft, graph, &product);
+        product.nodes().for_each(|node| taken[node] = true);
+        taken[index] = true;
+        draft.did(format!(
+            "{} is in the weights of {}, which are rounded by at most {:.0e} of themselves",
+            node.label(),
+            graph.nodes[product.node].label(),
+            folded.change,
+        ));
+    }
+    draft.finish()
+}
+
+/// What a node scales and shifts, and the product that alone reads what it makes.
+fn after<'m>(graph: &Graph<'m>, index: usize, input: usize) -> Option<(ValueId, Product<'m>)> {
+    let made = graph.output(index, 0)?;
+    let reader = only_reader(graph, made)?;
+    if graph.input(reader, 0) != Some(made) || graph.nodes[reader].op_type == "Add" {
+        return None;
+    }
+    let result = graph.output(reader, 0)?;
+    let sum = only_reader(graph, result).filter(|sum| graph.nodes[*sum].op_type == "Add");
+    let added = sum.and_then(|sum| Product::of(graph, sum)).filter(|it| it.node == reader);
+    let product = added.or_else(|| Product::of(graph, reader))?;
+    Some((graph.input(index, input)?, product))
+}
+
+/// Whether a node makes something of the shape of what it reads, which has these channels.
+fn keeps_shape(
+    graph: &Graph<'_>,
+    (index, input): (usize, usize),
+    kind: Kind,
+    source: ValueId,
+    channels: Channels,
+) -> bool {
+    if kind == Kind::BatchNormalization {
+        return true;
+    }
+    let constant = || fixed(graph, graph.input(index, 1 - input)?);
+    let (Some(shape), Some(constant)) = (graph.shape(source), constant()) else { return false };
+    let axis = shape.len().checked_sub(channels.from_last);
+    let there = || axis.and_then(|axis| shape[axis]) == Some(channels.count);
+    constant.shape.len() <= shape.len() && (constant.elements() == 1 || there())
+}
