@@ -1,8 +1,10 @@
 //! Computes what is the same in every run, and what follows from shapes that are known.
 
+mod bodies;
+
 use std::collections::HashMap;
 
-use quantize_rs_onnx::{Edit, Tensor, TensorProto, topological};
+use quantize_rs_onnx::{Edit, NodeProto, Tensor, TensorProto, topological};
 
 use super::Changes;
 use super::draft::Draft;
@@ -64,7 +66,9 @@ pub(super) fn run(graph: &Graph<'_>) -> Result<Changes, QuantizeError> {
             _ => draft.edit(Edit::AddInitializer(TensorProto::new(found.name, &made.tensor))),
         }
     }
-    Ok(draft.finish())
+    let changes = draft.finish();
+    // Graphs inside nodes read what is left here.
+    Ok(if changes.edits.is_empty() { bodies::run(graph) } else { changes })
 }
 
 /// What a node makes, where that is the same in every run and takes no more than it may.
@@ -82,7 +86,6 @@ fn computed(
     if let Some(tensor) = of_shape(graph, index) {
         return Some((value, Known { tensor, origin: None }));
     }
-    let evaluate = eval::operator(node)?;
     let inputs: Option<Vec<Option<Tensor>>> = (0..node.input.len())
         .map(|input| match graph.input(index, input) {
             None => node.input[input].is_empty().then_some(None),
@@ -102,21 +105,30 @@ fn computed(
     let freed = (0..inputs.len())
         .filter_map(|input| own(input).and(inputs[input].as_ref()))
         .fold(0usize, |all, tensor| all.saturating_add(tensor.data.len()));
-    let opset = graph.model.opset("").unwrap_or(1);
+    let tensor = evaluated(graph, node, &inputs, freed)?;
     let rearranges = REARRANGE.contains(&&*node.op_type);
-    let copies = rearranges || matches!(node.op_type.as_str(), "Cast" | "CastLike");
-    let limit = freed.saturating_add(if copies { COPY } else { GROWTH });
-    let tensor = evaluate(&Call { node, opset, inputs: &inputs, limit })?;
-    // Views share their bytes, and are held to the limit all the same.
-    if tensor.data.len() > limit {
-        return None;
-    }
     let apart = graph.model.proto().ir_version >= 4;
     let origin = own(0).filter(|_| rearranges && apart).and_then(|value| {
         let initializer = matches!(graph.values[value].maker, Maker::Initializer { .. });
         if initializer { Some(value) } else { known.get(&value)?.origin }
     });
     Some((value, Known { tensor, origin }))
+}
+
+/// What a node makes of constants, `freed` bytes of which nobody needs then.
+fn evaluated(
+    graph: &Graph<'_>,
+    node: &NodeProto,
+    inputs: &[Option<Tensor>],
+    freed: usize,
+) -> Option<Tensor> {
+    let evaluate = eval::operator(node)?;
+    let opset = graph.model.opset("").unwrap_or(1);
+    let copies =
+        REARRANGE.contains(&&*node.op_type) || matches!(node.op_type.as_str(), "Cast" | "CastLike");
+    let limit = freed.saturating_add(if copies { COPY } else { GROWTH });
+    // Views share their bytes, and are held to the limit all the same.
+    evaluate(&Call { node, opset, inputs, limit }).filter(|tensor| tensor.data.len() <= limit)
 }
 
 /// What `Shape` and `Size` make of a value whose shape is known.

@@ -16,7 +16,7 @@ pub(super) fn fixed(graph: &Graph<'_>, value: ValueId) -> Option<Tensor> {
 }
 
 /// What a `Constant` node holds.
-fn constant(graph: &Graph<'_>, node: &NodeProto) -> Option<Tensor> {
+pub(super) fn constant(graph: &Graph<'_>, node: &NodeProto) -> Option<Tensor> {
     if node.op_type != "Constant" || !node.is_onnx() {
         return None;
     }
