@@ -72,8 +72,9 @@ def optimize(
     """Make a model simpler; what it computes stays.
 
     Passes run in their order, over and over, until none finds anything to do. All but
-    ``"fold_batch_norm"``, which rounds weights once, leave every output as it is, bit for bit. A
-    second run changes nothing. There is no limit to the size of a model; weights are not copied.
+    ``"fold_batch_norm"`` and ``"fold_batch_norm_forward"``, which round weights once, leave every
+    output as it is, bit for bit. A second run changes nothing. There is no limit to the size of a
+    model; weights are not copied.
 
     Parameters
     ----------
@@ -90,6 +91,7 @@ def optimize(
         - ``"store_integers"``: weights that the model quantizes itself, as integers
         - ``"fold_constants"``: nodes whose result is the same in every run
         - ``"fold_batch_norm"``: what scales and shifts channels, into the weights before it
+        - ``"fold_batch_norm_forward"``: the same, into the weights after it
         - ``"resize_all_axes"``: a ``Resize`` that names its axes speaks of all
         - ``"merge_duplicates"``: constants that hold the same are kept once
         - ``"dead"``: what nothing reads

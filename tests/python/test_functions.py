@@ -66,7 +66,7 @@ def body(
 ) -> GraphProto:
     """A branch of an If, which makes `{name}_out`."""
     held = [numpy_helper.from_array(array, key) for key, array in (constants or {}).items()]
-    out = helper.make_tensor_value_info(f"{name}_out", TensorProto.FLOAT, None)
+    out = helper.make_tensor_value_info(f"{name}_out", TensorProto.FLOAT, [3, 8])
     return helper.make_graph(nodes, name, [], [out], held)
 
 
@@ -81,17 +81,16 @@ class Case:
     """How many weights there are to quantize once they are found."""
     opset: int = 17
     ir: int = 10
-    outputs: str = "y"
+    shape: tuple[int, int] = (3, 8)
+    checked: bool = True
+    """Whether onnx.checker accepts a function of another version than the model."""
 
     def model(self) -> bytes:
         graph = helper.make_graph(
             self.nodes,
             "calls",
             [helper.make_tensor_value_info("x", TensorProto.FLOAT, [3, 8])],
-            [
-                helper.make_tensor_value_info(name, TensorProto.FLOAT, None)
-                for name in self.outputs.split()
-            ],
+            [helper.make_tensor_value_info("y", TensorProto.FLOAT, self.shape)],
             [numpy_helper.from_array(value, name) for name, value in self.constants.items()],
         )
         opsets = [helper.make_opsetid("", self.opset), helper.make_opsetid("local", 1)]
@@ -165,42 +164,16 @@ CASES = {
         [function("Two", "x w", [node("MatMul", "x w", "a"), node("Neg", "a", "b")], "a b")],
         W,
     ),
-    "an_input_that_is_handed_out": Case(
-        [call("Through", "x w", "y z")],
-        [function("Through", "x w", [node("MatMul", "x w", "a")], "a x")],
-        W,
-        outputs="y z",
-    ),
     "names_that_are_taken": Case(
         [node("Neg", "x", "h"), node("Abs", "h", "n_y_h"), call("Dense", "n_y_h h_w b")],
         [function("Dense", "h x b", [node("Gemm", "h x b", "y")])],
         {"h_w": normal(8, 8)} | B,
     ),
-    "nodes_out_of_order": Case(
-        [call("Dense", "x w b")],
-        [function("Dense", "x w b", [node("Relu", "h"), node("Gemm", "x w b", "h")])],
-        W | B,
-    ),
-    "an_older_function": Case(
-        [call("Old", "x w")],
-        [
-            function(
-                "Old",
-                "x w",
-                [
-                    node("MatMul", "x w", "a"),
-                    node("Unsqueeze", "a", "b", axes=[0]),
-                    node("Squeeze", "b", axes=[0]),
-                ],
-                opsets={"": 11},
-            )
-        ],
-        W,
-    ),
     "a_newer_function": Case(
         [call("Dense", "x w b")],
         [function("Dense", "x w b", [node("Gemm", "x w b")], opsets={"": 18})],
         W | B,
+        checked=False,
     ),
     "operators_that_the_model_does_not_import": Case(
         [call("Fused", "x w b")],
@@ -277,20 +250,24 @@ KEPT = {
             )
         ],
         W | {"scale": np.float32(0.5)},
+        shape=(3, 3),
     ),
 }
 """What planning leaves alone: nothing in these functions is to be quantized."""
 
 
 def held(model: onnx.ModelProto) -> int:
-    return sum(tensor.data_type == TensorProto.INT8 for tensor in model.graph.initializer)
+    """How many matrices of int8 there are."""
+    tensors = model.graph.initializer
+    return sum(tensor.data_type == TensorProto.INT8 and len(tensor.dims) == 2 for tensor in tensors)
 
 
 @pytest.mark.parametrize("name", CASES | KEPT)
 def test_what_is_inlined_computes_the_same(name: str) -> None:
     case = (CASES | KEPT)[name]
     model = case.model()
-    judge.check(model)
+    if case.checked:
+        judge.check(model)
     report = quantize_rs.optimize(model, passes=["inline_functions"])
     assert [step.name for step in report.steps] == ["inline_functions"]
     assert report.model is not None
@@ -339,6 +316,31 @@ def test_a_weight_of_two_calls_is_held_once() -> None:
     assert [tensor.name for tensor in graph.initializer] == ["Own_w"]
 
 
+def test_what_comes_in_may_be_handed_out() -> None:
+    through = function("Through", "x w", [node("MatMul", "x w", "a")], "a x")
+    nodes = [call("Through", "x w", "b c"), node("Add", "b c")]
+    report = quantize_rs.optimize(Case(nodes, [through], W).model())
+    assert report.model is not None
+    x = normal(3, 8)
+    (found,) = judge.ort(report.model, {"x": x})
+    np.testing.assert_allclose(found, x @ W["w"] + x, rtol=1e-5, atol=1e-5)
+
+
+def test_an_older_function_is_converted() -> None:
+    """Which ONNX Runtime does not do: it takes the nodes for some of the model's version."""
+    nodes = [
+        node("MatMul", "x w", "a"),
+        node("Unsqueeze", "a", "b", axes=[0]),
+        node("Squeeze", "b", axes=[0]),
+    ]
+    model = Case([call("Old", "x w")], [function("Old", "x w", nodes, opsets={"": 11})], W).model()
+    x = normal(3, 8)
+    for report in (quantize_rs.optimize(model), quantize_rs.quantize(model, None)):
+        assert report.model is not None
+        (found,) = judge.ort(report.model, {"x": x})
+        assert judge.sqnr([x @ W["w"]], [found]) > 25
+
+
 def test_overloads_are_told_apart() -> None:
     case = CASES["a_weight_in_a_constant_node"]
     other = function("Own", "x", [node("Neg", "x")])
@@ -351,9 +353,9 @@ def test_overloads_are_told_apart() -> None:
     proto = onnx.load_from_string(report.model)
     assert [made.op_type for made in proto.graph.node] == ["Neg", "MatMul"]
     # Planning inlines the one that holds a weight, and leaves the other.
-    report = quantize_rs.quantize(model, None)
-    assert report.model is not None
-    assert [f.overload for f in onnx.load_from_string(report.model).functions] == ["negative"]
+    quantized = quantize_rs.quantize(model, None)
+    assert quantized.model is not None
+    assert [f.overload for f in onnx.load_from_string(quantized.model).functions] == ["negative"]
 
 
 def test_a_function_of_other_operators_stays_with_a_reason() -> None:
@@ -367,10 +369,12 @@ def test_a_function_of_other_operators_stays_with_a_reason() -> None:
 
 
 def test_functions_do_not_outgrow_memory() -> None:
-    levels = [function("F0", "x", [node("Neg", "x")])]
+    long = node("Neg", "x")
+    long.doc_string = "." * (1 << 16)
+    levels = [function("F0", "x", [long])]
     for level in range(1, 40):
         calls = [call(f"F{level - 1}", "x", "h"), call(f"F{level - 1}", "h")]
         levels.append(function(f"F{level}", "x", calls))
     model = Case([call("F39", "x", "a"), node("MatMul", "a w")], levels, W).model()
-    report = quantize_rs.optimize(model)
-    assert report.nodes_after < 1 << 18
+    report = quantize_rs.optimize(model, passes=["inline_functions"])
+    assert 1 << 7 < report.nodes_after < 1 << 13

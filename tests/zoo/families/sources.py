@@ -87,6 +87,29 @@ def weight_constant_transposed(d: Beast) -> None:
     head(d, d.node("Identity", [d.node("Transpose", [w], perm=[1, 0])]))
 
 
+@row(1, nbits=Quantized())
+def weight_constant_list(d: Beast) -> None:
+    """The weight is a list in a Constant node, `value_floats`, and reshaped."""
+    numbers = [float(v) for v in d.normal((48, 64)).reshape(-1)]
+    flat = d.node("Constant", [], value_floats=numbers)
+    head(d, d.node("Reshape", [flat, d.integers("shape", 48, 64)]))
+
+
+@row(1, nbits=Quantized())
+def weight_scaled(d: Beast) -> None:
+    """The weight is multiplied by a constant before it is read, as layers of equalized rate do."""
+    scale = d.const("scale", np.float32(0.125))
+    head(d, d.node("Mul", [d.const("w", d.normal((48, 64)) * 8), scale]))
+
+
+@row(2)
+def equal_weights(d: Beast) -> None:
+    """Two initializers hold the same and are read along different axes: each has its scales."""
+    x, same = d.input("x", ROWS), d.normal((64, 64))
+    h = d.relu(d.node("Gemm", [x, d.const("w1", same), d.bias("b1", 64)], transB=1))
+    d.output(d.node("MatMul", [h, d.const("w2", same)]), ROWS)
+
+
 # --- one weight, many readers ---
 
 

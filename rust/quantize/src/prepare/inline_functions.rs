@@ -23,8 +23,8 @@ use holds::{Fixed, Holds};
 
 /// Nodes that calls may become, in a whole model: functions that call functions need few bytes for
 /// more nodes than there is memory. A node counts once more for each of these bytes.
-const NODES: usize = 1 << 17;
-const BYTES: usize = 1 << 10;
+const NODES: usize = 1 << 16;
+const BYTES: usize = 1 << 8;
 
 /// Inlines every call.
 pub(super) fn all(graph: &Graph<'_>) -> Result<Changes, QuantizeError> {

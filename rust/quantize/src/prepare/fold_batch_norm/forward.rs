@@ -33,6 +33,7 @@ fn run(graph: &Graph<'_>, wanted: fn(&Affine) -> bool) -> Changes {
             continue;
         }
         let Some(channels) = product.input_channels() else { continue };
+        let channels = seen(graph, source, channels);
         if !keeps_shape(graph, (index, input), kind, source, channels) {
             continue;
         }
@@ -68,6 +69,15 @@ fn after<'m>(graph: &Graph<'m>, index: usize, input: usize) -> Option<(ValueId, 
     let added = sum.and_then(|sum| Product::of(graph, sum)).filter(|it| it.node == reader);
     let product = added.or_else(|| Product::of(graph, reader))?;
     Some((graph.input(index, input)?, product))
+}
+
+/// The same where more is known of the axes of the value.
+fn seen(graph: &Graph<'_>, source: ValueId, channels: Channels) -> Channels {
+    match graph.shape(source).map(|shape| shape.len()) {
+        Some(2) if channels.from_last == 1 => Channels { least_rank: 2, second: true, ..channels },
+        Some(rank) => Channels { least_rank: rank, ..channels },
+        None => channels,
+    }
 }
 
 /// Whether a node makes something of the shape of what it reads, which has these channels.

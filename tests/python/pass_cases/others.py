@@ -1,0 +1,86 @@
+"""What the other passes are for."""
+
+from __future__ import annotations
+
+import numpy as np
+from odd import YES, Odd, choice, node, normal, relu
+from onnx import TensorProto, helper, numpy_helper
+
+DONE: dict[str, tuple[str, Odd, int]] = {
+    "resize_that_names_its_axes": (
+        "resize_all_axes",
+        Odd(
+            [node("Resize", "x - k", axes=[2, 3], mode="nearest")],
+            {"k": np.array([2, 2], np.float32)},
+            opset=18,
+        ),
+        1,
+    ),
+    "weights_in_a_body": (
+        "lift_weights",
+        Odd(
+            [
+                node(
+                    "If",
+                    "when",
+                    then_branch=helper.make_graph(
+                        [node("MatMul", "x v", "then")],
+                        "then",
+                        [],
+                        [helper.make_tensor_value_info("then", TensorProto.FLOAT, [3, 4])],
+                        [numpy_helper.from_array(normal(8, 4), "v")],
+                    ),
+                    else_branch=helper.make_graph(
+                        [node("MatMul", "x u", "else")],
+                        "else",
+                        [],
+                        [helper.make_tensor_value_info("else", TensorProto.FLOAT, [3, 4])],
+                        [numpy_helper.from_array(normal(8, 4), "u")],
+                    ),
+                )
+            ],
+            YES,
+            inputs={"x": [3, 8]},
+        ),
+        1,
+    ),
+    "a_weight_that_is_quantized": (
+        "store_integers",
+        Odd(
+            [
+                node("QuantizeLinear", "w s z", "q"),
+                node("DequantizeLinear", "q s z", "d"),
+                node("MatMul", "x d"),
+            ],
+            {"w": normal(8, 4), "s": np.float32(0.05), "z": np.uint8(128)},
+        ),
+        2,
+    ),
+    "equal_weights": (
+        "merge_duplicates",
+        Odd(
+            [node("MatMul", "x w1", "a"), node("MatMul", "a w2")],
+            {"w1": np.eye(8, dtype=np.float32), "w2": np.eye(8, dtype=np.float32)},
+        ),
+        2,
+    ),
+    "equal_constants_read_by_bodies": (
+        "merge_duplicates",
+        Odd(
+            [node("Add", "x k1", "a"), choice("k2"), node("Add", "y a", "z")],
+            YES | {name: np.full((2, 3, 8, 8), 2.5, np.float32) for name in ("k1", "k2")},
+            outputs=("z",),
+        ),
+        3,
+    ),
+    "a_node_that_nobody_reads": ("dead", Odd([relu("x"), node("Exp", "x", "a")]), 1),
+    "a_constant_that_nobody_reads": ("dead", Odd([relu("x")], {"w": normal(8)}), 1),
+}
+
+KEPT: dict[str, Odd] = {
+    "equal_constants_one_overridable": Odd(
+        [node("Add", "x k1", "a"), node("Add", "a k2")],
+        {"k1": normal(8), "k2": normal(8)},
+        also_inputs=("k2",),
+    ),
+}
