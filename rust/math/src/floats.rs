@@ -47,14 +47,14 @@ pub(crate) trait Element: Copy + Send + Sync {
 }
 
 impl Element for f32 {
-    #[inline]
+    #[inline(always)]
     fn value(self) -> f32 {
         self
     }
 }
 
 impl Element for [u8; 4] {
-    #[inline]
+    #[inline(always)]
     fn value(self) -> f32 {
         f32::from_le_bytes(self)
     }

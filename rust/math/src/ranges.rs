@@ -4,6 +4,7 @@ use rayon::prelude::*;
 
 use crate::floats::Element;
 use crate::layout::Piece;
+use crate::wide::{Loop, widely};
 use crate::{Floats, Layout, MathError, Range};
 
 /// The range of every group, in the order of the groups; [`Range::EMPTY`] for a group without elements.
@@ -100,10 +101,26 @@ fn seen_in(part: &[impl Element], start: usize, layout: &Layout) -> Seen {
         groups_of(start, part.len(), layout)
     };
     let mut seen = Seen::nothing(first, end - first);
-    for piece in layout.cut().pieces(start, part.len()) {
-        seen.observe(&part[piece.start..][..piece.len], piece);
-    }
+    widely(Observe { seen: &mut seen, part, pieces: layout.cut().pieces(start, part.len()) });
     if layout.recurs() { seen.folded(layout.groups()) } else { seen }
+}
+
+/// Every piece of a stretch is looked at.
+struct Observe<'a, X, P> {
+    seen: &'a mut Seen,
+    part: &'a [X],
+    pieces: P,
+}
+
+impl<X: Element, P: Iterator<Item = Piece>> Loop for Observe<'_, X, P> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run(self) {
+        for piece in self.pieces {
+            self.seen.observe(&self.part[piece.start..][..piece.len], piece);
+        }
+    }
 }
 
 /// The first group of a stretch and the one after its last: groups that do not recur come in order, but for those
@@ -127,6 +144,7 @@ impl Seen {
         }
     }
 
+    #[inline(always)]
     fn observe(&mut self, values: &[impl Element], piece: Piece) {
         let group = piece.group - self.first;
         if piece.each {
@@ -174,7 +192,7 @@ impl Seen {
 }
 
 /// Widen a range by values; whether one was NaN. No branches, so that it compiles to vector code.
-#[inline]
+#[inline(always)]
 fn widen(values: &[impl Element], min: &mut f32, max: &mut f32) -> bool {
     const LANES: usize = 16;
     if values.len() < LANES {
@@ -210,7 +228,7 @@ fn widen(values: &[impl Element], min: &mut f32, max: &mut f32) -> bool {
 }
 
 /// As [`widen`], without lanes to fill and to bring together.
-#[inline]
+#[inline(always)]
 fn widen_by_few(values: &[impl Element], min: &mut f32, max: &mut f32) -> bool {
     let mut nan = false;
     for x in values {
@@ -223,18 +241,19 @@ fn widen_by_few(values: &[impl Element], min: &mut f32, max: &mut f32) -> bool {
 }
 
 /// `f32::min`, but one instruction: a NaN `x` is passed over.
-#[inline]
+#[inline(always)]
 fn smaller(x: f32, min: f32) -> f32 {
     if x < min { x } else { min }
 }
 
 /// `f32::max`, but one instruction: a NaN `x` is passed over.
-#[inline]
+#[inline(always)]
 fn larger(x: f32, max: f32) -> f32 {
     if x > max { x } else { max }
 }
 
 /// Widen each range by one value; whether one was NaN.
+#[inline(always)]
 fn widen_each(values: &[impl Element], min: &mut [f32], max: &mut [f32]) -> bool {
     let mut nan = 0_u32;
     for ((x, min), max) in values.iter().zip(min).zip(max) {
