@@ -75,6 +75,12 @@ pub enum Edit {
     RemoveFunction(usize),
     /// Makes a value an output too, the last. Of what type it is, whoever runs the model infers.
     AddOutput(String),
+    /// Takes an output away; what makes it stays.
+    RemoveOutput(String),
+    /// Adds an input, the last.
+    AddInput(ValueInfoProto),
+    /// Takes an input away, which nothing may read any more.
+    RemoveInput(String),
 }
 
 /// Applies `edits` in order, then puts the nodes in order.
@@ -132,6 +138,9 @@ pub(crate) fn apply(model: &mut ModelProto, edits: Vec<Edit>) -> Result<(), Erro
                 let output = ValueInfoProto { name, ..ValueInfoProto::default() };
                 graph.output.push(Kept::new(output));
             }
+            Edit::RemoveOutput(name) => graph.output.retain(|output| output.name != name),
+            Edit::AddInput(info) => graph.input.push(Kept::new(info)),
+            Edit::RemoveInput(name) => graph.input.retain(|input| input.name != name),
             Edit::SetOpset { .. } | Edit::ReplaceFunction { .. } | Edit::RemoveFunction(_) => {}
         }
     }

@@ -3,7 +3,9 @@
 mod encoding;
 
 use encoding::{attribute, bytes, graph, int, node, tensor, text};
-use quantize_rs_onnx::{DataType, Edit, GraphProto, Model, Tensor, TensorProto, reads};
+use quantize_rs_onnx::{
+    DataType, Edit, GraphProto, Model, Tensor, TensorProto, ValueInfoProto, reads,
+};
 
 /// A model with the initializer `w`, which stands among the inputs too, as does that of its body.
 fn model(ir: u64) -> Model {
@@ -44,6 +46,26 @@ fn a_model_that_gets_a_constant_is_raised_to_ir_4_and_to_what_knows_its_type() {
         assert!(model.graph().initializer.iter().any(|tensor| tensor.name == "w"));
         Model::from_bytes(model.to_bytes().unwrap()).unwrap();
     }
+}
+
+#[test]
+fn inputs_and_outputs_come_and_go_and_keep_their_types() {
+    let mut model = model(8);
+    let info = ValueInfoProto::of_tensor("new", DataType::Float);
+    let edits = vec![
+        Edit::AddInput(info),
+        Edit::RemoveInput("w".to_owned()),
+        Edit::AddOutput("z".to_owned()),
+        Edit::RemoveOutput("y".to_owned()),
+    ];
+    model.apply(edits).unwrap();
+    let read = Model::from_bytes(model.to_bytes().unwrap()).unwrap();
+    assert_eq!(inputs(read.graph()), ["x", "new"]);
+    let new = read.graph().input.iter().find(|input| input.name == "new").unwrap();
+    let of = new.tensor_type().unwrap();
+    assert_eq!((of.elem_type, of.shape.is_none()), (DataType::Float.number(), true));
+    let outputs: Vec<&str> = read.graph().output.iter().map(|out| out.name.as_str()).collect();
+    assert_eq!(outputs, ["z"]);
 }
 
 #[test]

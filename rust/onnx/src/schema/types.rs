@@ -1,6 +1,10 @@
 //! `ValueInfoProto` and the types of values.
 
-use super::{Bytes, Encode, Error, Field, Kept, Message, Rope, put_name, put_originals, put_rest};
+use super::{
+    Bytes, Encode, Error, Field, Kept, Message, Rope, put_messages, put_name, put_originals,
+    put_rest,
+};
+use crate::dtype::DataType;
 
 /// `ValueInfoProto`: the name and type of a value.
 #[derive(Clone, Debug, Default)]
@@ -21,13 +25,20 @@ impl Encode for ValueInfoProto {
     fn encode(&self) -> Rope {
         let mut out = Rope::default();
         put_name(&mut out, 1, &self.name);
-        put_originals(&mut out, 2, self.value_type.as_slice());
+        put_messages(&mut out, 2, self.value_type.as_slice());
         put_rest(&mut out, &self.rest);
         out
     }
 }
 
 impl ValueInfoProto {
+    /// A tensor of this type, of any shape.
+    pub fn of_tensor(name: impl Into<String>, dtype: DataType) -> ValueInfoProto {
+        let tensor = TensorTypeProto { elem_type: dtype.number(), ..TensorTypeProto::default() };
+        let of = TypeProto { tensor: Some(Kept::new(tensor)), rest: Vec::new() };
+        ValueInfoProto { name: name.into(), value_type: Some(Kept::new(of)), rest: Vec::new() }
+    }
+
     /// The tensor type; `None` for sequences, maps, optionals and untyped values.
     pub fn tensor_type(&self) -> Option<&TensorTypeProto> {
         self.value_type.as_ref()?.tensor.as_deref()
@@ -46,6 +57,15 @@ message!(TypeProto, "TypeProto", self, field, {
     1 => Kept::read_into(&mut self.tensor, field.span()?.clone())?,
 });
 
+impl Encode for TypeProto {
+    fn encode(&self) -> Rope {
+        let mut out = Rope::default();
+        put_messages(&mut out, 1, self.tensor.as_slice());
+        put_rest(&mut out, &self.rest);
+        out
+    }
+}
+
 /// `TypeProto.Tensor`.
 #[derive(Clone, Debug, Default)]
 pub struct TensorTypeProto {
@@ -60,6 +80,16 @@ message!(TensorTypeProto, "TypeProto.Tensor", self, field, {
     1 => self.elem_type = field.int32()?,
     2 => Kept::read_into(&mut self.shape, field.span()?.clone())?,
 });
+
+impl Encode for TensorTypeProto {
+    fn encode(&self) -> Rope {
+        let mut out = Rope::default();
+        out.int(1, i64::from(self.elem_type));
+        put_originals(&mut out, 2, self.shape.as_slice());
+        put_rest(&mut out, &self.rest);
+        out
+    }
+}
 
 /// `TensorShapeProto`.
 #[derive(Clone, Debug, Default)]
