@@ -26,19 +26,22 @@ from __future__ import annotations
 
 from . import errors, kernels, observers, training
 from ._api import model_info, quantize, quantize_with_calibration
-from ._comparison import Comparison, MethodRow
+from ._compare import Accuracy, Comparison, Kernels, Latency, OutputRow, Speed, compare
+from ._comparison import MethodComparison, MethodRow
 from ._conversion import Conversion, convert_opset
 from ._core import __version__
 from ._diff import Difference, RangesDiff
 from ._images import ImageFolder
 from ._info import ModelInfo, TensorSpec
 from ._insert import insert_fake_quant
+from ._layer_errors import ErrorMetrics, LayerError, LayerErrors, layer_errors
 from ._model import Model, Plan, Quantized, open  # noqa: A004 - `quantize_rs.open`
 from ._optimize import OptimizationReport, optimize
 from ._pruning import PrunedWeight, Pruning, prune
 from ._qconfig import Prepared, QConfig, QConfigDict, prepare
 from ._ranges import Ranges
 from ._report import Report, Seconds, Step
+from ._sensitivity import LayerSensitivity, Sensitivity, sensitivity
 from ._values import PlannedValue, Value
 from .errors import (
     CalibrationError,
@@ -51,12 +54,20 @@ from .errors import (
 )
 
 __all__ = [
+    "Accuracy",
     "CalibrationError",
     "Comparison",
     "Conversion",
     "Difference",
+    "ErrorMetrics",
     "ExternalDataError",
     "ImageFolder",
+    "Kernels",
+    "Latency",
+    "LayerError",
+    "LayerErrors",
+    "LayerSensitivity",
+    "MethodComparison",
     "MethodRow",
     "Model",
     "ModelError",
@@ -64,6 +75,7 @@ __all__ = [
     "ModelInfo",
     "OptimizationReport",
     "OptionError",
+    "OutputRow",
     "Plan",
     "PlannedValue",
     "Prepared",
@@ -77,15 +89,19 @@ __all__ = [
     "RangesDiff",
     "Report",
     "Seconds",
+    "Sensitivity",
+    "Speed",
     "Step",
     "TensorSpec",
     "UnsupportedModelError",
     "Value",
     "__version__",
+    "compare",
     "convert_opset",
     "errors",
     "insert_fake_quant",
     "kernels",
+    "layer_errors",
     "model_info",
     "observers",
     "open",
@@ -94,5 +110,6 @@ __all__ = [
     "prune",
     "quantize",
     "quantize_with_calibration",
+    "sensitivity",
     "training",
 ]

@@ -9,7 +9,7 @@ from typing import Any
 from . import _core, _html
 from ._ranges import Ranges
 
-__all__ = ["Comparison", "MethodRow"]
+__all__ = ["MethodComparison", "MethodRow"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class MethodRow:
 
 
 @dataclass(frozen=True, slots=True, repr=False, eq=False)
-class Comparison:
+class MethodComparison:
     """What each method makes of the same samples. `Plan.compare_methods` makes it.
 
     ``print(comparison)`` shows a table.
@@ -100,7 +100,7 @@ class Comparison:
         return str(self._comparison).rstrip("\n")
 
     def __repr__(self) -> str:
-        return f"<Comparison of {len(self.rows)} methods: {self._summary()}>"
+        return f"<MethodComparison of {len(self.rows)} methods: {self._summary()}>"
 
     def _summary(self) -> str:
         return f"{self.best} is best, {self.samples} samples, judged by {self.judged}"

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ._arrays import Array as _Array
+from ._compare import Compared
 from ._model import Wishes
 
 _Numbers: TypeAlias = tuple[NDArray[np.float32], Sequence[int], NDArray[np.int32]]
@@ -33,17 +34,21 @@ __all__ = [
     "Run",
     "Source",
     "__version__",
+    "compare",
     "dequantize_linear",
     "dtype_of",
     "fake_quantize",
     "fake_quantize_gradients",
     "fake_quantize_stochastic",
+    "layer_errors",
     "learn_scale",
     "pack",
     "quantize_linear",
     "run_cli",
     "scale_zero_point",
+    "sensitivity",
     "unpack",
+    "weight_sensitivity",
 ]
 
 __version__: str
@@ -217,6 +222,20 @@ def learn_scale(
     steps: int,
     rates: tuple[float, float],
 ) -> tuple[_Found, float, float]: ...
+def compare(
+    original: Model, quantized: Model, source: Source, options: Compared, run: Run
+) -> tuple[str, str]: ...
+def layer_errors(
+    original: Model, quantized: Model, source: Source, run: Run
+) -> tuple[str, str]: ...
+def sensitivity(
+    plan: Plan,
+    ranges: Ranges | None,
+    source: Source,
+    options: tuple[str, bool, str | os.PathLike[str] | None],
+    run: Run,
+) -> tuple[str, str]: ...
+def weight_sensitivity(plan: Plan) -> tuple[str, str]: ...
 def dtype_of(dtype: str) -> tuple[bool, int]: ...
 def quantize_linear(
     x: NDArray[np.float32], shape: Sequence[int], numbers: _Numbers, dtype: str, cut: _Cut

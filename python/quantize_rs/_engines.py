@@ -66,6 +66,26 @@ def engine(wanted: Engine) -> _core.Engine:
             raise OptionError(what, option="engine")
 
 
+def deployed(wanted: Engine) -> _core.Engine:
+    """Give the engine that stands for those that models are deployed to.
+
+    That is ONNX Runtime, where it is installed. An object runs one model at a time, and here there
+    are several.
+    """
+    if wanted == "auto":
+        match library():
+            case Missing():
+                return _core.Engine.tract()
+            case path:
+                return _core.Engine.onnxruntime(path)
+    if not isinstance(wanted, str):
+        what = (
+            f'engine is of type {type(wanted).__name__}, expected "auto", "tract" or "onnxruntime"'
+        )
+        raise OptionError(what, option="engine")
+    return engine(wanted)
+
+
 @dataclass(frozen=True)
 class Missing:
     """Why there is no library."""

@@ -23,7 +23,7 @@ from . import (
     _source,
     _values,
 )
-from ._comparison import Comparison
+from ._comparison import MethodComparison
 from ._engines import Engine
 from ._info import ModelInfo
 from ._ranges import Ranges
@@ -387,7 +387,7 @@ class Plan:
         seed: int = 0,
         threads: int | None = None,
         progress: bool | _progress.Callback | None = None,
-    ) -> Comparison:
+    ) -> MethodComparison:
         """Run the model on samples and compare what each calibration method makes of them.
 
         A part of the samples is held back: each method finds its ranges in the others, the model is
@@ -402,7 +402,7 @@ class Plan:
 
         Returns
         -------
-        Comparison
+        MethodComparison
             A row for each method, and the ranges that each finds.
 
         Raises
@@ -424,7 +424,7 @@ class Plan:
         with Run(engine, limit, threads, progress).begun() as run:
             comparison = self._plan.compare_methods(source, run)
         _warn(comparison.warnings)
-        return Comparison(comparison)
+        return MethodComparison(comparison)
 
     def apply(self, ranges: Ranges | None = None) -> Quantized:
         """Make the quantized model; the model the plan was made for stays as it is.
@@ -506,11 +506,12 @@ class Run:
     progress: bool | _progress.Callback | None
 
     @contextlib.contextmanager
-    def begun(self) -> Iterator[_core.Run]:
+    def begun(self, work: str = "calibrating") -> Iterator[_core.Run]:
         """Give it as the extension module takes it, with progress shown meanwhile."""
-        with _progress.shown(self.progress) as call:
+        engine = _engines.engine if work == "calibrating" else _engines.deployed
+        with _progress.shown(self.progress, work) as call:
             yield _core.Run(
-                _engines.engine(self.engine),
+                engine(self.engine),
                 limit=_options.maybe_count("limit", self.limit, least=1),
                 threads=_options.maybe_count("threads", self.threads, least=1),
                 progress=call,

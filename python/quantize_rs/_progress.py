@@ -1,4 +1,4 @@
-"""How far a calibration has come, shown to whoever asked."""
+"""How far some work on samples has come, shown to whoever asked."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class _Bar(Protocol):
 
 
 @contextlib.contextmanager
-def shown(progress: bool | Callback | None) -> Iterator[Callback | None]:
+def shown(progress: bool | Callback | None, work: str) -> Iterator[Callback | None]:
     """Give what to call: nothing, the caller's own function, or a bar on standard error."""
     if callable(progress):
         yield progress
@@ -31,10 +31,10 @@ def shown(progress: bool | Callback | None) -> Iterator[Callback | None]:
         try:
             from tqdm.auto import tqdm
         except ImportError:
-            with _counter() as call:
+            with _counter(work) as call:
                 yield call
         else:
-            bar: _Bar = tqdm(desc="calibrating", unit=" samples")
+            bar: _Bar = tqdm(desc=work, unit=" samples")
             try:
                 yield lambda done, total: _advance(bar, done, total)
             finally:
@@ -47,14 +47,14 @@ def _advance(bar: _Bar, done: int, total: int | None) -> None:
 
 
 @contextlib.contextmanager
-def _counter() -> Iterator[Callback]:
+def _counter(work: str) -> Iterator[Callback]:
     begun, text, drawn = time.monotonic(), "", 0.0
 
     def call(done: int, total: int | None) -> None:
         nonlocal text, drawn
         now = time.monotonic()
         # Padded, so that nothing is left of a longer text before.
-        text = f"{_told(done, total, now - begun):<60}"
+        text = f"{work}: {_told(done, total, now - begun):<60}"
         if now - drawn > 0.1:
             sys.stderr.write(f"\r{text}")
             sys.stderr.flush()
@@ -68,6 +68,6 @@ def _counter() -> Iterator[Callback]:
 
 def _told(done: int, total: int | None, seconds: float) -> str:
     if total is None:
-        return f"calibrating: {done} samples"
+        return f"{done} samples"
     left = f", {seconds / done * (total - done):.0f} s left" if 0 < done < total else ""
-    return f"calibrating: {done} of {total} samples{left}"
+    return f"{done} of {total} samples{left}"

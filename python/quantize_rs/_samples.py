@@ -50,6 +50,11 @@ _MEND = (
     '"random" calibrates with noise'
 )
 
+_NOISE = (
+    "calibrating with random values: the ranges of noise are not those of data, and accuracy will "
+    "suffer"
+)
+
 
 def source(
     data: CalibrationData | None,
@@ -58,8 +63,12 @@ def source(
     num_samples: int,
     sample_shape: Iterable[int] | None,
     seed: int,
+    noise: str = _NOISE,
 ) -> _core.Source:
-    """Give the samples in `data`; `option` is the name that errors call it by."""
+    """Give the samples in `data`; `option` is the name that errors call it by.
+
+    `noise` is what is to be said of random values.
+    """
     count = _options.count("num_samples", num_samples, least=1)
     shape = _options.shape("sample_shape", sample_shape)
     seed = _options.count("seed", seed)
@@ -67,11 +76,7 @@ def source(
         case None:
             raise OptionError(f"{option} is None, {_MEND}", option=option)
         case str() if data == "random":
-            _log.warning(
-                "calibrating with random values: the ranges of noise are not those of data, and "
-                "accuracy will suffer; give real samples as %s",
-                option,
-            )
+            _log.warning("%s; give real samples as %s", noise, option)
             return _core.Source.random(count, shape, seed)
         case str() | os.PathLike():
             return _core.Source.file(data)

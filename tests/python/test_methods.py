@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import quantize_rs
-from quantize_rs import CalibrationError, Comparison, OptionError, Plan, Ranges
+from quantize_rs import CalibrationError, MethodComparison, OptionError, Plan, Ranges
 
 FINDERS = ["minmax", "moving_average", "percentile", "percentile:99.9", "entropy", "mse"]
 
@@ -21,7 +21,7 @@ def plan(digits: Path) -> Plan:
 
 
 @pytest.fixture
-def comparison(plan: Plan, images: Path) -> Comparison:
+def comparison(plan: Plan, images: Path) -> MethodComparison:
     return plan.compare_methods(images)
 
 
@@ -106,7 +106,7 @@ def test_a_choice_that_means_nothing_is_said(plan: Plan, images: Path) -> None:
 
 
 def test_auto_is_no_worse_than_any_method_on_images_nobody_saw(
-    digits: Path, plan: Plan, images: Path, comparison: Comparison
+    digits: Path, plan: Plan, images: Path, comparison: MethodComparison
 ) -> None:
     test = {"image": np.load(digits.with_name("test.npz"))["images"]}
     expected = judge.ort(digits, test)
@@ -119,7 +119,7 @@ def test_auto_is_no_worse_than_any_method_on_images_nobody_saw(
         assert auto >= decibels(ranges) - 0.1, method
 
 
-def test_a_comparison_tells_methods_apart(comparison: Comparison) -> None:
+def test_a_comparison_tells_methods_apart(comparison: MethodComparison) -> None:
     rows = {row.method: row for row in comparison.rows}
     assert rows.keys() == {"minmax", "moving_average", "percentile", "entropy", "mse", "auto"}
     decibels = {name: row.sqnr_db for name, row in rows.items()}
@@ -129,7 +129,7 @@ def test_a_comparison_tells_methods_apart(comparison: Comparison) -> None:
 
 
 def test_a_comparison_has_the_ranges_of_every_method(
-    plan: Plan, images: Path, comparison: Comparison
+    plan: Plan, images: Path, comparison: MethodComparison
 ) -> None:
     assert list(comparison.ranges) == [row.method for row in comparison.rows]
     for method, ranges in comparison.ranges.items():
@@ -143,13 +143,13 @@ def test_a_comparison_has_the_ranges_of_every_method(
     assert plan.apply(comparison.ranges[comparison.best]).to_bytes()
 
 
-def test_a_comparison_is_the_same_as_text_json_dict_and_table(comparison: Comparison) -> None:
+def test_a_comparison_is_the_same_as_text_json_dict_and_table(comparison: MethodComparison) -> None:
     assert json.loads(comparison.to_json()) == comparison.to_dict()
     assert [row["method"] for row in comparison.to_dict()["methods"]] == list(comparison.ranges)
     table = str(comparison).splitlines()
     for row, line in zip(comparison.rows, table[1:], strict=False):
         assert line.startswith(row.method)
-    assert repr(comparison).startswith("<Comparison of 6 methods: ")
+    assert repr(comparison).startswith("<MethodComparison of 6 methods: ")
     assert comparison.best in repr(comparison)
     assert comparison._repr_html_().startswith("<table>")
     for name in ("_comparison", "something_else"):

@@ -2,9 +2,10 @@
 
 use std::path::PathBuf;
 
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-use quantize_rs::{Method, QType, prepare, tensorrt};
+use quantize_rs::{Bar, LatencyOptions, Method, Metric, QType, prepare, tensorrt};
 
 use crate::engine::EngineArguments;
 use crate::samples::SampleArguments;
@@ -64,6 +65,12 @@ pub(crate) enum Command {
     Convert(ConvertModelArguments),
     /// Make a model simpler; what it computes stays
     Optimize(OptimizeArguments),
+    /// Hold a quantized model against the original: outputs, accuracy, size, latency, kernels
+    Compare(Box<CompareArguments>),
+    /// Show where a quantized model loses accuracy: value by value, own errors and inherited ones
+    LayerErrors(Box<LayerErrorsArguments>),
+    /// Rank the layers of a model by what it costs to quantize each of them alone
+    Sensitivity(Box<SensitivityArguments>),
     /// Show, merge, compare and convert the ranges that `calibrate` wrote
     #[command(subcommand)]
     Ranges(RangesCommand),
@@ -156,6 +163,7 @@ fn passes() -> String {
 
 /// Arguments of `calibrate`.
 #[derive(Debug, Args)]
+#[command(mut_arg("data", |data| data.required_unless_present_any(["ranges", "dry_run"])))]
 pub(crate) struct CalibrateArguments {
     /// The model
     pub(crate) model: PathBuf,
@@ -178,6 +186,142 @@ pub(crate) struct CalibrateArguments {
     pub(crate) wishes: Wishes,
     #[command(flatten)]
     pub(crate) calibrated: ActivationWishes,
+}
+
+/// Arguments of `compare`.
+#[derive(Debug, Args)]
+#[command(mut_arg("data", |data| data.required(true)))]
+pub(crate) struct CompareArguments {
+    /// The float model
+    pub(crate) original: PathBuf,
+    /// The model that was made of it
+    pub(crate) quantized: PathBuf,
+    #[command(flatten)]
+    pub(crate) samples: SampleArguments,
+    #[command(flatten)]
+    pub(crate) classes: ClassArguments,
+    #[command(flatten)]
+    pub(crate) latency: LatencyArguments,
+    #[command(flatten)]
+    pub(crate) bar: BarArguments,
+    #[command(flatten)]
+    pub(crate) engine: EngineArguments,
+}
+
+/// Arguments of `layer-errors`.
+#[derive(Debug, Args)]
+#[command(mut_arg("data", |data| data.required(true)))]
+pub(crate) struct LayerErrorsArguments {
+    /// The float model
+    pub(crate) original: PathBuf,
+    /// The model that was made of it
+    pub(crate) quantized: PathBuf,
+    #[command(flatten)]
+    pub(crate) samples: SampleArguments,
+    #[command(flatten)]
+    pub(crate) engine: EngineArguments,
+}
+
+/// Arguments of `sensitivity`.
+#[derive(Debug, Args)]
+pub(crate) struct SensitivityArguments {
+    /// The float model
+    pub(crate) model: PathBuf,
+    /// What layers are ranked by [default: sqnr, or weight without --data]
+    #[arg(long, value_name = "METRIC", value_parser = metrics())]
+    pub(crate) metric: Option<Metric>,
+    /// Quantize every layer but one, instead of one alone
+    #[arg(long)]
+    pub(crate) all_but_one: bool,
+    /// Keep what is known in this file layer by layer, and go on from there
+    #[arg(long, value_name = "FILE", requires = "data")]
+    pub(crate) resume: Option<PathBuf>,
+    /// Leave activations float
+    #[arg(long, conflicts_with = "activations")]
+    pub(crate) weights_only: bool,
+    /// Type of activations [default: uint8, or what the target likes best]
+    #[arg(long, value_name = "TYPE", value_parser = wishes::activations())]
+    pub(crate) activations: Option<QType>,
+    #[command(flatten)]
+    pub(crate) samples: SampleArguments,
+    #[command(flatten)]
+    pub(crate) engine: EngineArguments,
+    #[command(flatten)]
+    pub(crate) wishes: Wishes,
+    #[command(flatten)]
+    pub(crate) calibrated: ActivationWishes,
+}
+
+/// The metrics there are.
+fn metrics() -> impl TypedValueParser<Value = Metric> {
+    let names = PossibleValuesParser::new(Metric::ALL.iter().map(|(name, _)| *name));
+    names.try_map(|name| name.parse::<Metric>())
+}
+
+/// What the right classes are.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Accuracy")]
+pub(crate) struct ClassArguments {
+    /// The right class of each sample: whole numbers in a .npy file, or in a text with one a line
+    #[arg(long, value_name = "FILE")]
+    pub(crate) labels: Option<PathBuf>,
+    /// The output with the scores of the classes [default: the first that looks like it]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) scores: Option<String>,
+}
+
+/// How latency is measured.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Latency")]
+pub(crate) struct LatencyArguments {
+    /// Do not measure it
+    #[arg(long, conflicts_with_all = ["runs", "latency_threads"])]
+    pub(crate) no_latency: bool,
+    /// Runs of each model that count, those to warm up not among them [default: 100]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) runs: Option<u32>,
+    /// Threads that one run is computed on [default: 1]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub(crate) latency_threads: Option<u16>,
+}
+
+impl LatencyArguments {
+    /// How to measure; `None` when it is not wanted.
+    pub(crate) fn options(&self) -> Option<LatencyOptions> {
+        let mut options = LatencyOptions::default();
+        if let Some(runs) = self.runs.and_then(|runs| usize::try_from(runs).ok()) {
+            options.runs = runs;
+        }
+        if let Some(threads) = self.latency_threads {
+            options.threads = usize::from(threads);
+        }
+        (!self.no_latency).then_some(options)
+    }
+}
+
+/// What the quantized model has to reach.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Bar, below which the exit code is 1")]
+pub(crate) struct BarArguments {
+    /// The least SQNR of the worst output, in decibels
+    #[arg(long, value_name = "DB")]
+    pub(crate) min_sqnr: Option<f64>,
+    /// The most accuracy that may be lost, in points of 100
+    #[arg(long, value_name = "POINTS", requires = "labels")]
+    pub(crate) max_accuracy_drop: Option<f64>,
+    /// It has to be faster than the original
+    #[arg(long, conflicts_with = "no_latency")]
+    pub(crate) require_faster: bool,
+}
+
+impl BarArguments {
+    pub(crate) fn bar(&self) -> Bar {
+        Bar {
+            min_sqnr: self.min_sqnr,
+            max_accuracy_drop: self.max_accuracy_drop.map(|points| points / 1e2),
+            require_faster: self.require_faster,
+        }
+    }
 }
 
 /// What becomes of the samples.

@@ -3,14 +3,14 @@
 use std::path::Path;
 use std::time::Instant;
 
-use quantize_rs::{Control, Engine, InputSpec, Model, Plan, QuantizeError, Ranges, Samples};
+use quantize_rs::{InputSpec, Model, Plan, Ranges};
 use quantize_rs_runner::samples::Watched;
 
 use crate::args::{CalibrateArguments, RangesArguments};
 use crate::console::Console;
 use crate::failure::Failure;
 use crate::wishes::{Activations, WeightWishes};
-use crate::{file, interrupt, plan, ranges, summary, text};
+use crate::{file, plan, ranges, summary, text, work};
 
 pub(crate) fn run(args: &CalibrateArguments, console: &mut Console<'_>) -> Result<(), Failure> {
     let model = Model::open(&args.model)?;
@@ -57,9 +57,15 @@ fn compare(
     let Numbers::Samples(samples) = numbers else {
         return Err(Failure::Misuse("--compare-methods needs --data".to_owned()));
     };
-    let done = run_on(args, samples, console, |engine, samples, control| {
-        quantize_rs::compare_methods(model, plan, engine, samples, control)
-    })?;
+    let done = work::on(
+        &*args.engine.open()?,
+        (&args.engine, &args.samples),
+        samples,
+        console,
+        |engine, samples, control| {
+            quantize_rs::compare_methods(model, plan, engine, samples, control)
+        },
+    )?;
     // The comparison names the engine; why it is that one, only those want to know who ask.
     let verbose = console.verbose();
     let notes = done.found.ranges.first().into_iter().filter(|_| verbose).flat_map(|r| &r.notes);
@@ -125,43 +131,19 @@ fn observe(
     console: &mut Console<'_>,
 ) -> Result<Ranges, Failure> {
     let method = args.ranges.method.clone().unwrap_or_default();
-    let done = run_on(args, samples, console, |engine, samples, control| {
-        quantize_rs::calibrate(model, plan, engine, samples, &method, control)
-    })?;
+    let done = work::on(
+        &*args.engine.open()?,
+        (&args.engine, &args.samples),
+        samples,
+        console,
+        |engine, samples, control| {
+            quantize_rs::calibrate(model, plan, engine, samples, &method, control)
+        },
+    )?;
     let mut ranges = done.found;
     ranges.warnings.extend(done.warnings);
     console.done(&format!("Calibration complete: {} layers tracked", ranges.values.len()));
     Ok(ranges)
-}
-
-/// What came of a run.
-struct Done<T> {
-    found: T,
-    /// What is to be said of the samples.
-    warnings: Vec<String>,
-}
-
-/// Does some work on the samples, and shows how far it has come.
-fn run_on<T>(
-    args: &CalibrateArguments,
-    mut samples: Watched,
-    console: &mut Console<'_>,
-    work: impl FnOnce(&dyn Engine, &mut dyn Samples, Control<'_>) -> Result<T, QuantizeError>,
-) -> Result<Done<T>, Failure> {
-    let engine = args.engine.open()?;
-    let mut progress = console.progress(samples.len_hint());
-    let mut show = |done| {
-        progress.show(done);
-        !interrupt::is_pressed()
-    };
-    let control = Control { threads: args.engine.threads(), progress: &mut show };
-    let outcome = work(&*engine, &mut samples, control);
-    progress.clear();
-    let found = outcome?;
-    // Who asked for noise was told so.
-    let told = args.samples.warning().is_some();
-    let warnings = if told { Vec::new() } else { samples.warnings() };
-    Ok(Done { found, warnings })
 }
 
 fn check_paths(args: &CalibrateArguments) -> Result<(), Failure> {

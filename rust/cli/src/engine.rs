@@ -52,6 +52,17 @@ impl EngineArguments {
         self.onnxruntime.as_deref()
     }
 
+    /// The engine that stands for those that models are deployed to: `auto` is ONNX Runtime where it
+    /// is installed, and tract else.
+    pub(crate) fn open_deployed(&self) -> Result<Box<dyn Engine>, Failure> {
+        let library = self.onnxruntime.clone().or_else(OnnxRuntime::find);
+        match (self.engine, library) {
+            (EngineName::Auto, Some(library)) => Ok(Box::new(OnnxRuntime::open(&library)?)),
+            (EngineName::Auto, None) => Ok(Box::new(Tract)),
+            _ => self.open(),
+        }
+    }
+
     /// The engine.
     pub(crate) fn open(&self) -> Result<Box<dyn Engine>, Failure> {
         let library = self.onnxruntime.clone().or_else(OnnxRuntime::find);

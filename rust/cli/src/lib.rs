@@ -15,6 +15,7 @@
 
 mod args;
 mod calibrate;
+mod compare;
 mod console;
 mod convert;
 mod engine;
@@ -23,6 +24,7 @@ mod file;
 mod images;
 mod info;
 mod interrupt;
+mod layer_errors;
 mod optimize;
 mod plan;
 mod progress;
@@ -30,9 +32,11 @@ mod prune;
 mod quantize;
 mod ranges;
 mod samples;
+mod sensitivity;
 mod summary;
 mod text;
 mod wishes;
+mod work;
 
 use std::ffi::OsString;
 use std::io::{self, IsTerminal, Write};
@@ -89,6 +93,9 @@ fn answer<T: Into<OsString> + Clone>(
         Command::Prune(args) => prune::run(&args, &mut console),
         Command::Convert(args) => convert::run(&args, &mut console),
         Command::Optimize(args) => optimize::run(&args, &mut console),
+        Command::Compare(args) => compare::run(&args, &mut console),
+        Command::LayerErrors(args) => layer_errors::run(&args, &mut console),
+        Command::Sensitivity(args) => sensitivity::run(&args, &mut console),
         Command::Ranges(command) => ranges::run(&command, &mut console),
     };
     match outcome.and_then(|()| console.flush()) {

@@ -22,7 +22,6 @@ pub(crate) struct SampleArguments {
     #[arg(
         long,
         value_name = "PATH",
-        required_unless_present_any = ["ranges", "dry_run"],
         help = data_help()
     )]
     pub(crate) data: Option<PathBuf>,
@@ -55,9 +54,14 @@ fn data_help() -> String {
 }
 
 impl SampleArguments {
+    /// Whether they are random numbers.
+    pub(crate) fn are_random(&self) -> bool {
+        self.data.as_deref() == Some(Path::new(RANDOM))
+    }
+
     /// Why the result is not to be trusted, when it is made from random numbers.
     pub(crate) fn warning(&self) -> Option<&'static str> {
-        self.is_random().then_some(
+        self.are_random().then_some(
             "CALIBRATED WITH RANDOM DATA: the ranges are not those of real inputs and the model \
              will be less accurate than it could be; give real samples with --data PATH",
         )
@@ -66,12 +70,8 @@ impl SampleArguments {
     /// The samples for a model with these inputs; `None` when no source was named.
     pub(crate) fn open(&self, inputs: &[InputSpec]) -> Result<Option<BoxedSamples>, Failure> {
         let Some(path) = &self.data else { return Ok(None) };
-        let samples = if self.is_random() { self.random(inputs) } else { self.file(path, inputs) };
+        let samples = if self.are_random() { self.random(inputs) } else { self.file(path, inputs) };
         samples.map(Some)
-    }
-
-    fn is_random(&self) -> bool {
-        self.data.as_deref() == Some(Path::new(RANDOM))
     }
 
     fn random(&self, inputs: &[InputSpec]) -> Result<BoxedSamples, Failure> {

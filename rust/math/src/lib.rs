@@ -60,7 +60,7 @@ pub use kernels::{
 };
 pub use layout::Layout;
 pub use learn::{Learned, Learning, learn_scale};
-pub use metrics::{Metrics, metrics};
+pub use metrics::{Deviation, Metrics, metrics};
 pub use minifloat::Minifloat;
 pub use nbits::{Columns, NBits};
 pub use params::{Params, Range, params};

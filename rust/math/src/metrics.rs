@@ -34,6 +34,60 @@ pub fn metrics(reference: &[f32], other: &[f32]) -> Metrics {
     Sums::total(sums).metrics(reference.len())
 }
 
+/// A difference that is met piece by piece: what becomes of it does not depend on how many pieces there are, and on
+/// their order only in the last digits.
+///
+/// ```
+/// use quantize_rs_math::Deviation;
+/// let whole = Deviation::of(&[3.0, 4.0], &[3.0, 3.0]).metrics();
+/// let parts = Deviation::of(&[3.0], &[3.0]).and(Deviation::of(&[4.0], &[3.0])).metrics();
+/// assert_eq!(whole, parts);
+/// ```
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Deviation {
+    sums: Sums,
+    elements: usize,
+}
+
+impl Deviation {
+    /// That of `other` from `reference`, which are equally long. An element that both have alike has none, infinity and
+    /// NaN included.
+    pub fn of(reference: &[f32], other: &[f32]) -> Deviation {
+        assert_eq!(reference.len(), other.len(), "elements of the two tensors");
+        let elements = reference.len();
+        let chunks = reference.chunks(CHUNK).zip(other.chunks(CHUNK));
+        let sums = Sums::total(chunks.map(|(x, y)| {
+            if x.iter().all(|x| x.is_finite()) {
+                return Sums::of(x, y);
+            }
+            let alike = |x: f32, y: f32| x == y || (x.is_nan() && y.is_nan());
+            let apart = x.iter().zip(y).filter(|(x, y)| x.is_finite() || !alike(**x, **y));
+            let (x, y): (Vec<f32>, Vec<f32>) = apart.unzip();
+            Sums::of(&x[..], &y)
+        }));
+        Deviation { sums, elements }
+    }
+
+    /// Both together.
+    #[must_use]
+    pub fn and(self, other: Deviation) -> Deviation {
+        Deviation {
+            sums: Sums::total([self.sums, other.sums]),
+            elements: self.elements + other.elements,
+        }
+    }
+
+    /// Whether the reference was anything but 0.
+    pub fn has_signal(&self) -> bool {
+        self.sums.signal != 0.0
+    }
+
+    /// The metrics of all of it.
+    pub fn metrics(&self) -> Metrics {
+        self.sums.metrics(self.elements)
+    }
+}
+
 /// Elements in a chunk: two chunks of floats and one of bytes stay in the second-level cache of any processor, and
 /// no packed byte straddles two chunks.
 pub(crate) const CHUNK: usize = 1 << 14;
@@ -160,6 +214,20 @@ mod tests {
         let nan = metrics(&[1.0, 2.0], &[f32::NAN, 2.0]);
         assert!(nan.mse.is_nan() && nan.max_abs.is_nan() && nan.sqnr_db.is_nan());
         assert!(metrics(&[f32::MAX], &[-f32::MAX]).mse.is_finite());
+    }
+
+    #[test]
+    fn what_both_have_alike_is_no_deviation() {
+        let (inf, nan) = (f32::INFINITY, f32::NAN);
+        let found = Deviation::of(&[-inf, nan, 3.0, 4.0], &[-inf, nan, 3.0, 3.0]).metrics();
+        assert_eq!(
+            (found.max_abs, found.sqnr_db),
+            (1.0, metrics(&[3.0, 4.0], &[3.0, 3.0]).sqnr_db)
+        );
+        assert!(Deviation::of(&[-inf, 1.0], &[0.0, 1.0]).metrics().sqnr_db.is_nan());
+        let long: Vec<f32> = (0..40_000_u16).map(|x| f32::from(x % 97)).collect();
+        let near: Vec<f32> = long.iter().map(|x| x + 0.25).collect();
+        assert_eq!(Deviation::of(&long, &near).metrics(), metrics(&long, &near));
     }
 
     #[test]

@@ -47,8 +47,8 @@ impl Run {
 }
 
 /// What came of a run.
-struct Done<T> {
-    found: T,
+pub(crate) struct Done<T> {
+    pub(crate) found: T,
     /// What is to be said of the samples.
     warnings: Vec<String>,
 }
@@ -109,7 +109,7 @@ impl Run {
     ///
     /// What is Python's is called on this thread, the work is done on another. The exception of a
     /// callback, an iterator, an engine or a signal is raised as it is; it stops the work.
-    fn on<T: Send + 'static>(
+    pub(crate) fn on<T: Send + 'static>(
         &self,
         py: Python<'_>,
         model: &Model,

@@ -9,7 +9,7 @@ use crate::work;
 /// What each method makes of the same samples.
 #[pyclass(frozen, module = "quantize_rs._core")]
 pub(crate) struct Comparison {
-    found: quantize_rs::Comparison,
+    found: quantize_rs::MethodComparison,
     /// Seconds that the comparison took.
     seconds: f64,
     /// What is to be said of the samples.
@@ -19,7 +19,7 @@ pub(crate) struct Comparison {
 
 impl Comparison {
     pub(crate) fn new(
-        found: quantize_rs::Comparison,
+        found: quantize_rs::MethodComparison,
         seconds: f64,
         warnings: Vec<String>,
     ) -> Comparison {

@@ -4,6 +4,7 @@
 // pyo3 hands over what it extracted.
 #![allow(clippy::needless_pass_by_value)]
 
+mod analysis;
 mod buffer;
 mod calibrate;
 mod comparison;
@@ -31,6 +32,8 @@ use quantize_rs::QuantizeError;
 mod _core {
     use pyo3::prelude::*;
 
+    #[pymodule_export]
+    use super::analysis::{compare, layer_errors, sensitivity, weight_sensitivity};
     #[pymodule_export]
     use super::calibrate::Run;
     #[pymodule_export]

@@ -24,6 +24,11 @@ impl Plan {
     pub(crate) fn new(model: Arc<Model>, plan: quantize_rs::Plan) -> Plan {
         Plan { model, plan: Arc::new(plan) }
     }
+
+    /// The model it was made for, and the plan itself.
+    pub(crate) fn parts(&self) -> (Arc<Model>, Arc<quantize_rs::Plan>) {
+        (Arc::clone(&self.model), Arc::clone(&self.plan))
+    }
 }
 
 #[pymethods]

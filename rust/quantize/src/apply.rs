@@ -1,6 +1,5 @@
 //! From a plan to a quantized model and the report on it.
 
-use std::borrow::Cow;
 use std::path::Path;
 use std::time::Instant;
 
@@ -19,6 +18,13 @@ pub struct Quantized {
     report: Report,
 }
 
+/// A model, and the plan and the ranges for it, when all is decided.
+pub(crate) struct Settled {
+    pub(crate) model: Model,
+    pub(crate) plan: Plan,
+    pub(crate) ranges: Option<Ranges>,
+}
+
 impl Plan {
     /// Does what the plan says to a copy of `model`, which shares its weights.
     ///
@@ -30,6 +36,21 @@ impl Plan {
         ranges: Option<&Ranges>,
     ) -> Result<Quantized, QuantizeError> {
         let begun = Instant::now();
+        let Settled { model, plan, ranges } = self.settled(model, ranges)?;
+        let mut quantized = plan.write(&model, ranges.as_ref())?;
+        quantized.report.bytes_before = self.origin.bytes;
+        quantized.report.steps.clone_from(&self.steps);
+        quantized.report.seconds.apply = begun.elapsed().as_secs_f64();
+        Ok(quantized)
+    }
+
+    /// What calibration teaches, learnt: the float model that is quantized, with large channels divided
+    /// where that helps, and the plan and the ranges for it, without what no scale can be had for.
+    pub(crate) fn settled(
+        &self,
+        model: &Model,
+        ranges: Option<&Ranges>,
+    ) -> Result<Settled, QuantizeError> {
         if self.model != fingerprint(model) {
             return Err(QuantizeError::option("plan", "was made for another model"));
         }
@@ -38,42 +59,30 @@ impl Plan {
                 "the plan quantizes activations: calibrate it, and give the ranges".to_owned();
             return Err(CalibrationError::new(CalibrationErrorKind::NoSamples(what)).into());
         }
-        let graph = Graph::of(model)?;
-        let ranges = match ranges {
-            Some(ranges) => {
-                ranges.check(self)?;
-                Some(ranges.for_plan(self)?)
-            }
-            None => None,
+        let Some(ranges) = ranges else {
+            return Ok(Settled { model: model.clone(), plan: self.clone(), ranges: None });
         };
-        let ranges = ranges.as_deref();
-        let smoothed = match ranges {
-            Some(ranges) => smooth::smoothed(&graph, self, ranges)?,
-            None => None,
+        ranges.check(self)?;
+        let ranges = ranges.for_plan(self)?;
+        let (model, plan, ranges) = match smooth::smoothed(&Graph::of(model)?, self, &ranges)? {
+            Some(Smoothed { model, plan, ranges }) => (model, plan, ranges),
+            None => (model.clone(), self.clone(), ranges.into_owned()),
         };
-        let mut quantized = match &smoothed {
-            Some(Smoothed { model, plan, ranges }) => plan.write(model, Some(ranges))?,
-            None => self.write(model, ranges)?,
-        };
-        quantized.report.bytes_before = self.origin.bytes;
-        quantized.report.steps.clone_from(&self.steps);
-        quantized.report.seconds.apply = begun.elapsed().as_secs_f64();
-        Ok(quantized)
+        let plan = plan.without_unfit(&ranges).into_owned();
+        Ok(Settled { model, plan, ranges: Some(ranges) })
     }
 
-    /// Does what the plan says, but for what no scale can be had for.
+    /// Does what the plan says, all of it.
     fn write(&self, model: &Model, ranges: Option<&Ranges>) -> Result<Quantized, QuantizeError> {
         let graph = Graph::of(model)?;
-        let plan = ranges.map_or(Cow::Borrowed(self), |ranges| self.without_unfit(ranges));
-        let plan = plan.as_ref();
-        let encoded = encode(&graph, plan, ranges)?;
-        let edits = rewrite::qdq(&graph, plan, &encoded);
-        let mut report = Report::of(&graph, plan, ranges, &encoded);
+        let encoded = encode(&graph, self, ranges)?;
+        let edits = rewrite::qdq(&graph, self, &encoded);
+        let mut report = Report::of(&graph, self, ranges, &encoded);
         drop(encoded);
         let mut quantized = model.clone();
         if !edits.is_empty() {
             quantized.apply(edits)?;
-            verify::verify(model, &quantized, plan)?;
+            verify::verify(model, &quantized, self)?;
         }
         report.bytes_after = quantized.byte_len();
         Ok(Quantized { model: quantized, report })

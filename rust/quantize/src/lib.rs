@@ -40,6 +40,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod analysis;
 mod apply;
 mod calibrate;
 pub mod config;
@@ -67,8 +68,16 @@ mod target;
 mod uses;
 mod verify;
 
+pub use analysis::{
+    Accuracy, Bar, CompareOptions, Comparison, Extract, Kernels, Latencies, Latency,
+    LatencyOptions, LayerError, LayerErrors, LayerRow, Metric, OutputRow, Sensitivity,
+    SensitivityOptions, Speed, compare, extract, latency, layer_errors, sensitivity,
+    weight_sensitivity,
+};
 pub use apply::Quantized;
-pub use calibrate::{Comparison, Control, Method, MethodRow, Progress, calibrate, compare_methods};
+pub use calibrate::{
+    Control, Method, MethodComparison, MethodRow, Progress, calibrate, compare_methods,
+};
 pub use config::Config;
 pub use conformance::{Rule, Violation, conformance};
 pub use encode::{Encoded, EncodedTensor, encode};
@@ -91,5 +100,5 @@ pub use quantize_rs_math::{Granularity, Metrics, Params, QSpec, QType, Range};
 pub use quantize_rs_onnx::{DataType, Model, Tensor};
 pub use ranges::{Difference, Ranges, RangesDiff, Seen, tensorrt};
 pub use report::{QuantizedRow, Report, Row, Seconds};
-pub use sample::{Engine, InputSpec, Runner, Sample, Samples, Sink};
+pub use sample::{Engine, InputSpec, Runner, Sample, Samples, Sink, Timed};
 pub use target::{Bias, Placement, Profile, Target};

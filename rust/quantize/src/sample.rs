@@ -1,5 +1,6 @@
 //! What a model is fed with: samples, where they come from, and who runs the model on them.
 
+use std::collections::BTreeMap;
 use std::hash::Hasher;
 use std::sync::atomic::AtomicBool;
 
@@ -85,6 +86,54 @@ pub trait Engine: Sync {
         taps: &[String],
         sample: &Sample,
     ) -> Result<Box<dyn Runner>, CalibrationError>;
+
+    /// Gets `model` ready to be timed on this sample, each run computed on so many threads; `None`
+    /// for an engine whose time says nothing of that of a deployed model.
+    ///
+    /// # Errors
+    /// As [`Engine::prepare`].
+    fn timed(
+        &self,
+        model: &Model,
+        sample: &Sample,
+        threads: usize,
+    ) -> Result<Option<Box<dyn Timed>>, CalibrationError> {
+        let _ = (model, sample, threads);
+        Ok(None)
+    }
+
+    /// How often each type of operator runs for this sample, once the engine has optimized the
+    /// model; `None` for an engine that does not tell.
+    ///
+    /// # Errors
+    /// As [`Engine::prepare`].
+    fn kernels(
+        &self,
+        model: &Model,
+        sample: &Sample,
+    ) -> Result<Option<BTreeMap<String, usize>>, CalibrationError> {
+        let _ = (model, sample);
+        Ok(None)
+    }
+}
+
+/// A model and a sample that are ready to be timed.
+pub trait Timed {
+    /// Runs the sample once; the outputs are dropped.
+    ///
+    /// # Errors
+    /// As [`Runner::run`].
+    fn run(&mut self) -> Result<(), CalibrationError>;
+
+    /// Who runs the model, as [`Runner::engine`].
+    fn engine(&self) -> Option<&'static str> {
+        None
+    }
+
+    /// Threads that a run is computed on, where these are not as many as were asked for.
+    fn threads(&self) -> Option<usize> {
+        None
+    }
 }
 
 /// A model ready to run; shared by threads, one sample each.

@@ -4,8 +4,8 @@
 use std::path::{Path, PathBuf};
 
 use quantize_rs::{
-    Comparison, Config, Control, Graph, InputSpec, Method, Model, Plan, QType, Ranges, calibrate,
-    compare_methods,
+    Config, Control, Graph, InputSpec, Method, MethodComparison, Model, Plan, QType, Ranges,
+    calibrate, compare_methods,
 };
 use quantize_rs_runner::{Tract, samples};
 
@@ -35,7 +35,7 @@ fn ranges(method: &str, threads: usize) -> Ranges {
     calibrate(&model, &plan, &Tract, &mut *samples, &method, control).unwrap()
 }
 
-fn comparison(bias_correction: bool) -> Comparison {
+fn comparison(bias_correction: bool) -> MethodComparison {
     let (model, plan) = planned(bias_correction);
     let mut samples =
         samples::open(&digits("calibration.npy"), &InputSpec::of(&model), Some(64)).unwrap();

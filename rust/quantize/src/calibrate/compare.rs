@@ -16,7 +16,7 @@ use crate::{Method, Plan, QuantizeError, Ranges};
 
 /// What each method makes of the same samples.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Comparison {
+pub struct MethodComparison {
     /// One row a method, and one for `auto`, which takes the best for each value.
     pub methods: Vec<MethodRow>,
     /// The method whose quantized model comes nearest to the float model, as far as can be told.
@@ -69,7 +69,7 @@ pub(super) fn compare(
     samples: &mut dyn Samples,
     control: &mut Control<'_>,
     skip: impl Fn(Clips) -> bool,
-) -> Result<Comparison, QuantizeError> {
+) -> Result<MethodComparison, QuantizeError> {
     let gathered = gather(model, plan, engine, samples, control, true)?;
     let mut trials = trials(plan, &gathered, control, skip)?;
     let distinct = trials.iter().filter(|trial| trial.same_as.is_none()).count();
@@ -103,7 +103,7 @@ pub(super) fn compare(
         });
     }
     let clips: Vec<Clips> = trials.iter().map(|trial| trial.clips).collect();
-    Ok(Comparison {
+    Ok(MethodComparison {
         best: methods[best(&clips, &scores)].method.clone(),
         methods,
         samples: gathered.samples,
@@ -213,7 +213,7 @@ const BEARABLE: f64 = 1.25;
 /// The part of the error of the first candidate that another may have, to be worth its risk.
 const WORTHWHILE: f64 = 0.8;
 
-impl fmt::Display for Comparison {
+impl fmt::Display for MethodComparison {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{:<16} {:>9}  best for", "method", "SQNR dB")?;
         for row in &self.methods {

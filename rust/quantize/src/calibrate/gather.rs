@@ -185,7 +185,7 @@ impl Sink for Gatherer<'_> {
 }
 
 impl Watcher for Gatherer<'_> {
-    fn begin(&mut self, sample: &Sample) {
+    fn begin(&mut self, _: usize, sample: &Sample) {
         if !self.judging {
             return;
         }

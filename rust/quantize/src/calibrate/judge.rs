@@ -153,7 +153,7 @@ impl Sink for Shower {
 }
 
 impl Watcher for Shower {
-    fn begin(&mut self, _: &Sample) {
+    fn begin(&mut self, _: usize, _: &Sample) {
         self.now.iter_mut().for_each(Vec::clear);
     }
 

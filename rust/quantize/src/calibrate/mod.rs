@@ -16,9 +16,10 @@ use quantize_rs_onnx::Model;
 use crate::sample::{Engine, Samples};
 use crate::{Plan, QuantizeError, Ranges};
 
-pub use compare::{Comparison, MethodRow};
+pub use compare::{MethodComparison, MethodRow};
 pub use method::Method;
 pub use run::{Control, Progress};
+pub(crate) use run::{Watched, Watcher, watch};
 
 /// Runs `model` on every sample and finds the range of each value that `plan` observes.
 ///
@@ -72,6 +73,6 @@ pub fn compare_methods(
     engine: &dyn Engine,
     samples: &mut dyn Samples,
     mut control: Control<'_>,
-) -> Result<Comparison, QuantizeError> {
+) -> Result<MethodComparison, QuantizeError> {
     compare::compare(model, plan, engine, samples, &mut control, |_| false)
 }

@@ -43,16 +43,16 @@ impl Control<'_> {
     ///
     /// # Errors
     /// The answer was no.
-    pub(super) fn go_on(&mut self, done: usize) -> Result<(), CalibrationError> {
+    pub(crate) fn go_on(&mut self, done: usize) -> Result<(), CalibrationError> {
         let progress = Progress { done, total: None };
         if (self.progress)(progress) { Ok(()) } else { Err(CalibrationError::new(Kind::Cancelled)) }
     }
 }
 
 /// Somebody who watches samples being run, on a thread of their own.
-pub(super) trait Watcher: Sink + Send {
-    /// The sample is about to be run.
-    fn begin(&mut self, sample: &Sample);
+pub(crate) trait Watcher: Sink + Send {
+    /// The sample of this number, from 0, is about to be run.
+    fn begin(&mut self, number: usize, sample: &Sample);
 
     /// The sample has been run to its end.
     ///
@@ -62,15 +62,15 @@ pub(super) trait Watcher: Sink + Send {
 }
 
 /// What came of a run over all samples.
-pub(super) struct Watched<W> {
+pub(crate) struct Watched<W> {
     /// One for each thread, in no particular order.
-    pub(super) watchers: Vec<W>,
+    pub(crate) watchers: Vec<W>,
     /// Samples run.
-    pub(super) samples: usize,
+    pub(crate) samples: usize,
     /// Who ran them.
-    pub(super) engine: &'static str,
+    pub(crate) engine: &'static str,
     /// What the engine had to say.
-    pub(super) notes: Vec<String>,
+    pub(crate) notes: Vec<String>,
 }
 
 /// Runs `model` on every sample and shows the values called `taps` to one watcher a thread.
@@ -78,7 +78,7 @@ pub(super) struct Watched<W> {
 /// # Errors
 /// No samples, a sample that does not fit the model, an engine that cannot run the model, or what a
 /// watcher refuses.
-pub(super) fn watch<W: Watcher>(
+pub(crate) fn watch<W: Watcher>(
     model: &Model,
     taps: &[String],
     engine: &dyn Engine,
@@ -288,7 +288,7 @@ fn work_off<W: Watcher>(
         if cancelled.load(Ordering::Relaxed) {
             continue;
         }
-        watcher.begin(&sample);
+        watcher.begin(number, &sample);
         let outcome = runner
             .run(&sample, &mut watcher, cancelled)
             .and_then(|()| watcher.finish(&sample))

@@ -50,7 +50,7 @@ const SAME_TYPE: &[&str] = &[
 ];
 
 /// Whether each value is known to be float32: it is said to be, or meets one that is.
-pub(super) fn of(graph: &Graph<'_>, order: &[usize]) -> Vec<bool> {
+pub(crate) fn of(graph: &Graph<'_>, order: &[usize]) -> Vec<bool> {
     let said = |id: ValueId| graph.dtype(id);
     let mut float: Vec<bool> =
         (0..graph.values.len()).map(|id| said(id) == Some(DataType::Float)).collect();

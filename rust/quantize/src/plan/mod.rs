@@ -8,7 +8,7 @@ mod biases;
 mod blocks;
 mod everything;
 mod fit;
-mod float32;
+pub(crate) mod float32;
 mod formats;
 mod leads;
 mod opset;

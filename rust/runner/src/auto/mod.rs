@@ -2,13 +2,13 @@
 
 mod extent;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use quantize_rs::{
-    CalibrationError, CalibrationErrorKind as Kind, Engine, InputSpec, Runner, Sample, Sink,
+    CalibrationError, CalibrationErrorKind as Kind, Engine, InputSpec, Runner, Sample, Sink, Timed,
 };
 use quantize_rs_onnx::{DataType, Model, topological};
 
@@ -120,6 +120,52 @@ impl Engine for Auto {
         // It is empty: samples are prepared for one after the other.
         let _ = self.choice.set(Choice { tract, why, model: nodes_of(model), compared });
         Ok(Box::new(runner))
+    }
+
+    /// As ONNX Runtime, where there is one: that is what models are deployed to.
+    fn timed(
+        &self,
+        model: &Model,
+        sample: &Sample,
+        threads: usize,
+    ) -> Result<Option<Box<dyn Timed>>, CalibrationError> {
+        let (engine, name): (&dyn Engine, _) = match &self.onnxruntime {
+            Ok(onnxruntime) => (onnxruntime, onnxruntime.name()),
+            Err(_) => (&Tract, Tract.name()),
+        };
+        let timed = engine.timed(model, sample, threads)?;
+        Ok(timed.map(|timed| Box::new(NamedTimed { timed, name }) as Box<dyn Timed>))
+    }
+
+    fn kernels(
+        &self,
+        model: &Model,
+        sample: &Sample,
+    ) -> Result<Option<BTreeMap<String, usize>>, CalibrationError> {
+        match &self.onnxruntime {
+            Ok(onnxruntime) => onnxruntime.kernels(model, sample),
+            Err(_) => Ok(None),
+        }
+    }
+}
+
+/// What is timed, and by whom.
+struct NamedTimed {
+    timed: Box<dyn Timed>,
+    name: &'static str,
+}
+
+impl Timed for NamedTimed {
+    fn run(&mut self) -> Result<(), CalibrationError> {
+        self.timed.run()
+    }
+
+    fn engine(&self) -> Option<&'static str> {
+        Some(self.name)
+    }
+
+    fn threads(&self) -> Option<usize> {
+        self.timed.threads()
     }
 }
 

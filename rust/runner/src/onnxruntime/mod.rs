@@ -6,10 +6,12 @@
 
 mod library;
 mod message;
+mod recipe;
 mod sessions;
+mod timed;
 mod values;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,12 +19,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use ort::environment::Environment;
 use ort::value::DynValue;
 use quantize_rs::{
-    CalibrationError, CalibrationErrorKind, Engine, InputSpec, Runner, Sample, Sink,
+    CalibrationError, CalibrationErrorKind, Engine, InputSpec, Runner, Sample, Sink, Timed,
 };
 use quantize_rs_onnx::{DataType, Edit, Model};
 
 use crate::{guard, inputs};
 use sessions::Sessions;
+use timed::TimedSession;
 
 /// ONNX Runtime, from the library of an installed `onnxruntime` package.
 ///
@@ -83,6 +86,26 @@ impl Engine for OnnxRuntime {
             Ok(OnnxRuntimeRunner { sessions, inputs, places })
         });
         Ok(Box::new(runner.unwrap_or_else(|panic| Err(panicked(&panic)))?))
+    }
+
+    fn timed(
+        &self,
+        model: &Model,
+        sample: &Sample,
+        threads: usize,
+    ) -> Result<Option<Box<dyn Timed>>, CalibrationError> {
+        inputs::check(&known_inputs(model)?, sample)?;
+        let session = TimedSession::of(self, model, sample, threads, Ok)?;
+        Ok(Some(Box::new(session)))
+    }
+
+    fn kernels(
+        &self,
+        model: &Model,
+        sample: &Sample,
+    ) -> Result<Option<BTreeMap<String, usize>>, CalibrationError> {
+        inputs::check(&known_inputs(model)?, sample)?;
+        timed::kernels(self, model, sample).map(Some)
     }
 }
 

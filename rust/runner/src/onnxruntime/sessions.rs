@@ -7,22 +7,19 @@
 use std::collections::HashMap;
 use std::num::NonZero;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use ort::environment::Environment;
-use ort::logging::LogLevel;
-use ort::session::builder::GraphOptimizationLevel;
+use ort::session::builder::SessionBuilder;
 use ort::session::{NoSelectedOutputs, RunOptions, Session};
 use ort::value::{DynValue, Outlet};
 use quantize_rs::{CalibrationError, CalibrationErrorKind};
-use quantize_rs_onnx::{DataType, Model, Split, TensorProto};
+use quantize_rs_onnx::Model;
 
-use super::{Place, failed, message, no_floats, unwritable, values};
-
-/// Weights of fewer bytes stay in the model: the optimizer looks into such, for shapes and axes.
-const LENT_FROM: usize = 1024;
+use super::recipe::Recipe;
+use super::{Place, failed, message, no_floats, values};
 
 /// What the copies of the weights that sessions make for themselves may take together.
 const MOST_BYTES: u64 = 2 << 30;
@@ -39,12 +36,7 @@ const SHORT: Duration = Duration::from_millis(200);
 
 /// The sessions of a model, and what it takes to make another.
 pub(super) struct Sessions {
-    environment: Environment,
-    /// The model without its large weights.
-    model: Vec<u8>,
-    /// How far it is optimized.
-    level: GraphOptimizationLevel,
-    weights: Vec<(String, Arc<DynValue>)>,
+    recipe: Recipe,
     /// Cores that each session computes on.
     cores: usize,
     /// Sessions there may be.
@@ -67,23 +59,13 @@ impl Sessions {
         environment: &Environment,
         model: &Model,
     ) -> Result<Sessions, CalibrationError> {
-        let level = level(model);
-        let Split { bytes: model, tensors } =
-            model.split(is_lent).map_err(|error| unwritable().caused_by(error))?;
-        let bytes: u64 = tensors.iter().map(|(_, tensor)| tensor.data.len() as u64).sum();
-        let weights = tensors.into_iter().map(|(name, tensor)| {
-            let value = values::value(&tensor).map_err(|error| error.at_value(&name))?;
-            Ok((name, Arc::new(value)))
-        });
-        let weights = weights.collect::<Result<_, CalibrationError>>()?;
+        let recipe = Recipe::of(environment, model)?;
         let cores = thread::available_parallelism().map_or(1, NonZero::get);
-        let affordable = usize::try_from(MOST_BYTES / bytes.max(1)).unwrap_or(usize::MAX);
+        let affordable =
+            usize::try_from(MOST_BYTES / recipe.lent_bytes.max(1)).unwrap_or(usize::MAX);
         let most = affordable.clamp(1, cores.div_ceil(CORES_EACH));
         let sessions = Sessions {
-            environment: environment.clone(),
-            model,
-            level,
-            weights,
+            recipe,
             cores: cores / most,
             most,
             state: Mutex::new(State { idle: Vec::new(), made: 1 }),
@@ -167,50 +149,19 @@ impl Sessions {
     }
 
     fn make(&self) -> Result<Session, CalibrationError> {
-        let session = || -> ort::Result<Session> {
-            let mut builder = Session::builder(&self.environment)?
-                .with_intra_threads(self.cores)?
-                .with_inter_threads(1)?
+        let quiet = |builder: SessionBuilder| -> ort::Result<SessionBuilder> {
+            Ok(builder
                 .with_intra_op_spinning(false)?
-                .with_optimization_level(self.level)?
                 // Weights outside the arena, whose size depends on what was run before.
-                .with_device_allocated_initializers()?
-                // What it would print it also returns.
-                .with_log_level(LogLevel::Fatal)?;
-            for (name, value) in &self.weights {
-                builder = builder.with_external_initializer(name, Arc::clone(value))?;
-            }
-            builder.commit_from_memory(&self.model)
+                .with_device_allocated_initializers()?)
         };
-        session().map_err(|error| message::of_loading(&error))
+        self.recipe.session(self.cores, quiet)
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
         // Nothing that holds it can fail in between.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// How far ONNX Runtime may optimize: 1.31 takes floats of 8 bits for integers, fuses operators with
-/// them for which it has no kernel, and leaves out a `Relu` before them.
-fn level(model: &Model) -> GraphOptimizationLevel {
-    let float8 = [DataType::Float8E4M3FN, DataType::Float8E5M2];
-    let mut types = model.graph().initializer.iter().filter_map(|tensor| tensor.dtype());
-    if types.any(|dtype| float8.contains(&dtype)) {
-        GraphOptimizationLevel::Level1
-    } else {
-        GraphOptimizationLevel::All
-    }
-}
-
-/// Whether sessions share this constant.
-fn is_lent(tensor: &TensorProto) -> bool {
-    let bytes = tensor.dtype().filter(|dtype| values::is_known(*dtype)).and_then(|dtype| {
-        let lengths = tensor.dims.iter().map(|length| usize::try_from(*length).ok());
-        let elements = lengths.reduce(|a, b| a?.checked_mul(b?)).unwrap_or(Some(1))?;
-        dtype.byte_len(elements)
-    });
-    bytes.is_some_and(|bytes| bytes >= LENT_FROM)
 }
 
 /// A session in use, or a place for one.

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use quantize_rs::{
-    CalibrationError, CalibrationErrorKind, Engine, InputSpec, Runner, Sample, Sink,
+    CalibrationError, CalibrationErrorKind, Engine, InputSpec, Runner, Sample, Sink, Timed,
 };
 use quantize_rs_onnx::{DataType, Model, Tensor};
 use tract_onnx::prelude::*;
@@ -56,6 +56,39 @@ impl Engine for Tract {
             .unwrap_or_else(|panic| Err(failed(format!("tract panicked: {panic}"))))?;
         Ok(Box::new(runner))
     }
+
+    fn timed(
+        &self,
+        model: &Model,
+        sample: &Sample,
+        _: usize,
+    ) -> Result<Option<Box<dyn Timed>>, CalibrationError> {
+        let runner = self.prepare(model, &[], sample)?;
+        Ok(Some(Box::new(TimedRunner { runner, sample: sample.clone() })))
+    }
+}
+
+/// A runner and the sample that it is timed on.
+struct TimedRunner {
+    runner: Box<dyn Runner>,
+    sample: Sample,
+}
+
+impl Timed for TimedRunner {
+    fn run(&mut self) -> Result<(), CalibrationError> {
+        self.runner.run(&self.sample, &mut Nobody, &AtomicBool::new(false))
+    }
+
+    fn threads(&self) -> Option<usize> {
+        Some(1)
+    }
+}
+
+/// Looks at nothing.
+struct Nobody;
+
+impl Sink for Nobody {
+    fn observe(&mut self, _: usize, _: &[usize], _: &[f32]) {}
 }
 
 /// An optimized model with the way back from its nodes to the taps.

@@ -1,0 +1,351 @@
+"""A quantized model beside the original: outputs, accuracy, size, latency, kernels."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, TypedDict
+
+import numpy as np
+import numpy.typing as npt
+
+from . import _core, _options, _samples, _source
+from ._engines import Engine
+from ._model import Model, Run, _warn
+from ._progress import Callback
+from ._samples import CalibrationData
+from ._source import ModelSource
+from ._told import Told
+from .errors import OptionError
+
+__all__ = ["Accuracy", "Comparison", "Kernels", "Latency", "OutputRow", "Speed", "compare"]
+
+NOISE = "looking at random values, which say little of real inputs"
+
+
+class Compared(TypedDict):
+    """What to compare, as the extension module takes it."""
+
+    labels: list[int] | None
+    scores: str | None
+    latency: bool
+    runs: int
+    latency_threads: int
+
+
+@dataclass(frozen=True, slots=True)
+class OutputRow:
+    """How far one output of the quantized model is from that of the original, over all samples.
+
+    Attributes
+    ----------
+    name : str
+        The output.
+    sqnr_db : float
+        Signal to quantization noise in decibels; ``inf`` when there is no difference.
+    cosine, max_abs, mse : float
+        Cosine of the angle between both, largest and mean squared difference.
+    top1_agreement : float or None
+        In which part of the rows both have the highest score in the same place; None for an output
+        that does not look like scores of classes.
+    """
+
+    name: str
+    sqnr_db: float
+    cosine: float
+    max_abs: float
+    mse: float
+    top1_agreement: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Accuracy:
+    """How often the highest score was that of the right class.
+
+    Attributes
+    ----------
+    output : str
+        The output with the scores.
+    original, quantized, drop : float
+        Of both models, from 0 to 1, and what was lost.
+    labels : int
+        Labels there were.
+    """
+
+    output: str
+    original: float
+    quantized: float
+    drop: float
+    labels: int
+
+
+@dataclass(frozen=True, slots=True)
+class Latency:
+    """How long a model takes for one sample, in milliseconds.
+
+    Attributes
+    ----------
+    median_ms, p95_ms, mean_ms : float
+        Of all runs that count.
+    runs : int
+        How many these were.
+    """
+
+    median_ms: float
+    p95_ms: float
+    mean_ms: float
+    runs: int
+
+
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """How long both models take for one sample.
+
+    Attributes
+    ----------
+    original, quantized : Latency
+        Each model.
+    speedup : float
+        How many times faster the quantized model is, by the medians.
+    threads : int
+        Threads that each run was computed on.
+    engine : str
+        Who ran them.
+    """
+
+    original: Latency
+    quantized: Latency
+    speedup: float
+    threads: int
+    engine: str
+
+
+@dataclass(frozen=True, slots=True)
+class Kernels:
+    """The operators that the runtime ran for the quantized model, once it had optimized it.
+
+    Attributes
+    ----------
+    on_integers, on_floats : int
+        Products (convolutions, matrix products, recurrent layers, attention) that computed on
+        integers, and on floats.
+    share : float or None
+        The part of them on integers.
+    by_op_type : dict of str to int
+        How often each operator ran, whatever it computes.
+    """
+
+    on_integers: int
+    on_floats: int
+    share: float | None
+    by_op_type: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Comparison(Told):
+    """A quantized model beside the original. `compare` makes it.
+
+    ``print(comparison)`` shows a table.
+
+    Attributes
+    ----------
+    outputs : tuple of OutputRow
+        One for each output that is a tensor of floats.
+    not_compared : tuple of str
+        Outputs that are none.
+    sqnr_db : float or None
+        That of the worst output; None without outputs of floats.
+    accuracy : Accuracy or None
+        Where labels were given.
+    bytes_original, bytes_quantized : int
+        Bytes of the models, with the data beside them.
+    ratio : float
+        How many times smaller the quantized model is.
+    speed : Speed or None
+        Where latency was measured.
+    kernels : Kernels or None
+        What ran on integers; None for an engine that does not tell, as tract.
+    samples : int
+        Samples run.
+    engine : str
+        Who ran them.
+    notes : tuple of str
+        What the engine had to say.
+    warnings : tuple of str
+        That the quantized model is slower, or not smaller; they are logged, too.
+    """
+
+    outputs: tuple[OutputRow, ...]
+    not_compared: tuple[str, ...]
+    sqnr_db: float | None
+    accuracy: Accuracy | None
+    bytes_original: int
+    bytes_quantized: int
+    ratio: float
+    speed: Speed | None
+    kernels: Kernels | None
+    samples: int
+    engine: str
+    notes: tuple[str, ...]
+    warnings: tuple[str, ...]
+    _json: str = field(compare=False)
+    _text: str = field(compare=False)
+
+    def _summary(self) -> str:
+        parts = [] if self.sqnr_db is None else [f"{self.sqnr_db:.2f} dB"]
+        parts.append(f"{self.ratio:.2f} times smaller")
+        if self.speed is not None:
+            parts.append(f"{self.speed.speedup:.2f} times as fast")
+        return ", ".join(parts)
+
+
+def compare(
+    original: ModelSource | Model,
+    quantized: ModelSource | Model,
+    data: CalibrationData,
+    labels: npt.ArrayLike | None = None,
+    *,
+    scores: str | None = None,
+    latency: bool = True,
+    runs: int = 100,
+    latency_threads: int = 1,
+    engine: Engine = "auto",
+    limit: int | None = None,
+    num_samples: int = 100,
+    sample_shape: Iterable[int] | None = None,
+    seed: int = 0,
+    threads: int | None = None,
+    progress: bool | Callback | None = None,
+) -> Comparison:
+    """Hold a quantized model against the original: outputs, accuracy, size, latency, kernels.
+
+    Both run on every sample; memory does not grow with their number. Latency is that of the first
+    sample: the models take turns, so that a busy machine troubles both alike, and runs to warm up
+    do not count.
+
+    Parameters
+    ----------
+    original, quantized : Model, path, bytes or onnx.ModelProto
+        The models. They have the same inputs and outputs.
+    data : path, ImageFolder, array, dict of arrays, iterable, reader, or "random"
+        What to run them on, as `calibration_data` of `quantize_with_calibration`.
+    labels : array of int, optional
+        The right class of every row of every sample, for the accuracy of both.
+    scores : str, optional
+        The output with the scores of the classes; by default the first that looks like it: it comes
+        from a softmax, or from the product that a classifier ends with.
+    latency : bool
+        Whether to measure how long both take.
+    runs, latency_threads : int
+        Runs of each model that count, and the threads that one run is computed on.
+    engine : "auto", "tract" or "onnxruntime"
+        Who runs the models; auto is onnxruntime where it is installed, and tract else.
+    limit, num_samples, sample_shape, seed, threads, progress
+        As in `Plan.calibrate`.
+
+    Returns
+    -------
+    Comparison
+        What was found. Its warnings are logged.
+
+    Raises
+    ------
+    OptionError
+        Models that do not have the same inputs or outputs, labels that are not as many as rows, or
+        an option that is unknown or out of range.
+    CalibrationError
+        No samples, samples of the wrong shape or type, or an engine that failed.
+    ModelError, FileNotFoundError, PermissionError, OSError
+        A model or the data cannot be read.
+
+    Examples
+    --------
+    >>> import quantize_rs
+    >>> digits = "examples/digits/digits_cnn.onnx"
+    >>> report = quantize_rs.quantize(digits, "digits.int8.onnx")
+    >>> found = quantize_rs.compare(digits, "digits.int8.onnx", "examples/digits/calibration.npy")
+    >>> found.outputs[0].top1_agreement > 0.99 and found.sqnr_db > 30
+    True
+    """
+    source = _samples.source(
+        data,
+        "data",
+        num_samples=num_samples,
+        sample_shape=sample_shape,
+        seed=seed,
+        noise=NOISE,
+    )
+    options = Compared(
+        labels=_labels(labels),
+        scores=scores,
+        latency=latency,
+        runs=_options.count("runs", runs, least=1),
+        latency_threads=_options.count("latency_threads", latency_threads, least=1),
+    )
+    models = (model(original), model(quantized))
+    with Run(engine, limit, threads, progress).begun("comparing") as begun:
+        found = _of(*_core.compare(*models, source, options, begun))
+    _warn(found.warnings)
+    return found
+
+
+def model(source: ModelSource | Model) -> _core.Model:
+    """Give the model as the extension module has it."""
+    return source._model if isinstance(source, Model) else _source.read(source)
+
+
+def _labels(labels: npt.ArrayLike | None) -> list[int] | None:
+    if labels is None:
+        return None
+    array = np.asarray(labels)
+    if array.dtype.kind not in "iub":
+        raise OptionError(f"labels are of {array.dtype}, expected whole numbers", option="labels")
+    found: list[int] = array.astype(np.int64).ravel().tolist()
+    return found
+
+
+def _of(said: str, text: str) -> Comparison:
+    """Read what the extension module wrote, as JSON and as text."""
+    found = json.loads(said)
+    speed, kernels, accuracy = found["speed"], found["kernels"], found["accuracy"]
+    outputs = tuple(row(output) for output in found["outputs"])
+    sqnr = [output.sqnr_db for output in outputs]
+    return Comparison(
+        outputs=outputs,
+        not_compared=tuple(found["not_compared"]),
+        # What is not finite is null in JSON.
+        sqnr_db=next((db for db in sqnr if math.isnan(db)), min(sqnr, default=None)),
+        accuracy=None if accuracy is None else Accuracy(**accuracy),
+        bytes_original=found["bytes_original"],
+        bytes_quantized=found["bytes_quantized"],
+        ratio=found["ratio"],
+        speed=None if speed is None else _speed(speed),
+        kernels=None if kernels is None else Kernels(**kernels),
+        samples=found["samples"],
+        engine=found["engine"],
+        notes=tuple(found["notes"]),
+        warnings=tuple(found["warnings"]),
+        _json=said,
+        _text=text,
+    )
+
+
+def _speed(found: dict[str, Any]) -> Speed:
+    original, quantized = (Latency(**found.pop(name)) for name in ("original", "quantized"))
+    return Speed(original=original, quantized=quantized, **found)
+
+
+def row(found: dict[str, Any]) -> OutputRow:
+    """Read how far one output is off."""
+    return OutputRow(**finite(found))
+
+
+def finite(found: dict[str, Any]) -> dict[str, Any]:
+    """Give back what JSON has no number for: infinite decibels, and NaN."""
+    if found["sqnr_db"] is None:
+        found["sqnr_db"] = {0.0: math.inf, None: math.nan}.get(found["mse"], -math.inf)
+    for key in ("cosine", "max_abs", "mse"):
+        found[key] = math.nan if found[key] is None else found[key]
+    return found

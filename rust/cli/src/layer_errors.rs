@@ -1,0 +1,28 @@
+//! `layer-errors`: where a quantized model loses accuracy.
+
+use quantize_rs::{InputSpec, Model, layer_errors};
+use quantize_rs_runner::samples::Watched;
+
+use crate::args::LayerErrorsArguments;
+use crate::console::Console;
+use crate::failure::Failure;
+use crate::work;
+
+/// So many values are shown unless all are wanted.
+const SHOWN: usize = 20;
+
+pub(crate) fn run(args: &LayerErrorsArguments, console: &mut Console<'_>) -> Result<(), Failure> {
+    let (original, quantized) = (Model::open(&args.original)?, Model::open(&args.quantized)?);
+    let inputs = InputSpec::of(&original);
+    let Some(samples) = args.samples.open(&inputs)? else {
+        return Err(Failure::Misuse("layer-errors needs --data".to_owned()));
+    };
+    let engine = args.engine.open_deployed()?;
+    let samples = Watched::new(samples, &inputs);
+    let given = (&args.engine, &args.samples);
+    let done = work::on(&*engine, given, samples, console, |engine, samples, control| {
+        layer_errors(&original, &quantized, engine, samples, control)
+    })?;
+    let most = if console.verbose() { usize::MAX } else { SHOWN };
+    console.result(|| done.found.to_json(), || done.found.table(most))
+}

@@ -1,0 +1,100 @@
+//! Analysis that Python started: what quantization did to a model.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use pyo3::prelude::*;
+use quantize_rs::{CompareOptions, LatencyOptions, Metric, SensitivityOptions};
+
+use crate::calibrate::Run;
+use crate::model::Model;
+use crate::plan::Plan;
+use crate::ranges::Ranges;
+use crate::source::Source;
+use crate::work;
+
+/// What to compare beside the outputs; every key of the dict is an option of the Python function.
+#[derive(FromPyObject)]
+#[pyo3(from_item_all)]
+pub(crate) struct Compared {
+    labels: Option<Vec<i64>>,
+    scores: Option<String>,
+    latency: bool,
+    runs: usize,
+    latency_threads: usize,
+}
+
+impl From<Compared> for CompareOptions {
+    fn from(wanted: Compared) -> CompareOptions {
+        let Compared { labels, scores, latency, runs, latency_threads: threads } = wanted;
+        let options = LatencyOptions { runs, threads, ..LatencyOptions::default() };
+        CompareOptions { labels, scores, latency: latency.then_some(options) }
+    }
+}
+
+/// Holds a quantized model against the original; what came of it as JSON and as text.
+#[pyfunction]
+pub(crate) fn compare(
+    py: Python<'_>,
+    original: &Model,
+    quantized: &Model,
+    source: &Source,
+    options: Compared,
+    run: &Run,
+) -> PyResult<(String, String)> {
+    let options = CompareOptions::from(options);
+    let (its_model, quantized) = (Arc::clone(&original.model), Arc::clone(&quantized.model));
+    let done = run.on(py, &original.model, source, move |engine, samples, control| {
+        quantize_rs::compare(&its_model, &quantized, engine, samples, &options, control)
+    })?;
+    Ok((done.found.to_json(), done.found.to_string()))
+}
+
+/// Holds the values of a quantized model against those of the original, as JSON and as text.
+#[pyfunction]
+pub(crate) fn layer_errors(
+    py: Python<'_>,
+    original: &Model,
+    quantized: &Model,
+    source: &Source,
+    run: &Run,
+) -> PyResult<(String, String)> {
+    let (its_model, quantized) = (Arc::clone(&original.model), Arc::clone(&quantized.model));
+    let done = run.on(py, &original.model, source, move |engine, samples, control| {
+        quantize_rs::layer_errors(&its_model, &quantized, engine, samples, control)
+    })?;
+    Ok((done.found.to_json(), done.found.to_string()))
+}
+
+/// Ranks the layers of a plan, as JSON and as text.
+#[pyfunction]
+pub(crate) fn sensitivity(
+    py: Python<'_>,
+    plan: &Plan,
+    ranges: Option<&Ranges>,
+    source: &Source,
+    options: (String, bool, Option<PathBuf>),
+    run: &Run,
+) -> PyResult<(String, String)> {
+    let (metric, all_but_one, resume) = options;
+    let metric = work::detached(py, None, || metric.parse::<Metric>())?;
+    let options = SensitivityOptions { metric, all_but_one, resume };
+    let (model, plan) = plan.parts();
+    let (its_model, ranges) = (Arc::clone(&model), ranges.map(|ranges| Arc::clone(&ranges.found)));
+    let done = run.on(py, &model, source, move |engine, samples, control| {
+        let ranges = ranges.as_deref();
+        quantize_rs::sensitivity(&its_model, &plan, ranges, engine, samples, &options, control)
+    })?;
+    Ok((done.found.to_json(), done.found.to_string()))
+}
+
+/// Ranks the layers of a plan by their weights alone, as JSON and as text.
+#[pyfunction]
+pub(crate) fn weight_sensitivity(py: Python<'_>, plan: &Plan) -> PyResult<(String, String)> {
+    let (model, plan) = plan.parts();
+    let path = model.path().map(PathBuf::from);
+    let found = work::interruptible(py, path.as_deref(), move || {
+        quantize_rs::weight_sensitivity(&model, &plan)
+    })?;
+    Ok((found.to_json(), found.to_string()))
+}

@@ -1,0 +1,264 @@
+//! How long models take: several in turn, so that a busy machine troubles all of them alike.
+
+use std::fmt;
+use std::time::{Duration, Instant};
+
+use quantize_rs_onnx::Model;
+use serde::Serialize;
+
+use crate::error::CalibrationErrorKind as Kind;
+use crate::sample::{Engine, Sample, Timed};
+use crate::{CalibrationError, QuantizeError};
+
+/// How to measure.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct LatencyOptions {
+    /// Runs of each model that count, at most.
+    pub runs: usize,
+    /// Runs of each model before them, which do not.
+    pub warm_up: usize,
+    /// Threads that the engine computes one run on.
+    pub threads: usize,
+    /// After so many seconds no further round is begun, once each model ran a few times.
+    pub seconds: f64,
+}
+
+impl Default for LatencyOptions {
+    fn default() -> LatencyOptions {
+        LatencyOptions { runs: 100, warm_up: 5, threads: 1, seconds: 10.0 }
+    }
+}
+
+/// How long one model takes for one sample, in milliseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Latency {
+    /// Half of the runs took no longer.
+    pub median_ms: f64,
+    /// 95 of 100 runs took no longer.
+    pub p95_ms: f64,
+    /// The mean of all runs.
+    pub mean_ms: f64,
+    /// Runs that were counted.
+    pub runs: usize,
+}
+
+/// How long several models take for the same sample.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Latencies {
+    /// Who ran them.
+    pub engine: String,
+    /// Threads that each run was computed on.
+    pub threads: usize,
+    /// One for each model.
+    pub models: Vec<Latency>,
+}
+
+/// Runs of a model follow each other for so long before it is another's turn: what a deployed model
+/// finds in the caches is its own.
+const TURN: Duration = Duration::from_millis(5);
+
+/// However little time there is, each model is run so often.
+const FEWEST: usize = 5;
+
+/// Times models on one sample, in turns.
+///
+/// Warm-up runs are not counted, nor is the first of a turn of several runs. `go_on` is asked between
+/// turns. `None` when the engine's time says nothing of that of a deployed model.
+///
+/// ```
+/// use std::collections::BTreeMap;
+/// use quantize_rs::{LatencyOptions, Sample};
+/// # use quantize_rs::{CalibrationError, Engine, Model, Runner, Timed};
+/// # struct Sleepy;
+/// # impl Timed for Sleepy {
+/// #     fn run(&mut self) -> Result<(), CalibrationError> {
+/// #         std::thread::sleep(std::time::Duration::from_millis(2));
+/// #         Ok(())
+/// #     }
+/// # }
+/// # struct Engines;
+/// # impl Engine for Engines {
+/// #     fn name(&self) -> &'static str { "sleepy" }
+/// #     fn prepare(&self, _: &Model, _: &[String], _: &Sample) -> Result<Box<dyn Runner>, CalibrationError> { unreachable!() }
+/// #     fn timed(&self, _: &Model, _: &Sample, _: usize) -> Result<Option<Box<dyn Timed>>, CalibrationError> { Ok(Some(Box::new(Sleepy))) }
+/// # }
+/// # let engine = Engines;
+/// # let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/digits/digits_cnn.onnx");
+/// # let model = Model::open(path)?;
+/// # let sample = Sample::default();
+/// let options = LatencyOptions { runs: 10, ..LatencyOptions::default() };
+/// let found = quantize_rs::latency(&engine, &[&model], &sample, &options, &mut || true)?;
+/// let found = found.expect("an engine that can be timed");
+/// assert!(found.models[0].median_ms >= 2.0 && found.models[0].p95_ms >= found.models[0].median_ms);
+/// # Ok::<(), quantize_rs::QuantizeError>(())
+/// ```
+///
+/// # Errors
+/// Options out of range, or an engine that cannot run a model on the sample.
+pub fn latency(
+    engine: &dyn Engine,
+    models: &[&Model],
+    sample: &Sample,
+    options: &LatencyOptions,
+    go_on: &mut dyn FnMut() -> bool,
+) -> Result<Option<Latencies>, QuantizeError> {
+    options.check()?;
+    let mut timed = Vec::new();
+    let (mut name, mut threads) = (engine.name(), options.threads);
+    for model in models {
+        let Some(ready) = engine.timed(model, sample, options.threads)? else { return Ok(None) };
+        name = ready.engine().unwrap_or(name);
+        threads = ready.threads().unwrap_or(threads);
+        timed.push(Contender { ready, turn: 1, times: Vec::new() });
+    }
+    let mut ask = || if go_on() { Ok(()) } else { Err(CalibrationError::new(Kind::Cancelled)) };
+    for contender in &mut timed {
+        ask()?;
+        contender.warm_up(options)?;
+    }
+    let begun = Instant::now();
+    let mut round = 0;
+    while timed.iter().any(|contender| contender.times.len() < options.runs) {
+        let late = begun.elapsed().as_secs_f64() >= options.seconds;
+        if late && timed.iter().all(|contender| contender.times.len() >= FEWEST) {
+            break;
+        }
+        // Nobody is always the one who runs after the heaviest.
+        let count = timed.len();
+        for place in 0..count {
+            ask()?;
+            timed[(round + place) % count].take_turn(options)?;
+        }
+        round += 1;
+    }
+    let models = timed.into_iter().map(|contender| Latency::of(contender.times)).collect();
+    Ok(Some(Latencies { engine: name.to_owned(), threads, models }))
+}
+
+impl LatencyOptions {
+    fn check(&self) -> Result<(), QuantizeError> {
+        let positive = [("runs", self.runs), ("threads", self.threads)];
+        match positive.iter().find(|(_, number)| *number == 0) {
+            Some((option, _)) => Err(QuantizeError::option(*option, "is 0, expected 1 or more")),
+            None => Ok(()),
+        }
+    }
+}
+
+/// A model on trial.
+struct Contender {
+    ready: Box<dyn Timed>,
+    /// Runs that follow each other.
+    turn: usize,
+    times: Vec<Duration>,
+}
+
+impl Contender {
+    fn warm_up(&mut self, options: &LatencyOptions) -> Result<(), CalibrationError> {
+        let mut least = Duration::MAX;
+        for _ in 0..options.warm_up.max(1) {
+            least = least.min(self.once()?);
+        }
+        let turn = TURN.as_nanos() / least.as_nanos().max(1);
+        self.turn = usize::try_from(turn).unwrap_or(usize::MAX).clamp(1, options.runs);
+        Ok(())
+    }
+
+    fn take_turn(&mut self, options: &LatencyOptions) -> Result<(), CalibrationError> {
+        if self.turn > 1 {
+            self.once()?;
+        }
+        for _ in 0..self.turn.min(options.runs.saturating_sub(self.times.len())) {
+            let time = self.once()?;
+            self.times.push(time);
+        }
+        Ok(())
+    }
+
+    fn once(&mut self) -> Result<Duration, CalibrationError> {
+        let begun = Instant::now();
+        self.ready.run()?;
+        Ok(begun.elapsed())
+    }
+}
+
+impl Latency {
+    #[allow(clippy::cast_precision_loss)] // counts of runs
+    fn of(mut times: Vec<Duration>) -> Latency {
+        times.sort_unstable();
+        let times: Vec<f64> = times.iter().map(|time| time.as_secs_f64() * 1e3).collect();
+        let mean_ms = times.iter().sum::<f64>() / times.len().max(1) as f64;
+        let at = |part| quantile(&times, part);
+        Latency { median_ms: at(0.5), p95_ms: at(0.95), mean_ms, runs: times.len() }
+    }
+}
+
+/// The quantile of sorted numbers, between two of them where it falls between, as numpy has it.
+#[allow(clippy::cast_precision_loss, clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+fn quantile(sorted: &[f64], part: f64) -> f64 {
+    let place = part * sorted.len().saturating_sub(1) as f64;
+    let (below, above) = (place.floor() as usize, place.ceil() as usize);
+    match (sorted.get(below), sorted.get(above)) {
+        (Some(below), Some(above)) => below + (above - below) * place.fract(),
+        _ => f64::NAN,
+    }
+}
+
+impl fmt::Display for Latency {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ms median, {} ms p95", short(self.median_ms), short(self.p95_ms))
+    }
+}
+
+/// Milliseconds to three digits or so.
+fn short(ms: f64) -> String {
+    match ms {
+        ms if ms < 10.0 => format!("{ms:.3}"),
+        ms if ms < 100.0 => format!("{ms:.2}"),
+        ms => format!("{ms:.1}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quantiles_are_those_of_numpy() {
+        let ten: Vec<f64> = (1..=10).map(f64::from).collect();
+        assert!((quantile(&ten, 0.5) - 5.5).abs() < 1e-12);
+        assert!((quantile(&ten, 0.95) - 9.55).abs() < 1e-12);
+        assert_eq!(quantile(&[7.0], 0.95), 7.0);
+        assert!(quantile(&[], 0.5).is_nan());
+    }
+
+    /// Counts its runs, and takes long for the first few.
+    struct Slow(usize);
+
+    impl Timed for Slow {
+        fn run(&mut self) -> Result<(), CalibrationError> {
+            self.0 += 1;
+            std::thread::sleep(Duration::from_millis(if self.0 <= 3 { 60 } else { 6 }));
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn what_warms_up_does_not_count() {
+        let options = LatencyOptions { runs: 4, warm_up: 3, ..LatencyOptions::default() };
+        let mut slow = Contender { ready: Box::new(Slow(0)), turn: 1, times: Vec::new() };
+        slow.warm_up(&options).unwrap();
+        for _ in 0..9 {
+            slow.take_turn(&options).unwrap();
+        }
+        let found = Latency::of(slow.times);
+        assert_eq!(found.runs, 4);
+        assert!(found.p95_ms < 50.0, "{found}");
+    }
+
+    #[test]
+    fn options_out_of_range_are_refused() {
+        assert!(LatencyOptions { runs: 0, ..LatencyOptions::default() }.check().is_err());
+        assert!(LatencyOptions { threads: 0, ..LatencyOptions::default() }.check().is_err());
+    }
+}

@@ -1,0 +1,369 @@
+//! Where quantization loses accuracy: value by value, what each lost by itself and what it inherited.
+
+use std::collections::{BTreeMap, HashSet};
+use std::fmt;
+use std::sync::atomic::AtomicBool;
+
+use quantize_rs_math::{Deviation, Metrics};
+use quantize_rs_onnx::{Model, Tensor, topological};
+use serde::Serialize;
+
+use super::compare::{other_shape, same_inputs};
+use super::extract::{Extract, extract};
+use super::pair::{Kept, Queue, Shifted, Sizes};
+use crate::calibrate::{Control, Progress, Watched, Watcher, watch};
+use crate::error::CalibrationErrorKind as Kind;
+use crate::graph::{Graph, Maker};
+use crate::plan::float32;
+use crate::sample::{Engine, Runner, Sample, Samples, Sink};
+use crate::{CalibrationError, QuantizeError};
+
+/// How far each value of a quantized model is from that of the float model.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct LayerErrors {
+    /// One row for each float32 value that both models have under the same name, in the order in
+    /// which they are computed.
+    pub values: Vec<LayerError>,
+    /// Samples run.
+    pub samples: usize,
+    /// Who ran them.
+    pub engine: String,
+    /// What the engine had to say.
+    pub notes: Vec<String>,
+}
+
+/// How far one value is off.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct LayerError {
+    /// The value.
+    pub name: String,
+    /// The node that makes it in the float model, as a person would look for it.
+    pub node: String,
+    /// Its operator.
+    pub op_type: String,
+    /// Whether it comes back from integers.
+    pub quantized: bool,
+    /// What is lost on the way from the nearest values before it, when these are those of the float
+    /// model: in its own weights, in what flows in, in its own rounding.
+    pub own: Metrics,
+    /// What is lost on the whole way from the inputs of the model.
+    pub accumulated: Metrics,
+}
+
+/// Values are looked at together as long as all that is kept of a sample takes no more than this.
+const GROUP_BYTES: usize = 128 << 20;
+
+/// Runs both models on every sample and compares them value by value, the own error of each told apart
+/// from what it inherited.
+///
+/// For the own errors, the quantized model is cut at all these values, and each part is fed with what
+/// the float model computes. Memory does not grow with the number of samples: values are looked at
+/// in groups, and only samples are kept where there are several.
+///
+/// # Errors
+/// As [`compare`](crate::compare).
+pub fn layer_errors(
+    original: &Model,
+    quantized: &Model,
+    engine: &dyn Engine,
+    samples: &mut dyn Samples,
+    control: Control<'_>,
+) -> Result<LayerErrors, QuantizeError> {
+    let Control { threads, progress } = control;
+    same_inputs(original, quantized)?;
+    let rows = matching(original, quantized)?;
+    let Some(first) = samples.next_sample().transpose()? else {
+        let what = "the source gave none".to_owned();
+        return Err(CalibrationError::new(Kind::NoSamples(what)).into());
+    };
+    let names: Vec<String> = rows.iter().map(|row| row.name.clone()).collect();
+    let groups = groups(original, engine, &first, &names)?;
+    let mut all = Queue::one(first);
+    if groups.len() > 1 {
+        while let Some(sample) = samples.next_sample().transpose()? {
+            all.push(sample);
+        }
+    }
+    let total = samples.len_hint().map(|left| (left + all.len()) * groups.len());
+    let mut found: BTreeMap<String, [Deviation; 2]> = BTreeMap::new();
+    let (mut done, mut count, mut who, mut notes) = (0, 0, engine.name(), Vec::new());
+    for group in &groups {
+        let parts = extract(quantized, &names, group)?;
+        let trio = Trio { engine, quantized, parts: &parts, names: &names, group };
+        let taps = trio.taps();
+        let mut shown = |now: Progress| progress(Progress { done: done + now.done, total });
+        let control = &mut Control { threads, progress: &mut shown };
+        let watcher = || Differ::new(group);
+        let mut chained = all.again(samples);
+        let Watched { watchers, samples: ran, engine: name, notes: said } =
+            watch(original, &taps, &trio, &mut chained, control, watcher)?;
+        let mut seen: Vec<_> = watchers.into_iter().flat_map(|watcher| watcher.done).collect();
+        seen.sort_by_key(|(number, _)| *number);
+        for (_, values) in seen {
+            for (name, values) in group.iter().zip(values) {
+                let sums = found.entry(name.clone()).or_default();
+                *sums = [sums[0].and(values[0]), sums[1].and(values[1])];
+            }
+        }
+        (done, count, who, notes) = (done + ran, ran, name, said);
+    }
+    let values = rows.into_iter().map(|row| {
+        let [accumulated, own] = found.get(&row.name).copied().unwrap_or_default();
+        LayerError { own: own.metrics(), accumulated: accumulated.metrics(), ..row }
+    });
+    Ok(LayerErrors { values: values.collect(), samples: count, engine: who.to_owned(), notes })
+}
+
+/// Float32 values that nodes make in both models under the same name, in the order of computation.
+fn matching(original: &Model, quantized: &Model) -> Result<Vec<LayerError>, QuantizeError> {
+    let (ours, theirs) = (Graph::of(original)?, Graph::of(quantized)?);
+    let order = topological(&original.graph().node)?;
+    let float = float32::of(&ours, &order);
+    let mut rows = Vec::new();
+    for index in order {
+        let node = ours.nodes[index];
+        for name in &node.output {
+            let Some(id) = ours.value(name).filter(|id| float[*id]) else { continue };
+            let Some(made) = theirs.value(name) else { continue };
+            let Maker::Node { node: maker, .. } = theirs.values[made].maker else { continue };
+            if ours.constant(id).is_some() || theirs.constant(made).is_some() {
+                continue;
+            }
+            rows.push(LayerError {
+                name: name.clone(),
+                node: node.label(),
+                op_type: node.op_type.clone(),
+                quantized: theirs.nodes[maker].op_type == "DequantizeLinear",
+                own: Deviation::default().metrics(),
+                accumulated: Deviation::default().metrics(),
+            });
+        }
+    }
+    Ok(rows)
+}
+
+/// The values, in groups that fit in memory as they are in this sample.
+fn groups(
+    model: &Model,
+    engine: &dyn Engine,
+    sample: &Sample,
+    names: &[String],
+) -> Result<Vec<Vec<String>>, CalibrationError> {
+    let sizes = Sizes::of(model, engine, sample, names)?;
+    let mut groups: Vec<Vec<String>> = Vec::new();
+    let mut room = 0;
+    for (name, elements) in names.iter().zip(sizes.0) {
+        // The values of the float model, and those that it lends to the parts.
+        let bytes = elements.saturating_mul(2 * size_of::<f32>());
+        if groups.is_empty() || bytes > room {
+            groups.push(Vec::new());
+            room = GROUP_BYTES;
+        }
+        room = room.saturating_sub(bytes);
+        if let Some(group) = groups.last_mut() {
+            group.push(name.clone());
+        }
+    }
+    Ok(groups)
+}
+
+/// Runs the float model, the quantized model, and its parts on what the float model computes.
+///
+/// Its taps are the values of a group three times over, in this order.
+struct Trio<'a> {
+    engine: &'a dyn Engine,
+    quantized: &'a Model,
+    parts: &'a Extract,
+    names: &'a [String],
+    group: &'a [String],
+}
+
+impl Trio<'_> {
+    /// The values of the float model to be shown: those of the group, then what parts read beside.
+    fn taps(&self) -> Vec<String> {
+        let group: HashSet<&String> = self.group.iter().collect();
+        let lent = self.lent().filter(|name| !group.contains(name)).cloned();
+        self.group.iter().cloned().chain(lent).collect()
+    }
+
+    /// What the parts are fed with beside inputs of the model.
+    fn lent(&self) -> impl Iterator<Item = &String> {
+        let names: HashSet<&String> = self.names.iter().collect();
+        self.parts.inputs.iter().filter(move |name| names.contains(name))
+    }
+}
+
+impl Engine for Trio<'_> {
+    fn name(&self) -> &'static str {
+        self.engine.name()
+    }
+
+    fn prepare(
+        &self,
+        model: &Model,
+        taps: &[String],
+        sample: &Sample,
+    ) -> Result<Box<dyn Runner>, CalibrationError> {
+        let float = self.engine.prepare(model, taps, sample)?;
+        let quantized = self.engine.prepare(self.quantized, self.group, sample)?;
+        let mut kept = Kept::of(taps);
+        float.run(sample, &mut kept, &AtomicBool::new(false))?;
+        let feed = feed(&self.parts.inputs, sample, &kept)?;
+        let parts = self.engine.prepare(&self.parts.model, &self.parts.outputs, &feed)?;
+        let (taps, inputs) = (taps.to_vec(), self.parts.inputs.clone());
+        Ok(Box::new(TrioRunner { float, quantized, parts, taps, inputs, group: self.group.len() }))
+    }
+}
+
+struct TrioRunner {
+    float: Box<dyn Runner>,
+    quantized: Box<dyn Runner>,
+    parts: Box<dyn Runner>,
+    taps: Vec<String>,
+    /// Inputs of the parts.
+    inputs: Vec<String>,
+    group: usize,
+}
+
+impl Runner for TrioRunner {
+    fn run(
+        &self,
+        sample: &Sample,
+        sink: &mut dyn Sink,
+        cancelled: &AtomicBool,
+    ) -> Result<(), CalibrationError> {
+        let mut kept = Kept::of(&self.taps);
+        self.float.run(sample, &mut kept, cancelled)?;
+        for (tap, (shape, values)) in kept.values.iter().take(self.group).enumerate() {
+            sink.observe(tap, shape, values);
+        }
+        let feed = feed(&self.inputs, sample, &kept)?;
+        drop(kept);
+        self.quantized.run(sample, &mut Shifted { sink, by: self.group }, cancelled)?;
+        self.parts.run(&feed, &mut Shifted { sink, by: 2 * self.group }, cancelled)
+    }
+
+    fn any_shape(&self) -> bool {
+        [&self.float, &self.quantized, &self.parts].iter().all(|runner| runner.any_shape())
+    }
+
+    fn engine(&self) -> Option<&'static str> {
+        self.quantized.engine()
+    }
+
+    fn note(&self) -> Option<&str> {
+        self.quantized.note()
+    }
+}
+
+/// What a part of a model reads: inputs of the whole model, and values that were computed before.
+pub(super) fn feed(
+    inputs: &[String],
+    sample: &Sample,
+    computed: &Kept,
+) -> Result<Sample, CalibrationError> {
+    let value = |name: &String| {
+        if let Some((shape, values)) = computed.get(name) {
+            return Ok((name.clone(), Tensor::from_f32(shape.clone(), values)));
+        }
+        let missing = || Kind::InputMismatch(format!("input `{name}` is missing"));
+        let given = sample.get(name).ok_or_else(|| CalibrationError::new(missing()));
+        Ok((name.clone(), given.map_err(|error| error.at_value(name))?.clone()))
+    };
+    Ok(Sample { inputs: inputs.iter().map(value).collect::<Result<_, CalibrationError>>()? })
+}
+
+/// Watches the three, and keeps what each value is off by: accumulated, and by itself.
+struct Differ<'a> {
+    group: &'a [String],
+    number: usize,
+    float: Vec<(Vec<usize>, Vec<f32>)>,
+    now: Vec<[Deviation; 2]>,
+    misfit: Option<CalibrationError>,
+    done: Vec<(usize, Vec<[Deviation; 2]>)>,
+}
+
+impl<'a> Differ<'a> {
+    fn new(group: &'a [String]) -> Differ<'a> {
+        let (float, now, done) = (Vec::new(), Vec::new(), Vec::new());
+        Differ { group, number: 0, float, now, misfit: None, done }
+    }
+}
+
+impl Sink for Differ<'_> {
+    fn observe(&mut self, tap: usize, shape: &[usize], values: &[f32]) {
+        let (round, value) = (tap / self.group.len(), tap % self.group.len());
+        if round == 0 {
+            self.float[value] = (shape.to_vec(), values.to_vec());
+            return;
+        }
+        let (wanted_shape, wanted) = &self.float[value];
+        if wanted_shape == shape {
+            self.now[value][round - 1] = Deviation::of(wanted, values);
+        } else {
+            let name = &self.group[value];
+            self.misfit.get_or_insert_with(|| other_shape(name, wanted_shape, shape));
+        }
+    }
+}
+
+impl Watcher for Differ<'_> {
+    fn begin(&mut self, number: usize, _: &Sample) {
+        self.number = number;
+        self.float = vec![(Vec::new(), Vec::new()); self.group.len()];
+        self.now = vec![[Deviation::default(); 2]; self.group.len()];
+    }
+
+    fn finish(&mut self, _: &Sample) -> Result<(), CalibrationError> {
+        self.float.clear();
+        self.done.push((self.number, std::mem::take(&mut self.now)));
+        self.misfit.take().map_or(Ok(()), Err)
+    }
+}
+
+impl LayerErrors {
+    /// The rows, those with the least SQNR of their own first.
+    pub fn worst(&self) -> Vec<&LayerError> {
+        let mut rows: Vec<&LayerError> = self.values.iter().collect();
+        // NaN is the worst there is.
+        let key = |row: &LayerError| match row.own.sqnr_db {
+            db if db.is_nan() => f64::NEG_INFINITY,
+            db => db,
+        };
+        rows.sort_by(|a, b| key(a).total_cmp(&key(b)));
+        rows
+    }
+
+    /// The errors as JSON; what is not finite is null.
+    pub fn to_json(&self) -> String {
+        // Names and numbers, no maps with odd keys: this cannot fail.
+        serde_json::to_string(self).unwrap_or_default()
+    }
+
+    /// A table of the worst values, so many at most.
+    pub fn table(&self, most: usize) -> String {
+        let rows = self.worst();
+        let shown = &rows[..most.min(rows.len())];
+        let width = shown.iter().map(|row| row.name.chars().count()).max().unwrap_or(0).max(5);
+        let mut lines =
+            vec![format!("{:<width$}  {:>8}  {:>8}  made by", "value", "own dB", "all dB")];
+        lines.extend(shown.iter().map(|row| {
+            let LayerError { name, op_type, own, accumulated, quantized, .. } = row;
+            let integers = if *quantized { ", integers" } else { "" };
+            let (own, all) = (own.sqnr_db, accumulated.sqnr_db);
+            format!("{name:<width$}  {own:>8.2}  {all:>8.2}  {op_type}{integers}")
+        }));
+        if rows.len() > shown.len() {
+            lines.push(format!("and {} more that lose less", rows.len() - shown.len()));
+        }
+        let plural = if self.samples == 1 { "" } else { "s" };
+        lines.push(format!("{} sample{plural} ({})", self.samples, self.engine));
+        lines.join("\n") + "\n"
+    }
+}
+
+impl fmt::Display for LayerErrors {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.table(usize::MAX))
+    }
+}

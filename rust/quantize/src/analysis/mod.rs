@@ -1,0 +1,21 @@
+//! Analysis: what quantization did to a model, measured and not guessed.
+
+mod bar;
+mod compare;
+mod extract;
+mod kernels;
+mod latency;
+mod layer_errors;
+mod pair;
+mod scores;
+mod sensitivity;
+
+pub use bar::Bar;
+pub use compare::{Accuracy, CompareOptions, Comparison, OutputRow, Speed, compare};
+pub use extract::{Extract, extract};
+pub use kernels::Kernels;
+pub use latency::{Latencies, Latency, LatencyOptions, latency};
+pub use layer_errors::{LayerError, LayerErrors, layer_errors};
+pub use sensitivity::{
+    LayerRow, Metric, Sensitivity, SensitivityOptions, sensitivity, weight_sensitivity,
+};

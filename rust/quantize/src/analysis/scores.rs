@@ -1,0 +1,87 @@
+//! Outputs that look like scores of classes, and the class that scores highest.
+
+use quantize_rs_onnx::NodeProto;
+
+use crate::graph::{Graph, Maker, ValueId};
+
+/// Operators that leave the order of the scores as it is, or only arrange them.
+const PASSING: &[&str] = &[
+    "Add",
+    "Cast",
+    "DequantizeLinear",
+    "Flatten",
+    "Identity",
+    "QuantizeLinear",
+    "Reshape",
+    "Sigmoid",
+    "Squeeze",
+];
+
+/// Operators that make scores: one for each class, along the last axis.
+const MAKING: &[&str] = &["Gemm", "GlobalAveragePool", "LogSoftmax", "MatMul", "Softmax"];
+
+/// Nodes that are looked through at most.
+const DEPTH: usize = 8;
+
+/// Whether an output of the model looks like scores of classes along its last axis: it comes from
+/// the product that a classifier ends with, or from a softmax.
+pub(super) fn look_like_classes(graph: &Graph<'_>, output: ValueId) -> bool {
+    let mut value = output;
+    for _ in 0..DEPTH {
+        let Maker::Node { node, .. } = graph.values[value].maker else { return false };
+        let proto: &NodeProto = graph.nodes[node];
+        let op_type = proto.op_type.as_str();
+        if !proto.is_onnx() {
+            return false;
+        }
+        if MAKING.contains(&op_type) {
+            return true;
+        }
+        if !PASSING.contains(&op_type) {
+            return false;
+        }
+        // The first that is no constant: a bias may stand on either side.
+        let inputs = (0..proto.input.len()).filter_map(|input| graph.input(node, input));
+        let mut flowing = inputs.filter(|input| graph.constant_behind(*input).is_none());
+        match (flowing.next(), op_type, flowing.next()) {
+            // A sum of two things computed is a residual, whatever it ends in.
+            (Some(_), "Add", Some(_)) | (None, ..) => return false,
+            (Some(next), ..) => value = next,
+        }
+    }
+    false
+}
+
+/// The position of the highest score in each row along the last axis: the first of equals, and NaN
+/// before all, as numpy has it. `None` where there are no two classes to choose from.
+pub(super) fn highest(shape: &[usize], values: &[f32]) -> Option<Vec<usize>> {
+    let classes = *shape.last().filter(|_| shape.len() >= 2).filter(|classes| **classes >= 2)?;
+    Some(values.chunks_exact(classes).map(first_highest).collect())
+}
+
+fn first_highest(row: &[f32]) -> usize {
+    if let Some(nan) = row.iter().position(|score| score.is_nan()) {
+        return nan;
+    }
+    let mut best = 0;
+    for (place, score) in row.iter().enumerate() {
+        if *score > row[best] {
+            best = place;
+        }
+    }
+    best
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_of_equals_is_the_highest() {
+        let nan = f32::NAN;
+        assert_eq!(highest(&[2, 3], &[1.0, 2.0, 2.0, 0.0, nan, 9.0]), Some(vec![1, 1]));
+        assert_eq!(highest(&[3], &[1.0, 2.0, 3.0]), None);
+        assert_eq!(highest(&[3, 1], &[1.0, 2.0, 3.0]), None);
+        assert_eq!(highest(&[0, 3], &[]), Some(vec![]));
+    }
+}

@@ -1,0 +1,103 @@
+//! The layers of a plan, and the plan with one of them alone or without it.
+
+use std::collections::{BTreeSet, HashSet};
+
+use crate::graph::{Graph, ValueId};
+use crate::plan::{Decision, Kept, Plan, Role, Source};
+use crate::{Ranges, uses};
+
+/// A weight, and all that is quantized for the nodes that multiply by it.
+pub(super) struct Layer {
+    /// The weight.
+    pub(super) name: String,
+    /// The nodes, by position.
+    pub(super) nodes: BTreeSet<usize>,
+    /// The weight, what goes into these nodes, their biases, what comes out.
+    pub(super) values: HashSet<String>,
+}
+
+/// The layers of a plan, in the order in which the first node of each is computed.
+pub(super) fn layers(graph: &Graph<'_>, plan: &Plan, order: &[usize]) -> Vec<Layer> {
+    let mut rank = vec![usize::MAX; graph.nodes.len()];
+    order.iter().enumerate().for_each(|(place, node)| rank[*node] = place);
+    let constants = uses::constants(graph);
+    let integer_nodes = plan.integer_nodes();
+    let mut layers: Vec<Layer> = Vec::new();
+    for (value, how) in plan.quantized() {
+        let Some(id) = graph.value(&value.name) else { continue };
+        if value.role != Role::Weight || how.source != Source::Weights {
+            continue;
+        }
+        let constant = constants.iter().find(|constant| constant.anchor == id);
+        let weighing = constant.map_or(&[][..], |constant| &constant.weighing);
+        let mut nodes: BTreeSet<usize> = weighing.iter().map(|reader| reader.node).collect();
+        if nodes.is_empty() {
+            nodes.extend(graph.values[id].readers.iter().map(|reader| reader.node));
+        }
+        let mut values = HashSet::from([value.name.clone()]);
+        for node in integer_nodes.iter().filter(|node| node.weight == id) {
+            nodes.insert(node.node);
+            let around = [Some(node.input), node.bias, result(graph, plan, node.node)];
+            values.extend(around.into_iter().flatten().map(|id| graph.values[id].name.to_owned()));
+        }
+        layers.push(Layer { name: value.name.clone(), nodes, values });
+    }
+    layers.sort_by_key(|layer| layer.nodes.iter().map(|node| rank[*node]).min());
+    layers
+}
+
+/// What comes out of a node in integers: its output, or that of the activation function that is fused
+/// into it.
+fn result(graph: &Graph<'_>, plan: &Plan, node: usize) -> Option<ValueId> {
+    let mut output = graph.output(node, 0)?;
+    loop {
+        match &plan.values.get(output)?.decision {
+            Decision::Quantize(_) => return Some(output),
+            Decision::Keep(Kept::FusedInto { .. }) => {
+                let reader = graph.values[output].readers.first()?;
+                output = graph.output(reader.node, 0)?;
+            }
+            Decision::Keep(_) => return None,
+        }
+    }
+}
+
+/// The plan with some layers only.
+pub(super) fn with_only(plan: &Plan, layers: &[&Layer], ranges: Option<&Ranges>) -> Plan {
+    let kept: HashSet<&String> = layers.iter().flat_map(|layer| &layer.values).collect();
+    let nodes: BTreeSet<usize> =
+        layers.iter().flat_map(|layer| layer.nodes.iter().copied()).collect();
+    let mut only = plan.clone();
+    only.on_integers.retain(|node| nodes.contains(node));
+    only.integer_nodes.retain(|node| nodes.contains(&node.node));
+    for value in &mut only.values {
+        let Decision::Quantize(how) = &mut value.decision else { continue };
+        if !kept.contains(&value.name) {
+            let pattern = "every layer but those looked at".to_owned();
+            value.decision = Decision::Keep(Kept::Excluded { pattern });
+            continue;
+        }
+        // What it follows may be no part of these layers: then it stands by itself.
+        if let Some(source) = followed(plan, &how.source, ranges) {
+            how.source = source;
+        }
+    }
+    only
+}
+
+/// The range of what a value follows, as its own; `None` for a value that follows none.
+fn followed(plan: &Plan, source: &Source, ranges: Option<&Ranges>) -> Option<Source> {
+    let Source::SameAs(mut name) = source.clone() else { return None };
+    // As many steps as there are values: a plan has no circles, but a file may be anything.
+    for _ in 0..plan.values.len() {
+        match &plan.quantized().find(|(value, _)| value.name == name)?.1.source {
+            Source::SameAs(next) => name.clone_from(next),
+            Source::Fixed(range) => return Some(Source::Fixed(*range)),
+            Source::Observed => {
+                return ranges?.values.get(&name).map(|range| Source::Fixed(*range));
+            }
+            Source::Weights | Source::Product { .. } => return None,
+        }
+    }
+    None
+}

@@ -1,0 +1,324 @@
+//! Parts of models, run on what the float model computed before; several at once.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc::{self, RecvTimeoutError, Sender};
+use std::thread;
+use std::time::Duration;
+
+use quantize_rs_onnx::{Model, Tensor};
+
+use super::LayerRow;
+use crate::analysis::compare::{Seen, other_shape, row};
+use crate::analysis::extract::Extract;
+use crate::analysis::pair::{Given, Kept};
+use crate::calibrate::{Control, Progress, Watched, Watcher, watch};
+use crate::error::CalibrationErrorKind as Kind;
+use crate::sample::{Engine, Runner, Sample, Sink};
+use crate::{CalibrationError, QuantizeError};
+
+/// How often somebody who waits is asked whether to go on.
+const PATIENCE: Duration = Duration::from_millis(50);
+
+/// How far the work has come, and who is asked whether to go on.
+pub(super) struct Steps<'a> {
+    threads: usize,
+    done: usize,
+    total: usize,
+    ask: &'a mut dyn FnMut(Progress) -> bool,
+}
+
+impl<'a> Steps<'a> {
+    pub(super) fn new(control: Control<'a>, total: usize) -> Steps<'a> {
+        let Control { threads, progress: ask } = control;
+        Steps { threads: threads.max(1), done: 0, total, ask }
+    }
+
+    fn go_on(&mut self) -> Result<(), CalibrationError> {
+        let progress = Progress { done: self.done, total: Some(self.total) };
+        if (self.ask)(progress) { Ok(()) } else { Err(CalibrationError::new(Kind::Cancelled)) }
+    }
+
+    /// Runs a model on all samples, and lets one somebody a thread watch.
+    fn watch<W: Watcher>(
+        &mut self,
+        model: &Model,
+        taps: &[String],
+        engine: &dyn Engine,
+        samples: &[Sample],
+        watcher: impl Fn() -> W,
+    ) -> Result<Watched<W>, CalibrationError> {
+        let (before, total) = (self.done, self.total);
+        let mut ask = |Progress { done, .. }: Progress| {
+            (self.ask)(Progress { done: before + done, total: Some(total) })
+        };
+        let mut control = Control { threads: self.threads, progress: &mut ask };
+        let mut given = Given(samples.iter());
+        let outcome = watch(model, taps, engine, &mut given, &mut control, watcher);
+        self.done += samples.len();
+        outcome
+    }
+}
+
+/// What the float model makes of each sample.
+pub(super) struct Reference {
+    taps: Vec<String>,
+    /// Of which outputs the highest scores are wanted.
+    scored: Vec<bool>,
+    /// The outputs, sample by sample.
+    outputs: Vec<Kept>,
+    pub(super) engine: &'static str,
+    pub(super) notes: Vec<String>,
+}
+
+impl Reference {
+    pub(super) fn of(
+        model: &Model,
+        taps: &[String],
+        scored: Vec<bool>,
+        engine: &dyn Engine,
+        samples: &[Sample],
+        steps: &mut Steps<'_>,
+    ) -> Result<Reference, CalibrationError> {
+        let Watched { watchers, engine, notes, .. } =
+            steps.watch(model, taps, engine, samples, || Keeper::of(taps))?;
+        let outputs = in_order(watchers);
+        Ok(Reference { taps: taps.to_vec(), scored, outputs, engine, notes })
+    }
+}
+
+/// Values in the middle of the float model, sample by sample.
+pub(super) struct Cache(Vec<HashMap<String, Tensor>>);
+
+impl Cache {
+    pub(super) fn of(
+        model: &Model,
+        names: &[String],
+        engine: &dyn Engine,
+        samples: &[Sample],
+        steps: &mut Steps<'_>,
+    ) -> Result<Cache, CalibrationError> {
+        if names.is_empty() {
+            return Ok(Cache(vec![HashMap::new(); samples.len()]));
+        }
+        steps.total += samples.len();
+        let Watched { watchers, .. } =
+            steps.watch(model, names, engine, samples, || Keeper::of(names))?;
+        let tensors = |kept: Kept| -> HashMap<String, Tensor> {
+            let values = kept.values.into_iter();
+            let tensors = values.map(|(shape, values)| Tensor::from_f32(shape, &values));
+            names.iter().cloned().zip(tensors).collect()
+        };
+        Ok(Cache(in_order(watchers).into_iter().map(tensors).collect()))
+    }
+}
+
+/// Keeps what each sample shows.
+struct Keeper<'a> {
+    taps: &'a [String],
+    number: usize,
+    now: Kept,
+    done: Vec<(usize, Kept)>,
+}
+
+impl<'a> Keeper<'a> {
+    fn of(taps: &'a [String]) -> Keeper<'a> {
+        Keeper { taps, number: 0, now: Kept::of(taps), done: Vec::new() }
+    }
+}
+
+impl Sink for Keeper<'_> {
+    fn observe(&mut self, tap: usize, shape: &[usize], values: &[f32]) {
+        self.now.observe(tap, shape, values);
+    }
+}
+
+impl Watcher for Keeper<'_> {
+    fn begin(&mut self, number: usize, _: &Sample) {
+        self.number = number;
+        self.now = Kept::of(self.taps);
+    }
+
+    fn finish(&mut self, _: &Sample) -> Result<(), CalibrationError> {
+        let now = std::mem::replace(&mut self.now, Kept::of(&[]));
+        self.done.push((self.number, now));
+        Ok(())
+    }
+}
+
+/// What was kept, sample by sample.
+fn in_order(watchers: Vec<Keeper<'_>>) -> Vec<Kept> {
+    let mut all: Vec<(usize, Kept)> = watchers.into_iter().flat_map(|one| one.done).collect();
+    all.sort_by_key(|(number, _)| *number);
+    all.into_iter().map(|(_, kept)| kept).collect()
+}
+
+/// A layer, and the part of the model that follows from it.
+pub(super) struct Trial {
+    pub(super) row: LayerRow,
+    /// The part; `None` where no output changes.
+    pub(super) part: Option<Extract>,
+    /// What the part reads of what the float model computes: the name in the part, and there.
+    pub(super) lent: HashMap<String, String>,
+    /// The outputs of the model that the part makes, by their places.
+    pub(super) places: Vec<usize>,
+}
+
+impl Trial {
+    /// Names of the values that it reads of what the float model computes.
+    pub(super) fn lent(&self) -> impl Iterator<Item = &String> {
+        self.lent.values()
+    }
+}
+
+/// Layers on trial, and all that they need.
+pub(super) struct Work<'a> {
+    pub(super) engine: &'a dyn Engine,
+    pub(super) samples: &'a [Sample],
+    pub(super) reference: &'a Reference,
+    pub(super) cache: &'a Cache,
+    pub(super) trials: Vec<Trial>,
+}
+
+/// What a thread that runs parts has to say.
+enum Event {
+    /// One more sample was run.
+    Ran,
+    /// A trial is over.
+    Done(usize, Result<Vec<(usize, Vec<Seen>)>, CalibrationError>),
+}
+
+impl Work<'_> {
+    /// Runs all of them, several at once, and gives each row to `finished` as soon as it is known.
+    pub(super) fn run(
+        &self,
+        steps: &mut Steps<'_>,
+        finished: &mut dyn FnMut(LayerRow) -> Result<(), QuantizeError>,
+    ) -> Result<(), QuantizeError> {
+        let (next, cancelled) = (AtomicUsize::new(0), AtomicBool::new(false));
+        thread::scope(|scope| {
+            let (tell, events) = mpsc::channel();
+            for _ in 0..steps.threads.min(self.trials.len()) {
+                let (tell, next, cancelled) = (tell.clone(), &next, &cancelled);
+                scope.spawn(move || self.work(next, cancelled, &tell));
+            }
+            drop(tell);
+            let mut failure: Option<QuantizeError> = None;
+            loop {
+                let outcome = match events.recv_timeout(PATIENCE) {
+                    Err(RecvTimeoutError::Disconnected) => return failure.map_or(Ok(()), Err),
+                    Err(RecvTimeoutError::Timeout) => Ok(()),
+                    Ok(Event::Ran) => {
+                        steps.done += 1;
+                        Ok(())
+                    }
+                    Ok(Event::Done(index, Ok(seen))) => finished(self.row(index, &seen)),
+                    Ok(Event::Done(_, Err(error))) => Err(error.into()),
+                };
+                let outcome = outcome.and_then(|()| Ok(steps.go_on()?));
+                if let Err(error) = outcome {
+                    cancelled.store(true, Ordering::Relaxed);
+                    // What follows is only that the others were told to stop.
+                    failure.get_or_insert(error);
+                }
+            }
+        })
+    }
+
+    fn row(&self, index: usize, seen: &[(usize, Vec<Seen>)]) -> LayerRow {
+        let taps = self.reference.taps.iter().enumerate();
+        let outputs = taps.map(|(tap, name)| row(name, tap, seen)).collect();
+        LayerRow { outputs, ..self.trials[index].row.clone() }
+    }
+
+    /// Takes trials until there are no more.
+    fn work(&self, next: &AtomicUsize, cancelled: &AtomicBool, tell: &Sender<Event>) {
+        while !cancelled.load(Ordering::Relaxed) {
+            let index = next.fetch_add(1, Ordering::Relaxed);
+            let Some(trial) = self.trials.get(index) else { return };
+            let outcome = self.measure(trial, cancelled, tell);
+            if tell.send(Event::Done(index, outcome)).is_err() {
+                return;
+            }
+        }
+    }
+
+    /// What each output of each sample is off by.
+    fn measure(
+        &self,
+        trial: &Trial,
+        cancelled: &AtomicBool,
+        tell: &Sender<Event>,
+    ) -> Result<Vec<(usize, Vec<Seen>)>, CalibrationError> {
+        let mut prepared: Option<Prepared> = None;
+        let mut seen = Vec::with_capacity(self.samples.len());
+        for (number, sample) in self.samples.iter().enumerate() {
+            let mut found = self.unchanged(number);
+            if let Some(part) = &trial.part {
+                let feed = self.feed(trial, part, number, sample)?;
+                let ready = match prepared.take() {
+                    Some(ready) if ready.takes(&feed) => ready,
+                    _ => Prepared {
+                        runner: self.engine.prepare(&part.model, &part.outputs, &feed)?,
+                        shapes: shapes(&feed),
+                    },
+                };
+                let mut made = Kept::of(&part.outputs);
+                let outcome = ready.runner.run(&feed, &mut made, cancelled);
+                outcome.map_err(|error| error.at_sample(number))?;
+                prepared = Some(ready);
+                for (place, (shape, values)) in trial.places.iter().zip(&made.values) {
+                    let (wanted_shape, wanted) = &self.reference.outputs[number].values[*place];
+                    if wanted_shape != shape {
+                        let name = &self.reference.taps[*place];
+                        return Err(other_shape(name, wanted_shape, shape).at_sample(number));
+                    }
+                    found[*place] = Seen::of(shape, wanted, values, self.reference.scored[*place]);
+                }
+            }
+            seen.push((number, found));
+            // Nobody listens any more when the work was given up.
+            let _ = tell.send(Event::Ran);
+        }
+        Ok(seen)
+    }
+
+    /// The outputs as if none changed.
+    fn unchanged(&self, number: usize) -> Vec<Seen> {
+        let outputs = self.reference.outputs[number].values.iter().zip(&self.reference.scored);
+        outputs.map(|((shape, values), scored)| Seen::of(shape, values, values, *scored)).collect()
+    }
+
+    /// What a part reads of a sample.
+    fn feed(
+        &self,
+        trial: &Trial,
+        part: &Extract,
+        number: usize,
+        sample: &Sample,
+    ) -> Result<Sample, CalibrationError> {
+        let value = |input: &String| {
+            let lent = trial.lent.get(input).and_then(|name| self.cache.0[number].get(name));
+            let value = lent.or_else(|| sample.get(input)).cloned();
+            let missing = || Kind::InputMismatch(format!("input `{input}` is missing"));
+            Ok((input.clone(), value.ok_or_else(|| CalibrationError::new(missing()))?))
+        };
+        Ok(Sample { inputs: part.inputs.iter().map(value).collect::<Result<_, _>>()? })
+    }
+}
+
+/// A part that is ready for samples of some shapes.
+struct Prepared {
+    runner: Box<dyn Runner>,
+    shapes: Vec<Vec<usize>>,
+}
+
+impl Prepared {
+    fn takes(&self, feed: &Sample) -> bool {
+        self.runner.any_shape() || self.shapes == shapes(feed)
+    }
+}
+
+fn shapes(feed: &Sample) -> Vec<Vec<usize>> {
+    feed.inputs.iter().map(|(_, tensor)| tensor.shape.clone()).collect()
+}

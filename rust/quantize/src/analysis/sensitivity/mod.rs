@@ -1,0 +1,315 @@
+//! Which layers a model can least bear to have quantized.
+
+mod changed;
+mod layers;
+mod measure;
+mod resume;
+mod run;
+
+use std::cmp::Ordering;
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use quantize_rs_math::Metrics;
+use quantize_rs_onnx::{Model, topological};
+use serde::{Deserialize, Serialize};
+
+use super::compare::OutputRow;
+use super::pair::Given;
+use crate::calibrate::{Control, Method, calibrate};
+use crate::graph::Graph;
+use crate::sample::{Engine, Samples};
+use crate::{Plan, QuantizeError, Ranges, encode};
+use layers::{Layer, layers};
+
+/// What layers are ranked by.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Metric {
+    /// The SQNR of the worst output of the model, in decibels.
+    #[default]
+    Sqnr,
+    /// The cosine of the worst output.
+    Cosine,
+    /// The largest absolute error of any output.
+    MaxAbs,
+    /// The mean squared error of the worst output.
+    Mse,
+    /// The part of rows with the highest score in the same place, of the worst output that looks like
+    /// scores of classes.
+    Top1,
+    /// The SQNR of the weight itself: what is known without data.
+    Weight,
+}
+
+impl Metric {
+    /// Every metric and what it is called.
+    pub const ALL: &[(&'static str, Metric)] = &[
+        ("sqnr", Metric::Sqnr),
+        ("cosine", Metric::Cosine),
+        ("max_abs", Metric::MaxAbs),
+        ("mse", Metric::Mse),
+        ("top1", Metric::Top1),
+        ("weight", Metric::Weight),
+    ];
+
+    /// What it is called.
+    pub fn name(self) -> &'static str {
+        Metric::ALL.iter().find(|(_, metric)| *metric == self).map_or("", |(name, _)| name)
+    }
+
+    /// The score of a layer with these outputs and this weight; NaN where there is none.
+    fn of(self, outputs: &[OutputRow], weight: Option<&Metrics>) -> f64 {
+        let found = |row: &OutputRow| match self {
+            Metric::Sqnr => Some(row.error.sqnr_db),
+            Metric::Cosine => Some(row.error.cosine),
+            Metric::MaxAbs => Some(row.error.max_abs),
+            Metric::Mse => Some(row.error.mse),
+            Metric::Top1 => row.top1_agreement,
+            Metric::Weight => None,
+        };
+        if self == Metric::Weight {
+            return weight.map_or(f64::NAN, |error| error.sqnr_db);
+        }
+        let scores = outputs.iter().filter_map(found);
+        scores.max_by(|a, b| self.worse(*a, *b).reverse()).unwrap_or(f64::NAN)
+    }
+
+    /// `Less` where the first is worse; NaN is the worst there is.
+    fn worse(self, a: f64, b: f64) -> Ordering {
+        match (a.is_nan(), b.is_nan()) {
+            (false, false) if matches!(self, Metric::MaxAbs | Metric::Mse) => b.total_cmp(&a),
+            (false, false) => a.total_cmp(&b),
+            (a, b) => b.cmp(&a),
+        }
+    }
+}
+
+impl FromStr for Metric {
+    type Err = QuantizeError;
+
+    fn from_str(name: &str) -> Result<Metric, QuantizeError> {
+        let known = Metric::ALL.iter().find(|(known, _)| *known == name);
+        known.map(|(_, metric)| *metric).ok_or_else(|| {
+            let names: Vec<&str> = Metric::ALL.iter().map(|(name, _)| *name).collect();
+            let what = format!("is `{name}`, expected one of {}", names.join(", "));
+            QuantizeError::option("metric", what)
+        })
+    }
+}
+
+impl fmt::Display for Metric {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// How to look for sensitive layers.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SensitivityOptions {
+    /// What layers are ranked by.
+    pub metric: Metric,
+    /// Every layer but one is quantized, instead of one alone.
+    pub all_but_one: bool,
+    /// Where what is known is kept layer by layer; a file that is there already is continued.
+    pub resume: Option<PathBuf>,
+}
+
+/// What each layer of a model costs.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Sensitivity {
+    /// What layers are ranked by.
+    pub metric: Metric,
+    /// Whether every layer but the one was quantized, instead of the one alone.
+    pub all_but_one: bool,
+    /// One row for each quantized weight, the most sensitive first.
+    pub layers: Vec<LayerRow>,
+    /// Samples run.
+    pub samples: usize,
+    /// Who ran them.
+    pub engine: Option<String>,
+    /// What the engine had to say.
+    pub notes: Vec<String>,
+}
+
+/// What one layer costs.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LayerRow {
+    /// The weight.
+    pub name: String,
+    /// The nodes that multiply by it, as a person would look for them.
+    pub nodes: Vec<String>,
+    /// Their operator.
+    pub op_type: String,
+    /// What the weight becomes: `int8 symmetric axis 0`.
+    pub kind: String,
+    /// How many elements the weight has.
+    pub elements: usize,
+    /// What the weight's integers stand for, against its floats.
+    pub weight_error: Option<Metrics>,
+    /// How far each output of the model is off.
+    pub outputs: Vec<OutputRow>,
+    /// By what it is ranked.
+    #[serde(skip_deserializing)]
+    pub score: f64,
+}
+
+/// Quantizes every layer of a model alone (or every layer but one), and ranks layers by what becomes
+/// of the outputs.
+///
+/// A layer is a weight with all that the plan quantizes for the nodes that multiply by it. The float
+/// model is run once; for each layer only what follows from it is run again, fed with what the float
+/// model computed before. `model` is the one that the plan was made for. Where the plan needs `ranges`
+/// and none are given, those are taken that the samples have.
+///
+/// # Errors
+/// No samples, samples that do not fit, ranges of another model, an engine that cannot run a part of
+/// the model, or a file to resume that is of other inputs.
+pub fn sensitivity(
+    model: &Model,
+    plan: &Plan,
+    ranges: Option<&Ranges>,
+    engine: &dyn Engine,
+    samples: &mut dyn Samples,
+    options: &SensitivityOptions,
+    control: Control<'_>,
+) -> Result<Sensitivity, QuantizeError> {
+    if options.metric == Metric::Weight {
+        return weight_sensitivity(model, plan);
+    }
+    let samples = run::all_of(samples)?;
+    let Control { threads, progress } = control;
+    let observed = match ranges {
+        None if plan.needs_calibration() => {
+            let control = Control { threads, progress: &mut *progress };
+            let (given, method) = (&mut Given(samples.iter()), Method::default());
+            Some(calibrate(model, plan, engine, given, &method, control)?)
+        }
+        _ => None,
+    };
+    let settled = plan.settled(model, ranges.or(observed.as_ref()))?;
+    let ranges = settled.ranges.as_ref();
+    let subject = run::Subject { model: &settled.model, plan: &settled.plan, ranges };
+    let control = Control { threads, progress };
+    let found = run::run(&subject, engine, &samples, options, control)?;
+    Ok(ranked(found, options.metric))
+}
+
+/// Ranks layers by the SQNR of their weights alone, for which no data is needed.
+///
+/// # Errors
+/// NaN or infinity in a weight.
+pub fn weight_sensitivity(model: &Model, plan: &Plan) -> Result<Sensitivity, QuantizeError> {
+    let graph = Graph::of(model)?;
+    let order = topological(&model.graph().node)?;
+    let mut rows = Vec::new();
+    for layer in layers(&graph, plan, &order) {
+        let mut alone = Layer { values: std::iter::once(layer.name.clone()).collect(), ..layer };
+        let only = layers::with_only(plan, &[&alone], None);
+        alone.values.clear();
+        let encoded = encode(&graph, &only, None)?;
+        let error = encoded.weights.get(&alone.name).and_then(|tensor| tensor.metrics);
+        rows.push(LayerRow::of(&graph, plan, &alone, error));
+    }
+    let found = Sensitivity {
+        metric: Metric::Weight,
+        all_but_one: false,
+        layers: rows,
+        samples: 0,
+        engine: None,
+        notes: Vec::new(),
+    };
+    Ok(ranked(found, Metric::Weight))
+}
+
+/// With scores, the most sensitive layer first.
+fn ranked(mut found: Sensitivity, metric: Metric) -> Sensitivity {
+    for row in &mut found.layers {
+        row.score = metric.of(&row.outputs, row.weight_error.as_ref());
+    }
+    let all_but_one = found.all_but_one;
+    found.layers.sort_by(|a, b| {
+        let order = metric.worse(a.score, b.score);
+        // Without the most sensitive layer the model is at its best.
+        if all_but_one { order.reverse() } else { order }
+    });
+    found
+}
+
+impl LayerRow {
+    fn of(graph: &Graph<'_>, plan: &Plan, layer: &Layer, error: Option<Metrics>) -> LayerRow {
+        let nodes = layer.nodes.iter().map(|node| graph.nodes[*node]);
+        let value = plan.quantized().find(|(value, _)| value.name == layer.name);
+        let lengths = value.and_then(|(value, _)| value.shape.clone()).unwrap_or_default();
+        LayerRow {
+            name: layer.name.clone(),
+            op_type: nodes.clone().next().map_or(String::new(), |node| node.op_type.clone()),
+            nodes: nodes.map(quantize_rs_onnx::NodeProto::label).collect(),
+            kind: value.map_or(String::new(), |(_, how)| {
+                crate::plan::kind(&how.spec, how.stored, how.format)
+            }),
+            elements: lengths.into_iter().flatten().product(),
+            weight_error: error,
+            outputs: Vec::new(),
+            score: f64::NAN,
+        }
+    }
+}
+
+impl Sensitivity {
+    /// The ranking as JSON; what is not finite is null.
+    pub fn to_json(&self) -> String {
+        // Names and numbers, no maps with odd keys: this cannot fail.
+        serde_json::to_string(self).unwrap_or_default()
+    }
+}
+
+impl fmt::Display for Sensitivity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let width = self.layers.iter().map(|row| row.name.chars().count()).max().unwrap_or(0);
+        let width = width.max("layer".len());
+        let metric = self.metric.name();
+        writeln!(f, "{:<width$}  {metric:>10}  {:>10}  type, operator", "layer", "elements")?;
+        for row in &self.layers {
+            let LayerRow { name, score, elements, kind, op_type, .. } = row;
+            writeln!(f, "{name:<width$}  {score:>10.4}  {elements:>10}  {kind}, {op_type}")?;
+        }
+        let how = if self.all_but_one { "all layers but the one" } else { "each layer alone" };
+        match &self.engine {
+            Some(engine) => {
+                let plural = if self.samples == 1 { "" } else { "s" };
+                writeln!(f, "{how} quantized; {} sample{plural} ({engine})", self.samples)
+            }
+            None => writeln!(f, "weights alone, without data"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nan_is_the_worst_and_infinity_the_best_of_decibels() {
+        let mut scores = [3.0, f64::INFINITY, f64::NAN, -1.0];
+        scores.sort_by(|a, b| Metric::Sqnr.worse(*a, *b));
+        assert!(scores[0].is_nan());
+        assert_eq!(scores[1..], [-1.0, 3.0, f64::INFINITY]);
+        let mut errors = [0.5, f64::NAN, 2.0];
+        errors.sort_by(|a, b| Metric::MaxAbs.worse(*a, *b));
+        assert!(errors[0].is_nan());
+        assert_eq!(errors[1..], [2.0, 0.5]);
+    }
+
+    #[test]
+    fn every_metric_is_found_by_its_name() {
+        for (name, metric) in Metric::ALL {
+            assert_eq!(name.parse::<Metric>().unwrap(), *metric);
+            assert_eq!(metric.to_string(), *name);
+            let json = serde_json::to_value(metric).unwrap();
+            assert_eq!(json, *name);
+        }
+        assert!("accuracy".parse::<Metric>().is_err());
+    }
+}

@@ -1,0 +1,197 @@
+//! The float model once, then for each layer what follows from it.
+
+use std::collections::{BTreeSet, HashMap};
+use std::hash::Hasher;
+
+use quantize_rs_onnx::{Model, topological};
+
+use super::changed::Unchanged;
+use super::layers::{Layer, layers, with_only};
+use super::measure::{Cache, Reference, Steps, Trial, Work};
+use super::resume::Journal;
+use super::{LayerRow, Sensitivity, SensitivityOptions};
+use crate::analysis::compare::{CompareOptions, outputs, scored};
+use crate::analysis::extract::extract;
+use crate::analysis::pair::Sizes;
+use crate::calibrate::Control;
+use crate::error::CalibrationErrorKind as Kind;
+use crate::fingerprint::fingerprint;
+use crate::fnv::Fnv;
+use crate::graph::{Graph, Maker};
+use crate::plan::float32;
+use crate::sample::{Engine, Sample, Samples};
+use crate::{CalibrationError, Plan, QuantizeError, Ranges, encode, rewrite};
+
+/// What is kept of the float model for the layers that are looked at together; a single layer may
+/// need more.
+const CACHE_BYTES: usize = 512 << 20;
+
+/// A model, and how it is to be quantized.
+pub(super) struct Subject<'a> {
+    pub(super) model: &'a Model,
+    pub(super) plan: &'a Plan,
+    pub(super) ranges: Option<&'a Ranges>,
+}
+
+pub(super) fn run(
+    subject: &Subject<'_>,
+    engine: &dyn Engine,
+    samples: &[Sample],
+    options: &SensitivityOptions,
+    control: Control<'_>,
+) -> Result<Sensitivity, QuantizeError> {
+    let model = subject.model;
+    let graph = Graph::of(model)?;
+    let order = topological(&model.graph().node)?;
+    let all = layers(&graph, subject.plan, &order);
+    let (taps, _) = outputs(model, model)?;
+    let scored = scored(model, &taps, &CompareOptions::default())?;
+    let print = print(subject, engine, samples, options);
+    let mut journal = Journal::open(options.resume.as_deref(), print)?;
+    let mut waiting: Vec<&Layer> = all.iter().filter(|layer| !journal.knows(&layer.name)).collect();
+    let mut steps = Steps::new(control, samples.len() * (1 + waiting.len()));
+
+    let reference = Reference::of(model, &taps, scored, engine, samples, &mut steps)?;
+    let sizes = sizes(&graph, &order, engine, samples)?;
+    let scene = Scene { subject, graph: &graph, order: &order, sizes: &sizes, taps: &taps };
+    waiting.reverse();
+    while let Some(layer) = waiting.pop() {
+        let mut trials = vec![scene.trial(layer, &all, options)?];
+        let mut lent: BTreeSet<String> = trials[0].lent().cloned().collect();
+        // Layers beside each other read much of the same: it is computed once for all of them.
+        while let Some(next) = waiting.last() {
+            let trial = scene.trial(next, &all, options)?;
+            let both: BTreeSet<String> = lent.iter().chain(trial.lent()).cloned().collect();
+            if both.iter().map(|name| sizes[name]).sum::<usize>() > CACHE_BYTES {
+                break;
+            }
+            (lent, _) = (both, waiting.pop());
+            trials.push(trial);
+        }
+        let lent: Vec<String> = lent.into_iter().collect();
+        let cache = Cache::of(model, &lent, engine, samples, &mut steps)?;
+        let (reference, cache) = (&reference, &cache);
+        let work = Work { engine, samples, reference, cache, trials };
+        work.run(&mut steps, &mut |row| journal.add(row))?;
+    }
+    let rows = all.iter().filter_map(|layer| journal.row(&layer.name).cloned()).collect();
+    Ok(Sensitivity {
+        metric: options.metric,
+        all_but_one: options.all_but_one,
+        layers: rows,
+        samples: samples.len(),
+        engine: Some(reference.engine.to_owned()),
+        notes: reference.notes,
+    })
+}
+
+/// All samples, which are run again for every layer.
+pub(super) fn all_of(samples: &mut dyn Samples) -> Result<Vec<Sample>, CalibrationError> {
+    let mut all = Vec::new();
+    while let Some(sample) = samples.next_sample().transpose()? {
+        all.push(sample);
+    }
+    if all.is_empty() {
+        return Err(CalibrationError::new(Kind::NoSamples("the source gave none".to_owned())));
+    }
+    Ok(all)
+}
+
+/// Tells inputs apart: rows of others are not to be continued.
+fn print(
+    subject: &Subject<'_>,
+    engine: &dyn Engine,
+    samples: &[Sample],
+    options: &SensitivityOptions,
+) -> String {
+    let mut hash = Fnv::default();
+    hash.write(fingerprint(subject.model).as_bytes());
+    hash.write(serde_json::to_string(subject.plan).unwrap_or_default().as_bytes());
+    let ranges = subject.ranges.map(|ranges| &ranges.values);
+    hash.write(serde_json::to_string(&ranges).unwrap_or_default().as_bytes());
+    hash.write(engine.name().as_bytes());
+    hash.write_u8(u8::from(options.all_but_one));
+    for sample in samples {
+        hash.write_u64(sample.key());
+    }
+    format!("{:016x}", hash.finish())
+}
+
+/// Values that can be kept, with the bytes that they take for all samples.
+fn sizes(
+    graph: &Graph<'_>,
+    order: &[usize],
+    engine: &dyn Engine,
+    samples: &[Sample],
+) -> Result<HashMap<String, usize>, CalibrationError> {
+    let Some(first) = samples.first() else { return Ok(HashMap::new()) };
+    let float = float32::of(graph, order);
+    let is_kept = |id: &usize| {
+        let made = matches!(graph.values[*id].maker, Maker::Node { .. });
+        made && float[*id] && graph.constant(*id).is_none()
+    };
+    let names: Vec<String> = (0..graph.values.len())
+        .filter(is_kept)
+        .map(|id| graph.values[id].name.to_owned())
+        .collect();
+    let elements = Sizes::of(graph.model, engine, first, &names)?.0;
+    let bytes = elements.into_iter().map(|count| count * size_of::<f32>() * samples.len());
+    Ok(names.into_iter().zip(bytes).collect())
+}
+
+/// What all trials are made from.
+struct Scene<'a> {
+    subject: &'a Subject<'a>,
+    graph: &'a Graph<'a>,
+    order: &'a [usize],
+    sizes: &'a HashMap<String, usize>,
+    /// The outputs of the model.
+    taps: &'a [String],
+}
+
+impl Scene<'_> {
+    /// The part of the model that changes with one layer.
+    fn trial(
+        &self,
+        layer: &Layer,
+        all: &[Layer],
+        options: &SensitivityOptions,
+    ) -> Result<Trial, QuantizeError> {
+        let Subject { model, plan, ranges } = *self.subject;
+        let is_on_trial = |other: &&Layer| (other.name == layer.name) != options.all_but_one;
+        let on_trial: Vec<&Layer> = all.iter().filter(is_on_trial).collect();
+        let only = with_only(plan, &on_trial, ranges);
+        let encoded = encode(self.graph, &only, ranges)?;
+        let error = encoded.weights.get(&layer.name).and_then(|tensor| tensor.metrics);
+        let edits = rewrite::qdq(self.graph, &only, &encoded);
+        let unchanged = Unchanged::of(self.graph, self.order, &edits).values;
+        let mut quantized = model.clone();
+        quantized.apply(edits)?;
+
+        let is_made = |name: &str| {
+            let value = self.graph.value(name).map(|id| self.graph.values[id].maker);
+            matches!(value, Some(Maker::Node { .. }))
+        };
+        let changes = |name: &String| is_made(name) && unchanged.get(name) != Some(name);
+        let (places, outputs): (Vec<usize>, Vec<String>) =
+            self.taps.iter().cloned().enumerate().filter(|(_, name)| changes(name)).unzip();
+        let mut row = LayerRow::of(self.graph, plan, layer, error);
+        row.outputs.clear();
+        if outputs.is_empty() {
+            return Ok(Trial { row, part: None, lent: HashMap::new(), places });
+        }
+        let mut cut: Vec<String> = unchanged
+            .iter()
+            .filter(|(_, before)| self.sizes.contains_key(*before))
+            .map(|(now, _)| now.clone())
+            .collect();
+        cut.sort_unstable();
+        let part = extract(&quantized, &cut, &outputs)?;
+        let lent = part.inputs.iter().filter_map(|input| {
+            let before = unchanged.get(input)?;
+            Some((input.clone(), before.clone()))
+        });
+        let lent = lent.collect();
+        Ok(Trial { row, part: Some(part), lent, places })
+    }
+}

@@ -1,0 +1,103 @@
+//! Sessions that are timed, and what their profiles tell.
+
+use std::collections::BTreeMap;
+use std::fs;
+
+use ort::session::builder::SessionBuilder;
+use ort::session::{RunOptions, Session};
+use ort::value::DynValue;
+use quantize_rs::{CalibrationError, Sample, Timed};
+use quantize_rs_onnx::Model;
+use serde_json::Value;
+
+use super::recipe::Recipe;
+use super::{OnnxRuntime, failed, message, panicked, values};
+use crate::guard;
+
+/// A session as whoever deploys the model has it, and a sample in its memory.
+pub(super) struct TimedSession {
+    session: Session,
+    given: Vec<(String, DynValue)>,
+}
+
+impl TimedSession {
+    pub(super) fn of(
+        runtime: &OnnxRuntime,
+        model: &Model,
+        sample: &Sample,
+        threads: usize,
+        options: impl FnOnce(SessionBuilder) -> ort::Result<SessionBuilder>,
+    ) -> Result<TimedSession, CalibrationError> {
+        let given = sample.inputs.iter().map(|(name, tensor)| {
+            let value = values::value(tensor).map_err(|error| error.at_value(name))?;
+            Ok((name.clone(), value))
+        });
+        let given = given.collect::<Result<_, CalibrationError>>()?;
+        let session =
+            guard::caught(|| Recipe::of(&runtime.environment, model)?.session(threads, options));
+        let session = session.unwrap_or_else(|panic| Err(panicked(&panic)))?;
+        Ok(TimedSession { session, given })
+    }
+}
+
+impl Timed for TimedSession {
+    fn run(&mut self) -> Result<(), CalibrationError> {
+        let TimedSession { session, given } = self;
+        let given: Vec<(&str, &DynValue)> =
+            given.iter().map(|(name, value)| (name.as_str(), value)).collect();
+        let run = || -> ort::Result<()> {
+            session.run_with_options(given, &RunOptions::new()?).map(drop)
+        };
+        let outcome = guard::caught(run).map_err(|panic| panicked(&panic))?;
+        outcome.map_err(|error| message::of_running(&error))
+    }
+}
+
+/// How often each type of operator runs for the sample, as ONNX Runtime's own profile has it.
+///
+/// The profile and not the optimized model: that may have weights that no file can hold, and says
+/// nothing of what a loop runs.
+pub(super) fn kernels(
+    runtime: &OnnxRuntime,
+    model: &Model,
+    sample: &Sample,
+) -> Result<BTreeMap<String, usize>, CalibrationError> {
+    let folder = tempfile::tempdir().map_err(|error| unprofiled().caused_by(error))?;
+    let prefix = folder.path().join("profile");
+    let profiled = |builder: SessionBuilder| Ok(builder.with_profiling(&prefix)?);
+    let mut timed = TimedSession::of(runtime, model, sample, 1, profiled)?;
+    timed.run()?;
+    let path = timed.session.end_profiling().map_err(|error| message::without_node(&error))?;
+    let text = fs::read(path).map_err(|error| unprofiled().caused_by(error))?;
+    let events: Vec<Value> =
+        serde_json::from_slice(&text).map_err(|error| unprofiled().caused_by(error))?;
+    let mut counts = BTreeMap::new();
+    for op_type in events.iter().filter_map(operator) {
+        *counts.entry(op_type.to_owned()).or_insert(0) += 1;
+    }
+    Ok(counts)
+}
+
+/// The operator of an event that is the run of a kernel.
+fn operator(event: &Value) -> Option<&str> {
+    let ran = event["cat"] == "Node" && event["name"].as_str()?.ends_with("_kernel_time");
+    event["args"]["op_name"].as_str().filter(|_| ran)
+}
+
+fn unprofiled() -> CalibrationError {
+    failed("onnxruntime's profile of the model cannot be read")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_kernels_are_counted() {
+        let event = |cat: &str, name: &str| serde_json::json!({"cat": cat, "name": name, "args": {"op_name": "Conv"}});
+        assert_eq!(operator(&event("Node", "c_kernel_time")), Some("Conv"));
+        assert_eq!(operator(&event("Node", "c_fence_before")), None);
+        assert_eq!(operator(&event("Session", "model_run_kernel_time")), None);
+        assert_eq!(operator(&serde_json::json!({"cat": "Node"})), None);
+    }
+}

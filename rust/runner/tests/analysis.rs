@@ -1,0 +1,283 @@
+//! Analysis of a real model, the digits CNN on its own samples, by ONNX Runtime.
+#![cfg(feature = "onnxruntime")]
+
+mod installed;
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use quantize_rs::{
+    CalibrationError, CompareOptions, Comparison, Config, Control, Engine, InputSpec, Method,
+    Metric, Model, Plan, Prepared, QType, QuantizeErrorKind, Ranges, Runner, Sample, Samples,
+    Sensitivity, SensitivityOptions, Sink, Tensor, calibrate, compare, layer_errors, sensitivity,
+    weight_sensitivity,
+};
+use quantize_rs_onnx::{Edit, TensorProto};
+use quantize_rs_runner::{OnnxRuntime, samples};
+
+fn digits(name: &str) -> PathBuf {
+    installed::repository().join("examples/digits").join(name)
+}
+
+fn model() -> Model {
+    Model::open(digits("digits_cnn.onnx")).unwrap()
+}
+
+fn some(count: usize, model: &Model) -> Box<dyn Samples + Send> {
+    samples::open(&digits("calibration.npy"), &InputSpec::of(model), Some(count)).unwrap()
+}
+
+/// An engine, where one is installed.
+fn engine() -> Option<Counting> {
+    let runtime = OnnxRuntime::open(&installed::library()?).unwrap();
+    Some(Counting { runtime, nodes: AtomicUsize::new(0) })
+}
+
+/// Counts the nodes of all models that run, each as often as it does.
+struct Counting {
+    runtime: OnnxRuntime,
+    nodes: AtomicUsize,
+}
+
+struct CountingRunner<'a> {
+    runner: Box<dyn Runner>,
+    nodes: usize,
+    all: &'a AtomicUsize,
+}
+
+impl Engine for &'static Counting {
+    fn name(&self) -> &'static str {
+        "onnxruntime"
+    }
+
+    fn prepare(
+        &self,
+        model: &Model,
+        taps: &[String],
+        sample: &Sample,
+    ) -> Result<Box<dyn Runner>, CalibrationError> {
+        let runner = self.runtime.prepare(model, taps, sample)?;
+        let nodes = model.graph().node.len();
+        Ok(Box::new(CountingRunner { runner, nodes, all: &self.nodes }))
+    }
+}
+
+impl Runner for CountingRunner<'static> {
+    fn run(
+        &self,
+        sample: &Sample,
+        sink: &mut dyn Sink,
+        cancelled: &AtomicBool,
+    ) -> Result<(), CalibrationError> {
+        self.all.fetch_add(self.nodes, Ordering::Relaxed);
+        self.runner.run(sample, sink, cancelled)
+    }
+
+    fn any_shape(&self) -> bool {
+        self.runner.any_shape()
+    }
+}
+
+/// A counter that lives as long as the tests.
+fn counting() -> Option<&'static Counting> {
+    engine().map(|engine| &*Box::leak(Box::new(engine)))
+}
+
+fn control(ask: &mut dyn FnMut(quantize_rs::Progress) -> bool) -> Control<'_> {
+    Control { threads: 2, progress: ask }
+}
+
+fn planned(model: &Model, config: Config) -> (Model, Plan) {
+    let prepared = Prepared::of(model, config).unwrap();
+    (prepared.model.clone(), prepared.plan())
+}
+
+fn with_activations() -> Config {
+    Config { activations: Some(QType::UInt8), symmetric: true, ..Config::default() }
+}
+
+fn ranges(model: &Model, plan: &Plan, engine: &dyn Engine) -> Ranges {
+    let method = Method::default();
+    calibrate(model, plan, engine, &mut *some(16, model), &method, control(&mut |_| true)).unwrap()
+}
+
+fn found(
+    (model, plan): &(Model, Plan),
+    ranges: Option<&Ranges>,
+    engine: &dyn Engine,
+    options: &SensitivityOptions,
+) -> Sensitivity {
+    let samples = &mut *some(16, model);
+    sensitivity(model, plan, ranges, engine, samples, options, control(&mut |_| true)).unwrap()
+}
+
+fn compared(original: &Model, quantized: &Model, engine: &dyn Engine) -> Comparison {
+    let samples = &mut *some(16, original);
+    let options = CompareOptions::default();
+    compare(original, quantized, engine, samples, &options, control(&mut |_| true)).unwrap()
+}
+
+/// The model with one element of a constant so large that a scale for all leaves nothing of the rest.
+fn spoilt(model: &Model, name: &str) -> Model {
+    let proto = model.graph().initializer.iter().find(|tensor| tensor.name == name).unwrap();
+    let tensor = model.tensor(proto).unwrap();
+    let mut values = tensor.to_f32().unwrap();
+    values[0] *= 300.0;
+    let mut spoilt = model.clone();
+    let tensor = TensorProto::new(name, &Tensor::from_f32(tensor.shape, &values));
+    spoilt.apply(vec![Edit::ReplaceInitializer(tensor)]).unwrap();
+    spoilt
+}
+
+#[test]
+fn a_planted_bad_layer_is_the_first_with_and_without_data() {
+    let Some(engine) = counting() else { return };
+    let layers =
+        found(&planned(&model(), Config::default()), None, &engine, &SensitivityOptions::default());
+    assert!(layers.layers.len() > 2);
+    for layer in &layers.layers {
+        let bad = planned(&spoilt(&model(), &layer.name), Config::default());
+        assert_eq!(weight_sensitivity(&bad.0, &bad.1).unwrap().layers[0].name, layer.name);
+        for metric in [Metric::Sqnr, Metric::Mse, Metric::MaxAbs, Metric::Cosine] {
+            for all_but_one in [false, true] {
+                let options = SensitivityOptions { metric, all_but_one, resume: None };
+                let found = found(&bad, None, &engine, &options);
+                assert_eq!(found.layers[0].name, layer.name, "{metric} {found}");
+            }
+        }
+    }
+}
+
+#[test]
+fn what_follows_from_a_layer_is_what_the_whole_model_makes_of_it() {
+    let Some(engine) = counting() else { return };
+    let original = model();
+    let subject = planned(&original, Config::default());
+    for all_but_one in [false, true] {
+        let options = SensitivityOptions { all_but_one, ..SensitivityOptions::default() };
+        let found = found(&subject, None, &engine, &options);
+        let names: Vec<String> = found.layers.iter().map(|row| row.name.clone()).collect();
+        for row in &found.layers {
+            let float = |name: &&String| (**name == row.name) == all_but_one;
+            let exclude = names.iter().filter(float).cloned().collect();
+            let whole = planned(&original, Config { exclude, ..Config::default() });
+            let whole = whole.1.apply(&whole.0, None).unwrap();
+            let whole = compared(&original, whole.model(), &engine);
+            let (part, whole) = (row.outputs[0].error.sqnr_db, whole.outputs[0].error.sqnr_db);
+            assert!((part - whole).abs() < 1e-3, "{}: {part} and {whole}", row.name);
+        }
+    }
+}
+
+#[test]
+fn a_layer_with_its_activations_is_near_the_model_with_all_others_left_out() {
+    let Some(engine) = counting() else { return };
+    let original = model();
+    let subject = planned(&original, with_activations());
+    let ranges = ranges(&subject.0, &subject.1, &engine);
+    let found = found(&subject, Some(&ranges), &engine, &SensitivityOptions::default());
+    let all = subject.1.apply(&subject.0, Some(&ranges)).unwrap();
+    let all = compared(&original, all.model(), &engine).sqnr_db().unwrap();
+    for row in &found.layers {
+        assert!(row.score.is_finite() && row.score > all - 1.0, "{found} {all}");
+        assert!(row.weight_error.is_some() && row.kind.starts_with("int8"));
+    }
+}
+
+#[test]
+fn only_what_follows_from_a_layer_is_run() {
+    let Some(engine) = counting() else { return };
+    let subject = planned(&model(), Config::default());
+    engine.nodes.store(0, Ordering::Relaxed);
+    let found = found(&subject, None, &engine, &SensitivityOptions::default());
+    let ran = engine.nodes.load(Ordering::Relaxed);
+    let nodes = subject.0.graph().node.len();
+    // The float model: for its outputs, for what it lends, and to see how large that is.
+    let parts = ran - nodes * (2 * found.samples + 1);
+    // A quantized model has a node more, which brings the weight back.
+    let whole = (nodes + 1) * found.samples * found.layers.len();
+    assert!(parts * 3 < whole * 2, "{parts} of {whole}");
+}
+
+#[test]
+fn work_that_was_interrupted_goes_on_where_it_was() {
+    let Some(engine) = counting() else { return };
+    let subject = planned(&model(), Config::default());
+    let whole = found(&subject, None, &engine, &SensitivityOptions::default());
+    let folder = tempfile::tempdir().unwrap();
+    let resume = Some(folder.path().join("known.json"));
+    let options = SensitivityOptions { resume, ..SensitivityOptions::default() };
+    // Given up after the first layers.
+    let mut until = |progress: quantize_rs::Progress| progress.done < 16 * 4;
+    let control = Control { threads: 1, progress: &mut until };
+    let samples = &mut *some(16, &subject.0);
+    let outcome = sensitivity(&subject.0, &subject.1, None, &engine, samples, &options, control);
+    assert!(matches!(outcome.unwrap_err().kind(), QuantizeErrorKind::Calibration(_)));
+    let kept = std::fs::read_to_string(options.resume.as_ref().unwrap()).unwrap();
+    assert!(kept.contains("sqnr_db"));
+
+    engine.nodes.store(0, Ordering::Relaxed);
+    let rest = found(&subject, None, &engine, &options);
+    let of_rest = engine.nodes.swap(0, Ordering::Relaxed);
+    let again = found(&subject, None, &engine, &options);
+    let of_none = engine.nodes.load(Ordering::Relaxed);
+    for known in [&rest, &again] {
+        let pairs = known.layers.iter().zip(&whole.layers);
+        // Text keeps all digits of a number but the last.
+        let mut alike = pairs.map(|(a, b)| a.name == b.name && (a.score - b.score).abs() < 1e-9);
+        assert!(known.layers.len() == whole.layers.len() && alike.all(|alike| alike));
+    }
+    assert!(of_none < of_rest);
+
+    let other = planned(&model(), Config { per_channel: true, ..Config::default() });
+    let samples = &mut *some(16, &other.0);
+    let control = Control { threads: 1, progress: &mut |_| true };
+    let outcome = sensitivity(&other.0, &other.1, None, &engine, samples, &options, control);
+    assert!(outcome.unwrap_err().to_string().contains("of another model"));
+}
+
+#[test]
+fn an_error_is_found_where_it_is_made_and_not_where_it_arrives() {
+    let Some(engine) = counting() else { return };
+    let original = model();
+    let subject = planned(&original, with_activations());
+    let ranges = ranges(&subject.0, &subject.1, &engine);
+    let quantized = subject.1.apply(&subject.0, Some(&ranges)).unwrap();
+    let quantized = quantized.model();
+    let samples = &mut *some(8, &original);
+    let sound =
+        layer_errors(&original, quantized, &engine, samples, control(&mut |_| true)).unwrap();
+    let of = |errors: &quantize_rs::LayerErrors| -> BTreeMap<String, (f64, f64)> {
+        let rows = errors.values.iter();
+        rows.map(|row| (row.name.clone(), (row.own.sqnr_db, row.accumulated.sqnr_db))).collect()
+    };
+    let before = of(&sound);
+    assert!(before.values().all(|(own, _)| *own > 25.0), "{sound}");
+
+    // One scale of the weights of the second convolution, half as large again.
+    let convolutions = quantized.graph().node.iter().filter(|node| node.op_type == "Conv");
+    let weight = &convolutions.map(|node| &node.input[1]).nth(1).unwrap().clone();
+    let scale = quantized.graph().node.iter().find(|node| node.output[0] == *weight).unwrap();
+    let scale = scale.input[1].clone();
+    let proto = quantized.graph().initializer.iter().find(|tensor| tensor.name == scale).unwrap();
+    let tensor = quantized.tensor(proto).unwrap();
+    let values: Vec<f32> = tensor.to_f32().unwrap().iter().map(|scale| scale * 1.5).collect();
+    let mut broken = quantized.clone();
+    let tensor = TensorProto::new(&scale, &Tensor::from_f32(tensor.shape, &values));
+    broken.apply(vec![Edit::ReplaceInitializer(tensor)]).unwrap();
+
+    let samples = &mut *some(8, &original);
+    let found = layer_errors(&original, &broken, &engine, samples, control(&mut |_| true)).unwrap();
+    let after = of(&found);
+    let worse: Vec<&String> = after
+        .iter()
+        .filter(|(name, (own, _))| *own < before[*name].0 - 1.0)
+        .map(|(n, _)| n)
+        .collect();
+    let made: Vec<&str> = found.worst().iter().take(worse.len()).map(|row| &*row.name).collect();
+    assert!(!worse.is_empty() && worse.iter().all(|name| made.contains(&name.as_str())));
+    let output = &original.graph().output[0].name;
+    assert!(after[output].1 < before[output].1 - 3.0, "it arrives");
+    assert!((after[output].0 - before[output].0).abs() < 1e-9, "it is not made there");
+}

@@ -1,0 +1,174 @@
+"""What `compare` says of two models is what ONNX Runtime and numpy say of them."""
+
+from __future__ import annotations
+
+import collections
+from pathlib import Path
+from typing import Any
+
+import judge
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+import quantize_rs
+from quantize_rs import Comparison, OptionError
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "digits"
+
+
+@pytest.fixture(scope="module")
+def original() -> Path:
+    """A classifier of digits."""
+    return EXAMPLES / "digits_cnn.onnx"
+
+
+@pytest.fixture(scope="module")
+def images() -> npt.NDArray[np.float32]:
+    """Digits."""
+    found: npt.NDArray[np.float32] = np.load(EXAMPLES / "calibration.npy")[:64]
+    return found
+
+
+@pytest.fixture(scope="module")
+def quantized(original: Path, images: npt.NDArray[np.float32]) -> bytes:
+    """The classifier on integers."""
+    made = quantize_rs.quantize_with_calibration(original, None, images, per_channel=True)
+    assert made.model is not None
+    return made.model
+
+
+@pytest.fixture(scope="module")
+def outputs(
+    original: Path, quantized: bytes, images: npt.NDArray[np.float32]
+) -> list[npt.NDArray[Any]]:
+    """What ONNX Runtime makes of the digits, with both models."""
+    found = []
+    for model in (original, quantized):
+        session = judge.session(model)
+        name = session.get_inputs()[0].name
+        found.append(np.concatenate([session.run(None, {name: one[None]})[0] for one in images]))
+    return found
+
+
+@pytest.fixture(scope="module")
+def comparison(
+    original: Path, quantized: bytes, images: npt.NDArray[np.float32], outputs: list[Any]
+) -> Comparison:
+    """Both side by side; the labels are what the original says, but for one."""
+    labels = outputs[0].argmax(-1)
+    labels[0] = (labels[0] + 1) % 10
+    return quantize_rs.compare(original, quantized, images, labels, runs=20)
+
+
+def test_its_numbers_are_those_of_numpy(
+    comparison: Comparison, outputs: list[npt.NDArray[Any]]
+) -> None:
+    x, y = (found.astype(np.float64) for found in outputs)
+    noise = np.square(x - y)
+    (row,) = comparison.outputs
+    assert row.sqnr_db == pytest.approx(10 * np.log10(np.square(x).sum() / noise.sum()), abs=1e-3)
+    cosine = (x * y).sum() / np.linalg.norm(x) / np.linalg.norm(y)
+    assert row.cosine == pytest.approx(cosine, abs=1e-3)
+    assert row.max_abs == pytest.approx(np.abs(x - y).max(), abs=1e-3)
+    assert row.mse == pytest.approx(noise.mean(), abs=1e-3)
+    assert row.top1_agreement == pytest.approx((x.argmax(-1) == y.argmax(-1)).mean(), abs=1e-3)
+    assert comparison.sqnr_db == row.sqnr_db
+    assert (comparison.samples, comparison.engine) == (64, "onnxruntime")
+
+
+def test_accuracy_is_that_of_the_labels(
+    comparison: Comparison, outputs: list[npt.NDArray[Any]]
+) -> None:
+    accuracy = comparison.accuracy
+    assert accuracy is not None
+    assert accuracy.labels == 64
+    assert accuracy.original == pytest.approx(63 / 64)
+    labels = outputs[0].argmax(-1)
+    labels[0] = (labels[0] + 1) % 10
+    assert accuracy.quantized == pytest.approx((outputs[1].argmax(-1) == labels).mean())
+    assert accuracy.drop == pytest.approx(accuracy.original - accuracy.quantized)
+
+
+def test_kernels_are_those_of_the_optimized_graph(comparison: Comparison, quantized: bytes) -> None:
+    kernels = comparison.kernels
+    assert kernels is not None
+    assert collections.Counter(kernels.by_op_type) == judge.kernels(quantized)
+    assert kernels.on_integers > 0
+    assert kernels.share == kernels.on_integers / (kernels.on_integers + kernels.on_floats)
+
+
+def test_sizes_are_those_of_the_files(
+    original: Path, quantized: bytes, comparison: Comparison
+) -> None:
+    assert comparison.bytes_original == original.stat().st_size
+    assert comparison.bytes_quantized == len(quantized)
+    assert comparison.ratio == comparison.bytes_original / comparison.bytes_quantized
+
+
+def test_data_beside_a_model_counts() -> None:
+    path = judge.model("external_data")
+    feeds = judge.feeds("external_data")
+    found = quantize_rs.compare(path, path, [feeds], latency=False)
+    assert found.bytes_original == quantize_rs.model_info(path).bytes > path.stat().st_size
+
+
+def test_latency_says_who_ran_how_often_on_how_many_threads(comparison: Comparison) -> None:
+    speed = comparison.speed
+    assert speed is not None
+    assert (speed.engine, speed.threads) == ("onnxruntime", 1)
+    assert speed.original.runs == speed.quantized.runs == 20
+    assert 0 < speed.original.median_ms <= speed.original.p95_ms
+    assert speed.speedup == pytest.approx(speed.original.median_ms / speed.quantized.median_ms)
+
+
+def test_a_model_and_itself_are_equal(original: Path, images: npt.NDArray[np.float32]) -> None:
+    found = quantize_rs.compare(original, original, images, latency=False)
+    assert (found.sqnr_db, found.outputs[0].top1_agreement) == (np.inf, 1.0)
+    assert (found.speed, found.accuracy) == (None, None)
+    assert any("not smaller" in warning for warning in found.warnings)
+
+
+@pytest.mark.parametrize("threads", [1, 4])
+def test_threads_and_order_make_no_difference(
+    original: Path, quantized: bytes, images: npt.NDArray[np.float32], threads: int
+) -> None:
+    def found(rows: npt.NDArray[np.float32]) -> Comparison:
+        return quantize_rs.compare(original, quantized, rows, latency=False, threads=threads)
+
+    assert found(images).outputs == found(images).outputs
+    assert found(images[::-1]).sqnr_db == pytest.approx(found(images).sqnr_db, abs=1e-9)
+
+
+def test_tract_runs_it_too(
+    original: Path, quantized: bytes, images: npt.NDArray[np.float32]
+) -> None:
+    found = quantize_rs.compare(original, quantized, images, engine="tract", runs=5)
+    assert (found.engine, found.kernels) == ("tract", None)
+    assert found.speed is not None
+    assert found.speed.engine == "tract"
+    assert found.sqnr_db is not None
+    assert found.sqnr_db > 30
+
+
+def test_what_cannot_be_compared_is_refused(
+    original: Path, quantized: bytes, images: npt.NDArray[np.float32]
+) -> None:
+    with pytest.raises(OptionError, match="inputs"):
+        quantize_rs.compare(original, judge.model("gemm_plain"), images)
+    with pytest.raises(OptionError, match="labels"):
+        quantize_rs.compare(original, quantized, images, [1, 2, 3], latency=False)
+    with pytest.raises(OptionError, match="scores"):
+        quantize_rs.compare(original, quantized, images, scores="nothing", latency=False)
+    with pytest.raises(OptionError, match="whole numbers"):
+        quantize_rs.compare(original, quantized, images, [0.5] * 64)
+    with pytest.raises(OptionError, match="engine"):
+        quantize_rs.compare(original, quantized, images, engine=object())  # type: ignore[arg-type]
+
+
+def test_the_result_is_the_same_as_text_json_and_dict(comparison: Comparison) -> None:
+    assert comparison.to_dict()["outputs"][0]["name"] == comparison.outputs[0].name
+    assert "SQNR dB" in str(comparison)
+    assert repr(comparison).startswith("<Comparison: ")
+    with pytest.raises(AttributeError):
+        comparison.samples = 1  # type: ignore[misc]
