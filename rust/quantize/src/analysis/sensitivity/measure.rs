@@ -67,6 +67,8 @@ pub(super) struct Reference {
     scored: Vec<bool>,
     /// The outputs, sample by sample.
     outputs: Vec<Kept>,
+    /// What it comes to when none of them changes.
+    same: Vec<Vec<Seen>>,
     pub(super) engine: &'static str,
     pub(super) notes: Vec<String>,
 }
@@ -83,7 +85,12 @@ impl Reference {
         let Watched { watchers, engine, notes, .. } =
             steps.watch(model, taps, engine, samples, || Keeper::of(taps))?;
         let outputs = in_order(watchers);
-        Ok(Reference { taps: taps.to_vec(), scored, outputs, engine, notes })
+        let same = outputs.iter().map(|sample| {
+            let outputs = sample.values.iter().zip(&scored);
+            outputs.map(|((shape, values), top)| Seen::of(shape, values, values, *top)).collect()
+        });
+        let same = same.collect();
+        Ok(Reference { taps: taps.to_vec(), scored, outputs, same, engine, notes })
     }
 }
 
@@ -253,7 +260,7 @@ impl Work<'_> {
         let mut prepared: Option<Prepared> = None;
         let mut seen = Vec::with_capacity(self.samples.len());
         for (number, sample) in self.samples.iter().enumerate() {
-            let mut found = self.unchanged(number);
+            let mut found = self.reference.same[number].clone();
             if let Some(part) = &trial.part {
                 let feed = self.feed(trial, part, number, sample)?;
                 let ready = match prepared.take() {
@@ -281,12 +288,6 @@ impl Work<'_> {
             let _ = tell.send(Event::Ran);
         }
         Ok(seen)
-    }
-
-    /// The outputs as if none changed.
-    fn unchanged(&self, number: usize) -> Vec<Seen> {
-        let outputs = self.reference.outputs[number].values.iter().zip(&self.reference.scored);
-        outputs.map(|((shape, values), scored)| Seen::of(shape, values, values, *scored)).collect()
     }
 
     /// What a part reads of a sample.
