@@ -32,6 +32,7 @@ from ._conversion import Conversion, convert_opset
 from ._core import __version__
 from ._diff import Difference, RangesDiff
 from ._images import ImageFolder
+from ._inference import Inference, infer_shapes
 from ._info import ModelInfo, TensorSpec
 from ._insert import insert_fake_quant
 from ._layer_errors import ErrorMetrics, LayerError, LayerErrors, layer_errors
@@ -62,6 +63,7 @@ __all__ = [
     "ErrorMetrics",
     "ExternalDataError",
     "ImageFolder",
+    "Inference",
     "Kernels",
     "Latency",
     "LayerError",
@@ -99,6 +101,7 @@ __all__ = [
     "compare",
     "convert_opset",
     "errors",
+    "infer_shapes",
     "insert_fake_quant",
     "kernels",
     "layer_errors",

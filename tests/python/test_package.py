@@ -75,6 +75,7 @@ def test_the_one_liners_show_an_example_and_their_errors() -> None:
         quantize_rs.quantize,
         quantize_rs.quantize_with_calibration,
         quantize_rs.convert_opset,
+        quantize_rs.infer_shapes,
         quantize_rs.prune,
         quantize_rs.model_info,
         quantize_rs.open,

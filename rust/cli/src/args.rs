@@ -63,6 +63,8 @@ pub(crate) enum Command {
     Prune(PruneArguments),
     /// Make a model that means the same in a newer version of ONNX's operators
     Convert(ConvertModelArguments),
+    /// Write into a model of what type and shape its values are
+    InferShapes(InferArguments),
     /// Make a model simpler; what it computes stays
     Optimize(OptimizeArguments),
     /// Hold a quantized model against the original: outputs, accuracy, size, latency, kernels
@@ -119,6 +121,16 @@ pub(crate) struct ConvertModelArguments {
     /// The version of the operators, not older than the model's
     #[arg(long, value_name = "N")]
     pub(crate) opset: i64,
+}
+
+/// Arguments of `infer-shapes`.
+#[derive(Debug, Args)]
+pub(crate) struct InferArguments {
+    /// The model
+    pub(crate) model: PathBuf,
+    /// Where the model with its shapes goes; may be the model itself
+    #[arg(short, long, value_name = "FILE", default_value = "model_inferred.onnx")]
+    pub(crate) output: PathBuf,
 }
 
 /// Arguments of `quantize`.

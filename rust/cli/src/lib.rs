@@ -22,6 +22,7 @@ mod engine;
 mod failure;
 mod file;
 mod images;
+mod infer;
 mod info;
 mod interrupt;
 mod layer_errors;
@@ -92,6 +93,7 @@ fn answer<T: Into<OsString> + Clone>(
         Command::Plan(args) => plan::run(&args, &mut console),
         Command::Prune(args) => prune::run(&args, &mut console),
         Command::Convert(args) => convert::run(&args, &mut console),
+        Command::InferShapes(args) => infer::run(&args, &mut console),
         Command::Optimize(args) => optimize::run(&args, &mut console),
         Command::Compare(args) => compare::run(&args, &mut console),
         Command::LayerErrors(args) => layer_errors::run(&args, &mut console),

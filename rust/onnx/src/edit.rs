@@ -1,6 +1,6 @@
 //! The closed list of changes that can be made to a model.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use crate::Kept;
 use crate::error::{Error, ErrorKind};
@@ -53,6 +53,9 @@ pub enum Edit {
         /// What stands there from now on.
         with: NodeProto,
     },
+    /// Says of what type and shape a value is, in the place of what was said of it: that of an output
+    /// where it stands, that of any other among the values inside the graph.
+    SetValueInfo(ValueInfoProto),
     /// Takes out what is said of the type of a value inside the graph.
     RemoveValueInfo(String),
     /// Sets the version of the operators of a domain, empty for ONNX's own, and imports them where
@@ -89,6 +92,7 @@ pub(crate) fn apply(model: &mut ModelProto, edits: Vec<Edit>) -> Result<(), Erro
     let mut removed_tensors = HashSet::new();
     let mut removed_infos = HashSet::new();
     let mut added_nodes = Vec::new();
+    let mut infos = Vec::new();
     raise(model, &edits);
     let edits = beside_the_graph(model, edits)?;
     let inputs_apart = model.ir_version >= INPUTS_APART;
@@ -131,6 +135,7 @@ pub(crate) fn apply(model: &mut ModelProto, edits: Vec<Edit>) -> Result<(), Erro
                 Some(place) => *place = Kept::new(with),
                 None => return Err(refused(format!("no node {node}"))),
             },
+            Edit::SetValueInfo(info) => infos.push(Kept::new(info)),
             Edit::RemoveValueInfo(name) => {
                 removed_infos.insert(name);
             }
@@ -151,6 +156,7 @@ pub(crate) fn apply(model: &mut ModelProto, edits: Vec<Edit>) -> Result<(), Erro
         });
     }
     graph.value_info.retain(|info| !removed_infos.contains(&info.name));
+    set_infos(graph, infos);
     graph.initializer.retain(|tensor| !removed_tensors.contains(&tensor.name));
     graph
         .sparse_initializer
@@ -167,6 +173,28 @@ pub(crate) fn apply(model: &mut ModelProto, edits: Vec<Edit>) -> Result<(), Erro
         std::mem::take(&mut graph.node).into_iter().map(Some).collect();
     graph.node = order.into_iter().filter_map(|index| nodes[index].take()).collect();
     Ok(())
+}
+
+/// Puts what is said of values where it was said before, or behind the others.
+fn set_infos(graph: &mut GraphProto, infos: Vec<Kept<ValueInfoProto>>) {
+    if infos.is_empty() {
+        return;
+    }
+    let said =
+        graph.value_info.iter().enumerate().map(|(at, info)| (info.name.clone(), (at, true)));
+    let outputs = graph.output.iter().enumerate();
+    let outputs = outputs.map(|(at, info)| (info.name.clone(), (at, false)));
+    let mut places: HashMap<String, (usize, bool)> = said.chain(outputs).collect();
+    for info in infos {
+        match places.get(&info.name) {
+            Some((at, true)) => graph.value_info[*at] = info,
+            Some((at, false)) => graph.output[*at] = info,
+            None => {
+                places.insert(info.name.clone(), (graph.value_info.len(), true));
+                graph.value_info.push(info);
+            }
+        }
+    }
 }
 
 /// Makes the changes to what stands beside the graph, and gives the others back.

@@ -4,7 +4,7 @@ mod encoding;
 
 use encoding::{attribute, bytes, graph, int, node, tensor, text};
 use quantize_rs_onnx::{
-    DataType, Edit, GraphProto, Model, Tensor, TensorProto, ValueInfoProto, reads,
+    DataType, Dimension, Edit, GraphProto, Model, Tensor, TensorProto, ValueInfoProto, reads,
 };
 
 /// A model with the initializer `w`, which stands among the inputs too, as does that of its body.
@@ -51,7 +51,7 @@ fn a_model_that_gets_a_constant_is_raised_to_ir_4_and_to_what_knows_its_type() {
 #[test]
 fn inputs_and_outputs_come_and_go_and_keep_their_types() {
     let mut model = model(8);
-    let info = ValueInfoProto::of_tensor("new", DataType::Float);
+    let info = ValueInfoProto::new("new", DataType::Float, None);
     let edits = vec![
         Edit::AddInput(info),
         Edit::RemoveInput("w".to_owned()),
@@ -179,4 +179,26 @@ fn newer_operators_raise_the_ir_and_take_the_constants_out_of_the_inputs() {
     let mut other = model(3);
     other.apply(vec![set("com.microsoft", 25)]).unwrap();
     assert_eq!(other.proto().ir_version, 3);
+}
+
+#[test]
+fn what_is_said_of_a_value_stands_once_where_it_was_said() {
+    let mut model = model(8);
+    let said = |length: i64| {
+        let shape = vec![Dimension::fixed(length), Dimension::named("n"), Dimension::default()];
+        Edit::SetValueInfo(ValueInfoProto::new("v", DataType::Int4, Some(shape)))
+    };
+    model.apply(vec![said(1), said(2)]).unwrap();
+    model.apply(vec![said(3), Edit::AddOutput("z".to_owned())]).unwrap();
+    let of_output = ValueInfoProto::new("z", DataType::Float, None);
+    model.apply(vec![Edit::SetValueInfo(of_output)]).unwrap();
+    let model = Model::from_bytes(model.to_bytes().unwrap()).unwrap();
+    let [info] = &model.graph().value_info[..] else { panic!("one value is spoken of") };
+    let tensor = info.tensor_type().unwrap();
+    assert_eq!(tensor.elem_type, DataType::Int4.number());
+    let shape = &tensor.shape.as_ref().unwrap().dim;
+    let read: Vec<_> = shape.iter().map(|dim| (dim.value, dim.param.as_deref())).collect();
+    assert_eq!(read, [(Some(3), None), (None, Some("n")), (None, None)]);
+    let output = model.graph().output.last().unwrap();
+    assert!(output.tensor_type().is_some_and(|tensor| tensor.shape.is_none()));
 }

@@ -88,6 +88,14 @@ impl Model {
         Ok((Model { model: Arc::new(model) }, work::json(py, &conversion)?, text))
     }
 
+    /// The model with the types and shapes of its values, and how much is known, as JSON and as text.
+    fn inferred(&self, py: Python<'_>) -> PyResult<(Model, String, String)> {
+        let (model, inference) =
+            work::detached(py, self.model.path(), || quantize_rs::infer_shapes(&self.model))?;
+        let text = inference.to_string();
+        Ok((Model { model: Arc::new(model) }, work::json(py, &inference)?, text))
+    }
+
     /// The model with small weights at 0, and what became of each, as JSON and as text.
     fn pruned(
         &self,

@@ -53,6 +53,7 @@ mod fingerprint;
 mod fnv;
 mod format;
 mod graph;
+mod infer;
 mod info;
 mod layers;
 pub mod ops;
@@ -87,6 +88,7 @@ pub use facade::{
 };
 pub use format::{Format, FormatRow};
 pub use graph::{Graph, Maker, Reader, Value, ValueId};
+pub use infer::{Inference, infer_shapes};
 pub use info::ModelInfo;
 pub use layers::{DynamicRangeCalibrator, QuantizationAwareTraining};
 pub use opset::{Conversion, convert_opset};

@@ -1,10 +1,9 @@
 //! `ValueInfoProto` and the types of values.
 
 use super::{
-    Bytes, Encode, Error, Field, Kept, Message, Rope, put_messages, put_name, put_originals,
-    put_rest,
+    Bytes, DataType, Encode, Error, Field, Kept, Message, Rope, put_messages, put_name, put_rest,
+    put_string,
 };
-use crate::dtype::DataType;
 
 /// `ValueInfoProto`: the name and type of a value.
 #[derive(Clone, Debug, Default)]
@@ -32,11 +31,21 @@ impl Encode for ValueInfoProto {
 }
 
 impl ValueInfoProto {
-    /// A tensor of this type, of any shape.
-    pub fn of_tensor(name: impl Into<String>, dtype: DataType) -> ValueInfoProto {
-        let tensor = TensorTypeProto { elem_type: dtype.number(), ..TensorTypeProto::default() };
-        let of = TypeProto { tensor: Some(Kept::new(tensor)), rest: Vec::new() };
-        ValueInfoProto { name: name.into(), value_type: Some(Kept::new(of)), rest: Vec::new() }
+    /// A tensor of this type; `shape`: `None` when even the rank is unknown.
+    pub fn new(
+        name: impl Into<String>,
+        dtype: DataType,
+        shape: Option<Vec<Dimension>>,
+    ) -> ValueInfoProto {
+        let dim = |shape: Vec<Dimension>| shape.into_iter().map(Kept::new).collect();
+        let shape = shape.map(|shape| {
+            Kept::new(TensorShapeProto { dim: dim(shape), ..TensorShapeProto::default() })
+        });
+        let elem_type = dtype.number();
+        let tensor = TensorTypeProto { elem_type, shape, ..TensorTypeProto::default() };
+        let value_type = TypeProto { tensor: Some(Kept::new(tensor)), ..TypeProto::default() };
+        let value_type = Some(Kept::new(value_type));
+        ValueInfoProto { name: name.into(), value_type, ..ValueInfoProto::default() }
     }
 
     /// The tensor type; `None` for sequences, maps, optionals and untyped values.
@@ -85,7 +94,7 @@ impl Encode for TensorTypeProto {
     fn encode(&self) -> Rope {
         let mut out = Rope::default();
         out.int(1, i64::from(self.elem_type));
-        put_originals(&mut out, 2, self.shape.as_slice());
+        put_messages(&mut out, 2, self.shape.as_slice());
         put_rest(&mut out, &self.rest);
         out
     }
@@ -103,6 +112,15 @@ message!(TensorShapeProto, "TensorShapeProto", self, field, {
     1 => self.dim.push(Kept::read(field.span()?.clone())?),
 });
 
+impl Encode for TensorShapeProto {
+    fn encode(&self) -> Rope {
+        let mut out = Rope::default();
+        put_messages(&mut out, 1, &self.dim);
+        put_rest(&mut out, &self.rest);
+        out
+    }
+}
+
 /// `TensorShapeProto.Dimension`.
 #[derive(Clone, Debug, Default)]
 pub struct Dimension {
@@ -117,3 +135,27 @@ message!(Dimension, "TensorShapeProto.Dimension", self, field, {
     1 => self.value = Some(field.int()?),
     2 => self.param = Some(field.string()?),
 });
+
+impl Encode for Dimension {
+    fn encode(&self) -> Rope {
+        let mut out = Rope::default();
+        if let Some(value) = self.value {
+            out.int(1, value);
+        }
+        put_string(&mut out, 2, self.param.as_ref());
+        put_rest(&mut out, &self.rest);
+        out
+    }
+}
+
+impl Dimension {
+    /// A fixed length.
+    pub fn fixed(length: i64) -> Dimension {
+        Dimension { value: Some(length), ..Dimension::default() }
+    }
+
+    /// A length that varies, with its name.
+    pub fn named(name: impl Into<String>) -> Dimension {
+        Dimension { param: Some(name.into()), ..Dimension::default() }
+    }
+}

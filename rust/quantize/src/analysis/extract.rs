@@ -90,7 +90,7 @@ pub fn extract(
     edits.extend(unread.into_iter().map(Edit::RemoveInput));
     let mut part_inputs = kept.clone();
     for name in inputs.iter().filter(|name| is_read(name) && !kept.contains(name)) {
-        edits.push(Edit::AddInput(ValueInfoProto::of_tensor(name, DataType::Float)));
+        edits.push(Edit::AddInput(ValueInfoProto::new(name, DataType::Float, None)));
         part_inputs.push(name.clone());
     }
     let outputs: Vec<String> =

@@ -15,7 +15,7 @@ mod merge_duplicates;
 mod opset;
 mod optimize;
 mod prune;
-mod read;
+pub(crate) mod read;
 mod remove_identity;
 mod resize;
 mod store_integers;

@@ -39,7 +39,7 @@ pub(super) fn of_ints(shape: Vec<usize>, values: &[i64]) -> Tensor {
 }
 
 /// The whole numbers of a tensor of int64 or int32.
-pub(super) fn ints(tensor: &Tensor) -> Option<Vec<i64>> {
+pub(crate) fn ints(tensor: &Tensor) -> Option<Vec<i64>> {
     match tensor.dtype {
         DataType::Int64 => {
             Some(tensor.data.as_chunks::<8>().0.iter().map(|b| i64::from_le_bytes(*b)).collect())

@@ -1,0 +1,112 @@
+//! Types and shapes of values follow from those of the inputs, whatever stands between.
+
+mod common;
+
+use common::{fixture, fixtures};
+use quantize_rs::{DataType, Model, Tensor, infer_shapes};
+use quantize_rs_onnx::{
+    AttributeProto, Dimension, Edit, Kept, NodeProto, TensorProto, ValueInfoProto,
+};
+
+fn node(op_type: &str, inputs: &[&str], output: &str) -> NodeProto {
+    let inputs = inputs.iter().map(|name| (*name).to_owned()).collect();
+    NodeProto::new("", op_type, inputs, vec![output.to_owned()], Vec::new())
+}
+
+fn ints(name: &str, values: &[i64]) -> Edit {
+    let data: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+    let tensor = Tensor { dtype: DataType::Int64, shape: vec![values.len()], data: data.into() };
+    Edit::AddInitializer(TensorProto::new(name, &tensor))
+}
+
+/// A model that has these nodes too.
+fn with(name: &str, edits: Vec<Edit>) -> Model {
+    let mut model = fixture(name);
+    model.apply(edits).unwrap();
+    model
+}
+
+/// What the model says of the shape of a value, unknown lengths as `?`; empty where it says nothing.
+fn said(model: &Model, name: &str) -> String {
+    let graph = model.graph();
+    let info = graph.value_info.iter().chain(&graph.output).find(|info| info.name == name);
+    let shape = info.and_then(|info| info.tensor_type()?.shape.as_ref());
+    let length = |dim: &Kept<Dimension>| match (dim.value, &dim.param) {
+        (Some(length), _) => length.to_string(),
+        (None, Some(name)) => name.clone(),
+        (None, None) => "?".to_owned(),
+    };
+    let lengths = |dims: &Vec<Kept<Dimension>>| dims.iter().map(length).collect::<Vec<_>>();
+    shape.map_or_else(String::new, |shape| lengths(&shape.dim).join(" "))
+}
+
+#[test]
+fn what_was_inferred_once_is_all_that_can_be() {
+    for (name, model) in fixtures() {
+        let (with, first) = infer_shapes(&model).unwrap();
+        assert_eq!(first.warnings, Vec::<String>::new(), "{name}");
+        let (again, second) = infer_shapes(&with).unwrap();
+        assert_eq!(second.written, 0, "{name}");
+        assert_eq!(again.to_bytes().unwrap(), with.to_bytes().unwrap(), "{name}");
+        assert_eq!((first.shaped, first.ranked), (second.shaped, second.ranked), "{name}");
+        Model::from_bytes(with.to_bytes().unwrap()).unwrap();
+    }
+}
+
+#[test]
+fn lengths_that_are_computed_are_followed() {
+    // To [batch, 3, -1] by way of Shape, Gather and Concat, as exporters write it.
+    let with_int = |mut node: NodeProto, name: &str, value: i64| {
+        node.attribute.push(Kept::new(AttributeProto::int(name, value)));
+        Edit::AddNode(node)
+    };
+    let model = with(
+        "conv2d_relu",
+        vec![
+            ints("first", &[0]),
+            ints("rest", &[3, -1]),
+            Edit::AddNode(node("Shape", &["x"], "shape")),
+            with_int(node("Gather", &["shape", "first"], "batch"), "axis", 0),
+            with_int(node("Concat", &["batch", "rest"], "wanted"), "axis", 0),
+            Edit::AddNode(node("Reshape", &["x", "wanted"], "rows")),
+            Edit::AddNode(node("Warp", &["rows"], "warped")),
+            Edit::AddNode(node("Reshape", &["warped", "wanted"], "again")),
+            with_int(node("Cast", &["again"], "after"), "to", 1),
+        ],
+    );
+    let (model, inference) = infer_shapes(&model).unwrap();
+    assert_eq!(said(&model, "rows"), "batch 3 144");
+    assert_eq!(said(&model, "warped"), "", "an operator that nobody knows");
+    assert_eq!(said(&model, "after"), "batch 3 ?");
+    assert_eq!(inference.warnings, Vec::<String>::new());
+}
+
+#[test]
+fn what_the_file_says_stays_where_its_operators_say_something_else() {
+    let shape = |dims: Vec<Dimension>| {
+        Edit::SetValueInfo(ValueInfoProto::new("y2", DataType::Float, Some(dims)))
+    };
+    let fixed =
+        |lengths: &[i64]| lengths.iter().map(|it| Dimension::fixed(*it)).collect::<Vec<_>>();
+    for (says, warning, next) in [
+        (fixed(&[1, 3, 12, 12]), "axis 0 is declared 1, and follows from batch", "batch 3 12 12"),
+        (fixed(&[2, 5, 12, 12]), "axis 1 is declared 5, its operator makes 3", "batch ? 12 12"),
+        (fixed(&[2, 3]), "is declared with 2 axes, its operator makes 4", ""),
+    ] {
+        let nodes = vec![
+            Edit::AddNode(node("Relu", &["x"], "y2")),
+            Edit::AddNode(node("Relu", &["y2"], "y3")),
+            shape(says),
+        ];
+        let model = with("conv2d_relu", nodes);
+        let before = said(&model, "y2");
+        let (model, inference) = infer_shapes(&model).unwrap();
+        assert!(
+            inference.warnings.iter().any(|it| it.contains(warning)),
+            "{:?}",
+            inference.warnings
+        );
+        assert_eq!(said(&model, "y2"), before);
+        assert_eq!(said(&model, "y3"), next);
+    }
+}
