@@ -90,6 +90,7 @@ def optimize(
         - ``"remove_identity"``: nodes that make of a value what it is already
         - ``"store_integers"``: weights that the model quantizes itself, as integers
         - ``"fold_constants"``: nodes whose result is the same in every run
+        - ``"fold_shapes"``: shapes that a ``Reshape`` computes, as constants
         - ``"fold_batch_norm"``: what scales and shifts channels, into the weights before it
         - ``"fold_batch_norm_forward"``: the same, into the weights after it
         - ``"resize_all_axes"``: a ``Resize`` that names its axes speaks of all

@@ -1,11 +1,13 @@
 //! Who makes and who reads each value of the main graph, and which values are constant.
 
 use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, OnceLock};
 
 use quantize_rs_onnx::{
     DataType, GraphProto, Model, NodeProto, TensorProto, ValueInfoProto, reads,
 };
 
+use crate::infer::{Dim, Fact, Inferred};
 use crate::{QuantizeError, ops};
 
 /// Position of a value in [`Graph::values`].
@@ -22,6 +24,9 @@ pub struct Graph<'m> {
     pub values: Vec<Value<'m>>,
     by_name: HashMap<&'m str, ValueId>,
     names: HashSet<&'m str>,
+    /// What is known of types and shapes, in the order of the values: inferred when it is asked for
+    /// first.
+    facts: OnceLock<Vec<Option<Arc<Fact>>>>,
 }
 
 /// One value of the graph.
@@ -86,6 +91,7 @@ impl<'m> Graph<'m> {
             values: Vec::new(),
             by_name: HashMap::new(),
             names: HashSet::new(),
+            facts: OnceLock::new(),
         };
         graph.add_constants(proto);
         graph.add_made()?;
@@ -133,22 +139,31 @@ impl<'m> Graph<'m> {
         }
     }
 
-    /// The element type of a value, where the file says.
+    /// The element type of a value, where it follows from what the file says.
     pub fn dtype(&self, value: ValueId) -> Option<DataType> {
         match self.constant(value) {
             Some(tensor) => tensor.dtype(),
-            None => DataType::from_number(self.values[value].info?.tensor_type()?.elem_type),
+            None => self.fact(value)?.dtype,
         }
     }
 
-    /// The shape of a value, where the file says; `None` for a length that varies.
+    /// The shape of a value, where it follows from what the file says; `None` for a length that
+    /// varies.
     pub fn shape(&self, value: ValueId) -> Option<Vec<Option<usize>>> {
-        match self.constant(value) {
-            Some(tensor) => {
-                Some(tensor.dims.iter().map(|dim| usize::try_from(*dim).ok()).collect())
-            }
-            None => shape_of(self.values[value].info?),
+        if let Some(tensor) = self.constant(value) {
+            return Some(tensor.dims.iter().map(|dim| usize::try_from(*dim).ok()).collect());
         }
+        let length = |dim: &Dim| usize::try_from(dim.fixed()?).ok();
+        Some(self.fact(value)?.shape.as_ref()?.iter().map(length).collect())
+    }
+
+    /// What is known of a value.
+    pub(crate) fn fact(&self, value: ValueId) -> Option<&Fact> {
+        let inferred = || {
+            let mut facts = Inferred::of(self.model).main;
+            self.values.iter().map(|value| facts.remove(value.name)).collect()
+        };
+        self.facts.get_or_init(inferred)[value].as_deref()
     }
 
     /// Refuses a convolution whose weight cannot be one.

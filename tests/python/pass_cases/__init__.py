@@ -5,7 +5,9 @@
 
 from odd import Odd
 
-from . import constants, idle, norms, others
+from . import constants, idle, norms, others, shapes
 
-DONE: dict[str, tuple[str, Odd, int]] = constants.DONE | idle.DONE | norms.DONE | others.DONE
-KEPT: dict[str, Odd] = constants.KEPT | idle.KEPT | norms.KEPT | others.KEPT
+PARTS = (constants, idle, norms, others, shapes)
+
+DONE: dict[str, tuple[str, Odd, int]] = {k: v for part in PARTS for k, v in part.DONE.items()}
+KEPT: dict[str, Odd] = {k: v for part in PARTS for k, v in part.KEPT.items()}

@@ -326,6 +326,13 @@ def opset18_group_norm(d: Beast, h: str) -> str:
     return d.node("GroupNormalization", [h, scale, d.bias("shift", 4)], num_groups=4)
 
 
+@between(19)
+def opset19_resize_antialias(d: Beast, h: str) -> str:
+    """Resize that names its axes and smooths as it shrinks, between values of unwritten shapes."""
+    scales = d.const("s", np.array([0.5, 0.5], np.float32))
+    return d.node("Resize", [h, "", scales], mode="linear", antialias=1, axes=[2, 3])
+
+
 @between(20)
 def opset20_gelu(d: Beast, h: str) -> str:
     """Gelu by its own operator, approximated."""

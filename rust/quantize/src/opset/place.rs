@@ -9,6 +9,7 @@ use quantize_rs_onnx::{
 };
 
 use crate::graph::{constant_of, shape_of};
+use crate::infer::{Dim, Fact, Facts};
 use crate::rewrite::names::Names;
 
 /// What is said of the values of one graph, and of those outside of it.
@@ -17,6 +18,8 @@ pub(super) struct Scope<'a> {
     infos: HashMap<&'a str, &'a ValueInfoProto>,
     constants: HashMap<&'a str, &'a TensorProto>,
     makers: HashMap<&'a str, &'a NodeProto>,
+    /// What is known of its values besides.
+    facts: Option<&'a Facts<'a>>,
     outer: Option<&'a Scope<'a>>,
 }
 
@@ -25,6 +28,7 @@ impl<'a> Scope<'a> {
     pub(super) fn of(
         model: &'a Model,
         graph: &'a GraphProto,
+        facts: Option<&'a Facts<'a>>,
         outer: Option<&'a Scope<'a>>,
     ) -> Scope<'a> {
         let mut scope = Scope::of_nodes(model, &graph.node);
@@ -36,7 +40,7 @@ impl<'a> Scope<'a> {
             |tensor: &&Kept<TensorProto>| !may_override || !inputs.contains(tensor.name.as_str());
         let tensors = graph.initializer.iter().filter(fixed);
         scope.constants.extend(tensors.map(|tensor| (tensor.name.as_str(), &**tensor)));
-        scope.outer = outer;
+        (scope.facts, scope.outer) = (facts, outer);
         scope
     }
 
@@ -47,7 +51,8 @@ impl<'a> Scope<'a> {
             .filter_map(|node| Some((node.output.first()?.as_str(), constant_of(node)?)))
             .collect();
         let made = nodes.iter().filter_map(|node| Some((node.output.first()?.as_str(), &**node)));
-        Scope { model, infos: HashMap::new(), constants, makers: made.collect(), outer: None }
+        let infos = HashMap::new();
+        Scope { model, infos, constants, makers: made.collect(), facts: None, outer: None }
     }
 
     fn constant(&self, value: &str) -> Option<&'a TensorProto> {
@@ -60,6 +65,11 @@ impl<'a> Scope<'a> {
 
     fn info(&self, value: &str) -> Option<&'a ValueInfoProto> {
         self.infos.get(value).copied().or_else(|| self.outer?.info(value))
+    }
+
+    fn fact(&self, value: &str) -> Option<&'a Fact> {
+        let own = self.facts.and_then(|facts| facts.get(value)).map(|fact| &**fact);
+        own.or_else(|| self.outer?.fact(value))
     }
 }
 
@@ -183,7 +193,13 @@ impl Place<'_, '_> {
             Some(tensor) => {
                 Some(tensor.dims.iter().map(|dim| usize::try_from(*dim).ok()).collect())
             }
-            None => shape_of(self.scope.info(value)?),
+            None => match self.scope.fact(value) {
+                Some(fact) => {
+                    let length = |dim: &Dim| usize::try_from(dim.fixed()?).ok();
+                    Some(fact.shape.as_ref()?.iter().map(length).collect())
+                }
+                None => shape_of(self.scope.info(value)?),
+            },
         }
     }
 
@@ -191,7 +207,10 @@ impl Place<'_, '_> {
     pub(super) fn dtype(&self, value: &str) -> Option<DataType> {
         match self.scope.constant(value) {
             Some(tensor) => tensor.dtype(),
-            None => DataType::from_number(self.scope.info(value)?.tensor_type()?.elem_type),
+            None => match self.scope.fact(value) {
+                Some(fact) => fact.dtype,
+                None => DataType::from_number(self.scope.info(value)?.tensor_type()?.elem_type),
+            },
         }
     }
 

@@ -14,6 +14,7 @@ use super::steps::{self, How, Next};
 use crate::QuantizeError;
 use crate::error::QuantizeErrorKind;
 use crate::graph::collect_names;
+use crate::infer::Inferred;
 use crate::rewrite::names::Names;
 
 /// Converts a whole model.
@@ -23,7 +24,8 @@ pub(super) fn model(
     to: i64,
 ) -> Result<(Conversion, Vec<Edit>), QuantizeError> {
     let taken = names(model);
-    let mut walk = Walk::of(model, &taken, to);
+    let inferred = Inferred::of(model);
+    let mut walk = Walk::of(model, &inferred, &taken, to);
     let mut edits = Vec::new();
     walk.main_graph(from, &mut edits)?;
     for (index, function) in model.proto().functions.iter().enumerate() {
@@ -43,11 +45,13 @@ pub(super) fn function(
     to: i64,
 ) -> Result<Option<FunctionProto>, QuantizeError> {
     let taken = names(model);
-    Walk::of(model, &taken, to).function(function)
+    // Values of a function have the types that its callers give them.
+    Walk::of(model, &Inferred::default(), &taken, to).function(function)
 }
 
 struct Walk<'m> {
     model: &'m Model,
+    inferred: &'m Inferred<'m>,
     common: Common<'m>,
     functions: Functions<'m>,
     to: i64,
@@ -70,14 +74,19 @@ struct Beside {
 }
 
 impl<'m> Walk<'m> {
-    fn of(model: &'m Model, taken: &'m HashSet<&'m str>, to: i64) -> Walk<'m> {
+    fn of(
+        model: &'m Model,
+        inferred: &'m Inferred<'m>,
+        taken: &'m HashSet<&'m str>,
+        to: i64,
+    ) -> Walk<'m> {
         let common = Common {
             names: Names::beside(taken),
             only_float: only_float(model),
             read: read(model),
         };
         let functions = Functions::of(model.proto());
-        Walk { model, common, functions, to, changed: Vec::new() }
+        Walk { model, inferred, common, functions, to, changed: Vec::new() }
     }
 
     fn main_graph(
@@ -86,7 +95,7 @@ impl<'m> Walk<'m> {
         edits: &mut Vec<Edit>,
     ) -> Result<(), QuantizeError> {
         let graph = self.model.graph();
-        let scope = Scope::of(self.model, graph, None);
+        let scope = Scope::of(self.model, graph, Some(&self.inferred.main), None);
         let mut beside = Beside::default();
         for (index, node) in graph.node.iter().enumerate() {
             let Some(mut became) = self.node(node, from, &scope, &mut beside)? else { continue };
@@ -106,7 +115,7 @@ impl<'m> Walk<'m> {
         from: Option<i64>,
         outer: &Scope<'_>,
     ) -> Result<Option<GraphProto>, QuantizeError> {
-        let scope = Scope::of(self.model, graph, Some(outer));
+        let scope = Scope::of(self.model, graph, self.inferred.body(graph), Some(outer));
         let mut beside = Beside::default();
         let Some(node) = self.nodes(&graph.node, from, &scope, &mut beside)? else {
             return Ok(None);

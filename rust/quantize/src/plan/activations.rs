@@ -9,12 +9,12 @@ use super::select::Selection;
 use super::types::{Finder, Types};
 use super::weights::weight_readers;
 use super::{Because, Decision, Draft, Kept, Readers, Source, ValuePlan};
-use super::{axes, biases, fit, float32};
+use super::{biases, fit, float32};
 use crate::graph::{Graph, Maker, Reader, ValueId};
 use crate::ops::{self, Integer, OpRule};
 use crate::target::{Placement, Profile};
 use crate::uses::Constant;
-use crate::{Config, Format, InputSpec, QuantizeError};
+use crate::{Config, Format, QuantizeError};
 
 pub(super) fn plan(
     graph: &Graph<'_>,
@@ -42,11 +42,7 @@ pub(super) fn plan(
             .iter()
             .flat_map(|constant| weight_readers(constant).map(|node| (node, constant.anchor)))
             .collect(),
-        axes: axes::of(graph, &order),
         float32: float32::of(graph, &order),
-        fixed: InputSpec::of(graph.model)
-            .iter()
-            .all(|input| input.shape.iter().flatten().all(Option::is_some)),
         order,
     };
     let leads = planner.leads(draft);
@@ -101,12 +97,8 @@ pub(super) struct Planner<'a, 'm> {
     pub(super) already: BTreeSet<ValueId>,
     /// Nodes that multiply by a constant, however it comes to them, and one such constant.
     pub(super) weighted: HashMap<usize, ValueId>,
-    /// How many axes each value has, where that is known.
-    pub(super) axes: Vec<Option<usize>>,
     /// Whether each value is known to be float32.
     pub(super) float32: Vec<bool>,
-    /// Whether all inputs of the model have fixed shapes.
-    pub(super) fixed: bool,
 }
 
 /// The rule for each node that is not excluded.

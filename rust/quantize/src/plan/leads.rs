@@ -125,12 +125,13 @@ impl Planner<'_, '_> {
         let is_product = graph.nodes[node].op_type == "MatMul"
             && self.profile.placement == Placement::Between
             && self.has_kernels(&[input])
-            && graph.input(node, 1).is_some_and(|weight| self.axes[weight] == Some(2));
-        let known = match graph.shape(input) {
-            Some(shape) => shape.len() == 2 || shape.iter().all(Option::is_some),
-            None => self.axes[input] == Some(2) || self.axes[input].is_some() && self.fixed,
-        };
-        let value = &graph.values[graph.output(node, 0).filter(|_| is_product && known)?];
+            && graph
+                .input(node, 1)
+                .and_then(|weight| graph.shape(weight))
+                .is_some_and(|weight| weight.len() == 2);
+        let shape = graph.shape(input).filter(|_| is_product)?;
+        let known = shape.len() == 2 || shape.iter().all(Option::is_some);
+        let value = &graph.values[graph.output(node, 0).filter(|_| known)?];
         let [reader] = value.readers[..] else { return None };
         let sum = reader.node;
         if value.is_output
@@ -145,7 +146,7 @@ impl Planner<'_, '_> {
         let fits = alone.readers.len() == 1
             && !alone.captured
             && !alone.is_output
-            && self.fits_as_bias(added, weight, node, self.axes[input].unwrap_or(1)).is_ok();
+            && self.fits_as_bias(added, weight, node, shape.len()).is_ok();
         fits.then_some((sum, added))
     }
 

@@ -2,7 +2,6 @@
 //! for every other value why not. It decides everything and touches nothing.
 
 mod activations;
-mod axes;
 mod between;
 mod biases;
 mod blocks;

@@ -4,10 +4,10 @@ mod bodies;
 
 use std::collections::HashMap;
 
-use quantize_rs_onnx::{Edit, NodeProto, Tensor, TensorProto, topological};
+use quantize_rs_onnx::{DataType, Edit, NodeProto, Tensor, TensorProto, topological};
 
 use super::Changes;
-use super::draft::Draft;
+use super::draft::{Draft, is_pure};
 use super::eval::{self, Call};
 use super::read::{fixed, of_ints, only_reader};
 use crate::QuantizeError;
@@ -83,7 +83,7 @@ fn computed(
     if node.output.len() != 1 || graph.values[value].is_output {
         return None;
     }
-    if let Some(tensor) = of_shape(graph, index) {
+    if let Some(tensor) = of_shapes(graph, index, value) {
         return Some((value, Known { tensor, origin: None }));
     }
     let inputs: Option<Vec<Option<Tensor>>> = (0..node.input.len())
@@ -131,27 +131,26 @@ fn evaluated(
     evaluate(&Call { node, opset, inputs, limit }).filter(|tensor| tensor.data.len() <= limit)
 }
 
-/// What `Shape` and `Size` make of a value whose shape is known.
-fn of_shape(graph: &Graph<'_>, index: usize) -> Option<Tensor> {
-    let node = graph.nodes[index];
-    if !node.is_onnx() || !matches!(node.op_type.as_str(), "Shape" | "Size") {
+/// What a node makes of shapes that are known: lengths, however they were picked and put together.
+fn of_shapes(graph: &Graph<'_>, index: usize, value: ValueId) -> Option<Tensor> {
+    if graph.nodes[index].op_type == "Constant" || !is_pure(graph.nodes[index]) {
         return None;
     }
-    let shape = graph.shape(graph.input(index, 0)?)?;
-    let lengths: Vec<i64> =
-        shape.into_iter().map(|length| i64::try_from(length?).ok()).collect::<Option<_>>()?;
-    if node.op_type == "Size" {
-        let elements = lengths.iter().try_fold(1i64, |all, one| all.checked_mul(*one))?;
-        return Some(of_ints(vec![], &[elements]));
-    }
-    let rank = i64::try_from(lengths.len()).ok()?;
-    let clamp = |at: i64| {
-        let at = if at < 0 { at.saturating_add(rank) } else { at };
-        usize::try_from(at.clamp(0, rank)).unwrap_or(0)
+    let fact = graph.fact(value)?;
+    let elements = fact.elements.as_ref()?.iter().map(|element| (*element)?.fixed());
+    let elements: Vec<i64> = elements.collect::<Option<_>>()?;
+    let lengths = fact.shape.as_ref()?.iter().map(|length| usize::try_from(length.fixed()?).ok());
+    let shape: Vec<usize> = lengths.collect::<Option<_>>()?;
+    let data = match fact.dtype? {
+        DataType::Int64 => return Some(of_ints(shape, &elements)),
+        DataType::Int32 => {
+            let narrow = |element: i64| Some(i32::try_from(element).ok()?.to_le_bytes());
+            elements.into_iter().map(narrow).collect::<Option<Vec<_>>>()?.concat()
+        }
+        DataType::Bool => elements.into_iter().map(|element| u8::from(element != 0)).collect(),
+        _ => return None,
     };
-    let (start, end) = (clamp(node.int("start", 0)), clamp(node.int("end", rank)));
-    let picked = lengths.get(start..end).unwrap_or(&[]);
-    Some(of_ints(vec![picked.len()], picked))
+    Some(Tensor { dtype: fact.dtype?, shape, data: data.into() })
 }
 
 /// Bytes of the large constants that are transposed.

@@ -9,6 +9,7 @@ mod draft;
 mod eval;
 mod fold_batch_norm;
 mod fold_constants;
+mod fold_shapes;
 mod inline_functions;
 mod lift_weights;
 mod merge_duplicates;
@@ -95,6 +96,13 @@ pub const ALL: &[Pass] = &[
         about: "computes what is the same in every run",
         planning: true,
         run: fold_constants::run,
+        needed: None,
+    },
+    Pass {
+        name: "fold_shapes",
+        about: "writes shapes that a Reshape computes as constants",
+        planning: true,
+        run: fold_shapes::run,
         needed: None,
     },
     Pass {

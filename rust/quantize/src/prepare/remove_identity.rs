@@ -7,6 +7,7 @@ use super::draft::Draft;
 use super::read::{fixed, given, ints, is_given, is_read};
 use crate::QuantizeError;
 use crate::graph::{Graph, Maker, ValueId};
+use crate::infer::Dim;
 
 /// When a node of an operator changes nothing: the input that goes through, and whether it does.
 struct Idle {
@@ -111,23 +112,37 @@ fn in_order(axes: impl Iterator<Item = i64>) -> bool {
 /// To the shape that the value has: at most one length varies, and the others are said.
 fn reshape(graph: &Graph<'_>, node: usize) -> Option<ValueId> {
     let value = graph.input(node, 0)?;
-    let shape = graph.shape(value)?;
-    let wanted = given(graph, node, "shape", 1)?;
+    let shape = graph.fact(value)?.shape.as_ref()?;
+    let wanted = elements(graph, node, "shape", 1)?;
     let zero_copies = graph.nodes[node].int("allowzero", 0) == 0;
     if wanted.len() != shape.len() {
         return None;
     }
     let mut open = 0;
     for (length, wanted) in shape.iter().zip(&wanted) {
-        match (length, wanted) {
-            (_, 0) if zero_copies => {}
-            (Some(0), _) => return None,
-            (Some(length), wanted) if i64::try_from(*length).ok() == Some(*wanted) => {}
-            (_, -1) => open += 1,
+        match (length, (*wanted)?) {
+            (_, Dim::Fixed(0)) if zero_copies => {}
+            (Dim::Fixed(0), _) => return None,
+            (length, wanted) if *length == wanted => {}
+            (_, Dim::Fixed(-1)) => open += 1,
             _ => return None,
         }
     }
     (open <= 1).then_some(value)
+}
+
+/// The numbers of a small vector, as far as they are known: an attribute or, in later versions, an
+/// input.
+fn elements(
+    graph: &Graph<'_>,
+    node: usize,
+    attribute: &str,
+    input: usize,
+) -> Option<Vec<Option<Dim>>> {
+    if let Some(numbers) = given(graph, node, attribute, input) {
+        return Some(numbers.into_iter().map(|number| Some(Dim::Fixed(number))).collect());
+    }
+    graph.fact(graph.input(node, input)?)?.elements.clone()
 }
 
 fn flatten(graph: &Graph<'_>, node: usize) -> Option<ValueId> {
@@ -196,20 +211,21 @@ fn slice(graph: &Graph<'_>, node: usize) -> Option<ValueId> {
 
 fn expand(graph: &Graph<'_>, node: usize) -> Option<ValueId> {
     let value = graph.input(node, 0)?;
-    let wanted = given(graph, node, "shape", 1)?;
+    let wanted = elements(graph, node, "shape", 1)?;
     stays(graph, value, &wanted).then_some(value)
 }
 
 /// Whether a value keeps its shape when it is broadcast with this one.
-fn stays(graph: &Graph<'_>, value: ValueId, wanted: &[i64]) -> bool {
+fn stays(graph: &Graph<'_>, value: ValueId, wanted: &[Option<Dim>]) -> bool {
     if wanted.is_empty() {
         return true;
     }
-    let Some(shape) = graph.shape(value) else { return false };
-    let fits = |(wanted, length): (&i64, &Option<usize>)| {
-        *wanted == 1 || length.is_some_and(|length| i64::try_from(length).ok() == Some(*wanted))
+    let lengths = graph.fact(value).and_then(|fact| fact.shape.as_ref());
+    let Some(lengths) = lengths else { return false };
+    let fits = |(wanted, length): (&Option<Dim>, &Dim)| {
+        *wanted == Some(Dim::Fixed(1)) || *wanted == Some(*length)
     };
-    wanted.len() <= shape.len() && wanted.iter().rev().zip(shape.iter().rev()).all(fits)
+    wanted.len() <= lengths.len() && wanted.iter().rev().zip(lengths.iter().rev()).all(fits)
 }
 
 fn all_ones(graph: &Graph<'_>, node: usize, input: usize) -> Option<ValueId> {
@@ -244,8 +260,7 @@ fn neutral_at(
     }
     let value = graph.input(node, 1 - input)?;
     let tensor = fixed(graph, graph.input(node, input)?)?;
-    let shape: Vec<i64> =
-        tensor.shape.iter().map(|length| i64::try_from(*length).ok()).collect::<Option<_>>()?;
+    let shape: Vec<Option<Dim>> = tensor.shape.iter().map(|length| Dim::of(*length)).collect();
     (stays(graph, value, &shape) && tensor.elements() > 0 && neutral(&tensor)).then_some(value)
 }
 

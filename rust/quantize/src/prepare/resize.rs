@@ -7,8 +7,9 @@
 use quantize_rs_onnx::{DataType, Edit, NodeProto, Tensor, TensorProto};
 
 use super::Changes;
+use super::read::only_reader;
 use crate::QuantizeError;
-use crate::graph::Graph;
+use crate::graph::{Graph, Maker};
 use crate::rewrite::names::Names;
 
 /// Inputs of `Resize`: how much larger each axis becomes, or how long it is afterwards.
@@ -31,6 +32,17 @@ pub(super) fn all_axes(graph: &Graph<'_>) -> Result<Changes, QuantizeError> {
         changes.did.push(format!("{} names all axes", proto.label()));
         changes.edits.push(Edit::AddInitializer(TensorProto::new(&name, &tensor)));
         changes.edits.push(Edit::ReplaceNode { node, with });
+        let before = graph.input(node, input);
+        if let Some(before) = before.filter(|before| only_reader(graph, *before) == Some(node)) {
+            let value = &graph.values[before];
+            match value.maker {
+                Maker::Initializer { overridable: false, .. } => {
+                    changes.edits.push(Edit::RemoveInitializer(value.name.to_owned()));
+                }
+                Maker::Node { node, .. } => changes.edits.push(Edit::RemoveNode(node)),
+                _ => {}
+            }
+        }
     }
     Ok(changes)
 }
