@@ -65,10 +65,16 @@ pub(crate) struct Dims {
 }
 
 impl Dims {
-    /// The length of this name, but for names that mean nothing.
+    /// A length to which the file gives a name. Those of inputs are equal wherever the name stands;
+    /// of others it is only shown, since exporters let people write what they like.
     pub(crate) fn named(&mut self, name: &str, input: bool) -> Dim {
         if NO_NAMES.contains(&name) {
             return self.unnamed(input);
+        }
+        if !input {
+            let name = Some(name.to_owned());
+            let atom = self.add(Atom { name, follows: false, signed: false });
+            return self.of_atom(atom);
         }
         if let Some(atom) = self.named.get(name) {
             return self.of_atom(*atom);

@@ -57,12 +57,11 @@ impl<'m> Inferred<'m> {
         };
         let within = Within { opset: model.opset("").unwrap_or(1), ..Within::default() };
         let main = walk.graph(model.graph(), None, None, &within);
-        Inferred {
-            main,
-            bodies: walk.bodies.into_inner(),
-            dims: walk.dims.into_inner(),
-            warnings: walk.warnings.into_inner(),
-        }
+        // Bodies of loops are looked at several times.
+        let mut said = HashSet::new();
+        let mut warnings = walk.warnings.into_inner();
+        warnings.retain(|warning| said.insert(warning.clone()));
+        Inferred { main, bodies: walk.bodies.into_inner(), dims: walk.dims.into_inner(), warnings }
     }
 
     /// What is known of the values of a graph inside a node of the main graph.
@@ -274,6 +273,12 @@ impl<'m> Walk<'m> {
         let fits =
             |elements: &mut Vec<_>| Some(elements.len()) == count && elements.len() <= ELEMENTS;
         fact.elements.take_if(|elements| !fits(elements));
+        let narrow = |element: &Option<Dim>| {
+            element.and_then(Dim::fixed).is_none_or(|number| i32::try_from(number).is_ok())
+        };
+        if fact.dtype == Some(DataType::Int32) {
+            fact.elements.take_if(|elements| !elements.iter().all(narrow));
+        }
     }
 
     /// One step deeper, until what is given is dropped.

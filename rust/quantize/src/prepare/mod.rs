@@ -268,6 +268,24 @@ pub(crate) fn named(names: &[String]) -> Result<Vec<&'static Pass>, QuantizeErro
 /// How often all passes run at most: each round works on what the one before left.
 const ROUNDS: usize = 16;
 
+/// The first of these passes that finds something to do, and what it would change: they look at the
+/// model as it is by now.
+fn first(
+    model: &Model,
+    passes: &mut impl Iterator<Item = &'static Pass>,
+    sparing: bool,
+) -> Result<Option<(&'static Pass, Changes)>, QuantizeError> {
+    let graph = Graph::of(model)?;
+    for pass in passes {
+        let run = pass.needed.filter(|_| sparing).unwrap_or(pass.run);
+        let changes = run(&graph)?;
+        if !changes.edits.is_empty() {
+            return Ok(Some((pass, changes)));
+        }
+    }
+    Ok(None)
+}
+
 /// Runs passes until none finds anything to do; `sparing`: no more than a plan needs.
 pub(crate) fn run(
     before: &Model,
@@ -276,14 +294,11 @@ pub(crate) fn run(
 ) -> Result<(Model, Vec<Step>), QuantizeError> {
     let mut model = before.clone();
     let mut steps: Vec<Step> = Vec::new();
-    for _ in 0..ROUNDS {
+    let rounds = if passes.is_empty() { 0 } else { ROUNDS };
+    for _ in 0..rounds {
         let mut idle = true;
-        for pass in passes {
-            let run = pass.needed.filter(|_| sparing).unwrap_or(pass.run);
-            let changes = run(&Graph::of(&model)?)?;
-            if changes.edits.is_empty() {
-                continue;
-            }
+        let mut left = passes.iter().copied();
+        while let Some((pass, changes)) = first(&model, &mut left, sparing)? {
             idle = false;
             let failed = |what: String| {
                 let what = format!("pass `{}`: {what}", pass.name);
