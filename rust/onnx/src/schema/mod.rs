@@ -158,14 +158,6 @@ fn put_messages<T: Encode>(out: &mut Rope, number: u32, messages: &[Kept<T>]) {
     }
 }
 
-/// Messages that are never edited: what was read is what is written.
-fn put_originals<T>(out: &mut Rope, number: u32, messages: &[Kept<T>]) {
-    messages
-        .iter()
-        .filter_map(|kept| kept.original.as_ref())
-        .for_each(|bytes| out.bytes(number, bytes));
-}
-
 fn put_rest(out: &mut Rope, rest: &[Bytes]) {
     for field in rest {
         out.push(field);
