@@ -162,7 +162,7 @@ fn reach(spec: &QSpec, zero_point: i32) -> (f64, f64) {
     (f64::from(zero_point) - f64::from(qmin), f64::from(qmax) - f64::from(zero_point))
 }
 
-fn normal(scale: f64) -> f32 {
+pub(crate) fn normal(scale: f64) -> f32 {
     (scale as f32).max(f32::MIN_POSITIVE)
 }
 

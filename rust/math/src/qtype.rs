@@ -70,7 +70,8 @@ const fn row(qtype: QType, name: &'static str, bits: u32, numbers: Numbers) -> R
 }
 
 const E2M1: Numbers = Numbers::Floats(Minifloat::new(4, 1, 0, 0x7));
-const E4M3FN: Numbers = Numbers::Floats(Minifloat::new(8, 3, -6, 0x7e));
+pub(crate) const E4M3: Minifloat = Minifloat::new(8, 3, -6, 0x7e);
+const E4M3FN: Numbers = Numbers::Floats(E4M3);
 const E5M2: Numbers = Numbers::Floats(Minifloat::new(8, 2, -14, 0x7b));
 const HALF: Numbers = Numbers::Floats(Minifloat::new(16, 10, -14, 0x7bff));
 const BRAIN: Numbers = Numbers::Floats(Minifloat::new(16, 7, -126, 0x7f7f));

@@ -26,6 +26,37 @@ pub enum Granularity {
     },
 }
 
+/// What scales are stored as.
+///
+/// Names, in JSON, are those of `TensorProto.DataType`, in lower case.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Scales {
+    /// Floats of 32 or 16 bits: any normal number.
+    #[default]
+    Float,
+    /// The exponents of powers of two.
+    Float8E8M0,
+    /// Floats of 8 bits, all times one float of 32 bits.
+    Float8E4M3FN,
+}
+
+impl Scales {
+    /// Whether they are floats as wide as the weights were.
+    pub const fn are_wide(&self) -> bool {
+        matches!(self, Scales::Float)
+    }
+
+    /// The name of the type: `float8e8m0`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Scales::Float => "float",
+            Scales::Float8E8M0 => "float8e8m0",
+            Scales::Float8E4M3FN => "float8e4m3fn",
+        }
+    }
+}
+
 /// How a tensor is to be quantized.
 #[allow(clippy::struct_excessive_bools)] // each bends the grid in a way of its own
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -50,6 +81,10 @@ pub struct QSpec {
     /// Without effect where both ends reach as far, and for more than 4 bits.
     #[serde(default)]
     pub flips: bool,
+    /// What scales are stored as. With less than floats of 16 bits, values are floats of 4 or 8 bits, and scales are
+    /// found by [`narrow_scales`](crate::narrow_scales).
+    #[serde(default, skip_serializing_if = "Scales::are_wide")]
+    pub scales: Scales,
 }
 
 impl QSpec {
@@ -59,7 +94,7 @@ impl QSpec {
         let symmetric = symmetric || qtype.is_float();
         let lopsided = qtype.signed() && qtype.min() < -qtype.max();
         let narrow = symmetric && lopsided && matches!(qtype.bits(), 8 | 16);
-        QSpec { qtype, symmetric, granularity, narrow, reduced: false, flips: false }
+        QSpec { qtype, symmetric, granularity, narrow, reduced: false, flips: false, scales: Scales::Float }
     }
 
     /// 8 bits, zero point 0, one scale.

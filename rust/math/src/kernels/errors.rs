@@ -14,8 +14,8 @@ const TASK: usize = 1 << 16;
 /// For each of several `choices` of params, the sum over each group of the squared differences that quantizing with
 /// them makes: what is left of [`reference::quantize`](super::reference::quantize) and back.
 ///
-/// Each choice has one entry for each group of `layout`; the type is one of integers of at most 16 bits. Sums are taken
-/// in f64 over tasks of a fixed size and added in their order: the result does not depend on the number of threads.
+/// Each choice has one entry for each group of `layout`; the type is one of at most 16 bits. Sums are taken in f64 over
+/// tasks of a fixed size and added in their order: the result does not depend on the number of threads.
 pub(crate) fn squared_errors<const N: usize>(
     data: Floats<'_>,
     layout: &Layout,
@@ -25,20 +25,26 @@ pub(crate) fn squared_errors<const N: usize>(
     // The middle of a grid of few bits is never too far out for a table.
     let tables = choices
         .map(|params| Table::of(layout, params, spec.qtype, spec.grid()).unwrap_or_default());
-    let groups = Groups { layout, tables, grid: Integers::of(spec) };
-    match data {
-        Floats::Slice(values) => groups.errors(values),
-        Floats::LittleEndian(values) => groups.errors(values),
+    match spec.qtype.format() {
+        Some(grid) => Groups { layout, tables, grid }.all(data),
+        None => Groups { layout, tables, grid: Integers::of(spec) }.all(data),
     }
 }
 
-struct Groups<'a, const N: usize> {
+struct Groups<'a, G, const N: usize> {
     layout: &'a Layout,
     tables: [Table; N],
-    grid: Integers,
+    grid: G,
 }
 
-impl<const N: usize> Groups<'_, N> {
+impl<G: Grid + Sync, const N: usize> Groups<'_, G, N> {
+    fn all(&self, data: Floats<'_>) -> [Vec<f64>; N] {
+        match data {
+            Floats::Slice(values) => self.errors(values),
+            Floats::LittleEndian(values) => self.errors(values),
+        }
+    }
+
     fn errors(&self, data: &[impl Element]) -> [Vec<f64>; N] {
         let layout = self.layout;
         // A task that sees every group must be worth their number.
