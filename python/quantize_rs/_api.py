@@ -34,6 +34,7 @@ def quantize(
     symmetric: bool = False,
     *,
     weights: str | None = None,
+    layer_dtype: Mapping[str, str] | None = None,
     block_size: int | None = None,
     narrow_range: bool | None = None,
     target: str | None = None,
@@ -67,6 +68,8 @@ def quantize(
         Bits, or a type, for some weights: by the name of a weight or node, by pattern as in
         `excluded_layers`, or by type of operator: ``{"conv1.weight": 16, "Gemm": "uint4"}``. A
         name goes before a pattern, that before a type of operator. ``"float32"`` leaves them float.
+    layer_dtype : dict of str to str, optional
+        The same for types alone: ``{"classifier": "fp16", "MatMul": "mxfp4"}``.
     native_int4 : bool or None
         4-bit weights are packed, two in a byte (None, True), or stored in a byte each (False),
         which costs accuracy and saves nothing.
@@ -75,7 +78,9 @@ def quantize(
     weights : str, optional
         The type of weights, instead of `bits`: ``"int8"``, ``"uint8"``, ``"int4"``, ...,
         ``"float8e4m3fn"`` (or ``"float8"``), ``"float8e5m2"``, ``"float16"``, ``"bfloat16"``.
-        Floats of 8 bits need opset 19; those of 16 bits have no scale and are cast.
+        Floats of 8 bits need opset 19; those of 16 bits have no scale and are cast. Or a layout of
+        blocks with scales of 8 bits: ``"mxfp4"``, ``"mxfp8"`` (opset 24; for the target generic),
+        ``"nvfp4"`` (opset 23; for the targets tensorrt and generic).
     block_size : int, optional
         One scale for each so many elements along the axis that is summed over: a power of two
         from 16 on. Needs opset 21.
@@ -129,7 +134,13 @@ def quantize(
     """
     destination = writable(output_path)
     wishes = _wishes(
-        bits, per_channel, excluded_layers, min_elements, layer_bits, native_int4, symmetric
+        bits,
+        per_channel,
+        excluded_layers,
+        min_elements,
+        (layer_bits, layer_dtype),
+        native_int4,
+        symmetric,
     )
     wishes["target"] = target
     wishes["op_types"] = _options.maybe_names("op_types", op_types)
@@ -159,6 +170,7 @@ def quantize_with_calibration(
     layer_bits: Mapping[str, int | str] | None = None,
     *,
     weights: str | None = None,
+    layer_dtype: Mapping[str, str] | None = None,
     activations: str | None = None,
     activation_types: Mapping[str, str] | None = None,
     target: str | None = None,
@@ -183,7 +195,7 @@ def quantize_with_calibration(
     Parameters
     ----------
     input_path, output_path, bits, per_channel, native_int4, symmetric, excluded_layers, \
-min_elements, layer_bits, weights, narrow_range
+min_elements, layer_bits, layer_dtype, weights, narrow_range
         As in `quantize`.
     calibration_data : path, ImageFolder, array, dict of arrays, iterable, reader, or "random"
         Samples as the model will see them: some hundred real ones, prepared in the same way.
@@ -282,7 +294,13 @@ min_elements, layer_bits, weights, narrow_range
     """
     destination = writable(output_path)
     wishes = _wishes(
-        bits, per_channel, excluded_layers, min_elements, layer_bits, native_int4, symmetric
+        bits,
+        per_channel,
+        excluded_layers,
+        min_elements,
+        (layer_bits, layer_dtype),
+        native_int4,
+        symmetric,
     )
     wishes["with_activations"] = True
     wishes["weights"] = weights
@@ -345,11 +363,11 @@ def _wishes(
     per_channel: bool,
     excluded_layers: Iterable[str] | None,
     min_elements: int,
-    layer_bits: Mapping[str, int | str] | None,
+    layers: tuple[Mapping[str, int | str] | None, Mapping[str, str] | None],
     native_int4: bool | None,
     symmetric: bool,
 ) -> Wishes:
-    widths, types = _options.widths_by_name("layer_bits", layer_bits)
+    widths, types = _options.layers(*layers)
     return Wishes(
         bits=_options.bits("bits", bits),
         weights=None,

@@ -127,6 +127,7 @@ class Model:
         exclude: Iterable[str] | None = None,
         min_elements: int = 0,
         layer_bits: Mapping[str, int | str] | None = None,
+        layer_dtype: Mapping[str, str] | None = None,
         activation_types: Mapping[str, str] | None = None,
         block_size: int | None = None,
         narrow_range: bool | None = None,
@@ -145,7 +146,8 @@ class Model:
         weights : str, optional
             The type of weights: ``"int2"`` to ``"int16"``, or unsigned, ``"float8e4m3fn"`` (or
             ``"float8"``), ``"float8e5m2"``, ``"float16"`` (or ``"fp16"``), ``"bfloat16"`` (or
-            ``"bf16"``); ``"int8"`` by default.
+            ``"bf16"``), or a layout of blocks with scales of 8 bits: ``"mxfp4"``, ``"mxfp8"``,
+            ``"nvfp4"``; ``"int8"`` by default.
         activations : str, optional
             The type of activations, whose ranges need calibration: ``"uint8"``, ``"int8"``,
             ``"uint16"`` or ``"int16"``; for the targets tensorrt and generic ``"float8e4m3fn"`` (or
@@ -168,6 +170,8 @@ class Model:
             Bits, or a type such as ``"uint4"``, for some weights: by the name of a weight or node,
             by pattern as in `exclude`, or by type of operator, of which the narrowest counts;
             ``"float32"`` leaves them float.
+        layer_dtype : dict of str to str, optional
+            The same for types alone: ``{"classifier": "fp16", "MatMul": "mxfp4"}``.
         activation_types : dict of str to str, optional
             Other types for some activations: by the name of a value, by the name or the type of
             the operator that makes or reads it, or by pattern as in `exclude`:
@@ -227,7 +231,7 @@ class Model:
         'int8 symmetric axis 0'
         """
         size = _options.maybe_count("block_size", block_size)
-        widths, types = _options.widths_by_name("layer_bits", layer_bits)
+        widths, types = _options.layers(layer_bits, layer_dtype)
         wishes = Wishes(
             bits=None,
             weights=weights,

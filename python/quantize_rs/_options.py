@@ -63,6 +63,20 @@ def widths_by_name(
     return {name: bits(option, width) for name, width in others}, types
 
 
+def layers(
+    layer_bits: Mapping[str, SupportsIndex | str] | None, layer_dtype: Mapping[str, str] | None
+) -> tuple[dict[str, int], dict[str, str]]:
+    """Give bits, and types, by name or pattern; `layer_dtype` gives types alone."""
+    widths, types = widths_by_name("layer_bits", layer_bits)
+    named = types_by_name("layer_dtype", layer_dtype)
+    for name, found in named.items():
+        other = widths.get(name, types.get(name, found))
+        if other != found:
+            what = f"layer_dtype gives {name!r} {found!r}, layer_bits {other!r}"
+            raise OptionError(what, option="layer_dtype")
+    return widths, types | named
+
+
 def types_by_name(option: str, value: Mapping[str, str] | None) -> dict[str, str]:
     """Give types by name or pattern."""
     types = {} if value is None else dict(value)

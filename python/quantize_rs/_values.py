@@ -37,6 +37,8 @@ class PlannedValue:
         ``"per_tensor"``, ``"per_axis"`` or ``"blocked"``.
     axis, block_size : int or None
         Along which axis scales lie, and for how many elements each.
+    scales : str or None
+        What scales are stored as: ``"float"``, ``"float8e8m0"``, ``"float8e4m3fn"``.
     source : str or None
         Where its numbers come from: ``"weights"``, ``"calibration"``, another value.
     format : str or None
@@ -54,6 +56,7 @@ class PlannedValue:
     granularity: str | None = None
     axis: int | None = None
     block_size: int | None = None
+    scales: str | None = None
     source: str | None = None
     format: str | None = None
 
@@ -76,6 +79,8 @@ class PlannedValue:
             words.append(f"blocks of {self.block_size} on")
         if self.axis is not None:
             words.append(f"axis {self.axis}")
+        if self.scales != "float":
+            words.append(f"with scales of {self.scales}")
         if self.format != "qdq":
             words.append(f"as {self.format}")
         return " ".join(words)
@@ -156,7 +161,11 @@ def _common(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _spec(spec: dict[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = {"qtype": spec["qtype"], "symmetric": spec["symmetric"]}
+    found: dict[str, Any] = {
+        "qtype": spec["qtype"],
+        "symmetric": spec["symmetric"],
+        "scales": spec.get("scales", "float"),
+    }
     match spec["granularity"]:
         case str(granularity):
             found["granularity"] = granularity

@@ -5,7 +5,7 @@ use std::fmt;
 
 use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
-use quantize_rs::{Config, Format, QType, Target, config};
+use quantize_rs::{Config, Format, QType, Target, WeightType, config};
 
 use crate::failure::Failure;
 
@@ -17,9 +17,10 @@ pub(crate) struct Wishes {
     /// Bits of a weight: 2, 4, 8 or 16
     #[arg(short, long, value_name = "N", default_value_t = 8)]
     bits: u8,
-    /// Type of weights, such as uint8 or float8, instead of a number of bits
-    #[arg(long, value_name = "TYPE", value_parser = types(QType::ALL), conflicts_with = "bits")]
-    weights: Option<QType>,
+    /// Type of weights, such as uint8 or float8, or layout of blocks, such as mxfp4, instead of a
+    /// number of bits
+    #[arg(long, value_name = "TYPE", value_parser = weight_types(), conflicts_with = "bits")]
+    weights: Option<WeightType>,
     /// One scale for each output channel of a weight
     #[arg(long)]
     per_channel: bool,
@@ -43,7 +44,7 @@ pub(crate) struct Wishes {
     min_elements: usize,
     /// Other bits, a type such as uint4, or float32 to leave them alone, for some weights: by the name of a weight or node, a
     /// pattern, or a type of operator; may be repeated
-    #[arg(long, value_name = "NAME=BITS", value_parser = layer_bits)]
+    #[arg(long, visible_alias = "layer-dtype", value_name = "NAME=BITS", value_parser = layer_bits)]
     layer_bits: Vec<(String, Width)>,
     /// The runtime the model is made for, which decides what runs on integers, and of what types
     #[arg(long, value_name = "NAME", value_parser = targets())]
@@ -170,6 +171,18 @@ fn types<'a>(known: impl IntoIterator<Item = &'a QType>) -> impl TypedValueParse
         .try_map(|name| QType::parse(&name).ok_or_else(|| format!("`{name}` is no type")))
 }
 
+/// The types of weights and layouts of their blocks, by any of their names.
+fn weight_types() -> impl TypedValueParser<Value = WeightType> {
+    let names = WeightType::all().map(|found| {
+        let value = PossibleValue::new(found.name()).aliases(found.aliases().iter().copied());
+        match found.layout() {
+            Some(row) => value.help(row.about),
+            None => value,
+        }
+    });
+    PossibleValuesParser::new(names).try_map(|name| name.parse::<WeightType>())
+}
+
 /// The targets there are.
 fn targets() -> impl TypedValueParser<Value = Target> {
     let names = Target::ALL.iter().map(|target| target.profile());
@@ -188,7 +201,7 @@ fn formats() -> impl TypedValueParser<Value = Format> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Width {
     Bits(u8),
-    Type(QType),
+    Type(WeightType),
     Float,
 }
 
@@ -196,7 +209,7 @@ impl fmt::Display for Width {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Width::Bits(bits) => write!(f, "{bits} bits"),
-            Width::Type(qtype) => write!(f, "{qtype}"),
+            Width::Type(found) => write!(f, "{found}"),
             Width::Float => f.write_str("float32"),
         }
     }
@@ -207,7 +220,7 @@ fn layer_bits(text: &str) -> Result<(String, Width), String> {
     let (name, width) = text.rsplit_once('=').ok_or("expected NAME=BITS")?;
     let bits = width.parse().ok().map(Width::Bits);
     let float = config::FLOAT32.contains(&width).then_some(Width::Float);
-    let width = bits.or(float).or_else(|| QType::parse(width).map(Width::Type));
+    let width = bits.or(float).or_else(|| WeightType::parse(width).map(Width::Type));
     let width = width.ok_or_else(|| format!("`{text}` ends in no number of bits and no type"))?;
     Ok((name.to_owned(), width))
 }
@@ -230,7 +243,7 @@ fn types_by_name(asked: &[(String, QType)]) -> Result<BTreeMap<String, QType>, F
     Ok(types)
 }
 
-type ByName = (BTreeMap<String, u8>, BTreeMap<String, QType>, BTreeSet<String>);
+type ByName = (BTreeMap<String, u8>, BTreeMap<String, WeightType>, BTreeSet<String>);
 
 fn by_name(layers: &[(String, Width)]) -> Result<ByName, Failure> {
     let (mut bits, mut types, mut float) = ByName::default();
@@ -244,7 +257,7 @@ fn by_name(layers: &[(String, Width)]) -> Result<ByName, Failure> {
         }
         match *width {
             Width::Bits(width) => drop(bits.insert(name.clone(), width)),
-            Width::Type(qtype) => drop(types.insert(name.clone(), qtype)),
+            Width::Type(found) => drop(types.insert(name.clone(), found)),
             Width::Float => drop(float.insert(name.clone())),
         }
     }
@@ -296,7 +309,7 @@ mod tests {
             "--exclude=b*",
             "--min-elements=7",
             "--layer-bits=c=d=2",
-            "--layer-bits=e=uint4",
+            "--layer-dtype=e=uint4",
             "--layer-bits=h=float32",
             "--activation-types=f=g=uint16",
             "--block-size=32",
@@ -309,7 +322,7 @@ mod tests {
             "--no-smooth",
         ];
         let expected = Config {
-            weights: QType::Int4,
+            weights: QType::Int4.into(),
             activations: None,
             per_channel: true,
             symmetric: true,
@@ -320,7 +333,7 @@ mod tests {
             exclude: vec!["a".to_owned(), "b*".to_owned()],
             min_elements: 7,
             layer_bits: BTreeMap::from([("c=d".to_owned(), 2)]),
-            layer_types: BTreeMap::from([("e".to_owned(), QType::UInt4)]),
+            layer_types: BTreeMap::from([("e".to_owned(), QType::UInt4.into())]),
             layer_float: BTreeSet::from(["h".to_owned()]),
             activation_types: BTreeMap::from([("f=g".to_owned(), QType::UInt16)]),
             target: Some(Target::X86Avx2),
@@ -365,8 +378,9 @@ mod tests {
             (&["--weights", "float8e5m2"], QType::Float8E5M2),
             (&["--weights", "uint4"], QType::UInt4),
             (&["-b16"], QType::Int16),
+            (&["--weights", "nvfp4"], QType::Float4E2M1),
         ] {
-            assert_eq!(config(flags).expect("a configuration").weights, qtype);
+            assert_eq!(config(flags).expect("a configuration").weights.qtype(), qtype);
         }
         let both = ["quantize-rs", "-b4", "--weights", "int8"];
         assert!(Only::try_parse_from(both).is_err());

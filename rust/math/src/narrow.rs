@@ -58,14 +58,16 @@ pub fn narrow_scales<'a>(
     match spec.scales {
         Scales::Float8E4M3FN => {
             let levels = TwoLevels::of(ranges, top, largest);
-            let choices = ranges.iter().map(|range| levels.choices(range.absmax())).collect();
-            let codes = best(data, layout, spec, choices, |code| levels.scale(code));
+            let choices: Vec<_> =
+                ranges.iter().map(|range| levels.choices(range.absmax())).collect();
+            let codes = best(data, layout, spec, &choices, |code| levels.scale(code));
             let params = codes.iter().map(|code| symmetric(levels.scale(*code))).collect();
             NarrowScales { params, codes, whole: levels.whole }
         }
         Scales::Float8E8M0 | Scales::Float => {
-            let choices = ranges.iter().map(|range| powers(range.absmax(), top, largest)).collect();
-            let codes = best(data, layout, spec, choices, power);
+            let choice = |range: &Range| powers(range.absmax(), top, largest);
+            let choices: Vec<_> = ranges.iter().map(choice).collect();
+            let codes = best(data, layout, spec, &choices, power);
             let params = codes.iter().map(|code| symmetric(power(*code))).collect();
             NarrowScales { params, codes, whole: 1.0 }
         }
@@ -81,7 +83,7 @@ fn best<const N: usize>(
     data: Floats<'_>,
     layout: &Layout,
     spec: &QSpec,
-    choices: Vec<[u8; N]>,
+    choices: &[[u8; N]],
     scale: impl Fn(u8) -> f32,
 ) -> Vec<u8> {
     let of = |choice: usize| choices.iter().map(|all| symmetric(scale(all[choice]))).collect();

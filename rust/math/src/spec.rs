@@ -94,7 +94,15 @@ impl QSpec {
         let symmetric = symmetric || qtype.is_float();
         let lopsided = qtype.signed() && qtype.min() < -qtype.max();
         let narrow = symmetric && lopsided && matches!(qtype.bits(), 8 | 16);
-        QSpec { qtype, symmetric, granularity, narrow, reduced: false, flips: false, scales: Scales::Float }
+        QSpec {
+            qtype,
+            symmetric,
+            granularity,
+            narrow,
+            reduced: false,
+            flips: false,
+            scales: Scales::Float,
+        }
     }
 
     /// 8 bits, zero point 0, one scale.

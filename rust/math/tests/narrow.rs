@@ -1,5 +1,8 @@
 //! What must hold of scales of 8 bits.
 
+// Arithmetic on small numbers.
+#![allow(clippy::cast_possible_truncation)]
+
 use proptest::prelude::*;
 use quantize_rs_math::kernels::reference;
 use quantize_rs_math::{

@@ -9,7 +9,8 @@ use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::PyBytes;
 use quantize_rs::{
-    Below, Config, ModelInfo, Prepared, Prune, QConfigDict, QType, QuantizeError, Target, config,
+    Below, Config, ModelInfo, Prepared, Prune, QConfigDict, QType, QuantizeError, Target,
+    WeightType, config,
 };
 
 use crate::optimized::Optimized;
@@ -159,15 +160,14 @@ impl Model {
                 .map_err(|error| QuantizeError::option("config", error.to_string()))?;
             modules.config(&self.model)
         })?;
-        let names = |types: BTreeMap<String, QType>| {
-            types.into_iter().map(|(name, qtype)| (name, qtype.name())).collect()
-        };
-        let mut weights: BTreeMap<String, &'static str> = names(config.layer_types);
+        let named = |(name, found): (String, WeightType)| (name, found.name());
+        let mut weights: BTreeMap<_, _> = config.layer_types.into_iter().map(named).collect();
         let float = config.layer_float.into_iter();
         weights.extend(float.map(|name| (name, config::FLOAT32[0])));
         let activations = config.activations.map(QType::name);
-        let (some, exclude) = (names(config.activation_types), config.exclude);
-        Ok((config.weights.name(), activations, weights, some, exclude))
+        let some = config.activation_types.into_iter();
+        let some = some.map(|(name, qtype)| (name, qtype.name())).collect();
+        Ok((config.weights.name(), activations, weights, some, config.exclude))
     }
 
     /// Decides what to quantize.
@@ -187,7 +187,7 @@ impl Wishes {
         let target = self.target.as_deref().map(str::parse::<Target>).transpose()?;
         let base = target.map_or_else(Config::default, Config::for_target);
         let weights = match (self.weights, self.bits) {
-            (Some(name), bits) => of_bits(qtype("weights", &name)?, bits)?,
+            (Some(name), bits) => of_bits(WeightType::of_option("weights", &name)?, bits)?,
             (None, Some(bits)) if u32::from(bits) != base.weights.bits() => {
                 Config::with_bits(bits)?.weights
             }
@@ -202,11 +202,14 @@ impl Wishes {
             .layer_types
             .into_iter()
             .partition(|(_, found)| config::FLOAT32.contains(&found.as_str()));
-        let layer_types = by_name("layer_bits", layer_types)?;
+        let layer_types = layer_types
+            .into_iter()
+            .map(|(name, found)| Ok((name, WeightType::of_option("layer_bits", &found)?)))
+            .collect::<Result<_, QuantizeError>>()?;
         Ok(Config {
             weights,
             activations: self.with_activations.then_some(activations),
-            activation_types: by_name("activation_types", self.activation_types)?,
+            activation_types: by_name(self.activation_types)?,
             per_channel: self.per_channel,
             symmetric: self.symmetric || base.symmetric,
             activation_symmetric: self.activation_symmetric || base.activation_symmetric,
@@ -230,12 +233,10 @@ impl Wishes {
     }
 }
 
-/// Types by the names that they are asked for.
-fn by_name(
-    option: &str,
-    types: BTreeMap<String, String>,
-) -> Result<BTreeMap<String, QType>, QuantizeError> {
-    types.into_iter().map(|(name, found)| Ok((name, qtype(option, &found)?))).collect()
+/// Types of activations by the names that they are asked for.
+fn by_name(types: BTreeMap<String, String>) -> Result<BTreeMap<String, QType>, QuantizeError> {
+    let of = |(name, found): (String, String)| Ok((name, qtype("activation_types", &found)?));
+    types.into_iter().map(of).collect()
 }
 
 fn qtype(option: &str, name: &str) -> Result<QType, QuantizeError> {
@@ -247,13 +248,13 @@ fn qtype(option: &str, name: &str) -> Result<QType, QuantizeError> {
 
 /// The type, unless other bits were asked for in the same breath; 8 are nobody's wish but the
 /// default.
-fn of_bits(qtype: QType, bits: Option<u8>) -> Result<QType, QuantizeError> {
+fn of_bits(asked: WeightType, bits: Option<u8>) -> Result<WeightType, QuantizeError> {
     let default = Config::default().weights.bits();
     match bits.map(u32::from) {
-        Some(bits) if bits != default && bits != qtype.bits() => {
-            let what = format!("is {bits}, but weights is {}: give one of them", qtype.name());
+        Some(bits) if bits != default && bits != asked.bits() => {
+            let what = format!("is {bits}, but weights is {asked}: give one of them");
             Err(QuantizeError::option("bits", what))
         }
-        _ => Ok(qtype),
+        _ => Ok(asked),
     }
 }

@@ -6,7 +6,7 @@ use quantize_rs_math::QType;
 use serde::{Deserialize, Serialize};
 
 use crate::target::{Bias, Placement, Profile};
-use crate::{Format, QuantizeError, Target};
+use crate::{Format, QuantizeError, Target, WeightType};
 
 /// What to quantize, and to what.
 ///
@@ -19,8 +19,8 @@ use crate::{Format, QuantizeError, Target};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
-    /// The type of weights.
-    pub weights: QType,
+    /// The type of weights, or the layout of their blocks.
+    pub weights: WeightType,
     /// The type of activations; `None` quantizes weights alone.
     pub activations: Option<QType>,
     /// How what is quantized is written into the file.
@@ -56,7 +56,7 @@ pub struct Config {
     /// type of operator; a name goes before a pattern, that before a type.
     pub layer_bits: BTreeMap<String, u8>,
     /// The same with types, for those that bits do not name: `uint4`.
-    pub layer_types: BTreeMap<String, QType>,
+    pub layer_types: BTreeMap<String, WeightType>,
     /// Weights that stay float, by name, pattern or type as in `layer_bits` and with its precedence.
     pub layer_float: BTreeSet<String>,
     /// The runtime that the model is made for; `None` as for [`Target::X86`].
@@ -78,7 +78,7 @@ pub struct Config {
 impl Default for Config {
     fn default() -> Config {
         Config {
-            weights: QType::Int8,
+            weights: QType::Int8.into(),
             activations: None,
             output_format: Format::default(),
             accuracy_level: None,
@@ -109,7 +109,7 @@ impl Config {
     /// # Errors
     /// Any other number.
     pub fn with_bits(bits: u8) -> Result<Config, QuantizeError> {
-        Ok(Config { weights: signed("bits", bits)?, ..Config::default() })
+        Ok(Config { weights: signed("bits", bits)?.into(), ..Config::default() })
     }
 
     /// What a runtime likes best, with weights and activations quantized.
@@ -117,7 +117,7 @@ impl Config {
         let Profile { activations, weights, symmetric, .. } = target.profile();
         Config {
             target: Some(target),
-            weights: weights[0],
+            weights: weights[0].into(),
             activations: Some(activations[0]),
             symmetric: symmetric.1,
             activation_symmetric: symmetric.0,
@@ -159,7 +159,8 @@ impl Config {
             let what = format!("gives `{text}` int32, expected a type of 2 to 16 bits");
             return Err(QuantizeError::option("layer_types", what));
         }
-        self.check_float4()?;
+        self.check_layout()?;
+        self.check_readers()?;
         if let Some(text) = self.layer_types.keys().find(|text| self.layer_bits.contains_key(*text))
         {
             let what = format!("names `{text}`, for which layer_bits has a number too");
@@ -184,26 +185,52 @@ impl Config {
         }
     }
 
-    /// Refuses weights of float4e2m1 where the file would not load.
-    fn check_float4(&self) -> Result<(), QuantizeError> {
-        if self.profile().float4 {
-            return Ok(());
+    /// The first weights for which `why` finds something wrong with their type, and that.
+    fn wrong_type(&self, why: impl Fn(WeightType) -> Option<String>) -> Result<(), QuantizeError> {
+        if let Some(why) = why(self.weights) {
+            return Err(QuantizeError::option("weights", format!("is {}, {why}", self.weights)));
         }
-        let readers = Target::ALL.iter().filter(|target| target.profile().float4);
-        let readers: Vec<&str> = readers.map(|target| target.name()).collect();
-        let mend =
-            format!("which ONNX Runtime cannot run; it is for target {}", readers.join(" or "));
-        let asked = |(_, found): &(&String, &QType)| **found == QType::Float4E2M1;
-        if self.weights == QType::Float4E2M1 {
-            return Err(QuantizeError::option("weights", format!("is float4e2m1, {mend}")));
-        }
-        match self.layer_types.iter().find(asked) {
-            Some((text, _)) => {
-                let what = format!("gives `{text}` float4e2m1, {mend}");
+        let wrong =
+            |(text, found): (&String, &WeightType)| Some((text.clone(), *found, why(*found)?));
+        match self.layer_types.iter().find_map(wrong) {
+            Some((text, found, why)) => {
+                let what = format!("gives `{text}` {found}, {why}");
                 Err(QuantizeError::option("layer_types", what))
             }
             None => Ok(()),
         }
+    }
+
+    /// Refuses types of weights that the runtime does not read, so that the file would not load.
+    fn check_readers(&self) -> Result<(), QuantizeError> {
+        self.wrong_type(|found| {
+            let rare = Target::ALL.iter().any(|target| target.profile().rare.contains(&found));
+            if !rare || self.profile().rare.contains(&found) {
+                return None;
+            }
+            let reads = |target: &&Target| target.profile().rare.contains(&found);
+            let readers: Vec<&str> = Target::ALL.iter().filter(reads).map(|t| t.name()).collect();
+            let runtime = match self.target {
+                Some(target) => target.name(),
+                None => "ONNX Runtime",
+            };
+            Some(format!("which {runtime} cannot run; it is for target {}", readers.join(" or ")))
+        })
+    }
+
+    /// Refuses what contradicts a layout of blocks.
+    fn check_layout(&self) -> Result<(), QuantizeError> {
+        if let (Some(size), Some(row)) = (self.block_size, self.weights.layout())
+            && size != row.block_size
+        {
+            let what = format!("is {size}, but {} has blocks of {}", row.name, row.block_size);
+            return Err(QuantizeError::option("block_size", what));
+        }
+        let beside =
+            "which cannot be used with activations: no runtime computes in integers with blocks";
+        self.wrong_type(|found| {
+            (self.activations.is_some() && found.layout().is_some()).then(|| beside.to_owned())
+        })
     }
 
     /// Refuses types that the runtime does not take.
@@ -237,15 +264,15 @@ impl Config {
         let allowed: Vec<QType> = profile.weights_beside(activations).collect();
         let beside = format!(" beside {activations} activations");
         let whole = profile.placement == Placement::Everything;
-        let check = |option: &str, qtype: &QType| match qtype.bits() {
-            bits if bits == 8 || whole => check(option, *qtype, &allowed, &beside),
+        let check = |option: &str, qtype: QType| match qtype.bits() {
+            bits if bits == 8 || whole => check(option, qtype, &allowed, &beside),
             _ => Ok(()),
         };
         for bits in self.layer_bits.values() {
-            check("layer_bits", &signed("layer_bits", *bits)?)?;
+            check("layer_bits", signed("layer_bits", *bits)?)?;
         }
-        check("weights", &self.weights)?;
-        self.layer_types.values().try_for_each(|qtype| check("layer_types", qtype))
+        check("weights", self.weights.qtype())?;
+        self.layer_types.values().try_for_each(|found| check("layer_types", found.qtype()))
     }
 }
 

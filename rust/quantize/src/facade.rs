@@ -218,6 +218,7 @@ impl Plan {
             encode::integers(how.stored, shape, &wide)
         };
         Ok(EncodedTensor {
+            stored_scale: None,
             quantized: integers(shape, &weight.quantized_values),
             scale: Tensor::from_f32(layout.scale_shape(), &weight.scales),
             zero_point: integers(layout.scale_shape(), &weight.zero_points),

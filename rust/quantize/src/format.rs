@@ -6,7 +6,7 @@ use std::str::FromStr;
 use quantize_rs_math::QType;
 use serde::{Deserialize, Serialize};
 
-use crate::{Config, QuantizeError, Target};
+use crate::{Config, QuantizeError, Target, WeightType};
 
 /// How what is quantized is written into the file.
 ///
@@ -158,12 +158,13 @@ impl Format {
                 let names: Vec<&str> = allowed.iter().map(|qtype| qtype.name()).collect();
                 names.join(", ")
             };
-            if !allowed.contains(&config.weights) {
+            let holds = |found: &WeightType| allowed.iter().any(|qtype| *found == *qtype);
+            if !holds(&config.weights) {
                 let what = format!("is {}, expected one of {}", config.weights, names());
                 return against("weights", what);
             }
             let asked = config.layer_types.iter();
-            if let Some((text, found)) = asked.clone().find(|(_, found)| !allowed.contains(found)) {
+            if let Some((text, found)) = asked.clone().find(|(_, found)| !holds(found)) {
                 let what = format!("gives `{text}` {found}, expected one of {}", names());
                 // People write both in one place.
                 return against("layer_bits", what);

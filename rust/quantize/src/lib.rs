@@ -68,6 +68,7 @@ mod smooth;
 mod target;
 mod uses;
 mod verify;
+mod weight_type;
 
 pub use analysis::{
     Accuracy, Bar, CompareOptions, Comparison, Extract, Kernels, Latencies, Latency,
@@ -81,7 +82,7 @@ pub use calibrate::{
 };
 pub use config::Config;
 pub use conformance::{Rule, Violation, conformance};
-pub use encode::{Encoded, EncodedTensor, encode};
+pub use encode::{Encoded, EncodedTensor, StoredScale, encode};
 pub use error::{CalibrationError, CalibrationErrorKind, QuantizeError, QuantizeErrorKind};
 pub use facade::{
     OnnxModel, QdqWeightInput, QuantConfig, QuantizedTensor, Quantizer, WeightTensor,
@@ -98,9 +99,10 @@ pub use plan::{
 pub use prepare::{
     Below, Optimization, Optimized, Prepared, Prune, PrunedWeight, Pruning, Step, optimize, prune,
 };
-pub use quantize_rs_math::{Granularity, Metrics, Params, QSpec, QType, Range};
+pub use quantize_rs_math::{Granularity, Metrics, Params, QSpec, QType, Range, Scales};
 pub use quantize_rs_onnx::{DataType, Model, Tensor};
 pub use ranges::{Difference, Ranges, RangesDiff, Seen, tensorrt};
 pub use report::{QuantizedRow, Report, Row, Seconds};
 pub use sample::{Engine, InputSpec, Runner, Sample, Samples, Sink, Timed};
 pub use target::{Bias, Placement, Profile, Target};
+pub use weight_type::{MicroLayout, MicroRow, WeightType};

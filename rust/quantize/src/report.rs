@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use quantize_rs_math::{Granularity, Metrics, Params, QSpec, QType, Range};
+use quantize_rs_math::{Granularity, Metrics, Params, QSpec, QType, Range, Scales};
 use quantize_rs_onnx::DataType;
 use serde::Serialize;
 
@@ -86,6 +86,9 @@ pub struct QuantizedRow {
     pub reduced: bool,
     /// Which elements share a scale.
     pub granularity: Granularity,
+    /// What scales are stored as.
+    #[serde(skip_serializing_if = "Scales::are_wide")]
+    pub scales: Scales,
     /// Where its numbers come from.
     pub source: String,
     /// Smallest and largest scale, both without their sign.
@@ -104,7 +107,11 @@ impl QuantizedRow {
     /// Type, symmetry and granularity in a few words: `int8 symmetric axis 0`.
     pub fn kind(&self) -> String {
         let spec = QSpec::new(self.qtype, self.symmetric, self.granularity);
-        crate::plan::kind(&QSpec { reduced: self.reduced, ..spec }, self.stored, self.format)
+        crate::plan::kind(
+            &QSpec { reduced: self.reduced, scales: self.scales, ..spec },
+            self.stored,
+            self.format,
+        )
     }
 }
 
@@ -230,6 +237,7 @@ fn quantized(
         symmetric: how.spec.symmetric,
         reduced: how.spec.reduced,
         granularity: how.spec.granularity,
+        scales: how.spec.scales,
         source: how.source.to_string(),
         scale: constant.map_or_else(|| scale_of(activation), scales_of),
         zero_point: activation.map(|params| params.zero_point),

@@ -6,7 +6,8 @@ use std::str::FromStr;
 use quantize_rs_math::QType;
 use serde::{Deserialize, Serialize};
 
-use crate::QuantizeError;
+use crate::weight_type::MicroLayout;
+use crate::{QuantizeError, WeightType};
 
 /// The runtime a model is made for.
 ///
@@ -60,8 +61,8 @@ pub struct Profile {
     /// Whether the scale of a weight may be negative, which gives those of 4 and 2 bits half a step
     /// more: ONNX does not forbid it.
     pub negative_scales: bool,
-    /// Whether it reads weights of float4e2m1, for which ONNX Runtime 1.31 has no kernel on a CPU.
-    pub float4: bool,
+    /// Weights that it reads and that few do: ONNX Runtime 1.31 has no kernel for them on a CPU.
+    pub rare: &'static [WeightType],
     /// Operators whose weights may have a scale for each channel; `None` for all.
     pub per_channel: Option<&'static [&'static str]>,
     /// Whether weights of int8 beside uint8 activations use one bit less.
@@ -111,7 +112,7 @@ const X86: Profile = Profile {
     symmetric: (false, false),
     // All kernels of 1.31 were tried, fused or not.
     negative_scales: true,
-    float4: false,
+    rare: &[],
     per_channel: None,
     reduced: false,
     bias: Bias::Int32,
@@ -140,7 +141,8 @@ const TABLE: [Profile; 7] = [
         alike: true,
         symmetric: (true, true),
         negative_scales: false,
-        float4: true,
+        // It has floats of 4 bits in blocks of 16 with scales in two levels; of powers of two nothing is documented.
+        rare: &[WeightType::Of(QType::Float4E2M1), WeightType::In(MicroLayout::NvFp4)],
         bias: Bias::Float,
         placement: Placement::Inputs,
         ..X86
@@ -181,7 +183,12 @@ const TABLE: [Profile; 7] = [
         ],
         weights: &[QType::Int8, QType::UInt8, QType::Float8E4M3FN, QType::Float8E5M2],
         negative_scales: false,
-        float4: true,
+        rare: &[
+            WeightType::Of(QType::Float4E2M1),
+            WeightType::In(MicroLayout::MxFp4),
+            WeightType::In(MicroLayout::MxFp8),
+            WeightType::In(MicroLayout::NvFp4),
+        ],
         products: false,
         placement: Placement::Weighted,
         ..X86

@@ -2,10 +2,10 @@
 
 mod nbits;
 
-use quantize_rs_math::Layout;
+use quantize_rs_math::{Layout, Scales};
 use quantize_rs_onnx::{DataType, Model, NodeProto, TensorProto};
 
-use crate::encode::data_type;
+use crate::encode::{data_type, scale_data_type};
 use crate::error::QuantizeErrorKind;
 use crate::graph::{Graph, Maker, ValueId};
 use crate::plan::{Plan, Planned, Readers, Role, Source, ValuePlan};
@@ -185,14 +185,18 @@ fn check(graph: &Graph<'_>, value: &Planned, how: &ValuePlan) -> Result<(), Quan
         return Err(wrong("is not made by DequantizeLinear"));
     }
     let constant = |input| graph.input(node, input).and_then(|id| graph.constant(id));
-    let Some(scale) = constant(1) else { return Err(wrong("has no scale")) };
+    let scale = match how.spec.scales {
+        Scales::Float8E4M3FN => two_levels(graph, node),
+        Scales::Float | Scales::Float8E8M0 => constant(1),
+    };
+    let Some(scale) = scale else { return Err(wrong("has no scale")) };
     let zero_point = constant(2);
     if zero_point.is_none() && (graph.nodes[node].input.len() > 2 || constant(0).is_none()) {
         return Err(wrong("has no zero point"));
     }
     let halves = value.role == Role::Weight && value.dtype == Some(DataType::Float16);
-    let floats = scale.dtype() == Some(DataType::Float)
-        || halves && scale.dtype() == Some(DataType::Float16);
+    let floats = scale.dtype() == Some(scale_data_type(how.spec.scales))
+        || halves && how.spec.scales.are_wide() && scale.dtype() == Some(DataType::Float16);
     if !floats || zero_point.is_some_and(|found| found.dtype() != Some(data_type(how.stored))) {
         return Err(wrong("has a scale or zero point of the wrong type"));
     }
@@ -209,6 +213,17 @@ fn check(graph: &Graph<'_>, value: &Planned, how: &ValuePlan) -> Result<(), Quan
         return Err(wrong("has the wrong number of scales or zero points"));
     }
     Ok(())
+}
+
+/// The codes of the scales of a node, which come back by a `DequantizeLinear` with one float32.
+fn two_levels<'m>(graph: &Graph<'m>, node: usize) -> Option<&'m TensorProto> {
+    let scale = graph.input(node, 1)?;
+    let Maker::Node { node, .. } = graph.values[scale].maker else { return None };
+    let whole = graph.constant(graph.input(node, 1)?)?;
+    let found = graph.nodes[node].op_type == "DequantizeLinear"
+        && whole.dtype() == Some(DataType::Float)
+        && whole.dims.is_empty();
+    found.then(|| graph.constant(graph.input(node, 0)?)).flatten()
 }
 
 /// Whether a node casts what a weight is stored as.

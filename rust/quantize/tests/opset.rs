@@ -28,7 +28,7 @@ fn a_model_comes_to_what_its_plan_needs() {
         ("opset7_conv", Config::default(), 7, 10),
         ("opset7_conv", per_channel(), 7, 13),
         ("opset9_conv", int4(), 9, 21),
-        ("opset13", Config { weights: QType::Int2, ..Config::default() }, 13, 25),
+        ("opset13", Config { weights: QType::Int2.into(), ..Config::default() }, 13, 25),
     ] {
         let model = fixture(name);
         let prepared = Prepared::of(&model, config).unwrap();

@@ -93,14 +93,15 @@ fn floats_of_8_bits_conform_where_they_are_taken() {
         for (weights, activations, target) in floats() {
             let activations = Some(activations);
             let base = Config { per_channel: true, ..Config::for_target(target) };
-            let after = match made_as(&model, Config { weights, activations, ..base }) {
-                Ok(after) => after,
-                Err(error) => {
-                    let old = matches!(error.kind(), QuantizeErrorKind::Unsupported { .. });
-                    assert!(old, "{name}: {error}");
-                    continue;
-                }
-            };
+            let after =
+                match made_as(&model, Config { weights: weights.into(), activations, ..base }) {
+                    Ok(after) => after,
+                    Err(error) => {
+                        let old = matches!(error.kind(), QuantizeErrorKind::Unsupported { .. });
+                        assert!(old, "{name}: {error}");
+                        continue;
+                    }
+                };
             let types: BTreeSet<_> =
                 after.graph().initializer.iter().filter_map(|tensor| tensor.dtype()).collect();
             if types.is_disjoint(&[DataType::Float8E4M3FN, DataType::Float8E5M2].into()) {
@@ -120,9 +121,13 @@ fn floats_of_8_bits_conform_where_they_are_taken() {
 fn wrong_combinations_with_floats_of_8_bits_are_refused() {
     use QType::{Float8E4M3FN as E4M3, Float8E5M2 as E5M2, Int8, UInt8};
     let models = fixtures();
-    let refused = |model: &str, target, activations, weights| {
-        let config =
-            Config { target, activations: Some(activations), weights, ..Config::default() };
+    let refused = |model: &str, target, activations, weights: QType| {
+        let config = Config {
+            target,
+            activations: Some(activations),
+            weights: weights.into(),
+            ..Config::default()
+        };
         Plan::of(&Graph::of(&models[model]).unwrap(), config).unwrap_err().to_string()
     };
     let default = refused("opset26_conv", None, E4M3, E4M3);
@@ -151,7 +156,7 @@ fn wrong_combinations_with_floats_of_8_bits_are_refused() {
 fn floats_of_8_bits_keep_what_only_moves_data_in_float() {
     let models = fixtures();
     let config = Config {
-        weights: QType::Float8E4M3FN,
+        weights: QType::Float8E4M3FN.into(),
         activations: Some(QType::Float8E4M3FN),
         target: Some(Target::Generic),
         ..Config::default()

@@ -7,8 +7,9 @@ use std::path::{Path, PathBuf};
 
 use common::{fixture, per_channel, plan, ranges, with_activations};
 use quantize_rs::{
-    Config, DataType, Decision, Graph, Kept, Model, Plan, QConfig, QConfigDict, QType,
-    QuantizeErrorKind, Target, convert_opset,
+    Config, DataType, Decision, Granularity, Graph, Kept, MicroLayout, Model, Plan, Prepared,
+    QConfig, QConfigDict, QType, QuantizeError, QuantizeErrorKind, Scales, Target, ValuePlan,
+    WeightType, convert_opset,
 };
 
 #[test]
@@ -151,7 +152,7 @@ fn a_name_goes_before_a_pattern_and_that_before_a_type_of_operator() {
     assert_eq!(types(&[("Gemm", 4), ("re:.*_w", 16)]), [QType::Int16; 2]);
     assert_eq!(types(&[("Gemm", 4), ("*", 16), (first, 8)]), [QType::Int8, QType::Int16]);
     let config = Config {
-        layer_types: BTreeMap::from([(last.clone(), QType::UInt4)]),
+        layer_types: BTreeMap::from([(last.clone(), QType::UInt4.into())]),
         exclude: vec![format!("re:{first}")],
         ..per_channel()
     };
@@ -191,7 +192,7 @@ fn activations_may_have_sixteen_bits_where_the_opset_knows_them() {
 #[test]
 fn a_target_of_integers_alone_takes_no_weights_of_other_widths() {
     let mut config = Config { activations: Some(QType::UInt8), ..Config::for_target(Target::Qnn) };
-    config.weights = QType::Int4;
+    config.weights = QType::Int4.into();
     let refused = |config: &Config, option: &str| match config.check().unwrap_err().kind() {
         QuantizeErrorKind::Option { option: found, what } => {
             assert_eq!(found, option);
@@ -200,29 +201,39 @@ fn a_target_of_integers_alone_takes_no_weights_of_other_widths() {
         other => panic!("{other}"),
     };
     refused(&config, "weights");
-    config.weights = QType::Int8;
+    config.weights = QType::Int8.into();
     config.layer_bits = BTreeMap::from([("fc*".to_owned(), 4)]);
     refused(&config, "layer_bits");
 }
 
 #[test]
-fn weights_of_float4_are_for_those_who_read_them() {
-    let everywhere = Config { weights: QType::Float4E2M1, ..Config::default() };
-    let somewhere = BTreeMap::from([("fc".to_owned(), QType::Float4E2M1)]);
-    let somewhere = Config { layer_types: somewhere, ..Config::default() };
-    for (config, option) in [(everywhere, "weights"), (somewhere, "layer_types")] {
-        for target in std::iter::once(None).chain(Target::ALL.iter().copied().map(Some)) {
-            let reads = matches!(target, Some(Target::TensorRt | Target::Generic));
-            let config = Config { target, ..config.clone() };
-            match config.check() {
-                Ok(()) => assert!(reads, "{target:?}"),
-                Err(error) => {
-                    assert!(!reads, "{error}");
-                    let QuantizeErrorKind::Option { option: found, what } = error.kind() else {
-                        panic!("{error}");
-                    };
-                    assert_eq!(found, option);
-                    assert!(what.contains("tensorrt or generic"), "{what}");
+fn rare_weights_are_for_those_who_read_them() {
+    let readers: [(&str, &[Target]); 4] = [
+        ("float4e2m1", &[Target::TensorRt, Target::Generic]),
+        ("nvfp4", &[Target::TensorRt, Target::Generic]),
+        ("mxfp4", &[Target::Generic]),
+        ("mxfp8", &[Target::Generic]),
+    ];
+    for (name, readers) in readers {
+        let asked: WeightType = name.parse().unwrap();
+        let everywhere = Config { weights: asked, ..Config::default() };
+        let layer_types = BTreeMap::from([("fc".to_owned(), asked)]);
+        let somewhere = Config { layer_types, ..Config::default() };
+        for (config, option) in [(everywhere, "weights"), (somewhere, "layer_types")] {
+            for target in std::iter::once(None).chain(Target::ALL.iter().copied().map(Some)) {
+                let reads = target.is_some_and(|target| readers.contains(&target));
+                let config = Config { target, ..config.clone() };
+                match config.check() {
+                    Ok(()) => assert!(reads, "{name} {target:?}"),
+                    Err(error) => {
+                        assert!(!reads, "{error}");
+                        let what = refusal(&error, option);
+                        let names: Vec<&str> = readers.iter().map(|t| t.name()).collect();
+                        assert!(
+                            what.contains(name) && what.contains(&names.join(" or ")),
+                            "{what}"
+                        );
+                    }
                 }
             }
         }
@@ -275,4 +286,64 @@ fn modules_that_are_not_in_the_model_are_refused_with_near_matches() {
     assert!(lonely.contains("set_global leaves activations float"), "{lonely}");
     let alone = QConfigDict::default().set_global(integers).set_module_type("Conv", all);
     assert!(set(alone).contains("whole or not at all"));
+}
+
+/// What is wrong with an option.
+fn refusal<'e>(error: &'e QuantizeError, option: &str) -> &'e str {
+    match error.kind() {
+        QuantizeErrorKind::Option { option: found, what } if found == option => what,
+        other => panic!("{other}"),
+    }
+}
+
+#[test]
+fn a_layout_has_blocks_of_its_own_and_no_activations() {
+    for layout in MicroLayout::ALL {
+        let row = layout.row();
+        let config = Config {
+            weights: WeightType::In(*layout),
+            target: Some(Target::Generic),
+            ..Config::default()
+        };
+        let of_size = |size| Config { block_size: Some(size), ..config.clone() };
+        of_size(row.block_size).check().unwrap();
+        let error = of_size(2 * row.block_size).check().unwrap_err();
+        assert!(refusal(&error, "block_size").contains(row.name));
+        let activations = Some(QType::Float8E4M3FN);
+        let error = Config { activations, ..config.clone() }.check().unwrap_err();
+        assert!(refusal(&error, "weights").contains("activations"));
+        let mixed = Config {
+            layer_types: BTreeMap::from([("fc".to_owned(), config.weights)]),
+            weights: QType::Float8E4M3FN.into(),
+            activations,
+            ..config
+        };
+        assert!(refusal(&mixed.check().unwrap_err(), "layer_types").contains("activations"));
+    }
+}
+
+#[test]
+fn a_layout_of_some_weights_leaves_the_blocks_of_the_others() {
+    let model = fixture("mlp_relu");
+    let asked: WeightType = "mxfp4".parse().unwrap();
+    let all = plan(&model, Config::default());
+    let names: Vec<&str> = all.quantized().map(|(value, _)| value.name.as_str()).collect();
+    let config = Config {
+        layer_types: BTreeMap::from([(names[0].to_owned(), asked)]),
+        weights: QType::Int4.into(),
+        block_size: Some(16),
+        target: Some(Target::Generic),
+        ..Config::default()
+    };
+    let prepared = Prepared::of(&model, config).unwrap();
+    let plan = prepared.plan();
+    let cut = |how: &ValuePlan| match how.spec.granularity {
+        Granularity::Blocked { block_size, .. } => (how.spec.qtype, how.spec.scales, block_size),
+        other => panic!("{other:?}"),
+    };
+    let found: Vec<_> = plan.quantized().map(|(_, how)| cut(how)).take(2).collect();
+    let expected = [(QType::Float4E2M1, Scales::Float8E8M0, 32), (QType::Int4, Scales::Float, 16)];
+    assert_eq!(found, expected);
+    assert_eq!(prepared.model.opset(""), Some(24));
+    plan.apply(&prepared.model, None).unwrap();
 }

@@ -216,7 +216,7 @@ fn a_weight_that_its_type_cannot_hold_is_warned_of() {
         let quantized = plan(&model, config).apply(&model, None).unwrap();
         quantized.report().warnings.join("\n")
     };
-    let four = Config { weights: QType::Int4, symmetric: true, ..Config::default() };
+    let four = Config { weights: QType::Int4.into(), symmetric: true, ..Config::default() };
     assert!(warnings(four).contains(&format!("`{weight}`: ")), "4 bits");
     assert_eq!(warnings(Config::default()), "");
 }

@@ -4,6 +4,7 @@
 #![allow(clippy::cast_possible_truncation, clippy::cast_precision_loss)]
 
 mod bias;
+mod narrow;
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -11,7 +12,7 @@ use bytes::Bytes;
 use half::{bf16, f16};
 use quantize_rs_math::{
     Columns, Floats, Granularity, Layout, MathError, Metrics, NBits, Params, QSpec, QType, Range,
-    fit, pack, params, quantize_measured_into, ranges_checked,
+    fit, narrow_scales, pack, params, quantize_measured_into, ranges_checked,
 };
 use quantize_rs_onnx::{Buffer, DataType, Tensor};
 use rayon::prelude::*;
@@ -22,6 +23,9 @@ use crate::graph::Graph;
 use crate::plan::{Plan, Source, ValuePlan};
 use crate::uses::{self, Constant};
 use crate::{Format, QuantizeError, Ranges};
+
+pub use narrow::StoredScale;
+pub(crate) use narrow::data_type as scale_data_type;
 
 /// The integers, scales and zero points of everything a plan quantizes.
 #[derive(Clone, Debug, Default)]
@@ -46,8 +50,10 @@ pub struct Encoded {
 pub struct EncodedTensor {
     /// The integers.
     pub quantized: Tensor,
-    /// The scales, float32.
+    /// The scales, float32: what they stand for, where they are stored as something else.
     pub scale: Tensor,
+    /// What the scales are stored as, where that takes 8 bits.
+    pub stored_scale: Option<StoredScale>,
     /// The zero points, of the type of the integers.
     pub zero_point: Tensor,
     /// What the integers stand for, against the floats they were made from, when those are known.
@@ -204,7 +210,12 @@ fn weight(
     let ranges = ranges_checked(data, &layout).map_err(wrong)?;
     check_finite(name, how.spec.qtype, &ranges)?;
     let all_zero: Vec<bool> = ranges.iter().map(|range| range.absmax() == 0.0).collect();
-    let mut params = fit(data, &layout, &ranges, &how.spec);
+    let narrow = (!how.spec.scales.are_wide())
+        .then(|| narrow_scales(data, &layout, &ranges, &how.spec, largest(scales)));
+    let mut params = match &narrow {
+        Some(found) => found.params.clone(),
+        None => fit(data, &layout, &ranges, &how.spec),
+    };
     let highest = floors.iter().copied().fold(0.0, f32::max);
     let per_group = floors.len() == params.len();
     let mut raised = 0;
@@ -215,10 +226,10 @@ fn weight(
             raised += usize::from(!all_zero[group]);
             params.scale = floor.copysign(params.scale);
         }
-        if scales == DataType::Float16 && how.spec.qtype.is_scaled() {
+        if scales == DataType::Float16 && how.spec.qtype.is_scaled() && narrow.is_none() {
             params.scale = in_halves(params.scale);
             // What comes back is a float16 too, and has to stay finite.
-            while params.representable(&how.spec).absmax() > f16::MAX.to_f32() {
+            while params.representable(&how.spec).absmax() > largest(scales) {
                 params.scale = below_in_halves(params.scale);
             }
         }
@@ -230,7 +241,14 @@ fn weight(
         shape: shape.to_vec(),
         data: stored(buffer.into_bytes(), how, data.len()),
     };
-    Ok((assemble(quantized, &layout, &params, how.stored, metrics), raised))
+    let stored_scale = narrow.map(|found| StoredScale::of(found, &how.spec, &layout));
+    let tensor = assemble(quantized, &layout, &params, how.stored, metrics);
+    Ok((EncodedTensor { stored_scale, ..tensor }, raised))
+}
+
+/// The largest number that can come back from integers as a float of this type.
+fn largest(dtype: DataType) -> f32 {
+    if dtype == DataType::Float16 { f16::MAX.to_f32() } else { f32::MAX }
 }
 
 /// The type of the scales of a constant: that of its floats where runtimes take such scales, else
@@ -286,6 +304,7 @@ fn nbits(
     Ok(EncodedTensor {
         quantized: bytes(vec![width, blocks, blob], buffer.into_bytes()),
         scale: Tensor::from_f32(vec![width, blocks], &scales),
+        stored_scale: None,
         zero_point: bytes(vec![width, cut.zero_points_len()], zero_points.into()),
         metrics: Some(metrics),
     })
@@ -323,6 +342,7 @@ fn assemble(
     EncodedTensor {
         quantized,
         scale: Tensor::from_f32(layout.scale_shape(), &scales),
+        stored_scale: None,
         zero_point: integers(stored, layout.scale_shape(), &points),
         metrics: Some(metrics),
     }

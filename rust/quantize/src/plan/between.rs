@@ -163,7 +163,8 @@ impl Planner<'_, '_> {
             shape.iter().skip(1).try_fold(1usize, |taps, length| taps.checked_mul(*length))
         });
         let value = &self.graph.values[weight];
-        let asked = self.selection.qtype(value.name, std::iter::once(self.graph.nodes[lead.node]));
+        let reader = std::iter::once(self.graph.nodes[lead.node]);
+        let asked = self.selection.weight_type(value.name, reader);
         self.gives_integers(lead)
             && draft.quantized(weight).is_some()
             && lead.inputs.iter().all(|input| float.contains(input))

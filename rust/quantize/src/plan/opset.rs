@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use quantize_rs_math::{Granularity, QType};
+use quantize_rs_math::{Granularity, QSpec, QType, Scales};
 use quantize_rs_onnx::Model;
 
 use super::{Plan, ValuePlan};
@@ -40,6 +40,15 @@ pub(crate) fn needed(qtype: QType, granularity: Granularity) -> i64 {
     since(qtype).max(granular)
 }
 
+/// The operator set in which `DequantizeLinear` knows scales of this type.
+fn known(spec: &QSpec) -> i64 {
+    match spec.scales {
+        Scales::Float => 1,
+        Scales::Float8E4M3FN => 19,
+        Scales::Float8E8M0 => 24,
+    }
+}
+
 /// Refuses operator sets whose meaning nobody knew when this was written.
 pub(super) fn check_known(graph: &Graph<'_>) -> Result<(), QuantizeError> {
     match graph.model.opset("") {
@@ -70,7 +79,9 @@ impl Plan {
     pub(crate) fn needs_more_than(&self, model: &Model) -> Option<Need> {
         let have = model.opset("").unwrap_or(0);
         let need_of = |how: &ValuePlan| match how.format {
-            Format::Qdq | Format::FakeQuant => needed(how.stored, how.spec.granularity),
+            Format::Qdq | Format::FakeQuant => {
+                needed(how.stored, how.spec.granularity).max(known(&how.spec))
+            }
             format => format.row().since,
         };
         // Of several that need the most, the first: a weight rather than the bias that follows.

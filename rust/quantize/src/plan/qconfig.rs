@@ -87,7 +87,7 @@ impl QConfigDict {
         let modules = Modules::of(&graph, &constants);
         let found = Found::of(self, &modules)?;
         let mut config = Config { activations: self.global.activation, ..Config::default() };
-        config.weights = self.global.weight.unwrap_or(config.weights);
+        config.weights = self.global.weight.map_or(config.weights, Into::into);
         for constant in constants.iter().filter(|constant| constant.is_weight()) {
             let name = graph.values[constant.anchor].name.to_owned();
             let nodes = constant.multipliers(&graph);
@@ -95,7 +95,7 @@ impl QConfigDict {
             match found.of_subject(&Module::of(&name, labels)).weight {
                 None => drop(config.layer_float.insert(name)),
                 Some(qtype) if Some(qtype) == self.global.weight => {}
-                Some(qtype) => drop(config.layer_types.insert(name, qtype)),
+                Some(qtype) => drop(config.layer_types.insert(name, qtype.into())),
             }
         }
         for module in &modules.nodes {

@@ -8,13 +8,13 @@ use quantize_rs_onnx::NodeProto;
 use super::pattern::{Known, Pattern, Subject};
 use crate::graph::Graph;
 use crate::uses::{self, Constant, Use};
-use crate::{Config, QuantizeError, config, ops};
+use crate::{Config, QuantizeError, WeightType, config, ops};
 
 /// Names and patterns of a configuration, each known to fit something in the model.
 pub(super) struct Selection {
     exclude: Vec<Pattern>,
     /// Types for some weights, none for those that stay float; narrower patterns first.
-    types: Vec<(Pattern, Option<QType>)>,
+    types: Vec<(Pattern, Option<WeightType>)>,
     /// Types for some activations; narrower patterns first.
     activations: Vec<(Pattern, QType)>,
     op_types: Option<HashSet<String>>,
@@ -89,11 +89,11 @@ impl Selection {
     }
 
     /// The type asked for a weight, or for a node that reads it.
-    pub(super) fn qtype<'m>(
+    pub(super) fn weight_type<'m>(
         &self,
         weight: &'m str,
         readers: impl Iterator<Item = &'m NodeProto>,
-    ) -> Option<QType> {
+    ) -> Option<WeightType> {
         let subject = subject(weight, readers);
         self.types.iter().find(|(pattern, _)| pattern.fits(&subject))?.1
     }
@@ -105,8 +105,8 @@ impl Selection {
         readers: impl Iterator<Item = &'m NodeProto>,
     ) -> Option<String> {
         let subject = subject(weight, readers);
-        let (pattern, qtype) = self.types.iter().find(|(pattern, _)| pattern.fits(&subject))?;
-        qtype.is_none().then(|| pattern.text().to_owned())
+        let (pattern, asked) = self.types.iter().find(|(pattern, _)| pattern.fits(&subject))?;
+        asked.is_none().then(|| pattern.text().to_owned())
     }
 }
 
@@ -114,14 +114,14 @@ impl Selection {
 fn types(
     weights: &Known<'_>,
     config: &Config,
-) -> Result<Vec<(Pattern, Option<QType>)>, QuantizeError> {
+) -> Result<Vec<(Pattern, Option<WeightType>)>, QuantizeError> {
     let mut types = Vec::new();
     for (text, bits) in &config.layer_bits {
         let qtype = config::signed("layer_bits", *bits)?;
-        types.push((weights.pattern("layer_bits", text)?, Some(qtype)));
+        types.push((weights.pattern("layer_bits", text)?, Some(qtype.into())));
     }
-    for (text, qtype) in &config.layer_types {
-        types.push((weights.pattern("layer_types", text)?, Some(*qtype)));
+    for (text, found) in &config.layer_types {
+        types.push((weights.pattern("layer_types", text)?, Some(*found)));
     }
     for text in &config.layer_float {
         types.push((weights.pattern("layer_bits", text)?, None));

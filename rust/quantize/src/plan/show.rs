@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use quantize_rs_math::{Granularity, QSpec, QType};
+use quantize_rs_math::{Granularity, QSpec, QType, Scales};
 
 use serde::Serialize;
 
@@ -51,7 +51,7 @@ fn cells(value: &Planned) -> [String; 4] {
 
 /// Type, symmetry and granularity in a few words: `int8 symmetric axis 0`.
 pub(crate) fn kind(spec: &QSpec, stored: QType, format: Format) -> String {
-    let QSpec { qtype, symmetric, granularity, reduced, .. } = *spec;
+    let QSpec { qtype, symmetric, granularity, reduced, scales, .. } = *spec;
     let stored = if stored == qtype { String::new() } else { format!(" in {}", stored.name()) };
     let reduced = if reduced { " of 7 bits" } else { "" };
     let symmetric = if symmetric && qtype.is_scaled() { " symmetric" } else { "" };
@@ -66,7 +66,11 @@ pub(crate) fn kind(spec: &QSpec, stored: QType, format: Format) -> String {
         Format::Qdq => String::new(),
         format => format!(" as {format}"),
     };
-    format!("{}{stored}{symmetric}{granularity}{reduced}{format}", qtype.name())
+    let scales = match scales {
+        Scales::Float => String::new(),
+        scales => format!(" with scales of {}", scales.name()),
+    };
+    format!("{}{stored}{symmetric}{granularity}{scales}{reduced}{format}", qtype.name())
 }
 
 impl fmt::Display for Because {

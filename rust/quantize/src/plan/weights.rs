@@ -10,7 +10,7 @@ use crate::encode::data_type;
 use crate::graph::{Graph, Maker};
 use crate::target::Placement;
 use crate::uses::{self, Along, Constant, Use};
-use crate::{Config, Format, QuantizeError};
+use crate::{Config, Format, QuantizeError, WeightType};
 
 pub(super) fn plan(
     graph: &Graph<'_>,
@@ -29,7 +29,9 @@ pub(super) fn plan(
             continue;
         }
         let name = graph.values[constant.anchor].name;
-        let qtype = selection.qtype(name, constant.multipliers(graph)).unwrap_or(config.weights);
+        let asked = selection.weight_type(name, constant.multipliers(graph));
+        let asked = asked.unwrap_or(config.weights);
+        let qtype = asked.qtype();
         let stored = match (qtype, config.native_int4) {
             (QType::Int4, Some(false)) => QType::Int8,
             _ => qtype,
@@ -54,12 +56,12 @@ pub(super) fn plan(
             }
             Ok(None) => {
                 let (granularity, matrix) = if qtype.is_scaled() {
-                    granularity(graph, constant, config)
+                    granularity(graph, constant, config, asked)
                 } else {
                     (Granularity::PerTensor, None)
                 };
                 let symmetric = config.symmetric || forces_symmetric(config, qtype, granularity);
-                let spec = spec(config, qtype, symmetric, granularity);
+                let spec = spec(config, asked, symmetric, granularity);
                 let readers = say_what_stays(graph, constant, config, draft);
                 let (format, source) = (formats::usual(config), Source::Weights);
                 ValuePlan { spec, stored, matrix, format, source, readers, because }
@@ -77,13 +79,14 @@ pub(super) fn plan(
 }
 
 /// How a weight is quantized. Wider types have steps enough, and kernels that compute with them.
-fn spec(config: &Config, qtype: QType, symmetric: bool, granularity: Granularity) -> QSpec {
+fn spec(config: &Config, asked: WeightType, symmetric: bool, granularity: Granularity) -> QSpec {
+    let (qtype, scales) = (asked.qtype(), asked.scales());
     let spec = QSpec::new(qtype, symmetric, granularity);
     let narrow = config.narrow_range.map_or(spec.narrow, |narrow| narrow && symmetric);
     // Who trains on it has no use for a negative scale.
     let may_flip = config.profile().negative_scales && config.output_format != Format::FakeQuant;
     let flips = symmetric && !narrow && qtype.bits() <= 4 && may_flip;
-    QSpec { narrow, flips, ..spec }
+    QSpec { narrow, flips, scales, ..spec }
 }
 
 /// Why a constant keeps its type, if it does.
@@ -115,9 +118,10 @@ fn kept(
     if let Some(pattern) = selection.float(value.name, constant.multipliers(graph)) {
         return Some(Kept::Excluded { pattern });
     }
-    let asked = selection.qtype(value.name, constant.multipliers(graph)).unwrap_or(config.weights);
-    if constant.dtype == Some(data_type(asked)) {
-        return Some(Kept::Already { qtype: asked });
+    let asked = selection.weight_type(value.name, constant.multipliers(graph));
+    let qtype = asked.unwrap_or(config.weights).qtype();
+    if constant.dtype == Some(data_type(qtype)) {
+        return Some(Kept::Already { qtype });
     }
     let other = constant
         .multipliers(graph)
@@ -241,19 +245,21 @@ fn no_rule(graph: &Graph<'_>, constant: &Constant<'_>) -> Kept {
     Kept::NoRule { op_type: reader.map(|reader| graph.nodes[reader.node].op_type.clone()) }
 }
 
-/// In blocks, where these are asked for. Else as fine as asked for, where the output channels of the constant are the same for all who read
+/// In blocks, where these are asked for, or a layout that has them. Else as fine as asked for, where the output channels of the constant are the same for all who read
 /// it; else one scale for the whole tensor. And the matrix that it is stored as for that.
 fn granularity(
     graph: &Graph<'_>,
     constant: &Constant<'_>,
     config: &Config,
+    asked: WeightType,
 ) -> (Granularity, Option<[usize; 2]>) {
     let mut found = constant.uses.iter().filter_map(|usage| match usage {
         Use::Weight { channels, .. } | Use::Inside { channels, .. } => Some(*channels),
         _ => None,
     });
     let along = found.next().flatten().filter(|along| found.all(|other| other == Some(*along)));
-    if let Some(block_size) = config.block_size {
+    let block_size = asked.layout().map(|row| row.block_size).or(config.block_size);
+    if let Some(block_size) = block_size {
         return blocks::cut(&constant.shape, along, block_size);
     }
     let whole = (Granularity::PerTensor, None);

@@ -22,7 +22,7 @@ use super::names::Names;
 use super::share::share;
 use super::tables::LookUp;
 use crate::Format;
-use crate::encode::{Encoded, EncodedTensor, integers, scale_type};
+use crate::encode::{Encoded, EncodedTensor, StoredScale, integers, scale_type};
 use crate::graph::{Graph, Maker, Reader, ValueId};
 use crate::ops;
 use crate::plan::{Plan, Readers, Source, ValuePlan};
@@ -102,6 +102,20 @@ fn halves(tensor: &Tensor) -> Tensor {
     Tensor { dtype: DataType::Float16, shape: tensor.shape.clone(), data }
 }
 
+/// The attributes of `DequantizeLinear` that say which elements share a scale.
+fn along(granularity: Granularity) -> Vec<Kept<AttributeProto>> {
+    let integer = |name: &str, value: usize| {
+        Kept::new(AttributeProto::int(name, i64::try_from(value).unwrap_or(i64::MAX)))
+    };
+    match granularity {
+        Granularity::PerTensor => vec![],
+        Granularity::PerAxis { axis } => vec![integer("axis", axis)],
+        Granularity::Blocked { axis, block_size } => {
+            vec![integer("axis", axis), integer("block_size", block_size)]
+        }
+    }
+}
+
 pub(super) struct Writer<'g, 'm> {
     pub(super) graph: &'g Graph<'m>,
     pub(super) plan: &'g Plan,
@@ -156,6 +170,8 @@ impl Writer<'_, '_> {
             return self.cast(id, stored, output);
         }
         let zero_point = match (self.brief, self.needs_zero_point(id, how)) {
+            // Floats have none but 0, which would take half as much as the scales again.
+            _ if !how.spec.scales.are_wide() => None,
             (false, _) => Some(self.constant(name, "zp", &tensor.zero_point)),
             (true, true) => Some(self.zero_point(&tensor.zero_point)),
             (true, false) => None,
@@ -270,14 +286,45 @@ impl Writer<'_, '_> {
         scale: DataType,
         zero_point: Option<String>,
     ) {
+        let quantized = self.constant(base, "quantized", &tensor.quantized);
+        if let Some(stored) = &tensor.stored_scale {
+            return self.dequantize_narrow(base, quantized, output, granularity, stored, scale);
+        }
         let scale =
             if scale == DataType::Float16 { halves(&tensor.scale) } else { tensor.scale.clone() };
-        let mut inputs = vec![
-            self.constant(base, "quantized", &tensor.quantized),
-            self.constant(base, "scale", &scale),
-        ];
+        let mut inputs = vec![quantized, self.constant(base, "scale", &scale)];
         inputs.extend(zero_point);
         self.node("DequantizeLinear", base, inputs, output, granularity);
+    }
+
+    /// As [`Writer::dequantize`], with scales of 8 bits. Those of two levels come back by a
+    /// `DequantizeLinear` of their own. What comes back has the type that is said, since that of
+    /// such scales says nothing of it.
+    fn dequantize_narrow(
+        &mut self,
+        base: &str,
+        quantized: String,
+        output: String,
+        granularity: Granularity,
+        stored: &StoredScale,
+        float: DataType,
+    ) {
+        let codes = self.constant(base, "scale", &stored.codes);
+        let (scale, of) = match &stored.whole {
+            None => (codes, stored.codes.dtype),
+            Some(whole) => {
+                let inputs = vec![codes, self.constant(base, "tensor_scale", whole)];
+                let scale = self.names.fresh(base, "scale_float");
+                self.node("DequantizeLinear", base, inputs, scale.clone(), Granularity::PerTensor);
+                (scale, DataType::Float)
+            }
+        };
+        let mut attribute = along(granularity);
+        if of != float {
+            let to = i64::from(float.number());
+            attribute.push(Kept::new(AttributeProto::int("output_dtype", to)));
+        }
+        self.node_with("DequantizeLinear", base, vec![quantized, scale], output, attribute);
     }
 
     /// An activation between `QuantizeLinear` and `DequantizeLinear`.
@@ -437,16 +484,17 @@ impl Writer<'_, '_> {
         output: String,
         granularity: Granularity,
     ) {
-        let integer = |name: &str, value: usize| {
-            Kept::new(AttributeProto::int(name, i64::try_from(value).unwrap_or(i64::MAX)))
-        };
-        let attribute = match granularity {
-            Granularity::PerTensor => vec![],
-            Granularity::PerAxis { axis } => vec![integer("axis", axis)],
-            Granularity::Blocked { axis, block_size } => {
-                vec![integer("axis", axis), integer("block_size", block_size)]
-            }
-        };
+        self.node_with(op_type, base, input, output, along(granularity));
+    }
+
+    fn node_with(
+        &mut self,
+        op_type: &str,
+        base: &str,
+        input: Vec<String>,
+        output: String,
+        attribute: Vec<Kept<AttributeProto>>,
+    ) {
         let name = if self.brief { String::new() } else { self.names.fresh(base, op_type) };
         let node = NodeProto::new(name, op_type, input, vec![output], attribute);
         self.edits.push(Edit::AddNode(node));

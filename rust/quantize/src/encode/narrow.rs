@@ -1,0 +1,37 @@
+//! Scales of 8 bits, as tensors.
+
+use quantize_rs_math::{Layout, NarrowScales, QSpec, Scales};
+use quantize_rs_onnx::{DataType, Tensor};
+
+/// What scales are stored as, where that takes 8 bits.
+#[derive(Clone, Debug)]
+pub struct StoredScale {
+    /// One code for each scale.
+    pub codes: Tensor,
+    /// What the codes are multiplied by, float32 without axes; `None` for powers of two.
+    pub whole: Option<Tensor>,
+}
+
+impl StoredScale {
+    pub(super) fn of(found: NarrowScales, spec: &QSpec, layout: &Layout) -> StoredScale {
+        let NarrowScales { codes, whole, .. } = found;
+        let two_levels = spec.scales == Scales::Float8E4M3FN;
+        StoredScale {
+            codes: Tensor {
+                dtype: data_type(spec.scales),
+                shape: layout.scale_shape(),
+                data: codes.into(),
+            },
+            whole: two_levels.then(|| Tensor::from_f32(vec![], &[whole])),
+        }
+    }
+}
+
+/// The element type of ONNX that scales are stored as.
+pub(crate) fn data_type(scales: Scales) -> DataType {
+    match scales {
+        Scales::Float => DataType::Float,
+        Scales::Float8E8M0 => DataType::Float8E8M0,
+        Scales::Float8E4M3FN => DataType::Float8E4M3FN,
+    }
+}
