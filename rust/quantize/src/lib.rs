@@ -67,6 +67,7 @@ mod sample;
 mod smooth;
 mod target;
 mod uses;
+mod validate;
 mod verify;
 mod weight_type;
 
@@ -106,3 +107,4 @@ pub use report::{QuantizedRow, Report, Row, Seconds};
 pub use sample::{Engine, InputSpec, Runner, Sample, Samples, Sink, Timed};
 pub use target::{Bias, Placement, Profile, Target};
 pub use weight_type::{MicroLayout, MicroRow, WeightType};
+pub use validate::{Check, Problem, StoredWeight, Uncompared, Validation, validate};

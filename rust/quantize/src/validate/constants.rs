@@ -1,0 +1,45 @@
+//! Whether what was not quantized is what it was.
+
+use std::collections::HashSet;
+
+use super::{Check, Validation};
+use crate::graph::{Graph, Maker};
+use crate::{QuantizeError, encode};
+
+/// Compares constants that both models have under one name; those named in `changed` may differ.
+pub(super) fn check(
+    before: &Graph<'_>,
+    after: &Graph<'_>,
+    changed: &HashSet<String>,
+    found: &mut Validation,
+) -> Result<(), QuantizeError> {
+    for (id, value) in after.values.iter().enumerate() {
+        let own = matches!(value.maker, Maker::Initializer { .. } | Maker::Node { .. });
+        let Some(proto) = after.constant(id).filter(|_| own) else { continue };
+        let there = before.value(value.name).and_then(|id| before.constant(id));
+        let Some(there) = there.filter(|_| !changed.contains(value.name)) else { continue };
+        if proto.dtype() == Some(quantize_rs_onnx::DataType::String) {
+            continue;
+        }
+        let (here, there) = (after.model.tensor(proto)?, before.model.tensor(there)?);
+        if here == there {
+            continue;
+        }
+        if (here.dtype, &here.shape) != (there.dtype, &there.shape) {
+            let what = format!("{here:?}, the original has {there:?}");
+            found.problem(Check::Weights, value.name, what);
+            continue;
+        }
+        let width = (here.data.len() / here.elements().max(1)).max(1);
+        let pairs = here.data.chunks(width).zip(there.data.chunks(width));
+        let at = pairs.clone().position(|(here, there)| here != there).unwrap_or(0);
+        let count = pairs.filter(|(here, there)| here != there).count();
+        let floats = encode::to_f32(&here).zip(encode::to_f32(&there));
+        let values = floats.map_or(String::new(), |(here, there)| {
+            format!(": it is {}, the original {}", here[at], there[at])
+        });
+        let what = format!("{count} elements differ from the original, the first is {at}{values}");
+        found.problem(Check::Weights, value.name, what);
+    }
+    Ok(())
+}

@@ -1,0 +1,156 @@
+//! Weights that nodes read as integers: `MatMulInteger`, `ConvInteger`, and the blocks of
+//! `MatMulNBits` and `GatherBlockQuantized`.
+
+use quantize_rs_math::{Granularity, Layout, Params, QType, pack};
+use quantize_rs_onnx::{DataType, NodeProto, Tensor};
+
+use super::stored::{Decoded, Form, Found, Stored, base_of, lengths, points, qtype_of};
+use crate::graph::{Graph, Maker, ValueId};
+use crate::plan::MICROSOFT;
+
+/// The weight of a node that multiplies integers.
+pub(super) fn stored(after: &Graph<'_>, index: usize, node: &NodeProto) -> Option<Found> {
+    match node.op_type.as_str() {
+        "MatMulInteger" | "ConvInteger" => integers(after, index, node),
+        "MatMulNBits" if node.domain == MICROSOFT => blocks(after, index, node, 1),
+        "GatherBlockQuantized" if node.domain == MICROSOFT => blocks(after, index, node, 0),
+        _ => None,
+    }
+}
+
+fn integers(after: &Graph<'_>, index: usize, node: &NodeProto) -> Option<Found> {
+    let integers = after.input(index, 1)?;
+    let proto = after.constant(integers)?;
+    qtype_of(proto)?;
+    let name = after.values[integers].name.to_owned();
+    let Some(scale) = scale_of(after, index) else {
+        return Some(Err((name, "its scale was not found after the product".to_owned())));
+    };
+    let groups: usize = after.constant(scale).map(lengths).unwrap_or_default().iter().product();
+    let axis = if node.op_type == "ConvInteger" { 0 } else { proto.dims.len().saturating_sub(1) };
+    let granularity =
+        if groups == 1 { Granularity::PerTensor } else { Granularity::PerAxis { axis } };
+    let originals = base_of(&name, "quantized").into_iter().collect();
+    let zero_point = after.input(index, 3).filter(|id| after.constant(*id).is_some());
+    let (scale, form) = (Some(scale), Form::Plain(granularity));
+    Some(Ok(Stored { originals, integers, scale, zero_point, read: integers, form }))
+}
+
+/// The scale of the weight of an integer product: the sums are cast, and multiplied by the product
+/// of both scales.
+fn scale_of(after: &Graph<'_>, product: usize) -> Option<ValueId> {
+    let only = |id: ValueId| match after.values[id].readers[..] {
+        [reader] => Some(reader.node),
+        _ => None,
+    };
+    let cast = only(after.output(product, 0)?)?;
+    let mul = only(after.output(cast, 0)?)?;
+    let fits = after.nodes[cast].op_type == "Cast" && after.nodes[mul].op_type == "Mul";
+    let scales = (0..2).filter_map(|input| after.input(mul, input)).find_map(|id| {
+        let Maker::Node { node, .. } = after.values[id].maker else { return None };
+        (after.nodes[node].op_type == "Mul" && fits).then_some(node)
+    })?;
+    (0..2).filter_map(|input| after.input(scales, input)).find(|id| after.constant(*id).is_some())
+}
+
+fn blocks(after: &Graph<'_>, index: usize, node: &NodeProto, first: usize) -> Option<Found> {
+    let read = after.input(index, first)?;
+    // A table that is multiplied by as well is read in another shape.
+    let integers = crate::uses::rearranged_from(after, read)?;
+    let name = after.values[integers].name.to_owned();
+    let scale = after.input(index, 2)?;
+    let zero_point = after.input(index, 3).filter(|id| after.constant(*id).is_some());
+    let number = |name: &str, default| usize::try_from(node.int(name, default)).ok();
+    let bits = u32::try_from(number("bits", 4)?).ok()?;
+    let block_size = number("block_size", 128)?;
+    let proto = after.constant(integers)?;
+    let row: usize = lengths(proto).get(1..)?.iter().product();
+    let depth = match number("K", 0)? {
+        0 => (row * 8).checked_div(bits as usize)?,
+        depth => depth,
+    };
+    let signed = proto.dtype() == Some(DataType::Int4);
+    let originals =
+        base_of(&name, "quantized").or_else(|| base_of(&name, "rows")).into_iter().collect();
+    let form = Form::Blocks { bits, block_size, depth, signed };
+    Some(Ok(Stored { originals, integers, scale: Some(scale), zero_point, read, form }))
+}
+
+/// How a matrix lies in blocks, a row of them for each of its columns.
+pub(super) struct Cut {
+    pub(super) bits: u32,
+    pub(super) block_size: usize,
+    pub(super) depth: usize,
+    pub(super) signed: bool,
+}
+
+impl Cut {
+    /// The matrix, a row for each column of the product.
+    pub(super) fn decode(
+        &self,
+        integers: &Tensor,
+        scales: &[f32],
+        zero_points: Option<&Tensor>,
+    ) -> Option<Decoded> {
+        let Cut { bits, block_size, depth, signed } = *self;
+        let qtype = match (bits, signed) {
+            (2, _) => QType::UInt2,
+            (4, false) => QType::UInt4,
+            (4, true) => QType::Int4,
+            (8, _) => QType::UInt8,
+            _ => return None,
+        };
+        let width = *integers.shape.first()?;
+        let blocks = depth.div_ceil(block_size.max(1));
+        if scales.len() != width.checked_mul(blocks)? || width == 0 {
+            return None;
+        }
+        let (row_len, per_byte) = (integers.data.len() / width, 8 / bits as usize);
+        if row_len < depth.div_ceil(per_byte) {
+            return None;
+        }
+        let middle = if signed { 0 } else { 1 << (bits - 1) };
+        let points = match zero_points {
+            None => vec![middle; scales.len()],
+            Some(tensor) if tensor.dtype == DataType::UInt8 => {
+                let packed = blocks.div_ceil(per_byte);
+                let rows = tensor.data.chunks(packed.max(1));
+                let row = |row: &[u8]| codes(row, bits, false, blocks);
+                rows.filter(|row| row.len() == packed).flat_map(row).collect()
+            }
+            Some(tensor) => points(tensor, scales.len())?,
+        };
+        if points.len() != scales.len() {
+            return None;
+        }
+        let params: Vec<Params> = scales
+            .iter()
+            .zip(points)
+            .map(|(&scale, zero_point)| Params { scale, zero_point })
+            .collect();
+        let shape = vec![width, depth];
+        let layout = Layout::of(&shape, Granularity::Blocked { axis: 1, block_size }).ok()?;
+        let mut floats = Vec::new();
+        for (index, row) in integers.data.chunks_exact(row_len).enumerate() {
+            let own = &params[index * blocks..][..blocks];
+            let codes = codes(row, bits, signed, depth);
+            floats.extend(codes.into_iter().enumerate().map(|(at, code)| {
+                let Params { scale, zero_point } = own[at / block_size];
+                #[allow(clippy::cast_precision_loss)] // integers of 9 bits
+                let steps = (code - zero_point) as f32;
+                steps * scale
+            }));
+        }
+        Some(Decoded { qtype, shape, floats, layout, params })
+    }
+}
+
+/// Packed integers, one by one.
+fn codes(bytes: &[u8], bits: u32, signed: bool, count: usize) -> Vec<i32> {
+    if bits == 8 {
+        return bytes.iter().take(count).map(|byte| i32::from(*byte)).collect();
+    }
+    let wide = pack::unpack(bytes, bits, signed, count).into_iter();
+    let mask = (1 << bits) - 1;
+    wide.map(|code| if signed { i32::from(code) } else { i32::from(code) & mask }).collect()
+}

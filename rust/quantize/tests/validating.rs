@@ -1,0 +1,283 @@
+//! Facts about what a comparison with the original finds: nothing in what we write, and every number
+//! and name that was tampered with.
+
+mod common;
+
+use common::{constant, fixture, fixtures, ranges};
+use quantize_rs::{
+    Check, Config, Format, Model, Prepared, QType, Target, Tensor, Validation, validate,
+};
+use quantize_rs_onnx::{Edit, TensorProto};
+
+/// Every kind of file that we write.
+fn ways() -> Vec<(&'static str, Config)> {
+    let plain = Config::default();
+    let channels = common::per_channel();
+    let weights = |qtype: QType| Config { weights: qtype, ..common::per_channel() };
+    let four = || Config::with_bits(4).unwrap();
+    let mut ways = vec![
+        ("int8", plain.clone()),
+        ("channels", channels.clone()),
+        ("asymmetric channels", Config { per_channel: true, ..plain.clone() }),
+        ("int2", Config { per_channel: true, ..Config::with_bits(2).unwrap() }),
+        ("int4", four()),
+        ("int4 symmetric", Config { symmetric: true, ..four() }),
+        ("widened int4", Config { native_int4: Some(false), ..four() }),
+        ("int4 blocks", Config { block_size: Some(16), per_channel: true, ..four() }),
+        ("int16", weights(QType::Int16)),
+        ("uint8", weights(QType::UInt8)),
+        ("float8", weights(QType::Float8E4M3FN)),
+        ("float16", weights(QType::Float16)),
+        ("bfloat16", weights(QType::BFloat16)),
+        ("as it is", Config { passes: Some(Vec::new()), ..channels.clone() }),
+        ("dynamic", Config { output_format: Format::Dynamic, per_channel: true, ..plain.clone() }),
+        ("blocks", Config { output_format: Format::MatMulNBits, ..four() }),
+        (
+            "symmetric blocks",
+            Config { output_format: Format::MatMulNBits, symmetric: true, ..four() },
+        ),
+        ("activations", common::with_activations()),
+    ];
+    ways.extend(
+        Target::ALL.iter().map(|target| (target.profile().name, Config::for_target(*target))),
+    );
+    ways
+}
+
+/// The model quantized; `None` where that is refused.
+fn made(model: &Model, config: Config) -> Option<Model> {
+    let prepared = Prepared::of(model, config).ok()?;
+    let plan = prepared.plan();
+    let ranges = plan.needs_calibration().then(|| ranges(&prepared.model, &plan));
+    Some(plan.apply(&prepared.model, ranges.as_ref()).ok()?.model().clone())
+}
+
+#[test]
+fn nothing_is_wrong_with_what_we_write() {
+    let (mut compared, mut wrong) = (0, Vec::new());
+    for (name, model) in fixtures() {
+        for (way, config) in ways() {
+            let Some(quantized) = made(&model, config) else { continue };
+            let found = validate(&model, &quantized, None).unwrap();
+            // Of 1e-12 nothing is left in float16, which is told.
+            if !found.passed() && (name.as_str(), way) != ("tiny_weights", "float16") {
+                wrong.push(format!("{name}, {way}: {found}"));
+            }
+            compared += found.weights.len();
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(compared > 1000, "{compared}");
+}
+
+fn replaced(model: &Model, name: &str, change: impl Fn(&mut Vec<u8>)) -> Model {
+    let mut tensor = constant(model, name);
+    let mut bytes = tensor.data.to_vec();
+    change(&mut bytes);
+    tensor.data = bytes.into();
+    edited(model, vec![Edit::ReplaceInitializer(TensorProto::new(name, &tensor))])
+}
+
+fn edited(model: &Model, edits: Vec<Edit>) -> Model {
+    let mut changed = model.clone();
+    changed.apply(edits).unwrap();
+    changed
+}
+
+/// Whether something is wrong, and what is wrong names one of these.
+fn named(found: &Validation, check: Check, names: &[&str]) -> bool {
+    found.problems.iter().any(|problem| {
+        problem.check == check
+            && names.iter().any(|name| problem.name == *name || problem.what.contains(name))
+    })
+}
+
+/// Models of which every number is looked at, and how they are quantized.
+fn tried() -> Vec<(&'static str, &'static str, Model, Model)> {
+    let mut tried = Vec::new();
+    for name in ["conv2d_relu", "gemm_plain", "matmul_2d", "conv_bn_relu", "opset26_conv", "lstm"] {
+        let model = fixture(name);
+        for (way, config) in ways() {
+            if let Some(quantized) = made(&model, config) {
+                tried.push((name, way, model.clone(), quantized));
+            }
+        }
+    }
+    tried
+}
+
+#[test]
+fn one_wrong_integer_is_found_and_named() {
+    let mut count = 0;
+    for (name, way, model, quantized) in tried() {
+        let found = validate(&model, &quantized, None).unwrap();
+        for weight in &found.weights {
+            // One code further, in the middle of the weight.
+            let at = constant(&quantized, &weight.integers).data.len() / 2;
+            let wrong = replaced(&quantized, &weight.integers, |bytes| {
+                // Steps of float16 are too narrow to be seen one by one in the high byte.
+                bytes[at] = bytes[at].wrapping_add(1);
+            });
+            let found = validate(&model, &wrong, None).unwrap();
+            assert!(
+                named(&found, Check::Weights, &[&weight.integers]),
+                "{name}, {way}: `{}` byte {at}: {found}",
+                weight.integers
+            );
+            count += 1;
+        }
+    }
+    assert!(count > 60, "{count}");
+}
+
+#[test]
+fn one_wrong_scale_is_found_and_named() {
+    let mut count = 0;
+    for (name, way, model, quantized) in tried() {
+        let scales: Vec<String> = quantized
+            .graph()
+            .initializer
+            .iter()
+            .map(|tensor| tensor.name.clone())
+            .filter(|name| name.ends_with("_scale"))
+            .collect();
+        let weights = validate(&model, &quantized, None).unwrap().weights;
+        for scale in scales {
+            let base = scale.trim_end_matches("_scale");
+            if !weights.iter().any(|weight| weight.integers.starts_with(base)) {
+                continue;
+            }
+            for factor in [0.0, f32::NAN, 1.3, 0.5] {
+                let wrong = replaced(&quantized, &scale, |bytes| {
+                    if bytes.len() >= 4 && constant(&quantized, &scale).to_f32().is_some() {
+                        let first = f32::from_le_bytes(bytes[..4].try_into().unwrap()) * factor;
+                        bytes[..4].copy_from_slice(&first.to_le_bytes());
+                    }
+                });
+                let found = validate(&model, &wrong, None).unwrap();
+                assert!(!found.passed(), "{name}, {way}: `{scale}` times {factor}: {found}");
+                let names = [scale.as_str(), base];
+                assert!(
+                    named(&found, Check::Scale, &names) || named(&found, Check::Weights, &names),
+                    "{name}, {way}: `{scale}` times {factor}: {found}"
+                );
+                count += 1;
+            }
+        }
+    }
+    assert!(count > 60, "{count}");
+}
+
+#[test]
+fn a_node_that_reads_another_value_is_found_and_named() {
+    let model = fixture("two_towers");
+    let quantized = made(&model, common::with_activations()).unwrap();
+    let mut count = 0;
+    for (node, proto) in quantized.graph().node.iter().enumerate() {
+        let weighs = matches!(proto.op_type.as_str(), "Conv" | "Gemm" | "MatMul");
+        let others =
+            quantized.graph().node.iter().filter(|other| other.op_type == "DequantizeLinear");
+        for other in others.filter(|_| weighs) {
+            let value = other.output[0].clone();
+            if value == proto.input[1] {
+                continue;
+            }
+            let mut changed = quantized.clone();
+            if changed.apply(vec![Edit::SetInput { node, input: 1, value: value.clone() }]).is_err()
+            {
+                continue;
+            }
+            let found = validate(&model, &changed, None).unwrap();
+            assert!(named(&found, Check::Connectivity, &[&value]), "{value}: {found}");
+            count += 1;
+        }
+    }
+    assert!(count > 3, "{count}");
+}
+
+#[test]
+fn an_activation_comes_back_with_the_scale_it_went_with() {
+    let model = fixture("conv2d_relu");
+    let quantized = made(&model, common::with_activations()).unwrap();
+    let nodes = &quantized.graph().node;
+    let (node, proto) = nodes
+        .iter()
+        .enumerate()
+        .find(|(_, node)| node.op_type == "DequantizeLinear" && node.input[0] == "x_quantized")
+        .unwrap();
+    let value = "another_scale".to_owned();
+    let scale = TensorProto::new(&value, &Tensor::from_f32(vec![], &[0.125]));
+    let input = Edit::SetInput { node, input: 1, value: value.clone() };
+    let wrong = edited(&quantized, vec![Edit::AddInitializer(scale), input]);
+    let found = validate(&model, &wrong, None).unwrap();
+    assert!(named(&found, Check::Scale, &[&value]), "{found}");
+    // Where both have another, the bias tells.
+    let name = &proto.input[1];
+    let wrong = replaced(&quantized, name, |bytes| bytes.copy_from_slice(&0.5_f32.to_le_bytes()));
+    let found = validate(&model, &wrong, None).unwrap();
+    assert!(found.problems.iter().any(|problem| problem.what.contains("0.5")), "{found}");
+}
+
+#[test]
+fn biases_may_be_corrected_but_not_by_more_than_weights_are_off() {
+    let model = fixture("conv2d_relu");
+    let quantized = made(&model, common::with_activations()).unwrap();
+    let found = validate(&model, &quantized, None).unwrap();
+    assert!(found.not_compared.iter().any(|what| what.why.contains("corrected")), "{found}");
+    let bias = quantized
+        .graph()
+        .initializer
+        .iter()
+        .find(|tensor| tensor.dtype() == Some(quantize_rs::DataType::Int32));
+    let name = bias.unwrap().name.clone();
+    let wrong = replaced(&quantized, &name, |bytes| bytes[3] ^= 0x40);
+    let found = validate(&model, &wrong, None).unwrap();
+    assert!(named(&found, Check::Weights, &[&name]), "{found}");
+}
+
+#[test]
+fn what_was_left_alone_is_the_same_to_the_last_bit() {
+    let model = fixture("conv2d_relu");
+    let config = Config { exclude: vec!["Conv".to_owned()], ..common::per_channel() };
+    let quantized = made(&model, config).unwrap();
+    let bias = "conv1_b";
+    let wrong = replaced(&quantized, bias, |bytes| bytes[4] ^= 1);
+    let found = validate(&model, &wrong, None).unwrap();
+    assert!(named(&found, Check::Weights, &[bias]), "{found}");
+    assert!(found.problems[0].what.contains("the first is 1"), "{found}");
+}
+
+#[test]
+fn inputs_and_outputs_are_those_of_the_original() {
+    let found = validate(&fixture("conv2d_relu"), &fixture("two_inputs"), None).unwrap();
+    assert!(found.problems.iter().any(|problem| problem.check == Check::Interface), "{found}");
+    let found = validate(&fixture("conv2d_relu"), &fixture("conv2d_relu"), None).unwrap();
+    assert!(found.passed() && found.weights.is_empty(), "{found}");
+}
+
+#[test]
+fn a_weight_of_which_nothing_is_left_is_found() {
+    let model = fixture("gemm_plain");
+    let quantized = made(&model, Config::default()).unwrap();
+    let weight = validate(&model, &quantized, None).unwrap().weights[0].clone();
+    let zeros = replaced(&quantized, &weight.integers, |bytes| bytes.fill(0));
+    let zeros =
+        zeros.graph().initializer.iter().find(|tensor| tensor.name.ends_with("_zp")).map_or_else(
+            || zeros.clone(),
+            |point| replaced(&zeros, &point.name, |bytes| bytes.fill(0)),
+        );
+    let found = validate(&model, &zeros, None).unwrap();
+    assert!(found.problems.iter().any(|problem| problem.what.contains("stand for 0")), "{found}");
+}
+
+#[test]
+fn the_passes_that_ran_may_be_named() {
+    let model = fixture("conv_bn_relu");
+    let quantized = made(&model, common::per_channel()).unwrap();
+    let found = validate(&model, &quantized, None).unwrap();
+    assert_eq!(found.prepared[0].pass, "fold_batch_norm");
+    assert!(!validate(&model, &quantized, Some(&[])).unwrap().passed());
+    let passes = ["fold_batch_norm".to_owned()];
+    assert!(validate(&model, &quantized, Some(&passes)).unwrap().passed());
+    assert!(validate(&model, &quantized, Some(&["fold".to_owned()])).is_err());
+}
