@@ -1,0 +1,127 @@
+//! `calibrate`: samples, methods, and what is said of them.
+
+use std::fs;
+
+use quantize_rs::Method;
+
+use crate::common::{DIGITS, Folder, SAMPLES, run};
+
+#[test]
+fn calibrate_measures_activations_and_shows_progress_when_asked() {
+    let folder = Folder::new();
+    let (out, ranges) = (folder.path("m.onnx"), folder.path("ranges.json"));
+    let args = ["calibrate", DIGITS, "--data", SAMPLES, "-o", &out, "--limit", "35"];
+    let text = run(&[&args[..], &["-v", "--ranges-out", &ranges]].concat());
+    assert_eq!(text.code, 0, "{text:?}");
+    let lines: Vec<&str> = text.err.lines().collect();
+    let [ten, twenty, thirty, all, end] = lines[..] else { panic!("{lines:?}") };
+    assert_eq!(ten, "Processed 10/35 samples");
+    assert_eq!(twenty, "Processed 20/35 samples");
+    assert_eq!(thirty, "Processed 30/35 samples");
+    assert_eq!(all, "Processed 35/35 samples");
+    let tracked = end
+        .strip_prefix("✓ Calibration complete: ")
+        .and_then(|end| end.strip_suffix(" layers tracked"));
+    assert!(tracked.is_some_and(|layers| layers != "0"), "{end}");
+    assert!(text.out.contains("35 samples run by tract, minmax"), "{}", text.out);
+    assert!(text.out.contains("Compression:"), "{}", text.out);
+
+    // Saved ranges give the same file, without a sample.
+    let again = folder.path("again.onnx");
+    let json = run(&["calibrate", DIGITS, "--ranges", &ranges, "-o", &again, "--format", "json"]);
+    assert_eq!((json.code, json.err.as_str()), (0, ""));
+    assert_eq!(json.json()["samples"], 35);
+    assert_eq!(fs::read(&out).expect("read"), fs::read(&again).expect("read"));
+
+    // Another method finds others in them, as it would have in the samples.
+    let mse = folder.path("mse.onnx");
+    let direct = run(&[&args[..5], &[&mse, "--limit", "35", "--method", "mse", "-q"]].concat());
+    assert_eq!(direct.code, 0);
+    let args_of = ["calibrate", DIGITS, "--ranges", &ranges, "--method", "mse", "-o", &again, "-q"];
+    assert_eq!(run(&args_of).code, 0);
+    assert_eq!(fs::read(&mse).expect("read"), fs::read(&again).expect("read"));
+    fs::remove_file(&mse).expect("removed");
+
+    // And so does any number of threads.
+    let alone = run(&[&args[..5], &[&again, "--limit", "35", "--threads", "1"]].concat());
+    assert_eq!((alone.code, alone.err.as_str()), (0, ""));
+    assert_eq!(fs::read(&out).expect("read"), fs::read(&again).expect("read"));
+    assert_eq!(folder.names(), ["again.onnx", "m.onnx", "ranges.json"]);
+}
+
+#[test]
+fn methods_are_named_chosen_and_compared() {
+    let folder = Folder::new();
+    let out = folder.path("m.onnx");
+    let data = ["calibrate", DIGITS, "--data", SAMPLES, "-o", &out];
+    let help = run(&["calibrate", "--help"]).out;
+    let mut models: Vec<Vec<u8>> = Vec::new();
+    for (name, _) in Method::all() {
+        assert!(help.contains(&format!("- {name}:")), "{name} is not in {help}");
+        let json = run(&[&data[..], &["--method", &name, "--format", "json"]].concat()).json();
+        assert_eq!(json["method"], *name);
+        models.push(fs::read(&out).expect("written"));
+    }
+    models.sort();
+    models.dedup();
+    assert!(models.len() >= 5, "methods that differ in name only: {} models", models.len());
+    let percentile = run(&[&data[..], &["--method", "percentile:99.9"]].concat());
+    assert!(percentile.out.contains("run by tract, percentile:99.9"), "{percentile:?}");
+    let auto = run(&[&data[..], &["--method", "auto", "-v"]].concat()).out;
+    assert!(auto.contains("\nMethods:  "), "{auto}");
+    assert!(auto.contains(" values"), "{auto}");
+    assert!(auto.contains("image: uint8, 0 to 1, "), "{auto}");
+    fs::remove_file(&out).expect("removed");
+
+    let text = run(&[&data[..], &["--compare-methods"]].concat());
+    assert_eq!((text.code, text.err.as_str()), (0, ""));
+    let json = run(&[&data[..], &["--compare-methods", "--format=json"]].concat()).json();
+    for row in json["methods"].as_array().expect("rows") {
+        let name = row["method"].as_str().expect("a name");
+        assert!(text.out.lines().any(|line| line.starts_with(name)), "{name}: {}", text.out);
+    }
+    assert_eq!(json["samples"], 200);
+    assert!(folder.is_empty(), "a comparison writes nothing");
+}
+
+#[test]
+fn what_calibration_has_to_say_is_in_the_summary() {
+    let folder = Folder::new();
+    let out = folder.path("m.onnx");
+    let few = ["calibrate", DIGITS, "--data", SAMPLES, "--limit", "3", "-o", &out];
+    let text = run(&[&few[..], &["--method", "mse"]].concat());
+    assert_eq!(text.code, 0);
+    assert!(text.err.starts_with("warning: only 3 samples"), "{}", text.err);
+    assert_eq!(text.err.lines().count(), 1, "{}", text.err);
+    assert!(text.out.contains("\nNotes:"), "{}", text.out);
+    assert!(text.out.contains("\nBiases:         5 corrected"), "{}", text.out);
+    let none = run(&[&few[..], &["--no-bias-correction"]].concat());
+    assert!(!none.out.contains("corrected"), "{}", none.out);
+    let json = run(&[&few[..], &["--format", "json"]].concat()).json();
+    assert!(json["warnings"].to_string().contains("only 3 samples"), "{json}");
+    assert!(json["notes"].is_array());
+    let quiet = run(&[&few[..], &["-q"]].concat());
+    assert!(quiet.err.starts_with("warning: only 3"), "warnings are not silenced");
+    assert_eq!(quiet.out, "");
+}
+
+#[test]
+fn random_samples_are_asked_for_by_name_and_warned_of() {
+    let folder = Folder::new();
+    let calibrate = |name: &str, seed: &str| {
+        let out = folder.path(name);
+        let random = ["--data", "random", "--num-samples", "3", "--seed", seed];
+        let options = ["--sample-shape", "1,8,8", "-o", &out, "-q", "--format", "json"];
+        let answer = run(&[&["calibrate", DIGITS][..], &random, &options].concat());
+        assert_eq!(answer.code, 0, "{answer:?}");
+        assert!(answer.err.starts_with("warning: CALIBRATED WITH RANDOM DATA"), "{answer:?}");
+        assert_eq!(answer.err.lines().count(), 1, "told once");
+        let json = answer.json();
+        assert_eq!(json["samples"], 3);
+        assert!(json["warnings"].to_string().contains("RANDOM"));
+        fs::read(out).expect("written")
+    };
+    let first = calibrate("a.onnx", "1");
+    assert_eq!(first, calibrate("b.onnx", "1"));
+    assert_ne!(first, calibrate("c.onnx", "2"));
+}

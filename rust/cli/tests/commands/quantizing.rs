@@ -1,0 +1,114 @@
+//! `quantize` and `plan`: what is written, said, and left alone.
+
+use std::collections::BTreeSet;
+use std::fs;
+
+use quantize_rs::Target;
+use serde_json::Value;
+
+use crate::common::{DIGITS, Folder, SAMPLES, run, size};
+
+#[test]
+fn quantize_writes_the_model_and_says_what_it_cost() {
+    let folder = Folder::new();
+    let out = folder.path("small.onnx");
+    let text = run(&["quantize", DIGITS, "-o", &out, "--per-channel", "--symmetric", "-v"]);
+    assert_eq!((text.code, text.err.as_str()), (0, ""), "{text:?}");
+    #[allow(clippy::cast_precision_loss)] // small files
+    let ratio = size(DIGITS) as f64 / size(&out) as f64;
+    for line in ["Original size:", "Quantized size:", "Weights:", "SQNR"] {
+        assert!(text.out.contains(line), "{line} is not in {}", text.out);
+    }
+    assert!(text.out.contains(&format!("{ratio:.2}×\n")), "{}", text.out);
+    assert!(ratio > 3.0, "{ratio}");
+    assert_eq!(run(&["info", &out, "--format=json"]).json()["quantized"], true);
+
+    let json = run(&["--format", "json", "quantize", DIGITS, "-o", &out]).json();
+    assert_eq!(json["output"], Value::from(out.as_str()));
+    assert_eq!(json["bytes_after"], size(&out));
+    assert!(json["ratio"].as_f64().is_some_and(|ratio| ratio > 3.0), "{json}");
+
+    let quiet = run(&["quantize", DIGITS, "-o", &out, "-q"]);
+    assert_eq!((quiet.code, quiet.out.as_str(), quiet.err.as_str()), (0, "", ""));
+    assert_eq!(folder.names(), ["small.onnx"]);
+}
+
+#[test]
+fn a_model_may_be_quantized_onto_itself() {
+    let folder = Folder::new();
+    let path = folder.path("model.onnx");
+    fs::copy(DIGITS, &path).expect("copied");
+    assert_eq!(run(&["quantize", &path, "-o", &path]).code, 0);
+    assert!(size(&path) < size(DIGITS) / 3);
+    // There is nothing left to quantize then.
+    let before = fs::read(&path).expect("read");
+    let again = run(&["quantize", &path, "-o", &path, "-q"]);
+    assert_eq!(again.code, 0);
+    assert!(again.err.starts_with("warning: nothing was quantized"), "{again:?}");
+    assert_eq!(fs::read(&path).expect("read"), before);
+}
+
+#[test]
+fn kept_weights_say_why() {
+    let folder = Folder::new();
+    let out = folder.path("m.onnx");
+    let text = run(&["quantize", DIGITS, "-o", &out, "--min-elements", "1000000"]);
+    assert_eq!(text.code, 0);
+    assert!(text.out.contains("\nKept:  "), "{}", text.out);
+    assert!(text.out.contains("fewer than 1000000"), "{}", text.out);
+    assert!(text.err.contains("warning: nothing was quantized"), "{}", text.err);
+}
+
+#[test]
+fn a_dry_run_prints_the_plan_and_writes_nothing() {
+    let folder = Folder::new();
+    let out = folder.path("m.onnx");
+    let plan = run(&["plan", DIGITS]);
+    let static_plan = run(&["plan", DIGITS, "--activations", "uint8"]);
+    assert_eq!((plan.code, static_plan.code), (0, 0));
+    assert!(static_plan.out.contains("calibration"), "{}", static_plan.out);
+    let dry = run(&["quantize", DIGITS, "-o", &out, "--dry-run"]);
+    assert_eq!((dry.code, dry.out), (0, plan.out));
+    let dry = run(&["calibrate", DIGITS, "-o", &out, "--dry-run"]);
+    assert_eq!((dry.code, dry.out), (0, static_plan.out));
+    let json = run(&["calibrate", DIGITS, "--data", SAMPLES, "--dry-run", "--format=json"]).json();
+    assert_eq!(json["config"]["activations"], "uint8");
+    let missing = run(&["calibrate", DIGITS, "--data", &folder.path("no.npy"), "--dry-run"]);
+    assert_eq!((missing.code, missing.out.as_str()), (1, ""), "{missing:?}");
+    assert!(folder.is_empty());
+}
+
+#[test]
+fn a_target_and_a_list_of_operators_reach_the_plan() {
+    let types = |args: &[&str]| -> BTreeSet<String> {
+        let json = run(&[&["plan", DIGITS, "--format=json"], args].concat()).json();
+        let values = json["values"].as_array().expect("values").iter();
+        let qtype = |value: &Value| {
+            Some(value["decision"]["quantize"]["spec"]["qtype"].as_str()?.to_owned())
+        };
+        values.filter(|value| value["role"] != "weight").filter_map(qtype).collect()
+    };
+    let set = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+    assert_eq!(types(&[]), set(&[]));
+    assert_eq!(types(&["--target", "tensorrt"]), set(&["int8"]), "its biases stay float");
+    assert_eq!(types(&["--target", "x86", "--activations", "int8"]), set(&["int8", "int32"]));
+    let gemm = run(&["plan", DIGITS, "--op-types", "Gemm", "--activations", "uint8"]).out;
+    assert!(gemm.contains("weight of node `fc1` (Gemm)"), "{gemm}");
+    assert!(!gemm.contains("weight of node `conv1` (Conv)"), "{gemm}");
+    let help = run(&["plan", "--help"]).out;
+    for target in Target::ALL {
+        assert!(help.contains(target.profile().about), "{target} is not in {help}");
+    }
+}
+
+#[test]
+fn a_name_that_is_nearly_right_is_helped_along() {
+    let name = run(&["plan", DIGITS, "--format", "json"]).json()["values"]
+        .as_array()
+        .and_then(|values| values.iter().find(|value| value["role"] == "weight"))
+        .and_then(|value| value["name"].as_str().map(str::to_owned))
+        .expect("a weight");
+    let answer = run(&["plan", DIGITS, "--exclude", &format!("{name}x")]);
+    assert_eq!(answer.code, 2);
+    assert!(answer.err.contains(&format!("did you mean `{name}`")), "{}", answer.err);
+}

@@ -1,0 +1,123 @@
+//! Commands that cannot be done: a code, a reason, and nothing written.
+
+use std::fs;
+
+use crate::common::{DIGITS, FIXTURES, Folder, SAMPLES, run};
+
+#[test]
+fn refusals_have_a_code_a_reason_and_no_output() {
+    let inputs = Folder::new();
+    let garbage = inputs.path("garbage.onnx");
+    fs::write(&garbage, "not a model").expect("written");
+    let ranges = inputs.path("ranges.json");
+    fs::write(&ranges, "{}").expect("written");
+    let none = inputs.path("none");
+    let nowhere = inputs.path("none/m.onnx");
+    let weight = &["quantize", DIGITS, "--exclude"][..];
+    let calibrate = &["calibrate", DIGITS][..];
+    let data = &["--data", SAMPLES][..];
+    let cases: Vec<(Vec<&str>, u8, &str)> = vec![
+        (vec!["quantize", DIGITS, "-b", "5"], 2, "--bits is 5, expected 2, 4, 8 or 16"),
+        (vec!["quantize", DIGITS, "-b", "300"], 2, "300"),
+        (vec!["quantize", DIGITS, "--layer-bits", "w"], 2, "NAME=BITS"),
+        (vec!["quantize", DIGITS, "--layer-bits", "w=x"], 2, "no number of bits"),
+        (vec!["quantize", DIGITS, "--layer-bits", "*=5"], 2, "--layer-bits is 5"),
+        (vec!["quantize", DIGITS, "--block-size", "5"], 2, "--block-size is 5"),
+        (vec!["quantize", DIGITS, "-q", "-v"], 2, "cannot be used with"),
+        (vec!["quantize"], 2, "<MODEL>"),
+        ([weight, &["no_such_layer"]].concat(), 2, "--exclude names `no_such_layer`"),
+        ([weight, &["zz*"]].concat(), 2, "fits no weight, bias or node"),
+        (vec!["quantize", &none], 1, "no such file"),
+        (vec!["quantize", &garbage], 1, "not a well-formed ONNX model"),
+        (vec!["info", &garbage], 1, "not a well-formed ONNX model"),
+        (vec!["info", FIXTURES], 1, "is a directory"),
+        (vec!["quantize", DIGITS, "-o", FIXTURES], 1, "is a directory"),
+        (vec!["quantize", DIGITS, "-o", &nowhere], 1, "there is no directory"),
+        ([calibrate, data, &["-o", &nowhere]].concat(), 1, "there is no directory"),
+        (calibrate.to_vec(), 2, "--data"),
+        ([calibrate, &["--data", &none]].concat(), 1, "no such file"),
+        ([calibrate, &["--data", DIGITS]].concat(), 1, ".onnx"),
+        ([calibrate, &["--ranges", &ranges]].concat(), 1, "ranges.json: not a file of ranges"),
+        ([calibrate, &["--ranges", &none]].concat(), 1, "no such file"),
+        ([calibrate, data, &["--ranges", &ranges]].concat(), 2, "cannot be used with"),
+        ([calibrate, data, &["--ranges-out", DIGITS]].concat(), 2, "would overwrite"),
+        ([calibrate, data, &["--ranges-out", SAMPLES]].concat(), 2, "would overwrite"),
+        ([calibrate, data, &["--ranges-out", &nowhere]].concat(), 1, "there is no directory"),
+        ([calibrate, data, &["--threads", "0"]].concat(), 2, "--threads"),
+        ([calibrate, data, &["--seed", "1"]].concat(), 2, "--seed is for --data random"),
+        ([calibrate, &["--data", "random", "--limit", "1"]].concat(), 2, "--limit is for files"),
+        ([calibrate, &["--data", "random", "--num-samples", "0"]].concat(), 1, "no calibration"),
+        (
+            [calibrate, data, &["--method", "percentile:10"]].concat(),
+            2,
+            "method is `percentile:10`",
+        ),
+        ([calibrate, data, &["--method", "min"]].concat(), 2, "method is `min`"),
+        ([calibrate, data, &["--activations", "int4"]].concat(), 2, "int4"),
+        ([calibrate, data, &["--block-size", "32"]].concat(), 2, "argument '--block-size'"),
+        (vec!["frobnicate", DIGITS], 2, "frobnicate"),
+        (vec![], 2, "Usage"),
+    ];
+    refused(cases);
+}
+
+/// Runs what cannot be done: the code, a reason, nothing printed as a result, and nothing written.
+fn refused(cases: Vec<(Vec<&str>, u8, &str)>) {
+    let folder = Folder::new();
+    let out = folder.path("m.onnx");
+    for (mut args, code, reason) in cases {
+        if args.len() > 1 && !args.contains(&"-o") && !matches!(args[0], "info" | "frobnicate") {
+            args.extend(["-o", &out]);
+        }
+        let answer = run(&args);
+        assert_eq!((answer.code, answer.out.as_str()), (code, ""), "{args:?}: {answer:?}");
+        let reason = reason.to_lowercase();
+        assert!(answer.err.to_lowercase().contains(&reason), "{args:?}: {answer:?}");
+        assert!(folder.is_empty(), "{args:?} wrote {:?}", folder.names());
+    }
+}
+
+#[test]
+fn refusals_of_calibration_and_of_ranges_are_no_different() {
+    let inputs = Folder::new();
+    let ranges = inputs.path("ranges.json");
+    fs::write(&ranges, "{}").expect("written");
+    let cache = inputs.path("calibration.cache");
+    fs::write(&cache, "TRT-8601-MinMaxCalibration\nx 3\n").expect("written");
+    let (none, nowhere) = (inputs.path("none"), inputs.path("none/m.onnx"));
+    let calibrate = &["calibrate", DIGITS][..];
+    let data = &["--data", SAMPLES][..];
+    let convert = &["ranges", "convert", "--model", DIGITS][..];
+    refused(vec![
+        ([calibrate, data, &["--target", "x87"]].concat(), 2, "x86-avx2"),
+        (
+            [calibrate, data, &["--target", "tensorrt", "--activations", "uint8"]].concat(),
+            2,
+            "--activations is uint8, expected int8 or float8e4m3fn for target tensorrt",
+        ),
+        (
+            [calibrate, data, &["--target", "tensorrt", "--activations", "float8"]].concat(),
+            2,
+            "--weights is int8, expected float8e4m3fn beside float8e4m3fn activations",
+        ),
+        ([calibrate, data, &["--weights", "float8"]].concat(), 2, "--weights is float8e4m3fn"),
+        ([calibrate, data, &["--weights", "float9"]].concat(), 2, "float9"),
+        ([calibrate, data, &["--op-types", "Konv"]].concat(), 2, "--op-types"),
+        ([calibrate, data, &["--engine", "torch"]].concat(), 2, "onnxruntime"),
+        (
+            [calibrate, data, &["--engine", "onnxruntime", "--onnxruntime", &none]].concat(),
+            1,
+            "pip install onnxruntime",
+        ),
+        ([calibrate, data, &["--compare-methods", "--method", "mse"]].concat(), 2, "--method"),
+        ([calibrate, &["--compare-methods"]].concat(), 2, "--data"),
+        (vec!["ranges"], 2, "Usage"),
+        (vec!["ranges", "merge", &none, &none], 1, "no such file"),
+        (vec!["ranges", "merge", &ranges], 2, "2 values required"),
+        (vec!["ranges", "merge", &ranges, &ranges], 1, "ranges.json: not a file of ranges"),
+        ([convert, &[&ranges, "-o", &nowhere]].concat(), 1, "there is no directory"),
+        ([convert, &[&ranges, "-o", &ranges]].concat(), 2, "would overwrite"),
+        ([convert, &[&ranges]].concat(), 1, "ranges.json: not a file of ranges"),
+        ([convert, &[&cache]].concat(), 1, "calibration.cache: line 2"),
+    ]);
+}
