@@ -7,8 +7,13 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use quantize_rs::{Bar, LatencyOptions, Method, Metric, QType, prepare, tensorrt};
 
+use crate::batch::BatchArguments;
+use crate::benchmark::BenchmarkArguments;
+use crate::config::ConfigArguments;
 use crate::engine::EngineArguments;
 use crate::samples::SampleArguments;
+use crate::shell::{CompletionArguments, ManArguments};
+use crate::validate::ValidateArguments;
 use crate::wishes::{self, ActivationWishes, WeightWishes, Wishes};
 
 /// Makes ONNX models smaller and faster, and says honestly what it cost.
@@ -26,7 +31,7 @@ Exit codes: 0 done, 1 the model or the data was refused, 2 the command was misus
 Results go to standard output, progress, warnings and errors to standard error.";
 
 /// How results are shown.
-#[derive(Clone, Copy, Debug, Args)]
+#[derive(Clone, Copy, Debug, Default, Args)]
 #[command(next_help_heading = "Output")]
 pub(crate) struct OutputArguments {
     /// How results are printed; json is one document on one line
@@ -57,6 +62,15 @@ pub(crate) enum Command {
     Quantize(QuantizeArguments),
     /// Quantize the weights and the activations of a model, measured on samples
     Calibrate(Box<CalibrateArguments>),
+    /// Quantize the weights of several models
+    Batch(Box<BatchArguments>),
+    /// Do what a file of YAML or TOML says
+    #[command(after_help = crate::config::help())]
+    Config(ConfigArguments),
+    /// Compare a quantized model with its original, number by number; fails when anything is wrong
+    Validate(ValidateArguments),
+    /// Show how two models differ in size and structure
+    Benchmark(BenchmarkArguments),
     /// Show what would be quantized, to what, and why not; writes nothing
     Plan(PlanArguments),
     /// Set weights of small magnitude to exactly 0
@@ -76,6 +90,10 @@ pub(crate) enum Command {
     /// Show, merge, compare and convert the ranges that `calibrate` wrote
     #[command(subcommand)]
     Ranges(RangesCommand),
+    /// Print a script with which a shell completes commands
+    Completions(CompletionArguments),
+    /// Print the manual page
+    Man(ManArguments),
 }
 
 /// Arguments of `info`.
@@ -145,9 +163,19 @@ pub(crate) struct QuantizeArguments {
     #[arg(long)]
     pub(crate) dry_run: bool,
     #[command(flatten)]
+    pub(crate) recipe: RecipeArguments,
+    #[command(flatten)]
     pub(crate) wishes: Wishes,
     #[command(flatten)]
     pub(crate) alone: WeightWishes,
+}
+
+/// Whether a run is kept.
+#[derive(Debug, Default, Args)]
+pub(crate) struct RecipeArguments {
+    /// Also write a file of YAML or TOML with which `config` repeats this run
+    #[arg(long, value_name = "FILE", conflicts_with = "dry_run")]
+    pub(crate) save_recipe: Option<PathBuf>,
 }
 
 /// Arguments of `optimize`.
@@ -186,8 +214,10 @@ pub(crate) struct CalibrateArguments {
     #[arg(long)]
     pub(crate) dry_run: bool,
     /// Print what each method makes of the samples and write nothing
-    #[arg(long, conflicts_with_all = ["dry_run", "ranges", "ranges_out", "method"])]
+    #[arg(long, conflicts_with_all = ["dry_run", "ranges", "ranges_out", "method", "save_recipe"])]
     pub(crate) compare_methods: bool,
+    #[command(flatten)]
+    pub(crate) recipe: RecipeArguments,
     #[command(flatten)]
     pub(crate) samples: SampleArguments,
     #[command(flatten)]

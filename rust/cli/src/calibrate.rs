@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Instant;
 
-use quantize_rs::{InputSpec, Model, Plan, Ranges};
+use quantize_rs::{InputSpec, Model, Plan, Ranges, Report};
 use quantize_rs_runner::samples::Watched;
 
 use crate::args::{CalibrateArguments, RangesArguments};
@@ -13,24 +13,31 @@ use crate::wishes::{Activations, WeightWishes};
 use crate::{file, plan, ranges, summary, text, work};
 
 pub(crate) fn run(args: &CalibrateArguments, console: &mut Console<'_>) -> Result<(), Failure> {
-    let model = Model::open(&args.model)?;
-    let activations = args.ranges.activations.map_or(Activations::OfTarget, Activations::Of);
-    let (model, plan) = plan::of(
-        &model,
-        args.wishes.config(activations, &WeightWishes::default(), &args.calibrated)?,
-    )?;
-    // Opened in a dry run too, which is to tell what would go wrong.
-    let numbers = Numbers::open(args, &model)?;
-    if args.dry_run {
-        return plan::show(&plan, console);
-    }
-    let noise = args.samples.warning().filter(|_| plan.needs_calibration());
-    if let Some(warning) = noise {
-        console.warn(warning);
-    }
-    if args.compare_methods {
+    if args.dry_run || args.compare_methods {
+        let (model, plan) = planned(args)?;
+        // Opened in a dry run too, which is to tell what would go wrong.
+        let numbers = Numbers::open(args, &model)?;
+        if args.dry_run {
+            return plan::show(&plan, console);
+        }
+        warn_of_noise(args, &plan, console);
         return compare(args, &model, &plan, numbers, console);
     }
+    let mut report = report(args, console)?;
+    // What was told before it began is not told again.
+    let told = report.warnings.pop_if(|warning| args.samples.warning() == Some(warning));
+    summary::show_with(report, told.as_deref(), console)
+}
+
+/// Calibrates, and writes the quantized model. A warning that random samples were asked for is told
+/// at once, and is the last of the report.
+pub(crate) fn report(
+    args: &CalibrateArguments,
+    console: &mut Console<'_>,
+) -> Result<Report, Failure> {
+    let (model, plan) = planned(args)?;
+    let numbers = Numbers::open(args, &model)?;
+    let noise = warn_of_noise(args, &plan, console);
     check_paths(args)?;
 
     let begun = Instant::now();
@@ -43,7 +50,27 @@ pub(crate) fn run(args: &CalibrateArguments, console: &mut Console<'_>) -> Resul
                     quantized, and no sample was run";
         report.warnings.push(idle.to_owned());
     }
-    summary::show_with(report, noise, console)
+    report.warnings.extend(noise.map(str::to_owned));
+    Ok(report)
+}
+
+/// The model made ready, and what is planned for it.
+pub(crate) fn planned(args: &CalibrateArguments) -> Result<(Model, Plan), Failure> {
+    let model = Model::open(&args.model)?;
+    let activations = args.ranges.activations.map_or(Activations::OfTarget, Activations::Of);
+    plan::of(&model, args.wishes.config(activations, &WeightWishes::default(), &args.calibrated)?)
+}
+
+fn warn_of_noise(
+    args: &CalibrateArguments,
+    plan: &Plan,
+    console: &mut Console<'_>,
+) -> Option<&'static str> {
+    let noise = args.samples.warning().filter(|_| plan.needs_calibration());
+    if let Some(warning) = noise {
+        console.warn(warning);
+    }
+    noise
 }
 
 /// Prints what each method makes of the samples.

@@ -47,6 +47,11 @@ impl<'a> Console<'a> {
         Ok(self.out.write_all(result.as_bytes())?)
     }
 
+    /// Prints what is meant for another program, as it is.
+    pub(crate) fn verbatim(&mut self, bytes: &[u8]) -> Result<(), Failure> {
+        Ok(self.out.write_all(bytes)?)
+    }
+
     /// Prints what a command says of a file it wrote: as JSON always, as text unless quiet.
     pub(crate) fn summary(
         &mut self,

@@ -14,8 +14,11 @@
 //! ```
 
 mod args;
+mod batch;
+mod benchmark;
 mod calibrate;
 mod compare;
+mod config;
 mod console;
 mod convert;
 mod engine;
@@ -26,16 +29,20 @@ mod infer;
 mod info;
 mod interrupt;
 mod layer_errors;
+mod jobs;
 mod optimize;
 mod plan;
 mod progress;
 mod prune;
 mod quantize;
 mod ranges;
+mod recipe;
 mod samples;
 mod sensitivity;
+mod shell;
 mod summary;
 mod text;
+mod validate;
 mod wishes;
 mod work;
 
@@ -43,7 +50,7 @@ use std::ffi::OsString;
 use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::{CommandFactory, FromArgMatches};
 
 use args::{Arguments, Command};
 use console::Console;
@@ -81,15 +88,27 @@ fn answer<T: Into<OsString> + Clone>(
     err: &mut dyn Write,
     bar: bool,
 ) -> u8 {
-    let arguments = match Arguments::try_parse_from(args) {
-        Ok(arguments) => arguments,
+    let parsed = Arguments::command().try_get_matches_from(args).and_then(|matches| {
+        let arguments = Arguments::from_arg_matches(&matches)?;
+        Ok((matches, arguments))
+    });
+    let (matches, arguments) = match parsed {
+        Ok(parsed) => parsed,
         Err(answer) => return help_or_misuse(&answer, out, err),
     };
     let mut console = Console::new(out, err, arguments.output, bar);
     let outcome = match arguments.command {
         Command::Info(args) => info::run(&args, &mut console),
-        Command::Quantize(args) => quantize::run(&args, &mut console),
-        Command::Calibrate(args) => calibrate::run(&args, &mut console),
+        Command::Quantize(args) => {
+            recipe::keep(&args.recipe, &matches, || quantize::run(&args, &mut console))
+        }
+        Command::Calibrate(args) => {
+            recipe::keep(&args.recipe, &matches, || calibrate::run(&args, &mut console))
+        }
+        Command::Batch(args) => batch::run(&args, &mut console),
+        Command::Config(args) => config::run(&args, &mut console),
+        Command::Validate(args) => validate::run(&args, &mut console),
+        Command::Benchmark(args) => benchmark::run(&args, &mut console),
         Command::Plan(args) => plan::run(&args, &mut console),
         Command::Prune(args) => prune::run(&args, &mut console),
         Command::Convert(args) => convert::run(&args, &mut console),
@@ -99,6 +118,8 @@ fn answer<T: Into<OsString> + Clone>(
         Command::LayerErrors(args) => layer_errors::run(&args, &mut console),
         Command::Sensitivity(args) => sensitivity::run(&args, &mut console),
         Command::Ranges(command) => ranges::run(&command, &mut console),
+        Command::Completions(args) => shell::completions(&args, &mut console),
+        Command::Man(args) => shell::man(&args, &mut console),
     };
     match outcome.and_then(|()| console.flush()) {
         Ok(()) => 0,

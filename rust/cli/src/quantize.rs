@@ -1,6 +1,6 @@
 //! `quantize`: the weights of a model.
 
-use quantize_rs::Model;
+use quantize_rs::{Model, Plan, Report};
 
 use crate::args::QuantizeArguments;
 use crate::console::Console;
@@ -9,15 +9,23 @@ use crate::wishes::{ActivationWishes, Activations};
 use crate::{file, plan, summary};
 
 pub(crate) fn run(args: &QuantizeArguments, console: &mut Console<'_>) -> Result<(), Failure> {
-    let model = Model::open(&args.model)?;
-    let (model, plan) = plan::of(
-        &model,
-        args.wishes.config(Activations::Float, &args.alone, &ActivationWishes::default())?,
-    )?;
     if args.dry_run {
+        let (_, plan) = planned(args)?;
         return plan::show(&plan, console);
     }
+    summary::show(&report(args)?, console)
+}
+
+/// Writes the quantized model.
+pub(crate) fn report(args: &QuantizeArguments) -> Result<Report, Failure> {
+    let (model, plan) = planned(args)?;
     file::check(&args.output)?;
-    let report = file::save(&plan.apply(&model, None)?, &args.output)?;
-    summary::show(&report, console)
+    file::save(&plan.apply(&model, None)?, &args.output)
+}
+
+/// The model made ready, and what is planned for it.
+pub(crate) fn planned(args: &QuantizeArguments) -> Result<(Model, Plan), Failure> {
+    let model = Model::open(&args.model)?;
+    let nothing = ActivationWishes::default();
+    plan::of(&model, args.wishes.config(Activations::Float, &args.alone, &nothing)?)
 }

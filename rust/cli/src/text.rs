@@ -32,6 +32,23 @@ pub(crate) fn table<'a>(rows: impl IntoIterator<Item = (&'a str, String)>) -> St
     rows.into_iter().map(line).collect::<Vec<String>>().concat()
 }
 
+/// Rows whose columns are as wide as their widest; the first and the last are to the left.
+pub(crate) fn columns<const N: usize>(rows: &[[String; N]]) -> String {
+    let width =
+        |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+    let widths: [usize; N] = std::array::from_fn(width);
+    let line = |row: &[String; N]| {
+        let cells = row.iter().enumerate().map(|(column, text)| match column {
+            0 => format!("{text:<w$}", w = widths[0]),
+            _ if column + 1 == N && N > 3 => text.clone(),
+            _ => format!("{text:>w$}", w = widths[column]),
+        });
+        let line = cells.collect::<Vec<String>>().join("  ");
+        format!("{}\n", line.trim_end())
+    };
+    rows.iter().map(line).collect()
+}
+
 /// A size to four digits or so: `226.8 kB`.
 #[allow(clippy::cast_precision_loss)] // shown to few digits
 pub(crate) fn size(bytes: u64) -> String {

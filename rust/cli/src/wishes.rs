@@ -11,7 +11,7 @@ use crate::failure::Failure;
 
 /// What to quantize, and to what: what all commands that plan take.
 #[allow(clippy::struct_excessive_bools)] // each is a flag of its own
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "What to quantize")]
 pub(crate) struct Wishes {
     /// Bits of a weight: 2, 4, 8 or 16
@@ -61,7 +61,7 @@ pub(crate) struct Wishes {
 }
 
 /// What is asked of weights that are quantized alone.
-#[derive(Debug, Default, Args)]
+#[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "What to quantize")]
 pub(crate) struct WeightWishes {
     /// One scale for each N consecutive elements along the axis that is summed over

@@ -1,9 +1,14 @@
 //! The commands as a user types them: codes, streams, and what is written.
 
+mod batch;
 mod calibrating;
 mod common;
+mod comparing;
+mod config;
 mod models;
 mod program;
 mod quantizing;
 mod ranges;
 mod refusals;
+mod shell;
+mod validating;

@@ -21,7 +21,7 @@ use quantize_rs::{CalibrationError, CalibrationErrorKind, InputSpec, Samples};
 use quantize_rs_onnx::Tensor;
 
 pub use convert::convert;
-pub use images::{ChannelOrder, IMAGES, ImageFolder, Layout, Resize, leads_to_images};
+pub use images::{ChannelOrder, IMAGES, ImageFolder, Layout, Resize, fitting, leads_to_images};
 pub use items::Items;
 pub use random::random;
 use rows::Rows;

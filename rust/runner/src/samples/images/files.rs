@@ -22,6 +22,20 @@ pub fn leads_to_images(path: &Path) -> bool {
     }
 }
 
+/// The files that a pattern of paths such as `models/*.onnx` fits, in order; what is no pattern, or
+/// is there under just that name, is itself. Hidden files are left out.
+///
+/// # Errors
+/// No pattern of paths.
+pub fn fitting(path: &Path) -> Result<Vec<PathBuf>, CalibrationError> {
+    if fs::metadata(path).is_ok() || !path.to_string_lossy().contains(WILD) {
+        return Ok(vec![path.to_path_buf()]);
+    }
+    let mut found = by_pattern(path)?;
+    found.sort();
+    Ok(found)
+}
+
 /// The images at `path`, in the order of their paths. Hidden files are none.
 pub(super) fn listed(path: &Path) -> Result<Vec<PathBuf>, CalibrationError> {
     let found = match fs::metadata(path) {

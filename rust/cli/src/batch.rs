@@ -1,0 +1,115 @@
+//! `batch`: the weights of several models.
+
+use std::collections::HashMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use quantize_rs::QType;
+use quantize_rs_runner::samples;
+
+use crate::args::{QuantizeArguments, RecipeArguments};
+use crate::console::Console;
+use crate::failure::{Failure, said};
+use crate::jobs::{self, Manner, Work};
+use crate::wishes::{ActivationWishes, Activations, WeightWishes, Wishes};
+
+/// Arguments of `batch`.
+#[derive(Debug, Args)]
+pub(crate) struct BatchArguments {
+    /// The models, or patterns of them such as 'models/*.onnx'
+    #[arg(required = true)]
+    models: Vec<PathBuf>,
+    /// The folder that they go to, made where there is none; `a.onnx` becomes `a_int8.onnx`
+    #[arg(short, long, value_name = "DIR")]
+    output: PathBuf,
+    /// Models that are quantized at once
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
+    jobs: u16,
+    /// Leave models alone whose output is there already
+    #[arg(long)]
+    skip_existing: bool,
+    /// Go on when a model fails; the command fails at the end all the same
+    #[arg(long)]
+    continue_on_error: bool,
+    #[command(flatten)]
+    wishes: Wishes,
+    #[command(flatten)]
+    alone: WeightWishes,
+}
+
+pub(crate) fn run(args: &BatchArguments, console: &mut Console<'_>) -> Result<(), Failure> {
+    let config =
+        args.wishes.config(Activations::Float, &args.alone, &ActivationWishes::default())?;
+    let models = expanded(&args.models)?;
+    check_stems(&models)?;
+    let all: Vec<Work> = models
+        .into_iter()
+        .map(|model| {
+            let output = args.output.join(name(&model, config.weights));
+            let (wishes, alone) = (args.wishes.clone(), args.alone.clone());
+            let (recipe, dry_run) = (RecipeArguments::default(), false);
+            Work::Quantize(Box::new(QuantizeArguments {
+                model,
+                output,
+                dry_run,
+                recipe,
+                wishes,
+                alone,
+            }))
+        })
+        .collect();
+    jobs::check_apart(&all)?;
+    fs::create_dir_all(&args.output).map_err(|error| {
+        Failure::Refused(format!("cannot write to `{}`: {}", args.output.display(), said(&error)))
+    })?;
+    let manner = Manner {
+        jobs: usize::from(args.jobs),
+        skip_existing: args.skip_existing,
+        continue_on_error: args.continue_on_error,
+    };
+    jobs::run(&all, manner, console)
+}
+
+/// The models that are meant; patterns are for shells that leave them as they are.
+pub(crate) fn expanded(models: &[PathBuf]) -> Result<Vec<PathBuf>, Failure> {
+    let mut all: Vec<PathBuf> = Vec::new();
+    for pattern in models {
+        let found = samples::fitting(pattern)?;
+        if found.is_empty() {
+            let message = format!("no file fits `{}`", pattern.display());
+            return Err(Failure::Refused(message));
+        }
+        // A shell and a pattern may name the same.
+        all.extend(found.into_iter().filter(|path| !models.contains(path) || path == pattern));
+    }
+    let mut seen = std::collections::HashSet::new();
+    all.retain(|path| seen.insert(path.clone()));
+    Ok(all)
+}
+
+/// Two models of one name in two folders would become one file.
+pub(crate) fn check_stems(models: &[PathBuf]) -> Result<(), Failure> {
+    let mut stems: HashMap<String, &Path> = HashMap::new();
+    for model in models {
+        if let Some(other) = stems.insert(stem(model), model) {
+            let message = format!(
+                "`{}` and `{}` would both become `{}…`: quantize one of them by itself",
+                other.display(),
+                model.display(),
+                stem(model)
+            );
+            return Err(Failure::Misuse(message));
+        }
+    }
+    Ok(())
+}
+
+fn stem(model: &Path) -> String {
+    model.file_stem().unwrap_or_default().to_string_lossy().into_owned()
+}
+
+/// The name of what a model becomes: `a_int8.onnx`.
+pub(crate) fn name(model: &Path, weights: QType) -> String {
+    format!("{}_{weights}.onnx", stem(model))
+}

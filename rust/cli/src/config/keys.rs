@@ -1,0 +1,363 @@
+//! The keys of a file: the flags of `quantize` and `calibrate`, and a few of the file's own.
+
+use std::any::TypeId;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use clap::{Arg, ArgAction, CommandFactory};
+
+use super::node::{At, Node, Wrong};
+use crate::args::Arguments;
+
+/// Other names of keys, as files for other tools have them.
+const OTHER_NAMES: &[(&str, &str)] = &[
+    ("calibration_data", "data"),
+    ("calibration_samples", "limit"),
+    ("exclude_layers", "exclude"),
+    ("excluded_layers", "exclude"),
+    ("precision", "weights"),
+    ("statistics_path", "ranges_out"),
+];
+
+/// Keys that stand for a flag with a value, for each value that they may have.
+const WORDS: &[(&str, &str, &str, &str)] = &[("mode", "dynamic", "output_format", "dynamic")];
+
+/// Flags that a file has no use for.
+const TYPED_ONLY: &[&str] = &["model", "output", "dry_run", "compare_methods", "save_recipe"];
+
+/// A part of a file, and the keys that it has beside options.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Section {
+    Whole,
+    Model,
+    Batch,
+}
+
+impl Section {
+    fn keys(self) -> &'static [&'static str] {
+        match self {
+            Section::Whole => &["models", "batch", "jobs", "skip_existing", "continue_on_error"],
+            Section::Model => &["input", "output"],
+            Section::Batch => {
+                &["input_dir", "output_dir", "jobs", "skip_existing", "continue_on_error"]
+            }
+        }
+    }
+}
+
+/// What the help says of files.
+pub(crate) fn help() -> String {
+    let names: Vec<String> =
+        OTHER_NAMES.iter().map(|(other, name)| format!("{other} is {name}")).collect();
+    format!(
+        "\
+A file has options, which hold for all models, and names models:
+
+  bits: 8
+  per_channel: true
+  models:
+    - input: a.onnx            # with `data` or `ranges` it is calibrated
+      output: a.int8.onnx
+      data: photos/*.jpg
+    - input: b.onnx
+      output: b.int4.onnx
+      bits: 4                  # its own options go before those for all
+  batch:
+    input_dir: models/*.onnx   # a folder, or a pattern
+    output_dir: quantized      # a.onnx becomes a_int8.onnx
+    skip_existing: true        # also continue_on_error, jobs
+
+Options are the flags of `quantize` and `calibrate` with _ for -: per_channel, layer_bits (a map
+or a list), exclude (a list). `smooth: false` is --no-smooth. Those of calibration may stand in a
+map `calibration`. Other names: {}; `mode: dynamic` is output_format: dynamic.",
+        names.join(", ")
+    )
+}
+
+/// The arguments of a command, but for those of all commands.
+pub(crate) fn arguments(command: &str) -> Vec<Arg> {
+    let whole = Arguments::command();
+    let found = whole.find_subcommand(command);
+    found.map_or_else(Vec::new, |command| command.get_arguments().cloned().collect())
+}
+
+/// Whether an argument is a path.
+pub(crate) fn is_path(arg: &Arg) -> bool {
+    arg.get_value_parser().type_id() == TypeId::of::<PathBuf>()
+}
+
+/// An option of a file.
+#[derive(Clone, Debug)]
+pub(super) struct Choice {
+    /// The key, as it was written.
+    key: String,
+    /// The flag it stands for.
+    id: String,
+    value: At<Node>,
+    pub(super) line: usize,
+}
+
+pub(super) type Options = Vec<Choice>;
+
+/// What is left of a section without its options.
+type Rest = Vec<(At<String>, At<Node>)>;
+
+/// The keys that there are.
+pub(super) struct Keys {
+    folder: PathBuf,
+    quantize: Vec<Arg>,
+    calibrate: Vec<Arg>,
+}
+
+impl Keys {
+    /// Keys of a file in this folder.
+    pub(super) fn new(folder: &Path) -> Keys {
+        let known = |command| {
+            let mut known = arguments(command);
+            known.retain(|arg| !TYPED_ONLY.contains(&arg.get_id().as_str()));
+            known
+        };
+        let (quantize, calibrate) = (known("quantize"), known("calibrate"));
+        Keys { folder: folder.to_path_buf(), quantize, calibrate }
+    }
+
+    fn flag(&self, id: &str) -> Option<&Arg> {
+        self.quantize.iter().chain(&self.calibrate).find(|arg| arg.get_id() == id)
+    }
+
+    /// The options of a section, and what else is in it.
+    pub(super) fn section(
+        &self,
+        node: &At<Node>,
+        section: Section,
+    ) -> Result<(Options, Rest), Wrong> {
+        let Node::Map(entries) = &node.value else {
+            let what = match section {
+                Section::Whole => "expected keys and values",
+                Section::Model => "a model is keys and values: input, output, and options",
+                Section::Batch => "`batch` is keys and values: input_dir, output_dir, and options",
+            };
+            return Err(Wrong::at(node.line, what));
+        };
+        let (mut options, mut rest) = (Options::new(), Rest::new());
+        for (key, value) in entries {
+            match key.value.as_str() {
+                own if section.keys().contains(&own) => rest.push((key.clone(), value.clone())),
+                "calibration" => {
+                    let Node::Map(inner) = &value.value else {
+                        return Err(Wrong::at(value.line, "`calibration` is keys and values"));
+                    };
+                    for (key, value) in inner {
+                        options.extend(self.choice(key, value, section)?);
+                    }
+                }
+                _ => options.extend(self.choice(key, value, section)?),
+            }
+        }
+        // `save_statistics: false` leaves the path that stands beside it without effect.
+        if let Some(at) = options.iter().position(|option| option.id == "save_statistics") {
+            let saved = options.remove(at);
+            let on = matches!(saved.value.value, Node::Bool(true));
+            if on && options.iter().all(|option| option.id != "ranges_out") {
+                let what = "`save_statistics` needs a `statistics_path`";
+                return Err(Wrong::at(saved.line, what));
+            }
+            options.retain(|option| on || option.id != "ranges_out");
+        }
+        for (at, option) in options.iter().enumerate() {
+            if let Some(other) = options[..at].iter().find(|other| other.id == option.id) {
+                let what = format!("`{}` and `{}` say the same", other.key, option.key);
+                return Err(Wrong::at(option.line, what));
+            }
+        }
+        Ok((options, rest))
+    }
+
+    fn choice(
+        &self,
+        key: &At<String>,
+        value: &At<Node>,
+        section: Section,
+    ) -> Result<Option<Choice>, Wrong> {
+        let made = |id: &str, value: At<Node>| {
+            Some(Choice { key: key.value.clone(), id: id.to_owned(), value, line: key.line })
+        };
+        if value.value == Node::Nothing {
+            return Err(Wrong::at(key.line, format!("`{}` has no value", key.value)));
+        }
+        let other = OTHER_NAMES.iter().find(|(other, _)| *other == key.value);
+        let id = other.map_or(key.value.as_str(), |(_, name)| *name);
+        if id == "save_statistics" {
+            return Ok(made(id, value.clone()));
+        }
+        if self.flag(id).is_some() {
+            return Ok(made(id, value.clone()));
+        }
+        let without = format!("no_{id}");
+        if self.flag(&without).is_some() {
+            return match value.value {
+                Node::Bool(on) => {
+                    let value = At { value: Node::Bool(!on), line: value.line };
+                    Ok(made(&without, value))
+                }
+                _ => Err(Wrong::at(value.line, format!("`{id}` is neither true nor false"))),
+            };
+        }
+        if id == "mode" {
+            let Node::Text(wish) = &value.value else {
+                return Err(Wrong::at(value.line, "`mode` is no word"));
+            };
+            let word = WORDS.iter().find(|(key, word, ..)| *key == id && word == wish);
+            return match (word, wish.as_str()) {
+                (Some((_, _, id, text)), _) => {
+                    Ok(made(id, At { value: Node::Text((*text).to_owned()), line: value.line }))
+                }
+                // What it is follows from `data`.
+                (None, "static") => Ok(None),
+                _ => {
+                    let what = format!("`mode` is `{wish}`, expected static or dynamic");
+                    Err(Wrong::at(value.line, what))
+                }
+            };
+        }
+        Err(Wrong::at(key.line, self.unknown(&key.value, section)))
+    }
+
+    fn unknown(&self, key: &str, section: Section) -> String {
+        const NEAR: f64 = 0.85;
+        let own = section.keys().iter().map(|key| (*key).to_owned());
+        let flags = self.quantize.iter().chain(&self.calibrate);
+        let flags = flags.map(|arg| arg.get_id().as_str().replacen("no_", "", 1));
+        let others = OTHER_NAMES.iter().map(|(other, _)| (*other).to_owned());
+        let words = ["mode", "calibration", "save_statistics"].map(str::to_owned);
+        let known = own.chain(flags).chain(others).chain(words);
+        let scored = known.map(|name| (strsim::jaro_winkler(key, &name), name));
+        let best = scored.max_by(|a, b| a.0.total_cmp(&b.0)).filter(|(score, _)| *score >= NEAR);
+        match best {
+            Some((_, name)) => format!("there is no key `{key}`; did you mean `{name}`?"),
+            None => format!(
+                "there is no key `{key}`; `quantize-rs config --help` tells those there are"
+            ),
+        }
+    }
+
+    /// Why an option serves no model of a file.
+    pub(super) fn misplaced(&self, option: &Choice) -> String {
+        let calibrated = self.calibrate.iter().any(|arg| arg.get_id() == option.id.as_str());
+        let key = &option.key;
+        if calibrated {
+            format!("`{key}` is for models that are calibrated: no model has `data` or `ranges`")
+        } else {
+            format!("`{key}` is for models that are not calibrated: all have `data` or `ranges`")
+        }
+    }
+
+    /// A path, from the folder of the file.
+    pub(super) fn path(&self, value: &At<Node>) -> Result<PathBuf, Wrong> {
+        match &value.value {
+            Node::Text(text) if !text.is_empty() => Ok(self.folder.join(text)),
+            _ => Err(Wrong::at(value.line, "expected a path")),
+        }
+    }
+
+    /// What would be typed for a model: its own options, and of the general ones those that it does
+    /// not have and that are for what is done with it.
+    pub(super) fn typed(
+        &self,
+        general: &Options,
+        used: &mut [bool],
+        own: &Options,
+        input: &Path,
+        output: &Path,
+    ) -> Result<Vec<OsString>, Wrong> {
+        let measured = |option: &Choice| matches!(option.id.as_str(), "data" | "ranges");
+        let calibrated = own.iter().chain(general).any(measured);
+        let (command, known) =
+            if calibrated { ("calibrate", &self.calibrate) } else { ("quantize", &self.quantize) };
+        let find = |id: &str| known.iter().find(|arg| arg.get_id() == id);
+        let mut args: Vec<OsString> =
+            ["quantize-rs", command].into_iter().map(OsString::from).collect();
+        args.extend([input.into(), "--output".into(), output.into()]);
+        for option in own {
+            let Some(arg) = find(&option.id) else {
+                let key = &option.key;
+                let what = if calibrated {
+                    format!("`{key}` is not for models that are calibrated")
+                } else {
+                    format!(
+                        "`{key}` is for models that are calibrated: give `data` or `ranges` too"
+                    )
+                };
+                return Err(Wrong::at(option.line, what));
+            };
+            self.write(arg, option, &mut args)?;
+        }
+        for (option, used) in general.iter().zip(used) {
+            let Some(arg) = find(&option.id) else { continue };
+            *used = true;
+            if own.iter().all(|other| other.id != option.id && !excludes(&other.id, &option.id)) {
+                self.write(arg, option, &mut args)?;
+            }
+        }
+        Ok(args)
+    }
+
+    fn write(&self, arg: &Arg, option: &Choice, args: &mut Vec<OsString>) -> Result<(), Wrong> {
+        let flag = format!("--{}", arg.get_long().unwrap_or(&option.id));
+        if let (ArgAction::SetTrue, value) = (arg.get_action(), &option.value.value) {
+            return match value {
+                Node::Bool(true) => {
+                    args.push(flag.into());
+                    Ok(())
+                }
+                Node::Bool(false) => Ok(()),
+                _ => {
+                    let what = format!("`{}` is neither true nor false", option.key);
+                    Err(Wrong::at(option.value.line, what))
+                }
+            };
+        }
+        let values = self.values(arg, option)?;
+        let several = matches!(arg.get_action(), ArgAction::Append);
+        if arg.get_value_delimiter().is_some() {
+            args.push(joined(&flag, &values.join(",")));
+        } else if values.len() == 1 || several {
+            args.extend(values.iter().map(|value| joined(&flag, value)));
+        } else {
+            let what = format!("`{}` is a list, expected one value", option.key);
+            return Err(Wrong::at(option.value.line, what));
+        }
+        Ok(())
+    }
+
+    fn values(&self, arg: &Arg, option: &Choice) -> Result<Vec<String>, Wrong> {
+        let one = |value: &At<Node>| match &value.value {
+            Node::Bool(on) => Ok(on.to_string()),
+            Node::Text(text) if is_path(arg) && text != "random" => {
+                Ok(self.folder.join(text).to_string_lossy().into_owned())
+            }
+            Node::Number(text) | Node::Text(text) => Ok(text.clone()),
+            _ => Err(Wrong::at(value.line, format!("`{}` has a value too deep", option.key))),
+        };
+        match &option.value.value {
+            Node::List(items) => items.iter().map(one).collect(),
+            // `layer_bits: {a: 4}` is a=4.
+            Node::Map(entries) => entries
+                .iter()
+                .map(|(name, value)| Ok(format!("{}={}", name.value, one(value)?)))
+                .collect(),
+            _ => Ok(vec![one(&option.value)?]),
+        }
+    }
+}
+
+/// Whether one option takes the place of another that holds for all.
+fn excludes(own: &str, general: &str) -> bool {
+    const PAIRS: [(&str, &str); 3] =
+        [("bits", "weights"), ("data", "ranges"), ("no_optimize", "passes")];
+    PAIRS.iter().any(|(a, b)| (own, general) == (*a, *b) || (own, general) == (*b, *a))
+}
+
+fn joined(flag: &str, value: &str) -> OsString {
+    format!("{flag}={value}").into()
+}

@@ -1,0 +1,290 @@
+//! `config`: what a file of YAML or TOML says. Its keys are the flags of `quantize` and `calibrate`,
+//! and mean what they mean: what it says is typed, so to speak, and read as if it had been.
+
+mod keys;
+mod node;
+mod toml;
+mod yaml;
+
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf, absolute};
+
+use clap::{Args, CommandFactory, FromArgMatches};
+use serde::Serialize;
+
+use crate::args::{Arguments, Command};
+use crate::batch;
+use crate::console::Console;
+use crate::failure::{Failure, said};
+use crate::jobs::{self, Manner, Work};
+use crate::wishes::{ActivationWishes, Activations, WeightWishes};
+use crate::{calibrate, quantize, text};
+
+use keys::{Keys, Options, Section};
+pub(crate) use keys::{arguments, help, is_path};
+pub(crate) use node::Language;
+use node::{At, Node, Wrong};
+
+/// Arguments of `config`.
+#[derive(Debug, Args)]
+pub(crate) struct ConfigArguments {
+    /// The file, .yaml, .yml or .toml; paths in it are relative to its folder
+    file: PathBuf,
+    /// Print what would be done, after a look at all models, and write nothing
+    #[arg(long)]
+    dry_run: bool,
+}
+
+pub(crate) fn run(args: &ConfigArguments, console: &mut Console<'_>) -> Result<(), Failure> {
+    let language = Language::of(&args.file).map_err(Failure::Misuse)?;
+    let text = fs::read_to_string(&args.file)
+        .map_err(|error| Failure::Refused(format!("{}: {}", args.file.display(), said(&error))))?;
+    let place = absolute(&args.file).unwrap_or_else(|_| args.file.clone());
+    let folder = place.parent().unwrap_or(Path::new("."));
+    let wanted = node::read(&text, language).and_then(|root| Wanted::of(&root, folder));
+    let wanted = wanted.map_err(|Wrong { line, what }| {
+        let at = line.map_or(String::new(), |line| format!(", line {line}"));
+        Failure::Misuse(format!("{}{at}: {what}", args.file.display()))
+    })?;
+    let all: Vec<Work> = wanted.jobs.iter().map(Job::work).collect::<Result<_, _>>()?;
+    jobs::check_apart(&all)?;
+    if args.dry_run {
+        return show(&wanted.jobs, &all, console);
+    }
+    for work in &all {
+        if let (Work::Quantize(_) | Work::Calibrate(_), Some(folder)) =
+            (work, work.output().parent())
+            && wanted.folders.iter().any(|made| made == folder)
+        {
+            fs::create_dir_all(folder).map_err(|error| {
+                Failure::Refused(format!(
+                    "cannot write to `{}`: {}",
+                    folder.display(),
+                    said(&error)
+                ))
+            })?;
+        }
+    }
+    jobs::run(&all, wanted.manner, console)
+}
+
+/// What a file asks for.
+struct Wanted {
+    jobs: Vec<Job>,
+    manner: Manner,
+    /// Folders that are made where there are none.
+    folders: Vec<PathBuf>,
+}
+
+/// One model, as it would be typed.
+struct Job {
+    args: Vec<OsString>,
+    /// Whether its output has a name that follows from its options.
+    named: bool,
+    /// Where it stands, for what is wrong with it.
+    place: String,
+}
+
+impl Wanted {
+    fn of(root: &At<Node>, folder: &Path) -> Result<Wanted, Wrong> {
+        let keys = Keys::new(folder);
+        let (options, mut rest) = keys.section(root, Section::Whole)?;
+        let mut wanted = Wanted {
+            jobs: Vec::new(),
+            manner: Manner { jobs: 1, skip_existing: false, continue_on_error: false },
+            folders: Vec::new(),
+        };
+        wanted.manner(&mut rest)?;
+        let mut used = vec![false; options.len()];
+        for (key, value) in rest {
+            match key.value.as_str() {
+                "models" => {
+                    let Node::List(models) = &value.value else {
+                        return Err(Wrong::at(value.line, "`models` is no list"));
+                    };
+                    for (index, model) in models.iter().enumerate() {
+                        let place = format!("line {}, models[{index}]", model.line);
+                        wanted.model(&keys, &options, &mut used, model, place)?;
+                    }
+                }
+                _ => wanted.batch(&keys, &options, &mut used, &value)?,
+            }
+        }
+        if wanted.jobs.is_empty() {
+            return Err(Wrong::at(root.line, "neither `models` nor `batch` names a model"));
+        }
+        if let Some(at) = used.iter().position(|used| !used) {
+            let option = &options[at];
+            return Err(Wrong::at(option.line, keys.misplaced(option)));
+        }
+        Ok(wanted)
+    }
+
+    fn model(
+        &mut self,
+        keys: &Keys,
+        general: &Options,
+        used: &mut [bool],
+        model: &At<Node>,
+        place: String,
+    ) -> Result<(), Wrong> {
+        let (own, rest) = keys.section(model, Section::Model)?;
+        let path = |name: &str| -> Result<Option<PathBuf>, Wrong> {
+            let found = rest.iter().find(|(key, _)| key.value == name);
+            found.map(|(_, value)| keys.path(value)).transpose()
+        };
+        let input =
+            path("input")?.ok_or_else(|| Wrong::at(model.line, "this model has no `input`"))?;
+        let output =
+            path("output")?.ok_or_else(|| Wrong::at(model.line, "this model has no `output`"))?;
+        let args = keys.typed(general, used, &own, &input, &output)?;
+        self.jobs.push(Job { args, named: false, place });
+        Ok(())
+    }
+
+    fn batch(
+        &mut self,
+        keys: &Keys,
+        general: &Options,
+        used: &mut [bool],
+        batch: &At<Node>,
+    ) -> Result<(), Wrong> {
+        let (own, mut rest) = keys.section(batch, Section::Batch)?;
+        self.manner(&mut rest)?;
+        let path = |name: &str| -> Result<PathBuf, Wrong> {
+            match rest.iter().find(|(key, _)| key.value == name) {
+                Some((_, value)) => keys.path(value),
+                None => Err(Wrong::at(batch.line, format!("`batch` has no `{name}`"))),
+            }
+        };
+        let (pattern, folder) = (path("input_dir")?, path("output_dir")?);
+        let pattern = if pattern.is_dir() { pattern.join("*.onnx") } else { pattern };
+        let wrong = |failure: Failure| Wrong::at(batch.line, failure.message().unwrap_or_default());
+        let models = batch::expanded(&[pattern]).map_err(wrong)?;
+        batch::check_stems(&models).map_err(wrong)?;
+        for model in models {
+            let place = format!("line {}, batch: {}", batch.line, model.display());
+            let args = keys.typed(general, used, &own, &model, &folder)?;
+            self.jobs.push(Job { args, named: true, place });
+        }
+        self.folders.push(folder);
+        Ok(())
+    }
+
+    /// Takes out what says how jobs are done.
+    fn manner(&mut self, rest: &mut Vec<(At<String>, At<Node>)>) -> Result<(), Wrong> {
+        let mut wrong = None;
+        rest.retain(|(key, value)| {
+            let manner = &mut self.manner;
+            match (key.value.as_str(), &value.value) {
+                ("skip_existing", Node::Bool(on)) => manner.skip_existing = *on,
+                ("continue_on_error", Node::Bool(on)) => manner.continue_on_error = *on,
+                ("jobs", Node::Number(count)) => {
+                    if let Ok(count @ 1..=256) = count.parse() {
+                        manner.jobs = count;
+                    } else {
+                        let what = format!("`jobs` is {count}, expected 1 to 256");
+                        wrong = Some(Wrong::at(value.line, what));
+                    }
+                }
+                ("skip_existing" | "continue_on_error", _) => {
+                    let what = format!("`{}` is neither true nor false", key.value);
+                    wrong = Some(Wrong::at(value.line, what));
+                }
+                ("jobs", _) => wrong = Some(Wrong::at(value.line, "`jobs` is no number")),
+                _ => return true,
+            }
+            false
+        });
+        wrong.map_or(Ok(()), Err)
+    }
+}
+
+impl Job {
+    /// What it asks for, read as if it had been typed.
+    fn work(&self) -> Result<Work, Failure> {
+        let at = |what: &str| Failure::Misuse(format!("{}: {what}", self.place));
+        let arguments = Arguments::command()
+            .try_get_matches_from(&self.args)
+            .and_then(|matches| Arguments::from_arg_matches(&matches))
+            .map_err(|error| {
+                let said = error.to_string();
+                let said = said.lines().next().unwrap_or_default();
+                at(said.strip_prefix("error: ").unwrap_or(said))
+            })?;
+        let nothing = ActivationWishes::default();
+        let misuse = |failure: Failure| at(&failure.message().unwrap_or_default());
+        Ok(match arguments.command {
+            Command::Quantize(mut args) => {
+                let config = args.wishes.config(Activations::Float, &args.alone, &nothing);
+                let config = config.map_err(misuse)?;
+                if self.named {
+                    args.output = args.output.join(batch::name(&args.model, config.weights));
+                }
+                Work::Quantize(Box::new(args))
+            }
+            Command::Calibrate(mut args) => {
+                let alone = WeightWishes::default();
+                let config = args.wishes.config(Activations::OfTarget, &alone, &args.calibrated);
+                let config = config.map_err(misuse)?;
+                if self.named {
+                    args.output = args.output.join(batch::name(&args.model, config.weights));
+                }
+                Work::Calibrate(args)
+            }
+            _ => return Err(at("is neither quantized nor calibrated")),
+        })
+    }
+}
+
+/// A job of a dry run.
+#[derive(Serialize)]
+struct Shown {
+    input: String,
+    output: String,
+    /// What would be typed.
+    command: Vec<String>,
+    /// Values that would be quantized.
+    quantized: usize,
+    warnings: Vec<String>,
+}
+
+fn show(jobs: &[Job], all: &[Work], console: &mut Console<'_>) -> Result<(), Failure> {
+    let mut shown = Vec::new();
+    for (job, work) in jobs.iter().zip(all) {
+        let plan = match work {
+            Work::Quantize(args) => quantize::planned(args),
+            Work::Calibrate(args) => calibrate::planned(args),
+        };
+        let (_, plan) = plan.map_err(|failure| failure.while_doing(&job.place))?;
+        let output = work.output().display().to_string();
+        let mut command: Vec<String> =
+            job.args.iter().map(|arg| arg.to_string_lossy().into_owned()).collect();
+        // The folder is typed, and the name follows.
+        if let Some(typed) = command.get_mut(4) {
+            typed.clone_from(&output);
+        }
+        shown.push(Shown {
+            input: work.input().display().to_string(),
+            output,
+            command,
+            quantized: plan.quantized().count(),
+            warnings: plan.warnings,
+        });
+    }
+    let line = |shown: &Shown| {
+        let warnings = shown.warnings.iter().map(|warning| format!("\n  warning: {warning}"));
+        let quoted = |arg: &String| {
+            if arg.contains([' ', '*', '?', '[', '"', '\'']) {
+                format!("'{arg}'")
+            } else {
+                arg.clone()
+            }
+        };
+        let command: Vec<String> = shown.command.iter().map(quoted).collect();
+        let warnings: String = warnings.collect();
+        format!("{}\n  {} values quantized{warnings}\n", command.join(" "), shown.quantized)
+    };
+    console.result(|| text::json(&shown), || shown.iter().map(line).collect())
+}

@@ -1,0 +1,286 @@
+//! Several models, one after another or at once: what came of each, and a table of it.
+
+use std::collections::HashMap;
+use std::fmt::Display;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
+
+use quantize_rs::Report;
+use serde::Serialize;
+
+use crate::args::{CalibrateArguments, OutputArguments, QuantizeArguments};
+use crate::console::Console;
+use crate::failure::Failure;
+use crate::{calibrate, interrupt, quantize, text};
+
+/// A model to be made.
+pub(crate) enum Work {
+    Quantize(Box<QuantizeArguments>),
+    Calibrate(Box<CalibrateArguments>),
+}
+
+impl Work {
+    pub(crate) fn input(&self) -> &Path {
+        match self {
+            Work::Quantize(args) => &args.model,
+            Work::Calibrate(args) => &args.model,
+        }
+    }
+
+    pub(crate) fn output(&self) -> &Path {
+        match self {
+            Work::Quantize(args) => &args.output,
+            Work::Calibrate(args) => &args.output,
+        }
+    }
+
+    fn run(&self, console: &mut Console<'_>) -> Result<Report, Failure> {
+        match self {
+            Work::Quantize(args) => quantize::report(args),
+            Work::Calibrate(args) => calibrate::report(args, console),
+        }
+    }
+}
+
+/// How jobs are done.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Manner {
+    /// How many at once.
+    pub(crate) jobs: usize,
+    /// Leave those alone whose output is there.
+    pub(crate) skip_existing: bool,
+    /// Go on after a failure.
+    pub(crate) continue_on_error: bool,
+}
+
+/// What came of all.
+#[derive(Debug, Serialize)]
+pub(crate) struct Outcome {
+    done: usize,
+    skipped: usize,
+    failed: usize,
+    not_begun: usize,
+    models: Vec<Row>,
+}
+
+#[derive(Clone, Debug, Serialize)]
+struct Row {
+    input: String,
+    output: String,
+    status: Status,
+    bytes_before: Option<u64>,
+    bytes_after: Option<u64>,
+    ratio: Option<f64>,
+    seconds: f64,
+    warnings: Vec<String>,
+    error: Option<String>,
+    /// The code that the command alone would have returned.
+    #[serde(skip)]
+    code: u8,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+enum Status {
+    Done,
+    Skipped,
+    Failed,
+    NotBegun,
+}
+
+/// Refuses models of which one would be written over another, or over one that is read.
+pub(crate) fn check_apart(all: &[Work]) -> Result<(), Failure> {
+    let place = |path: &Path| -> PathBuf {
+        let folder = path.parent().and_then(|folder| folder.canonicalize().ok());
+        match (path.canonicalize(), folder, path.file_name()) {
+            (Ok(path), _, _) => path,
+            (Err(_), Some(folder), Some(name)) => folder.join(name),
+            _ => std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf()),
+        }
+    };
+    let inputs: HashMap<PathBuf, &Path> =
+        all.iter().map(|work| (place(work.input()), work.input())).collect();
+    let mut outputs: HashMap<PathBuf, &Path> = HashMap::new();
+    for work in all {
+        let output = place(work.output());
+        if let Some(other) = outputs.insert(output.clone(), work.input()) {
+            let message = format!(
+                "`{}` and `{}` would both become `{}`",
+                other.display(),
+                work.input().display(),
+                work.output().display()
+            );
+            return Err(Failure::Misuse(message));
+        }
+        if let Some(input) = inputs.get(&output).filter(|input| **input != work.input()) {
+            let message = format!(
+                "what `{}` becomes would be written over `{}`, which is to be quantized too",
+                work.input().display(),
+                input.display()
+            );
+            return Err(Failure::Misuse(message));
+        }
+    }
+    Ok(())
+}
+
+/// Does all jobs, prints the table, and fails when any failed.
+pub(crate) fn run(all: &[Work], manner: Manner, console: &mut Console<'_>) -> Result<(), Failure> {
+    let rows = if manner.jobs > 1 { at_once(all, manner) } else { in_turn(all, manner, console) };
+    if interrupt::is_pressed() {
+        return Err(Failure::Interrupted);
+    }
+    for row in &rows {
+        for warning in &row.warnings {
+            console.warn(&format!("{}: {warning}", row.input));
+        }
+        if let Some(error) = &row.error {
+            console.error(&format!("{}: {error}", row.input));
+        }
+    }
+    let count = |status| rows.iter().filter(|row| row.status == status).count();
+    let (failed, not_begun) = (count(Status::Failed), count(Status::NotBegun));
+    let code = rows.iter().map(|row| row.code).max().unwrap_or(0);
+    let (done, skipped) = (count(Status::Done), count(Status::Skipped));
+    let outcome = Outcome { done, skipped, failed, not_begun, models: rows };
+    console.summary(|| text::json(&outcome), || outcome.to_string())?;
+    if failed == 0 {
+        return Ok(());
+    }
+    let left = match not_begun {
+        0 => String::new(),
+        count => format!(", {count} were not begun (--continue-on-error goes on)"),
+    };
+    let message = format!("{failed} of {} models failed{left}", all.len());
+    // Misuse that only the model shows, such as a name it does not have.
+    let misuse = code > 1 && failed == all.len();
+    Err(if misuse { Failure::Misuse(message) } else { Failure::Refused(message) })
+}
+
+fn in_turn(all: &[Work], manner: Manner, console: &mut Console<'_>) -> Vec<Row> {
+    let mut stopped = false;
+    let mut one = |work: &Work| {
+        if stopped {
+            return Row::of(work, Status::NotBegun);
+        }
+        let row = row(work, manner, console);
+        stopped = row.status == Status::Failed && !manner.continue_on_error;
+        stopped |= interrupt::is_pressed();
+        row
+    };
+    all.iter().map(&mut one).collect()
+}
+
+/// On several threads, each of which takes the next that nobody has.
+fn at_once(all: &[Work], manner: Manner) -> Vec<Row> {
+    let rows: Vec<Mutex<Row>> =
+        all.iter().map(|work| Mutex::new(Row::of(work, Status::NotBegun))).collect();
+    let (next, failed) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let work_on = || {
+        let (mut out, mut err) = (io::sink(), io::sink());
+        let quiet = OutputArguments { quiet: true, ..OutputArguments::default() };
+        let mut console = Console::new(&mut out, &mut err, quiet, false);
+        loop {
+            let stopped = failed.load(Ordering::Relaxed) > 0 && !manner.continue_on_error;
+            let index = next.fetch_add(1, Ordering::Relaxed);
+            let Some(work) = all.get(index).filter(|_| !stopped && !interrupt::is_pressed()) else {
+                return;
+            };
+            let row = row(work, manner, &mut console);
+            if row.status == Status::Failed {
+                failed.fetch_add(1, Ordering::Relaxed);
+            }
+            if let Ok(mut place) = rows[index].lock() {
+                *place = row;
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        for _ in 0..manner.jobs.min(all.len()) {
+            scope.spawn(work_on);
+        }
+    });
+    rows.into_iter()
+        .map(|row| row.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner))
+        .collect()
+}
+
+fn row(work: &Work, manner: Manner, console: &mut Console<'_>) -> Row {
+    if manner.skip_existing && work.output().exists() {
+        return Row::of(work, Status::Skipped);
+    }
+    let begun = Instant::now();
+    let made = work.run(console);
+    let mut row = Row::of(work, Status::Failed);
+    row.seconds = begun.elapsed().as_secs_f64();
+    match made {
+        Ok(report) => Row {
+            status: Status::Done,
+            bytes_before: Some(report.bytes_before),
+            bytes_after: Some(report.bytes_after),
+            ratio: Some(report.ratio()),
+            warnings: report.warnings,
+            ..row
+        },
+        Err(failure) => {
+            let error = failure.message().unwrap_or_default();
+            // The name of the model stands before it.
+            let named = format!("{}: ", row.input);
+            let error = error.strip_prefix(&named).unwrap_or(&error).to_owned();
+            Row { error: Some(error), code: failure.code(), ..row }
+        }
+    }
+}
+
+impl Row {
+    fn of(work: &Work, status: Status) -> Row {
+        Row {
+            input: work.input().display().to_string(),
+            output: work.output().display().to_string(),
+            status,
+            bytes_before: None,
+            bytes_after: None,
+            ratio: None,
+            seconds: 0.0,
+            warnings: Vec::new(),
+            error: None,
+            code: 0,
+        }
+    }
+}
+
+impl Display for Status {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Status::Done => "done",
+            Status::Skipped => "skipped",
+            Status::Failed => "failed",
+            Status::NotBegun => "not begun",
+        })
+    }
+}
+
+impl Display for Outcome {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let size = |bytes: Option<u64>| bytes.map_or_else(|| "-".to_owned(), text::size);
+        let head = ["Model", "Before", "After", "Ratio", "Status", "Written to"];
+        let mut lines = vec![head.map(str::to_owned)];
+        lines.extend(self.models.iter().map(|row| {
+            let output =
+                if row.status == Status::Done { row.output.clone() } else { "-".to_owned() };
+            [
+                row.input.clone(),
+                size(row.bytes_before),
+                size(row.bytes_after),
+                row.ratio.map_or_else(|| "-".to_owned(), |ratio| format!("{ratio:.2}×")),
+                row.status.to_string(),
+                output,
+            ]
+        }));
+        f.write_str(&text::columns(&lines))?;
+        writeln!(f, "{} done, {} skipped, {} failed", self.done, self.skipped, self.failed)
+    }
+}

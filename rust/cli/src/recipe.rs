@@ -1,0 +1,99 @@
+//! `--save-recipe`: a file with which `config` repeats a run.
+
+use std::path::{Path, PathBuf, absolute};
+
+use clap::parser::ValueSource;
+use clap::{Arg, ArgAction, ArgMatches, CommandFactory};
+
+use crate::args::{Arguments, RecipeArguments};
+use crate::config::{self, Language};
+use crate::failure::Failure;
+use crate::file;
+
+/// Runs a command, and writes what was asked of it where that is wished.
+pub(crate) fn keep(
+    args: &RecipeArguments,
+    matches: &ArgMatches,
+    run: impl FnOnce() -> Result<(), Failure>,
+) -> Result<(), Failure> {
+    let Some(path) = &args.save_recipe else { return run() };
+    let language =
+        Language::of(path).map_err(|why| Failure::Misuse(format!("--save-recipe {why}")))?;
+    let Some((name, matches)) = matches.subcommand() else { return run() };
+    let used: Vec<PathBuf> = paths(name, matches);
+    let used: Vec<&Path> = used.iter().map(PathBuf::as_path).collect();
+    file::check_apart("--save-recipe", path, &used)?;
+    file::check(path)?;
+    let text = written(name, matches, path, language);
+    run()?;
+    file::write(path, &text)
+}
+
+/// The files that a command was given.
+fn paths(name: &str, matches: &ArgMatches) -> Vec<PathBuf> {
+    let given = config::arguments(name).into_iter().filter(config::is_path);
+    let given = given.filter(|arg| arg.get_id() != "save_recipe");
+    given.filter_map(|arg| matches.get_one::<PathBuf>(arg.get_id().as_str()).cloned()).collect()
+}
+
+/// The file: a model, and every option that was typed.
+fn written(name: &str, matches: &ArgMatches, path: &Path, language: Language) -> String {
+    let folder = absolute(path).ok().and_then(|path| path.parent().map(Path::to_path_buf));
+    let mut keys: Vec<(String, String)> = Vec::new();
+    for arg in config::arguments(name) {
+        let id = arg.get_id().as_str();
+        let typed = matches.value_source(id) == Some(ValueSource::CommandLine);
+        let needed = matches!(id, "model" | "output");
+        if !(typed || needed) || matches!(id, "save_recipe" | "dry_run" | "compare_methods") {
+            continue;
+        }
+        let Some(raw) = matches.get_raw(id) else { continue };
+        let raw: Vec<String> = raw.map(|value| value.to_string_lossy().into_owned()).collect();
+        let key = if id == "model" { "input" } else { id };
+        keys.push((key.to_owned(), value(&arg, &raw, folder.as_deref())));
+    }
+    let version = Arguments::command().get_version().unwrap_or_default().to_owned();
+    let mut text = format!("# {name} of quantize-rs {version}: `quantize-rs config` repeats it\n");
+    match language {
+        Language::Yaml => text.push_str("models:\n"),
+        Language::Toml => text.push_str("[[models]]\n"),
+    }
+    for (at, (key, value)) in keys.iter().enumerate() {
+        let line = match language {
+            Language::Yaml if at == 0 => format!("  - {key}: {value}\n"),
+            Language::Yaml => format!("    {key}: {value}\n"),
+            Language::Toml => format!("{key} = {value}\n"),
+        };
+        text.push_str(&line);
+    }
+    text
+}
+
+/// What both languages read as this value.
+fn value(arg: &Arg, raw: &[String], folder: Option<&Path>) -> String {
+    let quoted = |text: &str| serde_json::Value::from(text).to_string();
+    let one = |text: &String| {
+        if config::is_path(arg) && text != "random" {
+            return quoted(&beside(Path::new(text), folder));
+        }
+        let bare = text.parse::<i64>().is_ok_and(|number| number.to_string() == *text);
+        if bare || matches!(text.as_str(), "true" | "false") { text.clone() } else { quoted(text) }
+    };
+    match arg.get_action() {
+        ArgAction::SetTrue => "true".to_owned(),
+        ArgAction::Append => list(raw, one),
+        _ if arg.get_value_delimiter().is_some() => list(raw, one),
+        _ => raw.first().map_or_else(|| "true".to_owned(), one),
+    }
+}
+
+fn list(raw: &[String], one: impl Fn(&String) -> String) -> String {
+    format!("[{}]", raw.iter().map(one).collect::<Vec<_>>().join(", "))
+}
+
+/// A path as the file says it: those beneath its own folder from there, others whole.
+fn beside(path: &Path, folder: Option<&Path>) -> String {
+    let whole = absolute(path).unwrap_or_else(|_| path.to_path_buf());
+    let short = folder.and_then(|folder| whole.strip_prefix(folder).ok());
+    short.unwrap_or(&whole).to_string_lossy().into_owned()
+}

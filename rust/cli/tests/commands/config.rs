@@ -1,0 +1,226 @@
+//! `config` and `--save-recipe`: runs that stand in files.
+
+use std::fs;
+
+use crate::common::{DIGITS, FIXTURES, Folder, SAMPLES, run};
+
+fn file(folder: &Folder, name: &str, text: &str) -> String {
+    let path = folder.path(name);
+    fs::write(&path, text).expect("written");
+    path
+}
+
+#[test]
+fn a_file_quantizes_what_it_names_as_flags_would() {
+    let folder = Folder::new();
+    fs::copy(DIGITS, folder.path("digits.onnx")).expect("copied");
+    fs::copy(SAMPLES, folder.path("samples.npy")).expect("copied");
+    fs::create_dir(folder.path("more")).expect("made");
+    for name in ["gemm_plain", "conv2d_relu"] {
+        let from = format!("{FIXTURES}/{name}.onnx");
+        fs::copy(from, folder.path(&format!("more/{name}.onnx"))).expect("copied");
+    }
+    let yaml = "\
+bits: 8
+per_channel: true
+models:
+  - input: digits.onnx
+    output: a.onnx
+  - input: digits.onnx
+    output: b.onnx
+    bits: 4
+    per_channel: false
+    layer_bits: {conv1.weight: 8}
+    exclude_layers: ['*fc2*']
+  - input: digits.onnx
+    output: c.onnx
+    calibration:
+      data: samples.npy
+      limit: 40
+      method: mse
+      smooth: false
+batch:
+  input_dir: more/*.onnx
+  output_dir: out
+  skip_existing: true
+";
+    let toml = "\
+bits = 8
+per_channel = true
+[[models]]
+input = 'digits.onnx'
+output = 'a.onnx'
+[[models]]
+input = 'digits.onnx'
+output = 'b.onnx'
+bits = 4
+per_channel = false
+exclude_layers = ['*fc2*']
+[models.layer_bits]
+'conv1.weight' = 8
+[[models]]
+input = 'digits.onnx'
+output = 'c.onnx'
+calibration = { data = 'samples.npy', limit = 40, method = 'mse', smooth = false }
+[batch]
+input_dir = 'more'
+output_dir = 'out'
+skip_existing = true
+";
+    let alone = folder.path("alone.onnx");
+    let expected: Vec<(&str, Vec<u8>)> = [
+        ("a.onnx", &["quantize", DIGITS, "--per-channel"][..]),
+        (
+            "b.onnx",
+            &["quantize", DIGITS, "-b4", "--layer-bits", "conv1.weight=8", "--exclude", "*fc2*"],
+        ),
+        (
+            "c.onnx",
+            &[
+                "calibrate",
+                DIGITS,
+                "--per-channel",
+                "--data",
+                SAMPLES,
+                "--limit",
+                "40",
+                "--method",
+                "mse",
+                "--no-smooth",
+            ],
+        ),
+    ]
+    .into_iter()
+    .map(|(name, args)| {
+        let answer = run(&[args, &["-q", "-o", &alone]].concat());
+        assert_eq!(answer.code, 0, "{answer:?}");
+        (name, fs::read(&alone).expect("read"))
+    })
+    .collect();
+    for path in [file(&folder, "c.yaml", yaml), file(&folder, "c.toml", toml)] {
+        let dry = run(&["config", &path, "--dry-run"]);
+        assert_eq!((dry.code, dry.err.as_str()), (0, ""), "{dry:?}");
+        assert_eq!(dry.out.matches("values quantized").count(), 5, "{dry:?}");
+        assert!(!fs::exists(folder.path("a.onnx")).expect("looked"));
+        let done = run(&["config", &path, "--format", "json"]);
+        assert_eq!(done.code, 0, "{done:?}");
+        assert_eq!(done.json()["done"], 5);
+        for (name, expected) in &expected {
+            assert_eq!(&fs::read(folder.path(name)).expect("made"), expected, "{path} {name}");
+            fs::remove_file(folder.path(name)).expect("removed");
+        }
+        assert!(fs::exists(folder.path("out/gemm_plain_int8.onnx")).expect("looked"));
+        fs::remove_dir_all(folder.path("out")).expect("removed");
+    }
+}
+
+#[test]
+fn what_is_wrong_is_named_with_its_line_before_anything_is_done() {
+    let folder = Folder::new();
+    let cases = [
+        ("per_chanel: true", "line 1: there is no key `per_chanel`; did you mean `per_channel`?"),
+        (
+            "models:\n  - input: a\n    ouptut: b",
+            "line 3: there is no key `ouptut`; did you mean `output`?",
+        ),
+        ("xyzzy: 1", "line 1: there is no key `xyzzy`"),
+        ("bits: 8", "neither `models` nor `batch`"),
+        ("models:\n  - input: a", "line 2: this model has no `output`"),
+        ("models: {}", "`models` is no list"),
+        ("models: [a]", "a model is keys and values"),
+        ("batch:\n  input_dir: none*.onnx\n  output_dir: out", "line 2: no file fits"),
+        (
+            "method: mse\nmodels:\n  - {input: a, output: b}",
+            "line 1: `method` is for models that are calibrated",
+        ),
+        (
+            "models:\n  - {input: a, output: b, method: mse}",
+            "line 2: `method` is for models that are calibrated",
+        ),
+        (
+            "models:\n  - {input: a, output: b, data: c, block_size: 32}",
+            "line 2: `block_size` is not for models that are",
+        ),
+        ("models:\n  - {input: a, output: b, bits: 5}", "line 2, models[0]: --bits is 5"),
+        ("models:\n  - {input: a, output: b, bits: x}", "line 2, models[0]: invalid value 'x'"),
+        (
+            "models:\n  - {input: a, output: b, per_channel: 1}",
+            "line 2: `per_channel` is neither true nor false",
+        ),
+        ("models:\n  - {input: a, output: b, bits: 4, bits: 8}", "line 2"),
+        ("mode: qat\nmodels: []", "line 1: `mode` is `qat`, expected static or dynamic"),
+        ("jobs: 0\nmodels: []", "line 1: `jobs` is 0"),
+        ("models:\n  - {input: a, output: b}\n  - {input: c, output: b}", "would both become"),
+        ("save_statistics: true\nmodels: []", "`save_statistics` needs"),
+        ("- 1", "expected keys and values"),
+        ("bits: [", "line 1"),
+    ];
+    for (text, reason) in cases {
+        let path = file(&folder, "c.yaml", text);
+        let answer = run(&["config", &path]);
+        assert_eq!((answer.code, answer.out.as_str()), (2, ""), "{text}: {answer:?}");
+        assert!(answer.err.contains(reason), "{text}: {answer:?}");
+        assert_eq!(answer.err.lines().count(), 1, "{answer:?}");
+    }
+    let none = run(&["config", &folder.path("none.yaml")]);
+    assert_eq!(none.code, 1, "{none:?}");
+    let json = run(&["config", &file(&folder, "c.json", "{}")]);
+    assert_eq!(json.code, 2, "{json:?}");
+    assert!(json.err.contains(".yaml, .yml or .toml"), "{json:?}");
+    assert_eq!(folder.names(), ["c.json", "c.yaml"]);
+}
+
+#[test]
+fn a_recipe_repeats_its_run_byte_for_byte() {
+    let folder = Folder::new();
+    let (out, ranges) = (folder.path("m.onnx"), folder.path("ranges.json"));
+    let runs = [
+        &["quantize", DIGITS, "--per-channel", "--symmetric", "--native-int4", "-b", "4"][..],
+        &[
+            "quantize",
+            DIGITS,
+            "--exclude",
+            "conv1*",
+            "--exclude",
+            "re:fc.*",
+            "--op-types",
+            "Conv,Gemm",
+        ],
+        &["quantize", DIGITS, "--layer-bits", "conv1.weight=uint8", "--output-format", "dynamic"],
+        &["quantize", DIGITS, "--weights", "uint8", "--narrow-range", "false", "--no-optimize"],
+        &["calibrate", DIGITS, "--data", SAMPLES, "--limit", "40", "--method", "percentile:99.9"],
+        &[
+            "calibrate",
+            DIGITS,
+            "--data",
+            "random",
+            "--num-samples",
+            "4",
+            "--seed",
+            "7",
+            "--target",
+            "arm",
+        ],
+        &["calibrate", DIGITS, "--data", SAMPLES, "--ranges-out", &ranges, "--no-smooth"],
+    ];
+    for args in runs {
+        for name in ["recipe.yaml", "recipe.toml"] {
+            let recipe = folder.path(name);
+            let answer = run(&[args, &["-q", "-o", &out, "--save-recipe", &recipe]].concat());
+            assert_eq!(answer.code, 0, "{answer:?}");
+            let first = fs::read(&out).expect("written");
+            fs::remove_file(&out).expect("removed");
+            let again = run(&["config", &recipe, "-q"]);
+            let text = fs::read_to_string(&recipe).expect("read");
+            assert_eq!(again.code, 0, "{text}\n{again:?}");
+            assert_eq!(fs::read(&out).expect("written again"), first, "{text}");
+            assert!(text.contains("m.onnx\"") && !text.contains(&folder.path("m.onnx")), "{text}");
+        }
+    }
+    for (path, code) in
+        [(folder.path("recipe.json"), 2), (out.clone(), 2), (folder.path("none/recipe.yaml"), 1)]
+    {
+        let answer = run(&["quantize", DIGITS, "-o", &out, "--save-recipe", &path]);
+        assert_eq!(answer.code, code, "{answer:?}");
+    }
+}

@@ -1,0 +1,96 @@
+//! `validate` and `benchmark`: a quantized model beside its original.
+
+use std::fs;
+
+use crate::common::{DIGITS, FIXTURES, Folder, SAMPLES, run, size};
+
+#[test]
+fn what_we_write_passes_and_every_layer_is_shown_on_request() {
+    let folder = Folder::new();
+    let out = folder.path("m.onnx");
+    for how in [
+        &["quantize", DIGITS, "--per-channel"][..],
+        &["quantize", DIGITS, "-b4"],
+        &["quantize", DIGITS, "--output-format", "dynamic"],
+        &["calibrate", DIGITS, "--data", SAMPLES, "--limit", "32"],
+    ] {
+        assert_eq!(run(&[how, &["-q", "-o", &out]].concat()).code, 0);
+        let text = run(&["validate", DIGITS, &out]);
+        assert_eq!((text.code, text.err.as_str()), (0, ""), "{how:?}: {text:?}");
+        assert!(text.out.ends_with("Result:         passed\n"), "{text:?}");
+        assert!(!text.out.contains("Layers:"), "{text:?}");
+        let text = run(&["validate", DIGITS, &out, "--detailed"]);
+        assert!(text.out.contains("Layers:") && text.out.contains("steps)"), "{text:?}");
+        let json = run(&["validate", DIGITS, &out, "--format", "json"]).json();
+        assert_eq!(json["passed"], true);
+        assert!(json["weights"].as_array().is_some_and(|weights| weights.len() > 3), "{json}");
+    }
+}
+
+#[test]
+fn what_was_tampered_with_fails_and_is_named() {
+    let folder = Folder::new();
+    let (out, wrong) = (folder.path("m.onnx"), folder.path("wrong.onnx"));
+    assert_eq!(run(&["quantize", DIGITS, "--per-channel", "-q", "-o", &out]).code, 0);
+    let json = run(&["validate", DIGITS, &out, "--format", "json"]).json();
+    let name = json["weights"][0]["integers"].as_str().expect("a name").to_owned();
+
+    // One bit of one integer: the elements follow the name of their tensor.
+    let bytes = fs::read(&out).expect("read");
+    let find = |what: &str| {
+        let found = bytes.windows(what.len()).rposition(|window| window == what.as_bytes());
+        found.unwrap_or_else(|| panic!("no {what}"))
+    };
+    let mut changed = bytes.clone();
+    let at = find(&name) + name.len() + 20;
+    changed[at] ^= 0x20;
+    fs::write(&wrong, &changed).expect("written");
+    let answer = run(&["validate", DIGITS, &wrong]);
+    assert_eq!(answer.code, 1, "{answer:?}");
+    assert!(answer.out.contains(&format!("weights: `{name}`: element ")), "{answer:?}");
+    assert!(answer.out.ends_with("Result:         failed\n"), "{answer:?}");
+    assert!(answer.err.starts_with("error: 1 thing is wrong"), "{answer:?}");
+    let json = run(&["validate", DIGITS, &wrong, "--format", "json"]);
+    assert_eq!((json.code, &json.json()["passed"]), (1, &false.into()));
+
+    // One name: who reads it finds nothing.
+    let mut changed = bytes.clone();
+    changed[find(&name)] ^= 1;
+    fs::write(&wrong, &changed).expect("written");
+    let answer = run(&["validate", DIGITS, &wrong]);
+    assert_eq!(answer.code, 1, "{answer:?}");
+    assert!(answer.out.contains(&format!("`{name}` is made by no node")), "{answer:?}");
+}
+
+#[test]
+fn passes_that_ran_are_told_where_they_were_chosen() {
+    let (folder, model) = (Folder::new(), format!("{FIXTURES}/conv_bn_relu.onnx"));
+    let out = folder.path("m.onnx");
+    assert_eq!(run(&["quantize", &model, "-q", "-o", &out]).code, 0);
+    let found = run(&["validate", &model, &out]);
+    assert_eq!(found.code, 0, "{found:?}");
+    assert!(found.out.contains("fold_batch_norm"), "{found:?}");
+    assert_eq!(run(&["validate", &model, &out, "--no-optimize"]).code, 1);
+    assert_eq!(run(&["validate", &model, &out, "--passes", "fold_batch_norm"]).code, 0);
+    assert_eq!(run(&["validate", &model, &out, "--passes", "fold"]).code, 2);
+    assert_eq!(run(&["validate", &model, &folder.path("none")]).code, 1);
+}
+
+#[test]
+fn a_benchmark_counts_bytes_beside_the_file_too() {
+    let (folder, model) = (Folder::new(), format!("{FIXTURES}/external_data.onnx"));
+    let out = folder.path("m.onnx");
+    assert_eq!(run(&["quantize", &model, "-q", "-o", &out]).code, 0);
+    let json = run(&["benchmark", &model, &out, "--format", "json"]).json();
+    let before = json["original"]["bytes"].as_u64().expect("bytes");
+    assert!(before > size(&model), "{json}");
+    #[allow(clippy::cast_precision_loss)] // small files
+    let ratio = before as f64 / size(&out) as f64;
+    assert_eq!(json["ratio"].as_f64(), Some(ratio));
+    let text = run(&["benchmark", DIGITS, DIGITS]).out;
+    for part in ["Compression:    1.00×", "Operators:      the same", "Parameters"] {
+        assert!(text.contains(part), "{part} is not in {text}");
+    }
+    let text = run(&["benchmark", &model, &out]).out;
+    assert!(text.contains("DequantizeLinear +"), "{text}");
+}
