@@ -41,6 +41,18 @@ fn convert_writes_a_model_of_newer_operators() {
 }
 
 #[test]
+fn infer_shapes_writes_what_is_known_of_each_value() {
+    let (folder, source) = (Folder::new(), format!("{FIXTURES}/conv2d_relu.onnx"));
+    let path = folder.path("inferred.onnx");
+    let found = run(&["infer-shapes", &source, "-o", &path, "--format", "json"]).json();
+    assert_eq!(found["shaped"], found["values"]);
+    let answer = run(&["infer-shapes", &path, "-o", &path]);
+    assert_eq!(answer.code, 0, "{answer:?}");
+    assert!(answer.out.contains("Values written") && answer.out.contains(" 0"), "{answer:?}");
+    assert_eq!(folder.names(), ["inferred.onnx"]);
+}
+
+#[test]
 fn info_tells_what_is_in_a_model() {
     let text = run(&["info", DIGITS]);
     assert_eq!((text.code, text.err.as_str()), (0, ""));

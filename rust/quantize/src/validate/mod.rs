@@ -131,11 +131,11 @@ pub fn validate(
     };
     let mut best: Option<Validation> = None;
     let mut idle = false;
-    for passes in candidates {
+    for tried in candidates {
         if idle || best.as_ref().is_some_and(Validation::passed) {
             break;
         }
-        let (model, mut steps) = prepare::run(original, &passes)?;
+        let (model, mut steps) = prepare::run(original, &tried, passes.is_none())?;
         idle = steps.is_empty();
         let model = match (model.opset(""), quantized.opset("")) {
             (Some(from), Some(to)) if from < to => {

@@ -167,6 +167,14 @@ impl Walk<'_, '_> {
         let taken: BTreeSet<&str> = names[0][own(was)..].iter().copied().collect();
         let read: BTreeSet<&str> = names[1][own(is)..].iter().copied().collect();
         for name in taken.symmetric_difference(&read) {
+            // A weight that a body reads may be kept in integers.
+            let kept = self.before.value(name).is_some_and(|id| self.before.constant(id).is_some())
+                && read.iter().any(|here| base_of(here, "quantized").as_deref() == Some(*name));
+            let new = self.before.value(name).is_none()
+                && self.after.value(name).is_some_and(|id| self.after.constant(id).is_some());
+            if kept || new {
+                continue;
+            }
             let what = format!("a graph inside it reads `{name}` in only one of the two models");
             self.found.problem(Check::Connectivity, named(is), what);
         }
