@@ -59,7 +59,7 @@ def test_the_commands_of_the_readme_run(folder: Path) -> None:
         )
         assert done.returncode == 0, done.stderr
         ran += 1
-    assert ran == 5
+    assert ran == 9
 
 
 def test_the_rust_of_the_readme_is_the_example_that_the_rust_tests_run() -> None:
