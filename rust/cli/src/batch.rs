@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use quantize_rs::QType;
+use quantize_rs::WeightType;
 use quantize_rs_runner::samples;
 
 use crate::args::{QuantizeArguments, RecipeArguments};
@@ -110,6 +110,6 @@ fn stem(model: &Path) -> String {
 }
 
 /// The name of what a model becomes: `a_int8.onnx`.
-pub(crate) fn name(model: &Path, weights: QType) -> String {
+pub(crate) fn name(model: &Path, weights: WeightType) -> String {
     format!("{}_{weights}.onnx", stem(model))
 }

@@ -106,5 +106,5 @@ pub use ranges::{Difference, Ranges, RangesDiff, Seen, tensorrt};
 pub use report::{QuantizedRow, Report, Row, Seconds};
 pub use sample::{Engine, InputSpec, Runner, Sample, Samples, Sink, Timed};
 pub use target::{Bias, Placement, Profile, Target};
-pub use weight_type::{MicroLayout, MicroRow, WeightType};
 pub use validate::{Check, Problem, StoredWeight, Uncompared, Validation, validate};
+pub use weight_type::{MicroLayout, MicroRow, WeightType};

@@ -13,7 +13,7 @@ use quantize_rs_onnx::{Edit, TensorProto};
 fn ways() -> Vec<(&'static str, Config)> {
     let plain = Config::default();
     let channels = common::per_channel();
-    let weights = |qtype: QType| Config { weights: qtype, ..common::per_channel() };
+    let weights = |qtype: QType| Config { weights: qtype.into(), ..common::per_channel() };
     let four = || Config::with_bits(4).unwrap();
     let mut ways = vec![
         ("int8", plain.clone()),
@@ -27,6 +27,9 @@ fn ways() -> Vec<(&'static str, Config)> {
         ("int16", weights(QType::Int16)),
         ("uint8", weights(QType::UInt8)),
         ("float8", weights(QType::Float8E4M3FN)),
+        ("mxfp4", Config { weights: "mxfp4".parse().unwrap(), ..plain.clone() }),
+        ("mxfp8", Config { weights: "mxfp8".parse().unwrap(), ..plain.clone() }),
+        ("nvfp4", Config { weights: "nvfp4".parse().unwrap(), ..plain.clone() }),
         ("float16", weights(QType::Float16)),
         ("bfloat16", weights(QType::BFloat16)),
         ("as it is", Config { passes: Some(Vec::new()), ..channels.clone() }),
