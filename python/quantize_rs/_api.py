@@ -36,6 +36,7 @@ def quantize(
     weights: str | None = None,
     layer_dtype: Mapping[str, str] | None = None,
     block_size: int | None = None,
+    weight_method: str | None = None,
     narrow_range: bool | None = None,
     target: str | None = None,
     op_types: Iterable[str] | None = None,
@@ -84,6 +85,11 @@ def quantize(
     block_size : int, optional
         One scale for each so many elements along the axis that is summed over: a power of two
         from 16 on. Needs opset 21.
+    weight_method : str, optional
+        How the scales of weights are chosen: ``"minmax"`` by the smallest and the largest weight
+        that share one, ``"mse"`` by the least squared error, where either end may be cut by a step.
+        By default blocks of up to 4 bits take the least error, but those
+        of convolutions do not.
     narrow_range : bool or None
         Symmetric weights leave out the most negative value of their type, such as -128 (True), or
         use it (False). By default 8 and 16 bits leave it out, as integer kernels want, and 4 and 2
@@ -146,6 +152,7 @@ def quantize(
     wishes["op_types"] = _options.maybe_names("op_types", op_types)
     wishes["weights"] = weights
     wishes["block_size"] = _options.maybe_count("block_size", block_size)
+    wishes["weight_method"] = weight_method
     wishes["passes"] = _options.passes(optimize)
     wishes["narrow_range"] = narrow_range
     wishes["output_format"] = output_format
@@ -379,6 +386,7 @@ def _wishes(
         activation_symmetric=False,
         narrow_range=None,
         block_size=None,
+        weight_method=None,
         native_int4=native_int4,
         exclude=_options.names("excluded_layers", excluded_layers),
         min_elements=_options.count("min_elements", min_elements),

@@ -50,6 +50,7 @@ class Wishes(TypedDict):
     activation_symmetric: bool
     narrow_range: bool | None
     block_size: int | None
+    weight_method: str | None
     native_int4: bool | None
     exclude: list[str]
     min_elements: int
@@ -130,6 +131,7 @@ class Model:
         layer_dtype: Mapping[str, str] | None = None,
         activation_types: Mapping[str, str] | None = None,
         block_size: int | None = None,
+        weight_method: str | None = None,
         narrow_range: bool | None = None,
         native_int4: bool | None = None,
         op_types: Iterable[str] | None = None,
@@ -180,6 +182,11 @@ class Model:
         block_size : int, optional
             One scale for each so many elements along the axis that is summed over: a power of two
             from 16 on. Needs opset 21, and no activations.
+        weight_method : str, optional
+            How the scales of weights are chosen: ``"minmax"`` by the smallest and the largest
+            weight that share one, ``"mse"`` by the least squared error, where either end may be
+            cut by a step. By default blocks of up to 4 bits take the least error, but those
+            of convolutions do not.
         narrow_range : bool or None
             Symmetric weights leave out the most negative value of their type, such as -128 (True),
             or use it (False). By default 8 and 16 bits leave it out, as integer kernels want, and 4
@@ -244,6 +251,7 @@ class Model:
             activation_symmetric=activation_symmetric,
             narrow_range=narrow_range,
             block_size=size,
+            weight_method=weight_method,
             native_int4=native_int4,
             exclude=_options.names("exclude", exclude),
             min_elements=_options.count("min_elements", min_elements),

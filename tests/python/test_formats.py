@@ -374,7 +374,13 @@ def test_weights_of_every_shape_are_cut_into_blocks(name: str, weights: str) -> 
     case, shape, axis = BLOCKED[name]
     levels = {"int4": 7, "int8": 127, "int16": 32767}[weights]
     report = quantize_rs.quantize(
-        model(case), None, weights=weights, symmetric=True, block_size=16, narrow_range=True
+        model(case),
+        None,
+        weights=weights,
+        symmetric=True,
+        block_size=16,
+        narrow_range=True,
+        weight_method="minmax",
     )
     written = report.model
     assert written is not None

@@ -106,7 +106,7 @@ def test_a_product_is_that_with_the_matrix_that_the_integers_stand_for(
 ) -> None:
     w, x = numbers(shape), numbers((2, 3, shape[0]), 1)
     model = model_of([helper.make_node("MatMul", ["x", "w"], ["y"], "mm")], {"w": w}, {"x": x})
-    result, report = quantized(model, bits=bits, symmetric=symmetric)
+    result, report = quantized(model, bits=bits, symmetric=symmetric, weight_method="minmax")
     found = constants(result)
     back = restored(found, bits, shape[0])
     (node,) = result.graph.node
@@ -133,7 +133,7 @@ def test_the_layout_is_that_of_onnxruntimes_own_tool(
 ) -> None:
     w, x = numbers(shape), numbers((3, shape[0]), 1)
     model = model_of([helper.make_node("MatMul", ["x", "w"], ["y"], "mm")], {"w": w}, {"x": x})
-    found = constants(quantized(model, bits=bits, symmetric=symmetric)[0])
+    found = constants(quantized(model, bits=bits, symmetric=symmetric, weight_method="minmax")[0])
     ours: list[Array] = [found["w_quantized"], found["w_scale"], found.get("w_zp")]
     # The function that its MatMulNBitsQuantizer calls, into arrays as that makes them.
     (depth, width), blocks = shape, -(-shape[0] // BLOCK)
@@ -153,6 +153,9 @@ def test_the_layout_is_that_of_onnxruntimes_own_tool(
     if bits == 8 and symmetric:
         # Nothing clips here: where the shorter end of the grid decides, steps are 1/127 wider.
         np.testing.assert_allclose(ours[1][~same], other[1][~same] * F(128 / 127), rtol=1 / 127)
+    elif symmetric:
+        # A block keeps a wider step where clipping the shorter side costs more than it gains.
+        assert np.all(same | (np.abs(ours[1]) > np.abs(other[1])))
     else:
         assert np.all(same)
     if not symmetric:
@@ -163,7 +166,7 @@ def test_the_layout_is_that_of_onnxruntimes_own_tool(
     near_half = np.abs(np.abs(steps - np.trunc(steps)) - 0.5) < 1e-4
     differ = np.repeat(~same, BLOCK, 1)[:, : shape[0]]
     assert np.all((codes == expected) | differ | near_half & (np.abs(codes - expected) == 1))
-    assert np.mean(codes == expected) > 0.95
+    assert np.mean((codes == expected)[~differ]) > 0.95
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ use std::fmt;
 
 use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
-use quantize_rs::{Config, Format, QType, Target, WeightType, config};
+use quantize_rs::{Config, Format, QType, Target, WeightMethod, WeightType, config};
 
 use crate::failure::Failure;
 
@@ -67,6 +67,10 @@ pub(crate) struct WeightWishes {
     /// One scale for each N consecutive elements along the axis that is summed over
     #[arg(long, value_name = "N")]
     block_size: Option<usize>,
+    /// How the scales of weights are chosen, instead of by what serves their type: blocks of up to 4
+    /// bits by the least error, all others and those of convolutions by their range
+    #[arg(long, value_name = "METHOD", value_parser = weight_methods())]
+    weight_method: Option<WeightMethod>,
     /// How what is quantized is written into the file
     #[arg(long, value_name = "FORMAT", value_parser = formats(), default_value = Format::Qdq.name())]
     output_format: Format,
@@ -133,6 +137,7 @@ impl Wishes {
             activation_symmetric: base.activation_symmetric,
             narrow_range: self.narrow_range,
             block_size: alone.block_size,
+            weight_method: alone.weight_method,
             native_int4: self.native_int4,
             exclude: self.exclude.clone(),
             min_elements: self.min_elements,
@@ -195,6 +200,13 @@ fn formats() -> impl TypedValueParser<Value = Format> {
     let rows = Format::ALL.iter().map(|format| format.row());
     PossibleValuesParser::new(rows.map(|row| PossibleValue::new(row.name).help(row.about)))
         .try_map(|name| name.parse::<Format>())
+}
+
+/// The ways of choosing the scales of weights.
+fn weight_methods() -> impl TypedValueParser<Value = WeightMethod> {
+    let names = WeightMethod::ALL.iter();
+    let names = names.map(|method| PossibleValue::new(method.name()).help(method.about()));
+    PossibleValuesParser::new(names).try_map(|name| name.parse::<WeightMethod>())
 }
 
 /// How wide some weights are to be.
@@ -313,6 +325,7 @@ mod tests {
             "--layer-bits=h=float32",
             "--activation-types=f=g=uint16",
             "--block-size=32",
+            "--weight-method=minmax",
             "--target=x86-avx2",
             "--op-types=Conv,Gemm",
             "--no-optimize",
@@ -329,6 +342,7 @@ mod tests {
             activation_symmetric: false,
             narrow_range: Some(true),
             block_size: Some(32),
+            weight_method: Some(WeightMethod::MinMax),
             native_int4: Some(false),
             exclude: vec!["a".to_owned(), "b*".to_owned()],
             min_elements: 7,

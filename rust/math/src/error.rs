@@ -80,6 +80,14 @@ pub enum MathError {
         /// What it may be.
         expected: &'static str,
     },
+    /// No way of choosing the scales of weights has this name.
+    #[error("unknown weight method `{name}`, expected one of {known}")]
+    UnknownWeightMethod {
+        /// The name asked for.
+        name: String,
+        /// The names that there are.
+        known: String,
+    },
     /// Half of the values or more would be left out at each end, or the percentile is no number.
     #[error("percentile `{found}`, expected a number above 50 and up to 100")]
     Percentile {

@@ -112,6 +112,11 @@ impl Layout {
         expect("scales", params, self.groups())
     }
 
+    /// Elements before the axis, along it, and behind it; all behind it where there is no axis.
+    pub(crate) fn sides(&self) -> (usize, usize, usize) {
+        (self.outer, self.axis_len, self.inner)
+    }
+
     /// How the flat slice is walked; see [`Cut`].
     pub(crate) fn cut(&self) -> Cut {
         let same = |rows, len, last| Cut {

@@ -31,7 +31,6 @@
 
 mod bias;
 mod error;
-mod fit;
 mod floats;
 pub mod kernels;
 mod layout;
@@ -47,11 +46,11 @@ pub mod range;
 mod ranges;
 mod spec;
 pub mod stats;
+mod weight;
 mod wide;
 
 pub use bias::quantize_bias;
 pub use error::MathError;
-pub use fit::fit;
 pub use floats::Floats;
 pub use kernels::fake::{
     Gradients, fake_quantize_gradients, fake_quantize_masked, fake_quantize_stochastic,
@@ -69,3 +68,4 @@ pub use params::{Params, Range, params};
 pub use qtype::QType;
 pub use ranges::{first_non_finite, ranges, ranges_checked};
 pub use spec::{Granularity, QSpec, Scales};
+pub use weight::{WeightMethod, fit};

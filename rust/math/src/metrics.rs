@@ -107,7 +107,7 @@ pub(crate) struct Sums {
 
 impl Sums {
     /// The sums over a chunk, in lanes that are added up in a fixed order.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn of(x: &[impl Element], y: &[f32]) -> Sums {
         // Four sums in four lanes, two to a register: they and what is computed from them fit the 16 registers that
         // every x86-64 has.

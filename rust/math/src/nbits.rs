@@ -7,14 +7,18 @@ use crate::floats::Element;
 use crate::kernels::pack::pack_into;
 use crate::metrics::Sums;
 use crate::ranges::first_non_finite;
-use crate::{Floats, Granularity, MathError, Metrics, Params, QSpec, QType, Range, params};
+use crate::weight::fit_group;
+use crate::wide::{Loop, widely};
+use crate::{
+    Floats, Granularity, MathError, Metrics, Params, QSpec, QType, Range, WeightMethod, params,
+};
 
 /// A matrix of `depth` × `width`, multiplied from the left, and how it is cut: blocks of
 /// `block_size` elements along the axis of length `depth`, the last of which may be shorter.
 ///
 /// ```
-/// use quantize_rs_math::{NBits, QType};
-/// let cut = NBits { depth: 40, width: 3, transposed: false, block_size: 32, qtype: QType::UInt4, symmetric: true };
+/// use quantize_rs_math::{NBits, QType, WeightMethod};
+/// let cut = NBits { depth: 40, width: 3, transposed: false, block_size: 32, qtype: QType::UInt4, symmetric: true, method: WeightMethod::Mse };
 /// assert_eq!((cut.blocks(), cut.blob_len()), (2, 16));
 /// let (blobs, columns) = cut.quantize(&vec![0.5; 120])?;
 /// assert_eq!((blobs.len(), columns.scales.len()), (3 * 2 * 16, 3 * 2));
@@ -32,8 +36,10 @@ pub struct NBits {
     pub block_size: usize,
     /// An unsigned type of 2, 4 or 8 bits.
     pub qtype: QType,
-    /// Whether all zero points are the middle of the grid; scales may then be negative.
+    /// Whether all zero points are the middle of the grid; scales of up to 4 bits may then be negative.
     pub symmetric: bool,
+    /// How the scale and the zero point of a block are chosen.
+    pub method: WeightMethod,
 }
 
 /// What goes with the integers of a matrix.
@@ -71,6 +77,11 @@ impl NBits {
     /// Bytes of the zero points of a column.
     pub fn zero_points_len(&self) -> usize {
         self.qtype.packed_len(self.blocks())
+    }
+
+    fn spec(&self) -> QSpec {
+        let spec = QSpec::new(self.qtype, self.symmetric, Granularity::PerTensor);
+        QSpec { flips: self.symmetric, ..spec }
     }
 
     /// The integers, `width` × [`blocks`](Self::blocks) × [`blob_len`](Self::blob_len), and what
@@ -135,7 +146,8 @@ impl NBits {
             .enumerate();
         let sums: Option<Vec<Sums>> = tiles
             .map_init(Scratch::default, |scratch, (tile, ((blobs, scales), zero_points))| {
-                self.tile(data, tile * TILE, scratch, blobs, scales, zero_points)
+                let (cut, first) = (self, tile * TILE);
+                widely(Tile { cut, data, first, scratch, blobs, scales, zero_points })
             })
             .collect();
         let metrics = Sums::total(sums?).metrics(data.len());
@@ -143,6 +155,7 @@ impl NBits {
     }
 
     /// The columns from `first` on, as many as there are scales for.
+    #[inline(always)]
     fn tile<X: Element>(
         &self,
         data: &[X],
@@ -154,7 +167,7 @@ impl NBits {
     ) -> Option<Sums> {
         let (blocks, blob) = (self.blocks(), self.blob_len());
         let width = scales.len() / blocks;
-        let spec = QSpec::new(self.qtype, self.symmetric, Granularity::PerTensor);
+        let spec = self.spec();
         let points = &mut scratch.zero_points;
         points.clear();
         points.resize(width * blocks, 0);
@@ -167,7 +180,7 @@ impl NBits {
             self.gather(data, first, start, len, &mut scratch.floats);
             let rows = scratch.floats.chunks_exact(len).zip(scratch.back.chunks_exact_mut(len));
             for (column, (x, back)) in rows.enumerate() {
-                let found = fit(finite_range(x)?, &spec);
+                let found = self.fit(x, finite_range(x)?, &spec);
                 scratch.codes.clear();
                 scratch.codes.resize(self.block_size, 0);
                 round(x, found, &spec, &mut scratch.codes[..len], back);
@@ -179,7 +192,7 @@ impl NBits {
             total = Sums::total([total, Sums::of(&scratch.floats, &scratch.back)]);
         }
         // What is left of the last byte is the middle of the grid, as ONNX Runtime's tool leaves it.
-        let middle = QSpec::new(self.qtype, true, Granularity::PerTensor).middle() as u8;
+        let middle = QSpec { symmetric: true, ..spec }.middle() as u8;
         let packed = zero_points.chunks_exact_mut(self.zero_points_len());
         for (bytes, points) in packed.zip(points.chunks_exact(blocks)) {
             scratch.codes.clear();
@@ -190,7 +203,20 @@ impl NBits {
         Some(total)
     }
 
+    /// The scale and zero point of a block. A symmetric grid of 8 bits has one step more below its middle, too: where
+    /// the largest magnitude is positive the scale is negative, as ONNX Runtime's own tool has it.
+    #[inline(always)]
+    fn fit(&self, x: &[f32], range: Range, spec: &QSpec) -> Params {
+        let wide = spec.symmetric && spec.qtype.bits() == 8;
+        if !wide || self.method != WeightMethod::MinMax || range.max <= -range.min {
+            return fit_group(x, range, spec, self.method);
+        }
+        let Params { scale, zero_point } = params(Range { min: -range.max, max: -range.min }, spec);
+        Params { scale: -scale, zero_point }
+    }
+
     /// `len` elements from `start` on of each column from `first` on, column by column.
+    #[inline(always)]
     fn gather<X: Element>(
         &self,
         data: &[X],
@@ -216,6 +242,27 @@ impl NBits {
     }
 }
 
+/// Columns that are done together, and where they go.
+struct Tile<'a, X> {
+    cut: &'a NBits,
+    data: &'a [X],
+    first: usize,
+    scratch: &'a mut Scratch,
+    blobs: &'a mut [u8],
+    scales: &'a mut [f32],
+    zero_points: &'a mut [u8],
+}
+
+impl<X: Element> Loop for Tile<'_, X> {
+    type Output = Option<Sums>;
+
+    #[inline(always)]
+    fn run(self) -> Option<Sums> {
+        let Tile { cut, data, first, scratch, blobs, scales, zero_points } = self;
+        cut.tile(data, first, scratch, blobs, scales, zero_points)
+    }
+}
+
 /// What a thread needs for some columns.
 #[derive(Default)]
 struct Scratch {
@@ -226,6 +273,7 @@ struct Scratch {
 }
 
 /// The smallest and the largest element; `None` where one is not finite.
+#[inline(always)]
 fn finite_range(x: &[f32]) -> Option<Range> {
     const LANES: usize = 8;
     let (mut min, mut max) = ([f32::INFINITY; LANES], [f32::NEG_INFINITY; LANES]);
@@ -248,21 +296,11 @@ fn finite_range(x: &[f32]) -> Option<Range> {
     odd.iter().all(|odd| *odd == 0.0).then_some(range)
 }
 
-/// The scale and zero point of a block. A symmetric grid reaches one step further below its middle
-/// than above it: where the largest magnitude is positive the scale is negative, so that it is there
-/// where the room is.
-fn fit(range: Range, spec: &QSpec) -> Params {
-    if !spec.symmetric || range.max <= -range.min {
-        return params(range, spec);
-    }
-    let Params { scale, zero_point } = params(Range { min: -range.max, max: -range.min }, spec);
-    Params { scale: -scale, zero_point }
-}
-
 /// 1.5 · 2²³: adding it to a smaller number leaves that rounded, half to even, in the low bits.
 const MAGIC: f32 = 12_582_912.0;
 
 /// Codes of a block and the floats that they stand for.
+#[inline(always)]
 fn round(x: &[f32], found: Params, spec: &QSpec, codes: &mut [u8], back: &mut [f32]) {
     let (lo, hi) = spec.grid();
     let zero = found.zero_point as f32;
@@ -292,19 +330,20 @@ mod tests {
     }
 
     fn cut(depth: usize, width: usize, qtype: QType, symmetric: bool) -> NBits {
-        NBits { depth, width, transposed: false, block_size: 16, qtype, symmetric }
+        let method = WeightMethod::Mse;
+        NBits { depth, width, transposed: false, block_size: 16, qtype, symmetric, method }
     }
 
     /// Integers as they lie, by the definition of each step.
     fn by_definition(cut: &NBits, data: &[f32]) -> (Vec<u8>, Vec<f32>, Vec<i32>) {
-        let spec = QSpec::new(cut.qtype, cut.symmetric, Granularity::PerTensor);
+        let spec = cut.spec();
         let bits = cut.qtype.bits() as usize;
         let (mut blobs, mut scales, mut points) = (Vec::new(), Vec::new(), Vec::new());
         for column in 0..cut.width {
             for block in 0..cut.blocks() {
                 let rows = block * cut.block_size..((block + 1) * cut.block_size).min(cut.depth);
                 let x: Vec<f32> = rows.map(|row| data[row * cut.width + column]).collect();
-                let found = fit(finite_range(&x).unwrap(), &spec);
+                let found = cut.fit(&x, finite_range(&x).unwrap(), &spec);
                 let mut blob = vec![0_u8; cut.blob_len()];
                 for (i, x) in x.iter().enumerate() {
                     let code = reference::quantize_one(*x, found, &spec) as u8;
@@ -360,7 +399,9 @@ mod tests {
     fn the_largest_magnitude_is_exact_on_either_side() {
         for sign in [1.0, -1.0] {
             let data: Vec<f32> = (0..16).map(|i| sign * (4.0 - i as f32 / 4.0)).collect();
-            let (blobs, columns) = cut(16, 1, QType::UInt4, true).quantize(&data).unwrap();
+            let method = WeightMethod::MinMax;
+            let cut = NBits { method, ..cut(16, 1, QType::UInt4, true) };
+            let (blobs, columns) = cut.quantize(&data).unwrap();
             assert_eq!(columns.scales, [-sign * 0.5]);
             assert_eq!(blobs[0] & 0xf, 0);
         }

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use quantize_rs_math::QType;
+use quantize_rs_math::{QSpec, QType, WeightMethod};
 use serde::{Deserialize, Serialize};
 
 use crate::target::{Bias, Placement, Profile};
@@ -44,6 +44,9 @@ pub struct Config {
     pub narrow_range: Option<bool>,
     /// One scale for each so many consecutive elements along the axis that is summed over.
     pub block_size: Option<usize>,
+    /// How the scales of weights are chosen; `None` for [what serves](WeightMethod::usual) their type
+    /// and granularity, and for the range of weights of Conv and ConvTranspose.
+    pub weight_method: Option<WeightMethod>,
     /// 4-bit weights are packed two a byte (`None`, `Some(true)`), which needs opset 21, or
     /// widened to a byte each (`Some(false)`), which saves nothing.
     pub native_int4: Option<bool>,
@@ -88,6 +91,7 @@ impl Default for Config {
             activation_symmetric: false,
             narrow_range: None,
             block_size: None,
+            weight_method: None,
             native_int4: None,
             exclude: Vec::new(),
             min_elements: 0,
@@ -128,6 +132,13 @@ impl Config {
     /// What the runtime that the model is made for takes and wants.
     pub fn profile(&self) -> &'static Profile {
         self.target.unwrap_or(Target::X86).profile()
+    }
+
+    /// How the scales of a weight are chosen. Those of convolutions keep their range: the least error brings them nearer,
+    /// and what the model makes of them further away.
+    pub(crate) fn weight_method(&self, spec: &QSpec, convolves: bool) -> WeightMethod {
+        let usual = if convolves { WeightMethod::MinMax } else { WeightMethod::usual(spec) };
+        self.weight_method.unwrap_or(usual)
     }
 
     /// What becomes of biases.
@@ -288,6 +299,18 @@ fn takers(activations: QType) -> String {
 
 /// What leaves a layer float, where a type is expected.
 pub const FLOAT32: &[&str] = &["float32", "fp32", "float"];
+
+/// The way of choosing the scales of weights with this name.
+///
+/// # Errors
+/// There is none.
+pub fn weight_method(name: &str) -> Result<WeightMethod, QuantizeError> {
+    name.parse().map_err(|_| {
+        let names: Vec<&str> = WeightMethod::ALL.iter().map(|method| method.name()).collect();
+        let what = format!("is `{name}`, expected one of {}", names.join(", "));
+        QuantizeError::option("weight_method", what)
+    })
+}
 
 /// The signed type of this many bits.
 pub(crate) fn signed(option: &'static str, bits: u8) -> Result<QType, QuantizeError> {

@@ -100,7 +100,9 @@ pub use plan::{
 pub use prepare::{
     Below, Optimization, Optimized, Prepared, Prune, PrunedWeight, Pruning, Step, optimize, prune,
 };
-pub use quantize_rs_math::{Granularity, Metrics, Params, QSpec, QType, Range, Scales};
+pub use quantize_rs_math::{
+    Granularity, Metrics, Params, QSpec, QType, Range, Scales, WeightMethod,
+};
 pub use quantize_rs_onnx::{DataType, Model, Tensor};
 pub use ranges::{Difference, Ranges, RangesDiff, Seen, tensorrt};
 pub use report::{QuantizedRow, Report, Row, Seconds};

@@ -6,7 +6,9 @@ use common::{
     constant, fixture, per_channel, plan, quantized, ranges, read_by, scales, upgraded,
     with_activations,
 };
-use quantize_rs::{Config, DataType, Model, QType, QuantizeErrorKind, Target, Tensor};
+use quantize_rs::{
+    Config, DataType, Model, QType, QuantizeErrorKind, Target, Tensor, WeightMethod,
+};
 use quantize_rs_onnx::{AttributeProto, Edit, Kept, NodeProto, TensorProto};
 
 #[test]
@@ -67,6 +69,22 @@ fn blocks_go_along_what_is_summed_over() {
     let node =
         quantized.model().graph().node.iter().find(|node| node.op_type == "DequantizeLinear");
     assert_eq!(node.unwrap().int("block_size", 0), 16);
+}
+
+#[test]
+fn blocks_of_four_bits_take_the_least_error_but_those_of_convolutions() {
+    use WeightMethod::{MinMax, Mse};
+    for (name, usual, other) in [("opset21_gemm", Mse, MinMax), ("conv2d_relu", MinMax, Mse)] {
+        let model = upgraded(name);
+        let written = |weight_method| {
+            let four = Config::with_bits(4).unwrap();
+            let made = quantized(&model, Config { block_size: Some(16), weight_method, ..four });
+            let weight = made.report().quantized().next().unwrap().0.name.clone();
+            scales(made.model(), &format!("{weight}_scale"))
+        };
+        assert_eq!(written(None), written(Some(usual)), "{name}");
+        assert_ne!(written(None), written(Some(other)), "{name}");
+    }
 }
 
 #[test]

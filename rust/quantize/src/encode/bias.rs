@@ -57,7 +57,9 @@ pub(super) fn biases(
             let planned = plan.values.get(*constant);
             // Where everything is quantized, so is what a sum adds.
             if let Some(Planned { name, decision: Decision::Quantize(how), .. }) = planned {
-                let (tensor, _) = weight(name, how, &tensor.shape, &tensor, &[], DataType::Float)?;
+                let method = plan.config.weight_method(&how.spec, false);
+                let (tensor, _) =
+                    weight(name, how, method, &tensor.shape, &tensor, &[], DataType::Float)?;
                 encoded.weights.insert(name.clone(), tensor);
             } else {
                 encoded.addends.insert((*node, *input), tensor);

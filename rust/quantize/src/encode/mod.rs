@@ -12,7 +12,7 @@ use bytes::Bytes;
 use half::{bf16, f16};
 use quantize_rs_math::{
     Columns, Floats, Granularity, Layout, MathError, Metrics, NBits, Params, QSpec, QType, Range,
-    fit, narrow_scales, pack, params, quantize_measured_into, ranges_checked,
+    WeightMethod, fit, narrow_scales, pack, params, quantize_measured_into, ranges_checked,
 };
 use quantize_rs_onnx::{Buffer, DataType, Tensor};
 use rayon::prelude::*;
@@ -112,7 +112,11 @@ pub fn encode(
             let matrix = how.matrix.as_ref().map(|matrix| &matrix[..]);
             let shape = matrix.unwrap_or(&constant.shape);
             let grid = scale_type(graph, constant.anchor);
-            let (tensor, widened) = weight(name, how, shape, &tensor, floors, grid)?;
+            let convolves = constant.multipliers(graph).any(|node| {
+                node.is_onnx() && matches!(node.op_type.as_str(), "Conv" | "ConvTranspose")
+            });
+            let method = plan.config.weight_method(&how.spec, convolves);
+            let (tensor, widened) = weight(name, how, method, shape, &tensor, floors, grid)?;
             Ok((name.clone(), tensor, widened, how.spec.qtype.bits()))
         })
         .collect::<Result<_, QuantizeError>>()?;
@@ -194,6 +198,7 @@ fn activations(
 fn weight(
     name: &str,
     how: &ValuePlan,
+    method: WeightMethod,
     shape: &[usize],
     tensor: &Tensor,
     floors: &[f32],
@@ -201,7 +206,7 @@ fn weight(
 ) -> Result<(EncodedTensor, usize), QuantizeError> {
     let wrong = |error: MathError| invalid(name, &error);
     if how.format == Format::MatMulNBits {
-        return Ok((nbits(name, how, shape, tensor)?, 0));
+        return Ok((nbits(name, how, method, shape, tensor)?, 0));
     }
     let layout = Layout::of(shape, how.spec.granularity).map_err(wrong)?;
     let elements = Elements::of(tensor)
@@ -214,7 +219,7 @@ fn weight(
         .then(|| narrow_scales(data, &layout, &ranges, &how.spec, largest(scales)));
     let mut params = match &narrow {
         Some(found) => found.params.clone(),
-        None => fit(data, &layout, &ranges, &how.spec),
+        None => fit(data, &layout, &ranges, &how.spec, method),
     };
     let highest = floors.iter().copied().fold(0.0, f32::max);
     let per_group = floors.len() == params.len();
@@ -281,6 +286,7 @@ fn below_in_halves(scale: f32) -> f32 {
 fn nbits(
     name: &str,
     how: &ValuePlan,
+    method: WeightMethod,
     shape: &[usize],
     tensor: &Tensor,
 ) -> Result<EncodedTensor, QuantizeError> {
@@ -292,7 +298,7 @@ fn nbits(
     let transposed = axis == 1;
     let (depth, width) = if transposed { (columns, rows) } else { (rows, columns) };
     let QSpec { qtype, symmetric, .. } = how.spec;
-    let cut = NBits { depth, width, transposed, block_size, qtype, symmetric };
+    let cut = NBits { depth, width, transposed, block_size, qtype, symmetric, method };
     let elements = Elements::of(tensor)
         .ok_or_else(|| invalid(name, format!("has elements of type {}", tensor.dtype)))?;
     let (blocks, blob) = (cut.blocks(), cut.blob_len());

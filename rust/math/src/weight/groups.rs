@@ -1,0 +1,122 @@
+//! The elements of each group of a tensor, one after the other.
+
+use rayon::prelude::*;
+
+use crate::floats::Element;
+use crate::{Granularity, Layout};
+
+/// The elements of a group.
+pub(super) enum Group<'a, X> {
+    /// They lie side by side.
+    InPlace(&'a [X]),
+    /// They were brought together.
+    Gathered(&'a [f32]),
+}
+
+/// Groups side by side that are gathered together: as many as a cache line or two hold of a row.
+const TILE: usize = 32;
+
+/// What `f` makes of each group and its index, in the order of the groups.
+pub(super) fn map_groups<X: Element, T: Send>(
+    data: &[X],
+    layout: &Layout,
+    f: impl Fn(usize, Group<'_, X>) -> T + Sync,
+) -> Vec<T> {
+    let (outer, axis_len, inner) = layout.sides();
+    let slab = axis_len * inner;
+    match layout.granularity() {
+        Granularity::PerTensor => vec![f(0, Group::InPlace(data))],
+        Granularity::PerAxis { .. } if outer == 1 => {
+            let rows = data.par_chunks(inner.max(1)).enumerate();
+            rows.map(|(index, row)| f(index, Group::InPlace(row))).collect()
+        }
+        // The same groups in every slab: a group is a stretch of each.
+        Granularity::PerAxis { .. } => tiles(axis_len, |first, count| {
+            let stretches = (0..outer).map(|o| &data[o * slab + first * inner..][..count * inner]);
+            gathered(stretches, count, inner, |index, x| f(first + index, Group::Gathered(x)))
+        }),
+        Granularity::Blocked { block_size, .. } if inner == 1 => {
+            let blocks = axis_len.div_ceil(block_size);
+            let rows = data.par_chunks(axis_len.max(1)).enumerate();
+            let row = |(row, x): (usize, &[X])| {
+                let parts = x.chunks(block_size).enumerate();
+                let made: Vec<T> =
+                    parts.map(|(at, x)| f(row * blocks + at, Group::InPlace(x))).collect();
+                made
+            };
+            rows.flat_map_iter(row).collect()
+        }
+        Granularity::Blocked { block_size, .. } => {
+            let blocks = axis_len.div_ceil(block_size);
+            let block = |at: usize| {
+                let (o, from) = (at / blocks, at % blocks * block_size);
+                let rows = from..axis_len.min(from + block_size);
+                let made: Vec<T> = (0..inner)
+                    .step_by(TILE)
+                    .flat_map(|first| {
+                        let count = TILE.min(inner - first);
+                        let rows = rows.clone();
+                        let rows = rows.map(|row| &data[o * slab + row * inner + first..][..count]);
+                        gathered(rows, count, 1, |index, x| {
+                            f(at * inner + first + index, Group::Gathered(x))
+                        })
+                    })
+                    .collect();
+                made
+            };
+            (0..outer * blocks).into_par_iter().flat_map_iter(block).collect()
+        }
+    }
+}
+
+/// What `f` makes of the tiles of `len` groups, each from a first one on.
+fn tiles<T: Send>(len: usize, f: impl Fn(usize, usize) -> Vec<T> + Sync) -> Vec<T> {
+    let tiles = (0..len.div_ceil(TILE)).into_par_iter();
+    tiles.flat_map_iter(|tile| f(tile * TILE, TILE.min(len - tile * TILE))).collect()
+}
+
+/// What `f` makes of each of `count` groups, of which every stretch holds `len` elements, group by group.
+fn gathered<'a, X: Element + 'a, T>(
+    stretches: impl ExactSizeIterator<Item = &'a [X]>,
+    count: usize,
+    len: usize,
+    f: impl Fn(usize, &[f32]) -> T,
+) -> Vec<T> {
+    let depth = stretches.len() * len;
+    let mut floats = vec![0.0; count * depth];
+    for (at, stretch) in stretches.enumerate() {
+        for (group, part) in stretch.chunks_exact(len.max(1)).enumerate() {
+            let into = &mut floats[group * depth + at * len..][..len];
+            into.iter_mut().zip(part).for_each(|(float, x)| *float = x.value());
+        }
+    }
+    floats.chunks_exact(depth.max(1)).enumerate().map(|(index, x)| f(index, x)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn groups_hold_what_the_layout_says() {
+        for shape in [[3, 5, 7], [2, 4, 1], [1, 1, 1], [1, 6, 2], [4, 3, 90], [90, 1, 3]] {
+            let axes = (0..3).map(|axis| Granularity::PerAxis { axis });
+            let blocks = (0..3).flat_map(|axis| {
+                [1, 2, 4, 99].map(|block_size| Granularity::Blocked { axis, block_size })
+            });
+            for granularity in axes.chain(blocks).chain([Granularity::PerTensor]) {
+                let layout = Layout::of(&shape, granularity).unwrap();
+                let data: Vec<f32> = (0_u16..).take(layout.elements()).map(f32::from).collect();
+                let mut expected = vec![Vec::new(); layout.groups()];
+                for (index, x) in data.iter().enumerate() {
+                    expected[layout.group_of(index)].push(*x);
+                }
+                let found = map_groups(&data, &layout, |index, group| match group {
+                    Group::InPlace(x) | Group::Gathered(x) => (index, x.to_vec()),
+                });
+                let expected: Vec<_> = expected.into_iter().enumerate().collect();
+                assert_eq!(found, expected, "{shape:?} {granularity:?}");
+            }
+        }
+    }
+}

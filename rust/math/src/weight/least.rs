@@ -1,0 +1,100 @@
+//! Which of several scales and zero points leaves a group the least squared error.
+
+use rayon::prelude::*;
+
+use super::MOST;
+use crate::floats::Element;
+use crate::wide::{Loop, widely};
+use crate::{Params, QSpec};
+
+/// Elements that are worth a task of their own.
+const TASK: usize = 1 << 16;
+
+/// Elements whose errors are added in f32.
+const STRETCH: usize = 1 << 12;
+
+/// 1.5 · 2²³: adding it to a smaller number and taking it away again rounds that, half to even.
+const MAGIC: f32 = 12_582_912.0;
+
+/// The first of `choices` whose sum of squared errors is the least.
+///
+/// Sums are taken over tasks of a fixed size and added in their order: the result does not depend on the number of
+/// threads.
+pub(super) fn of<X: Element>(x: &[X], choices: &[Params], spec: &QSpec) -> Params {
+    let errors = |x| widely(Errors { x, choices, grid: spec.grid() });
+    let errors = if x.len() <= TASK {
+        errors(x)
+    } else {
+        let parts: Vec<[f64; MOST]> = x.par_chunks(TASK).map(errors).collect();
+        parts.iter().fold([0.0; MOST], |mut total, part| {
+            total.iter_mut().zip(part).for_each(|(total, part)| *total += part);
+            total
+        })
+    };
+    first_least(choices, &errors)
+}
+
+/// [`of`] a few floats, to be called where wide vectors are used already.
+#[inline(always)]
+pub(super) fn of_few(x: &[f32], choices: &[Params], spec: &QSpec) -> Params {
+    let [only] = choices else {
+        return first_least(choices, &Errors { x, choices, grid: spec.grid() }.run());
+    };
+    *only
+}
+
+#[inline(always)]
+fn first_least(choices: &[Params], errors: &[f64; MOST]) -> Params {
+    let less = |a: usize, b: usize| if errors[b] < errors[a] { b } else { a };
+    choices[(0..choices.len()).fold(0, less)]
+}
+
+/// The squared errors that each choice makes.
+struct Errors<'a, X> {
+    x: &'a [X],
+    choices: &'a [Params],
+    grid: (i32, i32),
+}
+
+impl<X: Element> Loop for Errors<'_, X> {
+    type Output = [f64; MOST];
+
+    #[inline(always)]
+    fn run(self) -> [f64; MOST] {
+        let mut errors = [0.0; MOST];
+        for (error, params) in errors.iter_mut().zip(self.choices) {
+            *error = squared(self.x, *params, self.grid);
+        }
+        errors
+    }
+}
+
+/// The sum of squared errors, taken in steps so that it neither overflows nor vanishes.
+#[inline(always)]
+fn squared<X: Element>(x: &[X], params: Params, (lo, hi): (i32, i32)) -> f64 {
+    const LANES: usize = 8;
+    let zero = params.zero_point as f32;
+    let (lo, hi) = (lo as f32 - zero, hi as f32 - zero);
+    let error = |x: f32| {
+        let steps = x / params.scale;
+        let inside = if steps > lo { steps } else { lo };
+        let inside = if inside < hi { inside } else { hi };
+        let off = steps - ((inside + MAGIC) - MAGIC);
+        off * off
+    };
+    let mut total = 0.0;
+    for stretch in x.chunks(STRETCH) {
+        let mut sums = [0.0_f32; LANES];
+        let (rows, rest) = stretch.as_chunks::<LANES>();
+        for row in rows {
+            for lane in 0..LANES {
+                sums[lane] += error(row[lane].value());
+            }
+        }
+        for (sum, x) in sums.iter_mut().zip(rest) {
+            *sum += error(x.value());
+        }
+        total += f64::from(sums.iter().sum::<f32>());
+    }
+    total * f64::from(params.scale).powi(2)
+}
