@@ -271,3 +271,24 @@ def test_sums_that_would_leave_int32_are_not_made_of_integers(op_type: str) -> N
     for optimized in (True, False):
         (y,) = judge.ort(found, feeds, optimized=optimized)
         assert np.allclose(y, depth, rtol=0.01)
+
+
+@pytest.mark.parametrize("width", [4, 40])
+def test_a_small_last_product_stays_in_float(width: int) -> None:
+    # Nothing after it averages its error: where it is few among all, it is as exact as its weights.
+    nodes = [
+        helper.make_node("MatMul", ["x", "body"], ["h"]),
+        helper.make_node("Relu", ["h"], ["r"]),
+        helper.make_node("MatMul", ["r", "head"], ["p"]),
+        helper.make_node("Add", ["p", "bias"], ["y"]),
+    ]
+    body, head, bias = numbers((96, 48)), numbers((48, width), 1), numbers((width,), 2)
+    model = model_of(nodes, {"body": body, "head": head, "bias": bias}, {"x": numbers((3, 96), 3)})
+    report = quantize_rs.quantize(model, None, output_format="dynamic", per_channel=True)
+    assert report.model is not None
+    made = operators(report.model)
+    few = width == 4
+    assert (made["MatMulInteger"], made["MatMul"]) == ((1, 1) if few else (2, 0))
+    assert made["DequantizeLinear"] == int(few)
+    kinds = {value.name: value.qtype for value in report.values if value.role == "weight"}
+    assert kinds == {"body": "int8", "head": "int8"}

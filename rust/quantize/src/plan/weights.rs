@@ -20,6 +20,7 @@ pub(super) fn plan(
     draft: &mut Draft,
 ) {
     let mut widened = false;
+    let in_float = formats::in_float(graph, constants, config);
     for constant in constants {
         if constant.is_weight() {
             draft.weights.insert(constant.anchor);
@@ -39,7 +40,11 @@ pub(super) fn plan(
         widened |= stored != qtype;
         let label = constant.multipliers(graph).next().map(NodeProto::label);
         let because = Because::WeightOf(label.unwrap_or_default());
-        let plan = match formats::form(graph, constant, config, qtype) {
+        let form = match in_float.contains(&constant.anchor) {
+            true => Ok(None),
+            false => formats::form(graph, constant, config, qtype),
+        };
+        let plan = match form {
             Err(kept) => {
                 draft.keep(constant.anchor, kept);
                 continue;

@@ -1,7 +1,10 @@
 //! What an output format has for a weight, and what it lacks.
 
 mod dynamic;
+mod last;
 mod nbits;
+
+use std::collections::BTreeSet;
 
 use quantize_rs_math::{QSpec, QType};
 use quantize_rs_onnx::DataType;
@@ -21,6 +24,18 @@ pub(super) struct Form {
     pub(super) format: Format,
     /// Values that are quantized for it when the model runs, and the nodes that need that.
     pub(super) at_run_time: Vec<(ValueId, usize)>,
+}
+
+/// The weights that a format leaves to products in float.
+pub(super) fn in_float(
+    graph: &Graph<'_>,
+    constants: &[Constant<'_>],
+    config: &Config,
+) -> BTreeSet<ValueId> {
+    match config.output_format {
+        Format::Dynamic => last::last(graph, constants),
+        Format::Qdq | Format::FakeQuant | Format::MatMulNBits => BTreeSet::new(),
+    }
 }
 
 /// How a weight is cut, of what type it is and who reads it, where the format decides that; `None`
