@@ -45,7 +45,7 @@ pub struct Config {
     /// One scale for each so many consecutive elements along the axis that is summed over.
     pub block_size: Option<usize>,
     /// How the scales of weights are chosen; `None` for [what serves](WeightMethod::usual) their type
-    /// and granularity, and for the range of weights of Conv and ConvTranspose.
+    /// and granularity, and for the range of weights of `Conv` and `ConvTranspose`.
     pub weight_method: Option<WeightMethod>,
     /// 4-bit weights are packed two a byte (`None`, `Some(true)`), which needs opset 21, or
     /// widened to a byte each (`Some(false)`), which saves nothing.

@@ -40,9 +40,10 @@ pub(super) fn plan(
         widened |= stored != qtype;
         let label = constant.multipliers(graph).next().map(NodeProto::label);
         let because = Because::WeightOf(label.unwrap_or_default());
-        let form = match in_float.contains(&constant.anchor) {
-            true => Ok(None),
-            false => formats::form(graph, constant, config, qtype),
+        let form = if in_float.contains(&constant.anchor) {
+            Ok(None)
+        } else {
+            formats::form(graph, constant, config, qtype)
         };
         let plan = match form {
             Err(kept) => {
