@@ -128,10 +128,23 @@ impl Grid {
         let (exact, code) = (exact + zero_point, there.round() + zero_point);
         let (lo, hi) = (f64::from(qtype.min()), f64::from(qtype.max()));
         let beyond = exact > hi && code >= hi || exact < lo && code <= lo;
-        // In few bits the scale is chosen so that it clips by less than a step.
-        let allowed = if beyond && qtype.bits() <= 4 { 1.0 } else { 0.5 };
+        let allowed = if beyond { cut(qtype) } else { 0.5 };
         let slack = SLACK + exact.abs() * 4.0 * f64::from(f32::EPSILON);
         ((exact - code).abs(), (exact - code).abs() <= allowed + slack)
+    }
+}
+
+/// Steps that an element beyond the end of the grid may be off.
+///
+/// Scales with the least error cut 1.2 steps off an end, of the wider grid that would reach it; in few bits
+/// a symmetric grid misses one end by a step more. Half a step each is for the rounding of the element and of
+/// the zero point. What lies inside is half a step off at most all the same, so that a wrong scale shows.
+fn cut(qtype: QType) -> f64 {
+    match qtype.bits() {
+        ..=2 => 3.5,
+        3..=4 => 3.0,
+        5..=8 => 2.25,
+        _ => 0.5,
     }
 }
 
