@@ -4,17 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from html import escape
+from itertools import islice
+
+ROWS = 200  # more make a notebook slow to open; all are in `to_dict`
 
 
 def table(caption: str, header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """Give a table with a caption."""
+    """Give a table with a caption; of a long one the beginning, and how many rows follow."""
     head = "".join(f"<th>{escape(cell)}</th>" for cell in header)
+    left = iter(rows)
     body = "".join(
-        f"<tr>{''.join(f'<td>{escape(text(cell))}</td>' for cell in row)}</tr>" for row in rows
+        f"<tr>{''.join(f'<td>{escape(text(cell))}</td>' for cell in row)}</tr>"
+        for row in islice(left, ROWS)
     )
+    more = sum(1 for _ in left)
+    foot = f'<tfoot><tr><td colspan="{len(header)}">and {more} more</td></tr></tfoot>'
     return (
         f"<table><caption>{escape(caption)}</caption>"
-        f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+        f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody>{foot if more else ''}</table>"
     )
 
 

@@ -15,7 +15,7 @@ import onnx
 import pytest
 
 import quantize_rs
-from quantize_rs import Model, ModelInfo, Plan, Quantized, Ranges, Report
+from quantize_rs import Model, ModelInfo, Plan, Quantized, Ranges, Report, _html
 
 
 @pytest.fixture
@@ -157,6 +157,13 @@ def test_tables_for_notebooks_escape_names() -> None:
         assert table.startswith("<table>")
         assert "<script>" not in table
     assert "&lt;script&gt;" in plan._repr_html_()
+
+
+def test_a_long_table_has_an_end() -> None:
+    table = _html.table("numbers", ["n", "square"], ([n, n * n] for n in range(1000)))
+    assert table.count("<tr>") == 1 + _html.ROWS + 1
+    assert f"and {1000 - _html.ROWS} more" in table
+    assert "<tfoot>" not in _html.table("numbers", ["n"], ([n] for n in range(_html.ROWS)))
 
 
 def test_results_survive_a_process_boundary(digits: Path, report: Report) -> None:
