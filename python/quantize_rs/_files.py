@@ -6,7 +6,7 @@ import errno
 import os
 from pathlib import Path
 
-__all__ = ["writable"]
+__all__ = ["writable", "write"]
 
 
 def writable(path: str | os.PathLike[str] | None) -> Path | None:
@@ -19,3 +19,14 @@ def writable(path: str | os.PathLike[str] | None) -> Path | None:
     if not target.parent.is_dir():
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), os.fspath(target.parent))
     return target
+
+
+def write(path: str | os.PathLike[str], text: str) -> None:
+    """Write a file of text, completely or not at all."""
+    target = Path(path).resolve()
+    sibling = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    try:
+        sibling.write_text(text, encoding="utf-8", newline="\n")
+        sibling.replace(target)
+    finally:
+        sibling.unlink(missing_ok=True)

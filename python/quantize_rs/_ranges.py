@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from . import _core, _diff, _html, _source
+from . import _core, _diff, _files, _html, _source
 from ._diff import RangesDiff
 from ._source import ModelSource
 
@@ -41,7 +41,7 @@ class Ranges:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the ranges as JSON, with all that was seen, completely or not at all."""
-        _write(path, self.to_json())
+        _files.write(path, self.to_json())
 
     @classmethod
     def load_tensorrt_cache(
@@ -91,7 +91,7 @@ class Ranges:
         ...     print(next(cache).strip())
         TRT-8601-EntropyCalibration2
         """
-        _write(path, self._ranges.to_tensorrt(version))
+        _files.write(path, self._ranges.to_tensorrt(version))
 
     def using(self, method: str) -> Ranges:
         """Give the ranges that another method finds in what was seen; no sample is run again.
@@ -226,14 +226,3 @@ def _read(model: Model | Plan | ModelSource) -> _core.Model:
             return model._plan.model
         case _:
             return _source.read(model)
-
-
-def _write(path: str | os.PathLike[str], text: str) -> None:
-    """Write a file, completely or not at all."""
-    target = Path(path).resolve()
-    sibling = target.with_name(f".{target.name}.{os.getpid()}.tmp")
-    try:
-        sibling.write_text(text, encoding="utf-8", newline="\n")
-        sibling.replace(target)
-    finally:
-        sibling.unlink(missing_ok=True)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import dataclass, field
 from typing import Any
 
-from . import _html, _values
+from . import _core, _files, _html, _values
 from ._told import Told
 from ._values import Value
 
@@ -79,6 +80,8 @@ class Report(Told):
         What calibration had to say: why this engine, which choice of range means nothing.
     warnings : tuple of str
         Things to know; they are logged to the logger ``quantize_rs``, too.
+    suggestions : tuple of str
+        What could be tried next, where something could.
     model : bytes or None
         The model, when no `output_path` was given.
     """
@@ -97,6 +100,7 @@ class Report(Told):
     values: tuple[Value, ...]
     notes: tuple[str, ...]
     warnings: tuple[str, ...]
+    suggestions: tuple[str, ...]
     model: bytes | None
     _json: str = field(compare=False)
     _text: str = field(compare=False)
@@ -115,6 +119,37 @@ class Report(Told):
     def quantized(self) -> tuple[Value, ...]:
         """Values that are quantized."""
         return tuple(value for value in self.values if value.quantized)
+
+    def html(self) -> str:
+        """Give the report as one page of HTML.
+
+        Charts of sizes, errors and ranges, and a table of all values, with their reasons. The page
+        needs no other file and no network, and follows the reader's light or dark theme.
+
+        Examples
+        --------
+        >>> import quantize_rs
+        >>> report = quantize_rs.quantize("examples/digits/digits_cnn.onnx", None)
+        >>> report.html().startswith("<!DOCTYPE html>")
+        True
+        """
+        return _core.report_html(self._json)
+
+    def save_html(self, path: str | os.PathLike[str]) -> None:
+        """Write what `html` gives to a file, completely or not at all.
+
+        Raises
+        ------
+        FileNotFoundError, PermissionError, IsADirectoryError, OSError
+            The file cannot be written.
+
+        Examples
+        --------
+        >>> import quantize_rs
+        >>> report = quantize_rs.quantize("examples/digits/digits_cnn.onnx", None)
+        >>> report.save_html("report.html")
+        """
+        _files.write(path, self.html())
 
     def _summary(self) -> str:
         weights = self.weights
@@ -160,6 +195,7 @@ def of(written: tuple[str, str], model: bytes | None = None) -> Report:
         values=tuple(_values.done(row) for row in found["values"]),
         notes=tuple(found["notes"]),
         warnings=tuple(found["warnings"]),
+        suggestions=tuple(found["suggestions"]),
         model=model,
         _json=text,
         _text=shown,

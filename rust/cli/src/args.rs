@@ -1,16 +1,18 @@
 //! The command line as types: what was typed, before it means anything.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-use quantize_rs::{Bar, LatencyOptions, Method, Metric, QType, prepare, tensorrt};
+use quantize_rs::{Bar, LatencyOptions, Method, Metric, QType, Report, prepare, tensorrt};
 
 use crate::batch::BatchArguments;
 use crate::benchmark::BenchmarkArguments;
 use crate::config::ConfigArguments;
 use crate::engine::EngineArguments;
+use crate::failure::Failure;
+use crate::file;
 use crate::samples::SampleArguments;
 use crate::shell::{CompletionArguments, ManArguments};
 use crate::validate::ValidateArguments;
@@ -165,6 +167,8 @@ pub(crate) struct QuantizeArguments {
     #[command(flatten)]
     pub(crate) recipe: RecipeArguments,
     #[command(flatten)]
+    pub(crate) page: PageArguments,
+    #[command(flatten)]
     pub(crate) wishes: Wishes,
     #[command(flatten)]
     pub(crate) alone: WeightWishes,
@@ -176,6 +180,28 @@ pub(crate) struct RecipeArguments {
     /// Also write a file of YAML or TOML with which `config` repeats this run
     #[arg(long, value_name = "FILE", conflicts_with = "dry_run")]
     pub(crate) save_recipe: Option<PathBuf>,
+}
+
+/// The report as a page, beside what is printed.
+#[derive(Debug, Default, Args)]
+pub(crate) struct PageArguments {
+    /// Also write the report as one page of HTML, for a browser
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+}
+
+impl PageArguments {
+    /// Refuses a file that cannot be written, or that is one of `others`, before the work.
+    pub(crate) fn check(&self, others: &[&Path]) -> Result<(), Failure> {
+        let Some(path) = &self.html else { return Ok(()) };
+        file::check_apart("--html", path, others)?;
+        file::check(path)
+    }
+
+    /// Writes it, where it was asked for.
+    pub(crate) fn write(&self, report: &Report) -> Result<(), Failure> {
+        self.html.as_ref().map_or(Ok(()), |path| file::write(path, &report.html()))
+    }
 }
 
 /// Arguments of `optimize`.
@@ -218,6 +244,8 @@ pub(crate) struct CalibrateArguments {
     pub(crate) compare_methods: bool,
     #[command(flatten)]
     pub(crate) recipe: RecipeArguments,
+    #[command(flatten)]
+    pub(crate) page: PageArguments,
     #[command(flatten)]
     pub(crate) samples: SampleArguments,
     #[command(flatten)]

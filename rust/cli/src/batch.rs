@@ -8,7 +8,7 @@ use clap::Args;
 use quantize_rs::WeightType;
 use quantize_rs_runner::samples;
 
-use crate::args::{QuantizeArguments, RecipeArguments};
+use crate::args::{PageArguments, QuantizeArguments, RecipeArguments};
 use crate::console::Console;
 use crate::failure::{Failure, said};
 use crate::jobs::{self, Manner, Work};
@@ -53,6 +53,7 @@ pub(crate) fn run(args: &BatchArguments, console: &mut Console<'_>) -> Result<()
                 model,
                 output,
                 dry_run,
+                page: PageArguments::default(),
                 recipe,
                 wishes,
                 alone,

@@ -51,6 +51,7 @@ pub(crate) fn report(
         report.warnings.push(idle.to_owned());
     }
     report.warnings.extend(noise.map(str::to_owned));
+    args.page.write(&report)?;
     Ok(report)
 }
 
@@ -175,10 +176,14 @@ fn observe(
 
 fn check_paths(args: &CalibrateArguments) -> Result<(), Failure> {
     file::check(&args.output)?;
-    let Some(path) = &args.ranges.ranges_out else { return Ok(()) };
     let mut others: Vec<&Path> = vec![&args.output, &args.model];
     others.extend(args.samples.data.as_deref());
+    others.extend(args.ranges.ranges.as_deref());
     others.extend(args.engine.library());
-    file::check_apart("--ranges-out", path, &others)?;
-    file::check(path)
+    if let Some(path) = &args.ranges.ranges_out {
+        file::check_apart("--ranges-out", path, &others)?;
+        file::check(path)?;
+        others.push(path);
+    }
+    args.page.check(&others)
 }

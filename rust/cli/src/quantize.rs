@@ -20,7 +20,10 @@ pub(crate) fn run(args: &QuantizeArguments, console: &mut Console<'_>) -> Result
 pub(crate) fn report(args: &QuantizeArguments) -> Result<Report, Failure> {
     let (model, plan) = planned(args)?;
     file::check(&args.output)?;
-    file::save(&plan.apply(&model, None)?, &args.output)
+    args.page.check(&[&args.model, &args.output])?;
+    let report = file::save(&plan.apply(&model, None)?, &args.output)?;
+    args.page.write(&report)?;
+    Ok(report)
 }
 
 /// The model made ready, and what is planned for it.

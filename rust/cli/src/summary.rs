@@ -59,6 +59,7 @@ fn describe(report: &Report, verbose: bool) -> String {
     }
     rows.extend(lines("Kept", &kept(report, verbose)));
     rows.extend(lines("Notes", &first(report.notes.clone(), verbose)));
+    rows.extend(lines("Suggestions", &report.suggestions()));
     text::table(rows)
 }
 

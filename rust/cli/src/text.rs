@@ -1,6 +1,7 @@
 //! Names, numbers and sizes as people read them.
 
 use quantize_rs::InputSpec;
+pub(crate) use quantize_rs::text::size;
 use serde::Serialize;
 
 /// The value as JSON, on one line.
@@ -47,23 +48,6 @@ pub(crate) fn columns<const N: usize>(rows: &[[String; N]]) -> String {
         format!("{}\n", line.trim_end())
     };
     rows.iter().map(line).collect()
-}
-
-/// A size to four digits or so: `226.8 kB`.
-#[allow(clippy::cast_precision_loss)] // shown to few digits
-pub(crate) fn size(bytes: u64) -> String {
-    const UNITS: [&str; 4] = ["kB", "MB", "GB", "TB"];
-    if bytes < 1000 {
-        return format!("{bytes} bytes");
-    }
-    let mut scaled = bytes as f64 / 1e3;
-    let mut unit = 0;
-    // What would be shown as 1000.00 is 1.00 of the next unit.
-    while scaled >= 999.995 && unit + 1 < UNITS.len() {
-        scaled /= 1e3;
-        unit += 1;
-    }
-    format!("{scaled:.2} {}", UNITS[unit])
 }
 
 /// A number with its digits in threes: `1,234,567`.
@@ -117,19 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_and_numbers() {
-        let sizes = [
-            (0, "0 bytes"),
-            (999, "999 bytes"),
-            (1000, "1.00 kB"),
-            (226_812, "226.81 kB"),
-            (999_995, "1.00 MB"),
-            (44_650_000, "44.65 MB"),
-            (u64::MAX, "18446744.07 TB"),
-        ];
-        for (bytes, expected) in sizes {
-            assert_eq!(size(bytes), expected);
-        }
+    fn digits_stand_in_threes() {
         let numbers = [(0, "0"), (999, "999"), (1000, "1,000"), (1_234_567, "1,234,567")];
         for (number, expected) in numbers {
             assert_eq!(grouped(number), expected);

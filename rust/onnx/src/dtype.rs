@@ -1,6 +1,6 @@
 //! The element types of ONNX, one row each.
 
-use serde::{Serialize, Serializer};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// An element type of a tensor, `TensorProto.DataType` in the ONNX schema.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -150,6 +150,15 @@ impl std::fmt::Display for DataType {
 impl Serialize for DataType {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_str(self.name())
+    }
+}
+
+impl<'de> Deserialize<'de> for DataType {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<DataType, D::Error> {
+        let name = String::deserialize(deserializer)?;
+        let row = ROWS.iter().find(|row| row.name == name);
+        row.map(|row| row.dtype)
+            .ok_or_else(|| serde::de::Error::custom(format!("`{name}` is no element type of ONNX")))
     }
 }
 

@@ -53,7 +53,7 @@ mod _core {
     #[pymodule_export]
     use super::plan::Plan;
     #[pymodule_export]
-    use super::quantized::Quantized;
+    use super::quantized::{Quantized, report_html};
     #[pymodule_export]
     use super::ranges::Ranges;
     #[pymodule_export]

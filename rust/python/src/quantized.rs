@@ -50,3 +50,9 @@ impl Quantized {
         Ok(PyBytes::new(py, &bytes))
     }
 }
+
+/// The page of a report that was written as JSON.
+#[pyfunction]
+pub(crate) fn report_html(py: Python<'_>, json: &str) -> PyResult<String> {
+    work::detached(py, None, || Report::from_json(json).map(|report| report.html()))
+}

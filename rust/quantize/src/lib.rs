@@ -66,6 +66,7 @@ pub mod rewrite;
 mod sample;
 mod smooth;
 mod target;
+pub mod text;
 mod uses;
 mod validate;
 mod verify;
@@ -105,7 +106,7 @@ pub use quantize_rs_math::{
 };
 pub use quantize_rs_onnx::{DataType, Model, Tensor};
 pub use ranges::{Difference, Ranges, RangesDiff, Seen, tensorrt};
-pub use report::{QuantizedRow, Report, Row, Seconds};
+pub use report::{Histogram, QuantizedRow, Report, Row, Seconds, StoredBytes};
 pub use sample::{Engine, InputSpec, Runner, Sample, Samples, Sink, Timed};
 pub use target::{Bias, Placement, Profile, Target};
 pub use validate::{Check, Problem, StoredWeight, Uncompared, Validation, validate};

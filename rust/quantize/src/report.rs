@@ -1,24 +1,32 @@
 //! What was done to a model and what it cost.
 
+mod histogram;
+mod html;
+mod suggest;
+
 use std::collections::HashMap;
 
 use quantize_rs_math::{Granularity, Metrics, Params, QSpec, QType, Range, Scales};
 use quantize_rs_onnx::DataType;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::encode::{Encoded, EncodedTensor};
 use crate::graph::Graph;
 use crate::plan::{Decision, Plan, Planned, Role, ValuePlan};
 use crate::prepare::{STORE_INTEGERS, Step};
-use crate::{Format, Ranges};
+use crate::{Config, Format, QuantizeError, Ranges};
+
+pub use histogram::Histogram;
 
 /// What was done to a model, value by value, and what it cost.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Report {
     /// Where the model came from; `None` for bytes.
     pub input: Option<String>,
     /// Where it went; `None` while it is in memory.
     pub output: Option<String>,
+    /// What was asked for.
+    pub config: Config,
     /// Bytes of the model before, with the data beside it.
     pub bytes_before: u64,
     /// Bytes of the model after, with the data beside it.
@@ -44,7 +52,7 @@ pub struct Report {
 }
 
 /// Wall-clock seconds of each stage.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Seconds {
     /// Running the model on samples.
     pub calibrate: f64,
@@ -55,7 +63,7 @@ pub struct Seconds {
 }
 
 /// What was done to one value.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Row {
     /// Name of the value.
     pub name: String,
@@ -72,7 +80,7 @@ pub struct Row {
 }
 
 /// How one value is quantized.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct QuantizedRow {
     /// The type of its integers.
     pub qtype: QType,
@@ -87,7 +95,7 @@ pub struct QuantizedRow {
     /// Which elements share a scale.
     pub granularity: Granularity,
     /// What scales are stored as.
-    #[serde(skip_serializing_if = "Scales::are_wide")]
+    #[serde(default, skip_serializing_if = "Scales::are_wide")]
     pub scales: Scales,
     /// Where its numbers come from.
     pub source: String,
@@ -101,17 +109,48 @@ pub struct QuantizedRow {
     pub method: Option<String>,
     /// What a constant's integers stand for, against the floats they were made from.
     pub error: Option<Metrics>,
+    /// What a constant takes in the file; `None` for activations, and where floats stay in it.
+    pub bytes: Option<StoredBytes>,
+    /// What calibration saw of an activation.
+    pub histogram: Option<Histogram>,
+}
+
+/// Bytes of a constant that is quantized.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StoredBytes {
+    /// Its integers.
+    pub elements: u64,
+    /// Its scales, and its zero points where they are not fixed.
+    pub scales: u64,
+}
+
+impl Row {
+    /// Whether it was float and is.
+    pub fn stayed_float(&self) -> bool {
+        self.quantized.is_none() && self.dtype.is_some_and(DataType::is_float)
+    }
+
+    /// Bytes of the value before, for constants.
+    pub fn bytes_before(&self) -> Option<u64> {
+        if !matches!(self.role, Role::Weight | Role::Constant) {
+            return None;
+        }
+        let mut lengths = self.shape.as_ref()?.iter().copied();
+        let elements = lengths.try_fold(1_usize, |all, length| all.checked_mul(length?))?;
+        self.dtype?.byte_len(elements).map(|bytes| bytes as u64)
+    }
 }
 
 impl QuantizedRow {
     /// Type, symmetry and granularity in a few words: `int8 symmetric axis 0`.
     pub fn kind(&self) -> String {
-        let spec = QSpec::new(self.qtype, self.symmetric, self.granularity);
-        crate::plan::kind(
-            &QSpec { reduced: self.reduced, scales: self.scales, ..spec },
-            self.stored,
-            self.format,
-        )
+        self.kind_with(self.granularity)
+    }
+
+    fn kind_with(&self, granularity: Granularity) -> String {
+        let spec = QSpec::new(self.qtype, self.symmetric, granularity);
+        let spec = QSpec { reduced: self.reduced, scales: self.scales, ..spec };
+        crate::plan::kind(&spec, self.stored, self.format)
     }
 }
 
@@ -159,6 +198,7 @@ impl Report {
         }
         Report {
             input: graph.model.path().map(|path| path.display().to_string()),
+            config: plan.config.clone(),
             bytes_before: graph.model.byte_len(),
             engine: ranges.map(|ranges| ranges.engine.clone()),
             method: ranges.map(|ranges| ranges.method.clone()),
@@ -182,12 +222,43 @@ impl Report {
         self.values.iter().filter_map(|row| Some((row, row.quantized.as_ref()?)))
     }
 
-    /// The report as JSON, with `ratio`.
+    /// What could be tried next, where something could.
+    pub fn suggestions(&self) -> Vec<String> {
+        suggest::ALL.iter().filter_map(|suggest| suggest(self)).collect()
+    }
+
+    /// The report as JSON, with `ratio` and `suggestions`.
     pub fn to_json(&self) -> String {
         // Names and numbers, no maps with odd keys: this cannot fail.
         let mut json = serde_json::to_value(self).unwrap_or_default();
         json["ratio"] = self.ratio().into();
+        json["suggestions"] = self.suggestions().into();
         json.to_string()
+    }
+
+    /// A report out of JSON.
+    ///
+    /// # Errors
+    /// The text is not what [`Report::to_json`] writes.
+    pub fn from_json(text: &str) -> Result<Report, QuantizeError> {
+        let refused = |error| QuantizeError::option("report", format!("is none: {error}"));
+        serde_json::from_str(text).map_err(refused)
+    }
+
+    /// The report as one page of HTML: charts of sizes, errors and ranges, and a table of all
+    /// values. It needs no other file and no network, and follows the reader's light or dark theme.
+    ///
+    /// ```
+    /// use quantize_rs::{Config, Model, Prepared};
+    ///
+    /// # let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/digits/digits_cnn.onnx");
+    /// let prepared = Prepared::of(&Model::open(path)?, Config::default())?;
+    /// let quantized = prepared.plan().apply(&prepared.model, None)?;
+    /// assert!(quantized.report().html().starts_with("<!DOCTYPE html>"));
+    /// # Ok::<(), quantize_rs::QuantizeError>(())
+    /// ```
+    pub fn html(&self) -> String {
+        html::page(self)
     }
 }
 
@@ -219,7 +290,8 @@ impl std::fmt::Display for Report {
             }
         }
         self.notes.iter().try_for_each(|note| writeln!(f, "note: {note}"))?;
-        self.warnings.iter().try_for_each(|warning| writeln!(f, "warning: {warning}"))
+        self.warnings.iter().try_for_each(|warning| writeln!(f, "warning: {warning}"))?;
+        self.suggestions().iter().try_for_each(|what| writeln!(f, "suggestion: {what}"))
     }
 }
 
@@ -230,6 +302,9 @@ fn quantized(
     constant: Option<&EncodedTensor>,
     activation: Option<&Params>,
 ) -> QuantizedRow {
+    let range = ranges.and_then(|ranges| ranges.values.get(&value.name)).copied();
+    let seen = ranges.and_then(|ranges| ranges.statistics.get(&value.name)?.sketch.as_ref());
+    let seen = seen.zip(range);
     QuantizedRow {
         qtype: how.spec.qtype,
         stored: how.stored,
@@ -241,9 +316,20 @@ fn quantized(
         source: how.source.to_string(),
         scale: constant.map_or_else(|| scale_of(activation), scales_of),
         zero_point: activation.map(|params| params.zero_point),
-        range: ranges.and_then(|ranges| ranges.values.get(&value.name)).copied(),
+        range,
         method: ranges.and_then(|ranges| ranges.chosen.get(&value.name)).cloned(),
         error: constant.and_then(|constant| constant.metrics),
+        bytes: constant.filter(|_| how.format != Format::FakeQuant).map(|c| stored(how, c)),
+        histogram: seen.and_then(|(sketch, range)| Histogram::of(&sketch.values(), range)),
+    }
+}
+
+fn stored(how: &ValuePlan, constant: &EncodedTensor) -> StoredBytes {
+    let bytes = |tensor: &quantize_rs_onnx::Tensor| tensor.data.len() as u64;
+    let zero_points = if how.spec.symmetric { 0 } else { bytes(&constant.zero_point) };
+    StoredBytes {
+        elements: bytes(&constant.quantized),
+        scales: bytes(&constant.scale) + zero_points,
     }
 }
 
@@ -253,6 +339,10 @@ fn scale_of(params: Option<&Params>) -> (f32, f32) {
 
 fn scales_of(constant: &EncodedTensor) -> (f32, f32) {
     let scales = constant.scale.to_f32().unwrap_or_default();
+    // Floats that are cast have none.
+    if scales.is_empty() {
+        return scale_of(None);
+    }
     let sizes = || scales.iter().map(|scale| scale.abs());
     (sizes().fold(f32::INFINITY, f32::min), sizes().fold(0.0, f32::max))
 }

@@ -6,6 +6,7 @@ mod common;
 mod comparing;
 mod config;
 mod models;
+mod page;
 mod program;
 mod quantizing;
 mod ranges;

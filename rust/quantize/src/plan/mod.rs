@@ -32,7 +32,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use quantize_rs_math::{QSpec, QType, Range};
 use quantize_rs_onnx::DataType;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::graph::{Graph, Maker, ValueId};
 use crate::prepare::{Origin, Step, weights_left};
@@ -79,7 +79,7 @@ pub struct Planned {
 }
 
 /// What a value is in the model.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Role {
     /// An input of the model.

@@ -27,7 +27,7 @@ pub use prune::{Below, Prune, PrunedWeight, Pruning, prune};
 use std::fmt;
 
 use quantize_rs_onnx::{Edit, Model};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use opset::Ready;
 
@@ -152,7 +152,7 @@ pub(crate) struct Changes {
 }
 
 /// What was done to a model before a plan was made for it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Step {
     /// The pass.
     pub pass: String,

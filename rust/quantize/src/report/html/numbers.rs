@@ -1,0 +1,89 @@
+//! Texts and numbers as the page shows them.
+
+use maud::{Markup, html};
+
+use crate::{Report, Role};
+
+/// A longer text is cut: a name of megabytes would make the page unreadable.
+const LONGEST: usize = 400;
+
+/// A text out of a file, on its own: what turns the direction of writing in it turns nothing else,
+/// and what cannot be seen is shown to be there.
+pub(super) fn name(text: &str) -> Markup {
+    let visible = |c: char| if c.is_control() { '\u{fffd}' } else { c };
+    let mut shown: String = text.chars().take(LONGEST).map(visible).collect();
+    if text.chars().nth(LONGEST).is_some() {
+        shown.push('…');
+    }
+    html! { bdi { (shown) } }
+}
+
+/// `3 of 4` values of these roles are quantized.
+pub(super) fn count_of(report: &Report, roles: &[Role]) -> String {
+    let all = report.values.iter().filter(|row| roles.contains(&row.role)).count();
+    let quantized = report.quantized().filter(|(row, _)| roles.contains(&row.role)).count();
+    format!("{quantized} of {all}")
+}
+
+/// Decibels to one digit; what has no error is exact.
+pub(super) fn decibels(db: f64) -> String {
+    if db.is_finite() { format!("{db:.1} dB") } else { "exact".to_owned() }
+}
+
+/// An end of a range, to four digits.
+pub(super) fn end(value: f64) -> String {
+    match value.abs() {
+        0.0 => "0".to_owned(),
+        1e-3..1e5 => {
+            let text = format!("{value:.4}");
+            text.trim_end_matches('0').trim_end_matches('.').to_owned()
+        }
+        _ => format!("{value:.3e}"),
+    }
+}
+
+/// A part of a whole, 0 to 1, in percent.
+pub(super) fn percent(part: f64) -> String {
+    match part * 100.0 {
+        0.0 => "0 %".to_owned(),
+        ..0.01 => "< 0.01 %".to_owned(),
+        percent => format!("{percent:.2} %"),
+    }
+}
+
+/// A shape, `?` for a length that varies.
+pub(super) fn shape(lengths: Option<&[Option<usize>]>) -> String {
+    let Some(lengths) = lengths else { return String::new() };
+    let length = |length: &Option<usize>| length.map_or("?".to_owned(), |n| n.to_string());
+    lengths.iter().map(length).collect::<Vec<_>>().join(" × ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_shown_as_text() {
+        let nasty = "</script><img onerror=\"x\" a='b'>\u{0}&";
+        let shown = "&lt;/script&gt;&lt;img onerror=&quot;x&quot; a='b'&gt;\u{fffd}&amp;";
+        assert_eq!(name(nasty).into_string(), format!("<bdi>{shown}</bdi>"));
+        let long = name(&"ä".repeat(LONGEST + 1)).into_string();
+        assert_eq!(long.matches('ä').count(), LONGEST);
+        assert!(long.ends_with("…</bdi>"));
+    }
+
+    #[test]
+    fn numbers_are_short() {
+        let ends = [(0.0, "0"), (-1.5, "-1.5"), (65504.0, "65504"), (1e9, "1.000e9")];
+        for (value, expected) in ends {
+            assert_eq!(end(value), expected);
+        }
+        assert_eq!(end(1.23456e-5), "1.235e-5");
+        assert_eq!(
+            (percent(0.0), percent(1e-7), percent(0.5)),
+            ("0 %".into(), "< 0.01 %".into(), "50.00 %".into())
+        );
+        assert_eq!((decibels(f64::INFINITY), decibels(31.26)), ("exact".into(), "31.3 dB".into()));
+        assert_eq!(shape(Some(&[None, Some(3)])), "? × 3");
+    }
+}

@@ -1,0 +1,48 @@
+"use strict";
+// Sorts the table by the column whose head is pressed, and shows the rows that hold all words typed.
+const table = document.getElementById("values");
+const body = table.tBodies[0];
+const rows = [...body.rows];
+const filter = document.getElementById("filter");
+const shown = document.getElementById("shown");
+
+function value(row, column, number) {
+  const cell = row.cells[column];
+  if (!number) return cell.textContent;
+  return cell.dataset.value === undefined ? NaN : Number(cell.dataset.value);
+}
+
+function sort(head) {
+  const number = "number" in head.dataset;
+  const descending = head.ariaSort === "ascending";
+  for (const other of head.parentElement.cells) other.ariaSort = "none";
+  head.ariaSort = descending ? "descending" : "ascending";
+  const sign = descending ? -1 : 1;
+  const compare = (a, b) => {
+    const [x, y] = [a, b].map((row) => value(row, head.cellIndex, number));
+    if (!number) return sign * x.localeCompare(y, undefined, { numeric: true });
+    // What has no number stands last, whichever way.
+    if (isNaN(x) || isNaN(y)) return isNaN(x) - isNaN(y);
+    return sign * (x - y);
+  };
+  body.append(...rows.sort(compare));
+}
+
+function show() {
+  const words = filter.value.toLowerCase().split(/\s+/);
+  let count = 0;
+  for (const row of rows) {
+    const text = [...row.cells].map((cell) => cell.textContent).join(" ").toLowerCase();
+    row.hidden = !words.every((word) => text.includes(word));
+    count += !row.hidden;
+  }
+  shown.textContent = `${count} of ${rows.length}`;
+}
+
+table.tHead.addEventListener("click", (event) => {
+  const head = event.target.closest("th");
+  if (head) sort(head);
+});
+filter.addEventListener("input", show);
+filter.parentElement.hidden = false;
+show();
