@@ -581,7 +581,11 @@ def test_the_largest_numbers_of_float16_stay_finite(options: dict[str, Any]) -> 
 
 
 def test_a_model_of_which_nothing_is_quantized_comes_out_as_it_was() -> None:
-    source, _ = branches()
+    nodes = [
+        helper.make_node("Identity", ["x"], ["same"]),
+        helper.make_node("Conv", ["same", "w"], ["y"]),
+    ]
+    source = model(nodes, {"w": normal(4, 3, 3, 3)}, {"x": normal(1, 3, 8, 8)}, ["y"])
     found, report = quantized(source, output_format="matmul_nbits")
     assert not report.quantized
     assert not report.steps
