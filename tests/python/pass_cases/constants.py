@@ -143,6 +143,11 @@ KEPT: dict[str, Odd] = {
         {"s": ints(64, 1024)},
         inputs={"x": [1, 1024]},
     ),
+    "a_constant_that_only_repeats": Odd(
+        [node("ConstantOfShape", "s", "k"), node("Add", "x k")],
+        {"s": ints(32, 64)},
+        inputs={"x": [1, 64]},
+    ),
     "a_weight_also_read_untransposed": Odd(
         [node("Transpose", "w", "a"), node("MatMul", "x a", "b"), node("MatMul", "b w")],
         {"w": normal(8, 8)},

@@ -20,6 +20,9 @@ const GROWTH: usize = 64 << 10;
 /// through.
 const COPY: usize = 64;
 
+/// The same for constants that only repeat what is there already, which takes no time in any run.
+const REPEATED: usize = 4 << 10;
+
 /// Bytes of large constants that are transposed, all together: they are held in memory, where those
 /// of the file are not.
 const TRANSPOSED: usize = 256 << 20;
@@ -124,9 +127,13 @@ fn evaluated(
 ) -> Option<Tensor> {
     let evaluate = eval::operator(node)?;
     let opset = graph.model.opset("").unwrap_or(1);
-    let copies =
-        REARRANGE.contains(&&*node.op_type) || matches!(node.op_type.as_str(), "Cast" | "CastLike");
-    let limit = freed.saturating_add(if copies { COPY } else { GROWTH });
+    let growth = match node.op_type.as_str() {
+        "Cast" | "CastLike" => COPY,
+        rearranges if REARRANGE.contains(&rearranges) => COPY,
+        "ConstantOfShape" | "Expand" | "Tile" => REPEATED,
+        _ => GROWTH,
+    };
+    let limit = freed.saturating_add(growth);
     // Views share their bytes, and are held to the limit all the same.
     evaluate(&Call { node, opset, inputs, limit }).filter(|tensor| tensor.data.len() <= limit)
 }
