@@ -50,7 +50,10 @@ fn describe(found: &Validation, detailed: bool) -> String {
     let mut rows = Vec::new();
     let worst = found.weights.iter().min_by(|a, b| a.error.sqnr_db.total_cmp(&b.error.sqnr_db));
     let compared = match worst {
-        None => "no weight of it is stored in integers or narrow floats".to_owned(),
+        None if found.not_compared.is_empty() => {
+            "no weight of it is stored in integers or narrow floats".to_owned()
+        }
+        None => "none could be compared".to_owned(),
         Some(worst) => format!(
             "{} compared with the original, the furthest is {}: {:.1} dB",
             found.weights.len(),

@@ -62,7 +62,7 @@ pub use layout::Layout;
 pub use learn::{Learned, Learning, learn_scale};
 pub use metrics::{Deviation, Metrics, metrics};
 pub use minifloat::Minifloat;
-pub use narrow::{NarrowScales, narrow_scales};
+pub use narrow::{NarrowScales, narrow_scales, power_of_two};
 pub use nbits::{Columns, NBits};
 pub use params::{Params, Range, params};
 pub use qtype::QType;

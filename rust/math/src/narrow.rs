@@ -67,8 +67,8 @@ pub fn narrow_scales<'a>(
         Scales::Float8E8M0 | Scales::Float => {
             let choice = |range: &Range| powers(range.absmax(), top, largest);
             let choices: Vec<_> = ranges.iter().map(choice).collect();
-            let codes = best(data, layout, spec, &choices, power);
-            let params = codes.iter().map(|code| symmetric(power(*code))).collect();
+            let codes = best(data, layout, spec, &choices, power_of_two);
+            let params = codes.iter().map(|code| symmetric(power_of_two(*code))).collect();
             NarrowScales { params, codes, whole: 1.0 }
         }
     }
@@ -100,9 +100,20 @@ const BIAS: i32 = f32::MAX_EXP - 1;
 
 const MANTISSA: u32 = f32::MANTISSA_DIGITS - 1;
 
-/// The power of two that a code of E8M0 stands for; not asked about the first, which is denormal, and the last, NaN.
-fn power(code: u8) -> f32 {
-    f32::from_bits(u32::from(code) << MANTISSA)
+/// The power of two that a code of E8M0 stands for: `2^(code − 127)`, and NaN for the last.
+///
+/// ```
+/// use quantize_rs_math::power_of_two;
+/// assert_eq!([0, 127, 130].map(power_of_two), [2.0_f32.powi(-127), 1.0, 8.0]);
+/// assert!(power_of_two(255).is_nan());
+/// ```
+pub fn power_of_two(code: u8) -> f32 {
+    match code {
+        // The exponent that says so is that of denormal numbers and of what is not finite.
+        0 => f32::from_bits(1 << (MANTISSA - 1)),
+        u8::MAX => f32::NAN,
+        code => f32::from_bits(u32::from(code) << MANTISSA),
+    }
 }
 
 /// The exponent of a magnitude, as float32 and E8M0 write it.
@@ -118,7 +129,7 @@ fn powers(absmax: f32, top: f32, largest: f32) -> [u8; 2] {
     let above = exponent(top) - BIAS;
     // The largest float of the type and the largest number allowed are each 1.5 to 2 times a power of two.
     let highest = exponent(largest) - above;
-    let fits = |code: i32| code <= highest && power(code as u8) * top <= largest;
+    let fits = |code: i32| code <= highest && power_of_two(code as u8) * top <= largest;
     let highest = if fits(highest) { highest } else { highest - 1 };
     let code = exponent(absmax) - above;
     [code, code + 1].map(|code| code.clamp(1, highest) as u8)

@@ -33,7 +33,7 @@ fn integers(after: &Graph<'_>, index: usize, node: &NodeProto) -> Option<Found> 
     let originals = base_of(&name, "quantized").into_iter().collect();
     let zero_point = after.input(index, 3).filter(|id| after.constant(*id).is_some());
     let (scale, form) = (Some(scale), Form::Plain(granularity));
-    Some(Ok(Stored { originals, integers, scale, zero_point, read: integers, form }))
+    Some(Ok(Stored { originals, integers, scale, whole: None, zero_point, read: integers, form }))
 }
 
 /// The scale of the weight of an integer product: the sums are cast, and multiplied by the product
@@ -73,7 +73,15 @@ fn blocks(after: &Graph<'_>, index: usize, node: &NodeProto, first: usize) -> Op
     let originals =
         base_of(&name, "quantized").or_else(|| base_of(&name, "rows")).into_iter().collect();
     let form = Form::Blocks { bits, block_size, depth, signed };
-    Some(Ok(Stored { originals, integers, scale: Some(scale), zero_point, read, form }))
+    Some(Ok(Stored {
+        originals,
+        integers,
+        scale: Some(scale),
+        whole: None,
+        zero_point,
+        read,
+        form,
+    }))
 }
 
 /// How a matrix lies in blocks, a row of them for each of its columns.

@@ -2,8 +2,8 @@
 
 use std::collections::HashSet;
 
-use quantize_rs_math::{Granularity, Layout, Params, QType, dequantize};
-use quantize_rs_onnx::{NodeProto, Tensor, TensorProto};
+use quantize_rs_math::{Granularity, Layout, Params, QType, dequantize, power_of_two};
+use quantize_rs_onnx::{DataType, NodeProto, Tensor, TensorProto};
 
 use super::{Check, Validation, products};
 use crate::encode::{self, data_type};
@@ -16,7 +16,10 @@ pub(super) struct Stored {
     pub(super) originals: Vec<String>,
     /// The constant that holds the integers.
     pub(super) integers: ValueId,
+    /// The constant that its scales lie in.
     pub(super) scale: Option<ValueId>,
+    /// One float32 that all scales are multiplied by.
+    pub(super) whole: Option<ValueId>,
     pub(super) zero_point: Option<ValueId>,
     /// The value that is multiplied by: what comes back, or the integers.
     pub(super) read: ValueId,
@@ -104,8 +107,12 @@ fn dequantized(after: &Graph<'_>, index: usize, node: &NodeProto) -> Option<Foun
         return None;
     }
     let output = after.output(index, 0)?;
+    // Nor are scales that come back from narrow floats weights.
+    if is_scale(after, output) {
+        return None;
+    }
     let name = after.values[constant].name.to_owned();
-    let scale = after.input(index, 1)?;
+    let (scale, whole) = levels(after, after.input(index, 1)?);
     let Some(scales) = after.constant(scale) else {
         return Some(Err((name, "its scale is computed when the model runs".to_owned())));
     };
@@ -143,7 +150,29 @@ fn dequantized(after: &Graph<'_>, index: usize, node: &NodeProto) -> Option<Foun
     let zero_point = after.input(index, 2).filter(|id| after.constant(*id).is_some());
     let form = Form::Plain(form);
     let scale = Some(scale);
-    Some(Ok(Stored { originals, integers: constant, scale, zero_point, read, form }))
+    Some(Ok(Stored { originals, integers: constant, scale, whole, zero_point, read, form }))
+}
+
+/// The constant that scales lie in and the one number that they are multiplied by, where they come
+/// back from narrow floats; else the scales themselves.
+fn levels(after: &Graph<'_>, scale: ValueId) -> (ValueId, Option<ValueId>) {
+    let come_back = || {
+        let Maker::Node { node, .. } = after.values[scale].maker else { return None };
+        let one = after.input(node, 1)?;
+        let found = after.nodes[node].op_type == "DequantizeLinear"
+            && after.nodes[node].input.len() == 2
+            && after.constant(one)?.dims.is_empty();
+        Some((after.input(node, 0).filter(|_| found)?, Some(one)))
+    };
+    come_back().unwrap_or((scale, None))
+}
+
+/// Whether a value is nothing but the scales of others.
+fn is_scale(after: &Graph<'_>, value: ValueId) -> bool {
+    let found = &after.values[value];
+    let scale =
+        |node: usize, input: usize| input == 1 && after.nodes[node].op_type == "DequantizeLinear";
+    !found.readers.is_empty() && found.readers.iter().all(|reader| scale(reader.node, reader.input))
 }
 
 /// A table of integers: rows are brought back after they are taken.
@@ -174,7 +203,8 @@ fn looked_up(after: &Graph<'_>, index: usize, node: &NodeProto) -> Option<Found>
         if groups == 1 { Granularity::PerTensor } else { Granularity::PerAxis { axis: 0 } };
     let form = Form::Plain(granularity);
     let scale = Some(scale);
-    Some(Ok(Stored { originals, integers, scale, zero_point, read: integers, form }))
+    let (whole, read) = (None, integers);
+    Some(Ok(Stored { originals, integers, scale, whole, zero_point, read, form }))
 }
 
 /// A weight that is kept in floats of 16 bits.
@@ -189,8 +219,8 @@ fn cast(before: &Graph<'_>, after: &Graph<'_>, index: usize) -> Option<Found> {
         return None;
     }
     let originals = vec![name.to_owned()];
-    let (scale, zero_point, form) = (None, None, Form::Cast);
-    Some(Ok(Stored { originals, integers, scale, zero_point, read, form }))
+    let (scale, whole, zero_point, form) = (None, None, None, Form::Cast);
+    Some(Ok(Stored { originals, integers, scale, whole, zero_point, read, form }))
 }
 
 pub(super) fn lengths(proto: &TensorProto) -> Vec<usize> {
@@ -212,8 +242,15 @@ impl Stored {
         let scales = match self.scale {
             None => vec![1.0],
             Some(scale) => {
-                let tensor = tensor(scale)?;
-                let Some(scales) = tensor.as_ref().and_then(encode::to_f32) else {
+                let whole = match self.whole {
+                    None => Some(1.0),
+                    Some(whole) => tensor(whole)?.as_ref().and_then(number),
+                };
+                let scales = tensor(scale)?.as_ref().and_then(floats);
+                let scaled = |(scales, whole): (Vec<f32>, f32)| {
+                    scales.into_iter().map(|scale| scale * whole).collect::<Vec<f32>>()
+                };
+                let Some(scales) = scales.zip(whole).map(scaled) else {
                     found.skip(name(self.integers), "its scale is no constant of floats");
                     return Ok(None);
                 };
@@ -263,6 +300,30 @@ impl Stored {
         }
         Ok(decoded)
     }
+}
+
+/// The only float of a tensor.
+fn number(tensor: &Tensor) -> Option<f32> {
+    match encode::to_f32(tensor)?[..] {
+        [number] => Some(number),
+        _ => None,
+    }
+}
+
+/// Scales as numbers, of whatever floats they are.
+fn floats(tensor: &Tensor) -> Option<Vec<f32>> {
+    if tensor.dtype == DataType::Float8E8M0 {
+        return Some(tensor.data.iter().map(|code| power_of_two(*code)).collect());
+    }
+    let narrow = || {
+        let qtype = QType::ALL.iter().copied().find(|qtype| data_type(*qtype) == tensor.dtype)?;
+        qtype.format().filter(|_| qtype.bits() == 8)?;
+        let unit = [Params { scale: 1.0, zero_point: 0 }];
+        let layout = Layout::of(&[tensor.elements()], Granularity::PerTensor).ok()?;
+        layout.check_packed(tensor.data.len(), qtype, 1).ok()?;
+        Some(dequantize(&tensor.data, &layout, &unit, qtype))
+    };
+    encode::to_f32(tensor).or_else(narrow)
 }
 
 /// Zero points as numbers.

@@ -6,6 +6,7 @@
 use std::collections::{HashMap, HashSet};
 
 use quantize_rs_math::{QType, metrics};
+use quantize_rs_onnx::{DataType, TensorProto};
 
 use super::reference::{scaled, smoothing, turned};
 use super::stored::{Decoded, Form, Stored};
@@ -110,18 +111,24 @@ struct Pair<'a> {
 }
 
 /// The numbers that a type can say.
-struct Grid(QType);
+struct Grid {
+    qtype: QType,
+    /// Whether scales are powers of two, of which the one that cuts off more may leave the least error.
+    powers: bool,
+}
 
 impl Grid {
     /// How many steps lie between what an element should be and what is written, both in units of
     /// the scale, and whether nothing nearer could have been written.
     fn distance(&self, exact: f64, there: f64, zero_point: f64) -> (f64, bool) {
-        let Grid(qtype) = *self;
+        let Grid { qtype, powers } = *self;
         if let Some(format) = qtype.format() {
             let nearest = f64::from(format.decode(format.encode(exact as f32)));
             let largest = f64::from(qtype.largest_step());
             let distance = (exact - there).abs();
-            let end = f64::from(format.max()) + largest / 2.0;
+            // Below the power of two after the largest float, the specification rounds a scale down.
+            let max = f64::from(format.max());
+            let end = if powers { max.log2().floor().exp2() * 2.0 } else { max + largest / 2.0 };
             let bound = (exact - nearest).abs() * (1.0 + SLACK) + exact.abs() * 1e-6;
             return (distance / largest, distance <= bound && exact.abs() <= end);
         }
@@ -177,7 +184,9 @@ impl Pair<'_> {
             code >= f64::from(narrow.min()) && code <= f64::from(narrow.max())
         };
         let widened = *qtype == QType::Int8 && floats.iter().enumerate().all(fits);
-        Grid(if widened { narrow } else { *qtype })
+        let scale = self.stored.scale.and_then(|scale| self.after.constant(scale));
+        let powers = scale.and_then(TensorProto::dtype) == Some(DataType::Float8E8M0);
+        Grid { qtype: if widened { narrow } else { *qtype }, powers }
     }
 
     fn look(&self, reference: &[f32]) -> Look {
