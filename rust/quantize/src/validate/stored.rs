@@ -247,10 +247,10 @@ impl Stored {
                     Some(whole) => tensor(whole)?.as_ref().and_then(number),
                 };
                 let scales = tensor(scale)?.as_ref().and_then(floats);
-                let scaled = |(scales, whole): (Vec<f32>, f32)| {
+                let times = |(scales, whole): (Vec<f32>, f32)| {
                     scales.into_iter().map(|scale| scale * whole).collect::<Vec<f32>>()
                 };
-                let Some(scales) = scales.zip(whole).map(scaled) else {
+                let Some(scales) = scales.zip(whole).map(times) else {
                     found.skip(name(self.integers), "its scale is no constant of floats");
                     return Ok(None);
                 };
