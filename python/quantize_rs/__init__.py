@@ -36,8 +36,9 @@ from ._inference import Inference, infer_shapes
 from ._info import ModelInfo, TensorSpec
 from ._insert import insert_fake_quant
 from ._layer_errors import ErrorMetrics, LayerError, LayerErrors, layer_errors
-from ._model import Model, Plan, Quantized, open  # noqa: A004 - `quantize_rs.open`
+from ._model import Model, open  # noqa: A004 - `quantize_rs.open`
 from ._optimize import OptimizationReport, optimize
+from ._plan import Plan, Quantized
 from ._pruning import PrunedWeight, Pruning, prune
 from ._qconfig import Prepared, QConfig, QConfigDict, prepare
 from ._ranges import Ranges

@@ -11,10 +11,12 @@ from . import _model, _options, _samples
 from ._engines import Engine
 from ._files import writable
 from ._info import ModelInfo
-from ._model import Quantized, Run, Wishes
+from ._model import Wishes
+from ._plan import Quantized
 from ._progress import Callback
 from ._ranges import Ranges
 from ._report import Report
+from ._run import Run
 from ._samples import CalibrationData
 from ._source import ModelSource
 from .errors import OptionError

@@ -13,8 +13,9 @@ import numpy.typing as npt
 
 from . import _core, _options, _samples, _source
 from ._engines import Engine
-from ._model import Model, Run, _warn
+from ._model import Model
 from ._progress import Callback
+from ._run import Run, warn
 from ._samples import CalibrationData
 from ._source import ModelSource
 from ._told import Told
@@ -287,7 +288,7 @@ def compare(
     models = (model(original), model(quantized))
     with Run(engine, limit, threads, progress).begun("comparing") as begun:
         found = _of(*_core.compare(*models, source, options, begun))
-    _warn(found.warnings)
+    warn(found.warnings)
     return found
 
 

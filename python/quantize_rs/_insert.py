@@ -9,9 +9,9 @@ from . import _model, _samples
 from ._api import delivered
 from ._engines import Engine
 from ._files import writable
-from ._model import Run
 from ._ranges import Ranges
 from ._report import Report
+from ._run import Run
 from ._samples import CalibrationData
 from ._source import ModelSource
 from .errors import OptionError

@@ -10,8 +10,9 @@ from typing import Any
 from . import _core, _samples
 from ._compare import NOISE, finite, model
 from ._engines import Engine
-from ._model import Model, Run
+from ._model import Model
 from ._progress import Callback
+from ._run import Run
 from ._samples import CalibrationData
 from ._source import ModelSource
 from ._told import Told

@@ -12,7 +12,8 @@ from . import _core, _model, _options
 from ._api import delivered
 from ._engines import Engine
 from ._files import writable
-from ._model import Model, Plan
+from ._model import Model
+from ._plan import Plan
 from ._ranges import Ranges
 from ._report import Report
 from ._samples import CalibrationData

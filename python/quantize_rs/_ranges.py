@@ -13,7 +13,8 @@ from ._diff import RangesDiff
 from ._source import ModelSource
 
 if TYPE_CHECKING:
-    from ._model import Model, Plan
+    from ._model import Model
+    from ._plan import Plan
 
 __all__ = ["Ranges"]
 
@@ -217,12 +218,12 @@ class Ranges:
 
 
 def _read(model: Model | Plan | ModelSource) -> _core.Model:
-    from . import _model  # which imports this
+    from . import _model, _plan  # which import this
 
     match model:
         case _model.Model():
             return model._model
-        case _model.Plan():
+        case _plan.Plan():
             return model._plan.model
         case _:
             return _source.read(model)

@@ -13,10 +13,12 @@ from . import _core, _samples
 from ._compare import NOISE, OutputRow, finite, row
 from ._engines import Engine
 from ._layer_errors import ErrorMetrics
-from ._model import Model, Plan, Run
+from ._model import Model
 from ._model import open as _open
+from ._plan import Plan
 from ._progress import Callback
 from ._ranges import Ranges
+from ._run import Run
 from ._samples import CalibrationData
 from ._source import ModelSource
 from ._told import Told
