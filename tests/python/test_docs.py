@@ -1,65 +1,99 @@
-"""Everything printed in README.md and README_PYTHON.md runs."""
+"""Everything printed in the documents runs, every link leads somewhere, every list is complete."""
 
 from __future__ import annotations
 
+import inspect
+import os
 import re
-import shlex
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+import pages
 import pytest
+from pictures import photo
 
 import quantize_rs
 
-REPOSITORY = Path(__file__).resolve().parents[2]
-DOCUMENTS = ["README.md", "README_PYTHON.md"]
+REPOSITORY = pages.ROOT
+SKIPPED = {".venv", "target", "dist", ".git", ".pytest_cache", "node_modules"}
+
+
+def documents() -> list[str]:
+    """Every Markdown file of the repository."""
+    found = []
+    for folder, inside, files in os.walk(REPOSITORY):
+        inside[:] = sorted(set(inside) - SKIPPED)
+        names = (name for name in files if name.endswith(".md"))
+        found += [str((Path(folder) / name).relative_to(REPOSITORY)) for name in names]
+    return sorted(found)
+
+
+DOCUMENTS = documents()
+RUN = [
+    name
+    for name in DOCUMENTS
+    if any(block.language in ("python", "sh") for block in pages.blocks(REPOSITORY / name))
+]
 
 
 def blocks(document: str, language: str) -> list[str]:
     """The fenced blocks of a language in a document."""
-    text = (REPOSITORY / document).read_text(encoding="utf-8")
-    return re.findall(rf"^```{language}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    found = pages.blocks(REPOSITORY / document)
+    return [block.text for block in found if block.language == language]
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with a copy of the examples, as a reader of the documents has it."""
+def folder(tmp_path: Path) -> Path:
+    """What a reader of the documents has: a copy of the examples, and photos of their own."""
     shutil.copytree(REPOSITORY / "examples", tmp_path / "examples")
-    monkeypatch.chdir(tmp_path)
+    (tmp_path / "photos").mkdir()
+    for number in range(40):
+        photo(40, 40, number).save(tmp_path / "photos" / f"{number:02}.png")
     return tmp_path
 
 
-@pytest.mark.parametrize("document", DOCUMENTS)
-def test_the_python_of_a_document_runs_from_top_to_bottom(folder: Path, document: str) -> None:
-    programme = "\n".join(blocks(document, "python"))
+@pytest.mark.parametrize("document", RUN)
+def test_what_a_document_says_runs_from_top_to_bottom(folder: Path, document: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", programme], cwd=folder, capture_output=True, text=True, check=False
+        [sys.executable, REPOSITORY / "tests/python/pages.py", REPOSITORY / document],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
 
 
-def test_the_commands_of_the_readme_run(folder: Path) -> None:
-    commands = [line for block in blocks("README.md", "sh") for line in block.splitlines()]
-    makefile = (REPOSITORY / "Makefile").read_text(encoding="utf-8")
-    ran = 0
-    for command in commands:
-        words = shlex.split(command)
-        if words[0] == "make":
-            assert re.search(rf"^{words[1]}:", makefile, re.MULTILINE), command
-            continue
-        assert words[0] == "quantize-rs", command
-        done = subprocess.run(
-            [sys.executable, "-m", "quantize_rs", *words[1:]],
-            cwd=folder,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
-        ran += 1
-    assert ran == 9
+def test_the_documents_are_found() -> None:
+    assert {"README.md", "README_PYTHON.md", "docs/quickstart.md"} <= set(RUN)
+    assert {"docs/cli.md", "bench/README.md"} <= set(DOCUMENTS)
+
+
+def test_every_block_says_what_it_is() -> None:
+    known = {"python", "sh", "text", "rust", "yaml", "toml", "json"}
+    for document in DOCUMENTS:
+        for block in pages.blocks(REPOSITORY / document):
+            assert block.language in known, f"{document}:{block.line}"
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_every_link_leads_somewhere(document: str) -> None:
+    page = REPOSITORY / document
+    for link in pages.links(page):
+        path, _, anchor = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        assert target.exists(), f"{document}: {link}"
+        if anchor:
+            assert anchor in pages.headings(target), f"{document}: {link}"
+
+
+def test_every_page_is_in_the_index() -> None:
+    index = REPOSITORY / "docs" / "README.md"
+    found = {(index.parent / link.partition("#")[0]).resolve() for link in pages.links(index)}
+    there = {page.resolve() for page in index.parent.glob("*.md")} - {index.resolve()}
+    assert there <= found, sorted(page.name for page in there - found)
 
 
 def test_the_rust_of_the_readme_is_the_example_that_the_rust_tests_run() -> None:
@@ -67,11 +101,42 @@ def test_the_rust_of_the_readme_is_the_example_that_the_rust_tests_run() -> None
     assert blocks("README.md", "rust") == [example.read_text(encoding="utf-8")]
 
 
-def test_the_commands_of_contributing_name_crates_that_exist() -> None:
-    for line in "".join(blocks("CONTRIBUTING.md", "sh")).splitlines():
-        crate = shlex.split(line)[-1]
-        manifests = (path.read_text() for path in REPOSITORY.glob("rust/*/Cargo.toml"))
-        assert any(f'name = "{crate}"' in text for text in manifests), line
+def sources(*endings: str) -> str:
+    """All source text, with texts that go on in another line in one piece."""
+    folders = ("rust", "python/quantize_rs")
+    files = (path for folder in folders for path in sorted((REPOSITORY / folder).rglob("*")))
+    text = "\n".join(path.read_text("utf-8") for path in files if path.suffix in endings)
+    return re.sub(r"\\\n\s*", "", text)
+
+
+def test_messages_that_are_explained_are_those_of_the_program() -> None:
+    text = (REPOSITORY / "docs/troubleshooting.md").read_text(encoding="utf-8")
+    there = "\n".join(line for line in sources(".rs", ".py").splitlines() if '"' in line)
+    messages = re.findall(r"``\s?(.+?)\s?``(?!`)", text)
+    assert len(messages) > 40
+    for message in messages:
+        fragments = [re.escape(part) for part in message.split("…")]
+        assert re.search(r'[^"\n]*?'.join(fragments), there), message
+
+
+def test_code_that_is_shown_to_those_who_add_things_is_in_the_source() -> None:
+    there = sources(".rs")
+    for block in blocks("docs/adding-things.md", "rust"):
+        assert block in there, block
+
+
+def test_whoever_comes_from_onnxruntime_finds_every_option() -> None:
+    text = (REPOSITORY / "docs/migrating-from-onnxruntime.md").read_text(encoding="utf-8")
+    theirs = pytest.importorskip("onnxruntime.quantization")
+    for call in (theirs.quantize_static, theirs.quantize_dynamic):
+        for option in list(inspect.signature(call).parameters)[3:]:
+            assert f"`{option}`" in text or f"`{option}=" in text, option
+    documented = re.findall(r"^\s+(\w+) = [^:\n]+:", theirs.quantize_static.__doc__, re.MULTILINE)
+    assert "SmoothQuant" in documented
+    for option in documented:
+        assert f"`{option}`" in text, option
+    for types in theirs.QuantType:
+        assert f"`{types.name}`" in text, types
 
 
 def test_the_reference_speaks_of_every_public_name() -> None:
