@@ -44,6 +44,7 @@ from ._qconfig import Prepared, QConfig, QConfigDict, prepare
 from ._ranges import Ranges
 from ._report import Report, Seconds, Step
 from ._sensitivity import LayerSensitivity, Sensitivity, sensitivity
+from ._validation import Problem, StoredWeight, Uncompared, Validation, validate
 from ._values import PlannedValue, Value
 from .errors import (
     CalibrationError,
@@ -82,6 +83,7 @@ __all__ = [
     "Plan",
     "PlannedValue",
     "Prepared",
+    "Problem",
     "PrunedWeight",
     "Pruning",
     "QConfig",
@@ -95,8 +97,11 @@ __all__ = [
     "Sensitivity",
     "Speed",
     "Step",
+    "StoredWeight",
     "TensorSpec",
+    "Uncompared",
     "UnsupportedModelError",
+    "Validation",
     "Value",
     "__version__",
     "compare",
@@ -116,4 +121,5 @@ __all__ = [
     "quantize_with_calibration",
     "sensitivity",
     "training",
+    "validate",
 ]

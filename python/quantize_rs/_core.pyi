@@ -49,6 +49,8 @@ __all__ = [
     "scale_zero_point",
     "sensitivity",
     "unpack",
+    "unreadable",
+    "validate",
     "weight_sensitivity",
 ]
 
@@ -238,6 +240,10 @@ def sensitivity(
     run: Run,
 ) -> tuple[str, str]: ...
 def weight_sensitivity(plan: Plan) -> tuple[str, str]: ...
+def validate(
+    original: Model, quantized: Model, passes: Sequence[str] | None, target: str | None
+) -> tuple[str, str]: ...
+def unreadable(path: str | os.PathLike[str] | None, error: str) -> tuple[str, str]: ...
 def dtype_of(dtype: str) -> tuple[bool, int]: ...
 def quantize_linear(
     x: NDArray[np.float32], shape: Sequence[int], numbers: _Numbers, dtype: str, cut: _Cut

@@ -71,8 +71,8 @@ pub(crate) enum Command {
     Config(ConfigArguments),
     /// Compare a quantized model with its original, number by number; fails when anything is wrong
     Validate(ValidateArguments),
-    /// Show how two models differ in size and structure
-    Benchmark(BenchmarkArguments),
+    /// Show how two models differ in size and structure, and with --latency in time
+    Benchmark(Box<BenchmarkArguments>),
     /// Show what would be quantized, to what, and why not; writes nothing
     Plan(PlanArguments),
     /// Set weights of small magnitude to exactly 0
@@ -347,6 +347,14 @@ pub(crate) struct LatencyArguments {
     /// Do not measure it
     #[arg(long, conflicts_with_all = ["runs", "latency_threads"])]
     pub(crate) no_latency: bool,
+    #[command(flatten)]
+    pub(crate) timing: TimingArguments,
+}
+
+/// How often, and on how many threads.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Latency")]
+pub(crate) struct TimingArguments {
     /// Runs of each model that count, those to warm up not among them [default: 100]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) runs: Option<u32>,
@@ -358,6 +366,13 @@ pub(crate) struct LatencyArguments {
 impl LatencyArguments {
     /// How to measure; `None` when it is not wanted.
     pub(crate) fn options(&self) -> Option<LatencyOptions> {
+        (!self.no_latency).then(|| self.timing.options())
+    }
+}
+
+impl TimingArguments {
+    /// How to measure.
+    pub(crate) fn options(&self) -> LatencyOptions {
         let mut options = LatencyOptions::default();
         if let Some(runs) = self.runs.and_then(|runs| usize::try_from(runs).ok()) {
             options.runs = runs;
@@ -365,7 +380,7 @@ impl LatencyArguments {
         if let Some(threads) = self.latency_threads {
             options.threads = usize::from(threads);
         }
-        (!self.no_latency).then_some(options)
+        options
     }
 }
 

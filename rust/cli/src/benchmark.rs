@@ -1,24 +1,50 @@
-//! `benchmark`: how two models differ in size and structure.
+//! `benchmark`: how two models differ in size and structure, and in time.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use clap::Args;
-use quantize_rs::{Model, ModelInfo};
+use quantize_rs::{InputSpec, Model, ModelInfo, Sample, Speed, latency};
+use quantize_rs_runner::samples;
 use serde::Serialize;
 
+use crate::args::TimingArguments;
 use crate::console::Console;
+use crate::engine::EngineChoice;
 use crate::failure::Failure;
+use crate::interrupt;
+use crate::samples::SampleArguments;
 use crate::text;
 
 /// Arguments of `benchmark`.
 #[derive(Debug, Args)]
+#[command(
+    mut_arg("data", |data| data.requires("latency").help(DATA)),
+    mut_arg("runs", |runs| runs.requires("latency")),
+    mut_arg("latency_threads", |threads| threads.requires("latency")),
+    mut_arg("engine", |engine| engine.requires("latency").help_heading("Latency")),
+    mut_arg("onnxruntime", |library| library.requires("latency").help_heading("Latency")),
+    // One sample is all there is to time.
+    mut_arg("limit", |limit| limit.hide(true).conflicts_with("latency")),
+    mut_arg("num_samples", |count| count.hide(true).conflicts_with("latency"))
+)]
 pub(crate) struct BenchmarkArguments {
     /// The model as it was
     original: PathBuf,
     /// What was made of it
     quantized: PathBuf,
+    /// Also time both models, in turns, on one sample
+    #[arg(long, help_heading = "Latency")]
+    latency: bool,
+    #[command(flatten)]
+    timing: TimingArguments,
+    #[command(flatten)]
+    samples: SampleArguments,
+    #[command(flatten)]
+    engine: EngineChoice,
 }
+
+const DATA: &str = "Samples, of which the first is timed, as in `calibrate` [default: random]";
 
 /// What two models have of everything.
 #[derive(Debug, Serialize)]
@@ -29,6 +55,8 @@ struct Benchmark {
     ratio: f64,
     /// Operators of which they have a different number: how many nodes more or fewer.
     operators: BTreeMap<String, i64>,
+    /// How long both take, where that was measured.
+    speed: Option<Speed>,
 }
 
 #[derive(Debug, Serialize)]
@@ -44,8 +72,9 @@ struct Side {
 }
 
 pub(crate) fn run(args: &BenchmarkArguments, console: &mut Console<'_>) -> Result<(), Failure> {
-    let info = |path: &PathBuf| Model::open(path).map(|model| ModelInfo::of(&model));
-    let (original, quantized) = (info(&args.original)?, info(&args.quantized)?);
+    let models = [Model::open(&args.original)?, Model::open(&args.quantized)?];
+    let speed = if args.latency { speed(args, &models, console)? } else { None };
+    let [original, quantized] = models.map(|model| ModelInfo::of(&model));
     let operators: BTreeSet<&String> =
         original.operators.keys().chain(quantized.operators.keys()).collect();
     let count = |info: &ModelInfo, operator: &String| {
@@ -63,8 +92,44 @@ pub(crate) fn run(args: &BenchmarkArguments, console: &mut Console<'_>) -> Resul
     let ratio = original.bytes as f64 / quantized.bytes.max(1) as f64;
     let original = Side::of(&args.original, original);
     let quantized = Side::of(&args.quantized, quantized);
-    let found = Benchmark { original, quantized, ratio, operators };
-    console.result(|| text::json(&found), || found.describe())
+    let found = Benchmark { original, quantized, ratio, operators, speed };
+    console.result(|| text::json(&found), || found.describe())?;
+    found.speed.as_ref().and_then(Speed::warning).iter().for_each(|said| console.warn(said));
+    Ok(())
+}
+
+/// Times both models on the first sample.
+fn speed(
+    args: &BenchmarkArguments,
+    models: &[Model; 2],
+    console: &mut Console<'_>,
+) -> Result<Option<Speed>, Failure> {
+    let [original, quantized] = models;
+    let sample = sample(args, original)?;
+    if args.samples.data.is_none() || args.samples.are_random() {
+        console.warn(
+            "timed on RANDOM NUMBERS: real inputs may take another time, where they have other \
+             lengths or lead another way; give some with --data PATH",
+        );
+    }
+    let engine = args.engine.open_deployed()?;
+    let options = args.timing.options();
+    let mut go_on = || !interrupt::is_pressed();
+    let found = latency(&*engine, &[original, quantized], &sample, &options, &mut go_on)?;
+    Ok(found.as_ref().and_then(Speed::of))
+}
+
+/// What both models are timed on.
+fn sample(args: &BenchmarkArguments, model: &Model) -> Result<Sample, Failure> {
+    let inputs = InputSpec::of(model);
+    let mut samples = match args.samples.open(&inputs)? {
+        Some(samples) => samples,
+        None => samples::random(&inputs, 1, None, 0)?,
+    };
+    match samples.next_sample() {
+        Some(sample) => Ok(sample?),
+        None => Err(Failure::Refused("there is no sample to time the models on".to_owned())),
+    }
 }
 
 impl Side {
@@ -107,7 +172,14 @@ impl Benchmark {
         let differences: Vec<String> = differences.collect();
         let differences =
             if differences.is_empty() { "the same".to_owned() } else { differences.join(", ") };
-        let rows = [("Compression", format!("{:.2}×", self.ratio)), ("Operators", differences)];
+        let mut rows =
+            vec![("Compression", format!("{:.2}×", self.ratio)), ("Operators", differences)];
+        if let Some(Speed { original, quantized, speedup, threads, engine }) = &self.speed {
+            let plural = if *threads == 1 { "" } else { "s" };
+            rows.push(("Latency", format!("{original}\n{quantized} quantized")));
+            let how = format!("{engine}, {threads} thread{plural}, {} runs each", quantized.runs);
+            rows.push(("Speed-up", format!("{speedup:.2}× ({how})")));
+        }
         format!("{}{}", text::columns(&lines), text::table(rows))
     }
 }

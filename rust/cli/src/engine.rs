@@ -10,10 +10,20 @@ use quantize_rs_runner::{Auto, OnnxRuntime, Tract};
 use crate::failure::Failure;
 use crate::interrupt;
 
-/// Who runs the model on samples.
+/// Who runs the model on samples, and on how many threads.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Calibration")]
 pub(crate) struct EngineArguments {
+    #[command(flatten)]
+    choice: EngineChoice,
+    /// Samples that run at once, each on a thread of its own [default: one a processor]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
+    threads: Option<u16>,
+}
+
+/// Who runs the model.
+#[derive(Debug, Args)]
+pub(crate) struct EngineChoice {
     /// Who runs the model on samples
     #[arg(long, value_enum, value_name = "NAME", default_value_t)]
     engine: EngineName,
@@ -21,9 +31,6 @@ pub(crate) struct EngineArguments {
     /// Python environment]
     #[arg(long, value_name = "FILE")]
     onnxruntime: Option<PathBuf>,
-    /// Samples that run at once, each on a thread of its own [default: one a processor]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
-    threads: Option<u16>,
 }
 
 /// The engines there are.
@@ -49,9 +56,21 @@ impl EngineArguments {
 
     /// Where the library of ONNX Runtime was said to be.
     pub(crate) fn library(&self) -> Option<&Path> {
-        self.onnxruntime.as_deref()
+        self.choice.onnxruntime.as_deref()
     }
 
+    /// As [`EngineChoice::open_deployed`].
+    pub(crate) fn open_deployed(&self) -> Result<Box<dyn Engine>, Failure> {
+        self.choice.open_deployed()
+    }
+
+    /// The engine.
+    pub(crate) fn open(&self) -> Result<Box<dyn Engine>, Failure> {
+        self.choice.open()
+    }
+}
+
+impl EngineChoice {
     /// The engine that stands for those that models are deployed to: `auto` is ONNX Runtime where it
     /// is installed, and tract else.
     pub(crate) fn open_deployed(&self) -> Result<Box<dyn Engine>, Failure> {
@@ -63,8 +82,7 @@ impl EngineArguments {
         }
     }
 
-    /// The engine.
-    pub(crate) fn open(&self) -> Result<Box<dyn Engine>, Failure> {
+    fn open(&self) -> Result<Box<dyn Engine>, Failure> {
         let library = self.onnxruntime.clone().or_else(OnnxRuntime::find);
         Ok(match (self.engine, library) {
             (EngineName::Auto, None) => Box::new(Auto::without("no onnxruntime was found")),

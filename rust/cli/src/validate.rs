@@ -3,11 +3,11 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use quantize_rs::{Model, Validation, validate};
+use quantize_rs::{Model, Target, Validation, validate};
 
 use crate::console::Console;
 use crate::failure::Failure;
-use crate::text;
+use crate::{text, wishes};
 
 /// Arguments of `validate`.
 #[derive(Debug, Args)]
@@ -25,16 +25,25 @@ pub(crate) struct ValidateArguments {
     /// No pass ran: it was quantized with --no-optimize
     #[arg(long, conflicts_with = "passes")]
     no_optimize: bool,
+    /// Also hold it against what this runtime takes, node by node
+    #[arg(long, value_name = "NAME", value_parser = wishes::targets())]
+    target: Option<Target>,
 }
 
 pub(crate) fn run(args: &ValidateArguments, console: &mut Console<'_>) -> Result<(), Failure> {
     let original = Model::open(&args.original)?;
     let passes = if args.no_optimize { Some(&[][..]) } else { args.passes.as_deref() };
     let found = match Model::open(&args.quantized) {
-        Ok(quantized) => validate(&original, &quantized, passes)?,
+        Ok(quantized) => {
+            let found = validate(&original, &quantized, passes)?;
+            match args.target {
+                Some(target) => found.on(&quantized, target)?,
+                None => found,
+            }
+        }
         // A file that cannot be read at all is another matter than one that is no model.
         Err(error) if error.io_error().is_some() => return Err(error.into()),
-        Err(error) => Validation::unreadable(&error),
+        Err(error) => Validation::unreadable(error.path(), error.to_string()),
     };
     console.result(|| found.to_json(), || describe(&found, args.detailed))?;
     match found.problems.len() {

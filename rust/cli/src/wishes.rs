@@ -189,7 +189,7 @@ fn weight_types() -> impl TypedValueParser<Value = WeightType> {
 }
 
 /// The targets there are.
-fn targets() -> impl TypedValueParser<Value = Target> {
+pub(crate) fn targets() -> impl TypedValueParser<Value = Target> {
     let names = Target::ALL.iter().map(|target| target.profile());
     PossibleValuesParser::new(names.map(|row| PossibleValue::new(row.name).help(row.about)))
         .try_map(|name| name.parse::<Target>())

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use pyo3::prelude::*;
-use quantize_rs::{CompareOptions, LatencyOptions, Metric, SensitivityOptions};
+use quantize_rs::{CompareOptions, LatencyOptions, Metric, SensitivityOptions, Target, Validation};
 
 use crate::calibrate::Run;
 use crate::model::Model;
@@ -97,4 +97,33 @@ pub(crate) fn weight_sensitivity(py: Python<'_>, plan: &Plan) -> PyResult<(Strin
         quantize_rs::weight_sensitivity(&model, &plan)
     })?;
     Ok((found.to_json(), found.to_string()))
+}
+
+/// Compares a quantized model with its original, number by number, as JSON and as text.
+#[pyfunction]
+pub(crate) fn validate(
+    py: Python<'_>,
+    original: &Model,
+    quantized: &Model,
+    passes: Option<Vec<String>>,
+    target: Option<String>,
+) -> PyResult<(String, String)> {
+    let (before, after) = (Arc::clone(&original.model), Arc::clone(&quantized.model));
+    let path = after.path().map(PathBuf::from);
+    let found = work::interruptible(py, path.as_deref(), move || {
+        let target = target.map(|name| name.parse::<Target>()).transpose()?;
+        let found = quantize_rs::validate(&before, &after, passes.as_deref())?;
+        match target {
+            Some(target) => found.on(&after, target),
+            None => Ok(found),
+        }
+    })?;
+    Ok((found.to_json(), found.to_string()))
+}
+
+/// What is said of a quantized file that is no model at all, as JSON and as text.
+#[pyfunction]
+pub(crate) fn unreadable(path: Option<PathBuf>, error: String) -> (String, String) {
+    let found = Validation::unreadable(path.as_deref(), error);
+    (found.to_json(), found.to_string())
 }

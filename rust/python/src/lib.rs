@@ -33,7 +33,9 @@ mod _core {
     use pyo3::prelude::*;
 
     #[pymodule_export]
-    use super::analysis::{compare, layer_errors, sensitivity, weight_sensitivity};
+    use super::analysis::{
+        compare, layer_errors, sensitivity, unreadable, validate, weight_sensitivity,
+    };
     #[pymodule_export]
     use super::calibrate::Run;
     #[pymodule_export]

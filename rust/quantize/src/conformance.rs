@@ -21,6 +21,8 @@ use pairs::{Pairs, Parameters};
 pub struct Violation {
     /// The node, as a person would look for it.
     pub node: String,
+    /// Its name, or else that of what it makes.
+    pub name: String,
     /// The rule that is broken.
     pub rule: Rule,
     /// What was found.
@@ -103,8 +105,9 @@ struct Check<'g, 'm> {
 
 impl Check<'_, '_> {
     fn broken(&mut self, node: usize, rule: Rule, what: impl Into<String>) {
-        let node = self.pairs.graph.nodes[node].label();
-        self.found.push(Violation { node, rule, what: what.into() });
+        let proto = self.pairs.graph.nodes[node];
+        let (node, name) = (proto.label(), proto.named().to_owned());
+        self.found.push(Violation { node, name, rule, what: what.into() });
     }
 
     /// The activation that a `QuantizeLinear` makes integers of.

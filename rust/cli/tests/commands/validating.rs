@@ -94,3 +94,47 @@ fn a_benchmark_counts_bytes_beside_the_file_too() {
     let text = run(&["benchmark", &model, &out]).out;
     assert!(text.contains("DequantizeLinear +"), "{text}");
 }
+
+#[test]
+fn a_target_is_held_against_the_file() {
+    let folder = Folder::new();
+    let out = folder.path("m.onnx");
+    let calibrate = ["calibrate", DIGITS, "--data", SAMPLES, "--limit", "8", "-q", "-o", &out];
+    assert_eq!(run(&calibrate).code, 0);
+    assert_eq!(run(&["validate", DIGITS, &out, "--target", "x86"]).code, 0);
+    let wrong = run(&["validate", DIGITS, &out, "--target", "tensorrt"]);
+    assert_eq!(wrong.code, 1, "{wrong:?}");
+    assert!(wrong.out.contains("target: `") && wrong.out.contains("uint8 where int8"), "{wrong:?}");
+    assert_eq!(run(&["validate", DIGITS, &out, "--target", "x87"]).code, 2);
+}
+
+#[test]
+fn a_benchmark_times_both_models_and_says_on_what() {
+    let folder = Folder::new();
+    let out = folder.path("m.onnx");
+    assert_eq!(run(&["quantize", DIGITS, "-q", "-o", &out]).code, 0);
+    let timed = ["benchmark", DIGITS, &out, "--latency", "--runs", "3", "--engine", "tract"];
+    let noise = run(&timed);
+    assert_eq!(noise.code, 0, "{noise:?}");
+    assert!(noise.err.contains("timed on RANDOM NUMBERS"), "{noise:?}");
+    for part in ["Latency:", "ms median", "quantized\n", "Speed-up:", "tract, 1 thread, 3 runs"] {
+        assert!(noise.out.contains(part), "{part} is not in {noise:?}");
+    }
+    let real = [&timed[..], &["--data", SAMPLES, "--format", "json"]].concat();
+    let real = run(&real);
+    assert!(!real.err.contains("RANDOM"), "{real:?}");
+    let speed = &real.json()["speed"];
+    assert_eq!((&speed["threads"], &speed["engine"]), (&1.into(), &"tract".into()), "{real:?}");
+    assert_eq!(speed["original"]["runs"], 3);
+    let ratio =
+        speed["original"]["median_ms"].as_f64().zip(speed["quantized"]["median_ms"].as_f64());
+    assert_eq!(speed["speedup"].as_f64(), ratio.map(|(before, after)| before / after));
+    let slower = speed["speedup"].as_f64() < Some(1.0);
+    assert_eq!(real.err.contains("is slower"), slower, "{real:?}");
+    // What is asked of the latency needs it.
+    for flags in [&["--runs", "3"][..], &["--data", SAMPLES], &["--engine", "tract"]] {
+        assert_eq!(run(&[&["benchmark", DIGITS, &out], flags].concat()).code, 2, "{flags:?}");
+    }
+    assert_eq!(run(&[&timed[..], &["--data", SAMPLES, "--limit", "2"]].concat()).code, 2);
+    assert!(run(&["benchmark", DIGITS, &out, "--format", "json"]).json()["speed"].is_null());
+}

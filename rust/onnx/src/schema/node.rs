@@ -99,6 +99,15 @@ impl NodeProto {
         self.attribute.iter().flat_map(|attribute| attribute.subgraphs())
     }
 
+    /// Its name, or else that of the first value that it makes.
+    pub fn named(&self) -> &str {
+        let output = || self.output.iter().find(|name| !name.is_empty());
+        match self.name.as_str() {
+            "" => output().map_or("", String::as_str),
+            name => name,
+        }
+    }
+
     /// The name a person would look for: `` node `/layer1/conv` (Conv) ``.
     pub fn label(&self) -> String {
         match (self.name.as_str(), self.output.iter().find(|name| !name.is_empty())) {

@@ -7,7 +7,7 @@ use quantize_rs_onnx::{DataType, Model};
 use serde::{Deserialize, Serialize};
 
 use super::kernels::Kernels;
-use super::latency::{Latency, LatencyOptions, latency};
+use super::latency::{Latencies, Latency, LatencyOptions, latency};
 use super::pair::{First, Pair};
 use super::scores::{highest, look_like_classes};
 use crate::calibrate::{Control, Progress, Watched, Watcher, watch};
@@ -381,10 +381,41 @@ fn speed(
     options: &LatencyOptions,
     go_on: &mut dyn FnMut() -> bool,
 ) -> Result<Option<Speed>, QuantizeError> {
-    let Some(found) = latency(engine, &models, sample, options, go_on)? else { return Ok(None) };
-    let &[original, quantized] = &found.models[..] else { return Ok(None) };
-    let speedup = original.median_ms / quantized.median_ms;
-    Ok(Some(Speed { original, quantized, speedup, threads: found.threads, engine: found.engine }))
+    let found = latency(engine, &models, sample, options, go_on)?;
+    Ok(found.as_ref().and_then(Speed::of))
+}
+
+impl Speed {
+    /// What was measured of a float model and of the quantized one; `None` of other numbers of models.
+    pub fn of(found: &Latencies) -> Option<Speed> {
+        let &[original, quantized] = &found.models[..] else { return None };
+        let speedup = original.median_ms / quantized.median_ms;
+        let (threads, engine) = (found.threads, found.engine.clone());
+        Some(Speed { original, quantized, speedup, threads, engine })
+    }
+
+    /// What the caller should know: that the quantized model is slower.
+    pub fn warning(&self) -> Option<String> {
+        (self.speedup < 1.0).then(|| {
+            format!(
+                "the quantized model is slower: {:.3} ms, and the original {:.3} ms",
+                self.quantized.median_ms, self.original.median_ms
+            )
+        })
+    }
+}
+
+impl fmt::Display for Speed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Speed { original, quantized, speedup, threads, engine } = self;
+        let plural = if *threads == 1 { "" } else { "s" };
+        writeln!(f, "latency: {original}; quantized {quantized}")?;
+        writeln!(
+            f,
+            "{speedup:.2} times as fast ({engine}, {threads} thread{plural}, {} and {} runs)",
+            original.runs, quantized.runs
+        )
+    }
 }
 
 impl Comparison {
@@ -420,12 +451,7 @@ impl Comparison {
                 self.bytes_quantized, self.bytes_original
             ));
         }
-        if let Some(speed) = self.speed.as_ref().filter(|speed| speed.speedup < 1.0) {
-            self.warnings.push(format!(
-                "the quantized model is slower: {:.3} ms, and the original {:.3} ms",
-                speed.quantized.median_ms, speed.original.median_ms
-            ));
-        }
+        self.warnings.extend(self.speed.as_ref().and_then(Speed::warning));
     }
 }
 
@@ -466,14 +492,8 @@ impl fmt::Display for Comparison {
             self.bytes_quantized,
             self.ratio()
         )?;
-        if let Some(Speed { original, quantized, speedup, threads, engine }) = &self.speed {
-            let plural = if *threads == 1 { "" } else { "s" };
-            writeln!(f, "latency: {original}; quantized {quantized}")?;
-            writeln!(
-                f,
-                "{speedup:.2} times as fast ({engine}, {threads} thread{plural}, {} and {} runs)",
-                original.runs, quantized.runs
-            )?;
+        if let Some(speed) = &self.speed {
+            write!(f, "{speed}")?;
         }
         if let Some(kernels) = &self.kernels {
             writeln!(f, "{kernels} ({})", self.engine)?;

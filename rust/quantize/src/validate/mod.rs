@@ -15,14 +15,16 @@ mod weights;
 mod wiring;
 
 use std::fmt;
+use std::path::Path;
 
 use quantize_rs_math::Metrics;
 use quantize_rs_onnx::Model;
 use serde::Serialize;
 
+use crate::conformance::{Violation, conformance};
 use crate::graph::Graph;
 use crate::prepare::{self, Step};
-use crate::{QuantizeError, convert_opset};
+use crate::{QuantizeError, Target, convert_opset};
 
 /// What a comparison of a quantized model with its original found.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -39,8 +41,10 @@ pub struct Validation {
     pub weights: Vec<StoredWeight>,
     /// What could not be compared, and why.
     pub not_compared: Vec<Uncompared>,
-    /// What is no fault but worth a look: constants of a single value.
+    /// What is no fault but worth a look: constants of a single value, what a target runs slower.
     pub notes: Vec<String>,
+    /// The runtime that it was held against.
+    pub target: Option<Target>,
 }
 
 /// Something that is wrong with a quantized model.
@@ -68,6 +72,8 @@ pub enum Check {
     Scale,
     /// Constants are those of the original, integers as near to them as their scale allows.
     Weights,
+    /// The runtime takes it.
+    Target,
 }
 
 /// A weight that is stored in integers or narrow floats.
@@ -182,11 +188,41 @@ fn against(
 
 impl Validation {
     /// What is said of a quantized file that is no model at all.
-    pub fn unreadable(error: &quantize_rs_onnx::Error) -> Validation {
-        let path = error.path().map(|path| path.display().to_string());
+    pub fn unreadable(path: Option<&Path>, error: impl Into<String>) -> Validation {
+        let path = path.map(|path| path.display().to_string());
         let mut found = Validation { quantized: path.clone(), ..Validation::default() };
-        found.problem(Check::Structure, path.unwrap_or_default(), error.to_string());
+        found.problem(Check::Structure, path.unwrap_or_default(), error);
         found
+    }
+
+    /// The same, the quantized model held against what a runtime takes, too, as [`conformance`]
+    /// does: what it refuses or computes otherwise is a problem, what merely runs slower a note.
+    ///
+    /// ```
+    /// use quantize_rs::{Config, Model, Prepared, Target, validate};
+    ///
+    /// # let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/digits/digits_cnn.onnx");
+    /// let model = Model::open(path)?;
+    /// let prepared = Prepared::of(&model, Config::default())?;
+    /// let quantized = prepared.plan().apply(&prepared.model, None)?;
+    /// let validation = validate(&model, quantized.model(), None)?;
+    /// assert!(validation.on(quantized.model(), Target::TensorRt)?.passed());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// A node of a known operator has fewer inputs or outputs than the operator takes.
+    pub fn on(mut self, quantized: &Model, target: Target) -> Result<Validation, QuantizeError> {
+        let runtime = target.profile().name;
+        for Violation { node, name, rule, what } in conformance(quantized, target)? {
+            if rule.is_strict() {
+                self.problem(Check::Target, name, format!("{what}, which {runtime} does not take"));
+            } else {
+                self.notes.push(format!("{node}: {what}, which {runtime} runs slower"));
+            }
+        }
+        self.target = Some(target);
+        Ok(self)
     }
 
     /// Whether nothing is wrong.
@@ -222,6 +258,7 @@ impl fmt::Display for Check {
             Check::Connectivity => "connectivity",
             Check::Scale => "scale",
             Check::Weights => "weights",
+            Check::Target => "target",
         })
     }
 }

@@ -4,7 +4,7 @@
 
 use std::collections::HashSet;
 
-use quantize_rs_onnx::{GraphProto, Model, NodeProto, ValueInfoProto, reads};
+use quantize_rs_onnx::{GraphProto, Model, ValueInfoProto, reads};
 
 use super::{Check, Validation};
 use crate::encode;
@@ -29,22 +29,13 @@ fn out_of_order(graph: &GraphProto) -> Option<(String, String)> {
         graph.node.iter().flat_map(|node| node.output.iter().map(String::as_str)).collect();
     for node in &graph.node {
         if let Some(name) = reads(node).into_iter().find(|name| waiting.contains(name)) {
-            return Some((named(node), name.to_owned()));
+            return Some((node.named().to_owned(), name.to_owned()));
         }
         node.output.iter().for_each(|name| {
             waiting.remove(name.as_str());
         });
     }
     None
-}
-
-/// The name of a node, or else of what it makes.
-pub(super) fn named(node: &NodeProto) -> String {
-    if node.name.is_empty() {
-        node.output.first().cloned().unwrap_or_default()
-    } else {
-        node.name.clone()
-    }
 }
 
 /// Every operator's domain has to be imported.
@@ -55,7 +46,7 @@ fn imports(model: &Model, graph: &GraphProto, found: &mut Validation) {
                 "{} is of `{}`, which the model does not import",
                 node.op_type, node.domain
             );
-            found.problem(Check::Structure, named(node), what);
+            found.problem(Check::Structure, node.named(), what);
         }
         node.subgraphs().for_each(|body| imports(model, body, found));
     }

@@ -5,7 +5,6 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 
 use quantize_rs_onnx::{AttributeProto, NodeProto, TensorProto, reads};
 
-use super::sound::named;
 use super::stored::{Stored, base_of};
 use super::{Check, Validation};
 use crate::graph::{Graph, Maker, ValueId};
@@ -126,14 +125,14 @@ impl Walk<'_, '_> {
         let (was, is) = (self.before.nodes[there], self.after.nodes[here]);
         if !same_attributes(was, is) {
             let what = "its attributes are not those that it has in the original";
-            self.found.problem(Check::Connectivity, named(is), what);
+            self.found.problem(Check::Connectivity, is.named(), what);
         }
         let from = is.label();
         for input in 0..was.input.len().max(is.input.len()) {
             let (a, b) = (self.before.input(there, input), self.after.input(here, input));
             match (a, b) {
                 (Some(a), Some(b)) => {
-                    let (name, from) = (named(is), from.clone());
+                    let (name, from) = (is.named().to_owned(), from.clone());
                     self.waiting.push(Step {
                         there: a,
                         here: b,
@@ -150,14 +149,14 @@ impl Walk<'_, '_> {
                         "input {input} is missing, the original reads `{}`",
                         self.before.values[a].name
                     );
-                    self.found.problem(Check::Connectivity, named(is), what);
+                    self.found.problem(Check::Connectivity, is.named(), what);
                 }
                 (None, Some(b)) => {
                     let what = format!(
                         "it reads `{}` at input {input}, the original nothing",
                         self.after.values[b].name
                     );
-                    self.found.problem(Check::Connectivity, named(is), what);
+                    self.found.problem(Check::Connectivity, is.named(), what);
                 }
             }
         }
@@ -176,11 +175,11 @@ impl Walk<'_, '_> {
                 continue;
             }
             let what = format!("a graph inside it reads `{name}` in only one of the two models");
-            self.found.problem(Check::Connectivity, named(is), what);
+            self.found.problem(Check::Connectivity, is.named(), what);
         }
         for name in taken.intersection(&read) {
             if let (Some(a), Some(b)) = (self.before.value(name), self.after.value(name)) {
-                let (name, from) = (named(is), from.clone());
+                let (name, from) = (is.named().to_owned(), from.clone());
                 self.waiting.push(Step { there: a, here: b, name, from, reader: None });
             }
         }
@@ -232,7 +231,7 @@ impl Walk<'_, '_> {
         }
         for name in expected {
             if let (Some(there), Some(here)) = (self.before.value(name), self.after.value(name)) {
-                let (name, from) = (named(was), was.label());
+                let (name, from) = (was.named().to_owned(), was.label());
                 self.waiting.push(Step { there, here, name, from, reader: None });
             }
         }

@@ -1,0 +1,233 @@
+"""What `validate` says of a file: nothing of ours is wrong, all that was tampered with is."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import judge
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper
+
+import quantize_rs
+from quantize_rs import ModelError, OptionError, Validation, validate
+
+WAYS: dict[str, dict[str, Any]] = {
+    "int8": {},
+    "channels": {"per_channel": True, "symmetric": True},
+    "int4": {"bits": 4, "block_size": 16},
+    "nbits": {"bits": 4, "output_format": "matmul_nbits"},
+    "dynamic": {"output_format": "dynamic", "per_channel": True},
+}
+
+
+@pytest.fixture
+def quantized(digits: Path, images: Path) -> onnx.ModelProto:
+    """The digits, weights and activations."""
+    made = quantize_rs.quantize_with_calibration(digits, None, images, per_channel=True, limit=32)
+    assert made.model is not None
+    return onnx.load_from_string(made.model)
+
+
+def changed(model: onnx.ModelProto, name: str, change: Callable[[Any], None]) -> bytes:
+    """The model with one constant changed."""
+    model = onnx.ModelProto.FromString(model.SerializeToString())
+    (tensor,) = (tensor for tensor in model.graph.initializer if tensor.name == name)
+    array = np.array(numpy_helper.to_array(tensor))
+    change(array)
+    tensor.CopyFrom(numpy_helper.from_array(array, name))
+    return bytes(model.SerializeToString())
+
+
+def reader(model: onnx.ModelProto, weight: str) -> onnx.NodeProto:
+    """The node that brings a weight back."""
+    return next(node for node in model.graph.node if weight in node.output)
+
+
+def problems(found: Validation) -> list[tuple[str, str]]:
+    """What was looked at, and whose fault it is."""
+    assert not found
+    assert not found.passed
+    return [(problem.check, problem.name) for problem in found.problems]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_what_we_write_passes(digits: Path, way: str) -> None:
+    report = quantize_rs.quantize(digits, "q.onnx", **WAYS[way])
+    found = validate(digits, "q.onnx")
+    assert found
+    assert found.passed
+    assert not found.problems
+    assert {weight.name for weight in found.weights} == {value.name for value in report.quantized}
+    by_name = {value.name: value for value in report.quantized}
+    for weight in found.weights:
+        value = by_name[weight.name]
+        assert weight.shape == value.shape
+        assert weight.error.sqnr_db == pytest.approx(value.sqnr_db, abs=1e-3)
+        assert weight.error.max_abs == pytest.approx(value.max_abs_error, rel=1e-5)
+
+
+def test_one_wrong_integer_is_named(digits: Path, quantized: onnx.ModelProto) -> None:
+    for weight in validate(digits, quantized).weights:
+
+        def one_further(integers: Any) -> None:
+            at = integers.size // 2
+            integers.flat[at] += 1 if integers.flat[at] < 100 else -1
+
+        wrong = validate(digits, changed(quantized, weight.integers, one_further))
+        assert problems(wrong) == [("weights", weight.integers)]
+        assert f"`{weight.name}` of the original" in wrong.problems[0].what
+
+
+def test_one_wrong_scale_is_named(digits: Path, quantized: onnx.ModelProto) -> None:
+    for weight in validate(digits, quantized).weights:
+        scale = reader(quantized, weight.name).input[1]
+
+        def larger(scales: Any) -> None:
+            scales.flat[0] *= 1.2
+
+        wrong = validate(digits, changed(quantized, scale, larger))
+        assert ("weights", scale) in problems(wrong), wrong
+        assert "scale 0, " in str(wrong)
+
+        def nothing(scales: Any) -> None:
+            scales.flat[0] = np.nan
+
+        wrong = validate(digits, changed(quantized, scale, nothing))
+        assert ("scale", scale) in problems(wrong), wrong
+
+
+def test_one_wrong_name_is_named(digits: Path, quantized: onnx.ModelProto, tmp_path: Path) -> None:
+    (first, second) = (weight.name for weight in validate(digits, quantized).weights[:2])
+    # One that there is, but another: the same integers are read in the wrong place.
+    model = onnx.ModelProto.FromString(quantized.SerializeToString())
+    user = next(node for node in model.graph.node if first in node.input)
+    user.input[list(user.input).index(first)] = second
+    wrong = validate(digits, model)
+    assert ("connectivity", user.name or user.output[0]) in problems(wrong)
+    assert f"`{second}`" in str(wrong)
+    # One that there is not: no model any more.
+    model = onnx.ModelProto.FromString(quantized.SerializeToString())
+    reader(model, first).input[1] = "none_of_them"
+    path = tmp_path / "wrong.onnx"
+    path.write_bytes(model.SerializeToString())
+    for source, name in ((path, str(path)), (path.read_bytes(), "")):
+        wrong = validate(digits, source)
+        assert problems(wrong) == [("structure", name)]
+        assert "none_of_them" in wrong.problems[0].what
+        assert wrong.quantized == (path if name else None)
+    assert problems(validate(digits, b"no model"))[0][0] == "structure"
+
+
+def test_inputs_and_outputs_are_those_of_the_original(
+    digits: Path, quantized: onnx.ModelProto
+) -> None:
+    quantized.graph.output[0].name = reader(quantized, "logits").output[0]
+    quantized.graph.output[0].type.tensor_type.elem_type = onnx.TensorProto.DOUBLE
+    assert ("interface", "logits") in problems(validate(digits, quantized))
+
+
+def test_another_tools_file_is_understood(digits: Path, images: Path) -> None:
+    from onnxruntime.quantization import CalibrationDataReader, quantize_static
+
+    class Reader(CalibrationDataReader):  # type: ignore[misc, unused-ignore]
+        def __init__(self) -> None:
+            self.left = iter([{"image": image[None]} for image in np.load(images)[:8]])
+
+        def get_next(self) -> Any:
+            return next(self.left, None)
+
+    quantize_static(digits, "peer.onnx", Reader(), per_channel=True)
+    found = validate(digits, "peer.onnx")
+    assert len(found.weights) == 5
+    assert min(weight.error.sqnr_db for weight in found.weights) > 35
+
+
+def test_passes_may_be_said() -> None:
+    model = judge.model("conv_bn_relu")
+    folded = quantize_rs.quantize(model, None).model
+    plain = quantize_rs.quantize(model, None, optimize=False).model
+    assert folded is not None
+    assert plain is not None
+    for made, options in (
+        (folded, {}),
+        (folded, {"optimize": ["fold_batch_norm"]}),
+        (plain, {}),
+        (plain, {"optimize": False}),
+    ):
+        assert validate(model, made, **options), options
+    found = validate(model, folded)
+    assert [step.name for step in found.prepared] == ["fold_batch_norm"]
+    assert not validate(model, folded, optimize=False)
+
+
+def test_a_target_says_what_it_does_not_take(digits: Path, images: Path) -> None:
+    options: dict[str, Any] = {"per_channel": True, "limit": 16}
+    made = quantize_rs.quantize_with_calibration(digits, None, images, **options)
+    assert made.model is not None
+    assert validate(digits, made.model).target is None
+    assert validate(digits, made.model, target="x86").target == "x86"
+    wrong = validate(digits, made.model, target="tensorrt")
+    checks = {check for check, _ in problems(wrong)}
+    assert checks == {"target"}
+    assert "uint8 where int8" in str(wrong)
+    for target in ("x86", "arm", "tensorrt", "openvino", "qnn", "generic", "x86-avx2"):
+        report = quantize_rs.quantize_with_calibration(
+            digits, None, images, target=target, **options
+        )
+        assert report.model is not None
+        assert validate(digits, report.model, target=target), target
+
+
+def test_what_runs_slower_is_a_note(digits: Path, images: Path) -> None:
+    made = quantize_rs.quantize_with_calibration(
+        digits, None, images, excluded_layers=["conv2.weight"], limit=16
+    )
+    assert made.model is not None
+    found = validate(digits, made.model, target="x86")
+    assert found.passed, found
+    assert [note for note in found.notes if "`conv2`" in note and "x86 runs slower" in note]
+
+
+def test_the_result_is_frozen_and_told_in_every_form(
+    digits: Path, quantized: onnx.ModelProto
+) -> None:
+    found = validate(digits, quantized)
+    with pytest.raises(AttributeError):
+        found.passed = False  # type: ignore[misc]
+    assert found.to_dict() == json.loads(found.to_json())
+    assert found.to_dict()["passed"] is True
+    assert str(found).endswith("\npassed")
+    assert repr(found) == f"<Validation: passed, {len(found.weights)} stored weights compared>"
+    page = found._repr_html_()
+    assert all(weight.name in page for weight in found.weights)
+    assert found.worst(1)[0].error.sqnr_db == min(w.error.sqnr_db for w in found.weights)
+    assert found.original == digits
+    assert any("corrected" in row.why for row in found.not_compared)
+    assert found == validate(digits, quantized)
+
+    name = found.weights[0].integers
+    wrong = validate(digits, changed(quantized, name, lambda integers: integers.fill(0)))
+    assert "problems" in wrong._repr_html_()
+    assert repr(wrong).startswith("<Validation: failed, ")
+    assert name in wrong._repr_html_()
+
+
+def test_what_cannot_be_looked_at_is_an_error(digits: Path, quantized: onnx.ModelProto) -> None:
+    with pytest.raises(OptionError, match="fold_batch_normm"):
+        validate(digits, quantized, optimize=["fold_batch_normm"])
+    with pytest.raises(OptionError, match="x87"):
+        validate(digits, quantized, target="x87")
+    with pytest.raises(ModelError):
+        validate(b"no model", quantized)
+    with pytest.raises(FileNotFoundError):
+        validate(digits, "none.onnx")
+
+
+def test_a_model_that_was_opened_is_taken(digits: Path, quantized: onnx.ModelProto) -> None:
+    opened = quantize_rs.open(quantized.SerializeToString())
+    assert validate(quantize_rs.open(digits), opened) == validate(digits, opened)
