@@ -24,7 +24,7 @@ Warnings go to the logger ``quantize_rs``; nothing is printed. What can go wrong
 
 from __future__ import annotations
 
-from . import errors, kernels, observers, training
+from . import compat, errors, kernels, observers, training
 from ._api import model_info, quantize, quantize_with_calibration
 from ._compare import Accuracy, Comparison, Kernels, Latency, OutputRow, Speed, compare
 from ._comparison import MethodComparison, MethodRow
@@ -105,6 +105,7 @@ __all__ = [
     "Value",
     "__version__",
     "compare",
+    "compat",
     "convert_opset",
     "errors",
     "infer_shapes",

@@ -125,6 +125,31 @@ def test_code_that_is_shown_to_those_who_add_things_is_in_the_source() -> None:
         assert block in there, block
 
 
+def test_what_was_asked_for_is_where_the_table_says() -> None:
+    rows = re.findall(r"^\| (\w+) \|(.*)\|$", asked_for(), re.MULTILINE)
+    assert len(rows) == len(dict(rows)) > 120
+    folders = ("rust", "python", "tests", "bench", "examples")
+    files = [path for folder in folders for path in (REPOSITORY / folder).rglob("*")]
+    known = {".rs", ".py", ".toml"}
+    texts = (path.read_text("utf-8") for path in files if path.suffix in known)
+    there = {word for text in texts for word in re.findall(r"\w+", text)}
+    for number, row in rows:
+        cells = [cell.strip() for cell in row.split("|")]
+        if number.startswith("X"):
+            assert len(cells) == 2, number
+        else:
+            assert cells[1] in ("yes", "partly", "not yet", "no"), number
+        for name in re.findall(r"`([^`]+)`", cells[-1]):
+            if "/" in name or (REPOSITORY / name).exists():
+                assert (REPOSITORY / name).exists(), f"{number}: {name}"
+            elif re.fullmatch(r"[A-Za-z]\w+", name):
+                assert name in there, f"{number}: {name}"
+
+
+def asked_for() -> str:
+    return (REPOSITORY / "docs/requirements.md").read_text(encoding="utf-8")
+
+
 def test_whoever_comes_from_onnxruntime_finds_every_option() -> None:
     text = (REPOSITORY / "docs/migrating-from-onnxruntime.md").read_text(encoding="utf-8")
     theirs = pytest.importorskip("onnxruntime.quantization")

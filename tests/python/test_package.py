@@ -19,9 +19,9 @@ import quantize_rs
 
 ROOT = Path(__file__).resolve().parents[2]
 MODULES = ["quantize_rs"] + [
-    f"quantize_rs.{module.name}"
-    for module in pkgutil.iter_modules(quantize_rs.__path__)
-    if module.name not in ("_core", "__main__")
+    module.name
+    for module in pkgutil.walk_packages(quantize_rs.__path__, "quantize_rs.")
+    if module.name not in ("quantize_rs._core", "quantize_rs.__main__")
 ]
 
 

@@ -1,0 +1,133 @@
+"""Weights in blocks, by the class that onnxruntime's tool has for them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from typing import Any
+
+from .. import _model
+from .._plan import Quantized
+from .._source import ModelSource
+from ..errors import OptionError
+from ._enums import QuantFormat, name_of
+
+__all__ = ["MatMulNBitsQuantizer"]
+
+
+class MatMulNBitsQuantizer:
+    """Quantizes weights of MatMul, Gemm and Gather in blocks.
+
+    Parameters
+    ----------
+    model
+        The model, which is not changed.
+    bits, block_size
+        2, 4 or 8 bits, so many elements to a scale.
+    is_symmetric, accuracy_level
+        Whether there are no zero points; how exactly products are computed, 0 to 4.
+    nodes_to_exclude
+        Nodes and weights to leave alone; they may be patterns.
+    nodes_to_include, quant_axes, algo_config
+        Refused: exclude the others; axes follow from the operators; ``weight_method`` of
+        `quantize_rs.quantize` says how scales are chosen.
+    quant_format
+        ``QuantFormat.QOperator`` writes MatMulNBits, ``QuantFormat.QDQ`` DequantizeLinear.
+    op_types_to_quantize
+        ``("MatMul",)`` when nothing is said.
+    channel_wised_quantize
+        One scale for each column, with ``QuantFormat.QDQ``.
+
+    Raises
+    ------
+    OptionError
+        An option that is not known, or cannot be met.
+
+    Examples
+    --------
+    >>> from quantize_rs.compat.onnxruntime import MatMulNBitsQuantizer
+    >>> quantizer = MatMulNBitsQuantizer(
+    ...     "examples/digits/digits_cnn.onnx", block_size=32, op_types_to_quantize=["Gemm"]
+    ... )
+    >>> quantizer.process()
+    >>> quantizer.model.save_model_to_file("digits.nbits.onnx")
+    """
+
+    def __init__(
+        self,
+        model: ModelSource,
+        bits: int = 4,
+        block_size: int = 128,
+        is_symmetric: bool = False,
+        accuracy_level: int | None = None,
+        nodes_to_exclude: Iterable[str] | None = None,
+        nodes_to_include: Iterable[str] | None = None,
+        quant_format: Any = QuantFormat.QOperator,
+        op_types_to_quantize: Iterable[str] | None = None,
+        quant_axes: Any = None,
+        channel_wised_quantize: bool = False,
+        algo_config: Any = None,
+    ) -> None:
+        """Look at the model; `process` quantizes it."""
+        for option, value in (
+            ("nodes_to_include", nodes_to_include),
+            ("quant_axes", quant_axes),
+            ("algo_config", algo_config),
+        ):
+            if value:
+                raise OptionError(f"{option} is given, expected None", option=option)
+        form = name_of("quant_format", quant_format, [known.name for known in QuantFormat])
+        blocks = form == "QOperator"
+        if blocks and channel_wised_quantize:
+            what = "channel_wised_quantize is for QuantFormat.QDQ: MatMulNBits has blocks"
+            raise OptionError(what, option="channel_wised_quantize")
+        kind = "int" if is_symmetric or blocks else "uint"
+        self._plan = _model.open(model).plan(
+            f"{kind}{bits}",
+            block_size=None if channel_wised_quantize else block_size,
+            per_channel=channel_wised_quantize,
+            symmetric=is_symmetric,
+            accuracy_level=accuracy_level if blocks else None,
+            exclude=list(nodes_to_exclude or ()),
+            op_types=list(op_types_to_quantize or ["MatMul"]),
+            output_format="matmul_nbits" if blocks else "qdq",
+        )
+        self._done: Quantized | None = None
+
+    def process(self) -> None:
+        """Quantize the weights."""
+        self._done = self._plan.apply()
+
+    @property
+    def model(self) -> SavedModel:
+        """The model after `process`.
+
+        Raises
+        ------
+        OptionError
+            `process` was not called.
+        """
+        if self._done is None:
+            raise OptionError("model is there after process()", option="model")
+        return SavedModel(self._done)
+
+
+class SavedModel:
+    """What `MatMulNBitsQuantizer.process` made."""
+
+    def __init__(self, done: Quantized) -> None:
+        """Hold it."""
+        self._done = done
+
+    def save_model_to_file(
+        self, output_path: str | os.PathLike[str], use_external_data_format: bool = False
+    ) -> None:
+        """Write the model; data goes beside one of 2 GiB and more by itself.
+
+        Raises
+        ------
+        OSError
+            The file cannot be written.
+        """
+        del use_external_data_format
+        self._done.save(output_path)

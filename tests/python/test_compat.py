@@ -1,0 +1,250 @@
+"""What was written for onnxruntime.quantization runs, and nothing it says is passed over."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import judge
+import numpy as np
+import numpy.typing as npt
+import onnx
+import onnxruntime.quantization as theirs
+import pytest
+from onnx import TensorProto
+
+from quantize_rs import OptionError
+from quantize_rs.compat import _extra
+from quantize_rs.compat import onnxruntime as ours
+
+Array = npt.NDArray[Any]
+
+
+class Reader(ours.CalibrationDataReader):
+    def __init__(self, images: Path, count: int = 40) -> None:
+        self._left = iter(np.load(images)[:count])
+
+    def get_next(self) -> Mapping[str, Array] | None:
+        image = next(self._left, None)
+        return None if image is None else {"image": image[None]}
+
+
+@pytest.mark.parametrize(
+    "name", ["quantize_static", "quantize_dynamic", "quant_pre_process", "quantize"]
+)
+def test_arguments_have_the_names_the_order_and_the_defaults(name: str) -> None:
+    def said(module: Any) -> list[tuple[str, str]]:
+        parameters = inspect.signature(getattr(module, name)).parameters.values()
+        positional = [p for p in parameters if p.kind is not p.KEYWORD_ONLY]
+        return [(p.name, getattr(p.default, "name", repr(p.default))) for p in positional]
+
+    assert said(ours) == said(theirs)
+
+
+@pytest.mark.parametrize("name", ["StaticQuantConfig", "DynamicQuantConfig"])
+def test_configurations_have_the_same_fields(name: str) -> None:
+    assert [*inspect.signature(getattr(ours, name)).parameters] == [
+        *inspect.signature(getattr(theirs, name)).parameters
+    ]
+
+
+@pytest.mark.parametrize("name", ["QuantType", "QuantFormat", "CalibrationMethod"])
+def test_choices_have_the_same_names_and_numbers(name: str) -> None:
+    known = {member.name: member.value for member in getattr(theirs, name)}
+    assert {member.name: member.value for member in getattr(ours, name)} == known
+
+
+def test_both_spellings_of_types_are_known() -> None:
+    assert ours.QuantType["QINT4"] is ours.QuantType.QInt4
+    assert ours.QuantType["QFLOAT8"] is ours.QuantType.QFLOAT8E4M3FN
+    assert str(ours.QuantType.QUInt8) == "QUInt8"
+
+
+@pytest.mark.parametrize("module", [ours, theirs])
+def test_a_static_model_has_the_types_that_were_asked_for(
+    digits: Path, images: Path, module: Any
+) -> None:
+    out = digits.with_name("out.onnx")
+    report = ours.quantize_static(
+        digits,
+        out,
+        Reader(images),
+        quant_format=module.QuantFormat.QDQ,
+        activation_type=module.QuantType.QUInt8,
+        weight_type=module.QuantType.QUInt8,
+    )
+    assert report.samples == 40
+    assert {value.qtype for value in report.weights} == {"uint8"}
+    assert all(value.granularity == "per_tensor" for value in report.weights)
+    model = onnx.load(out)
+    judge.check(model.SerializeToString())
+    types = {tensor.data_type for tensor in model.graph.initializer if "quantized" in tensor.name}
+    assert types == {TensorProto.UINT8, TensorProto.INT32}
+
+
+def test_the_two_tools_answer_alike(digits: Path, images: Path) -> None:
+    options: dict[str, Any] = {"per_channel": True}
+    ours.quantize_static(digits, digits.with_name("ours.onnx"), Reader(images), **options)
+    theirs.quantize_static(digits, digits.with_name("theirs.onnx"), Reader(images), **options)
+    feeds = {"image": np.load(images)[100:]}
+    answers = [
+        judge.ort((digits.with_name(f"{name}.onnx")).read_bytes(), feeds)[0].argmax(1)
+        for name in ("ours", "theirs")
+    ]
+    assert (answers[0] == answers[1]).mean() > 0.95
+
+
+def test_methods_and_options_reach_the_ranges(digits: Path, images: Path) -> None:
+    def ranges(**options: Any) -> tuple[Any, ...]:
+        report = ours.quantize_static(digits, digits.with_name("o"), Reader(images), **options)
+        return report.method, [value.range for value in report.activations if value.quantized]
+
+    method = ours.CalibrationMethod
+    found = {
+        "minmax": ranges(),
+        "percentile": ranges(calibrate_method=method.Percentile),
+        "percentile:99": ranges(
+            calibrate_method=method.Percentile, extra_options={"CalibPercentile": 99}
+        ),
+        "entropy": ranges(calibrate_method=method.Entropy),
+        "moving_average": ranges(extra_options={"CalibMovingAverage": True}),
+    }
+    assert {name: said[0] for name, said in found.items()} == {name: name for name in found}
+    del found["percentile"]  # so few values have none beyond it: the full range
+    assert len({str(said[1]) for said in found.values()}) == len(found)
+
+
+def test_symmetric_activations_and_seven_bits(digits: Path, images: Path) -> None:
+    report = ours.quantize_static(
+        digits, digits.with_name("o"), Reader(images), extra_options={"ActivationSymmetric": True}
+    )
+    assert all(value.zero_point == 0 for value in report.activations if value.quantized)
+    out = digits.with_name("narrow.onnx")
+    ours.quantize_static(
+        digits,
+        out,
+        Reader(images),
+        reduce_range=True,
+        activation_type=ours.QuantType.QUInt8,
+        per_channel=True,
+    )
+    for tensor in onnx.load(out).graph.initializer:
+        if tensor.name.endswith("_quantized") and tensor.data_type == TensorProto.INT8:
+            assert np.abs(onnx.numpy_helper.to_array(tensor).astype(int)).max() <= 64
+
+
+def test_a_cache_is_written_and_read(digits: Path, images: Path) -> None:
+    cache, out = digits.with_name("cache.json"), digits.with_name("o.onnx")
+    ours.quantize_static(digits, out, Reader(images), calibration_cache_path=cache)
+    first = out.read_bytes()
+    ours.quantize_static(digits, out, calibration_cache_path=cache)
+    assert out.read_bytes() == first
+
+
+def test_nodes_and_types_choose(digits: Path, images: Path) -> None:
+    report = ours.quantize_static(
+        digits,
+        digits.with_name("o"),
+        Reader(images),
+        op_types_to_quantize=["Conv"],
+        nodes_to_exclude=("conv2",),
+    )
+    quantized = {value.name for value in report.weights if value.quantized}
+    assert quantized == {"conv1.weight", "conv3.weight"}
+
+
+def test_a_dynamic_model_needs_no_samples(digits: Path) -> None:
+    out = digits.with_name("o.onnx")
+    ours.quantize_dynamic(digits, out, ["MatMul"], per_channel=True)
+    operators = {node.op_type for node in onnx.load(out).graph.node}
+    assert {"DynamicQuantizeLinear", "MatMulInteger", "Conv"} <= operators
+    assert "ConvInteger" not in operators
+
+
+def test_a_configuration_is_the_call(digits: Path, images: Path) -> None:
+    one, other = digits.with_name("one.onnx"), digits.with_name("other.onnx")
+    ours.quantize(digits, one, ours.StaticQuantConfig(Reader(images), per_channel=True))
+    ours.quantize_static(digits, other, Reader(images), per_channel=True)
+    assert one.read_bytes() == other.read_bytes()
+    ours.quantize(digits, one, ours.DynamicQuantConfig())
+    ours.quantize_dynamic(digits, other)
+    assert one.read_bytes() == other.read_bytes()
+    with pytest.raises(TypeError, match="got int"):
+        ours.quantize(digits, one, 8)  # type: ignore[arg-type]
+
+
+def test_pre_processing_infers_and_simplifies(digits: Path) -> None:
+    out = digits.with_name("o.onnx")
+    ours.quant_pre_process(input_model_path=digits, output_model_path=out)
+    assert len(onnx.load(out).graph.value_info) >= 10
+    ours.quant_pre_process(
+        digits, out, skip_optimization=True, skip_onnx_shape=True, skip_symbolic_shape=True
+    )
+    assert out.read_bytes() == digits.read_bytes()
+    with pytest.raises(OptionError, match="output_model_path"):
+        ours.quant_pre_process(digits)
+    with pytest.raises(TypeError, match="speed"):
+        ours.quant_pre_process(digits, out, speed=11)
+
+
+@pytest.mark.parametrize("form", [ours.QuantFormat.QOperator, theirs.QuantFormat.QDQ])
+def test_blocks(digits: Path, form: Any) -> None:
+    out = digits.with_name("o.onnx")
+    quantizer = ours.MatMulNBitsQuantizer(
+        onnx.load(digits), 4, 32, True, quant_format=form, op_types_to_quantize=["Gemm"]
+    )
+    with pytest.raises(OptionError, match="process"):
+        assert quantizer.model
+    quantizer.process()
+    quantizer.model.save_model_to_file(out, use_external_data_format=True)
+    operators = [node.op_type for node in onnx.load(out).graph.node]
+    assert operators.count("MatMulNBits" if form.name == "QOperator" else "DequantizeLinear") == 2
+    feeds = {"image": np.load(digits.with_name("calibration.npy"))}
+    labels = [judge.ort(path.read_bytes(), feeds)[0].argmax(1) for path in (digits, out)]
+    assert (labels[0] == labels[1]).mean() > 0.95
+
+
+def test_every_extra_option_of_theirs_is_known() -> None:
+    texts = [theirs.quantize_static.__doc__, theirs.quantize_dynamic.__doc__]
+    names = {name for text in texts for name in option_names(text or "")}
+    assert "SmoothQuant" in names
+    assert names <= set(_extra.EXTRA)
+
+
+def option_names(text: str) -> list[str]:
+    return [
+        words[0]
+        for words in (line.split() for line in text.splitlines())
+        if len(words) > 2 and words[1] == "=" and words[0][0].isupper()
+    ]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"extra_options": {"WeightSymetric": True}}, "did you mean WeightSymmetric"),
+        ({"extra_options": {"DedicatedQDQPair": True}}, r"extra_options\['DedicatedQDQPair'\]"),
+        ({"quant_format": ours.QuantFormat.QOperator}, "QOperator"),
+        ({"nodes_to_quantize": ["conv1"]}, "nodes_to_exclude"),
+        ({"nodes_to_exclude": ["konv1"]}, "did you mean `conv1`"),
+        ({"weight_type": "QInt8"}, "weight_type is 'QInt8'"),
+        ({"calibrate_method": ours.CalibrationMethod.Distribution}, "Distribution"),
+    ],
+)
+def test_what_cannot_be_met_is_refused(
+    digits: Path, images: Path, options: dict[str, Any], said: str
+) -> None:
+    out = digits.with_name("o.onnx")
+    with pytest.raises(OptionError, match=said):
+        ours.quantize_static(digits, out, Reader(images), **options)
+    assert not out.exists()
+
+
+def test_what_is_usual_is_not_refused(digits: Path, images: Path) -> None:
+    usual = {"DedicatedQDQPair": False, "QuantizeBias": True, "TensorQuantOverrides": {}}
+    out = digits.with_name("o.onnx")
+    assert ours.quantize_static(digits, out, Reader(images), extra_options=usual).samples == 40
+    with pytest.raises(OptionError, match="QuantizeBias"):
+        ours.quantize_static(digits, out, Reader(images), extra_options={"QuantizeBias": False})
