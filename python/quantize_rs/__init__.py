@@ -42,13 +42,14 @@ from ._plan import Plan, Quantized
 from ._pruning import PrunedWeight, Pruning, prune
 from ._qconfig import Prepared, QConfig, QConfigDict, prepare
 from ._ranges import Ranges
-from ._report import Report, Seconds, Step
+from ._report import Report, Seconds, Sizes, Step
 from ._sensitivity import LayerSensitivity, Sensitivity, sensitivity
 from ._validation import Problem, StoredWeight, Uncompared, Validation, validate
 from ._values import PlannedValue, Value
 from .errors import (
     CalibrationError,
     ExternalDataError,
+    MissingPackageError,
     ModelError,
     ModelFormatError,
     OptionError,
@@ -73,6 +74,7 @@ __all__ = [
     "LayerSensitivity",
     "MethodComparison",
     "MethodRow",
+    "MissingPackageError",
     "Model",
     "ModelError",
     "ModelFormatError",
@@ -95,6 +97,7 @@ __all__ = [
     "Report",
     "Seconds",
     "Sensitivity",
+    "Sizes",
     "Speed",
     "Step",
     "StoredWeight",

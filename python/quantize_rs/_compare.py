@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +21,9 @@ from ._samples import CalibrationData
 from ._source import ModelSource
 from ._told import Told
 from .errors import OptionError
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 __all__ = ["Accuracy", "Comparison", "Kernels", "Latency", "OutputRow", "Speed", "compare"]
 
@@ -193,6 +197,26 @@ class Comparison(Told):
     warnings: tuple[str, ...]
     _json: str = field(compare=False)
     _text: str = field(compare=False)
+
+    def plot(self, *, path: str | os.PathLike[str] | None = None) -> Figure:
+        """Draw both models side by side: size, latency, accuracy, and how far each output is off.
+
+        Parameters
+        ----------
+        path : path, optional
+            As in `Report.plot`, and so are the result and the errors.
+
+        Examples
+        --------
+        >>> import quantize_rs
+        >>> digits, samples = "examples/digits/digits_cnn.onnx", "examples/digits/calibration.npy"
+        >>> report = quantize_rs.quantize(digits, "digits.int8.onnx")
+        >>> found = quantize_rs.compare(digits, "digits.int8.onnx", samples, runs=5)
+        >>> figure = found.plot()
+        """
+        from . import _figures
+
+        return _figures.of_comparison(self, path)
 
     def _summary(self) -> str:
         parts = [] if self.sqnr_db is None else [f"{self.sqnr_db:.2f} dB"]

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from . import _core, _html
 from ._ranges import Ranges
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 __all__ = ["MethodComparison", "MethodRow"]
 
@@ -95,6 +99,24 @@ class MethodComparison:
     def to_json(self) -> str:
         """Give the comparison as JSON, without the ranges."""
         return self._comparison.to_json()
+
+    def plot(self, *, path: str | os.PathLike[str] | None = None) -> Figure:
+        """Draw a bar for each method: the signal to noise of what it makes of the outputs.
+
+        Parameters
+        ----------
+        path : path, optional
+            As in `Report.plot`, and so are the result and the errors.
+
+        Examples
+        --------
+        >>> import quantize_rs
+        >>> plan = quantize_rs.open("examples/digits/digits_cnn.onnx").plan(activations="uint8")
+        >>> figure = plan.compare_methods("examples/digits/calibration.npy").plot()
+        """
+        from . import _figures
+
+        return _figures.of_methods(self, path)
 
     def __str__(self) -> str:
         return str(self._comparison).rstrip("\n")

@@ -21,12 +21,12 @@ def writable(path: str | os.PathLike[str] | None) -> Path | None:
     return target
 
 
-def write(path: str | os.PathLike[str], text: str) -> None:
-    """Write a file of text, completely or not at all."""
+def write(path: str | os.PathLike[str], text: str | bytes) -> None:
+    """Write a file, completely or not at all; text as UTF-8."""
     target = Path(path).resolve()
     sibling = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:
-        sibling.write_text(text, encoding="utf-8", newline="\n")
+        sibling.write_bytes(text.encode() if isinstance(text, str) else text)
         sibling.replace(target)
     finally:
         sibling.unlink(missing_ok=True)

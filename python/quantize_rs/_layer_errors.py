@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from . import _core, _samples
 from ._compare import NOISE, finite, model
@@ -16,6 +17,9 @@ from ._run import Run
 from ._samples import CalibrationData
 from ._source import ModelSource
 from ._told import Told
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 __all__ = ["ErrorMetrics", "LayerError", "LayerErrors", "layer_errors"]
 
@@ -94,6 +98,26 @@ class LayerErrors(Told):
         """Give the values with the largest errors of their own, the largest first."""
         ranked = sorted(self.values, key=lambda value: _rank(value.own.sqnr_db))
         return tuple(ranked[:count])
+
+    def plot(self, *, path: str | os.PathLike[str] | None = None) -> Figure:
+        """Draw own and accumulated errors along the depth of the model, as a map of colours.
+
+        Parameters
+        ----------
+        path : path, optional
+            As in `Report.plot`, and so are the result and the errors.
+
+        Examples
+        --------
+        >>> import quantize_rs
+        >>> digits, samples = "examples/digits/digits_cnn.onnx", "examples/digits/calibration.npy"
+        >>> report = quantize_rs.quantize(digits, "digits.int8.onnx")
+        >>> errors = quantize_rs.layer_errors(digits, "digits.int8.onnx", samples, limit=8)
+        >>> figure = errors.plot()
+        """
+        from . import _figures
+
+        return _figures.of_layer_errors(self, path)
 
     def _summary(self) -> str:
         if not self.values:

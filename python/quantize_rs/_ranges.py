@@ -13,6 +13,8 @@ from ._diff import RangesDiff
 from ._source import ModelSource
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from ._model import Model
     from ._plan import Plan
 
@@ -153,6 +155,34 @@ class Ranges:
         True
         """
         return Ranges(self._ranges.merge(other._ranges))
+
+    def plot(
+        self, value: str | None = None, *, path: str | os.PathLike[str] | None = None
+    ) -> Figure:
+        """Draw how often numbers of each size were seen, and the range that was chosen.
+
+        Parameters
+        ----------
+        value : str, optional
+            The value; by default the twelve of which most was left outside.
+        path : path, optional
+            As in `Report.plot`, and so are the result and the errors.
+
+        Raises
+        ------
+        OptionError
+            There is no such value.
+
+        Examples
+        --------
+        >>> import quantize_rs
+        >>> plan = quantize_rs.open("examples/digits/digits_cnn.onnx").plan(activations="uint8")
+        >>> ranges = plan.calibrate("examples/digits/calibration.npy", method="percentile:99.9")
+        >>> figure = ranges.plot("logits")
+        """
+        from . import _figures
+
+        return _figures.of_ranges(self, value, path)
 
     @property
     def values(self) -> dict[str, tuple[float, float]]:

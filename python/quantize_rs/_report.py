@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from . import _core, _files, _html, _values
 from ._told import Told
 from ._values import Value
 
-__all__ = ["Report", "Seconds", "Step"]
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["Report", "Seconds", "Sizes", "Step"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +30,32 @@ class Seconds:
     calibrate: float
     apply: float
     save: float
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """What the bytes of a model are for, before and after.
+
+    Attributes
+    ----------
+    before, after : int
+        The model, with the data beside it.
+    floats, integers, scales : int
+        Floats that became integers, these integers, their scales and zero points.
+    kept : int
+        Floats that stayed.
+    rest_before, rest_after : int
+        All else: nodes, names, integers it always had, scales of activations.
+    """
+
+    before: int
+    after: int
+    floats: int
+    integers: int
+    scales: int
+    kept: int
+    rest_before: int
+    rest_after: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +93,8 @@ class Report(Told):
         Bytes of the model, with the data beside it.
     ratio : float
         How many times smaller it became.
+    sizes : Sizes
+        What the bytes are for.
     engine, method : str or None
         Who ran the model on samples, and how ranges follow from what was seen.
     samples : int
@@ -91,6 +122,7 @@ class Report(Told):
     bytes_before: int
     bytes_after: int
     ratio: float
+    sizes: Sizes
     engine: str | None
     method: str | None
     samples: int
@@ -151,6 +183,38 @@ class Report(Told):
         """
         _files.write(path, self.html())
 
+    def plot(self, *, path: str | os.PathLike[str] | None = None) -> Figure:
+        """Draw where the bytes went, step by step, and what weights lost, the worst first.
+
+        Parameters
+        ----------
+        path : path, optional
+            Where the figure is written to as well: a name in ``.png``, ``.svg`` or ``.pdf``.
+
+        Returns
+        -------
+        matplotlib.figure.Figure
+            The figure; pyplot knows nothing of it.
+
+        Raises
+        ------
+        MissingPackageError
+            matplotlib is not installed: ``pip install "quantization-rs[plot]"``.
+        OptionError
+            The name ends in something else.
+        FileNotFoundError, PermissionError, IsADirectoryError, OSError
+            The file cannot be written.
+
+        Examples
+        --------
+        >>> import quantize_rs
+        >>> report = quantize_rs.quantize("examples/digits/digits_cnn.onnx", None)
+        >>> figure = report.plot(path="report.png")
+        """
+        from . import _figures
+
+        return _figures.of_report(self, path)
+
     def _summary(self) -> str:
         weights = self.weights
         quantized = sum(value.quantized for value in weights)
@@ -186,6 +250,7 @@ def of(written: tuple[str, str], model: bytes | None = None) -> Report:
         bytes_before=found["bytes_before"],
         bytes_after=found["bytes_after"],
         ratio=found["ratio"],
+        sizes=Sizes(**found["sizes"]),
         engine=found["engine"],
         method=found["method"],
         samples=found["samples"],

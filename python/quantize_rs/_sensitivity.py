@@ -7,7 +7,7 @@ import math
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from . import _core, _samples
 from ._compare import NOISE, OutputRow, finite, row
@@ -23,6 +23,9 @@ from ._samples import CalibrationData
 from ._source import ModelSource
 from ._told import Told
 from .errors import OptionError
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 __all__ = ["LayerSensitivity", "Sensitivity", "sensitivity"]
 
@@ -89,6 +92,24 @@ class Sensitivity(Told):
     notes: tuple[str, ...]
     _json: str = field(compare=False)
     _text: str = field(compare=False)
+
+    def plot(self, *, path: str | os.PathLike[str] | None = None) -> Figure:
+        """Draw a bar for each layer, the most sensitive first.
+
+        Parameters
+        ----------
+        path : path, optional
+            As in `Report.plot`, and so are the result and the errors.
+
+        Examples
+        --------
+        >>> import quantize_rs
+        >>> found = quantize_rs.sensitivity("examples/digits/digits_cnn.onnx")
+        >>> figure = found.plot()
+        """
+        from . import _figures
+
+        return _figures.of_sensitivity(self, path)
 
     def _summary(self) -> str:
         if not self.layers:

@@ -8,7 +8,8 @@
     │   ├── ExternalDataError
     │   └── UnsupportedModelError
     ├── OptionError(QuantizeError, ValueError)
-    └── CalibrationError(QuantizeError)
+    ├── CalibrationError(QuantizeError)
+    └── MissingPackageError(QuantizeError, ImportError)
 
 Files that cannot be read or written raise Python's own ``FileNotFoundError``, ``PermissionError``,
 ``IsADirectoryError`` or ``OSError``.
@@ -22,6 +23,7 @@ from pathlib import Path
 __all__ = [
     "CalibrationError",
     "ExternalDataError",
+    "MissingPackageError",
     "ModelError",
     "ModelFormatError",
     "OptionError",
@@ -154,3 +156,13 @@ class CalibrationError(QuantizeError):
         super().__init__(*args)
         self.value = value
         self.sample = sample
+
+
+class MissingPackageError(QuantizeError, ImportError):
+    """A package that is needed for this alone, and is not installed; the message says how to.
+
+    Attributes
+    ----------
+    name : str or None
+        The package: ``"matplotlib"``.
+    """

@@ -15,6 +15,7 @@ import quantize_rs
 from quantize_rs import (
     CalibrationError,
     ExternalDataError,
+    MissingPackageError,
     ModelError,
     ModelFormatError,
     OptionError,
@@ -35,10 +36,12 @@ def test_the_tree_is_that_of_the_documentation() -> None:
         UnsupportedModelError: ModelError,
         OptionError: QuantizeError,
         CalibrationError: QuantizeError,
+        MissingPackageError: QuantizeError,
     }
     assert all(child.__base__ is parent for child, parent in tree.items())
     assert issubclass(ModelError, ValueError)
     assert issubclass(OptionError, ValueError)
+    assert issubclass(MissingPackageError, ImportError)
     assert {child.__name__ for child in tree} == set(errors.__all__)
     classes = dict(inspect.getmembers(errors, inspect.isclass))
     assert set(errors.__all__) == {n for n, c in classes.items() if issubclass(c, Exception)}

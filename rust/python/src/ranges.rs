@@ -44,6 +44,11 @@ impl Ranges {
         summary.to_json()
     }
 
+    /// What was seen of a value, as the JSON of a histogram, where something was kept of it.
+    fn histogram(&self, py: Python<'_>, value: &str) -> PyResult<Option<String>> {
+        self.found.histogram(value).map(|found| work::json(py, &found)).transpose()
+    }
+
     /// What is to be said of the samples.
     #[getter]
     fn warnings(&self) -> Vec<String> {

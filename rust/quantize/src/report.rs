@@ -2,6 +2,7 @@
 
 mod histogram;
 mod html;
+mod sizes;
 mod suggest;
 
 use std::collections::HashMap;
@@ -17,6 +18,7 @@ use crate::prepare::{STORE_INTEGERS, Step};
 use crate::{Config, Format, QuantizeError, Ranges};
 
 pub use histogram::Histogram;
+pub use sizes::Sizes;
 
 /// What was done to a model, value by value, and what it cost.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -227,11 +229,17 @@ impl Report {
         suggest::ALL.iter().filter_map(|suggest| suggest(self)).collect()
     }
 
-    /// The report as JSON, with `ratio` and `suggestions`.
+    /// What the bytes of the model are for, before and after.
+    pub fn sizes(&self) -> Sizes {
+        Sizes::of(self)
+    }
+
+    /// The report as JSON, with `ratio`, `sizes` and `suggestions`.
     pub fn to_json(&self) -> String {
         // Names and numbers, no maps with odd keys: this cannot fail.
         let mut json = serde_json::to_value(self).unwrap_or_default();
         json["ratio"] = self.ratio().into();
+        json["sizes"] = serde_json::to_value(self.sizes()).unwrap_or_default();
         json["suggestions"] = self.suggestions().into();
         json.to_string()
     }
@@ -303,8 +311,6 @@ fn quantized(
     activation: Option<&Params>,
 ) -> QuantizedRow {
     let range = ranges.and_then(|ranges| ranges.values.get(&value.name)).copied();
-    let seen = ranges.and_then(|ranges| ranges.statistics.get(&value.name)?.sketch.as_ref());
-    let seen = seen.zip(range);
     QuantizedRow {
         qtype: how.spec.qtype,
         stored: how.stored,
@@ -320,7 +326,7 @@ fn quantized(
         method: ranges.and_then(|ranges| ranges.chosen.get(&value.name)).cloned(),
         error: constant.and_then(|constant| constant.metrics),
         bytes: constant.filter(|_| how.format != Format::FakeQuant).map(|c| stored(how, c)),
-        histogram: seen.and_then(|(sketch, range)| Histogram::of(&sketch.values(), range)),
+        histogram: ranges.and_then(|ranges| ranges.histogram(&value.name)),
     }
 }
 

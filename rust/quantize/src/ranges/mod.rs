@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::CalibrationErrorKind as Kind;
 use crate::fingerprint::fingerprint;
-use crate::{CalibrationError, Method, Plan};
+use crate::{CalibrationError, Histogram, Method, Plan};
 
 pub use diff::{Difference, RangesDiff};
 
@@ -218,6 +218,13 @@ impl Ranges {
             ranges.to_mut().values.insert(value.name.clone(), found);
         }
         Ok(ranges)
+    }
+
+    /// What was seen of a value, coarse enough to be drawn; `None` where nothing was kept of it, or
+    /// it was one number only.
+    pub fn histogram(&self, value: &str) -> Option<Histogram> {
+        let sketch = self.statistics.get(value)?.sketch.as_ref()?;
+        Histogram::of(&sketch.values(), *self.values.get(value)?)
     }
 
     /// The ranges as JSON.

@@ -25,7 +25,7 @@ pub struct Histogram {
 
 impl Histogram {
     /// Of what was seen, beside the range chosen from it; nothing where all values are one.
-    pub(super) fn of(seen: &Distribution, chosen: Range) -> Option<Histogram> {
+    pub(crate) fn of(seen: &Distribution, chosen: Range) -> Option<Histogram> {
         let (from, to) = (f64::from(seen.range().min), f64::from(seen.range().max));
         if from >= to {
             return None;

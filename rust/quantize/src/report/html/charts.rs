@@ -8,7 +8,7 @@ use maud::{Markup, html};
 
 use super::numbers::{decibels, end, name, percent};
 use crate::text::size;
-use crate::{Histogram, QuantizedRow, Report, Role, Row};
+use crate::{Histogram, QuantizedRow, Report, Role, Row, Sizes};
 
 /// Bars that a chart has at most.
 const BARS: usize = 40;
@@ -19,45 +19,10 @@ const HISTOGRAMS: usize = 24;
 /// A part of a bar: where it begins and ends, of the chart's whole width, and its class.
 type Part = (f64, f64, &'static str);
 
-/// What the bytes of a file are for.
-struct Sizes {
-    before: u64,
-    after: u64,
-    /// Floats that became integers.
-    floats: u64,
-    integers: u64,
-    scales: u64,
-    /// Floats that stayed.
-    kept: u64,
-}
-
-impl Sizes {
-    fn of(report: &Report) -> Sizes {
-        let stored = || report.quantized().filter_map(|(row, how)| Some((row, how.bytes?)));
-        let kept = report.values.iter().filter(|row| row.stayed_float());
-        Sizes {
-            before: report.bytes_before,
-            after: report.bytes_after,
-            floats: stored().filter_map(|(row, _)| row.bytes_before()).sum(),
-            integers: stored().map(|(_, bytes)| bytes.elements).sum(),
-            scales: stored().map(|(_, bytes)| bytes.scales).sum(),
-            kept: kept.filter_map(Row::bytes_before).sum(),
-        }
-    }
-
-    /// What is left of the file before and after: the graph, names, integers it always had.
-    fn rest(&self) -> (u64, u64) {
-        let before = self.before.saturating_sub(self.floats + self.kept);
-        let after = self.after.saturating_sub(self.integers + self.scales + self.kept);
-        (before, after)
-    }
-}
-
 /// From the size before to the size after, step by step.
 pub(super) fn sizes(report: &Report) -> Markup {
-    let sizes = Sizes::of(report);
-    let (rest_before, rest_after) = sizes.rest();
-    let Sizes { before, after, floats, integers, scales, kept } = sizes;
+    let Sizes { before, after, floats, integers, scales, kept, rest_before, rest_after } =
+        report.sizes();
     let float = |bytes: u64| bytes as f64;
     let left = float(before) - float(floats);
     let other = float(rest_after) - float(rest_before);
