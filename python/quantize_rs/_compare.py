@@ -7,19 +7,19 @@ import math
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any, ClassVar, TypedDict
 
 import numpy as np
 import numpy.typing as npt
 
-from . import _core, _options, _samples, _source
+from . import _core, _html, _options, _samples, _source
 from ._engines import Engine
 from ._model import Model
+from ._page import Paged
 from ._progress import Callback
 from ._run import Run, warn
 from ._samples import CalibrationData
 from ._source import ModelSource
-from ._told import Told
 from .errors import OptionError
 
 if TYPE_CHECKING:
@@ -149,7 +149,7 @@ class Kernels:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Comparison(Told):
+class Comparison(Paged):
     """A quantized model beside the original. `compare` makes it.
 
     ``print(comparison)`` shows a table.
@@ -197,6 +197,7 @@ class Comparison(Told):
     warnings: tuple[str, ...]
     _json: str = field(compare=False)
     _text: str = field(compare=False)
+    _part: ClassVar[str] = "comparison"
 
     def plot(self, *, path: str | os.PathLike[str] | None = None) -> Figure:
         """Draw both models side by side: size, latency, accuracy, and how far each output is off.
@@ -224,6 +225,14 @@ class Comparison(Told):
         if self.speed is not None:
             parts.append(f"{self.speed.speedup:.2f} times as fast")
         return ", ".join(parts)
+
+    def _repr_html_(self) -> str:
+        header = ["output", "SQNR (dB)", "cosine", "largest error", "same top-1"]
+        rows = (
+            [row.name, row.sqnr_db, f"{row.cosine:.6f}", row.max_abs, row.top1_agreement]
+            for row in self.outputs
+        )
+        return _html.table(self._summary(), header, rows)
 
 
 def compare(

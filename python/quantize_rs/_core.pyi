@@ -43,8 +43,8 @@ __all__ = [
     "layer_errors",
     "learn_scale",
     "pack",
+    "page",
     "quantize_linear",
-    "report_html",
     "run_cli",
     "scale_zero_point",
     "sensitivity",
@@ -255,5 +255,11 @@ def dequantize_linear(
 def pack(values: NDArray[np.int8], dtype: str) -> NDArray[np.uint8]: ...
 def unpack(packed: NDArray[np.uint8], dtype: str, elements: int) -> NDArray[np.int8]: ...
 def scale_zero_point(min: float, max: float, dtype: str, symmetric: bool) -> tuple[float, int]: ...
-def report_html(json: str) -> str: ...
+def page(
+    *,
+    report: str | None = None,
+    comparison: str | None = None,
+    sensitivity: str | None = None,
+    layer_errors: str | None = None,
+) -> str: ...
 def run_cli(arguments: Sequence[str]) -> int: ...

@@ -15,6 +15,7 @@ from . import _files
 from .errors import MissingPackageError, OptionError
 
 try:
+    from matplotlib import colormaps
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
     from matplotlib.patches import Patch
@@ -42,7 +43,6 @@ COLOURS = {
     "kept": "#8a6fc0",
     "rest": "#7d8894",
     "error": "#2a8f6a",
-    "wrong": "#b3400e",
 }
 KINDS = {
     "float": "floats that became integers",
@@ -55,6 +55,7 @@ FORMATS = (".png", ".svg", ".pdf")
 BARS = 40  # more cannot be told apart
 HISTOGRAMS = 12
 LONGEST = 48
+GOOD_DB = 50.0  # better needs no colour of its own
 DECIBELS = "SQNR (dB)"
 
 
@@ -145,25 +146,20 @@ def of_layer_errors(errors: LayerErrors, path: Path_) -> Figure:
         place.text(0.5, 0.5, "no value in common", transform=place.transAxes, ha="center")
         return _done(figure, path)
     rows = [[value.own.sqnr_db for value in values], [v.accumulated.sqnr_db for v in values]]
-    finite = [db for row in rows for db in row if math.isfinite(db)]
-    best = max(finite, default=1.0)
-    # What is exact has the colour of the best; NaN one of its own.
-    drawn = [
-        [best if db == math.inf else math.nan if db == -math.inf else db for db in row]
-        for row in rows
-    ]
-    picture = place.imshow(drawn, aspect="auto", cmap="viridis", interpolation="nearest")
-    picture.cmap.set_bad(COLOURS["wrong"])
-    figure.colorbar(picture, ax=place, label=DECIBELS)
+    drawn = [[_within(db, 2 * GOOD_DB) for db in row] for row in rows]
+    colours = colormaps["OrRd_r"].with_extremes(bad="black")
+    picture = place.imshow(
+        drawn, aspect="auto", cmap=colours, vmin=0, vmax=GOOD_DB, interpolation="nearest"
+    )
+    figure.colorbar(picture, ax=place, label=DECIBELS, extend="both")
     each = math.ceil(len(values) / 60)
     ticks = range(0, len(values), each)
     names = [_short(values[tick].name) for tick in ticks]
     place.set_xticks(ticks, labels=names, rotation=90, fontsize="small", parse_math=False)
     if len(values) <= 24:
-        middle = (min(finite, default=0.0) + best) / 2
         for y, row in enumerate(rows):
             for x, db in enumerate(row):
-                colour = "white" if db < middle else "black"
+                colour = "black" if db > GOOD_DB / 3 else "white"
                 place.text(x, y, _decibels(db), ha="center", va="center", size=8, color=colour)
     return _done(figure, path)
 
@@ -316,6 +312,7 @@ def _histogram(place: Axes, seen: dict[str, Any] | None, ends: tuple[float, floa
         lefts = [seen["from"] + width * place for place in range(len(counts))]
         place.bar(lefts, counts, width, align="edge", color=COLOURS["rest"])
         place.set_yscale("log")
+        place.set_ylim(0.5, None)
         place.set_ylabel("seen")
         if outside := seen["outside"]:
             said += f", {100 * outside:.2g} % outside"
@@ -346,6 +343,11 @@ def _short(name: str) -> str:
     """Give a name that fits beside a chart: of a long one, its end."""
     visible = "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in name)
     return visible if len(visible) <= LONGEST else "…" + visible[-LONGEST:]
+
+
+def _within(db: float, most: float) -> float:
+    """Give decibels as a map of colours takes them: what is exact is as good as can be."""
+    return db if math.isnan(db) else min(max(db, -most), most)
 
 
 def _first(title: str, count: int, most: int = BARS) -> str:

@@ -25,6 +25,11 @@ def table(caption: str, header: Sequence[str], rows: Iterable[Sequence[object]])
     )
 
 
+def plain(lines: str) -> str:
+    """Give a text as it stands, column under column."""
+    return f"<pre>{escape(lines)}</pre>"
+
+
 def text(cell: object) -> str:
     """Give a cell as text: nothing for None, three digits for a float."""
     match cell:

@@ -6,17 +6,17 @@ import json
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from . import _core, _samples
+from . import _core, _html, _samples
 from ._compare import NOISE, finite, model
 from ._engines import Engine
 from ._model import Model
+from ._page import Paged
 from ._progress import Callback
 from ._run import Run
 from ._samples import CalibrationData
 from ._source import ModelSource
-from ._told import Told
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -70,7 +70,7 @@ class LayerError:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class LayerErrors(Told):
+class LayerErrors(Paged):
     """How far each value of a quantized model is from that of the original.
 
     ``print(errors)`` shows a table, those with the largest errors of their own first.
@@ -93,6 +93,7 @@ class LayerErrors(Told):
     notes: tuple[str, ...]
     _json: str = field(compare=False)
     _text: str = field(compare=False)
+    _part: ClassVar[str] = "layer_errors"
 
     def worst(self, count: int = 10) -> tuple[LayerError, ...]:
         """Give the values with the largest errors of their own, the largest first."""
@@ -124,6 +125,20 @@ class LayerErrors(Told):
             return "no value in common"
         (worst,) = self.worst(1)
         return f"{len(self.values)} values, {worst.name} with {worst.own.sqnr_db:.2f} dB the worst"
+
+    def _repr_html_(self) -> str:
+        header = ["value", "operator", "from integers", "own (dB)", "accumulated (dB)"]
+        rows = (
+            [
+                value.name,
+                value.op_type,
+                "yes" if value.quantized else None,
+                value.own.sqnr_db,
+                value.accumulated.sqnr_db,
+            ]
+            for value in self.values
+        )
+        return _html.table(self._summary(), header, rows)
 
 
 def layer_errors(

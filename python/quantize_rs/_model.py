@@ -251,3 +251,6 @@ class Model:
     def __repr__(self) -> str:
         info, where = self.info, self.path or "memory"
         return f"<Model {info.name!r} from {where}: {info.num_nodes} nodes, {info.bytes} bytes>"
+
+    def _repr_html_(self) -> str:
+        return self.info._repr_html_()

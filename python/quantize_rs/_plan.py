@@ -285,3 +285,6 @@ class Quantized:
 
     def __repr__(self) -> str:
         return repr(self.report).replace("<Report:", "<Quantized:", 1)
+
+    def _repr_html_(self) -> str:
+        return self.report._repr_html_()

@@ -178,7 +178,7 @@ class Ranges:
         >>> import quantize_rs
         >>> plan = quantize_rs.open("examples/digits/digits_cnn.onnx").plan(activations="uint8")
         >>> ranges = plan.calibrate("examples/digits/calibration.npy", method="percentile:99.9")
-        >>> figure = ranges.plot("logits")
+        >>> figure = ranges.plot("relu4_out")
         """
         from . import _figures
 

@@ -7,12 +7,16 @@ import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from . import _core, _files, _html, _values
+from . import _files, _html, _page, _values
 from ._told import Told
 from ._values import Value
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+    from ._compare import Comparison
+    from ._layer_errors import LayerErrors
+    from ._sensitivity import Sensitivity
 
 __all__ = ["Report", "Seconds", "Sizes", "Step"]
 
@@ -152,23 +156,53 @@ class Report(Told):
         """Values that are quantized."""
         return tuple(value for value in self.values if value.quantized)
 
-    def html(self) -> str:
+    def html(
+        self,
+        *,
+        comparison: Comparison | None = None,
+        sensitivity: Sensitivity | None = None,
+        layer_errors: LayerErrors | None = None,
+    ) -> str:
         """Give the report as one page of HTML.
 
         Charts of sizes, errors and ranges, and a table of all values, with their reasons. The page
         needs no other file and no network, and follows the reader's light or dark theme.
 
+        Parameters
+        ----------
+        comparison : Comparison, optional
+            What `compare` found, to stand on the page too.
+        sensitivity : Sensitivity, optional
+            What `sensitivity` found.
+        layer_errors : LayerErrors, optional
+            What `layer_errors` found.
+
         Examples
         --------
         >>> import quantize_rs
         >>> report = quantize_rs.quantize("examples/digits/digits_cnn.onnx", None)
-        >>> report.html().startswith("<!DOCTYPE html>")
+        >>> ranking = quantize_rs.sensitivity("examples/digits/digits_cnn.onnx")
+        >>> report.html(sensitivity=ranking).startswith("<!DOCTYPE html>")
         True
         """
-        return _core.report_html(self._json)
+        return _page.page(comparison, sensitivity, layer_errors, report=self._json)
 
-    def save_html(self, path: str | os.PathLike[str]) -> None:
+    def save_html(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        comparison: Comparison | None = None,
+        sensitivity: Sensitivity | None = None,
+        layer_errors: LayerErrors | None = None,
+    ) -> None:
         """Write what `html` gives to a file, completely or not at all.
+
+        Parameters
+        ----------
+        path : path
+            The file.
+        comparison, sensitivity, layer_errors
+            As in `html`.
 
         Raises
         ------
@@ -181,7 +215,8 @@ class Report(Told):
         >>> report = quantize_rs.quantize("examples/digits/digits_cnn.onnx", None)
         >>> report.save_html("report.html")
         """
-        _files.write(path, self.html())
+        found = self.html(comparison=comparison, sensitivity=sensitivity, layer_errors=layer_errors)
+        _files.write(path, found)
 
     def plot(self, *, path: str | os.PathLike[str] | None = None) -> Figure:
         """Draw where the bytes went, step by step, and what weights lost, the worst first.

@@ -7,21 +7,21 @@ import math
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from . import _core, _samples
+from . import _core, _html, _samples
 from ._compare import NOISE, OutputRow, finite, row
 from ._engines import Engine
 from ._layer_errors import ErrorMetrics
 from ._model import Model
 from ._model import open as _open
+from ._page import Paged
 from ._plan import Plan
 from ._progress import Callback
 from ._ranges import Ranges
 from ._run import Run
 from ._samples import CalibrationData
 from ._source import ModelSource
-from ._told import Told
 from .errors import OptionError
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class LayerSensitivity:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Sensitivity(Told):
+class Sensitivity(Paged):
     """What each layer of a model costs. `sensitivity` makes it.
 
     ``print(found)`` shows a table.
@@ -92,6 +92,7 @@ class Sensitivity(Told):
     notes: tuple[str, ...]
     _json: str = field(compare=False)
     _text: str = field(compare=False)
+    _part: ClassVar[str] = "sensitivity"
 
     def plot(self, *, path: str | os.PathLike[str] | None = None) -> Figure:
         """Draw a bar for each layer, the most sensitive first.
@@ -117,6 +118,21 @@ class Sensitivity(Told):
         first = self.layers[0]
         what = f"{first.name} with {self.metric} {first.score:.4g} the most sensitive"
         return f"{len(self.layers)} layers, {what}"
+
+    def _repr_html_(self) -> str:
+        header = ["layer", "operator", "type", "elements", "SQNR of the weight (dB)", self.metric]
+        rows = (
+            [
+                layer.name,
+                layer.op_type,
+                layer.kind,
+                layer.elements,
+                None if layer.weight_error is None else layer.weight_error.sqnr_db,
+                layer.score,
+            ]
+            for layer in self.layers
+        )
+        return _html.table(self._summary(), header, rows)
 
 
 def sensitivity(

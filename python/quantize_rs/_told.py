@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from . import _html
+
 __all__ = ["Told"]
 
 
@@ -30,6 +32,10 @@ class Told:
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__}: {self._summary()}>"
+
+    def _repr_html_(self) -> str:
+        """Show it in a notebook, the text where a class has no table of its own."""
+        return _html.plain(str(self))
 
     def _summary(self) -> str:
         """Say it in a few words: the first line of the text."""

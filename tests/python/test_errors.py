@@ -38,7 +38,7 @@ def test_the_tree_is_that_of_the_documentation() -> None:
         CalibrationError: QuantizeError,
         MissingPackageError: QuantizeError,
     }
-    assert all(child.__base__ is parent for child, parent in tree.items())
+    assert all(child.__bases__[0] is parent for child, parent in tree.items())
     assert issubclass(ModelError, ValueError)
     assert issubclass(OptionError, ValueError)
     assert issubclass(MissingPackageError, ImportError)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import doctest
 import importlib
 import importlib.metadata
 import inspect
+import os
 import pkgutil
 import re
 import shutil
@@ -90,6 +92,31 @@ def test_the_one_liners_show_an_example_and_their_errors() -> None:
 def commands() -> list[list[str]]:
     script = shutil.which("quantize-rs", path=str(Path(sys.executable).parent))
     return [[sys.executable, "-m", "quantize_rs"], *([[script]] if script else [])]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no pseudo-terminals")
+def test_results_are_drawn_for_who_looks_at_them(digits: Path, images: Path) -> None:
+    import pty
+
+    def seen(*arguments: str) -> str:
+        ours, theirs = pty.openpty()
+        command = [sys.executable, "-m", "quantize_rs", *arguments]
+        done = subprocess.run(command, stdout=theirs, stderr=subprocess.PIPE, check=False)
+        assert done.returncode == 0, done.stderr
+        os.close(theirs)
+        text = b""
+        with contextlib.suppress(OSError):  # what Linux says at the end
+            while more := os.read(ours, 1 << 16):
+                text += more
+        os.close(ours)
+        return text.decode()
+
+    data = ["--data", str(images), "--limit", "4", "-q"]
+    assert "█" in seen("sensitivity", str(digits))
+    run = seen("calibrate", str(digits), *data, "-o", "q.onnx", "--ranges-out", "ranges.json")
+    assert "█" not in run
+    assert "█" in seen("layer-errors", str(digits), "q.onnx", *data)
+    assert re.search(r"relu4_out: \[0, .*\]  \[.*[▁-█]", seen("ranges", "show", "ranges.json"))
 
 
 @pytest.mark.parametrize("command", commands(), ids=lambda command: Path(command[-1]).stem)

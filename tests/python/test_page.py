@@ -133,6 +133,11 @@ def test_names_out_of_a_file_are_text() -> None:
     page = Page(text)
     assert "<img" not in text
     assert NASTY.replace("\x01", "\ufffd") in [row[0] for row in page.rows if row]
+    ranking = quantize_rs.sensitivity(proto)
+    assert "<img" not in ranking.html()
+    assert NASTY.replace("\x01", "\ufffd") in [row[0] for row in Page(ranking.html()).rows if row]
+    errors = quantize_rs.layer_errors(proto, proto, [judge.feeds("conv2d_relu")], engine="tract")
+    assert "<img" not in errors.html()
     # Tag by tag the page of the model with honest names.
     assert [tag for tag, _ in page.tags] == [tag for tag, _ in Page(plain.html()).tags]
 
@@ -167,6 +172,53 @@ def test_the_page_is_written_completely_or_not_at_all(report: Report, tmp_path: 
     with pytest.raises(IsADirectoryError):
         report.save_html(tmp_path)
     assert list(tmp_path.glob(".*")) == []
+
+
+def test_a_page_has_a_part_for_each_result(digits: Path, images: Path, report: Report) -> None:
+    labels = np.zeros(8, np.int64)
+    samples = np.load(images)[:8]
+    compared = quantize_rs.compare(digits, "q.onnx", samples, labels, runs=3)
+    errors = quantize_rs.layer_errors(digits, "q.onnx", samples)
+    ranking = quantize_rs.sensitivity(digits, samples)
+    whole = Page(report.html(comparison=compared, sensitivity=ranking, layer_errors=errors))
+    parts = [compared, ranking, errors]
+    counts = [len(compared.outputs), len(ranking.layers), len(errors.values)]
+    for part, count in zip(parts, counts, strict=True):
+        page = Page(part.html())
+        rows = [row for row in page.rows if row]
+        assert len(rows) == count
+        assert [row for row in whole.rows if row in rows] == rows
+        assert page.having("rect", "chosen") == 0
+    assert len([row for row in whole.rows if row]) == sum(counts) + len(report.values)
+    page = Page(ranking.html())
+    assert page.having("rect", "integer") == len(ranking.layers)
+    assert [row[0] for row in page.rows if row] == [layer.name for layer in ranking.layers]
+    assert f"{ranking.layers[0].score:.1f} dB" in page.text
+    page = Page(errors.html())
+    # Two strips with a cell for each value, and six shades that say what they mean.
+    assert page.having("rect", "lost") == 2 * len(errors.values) + 6
+    assert f"{errors.values[0].name}: {errors.values[0].own.sqnr_db:.1f} dB" in "".join(page.texts)
+    page = Page(compared.html())
+    assert compared.speed is not None
+    for fact in (f"{compared.ratio:.2f}×", f"{compared.speed.speedup:.2f}×", "onnxruntime"):
+        assert fact in page.text
+    errors.save_html("errors.html")
+    assert Path("errors.html").read_text(encoding="utf-8") == errors.html()
+
+
+def test_what_has_no_number_is_said_in_words() -> None:
+    proto = onnx.load(judge.model("constant_weight"))
+    report = quantize_rs.quantize(proto, None, symmetric=True)
+    assert report.model is not None
+    errors = quantize_rs.layer_errors(proto, proto, [judge.feeds("constant_weight")])
+    assert {value.own.sqnr_db for value in errors.values} == {math.inf}
+    page = Page(errors.html())
+    assert all(row[4] == row[5] == "exact" for row in page.rows if row)
+    ranking = quantize_rs.sensitivity(proto, [judge.feeds("constant_weight")])
+    rows = [row for row in Page(ranking.html()).rows if row]
+    for row, layer in zip(rows, ranking.layers, strict=True):
+        exact = math.isinf(layer.score)
+        assert row[-1] == ("exact" if exact else f"{layer.score:.1f} dB")
 
 
 def test_suggestions_follow_from_the_report(digits: Path, images: Path) -> None:

@@ -152,11 +152,42 @@ def test_tables_for_notebooks_escape_names() -> None:
     model = quantize_rs.open(proto)
     plan = model.plan(activations="uint8")
     ranges = plan.calibrate([judge.feeds("conv2d_relu")])
-    for thing in (model.info, plan, ranges, plan.apply(ranges).report):
+    quantized = plan.apply(ranges)
+    samples = [judge.feeds("conv2d_relu")]
+    made = quantized.to_bytes()
+    things: list[Any] = [
+        model,
+        model.info,
+        plan,
+        ranges,
+        quantized,
+        quantized.report,
+        quantize_rs.sensitivity(proto),
+        quantize_rs.compare(proto, made, samples, latency=False),
+        quantize_rs.layer_errors(proto, made, samples),
+        plan.compare_methods(samples * 2),
+        quantize_rs.prune(proto, threshold=0.1),
+        quantize_rs.optimize(proto),
+    ]
+    for thing in things:
         table = thing._repr_html_()
-        assert table.startswith("<table>")
+        assert table.startswith("<table>"), thing
         assert "<script>" not in table
     assert "&lt;script&gt;" in plan._repr_html_()
+    assert "&lt;script&gt;" in quantize_rs.sensitivity(proto)._repr_html_()
+
+
+def test_every_result_has_a_form_for_notebooks(digits: Path) -> None:
+    results = [
+        thing
+        for name in quantize_rs.__all__
+        if isinstance(thing := getattr(quantize_rs, name), type) and hasattr(thing, "to_json")
+    ]
+    assert len(results) > 10
+    assert all(hasattr(thing, "_repr_html_") for thing in results)
+    converted = quantize_rs.convert_opset(digits, opset=21)
+    assert converted._repr_html_().startswith("<pre>")
+    assert str(converted) in converted._repr_html_()
 
 
 def test_a_long_table_has_an_end() -> None:

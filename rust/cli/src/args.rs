@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-use quantize_rs::{Bar, LatencyOptions, Method, Metric, QType, Report, prepare, tensorrt};
+use quantize_rs::{Bar, LatencyOptions, Method, Metric, QType, prepare, tensorrt};
 
 use crate::batch::BatchArguments;
 use crate::benchmark::BenchmarkArguments;
@@ -182,10 +182,10 @@ pub(crate) struct RecipeArguments {
     pub(crate) save_recipe: Option<PathBuf>,
 }
 
-/// The report as a page, beside what is printed.
+/// A result as a page, beside what is printed.
 #[derive(Debug, Default, Args)]
 pub(crate) struct PageArguments {
-    /// Also write the report as one page of HTML, for a browser
+    /// Also write what was found as one page of HTML, for a browser
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
 }
@@ -199,8 +199,8 @@ impl PageArguments {
     }
 
     /// Writes it, where it was asked for.
-    pub(crate) fn write(&self, report: &Report) -> Result<(), Failure> {
-        self.html.as_ref().map_or(Ok(()), |path| file::write(path, &report.html()))
+    pub(crate) fn write(&self, html: impl FnOnce() -> String) -> Result<(), Failure> {
+        self.html.as_ref().map_or(Ok(()), |path| file::write(path, &html()))
     }
 }
 
@@ -275,6 +275,8 @@ pub(crate) struct CompareArguments {
     #[command(flatten)]
     pub(crate) bar: BarArguments,
     #[command(flatten)]
+    pub(crate) page: PageArguments,
+    #[command(flatten)]
     pub(crate) engine: EngineArguments,
 }
 
@@ -286,6 +288,8 @@ pub(crate) struct LayerErrorsArguments {
     pub(crate) original: PathBuf,
     /// The model that was made of it
     pub(crate) quantized: PathBuf,
+    #[command(flatten)]
+    pub(crate) page: PageArguments,
     #[command(flatten)]
     pub(crate) samples: SampleArguments,
     #[command(flatten)]
@@ -306,6 +310,8 @@ pub(crate) struct SensitivityArguments {
     /// Keep what is known in this file layer by layer, and go on from there
     #[arg(long, value_name = "FILE", requires = "data")]
     pub(crate) resume: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) page: PageArguments,
     /// Leave activations float
     #[arg(long, conflicts_with = "activations")]
     pub(crate) weights_only: bool,

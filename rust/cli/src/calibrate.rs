@@ -51,7 +51,7 @@ pub(crate) fn report(
         report.warnings.push(idle.to_owned());
     }
     report.warnings.extend(noise.map(str::to_owned));
-    args.page.write(&report)?;
+    args.page.write(|| report.html())?;
     Ok(report)
 }
 

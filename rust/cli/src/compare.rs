@@ -27,6 +27,7 @@ pub(crate) fn run(args: &CompareArguments, console: &mut Console<'_>) -> Result<
         scores: args.classes.scores.clone(),
         latency: args.latency.options(),
     };
+    args.page.check(&[&args.original, &args.quantized])?;
     let engine = args.engine.open_deployed()?;
     let samples = Watched::new(samples, &inputs);
     let given = (&args.engine, &args.samples);
@@ -37,6 +38,7 @@ pub(crate) fn run(args: &CompareArguments, console: &mut Console<'_>) -> Result<
     if console.verbose() {
         found.notes.iter().for_each(|note| console.warn(note));
     }
+    args.page.write(|| found.html())?;
     console.result(|| found.to_json(), || found.to_string())?;
     match found.misses(&args.bar.bar()) {
         misses if misses.is_empty() => Ok(()),

@@ -12,18 +12,31 @@ pub(crate) struct Console<'a> {
     out: &'a mut dyn Write,
     err: &'a mut dyn Write,
     wanted: OutputArguments,
-    bar: bool,
+    terminals: Terminals,
+}
+
+/// Which of the streams a person looks at.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Terminals {
+    /// Standard output: results are drawn beside their numbers.
+    pub(crate) out: bool,
+    /// Standard error: progress is a bar that moves.
+    pub(crate) err: bool,
 }
 
 impl<'a> Console<'a> {
-    /// `bar` tells whether a progress bar can be drawn on standard error.
     pub(crate) fn new(
         out: &'a mut dyn Write,
         err: &'a mut dyn Write,
         wanted: OutputArguments,
-        bar: bool,
+        terminals: Terminals,
     ) -> Console<'a> {
-        Console { out, err, wanted, bar }
+        Console { out, err, wanted, terminals }
+    }
+
+    /// Whether a person looks at the results.
+    pub(crate) fn draws(&self) -> bool {
+        self.terminals.out
     }
 
     /// Whether every detail is wanted.
@@ -71,7 +84,7 @@ impl<'a> Console<'a> {
 
     /// Tells what was done, where progress is shown.
     pub(crate) fn done(&mut self, what: &str) {
-        if !self.wanted.quiet && (self.bar || self.wanted.verbose) {
+        if !self.wanted.quiet && (self.terminals.err || self.wanted.verbose) {
             self.say(&format!("✓ {what}"));
         }
     }
@@ -85,7 +98,7 @@ impl<'a> Console<'a> {
     pub(crate) fn progress(&mut self, total: Option<usize>) -> Progress<'_> {
         match self.wanted {
             OutputArguments { quiet: true, .. } => Progress::Silent,
-            _ if self.bar => Progress::bar(total),
+            _ if self.terminals.err => Progress::bar(total),
             OutputArguments { verbose: true, .. } => Progress::lines(&mut *self.err),
             _ => Progress::Silent,
         }

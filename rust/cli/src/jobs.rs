@@ -12,7 +12,7 @@ use quantize_rs::Report;
 use serde::Serialize;
 
 use crate::args::{CalibrateArguments, OutputArguments, QuantizeArguments};
-use crate::console::Console;
+use crate::console::{Console, Terminals};
 use crate::failure::Failure;
 use crate::{calibrate, interrupt, quantize, text};
 
@@ -182,7 +182,7 @@ fn at_once(all: &[Work], manner: Manner) -> Vec<Row> {
     let work_on = || {
         let (mut out, mut err) = (io::sink(), io::sink());
         let quiet = OutputArguments { quiet: true, ..OutputArguments::default() };
-        let mut console = Console::new(&mut out, &mut err, quiet, false);
+        let mut console = Console::new(&mut out, &mut err, quiet, Terminals::default());
         loop {
             let stopped = failed.load(Ordering::Relaxed) > 0 && !manner.continue_on_error;
             let index = next.fetch_add(1, Ordering::Relaxed);

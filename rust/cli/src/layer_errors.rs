@@ -6,7 +6,7 @@ use quantize_rs_runner::samples::Watched;
 use crate::args::LayerErrorsArguments;
 use crate::console::Console;
 use crate::failure::Failure;
-use crate::work;
+use crate::{chart, work};
 
 /// So many values are shown unless all are wanted.
 const SHOWN: usize = 20;
@@ -17,12 +17,21 @@ pub(crate) fn run(args: &LayerErrorsArguments, console: &mut Console<'_>) -> Res
     let Some(samples) = args.samples.open(&inputs)? else {
         return Err(Failure::Misuse("layer-errors needs --data".to_owned()));
     };
+    args.page.check(&[&args.original, &args.quantized])?;
     let engine = args.engine.open_deployed()?;
     let samples = Watched::new(samples, &inputs);
     let given = (&args.engine, &args.samples);
     let done = work::on(&*engine, given, samples, console, |engine, samples, control| {
         layer_errors(&original, &quantized, engine, samples, control)
     })?;
+    args.page.write(|| done.found.html())?;
     let most = if console.verbose() { usize::MAX } else { SHOWN };
-    console.result(|| done.found.to_json(), || done.found.table(most))
+    let own: Vec<f64> = done.found.worst().iter().map(|row| row.own.sqnr_db).collect();
+    let own = &own[..most.min(own.len())];
+    let draws = console.draws();
+    let text = || match done.found.table(most) {
+        text if draws => chart::before_lines(&text, own),
+        text => text,
+    };
+    console.result(|| done.found.to_json(), text)
 }

@@ -17,6 +17,7 @@ mod args;
 mod batch;
 mod benchmark;
 mod calibrate;
+mod chart;
 mod compare;
 mod config;
 mod console;
@@ -53,7 +54,7 @@ use std::process::ExitCode;
 use clap::{CommandFactory, FromArgMatches};
 
 use args::{Arguments, Command};
-use console::Console;
+use console::{Console, Terminals};
 use failure::Failure;
 
 /// Runs the command line `args`, whose first item is the name of the program.
@@ -69,24 +70,24 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
 pub fn status(args: impl IntoIterator<Item = OsString>) -> u8 {
     interrupt::listen();
     let (out, err) = (io::stdout(), io::stderr());
-    let bar = err.is_terminal();
-    answer(args, &mut out.lock(), &mut &err, bar)
+    let terminals = Terminals { out: out.is_terminal(), err: err.is_terminal() };
+    answer(args, &mut out.lock(), &mut &err, terminals)
 }
 
-/// As [`run`], printing to `out` and `err` and returning the code; no progress bar is drawn.
+/// As [`run`], printing to `out` and `err` and returning the code; neither is taken for a terminal.
 pub fn run_with<T: Into<OsString> + Clone>(
     args: impl IntoIterator<Item = T>,
     out: &mut dyn Write,
     err: &mut dyn Write,
 ) -> u8 {
-    answer(args, out, err, false)
+    answer(args, out, err, Terminals::default())
 }
 
 fn answer<T: Into<OsString> + Clone>(
     args: impl IntoIterator<Item = T>,
     out: &mut dyn Write,
     err: &mut dyn Write,
-    bar: bool,
+    terminals: Terminals,
 ) -> u8 {
     let parsed = Arguments::command().try_get_matches_from(args).and_then(|matches| {
         let arguments = Arguments::from_arg_matches(&matches)?;
@@ -96,7 +97,7 @@ fn answer<T: Into<OsString> + Clone>(
         Ok(parsed) => parsed,
         Err(answer) => return help_or_misuse(&answer, out, err),
     };
-    let mut console = Console::new(out, err, arguments.output, bar);
+    let mut console = Console::new(out, err, arguments.output, terminals);
     let outcome = match arguments.command {
         Command::Info(args) => info::run(&args, &mut console),
         Command::Quantize(args) => {

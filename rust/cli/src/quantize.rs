@@ -22,7 +22,7 @@ pub(crate) fn report(args: &QuantizeArguments) -> Result<Report, Failure> {
     file::check(&args.output)?;
     args.page.check(&[&args.model, &args.output])?;
     let report = file::save(&plan.apply(&model, None)?, &args.output)?;
-    args.page.write(&report)?;
+    args.page.write(|| report.html())?;
     Ok(report)
 }
 

@@ -8,7 +8,7 @@ use quantize_rs::{Model, Ranges};
 use crate::args::{ConvertArguments, DiffArguments, MergeArguments, RangesCommand, ShowArguments};
 use crate::console::Console;
 use crate::failure::{Failure, said};
-use crate::{file, text};
+use crate::{chart, file, text};
 
 pub(crate) fn run(command: &RangesCommand, console: &mut Console<'_>) -> Result<(), Failure> {
     match command {
@@ -27,7 +27,8 @@ pub(crate) fn read(path: &Path) -> Result<Ranges, Failure> {
 
 fn show(args: &ShowArguments, console: &mut Console<'_>) -> Result<(), Failure> {
     let ranges = read(&args.file)?;
-    console.result(|| ranges.to_json(), || describe(&ranges))
+    let draws = console.draws();
+    console.result(|| ranges.to_json(), || describe(&ranges, draws))
 }
 
 fn merge(args: &MergeArguments, console: &mut Console<'_>) -> Result<(), Failure> {
@@ -101,13 +102,17 @@ fn summary(ranges: &Ranges, output: &Path, console: &mut Console<'_>) -> Result<
     )
 }
 
-fn describe(ranges: &Ranges) -> String {
+/// All that is known of ranges; with `draws`, what was seen of each value.
+fn describe(ranges: &Ranges, draws: bool) -> String {
     let values: Vec<String> = ranges
         .values
         .iter()
         .map(|(name, range)| {
             let chosen = ranges.chosen.get(name).map_or(String::new(), |name| format!(" {name}"));
-            format!("{name}: [{}, {}]{chosen}", range.min, range.max)
+            let seen = ranges.histogram(name).filter(|_| draws);
+            let seen =
+                seen.map_or(String::new(), |seen| format!("  {}", chart::histogram(&seen, *range)));
+            format!("{name}: [{}, {}]{chosen}{seen}", range.min, range.max)
         })
         .collect();
     let mut rows = vec![

@@ -1,5 +1,7 @@
 //! `sensitivity`: the layers of a model, ranked by what it costs to quantize each of them alone.
 
+use std::path::{Path, PathBuf};
+
 use quantize_rs::{
     InputSpec, Metric, Model, Sensitivity, SensitivityOptions, sensitivity, weight_sensitivity,
 };
@@ -9,7 +11,7 @@ use crate::args::SensitivityArguments;
 use crate::console::Console;
 use crate::failure::Failure;
 use crate::wishes::{Activations, WeightWishes};
-use crate::{file, plan, work};
+use crate::{chart, file, plan, work};
 
 pub(crate) fn run(args: &SensitivityArguments, console: &mut Console<'_>) -> Result<(), Failure> {
     let model = Model::open(&args.model)?;
@@ -22,12 +24,15 @@ pub(crate) fn run(args: &SensitivityArguments, console: &mut Console<'_>) -> Res
     let wishes = args.wishes.config(activations, &WeightWishes::default(), &args.calibrated)?;
     let (model, plan) = plan::of(&model, wishes)?;
     let inputs = InputSpec::of(&model);
+    let others = [Some(&args.model), args.resume.as_ref()];
+    let others: Vec<&Path> = others.into_iter().flatten().map(PathBuf::as_path).collect();
+    args.page.check(&others)?;
     let Some(samples) = args.samples.open(&inputs)? else {
         if args.all_but_one || args.metric.is_some_and(|metric| metric != Metric::Weight) {
             let what = "without --data only weights can be looked at: --metric weight";
             return Err(Failure::Misuse(what.to_owned()));
         }
-        return show(&weight_sensitivity(&model, &plan)?, console);
+        return show(&weight_sensitivity(&model, &plan)?, args, console);
     };
     if let Some(path) = &args.resume {
         file::check(path)?;
@@ -47,9 +52,20 @@ pub(crate) fn run(args: &SensitivityArguments, console: &mut Console<'_>) -> Res
     let done = work::on(&*engine, given, samples, console, |engine, samples, control| {
         sensitivity(&model, &plan, None, engine, samples, &options, control)
     })?;
-    show(&done.found, console)
+    show(&done.found, args, console)
 }
 
-fn show(found: &Sensitivity, console: &mut Console<'_>) -> Result<(), Failure> {
-    console.result(|| found.to_json(), || found.to_string())
+fn show(
+    found: &Sensitivity,
+    args: &SensitivityArguments,
+    console: &mut Console<'_>,
+) -> Result<(), Failure> {
+    args.page.write(|| found.html())?;
+    let scores: Vec<f64> = found.layers.iter().map(|layer| layer.score).collect();
+    let draws = console.draws();
+    let text = || match found.to_string() {
+        text if draws => chart::before_lines(&text, &scores),
+        text => text,
+    };
+    console.result(|| found.to_json(), text)
 }

@@ -55,7 +55,7 @@ mod _core {
     #[pymodule_export]
     use super::plan::Plan;
     #[pymodule_export]
-    use super::quantized::{Quantized, report_html};
+    use super::quantized::{Quantized, page};
     #[pymodule_export]
     use super::ranges::Ranges;
     #[pymodule_export]

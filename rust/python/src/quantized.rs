@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
-use quantize_rs::Report;
+use quantize_rs::{Comparison, LayerErrors, Page, QuantizeError, Report, Sensitivity};
 
 use crate::work;
 
@@ -51,8 +51,27 @@ impl Quantized {
     }
 }
 
-/// The page of a report that was written as JSON.
+/// The page of results that were written as JSON, as many as there are.
 #[pyfunction]
-pub(crate) fn report_html(py: Python<'_>, json: &str) -> PyResult<String> {
-    work::detached(py, None, || Report::from_json(json).map(|report| report.html()))
+#[pyo3(signature = (*, report = None, comparison = None, sensitivity = None, layer_errors = None))]
+pub(crate) fn page(
+    py: Python<'_>,
+    report: Option<&str>,
+    comparison: Option<&str>,
+    sensitivity: Option<&str>,
+    layer_errors: Option<&str>,
+) -> PyResult<String> {
+    work::detached(py, None, || -> Result<String, QuantizeError> {
+        let report = report.map(Report::from_json).transpose()?;
+        let comparison = comparison.map(Comparison::from_json).transpose()?;
+        let sensitivity = sensitivity.map(Sensitivity::from_json).transpose()?;
+        let layer_errors = layer_errors.map(LayerErrors::from_json).transpose()?;
+        let page = Page {
+            report: report.as_ref(),
+            comparison: comparison.as_ref(),
+            sensitivity: sensitivity.as_ref(),
+            layer_errors: layer_errors.as_ref(),
+        };
+        Ok(page.html())
+    })
 }

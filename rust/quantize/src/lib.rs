@@ -106,7 +106,7 @@ pub use quantize_rs_math::{
 };
 pub use quantize_rs_onnx::{DataType, Model, Tensor};
 pub use ranges::{Difference, Ranges, RangesDiff, Seen, tensorrt};
-pub use report::{Histogram, QuantizedRow, Report, Row, Seconds, Sizes, StoredBytes};
+pub use report::{Histogram, Page, QuantizedRow, Report, Row, Seconds, Sizes, StoredBytes};
 pub use sample::{Engine, InputSpec, Runner, Sample, Samples, Sink, Timed};
 pub use target::{Bias, Placement, Profile, Target};
 pub use validate::{Check, Problem, StoredWeight, Uncompared, Validation, validate};

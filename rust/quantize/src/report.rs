@@ -18,6 +18,7 @@ use crate::prepare::{STORE_INTEGERS, Step};
 use crate::{Config, Format, QuantizeError, Ranges};
 
 pub use histogram::Histogram;
+pub use html::Page;
 pub use sizes::Sizes;
 
 /// What was done to a model, value by value, and what it cost.
@@ -266,7 +267,7 @@ impl Report {
     /// # Ok::<(), quantize_rs::QuantizeError>(())
     /// ```
     pub fn html(&self) -> String {
-        html::page(self)
+        Page { report: Some(self), ..Page::default() }.html()
     }
 }
 

@@ -18,6 +18,20 @@ fn a_page_is_written_where_it_was_asked_for() {
         assert_eq!(text.contains("<figure>"), histograms, "{args:?}");
         assert_eq!(folder.names(), ["m.html", "m.onnx"]);
     }
+    let small = ["--data", SAMPLES, "--limit", "2", "--engine", "tract", "--html", &page];
+    let commands: [(&[&str], &str); 4] = [
+        (&["compare", DIGITS, &out, "--no-latency"], "Beside the original"),
+        (&["layer-errors", DIGITS, &out], "Errors along the depth"),
+        (&["sensitivity", DIGITS], "Sensitivity: SQNR of the worst output"),
+        (&["sensitivity", DIGITS, "--metric", "weight"], "Sensitivity: SQNR of the weight itself"),
+    ];
+    for (command, title) in commands {
+        let done = run(&[command, &small].concat());
+        assert_eq!(done.code, 0, "{done:?}");
+        assert!(fs::read_to_string(&page).expect("a page").contains(title), "{command:?}");
+        let over = [command, &small[..5], &["--html", DIGITS]].concat();
+        assert_eq!(run(&over).code, 2, "{over:?}");
+    }
     let dry = folder.path("dry.html");
     assert_eq!(run(&["quantize", DIGITS, "--dry-run", "--html", &dry]).code, 0);
     for (path, code) in [(out.as_str(), 2), (DIGITS, 2), ("/none/m.html", 1)] {

@@ -14,7 +14,7 @@ use crate::calibrate::{Control, Progress, Watched, Watcher, watch};
 use crate::error::CalibrationErrorKind as Kind;
 use crate::graph::Graph;
 use crate::sample::{Engine, InputSpec, Sample, Samples, Sink};
-use crate::{CalibrationError, QuantizeError};
+use crate::{CalibrationError, Page, QuantizeError};
 
 /// What to compare beside the outputs.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -29,7 +29,7 @@ pub struct CompareOptions {
 }
 
 /// A float model and the quantized one, side by side.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Comparison {
     /// One row for each output that is a tensor of floats.
     pub outputs: Vec<OutputRow>,
@@ -69,7 +69,7 @@ pub struct OutputRow {
 }
 
 /// How often the highest score was that of the right class.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Accuracy {
     /// The output with the scores.
     pub output: String,
@@ -84,7 +84,7 @@ pub struct Accuracy {
 }
 
 /// How long both models take for one sample.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Speed {
     /// The float model.
     pub original: Latency,
@@ -442,6 +442,20 @@ impl Comparison {
             json["kernels"]["share"] = kernels.share().into();
         }
         json.to_string()
+    }
+
+    /// The comparison out of JSON.
+    ///
+    /// # Errors
+    /// The text is not what [`Comparison::to_json`] writes.
+    pub fn from_json(text: &str) -> Result<Comparison, QuantizeError> {
+        let refused = |error| QuantizeError::option("comparison", format!("is none: {error}"));
+        serde_json::from_str(text).map_err(refused)
+    }
+
+    /// One page of HTML, by itself; [`Page`](crate::Page) puts it on that of a report.
+    pub fn html(&self) -> String {
+        Page { comparison: Some(self), ..Page::default() }.html()
     }
 
     fn warn(&mut self) {

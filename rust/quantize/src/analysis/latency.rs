@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::{Duration, Instant};
 
 use quantize_rs_onnx::Model;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::error::CalibrationErrorKind as Kind;
 use crate::sample::{Engine, Sample, Timed};
@@ -30,7 +30,7 @@ impl Default for LatencyOptions {
 }
 
 /// How long one model takes for one sample, in milliseconds.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Latency {
     /// Half of the runs took no longer.
     pub median_ms: f64,

@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicBool;
 
 use quantize_rs_math::{Deviation, Metrics};
 use quantize_rs_onnx::{Model, Tensor, topological};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::compare::{other_shape, same_inputs};
 use super::extract::{Extract, extract};
@@ -16,10 +16,10 @@ use crate::error::CalibrationErrorKind as Kind;
 use crate::graph::{Graph, Maker};
 use crate::plan::float32;
 use crate::sample::{Engine, Runner, Sample, Samples, Sink};
-use crate::{CalibrationError, QuantizeError};
+use crate::{CalibrationError, Page, QuantizeError};
 
 /// How far each value of a quantized model is from that of the float model.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LayerErrors {
     /// One row for each float32 value that both models have under the same name, in the order in
     /// which they are computed.
@@ -33,7 +33,7 @@ pub struct LayerErrors {
 }
 
 /// How far one value is off.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LayerError {
     /// The value.
     pub name: String,
@@ -338,6 +338,20 @@ impl LayerErrors {
     pub fn to_json(&self) -> String {
         // Names and numbers, no maps with odd keys: this cannot fail.
         serde_json::to_string(self).unwrap_or_default()
+    }
+
+    /// The errors out of JSON.
+    ///
+    /// # Errors
+    /// The text is not what [`LayerErrors::to_json`] writes.
+    pub fn from_json(text: &str) -> Result<LayerErrors, QuantizeError> {
+        let refused = |error| QuantizeError::option("layer_errors", format!("is none: {error}"));
+        serde_json::from_str(text).map_err(refused)
+    }
+
+    /// One page of HTML, by itself; [`Page`](crate::Page) puts it on that of a report.
+    pub fn html(&self) -> String {
+        Page { layer_errors: Some(self), ..Page::default() }.html()
     }
 
     /// A table of the worst values, so many at most.

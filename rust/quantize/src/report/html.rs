@@ -1,58 +1,105 @@
-//! The report as one page of HTML that needs nothing else.
+//! Results as one page of HTML that needs nothing else.
 //!
 //! Names come out of files and are not to be trusted: `maud` escapes all that is not said to be
 //! HTML, nothing but our own style and script is, and the page's policy runs no other script.
 
+mod bars;
 mod charts;
+mod comparison;
+mod frame;
+mod layer_errors;
 mod numbers;
+mod sensitivity;
 mod table;
 
-use maud::{DOCTYPE, Markup, PreEscaped, html};
+use maud::{Markup, html};
 use serde_json::Value;
 
+use self::frame::{list, tile};
 use self::numbers::{count_of, name};
 use super::Report;
 use crate::text::size;
-use crate::{Config, Role};
+use crate::{Comparison, Config, LayerErrors, Role, Sensitivity};
 
-const STYLE: &str = include_str!("html/style.css");
-const SCRIPT: &str = include_str!("html/script.js");
+/// A page of HTML about one quantization: whatever is known of it. It needs no other file and no
+/// network, and follows the reader's light or dark theme.
+///
+/// ```
+/// use quantize_rs::{Config, Model, Page, Prepared, weight_sensitivity};
+///
+/// # let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/digits/digits_cnn.onnx");
+/// let prepared = Prepared::of(&Model::open(path)?, Config::default())?;
+/// let plan = prepared.plan();
+/// let quantized = plan.apply(&prepared.model, None)?;
+/// let ranking = weight_sensitivity(&prepared.model, &plan)?;
+/// let page = Page {
+///     report: Some(quantized.report()),
+///     sensitivity: Some(&ranking),
+///     ..Page::default()
+/// };
+/// assert!(page.html().contains("SQNR of the weight itself"));
+/// # Ok::<(), quantize_rs::QuantizeError>(())
+/// ```
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Page<'a> {
+    /// What was done: sizes, errors of weights, ranges of activations, and every value's reason.
+    pub report: Option<&'a Report>,
+    /// The quantized model beside the original.
+    pub comparison: Option<&'a Comparison>,
+    /// What each layer costs.
+    pub sensitivity: Option<&'a Sensitivity>,
+    /// Where accuracy is lost.
+    pub layer_errors: Option<&'a LayerErrors>,
+}
 
-/// Nothing is loaded, and no script runs but [`SCRIPT`], whose SHA-256 this is.
-const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; \
-                      script-src 'sha256-qBxHzREj0IoSJKM6Ng4ALV3D5gO1kHZz0n60Z71R0rQ='";
+impl Page<'_> {
+    /// The page.
+    pub fn html(&self) -> String {
+        let mut main: Vec<Markup> = Vec::new();
+        main.extend(self.report.map(said));
+        main.extend(self.comparison.map(|found| list("Warnings", "warnings", &found.warnings)));
+        main.extend(self.report.map(drawn));
+        main.extend(self.comparison.map(comparison::section));
+        main.extend(self.sensitivity.map(sensitivity::section));
+        main.extend(self.layer_errors.map(layer_errors::section));
+        main.extend(self.report.map(listed));
+        let Some(report) = self.report else {
+            let title = self.title();
+            return frame::page(title, &html! { h1 { (title) } }, &main);
+        };
+        let model = model(report);
+        frame::page(&format!("{model} quantized"), &header(report, model), &main)
+    }
 
-pub(super) fn page(report: &Report) -> String {
-    let model = model(report);
-    let page = html! {
-        (DOCTYPE)
-        html lang="en" {
-            head {
-                meta charset="utf-8";
-                meta name="viewport" content="width=device-width, initial-scale=1";
-                meta name="color-scheme" content="light dark";
-                meta http-equiv="Content-Security-Policy" content=(POLICY);
-                title { (name(model)) " quantized" }
-                style { (PreEscaped(STYLE)) }
-            }
-            body {
-                (header(report, model))
-                main {
-                    (said(report))
-                    (charts::sizes(report))
-                    div.pair {
-                        (charts::largest_weights(report))
-                        (charts::worst_weights(report))
-                    }
-                    (charts::activations(report))
-                    (table::values(report))
-                    (run(report))
-                }
-                script { (PreEscaped(SCRIPT)) }
-            }
+    /// What a page without a report is about.
+    fn title(&self) -> &'static str {
+        match (self.comparison, self.sensitivity, self.layer_errors) {
+            (Some(_), _, _) => "Quantized and original",
+            (None, Some(_), None) => "Sensitivity of layers",
+            (None, None, Some(_)) => "Errors of layers",
+            _ => "Layers",
         }
-    };
-    page.into_string()
+    }
+}
+
+/// Pictures of what was done.
+fn drawn(report: &Report) -> Markup {
+    html! {
+        (charts::sizes(report))
+        div.pair {
+            (charts::largest_weights(report))
+            (charts::worst_weights(report))
+        }
+        (charts::activations(report))
+    }
+}
+
+/// All that was done, in tables.
+fn listed(report: &Report) -> Markup {
+    html! {
+        (table::values(report))
+        (run(report))
+    }
 }
 
 /// The file's name, without its folder.
@@ -64,30 +111,24 @@ fn model(report: &Report) -> &str {
 fn header(report: &Report, model: &str) -> Markup {
     let engine = report.engine.as_deref();
     html! {
-        header {
-            h1 { (name(model)) }
-            p.where {
-                @match &report.output {
-                    Some(path) => { "written to " (name(path)) }
-                    None => "held in memory",
-                }
+        h1 { (name(model)) }
+        p.where {
+            @match &report.output {
+                Some(path) => { "written to " (name(path)) }
+                None => "held in memory",
             }
-            dl.tiles {
-                (tile("Before", &size(report.bytes_before)))
-                (tile("After", &size(report.bytes_after)))
-                (tile("Smaller", &format!("{:.2}×", report.ratio())))
-                (tile("Weights", &count_of(report, &[Role::Weight])))
-                @if engine.is_some() {
-                    (tile("Activations", &count_of(report, &[Role::Input, Role::Activation])))
-                    (tile("Samples", &report.samples.to_string()))
-                }
+        }
+        dl.tiles {
+            (tile("Before", &size(report.bytes_before)))
+            (tile("After", &size(report.bytes_after)))
+            (tile("Smaller", &format!("{:.2}×", report.ratio())))
+            (tile("Weights", &count_of(report, &[Role::Weight])))
+            @if engine.is_some() {
+                (tile("Activations", &count_of(report, &[Role::Input, Role::Activation])))
+                (tile("Samples", &report.samples.to_string()))
             }
         }
     }
-}
-
-fn tile(label: &str, value: &str) -> Markup {
-    html! { div { dt { (label) } dd { (value) } } }
 }
 
 /// Warnings, and what could be tried.
@@ -96,17 +137,6 @@ fn said(report: &Report) -> Markup {
     html! {
         (list("Warnings", "warnings", &report.warnings))
         (list("Suggestions", "suggestions", &suggestions))
-    }
-}
-
-fn list(title: &str, class: &str, lines: &[String]) -> Markup {
-    html! {
-        @if !lines.is_empty() {
-            section class=(class) {
-                h2 { (title) }
-                ul { @for line in lines { li { (name(line)) } } }
-            }
-        }
     }
 }
 

@@ -20,11 +20,11 @@ use super::pair::Given;
 use crate::calibrate::{Control, Method, calibrate};
 use crate::graph::Graph;
 use crate::sample::{Engine, Samples};
-use crate::{Plan, QuantizeError, Ranges, encode};
+use crate::{Page, Plan, QuantizeError, Ranges, encode};
 use layers::{Layer, layers};
 
 /// What layers are ranked by.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Metric {
     /// The SQNR of the worst output of the model, in decibels.
@@ -117,7 +117,7 @@ pub struct SensitivityOptions {
 }
 
 /// What each layer of a model costs.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Sensitivity {
     /// What layers are ranked by.
     pub metric: Metric,
@@ -263,6 +263,23 @@ impl Sensitivity {
         // Names and numbers, no maps with odd keys: this cannot fail.
         serde_json::to_string(self).unwrap_or_default()
     }
+
+    /// The ranking out of JSON.
+    ///
+    /// # Errors
+    /// The text is not what [`Sensitivity::to_json`] writes.
+    pub fn from_json(text: &str) -> Result<Sensitivity, QuantizeError> {
+        let refused = |error| QuantizeError::option("sensitivity", format!("is none: {error}"));
+        let found: Sensitivity = serde_json::from_str(text).map_err(refused)?;
+        let metric = found.metric;
+        // JSON has no number for some scores.
+        Ok(ranked(found, metric))
+    }
+
+    /// One page of HTML, by itself; [`Page`](crate::Page) puts it on that of a report.
+    pub fn html(&self) -> String {
+        Page { sensitivity: Some(self), ..Page::default() }.html()
+    }
 }
 
 impl fmt::Display for Sensitivity {
@@ -288,6 +305,8 @@ impl fmt::Display for Sensitivity {
 
 #[cfg(test)]
 mod tests {
+    use quantize_rs_math::Deviation;
+
     use super::*;
 
     #[test]
@@ -300,6 +319,36 @@ mod tests {
         errors.sort_by(|a, b| Metric::MaxAbs.worse(*a, *b));
         assert!(errors[0].is_nan());
         assert_eq!(errors[1..], [2.0, 0.5]);
+    }
+
+    #[test]
+    fn scores_that_json_has_no_number_for_come_back() {
+        let exact = Deviation::of(&[1.0], &[1.0]).metrics();
+        let row = |name: &str, error: Metrics| LayerRow {
+            name: name.to_owned(),
+            nodes: Vec::new(),
+            op_type: "Conv".to_owned(),
+            kind: "int8".to_owned(),
+            elements: 1,
+            weight_error: Some(exact),
+            outputs: vec![OutputRow { name: "y".to_owned(), error, top1_agreement: None }],
+            score: 0.0,
+        };
+        let found = Sensitivity {
+            metric: Metric::Sqnr,
+            all_but_one: false,
+            layers: vec![
+                row("exact", exact),
+                row("off", Metrics { sqnr_db: 3.0, mse: 0.5, ..exact }),
+            ],
+            samples: 1,
+            engine: Some("tract".to_owned()),
+            notes: Vec::new(),
+        };
+        let found = ranked(found, Metric::Sqnr);
+        assert_eq!(found.layers[1].score, f64::INFINITY);
+        assert_eq!(Sensitivity::from_json(&found.to_json()).unwrap(), found);
+        assert!(Sensitivity::from_json("{}").is_err());
     }
 
     #[test]

@@ -1,23 +1,17 @@
-//! Charts: bars and histograms in SVG, whose words stand beside them as text, so that they can be
-//! read on any width.
+//! Charts of a report: sizes, weights, and what calibration saw of activations.
 
 // Lengths on a screen.
 #![allow(clippy::cast_precision_loss)]
 
 use maud::{Markup, html};
 
+use super::bars::{BARS, Part, chart, measured, row};
 use super::numbers::{decibels, end, name, percent};
 use crate::text::size;
 use crate::{Histogram, QuantizedRow, Report, Role, Row, Sizes};
 
-/// Bars that a chart has at most.
-const BARS: usize = 40;
-
 /// Histograms that are drawn at most.
 const HISTOGRAMS: usize = 24;
-
-/// A part of a bar: where it begins and ends, of the chart's whole width, and its class.
-type Part = (f64, f64, &'static str);
 
 /// From the size before to the size after, step by step.
 pub(super) fn sizes(report: &Report) -> Markup {
@@ -109,8 +103,9 @@ pub(super) fn largest_weights(report: &Report) -> Markup {
         Some(bytes) => format!("{} → {}", size(before), size(bytes.elements + bytes.scales)),
         None => size(before),
     };
-    let shown = weights.iter().take(BARS);
-    let rows = shown.map(|(row, before)| (name(&row.name), bar(row, *before), value(row, *before)));
+    let rows = weights
+        .iter()
+        .map(|(row, before)| (name(&row.name), bar(row, *before), value(row, *before)));
     chart("Weights by size", weights.len(), rows)
 }
 
@@ -120,49 +115,10 @@ pub(super) fn worst_weights(report: &Report) -> Markup {
     let mut weights: Vec<(&Row, f64)> =
         quantized.filter_map(|(row, how)| Some((row, how.error?.sqnr_db))).collect();
     weights.sort_by(|one, other| one.1.total_cmp(&other.1));
-    let finite = weights.iter().map(|(_, db)| *db).filter(|db| db.is_finite());
-    let whole = finite.fold(1.0, f64::max);
-    let rows = weights.iter().take(BARS).map(|(row, db)| {
-        let length = if db.is_finite() { db / whole } else { 1.0 };
-        (name(&row.name), vec![(0.0, length.max(0.0), "error")], decibels(*db))
-    });
+    let shown: Vec<f64> = weights.iter().take(BARS).map(|(_, db)| *db).collect();
+    let bars = weights.iter().zip(measured(&shown, "error"));
+    let rows = bars.map(|((row, db), bar)| (name(&row.name), bar, decibels(*db)));
     chart("Weights by error (SQNR), the worst first", weights.len(), rows)
-}
-
-fn chart(
-    title: &str,
-    count: usize,
-    rows: impl Iterator<Item = (Markup, Vec<Part>, String)>,
-) -> Markup {
-    html! {
-        @if count > 0 {
-            section {
-                h2 { (title) }
-                div.bars { @for (label, parts, value) in rows { (row(&label, &parts, &value)) } }
-                @if count > BARS { p.note { "and " (count - BARS) " more, in the table below" } }
-            }
-        }
-    }
-}
-
-/// What is there is seen, however little it is: in percent of the chart.
-const THINNEST: f64 = 0.2;
-
-/// A label, a bar and what it stands for.
-fn row(label: &Markup, parts: &[Part], value: &str) -> Markup {
-    let percent = |part: f64| format!("{:.3}%", 100.0 * part);
-    let length = |part: f64| percent(if part > 0.0 { part.max(THINNEST / 100.0) } else { 0.0 });
-    html! {
-        div.bar {
-            span.label { (label) }
-            svg aria-hidden="true" {
-                @for (from, to, class) in parts {
-                    rect class=(class) x=(percent(*from)) width=(length(to - from)) height="100%" {}
-                }
-            }
-            span.value { (value) }
-        }
-    }
 }
 
 /// Histograms of what calibration saw, with the chosen range; those it cuts most off first.

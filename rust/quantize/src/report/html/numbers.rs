@@ -10,12 +10,17 @@ const LONGEST: usize = 400;
 /// A text out of a file, on its own: what turns the direction of writing in it turns nothing else,
 /// and what cannot be seen is shown to be there.
 pub(super) fn name(text: &str) -> Markup {
+    html! { bdi { (visible(text)) } }
+}
+
+/// The same for where there is room for nothing but text.
+pub(super) fn visible(text: &str) -> String {
     let visible = |c: char| if c.is_control() { '\u{fffd}' } else { c };
     let mut shown: String = text.chars().take(LONGEST).map(visible).collect();
     if text.chars().nth(LONGEST).is_some() {
         shown.push('…');
     }
-    html! { bdi { (shown) } }
+    shown
 }
 
 /// `3 of 4` values of these roles are quantized.
@@ -27,7 +32,26 @@ pub(super) fn count_of(report: &Report, roles: &[Role]) -> String {
 
 /// Decibels to one digit; what has no error is exact.
 pub(super) fn decibels(db: f64) -> String {
-    if db.is_finite() { format!("{db:.1} dB") } else { "exact".to_owned() }
+    finite(db, |db| format!("{db:.1} dB"))
+}
+
+/// A number as `shown` has it, and in words where that is none: infinite is without any error.
+pub(super) fn finite(number: f64, shown: impl FnOnce(f64) -> String) -> String {
+    match number {
+        f64::INFINITY => "exact".to_owned(),
+        f64::NEG_INFINITY => "nothing left".to_owned(),
+        number if number.is_nan() => "NaN".to_owned(),
+        number => shown(number),
+    }
+}
+
+/// Milliseconds to three digits or so.
+pub(super) fn milliseconds(ms: f64) -> String {
+    match ms {
+        ..1.0 => format!("{ms:.3} ms"),
+        ..100.0 => format!("{ms:.2} ms"),
+        _ => format!("{ms:.0} ms"),
+    }
 }
 
 /// An end of a range, to four digits.
@@ -84,6 +108,14 @@ mod tests {
             ("0 %".into(), "< 0.01 %".into(), "50.00 %".into())
         );
         assert_eq!((decibels(f64::INFINITY), decibels(31.26)), ("exact".into(), "31.3 dB".into()));
+        assert_eq!(
+            (decibels(f64::NAN), decibels(f64::NEG_INFINITY)),
+            ("NaN".into(), "nothing left".into())
+        );
+        let times = [(0.1234, "0.123 ms"), (12.0, "12.00 ms"), (1234.5, "1234 ms")];
+        for (ms, expected) in times {
+            assert_eq!(milliseconds(ms), expected);
+        }
         assert_eq!(shape(Some(&[None, Some(3)])), "? × 3");
     }
 }

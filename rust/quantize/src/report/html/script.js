@@ -1,18 +1,12 @@
 "use strict";
-// Sorts the table by the column whose head is pressed, and shows the rows that hold all words typed.
-const table = document.getElementById("values");
-const body = table.tBodies[0];
-const rows = [...body.rows];
-const filter = document.getElementById("filter");
-const shown = document.getElementById("shown");
-
+// Sorts a table by the column whose head is pressed, and shows the rows that hold all words typed.
 function value(row, column, number) {
   const cell = row.cells[column];
   if (!number) return cell.textContent;
   return cell.dataset.value === undefined ? NaN : Number(cell.dataset.value);
 }
 
-function sort(head) {
+function sort(body, rows, head) {
   const number = "number" in head.dataset;
   const descending = head.ariaSort === "ascending";
   for (const other of head.parentElement.cells) other.ariaSort = "none";
@@ -28,8 +22,8 @@ function sort(head) {
   body.append(...rows.sort(compare));
 }
 
-function show() {
-  const words = filter.value.toLowerCase().split(/\s+/);
+function show(rows, text, shown) {
+  const words = text.toLowerCase().split(/\s+/);
   let count = 0;
   for (const row of rows) {
     const text = [...row.cells].map((cell) => cell.textContent).join(" ").toLowerCase();
@@ -39,10 +33,15 @@ function show() {
   shown.textContent = `${count} of ${rows.length}`;
 }
 
-table.tHead.addEventListener("click", (event) => {
-  const head = event.target.closest("th");
-  if (head) sort(head);
-});
-filter.addEventListener("input", show);
-filter.parentElement.hidden = false;
-show();
+for (const section of document.querySelectorAll("section.sortable")) {
+  const [table, filter, shown] = ["table", "input", "output"].map((tag) => section.querySelector(tag));
+  const body = table.tBodies[0];
+  const rows = [...body.rows];
+  table.tHead.addEventListener("click", (event) => {
+    const head = event.target.closest("th");
+    if (head) sort(body, rows, head);
+  });
+  filter.addEventListener("input", () => show(rows, filter.value, shown));
+  filter.parentElement.hidden = rows.length < 5;
+  show(rows, "", shown);
+}

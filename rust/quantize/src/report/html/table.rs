@@ -1,4 +1,4 @@
-//! The table of every value.
+//! Tables that are sorted by a press on a column's head, and filtered.
 
 use maud::{Markup, html};
 use quantize_rs_math::Granularity;
@@ -7,10 +7,10 @@ use super::numbers::{decibels, name, shape};
 use crate::text::size;
 use crate::{QuantizedRow, Report, Role, Row};
 
-/// Rows that a page has at most: more take a browser seconds to lay out.
-const ROWS: usize = 2000;
+/// Rows that a table has at most: more take a browser seconds to lay out.
+pub(super) const ROWS: usize = 2000;
 
-/// The columns, and whether they sort by number.
+/// The columns of the table of values, and whether they sort by number.
 const COLUMNS: [(&str, bool); 10] = [
     ("value", false),
     ("role", false),
@@ -24,35 +24,54 @@ const COLUMNS: [(&str, bool); 10] = [
     ("why", false),
 ];
 
+/// Every value of a report.
 pub(super) fn values(report: &Report) -> Markup {
-    let count = report.values.len();
+    let rows = report.values.iter().map(row);
+    sortable("Every value", &COLUMNS, report.values.len(), rows, "filter, for example: conv int8")
+}
+
+/// A table; `count` is how many rows there are, of which the first are shown. A cell that is sorted
+/// by number has it as `data-value`.
+pub(super) fn sortable(
+    title: &str,
+    columns: &[(&str, bool)],
+    count: usize,
+    rows: impl Iterator<Item = Markup>,
+    hint: &str,
+) -> Markup {
     html! {
-        section {
-            h2 { "Every value" }
+        section.sortable {
+            h2 { (title) }
             p.tools hidden {
-                input #filter type="search" placeholder="filter, for example: conv int8"
-                    aria-label="filter the table";
-                output #shown {}
+                input type="search" placeholder=(hint) aria-label="filter the table";
+                output {}
             }
             @if count > ROWS {
-                p.note {
-                    "The first " (ROWS) " of " (count) " values; the JSON of the report has all."
-                }
+                p.note { "The first " (ROWS) " of " (count) " values; the JSON of the report has all." }
             }
             div.scroll {
-                table #values {
+                table {
                     thead {
-                        tr { @for (column, number) in COLUMNS {
-                            th scope="col" data-number[number] { button type="button" { (column) } }
+                        tr { @for (column, number) in columns {
+                            th scope="col" data-number[*number] { button type="button" { (column) } }
                         } }
                     }
-                    tbody { @for value in report.values.iter().take(ROWS) { (row(value)) } }
+                    tbody { @for row in rows.take(ROWS) { (row) } }
                 }
             }
         }
     }
 }
 
+/// A cell with a number, which sorts the table; what is no number stands last.
+pub(super) fn number(number: Option<f64>, shown: &str) -> Markup {
+    let sorted = number.filter(|number| !number.is_nan());
+    html! {
+        td.number data-value=[sorted.map(|number| number.clamp(-1e18, 1e18))] { (shown) }
+    }
+}
+
+#[allow(clippy::cast_precision_loss)] // sizes, sorted by
 fn row(value: &Row) -> Markup {
     let how = value.quantized.as_ref();
     let dtype = value.dtype.map_or("", quantize_rs_onnx::DataType::name);
@@ -68,8 +87,8 @@ fn row(value: &Row) -> Markup {
             td { (how.map(kind).unwrap_or_default()) }
             td { (how.map(granularity).unwrap_or_default()) }
             td { (name(how.map_or("", |how| &how.source))) }
-            td.number data-value=[db.map(|db| format!("{:.3}", db.min(1e9)))] { (db.map(decibels).unwrap_or_default()) }
-            td.number data-value=[bytes] { (bytes.map(size).unwrap_or_default()) }
+            (number(db, &db.map(decibels).unwrap_or_default()))
+            (number(bytes.map(|bytes| bytes as f64), &bytes.map(size).unwrap_or_default()))
             td.why { (name(&value.why)) }
         }
     }

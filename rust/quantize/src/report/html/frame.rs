@@ -1,0 +1,61 @@
+//! What is around every page: its head, its style, its script, and a policy that lets nothing else in.
+
+use maud::{DOCTYPE, Markup, PreEscaped, html};
+
+use super::numbers::name;
+
+const STYLE: &str = include_str!("style.css");
+const SCRIPT: &str = include_str!("script.js");
+
+/// Nothing is loaded, and no script runs but [`SCRIPT`], whose SHA-256 this is.
+const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; \
+                      script-src 'sha256-vdwk3k9KCrZAkINr6QLowW1jk732kjNpUhdXXtrrZ1o='";
+
+/// A page of these parts.
+pub(super) fn page(title: &str, header: &Markup, main: &[Markup]) -> String {
+    let page = html! {
+        (DOCTYPE)
+        html lang="en" {
+            head {
+                meta charset="utf-8";
+                meta name="viewport" content="width=device-width, initial-scale=1";
+                meta name="color-scheme" content="light dark";
+                meta http-equiv="Content-Security-Policy" content=(POLICY);
+                title { (name(title)) }
+                style { (PreEscaped(STYLE)) }
+            }
+            body {
+                header { (header) }
+                main { @for part in main { (part) } }
+                script { (PreEscaped(SCRIPT)) }
+            }
+        }
+    };
+    page.into_string()
+}
+
+/// A number that matters, and what it is.
+pub(super) fn tile(label: &str, value: &str) -> Markup {
+    html! { div { dt { (label) } dd { (value) } } }
+}
+
+/// Lines that stand out.
+pub(super) fn list(title: &str, class: &str, lines: &[String]) -> Markup {
+    html! {
+        @if !lines.is_empty() {
+            section class=(class) {
+                h2 { (title) }
+                ul { @for line in lines { li { (name(line)) } } }
+            }
+        }
+    }
+}
+
+/// What an engine ran, and what it had to say.
+pub(super) fn ran(samples: usize, engine: &str, notes: &[String]) -> Markup {
+    let plural = if samples == 1 { "" } else { "s" };
+    html! {
+        p.note { (samples) " sample" (plural) ", run by " (name(engine)) }
+        @for note in notes { p.note { (name(note)) } }
+    }
+}
