@@ -43,6 +43,7 @@ def quantize(
     target: str | None = None,
     op_types: Iterable[str] | None = None,
     optimize: bool | Iterable[str] = True,
+    opset: int | None = None,
     output_format: str = "qdq",
     accuracy_level: int | None = None,
 ) -> Report:
@@ -104,6 +105,9 @@ def quantize(
     optimize : bool or iterable of str
         Before planning, passes that change no result fold and clean up the model where that
         serves quantization; names say which ones, False leaves the model as it is.
+    opset : int, optional
+        The operator set of the result: a model of an older one is converted to it, and what needs a
+        newer one is refused. By default it is converted no further than the result needs.
     output_format : str
         How what is quantized is written into the file: ``"qdq"``, which every runtime reads;
         ``"matmul_nbits"``: weights of MatMul, Gemm and Gather in blocks (of 32, or
@@ -156,6 +160,7 @@ def quantize(
     wishes["block_size"] = _options.maybe_count("block_size", block_size)
     wishes["weight_method"] = weight_method
     wishes["passes"] = _options.passes(optimize)
+    wishes["opset"] = _options.maybe_count("opset", opset, least=1)
     wishes["narrow_range"] = narrow_range
     wishes["output_format"] = output_format
     wishes["accuracy_level"] = _options.maybe_count("accuracy_level", accuracy_level)
@@ -189,6 +194,7 @@ def quantize_with_calibration(
     bias_correction: bool = True,
     smooth: bool = True,
     optimize: bool | Iterable[str] = True,
+    opset: int | None = None,
     ranges: Ranges | str | os.PathLike[str] | None = None,
     limit: int | None = None,
     seed: int = 0,
@@ -261,6 +267,9 @@ min_elements, layer_bits, layer_dtype, weights, narrow_range
     optimize : bool or iterable of str
         Before planning, passes that change no result fold and clean up the model where that
         serves quantization; names say which ones, False leaves the model as it is.
+    opset : int, optional
+        The operator set of the result: a model of an older one is converted to it, and what needs a
+        newer one is refused. By default it is converted no further than the result needs.
     ranges : Ranges or path, optional
         Ranges of an earlier calibration, or where `Ranges.save` wrote them, instead of
         `calibration_data`: nothing is run.
@@ -321,6 +330,7 @@ min_elements, layer_bits, layer_dtype, weights, narrow_range
     wishes["bias_correction"] = bias_correction
     wishes["smooth"] = smooth
     wishes["passes"] = _options.passes(optimize)
+    wishes["opset"] = _options.maybe_count("opset", opset, least=1)
     if ranges is None:
         source = _samples.source(
             calibration_data,
@@ -399,6 +409,7 @@ def _wishes(
         bias_correction=True,
         smooth=True,
         passes=None,
+        opset=None,
         output_format="qdq",
         accuracy_level=None,
     )

@@ -39,6 +39,7 @@ class Wishes(TypedDict):
     bias_correction: bool
     smooth: bool
     passes: list[str] | None
+    opset: int | None
     output_format: str
     accuracy_level: int | None
 
@@ -116,6 +117,7 @@ class Model:
         bias_correction: bool = True,
         smooth: bool = True,
         optimize: bool | Iterable[str] = True,
+        opset: int | None = None,
         output_format: str = "qdq",
         accuracy_level: int | None = None,
     ) -> Plan:
@@ -182,6 +184,10 @@ class Model:
         optimize : bool or iterable of str
             Before planning, passes that change no result fold and clean up the model where that
             serves quantization; names say which ones, False leaves the model as it is.
+        opset : int, optional
+            The operator set of the result: a model of an older one is converted to it, and what
+            needs a newer one is refused. By default it is converted no further than the result
+            needs.
         output_format : str
             How what is quantized is written into the file: ``"qdq"``, which every runtime reads;
             ``"matmul_nbits"``: weights of MatMul, Gemm and Gather in blocks (of 32, or
@@ -240,6 +246,7 @@ class Model:
             bias_correction=bias_correction,
             smooth=smooth,
             passes=_options.passes(optimize),
+            opset=_options.maybe_count("opset", opset, least=1),
             output_format=output_format,
             accuracy_level=_options.maybe_count("accuracy_level", accuracy_level),
         )

@@ -347,6 +347,32 @@ def test_axes_and_types_follow_from_the_nodes_before() -> None:
     np.testing.assert_allclose(expected[0], found[0], 0, 2.0**-23)
 
 
+@pytest.mark.parametrize("opset", [17, 21, 25])
+def test_the_operator_set_of_the_result_may_be_asked_for(digits: Path, opset: int) -> None:
+    images = digits.with_name("calibration.npy")
+    calibrated = quantize_rs.quantize_with_calibration(
+        digits, digits.with_name("o.onnx"), images, per_channel=True, opset=opset
+    )
+    assert quantize_rs.model_info(digits.with_name("o.onnx")).opset_version == opset
+    assert [step.name for step in calibrated.steps] == ([f"opset 17 → {opset}"] * (opset > 17))
+    judge.ort(digits.with_name("o.onnx").read_bytes(), {"image": np.load(images)[:2]})
+    validated = quantize_rs.validate(digits, digits.with_name("o.onnx"))
+    assert validated.passed, validated
+
+
+def test_a_result_that_needs_a_newer_operator_set_is_refused(digits: Path) -> None:
+    out = digits.with_name("o.onnx")
+    for bits, opset, said in [
+        (4, 17, "needs opset 21"),
+        (8, 13, "not older"),
+        (8, 0, "opset is 0"),
+    ]:
+        with pytest.raises(OptionError, match=said) as caught:
+            quantize_rs.quantize(digits, out, bits, opset=opset)
+        assert caught.value.option == "opset"
+    assert not out.exists()
+
+
 @pytest.mark.parametrize("name", sorted(judge.FIXTURES))
 def test_every_fixture_means_the_same(name: str) -> None:
     said = judge.FIXTURES[name]

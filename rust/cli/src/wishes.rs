@@ -52,6 +52,10 @@ pub(crate) struct Wishes {
     /// Quantize operators of these types only, such as Conv,Gemm
     #[arg(long, value_name = "TYPES", value_delimiter = ',')]
     op_types: Option<Vec<String>>,
+    /// The operator set of the result, which may be newer than it needs; what needs a newer one is
+    /// refused
+    #[arg(long, value_name = "N")]
+    opset: Option<i64>,
     /// Plan for the model as it is, instead of folding and cleaning it up before
     #[arg(long)]
     no_optimize: bool,
@@ -147,6 +151,7 @@ impl Wishes {
             target: self.target,
             op_types: self.op_types.clone(),
             passes: if self.no_optimize { Some(Vec::new()) } else { self.passes.clone() },
+            opset: self.opset,
             output_format: if calibrated.fake_quant {
                 Format::FakeQuant
             } else {
@@ -329,6 +334,7 @@ mod tests {
             "--target=x86-avx2",
             "--op-types=Conv,Gemm",
             "--no-optimize",
+            "--opset=21",
             "--output-format=matmul_nbits",
             "--accuracy-level=4",
             "--no-bias-correction",
@@ -353,6 +359,7 @@ mod tests {
             target: Some(Target::X86Avx2),
             op_types: Some(vec!["Conv".to_owned(), "Gemm".to_owned()]),
             passes: Some(Vec::new()),
+            opset: Some(21),
             output_format: Format::MatMulNBits,
             accuracy_level: Some(4),
             smooth: false,

@@ -49,6 +49,7 @@ struct Wishes {
     bias_correction: bool,
     smooth: bool,
     passes: Option<Vec<String>>,
+    opset: Option<i64>,
     output_format: String,
     accuracy_level: Option<usize>,
 }
@@ -228,6 +229,7 @@ impl Wishes {
             bias_correction: self.bias_correction,
             smooth: self.smooth,
             passes: self.passes,
+            opset: self.opset,
             output_format: self.output_format.parse()?,
             // What fits no byte is refused like what is too high.
             accuracy_level: self.accuracy_level.map(|l| u8::try_from(l).unwrap_or(u8::MAX)),

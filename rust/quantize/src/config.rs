@@ -70,6 +70,9 @@ pub struct Config {
     /// The passes that run before planning, by name: see [`prepare::ALL`](crate::prepare::ALL).
     /// `None` for those that serve quantization.
     pub passes: Option<Vec<String>>,
+    /// The operator set of the result: a model of an older one is converted to it, and what would need
+    /// a newer one is refused. `None` converts as far as the result needs, and no further.
+    pub opset: Option<i64>,
     /// With calibration data: what goes into matrix products after a normalization is divided by a
     /// number a channel, and the weights are multiplied by it, where that makes the errors of both
     /// smaller.
@@ -101,6 +104,7 @@ impl Default for Config {
             target: None,
             op_types: None,
             passes: None,
+            opset: None,
             smooth: true,
             bias_correction: true,
         }

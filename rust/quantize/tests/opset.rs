@@ -4,7 +4,8 @@ mod common;
 
 use common::{fixture, per_channel};
 use quantize_rs::{
-    Config, Conversion, Granularity, Model, Prepared, QType, QuantizeErrorKind, convert_opset,
+    Config, Conversion, Granularity, Graph, Model, Plan, Prepared, QType, QuantizeErrorKind,
+    convert_opset,
 };
 use quantize_rs_onnx::{Edit, NodeProto};
 
@@ -43,6 +44,32 @@ fn a_model_comes_to_what_its_plan_needs() {
     }
     let prepared = Prepared::of(&fixture("opset13"), per_channel()).unwrap();
     assert_eq!((prepared.model.opset(""), prepared.steps.len()), (Some(13), 0));
+}
+
+#[test]
+fn the_operator_set_of_the_result_may_be_asked_for() {
+    let asked = |opset, config| Config { opset: Some(opset), ..config };
+    let prepared = |config| Prepared::of(&fixture("opset9_conv"), config);
+    let newer = prepared(asked(17, Config::default())).unwrap();
+    assert_eq!(newer.model.opset(""), Some(17));
+    assert_eq!(newer.plan().steps.last().unwrap().pass, "opset 9 → 17");
+    for (config, said) in [
+        (asked(13, Config::with_bits(4).unwrap()), "is 13, but `"),
+        (asked(10, per_channel()), "as per-channel int8 needs opset 13"),
+        (asked(7, Config::default()), "needs opset 10"),
+        (asked(99, Config::default()), "is 99, expected 1 to"),
+    ] {
+        let refused = prepared(config).unwrap_err();
+        assert!(
+            matches!(refused.kind(), QuantizeErrorKind::Option { option, .. } if option == "opset")
+        );
+        assert!(refused.to_string().contains(said), "{refused}");
+    }
+    let refused = Prepared::of(&fixture("opset13"), asked(10, Config::default())).unwrap_err();
+    assert!(refused.to_string().contains("made newer, not older"), "{refused}");
+    let model = fixture("opset13");
+    let refused = Plan::of(&Graph::of(&model).unwrap(), asked(17, Config::default())).unwrap_err();
+    assert!(refused.to_string().contains("is 17, the model has 13"), "{refused}");
 }
 
 #[test]

@@ -99,8 +99,12 @@ impl Plan {
 
 /// Refuses a model whose operator set does not know what the plan would write.
 pub(super) fn check_enough(graph: &Graph<'_>, plan: &Plan) -> Result<(), QuantizeError> {
-    let Some(need) = plan.needs_more_than(graph.model) else { return Ok(()) };
     let have = graph.model.opset("").unwrap_or(0);
+    if let Some(asked) = plan.config.opset.filter(|asked| *asked != have) {
+        let what = format!("is {asked}, the model has {have}; prepare it (`Prepared::of`)");
+        return Err(QuantizeError::option("opset", what));
+    }
+    let Some(need) = plan.needs_more_than(graph.model) else { return Ok(()) };
     Err(unsupported(
         format!("opset {}", need.opset),
         format!(

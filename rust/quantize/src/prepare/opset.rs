@@ -34,11 +34,17 @@ pub(super) fn ready(model: &Model, config: Config) -> Result<Ready, QuantizeErro
 
 fn attempt(model: &Model, config: &Config) -> Result<Ready, QuantizeError> {
     let plan = Plan::draft(&Graph::of(model)?, config.clone())?;
-    let Some(need) = plan.needs_more_than(model) else {
-        return Ok(Ready { plan, converted: None });
+    let need = plan.needs_more_than(model);
+    let (model, conversion) = match (config.opset, need) {
+        (Some(asked), Some(need)) if need.opset > asked => {
+            return Err(QuantizeError::option("opset", format!("is {asked}, but {need}")));
+        }
+        (Some(asked), _) if model.opset("") != Some(asked) => convert_opset(model, asked)?,
+        (None, Some(need)) => {
+            convert_opset(model, need.opset).map_err(|error| error.needed_by(&need.to_string()))?
+        }
+        _ => return Ok(Ready { plan, converted: None }),
     };
-    let (model, conversion) =
-        convert_opset(model, need.opset).map_err(|error| error.needed_by(&need.to_string()))?;
     let plan = Plan::of(&Graph::of(&model)?, config.clone())?;
     let pass = format!("opset {} → {}", conversion.from, conversion.to);
     Ok(Ready { plan, converted: Some((model, Step { pass, did: conversion.changed })) })
