@@ -165,8 +165,9 @@ class Model:
         weight_method : str, optional
             How the scales of weights are chosen: ``"minmax"`` by the smallest and the largest
             weight that share one, ``"mse"`` by the least squared error, where either end may be
-            cut by a step. By default blocks of up to 4 bits take the least error, but those
-            of convolutions do not.
+            cut by a step, ``"hqq"`` by half-quadratic quantization, whose zero points are floats
+            in ``"matmul_nbits"``: nearer, and slower in ONNX Runtime. By default blocks of up to
+            4 bits take the least error, but those of convolutions do not.
         narrow_range : bool or None
             Symmetric weights leave out the most negative value of their type, such as -128 (True),
             or use it (False). By default 8 and 16 bits leave it out, as integer kernels want, and 4

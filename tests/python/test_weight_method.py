@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
@@ -37,9 +38,19 @@ def written(**wishes: Any) -> bytes:
 
 
 def error(**wishes: Any) -> float:
-    """Give the mean squared error of the weight that comes back, by ONNX's own reference."""
-    evaluator = ReferenceEvaluator(onnx.load_from_string(written(**wishes)))
-    (back,) = evaluator.run(None, {"x": np.eye(DEPTH, dtype=np.float32)})
+    """Give the mean squared error of the weight that comes back."""
+    return error_of(written(**wishes))
+
+
+def error_of(quantized: bytes) -> float:
+    """Give that of a file: by ONNX's own reference, or ONNX Runtime for its own operators."""
+    file = onnx.load_from_string(quantized)
+    feed = {"x": np.eye(DEPTH, dtype=np.float32)}
+    if any(node.domain for node in file.graph.node):
+        session = onnxruntime.InferenceSession(quantized, providers=["CPUExecutionProvider"])
+        (back,) = session.run(None, feed)
+    else:
+        (back,) = ReferenceEvaluator(file).run(None, feed)
     return float(np.square(back - WEIGHT).mean())
 
 
@@ -89,6 +100,104 @@ def test_both_formats_of_blocks_hold_the_same_numbers() -> None:
 
 
 def test_a_way_that_does_not_exist_is_refused() -> None:
-    with pytest.raises(errors.OptionError, match="`hqq`, expected one of minmax, mse") as refused:
-        written(bits=4, block_size=32, weight_method="hqq")
+    with pytest.raises(errors.OptionError, match="`gptq`, expected one of minmax, mse") as refused:
+        written(bits=4, block_size=32, weight_method="gptq")
     assert refused.value.option == "weight_method"
+
+
+def half_quadratic(x: np.ndarray, levels: int) -> tuple[float, float]:
+    """Give scale and zero point of a block, as published, then those of the least squares."""
+    w, last = x.astype(np.float64), levels - 1
+    scale = (w.max() - w.min()) / last
+    zero = np.round(-w.min() / scale)
+    beta, least = 10.0, np.inf
+    for _ in range(20):
+        q = np.clip(np.round(w / scale + zero), 0, last)
+        off = w - (q - zero) * scale
+        size = np.abs(off) + 1e-300
+        rest = np.sign(off) * np.maximum(size - size ** (0.7 - 1) / beta, 0)
+        zero, beta, error = np.mean(q - (w - rest) / scale), beta * 1.01, size.mean()
+        if error >= least:
+            break
+        least = error
+    q = np.clip(np.round(w / scale + zero), 0, last)
+    scale = np.sum((q - q.mean()) * (w - w.mean())) / np.sum((q - q.mean()) ** 2)
+    return scale, q.mean() - w.mean() / scale
+
+
+def stored(model: bytes, name: str) -> np.ndarray:
+    """Read an initializer."""
+    graph = onnx.load_from_string(model).graph
+    return next(numpy_helper.to_array(t) for t in graph.initializer if t.name == name)
+
+
+@pytest.mark.parametrize("scale", [0.02, 40.0])
+@pytest.mark.parametrize("bits", [2, 4])
+def test_half_quadratic_zero_points_are_those_of_numpy(bits: int, scale: float) -> None:
+    # At 40 the error of single elements is large enough to be left to them.
+    weight = WEIGHT * np.float32(scale)
+    made = model()
+    made.graph.initializer[0].CopyFrom(numpy_helper.from_array(weight, "w"))
+    wishes: dict[str, Any] = {"bits": bits, "block_size": 16, "output_format": "matmul_nbits"}
+    found = quantize_rs.quantize(made, None, weight_method="hqq", **wishes).model
+    assert found is not None
+    scales, zeros = stored(found, "w_scale"), stored(found, "w_zp")
+    assert zeros.dtype == np.float32
+    assert zeros.shape == scales.shape == (WIDTH, DEPTH // 16)
+    packed = stored(found, "w_quantized")
+    shifts = np.arange(0, 8, bits)
+    codes = (packed[..., None] >> shifts & (2**bits - 1)).reshape(WIDTH, -1, 16)
+    blocks = weight.T.reshape(WIDTH, -1, 16)
+    searched = 0
+    for at in np.ndindex(*scales.shape):
+        block, s, z = blocks[at], scales[at], zeros[at]
+        if z == round(float(z)):
+            continue  # the range left less error
+        searched += 1
+        np.testing.assert_allclose((s, z), half_quadratic(block, 2**bits), rtol=1e-5)
+        expected = np.clip(np.round(block / s + z), 0, 2**bits - 1)
+        np.testing.assert_array_equal(codes[at], expected)
+    assert searched >= 0.8 * scales.size
+    back = ((codes - zeros[..., None]) * scales[..., None]).reshape(WIDTH, DEPTH).T
+    session = onnxruntime.InferenceSession(found, providers=["CPUExecutionProvider"])
+    (run,) = session.run(None, {"x": np.eye(DEPTH, dtype=np.float32)})
+    np.testing.assert_allclose(run, back, rtol=1e-6, atol=1e-6 * scale)
+    least = quantize_rs.quantize(made, None, weight_method="mse", **wishes).weights[0].mse
+    hqq = quantize_rs.quantize(made, None, weight_method="hqq", **wishes).weights[0].mse
+    assert hqq is not None
+    assert least is not None
+    assert hqq < least
+
+
+@pytest.mark.parametrize(
+    "wishes",
+    [
+        {"bits": 8, "output_format": "matmul_nbits"},
+        {"bits": 4, "output_format": "matmul_nbits", "symmetric": True},
+        {"weights": "uint4", "block_size": 16},
+    ],
+)
+def test_half_quadratic_zero_points_are_integers_elsewhere(wishes: dict[str, Any]) -> None:
+    found = written(weight_method="hqq", **wishes)
+    tensors = {t.name: t.data_type for t in onnx.load_from_string(found).graph.initializer}
+    assert tensors.get("w_zp", TensorProto.UINT8) in (TensorProto.UINT8, TensorProto.UINT4)
+    assert error_of(found) <= error(weight_method="minmax", **wishes) * 1.00001
+
+
+def test_rows_that_are_looked_up_have_integers_for_zero_points() -> None:
+    table = np.random.default_rng(5).standard_normal((64, 32)).astype(np.float32)
+    graph = helper.make_graph(
+        [helper.make_node("Gather", ["table", "i"], ["y"])],
+        "g",
+        [helper.make_tensor_value_info("i", TensorProto.INT64, [None])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(table, "table")],
+    )
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    wishes: dict[str, Any] = {"bits": 4, "output_format": "matmul_nbits", "weight_method": "hqq"}
+    found = quantize_rs.quantize(made, None, **wishes).model
+    assert found is not None
+    assert stored(found, "table_zp").dtype == np.uint8
+    session = onnxruntime.InferenceSession(found, providers=["CPUExecutionProvider"])
+    (rows,) = session.run(None, {"i": np.arange(64)})
+    assert np.abs(rows - table).max() < 0.3

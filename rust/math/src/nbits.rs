@@ -7,7 +7,7 @@ use crate::floats::Element;
 use crate::kernels::pack::pack_into;
 use crate::metrics::Sums;
 use crate::ranges::first_non_finite;
-use crate::weight::fit_group;
+use crate::weight::{Shifted, fit_group, fit_shifted};
 use crate::wide::{Loop, widely};
 use crate::{
     Floats, Granularity, MathError, Metrics, Params, QSpec, QType, Range, WeightMethod, params,
@@ -18,7 +18,7 @@ use crate::{
 ///
 /// ```
 /// use quantize_rs_math::{NBits, QType, WeightMethod};
-/// let cut = NBits { depth: 40, width: 3, transposed: false, block_size: 32, qtype: QType::UInt4, symmetric: true, method: WeightMethod::Mse };
+/// let cut = NBits { depth: 40, width: 3, transposed: false, block_size: 32, qtype: QType::UInt4, symmetric: true, method: WeightMethod::Mse, float_zero_points: false };
 /// assert_eq!((cut.blocks(), cut.blob_len()), (2, 16));
 /// let (blobs, columns) = cut.quantize(&vec![0.5; 120])?;
 /// assert_eq!((blobs.len(), columns.scales.len()), (3 * 2 * 16, 3 * 2));
@@ -40,6 +40,17 @@ pub struct NBits {
     pub symmetric: bool,
     /// How the scale and the zero point of a block are chosen.
     pub method: WeightMethod,
+    /// Whether zero points are floats where the method [finds](WeightMethod::shifts) such.
+    pub float_zero_points: bool,
+}
+
+/// The zero points of a matrix in blocks, column by column.
+#[derive(Clone, Debug, PartialEq)]
+pub enum ZeroPoints {
+    /// Those of a column packed like its integers.
+    Packed(Vec<u8>),
+    /// A float for each block: an integer `q` stands for `(q - zero_point) · scale`.
+    Floats(Vec<f32>),
 }
 
 /// What goes with the integers of a matrix.
@@ -47,8 +58,8 @@ pub struct NBits {
 pub struct Columns {
     /// A scale for each block, column by column.
     pub scales: Vec<f32>,
-    /// The zero points of a column packed like its integers, column by column.
-    pub zero_points: Vec<u8>,
+    /// The zero points.
+    pub zero_points: ZeroPoints,
     /// What the integers stand for, against the floats.
     pub metrics: Metrics,
 }
@@ -56,7 +67,7 @@ pub struct Columns {
 impl Columns {
     fn none() -> Columns {
         let metrics = Sums::default().metrics(0);
-        Columns { scales: Vec::new(), zero_points: Vec::new(), metrics }
+        Columns { scales: Vec::new(), zero_points: ZeroPoints::Packed(Vec::new()), metrics }
     }
 }
 
@@ -77,6 +88,11 @@ impl NBits {
     /// Bytes of the zero points of a column.
     pub fn zero_points_len(&self) -> usize {
         self.qtype.packed_len(self.blocks())
+    }
+
+    /// Whether its zero points are floats.
+    fn shifts(&self) -> bool {
+        self.float_zero_points && self.method.shifts(&self.spec())
     }
 
     fn spec(&self) -> QSpec {
@@ -138,11 +154,18 @@ impl NBits {
         }
         let (blocks, packed) = (self.blocks(), self.zero_points_len());
         let mut scales = vec![0.0; self.width * blocks];
-        let mut zero_points = vec![0; self.width * packed];
+        let shifts = self.shifts();
+        let mut packed_points = vec![0; if shifts { 0 } else { self.width * packed }];
+        let mut float_points = vec![0.0; if shifts { self.width * blocks } else { 0 }];
+        let zero_points: Vec<Points<'_>> = if shifts {
+            float_points.chunks_mut(TILE * blocks).map(Points::Floats).collect()
+        } else {
+            packed_points.chunks_mut(TILE * packed).map(Points::Packed).collect()
+        };
         let tiles = blobs
             .par_chunks_mut(TILE * blocks * self.blob_len())
             .zip(scales.par_chunks_mut(TILE * blocks))
-            .zip(zero_points.par_chunks_mut(TILE * packed))
+            .zip(zero_points)
             .enumerate();
         let sums: Option<Vec<Sums>> = tiles
             .map_init(Scratch::default, |scratch, (tile, ((blobs, scales), zero_points))| {
@@ -151,6 +174,11 @@ impl NBits {
             })
             .collect();
         let metrics = Sums::total(sums?).metrics(data.len());
+        let zero_points = if shifts {
+            ZeroPoints::Floats(float_points)
+        } else {
+            ZeroPoints::Packed(packed_points)
+        };
         Some(Columns { scales, zero_points, metrics })
     }
 
@@ -163,7 +191,7 @@ impl NBits {
         scratch: &mut Scratch,
         blobs: &mut [u8],
         scales: &mut [f32],
-        zero_points: &mut [u8],
+        mut zero_points: Points<'_>,
     ) -> Option<Sums> {
         let (blocks, blob) = (self.blocks(), self.blob_len());
         let width = scales.len() / blocks;
@@ -180,17 +208,24 @@ impl NBits {
             self.gather(data, first, start, len, &mut scratch.floats);
             let rows = scratch.floats.chunks_exact(len).zip(scratch.back.chunks_exact_mut(len));
             for (column, (x, back)) in rows.enumerate() {
-                let found = self.fit(x, finite_range(x)?, &spec);
+                let range = finite_range(x)?;
                 scratch.codes.clear();
                 scratch.codes.resize(self.block_size, 0);
-                round(x, found, &spec, &mut scratch.codes[..len], back);
-                let at = column * blocks + block;
+                let (codes, at) = (&mut scratch.codes[..len], column * blocks + block);
+                if let Points::Floats(points) = &mut zero_points {
+                    let found = fit_shifted(x, range, &spec);
+                    round_shifted(x, found, &spec, codes, back);
+                    (scales[at], points[at]) = (found.scale, found.zero_point);
+                } else {
+                    let found = self.fit(x, range, &spec);
+                    round(x, found, &spec, codes, back);
+                    (scales[at], points[at]) = (found.scale, found.zero_point as u8);
+                }
                 pack_into(&scratch.codes, self.qtype.bits(), &mut blobs[at * blob..][..blob]);
-                scales[at] = found.scale;
-                points[at] = found.zero_point as u8;
             }
             total = Sums::total([total, Sums::of(&scratch.floats, &scratch.back)]);
         }
+        let Points::Packed(zero_points) = zero_points else { return Some(total) };
         // What is left of the last byte is the middle of the grid, as ONNX Runtime's tool leaves it.
         let middle = QSpec { symmetric: true, ..spec }.middle() as u8;
         let packed = zero_points.chunks_exact_mut(self.zero_points_len());
@@ -250,7 +285,13 @@ struct Tile<'a, X> {
     scratch: &'a mut Scratch,
     blobs: &'a mut [u8],
     scales: &'a mut [f32],
-    zero_points: &'a mut [u8],
+    zero_points: Points<'a>,
+}
+
+/// Where the zero points of some columns go.
+enum Points<'a> {
+    Packed(&'a mut [u8]),
+    Floats(&'a mut [f32]),
 }
 
 impl<X: Element> Loop for Tile<'_, X> {
@@ -315,6 +356,21 @@ fn round(x: &[f32], found: Params, spec: &QSpec, codes: &mut [u8], back: &mut [f
     }
 }
 
+/// [`round`] where the zero point is a float: `q = saturate(round_half_even(x / scale + zero_point))`.
+#[inline(always)]
+fn round_shifted(x: &[f32], found: Shifted, spec: &QSpec, codes: &mut [u8], back: &mut [f32]) {
+    let (lo, hi) = spec.grid();
+    let (lo, hi) = (lo as f32, hi as f32);
+    for ((x, code), back) in x.iter().zip(codes).zip(back) {
+        let steps = x / found.scale + found.zero_point;
+        let steps = if steps > lo { steps } else { lo };
+        let steps = if steps < hi { steps } else { hi };
+        let rounded = steps + MAGIC;
+        *code = rounded.to_bits() as u8;
+        *back = ((rounded - MAGIC) - found.zero_point) * found.scale;
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -331,7 +387,9 @@ mod tests {
 
     fn cut(depth: usize, width: usize, qtype: QType, symmetric: bool) -> NBits {
         let method = WeightMethod::Mse;
-        NBits { depth, width, transposed: false, block_size: 16, qtype, symmetric, method }
+        let (transposed, float_zero_points) = (false, false);
+        let block_size = 16;
+        NBits { depth, width, transposed, block_size, qtype, symmetric, method, float_zero_points }
     }
 
     /// Integers as they lie, by the definition of each step.
@@ -368,8 +426,9 @@ mod tests {
                     let (expected, scales, points) = by_definition(&cut, &data);
                     assert_eq!(blobs, expected, "{cut:?}");
                     assert_eq!(columns.scales, scales, "{cut:?}");
+                    let ZeroPoints::Packed(packed) = columns.zero_points else { panic!("{cut:?}") };
                     for (column, points) in points.chunks(cut.blocks()).enumerate() {
-                        let bytes = &columns.zero_points[column * cut.zero_points_len()..];
+                        let bytes = &packed[column * cut.zero_points_len()..];
                         let found = crate::pack::unpack(bytes, qtype.bits(), false, points.len());
                         let found: Vec<i32> =
                             found.iter().map(|point| i32::from(*point as u8)).collect();
@@ -377,6 +436,52 @@ mod tests {
                     }
                 }
             }
+        }
+    }
+
+    #[test]
+    fn float_zero_points_are_those_of_each_block() {
+        for qtype in [QType::UInt2, QType::UInt4] {
+            for (depth, width) in [(16, 1), (32, 130), (40, 3), (5, 4)] {
+                let method = WeightMethod::Hqq;
+                let cut =
+                    NBits { method, float_zero_points: true, ..cut(depth, width, qtype, false) };
+                let data = numbers(depth * width);
+                let (blobs, columns) = cut.quantize(&data).unwrap();
+                let ZeroPoints::Floats(points) = columns.zero_points else { panic!("{cut:?}") };
+                let mut error = 0.0;
+                for index in 0..data.len() {
+                    let (row, column) = (index / width, index % width);
+                    let block = column * cut.blocks() + row / 16;
+                    let x: Vec<f32> = (row / 16 * 16..depth.min(row / 16 * 16 + 16))
+                        .map(|row| data[row * width + column])
+                        .collect();
+                    let found = fit_shifted(&x, finite_range(&x).unwrap(), &cut.spec());
+                    assert_eq!(
+                        (columns.scales[block], points[block]),
+                        (found.scale, found.zero_point)
+                    );
+                    let blob = &blobs[block * cut.blob_len()..][..cut.blob_len()];
+                    let bit = row % 16 * qtype.bits() as usize;
+                    let code = f32::from(blob[bit / 8] >> (bit % 8) & (qtype.max() as u8));
+                    let steps = x[row % 16] / found.scale + found.zero_point;
+                    assert_eq!(code, steps.round_ties_even().clamp(0.0, qtype.max() as f32));
+                    let back = (code - found.zero_point) * found.scale;
+                    error += f64::from(x[row % 16] - back).powi(2);
+                }
+                let mse = error / data.len() as f64;
+                assert!((columns.metrics.mse - mse).abs() <= 1e-6 * mse, "{cut:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn zero_points_stay_integers_where_floats_bring_nothing() {
+        let floats = NBits { float_zero_points: true, ..cut(32, 3, QType::UInt4, false) };
+        let hqq = NBits { method: WeightMethod::Hqq, ..floats };
+        for cut in [floats, NBits { symmetric: true, ..hqq }] {
+            let (_, columns) = cut.quantize(&numbers(96)).unwrap();
+            assert!(matches!(columns.zero_points, ZeroPoints::Packed(_)), "{cut:?}");
         }
     }
 

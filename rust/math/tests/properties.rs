@@ -131,15 +131,16 @@ proptest! {
     #[test]
     fn fitted_scales_are_no_worse_in_any_group_and_clip_by_few_steps(
         (data, layout, spec) in any_tensor(-50.0_f32..50.0),
-        method in prop::sample::select(&[WeightMethod::MinMax, WeightMethod::Mse][..]),
+        method in prop::sample::select(WeightMethod::ALL),
     ) {
         let ranges = ranges(&data, &layout);
         let found = fit(&data, &layout, &ranges, &spec, method);
         let plain = own_params(&data, &layout, &spec);
         // Half of an end always stays: what was a step is two of those that it leaves.
-        let clipped = if method == WeightMethod::Mse { 3.5 } else { 1.0 };
+        let clipped = if method == WeightMethod::MinMax { 1.0 } else { 3.5 };
         let clips = match method {
             WeightMethod::Mse => spec.qtype.bits() <= 8,
+            WeightMethod::Hqq if !spec.symmetric => spec.qtype.bits() <= 8,
             _ => spec.symmetric && spec.qtype.bits() <= 4,
         };
         let errors = |params: &[Params]| {
@@ -172,11 +173,14 @@ proptest! {
             let found = fit(&data, &layout, &ranges, &spec, method);
             quantize_measured(&data, &layout, &found, &spec).1.mse
         };
-        let (least, full) = (mse(WeightMethod::Mse), mse(WeightMethod::MinMax));
-        prop_assert!(least <= full * (1.0 + 1e-5), "{least} > {full}");
+        let full = mse(WeightMethod::MinMax);
         let alone = rayon::ThreadPoolBuilder::new().num_threads(1).build().unwrap();
-        let one = alone.install(|| fit(&data, &layout, &ranges, &spec, WeightMethod::Mse));
-        prop_assert_eq!(one, fit(&data, &layout, &ranges, &spec, WeightMethod::Mse));
+        for method in [WeightMethod::Mse, WeightMethod::Hqq] {
+            let least = mse(method);
+            prop_assert!(least <= full * (1.0 + 1e-5), "{method}: {least} > {full}");
+            let one = alone.install(|| fit(&data, &layout, &ranges, &spec, method));
+            prop_assert_eq!(one, fit(&data, &layout, &ranges, &spec, method));
+        }
     }
 
     #[test]

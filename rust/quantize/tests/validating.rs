@@ -7,7 +7,8 @@ use std::collections::BTreeMap;
 
 use common::{constant, fixture, fixtures, ranges};
 use quantize_rs::{
-    Check, Config, Format, Model, Prepared, QType, Target, Tensor, Validation, validate,
+    Check, Config, Format, Model, Prepared, QType, Target, Tensor, Validation, WeightMethod,
+    validate,
 };
 use quantize_rs_onnx::{DataType, Edit, TensorProto};
 
@@ -45,6 +46,14 @@ fn ways() -> Vec<(&'static str, Config)> {
         (
             "symmetric blocks",
             Config { output_format: Format::MatMulNBits, symmetric: true, ..four() },
+        ),
+        (
+            "zero points that are floats",
+            Config {
+                output_format: Format::MatMulNBits,
+                weight_method: Some(WeightMethod::Hqq),
+                ..four()
+            },
         ),
         ("activations", common::with_activations()),
     ];

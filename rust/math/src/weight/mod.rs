@@ -4,6 +4,7 @@
 //! elements.
 
 mod groups;
+mod hqq;
 mod least;
 mod minmax;
 mod mse;
@@ -16,6 +17,8 @@ use serde::{Deserialize, Serialize};
 use crate::floats::Element;
 use crate::{Floats, Granularity, Layout, MathError, Params, QSpec, Range, params};
 use groups::{Group, map_groups};
+
+pub(crate) use hqq::Shifted;
 
 /// A way of choosing the scale and the zero point of a group of weights.
 ///
@@ -33,6 +36,8 @@ pub enum WeightMethod {
     MinMax,
     /// The least squared error, where either end may be cut by a step.
     Mse,
+    /// Half-quadratic quantization: the zero point moves to where most elements are met closely.
+    Hqq,
 }
 
 /// What is known of a way of choosing.
@@ -42,7 +47,12 @@ struct Row {
     about: &'static str,
     /// Scales and zero points to choose from, the usual ones first.
     choices: fn(Range, &QSpec) -> Choices,
+    /// The same where the elements of a group say what there is to choose from.
+    search: Option<Search>,
 }
+
+/// From the elements of a group and their range to what it can choose from, with the widest vectors.
+type Search = fn(&[f32], Range, &QSpec) -> Choices;
 
 const ROWS: &[Row] = &[
     Row {
@@ -50,18 +60,28 @@ const ROWS: &[Row] = &[
         name: "minmax",
         about: "the grid reaches from the smallest to the largest weight of a group",
         choices: minmax::choices,
+        search: None,
     },
     Row {
         method: WeightMethod::Mse,
         name: "mse",
         about: "the least squared error of a group, whose ends may be cut by a step",
         choices: mse::choices,
+        search: None,
+    },
+    Row {
+        method: WeightMethod::Hqq,
+        name: "hqq",
+        about: "half-quadratic quantization; in matmul_nbits its zero points are floats",
+        choices: minmax::choices,
+        search: Some(hqq::rounded),
     },
 ];
 
 impl WeightMethod {
     /// Every way there is.
-    pub const ALL: &'static [WeightMethod] = &[WeightMethod::MinMax, WeightMethod::Mse];
+    pub const ALL: &'static [WeightMethod] =
+        &[WeightMethod::MinMax, WeightMethod::Mse, WeightMethod::Hqq];
 
     /// The way for weights of this kind, where nobody asks for another.
     ///
@@ -81,6 +101,15 @@ impl WeightMethod {
     /// Its name in options.
     pub fn name(self) -> &'static str {
         self.row().name
+    }
+
+    /// Whether its zero points are better not rounded, where a runtime reads such.
+    pub fn shifts(self, spec: &QSpec) -> bool {
+        self.search(spec).is_some()
+    }
+
+    fn search(self, spec: &QSpec) -> Option<Search> {
+        self.row().search.filter(|_| hqq::moves(spec))
     }
 
     /// One line for those who choose.
@@ -141,7 +170,8 @@ impl Choices {
 /// one step more below 0 than above, which is an eighth of it or a half. Whoever gives that step to the side of the
 /// largest element makes all steps finer, and clips what is almost as large on the other side; whoever clips nothing
 /// keeps what has but a few values exact, such as -1, 0 and 1. There are these two and the way between them.
-/// [`WeightMethod::Mse`] may cut either end by a step more. Results do not depend on the number of threads.
+/// [`WeightMethod::Mse`] may cut either end by a step more. [`WeightMethod::Hqq`] searches a zero point, rounds it, and
+/// is [`WeightMethod::MinMax`] where the zero point is fixed, or steps are as fine as those of 16 bits. Results do not depend on the number of threads.
 ///
 /// ```
 /// use quantize_rs_math::{Granularity, Layout, QSpec, QType, WeightMethod, fit, ranges};
@@ -161,6 +191,12 @@ pub fn fit<'a>(
 ) -> Vec<Params> {
     let data = data.into();
     assert_eq!(layout.check(data.len(), ranges.len()), Ok(()));
+    if let Some(search) = method.search(spec) {
+        return match data {
+            Floats::Slice(values) => searched(values, layout, ranges, spec, search),
+            Floats::LittleEndian(values) => searched(values, layout, ranges, spec, search),
+        };
+    }
     let choices = |range: Range| (method.row().choices)(range, spec);
     // Whether there is a choice does not depend on the range.
     if choices(Range { min: -1.0, max: 1.0 }).count == 1 {
@@ -188,10 +224,38 @@ fn chosen(
     })
 }
 
+fn searched(
+    data: &[impl Element],
+    layout: &Layout,
+    ranges: &[Range],
+    spec: &QSpec,
+    search: Search,
+) -> Vec<Params> {
+    map_groups(data, layout, |index, group| {
+        let range = ranges[index];
+        match group {
+            Group::InPlace(x) => {
+                let x: Vec<f32> = x.iter().map(|x| x.value()).collect();
+                least::of(&x, search(&x, range, spec).as_slice(), spec)
+            }
+            Group::Gathered(x) => least::of(x, search(x, range, spec).as_slice(), spec),
+        }
+    })
+}
+
 /// The params of one group of floats, whose range is known and finite. To be called where wide vectors are used already.
 #[inline(always)]
 pub(crate) fn fit_group(x: &[f32], range: Range, spec: &QSpec, method: WeightMethod) -> Params {
-    least::of_few(x, (method.row().choices)(range, spec).as_slice(), spec)
+    let choices = match method.search(spec) {
+        Some(search) => search(x, range, spec),
+        None => (method.row().choices)(range, spec),
+    };
+    least::of_few(x, choices.as_slice(), spec)
+}
+
+/// The scale of one group of floats, whose range is known and finite, and a zero point that need not be an integer.
+pub(crate) fn fit_shifted(x: &[f32], range: Range, spec: &QSpec) -> Shifted {
+    hqq::shifted(x, range, spec)
 }
 
 #[cfg(test)]
@@ -209,7 +273,7 @@ mod tests {
         }
         assert_eq!(WeightMethod::ALL.len(), ROWS.len());
         let error = "absmax".parse::<WeightMethod>().unwrap_err().to_string();
-        assert!(error.contains("`absmax`") && error.contains("minmax, mse"), "{error}");
+        assert!(error.contains("`absmax`") && error.contains("minmax, mse, hqq"), "{error}");
     }
 
     #[test]

@@ -8,7 +8,7 @@ use super::{Choices, minmax};
 use crate::{QSpec, Range, params};
 
 /// Steps that are cut off an end.
-const CUT: f32 = 1.2;
+pub(super) const CUT: f32 = 1.2;
 
 /// Steps that an end has at least, for what is cut of it: half of it always stays.
 const LEAST: f32 = 2.4;

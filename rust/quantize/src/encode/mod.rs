@@ -12,7 +12,8 @@ use bytes::Bytes;
 use half::{bf16, f16};
 use quantize_rs_math::{
     Columns, Floats, Granularity, Layout, MathError, Metrics, NBits, Params, QSpec, QType, Range,
-    WeightMethod, fit, narrow_scales, pack, params, quantize_measured_into, ranges_checked,
+    WeightMethod, ZeroPoints, fit, narrow_scales, pack, params, quantize_measured_into,
+    ranges_checked,
 };
 use quantize_rs_onnx::{Buffer, DataType, Tensor};
 use rayon::prelude::*;
@@ -54,7 +55,7 @@ pub struct EncodedTensor {
     pub scale: Tensor,
     /// What the scales are stored as, where that takes 8 bits.
     pub stored_scale: Option<StoredScale>,
-    /// The zero points, of the type of the integers.
+    /// The zero points, of the type of the integers, or float32 for nodes that take such.
     pub zero_point: Tensor,
     /// What the integers stand for, against the floats they were made from, when those are known.
     pub metrics: Option<Metrics>,
@@ -116,8 +117,15 @@ pub fn encode(
                 node.is_onnx() && matches!(node.op_type.as_str(), "Conv" | "ConvTranspose")
             });
             let method = plan.config.weight_method(&how.spec, convolves);
+            let bits = how.spec.qtype.bits();
+            if how.format == Format::MatMulNBits {
+                // ONNX Runtime 1.31 computes with zero points that are floats up to 4 bits, and looks up none.
+                let rows = constant.multipliers(graph).any(|node| node.op_type == "Gather");
+                let found = nbits(name, how, method, shape, &tensor, bits <= 4 && !rows)?;
+                return Ok((name.clone(), found, 0, bits));
+            }
             let (tensor, widened) = weight(name, how, method, shape, &tensor, floors, grid)?;
-            Ok((name.clone(), tensor, widened, how.spec.qtype.bits()))
+            Ok((name.clone(), tensor, widened, bits))
         })
         .collect::<Result<_, QuantizeError>>()?;
     for (name, tensor, widened, bits) in done {
@@ -205,9 +213,6 @@ fn weight(
     scales: DataType,
 ) -> Result<(EncodedTensor, usize), QuantizeError> {
     let wrong = |error: MathError| invalid(name, &error);
-    if how.format == Format::MatMulNBits {
-        return Ok((nbits(name, how, method, shape, tensor)?, 0));
-    }
     let layout = Layout::of(shape, how.spec.granularity).map_err(wrong)?;
     let elements = Elements::of(tensor)
         .ok_or_else(|| invalid(name, format!("has elements of type {}", tensor.dtype)))?;
@@ -289,6 +294,7 @@ fn nbits(
     method: WeightMethod,
     shape: &[usize],
     tensor: &Tensor,
+    float_zero_points: bool,
 ) -> Result<EncodedTensor, QuantizeError> {
     let (Granularity::Blocked { axis, block_size }, &[rows, columns]) =
         (how.spec.granularity, shape)
@@ -298,7 +304,8 @@ fn nbits(
     let transposed = axis == 1;
     let (depth, width) = if transposed { (columns, rows) } else { (rows, columns) };
     let QSpec { qtype, symmetric, .. } = how.spec;
-    let cut = NBits { depth, width, transposed, block_size, qtype, symmetric, method };
+    let cut =
+        NBits { transposed, block_size, qtype, symmetric, method, depth, width, float_zero_points };
     let elements = Elements::of(tensor)
         .ok_or_else(|| invalid(name, format!("has elements of type {}", tensor.dtype)))?;
     let (blocks, blob) = (cut.blocks(), cut.blob_len());
@@ -311,7 +318,10 @@ fn nbits(
         quantized: bytes(vec![width, blocks, blob], buffer.into_bytes()),
         scale: Tensor::from_f32(vec![width, blocks], &scales),
         stored_scale: None,
-        zero_point: bytes(vec![width, cut.zero_points_len()], zero_points.into()),
+        zero_point: match zero_points {
+            ZeroPoints::Packed(packed) => bytes(vec![width, cut.zero_points_len()], packed.into()),
+            ZeroPoints::Floats(floats) => Tensor::from_f32(vec![width, blocks], &floats),
+        },
         metrics: Some(metrics),
     })
 }

@@ -118,8 +118,11 @@ impl Cut {
             return None;
         }
         let middle = if signed { 0 } else { 1 << (bits - 1) };
+        let floats = zero_points.filter(|tensor| tensor.dtype != DataType::UInt8);
+        let between = floats.and_then(crate::encode::to_f32).filter(|it| it.len() == scales.len());
         let points = match zero_points {
             None => vec![middle; scales.len()],
+            Some(_) if between.is_some() => vec![0; scales.len()],
             Some(tensor) if tensor.dtype == DataType::UInt8 => {
                 let packed = blocks.div_ceil(per_byte);
                 let rows = tensor.data.chunks(packed.max(1));
@@ -143,13 +146,14 @@ impl Cut {
             let own = &params[index * blocks..][..blocks];
             let codes = codes(row, bits, signed, depth);
             floats.extend(codes.into_iter().enumerate().map(|(at, code)| {
-                let Params { scale, zero_point } = own[at / block_size];
+                let (block, Params { scale, zero_point }) = (at / block_size, own[at / block_size]);
                 #[allow(clippy::cast_precision_loss)] // integers of 9 bits
                 let steps = (code - zero_point) as f32;
-                steps * scale
+                let between = between.as_ref().map_or(0.0, |all| all[index * blocks + block]);
+                (steps - between) * scale
             }));
         }
-        Some(Decoded { qtype, shape, floats, layout, params })
+        Some(Decoded { qtype, shape, floats, layout, params, between })
     }
 }
 

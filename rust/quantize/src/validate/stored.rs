@@ -44,6 +44,8 @@ pub(super) struct Decoded {
     pub(super) floats: Vec<f32>,
     pub(super) layout: Layout,
     pub(super) params: Vec<Params>,
+    /// What is taken from the integers beside the zero points of `params`, where those are no integers.
+    pub(super) between: Option<Vec<f32>>,
 }
 
 /// The type of integers of an element type.
@@ -367,5 +369,6 @@ fn plain(
         .collect();
     layout.check_packed(integers.data.len(), qtype, params.len()).ok()?;
     let floats = dequantize(&integers.data, &layout, &params, qtype);
-    Some(Decoded { qtype, shape: integers.shape.clone(), floats, layout, params })
+    let shape = integers.shape.clone();
+    Some(Decoded { qtype, shape, floats, layout, params, between: None })
 }

@@ -132,7 +132,7 @@ impl Grid {
             let bound = (exact - nearest).abs() * (1.0 + SLACK) + exact.abs() * 1e-6;
             return (distance / largest, distance <= bound && exact.abs() <= end);
         }
-        let (exact, code) = (exact + zero_point, there.round() + zero_point);
+        let (exact, code) = (exact + zero_point, (there + zero_point).round());
         let (lo, hi) = (f64::from(qtype.min()), f64::from(qtype.max()));
         let beyond = exact > hi && code >= hi || exact < lo && code <= lo;
         let allowed = if beyond { cut(qtype) } else { 0.5 };
@@ -190,7 +190,7 @@ impl Pair<'_> {
     }
 
     fn look(&self, reference: &[f32]) -> Look {
-        let Decoded { floats, layout, params, .. } = self.decoded;
+        let Decoded { floats, layout, params, between, .. } = self.decoded;
         let grid = self.grid();
         let mut off: HashMap<usize, Off> = HashMap::new();
         let (mut many, mut largest) = (0, 0.0_f64);
@@ -199,8 +199,9 @@ impl Pair<'_> {
                 continue;
             }
             let group = layout.group_of(at);
-            let (scale, point) =
-                (f64::from(params[group].scale), f64::from(params[group].zero_point));
+            let scale = f64::from(params[group].scale);
+            let between = between.as_ref().map_or(0.0, |between| f64::from(between[group]));
+            let point = f64::from(params[group].zero_point) + between;
             let (exact, there) = (f64::from(*w) / scale, f64::from(*float) / scale);
             let (steps, right) = grid.distance(exact, there, point);
             largest = largest.max(steps);

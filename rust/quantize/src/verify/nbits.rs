@@ -1,11 +1,14 @@
 //! Whether nodes that read weights in blocks find what their attributes say.
 
-use quantize_rs_onnx::NodeProto;
+use quantize_rs_onnx::{DataType, NodeProto};
 
 use super::{failed, shape};
 use crate::QuantizeError;
 use crate::graph::Graph;
 use crate::plan::MICROSOFT;
+
+/// Where zero points stand among the constants.
+const ZERO_POINTS: usize = 2;
 
 /// Checks the constants of every `MatMulNBits` that reads others than `before`.
 pub(super) fn check(before: &Graph<'_>, graph: &Graph<'_>) -> Result<(), QuantizeError> {
@@ -14,10 +17,15 @@ pub(super) fn check(before: &Graph<'_>, graph: &Graph<'_>) -> Result<(), Quantiz
         if node.domain != MICROSOFT || node.op_type != "MatMulNBits" || there {
             continue;
         }
-        for (input, expected) in product(node).into_iter().enumerate() {
+        let constants = product(node);
+        let scales = constants[1].clone();
+        for (input, expected) in constants.into_iter().enumerate() {
             let found = graph.input(index, input + 1).and_then(|id| graph.constant(id));
+            // A zero point that is a float is not packed.
+            let packed = found.is_none_or(|found| found.dtype() == Some(DataType::UInt8));
+            let expected = if input == ZERO_POINTS && !packed { &scales } else { &expected };
             if let Some(found) = found
-                && shape(found) != expected
+                && shape(found) != *expected
             {
                 let (label, found) = (node.label(), shape(found));
                 return Err(failed(format!(

