@@ -42,6 +42,7 @@ from ._plan import Plan, Quantized
 from ._pruning import PrunedWeight, Pruning, prune
 from ._qconfig import Prepared, QConfig, QConfigDict, prepare
 from ._ranges import Ranges
+from ._recommendation import Alternative, Reason, Recommendation, recommend
 from ._report import Report, Seconds, Sizes, Step
 from ._sensitivity import LayerSensitivity, Sensitivity, sensitivity
 from ._validation import Problem, StoredWeight, Uncompared, Validation, validate
@@ -59,6 +60,7 @@ from .errors import (
 
 __all__ = [
     "Accuracy",
+    "Alternative",
     "CalibrationError",
     "Comparison",
     "Conversion",
@@ -94,6 +96,8 @@ __all__ = [
     "Quantized",
     "Ranges",
     "RangesDiff",
+    "Reason",
+    "Recommendation",
     "Report",
     "Seconds",
     "Sensitivity",
@@ -123,6 +127,7 @@ __all__ = [
     "prune",
     "quantize",
     "quantize_with_calibration",
+    "recommend",
     "sensitivity",
     "training",
     "validate",

@@ -13,6 +13,7 @@ use crate::config::ConfigArguments;
 use crate::engine::EngineArguments;
 use crate::failure::Failure;
 use crate::file;
+use crate::recommend::RecommendArguments;
 use crate::samples::SampleArguments;
 use crate::shell::{CompletionArguments, ManArguments};
 use crate::validate::ValidateArguments;
@@ -60,6 +61,8 @@ pub(crate) enum Format {
 pub(crate) enum Command {
     /// Show what is in a model
     Info(InfoArguments),
+    /// Say how to quantize a model, and why; writes nothing
+    Recommend(RecommendArguments),
     /// Quantize the weights of a model
     Quantize(QuantizeArguments),
     /// Quantize the weights and the activations of a model, measured on samples

@@ -38,6 +38,7 @@ mod prune;
 mod quantize;
 mod ranges;
 mod recipe;
+mod recommend;
 mod samples;
 mod sensitivity;
 mod shell;
@@ -100,6 +101,7 @@ fn answer<T: Into<OsString> + Clone>(
     let mut console = Console::new(out, err, arguments.output, terminals);
     let outcome = match arguments.command {
         Command::Info(args) => info::run(&args, &mut console),
+        Command::Recommend(args) => recommend::run(&args, &mut console),
         Command::Quantize(args) => {
             recipe::keep(&args.recipe, &matches, || quantize::run(&args, &mut console))
         }

@@ -9,7 +9,7 @@ use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::PyBytes;
 use quantize_rs::{
-    Below, Config, ModelInfo, Prepared, Prune, QConfigDict, QType, QuantizeError, Target,
+    Below, Config, ModelInfo, Prepared, Prune, QConfigDict, QType, QuantizeError, Target, Wanted,
     WeightType, config,
 };
 
@@ -97,6 +97,21 @@ impl Model {
             work::detached(py, self.model.path(), || quantize_rs::infer_shapes(&self.model))?;
         let text = inference.to_string();
         Ok((Model { model: Arc::new(model) }, work::json(py, &inference)?, text))
+    }
+
+    /// How to quantize it, as JSON and as text.
+    fn recommended(
+        &self,
+        py: Python<'_>,
+        target: Option<String>,
+        samples: Option<String>,
+    ) -> PyResult<(String, String)> {
+        let model = Arc::clone(&self.model);
+        let found = work::interruptible(py, self.model.path(), move || {
+            let target = target.map(|name| name.parse::<Target>()).transpose()?;
+            quantize_rs::recommend(&model, Wanted { target, samples: samples.as_deref() })
+        })?;
+        Ok((found.to_json(), found.to_string()))
     }
 
     /// The model with small weights at 0, and what became of each, as JSON and as text.

@@ -61,6 +61,7 @@ mod opset;
 mod plan;
 pub mod prepare;
 mod ranges;
+pub mod recommend;
 mod report;
 pub mod rewrite;
 mod sample;
@@ -106,6 +107,7 @@ pub use quantize_rs_math::{
 };
 pub use quantize_rs_onnx::{DataType, Model, Tensor};
 pub use ranges::{Difference, Ranges, RangesDiff, Seen, tensorrt};
+pub use recommend::{Recommendation, Wanted, Way, recommend};
 pub use report::{Histogram, Page, QuantizedRow, Report, Row, Seconds, Sizes, StoredBytes};
 pub use sample::{Engine, InputSpec, Runner, Sample, Samples, Sink, Timed};
 pub use target::{Bias, Placement, Profile, Target};

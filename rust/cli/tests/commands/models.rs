@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::common::{DIGITS, FIXTURES, Folder, run, size};
+use crate::common::{DIGITS, FIXTURES, Folder, SAMPLES, run, size};
 
 #[test]
 fn prune_sets_small_weights_to_0_and_counts_them() {
@@ -119,4 +119,30 @@ fn optimize_writes_a_simpler_model_and_says_what_it_did() {
     assert_eq!(unknown.code, 2);
     assert!(unknown.err.contains("merge_duplicates"), "{}", unknown.err);
     assert!(run(&["optimize", "--help"]).out.contains("takes out what nothing reads"));
+}
+
+#[test]
+fn recommend_says_why_and_gives_a_command_that_runs() {
+    let folder = Folder::new();
+    let model = folder.path("my model.onnx");
+    fs::copy(DIGITS, &model).expect("copied");
+    let found = run(&["recommend", &model, "--data", SAMPLES, "--target", "arm"]);
+    assert_eq!((found.code, found.err.as_str()), (0, ""), "{found:?}");
+    for part in ["static: weights and activations in 8 bits", "Conv do", "--target arm", "'"] {
+        assert!(found.out.contains(part), "{part} is not in {found:?}");
+    }
+    let json = run(&["recommend", &model, "--format", "json"]).json();
+    assert_eq!((&json["way"], &json["bits"]), (&"static".into(), &8.into()), "{json}");
+    assert_eq!(json["samples"], "calibration.npy");
+    let other = json["otherwise"][0]["command"].as_str().expect("a command");
+    let (_, rest) = other.split_once("quantize-rs quantize ").expect("quantize");
+    let words: Vec<&str> = rest.split('\'').filter(|word| *word != " -o ").collect();
+    let [_, from, to, flags] = words[..] else { panic!("{words:?}") };
+    assert_eq!(from, model);
+    let flags: Vec<&str> = flags.split_whitespace().collect();
+    let made = run(&[&["quantize", from, "-o", to][..], &flags].concat());
+    assert_eq!(made.code, 0, "{made:?}");
+    assert_eq!(run(&["validate", from, to]).code, 0);
+    let help = run(&["recommend", "--help"]).out;
+    assert!(help.contains("convolutions do half of the work or more"), "{help}");
 }

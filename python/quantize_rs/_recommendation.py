@@ -1,0 +1,212 @@
+"""How to quantize a model, and why."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from . import _compare, _html
+from ._model import Model
+from ._samples import CalibrationData
+from ._source import ModelSource
+from ._told import Told
+
+__all__ = ["Alternative", "Reason", "Recommendation", "recommend"]
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """One reason for a recommendation.
+
+    Attributes
+    ----------
+    rule : str
+        The rule that says so.
+    text : str
+        What in the model led to it.
+    """
+
+    rule: str
+    text: str
+
+    def __str__(self) -> str:
+        return self.text
+
+
+@dataclass(frozen=True, slots=True)
+class Alternative:
+    """Another way, and when it is the better one.
+
+    Attributes
+    ----------
+    way : str
+        ``"static"``, ``"dynamic"`` or ``"weights"``.
+    bits : int
+        Bits of weights.
+    per_channel : bool
+        Whether each output channel has its scale.
+    block_size : int or None
+        How many elements share a scale, where channels do not.
+    output_format : str
+        How it is written.
+    exclude : tuple of str
+        Operators that stay float.
+    when : str
+        When to take it.
+    python, command : str
+        The call, and the same as a command.
+    """
+
+    way: str
+    bits: int
+    per_channel: bool
+    block_size: int | None
+    output_format: str
+    exclude: tuple[str, ...]
+    when: str
+    python: str
+    command: str
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Recommendation(Told):
+    """How to quantize a model, and why. `recommend` makes it.
+
+    ``print(recommendation)`` shows the reasons and the calls.
+
+    Attributes
+    ----------
+    way : str
+        ``"static"`` (weights and activations, whose ranges samples show), ``"dynamic"`` (weights,
+        and activations when the model runs), ``"weights"`` (weights alone) or ``"nothing"``.
+    bits : int
+        Bits of weights.
+    per_channel : bool
+        Whether each output channel has its scale.
+    block_size : int or None
+        How many elements share a scale, where channels do not.
+    output_format : str
+        How it is written.
+    exclude : tuple of str
+        Operators that stay float.
+    target : str or None
+        The runtime that it is for.
+    rule : str
+        The rule that decided.
+    reasons : tuple of Reason
+        Why: that of the rule which decided first, then those of the options.
+    samples : str or None
+        Where the call reads samples; None where it needs none.
+    python, command : str
+        The call, and the same as a command; empty where there is nothing to do.
+    otherwise : tuple of Alternative
+        Other ways, and when they are better.
+    model : pathlib.Path or None
+        The file; None for a model in memory, which `python` calls ``model``.
+    """
+
+    way: str
+    bits: int
+    per_channel: bool
+    block_size: int | None
+    output_format: str
+    exclude: tuple[str, ...]
+    target: str | None
+    rule: str
+    reasons: tuple[Reason, ...]
+    samples: str | None
+    python: str
+    command: str
+    otherwise: tuple[Alternative, ...]
+    model: Path | None
+    _json: str = field(compare=False)
+    _text: str = field(compare=False)
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What in the model was looked at: sizes, work by kind of operator, what varies."""
+        found: dict[str, Any] = self.to_dict()["facts"]
+        return found
+
+    def _repr_html_(self) -> str:
+        rows = [[reason.rule, reason.text] for reason in self.reasons]
+        calls = [["Python", self.python], ["command", self.command]] if self.python else []
+        others = [[other.when, other.python] for other in self.otherwise]
+        return _html.table(self._summary(), ["", ""], [*rows, *calls, *others])
+
+
+def recommend(
+    model: ModelSource | Model,
+    data: CalibrationData | None = None,
+    target: str | None = None,
+) -> Recommendation:
+    """Say how to quantize a model, and why: static, dynamic or weights alone, and the call for it.
+
+    It looks at the file and runs nothing: where its weights are, where its work is done, what
+    varies, what is quantized already. Rules are asked in their order, and the first that holds
+    decides (``quantize-rs recommend --help`` lists them). How near the result is and how fast,
+    `compare` tells.
+
+    Parameters
+    ----------
+    model : Model, path, bytes or onnx.ModelProto
+        The model.
+    data : path, ImageFolder, array, dict of arrays, iterable or reader, optional
+        Real inputs, as `calibration_data` of `quantize_with_calibration`. They are not read: what
+        counts is that there are some. A path is named in the call.
+    target : str, optional
+        The runtime that the model is made for, as in `quantize`.
+
+    Returns
+    -------
+    Recommendation
+        What to do, and why.
+
+    Raises
+    ------
+    OptionError
+        A target that there is none of.
+    ModelError, FileNotFoundError, PermissionError, OSError
+        The model cannot be read.
+
+    Examples
+    --------
+    >>> import quantize_rs
+    >>> found = quantize_rs.recommend(
+    ...     "examples/digits/digits_cnn.onnx", "examples/digits/calibration.npy"
+    ... )
+    >>> found.way, found.bits, found.rule
+    ('static', 8, 'convolutions')
+    >>> report = eval(found.python)
+    >>> report.output.endswith("digits_cnn.int8.onnx")
+    True
+    """
+    samples = _named(data)
+    return _of(*_compare.model(model).recommended(target, samples))
+
+
+def _named(data: CalibrationData | None) -> str | None:
+    """Give the name of samples that are there; noise is none, and has none."""
+    if data is None or (isinstance(data, str) and data == "random"):
+        return None
+    return os.fsdecode(data) if isinstance(data, str | os.PathLike) else "calibration.npz"
+
+
+def _of(said: str, text: str) -> Recommendation:
+    """Read what the extension module wrote, as JSON and as text."""
+    found = json.loads(said)
+    found.pop("facts")
+    model = found["model"]
+    own = {
+        "exclude": tuple(found["exclude"]),
+        "reasons": tuple(Reason(**reason) for reason in found["reasons"]),
+        "otherwise": tuple(
+            Alternative(**other | {"exclude": tuple(other["exclude"])})
+            for other in found["otherwise"]
+        ),
+        "model": None if model is None else Path(model),
+    }
+    return Recommendation(**found | own, _json=said, _text=text)

@@ -1,0 +1,40 @@
+//! `recommend`: how to quantize a model, and why.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use quantize_rs::recommend::ALL;
+use quantize_rs::{Model, Target, Wanted, recommend};
+
+use crate::console::Console;
+use crate::failure::Failure;
+use crate::wishes;
+
+/// Arguments of `recommend`.
+#[derive(Debug, Args)]
+#[command(after_help = rules())]
+pub(crate) struct RecommendArguments {
+    /// The model
+    model: PathBuf,
+    /// Where samples are, as for `calibrate`: they are named in the command, and not read
+    #[arg(long, value_name = "PATH")]
+    data: Option<PathBuf>,
+    /// The runtime that the model is made for [default: x86]
+    #[arg(long, value_name = "NAME", value_parser = wishes::targets())]
+    target: Option<Target>,
+}
+
+/// Every rule and when it holds.
+fn rules() -> String {
+    let rows = ALL
+        .iter()
+        .map(|rule| format!("  {:<18}{:<8}  {}\n", rule.name, rule.choice.way.name(), rule.about));
+    format!("Rules, of which the first that holds decides:\n{}", rows.collect::<String>())
+}
+
+pub(crate) fn run(args: &RecommendArguments, console: &mut Console<'_>) -> Result<(), Failure> {
+    let samples = args.data.as_ref().map(|path| path.display().to_string());
+    let wanted = Wanted { target: args.target, samples: samples.as_deref() };
+    let found = recommend(&Model::open(&args.model)?, wanted)?;
+    console.result(|| found.to_json(), || found.to_string())
+}

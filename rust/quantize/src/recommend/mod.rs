@@ -1,0 +1,303 @@
+//! How to quantize a model: one of four ways, with the reasons that the model gives, and the call
+//! that does it.
+//!
+//! Nothing is tried: what is said follows from the file. Whether it serves is what `compare` tells.
+
+mod call;
+mod facts;
+mod settings;
+mod ways;
+
+use std::fmt;
+
+use quantize_rs_onnx::Model;
+use serde::Serialize;
+
+use crate::{Config, Format, Prepared, QuantizeError, Role, Target};
+
+use call::Files;
+pub use facts::{Facts, Family, Largest, Share};
+pub use ways::{ALL, Rule};
+
+/// What a recommendation is for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Wanted<'a> {
+    /// The runtime; `None` as for x86.
+    pub target: Option<Target>,
+    /// Where real inputs are, as the call will name them; `None` where there are none.
+    pub samples: Option<&'a str>,
+}
+
+/// How a model is quantized.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Way {
+    /// Weights and activations, whose ranges samples show.
+    Static,
+    /// Weights, and activations when the model runs.
+    Dynamic,
+    /// Weights alone.
+    Weights,
+    /// Not at all.
+    Nothing,
+}
+
+impl Way {
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Way::Static => "static",
+            Way::Dynamic => "dynamic",
+            Way::Weights => "weights",
+            Way::Nothing => "nothing",
+        }
+    }
+}
+
+/// A way of quantizing and its options.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Choice {
+    /// The way.
+    pub way: Way,
+    /// Bits of weights.
+    pub bits: u8,
+    /// Whether each output channel has its scale.
+    pub per_channel: bool,
+    /// How many elements share a scale, where channels do not.
+    pub block_size: Option<usize>,
+    /// How it is written.
+    #[serde(rename = "output_format")]
+    pub format: Format,
+    /// Operators that stay float.
+    pub exclude: Vec<String>,
+}
+
+impl Choice {
+    /// 8 bits, a scale a channel.
+    const fn of(way: Way) -> Choice {
+        let format = match way {
+            Way::Dynamic => Format::Dynamic,
+            _ => Format::Qdq,
+        };
+        Choice { way, bits: 8, per_channel: true, block_size: None, format, exclude: Vec::new() }
+    }
+
+    /// Weights alone, 4 bits in blocks of 32.
+    const fn blocks() -> Choice {
+        Choice {
+            way: Way::Weights,
+            bits: 4,
+            per_channel: false,
+            block_size: Some(32),
+            format: Format::MatMulNBits,
+            exclude: Vec::new(),
+        }
+    }
+}
+
+/// One reason for a recommendation.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Reason {
+    /// The rule that says so.
+    pub rule: &'static str,
+    /// What in the model led to it.
+    pub text: String,
+}
+
+/// Another way, and when it is the better one.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Alternative {
+    /// The way and its options.
+    #[serde(flatten)]
+    pub choice: Choice,
+    /// When to take it.
+    pub when: &'static str,
+    /// The call in Python.
+    pub python: String,
+    /// The command.
+    pub command: String,
+}
+
+/// How to quantize a model, and why.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Recommendation {
+    /// The model; `None` for bytes.
+    pub model: Option<String>,
+    /// The runtime that it is for; `None` as for x86.
+    pub target: Option<Target>,
+    /// The way and its options.
+    #[serde(flatten)]
+    pub choice: Choice,
+    /// The rule that decided.
+    pub rule: &'static str,
+    /// Why: that of the rule which decided first, then those of the options.
+    pub reasons: Vec<Reason>,
+    /// Where the call reads samples; `None` where it needs none.
+    pub samples: Option<String>,
+    /// The call in Python; empty where there is nothing to do.
+    pub python: String,
+    /// The command; empty where there is nothing to do.
+    pub command: String,
+    /// Other ways, and when they are better.
+    pub otherwise: Vec<Alternative>,
+    /// What in the model was looked at.
+    pub facts: Facts,
+}
+
+/// Says how to quantize a model.
+///
+/// ```
+/// use quantize_rs::{Model, Wanted, Way, recommend};
+///
+/// # let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/digits/digits_cnn.onnx");
+/// let found = recommend(&Model::open(path)?, Wanted::default())?;
+/// assert_eq!(found.choice.way, Way::Static);
+/// assert!(found.reasons[0].text.contains("Conv do"));
+/// # Ok::<(), quantize_rs::QuantizeError>(())
+/// ```
+///
+/// # Errors
+/// A model that cannot be quantized at all, such as one with a node of too few inputs.
+pub fn recommend(model: &Model, wanted: Wanted<'_>) -> Result<Recommendation, QuantizeError> {
+    let Wanted { target, samples } = wanted;
+    let facts = Facts::of(model)?;
+    let mut refused = None;
+    let mut decided = None;
+    for rule in ALL {
+        let Some(because) = (rule.because)(&facts, wanted) else { continue };
+        let choice = fitted(rule.choice.clone(), &facts, target);
+        match serves(model, &choice, target) {
+            Ok(true) => {
+                decided = Some((rule.name, because, choice));
+                break;
+            }
+            Ok(false) => {}
+            // Another way may do; if none does, this is why.
+            Err(error) => {
+                refused.get_or_insert(error);
+            }
+        }
+    }
+    let (rule, because, choice) = match (decided, refused) {
+        (Some(decided), _) => decided,
+        (None, Some(error)) => return Err(error),
+        (None, None) => {
+            let why = "none of its weights would be quantized: `plan` says why of each".to_owned();
+            ("none", why, Choice::of(Way::Nothing))
+        }
+    };
+    let mut reasons = vec![Reason { rule, text: because }];
+    if choice.way != Way::Nothing {
+        reasons.extend(
+            settings::ALL.iter().filter_map(|(rule, say)| {
+                Some(Reason { rule, text: say(&facts, &choice, wanted)? })
+            }),
+        );
+    }
+    let files = Files::of(model.path(), samples, facts.inputs);
+    let others = ways::OTHERWISE.iter().filter(|other| other.from == rule);
+    let otherwise = others
+        .map(|other| (other.when, fitted(other.choice.clone(), &facts, target)))
+        .filter(|(_, choice)| matches!(serves(model, choice, target), Ok(true)))
+        .map(|(when, choice)| Alternative {
+            when,
+            python: call::python(&choice, target, &files),
+            command: call::command(&choice, target, &files),
+            choice,
+        })
+        .collect();
+    Ok(Recommendation {
+        model: model.path().map(|path| path.display().to_string()),
+        target,
+        rule,
+        reasons,
+        samples: (choice.way == Way::Static).then(|| files.samples().to_owned()),
+        python: call::python(&choice, target, &files),
+        command: call::command(&choice, target, &files),
+        choice,
+        otherwise,
+        facts,
+    })
+}
+
+/// Whether weights would be quantized in this way.
+fn serves(model: &Model, choice: &Choice, target: Option<Target>) -> Result<bool, QuantizeError> {
+    if choice.way == Way::Nothing {
+        return Ok(true);
+    }
+    let plan = Prepared::of(model, call::config(choice, target)?)?.plan();
+    Ok(plan.quantized().any(|(value, _)| value.role == Role::Weight))
+}
+
+/// The choice as this model and this target take it.
+fn fitted(mut choice: Choice, facts: &Facts, target: Option<Target>) -> Choice {
+    if choice.format == Format::MatMulNBits {
+        choice.format = ways::format_of(target);
+    }
+    if choice.way == Way::Dynamic
+        && let Some(convolutions) = facts.share(Family::Convolution)
+    {
+        choice.exclude = convolutions.operators.keys().cloned().collect();
+    }
+    choice
+}
+
+impl Recommendation {
+    /// The same as wishes, for [`Prepared::of`](crate::Prepared::of).
+    ///
+    /// # Errors
+    /// None that this crate causes.
+    pub fn config(&self) -> Result<Config, QuantizeError> {
+        call::config(&self.choice, self.target)
+    }
+
+    /// The recommendation as JSON.
+    pub fn to_json(&self) -> String {
+        // Names and numbers, no maps with odd keys: this cannot fail.
+        serde_json::to_string(self).unwrap_or_default()
+    }
+}
+
+impl fmt::Display for Choice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let bits = self.bits;
+        match self.way {
+            Way::Static => write!(f, "static: weights and activations in {bits} bits")?,
+            Way::Dynamic => {
+                write!(f, "dynamic: weights in {bits} bits, activations when the model runs")?;
+            }
+            Way::Weights => write!(f, "weights alone, in {bits} bits")?,
+            Way::Nothing => return f.write_str("nothing to do"),
+        }
+        if self.per_channel {
+            f.write_str(", per channel")?;
+        }
+        if let Some(size) = self.block_size {
+            write!(f, ", blocks of {size}")?;
+        }
+        if self.format == Format::Qdq || self.format == Format::Dynamic {
+            return Ok(());
+        }
+        write!(f, ", as {}", self.format.row().name)
+    }
+}
+
+impl fmt::Display for Recommendation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{}", self.choice)?;
+        for Reason { text, .. } in &self.reasons {
+            writeln!(f, "  - {text}")?;
+        }
+        if self.choice.way == Way::Nothing {
+            return Ok(());
+        }
+        writeln!(f, "Python:  {}", self.python)?;
+        writeln!(f, "command: {}", self.command)?;
+        for Alternative { choice, when, python, command } in &self.otherwise {
+            writeln!(f, "{when}: {choice}")?;
+            writeln!(f, "  Python:  {python}")?;
+            writeln!(f, "  command: {command}")?;
+        }
+        Ok(())
+    }
+}

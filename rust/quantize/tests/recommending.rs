@@ -1,0 +1,103 @@
+//! Facts about recommendations: what each kind of model is told, and that what it is told works.
+
+mod common;
+
+use common::{fixture, fixtures, ranges};
+use quantize_rs::recommend::ALL;
+use quantize_rs::{Model, Prepared, Recommendation, Target, Wanted, Way, recommend, validate};
+
+const TOLD: &[(&str, &str, Way)] = &[
+    ("conv2d_relu", "convolutions", Way::Static),
+    ("conv_bn_relu", "convolutions", Way::Static),
+    ("conv_transpose", "convolutions", Way::Static),
+    ("conv_and_matmul", "convolutions", Way::Static),
+    ("opset9_conv", "convolutions", Way::Static),
+    ("lstm", "recurrent", Way::Dynamic),
+    ("gru", "recurrent", Way::Dynamic),
+    ("transformer_block", "attention", Way::Dynamic),
+    ("fp16_model", "half_floats", Way::Weights),
+    ("mlp_relu", "products", Way::Dynamic),
+    ("gemm_plain", "products", Way::Dynamic),
+    ("gather_embedding", "tables", Way::Weights),
+    ("if_subgraph", "convolutions", Way::Static),
+    ("no_weights", "no_weights", Way::Nothing),
+    ("already_qdq", "quantized", Way::Nothing),
+];
+
+fn told(model: &Model, target: Option<Target>, samples: Option<&str>) -> Recommendation {
+    recommend(model, Wanted { target, samples }).unwrap()
+}
+
+#[test]
+fn each_kind_of_model_is_told_its_way() {
+    for (name, rule, way) in TOLD {
+        let found = told(&fixture(name), None, None);
+        assert_eq!((found.rule, found.choice.way), (*rule, *way), "{name}: {found}");
+        assert_eq!(found.reasons[0].rule, *rule);
+    }
+}
+
+#[test]
+fn attention_with_samples_is_static_and_blocks_are_for_those_who_read_them() {
+    let model = fixture("transformer_block");
+    let found = told(&model, None, Some("my samples.npz"));
+    assert_eq!((found.rule, found.choice.way), ("attention_sampled", Way::Static), "{found}");
+    assert_eq!(found.samples.as_deref(), Some("my samples.npz"));
+    assert!(found.command.contains("--data 'my samples.npz'"), "{found}");
+    assert!(found.python.contains("\"my samples.npz\""), "{found}");
+    let table = fixture("gather_embedding");
+    let blocks = |target| told(&table, Some(target), None).choice.format.row().name;
+    assert_eq!((blocks(Target::Arm), blocks(Target::Generic)), ("matmul_nbits", "qdq"));
+    let found = told(&model, Some(Target::Qnn), None);
+    assert_eq!((found.rule, found.choice.way), ("static_runtime", Way::Static), "{found}");
+}
+
+#[test]
+fn reasons_name_what_in_the_model_led_to_them() {
+    let found = told(&fixture("opset9_conv"), None, None).to_string();
+    assert!(found.contains("2 Conv do") && found.contains("converted from 9"), "{found}");
+    let found = told(&fixture("transformer_block"), None, None).to_string();
+    assert!(found.contains("2 MatMul multiply two activations"), "{found}");
+    let found = told(&fixture("lstm"), None, None).to_string();
+    assert!(found.contains("1 LSTM do 100 % of the work"), "{found}");
+    let found = told(&fixture("conv2d_relu"), None, None);
+    let largest = found.facts.largest.as_ref().unwrap();
+    assert!(found.to_string().contains(&format!("`{}` (Conv", largest.name)), "{found}");
+    assert!(found.to_string().contains("`calibration.npy` stands for"), "{found}");
+}
+
+#[test]
+fn a_way_that_would_leave_all_weights_float_gives_way_to_another() {
+    let found = told(&fixture("weight_is_graph_output"), Some(Target::Qnn), None);
+    assert_eq!((found.rule, found.choice.way), ("mixed", Way::Weights), "{found}");
+}
+
+/// Makes what was recommended, and looks whether it is what the original became.
+fn made(name: &str, model: &Model, found: &Recommendation) {
+    let prepared = Prepared::of(model, found.config().unwrap());
+    let prepared = prepared.unwrap_or_else(|error| panic!("{name}: {found}: {error}"));
+    let plan = prepared.plan();
+    let ranges = plan.needs_calibration().then(|| ranges(&prepared.model, &plan));
+    let quantized = plan.apply(&prepared.model, ranges.as_ref());
+    let quantized = quantized.unwrap_or_else(|error| panic!("{name}: {found}: {error}"));
+    assert!(plan.quantized().next().is_some(), "{name}: nothing is quantized: {found}");
+    let checked = validate(model, quantized.model(), None).unwrap();
+    assert!(checked.passed(), "{name}: {found}: {checked}");
+}
+
+#[test]
+fn what_is_recommended_works_for_every_target() {
+    let mut rules = std::collections::BTreeSet::new();
+    let targets = Target::ALL.iter().map(|target| Some(*target));
+    for target in targets.chain([None]) {
+        for (name, model) in fixtures() {
+            let Ok(found) = recommend(&model, Wanted { target, samples: None }) else { continue };
+            rules.insert(found.rule);
+            if found.choice.way != Way::Nothing {
+                made(&name, &model, &found);
+            }
+        }
+    }
+    assert!(rules.len() >= 8, "{rules:?}");
+    assert!(ALL.iter().filter(|rule| rules.contains(rule.name)).count() == rules.len());
+}
