@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Protocol, TypeAlias
 
@@ -16,6 +17,7 @@ class _Bar(Protocol):
     total: float | None
     n: float
 
+    def reset(self, total: float | None) -> object: ...
     def update(self, n: float) -> object: ...
     def close(self) -> None: ...
 
@@ -29,7 +31,10 @@ def shown(progress: bool | Callback | None, work: str) -> Iterator[Callback | No
         yield None
     else:
         try:
-            from tqdm.auto import tqdm
+            with warnings.catch_warnings():
+                # That it has no widgets: its bar of text does as well.
+                warnings.simplefilter("ignore")
+                from tqdm.auto import tqdm
         except ImportError:
             with _counter(work) as call:
                 yield call
@@ -42,7 +47,8 @@ def shown(progress: bool | Callback | None, work: str) -> Iterator[Callback | No
 
 
 def _advance(bar: _Bar, done: int, total: int | None) -> None:
-    bar.total = total
+    if bar.total != total:
+        bar.reset(total)  # the bar of a notebook does not look at `total` again by itself
     bar.update(done - bar.n)  # which draws ten times a second at most
 
 

@@ -1,0 +1,140 @@
+"""The notebooks of the examples run from top to bottom, and are kept without what came out."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+NOTEBOOKS = sorted(EXAMPLES.glob("*.ipynb"))
+
+
+def run(notebook: Path) -> list[dict[str, Any]]:
+    """Run a notebook in its folder, in a process of its own; the cells of code, with outputs."""
+    command = ["-c", "from nbclient.cli import main; main()", "--inplace", "--timeout=120"]
+    done = subprocess.run(
+        [sys.executable, *command, notebook], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return code(notebook)
+
+
+def code(notebook: Path) -> list[dict[str, Any]]:
+    cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
+    return [cell for cell in cells if cell["cell_type"] == "code"]
+
+
+def printed(cells: list[dict[str, Any]]) -> str:
+    outputs = [output for cell in cells for output in cell["outputs"]]
+    return "".join("".join(output["text"]) for output in outputs if "text" in output)
+
+
+def shown(cells: list[dict[str, Any]], kind: str) -> int:
+    """How many outputs there are of a type of MIME."""
+    outputs = [output for cell in cells for output in cell["outputs"]]
+    return sum(kind in output.get("data", {}) for output in outputs)
+
+
+@pytest.fixture
+def examples(tmp_path: Path) -> Path:
+    return Path(shutil.copytree(EXAMPLES, tmp_path / "examples"))
+
+
+def test_there_are_four_and_the_reference_names_them() -> None:
+    assert len(NOTEBOOKS) == 4
+    for document in ("README.md", "README_PYTHON.md"):
+        text = (EXAMPLES.parent / document).read_text(encoding="utf-8")
+        assert all(f"examples/{path.name}" in text for path in NOTEBOOKS), document
+
+
+@pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_is_kept_without_outputs_and_its_links_lead_somewhere(notebook: Path) -> None:
+    assert all(not cell["outputs"] and cell["execution_count"] is None for cell in code(notebook))
+    text = "".join(
+        "".join(cell["source"])
+        for cell in json.loads(notebook.read_text(encoding="utf-8"))["cells"]
+    )
+    for link in re.findall(r"\]\(([^)#]+)", text):
+        assert (EXAMPLES / link).exists(), link
+
+
+def test_quickstart(examples: Path) -> None:
+    cells = run(examples / "quickstart.ipynb")
+    assert shown(cells, "image/png") == 3
+    assert shown(cells, "text/html") >= 2
+    float_, quantized = re.findall(r"(?:float|quantized) +([\d.]+)%", printed(cells))
+    assert float(float_) > 99
+    assert float(quantized) > 98.5
+    assert (examples / "out" / "digits.html").exists()
+    # The bar: a widget, full at the end.
+    book = json.loads((examples / "quickstart.ipynb").read_text(encoding="utf-8"))
+    (states,) = book["metadata"]["widgets"].values()
+    bars = [
+        state["state"]
+        for state in states["state"].values()
+        if state["model_name"] == "FloatProgressModel"
+    ]
+    assert [(bar["value"], bar["max"]) for bar in bars] == [(200, 200)]
+
+
+def test_image_folder(examples: Path) -> None:
+    cells = run(examples / "image_folder.ipynb")
+    assert shown(cells, "image/png") == 3
+    assert "200 pictures" in printed(cells)
+    right, wrong = re.findall(r"pixels .*: +([\d.]+)%", printed(cells))
+    assert float(right) > 98.5
+    assert float(wrong) < float(right) - 5
+
+
+def test_transformer(examples: Path) -> None:
+    cells = run(examples / "transformer.ipynb")
+    assert shown(cells, "image/png") == 1
+    found = dict(
+        re.findall(
+            r"^(\S.*?) +(?:[\d.]+ times smaller, +)?([\d.]+) dB", printed(cells), re.MULTILINE
+        )
+    )
+    assert set(found) == {
+        "weights, 8 bits",
+        "dynamic",
+        "static",
+        "weights, 4 bits",
+        "smoothed",
+        "not smoothed",
+    }
+    assert float(found["smoothed"]) > float(found["not smoothed"]) + 1
+    assert float(found["weights, 8 bits"]) > float(found["static"]) > 15
+
+
+def test_mixed_precision(examples: Path) -> None:
+    cells = run(examples / "mixed_precision.ipynb")
+    assert shown(cells, "image/png") == 2
+    steps = re.findall(r"(\d) wider: +(\d+) bytes, +([\d.]+) dB", printed(cells))
+    assert [int(count) for count, _, _ in steps] == list(range(6))
+    sizes, decibels = [int(step[1]) for step in steps], [float(step[2]) for step in steps]
+    assert sizes == sorted(sizes)
+    assert decibels[-1] > decibels[1] > decibels[0]
+
+
+def test_without_widgets_the_bar_is_text(examples: Path) -> None:
+    book = json.loads((examples / "quickstart.ipynb").read_text(encoding="utf-8"))
+    source = """
+import sys
+sys.modules["ipywidgets"] = None
+import quantize_rs
+plan = quantize_rs.open("digits/digits_cnn.onnx").plan(activations="uint8")
+ranges = plan.calibrate("digits/calibration.npy", progress=True)
+"""
+    book["cells"] = [{**code(examples / "quickstart.ipynb")[0], "source": source}]
+    (examples / "bar.ipynb").write_text(json.dumps(book), encoding="utf-8")
+    text = printed(run(examples / "bar.ipynb"))
+    assert "calibrating: 100%" in text
+    assert "200/200" in text
+    assert "IProgress" not in text
