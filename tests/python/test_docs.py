@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import os
 import re
@@ -148,6 +149,13 @@ def test_what_was_asked_for_is_where_the_table_says() -> None:
 
 def asked_for() -> str:
     return (REPOSITORY / "docs/requirements.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("thing", [quantize_rs.Report, quantize_rs.Value, quantize_rs.Comparison])
+def test_the_page_on_the_report_knows_every_field(thing: type) -> None:
+    text = (REPOSITORY / "docs/reading-the-report.md").read_text(encoding="utf-8")
+    fields = [field.name for field in dataclasses.fields(thing) if not field.name.startswith("_")]
+    assert not [name for name in fields if f"`{name}`" not in text]
 
 
 def test_whoever_comes_from_onnxruntime_finds_every_option() -> None:
