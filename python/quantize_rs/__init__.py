@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from . import compat, errors, kernels, observers, training
 from ._api import model_info, quantize, quantize_with_calibration
-from ._compare import Accuracy, Comparison, Kernels, Latency, OutputRow, Speed, compare
+from ._compare import Comparison, Kernels, compare
 from ._comparison import MethodComparison, MethodRow
 from ._conversion import Conversion, convert_opset
 from ._core import __version__
@@ -36,6 +36,7 @@ from ._inference import Inference, infer_shapes
 from ._info import ModelInfo, TensorSpec
 from ._insert import insert_fake_quant
 from ._layer_errors import ErrorMetrics, LayerError, LayerErrors, layer_errors
+from ._measures import Accuracy, Latency, OutputRow, Speed
 from ._model import Model, open  # noqa: A004 - `quantize_rs.open`
 from ._optimize import OptimizationReport, optimize
 from ._plan import Plan, Quantized
@@ -47,7 +48,9 @@ from ._report import Report, Seconds, Sizes, Step
 from ._sensitivity import LayerSensitivity, Sensitivity, sensitivity
 from ._validation import Problem, StoredWeight, Uncompared, Validation, validate
 from ._values import PlannedValue, Value
+from ._verified import Attempt, Bar, FloatLayer, Verified
 from .errors import (
+    BelowBarError,
     CalibrationError,
     ExternalDataError,
     MissingPackageError,
@@ -61,12 +64,16 @@ from .errors import (
 __all__ = [
     "Accuracy",
     "Alternative",
+    "Attempt",
+    "Bar",
+    "BelowBarError",
     "CalibrationError",
     "Comparison",
     "Conversion",
     "Difference",
     "ErrorMetrics",
     "ExternalDataError",
+    "FloatLayer",
     "ImageFolder",
     "Inference",
     "Kernels",
@@ -110,6 +117,7 @@ __all__ = [
     "UnsupportedModelError",
     "Validation",
     "Value",
+    "Verified",
     "__version__",
     "compare",
     "compat",

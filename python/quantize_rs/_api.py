@@ -7,9 +7,12 @@ import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from . import _model, _options, _samples
+import numpy.typing as npt
+
+from . import _core, _model, _options, _samples
 from ._engines import Engine
 from ._files import writable
+from ._guard import guard
 from ._info import ModelInfo
 from ._model import Wishes
 from ._plan import Quantized
@@ -46,6 +49,16 @@ def quantize(
     opset: int | None = None,
     output_format: str = "qdq",
     accuracy_level: int | None = None,
+    verify: CalibrationData | None = None,
+    min_sqnr: float | None = None,
+    max_accuracy_drop: float | None = None,
+    require_faster: bool = False,
+    fall_back: bool = True,
+    labels: npt.ArrayLike | None = None,
+    scores: str | None = None,
+    engine: str = "auto",
+    threads: int | None = None,
+    progress: bool | Callback | None = None,
 ) -> Report:
     """Quantize the weights of a model; it keeps computing in float.
 
@@ -121,6 +134,29 @@ def quantize(
     accuracy_level : int, optional
         For ``"matmul_nbits"``: how exactly products are computed. 1 in float32, 4 with activations
         brought to 8 bits, which is faster; 0, or None, leaves it to ONNX Runtime.
+    verify : path, ImageFolder, array, dict of arrays, iterable, reader, or "random", optional
+        Data that the result is judged on, in the forms of `calibration_data` of
+        `quantize_with_calibration`; all of it is kept in memory. The report says what was measured
+        (`Report.verified`). Without a bar nothing follows from it.
+    min_sqnr : float, optional
+        A bar: the least SQNR of the worst output against the float model's, in decibels.
+    max_accuracy_drop : float, optional
+        A bar: the most accuracy that may be lost, from 0 to 1; needs `labels`.
+    require_faster : bool
+        A bar: the result has to be faster than the float model.
+    fall_back : bool
+        Where `min_sqnr` or `max_accuracy_drop` is missed, layers are left float, the most sensitive
+        first, until the bar holds; the report says which. False makes a miss an error at once.
+    labels : array of int, optional
+        The right class of every row of `verify`.
+    scores : str, optional
+        The output with the scores of the classes; by default the first that looks like it.
+    engine : "auto", "tract" or "onnxruntime"
+        Who runs the models on `verify`; auto is onnxruntime where it is installed, and tract else.
+    threads : int, optional
+        Samples that run at once; by default as many as there are cores.
+    progress : bool or callable, optional
+        Shows how far judging has come, as in `quantize_with_calibration`.
 
     Returns
     -------
@@ -133,6 +169,10 @@ def quantize(
         The model cannot be read, or not quantized like this; see `quantize_rs.errors`.
     OptionError
         An option is unknown, out of range, contradicts another, or names nothing in the model.
+    BelowBarError
+        A bar is missed, and leaving layers float does not help, or must not. Nothing is written.
+    CalibrationError
+        Data to judge on does not fit the model, or an engine cannot run it.
     FileNotFoundError, PermissionError, IsADirectoryError, OSError
         A file cannot be read or written. Nothing is left behind.
 
@@ -144,7 +184,29 @@ def quantize(
     ... )
     >>> print(f"{report.ratio:.1f} times smaller")
     3.8 times smaller
+
+    With a bar, layers stay float where they have to:
+
+    >>> report = quantize_rs.quantize(
+    ...     "examples/digits/digits_cnn.onnx",
+    ...     "digits.int4.onnx",
+    ...     bits=4,
+    ...     verify="examples/digits/calibration.npy",
+    ...     min_sqnr=25,
+    ... )
+    >>> report.verified.sqnr_db >= 25
+    True
     """
+    judged = guard(
+        verify,
+        min_sqnr=min_sqnr,
+        max_accuracy_drop=max_accuracy_drop,
+        require_faster=require_faster,
+        fall_back=fall_back,
+        labels=labels,
+        scores=scores,
+        calibrated=False,
+    )
     destination = writable(output_path)
     wishes = _wishes(
         bits,
@@ -165,8 +227,11 @@ def quantize(
     wishes["narrow_range"] = narrow_range
     wishes["output_format"] = output_format
     wishes["accuracy_level"] = _options.maybe_count("accuracy_level", accuracy_level)
-    plan = _model.open(input_path)._plan(wishes)
-    return delivered(plan.apply(), destination)
+    model = _model.open(input_path)
+    if judged is None:
+        return delivered(model._plan(wishes).apply(), destination)
+    run = Run(engine, None, threads, progress)
+    return delivered(judged.quantized(model, wishes, None, run), destination)
 
 
 def quantize_with_calibration(
@@ -201,6 +266,13 @@ def quantize_with_calibration(
     seed: int = 0,
     threads: int | None = None,
     progress: bool | Callback | None = None,
+    verify: CalibrationData | None = None,
+    min_sqnr: float | None = None,
+    max_accuracy_drop: float | None = None,
+    require_faster: bool = False,
+    fall_back: bool = True,
+    labels: npt.ArrayLike | None = None,
+    scores: str | None = None,
 ) -> Report:
     """Quantize weights and activations, so that a runtime can compute in integers.
 
@@ -284,6 +356,12 @@ min_elements, layer_bits, layer_dtype, weights, narrow_range
     progress : bool or callable, optional
         True shows a bar on standard error; a function is called with the number of samples done,
         and of samples in all or None. What it raises stops the run.
+    verify : path, ImageFolder, array, dict of arrays, iterable, reader, or "random", optional
+        Data that the result is judged on, as in `quantize`. Without it a bar is judged on
+        `calibration_data`, and the report says so: what ranges were found in looks better than what
+        comes later. Where `engine` is an object, it does not judge: that is done as with "auto".
+    min_sqnr, max_accuracy_drop, require_faster, fall_back, labels, scores
+        Bars, and what becomes of a result that misses one, as in `quantize`.
 
     Returns
     -------
@@ -295,7 +373,8 @@ min_elements, layer_bits, layer_dtype, weights, narrow_range
     CalibrationError
         No samples, samples of the wrong shape or type, NaN in a sample or an activation, or an
         engine that cannot run the model.
-    ModelError, OptionError, FileNotFoundError, PermissionError, IsADirectoryError, OSError
+    ModelError, OptionError, BelowBarError, FileNotFoundError, PermissionError, \
+IsADirectoryError, OSError
         As in `quantize`.
 
     Examples
@@ -311,6 +390,16 @@ min_elements, layer_bits, layer_dtype, weights, narrow_range
     >>> report.samples, report.engine
     (200, 'tract')
     """
+    judged = guard(
+        verify,
+        min_sqnr=min_sqnr,
+        max_accuracy_drop=max_accuracy_drop,
+        require_faster=require_faster,
+        fall_back=fall_back,
+        labels=labels,
+        scores=scores,
+        calibrated=calibration_data is not None,
+    )
     destination = writable(output_path)
     wishes = _wishes(
         bits,
@@ -332,6 +421,9 @@ min_elements, layer_bits, layer_dtype, weights, narrow_range
     wishes["smooth"] = smooth
     wishes["passes"] = _options.passes(optimize)
     wishes["opset"] = _options.maybe_count("opset", opset, least=1)
+    model = _model.open(input_path)
+    run = Run(engine, limit, threads, progress)
+    source: _core.Source | None = None
     if ranges is None:
         source = _samples.source(
             calibration_data,
@@ -340,12 +432,14 @@ min_elements, layer_bits, layer_dtype, weights, narrow_range
             sample_shape=sample_shape,
             seed=seed,
         )
-        plan = _model.open(input_path)._plan(wishes)
-        found = plan._calibrate(source, Run(engine, limit, threads, progress), method)
+        if judged is not None:
+            source = _core.Source.again(source)
+        found = model._plan(wishes)._calibrate(source, run, method)
     else:
         found = _saved(ranges, calibration_data, method)
-        plan = _model.open(input_path)._plan(wishes)
-    return delivered(plan.apply(found), destination)
+    if judged is None:
+        return delivered(model._plan(wishes).apply(found), destination)
+    return delivered(judged.quantized(model, wishes, found, run, source), destination)
 
 
 def model_info(input_path: ModelSource) -> ModelInfo:

@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, TypedDict
+from typing import TYPE_CHECKING, ClassVar, TypedDict
 
-import numpy as np
 import numpy.typing as npt
 
 from . import _core, _html, _options, _samples, _source
 from ._engines import Engine
+from ._measures import Accuracy, Latency, OutputRow, Speed, row, worst
+from ._measures import speed as _speed
 from ._model import Model
 from ._page import Paged
 from ._progress import Callback
 from ._run import Run, warn
 from ._samples import CalibrationData
 from ._source import ModelSource
-from .errors import OptionError
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -38,93 +37,6 @@ class Compared(TypedDict):
     latency: bool
     runs: int
     latency_threads: int
-
-
-@dataclass(frozen=True, slots=True)
-class OutputRow:
-    """How far one output of the quantized model is from that of the original, over all samples.
-
-    Attributes
-    ----------
-    name : str
-        The output.
-    sqnr_db : float
-        Signal to quantization noise in decibels; ``inf`` when there is no difference.
-    cosine, max_abs, mse : float
-        Cosine of the angle between both, largest and mean squared difference.
-    top1_agreement : float or None
-        In which part of the rows both have the highest score in the same place; None for an output
-        that does not look like scores of classes.
-    """
-
-    name: str
-    sqnr_db: float
-    cosine: float
-    max_abs: float
-    mse: float
-    top1_agreement: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class Accuracy:
-    """How often the highest score was that of the right class.
-
-    Attributes
-    ----------
-    output : str
-        The output with the scores.
-    original, quantized, drop : float
-        Of both models, from 0 to 1, and what was lost.
-    labels : int
-        Labels there were.
-    """
-
-    output: str
-    original: float
-    quantized: float
-    drop: float
-    labels: int
-
-
-@dataclass(frozen=True, slots=True)
-class Latency:
-    """How long a model takes for one sample, in milliseconds.
-
-    Attributes
-    ----------
-    median_ms, p95_ms, mean_ms : float
-        Of all runs that count.
-    runs : int
-        How many these were.
-    """
-
-    median_ms: float
-    p95_ms: float
-    mean_ms: float
-    runs: int
-
-
-@dataclass(frozen=True, slots=True)
-class Speed:
-    """How long both models take for one sample.
-
-    Attributes
-    ----------
-    original, quantized : Latency
-        Each model.
-    speedup : float
-        How many times faster the quantized model is, by the medians.
-    threads : int
-        Threads that each run was computed on.
-    engine : str
-        Who ran them.
-    """
-
-    original: Latency
-    quantized: Latency
-    speedup: float
-    threads: int
-    engine: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,7 +224,7 @@ def compare(
         noise=NOISE,
     )
     options = Compared(
-        labels=_labels(labels),
+        labels=_options.labels(labels),
         scores=scores,
         latency=latency,
         runs=_options.count("runs", runs, least=1),
@@ -330,27 +242,16 @@ def model(source: ModelSource | Model) -> _core.Model:
     return source._model if isinstance(source, Model) else _source.read(source)
 
 
-def _labels(labels: npt.ArrayLike | None) -> list[int] | None:
-    if labels is None:
-        return None
-    array = np.asarray(labels)
-    if array.dtype.kind not in "iub":
-        raise OptionError(f"labels are of {array.dtype}, expected whole numbers", option="labels")
-    found: list[int] = array.astype(np.int64).ravel().tolist()
-    return found
-
-
 def _of(said: str, text: str) -> Comparison:
     """Read what the extension module wrote, as JSON and as text."""
     found = json.loads(said)
     speed, kernels, accuracy = found["speed"], found["kernels"], found["accuracy"]
     outputs = tuple(row(output) for output in found["outputs"])
-    sqnr = [output.sqnr_db for output in outputs]
     return Comparison(
         outputs=outputs,
         not_compared=tuple(found["not_compared"]),
         # What is not finite is null in JSON.
-        sqnr_db=next((db for db in sqnr if math.isnan(db)), min(sqnr, default=None)),
+        sqnr_db=worst(outputs),
         accuracy=None if accuracy is None else Accuracy(**accuracy),
         bytes_original=found["bytes_original"],
         bytes_quantized=found["bytes_quantized"],
@@ -364,22 +265,3 @@ def _of(said: str, text: str) -> Comparison:
         _json=said,
         _text=text,
     )
-
-
-def _speed(found: dict[str, Any]) -> Speed:
-    original, quantized = (Latency(**found.pop(name)) for name in ("original", "quantized"))
-    return Speed(original=original, quantized=quantized, **found)
-
-
-def row(found: dict[str, Any]) -> OutputRow:
-    """Read how far one output is off."""
-    return OutputRow(**finite(found))
-
-
-def finite(found: dict[str, Any]) -> dict[str, Any]:
-    """Give back what JSON has no number for: infinite decibels, and NaN."""
-    if found["sqnr_db"] is None:
-        found["sqnr_db"] = {0.0: math.inf, None: math.nan}.get(found["mse"], -math.inf)
-    for key in ("cosine", "max_abs", "mse"):
-        found[key] = math.nan if found[key] is None else found[key]
-    return found

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from ._arrays import Array as _Array
 from ._compare import Compared
+from ._guard import Guarded
 from ._model import Wishes
 
 _Numbers: TypeAlias = tuple[NDArray[np.float32], Sequence[int], NDArray[np.int32]]
@@ -34,12 +35,14 @@ __all__ = [
     "Run",
     "Source",
     "__version__",
+    "check_guard",
     "compare",
     "dequantize_linear",
     "dtype_of",
     "fake_quantize",
     "fake_quantize_gradients",
     "fake_quantize_stochastic",
+    "guarded",
     "layer_errors",
     "learn_scale",
     "pack",
@@ -177,6 +180,8 @@ class Source:
     def random(count: int, shape: Sequence[int] | None, seed: int) -> Source: ...
     @staticmethod
     def iterator(iterator: Iterator[Sequence[_Array]], items: int | None) -> Source: ...
+    @staticmethod
+    def again(source: Source) -> Source: ...
     def feeds(self, model: Model, limit: int | None) -> Feeds: ...
 
 @final
@@ -231,6 +236,15 @@ def learn_scale(
 def compare(
     original: Model, quantized: Model, source: Source, options: Compared, run: Run
 ) -> tuple[str, str]: ...
+def check_guard(options: Guarded) -> None: ...
+def guarded(
+    model: Model,
+    wishes: Wishes,
+    ranges: Ranges | None,
+    source: Source,
+    options: Guarded,
+    run: Run,
+) -> Quantized: ...
 def layer_errors(
     original: Model, quantized: Model, source: Source, run: Run
 ) -> tuple[str, str]: ...

@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from . import _core, _html, _samples
-from ._compare import NOISE, finite, model
+from ._compare import NOISE, model
 from ._engines import Engine
+from ._measures import finite
 from ._model import Model
 from ._page import Paged
 from ._progress import Callback

@@ -6,6 +6,9 @@ import operator
 from collections.abc import Iterable, Mapping
 from typing import SupportsIndex
 
+import numpy as np
+import numpy.typing as npt
+
 from .errors import OptionError
 
 _LARGEST = 2**63 - 1  # what a size may be on every machine that runs this
@@ -90,3 +93,14 @@ def types_by_name(option: str, value: Mapping[str, str] | None) -> dict[str, str
 def shape(option: str, value: Iterable[SupportsIndex] | None) -> list[int] | None:
     """Give a shape, or None."""
     return None if value is None else [count(option, length) for length in value]
+
+
+def labels(value: npt.ArrayLike | None) -> list[int] | None:
+    """Give classes as whole numbers, or None."""
+    if value is None:
+        return None
+    array = np.asarray(value)
+    if array.dtype.kind not in "iub":
+        raise OptionError(f"labels are of {array.dtype}, expected whole numbers", option="labels")
+    found: list[int] = array.astype(np.int64).ravel().tolist()
+    return found

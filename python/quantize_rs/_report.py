@@ -7,9 +7,10 @@ import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from . import _files, _html, _page, _values
+from . import _files, _html, _page, _values, _verified
 from ._told import Told
 from ._values import Value
+from ._verified import Verified
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -27,12 +28,14 @@ class Seconds:
 
     Attributes
     ----------
-    calibrate, apply, save : float
-        Running the model on samples; encoding weights and rewriting the graph; writing the file.
+    calibrate, apply, verify, save : float
+        Running the model on samples; encoding weights and rewriting the graph; making what was
+        tried and running it beside the float model; writing the file.
     """
 
     calibrate: float
     apply: float
+    verify: float
     save: float
 
 
@@ -107,6 +110,8 @@ class Report(Told):
         Biases that take back what quantized weights shift in the mean.
     steps : tuple of Step
         What was done to the model before planning.
+    verified : Verified or None
+        How it was judged, where it was: `verify` and the bars of `quantize`.
     seconds : Seconds
         Wall-clock seconds of each stage.
     values : tuple of Value
@@ -132,6 +137,7 @@ class Report(Told):
     samples: int
     corrected_biases: int
     steps: tuple[Step, ...]
+    verified: Verified | None
     seconds: Seconds
     values: tuple[Value, ...]
     notes: tuple[str, ...]
@@ -291,6 +297,7 @@ def of(written: tuple[str, str], model: bytes | None = None) -> Report:
         samples=found["samples"],
         corrected_biases=found["corrected_biases"],
         steps=steps(found["steps"]),
+        verified=_verified.of(found["verified"]),
         seconds=Seconds(**found["seconds"]),
         values=tuple(_values.done(row) for row in found["values"]),
         notes=tuple(found["notes"]),

@@ -10,9 +10,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from . import _core, _html, _samples
-from ._compare import NOISE, OutputRow, finite, row
+from ._compare import NOISE
 from ._engines import Engine
 from ._layer_errors import ErrorMetrics
+from ._measures import OutputRow, finite, row
 from ._model import Model
 from ._model import open as _open
 from ._page import Paged

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from . import _compare, _core, _html, _options
+from . import _compare, _core, _html, _measures, _options
 from ._layer_errors import ErrorMetrics
 from ._model import Model
 from ._report import Step, steps
@@ -249,7 +249,7 @@ def _weight(found: dict[str, Any]) -> StoredWeight:
     steps = found["max_steps"]
     own = {
         "shape": tuple(found["shape"]),
-        "error": ErrorMetrics(**_compare.finite(found["error"])),
+        "error": ErrorMetrics(**_measures.finite(found["error"])),
         "max_steps": float("inf") if steps is None else steps,
     }
     return StoredWeight(**found | own)

@@ -9,7 +9,8 @@
     │   └── UnsupportedModelError
     ├── OptionError(QuantizeError, ValueError)
     ├── CalibrationError(QuantizeError)
-    └── MissingPackageError(QuantizeError, ImportError)
+    ├── MissingPackageError(QuantizeError, ImportError)
+    └── BelowBarError(QuantizeError)
 
 Files that cannot be read or written raise Python's own ``FileNotFoundError``, ``PermissionError``,
 ``IsADirectoryError`` or ``OSError``.
@@ -21,6 +22,7 @@ import os
 from pathlib import Path
 
 __all__ = [
+    "BelowBarError",
     "CalibrationError",
     "ExternalDataError",
     "MissingPackageError",
@@ -166,3 +168,29 @@ class MissingPackageError(QuantizeError, ImportError):
     name : str or None
         The package: ``"matplotlib"``.
     """
+
+
+class BelowBarError(QuantizeError):
+    """The result does not reach what was asked of it; nothing was written.
+
+    Attributes
+    ----------
+    bar : str or None
+        The option that set the bar: ``"min_sqnr"``, ``"max_accuracy_drop"`` or
+        ``"require_faster"``.
+    measured, expected : float or None
+        What was measured and what was expected, in the unit of the option; of ``require_faster``
+        the milliseconds of the result and of the float model.
+    """
+
+    def __init__(
+        self,
+        *args: object,
+        bar: str | None = None,
+        measured: float | None = None,
+        expected: float | None = None,
+    ) -> None:
+        super().__init__(*args)
+        self.bar = bar
+        self.measured = measured
+        self.expected = expected

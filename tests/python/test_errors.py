@@ -13,6 +13,7 @@ import pytest
 
 import quantize_rs
 from quantize_rs import (
+    BelowBarError,
     CalibrationError,
     ExternalDataError,
     MissingPackageError,
@@ -37,6 +38,7 @@ def test_the_tree_is_that_of_the_documentation() -> None:
         OptionError: QuantizeError,
         CalibrationError: QuantizeError,
         MissingPackageError: QuantizeError,
+        BelowBarError: QuantizeError,
     }
     assert all(child.__bases__[0] is parent for child, parent in tree.items())
     assert issubclass(ModelError, ValueError)

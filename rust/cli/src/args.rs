@@ -13,6 +13,8 @@ use crate::config::ConfigArguments;
 use crate::engine::EngineArguments;
 use crate::failure::Failure;
 use crate::file;
+use crate::guard::GuardArguments;
+use crate::images::ImageArguments;
 use crate::recommend::RecommendArguments;
 use crate::samples::SampleArguments;
 use crate::shell::{CompletionArguments, ManArguments};
@@ -172,6 +174,12 @@ pub(crate) struct QuantizeArguments {
     #[command(flatten)]
     pub(crate) page: PageArguments,
     #[command(flatten)]
+    pub(crate) guard: GuardArguments,
+    #[command(flatten)]
+    pub(crate) images: ImageArguments,
+    #[command(flatten)]
+    pub(crate) engine: EngineArguments,
+    #[command(flatten)]
     pub(crate) wishes: Wishes,
     #[command(flatten)]
     pub(crate) alone: WeightWishes,
@@ -254,6 +262,8 @@ pub(crate) struct CalibrateArguments {
     #[command(flatten)]
     pub(crate) ranges: RangesArguments,
     #[command(flatten)]
+    pub(crate) guard: GuardArguments,
+    #[command(flatten)]
     pub(crate) engine: EngineArguments,
     #[command(flatten)]
     pub(crate) wishes: Wishes,
@@ -264,6 +274,7 @@ pub(crate) struct CalibrateArguments {
 /// Arguments of `compare`.
 #[derive(Debug, Args)]
 #[command(mut_arg("data", |data| data.required(true)))]
+#[command(mut_arg("require_faster", |faster| faster.conflicts_with("no_latency")))]
 pub(crate) struct CompareArguments {
     /// The float model
     pub(crate) original: PathBuf,
@@ -338,7 +349,7 @@ fn metrics() -> impl TypedValueParser<Value = Metric> {
 }
 
 /// What the right classes are.
-#[derive(Debug, Args)]
+#[derive(Debug, Default, Args)]
 #[command(next_help_heading = "Accuracy")]
 pub(crate) struct ClassArguments {
     /// The right class of each sample: whole numbers in a .npy file, or in a text with one a line
@@ -394,7 +405,7 @@ impl TimingArguments {
 }
 
 /// What the quantized model has to reach.
-#[derive(Debug, Args)]
+#[derive(Debug, Default, Args)]
 #[command(next_help_heading = "Bar, below which the exit code is 1")]
 pub(crate) struct BarArguments {
     /// The least SQNR of the worst output, in decibels
@@ -404,7 +415,7 @@ pub(crate) struct BarArguments {
     #[arg(long, value_name = "POINTS", requires = "labels")]
     pub(crate) max_accuracy_drop: Option<f64>,
     /// It has to be faster than the original
-    #[arg(long, conflicts_with = "no_latency")]
+    #[arg(long)]
     pub(crate) require_faster: bool,
 }
 

@@ -10,7 +10,10 @@ use quantize_rs_runner::samples;
 
 use crate::args::{PageArguments, QuantizeArguments, RecipeArguments};
 use crate::console::Console;
+use crate::engine::EngineArguments;
 use crate::failure::{Failure, said};
+use crate::guard::GuardArguments;
+use crate::images::ImageArguments;
 use crate::jobs::{self, Manner, Work};
 use crate::wishes::{ActivationWishes, Activations, WeightWishes, Wishes};
 
@@ -55,6 +58,9 @@ pub(crate) fn run(args: &BatchArguments, console: &mut Console<'_>) -> Result<()
                 dry_run,
                 page: PageArguments::default(),
                 recipe,
+                guard: GuardArguments::default(),
+                images: ImageArguments::default(),
+                engine: EngineArguments::default(),
                 wishes,
                 alone,
             }))

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Instant;
 
-use quantize_rs::{InputSpec, Model, Plan, Ranges, Report};
+use quantize_rs::{Config, InputSpec, Model, Plan, Ranges, Report};
 use quantize_rs_runner::samples::Watched;
 
 use crate::args::{CalibrateArguments, RangesArguments};
@@ -35,15 +35,24 @@ pub(crate) fn report(
     args: &CalibrateArguments,
     console: &mut Console<'_>,
 ) -> Result<Report, Failure> {
-    let (model, plan) = planned(args)?;
+    let (original, config) = wanted(args)?;
+    let (model, plan) = plan::of(&original, config.clone())?;
     let numbers = Numbers::open(args, &model)?;
+    let given = &args.samples;
+    let judged = args.guard.open(&original, &given.images, Some(given), console)?;
     let noise = warn_of_noise(args, &plan, console);
     check_paths(args)?;
 
     let begun = Instant::now();
     let ranges = numbers.ranges(args, &model, &plan, console)?;
     let seconds = begun.elapsed().as_secs_f64();
-    let mut report = file::save(&plan.apply(&model, ranges.as_ref())?, &args.output)?;
+    let made = match judged {
+        None => plan.apply(&model, ranges.as_ref())?,
+        Some(judged) => {
+            judged.quantized((&original, &config), ranges.as_ref(), &args.engine, console)?
+        }
+    };
+    let mut report = file::save(&made, &args.output)?;
     report.seconds.calibrate = seconds;
     if !plan.needs_calibration() {
         let idle = "no operator of the model can run on integers as it is: no activation was \
@@ -57,9 +66,16 @@ pub(crate) fn report(
 
 /// The model made ready, and what is planned for it.
 pub(crate) fn planned(args: &CalibrateArguments) -> Result<(Model, Plan), Failure> {
+    let (model, config) = wanted(args)?;
+    plan::of(&model, config)
+}
+
+/// The model, and what is wanted of it.
+fn wanted(args: &CalibrateArguments) -> Result<(Model, Config), Failure> {
     let model = Model::open(&args.model)?;
     let activations = args.ranges.activations.map_or(Activations::OfTarget, Activations::Of);
-    plan::of(&model, args.wishes.config(activations, &WeightWishes::default(), &args.calibrated)?)
+    let config = args.wishes.config(activations, &WeightWishes::default(), &args.calibrated)?;
+    Ok((model, config))
 }
 
 fn warn_of_noise(
@@ -180,6 +196,7 @@ fn check_paths(args: &CalibrateArguments) -> Result<(), Failure> {
     others.extend(args.samples.data.as_deref());
     others.extend(args.ranges.ranges.as_deref());
     others.extend(args.engine.library());
+    others.extend(args.guard.files());
     if let Some(path) = &args.ranges.ranges_out {
         file::check_apart("--ranges-out", path, &others)?;
         file::check(path)?;

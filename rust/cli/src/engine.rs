@@ -11,7 +11,7 @@ use crate::failure::Failure;
 use crate::interrupt;
 
 /// Who runs the model on samples, and on how many threads.
-#[derive(Debug, Args)]
+#[derive(Debug, Default, Args)]
 #[command(next_help_heading = "Calibration")]
 pub(crate) struct EngineArguments {
     #[command(flatten)]

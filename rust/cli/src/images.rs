@@ -11,9 +11,9 @@ use quantize_rs_runner::samples::{ChannelOrder, ImageFolder, Layout, Resize};
 use crate::failure::Failure;
 
 /// Said of each flag: a heading of the whole would also stand over the flags that follow.
-const HEADING: &str = "Images, where --data is a folder, an image or a pattern";
+const HEADING: &str = "Images, where samples are a folder, an image or a pattern";
 
-/// What to do with the images of `--data`.
+/// What to do with images.
 #[derive(Debug, Default, Args)]
 pub(crate) struct ImageArguments {
     /// Height and width, or one number for both [default: those of the model's input]
@@ -97,7 +97,7 @@ impl ImageArguments {
         match flags.iter().find(|(_, given)| *given) {
             None => Ok(()),
             Some((flag, _)) => Err(Failure::Misuse(format!(
-                "{flag} is for images, --data is no folder, image or pattern"
+                "{flag} is for images, and the samples are no folder, image or pattern"
             ))),
         }
     }

@@ -39,7 +39,7 @@ impl Work {
 
     fn run(&self, console: &mut Console<'_>) -> Result<Report, Failure> {
         match self {
-            Work::Quantize(args) => quantize::report(args),
+            Work::Quantize(args) => quantize::report(args, console),
             Work::Calibrate(args) => calibrate::report(args, console),
         }
     }

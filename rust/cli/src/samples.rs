@@ -38,7 +38,27 @@ pub(crate) struct SampleArguments {
     #[arg(long, value_name = "N", requires = "data")]
     seed: Option<u64>,
     #[command(flatten)]
-    images: ImageArguments,
+    pub(crate) images: ImageArguments,
+}
+
+/// Whether this stands for random samples.
+pub(crate) fn is_random(path: &Path) -> bool {
+    path == Path::new(RANDOM)
+}
+
+/// Samples that are looked at for something else than ranges: those at `path`, or random ones.
+pub(crate) fn others(
+    path: &Path,
+    images: &ImageArguments,
+    inputs: &[InputSpec],
+) -> Result<BoxedSamples, Failure> {
+    if is_random(path) {
+        return Ok(samples::random(inputs, NUM_SAMPLES, None, 0)?);
+    }
+    if samples::leads_to_images(path) {
+        return Ok(images.folder(path)?.open(inputs, None)?);
+    }
+    Ok(samples::open(path, inputs, None)?)
 }
 
 fn data_help() -> String {
@@ -56,7 +76,7 @@ fn data_help() -> String {
 impl SampleArguments {
     /// Whether they are random numbers.
     pub(crate) fn are_random(&self) -> bool {
-        self.data.as_deref() == Some(Path::new(RANDOM))
+        self.data.as_deref().is_some_and(is_random)
     }
 
     /// Why the result is not to be trusted, when it is made from random numbers.

@@ -49,6 +49,11 @@ fn describe(report: &Report, verbose: bool) -> String {
     if report.corrected_biases > 0 {
         rows.push(("Biases", format!("{} corrected", report.corrected_biases)));
     }
+    if let Some(verified) = &report.verified {
+        let lines: Vec<String> =
+            std::iter::once(verified.summary()).chain(verified.steps()).collect();
+        rows.push(("Verified", lines.join("\n")));
+    }
     if !report.steps.is_empty() {
         let steps: Vec<String> = report.steps.iter().map(ToString::to_string).collect();
         rows.push(("Prepared", steps.join("; ")));

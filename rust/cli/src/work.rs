@@ -24,16 +24,27 @@ pub(crate) fn on<T>(
     console: &mut Console<'_>,
     work: impl FnOnce(&dyn Engine, &mut dyn Samples, Control<'_>) -> Result<T, QuantizeError>,
 ) -> Result<Done<T>, Failure> {
+    let found =
+        shown(arguments, &mut samples, console, |samples, control| work(engine, samples, control))?;
+    // Who asked for noise was told so.
+    let warnings = if source.are_random() { Vec::new() } else { samples.warnings() };
+    Ok(Done { found, warnings })
+}
+
+/// Does some work on samples, and shows how far it has come.
+pub(crate) fn shown<T>(
+    arguments: &EngineArguments,
+    samples: &mut Watched,
+    console: &mut Console<'_>,
+    work: impl FnOnce(&mut dyn Samples, Control<'_>) -> Result<T, QuantizeError>,
+) -> Result<T, Failure> {
     let mut progress = console.progress(samples.len_hint());
     let mut show = |done| {
         progress.show(done);
         !interrupt::is_pressed()
     };
     let control = Control { threads: arguments.threads(), progress: &mut show };
-    let outcome = work(engine, &mut samples, control);
+    let outcome = work(samples, control);
     progress.clear();
-    let found = outcome?;
-    // Who asked for noise was told so.
-    let warnings = if source.are_random() { Vec::new() } else { samples.warnings() };
-    Ok(Done { found, warnings })
+    Ok(outcome?)
 }

@@ -4,11 +4,14 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use pyo3::prelude::*;
-use quantize_rs::{CompareOptions, LatencyOptions, Metric, SensitivityOptions, Target, Validation};
+use quantize_rs::{
+    Bar, CompareOptions, GuardOptions, LatencyOptions, Metric, SensitivityOptions, Target, Validation,
+};
 
 use crate::calibrate::Run;
-use crate::model::Model;
+use crate::model::{Model, Wishes};
 use crate::plan::Plan;
+use crate::quantized::Quantized;
 use crate::ranges::Ranges;
 use crate::source::Source;
 use crate::work;
@@ -48,6 +51,58 @@ pub(crate) fn compare(
         quantize_rs::compare(&its_model, &quantized, engine, samples, &options, control)
     })?;
     Ok((done.found.to_json(), done.found.to_string()))
+}
+
+/// What a result has to reach; every key of the dict is an option of the Python functions.
+#[derive(FromPyObject)]
+#[pyo3(from_item_all)]
+pub(crate) struct Guarded {
+    min_sqnr: Option<f64>,
+    max_accuracy_drop: Option<f64>,
+    require_faster: bool,
+    fall_back: bool,
+    labels: Option<Vec<i64>>,
+    scores: Option<String>,
+    held_out: bool,
+}
+
+impl From<Guarded> for GuardOptions {
+    fn from(wanted: Guarded) -> GuardOptions {
+        let Guarded { min_sqnr, max_accuracy_drop, require_faster, .. } = wanted;
+        let Guarded { fall_back, labels, scores, held_out, .. } = wanted;
+        let bar = Bar { min_sqnr, max_accuracy_drop, require_faster };
+        let latency = LatencyOptions::default();
+        GuardOptions { bar, fall_back, labels, scores, latency, held_out }
+    }
+}
+
+/// Refuses what a result cannot be held against, before the work.
+#[pyfunction]
+pub(crate) fn check_guard(py: Python<'_>, options: Guarded) -> PyResult<()> {
+    work::detached(py, None, || GuardOptions::from(options).check())
+}
+
+/// Makes a quantized model that reaches what is asked of it.
+#[pyfunction]
+pub(crate) fn guarded(
+    py: Python<'_>,
+    model: &Model,
+    wishes: Wishes,
+    ranges: Option<&Ranges>,
+    source: &Source,
+    options: Guarded,
+    run: &Run,
+) -> PyResult<Quantized> {
+    let options = GuardOptions::from(options);
+    let config = work::detached(py, model.model.path(), || wishes.config())?;
+    let its_model = Arc::clone(&model.model);
+    let seconds = ranges.map_or(0.0, |ranges| ranges.seconds);
+    let ranges = ranges.map(|ranges| Arc::clone(&ranges.found));
+    let done = run.on(py, &model.model, source, move |engine, samples, control| {
+        let ranges = ranges.as_deref();
+        quantize_rs::guarded(&its_model, &config, ranges, engine, samples, &options, control)
+    })?;
+    Ok(Quantized::new(done.found, seconds))
 }
 
 /// Holds the values of a quantized model against those of the original, as JSON and as text.

@@ -35,6 +35,13 @@ pub(crate) fn raised(py: Python<'_>, error: &QuantizeError, path: Option<&Path>)
             let text = format!("{option} {what}");
             Exception::new(py, "OptionError", &text).with("option", option).raise()
         }
+        QuantizeErrorKind::BelowBar { bar, measured, expected, .. } => {
+            Exception::new(py, "BelowBarError", &text)
+                .with("bar", bar)
+                .with("measured", measured)
+                .with("expected", expected)
+                .raise()
+        }
         _ => Exception::new(py, "QuantizeError", &text).raise(),
     }
 }

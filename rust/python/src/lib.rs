@@ -34,7 +34,8 @@ mod _core {
 
     #[pymodule_export]
     use super::analysis::{
-        compare, layer_errors, sensitivity, unreadable, validate, weight_sensitivity,
+        check_guard, compare, guarded, layer_errors, sensitivity, unreadable, validate,
+        weight_sensitivity,
     };
     #[pymodule_export]
     use super::calibrate::Run;

@@ -27,7 +27,7 @@ pub(crate) struct Model {
 #[derive(FromPyObject)]
 #[allow(clippy::struct_excessive_bools)] // people say yes or no to them
 #[pyo3(from_item_all)]
-struct Wishes {
+pub(crate) struct Wishes {
     bits: Option<u8>,
     weights: Option<String>,
     with_activations: bool,
@@ -200,7 +200,7 @@ impl Model {
 
 impl Wishes {
     /// What a target brings gives way to what is asked for, except where it takes nothing else.
-    fn config(self) -> Result<Config, QuantizeError> {
+    pub(crate) fn config(self) -> Result<Config, QuantizeError> {
         let target = self.target.as_deref().map(str::parse::<Target>).transpose()?;
         let base = target.map_or_else(Config::default, Config::for_target);
         let weights = match (self.weights, self.bits) {

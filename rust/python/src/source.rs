@@ -1,7 +1,7 @@
 //! Where samples come from: a file, images, arrays, a random generator, or a Python iterator.
 
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use numpy::PyArray1;
@@ -26,8 +26,20 @@ enum Kind {
     File(PathBuf),
     Images(ImageFolder),
     Arrays(Vec<(String, Tensor)>),
-    Random { count: usize, shape: Option<Vec<usize>>, seed: u64 },
-    Iterator { iterator: Py<PyAny>, items: Option<usize> },
+    Random {
+        count: usize,
+        shape: Option<Vec<usize>>,
+        seed: u64,
+    },
+    Iterator {
+        iterator: Py<PyAny>,
+        items: Option<usize>,
+    },
+    /// Another source, which can be read once, and what was read of it.
+    Kept {
+        source: Py<Source>,
+        read: Arc<Mutex<Vec<Sample>>>,
+    },
 }
 
 /// A numpy array as Python hands it over: name, element type, shape, and the elements as bytes,
@@ -100,6 +112,13 @@ impl Source {
         Source(Kind::Iterator { iterator, items })
     }
 
+    /// The same samples; those of an iterator are kept in memory, so that they can be read again.
+    #[staticmethod]
+    fn again(source: Bound<'_, Source>) -> Source {
+        let read = Arc::default();
+        Source(Kind::Kept { source: source.unbind(), read })
+    }
+
     /// What a model is fed with, one sample after the other.
     #[pyo3(signature = (model, limit))]
     fn feeds(&self, py: Python<'_>, model: &Model, limit: Option<usize>) -> PyResult<Feeds> {
@@ -112,12 +131,18 @@ impl Source {
 impl Source {
     /// Whether the samples come out of Python code.
     pub(crate) fn is_iterator(&self) -> bool {
-        matches!(self.0, Kind::Iterator { .. })
+        match &self.0 {
+            Kind::Kept { source, read } => source.get().is_iterator() && read_of(read).is_empty(),
+            kind => matches!(kind, Kind::Iterator { .. }),
+        }
     }
 
     /// Whether the samples are noise, which their maker has warned of.
     pub(crate) fn is_random(&self) -> bool {
-        matches!(self.0, Kind::Random { .. })
+        match &self.0 {
+            Kind::Kept { source, .. } => source.get().is_random(),
+            kind => matches!(kind, Kind::Random { .. }),
+        }
     }
 
     /// Begins to read the samples. Exceptions of an iterator go to `interrupt`.
@@ -136,6 +161,17 @@ impl Source {
                 let count = limit.map_or(*count, |limit| limit.min(*count));
                 samples::random(&inputs, count, shape.as_deref(), *seed)
             }
+            Kind::Kept { source, .. } if !source.get().is_iterator() => {
+                source.get().samples(model, limit, interrupt)
+            }
+            Kind::Kept { source, read } => {
+                let kept = read_of(read).clone();
+                if !kept.is_empty() {
+                    return Ok(Box::new(Again(kept.into_iter())));
+                }
+                let samples = source.get().samples(model, limit, interrupt)?;
+                Ok(Box::new(Keeping { samples, read: Arc::clone(read) }))
+            }
             Kind::Iterator { iterator, items } => {
                 let iterator = Python::attach(|py| iterator.clone_ref(py));
                 let interrupt = Arc::clone(interrupt);
@@ -151,6 +187,43 @@ impl Source {
                 }))
             }
         }
+    }
+}
+
+fn read_of(read: &Mutex<Vec<Sample>>) -> MutexGuard<'_, Vec<Sample>> {
+    read.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Samples that are kept while they stream through.
+struct Keeping {
+    samples: BoxedSamples,
+    read: Arc<Mutex<Vec<Sample>>>,
+}
+
+impl Samples for Keeping {
+    fn next_sample(&mut self) -> Option<Result<Sample, CalibrationError>> {
+        let next = self.samples.next_sample();
+        if let Some(Ok(sample)) = &next {
+            read_of(&self.read).push(sample.clone());
+        }
+        next
+    }
+
+    fn len_hint(&self) -> Option<usize> {
+        self.samples.len_hint()
+    }
+}
+
+/// Samples that were kept.
+struct Again(std::vec::IntoIter<Sample>);
+
+impl Samples for Again {
+    fn next_sample(&mut self) -> Option<Result<Sample, CalibrationError>> {
+        self.0.next().map(Ok)
+    }
+
+    fn len_hint(&self) -> Option<usize> {
+        Some(self.0.len())
     }
 }
 

@@ -40,6 +40,7 @@ impl Plan {
         let mut quantized = plan.write(&model, ranges.as_ref())?;
         quantized.report.bytes_before = self.origin.bytes;
         quantized.report.steps.clone_from(&self.steps);
+        quantized.report.warn_of_size();
         quantized.report.seconds.apply = begun.elapsed().as_secs_f64();
         Ok(quantized)
     }
@@ -93,6 +94,10 @@ impl Quantized {
     /// The model.
     pub fn model(&self) -> &Model {
         &self.model
+    }
+
+    pub(crate) fn report_mut(&mut self) -> &mut Report {
+        &mut self.report
     }
 
     /// The report so far.

@@ -165,6 +165,18 @@ pub enum QuantizeErrorKind {
         /// What it was, and what it may be.
         what: String,
     },
+    /// The result does not reach what was asked of it. Nothing was written.
+    #[error("{what}")]
+    BelowBar {
+        /// The option that set the bar: `min_sqnr`.
+        bar: String,
+        /// What was measured, in the unit of the option; milliseconds for `require_faster`.
+        measured: Option<f64>,
+        /// What was expected: of `require_faster`, less than this.
+        expected: Option<f64>,
+        /// All of it in words, and what can be done.
+        what: String,
+    },
     /// Calibration failed.
     #[error(transparent)]
     Calibration(#[from] CalibrationError),

@@ -53,6 +53,7 @@ mod fingerprint;
 mod fnv;
 mod format;
 mod graph;
+mod guard;
 mod infer;
 mod info;
 mod layers;
@@ -92,6 +93,7 @@ pub use facade::{
 };
 pub use format::{Format, FormatRow};
 pub use graph::{Graph, Maker, Reader, Value, ValueId};
+pub use guard::{Attempt, FloatLayer, GuardOptions, Verified, guarded};
 pub use infer::{Inference, infer_shapes};
 pub use info::ModelInfo;
 pub use layers::{DynamicRangeCalibrator, QuantizationAwareTraining};

@@ -15,7 +15,7 @@ use crate::encode::{Encoded, EncodedTensor};
 use crate::graph::Graph;
 use crate::plan::{Decision, Plan, Planned, Role, ValuePlan};
 use crate::prepare::{STORE_INTEGERS, Step};
-use crate::{Config, Format, QuantizeError, Ranges};
+use crate::{Config, Format, QuantizeError, Ranges, Verified};
 
 pub use histogram::Histogram;
 pub use html::Page;
@@ -44,6 +44,9 @@ pub struct Report {
     pub corrected_biases: usize,
     /// What was done to the model before planning.
     pub steps: Vec<Step>,
+    /// How the result was judged, where it was.
+    #[serde(default)]
+    pub verified: Option<Verified>,
     /// Wall-clock seconds of each stage.
     pub seconds: Seconds,
     /// Every value of the main graph.
@@ -61,6 +64,9 @@ pub struct Seconds {
     pub calibrate: f64,
     /// Encoding weights and rewriting the graph.
     pub apply: f64,
+    /// Making the models that were tried, and running them beside the float model.
+    #[serde(default)]
+    pub verify: f64,
     /// Writing the file.
     pub save: f64,
 }
@@ -220,6 +226,17 @@ impl Report {
         self.bytes_before as f64 / self.bytes_after.max(1) as f64
     }
 
+    /// Says that the model did not become smaller, where something was quantized and is no float.
+    pub(crate) fn warn_of_size(&mut self) {
+        let trained = self.config.output_format == Format::FakeQuant;
+        let (before, after) = (self.bytes_before, self.bytes_after);
+        if after >= before && !trained && self.quantized().next().is_some() {
+            self.warnings.push(format!(
+                "the quantized model is not smaller: {after} bytes, and the float model {before}"
+            ));
+        }
+    }
+
     /// Values that are quantized.
     pub fn quantized(&self) -> impl Iterator<Item = (&Row, &QuantizedRow)> {
         self.values.iter().filter_map(|row| Some((row, row.quantized.as_ref()?)))
@@ -287,6 +304,9 @@ impl std::fmt::Display for Report {
                 self.samples,
                 self.engine.as_deref().unwrap_or("saved ranges"),
             )?;
+        }
+        if let Some(verified) = &self.verified {
+            write!(f, "{verified}")?;
         }
         self.steps.iter().try_for_each(|step| writeln!(f, "prepared: {step}"))?;
         for row in self.values.iter().filter(|row| row.role == Role::Weight) {

@@ -11,13 +11,18 @@ use crate::args::Arguments;
 
 /// Other names of keys, as files for other tools have them.
 const OTHER_NAMES: &[(&str, &str)] = &[
+    ("auto_fallback", "fall_back"),
     ("calibration_data", "data"),
     ("calibration_samples", "limit"),
     ("exclude_layers", "exclude"),
     ("excluded_layers", "exclude"),
     ("precision", "weights"),
+    ("sensitivity_analysis", "fall_back"),
     ("statistics_path", "ranges_out"),
 ];
+
+/// What part of the accuracy has to be kept: 0.99 is `max_accuracy_drop: 1`.
+const ACCURACY_THRESHOLD: &str = "accuracy_threshold";
 
 /// Keys that stand for a flag with a value, for each value that they may have.
 const WORDS: &[(&str, &str, &str, &str)] = &[("mode", "dynamic", "output_format", "dynamic")];
@@ -69,7 +74,8 @@ A file has options, which hold for all models, and names models:
 
 Options are the flags of `quantize` and `calibrate` with _ for -: per_channel, layer_bits (a map
 or a list), exclude (a list). `smooth: false` is --no-smooth. Those of calibration may stand in a
-map `calibration`. Other names: {}; `mode: dynamic` is output_format: dynamic.",
+map `calibration`. Other names: {}; `mode: dynamic` is output_format: dynamic; `accuracy_threshold: 0.99` is
+max_accuracy_drop: 1.",
         names.join(", ")
     )
 }
@@ -164,6 +170,7 @@ impl Keys {
             }
             options.retain(|option| on || option.id != "ranges_out");
         }
+        fallen_back_once(&mut options)?;
         for (at, option) in options.iter().enumerate() {
             if let Some(other) = options[..at].iter().find(|other| other.id == option.id) {
                 let what = format!("`{}` and `{}` say the same", other.key, option.key);
@@ -189,6 +196,9 @@ impl Keys {
         let id = other.map_or(key.value.as_str(), |(_, name)| *name);
         if id == "save_statistics" {
             return Ok(made(id, value.clone()));
+        }
+        if id == ACCURACY_THRESHOLD {
+            return Ok(made("max_accuracy_drop", points_lost(value)?));
         }
         if self.flag(id).is_some() {
             return Ok(made(id, value.clone()));
@@ -229,7 +239,8 @@ impl Keys {
         let flags = self.quantize.iter().chain(&self.calibrate);
         let flags = flags.map(|arg| arg.get_id().as_str().replacen("no_", "", 1));
         let others = OTHER_NAMES.iter().map(|(other, _)| (*other).to_owned());
-        let words = ["mode", "calibration", "save_statistics"].map(str::to_owned);
+        let words =
+            ["mode", "calibration", "save_statistics", ACCURACY_THRESHOLD].map(str::to_owned);
         let known = own.chain(flags).chain(others).chain(words);
         let scored = known.map(|name| (strsim::jaro_winkler(key, &name), name));
         let best = scored.max_by(|a, b| a.0.total_cmp(&b.0)).filter(|(score, _)| *score >= NEAR);
@@ -349,6 +360,42 @@ impl Keys {
             _ => Ok(vec![one(&option.value)?]),
         }
     }
+}
+
+/// Layers fall back by what sensitivity finds: two names of one thing, of which both may stand there
+/// where they say the same.
+fn fallen_back_once(options: &mut Options) -> Result<(), Wrong> {
+    let is_one = |option: &Choice| matches!(&*option.key, "auto_fallback" | "sensitivity_analysis");
+    let mut both = options.iter().filter(|option| is_one(option));
+    let (Some(first), Some(second)) = (both.next(), both.next()) else { return Ok(()) };
+    if first.key == second.key {
+        return Ok(());
+    }
+    if first.value.value != second.value.value {
+        let what = format!(
+            "`{}` contradicts `{}`: layers fall back by what sensitivity finds",
+            second.key, first.key
+        );
+        return Err(Wrong::at(second.line, what));
+    }
+    let second = second.key.clone();
+    options.retain(|option| option.key != second);
+    Ok(())
+}
+
+/// The points of accuracy that may be lost, of the part that has to be kept.
+fn points_lost(value: &At<Node>) -> Result<At<Node>, Wrong> {
+    let kept = match &value.value {
+        Node::Number(text) => text.parse::<f64>().ok().filter(|kept| (0.0..=1.0).contains(kept)),
+        _ => None,
+    };
+    let Some(kept) = kept else {
+        let what = format!("`{ACCURACY_THRESHOLD}` is no part of 1, from 0 to 1");
+        return Err(Wrong::at(value.line, what));
+    };
+    // What the binary fraction is off by is not meant: 0.99 leaves 1 point.
+    let points = ((1.0 - kept) * 1e8).round() / 1e6;
+    Ok(At { value: Node::Number(points.to_string()), line: value.line })
 }
 
 /// Whether one option takes the place of another that holds for all.

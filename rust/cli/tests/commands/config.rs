@@ -202,6 +202,7 @@ fn a_recipe_repeats_its_run_byte_for_byte() {
             "arm",
         ],
         &["calibrate", DIGITS, "--data", SAMPLES, "--ranges-out", &ranges, "--no-smooth"],
+        &["quantize", DIGITS, "--verify", SAMPLES, "--min-sqnr", "39.75", "--engine", "tract"],
     ];
     for args in runs {
         for name in ["recipe.yaml", "recipe.toml"] {

@@ -5,6 +5,7 @@ mod calibrating;
 mod common;
 mod comparing;
 mod config;
+mod guarding;
 mod models;
 mod page;
 mod program;

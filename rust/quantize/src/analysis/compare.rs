@@ -374,7 +374,7 @@ fn accuracy(
     }))
 }
 
-fn speed(
+pub(crate) fn speed(
     engine: &dyn Engine,
     models: [&Model; 2],
     sample: &Sample,
@@ -418,6 +418,13 @@ impl fmt::Display for Speed {
     }
 }
 
+/// The SQNR of the output that is the farthest off.
+pub(crate) fn worst_sqnr(outputs: &[OutputRow]) -> Option<f64> {
+    // NaN is the worst there is.
+    let worst = |a: f64, b: f64| if a < b || a.is_nan() { a } else { b };
+    outputs.iter().map(|output| output.error.sqnr_db).reduce(worst)
+}
+
 impl Comparison {
     /// How many times smaller the quantized model is.
     #[allow(clippy::cast_precision_loss)] // sizes of files, shown to two digits
@@ -427,9 +434,7 @@ impl Comparison {
 
     /// The SQNR of the output that is the farthest off, in decibels; `None` without such outputs.
     pub fn sqnr_db(&self) -> Option<f64> {
-        // NaN is the worst there is.
-        let worst = |a: f64, b: f64| if a < b || a.is_nan() { a } else { b };
-        self.outputs.iter().map(|output| output.error.sqnr_db).reduce(worst)
+        worst_sqnr(&self.outputs)
     }
 
     /// The comparison as JSON, with `ratio` and `sqnr_db`; what is not finite is null.

@@ -12,10 +12,13 @@ mod sensitivity;
 
 pub use bar::Bar;
 pub use compare::{Accuracy, CompareOptions, Comparison, OutputRow, Speed, compare};
+pub(crate) use compare::{speed, worst_sqnr};
 pub use extract::{Extract, extract};
 pub use kernels::Kernels;
 pub use latency::{Latencies, Latency, LatencyOptions, latency};
 pub use layer_errors::{LayerError, LayerErrors, layer_errors};
+pub(crate) use pair::Given;
+pub(crate) use sensitivity::all_of;
 pub use sensitivity::{
     LayerRow, Metric, Sensitivity, SensitivityOptions, sensitivity, weight_sensitivity,
 };

@@ -191,7 +191,7 @@ impl Samples for Again<'_> {
 }
 
 /// Samples that somebody else keeps.
-pub(super) struct Given<'a>(pub(super) std::slice::Iter<'a, Sample>);
+pub(crate) struct Given<'a>(pub(crate) std::slice::Iter<'a, Sample>);
 
 impl Samples for Given<'_> {
     fn next_sample(&mut self) -> Option<Result<Sample, CalibrationError>> {

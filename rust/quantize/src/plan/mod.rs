@@ -247,6 +247,8 @@ pub enum Kept {
     Masked,
     /// Calibration saw nothing of it but zeros.
     Blank,
+    /// Calibration did not look at it.
+    Unseen,
     /// Only weights are asked for.
     WeightsOnly,
     /// It lies between an operator and the activation function that is fused into it.

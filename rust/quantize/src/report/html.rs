@@ -19,7 +19,7 @@ use self::frame::{list, tile};
 use self::numbers::{count_of, name};
 use super::Report;
 use crate::text::size;
-use crate::{Comparison, Config, LayerErrors, Role, Sensitivity};
+use crate::{Comparison, Config, LayerErrors, Role, Sensitivity, Verified};
 
 /// A page of HTML about one quantization: whatever is known of it. It needs no other file and no
 /// network, and follows the reader's light or dark theme.
@@ -58,6 +58,7 @@ impl Page<'_> {
         let mut main: Vec<Markup> = Vec::new();
         main.extend(self.report.map(said));
         main.extend(self.comparison.map(|found| list("Warnings", "warnings", &found.warnings)));
+        main.extend(self.report.and_then(|report| report.verified.as_ref()).map(verified));
         main.extend(self.report.map(drawn));
         main.extend(self.comparison.map(comparison::section));
         main.extend(self.sensitivity.map(sensitivity::section));
@@ -140,11 +141,26 @@ fn said(report: &Report) -> Markup {
     }
 }
 
+/// What the result measures, and which layers stayed float for it.
+fn verified(found: &Verified) -> Markup {
+    html! {
+        section {
+            h2 { "Verified" }
+            p { (found.summary()) @if let Some(wanted) = found.wanted() { "; wanted: " (wanted) } }
+            ol { @for step in found.steps() { li { (name(&step)) } } }
+        }
+    }
+}
+
 /// How it was made: options, steps, notes and seconds.
 fn run(report: &Report) -> Markup {
     let seconds = report.seconds;
-    let stages =
-        [("calibrate", seconds.calibrate), ("apply", seconds.apply), ("save", seconds.save)];
+    let stages = [
+        ("calibrate", seconds.calibrate),
+        ("apply", seconds.apply),
+        ("verify", seconds.verify),
+        ("save", seconds.save),
+    ];
     let took = stages.iter().filter(|(_, seconds)| *seconds > 0.0);
     let took: Vec<String> = took.map(|(stage, s)| format!("{stage} {s:.2}")).collect();
     html! {

@@ -22,6 +22,7 @@ use crate::graph::Graph;
 use crate::sample::{Engine, Samples};
 use crate::{Page, Plan, QuantizeError, Ranges, encode};
 use layers::{Layer, layers};
+pub(crate) use run::all_of;
 
 /// What layers are ranked by.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -86,7 +86,7 @@ pub(super) fn run(
 }
 
 /// All samples, which are run again for every layer.
-pub(super) fn all_of(samples: &mut dyn Samples) -> Result<Vec<Sample>, CalibrationError> {
+pub(crate) fn all_of(samples: &mut dyn Samples) -> Result<Vec<Sample>, CalibrationError> {
     let mut all = Vec::new();
     while let Some(sample) = samples.next_sample().transpose()? {
         all.push(sample);

@@ -1,0 +1,272 @@
+//! A bar for the result: what misses it falls back layer by layer, or is refused.
+
+use std::path::PathBuf;
+
+use quantize_rs::{
+    Bar, CalibrationError, CompareOptions, Config, Control, Engine, GuardOptions, InputSpec,
+    LatencyOptions, Method, Model, Prepared, QType, QuantizeError, QuantizeErrorKind, Quantized,
+    Ranges, Runner, Sample, Samples, Tensor, Timed, calibrate, compare, guarded,
+};
+use quantize_rs_onnx::{Edit, TensorProto};
+use quantize_rs_runner::{Tract, samples};
+
+fn digits(name: &str) -> PathBuf {
+    PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/digits")).join(name)
+}
+
+fn model() -> Model {
+    Model::open(digits("digits_cnn.onnx")).unwrap()
+}
+
+fn some(count: usize) -> Box<dyn Samples + Send> {
+    samples::open(&digits("calibration.npy"), &InputSpec::of(&model()), Some(count)).unwrap()
+}
+
+/// The model with one element of a weight so large that a scale for all leaves nothing of the rest.
+fn spoilt(name: &str) -> Model {
+    let mut spoilt = model();
+    let proto = spoilt.graph().initializer.iter().find(|tensor| tensor.name == name).unwrap();
+    let tensor = spoilt.tensor(proto).unwrap();
+    let mut values = tensor.to_f32().unwrap();
+    values[0] *= 300.0;
+    let tensor = TensorProto::new(name, &Tensor::from_f32(tensor.shape, &values));
+    spoilt.apply(vec![Edit::ReplaceInitializer(tensor)]).unwrap();
+    spoilt
+}
+
+/// Names of the weights that are quantized without a bar.
+fn weights() -> Vec<String> {
+    let plan = Prepared::of(&model(), Config::default()).unwrap().plan();
+    plan.quantized().map(|(value, _)| value.name.clone()).collect()
+}
+
+fn with_activations() -> Config {
+    Config { activations: Some(QType::UInt8), symmetric: true, ..Config::default() }
+}
+
+fn least(min_sqnr: f64) -> GuardOptions {
+    let bar = Bar { min_sqnr: Some(min_sqnr), ..Bar::default() };
+    GuardOptions { bar, ..GuardOptions::default() }
+}
+
+fn held(
+    model: &Model,
+    config: &Config,
+    ranges: Option<&Ranges>,
+    options: &GuardOptions,
+    threads: usize,
+) -> Result<Quantized, QuantizeError> {
+    let control = Control { threads, progress: &mut |_| true };
+    guarded(model, config, ranges, &Tract, &mut *some(12), options, control)
+}
+
+fn sqnr(model: &Model, quantized: &Model, engine: &dyn Engine) -> f64 {
+    let control = Control { threads: 2, progress: &mut |_| true };
+    let options = CompareOptions::default();
+    let found = compare(model, quantized, engine, &mut *some(12), &options, control).unwrap();
+    found.sqnr_db().unwrap()
+}
+
+/// The SQNR of a model whose weights are all quantized.
+fn plain(model: &Model) -> f64 {
+    let prepared = Prepared::of(model, Config::default()).unwrap();
+    let quantized = prepared.plan().apply(&prepared.model, None).unwrap();
+    sqnr(model, quantized.model(), &Tract)
+}
+
+/// What the error says of the bar: its option, what was measured and what was expected.
+fn missed(error: &QuantizeError) -> (&str, Option<f64>, Option<f64>) {
+    match error.kind() {
+        QuantizeErrorKind::BelowBar { bar, measured, expected, .. } => (bar, *measured, *expected),
+        kind => panic!("{kind}"),
+    }
+}
+
+#[test]
+fn a_planted_bad_layer_alone_falls_back() {
+    let names = weights();
+    assert!(names.len() > 2);
+    for name in &names {
+        let bad = spoilt(name);
+        let bar = plain(&bad) + 2.0;
+        let made = held(&bad, &Config::default(), None, &least(bar), 2).unwrap();
+        let report = made.report();
+        let verified = report.verified.as_ref().unwrap();
+        let float: Vec<&String> = verified.float_layers.iter().map(|layer| &layer.name).collect();
+        assert_eq!(float, [name], "{report}");
+        let [first, last] = &verified.attempts[..] else { panic!("{report}") };
+        assert!(!first.holds && first.float_layers.is_empty() && first.sqnr_db().unwrap() < bar);
+        assert!(last.holds && last.float_layers == [name.clone()]);
+        // It is truly what it says, and what the same wish makes without a bar.
+        let measured = sqnr(&bad, made.model(), &Tract);
+        assert_eq!(last.sqnr_db(), Some(measured));
+        assert!(measured >= bar);
+        let asked = report.config.clone();
+        assert!(asked.layer_float.contains(name));
+        let prepared = Prepared::of(&bad, asked).unwrap();
+        let again = prepared.plan().apply(&prepared.model, None).unwrap();
+        assert_eq!(again.to_bytes().unwrap(), made.to_bytes().unwrap());
+        let row = report.values.iter().find(|row| row.name == *name).unwrap();
+        assert_eq!(row.why, "left float, so that min_sqnr holds");
+        assert!(report.to_string().contains(&format!("`{name}` left float: SQNR")), "{report}");
+        assert!(report.html().contains("Verified"));
+    }
+}
+
+#[test]
+fn as_few_layers_fall_back_as_the_bar_needs_with_activations_too() {
+    let original = model();
+    let config = with_activations();
+    let prepared = Prepared::of(&original, config.clone()).unwrap();
+    let control = Control { threads: 2, progress: &mut |_| true };
+    let method = Method::default();
+    let plan = prepared.plan();
+    let ranges =
+        calibrate(&prepared.model, &plan, &Tract, &mut *some(40), &method, control).unwrap();
+    let plain = plan.apply(&prepared.model, Some(&ranges)).unwrap();
+    let base = sqnr(&original, plain.model(), &Tract);
+    let mut counts = Vec::new();
+    for more in [-1.0, 1.0, 3.0, 6.0, 9.0] {
+        let Ok(made) = held(&original, &config, Some(&ranges), &least(base + more), 1) else {
+            break;
+        };
+        let verified = made.report().verified.clone().unwrap();
+        assert!(sqnr(&original, made.model(), &Tract) >= base + more);
+        // One less was tried and was not enough.
+        let count = verified.float_layers.len();
+        let before = &verified.attempts[verified.attempts.len().saturating_sub(2)];
+        assert!(count == 0 || (!before.holds && before.float_layers.len() + 1 == count));
+        counts.push(count);
+        // The bytes do not depend on threads.
+        let other = held(&original, &config, Some(&ranges), &least(base + more), 3).unwrap();
+        assert_eq!(other.to_bytes().unwrap(), made.to_bytes().unwrap());
+        assert_eq!(other.report().verified, made.report().verified);
+    }
+    assert!(counts.len() > 1 && counts[0] == 0 && counts[1] > 0, "{counts:?} above {base}");
+    assert!(counts.is_sorted(), "{counts:?}");
+}
+
+#[test]
+fn what_is_missed_is_named_with_what_was_measured() {
+    let bad = spoilt(&weights()[1]);
+    let measured = plain(&bad);
+    let options = GuardOptions { fall_back: false, ..least(60.0) };
+    let error = held(&bad, &Config::default(), None, &options, 2).err().unwrap();
+    assert_eq!(missed(&error), ("min_sqnr", Some(measured), Some(60.0)));
+    for said in [&format!("SQNR is {measured:.2} dB, expected 60"), "fall_back", "per_channel"] {
+        assert!(error.to_string().contains(said), "{error}");
+    }
+
+    // Not even the last layer alone.
+    let error = held(&bad, &Config::default(), None, &least(190.0), 2).err().unwrap();
+    let (bar, measured, expected) = missed(&error);
+    assert!(bar == "min_sqnr" && measured.unwrap() < 190.0 && expected == Some(190.0));
+    let said = format!("{} of {} layers left float", weights().len() - 1, weights().len());
+    assert!(error.to_string().contains(&said), "{error}");
+}
+
+#[test]
+fn a_bar_for_accuracy_needs_labels_and_any_has_bounds() {
+    let bad = spoilt(&weights()[1]);
+    let control = Control { threads: 2, progress: &mut |_| true };
+    // What the float model says is right.
+    let float = compare(
+        &bad,
+        &bad,
+        &Tract,
+        &mut *some(12),
+        &CompareOptions { labels: Some(vec![0; 12]), ..CompareOptions::default() },
+        control,
+    )
+    .unwrap();
+    assert_eq!(float.accuracy.unwrap().drop, 0.0);
+    let bar = Bar { max_accuracy_drop: Some(0.1), ..Bar::default() };
+    let options = GuardOptions { bar, ..GuardOptions::default() };
+    let error = held(&bad, &Config::default(), None, &options, 2).err().unwrap();
+    let QuantizeErrorKind::Option { option, .. } = error.kind() else { panic!("{error}") };
+    assert_eq!(option, "max_accuracy_drop");
+    for (bar, wrong) in [
+        (Bar { min_sqnr: Some(f64::NAN), ..Bar::default() }, "min_sqnr"),
+        (Bar { max_accuracy_drop: Some(1.5), ..Bar::default() }, "max_accuracy_drop"),
+    ] {
+        let options = GuardOptions { bar, labels: Some(vec![0; 12]), ..GuardOptions::default() };
+        let error = held(&bad, &Config::default(), None, &options, 2).err().unwrap();
+        let QuantizeErrorKind::Option { option, .. } = error.kind() else { panic!("{error}") };
+        assert_eq!(option, wrong);
+    }
+}
+
+/// Runs models as tract does; timed, the smaller of two takes as many milliseconds as this.
+struct Timely {
+    small: u64,
+}
+
+struct Sleeping(u64);
+
+impl Timed for Sleeping {
+    fn run(&mut self) -> Result<(), CalibrationError> {
+        std::thread::sleep(std::time::Duration::from_millis(self.0));
+        Ok(())
+    }
+}
+
+impl Engine for Timely {
+    fn name(&self) -> &'static str {
+        "timely"
+    }
+
+    fn prepare(
+        &self,
+        model: &Model,
+        taps: &[String],
+        sample: &Sample,
+    ) -> Result<Box<dyn Runner>, CalibrationError> {
+        Tract.prepare(model, taps, sample)
+    }
+
+    fn timed(
+        &self,
+        quantized: &Model,
+        _: &Sample,
+        _: usize,
+    ) -> Result<Option<Box<dyn Timed>>, CalibrationError> {
+        let is_float = quantized.byte_len() == model().byte_len();
+        Ok(Some(Box::new(Sleeping(if is_float { 4 } else { self.small }))))
+    }
+}
+
+#[test]
+fn what_is_slower_is_refused_and_what_is_faster_says_so() {
+    let latency = LatencyOptions { runs: 5, ..LatencyOptions::default() };
+    let bar = Bar { require_faster: true, min_sqnr: Some(10.0), ..Bar::default() };
+    let options = GuardOptions { bar, latency, ..GuardOptions::default() };
+    let (original, config) = (model(), Config::default());
+    let held = |small| {
+        let control = Control { threads: 1, progress: &mut |_| true };
+        let engine = Timely { small };
+        guarded(&original, &config, None, &engine, &mut *some(4), &options, control)
+    };
+    let made = held(1).unwrap();
+    let speed = made.report().verified.as_ref().unwrap().speed.clone().unwrap();
+    assert!(speed.speedup > 1.0, "{}", made.report());
+    assert!(made.report().to_string().contains("times as fast"));
+    let error = held(16).err().unwrap();
+    let (bar, measured, expected) = missed(&error);
+    assert!(bar == "require_faster" && measured > expected, "{error}");
+    assert!(error.to_string().contains("calibrate, so that activations are quantized"), "{error}");
+}
+
+#[test]
+fn without_a_bar_the_result_is_measured_and_a_stop_is_heard() {
+    let original = model();
+    let made = held(&original, &Config::default(), None, &GuardOptions::default(), 2).unwrap();
+    let verified = made.report().verified.clone().unwrap();
+    let [only] = &verified.attempts[..] else { panic!("{verified}") };
+    assert_eq!(only.sqnr_db(), Some(sqnr(&original, made.model(), &Tract)));
+    assert!(only.holds && verified.held_out && verified.samples == 12);
+    let control = Control { threads: 1, progress: &mut |_| false };
+    let config = Config::default();
+    let options = least(10.0);
+    let stopped = guarded(&original, &config, None, &Tract, &mut *some(12), &options, control);
+    assert!(matches!(stopped.err().unwrap().kind(), QuantizeErrorKind::Calibration(_)));
+}
