@@ -288,7 +288,7 @@ def test_what_is_inlined_computes_the_same(name: str) -> None:
 def test_weights_in_functions_are_quantized(name: str) -> None:
     model = CASES[name].model()
     report = quantize_rs.quantize(model, None, symmetric=True)
-    assert report.warnings == ()
+    assert not any("function" in warning for warning in report.warnings)
     assert report.model is not None
     assert held(onnx.load_from_string(report.model)) == CASES[name].weights
     feeds = {"x": normal(3, 8)}
@@ -301,7 +301,7 @@ def test_weights_in_functions_are_quantized(name: str) -> None:
 def test_functions_without_weights_stay(name: str) -> None:
     model = KEPT[name].model()
     report = quantize_rs.quantize(model, None)
-    assert report.warnings == ()
+    assert not any("function" in warning for warning in report.warnings)
     assert report.model is not None
     before, after = onnx.load_from_string(model), onnx.load_from_string(report.model)
     assert held(after) == 1

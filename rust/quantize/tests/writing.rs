@@ -236,7 +236,7 @@ fn a_weight_that_its_type_cannot_hold_is_warned_of() {
     };
     let four = Config { weights: QType::Int4.into(), symmetric: true, ..Config::default() };
     assert!(warnings(four).contains(&format!("`{weight}`: ")), "4 bits");
-    assert_eq!(warnings(Config::default()), "");
+    assert!(!warnings(Config::default()).contains(&weight));
 }
 
 #[test]
