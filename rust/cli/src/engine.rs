@@ -22,7 +22,7 @@ pub(crate) struct EngineArguments {
 }
 
 /// Who runs the model.
-#[derive(Debug, Args)]
+#[derive(Debug, Default, Args)]
 pub(crate) struct EngineChoice {
     /// Who runs the model on samples
     #[arg(long, value_enum, value_name = "NAME", default_value_t)]
