@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use pyo3::prelude::*;
 use quantize_rs::{
-    Bar, CompareOptions, GuardOptions, LatencyOptions, Metric, SensitivityOptions, Target, Validation,
+    Bar, CompareOptions, GuardOptions, LatencyOptions, Metric, SensitivityOptions, Target,
+    Validation,
 };
 
 use crate::calibrate::Run;
