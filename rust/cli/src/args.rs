@@ -66,7 +66,7 @@ pub(crate) enum Command {
     /// Say how to quantize a model, and why; writes nothing
     Recommend(RecommendArguments),
     /// Quantize the weights of a model
-    Quantize(QuantizeArguments),
+    Quantize(Box<QuantizeArguments>),
     /// Quantize the weights and the activations of a model, measured on samples
     Calibrate(Box<CalibrateArguments>),
     /// Quantize the weights of several models

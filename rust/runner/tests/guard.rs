@@ -123,8 +123,8 @@ fn as_few_layers_fall_back_as_the_bar_needs_with_activations_too() {
     let plan = prepared.plan();
     let ranges =
         calibrate(&prepared.model, &plan, &Tract, &mut *some(40), &method, control).unwrap();
-    let plain = plan.apply(&prepared.model, Some(&ranges)).unwrap();
-    let base = sqnr(&original, plain.model(), &Tract);
+    let without = plan.apply(&prepared.model, Some(&ranges)).unwrap();
+    let base = sqnr(&original, without.model(), &Tract);
     let mut counts = Vec::new();
     for more in [-1.0, 1.0, 3.0, 6.0, 9.0] {
         let Ok(made) = held(&original, &config, Some(&ranges), &least(base + more), 1) else {

@@ -222,7 +222,7 @@ impl Job {
                 if self.named {
                     args.output = args.output.join(batch::name(&args.model, config.weights));
                 }
-                Work::Quantize(Box::new(args))
+                Work::Quantize(args)
             }
             Command::Calibrate(mut args) => {
                 let alone = WeightWishes::default();

@@ -101,10 +101,8 @@ pub fn guarded(
         _ if !options.fall_back => return Err(missed(&first, options, &unmended(config))),
         _ => fallen_back(&mut judge, config, first, options)?,
     };
-    let timed = match options.bar.require_faster {
-        true => Some(judge.timed(&chosen)?),
-        false => None,
-    };
+    let is_timed = options.bar.require_faster;
+    let timed = if is_timed { Some(judge.timed(&chosen)?) } else { None };
     let Attempted { mut quantized, attempt, engine, notes, .. } = chosen;
     earlier.push(attempt);
     let verified = Verified {
@@ -164,23 +162,19 @@ fn fallen_back(
             failed.push(tried);
         }
     }
-    match holding {
-        Some((count, chosen)) => {
-            let layers = ranked.into_iter().take(count).collect();
-            let earlier = failed.into_iter().map(|tried| tried.attempt).collect();
-            Ok((chosen, layers, earlier))
-        }
-        None => {
-            let why = format!(
-                "with {most} of {} layers left float; with all of them nothing would be quantized: \
-                 lower the bar, or {}",
-                names.len(),
-                better(config)
-            );
-            let last = failed.last().ok_or_else(|| nothing_tried())?;
-            Err(missed(last, options, &why))
-        }
+    if let Some((count, chosen)) = holding {
+        let layers = ranked.into_iter().take(count).collect();
+        let earlier = failed.into_iter().map(|tried| tried.attempt).collect();
+        return Ok((chosen, layers, earlier));
     }
+    let why = format!(
+        "with {most} of {} layers left float; with all of them nothing would be quantized: lower the \
+         bar, or {}",
+        names.len(),
+        better(config)
+    );
+    let last = failed.last().ok_or_else(nothing_tried)?;
+    Err(missed(last, options, &why))
 }
 
 fn nothing_tried() -> QuantizeError {
