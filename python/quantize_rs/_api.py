@@ -49,6 +49,7 @@ def quantize(
     opset: int | None = None,
     output_format: str = "qdq",
     accuracy_level: int | None = None,
+    dynamic_lstm: bool = False,
     verify: CalibrationData | None = None,
     min_sqnr: float | None = None,
     max_accuracy_drop: float | None = None,
@@ -134,6 +135,9 @@ def quantize(
     accuracy_level : int, optional
         For ``"matmul_nbits"``: how exactly products are computed. 1 in float32, 4 with activations
         brought to 8 bits, which is faster; 0, or None, leaves it to ONNX Runtime.
+    dynamic_lstm : bool
+        For ``"dynamic"``: LSTMs multiply integers too, as ONNX Runtime's ``DynamicQuantizeLSTM``:
+        faster, and less exact than weights of 8 bits alone, which is what they have otherwise.
     verify : path, ImageFolder, array, dict of arrays, iterable, reader, or "random", optional
         Data that the result is judged on, in the forms of `calibration_data` of
         `quantize_with_calibration`; all of it is kept in memory. The report says what was measured
@@ -227,6 +231,7 @@ def quantize(
     wishes["narrow_range"] = narrow_range
     wishes["output_format"] = output_format
     wishes["accuracy_level"] = _options.maybe_count("accuracy_level", accuracy_level)
+    wishes["dynamic_lstm"] = dynamic_lstm
     model = _model.open(input_path)
     if judged is None:
         return delivered(model._plan(wishes).apply(), destination)
@@ -507,6 +512,7 @@ def _wishes(
         opset=None,
         output_format="qdq",
         accuracy_level=None,
+        dynamic_lstm=False,
     )
 
 

@@ -42,6 +42,7 @@ class Wishes(TypedDict):
     opset: int | None
     output_format: str
     accuracy_level: int | None
+    dynamic_lstm: bool
 
 
 def open(source: ModelSource) -> Model:  # noqa: A001 - `quantize_rs.open`, as `PIL.Image.open`
@@ -120,6 +121,7 @@ class Model:
         opset: int | None = None,
         output_format: str = "qdq",
         accuracy_level: int | None = None,
+        dynamic_lstm: bool = False,
     ) -> Plan:
         """Decide what to quantize, and to what; nothing is changed.
 
@@ -201,6 +203,10 @@ class Model:
         accuracy_level : int, optional
             For ``"matmul_nbits"``: how exactly products are computed. 1 in float32, 4 with
             activations brought to 8 bits, which is faster; 0, or None, leaves it to ONNX Runtime.
+        dynamic_lstm : bool
+            For ``"dynamic"``: LSTMs multiply integers too, as ONNX Runtime's
+            ``DynamicQuantizeLSTM``: faster, and less exact than weights of 8 bits alone, which is
+            what they have otherwise.
 
         Returns
         -------
@@ -250,6 +256,7 @@ class Model:
             opset=_options.maybe_count("opset", opset, least=1),
             output_format=output_format,
             accuracy_level=_options.maybe_count("accuracy_level", accuracy_level),
+            dynamic_lstm=dynamic_lstm,
         )
         return self._plan(wishes)
 

@@ -82,6 +82,10 @@ pub(crate) struct WeightWishes {
     /// activations of 8 bits
     #[arg(long, value_name = "N")]
     accuracy_level: Option<u8>,
+    /// With `dynamic`, let LSTMs multiply integers too, as ONNX Runtime's `DynamicQuantizeLSTM`:
+    /// faster, and less exact than weights of 8 bits alone
+    #[arg(long)]
+    dynamic_lstm: bool,
 }
 
 /// What is asked of activations, and of what calibration learns.
@@ -158,6 +162,7 @@ impl Wishes {
                 alone.output_format
             },
             accuracy_level: alone.accuracy_level,
+            dynamic_lstm: alone.dynamic_lstm,
             smooth: !calibrated.no_smooth,
             bias_correction: !calibrated.no_bias_correction,
         })
@@ -337,6 +342,7 @@ mod tests {
             "--opset=21",
             "--output-format=matmul_nbits",
             "--accuracy-level=4",
+            "--dynamic-lstm",
             "--no-bias-correction",
             "--no-smooth",
         ];
@@ -362,6 +368,7 @@ mod tests {
             opset: Some(21),
             output_format: Format::MatMulNBits,
             accuracy_level: Some(4),
+            dynamic_lstm: true,
             smooth: false,
             bias_correction: false,
         };

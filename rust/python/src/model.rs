@@ -52,6 +52,7 @@ pub(crate) struct Wishes {
     opset: Option<i64>,
     output_format: String,
     accuracy_level: Option<usize>,
+    dynamic_lstm: bool,
 }
 
 #[pymethods]
@@ -246,6 +247,7 @@ impl Wishes {
             passes: self.passes,
             opset: self.opset,
             output_format: self.output_format.parse()?,
+            dynamic_lstm: self.dynamic_lstm,
             // What fits no byte is refused like what is too high.
             accuracy_level: self.accuracy_level.map(|l| u8::try_from(l).unwrap_or(u8::MAX)),
         })

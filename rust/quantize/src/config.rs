@@ -28,6 +28,8 @@ pub struct Config {
     /// How exactly `MatMulNBits` computes: 1 in float32, 4 with activations of 8 bits; what ONNX
     /// Runtime likes when nothing is said.
     pub accuracy_level: Option<u8>,
+    /// With [`Format::Dynamic`], LSTMs multiply integers too, as ONNX Runtime's `DynamicQuantizeLSTM`.
+    pub dynamic_lstm: bool,
     /// Other types for some activations, by the name of a value, by the name or type of the
     /// operator that makes or reads it, or by pattern as in `exclude`; precedence as in
     /// `layer_bits`. A value has one type: that asked for itself, else for what makes it, else the
@@ -88,6 +90,7 @@ impl Default for Config {
             activations: None,
             output_format: Format::default(),
             accuracy_level: None,
+            dynamic_lstm: false,
             activation_types: BTreeMap::new(),
             per_channel: false,
             symmetric: false,

@@ -187,6 +187,9 @@ impl Format {
             let names: Vec<&str> = targets.iter().map(|target| target.name()).collect();
             return against("target", format!("is {target}, expected {}", names.join(" or ")));
         }
+        if self != Format::Dynamic && config.dynamic_lstm {
+            return against("dynamic_lstm", "is true, but it is for dynamic alone".to_owned());
+        }
         match config.accuracy_level {
             Some(_) if self != Format::MatMulNBits => {
                 against("accuracy_level", "is an attribute of MatMulNBits alone".to_owned())

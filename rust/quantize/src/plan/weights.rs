@@ -75,6 +75,7 @@ pub(super) fn plan(
         };
         draft.decisions.insert(constant.anchor, Decision::Quantize(plan));
     }
+    formats::plan_lstms(graph, constants, config, draft);
     if widened {
         draft.warnings.push(
             "4-bit weights are stored in a byte each, as asked for with native_int4: the accuracy of \

@@ -31,6 +31,9 @@ impl Writer<'_, '_> {
         let Some(constant) = self.uses.remove(&id) else { return };
         let readers = multipliers(&constant);
         let Some(first) = readers.first().map(|node| self.graph.nodes[*node]) else { return };
+        if first.op_type == "LSTM" {
+            return self.lstm(id, how, tensor, readers[0]);
+        }
         let name = self.graph.values[id].name;
         let (mut integers, mut scale) = (tensor.quantized.clone(), tensor.scale.clone());
         let mut zero_point = tensor.zero_point.clone();
@@ -140,7 +143,7 @@ impl Writer<'_, '_> {
 }
 
 /// A matrix of bytes with rows for columns.
-fn transposed(tensor: &Tensor) -> Tensor {
+pub(super) fn transposed(tensor: &Tensor) -> Tensor {
     /// Rows and columns that are turned together: their bytes stay in the cache.
     const TILE: usize = 64;
     let [rows, columns] = tensor.shape[..] else { return tensor.clone() };

@@ -4,6 +4,7 @@ mod bodies;
 mod corrections;
 mod dynamic;
 mod fake;
+mod lstm;
 pub(crate) mod names;
 mod nbits;
 mod products;

@@ -51,6 +51,7 @@ pub fn rewrite(graph: &Graph<'_>, plan: &Plan, encoded: &Encoded) -> Vec<Edit> {
         look_ups: BTreeMap::new(),
         uses: HashMap::new(),
         at_run_time: HashMap::new(),
+        lstms: HashMap::new(),
         inside: HashMap::new(),
         imported: HashSet::new(),
     };
@@ -140,6 +141,8 @@ pub(super) struct Writer<'g, 'm> {
     pub(super) uses: HashMap<ValueId, Constant<'m>>,
     /// What values become when the model runs, by name.
     pub(super) at_run_time: HashMap<String, AtRunTime>,
+    /// Names of integers, scales and zero points of the weights of LSTMs, by node.
+    pub(super) lstms: HashMap<usize, [Option<[String; 3]>; 2]>,
     /// What nodes in graphs inside nodes become.
     pub(super) inside: HashMap<*const NodeProto, Vec<NodeProto>>,
     /// Domains imported so far.

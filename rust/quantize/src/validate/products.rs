@@ -36,6 +36,45 @@ fn integers(after: &Graph<'_>, index: usize, node: &NodeProto) -> Option<Found> 
     Some(Ok(Stored { originals, integers, scale, whole: None, zero_point, read: integers, form }))
 }
 
+/// Both weights of an LSTM that multiplies integers.
+pub(super) fn recurrent(after: &Graph<'_>, index: usize, node: &NodeProto) -> Vec<Found> {
+    if node.domain != MICROSOFT || node.op_type != "DynamicQuantizeLSTM" {
+        return Vec::new();
+    }
+    let weight = |(input, scale): (usize, usize)| {
+        let integers = after.input(index, input)?;
+        after.constant(integers)?;
+        let originals = base_of(after.values[integers].name, "quantized").into_iter().collect();
+        let (scale, zero_point) = (after.input(index, scale), after.input(index, scale + 1));
+        let (whole, read, form) = (None, integers, Form::Directions);
+        Some(Ok(Stored { originals, integers, scale, whole, zero_point, read, form }))
+    };
+    [(1, 8), (2, 10)].into_iter().filter_map(weight).collect()
+}
+
+/// The weight of an LSTM with columns for rows, as so many rows as there are scales.
+pub(super) fn rows_of(integers: &Tensor, scales: usize) -> Option<Tensor> {
+    let [directions, columns, rows] = integers.shape[..] else { return None };
+    let elements = directions.checked_mul(columns)?.checked_mul(rows)?;
+    let fits = integers.data.len() == elements
+        && elements > 0
+        && (scales == directions || scales == directions * rows);
+    if !fits {
+        return None;
+    }
+    let at = |index: usize| {
+        let (direction, row, column) =
+            (index / (rows * columns), index / columns % rows, index % columns);
+        integers.data[(direction * columns + column) * rows + row]
+    };
+    let data: Vec<u8> = (0..elements).map(at).collect();
+    Some(Tensor {
+        dtype: integers.dtype,
+        shape: vec![scales, elements / scales],
+        data: data.into(),
+    })
+}
+
 /// The scale of the weight of an integer product: the sums are cast, and multiplied by the product
 /// of both scales.
 fn scale_of(after: &Graph<'_>, product: usize) -> Option<ValueId> {

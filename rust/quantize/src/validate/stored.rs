@@ -35,6 +35,8 @@ pub(super) enum Form {
     Cast,
     /// A row of blocks for each column of the product, or for each row of a table.
     Blocks { bits: u32, block_size: usize, depth: usize, signed: bool },
+    /// A matrix for each direction of a sequence, with rows for columns.
+    Directions,
 }
 
 /// A weight as the file stands for it.
@@ -65,18 +67,19 @@ pub(super) fn all(before: &Graph<'_>, after: &Graph<'_>, found: &mut Validation)
             "Cast" => cast(before, after, index),
             _ => products::stored(after, index, node),
         };
-        let stored = match at {
-            None => continue,
-            Some(Ok(stored)) => stored,
-            Some(Err((name, why))) => {
-                found.skip(name, why);
-                continue;
+        for stored in at.into_iter().chain(products::recurrent(after, index, node)) {
+            let stored = match stored {
+                Ok(stored) => stored,
+                Err((name, why)) => {
+                    found.skip(name, why);
+                    continue;
+                }
+            };
+            let there = before.value(after.values[stored.integers].name);
+            let same = there.is_some_and(|id| before.constant(id).is_some());
+            if !same && seen.insert(stored.integers) {
+                all.push(stored);
             }
-        };
-        let there = before.value(after.values[stored.integers].name);
-        let same = there.is_some_and(|id| before.constant(id).is_some());
-        if !same && seen.insert(stored.integers) {
-            all.push(stored);
         }
     }
     for (id, value) in after.values.iter().enumerate() {
@@ -278,6 +281,14 @@ impl Stored {
                 let cut = products::Cut { bits, block_size, depth, signed };
                 cut.decode(&integers, &scales, zero_points.as_ref())
             }
+            Form::Directions => {
+                let qtype = after.constant(self.integers).and_then(qtype_of);
+                qtype.and_then(|qtype| {
+                    let rows = products::rows_of(&integers, scales.len())?;
+                    let granularity = Granularity::PerAxis { axis: 0 };
+                    plain(qtype, &rows, granularity, &scales, zero_points.as_ref())
+                })
+            }
             Form::Cast => {
                 let qtype = after.constant(self.integers).and_then(qtype_of);
                 qtype.and_then(|qtype| {
@@ -350,7 +361,7 @@ pub(super) fn points(tensor: &Tensor, count: usize) -> Option<Vec<i32>> {
     }
 }
 
-fn plain(
+pub(super) fn plain(
     qtype: QType,
     integers: &Tensor,
     granularity: Granularity,

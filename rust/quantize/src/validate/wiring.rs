@@ -10,10 +10,16 @@ use super::{Check, Validation};
 use crate::graph::{Graph, Maker, ValueId};
 
 /// Operators that an output format puts in the place of a product or a look-up.
-const REPLACED: [&str; 4] = ["MatMul", "Gemm", "Conv", "Gather"];
+const REPLACED: [&str; 5] = ["MatMul", "Gemm", "Conv", "Gather", "LSTM"];
 /// One of them is then among those that make its result.
-const REPLACING: [&str; 5] =
-    ["MatMulNBits", "GatherBlockQuantized", "MatMulInteger", "ConvInteger", "Gather"];
+const REPLACING: [&str; 6] = [
+    "MatMulNBits",
+    "GatherBlockQuantized",
+    "MatMulInteger",
+    "ConvInteger",
+    "Gather",
+    "DynamicQuantizeLSTM",
+];
 
 /// Nodes of the quantized model and those of the original that they are.
 pub(super) type Pairs = HashMap<usize, usize>;

@@ -30,6 +30,7 @@ pub(super) const ALL: &[Row] = &[
         let packed = call.dtype(0) == Some(DataType::UInt8);
         if packed { Some(call.unknowns(shape.len())) } else { Some(shape) }
     }),
+    all("DynamicQuantizeLSTM", SAME, super::recurrent::recurrent),
     all("SkipLayerNormalization", SAME, skip_norm),
     all("SkipSimplifiedLayerNormalization", SAME, skip_norm),
     one("SimplifiedLayerNormalization", SAME, as_first),

@@ -7,7 +7,7 @@ pub(super) const ALL: &[Row] =
     &[all("RNN", SAME, recurrent), all("GRU", SAME, recurrent), all("LSTM", SAME, recurrent)];
 
 /// All states, and the last one (with what an LSTM keeps beside it).
-fn recurrent(call: &Call<'_, '_>) -> Vec<Option<Shape>> {
+pub(super) fn recurrent(call: &Call<'_, '_>) -> Vec<Option<Shape>> {
     let directions = match call.string("direction") {
         Some("bidirectional") => 2,
         _ => 1,

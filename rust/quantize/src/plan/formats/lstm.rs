@@ -29,9 +29,8 @@ pub(in crate::plan) fn plan(
         constants.iter().map(|constant| (constant.anchor, constant)).collect();
     for (index, node) in graph.nodes.iter().enumerate() {
         let weights = [1, 2].map(|input| graph.input(index, input));
-        if !(node.is_onnx() && node.op_type == "LSTM")
-            || !weights.iter().any(|it| planned(draft, *it))
-        {
+        let is_lstm = node.is_onnx() && node.op_type == "LSTM";
+        if !is_lstm || !weights.iter().any(|it| planned(draft, *it)) {
             continue;
         }
         match of_node(graph, &constants, config, draft, index) {

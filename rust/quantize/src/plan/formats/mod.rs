@@ -2,6 +2,7 @@
 
 mod dynamic;
 mod last;
+mod lstm;
 mod nbits;
 
 use std::collections::BTreeSet;
@@ -13,6 +14,8 @@ use super::{Kept, Readers};
 use crate::graph::{Graph, ValueId};
 use crate::uses::{self, Constant};
 use crate::{Config, Format};
+
+pub(super) use lstm::plan as plan_lstms;
 
 /// The domain of ONNX Runtime's own operators.
 pub(crate) const MICROSOFT: &str = "com.microsoft";
