@@ -255,9 +255,9 @@ def _waterfall(place: Axes, report: Report) -> None:
     kinds = [Patch(color=COLOURS[kind], label=text) for kind, text in KINDS.items()]
     place.legend(
         handles=kinds,
-        loc="upper center",
-        bbox_to_anchor=(0.5, 0),
-        ncols=3,
+        loc="upper right",
+        bbox_to_anchor=(1, 0),
+        ncols=2,
         fontsize="small",
         frameon=False,
     )

@@ -189,7 +189,7 @@ fn histogram(row: &Row, how: &QuantizedRow, seen: &Histogram) -> Markup {
                 }
             }
             p { (end(low)) " to " (end(high)) " as " (how.qtype) (method) (outside) }
-            @if (seen.from, seen.to) != (low, high) {
+            @if [seen.from, seen.to].map(end) != [low, high].map(end) {
                 p.note { "seen " (end(seen.from)) " to " (end(seen.to)) }
             }
         }

@@ -73,8 +73,10 @@ fn beside(title: &str, numbers: &[f64; 2], texts: &[String; 2]) -> Markup {
     html! {
         section {
             h2 { (name(title)) }
-            (row(&html! { "original" }, &original[0], &texts[0]))
-            (row(&html! { "quantized" }, &quantized[1], &texts[1]))
+            div.bars {
+                (row(&html! { "original" }, &original[0], &texts[0]))
+                (row(&html! { "quantized" }, &quantized[1], &texts[1]))
+            }
         }
     }
 }

@@ -21,9 +21,12 @@ const COLUMNS: [(&str, bool); 7] = [
 ];
 
 pub(super) fn section(found: &Sensitivity) -> Markup {
-    let how = if found.all_but_one { "every layer but the one" } else { "each layer alone" };
-    let title =
-        format!("Sensitivity: {} with {how} quantized, the worst first", what(found.metric));
+    let how = match (found.metric, found.all_but_one) {
+        (Metric::Weight, _) => "",
+        (_, true) => " with every layer but the one quantized",
+        (_, false) => " with each layer alone quantized",
+    };
+    let title = format!("Sensitivity: {}{how}, the worst first", what(found.metric));
     let scores: Vec<f64> = found.layers.iter().map(|layer| layer.score).collect();
     let bars = found.layers.iter().zip(measured(&scores, "integer"));
     let rows = bars.map(|(layer, bar)| (name(&layer.name), bar, score(found.metric, layer.score)));
