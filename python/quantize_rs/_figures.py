@@ -130,8 +130,8 @@ def of_sensitivity(found: Sensitivity, path: Path_) -> Figure:
     figure = Picture(figsize=(9, 0.26 * min(len(rows), BARS) + 1.4), layout="constrained")
     place = figure.add_subplot()
     _bars(place, rows, [COLOURS["integer"]] * len(rows), label, shown)
-    how = "every layer but the one" if found.all_but_one else "each layer alone"
-    place.set_title(_first(f"Quantized {how}, the most sensitive first", len(rows)), loc="left")
+    how = "All layers but the one quantized" if found.all_but_one else "Each layer quantized alone"
+    place.set_title(_first(how, len(rows)), loc="left")
     return _done(figure, path)
 
 
