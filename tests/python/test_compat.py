@@ -15,6 +15,7 @@ import onnxruntime.quantization as theirs
 import pytest
 from onnx import TensorProto
 
+import quantize_rs
 from quantize_rs import OptionError
 from quantize_rs.compat import _extra
 from quantize_rs.compat import onnxruntime as ours
@@ -204,6 +205,34 @@ def test_blocks(digits: Path, form: Any) -> None:
     feeds = {"image": np.load(digits.with_name("calibration.npy"))}
     labels = [judge.ort(path.read_bytes(), feeds)[0].argmax(1) for path in (digits, out)]
     assert (labels[0] == labels[1]).mean() > 0.95
+
+
+@pytest.mark.parametrize(
+    ("config", "method"),
+    [
+        (ours.DefaultWeightOnlyQuantConfig(block_size=32, bits=8), None),
+        (ours.HQQWeightOnlyQuantConfig(block_size=32), "hqq"),
+    ],
+)
+def test_a_configuration_of_blocks_goes_before_the_arguments(
+    digits: Path, config: Any, method: str | None
+) -> None:
+    config.op_types_to_quantize = ("Gemm",)
+    quantizer = ours.MatMulNBitsQuantizer(digits, 2, algo_config=config)
+    quantizer.process()
+    quantizer.model.save_model_to_file(digits.with_name("o.onnx"))
+    same = quantize_rs.quantize(
+        digits,
+        None,
+        config.bits,
+        block_size=32,
+        op_types=["Gemm"],
+        output_format="matmul_nbits",
+        weight_method=method,
+    )
+    assert digits.with_name("o.onnx").read_bytes() == same.model
+    with pytest.raises(OptionError, match="algo_config is 'RTN'"):
+        ours.MatMulNBitsQuantizer(digits, algo_config="RTN")
 
 
 def test_every_extra_option_of_theirs_is_known() -> None:

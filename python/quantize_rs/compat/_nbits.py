@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 from .. import _model
@@ -12,7 +13,38 @@ from .._source import ModelSource
 from ..errors import OptionError
 from ._enums import QuantFormat, name_of
 
-__all__ = ["MatMulNBitsQuantizer"]
+__all__ = ["DefaultWeightOnlyQuantConfig", "HQQWeightOnlyQuantConfig", "MatMulNBitsQuantizer"]
+
+# What the algorithms that the other tool names are called here.
+_METHODS = {"DEFAULT": None, "HQQ": "hqq"}
+
+
+@dataclass
+class DefaultWeightOnlyQuantConfig:
+    """Scales by the least error of a block, as an ``algo_config``."""
+
+    block_size: int = 128
+    is_symmetric: bool = False
+    accuracy_level: int | None = None
+    quant_format: Any = QuantFormat.QOperator
+    op_types_to_quantize: Iterable[str] | None = None
+    quant_axes: Any = None
+    bits: int = 4
+    channel_wised_quantize: bool = False
+    algorithm: str = "DEFAULT"
+
+
+@dataclass
+class HQQWeightOnlyQuantConfig:
+    """Scales and zero points by half-quadratic quantization, as an ``algo_config``."""
+
+    block_size: int = 128
+    bits: int = 4
+    axis: int = 1
+    quant_format: Any = QuantFormat.QOperator
+    op_types_to_quantize: Iterable[str] | None = None
+    quant_axes: Any = None
+    algorithm: str = "HQQ"
 
 
 class MatMulNBitsQuantizer:
@@ -28,15 +60,17 @@ class MatMulNBitsQuantizer:
         Whether there are no zero points; how exactly products are computed, 0 to 4.
     nodes_to_exclude
         Nodes and weights to leave alone; they may be patterns.
-    nodes_to_include, quant_axes, algo_config
-        Refused: exclude the others; axes follow from the operators; ``weight_method`` of
-        `quantize_rs.quantize` says how scales are chosen.
+    nodes_to_include, quant_axes
+        Refused: exclude the others; axes follow from the operators.
     quant_format
         ``QuantFormat.QOperator`` writes MatMulNBits, ``QuantFormat.QDQ`` DequantizeLinear.
     op_types_to_quantize
         ``("MatMul",)`` when nothing is said.
     channel_wised_quantize
         One scale for each column, with ``QuantFormat.QDQ``.
+    algo_config
+        A `DefaultWeightOnlyQuantConfig` or `HQQWeightOnlyQuantConfig`, ours or onnxruntime's own,
+        whose fields go before the arguments; other algorithms are refused.
 
     Raises
     ------
@@ -69,13 +103,23 @@ class MatMulNBitsQuantizer:
         algo_config: Any = None,
     ) -> None:
         """Look at the model; `process` quantizes it."""
-        for option, value in (
-            ("nodes_to_include", nodes_to_include),
-            ("quant_axes", quant_axes),
-            ("algo_config", algo_config),
-        ):
+        for option, value in (("nodes_to_include", nodes_to_include), ("quant_axes", quant_axes)):
             if value:
                 raise OptionError(f"{option} is given, expected None", option=option)
+        method = None
+        if algo_config is not None:
+            name = getattr(algo_config, "algorithm", algo_config)
+            if name not in _METHODS:
+                what = f"algo_config is {name!r}, expected one of {', '.join(_METHODS)}"
+                raise OptionError(what, option="algo_config")
+            method = _METHODS[name]
+            said = vars(algo_config)
+            bits, block_size = said.get("bits", bits), said.get("block_size", block_size)
+            is_symmetric = said.get("is_symmetric", is_symmetric)
+            accuracy_level = said.get("accuracy_level", accuracy_level)
+            quant_format = said.get("quant_format", quant_format)
+            op_types_to_quantize = said.get("op_types_to_quantize") or op_types_to_quantize
+            channel_wised_quantize = said.get("channel_wised_quantize", channel_wised_quantize)
         form = name_of("quant_format", quant_format, [known.name for known in QuantFormat])
         blocks = form == "QOperator"
         if blocks and channel_wised_quantize:
@@ -87,6 +131,7 @@ class MatMulNBitsQuantizer:
             block_size=None if channel_wised_quantize else block_size,
             per_channel=channel_wised_quantize,
             symmetric=is_symmetric,
+            weight_method=method,
             accuracy_level=accuracy_level if blocks else None,
             exclude=list(nodes_to_exclude or ()),
             op_types=list(op_types_to_quantize or ["MatMul"]),

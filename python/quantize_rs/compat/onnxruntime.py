@@ -35,12 +35,18 @@ from ._enums import (
     name_of,
     type_of,
 )
-from ._nbits import MatMulNBitsQuantizer
+from ._nbits import (
+    DefaultWeightOnlyQuantConfig,
+    HQQWeightOnlyQuantConfig,
+    MatMulNBitsQuantizer,
+)
 
 __all__ = [
     "CalibrationDataReader",
     "CalibrationMethod",
+    "DefaultWeightOnlyQuantConfig",
     "DynamicQuantConfig",
+    "HQQWeightOnlyQuantConfig",
     "MatMulNBitsQuantizer",
     "QuantFormat",
     "QuantType",
