@@ -87,6 +87,20 @@ pub trait Engine: Sync {
         sample: &Sample,
     ) -> Result<Box<dyn Runner>, CalibrationError>;
 
+    /// As [`Engine::prepare`], for one of several runners that are busy beside each other: where an
+    /// engine has a choice, this one computes on one core.
+    ///
+    /// # Errors
+    /// As [`Engine::prepare`].
+    fn prepare_beside(
+        &self,
+        model: &Model,
+        taps: &[String],
+        sample: &Sample,
+    ) -> Result<Box<dyn Runner>, CalibrationError> {
+        self.prepare(model, taps, sample)
+    }
+
     /// Gets `model` ready to be timed on this sample, each run computed on so many threads; `None`
     /// for an engine whose time says nothing of that of a deployed model.
     ///

@@ -90,6 +90,26 @@ impl Auto {
     pub fn stopped_by(self, stop: Arc<AtomicBool>) -> Auto {
         Auto { stop, ..self }
     }
+
+    /// The runner of the engine that was chosen, or is chosen now.
+    fn run_by(&self, task: Task<'_>) -> Result<Box<dyn Runner>, CalibrationError> {
+        let onnxruntime = match &self.onnxruntime {
+            Ok(onnxruntime) => onnxruntime,
+            Err(why) => return task.alone(why),
+        };
+        if let Some(choice) = self.choice.get() {
+            return task.as_chosen(choice, onnxruntime);
+        }
+        let (runner, why) = match reason(task.model) {
+            Some(why) => task.prefer(onnxruntime, &Tract, format!("run by onnxruntime: {why}"))?,
+            None => task.choose(onnxruntime)?,
+        };
+        let tract = runner.engine == Tract.name();
+        let compared = Mutex::new(HashSet::from([task.shapes()]));
+        // It is empty: samples are prepared for one after the other.
+        let _ = self.choice.set(Choice { tract, why, model: nodes_of(task.model), compared });
+        Ok(Box::new(runner))
+    }
 }
 
 impl Engine for Auto {
@@ -103,23 +123,16 @@ impl Engine for Auto {
         taps: &[String],
         sample: &Sample,
     ) -> Result<Box<dyn Runner>, CalibrationError> {
-        let task = Task { model, taps, sample, stop: &self.stop };
-        let onnxruntime = match &self.onnxruntime {
-            Ok(onnxruntime) => onnxruntime,
-            Err(why) => return task.alone(why),
-        };
-        if let Some(choice) = self.choice.get() {
-            return task.as_chosen(choice, onnxruntime);
-        }
-        let (runner, why) = match reason(model) {
-            Some(why) => task.prefer(onnxruntime, &Tract, format!("run by onnxruntime: {why}"))?,
-            None => task.choose(onnxruntime)?,
-        };
-        let tract = runner.engine == Tract.name();
-        let compared = Mutex::new(HashSet::from([task.shapes()]));
-        // It is empty: samples are prepared for one after the other.
-        let _ = self.choice.set(Choice { tract, why, model: nodes_of(model), compared });
-        Ok(Box::new(runner))
+        self.run_by(Task { model, taps, sample, stop: &self.stop, beside: false })
+    }
+
+    fn prepare_beside(
+        &self,
+        model: &Model,
+        taps: &[String],
+        sample: &Sample,
+    ) -> Result<Box<dyn Runner>, CalibrationError> {
+        self.run_by(Task { model, taps, sample, stop: &self.stop, beside: true })
     }
 
     /// As ONNX Runtime, where there is one: that is what models are deployed to.
@@ -176,6 +189,8 @@ struct Task<'a> {
     taps: &'a [String],
     sample: &'a Sample,
     stop: &'a AtomicBool,
+    /// Whether others are busy beside it.
+    beside: bool,
 }
 
 /// How what the engines compute of a sample compares.
@@ -195,7 +210,8 @@ impl Task<'_> {
         if self.stop.load(Ordering::Relaxed) {
             return Err(CalibrationError::new(Kind::Cancelled));
         }
-        engine.prepare(self.model, self.taps, self.sample)
+        let prepare = if self.beside { Engine::prepare_beside } else { Engine::prepare };
+        prepare(engine, self.model, self.taps, self.sample)
     }
 
     /// The runner of tract, where there is no other engine.
@@ -479,7 +495,7 @@ mod tests {
         let model = Model::open(path).unwrap();
         let taps = ["conv3_y", "relu1_y", "x", "add1_y"].map(str::to_owned);
         let (sample, stop) = (Sample::default(), AtomicBool::new(false));
-        let task = Task { model: &model, taps: &taps, sample: &sample, stop: &stop };
+        let task = Task { model: &model, taps: &taps, sample: &sample, stop: &stop, beside: false };
         let extents = |ends: [f32; 4]| {
             Extents(ends.into_iter().map(|end| Extent::of(&[2], &[0.0, end])).enumerate().collect())
         };

@@ -26,6 +26,7 @@ use quantize_rs_onnx::{DataType, Edit, Model};
 use crate::{guard, inputs};
 use sessions::Sessions;
 use timed::TimedSession;
+use values::Fed;
 
 /// ONNX Runtime, from the library of an installed `onnxruntime` package.
 ///
@@ -74,18 +75,16 @@ impl Engine for OnnxRuntime {
         taps: &[String],
         sample: &Sample,
     ) -> Result<Box<dyn Runner>, CalibrationError> {
-        let inputs = known_inputs(model)?;
-        inputs::check(&inputs, sample)?;
-        let (places, outputs) = place(model, taps)?;
-        let mut tapped = model.clone();
-        let edits = outputs.into_iter().map(Edit::AddOutput).collect();
-        tapped.apply(edits).map_err(|error| unwritable().caused_by(error))?;
-        let runner = guard::caught(|| {
-            let sessions = Sessions::of(&self.environment, &tapped)?;
-            sessions.require_floats(taps, &places)?;
-            Ok(OnnxRuntimeRunner { sessions, inputs, places })
-        });
-        Ok(Box::new(runner.unwrap_or_else(|panic| Err(panicked(&panic)))?))
+        self.runner(model, taps, sample, Sessions::of)
+    }
+
+    fn prepare_beside(
+        &self,
+        model: &Model,
+        taps: &[String],
+        sample: &Sample,
+    ) -> Result<Box<dyn Runner>, CalibrationError> {
+        self.runner(model, taps, sample, Sessions::of_one_core)
     }
 
     fn timed(
@@ -106,6 +105,30 @@ impl Engine for OnnxRuntime {
     ) -> Result<Option<BTreeMap<String, usize>>, CalibrationError> {
         inputs::check(&known_inputs(model)?, sample)?;
         timed::kernels(self, model, sample).map(Some)
+    }
+}
+
+impl OnnxRuntime {
+    /// A runner whose sessions are made by `sessions`.
+    fn runner(
+        &self,
+        model: &Model,
+        taps: &[String],
+        sample: &Sample,
+        sessions: fn(&Environment, &Model) -> Result<Sessions, CalibrationError>,
+    ) -> Result<Box<dyn Runner>, CalibrationError> {
+        let inputs = known_inputs(model)?;
+        inputs::check(&inputs, sample)?;
+        let (places, outputs) = place(model, taps)?;
+        let mut tapped = model.clone();
+        let edits = outputs.into_iter().map(Edit::AddOutput).collect();
+        tapped.apply(edits).map_err(|error| unwritable().caused_by(error))?;
+        let runner = guard::caught(|| {
+            let sessions = sessions(&self.environment, &tapped)?;
+            sessions.require_floats(taps, &places)?;
+            Ok(OnnxRuntimeRunner { sessions, inputs, places })
+        });
+        Ok(Box::new(runner.unwrap_or_else(|panic| Err(panicked(&panic)))?))
     }
 }
 
@@ -155,10 +178,10 @@ impl OnnxRuntimeRunner {
         cancelled: &AtomicBool,
     ) -> Result<(), CalibrationError> {
         let given = sample.inputs.iter().map(|(name, tensor)| {
-            let value = values::value(tensor).map_err(|error| error.at_value(name))?;
+            let value = values::fed(tensor).map_err(|error| error.at_value(name))?;
             Ok((name.as_str(), value))
         });
-        let given: HashMap<&str, DynValue> = given.collect::<Result<_, CalibrationError>>()?;
+        let given: HashMap<&str, Fed<'_>> = given.collect::<Result<_, CalibrationError>>()?;
         let elements = sample.inputs.iter().map(|(_, tensor)| tensor.elements()).sum();
         let outputs = self.sessions.run(&given, elements, cancelled)?;
         for (tap, place) in self.places.iter().enumerate() {
@@ -166,7 +189,7 @@ impl OnnxRuntimeRunner {
                 break;
             }
             let value = match place {
-                Place::Input(name) => given.get(name.as_str()),
+                Place::Input(name) => given.get(name.as_str()).map(|value| &**value),
                 Place::Constant(value) => Some(value),
                 Place::Output(position) => outputs.get(*position),
             };

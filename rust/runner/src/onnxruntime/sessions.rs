@@ -19,6 +19,7 @@ use quantize_rs::{CalibrationError, CalibrationErrorKind};
 use quantize_rs_onnx::Model;
 
 use super::recipe::Recipe;
+use super::values::Fed;
 use super::{Place, failed, message, no_floats, values};
 
 /// What the copies of the weights that sessions make for themselves may take together.
@@ -64,9 +65,21 @@ impl Sessions {
         let affordable =
             usize::try_from(MOST_BYTES / recipe.lent_bytes.max(1)).unwrap_or(usize::MAX);
         let most = affordable.clamp(1, cores.div_ceil(CORES_EACH));
+        Sessions::made(recipe, cores / most, most)
+    }
+
+    /// A single session that computes on one core, since others are busy beside it.
+    pub(super) fn of_one_core(
+        environment: &Environment,
+        model: &Model,
+    ) -> Result<Sessions, CalibrationError> {
+        Sessions::made(Recipe::of(environment, model)?, 1, 1)
+    }
+
+    fn made(recipe: Recipe, cores: usize, most: usize) -> Result<Sessions, CalibrationError> {
         let sessions = Sessions {
             recipe,
-            cores: cores / most,
+            cores,
             most,
             state: Mutex::new(State { idle: Vec::new(), made: 1 }),
             returned: Condvar::new(),
@@ -99,7 +112,7 @@ impl Sessions {
     /// The outputs for these inputs, which have so many elements together.
     pub(super) fn run(
         &self,
-        given: &HashMap<&str, DynValue>,
+        given: &HashMap<&str, Fed<'_>>,
         elements: usize,
         cancelled: &AtomicBool,
     ) -> Result<Vec<DynValue>, CalibrationError> {
@@ -184,10 +197,11 @@ impl Drop for Borrowed<'_> {
 
 fn run(
     session: &mut Session,
-    given: &HashMap<&str, DynValue>,
+    given: &HashMap<&str, Fed<'_>>,
     options: &RunOptions<NoSelectedOutputs>,
 ) -> ort::Result<Vec<DynValue>> {
-    let given: Vec<(&str, &DynValue)> = given.iter().map(|(name, value)| (*name, value)).collect();
+    let given: Vec<(&str, &DynValue)> =
+        given.iter().map(|(name, value)| (*name, &**value)).collect();
     let outputs = session.run_with_options(given, options)?;
     Ok(outputs.into_iter().map(|(_, value)| value).collect())
 }
@@ -195,7 +209,7 @@ fn run(
 /// As [`run`], with somebody beside it who stops it when it is cancelled.
 fn run_watched(
     session: &mut Session,
-    given: &HashMap<&str, DynValue>,
+    given: &HashMap<&str, Fed<'_>>,
     options: &RunOptions<NoSelectedOutputs>,
     cancelled: &AtomicBool,
 ) -> ort::Result<Vec<DynValue>> {

@@ -1,9 +1,13 @@
 //! Tensors on their way into ONNX Runtime, and out of it to the sink.
 
 use std::fmt::Debug;
+use std::ops::Deref;
 
+use bytemuck::AnyBitPattern;
 use half::{bf16, f16};
-use ort::value::{DynValue, PrimitiveTensorElementType, TensorElementType, ValueType};
+use ort::value::{
+    DynValue, DynValueRef, PrimitiveTensorElementType, TensorElementType, TensorRef, ValueType,
+};
 use quantize_rs::{CalibrationError, CalibrationErrorKind, Sink};
 use quantize_rs_onnx::{DataType, Tensor};
 
@@ -45,6 +49,44 @@ pub(super) fn value(tensor: &Tensor) -> Result<DynValue, CalibrationError> {
         CalibrationError::new(CalibrationErrorKind::Unsupported(what))
     })?;
     read(tensor).map_err(|error| without_node(&error))
+}
+
+/// A tensor for one run: where it lies, if its elements are aligned there, or else copied.
+pub(super) enum Fed<'a> {
+    Lent(DynValueRef<'a>),
+    Copied(DynValue),
+}
+
+impl Deref for Fed<'_> {
+    type Target = DynValue;
+
+    fn deref(&self) -> &DynValue {
+        match self {
+            Fed::Lent(value) => value,
+            Fed::Copied(value) => value,
+        }
+    }
+}
+
+/// The tensor without a copy of its elements, where that can be: most samples are of these types.
+pub(super) fn fed(tensor: &Tensor) -> Result<Fed<'_>, CalibrationError> {
+    let lent = match tensor.dtype {
+        DataType::Float => lent::<f32>(tensor),
+        DataType::Int64 => lent::<i64>(tensor),
+        DataType::Int32 => lent::<i32>(tensor),
+        _ => None,
+    };
+    lent.map_or_else(|| value(tensor).map(Fed::Copied), |value| Ok(Fed::Lent(value)))
+}
+
+fn lent<T: PrimitiveTensorElementType + AnyBitPattern + Debug>(
+    tensor: &Tensor,
+) -> Option<DynValueRef<'_>> {
+    // Elements are stored low bytes first.
+    let elements = cfg!(target_endian = "little").then(|| bytemuck::try_cast_slice(&tensor.data));
+    let elements: &[T] = elements?.ok().filter(|elements: &&[T]| !elements.is_empty())?;
+    let lent = TensorRef::from_array_view((tensor.shape.clone(), elements));
+    Some(lent.ok()?.into_dyn())
 }
 
 fn read<const N: usize, T: PrimitiveTensorElementType + Clone + Debug + 'static>(

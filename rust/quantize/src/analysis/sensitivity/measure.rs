@@ -266,7 +266,7 @@ impl Work<'_> {
                 let ready = match prepared.take() {
                     Some(ready) if ready.takes(&feed) => ready,
                     _ => Prepared {
-                        runner: self.engine.prepare(&part.model, &part.outputs, &feed)?,
+                        runner: self.engine.prepare_beside(&part.model, &part.outputs, &feed)?,
                         shapes: shapes(&feed),
                     },
                 };
