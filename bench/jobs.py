@@ -288,6 +288,58 @@ def preprocessed(model: str) -> tuple[str, list[str]]:
     return model, notes
 
 
+def sensitivity(request: Request) -> Prepared:
+    """`quantize_rs.sensitivity`: every layer alone, calibration included."""
+    import samples
+
+    import quantize_rs
+
+    data = list(samples.of(request["samples"]).calibration())
+
+    def call() -> dict[str, object]:
+        found = quantize_rs.sensitivity(request["model"], data, **request["options"])
+        return {"engine": found.engine, "layers": len(found.layers)}
+
+    return Prepared(call)
+
+
+def layer_by_layer(request: Request) -> Prepared:
+    """The same by hand: for each layer a model with it alone quantized, run from end to end.
+
+    By ONNX Runtime, on one thread. Its ranges are there already; ours are part of what is measured.
+    """
+    import numpy as np
+    import onnxruntime
+    import samples
+
+    import quantize_rs
+
+    data = list(samples.of(request["samples"]).calibration())
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    options.intra_op_num_threads = 1
+    model = quantize_rs.open(request["model"])
+    layers = [value.name for value in model.plan(**STATIC).values if value.role == "weight"]
+    plans = [
+        model.plan(**STATIC, exclude=[name for name in layers if name != layer]) for layer in layers
+    ]
+    ready = [(plan, plan.calibrate(data)) for plan in plans]
+
+    def outputs(file: str | bytes) -> list[list[Any]]:
+        session = onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
+        return [session.run(None, feed) for feed in data]
+
+    def call() -> dict[str, object]:
+        wanted = outputs(request["model"])
+        errors = []
+        for plan, ranges in ready:
+            pairs = zip(wanted, outputs(plan.apply(ranges).to_bytes()), strict=True)
+            errors.append(sum(float(np.square(a[0] - b[0]).sum()) for a, b in pairs))
+        return {"layers": len(errors)}
+
+    return Prepared(call)
+
+
 def quality(request: Request) -> Prepared:
     """Whether a model loads, and how far it is from the float model."""
     import quality as checks
@@ -313,6 +365,8 @@ JOBS: dict[str, Callable[[Request], Prepared]] = {
     "ort_nbits": ort_nbits,
     "ort_static": ort_static,
     "ort_alone": ort_alone,
+    "sensitivity": sensitivity,
+    "layer_by_layer": layer_by_layer,
     "quality": quality,
     "latency": latency,
 }

@@ -79,8 +79,26 @@ PHOTOS = tuple(
 TEXT = (OURS_DYNAMIC, OURS_INT8_NBITS, OURS_INT4_BLOCKS, OURS_INT4_NBITS)
 """What people do with models of text, which are nearly all weights."""
 
+SENSITIVITY = Job(
+    "quantize_rs sensitivity, 16 samples",
+    OURS,
+    "sensitivity",
+    "sensitivity",
+    samples={"count": 16},
+    writes=False,
+)
+BY_HAND = Job(
+    "layer by layer in onnxruntime, 16 samples",
+    OURS,
+    "layer_by_layer",
+    "sensitivity",
+    samples={"count": 16},
+    writes=False,
+)
+"""Every layer quantized alone, by us and by hand."""
+
 MORE_JOBS: dict[str, tuple[Job, ...]] = {
-    "ultraface/model_op17": PHOTOS,
+    "ultraface/model_op17": (*PHOTOS, SENSITIVITY, BY_HAND),
     "minilm/model": TEXT,
     "bytegpt/model": TEXT,
 }
@@ -104,6 +122,11 @@ PROMISES: dict[str, tuple[Target, ...]] = {
         ),
         latency(OURS_AUTO, ORT_STATIC.label, 1, at_most=1),
         latency(OURS_AUTO, "float", 1, at_most=1),
+        Target(
+            "sensitivity: CPU time by that of a full run for each layer",
+            figures.ratio(SENSITIVITY.label, BY_HAND.label, "cpu"),
+            at_most=0.5,
+        ),
     ),
     "minilm/model": (
         metric("mean_cosine", at_least=0.985),

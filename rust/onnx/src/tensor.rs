@@ -30,6 +30,22 @@ impl Tensor {
         Tensor { dtype: DataType::Float, shape, data }
     }
 
+    /// A tensor of float32 values that it takes over: on little-endian machines none is copied.
+    ///
+    /// ```
+    /// use quantize_rs_onnx::Tensor;
+    /// let values = [1.0, -2.0];
+    /// assert_eq!(Tensor::from_f32_vec(vec![2], values.to_vec()), Tensor::from_f32(vec![2], &values));
+    /// ```
+    pub fn from_f32_vec(shape: Vec<usize>, values: Vec<f32>) -> Tensor {
+        if cfg!(target_endian = "little") {
+            let data = Bytes::from_owner(Floats(values));
+            Tensor { dtype: DataType::Float, shape, data }
+        } else {
+            Tensor::from_f32(shape, &values)
+        }
+    }
+
     /// Number of elements.
     pub fn elements(&self) -> usize {
         self.shape.iter().product()
@@ -40,6 +56,15 @@ impl Tensor {
         (self.dtype == DataType::Float).then(|| {
             self.data.as_chunks::<4>().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect()
         })
+    }
+}
+
+/// Values as the bytes that they are in memory.
+struct Floats(Vec<f32>);
+
+impl AsRef<[u8]> for Floats {
+    fn as_ref(&self) -> &[u8] {
+        bytemuck::cast_slice(&self.0)
     }
 }
 

@@ -113,7 +113,7 @@ impl Cache {
             steps.watch(model, names, engine, samples, || Keeper::of(names))?;
         let tensors = |kept: Kept| -> HashMap<String, Tensor> {
             let values = kept.values.into_iter();
-            let tensors = values.map(|(shape, values)| Tensor::from_f32(shape, &values));
+            let tensors = values.map(|(shape, values)| Tensor::from_f32_vec(shape, values));
             names.iter().cloned().zip(tensors).collect()
         };
         Ok(Cache(in_order(watchers).into_iter().map(tensors).collect()))

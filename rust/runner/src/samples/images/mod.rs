@@ -191,7 +191,7 @@ impl Images {
             Some(numbers) => {
                 let values =
                     self.ordered(&images, |channel, pixel| numbers[channel][usize::from(pixel)]);
-                Tensor::from_f32(frame.shape(), &values)
+                Tensor::from_f32_vec(frame.shape(), values)
             }
         };
         convert(tensor, frame.dtype, &frame.name)
