@@ -5,9 +5,17 @@ use rayon::prelude::*;
 use crate::floats::Element;
 use crate::{Granularity, Layout};
 
-/// The elements of a group.
-pub(super) enum Group<'a, X> {
-    /// They lie side by side.
+/// Groups in a row, the first of this index.
+pub(super) struct Groups<'a, X> {
+    pub(super) first: usize,
+    /// Elements of each; the last may have fewer.
+    pub(super) depth: usize,
+    pub(super) elements: Elements<'a, X>,
+}
+
+/// The elements of groups, group by group.
+pub(super) enum Elements<'a, X> {
+    /// They lie like that.
     InPlace(&'a [X]),
     /// They were brought together.
     Gathered(&'a [f32]),
@@ -16,35 +24,30 @@ pub(super) enum Group<'a, X> {
 /// Groups side by side that are gathered together: as many as a cache line or two hold of a row.
 const TILE: usize = 32;
 
-/// What `f` makes of each group and its index, in the order of the groups.
+/// What `f` makes of each group, in the order of the groups; it is given several at once where they are small.
 pub(super) fn map_groups<X: Element, T: Send>(
     data: &[X],
     layout: &Layout,
-    f: impl Fn(usize, Group<'_, X>) -> T + Sync,
+    f: impl Fn(Groups<'_, X>) -> Vec<T> + Sync,
 ) -> Vec<T> {
     let (outer, axis_len, inner) = layout.sides();
     let slab = axis_len * inner;
+    let in_place = |first, depth, x| f(Groups { first, depth, elements: Elements::InPlace(x) });
     match layout.granularity() {
-        Granularity::PerTensor => vec![f(0, Group::InPlace(data))],
+        Granularity::PerTensor => in_place(0, data.len(), data),
         Granularity::PerAxis { .. } if outer == 1 => {
             let rows = data.par_chunks(inner.max(1)).enumerate();
-            rows.map(|(index, row)| f(index, Group::InPlace(row))).collect()
+            rows.flat_map_iter(|(index, row)| in_place(index, inner, row)).collect()
         }
         // The same groups in every slab: a group is a stretch of each.
         Granularity::PerAxis { .. } => tiles(axis_len, |first, count| {
             let stretches = (0..outer).map(|o| &data[o * slab + first * inner..][..count * inner]);
-            gathered(stretches, count, inner, |index, x| f(first + index, Group::Gathered(x)))
+            gathered(stretches, first, count, inner, &f)
         }),
         Granularity::Blocked { block_size, .. } if inner == 1 => {
             let blocks = axis_len.div_ceil(block_size);
             let rows = data.par_chunks(axis_len.max(1)).enumerate();
-            let row = |(row, x): (usize, &[X])| {
-                let parts = x.chunks(block_size).enumerate();
-                let made: Vec<T> =
-                    parts.map(|(at, x)| f(row * blocks + at, Group::InPlace(x))).collect();
-                made
-            };
-            rows.flat_map_iter(row).collect()
+            rows.flat_map_iter(|(row, x)| in_place(row * blocks, block_size, x)).collect()
         }
         Granularity::Blocked { block_size, .. } => {
             let blocks = axis_len.div_ceil(block_size);
@@ -57,9 +60,7 @@ pub(super) fn map_groups<X: Element, T: Send>(
                         let count = TILE.min(inner - first);
                         let rows = rows.clone();
                         let rows = rows.map(|row| &data[o * slab + row * inner + first..][..count]);
-                        gathered(rows, count, 1, |index, x| {
-                            f(at * inner + first + index, Group::Gathered(x))
-                        })
+                        gathered(rows, at * inner + first, count, 1, &f)
                     })
                     .collect();
                 made
@@ -75,12 +76,13 @@ fn tiles<T: Send>(len: usize, f: impl Fn(usize, usize) -> Vec<T> + Sync) -> Vec<
     tiles.flat_map_iter(|tile| f(tile * TILE, TILE.min(len - tile * TILE))).collect()
 }
 
-/// What `f` makes of each of `count` groups, of which every stretch holds `len` elements, group by group.
+/// What `f` makes of `count` groups from `first` on, of which every stretch holds `len` elements, group by group.
 fn gathered<'a, X: Element + 'a, T>(
     stretches: impl ExactSizeIterator<Item = &'a [X]>,
+    first: usize,
     count: usize,
     len: usize,
-    f: impl Fn(usize, &[f32]) -> T,
+    f: impl Fn(Groups<'_, X>) -> Vec<T>,
 ) -> Vec<T> {
     let depth = stretches.len() * len;
     let mut floats = vec![0.0; count * depth];
@@ -90,7 +92,10 @@ fn gathered<'a, X: Element + 'a, T>(
             into.iter_mut().zip(part).for_each(|(float, x)| *float = x.value());
         }
     }
-    floats.chunks_exact(depth.max(1)).enumerate().map(|(index, x)| f(index, x)).collect()
+    if floats.is_empty() {
+        return Vec::new();
+    }
+    f(Groups { first, depth, elements: Elements::Gathered(&floats) })
 }
 
 #[cfg(test)]
@@ -111,8 +116,10 @@ mod tests {
                 for (index, x) in data.iter().enumerate() {
                     expected[layout.group_of(index)].push(*x);
                 }
-                let found = map_groups(&data, &layout, |index, group| match group {
-                    Group::InPlace(x) | Group::Gathered(x) => (index, x.to_vec()),
+                let found = map_groups(&data, &layout, |Groups { first, depth, elements }| {
+                    let (Elements::InPlace(x) | Elements::Gathered(x)) = elements;
+                    let groups = x.chunks(depth).map(<[f32]>::to_vec);
+                    (first..).zip(groups).collect()
                 });
                 let expected: Vec<_> = expected.into_iter().enumerate().collect();
                 assert_eq!(found, expected, "{shape:?} {granularity:?}");

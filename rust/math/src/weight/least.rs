@@ -2,7 +2,7 @@
 
 use rayon::prelude::*;
 
-use super::MOST;
+use super::{Choices, MOST};
 use crate::floats::Element;
 use crate::wide::{Loop, widely};
 use crate::{Params, QSpec};
@@ -32,6 +32,49 @@ pub(super) fn of<X: Element>(x: &[X], choices: &[Params], spec: &QSpec) -> Param
         })
     };
     first_least(choices, &errors)
+}
+
+/// [`of`] each of the groups of `depth` elements that lie one after the other, the last of which may have fewer.
+pub(super) fn of_each<X: Element>(
+    x: &[X],
+    depth: usize,
+    choices: impl Fn(usize) -> Choices,
+    spec: &QSpec,
+) -> Vec<Params> {
+    if x.len() <= depth {
+        return vec![of(x, choices(0).as_slice(), spec)];
+    }
+    if depth > FEW {
+        let groups = x.chunks(depth).enumerate();
+        return groups.map(|(at, x)| of(x, choices(at).as_slice(), spec)).collect();
+    }
+    widely(Each { x, depth, choices, spec })
+}
+
+/// Groups of so many elements are so small that what it takes to change to wide vectors shows.
+const FEW: usize = 1 << 10;
+
+struct Each<'a, X, C> {
+    x: &'a [X],
+    depth: usize,
+    choices: C,
+    spec: &'a QSpec,
+}
+
+impl<X: Element, C: Fn(usize) -> Choices> Loop for Each<'_, X, C> {
+    type Output = Vec<Params>;
+
+    #[inline(always)]
+    fn run(self) -> Vec<Params> {
+        let Each { x, depth, choices, spec } = self;
+        let mut found = Vec::with_capacity(x.len().div_ceil(depth));
+        for (at, x) in x.chunks(depth).enumerate() {
+            let choices = choices(at);
+            let choices = choices.as_slice();
+            found.push(first_least(choices, &Errors { x, choices, grid: spec.grid() }.run()));
+        }
+        found
+    }
 }
 
 /// [`of`] a few floats, to be called where wide vectors are used already.

@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::floats::Element;
 use crate::{Floats, Granularity, Layout, MathError, Params, QSpec, Range, params};
-use groups::{Group, map_groups};
+use groups::{Elements, map_groups};
 
 pub(crate) use hqq::Shifted;
 
@@ -215,11 +215,11 @@ fn chosen(
     spec: &QSpec,
     choices: impl Fn(Range) -> Choices + Sync,
 ) -> Vec<Params> {
-    map_groups(data, layout, |index, group| {
-        let choices = choices(ranges[index]);
-        match group {
-            Group::InPlace(x) => least::of(x, choices.as_slice(), spec),
-            Group::Gathered(x) => least::of(x, choices.as_slice(), spec),
+    map_groups(data, layout, |groups| {
+        let choices = |at: usize| choices(ranges[groups.first + at]);
+        match groups.elements {
+            Elements::InPlace(x) => least::of_each(x, groups.depth, choices, spec),
+            Elements::Gathered(x) => least::of_each(x, groups.depth, choices, spec),
         }
     })
 }
@@ -231,14 +231,16 @@ fn searched(
     spec: &QSpec,
     search: Search,
 ) -> Vec<Params> {
-    map_groups(data, layout, |index, group| {
-        let range = ranges[index];
-        match group {
-            Group::InPlace(x) => {
+    map_groups(data, layout, |groups| {
+        let found = |(at, x): (usize, &[f32])| {
+            least::of(x, search(x, ranges[groups.first + at], spec).as_slice(), spec)
+        };
+        match groups.elements {
+            Elements::InPlace(x) => {
                 let x: Vec<f32> = x.iter().map(|x| x.value()).collect();
-                least::of(&x, search(&x, range, spec).as_slice(), spec)
+                x.chunks(groups.depth).enumerate().map(found).collect()
             }
-            Group::Gathered(x) => least::of(x, search(x, range, spec).as_slice(), spec),
+            Elements::Gathered(x) => x.chunks(groups.depth).enumerate().map(found).collect(),
         }
     })
 }
