@@ -231,3 +231,84 @@ def test_what_cannot_be_looked_at_is_an_error(digits: Path, quantized: onnx.Mode
 def test_a_model_that_was_opened_is_taken(digits: Path, quantized: onnx.ModelProto) -> None:
     opened = quantize_rs.open(quantized.SerializeToString())
     assert validate(quantize_rs.open(digits), opened) == validate(digits, opened)
+
+
+BODIES = ["if_subgraph", "loop_subgraph", "scan_subgraph", "nested_if"]
+
+
+@pytest.mark.parametrize("name", BODIES)
+@pytest.mark.parametrize("way", WAYS)
+def test_weights_that_bodies_read_are_compared(name: str, way: str) -> None:
+    model = judge.model(name)
+    report = quantize_rs.quantize(model, None, **WAYS[way])
+    assert report.model is not None
+    found = validate(model, report.model)
+    assert found, found
+    assert not found.not_compared, found
+    assert {weight.name for weight in found.weights} == {value.name for value in report.quantized}
+    made = onnx.load_from_string(report.model)
+    for weight in found.weights:
+
+        def one_further(integers: Any) -> None:
+            integers.flat[0] ^= 1 << 3  # the end of a block may be filled up
+
+        if weight.dtype in ("uint8", "int8", "uint4") and way != "int4":
+            wrong = validate(model, changed(made, weight.integers, one_further))
+            assert ("weights", weight.integers) in problems(wrong), wrong
+
+
+def reader_of(feeds: list[dict[str, Any]]) -> Any:
+    """Samples as the other tool wants them."""
+    from onnxruntime.quantization import CalibrationDataReader
+
+    class Reader(CalibrationDataReader):  # type: ignore[misc, unused-ignore]
+        def __init__(self) -> None:
+            self.left = iter(feeds)
+
+        def get_next(self) -> Any:
+            return next(self.left, None)
+
+    return Reader()
+
+
+@pytest.mark.parametrize("per_channel", [False, True])
+@pytest.mark.parametrize(
+    "name", ["conv2d_relu", "residual_add", "concat_branches", "maxpool_flatten_gemm", "mlp_relu"]
+)
+def test_operators_that_are_told_their_scales_are_understood(name: str, per_channel: bool) -> None:
+    from onnxruntime.quantization import QuantFormat, quantize_static
+
+    model = judge.model(name)
+    quantize_static(
+        model,
+        "peer.onnx",
+        reader_of([judge.feeds(name)]),
+        quant_format=QuantFormat.QOperator,
+        per_channel=per_channel,
+    )
+    made = onnx.load("peer.onnx")
+    told = [node for node in made.graph.node if node.op_type in ("QLinearConv", "QGemm")]
+    assert told
+    found = validate(model, made)
+    assert not [problem for problem in found.problems if problem.check != "weights"], found
+    names = {weight.integers for weight in found.weights}
+    assert {node.input[3] for node in told} <= names, found
+    assert all(weight.error.sqnr_db > 30 for weight in found.weights)
+
+    weight = told[0].input[3]
+
+    def one_further(integers: Any) -> None:
+        integers.flat[integers.size // 2] ^= 1 << 6
+
+    wrong = validate(model, changed(made, weight, one_further))
+    assert ("weights", weight) in problems(wrong), wrong
+    # Another weight of the same shape is found too.
+    others = {tensor.name: tensor for tensor in made.graph.initializer}
+    same = [
+        node.input[3]
+        for node in told[1:]
+        if list(others[node.input[3]].dims) == list(others[weight].dims)
+    ]
+    if same:
+        told[0].input[3] = same[0]
+        assert ("connectivity", told[0].name) in problems(validate(model, made))

@@ -185,6 +185,8 @@ def judged(
     assert accepted(before) == row.checked
     if row.checked:
         judge.check(after if isinstance(after, bytes) else str(after))
+    found_wrong = quantize_rs.validate(before, after).problems
+    assert not found_wrong, "; ".join(map(str, found_wrong))
     worst = near(row, old, new, before, after)
     assert worst >= floor, f"{worst:.1f} dB of {floor} dB"
     return f"{weights} weights, {worst:.1f} dB (at least {floor:g})"

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use quantize_rs_onnx::{GraphProto, NodeProto, TensorProto};
 
-use crate::graph::{Graph, constant_of};
+use crate::graph::{Graph, ValueId, constant_of};
 
 /// The graphs inside nodes, those inside their nodes included.
 #[derive(Debug, Default)]
@@ -71,6 +71,17 @@ impl<'m> Bodies<'m> {
         self.all.iter().flat_map(|body| body.own.keys().copied())
     }
 
+    /// The nodes of bodies, and in which body each stands.
+    pub(crate) fn nodes(&self) -> impl Iterator<Item = (usize, &'m NodeProto)> {
+        let numbered = self.all.iter().enumerate();
+        numbered.flat_map(|(body, found)| found.graph.node.iter().map(move |node| (body, &**node)))
+    }
+
+    /// The value of the main graph that a body knows by a name.
+    pub(crate) fn outer(&self, graph: &Graph<'m>, body: usize, name: &str) -> Option<ValueId> {
+        if self.maker(body, name).is_some() { None } else { graph.value(name) }
+    }
+
     /// Who reads a value of the main graph.
     pub(super) fn captured(&self, name: &str) -> &[Read<'m>] {
         self.captured.get(name).map_or(&[], |reads| reads)
@@ -82,7 +93,7 @@ impl<'m> Bodies<'m> {
     }
 
     /// The constant that a body knows by a name.
-    pub(super) fn constant(
+    pub(crate) fn constant(
         &self,
         graph: &Graph<'m>,
         body: usize,

@@ -1,5 +1,5 @@
-//! Weights that nodes read as integers: `MatMulInteger`, `ConvInteger`, and the blocks of
-//! `MatMulNBits` and `GatherBlockQuantized`.
+//! Weights that nodes read as integers: `MatMulInteger`, `ConvInteger`, `QLinearConv` and its like, and
+//! the blocks of `MatMulNBits` and `GatherBlockQuantized`.
 
 use quantize_rs_math::{Granularity, Layout, Params, QType, pack};
 use quantize_rs_onnx::{DataType, NodeProto, Tensor};
@@ -8,32 +8,69 @@ use super::stored::{Decoded, Form, Found, Stored, base_of, lengths, points, qtyp
 use crate::graph::{Graph, Maker, ValueId};
 use crate::plan::MICROSOFT;
 
-/// The weight of a node that multiplies integers.
-pub(super) fn stored(after: &Graph<'_>, index: usize, node: &NodeProto) -> Option<Found> {
+/// The weight of a node that multiplies integers; `inputs` are what it reads of the main graph, `index`
+/// is where it stands there.
+pub(super) fn stored(
+    after: &Graph<'_>,
+    index: Option<usize>,
+    node: &NodeProto,
+    inputs: &[Option<ValueId>],
+) -> Option<Found> {
     match node.op_type.as_str() {
-        "MatMulInteger" | "ConvInteger" => integers(after, index, node),
-        "MatMulNBits" if node.domain == MICROSOFT => blocks(after, index, node, 1),
-        "GatherBlockQuantized" if node.domain == MICROSOFT => blocks(after, index, node, 0),
+        "MatMulInteger" | "ConvInteger" => integers(after, index, node, inputs),
+        "QLinearConv" | "QLinearMatMul" | "QGemm" => linear(after, node, inputs),
+        "MatMulNBits" if node.domain == MICROSOFT => blocks(after, node, inputs, 1),
+        "GatherBlockQuantized" if node.domain == MICROSOFT => blocks(after, node, inputs, 0),
         _ => None,
     }
 }
 
-fn integers(after: &Graph<'_>, index: usize, node: &NodeProto) -> Option<Found> {
-    let integers = after.input(index, 1)?;
+fn integers(
+    after: &Graph<'_>,
+    index: Option<usize>,
+    node: &NodeProto,
+    inputs: &[Option<ValueId>],
+) -> Option<Found> {
+    let at = |input: usize| inputs.get(input).copied().flatten();
+    let integers = at(1)?;
     let proto = after.constant(integers)?;
     qtype_of(proto)?;
-    let name = after.values[integers].name.to_owned();
-    let Some(scale) = scale_of(after, index) else {
-        return Some(Err((name, "its scale was not found after the product".to_owned())));
+    let Some(scale) = index.and_then(|index| scale_of(after, index)) else {
+        let why = "its scale was not found after the product".to_owned();
+        return Some(Err((after.values[integers].name.to_owned(), why)));
     };
-    let groups: usize = after.constant(scale).map(lengths).unwrap_or_default().iter().product();
     let axis = if node.op_type == "ConvInteger" { 0 } else { proto.dims.len().saturating_sub(1) };
+    Some(Ok(held(after, integers, scale, at(3), axis)))
+}
+
+/// The weight of an operator that is told all scales.
+fn linear(after: &Graph<'_>, node: &NodeProto, inputs: &[Option<ValueId>]) -> Option<Found> {
+    let at = |input: usize| inputs.get(input).copied().flatten();
+    let integers = at(3)?;
+    let proto = after.constant(integers)?;
+    qtype_of(proto)?;
+    let axis = match node.op_type.as_str() {
+        "QLinearConv" => 0,
+        "QGemm" => usize::from(node.int("transB", 0) == 0),
+        _ => proto.dims.len().saturating_sub(1),
+    };
+    Some(Ok(held(after, integers, at(4)?, at(5), axis)))
+}
+
+fn held(
+    after: &Graph<'_>,
+    integers: ValueId,
+    scale: ValueId,
+    zero_point: Option<ValueId>,
+    axis: usize,
+) -> Stored {
+    let groups: usize = after.constant(scale).map(lengths).unwrap_or_default().iter().product();
     let granularity =
         if groups == 1 { Granularity::PerTensor } else { Granularity::PerAxis { axis } };
-    let originals = base_of(&name, "quantized").into_iter().collect();
-    let zero_point = after.input(index, 3).filter(|id| after.constant(*id).is_some());
+    let originals = base_of(after.values[integers].name, "quantized").into_iter().collect();
+    let zero_point = zero_point.filter(|id| after.constant(*id).is_some());
     let (scale, form) = (Some(scale), Form::Plain(granularity));
-    Some(Ok(Stored { originals, integers, scale, whole: None, zero_point, read: integers, form }))
+    Stored { originals, integers, scale, whole: None, zero_point, read: integers, form }
 }
 
 /// Both weights of an LSTM that multiplies integers.
@@ -92,13 +129,19 @@ fn scale_of(after: &Graph<'_>, product: usize) -> Option<ValueId> {
     (0..2).filter_map(|input| after.input(scales, input)).find(|id| after.constant(*id).is_some())
 }
 
-fn blocks(after: &Graph<'_>, index: usize, node: &NodeProto, first: usize) -> Option<Found> {
-    let read = after.input(index, first)?;
+fn blocks(
+    after: &Graph<'_>,
+    node: &NodeProto,
+    inputs: &[Option<ValueId>],
+    first: usize,
+) -> Option<Found> {
+    let at = |input: usize| inputs.get(input).copied().flatten();
+    let read = at(first)?;
     // A table that is multiplied by as well is read in another shape.
     let integers = crate::uses::rearranged_from(after, read)?;
     let name = after.values[integers].name.to_owned();
-    let scale = after.input(index, 2)?;
-    let zero_point = after.input(index, 3).filter(|id| after.constant(*id).is_some());
+    let scale = at(2)?;
+    let zero_point = at(3).filter(|id| after.constant(*id).is_some());
     let number = |name: &str, default| usize::try_from(node.int(name, default)).ok();
     let bits = u32::try_from(number("bits", 4)?).ok()?;
     let block_size = number("block_size", 128)?;

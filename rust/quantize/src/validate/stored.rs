@@ -6,9 +6,10 @@ use quantize_rs_math::{Granularity, Layout, Params, QType, dequantize, power_of_
 use quantize_rs_onnx::{DataType, NodeProto, Tensor, TensorProto};
 
 use super::{Check, Validation, products};
+use crate::QuantizeError;
 use crate::encode::{self, data_type};
 use crate::graph::{Graph, Maker, ValueId};
-use crate::{QuantizeError, uses};
+use crate::uses;
 
 /// The constants that a weight is kept in.
 pub(super) struct Stored {
@@ -65,7 +66,10 @@ pub(super) fn all(before: &Graph<'_>, after: &Graph<'_>, found: &mut Validation)
             "DequantizeLinear" => dequantized(after, index, node),
             "Gather" => looked_up(after, index, node),
             "Cast" => cast(before, after, index),
-            _ => products::stored(after, index, node),
+            _ => {
+                let inputs = (0..node.input.len()).map(|input| after.input(index, input));
+                products::stored(after, Some(index), node, &inputs.collect::<Vec<_>>())
+            }
         };
         for stored in at.into_iter().chain(products::recurrent(after, index, node)) {
             let stored = match stored {
@@ -82,13 +86,7 @@ pub(super) fn all(before: &Graph<'_>, after: &Graph<'_>, found: &mut Validation)
             }
         }
     }
-    for (id, value) in after.values.iter().enumerate() {
-        let inside = value.captured && value.readers.is_empty() && !seen.contains(&id);
-        let integers = after.constant(id).and_then(qtype_of).is_some();
-        if inside && integers && base_of(value.name, "quantized").is_some() {
-            found.skip(value.name, "it is read in graphs inside nodes only");
-        }
-    }
+    super::inside::weights(before, after, &mut all, &mut seen, found);
     all
 }
 

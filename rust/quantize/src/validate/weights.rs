@@ -264,7 +264,12 @@ impl Pair<'_> {
             Some(value) if here && !nothing && *value == 0.0 => {
                 let what =
                     format!("all integers stand for 0, `{}` of the original is not 0", self.name);
-                found.problem(Check::Weights, integers, what);
+                // A scale may have been raised so that a huge bias fits; of what it keeps, that is all.
+                if look.off.is_empty() {
+                    found.notes.push(format!("`{integers}`: {what}, but less than half a step"));
+                } else {
+                    found.problem(Check::Weights, integers, what);
+                }
             }
             Some(value) if here && floats.len() > 1 => {
                 let also =

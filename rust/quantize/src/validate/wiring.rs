@@ -6,6 +6,7 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use quantize_rs_onnx::{AttributeProto, NodeProto, TensorProto, reads};
 
 use super::stored::{Stored, base_of};
+use super::twins::twin_of;
 use super::{Check, Validation};
 use crate::graph::{Graph, Maker, ValueId};
 
@@ -20,6 +21,8 @@ const REPLACING: [&str; 6] = [
     "Gather",
     "DynamicQuantizeLSTM",
 ];
+/// What an operator on integers does by itself, in the grid of its result.
+const FOLDED: [&str; 2] = ["Relu", "Clip"];
 
 /// Nodes of the quantized model and those of the original that they are.
 pub(super) type Pairs = HashMap<usize, usize>;
@@ -56,25 +59,25 @@ pub(super) fn check(
 }
 
 /// Two values that should be the same, and who reads them.
-struct Step {
-    there: ValueId,
-    here: ValueId,
+pub(super) struct Step {
+    pub(super) there: ValueId,
+    pub(super) here: ValueId,
     /// The node or output that reads them.
-    name: String,
+    pub(super) name: String,
     /// The same, as a person would look for it.
-    from: String,
+    pub(super) from: String,
     /// The node of the quantized model that reads it, and at which input.
-    reader: Option<(usize, usize)>,
+    pub(super) reader: Option<(usize, usize)>,
 }
 
-struct Walk<'a, 'm> {
-    before: &'a Graph<'m>,
-    after: &'a Graph<'m>,
+pub(super) struct Walk<'a, 'm> {
+    pub(super) before: &'a Graph<'m>,
+    pub(super) after: &'a Graph<'m>,
     /// What weights are kept in, and the names that they may have in the original.
     kept: HashMap<ValueId, &'a [String]>,
-    found: &'a mut Validation,
+    pub(super) found: &'a mut Validation,
     seen: HashSet<(ValueId, ValueId)>,
-    waiting: Vec<Step>,
+    pub(super) waiting: Vec<Step>,
     pairs: Pairs,
 }
 
@@ -92,6 +95,15 @@ impl Walk<'_, '_> {
                 let (was, is) = (self.before.nodes[n], self.after.nodes[m]);
                 if same_operator(was, is) && a == b {
                     self.nodes(n, m);
+                } else if let Some(twin) = twin_of(is).filter(|twin| twin.float == was.op_type) {
+                    self.twins(n, m, twin);
+                } else if FOLDED.contains(&was.op_type.as_str())
+                    && was.is_onnx()
+                    && twin_of(is).is_some()
+                    && let Some(there) = self.before.input(n, 0)
+                {
+                    let (name, from, reader) = (step.name.clone(), step.from.clone(), step.reader);
+                    self.waiting.push(Step { there, here: step.here, name, from, reader });
                 } else if REPLACED.contains(&was.op_type.as_str()) && was.is_onnx() {
                     self.replaced(n, step);
                 } else {
@@ -364,7 +376,7 @@ fn same_attributes(one: &NodeProto, other: &NodeProto) -> bool {
 }
 
 /// Graphs are compared by what they read from outside.
-fn equal(one: &AttributeProto, other: &AttributeProto) -> bool {
+pub(super) fn equal(one: &AttributeProto, other: &AttributeProto) -> bool {
     let bits = |floats: &[f32]| floats.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
     let tensor =
         |tensor: &TensorProto| (tensor.data_type, tensor.dims.clone(), tensor.raw_data.clone());
