@@ -37,6 +37,7 @@ from ._info import ModelInfo, TensorSpec
 from ._insert import insert_fake_quant
 from ._layer_errors import ErrorMetrics, LayerError, LayerErrors, layer_errors
 from ._measures import Accuracy, Latency, OutputRow, Speed
+from ._mixed import LayerWidth, MixedPrecision, mixed_precision
 from ._model import Model, open  # noqa: A004 - `quantize_rs.open`
 from ._optimize import OptimizationReport, optimize
 from ._plan import Plan, Quantized
@@ -81,9 +82,11 @@ __all__ = [
     "LayerError",
     "LayerErrors",
     "LayerSensitivity",
+    "LayerWidth",
     "MethodComparison",
     "MethodRow",
     "MissingPackageError",
+    "MixedPrecision",
     "Model",
     "ModelError",
     "ModelFormatError",
@@ -127,6 +130,7 @@ __all__ = [
     "insert_fake_quant",
     "kernels",
     "layer_errors",
+    "mixed_precision",
     "model_info",
     "observers",
     "open",

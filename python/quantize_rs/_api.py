@@ -477,6 +477,13 @@ def model_info(input_path: ModelSource) -> ModelInfo:
     return _model.open(input_path).info
 
 
+def wishes_of(
+    *, per_channel: bool, symmetric: bool, excluded_layers: Iterable[str] | None
+) -> Wishes:
+    """Give the wishes of who asks for these, and for weights alone."""
+    return _wishes(8, per_channel, excluded_layers, 0, (None, None), None, symmetric)
+
+
 def _wishes(
     bits: int,
     per_channel: bool,

@@ -45,6 +45,7 @@ __all__ = [
     "guarded",
     "layer_errors",
     "learn_scale",
+    "mixed_precision",
     "pack",
     "page",
     "quantize_linear",
@@ -245,6 +246,12 @@ def guarded(
     options: Guarded,
     run: Run,
 ) -> Quantized: ...
+def mixed_precision(
+    model: Model,
+    wishes: Wishes,
+    goal: tuple[float | None, float | None, Sequence[int]],
+    data: tuple[Source, Run] | None,
+) -> tuple[str, str]: ...
 def layer_errors(
     original: Model, quantized: Model, source: Source, run: Run
 ) -> tuple[str, str]: ...

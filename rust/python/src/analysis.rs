@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use pyo3::prelude::*;
 use quantize_rs::{
-    Bar, CompareOptions, GuardOptions, LatencyOptions, Metric, SensitivityOptions, Target,
-    Validation,
+    Bar, CompareOptions, Control, GuardOptions, LatencyOptions, Metric, MixedOptions,
+    SensitivityOptions, Target, Validation,
 };
 
 use crate::calibrate::Run;
@@ -104,6 +104,35 @@ pub(crate) fn guarded(
         quantize_rs::guarded(&its_model, &config, ranges, engine, samples, &options, control)
     })?;
     Ok(Quantized::new(done.found, seconds))
+}
+
+/// Chooses bits for every layer, as JSON and as text.
+#[pyfunction]
+pub(crate) fn mixed_precision(
+    py: Python<'_>,
+    model: &Model,
+    wishes: Wishes,
+    goal: (Option<f64>, Option<f64>, Vec<u8>),
+    data: Option<(PyRef<'_, Source>, PyRef<'_, Run>)>,
+) -> PyResult<(String, String)> {
+    let (target_size, min_sqnr, bits) = goal;
+    let options = MixedOptions { target_size, min_sqnr, bits };
+    let config = work::detached(py, model.model.path(), || wishes.config())?;
+    let its_model = Arc::clone(&model.model);
+    let found = match data {
+        Some((source, run)) => {
+            let done = run.on(py, &model.model, &source, move |engine, samples, control| {
+                let data = Some((engine, samples));
+                quantize_rs::mixed_precision(&its_model, &config, &options, data, control)
+            })?;
+            done.found
+        }
+        None => work::interruptible(py, model.model.path(), move || {
+            let control = Control { threads: 1, progress: &mut |_| true };
+            quantize_rs::mixed_precision(&its_model, &config, &options, None, control)
+        })?,
+    };
+    Ok((found.to_json(), found.to_string()))
 }
 
 /// Holds the values of a quantized model against those of the original, as JSON and as text.

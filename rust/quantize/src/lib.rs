@@ -57,6 +57,7 @@ mod guard;
 mod infer;
 mod info;
 mod layers;
+mod mixed;
 pub mod ops;
 mod opset;
 mod plan;
@@ -97,6 +98,7 @@ pub use guard::{Attempt, FloatLayer, GuardOptions, Verified, guarded};
 pub use infer::{Inference, infer_shapes};
 pub use info::ModelInfo;
 pub use layers::{DynamicRangeCalibrator, QuantizationAwareTraining};
+pub use mixed::{LayerWidth, MixedOptions, MixedPrecision, mixed_precision};
 pub use opset::{Conversion, convert_opset};
 pub use plan::{
     Because, Decision, Kept, Plan, Planned, QConfig, QConfigDict, Readers, Role, Source, ValuePlan,

@@ -1,0 +1,96 @@
+//! The order in which layers get fewer bits: always the step that costs the least for what it saves.
+
+use super::Layer;
+
+/// What a layer may become.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Rung {
+    /// `None` for float.
+    pub(super) bits: Option<u8>,
+    pub(super) bytes: u64,
+    /// What it costs; `None` for nothing.
+    pub(super) sqnr_db: Option<f64>,
+}
+
+/// A layer goes to one of its rungs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Step {
+    pub(super) layer: usize,
+    pub(super) rung: usize,
+}
+
+impl Rung {
+    /// The part of the signal that is noise; noises of several layers add up.
+    fn noise(&self) -> f64 {
+        match self.sqnr_db {
+            None => 0.0,
+            Some(db) if db.is_nan() => f64::INFINITY,
+            Some(db) => 10_f64.powf(-db / 10.0),
+        }
+    }
+}
+
+/// All steps from float to the fewest bits.
+pub(super) fn ladder(layers: &[Layer]) -> Vec<Step> {
+    let mut at = vec![0; layers.len()];
+    let mut steps = Vec::new();
+    loop {
+        let mut best: Option<(f64, Step)> = None;
+        for (index, layer) in layers.iter().enumerate() {
+            let now = &layer.rungs[at[index]];
+            for (rung, next) in layer.rungs.iter().enumerate().skip(at[index] + 1) {
+                let Some(saved) = now.bytes.checked_sub(next.bytes).filter(|saved| *saved > 0)
+                else {
+                    continue;
+                };
+                let cost = price(next.noise() - now.noise(), saved);
+                if best.as_ref().is_none_or(|(least, _)| cost < *least) {
+                    best = Some((cost, Step { layer: index, rung }));
+                }
+            }
+        }
+        let Some((_, step)) = best else { return steps };
+        at[step.layer] = step.rung;
+        steps.push(step);
+    }
+}
+
+/// Noise for each byte that is saved; what is no number is the dearest there is.
+#[allow(clippy::cast_precision_loss)] // a ranking
+fn price(noise: f64, saved: u64) -> f64 {
+    let price = noise / saved as f64;
+    if price.is_nan() { f64::INFINITY } else { price }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn layer(rungs: &[(Option<u8>, u64, Option<f64>)]) -> Layer {
+        let rung = |(bits, bytes, sqnr_db): &(Option<u8>, u64, Option<f64>)| Rung {
+            bits: *bits,
+            bytes: *bytes,
+            sqnr_db: *sqnr_db,
+        };
+        Layer { name: String::new(), rungs: rungs.iter().map(rung).collect() }
+    }
+
+    #[test]
+    fn large_layers_that_cost_little_come_first_and_all_end_at_the_bottom() {
+        let large =
+            layer(&[(None, 400, None), (Some(8), 100, Some(40.0)), (Some(4), 50, Some(20.0))]);
+        let small = layer(&[(None, 40, None), (Some(8), 10, Some(40.0)), (Some(4), 5, Some(39.0))]);
+        let steps = ladder(&[large, small]);
+        assert_eq!(steps[0], Step { layer: 0, rung: 1 });
+        // Eight bits cost as much as four: they are passed over.
+        assert_eq!(steps[1], Step { layer: 1, rung: 2 });
+        assert_eq!(steps[2], Step { layer: 0, rung: 2 });
+        assert_eq!(steps.len(), 3);
+    }
+
+    #[test]
+    fn what_saves_nothing_is_no_step() {
+        let grown = layer(&[(None, 4, None), (Some(8), 5, Some(40.0))]);
+        assert!(ladder(&[grown]).is_empty());
+    }
+}
