@@ -195,12 +195,11 @@ impl Solver<'_> {
                 let Some(sqnr_db) = cost.filter(|_| row.role == Role::Weight) else { continue };
                 let bytes = stored.elements + stored.scales;
                 let rung = Rung { bits: Some(bits), bytes, sqnr_db };
-                match layers.iter_mut().find(|layer| layer.name == row.name) {
-                    Some(layer) => layer.rungs.push(rung),
-                    None => {
-                        let float = Rung { bits: None, bytes: float, sqnr_db: None };
-                        layers.push(Layer { name: row.name.clone(), rungs: vec![float, rung] });
-                    }
+                if let Some(layer) = layers.iter_mut().find(|layer| layer.name == row.name) {
+                    layer.rungs.push(rung);
+                } else {
+                    let float = Rung { bits: None, bytes: float, sqnr_db: None };
+                    layers.push(Layer { name: row.name.clone(), rungs: vec![float, rung] });
                 }
             }
         }
