@@ -15,6 +15,7 @@ use crate::failure::Failure;
 use crate::file;
 use crate::guard::GuardArguments;
 use crate::images::ImageArguments;
+use crate::mixed::MixedArguments;
 use crate::recommend::RecommendArguments;
 use crate::samples::SampleArguments;
 use crate::shell::{CompletionArguments, ManArguments};
@@ -94,6 +95,8 @@ pub(crate) enum Command {
     LayerErrors(Box<LayerErrorsArguments>),
     /// Rank the layers of a model by what it costs to quantize each of them alone
     Sensitivity(Box<SensitivityArguments>),
+    /// Choose bits for each layer, so that the model meets a size or an SQNR
+    MixedPrecision(Box<MixedArguments>),
     /// Show, merge, compare and convert the ranges that `calibrate` wrote
     #[command(subcommand)]
     Ranges(RangesCommand),

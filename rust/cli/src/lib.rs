@@ -33,6 +33,7 @@ mod interrupt;
 mod jobs;
 mod labels;
 mod layer_errors;
+mod mixed;
 mod optimize;
 mod plan;
 mod progress;
@@ -122,6 +123,7 @@ fn answer<T: Into<OsString> + Clone>(
         Command::Compare(args) => compare::run(&args, &mut console),
         Command::LayerErrors(args) => layer_errors::run(&args, &mut console),
         Command::Sensitivity(args) => sensitivity::run(&args, &mut console),
+        Command::MixedPrecision(args) => mixed::run(&args, &mut console),
         Command::Ranges(command) => ranges::run(&command, &mut console),
         Command::Completions(args) => shell::completions(&args, &mut console),
         Command::Man(args) => shell::man(&args, &mut console),

@@ -206,7 +206,7 @@ pub(crate) fn targets() -> impl TypedValueParser<Value = Target> {
 }
 
 /// The output formats there are.
-fn formats() -> impl TypedValueParser<Value = Format> {
+pub(crate) fn formats() -> impl TypedValueParser<Value = Format> {
     let rows = Format::ALL.iter().map(|format| format.row());
     PossibleValuesParser::new(rows.map(|row| PossibleValue::new(row.name).help(row.about)))
         .try_map(|name| name.parse::<Format>())

@@ -6,6 +6,7 @@ mod common;
 mod comparing;
 mod config;
 mod guarding;
+mod mixed;
 mod models;
 mod page;
 mod program;

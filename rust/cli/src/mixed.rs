@@ -1,0 +1,109 @@
+//! `mixed-precision`: bits for each layer, so that the model meets a size or an SQNR.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use quantize_rs::{
+    Config, Control, Format, InputSpec, MixedOptions, MixedPrecision, Model, mixed_precision,
+};
+use quantize_rs_runner::samples::Watched;
+
+use crate::console::Console;
+use crate::engine::EngineArguments;
+use crate::failure::Failure;
+use crate::samples::SampleArguments;
+use crate::{file, plan, wishes, work};
+
+/// Arguments of `mixed-precision`.
+#[derive(Debug, Args)]
+pub(crate) struct MixedArguments {
+    /// The model
+    model: PathBuf,
+    /// Write the model with these bits
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
+    /// The most bytes that the model may take; up to 1, the part of what it takes in float
+    #[arg(
+        long,
+        value_name = "SIZE",
+        required_unless_present = "min_sqnr",
+        conflicts_with = "min_sqnr"
+    )]
+    target_size: Option<f64>,
+    /// The least SQNR of the worst output on --data, in decibels
+    #[arg(long, value_name = "DB", requires = "data")]
+    min_sqnr: Option<f64>,
+    /// The bits there are to choose from, beside float: of 16, 8, 4 and 2
+    #[arg(long, value_name = "BITS", value_delimiter = ',', default_value = "8,4,2")]
+    bits: Vec<u8>,
+    /// One scale for each output channel of a weight
+    #[arg(long)]
+    per_channel: bool,
+    /// Weights have zero point 0
+    #[arg(long)]
+    symmetric: bool,
+    /// One scale for each N consecutive elements along the axis that is summed over
+    #[arg(long, value_name = "N")]
+    block_size: Option<usize>,
+    /// Leave this weight or node alone: a name, a pattern with *, ?, […], a regular expression
+    /// behind re:, or a type of operator; may be repeated
+    #[arg(long, value_name = "NAME")]
+    exclude: Vec<String>,
+    /// How what is quantized is written into the file
+    #[arg(long, value_name = "FORMAT", value_parser = wishes::formats(), default_value = Format::Qdq.name())]
+    output_format: Format,
+    #[command(flatten)]
+    samples: SampleArguments,
+    #[command(flatten)]
+    engine: EngineArguments,
+}
+
+pub(crate) fn run(args: &MixedArguments, console: &mut Console<'_>) -> Result<(), Failure> {
+    let model = Model::open(&args.model)?;
+    if let Some(output) = &args.output {
+        file::check(output)?;
+    }
+    let config = Config {
+        per_channel: args.per_channel,
+        symmetric: args.symmetric,
+        block_size: args.block_size,
+        exclude: args.exclude.clone(),
+        output_format: args.output_format,
+        ..Config::default()
+    };
+    let found = chosen(args, &model, &config, console)?;
+    if let Some(output) = &args.output {
+        let (prepared, plan) = plan::of(&model, found.config(&config))?;
+        file::save(&plan.apply(&prepared, None)?, output)?;
+    }
+    let written = args.output.as_ref().map(|path| format!("written to {}\n", path.display()));
+    console.result(|| found.to_json(), || format!("{found}{}", written.unwrap_or_default()))
+}
+
+fn chosen(
+    args: &MixedArguments,
+    model: &Model,
+    config: &Config,
+    console: &mut Console<'_>,
+) -> Result<MixedPrecision, Failure> {
+    let options = MixedOptions {
+        target_size: args.target_size,
+        min_sqnr: args.min_sqnr,
+        bits: args.bits.clone(),
+    };
+    let inputs = InputSpec::of(model);
+    let Some(samples) = args.samples.open(&inputs)? else {
+        let control = Control { threads: args.engine.threads(), progress: &mut |_| true };
+        return Ok(mixed_precision(model, config, &options, None, control)?);
+    };
+    if args.samples.are_random() {
+        console.warn("chosen on random numbers, which says little of real inputs");
+    }
+    let engine = args.engine.open_deployed()?;
+    let given = (&args.engine, &args.samples);
+    let samples = Watched::new(samples, &inputs);
+    let done = work::on(&*engine, given, samples, console, |engine, samples, control| {
+        mixed_precision(model, config, &options, Some((engine, samples)), control)
+    })?;
+    Ok(done.found)
+}
