@@ -333,5 +333,7 @@ def test_the_command_makes_of_photos_what_python_makes_of_them(
             text=True,
             check=False,
         )
-        assert (done.returncode, done.stderr) == (0, "")
+        # A model of 112 bytes has no room to become smaller, and that is said.
+        said = [line for line in done.stderr.splitlines() if "is not smaller" not in line]
+        assert (done.returncode, said) == (0, [])
         assert Path("q.onnx").read_bytes() == expected

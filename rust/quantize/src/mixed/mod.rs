@@ -307,7 +307,9 @@ impl Solver<'_> {
 /// What layers are after some steps.
 fn widths(layers: &[Layer], steps: &[Step]) -> Vec<LayerWidth> {
     let mut at = vec![0; layers.len()];
-    steps.iter().for_each(|step| at[step.layer] = step.rung);
+    for step in steps {
+        at[step.layer] = step.rung;
+    }
     let rungs = layers.iter().zip(at);
     rungs
         .map(|(layer, at)| {
