@@ -394,11 +394,18 @@ impl Speed {
         Some(Speed { original, quantized, speedup, threads, engine })
     }
 
-    /// What the caller should know: that the quantized model is slower.
+    /// What the caller should know: that the quantized model is slower, and where that says little.
     pub fn warning(&self) -> Option<String> {
         (self.speedup < 1.0).then(|| {
+            // It has no integer kernels for these graphs, unlike what models are deployed to.
+            let little = match self.engine.as_str() {
+                "tract" => {
+                    "; tract computes it in float, install onnxruntime to see how fast it is there"
+                }
+                _ => "",
+            };
             format!(
-                "the quantized model is slower: {:.3} ms, and the original {:.3} ms",
+                "the quantized model is slower: {:.3} ms, and the original {:.3} ms{little}",
                 self.quantized.median_ms, self.original.median_ms
             )
         })

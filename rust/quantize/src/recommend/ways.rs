@@ -147,9 +147,14 @@ fn convolutions(facts: &Facts, _: Wanted<'_>) -> Option<String> {
 
 fn recurrent(facts: &Facts, _: Wanted<'_>) -> Option<String> {
     let share = deciding(facts, Family::Recurrent)?;
+    let faster = if share.operators.contains_key("LSTM") {
+        "; with `dynamic_lstm` ONNX Runtime multiplies integers in LSTMs too, faster and less exactly"
+    } else {
+        ""
+    };
     Some(format!(
         "{}: their states have no ranges that a file could hold, so nothing is gained by samples; \
-         their weights are stored in 8 bits, products beside them run on integers",
+         their weights are stored in 8 bits, products beside them run on integers{faster}",
         did(share)
     ))
 }
