@@ -32,16 +32,19 @@ impl Range {
 
     /// The smallest range that holds this one and 0, which every grid must be able to say exactly (padding, `ReLU`).
     #[must_use]
+    #[inline]
     pub fn widened_to_zero(self) -> Range {
         Range { min: self.min.min(0.0), max: self.max.max(0.0) }
     }
 
     /// The largest magnitude in the range.
+    #[inline]
     pub fn absmax(self) -> f32 {
         self.min.abs().max(self.max.abs())
     }
 
     /// Ends that arithmetic can use: what is infinite becomes the largest finite number, NaN and nothing become 0.
+    #[inline]
     fn finite(self) -> Range {
         if self.is_empty() {
             return Range { min: 0.0, max: 0.0 };
@@ -92,6 +95,7 @@ impl Params {
 /// middle); infinite ends count as the largest finite number; a scale below the smallest normal f32 becomes that,
 /// because runtimes flush denormals to zero; and where the far end of the grid would overflow, the scale is the
 /// largest with which it does not.
+#[inline]
 pub fn params(range: Range, spec: &QSpec) -> Params {
     let range = range.finite();
     if range.absmax() == 0.0 || !spec.qtype.is_scaled() {
@@ -145,6 +149,7 @@ impl Symmetric {
     }
 }
 
+#[inline]
 fn asymmetric(range: Range, spec: &QSpec) -> Params {
     let (qmin, qmax) = spec.grid();
     let (qmin, qmax) = (f64::from(qmin), f64::from(qmax));
@@ -162,11 +167,13 @@ fn reach(spec: &QSpec, zero_point: i32) -> (f64, f64) {
     (f64::from(zero_point) - f64::from(qmin), f64::from(qmax) - f64::from(zero_point))
 }
 
+#[inline]
 pub(crate) fn normal(scale: f64) -> f32 {
     (scale as f32).max(f32::MIN_POSITIVE)
 }
 
 /// The scale, or the largest for which `steps · scale` is finite.
+#[inline]
 fn without_overflow(scale: f32, steps: f64) -> f32 {
     let steps = steps as f32;
     if (steps * scale).is_finite() {

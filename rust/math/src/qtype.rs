@@ -108,6 +108,7 @@ impl QType {
     /// Every type there is, narrow ones first.
     pub const ALL: &'static [QType] = &ALL;
 
+    #[inline]
     const fn row(self) -> &'static Row {
         &TABLE[self as usize]
     }
@@ -123,11 +124,13 @@ impl QType {
     }
 
     /// Bits that one value takes.
+    #[inline]
     pub const fn bits(self) -> u32 {
         self.row().bits
     }
 
     /// How its codes stand for floats; `None` when they are integers.
+    #[inline]
     pub const fn format(self) -> Option<Minifloat> {
         match self.row().numbers {
             Numbers::Floats(format) => Some(format),
@@ -136,21 +139,25 @@ impl QType {
     }
 
     /// Whether its values are floats, whose steps grow with them.
+    #[inline]
     pub const fn is_float(self) -> bool {
         self.format().is_some()
     }
 
     /// Whether its values stand beside a scale; floats of 16 bits stand for themselves.
+    #[inline]
     pub const fn is_scaled(self) -> bool {
         !(self.is_float() && self.bits() == 16)
     }
 
     /// Whether values can be negative.
+    #[inline]
     pub const fn signed(self) -> bool {
         !matches!(self.row().numbers, Numbers::Unsigned)
     }
 
     /// The smallest finite value.
+    #[inline]
     pub const fn min(self) -> i32 {
         match self.row().numbers {
             Numbers::Signed => i32::MIN >> (32 - self.bits()),
@@ -160,6 +167,7 @@ impl QType {
     }
 
     /// The largest finite value.
+    #[inline]
     pub const fn max(self) -> i32 {
         let signed_max = i32::MAX >> (32 - self.bits());
         match self.row().numbers {

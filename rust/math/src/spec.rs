@@ -121,6 +121,7 @@ impl QSpec {
     }
 
     /// The smallest and the largest value that this spec writes.
+    #[inline]
     pub const fn grid(&self) -> (i32, i32) {
         let (mut lo, mut hi) = (self.qtype.min(), self.qtype.max());
         if self.reduced && self.qtype.bits() >= 8 && !self.qtype.is_float() {
@@ -134,6 +135,7 @@ impl QSpec {
     }
 
     /// The zero point of a symmetric grid: 0 when signed, the upper of the two middle values when not.
+    #[inline]
     pub const fn middle(&self) -> i32 {
         self.middle_below(self.grid().1)
     }
@@ -143,6 +145,7 @@ impl QSpec {
     }
 
     /// How many values this spec writes.
+    #[inline]
     pub const fn levels(&self) -> u64 {
         let (lo, hi) = self.grid();
         if self.qtype.is_float() { self.qtype.levels() } else { hi.abs_diff(lo) as u64 + 1 }
