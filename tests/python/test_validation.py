@@ -275,18 +275,21 @@ def reader_of(feeds: list[dict[str, Any]]) -> Any:
 @pytest.mark.parametrize(
     "name", ["conv2d_relu", "residual_add", "concat_branches", "maxpool_flatten_gemm", "mlp_relu"]
 )
-def test_operators_that_are_told_their_scales_are_understood(name: str, per_channel: bool) -> None:
+def test_operators_that_are_told_their_scales_are_understood(
+    name: str, per_channel: bool, tmp_path: Path
+) -> None:
     from onnxruntime.quantization import QuantFormat, quantize_static
 
     model = judge.model(name)
+    peer = str(tmp_path / "peer.onnx")
     quantize_static(
         model,
-        "peer.onnx",
+        peer,
         reader_of([judge.feeds(name)]),
         quant_format=QuantFormat.QOperator,
         per_channel=per_channel,
     )
-    made = onnx.load("peer.onnx")
+    made = onnx.load(peer)
     told = [node for node in made.graph.node if node.op_type in ("QLinearConv", "QGemm")]
     assert told
     found = validate(model, made)
