@@ -79,7 +79,7 @@ mod tests {
     fn large_layers_that_cost_little_come_first_and_all_end_at_the_bottom() {
         let large =
             layer(&[(None, 400, None), (Some(8), 100, Some(40.0)), (Some(4), 50, Some(20.0))]);
-        let small = layer(&[(None, 40, None), (Some(8), 10, Some(40.0)), (Some(4), 5, Some(39.0))]);
+        let small = layer(&[(None, 40, None), (Some(8), 10, Some(39.0)), (Some(4), 5, Some(39.0))]);
         let steps = ladder(&[large, small]);
         assert_eq!(steps[0], Step { layer: 0, rung: 1 });
         // Eight bits cost as much as four: they are passed over.
