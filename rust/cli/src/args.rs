@@ -2,22 +2,24 @@
 
 use std::path::{Path, PathBuf};
 
-use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-use quantize_rs::{Bar, LatencyOptions, Method, Metric, QType, prepare, tensorrt};
+use quantize_rs::{Bar, LatencyOptions, Method, QType, prepare, tensorrt};
 
 use crate::batch::BatchArguments;
 use crate::benchmark::BenchmarkArguments;
+use crate::compare::CompareArguments;
 use crate::config::ConfigArguments;
 use crate::engine::EngineArguments;
 use crate::failure::Failure;
 use crate::file;
 use crate::guard::GuardArguments;
 use crate::images::ImageArguments;
+use crate::layer_errors::LayerErrorsArguments;
 use crate::mixed::MixedArguments;
 use crate::recommend::RecommendArguments;
 use crate::samples::SampleArguments;
+use crate::sensitivity::SensitivityArguments;
 use crate::shell::{CompletionArguments, ManArguments};
 use crate::validate::ValidateArguments;
 use crate::wishes::{self, ActivationWishes, WeightWishes, Wishes};
@@ -272,83 +274,6 @@ pub(crate) struct CalibrateArguments {
     pub(crate) wishes: Wishes,
     #[command(flatten)]
     pub(crate) calibrated: ActivationWishes,
-}
-
-/// Arguments of `compare`.
-#[derive(Debug, Args)]
-#[command(mut_arg("data", |data| data.required(true)))]
-#[command(mut_arg("require_faster", |faster| faster.conflicts_with("no_latency")))]
-pub(crate) struct CompareArguments {
-    /// The float model
-    pub(crate) original: PathBuf,
-    /// The model that was made of it
-    pub(crate) quantized: PathBuf,
-    #[command(flatten)]
-    pub(crate) samples: SampleArguments,
-    #[command(flatten)]
-    pub(crate) classes: ClassArguments,
-    #[command(flatten)]
-    pub(crate) latency: LatencyArguments,
-    #[command(flatten)]
-    pub(crate) bar: BarArguments,
-    #[command(flatten)]
-    pub(crate) page: PageArguments,
-    #[command(flatten)]
-    pub(crate) engine: EngineArguments,
-}
-
-/// Arguments of `layer-errors`.
-#[derive(Debug, Args)]
-#[command(mut_arg("data", |data| data.required(true)))]
-pub(crate) struct LayerErrorsArguments {
-    /// The float model
-    pub(crate) original: PathBuf,
-    /// The model that was made of it
-    pub(crate) quantized: PathBuf,
-    #[command(flatten)]
-    pub(crate) page: PageArguments,
-    #[command(flatten)]
-    pub(crate) samples: SampleArguments,
-    #[command(flatten)]
-    pub(crate) engine: EngineArguments,
-}
-
-/// Arguments of `sensitivity`.
-#[derive(Debug, Args)]
-pub(crate) struct SensitivityArguments {
-    /// The float model
-    pub(crate) model: PathBuf,
-    /// What layers are ranked by [default: sqnr, or weight without --data]
-    #[arg(long, value_name = "METRIC", value_parser = metrics())]
-    pub(crate) metric: Option<Metric>,
-    /// Quantize every layer but one, instead of one alone
-    #[arg(long)]
-    pub(crate) all_but_one: bool,
-    /// Keep what is known in this file layer by layer, and go on from there
-    #[arg(long, value_name = "FILE", requires = "data")]
-    pub(crate) resume: Option<PathBuf>,
-    #[command(flatten)]
-    pub(crate) page: PageArguments,
-    /// Leave activations float
-    #[arg(long, conflicts_with = "activations")]
-    pub(crate) weights_only: bool,
-    /// Type of activations [default: uint8, or what the target likes best]
-    #[arg(long, value_name = "TYPE", value_parser = wishes::activations())]
-    pub(crate) activations: Option<QType>,
-    #[command(flatten)]
-    pub(crate) samples: SampleArguments,
-    #[command(flatten)]
-    pub(crate) engine: EngineArguments,
-    #[command(flatten)]
-    pub(crate) wishes: Wishes,
-    #[command(flatten)]
-    pub(crate) calibrated: ActivationWishes,
-}
-
-/// The metrics there are.
-fn metrics() -> impl TypedValueParser<Value = Metric> {
-    let names = PossibleValuesParser::new(Metric::ALL.iter().map(|(name, _)| *name));
-    names.try_map(|name| name.parse::<Metric>())
 }
 
 /// What the right classes are.

@@ -1,12 +1,40 @@
 //! `compare`: a quantized model beside the original.
 
+use std::path::PathBuf;
+
+use clap::Args;
 use quantize_rs::{CompareOptions, InputSpec, Model, compare};
 use quantize_rs_runner::samples::Watched;
 
-use crate::args::CompareArguments;
+use crate::args::{BarArguments, ClassArguments, LatencyArguments, PageArguments};
 use crate::console::Console;
+use crate::engine::EngineArguments;
 use crate::failure::Failure;
+use crate::samples::SampleArguments;
 use crate::work;
+
+/// Arguments of `compare`.
+#[derive(Debug, Args)]
+#[command(mut_arg("data", |data| data.required(true)))]
+#[command(mut_arg("require_faster", |faster| faster.conflicts_with("no_latency")))]
+pub(crate) struct CompareArguments {
+    /// The float model
+    original: PathBuf,
+    /// The model that was made of it
+    quantized: PathBuf,
+    #[command(flatten)]
+    samples: SampleArguments,
+    #[command(flatten)]
+    classes: ClassArguments,
+    #[command(flatten)]
+    latency: LatencyArguments,
+    #[command(flatten)]
+    bar: BarArguments,
+    #[command(flatten)]
+    page: PageArguments,
+    #[command(flatten)]
+    engine: EngineArguments,
+}
 
 pub(crate) fn run(args: &CompareArguments, console: &mut Console<'_>) -> Result<(), Failure> {
     let (original, quantized) = (Model::open(&args.original)?, Model::open(&args.quantized)?);

@@ -1,15 +1,36 @@
 //! `layer-errors`: where a quantized model loses accuracy.
 
+use std::path::PathBuf;
+
+use clap::Args;
 use quantize_rs::{InputSpec, Model, layer_errors};
 use quantize_rs_runner::samples::Watched;
 
-use crate::args::LayerErrorsArguments;
+use crate::args::PageArguments;
 use crate::console::Console;
+use crate::engine::EngineArguments;
 use crate::failure::Failure;
+use crate::samples::SampleArguments;
 use crate::{chart, work};
 
 /// So many values are shown unless all are wanted.
 const SHOWN: usize = 20;
+
+/// Arguments of `layer-errors`.
+#[derive(Debug, Args)]
+#[command(mut_arg("data", |data| data.required(true)))]
+pub(crate) struct LayerErrorsArguments {
+    /// The float model
+    original: PathBuf,
+    /// The model that was made of it
+    quantized: PathBuf,
+    #[command(flatten)]
+    page: PageArguments,
+    #[command(flatten)]
+    samples: SampleArguments,
+    #[command(flatten)]
+    engine: EngineArguments,
+}
 
 pub(crate) fn run(args: &LayerErrorsArguments, console: &mut Console<'_>) -> Result<(), Failure> {
     let (original, quantized) = (Model::open(&args.original)?, Model::open(&args.quantized)?);

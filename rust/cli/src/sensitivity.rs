@@ -2,16 +2,59 @@
 
 use std::path::{Path, PathBuf};
 
+use clap::Args;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use quantize_rs::{
-    InputSpec, Metric, Model, Sensitivity, SensitivityOptions, sensitivity, weight_sensitivity,
+    InputSpec, Metric, Model, QType, Sensitivity, SensitivityOptions, sensitivity,
+    weight_sensitivity,
 };
 use quantize_rs_runner::samples::Watched;
 
-use crate::args::SensitivityArguments;
+use crate::args::PageArguments;
 use crate::console::Console;
+use crate::engine::EngineArguments;
 use crate::failure::Failure;
-use crate::wishes::{Activations, WeightWishes};
+use crate::samples::SampleArguments;
+use crate::wishes::{self, ActivationWishes, Activations, WeightWishes, Wishes};
 use crate::{chart, file, plan, work};
+
+/// Arguments of `sensitivity`.
+#[derive(Debug, Args)]
+pub(crate) struct SensitivityArguments {
+    /// The float model
+    model: PathBuf,
+    /// What layers are ranked by [default: sqnr, or weight without --data]
+    #[arg(long, value_name = "METRIC", value_parser = metrics())]
+    metric: Option<Metric>,
+    /// Quantize every layer but one, instead of one alone
+    #[arg(long)]
+    all_but_one: bool,
+    /// Keep what is known in this file layer by layer, and go on from there
+    #[arg(long, value_name = "FILE", requires = "data")]
+    resume: Option<PathBuf>,
+    #[command(flatten)]
+    page: PageArguments,
+    /// Leave activations float
+    #[arg(long, conflicts_with = "activations")]
+    weights_only: bool,
+    /// Type of activations [default: uint8, or what the target likes best]
+    #[arg(long, value_name = "TYPE", value_parser = wishes::activations())]
+    activations: Option<QType>,
+    #[command(flatten)]
+    samples: SampleArguments,
+    #[command(flatten)]
+    engine: EngineArguments,
+    #[command(flatten)]
+    wishes: Wishes,
+    #[command(flatten)]
+    calibrated: ActivationWishes,
+}
+
+/// The metrics there are.
+fn metrics() -> impl TypedValueParser<Value = Metric> {
+    let names = PossibleValuesParser::new(Metric::ALL.iter().map(|(name, _)| *name));
+    names.try_map(|name| name.parse::<Metric>())
+}
 
 pub(crate) fn run(args: &SensitivityArguments, console: &mut Console<'_>) -> Result<(), Failure> {
     let model = Model::open(&args.model)?;

@@ -143,7 +143,8 @@ fn fallen_back(
     let names: Vec<String> = ranked.iter().map(|layer| layer.name.clone()).collect();
     // With all of them float nothing would be left to quantize.
     let most = names.len().saturating_sub(1);
-    let mut failed = vec![first];
+    // Models are large: of those that miss the bar the last is kept, for what is said of it.
+    let (mut failed, mut last) = (Vec::new(), first);
     let mut holding: Option<(usize, Attempted)> = None;
     let mut below = 0;
     loop {
@@ -159,13 +160,13 @@ fn fallen_back(
             holding = Some((count, tried));
         } else {
             below = count;
-            failed.push(tried);
+            failed.push(std::mem::replace(&mut last, tried).attempt);
         }
     }
     if let Some((count, chosen)) = holding {
         let layers = ranked.into_iter().take(count).collect();
-        let earlier = failed.into_iter().map(|tried| tried.attempt).collect();
-        return Ok((chosen, layers, earlier));
+        failed.push(last.attempt);
+        return Ok((chosen, layers, failed));
     }
     let why = format!(
         "with {most} of {} layers left float; with all of them nothing would be quantized: lower the \
@@ -173,12 +174,7 @@ fn fallen_back(
         names.len(),
         better(config)
     );
-    let last = failed.last().ok_or_else(nothing_tried)?;
-    Err(missed(last, options, &why))
-}
-
-fn nothing_tried() -> QuantizeError {
-    QuantizeError::new(QuantizeErrorKind::Verify("no model was tried".to_owned()))
+    Err(missed(&last, options, &why))
 }
 
 /// What a miss comes to where layers must not be left float.
