@@ -3,37 +3,31 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import judge
 import numpy as np
-import numpy.typing as npt
 import onnx
 import onnxruntime.quantization as theirs
 import pytest
 from onnx import TensorProto
+from onnxruntime.quantization.registry import (
+    IntegerOpsRegistry,
+    QDQRegistry,
+    QLinearOpsRegistry,
+)
+from readers import Reader
 
 import quantize_rs
 from quantize_rs import OptionError
-from quantize_rs.compat import _extra
 from quantize_rs.compat import onnxruntime as ours
-
-Array = npt.NDArray[Any]
-
-
-class Reader(ours.CalibrationDataReader):
-    def __init__(self, images: Path, count: int = 40) -> None:
-        self._left = iter(np.load(images)[:count])
-
-    def get_next(self) -> Mapping[str, Array] | None:
-        image = next(self._left, None)
-        return None if image is None else {"image": image[None]}
 
 
 @pytest.mark.parametrize(
-    "name", ["quantize_static", "quantize_dynamic", "quant_pre_process", "quantize"]
+    "name",
+    ["quantize_static", "quantize_dynamic", "quant_pre_process", "quantize", "get_qdq_config"],
 )
 def test_arguments_have_the_names_the_order_and_the_defaults(name: str) -> None:
     def said(module: Any) -> list[tuple[str, str]]:
@@ -173,7 +167,7 @@ def test_a_configuration_is_the_call(digits: Path, images: Path) -> None:
     ours.quantize_dynamic(digits, other)
     assert one.read_bytes() == other.read_bytes()
     with pytest.raises(TypeError, match="got int"):
-        ours.quantize(digits, one, 8)  # type: ignore[arg-type]
+        ours.quantize(digits, one, 8)
 
 
 def test_pre_processing_infers_and_simplifies(digits: Path) -> None:
@@ -188,6 +182,48 @@ def test_pre_processing_infers_and_simplifies(digits: Path) -> None:
         ours.quant_pre_process(digits)
     with pytest.raises(TypeError, match="speed"):
         ours.quant_pre_process(digits, out, speed=11)
+
+
+def test_pre_processing_puts_data_where_it_is_told(digits: Path) -> None:
+    out, data = digits.with_name("o.onnx"), digits.with_name("o.weights")
+    ours.quant_pre_process(
+        digits,
+        out,
+        save_as_external_data=True,
+        all_tensors_to_one_file=True,
+        external_data_location=data.name,
+    )
+    whole = digits.with_name("whole.onnx")
+    ours.quant_pre_process(digits, whole)
+    assert data.stat().st_size > 200_000 > 20_000 > out.stat().st_size
+    one, other = (onnx.load(path).graph.initializer for path in (out, whole))
+    for kept, same in zip(one, other, strict=True):
+        np.testing.assert_array_equal(*map(onnx.numpy_helper.to_array, (kept, same)))
+
+
+def test_a_reader_is_an_iterator_and_whoever_has_get_next_is_one(
+    digits: Path, images: Path
+) -> None:
+    reader = Reader(images, 3)
+    assert next(reader).keys() == {"image"}
+    assert len(list(reader)) == 2
+
+    class Theirs(theirs.CalibrationDataReader):  # type: ignore[misc]
+        def get_next(self) -> Any:
+            return inner.get_next()
+
+    inner = Reader(images)
+    assert isinstance(Theirs(), ours.CalibrationDataReader)
+    assert ours.quantize_static(digits, digits.with_name("o"), Theirs()).samples == 40
+
+
+def test_a_place_that_cannot_be_written_is_refused_before_the_work(
+    digits: Path, images: Path
+) -> None:
+    reader = Reader(images)
+    with pytest.raises(FileNotFoundError, match="nowhere"):
+        ours.quantize_static(digits, digits.parent / "nowhere" / "o.onnx", reader)
+    assert reader.get_next() is not None
 
 
 @pytest.mark.parametrize("form", [ours.QuantFormat.QOperator, theirs.QuantFormat.QDQ])
@@ -212,6 +248,7 @@ def test_blocks(digits: Path, form: Any) -> None:
     [
         (ours.DefaultWeightOnlyQuantConfig(block_size=32, bits=8), None),
         (ours.HQQWeightOnlyQuantConfig(block_size=32), "hqq"),
+        (ours.DefaultWeightOnlyQuantConfig(block_size=32, quant_axes={"MatMul": 0}), None),
     ],
 )
 def test_a_configuration_of_blocks_goes_before_the_arguments(
@@ -231,23 +268,37 @@ def test_a_configuration_of_blocks_goes_before_the_arguments(
         weight_method=method,
     )
     assert digits.with_name("o.onnx").read_bytes() == same.model
-    with pytest.raises(OptionError, match="algo_config is 'RTN'"):
-        ours.MatMulNBitsQuantizer(digits, algo_config="RTN")
 
 
-def test_every_extra_option_of_theirs_is_known() -> None:
-    texts = [theirs.quantize_static.__doc__, theirs.quantize_dynamic.__doc__]
-    names = {name for text in texts for name in option_names(text or "")}
-    assert "SmoothQuant" in names
-    assert names <= set(_extra.EXTRA)
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"algo_config": "RTN"}, "algo_config is 'RTN', expected a configuration of DEFAULT, HQQ"),
+        ({"algo_config": SimpleNamespace(algorithm="GPTQ")}, "algo_config is 'GPTQ'"),
+        ({"algo_config": ours.RTNWeightOnlyQuantConfig({"fc1": 0.9})}, "algo_config has ratios"),
+        ({"algo_config": ours.DefaultWeightOnlyQuantConfig(quant_axes={"MatMul": 1})}, "MatMul: 1"),
+        ({"quant_axes": (("Gather", 0),)}, "quant_axes has Gather: 0"),
+        ({"nodes_to_include": ["fc1"]}, "nodes_to_include"),
+    ],
+)
+def test_what_blocks_cannot_be_is_refused(digits: Path, options: dict[str, Any], said: str) -> None:
+    with pytest.raises(OptionError, match=said):
+        ours.MatMulNBitsQuantizer(digits, **options)
 
 
-def option_names(text: str) -> list[str]:
-    return [
-        words[0]
-        for words in (line.split() for line in text.splitlines())
-        if len(words) > 2 and words[1] == "=" and words[0][0].isupper()
-    ]
+def test_axes_that_are_usual_are_taken_and_one_that_is_idle_is_told(
+    digits: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    axes = (("MatMul", 0), ("Gather", 1))
+    config = ours.HQQWeightOnlyQuantConfig(32, axis=0, quant_axes=axes)
+    config.op_types_to_quantize = {"MatMul", "Gather", "Gemm"}
+    quantizer = ours.MatMulNBitsQuantizer(digits, quant_axes=axes, algo_config=config)
+    quantizer.process()
+    assert "algo_config.axis does nothing" in caplog.text
+    proto = quantizer.model.model
+    assert isinstance(proto, onnx.ModelProto)
+    quantizer.model.save_model_to_file(digits.with_name("o.onnx"))
+    assert proto == onnx.load(digits.with_name("o.onnx")) == quantizer.model.model
 
 
 @pytest.mark.parametrize(
@@ -257,17 +308,22 @@ def option_names(text: str) -> list[str]:
         ({"extra_options": {"DedicatedQDQPair": True}}, r"extra_options\['DedicatedQDQPair'\]"),
         ({"quant_format": ours.QuantFormat.QOperator}, "QOperator"),
         ({"nodes_to_quantize": ["conv1"]}, "nodes_to_exclude"),
-        ({"nodes_to_exclude": ["konv1"]}, "did you mean `conv1`"),
+        ({"nodes_to_exclude": ["konv1"]}, "nodes_to_exclude names `konv1`.* did you mean `conv1`"),
+        ({"nodes_to_exclude": "conv1"}, "nodes_to_exclude is the text 'conv1'"),
+        ({"op_types_to_quantize": ["Konv"]}, "op_types_to_quantize names `Konv`"),
+        ({"activation_type": ours.QuantType.QInt4}, "activation_type is int4"),
         ({"weight_type": "QInt8"}, "weight_type is 'QInt8'"),
-        ({"calibrate_method": ours.CalibrationMethod.Distribution}, "Distribution"),
+        ({"calibrate_method": ours.CalibrationMethod.Distribution}, "Distribution, expected MinM"),
+        ({"calibration_data_reader": None}, "calibration_data_reader is None"),
     ],
 )
 def test_what_cannot_be_met_is_refused(
     digits: Path, images: Path, options: dict[str, Any], said: str
 ) -> None:
     out = digits.with_name("o.onnx")
+    reader = {"calibration_data_reader": Reader(images)}
     with pytest.raises(OptionError, match=said):
-        ours.quantize_static(digits, out, Reader(images), **options)
+        ours.quantize_static(digits, out, **(reader | options))
     assert not out.exists()
 
 
@@ -277,3 +333,28 @@ def test_what_is_usual_is_not_refused(digits: Path, images: Path) -> None:
     assert ours.quantize_static(digits, out, Reader(images), extra_options=usual).samples == 40
     with pytest.raises(OptionError, match="QuantizeBias"):
         ours.quantize_static(digits, out, Reader(images), extra_options={"QuantizeBias": False})
+
+
+def test_every_type_of_operator_that_theirs_knows_may_be_named(
+    digits: Path, images: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    out = digits.with_name("o.onnx")
+    ours.quantize_dynamic(digits, out, [*IntegerOpsRegistry])
+    assert "Attention, EmbedLayerNormalization stay as they are" in caplog.text
+    types = sorted({*QDQRegistry, *QLinearOpsRegistry})
+    report = ours.quantize_static(digits, out, Reader(images), op_types_to_quantize=types)
+    assert all(value.quantized for value in report.weights)
+    with pytest.raises(OptionError, match="op_types_to_quantize names `Attention`"):
+        ours.quantize_dynamic(digits, out, ["Attention"])
+
+
+def test_floats_of_8_bits_need_no_target(digits: Path, images: Path) -> None:
+    float8 = ours.QuantType.QFLOAT8E4M3FN
+    report = ours.quantize_static(
+        digits,
+        digits.with_name("o.onnx"),
+        Reader(images),
+        activation_type=float8,
+        weight_type=float8,
+    )
+    assert {value.qtype for value in report.weights} == {"float8e4m3fn"}

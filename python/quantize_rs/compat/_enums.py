@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import enum
+import logging
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
+from .. import _options
 from ..errors import OptionError
 
 __all__ = [
@@ -15,8 +18,12 @@ __all__ = [
     "QuantFormat",
     "QuantType",
     "name_of",
+    "op_types_of",
+    "their_names",
     "type_of",
 ]
+
+_log = logging.getLogger("quantize_rs")
 
 
 class QuantType(enum.Enum):
@@ -67,10 +74,25 @@ class CalibrationDataReader(ABC):
     def get_next(self) -> Mapping[str, Any] | None:
         """Give the next sample, or None."""
 
+    def set_range(self, start_index: int, end_index: int) -> None:
+        """Give these samples next, for ``CalibStridedMinMax``; not every reader can."""
+        raise NotImplementedError
+
     def __iter__(self) -> Iterator[Mapping[str, Any]]:
         """Give the samples that are left."""
-        while sample := self.get_next():
-            yield sample
+        return self
+
+    def __next__(self) -> Mapping[str, Any]:
+        """Give the next sample."""
+        sample = self.get_next()
+        if sample is None:
+            raise StopIteration
+        return sample
+
+    @classmethod
+    def __subclasshook__(cls, kind: type) -> Any:
+        """Any class with ``get_next`` is one."""
+        return callable(getattr(kind, "get_next", None)) or NotImplemented
 
 
 _TYPES = {
@@ -95,3 +117,39 @@ def name_of(option: str, value: Any, known: Collection[str]) -> str:
 
 def type_of(option: str, value: Any) -> str:
     return _TYPES[name_of(option, value, _TYPES)]
+
+
+# Operators that the other tool quantizes and that stay as they are here.
+_KEPT = {"ArgMax", "Attention", "CumSum", "EmbedLayerNormalization", "TopK"}
+
+
+def op_types_of(value: Iterable[str] | None) -> list[str] | None:
+    """Give types of operators, but for those that stay as they are."""
+    types = _options.names("op_types_to_quantize", value)
+    kept = [name for name in types if name in _KEPT]
+    if not kept or len(kept) == len(types):
+        return types or None
+    _log.warning("op_types_to_quantize: %s stay as they are", ", ".join(kept))
+    return [name for name in types if name not in _KEPT]
+
+
+# What options of `Model.plan` are called there.
+_NAMES = {
+    "activations": "activation_type",
+    "excluded_layers": "nodes_to_exclude",
+    "op_types": "op_types_to_quantize",
+    "weights": "weight_type",
+}
+
+
+@contextmanager
+def their_names() -> Iterator[None]:
+    """Let errors call options by the names that the caller used."""
+    try:
+        yield
+    except OptionError as error:
+        name = _NAMES.get(error.option or "")
+        if name is None:
+            raise
+        what = str(error).replace(str(error.option), name, 1)
+        raise OptionError(what, option=name) from None

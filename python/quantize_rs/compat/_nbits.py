@@ -2,21 +2,35 @@
 
 from __future__ import annotations
 
+import logging
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
-from .. import _model
+from .. import _model, _options
 from .._plan import Quantized
+from .._report import Report
 from .._source import ModelSource
 from ..errors import OptionError
-from ._enums import QuantFormat, name_of
+from ._config import onnx_package
+from ._enums import QuantFormat, name_of, their_names
 
-__all__ = ["DefaultWeightOnlyQuantConfig", "HQQWeightOnlyQuantConfig", "MatMulNBitsQuantizer"]
+__all__ = [
+    "DefaultWeightOnlyQuantConfig",
+    "HQQWeightOnlyQuantConfig",
+    "MatMulNBitsQuantizer",
+    "RTNWeightOnlyQuantConfig",
+]
+
+_log = logging.getLogger("quantize_rs")
 
 # What the algorithms that the other tool names are called here.
-_METHODS = {"DEFAULT": None, "HQQ": "hqq"}
+_METHODS = {"DEFAULT": None, "HQQ": "hqq", "RTN": "minmax"}
+
+# The axis that blocks lie along.
+_AXES = {"MatMul": 0, "Gather": 1}
 
 
 @dataclass
@@ -47,6 +61,17 @@ class HQQWeightOnlyQuantConfig:
     algorithm: str = "HQQ"
 
 
+@dataclass
+class RTNWeightOnlyQuantConfig:
+    """Scales by the ends of a block, as an ``algo_config``; other fields must be empty."""
+
+    ratios: Any = None
+    quant_format: Any = QuantFormat.QOperator
+    op_types_to_quantize: Iterable[str] | None = None
+    customized_weight_config: Any = None
+    algorithm: str = "RTN"
+
+
 class MatMulNBitsQuantizer:
     """Quantizes weights of MatMul, Gemm and Gather in blocks.
 
@@ -60,8 +85,10 @@ class MatMulNBitsQuantizer:
         Whether there are no zero points; how exactly products are computed, 0 to 4.
     nodes_to_exclude
         Nodes and weights to leave alone; they may be patterns.
-    nodes_to_include, quant_axes
-        Refused: exclude the others; axes follow from the operators.
+    nodes_to_include
+        Refused: name the types and exclude the others.
+    quant_axes
+        Axes follow from the operators; these are refused where they differ.
     quant_format
         ``QuantFormat.QOperator`` writes MatMulNBits, ``QuantFormat.QDQ`` DequantizeLinear.
     op_types_to_quantize
@@ -69,8 +96,9 @@ class MatMulNBitsQuantizer:
     channel_wised_quantize
         One scale for each column, with ``QuantFormat.QDQ``.
     algo_config
-        A `DefaultWeightOnlyQuantConfig` or `HQQWeightOnlyQuantConfig`, ours or onnxruntime's own,
-        whose fields go before the arguments; other algorithms are refused.
+        A `DefaultWeightOnlyQuantConfig`, `HQQWeightOnlyQuantConfig` or `RTNWeightOnlyQuantConfig`,
+        ours or onnxruntime's own, whose fields go before the arguments; other algorithms are
+        refused.
 
     Raises
     ------
@@ -84,7 +112,7 @@ class MatMulNBitsQuantizer:
     ...     "examples/digits/digits_cnn.onnx", block_size=32, op_types_to_quantize=["Gemm"]
     ... )
     >>> quantizer.process()
-    >>> quantizer.model.save_model_to_file("digits.nbits.onnx")
+    >>> report = quantizer.model.save_model_to_file("digits.nbits.onnx")
     """
 
     def __init__(
@@ -103,17 +131,13 @@ class MatMulNBitsQuantizer:
         algo_config: Any = None,
     ) -> None:
         """Look at the model; `process` quantizes it."""
-        for option, value in (("nodes_to_include", nodes_to_include), ("quant_axes", quant_axes)):
-            if value:
-                raise OptionError(f"{option} is given, expected None", option=option)
+        if nodes_to_include:
+            what = "nodes_to_include is given, expected op_types_to_quantize and nodes_to_exclude"
+            raise OptionError(what, option="nodes_to_include")
+        _check_axes(quant_axes)
         method = None
         if algo_config is not None:
-            name = getattr(algo_config, "algorithm", algo_config)
-            if name not in _METHODS:
-                what = f"algo_config is {name!r}, expected one of {', '.join(_METHODS)}"
-                raise OptionError(what, option="algo_config")
-            method = _METHODS[name]
-            said = vars(algo_config)
+            method, said = _said(algo_config)
             bits, block_size = said.get("bits", bits), said.get("block_size", block_size)
             is_symmetric = said.get("is_symmetric", is_symmetric)
             accuracy_level = said.get("accuracy_level", accuracy_level)
@@ -126,17 +150,18 @@ class MatMulNBitsQuantizer:
             what = "channel_wised_quantize is for QuantFormat.QDQ: MatMulNBits has blocks"
             raise OptionError(what, option="channel_wised_quantize")
         kind = "int" if is_symmetric or blocks else "uint"
-        self._plan = _model.open(model).plan(
-            f"{kind}{bits}",
-            block_size=None if channel_wised_quantize else block_size,
-            per_channel=channel_wised_quantize,
-            symmetric=is_symmetric,
-            weight_method=method,
-            accuracy_level=accuracy_level if blocks else None,
-            exclude=list(nodes_to_exclude or ()),
-            op_types=list(op_types_to_quantize or ["MatMul"]),
-            output_format="matmul_nbits" if blocks else "qdq",
-        )
+        with their_names():
+            self._plan = _model.open(model).plan(
+                f"{kind}{bits}",
+                block_size=None if channel_wised_quantize else block_size,
+                per_channel=channel_wised_quantize,
+                symmetric=is_symmetric,
+                weight_method=method,
+                accuracy_level=accuracy_level if blocks else None,
+                exclude=_options.names("nodes_to_exclude", nodes_to_exclude),
+                op_types=_options.names("op_types_to_quantize", op_types_to_quantize) or ["MatMul"],
+                output_format="matmul_nbits" if blocks else "qdq",
+            )
         self._done: Quantized | None = None
 
     def process(self) -> None:
@@ -157,6 +182,31 @@ class MatMulNBitsQuantizer:
         return SavedModel(self._done)
 
 
+def _said(config: Any) -> tuple[str | None, Mapping[str, Any]]:
+    """Give the method of a configuration and its fields, which can be met."""
+    name = getattr(config, "algorithm", None)
+    if name not in _METHODS:
+        found = repr(config if name is None else name)
+        what = f"algo_config is {found}, expected a configuration of {', '.join(_METHODS)}"
+        raise OptionError(what, option="algo_config")
+    said = vars(config)
+    _check_axes(said.get("quant_axes"))
+    for field in ("ratios", "customized_weight_config"):
+        if said.get(field):
+            what = f"algo_config has {field}, expected None: blocks of all weights are alike"
+            raise OptionError(what, option="algo_config")
+    if said.get("axis", 1) != 1:
+        _log.warning("algo_config.axis does nothing, in onnxruntime's tool neither")
+    return _METHODS[name], said
+
+
+def _check_axes(axes: Any) -> None:
+    for op_type, axis in dict(axes or {}).items():
+        if _AXES.get(op_type) != axis:
+            what = f"quant_axes has {op_type}: {axis}, expected one of {_AXES}"
+            raise OptionError(what, option="quant_axes")
+
+
 class SavedModel:
     """What `MatMulNBitsQuantizer.process` made."""
 
@@ -164,9 +214,23 @@ class SavedModel:
         """Hold it."""
         self._done = done
 
+    @cached_property
+    def model(self) -> Any:
+        """The ``onnx.ModelProto``.
+
+        Raises
+        ------
+        MissingPackageError
+            The package onnx is not installed.
+        UnsupportedModelError
+            It takes 2 GiB or more.
+        """
+        onnx = onnx_package("model as an onnx.ModelProto")
+        return onnx.load_from_string(self._done.to_bytes())
+
     def save_model_to_file(
         self, output_path: str | os.PathLike[str], use_external_data_format: bool = False
-    ) -> None:
+    ) -> Report:
         """Write the model; data goes beside one of 2 GiB and more by itself.
 
         Raises
@@ -175,4 +239,4 @@ class SavedModel:
             The file cannot be written.
         """
         del use_external_data_format
-        self._done.save(output_path)
+        return self._done.save(output_path)

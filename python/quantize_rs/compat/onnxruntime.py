@@ -16,30 +16,35 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from .. import _inference, _model, _optimize
+from .. import _model, _options
+from .._files import writable
 from .._ranges import Ranges
 from .._report import Report
 from .._source import ModelSource
 from ..errors import OptionError
 from . import _extra
+from ._config import DynamicQuantConfig, StaticQuantConfig, arguments, get_qdq_config
 from ._enums import (
     CalibrationDataReader,
     CalibrationMethod,
     QuantFormat,
     QuantType,
     name_of,
+    op_types_of,
+    their_names,
     type_of,
 )
 from ._nbits import (
     DefaultWeightOnlyQuantConfig,
     HQQWeightOnlyQuantConfig,
     MatMulNBitsQuantizer,
+    RTNWeightOnlyQuantConfig,
 )
+from ._prepare import quant_pre_process
 
 __all__ = [
     "CalibrationDataReader",
@@ -50,7 +55,9 @@ __all__ = [
     "MatMulNBitsQuantizer",
     "QuantFormat",
     "QuantType",
+    "RTNWeightOnlyQuantConfig",
     "StaticQuantConfig",
+    "get_qdq_config",
     "quant_pre_process",
     "quantize",
     "quantize_dynamic",
@@ -69,39 +76,69 @@ def _refuse_lists(**lists: Iterable[str] | None) -> None:
             raise OptionError(what, option=option)
 
 
-def _static_options(
+def _wishes(
     per_channel: bool,
     reduce_range: bool,
     weight_type: Any,
     op_types: Iterable[str] | None,
     exclude: Iterable[str] | None,
-    extra_options: Mapping[str, Any] | None,
+    extra: dict[str, Any],
 ) -> dict[str, Any]:
+    """Give the options of `Model.plan`; those of `extra` go first."""
     weights = type_of("weight_type", weight_type)
+    if reduce_range and "target" in extra:
+        what = "reduce_range is for CPUs, and ForceQuantizeNoInputCheck for NPUs: one of them"
+        raise OptionError(what, option="reduce_range")
     return {
         "weights": weights,
         "per_channel": per_channel,
         "symmetric": not weights.startswith("uint"),
         "target": "x86-avx2" if reduce_range else None,
-        "op_types": list(op_types) if op_types else None,
-        "exclude": list(exclude or ()),
-    } | _extra.options(extra_options)
+        "op_types": op_types_of(op_types),
+        "exclude": _options.names("nodes_to_exclude", exclude),
+    } | extra
 
 
-def _method(calibrate_method: Any, options: dict[str, Any]) -> str:
-    """Take what says how ranges are chosen out of the options, and give the method."""
+def _method(calibrate_method: Any, extra: dict[str, Any]) -> str:
+    """Take what says how ranges are chosen out of extra options, and give the method."""
     known = [method.name for method in CalibrationMethod]
     name = name_of("calibrate_method", calibrate_method, known)
-    percentile, method = options.pop("percentile", 99.999), options.pop("method", None)
+    percentile, mean = extra.pop("percentile", 99.999), extra.pop("method", "minmax")
+    symmetric = extra.pop("symmetric_ranges", False)
     match name:
         case "Percentile":
-            return f"percentile:{percentile:g}"
+            return f"percentile:{percentile}"
         case "Entropy":
             return "entropy"
         case "MinMax":
-            return method or "minmax"
-    what = "calibrate_method is Distribution: scales of float8 are those of the largest magnitude"
-    raise OptionError(f"{what}, ask for MinMax", option="calibrate_method")
+            # The other tool has symmetric ranges for this method alone.
+            if symmetric:
+                extra["activation_symmetric"] = True
+            return str(mean)
+    raise OptionError(
+        "calibrate_method is Distribution, expected MinMax, Entropy or Percentile; float8 is "
+        "scaled by its largest magnitude, and takes MinMax",
+        option="calibrate_method",
+    )
+
+
+def _strided(reader: Any, stride: int) -> Iterator[Any]:
+    """Give samples as the reader has them for one range of them after the other."""
+    try:
+        starts = range(0, len(reader), stride)
+        whole = len(reader) % stride == 0 and hasattr(reader, "set_range")
+    except (TypeError, NotImplementedError):
+        whole = False
+    if not whole:
+        what = "extra_options['CalibStridedMinMax'] needs a reader with set_range() and a length"
+        raise OptionError(f"{what} that is a multiple of {stride}", option="extra_options")
+    return _ranges_of(reader, starts, stride)
+
+
+def _ranges_of(reader: Any, starts: range, stride: int) -> Iterator[Any]:
+    for start in starts:
+        reader.set_range(start_index=start, end_index=start + stride)
+        yield from iter(reader.get_next, None)
 
 
 def quantize_static(
@@ -187,28 +224,32 @@ def quantize_static(
         what = "quant_format is QOperator: QDQ is what runtimes fuse to the same operators"
         raise OptionError(what, option="quant_format")
     _refuse_lists(nodes_to_quantize=nodes_to_quantize)
-    options = _static_options(
-        per_channel,
-        reduce_range,
-        weight_type,
-        op_types_to_quantize,
-        nodes_to_exclude,
-        extra_options,
+    extra = _extra.options(extra_options)
+    method, stride = _method(calibrate_method, extra), extra.pop("stride", None)
+    options = _wishes(
+        per_channel, reduce_range, weight_type, op_types_to_quantize, nodes_to_exclude, extra
     )
-    method = _method(calibrate_method, options)
+    writable(model_output)
     others = [name for name in calibration_providers or () if name != "CPUExecutionProvider"]
     if others:
         _log.warning("samples are run on the CPU, not by %s", ", ".join(others))
     activations = type_of("activation_type", activation_type)
-    plan = _model.open(model_input).plan(
-        activations=activations, optimize=optimize_model, **options
-    )
+    if activations.startswith("float") and options["target"] is None:
+        options["target"] = "generic"  # those for CPUs take none
+    with their_names():
+        plan = _model.open(model_input).plan(
+            activations=activations, optimize=optimize_model, **options
+        )
     cache = None if calibration_cache_path is None else Path(calibration_cache_path)
     if cache is not None and cache.exists():
         ranges = Ranges.load(cache)
         ranges = ranges if ranges.method == method else ranges.using(method)
     else:
-        ranges = plan.calibrate(calibration_data_reader, method=method)
+        samples = calibration_data_reader
+        if samples is None:
+            what = "calibration_data_reader is None, and there is no cache of ranges"
+            raise OptionError(what, option="calibration_data_reader")
+        ranges = plan.calibrate(_strided(samples, stride) if stride else samples, method=method)
         if cache is not None:
             ranges.save(cache)
     return plan.apply(ranges).save(model_output)
@@ -252,120 +293,34 @@ def quantize_dynamic(
     """
     del use_external_data_format
     _refuse_lists(nodes_to_quantize=nodes_to_quantize)
-    types = list(op_types_to_quantize or ())
+    types = _options.names("op_types_to_quantize", op_types_to_quantize)
     if "MatMul" in types and "Gemm" not in types:
         types.append("Gemm")
-    options = _static_options(
-        per_channel, reduce_range, weight_type, types, nodes_to_exclude, extra_options
-    )
-    for option in ("method", "percentile", "activation_symmetric", "smooth"):
-        options.pop(option, None)
-    options.setdefault("output_format", "dynamic")
-    return _model.open(model_input).plan(**options).apply().save(model_output)
+    extra = {"output_format": "dynamic"} | _extra.options(extra_options, dynamic=True)
+    options = _wishes(per_channel, reduce_range, weight_type, types, nodes_to_exclude, extra)
+    writable(model_output)
+    with their_names():
+        plan = _model.open(model_input).plan(**options)
+    return plan.apply().save(model_output)
 
 
-def quant_pre_process(
-    input_model: ModelSource | None = None,
-    output_model_path: StrPath | None = None,
-    skip_optimization: bool = False,
-    skip_onnx_shape: bool = False,
-    skip_symbolic_shape: bool = False,
-    auto_merge: bool = False,
-    int_max: int = 2**31 - 1,
-    guess_output_rank: bool = False,
-    verbose: int = 0,
-    save_as_external_data: bool = False,
-    all_tensors_to_one_file: bool = False,
-    external_data_location: str | None = None,
-    external_data_size_threshold: int = 1024,
-    **deprecated_kwargs: Any,
-) -> None:
-    """Simplify a model and write types and shapes into it.
-
-    It is not needed before quantizing: what serves that runs before every plan. Models may be of
-    any size, and no other file is written.
+def quantize(model_input: ModelSource, model_output: StrPath, quant_config: Any) -> Report:
+    """Quantize as a configuration says.
 
     Parameters
     ----------
-    input_model, output_model_path
-        The model, and the file to write; ``input_model_path`` is the older name of the first.
-    skip_optimization
-        Leave its nodes as they are.
-    skip_onnx_shape, skip_symbolic_shape
-        With both, no shapes are written; one inference does what both do.
-    auto_merge, int_max, guess_output_rank, verbose, save_as_external_data
-        Not needed, as are the arguments after them.
-
-    Raises
-    ------
-    OptionError
-        There is no model or no place for it.
-    ModelError
-        As `quantize_rs.optimize`.
-
-    Examples
-    --------
-    >>> from quantize_rs.compat.onnxruntime import quant_pre_process
-    >>> quant_pre_process("examples/digits/digits_cnn.onnx", "prepared.onnx")
-    """
-    del auto_merge, int_max, guess_output_rank, verbose, save_as_external_data
-    del all_tensors_to_one_file, external_data_location, external_data_size_threshold
-    source = deprecated_kwargs.pop("input_model_path", input_model)
-    if deprecated_kwargs:
-        raise TypeError(f"quant_pre_process has no arguments {sorted(deprecated_kwargs)}")
-    if source is None or output_model_path is None:
-        option = "input_model" if source is None else "output_model_path"
-        raise OptionError(f"{option} is None, expected a path", option=option)
-    passes: list[str] | None = [] if skip_optimization else None
-    _optimize.optimize(source, output_model_path, passes=passes)
-    if not (skip_onnx_shape and skip_symbolic_shape):
-        _inference.infer_shapes(output_model_path, output_model_path)
-
-
-@dataclass
-class StaticQuantConfig:
-    """The arguments of `quantize_static`, as `quantize` takes them."""
-
-    calibration_data_reader: Any
-    calibrate_method: Any = CalibrationMethod.MinMax
-    quant_format: Any = QuantFormat.QDQ
-    activation_type: Any = QuantType.QInt8
-    weight_type: Any = QuantType.QInt8
-    op_types_to_quantize: Iterable[str] | None = None
-    nodes_to_quantize: Iterable[str] | None = None
-    nodes_to_exclude: Iterable[str] | None = None
-    per_channel: bool = False
-    reduce_range: bool = False
-    use_external_data_format: bool = False
-    calibration_providers: Iterable[str] | None = None
-    extra_options: Mapping[str, Any] | None = None
-
-
-@dataclass
-class DynamicQuantConfig:
-    """The arguments of `quantize_dynamic`, as `quantize` takes them."""
-
-    weight_type: Any = QuantType.QInt8
-    op_types_to_quantize: Iterable[str] | None = None
-    nodes_to_quantize: Iterable[str] | None = None
-    nodes_to_exclude: Iterable[str] | None = None
-    per_channel: bool = False
-    reduce_range: bool = False
-    use_external_data_format: bool = False
-    extra_options: Mapping[str, Any] | None = None
-
-
-def quantize(
-    model_input: ModelSource,
-    model_output: StrPath,
-    quant_config: StaticQuantConfig | DynamicQuantConfig,
-) -> Report:
-    """Quantize as a configuration says.
+    model_input, model_output
+        The model, which is not changed, and the file to write.
+    quant_config
+        A `StaticQuantConfig`, a `DynamicQuantConfig`, or an ``algo_config`` of
+        `MatMulNBitsQuantizer`, ours or onnxruntime's own.
 
     Raises
     ------
     TypeError
-        It is neither a `StaticQuantConfig` nor a `DynamicQuantConfig`.
+        It is none of these.
+    OptionError, ModelError, CalibrationError
+        As the call that it stands for.
 
     Examples
     --------
@@ -374,10 +329,16 @@ def quantize(
     >>> quantize("examples/digits/digits_cnn.onnx", "out.onnx", config).ratio > 3
     True
     """
-    match quant_config:
-        case StaticQuantConfig():
-            return quantize_static(model_input, model_output, **vars(quant_config))
-        case DynamicQuantConfig():
-            return quantize_dynamic(model_input, model_output, **vars(quant_config))
+    if hasattr(quant_config, "algorithm"):
+        quantizer = MatMulNBitsQuantizer(model_input, algo_config=quant_config)
+        quantizer.process()
+        return quantizer.model.save_model_to_file(model_output)
+    if hasattr(quant_config, "calibration_data_reader"):
+        said = arguments(quant_config, StaticQuantConfig)
+        return quantize_static(model_input, model_output, **said)
+    if hasattr(quant_config, "extra_options"):
+        said = arguments(quant_config, DynamicQuantConfig)
+        return quantize_dynamic(model_input, model_output, **said)
     kind = type(quant_config).__name__
-    raise TypeError(f"expected a StaticQuantConfig or a DynamicQuantConfig, got {kind}")
+    what = "a StaticQuantConfig, a DynamicQuantConfig or an algo_config of MatMulNBitsQuantizer"
+    raise TypeError(f"expected {what}, got {kind}")

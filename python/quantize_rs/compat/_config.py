@@ -1,0 +1,174 @@
+"""Arguments of a call, kept for `quantize`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any, TypeAlias
+
+from .._source import ModelSource
+from ..errors import MissingPackageError, OptionError
+from ._enums import CalibrationMethod, QuantFormat, QuantType
+
+__all__ = ["DynamicQuantConfig", "StaticQuantConfig", "arguments", "get_qdq_config"]
+
+Excluded: TypeAlias = Iterable[str] | Callable[[Any, Any], bool] | None
+
+_LISTS = ("op_types_to_quantize", "nodes_to_quantize", "nodes_to_exclude")
+
+# What `get_qdq_config` calls extra options of calibration.
+_CALIBRATION = {
+    "symmetric": "CalibTensorRangeSymmetric",
+    "moving_average": "CalibMovingAverage",
+    "averaging_constant": "CalibMovingAverageConstant",
+    "max_intermediate_outputs": "CalibMaxIntermediateOutputs",
+    "percentile": "CalibPercentile",
+}
+
+
+@dataclass
+class StaticQuantConfig:
+    """The arguments of `quantize_static`, as `quantize` takes them."""
+
+    calibration_data_reader: Any
+    calibrate_method: Any = CalibrationMethod.MinMax
+    quant_format: Any = QuantFormat.QDQ
+    activation_type: Any = QuantType.QInt8
+    weight_type: Any = QuantType.QInt8
+    op_types_to_quantize: Any = None
+    nodes_to_quantize: Any = None
+    nodes_to_exclude: Any = None
+    per_channel: bool = False
+    reduce_range: bool = False
+    use_external_data_format: bool = False
+    calibration_providers: Iterable[str] | None = None
+    extra_options: Any = None
+
+    def __post_init__(self) -> None:
+        """Have lists and a dictionary where nothing was said, to be added to."""
+        _fill(self)
+
+
+@dataclass
+class DynamicQuantConfig:
+    """The arguments of `quantize_dynamic`, as `quantize` takes them."""
+
+    weight_type: Any = QuantType.QInt8
+    op_types_to_quantize: Any = None
+    nodes_to_quantize: Any = None
+    nodes_to_exclude: Any = None
+    per_channel: bool = False
+    reduce_range: bool = False
+    use_external_data_format: bool = False
+    extra_options: Any = None
+
+    def __post_init__(self) -> None:
+        """Have lists and a dictionary where nothing was said, to be added to."""
+        _fill(self)
+
+
+def _fill(config: StaticQuantConfig | DynamicQuantConfig) -> None:
+    for name in _LISTS:
+        setattr(config, name, getattr(config, name) or [])
+    config.extra_options = config.extra_options or {}
+
+
+def arguments(config: Any, kind: type[StaticQuantConfig | DynamicQuantConfig]) -> dict[str, Any]:
+    """Give what a configuration says, ours or onnxruntime's own, by the names of `kind`."""
+    return {field.name: getattr(config, field.name) for field in fields(kind)}
+
+
+def get_qdq_config(
+    model_input: ModelSource,
+    calibration_data_reader: Any,
+    calibrate_method: Any = CalibrationMethod.MinMax,
+    calibrate_args: Mapping[str, Any] | None = None,
+    activation_type: Any = QuantType.QUInt8,
+    weight_type: Any = QuantType.QInt8,
+    activation_symmetric: bool = False,
+    weight_symmetric: bool | None = None,
+    per_channel: bool = False,
+    reduce_range: bool = False,
+    keep_removable_activations: bool = False,
+    min_real_range: float | None = None,
+    tensor_quant_overrides: Mapping[str, Any] | None = None,
+    calibration_providers: Iterable[str] | None = None,
+    op_types_to_quantize: Iterable[str] | None = None,
+    nodes_to_exclude: Excluded = None,
+    extra_options: Mapping[str, Any] | None = None,
+) -> StaticQuantConfig:
+    """Give a configuration that quantizes every operator, as onnxruntime's function.
+
+    It is that of the target qnn, by ``extra_options["ForceQuantizeNoInputCheck"]``.
+
+    Parameters
+    ----------
+    model_input
+        The model; it is looked at where `nodes_to_exclude` is a function.
+    nodes_to_exclude
+        Names and patterns, or a function of an ``onnx.ModelProto`` and a node of it.
+    calibrate_args
+        ``symmetric``, ``moving_average``, ``averaging_constant``, ``max_intermediate_outputs``
+        and ``percentile``: the extra options of calibration under shorter names.
+    calibration_data_reader, calibrate_method, activation_type, weight_type, per_channel
+        As for `quantize_static`, as are the other arguments.
+
+    Raises
+    ------
+    OptionError
+        One of `calibrate_args` is not known.
+    MissingPackageError
+        `nodes_to_exclude` is a function, and the package onnx is not installed.
+
+    Examples
+    --------
+    >>> from quantize_rs.compat.onnxruntime import get_qdq_config, quantize
+    >>> model = "examples/digits/digits_cnn.onnx"
+    >>> config = get_qdq_config(model, "examples/digits/calibration.npy", per_channel=True)
+    >>> quantize(model, "digits.qdq.onnx", config).ratio > 3
+    True
+    """
+    extra: dict[str, Any] = {
+        "MinimumRealRange": min_real_range,
+        "QDQKeepRemovableActivations": keep_removable_activations,
+        "ActivationSymmetric": activation_symmetric,
+        "WeightSymmetric": weight_symmetric,
+        "ForceQuantizeNoInputCheck": True,
+        "TensorQuantOverrides": dict(tensor_quant_overrides or {}),
+    }
+    for name, value in (calibrate_args or {}).items():
+        if name not in _CALIBRATION:
+            what = f"calibrate_args has {name!r}, expected some of {', '.join(_CALIBRATION)}"
+            raise OptionError(what, option="calibrate_args")
+        extra[_CALIBRATION[name]] = value
+    return StaticQuantConfig(
+        calibration_data_reader,
+        calibrate_method,
+        QuantFormat.QDQ,
+        activation_type,
+        weight_type,
+        list(op_types_to_quantize or ()),
+        nodes_to_exclude=_excluded(model_input, nodes_to_exclude),
+        per_channel=per_channel,
+        reduce_range=reduce_range,
+        calibration_providers=calibration_providers,
+        extra_options=extra | dict(extra_options or {}),
+    )
+
+
+def _excluded(model: Any, nodes: Excluded) -> list[str]:
+    if not callable(nodes):
+        return list(nodes or ())
+    if not hasattr(model, "graph"):
+        model = onnx_package("nodes_to_exclude as a function").load(model, load_external_data=False)
+    return [node.name for node in model.graph.node if nodes(model, node)]
+
+
+def onnx_package(what: str) -> Any:
+    """Give the package onnx, which `what` needs."""
+    try:
+        import onnx
+    except ImportError as error:
+        mend = 'which is not installed: pip install "quantization-rs[onnx]"'
+        raise MissingPackageError(f"{what} needs onnx, {mend}", name="onnx") from error
+    return onnx

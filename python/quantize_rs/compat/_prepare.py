@@ -1,0 +1,104 @@
+"""What onnxruntime's tool does to a model before quantizing."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from .. import _inference, _optimize
+from .._files import writable
+from .._source import ModelSource
+from ..errors import OptionError
+from ._config import onnx_package
+
+__all__ = ["quant_pre_process"]
+
+StrPath: TypeAlias = str | os.PathLike[str]
+
+
+def quant_pre_process(
+    input_model: ModelSource | None = None,
+    output_model_path: StrPath | None = None,
+    skip_optimization: bool = False,
+    skip_onnx_shape: bool = False,
+    skip_symbolic_shape: bool = False,
+    auto_merge: bool = False,
+    int_max: int = 2**31 - 1,
+    guess_output_rank: bool = False,
+    verbose: int = 0,
+    save_as_external_data: bool = False,
+    all_tensors_to_one_file: bool = False,
+    external_data_location: str | None = None,
+    external_data_size_threshold: int = 1024,
+    **deprecated_kwargs: Any,
+) -> None:
+    """Simplify a model and write types and shapes into it.
+
+    It is not needed before quantizing: what serves that runs before every plan. Models may be of
+    any size.
+
+    Parameters
+    ----------
+    input_model, output_model_path
+        The model, and the file to write; ``input_model_path`` is the older name of the first.
+    skip_optimization
+        Leave its nodes as they are.
+    skip_onnx_shape, skip_symbolic_shape
+        With both, no shapes are written; one inference does what both do.
+    auto_merge, int_max, guess_output_rank, verbose
+        Not needed: lengths that vary are followed by name, and what is not known is no error.
+    save_as_external_data
+        Write data beside the model, as the arguments after it say; needs the package onnx. Without
+        it, data goes to ``<name>.data`` from 2 GiB on.
+    all_tensors_to_one_file, external_data_location, external_data_size_threshold
+        As ``onnx.save_model`` takes them.
+
+    Raises
+    ------
+    OptionError
+        There is no model or no place for it.
+    ModelError
+        As `quantize_rs.optimize`.
+    MissingPackageError
+        `save_as_external_data`, and the package onnx is not installed.
+
+    Examples
+    --------
+    >>> from quantize_rs.compat.onnxruntime import quant_pre_process
+    >>> quant_pre_process("examples/digits/digits_cnn.onnx", "prepared.onnx")
+    """
+    del auto_merge, int_max, guess_output_rank, verbose
+    older = deprecated_kwargs.pop("input_model_path", None)
+    source = older if input_model is None else input_model
+    if deprecated_kwargs:
+        raise TypeError(f"quant_pre_process has no arguments {sorted(deprecated_kwargs)}")
+    if source is None or output_model_path is None:
+        option = "input_model" if source is None else "output_model_path"
+        raise OptionError(f"{option} is None, expected a path", option=option)
+    passes: list[str] | None = [] if skip_optimization else None
+    shapes = not (skip_onnx_shape and skip_symbolic_shape)
+    if not save_as_external_data:
+        _write(source, output_model_path, passes, shapes)
+        return
+    onnx = onnx_package("save_as_external_data")
+    target = writable(output_model_path)
+    with tempfile.TemporaryDirectory() as folder:
+        whole = Path(folder) / "model.onnx"
+        _write(source, whole, passes, shapes)
+        onnx.save_model(
+            onnx.load(whole),
+            target,
+            save_as_external_data=True,
+            all_tensors_to_one_file=all_tensors_to_one_file,
+            location=external_data_location,
+            size_threshold=external_data_size_threshold,
+            convert_attribute=False,
+        )
+
+
+def _write(source: ModelSource, path: StrPath, passes: list[str] | None, shapes: bool) -> None:
+    _optimize.optimize(source, path, passes=passes)
+    if shapes:
+        _inference.infer_shapes(path, path)

@@ -1,0 +1,256 @@
+"""Every extra option of onnxruntime.quantization does what it says, or says that it does not."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import onnx
+import onnxruntime.quantization as theirs
+import pytest
+from readers import Reader, Strided
+
+import quantize_rs
+from quantize_rs import OptionError, Report
+from quantize_rs.compat import _extra
+from quantize_rs.compat import onnxruntime as ours
+
+
+def static(model: Path, images: Path, **options: Any) -> Report:
+    return ours.quantize_static(model, model.with_name("o.onnx"), Reader(images), **options)
+
+
+def test_every_extra_option_of_theirs_is_known() -> None:
+    texts = [theirs.quantize_static.__doc__, theirs.quantize_dynamic.__doc__]
+    names = {name for text in texts for name in option_names(text or "")}
+    assert {"SmoothQuant", "extra.Sigmoid.nnapi"} <= names
+    assert names <= set(_extra.EXTRA)
+
+
+def option_names(text: str) -> list[str]:
+    return [
+        words[0]
+        for words in (line.split() for line in text.splitlines())
+        if len(words) > 2 and words[1] == "=" and (words[0][0].isupper() or "." in words[0])
+    ]
+
+
+# The marks of docs/migrating-from-onnxruntime.md: for each option a value that is not usual.
+ASKED: dict[str, Any] = {
+    "ActivationSymmetric": True,
+    "ActivationRestrictedAsymmetric": True,
+    "WeightSymmetric": False,
+    "EnableSubgraph": True,
+    "ForceQuantizeNoInputCheck": True,
+    "MatMulConstBOnly": True,
+    "AddQDQPairToWeight": True,
+    "OpTypesToExcludeOutputQuantization": ["Conv"],
+    "DedicatedQDQPair": True,
+    "QDQOpTypePerChannelSupportToAxis": {"MatMul": 0},
+    "CalibTensorRangeSymmetric": True,
+    "CalibStridedMinMax": 20,
+    "CalibMovingAverage": True,
+    "CalibMovingAverageConstant": 0.1,
+    "CalibMaxIntermediateOutputs": 8,
+    "CalibPercentile": 99.9,
+    "QuantizeBias": False,
+    "SmoothQuant": True,
+    "SmoothQuantAlpha": 0.7,
+    "SmoothQuantFolding": False,
+    "UseQDQContribOps": True,
+    "MinimumRealRange": 1e-4,
+    "TensorQuantOverrides": {"conv1.weight": [{"quant_type": ours.QuantType.QUInt8}]},
+    "QDQKeepRemovableActivations": True,
+    "QDQDisableWeightAdjustForInt32Bias": True,
+    "BlockSize": 32,
+    "DefaultTensorType": 1,
+    "extra.Sigmoid.nnapi": True,
+}
+
+
+def mark(name: str, value: Any, *, dynamic: bool) -> str:
+    """What the page has to say of an option."""
+    given = {name: value}
+    if name.startswith("SmoothQuant"):
+        given["SmoothQuant"] = True
+    if dynamic and name == "MatMulConstBOnly":
+        given[name] = False
+    try:
+        with Heard() as heard:
+            _extra.options(given, dynamic=dynamic)
+    except OptionError:
+        return "refused"
+    return "nothing" if any(repr(name) in line for line in heard.lines) else "done"
+
+
+class Heard(logging.Handler):
+    """What the package says meanwhile."""
+
+    def __enter__(self) -> Heard:
+        self.lines: list[str] = []
+        logging.getLogger("quantize_rs").addHandler(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        logging.getLogger("quantize_rs").removeHandler(self)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(record.getMessage())
+
+
+def test_the_page_marks_each_option_as_the_table_has_it() -> None:
+    page = Path(__file__).resolve().parents[2] / "docs" / "migrating-from-onnxruntime.md"
+    rows = [
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in page.read_text(encoding="utf-8").splitlines()
+        if line.startswith("| `")
+    ]
+    known = {"done", "refused", "nothing"}
+    marks = {row[0].strip("`"): row[1:3] for row in rows if len(row) == 4 and row[2] in known}
+    assert set(marks) == set(_extra.EXTRA) == set(ASKED)
+    for name, value in ASKED.items():
+        said = [mark(name, value, dynamic=dynamic) for dynamic in (False, True)]
+        assert marks[name] == said, name
+
+
+def test_an_option_that_says_no_does_not_undo_one_that_says_yes(digits: Path, images: Path) -> None:
+    for other in ("CalibTensorRangeSymmetric", "ActivationSymmetric"):
+        options = {"ActivationSymmetric": True, "CalibTensorRangeSymmetric": True} | {other: False}
+        report = static(digits, images, extra_options=options)
+        assert {value.zero_point for value in report.activations if value.quantized} == {0}
+
+
+def test_ranges_are_symmetric_for_minmax_alone_as_theirs(digits: Path, images: Path) -> None:
+    method = ours.CalibrationMethod.Percentile
+    options = {"CalibTensorRangeSymmetric": True}
+    report = static(digits, images, calibrate_method=method, extra_options=options)
+    assert report.to_dict()["config"]["activation_symmetric"] is False
+
+
+@pytest.mark.parametrize(
+    ("percentile", "said"), [(99.9999, "percentile:99.9999"), (None, "percentile"), (99, None)]
+)
+def test_a_percentile_keeps_its_digits(
+    digits: Path, images: Path, percentile: float | None, said: str | None
+) -> None:
+    report = static(
+        digits,
+        images,
+        calibrate_method=ours.CalibrationMethod.Percentile,
+        extra_options={"CalibPercentile": percentile},
+    )
+    assert report.method == (said or "percentile:99")
+
+
+@pytest.mark.parametrize(
+    ("extra", "said"),
+    [
+        ({"CalibPercentile": "most"}, r"\['CalibPercentile'\] is 'most': could not"),
+        ({"SmoothQuant": True, "SmoothQuantAlpha": 0.7}, r"\['SmoothQuantAlpha'\] is 0.7: it is"),
+        ({"SmoothQuant": True, "SmoothQuantFolding": False}, "takes the factors"),
+        ({"CalibMovingAverage": True, "CalibStridedMinMax": 20}, "mean of all samples"),
+        ({"CalibStridedMinMax": 20}, r"needs a reader with set_range\(\)"),
+        ({"BlockSize": 32}, "MatMulNBitsQuantizer"),
+    ],
+)
+def test_what_would_come_out_otherwise_is_refused(
+    digits: Path, images: Path, extra: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(OptionError, match=said):
+        static(digits, images, extra_options=extra)
+    assert not digits.with_name("o.onnx").exists()
+
+
+def test_what_does_nothing_is_told_and_changes_nothing(
+    digits: Path, images: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    out = digits.with_name("o.onnx")
+    static(digits, images)
+    same = out.read_bytes()
+    idle = {"MatMulConstBOnly": True, "CalibMovingAverageConstant": 0.1, "SmoothQuantAlpha": 0.7}
+    static(digits, images, extra_options=idle)
+    assert out.read_bytes() == same
+    assert [record.args for record in caplog.records if "does nothing" in record.message] == [
+        ("MatMulConstBOnly",),
+        ("CalibMovingAverageConstant",),
+    ]
+    ours.quantize_dynamic(digits, out)
+    same = out.read_bytes()
+    caplog.clear()
+    idle = {"AddQDQPairToWeight": True, "BlockSize": 32, "SmoothQuant": True}
+    ours.quantize_dynamic(digits, out, extra_options=idle)
+    assert out.read_bytes() == same
+    assert len([record for record in caplog.records if "does nothing" in record.message]) == 3
+    ours.quantize_dynamic(digits, out, extra_options={"MatMulConstBOnly": True})
+    assert out.read_bytes() == same
+    with pytest.raises(OptionError, match="compute in float"):
+        ours.quantize_dynamic(digits, out, extra_options={"MatMulConstBOnly": False})
+
+
+def test_strides_give_what_all_samples_give(digits: Path, images: Path) -> None:
+    out = digits.with_name("o.onnx")
+    static(digits, images)
+    same = out.read_bytes()
+    strided = {"CalibStridedMinMax": 20}
+    report = ours.quantize_static(digits, out, Strided(images), extra_options=strided)
+    assert (report.samples, out.read_bytes()) == (40, same)
+    with pytest.raises(OptionError, match="multiple of 17"):
+        ours.quantize_static(digits, out, Strided(images), extra_options={"CalibStridedMinMax": 17})
+
+
+def test_every_operator_is_quantized_where_all_are_forced(digits: Path, images: Path) -> None:
+    config = ours.get_qdq_config(digits, Reader(images), per_channel=True)
+    config.extra_options["WeightSymmetric"] = True
+    report = ours.quantize(digits, digits.with_name("o.onnx"), config)
+    assert report.to_dict()["config"]["target"] == "qnn"
+    usual = static(digits, images, activation_type=ours.QuantType.QUInt8)
+    quantized, less = (
+        sum(value.quantized for value in found.activations) for found in (report, usual)
+    )
+    assert quantized > less
+    with pytest.raises(OptionError, match="reduce_range is for CPUs"):
+        static(digits, images, reduce_range=True, extra_options={"ForceQuantizeNoInputCheck": True})
+
+
+def test_a_function_may_say_which_nodes_stay_float(digits: Path, images: Path) -> None:
+    def excluded(model: onnx.ModelProto, node: onnx.NodeProto) -> bool:
+        return bool(node == model.graph.node[0])
+
+    first = onnx.load(digits).graph.node[0].name
+    for model in (digits, onnx.load(digits)):
+        config = ours.get_qdq_config(model, Reader(images), nodes_to_exclude=excluded)
+        assert config.nodes_to_exclude == [first]
+    config = ours.get_qdq_config(digits, Reader(images), calibrate_args={"moving_average": True})
+    assert config.extra_options["CalibMovingAverage"] is True
+    with pytest.raises(OptionError, match="calibrate_args has 'bins'"):
+        ours.get_qdq_config(digits, Reader(images), calibrate_args={"bins": 8})
+
+
+@pytest.mark.parametrize("module", [ours, theirs])
+def test_configurations_of_either_tool_are_the_call(
+    digits: Path, images: Path, module: Any
+) -> None:
+    one, other = digits.with_name("one.onnx"), digits.with_name("other.onnx")
+    asked: dict[str, Any] = {
+        "op_types_to_quantize": ["Conv"],
+        "extra_options": {"ActivationSymmetric": True},
+    }
+    ours.quantize(digits, one, module.StaticQuantConfig(Reader(images), **asked))
+    ours.quantize_static(digits, other, Reader(images), **asked)
+    assert one.read_bytes() == other.read_bytes()
+    ours.quantize(digits, one, module.DynamicQuantConfig(per_channel=True))
+    ours.quantize_dynamic(digits, other, per_channel=True)
+    assert one.read_bytes() == other.read_bytes()
+    config = ours.RTNWeightOnlyQuantConfig(op_types_to_quantize=["Gemm"])
+    ours.quantize(digits, one, config)
+    quantize_rs.quantize(
+        digits,
+        other,
+        4,
+        block_size=128,
+        op_types=["Gemm"],
+        output_format="matmul_nbits",
+        weight_method="minmax",
+    )
+    assert one.read_bytes() == other.read_bytes()
