@@ -274,7 +274,7 @@ def _stacked(parts: Sequence[tuple[str, int]]) -> list[tuple[str, int, int]]:
 def _bars(
     place: Axes, rows: Sequence[tuple[str, float]], colours: Sequence[str], label: str, shown: str
 ) -> None:
-    """Draw bars with their numbers; what is infinitely good is as long as the longest."""
+    """Draw bars with their numbers; what is infinite is as long as the longest."""
     rows = rows[:BARS]
     finite = [number for _, number in rows if math.isfinite(number)]
     longest = max([*finite, 0.0]) or 1.0
@@ -355,9 +355,14 @@ def _first(title: str, count: int, most: int = BARS) -> str:
 
 
 def _shown(number: float, shown: str) -> str:
+    """Give a number in words where it is none: infinite is exact in decibels, the worst else."""
     if math.isfinite(number):
         return shown.format(number)
-    return "exact" if number == math.inf else "NaN" if math.isnan(number) else "nothing left"
+    if math.isnan(number):
+        return "NaN"
+    if not shown.endswith("dB"):
+        return "infinite"
+    return "exact" if number > 0 else "nothing left"
 
 
 def _decibels(db: float) -> str:

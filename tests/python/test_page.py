@@ -160,7 +160,7 @@ def test_a_model_of_thousands_of_values_has_a_page_of_bounded_length() -> None:
     report = quantize_rs.quantize(model, None)
     page = Page(report.html())
     assert len([row for row in page.rows if row]) == 2000
-    assert f"of {len(report.values)} values" in re.sub(r"\s+", " ", page.text)
+    assert f"of {len(report.values)} rows" in re.sub(r"\s+", " ", page.text)
 
 
 def test_the_page_is_written_completely_or_not_at_all(report: Report, tmp_path: Path) -> None:

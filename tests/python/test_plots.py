@@ -138,15 +138,25 @@ def test_every_metric_has_a_chart(digits: Path, images: Path) -> None:
         assert lengths(found.plot().axes[0]) == [layer.score for layer in found.layers]
 
 
-def test_what_has_no_number_is_said_in_words(sensitive: Sensitivity) -> None:
-    scores = [math.nan, -math.inf, 3.0, math.inf]
+@pytest.mark.parametrize(
+    ("metric", "scores", "said"),
+    [
+        ("sqnr", [math.nan, -math.inf, 3.0, math.inf], ["NaN", "nothing left", "3.0 dB", "exact"]),
+        ("max_abs", [math.nan, 0.0, 3.0, math.inf], ["NaN", "0", "3", "infinite"]),
+        ("mse", [math.nan, 0.0, 3.0, math.inf], ["NaN", "0", "3", "infinite"]),
+    ],
+)
+def test_what_has_no_number_is_said_in_words(
+    sensitive: Sensitivity, metric: str, scores: list[float], said: list[str]
+) -> None:
     layers = zip(sensitive.layers, scores, strict=False)
     found = dataclasses.replace(
         sensitive,
+        metric=metric,
         layers=tuple(dataclasses.replace(layer, score=score) for layer, score in layers),
     )
     (axes,) = found.plot().axes
-    assert texts(axes) == ["NaN", "nothing left", "3.0 dB", "exact"]
+    assert texts(axes) == said
     assert lengths(axes) == [0, 0, 3, 3]
 
 

@@ -63,6 +63,8 @@ fn every_name_is_on_the_page_and_none_is_html() {
     assert_eq!(page.matches("</script>").count(), 1);
     let shown = page.matches("&lt;img onerror=&quot;x&quot;&gt;").count();
     assert!(shown >= 2 * report.values.len() + 3, "{shown}");
+    let title = page.split("<title>").nth(1).and_then(|rest| rest.split("</title>").next());
+    assert_eq!(title, Some("script&gt;&lt;img onerror=&quot;x&quot;&gt; quantized"), "text alone");
 }
 
 #[test]

@@ -166,12 +166,13 @@ impl Choices {
 /// The params of every group of `data`, whose `ranges` are known and finite.
 ///
 /// Where a method leaves a choice, the elements decide: the least sum of squared errors, the first of those that are
-/// equal. [`WeightMethod::MinMax`] is [`params`](crate::params()) but for symmetric types of up to 4 bits. Their full grid has
-/// one step more below 0 than above, which is an eighth of it or a half. Whoever gives that step to the side of the
-/// largest element makes all steps finer, and clips what is almost as large on the other side; whoever clips nothing
-/// keeps what has but a few values exact, such as -1, 0 and 1. There are these two and the way between them.
+/// equal. [`WeightMethod::MinMax`] is [`params`](crate::params()) but for symmetric types of up to 4 bits. Their full
+/// grid has one step more below 0 than above, which is an eighth of it or a half. Whoever gives that step to the side
+/// of the largest element makes all steps finer, and clips what is almost as large on the other side; whoever clips
+/// nothing keeps what has but a few values exact, such as -1, 0 and 1. There are these two and the way between them.
 /// [`WeightMethod::Mse`] may cut either end by a step more. [`WeightMethod::Hqq`] searches a zero point, rounds it, and
-/// is [`WeightMethod::MinMax`] where the zero point is fixed, or steps are as fine as those of 16 bits. Results do not depend on the number of threads.
+/// is [`WeightMethod::MinMax`] where the zero point is fixed, or steps are as fine as those of 16 bits. Results do not
+/// depend on the number of threads.
 ///
 /// ```
 /// use quantize_rs_math::{Granularity, Layout, QSpec, QType, WeightMethod, fit, ranges};

@@ -6,7 +6,7 @@ use maud::{Markup, html};
 
 use super::bars::{measured, row};
 use super::frame::{ran, tile};
-use super::numbers::{decibels, milliseconds, name, percent};
+use super::numbers::{self, decibels, milliseconds, name, percent};
 use super::table::{number, sortable};
 use crate::text::size;
 use crate::{Accuracy, Comparison, Kernels, OutputRow, Speed};
@@ -95,8 +95,8 @@ fn output(row: &OutputRow) -> Markup {
             td.name { (name(output)) }
             (number(Some(error.sqnr_db), &decibels(error.sqnr_db)))
             (number(Some(error.cosine), &format!("{:.6}", error.cosine)))
-            (number(Some(error.max_abs), &format!("{:.3e}", error.max_abs)))
-            (number(Some(error.mse), &format!("{:.3e}", error.mse)))
+            (number(Some(error.max_abs), &numbers::error(error.max_abs)))
+            (number(Some(error.mse), &numbers::error(error.mse)))
             (number(*same, &same.map(percent).unwrap_or_default()))
         }
     }

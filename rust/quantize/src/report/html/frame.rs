@@ -2,7 +2,7 @@
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
-use super::numbers::name;
+use super::numbers::{name, visible};
 
 const STYLE: &str = include_str!("style.css");
 const SCRIPT: &str = include_str!("script.js");
@@ -21,7 +21,7 @@ pub(super) fn page(title: &str, header: &Markup, main: &[Markup]) -> String {
                 meta name="viewport" content="width=device-width, initial-scale=1";
                 meta name="color-scheme" content="light dark";
                 meta http-equiv="Content-Security-Policy" content=(POLICY);
-                title { (name(title)) }
+                title { (visible(title)) }
                 style { (PreEscaped(STYLE)) }
             }
             body {

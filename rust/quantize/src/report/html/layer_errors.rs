@@ -6,7 +6,7 @@ use maud::{Markup, html};
 
 use super::bars::{chart, measured};
 use super::frame::ran;
-use super::numbers::{decibels, name, visible};
+use super::numbers::{decibels, error, name, visible};
 use super::table::{ROWS, number, sortable};
 use crate::{LayerError, LayerErrors};
 
@@ -105,7 +105,7 @@ fn row(value: &LayerError) -> Markup {
             td { @if value.quantized { "yes" } }
             (number(Some(own), &decibels(own)))
             (number(Some(accumulated), &decibels(accumulated)))
-            (number(Some(largest), &format!("{largest:.3e}")))
+            (number(Some(largest), &error(largest)))
         }
     }
 }

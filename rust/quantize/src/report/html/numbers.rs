@@ -32,16 +32,20 @@ pub(super) fn count_of(report: &Report, roles: &[Role]) -> String {
 
 /// Decibels to one digit; what has no error is exact.
 pub(super) fn decibels(db: f64) -> String {
-    finite(db, |db| format!("{db:.1} dB"))
-}
-
-/// A number as `shown` has it, and in words where that is none: infinite is without any error.
-pub(super) fn finite(number: f64, shown: impl FnOnce(f64) -> String) -> String {
-    match number {
+    match db {
         f64::INFINITY => "exact".to_owned(),
         f64::NEG_INFINITY => "nothing left".to_owned(),
-        number if number.is_nan() => "NaN".to_owned(),
-        number => shown(number),
+        db if db.is_nan() => "NaN".to_owned(),
+        db => format!("{db:.1} dB"),
+    }
+}
+
+/// An error to four digits: the larger, the worse.
+pub(super) fn error(error: f64) -> String {
+    match error {
+        f64::INFINITY => "infinite".to_owned(),
+        error if error.is_nan() => "NaN".to_owned(),
+        error => format!("{error:.3e}"),
     }
 }
 
@@ -112,6 +116,8 @@ mod tests {
             (decibels(f64::NAN), decibels(f64::NEG_INFINITY)),
             ("NaN".into(), "nothing left".into())
         );
+        let errors = [f64::INFINITY, f64::NAN, 0.0, 0.01234].map(error);
+        assert_eq!(errors, ["infinite", "NaN", "0.000e0", "1.234e-2"]);
         let times = [(0.1234, "0.123 ms"), (12.0, "12.00 ms"), (1234.5, "1234 ms")];
         for (ms, expected) in times {
             assert_eq!(milliseconds(ms), expected);

@@ -6,7 +6,7 @@ use maud::{Markup, html};
 
 use super::bars::{chart, measured};
 use super::frame::ran;
-use super::numbers::{decibels, finite, name};
+use super::numbers::{decibels, error, name};
 use super::table::{number, sortable};
 use crate::{LayerRow, Metric, Sensitivity};
 
@@ -72,8 +72,8 @@ fn what(metric: Metric) -> &'static str {
 fn score(metric: Metric, score: f64) -> String {
     match metric {
         Metric::Sqnr | Metric::Weight => decibels(score),
-        Metric::Cosine => finite(score, |score| format!("{score:.6}")),
-        Metric::Top1 => finite(score, |score| format!("{:.2} %", 100.0 * score)),
-        Metric::MaxAbs | Metric::Mse => finite(score, |score| format!("{score:.3e}")),
+        Metric::Cosine => format!("{score:.6}"),
+        Metric::Top1 => format!("{:.2} %", 100.0 * score),
+        Metric::MaxAbs | Metric::Mse => error(score),
     }
 }

@@ -47,7 +47,7 @@ pub(super) fn sortable(
                 output {}
             }
             @if count > ROWS {
-                p.note { "The first " (ROWS) " of " (count) " values; the JSON of the report has all." }
+                p.note { "The first " (ROWS) " of " (count) " rows; the JSON has all of them." }
             }
             div.scroll {
                 table {
@@ -65,8 +65,7 @@ pub(super) fn sortable(
 
 /// A cell with a number, which sorts the table; what is no number stands last.
 ///
-/// It has ten digits: more than anybody sorts by, and fewer than are lost when a report is kept as JSON
-/// and read back.
+/// It has ten digits: enough to sort by, and so few that a report read back from JSON has the same.
 pub(super) fn number(number: Option<f64>, shown: &str) -> Markup {
     let sorted = number.filter(|number| !number.is_nan());
     let sorted = sorted.map(|number| format!("{:.9e}", number.clamp(-1e18, 1e18)));
