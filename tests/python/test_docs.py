@@ -1,4 +1,4 @@
-"""Everything printed in the documents runs, every link leads somewhere, every list is complete."""
+"""Python and commands of the documents run, every link leads somewhere, every list is complete."""
 
 from __future__ import annotations
 
