@@ -165,6 +165,31 @@ proptest! {
     }
 
     #[test]
+    fn blocks_of_columns_are_fitted_as_those_of_rows(
+        (width, depth) in (1_usize..80, 1_usize..70),
+        block_size in 1_usize..70,
+        qtype in any_qtype(),
+        symmetric in any::<bool>(),
+        method in prop::sample::select(WeightMethod::ALL),
+        values in prop::collection::vec(-50.0_f32..50.0, 80 * 70),
+    ) {
+        let rows: Vec<f32> = values[..width * depth].to_vec();
+        let columns: Vec<f32> =
+            (0..width * depth).map(|at| rows[at % width * depth + at / width]).collect();
+        let fitted = |data: &[f32], shape: [usize; 2], axis: usize| {
+            let granularity = Granularity::Blocked { axis, block_size };
+            let spec = QSpec { flips: symmetric, ..QSpec::new(qtype, symmetric, granularity) };
+            let layout = Layout::of(&shape, granularity).unwrap();
+            fit(data, &layout, &ranges(data, &layout), &spec, method)
+        };
+        let (found, expected) = (fitted(&columns, [depth, width], 0), fitted(&rows, [width, depth], 1));
+        let blocks = depth.div_ceil(block_size);
+        for (at, params) in found.iter().enumerate() {
+            prop_assert_eq!(*params, expected[at % width * blocks + at / width]);
+        }
+    }
+
+    #[test]
     fn the_least_error_is_no_more_than_that_of_the_full_range(
         (data, layout, spec) in any_tensor(-50.0_f32..50.0),
     ) {

@@ -31,24 +31,24 @@ pub(crate) struct Each<'a> {
 }
 
 impl Lanes for Same {
-    #[inline]
+    #[inline(always)]
     fn scale(self, _: usize) -> f32 {
         self.scale
     }
 
-    #[inline]
+    #[inline(always)]
     fn zero(self, _: usize) -> f32 {
         self.zero
     }
 }
 
 impl Lanes for Each<'_> {
-    #[inline]
+    #[inline(always)]
     fn scale(self, i: usize) -> f32 {
         self.scales[i]
     }
 
-    #[inline]
+    #[inline(always)]
     fn zero(self, i: usize) -> f32 {
         self.zeros[i]
     }
@@ -79,12 +79,12 @@ impl Table {
         Some(Table { scales: tiled(|p| p.scale), zeros: tiled(|p| p.zero_point as f32) })
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn same(&self, piece: Piece) -> Same {
         Same { scale: self.scales[piece.group], zero: self.zeros[piece.group] }
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn each(&self, piece: Piece) -> Each<'_> {
         Each {
             scales: &self.scales[piece.group..][..piece.len],

@@ -6,6 +6,7 @@ use super::lanes::{Lanes, Table};
 use super::{pack, reference};
 use crate::floats::Element;
 use crate::metrics::{CHUNK, Sums};
+use crate::wide::{Loop, widely};
 use crate::{Floats, Granularity, Layout, Metrics, Minifloat, Params, QSpec};
 
 /// The integers of a tensor as ONNX `raw_data`: `saturate(round_half_even(x / scale) + zero_point)`; of floats, the
@@ -82,8 +83,14 @@ fn encode<X: Element, M: Send>(
     let chunks = Chunks { layout, params, spec, table };
     assert_eq!(bytes.len(), spec.qtype.packed_len(data.len()), "bytes of the integers");
     let one = |scratch: &mut Scratch, (index, (x, bytes)): (usize, (&[X], &mut [u8]))| {
-        let y = chunks.encode(x, index * CHUNK, scratch, bytes);
-        measure(x, y)
+        widely(Chunk {
+            chunks: &chunks,
+            x,
+            start: index * CHUNK,
+            scratch,
+            bytes,
+            measure: &measure,
+        })
     };
     if data.len() <= CHUNK {
         vec![one(&mut Scratch::default(), (0, (data, bytes)))]
@@ -100,6 +107,26 @@ struct Chunks<'a> {
     params: &'a [Params],
     spec: &'a QSpec,
     table: Option<Table>,
+}
+
+/// A chunk, the flat index of its first element, and where it goes.
+struct Chunk<'a, X, F> {
+    chunks: &'a Chunks<'a>,
+    x: &'a [X],
+    start: usize,
+    scratch: &'a mut Scratch,
+    bytes: &'a mut [u8],
+    measure: &'a F,
+}
+
+impl<X: Element, M, F: Fn(&[X], &[f32]) -> M> Loop for Chunk<'_, X, F> {
+    type Output = M;
+
+    #[inline(always)]
+    fn run(self) -> M {
+        let Chunk { chunks, x, start, scratch, bytes, measure } = self;
+        measure(x, chunks.encode(x, start, scratch, bytes))
+    }
 }
 
 /// What a thread needs for a chunk: integers that are not yet bytes, and the floats that they stand for.
@@ -120,7 +147,7 @@ struct Written<'a> {
 
 impl Chunks<'_> {
     /// Write the bytes of the elements from flat index `start` on; the floats that they stand for.
-    #[inline]
+    #[inline(always)]
     fn encode<'s>(
         &self,
         x: &[impl Element],
@@ -143,7 +170,7 @@ impl Chunks<'_> {
     }
 
     /// Codes of a grid, in as many bits as they have.
-    #[inline]
+    #[inline(always)]
     fn encode_as(
         &self,
         table: &Table,
@@ -170,7 +197,7 @@ impl Chunks<'_> {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn encode_with<C: Code>(
         &self,
         table: &Table,
@@ -214,14 +241,14 @@ trait Code {
 }
 
 impl Code for u8 {
-    #[inline]
+    #[inline(always)]
     fn low(word: u32) -> u8 {
         word as u8
     }
 }
 
 impl Code for u16 {
-    #[inline]
+    #[inline(always)]
     fn low(word: u32) -> u16 {
         word as u16
     }
@@ -234,7 +261,7 @@ pub(super) trait Grid: Copy {
 }
 
 impl Grid for Minifloat {
-    #[inline]
+    #[inline(always)]
     fn land(self, steps: f32, _: f32) -> (u32, f32) {
         let code = self.encode(steps);
         (u32::from(code), self.decode(code))
@@ -266,7 +293,7 @@ impl Grid for Integers {
     /// monotone: what is beyond a bound rounds to the bound or beyond, what is within rounds to within. So
     /// `round(clamp(t)) = clamp(round(t))`, and shifting by `zero` gives the definition. After clamping, every number
     /// here is an integer that f32 holds exactly. A comparison with NaN is false, which leads to `lo`.
-    #[inline]
+    #[inline(always)]
     fn land(self, steps: f32, zero: f32) -> (u32, f32) {
         let (lo, hi) = (self.lo - zero, self.hi - zero);
         let steps = if steps > lo { steps } else { lo };
@@ -277,7 +304,7 @@ impl Grid for Integers {
 }
 
 /// Quantize a run of elements: their codes, and the floats that those stand for.
-#[inline]
+#[inline(always)]
 fn quantize_run<C: Code>(
     x: &[impl Element],
     lanes: impl Lanes,

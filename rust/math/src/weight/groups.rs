@@ -19,10 +19,37 @@ pub(super) enum Elements<'a, X> {
     InPlace(&'a [X]),
     /// They were brought together.
     Gathered(&'a [f32]),
+    /// Each is a column of rows.
+    Columns(Rows<'a, X>),
 }
 
-/// Groups side by side that are gathered together: as many as a cache line or two hold of a row.
-const TILE: usize = 32;
+/// Groups side by side that are looked at together: as many as a cache line or two hold of a row.
+pub(super) const TILE: usize = 32;
+
+/// Up to [`TILE`] columns of rows that lie `apart`.
+#[derive(Clone, Copy)]
+pub(super) struct Rows<'a, X> {
+    data: &'a [X],
+    apart: usize,
+    /// How many rows there are.
+    pub(super) depth: usize,
+    /// How many columns.
+    pub(super) count: usize,
+}
+
+impl<'a, X: Element> Rows<'a, X> {
+    /// A row.
+    #[inline(always)]
+    pub(super) fn row(self, row: usize) -> &'a [X] {
+        &self.data[row * self.apart..][..self.count]
+    }
+
+    /// The elements, column by column.
+    pub(super) fn gathered(self) -> Vec<f32> {
+        let rows = (0..self.depth).map(|row| self.row(row));
+        gathered(rows, self.count, 1)
+    }
+}
 
 /// What `f` makes of each group, in the order of the groups; it is given several at once where they are small.
 pub(super) fn map_groups<X: Element, T: Send>(
@@ -42,7 +69,8 @@ pub(super) fn map_groups<X: Element, T: Send>(
         // The same groups in every slab: a group is a stretch of each.
         Granularity::PerAxis { .. } => tiles(axis_len, |first, count| {
             let stretches = (0..outer).map(|o| &data[o * slab + first * inner..][..count * inner]);
-            gathered(stretches, first, count, inner, &f)
+            let floats = gathered(stretches, count, inner);
+            f(Groups { first, depth: outer * inner, elements: Elements::Gathered(&floats) })
         }),
         Granularity::Blocked { block_size, .. } if inner == 1 => {
             let blocks = axis_len.div_ceil(block_size);
@@ -53,14 +81,15 @@ pub(super) fn map_groups<X: Element, T: Send>(
             let blocks = axis_len.div_ceil(block_size);
             let block = |at: usize| {
                 let (o, from) = (at / blocks, at % blocks * block_size);
-                let rows = from..axis_len.min(from + block_size);
+                let depth = block_size.min(axis_len - from);
                 let made: Vec<T> = (0..inner)
                     .step_by(TILE)
                     .flat_map(|first| {
+                        let data = &data[o * slab + from * inner + first..];
                         let count = TILE.min(inner - first);
-                        let rows = rows.clone();
-                        let rows = rows.map(|row| &data[o * slab + row * inner + first..][..count]);
-                        gathered(rows, at * inner + first, count, 1, &f)
+                        let rows = Rows { data, apart: inner, depth, count };
+                        let elements = Elements::Columns(rows);
+                        f(Groups { first: at * inner + first, depth, elements })
                     })
                     .collect();
                 made
@@ -76,14 +105,12 @@ fn tiles<T: Send>(len: usize, f: impl Fn(usize, usize) -> Vec<T> + Sync) -> Vec<
     tiles.flat_map_iter(|tile| f(tile * TILE, TILE.min(len - tile * TILE))).collect()
 }
 
-/// What `f` makes of `count` groups from `first` on, of which every stretch holds `len` elements, group by group.
-fn gathered<'a, X: Element + 'a, T>(
+/// The elements of `count` groups, of which every stretch holds `len` elements, group by group.
+fn gathered<'a, X: Element + 'a>(
     stretches: impl ExactSizeIterator<Item = &'a [X]>,
-    first: usize,
     count: usize,
     len: usize,
-    f: impl Fn(Groups<'_, X>) -> Vec<T>,
-) -> Vec<T> {
+) -> Vec<f32> {
     let depth = stretches.len() * len;
     let mut floats = vec![0.0; count * depth];
     for (at, stretch) in stretches.enumerate() {
@@ -92,10 +119,7 @@ fn gathered<'a, X: Element + 'a, T>(
             into.iter_mut().zip(part).for_each(|(float, x)| *float = x.value());
         }
     }
-    if floats.is_empty() {
-        return Vec::new();
-    }
-    f(Groups { first, depth, elements: Elements::Gathered(&floats) })
+    floats
 }
 
 #[cfg(test)]
@@ -117,7 +141,10 @@ mod tests {
                     expected[layout.group_of(index)].push(*x);
                 }
                 let found = map_groups(&data, &layout, |Groups { first, depth, elements }| {
-                    let (Elements::InPlace(x) | Elements::Gathered(x)) = elements;
+                    let x = match elements {
+                        Elements::InPlace(x) | Elements::Gathered(x) => x.to_vec(),
+                        Elements::Columns(rows) => rows.gathered(),
+                    };
                     let groups = x.chunks(depth).map(<[f32]>::to_vec);
                     (first..).zip(groups).collect()
                 });

@@ -2,6 +2,7 @@
 
 use rayon::prelude::*;
 
+use super::groups::{Rows, TILE};
 use super::{Choices, MOST};
 use crate::floats::Element;
 use crate::wide::{Loop, widely};
@@ -77,6 +78,67 @@ impl<X: Element, C: Fn(usize) -> Choices> Loop for Each<'_, X, C> {
     }
 }
 
+/// [`of`] each of the groups that are columns of rows. Every column has the same number of choices.
+pub(super) fn of_columns<X: Element>(
+    rows: Rows<'_, X>,
+    choices: impl Fn(usize) -> Choices,
+    spec: &QSpec,
+) -> Vec<Params> {
+    if rows.depth > FEW {
+        return of_each(&rows.gathered(), rows.depth, choices, spec);
+    }
+    widely(Columns { rows, choices, grid: spec.grid() })
+}
+
+struct Columns<'a, X, C> {
+    rows: Rows<'a, X>,
+    choices: C,
+    grid: (i32, i32),
+}
+
+impl<X: Element, C: Fn(usize) -> Choices> Loop for Columns<'_, X, C> {
+    type Output = Vec<Params>;
+
+    /// Adds in the order of [`squared`]: which group lies in which direction makes no difference.
+    #[inline(always)]
+    fn run(self) -> Vec<Params> {
+        let Columns { rows, choices, grid } = self;
+        let choices: Vec<Choices> = (0..rows.count).map(choices).collect();
+        let count = choices.first().map_or(0, |choices| choices.count);
+        let mut floats = vec![[0.0_f32; TILE]; rows.depth];
+        for (row, floats) in floats.iter_mut().enumerate() {
+            floats.iter_mut().zip(rows.row(row)).for_each(|(float, x)| *float = x.value());
+        }
+        let mut errors = vec![[0.0; MOST]; rows.count];
+        for choice in 0..count {
+            let (mut per_unit, mut lo, mut hi) = ([1.0; TILE], [0.0; TILE], [0.0; TILE]);
+            for (column, choices) in choices.iter().enumerate() {
+                let steps = Steps::of(choices.all[choice], grid);
+                (per_unit[column], lo[column], hi[column]) = (steps.per_unit, steps.lo, steps.hi);
+            }
+            let mut sums = [[0.0_f32; TILE]; LANES];
+            for (row, x) in floats.iter().enumerate() {
+                let sums = &mut sums[row % LANES];
+                for column in 0..TILE {
+                    let steps =
+                        Steps { per_unit: per_unit[column], lo: lo[column], hi: hi[column] };
+                    sums[column] += steps.error(x[column]);
+                }
+            }
+            for (column, errors) in errors.iter_mut().enumerate() {
+                let sum: f32 = sums.iter().map(|sums| sums[column]).sum();
+                let scale = f64::from(choices[column].all[choice].scale);
+                errors[choice] = f64::from(sum) * scale.powi(2);
+            }
+        }
+        choices
+            .iter()
+            .zip(&errors)
+            .map(|(all, errors)| first_least(all.as_slice(), errors))
+            .collect()
+    }
+}
+
 /// [`of`] a few floats, to be called where wide vectors are used already.
 #[inline(always)]
 pub(super) fn of_few(x: &[f32], choices: &[Params], spec: &QSpec) -> Params {
@@ -112,32 +174,53 @@ impl<X: Element> Loop for Errors<'_, X> {
     }
 }
 
+/// Sums that are added to in turn.
+const LANES: usize = 8;
+
 /// The sum of squared errors, taken in steps so that it neither overflows nor vanishes.
 #[inline(always)]
-fn squared<X: Element>(x: &[X], params: Params, (lo, hi): (i32, i32)) -> f64 {
-    const LANES: usize = 8;
-    let zero = params.zero_point as f32;
-    let (lo, hi) = (lo as f32 - zero, hi as f32 - zero);
-    let error = |x: f32| {
-        let steps = x / params.scale;
-        let inside = if steps > lo { steps } else { lo };
-        let inside = if inside < hi { inside } else { hi };
-        let off = steps - ((inside + MAGIC) - MAGIC);
-        off * off
-    };
+fn squared<X: Element>(x: &[X], params: Params, grid: (i32, i32)) -> f64 {
+    let steps = Steps::of(params, grid);
     let mut total = 0.0;
     for stretch in x.chunks(STRETCH) {
         let mut sums = [0.0_f32; LANES];
         let (rows, rest) = stretch.as_chunks::<LANES>();
         for row in rows {
             for lane in 0..LANES {
-                sums[lane] += error(row[lane].value());
+                sums[lane] += steps.error(row[lane].value());
             }
         }
         for (sum, x) in sums.iter_mut().zip(rest) {
-            *sum += error(x.value());
+            *sum += steps.error(x.value());
         }
         total += f64::from(sums.iter().sum::<f32>());
     }
     total * f64::from(params.scale).powi(2)
+}
+
+/// Steps of a grid around 0.
+#[derive(Clone, Copy)]
+struct Steps {
+    /// How many there are in 1: multiplying is faster than dividing, and as good for a comparison.
+    per_unit: f32,
+    lo: f32,
+    hi: f32,
+}
+
+impl Steps {
+    #[inline(always)]
+    fn of(params: Params, (lo, hi): (i32, i32)) -> Steps {
+        let zero = params.zero_point as f32;
+        Steps { per_unit: 1.0 / params.scale, lo: lo as f32 - zero, hi: hi as f32 - zero }
+    }
+
+    /// The squared error of an element, in steps.
+    #[inline(always)]
+    fn error(self, x: f32) -> f32 {
+        let steps = x * self.per_unit;
+        let inside = if steps > self.lo { steps } else { self.lo };
+        let inside = if inside < self.hi { inside } else { self.hi };
+        let off = steps - ((inside + MAGIC) - MAGIC);
+        off * off
+    }
 }

@@ -221,6 +221,7 @@ fn chosen(
         match groups.elements {
             Elements::InPlace(x) => least::of_each(x, groups.depth, choices, spec),
             Elements::Gathered(x) => least::of_each(x, groups.depth, choices, spec),
+            Elements::Columns(rows) => least::of_columns(rows, choices, spec),
         }
     })
 }
@@ -242,6 +243,9 @@ fn searched(
                 x.chunks(groups.depth).enumerate().map(found).collect()
             }
             Elements::Gathered(x) => x.chunks(groups.depth).enumerate().map(found).collect(),
+            Elements::Columns(rows) => {
+                rows.gathered().chunks(groups.depth).enumerate().map(found).collect()
+            }
         }
     })
 }
