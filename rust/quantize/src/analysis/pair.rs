@@ -6,6 +6,7 @@ use std::sync::atomic::AtomicBool;
 use quantize_rs_onnx::Model;
 
 use crate::CalibrationError;
+use crate::infer::Inferred;
 use crate::sample::{Engine, Runner, Sample, Samples, Sink};
 
 /// Runs the model that it is given and a second one; the taps of the second follow those of the
@@ -119,7 +120,7 @@ impl Sink for Kept {
     }
 }
 
-/// How many elements values have in a sample.
+/// How many elements values have in a sample: as inferred, and where lengths vary, as it shows.
 pub(super) struct Sizes(pub(super) Vec<usize>);
 
 /// So many values are shown at once to see how large they are.
@@ -132,14 +133,18 @@ impl Sizes {
         sample: &Sample,
         names: &[String],
     ) -> Result<Sizes, CalibrationError> {
-        let mut all = Vec::with_capacity(names.len());
-        for names in names.chunks(AT_ONCE) {
+        let inferred = Inferred::of(model).main;
+        let known = |name: &String| inferred.get(name.as_str()).and_then(|fact| fact.size());
+        let mut all: Vec<Option<usize>> = names.iter().map(known).collect();
+        let unknown: Vec<usize> = (0..names.len()).filter(|at| all[*at].is_none()).collect();
+        for places in unknown.chunks(AT_ONCE) {
+            let names: Vec<String> = places.iter().map(|at| names[*at].clone()).collect();
             let mut sizes = Sizes(vec![0; names.len()]);
-            let runner = engine.prepare(model, names, sample)?;
+            let runner = engine.prepare(model, &names, sample)?;
             runner.run(sample, &mut sizes, &AtomicBool::new(false))?;
-            all.append(&mut sizes.0);
+            places.iter().zip(sizes.0).for_each(|(at, size)| all[*at] = Some(size));
         }
-        Ok(Sizes(all))
+        Ok(Sizes(all.into_iter().flatten().collect()))
     }
 }
 

@@ -31,6 +31,14 @@ impl Fact {
     pub(crate) fn rank(&self) -> Option<usize> {
         Some(self.shape.as_ref()?.len())
     }
+
+    /// How many elements the value has, where no length of its shape varies.
+    pub(crate) fn size(&self) -> Option<usize> {
+        let mut lengths = self.shape.as_ref()?.iter();
+        lengths.try_fold(1_usize, |size, length| {
+            size.checked_mul(usize::try_from(length.fixed()?).ok()?)
+        })
+    }
 }
 
 /// What the file says of a value; an unnamed length of an input is the caller's choice, elsewhere

@@ -34,6 +34,11 @@ impl<'a> Steps<'a> {
         Steps { threads: threads.max(1), done: 0, total, ask }
     }
 
+    /// So many runs more than were foreseen.
+    pub(super) fn expect(&mut self, more: usize) {
+        self.total += more;
+    }
+
     fn go_on(&mut self) -> Result<(), CalibrationError> {
         let progress = Progress { done: self.done, total: Some(self.total) };
         if (self.ask)(progress) { Ok(()) } else { Err(CalibrationError::new(Kind::Cancelled)) }
@@ -73,51 +78,41 @@ pub(super) struct Reference {
     pub(super) notes: Vec<String>,
 }
 
-impl Reference {
-    pub(super) fn of(
-        model: &Model,
-        taps: &[String],
-        scored: Vec<bool>,
-        engine: &dyn Engine,
-        samples: &[Sample],
-        steps: &mut Steps<'_>,
-    ) -> Result<Reference, CalibrationError> {
-        let Watched { watchers, engine, notes, .. } =
-            steps.watch(model, taps, engine, samples, || Keeper::of(taps))?;
-        let outputs = in_order(watchers);
-        let same = outputs.iter().map(|sample| {
-            let outputs = sample.values.iter().zip(&scored);
-            outputs.map(|((shape, values), top)| Seen::of(shape, values, values, *top)).collect()
-        });
-        let same = same.collect();
-        Ok(Reference { taps: taps.to_vec(), scored, outputs, same, engine, notes })
-    }
-}
-
 /// Values in the middle of the float model, sample by sample.
 pub(super) struct Cache(Vec<HashMap<String, Tensor>>);
 
-impl Cache {
-    pub(super) fn of(
-        model: &Model,
-        names: &[String],
-        engine: &dyn Engine,
-        samples: &[Sample],
-        steps: &mut Steps<'_>,
-    ) -> Result<Cache, CalibrationError> {
-        if names.is_empty() {
-            return Ok(Cache(vec![HashMap::new(); samples.len()]));
+/// Runs the float model on all samples: its outputs `taps`, and the values that are `lent` to parts.
+pub(super) fn float_pass(
+    model: &Model,
+    (taps, scored): (&[String], &[bool]),
+    lent: &[String],
+    engine: &dyn Engine,
+    samples: &[Sample],
+    steps: &mut Steps<'_>,
+) -> Result<(Reference, Cache), CalibrationError> {
+    let (taps, scored) = (taps.to_vec(), scored.to_vec());
+    let more = lent.iter().filter(|name| !taps.contains(name));
+    let all: Vec<String> = taps.iter().chain(more).cloned().collect();
+    let Watched { watchers, engine, notes, .. } =
+        steps.watch(model, &all, engine, samples, || Keeper::of(&all))?;
+    let mut outputs = in_order(watchers);
+    let tensor = |(shape, values)| Tensor::from_f32_vec(shape, values);
+    let cache = outputs.iter_mut().map(|sample| {
+        let more = all[taps.len()..].iter().cloned().zip(sample.values.drain(taps.len()..));
+        let mut cache: HashMap<String, Tensor> =
+            more.map(|(name, value)| (name, tensor(value))).collect();
+        for name in lent.iter().filter(|name| taps.contains(name)) {
+            cache.extend(sample.get(name).cloned().map(|value| (name.clone(), tensor(value))));
         }
-        steps.total += samples.len();
-        let Watched { watchers, .. } =
-            steps.watch(model, names, engine, samples, || Keeper::of(names))?;
-        let tensors = |kept: Kept| -> HashMap<String, Tensor> {
-            let values = kept.values.into_iter();
-            let tensors = values.map(|(shape, values)| Tensor::from_f32_vec(shape, values));
-            names.iter().cloned().zip(tensors).collect()
-        };
-        Ok(Cache(in_order(watchers).into_iter().map(tensors).collect()))
-    }
+        cache
+    });
+    let cache = Cache(cache.collect());
+    let same = outputs.iter().map(|sample| {
+        let outputs = sample.values.iter().zip(&scored);
+        outputs.map(|((shape, values), top)| Seen::of(shape, values, values, *top)).collect()
+    });
+    let same = same.collect();
+    Ok((Reference { taps, scored, outputs, same, engine, notes }, cache))
 }
 
 /// Keeps what each sample shows.

@@ -7,7 +7,7 @@ use quantize_rs_onnx::{Model, topological};
 
 use super::changed::Unchanged;
 use super::layers::{Layer, layers, with_only};
-use super::measure::{Cache, Reference, Steps, Trial, Work};
+use super::measure::{Reference, Steps, Trial, Work, float_pass};
 use super::resume::Journal;
 use super::{LayerRow, Sensitivity, SensitivityOptions};
 use crate::analysis::compare::{CompareOptions, outputs, scored};
@@ -51,37 +51,45 @@ pub(super) fn run(
     let mut waiting: Vec<&Layer> = all.iter().filter(|layer| !journal.knows(&layer.name)).collect();
     let mut steps = Steps::new(control, samples.len() * (1 + waiting.len()));
 
-    let reference = Reference::of(model, &taps, scored, engine, samples, &mut steps)?;
     let sizes = sizes(&graph, &order, engine, samples)?;
     let scene = Scene { subject, graph: &graph, order: &order, sizes: &sizes, taps: &taps };
     waiting.reverse();
-    while let Some(layer) = waiting.pop() {
-        let mut trials = vec![scene.trial(layer, &all, options)?];
-        let mut lent: BTreeSet<String> = trials[0].lent().cloned().collect();
+    let mut reference: Option<Reference> = None;
+    while reference.is_none() || !waiting.is_empty() {
+        let mut trials = Vec::new();
+        let mut lent: BTreeSet<String> = BTreeSet::new();
         // Layers beside each other read much of the same: it is computed once for all of them.
         while let Some(next) = waiting.last() {
             let trial = scene.trial(next, &all, options)?;
             let both: BTreeSet<String> = lent.iter().chain(trial.lent()).cloned().collect();
-            if both.iter().map(|name| sizes[name]).sum::<usize>() > CACHE_BYTES {
+            let bytes: usize = both.iter().map(|name| sizes[name]).sum();
+            if bytes > CACHE_BYTES && !trials.is_empty() {
                 break;
             }
             (lent, _) = (both, waiting.pop());
             trials.push(trial);
         }
         let lent: Vec<String> = lent.into_iter().collect();
-        let cache = Cache::of(model, &lent, engine, samples, &mut steps)?;
-        let (reference, cache) = (&reference, &cache);
-        let work = Work { engine, samples, reference, cache, trials };
+        if reference.is_some() {
+            steps.expect(samples.len());
+        }
+        let outputs = (&taps[..], &scored[..]);
+        let (made, cache) = float_pass(model, outputs, &lent, engine, samples, &mut steps)?;
+        let reference = &*reference.get_or_insert(made);
+        let work = Work { engine, samples, reference, cache: &cache, trials };
         work.run(&mut steps, &mut |row| journal.add(row))?;
     }
     let rows = all.iter().filter_map(|layer| journal.row(&layer.name).cloned()).collect();
+    let (engine, notes) = reference.map_or((None, Vec::new()), |reference| {
+        (Some(reference.engine.to_owned()), reference.notes)
+    });
     Ok(Sensitivity {
         metric: options.metric,
         all_but_one: options.all_but_one,
         layers: rows,
         samples: samples.len(),
-        engine: Some(reference.engine.to_owned()),
-        notes: reference.notes,
+        engine,
+        notes,
     })
 }
 
