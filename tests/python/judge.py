@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 import onnxruntime
+import processor
 from onnx.reference import ReferenceEvaluator
 
 import quantize_rs
@@ -50,12 +51,16 @@ def prepared(model: str | Path | bytes) -> bytes:
     return made
 
 
-def session(model: str | Path | bytes, *, optimized: bool = True) -> onnxruntime.InferenceSession:
+def session(
+    model: str | Path | bytes, *, optimized: bool = True, saturates: bool = False
+) -> onnxruntime.InferenceSession:
     """ONNX Runtime on one thread, with or without its optimizations.
 
-    On x86 without VNNI its sums of uint8 x int8 pairs saturate, which shows in the worst decibels;
-    the option against that, session.x64quantprecision, makes 1.31 refuse shared weights.
+    Where its sums of uint8 x int8 saturate it is given the same weights as uint8, unless that is
+    what is looked at.
     """
+    if processor.SATURATES and not saturates:
+        model = processor.unsigned(model)
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     options.intra_op_num_threads = 1
@@ -65,9 +70,12 @@ def session(model: str | Path | bytes, *, optimized: bool = True) -> onnxruntime
     return onnxruntime.InferenceSession(model, options, providers=providers)
 
 
-def ort(model: str | Path | bytes, inputs: Feeds, *, optimized: bool = True) -> Outputs:
+def ort(
+    model: str | Path | bytes, inputs: Feeds, *, optimized: bool = True, saturates: bool = False
+) -> Outputs:
     """What ONNX Runtime makes of the inputs."""
-    outputs: Outputs = session(model, optimized=optimized).run(None, inputs)
+    made = session(model, optimized=optimized, saturates=saturates)
+    outputs: Outputs = made.run(None, inputs)
     return outputs
 
 

@@ -121,7 +121,8 @@ def test_models_of_other_shapes_are_looked_at_too(name: str) -> None:
 
 
 def test_accumulated_errors_are_those_of_onnx_runtime(digits: Path, images: Images) -> None:
-    made = quantize_rs.quantize_with_calibration(digits, None, images)
+    # Kernels that do not saturate: values that are looked at are computed by others.
+    made = quantize_rs.quantize_with_calibration(digits, None, images, target="x86-avx2")
     assert made.model is not None
     errors = quantize_rs.layer_errors(digits, made.model, images)
     whole = quantize_rs.compare(digits, made.model, images, latency=False)

@@ -9,6 +9,7 @@ import judge
 import numpy as np
 import numpy.typing as npt
 import onnx
+import processor
 import pytest
 
 import quantize_rs
@@ -95,6 +96,37 @@ def test_x86_without_vnni_cannot_saturate(digits: Path, images: Path) -> None:
 
     assert largest("x86") == 127
     assert largest("x86-avx2") <= 64
+
+
+def test_sums_that_saturate_here_are_told_to_who_named_no_target(
+    digits: Path, images: Path
+) -> None:
+    def is_told(**wishes: Any) -> bool:
+        if wishes.pop("data", False):
+            report = quantize_rs.quantize_with_calibration(digits, None, images, **wishes)
+        else:
+            report = quantize_rs.quantize(digits, None, **wishes)
+        return "this processor has no VNNI" in " ".join(report.warnings)
+
+    assert is_told(data=True) == processor.SATURATES
+    assert is_told(output_format="dynamic") == processor.SATURATES
+    assert not is_told()
+    assert not is_told(data=True, weights="uint8")
+    for target in ("x86", "x86-avx2", "arm", "tensorrt"):
+        assert not is_told(data=True, target=target)
+
+
+@pytest.mark.parametrize("wishes", [{"target": "x86-avx2"}, {"weights": "uint8"}])
+def test_what_cannot_saturate_is_as_near_with_the_kernels_of_this_processor(
+    digits: Path, images: Path, wishes: dict[str, str]
+) -> None:
+    report = quantize_rs.quantize_with_calibration(
+        digits, None, images, per_channel=True, symmetric=True, **wishes
+    )
+    assert report.model is not None
+    feeds = {"image": np.load(images)[:64]}
+    found = judge.ort(report.model, feeds, saturates=True)
+    assert judge.sqnr(judge.ort(digits, feeds), found) > 36
 
 
 def test_only_operators_of_the_types_named_are_quantized(digits: Path, images: Path) -> None:

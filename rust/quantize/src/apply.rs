@@ -9,7 +9,12 @@ use crate::fingerprint::fingerprint;
 use crate::graph::Graph;
 use crate::smooth::{self, Smoothed};
 use crate::{CalibrationError, CalibrationErrorKind};
-use crate::{Plan, QuantizeError, Ranges, Report, encode, rewrite, verify};
+use crate::{Plan, QuantizeError, Ranges, Report, encode, processor, rewrite, verify};
+
+/// What is said of a model for processors with VNNI where it is made on one without.
+const SATURATES: &str = "this processor has no VNNI: ONNX Runtime's sums of uint8 × int8 saturate on \
+    it, and the model is less accurate here than elsewhere; for processors like this one ask for \
+    target x86-avx2, for others for target x86";
 
 /// A quantized model and the report on it.
 #[derive(Clone, Debug)]
@@ -41,6 +46,9 @@ impl Plan {
         quantized.report.bytes_before = self.origin.bytes;
         quantized.report.steps.clone_from(&self.steps);
         quantized.report.warn_of_size();
+        if plan.may_saturate() && processor::sums_saturate() {
+            quantized.report.warnings.push(SATURATES.to_owned());
+        }
         quantized.report.seconds.apply = begun.elapsed().as_secs_f64();
         Ok(quantized)
     }

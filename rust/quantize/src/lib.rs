@@ -62,6 +62,7 @@ pub mod ops;
 mod opset;
 mod plan;
 pub mod prepare;
+mod processor;
 mod ranges;
 pub mod recommend;
 mod report;

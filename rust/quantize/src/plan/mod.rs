@@ -332,6 +332,21 @@ impl Plan {
         self.integer_nodes.iter().filter(complete).copied().collect()
     }
 
+    /// Whether integers of 8 bits are multiplied whose sums saturate on x86 without VNNI, and nobody
+    /// said that it is for others.
+    pub(crate) fn may_saturate(&self) -> bool {
+        let multiplied: BTreeSet<ValueId> =
+            self.integer_nodes().iter().map(|node| node.weight).collect();
+        let saturates = |(id, value): (ValueId, &Planned)| {
+            let Decision::Quantize(plan) = &value.decision else { return false };
+            let multiplied = multiplied.contains(&id) || plan.format == Format::Dynamic;
+            multiplied && plan.spec.qtype == QType::Int8 && !plan.spec.reduced
+        };
+        self.config.target.is_none()
+            && !self.trains()
+            && self.values.iter().enumerate().any(saturates)
+    }
+
     /// Whether what is made of it is to be trained on.
     pub(crate) fn trains(&self) -> bool {
         self.config.output_format == Format::FakeQuant
