@@ -28,7 +28,7 @@ def _saturates() -> bool:
 
 SATURATES = _saturates()
 
-WEIGHTS = {
+WEIGHTS: dict[str, list[tuple[int, int | None, int]]] = {
     "DequantizeLinear": [(0, 1, 2)],
     "MatMulInteger": [(1, None, 3)],
     "ConvInteger": [(1, None, 3)],

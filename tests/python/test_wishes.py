@@ -118,7 +118,7 @@ def test_sums_that_saturate_here_are_told_to_who_named_no_target(
 
 @pytest.mark.parametrize("wishes", [{"target": "x86-avx2"}, {"weights": "uint8"}])
 def test_what_cannot_saturate_is_as_near_with_the_kernels_of_this_processor(
-    digits: Path, images: Path, wishes: dict[str, str]
+    digits: Path, images: Path, wishes: dict[str, Any]
 ) -> None:
     report = quantize_rs.quantize_with_calibration(
         digits, None, images, per_channel=True, symmetric=True, **wishes
