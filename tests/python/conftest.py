@@ -6,7 +6,12 @@ import shutil
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 from pictures import photo
+
+# A test says whether something is right, on a busy machine too.
+settings.register_profile("patient", deadline=None)
+settings.load_profile("patient")
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -9,8 +9,10 @@ from __future__ import annotations
 import platform
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import onnx
 from onnx import GraphProto, NodeProto, TensorProto, numpy_helper
 
@@ -41,25 +43,46 @@ def unsigned(model: str | Path | bytes) -> str | Path | bytes:
     """Make the same model with 128 added to weights of int8 and to their zero points."""
     loaded = onnx.load_from_string(model) if isinstance(model, bytes) else onnx.load(model)
     tensors = {tensor.name: tensor for tensor in loaded.graph.initializer}
+    makers = {name: node for node in loaded.graph.node for name in node.output}
     changed = False
+
+    def raised(values: npt.NDArray[Any], name: str) -> str:
+        made = (values.astype(np.int16) + 128).astype(np.uint8)
+        loaded.graph.initializer.append(numpy_helper.from_array(made, name))
+        return name
+
     for node in _nodes(loaded.graph):
         for at, scales, zeros in WEIGHTS.get(node.op_type, []):
             tensor = tensors.get(node.input[at])
+            maker = makers.get(node.input[at])
+            if (
+                maker is not None
+                and maker.op_type == "QuantizeLinear"
+                and maker.input[0] in tensors
+            ):
+                # What the model itself quantizes.
+                zero = tensors.get(node.input[2]) if len(node.input) > 2 else None
+                if zero is not None and zero.data_type == TensorProto.INT8:
+                    name = raised(numpy_helper.to_array(zero), f"{zero.name}.{node.output[0]}")
+                    maker.input[2] = node.input[2] = name
+                    changed = True
             if tensor is None or tensor.data_type != TensorProto.INT8 or len(tensor.dims) < 2:
                 continue
             name = f"{tensor.name}.unsigned.{len(loaded.graph.initializer)}"
             node.input.extend([""] * (zeros + 1 - len(node.input)))
             if node.input[zeros]:
-                zero = numpy_helper.to_array(tensors[node.input[zeros]])
+                points = numpy_helper.to_array(tensors[node.input[zeros]])
             else:
                 shape = tensors[node.input[scales]].dims if scales is not None else ()
-                zero = np.zeros(tuple(shape), np.int8)
-            for values, into in ((numpy_helper.to_array(tensor), at), (zero, zeros)):
-                made = (values.astype(np.int16) + 128).astype(np.uint8)
-                node.input[into] = f"{name}.{into}"
-                loaded.graph.initializer.append(numpy_helper.from_array(made, node.input[into]))
+                points = np.zeros(tuple(shape), np.int8)
+            node.input[at] = raised(numpy_helper.to_array(tensor), f"{name}.{at}")
+            node.input[zeros] = raised(points, f"{name}.{zeros}")
             changed = True
-    return loaded.SerializeToString() if changed else model
+    if not changed:
+        return model
+    # They say that it is int8.
+    del loaded.graph.value_info[:]
+    return loaded.SerializeToString()
 
 
 def _nodes(graph: GraphProto) -> Iterator[NodeProto]:
