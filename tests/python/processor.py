@@ -82,7 +82,7 @@ def unsigned(model: str | Path | bytes) -> str | Path | bytes:
         return model
     # They say that it is int8.
     del loaded.graph.value_info[:]
-    return loaded.SerializeToString()
+    return bytes(loaded.SerializeToString())
 
 
 def _nodes(graph: GraphProto) -> Iterator[NodeProto]:
