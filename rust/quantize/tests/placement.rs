@@ -9,8 +9,8 @@ use common::{
     upgraded, with_activations,
 };
 use quantize_rs::{
-    Config, DataType, Granularity, Graph, Kept, Model, Plan, QType, Readers, Role, Rule, Target,
-    Tensor, conformance,
+    Config, DataType, Format, Granularity, Graph, Kept, Model, Plan, QType, Readers, Role, Rule,
+    Target, Tensor, conformance,
 };
 use quantize_rs_onnx::{Edit, TensorProto};
 
@@ -259,6 +259,27 @@ fn a_sum_that_may_leave_int32_stays_float() {
         assert_eq!(is_quantized(&plan, input), depth == 66_311, "{plan}");
         if depth > 66_311 {
             assert_eq!(why(&plan, input), "its sums are so long that they may leave int32");
+        }
+    }
+}
+
+#[test]
+fn an_lstm_whose_sums_may_leave_int32_stays_float() {
+    for weight in ["w", "r"] {
+        for depth in [66_311, 66_312] {
+            let mut model = fixture("lstm");
+            let tensor = Tensor::from_f32(vec![1, 4, depth], &vec![0.5; 4 * depth]);
+            model.apply(vec![Edit::ReplaceInitializer(TensorProto::new(weight, &tensor))]).unwrap();
+            let output_format = Format::Dynamic;
+            let plan = plan(&model, Config { output_format, dynamic_lstm: true, ..per_channel() });
+            // The weight is quantized all the same, and comes back before the node.
+            assert!(is_quantized(&plan, weight), "{plan}");
+            let warnings = plan.warnings.join("\n");
+            let long = format!(
+                "its sums over {} are so long that they may leave int32",
+                weight.to_uppercase()
+            );
+            assert_eq!(warnings.contains(&long), depth > 66_311, "{plan}");
         }
     }
 }

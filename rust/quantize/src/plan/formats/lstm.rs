@@ -7,6 +7,7 @@ use quantize_rs_onnx::{DataType, NodeProto};
 
 use super::{comes_from, is_function};
 use crate::graph::{Graph, ValueId};
+use crate::plan::sums::overflows;
 use crate::plan::{Decision, Draft, Kept, Readers, ValuePlan};
 use crate::uses::{Constant, Use};
 use crate::{Config, Format};
@@ -97,6 +98,9 @@ fn of_node(
         let reduced = qtype == QType::Int8 && config.profile().reduced;
         let granularity = Granularity::PerAxis { axis: 0 };
         let spec = QSpec { reduced, ..QSpec::new(qtype, symmetric, granularity) };
+        if overflows(columns, &spec) {
+            return Err(format!("its sums over {name} are so long that they may leave int32"));
+        }
         let matrix = config.per_channel.then_some([directions * rows, columns]);
         let plan = plan.clone();
         plans.push((anchor, ValuePlan { spec, matrix, format: Format::Dynamic, ..plan }));
