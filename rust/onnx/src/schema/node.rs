@@ -110,10 +110,11 @@ impl NodeProto {
 
     /// The name a person would look for: `` node `/layer1/conv` (Conv) ``.
     pub fn label(&self) -> String {
-        match (self.name.as_str(), self.output.iter().find(|name| !name.is_empty())) {
-            ("", Some(output)) => format!("node making `{output}` ({})", self.op_type),
-            ("", None) => format!("unnamed node ({})", self.op_type),
-            (name, _) => format!("node `{name}` ({})", self.op_type),
+        let op_type = &self.op_type;
+        match (self.name.is_empty(), self.named()) {
+            (true, "") => format!("unnamed node ({op_type})"),
+            (true, output) => format!("node making `{output}` ({op_type})"),
+            (false, name) => format!("node `{name}` ({op_type})"),
         }
     }
 }
