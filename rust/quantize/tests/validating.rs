@@ -93,6 +93,60 @@ fn nothing_is_wrong_with_what_we_write() {
     }
 }
 
+/// Every method beside what has a say in the grid that it finds scales for.
+#[test]
+fn nothing_is_wrong_with_any_grid() {
+    let mut made_of = BTreeMap::new();
+    let kinds = || {
+        let bits = |bits| Config::with_bits(bits).unwrap();
+        let plain = [8, 4, 2].map(|of| (format!("{of} bits"), bits(of)));
+        let dynamic = Config { output_format: Format::Dynamic, ..Config::default() };
+        let nbits = |of| Config { output_format: Format::MatMulNBits, ..bits(of) };
+        let blocks = [8, 4, 2].map(|of| (format!("blocks of {of} bits"), nbits(of)));
+        let signed = Config { weights: QType::Int8.into(), ..Config::default() };
+        let targets = Target::ALL
+            .iter()
+            .map(|target| (target.profile().name.to_owned(), Config::for_target(*target)));
+        let signed = [
+            ("int8".to_owned(), signed.clone()),
+            ("dynamic int8".to_owned(), Config { output_format: Format::Dynamic, ..signed }),
+            (
+                "dynamic of 7 bits".to_owned(),
+                Config { target: Some(Target::X86Avx2), ..dynamic.clone() },
+            ),
+        ];
+        plain
+            .into_iter()
+            .chain(blocks)
+            .chain([("dynamic".to_owned(), dynamic)])
+            .chain(signed)
+            .chain(targets)
+    };
+    let switches = [(false, false), (false, true), (true, false), (true, true)];
+    for name in ["conv2d_relu", "gemm_plain", "matmul_2d", "mlp_relu"] {
+        let model = fixture(name);
+        for (kind, config) in kinds() {
+            for (&method, (symmetric, per_channel)) in
+                WeightMethod::ALL.iter().flat_map(|method| switches.map(|two| (method, two)))
+            {
+                let weight_method = Some(method);
+                let config = Config { weight_method, symmetric, per_channel, ..config.clone() };
+                let Some(quantized) = made(&model, config) else { continue };
+                let found = validate(&model, &quantized, None).unwrap();
+                let case = format!("{name}, {kind}, {method}, {symmetric}, {per_channel}");
+                assert!(found.passed(), "{case}: {found}");
+                *made_of.entry(format!("{kind}, {method}")).or_insert(0) += found.weights.len();
+            }
+        }
+    }
+    for ((kind, _), method) in
+        kinds().flat_map(|kind| WeightMethod::ALL.iter().map(move |method| (kind.clone(), method)))
+    {
+        let count = made_of.get(&format!("{kind}, {method}"));
+        assert!(count.is_some_and(|count| *count > 4), "{kind}, {method}: {made_of:?}");
+    }
+}
+
 fn replaced(model: &Model, name: &str, change: impl Fn(&mut Vec<u8>)) -> Model {
     let mut tensor = constant(model, name);
     let mut bytes = tensor.data.to_vec();

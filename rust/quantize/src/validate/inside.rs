@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use quantize_rs_math::{Granularity, QType};
 use quantize_rs_onnx::NodeProto;
 
-use super::stored::{Form, Found, Stored, base_of, qtype_of};
+use super::stored::{Form, Found, Key, Stored, base_of, qtype_of};
 use super::{Validation, products};
 use crate::graph::{Graph, ValueId};
 use crate::uses::Bodies;
@@ -15,7 +15,7 @@ pub(super) fn weights(
     before: &Graph<'_>,
     after: &Graph<'_>,
     all: &mut Vec<Stored>,
-    seen: &mut HashSet<ValueId>,
+    seen: &mut HashSet<Key>,
     found: &mut Validation,
 ) {
     let bodies = Bodies::of(after);
@@ -26,55 +26,46 @@ pub(super) fn weights(
     for (body, node) in bodies.nodes() {
         let inputs: Vec<Option<ValueId>> =
             node.input.iter().map(|name| bodies.outer(after, body, name)).collect();
-        let at = match node.op_type.as_str() {
-            "DequantizeLinear" => brought_back_inside(after, node, &inputs),
-            _ => products::stored(after, None, node, &inputs),
+        let mut at = products::stored(after, None, node, &inputs);
+        if node.op_type == "DequantizeLinear" {
+            at.extend(brought_back_inside(after, node, &inputs));
+        }
+        let none = at.is_empty();
+        for stored in at {
+            match stored {
+                Ok(stored) => {
+                    let same = before.value(after.values[stored.integers].name);
+                    let same = same.is_some_and(|id| before.constant(id).is_some());
+                    if !same && seen.insert(stored.key()) {
+                        all.push(stored);
+                    }
+                }
+                Err((name, why)) => found.skip(name, why),
+            }
+        }
+        // What stands in the body itself has no value of the main graph.
+        let own = |name: &&String| {
+            let tensor = bodies.constant(after, body, name);
+            bodies.outer(after, body, name).is_none()
+                && !there.contains(name.as_str())
+                && tensor.is_some_and(|tensor| tensor.dims.len() > 1)
+                && tensor.and_then(qtype_of).is_some_and(QType::is_scaled)
         };
-        match at {
-            Some(Ok(stored)) => {
-                let same = before.value(after.values[stored.integers].name);
-                let same = same.is_some_and(|id| before.constant(id).is_some());
-                if !same && seen.insert(stored.integers) {
-                    all.push(stored);
-                }
-            }
-            Some(Err((name, why))) => found.skip(name, why),
-            None => {
-                // What stands in the body itself has no value of the main graph.
-                let own = |name: &&String| {
-                    let tensor = bodies.constant(after, body, name);
-                    bodies.outer(after, body, name).is_none()
-                        && !there.contains(name.as_str())
-                        && tensor.is_some_and(|tensor| tensor.dims.len() > 1)
-                        && tensor.and_then(qtype_of).is_some_and(QType::is_scaled)
-                };
-                let multiplies =
-                    node.op_type == "DequantizeLinear" || MULTIPLY.contains(&node.op_type.as_str());
-                for name in node.input.iter().filter(own).filter(|_| multiplies) {
-                    found.skip(name.clone(), "it stands in a graph inside a node");
-                }
-            }
+        let multiplies = node.op_type == "DequantizeLinear" || products::reads_integers(node);
+        for name in node.input.iter().filter(own).filter(|_| none && multiplies) {
+            found.skip(name.clone(), "it stands in a graph inside a node");
         }
     }
     for (id, value) in after.values.iter().enumerate() {
-        let unseen = value.captured && value.readers.is_empty() && !seen.contains(&id);
+        let unseen = value.captured
+            && value.readers.is_empty()
+            && !all.iter().any(|stored| stored.integers == id);
         let integers = after.constant(id).and_then(qtype_of).is_some();
         if unseen && integers && base_of(value.name, "quantized").is_some() {
             found.skip(value.name, "it is read in graphs inside nodes only");
         }
     }
 }
-
-/// Operators that multiply by integers.
-const MULTIPLY: [&str; 7] = [
-    "MatMulInteger",
-    "ConvInteger",
-    "QLinearConv",
-    "QLinearMatMul",
-    "QGemm",
-    "MatMulNBits",
-    "GatherBlockQuantized",
-];
 
 /// A constant of the main graph that comes back in a graph inside a node.
 fn brought_back_inside(

@@ -7,9 +7,11 @@
 
 mod biases;
 mod constants;
+mod grid;
 mod inside;
 mod products;
 mod reference;
+mod replaced;
 mod sound;
 mod stored;
 mod twins;
@@ -137,10 +139,12 @@ pub fn validate(
         Some(names) => vec![prepare::named(names)?],
         None => vec![planning(), Vec::new()],
     };
-    let mut best: Option<Validation> = None;
+    // Weights that nothing of the original was found for, problems, what was not compared: who finds
+    // no fault because it finds no original explains nothing.
+    let mut best: Option<([usize; 3], Validation)> = None;
     let mut idle = false;
     for tried in candidates {
-        if idle || best.as_ref().is_some_and(Validation::passed) {
+        if idle || best.as_ref().is_some_and(|([lost, problems, _], _)| lost + problems == 0) {
             break;
         }
         let (model, mut steps) = prepare::run(original, &tried, passes.is_none())?;
@@ -154,31 +158,31 @@ pub fn validate(
             }
             _ => model,
         };
-        let found = against(&model, quantized, steps)?;
-        // What finds no fault because it finds no original explains nothing.
-        let faults = |found: &Validation| (found.not_compared.len(), found.problems.len());
-        if best.as_ref().is_none_or(|best| faults(&found) < faults(best)) {
-            best = Some(found);
+        let (found, lost) = against(&model, quantized, steps)?;
+        let faults = [lost, found.problems.len(), found.not_compared.len()];
+        if best.as_ref().is_none_or(|(least, _)| faults < *least) {
+            best = Some((faults, found));
         }
     }
-    let mut found = best.unwrap_or_default();
+    let mut found = best.map(|(_, found)| found).unwrap_or_default();
     let path = |model: &Model| model.path().map(|path| path.display().to_string());
     (found.original, found.quantized) = (path(original), path(quantized));
     Ok(found)
 }
 
+/// What is found, and how many weights nothing of the original was found for.
 fn against(
     original: &Model,
     quantized: &Model,
     prepared: Vec<Step>,
-) -> Result<Validation, QuantizeError> {
+) -> Result<(Validation, usize), QuantizeError> {
     let mut found = Validation { prepared, ..Validation::default() };
     let before = Graph::of(original)?;
     let after = match Graph::of(quantized) {
         Ok(after) => after,
         Err(error) => {
             found.problem(Check::Structure, "graph", error.to_string());
-            return Ok(found);
+            return Ok((found, 0));
         }
     };
     sound::check(&before, &after, &mut found);
@@ -187,7 +191,7 @@ fn against(
     let seen = weights::check(&before, &after, &stored, &mut found)?;
     constants::check(&before, &after, &seen.smoothing, &mut found)?;
     biases::check(&before, &after, &seen, &pairs, &mut found)?;
-    Ok(found)
+    Ok((found, seen.lost))
 }
 
 impl Validation {

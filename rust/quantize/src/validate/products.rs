@@ -5,23 +5,48 @@ use quantize_rs_math::{Granularity, Layout, Params, QType, pack};
 use quantize_rs_onnx::{DataType, NodeProto, Tensor};
 
 use super::stored::{Decoded, Form, Found, Stored, base_of, lengths, points, qtype_of};
+use super::twins::{Twin, twin_of};
 use crate::graph::{Graph, Maker, ValueId};
 use crate::plan::MICROSOFT;
 
-/// The weight of a node that multiplies integers; `inputs` are what it reads of the main graph, `index`
-/// is where it stands there.
+/// How a node reads integers.
+#[derive(Clone, Copy)]
+enum Reads {
+    /// Beside their zero point; their scale stands after the product.
+    Integers,
+    /// Beside all scales.
+    Told(&'static Twin),
+    /// In blocks, at this input.
+    Blocks(usize),
+}
+
+fn reads(node: &NodeProto) -> Option<Reads> {
+    match (node.op_type.as_str(), node.domain.as_str()) {
+        ("MatMulInteger" | "ConvInteger", _) if node.is_onnx() => Some(Reads::Integers),
+        ("MatMulNBits", MICROSOFT) => Some(Reads::Blocks(1)),
+        ("GatherBlockQuantized", MICROSOFT) => Some(Reads::Blocks(0)),
+        _ => twin_of(node).map(Reads::Told),
+    }
+}
+
+/// Whether a node reads integers.
+pub(super) fn reads_integers(node: &NodeProto) -> bool {
+    reads(node).is_some()
+}
+
+/// The weights of a node that reads integers; `inputs` are what it reads of the main graph, `index` is
+/// where it stands there.
 pub(super) fn stored(
     after: &Graph<'_>,
     index: Option<usize>,
     node: &NodeProto,
     inputs: &[Option<ValueId>],
-) -> Option<Found> {
-    match node.op_type.as_str() {
-        "MatMulInteger" | "ConvInteger" => integers(after, index, node, inputs),
-        "QLinearConv" | "QLinearMatMul" | "QGemm" => linear(after, node, inputs),
-        "MatMulNBits" if node.domain == MICROSOFT => blocks(after, node, inputs, 1),
-        "GatherBlockQuantized" if node.domain == MICROSOFT => blocks(after, node, inputs, 0),
-        _ => None,
+) -> Vec<Found> {
+    match reads(node) {
+        Some(Reads::Integers) => integers(after, index, node, inputs).into_iter().collect(),
+        Some(Reads::Told(twin)) => told(after, node, twin, inputs),
+        Some(Reads::Blocks(first)) => blocks(after, node, inputs, first).into_iter().collect(),
+        None => Vec::new(),
     }
 }
 
@@ -35,7 +60,7 @@ fn integers(
     let integers = at(1)?;
     let proto = after.constant(integers)?;
     qtype_of(proto)?;
-    let Some(scale) = index.and_then(|index| scale_of(after, index)) else {
+    let Some((scale, _)) = index.and_then(|index| scales_of(after, index)) else {
         let why = "its scale was not found after the product".to_owned();
         return Some(Err((after.values[integers].name.to_owned(), why)));
     };
@@ -43,18 +68,32 @@ fn integers(
     Some(Ok(held(after, integers, scale, at(3), axis)))
 }
 
-/// The weight of an operator that is told all scales.
-fn linear(after: &Graph<'_>, node: &NodeProto, inputs: &[Option<ValueId>]) -> Option<Found> {
+/// The constants of an operator that is told all scales, but its bias.
+fn told(
+    after: &Graph<'_>,
+    node: &NodeProto,
+    twin: &Twin,
+    inputs: &[Option<ValueId>],
+) -> Vec<Found> {
     let at = |input: usize| inputs.get(input).copied().flatten();
-    let integers = at(3)?;
-    let proto = after.constant(integers)?;
-    qtype_of(proto)?;
-    let axis = match node.op_type.as_str() {
-        "QLinearConv" => 0,
-        "QGemm" => usize::from(node.int("transB", 0) == 0),
-        _ => proto.dims.len().saturating_sub(1),
+    let places = (0..).map_while(|input| twin.input(input)).take_while(|at| *at < inputs.len());
+    let constant = |place: usize| {
+        let integers = at(place)?;
+        let proto = after.constant(integers)?;
+        qtype_of(proto)?;
+        let axis = match twin.float {
+            "Conv" => 0,
+            "Gemm" => usize::from(node.int("transB", 0) == 0),
+            _ => proto.dims.len().saturating_sub(1),
+        };
+        let scale = at(place + 1).filter(|id| after.constant(*id).is_some());
+        let Some(scale) = scale else {
+            let why = "its scale is computed when the model runs".to_owned();
+            return Some(Err((after.values[integers].name.to_owned(), why)));
+        };
+        Some(Ok(held(after, integers, scale, at(place + 2), axis)))
     };
-    Some(Ok(held(after, integers, at(4)?, at(5), axis)))
+    places.filter(|place| twin.bias() != Some(*place)).filter_map(constant).collect()
 }
 
 fn held(
@@ -112,9 +151,9 @@ pub(super) fn rows_of(integers: &Tensor, scales: usize) -> Option<Tensor> {
     })
 }
 
-/// The scale of the weight of an integer product: the sums are cast, and multiplied by the product
-/// of both scales.
-fn scale_of(after: &Graph<'_>, product: usize) -> Option<ValueId> {
+/// The scale of the weight of an integer product, and that of what it multiplies: the sums are cast,
+/// and multiplied by the product of both.
+pub(super) fn scales_of(after: &Graph<'_>, product: usize) -> Option<(ValueId, Option<ValueId>)> {
     let only = |id: ValueId| match after.values[id].readers[..] {
         [reader] => Some(reader.node),
         _ => None,
@@ -126,7 +165,10 @@ fn scale_of(after: &Graph<'_>, product: usize) -> Option<ValueId> {
         let Maker::Node { node, .. } = after.values[id].maker else { return None };
         (after.nodes[node].op_type == "Mul" && fits).then_some(node)
     })?;
-    (0..2).filter_map(|input| after.input(scales, input)).find(|id| after.constant(*id).is_some())
+    let both = [after.input(scales, 0), after.input(scales, 1)];
+    let constant = |id: &Option<ValueId>| id.is_some_and(|id| after.constant(id).is_some());
+    let at = both.iter().position(constant)?;
+    Some((both[at]?, both[1 - at]))
 }
 
 fn blocks(
@@ -140,6 +182,9 @@ fn blocks(
     // A table that is multiplied by as well is read in another shape.
     let integers = crate::uses::rearranged_from(after, read)?;
     let name = after.values[integers].name.to_owned();
+    if first == 1 && at(4).is_some() {
+        return Some(Err((name, "its rows are in an order of their own (g_idx)".to_owned())));
+    }
     let scale = at(2)?;
     let zero_point = at(3).filter(|id| after.constant(*id).is_some());
     let number = |name: &str, default| usize::try_from(node.int(name, default)).ok();

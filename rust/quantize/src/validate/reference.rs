@@ -8,28 +8,54 @@ use std::collections::HashSet;
 
 use super::stored::{Decoded, Form, Stored};
 use crate::graph::{Graph, Maker, ValueId};
+use crate::uses::{Along, Constant, Use};
 
-/// The floats of the original in the order of the integers, in each way that could be meant.
+/// Whether a matrix lies turned: with columns for rows, as its channels and what reads it want it.
+/// `None` where nothing is known of its channels.
+pub(super) fn turns(
+    after: &Graph<'_>,
+    stored: &Stored,
+    original: Option<&Constant<'_>>,
+) -> Option<bool> {
+    let channels = || {
+        original?.uses.iter().find_map(|usage| match usage {
+            Use::Weight { channels: Some(Along::Axis(axis)), .. }
+            | Use::Inside { channels: Some(Along::Axis(axis)), .. } => Some(*axis),
+            _ => None,
+        })
+    };
+    let readers = &after.values[stored.read].readers;
+    let multiplies =
+        || readers.iter().any(|reader| after.nodes[reader.node].op_type == "MatMulInteger");
+    match stored.form {
+        // A row for each channel.
+        Form::Blocks { .. } => channels().map(|axis| axis != 0),
+        // A column for each.
+        Form::Plain(_) if multiplies() => channels().map(|axis| axis == 0),
+        _ => Some(false),
+    }
+}
+
+/// The floats of the original in the order of the integers, in each way that could be meant; none
+/// where the shape says that they lie in another.
 pub(super) fn turned(
     floats: &[f32],
     shape: &[usize],
     decoded: &Decoded,
-    form: Form,
+    turns: Option<bool>,
 ) -> Vec<Vec<f32>> {
-    let turn = || {
-        let &[rows, columns] = shape else { return None };
-        (decoded.shape == [columns, rows]).then(|| {
-            (0..floats.len()).map(|at| floats[(at % rows) * columns + at / rows]).collect()
-        })
+    let turned = match *shape {
+        [rows, columns] if decoded.shape == [columns, rows] => Some((rows, columns)),
+        _ => None,
     };
-    let same = decoded.shape == shape || decoded.shape.len() != shape.len() || turn().is_none();
-    let may_turn = !same || form != Form::Plain(decoded.layout.granularity()) || square(shape);
-    let same = same.then(|| floats.to_vec());
-    same.into_iter().chain(turn().filter(|_| may_turn)).collect()
-}
-
-fn square(shape: &[usize]) -> bool {
-    matches!(shape, &[rows, columns] if rows == columns)
+    let turn = |(rows, columns): (usize, usize)| -> Vec<f32> {
+        (0..floats.len()).map(|at| floats[(at % rows) * columns + at / rows]).collect()
+    };
+    // What has another number of axes was given another shape, its elements in the same order.
+    let same = decoded.shape == shape || decoded.shape.len() != shape.len() || turned.is_none();
+    let same = (same && turns != Some(true) || turned.is_none()).then(|| floats.to_vec());
+    let turned = turned.filter(|_| turns != Some(false)).map(turn);
+    same.into_iter().chain(turned).collect()
 }
 
 /// What channels of the original were multiplied by, and along which axis: the other side of what

@@ -4,11 +4,12 @@
 
 use std::collections::HashSet;
 
-use quantize_rs_onnx::{GraphProto, Model, ValueInfoProto, reads};
+use quantize_rs_onnx::{GraphProto, Model, TensorProto, ValueInfoProto, reads};
 
 use super::{Check, Validation};
 use crate::encode;
 use crate::graph::{Graph, Maker, shape_of};
+use crate::uses;
 
 pub(super) fn check(before: &Graph<'_>, after: &Graph<'_>, found: &mut Validation) {
     if let Some((node, name)) = out_of_order(after.model.graph()) {
@@ -115,7 +116,7 @@ fn pair(after: &Graph<'_>, node: usize, found: &mut Validation) {
         let id = after.input(node, input)?;
         Some((after.values[id].name, after.constant(id)?))
     };
-    let elements = |tensor| after.model.tensor(tensor).ok();
+    let elements = |tensor: &TensorProto| after.model.tensor(tensor).ok();
     if let Some((name, scale)) = constant(node, 1) {
         let scales = elements(scale).as_ref().and_then(encode::to_f32).unwrap_or_default();
         let activation = after.input(node, 0).is_some_and(|id| after.constant(id).is_none());
@@ -135,22 +136,40 @@ fn pair(after: &Graph<'_>, node: usize, found: &mut Validation) {
         }
     }
     let Some(source) = after.input(node, 0).filter(|_| kind == "DequantizeLinear") else { return };
+    if let Some(dtype) = after.dtype(source).filter(|dtype| uses::FLOATS.contains(dtype)) {
+        let what = format!("it brings back `{}`, which is {dtype}", after.values[source].name);
+        return found.problem(Check::Structure, proto.named(), what);
+    }
     let Maker::Node { node: quantizes, .. } = after.values[source].maker else { return };
     if after.nodes[quantizes].op_type != "QuantizeLinear" {
         return;
     }
+    // A zero point that is left out is 0.
+    let zero = |tensor: &TensorProto| {
+        elements(tensor).is_some_and(|tensor| tensor.data.iter().all(|byte| *byte == 0))
+    };
     for (input, what) in [(1, "scale"), (2, "zero point")] {
-        let (Some((there, one)), Some((here, other))) =
-            (constant(quantizes, input), constant(node, input))
-        else {
-            continue;
+        let (there, here) = (constant(quantizes, input), constant(node, input));
+        let same = match (there, here) {
+            (Some((there, one)), Some((here, other))) => {
+                there == here || elements(one) == elements(other)
+            }
+            (Some((_, one)), None) if proto.input.get(input).is_none_or(String::is_empty) => {
+                zero(one)
+            }
+            (None, Some((_, one))) => {
+                let left_out = after.nodes[quantizes].input.get(input).is_none_or(String::is_empty);
+                !left_out || zero(one)
+            }
+            _ => true,
         };
-        if there != here && elements(one) != elements(other) {
+        if !same {
             let output = proto.output.first().map_or("", String::as_str);
+            let there = there.map_or("0", |(name, _)| name);
             let what = format!(
                 "the {what} that `{output}` comes back with is not `{there}`, which it is quantized with"
             );
-            found.problem(Check::Scale, here, what);
+            found.problem(Check::Scale, here.map_or(proto.named(), |(name, _)| name), what);
         }
     }
 }

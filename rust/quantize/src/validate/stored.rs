@@ -27,6 +27,9 @@ pub(super) struct Stored {
     pub(super) form: Form,
 }
 
+/// The integers, the scale and the zero point of a weight: what is read with another scale is another.
+pub(super) type Key = (ValueId, Option<ValueId>, Option<ValueId>);
+
 /// How the integers lie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Form {
@@ -60,18 +63,17 @@ pub(super) fn qtype_of(tensor: &TensorProto) -> Option<QType> {
 /// Every weight that `after` keeps in integers and `before` does not.
 pub(super) fn all(before: &Graph<'_>, after: &Graph<'_>, found: &mut Validation) -> Vec<Stored> {
     let mut all: Vec<Stored> = Vec::new();
-    let mut seen: HashSet<ValueId> = HashSet::new();
+    let mut seen: HashSet<Key> = HashSet::new();
     for (index, node) in after.nodes.iter().enumerate() {
         let at = match node.op_type.as_str() {
             "DequantizeLinear" => dequantized(after, index, node),
             "Gather" => looked_up(after, index, node),
             "Cast" => cast(before, after, index),
-            _ => {
-                let inputs = (0..node.input.len()).map(|input| after.input(index, input));
-                products::stored(after, Some(index), node, &inputs.collect::<Vec<_>>())
-            }
+            _ => None,
         };
-        for stored in at.into_iter().chain(products::recurrent(after, index, node)) {
+        let inputs: Vec<_> = (0..node.input.len()).map(|input| after.input(index, input)).collect();
+        let read = products::stored(after, Some(index), node, &inputs);
+        for stored in at.into_iter().chain(read).chain(products::recurrent(after, index, node)) {
             let stored = match stored {
                 Ok(stored) => stored,
                 Err((name, why)) => {
@@ -81,12 +83,22 @@ pub(super) fn all(before: &Graph<'_>, after: &Graph<'_>, found: &mut Validation)
             };
             let there = before.value(after.values[stored.integers].name);
             let same = there.is_some_and(|id| before.constant(id).is_some());
-            if !same && seen.insert(stored.integers) {
+            if !same && seen.insert(stored.key()) {
                 all.push(stored);
             }
         }
     }
     super::inside::weights(before, after, &mut all, &mut seen, found);
+    let seen: HashSet<ValueId> = all.iter().map(|stored| stored.integers).collect();
+    for (id, value) in after.values.iter().enumerate().filter(|(id, _)| !seen.contains(id)) {
+        let integers = after.constant(id).and_then(qtype_of).is_some_and(QType::is_scaled);
+        let original = base_of(value.name, "quantized").and_then(|name| before.value(&name));
+        let unseen = integers && original.is_some_and(|id| before.constant(id).is_some());
+        let bias = after.constant(id).and_then(qtype_of) == Some(QType::Int32);
+        if unseen && !bias && !found.not_compared.iter().any(|other| other.name == value.name) {
+            found.skip(value.name, "what reads it is not known to bring integers back");
+        }
+    }
     all
 }
 
@@ -231,6 +243,10 @@ pub(super) fn lengths(proto: &TensorProto) -> Vec<usize> {
 }
 
 impl Stored {
+    pub(super) fn key(&self) -> Key {
+        (self.integers, self.scale, self.zero_point)
+    }
+
     /// The floats that it stands for; `None` where something is wrong with it, which `found` is told.
     pub(super) fn decode(
         &self,
@@ -277,7 +293,10 @@ impl Stored {
         let decoded = match self.form {
             Form::Blocks { bits, block_size, depth, signed } => {
                 let cut = products::Cut { bits, block_size, depth, signed };
-                cut.decode(&integers, &scales, zero_points.as_ref())
+                let blocks = depth.div_ceil(block_size.max(1));
+                let fits = [vec![scales.len()], vec![scales.len() / blocks.max(1), blocks]];
+                let fits = fits.contains(&self.scale_shape(after));
+                fits.then(|| cut.decode(&integers, &scales, zero_points.as_ref())).flatten()
             }
             Form::Directions => {
                 let qtype = after.constant(self.integers).and_then(qtype_of);
@@ -293,6 +312,9 @@ impl Stored {
                     plain(qtype, &integers, Granularity::PerTensor, &scales, None)
                 })
             }
+            Form::Plain(granularity) if !self.fits_blocks(after, &integers.shape, granularity) => {
+                None
+            }
             Form::Plain(granularity) => {
                 let qtype = after.constant(self.integers).and_then(qtype_of);
                 qtype.and_then(|qtype| {
@@ -304,12 +326,25 @@ impl Stored {
             let what = format!(
                 "{} scales of shape {:?} do not fit integers of shape {:?}",
                 scales.len(),
-                self.scale.and_then(|id| after.constant(id)).map(lengths).unwrap_or_default(),
+                self.scale_shape(after),
                 integers.shape,
             );
             found.problem(Check::Scale, self.scale.map_or(name(self.integers), name), what);
         }
         Ok(decoded)
+    }
+}
+
+impl Stored {
+    fn scale_shape(&self, after: &Graph<'_>) -> Vec<usize> {
+        self.scale.and_then(|id| after.constant(id)).map(lengths).unwrap_or_default()
+    }
+
+    /// Whether scales of blocks lie as these do.
+    fn fits_blocks(&self, after: &Graph<'_>, shape: &[usize], granularity: Granularity) -> bool {
+        let blocks = matches!(granularity, Granularity::Blocked { .. });
+        let layout = Layout::of(shape, granularity).ok();
+        !blocks || layout.is_some_and(|layout| layout.scale_shape() == self.scale_shape(after))
     }
 }
 

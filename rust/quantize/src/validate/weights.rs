@@ -1,21 +1,21 @@
 //! Whether integers are as near to the weights of the original as their scale allows.
 
 // Steps of scales, whose digits matter little.
-#![allow(clippy::cast_precision_loss, clippy::cast_possible_truncation)]
+#![allow(clippy::cast_precision_loss)]
 
 use std::collections::{HashMap, HashSet};
 
-use quantize_rs_math::{QType, metrics};
+use quantize_rs_math::metrics;
 use quantize_rs_onnx::{DataType, TensorProto};
 
-use super::reference::{scaled, smoothing, turned};
+use super::grid::Grid;
+use super::reference::{scaled, smoothing, turned, turns};
 use super::stored::{Decoded, Form, Stored};
-use super::{Check, StoredWeight, Validation};
+use super::twins::twin_of;
+use super::{Check, StoredWeight, Validation, biases};
 use crate::graph::{Graph, ValueId};
+use crate::uses::{self, Constant};
 use crate::{QuantizeError, encode};
-
-/// How much more than half a step an element may be off: what is rounded once more in float32.
-const SLACK: f64 = 1e-3;
 
 /// What looking at the weights brought to light for others.
 #[derive(Default)]
@@ -25,6 +25,8 @@ pub(super) struct Seen {
     pub(super) shifts: HashMap<usize, Vec<f64>>,
     /// Constants of normalizations that smoothing changed.
     pub(super) smoothing: HashSet<String>,
+    /// How many weights nothing of the original was found for.
+    pub(super) lost: usize,
 }
 
 pub(super) fn check(
@@ -34,6 +36,9 @@ pub(super) fn check(
     found: &mut Validation,
 ) -> Result<Seen, QuantizeError> {
     let mut seen = Seen::default();
+    let full = biases::full(after, found)?;
+    let uses: HashMap<ValueId, Constant<'_>> =
+        uses::constants(before).into_iter().map(|constant| (constant.anchor, constant)).collect();
     for stored in stored.iter().filter(|stored| !is_addend(after, stored)) {
         let integers = after.values[stored.integers].name;
         let original = stored.originals.iter().find_map(|name| {
@@ -46,6 +51,7 @@ pub(super) fn check(
                 None => "its name does not tell of which weight it is".to_owned(),
             };
             found.skip(integers, why);
+            seen.lost += 1;
             continue;
         };
         let tensor = before.model.tensor(proto)?;
@@ -60,15 +66,17 @@ pub(super) fn check(
             continue;
         }
         let factors = smoothing(before, after, stored, &tensor.shape, &mut seen.smoothing);
-        let pair = Pair { after, name, stored, decoded: &decoded };
+        let pair = Pair { after, name, stored, decoded: &decoded, full: &full };
         let smoothed = factors.is_some();
         let scaled = scaled(floats, &tensor.shape, factors);
-        let turned = turned(&scaled, &tensor.shape, &decoded, stored.form);
-        // A square matrix does not tell whether it was turned.
+        let turns = turns(after, stored, before.value(name).and_then(|id| uses.get(&id)));
+        let turned = turned(&scaled, &tensor.shape, &decoded, turns);
         let looks = turned.iter().map(|reference| pair.look(reference));
         let Some((reference, look)) =
             turned.iter().zip(looks).min_by_key(|(_, look)| look.off.len() + look.many)
         else {
+            let what = format!("shape {:?}, expected that of {:?}", decoded.shape, tensor.shape);
+            found.problem(Check::Weights, integers, what);
             continue;
         };
         pair.tell(reference, &look, found);
@@ -108,51 +116,8 @@ struct Pair<'a> {
     name: &'a str,
     stored: &'a Stored,
     decoded: &'a Decoded,
-}
-
-/// The numbers that a type can say.
-struct Grid {
-    qtype: QType,
-    /// Whether scales are powers of two, of which the one that cuts off more may leave the least error.
-    powers: bool,
-}
-
-impl Grid {
-    /// How many steps lie between what an element should be and what is written, both in units of
-    /// the scale, and whether nothing nearer could have been written.
-    fn distance(&self, exact: f64, there: f64, zero_point: f64) -> (f64, bool) {
-        let Grid { qtype, powers } = *self;
-        if let Some(format) = qtype.format() {
-            let nearest = f64::from(format.decode(format.encode(exact as f32)));
-            let largest = f64::from(qtype.largest_step());
-            let distance = (exact - there).abs();
-            // Below the power of two after the largest float, the specification rounds a scale down.
-            let max = f64::from(format.max());
-            let end = if powers { max.log2().floor().exp2() * 2.0 } else { max + largest / 2.0 };
-            let bound = (exact - nearest).abs() * (1.0 + SLACK) + exact.abs() * 1e-6;
-            return (distance / largest, distance <= bound && exact.abs() <= end);
-        }
-        let (exact, code) = (exact + zero_point, (there + zero_point).round());
-        let (lo, hi) = (f64::from(qtype.min()), f64::from(qtype.max()));
-        let beyond = exact > hi && code >= hi || exact < lo && code <= lo;
-        let allowed = if beyond { cut(qtype) } else { 0.5 };
-        let slack = SLACK + exact.abs() * 4.0 * f64::from(f32::EPSILON);
-        ((exact - code).abs(), (exact - code).abs() <= allowed + slack)
-    }
-}
-
-/// Steps that an element beyond the end of the grid may be off.
-///
-/// Scales with the least error cut 1.2 steps off an end, of the wider grid that would reach it; in few bits
-/// a symmetric grid misses one end by a step more. Half a step each is for the rounding of the element and of
-/// the zero point. What lies inside is half a step off at most all the same, so that a wrong scale shows.
-fn cut(qtype: QType) -> f64 {
-    match qtype.bits() {
-        ..=2 => 3.5,
-        3..=4 => 3.0,
-        5..=8 => 2.25,
-        _ => 0.5,
-    }
+    /// For each node that multiplies, which elements of its bias are as large as int32 holds them.
+    full: &'a HashMap<usize, Vec<bool>>,
 }
 
 /// How far the elements are from the original.
@@ -164,6 +129,8 @@ struct Look {
     many: usize,
     /// The largest distance, in steps.
     steps: f64,
+    /// Groups whose scale is larger than what their elements need.
+    coarse: Vec<usize>,
 }
 
 struct Off {
@@ -174,25 +141,29 @@ struct Off {
 }
 
 impl Pair<'_> {
-    /// The numbers that may be written: four bits may be kept a byte each.
+    fn scale_type(&self) -> Option<DataType> {
+        self.stored.scale.and_then(|scale| self.after.constant(scale)).and_then(TensorProto::dtype)
+    }
+
+    /// The numbers that may be written.
     fn grid(&self) -> Grid {
         let Decoded { qtype, floats, layout, params, .. } = self.decoded;
-        let narrow = QType::Int4;
-        let fits = |(at, float): (usize, &f32)| {
+        let ends = (f64::INFINITY, f64::NEG_INFINITY);
+        let written = floats.iter().enumerate().fold(ends, |(least, most), (at, float)| {
             let params = params[layout.group_of(at)];
             let code = f64::from(*float / params.scale).round() + f64::from(params.zero_point);
-            code >= f64::from(narrow.min()) && code <= f64::from(narrow.max())
-        };
-        let widened = *qtype == QType::Int8 && floats.iter().enumerate().all(fits);
-        let scale = self.stored.scale.and_then(|scale| self.after.constant(scale));
-        let powers = scale.and_then(TensorProto::dtype) == Some(DataType::Float8E8M0);
-        Grid { qtype: if widened { narrow } else { *qtype }, powers }
+            (least.min(code), most.max(code))
+        });
+        Grid::of(*qtype, written, self.scale_type())
     }
 
     fn look(&self, reference: &[f32]) -> Look {
-        let Decoded { floats, layout, params, between, .. } = self.decoded;
+        let Decoded { floats, layout, params, .. } = self.decoded;
         let grid = self.grid();
         let mut off: HashMap<usize, Off> = HashMap::new();
+        let mut ends = vec![(f64::INFINITY, f64::NEG_INFINITY); params.len()];
+        // Runtimes take denormal numbers for 0, and the scale of nothing is free.
+        let mut nothing = vec![true; params.len()];
         let (mut many, mut largest) = (0, 0.0_f64);
         for (at, (w, float)) in reference.iter().zip(floats).enumerate() {
             if w.is_nan() {
@@ -200,11 +171,11 @@ impl Pair<'_> {
             }
             let group = layout.group_of(at);
             let scale = f64::from(params[group].scale);
-            let between = between.as_ref().map_or(0.0, |between| f64::from(between[group]));
-            let point = f64::from(params[group].zero_point) + between;
             let (exact, there) = (f64::from(*w) / scale, f64::from(*float) / scale);
-            let (steps, right) = grid.distance(exact, there, point);
+            let (steps, right) = grid.distance(exact, there, self.zero_point(group));
             largest = largest.max(steps);
+            ends[group] = (ends[group].0.min(exact), ends[group].1.max(exact));
+            nothing[group] &= !w.is_normal();
             if !right {
                 many += 1;
                 let off = off.entry(group).or_insert(Off { group, count: 0, first: at, steps });
@@ -214,7 +185,45 @@ impl Pair<'_> {
         }
         let mut off: Vec<Off> = off.into_values().collect();
         off.sort_by_key(|off| off.group);
-        Look { off, many, steps: largest }
+        let smallest = self.smallest_scale();
+        let is_coarse = |group: &usize| {
+            params[*group].scale.abs() > smallest
+                && !nothing[*group]
+                && !grid.is_used(ends[*group], self.zero_point(*group))
+                && !self.is_raised(*group)
+        };
+        let scaled = self.stored.scale.is_some();
+        let coarse = (0..params.len()).filter(|_| scaled).filter(is_coarse).collect();
+        Look { off, many, steps: largest, coarse }
+    }
+
+    fn zero_point(&self, group: usize) -> f64 {
+        let Decoded { params, between, .. } = self.decoded;
+        let between = between.as_ref().map_or(0.0, |between| f64::from(between[group]));
+        f64::from(params[group].zero_point) + between
+    }
+
+    /// The smallest scale that its type holds and that no runtime takes for 0.
+    fn smallest_scale(&self) -> f32 {
+        let whole = self.stored.whole.and_then(|whole| self.after.constant(whole));
+        let whole = whole.and_then(|whole| self.after.model.tensor(whole).ok()?.to_f32());
+        let whole = whole.and_then(|whole| whole.first().copied()).unwrap_or(1.0);
+        whole
+            * match self.scale_type() {
+                Some(DataType::Float16) => 2.0_f32.powi(-24),
+                Some(DataType::Float8E4M3FN) => 2.0_f32.powi(-9),
+                _ => f32::MIN_POSITIVE,
+            }
+    }
+
+    /// Whether a scale is as large as it is for the sake of a bias, which int32 would not hold in the
+    /// product of a smaller one and that of the input.
+    fn is_raised(&self, group: usize) -> bool {
+        let readers = self.after.values[self.stored.read].readers.iter();
+        readers.filter_map(|reader| self.full.get(&reader.node)).any(|full| {
+            let fits = full.len() == self.decoded.params.len();
+            if fits { full[group] } else { full.contains(&true) }
+        })
     }
 
     /// Names what is wrong: an integer where few elements of a scale are off, else the scale.
@@ -256,6 +265,17 @@ impl Pair<'_> {
             let what = format!("{} scales more have such integers", look.off.len() - TOLD);
             found.problem(Check::Weights, integers, what);
         }
+        if let (Some(group), Some(scale)) = (look.coarse.first(), self.stored.scale) {
+            let more = match look.coarse.len() {
+                1 => String::new(),
+                count => format!(", and so are {} more", count - 1),
+            };
+            let what = format!(
+                "scale {group}, {}, is larger than the elements of `{}` need, at least twice{more}",
+                self.decoded.params[*group].scale, self.name
+            );
+            found.problem(Check::Scale, name(scale), what);
+        }
         // Runtimes take denormal numbers for 0.
         let nothing = reference.iter().all(|x| !x.is_normal());
         let same = |floats: &[f32]| floats.iter().all(|x| *x == floats[0]);
@@ -265,7 +285,7 @@ impl Pair<'_> {
                 let what =
                     format!("all integers stand for 0, `{}` of the original is not 0", self.name);
                 // A scale may have been raised so that a huge bias fits; of what it keeps, that is all.
-                if look.off.is_empty() {
+                if look.off.is_empty() && look.coarse.is_empty() {
                     found.notes.push(format!("`{integers}`: {what}, but less than half a step"));
                 } else {
                     found.problem(Check::Weights, integers, what);
@@ -287,13 +307,17 @@ impl Pair<'_> {
         let shape = &self.decoded.shape;
         for reader in &self.after.values[self.stored.read].readers {
             let node = self.after.nodes[reader.node];
-            let axis = match node.op_type.as_str() {
+            let twin = twin_of(node);
+            let weight = twin.map_or(1, |twin| twin.inputs.get(1).copied().unwrap_or(0));
+            let axis = match twin.map_or(&*node.op_type, |twin| twin.float) {
                 "Conv" => 0,
                 "Gemm" if node.int("transB", 0) != 0 => 0,
                 "Gemm" | "MatMul" => shape.len().saturating_sub(1),
                 _ => continue,
             };
-            let Some(&channels) = shape.get(axis).filter(|_| reader.input == 1) else { continue };
+            let Some(&channels) = shape.get(axis).filter(|_| reader.input == weight) else {
+                continue;
+            };
             let inner: usize = shape[axis + 1..].iter().product();
             let mut sums = vec![0.0; channels];
             for (at, (w, float)) in reference.iter().zip(&self.decoded.floats).enumerate() {

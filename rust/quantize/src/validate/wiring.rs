@@ -5,24 +5,11 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 
 use quantize_rs_onnx::{AttributeProto, NodeProto, TensorProto, reads};
 
+use super::replaced::REPLACED;
 use super::stored::{Stored, base_of};
-use super::twins::twin_of;
+use super::twins::{FOLDED, has_twin, twin_of};
 use super::{Check, Validation};
 use crate::graph::{Graph, Maker, ValueId};
-
-/// Operators that an output format puts in the place of a product or a look-up.
-const REPLACED: [&str; 5] = ["MatMul", "Gemm", "Conv", "Gather", "LSTM"];
-/// One of them is then among those that make its result.
-const REPLACING: [&str; 6] = [
-    "MatMulNBits",
-    "GatherBlockQuantized",
-    "MatMulInteger",
-    "ConvInteger",
-    "Gather",
-    "DynamicQuantizeLSTM",
-];
-/// What an operator on integers does by itself, in the grid of its result.
-const FOLDED: [&str; 2] = ["Relu", "Clip"];
 
 /// Nodes of the quantized model and those of the original that they are.
 pub(super) type Pairs = HashMap<usize, usize>;
@@ -74,11 +61,11 @@ pub(super) struct Walk<'a, 'm> {
     pub(super) before: &'a Graph<'m>,
     pub(super) after: &'a Graph<'m>,
     /// What weights are kept in, and the names that they may have in the original.
-    kept: HashMap<ValueId, &'a [String]>,
+    pub(super) kept: HashMap<ValueId, &'a [String]>,
     pub(super) found: &'a mut Validation,
     seen: HashSet<(ValueId, ValueId)>,
     pub(super) waiting: Vec<Step>,
-    pairs: Pairs,
+    pub(super) pairs: Pairs,
 }
 
 impl Walk<'_, '_> {
@@ -99,9 +86,10 @@ impl Walk<'_, '_> {
                     self.twins(n, m, twin);
                 } else if FOLDED.contains(&was.op_type.as_str())
                     && was.is_onnx()
-                    && twin_of(is).is_some()
+                    && let Some(twin) = twin_of(is)
                     && let Some(there) = self.before.input(n, 0)
                 {
+                    self.folded(n, m, twin);
                     let (name, from, reader) = (step.name.clone(), step.from.clone(), step.reader);
                     self.waiting.push(Step { there, here: step.here, name, from, reader });
                 } else if REPLACED.contains(&was.op_type.as_str()) && was.is_onnx() {
@@ -150,6 +138,12 @@ impl Walk<'_, '_> {
             let (a, b) = (self.before.input(there, input), self.after.input(here, input));
             match (a, b) {
                 (Some(a), Some(b)) => {
+                    if is_float_product(is) && self.reads_codes(b) {
+                        let read = self.after.values[b].name;
+                        let what =
+                            format!("it reads `{read}`, which nothing brings back to floats");
+                        self.found.problem(Check::Connectivity, is.named(), what);
+                    }
                     let (name, from) = (is.named().to_owned(), from.clone());
                     self.waiting.push(Step {
                         there: a,
@@ -203,56 +197,11 @@ impl Walk<'_, '_> {
         }
     }
 
-    /// A product or look-up that an output format says in other operators: they have to read what it
-    /// read.
-    fn replaced(&mut self, there: usize, step: &Step) {
-        let was = self.before.nodes[there];
-        let computed = |id: &ValueId| !constants_behind(self.before, *id, &mut Vec::new());
-        let expected: BTreeSet<&str> = (0..was.input.len())
-            .filter_map(|input| self.before.input(there, input))
-            .filter(computed)
-            .map(|id| self.before.values[id].name)
-            .collect();
-        let (mut reached, mut replacing) = (BTreeSet::new(), false);
-        let (mut waiting, mut seen) = (vec![step.here], HashSet::new());
-        while let Some(id) = waiting.pop() {
-            let value = &self.after.values[id];
-            if !seen.insert(id) || self.after.constant(id).is_some() {
-                continue;
-            }
-            let known = id != step.here && self.before.value(value.name).is_some();
-            match value.maker {
-                Maker::Node { node, .. } if !known => {
-                    let proto = self.after.nodes[node];
-                    replacing |= REPLACING.contains(&proto.op_type.as_str());
-                    waiting.extend(
-                        (0..proto.input.len()).filter_map(|input| self.after.input(node, input)),
-                    );
-                }
-                _ if constants_behind(self.after, id, &mut Vec::new()) => {}
-                _ => {
-                    reached.insert(value.name);
-                }
-            }
-        }
-        if !replacing || reached != expected {
-            let names =
-                |names: &BTreeSet<&str>| names.iter().copied().collect::<Vec<_>>().join("`, `");
-            let what = format!(
-                "what stands for {} of the original reads `{}`, expected `{}`",
-                was.label(),
-                names(&reached),
-                names(&expected),
-            );
-            self.found.problem(Check::Connectivity, step.name.clone(), what);
-            return;
-        }
-        for name in expected {
-            if let (Some(there), Some(here)) = (self.before.value(name), self.after.value(name)) {
-                let (name, from) = (was.named().to_owned(), was.label());
-                self.waiting.push(Step { there, here, name, from, reader: None });
-            }
-        }
+    /// Whether a value is what a `QuantizeLinear` makes.
+    fn reads_codes(&self, value: ValueId) -> bool {
+        let Maker::Node { node, .. } = self.after.values[value].maker else { return false };
+        let maker = self.after.nodes[node];
+        maker.op_type == "QuantizeLinear" && maker.is_onnx()
     }
 
     /// A constant, which may be kept in another form.
@@ -269,21 +218,35 @@ impl Walk<'_, '_> {
             return;
         }
         let through = self.after.values[step.here].name;
-        let is_it = |id: &ValueId| {
-            let here = self.after.values[*id].name;
-            here == name
-                || self.kept.get(id).is_some_and(|names| names.iter().any(|known| known == name))
-                || base_of(here, "quantized").as_deref() == Some(name)
-                || self.equal(there, here)
-                || self
-                    .kept
-                    .get(id)
-                    .is_some_and(|names| names.iter().any(|known| self.equal(there, known)))
-        };
         let direct = through == name || base_of(through, "dequantized").as_deref() == Some(name);
-        if !direct && !leaves.iter().any(is_it) {
+        if self.is_turned(here) {
+            return self.wrong(there, here, step);
+        }
+        if !direct && !leaves.iter().any(|id| self.stands_for(there, *id)) {
             self.wrong(there, here, step);
         }
+    }
+
+    /// Whether a value that is made of constants alone is turned when the model runs.
+    fn is_turned(&self, mut value: ValueId) -> bool {
+        while let Maker::Node { node, .. } = self.after.values[value].maker {
+            if self.after.nodes[node].op_type == "Transpose" {
+                return true;
+            }
+            let Some(next) = self.after.input(node, 0) else { return false };
+            value = next;
+        }
+        false
+    }
+
+    /// Whether a constant is one of the original, or what that is kept in.
+    pub(super) fn stands_for(&self, there: ValueId, here: ValueId) -> bool {
+        let (was, is) = (self.before.values[there].name, self.after.values[here].name);
+        let kept = self.kept.get(&here).copied().unwrap_or_default();
+        is == was
+            || base_of(is, "quantized").as_deref() == Some(was)
+            || self.equal(there, is)
+            || kept.iter().any(|known| known == was || self.equal(there, known))
     }
 
     /// Whether another constant of the original holds the same: equal ones are kept once.
@@ -331,7 +294,11 @@ pub(super) fn root(graph: &Graph<'_>, mut value: ValueId) -> ValueId {
 }
 
 /// The constants that a value is made of alone; `false` when it is made of anything else.
-fn constants_behind(graph: &Graph<'_>, value: ValueId, leaves: &mut Vec<ValueId>) -> bool {
+pub(super) fn constants_behind(
+    graph: &Graph<'_>,
+    value: ValueId,
+    leaves: &mut Vec<ValueId>,
+) -> bool {
     let mut waiting = vec![value];
     let mut steps = 0;
     while let Some(id) = waiting.pop() {
@@ -351,6 +318,12 @@ fn constants_behind(graph: &Graph<'_>, value: ValueId, leaves: &mut Vec<ValueId>
     true
 }
 
+/// Whether an operator computes something else of integers than of the floats that they stand for.
+fn is_float_product(node: &NodeProto) -> bool {
+    let op_type = node.op_type.as_str();
+    node.is_onnx() && (REPLACED.contains(&op_type) && op_type != "Gather" || has_twin(op_type))
+}
+
 /// Whether calibration may correct what a node reads there.
 pub(super) fn bias_input(node: &NodeProto, input: usize) -> bool {
     match node.op_type.as_str() {
@@ -368,7 +341,7 @@ fn same_operator(one: &NodeProto, other: &NodeProto) -> bool {
     one.op_type == other.op_type && (one.domain == other.domain || one.is_onnx() && other.is_onnx())
 }
 
-fn same_attributes(one: &NodeProto, other: &NodeProto) -> bool {
+pub(super) fn same_attributes(one: &NodeProto, other: &NodeProto) -> bool {
     let same = |attribute: &AttributeProto| {
         other.attribute(&attribute.name).is_some_and(|there| equal(attribute, there))
     };

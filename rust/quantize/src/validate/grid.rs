@@ -1,0 +1,165 @@
+//! The numbers that integers and narrow floats can say, and how near they come to others.
+
+// Steps of scales, whose digits matter little.
+#![allow(clippy::cast_possible_truncation)]
+
+use quantize_rs_math::{Granularity, QSpec, QType};
+use quantize_rs_onnx::DataType;
+
+/// How much more than half a step an element may be off: what is rounded once more in float32.
+const SLACK: f64 = 1e-3;
+
+/// The numbers that may be written.
+pub(super) struct Grid {
+    qtype: QType,
+    /// The smallest and the largest integer.
+    ends: (f64, f64),
+    /// The type of the scales.
+    scales: Option<DataType>,
+}
+
+impl Grid {
+    /// The grid of integers of which the smallest and the largest are `written`.
+    ///
+    /// A symmetric grid may reach as far up as down, sums that saturate take a bit, and four bits may
+    /// be kept in a byte each: of those that hold all that is written, it is the smallest that is made
+    /// use of. An end that a zero point is next to may be missed by one.
+    pub(super) fn of(qtype: QType, written: (f64, f64), scales: Option<DataType>) -> Grid {
+        let widened = (qtype == QType::Int8).then_some(QType::Int4);
+        let spec = |qtype, reduced, narrow| {
+            let spec = QSpec::new(qtype, true, Granularity::PerTensor);
+            QSpec { reduced, narrow, ..spec }
+        };
+        let ways = [(true, true), (true, false), (false, true), (false, false)];
+        let all = widened.into_iter().chain([qtype]);
+        let mut all = all
+            .flat_map(|qtype| ways.map(|(reduced, narrow)| spec(qtype, reduced, narrow)))
+            .map(|spec| (spec.qtype, spec.grid()))
+            .map(|(qtype, (lo, hi))| (qtype, (f64::from(lo), f64::from(hi))));
+        let (least, most) = written;
+        let used = |(lo, hi): (f64, f64)| {
+            lo <= least && most <= hi && (least <= lo + 1.0 || most >= hi - 1.0)
+        };
+        let full = (qtype, (f64::from(qtype.min()), f64::from(qtype.max())));
+        let (qtype, ends) = all.find(|(_, ends)| used(*ends)).unwrap_or(full);
+        Grid { qtype, ends, scales }
+    }
+
+    /// How many steps lie between what an element should be and what is written, both in units of
+    /// the scale, and whether nothing nearer could have been written.
+    pub(super) fn distance(&self, exact: f64, there: f64, zero_point: f64) -> (f64, bool) {
+        if let Some(format) = self.qtype.format() {
+            let nearest = f64::from(format.decode(format.encode(exact as f32)));
+            let largest = f64::from(self.qtype.largest_step());
+            let distance = (exact - there).abs();
+            // Below the power of two after the largest float, the specification rounds a scale down.
+            let max = f64::from(format.max());
+            let powers = self.scales == Some(DataType::Float8E8M0);
+            let end = if powers { max.log2().floor().exp2() * 2.0 } else { max + largest / 2.0 };
+            let bound = (exact - nearest).abs() * (1.0 + SLACK) + exact.abs() * 1e-6;
+            return (distance / largest, distance <= bound && exact.abs() <= end);
+        }
+        let (exact, code) = (exact + zero_point, (there + zero_point).round());
+        let (lo, hi) = self.ends;
+        let beyond = exact > hi && code >= hi || exact < lo && code <= lo;
+        let allowed = if beyond { cut(self.qtype) } else { 0.5 };
+        let slack = SLACK + exact.abs() * 4.0 * f64::from(f32::EPSILON);
+        ((exact - code).abs(), (exact - code).abs() <= allowed + slack)
+    }
+
+    /// Whether elements, in units of the scale, make use of the grid: the scale is no larger than
+    /// they need. One of them comes half as near to an end as it could, but that scales of 8 bits are
+    /// twice as far apart.
+    pub(super) fn is_used(&self, (least, most): (f64, f64), zero_point: f64) -> bool {
+        if let Some(format) = self.qtype.format() {
+            let narrow = matches!(self.scales, Some(DataType::Float8E8M0 | DataType::Float8E4M3FN));
+            let part = if narrow { 4.0 } else { 2.0 };
+            return most.max(-least) >= f64::from(format.max()) / part;
+        }
+        let (lo, hi) = self.ends;
+        // A zero point may be half a step off, and in blocks lie outside of the grid.
+        let middle = zero_point.clamp(lo, hi);
+        most + zero_point >= f64::midpoint(middle, hi + 0.5)
+            || least + zero_point <= f64::midpoint(middle, lo - 0.5)
+    }
+}
+
+/// Steps that an element beyond the end of the grid may be off.
+///
+/// Scales with the least error cut 1.2 steps off an end, of the wider grid that would reach it; in few bits
+/// a symmetric grid misses one end by a step more. Half a step each is for the rounding of the element and of
+/// the zero point. What lies inside is half a step off at most all the same, so that a wrong scale shows.
+fn cut(qtype: QType) -> f64 {
+    match qtype.bits() {
+        ..=2 => 3.5,
+        3..=4 => 3.0,
+        5..=8 => 2.25,
+        _ => 0.5,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn grid(qtype: QType, written: (f64, f64)) -> (QType, (f64, f64)) {
+        let found = Grid::of(qtype, written, None);
+        (found.qtype, found.ends)
+    }
+
+    #[test]
+    fn the_grid_is_the_smallest_that_is_made_use_of() {
+        for (qtype, written, expected) in [
+            (QType::Int8, (-128.0, 90.0), (QType::Int8, (-128.0, 127.0))),
+            (QType::Int8, (-127.0, 90.0), (QType::Int8, (-127.0, 127.0))),
+            (QType::Int8, (-90.0, 126.0), (QType::Int8, (-127.0, 127.0))),
+            (QType::Int8, (-64.0, 20.0), (QType::Int8, (-64.0, 63.0))),
+            (QType::Int8, (-20.0, 63.0), (QType::Int8, (-63.0, 63.0))),
+            (QType::Int8, (-20.0, 40.0), (QType::Int8, (-128.0, 127.0))),
+            (QType::Int8, (-7.0, 3.0), (QType::Int4, (-7.0, 7.0))),
+            (QType::Int8, (-3.0, 4.0), (QType::Int8, (-128.0, 127.0))),
+            (QType::Int8, (0.0, 0.0), (QType::Int8, (-128.0, 127.0))),
+            (QType::UInt8, (0.0, 255.0), (QType::UInt8, (0.0, 255.0))),
+            (QType::UInt8, (1.0, 200.0), (QType::UInt8, (1.0, 255.0))),
+            (QType::Int4, (-8.0, 7.0), (QType::Int4, (-8.0, 7.0))),
+            (QType::UInt4, (2.0, 15.0), (QType::UInt4, (1.0, 15.0))),
+        ] {
+            assert_eq!(grid(qtype, written), expected, "{qtype} {written:?}");
+        }
+    }
+
+    #[test]
+    fn what_lies_beyond_the_end_in_use_may_be_cut() {
+        let narrow = Grid::of(QType::Int8, (-127.0, 127.0), None);
+        for (exact, there, right) in [
+            (-128.2, -127.0, true),
+            (-126.2, -127.0, false),
+            (128.2, 127.0, true),
+            (129.9, 127.0, false),
+            (5.4, 5.0, true),
+            (5.6, 5.0, false),
+        ] {
+            assert_eq!(narrow.distance(exact, there, 0.0).1, right, "{exact} {there}");
+        }
+        let full = Grid::of(QType::Int8, (-128.0, 127.0), None);
+        assert!(!full.distance(-128.2, -127.0, 0.0).1);
+    }
+
+    #[test]
+    fn a_scale_is_no_larger_than_elements_need() {
+        let int8 = Grid::of(QType::Int8, (-127.0, 127.0), None);
+        assert!(int8.is_used((-3.0, 127.0), 0.0) && int8.is_used((-64.0, 3.0), 0.0));
+        assert!(!int8.is_used((-63.0, 63.0), 0.0) && !int8.is_used((0.0, 0.0), 0.0));
+        // All on one side of 0: the whole grid, or the half that is theirs.
+        let uint8 = Grid::of(QType::UInt8, (0.0, 255.0), None);
+        for zero_point in [0.0, 128.0] {
+            assert!(uint8.is_used((1.0, 255.0 - zero_point), zero_point));
+            assert!(!uint8.is_used((0.0, 60.0), zero_point), "{zero_point}");
+        }
+        // A zero point outside of the grid, as blocks may have.
+        let uint4 = Grid::of(QType::UInt4, (0.0, 15.0), None);
+        assert!(uint4.is_used((50.0, 65.0), -50.0) && !uint4.is_used((50.0, 52.0), -50.0));
+        let float = Grid::of(QType::Float8E4M3FN, (0.0, 0.0), None);
+        assert!(float.is_used((-448.0, 1.0), 0.0) && !float.is_used((-200.0, 1.0), 0.0));
+    }
+}
