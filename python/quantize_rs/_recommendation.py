@@ -54,6 +54,8 @@ class Alternative:
         How it is written.
     exclude : tuple of str
         Operators that stay float.
+    dynamic_lstm : bool
+        Whether LSTMs multiply integers too, as in `quantize`.
     when : str
         When to take it.
     python, command : str
@@ -66,6 +68,7 @@ class Alternative:
     block_size: int | None
     output_format: str
     exclude: tuple[str, ...]
+    dynamic_lstm: bool
     when: str
     python: str
     command: str
@@ -92,6 +95,8 @@ class Recommendation(Told):
         How it is written.
     exclude : tuple of str
         Operators that stay float.
+    dynamic_lstm : bool
+        Whether LSTMs multiply integers too, as in `quantize`.
     target : str or None
         The runtime that it is for.
     rule : str
@@ -99,7 +104,8 @@ class Recommendation(Told):
     reasons : tuple of Reason
         Why: that of the rule which decided first, then those of the options.
     samples : str or None
-        Where the call reads samples; None where it needs none.
+        Where the call reads samples: a file, or ``data`` for what was given in memory; None where
+        it needs none.
     python, command : str
         The call, and the same as a command; empty where there is nothing to do.
     otherwise : tuple of Alternative
@@ -114,6 +120,7 @@ class Recommendation(Told):
     block_size: int | None
     output_format: str
     exclude: tuple[str, ...]
+    dynamic_lstm: bool
     target: str | None
     rule: str
     reasons: tuple[Reason, ...]
@@ -156,7 +163,8 @@ def recommend(
         The model.
     data : path, ImageFolder, array, dict of arrays, iterable or reader, optional
         Real inputs, as `calibration_data` of `quantize_with_calibration`. They are not read: what
-        counts is that there are some. A path is named in the call.
+        counts is that there are some. A path is named in the call; anything else is ``data`` in it.
+        Without any, and with ``"random"``, a file stands for them, and a reason says so.
     target : str, optional
         The runtime that the model is made for, as in `quantize`.
 
@@ -184,15 +192,10 @@ def recommend(
     >>> report.output.endswith("digits_cnn.int8.onnx")
     True
     """
-    samples = _named(data)
-    return _of(*_compare.model(model).recommended(target, samples))
-
-
-def _named(data: CalibrationData | None) -> str | None:
-    """Give the name of samples that are there; noise is none, and has none."""
-    if data is None or (isinstance(data, str) and data == "random"):
-        return None
-    return os.fsdecode(data) if isinstance(data, str | os.PathLike) else "calibration.npz"
+    path = os.fsdecode(data) if isinstance(data, str | os.PathLike) else None
+    path = None if path == "random" else path  # noise is no sample
+    in_memory = data is not None and not isinstance(data, str | os.PathLike)
+    return _of(*_compare.model(model).recommended(target, path, in_memory))
 
 
 def _of(said: str, text: str) -> Recommendation:

@@ -52,6 +52,22 @@ def works(model: Path, made: str | Path, found: Recommendation) -> None:
         assert noise == 0 or 10 * np.log10(signal / noise) > (12 if found.bits == 4 else 25)
 
 
+def runs(command: str) -> Path:
+    """A command runs as it is printed; where it writes."""
+    words = shlex.split(command)
+    assert words[0] == "quantize-rs"
+    made = Path(words[words.index("-o") + 1])
+    made.unlink(missing_ok=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "quantize_rs", *words[1:]],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return made
+
+
 @pytest.mark.parametrize("name", KINDS)
 def test_each_kind_is_told_its_way_and_the_call_works(name: str, tmp_path: Path) -> None:
     model, samples = copy(name, tmp_path)
@@ -63,18 +79,7 @@ def test_each_kind_is_told_its_way_and_the_call_works(name: str, tmp_path: Path)
     assert report.quantized
     works(model, report.output, given)
 
-    command = shlex.split(given.command)
-    assert command[0] == "quantize-rs"
-    made = Path(command[command.index("-o") + 1])
-    made.unlink()
-    done = subprocess.run(
-        [sys.executable, "-m", "quantize_rs", *command[1:]],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    works(model, made, given)
+    works(model, runs(given.command), given)
 
 
 @pytest.mark.parametrize("name", KINDS)
@@ -84,6 +89,7 @@ def test_other_ways_work_too(name: str, tmp_path: Path) -> None:
     for other in found.otherwise:
         report = eval(other.python, {"quantize_rs": quantize_rs})
         assert quantize_rs.validate(model, report.output), other
+        assert quantize_rs.validate(model, runs(other.command)), other
         assert other.when
 
 
@@ -95,6 +101,7 @@ def test_attention_is_static_where_there_are_samples(tmp_path: Path) -> None:
     assert [other.way for other in found.otherwise] == ["dynamic", "weights", "weights"]
     assert recommend(model, "random").way == "dynamic"
     assert recommend(model, np.zeros((1, 2), np.float32)).way == "static"
+    assert recommend(model, Path("random")).way == "dynamic"
 
 
 def language_model(width: int, tokens: int, *, cache: bool) -> onnx.ModelProto:
@@ -144,17 +151,91 @@ def test_a_language_model_is_told_blocks_of_4_bits() -> None:
     assert (small.rule, small.way) == ("products", "dynamic")
 
 
-def test_convolutions_of_a_dynamic_model_stay_float() -> None:
+def test_large_lstms_multiply_integers_where_onnx_runtime_runs_them(tmp_path: Path) -> None:
+    units = 128
+    rng = np.random.default_rng(0)
+    tensors = {
+        name: (rng.standard_normal((1, 4 * units, units)) / np.sqrt(units)).astype(np.float32)
+        for name in ("w", "r")
+    }
+    float32 = TensorProto.FLOAT
+    graph = helper.make_graph(
+        [helper.make_node("LSTM", ["x", "w", "r"], ["y"], hidden_size=units)],
+        "lstm",
+        [helper.make_tensor_value_info("x", float32, ["steps", 1, units])],
+        [helper.make_tensor_value_info("y", float32, ["steps", 1, 1, units])],
+        [numpy_helper.from_array(array, name) for name, array in tensors.items()],
+    )
+    path = tmp_path / "lstm.onnx"
+    opsets = [helper.make_opsetid("", 17)]
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8), path)
+    feeds = {"x": rng.standard_normal((16, 1, units)).astype(np.float32)}
+    (wanted,) = judge.ort(path, feeds)
+    for target in (None, "x86", "x86-avx2", "arm"):
+        found = recommend(path, target=target)
+        assert (found.rule, found.way, found.dynamic_lstm) == ("recurrent", "dynamic", True)
+        assert "dynamic_lstm" in {reason.rule for reason in found.reasons}
+        assert [other.dynamic_lstm for other in found.otherwise] == [False, False]
+        report = eval(found.python)
+        assert (
+            quantize_rs.quantize(path, None, target=target, **options(found)).model
+            == runs(found.command).read_bytes()
+        )
+        info = quantize_rs.model_info(report.output)
+        assert info.operators["com.microsoft::DynamicQuantizeLSTM"] == 1
+        assert info.quantized
+        (output,) = judge.ort(report.output, feeds)
+        assert judge.sqnr([wanted], [output]) > 20
+    for other in found.otherwise:
+        (output,) = judge.ort(runs(other.command), feeds)
+        assert judge.sqnr([wanted], [output]) > 30
+    assert not recommend(path, target="generic").dynamic_lstm
+
+
+def test_samples_in_memory_are_a_variable_of_the_call(tmp_path: Path) -> None:
+    model, samples = copy("conv2d_relu", tmp_path)
+    with np.load(samples) as found:
+        arrays = dict(found)
+    given = recommend(model, arrays)
+    assert (given.way, given.samples) == ("static", "data")
+    (reason,) = (reason.text for reason in given.reasons if reason.rule == "samples")
+    assert "`data` stands for" in reason
+    assert "`calibration.npy`" in reason
+    report = eval(given.python, {"quantize_rs": quantize_rs, "data": arrays})
+    works(model, report.output, given)
+    for none in (None, "random"):
+        alone = recommend(model, none)
+        assert alone.samples == "calibration.npy"
+        (reason,) = (reason.text for reason in alone.reasons if reason.rule == "samples")
+        assert "`calibration.npy` stands for" in reason
+
+
+def test_the_size_that_is_told_is_about_that_of_the_file(tmp_path: Path) -> None:
+    for name in ("mlp_relu", "lstm", "gather_embedding", "conv_bn_relu"):
+        model, samples = copy(name, tmp_path)
+        found = recommend(model, samples)
+        weights = found.facts["weight_bytes"]
+        report = eval(found.python, {"quantize_rs": quantize_rs})
+        (said,) = (reason.text for reason in found.reasons if reason.rule == "size")
+        words = said.split("about ")[1].split()
+        told = float(words[0]) * {"bytes": 1, "kB": 1e3, "MB": 1e6}[words[1]]
+        # Names and nodes are not counted, which small models are full of.
+        assert abs(told - report.bytes_after) < 0.1 * weights + 4000, (said, report.bytes_after)
+
+
+def test_convolutions_of_a_dynamic_model_stay_float(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     tensors = {
         "c": rng.standard_normal((8, 3, 4, 4)).astype(np.float32),
+        "t": rng.standard_normal((8, 8, 1, 1)).astype(np.float32),
         "w": rng.standard_normal((1152, 512)).astype(np.float32),
     }
     float32 = TensorProto.FLOAT
     graph = helper.make_graph(
         [
             helper.make_node("Conv", ["image", "c"], ["patches"], strides=[4, 4]),
-            helper.make_node("Flatten", ["patches"], ["flat"]),
+            helper.make_node("ConvTranspose", ["patches", "t"], ["mixed"]),
+            helper.make_node("Flatten", ["mixed"], ["flat"]),
             helper.make_node("MatMul", ["flat", "w"], ["y"]),
         ],
         "patches",
@@ -164,11 +245,57 @@ def test_convolutions_of_a_dynamic_model_stay_float() -> None:
     )
     opsets = [helper.make_opsetid("", 17)]
     model: Any = helper.make_model(graph, opset_imports=opsets, ir_version=8)
-    found = recommend(model)
-    assert (found.rule, found.exclude) == ("products", ("Conv",))
-    assert any("1 convolution" in reason.text for reason in found.reasons)
-    report = eval(found.python.replace('"model.int8.onnx"', "None"))
+    path = tmp_path / "patches.onnx"
+    onnx.save(model, path)
+    found = recommend(path)
+    assert (found.rule, found.exclude) == ("products", ("Conv", "ConvTranspose"))
+    assert any("2 convolution" in reason.text for reason in found.reasons)
+    report = eval(found.python)
     assert [value.name for value in report.quantized] == ["w"]
+    assert report.output is not None
+    command = runs(found.command).read_bytes()
+    assert quantize_rs.quantize(path, None, **options(found)).model == command
+
+
+def options(found: Recommendation) -> dict[str, Any]:
+    """What was recommended, as options of `quantize`."""
+    return {
+        "bits": found.bits,
+        "per_channel": found.per_channel,
+        "block_size": found.block_size,
+        "output_format": found.output_format,
+        "excluded_layers": found.exclude,
+        "dynamic_lstm": found.dynamic_lstm,
+    }
+
+
+def test_a_weight_that_stays_float_stays_in_the_size_that_is_told() -> None:
+    rng = np.random.default_rng(0)
+    tensors = {
+        "c": rng.standard_normal((256, 64, 5, 5)).astype(np.float32),
+        "w": rng.standard_normal((256, 4096)).astype(np.float32),
+    }
+    float32 = TensorProto.FLOAT
+    graph = helper.make_graph(
+        [
+            helper.make_node("Conv", ["x", "c"], ["y"]),
+            helper.make_node("GlobalAveragePool", ["y"], ["pooled"]),
+            helper.make_node("Flatten", ["pooled"], ["flat"]),
+            helper.make_node("MatMul", ["flat", "w"], ["z"]),
+        ],
+        "half",
+        [helper.make_tensor_value_info("x", float32, ["n", 64, 5, 5])],
+        [helper.make_tensor_value_info("z", float32, ["n", 4096])],
+        [numpy_helper.from_array(array, name) for name, array in tensors.items()],
+    )
+    opsets = [helper.make_opsetid("", 17)]
+    model: Any = helper.make_model(graph, opset_imports=opsets, ir_version=8)
+    found = recommend(model)
+    assert found.exclude == ("Conv",), found
+    report = eval(found.python.replace('"model.int8.onnx"', "None"))
+    (said,) = (reason.text for reason in found.reasons if reason.rule == "size")
+    told = float(said.split("about ")[1].split()[0]) * 1e6
+    assert abs(told - report.bytes_after) < 0.02 * report.bytes_after, (said, report.bytes_after)
 
 
 def test_the_result_is_frozen_and_told_in_every_form(digits: Path, images: Path) -> None:

@@ -4,11 +4,11 @@ use std::path::PathBuf;
 
 use clap::Args;
 use quantize_rs::recommend::ALL;
-use quantize_rs::{Model, Target, Wanted, recommend};
+use quantize_rs::{Model, SampleSource, Target, Wanted, recommend};
 
 use crate::console::Console;
 use crate::failure::Failure;
-use crate::wishes;
+use crate::{samples, wishes};
 
 /// Arguments of `recommend`.
 #[derive(Debug, Args)]
@@ -33,8 +33,11 @@ fn rules() -> String {
 }
 
 pub(crate) fn run(args: &RecommendArguments, console: &mut Console<'_>) -> Result<(), Failure> {
-    let samples = args.data.as_ref().map(|path| path.display().to_string());
-    let wanted = Wanted { target: args.target, samples: samples.as_deref() };
+    // Noise is no sample.
+    let samples = args.data.as_ref().filter(|path| !samples::is_random(path));
+    let samples = samples.map(|path| path.display().to_string());
+    let samples = samples.as_deref().map(SampleSource::File);
+    let wanted = Wanted { target: args.target, samples };
     let found = recommend(&Model::open(&args.model)?, wanted)?;
     console.result(|| found.to_json(), || found.to_string())
 }

@@ -9,8 +9,8 @@ use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::PyBytes;
 use quantize_rs::{
-    Below, Config, ModelInfo, Prepared, Prune, QConfigDict, QType, QuantizeError, Target, Wanted,
-    WeightType, config,
+    Below, Config, ModelInfo, Prepared, Prune, QConfigDict, QType, QuantizeError, SampleSource,
+    Target, Wanted, WeightType, config,
 };
 
 use crate::optimized::Optimized;
@@ -106,11 +106,16 @@ impl Model {
         py: Python<'_>,
         target: Option<String>,
         samples: Option<String>,
+        in_memory: bool,
     ) -> PyResult<(String, String)> {
         let model = Arc::clone(&self.model);
         let found = work::interruptible(py, self.model.path(), move || {
             let target = target.map(|name| name.parse::<Target>()).transpose()?;
-            quantize_rs::recommend(&model, Wanted { target, samples: samples.as_deref() })
+            let samples = match samples.as_deref() {
+                _ if in_memory => Some(SampleSource::Memory),
+                path => path.map(SampleSource::File),
+            };
+            quantize_rs::recommend(&model, Wanted { target, samples })
         })?;
         Ok((found.to_json(), found.to_string()))
     }

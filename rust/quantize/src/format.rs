@@ -55,7 +55,8 @@ pub struct FormatRow {
     pub since: i64,
 }
 
-const ONNX_RUNTIME: &[Target] = &[Target::X86, Target::X86Avx2, Target::Arm];
+/// Targets that have ONNX Runtime's own operators.
+pub(crate) const ONNX_RUNTIME: &[Target] = &[Target::X86, Target::X86Avx2, Target::Arm];
 
 const ROWS: &[FormatRow] = &[
     FormatRow {

@@ -112,7 +112,7 @@ pub use quantize_rs_math::{
 };
 pub use quantize_rs_onnx::{DataType, Model, Tensor};
 pub use ranges::{Difference, Ranges, RangesDiff, Seen, tensorrt};
-pub use recommend::{Recommendation, Wanted, Way, recommend};
+pub use recommend::{Recommendation, SampleSource, Wanted, Way, recommend};
 pub use report::{Histogram, Page, QuantizedRow, Report, Row, Seconds, Sizes, StoredBytes};
 pub use sample::{Engine, InputSpec, Runner, Sample, Samples, Sink, Timed};
 pub use target::{Bias, Placement, Profile, Target};

@@ -4,7 +4,9 @@ mod common;
 
 use common::{fixture, fixtures, ranges};
 use quantize_rs::recommend::ALL;
-use quantize_rs::{Model, Prepared, Recommendation, Target, Wanted, Way, recommend, validate};
+use quantize_rs::{
+    Model, Prepared, Recommendation, SampleSource, Target, Wanted, Way, recommend, validate,
+};
 
 const TOLD: &[(&str, &str, Way)] = &[
     ("conv2d_relu", "convolutions", Way::Static),
@@ -25,7 +27,7 @@ const TOLD: &[(&str, &str, Way)] = &[
 ];
 
 fn told(model: &Model, target: Option<Target>, samples: Option<&str>) -> Recommendation {
-    recommend(model, Wanted { target, samples }).unwrap()
+    recommend(model, Wanted { target, samples: samples.map(SampleSource::File) }).unwrap()
 }
 
 #[test]
@@ -64,6 +66,15 @@ fn reasons_name_what_in_the_model_led_to_them() {
     let largest = found.facts.largest.as_ref().unwrap();
     assert!(found.to_string().contains(&format!("`{}` (Conv", largest.name)), "{found}");
     assert!(found.to_string().contains("`calibration.npy` stands for"), "{found}");
+}
+
+#[test]
+fn small_lstms_and_others_do_not_multiply_integers() {
+    for (name, target) in [("lstm", None), ("lstm", Some(Target::Generic)), ("gru", None)] {
+        let found = told(&fixture(name), target, None);
+        assert_eq!((found.choice.way, found.choice.dynamic_lstm), (Way::Dynamic, false), "{name}");
+        assert_eq!(found.otherwise.len(), 1, "{name}: {found}");
+    }
 }
 
 #[test]

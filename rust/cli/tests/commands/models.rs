@@ -134,6 +134,8 @@ fn recommend_says_why_and_gives_a_command_that_runs() {
     let json = run(&["recommend", &model, "--format", "json"]).json();
     assert_eq!((&json["way"], &json["bits"]), (&"static".into(), &8.into()), "{json}");
     assert_eq!(json["samples"], "calibration.npy");
+    let noise = run(&["recommend", &model, "--data", "random", "--format", "json"]).json();
+    assert_eq!(noise, json, "noise is no sample");
     let other = json["otherwise"][0]["command"].as_str().expect("a command");
     let (_, rest) = other.split_once("quantize-rs quantize ").expect("quantize");
     let words: Vec<&str> = rest.split('\'').filter(|word| *word != " -o ").collect();

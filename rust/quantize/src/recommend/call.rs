@@ -2,27 +2,39 @@
 
 use std::path::Path;
 
-use super::{Choice, Way};
+use super::{Choice, SampleSource, Way};
 use crate::{Config, Format, QuantizeError, Target};
 
 /// Where a call reads and writes.
 pub(super) struct Files {
     /// The model; `None` for one in memory.
     model: Option<String>,
-    /// Samples.
+    /// The file of samples; of those in memory one that they would have to be in.
     samples: String,
+    /// Whether samples are in memory.
+    in_memory: bool,
 }
 
 impl Files {
-    pub(super) fn of(model: Option<&Path>, samples: Option<&str>, inputs: usize) -> Files {
+    pub(super) fn of(
+        model: Option<&Path>,
+        samples: Option<SampleSource<'_>>,
+        inputs: usize,
+    ) -> Files {
+        let file = match samples {
+            Some(SampleSource::File(path)) => path,
+            Some(SampleSource::Memory) | None => usual_samples(inputs),
+        };
         Files {
             model: model.map(|path| path.display().to_string()),
-            samples: samples.unwrap_or(usual_samples(inputs)).to_owned(),
+            samples: file.to_owned(),
+            in_memory: samples == Some(SampleSource::Memory),
         }
     }
 
+    /// What the call in Python reads samples from.
     pub(super) fn samples(&self) -> &str {
-        &self.samples
+        if self.in_memory { IN_MEMORY } else { &self.samples }
     }
 
     /// The quantized model goes beside the other.
@@ -32,6 +44,9 @@ impl Files {
         format!("{stem}.int{}.onnx", choice.bits)
     }
 }
+
+/// What Python calls samples in memory.
+pub(super) const IN_MEMORY: &str = "data";
 
 /// What stands for a file that nobody named.
 pub(super) fn usual_samples(inputs: usize) -> &'static str {
@@ -73,6 +88,9 @@ fn options(choice: &Choice, target: Option<Target>) -> Vec<Given> {
     if choice.format != Format::Qdq {
         add("output_format", Value::Text(choice.format.row().name.to_owned()));
     }
+    if choice.dynamic_lstm {
+        add("dynamic_lstm", Value::Yes);
+    }
     if let Some(target) = target {
         add("target", Value::Text(target.profile().name.to_owned()));
     }
@@ -90,7 +108,8 @@ pub(super) fn python(choice: &Choice, target: Option<Target>, files: &Files) -> 
     let function = match choice.way {
         Way::Nothing => return String::new(),
         Way::Static => {
-            arguments.push(quoted(&files.samples));
+            let samples = quoted(&files.samples);
+            arguments.push(if files.in_memory { IN_MEMORY.to_owned() } else { samples });
             "quantize_with_calibration"
         }
         Way::Dynamic | Way::Weights => "quantize",
@@ -132,12 +151,14 @@ pub(super) fn command(choice: &Choice, target: Option<Target>, files: &Files) ->
             "excluded_layers" => "--exclude".to_owned(),
             name => format!("--{}", name.replace('_', "-")),
         };
-        words.push(flag);
         match value {
-            Value::Yes => {}
-            Value::Number(number) => words.push(number.to_string()),
-            Value::Text(text) => words.push(word(&text)),
-            Value::Names(names) => words.push(word(&names.join(","))),
+            Value::Yes => words.push(flag),
+            Value::Number(number) => words.extend([flag, number.to_string()]),
+            Value::Text(text) => words.extend([flag, word(&text)]),
+            // Such a flag is given once for each.
+            Value::Names(names) => {
+                words.extend(names.iter().flat_map(|name| [flag.clone(), word(name)]));
+            }
         }
     }
     words.join(" ")
@@ -154,6 +175,7 @@ pub(super) fn config(choice: &Choice, target: Option<Target>) -> Result<Config, 
         per_channel: choice.per_channel,
         block_size: choice.block_size,
         output_format: choice.format,
+        dynamic_lstm: choice.dynamic_lstm,
         exclude: choice.exclude.clone(),
         ..plain
     })
@@ -183,6 +205,31 @@ mod tests {
         assert_eq!(word("it's here.onnx"), r"'it'\''s here.onnx'");
         assert_eq!(word(""), "''");
         assert_eq!(quoted("a\"\\\n"), r#""a\"\\\n""#);
+    }
+
+    #[test]
+    fn a_flag_of_names_is_given_once_for_each() {
+        let files = Files::of(Some(Path::new("m.onnx")), None, 1);
+        let exclude = ["Conv", "a b"].map(str::to_owned).to_vec();
+        let choice = Choice { exclude, dynamic_lstm: true, ..Choice::of(Way::Dynamic) };
+        assert_eq!(
+            command(&choice, None, &files),
+            "quantize-rs quantize m.onnx -o m.int8.onnx --per-channel --exclude Conv --exclude 'a b' \
+             --output-format dynamic --dynamic-lstm"
+        );
+    }
+
+    #[test]
+    fn samples_in_memory_are_a_variable_in_python_and_a_file_for_a_command() {
+        let files = Files::of(Some(Path::new("m.onnx")), Some(SampleSource::Memory), 2);
+        let choice = Choice::of(Way::Static);
+        assert_eq!(
+            python(&choice, None, &files),
+            "quantize_rs.quantize_with_calibration(\"m.onnx\", \"m.int8.onnx\", data, \
+             per_channel=True, method=\"auto\")"
+        );
+        assert!(command(&choice, None, &files).contains("--data calibration.npz "));
+        assert_eq!(files.samples(), "data");
     }
 
     #[test]

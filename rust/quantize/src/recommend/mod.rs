@@ -24,8 +24,17 @@ pub use ways::{ALL, Rule};
 pub struct Wanted<'a> {
     /// The runtime; `None` as for x86.
     pub target: Option<Target>,
-    /// Where real inputs are, as the call will name them; `None` where there are none.
-    pub samples: Option<&'a str>,
+    /// Where real inputs are; `None` where there are none.
+    pub samples: Option<SampleSource<'a>>,
+}
+
+/// Where real inputs are. They are not read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SampleSource<'a> {
+    /// In a file, a folder or files of a pattern, which the call names.
+    File(&'a str),
+    /// In memory: Python's call names them `data`.
+    Memory,
 }
 
 /// How a model is quantized.
@@ -70,6 +79,8 @@ pub struct Choice {
     pub format: Format,
     /// Operators that stay float.
     pub exclude: Vec<String>,
+    /// Whether LSTMs multiply integers too, as [`Config::dynamic_lstm`].
+    pub dynamic_lstm: bool,
 }
 
 impl Choice {
@@ -79,7 +90,22 @@ impl Choice {
             Way::Dynamic => Format::Dynamic,
             _ => Format::Qdq,
         };
-        Choice { way, bits: 8, per_channel: true, block_size: None, format, exclude: Vec::new() }
+        Choice {
+            way,
+            bits: 8,
+            per_channel: true,
+            block_size: None,
+            format,
+            exclude: Vec::new(),
+            dynamic_lstm: false,
+        }
+    }
+
+    /// What products multiply and LSTMs read becomes integers when the model runs.
+    const fn lstms() -> Choice {
+        let mut choice = Choice::of(Way::Dynamic);
+        choice.dynamic_lstm = true;
+        choice
     }
 
     /// Weights alone, 4 bits in blocks of 32.
@@ -91,6 +117,7 @@ impl Choice {
             block_size: Some(32),
             format: Format::MatMulNBits,
             exclude: Vec::new(),
+            dynamic_lstm: false,
         }
     }
 }
@@ -165,29 +192,29 @@ pub fn recommend(model: &Model, wanted: Wanted<'_>) -> Result<Recommendation, Qu
     let mut decided = None;
     for rule in ALL {
         let Some(because) = (rule.because)(&facts, wanted) else { continue };
-        let choice = fitted(rule.choice.clone(), &facts, target);
-        match serves(model, &choice, target) {
-            Ok(true) => {
-                decided = Some((rule.name, because, choice));
+        match fitted(model, &rule.choice, &facts, target) {
+            Ok(Some(fitted)) => {
+                decided = Some((rule.name, because, fitted));
                 break;
             }
-            Ok(false) => {}
+            Ok(None) => {}
             // Another way may do; if none does, this is why.
             Err(error) => {
                 refused.get_or_insert(error);
             }
         }
     }
-    let (rule, because, choice) = match (decided, refused) {
+    let (rule, because, Fitted { choice, bytes }) = match (decided, refused) {
         (Some(decided), _) => decided,
         (None, Some(error)) => return Err(error),
         (None, None) => {
             let why = "none of its weights would be quantized: `plan` says why of each".to_owned();
-            ("none", why, Choice::of(Way::Nothing))
+            ("none", why, Fitted { choice: Choice::of(Way::Nothing), bytes: facts.bytes })
         }
     };
     let mut reasons = vec![Reason { rule, text: because }];
     if choice.way != Way::Nothing {
+        reasons.push(Reason { rule: "size", text: settings::bytes(&facts, bytes) });
         reasons.extend(
             settings::ALL.iter().filter_map(|(rule, say)| {
                 Some(Reason { rule, text: say(&facts, &choice, wanted)? })
@@ -197,8 +224,11 @@ pub fn recommend(model: &Model, wanted: Wanted<'_>) -> Result<Recommendation, Qu
     let files = Files::of(model.path(), samples, facts.inputs);
     let others = ways::OTHERWISE.iter().filter(|other| other.from == rule);
     let otherwise = others
-        .map(|other| (other.when, fitted(other.choice.clone(), &facts, target)))
-        .filter(|(_, choice)| matches!(serves(model, choice, target), Ok(true)))
+        .filter_map(|other| {
+            // What cannot be made is no other way.
+            let fitted = fitted(model, &other.choice, &facts, target).ok()??;
+            Some((other.when, fitted.choice)).filter(|(_, other)| *other != choice)
+        })
         .map(|(when, choice)| Alternative {
             when,
             python: call::python(&choice, target, &files),
@@ -220,17 +250,24 @@ pub fn recommend(model: &Model, wanted: Wanted<'_>) -> Result<Recommendation, Qu
     })
 }
 
-/// Whether weights would be quantized in this way.
-fn serves(model: &Model, choice: &Choice, target: Option<Target>) -> Result<bool, QuantizeError> {
-    if choice.way == Way::Nothing {
-        return Ok(true);
-    }
-    let plan = Prepared::of(model, call::config(choice, target)?)?.plan();
-    Ok(plan.quantized().any(|(value, _)| value.role == Role::Weight))
+/// A choice as a model and a target take it.
+struct Fitted {
+    choice: Choice,
+    /// About how many bytes it leaves of the model.
+    bytes: u64,
 }
 
-/// The choice as this model and this target take it.
-fn fitted(mut choice: Choice, facts: &Facts, target: Option<Target>) -> Choice {
+/// The choice as this model and this target take it; `None` where no weight would be quantized.
+fn fitted(
+    model: &Model,
+    choice: &Choice,
+    facts: &Facts,
+    target: Option<Target>,
+) -> Result<Option<Fitted>, QuantizeError> {
+    let mut choice = choice.clone();
+    if choice.way == Way::Nothing {
+        return Ok(Some(Fitted { choice, bytes: facts.bytes }));
+    }
     if choice.format == Format::MatMulNBits {
         choice.format = ways::format_of(target);
     }
@@ -239,7 +276,28 @@ fn fitted(mut choice: Choice, facts: &Facts, target: Option<Target>) -> Choice {
     {
         choice.exclude = convolutions.operators.keys().cloned().collect();
     }
-    choice
+    choice.dynamic_lstm &= ways::lstms_hold_most(facts, target);
+    let planned = |choice: &Choice| {
+        Ok::<_, QuantizeError>(Prepared::of(model, call::config(choice, target)?)?.plan())
+    };
+    let mut plan = planned(&choice)?;
+    if choice.dynamic_lstm {
+        let without = Choice { dynamic_lstm: false, ..choice.clone() };
+        let other = planned(&without)?;
+        // No LSTM of it can be what was asked for.
+        if other.values == plan.values {
+            (choice, plan) = (without, other);
+        }
+    }
+    let mut weights = plan.quantized().filter(|(value, _)| value.role == Role::Weight).peekable();
+    if weights.peek().is_none() {
+        return Ok(None);
+    }
+    let bytes = weights.fold(facts.bytes, |bytes, (value, how)| {
+        let (before, after) = settings::weight_bytes(value, how);
+        bytes.saturating_sub(before).saturating_add(after)
+    });
+    Ok(Some(Fitted { choice, bytes }))
 }
 
 impl Recommendation {
@@ -274,6 +332,9 @@ impl fmt::Display for Choice {
         }
         if let Some(size) = self.block_size {
             write!(f, ", blocks of {size}")?;
+        }
+        if self.dynamic_lstm {
+            f.write_str(", LSTMs too")?;
         }
         if self.format == Format::Qdq || self.format == Format::Dynamic {
             return Ok(());

@@ -1,17 +1,20 @@
 //! Why the options of a recommended call are what they are: each row looks at the model and the
 //! choice, and is silent where it has nothing to say.
 
+use quantize_rs_math::Granularity;
+use quantize_rs_onnx::DataType;
+
+use super::call::{IN_MEMORY, usual_samples};
 use super::facts::{Facts, Family};
-use super::{Choice, Wanted, Way};
-use crate::Format;
+use super::{Choice, SampleSource, Wanted, Way};
 use crate::text::size;
+use crate::{Format, Planned, ValuePlan};
 
 /// Says why, if there is something to say.
 type Say = fn(&Facts, &Choice, Wanted<'_>) -> Option<String>;
 
-/// Every reason beside that of the rule which decided, by its name.
+/// Every reason beside that of the rule which decided and the size, by its name.
 pub(super) const ALL: &[(&str, Say)] = &[
-    ("size", bytes),
     ("largest", largest),
     ("bits", bits),
     ("per_channel", per_channel),
@@ -19,28 +22,38 @@ pub(super) const ALL: &[(&str, Say)] = &[
     ("samples", samples),
     ("varying", varying),
     ("operators", operators),
+    ("dynamic_lstm", lstms),
     ("opset", opset),
     ("partly", partly),
     ("target", target),
 ];
 
-fn bytes(facts: &Facts, choice: &Choice, _: Wanted<'_>) -> Option<String> {
+/// What becomes of the size of the model, of which about so many bytes are left.
+pub(super) fn bytes(facts: &Facts, left: u64) -> String {
     let Facts { bytes, weight_bytes, .. } = *facts;
-    let width = match facts.dtype.as_deref()? {
-        "float64" => 64,
-        "float32" => 32,
-        _ => 16,
+    let (weights, bytes, left) = (size(weight_bytes.min(bytes)), size(bytes), size(left));
+    format!("{weights} of its {bytes} are float weights: about {left} will be left")
+}
+
+/// About how many bytes a weight takes, and will take with its scales.
+pub(super) fn weight_bytes(value: &Planned, how: &ValuePlan) -> (u64, u64) {
+    let shape: Option<Vec<usize>> = value.shape.iter().flatten().copied().collect();
+    let shape = shape.unwrap_or_default();
+    let elements = shape.iter().map(|length| *length as u64).product::<u64>();
+    let width = value.dtype.map_or(32, DataType::bits) as u64;
+    let groups = match how.matrix {
+        Some([rows, _]) => rows,
+        None => match how.spec.granularity {
+            Granularity::PerTensor => 1,
+            Granularity::PerAxis { axis } => shape.get(axis).copied().unwrap_or(1),
+            Granularity::Blocked { block_size, .. } => {
+                usize::try_from(elements).unwrap_or(usize::MAX) / block_size.max(1)
+            }
+        },
     };
-    // A scale and a zero point for each block.
-    let extra = choice.block_size.map_or(0, |size| weight_bytes * 20 / (width * size as u64));
-    let left =
-        bytes.saturating_sub(weight_bytes) + weight_bytes * u64::from(choice.bits) / width + extra;
-    Some(format!(
-        "{} of its {} are float weights: about {} will be left",
-        size(weight_bytes.min(bytes)),
-        size(bytes),
-        size(left)
-    ))
+    let stored = elements.saturating_mul(how.stored.bits().into()).div_ceil(8);
+    // A scale of 4 bytes, and a zero point.
+    (elements.saturating_mul(width).div_ceil(8), stored + groups as u64 * 5)
 }
 
 fn largest(facts: &Facts, _: &Choice, _: Wanted<'_>) -> Option<String> {
@@ -79,12 +92,21 @@ fn block_size(_: &Facts, choice: &Choice, _: Wanted<'_>) -> Option<String> {
 }
 
 fn samples(facts: &Facts, choice: &Choice, wanted: Wanted<'_>) -> Option<String> {
-    let needed = choice.way == Way::Static && wanted.samples.is_none();
-    needed.then(|| {
-        let inputs = if facts.inputs == 1 { "its input" } else { "its inputs" };
-        let usual = super::call::usual_samples(facts.inputs);
-        format!("samples: `{usual}` stands for some hundred real examples of {inputs}")
-    })
+    if choice.way != Way::Static {
+        return None;
+    }
+    let usual = usual_samples(facts.inputs);
+    match wanted.samples {
+        Some(SampleSource::File(_)) => None,
+        Some(SampleSource::Memory) => Some(format!(
+            "samples: `{IN_MEMORY}` stands for those that are there in memory; a command has to find \
+             them in a file, here `{usual}`"
+        )),
+        None => {
+            let inputs = if facts.inputs == 1 { "its input" } else { "its inputs" };
+            Some(format!("samples: `{usual}` stands for some hundred real examples of {inputs}"))
+        }
+    }
 }
 
 fn varying(facts: &Facts, choice: &Choice, _: Wanted<'_>) -> Option<String> {
@@ -114,6 +136,12 @@ fn operators(facts: &Facts, choice: &Choice, _: Wanted<'_>) -> Option<String> {
         }),
         _ => None,
     }
+}
+
+fn lstms(_: &Facts, choice: &Choice, _: Wanted<'_>) -> Option<String> {
+    let which = "ONNX Runtime has an operator for LSTMs that multiply integers: faster, and less exact \
+                 than weights of 8 bits alone";
+    choice.dynamic_lstm.then(|| format!("dynamic_lstm: {which}"))
 }
 
 fn opset(facts: &Facts, choice: &Choice, _: Wanted<'_>) -> Option<String> {
