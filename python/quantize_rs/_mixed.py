@@ -108,8 +108,9 @@ def mixed_precision(
 
     From float downwards, the step is taken that costs the least noise for the bytes that it saves:
     until the model is small enough, or as long as its outputs are near enough. What a step costs is
-    what `sensitivity` finds for the layer alone or, without data, the error of its weight. The
-    model that comes of it is made and measured. Weights alone are looked at.
+    what `sensitivity` finds for the layer alone or, without data, the error of its weight. Bits
+    with which a layer alone misses `min_sqnr` are left out, since noise adds up. The model that
+    comes of it is made and measured. Weights alone are looked at.
 
     Parameters
     ----------
@@ -128,7 +129,8 @@ def mixed_precision(
     per_channel, symmetric, block_size, excluded_layers, output_format
         As in `quantize`; give it the same.
     engine, limit, threads, progress
-        As in `compare`.
+        As in `compare`; they need `data`. How many samples will be run in all is not known before:
+        progress counts them.
 
     Returns
     -------
@@ -138,10 +140,11 @@ def mixed_precision(
     Raises
     ------
     OptionError
-        Not exactly one of `target_size` and `min_sqnr`, an SQNR without data, a size that no choice
-        meets, or an option that is unknown or out of range.
+        Not exactly one of `target_size` and `min_sqnr`, an SQNR without data, a size that the
+        fewest bits everywhere do not meet, bits that `output_format` does not have, an option
+        without effect, or one that is unknown or out of range.
     BelowBarError
-        No layer can be quantized so that `min_sqnr` holds.
+        There is no layer that, quantized alone, leaves `min_sqnr`.
     CalibrationError, ModelError, FileNotFoundError, PermissionError, OSError
         As in `compare`.
 
@@ -164,6 +167,8 @@ def mixed_precision(
     goal = (target_size, min_sqnr, [_options.bits("bits", width) for width in bits])
     opened = _compare.model(model)
     if data is None:
+        run = {"engine": engine != "auto", "limit": limit is not None}
+        _options.idle("without data", **run, threads=threads is not None)
         return _of(*_core.mixed_precision(opened, wishes, goal, None))
     samples = _samples.source(data, "data", num_samples=100, sample_shape=None, seed=0, noise=NOISE)
     with Run(engine, limit, threads, progress).begun("looking at layers") as begun:

@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import onnx
+import onnx.numpy_helper
 import pytest
 
 import quantize_rs
@@ -72,5 +74,58 @@ def test_what_cannot_be_met_is_refused(digits: Path, images: Images) -> None:
         with pytest.raises(OptionError) as refused:
             quantize_rs.mixed_precision(digits, **options)
         assert refused.value.option == option, options
-    with pytest.raises(BelowBarError, match="no layer can be quantized"):
+    with pytest.raises(
+        BelowBarError, match="no layer can be quantized with these bits: `"
+    ) as raised:
         quantize_rs.mixed_precision(digits, images, min_sqnr=150, bits=(4,))
+    alone = quantize_rs.sensitivity(digits, images, weights="int4", activations=None)
+    best = alone.layers[-1]
+    assert raised.value.measured == pytest.approx(best.score)
+    assert f"`{best.name}` alone in 4 bits" in str(raised.value)
+
+
+def test_what_no_layer_bears_alone_is_not_among_the_steps(digits: Path, images: Images) -> None:
+    """The layer that saves most is spoilt in few bits: the others are quantized all the same."""
+    proto = onnx.load(digits)
+    weights = [tensor for tensor in proto.graph.initializer if len(tensor.dims) > 1]
+    largest = max(weights, key=lambda tensor: int(np.prod(tensor.dims)))
+    values = onnx.numpy_helper.to_array(largest).copy()
+    values.flat[0] *= 3000
+    largest.CopyFrom(onnx.numpy_helper.from_array(values, largest.name))
+    bad = proto.SerializeToString()
+    alone = quantize_rs.sensitivity(bad, images, activations=None)
+    assert alone.layers[0].name == largest.name
+    bar = alone.layers[0].score + 3
+    found = quantize_rs.mixed_precision(bad, images, min_sqnr=bar, bits=(8,))
+    assert found.sqnr_db is not None
+    assert found.sqnr_db >= bar
+    widths = {layer.name: layer.bits for layer in found.layers}
+    assert widths.pop(largest.name) is None
+    assert 8 in widths.values()
+
+
+def test_progress_counts_on_from_model_to_model(digits: Path, images: Images) -> None:
+    seen: list[tuple[int, int | None]] = []
+    quantize_rs.mixed_precision(
+        digits,
+        images,
+        min_sqnr=25,
+        bits=(8, 4),
+        progress=lambda done, total: seen.append((done, total)),
+    )
+    done = [done for done, _ in seen]
+    assert done == sorted(done)
+    assert done[-1] > 10 * len(images)
+    assert {total for _, total in seen} == {None}
+
+
+def test_bits_that_a_format_does_not_have_are_refused_by_that_name(digits: Path) -> None:
+    with pytest.raises(
+        OptionError, match="has 4, but output_format dynamic knows weights of 8 bits"
+    ):
+        quantize_rs.mixed_precision(digits, target_size=0.5, output_format="dynamic")
+    with pytest.raises(OptionError, match="has 16, but output_format matmul_nbits") as refused:
+        quantize_rs.mixed_precision(
+            digits, target_size=0.5, bits=(16, 4), output_format="matmul_nbits"
+        )
+    assert refused.value.option == "bits"

@@ -33,19 +33,12 @@ impl<'a> Progress<'a> {
 
     /// A bar on the terminal; a spinner when nobody knows how many samples there are.
     pub(crate) fn bar(total: Option<usize>) -> Progress<'a> {
-        let template = match total {
-            Some(_) => "{bar:40} Processed {pos}/{len} samples, {eta} left",
-            None => "{spinner} Processed {pos} samples in {elapsed}",
-        };
         let bar = match total {
             Some(total) => ProgressBar::new(total as u64),
             None => ProgressBar::no_length(),
         };
         bar.set_draw_target(ProgressDrawTarget::stderr());
-        // The templates are ours; if one were wrong, indicatif's own look would do.
-        if let Ok(style) = ProgressStyle::with_template(template) {
-            bar.set_style(style);
-        }
+        styled(&bar, total);
         Progress::Bar(bar)
     }
 
@@ -57,6 +50,10 @@ impl<'a> Progress<'a> {
                 // Where methods are judged, some samples run again: there are more than at first.
                 if let Some(total) = total {
                     bar.set_length(total as u64);
+                } else if bar.length().is_some() {
+                    // Nobody knows any more how many there will be.
+                    bar.unset_length();
+                    styled(bar, None);
                 }
                 bar.set_position(done as u64);
             }
@@ -75,6 +72,18 @@ impl<'a> Progress<'a> {
         if let Progress::Bar(bar) = self {
             bar.finish_and_clear();
         }
+    }
+}
+
+/// How a bar looks, and a spinner where nobody knows how many samples there are.
+fn styled(bar: &ProgressBar, total: Option<usize>) {
+    let template = match total {
+        Some(_) => "{bar:40} Processed {pos}/{len} samples, {eta} left",
+        None => "{spinner} Processed {pos} samples in {elapsed}",
+    };
+    // The templates are ours; if one were wrong, indicatif's own look would do.
+    if let Ok(style) = ProgressStyle::with_template(template) {
+        bar.set_style(style);
     }
 }
 
@@ -108,5 +117,14 @@ mod tests {
             bar.show(Done { done: 1, total });
             bar.clear();
         }
+    }
+
+    #[test]
+    fn a_bar_whose_end_nobody_knows_counts() {
+        let mut progress = Progress::bar(Some(5));
+        progress.show(Done { done: 7, total: None });
+        let Progress::Bar(bar) = &progress else { panic!("no bar") };
+        assert_eq!((bar.position(), bar.length()), (7, None));
+        progress.show(Done { done: 8, total: Some(9) });
     }
 }

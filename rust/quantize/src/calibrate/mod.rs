@@ -8,6 +8,7 @@ mod method;
 mod run;
 mod score;
 mod shadows;
+mod works;
 
 use std::collections::BTreeMap;
 
@@ -20,6 +21,7 @@ pub use compare::{MethodComparison, MethodRow};
 pub use method::Method;
 pub use run::{Control, Progress};
 pub(crate) use run::{Watched, Watcher, watch};
+pub(crate) use works::Works;
 
 /// Runs `model` on every sample and finds the range of each value that `plan` observes.
 ///

@@ -5,7 +5,7 @@ use quantize_rs_onnx::Model;
 use super::{Attempt, GuardOptions};
 use crate::analysis::Given;
 use crate::apply::Quantized;
-use crate::calibrate::{Control, Progress};
+use crate::calibrate::{Control, Works};
 use crate::sample::{Engine, Sample};
 use crate::{Bar, CompareOptions, Config, Prepared, QuantizeError, Ranges, compare};
 
@@ -17,10 +17,7 @@ pub(super) struct Judge<'a> {
     pub(super) engine: &'a dyn Engine,
     pub(super) samples: &'a [Sample],
     pub(super) options: &'a GuardOptions,
-    threads: usize,
-    ask: &'a mut dyn FnMut(Progress) -> bool,
-    /// Samples run for what is over.
-    ran: usize,
+    pub(super) works: Works<'a>,
 }
 
 /// A model that was made and measured.
@@ -43,23 +40,7 @@ impl<'a> Judge<'a> {
         options: &'a GuardOptions,
         control: Control<'a>,
     ) -> Judge<'a> {
-        let Control { threads, progress: ask } = control;
-        Judge { model, ranges, engine, samples, options, threads, ask, ran: 0 }
-    }
-
-    /// Does some work on samples, whose progress is added to what was done before.
-    pub(super) fn watched<T>(
-        &mut self,
-        work: impl FnOnce(Control<'_>) -> Result<T, QuantizeError>,
-    ) -> Result<T, QuantizeError> {
-        let (before, ask, mut now) = (self.ran, &mut *self.ask, 0);
-        let mut progress = |Progress { done, total }: Progress| {
-            now = now.max(done);
-            ask(Progress { done: before + done, total: total.map(|total| before + total) })
-        };
-        let outcome = work(Control { threads: self.threads, progress: &mut progress });
-        self.ran += now;
-        outcome
+        Judge { model, ranges, engine, samples, options, works: Works::new(control) }
     }
 
     /// Makes the model with these layers left float, and measures it.
@@ -80,9 +61,9 @@ impl<'a> Judge<'a> {
         let options =
             CompareOptions { labels: labels.clone(), scores: scores.clone(), latency: None };
         let (model, engine, given) = (self.model, self.engine, &mut Given(self.samples.iter()));
-        let found = self.watched(|control| {
-            compare(model, quantized.model(), engine, given, &options, control)
-        })?;
+        let found = self
+            .works
+            .next(|control| compare(model, quantized.model(), engine, given, &options, control))?;
         let misses = found.misses(&Bar { require_faster: false, ..*bar });
         let attempt = Attempt {
             float_layers: float.to_vec(),

@@ -223,7 +223,7 @@ impl Judge<'_> {
         let some = &self.samples[..self.samples.len().min(RANKED_ON)];
         let (engine, ranges, given) = (self.engine, self.ranges, &mut Given(some.iter()));
         let options = SensitivityOptions::default();
-        let found = self.watched(|control| {
+        let found = self.works.next(|control| {
             sensitivity(&prepared.model, &plan, ranges, engine, given, &options, control)
         })?;
         let layers = found.layers.into_iter();
@@ -234,7 +234,7 @@ impl Judge<'_> {
     fn timed(&mut self, chosen: &Attempted) -> Result<crate::Speed, QuantizeError> {
         let (model, engine, first) = (self.model, self.engine, &self.samples[0]);
         let (options, quantized) = (self.options.latency, &chosen.quantized);
-        let found = self.watched(|control| {
+        let found = self.works.next(|control| {
             let mut go_on = || (control.progress)(Progress { done: 0, total: None });
             speed(engine, [model, quantized.model()], first, &options, &mut go_on)
         })?;

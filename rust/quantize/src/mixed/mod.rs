@@ -2,7 +2,7 @@
 
 mod ladder;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use quantize_rs_onnx::Model;
@@ -10,13 +10,13 @@ use serde::Serialize;
 
 use crate::analysis::{Given, all_of, worst_sqnr};
 use crate::apply::Quantized;
-use crate::calibrate::Control;
+use crate::calibrate::{Control, Progress, Works};
 use crate::error::QuantizeErrorKind;
 use crate::sample::{Engine, Sample, Samples};
 use crate::text::size;
 use crate::{
-    CompareOptions, Config, OutputRow, Prepared, QuantizeError, Role, SensitivityOptions, compare,
-    config, sensitivity,
+    CompareOptions, Config, Format, OutputRow, Prepared, QuantizeError, Role, SensitivityOptions,
+    compare, config, sensitivity,
 };
 use ladder::{Rung, Step, ladder};
 
@@ -70,15 +70,16 @@ pub struct LayerWidth {
 /// Chooses bits for every layer: from float downwards, always the step that costs the least noise for
 /// the bytes that it saves, until the size is met, or as long as the SQNR is. What a step costs is what
 /// [`sensitivity`](crate::sensitivity()) finds for the layer alone with so many bits or, without
-/// samples, the error of its weight. The model that counts is made: its bytes, and with samples its
-/// SQNR, are measured.
+/// samples, the error of its weight. Bits with which a layer alone misses the SQNR are left out, since
+/// noise adds up. The model that counts is made: its bytes, and with samples its SQNR, are measured.
 ///
 /// Weights alone are looked at. What comes out goes into [`Config::layer_bits`] and
 /// [`Config::layer_float`]: see [`MixedPrecision::config`].
 ///
 /// # Errors
-/// Not exactly one of `target_size` and `min_sqnr`, an SQNR without samples, or one of them that no
-/// choice meets.
+/// Not exactly one of `target_size` and `min_sqnr`, an SQNR without samples, bits that the format of
+/// `config` does not have, a size that the fewest bits everywhere do not meet, or an SQNR that no layer
+/// alone meets.
 pub fn mixed_precision(
     model: &Model,
     config: &Config,
@@ -87,17 +88,22 @@ pub fn mixed_precision(
     control: Control<'_>,
 ) -> Result<MixedPrecision, QuantizeError> {
     let goal = options.goal(model, config, data.is_some())?;
-    let Control { threads, progress } = control;
     let (engine, samples) = match data {
         Some((engine, samples)) => (Some(engine), all_of(samples)?),
         None => (None, Vec::new()),
     };
-    let mut solver = Solver { model, config, engine, samples, threads, progress };
-    let layers = solver.rungs(&options.bits)?;
-    let steps = ladder(&layers);
+    let Control { threads, progress } = control;
+    // How many models are tried shows on the way.
+    let mut counted = |Progress { done, .. }| progress(Progress { done, total: None });
+    let works = Works::new(Control { threads, progress: &mut counted });
+    let mut solver = Solver { model, config, engine, samples, works };
+    let mut layers = solver.rungs(&options.bits)?;
     let steps = match goal {
-        Goal::Bytes(most) => solver.small_enough(&layers, steps, most)?,
-        Goal::Sqnr(least) => solver.near_enough(&layers, steps, least)?,
+        Goal::Bytes(most) => solver.small_enough(&layers, ladder(&layers), most)?,
+        Goal::Sqnr(least) => {
+            leave_out_below(&mut layers, least)?;
+            solver.near_enough(&layers, ladder(&layers), least)?
+        }
     };
     solver.result(&layers, &steps)
 }
@@ -121,6 +127,7 @@ impl MixedOptions {
         if self.bits.is_empty() {
             return refused("bits", "is empty, expected some of 2, 4, 8 and 16");
         }
+        self.bits.iter().try_for_each(|bits| writable(*bits, config.output_format))?;
         match (self.target_size, self.min_sqnr) {
             (Some(target), None) if target > 0.0 && target.is_finite() => {
                 let whole = model.byte_len();
@@ -142,6 +149,56 @@ impl MixedOptions {
     }
 }
 
+/// Refuses bits that a format has no type for.
+fn writable(bits: u8, format: Format) -> Result<(), QuantizeError> {
+    let qtype = config::signed("bits", bits)?;
+    let Some(known) = format.row().weights.filter(|known| !known.contains(&qtype)) else {
+        return Ok(());
+    };
+    let known: BTreeSet<u32> = known.iter().map(|qtype| qtype.bits()).collect();
+    let known: Vec<String> = known.iter().map(u32::to_string).collect();
+    let known = known.join(", ");
+    let what = format!("has {bits}, but output_format {format} knows weights of {known} bits");
+    Err(QuantizeError::option("bits", what))
+}
+
+/// Leaves out what makes a layer alone miss the bar: noises of several layers add up.
+fn leave_out_below(layers: &mut [Layer], least: f64) -> Result<(), QuantizeError> {
+    let nearest = layers
+        .iter()
+        .flat_map(|layer| layer.rungs.iter().map(move |rung| (layer, rung)))
+        .filter_map(|(layer, rung)| Some((layer.name.clone(), rung.bits?, rung.sqnr_db?)))
+        .filter(|(.., found)| !found.is_nan())
+        .max_by(|(.., one), (.., other)| one.total_cmp(other));
+    for layer in &mut *layers {
+        layer.rungs.retain(|rung| rung.sqnr_db.is_none_or(|found| found >= least));
+    }
+    if layers.iter().any(|layer| layer.rungs.len() > 1) {
+        return Ok(());
+    }
+    Err(below(least, nearest.map(|(name, bits, found)| (Part { name, bits }, found))))
+}
+
+/// One layer in so many bits.
+struct Part {
+    name: String,
+    bits: u8,
+}
+
+/// The error of a bar that nothing meets; the nearest is a layer in some bits, and what it leaves.
+fn below(least: f64, nearest: Option<(Part, f64)>) -> QuantizeError {
+    let found = nearest.as_ref().map_or_else(String::new, |(Part { name, bits }, found)| {
+        format!(": `{name}` alone in {bits} bits leaves {found:.2} dB")
+    });
+    let what = format!(
+        "below the bar: min_sqnr is {least} dB, and no layer can be quantized with these \
+         bits{found}; more bits, channels or blocks with scales of their own cost less"
+    );
+    let (bar, expected) = ("min_sqnr".to_owned(), Some(least));
+    let measured = nearest.map(|(_, found)| found);
+    QuantizeError::new(QuantizeErrorKind::BelowBar { bar, measured, expected, what })
+}
+
 /// So many times these bytes, rounded down.
 #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_precision_loss)]
 fn part(bytes: u64, times: f64) -> u64 {
@@ -159,8 +216,7 @@ struct Solver<'a> {
     config: &'a Config,
     engine: Option<&'a dyn Engine>,
     samples: Vec<Sample>,
-    threads: usize,
-    progress: &'a mut dyn FnMut(crate::Progress) -> bool,
+    works: Works<'a>,
 }
 
 impl Solver<'_> {
@@ -180,9 +236,10 @@ impl Solver<'_> {
                 Some(engine) => {
                     let (given, options) =
                         (&mut Given(self.samples.iter()), SensitivityOptions::default());
-                    let control = Control { threads: self.threads, progress: &mut *self.progress };
                     let (model, plan) = (&prepared.model, &plan);
-                    let found = sensitivity(model, plan, None, engine, given, &options, control)?;
+                    let found = self.works.next(|control| {
+                        sensitivity(model, plan, None, engine, given, &options, control)
+                    })?;
                     let rows = found.layers.into_iter();
                     rows.map(|row| (row.name, worst_sqnr(&row.outputs))).collect()
                 }
@@ -234,7 +291,7 @@ impl Solver<'_> {
         Ok(steps)
     }
 
-    /// As many steps as leave the outputs near enough.
+    /// As many steps as leave the outputs near enough: each adds noise.
     fn near_enough(
         &mut self,
         layers: &[Layer],
@@ -254,14 +311,12 @@ impl Solver<'_> {
             }
         }
         if holds == 0 {
-            let found = nearest.map_or_else(String::new, |db| format!(": it leaves {db:.2} dB"));
-            let what = format!(
-                "below the bar: min_sqnr is {least} dB, and no layer can be quantized with these \
-                 bits{found}; more bits, channels or blocks with scales of their own cost less"
-            );
-            let (bar, expected) = ("min_sqnr".to_owned(), Some(least));
-            let kind = QuantizeErrorKind::BelowBar { bar, measured: nearest, expected, what };
-            return Err(QuantizeError::new(kind));
+            // The first step alone held when it was looked at alone: by a hair.
+            let first = steps.first().and_then(|step| {
+                let Layer { name, rungs } = &layers[step.layer];
+                Some(Part { name: name.clone(), bits: rungs[step.rung].bits? })
+            });
+            return Err(below(least, first.zip(nearest)));
         }
         steps.truncate(holds);
         Ok(steps)
@@ -280,9 +335,10 @@ impl Solver<'_> {
         made: &Quantized,
     ) -> Result<(Vec<OutputRow>, Option<String>), QuantizeError> {
         let Some(engine) = self.engine else { return Ok((Vec::new(), None)) };
-        let control = Control { threads: self.threads, progress: &mut *self.progress };
         let (given, options) = (&mut Given(self.samples.iter()), CompareOptions::default());
-        let found = compare(self.model, made.model(), engine, given, &options, control)?;
+        let (model, made) = (self.model, made.model());
+        let found =
+            self.works.next(|control| compare(model, made, engine, given, &options, control))?;
         Ok((found.outputs, Some(found.engine)))
     }
 
