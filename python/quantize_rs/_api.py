@@ -158,7 +158,7 @@ def quantize(
     engine : "auto", "tract" or "onnxruntime"
         Who runs the models on `verify`; auto is onnxruntime where it is installed, and tract else.
     threads : int, optional
-        Samples that run at once; by default as many as there are cores.
+        Samples of `verify` that run at once; by default as many as there are cores.
     progress : bool or callable, optional
         Shows how far judging has come, as in `quantize_with_calibration`.
 
@@ -172,7 +172,8 @@ def quantize(
     ModelError
         The model cannot be read, or not quantized like this; see `quantize_rs.errors`.
     OptionError
-        An option is unknown, out of range, contradicts another, or names nothing in the model.
+        An option is unknown, out of range, contradicts another, has no effect beside the others, or
+        names nothing in the model.
     BelowBarError
         A bar is missed, and leaving layers float does not help, or must not. Nothing is written.
     CalibrationError
@@ -209,8 +210,10 @@ def quantize(
         fall_back=fall_back,
         labels=labels,
         scores=scores,
-        calibrated=False,
+        calibrated=None,
     )
+    if judged is None:
+        _options.idle("without verify", engine=engine != "auto", threads=threads is not None)
     destination = writable(output_path)
     wishes = _wishes(
         bits,
@@ -363,8 +366,9 @@ min_elements, layer_bits, layer_dtype, weights, narrow_range
         and of samples in all or None. What it raises stops the run.
     verify : path, ImageFolder, array, dict of arrays, iterable, reader, or "random", optional
         Data that the result is judged on, as in `quantize`. Without it a bar is judged on
-        `calibration_data`, and the report says so: what ranges were found in looks better than what
-        comes later. Where `engine` is an object, it does not judge: that is done as with "auto".
+        `calibration_data`, and the report says so, as where both are the same: what ranges were
+        found in looks better than what comes later. Where `engine` is an object, it does not judge:
+        that is done as with "auto".
     min_sqnr, max_accuracy_drop, require_faster, fall_back, labels, scores
         Bars, and what becomes of a result that misses one, as in `quantize`.
 
@@ -403,8 +407,14 @@ IsADirectoryError, OSError
         fall_back=fall_back,
         labels=labels,
         scores=scores,
-        calibrated=calibration_data is not None,
+        calibrated=calibration_data,
     )
+    if ranges is not None:
+        why = "with ranges: no sample is looked at"
+        noise = {"sample_shape": sample_shape is not None, "seed": seed != 0}
+        _options.idle(why, limit=limit is not None, **noise)
+        if judged is None:
+            _options.idle(why, engine=engine != "auto", threads=threads is not None)
     destination = writable(output_path)
     wishes = _wishes(
         bits,

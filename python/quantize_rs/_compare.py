@@ -215,6 +215,10 @@ def compare(
     >>> found.outputs[0].top1_agreement > 0.99 and found.sqnr_db > 30
     True
     """
+    if not latency:
+        _options.idle(
+            "where latency is False", runs=runs != 100, latency_threads=latency_threads != 1
+        )
     source = _samples.source(
         data,
         "data",

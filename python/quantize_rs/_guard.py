@@ -70,11 +70,11 @@ def guard(
     fall_back: bool,
     labels: npt.ArrayLike | None,
     scores: str | None,
-    calibrated: bool,
+    calibrated: CalibrationData | None,
 ) -> Guard | None:
     """Give what a result has to reach; None where nothing is asked.
 
-    `calibrated` tells whether the samples of a calibration can serve instead of `verify`.
+    `calibrated` are the samples of a calibration, which can serve instead of `verify`.
     """
     asked = {
         "min_sqnr": min_sqnr is not None,
@@ -84,8 +84,9 @@ def guard(
     }
     first = next((option for option, is_asked in asked.items() if is_asked), None)
     if verify is None and first is None:
+        _options.idle("where nothing is judged: verify is None", scores=scores is not None)
         return None
-    if verify is None and not calibrated:
+    if verify is None and calibrated is None:
         raise _nothing(str(first))
     options = Guarded(
         min_sqnr=min_sqnr,
@@ -94,7 +95,7 @@ def guard(
         fall_back=fall_back,
         labels=_options.labels(labels),
         scores=scores,
-        held_out=verify is not None,
+        held_out=verify is not None and not _samples.overlap(verify, calibrated),
     )
     _core.check_guard(options)
     if verify is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from . import _model, _samples
+from . import _model, _options, _samples
 from ._api import delivered
 from ._engines import Engine
 from ._files import writable
@@ -95,6 +95,10 @@ def insert_fake_quant(
         what = "ranges come instead of calibration_data: give one of them"
         raise OptionError(what, option="ranges")
     calibrated = ranges is not None or calibration_data is not None
+    if calibration_data is None:
+        run = {"engine": engine != "auto", "limit": limit is not None}
+        run |= {"threads": threads is not None, "method": method != "minmax"}
+        _options.idle("without calibration_data", **run)
     plan = _model.open(model).plan(
         weights,
         activations if calibrated else None,

@@ -229,12 +229,14 @@ class Model:
         'int8 symmetric axis 0'
         """
         size = _options.maybe_count("block_size", block_size)
+        calibrated = activations is not None or (target is not None and output_format == "qdq")
+        symmetric_alone = activation_symmetric and not calibrated
+        _options.idle("without activations", activation_symmetric=symmetric_alone)
         widths, types = _options.layers(layer_bits, layer_dtype)
         wishes = Wishes(
             bits=None,
             weights=weights,
-            with_activations=activations is not None
-            or (target is not None and output_format == "qdq"),
+            with_activations=calibrated,
             activations=activations,
             activation_types=_options.types_by_name("activation_types", activation_types),
             per_channel=per_channel,

@@ -14,6 +14,13 @@ from .errors import OptionError
 _LARGEST = 2**63 - 1  # what a size may be on every machine that runs this
 
 
+def idle(why: str, **given: bool) -> None:
+    """Refuse the first option that is given although it has no effect; `why` says what it lacks."""
+    for option, is_given in given.items():
+        if is_given:
+            raise OptionError(f"{option} has no effect {why}", option=option)
+
+
 def count(option: str, value: SupportsIndex, *, least: int = 0) -> int:
     """Give a whole number of at least `least`."""
     number = operator.index(value)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sized
 from itertools import starmap
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
+import numpy as np
 import numpy.typing as npt
 
 from . import _arrays, _core, _images, _options
@@ -72,10 +74,13 @@ def source(
     count = _options.count("num_samples", num_samples, least=1)
     shape = _options.shape("sample_shape", sample_shape)
     seed = _options.count("seed", seed)
+    if not is_noise(data):
+        why = 'on samples that are given: it is for "random"'
+        _options.idle(why, sample_shape=shape is not None, seed=seed != 0)
     match data:
         case None:
             raise OptionError(f"{option} is None, {_MEND}", option=option)
-        case str() if data == "random":
+        case str() if is_noise(data):
             _log.warning("%s; give real samples as %s", noise, option)
             return _core.Source.random(count, shape, seed)
         case str() | os.PathLike():
@@ -93,6 +98,35 @@ def source(
         case _:
             what = f"{option} is of type {type(data).__name__}, {_MEND}"
             raise OptionError(what, option=option)
+
+
+def is_noise(data: CalibrationData | None) -> bool:
+    """Tell whether random values are asked for."""
+    return isinstance(data, str) and data == "random"
+
+
+def overlap(one: CalibrationData | None, other: CalibrationData | None) -> bool:
+    """Tell whether samples are, or are among, the others: one object, path or memory for both."""
+    if one is None or other is None:
+        return False
+    if one is other or (is_noise(one) and is_noise(other)):
+        return True
+    paths = [_path(data) for data in (one, other)]
+    if None not in paths:
+        return paths[0] == paths[1]
+    arrays = [_arrays_of(data) for data in (one, other)]
+    return any(np.may_share_memory(a, b) for a, b in itertools.product(*arrays))
+
+
+def _path(data: CalibrationData) -> str | None:
+    if is_noise(data) or not isinstance(data, str | os.PathLike | ImageFolder):
+        return None
+    return os.path.realpath(data.path if isinstance(data, ImageFolder) else data)
+
+
+def _arrays_of(data: CalibrationData) -> list[npt.NDArray[Any]]:
+    values = list(data.values()) if isinstance(data, Mapping) else [data]
+    return [value for value in values if isinstance(value, np.ndarray)]
 
 
 def _length(data: Iterable[Any]) -> int | None:

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from . import _core, _html, _samples
+from . import _core, _html, _options, _samples
 from ._compare import NOISE
 from ._engines import Engine
 from ._layer_errors import ErrorMetrics
@@ -219,7 +219,17 @@ def sensitivity(
     >>> quantize_rs.sensitivity(digits).metric
     'weight'
     """
-    if not isinstance(model, Plan):
+    if data is None:
+        run = {"engine": engine != "auto", "limit": limit is not None}
+        run |= {"threads": threads is not None, "num_samples": num_samples != 100}
+        noise = {"sample_shape": sample_shape is not None, "seed": seed != 0}
+        shown = {"ranges": ranges is not None, "activations": activations not in ("uint8", None)}
+        _options.idle("without data", **run, **noise, **shown)
+    if isinstance(model, Plan):
+        wishes = {"weights": weights is not None, "activations": activations != "uint8"}
+        wishes |= {"per_channel": per_channel, "exclude": exclude is not None}
+        _options.idle("beside a plan, which says what is quantized", **wishes)
+    else:
         opened = model if isinstance(model, Model) else _open(model)
         model = opened.plan(
             weights,

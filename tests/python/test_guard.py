@@ -78,6 +78,32 @@ def test_a_planted_bad_layer_falls_back_by_itself(digits: Path, images: Images, 
     assert json.loads(report.to_json())["verified"]["float_layers"][0]["name"] == name
 
 
+def test_samples_of_the_calibration_are_not_held_out(
+    digits: Path, images: Images, tmp_path: Path
+) -> None:
+    path, copy = tmp_path / "images.npy", tmp_path / "copy.npy"
+    np.save(path, images)
+    np.save(copy, images)
+    more = np.concatenate([images, images])
+    cases: list[tuple[Any, Any, bool]] = [
+        (path, path, False),
+        (path, str(tmp_path / "." / "images.npy"), False),
+        (path, copy, True),
+        (images, images, False),
+        (more[:24], more[12:], False),
+        (more[:24], more[24:], True),
+        ({"image": images}, images, False),
+        (path, images, True),
+        ("random", "random", False),
+    ]
+    for data, verify, held_out in cases:
+        report = quantize_rs.quantize_with_calibration(digits, None, data, verify=verify)
+        assert report.verified is not None
+        assert report.verified.held_out is held_out, (data, verify)
+        said = any("on the samples that ranges were found in" in note for note in report.notes)
+        assert said is not held_out
+
+
 def test_the_result_does_not_depend_on_threads(digits: Path, images: Images) -> None:
     options: dict[str, Any] = {"verify": images, "min_sqnr": 22.0, "bits": 4}
     one, many = (quantize_rs.quantize(digits, None, threads=n, **options) for n in (1, 4))
@@ -143,7 +169,7 @@ def test_the_samples_of_a_calibration_serve_and_the_report_says_so(
     assert exact.sqnr_db == found.sqnr_db
     # Data of its own is used whole.
     own = quantize_rs.quantize_with_calibration(
-        digits, None, images, verify=images[::-1], min_sqnr=20, **options
+        digits, None, images, verify=images * np.float32(0.9), min_sqnr=20, **options
     )
     assert own.verified is not None
     assert own.verified.held_out

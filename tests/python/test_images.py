@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import struct
 import subprocess
 import sys
@@ -15,7 +16,7 @@ import numpy.typing as npt
 import onnx
 import pytest
 from onnx import TensorProto
-from pictures import FILTERS, MEAN, STD, Array, conv, photo, resized
+from pictures import FILTERS, GOOD, MEAN, STD, Array, conv, photo, resized
 from PIL import Image, ImageOps
 
 import quantize_rs
@@ -314,6 +315,34 @@ def test_feeds_are_read_when_they_are_asked_for(photos: Path) -> None:
     with pytest.raises(CalibrationError, match=r"01\.png"):
         next(feeds)
     assert len(list(ImageFolder(photos).feeds(model, limit=1))) == 1
+
+
+def test_flags_for_images_serve_those_that_a_result_is_judged_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    onnx.save(conv(["n", 3, 8, 6]), "conv.onnx")
+    np.save("data.npy", GOOD)
+    Path("photos").mkdir()
+    for number in range(3):
+        photo(12 + number, 9).save(f"photos/{number}.png")
+    command = ["calibrate", "conv.onnx", "--data", "data.npy", "-o", "q.onnx", "--format", "json"]
+
+    def answer(*flags: str) -> subprocess.CompletedProcess[str]:
+        words = [sys.executable, "-m", "quantize_rs", *command, *flags]
+        return subprocess.run(words, capture_output=True, text=True, check=False)
+
+    judged = answer("--verify", "photos", "--mean", "0.5", "--std", "0.25")
+    assert judged.returncode == 0, judged.stderr
+    found = json.loads(judged.stdout)["verified"]
+    folder = quantize_rs.ImageFolder("photos", mean=0.5, std=0.25)
+    same = quantize_rs.quantize_with_calibration("conv.onnx", None, "data.npy", verify=folder)
+    assert same.verified is not None
+    assert (found["samples"], found["held_out"]) == (3, True)
+    assert found["attempts"] == same.to_dict()["verified"]["attempts"]
+    refused = answer("--verify", "data.npy", "--mean", "0.5")
+    assert refused.returncode == 2
+    assert "--mean is for images" in refused.stderr
 
 
 def test_the_command_makes_of_photos_what_python_makes_of_them(

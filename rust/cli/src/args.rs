@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
 
 use quantize_rs::{Bar, LatencyOptions, Method, QType, prepare, tensorrt};
 
@@ -165,6 +165,12 @@ pub(crate) struct InferArguments {
 
 /// Arguments of `quantize`.
 #[derive(Debug, Args)]
+#[command(
+    // Nothing else runs the model.
+    mut_arg("engine", |engine| engine.requires("verify")),
+    mut_arg("onnxruntime", |library| library.requires("verify")),
+    mut_arg("threads", |threads| threads.requires("verify"))
+)]
 pub(crate) struct QuantizeArguments {
     /// The model
     pub(crate) model: PathBuf,
@@ -245,7 +251,13 @@ fn passes() -> String {
 
 /// Arguments of `calibrate`.
 #[derive(Debug, Args)]
-#[command(mut_arg("data", |data| data.required_unless_present_any(["ranges", "dry_run"])))]
+#[command(
+    mut_arg("data", |data| data.required_unless_present_any(["ranges", "dry_run"])),
+    group(ArgGroup::new("run_on").args(["data", "verify"]).multiple(true)),
+    mut_arg("engine", |engine| engine.requires("run_on")),
+    mut_arg("onnxruntime", |library| library.requires("run_on")),
+    mut_arg("threads", |threads| threads.requires("run_on"))
+)]
 pub(crate) struct CalibrateArguments {
     /// The model
     pub(crate) model: PathBuf,
@@ -256,7 +268,7 @@ pub(crate) struct CalibrateArguments {
     #[arg(long)]
     pub(crate) dry_run: bool,
     /// Print what each method makes of the samples and write nothing
-    #[arg(long, conflicts_with_all = ["dry_run", "ranges", "ranges_out", "method", "save_recipe"])]
+    #[arg(long, conflicts_with_all = ["dry_run", "ranges", "ranges_out", "method", "save_recipe", "html", "verify", "labels", "scores", "min_sqnr", "max_accuracy_drop", "require_faster"])]
     pub(crate) compare_methods: bool,
     #[command(flatten)]
     pub(crate) recipe: RecipeArguments,

@@ -73,7 +73,12 @@ struct Side {
 
 pub(crate) fn run(args: &BenchmarkArguments, console: &mut Console<'_>) -> Result<(), Failure> {
     let models = [Model::open(&args.original)?, Model::open(&args.quantized)?];
-    let speed = if args.latency { speed(args, &models, console)? } else { None };
+    let speed = if args.latency {
+        speed(args, &models, console)?
+    } else {
+        args.samples.images.check(&[])?;
+        None
+    };
     let [original, quantized] = models.map(|model| ModelInfo::of(&model));
     let operators: BTreeSet<&String> =
         original.operators.keys().chain(quantized.operators.keys()).collect();

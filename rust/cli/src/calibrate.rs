@@ -136,7 +136,7 @@ impl Numbers {
             }));
         }
         let inputs = InputSpec::of(model);
-        Ok(match args.samples.open(&inputs)? {
+        Ok(match args.samples.open_beside(&inputs, args.guard.verify())? {
             Some(samples) => Numbers::Samples(Watched::new(samples, &inputs)),
             None => Numbers::Nowhere,
         })

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use quantize_rs::{Config, GuardOptions, InputSpec, Model, Quantized, Ranges, guarded};
-use quantize_rs_runner::samples::{Watched, leads_to_images};
+use quantize_rs_runner::samples::Watched;
 
 use crate::args::{BarArguments, ClassArguments};
 use crate::console::Console;
@@ -20,7 +20,7 @@ use crate::work;
 #[command(next_help_heading = "Bar, below which nothing is written and the exit code is 1")]
 pub(crate) struct GuardArguments {
     /// Samples that the result is judged on, in the forms of calibration data; of `calibrate` by
-    /// default those of --data, and the report says so
+    /// default those of --data, and the report says so, as where both are the same
     #[arg(long, value_name = "PATH")]
     verify: Option<PathBuf>,
     /// Fail where a bar is missed, instead of leaving layers float, worst first, until it holds
@@ -49,11 +49,13 @@ impl GuardArguments {
         console: &mut Console<'_>,
     ) -> Result<Option<Judged>, Failure> {
         let bar = self.bar.bar();
-        let of_images = |path: &PathBuf| leads_to_images(path);
-        if calibrated.is_none() && !self.verify.as_ref().is_some_and(of_images) {
-            images.refuse()?;
-        }
+        let data = calibrated.and_then(|samples| samples.data.as_deref());
+        images.check(&[self.verify(), data])?;
         if self.verify.is_none() && !bar.is_set() && self.classes.labels.is_none() {
+            if self.classes.scores.is_some() {
+                let message = "--scores has no effect where nothing is judged: give --verify PATH";
+                return Err(Failure::Misuse(message.to_owned()));
+            }
             return Ok(None);
         }
         let inputs = InputSpec::of(model);
@@ -81,11 +83,18 @@ impl GuardArguments {
             fall_back: !self.no_fall_back,
             labels: self.classes.labels()?,
             scores: self.classes.scores.clone(),
-            held_out: self.verify.is_some(),
+            held_out: self
+                .verify()
+                .is_some_and(|path| !calibrated.is_some_and(|own| own.hold(path))),
             ..GuardOptions::default()
         };
         options.check()?;
         Ok(Some(Judged { options, samples: Watched::new(found, &inputs) }))
+    }
+
+    /// Where samples to judge on are, where others than those of a calibration were named.
+    pub(crate) fn verify(&self) -> Option<&Path> {
+        self.verify.as_deref()
     }
 
     /// Files that are read.

@@ -6,9 +6,10 @@ use std::str::FromStr;
 
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use quantize_rs_runner::samples::{ChannelOrder, ImageFolder, Layout, Resize};
+use quantize_rs_runner::samples::{ChannelOrder, ImageFolder, Layout, Resize, leads_to_images};
 
 use crate::failure::Failure;
+use crate::samples;
 
 /// Said of each flag: a heading of the whole would also stand over the flags that follow.
 const HEADING: &str = "Images, where samples are a folder, an image or a pattern";
@@ -82,8 +83,12 @@ where
 }
 
 impl ImageArguments {
-    /// Refuses these flags where there are no images.
-    pub(crate) fn refuse(&self) -> Result<(), Failure> {
+    /// Refuses these flags where none of the sources of samples leads to images.
+    pub(crate) fn check(&self, sources: &[Option<&Path>]) -> Result<(), Failure> {
+        let mut named = sources.iter().flatten().filter(|path| !samples::is_random(path));
+        if named.any(|path| leads_to_images(path)) {
+            return Ok(());
+        }
         let flags = [
             ("--size", self.size.is_some()),
             ("--scale", self.scale.is_some()),
@@ -97,7 +102,7 @@ impl ImageArguments {
         match flags.iter().find(|(_, given)| *given) {
             None => Ok(()),
             Some((flag, _)) => Err(Failure::Misuse(format!(
-                "{flag} is for images, and the samples are no folder, image or pattern"
+                "{flag} is for images, and no samples are a folder, an image or a pattern"
             ))),
         }
     }
@@ -153,7 +158,7 @@ mod tests {
     #[test]
     fn no_flags_are_the_defaults_of_the_library() {
         let images = parsed(&[]);
-        assert!(images.refuse().is_ok());
+        assert!(images.check(&[None]).is_ok());
         assert_eq!(images.folder(Path::new("a")).expect("a folder"), ImageFolder::new("a"));
     }
 
@@ -183,8 +188,12 @@ mod tests {
         assert_eq!(parsed(&flags).folder(Path::new("a")).expect("a folder"), expected);
         for flag in flags {
             let name = flag.split('=').next().unwrap_or_default();
-            let message = parsed(&[flag]).refuse().expect_err(flag).message().unwrap_or_default();
-            assert!(message.starts_with(&format!("{name} is for images")), "{message}");
+            let images = parsed(&[flag]);
+            for none in [&[][..], &[None, Some(Path::new("a.npy"))], &[Some(Path::new("random"))]] {
+                let refused = images.check(none).expect_err(flag).message().unwrap_or_default();
+                assert!(refused.starts_with(&format!("{name} is for images")), "{refused}");
+            }
+            images.check(&[Some(Path::new("a.npy")), Some(Path::new("b/*.png"))]).expect(flag);
         }
         let square = parsed(&["--size", "8"]).folder(Path::new("a")).expect("a folder");
         assert_eq!(square.size, Some([8, 8]));

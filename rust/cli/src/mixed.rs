@@ -16,6 +16,11 @@ use crate::{file, plan, wishes, work};
 
 /// Arguments of `mixed-precision`.
 #[derive(Debug, Args)]
+#[command(
+    mut_arg("engine", |engine| engine.requires("data")),
+    mut_arg("onnxruntime", |library| library.requires("data")),
+    mut_arg("threads", |threads| threads.requires("data"))
+)]
 pub(crate) struct MixedArguments {
     /// The model
     model: PathBuf,

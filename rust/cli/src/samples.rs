@@ -79,6 +79,16 @@ impl SampleArguments {
         self.data.as_deref().is_some_and(is_random)
     }
 
+    /// Whether samples at `path` are among them.
+    pub(crate) fn hold(&self, path: &Path) -> bool {
+        let place = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_path_buf());
+        let Some(data) = &self.data else { return false };
+        if is_random(path) {
+            return is_random(data) && self.seed.unwrap_or(0) == 0;
+        }
+        !is_random(data) && place(data) == place(path)
+    }
+
     /// Why the result is not to be trusted, when it is made from random numbers.
     pub(crate) fn warning(&self) -> Option<&'static str> {
         self.are_random().then_some(
@@ -89,6 +99,16 @@ impl SampleArguments {
 
     /// The samples for a model with these inputs; `None` when no source was named.
     pub(crate) fn open(&self, inputs: &[InputSpec]) -> Result<Option<BoxedSamples>, Failure> {
+        self.open_beside(inputs, None)
+    }
+
+    /// As [`Self::open`], beside a source of other samples, which flags for images may be for.
+    pub(crate) fn open_beside(
+        &self,
+        inputs: &[InputSpec],
+        other: Option<&Path>,
+    ) -> Result<Option<BoxedSamples>, Failure> {
+        self.images.check(&[self.data.as_deref(), other])?;
         let Some(path) = &self.data else { return Ok(None) };
         let samples = if self.are_random() { self.random(inputs) } else { self.file(path, inputs) };
         samples.map(Some)
@@ -99,7 +119,6 @@ impl SampleArguments {
             let message = "--limit is for files; --num-samples is for --data random";
             return Err(Failure::Misuse(message.to_owned()));
         }
-        self.images.refuse()?;
         let count = self.num_samples.unwrap_or(NUM_SAMPLES);
         let shape = self.sample_shape.as_deref();
         Ok(samples::random(inputs, count, shape, self.seed.unwrap_or(0))?)
@@ -118,7 +137,6 @@ impl SampleArguments {
         if samples::leads_to_images(path) {
             return Ok(self.images.folder(path)?.open(inputs, self.limit)?);
         }
-        self.images.refuse()?;
         Ok(samples::open(path, inputs, self.limit)?)
     }
 }

@@ -20,6 +20,15 @@ use crate::{chart, file, plan, work};
 
 /// Arguments of `sensitivity`.
 #[derive(Debug, Args)]
+#[command(
+    // Without samples weights alone are looked at.
+    mut_arg("activations", |activations| activations.requires("data")),
+    mut_arg("no_bias_correction", |flag| flag.requires("data")),
+    mut_arg("no_smooth", |flag| flag.requires("data")),
+    mut_arg("engine", |engine| engine.requires("data")),
+    mut_arg("onnxruntime", |library| library.requires("data")),
+    mut_arg("threads", |threads| threads.requires("data"))
+)]
 pub(crate) struct SensitivityArguments {
     /// The float model
     model: PathBuf,

@@ -4,10 +4,12 @@ use std::any::TypeId;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-use clap::{Arg, ArgAction, CommandFactory};
+use clap::{Arg, ArgAction, Args, CommandFactory, Id};
 
 use super::node::{At, Node, Wrong};
 use crate::args::Arguments;
+use crate::engine::EngineArguments;
+use crate::images::ImageArguments;
 
 /// Other names of keys, as files for other tools have them.
 const OTHER_NAMES: &[(&str, &str)] = &[
@@ -113,6 +115,8 @@ pub(super) struct Keys {
     folder: PathBuf,
     quantize: Vec<Arg>,
     calibrate: Vec<Arg>,
+    /// Options that say how samples are read and run.
+    running: Vec<Id>,
 }
 
 impl Keys {
@@ -124,7 +128,10 @@ impl Keys {
             known
         };
         let (quantize, calibrate) = (known("quantize"), known("calibrate"));
-        Keys { folder: folder.to_path_buf(), quantize, calibrate }
+        let running =
+            ImageArguments::augment_args(EngineArguments::augment_args(clap::Command::new("")));
+        let running = running.get_arguments().map(|arg| arg.get_id().clone()).collect();
+        Keys { folder: folder.to_path_buf(), quantize, calibrate, running }
     }
 
     fn flag(&self, id: &str) -> Option<&Arg> {
@@ -256,7 +263,9 @@ impl Keys {
     pub(super) fn misplaced(&self, option: &Choice) -> String {
         let calibrated = self.calibrate.iter().any(|arg| arg.get_id() == option.id.as_str());
         let key = &option.key;
-        if calibrated {
+        if self.running.iter().any(|id| id == option.id.as_str()) {
+            format!("`{key}` is for models that samples are run on: none has `data` or `verify`")
+        } else if calibrated {
             format!("`{key}` is for models that are calibrated: no model has `data` or `ranges`")
         } else {
             format!("`{key}` is for models that are not calibrated: all have `data` or `ranges`")
@@ -303,8 +312,14 @@ impl Keys {
             };
             self.write(arg, option, &mut args)?;
         }
+        let sampled = |option: &Choice| matches!(option.id.as_str(), "data" | "verify");
+        let runs = own.iter().chain(general).any(sampled);
         for (option, used) in general.iter().zip(used) {
             let Some(arg) = find(&option.id) else { continue };
+            // What says how samples are run is for models that some are run for.
+            if !runs && self.running.contains(arg.get_id()) {
+                continue;
+            }
             *used = true;
             if own.iter().all(|other| other.id != option.id && !excludes(&other.id, &option.id)) {
                 self.write(arg, option, &mut args)?;

@@ -115,6 +115,21 @@ skip_existing = true
 }
 
 #[test]
+fn how_samples_are_run_is_for_models_that_some_are_run_for() {
+    let folder = Folder::new();
+    let models = format!(
+        "models:\n  - {{input: {DIGITS}, output: a.onnx}}\n  - {{input: {DIGITS}, output: b.onnx, data: {SAMPLES}}}\n"
+    );
+    let path = file(&folder, "c.yaml", &format!("threads: 2\nengine: tract\n{models}"));
+    let shown = run(&["config", &path, "--dry-run", "--format", "json"]).json();
+    let command = |at: usize| shown[at]["command"].to_string();
+    assert!(!command(0).contains("--threads") && command(1).contains("--threads=2"), "{shown}");
+    let alone = format!("threads: 2\nmodels:\n  - {{input: {DIGITS}, output: a.onnx}}\n");
+    let none = run(&["config", &file(&folder, "c.yaml", &alone)]);
+    assert!(none.code == 2 && none.err.contains("line 1: `threads` is for models"), "{none:?}");
+}
+
+#[test]
 fn what_is_wrong_is_named_with_its_line_before_anything_is_done() {
     let folder = Folder::new();
     let cases = [

@@ -85,6 +85,18 @@ fn the_samples_of_a_calibration_serve_where_there_are_no_others() {
         "{own:?}"
     );
     assert_eq!(own.json()["verified"]["samples"], 20);
+    let same = with(&["--data", SAMPLES, "--limit", "20", "--verify", SAMPLES]);
+    let held_out = |answer: &Answer| answer.json()["verified"]["held_out"].clone();
+    assert_eq!((same.code, held_out(&same)), (0, false.into()), "{same:?}");
+    assert!(same.json()["notes"].to_string().contains("that ranges were found in"), "{same:?}");
+    let copy = folder.path("copy.npy");
+    fs::copy(SAMPLES, &copy).expect("copied");
+    let other = with(&["--data", SAMPLES, "--limit", "20", "--verify", &copy]);
+    assert_eq!(held_out(&other), true, "{other:?}");
+    for (seed, held) in [("0", false), ("1", true)] {
+        let noise = ["--data", "random", "--seed", seed, "--verify", "random"];
+        assert_eq!(held_out(&with(&noise)), held, "{seed}");
+    }
     let saved = ["--ranges", &ranges, "--min-sqnr", "20"];
     assert_eq!(with(&saved).code, 2, "there is nothing to judge on");
     let held = with(&[&saved[..], &["--verify", SAMPLES]].concat());

@@ -61,6 +61,58 @@ fn refusals_have_a_code_a_reason_and_no_output() {
     refused(cases);
 }
 
+#[test]
+fn flags_without_effect_are_refused() {
+    let inputs = Folder::new();
+    let ranges = inputs.path("ranges.json");
+    let made = run(&[
+        "calibrate",
+        DIGITS,
+        "--data",
+        SAMPLES,
+        "--limit",
+        "2",
+        "--ranges-out",
+        &ranges,
+        "-o",
+        &inputs.path("made.onnx"),
+    ]);
+    assert_eq!(made.code, 0, "{made:?}");
+    let run_by = [
+        (&["--engine", "tract"][..], ["--verify", "--data"]),
+        (&["--onnxruntime", "x.so"], ["--verify", "--data"]),
+        (&["--threads", "2"], ["--verify", "--data"]),
+    ];
+    let commands = [
+        &["quantize", DIGITS][..],
+        &["calibrate", DIGITS, "--ranges", &ranges],
+        &["mixed-precision", DIGITS, "--target-size", "0.5"],
+        &["sensitivity", DIGITS],
+    ];
+    for command in commands {
+        for (flags, needed) in &run_by {
+            let answer = run(&[command, *flags].concat());
+            assert_eq!((answer.code, answer.out.as_str()), (2, ""), "{command:?} {flags:?}");
+            assert!(needed.iter().any(|flag| answer.err.contains(flag)), "{answer:?}");
+        }
+        let image = run(&[command, &["--mean", "0.5"]].concat());
+        if command[0] == "quantize" || command[0] == "calibrate" {
+            assert_eq!(run(&[command, &["--scores", "logits"]].concat()).code, 2, "{command:?}");
+        }
+        assert!(image.code == 2 && image.err.contains("--mean is for images"), "{image:?}");
+    }
+    for flags in [&["--activations", "int8"][..], &["--no-smooth"], &["--no-bias-correction"]] {
+        let answer = run(&[&["sensitivity", DIGITS], flags].concat());
+        assert!(answer.code == 2 && answer.err.contains("--data"), "{answer:?}");
+    }
+    let both = run(&["benchmark", DIGITS, DIGITS, "--mean", "0.5"]);
+    assert!(both.code == 2 && both.err.contains("--mean is for images"), "{both:?}");
+    let methods = ["calibrate", DIGITS, "--data", SAMPLES, "--compare-methods"];
+    for flags in [&["--verify", SAMPLES][..], &["--min-sqnr", "3"], &["--html", "a.html"]] {
+        assert_eq!(run(&[&methods[..], flags].concat()).code, 2, "{flags:?}");
+    }
+}
+
 /// Runs what cannot be done: the code, a reason, nothing printed as a result, and nothing written.
 fn refused(cases: Vec<(Vec<&str>, u8, &str)>) {
     let folder = Folder::new();

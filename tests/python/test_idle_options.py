@@ -1,0 +1,90 @@
+"""Options that have no effect beside the others are refused, by their name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import quantize_rs
+from quantize_rs import OptionError
+
+DIGITS = Path(__file__).resolve().parents[2] / "examples" / "digits" / "digits_cnn.onnx"
+SAMPLES = DIGITS.with_name("calibration.npy")
+
+RUN: dict[str, Any] = {"engine": "tract", "threads": 2}
+NOISE: dict[str, Any] = {"sample_shape": (1, 8, 8), "seed": 3}
+
+
+def with_ranges(**options: Any) -> object:
+    plan = quantize_rs.open(DIGITS).plan(activations="uint8")
+    ranges = plan.calibrate(SAMPLES, limit=2)
+    return quantize_rs.quantize_with_calibration(DIGITS, None, ranges=ranges, **options)
+
+
+def of_plan(**options: Any) -> object:
+    plan = quantize_rs.open(DIGITS).plan(activations="uint8")
+    return quantize_rs.sensitivity(plan, SAMPLES, limit=2, **options)
+
+
+Verb = Callable[..., object]
+CASES: list[tuple[str, Verb, dict[str, Any]]] = [
+    (
+        "quantize without verify",
+        lambda **options: quantize_rs.quantize(DIGITS, None, **options),
+        RUN | {"scores": "logits"},
+    ),
+    (
+        "calibration without a bar",
+        lambda **options: quantize_rs.quantize_with_calibration(DIGITS, None, SAMPLES, **options),
+        NOISE | {"scores": "logits"},
+    ),
+    ("ranges", with_ranges, RUN | NOISE | {"limit": 3}),
+    (
+        "mixed_precision without data",
+        lambda **options: quantize_rs.mixed_precision(DIGITS, target_size=0.5, **options),
+        RUN | {"limit": 3},
+    ),
+    (
+        "sensitivity without data",
+        lambda **options: quantize_rs.sensitivity(DIGITS, **options),
+        RUN | NOISE | {"limit": 3, "num_samples": 7, "activations": "int8"},
+    ),
+    (
+        "sensitivity of a plan",
+        of_plan,
+        {"weights": "int4", "activations": "int8", "per_channel": True, "exclude": ["Conv"]},
+    ),
+    (
+        "compare without latency",
+        lambda **options: quantize_rs.compare(DIGITS, DIGITS, SAMPLES, latency=False, **options),
+        NOISE | {"runs": 3, "latency_threads": 2},
+    ),
+    (
+        "layer_errors of samples",
+        lambda **options: quantize_rs.layer_errors(DIGITS, DIGITS, SAMPLES, **options),
+        NOISE,
+    ),
+    (
+        "plan without activations",
+        lambda **options: quantize_rs.open(DIGITS).plan(**options),
+        {"activation_symmetric": True},
+    ),
+    (
+        "insert_fake_quant without samples",
+        lambda **options: quantize_rs.insert_fake_quant(DIGITS, **options),
+        RUN | {"limit": 3, "method": "mse"},
+    ),
+]
+
+
+@pytest.mark.parametrize(("said", "verb", "options"), CASES)
+def test_an_option_without_effect_is_refused(
+    said: str, verb: Verb, options: dict[str, Any]
+) -> None:
+    for name, value in options.items():
+        with pytest.raises(OptionError, match=f"^{name} has no effect ") as refused:
+            verb(**{name: value})
+        assert refused.value.option == name, said
