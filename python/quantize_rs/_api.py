@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy.typing as npt
 
-from . import _core, _model, _options, _samples
+from . import _core, _model, _options, _pruning, _samples
 from ._engines import Engine
 from ._files import writable
 from ._guard import guard
@@ -45,6 +45,8 @@ def quantize(
     narrow_range: bool | None = None,
     target: str | None = None,
     op_types: Iterable[str] | None = None,
+    prune: float | None = None,
+    sparsity: float | None = None,
     optimize: bool | Iterable[str] = True,
     opset: int | None = None,
     output_format: str = "qdq",
@@ -117,6 +119,12 @@ def quantize(
         ``"x86-avx2"``, ``"arm"``, ``"tensorrt"``, ``"openvino"``, ``"qnn"`` or ``"generic"``.
     op_types : iterable of str, optional
         Only weights of operators of these types are quantized: ``["Conv", "Gemm"]``.
+    prune : float, optional
+        Before anything else, weights become 0 where ``abs(w) < prune``, as the function `prune`
+        does it, and stay exactly 0; those of `excluded_layers` are left alone. The steps of the
+        report say how many.
+    sparsity : float, optional
+        The same for the smallest of each weight, until this part of it is 0.
     optimize : bool or iterable of str
         Before planning, passes that change no result fold and clean up the model where that
         serves quantization; names say which ones, False leaves the model as it is.
@@ -226,6 +234,7 @@ def quantize(
     )
     wishes["target"] = target
     wishes["op_types"] = _options.maybe_names("op_types", op_types)
+    wishes["prune"] = _pruning.wish(prune, sparsity)
     wishes["weights"] = weights
     wishes["block_size"] = _options.maybe_count("block_size", block_size)
     wishes["weight_method"] = weight_method
@@ -264,6 +273,8 @@ def quantize_with_calibration(
     target: str | None = None,
     engine: Engine = "auto",
     op_types: Iterable[str] | None = None,
+    prune: float | None = None,
+    sparsity: float | None = None,
     narrow_range: bool | None = None,
     bias_correction: bool = True,
     smooth: bool = True,
@@ -345,6 +356,8 @@ min_elements, layer_bits, layer_dtype, weights, narrow_range
     smooth : bool
         Large channels behind a normalization are divided by numbers that the weights after it are
         multiplied by, where that makes the errors of both smaller.
+    prune, sparsity : float, optional
+        Before anything else, weights of small magnitude become 0, as in `quantize`.
     optimize : bool or iterable of str
         Before planning, passes that change no result fold and clean up the model where that
         serves quantization; names say which ones, False leaves the model as it is.
@@ -431,6 +444,7 @@ IsADirectoryError, OSError
     wishes["activation_types"] = _options.types_by_name("activation_types", activation_types)
     wishes["target"] = target
     wishes["op_types"] = _options.maybe_names("op_types", op_types)
+    wishes["prune"] = _pruning.wish(prune, sparsity)
     wishes["narrow_range"] = narrow_range
     wishes["bias_correction"] = bias_correction
     wishes["smooth"] = smooth
@@ -523,6 +537,7 @@ def _wishes(
         layer_types=types,
         target=None,
         op_types=None,
+        prune=None,
         bias_correction=True,
         smooth=True,
         passes=None,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypedDict
 
-from . import _core, _info, _options, _source
+from . import _core, _info, _options, _pruning, _source
 from ._info import ModelInfo
 from ._plan import Plan
 from ._source import ModelSource
@@ -36,6 +36,7 @@ class Wishes(TypedDict):
     layer_types: dict[str, str]
     target: str | None
     op_types: list[str] | None
+    prune: tuple[str, float] | None
     bias_correction: bool
     smooth: bool
     passes: list[str] | None
@@ -115,6 +116,8 @@ class Model:
         narrow_range: bool | None = None,
         native_int4: bool | None = None,
         op_types: Iterable[str] | None = None,
+        prune: float | None = None,
+        sparsity: float | None = None,
         bias_correction: bool = True,
         smooth: bool = True,
         optimize: bool | Iterable[str] = True,
@@ -184,6 +187,8 @@ class Model:
         smooth : bool
             With calibration, large channels behind a normalization are divided by numbers that the
             weights after it are multiplied by, where that makes the errors of both smaller.
+        prune, sparsity : float, optional
+            As in `quantize`.
         optimize : bool or iterable of str
             Before planning, passes that change no result fold and clean up the model where that
             serves quantization; names say which ones, False leaves the model as it is.
@@ -252,6 +257,7 @@ class Model:
             layer_types=types,
             target=target,
             op_types=_options.maybe_names("op_types", op_types),
+            prune=_pruning.wish(prune, sparsity),
             bias_correction=bias_correction,
             smooth=smooth,
             passes=_options.passes(optimize),

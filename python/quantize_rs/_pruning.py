@@ -169,6 +169,17 @@ def prune(
     return Pruning(**found, weights=weights, output=target, model=data, _json=said, _text=text)
 
 
+def wish(
+    threshold: SupportsFloat | None, sparsity: SupportsFloat | None
+) -> tuple[str, float] | None:
+    """How small weights are that become 0 before they are quantized; None where none are to."""
+    if threshold is not None and sparsity is not None:
+        raise OptionError("sparsity: give it or prune, not both", option="sparsity")
+    if sparsity is not None:
+        return "sparsity", _number("sparsity", sparsity)
+    return None if threshold is None else ("absolute", _number("prune", threshold))
+
+
 def _below(
     threshold: SupportsFloat | None, sparsity: SupportsFloat | None, mode: str
 ) -> tuple[str, float]:

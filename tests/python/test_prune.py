@@ -214,3 +214,106 @@ def test_nan_is_named_with_its_place() -> None:
     with pytest.raises(quantize_rs.QuantizeError, match=r"`w`.*element 26.*exclude"):
         quantize_rs.prune(made, threshold=0.1)
     assert quantize_rs.prune(made, threshold=0.1, exclude=["w"]).zeros > 0
+
+
+@pytest.mark.parametrize(
+    ("asked", "how"),
+    [({"prune": 0.3}, {"threshold": 0.3}), ({"sparsity": 0.4}, {"sparsity": 0.4})],
+)
+def test_one_call_is_both_steps(
+    digits: Path, asked: dict[str, float], how: dict[str, float]
+) -> None:
+    source, _ = net()
+    for excluded in ([], ["second"]):
+        options: dict[str, Any] = {"per_channel": True, "excluded_layers": excluded}
+        sparse = quantize_rs.prune(source, exclude=excluded, **how)
+        assert sparse.model is not None
+        two = quantize_rs.quantize(sparse.model, None, **options)
+        one = quantize_rs.quantize(source, None, **options, **asked)
+        assert one.model == two.model
+        assert one.bytes_before == len(source)
+        step = one.steps[0]
+        assert step.name == "prune"
+        lines = [
+            f"`{w.name}`: {w.zeros} of {w.elements} are 0, {w.zeros_before} before"
+            for w in sparse.weights
+            if w.zeros > w.zeros_before
+        ]
+        assert list(step.did) == lines
+        assert "prepared: prune" in str(one)
+    samples = digits.with_name("calibration.npy")
+    sparse = quantize_rs.prune(digits, **how)
+    assert sparse.model is not None
+    two, one = (
+        quantize_rs.quantize_with_calibration(model, None, samples, limit=20, **options)
+        for model, options in ((sparse.model, {}), (digits, asked))
+    )
+    assert one.model == two.model
+
+
+WAYS: list[dict[str, Any]] = [
+    {},
+    {"bits": 4, "block_size": 16},
+    {"bits": 2, "per_channel": True},
+    {"weights": "uint8", "weight_method": "mse"},
+    {"weights": "float8"},
+    {"weights": "bfloat16"},
+    {"output_format": "dynamic", "weights": "uint8"},
+    {"output_format": "matmul_nbits", "bits": 4},
+    {"output_format": "matmul_nbits", "bits": 4, "symmetric": True},
+]
+
+
+@pytest.mark.parametrize("way", WAYS, ids=str)
+def test_what_one_call_sets_to_0_multiplies_as_0(way: dict[str, Any]) -> None:
+    weight = RNG.standard_normal((32, 32)).astype(np.float32)
+    float32 = TensorProto.FLOAT
+    graph = helper.make_graph(
+        [helper.make_node("MatMul", ["x", "w"], ["y"])],
+        "g",
+        [helper.make_tensor_value_info("x", float32, [32, 32])],
+        [helper.make_tensor_value_info("y", float32, [32, 32])],
+        [numpy_helper.from_array(weight, "w")],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    report = quantize_rs.quantize(model, None, sparsity=0.5, **way)
+    assert report.model is not None
+    assert report.quantized
+    # Rows of the identity pick rows of the weight as it comes back; fused, sums are rounded.
+    (back,) = judge.ort(report.model, {"x": np.eye(32, dtype=np.float32)}, optimized=False)
+    smallest = np.argsort(np.abs(weight), axis=None)[:512]
+    assert (np.ravel(back)[smallest] == 0).all()
+    assert np.count_nonzero(back) > 256
+
+
+def test_zero_points_between_integers_are_refused_beside_pruning() -> None:
+    source, _ = net()
+    between: dict[str, Any] = {"output_format": "matmul_nbits", "weight_method": "hqq", "bits": 4}
+    with pytest.raises(OptionError, match="would not stay 0") as refused:
+        quantize_rs.quantize(source, None, prune=0.1, **between)
+    assert refused.value.option == "weight_method"
+    for options, option in (
+        ({"prune": -1}, "prune"),
+        ({"prune": float("nan")}, "prune"),
+        ({"sparsity": 2}, "sparsity"),
+        ({"prune": 0.1, "sparsity": 0.1}, "sparsity"),
+        ({"prune": "much"}, "prune"),
+    ):
+        wrong: dict[str, Any] = options
+        with pytest.raises(OptionError) as refused:
+            quantize_rs.quantize(source, None, **wrong)
+        assert refused.value.option == option
+
+
+def test_a_bar_is_held_against_the_model_that_was_not_pruned(digits: Path) -> None:
+    images = digits.with_name("calibration.npy")
+    verified = [
+        quantize_rs.quantize(digits, None, sparsity=part, verify=images).verified
+        for part in (0.0, 0.5)
+    ]
+    dense, sparse = (found.sqnr_db for found in verified if found is not None)
+    assert dense is not None
+    assert sparse is not None
+    assert sparse < dense - 10
+    with pytest.raises(quantize_rs.BelowBarError, match="prune fewer weights"):
+        quantize_rs.quantize(digits, None, sparsity=0.5, verify=images, min_sqnr=dense)

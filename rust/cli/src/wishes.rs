@@ -5,7 +5,7 @@ use std::fmt;
 
 use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
-use quantize_rs::{Config, Format, QType, Target, WeightMethod, WeightType, config};
+use quantize_rs::{Below, Config, Format, QType, Target, WeightMethod, WeightType, config};
 
 use crate::failure::Failure;
 
@@ -52,6 +52,12 @@ pub(crate) struct Wishes {
     /// Quantize operators of these types only, such as Conv,Gemm
     #[arg(long, value_name = "TYPES", value_delimiter = ',')]
     op_types: Option<Vec<String>>,
+    /// Before anything else, weights of a smaller magnitude become 0, but for those of --exclude
+    #[arg(long, value_name = "X", conflicts_with = "sparsity")]
+    prune: Option<f64>,
+    /// The same for the smallest of each weight, until this part of it is 0: 0 to 1
+    #[arg(long, value_name = "PART")]
+    sparsity: Option<f64>,
     /// The operator set of the result, which may be newer than it needs; what needs a newer one is
     /// refused
     #[arg(long, value_name = "N")]
@@ -154,6 +160,7 @@ impl Wishes {
             layer_float,
             target: self.target,
             op_types: self.op_types.clone(),
+            prune: self.prune.map(Below::Absolute).or(self.sparsity.map(Below::Sparsity)),
             passes: if self.no_optimize { Some(Vec::new()) } else { self.passes.clone() },
             opset: self.opset,
             output_format: if calibrated.fake_quant {
@@ -338,6 +345,7 @@ mod tests {
             "--weight-method=minmax",
             "--target=x86-avx2",
             "--op-types=Conv,Gemm",
+            "--sparsity=0.5",
             "--no-optimize",
             "--opset=21",
             "--output-format=matmul_nbits",
@@ -364,6 +372,7 @@ mod tests {
             activation_types: BTreeMap::from([("f=g".to_owned(), QType::UInt16)]),
             target: Some(Target::X86Avx2),
             op_types: Some(vec!["Conv".to_owned(), "Gemm".to_owned()]),
+            prune: Some(Below::Sparsity(0.5)),
             passes: Some(Vec::new()),
             opset: Some(21),
             output_format: Format::MatMulNBits,

@@ -6,7 +6,7 @@ use quantize_rs_math::{QSpec, QType, WeightMethod};
 use serde::{Deserialize, Serialize};
 
 use crate::target::{Bias, Placement, Profile};
-use crate::{Format, QuantizeError, Target, WeightType};
+use crate::{Below, Format, QuantizeError, Target, WeightType};
 
 /// What to quantize, and to what.
 ///
@@ -16,7 +16,7 @@ use crate::{Format, QuantizeError, Target, WeightType};
 /// assert_eq!(config.weights, QType::Int8);
 /// ```
 #[allow(clippy::struct_excessive_bools)] // each is a wish of its own
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
     /// The type of weights, or the layout of their blocks.
@@ -69,6 +69,9 @@ pub struct Config {
     /// Only operators of these types are quantized; `None` for all that can be. What only moves
     /// data passes on what is quantized all the same.
     pub op_types: Option<Vec<String>>,
+    /// Before anything else, weights of small magnitude become 0, and stay exactly that when they are
+    /// quantized; those in `exclude` do not. See [`prune`](crate::prune()).
+    pub prune: Option<Below>,
     /// The passes that run before planning, by name: see [`prepare::ALL`](crate::prepare::ALL).
     /// `None` for those that serve quantization.
     pub passes: Option<Vec<String>>,
@@ -106,6 +109,7 @@ impl Default for Config {
             layer_float: BTreeSet::new(),
             target: None,
             op_types: None,
+            prune: None,
             passes: None,
             opset: None,
             smooth: true,
@@ -179,6 +183,7 @@ impl Config {
         }
         self.check_layout()?;
         self.check_readers()?;
+        self.check_zeros()?;
         if let Some(text) = self.layer_types.keys().find(|text| self.layer_bits.contains_key(*text))
         {
             let what = format!("names `{text}`, for which layer_bits has a number too");
@@ -234,6 +239,20 @@ impl Config {
             };
             Some(format!("which {runtime} cannot run; it is for target {}", readers.join(" or ")))
         })
+    }
+
+    /// Refuses pruning whose zeros would not stay 0.
+    fn check_zeros(&self) -> Result<(), QuantizeError> {
+        let Some(below) = self.prune else { return Ok(()) };
+        below.check("prune")?;
+        let between = self.weight_method == Some(WeightMethod::Hqq)
+            && self.output_format == Format::MatMulNBits;
+        if between {
+            let what = "is hqq, whose zero points in matmul_nbits are floats: weights that prune sets to \
+                        0 would not stay 0";
+            return Err(QuantizeError::option("weight_method", what));
+        }
+        Ok(())
     }
 
     /// Refuses what contradicts a layout of blocks.

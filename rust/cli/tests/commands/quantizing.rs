@@ -112,3 +112,24 @@ fn a_name_that_is_nearly_right_is_helped_along() {
     assert_eq!(answer.code, 2);
     assert!(answer.err.contains(&format!("did you mean `{name}`")), "{}", answer.err);
 }
+
+#[test]
+fn one_command_prunes_and_quantizes() {
+    let folder = Folder::new();
+    let path = |name: &str| folder.path(name);
+    let (sparse, two, one) = (path("sparse.onnx"), path("two.onnx"), path("one.onnx"));
+    for (pruned, flags) in [
+        (&["--threshold", "0.05"][..], &["--prune", "0.05"][..]),
+        (&["--sparsity", "0.5"], &["--sparsity", "0.5"]),
+    ] {
+        assert_eq!(run(&[&["prune", DIGITS, "-o", &sparse], pruned].concat()).code, 0);
+        assert_eq!(run(&["quantize", &sparse, "-o", &two]).code, 0);
+        let answer = run(&[&["quantize", DIGITS, "-o", &one], flags].concat());
+        assert_eq!(answer.code, 0, "{answer:?}");
+        assert!(answer.out.contains("prune, "), "{answer:?}");
+        assert_eq!(fs::read(&one).expect("read"), fs::read(&two).expect("read"));
+    }
+    let both = run(&["quantize", DIGITS, "-o", &one, "--prune", "1", "--sparsity", "1"]);
+    assert_eq!(both.code, 2, "{both:?}");
+    assert_eq!(run(&["quantize", DIGITS, "-o", &one, "--sparsity", "2"]).code, 2);
+}

@@ -184,6 +184,9 @@ fn unmended(config: &Config) -> String {
 
 /// What makes a result nearer, beside leaving layers float.
 fn better(config: &Config) -> &'static str {
+    if config.prune.is_some() {
+        return "prune fewer weights";
+    }
     let bits = config.weights.bits();
     match (config.activations, config.per_channel || config.block_size.is_some()) {
         (_, false) => "give every channel its own scale (per_channel)",

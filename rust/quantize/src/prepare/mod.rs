@@ -193,8 +193,8 @@ impl Origin {
 }
 
 impl Prepared {
-    /// Makes a model ready for the plan that `config` asks for: passes run, and a model whose
-    /// operator set is too old for the result is converted.
+    /// Makes a model ready for the plan that `config` asks for: weights are pruned where that is asked
+    /// for, passes run, and a model whose operator set is too old for the result is converted.
     ///
     /// ```
     /// use quantize_rs::{Config, Model, Prepared};
@@ -212,6 +212,21 @@ impl Prepared {
     /// to the operator set that the result needs.
     pub fn of(model: &Model, config: Config) -> Result<Prepared, QuantizeError> {
         config.check()?;
+        let Some(below) = config.prune else { return Prepared::ready(model, config) };
+        let how = Prune { below, per_channel: false, exclude: config.exclude.clone() };
+        let (pruned, pruning) = prune(model, &how)?;
+        let mut prepared = Prepared::ready(&pruned, config)?;
+        prepared.plan.origin.bytes = model.byte_len();
+        let step = pruning.step();
+        if !step.did.is_empty() {
+            prepared.steps.insert(0, step);
+            prepared.plan.steps.clone_from(&prepared.steps);
+        }
+        Ok(prepared)
+    }
+
+    /// As [`Prepared::of`], of a model whose weights stay what they are.
+    fn ready(model: &Model, config: Config) -> Result<Prepared, QuantizeError> {
         let as_it_is = Config { passes: Some(Vec::new()), ..config.clone() };
         let asked = config.passes.is_some();
         let passes = match &config.passes {
@@ -240,7 +255,7 @@ impl Prepared {
             && !stored
             && !asked
             && !steps.is_empty()
-            && let Ok(prepared) = Prepared::of(model, as_it_is)
+            && let Ok(prepared) = Prepared::ready(model, as_it_is)
         {
             return Ok(prepared);
         }

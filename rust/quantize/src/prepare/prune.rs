@@ -11,9 +11,9 @@ use quantize_rs_math::{Granularity, Layout};
 use quantize_rs_onnx::{
     AttributeProto, Buffer, DataType, Edit, Kept as Message, Model, Tensor, TensorProto,
 };
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
-use super::{ALL, Pass};
+use super::{ALL, Pass, Step};
 use crate::error::QuantizeErrorKind;
 use crate::graph::{Graph, Maker};
 use crate::plan::{self, Kept};
@@ -33,7 +33,8 @@ pub struct Prune {
 }
 
 /// How small weights are that become 0.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Below {
     /// Of a smaller magnitude than this.
     Absolute(f64),
@@ -100,7 +101,7 @@ const LIFT: [&str; 2] = ["inline_functions", "lift_weights"];
 /// A threshold that is negative or no number, a sparsity outside of 0 to 1, a name that is not in the
 /// model, or NaN or infinity in a weight.
 pub fn prune(model: &Model, how: &Prune) -> Result<(Model, Pruning), QuantizeError> {
-    how.below.check()?;
+    how.below.check("threshold")?;
     let lift: Vec<&Pass> = ALL.iter().filter(|pass| LIFT.contains(&pass.name)).collect();
     let (lifted, _) = super::run(model, &lift, true)?;
     let graph = Graph::of(&lifted)?;
@@ -237,10 +238,11 @@ impl Below {
         }
     }
 
-    fn check(self) -> Result<(), QuantizeError> {
+    /// Refuses a number that cannot be; `threshold` is the option that a threshold is given with.
+    pub(crate) fn check(self, threshold: &'static str) -> Result<(), QuantizeError> {
         let (option, number, fits, expected) = match self {
-            Below::Absolute(x) => ("threshold", x, x >= 0.0 && x.is_finite(), "0 or more"),
-            Below::Relative(x) => ("threshold", x, (0.0..=1.0).contains(&x), "a part, 0 to 1"),
+            Below::Absolute(x) => (threshold, x, x >= 0.0 && x.is_finite(), "0 or more"),
+            Below::Relative(x) => (threshold, x, (0.0..=1.0).contains(&x), "a part, 0 to 1"),
             Below::Sparsity(x) => ("sparsity", x, (0.0..=1.0).contains(&x), "a part, 0 to 1"),
         };
         if fits {
@@ -251,6 +253,15 @@ impl Below {
 }
 
 impl Pruning {
+    /// What was done, a line for each weight that changed.
+    pub(super) fn step(&self) -> Step {
+        let changed = self.weights.iter().filter(|weight| weight.zeros > weight.zeros_before);
+        let line = |PrunedWeight { name, zeros, zeros_before, elements, .. }: &PrunedWeight| {
+            format!("`{name}`: {zeros} of {elements} are 0, {zeros_before} before")
+        };
+        Step { pass: "prune".to_owned(), did: changed.map(line).collect() }
+    }
+
     /// The part of all elements that is 0.
     #[allow(clippy::cast_precision_loss)] // shown to two digits
     pub fn sparsity(&self) -> f64 {
