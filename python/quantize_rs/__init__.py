@@ -40,6 +40,7 @@ from ._measures import Accuracy, Latency, OutputRow, Speed
 from ._mixed import LayerWidth, MixedPrecision, mixed_precision
 from ._model import Model, open  # noqa: A004 - `quantize_rs.open`
 from ._optimize import OptimizationReport, optimize
+from ._outliers import OutlierChannel, OutlierElement, Outliers, WeightOutliers, outliers
 from ._plan import Plan, Quantized
 from ._pruning import PrunedWeight, Pruning, prune
 from ._qconfig import Prepared, QConfig, QConfigDict, prepare
@@ -93,6 +94,9 @@ __all__ = [
     "ModelInfo",
     "OptimizationReport",
     "OptionError",
+    "OutlierChannel",
+    "OutlierElement",
+    "Outliers",
     "OutputRow",
     "Plan",
     "PlannedValue",
@@ -121,6 +125,7 @@ __all__ = [
     "Validation",
     "Value",
     "Verified",
+    "WeightOutliers",
     "__version__",
     "compare",
     "compat",
@@ -135,6 +140,7 @@ __all__ = [
     "observers",
     "open",
     "optimize",
+    "outliers",
     "prepare",
     "prune",
     "quantize",

@@ -46,6 +46,7 @@ __all__ = [
     "layer_errors",
     "learn_scale",
     "mixed_precision",
+    "outliers",
     "pack",
     "page",
     "quantize_linear",
@@ -265,6 +266,7 @@ def sensitivity(
     run: Run,
 ) -> tuple[str, str]: ...
 def weight_sensitivity(plan: Plan) -> tuple[str, str]: ...
+def outliers(model: Model, fence: float, most: int) -> tuple[str, str]: ...
 def validate(
     original: Model, quantized: Model, passes: Sequence[str] | None, target: str | None
 ) -> tuple[str, str]: ...

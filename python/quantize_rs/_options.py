@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterable, Mapping
-from typing import SupportsIndex
+from typing import SupportsFloat, SupportsIndex
 
 import numpy as np
 import numpy.typing as npt
@@ -32,6 +32,14 @@ def count(option: str, value: SupportsIndex, *, least: int = 0) -> int:
 def maybe_count(option: str, value: SupportsIndex | None, *, least: int = 0) -> int | None:
     """Give a whole number of at least `least`, or None."""
     return None if value is None else count(option, value, least=least)
+
+
+def number(option: str, value: SupportsFloat) -> float:
+    """Give a number."""
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise OptionError(f"{option} is {value!r}, expected a number", option=option) from None
 
 
 def bits(option: str, value: SupportsIndex) -> int:

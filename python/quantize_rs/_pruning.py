@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, SupportsFloat
+from typing import Literal, SupportsFloat
 
 from . import _html, _options, _source
 from ._files import writable
@@ -176,8 +176,8 @@ def wish(
     if threshold is not None and sparsity is not None:
         raise OptionError("sparsity: give it or prune, not both", option="sparsity")
     if sparsity is not None:
-        return "sparsity", _number("sparsity", sparsity)
-    return None if threshold is None else ("absolute", _number("prune", threshold))
+        return "sparsity", _options.number("sparsity", sparsity)
+    return None if threshold is None else ("absolute", _options.number("prune", threshold))
 
 
 def _below(
@@ -193,15 +193,8 @@ def _below(
         case None, part:
             if mode != "absolute":
                 raise OptionError(f"mode is {mode!r}, which is for a threshold", option="mode")
-            return "sparsity", _number("sparsity", part)
+            return "sparsity", _options.number("sparsity", part)
         case number, None:
-            return mode, _number("threshold", number)
+            return mode, _options.number("threshold", number)
         case _:
             raise OptionError("sparsity: give it or threshold, not both", option="sparsity")
-
-
-def _number(option: str, value: Any) -> float:
-    try:
-        return float(value)
-    except (TypeError, ValueError):
-        raise OptionError(f"{option} is {value!r}, expected a number", option=option) from None

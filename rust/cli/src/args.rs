@@ -17,6 +17,7 @@ use crate::guard::GuardArguments;
 use crate::images::ImageArguments;
 use crate::layer_errors::LayerErrorsArguments;
 use crate::mixed::MixedArguments;
+use crate::outliers::OutlierArguments;
 use crate::recommend::RecommendArguments;
 use crate::samples::SampleArguments;
 use crate::sensitivity::SensitivityArguments;
@@ -99,6 +100,8 @@ pub(crate) enum Command {
     Sensitivity(Box<SensitivityArguments>),
     /// Choose bits for each layer, so that the model meets a size or an SQNR
     MixedPrecision(Box<MixedArguments>),
+    /// Show the weights with numbers far from all others, which coarsen a scale
+    Outliers(OutlierArguments),
     /// Show, merge, compare and convert the ranges that `calibrate` wrote
     #[command(subcommand)]
     Ranges(RangesCommand),

@@ -35,6 +35,7 @@ mod labels;
 mod layer_errors;
 mod mixed;
 mod optimize;
+mod outliers;
 mod plan;
 mod progress;
 mod prune;
@@ -124,6 +125,7 @@ fn answer<T: Into<OsString> + Clone>(
         Command::LayerErrors(args) => layer_errors::run(&args, &mut console),
         Command::Sensitivity(args) => sensitivity::run(&args, &mut console),
         Command::MixedPrecision(args) => mixed::run(&args, &mut console),
+        Command::Outliers(args) => outliers::run(&args, &mut console),
         Command::Ranges(command) => ranges::run(&command, &mut console),
         Command::Completions(args) => shell::completions(&args, &mut console),
         Command::Man(args) => shell::man(&args, &mut console),

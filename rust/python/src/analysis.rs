@@ -6,7 +6,7 @@ use std::sync::Arc;
 use pyo3::prelude::*;
 use quantize_rs::{
     Bar, CompareOptions, Control, GuardOptions, LatencyOptions, Metric, MixedOptions,
-    SensitivityOptions, Target, Validation,
+    OutlierOptions, SensitivityOptions, Target, Validation,
 };
 
 use crate::calibrate::Run;
@@ -180,6 +180,21 @@ pub(crate) fn weight_sensitivity(py: Python<'_>, plan: &Plan) -> PyResult<(Strin
     let path = model.path().map(PathBuf::from);
     let found = work::interruptible(py, path.as_deref(), move || {
         quantize_rs::weight_sensitivity(&model, &plan)
+    })?;
+    Ok((found.to_json(), found.to_string()))
+}
+
+/// Weights with numbers far from all others, as JSON and as text.
+#[pyfunction]
+pub(crate) fn outliers(
+    py: Python<'_>,
+    model: &Model,
+    fence: f64,
+    most: usize,
+) -> PyResult<(String, String)> {
+    let its_model = Arc::clone(&model.model);
+    let found = work::interruptible(py, model.model.path(), move || {
+        quantize_rs::outliers(&its_model, &OutlierOptions { fence, most })
     })?;
     Ok((found.to_json(), found.to_string()))
 }

@@ -34,8 +34,8 @@ mod _core {
 
     #[pymodule_export]
     use super::analysis::{
-        check_guard, compare, guarded, layer_errors, mixed_precision, sensitivity, unreadable,
-        validate, weight_sensitivity,
+        check_guard, compare, guarded, layer_errors, mixed_precision, outliers, sensitivity,
+        unreadable, validate, weight_sensitivity,
     };
     #[pymodule_export]
     use super::calibrate::Run;

@@ -78,9 +78,9 @@ mod weight_type;
 
 pub use analysis::{
     Accuracy, Bar, CompareOptions, Comparison, Extract, Kernels, Latencies, Latency,
-    LatencyOptions, LayerError, LayerErrors, LayerRow, Metric, OutputRow, Sensitivity,
-    SensitivityOptions, Speed, compare, extract, latency, layer_errors, sensitivity,
-    weight_sensitivity,
+    LatencyOptions, LayerError, LayerErrors, LayerRow, Metric, OutlierChannel, OutlierElement,
+    OutlierOptions, Outliers, OutputRow, Sensitivity, SensitivityOptions, Speed, WeightOutliers,
+    compare, extract, latency, layer_errors, outliers, sensitivity, weight_sensitivity,
 };
 pub use apply::Quantized;
 pub use calibrate::{

@@ -1,4 +1,4 @@
-//! `compare`, `layer-errors` and `sensitivity`: what quantization did to a model.
+//! `compare`, `layer-errors`, `sensitivity` and `outliers`: what quantization did to a model, and why.
 
 use std::fs;
 
@@ -70,4 +70,18 @@ fn the_values_that_lose_the_most_come_first() {
     // Nobody looks at a pipe: nothing is drawn.
     assert!(answer.out.starts_with("value") && !answer.out.contains('█'));
     assert!(answer.out.contains("4 samples (tract)"));
+}
+
+#[test]
+fn outliers_lists_what_lies_far_from_the_others() {
+    let json = run(&["outliers", DIGITS, "--fence", "1", "--most", "2", "--format", "json"]);
+    assert_eq!((json.code, json.err.as_str()), (0, ""));
+    let first = json.json()["weights"][0].clone();
+    assert_eq!(first["furthest"].as_array().map(Vec::len), Some(2), "{first}");
+    let name = first["name"].as_str().expect("a name");
+    let text = run(&["outliers", DIGITS, "--fence", "1"]);
+    assert!(text.out.contains(name) && !text.out.contains(&format!("{name}[")), "{text:?}");
+    let all = run(&["outliers", DIGITS, "--fence", "1", "-v"]);
+    assert_eq!(all.out.matches(&format!("{name}[")).count(), 10, "{all:?}");
+    assert_eq!(run(&["outliers", DIGITS, "--fence=-1"]).code, 2);
 }

@@ -6,6 +6,7 @@ mod extract;
 mod kernels;
 mod latency;
 mod layer_errors;
+mod outliers;
 mod pair;
 mod scores;
 mod sensitivity;
@@ -17,6 +18,9 @@ pub use extract::{Extract, extract};
 pub use kernels::Kernels;
 pub use latency::{Latencies, Latency, LatencyOptions, latency};
 pub use layer_errors::{LayerError, LayerErrors, layer_errors};
+pub use outliers::{
+    OutlierChannel, OutlierElement, OutlierOptions, Outliers, WeightOutliers, outliers,
+};
 pub(crate) use pair::Given;
 pub(crate) use sensitivity::all_of;
 pub use sensitivity::{

@@ -23,6 +23,7 @@ mod store_integers;
 
 pub(crate) use inline_functions::weights_left;
 pub use prune::{Below, Prune, PrunedWeight, Pruning, prune};
+pub(crate) use prune::{channels, floats, lifted};
 
 use std::fmt;
 

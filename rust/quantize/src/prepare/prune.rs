@@ -102,8 +102,7 @@ const LIFT: [&str; 2] = ["inline_functions", "lift_weights"];
 /// model, or NaN or infinity in a weight.
 pub fn prune(model: &Model, how: &Prune) -> Result<(Model, Pruning), QuantizeError> {
     how.below.check("threshold")?;
-    let lift: Vec<&Pass> = ALL.iter().filter(|pass| LIFT.contains(&pass.name)).collect();
-    let (lifted, _) = super::run(model, &lift, true)?;
+    let lifted = lifted(model)?;
     let graph = Graph::of(&lifted)?;
     let constants = uses::constants(&graph);
     let config = Config { exclude: how.exclude.clone(), ..Config::default() };
@@ -127,6 +126,24 @@ pub fn prune(model: &Model, how: &Prune) -> Result<(Model, Pruning), QuantizeErr
     Ok((pruned, report))
 }
 
+/// The model with all its weights in the main graph.
+pub(crate) fn lifted(model: &Model) -> Result<Model, QuantizeError> {
+    let lift: Vec<&Pass> = ALL.iter().filter(|pass| LIFT.contains(&pass.name)).collect();
+    Ok(super::run(model, &lift, true)?.0)
+}
+
+/// The elements of a tensor, exactly; `None` where they are no floats.
+///
+/// # Errors
+/// The position of an element that is no finite number.
+pub(crate) fn floats(tensor: &Tensor) -> Result<Option<Vec<f64>>, usize> {
+    let values = cut::floats(tensor);
+    match values.as_ref().and_then(|values| values.iter().position(|x| !x.is_finite())) {
+        Some(index) => Err(index),
+        None => Ok(values),
+    }
+}
+
 /// Prunes one weight, unless something speaks against it.
 fn weight(
     graph: &Graph<'_>,
@@ -137,8 +154,7 @@ fn weight(
 ) -> Result<PrunedWeight, QuantizeError> {
     let name = graph.values[constant.anchor].name;
     let tensor = graph.model.tensor(constant.tensor)?;
-    let (layout, axis) =
-        channels(constant, how.per_channel).map_err(|error| invalid(name, error.to_string()))?;
+    let (layout, axis) = channels(name, constant, how.per_channel)?;
     let mut found = PrunedWeight {
         name: name.to_owned(),
         dtype: Some(tensor.dtype),
@@ -168,10 +184,14 @@ fn weight(
 }
 
 /// Which elements are looked at together: the output channels, where asked for and known.
-fn channels(
+pub(crate) fn channels(
+    name: &str,
     constant: &Constant<'_>,
     per_channel: bool,
-) -> Result<(Layout, Option<usize>), quantize_rs_math::MathError> {
+) -> Result<(Layout, Option<usize>), QuantizeError> {
+    let layout = |shape: &[usize], granularity| {
+        Layout::of(shape, granularity).map_err(|error| invalid(name, error))
+    };
     let mut found = constant.uses.iter().filter_map(|usage| match usage {
         Use::Weight { channels, .. } | Use::Inside { channels, .. } => Some(*channels),
         _ => None,
@@ -180,13 +200,13 @@ fn channels(
     let along = first.filter(|first| found.all(|other| other == Some(*first)));
     Ok(match along {
         Some(Along::Axis(axis)) => {
-            (Layout::of(&constant.shape, Granularity::PerAxis { axis })?, Some(axis))
+            (layout(&constant.shape, Granularity::PerAxis { axis })?, Some(axis))
         }
         Some(Along::Rows(rows)) => {
             let columns = constant.shape.iter().product::<usize>() / rows.max(1);
-            (Layout::of(&[rows, columns], Granularity::PerAxis { axis: 0 })?, None)
+            (layout(&[rows, columns], Granularity::PerAxis { axis: 0 })?, None)
         }
-        None => (Layout::of(&constant.shape, Granularity::PerTensor)?, None),
+        None => (layout(&constant.shape, Granularity::PerTensor)?, None),
     })
 }
 

@@ -22,8 +22,13 @@ pub(super) struct Zeroed {
 
 /// How numbers of a type are compared.
 trait Number {
-    /// The magnitude of the number at the start of these bytes.
-    fn magnitude(bytes: &[u8]) -> f64;
+    /// The number at the start of these bytes.
+    fn read(bytes: &[u8]) -> f64;
+
+    /// Its magnitude.
+    fn magnitude(bytes: &[u8]) -> f64 {
+        Self::read(bytes).abs()
+    }
 
     /// A number as one of this type.
     fn rounded(number: f64) -> f64;
@@ -33,11 +38,11 @@ macro_rules! number {
     ($name:ident, $width:literal, $read:expr, $round:expr) => {
         struct $name;
         impl Number for $name {
-            fn magnitude(bytes: &[u8]) -> f64 {
+            fn read(bytes: &[u8]) -> f64 {
                 let mut own = [0; $width];
                 own.copy_from_slice(bytes);
                 let read: fn([u8; $width]) -> f64 = $read;
-                read(own).abs()
+                read(own)
             }
             fn rounded(number: f64) -> f64 {
                 let round: fn(f64) -> f64 = $round;
@@ -70,18 +75,21 @@ pub(super) fn zeroed(
     }
 }
 
+/// The elements of a tensor, exactly; `None` where it is of no floats.
+pub(super) fn floats(tensor: &Tensor) -> Option<Vec<f64>> {
+    let (width, read): (usize, fn(&[u8]) -> f64) = match tensor.dtype {
+        DataType::Float => (4, Single::read),
+        DataType::Double => (8, Double::read),
+        DataType::Float16 => (2, Half::read),
+        DataType::BFloat16 => (2, Brain::read),
+        _ => return None,
+    };
+    Some(tensor.data.chunks_exact(width).map(read).collect())
+}
+
 /// How many elements of a tensor are 0.
 pub(super) fn zeros(tensor: &Tensor) -> usize {
-    let zeros = |width: usize, magnitude: fn(&[u8]) -> f64| {
-        tensor.data.chunks_exact(width).filter(|x| magnitude(x) == 0.0).count()
-    };
-    match tensor.dtype {
-        DataType::Float => zeros(4, Single::magnitude),
-        DataType::Double => zeros(8, Double::magnitude),
-        DataType::Float16 => zeros(2, Half::magnitude),
-        DataType::BFloat16 => zeros(2, Brain::magnitude),
-        _ => 0,
-    }
+    floats(tensor).map_or(0, |values| values.iter().filter(|x| **x == 0.0).count())
 }
 
 fn of<N: Number>(

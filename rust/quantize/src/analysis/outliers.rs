@@ -1,0 +1,259 @@
+//! Weights with numbers far from all others: by element, and by output channel. One scale for all is
+//! the coarser for each of them.
+
+use std::fmt;
+
+use quantize_rs_math::Layout;
+use quantize_rs_onnx::Model;
+use serde::Serialize;
+
+use crate::error::QuantizeErrorKind;
+use crate::graph::Graph;
+use crate::prepare::{channels, floats, lifted};
+use crate::{QuantizeError, uses};
+
+/// What lies far from the others.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct OutlierOptions {
+    /// So many times the distance between the quartiles lies the fence beyond them (Tukey); 3 by
+    /// default, which one normally distributed number in 425 000 exceeds.
+    pub fence: f64,
+    /// The furthest elements of a weight that are named.
+    pub most: usize,
+}
+
+impl Default for OutlierOptions {
+    fn default() -> OutlierOptions {
+        OutlierOptions { fence: 3.0, most: 10 }
+    }
+}
+
+/// What lies far from the others, weight by weight.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Outliers {
+    /// How far the fences lie beyond the quartiles.
+    pub fence: f64,
+    /// Every weight of floats, the one with the furthest element first.
+    pub weights: Vec<WeightOutliers>,
+}
+
+/// What of a weight lies far from the rest. Zeros do not count: many of them say that a weight was
+/// pruned, and not how its numbers spread.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct WeightOutliers {
+    /// The weight.
+    pub name: String,
+    /// The operator that multiplies by it.
+    pub op_type: String,
+    /// Its shape.
+    pub shape: Vec<usize>,
+    /// How many elements it has.
+    pub elements: usize,
+    /// The fences: what is below the first or above the second is far.
+    pub fences: (f64, f64),
+    /// Its largest magnitude, as a multiple of that of the further fence: beyond 1 a scale for the
+    /// whole weight is so many times coarser than without outliers.
+    pub reach: f64,
+    /// How many elements lie beyond a fence.
+    pub beyond: usize,
+    /// The furthest of them.
+    pub furthest: Vec<OutlierElement>,
+    /// The axis of its output channels; `None` where it has none, or they are rows of several matrices.
+    pub axis: Option<usize>,
+    /// Output channels whose largest magnitude lies beyond the fence of all of them, the largest first.
+    pub channels: Vec<OutlierChannel>,
+}
+
+/// An element far from the others.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct OutlierElement {
+    /// Where it is.
+    pub index: Vec<usize>,
+    /// What it is.
+    pub value: f64,
+}
+
+/// An output channel with larger weights than the others.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct OutlierChannel {
+    /// Which one.
+    pub channel: usize,
+    /// Its largest magnitude.
+    pub largest: f64,
+}
+
+/// Finds the elements and output channels of weights that lie far from the others: beyond the
+/// quartiles by more than some times the distance between these.
+///
+/// ```
+/// use quantize_rs::{Model, OutlierOptions, outliers};
+///
+/// # let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/digits/digits_cnn.onnx");
+/// let found = outliers(&Model::open(path)?, &OutlierOptions::default())?;
+/// assert!(found.weights.iter().all(|weight| weight.beyond * 100 < weight.elements));
+/// # Ok::<(), quantize_rs::QuantizeError>(())
+/// ```
+///
+/// # Errors
+/// A fence that is negative or no number, or NaN or infinity in a weight.
+pub fn outliers(model: &Model, options: &OutlierOptions) -> Result<Outliers, QuantizeError> {
+    let OutlierOptions { fence, most } = *options;
+    if !(fence >= 0.0 && fence.is_finite()) {
+        return Err(QuantizeError::option("fence", format!("is {fence}, expected 0 or more")));
+    }
+    let lifted = lifted(model)?;
+    let graph = Graph::of(&lifted)?;
+    let mut weights = Vec::new();
+    for constant in uses::constants(&graph).iter().filter(|constant| constant.is_weight()) {
+        let name = graph.values[constant.anchor].name;
+        let tensor = graph.model.tensor(constant.tensor)?;
+        let Some(values) = floats(&tensor).map_err(|index| not_finite(name, index))? else {
+            continue;
+        };
+        let (layout, axis) = channels(name, constant, true)?;
+        let op_type = constant.multipliers(&graph).next().map(|node| node.op_type.clone());
+        let mut found = WeightOutliers {
+            name: name.to_owned(),
+            op_type: op_type.unwrap_or_default(),
+            shape: tensor.shape,
+            elements: values.len(),
+            fences: (0.0, 0.0),
+            reach: 0.0,
+            beyond: 0,
+            furthest: Vec::new(),
+            axis,
+            channels: Vec::new(),
+        };
+        found.look_at(&values, &layout, fence, most);
+        weights.push(found);
+    }
+    weights.sort_by(|one, other| other.reach.total_cmp(&one.reach));
+    Ok(Outliers { fence, weights })
+}
+
+fn not_finite(name: &str, index: usize) -> QuantizeError {
+    let what = format!("element {index} is no finite number");
+    QuantizeError::new(QuantizeErrorKind::InvalidTensor { tensor: name.to_owned(), what })
+}
+
+impl WeightOutliers {
+    fn look_at(&mut self, values: &[f64], layout: &Layout, fence: f64, most: usize) {
+        let Some((low, high)) = fences(values.iter().copied(), fence) else { return };
+        self.fences = (low, high);
+        let largest = values.iter().fold(0.0, |most: f64, value| most.max(value.abs()));
+        self.reach = largest / low.abs().max(high.abs());
+        let is_beyond = |value: f64| value != 0.0 && !(low..=high).contains(&value);
+        let mut beyond: Vec<usize> =
+            (0..values.len()).filter(|at| is_beyond(values[*at])).collect();
+        self.beyond = beyond.len();
+        beyond.sort_by(|one, other| values[*other].abs().total_cmp(&values[*one].abs()));
+        let element = |at: usize| OutlierElement { index: self.index(at), value: values[at] };
+        self.furthest = beyond.into_iter().take(most).map(element).collect();
+
+        let mut magnitudes = vec![0.0_f64; layout.groups()];
+        for (at, value) in values.iter().enumerate() {
+            let magnitude = &mut magnitudes[layout.group_of(at)];
+            *magnitude = magnitude.max(value.abs());
+        }
+        let Some((_, most)) = fences(magnitudes.iter().copied(), fence) else { return };
+        let channels = magnitudes.iter().enumerate();
+        let channels =
+            channels.map(|(channel, largest)| OutlierChannel { channel, largest: *largest });
+        self.channels = channels.filter(|channel| channel.largest > most).collect();
+        self.channels.sort_by(|one, other| other.largest.total_cmp(&one.largest));
+    }
+
+    /// Where an element is.
+    fn index(&self, mut at: usize) -> Vec<usize> {
+        let mut index: Vec<usize> = self
+            .shape
+            .iter()
+            .rev()
+            .map(|length| {
+                let here = at % length;
+                at /= length;
+                here
+            })
+            .collect();
+        index.reverse();
+        index
+    }
+}
+
+/// The quartiles of numbers that are not 0, as numpy's `percentile` has them, moved apart by some times
+/// their distance; `None` where all are 0.
+fn fences(values: impl Iterator<Item = f64>, fence: f64) -> Option<(f64, f64)> {
+    let mut values: Vec<f64> = values.filter(|value| *value != 0.0).collect();
+    let (low, high) = (quantile(&mut values, 1)?, quantile(&mut values, 3)?);
+    let distance = fence * (high - low);
+    Some((low - distance, high + distance))
+}
+
+/// The number below which so many quarters of all lie, between its neighbours as they stand.
+fn quantile(values: &mut [f64], quarters: usize) -> Option<f64> {
+    let last = values.len().checked_sub(1)?;
+    let (at, rest) = (last * quarters / 4, last * quarters % 4);
+    let (_, below, above) = values.select_nth_unstable_by(at, f64::total_cmp);
+    let below = *below;
+    let next = above.iter().copied().min_by(f64::total_cmp).unwrap_or(below);
+    #[allow(clippy::cast_precision_loss)] // up to 3
+    let part = rest as f64 / 4.0;
+    Some(below + (next - below) * part)
+}
+
+impl Outliers {
+    /// It as JSON.
+    pub fn to_json(&self) -> String {
+        // Names and numbers, no maps with odd keys: this cannot fail.
+        serde_json::to_string(self).unwrap_or_default()
+    }
+}
+
+/// Channels of a weight that are named in a line.
+const SHOWN: usize = 6;
+
+impl fmt::Display for Outliers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let longest = self.weights.iter().map(|row| row.name.chars().count()).max();
+        let width = longest.unwrap_or(0).max("weight".len());
+        writeln!(
+            f,
+            "{:<width$}  {:>7}  {:>10}  {:>10}  channels",
+            "weight", "reach", "beyond", "of"
+        )?;
+        for row in &self.weights {
+            let WeightOutliers { name, reach, beyond, elements, channels, .. } = row;
+            let shown = channels.iter().take(SHOWN);
+            let mut shown: Vec<String> = shown.map(|found| found.channel.to_string()).collect();
+            if let Some(more @ 1..) = channels.len().checked_sub(SHOWN) {
+                shown.push(format!("and {more} more"));
+            }
+            let channels = if shown.is_empty() { "-".to_owned() } else { shown.join(", ") };
+            writeln!(f, "{name:<width$}  {reach:>7.2}  {beyond:>10}  {elements:>10}  {channels}")?;
+        }
+        let fence = self.fence;
+        writeln!(
+            f,
+            "beyond the quartiles by more than {fence} times their distance; a reach above 1"
+        )?;
+        writeln!(f, "coarsens one scale for the whole weight so many times")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quartiles_are_those_of_numpy() {
+        // numpy.percentile([4, 1, 3, 2], [25, 75]) and of one more and of one.
+        for (values, expected) in [
+            (&[4.0, 1.0, 3.0, 2.0][..], (1.75, 3.25)),
+            (&[4.0, 1.0, 3.0, 2.0, 9.0], (2.0, 4.0)),
+            (&[7.0, 0.0, 0.0], (7.0, 7.0)),
+        ] {
+            assert_eq!(fences(values.iter().copied(), 0.0), Some(expected));
+        }
+        assert_eq!(fences([0.0, 0.0].into_iter(), 3.0), None);
+    }
+}
