@@ -43,6 +43,18 @@ pub struct ModelInfo {
     pub quantized: bool,
 }
 
+/// Operators that quantized models have.
+const QUANTIZED: &[&str] = &[
+    "QuantizeLinear",
+    "DequantizeLinear",
+    "QLinearConv",
+    "MatMulInteger",
+    "ConvInteger",
+    "com.microsoft::MatMulNBits",
+    "com.microsoft::GatherBlockQuantized",
+    "com.microsoft::DynamicQuantizeLSTM",
+];
+
 impl ModelInfo {
     /// Looks at a model.
     pub fn of(model: &Model) -> ModelInfo {
@@ -78,9 +90,7 @@ impl ModelInfo {
                 .collect(),
             producer: proto.producer_name.clone().unwrap_or_default(),
             num_nodes: graph.node.len(),
-            quantized: ["QuantizeLinear", "DequantizeLinear", "QLinearConv", "MatMulInteger"]
-                .iter()
-                .any(|op| operators.contains_key(*op)),
+            quantized: QUANTIZED.iter().any(|op| operators.contains_key(*op)),
             operators,
             inputs: inputs(graph),
             outputs: graph.output.iter().map(|output| spec(output)).collect(),
