@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterable, Mapping
-from typing import SupportsFloat, SupportsIndex
+from typing import Any, SupportsIndex
 
 import numpy as np
 import numpy.typing as npt
@@ -34,7 +34,7 @@ def maybe_count(option: str, value: SupportsIndex | None, *, least: int = 0) -> 
     return None if value is None else count(option, value, least=least)
 
 
-def number(option: str, value: SupportsFloat) -> float:
+def number(option: str, value: Any) -> float:
     """Give a number."""
     try:
         return float(value)

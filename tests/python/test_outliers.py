@@ -32,7 +32,7 @@ def net(*, dtype: Any = np.float32, **weights: Array) -> bytes:
         [numpy_helper.from_array(array.astype(dtype), name) for name, array in weights.items()],
     )
     opsets = [helper.make_opsetid("", 17)]
-    return helper.make_model(graph, opset_imports=opsets, ir_version=8).SerializeToString()
+    return bytes(helper.make_model(graph, opset_imports=opsets, ir_version=8).SerializeToString())
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16])

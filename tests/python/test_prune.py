@@ -220,9 +220,7 @@ def test_nan_is_named_with_its_place() -> None:
     ("asked", "how"),
     [({"prune": 0.3}, {"threshold": 0.3}), ({"sparsity": 0.4}, {"sparsity": 0.4})],
 )
-def test_one_call_is_both_steps(
-    digits: Path, asked: dict[str, float], how: dict[str, float]
-) -> None:
+def test_one_call_is_both_steps(digits: Path, asked: dict[str, Any], how: dict[str, Any]) -> None:
     source, _ = net()
     for excluded in ([], ["second"]):
         options: dict[str, Any] = {"per_channel": True, "excluded_layers": excluded}
