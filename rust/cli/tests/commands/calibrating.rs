@@ -11,7 +11,8 @@ fn calibrate_measures_activations_and_shows_progress_when_asked() {
     let folder = Folder::new();
     let (out, ranges) = (folder.path("m.onnx"), folder.path("ranges.json"));
     let args = ["calibrate", DIGITS, "--data", SAMPLES, "-o", &out, "--limit", "35"];
-    let text = run(&[&args[..], &["-v", "--ranges-out", &ranges]].concat());
+    let named = ["--target", "x86", "-v", "--ranges-out", &ranges];
+    let text = run(&[&args[..], &named].concat());
     assert_eq!(text.code, 0, "{text:?}");
     let lines: Vec<&str> = text.err.lines().collect();
     let [ten, twenty, thirty, all, end] = lines[..] else { panic!("{lines:?}") };
@@ -88,7 +89,7 @@ fn methods_are_named_chosen_and_compared() {
 fn what_calibration_has_to_say_is_in_the_summary() {
     let folder = Folder::new();
     let out = folder.path("m.onnx");
-    let few = ["calibrate", DIGITS, "--data", SAMPLES, "--limit", "3", "-o", &out];
+    let few = ["calibrate", DIGITS, "--data", SAMPLES, "--limit", "3", "-o", &out, "--target", "x86"];
     let text = run(&[&few[..], &["--method", "mse"]].concat());
     assert_eq!(text.code, 0);
     assert!(text.err.starts_with("warning: only 3 samples"), "{}", text.err);
@@ -112,6 +113,7 @@ fn random_samples_are_asked_for_by_name_and_warned_of() {
         let out = folder.path(name);
         let random = ["--data", "random", "--num-samples", "3", "--seed", seed];
         let options = ["--sample-shape", "1,8,8", "-o", &out, "-q", "--format", "json"];
+        let options = [&options[..], &["--target", "x86"]].concat();
         let answer = run(&[&["calibrate", DIGITS][..], &random, &options].concat());
         assert_eq!(answer.code, 0, "{answer:?}");
         assert!(answer.err.starts_with("warning: CALIBRATED WITH RANDOM DATA"), "{answer:?}");
