@@ -352,8 +352,9 @@ def test_the_command_makes_of_photos_what_python_makes_of_them(
     model = Path("model.onnx")
     onnx.save(conv(["n", 3, 32, 32]), str(model))
     folder = ImageFolder(photos, mean=MEAN, std=STD, channel_order="BGR", crop=36)
-    expected = quantize_rs.quantize_with_calibration(model, None, folder).model
+    expected = quantize_rs.quantize_with_calibration(model, None, folder, target="x86").model
     options = "--mean 0.485,0.456,0.406 --std 0.229,0.224,0.225 --channel-order bgr --crop 36"
+    options += " --target x86"
     for data in (photos, photos / "*.png"):
         command = ["calibrate", str(model), "--data", str(data), "-o", "q.onnx", *options.split()]
         done = subprocess.run(
