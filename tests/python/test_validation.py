@@ -71,6 +71,32 @@ def test_what_we_write_passes(digits: Path, way: str) -> None:
         assert weight.error.max_abs == pytest.approx(value.max_abs_error, rel=1e-5)
 
 
+@pytest.mark.parametrize("way", WAYS)
+def test_long_chains_of_products_pass(way: str) -> None:
+    """What the value multiplied is made of is not looked for in what stands for the product."""
+    rng = np.random.default_rng(0)
+    nodes, constants = [], {}
+    for layer in range(40):
+        constants[f"w{layer}"] = rng.normal(size=(8, 8)).astype(np.float32) / 3
+        constants[f"b{layer}"] = rng.normal(size=8).astype(np.float32)
+        read, made = f"y{layer}" if layer else "x", f"y{layer + 1}"
+        nodes.append(onnx.helper.make_node("MatMul", [read, f"w{layer}"], [f"h{layer}"]))
+        nodes.append(onnx.helper.make_node("Add", [f"b{layer}", f"h{layer}"], [made]))
+    shape = ["n", 4, 8]
+    infos = [
+        onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shape)
+        for name in ("x", "y40")
+    ]
+    tensors = [numpy_helper.from_array(value, name) for name, value in constants.items()]
+    graph = onnx.helper.make_graph(nodes, "chain", infos[:1], infos[1:], tensors)
+    opset = [onnx.helper.make_opsetid("", 17)]
+    model = onnx.helper.make_model(graph, opset_imports=opset, ir_version=8)
+    source = bytes(model.SerializeToString())
+    written = quantize_rs.quantize(source, None, **WAYS[way]).model
+    assert written is not None
+    assert validate(source, written).problems == ()
+
+
 def test_one_wrong_integer_is_named(digits: Path, quantized: onnx.ModelProto) -> None:
     for weight in validate(digits, quantized).weights:
 

@@ -293,18 +293,19 @@ pub(super) fn root(graph: &Graph<'_>, mut value: ValueId) -> ValueId {
     value
 }
 
-/// The constants that a value is made of alone; `false` when it is made of anything else.
+/// The constants that a value is made of alone; `false`, and none of them, when it is made of anything
+/// else.
 pub(super) fn constants_behind(
     graph: &Graph<'_>,
     value: ValueId,
     leaves: &mut Vec<ValueId>,
 ) -> bool {
-    let mut waiting = vec![value];
+    let (mut waiting, mut found) = (vec![value], Vec::new());
     let mut steps = 0;
     while let Some(id) = waiting.pop() {
         steps += 1;
         if graph.constant(id).is_some() || sparse(graph, id) {
-            leaves.push(id);
+            found.push(id);
             continue;
         }
         let Maker::Node { node, .. } = graph.values[id].maker else { return false };
@@ -315,6 +316,7 @@ pub(super) fn constants_behind(
             return false;
         }
     }
+    leaves.append(&mut found);
     true
 }
 
