@@ -1,13 +1,13 @@
 //! Runs models with ONNX Runtime. This directory is the only place that names a symbol of `ort`.
 //!
 //! The taps become outputs of the model, which ONNX Runtime's optimizer keeps. Large weights stay
-//! in our memory and are lent to every session, so that a model may be of any size and several
-//! sessions share them.
+//! in our memory and are lent to the session, so that a model may be of any size.
 
 mod library;
 mod message;
-mod recipe;
-mod sessions;
+mod running;
+mod session;
+mod shared;
 mod timed;
 mod values;
 
@@ -24,7 +24,7 @@ use quantize_rs::{
 use quantize_rs_onnx::{DataType, Edit, Model};
 
 use crate::{guard, inputs};
-use sessions::Sessions;
+use running::Running;
 use timed::TimedSession;
 use values::Fed;
 
@@ -33,8 +33,8 @@ use values::Fed;
 /// It runs every model that ONNX Runtime runs, on samples of any shape, and is faster than tract
 /// on all but the smallest. Nothing of it is built in: [`OnnxRuntime::open`] loads the library.
 ///
-/// Samples given by several threads run at once, each on one core. A model too large for that to
-/// fit in memory runs one sample after the other on all cores.
+/// Samples given by several threads run at once in one session: on a machine of up to 7 cores each on
+/// one core, on larger ones on up to 4.
 #[derive(Clone, Debug)]
 pub struct OnnxRuntime {
     environment: Environment,
@@ -75,7 +75,7 @@ impl Engine for OnnxRuntime {
         taps: &[String],
         sample: &Sample,
     ) -> Result<Box<dyn Runner>, CalibrationError> {
-        self.runner(model, taps, sample, Sessions::of)
+        self.runner(model, taps, sample, Running::of)
     }
 
     fn prepare_beside(
@@ -84,7 +84,7 @@ impl Engine for OnnxRuntime {
         taps: &[String],
         sample: &Sample,
     ) -> Result<Box<dyn Runner>, CalibrationError> {
-        self.runner(model, taps, sample, Sessions::of_one_core)
+        self.runner(model, taps, sample, Running::of_one_core)
     }
 
     fn timed(
@@ -109,13 +109,13 @@ impl Engine for OnnxRuntime {
 }
 
 impl OnnxRuntime {
-    /// A runner whose sessions are made by `sessions`.
+    /// A runner whose session is made by `running`.
     fn runner(
         &self,
         model: &Model,
         taps: &[String],
         sample: &Sample,
-        sessions: fn(&Environment, &Model) -> Result<Sessions, CalibrationError>,
+        running: fn(&Environment, &Model) -> Result<Running, CalibrationError>,
     ) -> Result<Box<dyn Runner>, CalibrationError> {
         let inputs = known_inputs(model)?;
         inputs::check(&inputs, sample)?;
@@ -124,9 +124,9 @@ impl OnnxRuntime {
         let edits = outputs.into_iter().map(Edit::AddOutput).collect();
         tapped.apply(edits).map_err(|error| unwritable().caused_by(error))?;
         let runner = guard::caught(|| {
-            let sessions = sessions(&self.environment, &tapped)?;
-            sessions.require_floats(taps, &places)?;
-            Ok(OnnxRuntimeRunner { sessions, inputs, places })
+            let running = running(&self.environment, &tapped)?;
+            running.require_floats(taps, &places)?;
+            Ok(OnnxRuntimeRunner { running, inputs, places })
         });
         Ok(Box::new(runner.unwrap_or_else(|panic| Err(panicked(&panic)))?))
     }
@@ -134,7 +134,7 @@ impl OnnxRuntime {
 
 /// A model with its taps among its outputs.
 struct OnnxRuntimeRunner {
-    sessions: Sessions,
+    running: Running,
     inputs: Vec<InputSpec>,
     /// Where the values of each tap come from.
     places: Vec<Place>,
@@ -146,7 +146,7 @@ enum Place {
     Input(String),
     /// The model itself.
     Constant(DynValue),
-    /// The outputs of a session, at this position.
+    /// The outputs of the session, at this position.
     Output(usize),
 }
 
@@ -183,7 +183,7 @@ impl OnnxRuntimeRunner {
         });
         let given: HashMap<&str, Fed<'_>> = given.collect::<Result<_, CalibrationError>>()?;
         let elements = sample.inputs.iter().map(|(_, tensor)| tensor.elements()).sum();
-        let outputs = self.sessions.run(&given, elements, cancelled)?;
+        let outputs = self.running.run(&given, elements, cancelled)?;
         for (tap, place) in self.places.iter().enumerate() {
             if cancelled.load(Ordering::Relaxed) {
                 break;

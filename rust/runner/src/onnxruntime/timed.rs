@@ -10,8 +10,7 @@ use quantize_rs::{CalibrationError, Sample, Timed};
 use quantize_rs_onnx::Model;
 use serde_json::Value;
 
-use super::recipe::Recipe;
-use super::{OnnxRuntime, failed, message, panicked, values};
+use super::{OnnxRuntime, failed, message, panicked, session, values};
 use crate::guard;
 
 /// A session as whoever deploys the model has it, and a sample in its memory.
@@ -33,8 +32,7 @@ impl TimedSession {
             Ok((name.clone(), value))
         });
         let given = given.collect::<Result<_, CalibrationError>>()?;
-        let session =
-            guard::caught(|| Recipe::of(&runtime.environment, model)?.session(threads, options));
+        let session = guard::caught(|| session::of(&runtime.environment, model, threads, options));
         let session = session.unwrap_or_else(|panic| Err(panicked(&panic)))?;
         Ok(TimedSession { session, given })
     }

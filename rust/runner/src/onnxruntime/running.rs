@@ -1,0 +1,187 @@
+//! The session of one model, and how many samples it runs at once.
+
+use std::collections::HashMap;
+use std::num::NonZero;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError, mpsc};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use ort::environment::Environment;
+use ort::ep;
+use ort::session::builder::SessionBuilder;
+use ort::session::{NoSelectedOutputs, RunOptions};
+use ort::value::Outlet;
+use quantize_rs::{CalibrationError, CalibrationErrorKind};
+use quantize_rs_onnx::Model;
+
+use super::shared::{Outputs, SharedSession};
+use super::values::Fed;
+use super::{Place, message, no_floats, session, values};
+
+/// Samples that run at once before each is given a second core. A sample on one core takes the
+/// least of the processor, several at once take the most memory.
+const AT_ONCE: usize = 4;
+
+/// Cores that one sample makes good use of.
+const CORES_EACH: usize = 4;
+
+/// How often a run is asked whether to go on.
+const PATIENCE: Duration = Duration::from_millis(50);
+
+/// A run that takes no longer need not be stopped: whoever cancels waits for it.
+const SHORT: Duration = Duration::from_millis(200);
+
+/// The session of a model, and who runs in it.
+pub(super) struct Running {
+    session: SharedSession,
+    /// Samples that may run at once.
+    most: usize,
+    /// Samples that run now.
+    now: Mutex<usize>,
+    returned: Condvar,
+    /// Runs on fewer input elements than this were [`SHORT`].
+    short_below: AtomicUsize,
+}
+
+impl Running {
+    /// The session of `model` for all cores.
+    pub(super) fn of(
+        environment: &Environment,
+        model: &Model,
+    ) -> Result<Running, CalibrationError> {
+        let cores = thread::available_parallelism().map_or(1, NonZero::get);
+        let each = (cores / AT_ONCE).clamp(1, CORES_EACH);
+        Running::made(environment, model, each, cores / each)
+    }
+
+    /// A session that computes one sample at a time on one core, since others are busy beside it.
+    pub(super) fn of_one_core(
+        environment: &Environment,
+        model: &Model,
+    ) -> Result<Running, CalibrationError> {
+        Running::made(environment, model, 1, 1)
+    }
+
+    fn made(
+        environment: &Environment,
+        model: &Model,
+        cores_each: usize,
+        most: usize,
+    ) -> Result<Running, CalibrationError> {
+        let quiet = |builder: SessionBuilder| -> ort::Result<SessionBuilder> {
+            Ok(builder
+                .with_intra_op_spinning(false)?
+                // Weights outside the arena, whose size depends on what was run before.
+                .with_device_allocated_initializers()?
+                // Memory of the process, which every session leaves to the next.
+                .with_memory_pattern(false)?
+                .with_execution_providers([ep::CPU::default()
+                    .with_arena_allocator(false)
+                    .build()])?)
+        };
+        let session = session::of(environment, model, cores_each, quiet)?;
+        let session = SharedSession::new(session).map_err(|error| message::without_node(&error))?;
+        Ok(Running {
+            session,
+            most,
+            now: Mutex::new(0),
+            returned: Condvar::new(),
+            short_below: AtomicUsize::new(0),
+        })
+    }
+
+    /// Refuses taps whose values are no floats.
+    pub(super) fn require_floats(
+        &self,
+        taps: &[String],
+        places: &[Place],
+    ) -> Result<(), CalibrationError> {
+        let outputs = self.session.outputs();
+        for (tap, place) in taps.iter().zip(places) {
+            if let Place::Output(position) = place
+                && let Some(of) = outputs.get(*position).map(Outlet::dtype)
+                && !values::are_floats(of)
+            {
+                return Err(no_floats(tap, of));
+            }
+        }
+        Ok(())
+    }
+
+    /// The outputs for these inputs, which have so many elements together.
+    pub(super) fn run(
+        &self,
+        given: &HashMap<&str, Fed<'_>>,
+        elements: usize,
+        cancelled: &AtomicBool,
+    ) -> Result<Outputs<'_>, CalibrationError> {
+        let _turn = self.turn(cancelled)?;
+        let options = RunOptions::new().map_err(|error| message::without_node(&error))?;
+        let begun = Instant::now();
+        let outputs = if elements < self.short_below.load(Ordering::Relaxed) {
+            self.session.run(given, &options)
+        } else {
+            run_watched(&self.session, given, &options, cancelled)
+        };
+        if begun.elapsed() < SHORT {
+            self.short_below.fetch_max(elements.saturating_add(1), Ordering::Relaxed);
+        } else {
+            self.short_below.fetch_min(elements, Ordering::Relaxed);
+        }
+        outputs.map_err(|error| message::of_running(&error))
+    }
+
+    /// Waits until fewer run than may.
+    fn turn(&self, cancelled: &AtomicBool) -> Result<Turn<'_>, CalibrationError> {
+        let mut now = self.now();
+        while *now >= self.most {
+            if cancelled.load(Ordering::Relaxed) {
+                return Err(CalibrationError::new(CalibrationErrorKind::Cancelled));
+            }
+            let waited = self.returned.wait_timeout(now, PATIENCE);
+            now = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        *now += 1;
+        Ok(Turn(self))
+    }
+
+    fn now(&self) -> MutexGuard<'_, usize> {
+        // Nothing that holds it can fail in between.
+        self.now.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// One of the samples that run at once.
+struct Turn<'a>(&'a Running);
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        *self.0.now() -= 1;
+        self.0.returned.notify_one();
+    }
+}
+
+/// As [`SharedSession::run`], with somebody beside it who stops it when it is cancelled.
+fn run_watched<'a>(
+    session: &'a SharedSession,
+    given: &HashMap<&str, Fed<'_>>,
+    options: &RunOptions<NoSelectedOutputs>,
+    cancelled: &AtomicBool,
+) -> ort::Result<Outputs<'a>> {
+    thread::scope(|scope| {
+        let (running, finished) = mpsc::channel::<()>();
+        let watch = move || {
+            while finished.recv_timeout(PATIENCE) == Err(mpsc::RecvTimeoutError::Timeout) {
+                if cancelled.load(Ordering::Relaxed) {
+                    let _ = options.terminate();
+                }
+            }
+        };
+        // Should there be no thread for it, the run is only not stopped before its end.
+        let _ = thread::Builder::new().spawn_scoped(scope, watch);
+        let outputs = session.run(given, options);
+        drop(running);
+        outputs
+    })
+}

@@ -1,0 +1,68 @@
+//! How a session of a model is made.
+
+use std::sync::Arc;
+
+use ort::environment::Environment;
+use ort::logging::LogLevel;
+use ort::session::Session;
+use ort::session::builder::{GraphOptimizationLevel, SessionBuilder};
+use quantize_rs::CalibrationError;
+use quantize_rs_onnx::{DataType, Model, Split, TensorProto};
+
+use super::{message, unwritable, values};
+
+/// Weights of fewer bytes stay in the model: the optimizer looks into such, for shapes and axes.
+const LENT_FROM: usize = 1024;
+
+/// A session of the model that computes on so many cores, with further options.
+pub(super) fn of(
+    environment: &Environment,
+    model: &Model,
+    cores: usize,
+    options: impl FnOnce(SessionBuilder) -> ort::Result<SessionBuilder>,
+) -> Result<Session, CalibrationError> {
+    let level = level(model);
+    let Split { bytes, tensors } =
+        model.split(is_lent).map_err(|error| unwritable().caused_by(error))?;
+    let weights = tensors.into_iter().map(|(name, tensor)| {
+        let value = values::value(&tensor).map_err(|error| error.at_value(&name))?;
+        Ok((name, Arc::new(value)))
+    });
+    let weights: Vec<_> = weights.collect::<Result<_, CalibrationError>>()?;
+    let session = || -> ort::Result<Session> {
+        let builder = Session::builder(environment)?
+            .with_intra_threads(cores)?
+            .with_inter_threads(1)?
+            .with_optimization_level(level)?
+            // What it would print it also returns.
+            .with_log_level(LogLevel::Fatal)?;
+        let mut builder = options(builder)?;
+        for (name, value) in weights {
+            builder = builder.with_external_initializer(name, value)?;
+        }
+        builder.commit_from_memory(&bytes)
+    };
+    session().map_err(|error| message::of_loading(&error))
+}
+
+/// How far ONNX Runtime may optimize: 1.31 takes floats of 8 bits for integers, fuses operators with
+/// them for which it has no kernel, and leaves out a `Relu` before them.
+fn level(model: &Model) -> GraphOptimizationLevel {
+    let float8 = [DataType::Float8E4M3FN, DataType::Float8E5M2];
+    let mut types = model.graph().initializer.iter().filter_map(|tensor| tensor.dtype());
+    if types.any(|dtype| float8.contains(&dtype)) {
+        GraphOptimizationLevel::Level1
+    } else {
+        GraphOptimizationLevel::All
+    }
+}
+
+/// Whether this constant is lent to the session.
+fn is_lent(tensor: &TensorProto) -> bool {
+    let bytes = tensor.dtype().filter(|dtype| values::is_known(*dtype)).and_then(|dtype| {
+        let lengths = tensor.dims.iter().map(|length| usize::try_from(*length).ok());
+        let elements = lengths.reduce(|a, b| a?.checked_mul(b?)).unwrap_or(Some(1))?;
+        dtype.byte_len(elements)
+    });
+    bytes.is_some_and(|bytes| bytes >= LENT_FROM)
+}
