@@ -2,7 +2,7 @@
 //! the channels that bias correction asks for.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use quantize_rs_math::QSpec;
 use quantize_rs_math::stats::{ChannelStats, Sketch};
@@ -65,20 +65,22 @@ pub(super) fn gather(
 ) -> Result<Gathered, CalibrationError> {
     let taps = taps(model, plan);
     let names: Vec<String> = taps.iter().map(|tap| tap.name.clone()).collect();
-    let watcher = || Gatherer::new(&taps, judging);
+    let kept = Mutex::new(Kept::default());
+    let watcher = || Gatherer::new(&taps, judging.then_some(&kept));
     let Watched { watchers, samples, engine, notes } =
         watch(model, &names, engine, samples, control, watcher)?;
-    let mut all = Gatherer::new(&taps, judging);
+    let mut all = Gatherer::new(&taps, judging.then_some(&kept));
     for one in watchers {
-        all.merge(one);
+        all.merge(&one);
     }
     if all.apart_samples == samples {
         // There are few: nothing would be left to learn from.
         all.seen = std::mem::take(&mut all.apart);
         all.apart_samples = 0;
     }
-    let Gatherer { seen, apart, apart_samples: held_back, kept, .. } = all;
-    let kept = kept.into_values().collect();
+    let Gatherer { seen, apart, apart_samples: held_back, .. } = all;
+    let kept = kept.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let kept = kept.samples.into_values().collect();
     Ok(Gathered { engine, notes, samples, held_back, taps, seen, apart, kept })
 }
 
@@ -111,19 +113,44 @@ fn taps(model: &Model, plan: &Plan) -> Vec<Tap> {
 /// Gathers what one thread sees.
 struct Gatherer<'a> {
     taps: &'a [Tap],
-    judging: bool,
+    /// Where samples are kept, when somebody judges: one place for all threads.
+    kept: Option<&'a Mutex<Kept>>,
     /// Whether the sample at hand is held back.
     holding: bool,
     seen: Vec<Seen>,
     /// What the samples held back showed.
     apart: Vec<Seen>,
     apart_samples: usize,
-    kept: BTreeMap<Rank, Sample>,
-    kept_bytes: usize,
+}
+
+/// The samples of the first ranks, as many as may be: which came first does not matter.
+#[derive(Default)]
+struct Kept {
+    samples: BTreeMap<Rank, Sample>,
+    bytes: usize,
+    /// The first rank for which there was no room.
+    end: Option<Rank>,
+}
+
+impl Kept {
+    fn keep(&mut self, rank: Rank, sample: Sample) {
+        if self.end.is_some_and(|end| end <= rank) {
+            return;
+        }
+        self.bytes += sample.bytes();
+        if let Some(twin) = self.samples.insert(rank, sample) {
+            self.bytes -= twin.bytes();
+        }
+        while self.samples.len() > KEPT || self.samples.len() > 1 && self.bytes > KEPT_BYTES {
+            let Some((rank, sample)) = self.samples.pop_last() else { return };
+            self.bytes -= sample.bytes();
+            self.end = Some(rank);
+        }
+    }
 }
 
 impl<'a> Gatherer<'a> {
-    fn new(taps: &'a [Tap], judging: bool) -> Gatherer<'a> {
+    fn new(taps: &'a [Tap], kept: Option<&'a Mutex<Kept>>) -> Gatherer<'a> {
         let empty = |tap: &Tap| Seen {
             spec: tap.spec,
             shape: Vec::new(),
@@ -133,33 +160,18 @@ impl<'a> Gatherer<'a> {
         };
         Gatherer {
             taps,
-            judging,
+            kept,
             holding: false,
             seen: taps.iter().map(empty).collect(),
-            apart: if judging { taps.iter().map(empty).collect() } else { Vec::new() },
+            apart: if kept.is_some() { taps.iter().map(empty).collect() } else { Vec::new() },
             apart_samples: 0,
-            kept: BTreeMap::new(),
-            kept_bytes: 0,
         }
     }
 
-    fn merge(&mut self, other: Gatherer<'_>) {
+    fn merge(&mut self, other: &Gatherer<'_>) {
         self.seen.iter_mut().zip(&other.seen).for_each(|(all, one)| all.merge(one));
         self.apart.iter_mut().zip(&other.apart).for_each(|(all, one)| all.merge(one));
         self.apart_samples += other.apart_samples;
-        other.kept.into_iter().for_each(|(rank, sample)| self.keep(rank, sample));
-    }
-
-    /// Keeps the samples of the first ranks, so that it does not matter which came first.
-    fn keep(&mut self, rank: Rank, sample: Sample) {
-        self.kept_bytes += sample.bytes();
-        if let Some(twin) = self.kept.insert(rank, sample) {
-            self.kept_bytes -= twin.bytes();
-        }
-        while self.kept.len() > KEPT || self.kept.len() > 1 && self.kept_bytes > KEPT_BYTES {
-            let last = self.kept.pop_last();
-            self.kept_bytes -= last.map_or(0, |(_, sample)| sample.bytes());
-        }
     }
 }
 
@@ -186,13 +198,12 @@ impl Sink for Gatherer<'_> {
 
 impl Watcher for Gatherer<'_> {
     fn begin(&mut self, _: usize, sample: &Sample) {
-        if !self.judging {
-            return;
-        }
+        let Some(kept) = self.kept else { return };
         let key = sample.key();
         self.holding = key.is_multiple_of(HELD_BACK);
         self.apart_samples += usize::from(self.holding);
-        self.keep((!self.holding, key), sample.clone());
+        let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.keep((!self.holding, key), sample.clone());
     }
 
     fn finish(&mut self, _: &Sample) -> Result<(), CalibrationError> {
@@ -247,5 +258,35 @@ impl Gathered {
         let mut ranges = Ranges::of(model.clone(), String::new(), self.engine, samples, statistics);
         ranges.notes.clone_from(&self.notes);
         ranges
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use quantize_rs_onnx::Tensor;
+
+    use super::*;
+
+    /// A sample of so many MiB.
+    fn sample(mebibytes: usize) -> Sample {
+        let values = vec![0.0; mebibytes << 18];
+        Sample { inputs: vec![("x".to_owned(), Tensor::from_f32_vec(vec![values.len()], values))] }
+    }
+
+    #[test]
+    fn the_same_samples_are_kept_in_whatever_order_they_come() {
+        // The second has no room beside the first, and the third is not kept in its place.
+        let samples = [((false, 1), 24), ((false, 2), 48), ((false, 3), 8), ((true, 0), 8)];
+        for order in [[0, 1, 2, 3], [3, 2, 1, 0], [2, 1, 0, 3], [1, 3, 0, 2]] {
+            let mut kept = Kept::default();
+            for (rank, mebibytes) in order.map(|at| samples[at]) {
+                kept.keep(rank, sample(mebibytes));
+            }
+            let ranks: Vec<Rank> = kept.samples.keys().copied().collect();
+            assert_eq!((ranks, kept.bytes), (vec![(false, 1)], 24 << 20), "{order:?}");
+        }
+        let mut one = Kept::default();
+        one.keep((false, 0), sample(80));
+        assert_eq!(one.samples.len(), 1, "a single sample is kept, however large");
     }
 }
