@@ -30,6 +30,7 @@ def model_of(
     feeds: dict[str, Array],
     opset: int = 17,
     output: str = "y",
+    float_type: int = TensorProto.FLOAT,
 ) -> onnx.ModelProto:
     """Make a model whose inputs are as `feeds`, of any shape."""
     inputs = [
@@ -42,7 +43,7 @@ def model_of(
         nodes,
         "g",
         inputs,
-        [helper.make_tensor_value_info(output, TensorProto.FLOAT, None)],
+        [helper.make_tensor_value_info(output, float_type, None)],
         [numpy_helper.from_array(value, name) for name, value in constants.items()],
     )
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
@@ -83,7 +84,7 @@ def unpacked(packed: Array, bits: int) -> Array:
 
 def restored(found: dict[str, Array], bits: int, depth: int) -> Array:
     """Compute the matrix that the constants of `w` stand for, as `depth` columns of rows."""
-    scale = found["w_scale"]
+    scale = found["w_scale"].astype(F)
     codes = unpacked(found["w_quantized"].reshape(len(scale), -1), bits).astype(F)
     points = (
         unpacked(found["w_zp"], bits) if "w_zp" in found else np.full_like(scale, 1 << bits - 1)
@@ -236,6 +237,55 @@ def test_a_table_that_is_multiplied_by_too_is_kept_once(columns: int) -> None:
         got = run(result.SerializeToString(), {"i": i}, level)
         np.testing.assert_allclose(got, back[i] @ back.T, rtol=0, atol=1e-3)
     assert ("w_rows" in found) == (columns % 16 != 0), "padded rows need a copy of their own"
+
+
+H = np.float16
+HALVES = [
+    (bits, symmetric, method)
+    for bits in (2, 4, 8)
+    for symmetric in (False, True)
+    for method in ("minmax", "mse", "hqq")
+]
+
+
+@pytest.mark.parametrize(("bits", "symmetric", "method"), HALVES)
+def test_products_of_float16_have_scales_of_float16(
+    bits: int, symmetric: bool, method: str
+) -> None:
+    stored = {"w": numbers((40, 7)).astype(H), "c": numbers((7,), 2).astype(H)}
+    x = numbers((3, 40), 1).astype(H)
+    node = helper.make_node("Gemm", ["x", "w", "c"], ["y"], alpha=0.5, beta=-2.0)
+    model = model_of([node], stored, {"x": x}, float_type=TensorProto.FLOAT16)
+    result, report = quantized(model, bits=bits, symmetric=symmetric, weight_method=method)
+    assert [n.op_type for n in result.graph.node].count("MatMulNBits") == 1
+    found = constants(result)
+    assert found["w_scale"].dtype == H
+    back = restored(found, bits, 40)
+    step = np.repeat(np.abs(found["w_scale"].astype(F)), BLOCK, 1)[:, :40].T
+    if method == "minmax":
+        # As with float32: scales of float16 are rounded up.
+        assert np.all(np.abs(back - stored["w"]) <= step * 1.001)
+    (row,) = [value for value in report.values if value.name == "w"]
+    assert row.mse == pytest.approx(np.mean((back - stored["w"]) ** 2), rel=1e-3)
+    assert quantize_rs.validate(model, result).passed
+    expected = 0.5 * (x.astype(F) @ back) - 2 * stored["c"].astype(F)
+    for level in LEVELS:
+        # ONNX Runtime rounds the product, and each step after it, to float16.
+        got = run(result.SerializeToString(), {"x": x}, level)
+        assert got.dtype == H
+        np.testing.assert_allclose(got, expected, rtol=0, atol=4e-3 * np.abs(expected).max())
+
+
+def test_tables_of_float16_are_looked_up_as_float16() -> None:
+    w, i = numbers((9, 32)).astype(H), np.array([[0, 8, 3], [-1, 2, 2]])
+    node = helper.make_node("Gather", ["w", "i"], ["y"])
+    model = model_of([node], {"w": w}, {"i": i}, float_type=TensorProto.FLOAT16)
+    result, _ = quantized(model, bits=4)
+    back = restored(constants(result), 4, 32).T
+    for level in LEVELS:
+        got = run(result.SerializeToString(), {"i": i}, level)
+        assert got.dtype == H
+        np.testing.assert_allclose(got, back[i], rtol=1e-3, atol=1e-6)
 
 
 def test_constants_behind_other_nodes_are_found() -> None:

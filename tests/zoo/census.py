@@ -93,8 +93,8 @@ def _scope(
 
 
 def rows_and_columns(model: ModelProto) -> int:
-    """How many matrices of float32 there are that only MatMul and Gemm multiply by from the right,
-    and Gather takes rows of."""
+    """How many matrices of float32 or float16 there are that only MatMul and Gemm multiply by from
+    the right, and Gather takes rows of."""
     held = set()
     given = {end.name for end in model.graph.input} if model.ir_version >= 4 else set()
     constants = {t.name: t for t in model.graph.initializer if t.name not in given}
@@ -108,7 +108,7 @@ def rows_and_columns(model: ModelProto) -> int:
             tensor
             and len(tensor.dims) == 2
             and 0 not in tensor.dims
-            and tensor.data_type == TensorProto.FLOAT
+            and tensor.data_type in (TensorProto.FLOAT, TensorProto.FLOAT16)
         ):
             held.add(tensor.name)
     return len(held)

@@ -63,7 +63,7 @@ pub use learn::{Learned, Learning, learn_scale};
 pub use metrics::{Deviation, Metrics, metrics};
 pub use minifloat::Minifloat;
 pub use narrow::{NarrowScales, narrow_scales, power_of_two};
-pub use nbits::{Columns, NBits, ZeroPoints};
+pub use nbits::{BlockParams, Columns, NBits, ZeroPoints};
 pub use params::{Params, Range, params};
 pub use qtype::QType;
 pub use ranges::{first_non_finite, ranges, ranges_checked};

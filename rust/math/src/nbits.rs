@@ -17,8 +17,8 @@ use crate::{
 /// `block_size` elements along the axis of length `depth`, the last of which may be shorter.
 ///
 /// ```
-/// use quantize_rs_math::{NBits, QType, WeightMethod};
-/// let cut = NBits { depth: 40, width: 3, transposed: false, block_size: 32, qtype: QType::UInt4, symmetric: true, method: WeightMethod::Mse, float_zero_points: false };
+/// use quantize_rs_math::{BlockParams, NBits, QType, WeightMethod};
+/// let cut = NBits { depth: 40, width: 3, transposed: false, block_size: 32, qtype: QType::UInt4, symmetric: true, method: WeightMethod::Mse, params: BlockParams::Plain };
 /// assert_eq!((cut.blocks(), cut.blob_len()), (2, 16));
 /// let (blobs, columns) = cut.quantize(&vec![0.5; 120])?;
 /// assert_eq!((blobs.len(), columns.scales.len()), (3 * 2 * 16, 3 * 2));
@@ -40,8 +40,19 @@ pub struct NBits {
     pub symmetric: bool,
     /// How the scale and the zero point of a block are chosen.
     pub method: WeightMethod,
-    /// Whether zero points are floats where the method [finds](WeightMethod::shifts) such.
-    pub float_zero_points: bool,
+    /// Of what types scales and zero points are.
+    pub params: BlockParams,
+}
+
+/// Of what types the scales and the zero points of blocks are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BlockParams {
+    /// float32, and integers.
+    Plain,
+    /// float32, and floats where the method [finds](WeightMethod::shifts) such.
+    FloatZeroPoints,
+    /// Such as float16 holds, which what comes back is then, too; and integers.
+    HalfScales,
 }
 
 /// The zero points of a matrix in blocks, column by column.
@@ -92,7 +103,7 @@ impl NBits {
 
     /// Whether its zero points are floats.
     fn shifts(&self) -> bool {
-        self.float_zero_points && self.method.shifts(&self.spec())
+        self.params == BlockParams::FloatZeroPoints && self.method.shifts(&self.spec())
     }
 
     fn spec(&self) -> QSpec {
@@ -217,7 +228,10 @@ impl NBits {
                     round_shifted(x, found, &spec, codes, back);
                     (scales[at], points[at]) = (found.scale, found.zero_point);
                 } else {
-                    let found = self.fit(x, range, &spec);
+                    let mut found = self.fit(x, range, &spec);
+                    if self.params == BlockParams::HalfScales {
+                        found = found.in_halves(&spec);
+                    }
                     round(x, found, &spec, codes, back);
                     (scales[at], points[at]) = (found.scale, found.zero_point as u8);
                 }
@@ -387,9 +401,9 @@ mod tests {
 
     fn cut(depth: usize, width: usize, qtype: QType, symmetric: bool) -> NBits {
         let method = WeightMethod::Mse;
-        let (transposed, float_zero_points) = (false, false);
+        let (transposed, params) = (false, BlockParams::Plain);
         let block_size = 16;
-        NBits { depth, width, transposed, block_size, qtype, symmetric, method, float_zero_points }
+        NBits { depth, width, transposed, block_size, qtype, symmetric, method, params }
     }
 
     /// Integers as they lie, by the definition of each step.
@@ -444,8 +458,11 @@ mod tests {
         for qtype in [QType::UInt2, QType::UInt4] {
             for (depth, width) in [(16, 1), (32, 130), (40, 3), (5, 4)] {
                 let method = WeightMethod::Hqq;
-                let cut =
-                    NBits { method, float_zero_points: true, ..cut(depth, width, qtype, false) };
+                let cut = NBits {
+                    method,
+                    params: BlockParams::FloatZeroPoints,
+                    ..cut(depth, width, qtype, false)
+                };
                 let data = numbers(depth * width);
                 let (blobs, columns) = cut.quantize(&data).unwrap();
                 let ZeroPoints::Floats(points) = columns.zero_points else { panic!("{cut:?}") };
@@ -477,7 +494,8 @@ mod tests {
 
     #[test]
     fn zero_points_stay_integers_where_floats_bring_nothing() {
-        let floats = NBits { float_zero_points: true, ..cut(32, 3, QType::UInt4, false) };
+        let floats =
+            NBits { params: BlockParams::FloatZeroPoints, ..cut(32, 3, QType::UInt4, false) };
         let hqq = NBits { method: WeightMethod::Hqq, ..floats };
         for cut in [floats, NBits { symmetric: true, ..hqq }] {
             let (_, columns) = cut.quantize(&numbers(96)).unwrap();

@@ -1,5 +1,6 @@
 //! From a range to a scale and a zero point: the only place where it happens.
 
+use half::f16;
 use serde::{Deserialize, Serialize};
 
 use crate::{QSpec, QType};
@@ -77,6 +78,30 @@ impl Params {
         let (lo, hi) = spec.grid();
         let (lo, hi) = (value(lo), value(hi));
         Range { min: lo.min(hi), max: lo.max(hi) }
+    }
+
+    /// With a scale that float16 holds, for integers that come back as float16: the smallest that is not
+    /// less than the scale, so that nothing is cut off at the ends, unless they would be infinite.
+    ///
+    /// ```
+    /// use quantize_rs_math::{Granularity, Params, QSpec, QType};
+    /// let spec = QSpec::new(QType::UInt4, true, Granularity::PerTensor);
+    /// let halves = |scale| Params { scale, zero_point: 8 }.in_halves(&spec).scale;
+    /// assert_eq!([halves(0.5), halves(1.0001), halves(-1e-30)], [0.5, 1.000_976_6, -5.960_464_5e-8]);
+    /// ```
+    #[must_use]
+    pub fn in_halves(self, spec: &QSpec) -> Params {
+        let with = |bits: u16| {
+            let scale = f16::from_bits(bits).to_f32().copysign(self.scale);
+            Params { scale, ..self }
+        };
+        let near = f16::from_f32(self.scale.abs());
+        let short = near.to_f32() < self.scale.abs();
+        let mut bits = (near.to_bits() + u16::from(short)).clamp(1, f16::MAX.to_bits());
+        while bits > 1 && with(bits).representable(spec).absmax() > f16::MAX.to_f32() {
+            bits -= 1;
+        }
+        with(bits)
     }
 }
 

@@ -11,9 +11,9 @@ use std::collections::{BTreeMap, HashMap};
 use bytes::Bytes;
 use half::{bf16, f16};
 use quantize_rs_math::{
-    Columns, Floats, Granularity, Layout, MathError, Metrics, NBits, Params, QSpec, QType, Range,
-    WeightMethod, ZeroPoints, fit, narrow_scales, pack, params, quantize_measured_into,
-    ranges_checked,
+    BlockParams, Columns, Floats, Granularity, Layout, MathError, Metrics, NBits, Params, QSpec,
+    QType, Range, WeightMethod, ZeroPoints, fit, narrow_scales, pack, params,
+    quantize_measured_into, ranges_checked,
 };
 use quantize_rs_onnx::{Buffer, DataType, Tensor};
 use rayon::prelude::*;
@@ -121,7 +121,12 @@ pub fn encode(
             if how.format == Format::MatMulNBits {
                 // ONNX Runtime 1.31 computes with zero points that are floats up to 4 bits, and looks up none.
                 let rows = constant.multipliers(graph).any(|node| node.op_type == "Gather");
-                let found = nbits(name, how, method, shape, &tensor, bits <= 4 && !rows)?;
+                let params = match tensor.dtype {
+                    DataType::Float16 => BlockParams::HalfScales,
+                    _ if bits <= 4 && !rows => BlockParams::FloatZeroPoints,
+                    _ => BlockParams::Plain,
+                };
+                let found = nbits(name, how, method, shape, &tensor, params)?;
                 return Ok((name.clone(), found, 0, bits));
             }
             let (tensor, widened) = weight(name, how, method, shape, &tensor, floors, grid)?;
@@ -237,11 +242,7 @@ fn weight(
             params.scale = floor.copysign(params.scale);
         }
         if scales == DataType::Float16 && how.spec.qtype.is_scaled() && narrow.is_none() {
-            params.scale = in_halves(params.scale);
-            // What comes back is a float16 too, and has to stay finite.
-            while params.representable(&how.spec).absmax() > largest(scales) {
-                params.scale = below_in_halves(params.scale);
-            }
+            *params = params.in_halves(&how.spec);
         }
     }
     let mut buffer = Buffer::zeroed(how.spec.qtype.packed_len(data.len()));
@@ -272,21 +273,6 @@ pub(crate) fn scale_type(graph: &Graph<'_>, constant: usize) -> DataType {
     }
 }
 
-/// The smallest float16 that is not less than a scale, so that nothing is cut off at the ends: with
-/// the sign that the scale has, and not 0.
-fn in_halves(scale: f32) -> f32 {
-    let near = f16::from_f32(scale.abs());
-    let short = near.to_f32() < scale.abs();
-    let bits = (near.to_bits() + u16::from(short)).clamp(1, f16::MAX.to_bits());
-    f16::from_bits(bits).to_f32().copysign(scale)
-}
-
-/// The float16 before a scale that is one, with its sign.
-fn below_in_halves(scale: f32) -> f32 {
-    let bits = f16::from_f32(scale.abs()).to_bits();
-    f16::from_bits(bits.saturating_sub(1)).to_f32().copysign(scale)
-}
-
 /// A matrix column by column, in blocks that `MatMulNBits` reads.
 fn nbits(
     name: &str,
@@ -294,7 +280,7 @@ fn nbits(
     method: WeightMethod,
     shape: &[usize],
     tensor: &Tensor,
-    float_zero_points: bool,
+    params: BlockParams,
 ) -> Result<EncodedTensor, QuantizeError> {
     let (Granularity::Blocked { axis, block_size }, &[rows, columns]) =
         (how.spec.granularity, shape)
@@ -304,8 +290,7 @@ fn nbits(
     let transposed = axis == 1;
     let (depth, width) = if transposed { (columns, rows) } else { (rows, columns) };
     let QSpec { qtype, symmetric, .. } = how.spec;
-    let cut =
-        NBits { transposed, block_size, qtype, symmetric, method, depth, width, float_zero_points };
+    let cut = NBits { transposed, block_size, qtype, symmetric, method, depth, width, params };
     let elements = Elements::of(tensor)
         .ok_or_else(|| invalid(name, format!("has elements of type {}", tensor.dtype)))?;
     let (blocks, blob) = (cut.blocks(), cut.blob_len());

@@ -73,7 +73,7 @@ impl Writer<'_, '_> {
     fn integer_product(&mut self, node: usize, weight: &Weight) {
         let proto = self.graph.nodes[node];
         let output = proto.output[0].clone();
-        let mut rest = Rest::of(proto);
+        let mut rest = Rest::of(proto, weight.dtype);
         let conv = proto.op_type == "Conv";
         let bias = proto.input.get(2).filter(|name| conv && !name.is_empty());
         let bias = bias.map(|bias| self.beside_channels(node, bias));

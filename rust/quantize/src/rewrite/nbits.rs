@@ -8,7 +8,7 @@ use quantize_rs_math::Granularity;
 use quantize_rs_onnx::{DataType, Edit, NodeProto, Tensor};
 
 use super::products::{Rest, another, multipliers};
-use super::qdq::Writer;
+use super::qdq::{Writer, floats_of};
 use crate::encode::EncodedTensor;
 use crate::graph::ValueId;
 use crate::plan::{MICROSOFT, ValuePlan};
@@ -23,6 +23,8 @@ struct Blocks {
     /// Columns of the product, and elements of each.
     width: usize,
     depth: usize,
+    /// The float type of the weight, its scales and what is multiplied.
+    dtype: DataType,
 }
 
 impl Writer<'_, '_> {
@@ -47,7 +49,9 @@ impl Writer<'_, '_> {
         } else {
             self.constant(name, "quantized", &tensor.quantized)
         };
-        let scale = self.constant(name, "scale", &tensor.scale);
+        let dtype = constant.dtype.unwrap_or(DataType::Float);
+        let scale = floats_of(dtype, &tensor.scale);
+        let scale = self.constant(name, "scale", &scale);
         let zero_point = if how.spec.symmetric {
             String::new()
         } else {
@@ -55,7 +59,7 @@ impl Writer<'_, '_> {
         };
         let bits = how.spec.qtype.bits();
         let names = [integers, scale, zero_point];
-        let mut blocks = Blocks { names, bits, block_size, width, depth };
+        let mut blocks = Blocks { names, bits, block_size, width, depth, dtype };
         for node in products {
             let product = self.product(self.graph.nodes[node], &blocks);
             self.edits.push(Edit::ReplaceNode { node, with: product });
@@ -97,7 +101,7 @@ impl Writer<'_, '_> {
     fn product(&mut self, proto: &NodeProto, blocks: &Blocks) -> NodeProto {
         let [integers, scale, zero_point] = blocks.names.clone();
         let mut input = vec![proto.input[0].clone(), integers, scale, zero_point];
-        let mut rest = Rest::of(proto);
+        let mut rest = Rest::of(proto, blocks.dtype);
         let plain = rest.addend.filter(|name| {
             let shape = self.graph.value(name).and_then(|bias| {
                 self.graph.constant(bias)?;

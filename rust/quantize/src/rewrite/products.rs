@@ -3,9 +3,9 @@
 
 use std::collections::HashSet;
 
-use quantize_rs_onnx::{AttributeProto, Edit, Kept, NodeProto, Tensor};
+use quantize_rs_onnx::{AttributeProto, DataType, Edit, Kept, NodeProto, Tensor};
 
-use super::qdq::Writer;
+use super::qdq::{Writer, floats_of};
 use crate::graph::ValueId;
 use crate::uses::{Constant, Use};
 
@@ -16,17 +16,19 @@ pub(super) struct Rest<'m> {
     beta: f32,
     /// What is added, where anything is.
     pub(super) addend: Option<&'m str>,
+    /// The type of the product and of the factors.
+    dtype: DataType,
 }
 
 impl<'m> Rest<'m> {
-    pub(super) fn of(node: &'m NodeProto) -> Rest<'m> {
+    pub(super) fn of(node: &'m NodeProto, dtype: DataType) -> Rest<'m> {
         if node.op_type != "Gemm" {
-            return Rest { alpha: 1.0, beta: 1.0, addend: None };
+            return Rest { alpha: 1.0, beta: 1.0, addend: None, dtype };
         }
         let (alpha, beta) = (node.float("alpha", 1.0), node.float("beta", 1.0));
         let addend = node.input.get(2).map(String::as_str);
         let addend = addend.filter(|name| !name.is_empty() && is_not(beta, 0.0));
-        Rest { alpha, beta, addend }
+        Rest { alpha, beta, addend, dtype }
     }
 
     /// Whether nothing has a factor.
@@ -70,12 +72,12 @@ impl Writer<'_, '_> {
         let output = node.output[0].clone();
         let mut steps: Vec<(&str, String)> = Vec::new();
         if is_not(rest.alpha, 1.0) {
-            steps.push(("Mul", self.scalar(&output, "alpha", rest.alpha)));
+            steps.push(("Mul", self.scalar(&output, "alpha", rest.alpha, rest.dtype)));
         }
         if let Some(addend) = rest.addend {
             let mut addend = addend.to_owned();
             if is_not(rest.beta, 1.0) {
-                let beta = self.scalar(&output, "beta", rest.beta);
+                let beta = self.scalar(&output, "beta", rest.beta, rest.dtype);
                 let scaled = self.names.fresh(&output, "addend");
                 self.step("Mul", vec![addend, beta], scaled.clone());
                 addend = scaled;
@@ -115,8 +117,15 @@ impl Writer<'_, '_> {
         self.edits.push(Edit::AddNode(NodeProto::new("", op_type, input, vec![output], vec![])));
     }
 
-    pub(super) fn scalar(&mut self, base: &str, suffix: &str, value: f32) -> String {
-        self.constant(base, suffix, &Tensor::from_f32(vec![], &[value]))
+    pub(super) fn scalar(
+        &mut self,
+        base: &str,
+        suffix: &str,
+        value: f32,
+        dtype: DataType,
+    ) -> String {
+        let value = floats_of(dtype, &Tensor::from_f32(vec![], &[value]));
+        self.constant(base, suffix, &value)
     }
 
     /// Imports a domain where it is not.

@@ -12,7 +12,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use half::f16;
+use half::{bf16, f16};
 use quantize_rs_math::{Granularity, Params};
 use quantize_rs_onnx::{AttributeProto, DataType, Edit, Kept, NodeProto, Tensor, TensorProto};
 
@@ -96,11 +96,16 @@ fn weighing(graph: &Graph<'_>, plan: &Plan) -> HashMap<ValueId, Vec<Reader>> {
     uses::constants(graph).into_iter().map(|found| (found.anchor, found.weighing)).collect()
 }
 
-/// A tensor of float32 as float16, which its values are known to be.
-fn halves(tensor: &Tensor) -> Tensor {
-    let values = tensor.to_f32().unwrap_or_default();
-    let data = values.iter().flat_map(|value| f16::from_f32(*value).to_le_bytes()).collect();
-    Tensor { dtype: DataType::Float16, shape: tensor.shape.clone(), data }
+/// A tensor of float32 in another type of floats, each to the nearest.
+pub(super) fn floats_of(dtype: DataType, tensor: &Tensor) -> Tensor {
+    let values = tensor.to_f32().unwrap_or_default().into_iter();
+    let data = match dtype {
+        DataType::Float16 => values.flat_map(|x| f16::from_f32(x).to_le_bytes()).collect(),
+        DataType::BFloat16 => values.flat_map(|x| bf16::from_f32(x).to_le_bytes()).collect(),
+        DataType::Double => values.flat_map(|x| f64::from(x).to_le_bytes()).collect(),
+        _ => return tensor.clone(),
+    };
+    Tensor { dtype, shape: tensor.shape.clone(), data }
 }
 
 /// The attributes of `DequantizeLinear` that say which elements share a scale.
@@ -293,8 +298,7 @@ impl Writer<'_, '_> {
         if let Some(stored) = &tensor.stored_scale {
             return self.dequantize_narrow(base, quantized, output, granularity, stored, scale);
         }
-        let scale =
-            if scale == DataType::Float16 { halves(&tensor.scale) } else { tensor.scale.clone() };
+        let scale = floats_of(scale, &tensor.scale);
         let mut inputs = vec![quantized, self.constant(base, "scale", &scale)];
         inputs.extend(zero_point);
         self.node("DequantizeLinear", base, inputs, output, granularity);

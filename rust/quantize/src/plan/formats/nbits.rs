@@ -21,7 +21,8 @@ pub(super) fn spec(
     let [_, last] = constant.shape[..] else {
         return Err(format!("it has {} axes, not 2", constant.shape.len()));
     };
-    if let Some(dtype) = constant.dtype.filter(|dtype| *dtype != DataType::Float) {
+    let known = [DataType::Float, DataType::Float16];
+    if let Some(dtype) = constant.dtype.filter(|dtype| !known.contains(dtype)) {
         return Err(format!("it is {dtype}"));
     }
     let mut channels = None;
