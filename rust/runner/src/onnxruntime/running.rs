@@ -52,7 +52,9 @@ impl Running {
     ) -> Result<Running, CalibrationError> {
         let cores = thread::available_parallelism().map_or(1, NonZero::get);
         let each = (cores / AT_ONCE).clamp(1, CORES_EACH);
-        Running::made(environment, model, each, cores / each)
+        // Weights outside the arena, whose size depends on what was run before.
+        let kept = |builder: SessionBuilder| Ok(builder.with_device_allocated_initializers()?);
+        Running::made(environment, model, (each, cores / each), kept)
     }
 
     /// A session that computes one sample at a time on one core, since others are busy beside it.
@@ -60,26 +62,21 @@ impl Running {
         environment: &Environment,
         model: &Model,
     ) -> Result<Running, CalibrationError> {
-        Running::made(environment, model, 1, 1)
+        // One of many that are soon gone: the memory of each is left to the next.
+        let brief = |builder: SessionBuilder| -> ort::Result<SessionBuilder> {
+            let processor = ep::CPU::default().with_arena_allocator(false).build();
+            Ok(builder.with_memory_pattern(false)?.with_execution_providers([processor])?)
+        };
+        Running::made(environment, model, (1, 1), brief)
     }
 
     fn made(
         environment: &Environment,
         model: &Model,
-        cores_each: usize,
-        most: usize,
+        (cores_each, most): (usize, usize),
+        options: impl FnOnce(SessionBuilder) -> ort::Result<SessionBuilder>,
     ) -> Result<Running, CalibrationError> {
-        let quiet = |builder: SessionBuilder| -> ort::Result<SessionBuilder> {
-            Ok(builder
-                .with_intra_op_spinning(false)?
-                // Weights outside the arena, whose size depends on what was run before.
-                .with_device_allocated_initializers()?
-                // Memory of the process, which every session leaves to the next.
-                .with_memory_pattern(false)?
-                .with_execution_providers([ep::CPU::default()
-                    .with_arena_allocator(false)
-                    .build()])?)
-        };
+        let quiet = |builder: SessionBuilder| options(builder.with_intra_op_spinning(false)?);
         let session = session::of(environment, model, cores_each, quiet)?;
         let session = SharedSession::new(session).map_err(|error| message::without_node(&error))?;
         Ok(Running {

@@ -40,7 +40,7 @@ impl Deref for Outputs<'_> {
 }
 
 impl SharedSession {
-    /// `session`, which was made without naming an execution provider.
+    /// `session`, which computes on processors alone: no other execution provider was named for it.
     pub(super) fn new(session: Session) -> ort::Result<SharedSession> {
         let names = session.outputs().iter().map(|output| c_string(output.name()));
         let names = names.collect::<Result<_, _>>()?;
