@@ -1,5 +1,5 @@
 //! Large memory: files mapped when large, read when small, and buffers for large tensors. The one
-//! place with `unsafe`.
+//! place with `unsafe` in this crate.
 
 use std::fs::{self, File, Metadata};
 use std::io::{Read, Write};

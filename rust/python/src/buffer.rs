@@ -1,4 +1,5 @@
-//! The elements of numpy arrays, lent to Rust or copied. The one place with `unsafe`.
+//! The elements of numpy arrays, lent to Rust or copied. The one place with
+//! `unsafe` in this crate.
 
 use bytes::Bytes;
 use numpy::{PyArray1, PyArrayMethods, PyUntypedArrayMethods};

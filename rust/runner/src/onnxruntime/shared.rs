@@ -1,4 +1,4 @@
-//! One session that several threads run at once. The one place with `unsafe`.
+//! One session that several threads run at once. The one place with `unsafe` in this crate.
 //!
 //! `ort` lets a session run for one thread at a time, because some execution providers for other
 //! devices cannot do more. On processors, where all is computed here, a session keeps no state
