@@ -167,7 +167,7 @@ def test_products_of_other_floats_run(dtype: Any) -> None:
     w, x = numbers((40, 8)).astype(dtype), numbers((3, 40), 1).astype(dtype)
     nodes = [
         helper.make_node("MatMul", ["x", "w"], ["h"]),
-        helper.make_node("Gemm", ["h", "v", "c"], ["y"]),
+        helper.make_node("Gemm", ["h", "v", "c"], ["y"], alpha=0.5, beta=-2.0),
     ]
     constants = {"w": w, "v": numbers((8, 5), 3).astype(dtype), "c": numbers((5,), 4).astype(dtype)}
     model = model_of(

@@ -21,7 +21,6 @@ pub(super) fn form(
     product(graph, constant, config, qtype).or_else(|| table(graph, constant, config, qtype))
 }
 
-#[allow(clippy::float_cmp)] // factors are what the file says, not results
 fn product(
     graph: &Graph<'_>,
     constant: &Constant<'_>,
@@ -44,11 +43,6 @@ fn product(
             "Gemm" if proto.int("transA", 0) == 0 && constant.shape.len() == 2 => false,
             _ => return None,
         };
-        // Its factors are float32.
-        let scaled = proto.float("alpha", 1.0) != 1.0 || proto.float("beta", 1.0) != 1.0;
-        if scaled && constant.dtype != Some(DataType::Float) {
-            return None;
-        }
         let Some(Along::Axis(axis)) = along else { return None };
         // One scale for all of a batch: runtimes fuse such a product and then fail at scales a column.
         let found = (axis, batched);
