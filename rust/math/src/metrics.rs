@@ -1,6 +1,7 @@
 //! How far one tensor is from another: the numbers a report prints.
 
 use crate::floats::Element;
+use crate::wide::{Loop, widely};
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
@@ -57,7 +58,8 @@ impl Deviation {
         let elements = reference.len();
         let chunks = reference.chunks(CHUNK).zip(other.chunks(CHUNK));
         let sums = Sums::total(chunks.map(|(x, y)| {
-            if x.iter().all(|x| x.is_finite()) {
+            // No early exit, so that the loop compiles to vector code.
+            if x.iter().fold(true, |all, x| all & x.is_finite()) {
                 return Sums::of(x, y);
             }
             let alike = |x: f32, y: f32| x == y || (x.is_nan() && y.is_nan());
@@ -106,9 +108,14 @@ pub(crate) struct Sums {
 }
 
 impl Sums {
+    /// The sums over a chunk.
+    pub(crate) fn of(x: &[f32], y: &[f32]) -> Sums {
+        widely(Chunk { x, y })
+    }
+
     /// The sums over a chunk, in lanes that are added up in a fixed order.
     #[inline(always)]
-    pub(crate) fn of(x: &[impl Element], y: &[f32]) -> Sums {
+    fn within(x: &[impl Element], y: &[f32]) -> Sums {
         // Four sums in four lanes, two to a register: they and what is computed from them fit the 16 registers that
         // every x86-64 has.
         const LANES: usize = 4;
@@ -163,6 +170,48 @@ impl Sums {
         };
         let max_abs = if self.noise.is_nan() { f64::NAN } else { self.max_abs };
         Metrics { mse: self.noise / elements.max(1) as f64, max_abs, sqnr_db, cosine }
+    }
+}
+
+/// What is measured of a chunk against what it became, inside the loop that made it.
+pub(crate) trait Measure<X> {
+    /// The answer.
+    type Output: Send;
+
+    /// Measures. To be marked `#[inline(always)]`: a closure passed by reference is not inlined, so not compiled for wide
+    /// vectors.
+    fn measured(x: &[X], y: &[f32]) -> Self::Output;
+}
+
+impl<X: Element> Measure<X> for Sums {
+    type Output = Sums;
+
+    #[inline(always)]
+    fn measured(x: &[X], y: &[f32]) -> Sums {
+        Sums::within(x, y)
+    }
+}
+
+/// Nothing is measured.
+impl<X> Measure<X> for () {
+    type Output = ();
+
+    #[inline(always)]
+    fn measured(_: &[X], _: &[f32]) {}
+}
+
+/// A chunk, and what became of it.
+struct Chunk<'a> {
+    x: &'a [f32],
+    y: &'a [f32],
+}
+
+impl Loop for Chunk<'_> {
+    type Output = Sums;
+
+    #[inline(always)]
+    fn run(self) -> Sums {
+        Sums::within(self.x, self.y)
     }
 }
 

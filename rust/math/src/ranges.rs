@@ -191,29 +191,46 @@ impl Seen {
     }
 }
 
+/// Values that are looked at at once.
+const LANES: usize = 16;
+
+/// The ends of what each lane has seen.
+#[derive(Clone, Copy)]
+struct Ends {
+    low: [f32; LANES],
+    high: [f32; LANES],
+    nan: [u32; LANES],
+}
+
+impl Ends {
+    /// As many values more, one for each range.
+    #[inline(always)]
+    fn widened(mut self, row: [f32; LANES]) -> Ends {
+        for (lane, x) in row.into_iter().enumerate() {
+            self.low[lane] = smaller(x, self.low[lane]);
+            self.high[lane] = larger(x, self.high[lane]);
+            self.nan[lane] |= u32::from(x.is_nan());
+        }
+        self
+    }
+}
+
 /// Widen a range by values; whether one was NaN. No branches, so that it compiles to vector code.
 #[inline(always)]
 fn widen(values: &[impl Element], min: &mut f32, max: &mut f32) -> bool {
-    const LANES: usize = 16;
     if values.len() < LANES {
         return widen_by_few(values, min, max);
     }
     let (rows, rest) = values.as_chunks::<LANES>();
-    let (mut low, mut high, mut nan) = ([*min; LANES], [*max; LANES], [0_u32; LANES]);
-    for row in rows {
-        for lane in 0..LANES {
-            let x = row[lane].value();
-            low[lane] = smaller(x, low[lane]);
-            high[lane] = larger(x, high[lane]);
-            nan[lane] |= u32::from(x.is_nan());
-        }
+    let ends = Ends { low: [*min; LANES], high: [*max; LANES], nan: [0; LANES] };
+    let mut ends = rows.iter().fold(ends, |ends, row| ends.widened(row.map(Element::value)));
+    if let Some(first) = rest.first() {
+        // What is seen twice changes nothing.
+        let mut row = [first.value(); LANES];
+        row.iter_mut().zip(rest).for_each(|(to, x)| *to = x.value());
+        ends = ends.widened(row);
     }
-    for (lane, x) in rest.iter().enumerate() {
-        let x = x.value();
-        low[lane] = smaller(x, low[lane]);
-        high[lane] = larger(x, high[lane]);
-        nan[lane] |= u32::from(x.is_nan());
-    }
+    let Ends { mut low, mut high, mut nan } = ends;
     let mut width = LANES / 2;
     while width > 0 {
         for lane in 0..width {
@@ -230,13 +247,14 @@ fn widen(values: &[impl Element], min: &mut f32, max: &mut f32) -> bool {
 /// As [`widen`], without lanes to fill and to bring together.
 #[inline(always)]
 fn widen_by_few(values: &[impl Element], min: &mut f32, max: &mut f32) -> bool {
-    let mut nan = false;
+    let (mut low, mut high, mut nan) = (*min, *max, false);
     for x in values {
         let x = x.value();
-        *min = smaller(x, *min);
-        *max = larger(x, *max);
+        low = smaller(x, low);
+        high = larger(x, high);
         nan |= x.is_nan();
     }
+    (*min, *max) = (low, high);
     nan
 }
 
@@ -258,8 +276,9 @@ fn widen_each(values: &[impl Element], min: &mut [f32], max: &mut [f32]) -> bool
     let mut nan = 0_u32;
     for ((x, min), max) in values.iter().zip(min).zip(max) {
         let x = x.value();
-        *min = smaller(x, *min);
-        *max = larger(x, *max);
+        // Of a comparison the compiler would make a masked store, which takes AMD far longer.
+        *min = min.min(x);
+        *max = max.max(x);
         nan |= u32::from(x.is_nan());
     }
     nan != 0

@@ -1,11 +1,13 @@
 //! Floats to integers, chunk by chunk, and what it cost.
 
+use std::marker::PhantomData;
+
 use rayon::prelude::*;
 
 use super::lanes::{Lanes, Table};
 use super::{pack, reference};
 use crate::floats::Element;
-use crate::metrics::{CHUNK, Sums};
+use crate::metrics::{CHUNK, Measure, Sums};
 use crate::wide::{Loop, widely};
 use crate::{Floats, Granularity, Layout, Metrics, Minifloat, Params, QSpec};
 
@@ -24,8 +26,8 @@ pub fn quantize<'a>(
     let data = data.into();
     let mut bytes = vec![0; spec.qtype.packed_len(data.len())];
     match data {
-        Floats::Slice(values) => encode(values, layout, params, spec, &mut bytes, |_, _| ()),
-        Floats::LittleEndian(values) => encode(values, layout, params, spec, &mut bytes, |_, _| ()),
+        Floats::Slice(values) => encode::<_, ()>(values, layout, params, spec, &mut bytes),
+        Floats::LittleEndian(values) => encode::<_, ()>(values, layout, params, spec, &mut bytes),
     };
     bytes
 }
@@ -54,8 +56,8 @@ pub fn quantize_measured_into<'a>(
 ) -> Metrics {
     let data = data.into();
     let sums = match data {
-        Floats::Slice(values) => encode(values, layout, params, spec, bytes, Sums::of),
-        Floats::LittleEndian(values) => encode(values, layout, params, spec, bytes, Sums::of),
+        Floats::Slice(values) => encode::<_, Sums>(values, layout, params, spec, bytes),
+        Floats::LittleEndian(values) => encode::<_, Sums>(values, layout, params, spec, bytes),
     };
     Sums::total(sums).metrics(data.len())
 }
@@ -69,15 +71,14 @@ pub fn fake_quantize(data: &[f32], params: Params, spec: &QSpec) -> Vec<f32> {
     crate::dequantize(&bytes, &layout, &[params], spec.qtype)
 }
 
-/// Quantize in chunks of a fixed size, and ask `measure` about each chunk and what it dequantizes to.
-fn encode<X: Element, M: Send>(
+/// Quantize in chunks of a fixed size, and measure each chunk and what it dequantizes to.
+fn encode<X: Element, M: Measure<X>>(
     data: &[X],
     layout: &Layout,
     params: &[Params],
     spec: &QSpec,
     bytes: &mut [u8],
-    measure: impl Fn(&[X], &[f32]) -> M + Sync,
-) -> Vec<M> {
+) -> Vec<M::Output> {
     assert_eq!(layout.check(data.len(), params.len()), Ok(()));
     let table = Table::of(layout, params, spec.qtype, spec.grid());
     let chunks = Chunks { layout, params, spec, table };
@@ -89,7 +90,7 @@ fn encode<X: Element, M: Send>(
             start: index * CHUNK,
             scratch,
             bytes,
-            measure: &measure,
+            measure: PhantomData::<M>,
         })
     };
     if data.len() <= CHUNK {
@@ -110,22 +111,22 @@ struct Chunks<'a> {
 }
 
 /// A chunk, the flat index of its first element, and where it goes.
-struct Chunk<'a, X, F> {
+struct Chunk<'a, X, M> {
     chunks: &'a Chunks<'a>,
     x: &'a [X],
     start: usize,
     scratch: &'a mut Scratch,
     bytes: &'a mut [u8],
-    measure: &'a F,
+    measure: PhantomData<M>,
 }
 
-impl<X: Element, M, F: Fn(&[X], &[f32]) -> M> Loop for Chunk<'_, X, F> {
-    type Output = M;
+impl<X: Element, M: Measure<X>> Loop for Chunk<'_, X, M> {
+    type Output = M::Output;
 
     #[inline(always)]
-    fn run(self) -> M {
-        let Chunk { chunks, x, start, scratch, bytes, measure } = self;
-        measure(x, chunks.encode(x, start, scratch, bytes))
+    fn run(self) -> M::Output {
+        let Chunk { chunks, x, start, scratch, bytes, .. } = self;
+        M::measured(x, chunks.encode(x, start, scratch, bytes))
     }
 }
 

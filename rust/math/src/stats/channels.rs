@@ -143,16 +143,48 @@ fn agree(what: &'static str, found: usize, expected: usize) -> Result<(), MathEr
     if found == expected { Ok(()) } else { Err(MathError::Length { what, found, expected }) }
 }
 
+/// Values that are looked at at once.
+const LANES: usize = 16;
+
 /// The sum and the largest magnitude of each channel, when neighbours are of different channels.
 fn rows(values: &[f32], channels: usize) -> (Vec<f64>, Vec<f32>) {
     let (mut sums, mut absmax) = (vec![0.0; channels], vec![0.0; channels]);
-    for row in values.chunks_exact(channels) {
-        for ((sum, absmax), &x) in sums.iter_mut().zip(&mut absmax).zip(row) {
-            *sum += f64::from(x);
-            *absmax = larger(*absmax, x.abs());
+    widely(AddRows { values, sums: &mut sums, absmax: &mut absmax });
+    (sums, absmax)
+}
+
+/// Takes rows of one value a channel into account.
+struct AddRows<'a> {
+    values: &'a [f32],
+    sums: &'a mut [f64],
+    absmax: &'a mut [f32],
+}
+
+impl Loop for AddRows<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run(self) {
+        let (wide_sums, few_sums) = self.sums.as_chunks_mut::<LANES>();
+        let (wide_absmax, few_absmax) = self.absmax.as_chunks_mut::<LANES>();
+        let channels = wide_sums.len() * LANES + few_sums.len();
+        for row in self.values.chunks_exact(channels) {
+            let (wide, few) = row.as_chunks::<LANES>();
+            for ((sums, absmax), row) in wide_sums.iter_mut().zip(&mut *wide_absmax).zip(wide) {
+                // All lanes at once: of a comparison alone the compiler would make a masked store.
+                let (mut more, mut larger_of) = (*sums, *absmax);
+                for lane in 0..LANES {
+                    more[lane] += f64::from(row[lane]);
+                    larger_of[lane] = larger(larger_of[lane], row[lane].abs());
+                }
+                (*sums, *absmax) = (more, larger_of);
+            }
+            for ((sum, absmax), x) in few_sums.iter_mut().zip(&mut *few_absmax).zip(few) {
+                *sum += f64::from(*x);
+                *absmax = larger(*absmax, x.abs());
+            }
         }
     }
-    (sums, absmax)
 }
 
 /// The sum and the largest magnitude of each channel, when `inner` neighbours are of the same.
@@ -188,7 +220,6 @@ impl Loop for Add<'_> {
 
 #[inline(always)]
 fn absmax_of(values: &[f32]) -> f32 {
-    const LANES: usize = 16;
     let mut lanes = [0.0; LANES];
     let (rows, rest) = values.as_chunks::<LANES>();
     for row in rows {
@@ -196,10 +227,8 @@ fn absmax_of(values: &[f32]) -> f32 {
             lanes[lane] = larger(lanes[lane], x.abs());
         }
     }
-    for (lane, x) in rest.iter().enumerate() {
-        lanes[lane] = larger(lanes[lane], x.abs());
-    }
-    lanes.into_iter().fold(0.0, larger)
+    let rest = rest.iter().fold(0.0, |most, x| larger(most, x.abs()));
+    lanes.into_iter().fold(rest, larger)
 }
 
 /// The larger of two numbers, and `this` when the other is NaN: one instruction, unlike `f32::max`.
