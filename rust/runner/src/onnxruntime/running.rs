@@ -57,7 +57,7 @@ impl Running {
         Running::made(environment, model, (each, cores / each), kept)
     }
 
-    /// A session that computes one sample at a time on one core, since others are busy beside it.
+    /// A session that computes each sample on one core, since others are busy beside it.
     pub(super) fn of_one_core(
         environment: &Environment,
         model: &Model,
@@ -67,7 +67,8 @@ impl Running {
             let processor = ep::CPU::default().with_arena_allocator(false).build();
             Ok(builder.with_memory_pattern(false)?.with_execution_providers([processor])?)
         };
-        Running::made(environment, model, (1, 1), brief)
+        let cores = thread::available_parallelism().map_or(1, NonZero::get);
+        Running::made(environment, model, (1, cores), brief)
     }
 
     fn made(

@@ -11,8 +11,15 @@ use quantize_rs_onnx::{DataType, Model, Split, TensorProto};
 
 use super::{message, unwritable, values};
 
-/// Weights of fewer bytes stay in the model: the optimizer looks into such, for shapes and axes.
-const LENT_FROM: usize = 1024;
+/// Weights of fewer bytes stay in the model: to lend one takes longer than to copy it.
+const LENT_FROM: usize = 1 << 20;
+
+/// What stays in the model takes no more than this together.
+const KEPT: usize = 64 << 20;
+
+/// Of a model with more, weights of fewer bytes than this stay: the optimizer looks into such, for
+/// shapes and axes.
+const LENT_FROM_AT_LEAST: usize = 1024;
 
 /// A session of the model that computes on so many cores, with further options.
 pub(super) fn of(
@@ -22,8 +29,12 @@ pub(super) fn of(
     options: impl FnOnce(SessionBuilder) -> ort::Result<SessionBuilder>,
 ) -> Result<Session, CalibrationError> {
     let level = level(model);
-    let Split { bytes, tensors } =
-        model.split(is_lent).map_err(|error| unwritable().caused_by(error))?;
+    let lending = |from: usize| {
+        model.split(|tensor| bytes_to_lend(tensor).is_some_and(|bytes| bytes >= from))
+    };
+    // What cannot be lent may fill a message alone.
+    let split = lending(lent_from(model)).or_else(|_| lending(LENT_FROM_AT_LEAST));
+    let Split { bytes, tensors } = split.map_err(|error| unwritable().caused_by(error))?;
     let weights = tensors.into_iter().map(|(name, tensor)| {
         let value = values::value(&tensor).map_err(|error| error.at_value(&name))?;
         Ok((name, Arc::new(value)))
@@ -57,12 +68,18 @@ fn level(model: &Model) -> GraphOptimizationLevel {
     }
 }
 
-/// Whether this constant is lent to the session.
-fn is_lent(tensor: &TensorProto) -> bool {
-    let bytes = tensor.dtype().filter(|dtype| values::is_known(*dtype)).and_then(|dtype| {
+/// From how many bytes on the constants of this model are lent to its session.
+fn lent_from(model: &Model) -> usize {
+    let sizes = model.graph().initializer.iter().filter_map(|tensor| bytes_to_lend(tensor));
+    let kept = sizes.filter(|bytes| *bytes < LENT_FROM).fold(0, usize::saturating_add);
+    if kept <= KEPT { LENT_FROM } else { LENT_FROM_AT_LEAST }
+}
+
+/// The bytes of a constant, of a type that a session can be lent.
+fn bytes_to_lend(tensor: &TensorProto) -> Option<usize> {
+    tensor.dtype().filter(|dtype| values::is_known(*dtype)).and_then(|dtype| {
         let lengths = tensor.dims.iter().map(|length| usize::try_from(*length).ok());
         let elements = lengths.reduce(|a, b| a?.checked_mul(b?)).unwrap_or(Some(1))?;
         dtype.byte_len(elements)
-    });
-    bytes.is_some_and(|bytes| bytes >= LENT_FROM)
+    })
 }
