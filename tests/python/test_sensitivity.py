@@ -133,3 +133,68 @@ def test_accumulated_errors_are_those_of_onnx_runtime(digits: Path, images: Imag
     assert all(value.own.sqnr_db > value.accumulated.sqnr_db - 1 for value in errors.values)
     assert str(errors).startswith("value")
     assert repr(errors).startswith("<LayerErrors: ")
+
+
+def deep(layers: int = 50) -> onnx.ModelProto:
+    """Many layers, with all that can be handed on past others: values that are added much later,
+    an output in the middle that is read again, a weight that is read early and late, integers made
+    of activations."""
+    rng = np.random.default_rng(7)
+    nodes: list[onnx.NodeProto] = []
+    weights: list[onnx.TensorProto] = []
+
+    def node(op_type: str, inputs: list[str], output: str, **attributes: object) -> str:
+        nodes.append(onnx.helper.make_node(op_type, inputs, [output], **attributes))
+        return output
+
+    def weight(name: str, *shape: int) -> str:
+        values = (rng.normal(0, 1, shape) / np.sqrt(shape[0])).astype(np.float32)
+        weights.append(onnx.numpy_helper.from_array(values, name))
+        return name
+
+    kept: list[str] = []
+    x = "x"
+    for layer in range(layers):
+        name = "w0" if layer == layers - 3 else weight(f"w{layer}", 16, 16)
+        x = node("Tanh", [node("MatMul", [x, name], f"m{layer}")], f"t{layer}")
+        kept.append(x)
+        if layer in (9, 17, 26):
+            x = node("Add", [x, kept[layer - 8]], f"a{layer}")
+        if layer == 40:
+            again = node("Tanh", [node("MatMul", ["early", weight("again", 4, 16)], "m")], "back")
+            x = node("Add", [node("Add", [x, kept[2]], "far"), again], "both")
+        if layer == 13:
+            node("MatMul", [x, weight("head", 16, 4)], "early")
+            node("ArgMax", [x], "best", axis=-1, keepdims=0)
+        if layer == 20:
+            table = weight("table", 16, 16)
+            x = node("Add", [x, node("Gather", [table, "best"], "picked")], "mixed")
+    nodes[-1].output[0] = "late"
+    ends = [
+        onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, ["batch", length])
+        for name, length in (("x", 16), ("early", 4), ("late", 16))
+    ]
+    graph = onnx.helper.make_graph(nodes, "deep", ends[:1], ends[1:], weights)
+    opset = [onnx.helper.make_opsetid("", 17)]
+    return onnx.helper.make_model(graph, opset_imports=opset, ir_version=8)
+
+
+@pytest.mark.parametrize("engine", ["tract", "onnxruntime"])
+@pytest.mark.parametrize("threads", [1, 3])
+def test_layers_of_a_deep_model_are_each_looked_at_alone(engine: str, threads: int) -> None:
+    model = deep()
+    rng = np.random.default_rng(8)
+    samples = [rng.normal(0, 1, (n, 16)).astype(np.float32) for n in (3, 5, 3)]
+    found = quantize_rs.sensitivity(
+        model, samples, activations=None, engine=engine, threads=threads
+    )
+    names = [layer.name for layer in found.layers]
+    assert len(names) == 52
+    for layer in found.layers:
+        others = [name for name in names if name != layer.name]
+        alone = quantize_rs.quantize(model, None, excluded_layers=others)
+        assert alone.model is not None
+        whole = quantize_rs.compare(model, alone.model, samples, engine=engine, latency=False)
+        for output, wanted in zip(layer.outputs, whole.outputs, strict=True):
+            assert output.name == wanted.name
+            assert output.sqnr_db == pytest.approx(wanted.sqnr_db, abs=0.01)

@@ -85,7 +85,11 @@ impl Plan {
     fn write(&self, model: &Model, ranges: Option<&Ranges>) -> Result<Quantized, QuantizeError> {
         let graph = Graph::of(model)?;
         let encoded = encode(&graph, self, ranges)?;
-        let edits = rewrite::qdq(&graph, self, &encoded);
+        let mut edits = rewrite::qdq(&graph, self, &encoded);
+        // As small as others make it, where there are scales and zero points of activations besides.
+        if self.config.activations.is_some() {
+            edits.extend(rewrite::share(&graph, self, &edits));
+        }
         let mut report = Report::of(&graph, self, ranges, &encoded);
         drop(encoded);
         let mut quantized = model.clone();

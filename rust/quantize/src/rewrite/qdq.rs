@@ -19,7 +19,6 @@ use quantize_rs_onnx::{AttributeProto, DataType, Edit, Kept, NodeProto, Tensor, 
 use super::corrections;
 use super::dynamic::AtRunTime;
 use super::names::Names;
-use super::share::share;
 use super::tables::LookUp;
 use crate::Format;
 use crate::encode::{Encoded, EncodedTensor, StoredScale, integers, scale_type};
@@ -81,10 +80,6 @@ pub fn rewrite(graph: &Graph<'_>, plan: &Plan, encoded: &Encoded) -> Vec<Edit> {
     corrections::write(&mut writer, encoded);
     writer.look_up();
     writer.bodies();
-    if writer.brief {
-        let shared = share(graph, plan, &writer.edits);
-        writer.edits.extend(shared);
-    }
     writer.edits
 }
 

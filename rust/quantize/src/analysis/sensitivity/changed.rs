@@ -4,13 +4,16 @@ use std::collections::{HashMap, HashSet};
 
 use quantize_rs_onnx::{Edit, reads};
 
-use crate::graph::Graph;
+use crate::graph::{Graph, Maker};
 
 /// What edits leave as it was.
 pub(super) struct Unchanged {
     /// Values of the edited model that are what they were, by their name there, with the name of the
     /// value in the model before.
     pub(super) values: HashMap<String, String>,
+    /// Where in the order the last node stands that reads or makes something under another name, or reads a constant
+    /// that edits change.
+    pub(super) last: usize,
 }
 
 impl Unchanged {
@@ -39,11 +42,27 @@ impl Unchanged {
                 _ => {}
             }
         }
-        let mut values = HashMap::new();
-        for index in order.iter().copied() {
+        // A value that nodes make is handed on under its name, whoever made it; a constant is not.
+        let made = |name: &str| {
+            graph.value(name).is_some_and(|id| {
+                matches!(graph.values[id].maker, Maker::Node { .. }) && graph.constant(id).is_none()
+            })
+        };
+        let own: HashSet<&str> = changed.iter().copied().filter(|name| !made(name)).collect();
+        let (mut values, mut last) = (HashMap::new(), 0);
+        for (rank, index) in order.iter().copied().enumerate() {
             let node = graph.nodes[index];
+            let reads = reads(node);
             let is_new =
-                touched.contains(&index) || reads(node).iter().any(|name| changed.contains(name));
+                touched.contains(&index) || reads.iter().any(|name| changed.contains(name));
+            let has_new_name =
+                (0..node.output.len()).any(|output| renamed.contains_key(&(index, output)));
+            if has_new_name
+                || touched.contains(&index)
+                || reads.iter().any(|name| own.contains(name))
+            {
+                last = rank;
+            }
             for (output, name) in node.output.iter().enumerate().filter(|(_, n)| !n.is_empty()) {
                 let now = renamed.get(&(index, output)).copied().unwrap_or(name);
                 if is_new {
@@ -53,6 +72,6 @@ impl Unchanged {
                 }
             }
         }
-        Unchanged { values }
+        Unchanged { values, last }
     }
 }

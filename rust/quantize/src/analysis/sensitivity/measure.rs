@@ -1,6 +1,7 @@
 //! Parts of models, run on what the float model computed before; several at once.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread;
@@ -9,12 +10,12 @@ use std::time::Duration;
 use quantize_rs_onnx::{Model, Tensor};
 
 use super::LayerRow;
+use super::pieces::{Piece, Prepared};
 use crate::analysis::compare::{Seen, other_shape, row};
-use crate::analysis::extract::Extract;
 use crate::analysis::pair::{Given, Kept};
 use crate::calibrate::{Control, Progress, Watched, Watcher, watch};
 use crate::error::CalibrationErrorKind as Kind;
-use crate::sample::{Engine, Runner, Sample, Sink};
+use crate::sample::{Engine, Sample, Sink};
 use crate::{CalibrationError, QuantizeError};
 
 /// How often somebody who waits is asked whether to go on.
@@ -155,21 +156,17 @@ fn in_order(watchers: Vec<Keeper<'_>>) -> Vec<Kept> {
     all.into_iter().map(|(_, kept)| kept).collect()
 }
 
-/// A layer, and the part of the model that follows from it.
+/// A layer, and what follows from it.
 pub(super) struct Trial {
     pub(super) row: LayerRow,
-    /// The part; `None` where no output changes.
-    pub(super) part: Option<Extract>,
-    /// What the part reads of what the float model computes: the name in the part, and there.
-    pub(super) lent: HashMap<String, String>,
-    /// The outputs of the model that the part makes, by their places.
-    pub(super) places: Vec<usize>,
+    /// The parts of the model that are run, in this order; none where no output changes.
+    pub(super) path: Vec<Arc<Piece>>,
 }
 
 impl Trial {
     /// Names of the values that it reads of what the float model computes.
     pub(super) fn lent(&self) -> impl Iterator<Item = &String> {
-        self.lent.values()
+        self.path.iter().flat_map(|piece| piece.lent.values())
     }
 }
 
@@ -198,6 +195,8 @@ impl Work<'_> {
         finished: &mut dyn FnMut(LayerRow) -> Result<(), QuantizeError>,
     ) -> Result<(), QuantizeError> {
         let (next, cancelled) = (AtomicUsize::new(0), AtomicBool::new(false));
+        let pieces = self.trials.iter().flat_map(|trial| &trial.path);
+        pieces.for_each(|piece| piece.expect_one());
         thread::scope(|scope| {
             let (tell, events) = mpsc::channel();
             for _ in 0..steps.threads.min(self.trials.len()) {
@@ -239,6 +238,7 @@ impl Work<'_> {
             let index = next.fetch_add(1, Ordering::Relaxed);
             let Some(trial) = self.trials.get(index) else { return };
             let outcome = self.measure(trial, cancelled, tell);
+            trial.path.iter().for_each(|piece| piece.leave());
             if tell.send(Event::Done(index, outcome)).is_err() {
                 return;
             }
@@ -252,30 +252,28 @@ impl Work<'_> {
         cancelled: &AtomicBool,
         tell: &Sender<Event>,
     ) -> Result<Vec<(usize, Vec<Seen>)>, CalibrationError> {
-        let mut prepared: Option<Prepared> = None;
+        let mut ready: Vec<Option<Arc<Prepared>>> = vec![None; trial.path.len()];
         let mut seen = Vec::with_capacity(self.samples.len());
         for (number, sample) in self.samples.iter().enumerate() {
             let mut found = self.reference.same[number].clone();
-            if let Some(part) = &trial.part {
-                let feed = self.feed(trial, part, number, sample)?;
-                let ready = match prepared.take() {
-                    Some(ready) if ready.takes(&feed) => ready,
-                    _ => Prepared {
-                        runner: self.engine.prepare_beside(&part.model, &part.outputs, &feed)?,
-                        shapes: shapes(&feed),
-                    },
-                };
-                let mut made = Kept::of(&part.outputs);
-                let outcome = ready.runner.run(&feed, &mut made, cancelled);
+            let mut handed_on = HashMap::new();
+            for (piece, ready) in trial.path.iter().zip(&mut ready) {
+                let feed = self.feed(piece, &handed_on, number, sample)?;
+                let prepared = piece.ready(self.engine, &feed, ready.take(), cancelled)?;
+                let mut made = Kept::of(&piece.part.outputs);
+                let outcome = prepared.runner.run(&feed, &mut made, cancelled);
                 outcome.map_err(|error| error.at_sample(number))?;
-                prepared = Some(ready);
-                for (place, (shape, values)) in trial.places.iter().zip(&made.values) {
-                    let (wanted_shape, wanted) = &self.reference.outputs[number].values[*place];
-                    if wanted_shape != shape {
-                        let name = &self.reference.taps[*place];
-                        return Err(other_shape(name, wanted_shape, shape).at_sample(number));
+                *ready = Some(prepared);
+                for (name, (shape, values)) in piece.makes.iter().zip(made.values) {
+                    if let Some(place) = self.reference.taps.iter().position(|tap| tap == name) {
+                        let (wanted_shape, wanted) = &self.reference.outputs[number].values[place];
+                        if *wanted_shape != shape {
+                            return Err(other_shape(name, wanted_shape, &shape).at_sample(number));
+                        }
+                        let scored = self.reference.scored[place];
+                        found[place] = Seen::of(&shape, wanted, &values, scored);
                     }
-                    found[*place] = Seen::of(shape, wanted, values, self.reference.scored[*place]);
+                    handed_on.insert(name.as_str(), Tensor::from_f32_vec(shape, values));
                 }
             }
             seen.push((number, found));
@@ -288,33 +286,18 @@ impl Work<'_> {
     /// What a part reads of a sample.
     fn feed(
         &self,
-        trial: &Trial,
-        part: &Extract,
+        piece: &Piece,
+        handed_on: &HashMap<&str, Tensor>,
         number: usize,
         sample: &Sample,
     ) -> Result<Sample, CalibrationError> {
         let value = |input: &String| {
-            let lent = trial.lent.get(input).and_then(|name| self.cache.0[number].get(name));
-            let value = lent.or_else(|| sample.get(input)).cloned();
+            let lent = piece.lent.get(input).and_then(|name| self.cache.0[number].get(name));
+            let value =
+                lent.or_else(|| handed_on.get(input.as_str())).or_else(|| sample.get(input));
             let missing = || Kind::InputMismatch(format!("input `{input}` is missing"));
-            Ok((input.clone(), value.ok_or_else(|| CalibrationError::new(missing()))?))
+            Ok((input.clone(), value.cloned().ok_or_else(|| CalibrationError::new(missing()))?))
         };
-        Ok(Sample { inputs: part.inputs.iter().map(value).collect::<Result<_, _>>()? })
+        Ok(Sample { inputs: piece.part.inputs.iter().map(value).collect::<Result<_, _>>()? })
     }
-}
-
-/// A part that is ready for samples of some shapes.
-struct Prepared {
-    runner: Box<dyn Runner>,
-    shapes: Vec<Vec<usize>>,
-}
-
-impl Prepared {
-    fn takes(&self, feed: &Sample) -> bool {
-        self.runner.any_shape() || self.shapes == shapes(feed)
-    }
-}
-
-fn shapes(feed: &Sample) -> Vec<Vec<usize>> {
-    feed.inputs.iter().map(|(_, tensor)| tensor.shape.clone()).collect()
 }

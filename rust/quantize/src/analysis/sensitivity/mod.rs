@@ -3,6 +3,7 @@
 mod changed;
 mod layers;
 mod measure;
+mod pieces;
 mod resume;
 mod run;
 

@@ -1,13 +1,15 @@
 //! The float model once, then for each layer what follows from it.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::hash::Hasher;
+use std::sync::Arc;
 
 use quantize_rs_onnx::{Model, topological};
 
 use super::changed::Unchanged;
 use super::layers::{Layer, layers, with_only};
 use super::measure::{Reference, Steps, Trial, Work, float_pass};
+use super::pieces::{Piece, Pieces};
 use super::resume::Journal;
 use super::{LayerRow, Sensitivity, SensitivityOptions};
 use crate::analysis::compare::{CompareOptions, outputs, scored};
@@ -17,7 +19,7 @@ use crate::calibrate::Control;
 use crate::error::CalibrationErrorKind as Kind;
 use crate::fingerprint::fingerprint;
 use crate::fnv::Fnv;
-use crate::graph::{Graph, Maker};
+use crate::graph::{Graph, Maker, ValueId};
 use crate::plan::float32;
 use crate::sample::{Engine, Sample, Samples};
 use crate::{CalibrationError, Plan, QuantizeError, Ranges, encode, rewrite};
@@ -52,6 +54,7 @@ pub(super) fn run(
     let mut steps = Steps::new(control, samples.len() * (1 + waiting.len()));
 
     let sizes = sizes(&graph, &order, engine, samples)?;
+    let mut pieces = Pieces::new(&graph, &order, &all, &sizes, &taps);
     let scene = Scene { subject, graph: &graph, order: &order, sizes: &sizes, taps: &taps };
     waiting.reverse();
     let mut reference: Option<Reference> = None;
@@ -60,7 +63,7 @@ pub(super) fn run(
         let mut lent: BTreeSet<String> = BTreeSet::new();
         // Layers beside each other read much of the same: it is computed once for all of them.
         while let Some(next) = waiting.last() {
-            let trial = scene.trial(next, &all, options)?;
+            let trial = scene.trial(next, &all, options, &mut pieces)?;
             let both: BTreeSet<String> = lent.iter().chain(trial.lent()).cloned().collect();
             let bytes: usize = both.iter().map(|name| sizes[name]).sum();
             if bytes > CACHE_BYTES && !trials.is_empty() {
@@ -158,12 +161,13 @@ struct Scene<'a> {
 }
 
 impl Scene<'_> {
-    /// The part of the model that changes with one layer.
+    /// A layer, with the parts of the model that are run for it.
     fn trial(
         &self,
         layer: &Layer,
         all: &[Layer],
         options: &SensitivityOptions,
+        pieces: &mut Pieces<'_>,
     ) -> Result<Trial, QuantizeError> {
         let Subject { model, plan, ranges } = *self.subject;
         let is_on_trial = |other: &&Layer| (other.name == layer.name) != options.all_but_one;
@@ -172,34 +176,64 @@ impl Scene<'_> {
         let encoded = encode(self.graph, &only, ranges)?;
         let error = encoded.weights.get(&layer.name).and_then(|tensor| tensor.metrics);
         let edits = rewrite::qdq(self.graph, &only, &encoded);
-        let unchanged = Unchanged::of(self.graph, self.order, &edits).values;
+        let Unchanged { values: unchanged, last } = Unchanged::of(self.graph, self.order, &edits);
         let mut quantized = model.clone();
         quantized.apply(edits)?;
 
-        let is_made = |name: &str| {
-            let value = self.graph.value(name).map(|id| self.graph.values[id].maker);
-            matches!(value, Some(Maker::Node { .. }))
+        let is_changed = |id: &ValueId| {
+            let value = &self.graph.values[*id];
+            let is_made = matches!(value.maker, Maker::Node { .. });
+            let is_made = is_made && self.graph.constant(*id).is_none();
+            is_made && unchanged.get(value.name).is_none_or(|before| before != value.name)
         };
-        let changes = |name: &String| is_made(name) && unchanged.get(name) != Some(name);
-        let (places, outputs): (Vec<usize>, Vec<String>) =
-            self.taps.iter().cloned().enumerate().filter(|(_, name)| changes(name)).unzip();
+        let changed: HashSet<ValueId> = (0..self.graph.values.len()).filter(is_changed).collect();
+        let cuts = &pieces.cuts;
+        let multiplies = layer.nodes.iter().map(|node| cuts.rank(*node)).max().unwrap_or(0);
+        let end = if options.all_but_one || !cuts.expect(&changed) {
+            cuts.last()
+        } else {
+            cuts.piece_at(last.max(multiplies))
+        };
+        let is_tap = |id: &ValueId| self.taps.iter().any(|tap| tap == self.graph.values[*id].name);
+        let mut makes: Vec<ValueId> = changed
+            .iter()
+            .copied()
+            .filter(|id| cuts.is_made_by(self.graph, end, *id))
+            .filter(|id| cuts.hands_on(end, *id) || is_tap(id))
+            .collect();
+        makes.sort_unstable();
         let mut row = LayerRow::of(self.graph, plan, layer, error);
         row.outputs.clear();
-        if outputs.is_empty() {
-            return Ok(Trial { row, part: None, lent: HashMap::new(), places });
+        if makes.is_empty() {
+            return Ok(Trial { row, path: Vec::new() });
         }
+        let handed_on = makes.iter().copied().filter(|id| cuts.hands_on(end, *id)).collect();
+        let makes = makes.iter().map(|id| self.graph.values[*id].name.to_owned()).collect();
+        let own = self.own_piece(&quantized, &unchanged, makes)?;
+        let mut path = vec![Arc::new(own)];
+        path.extend(pieces.after(end, handed_on)?);
+        Ok(Trial { row, path })
+    }
+
+    /// The part of a layer itself, which makes these values of the model.
+    fn own_piece(
+        &self,
+        quantized: &Model,
+        unchanged: &HashMap<String, String>,
+        makes: Vec<String>,
+    ) -> Result<Piece, QuantizeError> {
         let mut cut: Vec<String> = unchanged
             .iter()
             .filter(|(_, before)| self.sizes.contains_key(*before))
             .map(|(now, _)| now.clone())
             .collect();
         cut.sort_unstable();
-        let part = extract(&quantized, &cut, &outputs)?;
+        let part = extract(quantized, &cut, &makes)?;
         let lent = part.inputs.iter().filter_map(|input| {
             let before = unchanged.get(input)?;
             Some((input.clone(), before.clone()))
         });
         let lent = lent.collect();
-        Ok(Trial { row, part: Some(part), lent, places })
+        Ok(Piece::own(part, lent, makes))
     }
 }
