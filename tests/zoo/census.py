@@ -17,10 +17,10 @@ SMALL = tuple(
     if re.fullmatch("U?INT(2|4|8|16)|FLOAT[48].*", name)
 )
 
-# Which inputs of an operator are zero points, and no numbers of their own.
-ZERO_POINTS: dict[str, tuple[int, ...]] = {
-    "QuantizeLinear": (2,),
-    "DequantizeLinear": (2,),
+# Which inputs of an operator say how others are to be read, and are no numbers of their own.
+PARAMETERS: dict[str, tuple[int, ...]] = {
+    "QuantizeLinear": (1, 2),
+    "DequantizeLinear": (1, 2),
     "MatMulInteger": (2, 3),
     "ConvInteger": (2, 3),
     "QLinearConv": (2, 5, 7),
@@ -45,17 +45,21 @@ def census(model: ModelProto) -> Census:
     """Count the constants of the model, graphs inside nodes and functions included."""
     weights = elements = floats = 0
     for nodes, constants in _scopes(model):
-        zeros = {
+        said = {
             node.input[at]
             for node in nodes
-            for at in ZERO_POINTS.get(node.op_type, ())
+            for at in PARAMETERS.get(node.op_type, ())
             if at < len(node.input)
+        }
+        # Scales may be stored in few bits themselves.
+        said |= {
+            n.input[0] for n in nodes if n.op_type == "DequantizeLinear" and n.output[0] in said
         }
         for name, tensor in constants.items():
             count = _count(tensor.dims)
             if tensor.data_type in FLOATS:
                 floats += count
-            elif tensor.data_type in SMALL and name not in zeros and count > 1:
+            elif tensor.data_type in SMALL and name not in said and count > 1:
                 weights += 1
                 elements += _packed(name, tensor.dims, nodes) or count
     return Census(weights, elements, floats)

@@ -27,6 +27,7 @@ import judge
 import numpy as np
 import onnx
 from census import census
+from decode import decoded
 from onnx import ModelProto, TensorProto, ValueInfoProto, helper
 from rows import ROWS, Quantized, Refused, Row, Untouched
 from table import DOCUMENT, document
@@ -187,6 +188,9 @@ def judged(
         judge.check(after if isinstance(after, bytes) else str(after))
     found_wrong = quantize_rs.validate(before, after).problems
     assert not found_wrong, "; ".join(map(str, found_wrong))
+    if WAYS[way].decoded:
+        new = decoded(new)
+        after = new.SerializeToString()
     worst = near(row, old, new, before, after)
     assert worst >= floor, f"{worst:.1f} dB of {floor} dB"
     return f"{weights} weights, {worst:.1f} dB (at least {floor:g})"

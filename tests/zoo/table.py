@@ -17,8 +17,9 @@ every way of this table and holds the outcome against it: ONNX Runtime opens wha
 its optimizations and without, `onnx.checker` accepts it, all that should be quantized is, no float
 copy of it is left, and no output is further from the float model than the table says, on samples
 that calibration did not see. What is refused is refused by a typed error that says so, and nothing
-is written. This page is written by `python tests/zoo/run.py --write`; a test holds it against the
-rows.
+is written. Weights in formats that ONNX Runtime has no kernel for are given to it as the floats
+that `onnx.reference` makes of them. This page is written by `python tests/zoo/run.py --write`; a
+test holds it against the rows.
 
 """
 

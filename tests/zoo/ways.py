@@ -23,7 +23,8 @@ class Way:
     deviation at 8 bits, which is 40 dB, and one for 32 about 1/4 at 4 bits, which is 22 dB; errors
     of several layers add up.
 
-    `holds` counts the weights that the way has a form for, where that is not all.
+    `holds` counts the weights that the way has a form for, where that is not all. `decoded` weights
+    are given to ONNX Runtime as the floats that onnx.reference makes of them: it has no kernel.
     """
 
     title: str
@@ -31,6 +32,7 @@ class Way:
     options: Mapping[str, Any] = field(default_factory=dict)
     calibrated: bool = False
     holds: Callable[[ModelProto], int] | None = None
+    decoded: bool = False
 
     def __call__(self, model: Any, target: Any, samples: Callable[[], Feeds]) -> Report:
         if self.calibrated:
@@ -60,5 +62,17 @@ WAYS = {
         "INT8 weights, activations quantized when the model runs",
         25,
         {"per_channel": True, "symmetric": True, "output_format": "dynamic"},
+    ),
+    "mxfp4": Way(
+        "FLOAT4E2M1 weights, blocks of 32 with scales of FLOAT8E8M0, judged by `onnx.reference`",
+        12,
+        {"weights": "mxfp4", "target": "generic"},
+        decoded=True,
+    ),
+    "nvfp4": Way(
+        "FLOAT4E2M1 weights, blocks of 16 with scales of FLOAT8E4M3FN, judged by `onnx.reference`",
+        12,
+        {"weights": "nvfp4", "target": "generic"},
+        decoded=True,
     ),
 }

@@ -181,7 +181,8 @@ def strings_beside(d: Beast) -> None:
     d.output(d.gemm(h, 64, 32))
 
 
-@row(2)
+# ONNX Runtime has no kernel for RandomNormal of the version that these formats bring with them.
+@row(2, mxfp4=None, nvfp4=None)
 def random_numbers(d: Beast) -> None:
     """Noise of a fixed seed, times 0, is added: no constant, though it has no inputs."""
     h = d.relu(d.gemm(d.input("x", ROWS), 64, 64))

@@ -105,7 +105,7 @@ def matmul_rank4(d: Beast) -> None:
     d.output(d.node("MatMul", [x, d.weight("w", (1, 1, 64, 32), 3)]), ["batch", 2, 6, 32])
 
 
-@row(2)
+@row(2, mxfp4=Quantized(floor=11))
 def matmul_vector(d: Beast) -> None:
     """The weight is a vector: rank 1, one sum for each row."""
     h = d.matmul(d.input("x", ROWS), 64, 64)

@@ -282,4 +282,4 @@ def half_and_single(d: Beast) -> None:
     d.output(d.node("MatMul", [h, w]), ["batch", 48], TensorProto.FLOAT16)
 
 
-fixture("sources", "typed_data_fields", 3, nbits=Quantized())
+fixture("sources", "typed_data_fields", 3, nbits=Quantized(), mxfp4=Quantized(floor=10))
