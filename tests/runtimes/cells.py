@@ -21,8 +21,8 @@ import quantize_rs
 
 Array = npt.NDArray[Any]
 
-OPSETS = (10, 13, 19, 21, 23, 24, 25, 26)
-"""Those in which DequantizeLinear changed, and the newest that ONNX Runtime 1.31 opens."""
+OPSETS = (10, 13, 19, 21, 23, 24, 25, 26, 27)
+"""Those in which DequantizeLinear changed, and the newest that ONNX Runtime 1.32 opens."""
 
 REFUSALS = (Fail, InvalidGraph, Unknown)
 """What ONNX Runtime raises when it cannot open a model."""

@@ -360,7 +360,7 @@ def opset25_relu(d: Beast, h: str) -> str:
 
 @between(26)
 def opset26_relu(d: Beast, h: str) -> str:
-    """The newest opset that ONNX Runtime 1.31 opens."""
+    """The newest opset that ONNX Runtime 1.31 opens; 1.32 opens one more."""
     return d.relu(h)
 
 
@@ -391,13 +391,13 @@ def opset8_scan(d: Beast) -> None:
 
 
 def as_opset_26(model: ModelProto) -> None:
-    """The newest opset that ONNX Runtime 1.31 opens."""
+    """The newest opset that ONNX Runtime 1.31 opens; 1.32 opens one more."""
     model.opset_import[0].version, model.ir_version = 26, 13
 
 
 @row(2, opset=28, mend=as_opset_26)
 def opset28_mlp(d: Beast) -> None:
-    """The newest opset there is, which ONNX Runtime 1.31 does not open."""
+    """The newest opset there is, which ONNX Runtime 1.32 does not open."""
     h = d.relu(d.gemm(d.input("x", ["batch", 64]), 64, 64))
     d.output(d.gemm(h, 64, 32), ["batch", 32])
 

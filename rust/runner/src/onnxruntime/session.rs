@@ -56,8 +56,8 @@ pub(super) fn of(
     session().map_err(|error| message::of_loading(&error))
 }
 
-/// How far ONNX Runtime may optimize: 1.31 takes floats of 8 bits for integers, fuses operators with
-/// them for which it has no kernel, and leaves out a `Relu` before them.
+/// How far ONNX Runtime may optimize: it takes floats of 8 bits for integers and leaves out a `Relu`
+/// before them (1.32), and fuses operators with them for which it has no kernel (1.31).
 fn level(model: &Model) -> GraphOptimizationLevel {
     let float8 = [DataType::Float8E4M3FN, DataType::Float8E5M2];
     let mut types = model.graph().initializer.iter().filter_map(|tensor| tensor.dtype());
