@@ -6,6 +6,8 @@ A job runs in the interpreter of its tool, so what not every interpreter has is 
 from __future__ import annotations
 
 import resource
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -56,15 +58,12 @@ def flow(request: Request) -> Prepared:
 
     The samples are read one by one from files.
     """
-    import numpy as np
     import samples
 
     import quantize_rs
 
     data = samples.of(request["samples"]).calibration()
-    # Loads the library, as the import of onnxruntime does for its own rows.
-    small = quantize_rs.open(SMALL).plan(activations="uint8")
-    small.calibrate([np.zeros((1, 1, 8, 8), np.float32)], engine=request["options"]["engine"])
+    load_engine(request["options"]["engine"])
 
     def call() -> dict[str, object]:
         plan = quantize_rs.open(request["model"]).plan(**STATIC)
@@ -79,6 +78,16 @@ def flow(request: Request) -> Prepared:
         }
 
     return Prepared(call)
+
+
+def load_engine(engine: str) -> None:
+    """Load its library, as the import of onnxruntime does for its own rows."""
+    import numpy as np
+
+    import quantize_rs
+
+    small = quantize_rs.open(SMALL).plan(activations="uint8")
+    small.calibrate([np.zeros((1, 1, 8, 8), np.float32)], engine=engine)
 
 
 SMALL = Path(__file__).parent.parent / "examples" / "digits" / "digits_cnn.onnx"
@@ -155,11 +164,15 @@ def ort_alone(request: Request) -> Prepared:
     """ONNX Runtime running the samples with the values exposed that our calibration looks at.
 
     On one thread; what it gives is dropped at once. This is the least that calibration can cost.
+    The model is written by another process: memory that was freed here would be had for nothing.
     """
     import onnxruntime
     import samples
 
-    model = with_outputs(request["model"], observed(request["model"]))
+    write = "import sys; sys.path.insert(0, sys.argv[1]); import jobs; jobs.expose(sys.argv[2])"
+    here = str(Path(__file__).parent)
+    subprocess.run([sys.executable, "-c", write, here, request["model"]], check=True)
+    model = str(EXPOSED.resolve())
     feeds = samples.of(request["samples"]).feeds()
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
@@ -192,18 +205,21 @@ def observed(model: str) -> list[str]:
     return sorted(names)
 
 
-def with_outputs(model: str, names: list[str]) -> str:
-    """A copy of the model in the child's folder that also gives these values."""
+EXPOSED = Path("exposed.onnx")
+"""The model with the observed values among its outputs, in the child's folder."""
+
+
+def expose(model: str) -> None:
+    """Write a copy of the model that also gives what calibration looks at."""
     import onnx
 
+    names = observed(model)
     loaded = onnx.load(model)
     given = {end.name for end in [*loaded.graph.input, *loaded.graph.output]}
     loaded.graph.output.extend(
         onnx.ValueInfoProto(name=name) for name in names if name not in given
     )
-    path = Path("exposed.onnx").resolve()
-    onnx.save(loaded, path)
-    return str(path)
+    onnx.save(loaded, EXPOSED)
 
 
 def ort_static(request: Request) -> Prepared:
@@ -295,6 +311,7 @@ def sensitivity(request: Request) -> Prepared:
     import quantize_rs
 
     data = list(samples.of(request["samples"]).calibration())
+    load_engine("onnxruntime")
 
     def call() -> dict[str, object]:
         found = quantize_rs.sensitivity(request["model"], data, **request["options"])
