@@ -55,7 +55,7 @@ def shape(name: str, title: str, samples: dict[str, Any]) -> Case:
                 for label, bound in SMALLER.items()
             ),
         ),
-        sqnr_samples=8,
+        sqnr_samples=32,
         keep_outputs=False,
     )
 

@@ -115,7 +115,8 @@ pub(super) fn compare(
 }
 
 /// The row to take. What clips nothing cannot be far wrong on other samples; a method that clips must
-/// surely be nearer, and a choice for each value surely nearer than the best method for all.
+/// surely be nearer, of several such one must surely be nearer than those behind it, and a choice
+/// for each value than the best method for all.
 ///
 /// Without any output to judge by, it is the choice for each value: what is best layer by layer.
 fn best(clips: &[Clips], scores: &[Option<Score>]) -> usize {
@@ -124,12 +125,16 @@ fn best(clips: &[Clips], scores: &[Option<Score>]) -> usize {
     let Some((first, safe)) = first.and_then(|at| Some((at, scores[at].as_ref()?))) else {
         return last;
     };
-    let decibels = |at: &usize| scores[*at].as_ref().map_or(f64::NEG_INFINITY, Score::decibels);
     let surer = |at: usize, than: &Score| {
         scores[at].as_ref().is_some_and(|score| score.is_surely_nearer(than))
     };
-    let clipping = (0..last).filter(|at| surer(*at, safe));
-    let best = clipping.max_by(|a, b| decibels(a).total_cmp(&decibels(b))).unwrap_or(first);
+    // The last of them looks for the least error; the others clip by rules that know nothing of it.
+    let clipping = (0..last).rev().filter(|at| surer(*at, safe));
+    let nearer = |best: usize, at: usize| {
+        let surer = scores[best].as_ref().is_some_and(|score| surer(at, score));
+        if surer { at } else { best }
+    };
+    let best = clipping.reduce(nearer).unwrap_or(first);
     match &scores[best] {
         Some(score) if surer(last, score) => last,
         _ => best,
@@ -263,6 +268,9 @@ mod tests {
         assert_eq!(taken([[0.125; 8], [0.1; 8], [0.06; 8], [0.03; 8]]), 3);
         assert_eq!(taken([[0.01; 8], [0.1; 8], [0.06; 8], [0.03; 8]]), 0);
         assert_eq!(taken([[0.125; 8], [f32::NAN; 8], [0.06; 8], [f32::NAN; 8]]), 2);
+        let as_near = [0.03, 0.08, 0.03, 0.08, 0.03, 0.08, 0.03, 0.06];
+        assert_eq!(taken([[0.125; 8], as_near, [0.06; 8], torn]), 2, "by chance");
+        assert_eq!(taken([[0.125; 8], [0.05; 8], [0.06; 8], torn]), 1);
     }
 
     #[test]
