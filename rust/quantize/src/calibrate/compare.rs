@@ -237,7 +237,7 @@ impl fmt::Display for MethodComparison {
         {
             writeln!(
                 f,
-                "{} is best: what clips more is not nearer in every output, or only by chance",
+                "{} is best: no other is nearer in every output, or only by chance",
                 self.best
             )?;
         }
