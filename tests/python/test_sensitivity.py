@@ -179,22 +179,25 @@ def deep(layers: int = 50) -> onnx.ModelProto:
     return onnx.helper.make_model(graph, opset_imports=opset, ir_version=8)
 
 
+@pytest.mark.parametrize("activations", [None, "uint8"])
 @pytest.mark.parametrize("engine", ["tract", "onnxruntime"])
 @pytest.mark.parametrize("threads", [1, 3])
-def test_layers_of_a_deep_model_are_each_looked_at_alone(engine: str, threads: int) -> None:
+def test_layers_of_a_deep_model_are_each_looked_at_alone(
+    engine: str, threads: int, activations: str | None
+) -> None:
     model = deep()
     rng = np.random.default_rng(8)
     samples = [rng.normal(0, 1, (n, 16)).astype(np.float32) for n in (3, 5, 3)]
     found = quantize_rs.sensitivity(
-        model, samples, activations=None, engine=engine, threads=threads
+        model, samples, activations=activations, engine=engine, threads=threads
     )
     names = [layer.name for layer in found.layers]
     assert len(names) == 52
     for layer in found.layers:
         others = [name for name in names if name != layer.name]
-        alone = quantize_rs.quantize(model, None, excluded_layers=others)
-        assert alone.model is not None
-        whole = quantize_rs.compare(model, alone.model, samples, engine=engine, latency=False)
+        plan = quantize_rs.open(model).plan(activations=activations, exclude=others)
+        alone = plan.apply(plan.calibrate(samples, engine=engine)).to_bytes()
+        whole = quantize_rs.compare(model, alone, samples, engine=engine, latency=False)
         for output, wanted in zip(layer.outputs, whole.outputs, strict=True):
             assert output.name == wanted.name
             assert output.sqnr_db == pytest.approx(wanted.sqnr_db, abs=0.01)

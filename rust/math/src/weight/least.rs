@@ -18,7 +18,8 @@ const STRETCH: usize = 1 << 12;
 const MAGIC: f32 = 12_582_912.0;
 
 /// What is better than this part of another is so in truth: of a grid of 8 bits a position in f32 is off by up to 2⁻¹⁵ of
-/// a step, and the square of an error of a third of one by 2⁻¹² of it.
+/// a step, and the square of an error of a third of one by 2⁻¹² of it. Between scales that are all but exact f32 may still
+/// choose the second best.
 const SURELY: f64 = 1.0 - 1.0 / 4096.0;
 
 /// The first of `choices` whose sum of squared errors is the least, as far as f32 can tell.

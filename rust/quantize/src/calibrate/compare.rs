@@ -237,7 +237,7 @@ impl fmt::Display for MethodComparison {
         {
             writeln!(
                 f,
-                "{} is best: no other is nearer in every output, or only by chance",
+                "{} is taken: what looks nearer is not so in every output, or may be so by chance",
                 self.best
             )?;
         }

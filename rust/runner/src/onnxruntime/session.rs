@@ -14,7 +14,7 @@ use super::{message, unwritable, values};
 /// Weights of fewer bytes stay in the model: to lend one takes longer than to copy it.
 const LENT_FROM: usize = 1 << 20;
 
-/// What stays in the model takes no more than this together.
+/// What could be lent and stays in the model takes no more than this together.
 const KEPT: usize = 64 << 20;
 
 /// Of a model with more, weights of fewer bytes than this stay: the optimizer looks into such, for
