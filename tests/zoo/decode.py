@@ -18,7 +18,7 @@ from onnx.reference import ReferenceEvaluator
 
 
 def decoded(model: ModelProto) -> ModelProto:
-    """The model with a constant for each DequantizeLinear that reads nothing but constants."""
+    """The model with floats for what DequantizeLinear makes of constants of 4 and 8 bit floats."""
     made = ModelProto()
     made.CopyFrom(model)
     versions = [helper.make_opsetid(known(v.domain), v.version) for v in made.opset_import]

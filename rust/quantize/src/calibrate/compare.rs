@@ -115,8 +115,8 @@ pub(super) fn compare(
 }
 
 /// The row to take. What clips nothing cannot be far wrong on other samples; a method that clips must
-/// surely be nearer, of several such one must surely be nearer than those behind it, and a choice
-/// for each value than the best method for all.
+/// surely be nearer. Of several such the last is taken, unless one before it is surely nearer still;
+/// and a choice for each value, where it is surely nearer than that.
 ///
 /// Without any output to judge by, it is the choice for each value: what is best layer by layer.
 fn best(clips: &[Clips], scores: &[Option<Score>]) -> usize {
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn what_clips_is_taken_where_it_is_surely_nearer_and_the_nearest_of_them() {
+    fn of_what_is_surely_nearer_the_last_is_taken_unless_another_surely_is() {
         let torn = [0.01, 0.01, 0.01, 0.01, 0.01, 0.01, 0.01, 0.34];
         assert_eq!(taken([[0.125; 8], torn, torn, torn]), 0);
         assert_eq!(taken([[0.125; 8], [0.1; 8], [0.06; 8], torn]), 2);
