@@ -56,7 +56,8 @@ pub use kernels::fake::{
     Gradients, fake_quantize_gradients, fake_quantize_masked, fake_quantize_stochastic,
 };
 pub use kernels::{
-    dequantize, fake_quantize, pack, quantize, quantize_measured, quantize_measured_into,
+    Summed, dequantize, fake_quantize, pack, quantize, quantize_keeping_sums_into,
+    quantize_measured, quantize_measured_into,
 };
 pub use layout::Layout;
 pub use learn::{Learned, Learning, learn_scale};

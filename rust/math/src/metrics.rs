@@ -152,6 +152,15 @@ impl Sums {
         })
     }
 
+    /// What `x` became is another number now.
+    pub(crate) fn replace(&mut self, x: f32, was: f32, is: f32) {
+        let [x, was, is] = [x, was, is].map(f64::from);
+        let (before, after) = (x - was, x - is);
+        self.cross += x * (after - before);
+        self.noise += after * after - before * before;
+        self.max_abs = self.max_abs.max(after.abs());
+    }
+
     /// The metrics of `elements` differences; all perfect when there are none.
     pub(crate) fn metrics(&self, elements: usize) -> Metrics {
         let sqnr_db = if self.noise == 0.0 {

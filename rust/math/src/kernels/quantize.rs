@@ -5,6 +5,7 @@ use std::marker::PhantomData;
 use rayon::prelude::*;
 
 use super::lanes::{Lanes, Table};
+use super::sums::{self, Summed};
 use super::{pack, reference};
 use crate::floats::Element;
 use crate::metrics::{CHUNK, Measure, Sums};
@@ -55,11 +56,63 @@ pub fn quantize_measured_into<'a>(
     bytes: &mut [u8],
 ) -> Metrics {
     let data = data.into();
-    let sums = match data {
+    measured_into(data, layout, params, spec, bytes).metrics(data.len())
+}
+
+fn measured_into(
+    data: Floats<'_>,
+    layout: &Layout,
+    params: &[Params],
+    spec: &QSpec,
+    bytes: &mut [u8],
+) -> Sums {
+    Sums::total(match data {
         Floats::Slice(values) => encode::<_, Sums>(values, layout, params, spec, bytes),
         Floats::LittleEndian(values) => encode::<_, Sums>(values, layout, params, spec, bytes),
+    })
+}
+
+/// [`quantize_measured_into`], where integers move by a step so that elements that are summed over keep their sum.
+///
+/// What a layer computes is off by `Σ e·x`, where `e` are the errors of its weights and `x` is what they are multiplied by.
+/// As far as `x` is one number everywhere, that is `x·Σe`, and rounding to the nearest leaves `Σe` to chance. So the element
+/// that gains most by it moves to the other integer beside it, then the next, as long as `Σe² + Σ(Σe)²` over all elements,
+/// parts and groups becomes less, errors in units of the scale. Among elements that are nearly halfway, that costs
+/// little. That sums over kernels and channels are what the curvature of a network asks to be kept is the finding of Guo et al.,
+/// "`SQuant`: On-the-Fly Data-Free Quantization via Diagonal Hessian Approximation", ICLR 2022, who round kernel by
+/// kernel and then channel by channel.
+///
+/// What is 0 stays 0, and so does who is off by less than a quarter of a step. Only integers of up to 8 bits move: the steps of others are finer than anybody sees, or not equally
+/// long. Equals [`reference::keep_sums`] after [`reference::quantize`]; the result does not depend on the number of threads.
+///
+/// ```
+/// use quantize_rs_math::{Granularity, Layout, Params, QSpec, QType, Summed, quantize_keeping_sums_into};
+/// let spec = QSpec::new(QType::Int8, true, Granularity::PerTensor);
+/// let layout = Layout::of(&[4], spec.granularity)?;
+/// let unit = [Params { scale: 1.0, zero_point: 0 }];
+/// let summed = Summed { groups: layout.clone(), part: None };
+/// let mut bytes = [0; 4];
+/// quantize_keeping_sums_into(&[1.2, 2.2, 3.45, 4.2], &layout, &unit, &spec, Some(&summed), &mut bytes);
+/// assert_eq!(bytes, [1, 2, 4, 4]); // in sum 11 of 11.05; the nearest have 10
+/// # Ok::<(), quantize_rs_math::MathError>(())
+/// ```
+pub fn quantize_keeping_sums_into<'a>(
+    data: impl Into<Floats<'a>>,
+    layout: &Layout,
+    params: &[Params],
+    spec: &QSpec,
+    summed: Option<&Summed>,
+    bytes: &mut [u8],
+) -> Metrics {
+    let data = data.into();
+    let sums = match summed.filter(|_| !spec.qtype.is_float() && spec.qtype.bits() <= 8) {
+        Some(summed) => {
+            assert_eq!(summed.groups.elements(), data.len(), "elements of the groups");
+            sums::quantize(data, (layout, params), spec, summed, bytes)
+        }
+        None => measured_into(data, layout, params, spec, bytes),
     };
-    Sums::total(sums).metrics(data.len())
+    sums.metrics(data.len())
 }
 
 /// What is left of `data` after quantizing it with one scale and dequantizing it again.
@@ -72,7 +125,7 @@ pub fn fake_quantize(data: &[f32], params: Params, spec: &QSpec) -> Vec<f32> {
 }
 
 /// Quantize in chunks of a fixed size, and measure each chunk and what it dequantizes to.
-fn encode<X: Element, M: Measure<X>>(
+pub(super) fn encode<X: Element, M: Measure<X>>(
     data: &[X],
     layout: &Layout,
     params: &[Params],
@@ -80,8 +133,7 @@ fn encode<X: Element, M: Measure<X>>(
     bytes: &mut [u8],
 ) -> Vec<M::Output> {
     assert_eq!(layout.check(data.len(), params.len()), Ok(()));
-    let table = Table::of(layout, params, spec.qtype, spec.grid());
-    let chunks = Chunks { layout, params, spec, table };
+    let chunks = Chunks::of(layout, params, spec);
     assert_eq!(bytes.len(), spec.qtype.packed_len(data.len()), "bytes of the integers");
     let one = |scratch: &mut Scratch, (index, (x, bytes)): (usize, (&[X], &mut [u8]))| {
         widely(Chunk {
@@ -103,7 +155,7 @@ fn encode<X: Element, M: Measure<X>>(
 }
 
 /// What all chunks of a tensor have in common.
-struct Chunks<'a> {
+pub(super) struct Chunks<'a> {
     layout: &'a Layout,
     params: &'a [Params],
     spec: &'a QSpec,
@@ -132,7 +184,7 @@ impl<X: Element, M: Measure<X>> Loop for Chunk<'_, X, M> {
 
 /// What a thread needs for a chunk: integers that are not yet bytes, and the floats that they stand for.
 #[derive(Default)]
-struct Scratch {
+pub(super) struct Scratch {
     narrow: Vec<u8>,
     wide: Vec<u16>,
     floats: Vec<f32>,
@@ -146,10 +198,14 @@ struct Written<'a> {
     bytes: &'a mut [u8],
 }
 
-impl Chunks<'_> {
+impl<'a> Chunks<'a> {
+    pub(super) fn of(layout: &'a Layout, params: &'a [Params], spec: &'a QSpec) -> Chunks<'a> {
+        Chunks { layout, params, spec, table: Table::of(layout, params, spec.qtype, spec.grid()) }
+    }
+
     /// Write the bytes of the elements from flat index `start` on; the floats that they stand for.
     #[inline(always)]
-    fn encode<'s>(
+    pub(super) fn encode<'s>(
         &self,
         x: &[impl Element],
         start: usize,
@@ -286,7 +342,7 @@ impl Integers {
 /// 1.5 · 2²³. From 2²³ to 2²⁴ neighbouring f32 are 1 apart, so adding this to a number of less than 2²² rounds it to
 /// an integer, half to even, and leaves the integer in the low bits: those of `MAGIC` itself are 0. It does what
 /// `round_ties_even` does without SSE4.1, where that is a call per element.
-const MAGIC: f32 = 12_582_912.0;
+pub(super) const MAGIC: f32 = 12_582_912.0;
 
 impl Grid for Integers {
     /// The definition rounds, adds the zero point and saturates to `[lo, hi]`; here the quotient is clamped to

@@ -2,6 +2,8 @@
 //!
 //! Slow on purpose. Everything fast is tested against it, bit for bit.
 
+use super::quantize::MAGIC;
+use super::sums::Summed;
 use crate::{Layout, Params, QSpec, QType};
 
 /// `QuantizeLinear` of one element: for integers `saturate(round_half_even(x / scale) + zero_point)` within the grid,
@@ -49,6 +51,88 @@ pub fn dequantize(bytes: &[u8], layout: &Layout, params: &[Params], qtype: QType
     let one =
         |index| dequantize_one(load(bytes, index, qtype), params[layout.group_of(index)], qtype);
     (0..layout.elements()).map(one).collect()
+}
+
+/// What a step is in the fixed point that errors are added up in: integers have no order to be added in.
+pub(super) const STEP: i32 = 1 << 16;
+
+/// What the error of an element must exceed for it to move: who is nearly right stays, whatever it meets.
+pub(super) const LEAST: i32 = STEP / 4;
+
+/// By how many steps what comes back as `y` is above the element that it stands for, in [`STEP`]s; what is off by more than
+/// four steps counts as four. `inverse` is that of the scale.
+#[inline(always)]
+pub(super) fn error(y: f32, x: f32, inverse: f32) -> i32 {
+    const MOST: f32 = 4.0;
+    let steps = (y - x) * inverse;
+    let steps = if steps > -MOST { steps } else { -MOST };
+    let steps = if steps < MOST { steps } else { MOST };
+    // Less than 2²², so that it is rounded as `MAGIC` says.
+    (steps * STEP as f32 + MAGIC).to_bits() as i32 - MAGIC.to_bits() as i32
+}
+
+/// Whether there is an integer below `q`, or above it.
+pub(super) fn may_move(q: i32, down: bool, spec: &QSpec) -> bool {
+    let (lo, hi) = spec.grid();
+    if down { q > lo } else { q < hi }
+}
+
+/// [`quantize_keeping_sums_into`](crate::quantize_keeping_sums_into), by definition: of `bytes`, which hold the nearest
+/// integers, some move by a step.
+pub fn keep_sums(
+    data: &[f32],
+    layout: &Layout,
+    params: &[Params],
+    spec: &QSpec,
+    summed: &Summed,
+    bytes: &mut [u8],
+) {
+    // Each element's index, integer and error.
+    let mut groups = vec![Vec::new(); summed.groups.groups()];
+    for (index, &x) in data.iter().enumerate() {
+        let params = params[layout.group_of(index)];
+        let q = load(bytes, index, spec.qtype);
+        let y = dequantize_one(q, params, spec.qtype);
+        let error = i64::from(error(y, x, params.scale.recip()));
+        groups[summed.groups.group_of(index)].push((index, q, error));
+    }
+    let sum = |elements: &[(usize, i32, i64)]| elements.iter().map(|(_, _, error)| error).sum();
+    for mut group in groups {
+        // The move that makes the sum of squares smallest, the first of those that do, until none makes it smaller.
+        loop {
+            let all: i64 = sum(&group);
+            let mut best: Option<(i64, usize)> = None;
+            for (at, &(index, q, error)) in group.iter().enumerate() {
+                let own: i64 = summed.part.map_or(0, |part| {
+                    let from = at - at % part;
+                    sum(&group[from..from + part])
+                });
+                let free = error.abs() > i64::from(LEAST)
+                    && data[index] != 0.0
+                    && may_move(q, error > 0, spec);
+                let gain = error.signum() * (error + own + all);
+                if free && gain > summed.least_gain() && best.is_none_or(|(most, _)| gain > most) {
+                    best = Some((gain, at));
+                }
+            }
+            let Some((_, at)) = best else { break };
+            let (index, q, error) = &mut group[at];
+            let down = error.signum();
+            *q -= down as i32;
+            *error -= down * i64::from(STEP);
+            replace(bytes, *index, *q, spec.qtype);
+        }
+    }
+}
+
+/// Write element `index` where another was.
+pub(super) fn replace(bytes: &mut [u8], index: usize, q: i32, qtype: QType) {
+    let bits = qtype.bits() as usize;
+    if bits < 8 {
+        let mask = ((1_u32 << bits) - 1) as u8;
+        bytes[index * bits / 8] &= !(mask << (index * bits % 8));
+    }
+    store(bytes, index, q, qtype);
 }
 
 /// Write element `index` as ONNX `raw_data` has it: little endian, narrow types packed low bits first.

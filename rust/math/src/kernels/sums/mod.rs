@@ -1,0 +1,121 @@
+//! Integers beside the nearest ones, where those who are summed over keep their sum by it.
+
+mod group;
+mod whole;
+
+use super::reference::{self, LEAST, STEP};
+use crate::floats::Element;
+use crate::metrics::Sums;
+use crate::{Floats, Layout, Params, QSpec};
+
+/// Elements that a product sums over, whose sums are to stay what they are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Summed {
+    /// All that are added up to one number; they share a scale.
+    pub groups: Layout,
+    /// So many elements of a group in a row are a part of it whose sum is to stay too: a kernel, which meets but one channel
+    /// of what flows in.
+    pub part: Option<usize>,
+}
+
+impl Summed {
+    /// What the errors of an element, its part and its group must exceed together, in [`STEP`]s, for a move to make the sum
+    /// of their squares smaller: `(e - 1)² < e²` for each of them, taken together.
+    pub(super) fn least_gain(&self) -> i64 {
+        let squares = if self.part.is_some() { 3 } else { 2 };
+        squares * i64::from(STEP) / 2
+    }
+}
+
+/// Quantizes with the nearest integers but for those that move; the sums of what they stand for.
+pub(super) fn quantize(
+    data: Floats<'_>,
+    scales: (&Layout, &[Params]),
+    spec: &QSpec,
+    summed: &Summed,
+    bytes: &mut [u8],
+) -> Sums {
+    match data {
+        Floats::Slice(values) => quantize_elements(values, scales, spec, summed, bytes),
+        Floats::LittleEndian(values) => quantize_elements(values, scales, spec, summed, bytes),
+    }
+}
+
+fn quantize_elements<X: Element>(
+    data: &[X],
+    (layout, params): (&Layout, &[Params]),
+    spec: &QSpec,
+    summed: &Summed,
+    bytes: &mut [u8],
+) -> Sums {
+    let weight =
+        Weight { data, layout, params, inverses: Inverses::of(layout, params), spec, summed };
+    let (mut sums, moves) =
+        if summed.part.is_some() { group::all(&weight, bytes) } else { whole::all(&weight, bytes) };
+    for Move { index, steps } in moves {
+        let params = params[layout.group_of(index)];
+        let float = |q: i32| reference::dequantize_one(q, params, spec.qtype);
+        let q = reference::load(bytes, index, spec.qtype);
+        reference::replace(bytes, index, q + steps, spec.qtype);
+        sums.replace(data[index].value(), float(q), float(q + steps));
+    }
+    sums
+}
+
+/// An element whose integer becomes another.
+struct Move {
+    index: usize,
+    steps: i32,
+}
+
+/// A tensor, how it is quantized, and what is to be kept.
+struct Weight<'a, X> {
+    data: &'a [X],
+    layout: &'a Layout,
+    params: &'a [Params],
+    inverses: Inverses,
+    spec: &'a QSpec,
+    summed: &'a Summed,
+}
+
+/// One by the scale of each group, as often as rows are tiled.
+struct Inverses(Vec<f32>);
+
+impl Inverses {
+    fn of(layout: &Layout, params: &[Params]) -> Inverses {
+        let tiled = std::iter::repeat_n(params, layout.tiles()).flatten();
+        Inverses(tiled.map(|params| params.scale.recip()).collect())
+    }
+}
+
+impl<X: Element> Weight<'_, X> {
+    /// The errors of the elements from flat index `start` on, which come back as `floats`.
+    #[inline(always)]
+    fn errors(&self, start: usize, floats: &[f32], errors: &mut [i32]) {
+        let x = &self.data[start..][..errors.len()];
+        for piece in self.layout.cut().pieces(start, errors.len()) {
+            let at = piece.start..piece.start + piece.len;
+            let inverses = &self.inverses.0[piece.group..];
+            let (x, y, errors) = (&x[at.clone()], &floats[at.clone()], &mut errors[at]);
+            if piece.each {
+                for (((error, y), x), inverse) in errors.iter_mut().zip(y).zip(x).zip(inverses) {
+                    *error = reference::error(*y, x.value(), *inverse);
+                }
+            } else {
+                let inverse = inverses[0];
+                for ((error, y), x) in errors.iter_mut().zip(y).zip(x) {
+                    *error = reference::error(*y, x.value(), inverse);
+                }
+            }
+        }
+    }
+
+    /// How far down and how far up the integer of an element can go. What is 0 stays 0.
+    fn room(&self, bytes: &[u8], index: usize) -> (i32, i32) {
+        if self.data[index].value() == 0.0 {
+            return (0, 0);
+        }
+        let ((lo, hi), q) = (self.spec.grid(), reference::load(bytes, index, self.spec.qtype));
+        (lo - q, hi - q)
+    }
+}
