@@ -42,6 +42,7 @@ def quantize(
     layer_dtype: Mapping[str, str] | None = None,
     block_size: int | None = None,
     weight_method: str | None = None,
+    rounding: str | None = None,
     narrow_range: bool | None = None,
     target: str | None = None,
     op_types: Iterable[str] | None = None,
@@ -110,6 +111,10 @@ def quantize(
         ``"hqq"`` by half-quadratic quantization, whose zero points are floats in
         ``"matmul_nbits"``: nearer, and slower in ONNX Runtime. By default blocks of up to 4 bits
         take the least error, but those of convolutions do not.
+    rounding : str, optional
+        Which of the two integers around it a weight becomes: ``"sums"`` the nearest, but for the
+        few that go to the other so that the weights of a kernel and of an output channel keep
+        their sum, ``"nearest"`` that one always. By default convolutions keep their sums.
     narrow_range : bool or None
         Symmetric weights leave out the most negative value of their type, such as -128 (True), or
         use it (False). By default 8 and 16 bits leave it out, as integer kernels want, and 4 and 2
@@ -238,6 +243,7 @@ def quantize(
     wishes["weights"] = weights
     wishes["block_size"] = _options.maybe_count("block_size", block_size)
     wishes["weight_method"] = weight_method
+    wishes["rounding"] = rounding
     wishes["passes"] = _options.passes(optimize)
     wishes["opset"] = _options.maybe_count("opset", opset, least=1)
     wishes["narrow_range"] = narrow_range
@@ -275,6 +281,7 @@ def quantize_with_calibration(
     op_types: Iterable[str] | None = None,
     prune: float | None = None,
     sparsity: float | None = None,
+    rounding: str | None = None,
     narrow_range: bool | None = None,
     bias_correction: bool = True,
     smooth: bool = True,
@@ -351,6 +358,8 @@ min_elements, layer_bits, layer_dtype, weights, narrow_range
         Who runs the model, as in `Plan.calibrate`.
     op_types : iterable of str, optional
         Only operators of these types are quantized: ``["Conv", "Gemm"]``.
+    rounding : str, optional
+        Which of the two integers around it a weight becomes, as in `quantize`.
     bias_correction : bool
         Biases take back what quantized weights shift in the mean.
     smooth : bool
@@ -445,6 +454,7 @@ IsADirectoryError, OSError
     wishes["target"] = target
     wishes["op_types"] = _options.maybe_names("op_types", op_types)
     wishes["prune"] = _pruning.wish(prune, sparsity)
+    wishes["rounding"] = rounding
     wishes["narrow_range"] = narrow_range
     wishes["bias_correction"] = bias_correction
     wishes["smooth"] = smooth
@@ -530,6 +540,7 @@ def _wishes(
         narrow_range=None,
         block_size=None,
         weight_method=None,
+        rounding=None,
         native_int4=native_int4,
         exclude=_options.names("excluded_layers", excluded_layers),
         min_elements=_options.count("min_elements", min_elements),

@@ -29,6 +29,7 @@ class Wishes(TypedDict):
     narrow_range: bool | None
     block_size: int | None
     weight_method: str | None
+    rounding: str | None
     native_int4: bool | None
     exclude: list[str]
     min_elements: int
@@ -113,6 +114,7 @@ class Model:
         activation_types: Mapping[str, str] | None = None,
         block_size: int | None = None,
         weight_method: str | None = None,
+        rounding: str | None = None,
         narrow_range: bool | None = None,
         native_int4: bool | None = None,
         op_types: Iterable[str] | None = None,
@@ -173,6 +175,10 @@ class Model:
             cut by a step, ``"hqq"`` by half-quadratic quantization, whose zero points are floats
             in ``"matmul_nbits"``: nearer, and slower in ONNX Runtime. By default blocks of up to
             4 bits take the least error, but those of convolutions do not.
+        rounding : str, optional
+            Which of the two integers around it a weight becomes: ``"sums"`` the nearest, but for
+            the few that go to the other so that the weights of a kernel and of an output channel
+            keep their sum, ``"nearest"`` that one always. By default convolutions keep their sums.
         narrow_range : bool or None
             Symmetric weights leave out the most negative value of their type, such as -128 (True),
             or use it (False). By default 8 and 16 bits leave it out, as integer kernels want, and 4
@@ -250,6 +256,7 @@ class Model:
             narrow_range=narrow_range,
             block_size=size,
             weight_method=weight_method,
+            rounding=rounding,
             native_int4=native_int4,
             exclude=_options.names("exclude", exclude),
             min_elements=_options.count("min_elements", min_elements),

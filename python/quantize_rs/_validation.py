@@ -66,7 +66,8 @@ class StoredWeight:
     error : ErrorMetrics
         What the integers stand for, against the original.
     max_steps : float
-        The largest distance from the original, in steps of the scale.
+        The largest distance from the original, in steps of the scale: up to a half, or up to three
+        quarters where sums were kept.
     """
 
     name: str
@@ -211,7 +212,7 @@ def validate(
     >>> digits = "examples/digits/digits_cnn.onnx"
     >>> report = quantize_rs.quantize(digits, "digits.int8.onnx", per_channel=True)
     >>> found = quantize_rs.validate(digits, "digits.int8.onnx", target="x86")
-    >>> found.passed, max(weight.max_steps for weight in found.weights) < 0.51
+    >>> found.passed, max(weight.max_steps for weight in found.weights) < 0.76
     (True, True)
     """
     passes = _options.passes(optimize)

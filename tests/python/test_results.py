@@ -70,7 +70,9 @@ def test_rows_say_what_is_in_the_file(report: Report) -> None:
         assert value.sqnr_db is not None
         assert value.sqnr_db > 38
         assert value.max_abs_error is not None
-        assert value.max_abs_error <= scale.max() / 2
+        # The first convolution meets pixels, the others what a Relu left: those keep their sums.
+        steps = 0.5 if value.name == "conv1.weight" else 0.75
+        assert value.max_abs_error <= scale.max() * steps
         assert not any(points.any() for points in zero)  # symmetric: none, or nothing but zeros
     image = next(value for value in report.values if value.name == "image")
     assert image.range == (0.0, 1.0)

@@ -5,7 +5,9 @@ use std::fmt;
 
 use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
-use quantize_rs::{Below, Config, Format, QType, Target, WeightMethod, WeightType, config};
+use quantize_rs::{
+    Below, Config, Format, QType, Rounding, Target, WeightMethod, WeightType, config,
+};
 
 use crate::failure::Failure;
 
@@ -35,6 +37,10 @@ pub(crate) struct Wishes {
     /// byte each
     #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
     native_int4: Option<bool>,
+    /// Which of the two integers around it a weight becomes, instead of the one that keeps sums in
+    /// convolutions and the nearest elsewhere
+    #[arg(long, value_name = "HOW", value_parser = roundings())]
+    rounding: Option<Rounding>,
     /// Leave this weight or node alone: a name, a pattern with *, ?, […], a regular expression
     /// behind re:, or a type of operator; may be repeated
     #[arg(long, value_name = "NAME")]
@@ -152,6 +158,7 @@ impl Wishes {
             narrow_range: self.narrow_range,
             block_size: alone.block_size,
             weight_method: alone.weight_method,
+            rounding: self.rounding,
             native_int4: self.native_int4,
             exclude: self.exclude.clone(),
             min_elements: self.min_elements,
@@ -224,6 +231,13 @@ fn weight_methods() -> impl TypedValueParser<Value = WeightMethod> {
     let names = WeightMethod::ALL.iter();
     let names = names.map(|method| PossibleValue::new(method.name()).help(method.about()));
     PossibleValuesParser::new(names).try_map(|name| name.parse::<WeightMethod>())
+}
+
+/// The ways of rounding weights.
+fn roundings() -> impl TypedValueParser<Value = Rounding> {
+    let rows = Rounding::ALL.iter();
+    let rows = rows.map(|row| PossibleValue::new(row.name()).help(row.about()));
+    PossibleValuesParser::new(rows).try_map(|name| name.parse::<Rounding>())
 }
 
 /// How wide some weights are to be.
@@ -353,6 +367,7 @@ mod tests {
             "--dynamic-lstm",
             "--no-bias-correction",
             "--no-smooth",
+            "--rounding=nearest",
         ];
         let expected = Config {
             weights: QType::Int4.into(),
@@ -363,6 +378,7 @@ mod tests {
             narrow_range: Some(true),
             block_size: Some(32),
             weight_method: Some(WeightMethod::MinMax),
+            rounding: Some(Rounding::Nearest),
             native_int4: Some(false),
             exclude: vec!["a".to_owned(), "b*".to_owned()],
             min_elements: 7,

@@ -6,7 +6,7 @@ use quantize_rs_math::{QSpec, QType, WeightMethod};
 use serde::{Deserialize, Serialize};
 
 use crate::target::{Bias, Placement, Profile};
-use crate::{Below, Format, QuantizeError, Target, WeightType};
+use crate::{Below, Format, QuantizeError, Rounding, Target, WeightType};
 
 /// What to quantize, and to what.
 ///
@@ -49,6 +49,9 @@ pub struct Config {
     /// How the scales of weights are chosen; `None` for [what serves](WeightMethod::usual) their type
     /// and granularity, and for the range of weights of `Conv` and `ConvTranspose`.
     pub weight_method: Option<WeightMethod>,
+    /// Which of the two integers around it a weight becomes; `None` for [`Rounding::Sums`] in convolutions and
+    /// [`Rounding::Nearest`] in all else.
+    pub rounding: Option<Rounding>,
     /// 4-bit weights are packed two a byte (`None`, `Some(true)`), which needs opset 21, or
     /// widened to a byte each (`Some(false)`), which saves nothing.
     pub native_int4: Option<bool>,
@@ -101,6 +104,7 @@ impl Default for Config {
             narrow_range: None,
             block_size: None,
             weight_method: None,
+            rounding: None,
             native_int4: None,
             exclude: Vec::new(),
             min_elements: 0,
@@ -150,6 +154,13 @@ impl Config {
     pub(crate) fn weight_method(&self, spec: &QSpec, convolves: bool) -> WeightMethod {
         let usual = if convolves { WeightMethod::MinMax } else { WeightMethod::usual(spec) };
         self.weight_method.unwrap_or(usual)
+    }
+
+    /// Which of the two integers around it a weight becomes. Matrices gain little: much of what they meet is normalized,
+    /// and what they are part of has other errors.
+    pub(crate) fn rounding(&self, convolves: bool) -> Rounding {
+        let usual = if convolves { Rounding::Sums } else { Rounding::Nearest };
+        self.rounding.unwrap_or(usual)
     }
 
     /// What becomes of biases.

@@ -4,7 +4,7 @@ mod common;
 
 use common::{constant, fixture, fixtures, per_channel, plan, ranges, with_activations};
 use quantize_rs::{
-    Config, Decision, Format, Granularity, Graph, Kept, Plan, Prepared, QType, optimize,
+    Config, Decision, Format, Granularity, Graph, Kept, Plan, Prepared, QType, Rounding, optimize,
 };
 
 fn nbits() -> Config {
@@ -119,7 +119,9 @@ fn weights_to_train_on_stay_float_and_are_stored_as_what_they_would_have_been() 
     let store = ["store_integers".to_owned()];
     let mut seen = 0;
     for (name, model) in fixtures() {
-        let Ok(prepared) = Prepared::of(&model, per_channel()) else { continue };
+        // Who trains rounds to the nearest, as QuantizeLinear does.
+        let config = Config { rounding: Some(Rounding::Nearest), ..per_channel() };
+        let Ok(prepared) = Prepared::of(&model, config) else { continue };
         let usual = prepared.plan().apply(&prepared.model, None).unwrap();
         let config = Config { output_format: Format::FakeQuant, ..per_channel() };
         let prepared = Prepared::of(&model, config).unwrap();

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use quantize_rs_math::{Granularity, Layout, Params, QSpec, QType, quantize_bias};
 use quantize_rs_onnx::{DataType, Tensor};
 
-use super::{Encoded, EncodedTensor, assemble, floats, invalid, weight};
+use super::{Choice, Encoded, EncodedTensor, assemble, floats, invalid, weight};
 use crate::QuantizeError;
 use crate::correct::{Correction, Place};
 use crate::graph::Graph;
@@ -58,8 +58,8 @@ pub(super) fn biases(
             // Where everything is quantized, so is what a sum adds.
             if let Some(Planned { name, decision: Decision::Quantize(how), .. }) = planned {
                 let method = plan.config.weight_method(&how.spec, false);
-                let (tensor, _) =
-                    weight(name, how, method, &tensor.shape, &tensor, &[], DataType::Float)?;
+                let choice = Choice { method, summed: None, floors: &[], scales: DataType::Float };
+                let (tensor, _) = weight(name, how, &tensor.shape, &tensor, &choice)?;
                 encoded.weights.insert(name.clone(), tensor);
             } else {
                 encoded.addends.insert((*node, *input), tensor);

@@ -12,8 +12,8 @@ use bytes::Bytes;
 use half::{bf16, f16};
 use quantize_rs_math::{
     BlockParams, Columns, Floats, Granularity, Layout, MathError, Metrics, NBits, Params, QSpec,
-    QType, Range, WeightMethod, ZeroPoints, fit, narrow_scales, pack, params,
-    quantize_measured_into, ranges_checked,
+    QType, Range, Summed, WeightMethod, ZeroPoints, fit, narrow_scales, pack, params,
+    quantize_keeping_sums_into, ranges_checked,
 };
 use quantize_rs_onnx::{Buffer, DataType, Tensor};
 use rayon::prelude::*;
@@ -129,7 +129,9 @@ pub fn encode(
                 let found = nbits(name, how, method, shape, &tensor, params)?;
                 return Ok((name.clone(), found, 0, bits));
             }
-            let (tensor, widened) = weight(name, how, method, shape, &tensor, floors, grid)?;
+            let summed = plan.config.rounding(convolves).summed(graph, constant, shape, &how.spec);
+            let choice = Choice { method, summed, floors, scales: grid };
+            let (tensor, widened) = weight(name, how, shape, &tensor, &choice)?;
             Ok((name.clone(), tensor, widened, bits))
         })
         .collect::<Result<_, QuantizeError>>()?;
@@ -207,16 +209,26 @@ fn activations(
     Ok(found)
 }
 
+/// What decides about the scales and the integers of a weight.
+struct Choice<'a> {
+    method: WeightMethod,
+    /// The elements whose sums are kept.
+    summed: Option<Summed>,
+    /// The least that the scale of each channel may be.
+    floors: &'a [f32],
+    /// The type of the scales.
+    scales: DataType,
+}
+
 /// A weight as integers, and how many of its scales had to be raised.
 fn weight(
     name: &str,
     how: &ValuePlan,
-    method: WeightMethod,
     shape: &[usize],
     tensor: &Tensor,
-    floors: &[f32],
-    scales: DataType,
+    choice: &Choice<'_>,
 ) -> Result<(EncodedTensor, usize), QuantizeError> {
+    let Choice { method, ref summed, floors, scales } = *choice;
     let wrong = |error: MathError| invalid(name, &error);
     let layout = Layout::of(shape, how.spec.granularity).map_err(wrong)?;
     let elements = Elements::of(tensor)
@@ -246,7 +258,8 @@ fn weight(
         }
     }
     let mut buffer = Buffer::zeroed(how.spec.qtype.packed_len(data.len()));
-    let metrics = quantize_measured_into(data, &layout, &params, &how.spec, buffer.as_mut());
+    let (summed, bytes) = (summed.as_ref(), buffer.as_mut());
+    let metrics = quantize_keeping_sums_into(data, &layout, &params, &how.spec, summed, bytes);
     let quantized = Tensor {
         dtype: data_type(how.stored),
         shape: shape.to_vec(),

@@ -67,6 +67,12 @@ impl Grid {
         ((exact - code).abs(), (exact - code).abs() <= allowed + slack)
     }
 
+    /// Whether there is another integer on that side of which an element is, both in units of the scale.
+    pub(super) fn may_move(&self, exact: f64, there: f64, zero_point: f64) -> bool {
+        let (code, (lo, hi)) = ((there + zero_point).round(), self.ends);
+        exact != 0.0 && (there > exact && code > lo || there < exact && code < hi)
+    }
+
     /// Whether elements, in units of the scale, make use of the grid: the scale is no larger than
     /// they need. One of them comes half as near to an end as it could, but that scales of 8 bits are
     /// twice as far apart.

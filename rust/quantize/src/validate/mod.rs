@@ -9,6 +9,7 @@ mod biases;
 mod constants;
 mod grid;
 mod inside;
+mod moved;
 mod products;
 mod reference;
 mod replaced;
@@ -97,7 +98,8 @@ pub struct StoredWeight {
     pub smoothed: bool,
     /// What the integers stand for, against the original.
     pub error: Metrics,
-    /// The largest distance from the original, in steps of the scale.
+    /// The largest distance from the original, in steps of the scale; up to three quarters of one
+    /// where sums were kept.
     pub max_steps: f64,
 }
 
@@ -122,7 +124,7 @@ pub struct Uncompared {
 /// let quantized = prepared.plan().apply(&prepared.model, None)?;
 /// let validation = validate(&model, quantized.model(), None)?;
 /// assert!(validation.passed(), "{validation}");
-/// assert!(validation.weights.iter().all(|weight| weight.max_steps < 0.51));
+/// assert!(validation.weights.iter().all(|weight| weight.max_steps < 0.76));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///

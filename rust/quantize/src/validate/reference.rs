@@ -36,24 +36,41 @@ pub(super) fn turns(
     }
 }
 
-/// The floats of the original in the order of the integers, in each way that could be meant; none
-/// where the shape says that they lie in another.
+/// The floats of the original in the order of the integers.
+pub(super) struct Reference {
+    pub(super) floats: Vec<f32>,
+    /// The rows and columns of the original, where its columns are rows here.
+    turned: Option<(usize, usize)>,
+}
+
+impl Reference {
+    /// Where the original has what is here at an index.
+    pub(super) fn source(&self, at: usize) -> usize {
+        self.turned.map_or(at, |(rows, columns)| (at % rows) * columns + at / rows)
+    }
+}
+
+/// The floats of the original in each way that could be meant; none where the shape says that they
+/// lie in another.
 pub(super) fn turned(
     floats: &[f32],
     shape: &[usize],
     decoded: &Decoded,
     turns: Option<bool>,
-) -> Vec<Vec<f32>> {
+) -> Vec<Reference> {
     let turned = match *shape {
         [rows, columns] if decoded.shape == [columns, rows] => Some((rows, columns)),
         _ => None,
     };
-    let turn = |(rows, columns): (usize, usize)| -> Vec<f32> {
-        (0..floats.len()).map(|at| floats[(at % rows) * columns + at / rows]).collect()
+    let turn = |sides: (usize, usize)| {
+        let mut found = Reference { floats: Vec::new(), turned: Some(sides) };
+        found.floats = (0..floats.len()).map(|at| floats[found.source(at)]).collect();
+        found
     };
     // What has another number of axes was given another shape, its elements in the same order.
     let same = decoded.shape == shape || decoded.shape.len() != shape.len() || turned.is_none();
-    let same = (same && turns != Some(true) || turned.is_none()).then(|| floats.to_vec());
+    let same = (same && turns != Some(true) || turned.is_none())
+        .then(|| Reference { floats: floats.to_vec(), turned: None });
     let turned = turned.filter(|_| turns != Some(false)).map(turn);
     same.into_iter().chain(turned).collect()
 }

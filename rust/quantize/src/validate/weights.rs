@@ -3,16 +3,17 @@
 // Steps of scales, whose digits matter little.
 #![allow(clippy::cast_precision_loss)]
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
-use quantize_rs_math::metrics;
+use quantize_rs_math::{Summed, metrics};
 use quantize_rs_onnx::{DataType, TensorProto};
 
 use super::grid::Grid;
-use super::reference::{scaled, smoothing, turned, turns};
+use super::moved::Sums;
+use super::reference::{Reference, scaled, smoothing, turned, turns};
 use super::stored::{Decoded, Form, Stored};
 use super::twins::twin_of;
-use super::{Check, StoredWeight, Validation, biases};
+use super::{Check, StoredWeight, Validation, biases, moved};
 use crate::graph::{Graph, ValueId};
 use crate::uses::{self, Constant};
 use crate::{QuantizeError, encode};
@@ -66,10 +67,12 @@ pub(super) fn check(
             continue;
         }
         let factors = smoothing(before, after, stored, &tensor.shape, &mut seen.smoothing);
-        let pair = Pair { after, name, stored, decoded: &decoded, full: &full };
+        let constant = before.value(name).and_then(|id| uses.get(&id));
+        let summed = constant.and_then(|constant| moved::summed(before, constant, &decoded));
+        let pair = Pair { after, name, stored, decoded: &decoded, summed, full: &full };
         let smoothed = factors.is_some();
         let scaled = scaled(floats, &tensor.shape, factors);
-        let turns = turns(after, stored, before.value(name).and_then(|id| uses.get(&id)));
+        let turns = turns(after, stored, constant);
         let turned = turned(&scaled, &tensor.shape, &decoded, turns);
         let looks = turned.iter().map(|reference| pair.look(reference));
         let Some((reference, look)) =
@@ -79,9 +82,9 @@ pub(super) fn check(
             found.problem(Check::Weights, integers, what);
             continue;
         };
-        pair.tell(reference, &look, found);
-        pair.shifts(reference, &mut seen.shifts);
-        let error = metrics(reference, &decoded.floats);
+        pair.tell(&reference.floats, &look, found);
+        pair.shifts(&reference.floats, &mut seen.shifts);
+        let error = metrics(&reference.floats, &decoded.floats);
         let dtype = match stored.form {
             Form::Blocks { .. } => decoded.qtype.name().to_owned(),
             _ => after
@@ -116,6 +119,8 @@ struct Pair<'a> {
     name: &'a str,
     stored: &'a Stored,
     decoded: &'a Decoded,
+    /// The elements of the original whose sums may have been kept.
+    summed: Option<Summed>,
     /// For each node that multiplies, which elements of its bias are as large as int32 holds them.
     full: &'a HashMap<usize, Vec<bool>>,
 }
@@ -157,31 +162,63 @@ impl Pair<'_> {
         Grid::of(*qtype, written, self.scale_type())
     }
 
-    fn look(&self, reference: &[f32]) -> Look {
+    fn look(&self, reference: &Reference) -> Look {
         let Decoded { floats, layout, params, .. } = self.decoded;
         let grid = self.grid();
-        let mut off: HashMap<usize, Off> = HashMap::new();
         let mut ends = vec![(f64::INFINITY, f64::NEG_INFINITY); params.len()];
         // Runtimes take denormal numbers for 0, and the scale of nothing is free.
         let mut nothing = vec![true; params.len()];
-        let (mut many, mut largest) = (0, 0.0_f64);
-        for (at, (w, float)) in reference.iter().zip(floats).enumerate() {
-            if w.is_nan() {
-                continue;
-            }
+        let mut largest = 0.0_f64;
+        let mut wrong: Vec<(usize, f64)> = Vec::new();
+        let mut moved: Vec<(usize, f64)> = Vec::new();
+        let mut sums = self.summed.as_ref().map(Sums::new);
+        // Each element in units of its scale: what it should be, and what it is.
+        let elements = || {
+            let known = reference.floats.iter().zip(floats).enumerate();
+            known.filter(|(_, (w, _))| !w.is_nan()).map(|(at, (w, float))| {
+                let scale = f64::from(params[layout.group_of(at)].scale);
+                (at, f64::from(*w) / scale, f64::from(*float) / scale)
+            })
+        };
+        for (at, exact, there) in elements() {
             let group = layout.group_of(at);
-            let scale = f64::from(params[group].scale);
-            let (exact, there) = (f64::from(*w) / scale, f64::from(*float) / scale);
             let (steps, right) = grid.distance(exact, there, self.zero_point(group));
             largest = largest.max(steps);
             ends[group] = (ends[group].0.min(exact), ends[group].1.max(exact));
-            nothing[group] &= !w.is_normal();
-            if !right {
-                many += 1;
-                let off = off.entry(group).or_insert(Off { group, count: 0, first: at, steps });
-                off.count += 1;
-                off.steps = off.steps.max(steps);
+            nothing[group] &= !reference.floats[at].is_normal();
+            if let Some(sums) = &mut sums {
+                sums.add(reference.source(at), there - exact);
             }
+            if right {
+                continue;
+            }
+            match sums {
+                Some(_) if Sums::may_have_moved(there - exact) => moved.push((at, steps)),
+                _ => wrong.push((at, steps)),
+            }
+        }
+        // Where some are not the nearest, nothing must be gained by another move: of each group the one that gains most
+        // is told of.
+        let mut gains: BTreeMap<usize, (f64, usize, f64)> = BTreeMap::new();
+        for (at, exact, there) in elements().filter(|_| !moved.is_empty()) {
+            let free = grid.may_move(exact, there, self.zero_point(layout.group_of(at)));
+            let gain = |sums: &Sums<'_>| sums.gain(reference.source(at), there - exact);
+            if let Some((group, gain)) = sums.as_ref().filter(|_| free).and_then(gain) {
+                let most = gains.entry(group).or_insert((gain, at, 0.0));
+                if gain >= most.0 {
+                    *most = (gain, at, (there - exact).abs());
+                }
+            }
+        }
+        wrong.extend(gains.into_values().map(|(_, at, steps)| (at, steps)));
+        wrong.sort_by_key(|(at, _)| *at);
+        let many = wrong.len();
+        let mut off: HashMap<usize, Off> = HashMap::new();
+        for (at, steps) in wrong {
+            let group = layout.group_of(at);
+            let off = off.entry(group).or_insert(Off { group, count: 0, first: at, steps });
+            off.count += 1;
+            off.steps = off.steps.max(steps);
         }
         let mut off: Vec<Off> = off.into_values().collect();
         off.sort_by_key(|off| off.group);

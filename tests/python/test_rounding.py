@@ -1,0 +1,168 @@
+"""Rounding that keeps sums: what it promises, where it is done, and what it is worth."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import judge
+import numpy as np
+import numpy.typing as npt
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import quantize_rs
+from quantize_rs.errors import OptionError
+
+Array = npt.NDArray[Any]
+
+
+def made(
+    nodes: list[onnx.NodeProto], weights: dict[str, Array], shape: list[int]
+) -> onnx.ModelProto:
+    """A model from `x` to `y`."""
+    graph = helper.make_graph(
+        nodes,
+        "rounding",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
+        [helper.make_empty_tensor_value_info("y")],
+        [numpy_helper.from_array(array, name) for name, array in weights.items()],
+    )
+    graph.output[0].type.tensor_type.elem_type = TensorProto.FLOAT
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+    model.ir_version = 8
+    return model
+
+
+def noise(*shape: int, seed: int = 0) -> Array:
+    """Normal numbers."""
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def stored(model: onnx.ModelProto, name: str, **wishes: Any) -> tuple[Array, Array]:
+    """The integers of a weight less their zero points, and its scales."""
+    written = quantize_rs.quantize(model, None, **wishes).model
+    assert written is not None
+    constants = {
+        tensor.name: numpy_helper.to_array(tensor)
+        for tensor in onnx.load_from_string(written).graph.initializer
+    }
+    integers = constants[f"{name}_quantized"].astype(np.int64)
+    zero = constants.get(f"{name}_zp", np.int8(0))
+    assert not np.any(zero), "symmetric"
+    return integers, constants[f"{name}_scale"].astype(np.float64)
+
+
+RELU_CONV = [helper.make_node("Relu", ["x"], ["r"]), helper.make_node("Conv", ["r", "w"], ["y"])]
+PER_CHANNEL: dict[str, Any] = {"per_channel": True, "symmetric": True}
+
+
+def by_hand(exact: Array, kernels: int) -> Array:
+    """Moves the integers of one channel, whose kernels are rows, one by one, by the definition."""
+    q = np.rint(exact)
+    while True:
+        error = q - exact
+        sums = error.sum(1, keepdims=True) * (kernels > 1) + error.sum()
+        gain = np.sign(error) * (error + sums)
+        free = (np.abs(error) > 0.25) & (exact != 0) & (np.abs(q - np.sign(error)) <= 127)
+        gain = np.where(free, gain, -np.inf)
+        if gain.max() <= (1.5 if kernels > 1 else 1.0):
+            return q
+        at = np.unravel_index(gain.argmax(), gain.shape)
+        q[at] -= np.sign(error[at])
+
+
+@pytest.mark.parametrize("shape", [(6, 5, 3, 3), (6, 1, 3, 3), (8, 40, 1, 1)])
+def test_integers_are_those_of_the_definition(shape: tuple[int, ...]) -> None:
+    weight = noise(*shape)
+    weight[0, 0, 0, 0] = 0
+    group = 1 if shape[1] > 1 else shape[0]
+    conv = [RELU_CONV[0], helper.make_node("Conv", ["r", "w"], ["y"], group=group)]
+    model = made(conv, {"w": weight}, [1, shape[1] * group, 9, 9])
+    found, scales = stored(model, "w", **PER_CHANNEL)
+    kernels = shape[1] if shape[2] > 1 else 1
+    for channel in range(shape[0]):
+        exact = weight[channel].astype(np.float64) / scales[channel]
+        rows = exact.reshape(kernels, -1)
+        np.testing.assert_array_equal(found[channel].reshape(rows.shape), by_hand(rows, kernels))
+    nearest, _ = stored(model, "w", rounding="nearest", **PER_CHANNEL)
+    assert (found != nearest).any()
+    assert found[0, 0, 0, 0] == 0
+
+
+def test_what_meets_numbers_around_0_is_rounded_to_the_nearest() -> None:
+    weight = noise(4, 6, 3, 3)
+    for first, moves in (("Relu", True), ("Tanh", False), ("Sigmoid", True)):
+        nodes = [helper.make_node(first, ["x"], ["r"]), RELU_CONV[1]]
+        model = made(nodes, {"w": weight}, [1, 6, 9, 9])
+        usual, _ = stored(model, "w", **PER_CHANNEL)
+        nearest, _ = stored(model, "w", rounding="nearest", **PER_CHANNEL)
+        assert (usual != nearest).any() == moves, first
+
+
+def test_matrices_keep_their_sums_where_it_is_asked_for() -> None:
+    nodes = [RELU_CONV[0], helper.make_node("MatMul", ["r", "w"], ["y"])]
+    weight = noise(300, 20)
+    model = made(nodes, {"w": weight}, [1, 300])
+    for output_format in ("qdq", "dynamic"):
+        wishes: dict[str, Any] = {"output_format": output_format, **PER_CHANNEL}
+        usual, scales = stored(model, "w", **wishes)
+        np.testing.assert_array_equal(usual, np.rint(weight / scales.astype(np.float32)))
+        asked, _ = stored(model, "w", rounding="sums", **wishes)
+        off = (asked - weight / scales).sum(0)
+        assert np.abs(off).max() < 0.6 < np.abs((usual - weight / scales).sum(0)).max()
+
+
+def test_a_network_of_rectifiers_comes_closer() -> None:
+    digits = Path("examples/digits/digits_cnn.onnx")
+    images = np.load("examples/digits/test.npz")["images"]
+    expected = judge.ort(digits, {"image": images})
+    found = {}
+    for rounding in ("nearest", "sums"):
+        for per_channel in (False, True):
+            report = quantize_rs.quantize(
+                digits, None, per_channel=per_channel, symmetric=True, rounding=rounding
+            )
+            assert report.model is not None
+            got = judge.ort(report.model, {"image": images})
+            found[rounding, per_channel] = judge.sqnr(expected, got)
+            assert quantize_rs.validate(digits, report.model), rounding
+    assert found["sums", True] > found["nearest", True] + 1, found
+    assert found["sums", False] > found["nearest", False] + 1, found
+
+
+def test_noise_through_channels_of_all_sizes_loses_nothing_by_it() -> None:
+    base = onnx.load(judge.model("conv_depthwise"))
+    ahead: dict[bool, list[float]] = {False: [], True: []}
+    for seed in range(24):
+        model = onnx.ModelProto()
+        model.CopyFrom(base)
+        for at, tensor in enumerate(model.graph.initializer):
+            array = numpy_helper.to_array(tensor)
+            if array.ndim > 1:
+                # The rows keep their sizes, which differ by a factor of ten and more.
+                axes = tuple(range(1, array.ndim))
+                fresh = noise(*array.shape, seed=100 * seed + at)
+                size = np.square(array).mean(axes, keepdims=True)
+                fresh *= np.sqrt(size / np.square(fresh).mean(axes, keepdims=True))
+                tensor.CopyFrom(numpy_helper.from_array(fresh, tensor.name))
+        inputs = {"x": noise(2, 3, 12, 12, seed=seed)}
+        expected = judge.ort(model.SerializeToString(), inputs)
+        for per_channel, found in ahead.items():
+            sqnr = {}
+            for rounding in ("nearest", "sums"):
+                report = quantize_rs.quantize(
+                    model, None, per_channel=per_channel, rounding=rounding
+                )
+                assert report.model is not None
+                sqnr[rounding] = judge.sqnr(expected, judge.ort(report.model, inputs))
+            found.append(sqnr["sums"] - sqnr["nearest"])
+    assert np.mean(ahead[False]) > 0, ahead
+    assert np.mean(ahead[True]) > 0, ahead
+
+
+def test_what_it_may_be_is_said() -> None:
+    with pytest.raises(OptionError, match="sums, nearest") as refused:
+        quantize_rs.quantize(judge.model("conv2d_relu"), None, rounding="up")
+    assert refused.value.option == "rounding"
