@@ -102,14 +102,12 @@ pub fn keep_sums(
         loop {
             let all: i64 = sum(&group);
             let mut best: Option<(i64, usize)> = None;
-            for (at, &(index, q, error)) in group.iter().enumerate() {
+            for (at, &(_, q, error)) in group.iter().enumerate() {
                 let own: i64 = summed.part.map_or(0, |part| {
                     let from = at - at % part;
                     sum(&group[from..from + part])
                 });
-                let free = error.abs() > i64::from(LEAST)
-                    && data[index] != 0.0
-                    && may_move(q, error > 0, spec);
+                let free = error.abs() > i64::from(LEAST) && may_move(q, error > 0, spec);
                 let gain = error.signum() * (error + own + all);
                 if free && gain > summed.least_gain() && best.is_none_or(|(most, _)| gain > most) {
                     best = Some((gain, at));

@@ -1,12 +1,16 @@
 //! One group after the other, of which parts keep their sum too.
 
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
 use rayon::prelude::*;
 
 use super::super::quantize::encode;
 use super::{LEAST, Move, STEP, Summed, Weight, reference};
 use crate::floats::Element;
 use crate::metrics::Sums;
-use crate::{Granularity, Layout};
+use crate::wide::{Loop, widely};
+use crate::{Granularity, Layout, Params};
 
 /// Quantizes, and the moves of all groups.
 pub(super) fn all<X: Element>(weight: &Weight<'_, X>, bytes: &mut [u8]) -> (Sums, Vec<Move>) {
@@ -23,17 +27,10 @@ fn nearest<X: Element>(weight: &Weight<'_, X>, bytes: &mut [u8]) -> Sums {
 /// The moves of one group.
 pub(super) fn of<X: Element>(weight: &Weight<'_, X>, bytes: &[u8], group: usize) -> Vec<Move> {
     let stretches = Stretches::of(&weight.summed.groups, group);
-    let errors = stretches.indices().map(|index| {
-        let params = weight.params[weight.layout.group_of(index)];
-        let q = reference::load(bytes, index, weight.spec.qtype);
-        let y = reference::dequantize_one(q, params, weight.spec.qtype);
-        reference::error(y, weight.data[index].value(), params.scale.recip())
-    });
-    let room = stretches.indices().map(|index| weight.room(bytes, index));
-    let mut parts = Parts::new(weight.summed, errors.collect(), room.collect());
-    parts.settle();
-    let moved = parts.moved.iter().zip(stretches.indices()).filter(|(steps, _)| **steps != 0);
-    moved.map(|(steps, index)| Move { index, steps: *steps }).collect()
+    let (codes, errors) = widely(Look { weight, bytes, stretches });
+    let mut parts = Parts::new(weight.summed, weight.spec.grid(), codes, errors);
+    let moved = parts.settle().into_iter().enumerate().filter(|(_, steps)| *steps != 0);
+    moved.map(|(at, steps)| Move { index: stretches.index(at), steps }).collect()
 }
 
 /// Where the elements of a group are: as often as it says, so many in a row.
@@ -68,93 +65,148 @@ impl Stretches {
         }
     }
 
-    /// The flat indices of the elements.
-    fn indices(self) -> impl Iterator<Item = usize> {
-        (0..self.count)
-            .flat_map(move |at| (0..self.len).map(move |i| self.start + at * self.apart + i))
+    /// The flat index of an element.
+    fn index(self, at: usize) -> usize {
+        self.start + at / self.len * self.apart + at % self.len
+    }
+}
+
+/// The integers of a group, and their errors.
+struct Look<'a, X> {
+    weight: &'a Weight<'a, X>,
+    bytes: &'a [u8],
+    stretches: Stretches,
+}
+
+impl<X: Element> Loop for Look<'_, X> {
+    type Output = (Vec<i32>, Vec<i32>);
+
+    #[inline(always)]
+    fn run(self) -> Self::Output {
+        let Look { weight, bytes, stretches } = self;
+        let Stretches { start, count, apart, len } = stretches;
+        let qtype = weight.spec.qtype;
+        let mut codes = vec![0; count * len];
+        let mut errors = vec![0; count * len];
+        // A group has one scale.
+        let Params { scale, zero_point } = weight.params[weight.layout.group_of(start)];
+        let (inverse, zero) = (scale.recip(), zero_point as f32);
+        let rows = codes.chunks_exact_mut(len.max(1)).zip(errors.chunks_exact_mut(len.max(1)));
+        for (at, (codes, errors)) in rows.enumerate() {
+            let from = start + at * apart;
+            match (qtype.bits(), qtype.signed()) {
+                (8, true) => {
+                    let bytes = &bytes[from..][..len];
+                    codes.iter_mut().zip(bytes).for_each(|(q, b)| *q = i32::from(b.cast_signed()));
+                }
+                (8, false) => {
+                    let bytes = &bytes[from..][..len];
+                    codes.iter_mut().zip(bytes).for_each(|(q, b)| *q = i32::from(*b));
+                }
+                _ => {
+                    let all = codes.iter_mut().zip(from..);
+                    all.for_each(|(q, index)| *q = reference::load(bytes, index, qtype));
+                }
+            }
+            let x = &weight.data[from..][..len];
+            for ((error, q), x) in errors.iter_mut().zip(&*codes).zip(x) {
+                *error = reference::error((*q as f32 - zero) * scale, x.value(), inverse);
+            }
+        }
+        (codes, errors)
     }
 }
 
 /// The elements of a group, some of which move.
 struct Parts {
+    codes: Vec<i32>,
     errors: Vec<i32>,
-    /// By how many steps each has moved.
-    moved: Vec<i32>,
-    /// How far down and up each can go.
-    room: Vec<(i32, i32)>,
+    /// The smallest and the largest integer.
+    ends: (i32, i32),
     /// Elements in a part, and whether its sum counts.
     part: usize,
     counts: bool,
     /// The error of each part.
     sums: Vec<i64>,
-    /// For each part the most that is gained by a move down and by one up, without what the group gains, and by which element.
-    best: [Vec<(i64, usize)>; 2],
     /// What a move must gain.
     least: i64,
 }
 
-/// What no move gains.
-const NEVER: (i64, usize) = (i64::MIN / 2, 0);
+/// What a move gains but for what the group gains by it, and the element; the first of those that gain as much.
+type Gain = (i64, Reverse<usize>);
 
 impl Parts {
-    fn new(summed: &Summed, errors: Vec<i32>, room: Vec<(i32, i32)>) -> Parts {
+    fn new(summed: &Summed, ends: (i32, i32), codes: Vec<i32>, errors: Vec<i32>) -> Parts {
         /// Elements that are looked at together where there are no parts.
         const FEW: usize = 64;
         let part = summed.part.unwrap_or(FEW);
         let sum = |part: &[i32]| part.iter().map(|error| i64::from(*error)).sum();
         let sums: Vec<i64> = errors.chunks(part).map(sum).collect();
-        Parts {
-            moved: vec![0; errors.len()],
-            room,
-            part,
-            counts: summed.part.is_some(),
-            best: [vec![NEVER; sums.len()], vec![NEVER; sums.len()]],
-            sums,
-            errors,
-            least: summed.least_gain(),
-        }
+        let (counts, least) = (summed.part.is_some(), summed.least_gain());
+        Parts { codes, errors, ends, part, counts, sums, least }
     }
 
-    /// Finds the best moves of a part.
-    fn look(&mut self, part: usize) {
+    /// The best moves of a part, down and up.
+    fn best(&self, part: usize) -> [Option<Gain>; 2] {
         let from = part * self.part;
-        let sum = if self.counts { self.sums[part] } else { 0 };
-        let [mut down, mut up] = [NEVER; 2];
-        for at in from..self.errors.len().min(from + self.part) {
-            let (error, moved, (lo, hi)) = (self.errors[at], self.moved[at], self.room[at]);
-            let gain = i64::from(error) + sum;
-            if error > LEAST && moved > lo && gain > down.0 {
-                down = (gain, at);
-            }
-            if error < -LEAST && moved < hi && -gain > up.0 {
-                up = (-gain, at);
-            }
+        let to = self.errors.len().min(from + self.part);
+        let (lo, hi) = self.ends;
+        // Above the error the larger the earlier, so that no branch is needed, which no processor could foresee.
+        let mut best = [i64::MIN; 2];
+        for ((at, error), q) in self.errors[from..to].iter().enumerate().zip(&self.codes[from..to])
+        {
+            let key = |error: i32, free: bool| {
+                let error = if free && error > LEAST { error } else { 0 };
+                i64::from(error) << 32 | i64::from(!(at as u32))
+            };
+            best[0] = best[0].max(key(*error, *q > lo));
+            best[1] = best[1].max(key(-*error, *q < hi));
         }
-        (self.best[0][part], self.best[1][part]) = (down, up);
+        let sum = if self.counts { self.sums[part] } else { 0 };
+        let gain = |key: i64, sum: i64| {
+            let (error, at) = (key >> 32, !(key as u32) as usize);
+            (error > 0).then_some((error + sum, Reverse(from + at)))
+        };
+        [gain(best[0], sum), gain(best[1], -sum)]
     }
 
-    /// Moves one element after the other, as long as something is gained.
-    fn settle(&mut self) {
+    /// Moves one element after the other, as long as something is gained; by how many steps each has moved.
+    fn settle(&mut self) -> Vec<i32> {
+        let mut moved = vec![0; self.errors.len()];
         let mut sum: i64 = self.sums.iter().sum();
-        (0..self.sums.len()).for_each(|part| self.look(part));
+        let mut best: Vec<[Option<Gain>; 2]> =
+            (0..self.sums.len()).map(|part| self.best(part)).collect();
+        let heap = |way: usize| best.iter().filter_map(|best| best[way]).collect::<BinaryHeap<_>>();
+        let mut heaps = [heap(0), heap(1)];
         loop {
-            let first = |best: &[(i64, usize)]| {
-                let most = best.iter().fold(NEVER.0, |most, (gain, _)| most.max(*gain));
-                best.iter().copied().find(|(gain, _)| *gain == most).unwrap_or(NEVER)
+            // What was the best of its part when it was put there may not be any more.
+            let mut first = |way: usize| {
+                let heap: &mut BinaryHeap<Gain> = &mut heaps[way];
+                while let Some(gain) = heap.peek() {
+                    if best[gain.1.0 / self.part][way] == Some(*gain) {
+                        break;
+                    }
+                    heap.pop();
+                }
+                heap.peek().copied()
             };
-            let (down, up) = (first(&self.best[0]), first(&self.best[1]));
-            let (down, up) = ((down.0 + sum, down.1), (up.0 - sum, up.1));
-            let goes_down = down.0 > up.0 || down.0 == up.0 && down.1 < up.1;
-            let (gain, at) = if goes_down { down } else { up };
+            let down = first(0).map(|(gain, at)| (gain + sum, at, -1));
+            let up = first(1).map(|(gain, at)| (gain - sum, at, 1));
+            let Some((gain, Reverse(at), step)) = down.max(up) else { break };
             if gain <= self.least {
-                return;
+                break;
             }
-            let step = if goes_down { -1 } else { 1 };
-            self.moved[at] += step;
+            moved[at] += step;
+            self.codes[at] += step;
             self.errors[at] += step * STEP;
             self.sums[at / self.part] += i64::from(step * STEP);
             sum += i64::from(step * STEP);
-            self.look(at / self.part);
+            let found = self.best(at / self.part);
+            for (heap, found) in heaps.iter_mut().zip(found) {
+                heap.extend(found);
+            }
+            best[at / self.part] = found;
         }
+        moved
     }
 }

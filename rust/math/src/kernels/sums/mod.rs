@@ -110,12 +110,9 @@ impl<X: Element> Weight<'_, X> {
         }
     }
 
-    /// How far down and how far up the integer of an element can go. What is 0 stays 0.
-    fn room(&self, bytes: &[u8], index: usize) -> (i32, i32) {
-        if self.data[index].value() == 0.0 {
-            return (0, 0);
-        }
-        let ((lo, hi), q) = (self.spec.grid(), reference::load(bytes, index, self.spec.qtype));
-        (lo - q, hi - q)
+    /// Whether there is another integer on the other side of an element.
+    fn may_move(&self, bytes: &[u8], index: usize, error: i32) -> bool {
+        let q = reference::load(bytes, index, self.spec.qtype);
+        reference::may_move(q, error > 0, self.spec)
     }
 }

@@ -140,8 +140,7 @@ fn choose<X: Element>(
         if moves.len() == most || off + i64::from(error.abs()) <= step {
             return Some(moves);
         }
-        let (lo, hi) = weight.room(bytes, index);
-        if if error > 0 { lo < 0 } else { hi > 0 } {
+        if weight.may_move(bytes, index, error) {
             moves.push(Move { index, steps: -error.signum() });
             off -= step;
         }
