@@ -166,3 +166,111 @@ def test_what_it_may_be_is_said() -> None:
     with pytest.raises(OptionError, match="sums, nearest") as refused:
         quantize_rs.quantize(judge.model("conv2d_relu"), None, rounding="up")
     assert refused.value.option == "rounding"
+
+
+def erf_gelu(value: str) -> list[onnx.NodeProto]:
+    """`x / 2 · (erf(x / √2) + 1)`."""
+    return [
+        helper.make_node("Mul", [value, "half"], ["small"]),
+        helper.make_node("Div", [value, "root"], ["wide"]),
+        helper.make_node("Erf", ["wide"], ["erf"]),
+        helper.make_node("Add", ["erf", "one"], ["gate"]),
+        helper.make_node("Mul", ["small", "gate"], ["r"]),
+    ]
+
+
+ONE_SIDED: dict[str, tuple[list[onnx.NodeProto], bool]] = {
+    "clip": ([helper.make_node("Clip", ["x", "zero", "six"], ["r"])], True),
+    "clip_around_0": ([helper.make_node("Clip", ["x", "minus", "six"], ["r"])], False),
+    "leaky": ([helper.make_node("LeakyRelu", ["x"], ["r"], alpha=0.1)], True),
+    "hardly_bent": ([helper.make_node("LeakyRelu", ["x"], ["r"], alpha=0.9)], False),
+    "gelu": (erf_gelu("x"), True),
+    "silu": (
+        [helper.make_node("Sigmoid", ["x"], ["s"]), helper.make_node("Mul", ["x", "s"], ["r"])],
+        True,
+    ),
+    "gated": (
+        [
+            helper.make_node("Tanh", ["x"], ["t"]),
+            helper.make_node("Sigmoid", ["x"], ["s"]),
+            helper.make_node("Mul", ["t", "s"], ["r"]),
+        ],
+        False,
+    ),
+    "pooled": (
+        [
+            helper.make_node("Relu", ["x"], ["p"]),
+            helper.make_node("MaxPool", ["p"], ["q"], kernel_shape=[1, 1]),
+            helper.make_node("Concat", ["q", "p"], ["c"], axis=2),
+            helper.make_node("Mul", ["c", "six"], ["r"]),
+        ],
+        True,
+    ),
+    "residual": (
+        [helper.make_node("Relu", ["x"], ["p"]), helper.make_node("Add", ["p", "x"], ["r"])],
+        False,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ONE_SIDED)
+def test_the_graph_says_which_values_lie_on_one_side(name: str) -> None:
+    nodes, moves = ONE_SIDED[name]
+    numbers = {"zero": 0.0, "six": 6.0, "minus": -6.0, "half": 0.5, "root": 2**0.5, "one": 1.0}
+    weights = {key: np.array(number, np.float32) for key, number in numbers.items()}
+    weights["w"] = noise(4, 6, 3, 3)
+    model = made([*nodes, RELU_CONV[1]], weights, [1, 6, 9, 9])
+    usual, _ = stored(model, "w", **PER_CHANNEL)
+    nearest, _ = stored(model, "w", rounding="nearest", **PER_CHANNEL)
+    assert (usual != nearest).any() == moves
+
+
+def test_weights_that_are_shared_move_only_where_all_want_it() -> None:
+    for second, moves in (("Relu", True), ("Tanh", False)):
+        nodes = [
+            helper.make_node("Relu", ["x"], ["a"]),
+            helper.make_node(second, ["x"], ["b"]),
+            helper.make_node("Conv", ["a", "w"], ["c"]),
+            helper.make_node("Conv", ["b", "w"], ["d"]),
+            helper.make_node("Add", ["c", "d"], ["y"]),
+        ]
+        model = made(nodes, {"w": noise(4, 6, 3, 3)}, [1, 6, 9, 9])
+        usual, _ = stored(model, "w", **PER_CHANNEL)
+        nearest, _ = stored(model, "w", rounding="nearest", **PER_CHANNEL)
+        assert (usual != nearest).any() == moves, second
+
+
+def test_a_weight_given_a_shape_on_the_way_is_no_crash() -> None:
+    flat = noise(4 * 2 * 2 * 2)
+    nodes = [
+        helper.make_node("Relu", ["x"], ["r"]),
+        helper.make_node("Reshape", ["flat", "shape"], ["w"]),
+        helper.make_node("ConvTranspose", ["r", "w"], ["y"], group=2),
+    ]
+    model = made(nodes, {"flat": flat}, [1, 4, 5, 5])
+    shape = numpy_helper.from_array(np.array([4, 2, 2, 2], np.int64), "shape")
+    model.graph.initializer.append(shape)
+    for optimize in (True, False):
+        report = quantize_rs.quantize(model, None, optimize=optimize)
+        assert report.model is not None
+        assert quantize_rs.validate(model, report.model)
+
+
+@pytest.mark.parametrize("rounding", ["sums", "nearest"])
+def test_an_integer_that_is_off_is_named_however_it_was_rounded(rounding: str) -> None:
+    model = made(RELU_CONV, {"w": noise(12, 30, 3, 3)}, [1, 30, 9, 9])
+    written = quantize_rs.quantize(model, None, rounding=rounding, **PER_CHANNEL).model
+    assert written is not None
+    assert quantize_rs.validate(model, written)
+    generator = np.random.default_rng(3)
+    for _ in range(40):
+        wrong = onnx.load_from_string(written)
+        for tensor in wrong.graph.initializer:
+            if tensor.name == "w_quantized":
+                integers = numpy_helper.to_array(tensor).copy()
+                at = tuple(int(generator.integers(length)) for length in integers.shape)
+                integers[at] += 1 if integers[at] < 100 else -1
+                tensor.CopyFrom(numpy_helper.from_array(integers, tensor.name))
+        found = quantize_rs.validate(model, wrong)
+        assert not found
+        assert {problem.name for problem in found.problems} <= {"w_quantized", "w_scale"}

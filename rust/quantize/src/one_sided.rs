@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 
+use crate::encode;
 use crate::graph::{Graph, Maker, ValueId};
 
 /// Operators whose results are like that, whatever comes in.
@@ -11,16 +12,13 @@ const FUNCTIONS: &[&str] = &[
     "Gelu",
     "HardSigmoid",
     "HardSwish",
-    "LeakyRelu",
     "Mish",
-    "PRelu",
     "Relu",
     "Sigmoid",
     "Softmax",
     "Softplus",
     "Sqrt",
     "Swish",
-    "ThresholdedRelu",
 ];
 
 /// Operators whose results are like that where their first input is.
@@ -68,7 +66,7 @@ pub(crate) fn one_sided(graph: &Graph<'_>, value: ValueId) -> bool {
         if !graph.nodes[node].is_onnx() {
             return false;
         }
-        if FUNCTIONS.contains(&op_type) || op_type == "Clip" && clips_below(graph, node) {
+        if FUNCTIONS.contains(&op_type) || is_cut(graph, node) {
             continue;
         }
         if PASSING.contains(&op_type) {
@@ -86,29 +84,62 @@ pub(crate) fn one_sided(graph: &Graph<'_>, value: ValueId) -> bool {
     true
 }
 
-/// Whether a node cuts off what is below 0.
-fn clips_below(graph: &Graph<'_>, node: usize) -> bool {
-    let clip = graph.nodes[node];
-    match graph.input(node, 1) {
-        Some(least) => floats(graph, least).is_some_and(|least| least.iter().all(|x| *x >= 0.0)),
-        None => clip.float("min", f32::MIN) >= 0.0,
+/// Whether a node cuts off what is below 0, or most of it.
+fn is_cut(graph: &Graph<'_>, node: usize) -> bool {
+    let function = graph.nodes[node];
+    let all = |input: usize, holds: fn(f32) -> bool| {
+        let value = graph.input(node, input);
+        value.map(|value| floats(graph, value).is_some_and(|all| all.into_iter().all(holds)))
+    };
+    let slope = |slope: f32| (0.0..=0.5).contains(&slope);
+    match &*function.op_type {
+        "Clip" => all(1, |least| least >= 0.0).unwrap_or(function.float("min", f32::MIN) >= 0.0),
+        "LeakyRelu" => slope(function.float("alpha", 0.01)),
+        "PRelu" => all(1, slope).unwrap_or(false),
+        "ThresholdedRelu" => function.float("alpha", 1.0) >= 0.0,
+        _ => false,
     }
 }
 
-/// Whether a product is that of a value and how much of it passes, such as `x · sigmoid(x)` and `x · (erf(x) + 1)`.
+/// Whether a product is that of a value and how much of it passes: `x · sigmoid(x)`, `x · (erf(x) + 1)` and the like.
 fn gates(graph: &Graph<'_>, node: usize) -> bool {
-    let maker = |value: ValueId| match graph.values[value].maker {
+    let (Some(a), Some(b)) = (graph.input(node, 0), graph.input(node, 1)) else { return false };
+    let is_gate_of = |gate: ValueId, value: ValueId| {
+        let Some((made, op_type)) = maker(graph, gate) else { return false };
+        let inner = match op_type {
+            "Sigmoid" | "HardSigmoid" => graph.input(made, 0),
+            "Add" => (0..2).find_map(|input| {
+                let bent = graph.input(made, input)?;
+                let one = graph.input(made, 1 - input).filter(|one| is_positive(graph, *one));
+                let (inner, op_type) = maker(graph, bent)?;
+                one.filter(|_| matches!(op_type, "Erf" | "Tanh"))?;
+                graph.input(inner, 0)
+            }),
+            _ => None,
+        };
+        inner.is_some_and(|inner| root(graph, inner) == root(graph, value))
+    };
+    is_gate_of(a, b) || is_gate_of(b, a)
+}
+
+fn maker<'g>(graph: &'g Graph<'_>, value: ValueId) -> Option<(usize, &'g str)> {
+    match graph.values[value].maker {
         Maker::Node { node, .. } => Some((node, &*graph.nodes[node].op_type)),
         _ => None,
-    };
-    let gate = |value: ValueId| match maker(value) {
-        Some((_, "Sigmoid" | "HardSigmoid")) => true,
-        Some((sum, "Add")) => (0..2)
-            .filter_map(|input| maker(graph.input(sum, input)?))
-            .any(|(_, op_type)| matches!(op_type, "Erf" | "Tanh")),
-        _ => false,
-    };
-    (0..2).filter_map(|input| graph.input(node, input)).any(gate)
+    }
+}
+
+/// What a value is made of by numbers alone: that of `x / √2` is `x`, that of `√(2/π) · (x + 0.04 x³)` too.
+fn root(graph: &Graph<'_>, mut value: ValueId) -> ValueId {
+    const FEW: usize = 8;
+    for _ in 0..FEW {
+        let Some((node, "Mul" | "Div" | "Add")) = maker(graph, value) else { return value };
+        let inputs = [graph.input(node, 0), graph.input(node, 1)];
+        let mut own = inputs.into_iter().flatten().filter(|id| graph.constant(*id).is_none());
+        let Some(next) = own.next() else { return value };
+        value = next;
+    }
+    value
 }
 
 fn is_positive(graph: &Graph<'_>, value: ValueId) -> bool {
@@ -120,5 +151,5 @@ fn floats(graph: &Graph<'_>, value: ValueId) -> Option<Vec<f32>> {
     const FEW: i64 = 1 << 16;
     let constant = graph.constant(value)?;
     let few = constant.dims.iter().try_fold(1_i64, |all, dim| all.checked_mul(*dim))? <= FEW;
-    graph.model.tensor(constant).ok().filter(|_| few)?.to_f32()
+    encode::to_f32(&graph.model.tensor(constant).ok().filter(|_| few)?)
 }

@@ -4,10 +4,11 @@ use std::fmt;
 use std::str::FromStr;
 
 use quantize_rs_math::{Granularity, Layout, QSpec, Summed};
+use quantize_rs_onnx::NodeProto;
 use serde::{Deserialize, Serialize};
 
 use crate::QuantizeError;
-use crate::graph::Graph;
+use crate::graph::{Graph, ValueId};
 use crate::one_sided::one_sided;
 use crate::uses::{Along, Constant, Use};
 
@@ -96,7 +97,7 @@ impl FromStr for Rounding {
     }
 }
 
-/// What a node sums over, as it multiplies by a constant: all elements that make a channel of what flows out, and of a
+/// What nodes sum over, as they multiply by a constant: all elements that make a channel of what flows out, and of a
 /// convolution those of each kernel, which meet the same channel of what flows in. `shape` is that of which `spec` speaks.
 ///
 /// Nothing where what it multiplies by has no side: numbers around 0 take the sum of the errors out of the result, and
@@ -107,26 +108,27 @@ fn sums(
     shape: &[usize],
     spec: &QSpec,
 ) -> Option<Summed> {
-    // What only takes rows of it adds up nothing.
-    let mut found = constant.uses.iter().filter_map(|usage| match *usage {
-        Use::Weight { node, channels, batched } if graph.nodes[node].op_type != "Gather" => {
-            Some((node, channels, batched))
-        }
+    let mut all = constant.uses.iter().filter_map(|usage| match *usage {
+        Use::Weight { node, channels, batched } => Some(Some((node, channels, batched))),
+        // What a body makes of it is not known.
+        Use::Inside { .. } => Some(None),
         _ => None,
     });
-    let (index, channels, batched) = found.next()?;
+    let (index, channels, batched) = all.next()??;
     let node = graph.nodes[index];
-    let own = |input: usize| {
-        node.input.get(input).is_some_and(|name| name == graph.values[constant.anchor].name)
+    // Who only takes rows of it adds up nothing, and those who share it must want the same.
+    let agrees = |usage: Option<(usize, Option<Along>, bool)>| {
+        usage.is_some_and(|(other, along, _)| {
+            graph.nodes[other].op_type == node.op_type
+                && along == channels
+                && meets(graph, constant, other).is_some_and(|value| one_sided(graph, value))
+        })
     };
-    // What is fed back comes from both sides of 0.
-    let recurrent = matches!(channels, Some(Along::Rows(_)))
-        || matches!(&*node.op_type, "LSTM" | "GRU" | "RNN");
-    let meets = graph.input(index, usize::from(own(0))).filter(|_| !recurrent || own(1))?;
-    if !one_sided(graph, meets) {
+    if node.op_type == "Gather" || !agrees(Some((index, channels, batched))) || !all.all(agrees) {
         return None;
     }
-    let convolves = own(1) && matches!(node.op_type.as_str(), "Conv" | "ConvTranspose");
+    let own = is_input(graph, constant, index, 1);
+    let convolves = own && matches!(node.op_type.as_str(), "Conv" | "ConvTranspose");
     let whole = |groups: Layout| Summed { groups, part: None };
     if let Granularity::Blocked { .. } = spec.granularity {
         // Of matrices nothing is gained, where so few elements share a scale.
@@ -138,21 +140,26 @@ fn sums(
         _ => true,
     };
     let kernel: usize = shape.iter().skip(2).product();
-    let groups = match channels {
+    let groups = match (channels, shape) {
         // Channels are those of each of several groups: a kernel has but one of them.
-        _ if node.op_type == "ConvTranspose" && node.int("group", 1) != 1 => {
-            let kernels =
-                Layout::of(&[shape[0] * shape[1], kernel], Granularity::PerAxis { axis: 0 });
-            return kernels.ok().filter(|_| convolves).map(whole);
+        (_, [first, second, ..]) if convolves && groups_outputs(node) => {
+            let kernels = Layout::of(&[first * second, kernel], Granularity::PerAxis { axis: 0 });
+            return kernels.ok().map(whole);
         }
+        _ if groups_outputs(node) => return None,
         // A matrix each of several.
-        Some(Along::Axis(axis)) if batched => {
-            let depth = axis.checked_sub(1).filter(|_| axis + 1 == shape.len() && scaled(axis))?;
-            let granularity = Granularity::Blocked { axis: depth, block_size: shape[depth] };
-            Layout::of(shape, granularity)
+        (Some(Along::Axis(axis)), [.., depth, _])
+            if batched && own && axis + 1 == shape.len() && scaled(axis) =>
+        {
+            let depth = Granularity::Blocked { axis: axis - 1, block_size: *depth };
+            Layout::of(shape, depth)
         }
-        Some(Along::Axis(axis)) if scaled(axis) => Layout::of(shape, Granularity::PerAxis { axis }),
-        Some(Along::Rows(rows)) if scaled(0) => {
+        (Some(Along::Axis(axis)), _)
+            if !batched && scaled(axis) && (convolves || shape.len() <= 2) =>
+        {
+            Layout::of(shape, Granularity::PerAxis { axis })
+        }
+        (Some(Along::Rows(rows)), _) if scaled(0) => {
             let columns = shape.iter().product::<usize>() / rows.max(1);
             Layout::of(&[rows, columns], Granularity::PerAxis { axis: 0 })
         }
@@ -161,6 +168,24 @@ fn sums(
     let groups = groups.ok()?;
     let several = kernel > 1 && groups.elements() / groups.groups().max(1) > kernel;
     Some(Summed { groups, part: (convolves && several).then_some(kernel) })
+}
+
+/// What a node multiplies a constant by, where it is not what it made of the elements before.
+fn meets(graph: &Graph<'_>, constant: &Constant<'_>, node: usize) -> Option<ValueId> {
+    let recurrent = matches!(&*graph.nodes[node].op_type, "LSTM" | "GRU" | "RNN");
+    if recurrent && !is_input(graph, constant, node, 1) {
+        return None;
+    }
+    graph.input(node, usize::from(is_input(graph, constant, node, 0)))
+}
+
+fn is_input(graph: &Graph<'_>, constant: &Constant<'_>, node: usize, input: usize) -> bool {
+    graph.input(node, input) == Some(constant.anchor)
+}
+
+/// Whether the axis of output channels is the same for each of several groups.
+fn groups_outputs(node: &NodeProto) -> bool {
+    node.op_type == "ConvTranspose" && node.int("group", 1) != 1
 }
 
 #[cfg(test)]

@@ -107,7 +107,14 @@ pub fn quantize_keeping_sums_into<'a>(
     let data = data.into();
     let sums = match summed.filter(|_| !spec.qtype.is_float() && spec.qtype.bits() <= 8) {
         Some(summed) => {
+            let group = data.len() / summed.groups.groups().max(1);
+            assert_eq!(layout.check(data.len(), params.len()), Ok(()));
             assert_eq!(summed.groups.elements(), data.len(), "elements of the groups");
+            assert!(
+                summed.part.is_none_or(|part| part > 0 && group % part == 0),
+                "parts of groups"
+            );
+            assert_eq!(bytes.len(), spec.qtype.packed_len(data.len()), "bytes of the integers");
             sums::quantize(data, (layout, params), spec, summed, bytes)
         }
         None => measured_into(data, layout, params, spec, bytes),

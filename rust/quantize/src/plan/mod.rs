@@ -37,7 +37,7 @@ use serde::{Deserialize, Serialize};
 use crate::graph::{Graph, Maker, ValueId};
 use crate::prepare::{Origin, Step, weights_left};
 use crate::uses;
-use crate::{Config, Format, QuantizeError};
+use crate::{Config, Format, QuantizeError, Rounding};
 
 /// What will be done to each value of a model.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -297,6 +297,7 @@ impl Plan {
         if config.output_format == Format::FakeQuant {
             // Training moves weights and biases by itself.
             (config.smooth, config.bias_correction) = (false, false);
+            config.rounding = Some(Rounding::Nearest);
         }
         opset::check_known(graph)?;
         let constants = uses::constants(graph);

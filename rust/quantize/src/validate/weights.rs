@@ -197,8 +197,7 @@ impl Pair<'_> {
                 _ => wrong.push((at, steps)),
             }
         }
-        // Where some are not the nearest, nothing must be gained by another move: of each group the one that gains most
-        // is told of.
+        // The groups of which a move would gain, and the element that gains most by it.
         let mut gains: BTreeMap<usize, (f64, usize, f64)> = BTreeMap::new();
         for (at, exact, there) in elements().filter(|_| !moved.is_empty()) {
             let free = grid.may_move(exact, there, self.zero_point(layout.group_of(at)));
@@ -210,7 +209,21 @@ impl Pair<'_> {
                 }
             }
         }
-        wrong.extend(gains.into_values().map(|(_, at, steps)| (at, steps)));
+        // Rounding that keeps sums leaves nothing to be gained. Where that is not how it was rounded, each is the nearest.
+        let group_of = |at: usize| {
+            self.summed.as_ref().map(|summed| summed.groups.group_of(reference.source(at)))
+        };
+        let groups = self.summed.as_ref().map_or(0, |summed| summed.groups.groups());
+        let kept = gains.len() * 2 <= groups;
+        for (at, steps) in moved {
+            let group = group_of(at);
+            if !kept || group.is_some_and(|group| gains.contains_key(&group)) {
+                wrong.push((at, steps));
+            }
+        }
+        let told: HashSet<_> = wrong.iter().filter_map(|(at, _)| group_of(*at)).collect();
+        let others = gains.into_iter().filter(|(group, _)| kept && !told.contains(group));
+        wrong.extend(others.map(|(_, (_, at, steps))| (at, steps)));
         wrong.sort_by_key(|(at, _)| *at);
         let many = wrong.len();
         let mut off: HashMap<usize, Off> = HashMap::new();

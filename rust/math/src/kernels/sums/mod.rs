@@ -27,6 +27,9 @@ impl Summed {
     }
 }
 
+/// Groups of fewer elements are looked at one by one.
+const FEW: usize = 64;
+
 /// Quantizes with the nearest integers but for those that move; the sums of what they stand for.
 pub(super) fn quantize(
     data: Floats<'_>,
@@ -50,8 +53,11 @@ fn quantize_elements<X: Element>(
 ) -> Sums {
     let weight =
         Weight { data, layout, params, inverses: Inverses::of(layout, params), spec, summed };
+    // Of few elements most would be picked out.
+    let few = data.len() / summed.groups.groups().max(1) < FEW;
+    let one_by_one = few || summed.part.is_some();
     let (mut sums, moves) =
-        if summed.part.is_some() { group::all(&weight, bytes) } else { whole::all(&weight, bytes) };
+        if one_by_one { group::all(&weight, bytes) } else { whole::all(&weight, bytes) };
     for Move { index, steps } in moves {
         let params = params[layout.group_of(index)];
         let float = |q: i32| reference::dequantize_one(q, params, spec.qtype);

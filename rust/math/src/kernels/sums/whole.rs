@@ -15,6 +15,9 @@ use crate::wide::{Loop, widely};
 /// Elements that are worth a task of their own.
 const TASK: usize = 1 << 18;
 
+/// Who moves is off by half a step at most, but for what float32 rounds. So while more than this is left, one more may move.
+const HALF: i32 = STEP / 2 - 2;
+
 /// As many errors of four steps are added up in 32 bits.
 const MANY: usize = 1 << 12;
 
@@ -91,7 +94,7 @@ struct Seen {
 /// The elements whose errors have the sign of the sum of their group, where that is more than half a step, group by group,
 /// and how many each group has.
 fn by_group(seen: &[Seen], sums: &[i64]) -> (Vec<Picked>, Vec<usize>) {
-    let half = i64::from(STEP / 2);
+    let half = i64::from(HALF);
     let signs: Vec<i32> =
         sums.iter().map(|sum| if sum.abs() > half { sum.signum() as i32 } else { 0 }).collect();
     let wanted = || {
@@ -122,8 +125,7 @@ fn choose<X: Element>(
 ) -> Option<Vec<Move>> {
     let mut off = sum.abs();
     let step = i64::from(STEP);
-    // Who moves is off by half a step at most.
-    let most = (off - step / 2).max(0).cast_unsigned().div_ceil(STEP as u64) as usize;
+    let most = (off - i64::from(HALF)).max(0).cast_unsigned().div_ceil(STEP as u64) as usize;
     let order = |picked: &Picked| (std::cmp::Reverse(picked.error.unsigned_abs()), picked.index);
     // As a rule all of the first can move.
     let first = picked.len().min(most);
