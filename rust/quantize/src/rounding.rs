@@ -4,13 +4,12 @@ use std::fmt;
 use std::str::FromStr;
 
 use quantize_rs_math::{Granularity, Layout, QSpec, Summed};
-use quantize_rs_onnx::NodeProto;
 use serde::{Deserialize, Serialize};
 
 use crate::QuantizeError;
 use crate::graph::{Graph, ValueId};
 use crate::one_sided::one_sided;
-use crate::uses::{Along, Constant, Use};
+use crate::uses::{self, Along, Constant, Use};
 
 /// How a weight goes to an integer of its grid.
 ///
@@ -142,11 +141,11 @@ fn sums(
     let kernel: usize = shape.iter().skip(2).product();
     let groups = match (channels, shape) {
         // Channels are those of each of several groups: a kernel has but one of them.
-        (_, [first, second, ..]) if convolves && groups_outputs(node) => {
+        (_, [first, second, ..]) if convolves && uses::groups_outputs(node) => {
             let kernels = Layout::of(&[first * second, kernel], Granularity::PerAxis { axis: 0 });
             return kernels.ok().map(whole);
         }
-        _ if groups_outputs(node) => return None,
+        _ if uses::groups_outputs(node) => return None,
         // A matrix each of several.
         (Some(Along::Axis(axis)), [.., depth, _])
             if batched && own && axis + 1 == shape.len() && scaled(axis) =>
@@ -170,7 +169,7 @@ fn sums(
     Some(Summed { groups, part: (convolves && several).then_some(kernel) })
 }
 
-/// What a node multiplies a constant by, where it is not what it made of the elements before.
+/// What a node multiplies a constant by; `None` for what it feeds back to itself.
 fn meets(graph: &Graph<'_>, constant: &Constant<'_>, node: usize) -> Option<ValueId> {
     let recurrent = matches!(&*graph.nodes[node].op_type, "LSTM" | "GRU" | "RNN");
     if recurrent && !is_input(graph, constant, node, 1) {
@@ -181,11 +180,6 @@ fn meets(graph: &Graph<'_>, constant: &Constant<'_>, node: usize) -> Option<Valu
 
 fn is_input(graph: &Graph<'_>, constant: &Constant<'_>, node: usize, input: usize) -> bool {
     graph.input(node, input) == Some(constant.anchor)
-}
-
-/// Whether the axis of output channels is the same for each of several groups.
-fn groups_outputs(node: &NodeProto) -> bool {
-    node.op_type == "ConvTranspose" && node.int("group", 1) != 1
 }
 
 #[cfg(test)]

@@ -82,8 +82,8 @@ fn measured_into(
 /// "`SQuant`: On-the-Fly Data-Free Quantization via Diagonal Hessian Approximation", ICLR 2022, who round kernel by
 /// kernel and then channel by channel.
 ///
-/// What is 0 stays 0, and so does who is off by less than a quarter of a step. Only integers of up to 8 bits move: the steps of others are finer than anybody sees, or not equally
-/// long. Equals [`reference::keep_sums`] after [`reference::quantize`]; the result does not depend on the number of threads.
+/// What is 0 stays 0, and so does who is off by less than a quarter of a step. Only integers of up to 8 bits move: the
+/// steps of others are finer than anybody sees, or not equally long. Equals [`reference::keep_sums`] after [`reference::quantize`]; the result does not depend on the number of threads.
 ///
 /// ```
 /// use quantize_rs_math::{Granularity, Layout, Params, QSpec, QType, Summed, quantize_keeping_sums_into};

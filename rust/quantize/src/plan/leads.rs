@@ -4,7 +4,6 @@ use quantize_rs_onnx::DataType;
 
 use super::activations::Planner;
 use super::sums::overflows;
-use super::weights::groups_outputs;
 use super::{Decision, Draft, IntegerNode, Kept};
 use crate::graph::{Maker, ValueId};
 use crate::ops::{Integer, OpRule, Slot};
@@ -286,7 +285,7 @@ impl Planner<'_, '_> {
     fn matches_channels(&self, bias: ValueId, weight: ValueId, node: usize) -> bool {
         let channels = self.channels(node, weight).and_then(|channels| {
             let proto = self.graph.nodes[node];
-            let groups = if groups_outputs(proto) { proto.int("group", 1) } else { 1 };
+            let groups = if uses::groups_outputs(proto) { proto.int("group", 1) } else { 1 };
             channels.checked_mul(usize::try_from(groups).ok()?)
         });
         let shape = self.graph.shape(bias);

@@ -293,7 +293,7 @@ fn along_axis(
     // A group has the channels of the weight, the int32 bias those of all groups.
     let grouped = config.activations.is_some()
         && config.profile().placement == Placement::Everything
-        && constant.multipliers(graph).any(groups_outputs);
+        && constant.multipliers(graph).any(uses::groups_outputs);
     let allowed = match config.profile().per_channel {
         Some(op_types) if config.activations.is_some() => {
             constant.multipliers(graph).all(|node| op_types.contains(&node.op_type.as_str()))
@@ -305,11 +305,6 @@ fn along_axis(
     } else {
         Granularity::PerTensor
     }
-}
-
-/// Whether the axis of output channels is the same for each of several groups.
-pub(super) fn groups_outputs(node: &NodeProto) -> bool {
-    node.op_type == "ConvTranspose" && node.int("group", 1) != 1
 }
 
 /// Weights of integer operators have zero point 0 in every channel: TensorRT takes no other, and a

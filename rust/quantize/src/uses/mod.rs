@@ -170,6 +170,11 @@ pub(crate) fn casts_to_float32(node: &NodeProto) -> bool {
     casts(node) == Some(DataType::Float)
 }
 
+/// Whether the axis of output channels is the same for each of several groups.
+pub(crate) fn groups_outputs(node: &NodeProto) -> bool {
+    node.op_type == "ConvTranspose" && node.int("group", 1) != 1
+}
+
 /// Whether a node gives the elements of its first input another order or shape.
 pub(crate) fn rearranges(node: &NodeProto) -> bool {
     let op_types = ["Identity", "Transpose", "Reshape", "Flatten", "Squeeze", "Unsqueeze"];

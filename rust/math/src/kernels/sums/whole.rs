@@ -18,8 +18,9 @@ const TASK: usize = 1 << 18;
 /// Who moves is off by half a step at most, but for what float32 rounds. So while more than this is left, one more may move.
 const HALF: i32 = STEP / 2 - 2;
 
-/// As many errors of four steps are added up in 32 bits.
-const MANY: usize = 1 << 12;
+/// Three times as many errors of four steps are added up in 32 bits: groups that begin or end in a task share its rows
+/// unevenly.
+const MANY: usize = 1 << 11;
 
 /// Quantizes, and the moves of all groups.
 pub(super) fn all<X: Element>(weight: &Weight<'_, X>, bytes: &mut [u8]) -> (Sums, Vec<Move>) {
