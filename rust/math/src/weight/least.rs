@@ -17,12 +17,11 @@ const STRETCH: usize = 1 << 12;
 /// 1.5 · 2²³: adding it to a smaller number and taking it away again rounds that, half to even.
 const MAGIC: f32 = 12_582_912.0;
 
-/// What is better than this part of another is so in truth: of a grid of 8 bits a position in f32 is off by up to 2⁻¹⁵ of
-/// a step, and the square of an error of a third of one by 2⁻¹² of it. Between scales that are all but exact f32 may still
-/// choose the second best.
-const SURELY: f64 = 1.0 - 1.0 / 4096.0;
+/// How far the position of an element in a grid of 8 bits is off in f32, in steps: two roundings of numbers up to 256. What
+/// is added to it here leaves room for the roundings of the sums. Those that f32 may confuse are taken by [`exact`].
+const OFF: f64 = 1.0 / 16_384.0;
 
-/// The first of `choices` whose sum of squared errors is the least, as far as f32 can tell.
+/// The first of `choices` whose sum of squared errors is the least.
 ///
 /// Sums are taken over tasks of a fixed size and added in their order: the result does not depend on the number of
 /// threads.
@@ -37,7 +36,7 @@ pub(super) fn of<X: Element>(x: &[X], choices: &[Params], spec: &QSpec) -> Param
             total
         })
     };
-    first_least(choices, &errors)
+    first_least(choices, &errors, x.len(), |choice| exact(x.iter(), choice, spec.grid()))
 }
 
 /// [`of`] each of the groups of `depth` elements that lie one after the other, the last of which may have fewer.
@@ -77,7 +76,9 @@ impl<X: Element, C: Fn(usize) -> Choices> Loop for Each<'_, X, C> {
         for (at, x) in x.chunks(depth).enumerate() {
             let choices = choices(at);
             let choices = choices.as_slice();
-            found.push(first_least(choices, &Errors { x, choices, grid: spec.grid() }.run()));
+            let errors = Errors { x, choices, grid: spec.grid() }.run();
+            let exactly = |choice| exact(x.iter(), choice, spec.grid());
+            found.push(first_least(choices, &errors, x.len(), exactly));
         }
         found
     }
@@ -136,11 +137,11 @@ impl<X: Element, C: Fn(usize) -> Choices> Loop for Columns<'_, X, C> {
                 errors[choice] = f64::from(sum) * scale.powi(2);
             }
         }
-        choices
-            .iter()
-            .zip(&errors)
-            .map(|(all, errors)| first_least(all.as_slice(), errors))
-            .collect()
+        let found = choices.iter().zip(&errors).enumerate().map(|(column, (all, errors))| {
+            let exactly = |choice| exact(floats.iter().map(|row| &row[column]), choice, grid);
+            first_least(all.as_slice(), errors, floats.len(), exactly)
+        });
+        found.collect()
     }
 }
 
@@ -148,15 +149,51 @@ impl<X: Element, C: Fn(usize) -> Choices> Loop for Columns<'_, X, C> {
 #[inline(always)]
 pub(super) fn of_few(x: &[f32], choices: &[Params], spec: &QSpec) -> Params {
     let [only] = choices else {
-        return first_least(choices, &Errors { x, choices, grid: spec.grid() }.run());
+        let errors = Errors { x, choices, grid: spec.grid() }.run();
+        return first_least(choices, &errors, x.len(), |choice| {
+            exact(x.iter(), choice, spec.grid())
+        });
     };
     *only
 }
 
+/// Where the `errors` of a `count` of elements do not tell in f32, `exactly` does.
 #[inline(always)]
-fn first_least(choices: &[Params], errors: &[f64; MOST]) -> Params {
-    let less = |a: usize, b: usize| if errors[b] < errors[a] * SURELY { b } else { a };
-    choices[(0..choices.len()).fold(0, less)]
+fn first_least(
+    choices: &[Params],
+    errors: &[f64; MOST],
+    count: usize,
+    exactly: impl Fn(Params) -> f64,
+) -> Params {
+    // The sum of (e + o)² - e² over n elements, |o| ≤ OFF, is at most OFF (2 √(n Σe²) + n OFF).
+    let off = |at: usize| {
+        let (step, count) = (f64::from(choices[at].scale).abs(), count as f64);
+        OFF * step * (2.0 * (count * errors[at]).sqrt() + count * OFF * step)
+    };
+    let mut least = 0;
+    for next in 1..choices.len() {
+        let (apart, unsure) = (errors[least] - errors[next], off(least) + off(next));
+        let (a, b) = (choices[least], choices[next]);
+        if apart > unsure || apart >= -unsure && a != b && exactly(b) < exactly(a) {
+            least = next;
+        }
+    }
+    choices[least]
+}
+
+/// The sum of squared errors of a grid of integers, with the roundings of the kernels.
+#[cold]
+fn exact<'a, X: Element + 'a>(
+    x: impl Iterator<Item = &'a X>,
+    Params { scale, zero_point }: Params,
+    (lo, hi): (i32, i32),
+) -> f64 {
+    let (lo, hi) = ((lo - zero_point) as f32, (hi - zero_point) as f32);
+    let squared = |x: &X| {
+        let back = (x.value() / scale).round_ties_even().clamp(lo, hi) * scale;
+        (f64::from(x.value()) - f64::from(back)).powi(2)
+    };
+    x.map(squared).sum()
 }
 
 /// The squared errors that each choice makes.

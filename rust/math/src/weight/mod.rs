@@ -165,8 +165,8 @@ impl Choices {
 
 /// The params of every group of `data`, whose `ranges` are known and finite.
 ///
-/// Where a method leaves a choice, the elements decide: the least sum of squared errors as far as f32 can tell, the first of
-/// those that are equal. [`WeightMethod::MinMax`] is [`params`](crate::params()) but for symmetric types of up to 4 bits. Their full
+/// Where a method leaves a choice, the elements decide: the least sum of squared errors, the first of those that are
+/// equal. [`WeightMethod::MinMax`] is [`params`](crate::params()) but for symmetric types of up to 4 bits. Their full
 /// grid has one step more below 0 than above, which is an eighth of it or a half. Whoever gives that step to the side
 /// of the largest element makes all steps finer, and clips what is almost as large on the other side; whoever clips
 /// nothing keeps what has but a few values exact, such as -1, 0 and 1. There are these two and the way between them.
