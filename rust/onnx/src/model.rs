@@ -17,7 +17,7 @@ use crate::{Kept, Tensor};
 
 /// An ONNX model. Its weights stay where they are: in the mapped file, or in the bytes given.
 ///
-/// Cloning is cheap: the weights are shared.
+/// Cloning is cheap: what is not changed is shared.
 #[derive(Clone, Debug)]
 pub struct Model {
     proto: Kept<ModelProto>,

@@ -4,6 +4,8 @@
 //! stands in the file: documentation, metadata, annotations, and whatever a later schema brings.
 //! A message nobody edited is written back as the very bytes it was read from.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 
 use crate::error::{Error, ErrorKind};
@@ -11,7 +13,7 @@ use crate::wire::{Field, Reader, Rope, Span};
 use crate::{DataType, Tensor};
 
 /// A message that can be read.
-pub(crate) trait Message: Default {
+pub(crate) trait Message: Clone + Default {
     const NAME: &'static str;
 
     /// Takes one field in; `false` when the field is not one that is interpreted.
@@ -39,22 +41,24 @@ pub(crate) trait Encode: Message {
 /// A message with the bytes it was read from, as long as nobody edited it.
 #[derive(Clone, Debug, Default)]
 pub struct Kept<T> {
-    // Boxed, so that a field nobody set takes no more than a pointer: a small file can hold
-    // millions of messages.
-    value: Box<T>,
+    // Apart, so that a field nobody set takes no more than a pointer: a small file can hold millions
+    // of messages. Shared, so that a copy of a model with a few edits takes little time.
+    value: Arc<T>,
     original: Option<Bytes>,
 }
 
 impl<T> Kept<T> {
     /// A message of our own making.
     pub fn new(value: T) -> Kept<T> {
-        Kept { value: Box::new(value), original: None }
+        Kept { value: Arc::new(value), original: None }
     }
+}
 
-    /// The message for changing; from now on it is encoded anew.
+impl<T: Clone> Kept<T> {
+    /// The message for changing; from now on it is encoded anew. Copies of it stay as they are.
     pub fn edit(&mut self) -> &mut T {
         self.original = None;
-        &mut self.value
+        Arc::make_mut(&mut self.value)
     }
 }
 
@@ -71,7 +75,7 @@ impl<T: Message> Kept<T> {
         let original = Some(span.bytes.clone());
         let mut value = T::default();
         value.merge(span)?;
-        Ok(Kept { value: Box::new(value), original })
+        Ok(Kept { value: Arc::new(value), original })
     }
 
     /// Reads a singular field, which protobuf lets a file write in several pieces.

@@ -73,7 +73,8 @@ message!(TensorProto, "TensorProto", self, field, {
     8 => self.name = field.string()?,
     9 => self.raw_data = Some(field.span()?.bytes.clone()),
     13 => {
-        let entry = *Kept::<StringStringEntryProto>::read(field.span()?.clone())?.value;
+        let mut entry = StringStringEntryProto::default();
+        entry.merge(field.span()?.clone())?;
         self.external_data.push((entry.key, entry.value));
     },
     14 => self.data_location = field.int32()?,
