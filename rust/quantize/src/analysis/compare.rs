@@ -1,6 +1,7 @@
 //! A float model and what became of it, side by side.
 
 use std::fmt;
+use std::sync::Arc;
 
 use quantize_rs_math::{Deviation, Metrics};
 use quantize_rs_onnx::{DataType, Model};
@@ -240,15 +241,28 @@ fn listed(names: &[String]) -> String {
 pub(super) struct Seen {
     deviation: Deviation,
     /// The highest scores of each row, of the float model and of the quantized one.
-    highest: Option<(Vec<usize>, Vec<usize>)>,
+    highest: Option<(Highest, Highest)>,
 }
+
+/// The highest scores of each row.
+type Highest = Arc<Vec<usize>>;
 
 impl Seen {
     /// What two models made of a sample; with `scored`, in which rows they agree.
     pub(super) fn of(shape: &[usize], wanted: &[f32], values: &[f32], scored: bool) -> Seen {
-        let both = || Some((highest(shape, wanted)?, highest(shape, values)?));
-        let deviation = Deviation::of(wanted, values);
-        Seen { deviation, highest: scored.then(both).flatten() }
+        let ours = scored.then(|| highest(shape, wanted)).flatten();
+        Seen::beside(ours.map(Arc::new), shape, wanted, values)
+    }
+
+    /// The same of another model, whose sample had the same shape.
+    pub(super) fn of_another(&self, shape: &[usize], wanted: &[f32], values: &[f32]) -> Seen {
+        let ours = self.highest.as_ref().map(|(ours, _)| ours.clone());
+        Seen::beside(ours, shape, wanted, values)
+    }
+
+    fn beside(ours: Option<Highest>, shape: &[usize], wanted: &[f32], values: &[f32]) -> Seen {
+        let both = ours.and_then(|ours| Some((ours, Arc::new(highest(shape, values)?))));
+        Seen { deviation: Deviation::of(wanted, values), highest: both }
     }
 }
 
@@ -322,7 +336,7 @@ pub(super) fn row(name: &str, tap: usize, seen: &[(usize, Vec<Seen>)]) -> Output
     let of_tap = || seen.iter().map(|(_, outputs)| &outputs[tap]);
     let deviation = of_tap().fold(Deviation::default(), |all, one| all.and(one.deviation));
     let pairs = || of_tap().filter_map(|one| one.highest.as_ref());
-    let same = pairs().flat_map(|(ours, theirs)| ours.iter().zip(theirs).map(|(a, b)| a == b));
+    let same = pairs().flat_map(|(ours, theirs)| ours.iter().zip(&**theirs).map(|(a, b)| a == b));
     OutputRow { name: name.to_owned(), error: deviation.metrics(), top1_agreement: part(same) }
 }
 

@@ -60,12 +60,10 @@ pub(super) fn highest(shape: &[usize], values: &[f32]) -> Option<Vec<usize>> {
 }
 
 fn first_highest(row: &[f32]) -> usize {
-    if let Some(nan) = row.iter().position(|score| score.is_nan()) {
-        return nan;
-    }
     let mut best = 0;
     for (place, score) in row.iter().enumerate() {
-        if *score > row[best] {
+        let highest = row[best];
+        if *score > highest || score.is_nan() && !highest.is_nan() {
             best = place;
         }
     }
@@ -80,6 +78,7 @@ mod tests {
     fn the_first_of_equals_is_the_highest() {
         let nan = f32::NAN;
         assert_eq!(highest(&[2, 3], &[1.0, 2.0, 2.0, 0.0, nan, 9.0]), Some(vec![1, 1]));
+        assert_eq!(highest(&[2, 3], &[9.0, nan, nan, nan, 1.0, nan]), Some(vec![1, 0]));
         assert_eq!(highest(&[3], &[1.0, 2.0, 3.0]), None);
         assert_eq!(highest(&[3, 1], &[1.0, 2.0, 3.0]), None);
         assert_eq!(highest(&[0, 3], &[]), Some(vec![]));

@@ -69,8 +69,6 @@ impl<'a> Steps<'a> {
 /// What the float model makes of each sample.
 pub(super) struct Reference {
     taps: Vec<String>,
-    /// Of which outputs the highest scores are wanted.
-    scored: Vec<bool>,
     /// The outputs, sample by sample.
     outputs: Vec<Kept>,
     /// What it comes to when none of them changes.
@@ -91,7 +89,7 @@ pub(super) fn float_pass(
     samples: &[Sample],
     steps: &mut Steps<'_>,
 ) -> Result<(Reference, Cache), CalibrationError> {
-    let (taps, scored) = (taps.to_vec(), scored.to_vec());
+    let taps = taps.to_vec();
     let more = lent.iter().filter(|name| !taps.contains(name));
     let all: Vec<String> = taps.iter().chain(more).cloned().collect();
     let Watched { watchers, engine, notes, .. } =
@@ -109,11 +107,11 @@ pub(super) fn float_pass(
     });
     let cache = Cache(cache.collect());
     let same = outputs.iter().map(|sample| {
-        let outputs = sample.values.iter().zip(&scored);
+        let outputs = sample.values.iter().zip(scored);
         outputs.map(|((shape, values), top)| Seen::of(shape, values, values, *top)).collect()
     });
     let same = same.collect();
-    Ok((Reference { taps, scored, outputs, same, engine, notes }, cache))
+    Ok((Reference { taps, outputs, same, engine, notes }, cache))
 }
 
 /// Keeps what each sample shows.
@@ -270,8 +268,8 @@ impl Work<'_> {
                         if *wanted_shape != shape {
                             return Err(other_shape(name, wanted_shape, &shape).at_sample(number));
                         }
-                        let scored = self.reference.scored[place];
-                        found[place] = Seen::of(&shape, wanted, &values, scored);
+                        let same = &self.reference.same[number][place];
+                        found[place] = same.of_another(&shape, wanted, &values);
                     }
                     handed_on.insert(name.as_str(), Tensor::from_f32_vec(shape, values));
                 }
