@@ -49,8 +49,8 @@ pub struct Config {
     /// How the scales of weights are chosen; `None` for [what serves](WeightMethod::usual) their type
     /// and granularity, and for the range of weights of `Conv` and `ConvTranspose`.
     pub weight_method: Option<WeightMethod>,
-    /// Which of the two integers around it a weight becomes; `None` for [`Rounding::Sums`] in convolutions and
-    /// [`Rounding::Nearest`] in all else.
+    /// Which of the two integers around it a weight becomes; `None` for [`Rounding::Sums`] in convolutions and in
+    /// [`Format::Dynamic`], [`Rounding::Nearest`] in all else.
     pub rounding: Option<Rounding>,
     /// 4-bit weights are packed two a byte (`None`, `Some(true)`), which needs opset 21, or
     /// widened to a byte each (`Some(false)`), which saves nothing.
@@ -156,10 +156,12 @@ impl Config {
         self.weight_method.unwrap_or(usual)
     }
 
-    /// Which of the two integers around it a weight becomes. Matrices gain little: much of what they meet is normalized,
-    /// and what they are part of has other errors.
-    pub(crate) fn rounding(&self, convolves: bool) -> Rounding {
-        let usual = if convolves { Rounding::Sums } else { Rounding::Nearest };
+    /// Which of the two integers around it a weight becomes. Matrices gain little, much of what they meet being normalized:
+    /// where there are samples the biases are corrected for it, and where weights alone become integers it is not worth
+    /// twice the time.
+    pub(crate) fn rounding(&self, convolves: bool, format: Format) -> Rounding {
+        let sums = convolves || format == Format::Dynamic;
+        let usual = if sums { Rounding::Sums } else { Rounding::Nearest };
         self.rounding.unwrap_or(usual)
     }
 

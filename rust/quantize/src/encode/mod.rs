@@ -129,7 +129,8 @@ pub fn encode(
                 let found = nbits(name, how, method, shape, &tensor, params)?;
                 return Ok((name.clone(), found, 0, bits));
             }
-            let summed = plan.config.rounding(convolves).summed(graph, constant, shape, &how.spec);
+            let rounding = plan.config.rounding(convolves, how.format);
+            let summed = rounding.summed(graph, constant, shape, &how.spec);
             let choice = Choice { method, summed, floors, scales: grid };
             let (tensor, widened) = weight(name, how, shape, &tensor, &choice)?;
             Ok((name.clone(), tensor, widened, bits))
