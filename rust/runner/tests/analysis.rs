@@ -201,6 +201,41 @@ fn only_what_follows_from_a_layer_is_run() {
 }
 
 #[test]
+fn what_calibration_showed_is_not_computed_again() {
+    let Some(engine) = counting() else { return };
+    let subject = planned(&model(), with_activations());
+    let known = ranges(&subject.0, &subject.1, &engine);
+    engine.nodes.store(0, Ordering::Relaxed);
+    let calibrated = found(&subject, Some(&known), &engine, &SensitivityOptions::default());
+    let beside_calibration = engine.nodes.swap(0, Ordering::Relaxed);
+    let alone = found(&subject, None, &engine, &SensitivityOptions::default());
+    assert_eq!(engine.nodes.load(Ordering::Relaxed), beside_calibration);
+    assert_eq!(alone.engine, calibrated.engine);
+    for (one, other) in alone.layers.iter().zip(&calibrated.layers) {
+        assert_eq!(one.name, other.name);
+        assert!((one.score - other.score).abs() < 1e-3, "{one:?} {other:?}");
+    }
+    // Of two equal samples one is kept: the float model is run once more.
+    let mut first = some(1, &subject.0);
+    let sample = first.next_sample().unwrap().unwrap();
+    let samples = &mut Given(vec![sample; 2]);
+    let options = SensitivityOptions::default();
+    let ask = &mut |_| true;
+    let found = sensitivity(&subject.0, &subject.1, None, &engine, samples, &options, control(ask))
+        .unwrap();
+    assert_eq!(found.samples, 2);
+}
+
+/// Samples that are there already.
+struct Given(Vec<Sample>);
+
+impl Samples for Given {
+    fn next_sample(&mut self) -> Option<Result<Sample, CalibrationError>> {
+        self.0.pop().map(Ok)
+    }
+}
+
+#[test]
 fn work_that_was_interrupted_goes_on_where_it_was() {
     let Some(engine) = counting() else { return };
     let subject = planned(&model(), Config::default());

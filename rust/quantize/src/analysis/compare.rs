@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::kernels::Kernels;
 use super::latency::{Latencies, Latency, LatencyOptions, latency};
-use super::pair::{First, Pair};
+use super::pair::{First, Pair, Value};
 use super::scores::{highest, look_like_classes};
 use crate::calibrate::{Control, Progress, Watched, Watcher, watch};
 use crate::error::CalibrationErrorKind as Kind;
@@ -266,16 +266,13 @@ impl Seen {
     }
 }
 
-/// A value: its shape and its elements.
-type Shown = (Vec<usize>, Vec<f32>);
-
 /// Watches both models run a sample, and keeps what they differ by.
 struct Comparer<'a> {
     taps: &'a [String],
     scored: &'a [bool],
     number: usize,
     /// What the float model showed.
-    wanted: Vec<Shown>,
+    wanted: Vec<Value>,
     now: Vec<Seen>,
     misfit: Option<CalibrationError>,
     /// What each sample came to, by its number.
@@ -322,7 +319,7 @@ pub(super) fn other_shape(name: &str, wanted: &[usize], found: &[usize]) -> Cali
 impl Watcher for Comparer<'_> {
     fn begin(&mut self, number: usize, _: &Sample) {
         self.number = number;
-        self.wanted = vec![Shown::default(); self.taps.len()];
+        self.wanted = vec![Value::default(); self.taps.len()];
         self.now = vec![Seen::default(); self.taps.len()];
     }
 

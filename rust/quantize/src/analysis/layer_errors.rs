@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::compare::{other_shape, same_inputs};
 use super::extract::{Extract, extract};
-use super::pair::{Kept, Queue, Shifted, Sizes};
+use super::pair::{Kept, Queue, Shifted, Sizes, Value};
 use crate::calibrate::{Control, Progress, Watched, Watcher, watch};
 use crate::error::CalibrationErrorKind as Kind;
 use crate::graph::{Graph, Maker};
@@ -277,7 +277,7 @@ pub(super) fn feed(
 struct Differ<'a> {
     group: &'a [String],
     number: usize,
-    float: Vec<(Vec<usize>, Vec<f32>)>,
+    float: Vec<Value>,
     now: Vec<[Deviation; 2]>,
     misfit: Option<CalibrationError>,
     done: Vec<(usize, Vec<[Deviation; 2]>)>,

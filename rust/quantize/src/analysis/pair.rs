@@ -96,11 +96,14 @@ impl Samples for First<'_> {
     }
 }
 
+/// A value: its shape and its elements.
+pub(super) type Value = (Vec<usize>, Vec<f32>);
+
 /// Keeps what is shown, by name.
 pub(super) struct Kept {
     places: HashMap<String, usize>,
-    /// Shape and elements of each tap.
-    pub(super) values: Vec<(Vec<usize>, Vec<f32>)>,
+    /// The value of each tap.
+    pub(super) values: Vec<Value>,
 }
 
 impl Kept {
@@ -109,8 +112,14 @@ impl Kept {
         Kept { places, values: vec![(Vec::new(), Vec::new()); taps.len()] }
     }
 
-    pub(super) fn get(&self, name: &str) -> Option<&(Vec<usize>, Vec<f32>)> {
+    pub(super) fn get(&self, name: &str) -> Option<&Value> {
         self.places.get(name).map(|place| &self.values[*place])
+    }
+
+    /// The value, which is then no longer here; an empty one where there is none.
+    pub(super) fn take(&mut self, name: &str) -> Value {
+        let place = self.places.get(name).and_then(|place| self.values.get_mut(*place));
+        place.map(std::mem::take).unwrap_or_default()
     }
 }
 

@@ -12,7 +12,7 @@ use quantize_rs_onnx::{Model, Tensor};
 use super::LayerRow;
 use super::pieces::{Piece, Prepared};
 use crate::analysis::compare::{Seen, other_shape, row};
-use crate::analysis::pair::{Given, Kept};
+use crate::analysis::pair::{Given, Kept, Value};
 use crate::calibrate::{Control, Progress, Watched, Watcher, watch};
 use crate::error::CalibrationErrorKind as Kind;
 use crate::sample::{Engine, Sample, Sink};
@@ -38,6 +38,11 @@ impl<'a> Steps<'a> {
     /// So many runs more than were foreseen.
     pub(super) fn expect(&mut self, more: usize) {
         self.total += more;
+    }
+
+    /// So many runs less.
+    pub(super) fn skip(&mut self, less: usize) {
+        self.total -= less;
     }
 
     fn go_on(&mut self) -> Result<(), CalibrationError> {
@@ -70,48 +75,73 @@ impl<'a> Steps<'a> {
 pub(super) struct Reference {
     taps: Vec<String>,
     /// The outputs, sample by sample.
-    outputs: Vec<Kept>,
+    outputs: Vec<Vec<Value>>,
     /// What it comes to when none of them changes.
     same: Vec<Vec<Seen>>,
-    pub(super) engine: &'static str,
+    pub(super) engine: String,
     pub(super) notes: Vec<String>,
 }
 
 /// Values in the middle of the float model, sample by sample.
 pub(super) struct Cache(Vec<HashMap<String, Tensor>>);
 
-/// Runs the float model on all samples: its outputs `taps`, and the values that are `lent` to parts.
+/// What the float model showed.
+pub(super) struct Shown {
+    pub(super) samples: Vec<Kept>,
+    pub(super) engine: String,
+    pub(super) notes: Vec<String>,
+}
+
+/// Runs the float model on all samples, and keeps its outputs `taps` and the values that are `lent` to parts.
 pub(super) fn float_pass(
     model: &Model,
-    (taps, scored): (&[String], &[bool]),
+    taps: &[String],
     lent: &[String],
     engine: &dyn Engine,
     samples: &[Sample],
     steps: &mut Steps<'_>,
-) -> Result<(Reference, Cache), CalibrationError> {
-    let taps = taps.to_vec();
+) -> Result<Shown, CalibrationError> {
     let more = lent.iter().filter(|name| !taps.contains(name));
     let all: Vec<String> = taps.iter().chain(more).cloned().collect();
     let Watched { watchers, engine, notes, .. } =
         steps.watch(model, &all, engine, samples, || Keeper::of(&all))?;
-    let mut outputs = in_order(watchers);
-    let tensor = |(shape, values)| Tensor::from_f32_vec(shape, values);
-    let cache = outputs.iter_mut().map(|sample| {
-        let more = all[taps.len()..].iter().cloned().zip(sample.values.drain(taps.len()..));
-        let mut cache: HashMap<String, Tensor> =
-            more.map(|(name, value)| (name, tensor(value))).collect();
-        for name in lent.iter().filter(|name| taps.contains(name)) {
-            cache.extend(sample.get(name).cloned().map(|value| (name.clone(), tensor(value))));
+    Ok(Shown { samples: in_order(watchers), engine: engine.to_owned(), notes })
+}
+
+impl Shown {
+    /// Whether all of these are among what was shown.
+    pub(super) fn has(&self, names: &[String]) -> bool {
+        self.samples.iter().all(|sample| names.iter().all(|name| sample.get(name).is_some()))
+    }
+
+    /// The outputs `taps`, some of which are `scored`, and what is `lent` to parts.
+    pub(super) fn parted(
+        self,
+        taps: &[String],
+        scored: &[bool],
+        lent: &[String],
+    ) -> (Reference, Cache) {
+        let (mut outputs, mut cache) = (Vec::new(), Vec::new());
+        for mut sample in self.samples {
+            let made: Vec<Value> = taps.iter().map(|name| sample.take(name)).collect();
+            let tensor = |name: &String| {
+                let (shape, values) = match taps.iter().position(|tap| tap == name) {
+                    Some(place) => made[place].clone(),
+                    None => sample.take(name),
+                };
+                (name.clone(), Tensor::from_f32_vec(shape, values))
+            };
+            cache.push(lent.iter().map(tensor).collect());
+            outputs.push(made);
         }
-        cache
-    });
-    let cache = Cache(cache.collect());
-    let same = outputs.iter().map(|sample| {
-        let outputs = sample.values.iter().zip(scored);
-        outputs.map(|((shape, values), top)| Seen::of(shape, values, values, *top)).collect()
-    });
-    let same = same.collect();
-    Ok((Reference { taps, outputs, same, engine, notes }, cache))
+        let same = |made: &Vec<Value>| {
+            let made = made.iter().zip(scored);
+            made.map(|((shape, values), top)| Seen::of(shape, values, values, *top)).collect()
+        };
+        let same = outputs.iter().map(same).collect();
+        let Shown { engine, notes, .. } = self;
+        (Reference { taps: taps.to_vec(), outputs, same, engine, notes }, Cache(cache))
+    }
 }
 
 /// Keeps what each sample shows.
@@ -264,7 +294,7 @@ impl Work<'_> {
                 *ready = Some(prepared);
                 for (name, (shape, values)) in piece.makes.iter().zip(made.values) {
                     if let Some(place) = self.reference.taps.iter().position(|tap| tap == name) {
-                        let (wanted_shape, wanted) = &self.reference.outputs[number].values[place];
+                        let (wanted_shape, wanted) = &self.reference.outputs[number][place];
                         if *wanted_shape != shape {
                             return Err(other_shape(name, wanted_shape, &shape).at_sample(number));
                         }

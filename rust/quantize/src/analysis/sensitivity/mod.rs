@@ -2,6 +2,7 @@
 
 mod changed;
 mod layers;
+mod lending;
 mod measure;
 mod pieces;
 mod resume;
@@ -182,19 +183,25 @@ pub fn sensitivity(
     }
     let samples = run::all_of(samples)?;
     let Control { threads, progress } = control;
+    let mut known = None;
     let observed = match ranges {
         None if plan.needs_calibration() => {
             let control = Control { threads, progress: &mut *progress };
             let (given, method) = (&mut Given(samples.iter()), Method::default());
-            Some(calibrate(model, plan, engine, given, &method, control)?)
+            let lending = run::lending(model, plan, engine, &samples)?;
+            let ranges = calibrate(model, plan, &lending, given, &method, control)?;
+            known = lending.known(&samples, &ranges);
+            Some(ranges)
         }
         _ => None,
     };
     let settled = plan.settled(model, ranges.or(observed.as_ref()))?;
+    // A model that was smoothed has other values.
+    let known = known.filter(|_| settled.plan.model == plan.model);
     let ranges = settled.ranges.as_ref();
     let subject = run::Subject { model: &settled.model, plan: &settled.plan, ranges };
     let control = Control { threads, progress };
-    let found = run::run(&subject, engine, &samples, options, control)?;
+    let found = run::run(&subject, engine, &samples, known, options, control)?;
     Ok(ranked(found, options.metric))
 }
 

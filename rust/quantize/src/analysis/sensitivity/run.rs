@@ -8,6 +8,7 @@ use quantize_rs_onnx::{Model, topological};
 
 use super::changed::Unchanged;
 use super::layers::{Layer, layers, with_only};
+use super::lending::{Known, Lending, candidates};
 use super::measure::{Reference, Steps, Trial, Work, float_pass};
 use super::pieces::{Piece, Pieces};
 use super::resume::Journal;
@@ -35,10 +36,29 @@ pub(super) struct Subject<'a> {
     pub(super) ranges: Option<&'a Ranges>,
 }
 
+/// The engine that keeps what layers may read, as long as it fits into memory, and the outputs.
+pub(super) fn lending<'a>(
+    model: &Model,
+    plan: &Plan,
+    engine: &'a dyn Engine,
+    samples: &[Sample],
+) -> Result<Lending<'a>, QuantizeError> {
+    let graph = Graph::of(model)?;
+    let order = topological(&model.graph().node)?;
+    let sizes = sizes(&graph, &order, engine, samples)?;
+    let mut names = candidates(&graph, &layers(&graph, plan, &order), &sizes);
+    names.extend(outputs(model, model)?.0);
+    let bytes: usize = names.iter().filter_map(|name| sizes.get(name)).sum();
+    let names = if bytes > CACHE_BYTES { Vec::new() } else { names.into_iter().collect() };
+    Ok(Lending::new(engine, names, sizes))
+}
+
+/// Measures each layer. What is `known` of the float model is not looked for again.
 pub(super) fn run(
     subject: &Subject<'_>,
     engine: &dyn Engine,
     samples: &[Sample],
+    known: Option<Known>,
     options: &SensitivityOptions,
     control: Control<'_>,
 ) -> Result<Sensitivity, QuantizeError> {
@@ -53,7 +73,10 @@ pub(super) fn run(
     let mut waiting: Vec<&Layer> = all.iter().filter(|layer| !journal.knows(&layer.name)).collect();
     let mut steps = Steps::new(control, samples.len() * (1 + waiting.len()));
 
-    let sizes = sizes(&graph, &order, engine, samples)?;
+    let (mut shown, sizes) = match known {
+        Some(Known { shown, sizes }) => (Some(shown), sizes),
+        None => (None, sizes(&graph, &order, engine, samples)?),
+    };
     let mut pieces = Pieces::new(&graph, &order, &all, &sizes, &taps);
     let scene = Scene { subject, graph: &graph, order: &order, sizes: &sizes, taps: &taps };
     waiting.reverse();
@@ -72,20 +95,25 @@ pub(super) fn run(
             (lent, _) = (both, waiting.pop());
             trials.push(trial);
         }
-        let lent: Vec<String> = lent.into_iter().collect();
         if reference.is_some() {
             steps.expect(samples.len());
         }
-        let outputs = (&taps[..], &scored[..]);
-        let (made, cache) = float_pass(model, outputs, &lent, engine, samples, &mut steps)?;
+        let lent: Vec<String> = lent.into_iter().collect();
+        let shown = match shown.take().filter(|shown| shown.has(&taps) && shown.has(&lent)) {
+            Some(shown) => {
+                steps.skip(samples.len());
+                shown
+            }
+            None => float_pass(model, &taps, &lent, engine, samples, &mut steps)?,
+        };
+        let (made, cache) = shown.parted(&taps, &scored, &lent);
         let reference = &*reference.get_or_insert(made);
         let work = Work { engine, samples, reference, cache: &cache, trials };
         work.run(&mut steps, &mut |row| journal.add(row))?;
     }
     let rows = all.iter().filter_map(|layer| journal.row(&layer.name).cloned()).collect();
-    let (engine, notes) = reference.map_or((None, Vec::new()), |reference| {
-        (Some(reference.engine.to_owned()), reference.notes)
-    });
+    let (engine, notes) =
+        reference.map_or((None, Vec::new()), |reference| (Some(reference.engine), reference.notes));
     Ok(Sensitivity {
         metric: options.metric,
         all_but_one: options.all_but_one,
