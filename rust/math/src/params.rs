@@ -180,13 +180,22 @@ fn asymmetric(range: Range, spec: &QSpec) -> Params {
     let (qmin, qmax) = (f64::from(qmin), f64::from(qmax));
     let (rmin, rmax) = (f64::from(range.min), f64::from(range.max));
     let scale = normal((rmax - rmin) / (qmax - qmin));
-    let zero_point = (qmin - rmin / f64::from(scale)).round_ties_even().clamp(qmin, qmax);
-    let zero_point = zero_point as i32;
+    let zero_point = round_ties_even(qmin - rmin / f64::from(scale)).clamp(qmin, qmax) as i32;
     let (below, above) = reach(spec, zero_point);
     Params { scale: without_overflow(scale, below.max(above)), zero_point }
 }
 
+/// `f64::round_ties_even` of numbers below 2⁵¹, for processors of which nobody may assume that they can: then that is a
+/// call.
+#[inline]
+fn round_ties_even(x: f64) -> f64 {
+    /// 1.5 · 2⁵², above which there are no fractions.
+    const MAGIC: f64 = 6_755_399_441_055_744.0;
+    (x + MAGIC) - MAGIC
+}
+
 /// How many steps the grid goes below and above the zero point.
+#[inline]
 fn reach(spec: &QSpec, zero_point: i32) -> (f64, f64) {
     let (qmin, qmax) = spec.grid();
     (f64::from(zero_point) - f64::from(qmin), f64::from(qmax) - f64::from(zero_point))

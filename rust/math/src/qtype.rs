@@ -104,6 +104,22 @@ const ALL: [QType; TABLE.len()] = {
     all
 };
 
+/// The smallest and the largest finite value of each type: they are asked for at every block of a weight.
+const ENDS: [(i32, i32); TABLE.len()] = {
+    let mut ends = [(0, 0); TABLE.len()];
+    let mut at = 0;
+    while at < ends.len() {
+        let signed_max = i32::MAX >> (32 - TABLE[at].bits);
+        ends[at] = match TABLE[at].numbers {
+            Numbers::Signed => (-signed_max - 1, signed_max),
+            Numbers::Unsigned => (0, 2 * signed_max + 1),
+            Numbers::Floats(format) => (-format.max_integer(), format.max_integer()),
+        };
+        at += 1;
+    }
+    ends
+};
+
 impl QType {
     /// Every type there is, narrow ones first.
     pub const ALL: &'static [QType] = &ALL;
@@ -159,22 +175,13 @@ impl QType {
     /// The smallest finite value.
     #[inline]
     pub const fn min(self) -> i32 {
-        match self.row().numbers {
-            Numbers::Signed => i32::MIN >> (32 - self.bits()),
-            Numbers::Unsigned => 0,
-            Numbers::Floats(format) => -format.max_integer(),
-        }
+        ENDS[self as usize].0
     }
 
     /// The largest finite value.
     #[inline]
     pub const fn max(self) -> i32 {
-        let signed_max = i32::MAX >> (32 - self.bits());
-        match self.row().numbers {
-            Numbers::Signed => signed_max,
-            Numbers::Unsigned => 2 * signed_max + 1,
-            Numbers::Floats(format) => format.max_integer(),
-        }
+        ENDS[self as usize].1
     }
 
     /// How many finite values there are: `2^bits` integers.

@@ -17,10 +17,6 @@ const STRETCH: usize = 1 << 12;
 /// 1.5 · 2²³: adding it to a smaller number and taking it away again rounds that, half to even.
 const MAGIC: f32 = 12_582_912.0;
 
-/// How far the position of an element in a grid of 8 bits is off in f32, in steps: two roundings of numbers up to 256. What
-/// is added to it here leaves room for the roundings of the sums. Those that f32 may confuse are taken by [`exact`].
-const OFF: f64 = 1.0 / 16_384.0;
-
 /// The first of `choices` whose sum of squared errors is the least.
 ///
 /// Sums are taken over tasks of a fixed size and added in their order: the result does not depend on the number of
@@ -36,7 +32,10 @@ pub(super) fn of<X: Element>(x: &[X], choices: &[Params], spec: &QSpec) -> Param
             total
         })
     };
-    first_least(choices, &errors, x.len(), |choice| exact(x.iter(), choice, spec.grid()))
+    first_least(choices, &errors, x.len(), spec.grid(), |choice| {
+        let parts = x.par_chunks(TASK).map(|x| exact(x.iter(), choice, spec.grid()));
+        parts.collect::<Vec<f64>>().iter().sum()
+    })
 }
 
 /// [`of`] each of the groups of `depth` elements that lie one after the other, the last of which may have fewer.
@@ -78,7 +77,7 @@ impl<X: Element, C: Fn(usize) -> Choices> Loop for Each<'_, X, C> {
             let choices = choices.as_slice();
             let errors = Errors { x, choices, grid: spec.grid() }.run();
             let exactly = |choice| exact(x.iter(), choice, spec.grid());
-            found.push(first_least(choices, &errors, x.len(), exactly));
+            found.push(first_least(choices, &errors, x.len(), spec.grid(), exactly));
         }
         found
     }
@@ -139,7 +138,7 @@ impl<X: Element, C: Fn(usize) -> Choices> Loop for Columns<'_, X, C> {
         }
         let found = choices.iter().zip(&errors).enumerate().map(|(column, (all, errors))| {
             let exactly = |choice| exact(floats.iter().map(|row| &row[column]), choice, grid);
-            first_least(all.as_slice(), errors, floats.len(), exactly)
+            first_least(all.as_slice(), errors, floats.len(), grid, exactly)
         });
         found.collect()
     }
@@ -150,7 +149,7 @@ impl<X: Element, C: Fn(usize) -> Choices> Loop for Columns<'_, X, C> {
 pub(super) fn of_few(x: &[f32], choices: &[Params], spec: &QSpec) -> Params {
     let [only] = choices else {
         let errors = Errors { x, choices, grid: spec.grid() }.run();
-        return first_least(choices, &errors, x.len(), |choice| {
+        return first_least(choices, &errors, x.len(), spec.grid(), |choice| {
             exact(x.iter(), choice, spec.grid())
         });
     };
@@ -163,18 +162,58 @@ fn first_least(
     choices: &[Params],
     errors: &[f64; MOST],
     count: usize,
+    grid: (i32, i32),
     exactly: impl Fn(Params) -> f64,
 ) -> Params {
-    // The sum of (e + o)² - e² over n elements, |o| ≤ OFF, is at most OFF (2 √(n Σe²) + n OFF).
-    let off = |at: usize| {
-        let (step, count) = (f64::from(choices[at].scale).abs(), count as f64);
-        OFF * step * (2.0 * (count * errors[at]).sqrt() + count * OFF * step)
+    let errors = &errors[..choices.len()];
+    let less = |a: usize, b: usize| if errors[b] < errors[a] { b } else { a };
+    let least = (1..errors.len()).fold(0, less);
+    // Errors of a seventh of a step and more: then sums are off by up to 14 times what a position is, as a part of them, or
+    // by 56 times with steps four times as wide. Here are both, twice.
+    let (off, step) = (off(grid), f64::from(choices[least].scale) / 7.0);
+    let near = errors[least] * (1.0 + 224.0 * off);
+    // Without branches, which here nobody could foresee.
+    let rivals: usize = errors.iter().map(|error| usize::from(*error <= near)).sum();
+    let twins = || {
+        let mut pairs = errors.iter().zip(choices);
+        pairs.all(|(error, choice)| *error > near || *choice == choices[least])
+    };
+    if errors[least] > count as f64 * step * step && (rivals == 1 || twins()) {
+        return choices[least];
+    }
+    settled(choices, errors, count, grid, exactly)
+}
+
+/// How far the position of an element may be off, in steps: two roundings of f32, of numbers up to the length of the grid.
+/// It is twice that, which leaves room for the roundings of sums.
+#[inline(always)]
+fn off((lo, hi): (i32, i32)) -> f64 {
+    f64::from(hi - lo + 4) / f64::from(1 << 22)
+}
+
+/// The same where two are near each other.
+///
+/// Of n elements with errors e, in steps, that are off by up to o each, the sum of squares is off by up to
+/// `2 o √(n Σe²) + n o²`. Squares are compared, so that no root is taken.
+#[cold]
+fn settled(
+    choices: &[Params],
+    errors: &[f64],
+    count: usize,
+    grid: (i32, i32),
+    exactly: impl Fn(Params) -> f64,
+) -> Params {
+    // (a + b)² is at most 2 a² + 2 b².
+    let squared = |at: usize| {
+        let off = (off(grid) * f64::from(choices[at].scale)).powi(2);
+        2.0 * off * count as f64 * (4.0 * errors[at] + count as f64 * off)
     };
     let mut least = 0;
     for next in 1..choices.len() {
-        let (apart, unsure) = (errors[least] - errors[next], off(least) + off(next));
+        let apart = errors[least] - errors[next];
+        let unsure = apart * apart <= 2.0 * (squared(least) + squared(next));
         let (a, b) = (choices[least], choices[next]);
-        if apart > unsure || apart >= -unsure && a != b && exactly(b) < exactly(a) {
+        if apart > 0.0 && !unsure || unsure && a != b && exactly(b) < exactly(a) {
             least = next;
         }
     }
