@@ -202,6 +202,46 @@ CASES = {
         W | B | {"zero": np.float32(0)},
         weights=2,
     ),
+    "a_graph_of_the_caller_in_two_places": Case(
+        [
+            call(
+                "Both",
+                "x",
+                branch=body("g", [node("MatMul", "x v", "g_out")], {"v": normal(8, 8)}),
+            )
+        ],
+        [
+            function(
+                "Both",
+                "x",
+                [
+                    node("ReduceSum", "x", "sum", keepdims=0),
+                    constant("zero", np.float32(0)),
+                    node("Greater", "sum zero", "when"),
+                    node("Not", "when", "otherwise"),
+                    *(
+                        refers(
+                            node(
+                                "If",
+                                when,
+                                output,
+                                else_branch=body(output, [node("Neg", "x", f"{output}_out")]),
+                            ),
+                            "then_branch",
+                            "branch",
+                            AttributeProto.GRAPH,
+                        )
+                        for when, output in (("when", "a"), ("otherwise", "b"))
+                    ),
+                    node("Add", "a b", "c"),
+                    constant("w", normal(8, 8)),
+                    node("MatMul", "c w"),
+                ],
+                attributes=["branch"],
+            )
+        ],
+        weights=3,
+    ),
     "a_body_in_a_function": Case(
         [node("Neg", "x", "h"), call("Choose", "h w", "m"), call("Choose", "m w")],
         [

@@ -108,6 +108,18 @@ fn made(node: &NodeProto, each: &mut impl FnMut(&str)) {
     }
 }
 
+/// Makes a graph, and those inside, one that is shared with no copy.
+fn apart(graph: &mut Kept<GraphProto>) {
+    for node in &mut graph.edit().node {
+        for attribute in &mut node.edit().attribute {
+            if attribute.subgraphs().next().is_some() {
+                let attribute = attribute.edit();
+                attribute.g.iter_mut().chain(&mut attribute.graphs).for_each(apart);
+            }
+        }
+    }
+}
+
 /// A function for one call.
 struct Inlined<'c> {
     call: &'c NodeProto,
@@ -138,6 +150,8 @@ impl Inlined<'_> {
             // A graph that the caller gives speaks of the caller's values.
             let mut given = self.call.attribute(outer).or_else(default)?.clone();
             given.name.clone_from(&own.name);
+            // Nodes are told apart by where they stand in memory, and another may have been given the same graph.
+            given.g.iter_mut().chain(&mut given.graphs).for_each(apart);
             let is_value = given.ref_attr_name.as_deref().is_none_or(str::is_empty);
             return is_value.then(|| Kept::new(given));
         }
