@@ -53,6 +53,14 @@ impl Plan {
         Ok(quantized)
     }
 
+    /// Refuses a model that the plan was not made for.
+    pub(crate) fn check_model(&self, model: &Model) -> Result<(), QuantizeError> {
+        if self.model == fingerprint(model) {
+            return Ok(());
+        }
+        Err(QuantizeError::option("plan", "was made for another model"))
+    }
+
     /// What calibration teaches, learnt: the float model that is quantized, with large channels divided
     /// where that helps, and the plan and the ranges for it, without what no scale can be had for.
     pub(crate) fn settled(
@@ -60,9 +68,7 @@ impl Plan {
         model: &Model,
         ranges: Option<&Ranges>,
     ) -> Result<Settled, QuantizeError> {
-        if self.model != fingerprint(model) {
-            return Err(QuantizeError::option("plan", "was made for another model"));
-        }
+        self.check_model(model)?;
         if ranges.is_none() && self.needs_calibration() {
             let what =
                 "the plan quantizes activations: calibrate it, and give the ranges".to_owned();

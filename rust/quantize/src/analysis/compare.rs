@@ -254,7 +254,7 @@ impl Seen {
         Seen::beside(ours.map(Arc::new), shape, wanted, values)
     }
 
-    /// The same of another model, whose sample had the same shape.
+    /// The same of another model, whose output has the same shape.
     pub(super) fn of_another(&self, shape: &[usize], wanted: &[f32], values: &[f32]) -> Seen {
         let ours = self.highest.as_ref().map(|(ours, _)| ours.clone());
         Seen::beside(ours, shape, wanted, values)

@@ -116,6 +116,11 @@ impl Kept {
         self.places.get(name).map(|place| &self.values[*place])
     }
 
+    /// Bytes of all values.
+    pub(super) fn bytes(&self) -> usize {
+        self.values.iter().map(|(_, values)| values.len() * size_of::<f32>()).sum()
+    }
+
     /// The value, which is then no longer here; an empty one where there is none.
     pub(super) fn take(&mut self, name: &str) -> Value {
         let place = self.places.get(name).and_then(|place| self.values.get_mut(*place));

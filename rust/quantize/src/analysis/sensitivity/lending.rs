@@ -1,7 +1,7 @@
 //! An engine that keeps what flows through the float model while it is calibrated: layers on trial are fed with it, and
 //! the model need not be run a second time.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -10,25 +10,44 @@ use quantize_rs_onnx::{Model, reads};
 use super::layers::Layer;
 use super::measure::Shown;
 use crate::analysis::pair::Kept;
-use crate::graph::Graph;
+use crate::graph::{Graph, ValueId};
 use crate::sample::{Engine, Runner, Sample, Sink};
 use crate::{CalibrationError, Ranges};
 
-/// What layers may read of the float model: what goes into them, and what is joined with something else on the way to the
-/// outputs. Of these `sizes` says which can be kept.
+/// What layers alone may read of the float model, of the values that `is_kept` tells: what goes into them, and what is
+/// joined on the way to the outputs with what follows from more of them.
 pub(super) fn candidates(
     graph: &Graph<'_>,
+    order: &[usize],
     layers: &[Layer],
-    sizes: &HashMap<String, usize>,
+    is_kept: impl Fn(ValueId) -> bool,
 ) -> BTreeSet<String> {
-    let weighing: BTreeSet<usize> = layers.iter().flat_map(|layer| &layer.nodes).copied().collect();
+    let mut layers_of: HashMap<usize, Vec<usize>> = HashMap::new();
+    for (layer, its) in layers.iter().enumerate() {
+        its.nodes.iter().for_each(|node| layers_of.entry(*node).or_default().push(layer));
+    }
+    // The layers that each value follows from.
+    let mut follows: HashMap<ValueId, Arc<HashSet<usize>>> = HashMap::new();
     let mut found = BTreeSet::new();
-    for (index, node) in graph.nodes.iter().enumerate() {
-        let read: Vec<&str> =
-            reads(node).into_iter().filter(|name| sizes.contains_key(*name)).collect();
-        if read.len() > 1 || weighing.contains(&index) {
-            found.extend(read.into_iter().map(str::to_owned));
+    for index in order {
+        let read: BTreeSet<ValueId> =
+            reads(graph.nodes[*index]).into_iter().filter_map(|name| graph.value(name)).collect();
+        let sets: Vec<_> = read.iter().filter_map(|id| follows.get(id)).collect();
+        let mut all = sets
+            .iter()
+            .max_by_key(|set| set.len())
+            .map_or_else(Arc::default, |set| Arc::clone(set));
+        let own = layers_of.get(index).into_iter().flatten();
+        let more = sets.iter().flat_map(|set| set.iter()).chain(own);
+        let more: Vec<usize> = more.filter(|layer| !all.contains(*layer)).copied().collect();
+        if !more.is_empty() {
+            Arc::make_mut(&mut all).extend(more);
         }
+        let joined = |id: &ValueId| follows.get(id).map_or(0, |set| set.len()) < all.len();
+        let lent = read.iter().filter(|id| is_kept(**id) && joined(id));
+        found.extend(lent.map(|id| graph.values[*id].name.to_owned()));
+        let made = graph.nodes[*index].output.iter().filter_map(|name| graph.value(name));
+        follows.extend(made.map(|id| (id, all.clone())));
     }
     found
 }
@@ -37,38 +56,53 @@ pub(super) fn candidates(
 pub(super) struct Lending<'a> {
     engine: &'a dyn Engine,
     names: Vec<String>,
-    sizes: HashMap<String, usize>,
-    store: Store,
+    store: Arc<Store>,
 }
 
-/// What is known of the float model once it is calibrated.
-pub(super) struct Known {
-    pub(super) shown: Shown,
-    /// Values that can be kept, with the bytes that they take for all samples.
-    pub(super) sizes: HashMap<String, usize>,
+/// What samples showed, as long as there is room for all.
+struct Store {
+    room: usize,
+    kept: Mutex<Option<All>>,
 }
 
-/// What each sample showed, by its key.
-type Store = Arc<Mutex<HashMap<u64, Kept>>>;
+#[derive(Default)]
+struct All {
+    bytes: usize,
+    /// By the key of the sample.
+    samples: HashMap<u64, Kept>,
+}
+
+impl Store {
+    fn keep(&self, sample: &Sample, kept: Kept) {
+        let mut place = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(all) = &mut *place else { return };
+        all.bytes += kept.bytes();
+        all.samples.insert(sample.key(), kept);
+        if all.bytes > self.room {
+            *place = None;
+        }
+    }
+
+    fn is_full(&self) -> bool {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner).is_none()
+    }
+}
 
 impl<'a> Lending<'a> {
-    /// Keeps `names`, of values with these `sizes`.
-    pub(super) fn new(
-        engine: &'a dyn Engine,
-        names: Vec<String>,
-        sizes: HashMap<String, usize>,
-    ) -> Lending<'a> {
-        Lending { engine, names, sizes, store: Store::default() }
+    /// Keeps `names`, or nothing where they take more than so many bytes.
+    pub(super) fn new(engine: &'a dyn Engine, names: Vec<String>, room: usize) -> Lending<'a> {
+        let kept = Mutex::new(Some(All::default()));
+        Lending { engine, names, store: Arc::new(Store { room, kept }) }
     }
 
     /// What these samples showed as `ranges` were found; `None` where one is missing.
-    pub(super) fn known(self, samples: &[Sample], ranges: &Ranges) -> Option<Known> {
-        let mut store = self.store.lock().unwrap_or_else(PoisonError::into_inner);
+    pub(super) fn shown(self, samples: &[Sample], ranges: &Ranges) -> Option<Shown> {
+        let mut kept = self.store.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let kept = &mut kept.as_mut()?.samples;
         // Of equal samples one was kept: then the float model is run for all.
-        let samples = samples.iter().map(|sample| store.remove(&sample.key()));
+        let samples = samples.iter().map(|sample| kept.remove(&sample.key()));
         let samples = samples.collect::<Option<_>>()?;
-        let (engine, notes) = (ranges.engine.clone(), ranges.notes.clone());
-        Some(Known { shown: Shown { samples, engine, notes }, sizes: self.sizes.clone() })
+        Some(Shown { samples, engine: ranges.engine.clone(), notes: ranges.notes.clone() })
     }
 }
 
@@ -83,6 +117,9 @@ impl Engine for Lending<'_> {
         taps: &[String],
         sample: &Sample,
     ) -> Result<Box<dyn Runner>, CalibrationError> {
+        if self.names.is_empty() {
+            return self.engine.prepare(model, taps, sample);
+        }
         let more = self.names.iter().filter(|name| !taps.contains(name));
         let all: Vec<String> = taps.iter().chain(more).cloned().collect();
         let place = |name: &String| self.names.iter().position(|kept| kept == name);
@@ -103,7 +140,7 @@ struct LendingRunner {
     /// For each value that is shown, where among `names` it is kept.
     places: Vec<Option<usize>>,
     names: Vec<String>,
-    store: Store,
+    store: Arc<Store>,
 }
 
 impl Runner for LendingRunner {
@@ -113,10 +150,12 @@ impl Runner for LendingRunner {
         sink: &mut dyn Sink,
         cancelled: &AtomicBool,
     ) -> Result<(), CalibrationError> {
-        let mut both = Both { sink, own: Kept::of(&self.names), runner: self };
+        let own = (!self.store.is_full()).then(|| Kept::of(&self.names));
+        let mut both = Both { sink, own, runner: self };
         self.runner.run(sample, &mut both, cancelled)?;
-        let own = both.own;
-        self.store.lock().unwrap_or_else(PoisonError::into_inner).insert(sample.key(), own);
+        if let Some(own) = both.own {
+            self.store.keep(sample, own);
+        }
         Ok(())
     }
 
@@ -136,7 +175,7 @@ impl Runner for LendingRunner {
 /// Shows values to those who want them, and keeps those that are to be lent.
 struct Both<'a> {
     sink: &'a mut dyn Sink,
-    own: Kept,
+    own: Option<Kept>,
     runner: &'a LendingRunner,
 }
 
@@ -145,8 +184,8 @@ impl Sink for Both<'_> {
         if tap < self.runner.taps {
             self.sink.observe(tap, shape, values);
         }
-        if let Some(Some(place)) = self.runner.places.get(tap) {
-            self.own.observe(*place, shape, values);
+        if let (Some(own), Some(Some(place))) = (&mut self.own, self.runner.places.get(tap)) {
+            own.observe(*place, shape, values);
         }
     }
 }

@@ -161,9 +161,9 @@ pub struct LayerRow {
 /// Quantizes every layer of a model alone (or every layer but one), and ranks layers by what becomes
 /// of the outputs.
 ///
-/// A layer is a weight with all that the plan quantizes for the nodes that multiply by it. The float
-/// model is run once; for each layer only what follows from it is run again, fed with what the float
-/// model computed before. `model` is the one that the plan was made for. Where the plan needs `ranges`
+/// A layer is a weight with all that the plan quantizes for the nodes that multiply by it. For each
+/// layer only what follows from it is run, fed with what the float model computed before: while it was
+/// calibrated, where that fits into memory. `model` is the one that the plan was made for. Where the plan needs `ranges`
 /// and none are given, those are taken that the samples have.
 ///
 /// # Errors
@@ -183,25 +183,25 @@ pub fn sensitivity(
     }
     let samples = run::all_of(samples)?;
     let Control { threads, progress } = control;
-    let mut known = None;
+    let mut shown = None;
     let observed = match ranges {
         None if plan.needs_calibration() => {
             let control = Control { threads, progress: &mut *progress };
             let (given, method) = (&mut Given(samples.iter()), Method::default());
-            let lending = run::lending(model, plan, engine, &samples)?;
+            let lending = run::lending(model, plan, engine, options)?;
             let ranges = calibrate(model, plan, &lending, given, &method, control)?;
-            known = lending.known(&samples, &ranges);
+            shown = lending.shown(&samples, &ranges);
             Some(ranges)
         }
         _ => None,
     };
     let settled = plan.settled(model, ranges.or(observed.as_ref()))?;
     // A model that was smoothed has other values.
-    let known = known.filter(|_| settled.plan.model == plan.model);
+    let shown = shown.filter(|_| settled.plan.model == plan.model);
     let ranges = settled.ranges.as_ref();
     let subject = run::Subject { model: &settled.model, plan: &settled.plan, ranges };
     let control = Control { threads, progress };
-    let found = run::run(&subject, engine, &samples, known, options, control)?;
+    let found = run::run(&subject, engine, &samples, shown, options, control)?;
     Ok(ranked(found, options.metric))
 }
 

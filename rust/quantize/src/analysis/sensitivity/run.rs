@@ -8,8 +8,8 @@ use quantize_rs_onnx::{Model, topological};
 
 use super::changed::Unchanged;
 use super::layers::{Layer, layers, with_only};
-use super::lending::{Known, Lending, candidates};
-use super::measure::{Reference, Steps, Trial, Work, float_pass};
+use super::lending::{Lending, candidates};
+use super::measure::{Reference, Shown, Steps, Trial, Work, float_pass};
 use super::pieces::{Piece, Pieces};
 use super::resume::Journal;
 use super::{LayerRow, Sensitivity, SensitivityOptions};
@@ -25,8 +25,8 @@ use crate::plan::float32;
 use crate::sample::{Engine, Sample, Samples};
 use crate::{CalibrationError, Plan, QuantizeError, Ranges, encode, rewrite};
 
-/// What is kept of the float model for the layers that are looked at together; a single layer may
-/// need more.
+/// What is kept of the float model, while it is calibrated and for the layers that are looked at together; a single layer
+/// may need more.
 const CACHE_BYTES: usize = 512 << 20;
 
 /// A model, and how it is to be quantized.
@@ -36,29 +36,39 @@ pub(super) struct Subject<'a> {
     pub(super) ranges: Option<&'a Ranges>,
 }
 
-/// The engine that keeps what layers may read, as long as it fits into memory, and the outputs.
+/// The engine that keeps what layers may read and the outputs, as long as it fits into memory; nothing where all layers but
+/// one are quantized, which leaves little as it was.
 pub(super) fn lending<'a>(
     model: &Model,
     plan: &Plan,
     engine: &'a dyn Engine,
-    samples: &[Sample],
+    options: &SensitivityOptions,
 ) -> Result<Lending<'a>, QuantizeError> {
-    let graph = Graph::of(model)?;
-    let order = topological(&model.graph().node)?;
-    let sizes = sizes(&graph, &order, engine, samples)?;
-    let mut names = candidates(&graph, &layers(&graph, plan, &order), &sizes);
-    names.extend(outputs(model, model)?.0);
-    let bytes: usize = names.iter().filter_map(|name| sizes.get(name)).sum();
-    let names = if bytes > CACHE_BYTES { Vec::new() } else { names.into_iter().collect() };
-    Ok(Lending::new(engine, names, sizes))
+    plan.check_model(model)?;
+    let mut names = BTreeSet::new();
+    if !options.all_but_one {
+        let graph = Graph::of(model)?;
+        let order = topological(&model.graph().node)?;
+        let float = float32::of(&graph, &order);
+        let layers = layers(&graph, plan, &order);
+        names = candidates(&graph, &order, &layers, |id| can_be_kept(&graph, &float, id));
+        names.extend(outputs(model, model)?.0);
+    }
+    Ok(Lending::new(engine, names.into_iter().collect(), CACHE_BYTES))
 }
 
-/// Measures each layer. What is `known` of the float model is not looked for again.
+/// Whether a value is one of floats that a node makes, from other than constants.
+fn can_be_kept(graph: &Graph<'_>, float: &[bool], id: ValueId) -> bool {
+    let made = matches!(graph.values[id].maker, Maker::Node { .. });
+    made && float[id] && graph.constant(id).is_none()
+}
+
+/// Measures each layer. What samples have `shown` of the float model need not be looked for again.
 pub(super) fn run(
     subject: &Subject<'_>,
     engine: &dyn Engine,
     samples: &[Sample],
-    known: Option<Known>,
+    mut shown: Option<Shown>,
     options: &SensitivityOptions,
     control: Control<'_>,
 ) -> Result<Sensitivity, QuantizeError> {
@@ -73,10 +83,7 @@ pub(super) fn run(
     let mut waiting: Vec<&Layer> = all.iter().filter(|layer| !journal.knows(&layer.name)).collect();
     let mut steps = Steps::new(control, samples.len() * (1 + waiting.len()));
 
-    let (mut shown, sizes) = match known {
-        Some(Known { shown, sizes }) => (Some(shown), sizes),
-        None => (None, sizes(&graph, &order, engine, samples)?),
-    };
+    let sizes = sizes(&graph, &order, engine, samples)?;
     let mut pieces = Pieces::new(&graph, &order, &all, &sizes, &taps);
     let scene = Scene { subject, graph: &graph, order: &order, sizes: &sizes, taps: &taps };
     waiting.reverse();
@@ -165,12 +172,8 @@ fn sizes(
 ) -> Result<HashMap<String, usize>, CalibrationError> {
     let Some(first) = samples.first() else { return Ok(HashMap::new()) };
     let float = float32::of(graph, order);
-    let is_kept = |id: &usize| {
-        let made = matches!(graph.values[*id].maker, Maker::Node { .. });
-        made && float[*id] && graph.constant(*id).is_none()
-    };
     let names: Vec<String> = (0..graph.values.len())
-        .filter(is_kept)
+        .filter(|id| can_be_kept(graph, &float, *id))
         .map(|id| graph.values[id].name.to_owned())
         .collect();
     let elements = Sizes::of(graph.model, engine, first, &names)?.0;
