@@ -19,6 +19,7 @@ from ways import (
     OURS_AUTO,
     OURS_DYNAMIC,
     OURS_INT4_BLOCKS,
+    OURS_INT4_HQQ,
     OURS_INT4_NBITS,
     OURS_INT8,
     OURS_INT8_NBITS,
@@ -76,7 +77,7 @@ PHOTOS = tuple(
 )
 """What a user waits for; the same photos again where there are fewer."""
 
-TEXT = (OURS_DYNAMIC, OURS_INT8_NBITS, OURS_INT4_BLOCKS, OURS_INT4_NBITS)
+TEXT = (OURS_DYNAMIC, OURS_INT8_NBITS, OURS_INT4_BLOCKS, OURS_INT4_NBITS, OURS_INT4_HQQ)
 """What people do with models of text, which are nearly all weights."""
 
 SENSITIVITY, SENSITIVITY_ALL_THREADS = (
@@ -141,6 +142,7 @@ PROMISES: dict[str, tuple[Target, ...]] = {
         *ahead(OURS_DYNAMIC, "dynamic", "mean_cosine", "top1_neighbour_agreement"),
         *ahead(OURS_INT4_BLOCKS, "4 bits", "mean_cosine", "top1_neighbour_agreement"),
         *ahead(OURS_INT4_NBITS, "4 bits", "mean_cosine", "top1_neighbour_agreement"),
+        *ahead(OURS_INT4_HQQ, "4 bits", "mean_cosine", "top1_neighbour_agreement"),
         latency(OURS_AUTO, "float", 1, at_most=1),
     ),
     "bytegpt/model": (
@@ -148,6 +150,7 @@ PROMISES: dict[str, tuple[Target, ...]] = {
         *ahead(OURS_DYNAMIC, "dynamic", "perplexity"),
         *ahead(OURS_INT4_BLOCKS, "4 bits, to the nearest", "perplexity"),
         *ahead(OURS_INT4_NBITS, "4 bits, to the nearest", "perplexity"),
+        *ahead(OURS_INT4_HQQ, "4 bits", "perplexity"),
         latency(OURS_AUTO, "float", 1, at_most=1),
     ),
 }

@@ -30,6 +30,15 @@ OURS_INT4_NBITS = Job(
     "int4",
     BLOCKS | {"output_format": "matmul_nbits"},
 )
+OURS_INT4_HQQ = Job(
+    "quantize_rs int4 blocks of 32, hqq, products alone",
+    OURS,
+    "quantize",
+    "int4",
+    BLOCKS | {"output_format": "matmul_nbits", "weight_method": "hqq", "op_types": ["MatMul"]},
+)
+"""What MatMulNBitsQuantizer quantizes, and as its best entry does it."""
+
 OURS_INT8_NBITS = Job(
     "quantize_rs int8 blocks of 32, matmul_nbits",
     OURS,
