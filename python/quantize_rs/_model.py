@@ -178,8 +178,9 @@ class Model:
         rounding : str, optional
             Which of the two integers around it a weight becomes: ``"sums"`` the nearest, but for
             the few that go to the other so that the weights of a kernel and of an output channel
-            keep their sum, ``"nearest"`` that one always. By default convolutions and all weights
-            of ``"dynamic"`` keep their sums.
+            keep their sum, ``"nearest"`` that one always. By default convolutions and the
+            integer products of ``"dynamic"`` keep their sums, where what they meet lies on one
+            side of 0.
         narrow_range : bool or None
             Symmetric weights leave out the most negative value of their type, such as -128 (True),
             or use it (False). By default 8 and 16 bits leave it out, as integer kernels want, and 4

@@ -38,7 +38,7 @@ pub(crate) struct Wishes {
     #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
     native_int4: Option<bool>,
     /// Which of the two integers around it a weight becomes, instead of the one that keeps sums in
-    /// convolutions and the nearest elsewhere
+    /// convolutions and in the integer products of dynamic, and the nearest elsewhere
     #[arg(long, value_name = "HOW", value_parser = roundings())]
     rounding: Option<Rounding>,
     /// Leave this weight or node alone: a name, a pattern with *, ?, […], a regular expression

@@ -156,9 +156,9 @@ impl Config {
         self.weight_method.unwrap_or(usual)
     }
 
-    /// Which of the two integers around it a weight becomes. Matrices gain little, much of what they meet being normalized:
-    /// where there are samples the biases are corrected for it, and where weights alone become integers it is not worth
-    /// twice the time.
+    /// Which of the two integers around it a weight becomes. Matrices gain little, much of what they meet being normalized.
+    /// Those of dynamic products have no samples to correct biases by, and take it; where weights alone become integers it
+    /// is not worth twice the time.
     pub(crate) fn rounding(&self, convolves: bool, format: Format) -> Rounding {
         let sums = convolves || format == Format::Dynamic;
         let usual = if sums { Rounding::Sums } else { Rounding::Nearest };
