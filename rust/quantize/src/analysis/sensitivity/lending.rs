@@ -189,3 +189,23 @@ impl Sink for Both<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_is_kept_where_there_is_no_room_for_all() {
+        for (room, full) in [(16, false), (15, true)] {
+            let store = Store { room, kept: Mutex::new(Some(All::default())) };
+            for shape in [[1], [3]] {
+                let mut kept = Kept::of(&["x".to_owned()]);
+                kept.observe(0, &shape, &vec![0.5; shape[0]]);
+                let input =
+                    quantize_rs_onnx::Tensor::from_f32(shape.to_vec(), &vec![0.5; shape[0]]);
+                store.keep(&Sample { inputs: vec![("x".to_owned(), input)] }, kept);
+            }
+            assert_eq!(store.is_full(), full);
+        }
+    }
+}
