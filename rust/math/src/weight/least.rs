@@ -169,7 +169,7 @@ fn first_least(
     let less = |a: usize, b: usize| if errors[b] < errors[a] { b } else { a };
     let least = (1..errors.len()).fold(0, less);
     // Errors of a seventh of a step and more: then sums are off by up to 14 times what a position is, as a part of them, or
-    // by 56 times with steps four times as wide. Here are both, twice.
+    // by 56 times with steps four times as wide. Here is room for three times both.
     let (off, step) = (off(grid), f64::from(choices[least].scale) / 7.0);
     let near = errors[least] * (1.0 + 224.0 * off);
     // Without branches, which here nobody could foresee.
