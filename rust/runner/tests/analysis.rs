@@ -226,6 +226,27 @@ fn what_calibration_showed_is_not_computed_again() {
     assert_eq!(found.samples, 2);
 }
 
+#[test]
+fn what_is_joined_later_is_kept_while_calibrating_too() {
+    let Some(engine) = counting() else { return };
+    for name in ["residual_add", "two_towers", "transformer_block"] {
+        let path = installed::repository().join(format!("tests/fixtures/models/{name}.onnx"));
+        let (model, plan) = planned(&Model::open(path).unwrap(), with_activations());
+        let some = || samples::random(&InputSpec::of(&model), 4, None, 1).unwrap();
+        let method = Method::default();
+        let known =
+            calibrate(&model, &plan, &engine, &mut *some(), &method, control(&mut |_| true));
+        let nodes = |ranges: Option<&Ranges>| {
+            engine.nodes.store(0, Ordering::Relaxed);
+            let (samples, options) = (&mut *some(), SensitivityOptions::default());
+            let ask = &mut |_| true;
+            sensitivity(&model, &plan, ranges, &engine, samples, &options, control(ask)).unwrap();
+            engine.nodes.load(Ordering::Relaxed)
+        };
+        assert_eq!(nodes(None), nodes(Some(&known.unwrap())), "{name}");
+    }
+}
+
 /// Samples that are there already.
 struct Given(Vec<Sample>);
 

@@ -5,6 +5,7 @@ use rayon::prelude::*;
 use super::groups::{Rows, TILE};
 use super::{Choices, MOST};
 use crate::floats::Element;
+use crate::kernels::reference::{dequantize_one, quantize_one};
 use crate::wide::{Loop, widely};
 use crate::{Params, QSpec};
 
@@ -33,7 +34,7 @@ pub(super) fn of<X: Element>(x: &[X], choices: &[Params], spec: &QSpec) -> Param
         })
     };
     first_least(choices, &errors, x.len(), spec.grid(), |choice| {
-        let parts = x.par_chunks(TASK).map(|x| exact(x.iter(), choice, spec.grid()));
+        let parts = x.par_chunks(TASK).map(|x| exact(x.iter(), choice, spec));
         parts.collect::<Vec<f64>>().iter().sum()
     })
 }
@@ -76,7 +77,7 @@ impl<X: Element, C: Fn(usize) -> Choices> Loop for Each<'_, X, C> {
             let choices = choices(at);
             let choices = choices.as_slice();
             let errors = Errors { x, choices, grid: spec.grid() }.run();
-            let exactly = |choice| exact(x.iter(), choice, spec.grid());
+            let exactly = |choice| exact(x.iter(), choice, spec);
             found.push(first_least(choices, &errors, x.len(), spec.grid(), exactly));
         }
         found
@@ -92,13 +93,13 @@ pub(super) fn of_columns<X: Element>(
     if rows.depth > FEW {
         return of_each(&rows.gathered(), rows.depth, choices, spec);
     }
-    widely(Columns { rows, choices, grid: spec.grid() })
+    widely(Columns { rows, choices, spec })
 }
 
 struct Columns<'a, X, C> {
     rows: Rows<'a, X>,
     choices: C,
-    grid: (i32, i32),
+    spec: &'a QSpec,
 }
 
 impl<X: Element, C: Fn(usize) -> Choices> Loop for Columns<'_, X, C> {
@@ -107,7 +108,8 @@ impl<X: Element, C: Fn(usize) -> Choices> Loop for Columns<'_, X, C> {
     /// Adds in the order of [`squared`]: which group lies in which direction makes no difference.
     #[inline(always)]
     fn run(self) -> Vec<Params> {
-        let Columns { rows, choices, grid } = self;
+        let Columns { rows, choices, spec } = self;
+        let grid = spec.grid();
         let choices: Vec<Choices> = (0..rows.count).map(choices).collect();
         let count = choices.first().map_or(0, |choices| choices.count);
         let mut floats = vec![[0.0_f32; TILE]; rows.depth];
@@ -137,7 +139,7 @@ impl<X: Element, C: Fn(usize) -> Choices> Loop for Columns<'_, X, C> {
             }
         }
         let found = choices.iter().zip(&errors).enumerate().map(|(column, (all, errors))| {
-            let exactly = |choice| exact(floats.iter().map(|row| &row[column]), choice, grid);
+            let exactly = |choice| exact(floats.iter().map(|row| &row[column]), choice, spec);
             first_least(all.as_slice(), errors, floats.len(), grid, exactly)
         });
         found.collect()
@@ -150,7 +152,7 @@ pub(super) fn of_few(x: &[f32], choices: &[Params], spec: &QSpec) -> Params {
     let [only] = choices else {
         let errors = Errors { x, choices, grid: spec.grid() }.run();
         return first_least(choices, &errors, x.len(), spec.grid(), |choice| {
-            exact(x.iter(), choice, spec.grid())
+            exact(x.iter(), choice, spec)
         });
     };
     *only
@@ -220,16 +222,11 @@ fn settled(
     choices[least]
 }
 
-/// The sum of squared errors of a grid of integers, with the roundings of the kernels.
+/// The sum of squared errors, by the definition.
 #[cold]
-fn exact<'a, X: Element + 'a>(
-    x: impl Iterator<Item = &'a X>,
-    Params { scale, zero_point }: Params,
-    (lo, hi): (i32, i32),
-) -> f64 {
-    let (lo, hi) = ((lo - zero_point) as f32, (hi - zero_point) as f32);
+fn exact<'a, X: Element + 'a>(x: impl Iterator<Item = &'a X>, params: Params, spec: &QSpec) -> f64 {
     let squared = |x: &X| {
-        let back = (x.value() / scale).round_ties_even().clamp(lo, hi) * scale;
+        let back = dequantize_one(quantize_one(x.value(), params, spec), params, spec.qtype);
         (f64::from(x.value()) - f64::from(back)).powi(2)
     };
     x.map(squared).sum()

@@ -83,7 +83,12 @@ impl Store {
         }
     }
 
-    fn is_full(&self) -> bool {
+    /// Keeps nothing any more, and forgets what there is.
+    fn close(&self) {
+        *self.kept.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
+    fn is_closed(&self) -> bool {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner).is_none()
     }
 }
@@ -150,8 +155,8 @@ impl Runner for LendingRunner {
         sink: &mut dyn Sink,
         cancelled: &AtomicBool,
     ) -> Result<(), CalibrationError> {
-        let own = (!self.store.is_full()).then(|| Kept::of(&self.names));
-        let mut both = Both { sink, own, runner: self };
+        let own = (!self.store.is_closed()).then(|| Kept::of(&self.names));
+        let mut both = Both { sink, own, room: self.store.room, runner: self };
         self.runner.run(sample, &mut both, cancelled)?;
         if let Some(own) = both.own {
             self.store.keep(sample, own);
@@ -176,6 +181,8 @@ impl Runner for LendingRunner {
 struct Both<'a> {
     sink: &'a mut dyn Sink,
     own: Option<Kept>,
+    /// Bytes that there is room for.
+    room: usize,
     runner: &'a LendingRunner,
 }
 
@@ -184,8 +191,16 @@ impl Sink for Both<'_> {
         if tap < self.runner.taps {
             self.sink.observe(tap, shape, values);
         }
-        if let (Some(own), Some(Some(place))) = (&mut self.own, self.runner.places.get(tap)) {
+        let (Some(own), Some(Some(place))) = (&mut self.own, self.runner.places.get(tap)) else {
+            return;
+        };
+        if let Some(room) = self.room.checked_sub(size_of_val(values)) {
+            self.room = room;
             own.observe(*place, shape, values);
+        } else {
+            // A single sample is too large.
+            self.own = None;
+            self.runner.store.close();
         }
     }
 }
@@ -205,7 +220,7 @@ mod tests {
                     quantize_rs_onnx::Tensor::from_f32(shape.to_vec(), &vec![0.5; shape[0]]);
                 store.keep(&Sample { inputs: vec![("x".to_owned(), input)] }, kept);
             }
-            assert_eq!(store.is_full(), full);
+            assert_eq!(store.is_closed(), full);
         }
     }
 }
