@@ -41,31 +41,55 @@ impl Score {
     }
 
     /// Whether this is nearer than `other` in every output, by more than could be an accident of
-    /// which samples there are: one standard error.
-    ///
-    /// The standard error is that of the jackknife (Efron & Stein, 1981): from what the difference
-    /// would be without each of the samples.
+    /// which samples there are.
     pub(super) fn is_surely_nearer(&self, other: &Score) -> bool {
         self.outputs.len() == other.outputs.len()
             && self.outputs.iter().zip(&other.outputs).all(|(this, other)| surely(this, other))
     }
 }
 
-#[allow(clippy::cast_precision_loss)] // as many as there are samples
+/// Whether the mean of what each sample leads by is larger than its standard error, and what all
+/// together lead by larger than half of its own.
+///
+/// The sums of all are what counts in the end, but a few samples with much noise decide them, so
+/// their standard error is about twice that of the mean. For these few the sums are asked too.
 fn surely(this: &[Energy], other: &[Energy]) -> bool {
+    let pairs = || this.iter().zip(other).filter(|(this, _)| this.signal > 0.0);
+    let alone: Vec<f64> = pairs().map(|(this, other)| this.decibels() - other.decibels()).collect();
     let (these, others) = (Energy::sum(this), Energy::sum(other));
-    let lead = these.decibels() - others.decibels();
-    let without: Vec<f64> = this
-        .iter()
-        .zip(other)
+    let without: Vec<f64> = pairs()
         .map(|(this, other)| these.less(*this).decibels() - others.less(*other).decibels())
         .collect();
+    let (mean, mean_error) = (mean(&alone), of_the_mean(&alone));
+    let (lead, lead_error) = (these.decibels() - others.decibels(), of_the_whole(&without));
+    // Not so when any is NaN: there are too few samples, or what they give is not finite.
+    mean > mean_error && lead > lead_error / 2.0
+}
+
+#[allow(clippy::cast_precision_loss)] // as many as there are samples
+fn mean(all: &[f64]) -> f64 {
+    all.iter().sum::<f64>() / all.len() as f64
+}
+
+/// The standard error of the mean of these.
+#[allow(clippy::cast_precision_loss)] // as many as there are samples
+fn of_the_mean(all: &[f64]) -> f64 {
+    let count = all.len() as f64;
+    (squares(all) / (count * (count - 1.0))).sqrt()
+}
+
+/// The standard error of a figure of all samples, from what it would be without each of them: the
+/// jackknife's (Efron & Stein, 1981).
+#[allow(clippy::cast_precision_loss)] // as many as there are samples
+fn of_the_whole(without: &[f64]) -> f64 {
     let count = without.len() as f64;
-    let mean = without.iter().sum::<f64>() / count;
-    let squares: f64 = without.iter().map(|lead| (lead - mean).powi(2)).sum();
-    let error = (squares * (count - 1.0) / count).sqrt();
-    // Not so when either is NaN.
-    lead > error
+    (squares(without) * (count - 1.0) / count).sqrt()
+}
+
+/// The sum of the squares of their distances from their mean.
+fn squares(all: &[f64]) -> f64 {
+    let mean = mean(all);
+    all.iter().map(|x| (x - mean).powi(2)).sum()
 }
 
 impl Energy {
@@ -144,6 +168,27 @@ mod tests {
         assert!(torn.decibels() > even.decibels());
         assert!(!torn.is_surely_nearer(&even));
         assert!(!even.is_surely_nearer(&even));
+        // The other way round: all the lead is that of a sample with much noise.
+        let loud = [0.01, 0.01, 0.01, 0.01, 0.01, 0.01, 0.01, 1.0];
+        let tame = score(&[0.012, 0.012, 0.012, 0.012, 0.012, 0.012, 0.012, 0.25]);
+        assert!(tame.decibels() > score(&loud).decibels() + 6.0);
+        assert!(!tame.is_surely_nearer(&score(&loud)));
+    }
+
+    #[test]
+    fn a_lead_on_nearly_all_samples_is_one_although_the_loud_decide_the_sums() {
+        let of = |part: [f32; 8]| {
+            let noise = [0.01, 0.02, 0.01, 0.03, 0.02, 0.01, 0.2, 0.3];
+            let errors: Vec<f32> = noise.iter().zip(part).map(|(x, part)| x * part).collect();
+            score(&errors)
+        };
+        let (even, nearer) = (of([1.0; 8]), of([0.8, 0.75, 0.8, 0.7, 0.8, 0.75, 1.05, 0.85]));
+        assert!(nearer.is_surely_nearer(&even));
+    }
+
+    #[test]
+    fn of_one_sample_nothing_is_sure() {
+        assert!(!score(&[0.1]).is_surely_nearer(&score(&[0.2])));
     }
 
     #[test]
