@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::distribution;
+use super::sketch::Sketch;
 use super::sum::Sum;
 use super::tally::CHUNK;
 use crate::MathError;
@@ -20,6 +21,16 @@ pub struct ChannelStats {
     counts: Vec<u64>,
 }
 
+/// Where the channels of a tensor are: `inner` neighbours are of one channel, those after them of the next.
+#[derive(Clone, Copy)]
+struct Layout {
+    channels: usize,
+    inner: usize,
+}
+
+/// From so many neighbours of a channel on, a sketch looks at channel by channel.
+const LONG: usize = 1 << 11;
+
 impl ChannelStats {
     /// Take the values of a sample into account, whose channels are along `axis` of `shape`.
     ///
@@ -32,17 +43,73 @@ impl ChannelStats {
         shape: &[usize],
         axis: usize,
     ) -> Result<(), MathError> {
+        let layout = self.layout(values, shape, axis)?;
+        let Layout { channels, inner } = layout;
+        self.take(
+            values,
+            layout,
+            if inner == 1 { rows(values, channels) } else { runs(values, channels, inner) },
+        );
+        Ok(())
+    }
+
+    /// As [`observe`](ChannelStats::observe), and for a sketch of the whole tensor: at one look where that is quicker.
+    ///
+    /// # Errors
+    ///
+    /// As there; the sketch has taken the sample into account even so.
+    pub fn observe_with(
+        &mut self,
+        sketch: &mut Sketch,
+        values: &[f32],
+        shape: &[usize],
+        axis: usize,
+    ) -> Result<(), MathError> {
+        match self.layout(values, shape, axis) {
+            Ok(layout) if layout.inner >= LONG => {
+                let channels = layout.channels;
+                let (mut sums, mut absmax) = (vec![0.0; channels], vec![0.0; channels]);
+                sketch.observe_runs(values, layout.inner, |run, summary| {
+                    let channel = run % channels;
+                    sums[channel] += summary.sum;
+                    absmax[channel] = larger(absmax[channel], summary.range.absmax());
+                });
+                self.take(values, layout, (sums, absmax));
+                Ok(())
+            }
+            _ => {
+                sketch.observe(values);
+                self.observe(values, shape, axis)
+            }
+        }
+    }
+
+    /// How channels lie in values, which are as many as the shape says and have as many channels as those before.
+    fn layout(
+        &mut self,
+        values: &[f32],
+        shape: &[usize],
+        axis: usize,
+    ) -> Result<Layout, MathError> {
         let &channels =
             shape.get(axis).ok_or_else(|| MathError::Axis { axis, shape: shape.to_vec() })?;
         let (elements, inner) = (product(shape, shape)?, product(&shape[axis + 1..], shape)?);
         agree("elements", values.len(), elements)?;
         self.fit(channels)?;
+        Ok(Layout { channels, inner })
+    }
+
+    /// Take the sum and the largest magnitude of each channel into account.
+    fn take(
+        &mut self,
+        values: &[f32],
+        Layout { channels, inner }: Layout,
+        (sums, absmax): (Vec<f64>, Vec<f32>),
+    ) {
         if values.is_empty() {
-            return Ok(());
+            return;
         }
-        let (sums, absmax) =
-            if inner == 1 { rows(values, channels) } else { runs(values, channels, inner) };
-        let count = (elements / channels) as u64;
+        let count = (values.len() / channels) as u64;
         for (channel, (sum, absmax)) in sums.into_iter().zip(absmax).enumerate() {
             if sum.is_finite() {
                 self.add(channel, sum, absmax, count);
@@ -51,7 +118,6 @@ impl ChannelStats {
                 self.add_finite(channel, values.copied().filter(|x| x.is_finite()));
             }
         }
-        Ok(())
     }
 
     /// Take what another has seen into account.
@@ -336,6 +402,44 @@ mod tests {
         }
         let stats = of(&values, &[3, 2], 1);
         assert_eq!((stats.mean(0), stats.mean(1)), (Some(-1.0 / 3.0), None));
+    }
+
+    #[test]
+    fn with_a_sketch_it_is_what_either_sees_alone() {
+        let mut values: Vec<f32> =
+            (0..2 * 3 * 9000).map(|i| (i * 37 % 101) as f32 - 50.0).collect();
+        for (at, x) in [(5, f32::NAN), (9001, -1e4), (30_000, f32::NEG_INFINITY), (44_000, 7e5)] {
+            values[at] = x;
+        }
+        for (shape, axis) in [
+            (&[2, 3, 9000][..], 1),
+            (&[3, 18_000], 0),
+            (&[3, 18_000], 1),
+            (&[2, 3, 9000], 2),
+            (&[54_000], 0),
+        ] {
+            let (mut both, mut sketch) = (ChannelStats::default(), Sketch::default());
+            both.observe_with(&mut sketch, &values, shape, axis).unwrap();
+            assert_eq!(both, of(&values, shape, axis), "{shape:?} {axis}");
+            let mut alone = Sketch::default();
+            alone.observe(&values);
+            assert_eq!(sketch.samples(), 1);
+            assert_eq!((sketch.nan(), sketch.mask()), (alone.nan(), alone.mask()));
+            assert_eq!(sketch.mean_range(), alone.mean_range());
+            let (seen, wanted) = (sketch.values(), alone.values());
+            assert_eq!(seen.histogram(), wanted.histogram());
+            assert_eq!((seen.range(), seen.zeros()), (wanted.range(), wanted.zeros()));
+            let (mean, wanted) = (seen.mean().unwrap(), wanted.mean().unwrap());
+            assert!((mean - wanted).abs() <= wanted.abs() * 1e-12, "{mean} {wanted}");
+        }
+    }
+
+    #[test]
+    fn a_sketch_has_seen_what_channels_refuse() {
+        let (mut channels, mut sketch) = (of(&[1.0, 2.0], &[2], 0), Sketch::default());
+        assert!(channels.observe_with(&mut sketch, &vec![1.0; 5000], &[5000], 0).is_err());
+        assert!(channels.observe_with(&mut sketch, &vec![1.0; 5000], &[1, 5000], 0).is_err());
+        assert_eq!((sketch.samples(), sketch.values().count()), (2, 10_000));
     }
 
     #[test]

@@ -164,7 +164,8 @@ pub(super) struct Summary {
     /// The smallest and the largest value but NaN.
     pub(super) range: Range,
     zeros: u32,
-    sum: f64,
+    /// The sum of all values.
+    pub(super) sum: f64,
 }
 
 impl Summary {

@@ -13,7 +13,7 @@ use crate::Range;
 /// samples come and partial sketches are merged.
 ///
 /// Everything in it is a count, an end, or an exact [`Sum`]; only within a sample are values added in f64, in an order
-/// that the length of the tensor decides.
+/// that the shape of the tensor decides.
 ///
 /// # Attention masks
 ///
@@ -71,15 +71,34 @@ struct Ends {
 impl Sketch {
     /// Take the values of a sample into account.
     pub fn observe(&mut self, values: &[f32]) {
-        with_scratch(|scratch| self.observe_with(values, scratch));
+        self.observe_runs(values, values.len(), |_, _| ());
     }
 
-    fn observe_with(&mut self, values: &[f32], scratch: &mut Scratch) {
+    /// Take the values of a sample into account, which are looked at in runs of so many: `each` is given the number of
+    /// the run and a look at a part of it.
+    pub(super) fn observe_runs(
+        &mut self,
+        values: &[f32],
+        length: usize,
+        each: impl FnMut(usize, &Summary),
+    ) {
+        with_scratch(|scratch| self.observe_with(values, length, scratch, each));
+    }
+
+    fn observe_with(
+        &mut self,
+        values: &[f32],
+        length: usize,
+        scratch: &mut Scratch,
+        mut each: impl FnMut(usize, &Summary),
+    ) {
         let Scratch { places, tally, near, far } = scratch;
         let many = values.len() >= MANY;
         let (mut near_range, mut far_range) = (Range::EMPTY, Range::EMPTY);
-        for chunk in values.chunks(CHUNK) {
+        let runs = values.chunks(length.max(1)).enumerate();
+        for (run, chunk) in runs.flat_map(|(at, run)| run.chunks(CHUNK).map(move |it| (at, it))) {
             let summary = Summary::of(chunk);
+            each(run, &summary);
             if summary.is_finite() && summary.range.min > FAR {
                 near_range = near_range.merge(summary.range);
                 self.near.observe(chunk, &summary, &mut places[..], many.then_some(&mut *tally));

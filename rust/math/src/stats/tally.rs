@@ -4,8 +4,9 @@ use std::cell::RefCell;
 
 use super::histogram::{Histogram, Place};
 
-/// Values that are looked at at once: they, and their places, stay in the first-level cache.
-pub(super) const CHUNK: usize = 1 << 11;
+/// Values that are looked at at once: they, their places and the counts stay in the second-level cache. So long that the
+/// processor foresees what will be read: with a quarter of it, values from main memory took a third longer.
+pub(super) const CHUNK: usize = 1 << 13;
 
 /// Counts that are added up for a while: a value that comes again and again, as 0 does after a `Relu`, would make each
 /// addition wait for the one before, were there but one counter for it.

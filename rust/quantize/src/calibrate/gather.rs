@@ -179,19 +179,24 @@ impl Sink for Gatherer<'_> {
     fn observe(&mut self, tap: usize, shape: &[usize], values: &[f32]) {
         let seen = if self.holding { &mut self.apart } else { &mut self.seen };
         let (Some(seen), Some(wanted)) = (seen.get_mut(tap), self.taps.get(tap)) else { return };
-        if let Some(sketch) = &mut seen.sketch {
-            sketch.observe(values);
-        }
         if wanted.channels.is_some() {
             seen.see_shape(&shape.iter().copied().map(Some).collect::<Vec<_>>());
         }
-        if let (Some(channels), Some(axis)) = (&mut seen.channels, wanted.channels)
-            && let Some(axis) = axis_of(axis, shape.len())
-        {
-            // Channels that come and go have no means.
-            if channels.observe(values, shape, axis).is_err() {
-                seen.channels = None;
+        let axis = wanted.channels.and_then(|axis| axis_of(axis, shape.len()));
+        let observed = match (&mut seen.sketch, &mut seen.channels, axis) {
+            (Some(sketch), Some(channels), Some(axis)) => {
+                channels.observe_with(sketch, values, shape, axis)
             }
+            (None, Some(channels), Some(axis)) => channels.observe(values, shape, axis),
+            (Some(sketch), ..) => {
+                sketch.observe(values);
+                Ok(())
+            }
+            (None, ..) => Ok(()),
+        };
+        // Channels that come and go have no means.
+        if observed.is_err() {
+            seen.channels = None;
         }
     }
 }
