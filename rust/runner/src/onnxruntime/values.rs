@@ -91,7 +91,8 @@ fn lent<T: PrimitiveTensorElementType + AnyBitPattern + Debug>(
 
 fn read<const N: usize, T: PrimitiveTensorElementType + Clone + Debug + 'static>(
     tensor: &Tensor,
-    element: fn([u8; N]) -> T,
+    // Of a type of its own, which the loop is compiled for: through a pointer each element is a call.
+    element: impl Fn([u8; N]) -> T,
 ) -> ort::Result<DynValue> {
     let elements = tensor.data.as_chunks::<N>().0.iter().map(|bytes| element(*bytes));
     let elements: Vec<T> = elements.collect();

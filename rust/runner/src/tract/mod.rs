@@ -196,7 +196,7 @@ fn datum_type(dtype: DataType) -> Option<DatumType> {
 fn tract_tensor(tensor: &Tensor) -> TractResult<tract_onnx::prelude::Tensor> {
     fn read<const N: usize, T: Datum + Copy>(
         tensor: &Tensor,
-        element: fn([u8; N]) -> T,
+        element: impl Fn([u8; N]) -> T,
     ) -> TractResult<tract_onnx::prelude::Tensor> {
         let elements = tensor.data.as_chunks::<N>().0.iter().map(|bytes| element(*bytes));
         let elements: Vec<T> = elements.collect();
