@@ -97,7 +97,8 @@ class Grid:
             ORT,
             "ort_alone",
             f"alone {count}",
-            samples={"count": count},
+            {"threads": THREADS},
+            {"count": count},
             runs=self.runs(count),
             writes=False,
         )
