@@ -190,7 +190,7 @@ def case_of(path: Path, name: str, model: Callable[[Path], Path]) -> Case:
             *([integer_share(OURS_AUTO.label)] if convolutional else []),
             *PROMISES.get(name, ()),
         ),
-        sqnr_samples=128,
+        sqnr_samples=512,
         latency=(1,) if name in LATENCY else (),
         peers=meta_path,
     )

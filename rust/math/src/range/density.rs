@@ -92,6 +92,15 @@ impl Density {
         sum.max(0.0) / self.count
     }
 
+    /// The part of the [`error`](Density::error) that comes from what lies outside of the range, found at once.
+    pub(super) fn clipped(&self, spec: &QSpec, range: Range) -> f64 {
+        let ends = params(range, spec).representable(spec);
+        let (min, max) = (f64::from(ends.min), f64::from(ends.max));
+        let below = self.up_to(min).squared_distance(min);
+        let above = self.total.minus(self.up_to(max)).squared_distance(max);
+        (below + above).max(0.0) / self.count.max(1.0)
+    }
+
     /// `Σ (x - q)²` over all values `q` of a grid, for the values `x` that are rounded to it.
     ///
     /// Of each `q`, the point up to which values are rounded to it, beyond which the next takes over.

@@ -23,6 +23,9 @@ const COARSE: f64 = 0.5;
 /// The distance of the last candidates: 2^(1/128) is half a percent, a step of 8 bits.
 const FINE: f64 = 1.0 / 128.0;
 
+/// Errors that should be the same differ by no more than this part.
+const ROUNDING: f64 = 1e-6;
+
 /// Clipping has to save this much. Values that are spread evenly up to the end, as nothing should be cut from, gain
 /// nearly one step in 256, twice that squared: the outermost steps only have values on one side.
 const WORTH: f64 = 0.99;
@@ -47,12 +50,14 @@ impl RangeFinder for Mse {
             return Found::full(full, Degenerate::TooFew { values: occurring });
         }
         let density = Density::of(&values);
-        let candidate = |halvings: [f64; 2]| {
+        let candidate = |halvings: [f64; 2], most: f64| {
             let range = shrunk(full, halvings, spec.symmetric);
-            Candidate { halvings, range, error: density.error(spec, range) }
+            let hopeless = density.clipped(spec, range) > most * (1.0 + ROUNDING);
+            let error = if hopeless { f64::INFINITY } else { density.error(spec, range) };
+            Candidate { halvings, range, error }
         };
         let free = if spec.symmetric { [true, false] } else { [full.min < 0.0, full.max > 0.0] };
-        let (all, best) = (candidate([0.0; 2]), search(free, candidate));
+        let (all, best) = (candidate([0.0; 2], f64::INFINITY), search(free, candidate));
         Found::of(if best.error < WORTH * all.error { best.range } else { full }, full)
     }
 }
@@ -84,13 +89,15 @@ impl Candidate {
     }
 }
 
-/// The candidate with the least error, over how often each end that is free to move is halved.
-fn search(free: [bool; 2], candidate: impl Fn([f64; 2]) -> Candidate) -> Candidate {
+/// The candidate with the least error, over how often each end that is free to move is halved. Of candidates with more
+/// than an error that is there already the error need not be found.
+fn search(free: [bool; 2], candidate: impl Fn([f64; 2], f64) -> Candidate) -> Candidate {
     let last = |free: bool| if free { (MOST / COARSE) as u32 } else { 0 };
-    let mut best = candidate([0.0; 2]);
+    let mut best = candidate([0.0; 2], f64::INFINITY);
     for down in 0..=last(free[0]) {
         for up in 0..=last(free[1]) {
-            best = best.or(candidate([down, up].map(|steps| f64::from(steps) * COARSE)));
+            let halvings = [down, up].map(|steps| f64::from(steps) * COARSE);
+            best = best.or(candidate(halvings, best.error));
         }
     }
     let directions = |free: bool| if free { &[-1.0, 0.0, 1.0][..] } else { &[0.0] };
@@ -102,11 +109,40 @@ fn search(free: [bool; 2], candidate: impl Fn([f64; 2]) -> Candidate) -> Candida
             for down in directions(free[0]) {
                 for up in directions(free[1]) {
                     let halvings = [from_down + down * step, from_up + up * step];
-                    best = best.or(candidate(halvings.map(|halvings| halvings.max(0.0))));
+                    let halvings = halvings.map(|halvings| halvings.max(0.0));
+                    best = best.or(candidate(halvings, best.error));
                 }
             }
         }
         step /= 2.0;
     }
     best
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Granularity, QType};
+
+    #[test]
+    fn what_is_left_out_would_not_have_been_taken() {
+        for (qtype, symmetric) in [(QType::UInt8, false), (QType::Int8, true), (QType::Int4, false)]
+        {
+            let spec = QSpec::new(qtype, symmetric, Granularity::PerTensor);
+            for power in 1..8 {
+                let mut seen = Sketch::default();
+                let value = |i: i32| (f64::from(i * 7919 % 20_011) / 1e4 - 0.7).powi(power) as f32;
+                seen.observe(&(0..20_011).map(value).collect::<Vec<f32>>());
+                let density = Density::of(&seen.values());
+                let candidate = |halvings: [f64; 2], most: f64| {
+                    let range = shrunk(seen.range(), halvings, symmetric);
+                    let hopeless = density.clipped(&spec, range) > most * (1.0 + ROUNDING);
+                    let error = density.error(&spec, range);
+                    assert!(!hopeless || error > most, "{error} {most} of {range:?}");
+                    Candidate { halvings, range, error }
+                };
+                search([true, !symmetric], candidate);
+            }
+        }
+    }
 }

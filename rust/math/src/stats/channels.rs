@@ -28,8 +28,52 @@ struct Layout {
     inner: usize,
 }
 
-/// From so many neighbours of a channel on, a sketch looks at channel by channel.
+impl Layout {
+    /// Where the channels are that lie along `axis` of `shape`, of which there are as many values as it says.
+    fn of(values: &[f32], shape: &[usize], axis: usize) -> Result<Layout, MathError> {
+        let &channels =
+            shape.get(axis).ok_or_else(|| MathError::Axis { axis, shape: shape.to_vec() })?;
+        let (elements, inner) = (product(shape, shape)?, product(&shape[axis + 1..], shape)?);
+        agree("elements", values.len(), elements)?;
+        Ok(Layout { channels, inner })
+    }
+}
+
+/// Channels with at least so many neighbours are looked at one by one.
 const LONG: usize = 1 << 11;
+
+impl Sketch {
+    /// As [`observe`](Sketch::observe), and for the statistics of the channels along `axis` of `shape`: at one look
+    /// where that is quicker. Channels that the values do not have, or not as many as before, are `None` from then on.
+    pub fn observe_channels(
+        &mut self,
+        channels: &mut Option<ChannelStats>,
+        values: &[f32],
+        shape: &[usize],
+        axis: usize,
+    ) {
+        // What decides how values are looked at: the shape alone.
+        let layout = Layout::of(values, shape, axis).ok().filter(|layout| layout.inner >= LONG);
+        let observed = if let Some(layout) = layout {
+            let count = layout.channels;
+            let (mut sums, mut absmax) = (vec![0.0; count], vec![0.0; count]);
+            self.observe_runs(values, layout.inner, |run, summary| {
+                let channel = run % count;
+                sums[channel] += summary.sum;
+                absmax[channel] = larger(absmax[channel], summary.range.absmax());
+            });
+            channels.as_mut().map(|channels| {
+                channels.fit(count).map(|()| channels.take(values, layout, (sums, absmax)))
+            })
+        } else {
+            self.observe(values);
+            channels.as_mut().map(|channels| channels.observe(values, shape, axis))
+        };
+        if !matches!(observed, Some(Ok(()))) {
+            *channels = None;
+        }
+    }
+}
 
 impl ChannelStats {
     /// Take the values of a sample into account, whose channels are along `axis` of `shape`.
@@ -43,60 +87,12 @@ impl ChannelStats {
         shape: &[usize],
         axis: usize,
     ) -> Result<(), MathError> {
-        let layout = self.layout(values, shape, axis)?;
+        let layout = Layout::of(values, shape, axis)?;
         let Layout { channels, inner } = layout;
-        self.take(
-            values,
-            layout,
-            if inner == 1 { rows(values, channels) } else { runs(values, channels, inner) },
-        );
-        Ok(())
-    }
-
-    /// As [`observe`](ChannelStats::observe), and for a sketch of the whole tensor: at one look where that is quicker.
-    ///
-    /// # Errors
-    ///
-    /// As there; the sketch has taken the sample into account even so.
-    pub fn observe_with(
-        &mut self,
-        sketch: &mut Sketch,
-        values: &[f32],
-        shape: &[usize],
-        axis: usize,
-    ) -> Result<(), MathError> {
-        match self.layout(values, shape, axis) {
-            Ok(layout) if layout.inner >= LONG => {
-                let channels = layout.channels;
-                let (mut sums, mut absmax) = (vec![0.0; channels], vec![0.0; channels]);
-                sketch.observe_runs(values, layout.inner, |run, summary| {
-                    let channel = run % channels;
-                    sums[channel] += summary.sum;
-                    absmax[channel] = larger(absmax[channel], summary.range.absmax());
-                });
-                self.take(values, layout, (sums, absmax));
-                Ok(())
-            }
-            _ => {
-                sketch.observe(values);
-                self.observe(values, shape, axis)
-            }
-        }
-    }
-
-    /// How channels lie in values, which are as many as the shape says and have as many channels as those before.
-    fn layout(
-        &mut self,
-        values: &[f32],
-        shape: &[usize],
-        axis: usize,
-    ) -> Result<Layout, MathError> {
-        let &channels =
-            shape.get(axis).ok_or_else(|| MathError::Axis { axis, shape: shape.to_vec() })?;
-        let (elements, inner) = (product(shape, shape)?, product(&shape[axis + 1..], shape)?);
-        agree("elements", values.len(), elements)?;
         self.fit(channels)?;
-        Ok(Layout { channels, inner })
+        let found = if inner == 1 { rows(values, channels) } else { runs(values, channels, inner) };
+        self.take(values, layout, found);
+        Ok(())
     }
 
     /// Take the sum and the largest magnitude of each channel into account.
@@ -418,9 +414,9 @@ mod tests {
             (&[2, 3, 9000], 2),
             (&[54_000], 0),
         ] {
-            let (mut both, mut sketch) = (ChannelStats::default(), Sketch::default());
-            both.observe_with(&mut sketch, &values, shape, axis).unwrap();
-            assert_eq!(both, of(&values, shape, axis), "{shape:?} {axis}");
+            let (mut channels, mut sketch) = (Some(ChannelStats::default()), Sketch::default());
+            sketch.observe_channels(&mut channels, &values, shape, axis);
+            assert_eq!(channels, Some(of(&values, shape, axis)), "{shape:?} {axis}");
             let mut alone = Sketch::default();
             alone.observe(&values);
             assert_eq!(sketch.samples(), 1);
@@ -435,11 +431,28 @@ mod tests {
     }
 
     #[test]
-    fn a_sketch_has_seen_what_channels_refuse() {
-        let (mut channels, mut sketch) = (of(&[1.0, 2.0], &[2], 0), Sketch::default());
-        assert!(channels.observe_with(&mut sketch, &vec![1.0; 5000], &[5000], 0).is_err());
-        assert!(channels.observe_with(&mut sketch, &vec![1.0; 5000], &[1, 5000], 0).is_err());
-        assert_eq!((sketch.samples(), sketch.values().count()), (2, 10_000));
+    fn with_a_sketch_no_order_shows_even_where_channels_come_and_go() {
+        let samples: Vec<(Vec<f32>, [usize; 2])> = [(4, 2500), (4, 9000), (3, 5000), (4, 7)]
+            .map(|(channels, inner)| {
+                let values =
+                    (0..channels * inner).map(|i| ((i * 7919 % 10_007) as f32).sin() * 1e3);
+                (values.collect(), [channels, inner])
+            })
+            .to_vec();
+        let seen = |order: &[usize]| {
+            let (mut channels, mut sketch) = (Some(ChannelStats::default()), Sketch::default());
+            for &at in order {
+                let (values, shape) = &samples[at];
+                sketch.observe_channels(&mut channels, values, shape, 0);
+            }
+            (channels, sketch)
+        };
+        assert_eq!(seen(&[0, 1, 3]), seen(&[3, 1, 0]));
+        let (none, forth) = seen(&[0, 1, 2, 3]);
+        assert_eq!((none, &forth), (None, &seen(&[2, 3, 0, 1]).1));
+        let (mut one, other) = (seen(&[2, 1]).1, seen(&[3, 0]).1);
+        one.merge(&other);
+        assert_eq!(one, forth);
     }
 
     #[test]

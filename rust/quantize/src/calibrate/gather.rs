@@ -183,20 +183,18 @@ impl Sink for Gatherer<'_> {
             seen.see_shape(&shape.iter().copied().map(Some).collect::<Vec<_>>());
         }
         let axis = wanted.channels.and_then(|axis| axis_of(axis, shape.len()));
-        let observed = match (&mut seen.sketch, &mut seen.channels, axis) {
-            (Some(sketch), Some(channels), Some(axis)) => {
-                channels.observe_with(sketch, values, shape, axis)
+        match (&mut seen.sketch, axis) {
+            (Some(sketch), Some(axis)) => {
+                sketch.observe_channels(&mut seen.channels, values, shape, axis);
             }
-            (None, Some(channels), Some(axis)) => channels.observe(values, shape, axis),
-            (Some(sketch), ..) => {
-                sketch.observe(values);
-                Ok(())
+            (Some(sketch), None) => sketch.observe(values),
+            // Channels that come and go have no means.
+            (None, Some(axis)) => {
+                let fits = |stats: &mut ChannelStats| stats.observe(values, shape, axis).is_ok();
+                seen.channels =
+                    seen.channels.take().and_then(|mut stats| fits(&mut stats).then_some(stats));
             }
-            (None, ..) => Ok(()),
-        };
-        // Channels that come and go have no means.
-        if observed.is_err() {
-            seen.channels = None;
+            (None, None) => {}
         }
     }
 }

@@ -40,31 +40,48 @@ impl Score {
         outputs.sum::<f64>() / self.outputs.len() as f64
     }
 
-    /// Whether this is nearer than `other` in every output, by more than could be an accident of
-    /// which samples there are.
+    /// Whether this is nearer than `other` in every output that they differ in, by more than could be
+    /// an accident of which samples there are.
     pub(super) fn is_surely_nearer(&self, other: &Score) -> bool {
+        let outputs = || self.outputs.iter().zip(&other.outputs);
+        let mut differing = outputs().filter(|(this, other)| differ(this, other)).peekable();
         self.outputs.len() == other.outputs.len()
-            && self.outputs.iter().zip(&other.outputs).all(|(this, other)| surely(this, other))
+            && differing.peek().is_some()
+            && differing.all(|(this, other)| surely(this, other))
     }
 }
 
-/// Whether the mean of what each sample leads by is larger than its standard error, and what all
-/// together lead by larger than half of its own.
-///
-/// The sums of all are what counts in the end, but a few samples with much noise decide them, so
-/// their standard error is about twice that of the mean. For these few the sums are asked too.
-fn surely(this: &[Energy], other: &[Energy]) -> bool {
-    let pairs = || this.iter().zip(other).filter(|(this, _)| this.signal > 0.0);
-    let alone: Vec<f64> = pairs().map(|(this, other)| this.decibels() - other.decibels()).collect();
-    let (these, others) = (Energy::sum(this), Energy::sum(other));
-    let without: Vec<f64> = pairs()
-        .map(|(this, other)| these.less(*this).decibels() - others.less(*other).decibels())
-        .collect();
-    let (mean, mean_error) = (mean(&alone), of_the_mean(&alone));
-    let (lead, lead_error) = (these.decibels() - others.decibels(), of_the_whole(&without));
-    // Not so when any is NaN: there are too few samples, or what they give is not finite.
-    mean > mean_error && lead > lead_error / 2.0
+/// Whether any sample tells them apart.
+fn differ(this: &[Energy], other: &[Energy]) -> bool {
+    this.iter().zip(other).any(|(this, other)| this.noise.to_bits() != other.noise.to_bits())
 }
+
+/// Whether most samples lead, the mean of what each leads by is larger than its standard error, and
+/// what all together lead by larger than half of its own.
+///
+/// The sums of all are what counts in the end, but a few samples with much noise decide them: on
+/// trained models their standard error was up to twice that of the mean. Because of these few, sums
+/// are asked too.
+fn surely(this: &[Energy], other: &[Energy]) -> bool {
+    let (these, others) = (Energy::sum(this), Energy::sum(other));
+    if these.noise.is_infinite() || others.noise.is_infinite() {
+        return these.noise.is_finite();
+    }
+    let lead = |this: Energy, other: Energy| this.decibels() - other.decibels();
+    let pairs = || this.iter().zip(other);
+    let with_signal = pairs().filter(|(this, _)| this.signal > 0.0);
+    let alone: Vec<f64> = with_signal.map(|(this, other)| lead(*this, *other)).collect();
+    let without: Vec<f64> =
+        pairs().map(|(this, other)| lead(these.less(*this), others.less(*other))).collect();
+    let leading = alone.iter().filter(|lead| **lead > 0.0).count();
+    // Not so of fewer than two samples, whose error is NaN.
+    leading * 2 > alone.len()
+        && mean(&alone) > error_of_mean(&alone) * CLEARLY
+        && lead(these, others) > jackknife_error(&without) / 2.0
+}
+
+/// Rounding makes no lead.
+const CLEARLY: f64 = 1.0 + 1e-9;
 
 #[allow(clippy::cast_precision_loss)] // as many as there are samples
 fn mean(all: &[f64]) -> f64 {
@@ -73,21 +90,21 @@ fn mean(all: &[f64]) -> f64 {
 
 /// The standard error of the mean of these.
 #[allow(clippy::cast_precision_loss)] // as many as there are samples
-fn of_the_mean(all: &[f64]) -> f64 {
+fn error_of_mean(all: &[f64]) -> f64 {
     let count = all.len() as f64;
-    (squares(all) / (count * (count - 1.0))).sqrt()
+    (squared_deviations(all) / (count * (count - 1.0))).sqrt()
 }
 
 /// The standard error of a figure of all samples, from what it would be without each of them: the
 /// jackknife's (Efron & Stein, 1981).
 #[allow(clippy::cast_precision_loss)] // as many as there are samples
-fn of_the_whole(without: &[f64]) -> f64 {
+fn jackknife_error(without: &[f64]) -> f64 {
     let count = without.len() as f64;
-    (squares(without) * (count - 1.0) / count).sqrt()
+    (squared_deviations(without) * (count - 1.0) / count).sqrt()
 }
 
 /// The sum of the squares of their distances from their mean.
-fn squares(all: &[f64]) -> f64 {
+fn squared_deviations(all: &[f64]) -> f64 {
     let mean = mean(all);
     all.iter().map(|x| (x - mean).powi(2)).sum()
 }
@@ -187,8 +204,41 @@ mod tests {
     }
 
     #[test]
+    fn what_most_samples_say_nothing_of_is_no_lead() {
+        let even = score(&[0.125; 24]);
+        let mut two = [0.125; 24];
+        (two[3], two[9]) = (0.04, 0.04);
+        assert!(!score(&two).is_surely_nearer(&even));
+        // One leads and all others tie: mean and standard error are the same but for rounding.
+        for count in 3..24 {
+            let mut one = vec![0.125; count];
+            one[0] = 0.05;
+            assert!(!score(&one).is_surely_nearer(&score(&vec![0.125; count])));
+        }
+    }
+
+    #[test]
     fn of_one_sample_nothing_is_sure() {
         assert!(!score(&[0.1]).is_surely_nearer(&score(&[0.2])));
+    }
+
+    #[test]
+    fn whatever_is_finite_is_nearer_than_what_is_not() {
+        let (sound, broken) = (score(&[0.5; 4]), score(&[0.1, f32::NAN, 0.1, 0.1]));
+        assert!(sound.is_surely_nearer(&broken) && !broken.is_surely_nearer(&sound));
+        assert!(sound.is_surely_nearer(&score(&[f32::NAN; 4])));
+        assert!(!broken.is_surely_nearer(&score(&[f32::NAN; 4])));
+    }
+
+    #[test]
+    fn outputs_that_are_the_same_either_way_have_no_say() {
+        let of = |error: f32| {
+            let wanted = [vec![1.0_f32; 4], vec![2.0], vec![3.0]];
+            let got = [vec![1.0 + error; 4], vec![2.0], vec![3.5]];
+            Score::of((0..6).map(|_| (&wanted[..], &got[..]))).unwrap()
+        };
+        assert!(of(0.1).is_surely_nearer(&of(0.2)));
+        assert!(!of(0.1).is_surely_nearer(&of(0.1)));
     }
 
     #[test]

@@ -16,9 +16,11 @@ pub const FEW: usize = 32;
 /// neighbours in a photo the correlation is nearly 1.
 const UNRELATED: f64 = 0.1;
 
-/// Numbers of an image that it takes to tell, and how many of them are looked at.
+/// Numbers of an image that it takes to tell.
 const ENOUGH: usize = 1024;
-const LOOKED_AT: usize = 16 * ENOUGH;
+
+/// Stretches of so many that are looked at, of larger images: from the first to the last number.
+const STRETCHES: usize = 16;
 
 /// Samples that are passed on as they are, and remembered for [`Watched::warnings`].
 ///
@@ -175,12 +177,23 @@ fn is_noise(value: &Tensor) -> bool {
         [_, _, _, channels @ (1 | 3)] => channels,
         _ => return false,
     };
-    let elements = value.elements().min(LOOKED_AT);
-    let bytes = value.dtype.byte_len(elements).unwrap_or(0).min(value.data.len());
-    let first =
-        Tensor { dtype: value.dtype, shape: vec![elements], data: value.data.slice(..bytes) };
-    let values = first.to_f32().unwrap_or_default();
+    let values = some_of(value);
     values.len() >= ENOUGH && correlation(&values, apart).is_some_and(|c| c.abs() < UNRELATED)
+}
+
+/// The numbers of an image, or stretches of them when there are many.
+fn some_of(value: &Tensor) -> Vec<f32> {
+    let size = size(value);
+    let count = value.data.len() / size;
+    if count <= STRETCHES * ENOUGH {
+        return value.to_f32().unwrap_or_default();
+    }
+    let stretch = |at: usize| {
+        let from = at * (count - ENOUGH) / (STRETCHES - 1);
+        let data = value.data.slice(from * size..(from + ENOUGH) * size);
+        Tensor { dtype: value.dtype, shape: vec![ENOUGH], data }.to_f32().unwrap_or_default()
+    };
+    (0..STRETCHES).flat_map(stretch).collect()
 }
 
 /// The correlation of values so many places apart; `None` when they are all the same.
@@ -283,6 +296,26 @@ mod tests {
                 found.len() == 1 && found[0].starts_with("input `x` looks like noise"),
                 "{found:?}"
             );
+        }
+        // Large ones are looked at from top to bottom: the margin of these is nearly empty, and noisy.
+        let shape = vec![Some(1), Some(1), Some(512), Some(512)];
+        let input = [InputSpec { name: "x".into(), dtype: None, shape: Some(shape) }];
+        for (margin, is_noise) in [(32, false), (512, true)] {
+            let number = |row: u16, column: u16| {
+                let mixed = u32::from(row) * 512 + u32::from(column);
+                let mixed = mixed.wrapping_mul(2_654_435_761);
+                let [.., noise] = (mixed ^ (mixed >> 15)).wrapping_mul(2_246_822_519).to_le_bytes();
+                if row < margin {
+                    f32::from(noise) / 2560.0
+                } else {
+                    (f32::from(column) / 9.0).sin()
+                }
+            };
+            let pixels = (0..512).flat_map(|row| (0..512).map(move |column| number(row, column)));
+            let image = Tensor::from_f32(vec![1, 1, 512, 512], &pixels.collect::<Vec<f32>>());
+            let images = from_arrays(vec![("x".to_owned(), image)], &input, None);
+            let said = warnings(Watched::new(images.expect("samples"), &input)).join("\n");
+            assert_eq!(said.contains("looks like noise"), is_noise, "{said}");
         }
         let inputs = [InputSpec {
             name: "x".into(),
