@@ -38,6 +38,9 @@ struct Moments {
 /// are spread evenly: what rounding does to them is known without looking.
 const MAX_STEPS: i64 = 1 << 10;
 
+/// Errors that should be the same differ by no more than this part.
+const ROUNDING: f64 = 1e-6;
+
 impl Density {
     pub(super) fn of(values: &Distribution) -> Density {
         let histogram = values.histogram();
@@ -92,13 +95,18 @@ impl Density {
         sum.max(0.0) / self.count
     }
 
-    /// The part of the [`error`](Density::error) that comes from what lies outside of the range, found at once.
-    pub(super) fn clipped(&self, spec: &QSpec, range: Range) -> f64 {
-        let ends = params(range, spec).representable(spec);
+    /// As [`error`](Density::error), and infinite where what is clipped alone, which is found at once, is more than `most`.
+    pub(super) fn error_up_to(&self, most: f64, spec: &QSpec, range: Range) -> f64 {
+        let clipped = self.clipped(params(range, spec), spec) / self.count;
+        if clipped > most * (1.0 + ROUNDING) { f64::INFINITY } else { self.error(spec, range) }
+    }
+
+    /// `Σ (x - end)²` over all values beyond the ends of a grid.
+    fn clipped(&self, params: Params, spec: &QSpec) -> f64 {
+        let ends = params.representable(spec);
         let (min, max) = (f64::from(ends.min), f64::from(ends.max));
-        let below = self.up_to(min).squared_distance(min);
-        let above = self.total.minus(self.up_to(max)).squared_distance(max);
-        (below + above).max(0.0) / self.count.max(1.0)
+        let above = self.total.minus(self.up_to(max));
+        self.up_to(min).squared_distance(min) + above.squared_distance(max)
     }
 
     /// `Σ (x - q)²` over all values `q` of a grid, for the values `x` that are rounded to it.
@@ -137,11 +145,9 @@ impl Density {
     fn by_stretch(&self, params: Params, spec: &QSpec) -> f64 {
         let ends = params.representable(spec);
         let (min, max) = (f64::from(ends.min), f64::from(ends.max));
-        let (below, up_to) = (self.up_to(min), self.up_to(max));
         let scale = f64::from(params.scale);
-        let rounded = up_to.minus(below).count * scale * scale / 12.0;
-        let clipped = below.squared_distance(min) + self.total.minus(up_to).squared_distance(max);
-        rounded + clipped
+        let inside = self.up_to(max).minus(self.up_to(min)).count;
+        inside * scale * scale / 12.0 + self.clipped(params, spec)
     }
 
     /// The moments of the values up to a point.

@@ -23,9 +23,6 @@ const COARSE: f64 = 0.5;
 /// The distance of the last candidates: 2^(1/128) is half a percent, a step of 8 bits.
 const FINE: f64 = 1.0 / 128.0;
 
-/// Errors that should be the same differ by no more than this part.
-const ROUNDING: f64 = 1e-6;
-
 /// Clipping has to save this much. Values that are spread evenly up to the end, as nothing should be cut from, gain
 /// nearly one step in 256, twice that squared: the outermost steps only have values on one side.
 const WORTH: f64 = 0.99;
@@ -52,9 +49,7 @@ impl RangeFinder for Mse {
         let density = Density::of(&values);
         let candidate = |halvings: [f64; 2], most: f64| {
             let range = shrunk(full, halvings, spec.symmetric);
-            let hopeless = density.clipped(spec, range) > most * (1.0 + ROUNDING);
-            let error = if hopeless { f64::INFINITY } else { density.error(spec, range) };
-            Candidate { halvings, range, error }
+            Candidate { halvings, range, error: density.error_up_to(most, spec, range) }
         };
         let free = if spec.symmetric { [true, false] } else { [full.min < 0.0, full.max > 0.0] };
         let (all, best) = (candidate([0.0; 2], f64::INFINITY), search(free, candidate));
@@ -121,6 +116,8 @@ fn search(free: [bool; 2], candidate: impl Fn([f64; 2], f64) -> Candidate) -> Ca
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
     use super::*;
     use crate::{Granularity, QType};
 
@@ -134,14 +131,17 @@ mod tests {
                 let value = |i: i32| (f64::from(i * 7919 % 20_011) / 1e4 - 0.7).powi(power) as f32;
                 seen.observe(&(0..20_011).map(value).collect::<Vec<f32>>());
                 let density = Density::of(&seen.values());
+                let left_out = Cell::new(0);
                 let candidate = |halvings: [f64; 2], most: f64| {
                     let range = shrunk(seen.range(), halvings, symmetric);
-                    let hopeless = density.clipped(&spec, range) > most * (1.0 + ROUNDING);
                     let error = density.error(&spec, range);
-                    assert!(!hopeless || error > most, "{error} {most} of {range:?}");
+                    let found = density.error_up_to(most, &spec, range);
+                    left_out.set(left_out.get() + u32::from(found > error));
+                    assert!(found == error || error > most, "{found} {error} {most} {range:?}");
                     Candidate { halvings, range, error }
                 };
                 search([true, !symmetric], candidate);
+                assert!(left_out.get() > 5, "{qtype:?} {power}: {}", left_out.get());
             }
         }
     }

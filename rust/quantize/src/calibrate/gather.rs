@@ -190,9 +190,11 @@ impl Sink for Gatherer<'_> {
             (Some(sketch), None) => sketch.observe(values),
             // Channels that come and go have no means.
             (None, Some(axis)) => {
-                let fits = |stats: &mut ChannelStats| stats.observe(values, shape, axis).is_ok();
-                seen.channels =
-                    seen.channels.take().and_then(|mut stats| fits(&mut stats).then_some(stats));
+                if let Some(stats) = &mut seen.channels
+                    && stats.observe(values, shape, axis).is_err()
+                {
+                    seen.channels = None;
+                }
             }
             (None, None) => {}
         }

@@ -76,12 +76,9 @@ fn surely(this: &[Energy], other: &[Energy]) -> bool {
     let leading = alone.iter().filter(|lead| **lead > 0.0).count();
     // Not so of fewer than two samples, whose error is NaN.
     leading * 2 > alone.len()
-        && mean(&alone) > error_of_mean(&alone) * CLEARLY
+        && mean(&alone) > error_of_mean(&alone)
         && lead(these, others) > jackknife_error(&without) / 2.0
 }
-
-/// Rounding makes no lead.
-const CLEARLY: f64 = 1.0 + 1e-9;
 
 #[allow(clippy::cast_precision_loss)] // as many as there are samples
 fn mean(all: &[f64]) -> f64 {
