@@ -46,9 +46,11 @@ def test_no_two_methods_find_the_same(plan: Plan, images: Path) -> None:
     found = [seen.using(method).values for method in FINDERS]
     for number, values in enumerate(found):
         assert all(values != other for other in found[:number]), FINDERS[number]
-    for values in found:
+    for method, values in zip(FINDERS, found, strict=True):
+        # Room for what these samples did not show.
+        room = 2 if method == "mse" else 1
         for name, (low, high) in values.items():
-            assert seen.values[name][0] <= low <= high <= seen.values[name][1]
+            assert seen.values[name][0] * room <= low <= high <= seen.values[name][1] * room
 
 
 @pytest.mark.parametrize("method", FINDERS)

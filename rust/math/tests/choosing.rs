@@ -188,6 +188,44 @@ fn entropy_clips_long_tails_but_not_too_far() {
     }
 }
 
+/// Samples of a thousand values, some louder than others: between a half and twice as loud as usual.
+fn loud_and_soft(count: usize, seed: u64) -> Vec<Vec<f32>> {
+    let mut state = seed;
+    let mut next = || {
+        state =
+            state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        ((state >> 11) as f64 + 0.5) / (1_u64 << 53) as f64
+    };
+    let mut sample = || {
+        let loudness = (2.0 * next() - 1.0).exp2();
+        let mut value =
+            || if next() < 0.5 { loudness * next().ln() } else { -loudness * next().ln() };
+        (0..1000).map(|_| value() as f32).collect()
+    };
+    (0..count).map(|_| sample()).collect()
+}
+
+#[test]
+fn mse_leaves_room_for_samples_that_were_not_seen() {
+    let unseen = loud_and_soft(300, 9).concat();
+    for spec in specs().filter(|spec| spec.qtype.bits() == 8 && !spec.qtype.is_float()) {
+        let on_others = |range| error(&unseen, &spec, range).ln();
+        let best = on_others(choose("mse", &of(&[unseen.clone()]), &spec).range);
+        let (mut blind, mut found, mut beyond) = (0.0, 0.0, 0);
+        for seed in 10..60 {
+            let samples = loud_and_soft(6, seed);
+            // What is one sample does not tell how far others go.
+            let joined = of(&[samples.concat()]);
+            blind += (on_others(choose("mse", &joined, &spec).range) - best) / 50.0;
+            let range = choose("mse", &of(&samples), &spec).range;
+            found += (on_others(range) - best) / 50.0;
+            beyond += u32::from(range.max > joined.range().max || range.min < joined.range().min);
+        }
+        assert!(found < 0.9 * blind && found < 0.6, "{found} instead of {blind}: {spec:?}");
+        assert!(beyond > 5, "{beyond}: {spec:?}");
+    }
+}
+
 #[test]
 fn mse_beats_minmax_on_long_tails_and_is_minmax_without_tails() {
     let values = long_tailed();

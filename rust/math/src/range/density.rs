@@ -95,6 +95,16 @@ impl Density {
         sum.max(0.0) / self.count
     }
 
+    /// How many values, zeros left out, lie below a point.
+    pub(super) fn below(&self, x: f64) -> f64 {
+        self.up_to(x).count
+    }
+
+    /// How many values, zeros left out, lie above a point.
+    pub(super) fn above(&self, x: f64) -> f64 {
+        self.total.count - self.up_to(x).count
+    }
+
     /// As [`error`](Density::error), and infinite where what is clipped alone, which is found at once, is more than `most`.
     pub(super) fn error_up_to(&self, most: f64, spec: &QSpec, range: Range) -> f64 {
         let clipped = self.clipped(params(range, spec), spec) / self.count;

@@ -21,6 +21,7 @@ mod minmax;
 mod moving_average;
 mod mse;
 mod percentile;
+mod unseen;
 
 use std::borrow::Cow;
 use std::fmt;
@@ -39,7 +40,8 @@ pub trait RangeFinder: fmt::Debug + Send + Sync {
     /// What it does, in one line.
     fn about(&self) -> &'static str;
 
-    /// The range for a grid of `spec`: within the range of the values seen, and empty only if that is.
+    /// The range for a grid of `spec`: empty only if that of the values seen is, and within it, but for what samples that
+    /// were not seen may hold beyond it.
     fn range(&self, seen: &Sketch, spec: &QSpec) -> Found;
 
     /// What it cuts off.

@@ -3,11 +3,13 @@
 use std::borrow::Cow;
 
 use super::density::Density;
-use super::{Degenerate, Found, RangeFinder, clipped, not_zero, within};
+use super::unseen::Unseen;
+use super::{Degenerate, Found, RangeFinder, clipped, not_zero};
 use crate::stats::Sketch;
-use crate::{QSpec, Range};
+use crate::{QSpec, Range, params};
 
-/// Minimises the mean squared error of quantizing and dequantizing, on the very grid that the spec would lay.
+/// Minimises the mean squared error of quantizing and dequantizing, on the very grid that the spec would lay: that of what
+/// was seen, and of what one more sample is expected to hold beyond it ([`Unseen`]).
 ///
 /// Clipping costs `Σ (|x| - end)²` over what is clipped, and saves `(Δ² - δ²) / 12` for each of the others when it makes
 /// steps of `Δ` into steps of `δ`. Both ends are searched, by how often each is halved: first all pairs of
@@ -20,11 +22,14 @@ pub(super) struct Mse;
 const MOST: f64 = 11.0;
 const COARSE: f64 = 0.5;
 
+/// The most often that an end is doubled, where samples that were not seen may go further.
+const BEYOND: f64 = 1.0;
+
 /// The distance of the last candidates: 2^(1/128) is half a percent, a step of 8 bits.
 const FINE: f64 = 1.0 / 128.0;
 
-/// Clipping has to save this much. Values that are spread evenly up to the end, as nothing should be cut from, gain
-/// nearly one step in 256, twice that squared: the outermost steps only have values on one side.
+/// Another range than the full one has to save this much. Values that are spread evenly up to the end, as nothing should
+/// be cut from, gain nearly one step in 256, twice that squared: the outermost steps only have values on one side.
 const WORTH: f64 = 0.99;
 
 impl RangeFinder for Mse {
@@ -33,7 +38,7 @@ impl RangeFinder for Mse {
     }
 
     fn about(&self) -> &'static str {
-        "the least squared error of quantizing"
+        "the least squared error of quantizing, on these samples and one more"
     }
 
     fn range(&self, seen: &Sketch, spec: &QSpec) -> Found {
@@ -47,26 +52,52 @@ impl RangeFinder for Mse {
             return Found::full(full, Degenerate::TooFew { values: occurring });
         }
         let density = Density::of(&values);
+        let unseen = Unseen::of(seen, &density);
+        let count = values.count() as f64;
         let candidate = |halvings: [f64; 2], most: f64| {
-            let range = shrunk(full, halvings, spec.symmetric);
-            Candidate { halvings, range, error: density.error_up_to(most, spec, range) }
+            let range = moved(full, halvings, spec.symmetric);
+            let beyond = unseen.clipped(params(range, spec).representable(spec)) / count;
+            let error = density.error_up_to(most - beyond, spec, range) + beyond;
+            Candidate { halvings, range, error }
         };
-        let free = if spec.symmetric { [true, false] } else { [full.min < 0.0, full.max > 0.0] };
-        let (all, best) = (candidate([0.0; 2], f64::INFINITY), search(free, candidate));
-        Found::of(if best.error < WORTH * all.error { best.range } else { full }, full)
+        let full_error = candidate([0.0; 2], f64::INFINITY).error;
+        let best = search(free(full, &unseen, spec.symmetric), candidate);
+        Found::of(if best.error < WORTH * full_error { best.range } else { full }, full)
     }
 }
 
-/// What is clipped by halving the lower and the upper end so often; if symmetric, the magnitude as often as the lower.
-fn shrunk(full: Range, [down, up]: [f64; 2], symmetric: bool) -> Range {
-    let halved = |end: f32, halvings: f64| (f64::from(end) * (-halvings).exp2()) as f32;
+/// How often each end may be halved, from and to; if symmetric, the magnitude as often as the lower.
+fn free(full: Range, unseen: &Unseen, symmetric: bool) -> [[f64; 2]; 2] {
+    let from = unseen.ends().map(|end| if end { -BEYOND } else { 0.0 });
     if symmetric {
-        return clipped(full, halved(full.absmax(), down));
+        return [[from[0].min(from[1]), MOST], [0.0; 2]];
     }
     // An end on the other side of zero is not the grid's, which begins at zero.
-    let min = if full.min < 0.0 { halved(full.min, down) } else { full.min };
-    let max = if full.max > 0.0 { halved(full.max, up) } else { full.max };
-    within(full, Range { min, max })
+    let span = |from: f64, is_end: bool| if is_end { [from, MOST] } else { [0.0; 2] };
+    [span(from[0], full.min < 0.0), span(from[1], full.max > 0.0)]
+}
+
+/// The range with the lower and the upper end halved so often; if symmetric, the magnitude as often as the lower.
+fn moved(full: Range, [down, up]: [f64; 2], symmetric: bool) -> Range {
+    let halved = |end: f32, halvings: f64| {
+        let end = f64::from(end) * (-halvings).exp2();
+        end.clamp(f64::from(f32::MIN), f64::from(f32::MAX)) as f32
+    };
+    if !symmetric {
+        // Values on one side of zero: no end gets past all of them.
+        let (min, max) = (halved(full.min, down), halved(full.max, up));
+        return Range { min: min.min(full.max), max: max.max(full.min) };
+    }
+    let absmax = halved(full.absmax(), down);
+    if down >= 0.0 {
+        return clipped(full, absmax);
+    }
+    // The end that is further from zero is the one that decides.
+    if -full.min > full.max {
+        Range { min: -absmax, ..full }
+    } else {
+        Range { max: absmax, ..full }
+    }
 }
 
 /// A range and its error.
@@ -84,28 +115,30 @@ impl Candidate {
     }
 }
 
-/// The candidate with the least error, over how often each end that is free to move is halved. Of candidates with more
+/// The candidate with the least error, over how often each end is halved, within these bounds. Of candidates with more
 /// than an error that is there already the error need not be found.
-fn search(free: [bool; 2], candidate: impl Fn([f64; 2], f64) -> Candidate) -> Candidate {
-    let last = |free: bool| if free { (MOST / COARSE) as u32 } else { 0 };
+fn search(bounds: [[f64; 2]; 2], candidate: impl Fn([f64; 2], f64) -> Candidate) -> Candidate {
+    let coarse = |[from, to]: [f64; 2]| {
+        (0..=((to - from) / COARSE) as u32).map(move |steps| from + f64::from(steps) * COARSE)
+    };
     let mut best = candidate([0.0; 2], f64::INFINITY);
-    for down in 0..=last(free[0]) {
-        for up in 0..=last(free[1]) {
-            let halvings = [down, up].map(|steps| f64::from(steps) * COARSE);
-            best = best.or(candidate(halvings, best.error));
+    for down in coarse(bounds[0]) {
+        for up in coarse(bounds[1]) {
+            best = best.or(candidate([down, up], best.error));
         }
     }
-    let directions = |free: bool| if free { &[-1.0, 0.0, 1.0][..] } else { &[0.0] };
     let mut step = COARSE / 2.0;
     while step >= FINE {
         // Twice, which gets anywhere within the step before.
         for _ in 0..2 {
             let [from_down, from_up] = best.halvings;
-            for down in directions(free[0]) {
-                for up in directions(free[1]) {
-                    let halvings = [from_down + down * step, from_up + up * step];
-                    let halvings = halvings.map(|halvings| halvings.max(0.0));
-                    best = best.or(candidate(halvings, best.error));
+            let around = |from: f64, [least, most]: [f64; 2]| {
+                let directions = if least < most { &[-1.0, 0.0, 1.0][..] } else { &[0.0] };
+                directions.iter().map(move |way| (from + way * step).max(least))
+            };
+            for down in around(from_down, bounds[0]) {
+                for up in around(from_up, bounds[1]) {
+                    best = best.or(candidate([down, up], best.error));
                 }
             }
         }
@@ -133,14 +166,14 @@ mod tests {
                 let density = Density::of(&seen.values());
                 let left_out = Cell::new(0);
                 let candidate = |halvings: [f64; 2], most: f64| {
-                    let range = shrunk(seen.range(), halvings, symmetric);
+                    let range = moved(seen.range(), halvings, symmetric);
                     let error = density.error(&spec, range);
                     let found = density.error_up_to(most, &spec, range);
                     left_out.set(left_out.get() + u32::from(found > error));
                     assert!(found == error || error > most, "{found} {error} {most} {range:?}");
                     Candidate { halvings, range, error }
                 };
-                search([true, !symmetric], candidate);
+                search([[0.0, MOST], [0.0, if symmetric { 0.0 } else { MOST }]], candidate);
                 assert!(left_out.get() > 5, "{qtype:?} {power}: {}", left_out.get());
             }
         }

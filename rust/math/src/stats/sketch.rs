@@ -1,6 +1,7 @@
 //! What is remembered of one tensor over all samples.
 
 use std::borrow::Cow;
+use std::cmp::Ordering;
 
 use serde::{Deserialize, Serialize};
 
@@ -59,13 +60,30 @@ pub struct Masked {
     pub infinite: u64,
 }
 
-/// The sums over samples of their ends.
+/// The ends of samples.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 struct Ends {
     /// Samples that have ends.
     samples: u64,
+    /// The sums of their ends.
     min: Sum,
     max: Sum,
+    /// How many of them reach the smallest and the largest value of all.
+    at_min: u64,
+    at_max: u64,
+}
+
+/// What is known of the ends of samples; values of a mask left out.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct SampleEnds {
+    /// How many samples have values.
+    pub(crate) samples: u64,
+    /// The mean of their smallest values, and that of their largest; [`Range::EMPTY`] when there are none.
+    pub(crate) mean: Range,
+    /// How many have the smallest value of all.
+    pub(crate) at_min: u64,
+    /// How many have the largest value of all.
+    pub(crate) at_max: u64,
 }
 
 impl Sketch {
@@ -94,6 +112,7 @@ impl Sketch {
     ) {
         let Scratch { places, tally, near, far } = scratch;
         let many = values.len() >= MANY;
+        let (near_before, all_before) = (self.near.range(), self.all());
         let (mut near_range, mut far_range) = (Range::EMPTY, Range::EMPTY);
         let runs = values.chunks(length.max(1)).enumerate();
         for (run, chunk) in runs.flat_map(|(at, run)| run.chunks(CHUNK).map(move |it| (at, it))) {
@@ -118,8 +137,9 @@ impl Sketch {
         }
         self.near.settle(tally);
         self.samples = self.samples.saturating_add(1);
-        self.near_ends.observe(near_range);
-        self.all_ends.observe(near_range.merge(far_range));
+        self.near_ends.merge(&Ends::of(near_range), near_before, near_range);
+        let range = near_range.merge(far_range);
+        self.all_ends.merge(&Ends::of(range), all_before, range);
     }
 
     /// Count what is not finite, and part the rest. Without branches, which such values would mislead.
@@ -159,10 +179,10 @@ impl Sketch {
         ] {
             *count = count.saturating_add(more);
         }
+        self.near_ends.merge(&other.near_ends, self.near.range(), other.near.range());
+        self.all_ends.merge(&other.all_ends, self.all(), other.all());
         self.near.merge(&other.near);
         self.far.merge(&other.far);
-        self.near_ends.merge(&other.near_ends);
-        self.all_ends.merge(&other.all_ends);
     }
 
     /// How many samples were observed.
@@ -205,7 +225,19 @@ impl Sketch {
     ///
     /// [`Range::EMPTY`] when no sample has values.
     pub fn mean_range(&self) -> Range {
-        if self.far_is_mask() { self.near_ends.mean() } else { self.all_ends.mean() }
+        self.sample_ends().mean
+    }
+
+    /// What is known of the ends of samples.
+    pub(crate) fn sample_ends(&self) -> SampleEnds {
+        let ends = if self.far_is_mask() { &self.near_ends } else { &self.all_ends };
+        let Ends { samples, at_min, at_max, .. } = *ends;
+        SampleEnds { samples, mean: ends.mean(), at_min, at_max }
+    }
+
+    /// The range of all finite values, be some a mask or not.
+    fn all(&self) -> Range {
+        self.near.range().merge(self.far.range())
     }
 
     /// The attention mask that the tensor carries, if it does.
@@ -230,18 +262,31 @@ impl Sketch {
 }
 
 impl Ends {
-    fn observe(&mut self, range: Range) {
-        if !range.is_empty() {
-            self.samples = self.samples.saturating_add(1);
-            self.min.add(f64::from(range.min));
-            self.max.add(f64::from(range.max));
+    /// Those of a sample with this range.
+    fn of(range: Range) -> Ends {
+        if range.is_empty() {
+            return Ends::default();
         }
+        let end = |value: f32| {
+            let mut sum = Sum::default();
+            sum.add(f64::from(value));
+            sum
+        };
+        Ends { samples: 1, min: end(range.min), max: end(range.max), at_min: 1, at_max: 1 }
     }
 
-    fn merge(&mut self, other: &Ends) {
+    /// Take the ends of other samples into account; these samples have values in `range`, the others in `others`.
+    fn merge(&mut self, other: &Ends, range: Range, others: Range) {
         self.samples = self.samples.saturating_add(other.samples);
         self.min.merge(&other.min);
         self.max.merge(&other.max);
+        let reaching = |beyond: Ordering, here: u64, there: u64| match beyond {
+            Ordering::Less => here,
+            Ordering::Equal => here.saturating_add(there),
+            Ordering::Greater => there,
+        };
+        self.at_min = reaching(range.min.total_cmp(&others.min), self.at_min, other.at_min);
+        self.at_max = reaching(others.max.total_cmp(&range.max), self.at_max, other.at_max);
     }
 
     fn mean(&self) -> Range {
@@ -320,10 +365,25 @@ mod tests {
     fn mean_ends_are_those_of_the_samples() {
         let sketch = of(&[&[-1.0, 4.0], &[-3.0, 2.0, 0.0], &[], &[f32::NAN]]);
         assert_eq!(sketch.mean_range(), Range { min: -2.0, max: 3.0 });
+        assert_eq!((sketch.sample_ends().at_min, sketch.sample_ends().at_max), (1, 1));
         let masked = of(&[&[-1.0, -1e4], &[-3.0, 1.0], &[-1e4]]);
         assert_eq!(masked.mean_range(), Range { min: -2.0, max: 0.0 });
         let honest = of(&[&[-1.0, -1e4], &[-3e3, 3e3]]);
         assert_eq!(honest.mean_range(), Range { min: -6500.0, max: 1499.5 });
+    }
+
+    #[test]
+    fn samples_that_reach_an_end_are_counted() {
+        let samples: [&[f32]; 5] = [&[0.0, 1.0], &[-0.0, 2.0], &[0.5, 2.0], &[], &[-1e4, 0.0, 2.0]];
+        let ends = of(&samples).sample_ends();
+        assert_eq!((ends.samples, ends.at_min, ends.at_max), (4, 3, 3));
+        for order in [[0, 1, 2, 3, 4], [4, 3, 2, 1, 0], [2, 0, 4, 1, 3]] {
+            let mut merged = of(&[]);
+            for at in order {
+                merged.merge(&of(&[samples[at]]));
+            }
+            assert_eq!(merged, of(&samples), "{order:?}");
+        }
     }
 
     #[test]
