@@ -46,6 +46,7 @@ def quantize(
     narrow_range: bool | None = None,
     target: str | None = None,
     op_types: Iterable[str] | None = None,
+    included_layers: Iterable[str] | None = None,
     prune: float | None = None,
     sparsity: float | None = None,
     optimize: bool | Iterable[str] = True,
@@ -126,6 +127,9 @@ def quantize(
         ``"x86-avx2"``, ``"arm"``, ``"tensorrt"``, ``"openvino"``, ``"qnn"`` or ``"generic"``.
     op_types : iterable of str, optional
         Only weights of operators of these types are quantized: ``["Conv", "Gemm"]``.
+    included_layers : iterable of str, optional
+        Only these weights, and those of these nodes, are quantized, written as in
+        `excluded_layers`, which goes before.
     prune : float, optional
         Before anything else, weights become 0 where ``abs(w) < prune``, as the function `prune`
         does it, and stay exactly 0; those of `excluded_layers` are left alone. The steps of the
@@ -241,6 +245,7 @@ def quantize(
     )
     wishes["target"] = target
     wishes["op_types"] = _options.maybe_names("op_types", op_types)
+    wishes["include"] = _options.maybe_names("included_layers", included_layers)
     wishes["prune"] = _pruning.wish(prune, sparsity)
     wishes["weights"] = weights
     wishes["block_size"] = _options.maybe_count("block_size", block_size)
@@ -281,6 +286,7 @@ def quantize_with_calibration(
     target: str | None = None,
     engine: Engine = "auto",
     op_types: Iterable[str] | None = None,
+    included_layers: Iterable[str] | None = None,
     prune: float | None = None,
     sparsity: float | None = None,
     rounding: str | None = None,
@@ -336,7 +342,7 @@ min_elements, layer_bits, layer_dtype, weights, narrow_range
     method : str
         How ranges follow from what is seen: ``"minmax"``, ``"moving_average"``, ``"percentile"``
         (or with its number, ``"percentile:99.9"``), ``"entropy"``, ``"mse"``, or ``"auto"``, which
-        judges them for each value on samples held back. `Plan.compare_methods` shows them all.
+        judges them on samples held back. `Plan.compare_methods` shows them all.
     num_samples : int
         How many samples ``"random"`` makes; other data is used whole, see `limit`.
     sample_shape : sequence of int, optional
@@ -360,6 +366,9 @@ min_elements, layer_bits, layer_dtype, weights, narrow_range
         Who runs the model, as in `Plan.calibrate`.
     op_types : iterable of str, optional
         Only operators of these types are quantized: ``["Conv", "Gemm"]``.
+    included_layers : iterable of str, optional
+        Only these weights and nodes are quantized, written as in `excluded_layers`, which goes
+        before.
     rounding : str, optional
         Which of the two integers around it a weight becomes, as in `quantize`.
     bias_correction : bool
@@ -455,6 +464,7 @@ IsADirectoryError, OSError
     wishes["activation_types"] = _options.types_by_name("activation_types", activation_types)
     wishes["target"] = target
     wishes["op_types"] = _options.maybe_names("op_types", op_types)
+    wishes["include"] = _options.maybe_names("included_layers", included_layers)
     wishes["prune"] = _pruning.wish(prune, sparsity)
     wishes["rounding"] = rounding
     wishes["narrow_range"] = narrow_range
@@ -545,6 +555,7 @@ def _wishes(
         rounding=None,
         native_int4=native_int4,
         exclude=_options.names("excluded_layers", excluded_layers),
+        include=None,
         min_elements=_options.count("min_elements", min_elements),
         layer_bits=widths,
         layer_types=types,

@@ -32,6 +32,7 @@ class Wishes(TypedDict):
     rounding: str | None
     native_int4: bool | None
     exclude: list[str]
+    include: list[str] | None
     min_elements: int
     layer_bits: dict[str, int]
     layer_types: dict[str, str]
@@ -108,6 +109,7 @@ class Model:
         symmetric: bool = False,
         activation_symmetric: bool = False,
         exclude: Iterable[str] | None = None,
+        include: Iterable[str] | None = None,
         min_elements: int = 0,
         layer_bits: Mapping[str, int | str] | None = None,
         layer_dtype: Mapping[str, str] | None = None,
@@ -153,6 +155,8 @@ class Model:
         exclude : iterable of str, optional
             Weights and nodes to leave alone: names, patterns with ``*``, ``?`` and ``[...]``,
             regular expressions behind ``re:``, or types of operators.
+        include : iterable of str, optional
+            Only these weights and nodes are quantized, written as in `exclude`, which goes before.
         min_elements : int
             Weights with fewer elements stay float.
         layer_bits : dict of str to (int or str), optional
@@ -261,6 +265,7 @@ class Model:
             rounding=rounding,
             native_int4=native_int4,
             exclude=_options.names("exclude", exclude),
+            include=_options.maybe_names("include", include),
             min_elements=_options.count("min_elements", min_elements),
             layer_bits=widths,
             layer_types=types,

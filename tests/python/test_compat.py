@@ -150,6 +150,20 @@ def test_nodes_and_types_choose(digits: Path, images: Path) -> None:
     assert quantized == {"conv1.weight", "conv3.weight"}
 
 
+def test_only_the_nodes_that_are_listed_are_quantized(digits: Path, images: Path) -> None:
+    out = digits.with_name("o")
+    nodes = ["conv1", "relu1", "conv3"]
+    report = ours.quantize_static(
+        digits, out, Reader(images), nodes_to_quantize=nodes, nodes_to_exclude=["conv3"]
+    )
+    assert {value.name for value in report.weights if value.quantized} == {"conv1.weight"}
+    float_weights = {i.name for i in onnx.load(out).graph.initializer if i.data_type == 1}
+    assert "conv2.weight" in float_weights
+    assert "conv1.weight" not in float_weights
+    report = ours.quantize_dynamic(digits, out, nodes_to_quantize=["fc1"])
+    assert [value.name for value in report.weights if value.quantized] == ["fc1.weight"]
+
+
 def test_a_dynamic_model_needs_no_samples(digits: Path) -> None:
     out = digits.with_name("o.onnx")
     ours.quantize_dynamic(digits, out, ["MatMul"], per_channel=True)
@@ -307,7 +321,7 @@ def test_axes_that_are_usual_are_taken_and_one_that_is_idle_is_told(
         ({"extra_options": {"WeightSymetric": True}}, "did you mean WeightSymmetric"),
         ({"extra_options": {"DedicatedQDQPair": True}}, r"extra_options\['DedicatedQDQPair'\]"),
         ({"quant_format": ours.QuantFormat.QOperator}, "QOperator"),
-        ({"nodes_to_quantize": ["conv1"]}, "nodes_to_exclude"),
+        ({"nodes_to_quantize": ["konv1"]}, "nodes_to_quantize names `konv1`.* did you mean"),
         ({"nodes_to_exclude": ["konv1"]}, "nodes_to_exclude names `konv1`.* did you mean `conv1`"),
         ({"nodes_to_exclude": "conv1"}, "nodes_to_exclude is the text 'conv1'"),
         ({"op_types_to_quantize": ["Konv"]}, "op_types_to_quantize names `Konv`"),

@@ -141,6 +141,33 @@ def test_only_operators_of_the_types_named_are_quantized(digits: Path, images: P
         quantize_rs.quantize(digits, None, op_types="Conv")
 
 
+def test_only_what_is_included_is_quantized(digits: Path, images: Path) -> None:
+    layers = ["conv1", "relu1", "fc?"]
+    report = quantize_rs.quantize_with_calibration(
+        digits, None, images, included_layers=layers, excluded_layers=["fc2"]
+    )
+    assert {v.name for v in report.weights if v.quantized} == {"conv1.weight", "fc1.weight"}
+    assert "relu1_out" in {v.name for v in report.activations if v.quantized}
+    assert "relu2_out" not in {v.name for v in report.activations if v.quantized}
+    why = {v.name: v.why for v in report.weights}
+    assert why["conv2.weight"] == "read by `conv2`, which is not to be quantized"
+    plan = quantize_rs.open(digits).plan(include=["Conv"], prune=0.01)
+    assert {v.name for v in plan if v.quantized} == {f"conv{i}.weight" for i in (1, 2, 3)}
+    told = " ".join(line for step in plan.steps for line in step.did)
+    assert "conv1.weight" in told
+    assert "fc1.weight" not in told
+    with pytest.raises(OptionError, match=r"konv1.*did you mean `conv1`") as caught:
+        quantize_rs.quantize(digits, None, included_layers=["konv1"])
+    assert caught.value.option == "included_layers"
+
+
+def test_a_list_of_what_has_no_weights_leaves_all_as_it_is() -> None:
+    source = judge.model("conv_bn_relu")
+    norm = next(n.name for n in onnx.load(source).graph.node if n.op_type == "BatchNormalization")
+    report = quantize_rs.quantize(source, None, included_layers=[norm])
+    assert not [value for value in report.weights if value.quantized]
+
+
 def test_widths_are_numbers_or_types_by_name_pattern_or_operator() -> None:
     source = judge.model("opset26_conv")
     names = [value.name for value in quantize_rs.open(source).plan() if value.role == "weight"]

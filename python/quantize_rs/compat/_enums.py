@@ -137,6 +137,7 @@ def op_types_of(value: Iterable[str] | None) -> list[str] | None:
 _NAMES = {
     "activations": "activation_type",
     "excluded_layers": "nodes_to_exclude",
+    "included_layers": "nodes_to_quantize",
     "op_types": "op_types_to_quantize",
     "weights": "weight_type",
 }

@@ -86,7 +86,7 @@ class MatMulNBitsQuantizer:
     nodes_to_exclude
         Nodes and weights to leave alone; they may be patterns.
     nodes_to_include
-        Refused: name the types and exclude the others.
+        Refused: there it adds nodes to the types; name all types, and exclude the others.
     quant_axes
         Axes follow from the operators; these are refused where they differ.
     quant_format

@@ -69,23 +69,17 @@ _log = logging.getLogger("quantize_rs")
 StrPath: TypeAlias = str | os.PathLike[str]
 
 
-def _refuse_lists(**lists: Iterable[str] | None) -> None:
-    for option, value in lists.items():
-        if value:
-            what = f"{option} is given: name the others in nodes_to_exclude, which takes patterns"
-            raise OptionError(what, option=option)
-
-
 def _wishes(
     per_channel: bool,
     reduce_range: bool,
     weight_type: Any,
     op_types: Iterable[str] | None,
-    exclude: Iterable[str] | None,
+    nodes: tuple[Iterable[str] | None, Iterable[str] | None],
     extra: dict[str, Any],
 ) -> dict[str, Any]:
     """Give the options of `Model.plan`; those of `extra` go first."""
     weights = type_of("weight_type", weight_type)
+    include, exclude = nodes
     if reduce_range and "target" in extra:
         what = "reduce_range is for CPUs, and ForceQuantizeNoInputCheck for NPUs: one of them"
         raise OptionError(what, option="reduce_range")
@@ -96,6 +90,7 @@ def _wishes(
         "target": "x86-avx2" if reduce_range else None,
         "op_types": op_types_of(op_types),
         "exclude": _options.names("nodes_to_exclude", exclude),
+        "include": _options.names("nodes_to_quantize", include) or None,
     } | extra
 
 
@@ -172,14 +167,12 @@ def quantize_static(
         `quantize_rs.quantize_with_calibration` takes.
     quant_format
         ``QuantFormat.QDQ``; QOperator is not written.
-    op_types_to_quantize, nodes_to_exclude
-        Only operators of these types; not these nodes, which may be patterns.
+    op_types_to_quantize, nodes_to_quantize, nodes_to_exclude
+        Only operators of these types; only these nodes; not these. Nodes may be patterns.
     per_channel, reduce_range
         One scale for each output channel; weights of 7 bits.
     activation_type, weight_type
         Of `QuantType`, ours or onnxruntime's own.
-    nodes_to_quantize
-        Refused: exclude the others.
     use_external_data_format
         Not needed: data goes beside a model of 2 GiB and more by itself.
     calibrate_method
@@ -223,12 +216,10 @@ def quantize_static(
     if name_of("quant_format", quant_format, [known.name for known in QuantFormat]) != "QDQ":
         what = "quant_format is QOperator: QDQ is what runtimes fuse to the same operators"
         raise OptionError(what, option="quant_format")
-    _refuse_lists(nodes_to_quantize=nodes_to_quantize)
     extra = _extra.options(extra_options)
     method, stride = _method(calibrate_method, extra), extra.pop("stride", None)
-    options = _wishes(
-        per_channel, reduce_range, weight_type, op_types_to_quantize, nodes_to_exclude, extra
-    )
+    nodes = (nodes_to_quantize, nodes_to_exclude)
+    options = _wishes(per_channel, reduce_range, weight_type, op_types_to_quantize, nodes, extra)
     writable(model_output)
     others = [name for name in calibration_providers or () if name != "CPUExecutionProvider"]
     if others:
@@ -292,12 +283,12 @@ def quantize_dynamic(
     ['fc1.weight', 'fc2.weight']
     """
     del use_external_data_format
-    _refuse_lists(nodes_to_quantize=nodes_to_quantize)
     types = _options.names("op_types_to_quantize", op_types_to_quantize)
     if "MatMul" in types and "Gemm" not in types:
         types.append("Gemm")
     extra = {"output_format": "dynamic"} | _extra.options(extra_options, dynamic=True)
-    options = _wishes(per_channel, reduce_range, weight_type, types, nodes_to_exclude, extra)
+    nodes = (nodes_to_quantize, nodes_to_exclude)
+    options = _wishes(per_channel, reduce_range, weight_type, types, nodes, extra)
     writable(model_output)
     with their_names():
         plan = _model.open(model_input).plan(**options)

@@ -119,6 +119,7 @@ pub(crate) fn said(error: &io::Error) -> String {
 fn flag(option: &str) -> String {
     match option {
         "excluded_layers" => "--exclude".to_owned(),
+        "included_layers" => "--include".to_owned(),
         "layer_types" => "--layer-bits".to_owned(),
         _ => format!("--{}", option.replace('_', "-")),
     }

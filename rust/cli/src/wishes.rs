@@ -45,6 +45,10 @@ pub(crate) struct Wishes {
     /// behind re:, or a type of operator; may be repeated
     #[arg(long, value_name = "NAME")]
     exclude: Vec<String>,
+    /// Quantize nothing but this weight or node: written as in --exclude, which goes before; may be
+    /// repeated
+    #[arg(long, value_name = "NAME")]
+    include: Option<Vec<String>>,
     /// Leave weights with fewer elements alone
     #[arg(long, value_name = "N", default_value_t = 0)]
     min_elements: usize,
@@ -161,6 +165,7 @@ impl Wishes {
             rounding: self.rounding,
             native_int4: self.native_int4,
             exclude: self.exclude.clone(),
+            include: self.include.clone(),
             min_elements: self.min_elements,
             layer_bits,
             layer_types,
@@ -350,6 +355,7 @@ mod tests {
             "--native-int4=false",
             "--exclude=a",
             "--exclude=b*",
+            "--include=i",
             "--min-elements=7",
             "--layer-bits=c=d=2",
             "--layer-dtype=e=uint4",
@@ -381,6 +387,7 @@ mod tests {
             rounding: Some(Rounding::Nearest),
             native_int4: Some(false),
             exclude: vec!["a".to_owned(), "b*".to_owned()],
+            include: Some(vec!["i".to_owned()]),
             min_elements: 7,
             layer_bits: BTreeMap::from([("c=d".to_owned(), 2)]),
             layer_types: BTreeMap::from([("e".to_owned(), QType::UInt4.into())]),

@@ -58,6 +58,9 @@ pub struct Config {
     /// Weights and nodes to leave alone: names, patterns with `*`, `?`, `[…]`, regular expressions
     /// behind `re:`, or types of operators.
     pub exclude: Vec<String>,
+    /// Only these weights and nodes are quantized: names, patterns and types of operators as in `exclude`, which
+    /// goes before; `None` for all. What only moves data passes on what is quantized all the same.
+    pub include: Option<Vec<String>>,
     /// Weights with fewer elements stay float.
     pub min_elements: usize,
     /// Bits for some weights, by the name of a weight or node, by pattern as in `exclude`, or by
@@ -73,7 +76,7 @@ pub struct Config {
     /// data passes on what is quantized all the same.
     pub op_types: Option<Vec<String>>,
     /// Before anything else, weights of small magnitude become 0, and stay exactly that when they are
-    /// quantized; those in `exclude` do not. See [`prune`](crate::prune()).
+    /// quantized; those that `exclude` and `include` leave alone do not. See [`prune`](crate::prune()).
     pub prune: Option<Below>,
     /// The passes that run before planning, by name: see [`prepare::ALL`](crate::prepare::ALL).
     /// `None` for those that serve quantization.
@@ -107,6 +110,7 @@ impl Default for Config {
             rounding: None,
             native_int4: None,
             exclude: Vec::new(),
+            include: None,
             min_elements: 0,
             layer_bits: BTreeMap::new(),
             layer_types: BTreeMap::new(),

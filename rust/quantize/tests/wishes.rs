@@ -62,6 +62,34 @@ fn what_is_excluded_stays_float_and_says_so() {
 }
 
 #[test]
+fn what_is_not_included_stays_float_and_says_so() {
+    let model = fixture("mlp_relu");
+    let of = |include: &[&str], exclude: &[&str]| {
+        let texts = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect();
+        Config { include: Some(texts(include)), exclude: texts(exclude), ..per_channel() }
+    };
+    let graph = Graph::of(&model).unwrap();
+    let all = plan(&model, per_channel());
+    let weights: Vec<String> = all.quantized().map(|(value, _)| value.name.clone()).collect();
+    let reader = |weight: &str| {
+        graph.nodes.iter().find(|node| node.input.iter().any(|input| input == weight)).unwrap()
+    };
+    let named = |config: Config| -> Vec<String> {
+        plan(&model, config).quantized().map(|(value, _)| value.name.clone()).collect()
+    };
+    let node = &reader(&weights[0]).name;
+    assert_eq!(named(of(&[&weights[0]], &[])), weights[..1]);
+    assert_eq!(named(of(&[node], &[])), weights[..1]);
+    assert_eq!(named(of(&["*"], &[node])), weights[1..]);
+    assert!(named(of(&[node], &[node])).is_empty() && named(of(&[], &[])).is_empty());
+    let other = Kept::NotIncluded { node: reader(&weights[1]).name.clone() };
+    let plan = plan(&model, of(&[node], &[]));
+    assert_eq!(plan.value(&weights[1]).unwrap().decision, Decision::Keep(other));
+    let error = Plan::of(&graph, of(&["nothing*"], &[])).unwrap_err().to_string();
+    assert!(error.contains("included_layers"), "{error}");
+}
+
+#[test]
 fn a_weight_with_nan_is_refused_by_name_unless_excluded() {
     let path: PathBuf =
         Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/attacks/files/nan_weight.onnx");

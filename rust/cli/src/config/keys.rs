@@ -18,6 +18,7 @@ const OTHER_NAMES: &[(&str, &str)] = &[
     ("calibration_samples", "limit"),
     ("exclude_layers", "exclude"),
     ("excluded_layers", "exclude"),
+    ("included_layers", "include"),
     ("precision", "weights"),
     ("sensitivity_analysis", "fall_back"),
     ("statistics_path", "ranges_out"),
@@ -75,7 +76,7 @@ A file has options, which hold for all models, and names models:
     skip_existing: true        # also continue_on_error, jobs
 
 Options are the flags of `quantize` and `calibrate` with _ for -: per_channel, layer_bits (a map
-or a list), exclude (a list). `smooth: false` is --no-smooth. Those of calibration may stand in a
+or a list), exclude and include (lists). `smooth: false` is --no-smooth. Those of calibration may stand in a
 map `calibration`. Other names: {}; `mode: dynamic` is output_format: dynamic; `accuracy_threshold: 0.99` is
 max_accuracy_drop: 1.",
         names.join(", ")

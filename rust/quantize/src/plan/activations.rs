@@ -106,8 +106,12 @@ fn rules(graph: &Graph<'_>, selection: &Selection) -> Vec<Option<(&'static OpRul
     let rule = |node: usize| {
         let rule = ops::rule(graph.nodes[node])?;
         let integer = (rule.integer)(graph, node);
-        let asked_for = !integer.computes() || selection.allows(rule.op_type);
-        (asked_for && !selection.excludes_node(graph, node)).then_some((rule, integer))
+        let asked_for = if integer.computes() {
+            selection.allows(rule.op_type) && !selection.leaves_node(graph, node)
+        } else {
+            !selection.excludes_node(graph, node)
+        };
+        asked_for.then_some((rule, integer))
     };
     (0..graph.nodes.len()).map(rule).collect()
 }

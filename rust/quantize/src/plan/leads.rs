@@ -136,7 +136,7 @@ impl Planner<'_, '_> {
         if value.is_output
             || value.captured
             || graph.nodes[sum].op_type != "Add"
-            || self.selection.excludes_node(graph, sum)
+            || self.selection.leaves_node(graph, sum)
         {
             return None;
         }

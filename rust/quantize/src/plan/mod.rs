@@ -194,6 +194,11 @@ pub enum Kept {
         /// The name or pattern.
         pattern: String,
     },
+    /// The caller asked for other weights and nodes only.
+    NotIncluded {
+        /// One that reads it and was not named, by its name, or by its type if it has none.
+        node: String,
+    },
     /// The caller asked for operators of other types only.
     OpType {
         /// The type of one that reads it.

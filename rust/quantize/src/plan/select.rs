@@ -5,6 +5,7 @@ use std::collections::HashSet;
 use quantize_rs_math::QType;
 use quantize_rs_onnx::NodeProto;
 
+use super::Kept;
 use super::pattern::{Known, Pattern, Subject};
 use crate::graph::Graph;
 use crate::uses::{self, Constant, Use};
@@ -13,6 +14,8 @@ use crate::{Config, QuantizeError, WeightType, config, ops};
 /// Names and patterns of a configuration, each known to fit something in the model.
 pub(super) struct Selection {
     exclude: Vec<Pattern>,
+    /// All else is excluded, where there is a list.
+    include: Option<Vec<Pattern>>,
     /// Types for some weights, none for those that stay float; narrower patterns first.
     types: Vec<(Pattern, Option<WeightType>)>,
     /// Types for some activations; narrower patterns first.
@@ -27,17 +30,21 @@ impl Selection {
         config: &Config,
     ) -> Result<Selection, QuantizeError> {
         let Names { weights, all, .. } = Names::of(graph, constants);
-        let exclude = config
-            .exclude
-            .iter()
-            .map(|text| all.pattern("excluded_layers", text))
-            .collect::<Result<_, _>>()?;
+        let patterns = |option, texts: &[String]| {
+            texts.iter().map(|text| all.pattern(option, text)).collect::<Result<_, _>>()
+        };
+        let exclude = patterns("excluded_layers", &config.exclude)?;
+        let include = match &config.include {
+            None => None,
+            Some(texts) => Some(patterns("included_layers", texts)?),
+        };
         let op_types = match &config.op_types {
             None => None,
             Some(op_types) => Some(known_op_types(op_types)?),
         };
         let activations = activations(graph, config)?;
-        Ok(Selection { exclude, types: types(&weights, config)?, activations, op_types })
+        let types = types(&weights, config)?;
+        Ok(Selection { exclude, include, types, activations, op_types })
     }
 
     /// Whether anything was asked for some activations alone.
@@ -71,21 +78,45 @@ impl Selection {
         self.op_types.as_ref().is_none_or(|op_types| op_types.contains(op_type))
     }
 
-    /// The pattern that excludes a constant, or a node that reads it.
+    /// Why a constant stays as it is by the caller's wish: it, or a node that reads it, is excluded, or neither it nor
+    /// such a node is included.
     pub(super) fn excluded<'m>(
         &self,
         constant: &'m str,
         readers: impl Iterator<Item = &'m NodeProto>,
-    ) -> Option<String> {
-        let subject = subject(constant, readers);
-        let hit = self.exclude.iter().find(|pattern| pattern.fits(&subject));
-        hit.map(|pattern| pattern.text().to_owned())
+    ) -> Option<Kept> {
+        let readers: Vec<&NodeProto> = readers.collect();
+        let all = subject(constant, readers.iter().copied());
+        let hit = self.exclude.iter().find(|pattern| pattern.fits(&all));
+        if let Some(pattern) = hit {
+            return Some(Kept::Excluded { pattern: pattern.text().to_owned() });
+        }
+        if self.includes(&subject(constant, std::iter::empty())) {
+            return None;
+        }
+        let is_left = |node: &&NodeProto| !self.includes(&subject("", std::iter::once(*node)));
+        let left = readers.into_iter().find(is_left);
+        left.map(|node| Kept::NotIncluded {
+            node: if node.name.is_empty() { node.op_type.clone() } else { node.name.clone() },
+        })
+    }
+
+    fn includes(&self, subject: &Subject<'_>) -> bool {
+        self.include
+            .as_ref()
+            .is_none_or(|include| include.iter().any(|pattern| pattern.fits(subject)))
     }
 
     /// Whether a node is excluded, by its name or by its type.
     pub(super) fn excludes_node(&self, graph: &Graph<'_>, node: usize) -> bool {
         let subject = subject("", std::iter::once(graph.nodes[node]));
         self.exclude.iter().any(|pattern| pattern.fits(&subject))
+    }
+
+    /// Whether a node is to stay as it is: it is excluded, or not among those included.
+    pub(super) fn leaves_node(&self, graph: &Graph<'_>, node: usize) -> bool {
+        let subject = subject("", std::iter::once(graph.nodes[node]));
+        self.excludes_node(graph, node) || !self.includes(&subject)
     }
 
     /// The type asked for a weight, or for a node that reads it.
@@ -197,6 +228,9 @@ pub(crate) fn still_there(
         !is_gone
     };
     config.exclude.retain(|text| stays("excluded_layers", text, &then.all, &now.all));
+    if let Some(include) = &mut config.include {
+        include.retain(|text| stays("included_layers", text, &then.all, &now.all));
+    }
     let mut of_weight = |text: &String| stays("layer_bits", text, &then.weights, &now.weights);
     config.layer_bits.retain(|text, _| of_weight(text));
     config.layer_types.retain(|text, _| of_weight(text));

@@ -95,6 +95,9 @@ impl fmt::Display for Kept {
             Kept::NotFloat32 { dtype: Some(dtype) } => write!(f, "is {dtype}, not float32"),
             Kept::NotFloat32 { dtype: None } => f.write_str("is not float32"),
             Kept::Excluded { pattern } => write!(f, "excluded by `{pattern}`"),
+            Kept::NotIncluded { node } => {
+                write!(f, "read by `{node}`, which is not to be quantized")
+            }
             Kept::OpType { op_type } => write!(f, "read by {op_type}, not one of op_types"),
             Kept::TooSmall { elements, min_elements } => {
                 write!(f, "has {elements} elements, fewer than {min_elements}")

@@ -106,8 +106,8 @@ fn kept(
     let value = &graph.values[constant.anchor];
     let elements: usize = constant.shape.iter().product();
     if !constant.is_weight() {
-        if let Some(pattern) = left_alone(graph, constant, selection) {
-            return Some(Kept::Excluded { pattern });
+        if let Some(kept) = left_alone(graph, constant, selection) {
+            return Some(kept);
         }
         let kept = constant.uses.iter().find_map(|usage| match usage {
             Use::Bias { .. } => Some(Kept::Bias),
@@ -119,8 +119,8 @@ fn kept(
     if !constant.dtype.is_some_and(|dtype| uses::FLOATS.contains(&dtype)) {
         return Some(Kept::NotFloat32 { dtype: constant.dtype });
     }
-    if let Some(pattern) = selection.excluded(value.name, constant.multipliers(graph)) {
-        return Some(Kept::Excluded { pattern });
+    if let Some(kept) = selection.excluded(value.name, constant.multipliers(graph)) {
+        return Some(kept);
     }
     if let Some(pattern) = selection.float(value.name, constant.multipliers(graph)) {
         return Some(Kept::Excluded { pattern });
@@ -167,7 +167,6 @@ pub(crate) fn reserved(
         let excluded = selection.excluded(value.name, constant.multipliers(graph));
         let overridable = matches!(value.maker, Maker::Initializer { overridable: true, .. });
         excluded
-            .map(|pattern| Kept::Excluded { pattern })
             .or_else(|| overridable.then_some(Kept::Overridable))
             .or_else(|| read_otherwise(graph, constant))
     };
@@ -224,17 +223,17 @@ fn before_cast(graph: &Graph<'_>, constant: &Constant<'_>) -> Option<Kept> {
     }
 }
 
-/// The pattern that excludes a constant that is no weight, or all who read it.
-fn left_alone(graph: &Graph<'_>, constant: &Constant<'_>, selection: &Selection) -> Option<String> {
+/// Why a constant that is no weight stays as it is by the caller's wish, which goes for it, or all who read it.
+fn left_alone(graph: &Graph<'_>, constant: &Constant<'_>, selection: &Selection) -> Option<Kept> {
     let value = &graph.values[constant.anchor];
     let readers = || value.readers.iter().map(|reader| reader.node);
     let all = !value.readers.is_empty()
         && !value.captured
-        && readers().all(|node| selection.excludes_node(graph, node));
+        && readers().all(|node| selection.leaves_node(graph, node));
     let by_name = selection.excluded(value.name, std::iter::empty());
     let nodes = readers().map(|node| graph.nodes[node]);
-    let pattern = by_name.or_else(|| selection.excluded(value.name, nodes).filter(|_| all));
-    pattern.filter(|_| graph.dtype(constant.anchor) == Some(DataType::Float))
+    let kept = by_name.or_else(|| selection.excluded(value.name, nodes).filter(|_| all));
+    kept.filter(|_| graph.dtype(constant.anchor) == Some(DataType::Float))
 }
 
 fn no_rule(graph: &Graph<'_>, constant: &Constant<'_>) -> Kept {

@@ -215,7 +215,7 @@ impl Prepared {
         config.check()?;
         let Some(below) = config.prune else { return Prepared::ready(model, config) };
         let how = Prune { below, per_channel: false, exclude: config.exclude.clone() };
-        let (pruned, pruning) = prune(model, &how)?;
+        let (pruned, pruning) = prune::prune_only(model, &how, config.include.as_ref())?;
         let mut prepared = Prepared::ready(&pruned, config)?;
         prepared.plan.origin.bytes = model.byte_len();
         let step = pruning.step();

@@ -101,11 +101,21 @@ const LIFT: [&str; 2] = ["inline_functions", "lift_weights"];
 /// A threshold that is negative or no number, a sparsity outside of 0 to 1, a name that is not in the
 /// model, or NaN or infinity in a weight.
 pub fn prune(model: &Model, how: &Prune) -> Result<(Model, Pruning), QuantizeError> {
+    prune_only(model, how, None)
+}
+
+/// As [`prune`], of the weights and nodes that are included as in [`Config::include`].
+pub(super) fn prune_only(
+    model: &Model,
+    how: &Prune,
+    include: Option<&Vec<String>>,
+) -> Result<(Model, Pruning), QuantizeError> {
     how.below.check("threshold")?;
     let lifted = lifted(model)?;
     let graph = Graph::of(&lifted)?;
     let constants = uses::constants(&graph);
-    let config = Config { exclude: how.exclude.clone(), ..Config::default() };
+    let (exclude, include) = (how.exclude.clone(), include.cloned());
+    let config = Config { exclude, include, ..Config::default() };
     let kept = plan::reserved(&graph, &constants, &config)?;
     let mut report = Pruning::default();
     let mut edits = Vec::new();
