@@ -55,7 +55,7 @@ class MethodComparison:
 
     @property
     def best(self) -> str:
-        """The method to take: what clips only where it is surely nearer to the float model."""
+        """The method to take: the nearer of minmax and mse, or what is surely nearer still."""
         return str(self.to_dict()["best"])
 
     @property

@@ -346,7 +346,10 @@ class EntropyObserver(Observer):
 
 
 class MseObserver(Observer):
-    """The range whose grid errs least in the mean square, as the method ``"mse"`` finds it."""
+    """The range whose grid errs least in the mean square, as the method ``"mse"`` finds it.
+
+    What a call observes is one sample: how these differ says what others may hold.
+    """
 
     _name = "mse"
 

@@ -285,3 +285,43 @@ def test_a_resize_of_some_axes_runs_between_convolutions_of_integers(by: str) ->
         found = judge.ort(report.model, samples[0], optimized=optimized)
         assert judge.sqnr(expected, found) > 30
     assert judge.kernels(report.model)["QLinearConv"] == 2
+
+
+@pytest.mark.parametrize("opset", [10, 18])
+def test_room_for_other_samples_stays_within_a_clip(tmp_path: Path, opset: int) -> None:
+    rng = np.random.default_rng(5)
+    filters = [rng.standard_normal((4, c, 3, 3)).astype(np.float32) * 0.2 for c in (3, 4)]
+    ends = {} if opset >= 11 else {"min": 0.0, "max": 6.0}
+    names = ["a", "low", "high"] if opset >= 11 else ["a"]
+    nodes = [
+        helper.make_node("Conv", ["x", "w0"], ["a"]),
+        helper.make_node("Clip", names, ["b"], **ends),
+        helper.make_node("MaxPool", ["b"], ["c"], kernel_shape=[2, 2]),
+        helper.make_node("Conv", ["c", "w1"], ["y"]),
+    ]
+    limits = [np.array(0, np.float32), np.array(6, np.float32)]
+    constants = dict(zip(("w0", "w1", "low", "high"), filters + limits, strict=True))
+    used = {name for node in nodes for name in node.input}
+    graph = helper.make_graph(
+        nodes,
+        "clipped",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 3, 12, 12])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(v, name) for name, v in constants.items() if name in used],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
+    model = onnx.shape_inference.infer_shapes(model)
+    # Some louder than others, and none so loud that the Clip cuts off a thing.
+    samples = [
+        {"x": rng.standard_normal((1, 3, 12, 12)).astype(np.float32) * loudness}
+        for loudness in np.linspace(0.4, 1.2, 12, dtype=np.float32)
+    ]
+    plan = quantize_rs.open(model).plan(activations="uint8", per_channel=True, symmetric=True)
+    ranges = plan.calibrate(samples, method="mse")
+    largest = ranges.using("minmax").values["b"][1]
+    assert largest < ranges.values["b"][1] <= 6, largest
+    made = plan.apply(ranges).to_bytes()
+    assert judge.kernels(made)["QLinearConv"] == 2
+    ranges.save(tmp_path / "ranges.json")
+    again = quantize_rs.Ranges.load(tmp_path / "ranges.json")
+    assert again.using("mse").values == ranges.values

@@ -210,7 +210,7 @@ fn mse_leaves_room_for_samples_that_were_not_seen() {
     let unseen = loud_and_soft(300, 9).concat();
     for spec in specs().filter(|spec| spec.qtype.bits() == 8 && !spec.qtype.is_float()) {
         let on_others = |range| error(&unseen, &spec, range).ln();
-        let best = on_others(choose("mse", &of(&[unseen.clone()]), &spec).range);
+        let best = on_others(choose("mse", &of(std::slice::from_ref(&unseen)), &spec).range);
         let (mut blind, mut found, mut beyond) = (0.0, 0.0, 0);
         for seed in 10..60 {
             let samples = loud_and_soft(6, seed);
@@ -223,6 +223,16 @@ fn mse_leaves_room_for_samples_that_were_not_seen() {
         }
         assert!(found < 0.9 * blind && found < 0.6, "{found} instead of {blind}: {spec:?}");
         assert!(beyond > 5, "{beyond}: {spec:?}");
+    }
+}
+
+#[test]
+fn one_outlier_does_not_make_mse_leave_room_for_more() {
+    let mut samples = loud_and_soft(100, 3);
+    samples[7][500] = 1000.0;
+    let seen = of(&samples);
+    for spec in specs().filter(|spec| spec.qtype.bits() == 8 && !spec.qtype.is_float()) {
+        assert!(choose("mse", &seen, &spec).range.max <= 1000.0, "{spec:?}");
     }
 }
 
@@ -344,6 +354,35 @@ proptest! {
         }
         let minmax = errors[0];
         prop_assert!(errors[4] <= minmax, "{errors:?}");
+    }
+
+    #[test]
+    fn room_for_other_samples_is_bounded_and_the_same_on_both_sides(
+        samples in prop::collection::vec(any_values(), 2..6),
+        qtype in prop::sample::select(QType::ALL),
+        symmetric in any::<bool>(),
+        masked in any::<bool>(),
+    ) {
+        let spec = spec(qtype, symmetric);
+        let negated: Vec<Vec<f32>> =
+            samples.iter().map(|sample| sample.iter().map(|x| -x).collect()).collect();
+        let mut seen = of(&samples);
+        let (full, found) = (seen.range(), choose("mse", &seen, &spec).range);
+        prop_assert!(full.min.min(full.min * 2.0) <= found.min && found.min <= found.max);
+        prop_assert!(found.max <= full.max.max(full.max * 2.0));
+        prop_assert!(full.min < 0.0 || found.min == full.min, "{found:?} {full:?}");
+        prop_assert!(full.max > 0.0 || found.max == full.max, "{found:?} {full:?}");
+        prop_assert!(expected_error(&seen, &spec, found).is_finite());
+        // The grid of symmetric integers is the same on both sides.
+        if symmetric && qtype == QType::Int8 {
+            let other = choose("mse", &of(&negated), &spec).range;
+            prop_assert_eq!((other.min, other.max), (-found.max, -found.min));
+        }
+        if masked && full.absmax() < 100.0 && full.absmax() > 0.0 {
+            let count = samples.iter().map(Vec::len).sum::<usize>();
+            seen.observe(&vec![-1e9; count]);
+            prop_assert_eq!(choose("mse", &seen, &spec).range, found);
+        }
     }
 
     #[test]

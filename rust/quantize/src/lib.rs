@@ -57,6 +57,7 @@ mod guard;
 mod infer;
 mod info;
 mod layers;
+mod limits;
 mod mixed;
 mod one_sided;
 pub mod ops;

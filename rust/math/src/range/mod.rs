@@ -1,6 +1,7 @@
 //! From what was seen of a tensor to the range its grid is laid over: one file for each way of choosing.
 //!
-//! Clipping the rarest values makes the steps of all others finer. How much to clip is what the methods differ in.
+//! Clipping the rarest values makes the steps of all others finer. How much to clip, or what to leave room for, is what
+//! the methods differ in.
 //!
 //! ```
 //! use quantize_rs_math::stats::Sketch;
@@ -64,7 +65,7 @@ pub trait RangeFinder: fmt::Debug + Send + Sync {
     }
 }
 
-/// Every way there is, with its usual parameter.
+/// Every way there is, with its usual parameter; the last is what to take where nothing speaks for another.
 pub const ALL: &[&dyn RangeFinder] = &[
     &minmax::MinMax,
     &moving_average::MovingAverage,

@@ -9,7 +9,7 @@ use crate::stats::Sketch;
 use crate::{QSpec, Range, params};
 
 /// Minimises the mean squared error of quantizing and dequantizing, on the very grid that the spec would lay: that of what
-/// was seen, and of what one more sample is expected to hold beyond it ([`Unseen`]).
+/// was seen, and of what samples that were not seen are expected to hold beyond it ([`Unseen`]).
 ///
 /// Clipping costs `Σ (|x| - end)²` over what is clipped, and saves `(Δ² - δ²) / 12` for each of the others when it makes
 /// steps of `Δ` into steps of `δ`. Both ends are searched, by how often each is halved: first all pairs of
@@ -38,7 +38,7 @@ impl RangeFinder for Mse {
     }
 
     fn about(&self) -> &'static str {
-        "the least squared error of quantizing, on these samples and one more"
+        "the least squared error of quantizing, with room for what other samples hold"
     }
 
     fn range(&self, seen: &Sketch, spec: &QSpec) -> Found {

@@ -1,18 +1,19 @@
-//! What a sample that was not seen may hold beyond all that were.
+//! What samples that were not seen hold beyond all that were.
 
 use super::density::Density;
-use crate::stats::Sketch;
-use crate::{Range, stats::SampleEnds};
+use crate::Range;
+use crate::stats::{OUTERMOST, SampleEnds, Sketch};
 
-/// The tails of one more sample, at both ends.
+/// The tails beyond what was seen, at both ends.
 ///
 /// Few samples do not show how far values go: of sixteen photos, on average one in seventeen others goes further than all
-/// of them. How much further, the ends of the samples tell: the largest of `N` is `β ln N` above their mean where
-/// the ends follow Gumbel's distribution (E. J. Gumbel, *Statistics of Extremes*, 1958), whose tail is
-/// exponential: beyond the largest value seen, one of the next sample is on average another `β` further.
+/// of them. How much further, the outermost ends of the samples tell. The excess of the `k` largest over the last of them is
+/// taken as exponential, its mean `β` estimated by theirs, and as many samples again have `k · exp((m_k - x) / β)` ends
+/// beyond `x` (I. Weissman, *Estimation of Parameters and Large Quantiles Based on the k Largest Observations*,
+/// 1978), each with as many values as the ends seen have there.
 ///
-/// Where samples share an end to the last bit there is no tail: pixels are not brighter than white, and nothing comes out
-/// of a Clip that it does not let through.
+/// Where samples share an end to the last bit there is no tail, nor where most values within `β` of the end lie at it: pixels
+/// are not brighter than white, and nothing comes out of a Clip that it does not let through.
 pub(super) struct Unseen {
     below: Option<Tail>,
     above: Option<Tail>,
@@ -25,22 +26,25 @@ struct Tail {
     count: f64,
 }
 
+/// One of so many ends tells of the tail.
+const OUTER: u64 = 2;
+
+/// So near to the end, as a part of `β`, values lie at it.
+const AT: f64 = 1.0 / 64.0;
+
+/// Fewer values at an end may be there by chance.
+const MANY: f64 = 3.0;
+
 impl Unseen {
     pub(super) fn of(seen: &Sketch, density: &Density) -> Unseen {
-        let (full, ends) = (seen.range(), seen.sample_ends());
-        let SampleEnds { samples, mean, at_min, at_max } = ends;
-        let tail = |alone: u64, end: f32, mean: f32, beyond: &dyn Fn(f64) -> f64| {
-            let (end, mean) = (f64::from(end), f64::from(mean));
-            let scale = (end - mean) / (samples as f64).ln();
-            // An end at zero, or on the other side of it, is not the grid's.
-            let tail = alone == 1 && samples > 1 && end > 0.0 && scale > 0.0;
-            // Of N samples, e reach up to `scale` below the largest value.
-            let count = || (beyond(end - scale) / std::f64::consts::E).max(1.0);
-            tail.then(|| Tail { end, scale, count: count() })
+        let SampleEnds { samples, lowest, highest } = seen.sample_ends();
+        let many = (samples / OUTER).clamp(2, OUTERMOST as u64) as usize;
+        let outer = |ends: &[f64], sign: f64| -> Option<Vec<f64>> {
+            Some(ends.get(..many)?.iter().map(|end| sign * end).collect())
         };
         Unseen {
-            below: tail(at_min, -full.min, -mean.min, &|x| density.below(-x)),
-            above: tail(at_max, full.max, mean.max, &|x| density.above(x)),
+            below: outer(lowest, -1.0).and_then(|ends| Tail::of(&ends, |x| density.below(-x))),
+            above: outer(highest, 1.0).and_then(|ends| Tail::of(&ends, |x| density.above(x))),
         }
     }
 
@@ -49,7 +53,8 @@ impl Unseen {
         [self.below.is_some(), self.above.is_some()]
     }
 
-    /// The sum of the squares by which values of the next sample are expected to lie beyond the ends of a grid.
+    /// The sum of the squares by which values of as many samples again are expected to lie beyond the ends of a grid, but for
+    /// those that are not beyond what was seen.
     pub(super) fn clipped(&self, ends: Range) -> f64 {
         let cost = |tail: &Option<Tail>, end: f32| {
             tail.as_ref().map_or(0.0, |tail| tail.clipped(f64::from(end)))
@@ -59,6 +64,24 @@ impl Unseen {
 }
 
 impl Tail {
+    /// Of the outermost ends of samples, the outermost first, at least two, and of how many values lie beyond a point.
+    fn of(ends: &[f64], beyond: impl Fn(f64) -> f64) -> Option<Tail> {
+        let (end, next, last) = (ends[0], ends[1], ends[ends.len() - 1]);
+        let others = (ends.len() - 1) as f64;
+        let scale = ends.iter().map(|end| end - last).sum::<f64>() / others;
+        // An end at zero, or on the other side of it, is not the grid's.
+        if end <= 0.0 || end == next {
+            return None;
+        }
+        let (near, at) = (beyond(end - scale), beyond(end - scale * AT));
+        if at >= MANY && at * 2.0 > near {
+            return None;
+        }
+        let of_an_end = (beyond(last) / others).max(1.0);
+        let count = of_an_end * ends.len() as f64 * ((last - end) / scale).exp();
+        Some(Tail { end, scale, count })
+    }
+
     /// `count · E (x - to)²` over the part of the tail that lies beyond `to`.
     fn clipped(&self, to: f64) -> f64 {
         let Tail { end, scale, count } = *self;
@@ -100,22 +123,24 @@ mod tests {
                 .wrapping_add(1_442_695_040_888_963_407);
             exponential(((state >> 11) as f64 + 0.5) / (1_u64 << 53) as f64) as f32
         };
-        let (mut scales, mut clipped) = (0.0, 0.0);
+        let (mut scales, mut parts) = (0.0, Vec::new());
         for _ in 0..64 {
             let samples: Vec<Vec<f32>> =
                 (0..16).map(|_| (0..1000).map(|_| next()).collect()).collect();
-            let (unseen, seen) = unseen(&samples);
+            let (unseen, _) = unseen(&samples);
             let tail = unseen.above.as_ref().unwrap();
             assert!(unseen.below.is_none());
             scales += tail.scale / 64.0;
-            // Another sample has 1000 values, of which so many lie beyond an end, each on average 1 and by square 2.
-            let end = seen.range().max + 1.0;
-            let truth = 2.0 * 1000.0 * f64::from(-end).exp();
-            let found = unseen.clipped(Range { min: 0.0, max: end }) / 16.0;
-            clipped += (found / truth).ln() / 64.0;
+            // As many samples again have 16,000 values, of which so many lie beyond an end, by 2 in the mean square.
+            let end = 16_000_f64.ln() + 1.0;
+            let truth = 2.0 * 16_000.0 * (-end).exp();
+            parts.push(unseen.clipped(Range { min: 0.0, max: end as f32 }) / truth);
         }
-        assert!((scales - 1.0).abs() < 0.15, "{scales}");
-        assert!(clipped.abs() < 0.7, "{clipped}");
+        // Eight of sixteen ends reach down to where there are fewer than the exponential has.
+        assert!(scales > 1.0 && scales < 1.25, "{scales}");
+        // What is estimated from so few varies much, and a larger scale weighs more: the half of them is within three times.
+        parts.sort_by(f64::total_cmp);
+        assert!(parts[32] > 1.0 && parts[32] < 3.0, "{parts:?}");
     }
 
     #[test]
@@ -138,6 +163,12 @@ mod tests {
         let white: Vec<Vec<f32>> = [0.9, 1.0, 0.8, 1.0].map(|max| vec![0.0, 0.25, max]).into();
         assert_eq!(unseen(&white).0.ends(), [false, false]);
         assert_eq!(unseen(&white).0.clipped(Range { min: 0.0, max: 0.5 }), 0.0);
+        // A limit that only one of them reaches, with many values.
+        let even = |max: u8| (0..200).map(move |i| f32::from(max) * f32::from(i as u8) / 200.0);
+        let mut dark: Vec<Vec<f32>> = (1..9).map(|max| even(max).collect()).collect();
+        assert_eq!(unseen(&dark).0.ends(), [false, true]);
+        dark[7].extend([8.0; 100]);
+        assert_eq!(unseen(&dark).0.ends(), [false, false]);
         assert_eq!(unseen(&[vec![-1.0, 2.0]]).0.ends(), [false, false]);
         // Values on one side of zero: the grid ends at zero there, whatever comes.
         assert_eq!(unseen(&[vec![1.0, 2.0], vec![1.5, 3.0]]).0.ends(), [false, true]);

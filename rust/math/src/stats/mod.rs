@@ -25,6 +25,6 @@ pub use distribution::{Bin, Distribution};
 pub use histogram::Histogram;
 pub(crate) use json::{null_is_inf, null_is_negative_inf};
 pub use min_max::MinMax;
-pub(crate) use sketch::SampleEnds;
 pub use sketch::{Masked, Sketch};
+pub(crate) use sketch::{OUTERMOST, SampleEnds};
 pub use sum::Sum;

@@ -61,29 +61,31 @@ pub struct Masked {
 }
 
 /// The ends of samples.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 struct Ends {
     /// Samples that have ends.
     samples: u64,
     /// The sums of their ends.
     min: Sum,
     max: Sum,
-    /// How many of them reach the smallest and the largest value of all.
-    at_min: u64,
-    at_max: u64,
+    /// The smallest of their smallest values, and the largest of their largest: at most [`OUTERMOST`] each, the outermost
+    /// first. As f64, which JSON keeps exactly.
+    lowest: Vec<f64>,
+    highest: Vec<f64>,
 }
+
+/// So many ends of samples are kept.
+pub(crate) const OUTERMOST: usize = 8;
 
 /// What is known of the ends of samples; values of a mask left out.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct SampleEnds {
+pub(crate) struct SampleEnds<'a> {
     /// How many samples have values.
     pub(crate) samples: u64,
-    /// The mean of their smallest values, and that of their largest; [`Range::EMPTY`] when there are none.
-    pub(crate) mean: Range,
-    /// How many have the smallest value of all.
-    pub(crate) at_min: u64,
-    /// How many have the largest value of all.
-    pub(crate) at_max: u64,
+    /// The smallest of their smallest values, the lowest first.
+    pub(crate) lowest: &'a [f64],
+    /// The largest of their largest values, the highest first.
+    pub(crate) highest: &'a [f64],
 }
 
 impl Sketch {
@@ -112,7 +114,6 @@ impl Sketch {
     ) {
         let Scratch { places, tally, near, far } = scratch;
         let many = values.len() >= MANY;
-        let (near_before, all_before) = (self.near.range(), self.all());
         let (mut near_range, mut far_range) = (Range::EMPTY, Range::EMPTY);
         let runs = values.chunks(length.max(1)).enumerate();
         for (run, chunk) in runs.flat_map(|(at, run)| run.chunks(CHUNK).map(move |it| (at, it))) {
@@ -137,9 +138,8 @@ impl Sketch {
         }
         self.near.settle(tally);
         self.samples = self.samples.saturating_add(1);
-        self.near_ends.merge(&Ends::of(near_range), near_before, near_range);
-        let range = near_range.merge(far_range);
-        self.all_ends.merge(&Ends::of(range), all_before, range);
+        self.near_ends.merge(&Ends::of(near_range));
+        self.all_ends.merge(&Ends::of(near_range.merge(far_range)));
     }
 
     /// Count what is not finite, and part the rest. Without branches, which such values would mislead.
@@ -179,10 +179,10 @@ impl Sketch {
         ] {
             *count = count.saturating_add(more);
         }
-        self.near_ends.merge(&other.near_ends, self.near.range(), other.near.range());
-        self.all_ends.merge(&other.all_ends, self.all(), other.all());
         self.near.merge(&other.near);
         self.far.merge(&other.far);
+        self.near_ends.merge(&other.near_ends);
+        self.all_ends.merge(&other.all_ends);
     }
 
     /// How many samples were observed.
@@ -225,19 +225,17 @@ impl Sketch {
     ///
     /// [`Range::EMPTY`] when no sample has values.
     pub fn mean_range(&self) -> Range {
-        self.sample_ends().mean
+        self.ends().mean()
     }
 
     /// What is known of the ends of samples.
-    pub(crate) fn sample_ends(&self) -> SampleEnds {
-        let ends = if self.far_is_mask() { &self.near_ends } else { &self.all_ends };
-        let Ends { samples, at_min, at_max, .. } = *ends;
-        SampleEnds { samples, mean: ends.mean(), at_min, at_max }
+    pub(crate) fn sample_ends(&self) -> SampleEnds<'_> {
+        let Ends { samples, lowest, highest, .. } = self.ends();
+        SampleEnds { samples: *samples, lowest, highest }
     }
 
-    /// The range of all finite values, be some a mask or not.
-    fn all(&self) -> Range {
-        self.near.range().merge(self.far.range())
+    fn ends(&self) -> &Ends {
+        if self.far_is_mask() { &self.near_ends } else { &self.all_ends }
     }
 
     /// The attention mask that the tensor carries, if it does.
@@ -272,21 +270,21 @@ impl Ends {
             sum.add(f64::from(value));
             sum
         };
-        Ends { samples: 1, min: end(range.min), max: end(range.max), at_min: 1, at_max: 1 }
+        let (lowest, highest) = (vec![f64::from(range.min)], vec![f64::from(range.max)]);
+        Ends { samples: 1, min: end(range.min), max: end(range.max), lowest, highest }
     }
 
-    /// Take the ends of other samples into account; these samples have values in `range`, the others in `others`.
-    fn merge(&mut self, other: &Ends, range: Range, others: Range) {
+    fn merge(&mut self, other: &Ends) {
         self.samples = self.samples.saturating_add(other.samples);
         self.min.merge(&other.min);
         self.max.merge(&other.max);
-        let reaching = |beyond: Ordering, here: u64, there: u64| match beyond {
-            Ordering::Less => here,
-            Ordering::Equal => here.saturating_add(there),
-            Ordering::Greater => there,
+        let outermost = |all: &mut Vec<f64>, more: &[f64], order: fn(&f64, &f64) -> Ordering| {
+            all.extend(more);
+            all.sort_by(order);
+            all.truncate(OUTERMOST);
         };
-        self.at_min = reaching(range.min.total_cmp(&others.min), self.at_min, other.at_min);
-        self.at_max = reaching(others.max.total_cmp(&range.max), self.at_max, other.at_max);
+        outermost(&mut self.lowest, &other.lowest, f64::total_cmp);
+        outermost(&mut self.highest, &other.highest, |a, b| b.total_cmp(a));
     }
 
     fn mean(&self) -> Range {
@@ -365,7 +363,6 @@ mod tests {
     fn mean_ends_are_those_of_the_samples() {
         let sketch = of(&[&[-1.0, 4.0], &[-3.0, 2.0, 0.0], &[], &[f32::NAN]]);
         assert_eq!(sketch.mean_range(), Range { min: -2.0, max: 3.0 });
-        assert_eq!((sketch.sample_ends().at_min, sketch.sample_ends().at_max), (1, 1));
         let masked = of(&[&[-1.0, -1e4], &[-3.0, 1.0], &[-1e4]]);
         assert_eq!(masked.mean_range(), Range { min: -2.0, max: 0.0 });
         let honest = of(&[&[-1.0, -1e4], &[-3e3, 3e3]]);
@@ -373,17 +370,26 @@ mod tests {
     }
 
     #[test]
-    fn samples_that_reach_an_end_are_counted() {
-        let samples: [&[f32]; 5] = [&[0.0, 1.0], &[-0.0, 2.0], &[0.5, 2.0], &[], &[-1e4, 0.0, 2.0]];
-        let ends = of(&samples).sample_ends();
-        assert_eq!((ends.samples, ends.at_min, ends.at_max), (4, 3, 3));
-        for order in [[0, 1, 2, 3, 4], [4, 3, 2, 1, 0], [2, 0, 4, 1, 3]] {
-            let mut merged = of(&[]);
+    fn the_outermost_ends_are_kept_in_whatever_order_they_come() {
+        let samples: Vec<[f32; 3]> = [3, 9, 1, 9, 4, 0, 7, 5, 8, 2]
+            .map(|i: u8| [-1e4, -0.5 * f32::from(i), f32::from(i)])
+            .into();
+        let ends = |order: &[usize]| {
+            let mut merged = Sketch::default();
             for at in order {
-                merged.merge(&of(&[samples[at]]));
+                merged.merge(&of(&[&samples[*at]]));
             }
-            assert_eq!(merged, of(&samples), "{order:?}");
-        }
+            merged
+        };
+        let all = ends(&[0, 1, 2, 3, 4, 5, 6, 7, 8, 9]);
+        let SampleEnds { samples: count, lowest, highest } = all.sample_ends();
+        assert_eq!((count, highest), (10, &[9.0, 9.0, 8.0, 7.0, 5.0, 4.0, 3.0, 2.0][..]));
+        assert_eq!(lowest, [-4.5, -4.5, -4.0, -3.5, -2.5, -2.0, -1.5, -1.0]);
+        assert_eq!(all, ends(&[9, 8, 7, 6, 5, 4, 3, 2, 1, 0]));
+        let rows: Vec<&[f32]> = samples.iter().map(|row| &row[..]).collect();
+        assert_eq!(all, of(&rows));
+        let text = serde_json::to_string(&all).unwrap();
+        assert_eq!(serde_json::from_str::<Sketch>(&text).unwrap(), all);
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::rc::Rc;
 
 use quantize_rs_math::range::{self, Clips};
 use quantize_rs_onnx::Model;
@@ -83,24 +84,20 @@ pub(super) fn compare(
     let (auto, best_for) = nearest_layers(&mut judge, &trials)?;
     trials.push(auto);
     let reference = judge.reference()?;
-    let mut scores: Vec<Option<Score>> = Vec::new();
+    let mut scores: Vec<Option<Rc<Score>>> = Vec::new();
     let mut methods: Vec<MethodRow> = Vec::new();
     for trial in &trials {
         let score = match trial.same_as {
-            Some(_) => None,
-            None => judge.score(&trial.learnt, &reference)?,
+            Some(twin) => scores[twin].clone(),
+            None => judge.score(&trial.learnt, &reference)?.map(Rc::new),
         };
-        let sqnr_db = match trial.same_as {
-            Some(twin) => methods[twin].sqnr_db,
-            None => score.as_ref().map(Score::decibels),
-        };
-        scores.push(score);
         methods.push(MethodRow {
             method: trial.method.clone(),
-            sqnr_db,
+            sqnr_db: score.as_ref().map(|score| score.decibels()),
             best_for: best_for.get(&trial.method).copied().unwrap_or(0),
             same_as: trial.same_as.map(|twin| trials[twin].method.clone()),
         });
+        scores.push(score);
     }
     let clips: Vec<Clips> = trials.iter().map(|trial| trial.clips).collect();
     Ok(MethodComparison {
@@ -114,31 +111,27 @@ pub(super) fn compare(
     })
 }
 
-/// The row to take. What clips nothing cannot be far wrong on other samples; a method that clips must
-/// surely be nearer. Of several such the last is taken, unless one before it is surely nearer still;
-/// and a choice for each value, where it is surely nearer than that.
+/// The row to take. What clips nothing cannot be far wrong on other samples, nor the last of all methods, which looks for
+/// the least error on what was not seen too: of these two the nearer, and another only where it is surely nearer; a
+/// choice for each value where it is clearly nearer still.
 ///
 /// Without any output to judge by, it is the choice for each value: what is best layer by layer.
-fn best(clips: &[Clips], scores: &[Option<Score>]) -> usize {
+fn best(clips: &[Clips], scores: &[Option<Rc<Score>>]) -> usize {
     let last = clips.len() - 1;
-    let first = clips.iter().position(|clips| *clips == Clips::Nothing);
-    let Some((first, safe)) = first.and_then(|at| Some((at, scores[at].as_ref()?))) else {
+    let full = clips.iter().position(|clips| *clips == Clips::Nothing);
+    let both = |at: usize, best: usize| scores[at].as_ref().zip(scores[best].as_ref());
+    let Some((full, (least, whole))) = full.and_then(|at| Some((at, both(last - 1, at)?))) else {
         return last;
     };
-    let surer = |at: usize, than: &Score| {
-        scores[at].as_ref().is_some_and(|score| score.is_surely_nearer(than))
-    };
-    // The last of them looks for the least error; the others clip by rules that know nothing of it.
-    let clipping = (0..last).rev().filter(|at| surer(*at, safe));
+    // One sample does not show what others hold.
+    let leads = whole.samples() > 1 && least.decibels() > whole.decibels();
     let nearer = |best: usize, at: usize| {
-        let surer = scores[best].as_ref().is_some_and(|score| surer(at, score));
-        if surer { at } else { best }
+        let surely = both(at, best).is_some_and(|(this, than)| this.is_surely_nearer(than));
+        if surely { at } else { best }
     };
-    let best = clipping.reduce(nearer).unwrap_or(first);
-    match &scores[best] {
-        Some(score) if surer(last, score) => last,
-        _ => best,
-    }
+    let best = (0..last).fold(if leads { last - 1 } else { full }, nearer);
+    let chosen = both(last, best).is_some_and(|(this, than)| this.chooses_surely_nearer(than));
+    if chosen { last } else { best }
 }
 
 /// Every method, with what it finds.
@@ -257,20 +250,33 @@ mod tests {
 
     /// The row that is taken of those with such errors on eight samples; the last is `auto`.
     fn taken(errors: [[f32; 8]; 4]) -> usize {
-        best(&CLIPS, &errors.map(|errors| Some(Score::with_errors(&errors))))
+        best(&CLIPS, &errors.map(|errors| Some(Rc::new(Score::with_errors(&errors)))))
     }
 
     #[test]
-    fn of_what_is_surely_nearer_the_last_is_taken_unless_another_surely_is() {
+    fn the_full_range_or_the_last_is_taken_unless_another_is_surely_nearer() {
         let torn = [0.01, 0.01, 0.01, 0.01, 0.01, 0.01, 0.01, 0.34];
-        assert_eq!(taken([[0.125; 8], torn, torn, torn]), 0);
+        assert_eq!(taken([[0.125; 8], torn, torn, torn]), 2);
         assert_eq!(taken([[0.125; 8], [0.1; 8], [0.06; 8], torn]), 2);
         assert_eq!(taken([[0.125; 8], [0.1; 8], [0.06; 8], [0.03; 8]]), 3);
         assert_eq!(taken([[0.01; 8], [0.1; 8], [0.06; 8], [0.03; 8]]), 0);
+        // Either of the two by a little; another not by a little.
+        let [a, b] =
+            [[0.03, 0.08, 0.03, 0.08], [0.07, 0.04, 0.07, 0.04]].map(|it| [it, it].concat());
+        let [a, b]: [[f32; 8]; 2] = [a, b].map(|it| it.try_into().unwrap());
+        assert_eq!((taken([a, [0.1; 8], b, torn]), taken([b, [0.1; 8], a, torn])), (2, 0));
+        assert_eq!(taken([a, b, [0.1; 8], torn]), 0);
         assert_eq!(taken([[0.125; 8], [f32::NAN; 8], [0.06; 8], [f32::NAN; 8]]), 2);
         let as_near = [0.03, 0.08, 0.03, 0.08, 0.03, 0.08, 0.03, 0.06];
         assert_eq!(taken([[0.125; 8], as_near, [0.06; 8], torn]), 2, "by chance");
         assert_eq!(taken([[0.125; 8], [0.05; 8], [0.06; 8], torn]), 1);
+    }
+
+    #[test]
+    fn of_one_sample_nothing_is_clipped() {
+        let of = |error| Some(Rc::new(Score::with_errors(&[error])));
+        let scores = [0.1, 0.05, 0.01, 0.02].map(of);
+        assert_eq!(best(&CLIPS, &scores), 0);
     }
 
     #[test]

@@ -4,14 +4,15 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use quantize_rs_math::QSpec;
 use quantize_rs_math::stats::{ChannelStats, Sketch};
+use quantize_rs_math::{QSpec, Range};
 use quantize_rs_onnx::Model;
 
 use super::run::{Control, Watched, Watcher, watch};
 use crate::correct::channel_axis;
 use crate::error::CalibrationErrorKind as Kind;
 use crate::graph::Graph;
+use crate::limits::limits;
 use crate::plan::Source;
 use crate::ranges::Seen;
 use crate::sample::{Engine, Sample, Samples, Sink};
@@ -34,6 +35,8 @@ struct Tap {
     spec: Option<QSpec>,
     /// The axis of the channels whose means are wanted, counted from the end when negative.
     channels: Option<isize>,
+    /// Between which numbers it lies, where the model says so.
+    limits: Option<Range>,
 }
 
 /// What was gathered.
@@ -86,26 +89,25 @@ pub(super) fn gather(
 
 /// The values to look at: those that the plan observes, and what goes into weighted operators.
 fn taps(model: &Model, plan: &Plan) -> Vec<Tap> {
+    let graph = Graph::of(model).ok();
     let mut taps: BTreeMap<String, Tap> = BTreeMap::new();
     for (value, how) in plan.quantized().filter(|(_, how)| how.source == Source::Observed) {
-        let tap = Tap { name: value.name.clone(), spec: Some(how.spec), channels: None };
-        taps.insert(value.name.clone(), tap);
+        let id = graph.as_ref().and_then(|graph| Some((graph, graph.value(&value.name)?)));
+        let limits = id.and_then(|(graph, id)| limits(graph, id));
+        let name = value.name.clone();
+        let tap = Tap { name: name.clone(), spec: Some(how.spec), channels: None, limits };
+        taps.insert(name, tap);
     }
-    let graph = if plan.config.bias_correction || plan.config.smooth {
-        Graph::of(model).ok()
-    } else {
-        None
-    };
-    for (graph, node) in graph
-        .iter()
-        .flat_map(|graph| plan.integer_nodes().into_iter().map(move |node| (graph, node)))
-    {
-        let Some(channels) = channel_axis(graph.nodes[node.node]) else { continue };
-        let name = graph.values[node.input].name.to_owned();
-        taps.entry(name.clone())
-            .or_insert(Tap { name, spec: None, channels: None })
-            .channels
-            .get_or_insert(channels);
+    let by_channel = plan.config.bias_correction || plan.config.smooth;
+    for graph in graph.iter().filter(|_| by_channel) {
+        for node in plan.integer_nodes() {
+            let Some(channels) = channel_axis(graph.nodes[node.node]) else { continue };
+            let name = graph.values[node.input].name.to_owned();
+            taps.entry(name.clone())
+                .or_insert(Tap { name, spec: None, channels: None, limits: None })
+                .channels
+                .get_or_insert(channels);
+        }
     }
     taps.into_values().collect()
 }
@@ -157,6 +159,7 @@ impl<'a> Gatherer<'a> {
             sketch: tap.spec.map(|_| Sketch::default()),
             channels: tap.channels.map(|_| ChannelStats::default()),
             axis: tap.channels,
+            limits: tap.limits,
         };
         Gatherer {
             taps,

@@ -1,6 +1,6 @@
 //! Judges ranges on samples held back: by the outputs of the model, and layer by layer.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use quantize_rs_math::Range;
 use quantize_rs_onnx::{DataType, Model};
@@ -66,8 +66,11 @@ impl Judge<'_, '_> {
         let outputs = self.outputs();
         let shown = self.shown(quantized.model(), &outputs, usize::MAX)?;
         // By content, which is an order that does not depend on threads.
-        let pairs = reference.iter().filter_map(|(key, wanted)| Some((wanted, shown.get(key)?)));
-        Ok(Score::of(pairs.map(|(wanted, got)| (&wanted[..], &got[..]))))
+        let chose: BTreeSet<u64> = self.kept.iter().take(FOR_LAYERS).map(Sample::key).collect();
+        let samples = reference.iter().filter_map(|(key, wanted)| {
+            Some((&wanted[..], &shown.get(key)?[..], chose.contains(key)))
+        });
+        Ok(Score::of(samples))
     }
 
     /// For each observed value, and each of its `candidates`, the error of the layers that read it

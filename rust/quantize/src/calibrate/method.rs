@@ -18,7 +18,8 @@ use crate::QuantizeError;
 /// ```
 #[derive(Clone, Debug)]
 pub enum Method {
-    /// For each value the method whose quantized layer output is nearest, judged on samples held back.
+    /// On samples held back the nearer of the full range and the last of the finders, unless another is surely nearer, or
+    /// a choice for each value of that whose quantized layer output is nearest.
     Auto,
     /// One method for all values.
     Finder(Arc<dyn RangeFinder>),
@@ -26,7 +27,7 @@ pub enum Method {
 
 /// The name of [`Method::Auto`], and what it does.
 const AUTO: (&str, &str) =
-    ("auto", "for each value the method whose layer output is nearest on samples held back");
+    ("auto", "the nearer of minmax and mse on samples held back, or what is surely nearer still");
 
 impl Method {
     /// Every method: its name, and what it does in a few words.

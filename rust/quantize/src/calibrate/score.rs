@@ -5,6 +5,8 @@ pub(super) struct Score {
     /// For each output, of each sample: the sum of the squares of the float model's values, and that
     /// of the squares of the differences.
     outputs: Vec<Vec<Energy>>,
+    /// Of each sample, whether a choice for each value was made by it.
+    chose: Vec<bool>,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -17,20 +19,38 @@ struct Energy {
 const NOISELESS: f64 = 1e-15;
 
 impl Score {
-    /// What the float model and the quantized one give, sample by sample and output by output.
-    /// `None` where there is nothing to compare.
+    /// What the float model and the quantized one give, sample by sample and output by output, and whether a choice
+    /// for each value was made by the sample. `None` where there is nothing to compare.
     pub(super) fn of<'s>(
-        samples: impl Iterator<Item = (&'s [Vec<f32>], &'s [Vec<f32>])>,
+        samples: impl Iterator<Item = (&'s [Vec<f32>], &'s [Vec<f32>], bool)>,
     ) -> Option<Score> {
         let mut outputs: Vec<Vec<Energy>> = Vec::new();
-        for (wanted, got) in samples {
+        let mut chose = Vec::new();
+        for (wanted, got, by_it) in samples {
+            chose.push(by_it);
             outputs.resize_with(wanted.len(), Vec::new);
             for (output, (wanted, got)) in outputs.iter_mut().zip(wanted.iter().zip(got)) {
                 output.push(Energy::of(wanted, got));
             }
         }
         outputs.retain(|output| Energy::sum(output).signal > 0.0);
-        (!outputs.is_empty()).then_some(Score { outputs })
+        (!outputs.is_empty()).then_some(Score { outputs, chose })
+    }
+
+    /// The same of the samples alone by which no choice for each value was made.
+    fn of_others(&self) -> Score {
+        let others = |output: &Vec<Energy>| {
+            let samples = output.iter().zip(&self.chose).filter(|(_, chose)| !**chose);
+            samples.map(|(energy, _)| *energy).collect()
+        };
+        let outputs: Vec<Vec<Energy>> = self.outputs.iter().map(others).collect();
+        let chose = vec![false; outputs.first().map_or(0, Vec::len)];
+        Score { outputs, chose }
+    }
+
+    /// How many samples there are.
+    pub(super) fn samples(&self) -> usize {
+        self.outputs.first().map_or(0, Vec::len)
     }
 
     /// The mean over the outputs of their SQNR, in decibels; −∞ for an output that is NaN.
@@ -43,11 +63,22 @@ impl Score {
     /// Whether this is nearer than `other` in every output that they differ in, by more than could be
     /// an accident of which samples there are.
     pub(super) fn is_surely_nearer(&self, other: &Score) -> bool {
+        self.leads(other, 1.0)
+    }
+
+    /// The same by three times as much, on the samples alone by which no choice for each value was made: by the others
+    /// this choice would look better than it is, and dozens of choices from a few samples are a risk.
+    pub(super) fn chooses_surely_nearer(&self, other: &Score) -> bool {
+        self.of_others().leads(&other.of_others(), 3.0)
+    }
+
+    /// Whether this is nearer than `other` in every output that they differ in, by so many standard errors.
+    fn leads(&self, other: &Score, errors: f64) -> bool {
         let outputs = || self.outputs.iter().zip(&other.outputs);
         let mut differing = outputs().filter(|(this, other)| differ(this, other)).peekable();
         self.outputs.len() == other.outputs.len()
             && differing.peek().is_some()
-            && differing.all(|(this, other)| surely(this, other))
+            && differing.all(|(this, other)| surely(this, other, errors))
     }
 }
 
@@ -56,13 +87,13 @@ fn differ(this: &[Energy], other: &[Energy]) -> bool {
     this.iter().zip(other).any(|(this, other)| this.noise.to_bits() != other.noise.to_bits())
 }
 
-/// Whether most samples lead, the mean of what each leads by is larger than its standard error, and
-/// what all together lead by larger than half of its own.
+/// Whether most samples lead, the mean of what each leads by is larger than so many of its standard errors, and
+/// what all together lead by larger than half as many of its own.
 ///
 /// The sums of all are what counts in the end, but a few samples with much noise decide them: on
 /// trained models their standard error was up to twice that of the mean. Because of these few, sums
 /// are asked too.
-fn surely(this: &[Energy], other: &[Energy]) -> bool {
+fn surely(this: &[Energy], other: &[Energy], errors: f64) -> bool {
     let (these, others) = (Energy::sum(this), Energy::sum(other));
     if these.noise.is_infinite() || others.noise.is_infinite() {
         return these.noise.is_finite();
@@ -76,8 +107,8 @@ fn surely(this: &[Energy], other: &[Energy]) -> bool {
     let leading = alone.iter().filter(|lead| **lead > 0.0).count();
     // Not so of fewer than two samples, whose error is NaN.
     leading * 2 > alone.len()
-        && mean(&alone) > error_of_mean(&alone)
-        && lead(these, others) > jackknife_error(&without) / 2.0
+        && mean(&alone) > errors * error_of_mean(&alone)
+        && lead(these, others) > errors * jackknife_error(&without) / 2.0
 }
 
 #[allow(clippy::cast_precision_loss)] // as many as there are samples
@@ -143,7 +174,7 @@ impl Score {
     pub(super) fn with_errors(errors: &[f32]) -> Score {
         let wanted = [vec![1.0_f32; 4]];
         let got: Vec<[Vec<f32>; 1]> = errors.iter().map(|error| [vec![1.0 + error; 4]]).collect();
-        Score::of(got.iter().map(|got| (&wanted[..], &got[..]))).unwrap()
+        Score::of(got.iter().map(|got| (&wanted[..], &got[..], false))).unwrap()
     }
 }
 
@@ -169,7 +200,7 @@ mod tests {
         assert!(!broken.is_surely_nearer(&sound) && !broken.is_surely_nearer(&broken));
         // What the float model itself does not know is not held against anybody.
         let (wanted, got) = ([vec![f32::NEG_INFINITY, 1.0]], [vec![0.0, 1.5]]);
-        let masked = Score::of(std::iter::once((&wanted[..], &got[..]))).unwrap();
+        let masked = Score::of(std::iter::once((&wanted[..], &got[..], false))).unwrap();
         assert!((masked.decibels() - 10.0 * 4_f64.log10()).abs() < 1e-9);
     }
 
@@ -232,16 +263,38 @@ mod tests {
         let of = |error: f32| {
             let wanted = [vec![1.0_f32; 4], vec![2.0], vec![3.0]];
             let got = [vec![1.0 + error; 4], vec![2.0], vec![3.5]];
-            Score::of((0..6).map(|_| (&wanted[..], &got[..]))).unwrap()
+            Score::of((0..6).map(|_| (&wanted[..], &got[..], false))).unwrap()
         };
         assert!(of(0.1).is_surely_nearer(&of(0.2)));
         assert!(!of(0.1).is_surely_nearer(&of(0.1)));
     }
 
     #[test]
+    fn a_choice_has_to_lead_clearly_on_samples_that_it_was_not_made_by() {
+        let of = |errors: &[f32], chose: usize| {
+            let wanted = [vec![1.0_f32; 4]];
+            let got: Vec<_> = errors.iter().map(|error| [vec![1.0 + error; 4]]).collect();
+            let pairs = got.iter().enumerate();
+            Score::of(pairs.map(|(at, got)| (&wanted[..], &got[..], at < chose))).unwrap()
+        };
+        let even = [0.125; 24];
+        let other = |at: u8| if at.is_multiple_of(3) { 0.135 } else { 0.11 };
+        let nearer: Vec<f32> =
+            (0..24_u8).map(|at| if at < 12 { 0.01 } else { other(at) }).collect();
+        let clearly: Vec<f32> = (0..24_u8).map(|at| 0.1 + 0.01 * f32::from(at % 2)).collect();
+        for (errors, chose, expected) in
+            [(&nearer, 0, true), (&nearer, 12, false), (&clearly, 12, true), (&clearly, 24, false)]
+        {
+            let found = of(errors, chose).chooses_surely_nearer(&of(&even, chose));
+            assert_eq!(found, expected, "{errors:?} {chose}");
+        }
+        assert!(of(&nearer, 12).of_others().is_surely_nearer(&of(&even, 12).of_others()));
+    }
+
+    #[test]
     fn without_numbers_there_is_no_score() {
         assert!(Score::of(std::iter::empty()).is_none());
         let zeros = [vec![0.0; 3]];
-        assert!(Score::of(std::iter::once((&zeros[..], &zeros[..]))).is_none());
+        assert!(Score::of(std::iter::once((&zeros[..], &zeros[..], false))).is_none());
     }
 }

@@ -7,7 +7,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use quantize_rs_math::range::Degenerate;
+use quantize_rs_math::range::{Degenerate, Found, RangeFinder};
 use quantize_rs_math::stats::{ChannelStats, Masked, Sketch};
 use quantize_rs_math::{QSpec, Range};
 use quantize_rs_onnx::Model;
@@ -92,9 +92,23 @@ pub struct Seen {
     /// The axis that they lie along, counted from the end when negative.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub axis: Option<isize>,
+    /// Between which numbers it lies whatever the sample, where a `Clip` says so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limits: Option<Range>,
 }
 
 impl Seen {
+    /// The range that a method finds for a grid of `spec`, within the limits; nothing where there is no sketch.
+    fn range(&self, finder: &dyn RangeFinder, spec: &QSpec) -> Option<Found> {
+        let found = finder.range(self.sketch.as_ref()?, spec);
+        let Some(limits) = self.limits.filter(|_| !found.range.is_empty()) else {
+            return Some(found);
+        };
+        let Range { min, max } = found.range;
+        let range = Range { min: min.max(limits.min), max: max.min(limits.max) };
+        Some(Found { range, ..found })
+    }
+
     /// Takes note of the shape of one sample.
     pub(crate) fn see_shape(&mut self, shape: &[Option<usize>]) {
         if self.shape.is_empty() {
@@ -172,7 +186,7 @@ impl Ranges {
         let mut degenerate: Vec<(Degenerate, Vec<&str>)> = Vec::new();
         for (name, seen) in &*self.statistics {
             let (Some(spec), Some(sketch)) = (&seen.spec, &seen.sketch) else { continue };
-            let range = finder.range(sketch, spec);
+            let Some(range) = seen.range(finder.as_ref(), spec) else { continue };
             found.values.insert(name.clone(), range.range);
             if let Some(mask) = sketch.mask() {
                 found.remarks.push(format!("`{name}` {}; it stays float", describe(&mask)));
@@ -203,19 +217,17 @@ impl Ranges {
     pub(crate) fn for_plan(&self, plan: &Plan) -> Result<Cow<'_, Ranges>, CalibrationError> {
         let mut ranges = Cow::Borrowed(self);
         for (value, how) in plan.quantized() {
-            let Some(Seen { spec: Some(spec), sketch: Some(sketch), .. }) =
-                self.statistics.get(&value.name)
+            let seen = self.statistics.get(&value.name);
+            let Some(seen) = seen.filter(|seen| seen.spec.is_some_and(|spec| spec != how.spec))
             else {
                 continue;
             };
-            if *spec == how.spec {
-                continue;
-            }
             let name = self.chosen.get(&value.name).unwrap_or(&self.method);
             let finder = quantize_rs_math::range::find(name)
                 .map_err(|error| CalibrationError::new(Kind::Data(error.to_string())))?;
-            let found = finder.range(sketch, &how.spec).range;
-            ranges.to_mut().values.insert(value.name.clone(), found);
+            if let Some(found) = seen.range(finder.as_ref(), &how.spec) {
+                ranges.to_mut().values.insert(value.name.clone(), found.range);
+            }
         }
         Ok(ranges)
     }
