@@ -118,13 +118,12 @@ pub(super) fn compare(
 /// Without any output to judge by, it is the choice for each value: what is best layer by layer.
 fn best(clips: &[Clips], scores: &[Option<Rc<Score>>]) -> usize {
     let last = clips.len() - 1;
-    let full = clips.iter().position(|clips| *clips == Clips::Nothing);
     let both = |at: usize, best: usize| scores[at].as_ref().zip(scores[best].as_ref());
-    let Some((full, (least, whole))) = full.and_then(|at| Some((at, both(last - 1, at)?))) else {
-        return last;
-    };
+    let full = clips.iter().position(|clips| *clips == Clips::Nothing);
+    let Some(full) = full.filter(|at| scores[*at].is_some()) else { return last };
     // One sample does not show what others hold.
-    let leads = whole.samples() > 1 && least.decibels() > whole.decibels();
+    let leads = both(last - 1, full)
+        .is_some_and(|(this, whole)| whole.samples() > 1 && this.decibels() > whole.decibels());
     let nearer = |best: usize, at: usize| {
         let surely = both(at, best).is_some_and(|(this, than)| this.is_surely_nearer(than));
         if surely { at } else { best }
