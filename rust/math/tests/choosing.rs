@@ -373,8 +373,8 @@ proptest! {
         prop_assert!(full.min < 0.0 || found.min == full.min, "{found:?} {full:?}");
         prop_assert!(full.max > 0.0 || found.max == full.max, "{found:?} {full:?}");
         prop_assert!(expected_error(&seen, &spec, found).is_finite());
-        // The grid of symmetric integers is the same on both sides.
-        if symmetric && qtype == QType::Int8 {
+        // The grid of symmetric integers is the same on both sides; far below 0 there may be a mask.
+        if symmetric && qtype == QType::Int8 && full.absmax() < 1000.0 {
             let other = choose("mse", &of(&negated), &spec).range;
             prop_assert_eq!((other.min, other.max), (-found.max, -found.min));
         }

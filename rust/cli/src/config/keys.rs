@@ -345,6 +345,10 @@ impl Keys {
             };
         }
         let values = self.values(arg, option)?;
+        if values.is_empty() && arg.get_id() == "include" {
+            let what = format!("`{}` is empty: leave it out, or name something", option.key);
+            return Err(Wrong::at(option.value.line, what));
+        }
         let several = matches!(arg.get_action(), ArgAction::Append);
         if arg.get_value_delimiter().is_some() {
             args.push(joined(&flag, &values.join(",")));

@@ -7,13 +7,16 @@ use crate::stats::{OUTERMOST, SampleEnds, Sketch};
 /// The tails beyond what was seen, at both ends.
 ///
 /// Few samples do not show how far values go: of sixteen photos, on average one in seventeen others goes further than all
-/// of them. How much further, the outermost ends of the samples tell. The excess of the `k` largest over the last of them is
-/// taken as exponential, its mean `β` estimated by theirs, and as many samples again have `k · exp((m_k - x) / β)` ends
-/// beyond `x` (I. Weissman, *Estimation of Parameters and Large Quantiles Based on the k Largest Observations*,
-/// 1978), each with as many values as the ends seen have there.
+/// of them. How much further, the ends of the samples tell, in two ways. The largest of `N` is `β ln N` above their mean where
+/// they follow Gumbel's distribution (E. J. Gumbel, *Statistics of Extremes*, 1958), and the `k` largest exceed the last
+/// of them by `β` in the mean where their tail is exponential (I. Weissman, *Estimation of Parameters and Large
+/// Quantiles Based on the k Largest Observations*, 1978). The lesser counts: too much room costs every value. As many samples
+/// again then hold one e-th of the values beyond the largest seen that these hold within `β` below it, on average
+/// `β` further.
 ///
 /// Where samples share an end to the last bit there is no tail, nor where most values within `β` of the end lie at it: pixels
-/// are not brighter than white, and nothing comes out of a Clip that it does not let through.
+/// are not brighter than white, and nothing comes out of a Clip that it does not let through. A sample that is given twice looks
+/// the same, and leaves no room.
 pub(super) struct Unseen {
     below: Option<Tail>,
     above: Option<Tail>,
@@ -37,14 +40,17 @@ const MANY: f64 = 3.0;
 
 impl Unseen {
     pub(super) fn of(seen: &Sketch, density: &Density) -> Unseen {
-        let SampleEnds { samples, lowest, highest } = seen.sample_ends();
+        let SampleEnds { samples, mean, lowest, highest } = seen.sample_ends();
         let many = (samples / OUTER).clamp(2, OUTERMOST as u64) as usize;
-        let outer = |ends: &[f64], sign: f64| -> Option<Vec<f64>> {
-            Some(ends.get(..many)?.iter().map(|end| sign * end).collect())
+        let tail = |sign: f64, ends: &[f32], mean: f32, beyond: &dyn Fn(f64) -> f64| {
+            let ends = ends.iter().take(many).map(|end| sign * f64::from(*end));
+            // An end at zero, or on the other side of it, is not the grid's.
+            let ends: Vec<f64> = ends.take_while(|end| *end > 0.0).collect();
+            Tail::of(&ends, sign * f64::from(mean), samples, beyond)
         };
         Unseen {
-            below: outer(lowest, -1.0).and_then(|ends| Tail::of(&ends, |x| density.below(-x))),
-            above: outer(highest, 1.0).and_then(|ends| Tail::of(&ends, |x| density.above(x))),
+            below: tail(-1.0, lowest, mean.min, &|x| density.below(-x)),
+            above: tail(1.0, highest, mean.max, &|x| density.above(x)),
         }
     }
 
@@ -64,22 +70,19 @@ impl Unseen {
 }
 
 impl Tail {
-    /// Of the outermost ends of samples, the outermost first, at least two, and of how many values lie beyond a point.
-    fn of(ends: &[f64], beyond: impl Fn(f64) -> f64) -> Option<Tail> {
-        let (end, next, last) = (ends[0], ends[1], ends[ends.len() - 1]);
-        let others = (ends.len() - 1) as f64;
-        let scale = ends.iter().map(|end| end - last).sum::<f64>() / others;
-        // An end at zero, or on the other side of it, is not the grid's.
-        if end <= 0.0 || end == next {
+    /// Of the outermost ends of so many samples, the outermost first, of the mean of all, and of how many values lie beyond
+    /// a point.
+    fn of(ends: &[f64], mean: f64, samples: u64, beyond: impl Fn(f64) -> f64) -> Option<Tail> {
+        let [end, next, ..] = *ends else { return None };
+        let last = *ends.last()?;
+        let excess = ends.iter().map(|end| end - last).sum::<f64>() / (ends.len() - 1) as f64;
+        let scale = excess.min((end - mean) / (samples as f64).ln());
+        if end <= next || scale <= 0.0 {
             return None;
         }
         let (near, at) = (beyond(end - scale), beyond(end - scale * AT));
-        if at >= MANY && at * 2.0 > near {
-            return None;
-        }
-        let of_an_end = (beyond(last) / others).max(1.0);
-        let count = of_an_end * ends.len() as f64 * ((last - end) / scale).exp();
-        Some(Tail { end, scale, count })
+        let is_limit = at >= MANY && at * 2.0 > near;
+        (!is_limit).then(|| Tail { end, scale, count: near / std::f64::consts::E })
     }
 
     /// `count · E (x - to)²` over the part of the tail that lies beyond `to`.
@@ -136,11 +139,10 @@ mod tests {
             let truth = 2.0 * 16_000.0 * (-end).exp();
             parts.push(unseen.clipped(Range { min: 0.0, max: end as f32 }) / truth);
         }
-        // Eight of sixteen ends reach down to where there are fewer than the exponential has.
-        assert!(scales > 1.0 && scales < 1.25, "{scales}");
-        // What is estimated from so few varies much, and a larger scale weighs more: the half of them is within three times.
-        parts.sort_by(f64::total_cmp);
-        assert!(parts[32] > 1.0 && parts[32] < 3.0, "{parts:?}");
+        assert!(scales > 0.85 && scales < 1.05, "{scales}");
+        // What is estimated from so few varies much: this is what it comes to in the mean.
+        let mean = parts.iter().sum::<f64>() / 64.0;
+        assert!(mean > 0.5 && mean < 3.0, "{mean}");
     }
 
     #[test]
@@ -170,6 +172,9 @@ mod tests {
         dark[7].extend([8.0; 100]);
         assert_eq!(unseen(&dark).0.ends(), [false, false]);
         assert_eq!(unseen(&[vec![-1.0, 2.0]]).0.ends(), [false, false]);
+        // What hardly any sample has at all: one that has it, then two.
+        assert_eq!(unseen(&[vec![5.0], vec![0.0], vec![-0.5]]).0.ends(), [false, false]);
+        assert_eq!(unseen(&[vec![5.0], vec![3.0], vec![-0.5]]).0.ends(), [false, true]);
         // Values on one side of zero: the grid ends at zero there, whatever comes.
         assert_eq!(unseen(&[vec![1.0, 2.0], vec![1.5, 3.0]]).0.ends(), [false, true]);
         assert_eq!(unseen(&[vec![-1.0, -2.0], vec![-1.5, -3.0]]).0.ends(), [true, false]);

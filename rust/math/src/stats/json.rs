@@ -22,6 +22,20 @@ pub(super) fn end(value: f32) -> Option<f64> {
     value.is_finite().then(|| f64::from(value))
 }
 
+/// Finite numbers, as [`end`] has one.
+pub(super) mod floats {
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub(crate) fn serialize<S: Serializer>(of: &[f32], serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(of.iter().copied().map(f64::from))
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<f32>, D::Error> {
+        let read = Vec::<f64>::deserialize(from)?;
+        Ok(read.into_iter().map(|number| number as f32).collect())
+    }
+}
+
 /// Counts as base64 of numbers in LEB128, seven bits to a byte: a count of 0 is followed by the number of further
 /// zeros, and zeros at the end are not written.
 pub(super) fn counts_to_text(counts: &[u64]) -> String {

@@ -6,6 +6,7 @@ use std::cmp::Ordering;
 use serde::{Deserialize, Serialize};
 
 use super::distribution::{Distribution, Summary};
+use super::json;
 use super::sum::Sum;
 use super::tally::{CHUNK, Scratch, with_scratch};
 use crate::Range;
@@ -69,9 +70,11 @@ struct Ends {
     min: Sum,
     max: Sum,
     /// The smallest of their smallest values, and the largest of their largest: at most [`OUTERMOST`] each, the outermost
-    /// first. As f64, which JSON keeps exactly.
-    lowest: Vec<f64>,
-    highest: Vec<f64>,
+    /// first.
+    #[serde(with = "json::floats")]
+    lowest: Vec<f32>,
+    #[serde(with = "json::floats")]
+    highest: Vec<f32>,
 }
 
 /// So many ends of samples are kept.
@@ -82,10 +85,12 @@ pub(crate) const OUTERMOST: usize = 8;
 pub(crate) struct SampleEnds<'a> {
     /// How many samples have values.
     pub(crate) samples: u64,
+    /// The mean of their smallest values, and that of their largest; [`Range::EMPTY`] when there are none.
+    pub(crate) mean: Range,
     /// The smallest of their smallest values, the lowest first.
-    pub(crate) lowest: &'a [f64],
+    pub(crate) lowest: &'a [f32],
     /// The largest of their largest values, the highest first.
-    pub(crate) highest: &'a [f64],
+    pub(crate) highest: &'a [f32],
 }
 
 impl Sketch {
@@ -230,8 +235,8 @@ impl Sketch {
 
     /// What is known of the ends of samples.
     pub(crate) fn sample_ends(&self) -> SampleEnds<'_> {
-        let Ends { samples, lowest, highest, .. } = self.ends();
-        SampleEnds { samples: *samples, lowest, highest }
+        let ends @ Ends { samples, lowest, highest, .. } = self.ends();
+        SampleEnds { samples: *samples, mean: ends.mean(), lowest, highest }
     }
 
     fn ends(&self) -> &Ends {
@@ -270,7 +275,7 @@ impl Ends {
             sum.add(f64::from(value));
             sum
         };
-        let (lowest, highest) = (vec![f64::from(range.min)], vec![f64::from(range.max)]);
+        let (lowest, highest) = (vec![range.min], vec![range.max]);
         Ends { samples: 1, min: end(range.min), max: end(range.max), lowest, highest }
     }
 
@@ -278,12 +283,12 @@ impl Ends {
         self.samples = self.samples.saturating_add(other.samples);
         self.min.merge(&other.min);
         self.max.merge(&other.max);
-        let outermost = |all: &mut Vec<f64>, more: &[f64], order: fn(&f64, &f64) -> Ordering| {
+        let outermost = |all: &mut Vec<f32>, more: &[f32], order: fn(&f32, &f32) -> Ordering| {
             all.extend(more);
             all.sort_by(order);
             all.truncate(OUTERMOST);
         };
-        outermost(&mut self.lowest, &other.lowest, f64::total_cmp);
+        outermost(&mut self.lowest, &other.lowest, f32::total_cmp);
         outermost(&mut self.highest, &other.highest, |a, b| b.total_cmp(a));
     }
 
@@ -382,7 +387,7 @@ mod tests {
             merged
         };
         let all = ends(&[0, 1, 2, 3, 4, 5, 6, 7, 8, 9]);
-        let SampleEnds { samples: count, lowest, highest } = all.sample_ends();
+        let SampleEnds { samples: count, lowest, highest, .. } = all.sample_ends();
         assert_eq!((count, highest), (10, &[9.0, 9.0, 8.0, 7.0, 5.0, 4.0, 3.0, 2.0][..]));
         assert_eq!(lowest, [-4.5, -4.5, -4.0, -3.5, -2.5, -2.0, -1.5, -1.0]);
         assert_eq!(all, ends(&[9, 8, 7, 6, 5, 4, 3, 2, 1, 0]));

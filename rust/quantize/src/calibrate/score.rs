@@ -66,10 +66,10 @@ impl Score {
         self.leads(other, 1.0)
     }
 
-    /// The same by three times as much, on the samples alone by which no choice for each value was made: by the others
-    /// this choice would look better than it is, and dozens of choices from a few samples are a risk.
+    /// The same, and by three times as much on the samples by which no choice for each value was made: by the others
+    /// this choice looks better than it is, and dozens of choices from a few samples are a risk.
     pub(super) fn chooses_surely_nearer(&self, other: &Score) -> bool {
-        self.of_others().leads(&other.of_others(), 3.0)
+        self.is_surely_nearer(other) && self.of_others().leads(&other.of_others(), 3.0)
     }
 
     /// Whether this is nearer than `other` in every output that they differ in, by so many standard errors.
@@ -288,6 +288,9 @@ mod tests {
             let found = of(errors, chose).chooses_surely_nearer(&of(&even, chose));
             assert_eq!(found, expected, "{errors:?} {chose}");
         }
+        // What is broken on a sample that it was made by is broken.
+        let broken: Vec<f32> = std::iter::once(f32::NAN).chain(clearly[1..].to_vec()).collect();
+        assert!(!of(&broken, 12).chooses_surely_nearer(&of(&even, 12)));
         assert!(of(&nearer, 12).of_others().is_surely_nearer(&of(&even, 12).of_others()));
     }
 

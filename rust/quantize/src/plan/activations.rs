@@ -107,7 +107,7 @@ fn rules(graph: &Graph<'_>, selection: &Selection) -> Vec<Option<(&'static OpRul
         let rule = ops::rule(graph.nodes[node])?;
         let integer = (rule.integer)(graph, node);
         let asked_for = if integer.computes() {
-            selection.allows(rule.op_type) && !selection.leaves_node(graph, node)
+            selection.asks_for(graph, node)
         } else {
             !selection.excludes_node(graph, node)
         };

@@ -56,6 +56,11 @@ impl Planner<'_, '_> {
             let leads = draft.on_integers.contains(&node);
             let known = !flowing.is_empty() && flowing.iter().all(|input| self.float32[*input]);
             let Some(integer) = self.integer(node).filter(|_| known) else { continue };
+            // What only moves data, or is folded, passes on what is quantized for the sake of others.
+            let passes_on = !integer.computes() && !self.selection.asks_for(self.graph, node);
+            if passes_on && flowing.iter().all(|input| draft.quantized(*input).is_none()) {
+                continue;
+            }
             match integer {
                 Integer::No(_) => {}
                 Integer::SameAsInput { .. } => {

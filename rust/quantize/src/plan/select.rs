@@ -115,8 +115,17 @@ impl Selection {
 
     /// Whether a node is to stay as it is: it is excluded, or not among those included.
     pub(super) fn leaves_node(&self, graph: &Graph<'_>, node: usize) -> bool {
-        let subject = subject("", std::iter::once(graph.nodes[node]));
+        let mut subject = subject("", std::iter::once(graph.nodes[node]));
+        // Who names a weight means the operator that it is of.
+        let inputs = (0..graph.nodes[node].input.len()).filter_map(|at| graph.input(node, at));
+        let constants = inputs.filter(|input| graph.constant(*input).is_some());
+        subject.names.extend(constants.map(|constant| graph.values[constant].name));
         self.excludes_node(graph, node) || !self.includes(&subject)
+    }
+
+    /// Whether a node may be quantized for its own sake: its type is allowed, and it is not to stay as it is.
+    pub(super) fn asks_for(&self, graph: &Graph<'_>, node: usize) -> bool {
+        self.allows(&graph.nodes[node].op_type) && !self.leaves_node(graph, node)
     }
 
     /// The type asked for a weight, or for a node that reads it.

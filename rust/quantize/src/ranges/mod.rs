@@ -106,7 +106,8 @@ impl Seen {
         };
         let Range { min, max } = found.range;
         let range = Range { min: min.max(limits.min), max: max.min(limits.max) };
-        Some(Found { range, ..found })
+        // What was seen lies within the limits, unless somebody wrote others.
+        Some(if range.min <= range.max { Found { range, ..found } } else { found })
     }
 
     /// Takes note of the shape of one sample.
