@@ -161,6 +161,19 @@ def test_only_what_is_included_is_quantized(digits: Path, images: Path) -> None:
     assert caught.value.option == "included_layers"
 
 
+@pytest.mark.parametrize("target", ["x86", "qnn", "generic"])
+def test_what_is_included_is_all_that_is_quantized(digits: Path, target: str) -> None:
+    model = quantize_rs.open(digits)
+    nothing = model.plan(activations="uint8", target=target, include=[])
+    assert not [value.name for value in nothing if value.quantized]
+    for include in (["conv1"], ["conv1.weight"]):
+        plan = model.plan(activations="uint8", target=target, include=include)
+        found = {value.name for value in plan if value.quantized}
+        assert {"image", "conv1.weight"} <= found, include
+        others = {"conv2.weight", "relu2_out", "relu3_out", "fc1.weight", "relu4_out"}
+        assert not found & others, include
+
+
 def test_a_list_of_what_has_no_weights_leaves_all_as_it_is() -> None:
     source = judge.model("conv_bn_relu")
     norm = next(n.name for n in onnx.load(source).graph.node if n.op_type == "BatchNormalization")

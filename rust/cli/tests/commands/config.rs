@@ -156,6 +156,10 @@ fn what_is_wrong_is_named_with_its_line_before_anything_is_done() {
             "models:\n  - {input: a, output: b, data: c, block_size: 32}",
             "line 2: `block_size` is not for models that are",
         ),
+        (
+            "include: []\nmodels:\n  - {input: a, output: b}",
+            "line 1: `include` is empty: leave it out, or name something",
+        ),
         ("models:\n  - {input: a, output: b, bits: 5}", "line 2, models[0]: --bits is 5"),
         ("models:\n  - {input: a, output: b, bits: x}", "line 2, models[0]: invalid value 'x'"),
         (
