@@ -28,8 +28,11 @@ pub(crate) fn limits(graph: &Graph<'_>, mut value: ValueId) -> Option<Range> {
     None
 }
 
-/// The number that a constant of one element is, if it is finite.
+/// The number that a constant of one element is, if it is finite, and nobody may give another.
 fn constant(graph: &Graph<'_>, value: ValueId) -> Option<f32> {
+    if matches!(graph.values[value].maker, Maker::Initializer { overridable: true, .. }) {
+        return None;
+    }
     let tensor = graph.model.tensor(graph.constant(value)?).ok()?;
     match tensor.to_f32()?[..] {
         [number] if number.is_finite() => Some(number),

@@ -161,6 +161,15 @@ mod tests {
     }
 
     #[test]
+    fn where_many_go_nearly_as_far_others_do_not_go_much_further() {
+        // The mean alone would have it that others go 1.7 further.
+        let end = |i: u8| if i < 8 { 10.0 - 0.125 * f32::from(i) } else { 1.0 };
+        let (unseen, _) = unseen(&(0..16).map(|i| vec![0.5, end(i)]).collect::<Vec<_>>());
+        let tail = unseen.above.unwrap();
+        assert!((tail.scale - 0.5).abs() < 1e-9, "{}", tail.scale);
+    }
+
+    #[test]
     fn what_samples_share_or_what_one_has_alone_has_no_tail() {
         let white: Vec<Vec<f32>> = [0.9, 1.0, 0.8, 1.0].map(|max| vec![0.0, 0.25, max]).into();
         assert_eq!(unseen(&white).0.ends(), [false, false]);
