@@ -17,13 +17,17 @@ use crate::{QSpec, Range};
 ///
 /// With a symmetric grid, the histogram is of magnitudes and the levels are those on one side: 128 for int8. Else it is
 /// of the values themselves, with all levels. Zeros are left out: they are exact on every grid, and a `Relu` makes so
-/// many of them that they would hide all else. The full range is among the candidates, and wins a tie. Floats have no
+/// many of them that they would hide all else. No threshold clips more than one in twenty. The full range is among the candidates, and wins a tie. Floats have no
 /// equal pieces, and nothing to gain: their steps are fine where values are many.
 #[derive(Debug)]
 pub(super) struct Entropy;
 
 /// About how many thresholds are tried.
 const CANDIDATES: usize = 512;
+
+/// What is clipped, at most, as a part of all. In a distribution away from zero a threshold that holds little more than
+/// its beginning loses no information by the definition above: all values are in one bin, before as after.
+const CLIPPED: f64 = 0.05;
 
 /// The share of an outermost bin in which `Q` has nothing, but `P` what is beyond: instead of none, of which the logarithm
 /// would be infinite.
@@ -151,10 +155,10 @@ impl Bins {
         let from = self.zero.saturating_sub(threshold);
         let to = (self.zero + threshold).min(self.len());
         let inside = self.count(from, to);
-        if to - from < levels || inside == 0.0 {
+        let total = self.count(0, self.len());
+        if to - from < levels || inside < (1.0 - CLIPPED) * total || inside == 0.0 {
             return f64::INFINITY;
         }
-        let total = self.count(0, self.len());
         let (below, above) = (self.count(0, from), self.count(to, self.len()));
         // Σ P·ln P, then minus Σ P·ln Q, in values; with shares p = P / total and q = Q / inside,
         // Σ p·ln(p / q) = (Σ P·ln P - Σ P·ln Q) / total - ln total + ln inside.
@@ -193,6 +197,7 @@ fn x_ln_x(x: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{Granularity, QType};
 
     /// The definition, one bin after the other.
     fn by_definition(row: &[u64], from: usize, to: usize, levels: usize) -> f64 {
@@ -249,7 +254,8 @@ mod tests {
                     // Empty bins at an end are no part of the row.
                     let from = from.max(zero - bins.zero);
                     let to = to.min(zero - bins.zero + bins.len());
-                    if to - from < levels {
+                    let sum = |bins: &[u64]| bins.iter().sum::<u64>() as f64;
+                    if to - from < levels || sum(&row[from..to]) < 0.95 * sum(&row) {
                         assert_eq!(found, f64::INFINITY);
                     } else {
                         let expected = by_definition(&row, from, to, levels);
@@ -257,6 +263,22 @@ mod tests {
                     }
                 }
             }
+        }
+    }
+
+    #[test]
+    fn what_lies_away_from_zero_does_not_collapse_onto_its_beginning() {
+        let spec = QSpec::new(QType::UInt8, false, Granularity::PerTensor);
+        let even = |i: u16| 1.0 + 2.0 * f32::from(i) / 50_000.0;
+        let two = |i: u16| if i.is_multiple_of(2) { 1.0 + f32::from(i) * 1e-7 } else { 3.0 };
+        for of in [even, two] {
+            let mut seen = Sketch::default();
+            seen.observe(&(0..=50_000).map(of).collect::<Vec<f32>>());
+            let Found { range, .. } = Entropy.range(&seen, &spec);
+            assert!(range.max > 2.95, "{range:?}");
+            let mut below = Sketch::default();
+            below.observe(&(0..=50_000).map(|i| -of(i)).collect::<Vec<f32>>());
+            assert!(Entropy.range(&below, &spec).range.min < -2.95);
         }
     }
 
