@@ -78,14 +78,17 @@ fn sum(values: &[f32], added: &[f32]) -> Vec<f32> {
     }
 }
 
+/// What a bias may be: as much again is left to the sum of products that it is added to, in int32
+/// too. 32,000 products of 8 bits do not fill it.
+pub(crate) const LARGEST: f64 = 1_073_741_824.0;
+
 /// For each weight the smallest scale of each channel with which the bias, in the scale
-/// `input × weight`, fits int32 and does not underflow.
+/// `input × weight`, fits int32 together with what it is added to, and does not underflow.
 pub(super) fn floors(
     graph: &Graph<'_>,
     integer_nodes: &[IntegerNode],
     activations: &BTreeMap<String, Params>,
 ) -> Result<HashMap<String, Vec<f32>>, QuantizeError> {
-    let largest = f64::from(QType::Int32.max() - 1);
     let mut floors: HashMap<String, Vec<f32>> = HashMap::new();
     for node in integer_nodes {
         let (Some(bias), Some(input)) = (node.bias, activations.get(graph.values[node.input].name))
@@ -94,7 +97,7 @@ pub(super) fn floors(
         };
         let input_scale = f64::from(input.scale);
         let needed = |bias: f32| {
-            let fits = f64::from(bias.abs()) / (largest * input_scale);
+            let fits = f64::from(bias.abs()) / (LARGEST * input_scale);
             let normal = f64::from(f32::MIN_POSITIVE) / input_scale;
             // Rounded up: a scale a hair too small would saturate.
             (fits.max(normal) as f32).next_up()

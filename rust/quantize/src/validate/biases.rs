@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 
-use quantize_rs_math::{Params, QSpec, QType};
+use quantize_rs_math::{Params, QSpec};
 use quantize_rs_onnx::{NodeProto, TensorProto};
 
 use super::stored::{points, qtype_of};
@@ -40,7 +40,7 @@ pub(super) fn check(
 }
 
 /// For each node that multiplies, which elements of the int32 bias that is added to what it makes
-/// leave no room for a scale half as large: int32 would not hold them, or the scale be no normal number.
+/// leave no room for a scale half as large: int32 would not hold them and what they are added to, or the scale be no normal number.
 pub(super) fn full(
     after: &Graph<'_>,
     found: &mut Validation,
@@ -50,7 +50,7 @@ pub(super) fn full(
         for input in inputs(proto) {
             let (bias, product) = (decode(after, node, input, found)?, product(after, node, input));
             let Some((bias, product)) = bias.zip(product) else { continue };
-            let largest = f64::from(QType::Int32.max()) / 2.0;
+            let largest = encode::bias::LARGEST / 2.0;
             let is_full = |(index, float): (usize, &f32)| {
                 bias.scale_of(index).is_some_and(|scale| {
                     (f64::from(*float) / scale).abs() >= largest
