@@ -211,6 +211,16 @@ def test_bias_correction_can_be_left_out(digits: Path, images: Path) -> None:
     assert shift(corrected.model) < shift(plain.model)
 
 
+@pytest.mark.parametrize("options", [{"bits": 4}, {"weights": "fp16"}, {"weights": "int16"}])
+def test_who_asks_for_integers_and_gets_none_is_told(
+    digits: Path, images: Path, options: dict[str, Any]
+) -> None:
+    report = quantize_rs.quantize_with_calibration(digits, None, images, **options)
+    assert report.samples == 0
+    (told,) = (warning for warning in report.warnings if "no activation" in warning)
+    assert "weights of 8 bits" in told
+
+
 def outliers(residual: bool = True) -> onnx.ModelProto:
     """A normalization with two channels far larger than the others, read by products and a sum."""
     rng, width = np.random.default_rng(0), 32

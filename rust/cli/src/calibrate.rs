@@ -54,11 +54,6 @@ pub(crate) fn report(
     };
     let mut report = file::save(&made, &args.output)?;
     report.seconds.calibrate = seconds;
-    if !plan.needs_calibration() {
-        let idle = "no operator of the model can run on integers as it is: no activation was \
-                    quantized, and no sample was run";
-        report.warnings.push(idle.to_owned());
-    }
     report.warnings.extend(noise.map(str::to_owned));
     args.page.write(|| report.html())?;
     Ok(report)
@@ -197,6 +192,8 @@ fn check_paths(args: &CalibrateArguments) -> Result<(), Failure> {
     others.extend(args.ranges.ranges.as_deref());
     others.extend(args.engine.library());
     others.extend(args.guard.files());
+    // The model may be replaced, as anywhere.
+    file::check_apart("--output", &args.output, &others[2..])?;
     if let Some(path) = &args.ranges.ranges_out {
         file::check_apart("--ranges-out", path, &others)?;
         file::check(path)?;

@@ -28,6 +28,12 @@ pub(crate) fn limits(graph: &Graph<'_>, mut value: ValueId) -> Option<Range> {
     None
 }
 
+/// What the operator that makes a value can make at all; `None` where that is anything.
+pub(crate) fn bounds(graph: &Graph<'_>, value: ValueId) -> Option<Range> {
+    let Maker::Node { node, .. } = graph.values[value].maker else { return None };
+    ops::rule(graph.nodes[node])?.range
+}
+
 /// The number that a constant of one element is, if it is finite, and nobody may give another.
 fn constant(graph: &Graph<'_>, value: ValueId) -> Option<f32> {
     if matches!(graph.values[value].maker, Maker::Initializer { overridable: true, .. }) {

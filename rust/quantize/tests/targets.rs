@@ -47,7 +47,8 @@ fn every_fixture_conforms_to_every_target_it_is_made_for() {
                 Ok(after) => after,
                 Err(error) => {
                     let old = matches!(error.kind(), QuantizeErrorKind::Unsupported { .. });
-                    let needed = if per_channel { 13 } else { 10 };
+                    // A bias that stays float beside integers needs more than the integers do.
+                    let needed = if per_channel { 13 } else { 11 };
                     if !old || model.opset("").unwrap_or(0) >= needed {
                         refused.insert(format!("{name}: {error}"));
                     }

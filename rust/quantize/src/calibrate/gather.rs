@@ -12,7 +12,7 @@ use super::run::{Control, Watched, Watcher, watch};
 use crate::correct::channel_axis;
 use crate::error::CalibrationErrorKind as Kind;
 use crate::graph::Graph;
-use crate::limits::limits;
+use crate::limits::{bounds, limits};
 use crate::plan::Source;
 use crate::ranges::Seen;
 use crate::sample::{Engine, Sample, Samples, Sink};
@@ -37,6 +37,8 @@ struct Tap {
     channels: Option<isize>,
     /// Between which numbers it lies, where the model says so.
     limits: Option<Range>,
+    /// What the operator that makes it can make.
+    bounds: Option<Range>,
 }
 
 /// What was gathered.
@@ -94,8 +96,9 @@ fn taps(model: &Model, plan: &Plan) -> Vec<Tap> {
     for (value, how) in plan.quantized().filter(|(_, how)| how.source == Source::Observed) {
         let id = graph.as_ref().and_then(|graph| Some((graph, graph.value(&value.name)?)));
         let limits = id.and_then(|(graph, id)| limits(graph, id));
+        let bounds = id.and_then(|(graph, id)| bounds(graph, id));
         let name = value.name.clone();
-        let tap = Tap { name: name.clone(), spec: Some(how.spec), channels: None, limits };
+        let tap = Tap { name: name.clone(), spec: Some(how.spec), channels: None, limits, bounds };
         taps.insert(name, tap);
     }
     let by_channel = plan.config.bias_correction || plan.config.smooth;
@@ -104,7 +107,7 @@ fn taps(model: &Model, plan: &Plan) -> Vec<Tap> {
             let Some(channels) = channel_axis(graph.nodes[node.node]) else { continue };
             let name = graph.values[node.input].name.to_owned();
             taps.entry(name.clone())
-                .or_insert(Tap { name, spec: None, channels: None, limits: None })
+                .or_insert(Tap { name, spec: None, channels: None, limits: None, bounds: None })
                 .channels
                 .get_or_insert(channels);
         }
@@ -160,6 +163,7 @@ impl<'a> Gatherer<'a> {
             channels: tap.channels.map(|_| ChannelStats::default()),
             axis: tap.channels,
             limits: tap.limits,
+            bounds: tap.bounds,
         };
         Gatherer {
             taps,

@@ -10,7 +10,7 @@ use super::types::{Finder, Types};
 use super::weights::weight_readers;
 use super::{Because, Decision, Draft, Kept, Readers, Source, ValuePlan};
 use super::{biases, fit, float32};
-use crate::graph::{Graph, Maker, Reader, ValueId};
+use crate::graph::{Graph, Reader, ValueId};
 use crate::ops::{self, Integer, OpRule};
 use crate::target::{Placement, Profile};
 use crate::uses::Constant;
@@ -76,7 +76,24 @@ pub(super) fn plan(
         format!("activation_types names `{text}`, which decides over nothing that is quantized")
     }));
     planner.settle_readers(draft);
+    planner.carry_on(draft);
+    draft.warnings.extend(idle(config, draft));
     Ok(())
+}
+
+/// What the caller should know who asks for activations and gets none quantized.
+fn idle(config: &Config, draft: &Draft) -> Option<String> {
+    let observed = |decision: &Decision| matches!(decision, Decision::Quantize(plan) if plan.source == Source::Observed);
+    if draft.decisions.values().any(observed) {
+        return None;
+    }
+    let weights = config.weights;
+    let why = if weights.bits() == 8 {
+        "no operator of the model can run on integers as it is".to_owned()
+    } else {
+        format!("products are computed in integers with weights of 8 bits, not of {weights}")
+    };
+    Some(format!("no activation is quantized, and no sample is looked at: {why}"))
 }
 
 /// What the steps of the plan have in common.
@@ -208,14 +225,10 @@ impl Planner<'_, '_> {
 
     /// Where the numbers of a value come from that follows no other.
     fn source(&self, value: ValueId) -> Source {
-        if self.graph.constant(value).is_some() {
-            return Source::Weights;
+        match self.graph.constant(value) {
+            Some(_) => Source::Weights,
+            None => Source::Observed,
         }
-        let range = match self.graph.values[value].maker {
-            Maker::Node { node, .. } => self.rules[node].and_then(|(rule, _)| rule.range),
-            _ => None,
-        };
-        range.map_or(Source::Observed, Source::Fixed)
     }
 
     /// Quantizes an activation, unless the model does so itself, or it is already.

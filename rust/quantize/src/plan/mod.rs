@@ -5,6 +5,7 @@ mod activations;
 mod between;
 mod biases;
 mod blocks;
+mod carried;
 mod everything;
 mod fit;
 pub(crate) mod float32;
@@ -149,7 +150,7 @@ pub enum Source {
     Observed,
     /// Another value, whose elements it passes on.
     SameAs(String),
-    /// The operator that makes it, which can make nothing outside of this range.
+    /// Nowhere any more: it lies in this range.
     Fixed(Range),
     /// A bias: the scale of the node's input times that of its weight, as int32.
     Product {

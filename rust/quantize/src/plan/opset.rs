@@ -8,6 +8,7 @@ use quantize_rs_onnx::Model;
 use super::{Plan, ValuePlan};
 use crate::error::QuantizeErrorKind;
 use crate::graph::Graph;
+use crate::target::Bias;
 use crate::{Format, QuantizeError};
 
 /// The newest operator set whose rules are known here (ONNX 1.23).
@@ -39,6 +40,9 @@ pub(crate) fn needed(qtype: QType, granularity: Granularity) -> i64 {
     };
     since(qtype).max(granular)
 }
+
+/// The operator set in which `Round` came.
+const ROUND: i64 = 11;
 
 /// The operator set in which `DequantizeLinear` knows scales of this type.
 fn known(spec: &QSpec) -> i64 {
@@ -78,6 +82,26 @@ impl Plan {
     /// What needs the newest operator set, when that is newer than the model's.
     pub(crate) fn needs_more_than(&self, model: &Model) -> Option<Need> {
         let have = model.opset("").unwrap_or(0);
+        let values = self.value_needs(have).into_iter();
+        values.chain(self.float_bias_needs(model, have)).max_by_key(|need| need.opset)
+    }
+
+    /// A bias that stays float beside integers: ONNX Runtime quantizes it itself, with an operator that the model's
+    /// operator set may not have (`Round`, seen in 1.32).
+    fn float_bias_needs(&self, model: &Model, have: i64) -> Option<Need> {
+        let graph = model.graph();
+        let mut nodes = self.integer_nodes.iter().filter(|_| have < ROUND);
+        let node = nodes.find(|integer| {
+            let node = &graph.node[integer.node];
+            let corrected = self.config.bias_correction && self.config.bias() != Bias::Int32;
+            let has_bias = node.input.get(2).is_some_and(|name| !name.is_empty()) || corrected;
+            integer.bias.is_none() && has_bias && node.op_type != "MatMul"
+        })?;
+        let name = graph.node[node.node].label();
+        Some(Need { opset: ROUND, value: format!("the float bias of {name} beside integers") })
+    }
+
+    fn value_needs(&self, have: i64) -> Option<Need> {
         let need_of = |how: &ValuePlan| match how.format {
             Format::Qdq | Format::FakeQuant => {
                 needed(how.stored, how.spec.granularity).max(known(&how.spec))

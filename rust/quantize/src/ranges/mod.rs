@@ -95,13 +95,28 @@ pub struct Seen {
     /// Between which numbers it lies whatever the sample, where a `Clip` says so.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limits: Option<Range>,
+    /// What the operator that makes it can make, where that is not anything: probabilities.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bounds: Option<Range>,
 }
+
+/// The part of what an operator can make that is worth having a scale for, once samples reach so far.
+const FILLED: f64 = 0.5;
 
 impl Seen {
     /// The range that a method finds for a grid of `spec`, within the limits; nothing where there is no sketch.
+    ///
+    /// Where samples fill half of what the operator can make, it is all of that: other samples may reach its end, and
+    /// that costs a bit at most.
     fn range(&self, finder: &dyn RangeFinder, spec: &QSpec) -> Option<Found> {
-        let found = finder.range(self.sketch.as_ref()?, spec);
-        let Some(limits) = self.limits.filter(|_| !found.range.is_empty()) else {
+        let sketch = self.sketch.as_ref()?;
+        let found = finder.range(sketch, spec);
+        if let Some(bounds) = self.bounds
+            && width(sketch.range()) >= FILLED * width(bounds)
+        {
+            return Some(Found { range: bounds, note: None });
+        }
+        let Some(limits) = self.limits.or(self.bounds).filter(|_| !found.range.is_empty()) else {
             return Some(found);
         };
         let Range { min, max } = found.range;
@@ -136,6 +151,11 @@ impl Seen {
             self.channels = None;
         }
     }
+}
+
+/// How far it is from one end of a range that holds 0 to the other.
+fn width(range: Range) -> f64 {
+    f64::from(range.max.max(0.0)) - f64::from(range.min.min(0.0))
 }
 
 impl Ranges {
@@ -251,10 +271,22 @@ impl Ranges {
     /// # Errors
     /// The text is not what [`Ranges::to_json`] writes.
     pub fn from_json(text: &str) -> Result<Ranges, CalibrationError> {
-        serde_json::from_str(text).map_err(|error| {
+        let ranges: Ranges = serde_json::from_str(text).map_err(|error| {
             CalibrationError::new(Kind::Data(format!("not a file of ranges: {error}")))
                 .caused_by(error)
-        })
+        })?;
+        let wrong = |what: String| CalibrationError::new(Kind::Data(what));
+        ranges.method.parse::<Method>().map_err(|error| wrong(format!("these ranges: {error}")))?;
+        for (name, range) in &ranges.values {
+            let Range { min, max } = *range;
+            // A value that never had an element has no ends.
+            if !(*range == Range::EMPTY || min.is_finite() && max.is_finite() && min <= max) {
+                let what =
+                    format!("its range is {min} to {max}: expected finite ends, the lower first");
+                return Err(wrong(what).at_value(name));
+            }
+        }
+        Ok(ranges)
     }
 
     /// The ranges of both, exactly as if one calibration had seen all samples.

@@ -1,0 +1,178 @@
+"""Graphs that are right by ONNX, and that ONNX Runtime's optimizer or kernels would spoil."""
+
+from __future__ import annotations
+
+import judge
+import numpy as np
+import numpy.typing as npt
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import quantize_rs
+
+Floats = npt.NDArray[np.float32]
+
+
+def floats(*shape: int, seed: int = 0) -> Floats:
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def model(
+    nodes: list[onnx.NodeProto], shape: list[int], opset: int, **constants: npt.ArrayLike
+) -> bytes:
+    """Of one input `x` and one output `y`."""
+    graph = helper.make_graph(
+        nodes,
+        "made",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(np.asarray(v), name) for name, v in constants.items()],
+    )
+    opsets = [helper.make_opsetid("", opset)]
+    made = helper.make_model(graph, opset_imports=opsets, ir_version=10 if opset > 20 else 8)
+    written: bytes = onnx.shape_inference.infer_shapes(made).SerializeToString()
+    return written
+
+
+@pytest.mark.parametrize("target", ["x86", "x86-avx2", "arm"])
+@pytest.mark.parametrize("seed", range(3))
+def test_a_bias_beside_a_dead_filter_leaves_room_for_the_sum(target: str, seed: int) -> None:
+    weight, bias = floats(16, 16, 1, 1, seed=seed), floats(16, seed=seed + 9)
+    weight[3] *= 1e-7
+    bias[3] = -0.5
+    samples = np.abs(floats(64, 16, 4, 4, seed=seed + 20))
+    node = helper.make_node("Conv", ["x", "w", "b"], ["y"])
+    original = model([node], [1, 16, 4, 4], 13, w=weight, b=bias)
+    report = quantize_rs.quantize_with_calibration(
+        original, None, samples, per_channel=True, target=target
+    )
+    assert report.model is not None
+    for sample in samples[:16]:
+        (wanted,) = judge.ort(original, {"x": sample[None]})
+        (found,) = judge.ort(report.model, {"x": sample[None]})
+        assert np.abs(found - wanted)[:, 3].max() < 0.1, "the sum wrapped around"
+
+
+@pytest.mark.parametrize("options", [{"per_channel": True}, {"block_size": 32}])
+def test_zeros_beside_quiet_weights_stay_zeros(options: dict[str, int]) -> None:
+    weight = floats(64, 24) * np.float32(1e-5)
+    weight[:, 3] = 0
+    node = helper.make_node("MatMul", ["x", "w"], ["y"])
+    original = model([node], [5, 64], 13, w=weight)
+    made = quantize_rs.quantize(original, None, **options).model  # type: ignore[arg-type]
+    assert made is not None
+    sample = {"x": floats(5, 64, seed=1)}
+    expected = judge.ort(original, sample)
+    for optimized in (True, False):
+        assert judge.sqnr(expected, judge.ort(made, sample, optimized=optimized)) > 40
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int4", "uint8", "float8e4m3fn"])
+def test_a_weight_of_zeros_is_nothing_however_it_is_computed(dtype: str) -> None:
+    node = helper.make_node("MatMul", ["x", "w"], ["y"])
+    original = model([node], [5, 64], 21, w=np.zeros((64, 24), np.float32))
+    made = quantize_rs.quantize(original, None, weights=dtype).model
+    assert made is not None
+    for optimized in (True, False):
+        (found,) = judge.ort(made, {"x": floats(5, 64)}, optimized=optimized)
+        assert np.abs(found).max() < 1e-30
+
+
+@pytest.mark.parametrize("target", ["tensorrt", "openvino"])
+@pytest.mark.parametrize("opset", [7, 10])
+@pytest.mark.parametrize("biased", [True, False])
+def test_a_float_bias_beside_integers_loads(target: str, opset: int, *, biased: bool) -> None:
+    inputs = ["x", "w", "b"] if biased else ["x", "w"]
+    nodes = [helper.make_node("Conv", inputs, ["c"]), helper.make_node("Relu", ["c"], ["y"])]
+    bias = {"b": floats(4)} if biased else {}
+    original = model(nodes, [1, 3, 6, 6], opset, w=floats(4, 3, 3, 3), **bias)
+    report = quantize_rs.quantize_with_calibration(
+        original, None, floats(32, 3, 6, 6), target=target
+    )
+    assert report.model is not None
+    sample = {"x": floats(1, 3, 6, 6, seed=3)}
+    expected = judge.ort(original, sample)
+    for optimized in (True, False):
+        assert judge.sqnr(expected, judge.ort(report.model, sample, optimized=optimized)) > 25
+
+
+CARRIERS: dict[str, dict[str, object]] = {
+    "MaxPool": {"kernel_shape": [2, 2], "strides": [2, 2]},
+    "Transpose": {"perm": [0, 2, 3, 1]},
+    "Reshape": {},
+    "Slice": {},
+    "Squeeze": {},
+    "Unsqueeze": {},
+}
+SHAPES = {
+    "Reshape": {"to": np.array([1, -1])},
+    "Slice": {"from": np.array([0, 0, 1, 1]), "to": np.array([1, 4, 4, 4])},
+    "Squeeze": {"axes": np.array([0])},
+    "Unsqueeze": {"axes": np.array([0])},
+}
+
+
+@pytest.mark.parametrize("op_type", CARRIERS)
+@pytest.mark.parametrize("target", ["x86", "arm", "generic", "tensorrt"])
+@pytest.mark.parametrize("excluded", [(), ("mover",)])
+def test_int8_that_is_only_moved_loads(
+    op_type: str, target: str, excluded: tuple[str, ...]
+) -> None:
+    shapes = SHAPES.get(op_type, {})
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["c"]),
+        helper.make_node(op_type, ["c", *shapes], ["m"], name="mover", **CARRIERS[op_type]),
+        helper.make_node("Exp", ["m"], ["y"]),
+    ]
+    original = model(nodes, [1, 3, 6, 6], 21, w=floats(4, 3, 3, 3) * np.float32(0.2), **shapes)
+    report = quantize_rs.quantize_with_calibration(
+        original,
+        None,
+        floats(32, 3, 6, 6),
+        activations="int8",
+        target=target,
+        excluded_layers=excluded,
+    )
+    assert report.model is not None
+    sample = {"x": floats(1, 3, 6, 6, seed=3)}
+    expected = judge.ort(original, sample)
+    for optimized in (True, False):
+        assert judge.sqnr(expected, judge.ort(report.model, sample, optimized=optimized)) > 25
+
+
+@pytest.mark.parametrize("target", ["x86", "arm", "tensorrt", "qnn"])
+@pytest.mark.parametrize("op_type", ["Softmax", "Sigmoid", "Tanh"])
+def test_small_numbers_of_a_function_have_a_scale_of_their_own(target: str, op_type: str) -> None:
+    """Of 200 probabilities none comes near 1, and a sigmoid of -6 is next to nothing."""
+    loud = {"Softmax": (0.05, 0.0), "Sigmoid": (0.1, -6.0), "Tanh": (0.002, 0.0)}
+    gain, offset = (np.float32(number) for number in loud[op_type])
+    nodes = [
+        helper.make_node("MatMul", ["x", "a"], ["p"]),
+        helper.make_node("Add", ["p", "b"], ["l"]),
+        helper.make_node(op_type, ["l"], ["s"]),
+        helper.make_node("MatMul", ["s", "c"], ["y"]),
+    ]
+    constants = {"a": floats(32, 200) * gain, "b": np.full(200, offset), "c": floats(200, 16)}
+    original = model(nodes, [1, 8, 32], 17, **constants)
+    report = quantize_rs.quantize_with_calibration(original, None, floats(64, 8, 32), target=target)
+    assert report.model is not None
+    sample = {"x": floats(1, 8, 32, seed=7)}
+    expected = judge.ort(original, sample)
+    for optimized in (True, False):
+        assert judge.sqnr(expected, judge.ort(report.model, sample, optimized=optimized)) > 25
+
+
+def test_a_function_that_fills_half_of_what_it_can_has_all_of_it() -> None:
+    """What other samples may reach beyond costs no more than a bit."""
+    nodes = [
+        helper.make_node("MatMul", ["x", "a"], ["l"]),
+        helper.make_node("Sigmoid", ["l"], ["s"]),
+        helper.make_node("MatMul", ["s", "c"], ["y"]),
+    ]
+    original = model(nodes, [1, 16], 17, a=np.eye(16, dtype=np.float32), c=floats(16, 8))
+    plan = quantize_rs.open(original).plan(activations="uint8")
+    for most, expected in ((2.0, (0.0, 1.0)), (-1.0, (0.0, 0.2689414))):
+        samples = np.linspace(-9, most, 64 * 16, dtype=np.float32).reshape(64, 16)
+        found = plan.calibrate(samples, method="minmax").values["s"]
+        assert found == pytest.approx(expected, abs=2e-4)
