@@ -233,7 +233,7 @@ def quantize(
     )
     if judged is None:
         _options.idle("without verify", engine=engine != "auto", threads=threads is not None)
-    destination = writable(output_path)
+    destination = writable(output_path, verify)
     wishes = _wishes(
         bits,
         per_channel,
@@ -448,7 +448,7 @@ IsADirectoryError, OSError
         _options.idle(why, limit=limit is not None, **noise)
         if judged is None:
             _options.idle(why, engine=engine != "auto", threads=threads is not None)
-    destination = writable(output_path)
+    destination = writable(output_path, calibration_data, ranges, verify)
     wishes = _wishes(
         bits,
         per_channel,

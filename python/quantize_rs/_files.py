@@ -6,11 +6,16 @@ import errno
 import os
 from pathlib import Path
 
+from quantize_rs.errors import OptionError
+
 __all__ = ["writable", "write"]
 
 
-def writable(path: str | os.PathLike[str] | None) -> Path | None:
-    """Refuse a place that no file can be written to, before the work and not after."""
+def writable(path: str | os.PathLike[str] | None, *needed: object) -> Path | None:
+    """Refuse a place that no file can be written to, before the work and not after.
+
+    Nor may it be one of the files that are `needed`: whatever is no path is none.
+    """
     if path is None:
         return None
     target = Path(path)
@@ -18,7 +23,15 @@ def writable(path: str | os.PathLike[str] | None) -> Path | None:
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(path))
     if not target.parent.is_dir():
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), os.fspath(target.parent))
+    for other in needed:
+        if isinstance(other, str | os.PathLike) and target.is_file() and _same(target, other):
+            what = f"output_path would overwrite {os.fspath(other)!r}: name another file"
+            raise OptionError(what, option="output_path")
     return target
+
+
+def _same(one: Path, other: str | os.PathLike[str]) -> bool:
+    return os.path.realpath(one) == os.path.realpath(other)
 
 
 def write(path: str | os.PathLike[str], text: str | bytes) -> None:

@@ -217,7 +217,7 @@ def scale_zero_point(
     Raises
     ------
     OptionError
-        An unknown `dtype`.
+        An unknown `dtype`, or ends that are not finite or not in order.
 
     Examples
     --------

@@ -133,6 +133,24 @@ def test_an_unknown_name_is_an_option_error_with_a_hint(digits: Path) -> None:
     assert caught.value.option == "excluded_layers"
 
 
+@pytest.mark.parametrize(
+    ("option", "value", "expected"),
+    [
+        ("per_channel", 2, "bool"),
+        ("symmetric", "yes", "bool"),
+        ("weights", 3, "str"),
+        ("excluded_layers", [3], "str"),
+        ("layer_bits", {3: 4}, "str"),
+    ],
+)
+def test_a_value_of_another_type_is_an_option_error(
+    digits: Path, option: str, value: object, expected: str
+) -> None:
+    with pytest.raises(OptionError, match=f"{option} is .*'{expected}'") as caught:
+        quantize_rs.quantize(digits, None, **{option: value})  # type: ignore[arg-type]
+    assert caught.value.option == option
+
+
 def test_nan_in_a_sample_is_a_calibration_error(digits: Path) -> None:
     samples = np.zeros((5, 1, 8, 8), np.float32)
     samples[3, 0, 2, 2] = np.nan

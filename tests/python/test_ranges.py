@@ -37,6 +37,31 @@ def test_ranges_are_saved_and_loaded(plan: Plan, images: Path, method: str) -> N
     assert list(Path.cwd().glob("*ranges*")) == [Path.cwd() / "ranges.json"]
 
 
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("values", {"min": -1e39, "max": 1e39}, "finite"),
+        ("values", {"min": None, "max": 3.0}, "finite"),
+        ("values", {"min": 5.0, "max": -5.0}, "the lower first"),
+        ("method", "foo", "`foo`"),
+    ],
+)
+def test_ranges_that_somebody_broke_are_refused(
+    ranges: Ranges, key: str, value: object, message: str
+) -> None:
+    ranges.save("ranges.json")
+    document = json.loads(Path("ranges.json").read_text("utf-8"))
+    if key == "values":
+        name = next(iter(document["values"]))
+        document["values"][name] = value
+        message = f"{message}.*`{name}`"
+    else:
+        document[key] = value
+    Path("broken.json").write_text(json.dumps(document), "utf-8")
+    with pytest.raises(CalibrationError, match=message):
+        Ranges.load("broken.json")
+
+
 @pytest.mark.parametrize("method", ["minmax", "moving_average", "percentile", "entropy", "mse"])
 def test_merged_shards_are_the_whole(plan: Plan, images: Path, method: str) -> None:
     samples = np.load(images)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import quantize_rs
+from quantize_rs import OptionError
 
 posix = pytest.mark.skipif(os.name == "nt", reason="links and modes of POSIX")
 
@@ -51,6 +52,22 @@ def test_the_model_itself_may_be_the_output(digits: Path) -> None:
     assert report.bytes_after < report.bytes_before
     assert digits.read_bytes() == expected
     assert opened.plan().apply().to_bytes() == expected, "an open model keeps what it was"
+
+
+def test_samples_are_not_overwritten(digits: Path, images: Path) -> None:
+    Path("link.npy").symlink_to(images)
+    before = images.read_bytes()
+    for output in (images, "link.npy"):
+        with pytest.raises(OptionError, match="would overwrite") as refused:
+            quantize_rs.quantize_with_calibration(digits, output, images)
+        assert refused.value.option == "output_path"
+    with pytest.raises(OptionError, match="would overwrite"):
+        quantize_rs.quantize(digits, images, verify=images)
+    with pytest.raises(OptionError, match="would overwrite"):
+        quantize_rs.quantize_with_calibration(
+            digits, digits.with_name("test.npz"), images, verify=digits.with_name("test.npz")
+        )
+    assert images.read_bytes() == before
 
 
 def test_two_runs_give_the_same_bytes(digits: Path, images: Path) -> None:

@@ -1,6 +1,6 @@
 //! `mixed-precision`: bits for each layer, so that the model meets a size or an SQNR.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 use quantize_rs::{
@@ -67,6 +67,8 @@ pub(crate) fn run(args: &MixedArguments, console: &mut Console<'_>) -> Result<()
     let model = Model::open(&args.model)?;
     if let Some(output) = &args.output {
         file::check(output)?;
+        let data: Vec<&Path> = args.samples.data.as_deref().into_iter().collect();
+        file::check_apart("--output", output, &data)?;
     }
     let config = Config {
         per_channel: args.per_channel,

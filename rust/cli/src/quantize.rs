@@ -28,6 +28,7 @@ pub(crate) fn report(
     file::check(&args.output)?;
     let mut others: Vec<&Path> = vec![&args.model, &args.output];
     others.extend(args.guard.files());
+    file::check_apart("--output", &args.output, &args.guard.files().collect::<Vec<_>>())?;
     args.page.check(&others)?;
     let judged = args.guard.open(&model, &args.images, None, console)?;
     let made = match judged {

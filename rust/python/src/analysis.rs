@@ -9,6 +9,7 @@ use quantize_rs::{
     OutlierOptions, SensitivityOptions, Target, Validation,
 };
 
+use crate::asked::Asked;
 use crate::calibrate::Run;
 use crate::model::{Model, Wishes};
 use crate::plan::Plan;
@@ -79,8 +80,8 @@ impl From<Guarded> for GuardOptions {
 
 /// Refuses what a result cannot be held against, before the work.
 #[pyfunction]
-pub(crate) fn check_guard(py: Python<'_>, options: Guarded) -> PyResult<()> {
-    work::detached(py, None, || GuardOptions::from(options).check())
+pub(crate) fn check_guard(py: Python<'_>, options: Asked<Guarded>) -> PyResult<()> {
+    work::detached(py, None, || GuardOptions::from(options.0).check())
 }
 
 /// Makes a quantized model that reaches what is asked of it.
@@ -88,14 +89,14 @@ pub(crate) fn check_guard(py: Python<'_>, options: Guarded) -> PyResult<()> {
 pub(crate) fn guarded(
     py: Python<'_>,
     model: &Model,
-    wishes: Wishes,
+    wishes: Asked<Wishes>,
     ranges: Option<&Ranges>,
     source: &Source,
-    options: Guarded,
+    options: Asked<Guarded>,
     run: &Run,
 ) -> PyResult<Quantized> {
-    let options = GuardOptions::from(options);
-    let config = work::detached(py, model.model.path(), || wishes.config())?;
+    let options = GuardOptions::from(options.0);
+    let config = work::detached(py, model.model.path(), || wishes.0.config())?;
     let its_model = Arc::clone(&model.model);
     let seconds = ranges.map_or(0.0, |ranges| ranges.seconds);
     let ranges = ranges.map(|ranges| Arc::clone(&ranges.found));
@@ -111,13 +112,13 @@ pub(crate) fn guarded(
 pub(crate) fn mixed_precision(
     py: Python<'_>,
     model: &Model,
-    wishes: Wishes,
+    wishes: Asked<Wishes>,
     goal: (Option<f64>, Option<f64>, Vec<u8>),
     data: Option<(PyRef<'_, Source>, PyRef<'_, Run>)>,
 ) -> PyResult<(String, String)> {
     let (target_size, min_sqnr, bits) = goal;
     let options = MixedOptions { target_size, min_sqnr, bits };
-    let config = work::detached(py, model.model.path(), || wishes.config())?;
+    let config = work::detached(py, model.model.path(), || wishes.0.config())?;
     let its_model = Arc::clone(&model.model);
     let found = match data {
         Some((source, run)) => {

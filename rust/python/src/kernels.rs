@@ -103,6 +103,10 @@ pub(crate) fn scale_zero_point(
     symmetric: bool,
 ) -> PyResult<(f32, i32)> {
     let spec = QSpec::new(qtype(py, dtype)?, symmetric, Granularity::PerTensor);
+    if !(min <= max && min.is_finite() && max.is_finite()) {
+        let what = format!("is {max} beside a min of {min}: expected finite ends, the lower first");
+        return Err(errors::of_option(py, "max", &what));
+    }
     let Params { scale, zero_point } = math::params(Range { min, max }, &spec);
     Ok((scale, zero_point))
 }

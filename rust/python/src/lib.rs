@@ -5,6 +5,7 @@
 #![allow(clippy::needless_pass_by_value)]
 
 mod analysis;
+mod asked;
 mod buffer;
 mod calibrate;
 mod comparison;

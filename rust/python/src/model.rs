@@ -13,6 +13,7 @@ use quantize_rs::{
     Target, Wanted, WeightType, config,
 };
 
+use crate::asked::Asked;
 use crate::optimized::Optimized;
 use crate::plan::Plan;
 use crate::work;
@@ -197,9 +198,9 @@ impl Model {
     }
 
     /// Decides what to quantize.
-    fn plan(&self, py: Python<'_>, wishes: Wishes) -> PyResult<Plan> {
+    fn plan(&self, py: Python<'_>, wishes: Asked<Wishes>) -> PyResult<Plan> {
         let (prepared, plan) = work::detached(py, self.model.path(), || {
-            let prepared = Prepared::of(&self.model, wishes.config()?)?;
+            let prepared = Prepared::of(&self.model, wishes.0.config()?)?;
             let plan = prepared.plan();
             Ok::<_, QuantizeError>((prepared, plan))
         })?;

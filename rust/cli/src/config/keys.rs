@@ -30,6 +30,9 @@ const ACCURACY_THRESHOLD: &str = "accuracy_threshold";
 /// Keys that stand for a flag with a value, for each value that they may have.
 const WORDS: &[(&str, &str, &str, &str)] = &[("mode", "dynamic", "output_format", "dynamic")];
 
+/// What `mode` is for models that are calibrated, which follows from `data`: no flag says it.
+const STATIC: &str = "static";
+
 /// Flags that a file has no use for.
 const TYPED_ONLY: &[&str] = &["model", "output", "dry_run", "compare_methods", "save_recipe"];
 
@@ -230,8 +233,8 @@ impl Keys {
                 (Some((_, _, id, text)), _) => {
                     Ok(made(id, At { value: Node::Text((*text).to_owned()), line: value.line }))
                 }
-                // What it is follows from `data`.
-                (None, "static") => Ok(None),
+                // What it is follows from `data`, which has to be there.
+                (None, STATIC) => Ok(made(STATIC, value.clone())),
                 _ => {
                     let what = format!("`mode` is `{wish}`, expected static or dynamic");
                     Err(Wrong::at(value.line, what))
@@ -295,11 +298,18 @@ impl Keys {
         let calibrated = own.iter().chain(general).any(measured);
         let (command, known) =
             if calibrated { ("calibrate", &self.calibrate) } else { ("quantize", &self.quantize) };
+        let own_mode = own.iter().find(|option| option.key == "mode");
+        let mode = own_mode.or_else(|| general.iter().find(|option| option.key == "mode"));
+        if let Some(option) = mode.filter(|option| option.id == STATIC && !calibrated) {
+            let what =
+                "`mode: static` is for models that are calibrated: give `data` or `ranges` too";
+            return Err(Wrong::at(option.line, what));
+        }
         let find = |id: &str| known.iter().find(|arg| arg.get_id() == id);
         let mut args: Vec<OsString> =
             ["quantize-rs", command].into_iter().map(OsString::from).collect();
         args.extend([input.into(), "--output".into(), output.into()]);
-        for option in own {
+        for option in own.iter().filter(|option| option.id != STATIC) {
             let Some(arg) = find(&option.id) else {
                 let key = &option.key;
                 let what = if calibrated {
@@ -316,6 +326,10 @@ impl Keys {
         let sampled = |option: &Choice| matches!(option.id.as_str(), "data" | "verify");
         let runs = own.iter().chain(general).any(sampled);
         for (option, used) in general.iter().zip(used) {
+            if option.id == STATIC {
+                *used = true;
+                continue;
+            }
             let Some(arg) = find(&option.id) else { continue };
             // What says how samples are run is for models that some are run for.
             if !runs && self.running.contains(arg.get_id()) {

@@ -19,7 +19,7 @@ use crate::console::Console;
 use crate::failure::{Failure, said};
 use crate::jobs::{self, Manner, Work};
 use crate::wishes::{ActivationWishes, Activations, WeightWishes};
-use crate::{calibrate, quantize, text};
+use crate::{calibrate, file, quantize, text};
 
 use keys::{Keys, Options, Section};
 pub(crate) use keys::{arguments, help, is_path};
@@ -47,10 +47,15 @@ pub(crate) fn run(args: &ConfigArguments, console: &mut Console<'_>) -> Result<(
         let at = line.map_or(String::new(), |line| format!(", line {line}"));
         Failure::Misuse(format!("{}{at}: {what}", args.file.display()))
     })?;
-    let all: Vec<Work> = wanted.jobs.iter().map(Job::work).collect::<Result<_, _>>()?;
+    let inside = |failure: Failure| match failure {
+        Failure::Misuse(what) => Failure::Misuse(format!("{}, {what}", args.file.display())),
+        other => other,
+    };
+    let all =
+        wanted.jobs.iter().map(Job::work).collect::<Result<Vec<Work>, _>>().map_err(inside)?;
     jobs::check_apart(&all)?;
     if args.dry_run {
-        return show(&wanted.jobs, &all, console);
+        return show(&wanted, &all, console);
     }
     for work in &all {
         if let (Work::Quantize(_) | Work::Calibrate(_), Some(folder)) =
@@ -209,9 +214,12 @@ impl Job {
             .try_get_matches_from(&self.args)
             .and_then(|matches| Arguments::from_arg_matches(&matches))
             .map_err(|error| {
+                // What is wrong, and of what; how it would be typed follows after an empty line.
                 let said = error.to_string();
-                let said = said.lines().next().unwrap_or_default();
-                at(said.strip_prefix("error: ").unwrap_or(said))
+                let said: Vec<&str> =
+                    said.lines().map(str::trim).take_while(|line| !line.is_empty()).collect();
+                let said = said.join(" ");
+                at(said.strip_prefix("error: ").unwrap_or(&said))
             })?;
         let nothing = ActivationWishes::default();
         let misuse = |failure: Failure| at(&failure.message().unwrap_or_default());
@@ -250,9 +258,13 @@ struct Shown {
     warnings: Vec<String>,
 }
 
-fn show(jobs: &[Job], all: &[Work], console: &mut Console<'_>) -> Result<(), Failure> {
+fn show(wanted: &Wanted, all: &[Work], console: &mut Console<'_>) -> Result<(), Failure> {
     let mut shown = Vec::new();
-    for (job, work) in jobs.iter().zip(all) {
+    for (job, work) in wanted.jobs.iter().zip(all) {
+        let made = |folder: &Path| wanted.folders.iter().any(|made| made == folder);
+        if !work.output().parent().is_some_and(made) {
+            file::check(work.output()).map_err(|failure| failure.while_doing(&job.place))?;
+        }
         let plan = match work {
             Work::Quantize(args) => quantize::planned(args),
             Work::Calibrate(args) => calibrate::planned(args),

@@ -167,6 +167,19 @@ fn what_is_wrong_is_named_with_its_line_before_anything_is_done() {
             "line 2: `per_channel` is neither true nor false",
         ),
         ("models:\n  - {input: a, output: b, bits: 4, bits: 8}", "line 2"),
+        (
+            "mode: static\nmodels:\n  - {input: a, output: b}",
+            "line 1: `mode: static` is for models that are calibrated: give `data` or `ranges`",
+        ),
+        (
+            "models:\n  - {input: a, output: b, mode: static}",
+            "line 2: `mode: static` is for models that are calibrated",
+        ),
+        (
+            "models:\n  - {input: a, output: b, verify: c, max_accuracy_drop: 1}",
+            "c.yaml, line 2, models[0]: the following required arguments were not provided: \
+             --labels",
+        ),
         ("mode: qat\nmodels: []", "line 1: `mode` is `qat`, expected static or dynamic"),
         ("jobs: 0\nmodels: []", "line 1: `jobs` is 0"),
         ("models:\n  - {input: a, output: b}\n  - {input: c, output: b}", "would both become"),

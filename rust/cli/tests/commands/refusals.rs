@@ -40,6 +40,13 @@ fn refusals_have_a_code_a_reason_and_no_output() {
         ([calibrate, &["--ranges", &ranges]].concat(), 1, "ranges.json: not a file of ranges"),
         ([calibrate, &["--ranges", &none]].concat(), 1, "no such file"),
         ([calibrate, data, &["--ranges", &ranges]].concat(), 2, "cannot be used with"),
+        ([calibrate, data, &["-o", SAMPLES]].concat(), 2, "--output would overwrite"),
+        (vec!["quantize", DIGITS, "--verify", SAMPLES, "-o", SAMPLES], 2, "would overwrite"),
+        (
+            vec!["mixed-precision", DIGITS, "--min-sqnr", "20", "--data", SAMPLES, "-o", SAMPLES],
+            2,
+            "would overwrite",
+        ),
         ([calibrate, data, &["--ranges-out", DIGITS]].concat(), 2, "would overwrite"),
         ([calibrate, data, &["--ranges-out", SAMPLES]].concat(), 2, "would overwrite"),
         ([calibrate, data, &["--ranges-out", &nowhere]].concat(), 1, "there is no directory"),

@@ -240,6 +240,8 @@ fn listed(names: &[String]) -> String {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Seen {
     deviation: Deviation,
+    /// How long a row is.
+    classes: usize,
     /// The highest scores of each row, of the float model and of the quantized one.
     highest: Option<(Highest, Highest)>,
 }
@@ -262,7 +264,8 @@ impl Seen {
 
     fn beside(ours: Option<Highest>, shape: &[usize], wanted: &[f32], values: &[f32]) -> Seen {
         let both = ours.and_then(|ours| Some((ours, Arc::new(highest(shape, values)?))));
-        Seen { deviation: Deviation::of(wanted, values), highest: both }
+        let classes = shape.last().copied().unwrap_or(0);
+        Seen { deviation: Deviation::of(wanted, values), classes, highest: both }
     }
 }
 
@@ -368,6 +371,18 @@ fn accuracy(
             labels.len(),
             ours.len(),
             taps[tap]
+        );
+        return Err(QuantizeError::option("labels", what));
+    }
+    let classes = seen.iter().map(|(_, outputs)| outputs[tap].classes).min().unwrap_or(0);
+    let wrong =
+        labels.iter().position(|label| !usize::try_from(*label).is_ok_and(|at| at < classes));
+    if let Some(row) = wrong {
+        let what = format!(
+            "of row {row} is {}, but `{}` has {classes} classes: expected 0 to {}",
+            labels[row],
+            taps[tap],
+            classes.saturating_sub(1)
         );
         return Err(QuantizeError::option("labels", what));
     }
