@@ -7,7 +7,9 @@ from pathlib import Path
 
 import judge
 import numpy as np
+import numpy.typing as npt
 import pytest
+from onnx import helper, numpy_helper
 
 import quantize_rs
 from quantize_rs import CalibrationError, MethodComparison, OptionError, Plan, Ranges
@@ -165,3 +167,50 @@ def test_threads_and_order_change_no_comparison(plan: Plan, images: Path) -> Non
     other = plan.compare_methods(samples[::-1], threads=2)
     assert one.to_dict() == other.to_dict()
     assert one.ranges == other.ranges
+
+
+@pytest.mark.parametrize("engine", ["tract", "onnxruntime"])
+def test_a_method_is_judged_by_the_model_that_it_makes(
+    digits: Path, images: Path, engine: str
+) -> None:
+    """Of one sample nothing is held back: what is judged is what one gets."""
+    sample = np.load(images)[:1]
+    plan = quantize_rs.open(digits).plan(activations="uint8", per_channel=True)
+    comparison = plan.compare_methods(sample, engine=engine)
+    expected = judge.ort(digits, {"image": sample})
+    for row in comparison.rows:
+        made = plan.apply(comparison.ranges[row.method]).to_bytes()
+        found = judge.sqnr(expected, judge.ort(made, {"image": sample}))
+        # tract computes what is dequantized in float, ONNX Runtime in integers.
+        assert row.sqnr_db == pytest.approx(found, abs=0.01 if engine == "onnxruntime" else 1.5)
+
+
+def test_methods_that_hardly_differ_are_not_tried_layer_by_layer(plan: Plan, images: Path) -> None:
+    rng = np.random.default_rng(6)
+    weight = numpy_helper.from_array(rng.standard_normal((16, 8)).astype(np.float32), "w")
+    x, y = (helper.make_tensor_value_info(n, 1, [1, s]) for n, s in (("x", 16), ("y", 8)))
+    node = helper.make_node("MatMul", ["x", "w"], ["y"])
+    graph = helper.make_graph([node], "one", [x], [y], [weight])
+    opsets = [helper.make_opsetid("", 17)]
+    one = quantize_rs.open(helper.make_model(graph, opset_imports=opsets, ir_version=8)).plan(
+        activations="uint8"
+    )
+    even = rng.uniform(-1, 1, (400, 16)).astype(np.float32)
+
+    def runs(plan: Plan, samples: npt.NDArray[np.float32]) -> tuple[MethodComparison, int]:
+        """What comes of it, and how many samples were run beside those of calibration."""
+        told: list[tuple[int, int | None]] = []
+        comparison = plan.compare_methods(
+            samples, progress=lambda done, total: told.append((done, total))
+        )
+        assert told[-1][0] == told[-1][1], "all that was foreseen was run"
+        return comparison, told[-1][0] - comparison.samples
+
+    def by_model(comparison: MethodComparison) -> int:
+        return comparison.judged * sum(row.same_as is None for row in comparison.rows)
+
+    comparison, judged = runs(one, even)
+    assert comparison.rows[-1].same_as == "minmax"
+    assert judged == by_model(comparison)
+    comparison, judged = runs(plan, np.load(images))
+    assert judged == 8 + by_model(comparison)

@@ -5,11 +5,12 @@ use std::time::Instant;
 
 use quantize_rs_onnx::Model;
 
+use crate::encode::{Known, encode_knowing};
 use crate::fingerprint::fingerprint;
 use crate::graph::Graph;
 use crate::smooth::{self, Smoothed};
 use crate::{CalibrationError, CalibrationErrorKind};
-use crate::{Plan, QuantizeError, Ranges, Report, encode, processor, rewrite, verify};
+use crate::{Plan, QuantizeError, Ranges, Report, processor, rewrite, verify};
 
 /// What is said of a model for processors with VNNI where it is made on one without.
 const SATURATES: &str = "this processor has no VNNI: ONNX Runtime's sums of uint8 × int8 saturate on \
@@ -40,9 +41,19 @@ impl Plan {
         model: &Model,
         ranges: Option<&Ranges>,
     ) -> Result<Quantized, QuantizeError> {
+        self.apply_knowing(model, ranges, None)
+    }
+
+    /// The same, where weights may be known already: many models are made of one to judge ranges by.
+    pub(crate) fn apply_knowing(
+        &self,
+        model: &Model,
+        ranges: Option<&Ranges>,
+        known: Option<&mut Known>,
+    ) -> Result<Quantized, QuantizeError> {
         let begun = Instant::now();
         let Settled { model, plan, ranges } = self.settled(model, ranges)?;
-        let mut quantized = plan.write(&model, ranges.as_ref())?;
+        let mut quantized = plan.write(&model, ranges.as_ref(), known)?;
         quantized.report.bytes_before = self.origin.bytes;
         quantized.report.steps.clone_from(&self.steps);
         quantized.report.warn_of_size();
@@ -88,9 +99,14 @@ impl Plan {
     }
 
     /// Does what the plan says, all of it.
-    fn write(&self, model: &Model, ranges: Option<&Ranges>) -> Result<Quantized, QuantizeError> {
+    fn write(
+        &self,
+        model: &Model,
+        ranges: Option<&Ranges>,
+        known: Option<&mut Known>,
+    ) -> Result<Quantized, QuantizeError> {
         let graph = Graph::of(model)?;
-        let encoded = encode(&graph, self, ranges)?;
+        let encoded = encode_knowing(&graph, self, ranges, known)?;
         let mut edits = rewrite::qdq(&graph, self, &encoded);
         // As small as others make it, where there are scales and zero points of activations besides.
         if self.config.activations.is_some() {

@@ -5,6 +5,7 @@ use std::fmt;
 use std::rc::Rc;
 
 use quantize_rs_math::range::{self, Clips};
+use quantize_rs_math::{Range, params};
 use quantize_rs_onnx::Model;
 use serde::Serialize;
 
@@ -12,6 +13,7 @@ use super::gather::{Gathered, gather};
 use super::judge::{FOR_LAYERS, Judge, LayerError};
 use super::run::{Control, Progress};
 use super::score::Score;
+use crate::encode::Known;
 use crate::sample::{Engine, Samples};
 use crate::{Method, Plan, QuantizeError, Ranges};
 
@@ -73,23 +75,34 @@ pub(super) fn compare(
 ) -> Result<MethodComparison, QuantizeError> {
     let gathered = gather(model, plan, engine, samples, control, true)?;
     let mut trials = trials(plan, &gathered, control, skip)?;
+    let contests = contests(plan, &trials);
     let distinct = trials.iter().filter(|trial| trial.same_as.is_none()).count();
-    // The float model, each method, and the best for each value; some samples by layers.
-    let (passes, kept) = (2 + distinct, gathered.kept.len());
+    // Each method, and the best for each value where they differ; some samples by layers.
+    let (passes, kept) = (distinct + usize::from(!contests.is_empty()), gathered.kept.len());
+    let by_layers = if contests.is_empty() { 0 } else { kept.min(FOR_LAYERS) };
     let progress = Progress {
         done: gathered.samples,
-        total: Some(gathered.samples + kept.min(FOR_LAYERS) + passes * kept),
+        total: Some(gathered.samples + by_layers + passes * kept),
     };
-    let mut judge = Judge { model, plan, engine, control, kept: &gathered.kept, progress };
-    let (auto, best_for) = nearest_layers(&mut judge, &trials)?;
+    let mut judge = Judge {
+        model,
+        plan,
+        engine,
+        control,
+        kept: &gathered.kept,
+        progress,
+        known: Known::default(),
+    };
+    let (auto, best_for) = nearest_layers(&mut judge, &trials, &contests)?;
     trials.push(auto);
-    let reference = judge.reference()?;
+    let distinct = trials.iter().filter(|trial| trial.same_as.is_none()).count();
+    judge.progress.total = Some(judge.progress.done + distinct * kept);
     let mut scores: Vec<Option<Rc<Score>>> = Vec::new();
     let mut methods: Vec<MethodRow> = Vec::new();
     for trial in &trials {
         let score = match trial.same_as {
             Some(twin) => scores[twin].clone(),
-            None => judge.score(&trial.learnt, &reference)?.map(Rc::new),
+            None => judge.score(&trial.learnt, &gathered.reference)?.map(Rc::new),
         };
         methods.push(MethodRow {
             method: trial.method.clone(),
@@ -153,32 +166,68 @@ fn trials(
     Ok(trials)
 }
 
-/// For each value the method whose layer outputs are the nearest, and how often each method was.
-///
-/// What cuts off a part of most samples is on trial for all values alone, where the outputs of the
-/// model speak, and never chosen for single ones.
-fn nearest_layers(
-    judge: &mut Judge<'_, '_>,
-    trials: &[Trial],
-) -> Result<(Trial, BTreeMap<String, usize>), QuantizeError> {
-    // First what clips nothing, by which the others are measured.
+/// Methods that are on trial for single values: not what cuts off a part of most samples, which is
+/// on trial for all values alone, where the outputs of the model speak. First what clips nothing, by
+/// which the others are measured.
+fn fine(trials: &[Trial]) -> Vec<&Trial> {
     let mut fine: Vec<&Trial> =
         trials.iter().filter(|trial| trial.clips != Clips::MostSamples).collect();
     fine.sort_by_key(|trial| trial.clips != Clips::Nothing);
-    let candidates =
-        fine[0].learnt.values.keys().map(|name| {
-            (name.clone(), fine.iter().map(|trial| trial.learnt.values[name]).collect())
-        });
-    let errors = judge.layer_errors(&candidates.collect())?;
+    fine
+}
+
+/// For each value on which methods differ, those that may be worth their risk: positions among those
+/// that are on trial, the first of them what clips nothing.
+///
+/// The noise of rounding grows with the square of the scale: a scale that is not enough smaller
+/// cannot be enough nearer.
+fn contests(plan: &Plan, trials: &[Trial]) -> BTreeMap<String, Vec<usize>> {
+    let fine = fine(trials);
+    let mut contests = BTreeMap::new();
+    for (value, how) in plan.quantized() {
+        let Some(full) = fine[0].learnt.values.get(&value.name) else { continue };
+        let scale = |range: Range| f64::from(params(range, &how.spec).scale.abs());
+        let least = scale(*full) * WORTHWHILE.sqrt();
+        let mut entries = vec![0];
+        for (at, trial) in fine.iter().enumerate().skip(1) {
+            let range = trial.learnt.values[&value.name];
+            let twin = |other: &usize| fine[*other].learnt.values[&value.name] == range;
+            if scale(range) < least && !entries.iter().any(twin) {
+                entries.push(at);
+            }
+        }
+        if entries.len() > 1 {
+            contests.insert(value.name.clone(), entries);
+        }
+    }
+    contests
+}
+
+/// For each value the method whose layer outputs are the nearest, and how often each method was.
+fn nearest_layers(
+    judge: &mut Judge<'_, '_>,
+    trials: &[Trial],
+    contests: &BTreeMap<String, Vec<usize>>,
+) -> Result<(Trial, BTreeMap<String, usize>), QuantizeError> {
+    let fine = fine(trials);
+    let ranges_of = |(name, entries): (&String, &Vec<usize>)| {
+        (name.clone(), entries.iter().map(|at| fine[*at].learnt.values[name]).collect())
+    };
+    let errors = if contests.is_empty() {
+        BTreeMap::new()
+    } else {
+        judge.layer_errors(&contests.iter().map(ranges_of).collect())?
+    };
     let (mut learnt, mut ranges) = (fine[0].learnt.clone(), fine[0].ranges.clone());
     let mut best_for = BTreeMap::new();
     let mut chosen = BTreeMap::new();
-    for (name, errors) in errors {
-        let trial = fine[safest(&errors)];
-        learnt.values.insert(name.clone(), trial.learnt.values[&name]);
-        ranges.values.insert(name.clone(), trial.ranges.values[&name]);
+    for name in fine[0].learnt.values.keys() {
+        let won = errors.get(name).map_or(0, |errors| contests[name][safest(errors)]);
+        let trial = fine[won];
+        learnt.values.insert(name.clone(), trial.learnt.values[name]);
+        ranges.values.insert(name.clone(), trial.ranges.values[name]);
         *best_for.entry(trial.method.clone()).or_insert(0) += 1;
-        chosen.insert(name, trial.method.clone());
+        chosen.insert(name.clone(), trial.method.clone());
     }
     let method = Method::Auto.name();
     for ranges in [&mut learnt, &mut ranges] {

@@ -8,6 +8,7 @@ use quantize_rs_math::stats::{ChannelStats, Sketch};
 use quantize_rs_math::{QSpec, Range};
 use quantize_rs_onnx::Model;
 
+use super::judge::{Shown, float_outputs, remember};
 use super::run::{Control, Watched, Watcher, watch};
 use crate::correct::channel_axis;
 use crate::error::CalibrationErrorKind as Kind;
@@ -54,6 +55,8 @@ pub(super) struct Gathered {
     apart: Vec<Seen>,
     /// The samples to judge by, those held back first.
     pub(super) kept: Vec<Sample>,
+    /// What the float model makes of them: its float32 outputs, by the content of the sample.
+    pub(super) reference: Shown,
 }
 
 /// A place in the order in which samples are kept: those held back first, then by content.
@@ -69,12 +72,20 @@ pub(super) fn gather(
     judging: bool,
 ) -> Result<Gathered, CalibrationError> {
     let taps = taps(model, plan);
-    let names: Vec<String> = taps.iter().map(|tap| tap.name.clone()).collect();
+    let mut names: Vec<String> = taps.iter().map(|tap| tap.name.clone()).collect();
+    // Where each output is among what is looked at.
+    let mut outputs: Vec<usize> = Vec::new();
+    for output in judging.then(|| float_outputs(model)).into_iter().flatten() {
+        let known = names.iter().position(|name| *name == output);
+        outputs.push(known.unwrap_or(names.len()));
+        names.extend(known.is_none().then_some(output));
+    }
     let kept = Mutex::new(Kept::default());
-    let watcher = || Gatherer::new(&taps, judging.then_some(&kept));
+    let judged = judging.then_some((&kept, &outputs[..]));
+    let watcher = || Gatherer::new(&taps, judged);
     let Watched { watchers, samples, engine, notes } =
         watch(model, &names, engine, samples, control, watcher)?;
-    let mut all = Gatherer::new(&taps, judging.then_some(&kept));
+    let mut all = Gatherer::new(&taps, judged);
     for one in watchers {
         all.merge(&one);
     }
@@ -85,8 +96,10 @@ pub(super) fn gather(
     }
     let Gatherer { seen, apart, apart_samples: held_back, .. } = all;
     let kept = kept.into_inner().unwrap_or_else(PoisonError::into_inner);
-    let kept = kept.samples.into_values().collect();
-    Ok(Gathered { engine, notes, samples, held_back, taps, seen, apart, kept })
+    let reference = kept.samples.values().map(|(sample, shown)| (sample.key(), shown.clone()));
+    let reference = reference.collect();
+    let kept = kept.samples.into_values().map(|(sample, _)| sample).collect();
+    Ok(Gathered { engine, notes, samples, held_back, taps, seen, apart, kept, reference })
 }
 
 /// The values to look at: those that the plan observes, and what goes into weighted operators.
@@ -118,8 +131,11 @@ fn taps(model: &Model, plan: &Plan) -> Vec<Tap> {
 /// Gathers what one thread sees.
 struct Gatherer<'a> {
     taps: &'a [Tap],
-    /// Where samples are kept, when somebody judges: one place for all threads.
-    kept: Option<&'a Mutex<Kept>>,
+    /// Where samples are kept, when somebody judges: one place for all threads; and which of the
+    /// values that are looked at are outputs of the model.
+    kept: Option<(&'a Mutex<Kept>, &'a [usize])>,
+    /// What the sample at hand showed of each output.
+    shown: Vec<Vec<f32>>,
     /// Whether the sample at hand is held back.
     holding: bool,
     seen: Vec<Seen>,
@@ -131,7 +147,8 @@ struct Gatherer<'a> {
 /// The samples of the first ranks, as many as may be: which came first does not matter.
 #[derive(Default)]
 struct Kept {
-    samples: BTreeMap<Rank, Sample>,
+    /// Each with what the model makes of it.
+    samples: BTreeMap<Rank, (Sample, Vec<Vec<f32>>)>,
     bytes: usize,
     /// The first rank for which there was no room.
     end: Option<Rank>,
@@ -143,11 +160,11 @@ impl Kept {
             return;
         }
         self.bytes += sample.bytes();
-        if let Some(twin) = self.samples.insert(rank, sample) {
+        if let Some((twin, _)) = self.samples.insert(rank, (sample, Vec::new())) {
             self.bytes -= twin.bytes();
         }
         while self.samples.len() > KEPT || self.samples.len() > 1 && self.bytes > KEPT_BYTES {
-            let Some((rank, sample)) = self.samples.pop_last() else { return };
+            let Some((rank, (sample, _))) = self.samples.pop_last() else { return };
             self.bytes -= sample.bytes();
             self.end = Some(rank);
         }
@@ -155,7 +172,7 @@ impl Kept {
 }
 
 impl<'a> Gatherer<'a> {
-    fn new(taps: &'a [Tap], kept: Option<&'a Mutex<Kept>>) -> Gatherer<'a> {
+    fn new(taps: &'a [Tap], kept: Option<(&'a Mutex<Kept>, &'a [usize])>) -> Gatherer<'a> {
         let empty = |tap: &Tap| Seen {
             spec: tap.spec,
             shape: Vec::new(),
@@ -168,6 +185,7 @@ impl<'a> Gatherer<'a> {
         Gatherer {
             taps,
             kept,
+            shown: vec![Vec::new(); kept.map_or(0, |(_, outputs)| outputs.len())],
             holding: false,
             seen: taps.iter().map(empty).collect(),
             apart: if kept.is_some() { taps.iter().map(empty).collect() } else { Vec::new() },
@@ -184,6 +202,10 @@ impl<'a> Gatherer<'a> {
 
 impl Sink for Gatherer<'_> {
     fn observe(&mut self, tap: usize, shape: &[usize], values: &[f32]) {
+        let outputs = self.kept.map_or(&[][..], |(_, outputs)| outputs);
+        for (_, shown) in outputs.iter().zip(&mut self.shown).filter(|(at, _)| **at == tap) {
+            remember(shown, values);
+        }
         let seen = if self.holding { &mut self.apart } else { &mut self.seen };
         let (Some(seen), Some(wanted)) = (seen.get_mut(tap), self.taps.get(tap)) else { return };
         if wanted.channels.is_some() {
@@ -210,7 +232,8 @@ impl Sink for Gatherer<'_> {
 
 impl Watcher for Gatherer<'_> {
     fn begin(&mut self, _: usize, sample: &Sample) {
-        let Some(kept) = self.kept else { return };
+        let Some((kept, _)) = self.kept else { return };
+        self.shown.iter_mut().for_each(Vec::clear);
         let key = sample.key();
         self.holding = key.is_multiple_of(HELD_BACK);
         self.apart_samples += usize::from(self.holding);
@@ -218,7 +241,13 @@ impl Watcher for Gatherer<'_> {
         kept.keep((!self.holding, key), sample.clone());
     }
 
-    fn finish(&mut self, _: &Sample) -> Result<(), CalibrationError> {
+    fn finish(&mut self, sample: &Sample) -> Result<(), CalibrationError> {
+        if let Some((kept, _)) = self.kept {
+            let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some((_, shown)) = kept.samples.get_mut(&(!self.holding, sample.key())) {
+                shown.clone_from(&self.shown);
+            }
+        }
         let seen = if self.holding { &self.apart } else { &self.seen };
         for (seen, tap) in seen.iter().zip(self.taps) {
             let Some(sketch) = &seen.sketch else { continue };

@@ -8,6 +8,7 @@ use quantize_rs_onnx::{DataType, Model};
 use super::run::{Control, Progress, Watcher, watch};
 use super::score::Score;
 use super::shadows::{Place, Shadows};
+use crate::encode::Known;
 use crate::graph::Graph;
 use crate::sample::{Engine, Sample, Samples, Sink};
 use crate::{CalibrationError, Plan, QuantizeError, Ranges};
@@ -25,10 +26,12 @@ pub(super) struct Judge<'a, 'c> {
     pub(super) kept: &'a [Sample],
     /// Samples run so far, and in all.
     pub(super) progress: Progress,
+    /// Weights of the models that are judged.
+    pub(super) known: Known,
 }
 
 /// What is remembered of one sample: a list of numbers for each tap.
-type Shown = BTreeMap<u64, Vec<Vec<f32>>>;
+pub(super) type Shown = BTreeMap<u64, Vec<Vec<f32>>>;
 
 /// So many elements of a value are remembered of a sample, at most: enough to judge by, and little
 /// to keep, however large the outputs of a model are.
@@ -38,23 +41,22 @@ const MOST_ELEMENTS: usize = 1 << 16;
 /// of it as there are methods.
 pub(super) const FOR_LAYERS: usize = 8;
 
+/// Names of the float32 outputs of a model.
+pub(super) fn float_outputs(model: &Model) -> Vec<String> {
+    let float = Some(DataType::Float.number());
+    let outputs = model.graph().output.iter();
+    let outputs = outputs.filter(|it| it.tensor_type().map(|tensor| tensor.elem_type) == float);
+    outputs.map(|output| output.name.clone()).collect()
+}
+
+/// Remembers elements of a value, as many as may be.
+pub(super) fn remember(all: &mut Vec<f32>, values: &[f32]) {
+    // Lengths of axes are even more often than not: an odd step meets every channel.
+    let step = values.len().div_ceil(MOST_ELEMENTS).max(1) | 1;
+    all.extend(values.iter().step_by(step));
+}
+
 impl Judge<'_, '_> {
-    /// Names of the float32 outputs of the model.
-    fn outputs(&self) -> Vec<String> {
-        let outputs = self.model.graph().output.iter();
-        let float = Some(DataType::Float.number());
-        outputs
-            .filter(|output| output.tensor_type().map(|tensor| tensor.elem_type) == float)
-            .map(|output| output.name.clone())
-            .collect()
-    }
-
-    /// The float32 outputs of the float model for each sample.
-    pub(super) fn reference(&mut self) -> Result<Shown, CalibrationError> {
-        let outputs = self.outputs();
-        self.shown(self.model, &outputs, usize::MAX)
-    }
-
     /// How near the outputs of the model come to `reference` when it is quantized with `ranges`;
     /// `None` for a model without float32 outputs.
     pub(super) fn score(
@@ -62,8 +64,8 @@ impl Judge<'_, '_> {
         ranges: &Ranges,
         reference: &Shown,
     ) -> Result<Option<Score>, QuantizeError> {
-        let quantized = self.plan.apply(self.model, Some(ranges))?;
-        let outputs = self.outputs();
+        let quantized = self.plan.apply_knowing(self.model, Some(ranges), Some(&mut self.known))?;
+        let outputs = float_outputs(self.model);
         let shown = self.shown(quantized.model(), &outputs, usize::MAX)?;
         // By content, which is an order that does not depend on threads.
         let chose: BTreeSet<u64> = self.kept.iter().take(FOR_LAYERS).map(Sample::key).collect();
@@ -148,9 +150,7 @@ struct Shower {
 impl Sink for Shower {
     fn observe(&mut self, tap: usize, _: &[usize], values: &[f32]) {
         if let Some(now) = self.now.get_mut(tap) {
-            // Lengths of axes are even more often than not: an odd step meets every channel.
-            let step = values.len().div_ceil(MOST_ELEMENTS).max(1) | 1;
-            now.extend(values.iter().step_by(step));
+            remember(now, values);
         }
     }
 }

@@ -4,6 +4,7 @@
 #![allow(clippy::cast_possible_truncation, clippy::cast_precision_loss)]
 
 pub(crate) mod bias;
+mod known;
 mod narrow;
 
 use std::collections::{BTreeMap, HashMap};
@@ -25,6 +26,7 @@ use crate::plan::{Plan, Source, ValuePlan};
 use crate::uses::{self, Constant};
 use crate::{Format, QuantizeError, Ranges};
 
+pub(crate) use known::Known;
 pub use narrow::StoredScale;
 pub(crate) use narrow::data_type as scale_data_type;
 
@@ -93,6 +95,16 @@ pub fn encode(
     plan: &Plan,
     ranges: Option<&Ranges>,
 ) -> Result<Encoded, QuantizeError> {
+    encode_knowing(graph, plan, ranges, None)
+}
+
+/// The same, where weights may be known already.
+pub(crate) fn encode_knowing(
+    graph: &Graph<'_>,
+    plan: &Plan,
+    ranges: Option<&Ranges>,
+    mut known: Option<&mut Known>,
+) -> Result<Encoded, QuantizeError> {
     let mut encoded = Encoded { activations: activations(plan, ranges)?, ..Encoded::default() };
     let integer_nodes = plan.integer_nodes();
     let floors = bias::floors(graph, &integer_nodes, &encoded.activations)?;
@@ -105,7 +117,8 @@ pub fn encode(
         .filter(|(_, how)| how.source == Source::Weights)
         .filter_map(|(value, how)| Some((&value.name, how, constants.get(value.name.as_str())?)))
         .collect();
-    let done: Vec<(String, EncodedTensor, usize, u32)> = weights
+    let before = known.as_deref();
+    let done: Vec<Done<'_>> = weights
         .into_par_iter()
         .map(|(name, how, constant)| {
             let tensor = graph.model.tensor(constant.tensor)?;
@@ -118,6 +131,16 @@ pub fn encode(
             });
             let method = plan.config.weight_method(&how.spec, convolves);
             let bits = how.spec.qtype.bits();
+            let done = |tensor: EncodedTensor, widened: usize, floats: Option<Bytes>| Done {
+                name,
+                how,
+                tensor,
+                widened,
+                floats,
+            };
+            if let Some(found) = before.and_then(|known| known.find(name, &tensor, how, floors)) {
+                return Ok(done(found, 0, None));
+            }
             if how.format == Format::MatMulNBits {
                 // ONNX Runtime 1.31 computes with zero points that are floats up to 4 bits, and looks up none.
                 let rows = constant.multipliers(graph).any(|node| node.op_type == "Gather");
@@ -127,16 +150,20 @@ pub fn encode(
                     _ => BlockParams::Plain,
                 };
                 let found = nbits(name, how, method, shape, &tensor, params)?;
-                return Ok((name.clone(), found, 0, bits));
+                return Ok(done(found, 0, None));
             }
             let rounding = plan.config.rounding(convolves, how.format);
             let summed = rounding.summed(graph, constant, shape, &how.spec);
             let choice = Choice { method, summed, floors, scales: grid };
-            let (tensor, widened) = weight(name, how, shape, &tensor, &choice)?;
-            Ok((name.clone(), tensor, widened, bits))
+            let (made, widened) = weight(name, how, shape, &tensor, &choice)?;
+            Ok(done(made, widened, (widened == 0).then_some(tensor.data)))
         })
         .collect::<Result<_, QuantizeError>>()?;
-    for (name, tensor, widened, bits) in done {
+    for Done { name, how, tensor, widened, floats } in done {
+        if let (Some(known), Some(floats)) = (known.as_deref_mut(), floats) {
+            known.learn(name, floats, how, &tensor);
+        }
+        let bits = how.spec.qtype.bits();
         if widened > 0 {
             encoded.warnings.push(format!(
                 "weight `{name}`: {widened} scales were raised so that the bias fits int32"
@@ -153,7 +180,7 @@ pub fn encode(
                 bits.min(8),
             ));
         }
-        encoded.weights.insert(name, tensor);
+        encoded.weights.insert(name.clone(), tensor);
     }
     let corrections = match ranges.filter(|_| plan.config.bias_correction) {
         Some(ranges) => corrections(graph, plan, &encoded, ranges),
@@ -162,6 +189,17 @@ pub fn encode(
     encoded.corrected = corrections.len();
     bias::biases(graph, plan, &corrections, &mut encoded)?;
     Ok(encoded)
+}
+
+/// A weight that is done.
+struct Done<'a> {
+    name: &'a String,
+    how: &'a ValuePlan,
+    tensor: EncodedTensor,
+    /// How many of its scales were raised.
+    widened: usize,
+    /// What it was made from, where it is to be remembered.
+    floats: Option<Bytes>,
 }
 
 /// Scale and zero point of every activation.

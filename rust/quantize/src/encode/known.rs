@@ -1,0 +1,106 @@
+//! Weights that were encoded before.
+
+use std::collections::HashMap;
+
+use bytes::Bytes;
+use quantize_rs_onnx::Tensor;
+
+use super::EncodedTensor;
+use crate::plan::ValuePlan;
+
+/// Weights that were encoded for one model, of which several are made that differ in the ranges of activations.
+#[derive(Default)]
+pub(crate) struct Known(HashMap<String, Weight>);
+
+struct Weight {
+    /// What it was made from, kept so that nothing else can lie in its place.
+    floats: Bytes,
+    how: ValuePlan,
+    encoded: EncodedTensor,
+}
+
+impl Known {
+    /// The weight of this name, if it was made from these very floats in the same way, with scales that are no less
+    /// than `floors`.
+    pub(super) fn find(
+        &self,
+        name: &str,
+        floats: &Tensor,
+        how: &ValuePlan,
+        floors: &[f32],
+    ) -> Option<EncodedTensor> {
+        let found = self.0.get(name)?;
+        let same = |a: &[u8], b: &[u8]| a.as_ptr() == b.as_ptr() && a.len() == b.len();
+        let scales = found.encoded.scale.to_f32()?;
+        let highest = floors.iter().copied().fold(0.0, f32::max);
+        let each = floors.len() == scales.len();
+        let enough = scales.iter().enumerate().all(|(group, scale)| {
+            let floor = if each { floors[group] } else { highest };
+            scale.abs() >= floor
+        });
+        let fits = enough && found.how == *how && same(&found.floats, &floats.data);
+        fits.then(|| found.encoded.clone())
+    }
+
+    /// Remembers a weight whose scales follow from it alone.
+    pub(super) fn learn(
+        &mut self,
+        name: &str,
+        floats: Bytes,
+        how: &ValuePlan,
+        encoded: &EncodedTensor,
+    ) {
+        let weight = Weight { floats, how: how.clone(), encoded: encoded.clone() };
+        self.0.insert(name.to_owned(), weight);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::encode::encode_knowing;
+    use crate::graph::Graph;
+    use crate::{Config, Model, Plan};
+
+    const DIGITS: &str =
+        concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/digits/digits_cnn.onnx");
+
+    #[test]
+    fn what_is_known_is_not_made_again_and_what_differs_is() {
+        let model = Model::open(DIGITS).unwrap();
+        let graph = Graph::of(&model).unwrap();
+        let mut known = Known::default();
+        let mut made = |per_channel: bool| {
+            let config = Config { per_channel, ..Config::default() };
+            let plan = Plan::draft(&graph, config).unwrap();
+            encode_knowing(&graph, &plan, None, Some(&mut known)).unwrap().weights
+        };
+        let place = |found: &EncodedTensor| found.quantized.data.as_ptr();
+        let (first, again, other) = (made(true), made(true), made(false));
+        assert_eq!(first.len(), 5);
+        for (name, found) in &first {
+            assert_eq!(place(&again[name]), place(found), "{name}");
+            assert_ne!(place(&other[name]), place(found), "{name}");
+            assert_eq!(other[name].scale.shape.len(), 0);
+        }
+    }
+
+    #[test]
+    fn a_bias_that_needs_larger_scales_has_its_weight_made_anew() {
+        let model = Model::open(DIGITS).unwrap();
+        let graph = Graph::of(&model).unwrap();
+        let plan = Plan::draft(&graph, Config::default()).unwrap();
+        let mut known = Known::default();
+        encode_knowing(&graph, &plan, None, Some(&mut known)).unwrap();
+        let (value, how) = plan.quantized().next().unwrap();
+        let name = &value.name;
+        let floats = model.tensor(graph.constant(graph.value(name).unwrap()).unwrap()).unwrap();
+        let scale = known.0[name].encoded.scale.to_f32().unwrap()[0];
+        assert!(known.find(name, &floats, how, &[]).is_some());
+        assert!(known.find(name, &floats, how, &[scale]).is_some());
+        assert!(known.find(name, &floats, how, &[scale.next_up()]).is_none());
+        assert!(known.find("other", &floats, how, &[]).is_none());
+        let moved = Tensor { data: floats.data.to_vec().into(), ..floats };
+        assert!(known.find(name, &moved, how, &[]).is_none());
+    }
+}
