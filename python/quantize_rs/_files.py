@@ -14,7 +14,8 @@ __all__ = ["writable", "write"]
 def writable(path: str | os.PathLike[str] | None, *needed: object) -> Path | None:
     """Refuse a place that no file can be written to, before the work and not after.
 
-    Nor may it be one of the files that are `needed`: whatever is no path is none.
+    Nor may it be one of the files that are `needed`: whatever is no path is none, nor is the word
+    for random samples.
     """
     if path is None:
         return None
@@ -24,6 +25,8 @@ def writable(path: str | os.PathLike[str] | None, *needed: object) -> Path | Non
     if not target.parent.is_dir():
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), os.fspath(target.parent))
     for other in needed:
+        if other == "random":
+            continue
         if isinstance(other, str | os.PathLike) and target.is_file() and _same(target, other):
             what = f"output_path would overwrite {os.fspath(other)!r}: name another file"
             raise OptionError(what, option="output_path")

@@ -21,9 +21,18 @@ def idle(why: str, **given: bool) -> None:
             raise OptionError(f"{option} has no effect {why}", option=option)
 
 
+def _whole(option: str, value: SupportsIndex) -> int:
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise OptionError(
+            f"{option} is {value!r}, expected a whole number", option=option
+        ) from None
+
+
 def count(option: str, value: SupportsIndex, *, least: int = 0) -> int:
     """Give a whole number of at least `least`."""
-    number = operator.index(value)
+    number = _whole(option, value)
     if not least <= number <= _LARGEST:
         raise OptionError(f"{option} is {number}, expected {least} or more", option=option)
     return number
@@ -44,7 +53,7 @@ def number(option: str, value: Any) -> float:
 
 def bits(option: str, value: SupportsIndex) -> int:
     """Give a number of bits that fits a byte; which of them there are, Rust knows."""
-    number = operator.index(value)
+    number = _whole(option, value)
     if not 0 <= number < 256:
         raise OptionError(f"{option} is {number}, expected 2, 4, 8 or 16", option=option)
     return number

@@ -179,25 +179,27 @@ fn fine(trials: &[Trial]) -> Vec<&Trial> {
 /// For each value on which methods differ, those that may be worth their risk: positions among those
 /// that are on trial, the first of them what clips nothing.
 ///
-/// The noise of rounding grows with the square of the scale: a scale that is not enough smaller
-/// cannot be enough nearer.
+/// The noise of rounding to integers grows with the square of the scale: a scale that is not enough smaller
+/// cannot be enough nearer. Of several that are about as large, the last is tried.
 fn contests(plan: &Plan, trials: &[Trial]) -> BTreeMap<String, Vec<usize>> {
     let fine = fine(trials);
     let mut contests = BTreeMap::new();
     for (value, how) in plan.quantized() {
         let Some(full) = fine[0].learnt.values.get(&value.name) else { continue };
         let scale = |range: Range| f64::from(params(range, &how.spec).scale.abs());
-        let least = scale(*full) * WORTHWHILE.sqrt();
-        let mut entries = vec![0];
-        for (at, trial) in fine.iter().enumerate().skip(1) {
-            let range = trial.learnt.values[&value.name];
-            let twin = |other: &usize| fine[*other].learnt.values[&value.name] == range;
-            if scale(range) < least && !entries.iter().any(twin) {
-                entries.push(at);
+        let enough = WORTHWHILE.sqrt();
+        let mut entries: Vec<(usize, f64)> = Vec::new();
+        for (at, trial) in fine.iter().enumerate().skip(1).rev() {
+            let found = scale(trial.learnt.values[&value.name]);
+            let unlike =
+                |(_, other): &(usize, f64)| found < other * enough || *other < found * enough;
+            if found < scale(*full) * enough && entries.iter().all(unlike) {
+                entries.push((at, found));
             }
         }
-        if entries.len() > 1 {
-            contests.insert(value.name.clone(), entries);
+        if !entries.is_empty() {
+            let entries = std::iter::once(0).chain(entries.iter().map(|(at, _)| *at));
+            contests.insert(value.name.clone(), entries.collect());
         }
     }
     contests

@@ -96,9 +96,9 @@ pub(super) fn gather(
     }
     let Gatherer { seen, apart, apart_samples: held_back, .. } = all;
     let kept = kept.into_inner().unwrap_or_else(PoisonError::into_inner);
-    let reference = kept.samples.values().map(|(sample, shown)| (sample.key(), shown.clone()));
-    let reference = reference.collect();
-    let kept = kept.samples.into_values().map(|(sample, _)| sample).collect();
+    let kept = kept.samples.into_values();
+    let (kept, reference) =
+        kept.map(|(sample, shown)| (sample.clone(), (sample.key(), shown))).unzip();
     Ok(Gathered { engine, notes, samples, held_back, taps, seen, apart, kept, reference })
 }
 
@@ -232,8 +232,8 @@ impl Sink for Gatherer<'_> {
 
 impl Watcher for Gatherer<'_> {
     fn begin(&mut self, _: usize, sample: &Sample) {
-        let Some((kept, _)) = self.kept else { return };
-        self.shown.iter_mut().for_each(Vec::clear);
+        let Some((kept, outputs)) = self.kept else { return };
+        self.shown = vec![Vec::new(); outputs.len()];
         let key = sample.key();
         self.holding = key.is_multiple_of(HELD_BACK);
         self.apart_samples += usize::from(self.holding);
@@ -245,7 +245,7 @@ impl Watcher for Gatherer<'_> {
         if let Some((kept, _)) = self.kept {
             let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
             if let Some((_, shown)) = kept.samples.get_mut(&(!self.holding, sample.key())) {
-                shown.clone_from(&self.shown);
+                std::mem::swap(shown, &mut self.shown);
             }
         }
         let seen = if self.holding { &self.apart } else { &self.seen };

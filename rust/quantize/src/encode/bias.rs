@@ -79,11 +79,13 @@ fn sum(values: &[f32], added: &[f32]) -> Vec<f32> {
 }
 
 /// What a bias may be: as much again is left to the sum of products that it is added to, in int32
-/// too. 32,000 products of 8 bits do not fill it.
+/// too. 33,000 products of uint8 and symmetric int8 do not fill it.
 pub(crate) const LARGEST: f64 = 1_073_741_824.0;
 
 /// For each weight the smallest scale of each channel with which the bias, in the scale
 /// `input × weight`, fits int32 together with what it is added to, and does not underflow.
+///
+/// A bias that stays float counts as well: ONNX Runtime quantizes it by itself, and looks for no room.
 pub(super) fn floors(
     graph: &Graph<'_>,
     integer_nodes: &[IntegerNode],
@@ -91,7 +93,9 @@ pub(super) fn floors(
 ) -> Result<HashMap<String, Vec<f32>>, QuantizeError> {
     let mut floors: HashMap<String, Vec<f32>> = HashMap::new();
     for node in integer_nodes {
-        let (Some(bias), Some(input)) = (node.bias, activations.get(graph.values[node.input].name))
+        let left_float = || graph.input(node.node, 2).filter(|id| graph.constant(*id).is_some());
+        let (Some(bias), Some(input)) =
+            (node.bias.or_else(left_float), activations.get(graph.values[node.input].name))
         else {
             continue;
         };
@@ -102,7 +106,11 @@ pub(super) fn floors(
             // Rounded up: a scale a hair too small would saturate.
             (fits.max(normal) as f32).next_up()
         };
-        let needed = floats(graph, bias)?.iter().copied().map(needed).collect::<Vec<_>>();
+        let values = match floats(graph, bias) {
+            Err(_) if node.bias.is_none() => continue,
+            found => found?,
+        };
+        let needed = values.into_iter().map(needed).collect::<Vec<_>>();
         if needed.iter().any(|floor| !floor.is_finite()) {
             let what = "is too large for int32 in any scale of its node's input and weight";
             return Err(invalid(graph.values[bias].name, what));

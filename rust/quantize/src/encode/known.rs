@@ -42,7 +42,8 @@ impl Known {
         fits.then(|| found.encoded.clone())
     }
 
-    /// Remembers a weight whose scales follow from it alone.
+    /// Remembers a weight whose scales follow from it alone, made from `floats` that lie in the model: what has to be
+    /// read anew each time is not found again.
     pub(super) fn learn(
         &mut self,
         name: &str,

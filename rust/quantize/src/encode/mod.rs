@@ -155,8 +155,9 @@ pub(crate) fn encode_knowing(
             let rounding = plan.config.rounding(convolves, how.format);
             let summed = rounding.summed(graph, constant, shape, &how.spec);
             let choice = Choice { method, summed, floors, scales: grid };
-            let (made, widened) = weight(name, how, shape, &tensor, &choice)?;
-            Ok(done(made, widened, (widened == 0).then_some(tensor.data)))
+            let (made, floored) = weight(name, how, shape, &tensor, &choice)?;
+            let alone = floored == Floored::default();
+            Ok(done(made, floored.raised, alone.then_some(tensor.data)))
         })
         .collect::<Result<_, QuantizeError>>()?;
     for Done { name, how, tensor, widened, floats } in done {
@@ -259,14 +260,23 @@ struct Choice<'a> {
     scales: DataType,
 }
 
-/// A weight as integers, and how many of its scales had to be raised.
+/// How many scales of a weight follow from its bias.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Floored {
+    /// Those that had to be raised.
+    raised: usize,
+    /// Those of zeros, which may be anything.
+    zeros: usize,
+}
+
+/// A weight as integers, and which of its scales follow from its bias.
 fn weight(
     name: &str,
     how: &ValuePlan,
     shape: &[usize],
     tensor: &Tensor,
     choice: &Choice<'_>,
-) -> Result<(EncodedTensor, usize), QuantizeError> {
+) -> Result<(EncodedTensor, Floored), QuantizeError> {
     let Choice { method, ref summed, floors, scales } = *choice;
     let wrong = |error: MathError| invalid(name, &error);
     let layout = Layout::of(shape, how.spec.granularity).map_err(wrong)?;
@@ -287,12 +297,13 @@ fn weight(
     }
     let highest = floors.iter().copied().fold(0.0, f32::max);
     let per_group = floors.len() == params.len();
-    let mut raised = 0;
+    let mut floored = Floored::default();
     for (group, params) in params.iter_mut().enumerate() {
         let floor = if per_group { floors[group] } else { highest };
         // The scale of an all-zero channel is free: what serves its bias best is taken.
         if floor > 0.0 && (all_zero[group] || params.scale.abs() < floor) {
-            raised += usize::from(!all_zero[group]);
+            floored.raised += usize::from(!all_zero[group]);
+            floored.zeros += usize::from(all_zero[group]);
             params.scale = floor.copysign(params.scale);
         }
         if scales == DataType::Float16 && how.spec.qtype.is_scaled() && narrow.is_none() {
@@ -309,7 +320,7 @@ fn weight(
     };
     let stored_scale = narrow.map(|found| StoredScale::of(found, &how.spec, &layout));
     let tensor = assemble(quantized, &layout, &params, how.stored, metrics);
-    Ok((EncodedTensor { stored_scale, ..tensor }, raised))
+    Ok((EncodedTensor { stored_scale, ..tensor }, floored))
 }
 
 /// Gives groups of zeros the smallest scale that any other group has, or the smallest there is.

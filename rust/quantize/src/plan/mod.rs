@@ -150,7 +150,7 @@ pub enum Source {
     Observed,
     /// Another value, whose elements it passes on.
     SameAs(String),
-    /// Nowhere any more: it lies in this range.
+    /// What calibration found before: this range.
     Fixed(Range),
     /// A bias: the scale of the node's input times that of its weight, as int32.
     Product {

@@ -107,15 +107,16 @@ impl Seen {
     /// The range that a method finds for a grid of `spec`, within the limits; nothing where there is no sketch.
     ///
     /// Where samples fill half of what the operator can make, it is all of that: other samples may reach its end, and
-    /// that costs a bit at most.
+    /// that costs a bit at most. So it is with 16 bits, which have bits to spare.
     fn range(&self, finder: &dyn RangeFinder, spec: &QSpec) -> Option<Found> {
         let sketch = self.sketch.as_ref()?;
-        let found = finder.range(sketch, spec);
-        if let Some(bounds) = self.bounds
-            && width(sketch.range()) >= FILLED * width(bounds)
-        {
-            return Some(Found { range: bounds, note: None });
+        let filled = |bounds: &Range| {
+            spec.qtype.bits() >= 16 || width(sketch.range()) >= FILLED * width(*bounds)
+        };
+        if let Some(range) = self.bounds.filter(filled) {
+            return Some(Found { range, note: None });
         }
+        let found = finder.range(sketch, spec);
         let Some(limits) = self.limits.or(self.bounds).filter(|_| !found.range.is_empty()) else {
             return Some(found);
         };
