@@ -25,9 +25,9 @@ def writable(path: str | os.PathLike[str] | None, *needed: object) -> Path | Non
     if not target.parent.is_dir():
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), os.fspath(target.parent))
     for other in needed:
-        if other == "random":
+        if not isinstance(other, str | os.PathLike) or other == "random":
             continue
-        if isinstance(other, str | os.PathLike) and target.is_file() and _same(target, other):
+        if target.is_file() and _same(target, other):
             what = f"output_path would overwrite {os.fspath(other)!r}: name another file"
             raise OptionError(what, option="output_path")
     return target

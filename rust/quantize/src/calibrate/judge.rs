@@ -66,7 +66,7 @@ impl Judge<'_, '_> {
     ) -> Result<Option<Score>, QuantizeError> {
         let quantized = self.plan.apply_knowing(self.model, Some(ranges), Some(&mut self.known))?;
         let outputs = float_outputs(self.model);
-        let shown = self.shown(quantized.model(), &outputs, usize::MAX)?;
+        let shown = self.shown(quantized.model(), &outputs, usize::MAX, self.control.threads)?;
         // By content, which is an order that does not depend on threads.
         let chose: BTreeSet<u64> = self.kept.iter().take(FOR_LAYERS).map(Sample::key).collect();
         let samples = reference.iter().filter_map(|(key, wanted)| {
@@ -92,7 +92,8 @@ impl Judge<'_, '_> {
         let Shadows { edits, taps, places, .. } = shadows;
         let mut model = self.model.clone();
         model.apply(edits)?;
-        let shown = self.shown(&model, &taps, FOR_LAYERS)?;
+        // One sample at a time: the copies of the layers take more memory than calibration does.
+        let shown = self.shown(&model, &taps, FOR_LAYERS, 1)?;
         let energy = |taps: &[Vec<f32>], tap: usize| {
             taps[tap].first().map_or(0.0, |energy| f64::from(*energy))
         };
@@ -110,12 +111,13 @@ impl Judge<'_, '_> {
         Ok(errors)
     }
 
-    /// What the first samples show, so many at most; by their content.
+    /// What the first samples show, so many at most, so many of them at once; by their content.
     fn shown(
         &mut self,
         model: &Model,
         taps: &[String],
         most: usize,
+        threads: usize,
     ) -> Result<Shown, CalibrationError> {
         let mut samples = Queue(self.kept.iter().take(most).cloned().collect());
         let count = samples.0.len();
@@ -124,7 +126,7 @@ impl Judge<'_, '_> {
         let mut go_on = |Progress { done, .. }: Progress| {
             (control.progress)(Progress { done: before + done, total })
         };
-        let mut control = Control { threads: control.threads, progress: &mut go_on };
+        let mut control = Control { threads, progress: &mut go_on };
         let watcher = || Shower { now: vec![Vec::new(); taps.len()], shown: Shown::new() };
         let outcome = watch(model, taps, self.engine, &mut samples, &mut control, watcher)?;
         self.progress.done += count;
