@@ -11,7 +11,7 @@ import judge
 import numpy as np
 import onnx
 import pytest
-from onnx import numpy_helper
+from onnx import TensorProto, numpy_helper
 
 import quantize_rs
 from quantize_rs import ModelError, OptionError, Validation, validate
@@ -341,3 +341,31 @@ def test_operators_that_are_told_their_scales_are_understood(
     if same:
         told[0].input[3] = same[0]
         assert ("connectivity", told[0].name) in problems(validate(model, made))
+
+
+@pytest.mark.parametrize("options", [{"weights": "fp16"}, {"output_format": "dynamic"}])
+@pytest.mark.parametrize("to", [TensorProto.UINT8, TensorProto.INT64, TensorProto.DOUBLE])
+def test_a_cast_to_a_type_that_nobody_reads_is_found(
+    digits: Path, options: dict[str, Any], to: int
+) -> None:
+    made = quantize_rs.quantize(digits, None, **options).model
+    assert made is not None
+    count = [node.op_type for node in onnx.load_from_string(made).graph.node].count("Cast")
+    assert count > 1
+    for at in range(count):
+        model = onnx.load_from_string(made)
+        [node for node in model.graph.node if node.op_type == "Cast"][at].attribute[0].i = to
+        found = quantize_rs.validate(digits, model)
+        assert not found.passed, at
+        assert any(problem.check == "structure" for problem in found.problems), found
+
+
+@pytest.mark.parametrize("block_size", [8, 33, 64])
+def test_blocks_that_no_kernel_reads_are_found(digits: Path, block_size: int) -> None:
+    report = quantize_rs.quantize(digits, None, bits=4, block_size=32, output_format="matmul_nbits")
+    assert report.model is not None
+    model = onnx.load_from_string(report.model)
+    assert quantize_rs.validate(digits, model).passed
+    node = next(node for node in model.graph.node if node.op_type == "MatMulNBits")
+    next(found for found in node.attribute if found.name == "block_size").i = block_size
+    assert not quantize_rs.validate(digits, model).passed

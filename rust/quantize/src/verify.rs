@@ -2,6 +2,8 @@
 
 mod nbits;
 
+pub(crate) use nbits::fault as blocks;
+
 use quantize_rs_math::{Layout, Scales};
 use quantize_rs_onnx::{DataType, Model, NodeProto, TensorProto};
 
@@ -16,8 +18,10 @@ use crate::{Format, InputSpec, QuantizeError, Target, Violation, conformance, us
 pub(crate) fn verify(before: &Model, after: &Model, plan: &Plan) -> Result<(), QuantizeError> {
     same_interface(before, after)?;
     let (original, graph) = (Graph::of(before)?, Graph::of(after)?);
-    if plan.config.output_format == Format::MatMulNBits {
-        nbits::check(&original, &graph)?;
+    if plan.config.output_format == Format::MatMulNBits
+        && let Some((node, what)) = blocks(&original, &graph)
+    {
+        return Err(failed(format!("`{node}`: {what}")));
     }
     for (value, how) in plan.quantized() {
         // A bias that several nodes share has several copies under other names, and what some read

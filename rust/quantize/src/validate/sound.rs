@@ -9,7 +9,7 @@ use quantize_rs_onnx::{GraphProto, Model, TensorProto, ValueInfoProto, reads};
 use super::{Check, Validation};
 use crate::encode;
 use crate::graph::{Graph, Maker, shape_of};
-use crate::uses;
+use crate::{uses, verify};
 
 pub(super) fn check(before: &Graph<'_>, after: &Graph<'_>, found: &mut Validation) {
     if let Some((node, name)) = out_of_order(after.model.graph()) {
@@ -21,7 +21,24 @@ pub(super) fn check(before: &Graph<'_>, after: &Graph<'_>, found: &mut Validatio
     }
     imports(after.model, after.model.graph(), found);
     interface(before.model.graph(), after.model.graph(), found);
+    types(before, after, found);
     (0..after.nodes.len()).for_each(|node| pair(after, node, found));
+    if let Some((node, what)) = verify::blocks(before, after) {
+        found.problem(Check::Structure, node, what);
+    }
+}
+
+/// What keeps its name keeps its type: whoever reads it takes no other.
+fn types(before: &Graph<'_>, after: &Graph<'_>, found: &mut Validation) {
+    for (id, value) in after.values.iter().enumerate() {
+        let there = before.value(value.name).and_then(|there| before.dtype(there));
+        if let (Some(here), Some(there)) = (after.dtype(id), there)
+            && here != there
+        {
+            let what = format!("is {here}, and {there} in the original");
+            found.problem(Check::Structure, value.name, what);
+        }
+    }
 }
 
 /// The first node that reads what is made after it.

@@ -2,20 +2,25 @@
 
 use quantize_rs_onnx::{DataType, NodeProto};
 
-use super::{failed, shape};
-use crate::QuantizeError;
+use super::shape;
 use crate::graph::Graph;
 use crate::plan::MICROSOFT;
 
 /// Where zero points stand among the constants.
 const ZERO_POINTS: usize = 2;
 
-/// Checks the constants of every `MatMulNBits` that reads others than `before`.
-pub(super) fn check(before: &Graph<'_>, graph: &Graph<'_>) -> Result<(), QuantizeError> {
+/// The first `MatMulNBits` that reads other constants than `before` and does not find what its attributes say, and what
+/// it finds.
+pub(crate) fn fault(before: &Graph<'_>, graph: &Graph<'_>) -> Option<(String, String)> {
     for (index, node) in graph.nodes.iter().enumerate() {
         let there = node.input.get(1).is_some_and(|name| before.value(name).is_some());
         if node.domain != MICROSOFT || node.op_type != "MatMulNBits" || there {
             continue;
+        }
+        let block = node.int("block_size", 0);
+        if block < 16 || block.count_ones() != 1 {
+            let what = format!("block_size is {block}, expected a power of 2 from 16 on");
+            return Some((node.named().to_owned(), what));
         }
         let constants = product(node);
         let scales = constants[1].clone();
@@ -27,15 +32,13 @@ pub(super) fn check(before: &Graph<'_>, graph: &Graph<'_>) -> Result<(), Quantiz
             if let Some(found) = found
                 && shape(found) != *expected
             {
-                let (label, found) = (node.label(), shape(found));
-                return Err(failed(format!(
-                    "{label}: input {} has shape {found:?}, expected {expected:?}",
-                    input + 1
-                )));
+                let (at, found) = (input + 1, shape(found));
+                let what = format!("input {at} has shape {found:?}, expected {expected:?}");
+                return Some((node.named().to_owned(), what));
             }
         }
     }
-    Ok(())
+    None
 }
 
 /// The shapes of integers, scales and zero points.
