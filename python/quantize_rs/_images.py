@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any, SupportsFloat, SupportsIndex
 
 import numpy.typing as npt
 
-from . import _arrays, _core, _options
+from . import _arrays, _core, _options, _source
 from .errors import OptionError
 
 if TYPE_CHECKING:
     from ._model import Model
+    from ._source import ModelSource
 
 __all__ = ["ImageFolder"]
 
@@ -92,13 +93,13 @@ class ImageFolder:
         source(self)
 
     def feeds(
-        self, model: Model, *, limit: int | None = None
+        self, model: Model | ModelSource, *, limit: int | None = None
     ) -> Iterator[dict[str, npt.NDArray[Any]]]:
         """Give what the model is fed with: a dict of arrays by input name for each sample.
 
         Parameters
         ----------
-        model : Model
+        model : Model, path, bytes or onnx.ModelProto
             Its input says size, layout and type.
         limit : int, optional
             Take the first so many samples only.
@@ -124,10 +125,9 @@ class ImageFolder:
         Traceback (most recent call last):
         FileNotFoundError: [Errno 2] No such file or directory: 'photos'
         """
-        return map(
-            _arrays.feed,
-            source(self).feeds(model._model, _options.maybe_count("limit", limit, least=1)),
-        )
+        opened = model._model if hasattr(model, "_model") else _source.read(model)
+        most = _options.maybe_count("limit", limit, least=1)
+        return map(_arrays.feed, source(self).feeds(opened, most))
 
 
 def source(folder: ImageFolder) -> _core.Source:

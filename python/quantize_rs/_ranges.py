@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from . import _core, _diff, _files, _html, _source
 from ._diff import RangesDiff
 from ._source import ModelSource
+from .errors import OptionError
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -84,6 +85,13 @@ class Ranges:
         version : str
             The version of TensorRT that the first line names; TensorRT refuses other versions.
 
+        Raises
+        ------
+        OptionError
+            A version of several lines or words, or of none.
+        PermissionError, IsADirectoryError, FileNotFoundError, OSError
+            The file cannot be written.
+
         Examples
         --------
         >>> import quantize_rs
@@ -94,6 +102,9 @@ class Ranges:
         ...     print(next(cache).strip())
         TRT-8601-EntropyCalibration2
         """
+        if not version or not version.isprintable() or " " in version:
+            what = f"version is {version!r}, expected the number of a version, as '8601'"
+            raise OptionError(what, option="version")
         _files.write(path, self._ranges.to_tensorrt(version))
 
     def using(self, method: str) -> Ranges:

@@ -315,6 +315,8 @@ def test_feeds_are_read_when_they_are_asked_for(photos: Path) -> None:
     with pytest.raises(CalibrationError, match=r"01\.png"):
         next(feeds)
     assert len(list(ImageFolder(photos).feeds(model, limit=1))) == 1
+    # The bytes of a model do as well.
+    assert next(ImageFolder(photos).feeds(conv(["n", 3, 32, 32]))).keys() == {"x"}
 
 
 def test_flags_for_images_serve_those_that_a_result_is_judged_on(

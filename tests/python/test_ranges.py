@@ -210,6 +210,10 @@ def test_tensorrt_reads_what_is_written(ranges: Ranges) -> None:
     for name, (low, high) in values.items():
         assert scales[name] == pytest.approx(max(-low, high) / 127, rel=1e-6)
     ranges.save_tensorrt_cache("other.cache", version="10300")
+    for version in ("", "86 01", "86\n01"):
+        with pytest.raises(OptionError, match="version is"):
+            ranges.save_tensorrt_cache("none.cache", version=version)
+    assert not Path("none.cache").exists()
     assert Path("other.cache").read_text("utf-8").startswith("TRT-10300-MinMaxCalibration\n")
 
 

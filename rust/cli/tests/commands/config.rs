@@ -130,6 +130,24 @@ fn how_samples_are_run_is_for_models_that_some_are_run_for() {
 }
 
 #[test]
+fn a_dry_run_finds_what_would_stop_the_run() {
+    let folder = Folder::new();
+    fs::copy(DIGITS, folder.path("digits.onnx")).expect("copied");
+    let text = "models:\n  - {input: digits.onnx, output: none/m.onnx}";
+    let path = file(&folder, "c.yaml", text);
+    for args in [&["config", path.as_str(), "--dry-run"][..], &["config", &path]] {
+        let answer = run(args);
+        assert_eq!(answer.code, 1, "{answer:?}");
+        assert!(answer.err.contains("there is no directory"), "{answer:?}");
+    }
+    // The folder of a batch is made.
+    let text = "batch:\n  input_dir: '*.onnx'\n  output_dir: none";
+    let path = file(&folder, "c.yaml", text);
+    assert_eq!(run(&["config", &path, "--dry-run"]).code, 0);
+    assert!(!fs::exists(folder.path("none")).expect("looked"));
+}
+
+#[test]
 fn what_is_wrong_is_named_with_its_line_before_anything_is_done() {
     let folder = Folder::new();
     let cases = [
