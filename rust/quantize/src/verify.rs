@@ -1,8 +1,6 @@
 //! The last look before anything is written: is the model what the plan said?
 
-mod nbits;
-
-pub(crate) use nbits::fault as blocks;
+pub(crate) mod nbits;
 
 use quantize_rs_math::{Layout, Scales};
 use quantize_rs_onnx::{DataType, Model, NodeProto, TensorProto};
@@ -19,7 +17,7 @@ pub(crate) fn verify(before: &Model, after: &Model, plan: &Plan) -> Result<(), Q
     same_interface(before, after)?;
     let (original, graph) = (Graph::of(before)?, Graph::of(after)?);
     if plan.config.output_format == Format::MatMulNBits
-        && let Some((node, what)) = blocks(&original, &graph)
+        && let Some((node, what)) = nbits::fault(&original, &graph)
     {
         return Err(failed(format!("`{node}`: {what}")));
     }

@@ -4,16 +4,17 @@
 #![allow(clippy::cast_possible_truncation, clippy::cast_precision_loss)]
 
 pub(crate) mod bias;
+mod elements;
 mod known;
 mod narrow;
 
 use std::collections::{BTreeMap, HashMap};
 
 use bytes::Bytes;
-use half::{bf16, f16};
+use half::f16;
 use quantize_rs_math::{
-    BlockParams, Columns, Floats, Granularity, Layout, MathError, Metrics, NBits, Params, QSpec,
-    QType, Range, Summed, WeightMethod, ZeroPoints, fit, narrow_scales, pack, params,
+    BlockParams, Columns, Granularity, Layout, MathError, Metrics, NBits, Params, QSpec, QType,
+    Range, Summed, WeightMethod, ZeroPoints, fit, narrow_scales, pack, params,
     quantize_keeping_sums_into, ranges_checked,
 };
 use quantize_rs_onnx::{Buffer, DataType, Tensor};
@@ -26,6 +27,8 @@ use crate::plan::{Plan, Source, ValuePlan};
 use crate::uses::{self, Constant};
 use crate::{Format, QuantizeError, Ranges};
 
+use elements::Elements;
+pub(crate) use elements::to_f32;
 pub(crate) use known::Known;
 pub use narrow::StoredScale;
 pub(crate) use narrow::data_type as scale_data_type;
@@ -469,44 +472,6 @@ fn floats(graph: &Graph<'_>, value: usize) -> Result<Vec<f32>, QuantizeError> {
     match values.iter().position(|value| !value.is_finite()) {
         None => Ok(values),
         Some(index) => Err(invalid(name, format!("element {index} is {}", values[index]))),
-    }
-}
-
-/// The elements of a tensor of floats of any type as float32.
-pub(crate) fn to_f32(tensor: &Tensor) -> Option<Vec<f32>> {
-    match Elements::of(tensor)? {
-        Elements::InPlace(_) => tensor.to_f32(),
-        Elements::Converted(values) => Some(values),
-    }
-}
-
-/// Where the float32 elements of a weight are: in place, or converted from another float.
-enum Elements {
-    InPlace(Bytes),
-    Converted(Vec<f32>),
-}
-
-impl Elements {
-    fn of(tensor: &Tensor) -> Option<Elements> {
-        let halves = || tensor.data.as_chunks::<2>().0.iter().copied();
-        let converted = match tensor.dtype {
-            DataType::Float => return Some(Elements::InPlace(tensor.data.clone())),
-            DataType::Float16 => halves().map(|half| f16::from_le_bytes(half).to_f32()).collect(),
-            DataType::BFloat16 => halves().map(|half| bf16::from_le_bytes(half).to_f32()).collect(),
-            DataType::Double => {
-                let doubles = tensor.data.as_chunks::<8>().0.iter();
-                doubles.map(|bytes| f64::from_le_bytes(*bytes) as f32).collect()
-            }
-            _ => return None,
-        };
-        Some(Elements::Converted(converted))
-    }
-
-    fn floats(&self) -> Floats<'_> {
-        match self {
-            Elements::InPlace(bytes) => Floats::LittleEndian(bytes.as_chunks::<4>().0),
-            Elements::Converted(values) => Floats::Slice(values),
-        }
     }
 }
 

@@ -83,7 +83,10 @@ pub(super) fn plan(
 
 /// What the caller should know who asks for activations and gets none quantized.
 fn idle(config: &Config, draft: &Draft) -> Option<String> {
-    let observed = |decision: &Decision| matches!(decision, Decision::Quantize(plan) if plan.source == Source::Observed);
+    let observed = |decision: &Decision| match decision {
+        Decision::Quantize(plan) => plan.source == Source::Observed,
+        Decision::Keep(_) => false,
+    };
     if draft.decisions.values().any(observed) {
         return None;
     }

@@ -40,7 +40,8 @@ pub(super) fn check(
 }
 
 /// For each node that multiplies, which elements of the int32 bias that is added to what it makes
-/// leave no room for a scale half as large: int32 would not hold them and what they are added to, or the scale be no normal number.
+/// leave no room for a scale half as large: int32 would not hold them and what they are added to, or the
+/// scale be no normal number.
 pub(super) fn full(
     after: &Graph<'_>,
     found: &mut Validation,

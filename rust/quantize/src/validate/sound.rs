@@ -23,7 +23,7 @@ pub(super) fn check(before: &Graph<'_>, after: &Graph<'_>, found: &mut Validatio
     interface(before.model.graph(), after.model.graph(), found);
     types(before, after, found);
     (0..after.nodes.len()).for_each(|node| pair(after, node, found));
-    if let Some((node, what)) = verify::blocks(before, after) {
+    if let Some((node, what)) = verify::nbits::fault(before, after) {
         found.problem(Check::Structure, node, what);
     }
 }
