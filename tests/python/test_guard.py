@@ -223,8 +223,8 @@ def test_options_that_cannot_be_met_are_refused_before_the_work(
         ({"verify": images, "min_sqnr": float("nan")}, "min_sqnr"),
         ({"verify": images, "labels": [0.5]}, "labels"),
         ({"verify": images, "labels": [1]}, "labels"),
-        ({"verify": images, "labels": np.full(200, 10)}, "labels"),
-        ({"verify": images, "labels": np.full(200, -1)}, "labels"),
+        ({"verify": images, "labels": np.full(24, 10)}, "labels"),
+        ({"verify": images, "labels": np.full(24, -1)}, "labels"),
         ({"verify": images, "min_sqnr": "much"}, "min_sqnr"),
         ({"verify": 3}, "verify"),
     ]

@@ -84,9 +84,15 @@ def test_a_weight_of_zeros_is_nothing_however_it_is_computed(dtype: str) -> None
 @pytest.mark.parametrize("biased", [True, False])
 def test_a_float_bias_beside_integers_loads(target: str, opset: int, *, biased: bool) -> None:
     inputs = ["x", "w", "b"] if biased else ["x", "w"]
-    nodes = [helper.make_node("Conv", inputs, ["c"]), helper.make_node("Relu", ["c"], ["y"])]
-    bias = {"b": floats(4)} if biased else {}
-    original = model(nodes, [1, 3, 6, 6], opset, w=floats(4, 3, 3, 3), **bias)
+    # What comes out is quantized for the sake of the next: only then is the bias, too.
+    nodes = [
+        helper.make_node("Conv", inputs, ["c"]),
+        helper.make_node("Relu", ["c"], ["r"]),
+        helper.make_node("Conv", ["r", "v"], ["y"]),
+    ]
+    constants = {"w": floats(4, 3, 3, 3), "v": floats(4, 4, 3, 3, seed=2)}
+    constants |= {"b": floats(4)} if biased else {}
+    original = model(nodes, [1, 3, 6, 6], opset, **constants)
     report = quantize_rs.quantize_with_calibration(
         original, None, floats(32, 3, 6, 6), target=target
     )
