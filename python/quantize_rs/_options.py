@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterable, Mapping
-from typing import Any, SupportsIndex
+from typing import Any, SupportsIndex, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from .errors import OptionError
+
+_T = TypeVar("_T")
 
 _LARGEST = 2**63 - 1  # what a size may be on every machine that runs this
 
@@ -65,7 +67,23 @@ def names(option: str, value: Iterable[str] | None) -> list[str]:
         raise OptionError(
             f"{option} is the text {value!r}, expected a list of names", option=option
         )
-    return [] if value is None else list(value)
+    return [] if value is None else _listed(option, value, "names")
+
+
+def _listed(option: str, value: Iterable[_T], what: str) -> list[_T]:
+    try:
+        return list(value)
+    except TypeError:
+        raise OptionError(
+            f"{option} is {value!r}, expected a list of {what}", option=option
+        ) from None
+
+
+def text(option: str, value: str, expected: str) -> str:
+    """Give a text; `expected` says of what."""
+    if not isinstance(value, str):
+        raise OptionError(f"{option} is {value!r}, expected {expected}", option=option)
+    return value
 
 
 def maybe_names(option: str, value: Iterable[str] | None) -> list[str] | None:
@@ -80,11 +98,19 @@ def passes(value: bool | Iterable[str]) -> list[str] | None:
     return names("optimize", value)
 
 
+def _by_name(option: str, value: Mapping[str, _T] | None) -> dict[str, _T]:
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        raise OptionError(f"{option} is {value!r}, expected a dict by name", option=option)
+    return dict(value)
+
+
 def widths_by_name(
     option: str, value: Mapping[str, SupportsIndex | str] | None
 ) -> tuple[dict[str, int], dict[str, str]]:
     """Give bits, and types, by name or pattern."""
-    widths = {} if value is None else dict(value)
+    widths = _by_name(option, value)
     types = {name: width for name, width in widths.items() if isinstance(width, str)}
     others = ((name, width) for name, width in widths.items() if not isinstance(width, str))
     return {name: bits(option, width) for name, width in others}, types
@@ -106,7 +132,7 @@ def layers(
 
 def types_by_name(option: str, value: Mapping[str, str] | None) -> dict[str, str]:
     """Give types by name or pattern."""
-    types = {} if value is None else dict(value)
+    types = _by_name(option, value)
     for name, found in types.items():
         if not isinstance(found, str):
             what = f"{option} gives {name!r} {found!r}, expected the name of a type"
@@ -116,7 +142,9 @@ def types_by_name(option: str, value: Mapping[str, str] | None) -> dict[str, str
 
 def shape(option: str, value: Iterable[SupportsIndex] | None) -> list[int] | None:
     """Give a shape, or None."""
-    return None if value is None else [count(option, length) for length in value]
+    if value is None:
+        return None
+    return [count(option, length) for length in _listed(option, value, "lengths")]
 
 
 def labels(value: npt.ArrayLike | None) -> list[int] | None:

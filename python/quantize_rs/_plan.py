@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from . import _core, _html, _report, _samples, _values
+from . import _core, _html, _options, _report, _samples, _values
 from ._comparison import MethodComparison
 from ._engines import Engine
 from ._progress import Callback
@@ -129,6 +129,7 @@ class Plan:
         return self._calibrate(source, Run(engine, limit, threads, progress), method)
 
     def _calibrate(self, source: _core.Source, run: Run, method: str) -> Ranges:
+        method = _options.text("method", method, "the name of a method")
         with run.begun() as begun:
             ranges = self._plan.calibrate(source, method, begun)
         warn(ranges.warnings)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from . import _core, _diff, _files, _html, _source
+from . import _core, _diff, _files, _html, _options, _source
 from ._diff import RangesDiff
 from ._source import ModelSource
 from .errors import OptionError
@@ -130,6 +130,7 @@ class Ranges:
         >>> ranges.using("percentile:99.9").method
         'percentile:99.9'
         """
+        method = _options.text("method", method, "the name of a method")
         return Ranges(self._ranges.using(method))
 
     def diff(self, other: Ranges) -> RangesDiff:

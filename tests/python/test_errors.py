@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import pickle
 from pathlib import Path
+from typing import Any
 
 import judge
 import numpy as np
@@ -141,6 +142,9 @@ def test_an_unknown_name_is_an_option_error_with_a_hint(digits: Path) -> None:
         ("weights", 3, "str"),
         ("excluded_layers", [3], "str"),
         ("layer_bits", {3: 4}, "str"),
+        ("layer_bits", 4, "dict by name"),
+        ("layer_dtype", "uint4", "dict by name"),
+        ("excluded_layers", 3, "list of names"),
         ("bits", "8", "whole number"),
         ("opset", "a", "whole number"),
         ("min_elements", 1.5, "whole number"),
@@ -152,6 +156,18 @@ def test_a_value_of_another_type_is_an_option_error(
     with pytest.raises(OptionError, match=f"{option} is .*{expected}") as caught:
         quantize_rs.quantize(digits, None, **{option: value})  # type: ignore[arg-type]
     assert caught.value.option == option
+
+
+def test_a_method_that_is_no_text_is_an_option_error(digits: Path, images: Path) -> None:
+    ranges = quantize_rs.open(digits).plan(activations="uint8").calibrate(images)
+    method: Any = 3
+    for call in (
+        lambda: quantize_rs.quantize_with_calibration(digits, None, images, method=method),
+        lambda: ranges.using(method),
+    ):
+        with pytest.raises(OptionError, match="method is 3, expected the name") as caught:
+            call()
+        assert caught.value.option == "method"
 
 
 def test_nan_in_a_sample_is_a_calibration_error(digits: Path) -> None:

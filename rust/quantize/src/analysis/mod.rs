@@ -10,10 +10,11 @@ mod outliers;
 mod pair;
 mod scores;
 mod sensitivity;
+mod speed;
 
 pub use bar::Bar;
-pub use compare::{Accuracy, CompareOptions, Comparison, OutputRow, Speed, compare};
-pub(crate) use compare::{speed, worst_sqnr};
+pub(crate) use compare::worst_sqnr;
+pub use compare::{Accuracy, CompareOptions, Comparison, OutputRow, compare};
 pub use extract::{Extract, extract};
 pub use kernels::Kernels;
 pub use latency::{Latencies, Latency, LatencyOptions, latency};
@@ -26,3 +27,5 @@ pub(crate) use sensitivity::all_of;
 pub use sensitivity::{
     LayerRow, Metric, Sensitivity, SensitivityOptions, sensitivity, weight_sensitivity,
 };
+pub use speed::Speed;
+pub(crate) use speed::speed;
