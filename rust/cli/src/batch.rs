@@ -1,7 +1,6 @@
 //! `batch`: the weights of several models.
 
 use std::collections::HashMap;
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
@@ -11,7 +10,8 @@ use quantize_rs_runner::samples;
 use crate::args::{PageArguments, QuantizeArguments, RecipeArguments};
 use crate::console::Console;
 use crate::engine::EngineArguments;
-use crate::failure::{Failure, said};
+use crate::failure::Failure;
+use crate::folders::Made;
 use crate::guard::GuardArguments;
 use crate::images::ImageArguments;
 use crate::jobs::{self, Manner, Work};
@@ -67,9 +67,8 @@ pub(crate) fn run(args: &BatchArguments, console: &mut Console<'_>) -> Result<()
         })
         .collect();
     jobs::check_apart(&all)?;
-    fs::create_dir_all(&args.output).map_err(|error| {
-        Failure::Refused(format!("cannot write to `{}`: {}", args.output.display(), said(&error)))
-    })?;
+    let mut folders = Made::default();
+    folders.make(&args.output)?;
     let manner = Manner {
         jobs: usize::from(args.jobs),
         skip_existing: args.skip_existing,

@@ -25,6 +25,7 @@ mod convert;
 mod engine;
 mod failure;
 mod file;
+mod folders;
 mod guard;
 mod images;
 mod infer;

@@ -17,6 +17,7 @@ use crate::args::{Arguments, Command};
 use crate::batch;
 use crate::console::Console;
 use crate::failure::{Failure, said};
+use crate::folders::Made;
 use crate::jobs::{self, Manner, Work};
 use crate::wishes::{ActivationWishes, Activations, WeightWishes};
 use crate::{calibrate, file, quantize, text};
@@ -57,18 +58,13 @@ pub(crate) fn run(args: &ConfigArguments, console: &mut Console<'_>) -> Result<(
     if args.dry_run {
         return show(&wanted, &all, console);
     }
+    let mut folders = Made::default();
     for work in &all {
         if let (Work::Quantize(_) | Work::Calibrate(_), Some(folder)) =
             (work, work.output().parent())
             && wanted.folders.iter().any(|made| made == folder)
         {
-            fs::create_dir_all(folder).map_err(|error| {
-                Failure::Refused(format!(
-                    "cannot write to `{}`: {}",
-                    folder.display(),
-                    said(&error)
-                ))
-            })?;
+            folders.make(folder)?;
         }
     }
     jobs::run(&all, wanted.manner, console)
