@@ -32,6 +32,7 @@
 mod bias;
 mod error;
 mod floats;
+mod half_even;
 pub mod kernels;
 mod layout;
 mod learn;

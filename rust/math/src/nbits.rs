@@ -4,6 +4,7 @@
 use rayon::prelude::*;
 
 use crate::floats::Element;
+use crate::half_even::MAGIC;
 use crate::kernels::pack::pack_into;
 use crate::metrics::Sums;
 use crate::ranges::first_non_finite;
@@ -350,9 +351,6 @@ fn finite_range(x: &[f32]) -> Option<Range> {
     };
     odd.iter().all(|odd| *odd == 0.0).then_some(range)
 }
-
-/// 1.5 · 2²³: adding it to a smaller number leaves that rounded, half to even, in the low bits.
-const MAGIC: f32 = 12_582_912.0;
 
 /// Codes of a block and the floats that they stand for.
 #[inline(always)]

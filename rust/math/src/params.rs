@@ -3,6 +3,7 @@
 use half::f16;
 use serde::{Deserialize, Serialize};
 
+use crate::half_even::round_ties_even;
 use crate::{QSpec, QType};
 
 /// The smallest and the largest value of a group of elements.
@@ -183,15 +184,6 @@ fn asymmetric(range: Range, spec: &QSpec) -> Params {
     let zero_point = round_ties_even(qmin - rmin / f64::from(scale)).clamp(qmin, qmax) as i32;
     let (below, above) = reach(spec, zero_point);
     Params { scale: without_overflow(scale, below.max(above)), zero_point }
-}
-
-/// `f64::round_ties_even` of numbers below 2⁵¹, for processors of which nobody may assume that they can: then that is a
-/// call.
-#[inline]
-fn round_ties_even(x: f64) -> f64 {
-    /// 1.5 · 2⁵², above which there are no fractions.
-    const MAGIC: f64 = 6_755_399_441_055_744.0;
-    (x + MAGIC) - MAGIC
 }
 
 /// How many steps the grid goes below and above the zero point.

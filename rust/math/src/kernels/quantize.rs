@@ -8,6 +8,7 @@ use super::lanes::{Lanes, Table};
 use super::sums::{self, Summed};
 use super::{pack, reference};
 use crate::floats::Element;
+use crate::half_even::MAGIC;
 use crate::metrics::{CHUNK, Measure, Sums};
 use crate::wide::{Loop, widely};
 use crate::{Floats, Granularity, Layout, Metrics, Minifloat, Params, QSpec};
@@ -345,11 +346,6 @@ impl Integers {
         Integers { lo: lo as f32, hi: hi as f32 }
     }
 }
-
-/// 1.5 · 2²³. From 2²³ to 2²⁴ neighbouring f32 are 1 apart, so adding this to a number of less than 2²² rounds it to
-/// an integer, half to even, and leaves the integer in the low bits: those of `MAGIC` itself are 0. It does what
-/// `round_ties_even` does without SSE4.1, where that is a call per element.
-pub(super) const MAGIC: f32 = 12_582_912.0;
 
 impl Grid for Integers {
     /// The definition rounds, adds the zero point and saturates to `[lo, hi]`; here the quotient is clamped to

@@ -5,6 +5,7 @@ use rayon::prelude::*;
 use super::groups::{Rows, TILE};
 use super::{Choices, MOST};
 use crate::floats::Element;
+use crate::half_even::MAGIC;
 use crate::kernels::reference::{dequantize_one, quantize_one};
 use crate::wide::{Loop, widely};
 use crate::{Params, QSpec};
@@ -14,9 +15,6 @@ const TASK: usize = 1 << 16;
 
 /// Elements whose errors are added in f32.
 const STRETCH: usize = 1 << 12;
-
-/// 1.5 · 2²³: adding it to a smaller number and taking it away again rounds that, half to even.
-const MAGIC: f32 = 12_582_912.0;
 
 /// The first of `choices` whose sum of squared errors is the least.
 ///
