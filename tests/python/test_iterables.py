@@ -249,3 +249,89 @@ def test_what_a_reader_or_a_generator_raises_comes_out_as_it_is(plan: Plan, phot
 
     with pytest.raises(KeyboardInterrupt):
         plan.calibrate(interrupted())
+
+
+def parsed(text: str, **constants: Array) -> onnx.ModelProto:
+    made: onnx.ModelProto = onnx.parser.parse_model(text)
+    made.graph.initializer.extend(numpy_helper.from_array(v, k) for k, v in constants.items())
+    return made
+
+
+def calibrated(model: onnx.ModelProto, samples: list[dict[str, Array]], engine: str) -> float:
+    """How far the outputs of the quantized model are from those of the float model."""
+    data = model.SerializeToString()
+    report = quantize_rs.quantize_with_calibration(data, None, samples, engine=engine)
+    assert report.model is not None
+    assert report.samples == len(samples), "an item is one sample"
+    return min(
+        judge.sqnr(judge.ort(data, sample), judge.ort(report.model, sample))
+        for sample in samples[:4]
+    )
+
+
+@pytest.mark.parametrize("engine", ["tract", "onnxruntime"])
+def test_rows_that_are_put_together_are_one_sample(engine: str) -> None:
+    """A cloud of points and a graph, whose first axis is called as a batch would be."""
+    rng = np.random.default_rng(3)
+
+    def floats(*shape: int) -> Array:
+        return rng.standard_normal(shape).astype(np.float32)
+
+    points = parsed(
+        """<ir_version: 8, opset_import: ["" : 17]> g(float[N, 3] points) => (float[1, 10] y) {
+            h = Gemm <transB = 1> (points, w, b)
+            r = Relu(h)
+            s = ReduceSum <keepdims = 1> (r, axes)
+            y = Gemm <transB = 1> (s, v, c)
+        }""",
+        w=floats(64, 3),
+        b=floats(64),
+        v=floats(10, 64),
+        c=floats(10),
+        axes=np.array([0]),
+    )
+    clouds = [{"points": floats(30 + i % 7, 3)} for i in range(32)]
+    assert calibrated(points, clouds, engine) > 25
+    graph = parsed(
+        """<ir_version: 8, opset_import: ["" : 17]>
+        g(float[N, 16] x, float[N, N] edges) => (float[N, 8] y) {
+            h = MatMul(x, w)
+            m = MatMul(edges, h)
+            r = Relu(m)
+            y = MatMul(r, v)
+        }""",
+        w=floats(16, 32),
+        v=floats(32, 8),
+    )
+    graphs = [
+        {"x": floats(9 + i % 5, 16), "edges": np.eye(9 + i % 5, dtype=np.float32)}
+        for i in range(32)
+    ]
+    assert calibrated(graph, graphs, engine) > 25
+
+
+@pytest.mark.parametrize("engine", ["tract", "onnxruntime"])
+@pytest.mark.parametrize("lengths", [(0, 4, 8), (4, 0, 8), (0, 0, 0)])
+def test_a_cache_may_be_empty(engine: str, lengths: tuple[int, ...]) -> None:
+    rng = np.random.default_rng(5)
+    weight = rng.standard_normal((16, 16)).astype(np.float32) / 4
+    model = parsed(
+        """<ir_version: 8, opset_import: ["" : 17]>
+        g(float[1, s, 16] x, float[1, p, 16] past) => (float[1, s, 16] y, float[1, t, 16] present) {
+            k = MatMul(x, w)
+            present = Concat <axis = 1> (past, k)
+            kt = Transpose <perm = [0, 2, 1]> (present)
+            scores = MatMul(x, kt)
+            p = Softmax <axis = -1> (scores)
+            y = MatMul(p, present)
+        }""",
+        w=weight,
+    )
+    samples = [
+        {
+            "x": rng.standard_normal((1, 4, 16)).astype(np.float32),
+            "past": rng.standard_normal((1, lengths[i % 3], 16)).astype(np.float32),
+        }
+        for i in range(33)
+    ]
+    assert calibrated(model, samples, engine) > 20

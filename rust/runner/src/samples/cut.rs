@@ -78,6 +78,13 @@ pub(super) fn samples(
         let message = format!("the arrays hold different numbers of samples: {}", each.join(", "));
         return Err(mismatch(message).at_value(&other.rows.what));
     }
+    // One input of several may be empty, as a cache is before the first token.
+    if let Some(first) = columns.first()
+        && columns.iter().all(|column| elements(&column.shape) == Some(0))
+    {
+        let message = format!("samples of shape {:?} hold no values", first.shape);
+        return Err(data(message).at_value(&first.rows.what));
+    }
     Ok(Box::new(Cut { columns, left: count }))
 }
 
@@ -114,10 +121,6 @@ impl Column {
                 total % step,
             ))
             .at_value(&rows.what));
-        }
-        if elements(&shape) == Some(0) {
-            let message = format!("samples of shape {shape:?} hold no values");
-            return Err(data(message).at_value(&rows.what));
         }
         Ok(Column { input: input.clone(), rows, shape, step, samples: whole.min(limit) })
     }

@@ -1,7 +1,7 @@
 //! Items of an iterable: each is one sample, or a batch of them.
 
 use quantize_rs::{CalibrationError, InputSpec, Sample, Samples};
-use quantize_rs_onnx::{Model, Tensor};
+use quantize_rs_onnx::{Kept, Model, Tensor, ValueInfoProto};
 
 use super::{BoxedSamples, convert, cut, from_arrays};
 use crate::inputs::{elements, fits};
@@ -18,7 +18,8 @@ use crate::inputs::{elements, fits};
 ///   and it is called one (`N`, `B`, or anything with `batch` in it), or called nothing of meaning
 ///   (no name, or one with a number in it as exporters make up) in inputs of four axes and more,
 ///   which are pictures. Else they are one sample: a sequence cut into its steps would show other
-///   values, a batch run whole shows the same.
+///   values, a batch run whole shows the same. So it is where rows have to do with each other: where no
+///   output has a first axis whose length varies, or an input has the axis in another place too.
 /// - All others are cut as [`from_arrays`] cuts them.
 ///
 /// ```
@@ -47,7 +48,7 @@ impl Items {
     /// Items for this model.
     pub fn of(model: &Model) -> Items {
         let inputs = InputSpec::of(model);
-        let batched = first_axes_are_batches(model, &inputs);
+        let batched = first_axes_are_batches(model, &inputs) && rows_are_alone(model);
         Items { inputs, batched }
     }
 
@@ -78,12 +79,12 @@ impl Items {
     fn are_one_sample(&self, arrays: &[(String, Tensor)]) -> bool {
         let fit = self.inputs.iter().zip(arrays).all(|(input, (_, array))| {
             input.shape.as_deref().is_none_or(|shape| fits(shape, &array.shape))
-                && elements(&array.shape) != Some(0)
         });
+        let empty = arrays.iter().all(|(_, array)| elements(&array.shape) == Some(0));
         let mut lengths = arrays.iter().map(|(_, array)| array.shape.first());
         let first = lengths.next();
         let is_batch = self.batched && lengths.all(|length| Some(length) == first);
-        fit && !is_batch && !arrays.is_empty()
+        fit && !is_batch && !empty
     }
 }
 
@@ -101,6 +102,24 @@ fn first_axes_are_batches(model: &Model, inputs: &[InputSpec]) -> bool {
     };
     let pictures = |(said, rank)| said == Said::Nothing && rank >= 4;
     axes().all(|(said, _)| said == Said::Batch) || axes().all(pictures)
+}
+
+/// Whether nothing speaks against rows along the first axes of the inputs having nothing to do with each other: an
+/// output that would have one for each has a first axis of unknown length, and no matrix is made of rows by rows.
+fn rows_are_alone(model: &Model) -> bool {
+    let shape = |info: &ValueInfoProto| info.tensor_type()?.shape.clone();
+    let graph = model.graph();
+    let is_fixed = |info: &Kept<ValueInfoProto>| {
+        shape(info).is_some_and(|shape| shape.dim.first().is_none_or(|first| first.value.is_some()))
+    };
+    let shapes: Vec<_> = graph.input.iter().filter_map(|info| shape(info)).collect();
+    let firsts: Vec<&String> =
+        shapes.iter().filter_map(|shape| shape.dim.first()?.param.as_ref()).collect();
+    let rows_by_rows = shapes.iter().any(|shape| {
+        let mut others = shape.dim.iter().skip(1).filter_map(|axis| axis.param.as_ref());
+        others.any(|name| !name.is_empty() && firsts.contains(&name))
+    });
+    !rows_by_rows && !graph.output.iter().any(is_fixed)
 }
 
 /// What the first axis of an input is called; `""` where it has no name.
