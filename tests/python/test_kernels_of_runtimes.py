@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import judge
 import numpy as np
 import numpy.typing as npt
@@ -225,3 +227,34 @@ def test_a_function_that_fills_half_of_what_it_can_has_all_of_it() -> None:
         samples = np.linspace(-9, most, 64 * 16, dtype=np.float32).reshape(64, 16)
         found = plan.calibrate(samples, method="minmax").values["s"]
         assert found == pytest.approx(expected, abs=2e-4)
+
+
+@pytest.mark.parametrize("options", [{"bits": 4}, {"bits": 8}, {"weights": "uint8"}])
+@pytest.mark.parametrize(("length", "block_size"), [(12, 32), (32, 32), (40, 16)])
+def test_a_vector_in_blocks_runs(options: dict[str, Any], length: int, block_size: int) -> None:
+    node = helper.make_node("MatMul", ["x", "w"], ["y"])
+    source = model([node], [2, length], 21, w=floats(length))
+    report = quantize_rs.quantize(source, None, block_size=block_size, **options)
+    assert report.model is not None
+    samples = {"x": floats(2, length, seed=1)}
+    expected = judge.ort(source, samples)
+    for optimized in (False, True):
+        found = judge.ort(report.model, samples, optimized=optimized)
+        assert judge.sqnr(expected, found) > (15 if options == {"bits": 4} else 35)
+
+
+def test_a_gemm_whose_bias_is_a_row_runs_on_integers() -> None:
+    nodes = [
+        helper.make_node("Gemm", ["x", "v", "a"], ["h"], transB=1),
+        helper.make_node("Relu", ["h"], ["r"]),
+        helper.make_node("Gemm", ["r", "w", "b"], ["y"], transB=1),
+    ]
+    numbers = {"v": floats(24, 16), "a": floats(1, 24), "w": floats(24, 24), "b": floats(1, 24)}
+    source = model(nodes, [3, 16], 17, **numbers)
+    samples = [{"x": floats(3, 16, seed=seed)} for seed in range(40)]
+    report = quantize_rs.quantize_with_calibration(source, None, samples, symmetric=True)
+    assert report.model is not None
+    assert judge.kernels(report.model)["QGemm"] == 2
+    for optimized in (False, True):
+        found = judge.ort(report.model, samples[0], optimized=optimized)
+        assert judge.sqnr(judge.ort(source, samples[0]), found) > 30

@@ -10,6 +10,8 @@ use crate::uses::Along;
 
 /// How a weight of this shape is cut, and the matrix that it is stored as for that.
 ///
+/// A single block of a vector is the whole of it, and written so: ONNX Runtime takes one scale for no block.
+///
 /// Every way of cutting gives the same product, so that readers who disagree about the channels, and
 /// weights that have none, are cut along their last axis. A block that would hold almost nothing costs
 /// more than it saves: scales are then those of the channels.
@@ -39,6 +41,7 @@ pub(super) fn cut(
             Some(summed) => along(summed),
             None => (Granularity::PerAxis { axis }, None),
         },
+        _ if last == 0 && shape[0] <= block_size => (Granularity::PerTensor, None),
         _ if last == 0 || long(last) => along(last),
         _ => matrix(1, 1),
     }
@@ -52,7 +55,7 @@ mod tests {
     fn blocks_lie_along_what_is_summed_over() {
         let blocks = |axis| Granularity::Blocked { axis, block_size: 16 };
         let axis = |axis| Some(Along::Axis(axis));
-        let cases: [(&[usize], _, _, _); 15] = [
+        let cases: [(&[usize], _, _, _); 16] = [
             (&[64, 8], axis(1), blocks(0), None),
             (&[8, 3], axis(0), blocks(1), None),
             (&[8, 32, 3, 3], axis(0), blocks(1), None),
@@ -65,7 +68,8 @@ mod tests {
             (&[3, 4, 3, 3], axis(1), Granularity::PerAxis { axis: 1 }, None),
             (&[1, 32, 24], Some(Along::Rows(32)), blocks(1), Some([32, 24])),
             (&[40], None, blocks(0), None),
-            (&[5], None, blocks(0), None),
+            (&[16], None, Granularity::PerTensor, None),
+            (&[5], axis(0), Granularity::PerTensor, None),
             (&[4, 32], None, blocks(1), None),
             (&[4, 4, 4], None, blocks(1), Some([1, 64])),
         ];

@@ -221,7 +221,9 @@ impl Planner<'_, '_> {
             return Ok(None);
         };
         let bias = graph.value(name).ok_or("its bias is not a value of the graph")?;
-        self.fits_as_bias(bias, weight, node, 1)?;
+        // A Gemm adds a row as it adds a vector; it is written as one.
+        let axes = if graph.nodes[node].op_type == "Gemm" { 2 } else { 1 };
+        self.fits_as_bias(bias, weight, node, axes)?;
         Ok(Some(bias))
     }
 

@@ -418,7 +418,11 @@ impl Writer<'_, '_> {
             }
             // What was written with axes of length 1 before its own keeps them.
             let mut tensor = tensor.clone();
-            let axes = self.graph.shape(id).map_or(1, |shape| shape.len().max(1));
+            let axes = match self.graph.nodes[*node].op_type.as_str() {
+                // ONNX Runtime computes on integers with a vector alone.
+                "Gemm" => 1,
+                _ => self.graph.shape(id).map_or(1, |shape| shape.len().max(1)),
+            };
             tensor.quantized.shape.splice(..0, std::iter::repeat_n(1, axes - 1));
             // Two nodes may share a bias and not the granularity of their weights.
             let granularity = match tensor.scale.shape[..] {
