@@ -315,3 +315,34 @@ def test_a_bar_is_held_against_the_model_that_was_not_pruned(digits: Path) -> No
     assert sparse < dense - 10
     with pytest.raises(quantize_rs.BelowBarError, match="prune fewer weights"):
         quantize_rs.quantize(digits, None, sparsity=0.5, verify=images, min_sqnr=dense)
+
+
+@pytest.mark.parametrize("other", ["reader", "output", "cast"])
+def test_what_others_read_before_a_cast_stays(other: str) -> None:
+    half = np.array([[0.1, 1], [0.2, -2], [0.3, 0.01], [-0.4, 3]], np.float16)
+    nodes = [
+        helper.make_node("Cast", ["half"], ["w"], to=TensorProto.FLOAT),
+        helper.make_node("MatMul", ["x", "w"], ["y"]),
+    ]
+    outputs = [helper.make_tensor_value_info("y", TensorProto.FLOAT, [4, 2])]
+    if other == "reader":
+        nodes.append(helper.make_node("Identity", ["half"], ["z"]))
+        outputs.append(helper.make_tensor_value_info("z", TensorProto.FLOAT16, [4, 2]))
+    elif other == "output":
+        outputs.append(helper.make_tensor_value_info("half", TensorProto.FLOAT16, [4, 2]))
+    else:
+        nodes.append(helper.make_node("Cast", ["half"], ["v"], to=TensorProto.FLOAT))
+        nodes.append(helper.make_node("MatMul", ["x", "v"], ["z"]))
+        outputs.append(helper.make_tensor_value_info("z", TensorProto.FLOAT, [4, 2]))
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [4, 4])
+    graph = helper.make_graph(nodes, "g", [x], outputs, [numpy_helper.from_array(half, "half")])
+    opsets = [helper.make_opsetid("", 17)]
+    source = helper.make_model(graph, opset_imports=opsets, ir_version=8).SerializeToString()
+    excluded = ["v"] if other == "cast" else None
+    report = quantize_rs.prune(source, None, threshold=0.35, exclude=excluded)
+    assert report.model is not None
+    feeds = {"x": np.eye(4, dtype=np.float32)}
+    (before, stays), (after, stayed) = judge.ort(source, feeds), judge.ort(report.model, feeds)
+    np.testing.assert_array_equal(stayed, stays)
+    np.testing.assert_array_equal(after, np.where(np.abs(before) < 0.35, 0, before))
+    assert [weight.zeros for weight in report.weights if weight.name == "w"] == [4]

@@ -17,6 +17,7 @@ use super::{ALL, Pass, Step};
 use crate::error::QuantizeErrorKind;
 use crate::graph::{Graph, Maker};
 use crate::plan::{self, Kept};
+use crate::rewrite::names::Names;
 use crate::uses::{self, Along, Constant, Use};
 use crate::{Config, QuantizeError};
 use cut::Zeroed;
@@ -118,10 +119,13 @@ pub(super) fn prune_only(
     let config = Config { exclude, include, ..Config::default() };
     let kept = plan::reserved(&graph, &constants, &config)?;
     let mut report = Pruning::default();
-    let mut edits = Vec::new();
+    let (mut edits, mut names) = (Vec::new(), Names::of(&graph));
     for (constant, kept) in constants.iter().zip(kept) {
         if constant.is_weight() {
-            let weight = weight(&graph, constant, kept, how, &mut edits)?;
+            let (weight, zeroed) = weight(&graph, constant, kept, how)?;
+            if let Some(tensor) = zeroed {
+                replace(&graph, constant, &tensor, &mut names, &mut edits);
+            }
             report.elements += weight.elements;
             report.zeros_before += weight.zeros_before;
             report.zeros += weight.zeros;
@@ -154,14 +158,13 @@ pub(crate) fn floats(tensor: &Tensor) -> Result<Option<Vec<f64>>, usize> {
     }
 }
 
-/// Prunes one weight, unless something speaks against it.
+/// Prunes one weight, unless something speaks against it: what became of it, where something did.
 fn weight(
     graph: &Graph<'_>,
     constant: &Constant<'_>,
     kept: Option<Kept>,
     how: &Prune,
-    edits: &mut Vec<Edit>,
-) -> Result<PrunedWeight, QuantizeError> {
+) -> Result<(PrunedWeight, Option<Tensor>), QuantizeError> {
     let name = graph.values[constant.anchor].name;
     let tensor = graph.model.tensor(constant.tensor)?;
     let (layout, axis) = channels(name, constant, how.per_channel)?;
@@ -178,19 +181,16 @@ fn weight(
     if found.kept.is_some() {
         found.zeros_before = cut::zeros(&tensor);
         found.zeros = found.zeros_before;
-        return Ok(found);
+        return Ok((found, None));
     }
     let zeroed = cut::zeroed(&tensor, &layout, how.below)
         .map_err(|index| invalid(name, format!("element {index} is no finite number")))?;
     let Some(Zeroed { before, after, elements }) = zeroed else {
         found.kept = Some(Kept::NotFloat32 { dtype: found.dtype }.to_string());
-        return Ok(found);
+        return Ok((found, None));
     };
     (found.zeros_before, found.zeros) = (before, after);
-    if after > before {
-        edits.push(replacement(graph, constant, &Tensor { data: elements, ..tensor }));
-    }
-    Ok(found)
+    Ok((found, (after > before).then(|| Tensor { data: elements, ..tensor })))
 }
 
 /// Which elements are looked at together: the output channels, where asked for and known.
@@ -221,16 +221,30 @@ pub(crate) fn channels(
 }
 
 /// Puts other elements in the place of a constant's, wherever it stands.
-fn replacement(graph: &Graph<'_>, constant: &Constant<'_>, tensor: &Tensor) -> Edit {
-    let made = TensorProto::new(&constant.tensor.name, tensor);
-    let source = match graph.values[constant.anchor].maker {
-        // What is cast is pruned before.
-        Maker::Node { node, .. } if graph.constant(constant.anchor).is_none() => {
-            graph.input(node, 0).unwrap_or(constant.anchor)
+fn replace(
+    graph: &Graph<'_>,
+    constant: &Constant<'_>,
+    tensor: &Tensor,
+    names: &mut Names<'_>,
+    edits: &mut Vec<Edit>,
+) {
+    let mut source = constant.anchor;
+    if let Maker::Node { node, .. } = graph.values[source].maker
+        && graph.constant(source).is_none()
+        && let Some(before) = graph.input(node, 0)
+    {
+        // What is cast is pruned before, in a copy where others have it too.
+        let value = &graph.values[before];
+        if value.readers.len() > 1 || value.is_output || value.captured {
+            let copy = names.fresh(value.name, "pruned");
+            edits.push(Edit::AddInitializer(TensorProto::new(&copy, tensor)));
+            edits.push(Edit::SetInput { node, input: 0, value: copy });
+            return;
         }
-        _ => constant.anchor,
-    };
-    match graph.values[source].maker {
+        source = before;
+    }
+    let made = TensorProto::new(&constant.tensor.name, tensor);
+    edits.push(match graph.values[source].maker {
         Maker::Node { node, .. } => {
             let mut with = graph.nodes[node].clone();
             for attribute in &mut with.attribute {
@@ -243,7 +257,7 @@ fn replacement(graph: &Graph<'_>, constant: &Constant<'_>, tensor: &Tensor) -> E
             Edit::ReplaceNode { node, with }
         }
         _ => Edit::ReplaceInitializer(made),
-    }
+    });
 }
 
 fn invalid(tensor: &str, what: impl std::fmt::Display) -> QuantizeError {
