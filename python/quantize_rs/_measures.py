@@ -108,11 +108,11 @@ def row(found: dict[str, Any]) -> OutputRow:
 
 
 def finite(found: dict[str, Any]) -> dict[str, Any]:
-    """Give back what JSON has no number for: infinite decibels, and NaN."""
+    """Give back what JSON has no number for: infinite decibels and errors, a cosine that is NaN."""
     if found["sqnr_db"] is None:
-        found["sqnr_db"] = {0.0: math.inf, None: math.nan}.get(found["mse"], -math.inf)
-    for key in ("cosine", "max_abs", "mse"):
-        found[key] = math.nan if found[key] is None else found[key]
+        found["sqnr_db"] = math.inf if found["mse"] == 0 else -math.inf
+    for key, lost in (("cosine", math.nan), ("max_abs", math.inf), ("mse", math.inf)):
+        found[key] = lost if found[key] is None else found[key]
     return found
 
 

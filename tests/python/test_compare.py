@@ -9,7 +9,9 @@ from typing import Any
 import judge
 import numpy as np
 import numpy.typing as npt
+import onnx
 import pytest
+from onnx import numpy_helper
 
 import quantize_rs
 from quantize_rs import Comparison, OptionError
@@ -172,3 +174,29 @@ def test_the_result_is_the_same_as_text_json_and_dict(comparison: Comparison) ->
     assert repr(comparison).startswith("<Comparison: ")
     with pytest.raises(AttributeError):
         comparison.samples = 1  # type: ignore[misc]
+
+
+def test_what_is_no_number_is_infinitely_far_and_said() -> None:
+    """A logarithm of what becomes 0."""
+    weight = np.ones((16, 4), np.float32)
+    weight[:, 0], weight[0, 1] = 1e-3, 200
+    text = """<ir_version: 8, opset_import: ["" : 17]> g(float[8, 16] x) => (float[8, 4] y) {
+        a = Abs(x)
+        b = MatMul(a, w)
+        y = Log(b)
+    }"""
+    model = onnx.parser.parse_model(text)
+    model.graph.initializer.append(numpy_helper.from_array(weight, "w"))
+    source = model.SerializeToString()
+    data = np.random.default_rng(0).standard_normal((1, 8, 16)).astype(np.float32)
+    report = quantize_rs.quantize(source, None, verify=data)
+    assert report.model is not None
+    assert report.verified is not None
+    found = quantize_rs.compare(source, report.model, data)
+    (output,) = found.outputs
+    far = (-np.inf, -np.inf, np.inf, np.inf)
+    assert (found.sqnr_db, output.sqnr_db, output.max_abs, output.mse) == far
+    assert report.verified.sqnr_db == -np.inf
+    for warnings in (found.warnings, report.warnings):
+        assert any("`y`: infinity or NaN" in warning for warning in warnings)
+    assert quantize_rs.sensitivity(source, data).layers[0].score == -np.inf

@@ -163,10 +163,13 @@ impl Sums {
 
     /// The metrics of `elements` differences; all perfect when there are none.
     pub(crate) fn metrics(&self, elements: usize) -> Metrics {
-        let sqnr_db = if self.noise == 0.0 {
-            f64::INFINITY
-        } else {
-            10.0 * (self.signal / self.noise).log10()
+        // What is no number for one alone is infinitely far.
+        let [noise, max_abs] = [self.noise, self.max_abs]
+            .map(|it| if self.noise.is_nan() { f64::INFINITY } else { it });
+        let sqnr_db = match noise {
+            0.0 => f64::INFINITY,
+            f64::INFINITY => f64::NEG_INFINITY,
+            noise => 10.0 * (self.signal / noise).log10(),
         };
         // With y = x - e: Σ x·y = Σ x² - Σ x·e and Σ y² = Σ x² - 2 Σ x·e + Σ e².
         let dot = self.signal - self.cross;
@@ -177,8 +180,7 @@ impl Sums {
             // Rounding can lift the quotient of two parallel tensors above 1.
             (false, false) => (dot / (self.signal.sqrt() * other.sqrt())).clamp(-1.0, 1.0),
         };
-        let max_abs = if self.noise.is_nan() { f64::NAN } else { self.max_abs };
-        Metrics { mse: self.noise / elements.max(1) as f64, max_abs, sqnr_db, cosine }
+        Metrics { mse: noise / elements.max(1) as f64, max_abs, sqnr_db, cosine }
     }
 }
 
@@ -237,12 +239,11 @@ impl From<Written> for Metrics {
     fn from(written: Written) -> Self {
         let lost_sqnr = match written.mse {
             Some(0.0) => f64::INFINITY,
-            Some(_) => f64::NEG_INFINITY,
-            None => f64::NAN,
+            _ => f64::NEG_INFINITY,
         };
         Metrics {
-            mse: written.mse.unwrap_or(f64::NAN),
-            max_abs: written.max_abs.unwrap_or(f64::NAN),
+            mse: written.mse.unwrap_or(f64::INFINITY),
+            max_abs: written.max_abs.unwrap_or(f64::INFINITY),
             sqnr_db: written.sqnr_db.unwrap_or(lost_sqnr),
             cosine: written.cosine.unwrap_or(f64::NAN),
         }
@@ -269,8 +270,11 @@ mod tests {
         assert_eq!(metrics(&[], &[]), metrics(&[0.0], &[0.0]));
         assert_eq!(metrics(&[0.0], &[1.0]).sqnr_db, f64::NEG_INFINITY);
         assert_eq!(metrics(&[1.0], &[0.0]).cosine, 0.0);
-        let nan = metrics(&[1.0, 2.0], &[f32::NAN, 2.0]);
-        assert!(nan.mse.is_nan() && nan.max_abs.is_nan() && nan.sqnr_db.is_nan());
+        for far in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+            let found = metrics(&[1.0, 2.0], &[far, 2.0]);
+            let infinite = (f64::INFINITY, f64::INFINITY, f64::NEG_INFINITY);
+            assert_eq!((found.mse, found.max_abs, found.sqnr_db), infinite, "{far}");
+        }
         assert!(metrics(&[f32::MAX], &[-f32::MAX]).mse.is_finite());
     }
 
@@ -282,7 +286,7 @@ mod tests {
             (found.max_abs, found.sqnr_db),
             (1.0, metrics(&[3.0, 4.0], &[3.0, 3.0]).sqnr_db)
         );
-        assert!(Deviation::of(&[-inf, 1.0], &[0.0, 1.0]).metrics().sqnr_db.is_nan());
+        assert_eq!(Deviation::of(&[-inf, 1.0], &[0.0, 1.0]).metrics().sqnr_db, f64::NEG_INFINITY);
         let long: Vec<f32> = (0..40_000_u16).map(|x| f32::from(x % 97)).collect();
         let near: Vec<f32> = long.iter().map(|x| x + 0.25).collect();
         assert_eq!(Deviation::of(&long, &near).metrics(), metrics(&long, &near));
@@ -294,7 +298,7 @@ mod tests {
             |mse, sqnr_db| Written { mse, max_abs: Some(0.0), sqnr_db, cosine: Some(1.0) };
         assert_eq!(Metrics::from(written(Some(0.0), None)).sqnr_db, f64::INFINITY);
         assert_eq!(Metrics::from(written(Some(1.0), None)).sqnr_db, f64::NEG_INFINITY);
-        assert!(Metrics::from(written(None, None)).sqnr_db.is_nan());
+        assert_eq!(Metrics::from(written(None, None)).sqnr_db, f64::NEG_INFINITY);
         assert_eq!(Metrics::from(written(Some(1.0), Some(3.0))).sqnr_db, 3.0);
     }
 }

@@ -393,6 +393,14 @@ pub(crate) fn worst_sqnr(outputs: &[OutputRow]) -> Option<f64> {
     outputs.iter().map(|output| output.error.sqnr_db).reduce(worst)
 }
 
+/// What the caller should know of outputs of which one model makes numbers, and the other does not.
+pub(crate) fn not_finite(outputs: &[OutputRow]) -> Option<String> {
+    let far = outputs.iter().filter(|output| output.error.max_abs.is_infinite());
+    let names: Vec<String> = far.map(|output| output.name.clone()).collect();
+    (!names.is_empty())
+        .then(|| format!("{}: infinity or NaN where the original has other values", listed(&names)))
+}
+
 impl Comparison {
     /// How many times smaller the quantized model is.
     #[allow(clippy::cast_precision_loss)] // sizes of files, shown to two digits
@@ -438,6 +446,7 @@ impl Comparison {
                 self.bytes_quantized, self.bytes_original
             ));
         }
+        self.warnings.extend(not_finite(&self.outputs));
         self.warnings.extend(self.speed.as_ref().and_then(Speed::warning));
     }
 }

@@ -13,8 +13,8 @@ mod sensitivity;
 mod speed;
 
 pub use bar::Bar;
-pub(crate) use compare::worst_sqnr;
 pub use compare::{Accuracy, CompareOptions, Comparison, OutputRow, compare};
+pub(crate) use compare::{not_finite, worst_sqnr};
 pub use extract::{Extract, extract};
 pub use kernels::Kernels;
 pub use latency::{Latencies, Latency, LatencyOptions, latency};

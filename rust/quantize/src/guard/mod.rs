@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use quantize_rs_onnx::Model;
 
-use crate::analysis::{Given, all_of, speed};
+use crate::analysis::{Given, all_of, not_finite, speed};
 use crate::apply::Quantized;
 use crate::calibrate::{Control, Progress};
 use crate::error::QuantizeErrorKind;
@@ -126,6 +126,8 @@ pub fn guarded(
                     verify, show more";
         report.notes.push(what.to_owned());
     }
+    let outcome = verified.attempts.last();
+    report.warnings.extend(outcome.and_then(|attempt| not_finite(&attempt.outputs)));
     report.verified = Some(verified);
     report.seconds.verify = begun.elapsed().as_secs_f64();
     Ok(quantized)
