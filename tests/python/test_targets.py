@@ -189,3 +189,48 @@ def test_wishes_for_types_are_refused_by_name() -> None:
     assert any("`w_a`" in warning for warning in plan.warnings)
     with pytest.raises(OptionError, match="no activations are quantized"):
         model.plan(activation_types={"a": "uint16"})
+
+
+@pytest.mark.parametrize("target", ["x86-avx2", "tensorrt", "qnn"])
+def test_what_was_quantized_before_is_said_and_no_fault_of_ours(target: str) -> None:
+    text = """<ir_version: 8, opset_import: ["" : 13]>
+    g(float[1, 3, 8, 8] x) => (float[1, 8, 8, 8] y) {
+        q = QuantizeLinear(x, s, z)
+        d = DequantizeLinear(q, s, z)
+        w = DequantizeLinear(integers, t)
+        a = Conv <pads = [1, 1, 1, 1]> (d, w)
+        r = Relu(a)
+        p = QuantizeLinear(r, u, o)
+        e = DequantizeLinear(p, u, o)
+        y = Conv <pads = [1, 1, 1, 1]> (e, v)
+    }"""
+    rng = np.random.default_rng(4)
+    constants = {
+        "s": np.float32(0.03),
+        "z": np.uint8(128),
+        "t": np.float32(0.01),
+        "u": np.float32(0.1),
+        "o": np.uint8(0),
+        "integers": rng.integers(-127, 128, (8, 3, 3, 3)).astype(np.int8),
+        "v": rng.standard_normal((8, 8, 3, 3)).astype(np.float32),
+    }
+
+    def built(text: str) -> bytes:
+        model = onnx.parser.parse_model(text)
+        tensors = (numpy_helper.from_array(np.asarray(v), k) for k, v in constants.items())
+        model.graph.initializer.extend(tensors)
+        written: bytes = model.SerializeToString()
+        return written
+
+    partly = built(text)
+    constants["v"] = rng.integers(-127, 128, (8, 8, 3, 3)).astype(np.int8)
+    wholly = built(
+        text.replace("y = C", "f = DequantizeLinear(v, t) y = C").replace("e, v", "e, f")
+    )
+    samples = [{"x": rng.standard_normal((1, 3, 8, 8)).astype(np.float32)} for _ in range(32)]
+    for source in (partly, wholly):
+        report = quantize_rs.quantize_with_calibration(source, None, samples, target=target)
+        assert report.model is not None
+        said = [text for text in report.warnings if "quantized before" in text]
+        assert len(said) == (target != "qnn"), report.warnings
+        assert judge.sqnr(judge.ort(source, samples[0]), judge.ort(report.model, samples[0])) > 25

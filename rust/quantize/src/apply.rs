@@ -117,8 +117,8 @@ impl Plan {
         let mut quantized = model.clone();
         if !edits.is_empty() {
             quantized.apply(edits)?;
-            verify::verify(model, &quantized, self)?;
         }
+        report.warnings.extend(verify::verify(model, &quantized, self)?);
         report.bytes_after = quantized.byte_len();
         Ok(Quantized { model: quantized, report })
     }
