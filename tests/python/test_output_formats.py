@@ -276,6 +276,23 @@ def test_products_of_float16_have_scales_of_float16(
         np.testing.assert_allclose(got, expected, rtol=0, atol=4e-3 * np.abs(expected).max())
 
 
+@pytest.mark.parametrize("bits", [4, 8])
+def test_what_is_cast_to_float16_has_scales_of_float16(bits: int) -> None:
+    w, x = numbers((40, 7)).astype(H).astype(F), numbers((3, 40), 1).astype(H)
+    nodes = [
+        helper.make_node("Cast", ["w"], ["v"], to=TensorProto.FLOAT16),
+        helper.make_node("MatMul", ["x", "v"], ["y"]),
+    ]
+    model = model_of(nodes, {"w": w}, {"x": x}, float_type=TensorProto.FLOAT16)
+    result, _ = quantized(model, bits=bits, optimize=False)
+    found = constants(result)
+    scale = next(value for name, value in found.items() if name.endswith("scale"))
+    assert scale.dtype == H
+    points = [value for name, value in found.items() if name.endswith("zp")]
+    assert all(value.dtype == np.uint8 for value in points)
+    assert quantize_rs.validate(model, result).passed
+
+
 def test_tables_of_float16_are_looked_up_as_float16() -> None:
     w, i = numbers((9, 32)).astype(H), np.array([[0, 8, 3], [-1, 2, 2]])
     node = helper.make_node("Gather", ["w", "i"], ["y"])

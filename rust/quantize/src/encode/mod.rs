@@ -147,8 +147,8 @@ pub(crate) fn encode_knowing(
             if how.format == Format::MatMulNBits {
                 // ONNX Runtime 1.31 computes with zero points that are floats up to 4 bits, and looks up none.
                 let rows = constant.multipliers(graph).any(|node| node.op_type == "Gather");
-                let params = match tensor.dtype {
-                    DataType::Float16 => BlockParams::HalfScales,
+                let params = match uses::float_type(graph, constant.anchor) {
+                    Some(DataType::Float16) => BlockParams::HalfScales,
                     _ if bits <= 4 && !rows => BlockParams::FloatZeroPoints,
                     _ => BlockParams::Plain,
                 };
@@ -283,8 +283,7 @@ fn weight(
     let Choice { method, ref summed, floors, scales } = *choice;
     let wrong = |error: MathError| invalid(name, &error);
     let layout = Layout::of(shape, how.spec.granularity).map_err(wrong)?;
-    let elements = Elements::of(tensor)
-        .ok_or_else(|| invalid(name, format!("has elements of type {}", tensor.dtype)))?;
+    let elements = Elements::of(tensor).map_err(|what| invalid(name, what))?;
     let data = elements.floats();
     let ranges = ranges_checked(data, &layout).map_err(wrong)?;
     check_finite(name, how.spec.qtype, &ranges)?;
@@ -373,8 +372,7 @@ fn nbits(
     let (depth, width) = if transposed { (columns, rows) } else { (rows, columns) };
     let QSpec { qtype, symmetric, .. } = how.spec;
     let cut = NBits { transposed, block_size, qtype, symmetric, method, depth, width, params };
-    let elements = Elements::of(tensor)
-        .ok_or_else(|| invalid(name, format!("has elements of type {}", tensor.dtype)))?;
+    let elements = Elements::of(tensor).map_err(|what| invalid(name, what))?;
     let (blocks, blob) = (cut.blocks(), cut.blob_len());
     let mut buffer = Buffer::zeroed(width * blocks * blob);
     let Columns { scales, zero_points, metrics } = cut
