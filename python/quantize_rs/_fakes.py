@@ -211,8 +211,8 @@ class LearnableFakeQuantize(FakeQuantize):
         """Move scale and zero point against the gradients that `backward` kept."""
         if self.scale is None or self.zero_point is None or self.scale_grad is None:
             raise OptionError("step comes after backward", option="gradient")
-        least = np.finfo(np.float32).eps
-        self.scale = np.maximum(self.scale - self.scale_lr * self.scale_grad, least)
+        moved = self.scale - self.scale_lr * self.scale_grad
+        self.scale = np.maximum(moved, self.observer.eps)
         moved = self.zero_point - self.zero_point_lr * np.asarray(self.zero_point_grad)
         self.zero_point = np.clip(moved, self.quant_min, self.quant_max)
 

@@ -39,6 +39,7 @@ def _same(one: Path, other: str | os.PathLike[str]) -> bool:
 
 def write(path: str | os.PathLike[str], text: str | bytes) -> None:
     """Write a file, completely or not at all; text as UTF-8."""
+    writable(path)
     target = Path(path).resolve()
     sibling = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:

@@ -138,6 +138,8 @@ class QuantizationConfig:
             "dtype": self.dtype,
             "qscheme": "symmetric" if self.symmetric else "affine",
             "reduce_range": self.reduce_range,
+            # However small the numbers are, they have a scale.
+            "eps": float(np.finfo(np.float32).tiny),
         }
         if self.axis is None:
             watching = observers.observer("minmax", **scheme)
@@ -186,6 +188,9 @@ class QuantizationAwareTraining:
 
     def register_layer(self, layer: str, config: QuantizationConfig | None = None) -> None:
         """Say how a layer will be quantized; as `QuantizationConfig.int8_symmetric` by default."""
+        if config is not None and not isinstance(config, QuantizationConfig):
+            what = f"config is {config!r}, expected a QuantizationConfig"
+            raise OptionError(what, option="config")
         self._layers[layer] = QuantizationConfig() if config is None else config
 
     def get_config(self, layer: str) -> QuantizationConfig | None:

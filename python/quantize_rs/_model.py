@@ -280,7 +280,8 @@ class Model:
             accuracy_level=_options.maybe_count("accuracy_level", accuracy_level),
             dynamic_lstm=dynamic_lstm,
         )
-        return self._plan(wishes)
+        with _options.called(excluded_layers="exclude", included_layers="include"):
+            return self._plan(wishes)
 
     def _plan(self, wishes: Wishes) -> Plan:
         return Plan(self._model.plan(wishes))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, SupportsIndex, TypeVar
 
 import numpy as np
@@ -14,6 +15,19 @@ from .errors import OptionError
 _T = TypeVar("_T")
 
 _LARGEST = 2**63 - 1  # what a size may be on every machine that runs this
+
+
+@contextmanager
+def called(**names: str) -> Iterator[None]:
+    """Give an error about an option the name that the option has for the caller."""
+    try:
+        yield
+    except OptionError as error:
+        name = names.get(error.option or "")
+        if name is None:
+            raise
+        what = str(error).replace(error.option or "", name, 1)
+        raise OptionError(what, option=name) from None
 
 
 def idle(why: str, **given: bool) -> None:

@@ -153,9 +153,10 @@ def prune(
     below = _below(threshold, sparsity, mode)
     if per not in ("tensor", "channel"):
         raise OptionError(f"per is {per!r}, expected 'tensor' or 'channel'", option="per")
-    model, said, text = _source.read(source).pruned(
-        below, per == "channel", _options.names("exclude", exclude)
-    )
+    with _options.called(excluded_layers="exclude"):
+        model, said, text = _source.read(source).pruned(
+            below, per == "channel", _options.names("exclude", exclude)
+        )
     data = None
     if target is None:
         data = model.to_bytes()

@@ -136,6 +136,7 @@ class Observer:
             _options.count("bins", self.bins),
         )
         self.quant_min, self.quant_max = self._observer.grid
+        self.eps = eps
 
     def observe(self, x: ArrayLike) -> None:
         """Take a batch into account.

@@ -165,9 +165,35 @@ def test_a_method_that_is_no_text_is_an_option_error(digits: Path, images: Path)
         lambda: quantize_rs.quantize_with_calibration(digits, None, images, method=method),
         lambda: ranges.using(method),
     ):
-        with pytest.raises(OptionError, match="method is 3, expected the name") as caught:
+        with pytest.raises(OptionError, match=r"method is 3, expected the name") as caught:
             call()
         assert caught.value.option == "method"
+
+
+@pytest.mark.parametrize("factor", [1e-300, 1e-40, 1e39])
+@pytest.mark.parametrize("weights", ["int8", "int4"])
+def test_doubles_that_float32_does_not_hold_are_refused(factor: float, weights: str) -> None:
+    """They became zeros of no error at all."""
+    text = """<ir_version: 10, opset_import: ["" : 21]>
+    g(double[8, 8] x) => (double[8, 4] y) { y = MatMul(x, w) }"""
+    model = onnx.parser.parse_model(text)
+    weight = np.random.default_rng(0).standard_normal((8, 4)) * factor
+    model.graph.initializer.append(onnx.numpy_helper.from_array(weight, "w"))
+    with pytest.raises(QuantizeError, match=r"magnitudes up to .*float32.*excluded_layers"):
+        quantize_rs.quantize(model, None, weights=weights)
+    assert quantize_rs.quantize(model, None, excluded_layers=["w"]).model is not None
+
+
+def test_an_error_names_the_option_as_the_caller_does(digits: Path) -> None:
+    for call in (
+        lambda: quantize_rs.prune(digits, None, threshold=0.1, exclude=["nothing"]),
+        lambda: quantize_rs.open(digits).plan(exclude=["nothing"]),
+    ):
+        with pytest.raises(OptionError, match=r"^exclude names `nothing`") as caught:
+            call()
+        assert caught.value.option == "exclude"
+    with pytest.raises(OptionError, match=r"^include names `nothing`"):
+        quantize_rs.open(digits).plan(include=["nothing"])
 
 
 def test_nan_in_a_sample_is_a_calibration_error(digits: Path) -> None:

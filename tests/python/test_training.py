@@ -267,6 +267,24 @@ def test_layers_are_registered_by_name() -> None:
     assert np.array_equal(QuantizationAwareTraining(False).fake_quantize(x, "layer1"), x)
 
 
+def test_a_layer_is_registered_with_a_config() -> None:
+    config: Any = "int8"
+    with pytest.raises(errors.OptionError, match="QuantizationConfig"):
+        QuantizationAwareTraining().register_layer("layer", config)
+
+
+@pytest.mark.parametrize("axis", [None, 0])
+def test_small_numbers_have_small_scales(axis: int | None) -> None:
+    x = numbers((4, 64)) * F(1e-9)
+    y = QuantizationConfig(axis=axis).fake_quantize(x)
+    assert np.abs(y - x).max() < np.abs(x).max() / 200
+    learning = training.LearnableFakeQuantize("minmax", -8, 7, qscheme="symmetric", eps=1e-30)
+    before = learning(x)
+    learning.backward(2 * (before - x))
+    learning.step()
+    assert np.abs(learning(x) - x).max() < np.abs(x).max() / 10
+
+
 PRESETS = {
     "int8_symmetric": ("int8", True, None, None),
     "int8_asymmetric": ("int8", False, None, None),

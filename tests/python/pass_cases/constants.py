@@ -49,6 +49,19 @@ DONE: dict[str, tuple[str, Odd, int]] = {
         ),
         1,
     ),
+    "a_slice_of_nothing": (
+        "fold_constants",
+        Odd(
+            [
+                node("Slice", "nothing m e - m", "s"),
+                node("Shape", "s", "t"),
+                node("Cast", "t", "f", to=TensorProto.FLOAT),
+                node("Add", "x f"),
+            ],
+            {"nothing": np.zeros(0, np.float32), "m": ints(-1), "e": ints(-9)},
+        ),
+        1,
+    ),
     "whole_numbers": (
         "fold_constants",
         Odd(

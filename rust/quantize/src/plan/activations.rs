@@ -3,7 +3,7 @@
 use std::collections::{BTreeSet, HashMap};
 
 use quantize_rs_math::{Granularity, QSpec};
-use quantize_rs_onnx::topological;
+use quantize_rs_onnx::{DataType, topological};
 
 use super::select::Selection;
 use super::types::{Finder, Types};
@@ -77,12 +77,12 @@ pub(super) fn plan(
     }));
     planner.settle_readers(draft);
     planner.carry_on(draft);
-    draft.warnings.extend(idle(config, draft));
+    draft.warnings.extend(idle(graph, config, draft));
     Ok(())
 }
 
 /// What the caller should know who asks for activations and gets none quantized.
-fn idle(config: &Config, draft: &Draft) -> Option<String> {
+fn idle(graph: &Graph<'_>, config: &Config, draft: &Draft) -> Option<String> {
     let observed = |decision: &Decision| match decision {
         Decision::Quantize(plan) => plan.source == Source::Observed,
         Decision::Keep(_) => false,
@@ -91,7 +91,18 @@ fn idle(config: &Config, draft: &Draft) -> Option<String> {
         return None;
     }
     let weights = config.weights;
-    let why = if weights.bits() == 8 {
+    let other = |(id, decision): (&ValueId, &Decision)| match decision {
+        Decision::Quantize(plan) if plan.source == Source::Weights => {
+            graph.dtype(*id).filter(|dtype| *dtype != DataType::Float)
+        }
+        _ => None,
+    };
+    let why = if let Some(dtype) = draft.decisions.iter().find_map(other) {
+        format!(
+            "the model computes in {dtype}, and operators run on integers where it is float32: \
+             export it so, it becomes as small"
+        )
+    } else if weights.bits() == 8 {
         "no operator of the model can run on integers as it is".to_owned()
     } else {
         format!("products are computed in integers with weights of 8 bits, not of {weights}")

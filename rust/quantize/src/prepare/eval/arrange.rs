@@ -116,6 +116,9 @@ fn slice(call: &Call<'_>) -> Option<Tensor> {
     for (((start, end), axis), step) in starts.iter().zip(&ends).zip(&along).zip(&steps) {
         let axis = axis_of(*axis, rank)?;
         let length = i64::try_from(source.shape[axis]).ok()?;
+        if length == 0 {
+            continue;
+        }
         let from_end = |at: i64| if at < 0 { at.saturating_add(length) } else { at };
         let (first, last) = if *step > 0 { (0, length) } else { (-1, length - 1) };
         let start = from_end(*start).clamp(first.max(0), last.max(0));
