@@ -6,7 +6,7 @@ import enum
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from typing import Any
 
 from .. import _options
@@ -133,24 +133,12 @@ def op_types_of(value: Iterable[str] | None) -> list[str] | None:
     return [name for name in types if name not in _KEPT]
 
 
-# What options of `Model.plan` are called there.
-_NAMES = {
-    "activations": "activation_type",
-    "excluded_layers": "nodes_to_exclude",
-    "included_layers": "nodes_to_quantize",
-    "op_types": "op_types_to_quantize",
-    "weights": "weight_type",
-}
-
-
-@contextmanager
-def their_names() -> Iterator[None]:
-    """Let errors call options by the names that the caller used."""
-    try:
-        yield
-    except OptionError as error:
-        name = _NAMES.get(error.option or "")
-        if name is None:
-            raise
-        what = str(error).replace(str(error.option), name, 1)
-        raise OptionError(what, option=name) from None
+def their_names() -> AbstractContextManager[None]:
+    """Let errors of `Model.plan` call options by the names that the caller used."""
+    return _options.called(
+        activations="activation_type",
+        exclude="nodes_to_exclude",
+        include="nodes_to_quantize",
+        op_types="op_types_to_quantize",
+        weights="weight_type",
+    )
