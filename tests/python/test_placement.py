@@ -328,3 +328,25 @@ def test_room_for_other_samples_stays_within_a_clip(tmp_path: Path, opset: int) 
     ranges.save(tmp_path / "ranges.json")
     again = quantize_rs.Ranges.load(tmp_path / "ranges.json")
     assert again.using("mse").values == ranges.values
+
+
+@pytest.mark.parametrize(("words", "large"), [(3000, True), (300, False)])
+def test_a_table_that_is_multiplied_by_too_is_said_to_be_slow(words: int, large: bool) -> None:
+    """As the head of a language model that shares its embeddings."""
+    text = f"""<ir_version: 8, opset_import: ["" : 17]>
+    g(int64[1, s] ids) => (float[1, s, {words}] y) {{
+        x = Gather(table, ids)
+        h = MatMul(x, w)
+        t = Transpose <perm = [1, 0]> (table)
+        y = MatMul(h, t)
+    }}"""
+    rng = np.random.default_rng(0)
+    model = onnx.parser.parse_model(text)
+    for name, shape in (("table", (words, 128)), ("w", (128, 128))):
+        weight = rng.standard_normal(shape).astype(np.float32)
+        model.graph.initializer.append(numpy_helper.from_array(weight, name))
+    samples = [{"ids": rng.integers(0, words, (1, 6))} for _ in range(32)]
+    report = quantize_rs.quantize_with_calibration(model, None, samples)
+    assert any("`table` is brought back" in said for said in report.warnings) == large
+    quiet = quantize_rs.quantize_with_calibration(model, None, samples, excluded_layers=["table"])
+    assert not any("brought back" in said for said in quiet.warnings)

@@ -14,6 +14,12 @@ use crate::uses::{self, Along, Constant, Use};
 /// values gives most of them less than half a step of 8 bits, which is nothing.
 const LONGEST_SUM: usize = 512;
 
+/// Why a product has no integers where its weight is also read as it is, such as a table of embeddings.
+const REARRANGED: &str = "its weight is rearranged before it is read";
+
+/// Elements of a weight that take long to bring back from integers.
+const LARGE: usize = 1 << 18;
+
 /// A node that multiplies, and what it needs to do so on integers.
 pub(super) struct Lead {
     pub(super) node: usize,
@@ -41,6 +47,8 @@ impl Planner<'_, '_> {
                 }
                 Ok(None) => {}
                 Err(why) => {
+                    let said = self.slow(draft, node).filter(|_| why == REARRANGED);
+                    draft.warnings.extend(said);
                     if let Some(input) = self.graph.input(node, 0) {
                         draft.keep(input, Kept::FloatNode { node: self.label(node), why });
                     }
@@ -48,6 +56,21 @@ impl Planner<'_, '_> {
             }
         }
         leads
+    }
+
+    /// What it means for a node that its large weight is rearranged in every run, since others read it as it is.
+    fn slow(&self, draft: &Draft, node: usize) -> Option<String> {
+        let constant = self.constants.get(self.weighted.get(&node)?)?;
+        draft.quantized(constant.anchor)?;
+        (constant.shape.iter().product::<usize>() >= LARGE).then(|| {
+            let weight = self.graph.values[constant.anchor].name;
+            format!(
+                "{} computes in float, and `{weight}` is brought back from integers and rearranged for \
+                 it in every run: give it a weight of its own, or leave `{weight}` float with \
+                 excluded_layers, where speed matters",
+                self.label(node)
+            )
+        })
     }
 
     /// Says why the bias of an integer node stays float, where the runtime wants that.
@@ -193,7 +216,7 @@ impl Planner<'_, '_> {
             return Err("its weight is not a quantized constant");
         }
         if self.weighted.contains_key(&node) {
-            return Err("its weight is rearranged before it is read");
+            return Err(REARRANGED);
         }
         if !self.profile.products {
             return Err("both of its inputs are activations");
