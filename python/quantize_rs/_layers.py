@@ -68,6 +68,11 @@ class QuantizationConfig:
             raise OptionError(what, option="averaging_constant")
 
     @classmethod
+    def int8(cls) -> QuantizationConfig:
+        """As `int8_symmetric`."""
+        return cls.int8_symmetric()
+
+    @classmethod
     def int8_symmetric(cls) -> QuantizationConfig:
         """8 bits, zero point 0."""
         return cls("int8", True)
@@ -81,6 +86,11 @@ class QuantizationConfig:
     def uint8(cls) -> QuantizationConfig:
         """8 bits without a sign and a zero point, as for activations."""
         return cls("uint8", False)
+
+    @classmethod
+    def int4(cls) -> QuantizationConfig:
+        """4 bits, zero point 0."""
+        return cls("int4", True)
 
     @classmethod
     def int4_per_channel(cls, axis: int = 0) -> QuantizationConfig:
@@ -103,7 +113,16 @@ class QuantizationConfig:
         return cls("int8", True, averaging_constant=0.01)
 
     def options(self) -> dict[str, Any]:
-        """Give the options of `quantize` that mean the same for the weights of a model."""
+        """Give the options of `quantize` that mean the same for the weights of a model.
+
+        Raises
+        ------
+        OptionError
+            `reduce_range` is none of them.
+        """
+        if self.reduce_range:
+            what = "reduce_range is no option of quantize: target='x86-avx2' has weights of 7 bits"
+            raise OptionError(what, option="reduce_range")
         return {
             "weights": self.dtype,
             "symmetric": self.symmetric,
@@ -125,6 +144,11 @@ class QuantizationConfig:
             What is left, in the shape of `x`.
         """
         array = floats(x)
+        if array.size == 0:
+            return array
+        if self.axis is not None and not -array.ndim <= self.axis < array.ndim:
+            what = f"axis is {self.axis}, the array has {array.ndim} axes"
+            raise OptionError(what, option="axis")
         signed, bits = _core.dtype_of(self.dtype)
         low, high = (-(1 << bits - 1), (1 << bits - 1) - 1) if signed else (0, (1 << bits) - 1)
         if self.reduce_range:

@@ -336,7 +336,8 @@ class PercentileObserver(Observer):
     _name = "percentile"
 
     def __init__(self, percentile: float = 99.999, **options: Unpack[Options]) -> None:
-        self.percentile, self._name = percentile, f"percentile:{percentile}"
+        self.percentile = _options.number("percentile", percentile)
+        self._name = f"percentile:{percentile}"
         super().__init__(**options)
 
 

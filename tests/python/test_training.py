@@ -273,6 +273,18 @@ def test_a_layer_is_registered_with_a_config() -> None:
         QuantizationAwareTraining().register_layer("layer", config)
 
 
+def test_what_has_no_counterpart_is_refused_by_name() -> None:
+    for call, option in (
+        (lambda: QuantizationConfig(reduce_range=True).options(), "reduce_range"),
+        (lambda: QuantizationConfig(axis=0).fake_quantize(3.0), "axis"),
+        (lambda: observers.PercentileObserver("most"), "percentile"),  # type: ignore[arg-type]
+    ):
+        with pytest.raises(errors.OptionError, match=option) as caught:
+            call()
+        assert caught.value.option == option
+    assert QuantizationConfig().fake_quantize([]).shape == (0,)
+
+
 @pytest.mark.parametrize("axis", [None, 0])
 def test_small_numbers_have_small_scales(axis: int | None) -> None:
     x = numbers((4, 64)) * F(1e-9)
@@ -286,7 +298,9 @@ def test_small_numbers_have_small_scales(axis: int | None) -> None:
 
 
 PRESETS = {
+    "int8": ("int8", True, None, None),
     "int8_symmetric": ("int8", True, None, None),
+    "int4": ("int4", True, None, None),
     "int8_asymmetric": ("int8", False, None, None),
     "uint8": ("uint8", False, None, None),
     "int4_per_channel": ("int4", True, 0, None),
