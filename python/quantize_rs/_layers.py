@@ -142,6 +142,11 @@ class QuantizationConfig:
         -------
         array of float32
             What is left, in the shape of `x`.
+
+        Raises
+        ------
+        OptionError
+            The array has no such axis.
         """
         array = floats(x)
         if array.size == 0:

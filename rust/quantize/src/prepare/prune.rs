@@ -158,7 +158,7 @@ pub(crate) fn floats(tensor: &Tensor) -> Result<Option<Vec<f64>>, usize> {
     }
 }
 
-/// Prunes one weight, unless something speaks against it: what became of it, where something did.
+/// Prunes one weight, unless something speaks against it: what is said of it, and its elements where some became 0.
 fn weight(
     graph: &Graph<'_>,
     constant: &Constant<'_>,
