@@ -72,9 +72,10 @@ def optimize(
     """Make a model simpler; what it computes stays.
 
     Passes run in their order, over and over, until none finds anything to do. All but
-    ``"fold_batch_norm"`` and ``"fold_batch_norm_forward"``, which round weights once, leave every
-    output as it is, bit for bit. A second run changes nothing. There is no limit to the size of a
-    model; weights are not copied.
+    ``"fold_batch_norm"`` and ``"fold_batch_norm_forward"``, which round weights once, and
+    ``"widen_floats"``, which no longer rounds to 16 bits, leave every output as it is, bit for
+    bit. A second run changes nothing. There is no limit to the size of a model; weights are not
+    copied.
 
     Parameters
     ----------
@@ -83,7 +84,7 @@ def optimize(
     output : path or None
         Where to write the model; it may be `source`. None gives it as ``report.model``, in bytes.
     passes : iterable of str, optional
-        Only these passes; all by default:
+        Only these passes; all but ``"widen_floats"`` by default:
 
         - ``"inline_functions"``: nodes of the model's own functions, in the place of the calls
         - ``"lift_weights"``: weights out of the graphs inside nodes
@@ -94,6 +95,7 @@ def optimize(
         - ``"fold_batch_norm"``: what scales and shifts channels, into the weights before it
         - ``"fold_batch_norm_forward"``: the same, into the weights after it
         - ``"resize_all_axes"``: a ``Resize`` that names its axes speaks of all
+        - ``"widen_floats"``: what computes in float16 or bfloat16 computes in float32
         - ``"merge_duplicates"``: constants that hold the same are kept once
         - ``"dead"``: what nothing reads
     skip : iterable of str, optional

@@ -26,7 +26,8 @@ KINDS = {
     "gru": ("recurrent", "dynamic"),
     "mlp_relu": ("products", "dynamic"),
     "gather_embedding": ("tables", "weights"),
-    "fp16_model": ("half_floats", "weights"),
+    "fp16_model": ("convolutions", "static"),
+    "double_model": ("doubles", "weights"),
 }
 
 

@@ -248,7 +248,7 @@ pub(crate) struct OptimizeArguments {
 
 /// Every pass and what it does.
 fn passes() -> String {
-    let rows = prepare::ALL.iter().map(|pass| format!("  {:<18}{}\n", pass.name, pass.about));
+    let rows = prepare::ALL.iter().map(|pass| format!("  {:<25}{}\n", pass.name, pass.about));
     format!("Passes, in their order:\n{}", rows.collect::<String>())
 }
 

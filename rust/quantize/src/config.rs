@@ -169,6 +169,11 @@ impl Config {
         self.rounding.unwrap_or(usual)
     }
 
+    /// Whether products are to be computed on integers.
+    pub(crate) fn computes_on_integers(&self) -> bool {
+        self.activations.is_some() || self.output_format == Format::Dynamic
+    }
+
     /// What becomes of biases.
     pub(crate) fn bias(&self) -> Bias {
         let profile = self.profile();

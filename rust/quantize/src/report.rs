@@ -15,7 +15,7 @@ use crate::encode::{Encoded, EncodedTensor};
 use crate::graph::Graph;
 use crate::plan::{Decision, Plan, Planned, Role, ValuePlan};
 use crate::prepare::{STORE_INTEGERS, Step};
-use crate::{Config, Format, QuantizeError, Ranges, Verified};
+use crate::{Config, Format, QuantizeError, Ranges, Verified, uses};
 
 pub use histogram::Histogram;
 pub use html::Page;
@@ -82,6 +82,9 @@ pub struct Row {
     pub dtype: Option<DataType>,
     /// Its shape, where known; null for a length that varies.
     pub shape: Option<Vec<Option<usize>>>,
+    /// Bytes of a constant in the model before, those of what it is cast from where there is a cast.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bytes_before: Option<u64>,
     /// How it is quantized; `None` when it kept its type.
     pub quantized: Option<QuantizedRow>,
     /// Why it is quantized, or why it kept its type.
@@ -138,16 +141,6 @@ impl Row {
     pub fn stayed_float(&self) -> bool {
         self.quantized.is_none() && self.dtype.is_some_and(DataType::is_float)
     }
-
-    /// Bytes of the value before, for constants.
-    pub fn bytes_before(&self) -> Option<u64> {
-        if !matches!(self.role, Role::Weight | Role::Constant) {
-            return None;
-        }
-        let mut lengths = self.shape.as_ref()?.iter().copied();
-        let elements = lengths.try_fold(1_usize, |all, length| all.checked_mul(length?))?;
-        self.dtype?.byte_len(elements).map(|bytes| bytes as u64)
-    }
 }
 
 impl QuantizedRow {
@@ -193,6 +186,7 @@ impl Report {
                 role: value.role,
                 dtype: value.dtype,
                 shape: value.shape.clone(),
+                bytes_before: graph.value(name).and_then(|id| uses::bytes(graph, id)),
                 quantized,
                 why,
             }

@@ -37,7 +37,7 @@ fn what_is_stored_is_counted_once_and_fits_the_file() {
         let report = report(&model, Config::default());
         let stored = || report.quantized().filter_map(|(row, how)| Some((row, how.bytes?)));
         for (row, bytes) in stored() {
-            let before = row.bytes_before();
+            let before = row.bytes_before;
             let fits = before.is_none_or(|before| bytes.elements <= before);
             assert!(fits, "{name}: {}, {before:?}", row.name);
         }

@@ -53,14 +53,21 @@ DONE: dict[str, tuple[str, Odd, int]] = {
         "fold_constants",
         Odd(
             [
-                node("Slice", "nothing m e - m", "s"),
-                node("Shape", "s", "t"),
-                node("Cast", "t", "f", to=TensorProto.FLOAT),
-                node("Add", "x f"),
+                node("Slice", "nothing m e zero m", "s"),
+                node("ReduceSum", "s one", "t", keepdims=0),
+                node("Concat", "t k", "u", axis=0),
+                node("Add", "x u"),
             ],
-            {"nothing": np.zeros(0, np.float32), "m": ints(-1), "e": ints(-9)},
+            {
+                "nothing": np.zeros((0, 0), np.float32),
+                "m": ints(-1),
+                "e": ints(-9),
+                "zero": ints(0),
+                "one": ints(1),
+                "k": normal(8),
+            },
         ),
-        1,
+        3,
     ),
     "whole_numbers": (
         "fold_constants",

@@ -245,7 +245,7 @@ impl Solver<'_> {
                 }
             };
             for (row, how) in made.report().quantized() {
-                let (Some(float), Some(stored)) = (row.bytes_before(), how.bytes) else { continue };
+                let (Some(float), Some(stored)) = (row.bytes_before, how.bytes) else { continue };
                 let own = how.error.map(|error| error.sqnr_db);
                 let cost =
                     if self.engine.is_some() { noise.get(&row.name).copied() } else { Some(own) };

@@ -12,6 +12,7 @@ use super::{Because, Decision, Draft, Kept, Readers, Source, ValuePlan};
 use super::{biases, fit, float32};
 use crate::graph::{Graph, Reader, ValueId};
 use crate::ops::{self, Integer, OpRule};
+use crate::prepare::WIDEN_FLOATS;
 use crate::target::{Placement, Profile};
 use crate::uses::Constant;
 use crate::{Config, Format, QuantizeError};
@@ -97,10 +98,16 @@ fn idle(graph: &Graph<'_>, config: &Config, draft: &Draft) -> Option<String> {
         }
         _ => None,
     };
-    let why = if let Some(dtype) = draft.decisions.iter().find_map(other) {
+    let left_out =
+        config.passes.as_ref().is_some_and(|names| names.iter().all(|name| name != WIDEN_FLOATS));
+    let mend = |dtype: DataType| match dtype {
+        DataType::Double => Some("export it so, it becomes as small".to_owned()),
+        _ => left_out.then(|| format!("the pass {WIDEN_FLOATS} makes it so")),
+    };
+    let dtype = draft.decisions.iter().find_map(other);
+    let why = if let Some((dtype, mend)) = dtype.and_then(|dtype| Some((dtype, mend(dtype)?))) {
         format!(
-            "the model computes in {dtype}, and operators run on integers where it is float32: \
-             export it so, it becomes as small"
+            "the model computes in {dtype}, and operators run on integers where it is float32: {mend}"
         )
     } else if weights.bits() == 8 {
         "no operator of the model can run on integers as it is".to_owned()

@@ -354,6 +354,12 @@ impl Plan {
             && self.values.iter().enumerate().any(saturates)
     }
 
+    /// Whether some product is computed on integers.
+    pub(crate) fn computes_on_integers(&self) -> bool {
+        self.quantized()
+            .any(|(_, plan)| plan.source == Source::Observed || plan.format == Format::Dynamic)
+    }
+
     /// Whether what is made of it is to be trained on.
     pub(crate) fn trains(&self) -> bool {
         self.config.output_format == Format::FakeQuant

@@ -20,6 +20,7 @@ pub(crate) mod read;
 mod remove_identity;
 mod resize;
 mod store_integers;
+mod widen_floats;
 
 pub(crate) use inline_functions::weights_left;
 pub use prune::{Below, Prune, PrunedWeight, Pruning, prune};
@@ -46,18 +47,32 @@ pub struct Pass {
     pub name: &'static str,
     /// What it does, in a few words.
     pub about: &'static str,
-    /// Whether it runs before planning, or only where passes are asked for.
-    pub planning: bool,
+    /// When it runs without being asked for by name.
+    pub when: When,
     /// What it would change.
     pub(crate) run: Run,
     /// The same before planning, where that is less.
     pub(crate) needed: Option<Run>,
 }
 
+/// When a pass runs without being asked for by name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum When {
+    /// Before planning, and where a model is only optimized.
+    Always,
+    /// Where a model is only optimized.
+    Optimizing,
+    /// Before planning, where products are computed on integers.
+    Integers,
+}
+
 type Run = fn(&Graph<'_>) -> Result<Changes, QuantizeError>;
 
 /// The pass that stores what the model quantizes itself.
 pub(crate) const STORE_INTEGERS: &str = "store_integers";
+
+/// The pass that widens what integers do not go with.
+pub(crate) const WIDEN_FLOATS: &str = "widen_floats";
 
 /// Every pass, in the order in which they run.
 ///
@@ -67,77 +82,84 @@ pub const ALL: &[Pass] = &[
     Pass {
         name: "inline_functions",
         about: "puts the nodes of the model's own functions in the place of their calls",
-        planning: true,
+        when: When::Always,
         run: inline_functions::all,
         needed: Some(inline_functions::with_weights),
     },
     Pass {
         name: "lift_weights",
         about: "lifts weights out of the graphs inside nodes (If, Loop, Scan)",
-        planning: true,
+        when: When::Always,
         run: lift_weights::run,
         needed: None,
     },
     Pass {
         name: "remove_identity",
         about: "takes out nodes that make of a value what it is already",
-        planning: true,
+        when: When::Always,
         run: remove_identity::run,
         needed: None,
     },
     Pass {
         name: STORE_INTEGERS,
         about: "stores weights that the model quantizes itself as the integers it makes of them",
-        planning: true,
+        when: When::Always,
         run: store_integers::run,
         needed: None,
     },
     Pass {
         name: "fold_constants",
         about: "computes what is the same in every run",
-        planning: true,
+        when: When::Always,
         run: fold_constants::run,
         needed: None,
     },
     Pass {
         name: "fold_shapes",
         about: "writes shapes that a Reshape computes as constants",
-        planning: true,
+        when: When::Always,
         run: fold_shapes::run,
         needed: None,
     },
     Pass {
         name: "fold_batch_norm",
         about: "takes what scales and shifts channels into the weights before it",
-        planning: true,
+        when: When::Always,
         run: fold_batch_norm::run,
         needed: None,
     },
     Pass {
         name: "fold_batch_norm_forward",
         about: "takes what scales and shifts channels into the weights after it",
-        planning: true,
+        when: When::Always,
         run: fold_batch_norm::forward,
         needed: Some(fold_batch_norm::even),
     },
     Pass {
         name: "resize_all_axes",
         about: "lets a Resize that names its axes speak of all, as runtimes with integers need it",
-        planning: true,
+        when: When::Always,
         run: resize::all_axes,
+        needed: None,
+    },
+    Pass {
+        name: WIDEN_FLOATS,
+        about: "lets what computes in float16 or bfloat16 compute in float32, as integers need it",
+        when: When::Integers,
+        run: widen_floats::run,
         needed: None,
     },
     Pass {
         name: "merge_duplicates",
         about: "keeps constants that hold the same once",
-        planning: false,
+        when: When::Optimizing,
         run: merge_duplicates::run,
         needed: None,
     },
     Pass {
         name: "dead",
         about: "takes out what nothing reads",
-        planning: false,
+        when: When::Optimizing,
         run: dead::run,
         needed: None,
     },
@@ -228,11 +250,17 @@ impl Prepared {
 
     /// As [`Prepared::of`], of a model whose weights stay what they are.
     fn ready(model: &Model, config: Config) -> Result<Prepared, QuantizeError> {
-        let as_it_is = Config { passes: Some(Vec::new()), ..config.clone() };
+        let integers = config.computes_on_integers();
+        Prepared::with(model, config, integers)
+    }
+
+    /// As [`Prepared::ready`], for products of integers or none.
+    fn with(model: &Model, config: Config, integers: bool) -> Result<Prepared, QuantizeError> {
+        let wishes = config.clone();
         let asked = config.passes.is_some();
         let passes = match &config.passes {
             Some(names) => named(names)?,
-            None => ALL.iter().filter(|pass| pass.planning).collect(),
+            None => planning(integers),
         };
         let (mut prepared, mut steps) = run(model, &passes, !asked)?;
         let (config, gone) = if steps.is_empty() {
@@ -249,13 +277,18 @@ impl Prepared {
         }
         plan.steps.clone_from(&steps);
         plan.origin = Origin::of(model);
+        let did = |name: &str| steps.iter().any(|step| step.pass == name);
+        if !asked && did(WIDEN_FLOATS) && !plan.computes_on_integers() {
+            return Prepared::with(model, wishes, false);
+        }
         let idle = plan.quantized().next().is_none();
-        let stored = steps.iter().any(|step| step.pass == STORE_INTEGERS);
+        let stored = did(STORE_INTEGERS);
         // What served nothing is not done: the model then comes out as it went in.
         if idle
             && !stored
             && !asked
             && !steps.is_empty()
+            && let as_it_is = (Config { passes: Some(Vec::new()), ..wishes })
             && let Ok(prepared) = Prepared::ready(model, as_it_is)
         {
             return Ok(prepared);
@@ -267,6 +300,16 @@ impl Prepared {
     pub fn plan(&self) -> Plan {
         self.plan.clone()
     }
+}
+
+/// The passes that run before planning, for products of integers or none.
+pub(crate) fn planning(integers: bool) -> Vec<&'static Pass> {
+    let runs = |pass: &&Pass| match pass.when {
+        When::Always => true,
+        When::Optimizing => false,
+        When::Integers => integers,
+    };
+    ALL.iter().filter(runs).collect()
 }
 
 /// The passes of these names, in the order in which they run.

@@ -6,7 +6,7 @@ use std::time::Instant;
 use quantize_rs_onnx::Model;
 use serde::Serialize;
 
-use super::{ALL, Pass, Step, run};
+use super::{ALL, Pass, Step, When, run};
 use crate::QuantizeError;
 
 /// A model after the passes, and the report on them.
@@ -37,11 +37,11 @@ pub struct Optimization {
     pub seconds: f64,
 }
 
-/// Runs passes on a copy of a model, which shares its weights: those of these names, or all, but for
-/// those to skip.
+/// Runs passes on a copy of a model, which shares its weights: those of these names, or all that are
+/// no preparation for integers, but for those to skip.
 ///
 /// What the model computes stays: bit for bit, but where numbers are folded into weights, which
-/// are rounded once.
+/// are rounded once, and where what is rounded to 16 bits is asked not to be.
 ///
 /// ```
 /// use quantize_rs::{Model, optimize};
@@ -85,7 +85,8 @@ fn chosen(passes: Option<&[String]>, skip: &[String]) -> Result<Vec<&'static Pas
         }
     }
     let wanted = |pass: &&Pass| {
-        passes.is_none_or(|names| names.iter().any(|name| name == pass.name))
+        let asked = |names: &[String]| names.iter().any(|name| name == pass.name);
+        passes.map_or(pass.when != When::Integers, asked)
             && !skip.iter().any(|name| name == pass.name)
     };
     Ok(ALL.iter().filter(wanted).collect())

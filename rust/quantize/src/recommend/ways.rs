@@ -1,6 +1,8 @@
 //! Which way to quantize a model: the first rule that holds decides, and says what in the model led
 //! to it.
 
+use quantize_rs_onnx::DataType;
+
 use super::facts::{Facts, Family, Share};
 use super::{Choice, Wanted, Way};
 use crate::format::ONNX_RUNTIME;
@@ -34,10 +36,10 @@ pub const ALL: &[Rule] = &[
         because: no_weights,
     },
     Rule {
-        name: "half_floats",
-        about: "weights are of float16, bfloat16 or float64: activations stay what they are",
+        name: "doubles",
+        about: "weights are of float64: activations stay what they are",
         choice: Choice::of(Way::Weights),
-        because: half_floats,
+        because: doubles,
     },
     Rule {
         name: "static_runtime",
@@ -120,12 +122,13 @@ fn no_weights(facts: &Facts, _: Wanted<'_>) -> Option<String> {
     (facts.weight_bytes == 0).then(|| "no operator of it multiplies by a float weight".to_owned())
 }
 
-fn half_floats(facts: &Facts, _: Wanted<'_>) -> Option<String> {
-    let dtype = facts.dtype.as_deref().filter(|dtype| *dtype != "float32")?;
-    Some(format!(
-        "its weights are {dtype}: integer kernels are fused with float32 only, so its activations \
+fn doubles(facts: &Facts, _: Wanted<'_>) -> Option<String> {
+    let doubles = facts.dtype.as_deref() == Some(DataType::Double.name());
+    doubles.then(|| {
+        "its weights are float64: integer kernels are fused with float32 only, so its activations \
          stay what they are"
-    ))
+            .to_owned()
+    })
 }
 
 fn static_runtime(_: &Facts, wanted: Wanted<'_>) -> Option<String> {

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::{Report, Row};
+use super::Report;
 
 /// What the bytes of a model are for. `before` is `floats + kept + rest_before`, and `after` is
 /// `integers + scales + kept + rest_after`.
@@ -30,11 +30,11 @@ impl Sizes {
     pub(super) fn of(report: &Report) -> Sizes {
         let stored = || report.quantized().filter_map(|(row, how)| Some((row, how.bytes?)));
         let (before, after) = (report.bytes_before, report.bytes_after);
-        let floats: u64 = stored().filter_map(|(row, _)| row.bytes_before()).sum();
+        let floats: u64 = stored().filter_map(|(row, _)| row.bytes_before).sum();
         let integers: u64 = stored().map(|(_, bytes)| bytes.elements).sum();
         let scales: u64 = stored().map(|(_, bytes)| bytes.scales).sum();
         let stayed = report.values.iter().filter(|row| row.stayed_float());
-        let kept: u64 = stayed.filter_map(Row::bytes_before).sum();
+        let kept: u64 = stayed.filter_map(|row| row.bytes_before).sum();
         Sizes {
             before,
             after,

@@ -119,7 +119,7 @@ fn samples(report: &Report) -> Option<String> {
 
 fn stayed_float(report: &Report) -> Option<String> {
     let kept = report.values.iter().filter(|row| row.stayed_float() && row.role == Role::Weight);
-    let bytes: u64 = kept.filter_map(Row::bytes_before).sum();
+    let bytes: u64 = kept.filter_map(|row| row.bytes_before).sum();
     (bytes > report.bytes_after / 4).then(|| {
         let (bytes, all) = (size(bytes), size(report.bytes_after));
         format!("weights that stayed float take {bytes} of {all}: each has its reason")

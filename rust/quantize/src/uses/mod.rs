@@ -112,6 +112,20 @@ pub(crate) fn inside<'m>(
     found
 }
 
+/// The bytes of a constant of floats in the file: what is only cast counts for what it is cast to.
+pub(crate) fn bytes(graph: &Graph<'_>, value: ValueId) -> Option<u64> {
+    if let Some(tensor) = graph.constant(value).filter(|tensor| !is_float(tensor)) {
+        return byte_len(tensor);
+    }
+    byte_len(anchored(graph, value)?.0)
+}
+
+fn byte_len(tensor: &TensorProto) -> Option<u64> {
+    let mut lengths = tensor.dims.iter().map(|length| usize::try_from(*length).ok());
+    let elements = lengths.try_fold(1_usize, |all, length| all.checked_mul(length?))?;
+    tensor.dtype()?.byte_len(elements).map(|bytes| bytes as u64)
+}
+
 /// The element type of an anchor.
 pub(crate) fn float_type(graph: &Graph<'_>, anchor: ValueId) -> Option<DataType> {
     match (graph.constant(anchor), graph.values[anchor].maker) {

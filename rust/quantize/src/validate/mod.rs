@@ -136,10 +136,9 @@ pub fn validate(
     quantized: &Model,
     passes: Option<&[String]>,
 ) -> Result<Validation, QuantizeError> {
-    let planning = || prepare::ALL.iter().filter(|pass| pass.planning).collect();
     let candidates = match passes {
         Some(names) => vec![prepare::named(names)?],
-        None => vec![planning(), Vec::new()],
+        None => vec![prepare::planning(true), prepare::planning(false), Vec::new()],
     };
     // Weights that nothing of the original was found for, problems, what was not compared: who finds
     // no fault because it finds no original explains nothing.

@@ -84,7 +84,7 @@ pub(super) fn sizes(report: &Report) -> Markup {
 pub(super) fn largest_weights(report: &Report) -> Markup {
     let weights = report.values.iter().filter(|row| row.role == Role::Weight);
     let mut weights: Vec<(&Row, u64)> =
-        weights.filter_map(|row| Some((row, row.bytes_before()?))).collect();
+        weights.filter_map(|row| Some((row, row.bytes_before?))).collect();
     weights.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
     let whole = weights.first().map_or(1, |(_, bytes)| (*bytes).max(1)) as f64;
     let bar = |row: &Row, before: u64| {

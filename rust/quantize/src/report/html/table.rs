@@ -80,7 +80,7 @@ fn row(value: &Row) -> Markup {
     let dtype = value.dtype.map_or("", quantize_rs_onnx::DataType::name);
     let db = how.and_then(|how| how.error).map(|error| error.sqnr_db);
     let stored = how.and_then(|how| how.bytes).map(|bytes| bytes.elements + bytes.scales);
-    let bytes = stored.or_else(|| value.bytes_before());
+    let bytes = stored.or(value.bytes_before);
     html! {
         tr.quantized[how.is_some()] {
             td.name { (name(&value.name)) }
