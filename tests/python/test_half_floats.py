@@ -268,6 +268,63 @@ def test_products_of_float16_run_on_integers(
     assert validation, validation
 
 
+def single(model: ModelProto) -> ModelProto:
+    """The same numbers in float32."""
+    twin = ModelProto()
+    twin.CopyFrom(model)
+    for tensor in twin.graph.initializer:
+        if tensor.data_type == HALF:
+            wide = numpy_helper.to_array(tensor).astype(np.float32)
+            tensor.CopyFrom(numpy_helper.from_array(wide, tensor.name))
+    for info in [*twin.graph.input, *twin.graph.output]:
+        info.type.tensor_type.elem_type = SINGLE
+    return twin
+
+
+def plain_net() -> ModelProto:
+    """Convolutions behind rectifiers, and a product behind a normalization with large channels."""
+    gain = halves(16, scale=0.1) + np.float16(0.2)
+    gain[:2] = 40
+    nodes = [
+        node("Conv", "x w1", "c1", pads=[1, 1, 1, 1]),
+        node("Relu", "c1", "r1"),
+        node("Conv", "r1 w2 b2", "c2", pads=[1, 1, 1, 1]),
+        node("Relu", "c2", "r2"),
+        node("Transpose", "r2", "t", perm=[0, 2, 3, 1]),
+        node("LayerNormalization", "t gain", "l"),
+        node("MatMul", "l w3", "y"),
+    ]
+    constants = {
+        "w1": halves(16, 3, 3, 3, scale=0.2),
+        "w2": halves(16, 16, 3, 3, scale=0.1),
+        "b2": halves(16, scale=0.1),
+        "gain": gain,
+        "w3": halves(16, 10),
+    }
+    return made(nodes, constants, [value("x", ["N", 3, 8, 8])], [value("y", ["N", 8, 8, 10])])
+
+
+@pytest.mark.parametrize("wishes", [{}, {"excluded_layers": ["w2"]}], ids=str)
+def test_what_comes_of_float16_is_what_comes_of_float32(
+    wishes: dict[str, Any], tmp_path: Path
+) -> None:
+    """Smoothing, corrected biases and wishes by the name of a weight included."""
+    model = plain_net()
+    twin, given = single(model), samples(model, 32)
+    wide = [{name: array.astype(np.float32) for name, array in sample.items()} for sample in given]
+    ours = quantize_rs.quantize_with_calibration(model, tmp_path / "h.onnx", given, **wishes)
+    theirs = quantize_rs.quantize_with_calibration(twin, tmp_path / "s.onnx", wide, **wishes)
+    assert ours.corrected_biases == theirs.corrected_biases > 0
+    smoothed = "1 values are smoothed"
+    assert smoothed in " ".join(theirs.notes)
+    assert smoothed in " ".join(ours.notes)
+    x = samples(model, 1)[0]
+    expected = judge.ort(tmp_path / "s.onnx", {"x": x["x"].astype(np.float32)})
+    found = [array.astype(np.float32) for array in judge.ort(tmp_path / "h.onnx", x)]
+    # One rounding to float16, which is what comes out.
+    assert judge.sqnr(expected, found) > 60
+
+
 def test_what_stays_float_takes_two_bytes_as_before(tmp_path: Path) -> None:
     model, out = image_net(), tmp_path / "q.onnx"
     report = quantize_rs.quantize_with_calibration(

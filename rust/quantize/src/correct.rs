@@ -16,7 +16,7 @@ use quantize_rs_onnx::{DataType, NodeProto, Tensor};
 use rayon::prelude::*;
 
 use crate::Ranges;
-use crate::encode::{Encoded, EncodedTensor};
+use crate::encode::{Encoded, EncodedTensor, to_f32};
 use crate::graph::{Graph, ValueId};
 use crate::plan::{Decision, IntegerNode, Kept, Plan, ValuePlan};
 use crate::ranges::Seen;
@@ -158,7 +158,7 @@ fn shift(
         // What is rearranged before it is multiplied by has its channels elsewhere.
         return None;
     }
-    let exact = graph.model.tensor(graph.constant(node.weight)?).ok()?.to_f32()?;
+    let exact = to_f32(&graph.model.tensor(graph.constant_behind(node.weight)?).ok()?)?;
     let shape = &weight.quantized.shape;
     let decoded = decoded(how, weight)?;
     let error = |at: usize| f64::from(decoded[at]) - f64::from(exact[at]);

@@ -15,13 +15,14 @@ use std::collections::BTreeMap;
 use quantize_rs_math::{Granularity, QSpec, Range, params};
 use quantize_rs_onnx::{DataType, Edit, Model, NodeProto, Tensor, TensorProto};
 
+use crate::encode::to_f32;
 use crate::fingerprint::fingerprint;
 use crate::graph::{Graph, Maker, ValueId};
 use crate::plan::{Decision, IntegerNode, Source, ValuePlan};
 use crate::ranges::Seen;
 use crate::rewrite::names::Names;
 use crate::target::Placement;
-use crate::{Plan, QuantizeError, Ranges};
+use crate::{Plan, QuantizeError, Ranges, uses};
 
 /// Exponents that are tried.
 const ALPHAS: [f64; 5] = [0.35, 0.45, 0.55, 0.65, 0.75];
@@ -106,6 +107,8 @@ struct Place<'p> {
 struct Weight {
     node: usize,
     name: String,
+    /// The node that casts it, and from what, where it is no float32 in the file.
+    cast: Option<(usize, String)>,
     spec: QSpec,
     shape: [usize; 2],
     values: Vec<f32>,
@@ -244,24 +247,33 @@ impl Weight {
             "Gemm" => proto.int("transA", 0) == 0,
             _ => false,
         };
-        let value = &graph.values[node.weight];
-        let alone = matches!(value.maker, Maker::Initializer { overridable: false, .. })
-            && value.readers.len() == 1
-            && !value.captured
-            && !value.is_output
-            && graph.input(node.node, 1) == Some(node.weight);
+        let read_once = |value: ValueId| {
+            let value = &graph.values[value];
+            value.readers.len() == 1 && !value.captured && !value.is_output
+        };
+        let (stored, cast) = match graph.values[node.weight].maker {
+            Maker::Node { node: cast, .. } => (graph.input(cast, 0)?, Some(cast)),
+            _ => (node.weight, None),
+        };
+        let alone =
+            matches!(graph.values[stored].maker, Maker::Initializer { overridable: false, .. })
+                && read_once(stored)
+                && read_once(node.weight)
+                && graph.input(node.node, 1) == Some(node.weight);
         let Decision::Quantize(how) = &plan.values.get(node.weight)?.decision else { return None };
-        let tensor = graph.model.tensor(graph.constant(node.weight)?).ok()?;
-        if !fits || !alone || tensor.dtype != DataType::Float {
+        if !fits || !alone || uses::float_type(graph, node.weight) != Some(DataType::Float) {
             return None;
         }
+        let tensor = graph.model.tensor(graph.constant(stored)?).ok()?;
         let &[rows, columns] = &tensor.shape[..] else { return None };
-        let values = tensor.to_f32()?;
-        let name = value.name.to_owned();
+        let values = to_f32(&tensor)?;
+        let cast = cast.map(|cast| (cast, graph.values[stored].name.to_owned()));
+        let name = graph.values[node.weight].name.to_owned();
         let summed = usize::from(transposed);
         let sound = values.iter().all(|x| x.is_finite());
         let shape = [rows, columns];
-        sound.then_some(Weight { node: node.node, name, spec: how.spec, shape, values, summed })
+        let (node, spec) = (node.node, how.spec);
+        sound.then_some(Weight { node, name, cast, spec, shape, values, summed })
     }
 
     /// The channel of the input that an element is multiplied by.
@@ -315,7 +327,13 @@ impl Work<'_, '_> {
     ) -> String {
         for weight in &place.weights {
             let tensor = TensorProto::new(&weight.name, &weight.scaled(factors));
-            self.edits.push(Edit::ReplaceInitializer(tensor));
+            if let Some((cast, stored)) = &weight.cast {
+                self.edits.push(Edit::RemoveNode(*cast));
+                self.edits.push(Edit::RemoveInitializer(stored.clone()));
+                self.edits.push(Edit::AddInitializer(tensor));
+            } else {
+                self.edits.push(Edit::ReplaceInitializer(tensor));
+            }
         }
         let name = self.graph.values[value].name;
         if let Some(constants) = place.normalization(self.graph, value) {

@@ -118,7 +118,7 @@ impl Selection {
         let mut subject = subject("", std::iter::once(graph.nodes[node]));
         // Who names a weight means the operator that it is of.
         let inputs = (0..graph.nodes[node].input.len()).filter_map(|at| graph.input(node, at));
-        let constants = inputs.filter(|input| graph.constant(*input).is_some());
+        let constants = inputs.filter(|input| graph.constant_behind(*input).is_some());
         subject.names.extend(constants.map(|constant| graph.values[constant].name));
         self.excludes_node(graph, node) || !self.includes(&subject)
     }

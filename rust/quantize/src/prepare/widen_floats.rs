@@ -1,10 +1,10 @@
 //! Lets what computes in float16 or bfloat16 compute in float32: runtimes fuse integers with float32
 //! alone, and CPUs widen these types before they compute anyway.
 //!
-//! Inputs and outputs of the model keep their types. Matrices stay in the file as what they were,
-//! a `Cast` before those who read them.
+//! Inputs and outputs of the model keep their types. Weights stay in the file as what they were, a
+//! `Cast` before those who read them.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use quantize_rs_onnx::{
     AttributeProto, DataType, Edit, Kept, NodeProto, Tensor, TensorProto, ValueInfoProto,
@@ -16,6 +16,7 @@ use crate::QuantizeError;
 use crate::encode::to_f32;
 use crate::graph::{Graph, Maker, ValueId};
 use crate::rewrite::names::Names;
+use crate::uses;
 
 /// The types that are widened, each of whose numbers float32 holds.
 const HALVES: [DataType; 2] = [DataType::Float16, DataType::BFloat16];
@@ -29,12 +30,15 @@ pub(super) fn run(graph: &Graph<'_>) -> Result<Changes, QuantizeError> {
     let mut widening = Widening {
         graph,
         widened,
+        weights: HashSet::new(),
         names: Names::of(graph),
         wide: HashMap::new(),
         half: HashMap::new(),
         changes: Changes::default(),
     };
     if widening.widened.contains(&true) {
+        let constants = uses::constants(graph).into_iter().filter(uses::Constant::is_weight);
+        widening.weights = constants.map(|constant| constant.anchor).collect();
         widening.values();
         widening.nodes();
     }
@@ -65,6 +69,8 @@ struct Widening<'g, 'm> {
     graph: &'g Graph<'m>,
     /// Whether each node computes in float32 from now on.
     widened: Vec<bool>,
+    /// Constants that some node multiplies by.
+    weights: HashSet<ValueId>,
     names: Names<'g>,
     /// The names under which values are there in float32.
     wide: HashMap<ValueId, String>,
@@ -124,7 +130,7 @@ impl Widening<'_, '_> {
             if half_read {
                 self.cast(&wide, &half, dtype);
             }
-        } else if let Some(tensor) = self.small(value) {
+        } else if let Some(tensor) = self.other(value) {
             self.constant(value, &tensor, (&wide, &half), half_read);
         } else {
             self.cast(&half, &wide, DataType::Float);
@@ -142,12 +148,12 @@ impl Widening<'_, '_> {
         is_float.then(|| (node, self.graph.values[source].name.to_owned()))
     }
 
-    /// A constant that has so few elements that their width does not matter: a bias, what scales
-    /// channels, a single number.
-    fn small(&self, value: ValueId) -> Option<Tensor> {
+    /// A constant that is no weight, or one with so few elements that their width does not matter.
+    fn other(&self, value: ValueId) -> Option<Tensor> {
         let shape = self.graph.constant(value).and_then(|_| self.graph.shape(value))?;
         let lengths = shape.iter().filter(|length| **length != Some(1));
-        (lengths.count() < 2).then(|| fixed(self.graph, value)).flatten()
+        let weight = lengths.count() > 1 && self.weights.contains(&value);
+        if weight { None } else { fixed(self.graph, value) }
     }
 
     /// Puts a constant there in float32, and where it is needed as what it was.
