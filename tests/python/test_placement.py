@@ -330,22 +330,87 @@ def test_room_for_other_samples_stays_within_a_clip(tmp_path: Path, opset: int) 
     assert again.using("mse").values == ranges.values
 
 
-@pytest.mark.parametrize(("words", "large"), [(3000, True), (300, False)])
-def test_a_table_that_is_multiplied_by_too_is_said_to_be_slow(words: int, large: bool) -> None:
-    """As the head of a language model that shares its embeddings."""
+def tied(words: int, *heads: str) -> onnx.ModelProto:
+    """A language model, almost: what looks words up is what they are told apart by."""
     text = f"""<ir_version: 8, opset_import: ["" : 17]>
     g(int64[1, s] ids) => (float[1, s, {words}] y) {{
         x = Gather(table, ids)
-        h = MatMul(x, w)
-        t = Transpose <perm = [1, 0]> (table)
-        y = MatMul(h, t)
+        z = Gather(table, ids)
+        xz = Add(x, z)
+        h = MatMul(xz, w)
+        {" ".join(heads)}
     }}"""
     rng = np.random.default_rng(0)
     model = onnx.parser.parse_model(text)
     for name, shape in (("table", (words, 128)), ("w", (128, 128))):
         weight = rng.standard_normal(shape).astype(np.float32)
         model.graph.initializer.append(numpy_helper.from_array(weight, name))
-    samples = [{"ids": rng.integers(0, words, (1, 6))} for _ in range(32)]
+    return model
+
+
+GEMM = [
+    "lines = Constant <value_ints = [-1, 128]> ()",
+    "flat = Reshape(h, lines)",
+    "o = Gemm <transB = 1> (flat, table)",
+    "words = Constant <value_ints = [1, -1, 3000]> ()",
+    "y = Reshape(o, words)",
+]
+HEAD = ["t = Transpose <perm = [1, 0]> (table)", "y = MatMul(h, t)"]
+TWO = [
+    "a = MatMul(h, t)",
+    "u = Transpose <perm = [1, 0]> (table)",
+    "b = MatMul(h, u)",
+    "y = Add(a, b)",
+]
+
+
+def word_samples(words: int) -> list[dict[str, np.ndarray]]:
+    rng = np.random.default_rng(1)
+    return [{"ids": rng.integers(0, words, (1, 6))} for _ in range(32)]
+
+
+def table_comes_back(path: Path) -> bool:
+    """Whether a table is brought back whole and read by those who look it up."""
+    graph = onnx.load(path).graph
+    dequantized = {
+        node.output[0]
+        for node in graph.node
+        if node.op_type == "DequantizeLinear" and node.input[0] == "table_quantized"
+    }
+    return any(node.op_type == "Gather" and node.input[0] in dequantized for node in graph.node)
+
+
+@pytest.mark.parametrize(
+    "wishes",
+    [{}, {"per_channel": False}, {"engine": "onnxruntime"}, {"target": "arm"}],
+    ids=str,
+)
+@pytest.mark.parametrize("head", [HEAD, GEMM], ids=["MatMul", "Gemm"])
+def test_a_table_that_is_multiplied_by_too_is_kept_once_as_integers(
+    head: list[str], wishes: dict[str, Any], tmp_path: Path
+) -> None:
+    """As the head of a language model that shares its embeddings."""
+    words, out = 3000, tmp_path / "tied.onnx"
+    model = tied(words, *head)
+    report = quantize_rs.quantize_with_calibration(model, out, word_samples(words), **wishes)
+    assert not any("brought back" in said for said in report.warnings)
+    judge.check(out)
+    kernels = judge.kernels(out)
+    products = ("MatMulIntegerToFloat", "QLinearMatMul", "QGemm")
+    assert sum(kernels[name] for name in products) == 2
+    # Of rows, or of what comes out: never of the whole table.
+    assert table_comes_back(out) is False
+    # A byte an element, and scales of rows, for those who look up and for the product.
+    assert report.bytes_after < (words + 128) * 128 + 2 * 4 * words + 4000
+    feeds = word_samples(words)[0]
+    assert judge.sqnr(judge.ort(model.SerializeToString(), feeds), judge.ort(out, feeds)) > 30
+    validation = quantize_rs.validate(model, out)
+    assert validation, validation
+
+
+@pytest.mark.parametrize(("words", "large"), [(3000, True), (300, False)])
+def test_a_table_that_two_multiply_by_is_said_to_be_slow(words: int, large: bool) -> None:
+    model, samples = tied(words, HEAD[0], *TWO), word_samples(words)
     report = quantize_rs.quantize_with_calibration(model, None, samples)
     assert any("`table` is brought back" in said for said in report.warnings) == large
     quiet = quantize_rs.quantize_with_calibration(model, None, samples, excluded_layers=["table"])

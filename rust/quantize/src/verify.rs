@@ -36,7 +36,7 @@ pub(crate) fn verify(
         if how.format != Format::Qdq {
             continue;
         }
-        if matches!(how.readers, Readers::Rows | Readers::Rearranged) {
+        if matches!(how.readers, Readers::Rows | Readers::Rearranged | Readers::Tied) {
             taken(&original, &graph, value, how)?;
         }
         if how.readers == Readers::Weighing {
@@ -115,16 +115,18 @@ fn taken(
         let found = id.and_then(|id| after.constant(id)).and_then(TensorProto::dtype);
         found == Some(data_type(how.stored))
     };
-    let mut readers = before.values[id].readers.iter().map(|reader| before.nodes[reader.node]);
-    let found = if how.readers == Readers::Rows {
+    let rows = || {
+        let readers = before.values[id].readers.iter().map(|reader| before.nodes[reader.node]);
         let takes = |reader: &NodeProto, node: usize| {
             let proto = after.nodes[node];
             proto.op_type == reader.op_type
                 && proto.name == reader.name
                 && holds(after.input(node, 0))
         };
-        readers.all(|reader| (0..after.nodes.len()).any(|node| takes(reader, node)))
-    } else {
+        let mut look_ups = readers.filter(|reader| reader.op_type == "Gather");
+        look_ups.all(|reader| (0..after.nodes.len()).any(|node| takes(reader, node)))
+    };
+    let rearranged = || {
         let last = uses::rearranging(before, id).last().and_then(|node| before.output(*node, 0));
         let name = before.values[last.unwrap_or(id)].name;
         match after.value(name).map(|end| after.values[end].maker) {
@@ -134,6 +136,11 @@ fn taken(
             }
             _ => false,
         }
+    };
+    let found = match how.readers {
+        Readers::Rows => rows(),
+        Readers::Rearranged => rearranged(),
+        _ => rows() && rearranged(),
     };
     found.then_some(()).ok_or_else(missing)
 }

@@ -105,7 +105,7 @@ impl Planner<'_, '_> {
         if self.already.contains(&input) || self.already.contains(&weight) {
             return Err("it is quantized already");
         }
-        let weight = self.before_rearranging(node, weight);
+        let weight = self.before_rearranging(draft, node, weight);
         let Some(plan) = draft.quantized(weight) else {
             self.product(node, rule, input, weight)?;
             let (inputs, weight, bias) = (vec![input, weight], None, None);
@@ -186,9 +186,20 @@ impl Planner<'_, '_> {
             && after.is_some_and(stays)
     }
 
-    /// The constant that a weight is rearranged from, for this node alone; else the weight itself.
-    fn before_rearranging(&self, node: usize, weight: ValueId) -> ValueId {
-        let alone = |constant: &&Constant<'_>| matches!(constant.uses[..], [Use::Weight { node: reader, .. }] if reader == node);
+    /// The constant that a weight is rearranged from, for this node and at most those who look it up;
+    /// else the weight itself.
+    fn before_rearranging(&self, draft: &Draft, node: usize, weight: ValueId) -> ValueId {
+        let end = &self.graph.values[weight];
+        let only = |constant: &Constant<'_>| matches!(constant.uses[..], [Use::Weight { node: reader, .. }] if reader == node);
+        let looked_up = |constant: &Constant<'_>| {
+            let plan = draft.quantized(constant.anchor);
+            plan.and_then(|plan| self.beside_look_ups(constant.anchor, plan))
+                .is_some_and(|others| others.len() == 1)
+                && end.readers.len() == 1
+                && !end.captured
+                && !end.is_output
+        };
+        let alone = |constant: &&Constant<'_>| only(constant) || looked_up(constant);
         let found = self.weighted.get(&node).and_then(|anchor| self.constants.get(anchor));
         match found.copied().filter(alone) {
             Some(constant) if self.profile.placement == Placement::Between => {

@@ -138,6 +138,9 @@ pub enum Readers {
     Rows,
     /// Those who read it once it is rearranged, as integers.
     Rearranged,
+    /// Those who look it up, as [`Readers::Rows`], and those who multiply by it, once it is rearranged or
+    /// as it is: a table of embeddings that is the weight of the last product too.
+    Tied,
 }
 
 /// Where the numbers of a quantized value come from.

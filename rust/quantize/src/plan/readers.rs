@@ -24,18 +24,23 @@ impl Planner<'_, '_> {
             .filter(|integer| graph.input(integer.node, 1) != Some(integer.weight))
             .map(|integer| integer.weight)
             .collect();
+        let weighted: BTreeSet<(usize, ValueId)> =
+            draft.integer_nodes.iter().map(|integer| (integer.node, integer.weight)).collect();
         let Draft { decisions, on_integers, made_on_integers, .. } = draft;
         for (id, decision) in decisions {
             let Decision::Quantize(plan) = decision else { continue };
             if plan.format == Format::FakeQuant {
                 continue;
             }
-            if self.is_table(*id, plan) {
-                plan.readers = Readers::Rows;
-                continue;
-            }
-            if rearranged.contains(id) {
-                plan.readers = Readers::Rearranged;
+            let rearranged = rearranged.contains(id);
+            let multiplies = |reader: &Reader| weighted.contains(&(reader.node, *id));
+            let taken = match self.beside_look_ups(*id, plan).as_deref() {
+                Some([]) => Some(Readers::Rows),
+                Some(others) if rearranged || others.iter().all(multiplies) => Some(Readers::Tied),
+                _ => rearranged.then_some(Readers::Rearranged),
+            };
+            if let Some(taken) = taken {
+                plan.readers = taken;
                 continue;
             }
             if matches!(plan.because, Because::WeightOf(_) | Because::BiasOf(_)) {
@@ -49,10 +54,10 @@ impl Planner<'_, '_> {
         }
     }
 
-    /// Whether a constant is only looked up, and its rows can be brought back one by one: ONNX
-    /// Runtime would bring back all of it at every run.
-    fn is_table(&self, id: ValueId, plan: &ValuePlan) -> bool {
-        let readers = &self.graph.values[id].readers;
+    /// Who reads a constant beside those who look it up; `None` where nobody does, or its rows cannot be
+    /// brought back one by one: ONNX Runtime would bring back all of it at every run.
+    pub(super) fn beside_look_ups(&self, id: ValueId, plan: &ValuePlan) -> Option<Vec<Reader>> {
+        let value = &self.graph.values[id];
         let looks_up = |reader: &Reader| {
             let node = self.graph.nodes[reader.node];
             node.op_type == "Gather" && reader.input == 0 && node.int("axis", 0) == 0
@@ -66,13 +71,16 @@ impl Planner<'_, '_> {
         };
         let float32 =
             self.constants.get(&id).is_some_and(|found| found.dtype == Some(DataType::Float));
-        self.profile.placement == Placement::Between
+        let by_row = self.profile.placement == Placement::Between
             && float32
             && plan.readers == Readers::All
             && plan.source == Source::Weights
             && plan.stored.bits() == 8
             && apart
-            && !readers.is_empty()
-            && readers.iter().all(looks_up)
+            && !value.captured
+            && !value.is_output
+            && value.readers.iter().any(looks_up);
+        let others = || value.readers.iter().filter(|reader| !looks_up(reader));
+        by_row.then(|| others().copied().collect())
     }
 }

@@ -159,14 +159,23 @@ impl Writer<'_, '_> {
         }
         let name = self.graph.values[id].name;
         let output = match how.readers {
-            Readers::Rows => return self.table(id, how, tensor),
+            Readers::Rows | Readers::Rearranged | Readers::Tied => {
+                self.take_out(id);
+                let integers = self.constant(name, "quantized", &tensor.quantized);
+                if how.readers != Readers::Rearranged {
+                    self.table(id, how, tensor, &integers);
+                }
+                if how.readers != Readers::Rows {
+                    self.rearranged(id, how, tensor, integers);
+                }
+                return;
+            }
             Readers::All => {
                 self.take_out(id);
                 name.to_owned()
             }
             Readers::OnIntegers => self.redirect(id),
             Readers::Weighing => self.redirect_weighing(id),
-            Readers::Rearranged => return self.rearranged(id, how, tensor),
         };
         if !how.spec.qtype.is_scaled() {
             let stored = self.constant(name, how.stored.name(), &tensor.quantized);
@@ -222,12 +231,16 @@ impl Writer<'_, '_> {
         restored
     }
 
-    /// A weight that is rearranged before it is multiplied by: its integers are, and what comes out
-    /// comes back from them.
-    fn rearranged(&mut self, id: ValueId, how: &ValuePlan, tensor: &EncodedTensor) {
+    /// A weight that is rearranged before it is multiplied by, if it is: its integers are, and what
+    /// comes out comes back from them.
+    fn rearranged(
+        &mut self,
+        id: ValueId,
+        how: &ValuePlan,
+        tensor: &EncodedTensor,
+        mut integers: String,
+    ) {
         let name = self.graph.values[id].name;
-        self.take_out(id);
-        let mut integers = self.constant(name, "quantized", &tensor.quantized);
         let mut end = id;
         for node in uses::rearranging(self.graph, id) {
             let Some(output) = self.graph.output(node, 0) else { continue };
@@ -242,7 +255,8 @@ impl Writer<'_, '_> {
             inputs.push(self.zero_point(&tensor.zero_point));
         }
         let end = &self.graph.values[end];
-        let reader = end.readers.first().map(|reader| self.graph.nodes[reader.node]);
+        let mut readers = end.readers.iter().map(|reader| self.graph.nodes[reader.node]);
+        let reader = readers.find(|reader| reader.op_type != "Gather");
         // A matrix, or a filter whose channels come first.
         let axis = reader.and_then(|node| match ops::rule(node)?.slot(1) {
             ops::Slot::Weight { axis } | ops::Slot::Operand { axis } => axis(node, 2),

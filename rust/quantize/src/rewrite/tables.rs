@@ -29,10 +29,14 @@ enum Back {
 
 impl Writer<'_, '_> {
     /// Lets those who look up a table take integers of it.
-    pub(super) fn table(&mut self, id: ValueId, how: &ValuePlan, tensor: &EncodedTensor) {
+    pub(super) fn table(
+        &mut self,
+        id: ValueId,
+        how: &ValuePlan,
+        tensor: &EncodedTensor,
+        integers: &str,
+    ) {
         let value = &self.graph.values[id];
-        self.take_out(id);
-        let integers = self.constant(value.name, "quantized", &tensor.quantized);
         let by_row = how.spec.granularity != Granularity::PerTensor;
         let mut scale = tensor.scale.clone();
         if by_row {
@@ -46,8 +50,10 @@ impl Writer<'_, '_> {
             let needed = self.needs_zero_point(id, how);
             Back::Whole { zero_point: needed.then(|| self.zero_point(&tensor.zero_point)) }
         };
-        for Reader { node, .. } in value.readers.iter().copied() {
-            let (integers, scale, back) = (integers.clone(), scale.clone(), back.clone());
+        let graph = self.graph;
+        let looks_up = |reader: &&Reader| graph.nodes[reader.node].op_type == "Gather";
+        for Reader { node, .. } in value.readers.iter().filter(looks_up).copied() {
+            let (integers, scale, back) = (integers.to_owned(), scale.clone(), back.clone());
             self.look_ups.insert(node, LookUp { integers, scale, back, made: None });
         }
     }

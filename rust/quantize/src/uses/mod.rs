@@ -204,17 +204,19 @@ pub(crate) fn rearranged_from(graph: &Graph<'_>, mut value: ValueId) -> Option<V
     Some(value)
 }
 
-/// The nodes that rearrange a value one after the other, each of which alone reads what comes to it.
+/// The nodes that rearrange a value one after the other, each of which alone reads what comes to it;
+/// the value itself others read too, as it is.
 pub(crate) fn rearranging(graph: &Graph<'_>, anchor: ValueId) -> Vec<usize> {
     let mut chain = Vec::new();
     let mut value = anchor;
     loop {
         let found = &graph.values[value];
-        let [reader] = found.readers[..] else { return chain };
-        let node = graph.nodes[reader.node];
-        let next = graph.output(reader.node, 0).filter(|_| {
-            rearranges(node) && reader.input == 0 && !found.captured && !found.is_output
-        });
+        let moves = |reader: &Reader| rearranges(graph.nodes[reader.node]);
+        let mut readers = found.readers.iter().filter(|reader| value != anchor || moves(reader));
+        let (Some(reader), None) = (readers.next(), readers.next()) else { return chain };
+        let next = graph
+            .output(reader.node, 0)
+            .filter(|_| moves(reader) && reader.input == 0 && !found.captured && !found.is_output);
         let Some(next) = next else { return chain };
         chain.push(reader.node);
         value = next;
