@@ -164,7 +164,8 @@ def mixed_precision(
     )
     wishes["block_size"] = _options.maybe_count("block_size", block_size)
     wishes["output_format"] = output_format
-    goal = (target_size, min_sqnr, [_options.bits("bits", width) for width in bits])
+    widths = _options.listed("bits", bits, "numbers")
+    goal = (target_size, min_sqnr, [_options.bits("bits", width) for width in widths])
     opened = _compare.model(model)
     if data is None:
         run = {"engine": engine != "auto", "limit": limit is not None}

@@ -81,10 +81,11 @@ def names(option: str, value: Iterable[str] | None) -> list[str]:
         raise OptionError(
             f"{option} is the text {value!r}, expected a list of names", option=option
         )
-    return [] if value is None else _listed(option, value, "names")
+    return [] if value is None else listed(option, value, "names")
 
 
-def _listed(option: str, value: Iterable[_T], what: str) -> list[_T]:
+def listed(option: str, value: Iterable[_T], what: str) -> list[_T]:
+    """Give what is in an iterable; `what` says of what."""
     try:
         return list(value)
     except TypeError:
@@ -158,7 +159,7 @@ def shape(option: str, value: Iterable[SupportsIndex] | None) -> list[int] | Non
     """Give a shape, or None."""
     if value is None:
         return None
-    return [count(option, length) for length in _listed(option, value, "lengths")]
+    return [count(option, length) for length in listed(option, value, "lengths")]
 
 
 def labels(value: npt.ArrayLike | None) -> list[int] | None:

@@ -241,9 +241,14 @@ def types(model: ModelProto) -> list[tuple[str, int]]:
     return [(end.name, end.type.tensor_type.elem_type) for end in model.graph.output]
 
 
-def near(model: ModelProto, quantized: Path, least: float = 30) -> None:
+def near(
+    model: ModelProto,
+    quantized: Path,
+    least: float = 30,
+    feeds: dict[str, np.ndarray] | None = None,
+) -> None:
     """Outputs are of the types they were of, and near what they were."""
-    feeds = samples(model, 1)[0]
+    feeds = feeds or samples(model, 1)[0]
     wanted, found = judge.ort(model.SerializeToString(), feeds), judge.ort(quantized, feeds)
     for one, other in zip(wanted, found, strict=True):
         assert one.dtype == other.dtype
@@ -255,15 +260,17 @@ def test_products_of_float16_run_on_integers(
     build: Callable[[], ModelProto], kernels: dict[str, int], engine: str, tmp_path: Path
 ) -> None:
     model, out = build(), tmp_path / "q.onnx"
+    given = samples(model, 16)
     report = quantize_rs.quantize_with_calibration(
-        model, out, samples(model, 16), engine=engine, method="minmax"
+        model, out, given, engine=engine, method="minmax"
     )
     assert "widen_floats" in [step.name for step in report.steps]
     judge.check(out)
     assert types(onnx.load(out)) == types(model)
     found = judge.kernels(out)
     assert {kernel: found[kernel] for kernel in kernels} == kernels
-    near(model, out)
+    # One that was seen: the ranges of so few numbers end where others go on.
+    near(model, out, feeds=given[0])
     validation = quantize_rs.validate(model, out)
     assert validation, validation
 
@@ -409,3 +416,128 @@ def test_bfloat16_is_widened_too(tmp_path: Path) -> None:
     (found,) = judge.ort(tmp_path / "q.onnx", x)
     assert judge.sqnr([x["x"] @ weight.astype(np.float32)], [found]) > 30
     assert judge.kernels(tmp_path / "q.onnx")["MatMulIntegerToFloat"] == 1
+
+
+def test_methods_are_judged_by_outputs_of_float16() -> None:
+    model = exported_block()
+    plan = quantize_rs.open(model).plan(activations="uint8")
+    found = plan.compare_methods(samples(model, 64))
+    assert all(row.sqnr_db is not None for row in found.rows)
+
+
+def test_values_of_float16_have_errors_of_their_own(tmp_path: Path) -> None:
+    model, given = exported_block(), samples(exported_block(), 16)
+    quantize_rs.quantize_with_calibration(model, tmp_path / "q.onnx", given)
+    found = quantize_rs.layer_errors(model, tmp_path / "q.onnx", given)
+    named = {value.name for value in found.values}
+    assert {"m1", "h", "m2", "l"} <= named
+    assert found.samples == 32
+
+
+def test_a_weight_that_the_caller_may_replace_is_left_alone() -> None:
+    inputs = [value("x", ["N", 32]), value("w", [32, 8])]
+    outputs = [value("y", ["N", 8])]
+    model = made([node("MatMul", "x w", "y")], {"w": halves(32, 8)}, inputs, outputs)
+    only = [{"x": sample["x"]} for sample in samples(model, 16)]
+    report = quantize_rs.quantize_with_calibration(model, None, only)
+    assert not report.quantized
+    assert not report.steps
+
+
+def test_a_weight_that_is_cast_too_is_stored_once(tmp_path: Path) -> None:
+    nodes = [
+        node("MatMul", "x w", "h"),
+        node("Cast", "w", "w32", to=SINGLE),
+        node("Cast", "x", "x32", to=SINGLE),
+        node("MatMul", "x32 w32", "z"),
+        node("Cast", "z", "z16", to=HALF),
+        node("Add", "h z16", "y"),
+    ]
+    ends = [value("x", ["N", 32])], [value("y", ["N", 32])]
+    model, out = made(nodes, {"w": halves(32, 32)}, *ends), tmp_path / "q.onnx"
+    quantize_rs.quantize_with_calibration(model, out, samples(model, 16))
+    near(model, out)
+    graph = onnx.load(out).graph
+    read = {name for node in graph.node for name in node.input}
+    assert all(tensor.name in read for tensor in graph.initializer)
+    sizes = [np.prod(tensor.dims) for tensor in graph.initializer]
+    assert sizes.count(32 * 32) == 1
+
+
+@pytest.mark.parametrize("build", [chosen_branch, read_twice])
+def test_what_others_know_keeps_the_name_that_options_mean(
+    build: Callable[[], ModelProto],
+) -> None:
+    model = build()
+    name = "w2" if build is chosen_branch else "w"
+    report = quantize_rs.quantize_with_calibration(
+        model, None, samples(model, 16), excluded_layers=[name], engine="onnxruntime"
+    )
+    names = (name, f"{name}_float32")
+    assert not [value.name for value in report.weights if value.name in names and value.qtype]
+    assert not any("folded away" in said for said in report.warnings)
+
+
+def test_what_is_rounded_between_two_products_is_not(tmp_path: Path) -> None:
+    """Casts to float16 and back, which autocast leaves where nothing computes in float16."""
+    nodes = [
+        node("MatMul", "x w1", "m"),
+        node("Relu", "m", "r"),
+        node("Cast", "r", "r16", to=HALF),
+        node("Cast", "r16", "r32", to=SINGLE),
+        node("MatMul", "r32 w2", "y"),
+    ]
+    weights = {name: halves(32, 32).astype(np.float32) for name in ("w1", "w2")}
+    ends = [value("x", ["N", 32], SINGLE)], [value("y", ["N", 32], SINGLE)]
+    model, out = made(nodes, weights, *ends), tmp_path / "q.onnx"
+    quantize_rs.quantize_with_calibration(model, out, samples(model, 16))
+    near(model, out)
+    kernels = judge.kernels(out)
+    assert kernels["QLinearMatMul"] + kernels["MatMulIntegerToFloat"] == 2
+    assert not kernels["Cast"]
+
+
+@pytest.mark.parametrize("operator", ["MultiHeadAttention", "SimplifiedLayerNormalization"])
+def test_products_behind_operators_of_onnx_runtime(operator: str, tmp_path: Path) -> None:
+    """Of what type they make something is known, though the file does not say."""
+    runtime = {
+        "MultiHeadAttention": helper.make_node(
+            "MultiHeadAttention", ["x"] * 3, ["h"], domain="com.microsoft", num_heads=4
+        ),
+        "SimplifiedLayerNormalization": node("SimplifiedLayerNormalization", "x gain", "h"),
+    }
+    constants = {"w": halves(32, 32), "gain": 1 + halves(32, scale=0.1)}
+    if operator == "MultiHeadAttention":
+        del constants["gain"]
+    shape = ["N", 5, 32]
+    graph = helper.make_graph(
+        [runtime[operator], node("MatMul", "h w", "y")],
+        "half",
+        [value("x", shape)],
+        [value("y", shape)],
+        [numpy_helper.from_array(array, name) for name, array in constants.items()],
+    )
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+    model, out = helper.make_model(graph, opset_imports=opsets, ir_version=10), tmp_path / "q.onnx"
+    quantize_rs.quantize_with_calibration(model, out, samples(model, 16), engine="onnxruntime")
+    assert judge.kernels(out)["MatMulIntegerToFloat"] == 1
+    near(model, out)
+
+
+@pytest.mark.parametrize("inputs", ["x c", "c x"])
+def test_a_sparse_constant_is_not_looked_at(inputs: str, tmp_path: Path) -> None:
+    """ONNX Runtime hands it out as something else than a tensor."""
+    numbers = numpy_helper.from_array(np.arange(1, 65, dtype=np.float32) / 64, "numbers")
+    places = numpy_helper.from_array(np.arange(64) * 7, "places")
+    sparse = helper.make_sparse_tensor(numbers, places, [32, 32])
+    nodes = [
+        helper.make_node("Constant", [], ["c"], sparse_value=sparse),
+        node("MatMul", inputs, "h"),
+        node("MatMul", "h w", "y"),
+    ]
+    ends = [value("x", [32, 32], SINGLE)], [value("y", [32, 32], SINGLE)]
+    model, out = made(nodes, {"w": RNG.normal(size=(32, 32)).astype(np.float32)}, *ends), tmp_path
+    given = samples(model, 8)
+    quantize_rs.quantize_with_calibration(model, out / "q.onnx", given, engine="onnxruntime")
+    near(model, out / "q.onnx")
+    assert judge.kernels(out / "q.onnx")["MatMulIntegerToFloat"] == 1

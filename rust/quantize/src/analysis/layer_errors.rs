@@ -15,6 +15,7 @@ use crate::calibrate::{Control, Progress, Watched, Watcher, watch};
 use crate::error::CalibrationErrorKind as Kind;
 use crate::graph::{Graph, Maker};
 use crate::plan::float32;
+use crate::prepare;
 use crate::sample::{Engine, Runner, Sample, Samples, Sink};
 use crate::{CalibrationError, Page, QuantizeError};
 
@@ -71,6 +72,8 @@ pub fn layer_errors(
 ) -> Result<LayerErrors, QuantizeError> {
     let Control { threads, progress } = control;
     same_inputs(original, quantized)?;
+    // Values of 16 bits are compared as those that float32 takes the place of.
+    let (original, quantized) = (&prepare::widened(original)?, &prepare::widened(quantized)?);
     let rows = matching(original, quantized)?;
     let Some(first) = samples.next_sample().transpose()? else {
         let what = "the source gave none".to_owned();

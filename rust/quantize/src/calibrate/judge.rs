@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use quantize_rs_math::Range;
-use quantize_rs_onnx::{DataType, Model};
+use quantize_rs_onnx::Model;
 
 use super::run::{Control, Progress, Watcher, watch};
 use super::score::Score;
@@ -11,6 +11,7 @@ use super::shadows::{Place, Shadows};
 use crate::encode::Known;
 use crate::graph::Graph;
 use crate::sample::{Engine, Sample, Samples, Sink};
+use crate::uses::FLOATS;
 use crate::{CalibrationError, Plan, QuantizeError, Ranges};
 
 /// The error of the layers that read a value, sample by sample, as a part of their signal.
@@ -41,11 +42,12 @@ const MOST_ELEMENTS: usize = 1 << 16;
 /// of it as there are methods.
 pub(super) const FOR_LAYERS: usize = 8;
 
-/// Names of the float32 outputs of a model.
+/// Names of the outputs of a model that are floats.
 pub(super) fn float_outputs(model: &Model) -> Vec<String> {
-    let float = Some(DataType::Float.number());
+    let is_float = |number: i32| FLOATS.iter().any(|float| float.number() == number);
     let outputs = model.graph().output.iter();
-    let outputs = outputs.filter(|it| it.tensor_type().map(|tensor| tensor.elem_type) == float);
+    let outputs =
+        outputs.filter(|it| it.tensor_type().is_some_and(|tensor| is_float(tensor.elem_type)));
     outputs.map(|output| output.name.clone()).collect()
 }
 
@@ -58,7 +60,7 @@ pub(super) fn remember(all: &mut Vec<f32>, values: &[f32]) {
 
 impl Judge<'_, '_> {
     /// How near the outputs of the model come to `reference` when it is quantized with `ranges`;
-    /// `None` for a model without float32 outputs.
+    /// `None` for a model without outputs of floats.
     pub(super) fn score(
         &mut self,
         ranges: &Ranges,

@@ -164,7 +164,7 @@ impl Planner<'_, '_> {
         });
         let value = &self.graph.values[weight];
         let reader = std::iter::once(self.graph.nodes[lead.node]);
-        let asked = self.selection.weight_type(value.name, reader);
+        let asked = self.selection.weight_type(&[value.name], reader);
         self.gives_integers(lead)
             && draft.quantized(weight).is_some()
             && lead.inputs.iter().all(|input| float.contains(input))

@@ -38,7 +38,7 @@ fn fits(graph: &Graph<'_>, constant: ValueId, selection: &Selection) -> Result<(
     if matches!(value.maker, Maker::Initializer { overridable: true, .. }) {
         return Err("an input of the model may replace what it reads");
     }
-    if selection.excluded(value.name, std::iter::empty()).is_some() {
+    if selection.excluded(&[value.name], std::iter::empty()).is_some() {
         return Err("a constant that it reads is excluded");
     }
     let elements = graph.model.tensor(tensor).ok().and_then(|tensor| tensor.to_f32());

@@ -3,7 +3,7 @@
 
 use quantize_rs_onnx::DataType;
 
-use crate::graph::{Graph, ValueId};
+use crate::graph::{Graph, Maker, ValueId};
 use crate::ops;
 use crate::uses;
 
@@ -51,17 +51,27 @@ const SAME_TYPE: &[&str] = &[
 
 /// Whether each value is known to be float32: it is said to be, or meets one that is.
 pub(crate) fn of(graph: &Graph<'_>, order: &[usize]) -> Vec<bool> {
-    let said = |id: ValueId| graph.dtype(id);
+    let said = |id: ValueId| graph.dtype(id).filter(|_| !is_sparse(graph, id));
     let mut float: Vec<bool> =
         (0..graph.values.len()).map(|id| said(id) == Some(DataType::Float)).collect();
     for node in order.iter().copied() {
         let alike = alike(graph, node);
         if makes_float32(graph, node, &float) || alike.iter().any(|id| float[*id]) {
             let values = alike.into_iter().chain(outputs(graph, node));
-            values.filter(|id| said(*id).is_none()).for_each(|id| float[id] = true);
+            let unsaid = |id: &ValueId| said(*id).is_none() && !is_sparse(graph, *id);
+            values.filter(unsaid).for_each(|id| float[id] = true);
         }
     }
     float
+}
+
+/// Whether a value is a sparse constant, which is no tensor that could be looked at.
+pub(super) fn is_sparse(graph: &Graph<'_>, value: ValueId) -> bool {
+    match graph.values[value].maker {
+        Maker::Sparse => true,
+        Maker::Node { node, .. } => graph.nodes[node].attribute("sparse_value").is_some(),
+        _ => false,
+    }
 }
 
 /// What flows out of a node: its first output, which others only describe, and all parts of a

@@ -280,7 +280,7 @@ impl Planner<'_, '_> {
             return Err("its bias is not a constant vector of one value a channel");
         }
         let name = graph.values[bias].name;
-        match self.selection.excluded(name, std::iter::empty()) {
+        match self.selection.excluded(&[name], std::iter::empty()) {
             Some(_) => Err("its bias is excluded"),
             None => Ok(()),
         }

@@ -60,7 +60,7 @@ impl Selection {
         value: &str,
         node: Option<usize>,
     ) -> Option<(usize, usize, QType)> {
-        let subject = subject(value, node.map(|node| graph.nodes[node]).into_iter());
+        let subject = subject(&[value], node.map(|node| graph.nodes[node]).into_iter());
         let wish = self.activations.iter().position(|(pattern, _)| pattern.fits(&subject))?;
         let (pattern, qtype) = &self.activations[wish];
         Some((wish, pattern.breadth(), *qtype))
@@ -82,7 +82,7 @@ impl Selection {
     /// such a node is included.
     pub(super) fn excluded<'m>(
         &self,
-        constant: &'m str,
+        constant: &[&'m str],
         readers: impl Iterator<Item = &'m NodeProto>,
     ) -> Option<Kept> {
         let readers: Vec<&NodeProto> = readers.collect();
@@ -94,7 +94,7 @@ impl Selection {
         if self.includes(&subject(constant, std::iter::empty())) {
             return None;
         }
-        let is_left = |node: &&NodeProto| !self.includes(&subject("", std::iter::once(*node)));
+        let is_left = |node: &&NodeProto| !self.includes(&subject(&[], std::iter::once(*node)));
         let left = readers.into_iter().find(is_left);
         left.map(|node| Kept::NotIncluded {
             node: if node.name.is_empty() { node.op_type.clone() } else { node.name.clone() },
@@ -109,13 +109,13 @@ impl Selection {
 
     /// Whether a node is excluded, by its name or by its type.
     pub(super) fn excludes_node(&self, graph: &Graph<'_>, node: usize) -> bool {
-        let subject = subject("", std::iter::once(graph.nodes[node]));
+        let subject = subject(&[], std::iter::once(graph.nodes[node]));
         self.exclude.iter().any(|pattern| pattern.fits(&subject))
     }
 
     /// Whether a node is to stay as it is: it is excluded, or not among those included.
     pub(super) fn leaves_node(&self, graph: &Graph<'_>, node: usize) -> bool {
-        let mut subject = subject("", std::iter::once(graph.nodes[node]));
+        let mut subject = subject(&[], std::iter::once(graph.nodes[node]));
         // Who names a weight means the operator that it is of.
         let inputs = (0..graph.nodes[node].input.len()).filter_map(|at| graph.input(node, at));
         let constants = inputs.filter(|input| graph.constant_behind(*input).is_some());
@@ -131,7 +131,7 @@ impl Selection {
     /// The type asked for a weight, or for a node that reads it.
     pub(super) fn weight_type<'m>(
         &self,
-        weight: &'m str,
+        weight: &[&'m str],
         readers: impl Iterator<Item = &'m NodeProto>,
     ) -> Option<WeightType> {
         let subject = subject(weight, readers);
@@ -141,7 +141,7 @@ impl Selection {
     /// The wish that a weight stays float, where no narrower one gives it a type.
     pub(super) fn float<'m>(
         &self,
-        weight: &'m str,
+        weight: &[&'m str],
         readers: impl Iterator<Item = &'m NodeProto>,
     ) -> Option<String> {
         let subject = subject(weight, readers);
@@ -265,7 +265,7 @@ fn known<'m>(
         });
         let readers: Vec<&NodeProto> = constant.multipliers(graph).chain(added).collect();
         if !readers.is_empty() {
-            names.insert(graph.values[constant.anchor].name);
+            names.extend(constant.names(graph));
         }
         names.extend(readers.iter().map(|node| node.name.as_str()));
         op_types.extend(readers.iter().map(|node| node.op_type.as_str()));
@@ -292,9 +292,9 @@ fn known_op_types(op_types: &[String]) -> Result<HashSet<String>, QuantizeError>
     Ok(op_types.iter().cloned().collect())
 }
 
-/// A constant with the nodes that read it.
-fn subject<'m>(constant: &'m str, readers: impl Iterator<Item = &'m NodeProto>) -> Subject<'m> {
-    let mut subject = Subject { names: vec![constant], op_types: Vec::new() };
+/// A constant, by all its names, with the nodes that read it.
+fn subject<'m>(constant: &[&'m str], readers: impl Iterator<Item = &'m NodeProto>) -> Subject<'m> {
+    let mut subject = Subject { names: constant.to_vec(), op_types: Vec::new() };
     for reader in readers {
         subject.names.push(&reader.name);
         subject.op_types.push(&reader.op_type);

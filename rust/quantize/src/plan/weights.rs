@@ -29,8 +29,7 @@ pub(super) fn plan(
             draft.keep(constant.anchor, kept);
             continue;
         }
-        let name = graph.values[constant.anchor].name;
-        let asked = selection.weight_type(name, constant.multipliers(graph));
+        let asked = selection.weight_type(&constant.names(graph), constant.multipliers(graph));
         let asked = asked.unwrap_or(config.weights);
         let qtype = asked.qtype();
         let stored = match (qtype, config.native_int4) {
@@ -119,13 +118,13 @@ fn kept(
     if !constant.dtype.is_some_and(|dtype| uses::FLOATS.contains(&dtype)) {
         return Some(Kept::NotFloat32 { dtype: constant.dtype });
     }
-    if let Some(kept) = selection.excluded(value.name, constant.multipliers(graph)) {
+    if let Some(kept) = selection.excluded(&constant.names(graph), constant.multipliers(graph)) {
         return Some(kept);
     }
-    if let Some(pattern) = selection.float(value.name, constant.multipliers(graph)) {
+    if let Some(pattern) = selection.float(&constant.names(graph), constant.multipliers(graph)) {
         return Some(Kept::Excluded { pattern });
     }
-    let asked = selection.weight_type(value.name, constant.multipliers(graph));
+    let asked = selection.weight_type(&constant.names(graph), constant.multipliers(graph));
     let qtype = asked.unwrap_or(config.weights).qtype();
     if constant.dtype == Some(data_type(qtype)) {
         return Some(Kept::Already { qtype });
@@ -164,7 +163,7 @@ pub(crate) fn reserved(
     let selection = Selection::of(graph, constants, config)?;
     let why = |constant: &Constant<'_>| {
         let value = &graph.values[constant.anchor];
-        let excluded = selection.excluded(value.name, constant.multipliers(graph));
+        let excluded = selection.excluded(&constant.names(graph), constant.multipliers(graph));
         let overridable = matches!(value.maker, Maker::Initializer { overridable: true, .. });
         excluded
             .or_else(|| overridable.then_some(Kept::Overridable))
@@ -230,9 +229,10 @@ fn left_alone(graph: &Graph<'_>, constant: &Constant<'_>, selection: &Selection)
     let all = !value.readers.is_empty()
         && !value.captured
         && readers().all(|node| selection.leaves_node(graph, node));
-    let by_name = selection.excluded(value.name, std::iter::empty());
+    let by_name = selection.excluded(&constant.names(graph), std::iter::empty());
     let nodes = readers().map(|node| graph.nodes[node]);
-    let kept = by_name.or_else(|| selection.excluded(value.name, nodes).filter(|_| all));
+    let kept =
+        by_name.or_else(|| selection.excluded(&constant.names(graph), nodes).filter(|_| all));
     kept.filter(|_| graph.dtype(constant.anchor) == Some(DataType::Float))
 }
 

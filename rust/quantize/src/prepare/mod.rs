@@ -312,6 +312,11 @@ pub(crate) fn planning(integers: bool) -> Vec<&'static Pass> {
     ALL.iter().filter(runs).collect()
 }
 
+/// A model that computes in float32 where it computed in 16 bits.
+pub(crate) fn widened(model: &Model) -> Result<Model, QuantizeError> {
+    Ok(run(model, &named(&[WIDEN_FLOATS.to_owned()])?, true)?.0)
+}
+
 /// The passes of these names, in the order in which they run.
 pub(crate) fn named(names: &[String]) -> Result<Vec<&'static Pass>, QuantizeError> {
     for name in names {

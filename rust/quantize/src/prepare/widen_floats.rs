@@ -36,7 +36,7 @@ pub(super) fn run(graph: &Graph<'_>) -> Result<Changes, QuantizeError> {
         half: HashMap::new(),
         changes: Changes::default(),
     };
-    if widening.widened.contains(&true) {
+    if (0..graph.values.len()).any(|value| widening.concerns(value)) {
         let constants = uses::constants(graph).into_iter().filter(uses::Constant::is_weight);
         widening.weights = constants.map(|constant| constant.anchor).collect();
         widening.values();
@@ -55,7 +55,12 @@ fn is_half(graph: &Graph<'_>, value: ValueId) -> bool {
 fn computes(graph: &Graph<'_>, index: usize) -> bool {
     let node = graph.nodes[index];
     let values = || node.input.iter().chain(&node.output).filter(|name| !name.is_empty());
-    let known = |name: &String| graph.value(name).is_some_and(|id| graph.dtype(id).is_some());
+    // What a caller may replace is no constant behind a `Cast` either, but would seem to be computed.
+    let given = |id: ValueId| {
+        matches!(graph.values[id].maker, Maker::Initializer { overridable: true, .. })
+    };
+    let known =
+        |name: &String| graph.value(name).is_some_and(|id| graph.dtype(id).is_some() && !given(id));
     let half = |name: &String| graph.value(name).is_some_and(|id| is_half(graph, id));
     node.is_onnx()
         && !matches!(node.op_type.as_str(), "Cast" | "Constant")
@@ -85,17 +90,24 @@ impl Widening<'_, '_> {
         matches!(self.graph.values[value].maker, Maker::Node { node, .. } if self.widened[node])
     }
 
-    /// Whether a node reads a value in float32: those that compute so, and casts of what they make.
+    /// Whether a node reads a value in float32: those that compute so, and casts of what is there in
+    /// float32 before it is rounded.
     fn reads_wide(&self, node: usize, value: ValueId) -> bool {
-        self.widened[node] || is_cast(self.graph, node) && self.made_wide(value)
+        let before = || self.made_wide(value) || self.rounded(value).is_some();
+        self.widened[node] || to_float32(self.graph, node) && before()
+    }
+
+    /// Whether somebody could read a value in float32, or makes it so.
+    fn concerns(&self, value: ValueId) -> bool {
+        let mut readers = self.graph.values[value].readers.iter();
+        is_half(self.graph, value)
+            && (self.made_wide(value) || readers.any(|reader| self.reads_wide(reader.node, value)))
     }
 
     /// Gives every value the forms in which it is read.
     fn values(&mut self) {
-        let graph = self.graph;
-        for value in (0..graph.values.len()).filter(|value| is_half(graph, *value)) {
-            let mut readers = graph.values[value].readers.iter().map(|reader| reader.node);
-            if self.made_wide(value) || readers.any(|node| self.widened[node]) {
+        for value in 0..self.graph.values.len() {
+            if self.concerns(value) {
                 self.value(value);
             }
         }
@@ -110,9 +122,16 @@ impl Widening<'_, '_> {
             known || found.readers.iter().any(|reader| !self.reads_wide(reader.node, value));
         if let Some((cast, source)) = self.rounded(value) {
             if !half_read {
+                let label = graph.nodes[cast].label();
+                self.changes.did.push(format!("{label} is gone: its result is read in float32"));
                 self.changes.edits.push(Edit::RemoveNode(cast));
             }
             self.wide.insert(value, source);
+            return;
+        }
+        let other = self.other(value);
+        if let Some(cast) = self.widened_before(value).filter(|_| other.is_none()) {
+            self.wide.insert(value, cast);
             return;
         }
         let (mut half, mut wide) = (found.name.to_owned(), found.name.to_owned());
@@ -130,7 +149,7 @@ impl Widening<'_, '_> {
             if half_read {
                 self.cast(&wide, &half, dtype);
             }
-        } else if let Some(tensor) = self.other(value) {
+        } else if let Some(tensor) = other {
             self.constant(value, &tensor, (&wide, &half), half_read);
         } else {
             self.cast(&half, &wide, DataType::Float);
@@ -146,6 +165,14 @@ impl Widening<'_, '_> {
         let source = self.graph.input(node, 0).filter(|_| is_cast(self.graph, node))?;
         let is_float = self.graph.dtype(source) == Some(DataType::Float);
         is_float.then(|| (node, self.graph.values[source].name.to_owned()))
+    }
+
+    /// What the model makes float32 of a value by itself.
+    fn widened_before(&self, value: ValueId) -> Option<String> {
+        let readers = self.graph.values[value].readers.iter().map(|reader| reader.node);
+        let mut casts = readers.filter(|node| to_float32(self.graph, *node));
+        let made = self.graph.output(casts.next()?, 0).filter(|_| !self.made_wide(value))?;
+        Some(self.graph.values[made].name.to_owned())
     }
 
     /// A constant that is no weight, or one with so few elements that their width does not matter.
@@ -257,6 +284,10 @@ fn is_given(maker: Maker<'_>) -> bool {
 fn is_cast(graph: &Graph<'_>, node: usize) -> bool {
     let node = graph.nodes[node];
     node.op_type == "Cast" && node.is_onnx()
+}
+
+fn to_float32(graph: &Graph<'_>, node: usize) -> bool {
+    uses::casts_to_float32(graph.nodes[node])
 }
 
 /// A constant in float32.

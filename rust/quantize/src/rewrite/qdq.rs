@@ -231,44 +231,6 @@ impl Writer<'_, '_> {
         restored
     }
 
-    /// A weight that is rearranged before it is multiplied by, if it is: its integers are, and what
-    /// comes out comes back from them.
-    fn rearranged(
-        &mut self,
-        id: ValueId,
-        how: &ValuePlan,
-        tensor: &EncodedTensor,
-        mut integers: String,
-    ) {
-        let name = self.graph.values[id].name;
-        let mut end = id;
-        for node in uses::rearranging(self.graph, id) {
-            let Some(output) = self.graph.output(node, 0) else { continue };
-            self.edits.push(Edit::SetInput { node, input: 0, value: integers });
-            integers = self.names.fresh(self.graph.values[output].name, "quantized");
-            let value = integers.clone();
-            self.edits.push(Edit::RenameOutput { node, output: 0, value });
-            end = output;
-        }
-        let mut inputs = vec![integers, self.constant(name, "scale", &tensor.scale)];
-        if self.needs_zero_point(end, how) {
-            inputs.push(self.zero_point(&tensor.zero_point));
-        }
-        let end = &self.graph.values[end];
-        let mut readers = end.readers.iter().map(|reader| self.graph.nodes[reader.node]);
-        let reader = readers.find(|reader| reader.op_type != "Gather");
-        // A matrix, or a filter whose channels come first.
-        let axis = reader.and_then(|node| match ops::rule(node)?.slot(1) {
-            ops::Slot::Weight { axis } | ops::Slot::Operand { axis } => axis(node, 2),
-            _ => None,
-        });
-        let granularity = match (how.spec.granularity, axis) {
-            (Granularity::PerAxis { .. }, Some(axis)) => Granularity::PerAxis { axis },
-            (granularity, _) => granularity,
-        };
-        self.node("DequantizeLinear", name, inputs, end.name.to_owned(), granularity);
-    }
-
     /// Whether the zero point of a weight must be written though it is 0: ONNX Runtime 1.31 fuses
     /// `Gemm` only then, and what it makes a `Gemm` of.
     pub(super) fn needs_zero_point(&self, id: ValueId, how: &ValuePlan) -> bool {

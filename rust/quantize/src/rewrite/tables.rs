@@ -1,5 +1,6 @@
-//! Tables that are looked up as integers: rows are brought back after they are taken, and not the
-//! whole table before, which runtimes would do at every run.
+//! Weights that are integers until what is needed of them is there: rows that are looked up are brought
+//! back after they are taken, and not the whole table before, which runtimes would do at every run; so
+//! is what comes of rearranging.
 
 use quantize_rs_math::Granularity;
 use quantize_rs_onnx::{AttributeProto, DataType, Edit, Kept, NodeProto};
@@ -7,7 +8,9 @@ use quantize_rs_onnx::{AttributeProto, DataType, Edit, Kept, NodeProto};
 use super::qdq::Writer;
 use crate::encode::EncodedTensor;
 use crate::graph::{Reader, ValueId};
+use crate::ops::{self, Slot};
 use crate::plan::ValuePlan;
+use crate::uses;
 
 /// What becomes of one look-up.
 pub(super) struct LookUp {
@@ -56,6 +59,44 @@ impl Writer<'_, '_> {
             let (integers, scale, back) = (integers.to_owned(), scale.clone(), back.clone());
             self.look_ups.insert(node, LookUp { integers, scale, back, made: None });
         }
+    }
+
+    /// A weight that is rearranged before it is multiplied by, if it is: its integers are, and what
+    /// comes out comes back from them.
+    pub(super) fn rearranged(
+        &mut self,
+        id: ValueId,
+        how: &ValuePlan,
+        tensor: &EncodedTensor,
+        mut integers: String,
+    ) {
+        let name = self.graph.values[id].name;
+        let mut end = id;
+        for node in uses::rearranging(self.graph, id) {
+            let Some(output) = self.graph.output(node, 0) else { continue };
+            self.edits.push(Edit::SetInput { node, input: 0, value: integers });
+            integers = self.names.fresh(self.graph.values[output].name, "quantized");
+            let value = integers.clone();
+            self.edits.push(Edit::RenameOutput { node, output: 0, value });
+            end = output;
+        }
+        let mut inputs = vec![integers, self.constant(name, "scale", &tensor.scale)];
+        if self.needs_zero_point(end, how) {
+            inputs.push(self.zero_point(&tensor.zero_point));
+        }
+        let end = &self.graph.values[end];
+        let mut readers = end.readers.iter().map(|reader| self.graph.nodes[reader.node]);
+        let reader = readers.find(|reader| reader.op_type != "Gather");
+        // A matrix, or a filter whose channels come first.
+        let axis = reader.and_then(|node| match ops::rule(node)?.slot(1) {
+            Slot::Weight { axis } | Slot::Operand { axis } => axis(node, 2),
+            _ => None,
+        });
+        let granularity = match (how.spec.granularity, axis) {
+            (Granularity::PerAxis { .. }, Some(axis)) => Granularity::PerAxis { axis },
+            (granularity, _) => granularity,
+        };
+        self.node("DequantizeLinear", name, inputs, end.name.to_owned(), granularity);
     }
 
     /// Writes the look-ups.

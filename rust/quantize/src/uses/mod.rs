@@ -58,6 +58,17 @@ pub(crate) enum Along {
 }
 
 impl<'m> Constant<'m> {
+    /// What it may be called: as its anchor is, and as what a `Cast` makes that of.
+    pub(crate) fn names(&self, graph: &Graph<'m>) -> Vec<&'m str> {
+        let anchor = &graph.values[self.anchor];
+        let source = match anchor.maker {
+            Maker::Node { node, .. } => graph.input(node, 0),
+            _ => None,
+        };
+        let source = source.map(|source| graph.values[source].name);
+        std::iter::once(anchor.name).chain(source).collect()
+    }
+
     /// The nodes that multiply by it, those in graphs inside nodes included.
     pub(crate) fn multipliers(&self, graph: &Graph<'m>) -> impl Iterator<Item = &'m NodeProto> {
         self.uses.iter().filter_map(|usage| match usage {

@@ -33,11 +33,22 @@ pub(super) const ALL: &[Row] = &[
     all("DynamicQuantizeLSTM", SAME, super::recurrent::recurrent),
     all("SkipLayerNormalization", SAME, skip_norm),
     all("SkipSimplifiedLayerNormalization", SAME, skip_norm),
-    one("SimplifiedLayerNormalization", SAME, as_first),
+    one("MultiHeadAttention", SAME, attention),
+    one("Attention", SAME, attention),
+    // What is kept may be of another type.
+    one("GroupQueryAttention", &[Type::Input(0), Type::By(|_| None)], attention),
 ];
 
 fn skip_norm(call: &Call<'_, '_>) -> Vec<Option<Shape>> {
     vec![as_first(call), None, None, as_first(call)]
+}
+
+/// As long as the queries; how wide the values are is said in several ways.
+fn attention(call: &Call<'_, '_>) -> Option<Shape> {
+    let mut shape = as_first(call)?;
+    let [_, _, width] = &mut shape[..] else { return None };
+    *width = call.unknown();
+    Some(shape)
 }
 
 fn fused_matmul(call: &Call<'_, '_>) -> Option<Shape> {

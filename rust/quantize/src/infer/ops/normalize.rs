@@ -34,6 +34,8 @@ pub(super) const ALL: &[Row] = &[
         vec![as_first(call), channels.clone(), channels.clone(), channels.clone(), channels]
     }),
     all("LayerNormalization", STATISTICS, layer_norm),
+    // ONNX Runtime's own, which it keeps among those of ONNX.
+    one("SimplifiedLayerNormalization", SAME, as_first),
     all("SoftmaxCrossEntropyLoss", SAME, |call| vec![loss(call), as_first(call)]),
     one("NegativeLogLikelihoodLoss", SAME, loss),
     all("Dropout", &[Type::Input(0), Type::By(mask)], |call| vec![as_first(call); 2]),
