@@ -66,7 +66,7 @@ pub(crate) fn of(graph: &Graph<'_>, order: &[usize]) -> Vec<bool> {
 }
 
 /// Whether a value is a sparse constant, which is no tensor that could be looked at.
-pub(super) fn is_sparse(graph: &Graph<'_>, value: ValueId) -> bool {
+fn is_sparse(graph: &Graph<'_>, value: ValueId) -> bool {
     match graph.values[value].maker {
         Maker::Sparse => true,
         Maker::Node { node, .. } => graph.nodes[node].attribute("sparse_value").is_some(),

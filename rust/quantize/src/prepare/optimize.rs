@@ -41,7 +41,7 @@ pub struct Optimization {
 /// no preparation for integers, but for those to skip.
 ///
 /// What the model computes stays: bit for bit, but where numbers are folded into weights, which
-/// are rounded once, and where what is rounded to 16 bits is asked not to be.
+/// are rounded once, and where `widen_floats`, asked for by name, rounds less.
 ///
 /// ```
 /// use quantize_rs::{Model, optimize};

@@ -55,7 +55,7 @@ fn is_half(graph: &Graph<'_>, value: ValueId) -> bool {
 fn computes(graph: &Graph<'_>, index: usize) -> bool {
     let node = graph.nodes[index];
     let values = || node.input.iter().chain(&node.output).filter(|name| !name.is_empty());
-    // What a caller may replace is no constant behind a `Cast` either, but would seem to be computed.
+    // Behind a `Cast`, what a caller may replace would seem to be computed, and be quantized.
     let given = |id: ValueId| {
         matches!(graph.values[id].maker, Maker::Initializer { overridable: true, .. })
     };
@@ -79,7 +79,7 @@ struct Widening<'g, 'm> {
     names: Names<'g>,
     /// The names under which values are there in float32.
     wide: HashMap<ValueId, String>,
-    /// The names under which values are there as what they were, where that is another.
+    /// The names under which values are there as what they were.
     half: HashMap<ValueId, String>,
     changes: Changes,
 }
@@ -97,7 +97,7 @@ impl Widening<'_, '_> {
         self.widened[node] || to_float32(self.graph, node) && before()
     }
 
-    /// Whether somebody could read a value in float32, or makes it so.
+    /// Whether a value of 16 bits is made or read in float32 from now on.
     fn concerns(&self, value: ValueId) -> bool {
         let mut readers = self.graph.values[value].readers.iter();
         is_half(self.graph, value)
