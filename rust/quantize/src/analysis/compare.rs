@@ -7,6 +7,7 @@ use quantize_rs_math::{Deviation, Metrics};
 use quantize_rs_onnx::{DataType, Model};
 use serde::{Deserialize, Serialize};
 
+use super::accuracy::{Accuracy, part};
 use super::kernels::Kernels;
 use super::latency::LatencyOptions;
 use super::pair::{First, Pair, Value};
@@ -68,21 +69,6 @@ pub struct OutputRow {
     /// In which part of the rows both have the highest score in the same place, for an output that
     /// looks like scores of classes.
     pub top1_agreement: Option<f64>,
-}
-
-/// How often the highest score was that of the right class.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Accuracy {
-    /// The output with the scores.
-    pub output: String,
-    /// Of the float model, from 0 to 1.
-    pub original: f64,
-    /// Of the quantized model.
-    pub quantized: f64,
-    /// What was lost; negative for a gain.
-    pub drop: f64,
-    /// Labels there were.
-    pub labels: usize,
 }
 
 /// Runs both models on every sample and compares what comes out, how large they are, how long they
@@ -326,17 +312,7 @@ pub(super) fn row(name: &str, tap: usize, seen: &[(usize, Vec<Seen>)]) -> Output
     OutputRow { name: name.to_owned(), error: deviation.metrics(), top1_agreement: part(same) }
 }
 
-/// The part of those that are true; `None` of none.
-#[allow(clippy::cast_precision_loss)] // counts
-fn part(answers: impl Iterator<Item = bool>) -> Option<f64> {
-    let (mut yes, mut all) = (0_usize, 0_usize);
-    for answer in answers {
-        yes += usize::from(answer);
-        all += 1;
-    }
-    (all > 0).then(|| yes as f64 / all as f64)
-}
-
+/// How often the class was right, where labels say which one is.
 fn accuracy(
     taps: &[String],
     scored: &[bool],
@@ -351,39 +327,8 @@ fn accuracy(
     let pairs = seen.iter().filter_map(|(_, outputs)| outputs[tap].highest.as_ref());
     let (ours, theirs): (Vec<_>, Vec<_>) =
         pairs.flat_map(|(ours, theirs)| ours.iter().copied().zip(theirs.iter().copied())).unzip();
-    if ours.len() != labels.len() {
-        let what = format!(
-            "are {}, expected one for each of the {} rows of `{}`",
-            labels.len(),
-            ours.len(),
-            taps[tap]
-        );
-        return Err(QuantizeError::option("labels", what));
-    }
     let classes = seen.iter().map(|(_, outputs)| outputs[tap].classes).min().unwrap_or(0);
-    let wrong =
-        labels.iter().position(|label| !usize::try_from(*label).is_ok_and(|at| at < classes));
-    if let Some(row) = wrong {
-        let what = format!(
-            "of row {row} is {}, but `{}` has {classes} classes: expected 0 to {}",
-            labels[row],
-            taps[tap],
-            classes.saturating_sub(1)
-        );
-        return Err(QuantizeError::option("labels", what));
-    }
-    let right = |found: &[usize]| {
-        let pairs = found.iter().zip(labels);
-        part(pairs.map(|(found, label)| usize::try_from(*label) == Ok(*found))).unwrap_or(0.0)
-    };
-    let (original, quantized) = (right(&ours), right(&theirs));
-    Ok(Some(Accuracy {
-        output: taps[tap].clone(),
-        original,
-        quantized,
-        drop: original - quantized,
-        labels: labels.len(),
-    }))
+    Accuracy::of(&taps[tap], classes, [&ours, &theirs], labels).map(Some)
 }
 
 /// The SQNR of the output that is the farthest off.
@@ -471,15 +416,8 @@ impl fmt::Display for Comparison {
         if !self.not_compared.is_empty() {
             writeln!(f, "no floats, not compared: {}", self.not_compared.join(", "))?;
         }
-        if let Some(Accuracy { output, original, quantized, drop, labels }) = &self.accuracy {
-            writeln!(
-                f,
-                "accuracy of {output}: {:.2} % float, {:.2} % quantized ({:+.2} points, {labels} \
-                 labels)",
-                original * 1e2,
-                quantized * 1e2,
-                -drop * 1e2
-            )?;
+        if let Some(accuracy) = &self.accuracy {
+            writeln!(f, "{accuracy}")?;
         }
         writeln!(
             f,

@@ -1,5 +1,6 @@
 //! Analysis: what quantization did to a model, measured and not guessed.
 
+mod accuracy;
 mod bar;
 mod compare;
 mod extract;
@@ -12,8 +13,9 @@ mod scores;
 mod sensitivity;
 mod speed;
 
+pub use accuracy::Accuracy;
 pub use bar::Bar;
-pub use compare::{Accuracy, CompareOptions, Comparison, OutputRow, compare};
+pub use compare::{CompareOptions, Comparison, OutputRow, compare};
 pub(crate) use compare::{not_finite, worst_sqnr};
 pub use extract::{Extract, extract};
 pub use kernels::Kernels;

@@ -1,0 +1,90 @@
+//! How often a model names the right class.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::QuantizeError;
+
+/// How often the highest score was that of the right class.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Accuracy {
+    /// The output with the scores.
+    pub output: String,
+    /// Of the float model, from 0 to 1.
+    pub original: f64,
+    /// Of the quantized model.
+    pub quantized: f64,
+    /// What was lost; negative for a gain.
+    pub drop: f64,
+    /// Labels there were.
+    pub labels: usize,
+}
+
+impl Accuracy {
+    /// The accuracy of the classes that the float model and the quantized one found in the rows of
+    /// an output.
+    ///
+    /// # Errors
+    /// Labels that are not as many as rows, or name a class that there is not.
+    pub(super) fn of(
+        output: &str,
+        classes: usize,
+        found: [&[usize]; 2],
+        labels: &[i64],
+    ) -> Result<Accuracy, QuantizeError> {
+        let rows = found[0].len();
+        if rows != labels.len() {
+            let what = format!(
+                "are {}, expected one for each of the {rows} rows of `{output}`",
+                labels.len()
+            );
+            return Err(QuantizeError::option("labels", what));
+        }
+        let wrong =
+            labels.iter().position(|label| !usize::try_from(*label).is_ok_and(|at| at < classes));
+        if let Some(row) = wrong {
+            let what = format!(
+                "of row {row} is {}, but `{output}` has {classes} classes: expected 0 to {}",
+                labels[row],
+                classes.saturating_sub(1)
+            );
+            return Err(QuantizeError::option("labels", what));
+        }
+        let [original, quantized] = found.map(|found| {
+            let pairs = found.iter().zip(labels);
+            part(pairs.map(|(found, label)| usize::try_from(*label) == Ok(*found))).unwrap_or(0.0)
+        });
+        Ok(Accuracy {
+            output: output.to_owned(),
+            original,
+            quantized,
+            drop: original - quantized,
+            labels: labels.len(),
+        })
+    }
+}
+
+/// The part of those that are true; `None` of none.
+#[allow(clippy::cast_precision_loss)] // counts
+pub(super) fn part(answers: impl Iterator<Item = bool>) -> Option<f64> {
+    let (mut yes, mut all) = (0_usize, 0_usize);
+    for answer in answers {
+        yes += usize::from(answer);
+        all += 1;
+    }
+    (all > 0).then(|| yes as f64 / all as f64)
+}
+
+impl fmt::Display for Accuracy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Accuracy { output, original, quantized, drop, labels } = self;
+        write!(
+            f,
+            "accuracy of {output}: {:.2} % float, {:.2} % quantized ({:+.2} points, {labels} labels)",
+            original * 1e2,
+            quantized * 1e2,
+            -drop * 1e2
+        )
+    }
+}
