@@ -72,9 +72,9 @@ def optimize(
     """Make a model simpler; what it computes stays.
 
     Passes run in their order, over and over, until none finds anything to do. All but
-    ``"fold_batch_norm"`` and ``"fold_batch_norm_forward"``, which round weights once, and
-    ``"widen_floats"``, which no longer rounds to 16 bits, leave every output as it is, bit for
-    bit. A second run changes nothing. There is no limit to the size of a model; weights are not
+    ``"fold_batch_norm"``, ``"fold_batch_norm_forward"`` and ``"fold_gemm_factors"``, which round
+    weights once, and ``"widen_floats"``, which no longer rounds to 16 bits, leave every output as
+    it is, bit for bit. A second run changes nothing. There is no limit to the size of a model; weights are not
     copied.
 
     Parameters
@@ -94,6 +94,7 @@ def optimize(
         - ``"fold_shapes"``: shapes that a ``Reshape`` computes, as constants
         - ``"fold_batch_norm"``: what scales and shifts channels, into the weights before it
         - ``"fold_batch_norm_forward"``: the same, into the weights after it
+        - ``"fold_gemm_factors"``: `alpha` and `beta` of a ``Gemm``, into its weight and its bias
         - ``"resize_all_axes"``: a ``Resize`` that names its axes speaks of all
         - ``"widen_floats"``: what computes in float16 or bfloat16 computes in float32
         - ``"merge_duplicates"``: constants that hold the same are kept once

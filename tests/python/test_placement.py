@@ -415,3 +415,37 @@ def test_a_table_that_two_multiply_by_is_said_to_be_slow(words: int, large: bool
     assert any("`table` is brought back" in said for said in report.warnings) == large
     quiet = quantize_rs.quantize_with_calibration(model, None, samples, excluded_layers=["table"])
     assert not any("brought back" in said for said in quiet.warnings)
+
+
+@pytest.mark.parametrize("output_format", ["qdq", "dynamic"])
+def test_a_gemm_with_factors_runs_on_integers(output_format: str, tmp_path: Path) -> None:
+    rng = np.random.default_rng(9)
+    stored = {
+        name: rng.standard_normal(shape).astype(np.float32)
+        for name, shape in {"w": (48, 32), "b": (1, 48), "v": (48, 8)}.items()
+    }
+    graph = helper.make_graph(
+        [
+            helper.make_node("Gemm", ["x", "w", "b"], ["h"], alpha=0.3, beta=-1.7, transB=1),
+            helper.make_node("Relu", ["h"], ["r"]),
+            helper.make_node("Gemm", ["r", "v"], ["y"], alpha=0.25),
+        ],
+        "factors",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [4, 32])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [4, 8])],
+        [numpy_helper.from_array(array, name) for name, array in stored.items()],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    samples = [{"x": rng.standard_normal((4, 32)).astype(np.float32)} for _ in range(32)]
+    out = tmp_path / "q.onnx"
+    if output_format == "qdq":
+        quantize_rs.quantize_with_calibration(model, out, samples)
+    else:
+        quantize_rs.quantize(model, out, output_format=output_format)
+    kernels = judge.kernels(out)
+    assert (
+        kernels["QGemm"] + kernels["MatMulIntegerToFloat"] + kernels["DynamicQuantizeMatMul"] == 2
+    )
+    assert not kernels["Gemm"]
+    expected = judge.ort(model.SerializeToString(), samples[0])
+    assert judge.sqnr(expected, judge.ort(out, samples[0])) > 35

@@ -56,6 +56,39 @@ DONE: dict[str, tuple[str, Odd, int]] = {
         ),
         2,
     ),
+    "factors_of_a_gemm": (
+        "fold_gemm_factors",
+        Odd(
+            [node("Gemm", "x w k", alpha=0.3, beta=-1.7, transB=1)],
+            {"w": normal(4, 8), "k": normal(1, 4)},
+            inputs={"x": [3, 8]},
+            rounds=True,
+        ),
+        1,
+    ),
+    "factors_that_are_powers_of_two": (
+        "fold_gemm_factors",
+        Odd(
+            [node("Gemm", "x w k", "a", alpha=0.5, beta=2.0), node("Max", "a k")],
+            {"w": normal(8, 4), "k": normal(4)},
+            inputs={"x": [3, 8]},
+        ),
+        2,
+    ),
+    "a_factor_of_nothing": (
+        "fold_gemm_factors",
+        Odd([node("Gemm", "x w", beta=3.0)], {"w": normal(8, 4)}, inputs={"x": [3, 8]}),
+        1,
+    ),
+    "a_factor_that_is_zero": (
+        "fold_gemm_factors",
+        Odd(
+            [node("Gemm", "x w k", beta=0.0)],
+            {"w": normal(8, 4), "k": normal(4)},
+            inputs={"x": [3, 8]},
+        ),
+        1,
+    ),
     "equal_weights": (
         "merge_duplicates",
         Odd(
@@ -78,6 +111,21 @@ DONE: dict[str, tuple[str, Odd, int]] = {
 }
 
 KEPT: dict[str, Odd] = {
+    "factors_of_a_bias_that_varies": Odd(
+        [node("Gemm", "x w k", alpha=0.5, beta=2.0)],
+        {"w": normal(8, 4)},
+        inputs={"x": [3, 8], "k": [4]},
+    ),
+    "factors_of_a_weight_with_two_readers": Odd(
+        [node("Gemm", "x w", "a", alpha=0.5), node("Gemm", "a w", alpha=0.25)],
+        {"w": normal(8, 8)},
+        inputs={"x": [3, 8]},
+    ),
+    "a_factor_that_leaves_the_range": Odd(
+        [node("Gemm", "x w", alpha=1e30)],
+        {"w": normal(8, 4) * np.float32(1e20)},
+        inputs={"x": [3, 8]},
+    ),
     "equal_constants_one_overridable": Odd(
         [node("Add", "x k1", "a"), node("Add", "a k2")],
         {"k1": normal(8), "k2": normal(8)},

@@ -6,6 +6,7 @@ use std::collections::{HashMap, HashSet};
 use quantize_rs_onnx::{Edit, GraphProto, NodeProto, Tensor, TensorProto, reads};
 
 use super::Changes;
+use super::read::only_reader;
 use crate::graph::{Graph, Maker, ValueId};
 use crate::rewrite::names::Names;
 
@@ -96,6 +97,28 @@ impl<'g, 'm> Draft<'g, 'm> {
         let name = self.names.fresh(base, suffix);
         self.edits.push(Edit::AddInitializer(TensorProto::new(name.clone(), tensor)));
         name
+    }
+
+    /// Puts new elements in the place of a constant that an input reads: under its name where nobody
+    /// else reads it.
+    pub(super) fn put_constant(
+        &mut self,
+        (node, input): (usize, usize),
+        value: ValueId,
+        suffix: &str,
+        tensor: &Tensor,
+    ) {
+        let found = &self.graph.values[value];
+        let own = only_reader(self.graph, value).is_some();
+        match found.maker {
+            Maker::Initializer { .. } if own => {
+                self.edit(Edit::ReplaceInitializer(TensorProto::new(found.name, tensor)));
+            }
+            _ => {
+                let name = self.add_constant(found.name, suffix, tensor);
+                self.set_input(node, input, name);
+            }
+        }
     }
 
     /// Takes out a node that makes of `source` what `source` is already.

@@ -7,7 +7,6 @@
 
 mod affine;
 mod forward;
-mod numbers;
 mod product;
 
 use super::Changes;

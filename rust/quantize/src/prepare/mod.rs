@@ -7,8 +7,10 @@
 mod dead;
 mod draft;
 mod eval;
+mod floats;
 mod fold_batch_norm;
 mod fold_constants;
+mod fold_gemm_factors;
 mod fold_shapes;
 mod inline_functions;
 mod lift_weights;
@@ -134,6 +136,13 @@ pub const ALL: &[Pass] = &[
         when: When::Always,
         run: fold_batch_norm::forward,
         needed: Some(fold_batch_norm::even),
+    },
+    Pass {
+        name: "fold_gemm_factors",
+        about: "takes alpha and beta of a Gemm into its weight and its bias, as integers need it",
+        when: When::Always,
+        run: fold_gemm_factors::run,
+        needed: None,
     },
     Pass {
         name: "resize_all_axes",

@@ -2,8 +2,8 @@
 
 use quantize_rs_onnx::{DataType, Tensor};
 
-use super::numbers::floats;
 use crate::graph::Graph;
+use crate::prepare::floats::floats;
 use crate::prepare::read::{fixed, is_read};
 
 /// `channel * factor + shift`, for each channel.

@@ -1,12 +1,12 @@
 //! What multiplies by a constant weight and adds a constant bias: the bias is an input of the node,
 //! or added after a `MatMul`.
 
-use quantize_rs_onnx::{DataType, Edit, NodeProto, Tensor, TensorProto};
+use quantize_rs_onnx::{DataType, Edit, NodeProto, Tensor};
 
 use super::affine::{Affine, Channels};
-use super::numbers::{floats, rounded};
 use crate::graph::{Graph, Maker, ValueId};
 use crate::prepare::draft::Draft;
+use crate::prepare::floats::{floats, rounded};
 use crate::prepare::read::{fixed, only_reader};
 
 /// A product by a constant weight, and its bias.
@@ -345,12 +345,12 @@ impl Folded {
     pub(super) fn put(&self, draft: &mut Draft<'_, '_>, graph: &Graph<'_>, product: &Product<'_>) {
         let node = product.node;
         if let Some(weight) = &self.weight {
-            put(draft, graph, (node, 1), product.weight_value, weight);
+            draft.put_constant((node, 1), product.weight_value, "folded", weight);
         }
         match (&self.bias, product.bias_value) {
             (None, _) => {}
             (Some(bias), Some(value)) => {
-                put(draft, graph, product.added.unwrap_or((node, 2)), value, bias);
+                draft.put_constant(product.added.unwrap_or((node, 2)), value, "folded", bias);
             }
             (Some(bias), None) => {
                 let base = graph.values[product.weight_value].name;
@@ -374,25 +374,4 @@ fn add(
     let output = before.output[..1].to_vec();
     draft.add_node(NodeProto::new(before.name.clone(), "Add", reads, output, Vec::new()));
     draft.remove(after);
-}
-
-/// Puts new elements in the place of a constant: under its name where nobody else reads it.
-fn put(
-    draft: &mut Draft<'_, '_>,
-    graph: &Graph<'_>,
-    (node, input): (usize, usize),
-    value: ValueId,
-    tensor: &Tensor,
-) {
-    let name = graph.values[value].name;
-    let own = only_reader(graph, value).is_some();
-    match graph.values[value].maker {
-        Maker::Initializer { .. } if own => {
-            draft.edit(Edit::ReplaceInitializer(TensorProto::new(name, tensor)));
-        }
-        _ => {
-            let name = draft.add_constant(name, "folded", tensor);
-            draft.set_input(node, input, name);
-        }
-    }
 }
