@@ -74,8 +74,8 @@ def optimize(
     Passes run in their order, over and over, until none finds anything to do. All but
     ``"fold_batch_norm"``, ``"fold_batch_norm_forward"`` and ``"fold_gemm_factors"``, which round
     weights once, and ``"widen_floats"``, which no longer rounds to 16 bits, leave every output as
-    it is, bit for bit. A second run changes nothing. There is no limit to the size of a model; weights are not
-    copied.
+    it is, bit for bit. A second run changes nothing. There is no limit to the size of a model;
+    weights are not copied.
 
     Parameters
     ----------

@@ -13,8 +13,8 @@ from readers import Reader, Strided
 
 import quantize_rs
 from quantize_rs import OptionError, Report
-from quantize_rs.compat import _extra
 from quantize_rs.compat import onnxruntime as ours
+from quantize_rs.compat.onnxruntime import _extra
 
 
 def static(model: Path, images: Path, **options: Any) -> Report:

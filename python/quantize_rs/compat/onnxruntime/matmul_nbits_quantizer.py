@@ -9,13 +9,14 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from .. import _model, _options
-from .._plan import Quantized
-from .._report import Report
-from .._source import ModelSource
-from ..errors import OptionError
+from ... import _model, _options
+from ..._plan import Quantized
+from ..._report import Report
+from ..._source import ModelSource
+from ...errors import OptionError
+from ._choices import name_of, their_names
 from ._config import onnx_package
-from ._enums import QuantFormat, name_of, their_names
+from .quant_utils import QuantFormat
 
 __all__ = [
     "DefaultWeightOnlyQuantConfig",

@@ -1,16 +1,4 @@
-"""The calls of ``onnxruntime.quantization``: change the import, keep the program.
-
->>> from quantize_rs.compat.onnxruntime import QuantType, quantize_dynamic
->>> report = quantize_dynamic(
-...     "examples/digits/digits_cnn.onnx", "digits.dynamic.onnx", weight_type=QuantType.QInt8
-... )
->>> report.ratio > 3
-True
-
-Names, order and defaults of arguments are those of onnxruntime 1.31. What is written differs: see
-``docs/migrating-from-onnxruntime.md``. What cannot be met is refused by name and never passed
-over; where the other tool returns None, a `Report` comes back.
-"""
+"""The calls that quantize, as ``onnxruntime.quantization.quantize`` names them."""
 
 from __future__ import annotations
 
@@ -20,45 +8,23 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from .. import _model, _options
-from .._files import writable
-from .._ranges import Ranges
-from .._report import Report
-from .._source import ModelSource
-from ..errors import OptionError
+from ... import _model, _options
+from ..._files import writable
+from ..._ranges import Ranges
+from ..._report import Report
+from ..._source import ModelSource
+from ...errors import OptionError
 from . import _extra
+from ._choices import name_of, op_types_of, their_names, type_of
 from ._config import DynamicQuantConfig, StaticQuantConfig, arguments, get_qdq_config
-from ._enums import (
-    CalibrationDataReader,
-    CalibrationMethod,
-    QuantFormat,
-    QuantType,
-    name_of,
-    op_types_of,
-    their_names,
-    type_of,
-)
-from ._nbits import (
-    DefaultWeightOnlyQuantConfig,
-    HQQWeightOnlyQuantConfig,
-    MatMulNBitsQuantizer,
-    RTNWeightOnlyQuantConfig,
-)
-from ._prepare import quant_pre_process
+from .calibrate import CalibrationMethod
+from .matmul_nbits_quantizer import MatMulNBitsQuantizer
+from .quant_utils import QuantFormat, QuantType
 
 __all__ = [
-    "CalibrationDataReader",
-    "CalibrationMethod",
-    "DefaultWeightOnlyQuantConfig",
     "DynamicQuantConfig",
-    "HQQWeightOnlyQuantConfig",
-    "MatMulNBitsQuantizer",
-    "QuantFormat",
-    "QuantType",
-    "RTNWeightOnlyQuantConfig",
     "StaticQuantConfig",
     "get_qdq_config",
-    "quant_pre_process",
     "quantize",
     "quantize_dynamic",
     "quantize_static",

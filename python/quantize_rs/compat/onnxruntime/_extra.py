@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TypeAlias
 
-from ..errors import OptionError
+from ...errors import OptionError
 
 __all__ = ["EXTRA", "options"]
 

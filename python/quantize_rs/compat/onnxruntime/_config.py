@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, TypeAlias
 
-from .._source import ModelSource
-from ..errors import MissingPackageError, OptionError
-from ._enums import CalibrationMethod, QuantFormat, QuantType
+from ..._source import ModelSource
+from ...errors import MissingPackageError, OptionError
+from .calibrate import CalibrationMethod
+from .quant_utils import QuantFormat, QuantType
 
 __all__ = ["DynamicQuantConfig", "StaticQuantConfig", "arguments", "get_qdq_config"]
 

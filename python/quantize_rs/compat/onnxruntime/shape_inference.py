@@ -7,10 +7,10 @@ import tempfile
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from .. import _inference, _optimize
-from .._files import writable
-from .._source import ModelSource
-from ..errors import OptionError
+from ... import _inference, _optimize
+from ..._files import writable
+from ..._source import ModelSource
+from ...errors import OptionError
 from ._config import onnx_package
 
 __all__ = ["quant_pre_process"]

@@ -1,0 +1,54 @@
+"""The calls of ``onnxruntime.quantization``: change the import, keep the program.
+
+>>> from quantize_rs.compat.onnxruntime import QuantType, quantize_dynamic
+>>> report = quantize_dynamic(
+...     "examples/digits/digits_cnn.onnx", "digits.dynamic.onnx", weight_type=QuantType.QInt8
+... )
+>>> report.ratio > 3
+True
+
+Names, order and defaults of arguments are those of onnxruntime 1.31. What is written differs: see
+``docs/migrating-from-onnxruntime.md``. What cannot be met is refused by name and never passed
+over; where the other tool returns None, a `Report` comes back.
+
+Modules below this one have the names that they have there: ``calibrate``, ``quant_utils``,
+``quantize``, ``shape_inference`` and ``matmul_nbits_quantizer``.
+"""
+
+from __future__ import annotations
+
+from .calibrate import CalibrationDataReader, CalibrationMethod
+from .matmul_nbits_quantizer import (
+    DefaultWeightOnlyQuantConfig,
+    HQQWeightOnlyQuantConfig,
+    MatMulNBitsQuantizer,
+    RTNWeightOnlyQuantConfig,
+)
+from .quant_utils import QuantFormat, QuantType
+from .quantize import (
+    DynamicQuantConfig,
+    StaticQuantConfig,
+    get_qdq_config,
+    quantize,
+    quantize_dynamic,
+    quantize_static,
+)
+from .shape_inference import quant_pre_process
+
+__all__ = [
+    "CalibrationDataReader",
+    "CalibrationMethod",
+    "DefaultWeightOnlyQuantConfig",
+    "DynamicQuantConfig",
+    "HQQWeightOnlyQuantConfig",
+    "MatMulNBitsQuantizer",
+    "QuantFormat",
+    "QuantType",
+    "RTNWeightOnlyQuantConfig",
+    "StaticQuantConfig",
+    "get_qdq_config",
+    "quant_pre_process",
+    "quantize",
+    "quantize_dynamic",
+    "quantize_static",
+]

@@ -1,0 +1,63 @@
+"""What onnxruntime's tool calls its choices, and what they are called here."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterable
+from contextlib import AbstractContextManager
+from typing import Any
+
+from ... import _options
+from ...errors import OptionError
+
+__all__ = ["name_of", "op_types_of", "their_names", "type_of"]
+
+_log = logging.getLogger("quantize_rs")
+
+_TYPES = {
+    "QInt8": "int8",
+    "QUInt8": "uint8",
+    "QFLOAT8E4M3FN": "float8e4m3fn",
+    "QInt16": "int16",
+    "QUInt16": "uint16",
+    "QInt4": "int4",
+    "QUInt4": "uint4",
+}
+
+
+def name_of(option: str, value: Any, known: Collection[str]) -> str:
+    """Give the name of a member of an enum, ours or onnxruntime's own."""
+    name = getattr(value, "name", None)
+    if name not in known:
+        expected = ", ".join(known)
+        raise OptionError(f"{option} is {value!r}, expected one of {expected}", option=option)
+    return str(name)
+
+
+def type_of(option: str, value: Any) -> str:
+    return _TYPES[name_of(option, value, _TYPES)]
+
+
+# Operators that the other tool quantizes and that stay as they are here.
+_KEPT = {"ArgMax", "Attention", "CumSum", "EmbedLayerNormalization", "TopK"}
+
+
+def op_types_of(value: Iterable[str] | None) -> list[str] | None:
+    """Give types of operators, but for those that stay as they are."""
+    types = _options.names("op_types_to_quantize", value)
+    kept = [name for name in types if name in _KEPT]
+    if not kept or len(kept) == len(types):
+        return types or None
+    _log.warning("op_types_to_quantize: %s stay as they are", ", ".join(kept))
+    return [name for name in types if name not in _KEPT]
+
+
+def their_names() -> AbstractContextManager[None]:
+    """Let errors of `Model.plan` call options by the names that the caller used."""
+    return _options.called(
+        activations="activation_type",
+        exclude="nodes_to_exclude",
+        include="nodes_to_quantize",
+        op_types="op_types_to_quantize",
+        weights="weight_type",
+    )
