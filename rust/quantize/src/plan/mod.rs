@@ -15,6 +15,7 @@ mod opset;
 mod pattern;
 mod qconfig;
 mod readers;
+mod recurrent;
 mod select;
 mod show;
 mod sums;
@@ -314,6 +315,7 @@ impl Plan {
         let mut draft = Draft::default();
         weights::plan(graph, &constants, &config, &selection, &mut draft);
         activations::plan(graph, &constants, &config, &selection, &mut draft)?;
+        draft.warnings.extend(recurrent::few_steps(graph, &config, &draft));
         out_of_sight(graph, &mut draft);
         Ok(draft.finish(graph, config))
     }

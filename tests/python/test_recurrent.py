@@ -1,0 +1,72 @@
+"""What runs along a sequence computes in float beside integers: what that costs is said."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import quantize_rs
+
+GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
+INPUT = 64
+SLOW = "its weights are brought back from integers in every run of"
+
+
+def recurrent(op_type: str, hidden: int, steps: int | None, layout: int = 0) -> onnx.ModelProto:
+    rng = np.random.default_rng(3)
+    gates = GATES[op_type] * hidden
+    shapes = {"w": (1, gates, INPUT), "r": (1, gates, hidden), "v": (hidden, 16)}
+    stored = {k: (rng.normal(size=shape) * 0.1).astype(np.float32) for k, shape in shapes.items()}
+    shape = [1, steps, INPUT] if layout else [steps, 1, INPUT]
+    graph = helper.make_graph(
+        [
+            helper.make_node(
+                op_type, ["x", "w", "r"], ["h"], "along", hidden_size=hidden, layout=layout
+            ),
+            helper.make_node("MatMul", ["h", "v"], ["y"]),
+        ],
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(array, name) for name, array in stored.items()],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def told(model: onnx.ModelProto, **wishes: Any) -> list[str]:
+    report = quantize_rs.open(model).plan(**wishes).warnings
+    return [warning for warning in report if SLOW in warning]
+
+
+@pytest.mark.parametrize(
+    "wishes", [{"activations": "uint8"}, {"output_format": "dynamic"}], ids=str
+)
+@pytest.mark.parametrize("op_type", GATES)
+def test_few_steps_are_slower_than_in_float(op_type: str, wishes: dict[str, Any]) -> None:
+    hidden = 256
+    (warning,) = told(recurrent(op_type, hidden, 1), **wishes)
+    assert "`along`" in warning
+    assert "1 step," in warning
+    assert ("dynamic_lstm" in warning) == (op_type == "LSTM")
+    assert told(recurrent(op_type, hidden, 16), **wishes)
+    assert not told(recurrent(op_type, hidden, 64), **wishes)
+    assert not told(recurrent(op_type, 8, 1), **wishes)
+    # Of how many nobody knows.
+    assert not told(recurrent(op_type, hidden, None), **wishes)
+    assert not told(recurrent(op_type, hidden, 1), exclude=["along"], **wishes)
+
+
+def test_steps_are_where_the_layout_has_them() -> None:
+    assert told(recurrent("GRU", 256, 2, layout=1), activations="uint8")
+    assert not told(recurrent("GRU", 256, 64, layout=1), activations="uint8")
+
+
+def test_who_wants_it_small_or_on_integers_is_told_nothing() -> None:
+    model = recurrent("LSTM", 256, 1)
+    assert not told(model)
+    assert not told(model, output_format="dynamic", dynamic_lstm=True)
+    assert not told(model, activations="int8", target="tensorrt")
