@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, HashSet};
 use quantize_rs::{CalibrationError, CalibrationErrorKind};
 use quantize_rs_onnx::DataType;
 use tract_onnx::Onnx;
+use tract_onnx::pb::type_proto::Value;
 use tract_onnx::pb::{AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto};
 
 use super::datum_type;
@@ -34,7 +35,26 @@ struct Scope<'a> {
     opset: i64,
     /// Values that a Cast made int64.
     cast_to_int64: HashSet<&'a str>,
+    /// Values that are known to be true or false.
+    booleans: HashSet<&'a str>,
 }
+
+/// Operators that make booleans, and those that arrange what they are given first.
+const LOGICAL: &[&str] = &[
+    "And",
+    "Equal",
+    "Greater",
+    "GreaterOrEqual",
+    "IsInf",
+    "IsNaN",
+    "Less",
+    "LessOrEqual",
+    "Not",
+    "Or",
+    "Xor",
+];
+const ARRANGING: &[&str] =
+    &["Expand", "Identity", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"];
 
 /// Measured against ONNX Runtime on tract 0.23.9; look again with every new version.
 const DEFECTS: &[Defect] = &[
@@ -69,6 +89,13 @@ const DEFECTS: &[Defect] = &[
             let window = node.attribute.iter().any(|a| a.name.contains("window") && a.i != -1);
             let softcap = attribute(node, "softcap").is_some_and(|a| a.f != 0.0);
             (int(node, "is_causal") != 0 && past) || window || softcap
+        },
+    },
+    Defect {
+        op_types: &["Attention"],
+        what: "with a mask of booleans is refused when it runs",
+        concerns: |node, scope| {
+            node.input.get(3).is_some_and(|mask| scope.booleans.contains(mask.as_str()))
         },
     },
     Defect {
@@ -166,7 +193,7 @@ impl Found<'_> {
             node.op_type == "Cast" && int(node, "to") == i64::from(DataType::Int64.number())
         });
         let cast_to_int64 = casts.flat_map(|node| &node.output).map(String::as_str).collect();
-        let scope = Scope { opset: self.opset, cast_to_int64 };
+        let scope = Scope { opset: self.opset, cast_to_int64, booleans: booleans(graph) };
         for node in &graph.node {
             self.node(node, &scope);
         }
@@ -189,6 +216,9 @@ impl Found<'_> {
             self.dtype(i32::try_from(int(node, "to")).unwrap_or(0), name);
         }
         for attribute in &node.attribute {
+            if attribute.sparse_tensor.is_some() {
+                self.add("sparse constants", name);
+            }
             for tensor in attribute.t.iter().chain(&attribute.tensors) {
                 self.tensor(tensor, name);
             }
@@ -209,6 +239,31 @@ impl Found<'_> {
             self.add(format!("element type {name}"), place);
         }
     }
+}
+
+/// Values of a graph that are known to be true or false.
+fn booleans(graph: &GraphProto) -> HashSet<&str> {
+    let boolean = |number: i32| number == DataType::Bool.number();
+    let inputs = graph.input.iter().filter(|input| {
+        let known = input.r#type.as_ref().and_then(|known| known.value.as_ref());
+        matches!(known, Some(Value::TensorType(tensor)) if boolean(tensor.elem_type))
+    });
+    let constants = graph.initializer.iter().filter(|tensor| boolean(tensor.data_type));
+    let mut found: HashSet<&str> = inputs.map(|input| input.name.as_str()).collect();
+    found.extend(constants.map(|tensor| tensor.name.as_str()));
+    // What is read was made before.
+    for node in &graph.node {
+        let op_type = node.op_type.as_str();
+        let first = node.input.first().is_some_and(|name| found.contains(name.as_str()));
+        let cast = i32::try_from(int(node, "to")).is_ok_and(boolean);
+        if LOGICAL.contains(&op_type)
+            || op_type == "Cast" && cast
+            || ARRANGING.contains(&op_type) && first
+        {
+            found.extend(node.output.iter().map(String::as_str));
+        }
+    }
+    found
 }
 
 /// Whether a recurrent node names other activations than it has by default, in any direction.
@@ -303,6 +358,31 @@ mod tests {
     }
 
     #[test]
+    fn masks_of_booleans_are_found_behind_what_arranges_them() {
+        let reads = |node: NodeProto, inputs: &[&str], output: &str| NodeProto {
+            input: inputs.iter().map(ToString::to_string).collect(),
+            output: vec![output.into()],
+            ..node
+        };
+        let to = |number| AttributeProto { name: "to".into(), i: number, ..Default::default() };
+        let attention = |name: &str| reads(node("Attention", name), &["q", "k", "v", "m"], name);
+        let masks = [
+            vec![reads(node("Less", "l"), &["a", "b"], "m")],
+            vec![
+                reads(with(node("Cast", "c"), to(9)), &["a"], "b"),
+                reads(node("Unsqueeze", "u"), &["b"], "m"),
+            ],
+        ];
+        for mut nodes in masks {
+            nodes.push(attention("n"));
+            let error = problems(&model(23, nodes));
+            assert!(error.contains("Attention, which with a mask of booleans"), "{error}");
+        }
+        let numbers = reads(with(node("Cast", "c"), to(1)), &["a"], "m");
+        assert!(check(&tract_onnx::onnx(), &model(23, vec![numbers, attention("n")])).is_ok());
+    }
+
+    #[test]
     fn forms_that_tract_computes_wrong_are_refused() {
         let attribute = |name: &str| AttributeProto { name: name.into(), ..Default::default() };
         let reverse = AttributeProto { s: b"reverse".to_vec(), ..attribute("direction") };
@@ -313,6 +393,8 @@ mod tests {
         let strings = vec![b"Sigmoid".to_vec(), b"Tanh".to_vec(), b"Relu".to_vec()];
         let relu = AttributeProto { strings, ..attribute("activations") };
         let alpha = AttributeProto { f: 2.0, ..attribute("alpha") };
+        let sparse = tract_onnx::pb::SparseTensorProto::default();
+        let sparse = AttributeProto { sparse_tensor: Some(sparse), ..attribute("sparse_value") };
         let bfloat = AttributeProto { i: 16, ..attribute("to") };
         let cases = [
             (with(node("GRU", "n"), reverse), "GRU, which with `direction` reverse"),
@@ -327,6 +409,7 @@ mod tests {
             (with(node("Celu", "n"), alpha), "Celu, which with `alpha` other than 1"),
             (node("QLinearConv", "n"), "QLinearConv, which reads or writes beyond its memory"),
             (node("GlobalLpPool", "n"), "GlobalLpPool, which is computed wrong"),
+            (with(node("Constant", "n"), sparse), "sparse constants (`n`)"),
             (with(node("Cast", "n"), bfloat), "element type bfloat16 (`n`)"),
         ];
         for (node, expected) in cases {
