@@ -15,9 +15,9 @@ mod opset;
 mod pattern;
 mod qconfig;
 mod readers;
-mod recurrent;
 mod select;
 mod show;
+mod slow;
 mod sums;
 mod types;
 mod unfit;
@@ -315,7 +315,7 @@ impl Plan {
         let mut draft = Draft::default();
         weights::plan(graph, &constants, &config, &selection, &mut draft);
         activations::plan(graph, &constants, &config, &selection, &mut draft)?;
-        draft.warnings.extend(recurrent::few_steps(graph, &config, &draft));
+        draft.warnings.extend(slow::than_float(graph, &config, &draft));
         out_of_sight(graph, &mut draft);
         Ok(draft.finish(graph, config))
     }

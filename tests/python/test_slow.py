@@ -1,7 +1,8 @@
-"""What runs along a sequence computes in float beside integers: what that costs is said."""
+"""What runs slower with integers than in float: who wants speed is told."""
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -70,3 +71,32 @@ def test_who_wants_it_small_or_on_integers_is_told_nothing() -> None:
     assert not told(model)
     assert not told(model, output_format="dynamic", dynamic_lstm=True)
     assert not told(model, activations="int8", target="tensorrt")
+
+
+def convolutions(count: int) -> onnx.ModelProto:
+    rng = np.random.default_rng(4)
+    stored = {f"w{i}": rng.normal(size=(8, 8, 3, 3)).astype(np.float32) for i in range(count)}
+    names = ["x", *(f"c{i}" for i in range(count - 1)), "y"]
+    graph = helper.make_graph(
+        [
+            helper.make_node("Conv", [names[i], f"w{i}"], [names[i + 1]], f"conv{i}")
+            for i in range(count)
+        ],
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 8, 16, 16])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(array, name) for name, array in stored.items()],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def test_dynamic_convolutions_are_said_to_be_slow() -> None:
+    plan = quantize_rs.open(convolutions(2)).plan(output_format="dynamic")
+    (warning,) = plan.warnings
+    assert "2 convolutions are computed by ConvInteger" in warning
+    # What it says helps.
+    (mend,) = re.findall(r"excluded_layers=\[\"(\w+)\"\]", warning)
+    for wishes in ({"exclude": [mend]}, {"op_types": ["MatMul"]}, {"exclude": ["conv0", "conv1"]}):
+        found = quantize_rs.open(convolutions(2)).plan(output_format="dynamic", **wishes).warnings
+        assert not [said for said in found if "ConvInteger" in said]
+    assert not quantize_rs.open(convolutions(2)).plan(activations="uint8").warnings
