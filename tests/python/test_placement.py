@@ -449,3 +449,44 @@ def test_a_gemm_with_factors_runs_on_integers(output_format: str, tmp_path: Path
     assert not kernels["Gemm"]
     expected = judge.ort(model.SerializeToString(), samples[0])
     assert judge.sqnr(expected, judge.ort(out, samples[0])) > 35
+
+
+@pytest.mark.parametrize("output_format", ["qdq", "dynamic"])
+def test_a_gelu_that_is_written_out_stays_one_kernel(output_format: str, tmp_path: Path) -> None:
+    rng = np.random.default_rng(11)
+    stored = {
+        "w": rng.standard_normal((32, 64)).astype(np.float32) / 8,
+        "b": rng.standard_normal(64).astype(np.float32),
+        "root": np.float32(2**0.5),
+        "one": np.float32(1),
+        "half": np.float32(0.5),
+        "v": rng.standard_normal((64, 32)).astype(np.float32),
+    }
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["m"]),
+        helper.make_node("Add", ["b", "m"], ["h"]),
+        helper.make_node("Div", ["h", "root"], ["d"]),
+        helper.make_node("Erf", ["d"], ["e"]),
+        helper.make_node("Add", ["e", "one"], ["o"]),
+        helper.make_node("Mul", ["h", "o"], ["p"]),
+        helper.make_node("Mul", ["p", "half"], ["q"]),
+        helper.make_node("MatMul", ["q", "v"], ["y"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "gelu",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 16, 32])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(np.asarray(array), name) for name, array in stored.items()],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    out = tmp_path / "q.onnx"
+    if output_format == "qdq":
+        samples = [{"x": rng.standard_normal((1, 16, 32)).astype(np.float32)} for _ in range(32)]
+        quantize_rs.quantize_with_calibration(model, out, samples)
+    else:
+        quantize_rs.quantize(model, out, output_format=output_format)
+    kernels = judge.kernels(out)
+    assert kernels["MatMulIntegerToFloat"] + kernels["DynamicQuantizeMatMul"] == 2
+    assert kernels["Gelu"] + kernels["BiasGelu"] == 1
+    assert not kernels["Erf"]

@@ -230,6 +230,46 @@ DONE: dict[str, tuple[str, Odd, int]] = {
 }
 
 KEPT: dict[str, Odd] = {
+    # With their constants ONNX Runtime knows these as one function.
+    "gelu_written_out": Odd(
+        [
+            node("Div", "x root", "d"),
+            node("Erf", "d", "e"),
+            node("Add", "e one", "o"),
+            node("Mul", "x o", "p"),
+            node("Mul", "p half", "q"),
+            node("MatMul", "q w"),
+        ],
+        {
+            "root": np.float32(2**0.5),
+            "one": np.float32(1),
+            "half": np.float32(0.5),
+            "w": normal(8, 4),
+        },
+        inputs=ROWS,
+    ),
+    "normalization_written_out": Odd(
+        [
+            node("ReduceMean", "x", "m", axes=[-1]),
+            node("Sub", "x m", "c"),
+            node("Pow", "c two", "s"),
+            node("ReduceMean", "s", "v", axes=[-1]),
+            node("Add", "v little", "t"),
+            node("Sqrt", "t", "r"),
+            node("Div", "c r", "n"),
+            node("Mul", "n gain", "g"),
+            node("Add", "g shift", "l"),
+            node("MatMul", "l w"),
+        ],
+        {
+            "two": np.float32(2),
+            "little": np.float32(1e-5),
+            "gain": normal(8),
+            "shift": normal(8),
+            "w": normal(8, 4),
+        },
+        inputs=ROWS,
+    ),
     "overridable_factors": Odd(
         [node("Conv", "x w", "a"), node("Mul", "a k")],
         {"w": normal(4, 3, 3, 3), "k": normal(4, 1, 1)},
