@@ -490,3 +490,45 @@ def test_a_gelu_that_is_written_out_stays_one_kernel(output_format: str, tmp_pat
     assert kernels["MatMulIntegerToFloat"] + kernels["DynamicQuantizeMatMul"] == 2
     assert kernels["Gelu"] + kernels["BiasGelu"] == 1
     assert not kernels["Erf"]
+
+
+MOVING: dict[str, dict[str, Any]] = {
+    "Reshape": {"to": np.array([1, 16, 4, 8])},
+    "Slice": {"from": np.array([0]), "to": np.array([8]), "along": np.array([1])},
+    "Squeeze": {"which": np.array([0])},
+    "Transpose": {},
+    "Unsqueeze": {"which": np.array([1])},
+}
+
+
+@pytest.mark.parametrize("way", ["weights", "static", "dynamic"])
+@pytest.mark.parametrize("op_type", MOVING)
+def test_rows_that_are_moved_come_back_with_their_sign(op_type: str, way: str) -> None:
+    """ONNX Runtime takes what is moved to integers again: to uint8, where nothing says int8."""
+    rng = np.random.default_rng(12)
+    stored = {"table": rng.standard_normal((500, 32)).astype(np.float32)} | MOVING[op_type]
+    graph = helper.make_graph(
+        [
+            helper.make_node("Gather", ["table", "ids"], ["rows"]),
+            helper.make_node(op_type, ["rows", *MOVING[op_type]], ["moved"]),
+            helper.make_node("Tanh", ["moved"], ["y"]),
+        ],
+        "rows",
+        [helper.make_tensor_value_info("ids", TensorProto.INT64, [1, 16])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(np.asarray(array), name) for name, array in stored.items()],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    samples = [{"ids": rng.integers(0, 500, (1, 16))} for _ in range(16)]
+    expected = judge.ort(model.SerializeToString(), samples[0])
+    for symmetric in (True, False):
+        wishes: dict[str, Any] = {"per_channel": False, "symmetric": symmetric}
+        if way == "static":
+            report = quantize_rs.quantize_with_calibration(model, None, samples, **wishes)
+        else:
+            output_format = "dynamic" if way == "dynamic" else "qdq"
+            report = quantize_rs.quantize(model, None, output_format=output_format, **wishes)
+        assert report.model is not None
+        for optimized in (True, False):
+            found = judge.ort(report.model, samples[0], optimized=optimized)
+            assert judge.sqnr(expected, found) > 30

@@ -232,15 +232,18 @@ impl Writer<'_, '_> {
     }
 
     /// Whether the zero point of a weight must be written though it is 0: ONNX Runtime 1.31 fuses
-    /// `Gemm` only then, and what it makes a `Gemm` of.
+    /// `Gemm` only then, and what it makes a `Gemm` of. What comes back by one scale and is moved it
+    /// takes to uint8 and back after that, unless a zero point says that it was int8.
     pub(super) fn needs_zero_point(&self, id: ValueId, how: &ValuePlan) -> bool {
         let mut readers = self.graph.values[id].readers.iter();
-        let as_gemm = |reader: &Reader| match self.graph.nodes[reader.node].op_type.as_str() {
+        let whole = how.spec.granularity == Granularity::PerTensor;
+        let needed = |reader: &Reader| match self.graph.nodes[reader.node].op_type.as_str() {
             "Gemm" => true,
             "MatMul" => self.summed.contains(&reader.node),
-            _ => false,
+            "Conv" | "ConvTranspose" | "Einsum" | "GRU" | "LSTM" | "RNN" => false,
+            _ => whole,
         };
-        !how.spec.symmetric || how.spec.middle() != 0 || readers.any(as_gemm)
+        !how.spec.symmetric || how.spec.middle() != 0 || readers.any(needed)
     }
 
     /// Integers, scale and zero point of a constant, and the node that makes `output` of them.
