@@ -315,7 +315,7 @@ impl Plan {
         let mut draft = Draft::default();
         weights::plan(graph, &constants, &config, &selection, &mut draft);
         activations::plan(graph, &constants, &config, &selection, &mut draft)?;
-        draft.warnings.extend(slow::than_float(graph, &config, &draft));
+        draft.warnings.extend(slow::than_float(graph, &constants, &config, &draft));
         out_of_sight(graph, &mut draft);
         Ok(draft.finish(graph, config))
     }

@@ -1,8 +1,9 @@
 //! What ONNX Runtime runs slower with weights of integers than in float: who wants speed is told.
 
-use super::Draft;
+use super::{Draft, Readers, Source};
 use crate::graph::{Graph, ValueId};
 use crate::target::Placement;
+use crate::uses::{Constant, Use};
 use crate::{Config, Format};
 
 /// Elements of the weights from which on it shows how long they take to come back.
@@ -12,14 +13,69 @@ const LARGE: usize = 1 << 16;
 /// in float for one step, 1.9 for 4, 1.27 for 16 and .98 for 64 (ONNX Runtime 1.32, one thread).
 const FEW_STEPS: usize = 16;
 
+/// Of all weights, the part that may be slow without a word, as heads are that are kept in float.
+const SMALL_PART: usize = 20;
+
+/// Names that are listed.
+const SHOWN: usize = 3;
+
 /// What those should know who want products computed on integers.
-pub(super) fn than_float(graph: &Graph<'_>, config: &Config, draft: &Draft) -> Vec<String> {
+pub(super) fn than_float(
+    graph: &Graph<'_>,
+    constants: &[Constant<'_>],
+    config: &Config,
+    draft: &Draft,
+) -> Vec<String> {
     let runtime = config.profile().placement == Placement::Between;
     if !config.computes_on_integers() || !runtime {
         return Vec::new();
     }
-    let sequences = (0..graph.nodes.len()).filter_map(|node| few_steps(graph, draft, node));
-    convolutions(graph, draft).into_iter().chain(sequences).collect()
+    let found = [
+        convolutions(graph, draft),
+        brought_back(graph, constants, draft),
+        sequences(graph, draft),
+    ];
+    found.into_iter().flatten().collect()
+}
+
+/// Weights of matrix products that compute in float: a product of few rows takes less time than its
+/// weights take to come back. Graphs inside nodes, one to 128 rows: 3 times as long as in float, an
+/// `Einsum` of 128 rows 2.6 times (ONNX Runtime 1.32, one thread).
+fn brought_back(graph: &Graph<'_>, constants: &[Constant<'_>], draft: &Draft) -> Option<String> {
+    let multiplies = |op_type: &str| matches!(op_type, "Einsum" | "Gemm" | "MatMul");
+    let slow = |constant: &Constant<'_>| {
+        constant.uses.iter().any(|usage| match *usage {
+            Use::Inside { node, .. } => multiplies(&node.op_type),
+            Use::Weight { node, .. } => {
+                let read = graph.nodes[node].input.iter();
+                multiplies(&graph.nodes[node].op_type)
+                    && !draft.on_integers.contains(&node)
+                    && read.into_iter().any(|name| *name == graph.values[constant.anchor].name)
+            }
+            _ => false,
+        })
+    };
+    let stored = constants.iter().filter(|constant| {
+        draft.quantized(constant.anchor).is_some_and(|plan| plan.source == Source::Weights)
+    });
+    let elements = |constant: &Constant<'_>| constant.shape.iter().product::<usize>();
+    let (mut all, mut of_slow, mut names) = (0, 0, Vec::new());
+    for constant in stored {
+        all += elements(constant);
+        let plan = draft.quantized(constant.anchor)?;
+        let whole = plan.format == Format::Qdq && matches!(plan.readers, Readers::All);
+        if whole && slow(constant) {
+            of_slow += elements(constant);
+            names.push(format!("`{}`", graph.values[constant.anchor].name));
+        }
+    }
+    (of_slow >= LARGE && of_slow > all / SMALL_PART).then(|| {
+        format!(
+            "{}: brought back from integers in every run, for products that compute in float and \
+             may take less time than that: leave them float with excluded_layers where speed matters",
+            some(names)
+        )
+    })
 }
 
 /// `ConvInteger` is no fast kernel: networks of convolutions take 2.7 to 13 times as long with it as in
@@ -46,31 +102,46 @@ fn convolutions(graph: &Graph<'_>, draft: &Draft) -> Option<String> {
     })
 }
 
-/// The weights of what runs along a sequence are brought back in every run, however few steps it has.
-fn few_steps(graph: &Graph<'_>, draft: &Draft, index: usize) -> Option<String> {
+/// What runs along a sequence in few steps, whose weights are brought back in every run all the same.
+fn sequences(graph: &Graph<'_>, draft: &Draft) -> Option<String> {
+    let few = |index: &usize| few_steps(graph, draft, *index).is_some();
+    let nodes: Vec<usize> = (0..graph.nodes.len()).filter(few).collect();
+    let lstm = nodes.iter().any(|index| graph.nodes[*index].op_type == "LSTM");
+    let labels = nodes.iter().map(|index| graph.nodes[*index].label()).collect();
+    let dynamic =
+        if lstm { ", or quantize with output_format=\"dynamic\" and dynamic_lstm" } else { "" };
+    (!nodes.is_empty()).then(|| {
+        format!(
+            "{}: computed in float, and weights brought back from integers in every run, which takes \
+             longer than steps as few as these: leave them float with excluded_layers where speed \
+             matters{dynamic}",
+            some(labels)
+        )
+    })
+}
+
+/// How many steps a node goes along a sequence, where these are few and its weights large.
+fn few_steps(graph: &Graph<'_>, draft: &Draft, index: usize) -> Option<usize> {
     let node = graph.nodes[index];
     if !matches!(&*node.op_type, "LSTM" | "GRU" | "RNN") || !node.is_onnx() {
         return None;
     }
-    let brought_back =
+    let whole =
         |weight: &ValueId| draft.quantized(*weight).is_some_and(|plan| plan.format == Format::Qdq);
     let elements: usize = [1, 2]
         .into_iter()
-        .filter_map(|input| graph.input(index, input).filter(brought_back))
+        .filter_map(|input| graph.input(index, input).filter(whole))
         .filter_map(|weight| graph.shape(weight)?.into_iter().product::<Option<usize>>())
         .sum();
     let axis = usize::from(node.int("layout", 0) == 1);
     let steps = *graph.shape(graph.input(index, 0)?)?.get(axis)?;
-    let steps = steps.filter(|steps| *steps <= FEW_STEPS && elements >= LARGE)?;
-    let plural = if steps == 1 { "" } else { "s" };
-    let dynamic = match &*node.op_type {
-        "LSTM" => ", or quantize with output_format=\"dynamic\" and dynamic_lstm",
-        _ => "",
-    };
-    Some(format!(
-        "{} computes in float, and its weights are brought back from integers in every run of \
-         {steps} step{plural}, which takes longer than the steps do: leave them float with \
-         excluded_layers where speed matters{dynamic}",
-        node.label(),
-    ))
+    steps.filter(|steps| *steps <= FEW_STEPS && elements >= LARGE)
+}
+
+/// The first of these, and how many more there are.
+fn some(mut names: Vec<String>) -> String {
+    let more = names.len().saturating_sub(SHOWN);
+    names.truncate(SHOWN);
+    let and = if more > 0 { format!(" and {more} more") } else { String::new() };
+    names.join(", ") + &and
 }
