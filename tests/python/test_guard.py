@@ -249,3 +249,11 @@ def test_a_result_that_is_not_smaller_is_said_loudly(
     assert report.bytes_after >= report.bytes_before
     (warning,) = (text for text in report.warnings if "not smaller" in text)
     assert warning in caplog.text
+
+
+def test_what_is_slower_is_told_what_may_help(digits: Path, images: Images) -> None:
+    """Convolutions take several times as long as integers made when the model runs."""
+    wishes: dict[str, Any] = {"verify": images, "require_faster": True, "engine": "onnxruntime"}
+    with pytest.raises(BelowBarError, match="calibrate, so that ranges are known") as refused:
+        quantize_rs.quantize(digits, None, output_format="dynamic", **wishes)
+    assert "output format dynamic" not in str(refused.value)

@@ -273,6 +273,9 @@ fn faster(chosen: &Attempted) -> &'static str {
     let config = &chosen.quantized.report().config;
     if config.activations.is_some() {
         "compare says what runs on integers; name the target it is made for, or leave it float"
+    } else if config.computes_on_integers() {
+        "what becomes integers when it runs takes its time, convolutions above all: calibrate, so that \
+         ranges are known before, or leave float what the warnings name"
     } else {
         "weights alone come back as floats before anything is multiplied by them: calibrate, so \
          that activations are quantized too, or take the output format dynamic"
