@@ -185,6 +185,20 @@ def test_optimizing_leaves_float16_alone_unless_asked(tmp_path: Path) -> None:
         assert (nodes[0].op_type == "Cast") == (passes is not None)
 
 
+@pytest.mark.parametrize("build", [image_net, exported_block])
+def test_what_is_widened_and_no_more_is_no_fault(build: Callable[[], ModelProto]) -> None:
+    model = build()
+    widened = quantize_rs.optimize(model, None, passes=["widen_floats"]).model
+    assert widened is not None
+    found = quantize_rs.validate(model, widened)
+    assert not found.problems, found
+    only = quantize_rs.quantize_with_calibration(
+        model, None, samples(model, 16), optimize=["widen_floats"]
+    )
+    assert only.model is not None
+    assert quantize_rs.validate(model, only.model)
+
+
 def test_bfloat16_is_widened_too(tmp_path: Path) -> None:
     """ONNX Runtime has no products of bfloat16: what comes of the model runs all the same."""
     nodes = [

@@ -136,9 +136,11 @@ pub fn validate(
     quantized: &Model,
     passes: Option<&[String]>,
 ) -> Result<Validation, QuantizeError> {
-    let candidates = match passes {
-        Some(names) => vec![prepare::named(names)?],
-        None => vec![prepare::planning(true), prepare::planning(false), Vec::new()],
+    let candidates = if let Some(names) = passes {
+        vec![prepare::named(names)?]
+    } else {
+        let widening = prepare::named(&[prepare::WIDEN_FLOATS.to_owned()])?;
+        vec![prepare::planning(true), prepare::planning(false), widening, Vec::new()]
     };
     // Weights that nothing of the original was found for, problems, what was not compared: who finds
     // no fault because it finds no original explains nothing.
