@@ -11,6 +11,7 @@ mod fit;
 pub(crate) mod float32;
 mod formats;
 mod leads;
+mod moved;
 mod opset;
 mod pattern;
 mod qconfig;
@@ -315,6 +316,7 @@ impl Plan {
         let mut draft = Draft::default();
         weights::plan(graph, &constants, &config, &selection, &mut draft);
         activations::plan(graph, &constants, &config, &selection, &mut draft)?;
+        moved::settle(graph, &config, &mut draft);
         draft.warnings.extend(slow::than_float(graph, &constants, &config, &draft));
         out_of_sight(graph, &mut draft);
         Ok(draft.finish(graph, config))

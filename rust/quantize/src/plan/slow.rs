@@ -44,13 +44,13 @@ pub(super) fn than_float(
 fn brought_back(graph: &Graph<'_>, constants: &[Constant<'_>], draft: &Draft) -> Option<String> {
     let multiplies = |op_type: &str| matches!(op_type, "Einsum" | "Gemm" | "MatMul");
     let slow = |constant: &Constant<'_>| {
+        let name = graph.values[constant.anchor].name;
         constant.uses.iter().any(|usage| match *usage {
             Use::Inside { node, .. } => multiplies(&node.op_type),
             Use::Weight { node, .. } => {
-                let read = graph.nodes[node].input.iter();
-                multiplies(&graph.nodes[node].op_type)
-                    && !draft.on_integers.contains(&node)
-                    && read.into_iter().any(|name| *name == graph.values[constant.anchor].name)
+                let proto = graph.nodes[node];
+                let reads = proto.input.iter().any(|input| input == name);
+                multiplies(&proto.op_type) && reads && !draft.on_integers.contains(&node)
             }
             _ => false,
         })
@@ -104,7 +104,7 @@ fn convolutions(graph: &Graph<'_>, draft: &Draft) -> Option<String> {
 
 /// What runs along a sequence in few steps, whose weights are brought back in every run all the same.
 fn sequences(graph: &Graph<'_>, draft: &Draft) -> Option<String> {
-    let few = |index: &usize| few_steps(graph, draft, *index).is_some();
+    let few = |index: &usize| few_steps(graph, draft, *index) == Some(true);
     let nodes: Vec<usize> = (0..graph.nodes.len()).filter(few).collect();
     let lstm = nodes.iter().any(|index| graph.nodes[*index].op_type == "LSTM");
     let labels = nodes.iter().map(|index| graph.nodes[*index].label()).collect();
@@ -120,8 +120,9 @@ fn sequences(graph: &Graph<'_>, draft: &Draft) -> Option<String> {
     })
 }
 
-/// How many steps a node goes along a sequence, where these are few and its weights large.
-fn few_steps(graph: &Graph<'_>, draft: &Draft, index: usize) -> Option<usize> {
+/// Whether a node goes few steps along a sequence with weights that are large; `None` where it goes
+/// along none, or of how many nobody knows.
+fn few_steps(graph: &Graph<'_>, draft: &Draft, index: usize) -> Option<bool> {
     let node = graph.nodes[index];
     if !matches!(&*node.op_type, "LSTM" | "GRU" | "RNN") || !node.is_onnx() {
         return None;
@@ -134,8 +135,8 @@ fn few_steps(graph: &Graph<'_>, draft: &Draft, index: usize) -> Option<usize> {
         .filter_map(|weight| graph.shape(weight)?.into_iter().product::<Option<usize>>())
         .sum();
     let axis = usize::from(node.int("layout", 0) == 1);
-    let steps = *graph.shape(graph.input(index, 0)?)?.get(axis)?;
-    steps.filter(|steps| *steps <= FEW_STEPS && elements >= LARGE)
+    let steps = (*graph.shape(graph.input(index, 0)?)?.get(axis)?)?;
+    Some(steps <= FEW_STEPS && elements >= LARGE)
 }
 
 /// The first of these, and how many more there are.

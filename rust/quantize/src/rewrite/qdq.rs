@@ -233,10 +233,12 @@ impl Writer<'_, '_> {
 
     /// Whether the zero point of a weight must be written though it is 0: ONNX Runtime 1.31 fuses
     /// `Gemm` only then, and what it makes a `Gemm` of. What comes back by one scale and is moved it
-    /// takes to uint8 and back after that, unless a zero point says that it was int8.
+    /// takes to uint8 and back after that, unless a zero point says that it was int8. From opset 21 on
+    /// it takes the type from the integers, and with a zero point makes what it cannot load (1.32).
     pub(super) fn needs_zero_point(&self, id: ValueId, how: &ValuePlan) -> bool {
         let mut readers = self.graph.values[id].readers.iter();
-        let whole = how.spec.granularity == Granularity::PerTensor;
+        let says_nothing = self.graph.model.opset("").is_some_and(|opset| opset < 21);
+        let whole = how.spec.granularity == Granularity::PerTensor && says_nothing;
         let needed = |reader: &Reader| match self.graph.nodes[reader.node].op_type.as_str() {
             "Gemm" => true,
             "MatMul" => self.summed.contains(&reader.node),

@@ -1,0 +1,101 @@
+"""What ONNX Runtime moves of integers comes back as it was, in every opset."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import judge
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import quantize_rs
+
+MOVING: dict[str, dict[str, Any]] = {
+    "Reshape": {"to": np.array([1, 16, 4, 8])},
+    "Slice": {"from": np.array([0]), "to": np.array([8]), "along": np.array([1])},
+    "Squeeze": {"which": np.array([0])},
+    "Transpose": {},
+    "Unsqueeze": {"which": np.array([1])},
+}
+
+
+@pytest.mark.parametrize("way", ["weights", "static", "dynamic"])
+@pytest.mark.parametrize("opset", [13, 20, 21, 23])
+@pytest.mark.parametrize("op_type", MOVING)
+def test_rows_that_are_moved_come_back_with_their_sign(op_type: str, opset: int, way: str) -> None:
+    """ONNX Runtime takes what is moved to integers again: to uint8, where nothing says int8."""
+    rng = np.random.default_rng(12)
+    stored = {"table": rng.standard_normal((500, 32)).astype(np.float32)} | MOVING[op_type]
+    graph = helper.make_graph(
+        [
+            helper.make_node("Gather", ["table", "ids"], ["rows"]),
+            helper.make_node(op_type, ["rows", *MOVING[op_type]], ["moved"]),
+            helper.make_node("Tanh", ["moved"], ["y"]),
+        ],
+        "rows",
+        [helper.make_tensor_value_info("ids", TensorProto.INT64, [1, 16])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(np.asarray(array), name) for name, array in stored.items()],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=10)
+    samples = [{"ids": rng.integers(0, 500, (1, 16))} for _ in range(16)]
+    expected = judge.ort(model.SerializeToString(), samples[0])
+    for symmetric in (True, False):
+        wishes: dict[str, Any] = {"per_channel": False, "symmetric": symmetric}
+        if way == "static":
+            report = quantize_rs.quantize_with_calibration(model, None, samples, **wishes)
+        else:
+            output_format = "dynamic" if way == "dynamic" else "qdq"
+            report = quantize_rs.quantize(model, None, output_format=output_format, **wishes)
+        assert report.model is not None
+        for optimized in (True, False):
+            found = judge.ort(report.model, samples[0], optimized=optimized)
+            assert judge.sqnr(expected, found) > 30
+
+
+def products() -> onnx.ModelProto:
+    """Make two products of three axes with biases, of which ONNX Runtime makes a `Gemm` each."""
+    rng = np.random.default_rng(13)
+    stored = {
+        "w": rng.standard_normal((32, 16)).astype(np.float32),
+        "b": rng.standard_normal(16).astype(np.float32),
+    }
+    graph = helper.make_graph(
+        [
+            helper.make_node("MatMul", ["x", "w"], ["m"], "product"),
+            helper.make_node("Add", ["m", "b"], ["y"]),
+        ],
+        "products",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 6, 32])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(array, name) for name, array in stored.items()],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+
+
+@pytest.mark.parametrize(
+    ("wishes", "told"),
+    [
+        ({"activations": "uint8"}, False),
+        ({"activations": "int8"}, True),
+        ({"activations": "int8", "target": "x86"}, True),
+        ({"activations": "int8", "target": "arm"}, False),
+    ],
+    ids=str,
+)
+def test_int8_that_x86_cannot_load_is_told(wishes: dict[str, Any], told: bool) -> None:
+    model, rng = products(), np.random.default_rng(14)
+    samples = [{"x": rng.standard_normal((1, 6, 32)).astype(np.float32)} for _ in range(16)]
+    report = quantize_rs.quantize_with_calibration(model, None, samples, **wishes)
+    said = [warning for warning in report.warnings if "session.qdqisint8allowed" in warning]
+    assert bool(said) == told
+    assert report.model is not None
+    # What the warning says helps, and what it does not speak of needs no help.
+    options = onnxruntime.SessionOptions()
+    if wishes["activations"] == "int8":
+        options.add_session_config_entry("session.qdqisint8allowed", "1")
+    (found,) = onnxruntime.InferenceSession(report.model, options).run(None, samples[0])
+    assert judge.sqnr(judge.ort(model.SerializeToString(), samples[0]), [found]) > 30
