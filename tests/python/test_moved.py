@@ -99,3 +99,40 @@ def test_int8_that_x86_cannot_load_is_told(wishes: dict[str, Any], told: bool) -
         options.add_session_config_entry("session.qdqisint8allowed", "1")
     (found,) = onnxruntime.InferenceSession(report.model, options).run(None, samples[0])
     assert judge.sqnr(judge.ort(model.SerializeToString(), samples[0]), [found]) > 30
+
+
+@pytest.mark.parametrize("target", ["x86", "x86-avx2", "arm", "generic"])
+@pytest.mark.parametrize("per_channel", [False, True])
+def test_rows_that_are_moved_into_a_product_are_what_targets_take(
+    target: str, per_channel: bool
+) -> None:
+    """The table has one scale, and what is moved of it and multiplied another."""
+    rng = np.random.default_rng(15)
+    stored = {
+        "table": rng.standard_normal((40, 32)).astype(np.float32),
+        "from": np.array([0]),
+        "to": np.array([4]),
+        "along": np.array([1]),
+        "w": rng.standard_normal((32, 16)).astype(np.float32),
+    }
+    graph = helper.make_graph(
+        [
+            helper.make_node("Gather", ["table", "ids"], ["rows"]),
+            helper.make_node("Slice", ["rows", "from", "to", "along"], ["moved"]),
+            helper.make_node("MatMul", ["moved", "w"], ["y"]),
+        ],
+        "rows",
+        [helper.make_tensor_value_info("ids", TensorProto.INT64, [1, 6])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(array, name) for name, array in stored.items()],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    samples = [{"ids": rng.integers(0, 40, (1, 6))} for _ in range(16)]
+    report = quantize_rs.quantize_with_calibration(
+        model, None, samples, target=target, per_channel=per_channel
+    )
+    assert report.model is not None
+    expected = judge.ort(model.SerializeToString(), samples[0])
+    for optimized in (True, False):
+        found = judge.ort(report.model, samples[0], optimized=optimized)
+        assert judge.sqnr(expected, found) > 28

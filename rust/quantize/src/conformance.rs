@@ -9,7 +9,7 @@ use quantize_rs_onnx::{DataType, Model};
 use serde::Serialize;
 
 use crate::encode::data_type;
-use crate::graph::{Graph, ValueId};
+use crate::graph::{Graph, Maker, ValueId};
 use crate::ops::{self, Integer, Slot};
 use crate::target::{Bias, Placement, Profile};
 use crate::{QuantizeError, Target};
@@ -264,12 +264,16 @@ impl Check<'_, '_> {
         }
     }
 
-    /// What moves quantized data into something quantized keeps its scale.
+    /// What moves quantized data into something quantized keeps its scale; but rows of a table have
+    /// that of the table, which holds more than what is moved.
     fn moves(&mut self, node: usize) {
         let graph = self.pairs.graph;
         let (Some(input), Some(output)) = (graph.input(node, 0), graph.output(node, 0)) else {
             return;
         };
+        if self.is_looked_up(input) {
+            return;
+        }
         let before = self.pairs.restored(Some(input)).filter(|found| found.constant.is_none());
         let (Some(before), Some(after)) = (before, self.pairs.quantized(output)) else { return };
         let readers = &graph.values[output].readers;
@@ -278,6 +282,22 @@ impl Check<'_, '_> {
         if direct && !same {
             self.broken(node, Rule::MovedScale, "what comes out has another scale than goes in");
         }
+    }
+
+    /// Whether a value came back from integers that were looked up in a constant.
+    fn is_looked_up(&self, value: ValueId) -> bool {
+        let graph = self.pairs.graph;
+        let maker = |value: ValueId| match graph.values[value].maker {
+            Maker::Node { node, .. } => Some(node),
+            _ => None,
+        };
+        let taken = maker(value)
+            .filter(|node| graph.nodes[*node].op_type == "DequantizeLinear")
+            .and_then(|node| maker(graph.input(node, 0)?))
+            .filter(|node| graph.nodes[*node].op_type == "Gather");
+        taken
+            .and_then(|node| graph.input(node, 0))
+            .is_some_and(|table| graph.constant(table).is_some())
     }
 
     /// An operator of which a part is quantized is quantized as a whole.
