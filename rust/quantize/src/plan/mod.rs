@@ -25,6 +25,7 @@ mod unfit;
 mod weights;
 
 pub(crate) use formats::MICROSOFT;
+pub(crate) use moved::SAYS_TYPE;
 pub(crate) use opset::NEWEST as NEWEST_OPSET;
 pub use qconfig::{QConfig, QConfigDict};
 pub(crate) use select::still_there;

@@ -10,7 +10,7 @@ use crate::graph::Graph;
 use crate::target::Target;
 
 /// The first opset whose `QuantizeLinear` can say of what type the integers are.
-const SAYS_TYPE: i64 = 21;
+pub(crate) const SAYS_TYPE: i64 = 21;
 
 /// Keeps what ONNX Runtime moves loadable: rows of tables get along without a zero point, and of
 /// activations the caller is told.

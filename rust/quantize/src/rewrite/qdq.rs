@@ -24,7 +24,7 @@ use crate::Format;
 use crate::encode::{Encoded, EncodedTensor, StoredScale, integers, scale_type};
 use crate::graph::{Graph, Maker, Reader, ValueId};
 use crate::ops;
-use crate::plan::{Plan, Readers, Source, ValuePlan};
+use crate::plan::{Plan, Readers, SAYS_TYPE, Source, ValuePlan};
 use crate::uses::{self, Constant};
 
 /// The edits that turn the model of `graph` into what `plan` says, with the numbers of `encoded`.
@@ -237,7 +237,7 @@ impl Writer<'_, '_> {
     /// it takes the type from the integers, and with a zero point makes what it cannot load (1.32).
     pub(super) fn needs_zero_point(&self, id: ValueId, how: &ValuePlan) -> bool {
         let mut readers = self.graph.values[id].readers.iter();
-        let says_nothing = self.graph.model.opset("").is_some_and(|opset| opset < 21);
+        let says_nothing = self.graph.model.opset("").is_some_and(|opset| opset < SAYS_TYPE);
         let whole = how.spec.granularity == Granularity::PerTensor && says_nothing;
         let needed = |reader: &Reader| match self.graph.nodes[reader.node].op_type.as_str() {
             "Gemm" => true,
