@@ -56,6 +56,53 @@ def test_rows_that_are_moved_come_back_with_their_sign(op_type: str, opset: int,
             assert judge.sqnr(expected, found) > 30
 
 
+@pytest.mark.parametrize("way", ["weights", "static", "dynamic"])
+@pytest.mark.parametrize("opset", [13, 21])
+@pytest.mark.parametrize("end", ["Gemm", "MatMul"])
+def test_a_table_that_ends_the_model_too_loads(end: str, opset: int, way: str) -> None:
+    """What the last product needs written is not written of the rows, which are moved."""
+    rng = np.random.default_rng(14)
+    stored = {
+        "table": rng.standard_normal((300, 32)).astype(np.float32),
+        "flat": np.array([-1, 32]),
+        "b": rng.standard_normal(300).astype(np.float32),
+    }
+    last = {
+        "Gemm": [helper.make_node("Gemm", ["h", "table", "b"], ["y"], "last", transB=1)],
+        "MatMul": [
+            helper.make_node("Transpose", ["table"], ["turned"], perm=[1, 0]),
+            helper.make_node("MatMul", ["h", "turned"], ["last"]),
+            helper.make_node("Add", ["last", "b"], ["y"]),
+        ],
+    }
+    graph = helper.make_graph(
+        [
+            helper.make_node("Gather", ["table", "ids"], ["rows"]),
+            helper.make_node("Reshape", ["rows", "flat"], ["moved"]),
+            helper.make_node("Tanh", ["moved"], ["h"]),
+            *last[end],
+        ],
+        "tied",
+        [helper.make_tensor_value_info("ids", TensorProto.INT64, [1, 16])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(np.asarray(array), name) for name, array in stored.items()],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=10)
+    samples = [{"ids": rng.integers(0, 300, (1, 16))} for _ in range(16)]
+    expected = judge.ort(model.SerializeToString(), samples[0])
+    for symmetric in (True, False):
+        wishes: dict[str, Any] = {"per_channel": False, "symmetric": symmetric}
+        if way == "static":
+            report = quantize_rs.quantize_with_calibration(model, None, samples, **wishes)
+        else:
+            output_format = "dynamic" if way == "dynamic" else "qdq"
+            report = quantize_rs.quantize(model, None, output_format=output_format, **wishes)
+        assert report.model is not None
+        for optimized in (True, False):
+            found = judge.ort(report.model, samples[0], optimized=optimized)
+            assert judge.sqnr(expected, found) > 30
+
+
 def products() -> onnx.ModelProto:
     """Make two products of three axes with biases, of which ONNX Runtime makes a `Gemm` each."""
     rng = np.random.default_rng(13)

@@ -237,15 +237,21 @@ impl Writer<'_, '_> {
     /// it takes the type from the integers, and with a zero point makes what it cannot load (1.32).
     pub(super) fn needs_zero_point(&self, id: ValueId, how: &ValuePlan) -> bool {
         let mut readers = self.graph.values[id].readers.iter();
-        let says_nothing = self.graph.model.opset("").is_some_and(|opset| opset < SAYS_TYPE);
-        let whole = how.spec.granularity == Granularity::PerTensor && says_nothing;
         let needed = |reader: &Reader| match self.graph.nodes[reader.node].op_type.as_str() {
             "Gemm" => true,
             "MatMul" => self.summed.contains(&reader.node),
             "Conv" | "ConvTranspose" | "Einsum" | "GRU" | "LSTM" | "RNN" => false,
-            _ => whole,
+            _ => self.moved_needs_zero_point(how),
         };
         !how.spec.symmetric || how.spec.middle() != 0 || readers.any(needed)
+    }
+
+    /// As [`Writer::needs_zero_point`], of what comes back from integers and may be moved then, as rows
+    /// of a table are: whatever else multiplies by the table.
+    pub(super) fn moved_needs_zero_point(&self, how: &ValuePlan) -> bool {
+        let says_nothing = self.graph.model.opset("").is_some_and(|opset| opset < SAYS_TYPE);
+        let whole = how.spec.granularity == Granularity::PerTensor && says_nothing;
+        !how.spec.symmetric || how.spec.middle() != 0 || whole
     }
 
     /// Integers, scale and zero point of a constant, and the node that makes `output` of them.

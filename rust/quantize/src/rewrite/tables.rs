@@ -50,7 +50,7 @@ impl Writer<'_, '_> {
         let back = if by_row {
             Back::ByRow
         } else {
-            let needed = self.needs_zero_point(id, how);
+            let needed = self.moved_needs_zero_point(how);
             Back::Whole { zero_point: needed.then(|| self.zero_point(&tensor.zero_point)) }
         };
         let graph = self.graph;
