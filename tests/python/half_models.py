@@ -214,6 +214,59 @@ def plain_net() -> ModelProto:
     return made(nodes, constants, [value("x", ["N", 3, 8, 8])], [value("y", ["N", 8, 8, 10])])
 
 
+def guarded_mask() -> ModelProto:
+    """A row that is masked as a whole, whose -1e9 is -inf in float16, is told by what is NaN."""
+    nodes = [
+        node("MatMul", "x wq", "q"),
+        node("Transpose", "x", "k", perm=[0, 2, 1]),
+        node("MatMul", "q k", "scores"),
+        node("Where", "masked large none", "mask"),
+        node("Cast", "mask", "mask16", to=HALF),
+        node("Add", "scores mask16", "s"),
+        node("Softmax", "s", "p"),
+        node("IsNaN", "p", "lost"),
+        node("Where", "lost zero p", "kept"),
+        node("MatMul", "kept x", "y"),
+    ]
+    constants = {
+        "wq": halves(32, 32, scale=0.05),
+        "large": np.float32(-1e9),
+        "none": np.float32(0),
+        "zero": np.float16(0),
+    }
+    ends = [value("x", ["N", 5, 32]), value("masked", ["N", 5, 5], TensorProto.BOOL)]
+    return made(nodes, constants, ends, [value("y", ["N", 5, 32])])
+
+
+def told_apart() -> ModelProto:
+    """What is rounded to float16 is equal to a constant of float16."""
+    nodes = [
+        node("Cast", "x", "x16", to=HALF),
+        node("MatMul", "x16 w", "h"),
+        node("Equal", "x16 tenth", "same"),
+        node("Where", "same large h", "y"),
+    ]
+    constants = {"w": halves(32, 32), "tenth": np.float16(0.1), "large": np.float16(100)}
+    return made(nodes, constants, [value("x", ["N", 32], SINGLE)], [value("y", ["N", 32])])
+
+
+def rounded_positions() -> ModelProto:
+    """Positions are rounded to bfloat16 on purpose, beside a product of float16."""
+    nodes = [
+        node("Cast", "at", "p", to=SINGLE),
+        node("Cast", "p", "p16", to=TensorProto.BFLOAT16),
+        node("Cast", "p16", "p32", to=SINGLE),
+        node("Mul", "p32 rate", "angle"),
+        node("Cos", "angle", "cos"),
+        node("Cast", "cos", "cos16", to=HALF),
+        node("MatMul", "x w", "h"),
+        node("Mul", "h cos16", "y"),
+    ]
+    constants = {"w": halves(32, 32), "rate": np.float32(0.7)}
+    ends = [value("x", ["N", 32]), value("at", ["N", 1], TensorProto.INT64)]
+    return made(nodes, constants, ends, [value("y", ["N", 32])])
+
+
 def samples(model: ModelProto, count: int) -> list[dict[str, np.ndarray]]:
     constant = {tensor.name for tensor in model.graph.initializer}
     inputs = [value for value in model.graph.input if value.name not in constant]

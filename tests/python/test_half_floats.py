@@ -20,6 +20,7 @@ from half_models import (
     exported_block,
     foreign,
     given_bias,
+    guarded_mask,
     halves,
     image_net,
     looked_up,
@@ -28,11 +29,14 @@ from half_models import (
     old_initializers,
     plain_net,
     read_twice,
+    rounded_positions,
     samples,
     single,
+    told_apart,
     value,
 )
 from onnx import ModelProto, TensorProto, helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
 
 import quantize_rs
 
@@ -293,6 +297,41 @@ def test_what_is_rounded_between_two_products_is_not(tmp_path: Path) -> None:
     kernels = judge.kernels(out)
     assert kernels["QLinearMatMul"] + kernels["MatMulIntegerToFloat"] == 2
     assert not kernels["Cast"]
+
+
+def marked(name: str, sample: dict[str, np.ndarray]) -> None:
+    """Let a sample have what is rounded to something else."""
+    if name == "guarded_mask":
+        sample["masked"][:] = False
+        sample["masked"][:, 2] = True
+    if name == "told_apart":
+        sample["x"][:, ::3] = 0.1
+    if name == "rounded_positions":
+        sample["at"] += 1001
+
+
+@pytest.mark.parametrize("optimize", [True, ["widen_floats"]], ids=str)
+@pytest.mark.parametrize("build", [guarded_mask, told_apart, rounded_positions])
+def test_what_a_rounding_makes_another_number_is_rounded(
+    build: Callable[[], ModelProto], optimize: Any, tmp_path: Path
+) -> None:
+    """-inf of -1e9, what is equal in 16 bits, positions.
+
+    The reference judges: ONNX Runtime leaves such roundings out of the float model itself (1.32).
+    """
+    model, out = build(), tmp_path / "q.onnx"
+    given = samples(model, 16)
+    for sample in given:
+        marked(build.__name__, sample)
+    quantize_rs.quantize_with_calibration(
+        model, out, given, optimize=optimize, engine="onnxruntime", method="minmax"
+    )
+    kernels = judge.kernels(out)
+    assert kernels["QLinearMatMul"] + kernels["MatMulIntegerToFloat"] >= 1
+    with np.errstate(over="ignore", invalid="ignore"):
+        expected = ReferenceEvaluator(model).run(None, given[0])
+    for optimized in (True, False):
+        assert judge.sqnr(expected, judge.ort(out, given[0], optimized=optimized)) > 30
 
 
 @pytest.mark.parametrize("operator", ["MultiHeadAttention", "SimplifiedLayerNormalization"])

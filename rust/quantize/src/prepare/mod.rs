@@ -21,6 +21,7 @@ mod prune;
 pub(crate) mod read;
 mod remove_identity;
 mod resize;
+mod rounds;
 mod store_integers;
 mod widen_floats;
 

@@ -11,10 +11,11 @@ use quantize_rs_onnx::{
 };
 
 use super::Changes;
-use super::read::fixed;
+use super::{read::fixed, rounds};
 use crate::QuantizeError;
 use crate::encode::to_f32;
 use crate::graph::{Graph, Maker, ValueId};
+use crate::ops;
 use crate::rewrite::names::Names;
 use crate::uses;
 
@@ -30,6 +31,7 @@ pub(super) fn run(graph: &Graph<'_>) -> Result<Changes, QuantizeError> {
     let mut widening = Widening {
         graph,
         widened,
+        far: rounds::far(graph),
         weights: HashSet::new(),
         names: Names::of(graph),
         wide: HashMap::new(),
@@ -63,7 +65,7 @@ fn computes(graph: &Graph<'_>, index: usize) -> bool {
         |name: &String| graph.value(name).is_some_and(|id| graph.dtype(id).is_some() && !given(id));
     let half = |name: &String| graph.value(name).is_some_and(|id| is_half(graph, id));
     node.is_onnx()
-        && !matches!(node.op_type.as_str(), "Cast" | "Constant")
+        && !matches!(node.op_type.as_str(), "BitCast" | "Cast" | "Constant")
         && node.subgraphs().next().is_none()
         && values().any(half)
         && values().all(known)
@@ -74,6 +76,8 @@ struct Widening<'g, 'm> {
     graph: &'g Graph<'m>,
     /// Whether each node computes in float32 from now on.
     widened: Vec<bool>,
+    /// Values that 16 bits make others of.
+    far: Vec<bool>,
     /// Constants that some node multiplies by.
     weights: HashSet<ValueId>,
     names: Names<'g>,
@@ -159,12 +163,27 @@ impl Widening<'_, '_> {
         self.half.insert(value, half);
     }
 
-    /// The `Cast` that rounds float32 to this value, and what it rounds: that is read as it is.
+    /// The `Cast` that rounds float32 to this value, and what it rounds: that is read as it is, where
+    /// the rounding changes last digits alone.
     fn rounded(&self, value: ValueId) -> Option<(usize, String)> {
-        let Maker::Node { node, .. } = self.graph.values[value].maker else { return None };
-        let source = self.graph.input(node, 0).filter(|_| is_cast(self.graph, node))?;
-        let is_float = self.graph.dtype(source) == Some(DataType::Float);
-        is_float.then(|| (node, self.graph.values[source].name.to_owned()))
+        let graph = self.graph;
+        let Maker::Node { node, .. } = graph.values[value].maker else { return None };
+        let source = graph.input(node, 0).filter(|_| is_cast(graph, node))?;
+        let mut readers = graph.values[value].readers.iter().map(|reader| reader.node);
+        let among = readers.any(|reader| self.widened[reader] || self.back_to_a_product(reader));
+        let is_float = graph.dtype(source) == Some(DataType::Float);
+        let last_digits = !self.far[source] && !rounds::is_told_apart(graph, value);
+        (is_float && among && last_digits).then(|| (node, graph.values[source].name.to_owned()))
+    }
+
+    /// Whether a node makes float32 of what products read.
+    fn back_to_a_product(&self, cast: usize) -> bool {
+        let graph = self.graph;
+        let made = graph.output(cast, 0).filter(|_| to_float32(graph, cast));
+        let mut readers = made.into_iter().flat_map(|made| &graph.values[made].readers);
+        readers.any(|reader| {
+            ops::rule(graph.nodes[reader.node]).is_some_and(|rule| rule.takes_weight(1))
+        })
     }
 
     /// What the model makes float32 of a value by itself.
