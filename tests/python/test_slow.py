@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+import judge
 import numpy as np
 import onnx
 import pytest
@@ -138,3 +139,29 @@ def test_products_in_float_bring_their_weights_back(op_type: str) -> None:
     assert not told(inside(op_type, 256))
     assert not told(inside(op_type, 256), output_format="dynamic", exclude=["w"])
     assert not told(inside(op_type, 64), output_format="dynamic")
+
+
+@pytest.mark.parametrize(("op_type", "transposed"), [("MatMul", 0), ("Gemm", 0), ("Gemm", 1)])
+def test_products_that_read_integers_bring_nothing_back(op_type: str, transposed: int) -> None:
+    """ONNX Runtime makes `MatMulNBits` of weights on the right as they stand."""
+    rng = np.random.default_rng(6)
+    stored = {name: rng.normal(size=(256, 256)).astype(np.float32) for name in ("w", "v")}
+    attributes = {"transB": 1} if transposed else {}
+    graph = helper.make_graph(
+        [
+            helper.make_node("MatMul", ["x", "v"], ["h"], "first"),
+            helper.make_node(op_type, ["h", "w"], ["y"], "product", **attributes),
+        ],
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [8, 256])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(array, name) for name, array in stored.items()],
+    )
+    opset = helper.make_opsetid("", 21)
+    model = helper.make_model(graph, opset_imports=[opset], ir_version=10)
+    samples = [{"x": rng.normal(size=(8, 256)).astype(np.float32)} for _ in range(8)]
+    report = quantize_rs.quantize_with_calibration(model, None, samples, bits=4)
+    assert report.model is not None
+    in_float = judge.kernels(report.model)["MatMulNBits"] < 2
+    assert in_float == bool([said for said in report.warnings if SLOW in said]), report.warnings
+    assert in_float == bool(transposed)
