@@ -165,3 +165,36 @@ def test_products_that_read_integers_bring_nothing_back(op_type: str, transposed
     in_float = judge.kernels(report.model)["MatMulNBits"] < 2
     assert in_float == bool([said for said in report.warnings if SLOW in said]), report.warnings
     assert in_float == bool(transposed)
+
+
+@pytest.mark.parametrize("bits", [2, 4, 8])
+def test_blocks_that_are_multiplied_in_float_are_said_to_be_slow(bits: int) -> None:
+    """Looked up, or of 4 bits, or by activations of 8 bits they are not."""
+    rng = np.random.default_rng(7)
+    table = numpy_helper.from_array(rng.normal(size=(256, 256)).astype(np.float32), "table")
+    weight = numpy_helper.from_array(rng.normal(size=(256, 256)).astype(np.float32), "w")
+    graph = helper.make_graph(
+        [
+            helper.make_node("Gather", ["table", "ids"], ["rows"]),
+            helper.make_node("MatMul", ["rows", "w"], ["y"]),
+        ],
+        "g",
+        [helper.make_tensor_value_info("ids", TensorProto.INT64, [8])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        [table, weight],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+    def found(**wishes: Any) -> list[str]:
+        plan = quantize_rs.open(model).plan(f"int{bits}", output_format="matmul_nbits", **wishes)
+        return [said for said in plan.warnings if "many times slower" in said]
+
+    if bits == 4:
+        assert not found()
+        return
+    (warning,) = found()
+    assert warning.startswith("`w`: ")
+    (level,) = re.findall(r"accuracy_level=(\d)", warning)
+    assert not found(accuracy_level=int(level))
+    assert found(accuracy_level=1)
+    assert not found(exclude=["w"])
