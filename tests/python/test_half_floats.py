@@ -220,6 +220,25 @@ def test_bfloat16_is_widened_too(tmp_path: Path) -> None:
     assert judge.kernels(tmp_path / "q.onnx")["MatMulIntegerToFloat"] == 1
 
 
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16], ids=str)
+def test_factors_of_a_product_of_16_bits_are_in_its_weight(dtype: Any, tmp_path: Path) -> None:
+    kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    nodes = [
+        node("Cast", "x", "x16", to=kind),
+        node("Gemm", "x16 w b", "m", alpha=0.3, beta=1.7),
+        node("Cast", "m", "y", to=SINGLE),
+    ]
+    weight, bias = halves(32, 48).astype(dtype), halves(48).astype(dtype)
+    ends = [value("x", ["N", 32], SINGLE)], [value("y", ["N", 48], SINGLE)]
+    model = made(nodes, {"w": weight, "b": bias}, *ends)
+    quantize_rs.quantize_with_calibration(model, tmp_path / "q.onnx", samples(model, 64))
+    (x,) = samples(model, 1)
+    (found,) = judge.ort(tmp_path / "q.onnx", x)
+    expected = 0.3 * (x["x"] @ weight.astype(np.float32)) + 1.7 * bias.astype(np.float32)
+    assert judge.sqnr([expected], [found]) > 30
+    assert judge.kernels(tmp_path / "q.onnx")["QGemm"] == 1
+
+
 def test_methods_are_judged_by_outputs_of_float16() -> None:
     model = exported_block()
     plan = quantize_rs.open(model).plan(activations="uint8")

@@ -15,6 +15,9 @@ pub(super) fn floats(tensor: &Tensor) -> Option<Vec<f64>> {
         DataType::Float16 => {
             data.as_chunks::<2>().0.iter().map(|b| half::f16::from_le_bytes(*b).to_f64()).collect()
         }
+        DataType::BFloat16 => {
+            data.as_chunks::<2>().0.iter().map(|b| half::bf16::from_le_bytes(*b).to_f64()).collect()
+        }
         _ => return None,
     })
 }
@@ -26,6 +29,7 @@ pub(super) fn rounded(dtype: DataType, shape: Vec<usize>, values: &[f64]) -> Opt
     let most = match dtype {
         DataType::Float => 2f64.powi(-23),
         DataType::Float16 => 2f64.powi(-9),
+        DataType::BFloat16 => 2f64.powi(-8),
         DataType::Double => 0.0,
         _ => return None,
     };
@@ -57,6 +61,11 @@ fn put(data: &mut Vec<u8>, dtype: DataType, value: f64) -> f64 {
         }
         DataType::Float16 => {
             let narrow = half::f16::from_f64(value);
+            data.extend_from_slice(&narrow.to_le_bytes());
+            narrow.to_f64()
+        }
+        DataType::BFloat16 => {
+            let narrow = half::bf16::from_f64(value);
             data.extend_from_slice(&narrow.to_le_bytes());
             narrow.to_f64()
         }
