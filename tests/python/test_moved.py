@@ -22,6 +22,23 @@ MOVING: dict[str, dict[str, Any]] = {
 }
 
 
+def assert_near(model: onnx.ModelProto, way: str, ids: np.ndarray) -> None:
+    """Let ONNX Runtime load what is made with one scale for all, and come near the model."""
+    samples = [{"ids": each} for each in ids]
+    expected = judge.ort(model.SerializeToString(), samples[0])
+    for symmetric in (True, False):
+        wishes: dict[str, Any] = {"per_channel": False, "symmetric": symmetric}
+        if way == "static":
+            report = quantize_rs.quantize_with_calibration(model, None, samples, **wishes)
+        else:
+            output_format = "dynamic" if way == "dynamic" else "qdq"
+            report = quantize_rs.quantize(model, None, output_format=output_format, **wishes)
+        assert report.model is not None
+        for optimized in (True, False):
+            found = judge.ort(report.model, samples[0], optimized=optimized)
+            assert judge.sqnr(expected, found) > 30
+
+
 @pytest.mark.parametrize("way", ["weights", "static", "dynamic"])
 @pytest.mark.parametrize("opset", [13, 20, 21, 23])
 @pytest.mark.parametrize("op_type", MOVING)
@@ -41,19 +58,7 @@ def test_rows_that_are_moved_come_back_with_their_sign(op_type: str, opset: int,
         [numpy_helper.from_array(np.asarray(array), name) for name, array in stored.items()],
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=10)
-    samples = [{"ids": rng.integers(0, 500, (1, 16))} for _ in range(16)]
-    expected = judge.ort(model.SerializeToString(), samples[0])
-    for symmetric in (True, False):
-        wishes: dict[str, Any] = {"per_channel": False, "symmetric": symmetric}
-        if way == "static":
-            report = quantize_rs.quantize_with_calibration(model, None, samples, **wishes)
-        else:
-            output_format = "dynamic" if way == "dynamic" else "qdq"
-            report = quantize_rs.quantize(model, None, output_format=output_format, **wishes)
-        assert report.model is not None
-        for optimized in (True, False):
-            found = judge.ort(report.model, samples[0], optimized=optimized)
-            assert judge.sqnr(expected, found) > 30
+    assert_near(model, way, rng.integers(0, 500, (16, 1, 16)))
 
 
 @pytest.mark.parametrize("way", ["weights", "static", "dynamic"])
@@ -88,19 +93,7 @@ def test_a_table_that_ends_the_model_too_loads(end: str, opset: int, way: str) -
         [numpy_helper.from_array(np.asarray(array), name) for name, array in stored.items()],
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=10)
-    samples = [{"ids": rng.integers(0, 300, (1, 16))} for _ in range(16)]
-    expected = judge.ort(model.SerializeToString(), samples[0])
-    for symmetric in (True, False):
-        wishes: dict[str, Any] = {"per_channel": False, "symmetric": symmetric}
-        if way == "static":
-            report = quantize_rs.quantize_with_calibration(model, None, samples, **wishes)
-        else:
-            output_format = "dynamic" if way == "dynamic" else "qdq"
-            report = quantize_rs.quantize(model, None, output_format=output_format, **wishes)
-        assert report.model is not None
-        for optimized in (True, False):
-            found = judge.ort(report.model, samples[0], optimized=optimized)
-            assert judge.sqnr(expected, found) > 30
+    assert_near(model, way, rng.integers(0, 300, (16, 1, 16)))
 
 
 def products() -> onnx.ModelProto:
