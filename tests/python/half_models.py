@@ -250,6 +250,20 @@ def told_apart() -> ModelProto:
     return made(nodes, constants, [value("x", ["N", 32], SINGLE)], [value("y", ["N", 32])])
 
 
+def rest() -> ModelProto:
+    """What rounding to float16 leaves is multiplied too, as products of two parts do."""
+    nodes = [
+        node("Cast", "x", "x16", to=HALF),
+        node("Cast", "x16", "near", to=SINGLE),
+        node("MatMul", "x16 w", "h"),
+        node("Sub", "x near", "rest"),
+        node("Mul", "rest many", "y"),
+    ]
+    constants = {"w": halves(32, 32), "many": np.float32(4096)}
+    outputs = [value("h", ["N", 32]), value("y", ["N", 32], SINGLE)]
+    return made(nodes, constants, [value("x", ["N", 32], SINGLE)], outputs)
+
+
 def rounded_positions() -> ModelProto:
     """Positions are rounded to bfloat16 on purpose, beside a product of float16."""
     nodes = [

@@ -29,6 +29,7 @@ from half_models import (
     old_initializers,
     plain_net,
     read_twice,
+    rest,
     rounded_positions,
     samples,
     single,
@@ -189,6 +190,17 @@ def test_optimizing_leaves_float16_alone_unless_asked(tmp_path: Path) -> None:
         assert (nodes[0].op_type == "Cast") == (passes is not None)
 
 
+def test_a_cast_that_widening_leaves_idle_is_no_fault() -> None:
+    """The passes of a plan take it out, and had nothing to do before."""
+    nodes = [node("MatMul", "x w", "m"), node("Cast", "m", "c", to=SINGLE), node("Neg", "c", "y")]
+    ends = [value("x", ["N", 32])], [value("y", ["N", 32], SINGLE)]
+    model = made(nodes, {"w": halves(32, 32)}, *ends)
+    widened = quantize_rs.optimize(model, None, passes=["widen_floats"]).model
+    assert widened is not None
+    found = quantize_rs.validate(model, widened)
+    assert found, found
+
+
 @pytest.mark.parametrize("build", [image_net, exported_block])
 def test_what_is_widened_and_no_more_is_no_fault(build: Callable[[], ModelProto]) -> None:
     model = build()
@@ -330,11 +342,11 @@ def marked(name: str, sample: dict[str, np.ndarray]) -> None:
 
 
 @pytest.mark.parametrize("optimize", [True, ["widen_floats"]], ids=str)
-@pytest.mark.parametrize("build", [guarded_mask, told_apart, rounded_positions])
+@pytest.mark.parametrize("build", [guarded_mask, told_apart, rounded_positions, rest])
 def test_what_a_rounding_makes_another_number_is_rounded(
     build: Callable[[], ModelProto], optimize: Any, tmp_path: Path
 ) -> None:
-    """-inf of -1e9, what is equal in 16 bits, positions.
+    """-inf of -1e9, what is equal in 16 bits, positions, what is rounded off.
 
     The reference judges: ONNX Runtime leaves such roundings out of the float model itself (1.32).
     """

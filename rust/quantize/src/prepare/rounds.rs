@@ -112,10 +112,15 @@ fn is_counted(graph: &Graph<'_>, value: ValueId) -> bool {
 }
 
 /// Whether one who reads a value, or what a `Cast` makes of it, tells apart what is rounded and what is
-/// not.
-pub(super) fn is_told_apart(graph: &Graph<'_>, value: ValueId) -> bool {
+/// not. What is left of `source` when the rounded value is taken from it is nothing but the rounding.
+pub(super) fn is_told_apart(graph: &Graph<'_>, value: ValueId, source: ValueId) -> bool {
+    let subtracts = |node: usize| {
+        let proto = graph.nodes[node];
+        proto.op_type == "Sub" && [0, 1].iter().any(|at| graph.input(node, *at) == Some(source))
+    };
     let told = |value: ValueId| {
-        graph.values[value].readers.iter().any(|reader| distinguishes(graph.nodes[reader.node]))
+        let mut readers = graph.values[value].readers.iter().map(|reader| reader.node);
+        readers.any(|node| distinguishes(graph.nodes[node]) || subtracts(node))
     };
     let casts = graph.values[value].readers.iter().map(|reader| reader.node);
     let mut made = casts

@@ -172,7 +172,7 @@ impl Widening<'_, '_> {
         let mut readers = graph.values[value].readers.iter().map(|reader| reader.node);
         let among = readers.any(|reader| self.widened[reader] || self.back_to_a_product(reader));
         let is_float = graph.dtype(source) == Some(DataType::Float);
-        let last_digits = !self.far[source] && !rounds::is_told_apart(graph, value);
+        let last_digits = !self.far[source] && !rounds::is_told_apart(graph, value, source);
         (is_float && among && last_digits).then(|| (node, graph.values[source].name.to_owned()))
     }
 

@@ -145,13 +145,16 @@ pub fn validate(
     // Weights that nothing of the original was found for, problems, what was not compared: who finds
     // no fault because it finds no original explains nothing.
     let mut best: Option<([usize; 3], Validation)> = None;
-    let mut idle = false;
+    let mut bare = false;
     for tried in candidates {
-        if idle || best.as_ref().is_some_and(|([lost, problems, _], _)| lost + problems == 0) {
+        if best.as_ref().is_some_and(|([lost, problems, _], _)| lost + problems == 0) {
             break;
         }
         let (model, mut steps) = prepare::run(original, &tried, passes.is_none())?;
-        idle = steps.is_empty();
+        if bare && steps.is_empty() {
+            continue;
+        }
+        bare |= steps.is_empty();
         let model = match (model.opset(""), quantized.opset("")) {
             (Some(from), Some(to)) if from < to => {
                 let (model, conversion) = convert_opset(&model, to)?;
