@@ -62,6 +62,12 @@ RUNS = [
 ]
 
 
+@pytest.fixture(autouse=True)
+def numbers_of_its_own() -> None:
+    """Let no test see other numbers because of the tests that ran before it."""
+    RNG.bit_generator.state = np.random.default_rng(1611).bit_generator.state
+
+
 def types(model: ModelProto) -> list[tuple[str, int]]:
     return [(end.name, end.type.tensor_type.elem_type) for end in model.graph.output]
 
@@ -328,6 +334,73 @@ def test_what_is_rounded_between_two_products_is_not(tmp_path: Path) -> None:
     kernels = judge.kernels(out)
     assert kernels["QLinearMatMul"] + kernels["MatMulIntegerToFloat"] == 2
     assert not kernels["Cast"]
+
+
+MASKS = {
+    "Where": [node("Where", "masked large none", "mask")],
+    "ConstantOfShape": [
+        node(
+            "ConstantOfShape",
+            "shape",
+            "all",
+            value=numpy_helper.from_array(np.array([-1e9], np.float32)),
+        ),
+        node("Where", "masked all none", "mask"),
+    ],
+    "Mul": [node("Cast", "masked", "m", to=SINGLE), node("Mul", "m large", "mask")],
+    "Clip": [node("Cast", "masked", "m", to=SINGLE), node("Clip", "m none most", "mask")],
+}
+"""Ways to make a mask, of which `Clip` only names a large number."""
+
+
+@pytest.mark.parametrize("way", MASKS)
+def test_a_mask_that_float16_cannot_hold_is_rounded(way: str) -> None:
+    nodes = [
+        *MASKS[way],
+        node("Cast", "mask", "mask16", to=HALF),
+        node("MatMul", "x w", "h"),
+        node("Add", "h mask16", "y"),
+    ]
+    constants = {
+        "w": halves(32, 32),
+        "large": np.float32(-1e9),
+        "none": np.float32(0),
+        "most": np.float32(3e38),
+        "shape": np.array([1, 32]),
+    }
+    ends = [value("x", [2, 32]), value("masked", [2, 32], TensorProto.BOOL)]
+    model = made(nodes, constants, ends, [value("y", [2, 32])])
+    widened = quantize_rs.optimize(model, None, passes=["widen_floats"]).model
+    assert widened is not None
+    casts = [
+        each.input[0]
+        for each in onnx.load_from_string(widened).graph.node
+        if each.op_type == "Cast"
+    ]
+    assert ("mask" in casts) == (way != "Clip")
+    (sample,) = samples(model, 1)
+    sample["masked"][:, ::3] = True
+    with np.errstate(over="ignore"):
+        (expected,) = ReferenceEvaluator(model).run(None, sample)
+        (found,) = ReferenceEvaluator(onnx.load_from_string(widened)).run(None, sample)
+    assert np.array_equal(np.isinf(expected), np.isinf(found))
+
+
+def test_bits_that_are_read_as_others_stay_16() -> None:
+    """Read as float32 they would not be as many."""
+    nodes = [
+        node("MatMul", "x w", "h"),
+        node("BitCast", "h", "y", to=TensorProto.INT16),
+    ]
+    ends = [value("x", ["N", 32])], [value("y", ["N", 8], TensorProto.INT16)]
+    model = made(nodes, {"w": halves(32, 8)}, *ends, opset=26)
+    widened = quantize_rs.optimize(model, None, passes=["widen_floats"]).model
+    assert widened is not None
+    graph = onnx.load_from_string(widened).graph
+    (bits,) = [each for each in graph.node if each.op_type == "BitCast"]
+    (before,) = [each for each in graph.node if bits.input[0] in each.output]
+    assert (before.op_type, before.attribute[0].i) == ("Cast", HALF)
+    judge.check(widened)
 
 
 def marked(name: str, sample: dict[str, np.ndarray]) -> None:

@@ -32,7 +32,7 @@ pub(super) fn than_float(
         return Vec::new();
     }
     if !config.computes_on_integers() {
-        return wide_blocks(graph, constants, config, draft).into_iter().collect();
+        return blocks_by_floats(graph, constants, config, draft).into_iter().collect();
     }
     let found = [
         convolutions(graph, draft),
@@ -55,7 +55,7 @@ fn brought_back(graph: &Graph<'_>, constants: &[Constant<'_>], draft: &Draft) ->
                 let proto = graph.nodes[node];
                 let reads = proto.input.iter().any(|input| input == name);
                 let float = multiplies(&proto.op_type) && !draft.on_integers.contains(&node);
-                float && reads && !in_blocks(constant, draft, proto, name)
+                float && reads && !becomes_blocks(constant, draft, proto, name)
             }
             _ => false,
         })
@@ -87,7 +87,7 @@ fn brought_back(graph: &Graph<'_>, constants: &[Constant<'_>], draft: &Draft) ->
 /// rows of 512 values takes, of its time in float, 43 and 3.6 with 2 bits, 18 and 2.1 with 8, 1.3 and 1.1
 /// with 4; and with `accuracy_level` 4 .7 and 1.7, .55 and .84, .55 and .94 (ONNX Runtime 1.32, one thread,
 /// AVX-512 VNNI).
-fn wide_blocks(
+fn blocks_by_floats(
     graph: &Graph<'_>,
     constants: &[Constant<'_>],
     config: &Config,
@@ -116,7 +116,7 @@ fn wide_blocks(
 
 /// Whether ONNX Runtime makes `MatMulNBits` of a node and its weight: that reads integers, and takes .4 to
 /// 1.04 of the time in float for 1 and 64 rows of 512 values (1.32, one thread).
-fn in_blocks(constant: &Constant<'_>, draft: &Draft, node: &NodeProto, weight: &str) -> bool {
+fn becomes_blocks(constant: &Constant<'_>, draft: &Draft, node: &NodeProto, weight: &str) -> bool {
     let narrow = draft.quantized(constant.anchor).is_some_and(|plan| {
         let qtype = plan.spec.qtype;
         !qtype.is_float() && qtype.is_scaled() && qtype.bits() <= 8

@@ -8,6 +8,7 @@
 use quantize_rs_onnx::{DataType, NodeProto, Tensor};
 
 use super::read::fixed;
+use super::widen_floats::HALVES;
 use crate::encode::to_f32;
 use crate::graph::{Graph, ValueId};
 use crate::ops;
@@ -53,8 +54,8 @@ const SETTLE: [&str; 10] = [
 /// rounded to 16 bits.
 pub(super) fn far(graph: &Graph<'_>) -> Vec<bool> {
     let mut far = vec![false; graph.values.len()];
-    let halves = [Some(DataType::Float16), Some(DataType::BFloat16)];
-    if !graph.nodes.iter().any(|node| halves.contains(&uses::casts(node))) {
+    let rounds = |node: &&NodeProto| uses::casts(node).is_some_and(|to| HALVES.contains(&to));
+    if !graph.nodes.iter().any(rounds) {
         return far;
     }
     let mut weighs = vec![false; graph.values.len()];

@@ -20,7 +20,7 @@ use crate::rewrite::names::Names;
 use crate::uses;
 
 /// The types that are widened, each of whose numbers float32 holds.
-const HALVES: [DataType; 2] = [DataType::Float16, DataType::BFloat16];
+pub(super) const HALVES: [DataType; 2] = [DataType::Float16, DataType::BFloat16];
 
 /// Attributes that say of what type a node makes something.
 const TYPES: [&str; 3] = ["dtype", "output_dtype", "output_datatype"];

@@ -117,6 +117,11 @@ fn along(granularity: Granularity) -> Vec<Kept<AttributeProto>> {
     }
 }
 
+/// Whether a zero point may be another number than 0.
+fn is_off_middle(how: &ValuePlan) -> bool {
+    !how.spec.symmetric || how.spec.middle() != 0
+}
+
 pub(super) struct Writer<'g, 'm> {
     pub(super) graph: &'g Graph<'m>,
     pub(super) plan: &'g Plan,
@@ -243,7 +248,7 @@ impl Writer<'_, '_> {
             "Conv" | "ConvTranspose" | "Einsum" | "GRU" | "LSTM" | "RNN" => false,
             _ => self.moved_needs_zero_point(how),
         };
-        !how.spec.symmetric || how.spec.middle() != 0 || readers.any(needed)
+        is_off_middle(how) || readers.any(needed)
     }
 
     /// As [`Writer::needs_zero_point`], of what comes back from integers and may be moved then, as rows
@@ -251,7 +256,7 @@ impl Writer<'_, '_> {
     pub(super) fn moved_needs_zero_point(&self, how: &ValuePlan) -> bool {
         let says_nothing = self.graph.model.opset("").is_some_and(|opset| opset < SAYS_TYPE);
         let whole = how.spec.granularity == Granularity::PerTensor && says_nothing;
-        !how.spec.symmetric || how.spec.middle() != 0 || whole
+        is_off_middle(how) || whole
     }
 
     /// Integers, scale and zero point of a constant, and the node that makes `output` of them.
