@@ -38,6 +38,22 @@ def quantize(request: Request) -> Prepared:
     return Prepared(call)
 
 
+def correct(request: Request) -> Prepared:
+    """`quantize_rs.quantize` with arrays in memory, by which biases are corrected."""
+    import samples
+
+    import quantize_rs
+
+    data = samples.of(request["samples"]).calibration()
+
+    def call() -> None:
+        quantize_rs.quantize(
+            request["model"], request["output"], calibration_data=data, **request["options"]
+        )
+
+    return Prepared(call)
+
+
 def calibrate(request: Request) -> Prepared:
     """`quantize_rs.quantize_with_calibration` with arrays in memory."""
     import samples
@@ -388,6 +404,7 @@ def latency(request: Request) -> Prepared:
 
 JOBS: dict[str, Callable[[Request], Prepared]] = {
     "quantize": quantize,
+    "correct": correct,
     "calibrate": calibrate,
     "calibrate_npy": calibrate_npy,
     "flow": flow,

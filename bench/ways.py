@@ -9,6 +9,9 @@ from tools import ORT, OURS, UPSTREAM
 SYMMETRIC = {"per_channel": True, "symmetric": True}
 
 OURS_INT8 = Job("quantize_rs int8", OURS, "quantize", "weights", SYMMETRIC)
+OURS_INT8_CORRECTED = Job(
+    "quantize_rs int8, biases corrected", OURS, "correct", "weights", SYMMETRIC
+)
 OURS_INT4 = Job("quantize_rs int4", OURS, "quantize", "weights", SYMMETRIC | {"bits": 4})
 ORT_DYNAMIC = Job("onnxruntime dynamic", ORT, "ort_dynamic", "weights")
 ORT_DYNAMIC_CHANNEL = Job(
@@ -77,6 +80,7 @@ OTHER_METHODS = tuple(
 
 EVERY_WAY = (
     OURS_INT8,
+    OURS_INT8_CORRECTED,
     OURS_INT4,
     ORT_DYNAMIC_CHANNEL,
     UPSTREAM_INT8,

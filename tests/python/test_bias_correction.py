@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from pathlib import Path
 from typing import Any
 
 import judge
@@ -31,16 +33,41 @@ CASES: dict[str, tuple[str, list[int], list[int], Attributes]] = {
     "matmul": ("MatMul", [4, 6], [6, 8], {}),
 }
 
+TRANSPOSED: dict[str, tuple[str, list[int], list[int], Attributes]] = {
+    "transposed": ("ConvTranspose", [1, 6, 7, 7], [6, 8, 3, 3], {}),
+    "transposed_strided": (
+        "ConvTranspose",
+        [1, 6, 7, 5],
+        [6, 8, 4, 3],
+        {"strides": [2, 3], "pads": [1, 0, 2, 1], "output_padding": [1, 0]},
+    ),
+    "transposed_grouped": (
+        "ConvTranspose",
+        [1, 6, 7, 7],
+        [6, 4, 3, 3],
+        {"group": 3, "dilations": [2, 1], "strides": [2, 2]},
+    ),
+}
+"""What runs on integers nowhere, and has its weights quantized alone."""
 
-def model(case: str) -> onnx.ModelProto:
+
+def channels_of(case: str) -> int:
+    """How many channels the output has."""
+    op_type, _, w, attributes = (CASES | TRANSPOSED)[case]
+    if op_type == "ConvTranspose":
+        groups: int = attributes.get("group", 1)
+        return w[1] * groups
+    return w[0] if op_type == "Conv" or attributes.get("transB") else w[-1]
+
+
+def model(case: str, *, biased: bool = True) -> onnx.ModelProto:
     """One operator with a weight and a bias; of a MatMul the bias is added by the next."""
-    op_type, x, w, attributes = CASES[case]
+    op_type, x, w, attributes = (CASES | TRANSPOSED)[case]
     rng = np.random.default_rng(3)
-    channels = w[0] if op_type == "Conv" or attributes.get("transB") else w[-1]
     weight = rng.normal(0, 1, w).astype(np.float32)
-    bias = rng.normal(0, 1, channels).astype(np.float32)
+    bias = rng.normal(0, 1, channels_of(case)).astype(np.float32)
     node, info = onnx.helper.make_node, onnx.helper.make_tensor_value_info
-    nodes = [node(op_type, ["x", "w", "b"], ["y"], **attributes)]
+    nodes = [node(op_type, ["x", "w", "b"] if biased else ["x", "w"], ["y"], **attributes)]
     if op_type == "MatMul":
         nodes = [node("MatMul", ["x", "w"], ["p"]), node("Add", ["p", "b"], ["y"])]
     named = zip((weight, bias), ("w", "b"), strict=True)
@@ -63,8 +90,8 @@ def dequantized(found: onnx.ModelProto, name: str) -> tuple[Array, Array]:
 
 def still(case: str) -> list[Array]:
     """Samples whose channels have one value each, wherever they meet a filter."""
-    op_type, x, _, _ = CASES[case]
-    rng, axis = np.random.default_rng(5), 1 if op_type == "Conv" else len(x) - 1
+    op_type, x, _, _ = (CASES | TRANSPOSED)[case]
+    rng, axis = np.random.default_rng(5), 1 if op_type.startswith("Conv") else len(x) - 1
     shape = [x[axis] if at == axis else 1 for at in range(len(x))]
     typical = rng.normal(2, 3, shape)
     return [
@@ -100,3 +127,126 @@ def test_a_bias_takes_back_what_the_mean_of_a_layer_is_off_by(case: str) -> None
     left = np.abs(after - before + mean)
     assert (left <= steps * 0.5 + 1e-5).all()
     assert (np.abs(mean) > 4 * steps).any()
+
+
+@pytest.mark.parametrize("bits", [8, 4, 16])
+@pytest.mark.parametrize("case", CASES | TRANSPOSED)
+def test_beside_weights_alone_a_bias_takes_it_back_too(case: str, bits: int) -> None:
+    float_model, samples = model(case), [{"x": x} for x in still(case)]
+    options: dict[str, Any] = {"bits": bits, "per_channel": True, "symmetric": True}
+    report = quantize_rs.quantize(float_model, None, calibration_data=samples, **options)
+    plain = quantize_rs.quantize(float_model, None, **options)
+    exact = float_model.SerializeToString()
+
+    def off(found: bytes | None) -> Array:
+        """By how much the mean of each channel of the output is off."""
+        assert found is not None
+        # Optimized, ONNX Runtime would bring what it multiplies by 8 bits to integers, too.
+        run = functools.partial(judge.ort, optimized=False)
+        errors = [run(found, x)[0] - run(exact, x)[0] for x in samples]
+        mean = np.mean(errors, axis=0, dtype=np.float64)
+        channels = 1 if (CASES | TRANSPOSED)[case][0].startswith("Conv") else mean.ndim - 1
+        return np.asarray(mean.mean(tuple(at for at in range(mean.ndim) if at != channels)))
+
+    assert (report.corrected_biases, report.samples) == (1, 64)
+    assert not any(value.quantized for value in report.values if value.role != "weight")
+    # What float32 leaves of sums of some dozen products.
+    assert np.abs(off(report.model)).max() < 2e-5
+    assert np.abs(off(plain.model)).max() > 1e-4 * 2.0 ** (8 - bits)
+
+
+@pytest.mark.parametrize("case", ["conv_padded", "gemm", "transposed_grouped"])
+def test_what_has_no_bias_is_given_one(case: str) -> None:
+    samples = [{"x": x} for x in still(case)]
+    report = quantize_rs.quantize(
+        model(case, biased=False), None, per_channel=True, calibration_data=samples
+    )
+    assert report.corrected_biases == 1
+    assert report.model is not None
+    assert judge.ort(report.model, samples[0])[0].shape[1] == channels_of(case)
+    found = onnx.load_from_string(report.model)
+    (added,) = (n.input[2] for n in found.graph.node if n.op_type == CASES_OF[case])
+    constants = {t.name: onnx.numpy_helper.to_array(t) for t in found.graph.initializer}
+    assert constants[added].shape == (channels_of(case),)
+
+
+CASES_OF = {case: row[0] for case, row in (CASES | TRANSPOSED).items()}
+"""The operator of each case."""
+
+
+def test_of_matrices_of_4_bits_only_the_last_is_corrected() -> None:
+    node, info = onnx.helper.make_node, onnx.helper.make_tensor_value_info
+    rng = np.random.default_rng(4)
+    arrays = {
+        name: rng.normal(0, 1, shape).astype(np.float32)
+        for name, shape in {"u": (6, 16), "b": (16,), "v": (16, 4), "c": (4,)}.items()
+    }
+    nodes = [
+        node("MatMul", ["x", "u"], ["p"]),
+        node("Add", ["p", "b"], ["q"]),
+        node("Relu", ["q"], ["r"]),
+        node("Gemm", ["r", "v", "c"], ["y"]),
+    ]
+    constants = [onnx.numpy_helper.from_array(array, name) for name, array in arrays.items()]
+    graph = onnx.helper.make_graph(
+        nodes, "two", [info("x", 1, [4, 6])], [info("y", 1, [4, 4])], constants
+    )
+    opset = [onnx.helper.make_opsetid("", 17)]
+    two = onnx.helper.make_model(graph, opset_imports=opset, ir_version=8)
+    samples = [{"x": rng.normal(1, 1, (4, 6)).astype(np.float32)} for _ in range(40)]
+    for bits, corrected in ((8, 2), (4, 1)):
+        report = quantize_rs.quantize(two, None, bits=bits, calibration_data=samples)
+        assert report.corrected_biases == corrected
+        assert report.model is not None
+    found = {t.name for t in onnx.load_from_string(report.model).graph.initializer}
+    assert "c_corrected" in found
+    assert "b" in found
+    # Where there is nothing to correct, nothing is run, and the report says so.
+    idle = quantize_rs.quantize(two, None, bits=4, excluded_layers=["c"], calibration_data=samples)
+    assert (idle.corrected_biases, idle.samples) == (0, 0)
+    assert any("no bias could be corrected" in note for note in idle.notes)
+
+
+def test_blocks_that_a_runtime_multiplies_by_are_corrected_beside_their_sum() -> None:
+    case = "matmul"
+    samples = [{"x": x} for x in still(case)]
+    report = quantize_rs.quantize(
+        model(case), None, block_size=16, output_format="matmul_nbits", calibration_data=samples
+    )
+    assert report.corrected_biases == 1
+    assert report.model is not None
+    exact = model(case).SerializeToString()
+    errors = [judge.ort(report.model, x)[0] - judge.ort(exact, x)[0] for x in samples]
+    assert np.abs(np.mean(errors, axis=(0, 1))).max() < 1e-3
+
+
+def test_samples_bring_a_network_nearer_whatever_their_order_and_threads(
+    digits: Path, images: Path
+) -> None:
+    options: dict[str, Any] = {"per_channel": True, "symmetric": True}
+    data = np.load(images)
+    made = [
+        quantize_rs.quantize(digits, None, calibration_data=samples, threads=threads, **options)
+        for samples, threads in [(data, 1), (data[::-1], 2), (list(data), 2)]
+    ]
+    assert made[0].model is not None
+    assert {report.model for report in made} == {made[0].model}
+    with np.load(digits.with_name("test.npz")) as held_out:
+        feeds = {"image": held_out["images"]}
+    plain = quantize_rs.quantize(digits, None, **options).model
+    assert plain is not None
+    wanted = judge.ort(digits, feeds)
+    near, far = (judge.sqnr(wanted, judge.ort(found, feeds)) for found in (made[0].model, plain))
+    assert near > far
+
+
+def test_samples_serve_a_bar_too_and_the_report_says_so(digits: Path, images: Path) -> None:
+    report = quantize_rs.quantize(
+        digits, None, per_channel=True, calibration_data=images, min_sqnr=30, engine="tract"
+    )
+    assert report.corrected_biases > 0
+    assert report.verified is not None
+    assert not report.verified.held_out
+    quantized = digits.with_name("q.onnx")
+    quantize_rs.quantize(digits, quantized, per_channel=True, calibration_data=images)
+    assert quantize_rs.validate(digits, quantized).problems == ()

@@ -34,7 +34,7 @@ CASES: list[tuple[str, Verb, dict[str, Any]]] = [
     (
         "quantize without verify",
         lambda **options: quantize_rs.quantize(DIGITS, None, **options),
-        RUN | {"scores": "logits"},
+        RUN | {"scores": "logits", "limit": 3},
     ),
     (
         "calibration without a bar",

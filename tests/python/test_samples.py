@@ -155,7 +155,7 @@ def test_a_wrong_name_is_said_beside_the_right_one(plan: Plan, form: str) -> Non
     ("samples", "message"),
     [
         (np.tile(GOOD, (8, 1, 1, 1)), "of 32 samples only 4 differ"),
-        (GOOD, "only 4 samples: the ranges of so few seldom hold for other data"),
+        (GOOD, "only 4 samples: what so few show seldom holds for other data"),
         (np.tile(GOOD[:1], (40, 1, 1, 1)), "all 40 samples are the same"),
         (np.full((40, 3, 8, 6), 0.5), "all values of input `x` are the same in all samples"),
     ],

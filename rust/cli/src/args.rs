@@ -14,12 +14,11 @@ use crate::engine::EngineArguments;
 use crate::failure::Failure;
 use crate::file;
 use crate::guard::GuardArguments;
-use crate::images::ImageArguments;
 use crate::layer_errors::LayerErrorsArguments;
 use crate::mixed::MixedArguments;
 use crate::outliers::OutlierArguments;
 use crate::recommend::RecommendArguments;
-use crate::samples::SampleArguments;
+use crate::samples::{self, SampleArguments};
 use crate::sensitivity::SensitivityArguments;
 use crate::shell::{CompletionArguments, ManArguments};
 use crate::validate::ValidateArguments;
@@ -169,10 +168,11 @@ pub(crate) struct InferArguments {
 /// Arguments of `quantize`.
 #[derive(Debug, Args)]
 #[command(
-    // Nothing else runs the model.
-    mut_arg("engine", |engine| engine.requires("verify")),
-    mut_arg("onnxruntime", |library| library.requires("verify")),
-    mut_arg("threads", |threads| threads.requires("verify"))
+    mut_arg("data", |data| data.help(samples::means_help())),
+    group(ArgGroup::new("run_on").args(["data", "verify"]).multiple(true)),
+    mut_arg("engine", |engine| engine.requires("run_on")),
+    mut_arg("onnxruntime", |library| library.requires("run_on")),
+    mut_arg("threads", |threads| threads.requires("run_on"))
 )]
 pub(crate) struct QuantizeArguments {
     /// The model
@@ -188,9 +188,9 @@ pub(crate) struct QuantizeArguments {
     #[command(flatten)]
     pub(crate) page: PageArguments,
     #[command(flatten)]
-    pub(crate) guard: GuardArguments,
+    pub(crate) samples: SampleArguments,
     #[command(flatten)]
-    pub(crate) images: ImageArguments,
+    pub(crate) guard: GuardArguments,
     #[command(flatten)]
     pub(crate) engine: EngineArguments,
     #[command(flatten)]

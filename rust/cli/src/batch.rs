@@ -13,8 +13,8 @@ use crate::engine::EngineArguments;
 use crate::failure::Failure;
 use crate::folders::Made;
 use crate::guard::GuardArguments;
-use crate::images::ImageArguments;
 use crate::jobs::{self, Manner, Work};
+use crate::samples::SampleArguments;
 use crate::wishes::{ActivationWishes, Activations, WeightWishes, Wishes};
 
 /// Arguments of `batch`.
@@ -59,7 +59,7 @@ pub(crate) fn run(args: &BatchArguments, console: &mut Console<'_>) -> Result<()
                 page: PageArguments::default(),
                 recipe,
                 guard: GuardArguments::default(),
-                images: ImageArguments::default(),
+                samples: SampleArguments::default(),
                 engine: EngineArguments::default(),
                 wishes,
                 alone,

@@ -3,12 +3,14 @@
 use std::path::Path;
 use std::time::Instant;
 
-use quantize_rs::{Config, InputSpec, Model, Plan, Ranges, Report};
+use quantize_rs::{Config, InputSpec, Method, Model, Plan, Ranges, Report};
 use quantize_rs_runner::samples::Watched;
 
 use crate::args::{CalibrateArguments, RangesArguments};
 use crate::console::Console;
+use crate::engine::EngineArguments;
 use crate::failure::Failure;
+use crate::samples::SampleArguments;
 use crate::wishes::{Activations, WeightWishes};
 use crate::{file, plan, ranges, summary, text, work};
 
@@ -20,17 +22,14 @@ pub(crate) fn run(args: &CalibrateArguments, console: &mut Console<'_>) -> Resul
         if args.dry_run {
             return plan::show(&plan, console);
         }
-        warn_of_noise(args, &plan, console);
+        warn_of_noise(&args.samples, console);
         return compare(args, &model, &plan, numbers, console);
     }
-    let mut report = report(args, console)?;
-    // What was told before it began is not told again.
-    let told = report.warnings.pop_if(|warning| args.samples.warning() == Some(warning));
-    summary::show_with(report, told.as_deref(), console)
+    summary::show(&report(args, console)?, args.samples.warning(), console)
 }
 
 /// Calibrates, and writes the quantized model. A warning that random samples were asked for is told
-/// at once, and is the last of the report.
+/// at once.
 pub(crate) fn report(
     args: &CalibrateArguments,
     console: &mut Console<'_>,
@@ -40,7 +39,7 @@ pub(crate) fn report(
     let numbers = Numbers::open(args, &model)?;
     let given = &args.samples;
     let judged = args.guard.open(&original, &given.images, Some(given), console)?;
-    let noise = warn_of_noise(args, &plan, console);
+    let noise = warn_of_noise(&args.samples, console);
     check_paths(args)?;
 
     let begun = Instant::now();
@@ -73,12 +72,11 @@ fn wanted(args: &CalibrateArguments) -> Result<(Model, Config), Failure> {
     Ok((model, config))
 }
 
-fn warn_of_noise(
-    args: &CalibrateArguments,
-    plan: &Plan,
+pub(crate) fn warn_of_noise(
+    samples: &SampleArguments,
     console: &mut Console<'_>,
 ) -> Option<&'static str> {
-    let noise = args.samples.warning().filter(|_| plan.needs_calibration());
+    let noise = samples.warning();
     if let Some(warning) = noise {
         console.warn(warning);
     }
@@ -137,8 +135,7 @@ impl Numbers {
         })
     }
 
-    /// The ranges of the values that the plan observes, `None` when there are none, and what is to
-    /// be said of the samples.
+    /// The ranges of the values that the plan observes, and what is to be said of the samples.
     fn ranges(
         self,
         args: &CalibrateArguments,
@@ -147,11 +144,12 @@ impl Numbers {
         console: &mut Console<'_>,
     ) -> Result<Option<Ranges>, Failure> {
         match self {
-            _ if !plan.needs_calibration() => Ok(None),
             Numbers::Nowhere => Ok(None),
             Numbers::Ranges(ranges) => Ok(Some(ranges)),
             Numbers::Samples(samples) => {
-                let ranges = observe(args, model, plan, samples, console)?;
+                let method = args.ranges.method.clone().unwrap_or_default();
+                let sources = (&args.engine, &args.samples);
+                let ranges = observe(model, plan, sources, samples, &method, console)?;
                 if let Some(path) = &args.ranges.ranges_out {
                     file::write(path, &ranges.to_json())?;
                 }
@@ -161,27 +159,25 @@ impl Numbers {
     }
 }
 
-/// Runs the model on the samples and finds ranges.
-fn observe(
-    args: &CalibrateArguments,
+/// Runs the model on the samples and finds ranges, and what biases are corrected by.
+pub(crate) fn observe(
     model: &Model,
     plan: &Plan,
+    sources: (&EngineArguments, &SampleArguments),
     samples: Watched,
+    method: &Method,
     console: &mut Console<'_>,
 ) -> Result<Ranges, Failure> {
-    let method = args.ranges.method.clone().unwrap_or_default();
-    let done = work::on(
-        &*args.engine.open()?,
-        (&args.engine, &args.samples),
-        samples,
-        console,
-        |engine, samples, control| {
-            quantize_rs::calibrate(model, plan, engine, samples, &method, control)
-        },
-    )?;
+    let engine = sources.0.open()?;
+    let done = work::on(&*engine, sources, samples, console, |engine, samples, control| {
+        quantize_rs::calibrate(model, plan, engine, samples, method, control)
+    })?;
     let mut ranges = done.found;
     ranges.warnings.extend(done.warnings);
-    console.done(&format!("Calibration complete: {} layers tracked", ranges.values.len()));
+    // Where weights are quantized alone, the inputs of layers are all that is looked at.
+    let tracked =
+        if plan.needs_calibration() { ranges.values.len() } else { ranges.statistics.len() };
+    console.done(&format!("Calibration complete: {tracked} layers tracked"));
     Ok(ranges)
 }
 

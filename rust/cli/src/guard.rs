@@ -19,8 +19,8 @@ use crate::work;
 #[derive(Debug, Default, Args)]
 #[command(next_help_heading = "Bar, below which nothing is written and the exit code is 1")]
 pub(crate) struct GuardArguments {
-    /// Samples that the result is judged on, in the forms of calibration data; of `calibrate` by
-    /// default those of --data, and the report says so, as where both are the same
+    /// Samples that the result is judged on, in the forms of calibration data; by default
+    /// those of --data, and the report says so, as where both are the same
     #[arg(long, value_name = "PATH")]
     verify: Option<PathBuf>,
     /// Fail where a bar is missed, instead of leaving layers float, worst first, until it holds

@@ -1,24 +1,27 @@
 //! `quantize`: the weights of a model.
 
 use std::path::Path;
+use std::time::Instant;
 
-use quantize_rs::{Config, Model, Plan, Report};
+use quantize_rs::{Config, InputSpec, Method, Model, Plan, Report};
+use quantize_rs_runner::samples::Watched;
 
 use crate::args::QuantizeArguments;
 use crate::console::Console;
 use crate::failure::Failure;
 use crate::wishes::{ActivationWishes, Activations};
-use crate::{file, plan, summary};
+use crate::{calibrate, file, plan, summary};
 
 pub(crate) fn run(args: &QuantizeArguments, console: &mut Console<'_>) -> Result<(), Failure> {
     if args.dry_run {
-        let (_, plan) = planned(args)?;
+        let (model, plan) = planned(args)?;
+        samples(args, &model)?;
         return plan::show(&plan, console);
     }
-    summary::show(&report(args, console)?, console)
+    summary::show(&report(args, console)?, args.samples.warning(), console)
 }
 
-/// Writes the quantized model.
+/// Writes the quantized model. A warning that random samples were asked for is told at once.
 pub(crate) fn report(
     args: &QuantizeArguments,
     console: &mut Console<'_>,
@@ -26,18 +29,42 @@ pub(crate) fn report(
     let (model, config) = wanted(args)?;
     let (prepared, plan) = plan::of(&model, config.clone())?;
     file::check(&args.output)?;
-    let mut others: Vec<&Path> = vec![&args.model, &args.output];
-    others.extend(args.guard.files());
-    file::check_apart("--output", &args.output, &args.guard.files().collect::<Vec<_>>())?;
-    args.page.check(&others)?;
-    let judged = args.guard.open(&model, &args.images, None, console)?;
+    let read: Vec<&Path> =
+        args.samples.data.as_deref().into_iter().chain(args.guard.files()).collect();
+    file::check_apart("--output", &args.output, &read)?;
+    args.page.check(&[&[&*args.model, &*args.output], &read[..]].concat())?;
+    let given = &args.samples;
+    let samples = samples(args, &prepared)?;
+    let calibrated = given.data.is_some().then_some(given);
+    let judged = args.guard.open(&model, &given.images, calibrated, console)?;
+    let noise = calibrate::warn_of_noise(given, console);
+    let begun = Instant::now();
+    let ranges = samples.map(|samples| {
+        let sources = (&args.engine, given);
+        calibrate::observe(&prepared, &plan, sources, samples, &Method::default(), console)
+    });
+    let ranges = ranges.transpose()?;
+    let seconds = begun.elapsed().as_secs_f64();
     let made = match judged {
-        None => plan.apply(&prepared, None)?,
-        Some(judged) => judged.quantized((&model, &config), None, &args.engine, console)?,
+        None => plan.apply(&prepared, ranges.as_ref())?,
+        Some(judged) => {
+            judged.quantized((&model, &config), ranges.as_ref(), &args.engine, console)?
+        }
     };
-    let report = file::save(&made, &args.output)?;
+    let mut report = file::save(&made, &args.output)?;
+    if ranges.is_some() {
+        report.seconds.calibrate = seconds;
+    }
+    report.warnings.extend(noise.map(str::to_owned));
     args.page.write(|| report.html())?;
     Ok(report)
+}
+
+/// The samples that biases are corrected by, where there are any.
+fn samples(args: &QuantizeArguments, model: &Model) -> Result<Option<Watched>, Failure> {
+    let inputs = InputSpec::of(model);
+    let samples = args.samples.open_beside(&inputs, args.guard.verify())?;
+    Ok(samples.map(|samples| Watched::new(samples, &inputs)))
 }
 
 /// The model made ready, and what is planned for it.

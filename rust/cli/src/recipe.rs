@@ -52,6 +52,9 @@ fn written(name: &str, matches: &ArgMatches, path: &Path, language: Language) ->
         let key = if id == "model" { "input" } else { id };
         keys.push((key.to_owned(), value(&arg, &raw, folder.as_deref())));
     }
+    if name == "quantize" && keys.iter().any(|(key, _)| key == "data") {
+        keys.push(("mode".to_owned(), quoted(config::WEIGHTS)));
+    }
     let version = Arguments::command().get_version().unwrap_or_default().to_owned();
     let mut text = format!("# {name} of quantize-rs {version}: `quantize-rs config` repeats it\n");
     match language {
@@ -71,7 +74,6 @@ fn written(name: &str, matches: &ArgMatches, path: &Path, language: Language) ->
 
 /// What both languages read as this value.
 fn value(arg: &Arg, raw: &[String], folder: Option<&Path>) -> String {
-    let quoted = |text: &str| serde_json::Value::from(text).to_string();
     let one = |text: &String| {
         if config::is_path(arg) && text != "random" {
             return quoted(&beside(Path::new(text), folder));
@@ -85,6 +87,10 @@ fn value(arg: &Arg, raw: &[String], folder: Option<&Path>) -> String {
         _ if arg.get_value_delimiter().is_some() => list(raw, one),
         _ => raw.first().map_or_else(|| "true".to_owned(), one),
     }
+}
+
+fn quoted(text: &str) -> String {
+    serde_json::Value::from(text).to_string()
 }
 
 fn list(raw: &[String], one: impl Fn(&String) -> String) -> String {

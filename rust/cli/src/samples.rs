@@ -16,7 +16,7 @@ const RANDOM: &str = "random";
 const NUM_SAMPLES: usize = 100;
 
 /// Where samples come from.
-#[derive(Debug, Args)]
+#[derive(Debug, Default, Args)]
 #[command(next_help_heading = "Calibration")]
 pub(crate) struct SampleArguments {
     #[arg(
@@ -59,6 +59,15 @@ pub(crate) fn others(
         return Ok(images.folder(path)?.open(inputs, None)?);
     }
     Ok(samples::open(path, inputs, None)?)
+}
+
+/// What samples are for where weights are quantized alone.
+pub(crate) fn means_help() -> String {
+    data_help().replacen(
+        "Samples to calibrate with",
+        "Samples to run the model on, so that biases take back what quantized weights shift in the mean",
+        1,
+    )
 }
 
 fn data_help() -> String {

@@ -12,24 +12,14 @@ use crate::text;
 /// Lines of a kind that are shown without `-v`.
 const LINES_SHOWN: usize = 10;
 
-/// Prints the report: its warnings, then the result.
-pub(crate) fn show(report: &Report, console: &mut Console<'_>) -> Result<(), Failure> {
-    report.warnings.iter().for_each(|warning| console.warn(warning));
-    print(report, console)
-}
-
-/// As [`show`], with a warning that was printed before.
-pub(crate) fn show_with(
-    mut report: Report,
+/// Prints the report: its warnings, but for what was told before it began, then the result.
+pub(crate) fn show(
+    report: &Report,
     told: Option<&str>,
     console: &mut Console<'_>,
 ) -> Result<(), Failure> {
-    report.warnings.iter().for_each(|warning| console.warn(warning));
-    report.warnings.extend(told.map(str::to_owned));
-    print(&report, console)
-}
-
-fn print(report: &Report, console: &mut Console<'_>) -> Result<(), Failure> {
+    let new = report.warnings.iter().filter(|warning| told != Some(warning));
+    new.for_each(|warning| console.warn(warning));
     let verbose = console.verbose();
     console.summary(|| report.to_json(), || describe(report, verbose))
 }

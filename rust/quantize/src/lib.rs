@@ -46,6 +46,7 @@ mod calibrate;
 pub mod config;
 mod conformance;
 mod correct;
+mod decode;
 mod encode;
 mod error;
 mod facade;

@@ -33,6 +33,12 @@ const WORDS: &[(&str, &str, &str, &str)] = &[("mode", "dynamic", "output_format"
 /// What `mode` is for models that are calibrated, which follows from `data`: no flag says it.
 const STATIC: &str = "static";
 
+/// What `mode` is for models whose weights are quantized alone, though they have `data`: no flag says it.
+pub(crate) const WEIGHTS: &str = "weights";
+
+/// What such an option is known by: there is a flag of the name `weights`.
+const ALONE: &str = "mode: weights";
+
 /// Flags that a file has no use for.
 const TYPED_ONLY: &[&str] = &["model", "output", "dry_run", "compare_methods", "save_recipe"];
 
@@ -80,7 +86,8 @@ A file has options, which hold for all models, and names models:
 
 Options are the flags of `quantize` and `calibrate` with _ for -: per_channel, layer_bits (a map
 or a list), exclude and include (lists). `smooth: false` is --no-smooth. Those of calibration may stand in a
-map `calibration`. Other names: {}; `mode: dynamic` is output_format: dynamic; `accuracy_threshold: 0.99` is
+map `calibration`. Other names: {}; `mode: dynamic` is output_format: dynamic, `mode: weights` \
+leaves activations float though there is `data`; `accuracy_threshold: 0.99` is
 max_accuracy_drop: 1.",
         names.join(", ")
     )
@@ -233,10 +240,10 @@ impl Keys {
                 (Some((_, _, id, text)), _) => {
                     Ok(made(id, At { value: Node::Text((*text).to_owned()), line: value.line }))
                 }
-                // What it is follows from `data`, which has to be there.
                 (None, STATIC) => Ok(made(STATIC, value.clone())),
+                (None, WEIGHTS) => Ok(made(ALONE, value.clone())),
                 _ => {
-                    let what = format!("`mode` is `{wish}`, expected static or dynamic");
+                    let what = format!("`mode` is `{wish}`, expected static, dynamic or weights");
                     Err(Wrong::at(value.line, what))
                 }
             };
@@ -295,11 +302,13 @@ impl Keys {
         output: &Path,
     ) -> Result<Vec<OsString>, Wrong> {
         let measured = |option: &Choice| matches!(option.id.as_str(), "data" | "ranges");
-        let calibrated = own.iter().chain(general).any(measured);
-        let (command, known) =
-            if calibrated { ("calibrate", &self.calibrate) } else { ("quantize", &self.quantize) };
         let own_mode = own.iter().find(|option| option.key == "mode");
         let mode = own_mode.or_else(|| general.iter().find(|option| option.key == "mode"));
+        let alone = own_mode.is_some_and(|option| option.id != STATIC)
+            || mode.is_some_and(|option| option.id == ALONE);
+        let calibrated = !alone && own.iter().chain(general).any(measured);
+        let (command, known) =
+            if calibrated { ("calibrate", &self.calibrate) } else { ("quantize", &self.quantize) };
         if let Some(option) = mode.filter(|option| option.id == STATIC && !calibrated) {
             let what =
                 "`mode: static` is for models that are calibrated: give `data` or `ranges` too";
@@ -309,11 +318,13 @@ impl Keys {
         let mut args: Vec<OsString> =
             ["quantize-rs", command].into_iter().map(OsString::from).collect();
         args.extend([input.into(), "--output".into(), output.into()]);
-        for option in own.iter().filter(|option| option.id != STATIC) {
+        for option in own.iter().filter(|option| !is_mode(option)) {
             let Some(arg) = find(&option.id) else {
                 let key = &option.key;
                 let what = if calibrated {
                     format!("`{key}` is not for models that are calibrated")
+                } else if alone {
+                    format!("`{key}` is for models that are calibrated, and `mode` says otherwise")
                 } else {
                     format!(
                         "`{key}` is for models that are calibrated: give `data` or `ranges` too"
@@ -326,7 +337,7 @@ impl Keys {
         let sampled = |option: &Choice| matches!(option.id.as_str(), "data" | "verify");
         let runs = own.iter().chain(general).any(sampled);
         for (option, used) in general.iter().zip(used) {
-            if option.id == STATIC {
+            if is_mode(option) {
                 *used = true;
                 continue;
             }
@@ -394,6 +405,11 @@ impl Keys {
             _ => Ok(vec![one(&option.value)?]),
         }
     }
+}
+
+/// Whether it says what is done with a model, and no flag.
+fn is_mode(option: &Choice) -> bool {
+    matches!(&*option.id, STATIC | ALONE)
 }
 
 /// Layers fall back by what sensitivity finds: two names of one thing, of which both may stand there

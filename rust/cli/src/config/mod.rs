@@ -23,7 +23,7 @@ use crate::wishes::{ActivationWishes, Activations, WeightWishes};
 use crate::{calibrate, file, quantize, text};
 
 use keys::{Keys, Options, Section};
-pub(crate) use keys::{arguments, help, is_path};
+pub(crate) use keys::{WEIGHTS, arguments, help, is_path};
 pub(crate) use node::Language;
 use node::{At, Node, Wrong};
 

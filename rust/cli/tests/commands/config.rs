@@ -198,7 +198,7 @@ fn what_is_wrong_is_named_with_its_line_before_anything_is_done() {
             "c.yaml, line 2, models[0]: the following required arguments were not provided: \
              --labels",
         ),
-        ("mode: qat\nmodels: []", "line 1: `mode` is `qat`, expected static or dynamic"),
+        ("mode: qat\nmodels: []", "line 1: `mode` is `qat`, expected static, dynamic or weights"),
         ("jobs: 0\nmodels: []", "line 1: `jobs` is 0"),
         ("models:\n  - {input: a, output: b}\n  - {input: c, output: b}", "would both become"),
         ("save_statistics: true\nmodels: []", "`save_statistics` needs"),
@@ -238,6 +238,7 @@ fn a_recipe_repeats_its_run_byte_for_byte() {
         ],
         &["quantize", DIGITS, "--layer-bits", "conv1.weight=uint8", "--output-format", "dynamic"],
         &["quantize", DIGITS, "--weights", "uint8", "--narrow-range", "false", "--no-optimize"],
+        &["quantize", DIGITS, "--weights", "uint8", "--data", SAMPLES, "--limit", "40"],
         &["calibrate", DIGITS, "--data", SAMPLES, "--limit", "40", "--method", "percentile:99.9"],
         &[
             "calibrate",

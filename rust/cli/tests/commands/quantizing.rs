@@ -133,3 +133,24 @@ fn one_command_prunes_and_quantizes() {
     assert_eq!(both.code, 2, "{both:?}");
     assert_eq!(run(&["quantize", DIGITS, "-o", &one, "--sparsity", "2"]).code, 2);
 }
+
+#[test]
+fn samples_correct_biases_and_activations_stay_float() {
+    let folder = Folder::new();
+    let out = folder.path("m.onnx");
+    let samples = ["--data", SAMPLES, "--limit", "40", "--format=json"];
+    let report = run(&[&["quantize", DIGITS, "-o", &out], &samples[..]].concat()).json();
+    let told = ["samples", "engine", "corrected_biases"].map(|key| report[key].clone());
+    assert_eq!(Value::from(told.to_vec()), serde_json::json!([40, "tract", 5]));
+    let values = report["values"].as_array().expect("values");
+    let quantized = values.iter().filter(|row| !row["quantized"].is_null());
+    assert!(quantized.into_iter().all(|row| row["role"] == "weight"));
+    let answer = run(&["validate", DIGITS, &out]);
+    assert_eq!(answer.code, 0, "{answer:?}");
+    let answer = run(&["quantize", DIGITS, "-o", &out, "--data", &folder.path("no.npy")]);
+    assert_eq!(answer.code, 1, "{answer:?}");
+    let answer = run(&["quantize", DIGITS, "-o", &out, "--limit", "4"]);
+    assert_eq!(answer.code, 2, "{answer:?}");
+    let noise = run(&["quantize", DIGITS, "-o", &out, "--data", "random", "--num-samples", "4"]);
+    assert!(noise.err.matches("RANDOM").count() == 1, "{noise:?}");
+}

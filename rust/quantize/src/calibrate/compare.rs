@@ -9,7 +9,7 @@ use quantize_rs_math::{Range, params};
 use quantize_rs_onnx::Model;
 use serde::Serialize;
 
-use super::gather::{Gathered, gather};
+use super::gather::{Gathered, gather, taps};
 use super::judge::{FOR_LAYERS, Judge, LayerError};
 use super::run::{Control, Progress};
 use super::score::Score;
@@ -73,7 +73,7 @@ pub(super) fn compare(
     control: &mut Control<'_>,
     skip: impl Fn(Clips) -> bool,
 ) -> Result<MethodComparison, QuantizeError> {
-    let gathered = gather(model, plan, engine, samples, control, true)?;
+    let gathered = gather(model, taps(model, plan), engine, samples, control, true)?;
     let mut trials = trials(plan, &gathered, control, skip)?;
     let contests = contests(plan, &trials);
     let distinct = trials.iter().filter(|trial| trial.same_as.is_none()).count();

@@ -10,7 +10,7 @@ use quantize_rs_onnx::Model;
 
 use super::judge::{Shown, float_outputs, remember};
 use super::run::{Control, Watched, Watcher, watch};
-use crate::correct::channel_axis;
+use crate::correct::{channel_axis, products};
 use crate::error::CalibrationErrorKind as Kind;
 use crate::graph::Graph;
 use crate::limits::{bounds, limits};
@@ -30,7 +30,7 @@ const KEPT_BYTES: usize = 64 << 20;
 
 /// A value to look at, and what to remember of it.
 #[derive(Clone, Debug)]
-struct Tap {
+pub(super) struct Tap {
     name: String,
     /// How it will be quantized, when its own range is wanted.
     spec: Option<QSpec>,
@@ -62,16 +62,15 @@ pub(super) struct Gathered {
 /// A place in the order in which samples are kept: those held back first, then by content.
 type Rank = (bool, u64);
 
-/// Runs the model on every sample; with `judging`, some are held back.
+/// Runs the model on every sample and looks at `taps`; with `judging`, some are held back.
 pub(super) fn gather(
     model: &Model,
-    plan: &Plan,
+    taps: Vec<Tap>,
     engine: &dyn Engine,
     samples: &mut dyn Samples,
     control: &mut Control<'_>,
     judging: bool,
 ) -> Result<Gathered, CalibrationError> {
-    let taps = taps(model, plan);
     let mut names: Vec<String> = taps.iter().map(|tap| tap.name.clone()).collect();
     // Where each output is among what is looked at.
     let mut outputs: Vec<usize> = Vec::new();
@@ -102,8 +101,9 @@ pub(super) fn gather(
     Ok(Gathered { engine, notes, samples, held_back, taps, seen, apart, kept, reference })
 }
 
-/// The values to look at: those that the plan observes, and what goes into weighted operators.
-fn taps(model: &Model, plan: &Plan) -> Vec<Tap> {
+/// The values to look at: those that the plan observes, and what goes into products that have their
+/// biases corrected, or are smoothed.
+pub(super) fn taps(model: &Model, plan: &Plan) -> Vec<Tap> {
     let graph = Graph::of(model).ok();
     let mut taps: BTreeMap<String, Tap> = BTreeMap::new();
     for (value, how) in plan.quantized().filter(|(_, how)| how.source == Source::Observed) {
@@ -114,11 +114,14 @@ fn taps(model: &Model, plan: &Plan) -> Vec<Tap> {
         let tap = Tap { name: name.clone(), spec: Some(how.spec), channels: None, limits, bounds };
         taps.insert(name, tap);
     }
-    let by_channel = plan.config.bias_correction || plan.config.smooth;
-    for graph in graph.iter().filter(|_| by_channel) {
-        for node in plan.integer_nodes() {
-            let Some(channels) = channel_axis(graph.nodes[node.node]) else { continue };
-            let name = graph.values[node.input].name.to_owned();
+    if let Some(graph) = &graph {
+        let smoothed = plan.integer_nodes().into_iter().filter(|_| plan.config.smooth);
+        let smoothed = smoothed.map(|node| (node.node, node.input));
+        let corrected = plan.config.bias_correction.then(|| products(graph, plan));
+        let corrected = corrected.into_iter().flatten().map(|it| (it.node, it.input));
+        for (node, input) in smoothed.chain(corrected) {
+            let Some(channels) = channel_axis(graph.nodes[node]) else { continue };
+            let name = graph.values[input].name.to_owned();
             taps.entry(name.clone())
                 .or_insert(Tap { name, spec: None, channels: None, limits: None, bounds: None })
                 .channels

@@ -23,9 +23,11 @@ pub use run::{Control, Progress};
 pub(crate) use run::{Watched, Watcher, watch};
 pub(crate) use works::Works;
 
-/// Runs `model` on every sample and finds the range of each value that `plan` observes.
+/// Runs `model` on every sample and finds the range of each value that `plan` observes, and what the
+/// biases of products by quantized weights are corrected by.
 ///
-/// Everything that any method needs is gathered in one pass, in memory that does not grow with the
+/// A plan for weights alone observes no value: there the means are all that is looked for, and the method
+/// makes no difference. Everything that any method needs is gathered in one pass, in memory that does not grow with the
 /// number of samples. The result depends neither on the number of threads nor on the order of the
 /// samples, bit for bit.
 ///
@@ -42,24 +44,28 @@ pub fn calibrate(
     method: &Method,
     mut control: Control<'_>,
 ) -> Result<Ranges, QuantizeError> {
-    if !plan.needs_calibration() {
+    let taps = gather::taps(model, plan);
+    if taps.is_empty() {
         // Nothing to look for: the engine need not even be able to run the model.
-        return Ok(Ranges::of(
-            plan.origin.fingerprint.clone(),
-            method.name(),
-            engine.name(),
-            0,
-            BTreeMap::new(),
-        ));
+        let model = plan.origin.fingerprint.clone();
+        let mut ranges = Ranges::of(model, method.name(), engine.name(), 0, BTreeMap::new());
+        ranges.notes.push(IDLE.to_owned());
+        return Ok(ranges);
     }
-    match method {
-        Method::Auto => auto::choose(model, plan, engine, samples, &mut control),
-        Method::Finder(_) => {
-            let gathered = gather::gather(model, plan, engine, samples, &mut control, false)?;
-            Ok(gathered.all(plan).using(method)?)
-        }
+    if matches!(method, Method::Auto) && plan.needs_calibration() {
+        return auto::choose(model, plan, engine, samples, &mut control);
     }
+    let gathered = gather::gather(model, taps, engine, samples, &mut control, false)?;
+    let mut ranges = gathered.all(plan);
+    if plan.needs_calibration() {
+        return Ok(ranges.using(method)?);
+    }
+    ranges.method = method.name();
+    Ok(ranges)
 }
+
+/// What is said where samples serve nothing.
+const IDLE: &str = "no sample was run: no activation is quantized, and no bias could be corrected";
 
 /// Runs `model` on every sample once and compares what each method makes of it.
 ///

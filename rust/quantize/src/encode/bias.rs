@@ -16,17 +16,17 @@ use crate::graph::Graph;
 use crate::plan::{Decision, IntegerNode, Plan, Planned};
 use crate::target::Bias;
 
-/// Encodes the bias of every node that runs on integers, corrected where `corrections` say so.
+/// Encodes the bias of every node that runs on integers, and corrects those that `corrections` speak of.
 pub(super) fn biases(
     graph: &Graph<'_>,
     plan: &Plan,
     corrections: &[Correction],
     encoded: &mut Encoded,
 ) -> Result<(), QuantizeError> {
-    let corrections: HashMap<usize, &Correction> =
+    let mut corrections: BTreeMap<usize, &Correction> =
         corrections.iter().map(|correction| (correction.node, correction)).collect();
     for node in plan.integer_nodes() {
-        let correction = corrections.get(&node.node).copied();
+        let correction = corrections.remove(&node.node);
         // A matrix product has its bias in the sum after it.
         let own = |correction: &&Correction| match correction.place {
             Place::Bias => true,
@@ -49,22 +49,40 @@ pub(super) fn biases(
             let bias = Tensor::from_f32(vec![values.len()], &values);
             encoded.addends.insert((node.node, 2), bias);
         }
-        if let Some(Correction { place: Place::Addend { node, input, constant }, added, .. }) =
-            correction.filter(|_| added.is_none())
-        {
-            let values = sum(&floats(graph, *constant)?, added);
-            let tensor = Tensor::from_f32(vec![values.len()], &values);
-            let planned = plan.values.get(*constant);
-            // Where everything is quantized, so is what a sum adds.
-            if let Some(Planned { name, decision: Decision::Quantize(how), .. }) = planned {
-                let method = plan.config.weight_method(&how.spec, false);
-                let choice = Choice { method, summed: None, floors: &[], scales: DataType::Float };
-                let (tensor, _) = weight(name, how, &tensor.shape, &tensor, &choice)?;
-                encoded.weights.insert(name.clone(), tensor);
-            } else {
-                encoded.addends.insert((*node, *input), tensor);
-            }
+        if let Some(correction) = correction.filter(|_| added.is_none()) {
+            addend(graph, plan, correction, encoded)?;
         }
+    }
+    // What computes in float has its bias in float.
+    corrections.into_values().try_for_each(|it| addend(graph, plan, it, encoded))
+}
+
+/// Corrects what is added in float, or in a scale of its own.
+fn addend(
+    graph: &Graph<'_>,
+    plan: &Plan,
+    correction: &Correction,
+    encoded: &mut Encoded,
+) -> Result<(), QuantizeError> {
+    let Correction { node, added, place } = correction;
+    let (node, input, constant) = match *place {
+        Place::Addend { node, input, constant } => (node, input, Some(constant)),
+        Place::Bias => (*node, 2, graph.input(*node, 2)),
+    };
+    let values = match constant {
+        Some(constant) => sum(&floats(graph, constant)?, added),
+        None => added.clone(),
+    };
+    let tensor = Tensor::from_f32(vec![values.len()], &values);
+    let planned = constant.and_then(|constant| plan.values.get(constant));
+    // Where everything is quantized, so is what a sum adds.
+    if let Some(Planned { name, decision: Decision::Quantize(how), .. }) = planned {
+        let method = plan.config.weight_method(&how.spec, false);
+        let choice = Choice { method, summed: None, floors: &[], scales: DataType::Float };
+        let (tensor, _) = weight(name, how, &tensor.shape, &tensor, &choice)?;
+        encoded.weights.insert(name.clone(), tensor);
+    } else {
+        encoded.addends.insert((node, input), tensor);
     }
     Ok(())
 }

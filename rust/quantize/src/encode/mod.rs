@@ -66,19 +66,6 @@ pub struct EncodedTensor {
     pub metrics: Option<Metrics>,
 }
 
-impl EncodedTensor {
-    /// The zero points as numbers, where they take a byte or more each.
-    pub(crate) fn zero_points(&self, stored: QType) -> Option<Vec<i32>> {
-        let bytes = &self.zero_point.data;
-        Some(match stored {
-            QType::Int8 => bytes.iter().map(|byte| i32::from(byte.cast_signed())).collect(),
-            QType::UInt8 => bytes.iter().map(|byte| i32::from(*byte)).collect(),
-            QType::Float8E4M3FN | QType::Float8E5M2 => vec![0; bytes.len()],
-            _ => return None,
-        })
-    }
-}
-
 /// A weight that keeps less than this has values that one scale cannot hold: of normal numbers, 4 bits
 /// keep 15 to 20 dB with a scale for a thousand, and 2 bits about 3.
 fn poor_db(bits: u32) -> f64 {

@@ -9,11 +9,12 @@ use std::collections::HashMap;
 use quantize_rs_math::{Params, QSpec};
 use quantize_rs_onnx::{NodeProto, TensorProto};
 
-use super::stored::{points, qtype_of};
+use super::stored::{base_of, qtype_of};
 use super::twins::twin_of;
 use super::weights::Seen;
 use super::wiring::{Pairs, bias_input, root};
 use super::{Check, Validation};
+use crate::decode::points;
 use crate::graph::{Graph, Maker, Reader, ValueId};
 use crate::{Granularity, QuantizeError, encode};
 
@@ -152,7 +153,9 @@ impl Work<'_, '_> {
             self.scales(product, &bias, scale, found);
         }
         let count = bias.floats.len().max(original.len());
-        let bound = product.and_then(|product| self.bound(product));
+        // Where the input stays float, nothing says how large it is.
+        let unbounded = || base_of(&bias.name, "corrected").map(|_| vec![f64::INFINITY]);
+        let bound = product.and_then(|product| self.bound(product)).or_else(unbounded);
         let mut corrected = false;
         for index in 0..count {
             let (Some(is), Some(was)) = (at(&bias.floats, index), at(&original, index)) else {

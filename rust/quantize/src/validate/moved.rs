@@ -2,8 +2,8 @@
 
 use quantize_rs_math::{Granularity, QSpec, Summed};
 
-use super::stored::Decoded;
 use crate::Rounding;
+use crate::decode::Decoded;
 use crate::graph::Graph;
 use crate::uses::Constant;
 

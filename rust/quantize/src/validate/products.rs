@@ -1,10 +1,10 @@
 //! Weights that nodes read as integers: `MatMulInteger`, `ConvInteger`, `QLinearConv` and its like, and
 //! the blocks of `MatMulNBits` and `GatherBlockQuantized`.
 
-use quantize_rs_math::{Granularity, Layout, Params, QType, pack};
+use quantize_rs_math::Granularity;
 use quantize_rs_onnx::{DataType, NodeProto, Tensor};
 
-use super::stored::{Decoded, Form, Found, Stored, base_of, lengths, points, qtype_of};
+use super::stored::{Form, Found, Stored, base_of, lengths, qtype_of};
 use super::twins::{Twin, twin_of};
 use crate::graph::{Graph, Maker, ValueId};
 use crate::plan::MICROSOFT;
@@ -209,87 +209,4 @@ fn blocks(
         read,
         form,
     }))
-}
-
-/// How a matrix lies in blocks, a row of them for each of its columns.
-pub(super) struct Cut {
-    pub(super) bits: u32,
-    pub(super) block_size: usize,
-    pub(super) depth: usize,
-    pub(super) signed: bool,
-}
-
-impl Cut {
-    /// The matrix, a row for each column of the product.
-    pub(super) fn decode(
-        &self,
-        integers: &Tensor,
-        scales: &[f32],
-        zero_points: Option<&Tensor>,
-    ) -> Option<Decoded> {
-        let Cut { bits, block_size, depth, signed } = *self;
-        let qtype = match (bits, signed) {
-            (2, _) => QType::UInt2,
-            (4, false) => QType::UInt4,
-            (4, true) => QType::Int4,
-            (8, _) => QType::UInt8,
-            _ => return None,
-        };
-        let width = *integers.shape.first()?;
-        let blocks = depth.div_ceil(block_size.max(1));
-        if scales.len() != width.checked_mul(blocks)? || width == 0 {
-            return None;
-        }
-        let (row_len, per_byte) = (integers.data.len() / width, 8 / bits as usize);
-        if row_len < depth.div_ceil(per_byte) {
-            return None;
-        }
-        let middle = if signed { 0 } else { 1 << (bits - 1) };
-        let floats = zero_points.filter(|tensor| tensor.dtype != DataType::UInt8);
-        let between = floats.and_then(crate::encode::to_f32).filter(|it| it.len() == scales.len());
-        let points = match zero_points {
-            None => vec![middle; scales.len()],
-            Some(_) if between.is_some() => vec![0; scales.len()],
-            Some(tensor) if tensor.dtype == DataType::UInt8 => {
-                let packed = blocks.div_ceil(per_byte);
-                let rows = tensor.data.chunks(packed.max(1));
-                let row = |row: &[u8]| codes(row, bits, false, blocks);
-                rows.filter(|row| row.len() == packed).flat_map(row).collect()
-            }
-            Some(tensor) => points(tensor, scales.len())?,
-        };
-        if points.len() != scales.len() {
-            return None;
-        }
-        let params: Vec<Params> = scales
-            .iter()
-            .zip(points)
-            .map(|(&scale, zero_point)| Params { scale, zero_point })
-            .collect();
-        let shape = vec![width, depth];
-        let layout = Layout::of(&shape, Granularity::Blocked { axis: 1, block_size }).ok()?;
-        let mut floats = Vec::new();
-        for (index, row) in integers.data.chunks_exact(row_len).enumerate() {
-            let own = &params[index * blocks..][..blocks];
-            let codes = codes(row, bits, signed, depth);
-            floats.extend(codes.into_iter().enumerate().map(|(at, code)| {
-                let (block, Params { scale, zero_point }) = (at / block_size, own[at / block_size]);
-                #[allow(clippy::cast_precision_loss)] // integers of 9 bits
-                let steps = (code - zero_point) as f32;
-                let between = between.as_ref().map_or(0.0, |all| all[index * blocks + block]);
-                (steps - between) * scale
-            }));
-        }
-        Some(Decoded { qtype, shape, floats, layout, params, between })
-    }
-}
-
-/// Packed integers, one by one.
-fn codes(bytes: &[u8], bits: u32, signed: bool, count: usize) -> Vec<i32> {
-    if bits == 8 {
-        return bytes.iter().take(count).map(|byte| i32::from(*byte)).collect();
-    }
-    let wide = pack::unpack(bytes, bits, signed, count).into_iter();
-    let mask = (1 << bits) - 1;
-    wide.map(|code| if signed { i32::from(code) } else { i32::from(code) & mask }).collect()
 }

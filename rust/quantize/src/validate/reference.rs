@@ -6,7 +6,8 @@
 
 use std::collections::HashSet;
 
-use super::stored::{Decoded, Form, Stored};
+use super::stored::{Form, Stored};
+use crate::decode::Decoded;
 use crate::graph::{Graph, Maker, ValueId};
 use crate::uses::{Along, Constant, Use};
 

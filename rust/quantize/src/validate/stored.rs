@@ -7,6 +7,7 @@ use quantize_rs_onnx::{DataType, NodeProto, Tensor, TensorProto};
 
 use super::{Check, Validation, products};
 use crate::QuantizeError;
+use crate::decode::{Cut, Decoded, plain};
 use crate::encode::{self, data_type};
 use crate::graph::{Graph, Maker, ValueId};
 use crate::uses;
@@ -41,17 +42,6 @@ pub(super) enum Form {
     Blocks { bits: u32, block_size: usize, depth: usize, signed: bool },
     /// A matrix for each direction of a sequence, with rows for columns.
     Directions,
-}
-
-/// A weight as the file stands for it.
-pub(super) struct Decoded {
-    pub(super) qtype: QType,
-    pub(super) shape: Vec<usize>,
-    pub(super) floats: Vec<f32>,
-    pub(super) layout: Layout,
-    pub(super) params: Vec<Params>,
-    /// What is taken from the integers beside the zero points of `params`, where those are no integers.
-    pub(super) between: Option<Vec<f32>>,
 }
 
 /// The type of integers of an element type.
@@ -292,7 +282,7 @@ impl Stored {
         };
         let decoded = match self.form {
             Form::Blocks { bits, block_size, depth, signed } => {
-                let cut = products::Cut { bits, block_size, depth, signed };
+                let cut = Cut { bits, block_size, depth, signed };
                 let blocks = depth.div_ceil(block_size.max(1));
                 let fits = [vec![scales.len()], vec![scales.len() / blocks.max(1), blocks]];
                 let fits = fits.contains(&self.scale_shape(after));
@@ -370,49 +360,4 @@ fn floats(tensor: &Tensor) -> Option<Vec<f32>> {
         Some(dequantize(&tensor.data, &layout, &unit, qtype))
     };
     encode::to_f32(tensor).or_else(narrow)
-}
-
-/// Zero points as numbers.
-pub(super) fn points(tensor: &Tensor, count: usize) -> Option<Vec<i32>> {
-    let qtype = QType::ALL.iter().copied().find(|qtype| data_type(*qtype) == tensor.dtype)?;
-    if qtype.is_float() {
-        return Some(vec![0; count]);
-    }
-    if qtype == QType::Int32 {
-        let bytes = tensor.data.as_chunks::<4>().0.iter();
-        let numbers: Vec<i32> = bytes.map(|bytes| i32::from_le_bytes(*bytes)).collect();
-        return Some(numbers).filter(|numbers| numbers.len() == count);
-    }
-    let layout = Layout::of(&[tensor.elements()], Granularity::PerTensor).ok()?;
-    let unit = [Params { scale: 1.0, zero_point: 0 }];
-    let numbers = dequantize(&tensor.data, &layout, &unit, qtype);
-    #[allow(clippy::cast_possible_truncation)] // integers of at most 16 bits, exact in float32
-    let numbers: Vec<i32> = numbers.into_iter().map(|x| x as i32).collect();
-    match numbers[..] {
-        [one] => Some(vec![one; count]),
-        _ => Some(numbers).filter(|numbers| numbers.len() == count),
-    }
-}
-
-pub(super) fn plain(
-    qtype: QType,
-    integers: &Tensor,
-    granularity: Granularity,
-    scales: &[f32],
-    zero_points: Option<&Tensor>,
-) -> Option<Decoded> {
-    let layout = Layout::of(&integers.shape, granularity).ok()?;
-    let points = match zero_points {
-        Some(tensor) => points(tensor, scales.len())?,
-        None => vec![0; scales.len()],
-    };
-    let params: Vec<Params> = scales
-        .iter()
-        .zip(points)
-        .map(|(&scale, zero_point)| Params { scale, zero_point })
-        .collect();
-    layout.check_packed(integers.data.len(), qtype, params.len()).ok()?;
-    let floats = dequantize(&integers.data, &layout, &params, qtype);
-    let shape = integers.shape.clone();
-    Some(Decoded { qtype, shape, floats, layout, params, between: None })
 }

@@ -5,8 +5,8 @@ use quantize_rs_math::QType;
 use quantize_rs_onnx::{AttributeProto, NodeProto};
 
 use super::Check;
-use super::stored::points;
 use super::wiring::{Step, Walk, equal};
+use crate::decode::points;
 use crate::encode::{self, data_type};
 use crate::graph::{Graph, ValueId};
 use crate::plan::MICROSOFT;

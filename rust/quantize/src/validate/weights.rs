@@ -11,9 +11,10 @@ use quantize_rs_onnx::{DataType, TensorProto};
 use super::grid::Grid;
 use super::moved::Sums;
 use super::reference::{Reference, scaled, smoothing, turned, turns};
-use super::stored::{Decoded, Form, Stored};
+use super::stored::{Form, Stored};
 use super::twins::twin_of;
 use super::{Check, StoredWeight, Validation, biases, moved};
+use crate::decode::Decoded;
 use crate::graph::{Graph, ValueId};
 use crate::uses::{self, Constant};
 use crate::{QuantizeError, encode};
@@ -359,8 +360,10 @@ impl Pair<'_> {
             let node = self.after.nodes[reader.node];
             let twin = twin_of(node);
             let weight = twin.map_or(1, |twin| twin.inputs.get(1).copied().unwrap_or(0));
-            let axis = match twin.map_or(&*node.op_type, |twin| twin.float) {
+            let operator = twin.map_or(&*node.op_type, |twin| twin.float);
+            let axis = match operator {
                 "Conv" => 0,
+                "ConvTranspose" => 1,
                 "Gemm" if node.int("transB", 0) != 0 => 0,
                 "Gemm" | "MatMul" => shape.len().saturating_sub(1),
                 _ => continue,
@@ -369,10 +372,16 @@ impl Pair<'_> {
                 continue;
             };
             let inner: usize = shape[axis + 1..].iter().product();
-            let mut sums = vec![0.0; channels];
+            // A transposed convolution has the channels of each group side by side in its rows.
+            let groups = if operator == "ConvTranspose" { node.int("group", 1) } else { 1 };
+            let groups = usize::try_from(groups).unwrap_or(1).max(1);
+            let of_group = reference.len().div_ceil(groups).max(1);
+            let mut sums = vec![0.0; channels * groups];
             for (at, (w, float)) in reference.iter().zip(&self.decoded.floats).enumerate() {
-                sums[at / inner.max(1) % channels.max(1)] +=
-                    (f64::from(*w) - f64::from(*float)).abs();
+                let channel = at / of_group * channels + at / inner.max(1) % channels.max(1);
+                if let Some(sum) = sums.get_mut(channel) {
+                    *sum += (f64::from(*w) - f64::from(*float)).abs();
+                }
             }
             shifts.insert(reader.node, sums);
         }

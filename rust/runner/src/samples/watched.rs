@@ -73,7 +73,7 @@ impl Watched {
                 batch => format!(" of {batch}"),
             };
             warnings.push(format!(
-                "only {count} {samples}{each}: the ranges of so few seldom hold for other data, give {FEW} \
+                "only {count} {samples}{each}: what so few show seldom holds for other data, give {FEW} \
                  or more that differ as those in use do"
             ));
         }
@@ -265,7 +265,7 @@ mod tests {
     fn few_samples_copies_and_constants_are_said() {
         let few = |n: &str| {
             format!(
-                "only {n}: the ranges of so few seldom hold for other data, give 32 or more that differ as those in use do"
+                "only {n}: what so few show seldom holds for other data, give 32 or more that differ as those in use do"
             )
         };
         let ramp = |sample: u16, place: u16| f32::from(sample + place);

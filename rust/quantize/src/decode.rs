@@ -1,0 +1,146 @@
+//! From integers back to floats: what a weight in the file stands for.
+
+use quantize_rs_math::{Granularity, Layout, Params, QType, dequantize, pack};
+use quantize_rs_onnx::{DataType, Tensor};
+
+use crate::encode::{data_type, to_f32};
+
+/// A weight as the file stands for it.
+pub(crate) struct Decoded {
+    pub(crate) qtype: QType,
+    pub(crate) shape: Vec<usize>,
+    pub(crate) floats: Vec<f32>,
+    pub(crate) layout: Layout,
+    pub(crate) params: Vec<Params>,
+    /// What is taken from the integers beside the zero points of `params`, where those are no integers.
+    pub(crate) between: Option<Vec<f32>>,
+}
+
+/// Integers with scales along whole axes, or in blocks.
+pub(crate) fn plain(
+    qtype: QType,
+    integers: &Tensor,
+    granularity: Granularity,
+    scales: &[f32],
+    zero_points: Option<&Tensor>,
+) -> Option<Decoded> {
+    let layout = Layout::of(&integers.shape, granularity).ok()?;
+    let points = match zero_points {
+        Some(tensor) => points(tensor, scales.len())?,
+        None => vec![0; scales.len()],
+    };
+    let params: Vec<Params> = scales
+        .iter()
+        .zip(points)
+        .map(|(&scale, zero_point)| Params { scale, zero_point })
+        .collect();
+    layout.check_packed(integers.data.len(), qtype, params.len()).ok()?;
+    let floats = dequantize(&integers.data, &layout, &params, qtype);
+    let shape = integers.shape.clone();
+    Some(Decoded { qtype, shape, floats, layout, params, between: None })
+}
+
+/// Zero points as numbers.
+pub(crate) fn points(tensor: &Tensor, count: usize) -> Option<Vec<i32>> {
+    let qtype = QType::ALL.iter().copied().find(|qtype| data_type(*qtype) == tensor.dtype)?;
+    if qtype.is_float() {
+        return Some(vec![0; count]);
+    }
+    if qtype == QType::Int32 {
+        let bytes = tensor.data.as_chunks::<4>().0.iter();
+        let numbers: Vec<i32> = bytes.map(|bytes| i32::from_le_bytes(*bytes)).collect();
+        return Some(numbers).filter(|numbers| numbers.len() == count);
+    }
+    let layout = Layout::of(&[tensor.elements()], Granularity::PerTensor).ok()?;
+    let unit = [Params { scale: 1.0, zero_point: 0 }];
+    let numbers = dequantize(&tensor.data, &layout, &unit, qtype);
+    #[allow(clippy::cast_possible_truncation)] // integers of at most 16 bits, exact in float32
+    let numbers: Vec<i32> = numbers.into_iter().map(|x| x as i32).collect();
+    match numbers[..] {
+        [one] => Some(vec![one; count]),
+        _ => Some(numbers).filter(|numbers| numbers.len() == count),
+    }
+}
+
+/// How a matrix lies in blocks, a row of them for each of its columns.
+pub(crate) struct Cut {
+    pub(crate) bits: u32,
+    pub(crate) block_size: usize,
+    pub(crate) depth: usize,
+    pub(crate) signed: bool,
+}
+
+impl Cut {
+    /// The matrix, a row for each column of the product.
+    pub(crate) fn decode(
+        &self,
+        integers: &Tensor,
+        scales: &[f32],
+        zero_points: Option<&Tensor>,
+    ) -> Option<Decoded> {
+        let Cut { bits, block_size, depth, signed } = *self;
+        let qtype = match (bits, signed) {
+            (2, _) => QType::UInt2,
+            (4, false) => QType::UInt4,
+            (4, true) => QType::Int4,
+            (8, _) => QType::UInt8,
+            _ => return None,
+        };
+        let width = *integers.shape.first()?;
+        let blocks = depth.div_ceil(block_size.max(1));
+        if scales.len() != width.checked_mul(blocks)? || width == 0 {
+            return None;
+        }
+        let (row_len, per_byte) = (integers.data.len() / width, 8 / bits as usize);
+        if row_len < depth.div_ceil(per_byte) {
+            return None;
+        }
+        let middle = if signed { 0 } else { 1 << (bits - 1) };
+        let floats = zero_points.filter(|tensor| tensor.dtype != DataType::UInt8);
+        let between = floats.and_then(to_f32).filter(|it| it.len() == scales.len());
+        let points = match zero_points {
+            None => vec![middle; scales.len()],
+            Some(_) if between.is_some() => vec![0; scales.len()],
+            Some(tensor) if tensor.dtype == DataType::UInt8 => {
+                let packed = blocks.div_ceil(per_byte);
+                let rows = tensor.data.chunks(packed.max(1));
+                let row = |row: &[u8]| codes(row, bits, false, blocks);
+                rows.filter(|row| row.len() == packed).flat_map(row).collect()
+            }
+            Some(tensor) => points(tensor, scales.len())?,
+        };
+        if points.len() != scales.len() {
+            return None;
+        }
+        let params: Vec<Params> = scales
+            .iter()
+            .zip(points)
+            .map(|(&scale, zero_point)| Params { scale, zero_point })
+            .collect();
+        let shape = vec![width, depth];
+        let layout = Layout::of(&shape, Granularity::Blocked { axis: 1, block_size }).ok()?;
+        let mut floats = Vec::new();
+        for (index, row) in integers.data.chunks_exact(row_len).enumerate() {
+            let own = &params[index * blocks..][..blocks];
+            let codes = codes(row, bits, signed, depth);
+            floats.extend(codes.into_iter().enumerate().map(|(at, code)| {
+                let (block, Params { scale, zero_point }) = (at / block_size, own[at / block_size]);
+                #[allow(clippy::cast_precision_loss)] // integers of 9 bits
+                let steps = (code - zero_point) as f32;
+                let between = between.as_ref().map_or(0.0, |all| all[index * blocks + block]);
+                (steps - between) * scale
+            }));
+        }
+        Some(Decoded { qtype, shape, floats, layout, params, between })
+    }
+}
+
+/// Packed integers, one by one.
+fn codes(bytes: &[u8], bits: u32, signed: bool, count: usize) -> Vec<i32> {
+    if bits == 8 {
+        return bytes.iter().take(count).map(|byte| i32::from(*byte)).collect();
+    }
+    let wide = pack::unpack(bytes, bits, signed, count).into_iter();
+    let mask = (1 << bits) - 1;
+    wide.map(|code| if signed { i32::from(code) } else { i32::from(code) & mask }).collect()
+}
