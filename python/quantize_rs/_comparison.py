@@ -28,7 +28,7 @@ class MethodRow:
         Signal to quantization noise of the outputs of the quantized model on the samples held back,
         in decibels, the mean over outputs; None for a model without float32 outputs.
     best_for : int
-        For how many values its layer outputs are the nearest.
+        For how many values a choice for each value takes it.
     same_as : str or None
         An earlier method that finds the same ranges.
     """

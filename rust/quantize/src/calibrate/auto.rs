@@ -1,4 +1,4 @@
-//! The method `auto`: what is nearest layer by layer, unless one method for all values is nearer.
+//! The method `auto`: the nearest method for all values, and for single ones what is surely nearer.
 
 use std::collections::BTreeMap;
 
@@ -10,8 +10,8 @@ use super::run::Control;
 use crate::sample::{Engine, Samples};
 use crate::{Method, Plan, QuantizeError, Ranges};
 
-/// Compares every method and takes, for each value, the one whose layer output is nearest; but
-/// where it is not sure that the outputs of the whole model come nearer so, one method for all values.
+/// Compares every method and takes the nearest for all values, or, where the outputs of the whole model surely come
+/// nearer so, others for those whose products with matrices are nearer.
 pub(super) fn choose(
     model: &Model,
     plan: &Plan,

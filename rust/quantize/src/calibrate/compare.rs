@@ -1,6 +1,6 @@
 //! Every method side by side, from one pass over the samples.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::fmt;
 use std::rc::Rc;
 
@@ -13,7 +13,9 @@ use super::gather::{Gathered, gather, taps};
 use super::judge::{FOR_LAYERS, Judge, LayerError};
 use super::run::{Control, Progress};
 use super::score::Score;
+use super::shadows::products;
 use crate::encode::Known;
+use crate::graph::Graph;
 use crate::sample::{Engine, Samples};
 use crate::{Method, Plan, QuantizeError, Ranges};
 
@@ -45,7 +47,7 @@ pub struct MethodRow {
     /// SQNR of the outputs of the quantized model on the samples to judge by, in decibels, the mean
     /// over outputs; `None` for a model without float32 outputs.
     pub sqnr_db: Option<f64>,
-    /// For how many values the method's layer outputs are the nearest.
+    /// For how many values a choice for each value takes the method.
     pub best_for: usize,
     /// An earlier method that finds the same ranges.
     pub same_as: Option<String>,
@@ -75,46 +77,45 @@ pub(super) fn compare(
 ) -> Result<MethodComparison, QuantizeError> {
     let gathered = gather(model, taps(model, plan), engine, samples, control, true)?;
     let mut trials = trials(plan, &gathered, control, skip)?;
-    let contests = contests(plan, &trials);
     let distinct = trials.iter().filter(|trial| trial.same_as.is_none()).count();
-    // Each method, and the best for each value where they differ; some samples by layers.
-    let (passes, kept) = (distinct + usize::from(!contests.is_empty()), gathered.kept.len());
-    let by_layers = if contests.is_empty() { 0 } else { kept.min(FOR_LAYERS) };
-    let progress = Progress {
-        done: gathered.samples,
-        total: Some(gathered.samples + by_layers + passes * kept),
-    };
+    // What is run for single values follows from this.
+    let kept = gathered.kept.len();
+    let total = gathered.samples + distinct * kept;
     let mut judge = Judge {
         model,
         plan,
         engine,
         control,
         kept: &gathered.kept,
-        progress,
+        progress: Progress { done: gathered.samples, total: Some(total) },
         known: Known::default(),
     };
-    let (auto, best_for) = nearest_layers(&mut judge, &trials, &contests)?;
-    trials.push(auto);
-    let distinct = trials.iter().filter(|trial| trial.same_as.is_none()).count();
-    judge.progress.total = Some(judge.progress.done + distinct * kept);
     let mut scores: Vec<Option<Rc<Score>>> = Vec::new();
-    let mut methods: Vec<MethodRow> = Vec::new();
     for trial in &trials {
-        let score = match trial.same_as {
-            Some(twin) => scores[twin].clone(),
-            None => judge.score(&trial.learnt, &gathered.reference)?.map(Rc::new),
-        };
-        methods.push(MethodRow {
+        scores.push(scored(trial, &scores, &mut judge, &gathered)?);
+    }
+    let clips: Vec<Clips> = trials.iter().map(|trial| trial.clips).collect();
+    let whole = best(&clips, &scores);
+    let (auto, best_for) = nearest_layers(&mut judge, &trials, whole)?;
+    let runs = if auto.same_as.is_none() { kept } else { 0 };
+    judge.progress.total = Some(judge.progress.done + runs);
+    let score = scored(&auto, &scores, &mut judge, &gathered)?;
+    let best =
+        if is_taken(score.as_deref(), scores[whole].as_deref()) { trials.len() } else { whole };
+    scores.push(score);
+    trials.push(auto);
+    let methods: Vec<MethodRow> = trials
+        .iter()
+        .zip(&scores)
+        .map(|(trial, score)| MethodRow {
             method: trial.method.clone(),
             sqnr_db: score.as_ref().map(|score| score.decibels()),
             best_for: best_for.get(&trial.method).copied().unwrap_or(0),
             same_as: trial.same_as.map(|twin| trials[twin].method.clone()),
-        });
-        scores.push(score);
-    }
-    let clips: Vec<Clips> = trials.iter().map(|trial| trial.clips).collect();
+        })
+        .collect();
     Ok(MethodComparison {
-        best: methods[best(&clips, &scores)].method.clone(),
+        best: methods[best].method.clone(),
         methods,
         samples: gathered.samples,
         held_back: gathered.held_back,
@@ -124,26 +125,42 @@ pub(super) fn compare(
     })
 }
 
-/// The row to take. What clips nothing cannot be far wrong on other samples, nor the last of all methods, which looks for
-/// the least error on what was not seen too: of these two the nearer, and another only where it is surely nearer; a
-/// choice for each value where it is clearly nearer still.
+/// How near a trial comes; twins come as near as each other.
+fn scored(
+    trial: &Trial,
+    before: &[Option<Rc<Score>>],
+    judge: &mut Judge<'_, '_>,
+    gathered: &Gathered,
+) -> Result<Option<Rc<Score>>, QuantizeError> {
+    match trial.same_as {
+        Some(twin) => Ok(before[twin].clone()),
+        None => Ok(judge.score(&trial.learnt, &gathered.reference)?.map(Rc::new)),
+    }
+}
+
+/// The method to take for all values. What clips nothing cannot be far wrong on other samples, nor the last of all
+/// methods, which looks for the least error on what was not seen too: of these two the nearer, and another only
+/// where it is surely nearer.
 ///
-/// Without any output to judge by, it is the choice for each value: what is best layer by layer.
+/// Without any output to judge by, it is what clips nothing.
 fn best(clips: &[Clips], scores: &[Option<Rc<Score>>]) -> usize {
     let last = clips.len() - 1;
     let both = |at: usize, best: usize| scores[at].as_ref().zip(scores[best].as_ref());
-    let full = clips.iter().position(|clips| *clips == Clips::Nothing);
-    let Some(full) = full.filter(|at| scores[*at].is_some()) else { return last };
+    let full = clips.iter().position(|clips| *clips == Clips::Nothing).unwrap_or(last);
     // One sample does not show what others hold.
-    let leads = both(last - 1, full)
+    let leads = both(last, full)
         .is_some_and(|(this, whole)| whole.samples() > 1 && this.decibels() > whole.decibels());
     let nearer = |best: usize, at: usize| {
         let surely = both(at, best).is_some_and(|(this, than)| this.is_surely_nearer(than));
         if surely { at } else { best }
     };
-    let best = (0..last).fold(if leads { last - 1 } else { full }, nearer);
-    let chosen = both(last, best).is_some_and(|(this, than)| this.chooses_surely_nearer(than));
-    if chosen { last } else { best }
+    (0..clips.len()).fold(if leads { last } else { full }, nearer)
+}
+
+/// Whether a choice for each value is taken instead of the method for all: where it is clearly nearer, and where
+/// there is no output to judge by, as what is best layer by layer.
+fn is_taken(choice: Option<&Score>, whole: Option<&Score>) -> bool {
+    choice.zip(whole).is_none_or(|(choice, whole)| choice.chooses_surely_nearer(whole))
 }
 
 /// Every method, with what it finds.
@@ -166,58 +183,68 @@ fn trials(
     Ok(trials)
 }
 
-/// Methods that are on trial for single values: not what cuts off a part of most samples, which is
-/// on trial for all values alone, where the outputs of the model speak. First what clips nothing, by
-/// which the others are measured.
-fn fine(trials: &[Trial]) -> Vec<&Trial> {
-    let mut fine: Vec<&Trial> =
-        trials.iter().filter(|trial| trial.clips != Clips::MostSamples).collect();
-    fine.sort_by_key(|trial| trial.clips != Clips::Nothing);
-    fine
+/// Methods that are on trial for single values, those for all of them first: not what cuts off a part of most samples,
+/// which is on trial for all values alone, where the outputs of the model speak.
+fn fine(trials: &[Trial], whole: usize) -> Vec<&Trial> {
+    let others = trials.iter().enumerate();
+    let others = others.filter(|(at, trial)| *at != whole && trial.clips != Clips::MostSamples);
+    std::iter::once(&trials[whole]).chain(others.map(|(_, trial)| trial)).collect()
 }
 
-/// For each value on which methods differ, those that may be worth their risk: positions among those
-/// that are on trial, the first of them what clips nothing.
+/// For each value that matrices multiply and on which methods differ, those that may be worth their risk: positions
+/// among those that are on trial, the first of them what is taken for all values.
 ///
-/// The noise of rounding to integers grows with the square of the scale: a scale that is not enough smaller
-/// cannot be enough nearer. Of several that are about as large, the last is tried.
-fn contests(plan: &Plan, trials: &[Trial]) -> BTreeMap<String, Vec<usize>> {
-    let fine = fine(trials);
+/// Of what goes into convolutions one choice serves all: there what is nearest layer by layer, on some photos, was
+/// farther from the outputs on others (a face detector lost 2 to 4 dB, a residual network 0.2).
+///
+/// The noise of rounding to integers grows with the square of the scale: a scale that is about as large
+/// makes about as much of it. Of several like each other, the last is tried.
+fn contests(
+    model: &Model,
+    plan: &Plan,
+    fine: &[&Trial],
+) -> Result<BTreeMap<String, Vec<usize>>, QuantizeError> {
+    let graph = Graph::of(model)?;
+    let products = products(&graph, plan);
+    let multiplied: HashSet<&str> =
+        products.iter().map(|(value, _)| graph.values[*value].name).collect();
     let mut contests = BTreeMap::new();
-    for (value, how) in plan.quantized() {
-        let Some(full) = fine[0].learnt.values.get(&value.name) else { continue };
+    for (value, how) in plan.quantized().filter(|(value, _)| multiplied.contains(&*value.name)) {
+        let Some(whole) = fine[0].learnt.values.get(&value.name) else { continue };
         let scale = |range: Range| f64::from(params(range, &how.spec).scale.abs());
         let enough = WORTHWHILE.sqrt();
-        let mut entries: Vec<(usize, f64)> = Vec::new();
+        let mut entries: Vec<(usize, f64)> = vec![(0, scale(*whole))];
         for (at, trial) in fine.iter().enumerate().skip(1).rev() {
             let found = scale(trial.learnt.values[&value.name]);
             let unlike =
                 |(_, other): &(usize, f64)| found < other * enough || *other < found * enough;
-            if found < scale(*full) * enough && entries.iter().all(unlike) {
+            if entries.iter().all(unlike) {
                 entries.push((at, found));
             }
         }
-        if !entries.is_empty() {
-            let entries = std::iter::once(0).chain(entries.iter().map(|(at, _)| *at));
-            contests.insert(value.name.clone(), entries.collect());
+        if entries.len() > 1 {
+            contests.insert(value.name.clone(), entries.into_iter().map(|(at, _)| at).collect());
         }
     }
-    contests
+    Ok(contests)
 }
 
-/// For each value the method whose layer outputs are the nearest, and how often each method was.
+/// For each value the method whose layer outputs are clearly nearer than those of the method for all of them, else
+/// that; and how often each method was.
 fn nearest_layers(
     judge: &mut Judge<'_, '_>,
     trials: &[Trial],
-    contests: &BTreeMap<String, Vec<usize>>,
+    whole: usize,
 ) -> Result<(Trial, BTreeMap<String, usize>), QuantizeError> {
-    let fine = fine(trials);
+    let fine = fine(trials, whole);
+    let contests = contests(judge.model, judge.plan, &fine)?;
     let ranges_of = |(name, entries): (&String, &Vec<usize>)| {
         (name.clone(), entries.iter().map(|at| fine[*at].learnt.values[name]).collect())
     };
     let errors = if contests.is_empty() {
         BTreeMap::new()
     } else {
+        judge.progress.total = Some(judge.progress.done + judge.kept.len().min(FOR_LAYERS));
         judge.layer_errors(&contests.iter().map(ranges_of).collect())?
     };
     let (mut learnt, mut ranges) = (fine[0].learnt.clone(), fine[0].ranges.clone());
@@ -240,9 +267,8 @@ fn nearest_layers(
     Ok((Trial { method, clips: Clips::Rare, learnt, ranges, same_as }, best_for))
 }
 
-/// The candidate with the smallest error, of those that gain enough over the first, which clips
-/// nothing, and cost no sample much more than it does: what is clipped away on most samples for
-/// nothing may be all that matters on another.
+/// The candidate with the smallest error, of those that gain enough over the first and cost no sample much more
+/// than it does: what is clipped away on most samples for nothing may be all that matters on another.
 fn safest(errors: &[LayerError]) -> usize {
     let total = |at: usize| errors[at].iter().sum::<f64>();
     let safe = |at: &usize| {
@@ -296,41 +322,53 @@ impl fmt::Display for MethodComparison {
 mod tests {
     use super::*;
 
-    const CLIPS: [Clips; 4] = [Clips::Nothing, Clips::Rare, Clips::Rare, Clips::Rare];
+    const CLIPS: [Clips; 3] = [Clips::Nothing, Clips::Rare, Clips::Rare];
 
-    /// The row that is taken of those with such errors on eight samples; the last is `auto`.
-    fn taken(errors: [[f32; 8]; 4]) -> usize {
-        best(&CLIPS, &errors.map(|errors| Some(Rc::new(Score::with_errors(&errors)))))
+    fn score(errors: &[f32]) -> Score {
+        Score::with_errors(errors)
+    }
+
+    /// The method that is taken of those with such errors on eight samples.
+    fn taken(errors: [[f32; 8]; 3]) -> usize {
+        best(&CLIPS, &errors.map(|errors| Some(Rc::new(score(&errors)))))
     }
 
     #[test]
     fn the_full_range_or_the_last_is_taken_unless_another_is_surely_nearer() {
         let torn = [0.01, 0.01, 0.01, 0.01, 0.01, 0.01, 0.01, 0.34];
-        assert_eq!(taken([[0.125; 8], torn, torn, torn]), 2);
-        assert_eq!(taken([[0.125; 8], [0.1; 8], [0.06; 8], torn]), 2);
-        assert_eq!(taken([[0.125; 8], [0.1; 8], [0.06; 8], [0.03; 8]]), 3);
-        assert_eq!(taken([[0.01; 8], [0.1; 8], [0.06; 8], [0.03; 8]]), 0);
+        assert_eq!(taken([[0.125; 8], torn, torn]), 2);
+        assert_eq!(taken([[0.125; 8], [0.1; 8], [0.06; 8]]), 2);
+        assert_eq!(taken([[0.01; 8], [0.1; 8], [0.06; 8]]), 0);
         // Either of the two by a little; another not by a little.
         let [a, b] =
             [[0.03, 0.08, 0.03, 0.08], [0.07, 0.04, 0.07, 0.04]].map(|it| [it, it].concat());
         let [a, b]: [[f32; 8]; 2] = [a, b].map(|it| it.try_into().unwrap());
-        assert_eq!((taken([a, [0.1; 8], b, torn]), taken([b, [0.1; 8], a, torn])), (2, 0));
-        assert_eq!(taken([a, b, [0.1; 8], torn]), 0);
-        assert_eq!(taken([[0.125; 8], [f32::NAN; 8], [0.06; 8], [f32::NAN; 8]]), 2);
+        assert_eq!((taken([a, [0.1; 8], b]), taken([b, [0.1; 8], a])), (2, 0));
+        assert_eq!(taken([a, b, [0.1; 8]]), 0);
+        assert_eq!(taken([[0.125; 8], [f32::NAN; 8], [0.06; 8]]), 2);
         let as_near = [0.03, 0.08, 0.03, 0.08, 0.03, 0.08, 0.03, 0.06];
-        assert_eq!(taken([[0.125; 8], as_near, [0.06; 8], torn]), 2, "by chance");
-        assert_eq!(taken([[0.125; 8], [0.05; 8], [0.06; 8], torn]), 1);
+        assert_eq!(taken([[0.125; 8], as_near, [0.06; 8]]), 2, "by chance");
+        assert_eq!(taken([[0.125; 8], [0.05; 8], [0.06; 8]]), 1);
+    }
+
+    #[test]
+    fn a_choice_for_each_value_is_taken_where_it_is_clearly_nearer() {
+        let torn = score(&[0.01, 0.01, 0.01, 0.01, 0.01, 0.01, 0.01, 0.34]);
+        let (near, far) = (score(&[0.03; 8]), score(&[0.06; 8]));
+        assert!(is_taken(Some(&near), Some(&far)));
+        assert!(!is_taken(Some(&far), Some(&near)) && !is_taken(Some(&far), Some(&far)));
+        assert!(!is_taken(Some(&torn), Some(&far)));
     }
 
     #[test]
     fn of_one_sample_nothing_is_clipped() {
-        let of = |error| Some(Rc::new(Score::with_errors(&[error])));
-        let scores = [0.1, 0.05, 0.01, 0.02].map(of);
-        assert_eq!(best(&CLIPS, &scores), 0);
+        let of = |error| Some(Rc::new(score(&[error])));
+        assert_eq!(best(&CLIPS, &[0.1, 0.05, 0.01].map(of)), 0);
     }
 
     #[test]
     fn without_outputs_it_is_what_is_best_layer_by_layer() {
-        assert_eq!(best(&CLIPS, &[None, None, None, None]), 3);
+        assert_eq!(best(&CLIPS, &[None, None, None]), 0);
+        assert!(is_taken(None, None));
     }
 }

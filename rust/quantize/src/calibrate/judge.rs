@@ -7,14 +7,14 @@ use quantize_rs_onnx::Model;
 
 use super::run::{Control, Progress, Watcher, watch};
 use super::score::Score;
-use super::shadows::{Place, Shadows};
+use super::shadows::{Place, Shadows, products};
 use crate::encode::Known;
-use crate::graph::Graph;
+use crate::graph::{Graph, ValueId};
 use crate::sample::{Engine, Sample, Samples, Sink};
 use crate::uses::FLOATS;
 use crate::{CalibrationError, Plan, QuantizeError, Ranges};
 
-/// The error of the layers that read a value, sample by sample, as a part of their signal.
+/// The error of the products that read a value, sample by sample, as a part of what they put out.
 pub(super) type LayerError = Vec<f64>;
 
 /// Runs models on the samples to judge by.
@@ -77,18 +77,23 @@ impl Judge<'_, '_> {
         Ok(Score::of(samples))
     }
 
-    /// For each observed value, and each of its `candidates`, the error of the layers that read it
-    /// (of the value itself where no weighted layer does), as a part of their signal.
+    /// For each of these values, and each of its `candidates`, the error of the products by matrices that read
+    /// it, as a part of each row of what they put out.
     pub(super) fn layer_errors(
         &mut self,
         candidates: &BTreeMap<String, Vec<Range>>,
     ) -> Result<BTreeMap<String, Vec<LayerError>>, QuantizeError> {
         let graph = Graph::of(self.model)?;
-        let mut shadows = Shadows::new(&graph, self.plan);
+        let mut readers: BTreeMap<ValueId, BTreeSet<usize>> = BTreeMap::new();
+        for (value, node) in products(&graph, self.plan) {
+            readers.entry(value).or_default().insert(node);
+        }
+        let mut shadows = Shadows::new(&graph);
         for (value, how) in self.plan.quantized() {
             let Some(ranges) = candidates.get(&value.name) else { continue };
-            if let Some(id) = graph.value(&value.name) {
-                shadows.add(id, how, ranges);
+            let Some(id) = graph.value(&value.name) else { continue };
+            if let Some(nodes) = readers.get(&id) {
+                shadows.add(id, how, ranges, nodes);
             }
         }
         let Shadows { edits, taps, places, .. } = shadows;
@@ -96,18 +101,13 @@ impl Judge<'_, '_> {
         model.apply(edits)?;
         // One sample at a time: the copies of the layers take more memory than calibration does.
         let shown = self.shown(&model, &taps, FOR_LAYERS, 1)?;
-        let energy = |taps: &[Vec<f32>], tap: usize| {
-            taps[tap].first().map_or(0.0, |energy| f64::from(*energy))
-        };
         let mut errors: BTreeMap<String, Vec<LayerError>> = BTreeMap::new();
-        for Place { value, signal, noises } in places {
-            let all: f64 = shown.values().map(|taps| energy(taps, signal)).sum();
+        for Place { value, noises } in places {
             let found = errors.entry(value).or_insert_with(|| vec![Vec::new(); noises.len()]);
-            for (found, noise) in found.iter_mut().zip(noises) {
-                let parts =
-                    shown.values().map(|taps| energy(taps, noise) / all.max(f64::MIN_POSITIVE));
+            for (found, tap) in found.iter_mut().zip(noises) {
                 found.resize(shown.len(), 0.0);
-                found.iter_mut().zip(parts).for_each(|(found, part)| *found += part);
+                let parts = shown.values().map(|taps| taps[tap].first().copied().unwrap_or(0.0));
+                found.iter_mut().zip(parts).for_each(|(found, part)| *found += f64::from(part));
             }
         }
         Ok(errors)

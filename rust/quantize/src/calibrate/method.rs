@@ -18,8 +18,8 @@ use crate::QuantizeError;
 /// ```
 #[derive(Clone, Debug)]
 pub enum Method {
-    /// On samples held back the nearer of the full range and the last of the finders, unless another is surely nearer, or
-    /// a choice for each value of that whose quantized layer output is nearest.
+    /// On samples held back the nearer of the full range and the last of the finders, unless another is surely nearer;
+    /// for what matrices multiply also that whose quantized product is nearest, where the model is surely nearer so.
     Auto,
     /// One method for all values.
     Finder(Arc<dyn RangeFinder>),

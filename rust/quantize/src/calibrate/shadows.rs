@@ -1,9 +1,9 @@
-//! Copies of layers beside the layers themselves, which read a value quantized in several ways.
+//! Copies of products by matrices beside the products themselves, which read a value quantized in several ways.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use quantize_rs_math::{Params, Range, params};
-use quantize_rs_onnx::{AttributeProto, Edit, Kept, NodeProto, Tensor, TensorProto};
+use quantize_rs_onnx::{AttributeProto, DataType, Edit, Kept, NodeProto, Tensor, TensorProto};
 
 use crate::Plan;
 use crate::encode::integers;
@@ -11,62 +11,75 @@ use crate::graph::{Graph, ValueId};
 use crate::plan::ValuePlan;
 use crate::rewrite::names::Names;
 
-/// Where the numbers of one layer, reading one value, are among the taps.
+/// Since then axes may be counted from the end.
+const AXES_FROM_THE_END: i64 = 11;
+
+/// Since then they are an input.
+const AXES_ARE_AN_INPUT: i64 = 18;
+
+/// A row counts as at least this part of the mean: one of zeros is no signal.
+const LEAST: f32 = 1e-3;
+
+/// Where the numbers of one product, reading one value, are among the taps.
 pub(super) struct Place {
     pub(super) value: String,
-    pub(super) signal: usize,
     /// One for each candidate.
     pub(super) noises: Vec<usize>,
 }
 
-/// Copies of layers that read a value quantized in each of several ways, beside the layers
+/// Copies of products that read a value quantized in each of several ways, beside the products
 /// themselves, with nodes that measure how far their outputs are apart.
+///
+/// They are compared row by row, each at its own size: it is a token or an example of its own, and what
+/// comes next takes it so. A few rows a hundred times as loud as all others, as transformers have
+/// them, would decide alone otherwise, and for the range that suits them.
 pub(super) struct Shadows<'g, 'm> {
     graph: &'g Graph<'m>,
-    /// Nodes that run on integers once the model is quantized.
-    on_integers: BTreeSet<usize>,
     names: Names<'g>,
     pub(super) edits: Vec<Edit>,
     /// Values that tell how far outputs are apart: one number each.
     pub(super) taps: Vec<String>,
     pub(super) places: Vec<Place>,
-    signals: BTreeMap<ValueId, usize>,
+}
+
+/// The products by matrices that run on integers once the model is quantized: each with the value that it reads.
+pub(super) fn products(graph: &Graph<'_>, plan: &Plan) -> Vec<(ValueId, usize)> {
+    if opset(graph) < AXES_FROM_THE_END {
+        return Vec::new();
+    }
+    let multiplies = |node: usize| matches!(&*graph.nodes[node].op_type, "MatMul" | "Gemm");
+    let nodes = plan.integer_nodes().into_iter().filter(|integer| multiplies(integer.node));
+    nodes.map(|integer| (integer.input, integer.node)).collect()
+}
+
+fn opset(graph: &Graph<'_>) -> i64 {
+    graph.model.opset("").unwrap_or(1)
 }
 
 impl<'g, 'm> Shadows<'g, 'm> {
-    pub(super) fn new(graph: &'g Graph<'m>, plan: &Plan) -> Shadows<'g, 'm> {
-        Shadows {
-            graph,
-            on_integers: plan.integer_nodes().iter().map(|node| node.node).collect(),
-            names: Names::of(graph),
-            edits: Vec::new(),
-            taps: Vec::new(),
-            places: Vec::new(),
-            signals: BTreeMap::new(),
-        }
+    pub(super) fn new(graph: &'g Graph<'m>) -> Shadows<'g, 'm> {
+        let names = Names::of(graph);
+        Shadows { graph, names, edits: Vec::new(), taps: Vec::new(), places: Vec::new() }
     }
 
-    /// Measures the layers that read `value` quantized with each of `ranges`.
-    pub(super) fn add(&mut self, value: ValueId, how: &ValuePlan, ranges: &[Range]) {
+    /// Measures the products at `nodes`, which read `value`, with it quantized to each of `ranges`.
+    pub(super) fn add(
+        &mut self,
+        value: ValueId,
+        how: &ValuePlan,
+        ranges: &[Range],
+        nodes: &BTreeSet<usize>,
+    ) {
         let name = self.graph.values[value].name;
         let quantized: Vec<String> = ranges
             .iter()
             .map(|range| self.quantized(name, how, params(*range, &how.spec)))
             .collect();
-        let readers: BTreeSet<usize> = self.graph.values[value]
-            .readers
-            .iter()
-            .map(|reader| reader.node)
-            .filter(|node| self.on_integers.contains(node))
-            .collect();
-        for node in &readers {
+        for node in nodes {
             let Some(output) = self.graph.output(*node, 0) else { continue };
             let copies: Vec<String> =
                 quantized.iter().map(|input| self.copy(*node, name, input)).collect();
             self.compare(name, output, &copies);
-        }
-        if readers.is_empty() {
-            self.compare(name, value, &quantized);
         }
     }
 
@@ -94,27 +107,46 @@ impl<'g, 'm> Shadows<'g, 'm> {
         first
     }
 
+    /// Taps on the mean part of each row that is noise, for each of `found`.
     fn compare(&mut self, value: &str, wanted: ValueId, found: &[String]) {
         let output = self.graph.values[wanted].name.to_owned();
-        let known = self.signals.get(&wanted).copied();
-        let signal = known.unwrap_or_else(|| self.energy(output.clone()));
-        self.signals.insert(wanted, signal);
+        let signals = self.energies(output.clone());
+        let mean = self.mean(signals.clone());
+        let part = self.constant("judged", "least", &Tensor::from_f32(vec![], &[LEAST]));
+        let least = self.node("Mul", vec![mean, part], vec![]);
+        let signals = self.node("Max", vec![signals, least], vec![]);
         let noises = found
             .iter()
             .map(|found| {
                 let noise = self.node("Sub", vec![output.clone(), found.clone()], vec![]);
-                self.energy(noise)
+                let noises = self.energies(noise);
+                let parts = self.node("Div", vec![noises, signals.clone()], vec![]);
+                let mean = self.mean(parts);
+                self.taps.push(mean);
+                self.taps.len() - 1
             })
             .collect();
-        self.places.push(Place { value: value.to_owned(), signal, noises });
+        self.places.push(Place { value: value.to_owned(), noises });
     }
 
-    /// A tap on the sum of the squares of a value.
-    fn energy(&mut self, value: String) -> usize {
+    /// The sum of the squares of each row.
+    fn energies(&mut self, value: String) -> String {
+        let mut attributes = vec![Kept::new(AttributeProto::int("keepdims", 0))];
+        let mut inputs = vec![value];
+        if opset(self.graph) >= AXES_ARE_AN_INPUT {
+            let data = (-1_i64).to_le_bytes().to_vec().into();
+            let last = Tensor { dtype: DataType::Int64, shape: vec![1], data };
+            inputs.push(self.constant("judged", "last", &last));
+        } else {
+            attributes.push(Kept::new(AttributeProto::ints("axes", &[-1])));
+        }
+        self.node("ReduceSumSquare", inputs, attributes)
+    }
+
+    /// The mean of all elements.
+    fn mean(&mut self, value: String) -> String {
         let scalar = Kept::new(AttributeProto::int("keepdims", 0));
-        let name = self.node("ReduceSumSquare", vec![value], vec![scalar]);
-        self.taps.push(name);
-        self.taps.len() - 1
+        self.node("ReduceMean", vec![value], vec![scalar])
     }
 
     fn constant(&mut self, base: &str, suffix: &str, tensor: &Tensor) -> String {
