@@ -187,7 +187,8 @@ def quantize(
         The output with the scores of the classes; by default the first that looks like it.
     engine : "auto", "tract", "onnxruntime", or an object with ``run(dict) -> dict``
         Who runs the model on `calibration_data`, as in `Plan.calibrate`, and the models on
-        `verify`, where auto is onnxruntime if it is installed, and tract else.
+        `verify`, where auto is onnxruntime if it is installed, and tract else. An object does not
+        judge: that is done as with "auto".
     threads : int, optional
         Samples that run at once; by default as many as there are cores.
     progress : bool or callable, optional
@@ -259,6 +260,11 @@ def quantize(
         if judged is None:
             why = "without calibration_data and verify"
             _options.idle(why, engine=engine != "auto", threads=threads is not None)
+        elif not isinstance(engine, str):
+            what = (
+                "engine is an object, which runs the model on calibration_data and does not judge"
+            )
+            raise OptionError(what, option="engine")
     destination = writable(output_path, calibration_data, verify)
     wishes = _wishes(
         bits,

@@ -250,3 +250,81 @@ def test_samples_serve_a_bar_too_and_the_report_says_so(digits: Path, images: Pa
     quantized = digits.with_name("q.onnx")
     quantize_rs.quantize(digits, quantized, per_channel=True, calibration_data=images)
     assert quantize_rs.validate(digits, quantized).problems == ()
+
+
+def convolutions(bias: str = "b") -> onnx.ModelProto:
+    """Two convolutions that add the same bias; the second may be quantized otherwise."""
+    node, info = onnx.helper.make_node, onnx.helper.make_tensor_value_info
+    rng = np.random.default_rng(6)
+    arrays = {
+        name: rng.normal(0, 1, shape).astype(np.float32)
+        for name, shape in {"w": (8, 8, 3, 3), "v": (8, 8, 3, 3), bias: (8,)}.items()
+    }
+    nodes = [
+        node("Conv", ["x", "w", bias], ["p"]),
+        node("Relu", ["p"], ["r"]),
+        node("Conv", ["r", "v", bias], ["y"]),
+    ]
+    constants = [onnx.numpy_helper.from_array(array, name) for name, array in arrays.items()]
+    graph = onnx.helper.make_graph(
+        nodes, "two", [info("x", 1, [1, 8, 8, 8])], [info("y", 1, [1, 8, 4, 4])], constants
+    )
+    opset = [onnx.helper.make_opsetid("", 17)]
+    return onnx.helper.make_model(graph, opset_imports=opset, ir_version=8)
+
+
+def test_a_bias_that_a_node_on_integers_has_too_is_corrected_for_each() -> None:
+    rng = np.random.default_rng(7)
+    samples = [{"x": rng.normal(1, 1, (1, 8, 8, 8)).astype(np.float32)} for _ in range(40)]
+    report = quantize_rs.quantize_with_calibration(
+        convolutions(), None, samples, per_channel=True, layer_bits={"v": 4}
+    )
+    assert report.corrected_biases == 2
+    assert report.model is not None
+    found = onnx.load_from_string(report.model)
+    assert any(t.name == "b_corrected" for t in found.graph.initializer)
+    second = [node for node in found.graph.node if node.op_type == "Conv"][1]
+    assert second.input[2] == "b_corrected"
+
+
+@pytest.mark.parametrize("broken", [np.nan, np.inf])
+def test_a_corrected_bias_that_is_no_number_is_found(tmp_path: Path, broken: float) -> None:
+    rng = np.random.default_rng(7)
+    samples = [{"x": rng.normal(1, 1, (1, 8, 8, 8)).astype(np.float32)} for _ in range(40)]
+    original, quantized = tmp_path / "a.onnx", tmp_path / "b.onnx"
+    onnx.save(convolutions(), original)
+    quantize_rs.quantize(original, quantized, per_channel=True, calibration_data=samples)
+    assert quantize_rs.validate(original, quantized).problems == ()
+    found = onnx.load(quantized)
+    (bias, *_) = (t for t in found.graph.initializer if t.name.startswith("b_corrected"))
+    values = onnx.numpy_helper.to_array(bias).copy()
+    values[3] = broken
+    bias.CopyFrom(onnx.numpy_helper.from_array(values, bias.name))
+    onnx.save(found, quantized)
+    assert bias.name in {
+        problem.name for problem in quantize_rs.validate(original, quantized).problems
+    }
+
+
+def test_a_bias_of_the_original_that_is_called_corrected_is_held_to_what_it_was(
+    tmp_path: Path,
+) -> None:
+    original, quantized = tmp_path / "a.onnx", tmp_path / "b.onnx"
+    onnx.save(convolutions("b_corrected"), original)
+    quantize_rs.quantize(original, quantized, per_channel=True)
+    found = onnx.load(quantized)
+    (bias,) = (t for t in found.graph.initializer if t.name == "b_corrected")
+    values = onnx.numpy_helper.to_array(bias) + np.float32(1)
+    bias.CopyFrom(onnx.numpy_helper.from_array(values, bias.name))
+    onnx.save(found, quantized)
+    assert quantize_rs.validate(original, quantized).problems
+
+
+def test_an_engine_of_ones_own_does_not_judge(digits: Path, images: Path) -> None:
+    class Engine:
+        def run(self, feed: dict[str, Array]) -> dict[str, Array]:
+            return feed
+
+    with pytest.raises(quantize_rs.OptionError, match="does not judge") as refused:
+        quantize_rs.quantize(digits, None, verify=images, engine=Engine())
+    assert refused.value.option == "engine"

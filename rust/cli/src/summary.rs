@@ -74,7 +74,10 @@ fn run(report: &Report) -> String {
     let (engine, method) = (&report.engine, &report.method);
     let or_unknown = |text: &Option<String>| text.clone().unwrap_or_else(|| "unknown".to_owned());
     let (engine, method) = (or_unknown(engine), or_unknown(method));
-    format!("{} sample{plural} run by {engine}, {method}", report.samples)
+    let run = format!("{} sample{plural} run by {engine}", report.samples);
+    // Where weights are quantized alone, the method makes no difference.
+    let ranges = report.quantized().any(|(row, _)| row.role != Role::Weight);
+    if ranges { format!("{run}, {method}") } else { run }
 }
 
 /// `minmax for 12 values, mse for 3`: what `auto` chose.

@@ -271,10 +271,12 @@ impl Keys {
     }
 
     /// Why an option serves no model of a file.
-    pub(super) fn misplaced(&self, option: &Choice) -> String {
+    pub(super) fn misplaced(&self, option: &Choice, general: &Options) -> String {
         let calibrated = self.calibrate.iter().any(|arg| arg.get_id() == option.id.as_str());
         let key = &option.key;
-        if self.running.iter().any(|id| id == option.id.as_str()) {
+        if calibrated && general.iter().any(|option| option.id == ALONE) {
+            format!("`{key}` is for models that are calibrated, and `mode` says otherwise")
+        } else if self.running.iter().any(|id| id == option.id.as_str()) {
             format!("`{key}` is for models that samples are run on: none has `data` or `verify`")
         } else if calibrated {
             format!("`{key}` is for models that are calibrated: no model has `data` or `ranges`")
@@ -337,7 +339,8 @@ impl Keys {
         let sampled = |option: &Choice| matches!(option.id.as_str(), "data" | "verify");
         let runs = own.iter().chain(general).any(sampled);
         for (option, used) in general.iter().zip(used) {
-            if is_mode(option) {
+            // A mode of its own goes before that for all.
+            if is_mode(option) || option.key == "mode" && own_mode.is_some() {
                 *used = true;
                 continue;
             }

@@ -117,7 +117,7 @@ impl Wanted {
         }
         if let Some(at) = used.iter().position(|used| !used) {
             let option = &options[at];
-            return Err(Wrong::at(option.line, keys.misplaced(option)));
+            return Err(Wrong::at(option.line, keys.misplaced(option, &options)));
         }
         Ok(wanted)
     }

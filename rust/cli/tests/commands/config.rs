@@ -2,6 +2,8 @@
 
 use std::fs;
 
+use serde_json::Value;
+
 use crate::common::{DIGITS, FIXTURES, Folder, SAMPLES, run};
 
 fn file(folder: &Folder, name: &str, text: &str) -> String {
@@ -218,6 +220,37 @@ fn what_is_wrong_is_named_with_its_line_before_anything_is_done() {
     assert_eq!(json.code, 2, "{json:?}");
     assert!(json.err.contains(".yaml, .yml or .toml"), "{json:?}");
     assert_eq!(folder.names(), ["c.json", "c.yaml"]);
+}
+
+#[test]
+fn a_mode_of_its_own_goes_before_that_for_all() {
+    let folder = Folder::new();
+    let file = folder.path("c.yaml");
+    let model = |name: &str, own: &str| {
+        format!("  - {{input: '{DIGITS}', output: {name}.onnx, data: '{SAMPLES}'{own}}}\n")
+    };
+    let models = [model("a", ", mode: weights"), model("b", ", mode: dynamic"), model("c", "")];
+    fs::write(&file, format!("mode: dynamic\nmodels:\n{}", models.concat())).expect("written");
+    let shown = run(&["config", &file, "--dry-run", "--format", "json"]).json();
+    let typed: Vec<String> = shown
+        .as_array()
+        .expect("a list")
+        .iter()
+        .map(|job| job["command"].as_array().expect("a command"))
+        .map(|all| all.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(" "))
+        .collect();
+    let is = |at: usize, command: &str, dynamic: bool| {
+        let typed = &typed[at];
+        assert!(typed.starts_with(&format!("quantize-rs {command} ")), "{typed}");
+        assert_eq!(typed.contains("--output-format=dynamic"), dynamic, "{typed}");
+    };
+    is(0, "quantize", false);
+    is(1, "quantize", true);
+    is(2, "calibrate", false);
+    let wrong = format!("mode: weights\nmethod: mse\nmodels:\n{}", model("a", ""));
+    fs::write(&file, wrong).expect("written");
+    let answer = run(&["config", &file, "--dry-run"]);
+    assert!(answer.err.contains("`mode` says otherwise"), "{answer:?}");
 }
 
 #[test]

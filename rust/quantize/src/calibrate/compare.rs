@@ -75,8 +75,8 @@ pub(super) fn compare(
     control: &mut Control<'_>,
     skip: impl Fn(Clips) -> bool,
 ) -> Result<MethodComparison, QuantizeError> {
-    let gathered = gather(model, taps(model, plan), engine, samples, control, true)?;
-    let mut trials = trials(plan, &gathered, control, skip)?;
+    let mut gathered = gather(model, taps(model, plan), engine, samples, control, true)?;
+    let mut trials = trials(plan, &mut gathered, control, skip)?;
     let distinct = trials.iter().filter(|trial| trial.same_as.is_none()).count();
     // What is run for single values follows from this.
     let kept = gathered.kept.len();
@@ -96,7 +96,9 @@ pub(super) fn compare(
     }
     let clips: Vec<Clips> = trials.iter().map(|trial| trial.clips).collect();
     let whole = best(&clips, &scores);
-    let (auto, best_for) = nearest_layers(&mut judge, &trials, whole)?;
+    // A choice that all samples were asked for could not be judged.
+    let tried = kept > FOR_LAYERS || scores[whole].is_none();
+    let (auto, best_for) = nearest_layers(&mut judge, &trials, whole, tried)?;
     let runs = if auto.same_as.is_none() { kept } else { 0 };
     judge.progress.total = Some(judge.progress.done + runs);
     let score = scored(&auto, &scores, &mut judge, &gathered)?;
@@ -166,11 +168,11 @@ fn is_taken(choice: Option<&Score>, whole: Option<&Score>) -> bool {
 /// Every method, with what it finds.
 fn trials(
     plan: &Plan,
-    gathered: &Gathered,
+    gathered: &mut Gathered,
     control: &mut Control<'_>,
     skip: impl Fn(Clips) -> bool,
 ) -> Result<Vec<Trial>, QuantizeError> {
-    let (learnt, all) = (gathered.learnt(plan), gathered.all(plan));
+    let (learnt, all) = gathered.ranges(plan);
     let mut trials: Vec<Trial> = Vec::new();
     for finder in range::ALL.iter().filter(|finder| !skip(finder.clips())) {
         control.go_on(gathered.samples)?;
@@ -230,14 +232,15 @@ fn contests(
 }
 
 /// For each value the method whose layer outputs are clearly nearer than those of the method for all of them, else
-/// that; and how often each method was.
+/// that; and how often each method was. Unless they are to be `tried`, that for all of them.
 fn nearest_layers(
     judge: &mut Judge<'_, '_>,
     trials: &[Trial],
     whole: usize,
+    tried: bool,
 ) -> Result<(Trial, BTreeMap<String, usize>), QuantizeError> {
     let fine = fine(trials, whole);
-    let contests = contests(judge.model, judge.plan, &fine)?;
+    let contests = if tried { contests(judge.model, judge.plan, &fine)? } else { BTreeMap::new() };
     let ranges_of = |(name, entries): (&String, &Vec<usize>)| {
         (name.clone(), entries.iter().map(|at| fine[*at].learnt.values[name]).collect())
     };

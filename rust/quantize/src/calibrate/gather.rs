@@ -23,7 +23,7 @@ use crate::{CalibrationError, Plan, Ranges};
 const HELD_BACK: u64 = 4;
 
 /// Samples that are kept to judge by, at most: those held back, and others when they are few.
-const KEPT: usize = 24;
+const KEPT: usize = 16;
 
 /// What the samples that are kept may take together, unless a single one takes more.
 const KEPT_BYTES: usize = 64 << 20;
@@ -280,28 +280,27 @@ impl Gathered {
         self.engine
     }
 
-    /// Ranges with the statistics of all samples; their values are still to be found.
-    pub(super) fn all(&self, plan: &Plan) -> Ranges {
-        let mut ranges = self.learnt(plan);
-        ranges.samples = self.samples;
-        let statistics = Arc::make_mut(&mut ranges.statistics);
-        for (tap, apart) in self.taps.iter().zip(&self.apart) {
-            if let Some(seen) = statistics.get_mut(&tap.name) {
-                seen.merge(apart);
+    /// Takes out ranges with the statistics of the samples that were not held back, and those with the statistics of
+    /// all; their values are still to be found.
+    pub(super) fn ranges(&mut self, plan: &Plan) -> (Ranges, Ranges) {
+        let (seen, apart) = (std::mem::take(&mut self.seen), std::mem::take(&mut self.apart));
+        let names = || self.taps.iter().map(|tap| &tap.name);
+        let statistics = names().cloned().zip(seen).collect();
+        let samples = self.samples - self.held_back;
+        let model = plan.origin.fingerprint.clone();
+        let mut learnt = Ranges::of(model, String::new(), self.engine, samples, statistics);
+        learnt.notes.clone_from(&self.notes);
+        let mut all = learnt.clone();
+        all.samples = self.samples;
+        if !apart.is_empty() {
+            let statistics = Arc::make_mut(&mut all.statistics);
+            for (name, apart) in names().zip(apart) {
+                if let Some(seen) = statistics.get_mut(name) {
+                    seen.merge(&apart);
+                }
             }
         }
-        ranges
-    }
-
-    /// The same of the samples that were not held back.
-    pub(super) fn learnt(&self, plan: &Plan) -> Ranges {
-        let statistics = self.taps.iter().zip(&self.seen);
-        let statistics = statistics.map(|(tap, seen)| (tap.name.clone(), seen.clone())).collect();
-        let samples = self.samples - self.held_back;
-        let model = &plan.origin.fingerprint;
-        let mut ranges = Ranges::of(model.clone(), String::new(), self.engine, samples, statistics);
-        ranges.notes.clone_from(&self.notes);
-        ranges
+        (learnt, all)
     }
 }
 

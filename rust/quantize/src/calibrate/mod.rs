@@ -55,12 +55,13 @@ pub fn calibrate(
     if matches!(method, Method::Auto) && plan.needs_calibration() {
         return auto::choose(model, plan, engine, samples, &mut control);
     }
-    let gathered = gather::gather(model, taps, engine, samples, &mut control, false)?;
-    let mut ranges = gathered.all(plan);
+    let mut gathered = gather::gather(model, taps, engine, samples, &mut control, false)?;
+    let (_, mut ranges) = gathered.ranges(plan);
     if plan.needs_calibration() {
         return Ok(ranges.using(method)?);
     }
-    ranges.method = method.name();
+    // No method chose anything.
+    ranges.method = Method::default().name();
     Ok(ranges)
 }
 

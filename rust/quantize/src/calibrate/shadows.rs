@@ -48,7 +48,10 @@ pub(super) fn products(graph: &Graph<'_>, plan: &Plan) -> Vec<(ValueId, usize)> 
         return Vec::new();
     }
     let multiplies = |node: usize| matches!(&*graph.nodes[node].op_type, "MatMul" | "Gemm");
-    let nodes = plan.integer_nodes().into_iter().filter(|integer| multiplies(integer.node));
+    // By a vector there are no rows.
+    let matrix = |weight| graph.shape(weight).is_some_and(|shape| shape.len() >= 2);
+    let nodes = plan.integer_nodes().into_iter();
+    let nodes = nodes.filter(|integer| multiplies(integer.node) && matrix(integer.weight));
     nodes.map(|integer| (integer.input, integer.node)).collect()
 }
 

@@ -74,8 +74,9 @@ fn addend(
         None => added.clone(),
     };
     let tensor = Tensor::from_f32(vec![values.len()], &values);
-    let planned = constant.and_then(|constant| plan.values.get(constant));
-    // Where everything is quantized, so is what a sum adds.
+    // Where everything is quantized, so is what a sum adds. A bias that a node on integers has, too, is that one's.
+    let sums = matches!(place, Place::Addend { .. });
+    let planned = constant.filter(|_| sums).and_then(|constant| plan.values.get(constant));
     if let Some(Planned { name, decision: Decision::Quantize(how), .. }) = planned {
         let method = plan.config.weight_method(&how.spec, false);
         let choice = Choice { method, summed: None, floors: &[], scales: DataType::Float };

@@ -114,7 +114,7 @@ fn idle(graph: &Graph<'_>, config: &Config, draft: &Draft) -> Option<String> {
     } else {
         format!("products are computed in integers with weights of 8 bits, not of {weights}")
     };
-    Some(format!("no activation is quantized, and no sample is looked at: {why}"))
+    Some(format!("no activation is quantized: {why}"))
 }
 
 /// What the steps of the plan have in common.

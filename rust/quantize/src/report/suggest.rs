@@ -106,7 +106,9 @@ fn clipping(report: &Report) -> Option<String> {
 }
 
 fn samples(report: &Report) -> Option<String> {
-    let few = (1..ENOUGH_SAMPLES).contains(&report.samples);
+    // Of weights alone only means were looked at, which a few dozen tell.
+    let ranges = report.quantized().any(|(row, _)| row.role != Role::Weight);
+    let few = ranges && (1..ENOUGH_SAMPLES).contains(&report.samples);
     let plural = if report.samples == 1 { "" } else { "s" };
     few.then(|| {
         format!(

@@ -153,9 +153,10 @@ impl Work<'_, '_> {
             self.scales(product, &bias, scale, found);
         }
         let count = bias.floats.len().max(original.len());
+        let bound = product.and_then(|product| self.bound(product));
         // Where the input stays float, nothing says how large it is.
-        let unbounded = || base_of(&bias.name, "corrected").map(|_| vec![f64::INFINITY]);
-        let bound = product.and_then(|product| self.bound(product)).or_else(unbounded);
+        let unbounded = bound.is_none() && self.is_new(&bias.name, was);
+        let bound = bound.or_else(|| unbounded.then(|| vec![f64::INFINITY]));
         let mut corrected = false;
         for index in 0..count {
             let (Some(is), Some(was)) = (at(&bias.floats, index), at(&original, index)) else {
@@ -175,7 +176,7 @@ impl Work<'_, '_> {
                 [one] => Some(one),
                 _ => bound.get(index).copied(),
             });
-            if most.is_none_or(|most| distance > exact + most * 1.01) {
+            if !is.is_finite() || most.is_none_or(|most| distance > exact + most * 1.01) {
                 let why = match most {
                     Some(most) => format!("what its weights shift is {most:.3e} at most"),
                     None => format!("half a step is {rounding:.3e}"),
@@ -190,11 +191,23 @@ impl Work<'_, '_> {
             let what = format!("it is far nearer to {other} than to what the original adds here");
             found.problem(Check::Weights, bias.name, what);
         } else if corrected {
-            let why = "calibration corrected it: it was only seen to differ by no more than the \
-                       error of the weights can make up for";
+            let why = if unbounded {
+                "samples corrected it: nothing says by how much, since the input of its product stays \
+                 float"
+            } else {
+                "calibration corrected it: it was only seen to differ by no more than the \
+                 error of the weights can make up for"
+            };
             found.skip(bias.name, why);
         }
         Ok(())
+    }
+
+    /// Whether a constant is called as what takes the place of a constant of this node is, and the original has none of
+    /// that name.
+    fn is_new(&self, name: &str, was: &NodeProto) -> bool {
+        let base = base_of(name, "corrected").filter(|_| self.before.value(name).is_none());
+        base.is_some_and(|base| was.input.contains(&base))
     }
 
     /// Another bias of the original, or none at all, that numbers are far nearer to than to their own:
