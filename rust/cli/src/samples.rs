@@ -22,7 +22,7 @@ pub(crate) struct SampleArguments {
     #[arg(
         long,
         value_name = "PATH",
-        help = data_help()
+        help = help("Samples to calibrate with")
     )]
     pub(crate) data: Option<PathBuf>,
     /// Use the first N samples only
@@ -63,19 +63,18 @@ pub(crate) fn others(
 
 /// What samples are for where weights are quantized alone.
 pub(crate) fn means_help() -> String {
-    data_help().replacen(
-        "Samples to calibrate with",
+    help(
         "Samples to run the model on, so that biases take back what quantized weights shift in the mean",
-        1,
     )
 }
 
-fn data_help() -> String {
+/// What samples may be, after what they are for.
+fn help(purpose: &str) -> String {
     let formats: Vec<String> =
         FORMATS.iter().map(|format| format!(".{} ({})", format.extension, format.about)).collect();
     let images: Vec<String> = IMAGES.iter().map(|extension| format!(".{extension}")).collect();
     format!(
-        "Samples to calibrate with: {}; a folder or a pattern of images ({}); or the word `{RANDOM}`, \
+        "{purpose}: {}; a folder or a pattern of images ({}); or the word `{RANDOM}`, \
          for trials",
         formats.join(", "),
         images.join(", ")

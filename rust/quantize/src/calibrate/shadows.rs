@@ -31,8 +31,8 @@ pub(super) struct Place {
 /// themselves, with nodes that measure how far their outputs are apart.
 ///
 /// They are compared row by row, each at its own size: it is a token or an example of its own, and what
-/// comes next takes it so. A few rows a hundred times as loud as all others, as transformers have
-/// them, would decide alone otherwise, and for the range that suits them.
+/// comes next takes it so. Single rows that are far louder than all others, as transformers have them for
+/// their first token, would decide alone otherwise, and for the range that suits them.
 pub(super) struct Shadows<'g, 'm> {
     graph: &'g Graph<'m>,
     names: Names<'g>,
