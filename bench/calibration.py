@@ -214,7 +214,7 @@ RESNET18 = Grid(
 
 BERT_BASE = Grid(
     ours={
-        FAST: (("minmax", "percentile", "entropy"), COUNTS),
+        FAST: (METHODS, COUNTS),
         BUILT_IN: (("minmax", "entropy"), (16,)),
     },
     theirs={"minmax": (16, 64), "entropy": (16,), "percentile": (16,)},

@@ -231,7 +231,7 @@ def test_an_object_may_keep_something_in_itself(plan: Plan, images: Path) -> Non
 
 def test_an_object_judges_methods_too(plan: Plan, images: Path) -> None:
     engine = Session()
-    found = plan.calibrate(images, engine=engine, method="auto", limit=64)
+    found = plan.calibrate(images, engine=engine, method="auto", limit=128)
     assert found.chosen.keys() == found.values.keys()
     assert engine.prepared > 2
     comparison = plan.compare_methods(images, engine=Session(), limit=64)

@@ -62,10 +62,11 @@ def test_another_method_needs_no_other_run(plan: Plan, images: Path, method: str
 
 @pytest.mark.parametrize("method", [*FINDERS, "auto"])
 def test_threads_order_and_batches_change_no_method(plan: Plan, images: Path, method: str) -> None:
-    samples = np.load(images)[:64]
+    # As many as `auto` needs to judge.
+    samples = np.load(images)[:128]
     expected = plan.calibrate(samples, method=method, threads=1)
     shuffled = np.random.default_rng(3).permutation(samples)
-    batches = (shuffled[i : i + 24] for i in range(0, 64, 24))
+    batches = (shuffled[i : i + 24] for i in range(0, 128, 24))
     for found in (
         plan.calibrate(samples, method=method, threads=2),
         plan.calibrate(shuffled, method=method, threads=7),
@@ -99,6 +100,45 @@ def test_auto_says_what_it_chose(plan: Plan, images: Path) -> None:
     with pytest.raises(CalibrationError, match="auto"):
         ranges.using("auto")
     assert ranges.using("minmax") == seen
+
+
+@pytest.mark.parametrize(("count", "method"), [(1, "minmax"), (2, "mse"), (127, "mse")])
+def test_auto_judges_nothing_by_few_samples_and_says_so(
+    plan: Plan, images: Path, count: int, method: str
+) -> None:
+    done = []
+    found = plan.calibrate(
+        images, method="auto", limit=count, progress=lambda now, _: done.append(now)
+    )
+    assert max(done) == count, "no sample is run again"
+    assert set(found.chosen.values()) == {method}
+    assert found.values == plan.calibrate(images, method=method, limit=count).values
+    assert any(f"takes `{method}`" in note and "few samples" in note for note in found.notes)
+
+
+@pytest.mark.parametrize(("count", "chosen"), [(511, {"mse"}), (512, {"mse", "entropy"})])
+def test_auto_judges_single_values_by_many_samples(count: int, chosen: set[str]) -> None:
+    rng = np.random.default_rng(3)
+    weights = {name: rng.normal(0, 0.3, (32, 24)).astype(np.float32) for name in "vw"}
+    weights["one"] = np.ones(24, np.float32)
+    nodes = [
+        helper.make_node("MatMul", ["a", "v"], ["p"]),
+        helper.make_node("MatMul", ["b", "w"], ["q"]),
+        helper.make_node("LayerNormalization", ["p", "one"], ["n"]),
+    ]
+    inputs = [helper.make_tensor_value_info(name, 1, [1, 64, 32]) for name in "ab"]
+    outputs = [helper.make_tensor_value_info(name, 1, [1, 64, 24]) for name in "nq"]
+    constants = [numpy_helper.from_array(value, name) for name, value in weights.items()]
+    graph = helper.make_graph(nodes, "two", inputs, outputs, constants)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    samples = {name: rng.normal(0, 1, (count, 64, 32)).astype(np.float32) for name in "ab"}
+    # Of one a row in 64 is loud, which the others can do without; of the other all rows are, in a channel.
+    samples["a"][:, 0] *= 30
+    loud = rng.choice([-1, 1], (count, 64)) * np.exp(rng.uniform(3, 4, (count, 64)))
+    samples["b"][..., 3] = loud
+    found = quantize_rs.open(model).plan(activations="uint8").calibrate(samples, method="auto")
+    assert set(found.chosen.values()) == chosen
+    assert found.chosen["b"] == "mse"
 
 
 def test_a_choice_that_means_nothing_is_said(plan: Plan, images: Path) -> None:
@@ -230,7 +270,7 @@ def test_a_few_loud_rows_do_not_decide_about_all_others(opset: int) -> None:
     graph = helper.make_graph(nodes, "rows", [x], [y], [weight])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
     plan = quantize_rs.open(model).plan(activations="uint8")
-    samples = rng.normal(0, 1, (96, 64, 16)).astype(np.float32)
+    samples = rng.normal(0, 1, (128, 64, 16)).astype(np.float32)
     assert plan.calibrate(samples, method="auto").values["x"] == pytest.approx((-4.6, 4.6), abs=1)
     samples[:, 0] *= 100
     wide = plan.calibrate(samples).values["x"]
@@ -249,7 +289,7 @@ def test_a_product_by_a_vector_has_no_rows_to_judge_by() -> None:
         [helper.make_node("MatMul", ["x", "w"], ["y"])], "dot", [x], [y], [weight]
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    samples = np.random.default_rng(3).normal(0, 1, (60, 16)).astype(np.float32)
+    samples = np.random.default_rng(3).normal(0, 1, (130, 16)).astype(np.float32)
     plan = quantize_rs.open(model).plan(activations="uint8")
     ranges = plan.calibrate(list(samples), method="auto", engine="onnxruntime")
     assert set(ranges.values) <= {"x", "y"}

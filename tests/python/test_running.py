@@ -67,7 +67,7 @@ data = {
     "iterator": lambda: itertools.cycle(images),
     "array": lambda: np.concatenate([images] * 2000),
     "file": lambda: "many.npy",
-    "judging": lambda: np.random.default_rng(0).normal(size=(40, 1024)).astype(np.float32),
+    "judging": lambda: np.random.default_rng(0).normal(size=(130, 1024)).astype(np.float32),
 }[form]()
 if form == "judging":
     model = "large.onnx"

@@ -114,6 +114,8 @@ struct Weight {
     values: Vec<f32>,
     /// Which of the two axes is summed over.
     summed: usize,
+    /// The sum of the squares of each row.
+    energies: Vec<f64>,
 }
 
 impl<'p> Place<'p> {
@@ -159,9 +161,10 @@ impl<'p> Place<'p> {
     fn rows(&self) -> Vec<f64> {
         let mut rows = vec![0.0_f64; self.peaks.len()];
         for weight in &self.weights {
-            for (at, x) in weight.values.iter().enumerate() {
-                let row = &mut rows[weight.row(at)];
-                *row = row.max(f64::from(x.abs()));
+            for (row, found) in
+                rows.iter_mut().zip(weight.of_rows(0.0_f32, |max, x| max.max(x.abs())))
+            {
+                *row = row.max(f64::from(found));
             }
         }
         rows
@@ -188,21 +191,16 @@ impl<'p> Place<'p> {
         let power = |channel: usize| (self.peaks[channel] / f64::from(factors[channel])).powi(2);
         let inputs: f64 = (0..factors.len()).map(power).sum::<f64>() / (PEAK * PEAK);
         let of = |weight: &Weight| {
-            let mut energy = 0.0;
-            let mut columns = vec![0.0_f64; weight.shape[1 - weight.summed]];
-            for (at, x) in weight.values.iter().enumerate() {
-                let x = f64::from(*x) * f64::from(factors[weight.row(at)]);
-                energy += x * x;
-                let column = &mut columns[weight.column(at)];
-                *column = column.max(x.abs());
-            }
+            let energies = weight.energies.iter().zip(factors);
+            let energy: f64 = energies.map(|(energy, by)| energy * f64::from(*by).powi(2)).sum();
+            let mut columns = weight.columns(factors);
             if weight.spec.granularity == Granularity::PerTensor {
-                let largest = columns.iter().copied().fold(0.0, f64::max);
+                let largest = columns.iter().copied().fold(0.0, f32::max);
                 columns.fill(largest);
             }
             let steps = columns.into_iter().map(|absmax| {
-                let (min, max) = (-absmax as f32, absmax as f32);
-                f64::from(params(Range { min, max }, &weight.spec).scale).powi(2)
+                let range = Range { min: -absmax, max: absmax };
+                f64::from(params(range, &weight.spec).scale).powi(2)
             });
             UNIFORM * (step * step * energy + inputs * steps.sum::<f64>())
         };
@@ -273,22 +271,48 @@ impl Weight {
         let sound = values.iter().all(|x| x.is_finite());
         let shape = [rows, columns];
         let (node, spec) = (node.node, how.spec);
-        sound.then_some(Weight { node, name, cast, spec, shape, values, summed })
+        let energies = Vec::new();
+        let mut weight = Weight { node, name, cast, spec, shape, values, summed, energies };
+        weight.energies = weight.of_rows(0.0, |sum, x| sum + f64::from(x).powi(2));
+        sound.then_some(weight)
     }
 
-    /// The channel of the input that an element is multiplied by.
-    fn row(&self, at: usize) -> usize {
-        if self.summed == 0 { at / self.shape[1] } else { at % self.shape[1] }
+    /// What comes of the elements of each row.
+    fn of_rows<T: Copy>(&self, from: T, with: impl Fn(T, f32) -> T) -> Vec<T> {
+        let lines = self.values.chunks_exact(self.shape[1].max(1));
+        if self.summed == 0 {
+            return lines.map(|line| line.iter().fold(from, |all, x| with(all, *x))).collect();
+        }
+        let mut rows = vec![from; self.shape[1]];
+        for line in lines {
+            rows.iter_mut().zip(line).for_each(|(all, x)| *all = with(*all, *x));
+        }
+        rows
     }
 
-    /// The channel of the output that it is added to.
-    fn column(&self, at: usize) -> usize {
-        if self.summed == 0 { at % self.shape[1] } else { at / self.shape[1] }
+    /// The largest magnitude of each column, when the rows are multiplied by factors.
+    fn columns(&self, factors: &[f32]) -> Vec<f32> {
+        let lines = self.values.chunks_exact(self.shape[1].max(1));
+        if self.summed == 1 {
+            let largest = |line: &[f32]| {
+                line.iter().zip(factors).fold(0.0, |max: f32, (x, by)| max.max((x * by).abs()))
+            };
+            return lines.map(largest).collect();
+        }
+        let mut columns = vec![0.0_f32; self.shape[1]];
+        for (line, by) in lines.zip(factors) {
+            columns.iter_mut().zip(line).for_each(|(max, x)| *max = max.max((x * by).abs()));
+        }
+        columns
     }
 
     fn scaled(&self, factors: &[f32]) -> Tensor {
-        let by = |(at, x): (usize, &f32)| x * factors[self.row(at)];
-        let values: Vec<f32> = self.values.iter().enumerate().map(by).collect();
+        let lines = self.values.chunks_exact(self.shape[1].max(1));
+        let values: Vec<f32> = if self.summed == 1 {
+            lines.flat_map(|line| line.iter().zip(factors).map(|(x, by)| x * by)).collect()
+        } else {
+            lines.zip(factors).flat_map(|(line, by)| line.iter().map(move |x| x * by)).collect()
+        };
         Tensor::from_f32(self.shape.to_vec(), &values)
     }
 }

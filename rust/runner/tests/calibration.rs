@@ -30,7 +30,7 @@ fn ranges(method: &str, threads: usize) -> Ranges {
     let (model, plan) = planned(true);
     let method: Method = method.parse().unwrap();
     let mut samples =
-        samples::open(&digits("calibration.npy"), &InputSpec::of(&model), Some(64)).unwrap();
+        samples::open(&digits("calibration.npy"), &InputSpec::of(&model), Some(160)).unwrap();
     let control = Control { threads, progress: &mut |_| true };
     calibrate(&model, &plan, &Tract, &mut *samples, &method, control).unwrap()
 }
@@ -38,7 +38,7 @@ fn ranges(method: &str, threads: usize) -> Ranges {
 fn comparison(bias_correction: bool) -> MethodComparison {
     let (model, plan) = planned(bias_correction);
     let mut samples =
-        samples::open(&digits("calibration.npy"), &InputSpec::of(&model), Some(64)).unwrap();
+        samples::open(&digits("calibration.npy"), &InputSpec::of(&model), Some(160)).unwrap();
     let control = Control { threads: 2, progress: &mut |_| true };
     compare_methods(&model, &plan, &Tract, &mut *samples, control).unwrap()
 }
@@ -51,7 +51,7 @@ fn every_method_is_compared_and_auto_is_no_worse_than_any() {
     for row in &compared.methods {
         assert!(row.sqnr_db.unwrap() > 10.0, "{compared}");
     }
-    assert!(compared.held_back > 0 && compared.samples == 64 && compared.judged == 16);
+    assert!(compared.held_back > 0 && compared.samples == 160 && compared.judged == 16);
     let auto = ranges("auto", 2);
     assert_eq!(auto.chosen.len(), auto.values.len());
     assert_eq!(auto, ranges("auto", 1), "threads change nothing");

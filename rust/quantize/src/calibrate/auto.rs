@@ -2,38 +2,44 @@
 
 use std::collections::BTreeMap;
 
-use quantize_rs_math::range::Clips;
+use quantize_rs_math::range::{self, Clips, RangeFinder};
 use quantize_rs_onnx::Model;
 
-use super::compare::compare;
+use super::compare::{Extent, compare};
+use super::gather::{Gathered, KEPT};
 use super::run::Control;
-use crate::sample::{Engine, Samples};
+use crate::sample::Engine;
 use crate::{Method, Plan, QuantizeError, Ranges};
 
+/// With fewer samples methods are not judged. What a few show of methods seldom holds for others; and judging takes no more
+/// of the samples' own run than an eighth for each method.
+pub(super) const ENOUGH: usize = 8 * KEPT;
+
+/// With fewer samples no value has a method of its own: to judge these takes as much again as to judge methods, and gains less.
+const ENOUGH_FOR_SINGLE: usize = 4 * ENOUGH;
+
 /// Compares every method and takes the nearest for all values, or, where the outputs of the whole model surely come
-/// nearer so, others for those whose products with matrices are nearer.
+/// nearer so, others for those whose products with matrices are nearer. Of few samples, what needs no judging.
 pub(super) fn choose(
     model: &Model,
     plan: &Plan,
     engine: &dyn Engine,
-    samples: &mut dyn Samples,
+    mut gathered: Gathered,
     control: &mut Control<'_>,
 ) -> Result<Ranges, QuantizeError> {
+    if gathered.samples < ENOUGH {
+        let method: Method = unjudged(gathered.samples).name().parse()?;
+        let (_, all) = gathered.ranges(plan);
+        let why = "few samples do not show which method is nearer, and none is judged by running quantized models";
+        return Ok(for_all(all.using(&method)?, why));
+    }
     // What cuts off a part of most samples is hardly ever the best, and costs as much to try.
-    let blunt = |clips| clips == Clips::MostSamples;
-    let comparison = compare(model, plan, engine, samples, control, blunt)?;
+    let extent = Extent { blunt: false, single: gathered.samples >= ENOUGH_FOR_SINGLE };
+    let comparison = compare(model, plan, engine, gathered, control, extent)?;
     let position = comparison.methods.iter().position(|row| row.method == comparison.best);
     let mut ranges = comparison.ranges[position.unwrap_or(0)].clone();
     if ranges.chosen.is_empty() {
-        let method = std::mem::replace(&mut ranges.method, Method::Auto.name());
-        ranges
-            .remarks
-            .push(format!("`auto` takes `{method}` for every value: none is surely nearer"));
-        ranges.chosen = ranges
-            .values
-            .keys()
-            .map(|name| (name.clone(), method.clone()))
-            .collect::<BTreeMap<_, _>>();
+        ranges = for_all(ranges, "none is surely nearer");
     }
     for row in comparison.methods.iter().filter(|row| row.method != Method::Auto.name()) {
         if let Some(same) = &row.same_as {
@@ -41,4 +47,21 @@ pub(super) fn choose(
         }
     }
     Ok(ranges)
+}
+
+/// What is taken of so few samples: the last of all methods, which leaves room for what they do not show; of one, which
+/// shows nothing of others, what clips nothing.
+fn unjudged(samples: usize) -> &'static dyn RangeFinder {
+    let nothing = |finder: &&&dyn RangeFinder| samples <= 1 && finder.clips() == Clips::Nothing;
+    let finder = range::ALL.iter().find(nothing).or(range::ALL.last());
+    *finder.unwrap_or(&range::ALL[0])
+}
+
+/// Ranges of one method as what `auto` takes for every value, and why.
+fn for_all(mut ranges: Ranges, why: &str) -> Ranges {
+    let method = std::mem::replace(&mut ranges.method, Method::Auto.name());
+    ranges.remarks.push(format!("`auto` takes `{method}` for every value: {why}"));
+    let chosen = ranges.values.keys().map(|name| (name.clone(), method.clone()));
+    ranges.chosen = chosen.collect::<BTreeMap<_, _>>();
+    ranges
 }

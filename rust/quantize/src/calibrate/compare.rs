@@ -9,14 +9,14 @@ use quantize_rs_math::{Range, params};
 use quantize_rs_onnx::Model;
 use serde::Serialize;
 
-use super::gather::{Gathered, gather, taps};
+use super::gather::Gathered;
 use super::judge::{FOR_LAYERS, Judge, LayerError};
 use super::run::{Control, Progress};
 use super::score::Score;
 use super::shadows::products;
 use crate::encode::Known;
 use crate::graph::Graph;
-use crate::sample::{Engine, Samples};
+use crate::sample::Engine;
 use crate::{Method, Plan, QuantizeError, Ranges};
 
 /// What each method makes of the same samples.
@@ -64,19 +64,25 @@ struct Trial {
     same_as: Option<usize>,
 }
 
-/// Gathers and compares; the ranges of the comparison stand in the order of its rows, `auto` last.
-///
-/// Methods of which `skip` says so are left out.
+/// What is on trial.
+#[derive(Clone, Copy)]
+pub(super) struct Extent {
+    /// What cuts off a part of most samples, too.
+    pub(super) blunt: bool,
+    /// Other methods for what matrices multiply, beside the one for all values.
+    pub(super) single: bool,
+}
+
+/// Compares by what was gathered; the ranges of the comparison stand in the order of its rows, `auto` last.
 pub(super) fn compare(
     model: &Model,
     plan: &Plan,
     engine: &dyn Engine,
-    samples: &mut dyn Samples,
+    mut gathered: Gathered,
     control: &mut Control<'_>,
-    skip: impl Fn(Clips) -> bool,
+    extent: Extent,
 ) -> Result<MethodComparison, QuantizeError> {
-    let mut gathered = gather(model, taps(model, plan), engine, samples, control, true)?;
-    let mut trials = trials(plan, &mut gathered, control, skip)?;
+    let mut trials = trials(plan, &mut gathered, control, extent)?;
     let distinct = trials.iter().filter(|trial| trial.same_as.is_none()).count();
     // What is run for single values follows from this.
     let kept = gathered.kept.len();
@@ -97,7 +103,7 @@ pub(super) fn compare(
     let clips: Vec<Clips> = trials.iter().map(|trial| trial.clips).collect();
     let whole = best(&clips, &scores);
     // A choice that all samples were asked for could not be judged.
-    let tried = kept > FOR_LAYERS || scores[whole].is_none();
+    let tried = extent.single && kept > FOR_LAYERS || scores[whole].is_none();
     let (auto, best_for) = nearest_layers(&mut judge, &trials, whole, tried)?;
     let runs = if auto.same_as.is_none() { kept } else { 0 };
     judge.progress.total = Some(judge.progress.done + runs);
@@ -170,11 +176,12 @@ fn trials(
     plan: &Plan,
     gathered: &mut Gathered,
     control: &mut Control<'_>,
-    skip: impl Fn(Clips) -> bool,
+    extent: Extent,
 ) -> Result<Vec<Trial>, QuantizeError> {
     let (learnt, all) = gathered.ranges(plan);
     let mut trials: Vec<Trial> = Vec::new();
-    for finder in range::ALL.iter().filter(|finder| !skip(finder.clips())) {
+    let asked = |clips| extent.blunt || clips != Clips::MostSamples;
+    for finder in range::ALL.iter().filter(|finder| asked(finder.clips())) {
         control.go_on(gathered.samples)?;
         let method: Method = finder.name().parse()?;
         let (learnt, ranges) = (learnt.using(&method)?, all.using(&method)?);

@@ -23,7 +23,7 @@ use crate::{CalibrationError, Plan, Ranges};
 const HELD_BACK: u64 = 4;
 
 /// Samples that are kept to judge by, at most: those held back, and others when they are few.
-const KEPT: usize = 16;
+pub(super) const KEPT: usize = 16;
 
 /// What the samples that are kept may take together, unless a single one takes more.
 const KEPT_BYTES: usize = 64 << 20;

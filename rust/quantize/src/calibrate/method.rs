@@ -26,8 +26,10 @@ pub enum Method {
 }
 
 /// The name of [`Method::Auto`], and what it does.
-const AUTO: (&str, &str) =
-    ("auto", "the nearer of minmax and mse on samples held back, or what is surely nearer still");
+const AUTO: (&str, &str) = (
+    "auto",
+    "of 128 samples and more the nearer of minmax and mse on samples held back, or what is surely nearer still; of fewer, mse",
+);
 
 impl Method {
     /// Every method: its name, and what it does in a few words.

@@ -53,7 +53,8 @@ pub fn calibrate(
         return Ok(ranges);
     }
     if matches!(method, Method::Auto) && plan.needs_calibration() {
-        return auto::choose(model, plan, engine, samples, &mut control);
+        let gathered = gather::gather(model, taps, engine, samples, &mut control, true)?;
+        return auto::choose(model, plan, engine, gathered, &mut control);
     }
     let mut gathered = gather::gather(model, taps, engine, samples, &mut control, false)?;
     let (_, mut ranges) = gathered.ranges(plan);
@@ -83,5 +84,8 @@ pub fn compare_methods(
     samples: &mut dyn Samples,
     mut control: Control<'_>,
 ) -> Result<MethodComparison, QuantizeError> {
-    compare::compare(model, plan, engine, samples, &mut control, |_| false)
+    let taps = gather::taps(model, plan);
+    let gathered = gather::gather(model, taps, engine, samples, &mut control, true)?;
+    let all = compare::Extent { blunt: true, single: true };
+    compare::compare(model, plan, engine, gathered, &mut control, all)
 }

@@ -52,8 +52,11 @@ impl Running {
     ) -> Result<Running, CalibrationError> {
         let cores = thread::available_parallelism().map_or(1, NonZero::get);
         let each = (cores / AT_ONCE).clamp(1, CORES_EACH);
-        // Weights outside the arena, whose size depends on what was run before.
-        let kept = |builder: SessionBuilder| Ok(builder.with_device_allocated_initializers()?);
+        // Weights outside the arena, whose size depends on what was run before. And no block that is planned for all
+        // values of a sample: it is in the way of the sample that runs beside it.
+        let kept = |builder: SessionBuilder| -> ort::Result<SessionBuilder> {
+            Ok(builder.with_device_allocated_initializers()?.with_memory_pattern(false)?)
+        };
         Running::made(environment, model, (each, cores / each), kept)
     }
 

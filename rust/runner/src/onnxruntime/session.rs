@@ -1,5 +1,6 @@
 //! How a session of a model is made.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use ort::environment::Environment;
@@ -14,7 +15,7 @@ use super::{message, unwritable, values};
 /// Weights of fewer bytes stay in the model: to lend one takes longer than to copy it.
 const LENT_FROM: usize = 1 << 20;
 
-/// What could be lent and stays in the model takes no more than this together.
+/// What could be lent and stays in the model takes no more than this together, nor do matrices that are packed again.
 const KEPT: usize = 64 << 20;
 
 /// Of a model with more, weights of fewer bytes than this stay: the optimizer looks into such, for
@@ -45,6 +46,7 @@ pub(super) fn of(
             .with_intra_threads(cores)?
             .with_inter_threads(1)?
             .with_optimization_level(level)?
+            .with_prepacking(packed_again(model) <= KEPT)?
             // What it would print it also returns.
             .with_log_level(LogLevel::Fatal)?;
         let mut builder = options(builder)?;
@@ -68,6 +70,22 @@ fn level(model: &Model) -> GraphOptimizationLevel {
     }
 }
 
+/// The bytes of matrices that are packed for one node more each: every node has its own copy.
+fn packed_again(model: &Model) -> usize {
+    let mut readers: HashMap<&str, usize> = HashMap::new();
+    for node in &model.graph().node {
+        if let ("MatMul" | "Gemm", [_, matrix, ..]) = (&*node.op_type, &node.input[..]) {
+            *readers.entry(matrix).or_default() += 1;
+        }
+    }
+    let again = |tensor: &TensorProto| {
+        let more = readers.get(&*tensor.name)?.saturating_sub(1);
+        Some(bytes_to_lend(tensor)?.saturating_mul(more))
+    };
+    let bytes = model.graph().initializer.iter().filter_map(|tensor| again(tensor));
+    bytes.fold(0, usize::saturating_add)
+}
+
 /// From how many bytes on the constants of this model are lent to its session.
 fn lent_from(model: &Model) -> usize {
     let sizes = model.graph().initializer.iter().filter_map(|tensor| bytes_to_lend(tensor));
@@ -82,4 +100,28 @@ fn bytes_to_lend(tensor: &TensorProto) -> Option<usize> {
         let elements = lengths.reduce(|a, b| a?.checked_mul(b?)).unwrap_or(Some(1))?;
         dtype.byte_len(elements)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use quantize_rs_onnx::{Edit, NodeProto};
+
+    use super::*;
+
+    #[test]
+    fn a_matrix_is_packed_again_for_every_node_more_that_multiplies_by_it() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/digits/digits_cnn.onnx");
+        let mut model = Model::open(path).unwrap();
+        assert_eq!(packed_again(&model), 0);
+        let gemm = model.graph().node.iter().find(|node| node.op_type == "Gemm").unwrap();
+        let gemm = NodeProto::clone(gemm);
+        let matrix = model.graph().initializer.iter().find(|it| it.name == gemm.input[1]);
+        let bytes = bytes_to_lend(matrix.unwrap()).unwrap();
+        for count in 1..3 {
+            let mut copy = gemm.clone();
+            copy.output = vec![format!("copy {count}")];
+            model.apply(vec![Edit::AddNode(copy)]).unwrap();
+            assert_eq!(packed_again(&model), count * bytes);
+        }
+    }
 }
