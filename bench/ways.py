@@ -24,6 +24,13 @@ OURS_DYNAMIC = Job(
     "weights",
     SYMMETRIC | {"output_format": "dynamic"},
 )
+OURS_DYNAMIC_TENSOR = Job(
+    "quantize_rs int8 dynamic, per tensor",
+    OURS,
+    "quantize",
+    "weights",
+    {"output_format": "dynamic"},
+)
 BLOCKS = {"bits": 4, "block_size": 32}
 OURS_INT4_BLOCKS = Job("quantize_rs int4 blocks of 32", OURS, "quantize", "int4", BLOCKS)
 OURS_INT4_NBITS = Job(
@@ -73,6 +80,13 @@ def ours_static(method: str, *, thorough: bool = True) -> Job:
 
 OURS_STATIC = ours_static("minmax")
 OURS_AUTO = ours_static("auto")
+OURS_AUTO_TENSOR = Job(
+    "quantize_rs static auto, per tensor",
+    OURS,
+    "calibrate",
+    "static",
+    {"symmetric": True, "method": "auto"},
+)
 OTHER_METHODS = tuple(
     ours_static(method, thorough=False)
     for method in ("moving_average", "percentile", "entropy", "mse")
@@ -82,10 +96,12 @@ EVERY_WAY = (
     OURS_INT8,
     OURS_INT8_CORRECTED,
     OURS_INT4,
+    OURS_DYNAMIC_TENSOR,
     ORT_DYNAMIC_CHANNEL,
     UPSTREAM_INT8,
     OURS_STATIC,
     OURS_AUTO,
+    OURS_AUTO_TENSOR,
     *OTHER_METHODS,
     ORT_STATIC,
     UPSTREAM_STATIC,

@@ -113,7 +113,7 @@ def test_auto_judges_nothing_by_few_samples_and_says_so(
     assert max(done) == count, "no sample is run again"
     assert set(found.chosen.values()) == {method}
     assert found.values == plan.calibrate(images, method=method, limit=count).values
-    assert any(f"takes `{method}`" in note and "few samples" in note for note in found.notes)
+    assert any(f"takes `{method}`" in note and "fewer than 128 samples" in note for note in found.notes)
 
 
 @pytest.mark.parametrize(("count", "chosen"), [(511, {"mse"}), (512, {"mse", "entropy"})])
@@ -132,7 +132,7 @@ def test_auto_judges_single_values_by_many_samples(count: int, chosen: set[str])
     graph = helper.make_graph(nodes, "two", inputs, outputs, constants)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     samples = {name: rng.normal(0, 1, (count, 64, 32)).astype(np.float32) for name in "ab"}
-    # Of one a row in 64 is loud, which the others can do without; of the other all rows are, in a channel.
+    # Of one a row in 64 is loud, for which the others care little; of the other every row is.
     samples["a"][:, 0] *= 30
     loud = rng.choice([-1, 1], (count, 64)) * np.exp(rng.uniform(3, 4, (count, 64)))
     samples["b"][..., 3] = loud

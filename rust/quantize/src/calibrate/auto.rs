@@ -30,8 +30,11 @@ pub(super) fn choose(
     if gathered.samples < ENOUGH {
         let method: Method = unjudged(gathered.samples).name().parse()?;
         let (_, all) = gathered.ranges(plan);
-        let why = "few samples do not show which method is nearer, and none is judged by running quantized models";
-        return Ok(for_all(all.using(&method)?, why));
+        let why = format!(
+            "fewer than {ENOUGH} samples seldom show which method is nearer (a comparison of methods judges by any \
+             number)"
+        );
+        return Ok(for_all(all.using(&method)?, &why));
     }
     // What cuts off a part of most samples is hardly ever the best, and costs as much to try.
     let extent = Extent { blunt: false, single: gathered.samples >= ENOUGH_FOR_SINGLE };
