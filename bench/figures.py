@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -159,10 +158,21 @@ def metrics(result: Result, label: str) -> dict[str, float]:
     return {} if failed(found) else peers.flat(found)
 
 
+def size_by_peer(label: str, kind: str) -> Figure:
+    """Bytes of the output by those of the best recorded peer's."""
+
+    def figure(result: Result) -> float | None:
+        ours, best = cost(label, "output")(result), result["peers"].get(kind)
+        return ours / best["file_bytes"] if ours and best else None
+
+    return figure
+
+
 def no_larger_lead(labels: list[str], kind: str, names: list[str], name: str) -> Figure:
     """As `metric_lead`, of the row that is furthest ahead by the least of all `names`.
 
-    Rows whose output is larger than that of the best peer do not count.
+    Rows whose output is larger than that of the best peer do not count; `size_by_peer` tells where
+    all are.
     """
     rows = [
         (cost(label, "output"), [metric_lead(label, kind, each) for each in names])
@@ -179,7 +189,7 @@ def no_larger_lead(labels: list[str], kind: str, names: list[str], name: str) ->
                 return None
             if size <= best["file_bytes"]:
                 found.append(known)
-        return max(found, key=min)[names.index(name)] if found else -math.inf
+        return max(found, key=min)[names.index(name)] if found else None
 
     return figure
 

@@ -63,13 +63,21 @@ def as_good_as_peers(kind: str, ways: tuple[Job, ...], names: list[str]) -> list
     what is no larger counts.
     """
     labels = [job.label for job in ways]
+    smallest = Target(
+        f"{' or '.join(labels)}: bytes by those of the best peer ({kind})",
+        figures.over(min, *(figures.size_by_peer(label, kind) for label in labels)),
+        at_most=1,
+    )
     return [
-        Target(
-            f"{' or '.join(labels)}, no larger: {name} ahead of the best peer ({kind})",
-            figures.no_larger_lead(labels, kind, names, name),
-            at_least=0,
-        )
-        for name in names
+        smallest,
+        *(
+            Target(
+                f"{' or '.join(labels)}, no larger: {name} ahead of the best peer ({kind})",
+                figures.no_larger_lead(labels, kind, names, name),
+                at_least=0,
+            )
+            for name in names
+        ),
     ]
 
 

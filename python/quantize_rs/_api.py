@@ -383,7 +383,8 @@ min_elements, layer_bits, layer_dtype, weights, narrow_range
     method : str
         How ranges follow from what is seen: ``"minmax"``, ``"moving_average"``, ``"percentile"``
         (or with its number, ``"percentile:99.9"``), ``"entropy"``, ``"mse"``, or ``"auto"``, which
-        judges them on samples held back where there are 128 or more, and else takes ``"mse"``.
+        judges them on samples held back where there are 128 or more, and else takes ``"mse"``
+        (of one sample ``"minmax"``).
         `Plan.compare_methods` shows them all.
     num_samples : int
         How many samples ``"random"`` makes; other data is used whole, see `limit`.

@@ -28,7 +28,8 @@ class MethodRow:
         Signal to quantization noise of the outputs of the quantized model on the samples held back,
         in decibels, the mean over outputs; None for a model without float32 outputs.
     best_for : int
-        For how many values a choice for each value takes it.
+        For how many values a choice for each value takes it: that of the row ``auto``, which
+        ``method="auto"`` makes from 512 samples on.
     same_as : str or None
         An earlier method that finds the same ranges.
     """

@@ -71,7 +71,8 @@ class Plan:
             How ranges follow from what is seen: ``"minmax"``, ``"moving_average"``,
             ``"percentile"`` (or with its number, ``"percentile:99.9"``), ``"entropy"``, ``"mse"``,
             or ``"auto"``, which judges them on samples held back where there are 128 or more
-            (single values, too, where there are 512), and else takes ``"mse"``.
+            (single values, too, where there are 512), and else takes ``"mse"`` (of one sample
+            ``"minmax"``).
         engine : "auto", "tract", "onnxruntime", or an object with ``run(dict) -> dict``
             Who runs the model. tract is built in; onnxruntime is that of the installed package;
             auto takes tract for small models that it runs right, and onnxruntime, where it is

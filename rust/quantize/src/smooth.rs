@@ -277,7 +277,7 @@ impl Weight {
         sound.then_some(weight)
     }
 
-    /// What comes of the elements of each row.
+    /// Folds the elements that one channel of the input, a row, is multiplied by; for each row.
     fn of_rows<T: Copy>(&self, from: T, with: impl Fn(T, f32) -> T) -> Vec<T> {
         let lines = self.values.chunks_exact(self.shape[1].max(1));
         if self.summed == 0 {
@@ -290,7 +290,7 @@ impl Weight {
         rows
     }
 
-    /// The largest magnitude of each column, when the rows are multiplied by factors.
+    /// The largest magnitude of what makes one channel of the output, a column, when the rows are multiplied by factors.
     fn columns(&self, factors: &[f32]) -> Vec<f32> {
         let lines = self.values.chunks_exact(self.shape[1].max(1));
         if self.summed == 1 {

@@ -11,11 +11,15 @@ use super::run::Control;
 use crate::sample::Engine;
 use crate::{Method, Plan, QuantizeError, Ranges};
 
-/// With fewer samples methods are not judged. What a few show of methods seldom holds for others; and judging takes no more
-/// of the samples' own run than an eighth for each method.
-pub(super) const ENOUGH: usize = 8 * KEPT;
+/// With fewer samples methods are not judged. What a few show of methods seldom holds for others; and each method is judged
+/// by an eighth of the samples at most.
+const ENOUGH: usize = 8 * KEPT;
 
-/// With fewer samples no value has a method of its own: to judge these takes as much again as to judge methods, and gains less.
+/// Nor by fewer than this: of large samples not as many are kept, of equal ones only one.
+const ENOUGH_KEPT: usize = KEPT / 2;
+
+/// With fewer samples no value has a method of its own, unless the model has no outputs of floats and nothing else can be
+/// judged: to judge these takes as much again as to judge methods, and gains less.
 const ENOUGH_FOR_SINGLE: usize = 4 * ENOUGH;
 
 /// Compares every method and takes the nearest for all values, or, where the outputs of the whole model surely come
@@ -27,13 +31,19 @@ pub(super) fn choose(
     mut gathered: Gathered,
     control: &mut Control<'_>,
 ) -> Result<Ranges, QuantizeError> {
-    if gathered.samples < ENOUGH {
-        let method: Method = unjudged(gathered.samples).name().parse()?;
+    let kept = gathered.kept.len();
+    if gathered.samples < ENOUGH || kept < ENOUGH_KEPT {
+        let method: Method = unjudged(kept).name().parse()?;
         let (_, all) = gathered.ranges(plan);
-        let why = format!(
-            "fewer than {ENOUGH} samples seldom show which method is nearer (a comparison of methods judges by any \
-             number)"
-        );
+        let why = if gathered.samples < ENOUGH {
+            format!(
+                "fewer than {ENOUGH} samples seldom show which method is nearer (a comparison of methods judges by any number)"
+            )
+        } else {
+            format!(
+                "{kept} samples that differ are too few to judge by, or so large that no more are kept"
+            )
+        };
         return Ok(for_all(all.using(&method)?, &why));
     }
     // What cuts off a part of most samples is hardly ever the best, and costs as much to try.
@@ -52,7 +62,7 @@ pub(super) fn choose(
     Ok(ranges)
 }
 
-/// What is taken of so few samples: the last of all methods, which leaves room for what they do not show; of one, which
+/// What is taken where so few samples could judge: the last of all methods, which leaves room for what they do not show; of one, which
 /// shows nothing of others, what clips nothing.
 fn unjudged(samples: usize) -> &'static dyn RangeFinder {
     let nothing = |finder: &&&dyn RangeFinder| samples <= 1 && finder.clips() == Clips::Nothing;

@@ -22,7 +22,8 @@ use crate::{Method, Plan, QuantizeError, Ranges};
 /// What each method makes of the same samples.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct MethodComparison {
-    /// One row a method, and one for `auto`, which takes the best for each value.
+    /// One row a method, and one for `auto`, which takes the best for each value by any number of samples;
+    /// [`Method::Auto`] does so from 512 on.
     pub methods: Vec<MethodRow>,
     /// The method whose quantized model comes nearest to the float model, as far as can be told.
     pub best: String,

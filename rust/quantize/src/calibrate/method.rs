@@ -28,7 +28,7 @@ pub enum Method {
 /// The name of [`Method::Auto`], and what it does.
 const AUTO: (&str, &str) = (
     "auto",
-    "of 128 samples and more the nearer of minmax and mse on samples held back, or what is surely nearer still; of fewer, mse",
+    "from 128 samples on the nearer of minmax and mse on samples held back, or what is surely nearer still; of fewer mse, of one minmax",
 );
 
 impl Method {

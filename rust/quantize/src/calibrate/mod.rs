@@ -31,7 +31,8 @@ pub(crate) use works::Works;
 /// number of samples. The result depends neither on the number of threads nor on the order of the
 /// samples, bit for bit.
 ///
-/// With [`Method::Auto`] a part of the samples is held back and run again; see [`compare_methods`].
+/// With [`Method::Auto`] and 128 samples or more a part is held back and run again, as by [`compare_methods`]; single values are
+/// judged so from 512 on. With fewer it is the method that leaves room for what was not seen, and of one sample the full range.
 ///
 /// # Errors
 /// No samples, a sample that does not fit the model, NaN or infinity in an observed value, or an

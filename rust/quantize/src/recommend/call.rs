@@ -97,7 +97,7 @@ fn options(choice: &Choice, target: Option<Target>) -> Vec<Given> {
     given
 }
 
-/// Judges each range by what comes of it.
+/// Judges methods where there are samples enough, and else leaves room for what they do not show.
 const METHOD: &str = "auto";
 
 /// The call in Python; empty where there is nothing to do.

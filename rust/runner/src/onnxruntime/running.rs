@@ -19,6 +19,9 @@ use super::shared::{Outputs, SharedSession};
 use super::values::Fed;
 use super::{Place, message, no_floats, session, values};
 
+/// Matrices that are packed again for other nodes take no more than this together, or none is packed.
+const PACKED_AGAIN: usize = 64 << 20;
+
 /// Samples that run at once before each is given a second core. A sample on one core takes the
 /// least of the processor, several at once take the most memory.
 const AT_ONCE: usize = 4;
@@ -80,7 +83,10 @@ impl Running {
         (cores_each, most): (usize, usize),
         options: impl FnOnce(SessionBuilder) -> ort::Result<SessionBuilder>,
     ) -> Result<Running, CalibrationError> {
-        let quiet = |builder: SessionBuilder| options(builder.with_intra_op_spinning(false)?);
+        let packed = session::packed_again(model) <= PACKED_AGAIN;
+        let quiet = |builder: SessionBuilder| -> ort::Result<SessionBuilder> {
+            Ok(options(builder.with_intra_op_spinning(false)?)?.with_prepacking(packed)?)
+        };
         let session = session::of(environment, model, cores_each, quiet)?;
         let session = SharedSession::new(session).map_err(|error| message::without_node(&error))?;
         Ok(Running {

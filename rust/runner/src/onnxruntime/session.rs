@@ -15,7 +15,7 @@ use super::{message, unwritable, values};
 /// Weights of fewer bytes stay in the model: to lend one takes longer than to copy it.
 const LENT_FROM: usize = 1 << 20;
 
-/// What could be lent and stays in the model takes no more than this together, nor do matrices that are packed again.
+/// What could be lent and stays in the model takes no more than this together.
 const KEPT: usize = 64 << 20;
 
 /// Of a model with more, weights of fewer bytes than this stay: the optimizer looks into such, for
@@ -46,7 +46,6 @@ pub(super) fn of(
             .with_intra_threads(cores)?
             .with_inter_threads(1)?
             .with_optimization_level(level)?
-            .with_prepacking(packed_again(model) <= KEPT)?
             // What it would print it also returns.
             .with_log_level(LogLevel::Fatal)?;
         let mut builder = options(builder)?;
@@ -71,7 +70,7 @@ fn level(model: &Model) -> GraphOptimizationLevel {
 }
 
 /// The bytes of matrices that are packed for one node more each: every node has its own copy.
-fn packed_again(model: &Model) -> usize {
+pub(super) fn packed_again(model: &Model) -> usize {
     let mut readers: HashMap<&str, usize> = HashMap::new();
     for node in &model.graph().node {
         if let ("MatMul" | "Gemm", [_, matrix, ..]) = (&*node.op_type, &node.input[..]) {
