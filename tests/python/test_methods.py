@@ -118,6 +118,12 @@ def test_auto_judges_nothing_by_few_samples_and_says_so(
     )
 
 
+def test_auto_judges_nothing_by_one_sample_given_many_times(plan: Plan, images: Path) -> None:
+    found = plan.calibrate(np.repeat(np.load(images)[:1], 130, axis=0), method="auto")
+    assert set(found.chosen.values()) == {"minmax"}
+    assert any("equal ones count once" in note for note in found.notes)
+
+
 @pytest.mark.parametrize(("count", "chosen"), [(511, {"mse"}), (512, {"mse", "entropy"})])
 def test_auto_judges_single_values_by_many_samples(count: int, chosen: set[str]) -> None:
     rng = np.random.default_rng(3)

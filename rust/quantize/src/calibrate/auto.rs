@@ -41,7 +41,7 @@ pub(super) fn choose(
             )
         } else {
             format!(
-                "{kept} samples that differ are too few to judge by, or so large that no more are kept"
+                "too few samples to judge by are kept ({kept}): equal ones count once, and large ones are not all kept"
             )
         };
         return Ok(for_all(all.using(&method)?, &why));
