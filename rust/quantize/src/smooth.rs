@@ -382,3 +382,38 @@ impl Work<'_, '_> {
         smooth
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use quantize_rs_math::QType;
+
+    use super::*;
+
+    /// Three channels of an input, each multiplied by two elements, as a matrix lies in a file or turned.
+    fn weight(turned: bool) -> Weight {
+        let spec = QSpec::new(QType::Int8, true, Granularity::PerTensor);
+        let (shape, values) = if turned {
+            ([2, 3], [1.0, -3.0, 5.0, 2.0, 4.0, -6.0])
+        } else {
+            ([3, 2], [1.0, 2.0, -3.0, 4.0, 5.0, -6.0])
+        };
+        let (values, summed) = (values.to_vec(), usize::from(turned));
+        let (name, energies) = ("w".to_owned(), Vec::new());
+        Weight { node: 0, name, cast: None, spec, shape, values, summed, energies }
+    }
+
+    #[test]
+    fn rows_are_multiplied_and_columns_measured_however_the_matrix_lies() {
+        let factors = [10.0, 0.5, 2.0];
+        for turned in [false, true] {
+            let weight = weight(turned);
+            assert_eq!(weight.of_rows(0.0, |sum, x| sum + x * x), [5.0, 25.0, 61.0]);
+            assert_eq!(weight.columns(&[1.0; 3]), [5.0, 6.0]);
+            assert_eq!(weight.columns(&factors), [10.0, 20.0]);
+            let scaled = weight.scaled(&factors).to_f32().unwrap();
+            let expected =
+                [[10.0, 20.0, -1.5, 2.0, 10.0, -12.0], [10.0, -1.5, 10.0, 20.0, 2.0, -12.0]];
+            assert_eq!(scaled, expected[usize::from(turned)]);
+        }
+    }
+}

@@ -62,12 +62,11 @@ pub(super) fn choose(
     Ok(ranges)
 }
 
-/// What is taken where so few samples could judge: the last of all methods, which leaves room for what they do not show; of one, which
-/// shows nothing of others, what clips nothing.
+/// What is taken where so few samples could judge: the last of all methods, which leaves room for what they do not
+/// show; of one, which shows nothing of others, what clips nothing.
 fn unjudged(samples: usize) -> &'static dyn RangeFinder {
-    let nothing = |finder: &&&dyn RangeFinder| samples <= 1 && finder.clips() == Clips::Nothing;
-    let finder = range::ALL.iter().find(nothing).or(range::ALL.last());
-    *finder.unwrap_or(&range::ALL[0])
+    let is_taken = |finder: &&dyn RangeFinder| samples > 1 || finder.clips() == Clips::Nothing;
+    range::ALL.iter().copied().rfind(is_taken).unwrap_or(range::ALL[0])
 }
 
 /// Ranges of one method as what `auto` takes for every value, and why.
