@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
 
-use quantize_rs::{Bar, LatencyOptions, Method, QType, prepare, tensorrt};
+use quantize_rs::{Bar, LatencyOptions, Method, QType, transform, tensorrt};
 
 use crate::batch::BatchArguments;
 use crate::benchmark::BenchmarkArguments;
@@ -248,7 +248,7 @@ pub(crate) struct OptimizeArguments {
 
 /// Every pass and what it does.
 fn passes() -> String {
-    let rows = prepare::ALL.iter().map(|pass| format!("  {:<25}{}\n", pass.name, pass.about));
+    let rows = transform::ALL.iter().map(|pass| format!("  {:<25}{}\n", pass.name, pass.about));
     format!("Passes, in their order:\n{}", rows.collect::<String>())
 }
 

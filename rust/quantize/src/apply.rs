@@ -5,12 +5,15 @@ use std::time::Instant;
 
 use quantize_rs_onnx::Model;
 
+use crate::check::postconditions;
+use crate::encode::smooth_quant;
+use crate::encode::smooth_quant::Smoothed;
 use crate::encode::{Known, encode_knowing};
-use crate::fingerprint::fingerprint;
 use crate::graph::Graph;
-use crate::smooth::{self, Smoothed};
+use crate::graph::fingerprint::fingerprint;
+use crate::util::cpu;
 use crate::{CalibrationError, CalibrationErrorKind};
-use crate::{Plan, QuantizeError, Ranges, Report, processor, rewrite, verify};
+use crate::{Plan, QuantizeError, Ranges, Report, rewrite};
 
 /// What is said of a model for processors with VNNI where it is made on one without.
 const SATURATES: &str = "this processor has no VNNI: ONNX Runtime's sums of uint8 × int8 saturate on \
@@ -57,7 +60,7 @@ impl Plan {
         quantized.report.bytes_before = self.origin.bytes;
         quantized.report.steps.clone_from(&self.steps);
         quantized.report.warn_of_size();
-        if plan.may_saturate() && processor::sums_saturate() {
+        if plan.may_saturate() && cpu::sums_saturate() {
             quantized.report.warnings.push(SATURATES.to_owned());
         }
         quantized.report.seconds.apply = begun.elapsed().as_secs_f64();
@@ -90,7 +93,8 @@ impl Plan {
         };
         ranges.check(self)?;
         let ranges = ranges.for_plan(self)?;
-        let (model, plan, ranges) = match smooth::smoothed(&Graph::of(model)?, self, &ranges)? {
+        let (model, plan, ranges) = match smooth_quant::smoothed(&Graph::of(model)?, self, &ranges)?
+        {
             Some(Smoothed { model, plan, ranges }) => (model, plan, ranges),
             None => (model.clone(), self.clone(), ranges.into_owned()),
         };
@@ -118,7 +122,7 @@ impl Plan {
         if !edits.is_empty() {
             quantized.apply(edits)?;
         }
-        report.warnings.extend(verify::verify(model, &quantized, self)?);
+        report.warnings.extend(postconditions::verify(model, &quantized, self)?);
         report.bytes_after = quantized.byte_len();
         Ok(Quantized { model: quantized, report })
     }

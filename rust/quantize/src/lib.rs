@@ -43,83 +43,60 @@
 mod analysis;
 mod apply;
 mod calibrate;
-pub mod config;
-mod conformance;
-mod correct;
-mod decode;
+mod check;
 mod encode;
 mod error;
-mod facade;
-mod fingerprint;
-mod fnv;
-mod format;
 mod graph;
-mod guard;
-mod infer;
-mod info;
-mod layers;
-mod limits;
-mod mixed;
-mod one_sided;
-pub mod ops;
-mod opset;
+mod html;
+mod legacy;
+pub mod options;
 mod plan;
-pub mod prepare;
-mod processor;
 mod ranges;
-pub mod recommend;
 mod report;
 pub mod rewrite;
-mod rounding;
-mod sample;
-mod smooth;
-mod target;
-pub mod text;
-mod uses;
-mod validate;
-mod verify;
-mod weight_type;
+pub mod transform;
+mod util;
 
 pub use analysis::{
-    Accuracy, Bar, CompareOptions, Comparison, Extract, Kernels, Latencies, Latency,
-    LatencyOptions, LayerError, LayerErrors, LayerRow, Metric, OutlierChannel, OutlierElement,
-    OutlierOptions, Outliers, OutputRow, Sensitivity, SensitivityOptions, Speed, WeightOutliers,
-    compare, extract, latency, layer_errors, outliers, sensitivity, weight_sensitivity,
+    Accuracy, Attempt, Bar, CompareOptions, Comparison, Extract, FloatLayer, GuardOptions, Kernels,
+    Latencies, Latency, LatencyOptions, LayerError, LayerErrors, LayerRow, LayerWidth, Metric,
+    MixedOptions, MixedPrecision, OutlierChannel, OutlierElement, OutlierOptions, Outliers,
+    OutputRow, Recommendation, SampleSource, Sensitivity, SensitivityOptions, Speed, Verified,
+    Wanted, Way, WeightOutliers, compare, extract, guarded, latency, layer_errors, mixed_precision,
+    outliers, recommend, sensitivity, weight_sensitivity,
 };
 pub use apply::Quantized;
 pub use calibrate::{
-    Control, Method, MethodComparison, MethodRow, Progress, calibrate, compare_methods,
+    Control, Engine, InputSpec, MethodComparison, MethodRow, Progress, Runner, Sample, Samples,
+    Sink, Timed, calibrate, compare_methods,
 };
-pub use config::Config;
-pub use conformance::{Rule, Violation, conformance};
+pub use check::{
+    Check, Problem, Rule, StoredWeight, Uncompared, Validation, Violation, conformance, validate,
+};
 pub use encode::{Encoded, EncodedTensor, StoredScale, encode};
 pub use error::{CalibrationError, CalibrationErrorKind, QuantizeError, QuantizeErrorKind};
-pub use facade::{
-    OnnxModel, QdqWeightInput, QuantConfig, QuantizedTensor, Quantizer, WeightTensor,
+pub use graph::{Graph, Inference, Maker, ModelInfo, Reader, Value, ValueId, infer_shapes, ops};
+pub use html::Page;
+pub use legacy::{
+    DynamicRangeCalibrator, OnnxModel, QdqWeightInput, QuantConfig, QuantizationAwareTraining,
+    QuantizedTensor, Quantizer, WeightTensor,
 };
-pub use format::{Format, FormatRow};
-pub use graph::{Graph, Maker, Reader, Value, ValueId};
-pub use guard::{Attempt, FloatLayer, GuardOptions, Verified, guarded};
-pub use infer::{Inference, infer_shapes};
-pub use info::ModelInfo;
-pub use layers::{DynamicRangeCalibrator, QuantizationAwareTraining};
-pub use mixed::{LayerWidth, MixedOptions, MixedPrecision, mixed_precision};
-pub use opset::{Conversion, convert_opset};
+pub use options::config;
+pub use options::{
+    Bias, Config, Format, FormatRow, Method, MicroLayout, MicroRow, Placement, Profile, Rounding,
+    Target, WeightType,
+};
 pub use plan::{
     Because, Decision, Kept, Plan, Planned, QConfig, QConfigDict, Readers, Role, Source, ValuePlan,
-};
-pub use prepare::{
-    Below, Optimization, Optimized, Prepared, Prune, PrunedWeight, Pruning, Step, optimize, prune,
 };
 pub use quantize_rs_math::{
     Granularity, Metrics, Params, QSpec, QType, Range, Scales, WeightMethod,
 };
 pub use quantize_rs_onnx::{DataType, Model, Tensor};
 pub use ranges::{Difference, Ranges, RangesDiff, Seen, tensorrt};
-pub use recommend::{Recommendation, SampleSource, Wanted, Way, recommend};
-pub use report::{Histogram, Page, QuantizedRow, Report, Row, Seconds, Sizes, StoredBytes};
-pub use rounding::Rounding;
-pub use sample::{Engine, InputSpec, Runner, Sample, Samples, Sink, Timed};
-pub use target::{Bias, Placement, Profile, Target};
-pub use validate::{Check, Problem, StoredWeight, Uncompared, Validation, validate};
-pub use weight_type::{MicroLayout, MicroRow, WeightType};
+pub use report::{Histogram, QuantizedRow, Report, Row, Seconds, Sizes, StoredBytes};
+pub use transform::{
+    Below, Conversion, Optimization, Optimized, Prepared, Prune, PrunedWeight, Pruning, Step,
+    convert_opset, optimize, prune,
+};
+pub use util::text;

@@ -5,10 +5,10 @@ use std::collections::{HashMap, HashSet};
 use quantize_rs_onnx::{DataType, Edit, Model, ValueInfoProto, reads};
 
 use crate::QuantizeError;
+use crate::calibrate::engine::InputSpec;
 use crate::error::QuantizeErrorKind;
 use crate::graph::Graph;
-use crate::rewrite::names::Names;
-use crate::sample::InputSpec;
+use crate::graph::names::Names;
 
 /// A part of a model.
 #[derive(Clone, Debug)]

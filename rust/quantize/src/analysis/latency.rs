@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use quantize_rs_onnx::Model;
 use serde::{Deserialize, Serialize};
 
+use crate::calibrate::engine::{Engine, Sample, Timed};
 use crate::error::CalibrationErrorKind as Kind;
-use crate::sample::{Engine, Sample, Timed};
 use crate::{CalibrationError, QuantizeError};
 
 /// How to measure.

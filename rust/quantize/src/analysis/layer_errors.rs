@@ -11,12 +11,12 @@ use serde::{Deserialize, Serialize};
 use super::compare::{other_shape, same_inputs};
 use super::extract::{Extract, extract};
 use super::pair::{Kept, Queue, Shifted, Sizes, Value};
+use crate::calibrate::engine::{Engine, Runner, Sample, Samples, Sink};
 use crate::calibrate::{Control, Progress, Watched, Watcher, watch};
 use crate::error::CalibrationErrorKind as Kind;
 use crate::graph::{Graph, Maker};
 use crate::plan::float32;
-use crate::prepare;
-use crate::sample::{Engine, Runner, Sample, Samples, Sink};
+use crate::transform;
 use crate::{CalibrationError, Page, QuantizeError};
 
 /// How far each value of a quantized model is from that of the float model.
@@ -73,7 +73,7 @@ pub fn layer_errors(
     let Control { threads, progress } = control;
     same_inputs(original, quantized)?;
     // Values of 16 bits are compared as those that float32 takes the place of.
-    let (original, quantized) = (&prepare::widened(original)?, &prepare::widened(quantized)?);
+    let (original, quantized) = (&transform::widened(original)?, &transform::widened(quantized)?);
     let rows = matching(original, quantized)?;
     let Some(first) = samples.next_sample().transpose()? else {
         let what = "the source gave none".to_owned();

@@ -7,10 +7,11 @@ use quantize_rs_math::Layout;
 use quantize_rs_onnx::Model;
 use serde::Serialize;
 
+use crate::QuantizeError;
 use crate::error::QuantizeErrorKind;
 use crate::graph::Graph;
-use crate::prepare::{channels, floats, lifted};
-use crate::{QuantizeError, uses};
+use crate::graph::uses;
+use crate::transform::{channels, floats, lifted};
 
 /// What lies far from the others.
 #[derive(Clone, Copy, Debug, PartialEq)]

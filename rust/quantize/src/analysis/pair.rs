@@ -6,8 +6,8 @@ use std::sync::atomic::AtomicBool;
 use quantize_rs_onnx::Model;
 
 use crate::CalibrationError;
-use crate::infer::Inferred;
-use crate::sample::{Engine, Runner, Sample, Samples, Sink};
+use crate::calibrate::engine::{Engine, Runner, Sample, Samples, Sink};
+use crate::graph::infer::Inferred;
 
 /// Runs the model that it is given and a second one; the taps of the second follow those of the
 /// first, in the same order.

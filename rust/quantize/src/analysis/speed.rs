@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::latency::{Latencies, Latency, LatencyOptions, latency};
 use crate::QuantizeError;
-use crate::sample::{Engine, Sample};
+use crate::calibrate::engine::{Engine, Sample};
 
 /// How long both models take for one sample.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

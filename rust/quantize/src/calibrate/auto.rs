@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use quantize_rs_math::range::{self, Clips, RangeFinder};
 use quantize_rs_onnx::Model;
 
-use super::compare::{Extent, compare};
-use super::gather::{Gathered, KEPT};
+use super::collect::{Gathered, KEPT};
+use super::compare_methods::{Extent, compare};
+use super::engine::Engine;
 use super::run::Control;
-use crate::sample::Engine;
 use crate::{Method, Plan, QuantizeError, Ranges};
 
 /// With fewer samples methods are not judged. What a few show of methods seldom holds for others; and each method is judged

@@ -1,27 +1,27 @@
 //! Calibration: runs a model on samples and finds where its activations live.
 
 mod auto;
-mod compare;
-mod gather;
-mod judge;
-mod method;
+mod collect;
+mod compare_methods;
+pub(crate) mod engine;
+mod evaluate;
+mod probe_matmuls;
+mod progress;
 mod run;
 mod score;
-mod shadows;
-mod works;
+
+pub use engine::{Engine, InputSpec, Runner, Sample, Samples, Sink, Timed};
 
 use std::collections::BTreeMap;
 
 use quantize_rs_onnx::Model;
 
-use crate::sample::{Engine, Samples};
-use crate::{Plan, QuantizeError, Ranges};
+use crate::{Method, Plan, QuantizeError, Ranges};
 
-pub use compare::{MethodComparison, MethodRow};
-pub use method::Method;
+pub use compare_methods::{MethodComparison, MethodRow};
+pub(crate) use progress::Works;
 pub use run::{Control, Progress};
 pub(crate) use run::{Watched, Watcher, watch};
-pub(crate) use works::Works;
 
 /// Runs `model` on every sample and finds the range of each value that `plan` observes, and what the
 /// biases of products by quantized weights are corrected by.
@@ -45,7 +45,7 @@ pub fn calibrate(
     method: &Method,
     mut control: Control<'_>,
 ) -> Result<Ranges, QuantizeError> {
-    let taps = gather::taps(model, plan);
+    let taps = collect::taps(model, plan);
     if taps.is_empty() {
         // Nothing to look for: the engine need not even be able to run the model.
         let model = plan.origin.fingerprint.clone();
@@ -54,10 +54,10 @@ pub fn calibrate(
         return Ok(ranges);
     }
     if matches!(method, Method::Auto) && plan.needs_calibration() {
-        let gathered = gather::gather(model, taps, engine, samples, &mut control, true)?;
+        let gathered = collect::gather(model, taps, engine, samples, &mut control, true)?;
         return auto::choose(model, plan, engine, gathered, &mut control);
     }
-    let mut gathered = gather::gather(model, taps, engine, samples, &mut control, false)?;
+    let mut gathered = collect::gather(model, taps, engine, samples, &mut control, false)?;
     let (_, mut ranges) = gathered.ranges(plan);
     if plan.needs_calibration() {
         return Ok(ranges.using(method)?);
@@ -85,8 +85,8 @@ pub fn compare_methods(
     samples: &mut dyn Samples,
     mut control: Control<'_>,
 ) -> Result<MethodComparison, QuantizeError> {
-    let taps = gather::taps(model, plan);
-    let gathered = gather::gather(model, taps, engine, samples, &mut control, true)?;
-    let all = compare::Extent { blunt: true, single: true };
-    compare::compare(model, plan, engine, gathered, &mut control, all)
+    let taps = collect::taps(model, plan);
+    let gathered = collect::gather(model, taps, engine, samples, &mut control, true)?;
+    let all = compare_methods::Extent { blunt: true, single: true };
+    compare_methods::compare(model, plan, engine, gathered, &mut control, all)
 }

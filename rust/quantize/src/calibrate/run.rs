@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use quantize_rs_onnx::{DataType, Model};
 
+use super::engine::{Engine, Runner, Sample, Samples, Sink};
 use crate::CalibrationError;
 use crate::error::CalibrationErrorKind as Kind;
-use crate::sample::{Engine, Runner, Sample, Samples, Sink};
 
 /// How often somebody who waits is asked whether to go on.
 const PATIENCE: Duration = Duration::from_millis(50);

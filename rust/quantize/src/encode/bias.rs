@@ -9,12 +9,12 @@ use bytes::Bytes;
 use quantize_rs_math::{Granularity, Layout, Params, QSpec, QType, quantize_bias};
 use quantize_rs_onnx::{DataType, Tensor};
 
+use super::bias_correction::{Correction, Place};
 use super::{Choice, Encoded, EncodedTensor, assemble, floats, invalid, weight};
 use crate::QuantizeError;
-use crate::correct::{Correction, Place};
 use crate::graph::Graph;
+use crate::options::target::Bias;
 use crate::plan::{Decision, IntegerNode, Plan, Planned};
-use crate::target::Bias;
 
 /// Encodes the bias of every node that runs on integers, and corrects those that `corrections` speak of.
 pub(super) fn biases(

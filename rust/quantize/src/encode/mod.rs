@@ -4,9 +4,11 @@
 #![allow(clippy::cast_possible_truncation, clippy::cast_precision_loss)]
 
 pub(crate) mod bias;
-mod elements;
-mod known;
-mod narrow;
+pub(crate) mod bias_correction;
+mod cache;
+pub(crate) mod dequantize;
+mod microscaling;
+pub(crate) mod smooth_quant;
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -20,18 +22,19 @@ use quantize_rs_math::{
 use quantize_rs_onnx::{Buffer, DataType, Tensor};
 use rayon::prelude::*;
 
-use crate::correct::corrections;
 use crate::error::QuantizeErrorKind;
 use crate::graph::Graph;
+use crate::graph::uses;
+use crate::graph::uses::Constant;
 use crate::plan::{Plan, Source, ValuePlan};
-use crate::uses::{self, Constant};
 use crate::{Format, QuantizeError, Ranges};
+use bias_correction::corrections;
 
-use elements::Elements;
-pub(crate) use elements::to_f32;
-pub(crate) use known::Known;
-pub use narrow::StoredScale;
-pub(crate) use narrow::data_type as scale_data_type;
+use crate::graph::elements::Elements;
+pub(crate) use crate::graph::elements::to_f32;
+pub(crate) use cache::Known;
+pub use microscaling::StoredScale;
+pub(crate) use microscaling::data_type as scale_data_type;
 
 /// The integers, scales and zero points of everything a plan quantizes.
 #[derive(Clone, Debug, Default)]

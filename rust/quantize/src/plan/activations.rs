@@ -9,12 +9,13 @@ use super::select::Selection;
 use super::types::{Finder, Types};
 use super::weights::weight_readers;
 use super::{Because, Decision, Draft, Kept, Readers, Source, ValuePlan};
-use super::{biases, fit, float32};
+use super::{biases, float32, quantizable_constants};
+use crate::graph::ops;
+use crate::graph::ops::{Integer, OpRule};
+use crate::graph::uses::Constant;
 use crate::graph::{Graph, Reader, ValueId};
-use crate::ops::{self, Integer, OpRule};
-use crate::prepare::WIDEN_FLOATS;
-use crate::target::{Placement, Profile};
-use crate::uses::Constant;
+use crate::options::target::{Placement, Profile};
+use crate::transform::WIDEN_FLOATS;
 use crate::{Config, Format, QuantizeError};
 
 pub(super) fn plan(
@@ -38,7 +39,7 @@ pub(super) fn plan(
         types: Finder { graph, rules: &rules, selection }.types(&order, all),
         rules,
         already: already(graph, &order),
-        fit: fit::of(graph, constants, selection),
+        fit: quantizable_constants::of(graph, constants, selection),
         weighted: constants
             .iter()
             .flat_map(|constant| weight_readers(constant).map(|node| (node, constant.anchor)))

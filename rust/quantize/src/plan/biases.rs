@@ -6,7 +6,7 @@ use quantize_rs_math::{Granularity, QSpec, QType};
 use super::{Because, Decision, Draft, IntegerNode, Readers, Source, ValuePlan};
 use crate::Format;
 use crate::graph::Graph;
-use crate::target::Profile;
+use crate::options::target::Profile;
 
 /// Biases of integer nodes become int32 in the scale of what they are added to.
 pub(super) fn plan(graph: &Graph<'_>, draft: &mut Draft) {

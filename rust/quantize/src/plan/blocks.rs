@@ -6,7 +6,7 @@
 
 use quantize_rs_math::Granularity;
 
-use crate::uses::Along;
+use crate::graph::uses::Along;
 
 /// How a weight of this shape is cut, and the matrix that it is stored as for that.
 ///

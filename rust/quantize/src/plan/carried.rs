@@ -5,7 +5,8 @@ use quantize_rs_math::QType;
 use super::activations::Planner;
 use super::{Draft, Readers};
 use crate::graph::ValueId;
-use crate::ops::{self, Integer};
+use crate::graph::ops;
+use crate::graph::ops::Integer;
 
 /// Operators behind which ONNX Runtime puts a `QuantizeLinear` and a `DequantizeLinear` of its own
 /// when what flows into them is dequantized and what flows out is not quantized.

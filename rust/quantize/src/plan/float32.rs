@@ -3,9 +3,9 @@
 
 use quantize_rs_onnx::DataType;
 
+use crate::graph::ops;
+use crate::graph::uses;
 use crate::graph::{Graph, Maker, ValueId};
-use crate::ops;
-use crate::uses;
 
 /// Operators without a rule that make what they are given first: floats of floats.
 const SAME_TYPE: &[&str] = &[

@@ -1,35 +1,34 @@
 //! The plan: which values are quantized, to what, where their numbers will come from and why, and
 //! for every other value why not. It decides everything and touches nothing.
 
+mod accumulator_overflow;
 mod activations;
-mod between;
 mod biases;
 mod blocks;
 mod carried;
-mod everything;
-mod fit;
+mod consumers;
+mod display;
 pub(crate) mod float32;
 mod formats;
-mod leads;
+mod integer_ops;
 mod moved;
 mod opset;
 mod pattern;
+mod placement;
 mod qconfig;
-mod readers;
+mod quantizable_constants;
 mod select;
-mod show;
-mod slow;
-mod sums;
+mod slowdown_warnings;
 mod types;
-mod unfit;
+mod unscalable;
 mod weights;
 
+pub(crate) use display::kind;
 pub(crate) use formats::MICROSOFT;
 pub(crate) use moved::SAYS_TYPE;
 pub(crate) use opset::NEWEST as NEWEST_OPSET;
 pub use qconfig::{QConfig, QConfigDict};
 pub(crate) use select::still_there;
-pub(crate) use show::kind;
 pub(crate) use weights::reserved;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -38,9 +37,9 @@ use quantize_rs_math::{QSpec, QType, Range};
 use quantize_rs_onnx::DataType;
 use serde::{Deserialize, Serialize};
 
+use crate::graph::uses;
 use crate::graph::{Graph, Maker, ValueId};
-use crate::prepare::{Origin, Step, weights_left};
-use crate::uses;
+use crate::transform::{Origin, Step, weights_left};
 use crate::{Config, Format, QuantizeError, Rounding};
 
 /// What will be done to each value of a model.
@@ -318,7 +317,7 @@ impl Plan {
         weights::plan(graph, &constants, &config, &selection, &mut draft);
         activations::plan(graph, &constants, &config, &selection, &mut draft)?;
         moved::settle(graph, &config, &mut draft);
-        draft.warnings.extend(slow::than_float(graph, &constants, &config, &draft));
+        draft.warnings.extend(slowdown_warnings::than_float(graph, &constants, &config, &draft));
         out_of_sight(graph, &mut draft);
         Ok(draft.finish(graph, config))
     }

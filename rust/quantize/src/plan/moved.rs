@@ -7,7 +7,7 @@ use quantize_rs_math::{Granularity, QType};
 use super::{Decision, Draft, IntegerNode, Readers};
 use crate::Config;
 use crate::graph::Graph;
-use crate::target::Target;
+use crate::options::target::Target;
 
 /// The first opset whose `QuantizeLinear` can say of what type the integers are.
 pub(crate) const SAYS_TYPE: i64 = 21;

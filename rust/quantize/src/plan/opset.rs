@@ -8,7 +8,7 @@ use quantize_rs_onnx::Model;
 use super::{Plan, ValuePlan};
 use crate::error::QuantizeErrorKind;
 use crate::graph::Graph;
-use crate::target::Bias;
+use crate::options::target::Bias;
 use crate::{Format, QuantizeError};
 
 /// The newest operator set whose rules are known here (ONNX 1.23).

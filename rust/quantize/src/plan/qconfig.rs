@@ -8,8 +8,10 @@ use serde::{Deserialize, Serialize};
 
 use super::pattern::{Known, Pattern, Subject};
 use crate::graph::Graph;
-use crate::uses::{self, Constant};
-use crate::{Config, QuantizeError, ops};
+use crate::graph::ops;
+use crate::graph::uses;
+use crate::graph::uses::Constant;
+use crate::{Config, QuantizeError};
 
 /// To what a module is quantized; `None` stays float.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

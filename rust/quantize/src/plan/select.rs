@@ -8,8 +8,11 @@ use quantize_rs_onnx::NodeProto;
 use super::Kept;
 use super::pattern::{Known, Pattern, Subject};
 use crate::graph::Graph;
-use crate::uses::{self, Constant, Use};
-use crate::{Config, QuantizeError, WeightType, config, ops};
+use crate::graph::ops;
+use crate::graph::uses;
+use crate::graph::uses::{Constant, Use};
+use crate::options::config;
+use crate::{Config, QuantizeError, WeightType};
 
 /// Names and patterns of a configuration, each known to fit something in the model.
 pub(super) struct Selection {

@@ -8,8 +8,8 @@ use quantize_rs_math::{Granularity, QSpec, QType};
 use super::activations::Planner;
 use super::select::Selection;
 use super::{Because, Draft, float32};
+use crate::graph::ops::{Integer, OpRule};
 use crate::graph::{Graph, Maker, ValueId};
-use crate::ops::{Integer, OpRule};
 
 /// A wish for the type of a value; of several, the least is met.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -7,9 +7,10 @@ use super::formats::{self, Form};
 use super::select::Selection;
 use super::{Because, Decision, Draft, Kept, Readers, Source, ValuePlan, blocks};
 use crate::encode::data_type;
+use crate::graph::uses;
+use crate::graph::uses::{Along, Constant, Use};
 use crate::graph::{Graph, Maker};
-use crate::target::Placement;
-use crate::uses::{self, Along, Constant, Use};
+use crate::options::target::Placement;
 use crate::{Config, Format, QuantizeError, WeightType};
 
 pub(super) fn plan(

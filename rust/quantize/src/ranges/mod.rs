@@ -14,7 +14,7 @@ use quantize_rs_onnx::Model;
 use serde::{Deserialize, Serialize};
 
 use crate::error::CalibrationErrorKind as Kind;
-use crate::fingerprint::fingerprint;
+use crate::graph::fingerprint::fingerprint;
 use crate::{CalibrationError, Histogram, Method, Plan};
 
 pub use diff::{Difference, RangesDiff};

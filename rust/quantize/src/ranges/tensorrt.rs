@@ -11,7 +11,7 @@ use quantize_rs_math::{QType, Range};
 use quantize_rs_onnx::Model;
 
 use crate::error::CalibrationErrorKind as Kind;
-use crate::fingerprint::fingerprint;
+use crate::graph::fingerprint::fingerprint;
 use crate::{CalibrationError, Ranges};
 
 /// The version of `TensorRT` that is named when nobody says.

@@ -5,7 +5,7 @@ use quantize_rs_math::Granularity;
 
 use super::{QuantizedRow, Report, Row};
 use crate::Role;
-use crate::text::size;
+use crate::util::text::size;
 
 /// Says what to try, if that follows from a report.
 pub(super) type Suggest = fn(&Report) -> Option<String>;

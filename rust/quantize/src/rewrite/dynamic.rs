@@ -7,12 +7,13 @@
 use quantize_rs_math::Granularity;
 use quantize_rs_onnx::{AttributeProto, DataType, Edit, Kept, NodeProto, Tensor};
 
-use super::products::{Rest, multipliers};
+use super::matmul_common::{Rest, multipliers};
 use super::qdq::Writer;
 use crate::encode::EncodedTensor;
 use crate::graph::ValueId;
+use crate::graph::uses;
+use crate::graph::uses::{Along, Use};
 use crate::plan::ValuePlan;
-use crate::uses::{self, Along, Use};
 
 /// Names of what a value became when the model runs: integers, scale, zero point.
 pub(super) type AtRunTime = [String; 3];

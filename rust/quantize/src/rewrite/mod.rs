@@ -1,16 +1,15 @@
 //! What will change in the file: one module an output format, none of which decides anything.
 
-mod bodies;
 mod corrections;
+mod dedup_constants;
 mod dynamic;
-mod fake;
+mod fake_quant;
+mod gather;
 mod lstm;
-pub(crate) mod names;
-mod nbits;
-mod products;
+mod matmul_common;
+mod matmul_nbits;
 mod qdq;
-mod share;
-mod tables;
+mod subgraphs;
 
+pub use dedup_constants::share;
 pub use qdq::rewrite as qdq;
-pub use share::share;

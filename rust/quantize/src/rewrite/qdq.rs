@@ -18,14 +18,15 @@ use quantize_rs_onnx::{AttributeProto, DataType, Edit, Kept, NodeProto, Tensor, 
 
 use super::corrections;
 use super::dynamic::AtRunTime;
-use super::names::Names;
-use super::tables::LookUp;
+use super::gather::LookUp;
 use crate::Format;
 use crate::encode::{Encoded, EncodedTensor, StoredScale, integers, scale_type};
+use crate::graph::names::Names;
+use crate::graph::ops;
+use crate::graph::uses;
+use crate::graph::uses::Constant;
 use crate::graph::{Graph, Maker, Reader, ValueId};
-use crate::ops;
 use crate::plan::{Plan, Readers, SAYS_TYPE, Source, ValuePlan};
-use crate::uses::{self, Constant};
 
 /// The edits that turn the model of `graph` into what `plan` says, with the numbers of `encoded`.
 pub fn rewrite(graph: &Graph<'_>, plan: &Plan, encoded: &Encoded) -> Vec<Edit> {

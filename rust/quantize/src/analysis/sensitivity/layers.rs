@@ -2,9 +2,10 @@
 
 use std::collections::{BTreeSet, HashSet};
 
+use crate::Ranges;
+use crate::graph::uses;
 use crate::graph::{Graph, ValueId};
 use crate::plan::{Decision, Kept, Plan, Role, Source};
-use crate::{Ranges, uses};
 
 /// A weight, and all that is quantized for the nodes that multiply by it.
 pub(super) struct Layer {

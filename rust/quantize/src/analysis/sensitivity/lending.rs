@@ -10,8 +10,8 @@ use quantize_rs_onnx::{Model, reads};
 use super::layers::Layer;
 use super::measure::Shown;
 use crate::analysis::pair::Kept;
+use crate::calibrate::engine::{Engine, Runner, Sample, Sink};
 use crate::graph::{Graph, ValueId};
-use crate::sample::{Engine, Runner, Sample, Sink};
 use crate::{CalibrationError, Ranges};
 
 /// What layers alone may read of the float model, of the values that `is_kept` tells: what goes into them, and what is

@@ -13,9 +13,9 @@ use super::LayerRow;
 use super::pieces::{Piece, Prepared};
 use crate::analysis::compare::{Seen, other_shape, row};
 use crate::analysis::pair::{Given, Kept, Value};
+use crate::calibrate::engine::{Engine, Sample, Sink};
 use crate::calibrate::{Control, Progress, Watched, Watcher, watch};
 use crate::error::CalibrationErrorKind as Kind;
-use crate::sample::{Engine, Sample, Sink};
 use crate::{CalibrationError, QuantizeError};
 
 /// How often somebody who waits is asked whether to go on.

@@ -19,9 +19,10 @@ use serde::{Deserialize, Serialize};
 
 use super::compare::OutputRow;
 use super::pair::Given;
-use crate::calibrate::{Control, Method, calibrate};
+use crate::Method;
+use crate::calibrate::engine::{Engine, Samples};
+use crate::calibrate::{Control, calibrate};
 use crate::graph::Graph;
-use crate::sample::{Engine, Samples};
 use crate::{Page, Plan, QuantizeError, Ranges, encode};
 use layers::{Layer, layers};
 pub(crate) use run::all_of;

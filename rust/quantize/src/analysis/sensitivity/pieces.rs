@@ -13,9 +13,9 @@ use quantize_rs_onnx::reads;
 
 use super::layers::Layer;
 use crate::analysis::extract::{Extract, extract};
+use crate::calibrate::engine::{Engine, Runner, Sample};
 use crate::error::CalibrationErrorKind as Kind;
 use crate::graph::{Graph, Maker, ValueId};
-use crate::sample::{Engine, Runner, Sample};
 use crate::{CalibrationError, QuantizeError};
 
 /// Layers that begin in one piece. With fewer of them, handing values on costs more than is saved.

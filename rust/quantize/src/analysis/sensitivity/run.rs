@@ -17,12 +17,12 @@ use crate::analysis::compare::{CompareOptions, outputs, scored};
 use crate::analysis::extract::extract;
 use crate::analysis::pair::Sizes;
 use crate::calibrate::Control;
+use crate::calibrate::engine::{Engine, Sample, Samples};
 use crate::error::CalibrationErrorKind as Kind;
-use crate::fingerprint::fingerprint;
-use crate::fnv::Fnv;
+use crate::graph::fingerprint::fingerprint;
 use crate::graph::{Graph, Maker, ValueId};
 use crate::plan::float32;
-use crate::sample::{Engine, Sample, Samples};
+use crate::util::fnv::Fnv;
 use crate::{CalibrationError, Plan, QuantizeError, Ranges, encode, rewrite};
 
 /// What is kept of the float model, while it is calibrated and for the layers that are looked at together; a single layer

@@ -4,10 +4,10 @@ use quantize_rs_math::{Granularity, QSpec, QType};
 use quantize_rs_onnx::DataType;
 
 use super::{Form, comes_from};
+use crate::graph::uses::{Along, Constant, Use};
 use crate::graph::{Graph, Reader};
 use crate::plan::Readers;
-use crate::plan::sums::overflows;
-use crate::uses::{Along, Constant, Use};
+use crate::plan::accumulator_overflow::overflows;
 use crate::{Config, Format};
 
 /// How a weight is quantized for `MatMulInteger` or `ConvInteger`, or looked up as integers; `None`

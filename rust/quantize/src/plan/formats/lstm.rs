@@ -6,10 +6,10 @@ use quantize_rs_math::{Granularity, QSpec, QType};
 use quantize_rs_onnx::{DataType, NodeProto};
 
 use super::{comes_from, is_function};
+use crate::graph::uses::{Constant, Use};
 use crate::graph::{Graph, ValueId};
-use crate::plan::sums::overflows;
+use crate::plan::accumulator_overflow::overflows;
 use crate::plan::{Decision, Draft, Kept, Readers, ValuePlan};
-use crate::uses::{Constant, Use};
 use crate::{Config, Format};
 
 /// The gates of an LSTM.

@@ -1,9 +1,9 @@
 //! What an output format has for a weight, and what it lacks.
 
 mod dynamic;
-mod last;
 mod lstm;
-mod nbits;
+mod matmul_nbits;
+mod output_layers;
 
 use std::collections::BTreeSet;
 
@@ -11,8 +11,9 @@ use quantize_rs_math::{QSpec, QType};
 use quantize_rs_onnx::DataType;
 
 use super::{Kept, Readers};
+use crate::graph::uses;
+use crate::graph::uses::Constant;
 use crate::graph::{Graph, ValueId};
-use crate::uses::{self, Constant};
 use crate::{Config, Format};
 
 pub(super) use lstm::plan as plan_lstms;
@@ -36,7 +37,7 @@ pub(super) fn in_float(
     config: &Config,
 ) -> BTreeSet<ValueId> {
     match config.output_format {
-        Format::Dynamic => last::last(graph, constants),
+        Format::Dynamic => output_layers::last(graph, constants),
         Format::Qdq | Format::FakeQuant | Format::MatMulNBits => BTreeSet::new(),
     }
 }
@@ -52,7 +53,7 @@ pub(super) fn form(
     let format = config.output_format;
     match format {
         Format::Qdq => Ok(None),
-        Format::MatMulNBits => match nbits::spec(graph, constant, config, qtype) {
+        Format::MatMulNBits => match matmul_nbits::spec(graph, constant, config, qtype) {
             Ok(spec) => {
                 let (readers, at_run_time) = (Readers::All, Vec::new());
                 Ok(Some(Form { spec, readers, format, at_run_time }))

@@ -1,0 +1,442 @@
+//! Bits for each layer, so that the model meets a size or an SQNR.
+
+mod greedy;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+
+use quantize_rs_onnx::Model;
+use serde::Serialize;
+
+use crate::analysis::{Given, all_of, worst_sqnr};
+use crate::apply::Quantized;
+use crate::calibrate::engine::{Engine, Sample, Samples};
+use crate::calibrate::{Control, Progress, Works};
+use crate::error::QuantizeErrorKind;
+use crate::options::config;
+use crate::util::text::size;
+use crate::{
+    CompareOptions, Config, Format, OutputRow, Prepared, QuantizeError, Role, SensitivityOptions,
+    compare, sensitivity,
+};
+use greedy::{Rung, Step, ladder};
+
+/// What the bits of layers have to meet: one of the two.
+#[derive(Clone, Debug, PartialEq)]
+pub struct MixedOptions {
+    /// The most bytes that the model may take; up to 1, the part of what it takes in float.
+    pub target_size: Option<f64>,
+    /// The least SQNR of its worst output, in decibels, on the samples.
+    pub min_sqnr: Option<f64>,
+    /// The bits there are to choose from, beside float.
+    pub bits: Vec<u8>,
+}
+
+impl Default for MixedOptions {
+    fn default() -> MixedOptions {
+        MixedOptions { target_size: None, min_sqnr: None, bits: vec![8, 4, 2] }
+    }
+}
+
+/// Bits for each layer of a model.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct MixedPrecision {
+    /// One row for each layer that could be quantized, in the order of the model.
+    pub layers: Vec<LayerWidth>,
+    /// Bytes of the float model, with the data beside it.
+    pub bytes_before: u64,
+    /// Bytes of the model with these bits.
+    pub bytes_after: u64,
+    /// How far each output is from that of the float model; empty without samples.
+    pub outputs: Vec<OutputRow>,
+    /// Samples run.
+    pub samples: usize,
+    /// Who ran them.
+    pub engine: Option<String>,
+}
+
+/// The bits of one layer.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct LayerWidth {
+    /// The weight.
+    pub name: String,
+    /// Its bits; `None` for one that stays float.
+    pub bits: Option<u8>,
+    /// Its bytes in the model, scales included.
+    pub bytes: u64,
+    /// What it costs alone, in decibels: the SQNR of the worst output, or without samples its own.
+    pub sqnr_db: Option<f64>,
+}
+
+/// Chooses bits for every layer: from float downwards, always the step that costs the least noise for
+/// the bytes that it saves, until the size is met, or as long as the SQNR is. What a step costs is what
+/// [`sensitivity`](crate::sensitivity()) finds for the layer alone with so many bits or, without
+/// samples, the error of its weight. Bits with which a layer alone misses the SQNR are left out, since
+/// noise adds up. The model that counts is made: its bytes, and with samples its SQNR, are measured.
+///
+/// Weights alone are looked at. What comes out goes into [`Config::layer_bits`] and
+/// [`Config::layer_float`]: see [`MixedPrecision::config`].
+///
+/// # Errors
+/// Not exactly one of `target_size` and `min_sqnr`, an SQNR without samples, bits that the format of
+/// `config` does not have, a size that the fewest bits everywhere do not meet, or an SQNR that no layer
+/// alone meets.
+pub fn mixed_precision(
+    model: &Model,
+    config: &Config,
+    options: &MixedOptions,
+    data: Option<(&dyn Engine, &mut dyn Samples)>,
+    control: Control<'_>,
+) -> Result<MixedPrecision, QuantizeError> {
+    let goal = options.goal(model, config, data.is_some())?;
+    let (engine, samples) = match data {
+        Some((engine, samples)) => (Some(engine), all_of(samples)?),
+        None => (None, Vec::new()),
+    };
+    let Control { threads, progress } = control;
+    // How many models are tried shows on the way.
+    let mut counted = |Progress { done, .. }| progress(Progress { done, total: None });
+    let works = Works::new(Control { threads, progress: &mut counted });
+    let mut solver = Solver { model, config, engine, samples, works };
+    let mut layers = solver.rungs(&options.bits)?;
+    let steps = match goal {
+        Goal::Bytes(most) => solver.small_enough(&layers, ladder(&layers), most)?,
+        Goal::Sqnr(least) => {
+            leave_out_below(&mut layers, least)?;
+            solver.near_enough(&layers, ladder(&layers), least)?
+        }
+    };
+    solver.result(&layers, &steps)
+}
+
+/// What is to be met.
+enum Goal {
+    Bytes(u64),
+    Sqnr(f64),
+}
+
+impl MixedOptions {
+    fn goal(&self, model: &Model, config: &Config, data: bool) -> Result<Goal, QuantizeError> {
+        let refused = |option: &str, what: &str| Err(QuantizeError::option(option, what));
+        if config.activations.is_some() {
+            return refused("activations", "is set, but bits are chosen for weights alone");
+        }
+        let named = !config.layer_bits.is_empty() || !config.layer_types.is_empty();
+        if named || !config.layer_float.is_empty() {
+            return refused("layer_bits", "is what is looked for: leave it out");
+        }
+        if self.bits.is_empty() {
+            return refused("bits", "is empty, expected some of 2, 4, 8 and 16");
+        }
+        self.bits.iter().try_for_each(|bits| writable(*bits, config.output_format))?;
+        match (self.target_size, self.min_sqnr) {
+            (Some(target), None) if target > 0.0 && target.is_finite() => {
+                let whole = model.byte_len();
+                Ok(Goal::Bytes(if target <= 1.0 { part(whole, target) } else { part(1, target) }))
+            }
+            (Some(target), None) => {
+                let what = format!("is {target}, expected bytes, or a part of 1");
+                refused("target_size", &what)
+            }
+            (None, Some(least)) if !least.is_finite() => {
+                refused("min_sqnr", &format!("is {least}, expected a number of decibels"))
+            }
+            (None, Some(_)) if !data => {
+                refused("min_sqnr", "needs data that the outputs are compared on")
+            }
+            (None, Some(least)) => Ok(Goal::Sqnr(least)),
+            _ => refused("target_size", "or min_sqnr has to be given, and not both"),
+        }
+    }
+}
+
+/// Refuses bits that a format has no type for.
+fn writable(bits: u8, format: Format) -> Result<(), QuantizeError> {
+    let qtype = config::signed("bits", bits)?;
+    let Some(known) = format.row().weights.filter(|known| !known.contains(&qtype)) else {
+        return Ok(());
+    };
+    let known: BTreeSet<u32> = known.iter().map(|qtype| qtype.bits()).collect();
+    let known: Vec<String> = known.iter().map(u32::to_string).collect();
+    let known = known.join(", ");
+    let what = format!("has {bits}, but output_format {format} knows weights of {known} bits");
+    Err(QuantizeError::option("bits", what))
+}
+
+/// Leaves out what makes a layer alone miss the bar: noises of several layers add up.
+fn leave_out_below(layers: &mut [Layer], least: f64) -> Result<(), QuantizeError> {
+    let nearest = layers
+        .iter()
+        .flat_map(|layer| layer.rungs.iter().map(move |rung| (layer, rung)))
+        .filter_map(|(layer, rung)| Some((layer.name.clone(), rung.bits?, rung.sqnr_db?)))
+        .filter(|(.., found)| !found.is_nan())
+        .max_by(|(.., one), (.., other)| one.total_cmp(other));
+    for layer in &mut *layers {
+        layer.rungs.retain(|rung| rung.sqnr_db.is_none_or(|found| found >= least));
+    }
+    if layers.iter().any(|layer| layer.rungs.len() > 1) {
+        return Ok(());
+    }
+    Err(below(least, nearest.map(|(name, bits, found)| (Part { name, bits }, found))))
+}
+
+/// One layer in so many bits.
+struct Part {
+    name: String,
+    bits: u8,
+}
+
+/// The error of a bar that nothing meets; the nearest is a layer in some bits, and what it leaves.
+fn below(least: f64, nearest: Option<(Part, f64)>) -> QuantizeError {
+    let found = nearest.as_ref().map_or_else(String::new, |(Part { name, bits }, found)| {
+        format!(": `{name}` alone in {bits} bits leaves {found:.2} dB")
+    });
+    let what = format!(
+        "below the bar: min_sqnr is {least} dB, and no layer can be quantized with these \
+         bits{found}; more bits, channels or blocks with scales of their own cost less"
+    );
+    let (bar, expected) = ("min_sqnr".to_owned(), Some(least));
+    let measured = nearest.map(|(_, found)| found);
+    QuantizeError::new(QuantizeErrorKind::BelowBar { bar, measured, expected, what })
+}
+
+/// So many times these bytes, rounded down.
+#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_precision_loss)]
+fn part(bytes: u64, times: f64) -> u64 {
+    (bytes as f64 * times) as u64
+}
+
+/// A layer, and what it may become; first of all float.
+struct Layer {
+    name: String,
+    rungs: Vec<Rung>,
+}
+
+struct Solver<'a> {
+    model: &'a Model,
+    config: &'a Config,
+    engine: Option<&'a dyn Engine>,
+    samples: Vec<Sample>,
+    works: Works<'a>,
+}
+
+impl Solver<'_> {
+    /// What each layer takes, and costs, in every number of bits.
+    fn rungs(&mut self, bits: &[u8]) -> Result<Vec<Layer>, QuantizeError> {
+        let mut layers: Vec<Layer> = Vec::new();
+        let mut bits = bits.to_vec();
+        bits.sort_unstable_by(|a, b| b.cmp(a));
+        bits.dedup();
+        for bits in bits {
+            let weights = config::signed("bits", bits)?.into();
+            let prepared = Prepared::of(self.model, Config { weights, ..self.config.clone() })?;
+            let plan = prepared.plan();
+            let made = plan.apply(&prepared.model, None)?;
+            let noise = match self.engine {
+                None => BTreeMap::new(),
+                Some(engine) => {
+                    let (given, options) =
+                        (&mut Given(self.samples.iter()), SensitivityOptions::default());
+                    let (model, plan) = (&prepared.model, &plan);
+                    let found = self.works.next(|control| {
+                        sensitivity(model, plan, None, engine, given, &options, control)
+                    })?;
+                    let rows = found.layers.into_iter();
+                    rows.map(|row| (row.name, worst_sqnr(&row.outputs))).collect()
+                }
+            };
+            for (row, how) in made.report().quantized() {
+                let (Some(float), Some(stored)) = (row.bytes_before, how.bytes) else { continue };
+                let own = how.error.map(|error| error.sqnr_db);
+                let cost =
+                    if self.engine.is_some() { noise.get(&row.name).copied() } else { Some(own) };
+                let Some(sqnr_db) = cost.filter(|_| row.role == Role::Weight) else { continue };
+                let bytes = stored.elements + stored.scales;
+                let rung = Rung { bits: Some(bits), bytes, sqnr_db };
+                if let Some(layer) = layers.iter_mut().find(|layer| layer.name == row.name) {
+                    layer.rungs.push(rung);
+                } else {
+                    let float = Rung { bits: None, bytes: float, sqnr_db: None };
+                    layers.push(Layer { name: row.name.clone(), rungs: vec![float, rung] });
+                }
+            }
+        }
+        Ok(layers)
+    }
+
+    /// As few steps as make the model small enough.
+    fn small_enough(
+        &mut self,
+        layers: &[Layer],
+        mut steps: Vec<Step>,
+        most: u64,
+    ) -> Result<Vec<Step>, QuantizeError> {
+        let least = self.made(layers, &steps)?.report().bytes_after;
+        if least > most {
+            let what = format!(
+                "is {most} bytes, but the model takes {least} with the fewest bits everywhere: give \
+                 fewer bits to choose from, or blocks and channels fewer scales"
+            );
+            return Err(QuantizeError::option("target_size", what));
+        }
+        let (mut below, mut enough) = (0, steps.len());
+        while below < enough {
+            let count = usize::midpoint(below, enough);
+            if self.made(layers, &steps[..count])?.report().bytes_after <= most {
+                enough = count;
+            } else {
+                below = count + 1;
+            }
+        }
+        steps.truncate(enough);
+        Ok(steps)
+    }
+
+    /// As many steps as leave the outputs near enough: each adds noise.
+    fn near_enough(
+        &mut self,
+        layers: &[Layer],
+        mut steps: Vec<Step>,
+        least: f64,
+    ) -> Result<Vec<Step>, QuantizeError> {
+        let (mut holds, mut above) = (0, steps.len() + 1);
+        let mut nearest = None;
+        while above - holds > 1 {
+            let count = usize::midpoint(holds, above);
+            let made = self.made(layers, &steps[..count])?;
+            let found = worst_sqnr(&self.measured(&made)?.0);
+            if found.is_some_and(|found| found >= least) {
+                holds = count;
+            } else {
+                (above, nearest) = (count, found);
+            }
+        }
+        if holds == 0 {
+            // The first step alone held when it was looked at alone: by a hair.
+            let first = steps.first().and_then(|step| {
+                let Layer { name, rungs } = &layers[step.layer];
+                Some(Part { name: name.clone(), bits: rungs[step.rung].bits? })
+            });
+            return Err(below(least, first.zip(nearest)));
+        }
+        steps.truncate(holds);
+        Ok(steps)
+    }
+
+    /// The model after some steps.
+    fn made(&self, layers: &[Layer], steps: &[Step]) -> Result<Quantized, QuantizeError> {
+        let config = with(self.config, &widths(layers, steps));
+        let prepared = Prepared::of(self.model, config)?;
+        prepared.plan().apply(&prepared.model, None)
+    }
+
+    /// How far the outputs are off, and who ran the models.
+    fn measured(
+        &mut self,
+        made: &Quantized,
+    ) -> Result<(Vec<OutputRow>, Option<String>), QuantizeError> {
+        let Some(engine) = self.engine else { return Ok((Vec::new(), None)) };
+        let (given, options) = (&mut Given(self.samples.iter()), CompareOptions::default());
+        let (model, made) = (self.model, made.model());
+        let found =
+            self.works.next(|control| compare(model, made, engine, given, &options, control))?;
+        Ok((found.outputs, Some(found.engine)))
+    }
+
+    fn result(
+        &mut self,
+        layers: &[Layer],
+        steps: &[Step],
+    ) -> Result<MixedPrecision, QuantizeError> {
+        let made = self.made(layers, steps)?;
+        let (outputs, engine) = self.measured(&made)?;
+        Ok(MixedPrecision {
+            layers: widths(layers, steps),
+            bytes_before: made.report().bytes_before,
+            bytes_after: made.report().bytes_after,
+            outputs,
+            samples: self.samples.len(),
+            engine,
+        })
+    }
+}
+
+/// What layers are after some steps.
+fn widths(layers: &[Layer], steps: &[Step]) -> Vec<LayerWidth> {
+    let mut at = vec![0; layers.len()];
+    for step in steps {
+        at[step.layer] = step.rung;
+    }
+    let rungs = layers.iter().zip(at);
+    rungs
+        .map(|(layer, at)| {
+            let Rung { bits, bytes, sqnr_db } = layer.rungs[at];
+            LayerWidth { name: layer.name.clone(), bits, bytes, sqnr_db }
+        })
+        .collect()
+}
+
+fn with(config: &Config, layers: &[LayerWidth]) -> Config {
+    let mut config = config.clone();
+    for layer in layers {
+        match layer.bits {
+            Some(bits) => drop(config.layer_bits.insert(layer.name.clone(), bits)),
+            None => drop(config.layer_float.insert(layer.name.clone())),
+        }
+    }
+    config
+}
+
+impl MixedPrecision {
+    /// The wishes with these bits.
+    #[must_use]
+    pub fn config(&self, config: &Config) -> Config {
+        with(config, &self.layers)
+    }
+
+    /// The SQNR of the worst output, in decibels; `None` without samples.
+    pub fn sqnr_db(&self) -> Option<f64> {
+        worst_sqnr(&self.outputs)
+    }
+
+    /// How many times smaller the model becomes.
+    #[allow(clippy::cast_precision_loss)] // sizes of files, shown to two digits
+    pub fn ratio(&self) -> f64 {
+        self.bytes_before as f64 / self.bytes_after.max(1) as f64
+    }
+
+    /// It as JSON, with `layer_bits`, `ratio` and `sqnr_db`; what is not finite is null.
+    pub fn to_json(&self) -> String {
+        // Names and numbers, no maps with odd keys: this cannot fail.
+        let mut json = serde_json::to_value(self).unwrap_or_default();
+        let width = |layer: &LayerWidth| match layer.bits {
+            Some(bits) => serde_json::Value::from(bits),
+            None => config::FLOAT32[0].into(),
+        };
+        let layers = self.layers.iter().map(|layer| (layer.name.clone(), width(layer)));
+        json["layer_bits"] = serde_json::Value::Object(layers.collect());
+        json["ratio"] = self.ratio().into();
+        json["sqnr_db"] = self.sqnr_db().into();
+        json.to_string()
+    }
+}
+
+impl fmt::Display for MixedPrecision {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let longest = self.layers.iter().map(|layer| layer.name.chars().count()).max();
+        let width = longest.unwrap_or(0).max("layer".len());
+        writeln!(f, "{:<width$}  {:>7}  {:>10}  {:>8}", "layer", "bits", "size", "alone dB")?;
+        for LayerWidth { name, bits, bytes, sqnr_db } in &self.layers {
+            let bits = bits.map_or_else(|| "float32".to_owned(), |bits| bits.to_string());
+            let alone = sqnr_db.map_or_else(|| "-".to_owned(), |db| format!("{db:.2}"));
+            writeln!(f, "{name:<width$}  {bits:>7}  {:>10}  {alone:>8}", size(*bytes))?;
+        }
+        let (before, after) = (self.bytes_before, self.bytes_after);
+        writeln!(f, "{before} -> {after} bytes, {:.2} times smaller", self.ratio())?;
+        if let (Some(db), Some(engine)) = (self.sqnr_db(), &self.engine) {
+            let plural = if self.samples == 1 { "" } else { "s" };
+            writeln!(f, "SQNR {db:.2} dB on {} sample{plural} ({engine})", self.samples)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,364 @@
+//! How to quantize a model: one of four ways, with the reasons that the model gives, and the call
+//! that does it.
+//!
+//! Nothing is tried: what is said follows from the file. Whether it serves is what `compare` tells.
+
+mod facts;
+mod reasons;
+mod render_call;
+mod rules;
+
+use std::fmt;
+
+use quantize_rs_onnx::Model;
+use serde::Serialize;
+
+use crate::{Config, Format, Prepared, QuantizeError, Role, Target};
+
+pub use facts::{Facts, Family, Largest, Share};
+use render_call::Files;
+pub use rules::{ALL, Rule};
+
+/// What a recommendation is for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Wanted<'a> {
+    /// The runtime; `None` as for x86.
+    pub target: Option<Target>,
+    /// Where real inputs are; `None` where there are none.
+    pub samples: Option<SampleSource<'a>>,
+}
+
+/// Where real inputs are. They are not read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SampleSource<'a> {
+    /// In a file, a folder or files of a pattern, which the call names.
+    File(&'a str),
+    /// In memory: Python's call names them `data`.
+    Memory,
+}
+
+/// How a model is quantized.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Way {
+    /// Weights and activations, whose ranges samples show.
+    Static,
+    /// Weights, and activations when the model runs.
+    Dynamic,
+    /// Weights alone.
+    Weights,
+    /// Not at all.
+    Nothing,
+}
+
+impl Way {
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Way::Static => "static",
+            Way::Dynamic => "dynamic",
+            Way::Weights => "weights",
+            Way::Nothing => "nothing",
+        }
+    }
+}
+
+/// A way of quantizing and its options.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Choice {
+    /// The way.
+    pub way: Way,
+    /// Bits of weights.
+    pub bits: u8,
+    /// Whether each output channel has its scale.
+    pub per_channel: bool,
+    /// How many elements share a scale, where channels do not.
+    pub block_size: Option<usize>,
+    /// How it is written.
+    #[serde(rename = "output_format")]
+    pub format: Format,
+    /// Operators that stay float.
+    pub exclude: Vec<String>,
+    /// Whether LSTMs multiply integers too, as [`Config::dynamic_lstm`].
+    pub dynamic_lstm: bool,
+}
+
+impl Choice {
+    /// 8 bits, a scale a channel.
+    const fn of(way: Way) -> Choice {
+        let format = match way {
+            Way::Dynamic => Format::Dynamic,
+            _ => Format::Qdq,
+        };
+        Choice {
+            way,
+            bits: 8,
+            per_channel: true,
+            block_size: None,
+            format,
+            exclude: Vec::new(),
+            dynamic_lstm: false,
+        }
+    }
+
+    /// What products multiply and LSTMs read becomes integers when the model runs.
+    const fn lstms() -> Choice {
+        let mut choice = Choice::of(Way::Dynamic);
+        choice.dynamic_lstm = true;
+        choice
+    }
+
+    /// Weights alone, 4 bits in blocks of 32.
+    const fn blocks() -> Choice {
+        Choice {
+            way: Way::Weights,
+            bits: 4,
+            per_channel: false,
+            block_size: Some(32),
+            format: Format::MatMulNBits,
+            exclude: Vec::new(),
+            dynamic_lstm: false,
+        }
+    }
+}
+
+/// One reason for a recommendation.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Reason {
+    /// The rule that says so.
+    pub rule: &'static str,
+    /// What in the model led to it.
+    pub text: String,
+}
+
+/// Another way, and when it is the better one.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Alternative {
+    /// The way and its options.
+    #[serde(flatten)]
+    pub choice: Choice,
+    /// When to take it.
+    pub when: &'static str,
+    /// The call in Python.
+    pub python: String,
+    /// The command.
+    pub command: String,
+}
+
+/// How to quantize a model, and why.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Recommendation {
+    /// The model; `None` for bytes.
+    pub model: Option<String>,
+    /// The runtime that it is for; `None` as for x86.
+    pub target: Option<Target>,
+    /// The way and its options.
+    #[serde(flatten)]
+    pub choice: Choice,
+    /// The rule that decided.
+    pub rule: &'static str,
+    /// Why: that of the rule which decided first, then those of the options.
+    pub reasons: Vec<Reason>,
+    /// Where the call reads samples; `None` where it needs none.
+    pub samples: Option<String>,
+    /// The call in Python; empty where there is nothing to do.
+    pub python: String,
+    /// The command; empty where there is nothing to do.
+    pub command: String,
+    /// Other ways, and when they are better.
+    pub otherwise: Vec<Alternative>,
+    /// What in the model was looked at.
+    pub facts: Facts,
+}
+
+/// Says how to quantize a model.
+///
+/// ```
+/// use quantize_rs::{Model, Wanted, Way, recommend};
+///
+/// # let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/digits/digits_cnn.onnx");
+/// let found = recommend(&Model::open(path)?, Wanted::default())?;
+/// assert_eq!(found.choice.way, Way::Static);
+/// assert!(found.reasons[0].text.contains("Conv do"));
+/// # Ok::<(), quantize_rs::QuantizeError>(())
+/// ```
+///
+/// # Errors
+/// A model that cannot be quantized at all, such as one with a node of too few inputs.
+pub fn recommend(model: &Model, wanted: Wanted<'_>) -> Result<Recommendation, QuantizeError> {
+    let Wanted { target, samples } = wanted;
+    let facts = Facts::of(model)?;
+    let mut refused = None;
+    let mut decided = None;
+    for rule in ALL {
+        let Some(because) = (rule.because)(&facts, wanted) else { continue };
+        match fitted(model, &rule.choice, &facts, target) {
+            Ok(Some(fitted)) => {
+                decided = Some((rule.name, because, fitted));
+                break;
+            }
+            Ok(None) => {}
+            // Another way may do; if none does, this is why.
+            Err(error) => {
+                refused.get_or_insert(error);
+            }
+        }
+    }
+    let (rule, because, Fitted { choice, bytes }) = match (decided, refused) {
+        (Some(decided), _) => decided,
+        (None, Some(error)) => return Err(error),
+        (None, None) => {
+            let why = "none of its weights would be quantized: `plan` says why of each".to_owned();
+            ("none", why, Fitted { choice: Choice::of(Way::Nothing), bytes: facts.bytes })
+        }
+    };
+    let mut reasons = vec![Reason { rule, text: because }];
+    if choice.way != Way::Nothing {
+        reasons.push(Reason { rule: "size", text: reasons::bytes(&facts, bytes) });
+        reasons.extend(
+            reasons::ALL.iter().filter_map(|(rule, say)| {
+                Some(Reason { rule, text: say(&facts, &choice, wanted)? })
+            }),
+        );
+    }
+    let files = Files::of(model.path(), samples, facts.inputs);
+    let others = rules::OTHERWISE.iter().filter(|other| other.from == rule);
+    let otherwise = others
+        .filter_map(|other| {
+            // What cannot be made is no other way.
+            let fitted = fitted(model, &other.choice, &facts, target).ok()??;
+            Some((other.when, fitted.choice)).filter(|(_, other)| *other != choice)
+        })
+        .map(|(when, choice)| Alternative {
+            when,
+            python: render_call::python(&choice, target, &files),
+            command: render_call::command(&choice, target, &files),
+            choice,
+        })
+        .collect();
+    Ok(Recommendation {
+        model: model.path().map(|path| path.display().to_string()),
+        target,
+        rule,
+        reasons,
+        samples: (choice.way == Way::Static).then(|| files.samples().to_owned()),
+        python: render_call::python(&choice, target, &files),
+        command: render_call::command(&choice, target, &files),
+        choice,
+        otherwise,
+        facts,
+    })
+}
+
+/// A choice as a model and a target take it.
+struct Fitted {
+    choice: Choice,
+    /// About how many bytes it leaves of the model.
+    bytes: u64,
+}
+
+/// The choice as this model and this target take it; `None` where no weight would be quantized.
+fn fitted(
+    model: &Model,
+    choice: &Choice,
+    facts: &Facts,
+    target: Option<Target>,
+) -> Result<Option<Fitted>, QuantizeError> {
+    let mut choice = choice.clone();
+    if choice.way == Way::Nothing {
+        return Ok(Some(Fitted { choice, bytes: facts.bytes }));
+    }
+    if choice.format == Format::MatMulNBits {
+        choice.format = rules::format_of(target);
+    }
+    if choice.way == Way::Dynamic
+        && let Some(convolutions) = facts.share(Family::Convolution)
+    {
+        choice.exclude = convolutions.operators.keys().cloned().collect();
+    }
+    choice.dynamic_lstm &= rules::lstms_hold_most(facts, target);
+    let planned = |choice: &Choice| {
+        Ok::<_, QuantizeError>(Prepared::of(model, render_call::config(choice, target)?)?.plan())
+    };
+    let mut plan = planned(&choice)?;
+    if choice.dynamic_lstm {
+        let without = Choice { dynamic_lstm: false, ..choice.clone() };
+        let other = planned(&without)?;
+        // No LSTM of it can be what was asked for.
+        if other.values == plan.values {
+            (choice, plan) = (without, other);
+        }
+    }
+    let mut weights = plan.quantized().filter(|(value, _)| value.role == Role::Weight).peekable();
+    if weights.peek().is_none() {
+        return Ok(None);
+    }
+    let bytes = weights.fold(facts.bytes, |bytes, (value, how)| {
+        let (before, after) = reasons::weight_bytes(value, how);
+        bytes.saturating_sub(before).saturating_add(after)
+    });
+    Ok(Some(Fitted { choice, bytes }))
+}
+
+impl Recommendation {
+    /// The same as wishes, for [`Prepared::of`](crate::Prepared::of).
+    ///
+    /// # Errors
+    /// None that this crate causes.
+    pub fn config(&self) -> Result<Config, QuantizeError> {
+        render_call::config(&self.choice, self.target)
+    }
+
+    /// The recommendation as JSON.
+    pub fn to_json(&self) -> String {
+        // Names and numbers, no maps with odd keys: this cannot fail.
+        serde_json::to_string(self).unwrap_or_default()
+    }
+}
+
+impl fmt::Display for Choice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let bits = self.bits;
+        match self.way {
+            Way::Static => write!(f, "static: weights and activations in {bits} bits")?,
+            Way::Dynamic => {
+                write!(f, "dynamic: weights in {bits} bits, activations when the model runs")?;
+            }
+            Way::Weights => write!(f, "weights alone, in {bits} bits")?,
+            Way::Nothing => return f.write_str("nothing to do"),
+        }
+        if self.per_channel {
+            f.write_str(", per channel")?;
+        }
+        if let Some(size) = self.block_size {
+            write!(f, ", blocks of {size}")?;
+        }
+        if self.dynamic_lstm {
+            f.write_str(", LSTMs too")?;
+        }
+        if self.format == Format::Qdq || self.format == Format::Dynamic {
+            return Ok(());
+        }
+        write!(f, ", as {}", self.format.row().name)
+    }
+}
+
+impl fmt::Display for Recommendation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{}", self.choice)?;
+        for Reason { text, .. } in &self.reasons {
+            writeln!(f, "  - {text}")?;
+        }
+        if self.choice.way == Way::Nothing {
+            return Ok(());
+        }
+        writeln!(f, "Python:  {}", self.python)?;
+        writeln!(f, "command: {}", self.command)?;
+        for Alternative { choice, when, python, command } in &self.otherwise {
+            writeln!(f, "{when}: {choice}")?;
+            writeln!(f, "  Python:  {python}")?;
+            writeln!(f, "  command: {command}")?;
+        }
+        Ok(())
+    }
+}

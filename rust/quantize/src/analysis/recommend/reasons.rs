@@ -1,0 +1,171 @@
+//! Why the options of a recommended call are what they are: each row looks at the model and the
+//! choice, and is silent where it has nothing to say.
+
+use quantize_rs_math::Granularity;
+use quantize_rs_onnx::DataType;
+
+use super::facts::{Facts, Family};
+use super::render_call::{IN_MEMORY, usual_samples};
+use super::{Choice, SampleSource, Wanted, Way};
+use crate::util::text::size;
+use crate::{Format, Planned, ValuePlan};
+
+/// Says why, if there is something to say.
+type Say = fn(&Facts, &Choice, Wanted<'_>) -> Option<String>;
+
+/// Every reason beside that of the rule which decided and the size, by its name.
+pub(super) const ALL: &[(&str, Say)] = &[
+    ("largest", largest),
+    ("bits", bits),
+    ("per_channel", per_channel),
+    ("block_size", block_size),
+    ("samples", samples),
+    ("varying", varying),
+    ("operators", operators),
+    ("dynamic_lstm", lstms),
+    ("opset", opset),
+    ("partly", partly),
+    ("target", target),
+];
+
+/// What becomes of the size of the model, of which about so many bytes are left.
+pub(super) fn bytes(facts: &Facts, left: u64) -> String {
+    let Facts { bytes, weight_bytes, .. } = *facts;
+    let (weights, bytes, left) = (size(weight_bytes.min(bytes)), size(bytes), size(left));
+    format!("{weights} of its {bytes} are float weights: about {left} will be left")
+}
+
+/// About how many bytes a weight takes, and will take with its scales.
+pub(super) fn weight_bytes(value: &Planned, how: &ValuePlan) -> (u64, u64) {
+    let shape: Option<Vec<usize>> = value.shape.iter().flatten().copied().collect();
+    let shape = shape.unwrap_or_default();
+    let elements = shape.iter().map(|length| *length as u64).product::<u64>();
+    let width = value.dtype.map_or(32, DataType::bits) as u64;
+    let groups = match how.matrix {
+        Some([rows, _]) => rows,
+        None => match how.spec.granularity {
+            Granularity::PerTensor => 1,
+            Granularity::PerAxis { axis } => shape.get(axis).copied().unwrap_or(1),
+            Granularity::Blocked { block_size, .. } => {
+                usize::try_from(elements).unwrap_or(usize::MAX) / block_size.max(1)
+            }
+        },
+    };
+    let stored = elements.saturating_mul(how.stored.bits().into()).div_ceil(8);
+    // A scale of 4 bytes, and a zero point.
+    (elements.saturating_mul(width).div_ceil(8), stored + groups as u64 * 5)
+}
+
+fn largest(facts: &Facts, _: &Choice, _: Wanted<'_>) -> Option<String> {
+    let largest = facts.largest.as_ref()?;
+    #[allow(clippy::cast_precision_loss)] // shown without digits
+    let part = largest.bytes as f64 / facts.weight_bytes.max(1) as f64;
+    Some(format!(
+        "the largest weight is `{}` ({} {:?}): {}, {:.0} % of all",
+        largest.name,
+        largest.op_type,
+        largest.shape,
+        size(largest.bytes),
+        part * 1e2
+    ))
+}
+
+#[allow(clippy::unnecessary_wraps)] // a row of the table
+fn bits(_: &Facts, choice: &Choice, _: Wanted<'_>) -> Option<String> {
+    Some(match choice.bits {
+        8 => "8 bits: integer kernels multiply bytes, and they cost little accuracy".to_owned(),
+        bits => format!(
+            "{bits} bits: what takes long is to read the weights, and blocks keep them near"
+        ),
+    })
+}
+
+fn per_channel(_: &Facts, choice: &Choice, _: Wanted<'_>) -> Option<String> {
+    let which = "a scale for each output channel costs nothing, and one channel of large weights then \
+                 coarsens no other";
+    choice.per_channel.then(|| format!("per channel: {which}"))
+}
+
+fn block_size(_: &Facts, choice: &Choice, _: Wanted<'_>) -> Option<String> {
+    let size = choice.block_size?;
+    Some(format!("blocks of {size}: 4 bits have 16 steps, too few for a whole channel"))
+}
+
+fn samples(facts: &Facts, choice: &Choice, wanted: Wanted<'_>) -> Option<String> {
+    if choice.way != Way::Static {
+        return None;
+    }
+    let usual = usual_samples(facts.inputs);
+    match wanted.samples {
+        Some(SampleSource::File(_)) => None,
+        Some(SampleSource::Memory) => Some(format!(
+            "samples: `{IN_MEMORY}` stands for those that are there in memory; a command has to find \
+             them in a file, here `{usual}`"
+        )),
+        None => {
+            let inputs = if facts.inputs == 1 { "its input" } else { "its inputs" };
+            Some(format!("samples: `{usual}` stands for some hundred real examples of {inputs}"))
+        }
+    }
+}
+
+fn varying(facts: &Facts, choice: &Choice, _: Wanted<'_>) -> Option<String> {
+    if facts.varying.is_empty() {
+        return None;
+    }
+    let axes = facts.varying.join(", ");
+    match choice.way {
+        Way::Static => {
+            Some(format!("{axes} varies: samples should have the lengths of real inputs"))
+        }
+        Way::Dynamic => Some(format!("{axes} varies, and ranges with it")),
+        _ => None,
+    }
+}
+
+fn operators(facts: &Facts, choice: &Choice, _: Wanted<'_>) -> Option<String> {
+    let others = |family: Family| facts.share(family).filter(|share| share.work < 0.5);
+    match choice.way {
+        Way::Dynamic => others(Family::Convolution).map(|share| {
+            let count: usize = share.operators.values().sum();
+            format!(
+                "{count} convolutions stay float: dynamic ones are slower than those, and they do {:.0} \
+                 % of the work",
+                share.work * 1e2
+            )
+        }),
+        _ => None,
+    }
+}
+
+fn lstms(_: &Facts, choice: &Choice, _: Wanted<'_>) -> Option<String> {
+    let which = "ONNX Runtime has an operator for LSTMs that multiply integers: faster, and less exact \
+                 than weights of 8 bits alone";
+    choice.dynamic_lstm.then(|| format!("dynamic_lstm: {which}"))
+}
+
+fn opset(facts: &Facts, choice: &Choice, _: Wanted<'_>) -> Option<String> {
+    let (need, what) = match (choice.format, choice.block_size) {
+        (Format::MatMulNBits, _) => return None,
+        (_, Some(_)) => (21, "blocks and 4 bits"),
+        _ if choice.per_channel => (13, "scales for each channel"),
+        _ => (10, "integers"),
+    };
+    (facts.opset < need).then(|| {
+        format!("{what} need opset {need}, to which the model is converted from {}", facts.opset)
+    })
+}
+
+fn partly(facts: &Facts, choice: &Choice, _: Wanted<'_>) -> Option<String> {
+    (facts.integer_bytes > 0 && choice.way != Way::Nothing).then(|| {
+        format!(
+            "{} of weights are integers already, and stay what they are",
+            size(facts.integer_bytes)
+        )
+    })
+}
+
+fn target(_: &Facts, _: &Choice, wanted: Wanted<'_>) -> Option<String> {
+    let profile = wanted.target?.profile();
+    Some(format!("{}: {}", profile.name, profile.about))
+}

@@ -1,0 +1,133 @@
+//! What stands between `QuantizeLinear` and `DequantizeLinear` in a graph.
+
+use quantize_rs_math::QType;
+use quantize_rs_onnx::DataType;
+
+use crate::encode::data_type;
+use crate::graph::ops;
+use crate::graph::ops::Integer;
+use crate::graph::uses;
+use crate::graph::{Graph, Maker, ValueId};
+
+/// Scale, zero point and type of a value that is quantized.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Parameters {
+    pub(super) dtype: DataType,
+    pub(super) scales: Vec<f32>,
+    pub(super) zero_points: Vec<i64>,
+    /// The integers, when they are constant, or rearranged from a constant.
+    pub(super) constant: Option<ValueId>,
+}
+
+impl Parameters {
+    /// Its type, where that is one to quantize to.
+    pub(super) fn qtype(&self) -> Option<QType> {
+        QType::ALL.iter().copied().find(|qtype| data_type(*qtype) == self.dtype)
+    }
+}
+
+/// The values of a graph that come out of a `DequantizeLinear` or go into a `QuantizeLinear`.
+pub(super) struct Pairs<'g, 'm> {
+    pub(super) graph: &'g Graph<'m>,
+    restored: Vec<Option<Parameters>>,
+}
+
+impl<'g, 'm> Pairs<'g, 'm> {
+    pub(super) fn of(graph: &'g Graph<'m>) -> Pairs<'g, 'm> {
+        let mut pairs = Pairs { graph, restored: vec![None; graph.values.len()] };
+        for node in 0..graph.nodes.len() {
+            if graph.nodes[node].op_type == "DequantizeLinear"
+                && let Some(output) = graph.output(node, 0)
+            {
+                pairs.restored[output] = pairs.parameters(node);
+            }
+        }
+        pairs
+    }
+
+    /// What a `QuantizeLinear` or `DequantizeLinear` does; `None` where that is not constant.
+    pub(super) fn parameters(&self, node: usize) -> Option<Parameters> {
+        let graph = self.graph;
+        let tensor = |input: usize| {
+            let value = graph.input(node, input)?;
+            graph.model.tensor(graph.constant(value)?).ok()
+        };
+        let constant = uses::rearranged_from(graph, graph.input(node, 0)?);
+        let scales = tensor(1)?.to_f32()?;
+        let (dtype, zero_points) = match (tensor(2), constant) {
+            (Some(zero), _) => (zero.dtype, integers(zero.dtype, &zero.data)?),
+            (None, Some(value)) => (graph.dtype(value)?, vec![0; scales.len()]),
+            (None, None) => (DataType::UInt8, vec![0; scales.len()]),
+        };
+        Some(Parameters { dtype, scales, zero_points, constant })
+    }
+
+    pub(super) fn restored(&self, value: Option<ValueId>) -> Option<&Parameters> {
+        self.restored[value?].as_ref()
+    }
+
+    /// Whether a value comes back from integers that floats were made to.
+    pub(super) fn was_float(&self, value: ValueId) -> bool {
+        let mut value = value;
+        let mut back = false;
+        while let Maker::Node { node, .. } = self.graph.values[value].maker {
+            let moves = || {
+                ops::rule(self.graph.nodes[node]).is_some_and(|rule| {
+                    matches!((rule.integer)(self.graph, node), Integer::SameAsInput { .. })
+                })
+            };
+            match self.graph.nodes[node].op_type.as_str() {
+                "QuantizeLinear" => return back,
+                "DequantizeLinear" if !back => back = true,
+                _ if back && moves() => {}
+                _ => return false,
+            }
+            let Some(before) = self.graph.input(node, 0) else { return false };
+            value = before;
+        }
+        false
+    }
+
+    /// How a value is quantized by all who read it, past the activation function after it.
+    pub(super) fn quantized(&self, value: ValueId) -> Option<Parameters> {
+        let mut value = value;
+        loop {
+            let readers = &self.graph.values[value].readers;
+            let first = readers.first()?.node;
+            let functions = readers.len() == 1
+                && ops::rule(self.graph.nodes[first])
+                    .is_some_and(|rule| (rule.integer)(self.graph, first) == Integer::Fused);
+            if functions {
+                value = self.graph.output(first, 0)?;
+                continue;
+            }
+            let quantizes = |node: usize| self.graph.nodes[node].op_type == "QuantizeLinear";
+            return readers
+                .iter()
+                .all(|reader| quantizes(reader.node))
+                .then(|| self.parameters(first))?;
+        }
+    }
+}
+
+/// Zero points as numbers.
+fn integers(dtype: DataType, data: &[u8]) -> Option<Vec<i64>> {
+    Some(match dtype {
+        DataType::Int8 => data.iter().map(|byte| i64::from(byte.cast_signed())).collect(),
+        DataType::UInt8 => data.iter().map(|byte| i64::from(*byte)).collect(),
+        // 0 or not is all that matters, and the sign of 0 does not.
+        DataType::Float8E4M3FN | DataType::Float8E5M2 => {
+            data.iter().map(|byte| i64::from(byte & i8::MAX.cast_unsigned())).collect()
+        }
+        DataType::Int16 => {
+            data.as_chunks::<2>().0.iter().map(|b| i64::from(i16::from_le_bytes(*b))).collect()
+        }
+        DataType::UInt16 => {
+            data.as_chunks::<2>().0.iter().map(|b| i64::from(u16::from_le_bytes(*b))).collect()
+        }
+        DataType::Int32 => {
+            data.as_chunks::<4>().0.iter().map(|b| i64::from(i32::from_le_bytes(*b))).collect()
+        }
+        _ => return None,
+    })
+}

@@ -1,0 +1,372 @@
+//! Whether biases are what they were, but for what calibration takes back of the shift that
+//! quantized weights cause: no more than that shift can be.
+
+// Bounds, whose digits matter little.
+#![allow(clippy::cast_precision_loss, clippy::cast_possible_truncation)]
+
+use std::collections::HashMap;
+
+use quantize_rs_math::{Params, QSpec};
+use quantize_rs_onnx::{NodeProto, TensorProto};
+
+use super::qlinear_ops::twin_of;
+use super::stored::{base_of, qtype_of};
+use super::weights::Seen;
+use super::wiring::{Pairs, bias_input, root};
+use super::{Check, Validation};
+use crate::encode::dequantize::points;
+use crate::graph::{Graph, Maker, Reader, ValueId};
+use crate::{Granularity, QuantizeError, encode};
+
+/// How far the product of two scales may be from what was written, in float32.
+const SLACK: f64 = 1e-6;
+
+pub(super) fn check(
+    before: &Graph<'_>,
+    after: &Graph<'_>,
+    seen: &Seen,
+    pairs: &Pairs,
+    found: &mut Validation,
+) -> Result<(), QuantizeError> {
+    let work = Work { before, after, shifts: &seen.shifts, biases: biases(before)? };
+    let mut nodes: Vec<(usize, usize)> =
+        pairs.iter().map(|(here, there)| (*here, *there)).collect();
+    nodes.sort_unstable();
+    for (here, there) in nodes {
+        for input in inputs(after.nodes[here]) {
+            work.bias(here, there, input, found)?;
+        }
+    }
+    Ok(())
+}
+
+/// For each node that multiplies, which elements of the int32 bias that is added to what it makes
+/// leave no room for a scale half as large: int32 would not hold them and what they are added to, or the
+/// scale be no normal number.
+pub(super) fn full(
+    after: &Graph<'_>,
+    found: &mut Validation,
+) -> Result<HashMap<usize, Vec<bool>>, QuantizeError> {
+    let mut full = HashMap::new();
+    for (node, proto) in after.nodes.iter().enumerate() {
+        for input in inputs(proto) {
+            let (bias, product) = (decode(after, node, input, found)?, product(after, node, input));
+            let Some((bias, product)) = bias.zip(product) else { continue };
+            let largest = encode::bias::LARGEST / 2.0;
+            let is_full = |(index, float): (usize, &f32)| {
+                bias.scale_of(index).is_some_and(|scale| {
+                    (f64::from(*float) / scale).abs() >= largest
+                        || scale.abs() <= 2.0 * f64::from(f32::MIN_POSITIVE)
+                })
+            };
+            full.insert(product, bias.floats.iter().enumerate().map(is_full).collect());
+        }
+    }
+    Ok(full)
+}
+
+/// Every bias that nodes read.
+fn biases<'m>(before: &Graph<'m>) -> Result<Vec<(&'m str, Vec<f32>)>, QuantizeError> {
+    let mut all = Vec::new();
+    for (id, value) in before.values.iter().enumerate() {
+        let bias = |reader: &Reader| bias_input(before.nodes[reader.node], reader.input);
+        let vector = before.constant(id).filter(|tensor| tensor.dims.len() <= 1);
+        if let Some(tensor) = vector.filter(|_| value.readers.iter().any(bias)) {
+            let floats = encode::to_f32(&before.model.tensor(tensor)?);
+            all.extend(floats.map(|floats| (value.name, floats)));
+        }
+    }
+    Ok(all)
+}
+
+/// Where a node reads what is added to products.
+fn inputs(node: &NodeProto) -> Vec<usize> {
+    match twin_of(node) {
+        Some(twin) => twin.bias().into_iter().collect(),
+        None if node.is_onnx() => {
+            (0..node.input.len()).filter(|input| bias_input(node, *input)).collect()
+        }
+        None => Vec::new(),
+    }
+}
+
+struct Work<'a, 'm> {
+    before: &'a Graph<'m>,
+    after: &'a Graph<'m>,
+    /// How far the weights of a node are from the original, a number for each output channel.
+    shifts: &'a HashMap<usize, Vec<f64>>,
+    /// Every bias of the original.
+    biases: Vec<(&'m str, Vec<f32>)>,
+}
+
+/// A bias as the file stands for it.
+struct Bias {
+    /// The constant that holds it.
+    name: String,
+    floats: Vec<f32>,
+    /// The scales that it comes back with: none where it is float.
+    scales: Vec<f32>,
+    /// The constant that holds these, where there is one.
+    scale: Option<String>,
+}
+
+impl Bias {
+    fn scale_of(&self, index: usize) -> Option<f64> {
+        at(&self.scales, index)
+    }
+}
+
+/// An element; the only one is that of all.
+fn at(values: &[f32], index: usize) -> Option<f64> {
+    match values {
+        [one] => Some(f64::from(*one)),
+        values => values.get(index).map(|x| f64::from(*x)),
+    }
+}
+
+impl Work<'_, '_> {
+    fn bias(
+        &self,
+        here: usize,
+        there: usize,
+        input: usize,
+        found: &mut Validation,
+    ) -> Result<(), QuantizeError> {
+        let Some(bias) = decode(self.after, here, input, found)? else { return Ok(()) };
+        let was = self.before.nodes[there];
+        let twin = twin_of(self.after.nodes[here]);
+        let original = match self.before.input(there, twin.map_or(input, |_| 2)) {
+            None => vec![0.0; bias.floats.len()],
+            Some(id) => {
+                let proto = self.before.constant_behind(id);
+                let Some(proto) = proto else { return Ok(()) };
+                let Some(floats) = encode::to_f32(&self.before.model.tensor(proto)?) else {
+                    return Ok(());
+                };
+                // Who is told the scales is told no factor of the bias.
+                let factor = twin.map_or(1.0, |_| was.float("beta", 1.0));
+                floats.into_iter().map(|x| x * factor).collect()
+            }
+        };
+        let product = product(self.after, here, input);
+        if let (Some(product), Some(scale)) = (product, &bias.scale) {
+            self.scales(product, &bias, scale, found);
+        }
+        let count = bias.floats.len().max(original.len());
+        let bound = product.and_then(|product| self.bound(product));
+        // Where the input stays float, nothing says how large it is.
+        let unbounded = bound.is_none() && self.is_new(&bias.name, was);
+        let bound = bound.or_else(|| unbounded.then(|| vec![f64::INFINITY]));
+        let mut corrected = false;
+        for index in 0..count {
+            let (Some(is), Some(was)) = (at(&bias.floats, index), at(&original, index)) else {
+                let (is, was) = (bias.floats.len(), original.len());
+                let what = format!("{is} elements, the bias of the original has {was}");
+                found.problem(Check::Weights, bias.name, what);
+                return Ok(());
+            };
+            let rounding = bias.scale_of(index).unwrap_or(0.0).abs() / 2.0;
+            let distance = (is - was).abs();
+            let exact = rounding * (1.0 + 1e-3) + was.abs() * SLACK;
+            // Of two infinite ones the distance is NaN.
+            if distance <= exact || is.to_bits() == was.to_bits() {
+                continue;
+            }
+            let most = bound.as_ref().and_then(|bound| match bound[..] {
+                [one] => Some(one),
+                _ => bound.get(index).copied(),
+            });
+            if !is.is_finite() || most.is_none_or(|most| distance > exact + most * 1.01) {
+                let why = match most {
+                    Some(most) => format!("what its weights shift is {most:.3e} at most"),
+                    None => format!("half a step is {rounding:.3e}"),
+                };
+                let what = format!("element {index} is {is}, the original {was}, and {why}");
+                found.problem(Check::Weights, bias.name, what);
+                return Ok(());
+            }
+            corrected = true;
+        }
+        if let Some(other) = corrected.then(|| self.other(&bias.floats, &original)).flatten() {
+            let what = format!("it is far nearer to {other} than to what the original adds here");
+            found.problem(Check::Weights, bias.name, what);
+        } else if corrected {
+            let why = if unbounded {
+                "samples corrected it: nothing says by how much, since the input of its product stays \
+                 float"
+            } else {
+                "calibration corrected it: it was only seen to differ by no more than the \
+                 error of the weights can make up for"
+            };
+            found.skip(bias.name, why);
+        }
+        Ok(())
+    }
+
+    /// Whether a constant is called as what takes the place of a constant of this node is, and the original has none of
+    /// that name.
+    fn is_new(&self, name: &str, was: &NodeProto) -> bool {
+        let base = base_of(name, "corrected").filter(|_| self.before.value(name).is_none());
+        base.is_some_and(|base| was.input.contains(&base))
+    }
+
+    /// Another bias of the original, or none at all, that numbers are far nearer to than to their own:
+    /// no correction takes so many just there.
+    fn other(&self, is: &[f32], was: &[f32]) -> Option<String> {
+        const MANY: usize = 4;
+        const NEARER: f64 = 16.0;
+        let apart = |floats: &[f32]| -> f64 {
+            let apart = |index: usize| Some(at(is, index)? - at(floats, index)?);
+            (0..is.len()).filter_map(apart).map(|apart| apart * apart).sum()
+        };
+        let far = apart(was);
+        let nearer = |floats: &[f32]| apart(floats) * NEARER < far;
+        if is.len() < MANY || was.iter().all(|x| *x == 0.0) {
+            return None;
+        }
+        let mut biases = self.biases.iter().filter(|(_, floats)| floats.len() == is.len());
+        let name = biases.find(|(_, floats)| nearer(floats)).map(|(name, _)| format!("`{name}`"));
+        name.or_else(|| nearer(&[0.0]).then(|| "nothing".to_owned()))
+    }
+
+    /// How much a bias can make up for: the error of the weights times the largest input.
+    fn bound(&self, product: usize) -> Option<Vec<f64>> {
+        let (_, largest) = comes_back(self.after, product, 0)?;
+        let shifts = self.shifts.get(&product)?;
+        Some(shifts.iter().map(|shift| shift * largest).collect())
+    }
+
+    /// The scale of a bias is the product of those of the input and the weight of its node.
+    fn scales(&self, product: usize, bias: &Bias, name: &str, found: &mut Validation) {
+        let (Some((input, _)), Some((weight, _))) =
+            (comes_back(self.after, product, 0), comes_back(self.after, product, 1))
+        else {
+            return;
+        };
+        let ([input], true) = (&input[..], weight.len() == bias.scales.len()) else { return };
+        for (at, (scale, weight)) in bias.scales.iter().zip(&weight).enumerate() {
+            let expected = f64::from(*input) * f64::from(*weight);
+            // Of what is no normal number, float32 keeps few digits.
+            let slack = expected.abs() * SLACK + f64::from(f32::MIN_POSITIVE);
+            if (f64::from(*scale) - expected).abs() > slack {
+                let what = format!(
+                    "scale {at} is {scale}, expected {expected:e}: the scale of the input, {input}, \
+                     times that of the weight, {weight}"
+                );
+                found.problem(Check::Scale, name, what);
+                return;
+            }
+        }
+    }
+}
+
+/// A constant that is added, brought back from integers where it is kept in them.
+fn decode(
+    after: &Graph<'_>,
+    node: usize,
+    input: usize,
+    found: &mut Validation,
+) -> Result<Option<Bias>, QuantizeError> {
+    let Some(id) = after.input(node, input) else { return Ok(None) };
+    if twin_of(after.nodes[node]).is_some() {
+        return Ok(told(after, node, id));
+    }
+    let float = |proto: &TensorProto| -> Result<_, QuantizeError> {
+        Ok(encode::to_f32(&after.model.tensor(proto)?))
+    };
+    if let Some(proto) = after.constant_behind(id) {
+        let name = after.values[id].name.to_owned();
+        let floats = float(proto)?;
+        return Ok(floats.map(|floats| Bias { name, floats, scales: vec![], scale: None }));
+    }
+    let Maker::Node { node, .. } = after.values[id].maker else { return Ok(None) };
+    let integers = after.input(node, 0);
+    let proto = integers.and_then(|id| after.constant(id));
+    let (Some(integers), Some(proto)) = (integers, proto) else { return Ok(None) };
+    if after.nodes[node].op_type != "DequantizeLinear" {
+        return Ok(None);
+    }
+    let scale = after.input(node, 1).filter(|id| after.constant(*id).is_some());
+    let (Some(scale), Some(qtype)) = (scale, qtype_of(proto)) else { return Ok(None) };
+    let name = after.values[integers].name.to_owned();
+    let tensor = after.model.tensor(proto)?;
+    let scales = after.constant(scale).map(float).transpose()?.flatten().unwrap_or_default();
+    let zero_point = after.input(node, 2).and_then(|id| after.constant(id));
+    let zero_points = match zero_point {
+        Some(proto) => points(&after.model.tensor(proto)?, scales.len()),
+        None => Some(vec![0; scales.len()]),
+    };
+    let codes = points(&tensor, tensor.elements());
+    let (Some(codes), Some(zero_points)) = (codes, zero_points) else { return Ok(None) };
+    let scale = after.values[scale].name.to_owned();
+    if scales.len() != 1 && scales.len() != codes.len() {
+        let what = format!("{} scales for {} integers in `{name}`", scales.len(), codes.len());
+        found.problem(Check::Scale, scale, what);
+        return Ok(None);
+    }
+    let one = |at: usize| if scales.len() == 1 { 0 } else { at };
+    let back = |(at, code): (usize, &i32)| {
+        let steps = f64::from(*code) - f64::from(zero_points[one(at)]);
+        (steps * f64::from(scales[one(at)])) as f32
+    };
+    let floats = codes.iter().enumerate().map(back).collect();
+    // The scale of a bias in int32 is no choice.
+    let scale = (qtype.bits() == 32).then_some(scale);
+    Ok(Some(Bias { name, floats, scales, scale }))
+}
+
+/// The node whose result a bias is added to.
+fn product(after: &Graph<'_>, node: usize, input: usize) -> Option<usize> {
+    if after.nodes[node].op_type != "Add" {
+        return Some(node);
+    }
+    let other = root(after, after.input(node, 1 - input.min(1))?);
+    match after.values[other].maker {
+        Maker::Node { node, .. } => Some(node),
+        _ => None,
+    }
+}
+
+/// The scales that an input of a node comes back with, and the largest magnitude that it can
+/// have then.
+fn comes_back(after: &Graph<'_>, node: usize, input: usize) -> Option<(Vec<f32>, f64)> {
+    let (node, at) = match twin_of(after.nodes[node]) {
+        Some(twin) => (node, twin.input(input)?),
+        None => (dequantizes(after, after.input(node, input)?)?, 0),
+    };
+    let constant = |input: usize| {
+        let proto = after.constant(after.input(node, input)?)?;
+        Some((proto, after.model.tensor(proto).ok()?))
+    };
+    let scales = encode::to_f32(&constant(at + 1)?.1)?;
+    let Some((proto, zero)) = constant(at + 2) else { return Some((scales, f64::INFINITY)) };
+    let zero_point = *points(&zero, scales.len())?.first()?;
+    let spec = QSpec::new(qtype_of(proto)?, false, Granularity::PerTensor);
+    let params = Params { scale: *scales.first()?, zero_point };
+    Some((scales, f64::from(params.representable(&spec).absmax())))
+}
+
+/// The node that brings a value back.
+fn dequantizes(after: &Graph<'_>, mut id: ValueId) -> Option<usize> {
+    loop {
+        let Maker::Node { node, .. } = after.values[id].maker else { return None };
+        match after.nodes[node].op_type.as_str() {
+            "DequantizeLinear" => return Some(node),
+            "Reshape" | "Cast" => id = after.input(node, 0)?,
+            _ => return None,
+        }
+    }
+}
+
+/// A bias of int32 beside scales that its node is told.
+fn told(after: &Graph<'_>, node: usize, id: ValueId) -> Option<Bias> {
+    let tensor = after.model.tensor(after.constant(id)?).ok()?;
+    let codes = points(&tensor, tensor.elements())?;
+    let (input, _) = comes_back(after, node, 0)?;
+    let (weight, _) = comes_back(after, node, 1)?;
+    let factor = input.first()? * after.nodes[node].float("alpha", 1.0);
+    let scales: Vec<f32> = weight.into_iter().map(|scale| scale * factor).collect();
+    let back = |(index, code): (usize, &i32)| Some((f64::from(*code) * at(&scales, index)?) as f32);
+    let floats = codes.iter().enumerate().map(back).collect::<Option<_>>()?;
+    Some(Bias { name: after.values[id].name.to_owned(), floats, scales, scale: None })
+}

@@ -1,0 +1,212 @@
+//! Weights that nodes read as integers: `MatMulInteger`, `ConvInteger`, `QLinearConv` and its like, and
+//! the blocks of `MatMulNBits` and `GatherBlockQuantized`.
+
+use quantize_rs_math::Granularity;
+use quantize_rs_onnx::{DataType, NodeProto, Tensor};
+
+use super::qlinear_ops::{Twin, twin_of};
+use super::stored::{Form, Found, Stored, base_of, lengths, qtype_of};
+use crate::graph::{Graph, Maker, ValueId};
+use crate::plan::MICROSOFT;
+
+/// How a node reads integers.
+#[derive(Clone, Copy)]
+enum Reads {
+    /// Beside their zero point; their scale stands after the product.
+    Integers,
+    /// Beside all scales.
+    Told(&'static Twin),
+    /// In blocks, at this input.
+    Blocks(usize),
+}
+
+fn reads(node: &NodeProto) -> Option<Reads> {
+    match (node.op_type.as_str(), node.domain.as_str()) {
+        ("MatMulInteger" | "ConvInteger", _) if node.is_onnx() => Some(Reads::Integers),
+        ("MatMulNBits", MICROSOFT) => Some(Reads::Blocks(1)),
+        ("GatherBlockQuantized", MICROSOFT) => Some(Reads::Blocks(0)),
+        _ => twin_of(node).map(Reads::Told),
+    }
+}
+
+/// Whether a node reads integers.
+pub(super) fn reads_integers(node: &NodeProto) -> bool {
+    reads(node).is_some()
+}
+
+/// The weights of a node that reads integers; `inputs` are what it reads of the main graph, `index` is
+/// where it stands there.
+pub(super) fn stored(
+    after: &Graph<'_>,
+    index: Option<usize>,
+    node: &NodeProto,
+    inputs: &[Option<ValueId>],
+) -> Vec<Found> {
+    match reads(node) {
+        Some(Reads::Integers) => integers(after, index, node, inputs).into_iter().collect(),
+        Some(Reads::Told(twin)) => told(after, node, twin, inputs),
+        Some(Reads::Blocks(first)) => blocks(after, node, inputs, first).into_iter().collect(),
+        None => Vec::new(),
+    }
+}
+
+fn integers(
+    after: &Graph<'_>,
+    index: Option<usize>,
+    node: &NodeProto,
+    inputs: &[Option<ValueId>],
+) -> Option<Found> {
+    let at = |input: usize| inputs.get(input).copied().flatten();
+    let integers = at(1)?;
+    let proto = after.constant(integers)?;
+    qtype_of(proto)?;
+    let Some((scale, _)) = index.and_then(|index| scales_of(after, index)) else {
+        let why = "its scale was not found after the product".to_owned();
+        return Some(Err((after.values[integers].name.to_owned(), why)));
+    };
+    let axis = if node.op_type == "ConvInteger" { 0 } else { proto.dims.len().saturating_sub(1) };
+    Some(Ok(held(after, integers, scale, at(3), axis)))
+}
+
+/// The constants of an operator that is told all scales, but its bias.
+fn told(
+    after: &Graph<'_>,
+    node: &NodeProto,
+    twin: &Twin,
+    inputs: &[Option<ValueId>],
+) -> Vec<Found> {
+    let at = |input: usize| inputs.get(input).copied().flatten();
+    let places = (0..).map_while(|input| twin.input(input)).take_while(|at| *at < inputs.len());
+    let constant = |place: usize| {
+        let integers = at(place)?;
+        let proto = after.constant(integers)?;
+        qtype_of(proto)?;
+        let axis = match twin.float {
+            "Conv" => 0,
+            "Gemm" => usize::from(node.int("transB", 0) == 0),
+            _ => proto.dims.len().saturating_sub(1),
+        };
+        let scale = at(place + 1).filter(|id| after.constant(*id).is_some());
+        let Some(scale) = scale else {
+            let why = "its scale is computed when the model runs".to_owned();
+            return Some(Err((after.values[integers].name.to_owned(), why)));
+        };
+        Some(Ok(held(after, integers, scale, at(place + 2), axis)))
+    };
+    places.filter(|place| twin.bias() != Some(*place)).filter_map(constant).collect()
+}
+
+fn held(
+    after: &Graph<'_>,
+    integers: ValueId,
+    scale: ValueId,
+    zero_point: Option<ValueId>,
+    axis: usize,
+) -> Stored {
+    let groups: usize = after.constant(scale).map(lengths).unwrap_or_default().iter().product();
+    let granularity =
+        if groups == 1 { Granularity::PerTensor } else { Granularity::PerAxis { axis } };
+    let originals = base_of(after.values[integers].name, "quantized").into_iter().collect();
+    let zero_point = zero_point.filter(|id| after.constant(*id).is_some());
+    let (scale, form) = (Some(scale), Form::Plain(granularity));
+    Stored { originals, integers, scale, whole: None, zero_point, read: integers, form }
+}
+
+/// Both weights of an LSTM that multiplies integers.
+pub(super) fn recurrent(after: &Graph<'_>, index: usize, node: &NodeProto) -> Vec<Found> {
+    if node.domain != MICROSOFT || node.op_type != "DynamicQuantizeLSTM" {
+        return Vec::new();
+    }
+    let weight = |(input, scale): (usize, usize)| {
+        let integers = after.input(index, input)?;
+        after.constant(integers)?;
+        let originals = base_of(after.values[integers].name, "quantized").into_iter().collect();
+        let (scale, zero_point) = (after.input(index, scale), after.input(index, scale + 1));
+        let (whole, read, form) = (None, integers, Form::Directions);
+        Some(Ok(Stored { originals, integers, scale, whole, zero_point, read, form }))
+    };
+    [(1, 8), (2, 10)].into_iter().filter_map(weight).collect()
+}
+
+/// The weight of an LSTM with columns for rows, as so many rows as there are scales.
+pub(super) fn rows_of(integers: &Tensor, scales: usize) -> Option<Tensor> {
+    let [directions, columns, rows] = integers.shape[..] else { return None };
+    let elements = directions.checked_mul(columns)?.checked_mul(rows)?;
+    let fits = integers.data.len() == elements
+        && elements > 0
+        && (scales == directions || scales == directions * rows);
+    if !fits {
+        return None;
+    }
+    let at = |index: usize| {
+        let (direction, row, column) =
+            (index / (rows * columns), index / columns % rows, index % columns);
+        integers.data[(direction * columns + column) * rows + row]
+    };
+    let data: Vec<u8> = (0..elements).map(at).collect();
+    Some(Tensor {
+        dtype: integers.dtype,
+        shape: vec![scales, elements / scales],
+        data: data.into(),
+    })
+}
+
+/// The scale of the weight of an integer product, and that of what it multiplies: the sums are cast,
+/// and multiplied by the product of both.
+pub(super) fn scales_of(after: &Graph<'_>, product: usize) -> Option<(ValueId, Option<ValueId>)> {
+    let only = |id: ValueId| match after.values[id].readers[..] {
+        [reader] => Some(reader.node),
+        _ => None,
+    };
+    let cast = only(after.output(product, 0)?)?;
+    let mul = only(after.output(cast, 0)?)?;
+    let fits = after.nodes[cast].op_type == "Cast" && after.nodes[mul].op_type == "Mul";
+    let scales = (0..2).filter_map(|input| after.input(mul, input)).find_map(|id| {
+        let Maker::Node { node, .. } = after.values[id].maker else { return None };
+        (after.nodes[node].op_type == "Mul" && fits).then_some(node)
+    })?;
+    let both = [after.input(scales, 0), after.input(scales, 1)];
+    let constant = |id: &Option<ValueId>| id.is_some_and(|id| after.constant(id).is_some());
+    let at = both.iter().position(constant)?;
+    Some((both[at]?, both[1 - at]))
+}
+
+fn blocks(
+    after: &Graph<'_>,
+    node: &NodeProto,
+    inputs: &[Option<ValueId>],
+    first: usize,
+) -> Option<Found> {
+    let at = |input: usize| inputs.get(input).copied().flatten();
+    let read = at(first)?;
+    // A table that is multiplied by as well is read in another shape.
+    let integers = crate::graph::uses::rearranged_from(after, read)?;
+    let name = after.values[integers].name.to_owned();
+    if first == 1 && at(4).is_some() {
+        return Some(Err((name, "its rows are in an order of their own (g_idx)".to_owned())));
+    }
+    let scale = at(2)?;
+    let zero_point = at(3).filter(|id| after.constant(*id).is_some());
+    let number = |name: &str, default| usize::try_from(node.int(name, default)).ok();
+    let bits = u32::try_from(number("bits", 4)?).ok()?;
+    let block_size = number("block_size", 128)?;
+    let proto = after.constant(integers)?;
+    let row: usize = lengths(proto).get(1..)?.iter().product();
+    let depth = match number("K", 0)? {
+        0 => (row * 8).checked_div(bits as usize)?,
+        depth => depth,
+    };
+    let signed = proto.dtype() == Some(DataType::Int4);
+    let originals =
+        base_of(&name, "quantized").or_else(|| base_of(&name, "rows")).into_iter().collect();
+    let form = Form::Blocks { bits, block_size, depth, signed };
+    Some(Ok(Stored {
+        originals,
+        integers,
+        scale: Some(scale),
+        whole: None,
+        zero_point,
+        read,
+        form,
+    }))
+}

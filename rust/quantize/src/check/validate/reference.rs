@@ -1,0 +1,150 @@
+//! What became of the floats of the original before they were stored: turned, or multiplied by what
+//! smoothing divides values by.
+
+// Factors are rounded to float32 like those that were multiplied by.
+#![allow(clippy::cast_possible_truncation)]
+
+use std::collections::HashSet;
+
+use super::stored::{Form, Stored};
+use crate::encode::dequantize::Decoded;
+use crate::graph::uses::{Along, Constant, Use};
+use crate::graph::{Graph, Maker, ValueId};
+
+/// Whether a matrix lies turned: with columns for rows, as its channels and what reads it want it.
+/// `None` where nothing is known of its channels.
+pub(super) fn turns(
+    after: &Graph<'_>,
+    stored: &Stored,
+    original: Option<&Constant<'_>>,
+) -> Option<bool> {
+    let channels = || {
+        original?.uses.iter().find_map(|usage| match usage {
+            Use::Weight { channels: Some(Along::Axis(axis)), .. }
+            | Use::Inside { channels: Some(Along::Axis(axis)), .. } => Some(*axis),
+            _ => None,
+        })
+    };
+    let readers = &after.values[stored.read].readers;
+    let multiplies =
+        || readers.iter().any(|reader| after.nodes[reader.node].op_type == "MatMulInteger");
+    match stored.form {
+        // A row for each channel.
+        Form::Blocks { .. } => channels().map(|axis| axis != 0),
+        // A column for each.
+        Form::Plain(_) if multiplies() => channels().map(|axis| axis == 0),
+        _ => Some(false),
+    }
+}
+
+/// The floats of the original in the order of the integers.
+pub(super) struct Reference {
+    pub(super) floats: Vec<f32>,
+    /// The rows and columns of the original, where its columns are rows here.
+    turned: Option<(usize, usize)>,
+}
+
+impl Reference {
+    /// Where the original has what is here at an index.
+    pub(super) fn source(&self, at: usize) -> usize {
+        self.turned.map_or(at, |(rows, columns)| (at % rows) * columns + at / rows)
+    }
+}
+
+/// The floats of the original in each way that could be meant; none where the shape says that they
+/// lie in another.
+pub(super) fn turned(
+    floats: &[f32],
+    shape: &[usize],
+    decoded: &Decoded,
+    turns: Option<bool>,
+) -> Vec<Reference> {
+    let turned = match *shape {
+        [rows, columns] if decoded.shape == [columns, rows] => Some((rows, columns)),
+        _ => None,
+    };
+    let turn = |sides: (usize, usize)| {
+        let mut found = Reference { floats: Vec::new(), turned: Some(sides) };
+        found.floats = (0..floats.len()).map(|at| floats[found.source(at)]).collect();
+        found
+    };
+    // What has another number of axes was given another shape, its elements in the same order.
+    let same = decoded.shape == shape || decoded.shape.len() != shape.len() || turned.is_none();
+    let same = (same && turns != Some(true) || turned.is_none())
+        .then(|| Reference { floats: floats.to_vec(), turned: None });
+    let turned = turned.filter(|_| turns != Some(false)).map(turn);
+    same.into_iter().chain(turned).collect()
+}
+
+/// What channels of the original were multiplied by, and along which axis: the other side of what
+/// the value before the product is divided by.
+pub(super) fn smoothing(
+    before: &Graph<'_>,
+    after: &Graph<'_>,
+    stored: &Stored,
+    shape: &[usize],
+    used: &mut HashSet<String>,
+) -> Option<(usize, Vec<f64>)> {
+    let [reader] = after.values[stored.read].readers[..] else { return None };
+    let product = after.nodes[reader.node];
+    let summed = match product.op_type.as_str() {
+        "MatMul" if shape.len() == 2 => 0,
+        "Gemm" => usize::from(product.int("transB", 0) != 0),
+        _ => return None,
+    };
+    let mut value = after.input(reader.node, 0).filter(|_| reader.input == 1)?;
+    let maker = loop {
+        let Maker::Node { node, .. } = after.values[value].maker else { return None };
+        match after.nodes[node].op_type.as_str() {
+            "DequantizeLinear" | "QuantizeLinear" => value = after.input(node, 0)?,
+            _ => break node,
+        }
+    };
+    let floats = |graph: &Graph<'_>, id: ValueId| -> Option<Vec<f32>> {
+        graph.model.tensor(graph.constant(id)?).ok()?.to_f32()
+    };
+    let own = |id: &ValueId| before.value(after.values[*id].name).is_none();
+    let inverse: Vec<f64> = match after.nodes[maker].op_type.as_str() {
+        "Mul" => {
+            let id = after.input(maker, 1).filter(own)?;
+            floats(after, id)?.into_iter().map(f64::from).collect()
+        }
+        "LayerNormalization" | "RMSNormalization" => {
+            let mut inverse: Vec<f64> = Vec::new();
+            for id in (1..3).filter_map(|input| after.input(maker, input)) {
+                let name = after.values[id].name;
+                let there = before.value(name).and_then(|id| floats(before, id))?;
+                let here = floats(after, id)?;
+                if there == here && inverse.is_empty() {
+                    return None;
+                }
+                used.insert(name.to_owned());
+                inverse.resize(here.len(), f64::NAN);
+                for ((inverse, there), here) in inverse.iter_mut().zip(there).zip(here) {
+                    if !inverse.is_finite() {
+                        *inverse = f64::from(here) / f64::from(there);
+                    }
+                }
+            }
+            inverse
+        }
+        _ => return None,
+    };
+    let fits = shape.get(summed) == Some(&inverse.len());
+    fits.then(|| (summed, inverse.into_iter().map(f64::recip).collect()))
+}
+
+/// The weight times the factor of each channel; channels whose factor cannot be known are NaN.
+pub(super) fn scaled(
+    mut floats: Vec<f32>,
+    shape: &[usize],
+    factors: Option<(usize, Vec<f64>)>,
+) -> Vec<f32> {
+    let Some((axis, factors)) = factors else { return floats };
+    let columns = shape.get(1).copied().unwrap_or(1).max(1);
+    for (at, x) in floats.iter_mut().enumerate() {
+        let factor = factors[if axis == 0 { at / columns } else { at % columns }];
+        *x = (f64::from(*x) * factor) as f32;
+    }
+    floats
+}

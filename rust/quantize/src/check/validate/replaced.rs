@@ -1,0 +1,348 @@
+//! Products and look-ups that an output format says in other operators: that these read what was read,
+//! and do beside the product what was done.
+
+use std::collections::{BTreeSet, HashSet};
+
+use quantize_rs_onnx::TensorProto;
+
+use super::Check;
+use super::qlinear_ops::number;
+use super::wiring::{Step, Walk, constants_behind, same_attributes};
+use crate::graph::{Maker, ValueId};
+
+/// Operators that an output format puts in the place of others.
+pub(super) const REPLACED: [&str; 5] = ["MatMul", "Gemm", "Conv", "Gather", "LSTM"];
+/// One of them is then among those that make its result.
+const REPLACING: [&str; 6] = [
+    "MatMulNBits",
+    "GatherBlockQuantized",
+    "MatMulInteger",
+    "ConvInteger",
+    "Gather",
+    "DynamicQuantizeLSTM",
+];
+
+/// How far factors may be apart, in float32.
+const SLACK: f32 = 1e-6;
+
+/// What the result of an operator is made of in the quantized model.
+#[derive(Default)]
+struct Made<'m> {
+    /// What it reads of the values of the original.
+    names: BTreeSet<&'m str>,
+    constants: Vec<ValueId>,
+    /// The nodes that take the place of the operator.
+    products: Vec<usize>,
+}
+
+/// What is done to a product before it is the result.
+#[derive(Default)]
+struct Beside {
+    /// What it is multiplied by, and what its sum is.
+    factor: f32,
+    outer: f32,
+    /// What is added, and by what that is multiplied.
+    addend: Option<(ValueId, f32)>,
+}
+
+impl<'m> Walk<'_, 'm> {
+    /// An operator that was replaced: what stands for it has to read what it read.
+    pub(super) fn replaced(&mut self, there: usize, step: &Step) {
+        let was = self.before.nodes[there];
+        let computed = |id: &ValueId| !constants_behind(self.before, *id, &mut Vec::new());
+        let expected: BTreeSet<&str> = (0..was.input.len())
+            .filter_map(|input| self.before.input(there, input))
+            .filter(computed)
+            .map(|id| self.before.values[id].name)
+            .collect();
+        let made = self.made_of(step.here);
+        if made.products.is_empty() || made.names != expected {
+            let names =
+                |names: &BTreeSet<&str>| names.iter().copied().collect::<Vec<_>>().join("`, `");
+            let what = format!(
+                "what stands for {} of the original reads `{}`, expected `{}`",
+                was.label(),
+                names(&made.names),
+                names(&expected),
+            );
+            self.found.problem(Check::Connectivity, step.name.clone(), what);
+            return;
+        }
+        let wrong = self.wrong_constants(there, &made).or_else(|| match made.products[..] {
+            [product] => self.wrong_product(there, product, step.here),
+            _ => None,
+        });
+        if let Some(what) = wrong {
+            let what = format!("what stands for {} of the original {what}", was.label());
+            self.found.problem(Check::Connectivity, step.name.clone(), what);
+        }
+        for name in expected {
+            if let (Some(there), Some(here)) = (self.before.value(name), self.after.value(name)) {
+                let (name, from) = (was.named().to_owned(), was.label());
+                self.waiting.push(Step { there, here, name, from, reader: None });
+            }
+        }
+    }
+
+    /// What a value is made of, up to those that the original has too.
+    fn made_of(&self, here: ValueId) -> Made<'m> {
+        let mut made = Made::default();
+        let (mut waiting, mut seen) = (vec![here], HashSet::new());
+        while let Some(id) = waiting.pop() {
+            let value = &self.after.values[id];
+            if !seen.insert(id) {
+                continue;
+            }
+            if self.after.constant(id).is_some() {
+                made.constants.push(id);
+                continue;
+            }
+            let known = id != here && self.before.value(value.name).is_some();
+            match value.maker {
+                Maker::Node { node, .. } if !known => {
+                    let proto = self.after.nodes[node];
+                    if REPLACING.contains(&proto.op_type.as_str()) {
+                        made.products.push(node);
+                    }
+                    let inputs = 0..proto.input.len();
+                    waiting.extend(inputs.filter_map(|input| self.after.input(node, input)));
+                }
+                _ if constants_behind(self.after, id, &mut made.constants) => {}
+                _ => {
+                    made.names.insert(value.name);
+                }
+            }
+        }
+        made
+    }
+
+    /// What is wrong with the constants that a result is made of: each that the original reads has to
+    /// be among them, and no weight that it does not read.
+    fn wrong_constants(&self, there: usize, made: &Made<'_>) -> Option<String> {
+        let was = self.before.nodes[there];
+        let mut read = Vec::new();
+        for input in (0..was.input.len()).filter_map(|input| self.before.input(there, input)) {
+            constants_behind(self.before, input, &mut read);
+        }
+        let floats = |id: &ValueId| {
+            let dtype = self.before.constant(*id).and_then(TensorProto::dtype);
+            dtype.is_some_and(|dtype| crate::graph::uses::FLOATS.contains(&dtype))
+        };
+        read.retain(floats);
+        let stands_for = |there: &ValueId, here: &ValueId| self.stands_for(*there, *here);
+        // Of what has another name, it is said that it was not compared.
+        let lost = |here: &ValueId| {
+            let names = self.kept.get(here);
+            names.is_some_and(|names| names.iter().all(|name| self.before.value(name).is_none()))
+        };
+        let name = |id: &ValueId| self.after.values[*id].name;
+        let foreign = made.constants.iter().find(|here| {
+            self.kept.contains_key(here)
+                && !lost(here)
+                && !read.iter().any(|there| stands_for(there, here))
+        });
+        if let Some(here) = foreign {
+            return Some(format!("reads `{}`, which stands for nothing that it reads", name(here)));
+        }
+        let unread = was.op_type == "Gemm" && was.float("beta", 1.0) == 0.0;
+        let bias = self.before.input(there, 2).filter(|_| unread);
+        let missing = read
+            .iter()
+            .filter(|there| Some(**there) != bias)
+            .find(|there| !made.constants.iter().any(|here| stands_for(there, here) || lost(here)));
+        if let Some(there) = missing {
+            return Some(format!("reads nothing for `{}`", self.before.values[*there].name));
+        }
+        let is_weight = |here: &ValueId| self.kept.contains_key(here);
+        let none = !made.constants.iter().any(is_weight);
+        none.then(|| "reads no integers that come back in a way that is known".to_owned())
+    }
+
+    /// What is wrong with the node that multiplies, and with what is done to what it makes.
+    fn wrong_product(&self, there: usize, product: usize, here: ValueId) -> Option<String> {
+        let (was, is) = (self.before.nodes[there], self.after.nodes[product]);
+        let (wrong, chained) = match is.op_type.as_str() {
+            "ConvInteger" if !same_attributes(was, is) => {
+                (Some("has other attributes".to_owned()), true)
+            }
+            "MatMulInteger" | "ConvInteger" => (self.wrong_scales(product), true),
+            "MatMulNBits" => (self.wrong_width(product), true),
+            "GatherBlockQuantized" => {
+                let axes = [(is, "gather_axis", 0), (is, "quantize_axis", 1), (was, "axis", 0)];
+                let wrong = axes.iter().any(|(node, name, usual)| node.int(name, *usual) != *usual);
+                (wrong.then(|| "takes rows along another axis".to_owned()), false)
+            }
+            "DynamicQuantizeLSTM" => (self.wrong_lstm(there, product), false),
+            _ => (None, false),
+        };
+        wrong.or_else(|| chained.then(|| self.wrong_beside(there, product, here)).flatten())
+    }
+
+    /// What is wrong with the scales and zero points of a product of integers: those of what it reads
+    /// are found when the model runs.
+    fn wrong_scales(&self, product: usize) -> Option<String> {
+        let after = self.after;
+        let Maker::Node { node: quantizes, .. } = after.values[after.input(product, 0)?].maker
+        else {
+            return Some("multiplies an input of the model".to_owned());
+        };
+        if after.nodes[quantizes].op_type != "DynamicQuantizeLinear" {
+            return None;
+        }
+        if after.input(product, 2) != after.output(quantizes, 2) {
+            return Some(
+                "does not read the zero point of what it multiplies at input 2".to_owned(),
+            );
+        }
+        let weight = super::products::scales_of(after, product);
+        let Some((weight, _)) = weight.filter(|(_, it)| *it == after.output(quantizes, 1)) else {
+            return Some(
+                "is not multiplied by the scale of what it reads and that of its weight".to_owned(),
+            );
+        };
+        let dims = &after.constant(weight)?.dims;
+        let count: i64 = dims.iter().product();
+        // Beside channels, and not beside what else has as many.
+        let rank = after.constant(after.input(product, 1)?)?.dims.len();
+        let fits = match after.nodes[product].op_type.as_str() {
+            "ConvInteger" => dims.len() + 1 == rank && dims.first() == Some(&count),
+            _ => dims.last() == Some(&count),
+        };
+        (count != 1 && !fits).then(|| {
+            let name = after.values[weight].name;
+            format!("is multiplied by `{name}` of shape {dims:?}, which does not meet its channels")
+        })
+    }
+
+    fn wrong_width(&self, product: usize) -> Option<String> {
+        let integers = self.after.constant(self.after.input(product, 1)?)?;
+        let (width, said) = (*integers.dims.first()?, self.after.nodes[product].int("N", 0));
+        (width != said).then(|| format!("says that N is {said}, its integers have {width} rows"))
+    }
+
+    fn wrong_lstm(&self, there: usize, here: usize) -> Option<String> {
+        let (was, is) = (self.before.nodes[there], self.after.nodes[here]);
+        let mut plain = was.clone();
+        plain.attribute.retain(|attribute| attribute.name != "layout");
+        if !same_attributes(&plain, is) || was.int("layout", 0) != 0 {
+            return Some("has other attributes".to_owned());
+        }
+        for input in 0..8 {
+            let same = match (self.before.input(there, input), self.after.input(here, input)) {
+                (Some(a), Some(b)) => {
+                    self.before.values[a].name == self.after.values[b].name || self.stands_for(a, b)
+                }
+                (None, None) => true,
+                _ => false,
+            };
+            if !same {
+                return Some(format!("reads another value at input {input}"));
+            }
+        }
+        None
+    }
+
+    /// What is wrong with what is done to a product: the factors of a `Gemm`, and what is added.
+    fn wrong_beside(&self, there: usize, product: usize, here: ValueId) -> Option<String> {
+        let was = self.before.nodes[there];
+        let found = match self.beside(product, here) {
+            Ok(found) => found,
+            Err(op_type) => return Some(format!("puts a {op_type} after the product")),
+        };
+        let gemm = was.op_type == "Gemm";
+        let factor = |name: &str| if gemm { was.float(name, 1.0) } else { 1.0 };
+        let (alpha, beta) = (factor("alpha"), factor("beta"));
+        let adds = was.op_type == "Conv" || gemm && beta != 0.0;
+        let differ = |one: f32, other: f32| (one - other).abs() > SLACK * other.abs();
+        let by = found.factor * found.outer;
+        if differ(by, alpha) {
+            return Some(format!("multiplies the product by {by}, the original by {alpha}"));
+        }
+        let name = |id: ValueId| self.after.values[id].name;
+        let (original, (here, by)) =
+            match (self.before.input(there, 2).filter(|_| adds), found.addend) {
+                (None, None) => return None,
+                (Some(original), Some(here)) => (original, here),
+                (Some(original), None) => {
+                    return Some(format!("does not add `{}`", self.before.values[original].name));
+                }
+                (None, Some((here, _))) => return Some(format!("adds `{}`", name(here))),
+            };
+        let there = self.before.values[original].name;
+        if there != name(here) && !self.stands_for(original, here) {
+            return Some(format!("adds `{}`, not `{there}`", name(here)));
+        }
+        let by = by * found.outer;
+        differ(by, beta).then(|| format!("adds `{there}` times {by}, the original times {beta}"))
+    }
+
+    /// What is done between a product and its result, or the operator that is none of it.
+    fn beside(&self, product: usize, mut value: ValueId) -> Result<Beside, String> {
+        let after = self.after;
+        let mut found = Beside { factor: 1.0, outer: 1.0, addend: None };
+        loop {
+            let Maker::Node { node, .. } = after.values[value].maker else {
+                return Err("value of another operator".to_owned());
+            };
+            let proto = after.nodes[node];
+            if node == product {
+                break;
+            }
+            let inputs = [after.input(node, 0), after.input(node, 1)];
+            let through = |id: &Option<ValueId>| {
+                id.is_some_and(|id| self.made_of(id).products.contains(&product))
+            };
+            let at = inputs.iter().position(through).ok_or_else(|| proto.op_type.clone())?;
+            let (Some(next), other) = (inputs[at], inputs[1 - at]) else {
+                return Err(proto.op_type.clone());
+            };
+            match (proto.op_type.as_str(), other) {
+                ("Cast", _) => {}
+                ("Mul", Some(other)) => {
+                    // What is no number are scales.
+                    let by = number(after, other).unwrap_or(1.0);
+                    match found.addend {
+                        None => found.outer *= by,
+                        Some(_) => found.factor *= by,
+                    }
+                }
+                ("Add", Some(other)) if found.addend.is_none() => {
+                    found.addend = Some(self.addend(other));
+                }
+                _ => return Err(proto.op_type.clone()),
+            }
+            value = next;
+        }
+        let nbits = after.nodes[product].op_type == "MatMulNBits";
+        if let Some(bias) = after.input(product, 5).filter(|_| nbits) {
+            if found.addend.is_some() {
+                return Err("second Add".to_owned());
+            }
+            found.addend = Some((bias, 1.0));
+        } else if found.addend.is_none() {
+            (found.factor, found.outer) = (found.outer, 1.0);
+        }
+        Ok(found)
+    }
+
+    /// What is added before it was reshaped or multiplied by a number, and that number.
+    fn addend(&self, mut value: ValueId) -> (ValueId, f32) {
+        let (after, mut by) = (self.after, 1.0);
+        loop {
+            let known = self.before.value(after.values[value].name).is_some();
+            let Maker::Node { node, .. } = after.values[value].maker else { return (value, by) };
+            let next = match after.nodes[node].op_type.as_str() {
+                "Reshape" | "Cast" | "Unsqueeze" => after.input(node, 0),
+                "Mul" => after.input(node, 1).and_then(|other| {
+                    by *= number(after, other)?;
+                    after.input(node, 0)
+                }),
+                _ => None,
+            };
+            match next.filter(|_| !known) {
+                Some(next) => value = next,
+                None => return (value, by),
+            }
+        }
+    }
+}

@@ -1,0 +1,363 @@
+//! Where a quantized file keeps its weights: integers, scales and zero points, in every format.
+
+use std::collections::HashSet;
+
+use quantize_rs_math::{Granularity, Layout, Params, QType, dequantize, power_of_two};
+use quantize_rs_onnx::{DataType, NodeProto, Tensor, TensorProto};
+
+use super::{Check, Validation, products};
+use crate::QuantizeError;
+use crate::encode::dequantize::{Cut, Decoded, plain};
+use crate::encode::{self, data_type};
+use crate::graph::uses;
+use crate::graph::{Graph, Maker, ValueId};
+
+/// The constants that a weight is kept in.
+pub(super) struct Stored {
+    /// The names that it may have in the original, the likeliest first.
+    pub(super) originals: Vec<String>,
+    /// The constant that holds the integers.
+    pub(super) integers: ValueId,
+    /// The constant that its scales lie in.
+    pub(super) scale: Option<ValueId>,
+    /// One float32 that all scales are multiplied by.
+    pub(super) whole: Option<ValueId>,
+    pub(super) zero_point: Option<ValueId>,
+    /// The value that is multiplied by: what comes back, or the integers.
+    pub(super) read: ValueId,
+    pub(super) form: Form,
+}
+
+/// The integers, the scale and the zero point of a weight: what is read with another scale is another.
+pub(super) type Key = (ValueId, Option<ValueId>, Option<ValueId>);
+
+/// How the integers lie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Form {
+    /// As the shape says, with scales of this granularity.
+    Plain(Granularity),
+    /// As floats of 16 bits, which have no scale.
+    Cast,
+    /// A row of blocks for each column of the product, or for each row of a table.
+    Blocks { bits: u32, block_size: usize, depth: usize, signed: bool },
+    /// A matrix for each direction of a sequence, with rows for columns.
+    Directions,
+}
+
+/// The type of integers of an element type.
+pub(super) fn qtype_of(tensor: &TensorProto) -> Option<QType> {
+    let dtype = tensor.dtype()?;
+    QType::ALL.iter().copied().find(|qtype| data_type(*qtype) == dtype)
+}
+
+/// Every weight that `after` keeps in integers and `before` does not.
+pub(super) fn all(before: &Graph<'_>, after: &Graph<'_>, found: &mut Validation) -> Vec<Stored> {
+    let mut all: Vec<Stored> = Vec::new();
+    let mut seen: HashSet<Key> = HashSet::new();
+    for (index, node) in after.nodes.iter().enumerate() {
+        let at = match node.op_type.as_str() {
+            "DequantizeLinear" => dequantized(after, index, node),
+            "Gather" => looked_up(after, index, node),
+            "Cast" => cast(before, after, index),
+            _ => None,
+        };
+        let inputs: Vec<_> = (0..node.input.len()).map(|input| after.input(index, input)).collect();
+        let read = products::stored(after, Some(index), node, &inputs);
+        for stored in at.into_iter().chain(read).chain(products::recurrent(after, index, node)) {
+            let stored = match stored {
+                Ok(stored) => stored,
+                Err((name, why)) => {
+                    found.skip(name, why);
+                    continue;
+                }
+            };
+            let there = before.value(after.values[stored.integers].name);
+            let same = there.is_some_and(|id| before.constant(id).is_some());
+            if !same && seen.insert(stored.key()) {
+                all.push(stored);
+            }
+        }
+    }
+    super::subgraphs::weights(before, after, &mut all, &mut seen, found);
+    let seen: HashSet<ValueId> = all.iter().map(|stored| stored.integers).collect();
+    for (id, value) in after.values.iter().enumerate().filter(|(id, _)| !seen.contains(id)) {
+        let integers = after.constant(id).and_then(qtype_of).is_some_and(QType::is_scaled);
+        let original = base_of(value.name, "quantized").and_then(|name| before.value(&name));
+        let unseen = integers && original.is_some_and(|id| before.constant(id).is_some());
+        let bias = after.constant(id).and_then(qtype_of) == Some(QType::Int32);
+        if unseen && !bias && !found.not_compared.iter().any(|other| other.name == value.name) {
+            found.skip(value.name, "what reads it is not known to bring integers back");
+        }
+    }
+    all
+}
+
+/// A weight, or the name of what could not be understood and why.
+pub(super) type Found = Result<Stored, (String, String)>;
+
+/// `base` of a constant called `base_suffix` or `base_suffix_2`.
+pub(super) fn base_of(name: &str, suffix: &str) -> Option<String> {
+    let numbered = name.rsplit_once('_').filter(|(_, end)| end.parse::<u32>().is_ok());
+    let plain = numbered.map_or(name, |(start, _)| start);
+    let base = |name: &str| Some(name.strip_suffix(suffix)?.strip_suffix('_')?.to_owned());
+    base(name).or_else(|| base(plain))
+}
+
+fn dequantized(after: &Graph<'_>, index: usize, node: &NodeProto) -> Option<Found> {
+    let integers = after.input(index, 0)?;
+    let constant = uses::rearranged_from(after, integers)?;
+    let proto = after.constant(constant)?;
+    // Biases are looked at by themselves.
+    if qtype_of(proto)? == QType::Int32 {
+        return None;
+    }
+    let output = after.output(index, 0)?;
+    // Nor are scales that come back from narrow floats weights.
+    if is_scale(after, output) {
+        return None;
+    }
+    let name = after.values[constant].name.to_owned();
+    let (scale, whole) = levels(after, after.input(index, 1)?);
+    let Some(scales) = after.constant(scale) else {
+        return Some(Err((name, "its scale is computed when the model runs".to_owned())));
+    };
+    let shape = lengths(proto);
+    let groups: usize = lengths(scales).iter().product();
+    let axis = usize::try_from(match node.int("axis", 1) {
+        axis if axis < 0 => axis + i64::try_from(shape.len()).unwrap_or(0),
+        axis => axis,
+    });
+    let form = match (axis, usize::try_from(node.int("block_size", 0))) {
+        _ if groups == 1 && scales.dims.is_empty() => Granularity::PerTensor,
+        (Ok(axis), Ok(block_size)) if block_size > 0 => Granularity::Blocked { axis, block_size },
+        (Ok(axis), _) if constant == integers => Granularity::PerAxis { axis },
+        // What is rearranged after it was stored has its channels somewhere else.
+        _ => {
+            let mut fitting = shape.iter().enumerate().filter(|(_, length)| **length == groups);
+            let (Some((axis, _)), None) = (fitting.next(), fitting.next()) else {
+                let why = "it is rearranged when the model runs, its channels cannot be told apart";
+                return Some(Err((name, why.to_owned())));
+            };
+            Granularity::PerAxis { axis }
+        }
+    };
+    let mut originals = vec![after.values[output].name.to_owned()];
+    let mut read = output;
+    // What comes back may be of another type, or a matrix.
+    while let [reader] = after.values[read].readers[..]
+        && matches!(after.nodes[reader.node].op_type.as_str(), "Cast" | "Reshape")
+        && let Some(next) = after.output(reader.node, 0)
+    {
+        read = next;
+        originals.push(after.values[next].name.to_owned());
+    }
+    originals.extend(base_of(&name, "quantized"));
+    let zero_point = after.input(index, 2).filter(|id| after.constant(*id).is_some());
+    let form = Form::Plain(form);
+    let scale = Some(scale);
+    Some(Ok(Stored { originals, integers: constant, scale, whole, zero_point, read, form }))
+}
+
+/// The constant that scales lie in and the one number that they are multiplied by, where they come
+/// back from narrow floats; else the scales themselves.
+fn levels(after: &Graph<'_>, scale: ValueId) -> (ValueId, Option<ValueId>) {
+    let come_back = || {
+        let Maker::Node { node, .. } = after.values[scale].maker else { return None };
+        let one = after.input(node, 1)?;
+        let found = after.nodes[node].op_type == "DequantizeLinear"
+            && after.nodes[node].input.len() == 2
+            && after.constant(one)?.dims.is_empty();
+        Some((after.input(node, 0).filter(|_| found)?, Some(one)))
+    };
+    come_back().unwrap_or((scale, None))
+}
+
+/// Whether a value is nothing but the scales of others.
+fn is_scale(after: &Graph<'_>, value: ValueId) -> bool {
+    let found = &after.values[value];
+    let scale =
+        |node: usize, input: usize| input == 1 && after.nodes[node].op_type == "DequantizeLinear";
+    !found.readers.is_empty() && found.readers.iter().all(|reader| scale(reader.node, reader.input))
+}
+
+/// A table of integers: rows are brought back after they are taken.
+fn looked_up(after: &Graph<'_>, index: usize, node: &NodeProto) -> Option<Found> {
+    let integers = after.input(index, 0)?;
+    let proto = after.constant(integers)?;
+    qtype_of(proto).filter(|qtype| qtype.bits() <= 8)?;
+    let taken = after.output(index, 0)?;
+    let [reader] = after.values[taken].readers[..] else { return None };
+    let name = after.values[integers].name;
+    let originals: Vec<String> = base_of(name, "quantized").into_iter().collect();
+    let (scale, zero_point) = match after.nodes[reader.node].op_type.as_str() {
+        "DequantizeLinear" => (after.input(reader.node, 1)?, after.input(reader.node, 2)),
+        "Cast" => {
+            // The scale of each row is looked up like the row.
+            let float = after.output(reader.node, 0)?;
+            let [product] = after.values[float].readers[..] else { return None };
+            let other = after.input(product.node, 1 - product.input.min(1))?;
+            let Maker::Node { node: gather, .. } = after.values[other].maker else { return None };
+            let same = after.nodes[gather].op_type == "Gather"
+                && after.nodes[gather].input.get(1) == node.input.get(1);
+            (after.input(gather, 0).filter(|_| same)?, None)
+        }
+        _ => return None,
+    };
+    let groups: usize = lengths(after.constant(scale)?).iter().product();
+    let granularity =
+        if groups == 1 { Granularity::PerTensor } else { Granularity::PerAxis { axis: 0 } };
+    let form = Form::Plain(granularity);
+    let scale = Some(scale);
+    let (whole, read) = (None, integers);
+    Some(Ok(Stored { originals, integers, scale, whole, zero_point, read, form }))
+}
+
+/// A weight that is kept in floats of 16 bits.
+fn cast(before: &Graph<'_>, after: &Graph<'_>, index: usize) -> Option<Found> {
+    let integers = after.input(index, 0)?;
+    let read = after.output(index, 0)?;
+    let qtype = qtype_of(after.constant(integers)?)?;
+    let name = after.values[read].name;
+    let original = before.value(name).and_then(|id| before.constant_behind(id))?;
+    let narrower = original.dtype() != after.constant(integers)?.dtype();
+    if qtype.is_scaled() || !narrower {
+        return None;
+    }
+    let originals = vec![name.to_owned()];
+    let (scale, whole, zero_point, form) = (None, None, None, Form::Cast);
+    Some(Ok(Stored { originals, integers, scale, whole, zero_point, read, form }))
+}
+
+pub(super) fn lengths(proto: &TensorProto) -> Vec<usize> {
+    proto.dims.iter().filter_map(|dim| usize::try_from(*dim).ok()).collect()
+}
+
+impl Stored {
+    pub(super) fn key(&self) -> Key {
+        (self.integers, self.scale, self.zero_point)
+    }
+
+    /// The floats that it stands for; `None` where something is wrong with it, which `found` is told.
+    pub(super) fn decode(
+        &self,
+        after: &Graph<'_>,
+        found: &mut Validation,
+    ) -> Result<Option<Decoded>, QuantizeError> {
+        let name = |id: ValueId| after.values[id].name;
+        let tensor = |id: ValueId| -> Result<Option<Tensor>, QuantizeError> {
+            Ok(after.constant(id).map(|proto| after.model.tensor(proto)).transpose()?)
+        };
+        let Some(integers) = tensor(self.integers)? else { return Ok(None) };
+        let scales = match self.scale {
+            None => vec![1.0],
+            Some(scale) => {
+                let whole = match self.whole {
+                    None => Some(1.0),
+                    Some(whole) => tensor(whole)?.as_ref().and_then(number),
+                };
+                let scales = tensor(scale)?.as_ref().and_then(floats);
+                let times = |(scales, whole): (Vec<f32>, f32)| {
+                    scales.into_iter().map(|scale| scale * whole).collect::<Vec<f32>>()
+                };
+                let Some(scales) = scales.zip(whole).map(times) else {
+                    found.skip(name(self.integers), "its scale is no constant of floats");
+                    return Ok(None);
+                };
+                if let Some((at, bad)) = scales
+                    .iter()
+                    .enumerate()
+                    .find(|(_, scale)| !(scale.abs() > 0.0 && scale.is_finite()))
+                {
+                    let what =
+                        format!("scale {at} is {bad}, expected a finite number that is not 0");
+                    found.problem(Check::Scale, name(scale), what);
+                    return Ok(None);
+                }
+                scales
+            }
+        };
+        let zero_points = match self.zero_point {
+            None => None,
+            Some(id) => tensor(id)?,
+        };
+        let decoded = match self.form {
+            Form::Blocks { bits, block_size, depth, signed } => {
+                let cut = Cut { bits, block_size, depth, signed };
+                let blocks = depth.div_ceil(block_size.max(1));
+                let fits = [vec![scales.len()], vec![scales.len() / blocks.max(1), blocks]];
+                let fits = fits.contains(&self.scale_shape(after));
+                fits.then(|| cut.decode(&integers, &scales, zero_points.as_ref())).flatten()
+            }
+            Form::Directions => {
+                let qtype = after.constant(self.integers).and_then(qtype_of);
+                qtype.and_then(|qtype| {
+                    let rows = products::rows_of(&integers, scales.len())?;
+                    let granularity = Granularity::PerAxis { axis: 0 };
+                    plain(qtype, &rows, granularity, &scales, zero_points.as_ref())
+                })
+            }
+            Form::Cast => {
+                let qtype = after.constant(self.integers).and_then(qtype_of);
+                qtype.and_then(|qtype| {
+                    plain(qtype, &integers, Granularity::PerTensor, &scales, None)
+                })
+            }
+            Form::Plain(granularity) if !self.fits_blocks(after, &integers.shape, granularity) => {
+                None
+            }
+            Form::Plain(granularity) => {
+                let qtype = after.constant(self.integers).and_then(qtype_of);
+                qtype.and_then(|qtype| {
+                    plain(qtype, &integers, granularity, &scales, zero_points.as_ref())
+                })
+            }
+        };
+        if decoded.is_none() {
+            let what = format!(
+                "{} scales of shape {:?} do not fit integers of shape {:?}",
+                scales.len(),
+                self.scale_shape(after),
+                integers.shape,
+            );
+            found.problem(Check::Scale, self.scale.map_or(name(self.integers), name), what);
+        }
+        Ok(decoded)
+    }
+}
+
+impl Stored {
+    fn scale_shape(&self, after: &Graph<'_>) -> Vec<usize> {
+        self.scale.and_then(|id| after.constant(id)).map(lengths).unwrap_or_default()
+    }
+
+    /// Whether scales of blocks lie as these do.
+    fn fits_blocks(&self, after: &Graph<'_>, shape: &[usize], granularity: Granularity) -> bool {
+        let blocks = matches!(granularity, Granularity::Blocked { .. });
+        let layout = Layout::of(shape, granularity).ok();
+        !blocks || layout.is_some_and(|layout| layout.scale_shape() == self.scale_shape(after))
+    }
+}
+
+/// The only float of a tensor.
+fn number(tensor: &Tensor) -> Option<f32> {
+    match encode::to_f32(tensor)?[..] {
+        [number] => Some(number),
+        _ => None,
+    }
+}
+
+/// Scales as numbers, of whatever floats they are.
+fn floats(tensor: &Tensor) -> Option<Vec<f32>> {
+    if tensor.dtype == DataType::Float8E8M0 {
+        return Some(tensor.data.iter().map(|code| power_of_two(*code)).collect());
+    }
+    let narrow = || {
+        let qtype = QType::ALL.iter().copied().find(|qtype| data_type(*qtype) == tensor.dtype)?;
+        qtype.format().filter(|_| qtype.bits() == 8)?;
+        let unit = [Params { scale: 1.0, zero_point: 0 }];
+        let layout = Layout::of(&[tensor.elements()], Granularity::PerTensor).ok()?;
+        layout.check_packed(tensor.data.len(), qtype, 1).ok()?;
+        Some(dequantize(&tensor.data, &layout, &unit, qtype))
+    };
+    encode::to_f32(tensor).or_else(narrow)
+}

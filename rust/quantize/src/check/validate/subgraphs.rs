@@ -1,0 +1,100 @@
+//! Weights that graphs inside nodes (`If`, `Loop`, `Scan`) read in integers.
+
+use std::collections::HashSet;
+
+use quantize_rs_math::{Granularity, QType};
+use quantize_rs_onnx::NodeProto;
+
+use super::stored::{Form, Found, Key, Stored, base_of, qtype_of};
+use super::{Validation, products};
+use crate::graph::uses::Bodies;
+use crate::graph::{Graph, ValueId};
+
+/// The weights that graphs inside nodes read in integers.
+pub(super) fn weights(
+    before: &Graph<'_>,
+    after: &Graph<'_>,
+    all: &mut Vec<Stored>,
+    seen: &mut HashSet<Key>,
+    found: &mut Validation,
+) {
+    let bodies = Bodies::of(after);
+    if bodies.all.is_empty() {
+        return;
+    }
+    let there: HashSet<&str> = Bodies::of(before).names().collect();
+    for (body, node) in bodies.nodes() {
+        let inputs: Vec<Option<ValueId>> =
+            node.input.iter().map(|name| bodies.outer(after, body, name)).collect();
+        let mut at = products::stored(after, None, node, &inputs);
+        if node.op_type == "DequantizeLinear" {
+            at.extend(brought_back_inside(after, node, &inputs));
+        }
+        let none = at.is_empty();
+        for stored in at {
+            match stored {
+                Ok(stored) => {
+                    let same = before.value(after.values[stored.integers].name);
+                    let same = same.is_some_and(|id| before.constant(id).is_some());
+                    if !same && seen.insert(stored.key()) {
+                        all.push(stored);
+                    }
+                }
+                Err((name, why)) => found.skip(name, why),
+            }
+        }
+        // What stands in the body itself has no value of the main graph.
+        let own = |name: &&String| {
+            let tensor = bodies.constant(after, body, name);
+            bodies.outer(after, body, name).is_none()
+                && !there.contains(name.as_str())
+                && tensor.is_some_and(|tensor| tensor.dims.len() > 1)
+                && tensor.and_then(qtype_of).is_some_and(QType::is_scaled)
+        };
+        let multiplies = node.op_type == "DequantizeLinear" || products::reads_integers(node);
+        for name in node.input.iter().filter(own).filter(|_| none && multiplies) {
+            found.skip(name.clone(), "it stands in a graph inside a node");
+        }
+    }
+    for (id, value) in after.values.iter().enumerate() {
+        let unseen = value.captured
+            && value.readers.is_empty()
+            && !all.iter().any(|stored| stored.integers == id);
+        let integers = after.constant(id).and_then(qtype_of).is_some();
+        if unseen && integers && base_of(value.name, "quantized").is_some() {
+            found.skip(value.name, "it is read in graphs inside nodes only");
+        }
+    }
+}
+
+/// A constant of the main graph that comes back in a graph inside a node.
+fn brought_back_inside(
+    after: &Graph<'_>,
+    node: &NodeProto,
+    inputs: &[Option<ValueId>],
+) -> Option<Found> {
+    let at = |input: usize| inputs.get(input).copied().flatten();
+    let integers = at(0)?;
+    let proto = after.constant(integers)?;
+    if qtype_of(proto)? == QType::Int32 {
+        return None;
+    }
+    let name = after.values[integers].name.to_owned();
+    let scale = at(1).filter(|id| after.constant(*id).is_some());
+    let Some(scales) = scale.and_then(|id| after.constant(id)) else {
+        return Some(Err((name, "its scale is no constant of the main graph".to_owned())));
+    };
+    let rank = i64::try_from(proto.dims.len()).unwrap_or(0);
+    let axis = node.int("axis", 1);
+    let axis = usize::try_from(if axis < 0 { axis + rank } else { axis }).unwrap_or(0);
+    let form = match usize::try_from(node.int("block_size", 0)) {
+        _ if scales.dims.is_empty() => Granularity::PerTensor,
+        Ok(block_size) if block_size > 0 => Granularity::Blocked { axis, block_size },
+        _ => Granularity::PerAxis { axis },
+    };
+    let originals =
+        node.output.first().cloned().into_iter().chain(base_of(&name, "quantized")).collect();
+    let zero_point = at(2).filter(|id| after.constant(*id).is_some());
+    let (form, whole) = (Form::Plain(form), None);
+    Some(Ok(Stored { originals, integers, scale, whole, zero_point, read: integers, form }))
+}

@@ -1,0 +1,390 @@
+//! Whether integers are as near to the weights of the original as their scale allows.
+
+// Steps of scales, whose digits matter little.
+#![allow(clippy::cast_precision_loss)]
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use quantize_rs_math::{Summed, metrics};
+use quantize_rs_onnx::{DataType, TensorProto};
+
+use super::grid::Grid;
+use super::qlinear_ops::twin_of;
+use super::reference::{Reference, scaled, smoothing, turned, turns};
+use super::rounding::Sums;
+use super::stored::{Form, Stored};
+use super::{Check, StoredWeight, Validation, biases, rounding};
+use crate::encode::dequantize::Decoded;
+use crate::graph::uses;
+use crate::graph::uses::Constant;
+use crate::graph::{Graph, ValueId};
+use crate::{QuantizeError, encode};
+
+/// What looking at the weights brought to light for others.
+#[derive(Default)]
+pub(super) struct Seen {
+    /// For each node that multiplies by a weight, how far the elements of each output channel are
+    /// from the original, all together.
+    pub(super) shifts: HashMap<usize, Vec<f64>>,
+    /// Constants of normalizations that smoothing changed.
+    pub(super) smoothing: HashSet<String>,
+    /// How many weights nothing of the original was found for.
+    pub(super) lost: usize,
+}
+
+pub(super) fn check(
+    before: &Graph<'_>,
+    after: &Graph<'_>,
+    stored: &[Stored],
+    found: &mut Validation,
+) -> Result<Seen, QuantizeError> {
+    let mut seen = Seen::default();
+    let full = biases::full(after, found)?;
+    let uses: HashMap<ValueId, Constant<'_>> =
+        uses::constants(before).into_iter().map(|constant| (constant.anchor, constant)).collect();
+    for stored in stored.iter().filter(|stored| !is_addend(after, stored)) {
+        let integers = after.values[stored.integers].name;
+        let original = stored.originals.iter().find_map(|name| {
+            let id = before.value(name)?;
+            Some((name, before.constant_behind(id)?))
+        });
+        let Some((name, proto)) = original else {
+            let why = match stored.originals.last() {
+                Some(name) => format!("the original has no constant `{name}`"),
+                None => "its name does not tell of which weight it is".to_owned(),
+            };
+            found.skip(integers, why);
+            seen.lost += 1;
+            continue;
+        };
+        let tensor = before.model.tensor(proto)?;
+        let Some(floats) = encode::to_f32(&tensor) else {
+            found.skip(integers, format!("`{name}` of the original is {}", tensor.dtype));
+            continue;
+        };
+        let Some(decoded) = stored.decode(after, found)? else { continue };
+        if floats.len() != decoded.floats.len() {
+            let what = format!("shape {:?}, the original has {:?}", decoded.shape, tensor.shape);
+            found.problem(Check::Weights, integers, what);
+            continue;
+        }
+        let factors = smoothing(before, after, stored, &tensor.shape, &mut seen.smoothing);
+        let constant = before.value(name).and_then(|id| uses.get(&id));
+        let summed = constant.and_then(|constant| rounding::summed(before, constant, &decoded));
+        let pair = Pair { after, name, stored, decoded: &decoded, summed, full: &full };
+        let smoothed = factors.is_some();
+        let scaled = scaled(floats, &tensor.shape, factors);
+        let turns = turns(after, stored, constant);
+        let turned = turned(&scaled, &tensor.shape, &decoded, turns);
+        let looks = turned.iter().map(|reference| pair.look(reference));
+        let Some((reference, look)) =
+            turned.iter().zip(looks).min_by_key(|(_, look)| look.off.len() + look.many)
+        else {
+            let what = format!("shape {:?}, expected that of {:?}", decoded.shape, tensor.shape);
+            found.problem(Check::Weights, integers, what);
+            continue;
+        };
+        pair.tell(&reference.floats, &look, found);
+        pair.shifts(&reference.floats, &mut seen.shifts);
+        let error = metrics(&reference.floats, &decoded.floats);
+        let dtype = match stored.form {
+            Form::Blocks { .. } => decoded.qtype.name().to_owned(),
+            _ => after
+                .constant(stored.integers)
+                .and_then(quantize_rs_onnx::TensorProto::dtype)
+                .map_or_else(|| decoded.qtype.name().to_owned(), |dtype| dtype.name().to_owned()),
+        };
+        found.weights.push(StoredWeight {
+            name: name.clone(),
+            integers: integers.to_owned(),
+            dtype,
+            shape: tensor.shape,
+            scales: if stored.scale.is_some() { decoded.params.len() } else { 0 },
+            smoothed,
+            error,
+            max_steps: look.steps,
+        });
+    }
+    Ok(seen)
+}
+
+/// Whether it is what a sum adds, which calibration may have corrected.
+fn is_addend(after: &Graph<'_>, stored: &Stored) -> bool {
+    let mut readers = after.values[stored.read].readers.iter();
+    let vector = after.constant(stored.integers).is_some_and(|tensor| tensor.dims.len() <= 1);
+    vector && readers.any(|reader| after.nodes[reader.node].op_type == "Add")
+}
+
+/// A weight and what it is stored as.
+struct Pair<'a> {
+    after: &'a Graph<'a>,
+    name: &'a str,
+    stored: &'a Stored,
+    decoded: &'a Decoded,
+    /// The elements of the original whose sums may have been kept.
+    summed: Option<Summed>,
+    /// For each node that multiplies, which elements of its bias are as large as int32 holds them.
+    full: &'a HashMap<usize, Vec<bool>>,
+}
+
+/// How far the elements are from the original.
+struct Look {
+    /// For each group with elements that are too far off: how many, the first, and by how many steps
+    /// the one that is furthest.
+    off: Vec<Off>,
+    /// How many elements are too far off.
+    many: usize,
+    /// The largest distance, in steps.
+    steps: f64,
+    /// Groups whose scale is larger than what their elements need.
+    coarse: Vec<usize>,
+}
+
+struct Off {
+    group: usize,
+    count: usize,
+    first: usize,
+    steps: f64,
+}
+
+impl Pair<'_> {
+    fn scale_type(&self) -> Option<DataType> {
+        self.stored.scale.and_then(|scale| self.after.constant(scale)).and_then(TensorProto::dtype)
+    }
+
+    /// The numbers that may be written.
+    fn grid(&self) -> Grid {
+        let Decoded { qtype, floats, layout, params, .. } = self.decoded;
+        let ends = (f64::INFINITY, f64::NEG_INFINITY);
+        let written = floats.iter().enumerate().fold(ends, |(least, most), (at, float)| {
+            let params = params[layout.group_of(at)];
+            let code = f64::from(*float / params.scale).round() + f64::from(params.zero_point);
+            (least.min(code), most.max(code))
+        });
+        Grid::of(*qtype, written, self.scale_type())
+    }
+
+    fn look(&self, reference: &Reference) -> Look {
+        let Decoded { floats, layout, params, .. } = self.decoded;
+        let grid = self.grid();
+        let mut ends = vec![(f64::INFINITY, f64::NEG_INFINITY); params.len()];
+        // Runtimes take denormal numbers for 0, and the scale of nothing is free.
+        let mut nothing = vec![true; params.len()];
+        let mut largest = 0.0_f64;
+        let mut wrong: Vec<(usize, f64)> = Vec::new();
+        let mut moved: Vec<(usize, f64)> = Vec::new();
+        let mut sums = self.summed.as_ref().map(Sums::new);
+        // Each element in units of its scale: what it should be, and what it is.
+        let elements = || {
+            let known = reference.floats.iter().zip(floats).enumerate();
+            known.filter(|(_, (w, _))| !w.is_nan()).map(|(at, (w, float))| {
+                let scale = f64::from(params[layout.group_of(at)].scale);
+                (at, f64::from(*w) / scale, f64::from(*float) / scale)
+            })
+        };
+        for (at, exact, there) in elements() {
+            let group = layout.group_of(at);
+            let (steps, right) = grid.distance(exact, there, self.zero_point(group));
+            largest = largest.max(steps);
+            ends[group] = (ends[group].0.min(exact), ends[group].1.max(exact));
+            nothing[group] &= !reference.floats[at].is_normal();
+            if let Some(sums) = &mut sums {
+                sums.add(reference.source(at), there - exact);
+            }
+            if right {
+                continue;
+            }
+            match sums {
+                Some(_) if Sums::may_have_moved(there - exact) => moved.push((at, steps)),
+                _ => wrong.push((at, steps)),
+            }
+        }
+        // The groups of which a move would gain, and the element that gains most by it.
+        let mut gains: BTreeMap<usize, (f64, usize, f64)> = BTreeMap::new();
+        for (at, exact, there) in elements().filter(|_| !moved.is_empty()) {
+            let free = grid.may_move(exact, there, self.zero_point(layout.group_of(at)));
+            let gain = |sums: &Sums<'_>| sums.gain(reference.source(at), there - exact);
+            if let Some((group, gain)) = sums.as_ref().filter(|_| free).and_then(gain) {
+                let most = gains.entry(group).or_insert((gain, at, 0.0));
+                if gain >= most.0 {
+                    *most = (gain, at, (there - exact).abs());
+                }
+            }
+        }
+        // Rounding that keeps sums leaves nothing to be gained. Where that is not how it was rounded, each is the nearest.
+        let group_of = |at: usize| {
+            self.summed.as_ref().map(|summed| summed.groups.group_of(reference.source(at)))
+        };
+        let groups = self.summed.as_ref().map_or(0, |summed| summed.groups.groups());
+        let kept = gains.len() * 2 <= groups;
+        for (at, steps) in moved {
+            let group = group_of(at);
+            if !kept || group.is_some_and(|group| gains.contains_key(&group)) {
+                wrong.push((at, steps));
+            }
+        }
+        let told: HashSet<_> = wrong.iter().filter_map(|(at, _)| group_of(*at)).collect();
+        let others = gains.into_iter().filter(|(group, _)| kept && !told.contains(group));
+        wrong.extend(others.map(|(_, (_, at, steps))| (at, steps)));
+        wrong.sort_by_key(|(at, _)| *at);
+        let many = wrong.len();
+        let mut off: HashMap<usize, Off> = HashMap::new();
+        for (at, steps) in wrong {
+            let group = layout.group_of(at);
+            let off = off.entry(group).or_insert(Off { group, count: 0, first: at, steps });
+            off.count += 1;
+            off.steps = off.steps.max(steps);
+        }
+        let mut off: Vec<Off> = off.into_values().collect();
+        off.sort_by_key(|off| off.group);
+        let smallest = self.smallest_scale();
+        let is_coarse = |group: &usize| {
+            params[*group].scale.abs() > smallest
+                && !nothing[*group]
+                && !grid.is_used(ends[*group], self.zero_point(*group))
+                && !self.is_raised(*group)
+        };
+        let scaled = self.stored.scale.is_some();
+        let coarse = (0..params.len()).filter(|_| scaled).filter(is_coarse).collect();
+        Look { off, many, steps: largest, coarse }
+    }
+
+    fn zero_point(&self, group: usize) -> f64 {
+        let Decoded { params, between, .. } = self.decoded;
+        let between = between.as_ref().map_or(0.0, |between| f64::from(between[group]));
+        f64::from(params[group].zero_point) + between
+    }
+
+    /// The smallest scale that its type holds and that no runtime takes for 0.
+    fn smallest_scale(&self) -> f32 {
+        let whole = self.stored.whole.and_then(|whole| self.after.constant(whole));
+        let whole = whole.and_then(|whole| self.after.model.tensor(whole).ok()?.to_f32());
+        let whole = whole.and_then(|whole| whole.first().copied()).unwrap_or(1.0);
+        whole
+            * match self.scale_type() {
+                Some(DataType::Float16) => 2.0_f32.powi(-24),
+                Some(DataType::Float8E4M3FN) => 2.0_f32.powi(-9),
+                _ => f32::MIN_POSITIVE,
+            }
+    }
+
+    /// Whether a scale is as large as it is for the sake of a bias, which int32 would not hold in the
+    /// product of a smaller one and that of the input.
+    fn is_raised(&self, group: usize) -> bool {
+        let readers = self.after.values[self.stored.read].readers.iter();
+        readers.filter_map(|reader| self.full.get(&reader.node)).any(|full| {
+            let fits = full.len() == self.decoded.params.len();
+            if fits { full[group] } else { full.contains(&true) }
+        })
+    }
+
+    /// Names what is wrong: an integer where few elements of a scale are off, else the scale.
+    fn tell(&self, reference: &[f32], look: &Look, found: &mut Validation) {
+        const TOLD: usize = 5;
+        let name = |id: ValueId| self.after.values[id].name;
+        let (integers, floats) = (name(self.stored.integers), &self.decoded.floats);
+        let group_len = floats.len() / self.decoded.params.len().max(1);
+        for off in look.off.iter().take(TOLD) {
+            let Off { group, count, first, steps } = off;
+            let one = *count == 1 || *count * 8 < group_len;
+            let scale = self.stored.scale.filter(|_| !one || group_len == 1);
+            let at = format!(
+                "element {first} stands for {}, `{}` of the original holds {}",
+                floats[*first], self.name, reference[*first]
+            );
+            let Some(scale) = scale else {
+                let more = match count {
+                    1 => String::new(),
+                    _ => format!(", and {} more beside it", count - 1),
+                };
+                let what = format!(
+                    "{at}: {steps:.1} steps of its scale apart, expected half a step at most{more}"
+                );
+                found.problem(Check::Weights, integers, what);
+                continue;
+            };
+            let zero = self.stored.zero_point.map(name);
+            let zero =
+                zero.map_or(String::new(), |zero| format!(", or its zero point in `{zero}`,"));
+            let what = format!(
+                "scale {group}, {}{zero} does not fit {count} of the {group_len} integers in \
+                 `{integers}`, by up to {steps:.1} steps: {at}",
+                self.decoded.params[*group].scale
+            );
+            found.problem(Check::Weights, name(scale), what);
+        }
+        if look.off.len() > TOLD {
+            let what = format!("{} scales more have such integers", look.off.len() - TOLD);
+            found.problem(Check::Weights, integers, what);
+        }
+        if let (Some(group), Some(scale)) = (look.coarse.first(), self.stored.scale) {
+            let more = match look.coarse.len() {
+                1 => String::new(),
+                count => format!(", and so are {} more", count - 1),
+            };
+            let what = format!(
+                "scale {group}, {}, is larger than the elements of `{}` need, at least twice{more}",
+                self.decoded.params[*group].scale, self.name
+            );
+            found.problem(Check::Scale, name(scale), what);
+        }
+        // Runtimes take denormal numbers for 0.
+        let nothing = reference.iter().all(|x| !x.is_normal());
+        let same = |floats: &[f32]| floats.iter().all(|x| *x == floats[0]);
+        let (here, there) = (same(floats), same(reference));
+        match floats.first() {
+            Some(value) if here && !nothing && *value == 0.0 => {
+                let what =
+                    format!("all integers stand for 0, `{}` of the original is not 0", self.name);
+                // A scale may have been raised so that a huge bias fits; of what it keeps, that is all.
+                if look.off.is_empty() && look.coarse.is_empty() {
+                    found.notes.push(format!("`{integers}`: {what}, but less than half a step"));
+                } else {
+                    found.problem(Check::Weights, integers, what);
+                }
+            }
+            Some(value) if here && floats.len() > 1 => {
+                let also =
+                    if there { ", as in the original" } else { ", in the original they differ" };
+                let note =
+                    format!("`{}`: all {} elements are {value}{also}", self.name, floats.len());
+                found.notes.push(note);
+            }
+            _ => {}
+        }
+    }
+
+    /// How far each output channel is from the original, for the nodes that multiply by it.
+    fn shifts(&self, reference: &[f32], shifts: &mut HashMap<usize, Vec<f64>>) {
+        let shape = &self.decoded.shape;
+        for reader in &self.after.values[self.stored.read].readers {
+            let node = self.after.nodes[reader.node];
+            let twin = twin_of(node);
+            let weight = twin.map_or(1, |twin| twin.inputs.get(1).copied().unwrap_or(0));
+            let operator = twin.map_or(&*node.op_type, |twin| twin.float);
+            let axis = match operator {
+                "Conv" => 0,
+                "ConvTranspose" => 1,
+                "Gemm" if node.int("transB", 0) != 0 => 0,
+                "Gemm" | "MatMul" => shape.len().saturating_sub(1),
+                _ => continue,
+            };
+            let Some(&channels) = shape.get(axis).filter(|_| reader.input == weight) else {
+                continue;
+            };
+            let inner: usize = shape[axis + 1..].iter().product();
+            // A transposed convolution has the channels of each group side by side in its rows.
+            let groups = if operator == "ConvTranspose" { node.int("group", 1) } else { 1 };
+            let groups = usize::try_from(groups).unwrap_or(1).max(1);
+            let of_group = reference.len().div_ceil(groups).max(1);
+            let mut sums = vec![0.0; channels * groups];
+            for (at, (w, float)) in reference.iter().zip(&self.decoded.floats).enumerate() {
+                let channel = at / of_group * channels + at / inner.max(1) % channels.max(1);
+                if let Some(sum) = sums.get_mut(channel) {
+                    *sum += (f64::from(*w) - f64::from(*float)).abs();
+                }
+            }
+            shifts.insert(reader.node, sums);
+        }
+    }
+}

@@ -1,0 +1,365 @@
+//! Whether every node reads what it read in the original: both graphs are walked side by side from
+//! the outputs up, past what quantizes values and brings them back.
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+
+use quantize_rs_onnx::{AttributeProto, NodeProto, TensorProto, reads};
+
+use super::qlinear_ops::{FOLDED, has_twin, twin_of};
+use super::replaced::REPLACED;
+use super::stored::{Stored, base_of};
+use super::{Check, Validation};
+use crate::graph::{Graph, Maker, ValueId};
+
+/// Nodes of the quantized model and those of the original that they are.
+pub(super) type Pairs = HashMap<usize, usize>;
+
+pub(super) fn check(
+    before: &Graph<'_>,
+    after: &Graph<'_>,
+    stored: &[Stored],
+    found: &mut Validation,
+) -> Pairs {
+    let mut kept: HashMap<ValueId, &[String]> = HashMap::new();
+    for stored in stored {
+        kept.insert(stored.integers, &stored.originals);
+    }
+    let mut walk = Walk {
+        before,
+        after,
+        kept,
+        found,
+        seen: HashSet::new(),
+        waiting: Vec::new(),
+        pairs: Pairs::new(),
+    };
+    for output in &before.model.graph().output {
+        if let (Some(there), Some(here)) = (before.value(&output.name), after.value(&output.name)) {
+            let from = format!("output `{}`", output.name);
+            walk.waiting.push(Step { there, here, name: output.name.clone(), from, reader: None });
+        }
+    }
+    while let Some(step) = walk.waiting.pop() {
+        walk.step(&step);
+    }
+    walk.pairs
+}
+
+/// Two values that should be the same, and who reads them.
+pub(super) struct Step {
+    pub(super) there: ValueId,
+    pub(super) here: ValueId,
+    /// The node or output that reads them.
+    pub(super) name: String,
+    /// The same, as a person would look for it.
+    pub(super) from: String,
+    /// The node of the quantized model that reads it, and at which input.
+    pub(super) reader: Option<(usize, usize)>,
+}
+
+pub(super) struct Walk<'a, 'm> {
+    pub(super) before: &'a Graph<'m>,
+    pub(super) after: &'a Graph<'m>,
+    /// What weights are kept in, and the names that they may have in the original.
+    pub(super) kept: HashMap<ValueId, &'a [String]>,
+    pub(super) found: &'a mut Validation,
+    seen: HashSet<(ValueId, ValueId)>,
+    pub(super) waiting: Vec<Step>,
+    pub(super) pairs: Pairs,
+}
+
+impl Walk<'_, '_> {
+    fn step(&mut self, step: &Step) {
+        let (there, here) = (root(self.before, step.there), self.root(step.here));
+        if self.before.constant_behind(there).is_some() || sparse(self.before, there) {
+            return self.constant(there, here, step);
+        }
+        if !self.seen.insert((there, here)) {
+            return;
+        }
+        match (self.before.values[there].maker, self.after.values[here].maker) {
+            (Maker::Node { node: n, output: a }, Maker::Node { node: m, output: b }) => {
+                let (was, is) = (self.before.nodes[n], self.after.nodes[m]);
+                if same_operator(was, is) && a == b {
+                    self.nodes(n, m);
+                } else if let Some(twin) = twin_of(is).filter(|twin| twin.float == was.op_type) {
+                    self.twins(n, m, twin);
+                } else if FOLDED.contains(&was.op_type.as_str())
+                    && was.is_onnx()
+                    && let Some(twin) = twin_of(is)
+                    && let Some(there) = self.before.input(n, 0)
+                {
+                    self.folded(n, m, twin);
+                    let (name, from, reader) = (step.name.clone(), step.from.clone(), step.reader);
+                    self.waiting.push(Step { there, here: step.here, name, from, reader });
+                } else if REPLACED.contains(&was.op_type.as_str()) && was.is_onnx() {
+                    self.replaced(n, step);
+                } else {
+                    self.wrong(there, here, step);
+                }
+            }
+            _ if self.before.values[there].name == self.after.values[here].name => {}
+            _ => self.wrong(there, here, step),
+        }
+    }
+
+    /// What a value is, before it was quantized, brought back, or smoothed.
+    fn root(&self, mut value: ValueId) -> ValueId {
+        loop {
+            value = root(self.after, value);
+            let Maker::Node { node, .. } = self.after.values[value].maker else { return value };
+            let smoothed = self.after.nodes[node].op_type == "Mul"
+                && base_of(self.after.values[value].name, "smooth").is_some()
+                && self.before.value(self.after.values[value].name).is_none();
+            // What is smoothed and quantized in turn has the name `_smooth_float`.
+            let smoothed = smoothed
+                || self.after.nodes[node].op_type == "Mul"
+                    && self.after.input(node, 1).is_some_and(|by| {
+                        let name = self.after.values[by].name;
+                        base_of(name, "smoothing").is_some() && self.before.value(name).is_none()
+                    });
+            match self.after.input(node, 0).filter(|_| smoothed) {
+                Some(source) => value = source,
+                None => return value,
+            }
+        }
+    }
+
+    /// Two nodes of one operator.
+    fn nodes(&mut self, there: usize, here: usize) {
+        self.pairs.insert(here, there);
+        let (was, is) = (self.before.nodes[there], self.after.nodes[here]);
+        if !same_attributes(was, is) {
+            let what = "its attributes are not those that it has in the original";
+            self.found.problem(Check::Connectivity, is.named(), what);
+        }
+        let from = is.label();
+        for input in 0..was.input.len().max(is.input.len()) {
+            let (a, b) = (self.before.input(there, input), self.after.input(here, input));
+            match (a, b) {
+                (Some(a), Some(b)) => {
+                    if is_float_product(is) && self.reads_codes(b) {
+                        let read = self.after.values[b].name;
+                        let what =
+                            format!("it reads `{read}`, which nothing brings back to floats");
+                        self.found.problem(Check::Connectivity, is.named(), what);
+                    }
+                    let (name, from) = (is.named().to_owned(), from.clone());
+                    self.waiting.push(Step {
+                        there: a,
+                        here: b,
+                        name,
+                        from,
+                        reader: Some((here, input)),
+                    });
+                }
+                // A bias that takes back what quantized weights shift in the mean.
+                (None, Some(_)) if bias_input(is, input) => {}
+                (None, None) => {}
+                (Some(a), None) => {
+                    let what = format!(
+                        "input {input} is missing, the original reads `{}`",
+                        self.before.values[a].name
+                    );
+                    self.found.problem(Check::Connectivity, is.named(), what);
+                }
+                (None, Some(b)) => {
+                    let what = format!(
+                        "it reads `{}` at input {input}, the original nothing",
+                        self.after.values[b].name
+                    );
+                    self.found.problem(Check::Connectivity, is.named(), what);
+                }
+            }
+        }
+        // Names that bodies take from outside stay.
+        let own = |node: &NodeProto| node.input.iter().filter(|name| !name.is_empty()).count();
+        let names = [reads(was), reads(is)];
+        let taken: BTreeSet<&str> = names[0][own(was)..].iter().copied().collect();
+        let read: BTreeSet<&str> = names[1][own(is)..].iter().copied().collect();
+        for name in taken.symmetric_difference(&read) {
+            // A weight that a body reads may be kept in integers.
+            let kept = self.before.value(name).is_some_and(|id| self.before.constant(id).is_some())
+                && read.iter().any(|here| base_of(here, "quantized").as_deref() == Some(*name));
+            let new = self.before.value(name).is_none()
+                && self.after.value(name).is_some_and(|id| self.after.constant(id).is_some());
+            if kept || new {
+                continue;
+            }
+            let what = format!("a graph inside it reads `{name}` in only one of the two models");
+            self.found.problem(Check::Connectivity, is.named(), what);
+        }
+        for name in taken.intersection(&read) {
+            if let (Some(a), Some(b)) = (self.before.value(name), self.after.value(name)) {
+                let (name, from) = (is.named().to_owned(), from.clone());
+                self.waiting.push(Step { there: a, here: b, name, from, reader: None });
+            }
+        }
+    }
+
+    /// Whether a value is what a `QuantizeLinear` makes.
+    fn reads_codes(&self, value: ValueId) -> bool {
+        let Maker::Node { node, .. } = self.after.values[value].maker else { return false };
+        let maker = self.after.nodes[node];
+        maker.op_type == "QuantizeLinear" && maker.is_onnx()
+    }
+
+    /// A constant, which may be kept in another form.
+    fn constant(&mut self, there: ValueId, here: ValueId, step: &Step) {
+        let name = self.before.values[there].name;
+        let mut leaves = Vec::new();
+        if !constants_behind(self.after, here, &mut leaves) {
+            return self.wrong(there, here, step);
+        }
+        // Biases are compared by themselves, since calibration may have corrected them.
+        if let Some((node, input)) = step.reader
+            && bias_input(self.after.nodes[node], input)
+        {
+            return;
+        }
+        let through = self.after.values[step.here].name;
+        let direct = through == name || base_of(through, "dequantized").as_deref() == Some(name);
+        if self.is_turned(here) {
+            return self.wrong(there, here, step);
+        }
+        if !direct && !leaves.iter().any(|id| self.stands_for(there, *id)) {
+            self.wrong(there, here, step);
+        }
+    }
+
+    /// Whether a value that is made of constants alone is turned when the model runs.
+    fn is_turned(&self, mut value: ValueId) -> bool {
+        while let Maker::Node { node, .. } = self.after.values[value].maker {
+            if self.after.nodes[node].op_type == "Transpose" {
+                return true;
+            }
+            let Some(next) = self.after.input(node, 0) else { return false };
+            value = next;
+        }
+        false
+    }
+
+    /// Whether a constant is one of the original, or what that is kept in.
+    pub(super) fn stands_for(&self, there: ValueId, here: ValueId) -> bool {
+        let (was, is) = (self.before.values[there].name, self.after.values[here].name);
+        let kept = self.kept.get(&here).copied().unwrap_or_default();
+        is == was
+            || base_of(is, "quantized").as_deref() == Some(was)
+            || self.equal(there, is)
+            || kept.iter().any(|known| known == was || self.equal(there, known))
+    }
+
+    /// Whether another constant of the original holds the same: equal ones are kept once.
+    fn equal(&self, one: ValueId, other: &str) -> bool {
+        let tensor = |id: ValueId| -> Option<_> {
+            self.before.model.tensor(self.before.constant_behind(id)?).ok()
+        };
+        let other = self.before.value(other).and_then(tensor);
+        other.is_some() && other == tensor(one)
+    }
+
+    fn wrong(&mut self, there: ValueId, here: ValueId, step: &Step) {
+        let said = |graph: &Graph<'_>, id: ValueId| {
+            let name = graph.values[id].name;
+            match graph.values[id].maker {
+                Maker::Input => format!("the input `{name}`"),
+                Maker::Node { node, .. } if graph.constant(id).is_none() => {
+                    format!("`{name}` of {}", graph.nodes[node].label())
+                }
+                _ => format!("the constant `{name}`"),
+            }
+        };
+        let (mut here, there) = (said(self.after, here), said(self.before, there));
+        let read = self.after.values[step.here].name;
+        if !here.contains(&format!("`{read}`")) {
+            here = format!("`{read}`, which is {here},");
+        }
+        let at = step.reader.map_or(String::new(), |(_, input)| format!(" at input {input}"));
+        let what = format!("{}: it reads {here}{at}, the original reads {there}", step.from);
+        self.found.problem(Check::Connectivity, step.name.clone(), what);
+    }
+}
+
+/// What a value is, before it was quantized and brought back.
+pub(super) fn root(graph: &Graph<'_>, mut value: ValueId) -> ValueId {
+    while let Maker::Node { node, .. } = graph.values[value].maker {
+        let proto = graph.nodes[node];
+        let passes = matches!(proto.op_type.as_str(), "QuantizeLinear" | "DequantizeLinear");
+        let Some(source) = graph.input(node, 0).filter(|_| passes && proto.is_onnx()) else {
+            break;
+        };
+        value = source;
+    }
+    value
+}
+
+/// The constants that a value is made of alone; `false`, and none of them, when it is made of anything
+/// else.
+pub(super) fn constants_behind(
+    graph: &Graph<'_>,
+    value: ValueId,
+    leaves: &mut Vec<ValueId>,
+) -> bool {
+    let (mut waiting, mut found) = (vec![value], Vec::new());
+    let mut steps = 0;
+    while let Some(id) = waiting.pop() {
+        steps += 1;
+        if graph.constant(id).is_some() || sparse(graph, id) {
+            found.push(id);
+            continue;
+        }
+        let Maker::Node { node, .. } = graph.values[id].maker else { return false };
+        let inputs = (0..graph.nodes[node].input.len()).rev();
+        waiting.extend(inputs.filter_map(|input| graph.input(node, input)));
+        // No constant comes back by way of so many nodes.
+        if steps > 100 {
+            return false;
+        }
+    }
+    leaves.append(&mut found);
+    true
+}
+
+/// Whether an operator computes something else of integers than of the floats that they stand for.
+fn is_float_product(node: &NodeProto) -> bool {
+    let op_type = node.op_type.as_str();
+    node.is_onnx() && (REPLACED.contains(&op_type) && op_type != "Gather" || has_twin(op_type))
+}
+
+/// Whether calibration may correct what a node reads there.
+pub(super) fn bias_input(node: &NodeProto, input: usize) -> bool {
+    match node.op_type.as_str() {
+        "Conv" | "ConvTranspose" | "Gemm" => input == 2,
+        "Add" => true,
+        _ => false,
+    }
+}
+
+fn sparse(graph: &Graph<'_>, value: ValueId) -> bool {
+    matches!(graph.values[value].maker, Maker::Sparse)
+}
+
+fn same_operator(one: &NodeProto, other: &NodeProto) -> bool {
+    one.op_type == other.op_type && (one.domain == other.domain || one.is_onnx() && other.is_onnx())
+}
+
+pub(super) fn same_attributes(one: &NodeProto, other: &NodeProto) -> bool {
+    let same = |attribute: &AttributeProto| {
+        other.attribute(&attribute.name).is_some_and(|there| equal(attribute, there))
+    };
+    one.attribute.len() == other.attribute.len() && one.attribute.iter().all(|kept| same(kept))
+}
+
+/// Graphs are compared by what they read from outside.
+pub(super) fn equal(one: &AttributeProto, other: &AttributeProto) -> bool {
+    let bits = |floats: &[f32]| floats.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
+    let tensor =
+        |tensor: &TensorProto| (tensor.data_type, tensor.dims.clone(), tensor.raw_data.clone());
+    let tensors = |attribute: &AttributeProto| attribute.tensors().map(tensor).collect::<Vec<_>>();
+    one.f.map(f32::to_bits) == other.f.map(f32::to_bits)
+        && one.i == other.i
+        && one.s == other.s
+        && one.ints == other.ints
+        && bits(&one.floats) == bits(&other.floats)
+        && tensors(one) == tensors(other)
+}

@@ -1,0 +1,91 @@
+//! What a pass asks of a graph: which values are fixed, and what they hold.
+
+use bytes::Bytes;
+
+use quantize_rs_onnx::{DataType, NodeProto, Tensor};
+
+use crate::graph::{Graph, Maker, ValueId};
+
+/// The elements of a value that is the same in every run.
+pub(crate) fn fixed(graph: &Graph<'_>, value: ValueId) -> Option<Tensor> {
+    match graph.values[value].maker {
+        Maker::Initializer { tensor, overridable: false } => graph.model.tensor(tensor).ok(),
+        Maker::Node { node, .. } => constant(graph, graph.nodes[node]),
+        _ => None,
+    }
+}
+
+/// What a `Constant` node holds.
+pub(crate) fn constant(graph: &Graph<'_>, node: &NodeProto) -> Option<Tensor> {
+    if node.op_type != "Constant" || !node.is_onnx() {
+        return None;
+    }
+    let [attribute] = &node.attribute[..] else { return None };
+    let length = |count: usize| vec![count];
+    match attribute.name.as_str() {
+        "value" => graph.model.tensor(attribute.t.as_deref()?).ok(),
+        "value_float" => Some(Tensor::from_f32(vec![], &[attribute.f?])),
+        "value_floats" => Some(Tensor::from_f32(length(attribute.floats.len()), &attribute.floats)),
+        "value_int" => Some(of_ints(vec![], &[attribute.i?])),
+        "value_ints" => Some(of_ints(length(attribute.ints.len()), &attribute.ints)),
+        _ => None,
+    }
+}
+
+/// A tensor of int64 values.
+pub(crate) fn of_ints(shape: Vec<usize>, values: &[i64]) -> Tensor {
+    let data: Bytes = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+    Tensor { dtype: DataType::Int64, shape, data }
+}
+
+/// The whole numbers of a tensor of int64 or int32.
+pub(crate) fn ints(tensor: &Tensor) -> Option<Vec<i64>> {
+    match tensor.dtype {
+        DataType::Int64 => {
+            Some(tensor.data.as_chunks::<8>().0.iter().map(|b| i64::from_le_bytes(*b)).collect())
+        }
+        DataType::Int32 => Some(
+            tensor
+                .data
+                .as_chunks::<4>()
+                .0
+                .iter()
+                .map(|b| i64::from(i32::from_le_bytes(*b)))
+                .collect(),
+        ),
+        _ => None,
+    }
+}
+
+/// Whether an operator is given whole numbers, as an attribute or, in later versions, as an input.
+pub(crate) fn is_given(graph: &Graph<'_>, node: usize, attribute: &str, input: usize) -> bool {
+    graph.nodes[node].attribute(attribute).is_some() || graph.input(node, input).is_some()
+}
+
+/// The whole numbers that an operator is given; `None` also where they are not fixed.
+pub(crate) fn given(
+    graph: &Graph<'_>,
+    node: usize,
+    attribute: &str,
+    input: usize,
+) -> Option<Vec<i64>> {
+    match graph.nodes[node].attribute(attribute) {
+        Some(found) => Some(found.ints.clone()),
+        None => ints(&fixed(graph, graph.input(node, input)?)?),
+    }
+}
+
+/// Whether somebody reads a value, or may.
+pub(crate) fn is_read(graph: &Graph<'_>, value: ValueId) -> bool {
+    let value = &graph.values[value];
+    !value.readers.is_empty() || value.captured || value.is_output
+}
+
+/// Whether a node makes a value for one other node alone, which is given.
+pub(crate) fn only_reader(graph: &Graph<'_>, value: ValueId) -> Option<usize> {
+    let value = &graph.values[value];
+    match value.readers[..] {
+        [reader] if !value.captured && !value.is_output => Some(reader.node),
+        _ => None,
+    }
+}

@@ -1,0 +1,65 @@
+//! The floats of a tensor, of whatever type they are stored in.
+
+// Rounding to a narrower type is the subject here.
+#![allow(clippy::cast_possible_truncation)]
+
+use bytes::Bytes;
+use half::{bf16, f16};
+use quantize_rs_math::Floats;
+use quantize_rs_onnx::{DataType, Tensor};
+
+/// The elements of a tensor of floats of any type as float32.
+pub(crate) fn to_f32(tensor: &Tensor) -> Option<Vec<f32>> {
+    match Elements::converted(tensor)? {
+        Elements::InPlace(_) => tensor.to_f32(),
+        Elements::Converted(values) => Some(values),
+    }
+}
+
+/// Where the float32 elements of a weight are: in place, or converted from another float.
+pub(crate) enum Elements {
+    InPlace(Bytes),
+    Converted(Vec<f32>),
+}
+
+impl Elements {
+    /// Those of a weight; otherwise what is wrong with them.
+    pub(crate) fn of(tensor: &Tensor) -> Result<Elements, String> {
+        let elements = Elements::converted(tensor);
+        let elements = elements.ok_or_else(|| format!("has elements of type {}", tensor.dtype))?;
+        let doubles = tensor.data.as_chunks::<8>().0.iter().map(|bytes| f64::from_le_bytes(*bytes));
+        if tensor.dtype == DataType::Double && doubles.clone().all(f64::is_finite) {
+            let largest = doubles.fold(0.0, |largest: f64, x| largest.max(x.abs()));
+            let (least, most) = (f64::from(f32::MIN_POSITIVE), f64::from(f32::MAX));
+            if largest != 0.0 && !(least..=most).contains(&largest) {
+                return Err(format!(
+                    "has magnitudes up to {largest:.1e}, and scales are float32, which holds \
+                     {least:.1e} to {most:.1e}"
+                ));
+            }
+        }
+        Ok(elements)
+    }
+
+    fn converted(tensor: &Tensor) -> Option<Elements> {
+        let halves = || tensor.data.as_chunks::<2>().0.iter().copied();
+        let converted = match tensor.dtype {
+            DataType::Float => return Some(Elements::InPlace(tensor.data.clone())),
+            DataType::Float16 => halves().map(|half| f16::from_le_bytes(half).to_f32()).collect(),
+            DataType::BFloat16 => halves().map(|half| bf16::from_le_bytes(half).to_f32()).collect(),
+            DataType::Double => {
+                let doubles = tensor.data.as_chunks::<8>().0.iter();
+                doubles.map(|bytes| f64::from_le_bytes(*bytes) as f32).collect()
+            }
+            _ => return None,
+        };
+        Some(Elements::Converted(converted))
+    }
+
+    pub(crate) fn floats(&self) -> Floats<'_> {
+        match self {
+            Elements::InPlace(bytes) => Floats::LittleEndian(bytes.as_chunks::<4>().0),
+            Elements::Converted(values) => Floats::Slice(values),
+        }
+    }
+}

@@ -1,0 +1,206 @@
+//! A node with what is known of what it reads.
+
+use std::sync::Arc;
+
+use quantize_rs_onnx::{AttributeProto, DataType, NodeProto};
+
+use super::dim::Dim;
+use super::engine::{Scope, Walk};
+use super::fact::{Fact, Shape};
+
+/// A node with what is known of what it reads.
+pub(super) struct Call<'c, 'm> {
+    pub(super) node: &'m NodeProto,
+    /// `None` for an input that is left out, or of which nothing is known.
+    pub(super) inputs: Vec<Option<Arc<Fact>>>,
+    pub(super) scope: &'c Scope<'c, 'm>,
+    pub(super) walk: &'c Walk<'m>,
+}
+
+/// Whole numbers that an operator is given as an attribute or, in later versions, as an input.
+pub(super) enum Given {
+    /// They are left out.
+    Nothing,
+    /// They are not the same in every run.
+    Unknown,
+    /// These.
+    Ints(Vec<i64>),
+}
+
+impl<'m> Call<'_, 'm> {
+    /// Version of ONNX's own operators.
+    pub(super) fn opset(&self) -> i64 {
+        self.scope.within.opset
+    }
+
+    pub(super) fn fact(&self, input: usize) -> Option<&Fact> {
+        self.inputs.get(input)?.as_deref()
+    }
+
+    /// Whether an input is there, known or not.
+    pub(super) fn has(&self, input: usize) -> bool {
+        self.node.input.get(input).is_some_and(|name| !name.is_empty())
+    }
+
+    pub(super) fn shape(&self, input: usize) -> Option<&Shape> {
+        self.fact(input)?.shape.as_ref()
+    }
+
+    pub(super) fn rank(&self, input: usize) -> Option<usize> {
+        self.fact(input)?.rank()
+    }
+
+    pub(super) fn dtype(&self, input: usize) -> Option<DataType> {
+        self.fact(input)?.dtype
+    }
+
+    /// The elements of a small vector of integers.
+    pub(super) fn elements(&self, input: usize) -> Option<&[Option<Dim>]> {
+        self.fact(input)?.elements.as_deref()
+    }
+
+    /// The elements of a small vector of integers that is the same in every run.
+    pub(super) fn fixed(&self, input: usize) -> Option<Vec<i64>> {
+        self.elements(input)?.iter().map(|element| (*element)?.fixed()).collect()
+    }
+
+    /// The elements of a small constant vector of float32.
+    pub(super) fn floats(&self, input: usize) -> Option<&[f32]> {
+        self.fact(input)?.floats.as_deref()
+    }
+
+    /// An attribute; in a function that of whoever calls it.
+    pub(super) fn attribute(&self, name: &str) -> Option<&'m AttributeProto> {
+        self.scope.within.attribute(self.node.attribute(name)?)
+    }
+
+    pub(super) fn int(&self, name: &str, default: i64) -> i64 {
+        self.attribute(name).and_then(|attribute| attribute.i).unwrap_or(default)
+    }
+
+    pub(super) fn ints(&self, name: &str) -> Option<&'m [i64]> {
+        self.attribute(name).map(|attribute| attribute.ints.as_slice())
+    }
+
+    pub(super) fn string(&self, name: &str) -> Option<&'m str> {
+        std::str::from_utf8(self.attribute(name)?.s.as_deref()?).ok()
+    }
+
+    /// Whole numbers that are an attribute or, in later versions, an input.
+    pub(super) fn given(&self, attribute: &str, input: usize) -> Given {
+        match self.ints(attribute) {
+            Some(ints) => Given::Ints(ints.to_vec()),
+            None if !self.has(input) => Given::Nothing,
+            None => self.fixed(input).map_or(Given::Unknown, Given::Ints),
+        }
+    }
+
+    /// An element type that an attribute names.
+    pub(super) fn dtype_named(&self, attribute: &str) -> Option<DataType> {
+        DataType::from_number(i32::try_from(self.attribute(attribute)?.i?).ok()?)
+    }
+
+    /// A length of which nothing is known.
+    pub(super) fn unknown(&self) -> Dim {
+        self.walk.dims.borrow_mut().unnamed(false)
+    }
+
+    /// As many lengths of which nothing is known.
+    pub(super) fn unknowns(&self, axes: usize) -> Shape {
+        (0..axes).map(|_| self.unknown()).collect()
+    }
+
+    /// `a + b`; unknown where that is not followed.
+    pub(super) fn plus(&self, a: Dim, b: Dim) -> Dim {
+        let dim = self.walk.dims.borrow_mut().add_times(a, b, 1);
+        self.or_unknown(dim)
+    }
+
+    /// `a · b`; unknown where that is not followed.
+    pub(super) fn times(&self, a: Dim, b: Dim) -> Dim {
+        let dim = self.walk.dims.borrow_mut().times(a, b);
+        self.or_unknown(dim)
+    }
+
+    /// `a / by`, rounded down; unknown where that is not followed.
+    pub(super) fn floor_over(&self, a: Dim, by: i64) -> Dim {
+        let dim = self.walk.dims.borrow_mut().floor_over(a, by);
+        self.or_unknown(dim)
+    }
+
+    /// `a / b` where nothing remains; unknown where that is not followed.
+    pub(super) fn over(&self, a: Dim, b: Dim) -> Dim {
+        let dim = self.walk.dims.borrow_mut().exactly_over(a, b);
+        self.or_unknown(dim)
+    }
+
+    /// `a + b`, negative or not; `None` where that is not followed.
+    pub(super) fn sum(&self, a: Dim, b: Dim) -> Option<Dim> {
+        self.walk.dims.borrow_mut().add_times(a, b, 1)
+    }
+
+    /// `a - b`, negative or not; `None` where that is not followed.
+    pub(super) fn difference(&self, a: Dim, b: Dim) -> Option<Dim> {
+        self.walk.dims.borrow_mut().add_times(a, b, -1)
+    }
+
+    /// `a / by`, rounded down, negative or not; `None` where that is not followed.
+    pub(super) fn floor(&self, a: Dim, by: i64) -> Option<Dim> {
+        self.walk.dims.borrow_mut().floor_over(a, by)
+    }
+
+    /// The product of all; unknown where that is not followed.
+    pub(super) fn product(&self, lengths: &[Dim]) -> Dim {
+        if lengths.contains(&Dim::Fixed(0)) {
+            return Dim::Fixed(0);
+        }
+        lengths.iter().fold(Dim::Fixed(1), |all, length| self.times(all, *length))
+    }
+
+    /// A length is never negative: one that would be is unknown, as no such run succeeds.
+    fn or_unknown(&self, dim: Option<Dim>) -> Dim {
+        match dim {
+            Some(Dim::Fixed(length)) if length < 0 => self.unknown(),
+            Some(dim) => dim,
+            None => self.unknown(),
+        }
+    }
+
+    /// A position along an axis of the value at `input`, counted from either end.
+    pub(super) fn axis(&self, axis: i64, input: usize) -> Option<usize> {
+        axis_of(axis, self.rank(input)?)
+    }
+
+    /// The shape of what two shapes are broadcast to.
+    pub(super) fn broadcast(&self, a: &[Dim], b: &[Dim]) -> Option<Shape> {
+        let (long, short) = if a.len() < b.len() { (b, a) } else { (a, b) };
+        let mut shape = long.to_vec();
+        let new = long.len() - short.len();
+        for (length, other) in shape[new..].iter_mut().zip(short) {
+            *length = match (*length, *other) {
+                (one, other) if one == other => one,
+                (Dim::Fixed(1), other) => other,
+                (one, Dim::Fixed(1)) => one,
+                (Dim::Fixed(_), Dim::Fixed(_)) => return None,
+                // The other one is 1, or as long.
+                (fixed @ Dim::Fixed(_), _) | (_, fixed @ Dim::Fixed(_)) => fixed,
+                _ => self.unknown(),
+            };
+        }
+        Some(shape)
+    }
+
+    /// The shape of what all inputs are broadcast to.
+    pub(super) fn broadcast_all(&self, inputs: std::ops::Range<usize>) -> Option<Shape> {
+        inputs
+            .filter(|input| self.has(*input))
+            .try_fold(Shape::new(), |shape, input| self.broadcast(&shape, self.shape(input)?))
+    }
+}
+
+/// A position along an axis of `rank` axes, counted from either end.
+pub(super) fn axis_of(axis: i64, rank: usize) -> Option<usize> {
+    let rank = i64::try_from(rank).ok()?;
+    let axis = if axis < 0 { axis + rank } else { axis };
+    (0..rank).contains(&axis).then(|| usize::try_from(axis).ok()).flatten()
+}

@@ -1,0 +1,158 @@
+//! One row for each operator: of what type and shape is what it makes.
+
+// Rules are alike, those that cannot fail too.
+#![allow(clippy::unnecessary_wraps)]
+
+mod conv_pool;
+mod elementwise;
+mod generators;
+mod indexing;
+mod linear;
+mod microsoft;
+mod normalize;
+mod quantized;
+mod recurrent;
+mod reduce;
+mod shape_ops;
+mod spatial;
+
+use std::collections::HashMap;
+use std::sync::LazyLock;
+
+use quantize_rs_onnx::{DataType, NodeProto};
+
+pub(super) use generators::axes as axes_of_shape;
+pub(super) use indexing::span;
+
+use super::call::Call;
+use super::fact::{Fact, Shape};
+
+/// Of what type an output is.
+#[derive(Clone, Copy)]
+enum Type {
+    /// That of an input.
+    Input(usize),
+    /// That of all inputs, of which it is enough to know one.
+    Any,
+    /// Always this one.
+    Is(DataType),
+    /// As the rule says.
+    By(fn(&Call<'_, '_>) -> Option<DataType>),
+}
+
+/// Of what shape the outputs are.
+#[derive(Clone, Copy)]
+enum Shapes {
+    /// There is one output, or only the first is known.
+    One(fn(&Call<'_, '_>) -> Option<Shape>),
+    /// There are several.
+    All(fn(&Call<'_, '_>) -> Vec<Option<Shape>>),
+}
+
+/// What one operator makes.
+pub(super) struct Row {
+    op_type: &'static str,
+    /// A type for each output; the last one is that of all others.
+    types: &'static [Type],
+    shapes: Shapes,
+}
+
+const fn one(
+    op_type: &'static str,
+    types: &'static [Type],
+    shape: fn(&Call<'_, '_>) -> Option<Shape>,
+) -> Row {
+    Row { op_type, types, shapes: Shapes::One(shape) }
+}
+
+const fn all(
+    op_type: &'static str,
+    types: &'static [Type],
+    shapes: fn(&Call<'_, '_>) -> Vec<Option<Shape>>,
+) -> Row {
+    Row { op_type, types, shapes: Shapes::All(shapes) }
+}
+
+const SAME: &[Type] = &[Type::Input(0)];
+const ANY: &[Type] = &[Type::Any];
+const BOOL: &[Type] = &[Type::Is(DataType::Bool)];
+const INT64: &[Type] = &[Type::Is(DataType::Int64)];
+const FLOAT: &[Type] = &[Type::Is(DataType::Float)];
+
+/// The operators of ONNX, family by family.
+const ONNX: &[&[Row]] = &[
+    shape_ops::ALL,
+    generators::ALL,
+    elementwise::ALL,
+    linear::ALL,
+    normalize::ALL,
+    indexing::ALL,
+    quantized::ALL,
+    recurrent::ALL,
+    reduce::ALL,
+    spatial::ALL,
+    conv_pool::ALL,
+];
+
+type Rows = HashMap<&'static str, &'static Row>;
+
+fn by_name(families: &'static [&'static [Row]]) -> Rows {
+    families.iter().flat_map(|rows| rows.iter()).map(|row| (row.op_type, row)).collect()
+}
+
+/// The row of an operator, if it has one.
+pub(super) fn row(node: &NodeProto) -> Option<&'static Row> {
+    static OWN: LazyLock<Rows> = LazyLock::new(|| by_name(ONNX));
+    static MICROSOFT: LazyLock<Rows> = LazyLock::new(|| by_name(&[microsoft::ALL]));
+    let rows = match node.domain.as_str() {
+        "" | "ai.onnx" => &OWN,
+        "com.microsoft" => &MICROSOFT,
+        _ => return None,
+    };
+    rows.get(node.op_type.as_str()).copied()
+}
+
+impl Row {
+    /// What is known of what a node makes.
+    pub(super) fn made(&self, call: &Call<'_, '_>) -> Vec<Fact> {
+        let mut shapes = match self.shapes {
+            Shapes::One(shape) => vec![shape(call)],
+            Shapes::All(shapes) => shapes(call),
+        };
+        shapes.resize(call.node.output.len(), None);
+        let types = self.types.iter().chain(std::iter::repeat_n(
+            &self.types[self.types.len() - 1],
+            shapes.len().saturating_sub(self.types.len()),
+        ));
+        let facts = shapes.into_iter().zip(types);
+        facts.map(|(shape, own)| Fact { dtype: own.of(call), shape, ..Fact::default() }).collect()
+    }
+}
+
+impl Type {
+    fn of(self, call: &Call<'_, '_>) -> Option<DataType> {
+        match self {
+            Type::Input(input) => call.dtype(input),
+            Type::Any => (0..call.inputs.len()).find_map(|input| call.dtype(input)),
+            Type::Is(dtype) => Some(dtype),
+            Type::By(rule) => rule(call),
+        }
+    }
+}
+
+/// The shape of the first input.
+fn as_first(call: &Call<'_, '_>) -> Option<Shape> {
+    call.shape(0).cloned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_operator_has_two_rows() {
+        let rows = ONNX.iter().map(|rows| rows.len()).sum::<usize>();
+        assert_eq!(by_name(ONNX).len(), rows);
+        assert_eq!(by_name(&[microsoft::ALL]).len(), microsoft::ALL.len());
+    }
+}

@@ -1,0 +1,321 @@
+//! Who makes and who reads each value of the main graph, and which values are constant.
+
+pub(crate) mod constants;
+pub(crate) mod elements;
+pub(crate) mod fingerprint;
+pub(crate) mod infer;
+pub(crate) mod info;
+pub(crate) mod names;
+pub(crate) mod non_negative;
+pub mod ops;
+pub(crate) mod uses;
+pub(crate) mod value_range;
+
+pub use infer::{Inference, infer_shapes};
+pub use info::ModelInfo;
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, OnceLock};
+
+use quantize_rs_onnx::{
+    DataType, GraphProto, Model, NodeProto, TensorProto, ValueInfoProto, reads,
+};
+
+use crate::QuantizeError;
+use infer::{Dim, Fact, Inferred};
+
+/// Position of a value in [`Graph::values`].
+pub type ValueId = usize;
+
+/// A view of a model's main graph; while it lives the model cannot be changed.
+#[derive(Debug)]
+pub struct Graph<'m> {
+    /// The model looked at.
+    pub model: &'m Model,
+    /// The nodes, in the order of the file.
+    pub nodes: Vec<&'m NodeProto>,
+    /// The values: inputs, constants, then what each node makes.
+    pub values: Vec<Value<'m>>,
+    by_name: HashMap<&'m str, ValueId>,
+    names: HashSet<&'m str>,
+    /// What is known of types and shapes, in the order of the values: inferred when it is asked for
+    /// first.
+    facts: OnceLock<Vec<Option<Arc<Fact>>>>,
+}
+
+/// One value of the graph.
+#[derive(Debug)]
+pub struct Value<'m> {
+    /// Its name.
+    pub name: &'m str,
+    /// Where it comes from.
+    pub maker: Maker<'m>,
+    /// Nodes of the main graph that read it.
+    pub readers: Vec<Reader>,
+    /// Whether a graph inside a node (body of `If`, `Loop`, `Scan`) reads it.
+    pub captured: bool,
+    /// Whether it is an output of the model.
+    pub is_output: bool,
+    /// Its type and shape, when the file says.
+    pub info: Option<&'m ValueInfoProto>,
+}
+
+/// Where a value comes from.
+#[derive(Clone, Copy, Debug)]
+pub enum Maker<'m> {
+    /// An input of the model.
+    Input,
+    /// A constant of the graph. `overridable`: an input of the same name may replace it (IR ≥ 4).
+    Initializer {
+        /// The constant.
+        tensor: &'m TensorProto,
+        /// Whether an input of the same name may replace it.
+        overridable: bool,
+    },
+    /// A constant sparse tensor.
+    Sparse,
+    /// An output of a node.
+    Node {
+        /// Position of the node.
+        node: usize,
+        /// Position among its outputs.
+        output: usize,
+    },
+}
+
+/// A place where a value is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reader {
+    /// Position of the node.
+    pub node: usize,
+    /// Position among its inputs.
+    pub input: usize,
+}
+
+impl<'m> Graph<'m> {
+    /// Looks at a model.
+    ///
+    /// # Errors
+    /// A node of a known operator has fewer inputs or outputs than the operator takes.
+    pub fn of(model: &'m Model) -> Result<Graph<'m>, QuantizeError> {
+        let proto = model.graph();
+        let mut graph = Graph {
+            model,
+            nodes: proto.node.iter().map(|node| &**node).collect(),
+            values: Vec::new(),
+            by_name: HashMap::new(),
+            names: HashSet::new(),
+            facts: OnceLock::new(),
+        };
+        graph.add_constants(proto);
+        graph.add_made()?;
+        graph.add_readers(proto);
+        collect_names(proto, &mut graph.names);
+        graph.check_ranks()?;
+        Ok(graph)
+    }
+
+    /// The value called `name`.
+    pub fn value(&self, name: &str) -> Option<ValueId> {
+        self.by_name.get(name).copied()
+    }
+
+    /// The value that a node reads at `input`; `None` when it is left out.
+    pub fn input(&self, node: usize, input: usize) -> Option<ValueId> {
+        self.nodes[node].input.get(input).and_then(|name| self.value(name))
+    }
+
+    /// The value that a node makes at `output`.
+    pub fn output(&self, node: usize, output: usize) -> Option<ValueId> {
+        self.nodes[node].output.get(output).and_then(|name| self.value(name))
+    }
+
+    /// Names in use anywhere in the model, in graphs inside nodes too.
+    pub fn names(&self) -> &HashSet<&'m str> {
+        &self.names
+    }
+
+    /// The constant behind a value: an initializer, or the tensor of a `Constant` node.
+    pub fn constant(&self, value: ValueId) -> Option<&'m TensorProto> {
+        match self.values[value].maker {
+            Maker::Initializer { tensor, .. } => Some(tensor),
+            Maker::Node { node, .. } => constant_of(self.nodes[node]),
+            _ => None,
+        }
+    }
+
+    /// The constant behind a value: its own, or what a `Cast` makes it of.
+    pub(crate) fn constant_behind(&self, value: ValueId) -> Option<&'m TensorProto> {
+        let cast = |node: usize| self.nodes[node].op_type == "Cast";
+        match self.values[value].maker {
+            Maker::Node { node, .. } if cast(node) => self.constant(self.input(node, 0)?),
+            _ => self.constant(value),
+        }
+    }
+
+    /// The element type of a value, where it follows from what the file says.
+    pub fn dtype(&self, value: ValueId) -> Option<DataType> {
+        match self.constant(value) {
+            Some(tensor) => tensor.dtype(),
+            None => self.fact(value)?.dtype,
+        }
+    }
+
+    /// The shape of a value, where it follows from what the file says; `None` for a length that
+    /// varies.
+    pub fn shape(&self, value: ValueId) -> Option<Vec<Option<usize>>> {
+        if let Some(tensor) = self.constant(value) {
+            return Some(tensor.dims.iter().map(|dim| usize::try_from(*dim).ok()).collect());
+        }
+        let length = |dim: &Dim| usize::try_from(dim.fixed()?).ok();
+        Some(self.fact(value)?.shape.as_ref()?.iter().map(length).collect())
+    }
+
+    /// What is known of a value.
+    pub(crate) fn fact(&self, value: ValueId) -> Option<&Fact> {
+        let inferred = || {
+            let mut facts = Inferred::of(self.model).main;
+            self.values.iter().map(|value| facts.remove(value.name)).collect()
+        };
+        self.facts.get_or_init(inferred)[value].as_deref()
+    }
+
+    /// Refuses a convolution whose weight cannot be one.
+    fn check_ranks(&self) -> Result<(), QuantizeError> {
+        for (index, node) in self.nodes.iter().enumerate() {
+            let convolves = matches!(node.op_type.as_str(), "Conv" | "ConvTranspose");
+            if let Some(weight) = self.input(index, 1)
+                && let Some(tensor) = self.constant(weight)
+                && convolves
+                && node.is_onnx()
+                && tensor.dims.len() < 3
+            {
+                let (name, rank) = (self.values[weight].name, tensor.dims.len());
+                let what = format!("weight `{name}` has {rank} dimensions, expected 3 or more");
+                return Err(QuantizeError::node(node, what));
+            }
+        }
+        Ok(())
+    }
+
+    fn add(&mut self, name: &'m str, maker: Maker<'m>) {
+        if name.is_empty() {
+            return;
+        }
+        self.by_name.insert(name, self.values.len());
+        self.values.push(Value {
+            name,
+            maker,
+            readers: Vec::new(),
+            captured: false,
+            is_output: false,
+            info: None,
+        });
+    }
+
+    fn add_constants(&mut self, proto: &'m GraphProto) {
+        let constant: HashSet<&str> =
+            proto.initializer.iter().map(|tensor| tensor.name.as_str()).collect();
+        let inputs: HashSet<&str> = proto.input.iter().map(|input| input.name.as_str()).collect();
+        // Before IR 4 every initializer had to stand among the inputs; it was a constant all the same.
+        let may_override = self.model.proto().ir_version >= 4;
+        for input in proto.input.iter().filter(|input| !constant.contains(input.name.as_str())) {
+            self.add(&input.name, Maker::Input);
+        }
+        for tensor in &proto.initializer {
+            let overridable = may_override && inputs.contains(tensor.name.as_str());
+            self.add(&tensor.name, Maker::Initializer { tensor, overridable });
+        }
+        for tensor in proto.sparse_initializer.iter().filter_map(|sparse| sparse.values.as_ref()) {
+            self.add(&tensor.name, Maker::Sparse);
+        }
+    }
+
+    fn add_made(&mut self) -> Result<(), QuantizeError> {
+        for (index, node) in self.nodes.clone().into_iter().enumerate() {
+            ops::check_arity(node)?;
+            for (output, name) in node.output.iter().enumerate() {
+                self.add(name, Maker::Node { node: index, output });
+            }
+        }
+        Ok(())
+    }
+
+    fn add_readers(&mut self, proto: &'m GraphProto) {
+        for (index, node) in self.nodes.clone().into_iter().enumerate() {
+            for (input, name) in node.input.iter().enumerate() {
+                if let Some(value) = self.value(name) {
+                    self.values[value].readers.push(Reader { node: index, input });
+                }
+            }
+            let own = node.input.iter().filter(|name| !name.is_empty()).count();
+            for name in &reads(node)[own..] {
+                if let Some(value) = self.value(name) {
+                    self.values[value].captured = true;
+                }
+            }
+        }
+        for output in &proto.output {
+            if let Some(value) = self.value(&output.name) {
+                self.values[value].is_output = true;
+            }
+        }
+        for info in proto.value_info.iter().chain(&proto.input).chain(&proto.output) {
+            if let Some(value) = self.value(&info.name) {
+                self.values[value].info = Some(info);
+            }
+        }
+    }
+}
+
+/// The shape a value is declared with; `None` for a length that varies.
+pub(crate) fn shape_of(info: &ValueInfoProto) -> Option<Vec<Option<usize>>> {
+    let shape = info.tensor_type()?.shape.as_ref()?;
+    Some(shape.dim.iter().map(|dim| usize::try_from(dim.value?).ok()).collect())
+}
+
+/// The tensor of a `Constant` node.
+pub(crate) fn constant_of(node: &NodeProto) -> Option<&TensorProto> {
+    (node.op_type == "Constant" && node.is_onnx())
+        .then(|| node.attribute("value")?.t.as_deref())
+        .flatten()
+}
+
+/// The node with other graphs inside it, where there is another for any of them.
+pub(crate) fn with_bodies(
+    node: &NodeProto,
+    mut other: impl FnMut(&GraphProto) -> Option<GraphProto>,
+) -> Option<NodeProto> {
+    let mut with: Option<NodeProto> = None;
+    for (index, attribute) in node.attribute.iter().enumerate() {
+        for (at, body) in attribute.subgraphs().enumerate() {
+            let Some(body) = other(body) else { continue };
+            let with = with.get_or_insert_with(|| node.clone());
+            let attribute = with.attribute[index].edit();
+            let mut bodies = attribute.g.iter_mut().chain(&mut attribute.graphs);
+            if let Some(place) = bodies.nth(at) {
+                *place = quantize_rs_onnx::Kept::new(body);
+            }
+        }
+    }
+    with
+}
+
+/// Adds every name in a graph, and in those inside it.
+pub(crate) fn collect_names<'m>(graph: &'m GraphProto, names: &mut HashSet<&'m str>) {
+    names.extend(graph.input.iter().map(|input| input.name.as_str()));
+    names.extend(graph.output.iter().map(|output| output.name.as_str()));
+    names.extend(graph.value_info.iter().map(|info| info.name.as_str()));
+    names.extend(graph.initializer.iter().map(|tensor| tensor.name.as_str()));
+    names.extend(
+        graph
+            .sparse_initializer
+            .iter()
+            .filter_map(|sparse| Some(sparse.values.as_ref()?.name.as_str())),
+    );
+    for node in &graph.node {
+        names.insert(node.name.as_str());
+        names.extend(node.input.iter().chain(&node.output).map(String::as_str));
+        node.subgraphs().for_each(|body| collect_names(body, names));
+    }
+}

@@ -1,0 +1,214 @@
+//! Results as one page of HTML that needs nothing else.
+//!
+//! Names come out of files and are not to be trusted: `maud` escapes all that is not said to be
+//! HTML, nothing but our own style and script is, and the page's policy runs no other script.
+
+mod bars;
+mod charts;
+mod comparison;
+mod frame;
+mod layer_errors;
+mod numbers;
+mod sensitivity;
+mod table;
+
+use maud::{Markup, html};
+use serde_json::Value;
+
+use self::frame::{list, tile};
+use self::numbers::{count_of, name};
+use crate::report::Report;
+use crate::util::text::size;
+use crate::{Comparison, Config, LayerErrors, Role, Sensitivity, Verified};
+
+/// A page of HTML about one quantization: whatever is known of it. It needs no other file and no
+/// network, and follows the reader's light or dark theme.
+///
+/// ```
+/// use quantize_rs::{Config, Model, Page, Prepared, weight_sensitivity};
+///
+/// # let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/digits/digits_cnn.onnx");
+/// let prepared = Prepared::of(&Model::open(path)?, Config::default())?;
+/// let plan = prepared.plan();
+/// let quantized = plan.apply(&prepared.model, None)?;
+/// let ranking = weight_sensitivity(&prepared.model, &plan)?;
+/// let page = Page {
+///     report: Some(quantized.report()),
+///     sensitivity: Some(&ranking),
+///     ..Page::default()
+/// };
+/// assert!(page.html().contains("SQNR of the weight itself"));
+/// # Ok::<(), quantize_rs::QuantizeError>(())
+/// ```
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Page<'a> {
+    /// What was done: sizes, errors of weights, ranges of activations, and every value's reason.
+    pub report: Option<&'a Report>,
+    /// The quantized model beside the original.
+    pub comparison: Option<&'a Comparison>,
+    /// What each layer costs.
+    pub sensitivity: Option<&'a Sensitivity>,
+    /// Where accuracy is lost.
+    pub layer_errors: Option<&'a LayerErrors>,
+}
+
+impl Report {
+    /// The report as one page of HTML: charts of sizes, errors and ranges, and a table of all
+    /// values. It needs no other file and no network, and follows the reader's light or dark theme.
+    ///
+    /// ```
+    /// use quantize_rs::{Config, Model, Prepared};
+    ///
+    /// # let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/digits/digits_cnn.onnx");
+    /// let prepared = Prepared::of(&Model::open(path)?, Config::default())?;
+    /// let quantized = prepared.plan().apply(&prepared.model, None)?;
+    /// assert!(quantized.report().html().starts_with("<!DOCTYPE html>"));
+    /// # Ok::<(), quantize_rs::QuantizeError>(())
+    /// ```
+    pub fn html(&self) -> String {
+        Page { report: Some(self), ..Page::default() }.html()
+    }
+}
+
+impl Page<'_> {
+    /// The page.
+    pub fn html(&self) -> String {
+        let mut main: Vec<Markup> = Vec::new();
+        main.extend(self.report.map(said));
+        main.extend(self.comparison.map(|found| list("Warnings", "warnings", &found.warnings)));
+        main.extend(self.report.and_then(|report| report.verified.as_ref()).map(verified));
+        main.extend(self.report.map(drawn));
+        main.extend(self.comparison.map(comparison::section));
+        main.extend(self.sensitivity.map(sensitivity::section));
+        main.extend(self.layer_errors.map(layer_errors::section));
+        main.extend(self.report.map(listed));
+        let Some(report) = self.report else {
+            let title = self.title();
+            return frame::page(title, &html! { h1 { (title) } }, &main);
+        };
+        let model = model(report);
+        frame::page(&format!("{model} quantized"), &header(report, model), &main)
+    }
+
+    /// What a page without a report is about.
+    fn title(&self) -> &'static str {
+        match (self.comparison, self.sensitivity, self.layer_errors) {
+            (Some(_), _, _) => "Quantized and original",
+            (None, Some(_), None) => "Sensitivity of layers",
+            (None, None, Some(_)) => "Errors of layers",
+            _ => "Layers",
+        }
+    }
+}
+
+/// Pictures of what was done.
+fn drawn(report: &Report) -> Markup {
+    html! {
+        (charts::sizes(report))
+        div.pair {
+            (charts::largest_weights(report))
+            (charts::worst_weights(report))
+        }
+        (charts::activations(report))
+    }
+}
+
+/// All that was done, in tables.
+fn listed(report: &Report) -> Markup {
+    html! {
+        (table::values(report))
+        (run(report))
+    }
+}
+
+/// The file's name, without its folder.
+fn model(report: &Report) -> &str {
+    let path = report.input.as_deref().unwrap_or("model in memory");
+    path.rsplit(['/', '\\']).next().unwrap_or(path)
+}
+
+fn header(report: &Report, model: &str) -> Markup {
+    let engine = report.engine.as_deref();
+    html! {
+        h1 { (name(model)) }
+        p.where {
+            @match &report.output {
+                Some(path) => { "written to " (name(path)) }
+                None => "held in memory",
+            }
+        }
+        dl.tiles {
+            (tile("Before", &size(report.bytes_before)))
+            (tile("After", &size(report.bytes_after)))
+            (tile("Smaller", &format!("{:.2}×", report.ratio())))
+            (tile("Weights", &count_of(report, &[Role::Weight])))
+            @if engine.is_some() {
+                (tile("Activations", &count_of(report, &[Role::Input, Role::Activation])))
+                (tile("Samples", &report.samples.to_string()))
+            }
+        }
+    }
+}
+
+/// Warnings, and what could be tried.
+fn said(report: &Report) -> Markup {
+    let suggestions = report.suggestions();
+    html! {
+        (list("Warnings", "warnings", &report.warnings))
+        (list("Suggestions", "suggestions", &suggestions))
+    }
+}
+
+/// What the result measures, and which layers stayed float for it.
+fn verified(found: &Verified) -> Markup {
+    html! {
+        section {
+            h2 { "Verified" }
+            p { (found.summary()) @if let Some(wanted) = found.wanted() { "; wanted: " (wanted) } }
+            ol { @for step in found.steps() { li { (name(&step)) } } }
+        }
+    }
+}
+
+/// How it was made: options, steps, notes and seconds.
+fn run(report: &Report) -> Markup {
+    let seconds = report.seconds;
+    let stages = [
+        ("calibrate", seconds.calibrate),
+        ("apply", seconds.apply),
+        ("verify", seconds.verify),
+        ("save", seconds.save),
+    ];
+    let took = stages.iter().filter(|(_, seconds)| *seconds > 0.0);
+    let took: Vec<String> = took.map(|(stage, s)| format!("{stage} {s:.2}")).collect();
+    html! {
+        section {
+            h2 { "How it was made" }
+            dl.facts {
+                @if let Some(path) = &report.input { dt { "model" } dd { (name(path)) } }
+                @for (option, value) in options(&report.config) {
+                    dt { (option) } dd { (name(&value)) }
+                }
+                @if let Some(engine) = &report.engine { dt { "engine" } dd { (name(engine)) } }
+                @if let Some(method) = &report.method { dt { "method" } dd { (name(method)) } }
+                @if report.corrected_biases > 0 {
+                    dt { "biases corrected" } dd { (report.corrected_biases) }
+                }
+                @for step in &report.steps { dt { "prepared" } dd { (name(&step.to_string())) } }
+                @if !took.is_empty() { dt { "seconds" } dd { (took.join(", ")) } }
+                @for note in &report.notes { dt { "note" } dd { (name(note)) } }
+            }
+        }
+    }
+}
+
+/// The options that matter: the types, and what is not as it usually is.
+fn options(config: &Config) -> Vec<(String, String)> {
+    let written = |config: &Config| serde_json::to_value(config).unwrap_or_default();
+    let (asked, usual) = (written(config), written(&Config::default()));
+    let Value::Object(asked) = asked else { return Vec::new() };
+    let matters = |option: &str, value: &Value| option == "weights" || usual[option] != *value;
+    let shown = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    let options = asked.iter().filter(|(option, value)| matters(option, value));
+    options.map(|(option, value)| (option.clone(), shown(value))).collect()
+}

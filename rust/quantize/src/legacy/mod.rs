@@ -1,0 +1,11 @@
+//! The Rust names of version 0.10: weights one at a time, and numbers for single layers.
+//!
+//! In and out: plain vectors. Imports: any room.
+
+pub(crate) mod layers;
+pub(crate) mod onnx_model;
+
+pub use layers::{DynamicRangeCalibrator, QuantizationAwareTraining};
+pub use onnx_model::{
+    OnnxModel, QdqWeightInput, QuantConfig, QuantizedTensor, Quantizer, WeightTensor,
+};

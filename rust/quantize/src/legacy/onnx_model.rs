@@ -1,0 +1,347 @@
+//! The names that users of the Rust crate of 0.10 and before know, over the same flow.
+
+use std::path::Path;
+
+use quantize_rs_math::{
+    Granularity, Layout, Metrics, Params, QSpec, QType, dequantize, pack, params,
+    quantize_measured, ranges_checked,
+};
+use quantize_rs_onnx::{Edit, Model, Tensor};
+
+use crate::encode::{self, Encoded, EncodedTensor};
+use crate::error::QuantizeErrorKind;
+use crate::graph::Graph;
+use crate::{Config, ModelInfo, Plan, Prepared, QuantizeError, rewrite};
+
+/// A model whose weights can be taken out, quantized one by one, and put back.
+#[derive(Clone, Debug)]
+pub struct OnnxModel(Model);
+
+/// A float weight of a model.
+#[derive(Clone, Debug, PartialEq)]
+pub struct WeightTensor {
+    /// Its name.
+    pub name: String,
+    /// Its elements, in C order.
+    pub data: Vec<f32>,
+    /// Its shape.
+    pub shape: Vec<usize>,
+    /// The axis of its output channels, where it has one.
+    pub axis: Option<usize>,
+}
+
+/// How a [`Quantizer`] quantizes. `QuantConfig::default()` is int8, per tensor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct QuantConfig {
+    /// 2, 4 or 8.
+    pub bits: u8,
+    /// One scale for each output channel.
+    pub per_channel: bool,
+    /// Zero point 0.
+    pub symmetric: bool,
+}
+
+impl Default for QuantConfig {
+    fn default() -> QuantConfig {
+        QuantConfig { bits: 8, per_channel: false, symmetric: false }
+    }
+}
+
+impl QuantConfig {
+    /// The same, in this many bits.
+    #[must_use]
+    pub fn with_bits(self, bits: u8) -> QuantConfig {
+        QuantConfig { bits, ..self }
+    }
+
+    /// The same, with one scale for each output channel or one for the whole weight.
+    #[must_use]
+    pub fn with_per_channel(self, per_channel: bool) -> QuantConfig {
+        QuantConfig { per_channel, ..self }
+    }
+
+    /// The same, with the zero point fixed at 0 or free.
+    #[must_use]
+    pub fn with_symmetric(self, symmetric: bool) -> QuantConfig {
+        QuantConfig { symmetric, ..self }
+    }
+}
+
+/// Quantizes tensors, one at a time.
+#[derive(Clone, Debug)]
+pub struct Quantizer {
+    config: QuantConfig,
+}
+
+/// A tensor as integers.
+#[derive(Clone, Debug)]
+pub struct QuantizedTensor {
+    bytes: Vec<u8>,
+    params: Vec<Params>,
+    layout: Layout,
+    spec: QSpec,
+    bits: u8,
+    metrics: Metrics,
+}
+
+/// A quantized weight to be put into a model.
+#[derive(Clone, Debug, PartialEq)]
+pub struct QdqWeightInput {
+    /// Name of the float weight it stands for.
+    pub original_name: String,
+    /// Its integers, one an element.
+    pub quantized_values: Vec<i8>,
+    /// Its scales: one, or one for each index along `axis`.
+    pub scales: Vec<f32>,
+    /// Its zero points, as many as scales.
+    pub zero_points: Vec<i8>,
+    /// 4 or 8.
+    pub bits: u8,
+    /// The axis that scales go along; `None` for one scale.
+    pub axis: Option<usize>,
+}
+
+impl OnnxModel {
+    /// Opens a model file.
+    ///
+    /// # Errors
+    /// As [`Model::open`].
+    pub fn load(path: impl AsRef<Path>) -> Result<OnnxModel, QuantizeError> {
+        Ok(OnnxModel(Model::open(path)?))
+    }
+
+    /// Facts about the model.
+    pub fn info(&self) -> ModelInfo {
+        ModelInfo::of(&self.0)
+    }
+
+    /// The weights that can be quantized, copied.
+    ///
+    /// # Errors
+    /// A weight whose data is missing or short.
+    pub fn extract_weights(&self) -> Result<Vec<WeightTensor>, QuantizeError> {
+        let prepared = self.prepared(Config { per_channel: true, ..Config::default() })?;
+        let (graph, plan) = (Graph::of(&prepared.model)?, prepared.plan());
+        plan.quantized()
+            .filter_map(|(value, how)| {
+                let proto = graph.constant(graph.value(&value.name)?)?;
+                let axis = match how.spec.granularity {
+                    Granularity::PerAxis { axis } => Some(axis),
+                    _ => None,
+                };
+                Some(prepared.model.tensor(proto).map_err(QuantizeError::from).map(|tensor| {
+                    WeightTensor {
+                        name: value.name.clone(),
+                        data: encode::to_f32(&tensor).unwrap_or_default(),
+                        shape: tensor.shape,
+                        axis,
+                    }
+                }))
+            })
+            .collect()
+    }
+
+    /// Writes the model with these weights quantized.
+    ///
+    /// # Errors
+    /// A name that is no weight of the model, numbers that do not fit its shape, or a path that
+    /// cannot be written.
+    pub fn save_quantized(
+        &self,
+        weights: &[QdqWeightInput],
+        path: impl AsRef<Path>,
+    ) -> Result<(), QuantizeError> {
+        let mut config = Config { symmetric: true, ..Config::default() };
+        config.layer_bits =
+            weights.iter().map(|weight| (weight.original_name.clone(), weight.bits)).collect();
+        config.per_channel = weights.iter().any(|weight| weight.axis.is_some());
+        let prepared = self.prepared(config)?;
+        let (graph, mut plan) = (Graph::of(&prepared.model)?, prepared.plan());
+        let mut encoded = Encoded::default();
+        for weight in weights {
+            let tensor = plan.impose(weight, &graph)?;
+            encoded.weights.insert(weight.original_name.clone(), tensor);
+        }
+        let mut model = prepared.model.clone();
+        let edits: Vec<Edit> = rewrite::qdq(&graph, &plan, &encoded);
+        model.apply(edits)?;
+        model.save(path)?;
+        Ok(())
+    }
+
+    /// The model in the operator set that the result needs, its weights under their names.
+    fn prepared(&self, config: Config) -> Result<Prepared, QuantizeError> {
+        Prepared::of(&self.0, Config { passes: Some(Vec::new()), ..config })
+    }
+}
+
+impl Plan {
+    /// Makes the plan for one weight what the caller already did to it.
+    fn impose(
+        &mut self,
+        weight: &QdqWeightInput,
+        graph: &Graph<'_>,
+    ) -> Result<EncodedTensor, QuantizeError> {
+        let name = &weight.original_name;
+        let wrong = |what: String| {
+            let tensor = name.clone();
+            QuantizeError::new(QuantizeErrorKind::InvalidTensor { tensor, what })
+        };
+        let shape: Option<Vec<usize>> =
+            graph.value(name).and_then(|id| graph.shape(id)?.into_iter().collect());
+        let shape = shape.ok_or_else(|| wrong("is no constant of the model".to_owned()))?;
+        let how = self
+            .quantized_mut(name)
+            .ok_or_else(|| wrong("is no weight of the model".to_owned()))?;
+        how.matrix = None;
+        how.spec.granularity = match weight.axis {
+            Some(axis) => Granularity::PerAxis { axis },
+            None => Granularity::PerTensor,
+        };
+        let layout =
+            Layout::of(&shape, how.spec.granularity).map_err(|error| wrong(error.to_string()))?;
+        let (values, groups) = (weight.quantized_values.len(), layout.groups());
+        if values != layout.elements()
+            || weight.scales.len() != groups
+            || weight.zero_points.len() != groups
+        {
+            return Err(wrong(format!(
+                "has {values} values, {} scales and {} zero points for shape {shape:?}, expected {}, {groups} and {groups}",
+                weight.scales.len(),
+                weight.zero_points.len(),
+                layout.elements(),
+            )));
+        }
+        let integers = |shape: Vec<usize>, values: &[i8]| {
+            let wide: Vec<i32> = values.iter().map(|value| i32::from(*value)).collect();
+            encode::integers(how.stored, shape, &wide)
+        };
+        Ok(EncodedTensor {
+            stored_scale: None,
+            quantized: integers(shape, &weight.quantized_values),
+            scale: Tensor::from_f32(layout.scale_shape(), &weight.scales),
+            zero_point: integers(layout.scale_shape(), &weight.zero_points),
+            metrics: None,
+        })
+    }
+}
+
+impl Quantizer {
+    /// A quantizer that does this.
+    pub fn new(config: QuantConfig) -> Quantizer {
+        Quantizer { config }
+    }
+
+    /// Quantizes a tensor; per channel along axis 0.
+    ///
+    /// # Errors
+    /// NaN or infinity, or a shape that is not that of the data.
+    pub fn quantize_tensor(
+        &self,
+        data: &[f32],
+        shape: &[usize],
+    ) -> Result<QuantizedTensor, QuantizeError> {
+        self.quantize_along("tensor", data, shape, Some(0))
+    }
+
+    /// Quantizes a weight of a model; per channel along its own axis.
+    ///
+    /// # Errors
+    /// As [`Quantizer::quantize_tensor`], naming the weight.
+    pub fn quantize_weight(&self, weight: &WeightTensor) -> Result<QuantizedTensor, QuantizeError> {
+        self.quantize_along(&weight.name, &weight.data, &weight.shape, weight.axis)
+    }
+
+    fn quantize_along(
+        &self,
+        name: &str,
+        data: &[f32],
+        shape: &[usize],
+        axis: Option<usize>,
+    ) -> Result<QuantizedTensor, QuantizeError> {
+        let wrong = |error: quantize_rs_math::MathError| {
+            let (tensor, what) = (name.to_owned(), error.to_string());
+            QuantizeError::new(QuantizeErrorKind::InvalidTensor { tensor, what })
+        };
+        let granularity = match axis {
+            Some(axis) if self.config.per_channel => Granularity::PerAxis { axis },
+            _ => Granularity::PerTensor,
+        };
+        let qtype: QType = crate::options::config::signed("bits", self.config.bits)?;
+        if qtype.bits() > 8 {
+            return Err(QuantizeError::option("bits", "is 16, expected 2, 4 or 8"));
+        }
+        let spec = QSpec::new(qtype, self.config.symmetric, granularity);
+        let layout = Layout::of(shape, granularity).map_err(wrong)?;
+        layout.check(data.len(), layout.groups()).map_err(wrong)?;
+        let params: Vec<Params> = ranges_checked(data, &layout)
+            .map_err(wrong)?
+            .into_iter()
+            .map(|range| params(range, &spec))
+            .collect();
+        let (bytes, metrics) = quantize_measured(data, &layout, &params, &spec);
+        Ok(QuantizedTensor { bytes, params, layout, spec, bits: self.config.bits, metrics })
+    }
+}
+
+impl QuantizedTensor {
+    /// The integers, one an element.
+    pub fn data(&self) -> Vec<i8> {
+        match self.spec.qtype.bits() {
+            8 => self.bytes.iter().map(|byte| byte.cast_signed()).collect(),
+            bits => pack::unpack(&self.bytes, bits, true, self.layout.elements()),
+        }
+    }
+
+    /// Bits of an integer.
+    pub fn bits(&self) -> u8 {
+        self.bits
+    }
+
+    /// Whether there is a scale for each channel.
+    pub fn is_per_channel(&self) -> bool {
+        self.axis().is_some()
+    }
+
+    /// The axis that scales go along.
+    pub fn axis(&self) -> Option<usize> {
+        match self.spec.granularity {
+            Granularity::PerAxis { axis } => Some(axis),
+            _ => None,
+        }
+    }
+
+    /// All scales and zero points.
+    pub fn get_all_scales_zero_points(&self) -> (Vec<f32>, Vec<i8>) {
+        self.params.iter().map(|params| (params.scale, narrow(params.zero_point))).unzip()
+    }
+
+    /// The floats that the integers stand for.
+    pub fn to_f32(&self) -> Vec<f32> {
+        dequantize(&self.bytes, &self.layout, &self.params, self.spec.qtype)
+    }
+
+    /// The mean squared error against the floats it was made from.
+    pub fn quantization_error(&self) -> f64 {
+        self.metrics.mse
+    }
+
+    /// The weight called `name`, ready to be put into a model.
+    pub fn into_weight(self, name: impl Into<String>) -> QdqWeightInput {
+        let (scales, zero_points) = self.get_all_scales_zero_points();
+        QdqWeightInput {
+            original_name: name.into(),
+            quantized_values: self.data(),
+            scales,
+            zero_points,
+            bits: self.bits(),
+            axis: self.axis(),
+        }
+    }
+}
+
+/// An integer of 8 bits or fewer, as zero points of such types are.
+fn narrow(value: i32) -> i8 {
+    i8::try_from(value).unwrap_or_default()
+}

@@ -1,0 +1,115 @@
+//! Weights in blocks, for `MatMulNBits` and `GatherBlockQuantized`.
+
+use quantize_rs_math::{Granularity, QSpec, QType};
+use quantize_rs_onnx::{DataType, NodeProto};
+
+use super::{comes_from, is_function};
+use crate::Config;
+use crate::graph::Graph;
+use crate::graph::uses::{Along, Constant, Use};
+
+/// Elements in a block, where nobody says.
+const BLOCK_SIZE: usize = 32;
+
+/// Unsigned integers in blocks along the axis that is summed over.
+pub(super) fn spec(
+    graph: &Graph<'_>,
+    constant: &Constant<'_>,
+    config: &Config,
+    qtype: QType,
+) -> Result<QSpec, String> {
+    let [_, last] = constant.shape[..] else {
+        return Err(format!("it has {} axes, not 2", constant.shape.len()));
+    };
+    let known = [DataType::Float, DataType::Float16];
+    if let Some(dtype) = constant.dtype.filter(|dtype| !known.contains(dtype)) {
+        return Err(format!("it is {dtype}"));
+    }
+    let mut channels = None;
+    for usage in &constant.uses {
+        let (node, along, batched) = match *usage {
+            Use::Weight { node, channels, batched } => (node, channels, batched),
+            Use::Inside { node, channels: along } => {
+                let axis = inside(graph, constant, node, along)?;
+                if *channels.get_or_insert(axis) != axis {
+                    return Err(other_way(node));
+                }
+                continue;
+            }
+            _ => return Err("something else needs it in float".to_owned()),
+        };
+        let proto = graph.nodes[node];
+        let label = || proto.label();
+        let (op_type, operand) = match proto.op_type.as_str() {
+            "MatMul" | "Gemm" => ("MatMulNBits", 1),
+            "Gather" => ("GatherBlockQuantized", 0),
+            _ => return Err(format!("{} is neither MatMul, Gemm nor Gather", label())),
+        };
+        if is_function(graph, op_type) {
+            return Err(format!("the model calls a function of its own {op_type}"));
+        }
+        let mut others = (0..proto.input.len()).filter(|input| *input != operand);
+        let comes_in = |input| comes_from(graph, graph.input(node, input), constant.anchor);
+        if !comes_in(operand) || others.any(comes_in) {
+            return Err(format!("{} does not multiply by it from the right", label()));
+        }
+        let Some(Along::Axis(axis)) = along.filter(|_| !batched) else {
+            return Err(format!("it is no matrix when it comes to {}", label()));
+        };
+        if proto.op_type == "Gemm" && proto.int("transA", 0) != 0 {
+            return Err(format!("{} transposes what it multiplies", label()));
+        }
+        if proto.op_type == "Gather" {
+            let direct = graph.input(node, 0) == Some(constant.anchor);
+            if axis != 0 || !direct || !matches!(proto.int("axis", 0), 0 | -2) {
+                return Err(format!("{} does not take rows of it", label()));
+            }
+            let bits = usize::try_from(qtype.bits()).unwrap_or(8);
+            if last * bits % 8 != 0 {
+                return Err(format!("rows of {last} elements do not fill bytes"));
+            }
+        }
+        if *channels.get_or_insert(axis) != axis {
+            return Err(other_way(proto));
+        }
+    }
+    let axis = 1 - channels.unwrap_or(1);
+    let block_size = config.block_size.unwrap_or(BLOCK_SIZE);
+    let granularity = Granularity::Blocked { axis, block_size };
+    Ok(QSpec::new(unsigned(qtype), config.symmetric, granularity))
+}
+
+/// The axis of output channels for a node in a graph inside a node, which has to read the weight as
+/// it is.
+fn inside(
+    graph: &Graph<'_>,
+    constant: &Constant<'_>,
+    node: &NodeProto,
+    along: Option<Along>,
+) -> Result<usize, String> {
+    let name = graph.values[constant.anchor].name;
+    let read: Vec<bool> = node.input.iter().map(|input| input == name).collect();
+    let products = matches!(node.op_type.as_str(), "MatMul" | "Gemm");
+    let from_right = read.get(1) == Some(&true) && read.iter().filter(|it| **it).count() == 1;
+    if !products || is_function(graph, "MatMulNBits") {
+        return Err(format!("{}, in a graph inside a node, reads it", node.label()));
+    }
+    match along {
+        Some(Along::Axis(axis)) if from_right && node.int("transA", 0) == 0 => Ok(axis),
+        _ => Err(format!("{} does not multiply by it from the right", node.label())),
+    }
+}
+
+fn other_way(node: &NodeProto) -> String {
+    format!("{} reads it the other way round than another", node.label())
+}
+
+/// The unsigned type of as many bits.
+fn unsigned(qtype: QType) -> QType {
+    match qtype {
+        QType::Int2 => QType::UInt2,
+        QType::Int4 => QType::UInt4,
+        QType::Int8 => QType::UInt8,
+        other => other,
+    }
+}

@@ -1,0 +1,352 @@
+//! What was done to a model and what it cost.
+
+mod histogram;
+mod sizes;
+mod suggest;
+
+use std::collections::HashMap;
+
+use quantize_rs_math::{Granularity, Metrics, Params, QSpec, QType, Range, Scales};
+use quantize_rs_onnx::DataType;
+use serde::{Deserialize, Serialize};
+
+use crate::encode::{Encoded, EncodedTensor};
+use crate::graph::Graph;
+use crate::graph::uses;
+use crate::plan::{Decision, Plan, Planned, Role, ValuePlan};
+use crate::transform::{STORE_INTEGERS, Step};
+use crate::{Config, Format, QuantizeError, Ranges, Verified};
+
+pub use histogram::Histogram;
+pub use sizes::Sizes;
+
+/// What was done to a model, value by value, and what it cost.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Report {
+    /// Where the model came from; `None` for bytes.
+    pub input: Option<String>,
+    /// Where it went; `None` while it is in memory.
+    pub output: Option<String>,
+    /// What was asked for.
+    pub config: Config,
+    /// Bytes of the model before, with the data beside it.
+    pub bytes_before: u64,
+    /// Bytes of the model after, with the data beside it.
+    pub bytes_after: u64,
+    /// Who ran the model on samples, when somebody did.
+    pub engine: Option<String>,
+    /// How ranges follow from what was seen.
+    pub method: Option<String>,
+    /// On how many samples.
+    pub samples: usize,
+    /// Biases that take back what quantized weights shift in the mean.
+    pub corrected_biases: usize,
+    /// What was done to the model before planning.
+    pub steps: Vec<Step>,
+    /// How the result was judged, where it was.
+    #[serde(default)]
+    pub verified: Option<Verified>,
+    /// Wall-clock seconds of each stage.
+    pub seconds: Seconds,
+    /// Every value of the main graph.
+    pub values: Vec<Row>,
+    /// What calibration had to say: why this engine, which choice of range means nothing.
+    pub notes: Vec<String>,
+    /// Things the caller should know.
+    pub warnings: Vec<String>,
+}
+
+/// Wall-clock seconds of each stage.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Seconds {
+    /// Running the model on samples.
+    pub calibrate: f64,
+    /// Encoding weights and rewriting the graph.
+    pub apply: f64,
+    /// Making the models that were tried, and running them beside the float model.
+    #[serde(default)]
+    pub verify: f64,
+    /// Writing the file.
+    pub save: f64,
+}
+
+/// What was done to one value.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Row {
+    /// Name of the value.
+    pub name: String,
+    /// What it is in the model.
+    pub role: Role,
+    /// Its element type before, where known.
+    pub dtype: Option<DataType>,
+    /// Its shape, where known; null for a length that varies.
+    pub shape: Option<Vec<Option<usize>>>,
+    /// Bytes of a constant in the model before, those of what it is cast from where there is a cast.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bytes_before: Option<u64>,
+    /// How it is quantized; `None` when it kept its type.
+    pub quantized: Option<QuantizedRow>,
+    /// Why it is quantized, or why it kept its type.
+    pub why: String,
+}
+
+/// How one value is quantized.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct QuantizedRow {
+    /// The type of its integers.
+    pub qtype: QType,
+    /// The type they are stored in.
+    pub stored: QType,
+    /// How they are written into the file.
+    pub format: Format,
+    /// Whether the zero point is fixed.
+    pub symmetric: bool,
+    /// Whether one bit less than there is is used.
+    pub reduced: bool,
+    /// Which elements share a scale.
+    pub granularity: Granularity,
+    /// What scales are stored as.
+    #[serde(default, skip_serializing_if = "Scales::are_wide")]
+    pub scales: Scales,
+    /// Where its numbers come from.
+    pub source: String,
+    /// Smallest and largest scale, both without their sign.
+    pub scale: (f32, f32),
+    /// The zero point of an activation.
+    pub zero_point: Option<i32>,
+    /// The range that was observed.
+    pub range: Option<Range>,
+    /// The method that `auto` chose for it.
+    pub method: Option<String>,
+    /// What a constant's integers stand for, against the floats they were made from.
+    pub error: Option<Metrics>,
+    /// What a constant takes in the file; `None` for activations, and where floats stay in it.
+    pub bytes: Option<StoredBytes>,
+    /// What calibration saw of an activation.
+    pub histogram: Option<Histogram>,
+}
+
+/// Bytes of a constant that is quantized.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StoredBytes {
+    /// Its integers.
+    pub elements: u64,
+    /// Its scales, and its zero points where they are not fixed.
+    pub scales: u64,
+}
+
+impl Row {
+    /// Whether it was float and is.
+    pub fn stayed_float(&self) -> bool {
+        self.quantized.is_none() && self.dtype.is_some_and(DataType::is_float)
+    }
+}
+
+impl QuantizedRow {
+    /// Type, symmetry and granularity in a few words: `int8 symmetric axis 0`.
+    pub fn kind(&self) -> String {
+        self.kind_with(self.granularity)
+    }
+
+    pub(crate) fn kind_with(&self, granularity: Granularity) -> String {
+        let spec = QSpec::new(self.qtype, self.symmetric, granularity);
+        let spec = QSpec { reduced: self.reduced, scales: self.scales, ..spec };
+        crate::plan::kind(&spec, self.stored, self.format)
+    }
+}
+
+impl Report {
+    pub(crate) fn of(
+        graph: &Graph<'_>,
+        plan: &Plan,
+        ranges: Option<&Ranges>,
+        encoded: &Encoded,
+    ) -> Report {
+        let mut constants: HashMap<&str, &EncodedTensor> =
+            encoded.weights.iter().map(|(name, tensor)| (name.as_str(), tensor)).collect();
+        for node in plan.integer_nodes() {
+            if let (Some(bias), Some(tensor)) = (node.bias, encoded.biases.get(&node.node)) {
+                constants.insert(graph.values[bias].name, tensor);
+            }
+        }
+        let row = |value: &Planned| {
+            let name = value.name.as_str();
+            let (quantized, why) = match &value.decision {
+                Decision::Quantize(how) => {
+                    let constant = constants.get(name).copied();
+                    let activation = encoded.activations.get(name);
+                    let row = quantized(value, how, ranges, constant, activation);
+                    (Some(row), how.because.to_string())
+                }
+                Decision::Keep(kept) => (None, kept.to_string()),
+            };
+            Row {
+                name: value.name.clone(),
+                role: value.role,
+                dtype: value.dtype,
+                shape: value.shape.clone(),
+                bytes_before: graph.value(name).and_then(|id| uses::bytes(graph, id)),
+                quantized,
+                why,
+            }
+        };
+        let mut warnings = ranges.map_or_else(Vec::new, |ranges| ranges.warnings.clone());
+        warnings.extend(plan.warnings.iter().cloned());
+        warnings.extend(encoded.warnings.iter().cloned());
+        let notes = ranges.map_or_else(Vec::new, Ranges::said);
+        let stored = plan.steps.iter().any(|step| step.pass == STORE_INTEGERS);
+        if plan.quantized().next().is_none() && !stored {
+            warnings.push("nothing was quantized; the report says why for each value".to_owned());
+        }
+        Report {
+            input: graph.model.path().map(|path| path.display().to_string()),
+            config: plan.config.clone(),
+            bytes_before: graph.model.byte_len(),
+            engine: ranges.map(|ranges| ranges.engine.clone()),
+            method: ranges.map(|ranges| ranges.method.clone()),
+            samples: ranges.map_or(0, |ranges| ranges.samples),
+            corrected_biases: encoded.corrected,
+            values: plan.values.iter().map(row).collect(),
+            notes,
+            warnings,
+            ..Report::default()
+        }
+    }
+
+    /// How many times smaller the model became.
+    #[allow(clippy::cast_precision_loss)] // sizes of files, shown to two digits
+    pub fn ratio(&self) -> f64 {
+        self.bytes_before as f64 / self.bytes_after.max(1) as f64
+    }
+
+    /// Says that the model did not become smaller, where something was quantized and is no float.
+    pub(crate) fn warn_of_size(&mut self) {
+        let trained = self.config.output_format == Format::FakeQuant;
+        let (before, after) = (self.bytes_before, self.bytes_after);
+        if after >= before && !trained && self.quantized().next().is_some() {
+            self.warnings.push(format!(
+                "the quantized model is not smaller: {after} bytes, and the float model {before}"
+            ));
+        }
+    }
+
+    /// Values that are quantized.
+    pub fn quantized(&self) -> impl Iterator<Item = (&Row, &QuantizedRow)> {
+        self.values.iter().filter_map(|row| Some((row, row.quantized.as_ref()?)))
+    }
+
+    /// What could be tried next, where something could.
+    pub fn suggestions(&self) -> Vec<String> {
+        suggest::ALL.iter().filter_map(|suggest| suggest(self)).collect()
+    }
+
+    /// What the bytes of the model are for, before and after.
+    pub fn sizes(&self) -> Sizes {
+        Sizes::of(self)
+    }
+
+    /// The report as JSON, with `ratio`, `sizes` and `suggestions`.
+    pub fn to_json(&self) -> String {
+        // Names and numbers, no maps with odd keys: this cannot fail.
+        let mut json = serde_json::to_value(self).unwrap_or_default();
+        json["ratio"] = self.ratio().into();
+        json["sizes"] = serde_json::to_value(self.sizes()).unwrap_or_default();
+        json["suggestions"] = self.suggestions().into();
+        json.to_string()
+    }
+
+    /// A report out of JSON.
+    ///
+    /// # Errors
+    /// The text is not what [`Report::to_json`] writes.
+    pub fn from_json(text: &str) -> Result<Report, QuantizeError> {
+        let refused = |error| QuantizeError::option("report", format!("is none: {error}"));
+        serde_json::from_str(text).map_err(refused)
+    }
+}
+
+impl std::fmt::Display for Report {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (before, after) = (self.bytes_before, self.bytes_after);
+        writeln!(f, "{before} -> {after} bytes, {:.2} times smaller", self.ratio())?;
+        let count = |role| self.quantized().filter(|(row, _)| row.role == role).count();
+        let all = |role| self.values.iter().filter(|row| row.role == role).count();
+        writeln!(f, "{} of {} weights quantized", count(Role::Weight), all(Role::Weight))?;
+        if self.samples > 0 {
+            writeln!(
+                f,
+                "{} of {} activations quantized from {} samples ({})",
+                count(Role::Activation) + count(Role::Input),
+                all(Role::Activation) + all(Role::Input),
+                self.samples,
+                self.engine.as_deref().unwrap_or("saved ranges"),
+            )?;
+        }
+        if let Some(verified) = &self.verified {
+            write!(f, "{verified}")?;
+        }
+        self.steps.iter().try_for_each(|step| writeln!(f, "prepared: {step}"))?;
+        for row in self.values.iter().filter(|row| row.role == Role::Weight) {
+            match &row.quantized {
+                Some(how) => {
+                    let sqnr = how.error.map_or(f64::NAN, |error| error.sqnr_db);
+                    writeln!(f, "  {}: {}, SQNR {sqnr:.1} dB", row.name, how.kind())?;
+                }
+                None => writeln!(f, "  {}: kept, {}", row.name, row.why)?,
+            }
+        }
+        self.notes.iter().try_for_each(|note| writeln!(f, "note: {note}"))?;
+        self.warnings.iter().try_for_each(|warning| writeln!(f, "warning: {warning}"))?;
+        self.suggestions().iter().try_for_each(|what| writeln!(f, "suggestion: {what}"))
+    }
+}
+
+fn quantized(
+    value: &Planned,
+    how: &ValuePlan,
+    ranges: Option<&Ranges>,
+    constant: Option<&EncodedTensor>,
+    activation: Option<&Params>,
+) -> QuantizedRow {
+    let range = ranges.and_then(|ranges| ranges.values.get(&value.name)).copied();
+    QuantizedRow {
+        qtype: how.spec.qtype,
+        stored: how.stored,
+        format: how.format,
+        symmetric: how.spec.symmetric,
+        reduced: how.spec.reduced,
+        granularity: how.spec.granularity,
+        scales: how.spec.scales,
+        source: how.source.to_string(),
+        scale: constant.map_or_else(|| scale_of(activation), scales_of),
+        zero_point: activation.map(|params| params.zero_point),
+        range,
+        method: ranges.and_then(|ranges| ranges.chosen.get(&value.name)).cloned(),
+        error: constant.and_then(|constant| constant.metrics),
+        bytes: constant.filter(|_| how.format != Format::FakeQuant).map(|c| stored(how, c)),
+        histogram: ranges.and_then(|ranges| ranges.histogram(&value.name)),
+    }
+}
+
+fn stored(how: &ValuePlan, constant: &EncodedTensor) -> StoredBytes {
+    let bytes = |tensor: &quantize_rs_onnx::Tensor| tensor.data.len() as u64;
+    let zero_points = if how.spec.symmetric { 0 } else { bytes(&constant.zero_point) };
+    StoredBytes {
+        elements: bytes(&constant.quantized),
+        scales: bytes(&constant.scale) + zero_points,
+    }
+}
+
+fn scale_of(params: Option<&Params>) -> (f32, f32) {
+    params.map_or((0.0, 0.0), |params| (params.scale, params.scale))
+}
+
+fn scales_of(constant: &EncodedTensor) -> (f32, f32) {
+    let scales = constant.scale.to_f32().unwrap_or_default();
+    // Floats that are cast have none.
+    if scales.is_empty() {
+        return scale_of(None);
+    }
+    let sizes = || scales.iter().map(|scale| scale.abs());
+    (sizes().fold(f32::INFINITY, f32::min), sizes().fold(0.0, f32::max))
+}

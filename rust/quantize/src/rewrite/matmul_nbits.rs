@@ -1,0 +1,180 @@
+//! `MatMulNBits` and `GatherBlockQuantized`: operators of ONNX Runtime that read weights in blocks.
+//!
+//! A weight `W` becomes `W_quantized`, `W_scale` and, where it is not symmetric, `W_zp`, and the node
+//! that read it one that reads these. What a `Gemm` does beside the product is left to `Mul` and
+//! `Add`, but for a plain bias, which `MatMulNBits` adds itself.
+
+use quantize_rs_math::Granularity;
+use quantize_rs_onnx::{DataType, Edit, NodeProto, Tensor};
+
+use super::matmul_common::{Rest, another, multipliers};
+use super::qdq::{Writer, floats_of};
+use crate::encode::EncodedTensor;
+use crate::graph::ValueId;
+use crate::graph::uses::Use;
+use crate::plan::{MICROSOFT, ValuePlan};
+
+/// The integers of one weight, in the file.
+struct Blocks {
+    /// Names of integers, scales and zero points, the latter empty where they are in the middle.
+    names: [String; 3],
+    bits: u32,
+    block_size: usize,
+    /// Columns of the product, and elements of each.
+    width: usize,
+    depth: usize,
+    /// The float type of the weight, its scales and what is multiplied.
+    dtype: DataType,
+}
+
+impl Writer<'_, '_> {
+    /// Writes a weight in blocks, and lets its readers read it so.
+    pub(super) fn nbits(&mut self, id: ValueId, how: &ValuePlan, tensor: &EncodedTensor) {
+        let Granularity::Blocked { axis, block_size } = how.spec.granularity else { return };
+        let Some(constant) = self.uses.remove(&id) else { return };
+        let readers = multipliers(&constant);
+        let name = self.graph.values[id].name;
+        let [width, _, blob] = tensor.quantized.shape[..] else { return };
+        let depth = constant.shape[axis];
+        let gathers = |node: &usize| self.graph.nodes[*node].op_type == "Gather";
+        let (rows, products): (Vec<usize>, Vec<usize>) = readers.iter().copied().partition(gathers);
+        let inside = constant.uses.iter().any(|usage| matches!(usage, Use::Inside { .. }));
+        let row_len = (depth * how.spec.qtype.bits() as usize).div_ceil(8);
+        let flat = flat(&tensor.quantized, row_len);
+        // A table that is multiplied by as well is kept once: the look-up reads it in another shape.
+        let whole = row_len == tensor.quantized.shape[1] * blob;
+        let shared = !rows.is_empty() && (!products.is_empty() || inside) && whole;
+        let integers = if products.is_empty() && !inside {
+            self.constant(name, "quantized", &flat)
+        } else {
+            self.constant(name, "quantized", &tensor.quantized)
+        };
+        let dtype = constant.dtype.unwrap_or(DataType::Float);
+        let scale = floats_of(dtype, &tensor.scale);
+        let scale = self.constant(name, "scale", &scale);
+        let zero_point = if how.spec.symmetric {
+            String::new()
+        } else {
+            self.constant(name, "zp", &tensor.zero_point)
+        };
+        let bits = how.spec.qtype.bits();
+        let names = [integers, scale, zero_point];
+        let mut blocks = Blocks { names, bits, block_size, width, depth, dtype };
+        for node in products {
+            let product = self.product(self.graph.nodes[node], &blocks);
+            self.edits.push(Edit::ReplaceNode { node, with: product });
+        }
+        for usage in &constant.uses {
+            if let Use::Inside { node, .. } = *usage {
+                self.inside(node, &blocks);
+            }
+        }
+        if !rows.is_empty() {
+            if shared {
+                let whole = std::mem::take(&mut blocks.names[0]);
+                blocks.names[0] = self.reshaped(name, whole, &flat);
+            } else if inside || blocks_of_products(&readers, &rows) {
+                blocks.names[0] = self.constant(name, "rows", &flat);
+            }
+            for node in rows {
+                self.rows(node, &blocks);
+            }
+        }
+        self.take_out_read(id, &readers);
+        self.import(MICROSOFT, 1);
+    }
+
+    /// The product of a node in a graph inside a node: there stands what it does beside it, too.
+    fn inside(&mut self, node: &NodeProto, blocks: &Blocks) {
+        let before = self.edits.len();
+        let mut nodes = vec![self.product(node, blocks)];
+        for edit in self.edits.split_off(before) {
+            match edit {
+                Edit::AddNode(node) => nodes.push(node),
+                other => self.edits.push(other),
+            }
+        }
+        self.inside.insert(std::ptr::from_ref(node), nodes);
+    }
+
+    /// The product of one node, what that does beside it added.
+    fn product(&mut self, proto: &NodeProto, blocks: &Blocks) -> NodeProto {
+        let [integers, scale, zero_point] = blocks.names.clone();
+        let mut input = vec![proto.input[0].clone(), integers, scale, zero_point];
+        let mut rest = Rest::of(proto, blocks.dtype);
+        let plain = rest.addend.filter(|name| {
+            let shape = self.graph.value(name).and_then(|bias| {
+                self.graph.constant(bias)?;
+                self.graph.shape(bias)
+            });
+            rest.plain() && shape == Some(vec![Some(blocks.width)])
+        });
+        if let Some(bias) = plain {
+            input.extend([String::new(), bias.to_owned()]);
+            rest.addend = None;
+        }
+        while input.last().is_some_and(String::is_empty) {
+            input.pop();
+        }
+        let mut attributes = vec![
+            ("K", blocks.depth),
+            ("N", blocks.width),
+            ("bits", blocks.bits as usize),
+            ("block_size", blocks.block_size),
+        ];
+        if let Some(level) = self.plan.config.accuracy_level {
+            attributes.push(("accuracy_level", usize::from(level)));
+        }
+        let made = self.rest_of_product(proto, &rest);
+        another(proto, (MICROSOFT, "MatMulNBits"), input, made, &attributes)
+    }
+
+    /// The look-up of one node.
+    fn rows(&mut self, node: usize, blocks: &Blocks) {
+        let proto = self.graph.nodes[node];
+        let [integers, scale, zero_point] = blocks.names.clone();
+        let mut input = vec![integers, proto.input[1].clone(), scale];
+        input.extend(Some(zero_point).filter(|name| !name.is_empty()));
+        let attributes = [
+            ("bits", blocks.bits as usize),
+            ("block_size", blocks.block_size),
+            ("gather_axis", 0),
+            ("quantize_axis", 1),
+        ];
+        let output = proto.output[0].clone();
+        self.replace(node, (MICROSOFT, "GatherBlockQuantized"), input, output, &attributes);
+    }
+
+    /// The same bytes in the shape of another tensor.
+    fn reshaped(&mut self, base: &str, integers: String, like: &Tensor) -> String {
+        let lengths: Vec<u8> = like
+            .shape
+            .iter()
+            .flat_map(|length| i64::try_from(*length).unwrap_or(i64::MAX).to_le_bytes())
+            .collect();
+        let shape =
+            Tensor { dtype: DataType::Int64, shape: vec![like.shape.len()], data: lengths.into() };
+        let shape = self.constant(base, "rows_shape", &shape);
+        let rows = self.names.fresh(base, "rows");
+        self.step("Reshape", vec![integers, shape], rows.clone());
+        rows
+    }
+}
+
+/// Whether others than those that take rows read it.
+fn blocks_of_products(readers: &[usize], rows: &[usize]) -> bool {
+    readers.len() > rows.len()
+}
+
+/// Rows of `row_len` bytes, without what pads the last block.
+fn flat(blobs: &Tensor, row_len: usize) -> Tensor {
+    let width = blobs.shape[0];
+    let padded = blobs.data.len() / width.max(1);
+    let data = if padded == row_len {
+        blobs.data.clone()
+    } else {
+        let rows = blobs.data.chunks_exact(padded.max(1));
+        rows.flat_map(|row| &row[..row_len.min(row.len())]).copied().collect()
+    };
+    Tensor { dtype: blobs.dtype, shape: vec![width, row_len], data }
+}

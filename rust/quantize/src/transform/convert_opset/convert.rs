@@ -1,0 +1,382 @@
+//! The way through a model: its main graph, the graphs inside nodes, and its functions, each of
+//! which says for itself which operators it means.
+
+use std::collections::HashSet;
+
+use quantize_rs_onnx::{
+    AttributeProto, DataType, Edit, FunctionProto, Functions, GraphProto, Kept, Model, NodeProto,
+    OperatorSetIdProto,
+};
+
+use super::Conversion;
+use super::place::{Common, Constants, Place, Scope};
+use super::steps::{self, How, Next};
+use crate::QuantizeError;
+use crate::error::QuantizeErrorKind;
+use crate::graph::collect_names;
+use crate::graph::infer::Inferred;
+use crate::graph::names::Names;
+
+/// Converts a whole model.
+pub(super) fn model(
+    model: &Model,
+    from: Option<i64>,
+    to: i64,
+) -> Result<(Conversion, Vec<Edit>), QuantizeError> {
+    let taken = names(model);
+    let inferred = Inferred::of(model);
+    let mut walk = Walk::of(model, &inferred, &taken, to);
+    let mut edits = Vec::new();
+    walk.main_graph(from, &mut edits)?;
+    for (index, function) in model.proto().functions.iter().enumerate() {
+        if let Some(with) = walk.function(function)? {
+            edits.push(Edit::ReplaceFunction { function: index, with });
+        }
+    }
+    edits.push(Edit::SetOpset { domain: String::new(), version: to });
+    let from = from.unwrap_or(to);
+    Ok((Conversion { from, to, changed: walk.changed }, edits))
+}
+
+/// Converts one function; `None` when it is of that version already.
+pub(super) fn function(
+    model: &Model,
+    function: &FunctionProto,
+    to: i64,
+) -> Result<Option<FunctionProto>, QuantizeError> {
+    let taken = names(model);
+    // Values of a function have the types that its callers give them.
+    Walk::of(model, &Inferred::default(), &taken, to).function(function)
+}
+
+struct Walk<'m> {
+    model: &'m Model,
+    inferred: &'m Inferred<'m>,
+    common: Common<'m>,
+    functions: Functions<'m>,
+    to: i64,
+    changed: Vec<String>,
+}
+
+/// What a node became.
+struct Became {
+    /// The nodes, in order.
+    nodes: Vec<NodeProto>,
+    /// Which of them is the node itself.
+    own: usize,
+}
+
+/// What one graph or function needs beside its nodes.
+#[derive(Default)]
+struct Beside {
+    constants: Constants,
+    gone: Vec<String>,
+}
+
+impl<'m> Walk<'m> {
+    fn of(
+        model: &'m Model,
+        inferred: &'m Inferred<'m>,
+        taken: &'m HashSet<&'m str>,
+        to: i64,
+    ) -> Walk<'m> {
+        let common = Common {
+            names: Names::beside(taken),
+            only_float: only_float(model),
+            read: read(model),
+        };
+        let functions = Functions::of(model.proto());
+        Walk { model, inferred, common, functions, to, changed: Vec::new() }
+    }
+
+    fn main_graph(
+        &mut self,
+        from: Option<i64>,
+        edits: &mut Vec<Edit>,
+    ) -> Result<(), QuantizeError> {
+        let graph = self.model.graph();
+        let scope = Scope::of(self.model, graph, Some(&self.inferred.main), None);
+        let mut beside = Beside::default();
+        for (index, node) in graph.node.iter().enumerate() {
+            let Some(mut became) = self.node(node, from, &scope, &mut beside)? else { continue };
+            let with = became.nodes.remove(became.own);
+            edits.push(Edit::ReplaceNode { node: index, with });
+            edits.extend(became.nodes.into_iter().map(Edit::AddNode));
+        }
+        edits.extend(beside.constants.tensors.into_iter().map(Edit::AddInitializer));
+        edits.extend(beside.gone.into_iter().map(Edit::RemoveValueInfo));
+        Ok(())
+    }
+
+    /// A graph inside a node, when anything in it changes.
+    fn body(
+        &mut self,
+        graph: &GraphProto,
+        from: Option<i64>,
+        outer: &Scope<'_>,
+    ) -> Result<Option<GraphProto>, QuantizeError> {
+        let scope = Scope::of(self.model, graph, self.inferred.body(graph), Some(outer));
+        let mut beside = Beside::default();
+        let Some(node) = self.nodes(&graph.node, from, &scope, &mut beside)? else {
+            return Ok(None);
+        };
+        let mut body = graph.clone();
+        body.node = node;
+        body.initializer.extend(beside.constants.tensors.into_iter().map(Kept::new));
+        body.value_info.retain(|info| !beside.gone.contains(&info.name));
+        Ok(Some(body))
+    }
+
+    /// A function, when it is of an older version.
+    fn function(
+        &mut self,
+        function: &FunctionProto,
+    ) -> Result<Option<FunctionProto>, QuantizeError> {
+        let import = function.opset_import.iter().position(|import| import.is_of(""));
+        let Some((import, from)) = import
+            .and_then(|import| Some((import, function.opset_import.get(import)?.version)))
+            .filter(|(_, from)| *from < self.to)
+        else {
+            return Ok(None);
+        };
+        let scope = Scope::of_nodes(self.model, &function.node);
+        let mut beside = Beside::default();
+        let nodes = self.nodes(&function.node, Some(from), &scope, &mut beside)?;
+        let mut with = function.clone();
+        if let Some(import) = with.opset_import.get_mut(import) {
+            *import = Kept::new(OperatorSetIdProto::new(import.domain.clone(), self.to));
+        }
+        if let Some(nodes) = nodes {
+            // A function has no initializers.
+            let constants = beside.constants.tensors.into_iter().map(|mut tensor| {
+                let output = vec![std::mem::take(&mut tensor.name)];
+                let value = Kept::new(AttributeProto::tensor("value", tensor));
+                Kept::new(NodeProto::new("", "Constant", Vec::new(), output, vec![value]))
+            });
+            with.node = constants.chain(nodes).collect();
+        }
+        Ok(Some(with))
+    }
+
+    /// The nodes of a body or a function, when any of them changes.
+    fn nodes(
+        &mut self,
+        nodes: &[Kept<NodeProto>],
+        from: Option<i64>,
+        scope: &Scope<'_>,
+        beside: &mut Beside,
+    ) -> Result<Option<Vec<Kept<NodeProto>>>, QuantizeError> {
+        let mut all = Vec::with_capacity(nodes.len());
+        let mut changed = false;
+        for node in nodes {
+            match self.node(node, from, scope, beside)? {
+                Some(became) => {
+                    all.extend(became.nodes.into_iter().map(Kept::new));
+                    changed = true;
+                }
+                None => all.push(node.clone()),
+            }
+        }
+        Ok(changed.then_some(all))
+    }
+
+    /// What a node becomes, and the graphs inside it, when it does not stay as it is.
+    fn node(
+        &mut self,
+        node: &NodeProto,
+        from: Option<i64>,
+        scope: &Scope<'_>,
+        beside: &mut Beside,
+    ) -> Result<Option<Became>, QuantizeError> {
+        let with_bodies = self.with_bodies(node, from, scope)?;
+        let adapted = if node.is_onnx() && self.functions.called(node).is_none() {
+            let refused = |what: String| refused(node, from, self.to, what);
+            let from = from.ok_or_else(|| {
+                refused("the model does not import the operators of ONNX".to_owned())
+            })?;
+            let now = with_bodies.as_ref().unwrap_or(node);
+            let common = &mut self.common;
+            adapted(now, from, self.to, scope, common, beside).map_err(refused)?
+        } else {
+            None
+        };
+        if adapted.is_some() {
+            self.changed.push(node.label());
+        }
+        Ok(adapted.or_else(|| with_bodies.map(|node| Became { nodes: vec![node], own: 0 })))
+    }
+
+    /// The node with the graphs inside it converted, when any of them changes.
+    fn with_bodies(
+        &mut self,
+        node: &NodeProto,
+        from: Option<i64>,
+        scope: &Scope<'_>,
+    ) -> Result<Option<NodeProto>, QuantizeError> {
+        let mut with: Option<NodeProto> = None;
+        for (index, attribute) in node.attribute.iter().enumerate() {
+            if let Some(converted) = self.attribute(attribute, from, scope)? {
+                let with = with.get_or_insert_with(|| node.clone());
+                with.attribute[index] = Kept::new(converted);
+            }
+        }
+        Ok(with)
+    }
+
+    fn attribute(
+        &mut self,
+        attribute: &AttributeProto,
+        from: Option<i64>,
+        scope: &Scope<'_>,
+    ) -> Result<Option<AttributeProto>, QuantizeError> {
+        let mut with: Option<AttributeProto> = None;
+        if let Some(body) = &attribute.g
+            && let Some(converted) = self.body(body, from, scope)?
+        {
+            with.get_or_insert_with(|| attribute.clone()).g = Some(Kept::new(converted));
+        }
+        for (index, body) in attribute.graphs.iter().enumerate() {
+            if let Some(converted) = self.body(body, from, scope)? {
+                let with = with.get_or_insert_with(|| attribute.clone());
+                with.graphs[index] = Kept::new(converted);
+            }
+        }
+        Ok(with)
+    }
+}
+
+/// Takes a node through every version that changed its operator, with what is put beside it.
+fn adapted(
+    node: &NodeProto,
+    from: i64,
+    to: i64,
+    scope: &Scope<'_>,
+    common: &mut Common<'_>,
+    beside: &mut Beside,
+) -> Result<Option<Became>, String> {
+    let was = node.op_type.as_str();
+    // A node that every version leaves alone is not even copied.
+    let mut at = from;
+    loop {
+        match steps::next(was, at, to) {
+            Next::Done => return Ok(None),
+            Next::Step(version, How::Same) => at = version,
+            Next::Step(..) | Next::Unknown => break,
+        }
+    }
+    let mut done: Vec<NodeProto> = Vec::new();
+    let mut own = None;
+    let mut changed = false;
+    // Nodes to convert, the next one last, with their version, and whether it is the node itself.
+    let mut waiting = vec![(node.clone(), at, true)];
+    while let Some((mut node, at, is_own)) = waiting.pop() {
+        match steps::next(&node.op_type, at, to) {
+            Next::Done => {
+                own = if is_own { Some(done.len()) } else { own };
+                done.push(node);
+            }
+            Next::Unknown => return Err(unknown(&node.op_type, at)),
+            Next::Step(version, How::Same) => waiting.push((node, version, is_own)),
+            Next::Step(_, How::No(why)) => return Err(why.to_owned()),
+            Next::Step(version, How::By(adapter)) => {
+                let mut place = Place {
+                    version,
+                    to,
+                    was: if is_own { was } else { "" },
+                    before: Vec::new(),
+                    after: Vec::new(),
+                    scope,
+                    common: &mut *common,
+                    constants: &mut beside.constants,
+                    gone: &mut beside.gone,
+                };
+                changed |= adapter(&mut node, &mut place)?;
+                let Place { before, after, .. } = place;
+                waiting.extend(after.into_iter().rev().map(|node| (node, version, false)));
+                waiting.push((node, version, is_own));
+                waiting.extend(before.into_iter().rev().map(|node| (node, version, false)));
+            }
+        }
+    }
+    Ok(own.filter(|_| changed).map(|own| Became { nodes: done, own }))
+}
+
+fn unknown(op_type: &str, at: i64) -> String {
+    format!("opset {at} knows no operator {op_type}")
+}
+
+fn refused(node: &NodeProto, from: Option<i64>, to: i64, what: String) -> QuantizeError {
+    QuantizeError::new(QuantizeErrorKind::Convert {
+        place: node.label(),
+        op_type: node.op_type.clone(),
+        from: from.unwrap_or(1),
+        to,
+        what,
+    })
+}
+
+/// All graphs of a model, and the nodes of each; those of functions too.
+fn each_nodes<'m>(
+    model: &'m Model,
+    mut look: impl FnMut(Option<&'m GraphProto>, &'m [Kept<NodeProto>]),
+) {
+    let graph = model.graph();
+    let functions = model.proto().functions.iter().map(|function| (None, &function.node[..]));
+    let mut waiting: Vec<_> = functions.collect();
+    waiting.push((Some(graph), &graph.node[..]));
+    while let Some((graph, nodes)) = waiting.pop() {
+        look(graph, nodes);
+        let bodies = nodes.iter().flat_map(|node| node.subgraphs());
+        waiting.extend(bodies.map(|body| (Some(body), &body.node[..])));
+    }
+}
+
+/// Every name in the model, those of functions too.
+fn names(model: &Model) -> HashSet<&str> {
+    let mut names = HashSet::new();
+    collect_names(model.graph(), &mut names);
+    for function in &model.proto().functions {
+        names.extend(function.input.iter().chain(&function.output).map(String::as_str));
+        for node in &function.node {
+            names.extend(node.input.iter().chain(&node.output).map(String::as_str));
+            node.subgraphs().for_each(|body| collect_names(body, &mut names));
+        }
+    }
+    names
+}
+
+/// The names of all values that a node reads, or that are the result of a graph or function.
+fn read(model: &Model) -> HashSet<&str> {
+    let mut read = HashSet::new();
+    each_nodes(model, |graph, nodes| {
+        read.extend(nodes.iter().flat_map(|node| &node.input).map(String::as_str));
+        let outputs = graph.into_iter().flat_map(|graph| &graph.output);
+        read.extend(outputs.map(|output| output.name.as_str()));
+    });
+    let functions = model.proto().functions.iter();
+    read.extend(functions.flat_map(|function| &function.output).map(String::as_str));
+    read
+}
+
+/// The float type of a model that names but one: as that of a value, of a constant, or as what a
+/// node is told to make.
+fn only_float(model: &Model) -> Option<DataType> {
+    let mut types = HashSet::new();
+    each_nodes(model, |graph, nodes| {
+        if let Some(graph) = graph {
+            let infos = graph.input.iter().chain(&graph.output).chain(&graph.value_info);
+            types.extend(infos.filter_map(|info| Some(info.tensor_type()?.elem_type)));
+            types.extend(graph.initializer.iter().map(|tensor| tensor.data_type));
+        }
+        for attribute in nodes.iter().flat_map(|node| &node.attribute) {
+            types.extend(attribute.tensors().map(|tensor| tensor.data_type));
+            if matches!(attribute.name.as_str(), "to" | "dtype" | "output_dtype") {
+                types.extend(attribute.i.and_then(|number| i32::try_from(number).ok()));
+            }
+        }
+    });
+    let types = types.into_iter().filter_map(DataType::from_number);
+    let mut floats = types.filter(|dtype| dtype.is_float());
+    let first = floats.next();
+    first.filter(|_| floats.next().is_none())
+}

@@ -1,0 +1,342 @@
+//! Where a node stands while it is converted: what is known of the values it reads, and what may
+//! be put beside it.
+
+use std::collections::{HashMap, HashSet};
+
+use quantize_rs_onnx::{
+    AttributeProto, DataType, GraphProto, Kept, Model, NodeProto, Tensor, TensorProto,
+    ValueInfoProto,
+};
+
+use crate::graph::infer::{Dim, Fact, Facts};
+use crate::graph::names::Names;
+use crate::graph::{constant_of, shape_of};
+
+/// What is said of the values of one graph, and of those outside of it.
+pub(super) struct Scope<'a> {
+    model: &'a Model,
+    infos: HashMap<&'a str, &'a ValueInfoProto>,
+    constants: HashMap<&'a str, &'a TensorProto>,
+    makers: HashMap<&'a str, &'a NodeProto>,
+    /// What is known of its values besides.
+    facts: Option<&'a Facts<'a>>,
+    outer: Option<&'a Scope<'a>>,
+}
+
+impl<'a> Scope<'a> {
+    /// Of a graph, inside another or not.
+    pub(super) fn of(
+        model: &'a Model,
+        graph: &'a GraphProto,
+        facts: Option<&'a Facts<'a>>,
+        outer: Option<&'a Scope<'a>>,
+    ) -> Scope<'a> {
+        let mut scope = Scope::of_nodes(model, &graph.node);
+        let infos = graph.input.iter().chain(&graph.output).chain(&graph.value_info);
+        scope.infos.extend(infos.map(|info| (info.name.as_str(), &**info)));
+        let inputs: HashSet<&str> = graph.input.iter().map(|input| input.name.as_str()).collect();
+        let may_override = model.proto().ir_version >= 4;
+        let fixed =
+            |tensor: &&Kept<TensorProto>| !may_override || !inputs.contains(tensor.name.as_str());
+        let tensors = graph.initializer.iter().filter(fixed);
+        scope.constants.extend(tensors.map(|tensor| (tensor.name.as_str(), &**tensor)));
+        (scope.facts, scope.outer) = (facts, outer);
+        scope
+    }
+
+    /// Of a function, whose values have no types.
+    pub(super) fn of_nodes(model: &'a Model, nodes: &'a [Kept<NodeProto>]) -> Scope<'a> {
+        let constants = nodes
+            .iter()
+            .filter_map(|node| Some((node.output.first()?.as_str(), constant_of(node)?)))
+            .collect();
+        let made = nodes.iter().filter_map(|node| Some((node.output.first()?.as_str(), &**node)));
+        let infos = HashMap::new();
+        Scope { model, infos, constants, makers: made.collect(), facts: None, outer: None }
+    }
+
+    fn constant(&self, value: &str) -> Option<&'a TensorProto> {
+        match self.constants.get(value) {
+            Some(tensor) => Some(tensor),
+            None if self.infos.contains_key(value) => None,
+            None => self.outer?.constant(value),
+        }
+    }
+
+    fn info(&self, value: &str) -> Option<&'a ValueInfoProto> {
+        self.infos.get(value).copied().or_else(|| self.outer?.info(value))
+    }
+
+    fn fact(&self, value: &str) -> Option<&'a Fact> {
+        let own = self.facts.and_then(|facts| facts.get(value)).map(|fact| &**fact);
+        own.or_else(|| self.outer?.fact(value))
+    }
+}
+
+/// How many nodes are looked back at for the axes or the type of a value.
+const FAR: usize = 64;
+
+/// Operators whose first output has as many axes as their first input, and its type.
+#[rustfmt::skip]
+const AS_FIRST: [&str; 41] = [
+    "Abs", "AveragePool", "BatchNormalization", "Ceil", "Clip", "Concat", "Conv", "ConvTranspose",
+    "DepthToSpace", "Dropout", "Elu", "Exp", "Floor", "GlobalAveragePool", "GlobalMaxPool",
+    "HardSigmoid", "Hardmax", "Identity", "InstanceNormalization", "LRN", "LeakyRelu", "Log",
+    "LogSoftmax", "LpNormalization", "MaxPool", "Neg", "PRelu", "Pad", "Reciprocal", "Relu",
+    "Resize", "Selu", "Sigmoid", "Slice", "Softmax", "Softplus", "Softsign", "Sqrt", "Tanh",
+    "Transpose", "Upsample",
+];
+
+/// Operators of which that is so before version 7.
+const BROADCAST_TO_FIRST: [&str; 5] = ["Add", "Div", "Mul", "Pow", "Sub"];
+
+/// What is the same for all nodes of a model.
+pub(super) struct Common<'a> {
+    /// Names for new values.
+    pub(super) names: Names<'a>,
+    /// The float type of all values, when the model names but one.
+    pub(super) only_float: Option<DataType>,
+    /// Names of the values that somebody reads.
+    pub(super) read: HashSet<&'a str>,
+}
+
+/// New constants of one graph or function, each once.
+#[derive(Default)]
+pub(super) struct Constants {
+    pub(super) tensors: Vec<TensorProto>,
+    by_content: HashMap<(DataType, Vec<usize>, Vec<u8>), String>,
+}
+
+/// Where a node stands.
+pub(super) struct Place<'p, 'm> {
+    /// The version that it is being made of.
+    pub(super) version: i64,
+    /// The version that it is made of in the end.
+    pub(super) to: i64,
+    /// The operator that it was at first; empty for a node that another one brought.
+    pub(super) was: &'p str,
+    /// Nodes of this version to stand before it.
+    pub(super) before: Vec<NodeProto>,
+    /// Nodes of this version to stand after it.
+    pub(super) after: Vec<NodeProto>,
+    pub(super) scope: &'p Scope<'p>,
+    pub(super) common: &'p mut Common<'m>,
+    pub(super) constants: &'p mut Constants,
+    /// Values that nobody made use of and that are no more.
+    pub(super) gone: &'p mut Vec<String>,
+}
+
+impl Place<'_, '_> {
+    /// A name for a new value beside `value`.
+    pub(super) fn fresh(&mut self, value: &str, what: &str) -> String {
+        self.common.names.fresh(value, what)
+    }
+
+    /// Whether anybody reads a value of this name.
+    pub(super) fn is_read(&self, value: &str) -> bool {
+        self.common.read.contains(value)
+    }
+
+    /// The name of a constant with these elements, named after `value` when there was none.
+    pub(super) fn tensor(&mut self, value: &str, what: &str, tensor: &Tensor) -> String {
+        let content = (tensor.dtype, tensor.shape.clone(), tensor.data.to_vec());
+        if let Some(name) = self.constants.by_content.get(&content) {
+            return name.clone();
+        }
+        let name = self.fresh(value, what);
+        self.constants.tensors.push(TensorProto::new(name.clone(), tensor));
+        self.constants.by_content.insert(content, name.clone());
+        name
+    }
+
+    /// The name of a constant list of int64.
+    pub(super) fn ints(&mut self, value: &str, what: &str, values: &[i64]) -> String {
+        self.tensor(value, what, &ints_of(vec![values.len()], values))
+    }
+
+    /// The name of a constant int64 without axes.
+    pub(super) fn int(&mut self, value: &str, what: &str, number: i64) -> String {
+        self.tensor(value, what, &ints_of(Vec::new(), &[number]))
+    }
+
+    /// The name of a constant list of float32.
+    pub(super) fn floats(&mut self, value: &str, what: &str, values: &[f32]) -> String {
+        self.tensor(value, what, &Tensor::from_f32(vec![values.len()], values))
+    }
+
+    /// The name of a constant float without axes, of this type.
+    pub(super) fn float(
+        &mut self,
+        value: &str,
+        what: &str,
+        number: f32,
+        dtype: DataType,
+    ) -> Result<String, String> {
+        let data: Vec<u8> = match dtype {
+            DataType::Float => number.to_le_bytes().to_vec(),
+            DataType::Double => f64::from(number).to_le_bytes().to_vec(),
+            DataType::Float16 => half::f16::from_f32(number).to_le_bytes().to_vec(),
+            DataType::BFloat16 => half::bf16::from_f32(number).to_le_bytes().to_vec(),
+            other => return Err(format!("`{value}` is {other}, expected a float")),
+        };
+        Ok(self.tensor(value, what, &Tensor { dtype, shape: Vec::new(), data: data.into() }))
+    }
+
+    /// The elements of a value that is constant.
+    pub(super) fn constant(&self, value: &str) -> Option<Tensor> {
+        self.scope.model.tensor(self.scope.constant(value)?).ok()
+    }
+
+    /// The shape of a value, where the file says; `None` for a length that varies.
+    pub(super) fn shape(&self, value: &str) -> Option<Vec<Option<usize>>> {
+        match self.scope.constant(value) {
+            Some(tensor) => {
+                Some(tensor.dims.iter().map(|dim| usize::try_from(*dim).ok()).collect())
+            }
+            None => match self.scope.fact(value) {
+                Some(fact) => {
+                    let length = |dim: &Dim| usize::try_from(dim.fixed()?).ok();
+                    Some(fact.shape.as_ref()?.iter().map(length).collect())
+                }
+                None => shape_of(self.scope.info(value)?),
+            },
+        }
+    }
+
+    /// The element type of a value, where the file says.
+    pub(super) fn dtype(&self, value: &str) -> Option<DataType> {
+        match self.scope.constant(value) {
+            Some(tensor) => tensor.dtype(),
+            None => match self.scope.fact(value) {
+                Some(fact) => fact.dtype,
+                None => DataType::from_number(self.scope.info(value)?.tensor_type()?.elem_type),
+            },
+        }
+    }
+
+    /// How many axes a value has: as the file says, or as follows from nodes that keep them.
+    pub(super) fn rank(&self, value: &str) -> Option<usize> {
+        self.back(value, |place, value| {
+            if let Some(shape) = place.shape(value) {
+                return Some(shape.len());
+            }
+            let maker = place.scope.makers.get(value)?;
+            let convolves = maker.is_onnx() && maker.op_type.starts_with("Conv");
+            Some(place.shape(input(maker, 1).filter(|_| convolves)?)?.len())
+        })
+    }
+
+    /// What is known of a value, or of the one before it while nodes give axes and type on.
+    fn back<T>(&self, value: &str, known: impl Fn(&Self, &str) -> Option<T>) -> Option<T> {
+        let mut value = value;
+        for _ in 0..FAR {
+            if let Some(found) = known(self, value) {
+                return Some(found);
+            }
+            let maker = self.scope.makers.get(value).filter(|maker| maker.is_onnx())?;
+            let op_type = maker.op_type.as_str();
+            let broadcasts = self.version <= 7 && BROADCAST_TO_FIRST.contains(&op_type);
+            value = input(maker, 0).filter(|_| broadcasts || AS_FIRST.contains(&op_type))?;
+        }
+        None
+    }
+
+    /// The type of a value that the operator asks to be a float.
+    pub(super) fn float_dtype(&self, value: &str) -> Result<DataType, String> {
+        let found = self.back(value, |place, value| {
+            let cast = || {
+                let maker =
+                    place.scope.makers.get(value).filter(|maker| maker.op_type == "Cast")?;
+                DataType::from_number(i32::try_from(maker.int("to", 0)).ok()?)
+            };
+            place.dtype(value).or_else(cast)
+        });
+        found.or(self.common.only_float).ok_or_else(|| {
+            format!(
+                "the element type of `{value}` is not known; infer the shapes of the model first"
+            )
+        })
+    }
+}
+
+fn ints_of(shape: Vec<usize>, values: &[i64]) -> Tensor {
+    let data = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+    Tensor { dtype: DataType::Int64, shape, data }
+}
+
+/// An attribute of a node, unless it is that of the function's caller: then its value is not known.
+fn own<'n>(node: &'n NodeProto, name: &str) -> Result<Option<&'n AttributeProto>, String> {
+    match node.attribute(name) {
+        Some(AttributeProto { ref_attr_name: Some(outer), .. }) => {
+            Err(format!("its attribute `{name}` is `{outer}` of whoever calls the function"))
+        }
+        other => Ok(other),
+    }
+}
+
+/// An integer attribute, or its default.
+pub(super) fn int(node: &NodeProto, name: &str, default: i64) -> Result<i64, String> {
+    Ok(own(node, name)?.and_then(|attribute| attribute.i).unwrap_or(default))
+}
+
+/// A float attribute, where it is given.
+pub(super) fn float(node: &NodeProto, name: &str) -> Result<Option<f32>, String> {
+    Ok(own(node, name)?.and_then(|attribute| attribute.f))
+}
+
+/// An attribute of integers, where it is given.
+pub(super) fn ints<'n>(node: &'n NodeProto, name: &str) -> Result<Option<&'n [i64]>, String> {
+    Ok(own(node, name)?.map(|attribute| attribute.ints.as_slice()))
+}
+
+/// An integer attribute, where it is given.
+pub(super) fn maybe_int(node: &NodeProto, name: &str) -> Result<Option<i64>, String> {
+    Ok(own(node, name)?.and_then(|attribute| attribute.i))
+}
+
+/// An attribute of floats, where it is given.
+pub(super) fn floats<'n>(node: &'n NodeProto, name: &str) -> Result<Option<&'n [f32]>, String> {
+    Ok(own(node, name)?.map(|attribute| attribute.floats.as_slice()))
+}
+
+/// A string attribute, or its default.
+pub(super) fn string(node: &NodeProto, name: &str, default: &str) -> Result<String, String> {
+    let found = own(node, name)?.and_then(|attribute| attribute.s.as_ref());
+    Ok(found.map_or(default.to_owned(), |s| String::from_utf8_lossy(s).into_owned()))
+}
+
+/// Takes an attribute out; true when it was there.
+pub(super) fn remove(node: &mut NodeProto, name: &str) -> bool {
+    let before = node.attribute.len();
+    node.attribute.retain(|attribute| attribute.name != name);
+    node.attribute.len() < before
+}
+
+/// Puts an attribute in the place of the one of its name, or behind the others.
+pub(super) fn set(node: &mut NodeProto, attribute: AttributeProto) {
+    match node.attribute.iter_mut().find(|own| own.name == attribute.name) {
+        Some(own) => *own = Kept::new(attribute),
+        None => node.attribute.push(Kept::new(attribute)),
+    }
+}
+
+/// Lets a node read `value` at `input`, the inputs before it left out where there were none.
+pub(super) fn set_input(node: &mut NodeProto, input: usize, value: String) {
+    while node.input.len() <= input {
+        node.input.push(String::new());
+    }
+    if let Some(place) = node.input.get_mut(input) {
+        *place = value;
+    }
+}
+
+/// The name of an input, where it is given.
+pub(super) fn input(node: &NodeProto, index: usize) -> Option<&str> {
+    node.input.get(index).map(String::as_str).filter(|name| !name.is_empty())
+}
+
+/// The name after which new values beside a node are called.
+pub(super) fn base(node: &NodeProto) -> String {
+    let made = node.output.iter().find(|name| !name.is_empty());
+    made.unwrap_or(&node.op_type).clone()
+}

@@ -1,0 +1,353 @@
+//! Changes to a graph while a pass collects them: which value is read in place of which, what makes
+//! it from now on, which nodes are gone. Readers inside the bodies of nodes take part.
+
+use std::collections::{HashMap, HashSet};
+
+use quantize_rs_onnx::{Edit, GraphProto, NodeProto, Tensor, TensorProto, reads};
+
+use super::Changes;
+use crate::graph::constants::only_reader;
+use crate::graph::names::Names;
+use crate::graph::{Graph, Maker, ValueId};
+
+/// Changes to a graph while a pass collects them.
+pub(super) struct Draft<'g, 'm> {
+    graph: &'g Graph<'m>,
+    names: Names<'g>,
+    /// What is read in place of a value.
+    instead: HashMap<String, String>,
+    /// What an input reads whatever it read before.
+    inputs: HashMap<(usize, usize), String>,
+    gone: HashSet<usize>,
+    added: Vec<NodeProto>,
+    /// Names that graphs inside nodes give to values of their own.
+    inner: HashSet<&'m str>,
+    edits: Vec<Edit>,
+    did: Vec<String>,
+}
+
+impl<'g, 'm> Draft<'g, 'm> {
+    pub(super) fn of(graph: &'g Graph<'m>) -> Draft<'g, 'm> {
+        let mut inner = HashSet::new();
+        for node in &graph.nodes {
+            node.subgraphs().for_each(|body| own_names(body, &mut inner));
+        }
+        Draft {
+            graph,
+            names: Names::of(graph),
+            instead: HashMap::new(),
+            inputs: HashMap::new(),
+            gone: HashSet::new(),
+            added: Vec::new(),
+            inner,
+            edits: Vec::new(),
+            did: Vec::new(),
+        }
+    }
+
+    /// The name that stands for a value by now.
+    pub(super) fn now<'a>(&'a self, mut name: &'a str) -> &'a str {
+        while let Some(next) = self.instead.get(name) {
+            name = next;
+        }
+        name
+    }
+
+    /// Takes a node out.
+    pub(super) fn remove(&mut self, node: usize) {
+        if self.gone.insert(node) {
+            self.edits.push(Edit::RemoveNode(node));
+        }
+    }
+
+    /// Adds a node, which may make what one that is taken out made.
+    pub(super) fn add_node(&mut self, node: NodeProto) {
+        self.added.push(node);
+    }
+
+    /// Any other change.
+    pub(super) fn edit(&mut self, edit: Edit) {
+        self.edits.push(edit);
+    }
+
+    /// What was done, for the report.
+    pub(super) fn did(&mut self, what: String) {
+        self.did.push(what);
+    }
+
+    /// Lets all who read `value` read `other`, which is there whenever `value` is; `false` when a
+    /// body has a value of its own by that name.
+    pub(super) fn read_instead(&mut self, value: ValueId, other: &str) -> bool {
+        let other = self.now(other).to_owned();
+        let found = &self.graph.values[value];
+        if other == found.name || found.captured && self.inner.contains(&*other) {
+            return false;
+        }
+        self.instead.insert(found.name.to_owned(), other);
+        true
+    }
+
+    /// Lets an input read a value, whatever it read before.
+    pub(super) fn set_input(&mut self, node: usize, input: usize, value: String) {
+        self.inputs.insert((node, input), value);
+    }
+
+    /// Adds a constant, under a name that is free.
+    pub(super) fn add_constant(&mut self, base: &str, suffix: &str, tensor: &Tensor) -> String {
+        let name = self.names.fresh(base, suffix);
+        self.edits.push(Edit::AddInitializer(TensorProto::new(name.clone(), tensor)));
+        name
+    }
+
+    /// Puts new elements in the place of a constant that an input reads: under its name where nobody
+    /// else reads it.
+    pub(super) fn put_constant(
+        &mut self,
+        (node, input): (usize, usize),
+        value: ValueId,
+        suffix: &str,
+        tensor: &Tensor,
+    ) {
+        let found = &self.graph.values[value];
+        let own = only_reader(self.graph, value).is_some();
+        match found.maker {
+            Maker::Initializer { .. } if own => {
+                self.edit(Edit::ReplaceInitializer(TensorProto::new(found.name, tensor)));
+            }
+            _ => {
+                let name = self.add_constant(found.name, suffix, tensor);
+                self.set_input(node, input, name);
+            }
+        }
+    }
+
+    /// Takes out a node that makes of `source` what `source` is already.
+    ///
+    /// What it makes is read no more, or, when it is an output of the model, made by whoever makes
+    /// `source`. `false`, and nothing is changed, where both are outputs or `source` is not made by
+    /// a node.
+    pub(super) fn bypass(&mut self, node: usize, source: ValueId) -> bool {
+        let Some(made) = self.graph.output(node, 0) else { return false };
+        let graph = self.graph;
+        if !graph.values[made].is_output {
+            let passed = self.read_instead(made, graph.values[source].name);
+            if passed {
+                self.remove(node);
+            }
+            return passed;
+        }
+        let name = self.now(graph.values[source].name).to_owned();
+        let Some(source) = graph.value(&name) else { return false };
+        let value = &graph.values[source];
+        let Maker::Node { node: maker, output } = value.maker else { return false };
+        if value.is_output || !self.read_instead(source, graph.values[made].name) {
+            return false;
+        }
+        let value = graph.values[made].name.to_owned();
+        self.edits.push(Edit::RenameOutput { node: maker, output, value });
+        self.remove(node);
+        true
+    }
+
+    /// The edits that come of it. What only they made unneeded goes, too.
+    pub(super) fn finish(mut self) -> Changes {
+        let idle = self.edits.is_empty() && self.added.is_empty();
+        if idle && self.instead.is_empty() && self.inputs.is_empty() {
+            return Changes::default();
+        }
+        let mut whole = Vec::new();
+        let mut parts = Vec::new();
+        let mut reads_left = vec![0usize; self.graph.values.len()];
+        for (index, node) in self.graph.nodes.iter().enumerate() {
+            if self.gone.contains(&index) {
+                continue;
+            }
+            let before = node.input.len();
+            let added = (before..).take_while(|input| self.inputs.contains_key(&(index, *input)));
+            for input in (0..before).chain(added) {
+                let old = node.input.get(input).map_or("", String::as_str);
+                let new = match self.inputs.get(&(index, input)) {
+                    Some(value) => value,
+                    None => self.now(old),
+                };
+                if let Some(value) = self.graph.value(new) {
+                    reads_left[value] += 1;
+                }
+                if new != old {
+                    parts.push(Edit::SetInput { node: index, input, value: new.to_owned() });
+                }
+            }
+            let own = node.input.iter().filter(|name| !name.is_empty()).count();
+            let captured = &reads(node)[own..];
+            for value in captured.iter().filter_map(|name| self.graph.value(self.now(name))) {
+                reads_left[value] += 1;
+            }
+            if captured.iter().any(|name| self.instead.contains_key(*name)) {
+                whole.push(Edit::ReplaceNode { node: index, with: self.rewired(node) });
+            }
+        }
+        for name in self.added.iter().flat_map(|node| &node.input) {
+            if let Some(value) = self.graph.value(name) {
+                reads_left[value] += 1;
+            }
+        }
+        self.edits.extend(std::mem::take(&mut self.added).into_iter().map(Edit::AddNode));
+        self.orphans(reads_left);
+        // Nodes are replaced before their inputs are set.
+        whole.append(&mut self.edits);
+        whole.append(&mut parts);
+        Changes { edits: whole, did: self.did }
+    }
+
+    /// Takes out constants and nodes that somebody read before and nobody does now, and what is said
+    /// of values that are gone.
+    fn orphans(&mut self, mut reads_left: Vec<usize>) {
+        let graph = self.graph;
+        let made_elsewhere: HashSet<String> = self
+            .edits
+            .iter()
+            .flat_map(|edit| match edit {
+                Edit::AddInitializer(tensor) => vec![tensor.name.clone()],
+                Edit::RenameOutput { value, .. } => vec![value.clone()],
+                Edit::AddNode(node) => node.output.clone(),
+                _ => Vec::new(),
+            })
+            .collect();
+        // A node whose output has another name makes what is read under that.
+        let renamed: HashSet<usize> = self
+            .edits
+            .iter()
+            .filter_map(|edit| match edit {
+                Edit::RenameOutput { node, .. } => Some(*node),
+                _ => None,
+            })
+            .collect();
+        let unneeded = |reads_left: &[usize], value: ValueId| {
+            let found = &graph.values[value];
+            reads_left[value] == 0
+                && !found.is_output
+                && (!found.readers.is_empty() || found.captured)
+        };
+        let mut waiting: Vec<ValueId> =
+            (0..graph.values.len()).filter(|value| unneeded(&reads_left, *value)).collect();
+        while let Some(value) = waiting.pop() {
+            let found = &graph.values[value];
+            match found.maker {
+                Maker::Initializer { overridable: false, .. } => {
+                    self.edits.push(Edit::RemoveInitializer(found.name.to_owned()));
+                }
+                Maker::Node { node, .. } => {
+                    let proto = graph.nodes[node];
+                    let mut made =
+                        (0..proto.output.len()).filter_map(|output| graph.output(node, output));
+                    let idle = is_pure(proto)
+                        && made.all(|value| {
+                            let found = &graph.values[value];
+                            reads_left[value] == 0 && !found.is_output
+                        });
+                    if self.gone.contains(&node) || renamed.contains(&node) || !idle {
+                        continue;
+                    }
+                    self.remove(node);
+                    for value in
+                        reads(proto).into_iter().filter_map(|name| graph.value(self.now(name)))
+                    {
+                        reads_left[value] = reads_left[value].saturating_sub(1);
+                        if unneeded(&reads_left, value) {
+                            waiting.push(value);
+                        }
+                    }
+                }
+                _ => {}
+            }
+        }
+        for info in &graph.model.graph().value_info {
+            let Some(value) = graph.value(&info.name) else { continue };
+            let gone = match graph.values[value].maker {
+                Maker::Node { node, output } => {
+                    self.gone.contains(&node) || renamed.contains(&node) && output == 0
+                }
+                Maker::Initializer { overridable, .. } => {
+                    !overridable && unneeded(&reads_left, value)
+                }
+                _ => false,
+            };
+            if gone && !made_elsewhere.contains(&info.name) {
+                self.edits.push(Edit::RemoveValueInfo(info.name.clone()));
+            }
+        }
+    }
+
+    /// The node, its bodies reading what is read from now on.
+    fn rewired(&self, node: &NodeProto) -> NodeProto {
+        let mut node = node.clone();
+        for attribute in &mut node.attribute {
+            if attribute.subgraphs().next().is_none() {
+                continue;
+            }
+            let attribute = attribute.edit();
+            for body in attribute.g.iter_mut().chain(&mut attribute.graphs) {
+                self.rewire(body.edit(), &HashSet::new());
+            }
+        }
+        node
+    }
+
+    /// As deep as bodies are nested, which the reader of models limits.
+    fn rewire(&self, body: &mut GraphProto, hidden: &HashSet<String>) {
+        let mut own = HashSet::new();
+        defined(body, &mut own);
+        let hidden: HashSet<String> =
+            hidden.iter().cloned().chain(own.into_iter().map(str::to_owned)).collect();
+        let new = |name: &str| {
+            let seen = !hidden.contains(name) && self.instead.contains_key(name);
+            seen.then(|| self.now(name).to_owned())
+        };
+        for node in &mut body.node {
+            if !reads(node).iter().any(|name| new(name).is_some()) {
+                continue;
+            }
+            let node = node.edit();
+            for input in &mut node.input {
+                if let Some(name) = new(input) {
+                    *input = name;
+                }
+            }
+            for attribute in &mut node.attribute {
+                if attribute.subgraphs().next().is_none() {
+                    continue;
+                }
+                let attribute = attribute.edit();
+                for inner in attribute.g.iter_mut().chain(&mut attribute.graphs) {
+                    self.rewire(inner.edit(), &hidden);
+                }
+            }
+        }
+        for output in &mut body.output {
+            if let Some(name) = new(&output.name) {
+                output.edit().name = name;
+            }
+        }
+    }
+}
+
+/// The names that a graph gives to values.
+fn defined<'a>(graph: &'a GraphProto, names: &mut HashSet<&'a str>) {
+    names.extend(graph.input.iter().map(|input| input.name.as_str()));
+    names.extend(graph.initializer.iter().map(|tensor| tensor.name.as_str()));
+    names.extend(graph.sparse_initializer.iter().filter_map(|sparse| sparse.name()));
+    names.extend(graph.node.iter().flat_map(|node| node.output.iter().map(String::as_str)));
+}
+
+/// The names that a graph and those inside it give to values.
+fn own_names<'a>(graph: &'a GraphProto, names: &mut HashSet<&'a str>) {
+    defined(graph, names);
+    for node in &graph.node {
+        node.subgraphs().for_each(|body| own_names(body, names));
+    }
+}
+
+/// Whether all that a node does is to make its outputs: who knows what other domains do besides.
+pub(super) fn is_pure(node: &NodeProto) -> bool {
+    node.is_onnx() && node.subgraphs().flat_map(|body| &body.node).all(|node| is_pure(node))
+}

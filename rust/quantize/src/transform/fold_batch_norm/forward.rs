@@ -1,0 +1,122 @@
+//! Takes what scales and shifts channels into the operator after it, which then does it to what it
+//! multiplies.
+
+use super::affine::{self, Affine, Channels, Kind};
+use super::product::Product;
+use crate::QuantizeError;
+use crate::graph::constants::{fixed, only_reader};
+use crate::graph::{Graph, Maker, ValueId};
+use crate::transform::Changes;
+use crate::transform::draft::Draft;
+
+/// Folds all that can be.
+#[allow(clippy::unnecessary_wraps)] // as every pass
+pub(in crate::transform) fn forward(graph: &Graph<'_>) -> Result<Changes, QuantizeError> {
+    Ok(run(graph, |_| true))
+}
+
+/// Folds what treats all channels alike, which costs no scale anything: else the steps of one scale
+/// would have to serve channels, or weights, that were made alike on purpose.
+#[allow(clippy::unnecessary_wraps)] // as every pass
+pub(in crate::transform) fn even(graph: &Graph<'_>) -> Result<Changes, QuantizeError> {
+    Ok(run(graph, Affine::is_even))
+}
+
+fn run(graph: &Graph<'_>, wanted: fn(&Affine) -> bool) -> Changes {
+    let mut draft = Draft::of(graph);
+    let mut taken = vec![false; graph.nodes.len()];
+    for (index, node) in graph.nodes.iter().enumerate() {
+        let Some((input, kind)) = affine::kind(graph, index) else { continue };
+        let Some((source, product)) = after(graph, index, input) else { continue };
+        // One at a time: the next round sees what this one made.
+        if taken[index] || product.nodes().any(|node| taken[node]) {
+            continue;
+        }
+        if kind != Kind::BatchNormalization && ends_a_function(graph, source) {
+            continue;
+        }
+        let Some(channels) = product.input_channels() else { continue };
+        let channels = seen(graph, source, channels);
+        if !keeps_shape(graph, (index, input), kind, source, channels) {
+            continue;
+        }
+        let Some(affine) = Affine::of(graph, index, input, kind, channels) else { continue };
+        let Some(folded) = product.fold_input(graph, &affine).filter(|_| wanted(&affine)) else {
+            continue;
+        };
+        if !draft.bypass(index, source) {
+            continue;
+        }
+        folded.put(&mut draft, graph, &product);
+        product.nodes().for_each(|node| taken[node] = true);
+        taken[index] = true;
+        draft.did(format!(
+            "{} is in the weights of {}, which are rounded by at most {:.0e} of themselves",
+            node.label(),
+            graph.nodes[product.node].label(),
+            folded.change,
+        ));
+    }
+    draft.finish()
+}
+
+/// Whether a value is a product or quotient of two values that vary, scaled or shifted or not: with the
+/// constants after it, that is how exporters write `Gelu` and normalizations out, and runtimes know them
+/// by those. Without its half, ONNX Runtime 1.32 fuses no `Gelu`.
+fn ends_a_function(graph: &Graph<'_>, mut source: ValueId) -> bool {
+    // Two steps: what scales, and what shifts.
+    for _ in 0..2 {
+        let Maker::Node { node, output: 0 } = graph.values[source].maker else { return false };
+        let Some((input, kind)) = affine::kind(graph, node) else { break };
+        let Some(before) = graph.input(node, input) else { return false };
+        if kind == Kind::BatchNormalization {
+            return false;
+        }
+        source = before;
+    }
+    let Maker::Node { node, .. } = graph.values[source].maker else { return false };
+    let proto = graph.nodes[node];
+    let varies = |input| graph.input(node, input).is_some_and(|it| fixed(graph, it).is_none());
+    proto.is_onnx() && matches!(&*proto.op_type, "Mul" | "Div") && varies(0) && varies(1)
+}
+
+/// What a node scales and shifts, and the product that alone reads what it makes.
+fn after<'m>(graph: &Graph<'m>, index: usize, input: usize) -> Option<(ValueId, Product<'m>)> {
+    let made = graph.output(index, 0)?;
+    let reader = only_reader(graph, made)?;
+    if graph.input(reader, 0) != Some(made) || graph.nodes[reader].op_type == "Add" {
+        return None;
+    }
+    let result = graph.output(reader, 0)?;
+    let sum = only_reader(graph, result).filter(|sum| graph.nodes[*sum].op_type == "Add");
+    let added = sum.and_then(|sum| Product::of(graph, sum)).filter(|it| it.node == reader);
+    let product = added.or_else(|| Product::of(graph, reader))?;
+    Some((graph.input(index, input)?, product))
+}
+
+/// The same where more is known of the axes of the value.
+fn seen(graph: &Graph<'_>, source: ValueId, channels: Channels) -> Channels {
+    match graph.shape(source).map(|shape| shape.len()) {
+        Some(2) if channels.from_last == 1 => Channels { least_rank: 2, second: true, ..channels },
+        Some(rank) => Channels { least_rank: rank, ..channels },
+        None => channels,
+    }
+}
+
+/// Whether a node makes something of the shape of what it reads, which has these channels.
+fn keeps_shape(
+    graph: &Graph<'_>,
+    (index, input): (usize, usize),
+    kind: Kind,
+    source: ValueId,
+    channels: Channels,
+) -> bool {
+    if kind == Kind::BatchNormalization {
+        return true;
+    }
+    let constant = || fixed(graph, graph.input(index, 1 - input)?);
+    let (Some(shape), Some(constant)) = (graph.shape(source), constant()) else { return false };
+    let axis = shape.len().checked_sub(channels.from_last);
+    let there = || axis.and_then(|axis| shape[axis]) == Some(channels.count);
+    constant.shape.len() <= shape.len() && (constant.elements() == 1 || there())
+}

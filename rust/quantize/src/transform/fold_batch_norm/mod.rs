@@ -1,0 +1,53 @@
+//! Takes what scales and shifts channels into the weight and bias of the operator before it, or of the
+//! one after it:
+//! `BatchNormalization` as it runs after training, and constants that are added, subtracted,
+//! multiplied with, or divided by.
+//!
+//! The arithmetic is in float64 and rounded once.
+
+mod affine;
+mod forward;
+mod product;
+
+use super::Changes;
+use super::draft::Draft;
+use crate::QuantizeError;
+use crate::graph::constants::only_reader;
+use crate::graph::{Graph, Maker};
+
+use affine::Affine;
+pub(super) use forward::{even, forward};
+use product::Product;
+
+#[allow(clippy::unnecessary_wraps)] // as every pass
+pub(super) fn run(graph: &Graph<'_>) -> Result<Changes, QuantizeError> {
+    let mut draft = Draft::of(graph);
+    let mut taken = vec![false; graph.nodes.len()];
+    for (index, node) in graph.nodes.iter().enumerate() {
+        let Some((input, kind)) = affine::kind(graph, index) else { continue };
+        let Some(value) = graph.input(index, input) else { continue };
+        let Maker::Node { node: maker, output: 0 } = graph.values[value].maker else { continue };
+        if only_reader(graph, value) != Some(index) || graph.output(index, 0).is_none() {
+            continue;
+        }
+        let Some(product) = Product::of(graph, maker) else { continue };
+        // One at a time: the next round sees what this one made.
+        if product.nodes().any(|node| taken[node]) {
+            continue;
+        }
+        let Some(affine) = Affine::of(graph, index, input, kind, product.channels) else {
+            continue;
+        };
+        let Some(folded) = product.fold(graph, &affine) else { continue };
+        product.nodes().for_each(|node| taken[node] = true);
+        let change = folded.change;
+        folded.write(&mut draft, graph, &product, index);
+        draft.did(format!(
+            "{} is in the weights of {}, which are rounded by at most {:.0e} of themselves",
+            node.label(),
+            graph.nodes[product.node].label(),
+            change,
+        ));
+    }
+    Ok(draft.finish())
+}

@@ -1,0 +1,377 @@
+//! What multiplies by a constant weight and adds a constant bias: the bias is an input of the node,
+//! or added after a `MatMul`.
+
+use quantize_rs_onnx::{DataType, Edit, NodeProto, Tensor};
+
+use super::affine::{Affine, Channels};
+use crate::graph::constants::{fixed, only_reader};
+use crate::graph::{Graph, Maker, ValueId};
+use crate::transform::draft::Draft;
+use crate::transform::floats::{floats, rounded};
+
+/// A product by a constant weight, and its bias.
+pub(super) struct Product<'m> {
+    /// The node that multiplies.
+    pub(super) node: usize,
+    /// The node that adds the bias, where that is one of its own, and the input that is the bias.
+    added: Option<(usize, usize)>,
+    kind: Kind<'m>,
+    weight_value: ValueId,
+    pub(super) weight: Tensor,
+    bias_value: Option<ValueId>,
+    bias: Option<Tensor>,
+    /// Those of the result.
+    pub(super) channels: Channels,
+}
+
+/// What differs from operator to operator.
+#[derive(Clone, Copy)]
+enum Kind<'m> {
+    /// With so many groups.
+    Conv(usize),
+    /// With so many groups.
+    ConvTranspose(usize),
+    Gemm(&'m NodeProto),
+    MatMul,
+}
+
+/// A weight and a bias that do what a node after them did.
+pub(super) struct Folded {
+    weight: Option<Tensor>,
+    bias: Option<Tensor>,
+    /// The largest part of itself by which a number of them is rounded.
+    pub(super) change: f64,
+}
+
+impl<'m> Product<'m> {
+    /// The product that a node makes.
+    pub(super) fn of(graph: &Graph<'m>, index: usize) -> Option<Product<'m>> {
+        let node = graph.nodes[index];
+        if !node.is_onnx() {
+            return None;
+        }
+        if node.op_type == "Add" {
+            return Product::before_add(graph, index);
+        }
+        let weight_value = graph.input(index, 1)?;
+        let weight = fixed(graph, weight_value)?;
+        let rank = weight.shape.len();
+        let groups = usize::try_from(node.int("group", 1)).ok();
+        let kind = match node.op_type.as_str() {
+            "Conv" if rank >= 3 => Kind::Conv(groups?),
+            "ConvTranspose" if rank >= 3 => Kind::ConvTranspose(groups?),
+            "Gemm" if rank == 2 => Kind::Gemm(node),
+            "MatMul" if rank == 2 => Kind::MatMul,
+            _ => return None,
+        };
+        let count = match kind {
+            Kind::Conv(_) => weight.shape[0],
+            Kind::ConvTranspose(groups) => weight.shape[1].checked_mul(groups)?,
+            Kind::Gemm(node) => weight.shape[usize::from(node.int("transB", 0) == 0)],
+            Kind::MatMul => weight.shape[1],
+        };
+        let bias_value = match kind {
+            Kind::MatMul => None,
+            _ => graph.input(index, 2),
+        };
+        let bias = match bias_value {
+            Some(value) => Some(fixed(graph, value)?),
+            None => None,
+        };
+        let left = graph.input(index, 0).and_then(|value| graph.shape(value));
+        let (least_rank, from_last, second) = match kind {
+            Kind::Conv(_) | Kind::ConvTranspose(_) => (rank, rank - 1, true),
+            Kind::Gemm(_) => (2, 1, true),
+            Kind::MatMul => {
+                let rank = left.map(|shape| shape.len());
+                (rank.unwrap_or(1), 1, rank == Some(2))
+            }
+        };
+        let channels = Channels { count, least_rank, from_last, second, dtype: weight.dtype };
+        (count > 0 && weight.dtype.is_float()).then_some(Product {
+            node: index,
+            added: None,
+            kind,
+            weight_value,
+            weight,
+            bias_value,
+            bias,
+            channels,
+        })
+    }
+
+    /// A `MatMul` to whose result a constant vector is added.
+    fn before_add(graph: &Graph<'m>, index: usize) -> Option<Product<'m>> {
+        let find = |input: usize| -> Option<Product<'m>> {
+            let value = graph.input(index, input)?;
+            let Maker::Node { node, output: 0 } = graph.values[value].maker else { return None };
+            let found = graph.nodes[node];
+            if found.op_type != "MatMul" || only_reader(graph, value) != Some(index) {
+                return None;
+            }
+            let bias_value = graph.input(index, 1 - input)?;
+            let product = Product::of(graph, node)?;
+            let bias = fixed(graph, bias_value)?;
+            (bias.shape == [product.channels.count]).then(|| Product {
+                added: Some((index, 1 - input)),
+                bias_value: Some(bias_value),
+                bias: Some(bias),
+                ..product
+            })
+        };
+        (graph.nodes[index].input.len() == 2).then(|| find(0).or_else(|| find(1))).flatten()
+    }
+
+    /// The nodes that it is.
+    pub(super) fn nodes(&self) -> impl Iterator<Item = usize> {
+        [Some(self.node), self.added.map(|(node, _)| node)].into_iter().flatten()
+    }
+
+    /// The node that makes the result.
+    fn last(&self) -> usize {
+        self.added.map_or(self.node, |(node, _)| node)
+    }
+
+    /// The weight and the bias with which the result is scaled and shifted.
+    pub(super) fn fold(&self, graph: &Graph<'_>, affine: &Affine) -> Option<Folded> {
+        let bare = matches!(self.kind, Kind::MatMul) && self.added.is_none();
+        // Runtimes make a Gemm of a MatMul and what is added to it.
+        if bare && affine.shifts() && (!affine.scales() || !self.may_be_gemm(graph)) {
+            return None;
+        }
+        let mut change = 0f64;
+        let mut weight = None;
+        if affine.scales() {
+            let mut values = floats(&self.weight)?;
+            self.scale(&mut values, &affine.factor);
+            let (scaled, by) = rounded(self.weight.dtype, self.weight.shape.clone(), &values)?;
+            change = change.max(by);
+            weight = Some(scaled);
+        }
+        let bias = match (&self.bias, affine.shifts()) {
+            (None, false) => None,
+            (Some(_), false) if !affine.scales() => None,
+            (bias, _) => {
+                let (old, divisor) = match bias {
+                    Some(bias) => (self.spread(bias)?, self.beta()),
+                    None => (vec![0.0; self.channels.count], self.beta()),
+                };
+                let values: Vec<f64> = old
+                    .iter()
+                    .zip(&affine.factor)
+                    .zip(&affine.shift)
+                    .map(|((old, by), shift)| old * by + shift / divisor)
+                    .collect();
+                let (bias, by) = rounded(self.weight.dtype, vec![self.channels.count], &values)?;
+                change = change.max(by);
+                Some(bias)
+            }
+        };
+        Some(Folded { weight, bias, change })
+    }
+
+    /// Whether what it multiplies is padded, with zeros.
+    fn pads(&self, graph: &Graph<'_>) -> bool {
+        let node = graph.nodes[self.node];
+        let auto = node.attribute("auto_pad").and_then(|attribute| attribute.s.as_deref());
+        let pads = node.attribute("pads").is_some_and(|pads| pads.ints.iter().any(|pad| *pad != 0));
+        pads || !matches!(auto, None | Some(b"" | b"NOTSET" | b"VALID"))
+    }
+
+    /// The channels of what it multiplies by the weight; `None` where it does not multiply each of
+    /// them by weights of its own.
+    pub(super) fn input_channels(&self) -> Option<Channels> {
+        let shape = &self.weight.shape;
+        let count = match self.kind {
+            Kind::Conv(groups) => shape[1].checked_mul(groups)?,
+            Kind::Gemm(gemm) if gemm.int("transA", 0) != 0 => return None,
+            Kind::Gemm(gemm) => shape[usize::from(gemm.int("transB", 0) != 0)],
+            Kind::MatMul | Kind::ConvTranspose(_) => shape[0],
+        };
+        Some(Channels { count, ..self.channels })
+    }
+
+    /// The weight and the bias that scale and shift what is multiplied, each channel by itself.
+    pub(super) fn fold_input(&self, graph: &Graph<'_>, affine: &Affine) -> Option<Folded> {
+        let shifted = affine.shifts();
+        let exact = match self.kind {
+            Kind::Conv(_) => !shifted || !self.pads(graph),
+            Kind::ConvTranspose(_) => !shifted,
+            Kind::Gemm(_) => true,
+            Kind::MatMul => !shifted || self.added.is_some(),
+        };
+        if !exact {
+            return None;
+        }
+        let mut values = floats(&self.weight)?;
+        let mut sums = vec![0f64; self.channels.count];
+        for (at, value) in values.iter_mut().enumerate() {
+            let (input, output) = self.place(at);
+            if let Some(sum) = sums.get_mut(output) {
+                *sum += *value * affine.shift.get(input)?;
+            }
+            *value *= affine.factor.get(input)?;
+        }
+        let (weight, mut change) = rounded(self.weight.dtype, self.weight.shape.clone(), &values)?;
+        let weight = affine.scales().then_some(weight);
+        let mut bias = None;
+        if shifted {
+            let old = match &self.bias {
+                Some(bias) => self.spread(bias)?,
+                None => vec![0.0; self.channels.count],
+            };
+            let by = self.alpha() / self.beta();
+            let values: Vec<f64> = old.iter().zip(&sums).map(|(old, sum)| old + sum * by).collect();
+            let (tensor, by) = rounded(self.weight.dtype, vec![self.channels.count], &values)?;
+            change = change.max(by);
+            bias = Some(tensor);
+        }
+        Some(Folded { weight, bias, change })
+    }
+
+    /// The input and the output channel of an element of the weight.
+    fn place(&self, at: usize) -> (usize, usize) {
+        let shape = &self.weight.shape;
+        let (second, rest) = (shape[1].max(1), shape[2..].iter().product::<usize>().max(1));
+        let (row, column) = (at / (second * rest), at / rest % second);
+        match self.kind {
+            Kind::Conv(groups) => {
+                let of_group = (shape[0] / groups.max(1)).max(1);
+                (row / of_group * second + column, row)
+            }
+            Kind::Gemm(node) if node.int("transB", 0) != 0 => (column, row),
+            Kind::Gemm(_) | Kind::MatMul | Kind::ConvTranspose(_) => (row, column),
+        }
+    }
+
+    /// What the product is multiplied by.
+    fn alpha(&self) -> f64 {
+        match self.kind {
+            Kind::Gemm(node) => f64::from(node.float("alpha", 1.0)),
+            _ => 1.0,
+        }
+    }
+
+    /// What a bias is multiplied by.
+    fn beta(&self) -> f64 {
+        match self.kind {
+            Kind::Gemm(node) => f64::from(node.float("beta", 1.0)),
+            _ => 1.0,
+        }
+    }
+
+    /// Multiplies the weights of each channel by its factor.
+    fn scale(&self, values: &mut [f64], factor: &[f64]) {
+        let shape = &self.weight.shape;
+        let rest = |from: usize| shape[from..].iter().product::<usize>().max(1);
+        match self.kind {
+            Kind::Conv(_) => by_rows(values, rest(1), |row| factor[row]),
+            Kind::Gemm(node) if node.int("transB", 0) != 0 => {
+                by_rows(values, rest(1), |row| factor[row]);
+            }
+            Kind::Gemm(_) | Kind::MatMul => {
+                by_rows(values, 1, |at| factor[at % self.channels.count]);
+            }
+            Kind::ConvTranspose(groups) => {
+                let (inputs, outputs) = (shape[0], shape[1]);
+                let of_group = (inputs / groups.max(1)).max(1);
+                by_rows(values, rest(2), |row| {
+                    let (input, output) = (row / outputs, row % outputs);
+                    factor.get(input / of_group * outputs + output).copied().unwrap_or(1.0)
+                });
+            }
+        }
+    }
+
+    /// A bias as one number for each channel.
+    fn spread(&self, bias: &Tensor) -> Option<Vec<f64>> {
+        let values = floats(bias).filter(|_| bias.dtype == self.weight.dtype)?;
+        match (&values[..], &bias.shape[..]) {
+            ([number], _) if matches!(self.kind, Kind::Gemm(_)) => {
+                Some(vec![*number; self.channels.count])
+            }
+            (_, [length]) if *length == self.channels.count => Some(values),
+            (_, [1, length])
+                if *length == self.channels.count && matches!(self.kind, Kind::Gemm(_)) =>
+            {
+                Some(values)
+            }
+            _ => None,
+        }
+    }
+
+    /// Whether a `MatMul` is one of two matrices, which a `Gemm` is too.
+    fn may_be_gemm(&self, graph: &Graph<'_>) -> bool {
+        let known = graph.model.opset("").is_some_and(|opset| opset >= 7);
+        self.channels.second && known && self.weight.dtype == DataType::Float
+    }
+}
+
+/// Multiplies each run of `length` numbers by the factor of its position.
+fn by_rows(values: &mut [f64], length: usize, factor: impl Fn(usize) -> f64) {
+    for (row, values) in values.chunks_mut(length).enumerate() {
+        let by = factor(row);
+        for value in values {
+            *value *= by;
+        }
+    }
+}
+
+impl Folded {
+    /// Puts weight and bias where they were, and lets the product make what node `after` made.
+    pub(super) fn write(
+        self,
+        draft: &mut Draft<'_, '_>,
+        graph: &Graph<'_>,
+        product: &Product<'_>,
+        after: usize,
+    ) {
+        if let (Some(bias), None, Kind::MatMul) = (&self.bias, product.bias_value, product.kind) {
+            // Runtimes make a Gemm of the two; wishes speak of the product as it stood.
+            let base = graph.values[product.weight_value].name;
+            let name = draft.add_constant(base, "bias", bias);
+            add(draft, graph, product, after, name);
+            return Folded { bias: None, ..self }.put(draft, graph, product);
+        }
+        self.put(draft, graph, product);
+        if let Some(made) = graph.output(after, 0) {
+            let value = graph.values[made].name.to_owned();
+            draft.edit(Edit::RenameOutput { node: product.last(), output: 0, value });
+        }
+        draft.remove(after);
+    }
+
+    /// Puts weight and bias where they were.
+    pub(super) fn put(&self, draft: &mut Draft<'_, '_>, graph: &Graph<'_>, product: &Product<'_>) {
+        let node = product.node;
+        if let Some(weight) = &self.weight {
+            draft.put_constant((node, 1), product.weight_value, "folded", weight);
+        }
+        match (&self.bias, product.bias_value) {
+            (None, _) => {}
+            (Some(bias), Some(value)) => {
+                draft.put_constant(product.added.unwrap_or((node, 2)), value, "folded", bias);
+            }
+            (Some(bias), None) => {
+                let base = graph.values[product.weight_value].name;
+                let name = draft.add_constant(base, "bias", bias);
+                draft.set_input(node, 2, name);
+            }
+        }
+    }
+}
+
+/// Lets node `after` add a constant to the product instead of what it did.
+fn add(
+    draft: &mut Draft<'_, '_>,
+    graph: &Graph<'_>,
+    product: &Product<'_>,
+    after: usize,
+    constant: String,
+) {
+    let before = &graph.nodes[after];
+    let reads = vec![graph.nodes[product.node].output[0].clone(), constant];
+    let output = before.output[..1].to_vec();
+    draft.add_node(NodeProto::new(before.name.clone(), "Add", reads, output, Vec::new()));
+    draft.remove(after);
+}

@@ -1,0 +1,176 @@
+//! Computes what is the same in every run, and what follows from shapes that are known.
+
+mod subgraphs;
+
+use std::collections::HashMap;
+
+use quantize_rs_onnx::{DataType, Edit, NodeProto, Tensor, TensorProto, topological};
+
+use super::Changes;
+use super::draft::{Draft, is_pure};
+use super::eval::{self, Call};
+use crate::QuantizeError;
+use crate::graph::constants::{fixed, of_ints, only_reader};
+use crate::graph::{Graph, Maker, ValueId};
+
+/// Bytes by which a constant that is computed may be larger than those it makes unneeded.
+const GROWTH: usize = 64 << 10;
+
+/// The same for constants that are only rearranged or widened, which those who want a weight look
+/// through.
+const COPY: usize = 64;
+
+/// The same for constants that only repeat what is there already, which takes no time in any run.
+const REPEATED: usize = 4 << 10;
+
+/// Bytes of large constants that are transposed, all together: they are held in memory, where those
+/// of the file are not.
+const TRANSPOSED: usize = 256 << 20;
+
+/// Operators that only give elements another order or shape: the result takes the name of the
+/// constant, which people know.
+const REARRANGE: [&str; 5] = ["Transpose", "Reshape", "Flatten", "Squeeze", "Unsqueeze"];
+
+/// A value that was computed.
+struct Known {
+    tensor: Tensor,
+    /// The initializer that it takes the place of.
+    origin: Option<ValueId>,
+}
+
+pub(super) fn run(graph: &Graph<'_>) -> Result<Changes, QuantizeError> {
+    let mut known: HashMap<ValueId, Known> = HashMap::new();
+    let mut folded = vec![false; graph.nodes.len()];
+    let order = topological(&graph.model.graph().node)?;
+    let transposes = transposed(graph) <= TRANSPOSED;
+    for index in &order {
+        let large = graph.nodes[*index].op_type == "Transpose" && !transposes;
+        if let Some((value, made)) = computed(graph, *index, &known, large) {
+            known.insert(value, made);
+            folded[*index] = true;
+        }
+    }
+    let mut draft = Draft::of(graph);
+    for index in order.into_iter().filter(|index| folded[*index]) {
+        let Some(value) = graph.output(index, 0) else { continue };
+        let Some(made) = known.get(&value) else { continue };
+        draft.remove(index);
+        let node = graph.nodes[index];
+        draft.did(format!("{} is computed: it is the same in every run", node.label()));
+        let found = &graph.values[value];
+        if !found.captured && found.readers.iter().all(|reader| folded[reader.node]) {
+            continue;
+        }
+        match made.origin.map(|origin| graph.values[origin].name) {
+            Some(name) if draft.read_instead(value, name) => {
+                draft.edit(Edit::RemoveValueInfo(name.to_owned()));
+                draft.edit(Edit::ReplaceInitializer(TensorProto::new(name, &made.tensor)));
+            }
+            _ => draft.edit(Edit::AddInitializer(TensorProto::new(found.name, &made.tensor))),
+        }
+    }
+    let changes = draft.finish();
+    // Graphs inside nodes read what is left here.
+    Ok(if changes.edits.is_empty() { subgraphs::run(graph) } else { changes })
+}
+
+/// What a node makes, where that is the same in every run and takes no more than it may.
+fn computed(
+    graph: &Graph<'_>,
+    index: usize,
+    known: &HashMap<ValueId, Known>,
+    small: bool,
+) -> Option<(ValueId, Known)> {
+    let node = graph.nodes[index];
+    let value = graph.output(index, 0)?;
+    if node.output.len() != 1 || graph.values[value].is_output {
+        return None;
+    }
+    if let Some(tensor) = of_shapes(graph, index, value) {
+        return Some((value, Known { tensor, origin: None }));
+    }
+    let inputs: Option<Vec<Option<Tensor>>> = (0..node.input.len())
+        .map(|input| match graph.input(index, input) {
+            None => node.input[input].is_empty().then_some(None),
+            Some(value) => Some(Some(match known.get(&value) {
+                Some(known) => known.tensor.clone(),
+                None => fixed(graph, value)?,
+            })),
+        })
+        .collect();
+    let inputs = inputs?;
+    if small && inputs.iter().flatten().any(|tensor| tensor.data.len() > GROWTH) {
+        return None;
+    }
+    let own = |input: usize| {
+        graph.input(index, input).filter(|value| only_reader(graph, *value) == Some(index))
+    };
+    let freed = (0..inputs.len())
+        .filter_map(|input| own(input).and(inputs[input].as_ref()))
+        .fold(0usize, |all, tensor| all.saturating_add(tensor.data.len()));
+    let tensor = evaluated(graph, node, &inputs, freed)?;
+    let rearranges = REARRANGE.contains(&&*node.op_type);
+    let apart = graph.model.proto().ir_version >= 4;
+    let origin = own(0).filter(|_| rearranges && apart).and_then(|value| {
+        let initializer = matches!(graph.values[value].maker, Maker::Initializer { .. });
+        if initializer { Some(value) } else { known.get(&value)?.origin }
+    });
+    Some((value, Known { tensor, origin }))
+}
+
+/// What a node makes of constants, `freed` bytes of which nobody needs then.
+fn evaluated(
+    graph: &Graph<'_>,
+    node: &NodeProto,
+    inputs: &[Option<Tensor>],
+    freed: usize,
+) -> Option<Tensor> {
+    let evaluate = eval::operator(node)?;
+    let opset = graph.model.opset("").unwrap_or(1);
+    let growth = match node.op_type.as_str() {
+        "Cast" | "CastLike" => COPY,
+        rearranges if REARRANGE.contains(&rearranges) => COPY,
+        "ConstantOfShape" | "Expand" | "Tile" => REPEATED,
+        _ => GROWTH,
+    };
+    let limit = freed.saturating_add(growth);
+    // Views share their bytes, and are held to the limit all the same.
+    evaluate(&Call { node, opset, inputs, limit }).filter(|tensor| tensor.data.len() <= limit)
+}
+
+/// What a node makes of shapes that are known: lengths, however they were picked and put together.
+fn of_shapes(graph: &Graph<'_>, index: usize, value: ValueId) -> Option<Tensor> {
+    if graph.nodes[index].op_type == "Constant" || !is_pure(graph.nodes[index]) {
+        return None;
+    }
+    let fact = graph.fact(value)?;
+    let elements = fact.elements.as_ref()?.iter().map(|element| (*element)?.fixed());
+    let elements: Vec<i64> = elements.collect::<Option<_>>()?;
+    let lengths = fact.shape.as_ref()?.iter().map(|length| usize::try_from(length.fixed()?).ok());
+    let shape: Vec<usize> = lengths.collect::<Option<_>>()?;
+    let data = match fact.dtype? {
+        DataType::Int64 => return Some(of_ints(shape, &elements)),
+        DataType::Int32 => {
+            let narrow = |element: i64| Some(i32::try_from(element).ok()?.to_le_bytes());
+            elements.into_iter().map(narrow).collect::<Option<Vec<_>>>()?.concat()
+        }
+        DataType::Bool => elements.into_iter().map(|element| u8::from(element != 0)).collect(),
+        _ => return None,
+    };
+    Some(Tensor { dtype: fact.dtype?, shape, data: data.into() })
+}
+
+/// Bytes of the large constants that are transposed.
+fn transposed(graph: &Graph<'_>) -> usize {
+    let transposes = graph.nodes.iter().enumerate().filter(|(_, node)| node.op_type == "Transpose");
+    let sizes = transposes.filter_map(|(index, _)| {
+        let value = graph.input(index, 0)?;
+        let Maker::Initializer { tensor, .. } = graph.values[value].maker else { return None };
+        let elements = tensor
+            .dims
+            .iter()
+            .try_fold(1usize, |all, length| all.checked_mul(usize::try_from(*length).ok()?))?;
+        tensor.dtype()?.byte_len(elements).filter(|bytes| *bytes > GROWTH)
+    });
+    sizes.fold(0, usize::saturating_add)
+}

@@ -1,0 +1,147 @@
+//! The same in the graphs inside nodes: what is computed there becomes a `Constant`.
+
+use std::collections::{HashMap, HashSet};
+
+use quantize_rs_onnx::{
+    AttributeProto, Edit, GraphProto, Kept, NodeProto, Tensor, TensorProto, reads, topological,
+};
+
+use super::evaluated;
+use crate::graph::constants::{constant, fixed};
+use crate::graph::uses;
+use crate::graph::{Graph, with_bodies};
+use crate::transform::Changes;
+
+pub(super) fn run(graph: &Graph<'_>) -> Changes {
+    let mut changes = Changes::default();
+    for (node, proto) in graph.nodes.iter().enumerate() {
+        let did = &mut changes.did;
+        if let Some(with) = with_bodies(proto, |body| folded(graph, body, None, did)) {
+            changes.edits.push(Edit::ReplaceNode { node, with });
+        }
+    }
+    changes
+}
+
+/// What is the same in every run, in one graph inside a node and those around it.
+struct Scope<'a> {
+    graph: &'a Graph<'a>,
+    known: HashMap<&'a str, Tensor>,
+    /// All that is made in it.
+    made: HashSet<&'a str>,
+    outer: Option<&'a Scope<'a>>,
+}
+
+impl<'a> Scope<'a> {
+    fn of(graph: &'a Graph<'a>, body: &'a GraphProto, outer: Option<&'a Scope<'a>>) -> Scope<'a> {
+        let mut known: HashMap<&str, Tensor> = HashMap::new();
+        for tensor in &body.initializer {
+            known.extend(graph.model.tensor(tensor).ok().map(|it| (tensor.name.as_str(), it)));
+        }
+        // What is an input too may be replaced.
+        for input in &body.input {
+            known.remove(input.name.as_str());
+        }
+        for node in &body.node {
+            if let (Some(name), Some(tensor)) = (node.output.first(), constant(graph, node)) {
+                known.insert(name, tensor);
+            }
+        }
+        Scope { graph, known, made: uses::made(body).collect(), outer }
+    }
+
+    fn constant(&self, name: &str) -> Option<Tensor> {
+        if self.made.contains(name) {
+            return self.known.get(name).cloned();
+        }
+        match self.outer {
+            Some(outer) => outer.constant(name),
+            None => fixed(self.graph, self.graph.value(name)?),
+        }
+    }
+
+    /// What a node makes, where that is the same in every run; `times` says how often each value is
+    /// read.
+    fn computed(&self, node: &NodeProto, times: &HashMap<&str, usize>) -> Option<Tensor> {
+        let [_] = node.output[..] else { return None };
+        let inputs: Vec<Option<Tensor>> = node
+            .input
+            .iter()
+            .map(|name| if name.is_empty() { Some(None) } else { self.constant(name).map(Some) })
+            .collect::<Option<_>>()?;
+        let own = |name: &&String| {
+            self.made.contains(name.as_str()) && times.get(name.as_str()) == Some(&1)
+        };
+        let freed = node.input.iter().filter(own).filter_map(|name| self.known.get(name.as_str()));
+        let freed = freed.fold(0usize, |all, tensor| all.saturating_add(tensor.data.len()));
+        evaluated(self.graph, node, &inputs, freed)
+    }
+}
+
+/// A graph inside a node in which nothing is computed that is the same in every run; `None` where
+/// nothing is. As deep as graphs are nested, which the reader of the file limits.
+fn folded(
+    graph: &Graph<'_>,
+    body: &GraphProto,
+    outer: Option<&Scope<'_>>,
+    did: &mut Vec<String>,
+) -> Option<GraphProto> {
+    let mut scope = Scope::of(graph, body, outer);
+    let times = times(&body.node, body);
+    let mut computed: HashSet<usize> = HashSet::new();
+    for index in topological(&body.node).ok()? {
+        let node = &body.node[index];
+        if let Some(tensor) = scope.computed(node, &times) {
+            scope.known.insert(&node.output[0], tensor);
+            computed.insert(index);
+            let (label, name) = (node.label(), body.name.as_deref().unwrap_or_default());
+            did.push(format!(
+                "{label}, in graph `{name}`, is computed: it is the same in every run"
+            ));
+        }
+    }
+    let mut inside = false;
+    let mut nodes: Vec<Kept<NodeProto>> = Vec::with_capacity(body.node.len());
+    for (index, node) in body.node.iter().enumerate() {
+        let known = computed.contains(&index).then(|| &scope.known[node.output[0].as_str()]);
+        if let Some(tensor) = known {
+            let value = AttributeProto::tensor("value", TensorProto::new("", tensor));
+            let (name, output) = (node.name.clone(), node.output.clone());
+            let value = vec![Kept::new(value)];
+            nodes.push(Kept::new(NodeProto::new(name, "Constant", Vec::new(), output, value)));
+            continue;
+        }
+        match with_bodies(node, |body| folded(graph, body, Some(&scope), did)) {
+            Some(with) => {
+                nodes.push(Kept::new(with));
+                inside = true;
+            }
+            None => nodes.push(node.clone()),
+        }
+    }
+    if computed.is_empty() && !inside {
+        return None;
+    }
+    let left = self::times(&nodes, body);
+    let unneeded: HashSet<&str> =
+        times.into_keys().filter(|name| !left.contains_key(name)).collect();
+    let mut with = body.clone();
+    let gone = |node: &NodeProto| {
+        node.op_type == "Constant"
+            && node.output.iter().all(|name| unneeded.contains(name.as_str()))
+    };
+    with.node = nodes.iter().filter(|node| !gone(node)).cloned().collect();
+    with.initializer.retain(|tensor| !unneeded.contains(tensor.name.as_str()));
+    with.value_info.retain(|info| !unneeded.contains(info.name.as_str()));
+    Some(with)
+}
+
+/// How often each value is read by nodes, those in graphs inside them included, or handed out.
+fn times<'n>(nodes: &'n [Kept<NodeProto>], body: &'n GraphProto) -> HashMap<&'n str, usize> {
+    let mut times = HashMap::new();
+    let read = nodes.iter().flat_map(|node| reads(node));
+    for name in read.chain(body.output.iter().map(|output| output.name.as_str())) {
+        *times.entry(name).or_default() += 1;
+    }
+    times
+}

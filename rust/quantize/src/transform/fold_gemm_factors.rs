@@ -1,0 +1,79 @@
+//! Takes the factors of a `Gemm`, `alpha` and `beta`, into its weight and its bias: runtimes compute
+//! it on integers without factors alone.
+//!
+//! The arithmetic is in float64 and rounded once; factors that are powers of two change no digit.
+
+use quantize_rs_onnx::{Edit, NodeProto};
+
+use super::Changes;
+use super::draft::Draft;
+use super::floats::{floats, rounded};
+use crate::QuantizeError;
+use crate::graph::Graph;
+use crate::graph::constants::{fixed, only_reader};
+
+/// The inputs of a `Gemm` that have a factor, and its name.
+const FACTORS: [(usize, &str); 2] = [(WEIGHT, "alpha"), (BIAS, "beta")];
+const WEIGHT: usize = 1;
+const BIAS: usize = 2;
+
+#[allow(clippy::unnecessary_wraps)] // the signature of a pass
+pub(super) fn run(graph: &Graph<'_>) -> Result<Changes, QuantizeError> {
+    let mut draft = Draft::of(graph);
+    for (index, node) in graph.nodes.iter().enumerate() {
+        if node.op_type == "Gemm" && node.is_onnx() {
+            fold(&mut draft, graph, index, node);
+        }
+    }
+    Ok(draft.finish())
+}
+
+/// Folds the factors of a node, if both can be.
+#[allow(clippy::float_cmp)] // the factors are what the file says, not results
+fn fold(
+    draft: &mut Draft<'_, '_>,
+    graph: &Graph<'_>,
+    index: usize,
+    node: &NodeProto,
+) -> Option<()> {
+    let factor = |name: &str| node.float(name, 1.0);
+    if FACTORS.iter().all(|(_, name)| factor(name) == 1.0) {
+        return None;
+    }
+    let may_lack_bias = graph.model.opset("").is_some_and(|opset| opset >= 11);
+    let mut change = 0f64;
+    let mut scaled = Vec::new();
+    for (input, name) in FACTORS {
+        let (value, factor) = (graph.input(index, input), factor(name));
+        let Some(value) = value.filter(|_| factor != 1.0) else { continue };
+        if input == BIAS && factor == 0.0 && may_lack_bias {
+            scaled.push((input, value, None));
+            continue;
+        }
+        if input == WEIGHT {
+            // Another reader would need a copy.
+            only_reader(graph, value)?;
+        }
+        let tensor = fixed(graph, value)?;
+        let values: Vec<f64> =
+            floats(&tensor)?.iter().map(|number| number * f64::from(factor)).collect();
+        let (tensor, by) = rounded(tensor.dtype, tensor.shape, &values)?;
+        change = change.max(by);
+        scaled.push((input, value, Some(tensor)));
+    }
+    let mut with = node.clone();
+    with.attribute.retain(|found| !FACTORS.iter().any(|(_, name)| found.name == *name));
+    draft.edit(Edit::ReplaceNode { node: index, with });
+    for (input, value, tensor) in scaled {
+        match tensor {
+            Some(tensor) => draft.put_constant((index, input), value, "folded", &tensor),
+            None => draft.set_input(index, input, String::new()),
+        }
+    }
+    draft.did(format!(
+        "the factors of {} are in its weights, which are rounded by at most {change:.0e} of \
+         themselves",
+        node.label(),
+    ));
+    Some(())
+}

@@ -1,0 +1,54 @@
+//! Writes the shape that a `Reshape` computes as a constant, where all but one of its lengths are
+//! known.
+//!
+//! A length that is the same as that of the input becomes 0, which copies it, and one that is not
+//! known -1. Both say the same as the length itself in every run that succeeds: -1 stands only
+//! beside lengths that are surely not 0, and what copies is 0 where the length would have been.
+
+use std::collections::HashMap;
+
+use super::Changes;
+use super::draft::Draft;
+use crate::QuantizeError;
+use crate::graph::Graph;
+use crate::graph::constants::{fixed, of_ints};
+use crate::graph::infer::Dim;
+
+#[allow(clippy::unnecessary_wraps)] // the signature of a pass
+pub(super) fn run(graph: &Graph<'_>) -> Result<Changes, QuantizeError> {
+    let mut draft = Draft::of(graph);
+    let mut constants: HashMap<Vec<i64>, String> = HashMap::new();
+    for (index, node) in graph.nodes.iter().enumerate() {
+        if node.op_type != "Reshape" || !node.is_onnx() {
+            continue;
+        }
+        let Some(shape) = constant_shape(graph, index) else { continue };
+        let name = constants.entry(shape).or_insert_with_key(|shape| {
+            draft.add_constant(&node.output[0], "shape", &of_ints(vec![shape.len()], shape))
+        });
+        draft.set_input(index, 1, name.clone());
+        draft.did(format!("{} has a shape that is a constant", node.label()));
+    }
+    Ok(draft.finish())
+}
+
+/// The shape that stands for the one that is computed.
+fn constant_shape(graph: &Graph<'_>, node: usize) -> Option<Vec<i64>> {
+    let (input, wanted) = (graph.input(node, 0)?, graph.input(node, 1)?);
+    if fixed(graph, wanted).is_some() {
+        return None;
+    }
+    let zero_copies = graph.nodes[node].int("allowzero", 0) == 0;
+    let from = graph.fact(input).and_then(|fact| fact.shape.as_deref()).unwrap_or_default();
+    let wanted = graph.fact(wanted)?.elements.as_ref()?;
+    let length = |(axis, wanted): (usize, &Option<Dim>)| match wanted {
+        Some(Dim::Fixed(length)) => Some(*length),
+        Some(varies) if zero_copies && from.get(axis) == Some(varies) => Some(0),
+        _ => None,
+    };
+    let lengths: Vec<Option<i64>> = wanted.iter().enumerate().map(length).collect();
+    let open = lengths.iter().filter(|length| length.is_none()).count();
+    let others_are_sure = || lengths.iter().flatten().all(|length| *length > 0);
+    (open == 0 || open == 1 && others_are_sure())
+        .then(|| lengths.into_iter().map(|length| length.unwrap_or(-1)).collect())
+}

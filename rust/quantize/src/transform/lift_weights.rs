@@ -1,0 +1,130 @@
+//! Lifts the weights that stand in graphs inside nodes (`If`, `Loop`, `Scan`) to the main graph,
+//! from where these graphs read them: there they are values like any other, with a name that an
+//! option can name, and come back from integers once and not in every turn of a loop.
+
+use std::collections::{HashMap, HashSet};
+
+use quantize_rs_onnx::{Edit, GraphProto, Kept, NodeProto, TensorProto};
+
+use super::Changes;
+use crate::QuantizeError;
+use crate::graph::names::Names;
+use crate::graph::uses;
+use crate::graph::uses::Bodies;
+use crate::graph::{Graph, constant_of};
+
+#[allow(clippy::unnecessary_wraps)] // the signature of a pass
+pub(super) fn run(graph: &Graph<'_>) -> Result<Changes, QuantizeError> {
+    let bodies = Bodies::of(graph);
+    let mut changes = Changes::default();
+    let weights = uses::inside(graph, &bodies);
+    if weights.is_empty() {
+        return Ok(changes);
+    }
+    let known = bodies.names().chain(graph.values.iter().map(|value| value.name));
+    let mut times: HashMap<&str, usize> = HashMap::new();
+    known.for_each(|name| *times.entry(name).or_default() += 1);
+    let mut names = Names::of(graph);
+    let mut lifted: Lifted<'_> = HashMap::new();
+    for (body, tensor, name) in weights {
+        // A name that several graphs give to constants of their own can be that of one alone.
+        let alone = times.get(name).is_none_or(|times| *times == 1);
+        let new = if alone { name.to_owned() } else { names.fresh(name, "lifted") };
+        let mut tensor: TensorProto = tensor.clone();
+        tensor.name.clone_from(&new);
+        changes
+            .did
+            .push(format!("`{new}` lifted out of graph `{}`", called(bodies.all[body].graph)));
+        changes.edits.push(Edit::AddInitializer(tensor));
+        let key = std::ptr::from_ref(bodies.all[body].graph);
+        lifted.entry(key).or_default().insert(name, new);
+    }
+    for (node, proto) in graph.nodes.iter().enumerate() {
+        if proto.subgraphs().next().is_none() {
+            continue;
+        }
+        let mut with = (*proto).clone();
+        if each_body(proto, &mut with, &lifted, &HashMap::new()) {
+            changes.edits.push(Edit::ReplaceNode { node, with });
+        }
+    }
+    Ok(changes)
+}
+
+/// New names of what is lifted, by the graph that it stood in and its name there.
+type Lifted<'m> = HashMap<*const GraphProto, HashMap<&'m str, String>>;
+
+fn called(body: &GraphProto) -> &str {
+    body.name.as_deref().unwrap_or_default()
+}
+
+/// Lets the bodies of a node read what was lifted; whether that changed any. As deep as graphs are
+/// nested, which the reader of the file limits.
+fn each_body(
+    before: &NodeProto,
+    after: &mut NodeProto,
+    lifted: &Lifted<'_>,
+    outer: &HashMap<&str, String>,
+) -> bool {
+    let mut changed = false;
+    for (before, after) in before.attribute.iter().zip(&mut after.attribute) {
+        if before.subgraphs().next().is_none() {
+            continue;
+        }
+        let mut copy = (**before).clone();
+        let olds = before.g.iter().chain(&before.graphs);
+        let mut own = false;
+        for (old, new) in olds.zip(copy.g.iter_mut().chain(&mut copy.graphs)) {
+            let mut body = (**old).clone();
+            if one_body(old, &mut body, lifted, outer) {
+                *new = Kept::new(body);
+                own = true;
+            }
+        }
+        if own {
+            *after = Kept::new(copy);
+            changed = true;
+        }
+    }
+    changed
+}
+
+fn one_body(
+    before: &GraphProto,
+    after: &mut GraphProto,
+    lifted: &Lifted<'_>,
+    outer: &HashMap<&str, String>,
+) -> bool {
+    let nothing = HashMap::new();
+    let gone = lifted.get(&std::ptr::from_ref(before)).unwrap_or(&nothing);
+    // What is made here hides what is lifted from around it.
+    let made: HashSet<&str> = uses::made(before).filter(|name| !gone.contains_key(name)).collect();
+    let renamed: HashMap<&str, String> = outer
+        .iter()
+        .filter(|(name, _)| !made.contains(*name))
+        .chain(gone)
+        .map(|(name, new)| (*name, new.clone()))
+        .collect();
+    let mut changed = !gone.is_empty();
+    for (before, after) in before.node.iter().zip(&mut after.node) {
+        let mut node = (**before).clone();
+        let mut own = each_body(before, &mut node, lifted, &renamed);
+        for name in &mut node.input {
+            if let Some(new) = renamed.get(name.as_str()).filter(|new| *new != name) {
+                name.clone_from(new);
+                own = true;
+            }
+        }
+        if own {
+            *after = Kept::new(node);
+            changed = true;
+        }
+    }
+    let is_gone = |name: &str| gone.contains_key(name);
+    after.initializer.retain(|tensor| !is_gone(&tensor.name));
+    after.value_info.retain(|info| !is_gone(&info.name));
+    after.node.retain(|node| {
+        constant_of(node).is_none() || !node.output.iter().any(|output| is_gone(output))
+    });
+    changed
+}

@@ -1,0 +1,77 @@
+//! Keeps constants that hold the same elements once.
+
+use std::collections::HashMap;
+use std::hash::Hasher;
+
+use quantize_rs_onnx::{DataType, Tensor};
+
+use super::Changes;
+use super::draft::Draft;
+use crate::QuantizeError;
+use crate::graph::{Graph, Maker, ValueId};
+use crate::util::fnv::Fnv;
+
+/// Words of a constant that are looked at before any other is read whole.
+const WORDS: usize = 64;
+
+/// Element type, shape, and some words.
+type Glance<'m> = (DataType, &'m [i64], u64);
+
+pub(super) fn run(graph: &Graph<'_>) -> Result<Changes, QuantizeError> {
+    let mut alike: HashMap<Glance<'_>, Vec<ValueId>> = HashMap::new();
+    for (id, value) in graph.values.iter().enumerate() {
+        let Maker::Initializer { tensor: proto, overridable: false } = value.maker else {
+            continue;
+        };
+        let (Some(dtype), false) = (proto.dtype(), value.is_output) else { continue };
+        // Strings have no bytes to compare.
+        let Ok(tensor) = graph.model.tensor(proto) else { continue };
+        alike.entry((dtype, &proto.dims, glance(&tensor))).or_default().push(id);
+    }
+    let mut groups: Vec<Vec<ValueId>> =
+        alike.into_values().filter(|values| values.len() > 1).collect();
+    groups.sort_unstable();
+    let mut draft = Draft::of(graph);
+    for values in groups {
+        let mut known: HashMap<u64, Vec<(ValueId, Tensor)>> = HashMap::new();
+        for id in values {
+            let Maker::Initializer { tensor: proto, .. } = graph.values[id].maker else { continue };
+            let tensor = graph.model.tensor(proto)?;
+            let same = known.entry(whole(&tensor)).or_default();
+            match same.iter().find(|(_, other)| other.data == tensor.data) {
+                Some((first, _)) => merge(&mut draft, graph, id, *first),
+                None => same.push((id, tensor)),
+            }
+        }
+    }
+    Ok(draft.finish())
+}
+
+fn merge(draft: &mut Draft<'_, '_>, graph: &Graph<'_>, value: ValueId, first: ValueId) {
+    let (name, other) = (graph.values[value].name, graph.values[first].name);
+    if draft.read_instead(value, other) {
+        draft.did(format!("constant `{name}` is `{other}`, which holds the same"));
+    }
+}
+
+/// A hash of some words, spread over the elements.
+fn glance(tensor: &Tensor) -> u64 {
+    let mut hash = Fnv::default();
+    let (words, rest) = tensor.data.as_chunks::<8>();
+    words
+        .iter()
+        .step_by(words.len() / WORDS + 1)
+        .for_each(|word| hash.word(u64::from_le_bytes(*word)));
+    hash.write(rest);
+    hash.finish()
+}
+
+fn whole(tensor: &Tensor) -> u64 {
+    let mut hash = Fnv::default();
+    let (words, rest) = tensor.data.as_chunks::<8>();
+    for word in words {
+        hash.word(u64::from_le_bytes(*word));
+    }
+    hash.write(rest);
+    hash.finish()
+}

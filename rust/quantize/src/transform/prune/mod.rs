@@ -1,0 +1,338 @@
+//! Pruning: weights of small magnitude become exactly 0.
+//!
+//! What it is for are zeros: they compress, and kernels that skip them exist. It makes no range
+//! smaller, since the largest weights set that; a zero stays exactly 0 in every quantized type,
+//! whose zero points are integers.
+
+mod cut;
+
+use bytes::Bytes;
+use quantize_rs_math::{Granularity, Layout};
+use quantize_rs_onnx::{
+    AttributeProto, Buffer, DataType, Edit, Kept as Message, Model, Tensor, TensorProto,
+};
+use serde::{Deserialize, Serialize};
+
+use super::{ALL, Pass, Step};
+use crate::error::QuantizeErrorKind;
+use crate::graph::names::Names;
+use crate::graph::uses;
+use crate::graph::uses::{Along, Constant, Use};
+use crate::graph::{Graph, Maker};
+use crate::plan::{self, Kept};
+use crate::{Config, QuantizeError};
+use cut::Zeroed;
+
+/// Which weights become 0.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Prune {
+    /// How small they are.
+    pub below: Below,
+    /// Whether each output channel is looked at by itself, and not the whole weight.
+    pub per_channel: bool,
+    /// Weights and nodes to leave alone, as in [`Config::exclude`].
+    pub exclude: Vec<String>,
+}
+
+/// How small weights are that become 0.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Below {
+    /// Of a smaller magnitude than this.
+    Absolute(f64),
+    /// Of a smaller magnitude than this part of the largest.
+    Relative(f64),
+    /// The smallest, until this part of all is 0, to the nearest element; of equal ones those that
+    /// stand first.
+    Sparsity(f64),
+}
+
+/// What pruning did to a model.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Pruning {
+    /// Elements of all weights that were looked at.
+    pub elements: usize,
+    /// How many of them were 0.
+    pub zeros_before: usize,
+    /// How many of them are 0.
+    pub zeros: usize,
+    /// Every weight.
+    pub weights: Vec<PrunedWeight>,
+}
+
+/// What pruning did to one weight.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct PrunedWeight {
+    /// Its name.
+    pub name: String,
+    /// Its element type.
+    pub dtype: Option<DataType>,
+    /// Its shape.
+    pub shape: Vec<usize>,
+    /// The axis of its output channels, where each was looked at by itself.
+    pub axis: Option<usize>,
+    /// How many elements it has.
+    pub elements: usize,
+    /// How many of them were 0.
+    pub zeros_before: usize,
+    /// How many of them are 0.
+    pub zeros: usize,
+    /// Why it was left alone; `None` where it was not.
+    pub kept: Option<String>,
+}
+
+/// The passes that make values of the main graph of all weights.
+const LIFT: [&str; 2] = ["inline_functions", "lift_weights"];
+
+/// Sets weights of small magnitude to 0, in a copy of the model; those of graphs inside nodes are
+/// lifted out of these, and functions that hold weights are inlined.
+///
+/// Numbers are compared in the type of the weight, as numpy does: `abs(w) < threshold`.
+///
+/// ```
+/// use quantize_rs::{Below, Model, Prune, prune};
+///
+/// # let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/digits/digits_cnn.onnx");
+/// let how = Prune { below: Below::Sparsity(0.5), per_channel: false, exclude: Vec::new() };
+/// let (_, report) = prune(&Model::open(path)?, &how)?;
+/// assert!(report.zeros * 2 >= report.elements - report.weights.len());
+/// # Ok::<(), quantize_rs::QuantizeError>(())
+/// ```
+///
+/// # Errors
+/// A threshold that is negative or no number, a sparsity outside of 0 to 1, a name that is not in the
+/// model, or NaN or infinity in a weight.
+pub fn prune(model: &Model, how: &Prune) -> Result<(Model, Pruning), QuantizeError> {
+    prune_only(model, how, None)
+}
+
+/// As [`prune`], of the weights and nodes that are included as in [`Config::include`].
+pub(super) fn prune_only(
+    model: &Model,
+    how: &Prune,
+    include: Option<&Vec<String>>,
+) -> Result<(Model, Pruning), QuantizeError> {
+    how.below.check("threshold")?;
+    let lifted = lifted(model)?;
+    let graph = Graph::of(&lifted)?;
+    let constants = uses::constants(&graph);
+    let (exclude, include) = (how.exclude.clone(), include.cloned());
+    let config = Config { exclude, include, ..Config::default() };
+    let kept = plan::reserved(&graph, &constants, &config)?;
+    let mut report = Pruning::default();
+    let (mut edits, mut names) = (Vec::new(), Names::of(&graph));
+    for (constant, kept) in constants.iter().zip(kept) {
+        if constant.is_weight() {
+            let (weight, zeroed) = weight(&graph, constant, kept, how)?;
+            if let Some(tensor) = zeroed {
+                replace(&graph, constant, &tensor, &mut names, &mut edits);
+            }
+            report.elements += weight.elements;
+            report.zeros_before += weight.zeros_before;
+            report.zeros += weight.zeros;
+            report.weights.push(weight);
+        }
+    }
+    // What nothing was done to is what it was.
+    let mut pruned = if edits.is_empty() { model.clone() } else { lifted.clone() };
+    if !edits.is_empty() {
+        pruned.apply(edits)?;
+    }
+    Ok((pruned, report))
+}
+
+/// The model with all its weights in the main graph.
+pub(crate) fn lifted(model: &Model) -> Result<Model, QuantizeError> {
+    let lift: Vec<&Pass> = ALL.iter().filter(|pass| LIFT.contains(&pass.name)).collect();
+    Ok(super::run(model, &lift, true)?.0)
+}
+
+/// The elements of a tensor, exactly; `None` where they are no floats.
+///
+/// # Errors
+/// The position of an element that is no finite number.
+pub(crate) fn floats(tensor: &Tensor) -> Result<Option<Vec<f64>>, usize> {
+    let values = cut::floats(tensor);
+    match values.as_ref().and_then(|values| values.iter().position(|x| !x.is_finite())) {
+        Some(index) => Err(index),
+        None => Ok(values),
+    }
+}
+
+/// Prunes one weight, unless something speaks against it: what is said of it, and its elements where some became 0.
+fn weight(
+    graph: &Graph<'_>,
+    constant: &Constant<'_>,
+    kept: Option<Kept>,
+    how: &Prune,
+) -> Result<(PrunedWeight, Option<Tensor>), QuantizeError> {
+    let name = graph.values[constant.anchor].name;
+    let tensor = graph.model.tensor(constant.tensor)?;
+    let (layout, axis) = channels(name, constant, how.per_channel)?;
+    let mut found = PrunedWeight {
+        name: name.to_owned(),
+        dtype: Some(tensor.dtype),
+        shape: tensor.shape.clone(),
+        axis,
+        elements: tensor.elements(),
+        zeros_before: 0,
+        zeros: 0,
+        kept: kept.map(|kept| kept.to_string()),
+    };
+    if found.kept.is_some() {
+        found.zeros_before = cut::zeros(&tensor);
+        found.zeros = found.zeros_before;
+        return Ok((found, None));
+    }
+    let zeroed = cut::zeroed(&tensor, &layout, how.below)
+        .map_err(|index| invalid(name, format!("element {index} is no finite number")))?;
+    let Some(Zeroed { before, after, elements }) = zeroed else {
+        found.kept = Some(Kept::NotFloat32 { dtype: found.dtype }.to_string());
+        return Ok((found, None));
+    };
+    (found.zeros_before, found.zeros) = (before, after);
+    Ok((found, (after > before).then(|| Tensor { data: elements, ..tensor })))
+}
+
+/// Which elements are looked at together: the output channels, where asked for and known.
+pub(crate) fn channels(
+    name: &str,
+    constant: &Constant<'_>,
+    per_channel: bool,
+) -> Result<(Layout, Option<usize>), QuantizeError> {
+    let layout = |shape: &[usize], granularity| {
+        Layout::of(shape, granularity).map_err(|error| invalid(name, error))
+    };
+    let mut found = constant.uses.iter().filter_map(|usage| match usage {
+        Use::Weight { channels, .. } | Use::Inside { channels, .. } => Some(*channels),
+        _ => None,
+    });
+    let first = found.next().flatten().filter(|_| per_channel);
+    let along = first.filter(|first| found.all(|other| other == Some(*first)));
+    Ok(match along {
+        Some(Along::Axis(axis)) => {
+            (layout(&constant.shape, Granularity::PerAxis { axis })?, Some(axis))
+        }
+        Some(Along::Rows(rows)) => {
+            let columns = constant.shape.iter().product::<usize>() / rows.max(1);
+            (layout(&[rows, columns], Granularity::PerAxis { axis: 0 })?, None)
+        }
+        None => (layout(&constant.shape, Granularity::PerTensor)?, None),
+    })
+}
+
+/// Puts other elements in the place of a constant's, wherever it stands.
+fn replace(
+    graph: &Graph<'_>,
+    constant: &Constant<'_>,
+    tensor: &Tensor,
+    names: &mut Names<'_>,
+    edits: &mut Vec<Edit>,
+) {
+    let mut source = constant.anchor;
+    if let Maker::Node { node, .. } = graph.values[source].maker
+        && graph.constant(source).is_none()
+        && let Some(before) = graph.input(node, 0)
+    {
+        // What is cast is pruned before, in a copy where others have it too.
+        let value = &graph.values[before];
+        if value.readers.len() > 1 || value.is_output || value.captured {
+            let copy = names.fresh(value.name, "pruned");
+            edits.push(Edit::AddInitializer(TensorProto::new(&copy, tensor)));
+            edits.push(Edit::SetInput { node, input: 0, value: copy });
+            return;
+        }
+        source = before;
+    }
+    let made = TensorProto::new(&constant.tensor.name, tensor);
+    edits.push(match graph.values[source].maker {
+        Maker::Node { node, .. } => {
+            let mut with = graph.nodes[node].clone();
+            for attribute in &mut with.attribute {
+                if attribute.name == "value" {
+                    let mut value: AttributeProto = (**attribute).clone();
+                    value.t = Some(Message::new(made.clone()));
+                    *attribute = Message::new(value);
+                }
+            }
+            Edit::ReplaceNode { node, with }
+        }
+        _ => Edit::ReplaceInitializer(made),
+    });
+}
+
+fn invalid(tensor: &str, what: impl std::fmt::Display) -> QuantizeError {
+    let what = format!("{what}; mend the weight, or leave it alone with exclude");
+    QuantizeError::new(QuantizeErrorKind::InvalidTensor { tensor: tensor.to_owned(), what })
+}
+
+impl Below {
+    /// By the name of the option or mode it is asked for with.
+    ///
+    /// # Errors
+    /// There is no such.
+    pub fn parse(name: &str, number: f64) -> Result<Below, QuantizeError> {
+        match name {
+            "absolute" => Ok(Below::Absolute(number)),
+            "relative" => Ok(Below::Relative(number)),
+            "sparsity" => Ok(Below::Sparsity(number)),
+            _ => {
+                let what = format!("is `{name}`, expected absolute or relative");
+                Err(QuantizeError::option("mode", what))
+            }
+        }
+    }
+
+    /// Refuses a number that cannot be; `threshold` is the option that a threshold is given with.
+    pub(crate) fn check(self, threshold: &'static str) -> Result<(), QuantizeError> {
+        let (option, number, fits, expected) = match self {
+            Below::Absolute(x) => (threshold, x, x >= 0.0 && x.is_finite(), "0 or more"),
+            Below::Relative(x) => (threshold, x, (0.0..=1.0).contains(&x), "a part, 0 to 1"),
+            Below::Sparsity(x) => ("sparsity", x, (0.0..=1.0).contains(&x), "a part, 0 to 1"),
+        };
+        if fits {
+            return Ok(());
+        }
+        Err(QuantizeError::option(option, format!("is {number}, expected {expected}")))
+    }
+}
+
+impl Pruning {
+    /// What was done, a line for each weight that changed.
+    pub(super) fn step(&self) -> Step {
+        let changed = self.weights.iter().filter(|weight| weight.zeros > weight.zeros_before);
+        let line = |PrunedWeight { name, zeros, zeros_before, elements, .. }: &PrunedWeight| {
+            format!("`{name}`: {zeros} of {elements} are 0, {zeros_before} before")
+        };
+        Step { pass: "prune".to_owned(), did: changed.map(line).collect() }
+    }
+
+    /// The part of all elements that is 0.
+    #[allow(clippy::cast_precision_loss)] // shown to two digits
+    pub fn sparsity(&self) -> f64 {
+        self.zeros as f64 / self.elements.max(1) as f64
+    }
+}
+
+impl std::fmt::Display for Pruning {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Pruning { zeros, zeros_before, elements, .. } = self;
+        let percent = 100.0 * self.sparsity();
+        writeln!(f, "{zeros} of {elements} weights are 0 ({percent:.1} %), {zeros_before} before")?;
+        for weight in &self.weights {
+            let PrunedWeight { name, zeros, elements, .. } = weight;
+            match &weight.kept {
+                None => writeln!(f, "  {name}: {zeros} of {elements}")?,
+                Some(why) => writeln!(f, "  {name}: left alone, {why}")?,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Memory for the elements of a pruned weight.
+fn buffer(data: &Bytes) -> Buffer {
+    let mut buffer = Buffer::zeroed(data.len());
+    buffer.as_mut().copy_from_slice(data);
+    buffer
+}

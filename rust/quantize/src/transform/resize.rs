@@ -1,0 +1,85 @@
+//! Lets a `Resize` that names its axes speak of all.
+//!
+//! ONNX Runtime 1.31 lets what it computes with the channels last flow through a `Resize`, and then
+//! looks its scales up as if there was one for each axis: a model with two convolutions around it
+//! does not run once they compute on integers.
+
+use quantize_rs_onnx::{DataType, Edit, NodeProto, Tensor, TensorProto};
+
+use super::Changes;
+use crate::QuantizeError;
+use crate::graph::constants::only_reader;
+use crate::graph::names::Names;
+use crate::graph::{Graph, Maker};
+
+/// Inputs of `Resize`: how much larger each axis becomes, or how long it is afterwards.
+const SCALES: usize = 2;
+const SIZES: usize = 3;
+
+#[allow(clippy::unnecessary_wraps)] // the signature of a pass
+pub(super) fn all_axes(graph: &Graph<'_>) -> Result<Changes, QuantizeError> {
+    let mut names = Names::of(graph);
+    let mut changes = Changes::default();
+    for (node, proto) in graph.nodes.iter().enumerate() {
+        if proto.op_type != "Resize" || !proto.is_onnx() {
+            continue;
+        }
+        let Some((input, tensor)) = complete(graph, node, proto) else { continue };
+        let name = names.fresh(&proto.output[0], if input == SCALES { "scales" } else { "sizes" });
+        let mut with = (*proto).clone();
+        with.attribute.retain(|attribute| attribute.name != "axes");
+        with.input[input].clone_from(&name);
+        changes.did.push(format!("{} names all axes", proto.label()));
+        changes.edits.push(Edit::AddInitializer(TensorProto::new(&name, &tensor)));
+        changes.edits.push(Edit::ReplaceNode { node, with });
+        let before = graph.input(node, input);
+        if let Some(before) = before.filter(|before| only_reader(graph, *before) == Some(node)) {
+            let value = &graph.values[before];
+            match value.maker {
+                Maker::Initializer { overridable: false, .. } => {
+                    changes.edits.push(Edit::RemoveInitializer(value.name.to_owned()));
+                }
+                Maker::Node { node, .. } => changes.edits.push(Edit::RemoveNode(node)),
+                _ => {}
+            }
+        }
+    }
+    Ok(changes)
+}
+
+/// Which input of a node that names axes has to change, and what it becomes; `None` where that is
+/// not known.
+fn complete(graph: &Graph<'_>, node: usize, proto: &NodeProto) -> Option<(usize, Tensor)> {
+    let axes = &proto.attribute("axes")?.ints;
+    let text = |name: &str| proto.attribute(name).and_then(|found| found.s.as_deref());
+    let crops = text("coordinate_transformation_mode") == Some(b"tf_crop_and_resize");
+    if crops || axes.is_empty() {
+        return None;
+    }
+    let shape = graph.shape(graph.input(node, 0)?)?;
+    let given = |input: usize| {
+        let tensor = graph.model.tensor(graph.constant(graph.input(node, input)?)?).ok()?;
+        (tensor.shape == [axes.len()]).then_some(tensor)
+    };
+    let places = axes.iter().map(|axis| {
+        let from_start = if *axis < 0 { *axis + i64::try_from(shape.len()).ok()? } else { *axis };
+        usize::try_from(from_start).ok().filter(|place| *place < shape.len())
+    });
+    let places: Vec<usize> = places.collect::<Option<_>>()?;
+    if let Some(scales) = given(SCALES) {
+        let mut all = vec![1.0; shape.len()];
+        places.iter().zip(scales.to_f32()?).for_each(|(place, scale)| all[*place] = scale);
+        return Some((SCALES, Tensor::from_f32(vec![all.len()], &all)));
+    }
+    let stretches = text("keep_aspect_ratio_policy").is_none_or(|policy| policy == b"stretch");
+    let sizes = given(SIZES).filter(|_| stretches)?;
+    let mut all: Vec<Option<usize>> = shape;
+    let (words, _) = sizes.data.as_chunks::<8>();
+    for (place, word) in places.iter().zip(words) {
+        all[*place] = usize::try_from(i64::from_le_bytes(*word)).ok();
+    }
+    let all = all.into_iter().map(|length| i64::try_from(length?).ok());
+    let all: Vec<i64> = all.collect::<Option<_>>()?;
+    let data: Vec<u8> = all.iter().flat_map(|length| length.to_le_bytes()).collect();
+    Some((SIZES, Tensor { dtype: DataType::Int64, shape: vec![all.len()], data: data.into() }))
+}

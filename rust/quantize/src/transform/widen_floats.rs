@@ -1,0 +1,344 @@
+//! Lets what computes in float16 or bfloat16 compute in float32: runtimes fuse integers with float32
+//! alone, and CPUs widen these types before they compute anyway.
+//!
+//! Inputs and outputs of the model keep their types. Weights stay in the file as what they were, a
+//! `Cast` before those who read them.
+
+use std::collections::{HashMap, HashSet};
+
+use quantize_rs_onnx::{
+    AttributeProto, DataType, Edit, Kept, NodeProto, Tensor, TensorProto, ValueInfoProto,
+};
+
+use super::Changes;
+use super::precision_guards;
+use crate::QuantizeError;
+use crate::encode::to_f32;
+use crate::graph::constants::fixed;
+use crate::graph::names::Names;
+use crate::graph::ops;
+use crate::graph::uses;
+use crate::graph::{Graph, Maker, ValueId};
+
+/// The types that are widened, each of whose numbers float32 holds.
+pub(super) const HALVES: [DataType; 2] = [DataType::Float16, DataType::BFloat16];
+
+/// Attributes that say of what type a node makes something.
+const TYPES: [&str; 3] = ["dtype", "output_dtype", "output_datatype"];
+
+#[allow(clippy::unnecessary_wraps)] // the signature of a pass
+pub(super) fn run(graph: &Graph<'_>) -> Result<Changes, QuantizeError> {
+    let widened: Vec<bool> = (0..graph.nodes.len()).map(|node| computes(graph, node)).collect();
+    let mut widening = Widening {
+        graph,
+        widened,
+        far: precision_guards::far(graph),
+        weights: HashSet::new(),
+        names: Names::of(graph),
+        wide: HashMap::new(),
+        half: HashMap::new(),
+        changes: Changes::default(),
+    };
+    if (0..graph.values.len()).any(|value| widening.concerns(value)) {
+        let constants = uses::constants(graph).into_iter().filter(uses::Constant::is_weight);
+        widening.weights = constants.map(|constant| constant.anchor).collect();
+        widening.values();
+        widening.nodes();
+    }
+    Ok(widening.changes)
+}
+
+/// Whether a value is of a type that is widened.
+fn is_half(graph: &Graph<'_>, value: ValueId) -> bool {
+    graph.dtype(value).is_some_and(|dtype| HALVES.contains(&dtype))
+}
+
+/// Whether a node computes in one of these types, and would in float32 as well: operators of ONNX
+/// that take the one take the other. Of what type all is that it reads and makes has to be known.
+fn computes(graph: &Graph<'_>, index: usize) -> bool {
+    let node = graph.nodes[index];
+    let values = || node.input.iter().chain(&node.output).filter(|name| !name.is_empty());
+    // Behind a `Cast`, what a caller may replace would seem to be computed, and be quantized.
+    let given = |id: ValueId| {
+        matches!(graph.values[id].maker, Maker::Initializer { overridable: true, .. })
+    };
+    let known =
+        |name: &String| graph.value(name).is_some_and(|id| graph.dtype(id).is_some() && !given(id));
+    let half = |name: &String| graph.value(name).is_some_and(|id| is_half(graph, id));
+    node.is_onnx()
+        && !matches!(node.op_type.as_str(), "BitCast" | "Cast" | "Constant")
+        && node.subgraphs().next().is_none()
+        && values().any(half)
+        && values().all(known)
+}
+
+/// What is changed, while it is collected.
+struct Widening<'g, 'm> {
+    graph: &'g Graph<'m>,
+    /// Whether each node computes in float32 from now on.
+    widened: Vec<bool>,
+    /// Values that 16 bits make others of.
+    far: Vec<bool>,
+    /// Constants that some node multiplies by.
+    weights: HashSet<ValueId>,
+    names: Names<'g>,
+    /// The names under which values are there in float32.
+    wide: HashMap<ValueId, String>,
+    /// The names under which values are there as what they were.
+    half: HashMap<ValueId, String>,
+    changes: Changes,
+}
+
+impl Widening<'_, '_> {
+    /// Whether a node that is widened makes a value.
+    fn made_wide(&self, value: ValueId) -> bool {
+        matches!(self.graph.values[value].maker, Maker::Node { node, .. } if self.widened[node])
+    }
+
+    /// Whether a node reads a value in float32: those that compute so, and casts of what is there in
+    /// float32 before it is rounded.
+    fn reads_wide(&self, node: usize, value: ValueId) -> bool {
+        let before = || self.made_wide(value) || self.rounded(value).is_some();
+        self.widened[node] || to_float32(self.graph, node) && before()
+    }
+
+    /// Whether a value of 16 bits is made or read in float32 from now on.
+    fn concerns(&self, value: ValueId) -> bool {
+        let mut readers = self.graph.values[value].readers.iter();
+        is_half(self.graph, value)
+            && (self.made_wide(value) || readers.any(|reader| self.reads_wide(reader.node, value)))
+    }
+
+    /// Gives every value the forms in which it is read.
+    fn values(&mut self) {
+        for value in 0..self.graph.values.len() {
+            if self.concerns(value) {
+                self.value(value);
+            }
+        }
+    }
+
+    /// Gives a value both forms, or what is needed of them.
+    fn value(&mut self, value: ValueId) {
+        let graph = self.graph;
+        let found = &graph.values[value];
+        let known = found.is_output || found.captured || is_given(found.maker);
+        let half_read =
+            known || found.readers.iter().any(|reader| !self.reads_wide(reader.node, value));
+        if let Some((cast, source)) = self.rounded(value) {
+            if !half_read {
+                let label = graph.nodes[cast].label();
+                self.changes.did.push(format!("{label} is gone: its result is read in float32"));
+                self.changes.edits.push(Edit::RemoveNode(cast));
+            }
+            self.wide.insert(value, source);
+            return;
+        }
+        let other = self.other(value);
+        if let Some(cast) = self.widened_before(value).filter(|_| other.is_none()) {
+            self.wide.insert(value, cast);
+            return;
+        }
+        let (mut half, mut wide) = (found.name.to_owned(), found.name.to_owned());
+        let dtype = graph.dtype(value).unwrap_or(DataType::Float16);
+        // Callers, and graphs inside nodes, know it by its name.
+        if known {
+            wide = self.names.fresh(found.name, DataType::Float.name());
+        } else {
+            half = self.names.fresh(found.name, dtype.name());
+        }
+        if let Some(info) = found.info.and_then(|info| in_float32(info, &wide)) {
+            self.changes.edits.push(Edit::SetValueInfo(info));
+        }
+        if self.made_wide(value) {
+            if half_read {
+                self.cast(&wide, &half, dtype);
+            }
+        } else if let Some(tensor) = other {
+            self.constant(value, &tensor, (&wide, &half), half_read);
+        } else {
+            self.cast(&half, &wide, DataType::Float);
+            self.rename(value, &half);
+        }
+        self.wide.insert(value, wide);
+        self.half.insert(value, half);
+    }
+
+    /// The `Cast` that rounds float32 to this value, and what it rounds: that is read as it is, where
+    /// the rounding changes last digits alone.
+    fn rounded(&self, value: ValueId) -> Option<(usize, String)> {
+        let graph = self.graph;
+        let Maker::Node { node, .. } = graph.values[value].maker else { return None };
+        let source = graph.input(node, 0).filter(|_| is_cast(graph, node))?;
+        let mut readers = graph.values[value].readers.iter().map(|reader| reader.node);
+        let among = readers.any(|reader| self.widened[reader] || self.back_to_a_product(reader));
+        let is_float = graph.dtype(source) == Some(DataType::Float);
+        let last_digits =
+            !self.far[source] && !precision_guards::is_told_apart(graph, value, source);
+        (is_float && among && last_digits).then(|| (node, graph.values[source].name.to_owned()))
+    }
+
+    /// Whether a node makes float32 of what products read.
+    fn back_to_a_product(&self, cast: usize) -> bool {
+        let graph = self.graph;
+        let made = graph.output(cast, 0).filter(|_| to_float32(graph, cast));
+        let mut readers = made.into_iter().flat_map(|made| &graph.values[made].readers);
+        readers.any(|reader| {
+            ops::rule(graph.nodes[reader.node]).is_some_and(|rule| rule.takes_weight(1))
+        })
+    }
+
+    /// What the model makes float32 of a value by itself.
+    fn widened_before(&self, value: ValueId) -> Option<String> {
+        let readers = self.graph.values[value].readers.iter().map(|reader| reader.node);
+        let mut casts = readers.filter(|node| to_float32(self.graph, *node));
+        let made = self.graph.output(casts.next()?, 0).filter(|_| !self.made_wide(value))?;
+        Some(self.graph.values[made].name.to_owned())
+    }
+
+    /// A constant that is no weight, or one with so few elements that their width does not matter.
+    fn other(&self, value: ValueId) -> Option<Tensor> {
+        let shape = self.graph.constant(value).and_then(|_| self.graph.shape(value))?;
+        let lengths = shape.iter().filter(|length| **length != Some(1));
+        let weight = lengths.count() > 1 && self.weights.contains(&value);
+        if weight { None } else { fixed(self.graph, value) }
+    }
+
+    /// Puts a constant there in float32, and where it is needed as what it was.
+    fn constant(
+        &mut self,
+        value: ValueId,
+        tensor: &Tensor,
+        (wide, half): (&str, &str),
+        half_read: bool,
+    ) {
+        let floats = TensorProto::new(wide, &widened(tensor));
+        let found = &self.graph.values[value];
+        let edits = &mut self.changes.edits;
+        match found.maker {
+            Maker::Initializer { .. } if wide == found.name => {
+                edits.push(Edit::ReplaceInitializer(floats));
+                if half_read {
+                    edits.push(Edit::AddInitializer(TensorProto::new(half, tensor)));
+                }
+            }
+            Maker::Node { node, .. } if !half_read => {
+                edits.push(Edit::AddInitializer(floats));
+                edits.push(Edit::RemoveNode(node));
+            }
+            _ => {
+                edits.push(Edit::AddInitializer(floats));
+                self.rename(value, half);
+            }
+        }
+    }
+
+    /// Lets a value that is not widened be there under this name.
+    fn rename(&mut self, value: ValueId, name: &str) {
+        let found = &self.graph.values[value];
+        if name == found.name {
+            return;
+        }
+        let edits = &mut self.changes.edits;
+        match found.maker {
+            Maker::Initializer { tensor, .. } => {
+                let mut tensor = tensor.clone();
+                name.clone_into(&mut tensor.name);
+                edits.push(Edit::RemoveInitializer(found.name.to_owned()));
+                edits.push(Edit::AddInitializer(tensor));
+            }
+            Maker::Node { node, output } => {
+                edits.push(Edit::RenameOutput { node, output, value: name.to_owned() });
+            }
+            Maker::Input | Maker::Sparse => {}
+        }
+    }
+
+    fn cast(&mut self, from: &str, to: &str, dtype: DataType) {
+        let name = self.names.fresh(to, "cast");
+        let types = vec![Kept::new(AttributeProto::int("to", i64::from(dtype.number())))];
+        let (reads, makes) = (vec![from.to_owned()], vec![to.to_owned()]);
+        let cast = NodeProto::new(name, "Cast", reads, makes, types);
+        self.changes.edits.push(Edit::AddNode(cast));
+    }
+
+    /// Lets every node read and make what it is to.
+    fn nodes(&mut self) {
+        let graph = self.graph;
+        let mut replaced = Vec::new();
+        for (index, node) in graph.nodes.iter().enumerate() {
+            let mut with = (*node).clone();
+            for name in &mut with.input {
+                let Some(value) = graph.value(name) else { continue };
+                let wide = self.reads_wide(index, value);
+                let forms = if wide { &self.wide } else { &self.half };
+                if let Some(form) = forms.get(&value) {
+                    name.clone_from(form);
+                }
+            }
+            if self.widened[index] {
+                self.changes.did.push(format!("{} computes in float32", node.label()));
+                for name in &mut with.output {
+                    if let Some(form) = graph.value(name).and_then(|id| self.wide.get(&id)) {
+                        name.clone_from(form);
+                    }
+                }
+                for attribute in &mut with.attribute {
+                    widen(graph, attribute.edit());
+                }
+            }
+            if self.widened[index] || with.input != node.input {
+                replaced.push(Edit::ReplaceNode { node: index, with });
+            }
+        }
+        // Outputs are renamed on what stands there then.
+        replaced.append(&mut self.changes.edits);
+        self.changes.edits = replaced;
+    }
+}
+
+/// Whether a value comes from outside, or may.
+fn is_given(maker: Maker<'_>) -> bool {
+    matches!(maker, Maker::Input | Maker::Sparse | Maker::Initializer { overridable: true, .. })
+}
+
+fn is_cast(graph: &Graph<'_>, node: usize) -> bool {
+    let node = graph.nodes[node];
+    node.op_type == "Cast" && node.is_onnx()
+}
+
+fn to_float32(graph: &Graph<'_>, node: usize) -> bool {
+    uses::casts_to_float32(graph.nodes[node])
+}
+
+/// A constant in float32.
+fn widened(tensor: &Tensor) -> Tensor {
+    match to_f32(tensor) {
+        Some(values) => Tensor::from_f32_vec(tensor.shape.clone(), values),
+        None => tensor.clone(),
+    }
+}
+
+/// Widens what an attribute says of types, and the tensor that it holds.
+fn widen(graph: &Graph<'_>, attribute: &mut AttributeProto) {
+    let half = |number: i64| HALVES.iter().any(|half| i64::from(half.number()) == number);
+    if TYPES.contains(&attribute.name.as_str()) && attribute.i.is_some_and(half) {
+        attribute.i = Some(i64::from(DataType::Float.number()));
+    }
+    if let Some(tensor) = attribute.t.as_deref()
+        && tensor.dtype().is_some_and(|dtype| HALVES.contains(&dtype))
+        && let Ok(elements) = graph.model.tensor(tensor)
+    {
+        let wide = TensorProto::new(tensor.name.clone(), &widened(&elements));
+        attribute.t = Some(Kept::new(wide));
+    }
+}
+
+/// What is said of a value, of the same in float32.
+fn in_float32(info: &ValueInfoProto, name: &str) -> Option<ValueInfoProto> {
+    let mut info = info.clone();
+    name.clone_into(&mut info.name);
+    let tensor = info.value_type.as_mut()?.edit().tensor.as_mut()?.edit();
+    tensor.elem_type = DataType::Float.number();
+    Some(info)
+}
