@@ -4,8 +4,9 @@ use std::path::{Path, PathBuf};
 
 use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
 
-use quantize_rs::{Bar, LatencyOptions, Method, QType, transform, tensorrt};
+use quantize_rs::{Bar, LatencyOptions, Method, QType, tensorrt, transform};
 
+use crate::accuracy_control::GuardArguments;
 use crate::batch::BatchArguments;
 use crate::benchmark::BenchmarkArguments;
 use crate::compare::CompareArguments;
@@ -13,7 +14,6 @@ use crate::config::ConfigArguments;
 use crate::engine::EngineArguments;
 use crate::failure::Failure;
 use crate::file;
-use crate::guard::GuardArguments;
 use crate::layer_errors::LayerErrorsArguments;
 use crate::mixed::MixedArguments;
 use crate::outliers::OutlierArguments;

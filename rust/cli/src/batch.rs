@@ -7,12 +7,12 @@ use clap::Args;
 use quantize_rs::WeightType;
 use quantize_rs_runner::samples;
 
+use crate::accuracy_control::GuardArguments;
 use crate::args::{PageArguments, QuantizeArguments, RecipeArguments};
 use crate::console::Console;
 use crate::engine::EngineArguments;
 use crate::failure::Failure;
 use crate::folders::Made;
-use crate::guard::GuardArguments;
 use crate::jobs::{self, Manner, Work};
 use crate::samples::SampleArguments;
 use crate::wishes::{ActivationWishes, Activations, WeightWishes, Wishes};

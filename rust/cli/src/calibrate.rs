@@ -12,7 +12,7 @@ use crate::engine::EngineArguments;
 use crate::failure::Failure;
 use crate::samples::SampleArguments;
 use crate::wishes::{Activations, WeightWishes};
-use crate::{file, plan, ranges, summary, text, work};
+use crate::{file, plan, ranges, run_on_samples, summary, text};
 
 pub(crate) fn run(args: &CalibrateArguments, console: &mut Console<'_>) -> Result<(), Failure> {
     if args.dry_run || args.compare_methods {
@@ -94,7 +94,7 @@ fn compare(
     let Numbers::Samples(samples) = numbers else {
         return Err(Failure::Misuse("--compare-methods needs --data".to_owned()));
     };
-    let done = work::on(
+    let done = run_on_samples::on(
         &*args.engine.open()?,
         (&args.engine, &args.samples),
         samples,
@@ -169,9 +169,10 @@ pub(crate) fn observe(
     console: &mut Console<'_>,
 ) -> Result<Ranges, Failure> {
     let engine = sources.0.open()?;
-    let done = work::on(&*engine, sources, samples, console, |engine, samples, control| {
-        quantize_rs::calibrate(model, plan, engine, samples, method, control)
-    })?;
+    let done =
+        run_on_samples::on(&*engine, sources, samples, console, |engine, samples, control| {
+            quantize_rs::calibrate(model, plan, engine, samples, method, control)
+        })?;
     let mut ranges = done.found;
     ranges.warnings.extend(done.warnings);
     // Where weights are quantized alone, the inputs of layers are all that is looked at.

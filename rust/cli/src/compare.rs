@@ -10,8 +10,8 @@ use crate::args::{BarArguments, ClassArguments, LatencyArguments, PageArguments}
 use crate::console::Console;
 use crate::engine::EngineArguments;
 use crate::failure::Failure;
+use crate::run_on_samples;
 use crate::samples::SampleArguments;
-use crate::work;
 
 /// Arguments of `compare`.
 #[derive(Debug, Args)]
@@ -55,9 +55,10 @@ pub(crate) fn run(args: &CompareArguments, console: &mut Console<'_>) -> Result<
     let engine = args.engine.open_deployed()?;
     let samples = Watched::new(samples, &inputs);
     let given = (&args.engine, &args.samples);
-    let done = work::on(&*engine, given, samples, console, |engine, samples, control| {
-        compare(&original, &quantized, engine, samples, &options, control)
-    })?;
+    let done =
+        run_on_samples::on(&*engine, given, samples, console, |engine, samples, control| {
+            compare(&original, &quantized, engine, samples, &options, control)
+        })?;
     let found = done.found;
     if console.verbose() {
         found.notes.iter().for_each(|note| console.warn(note));

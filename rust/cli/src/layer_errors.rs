@@ -11,7 +11,7 @@ use crate::console::Console;
 use crate::engine::EngineArguments;
 use crate::failure::Failure;
 use crate::samples::SampleArguments;
-use crate::{chart, work};
+use crate::{ascii_histogram, run_on_samples};
 
 /// So many values are shown unless all are wanted.
 const SHOWN: usize = 20;
@@ -42,16 +42,17 @@ pub(crate) fn run(args: &LayerErrorsArguments, console: &mut Console<'_>) -> Res
     let engine = args.engine.open_deployed()?;
     let samples = Watched::new(samples, &inputs);
     let given = (&args.engine, &args.samples);
-    let done = work::on(&*engine, given, samples, console, |engine, samples, control| {
-        layer_errors(&original, &quantized, engine, samples, control)
-    })?;
+    let done =
+        run_on_samples::on(&*engine, given, samples, console, |engine, samples, control| {
+            layer_errors(&original, &quantized, engine, samples, control)
+        })?;
     args.page.write(|| done.found.html())?;
     let most = if console.verbose() { usize::MAX } else { SHOWN };
     let own: Vec<f64> = done.found.worst().iter().map(|row| row.own.sqnr_db).collect();
     let own = &own[..most.min(own.len())];
     let draws = console.draws();
     let text = || match done.found.table(most) {
-        text if draws => chart::before_lines(&text, own),
+        text if draws => ascii_histogram::before_lines(&text, own),
         text => text,
     };
     console.result(|| done.found.to_json(), text)

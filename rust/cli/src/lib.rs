@@ -13,11 +13,12 @@
 //! assert!(String::from_utf8_lossy(&out).contains("Conv"));
 //! ```
 
+mod accuracy_control;
 mod args;
+mod ascii_histogram;
 mod batch;
 mod benchmark;
 mod calibrate;
-mod chart;
 mod compare;
 mod config;
 mod console;
@@ -26,7 +27,6 @@ mod engine;
 mod failure;
 mod file;
 mod folders;
-mod guard;
 mod images;
 mod infer;
 mod info;
@@ -44,6 +44,7 @@ mod quantize;
 mod ranges;
 mod recipe;
 mod recommend;
+mod run_on_samples;
 mod samples;
 mod sensitivity;
 mod shell;
@@ -51,7 +52,6 @@ mod summary;
 mod text;
 mod validate;
 mod wishes;
-mod work;
 
 use std::ffi::OsString;
 use std::io::{self, IsTerminal, Write};

@@ -12,7 +12,7 @@ use crate::console::Console;
 use crate::engine::EngineArguments;
 use crate::failure::Failure;
 use crate::samples::SampleArguments;
-use crate::{file, plan, wishes, work};
+use crate::{file, plan, run_on_samples, wishes};
 
 /// Arguments of `mixed-precision`.
 #[derive(Debug, Args)]
@@ -109,8 +109,9 @@ fn chosen(
     let engine = args.engine.open_deployed()?;
     let given = (&args.engine, &args.samples);
     let samples = Watched::new(samples, &inputs);
-    let done = work::on(&*engine, given, samples, console, |engine, samples, control| {
-        mixed_precision(model, config, &options, Some((engine, samples)), control)
-    })?;
+    let done =
+        run_on_samples::on(&*engine, given, samples, console, |engine, samples, control| {
+            mixed_precision(model, config, &options, Some((engine, samples)), control)
+        })?;
     Ok(done.found)
 }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 use quantize_rs::{Model, OutlierOptions, Outliers, outliers};
 
-use crate::chart;
+use crate::ascii_histogram;
 use crate::console::Console;
 use crate::failure::Failure;
 
@@ -29,7 +29,7 @@ pub(crate) fn run(args: &OutlierArguments, console: &mut Console<'_>) -> Result<
     let (draws, verbose) = (console.draws(), console.verbose());
     let text = || {
         let table = found.to_string();
-        let table = if draws { chart::before_lines(&table, &reach) } else { table };
+        let table = if draws { ascii_histogram::before_lines(&table, &reach) } else { table };
         if verbose { format!("{table}{}", listed(&found)) } else { table }
     };
     console.result(|| found.to_json(), text)

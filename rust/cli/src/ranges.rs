@@ -8,7 +8,7 @@ use quantize_rs::{Model, Ranges};
 use crate::args::{ConvertArguments, DiffArguments, MergeArguments, RangesCommand, ShowArguments};
 use crate::console::Console;
 use crate::failure::{Failure, said};
-use crate::{chart, file, text};
+use crate::{ascii_histogram, file, text};
 
 pub(crate) fn run(command: &RangesCommand, console: &mut Console<'_>) -> Result<(), Failure> {
     match command {
@@ -110,8 +110,9 @@ fn describe(ranges: &Ranges, draws: bool) -> String {
         .map(|(name, range)| {
             let chosen = ranges.chosen.get(name).map_or(String::new(), |name| format!(" {name}"));
             let seen = ranges.histogram(name).filter(|_| draws);
-            let seen =
-                seen.map_or(String::new(), |seen| format!("  {}", chart::histogram(&seen, *range)));
+            let seen = seen.map_or(String::new(), |seen| {
+                format!("  {}", ascii_histogram::histogram(&seen, *range))
+            });
             format!("{name}: [{}, {}]{chosen}{seen}", range.min, range.max)
         })
         .collect();

@@ -16,7 +16,7 @@ use crate::engine::EngineArguments;
 use crate::failure::Failure;
 use crate::samples::SampleArguments;
 use crate::wishes::{self, ActivationWishes, Activations, WeightWishes, Wishes};
-use crate::{chart, file, plan, work};
+use crate::{ascii_histogram, file, plan, run_on_samples};
 
 /// Arguments of `sensitivity`.
 #[derive(Debug, Args)]
@@ -101,9 +101,10 @@ pub(crate) fn run(args: &SensitivityArguments, console: &mut Console<'_>) -> Res
     let engine = args.engine.open_deployed()?;
     let samples = Watched::new(samples, &inputs);
     let given = (&args.engine, &args.samples);
-    let done = work::on(&*engine, given, samples, console, |engine, samples, control| {
-        sensitivity(&model, &plan, None, engine, samples, &options, control)
-    })?;
+    let done =
+        run_on_samples::on(&*engine, given, samples, console, |engine, samples, control| {
+            sensitivity(&model, &plan, None, engine, samples, &options, control)
+        })?;
     show(&done.found, args, console)
 }
 
@@ -116,7 +117,7 @@ fn show(
     let scores: Vec<f64> = found.layers.iter().map(|layer| layer.score).collect();
     let draws = console.draws();
     let text = || match found.to_string() {
-        text if draws => chart::before_lines(&text, &scores),
+        text if draws => ascii_histogram::before_lines(&text, &scores),
         text => text,
     };
     console.result(|| found.to_json(), text)

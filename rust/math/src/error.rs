@@ -65,7 +65,7 @@ pub enum MathError {
         name: String,
     },
     /// No observer has this name.
-    #[error("unknown observer `{name}`, expected one of {}", crate::observe::names())]
+    #[error("unknown observer `{name}`, expected one of {}", crate::observers::names())]
     UnknownObserver {
         /// The name asked for.
         name: String,

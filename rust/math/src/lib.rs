@@ -31,28 +31,32 @@
 
 mod bias;
 mod error;
-mod floats;
-mod half_even;
+mod float_source;
+mod group_ranges;
 pub mod kernels;
 mod layout;
-mod learn;
+mod lsq;
+mod matmul_nbits;
 mod metrics;
+mod microscaling;
 mod minifloat;
-mod narrow;
-mod nbits;
-pub mod observe;
+pub mod observers;
 mod params;
 mod qtype;
 pub mod range;
-mod ranges;
+mod rounding;
+mod simd;
 mod spec;
 pub mod stats;
 mod weight;
-mod wide;
 
+pub use crate::float_source::Floats;
+pub use crate::group_ranges::{first_non_finite, ranges, ranges_checked};
+pub use crate::lsq::{Learned, Learning, learn_scale};
+pub use crate::matmul_nbits::{BlockParams, Columns, NBits, ZeroPoints};
+pub use crate::microscaling::{NarrowScales, narrow_scales, power_of_two};
 pub use bias::quantize_bias;
 pub use error::MathError;
-pub use floats::Floats;
 pub use kernels::fake::{
     Gradients, fake_quantize_gradients, fake_quantize_masked, fake_quantize_stochastic,
 };
@@ -61,13 +65,9 @@ pub use kernels::{
     quantize_measured, quantize_measured_into,
 };
 pub use layout::Layout;
-pub use learn::{Learned, Learning, learn_scale};
 pub use metrics::{Deviation, Metrics, metrics};
 pub use minifloat::Minifloat;
-pub use narrow::{NarrowScales, narrow_scales, power_of_two};
-pub use nbits::{BlockParams, Columns, NBits, ZeroPoints};
 pub use params::{Params, Range, params};
 pub use qtype::QType;
-pub use ranges::{first_non_finite, ranges, ranges_checked};
 pub use spec::{Granularity, QSpec, Scales};
 pub use weight::{WeightMethod, fit};

@@ -1,7 +1,7 @@
 //! How far one tensor is from another: the numbers a report prints.
 
-use crate::floats::Element;
-use crate::wide::{Loop, widely};
+use crate::float_source::Element;
+use crate::simd::{Loop, widely};
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 

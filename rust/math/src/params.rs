@@ -3,7 +3,7 @@
 use half::f16;
 use serde::{Deserialize, Serialize};
 
-use crate::half_even::round_ties_even;
+use crate::rounding::round_ties_even;
 use crate::{QSpec, QType};
 
 /// The smallest and the largest value of a group of elements.

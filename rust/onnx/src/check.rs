@@ -10,8 +10,8 @@ use crate::data;
 use crate::error::Error;
 use crate::external::External;
 use crate::functions::Functions;
-use crate::order;
 use crate::schema::{GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto};
+use crate::topological_sort;
 use crate::{DataType, Kept};
 
 /// Checks a whole model.
@@ -153,7 +153,7 @@ fn scope<'a>(
             return Err(Error::structure(format!("graph output `{output}`"), what));
         }
     }
-    order::topological(nodes).map(|_| ())
+    topological_sort::topological(nodes).map(|_| ())
 }
 
 fn element_type(info: &ValueInfoProto) -> Result<(), Error> {

@@ -5,11 +5,11 @@ use std::collections::{HashMap, HashSet};
 use crate::Kept;
 use crate::error::{Error, ErrorKind};
 use crate::opset::ir_of_opset;
-use crate::order;
 use crate::schema::{
     FunctionProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, TensorProto,
     ValueInfoProto,
 };
+use crate::topological_sort;
 
 /// One change to a model. Nodes, those of the main graph, and functions are meant by their position
 /// before any change.
@@ -168,7 +168,7 @@ pub(crate) fn apply(model: &mut ModelProto, edits: Vec<Edit>) -> Result<(), Erro
     });
     graph.node.append(&mut added_nodes);
 
-    let order = order::topological(&graph.node)?;
+    let order = topological_sort::topological(&graph.node)?;
     let mut nodes: Vec<Option<Kept<NodeProto>>> =
         std::mem::take(&mut graph.node).into_iter().map(Some).collect();
     graph.node = order.into_iter().filter_map(|index| nodes[index].take()).collect();

@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 
 use crate::error::Error;
-use crate::order;
 use crate::schema::{FunctionProto, Kept, ModelProto, NodeProto};
+use crate::topological_sort;
 
 /// The functions of a model, by what their callers say.
 ///
@@ -63,7 +63,7 @@ impl<'m> Functions<'m> {
             function.node.iter().flat_map(|node| self.called_within(node)).collect()
         };
         let calls: Vec<Vec<usize>> = self.all.iter().map(calls).collect();
-        order::after_what_they_need(&calls).map(|_| ()).map_err(|index| {
+        topological_sort::after_what_they_need(&calls).map(|_| ()).map_err(|index| {
             let place = format!("function `{}`", self.all[index].name);
             Error::structure(place, "it calls itself: functions cannot be recursive")
         })

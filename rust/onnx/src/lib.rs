@@ -23,12 +23,13 @@ mod functions;
 mod map;
 mod model;
 mod opset;
-mod order;
 mod save;
 mod schema;
 mod tensor;
+mod topological_sort;
 mod wire;
 
+pub use crate::topological_sort::{reads, topological};
 pub use dtype::DataType;
 pub use edit::Edit;
 pub use error::{Error, ErrorKind};
@@ -36,7 +37,6 @@ pub use functions::Functions;
 pub use map::Buffer;
 pub use model::Model;
 pub use opset::ir_of_opset;
-pub use order::{reads, topological};
 pub use save::{Saved, Split};
 pub use schema::{
     AttributeProto, Dimension, FunctionProto, GraphProto, Kept, ModelProto, NodeProto,

@@ -9,14 +9,14 @@ use quantize_rs::{
     OutlierOptions, SensitivityOptions, Target, Validation,
 };
 
-use crate::asked::Asked;
 use crate::calibrate::Run;
+use crate::gil;
 use crate::model::{Model, Wishes};
+use crate::option_dict::Asked;
 use crate::plan::Plan;
 use crate::quantized::Quantized;
 use crate::ranges::Ranges;
 use crate::source::Source;
-use crate::work;
 
 /// What to compare beside the outputs; every key of the dict is an option of the Python function.
 #[derive(FromPyObject)]
@@ -81,7 +81,7 @@ impl From<Guarded> for GuardOptions {
 /// Refuses what a result cannot be held against, before the work.
 #[pyfunction]
 pub(crate) fn check_guard(py: Python<'_>, options: Asked<Guarded>) -> PyResult<()> {
-    work::detached(py, None, || GuardOptions::from(options.0).check())
+    gil::detached(py, None, || GuardOptions::from(options.0).check())
 }
 
 /// Makes a quantized model that reaches what is asked of it.
@@ -96,7 +96,7 @@ pub(crate) fn guarded(
     run: &Run,
 ) -> PyResult<Quantized> {
     let options = GuardOptions::from(options.0);
-    let config = work::detached(py, model.model.path(), || wishes.0.config())?;
+    let config = gil::detached(py, model.model.path(), || wishes.0.config())?;
     let its_model = Arc::clone(&model.model);
     let seconds = ranges.map_or(0.0, |ranges| ranges.seconds);
     let ranges = ranges.map(|ranges| Arc::clone(&ranges.found));
@@ -118,7 +118,7 @@ pub(crate) fn mixed_precision(
 ) -> PyResult<(String, String)> {
     let (target_size, min_sqnr, bits) = goal;
     let options = MixedOptions { target_size, min_sqnr, bits };
-    let config = work::detached(py, model.model.path(), || wishes.0.config())?;
+    let config = gil::detached(py, model.model.path(), || wishes.0.config())?;
     let its_model = Arc::clone(&model.model);
     let found = match data {
         Some((source, run)) => {
@@ -128,7 +128,7 @@ pub(crate) fn mixed_precision(
             })?;
             done.found
         }
-        None => work::interruptible(py, model.model.path(), move || {
+        None => gil::interruptible(py, model.model.path(), move || {
             let control = Control { threads: 1, progress: &mut |_| true };
             quantize_rs::mixed_precision(&its_model, &config, &options, None, control)
         })?,
@@ -163,7 +163,7 @@ pub(crate) fn sensitivity(
     run: &Run,
 ) -> PyResult<(String, String)> {
     let (metric, all_but_one, resume) = options;
-    let metric = work::detached(py, None, || metric.parse::<Metric>())?;
+    let metric = gil::detached(py, None, || metric.parse::<Metric>())?;
     let options = SensitivityOptions { metric, all_but_one, resume };
     let (model, plan) = plan.parts();
     let (its_model, ranges) = (Arc::clone(&model), ranges.map(|ranges| Arc::clone(&ranges.found)));
@@ -179,7 +179,7 @@ pub(crate) fn sensitivity(
 pub(crate) fn weight_sensitivity(py: Python<'_>, plan: &Plan) -> PyResult<(String, String)> {
     let (model, plan) = plan.parts();
     let path = model.path().map(PathBuf::from);
-    let found = work::interruptible(py, path.as_deref(), move || {
+    let found = gil::interruptible(py, path.as_deref(), move || {
         quantize_rs::weight_sensitivity(&model, &plan)
     })?;
     Ok((found.to_json(), found.to_string()))
@@ -194,7 +194,7 @@ pub(crate) fn outliers(
     most: usize,
 ) -> PyResult<(String, String)> {
     let its_model = Arc::clone(&model.model);
-    let found = work::interruptible(py, model.model.path(), move || {
+    let found = gil::interruptible(py, model.model.path(), move || {
         quantize_rs::outliers(&its_model, &OutlierOptions { fence, most })
     })?;
     Ok((found.to_json(), found.to_string()))
@@ -211,7 +211,7 @@ pub(crate) fn validate(
 ) -> PyResult<(String, String)> {
     let (before, after) = (Arc::clone(&original.model), Arc::clone(&quantized.model));
     let path = after.path().map(PathBuf::from);
-    let found = work::interruptible(py, path.as_deref(), move || {
+    let found = gil::interruptible(py, path.as_deref(), move || {
         let target = target.map(|name| name.parse::<Target>()).transpose()?;
         let found = quantize_rs::validate(&before, &after, passes.as_deref())?;
         match target {

@@ -12,12 +12,13 @@ use quantize_rs::{
 };
 use quantize_rs_runner::samples::Watched;
 
-use crate::comparison::Comparison;
 use crate::engine::Engine;
 use crate::errors;
+use crate::gil;
+use crate::gil::{Interrupt, Line};
+use crate::method_comparison::Comparison;
 use crate::ranges::Ranges;
 use crate::source::Source;
-use crate::work::{self, Interrupt, Line};
 
 /// How long a calibration that was stopped is waited for.
 const PATIENCE: Duration = Duration::from_millis(700);
@@ -63,7 +64,7 @@ impl Run {
         method: &str,
     ) -> PyResult<Ranges> {
         let begun = Instant::now();
-        let method = work::detached(py, None, || method.parse::<Method>())?;
+        let method = gil::detached(py, None, || method.parse::<Method>())?;
         if matches!(method, Method::Auto) {
             self.require_models(py, "method `auto`")?;
         }
@@ -119,7 +120,7 @@ impl Run {
         + 'static,
     ) -> PyResult<Done<T>> {
         let interrupt = Arc::new(Interrupt::default());
-        let samples = work::detached(py, None, || source.samples(model, self.limit, &interrupt))?;
+        let samples = gil::detached(py, None, || source.samples(model, self.limit, &interrupt))?;
         let samples = Watched::new(samples, &InputSpec::of(model));
         let samples = Arc::new(Mutex::new(Ahead { samples, first: None }));
         let (is_random, is_iterator) = (source.is_random(), source.is_iterator());
@@ -131,7 +132,7 @@ impl Run {
         // What runs in an object of Python's cannot be left alone.
         let patience = if alone { None } else { Some(PATIENCE) };
         let raised = Arc::clone(&interrupt);
-        work::conversing(py, model.path(), &raised, patience, move |line| {
+        gil::conversing(py, model.path(), &raised, patience, move |line| {
             let engine = engine.get().open(&line, &interrupt)?;
             let mut seen = None;
             let mut go_on = |Progress { done, total }| {

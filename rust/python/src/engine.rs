@@ -13,7 +13,7 @@ use quantize_rs::{
 use quantize_rs_onnx::Edit;
 use quantize_rs_runner::{Auto, OnnxRuntime, Tract};
 
-use crate::work::{Interrupt, Line};
+use crate::gil::{Interrupt, Line};
 
 /// Who runs a model on samples.
 #[pyclass(frozen, module = "quantize_rs._core")]

@@ -5,7 +5,7 @@ use pyo3::prelude::*;
 use quantize_rs::{Granularity, QSpec, QType, Range};
 use quantize_rs_math::{self as math, Layout, Params};
 
-use crate::{errors, work};
+use crate::{errors, gil};
 
 /// How a tensor is cut: axis, and elements in a block along it.
 pub(crate) type Cut = (Option<usize>, Option<usize>);
@@ -36,7 +36,7 @@ pub(crate) fn quantize_linear<'py>(
     layout.check(x.len(), params.len()).map_err(|error| errors::of_math(py, &error))?;
     let spec = QSpec::new(qtype, false, layout.granularity());
     let bytes =
-        work::detached(py, None, || Ok::<_, Never>(math::quantize(x, &layout, &params, &spec)))?;
+        gil::detached(py, None, || Ok::<_, Never>(math::quantize(x, &layout, &params, &spec)))?;
     Ok(bytes.into_pyarray(py))
 }
 
@@ -57,7 +57,7 @@ pub(crate) fn dequantize_linear<'py>(
     layout
         .check_packed(packed.len(), qtype, params.len())
         .map_err(|error| errors::of_math(py, &error))?;
-    let x = work::detached(py, None, || {
+    let x = gil::detached(py, None, || {
         Ok::<_, Never>(math::dequantize(packed, &layout, &params, qtype))
     })?;
     Ok(x.into_pyarray(py))

@@ -5,22 +5,22 @@
 #![allow(clippy::needless_pass_by_value)]
 
 mod analysis;
-mod asked;
 mod buffer;
 mod calibrate;
-mod comparison;
 mod engine;
 mod errors;
-mod feeds;
+mod gil;
 mod kernels;
+mod method_comparison;
 mod model;
 mod optimized;
+mod option_dict;
 mod plan;
 mod quantized;
 mod ranges;
+mod sample_iterator;
 mod source;
 mod training;
-mod work;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -41,11 +41,7 @@ mod _core {
     #[pymodule_export]
     use super::calibrate::Run;
     #[pymodule_export]
-    use super::comparison::Comparison;
-    #[pymodule_export]
     use super::engine::Engine;
-    #[pymodule_export]
-    use super::feeds::Feeds;
     #[pymodule_export]
     use super::kernels::{
         dequantize_linear, dtype_of, pack, quantize_linear, scale_zero_point, unpack,
@@ -68,6 +64,10 @@ mod _core {
     use super::training::{
         Observer, fake_quantize, fake_quantize_gradients, fake_quantize_stochastic, learn_scale,
     };
+    #[pymodule_export]
+    use crate::method_comparison::Comparison;
+    #[pymodule_export]
+    use crate::sample_iterator::Feeds;
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
@@ -78,7 +78,7 @@ mod _core {
 /// Runs the command line and returns its exit code.
 #[pyfunction]
 fn run_cli(py: Python<'_>, arguments: Vec<OsString>) -> PyResult<u8> {
-    work::detached(py, None, || {
+    gil::detached(py, None, || {
         let ended = quantize_rs_cli::run(arguments);
         // What an `ExitCode` stands for can only be compared.
         let code = (0..=u8::MAX).find(|code| ExitCode::from(*code) == ended);

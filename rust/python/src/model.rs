@@ -13,10 +13,10 @@ use quantize_rs::{
     Target, Wanted, WeightType, config,
 };
 
-use crate::asked::Asked;
+use crate::gil;
 use crate::optimized::Optimized;
+use crate::option_dict::Asked;
 use crate::plan::Plan;
-use crate::work;
 
 /// A model: what is in the file.
 #[pyclass(frozen, module = "quantize_rs._core")]
@@ -64,7 +64,7 @@ impl Model {
     /// Opens a file.
     #[staticmethod]
     fn open(py: Python<'_>, path: PathBuf) -> PyResult<Model> {
-        let model = work::detached(py, Some(&path), || quantize_rs::Model::open(&path))?;
+        let model = gil::detached(py, Some(&path), || quantize_rs::Model::open(&path))?;
         Ok(Model { model: Arc::new(model) })
     }
 
@@ -72,7 +72,7 @@ impl Model {
     #[staticmethod]
     fn from_bytes(py: Python<'_>, data: PyBackedBytes) -> PyResult<Model> {
         let model =
-            work::detached(py, None, || quantize_rs::Model::from_bytes(Bytes::from_owner(data)))?;
+            gil::detached(py, None, || quantize_rs::Model::from_bytes(Bytes::from_owner(data)))?;
         Ok(Model { model: Arc::new(model) })
     }
 
@@ -84,24 +84,24 @@ impl Model {
 
     /// Facts about the model, as JSON.
     fn info(&self, py: Python<'_>) -> PyResult<String> {
-        work::json(py, &ModelInfo::of(&self.model))
+        gil::json(py, &ModelInfo::of(&self.model))
     }
 
     /// The model of a newer version of ONNX's operators, and what changed, as JSON and as text.
     fn converted(&self, py: Python<'_>, opset: i64) -> PyResult<(Model, String, String)> {
-        let (model, conversion) = work::detached(py, self.model.path(), || {
+        let (model, conversion) = gil::detached(py, self.model.path(), || {
             quantize_rs::convert_opset(&self.model, opset)
         })?;
         let text = conversion.to_string();
-        Ok((Model { model: Arc::new(model) }, work::json(py, &conversion)?, text))
+        Ok((Model { model: Arc::new(model) }, gil::json(py, &conversion)?, text))
     }
 
     /// The model with the types and shapes of its values, and how much is known, as JSON and as text.
     fn inferred(&self, py: Python<'_>) -> PyResult<(Model, String, String)> {
         let (model, inference) =
-            work::detached(py, self.model.path(), || quantize_rs::infer_shapes(&self.model))?;
+            gil::detached(py, self.model.path(), || quantize_rs::infer_shapes(&self.model))?;
         let text = inference.to_string();
-        Ok((Model { model: Arc::new(model) }, work::json(py, &inference)?, text))
+        Ok((Model { model: Arc::new(model) }, gil::json(py, &inference)?, text))
     }
 
     /// How to quantize it, as JSON and as text.
@@ -113,7 +113,7 @@ impl Model {
         in_memory: bool,
     ) -> PyResult<(String, String)> {
         let model = Arc::clone(&self.model);
-        let found = work::interruptible(py, self.model.path(), move || {
+        let found = gil::interruptible(py, self.model.path(), move || {
             let target = target.map(|name| name.parse::<Target>()).transpose()?;
             let samples = match samples.as_deref() {
                 _ if in_memory => Some(SampleSource::Memory),
@@ -132,24 +132,24 @@ impl Model {
         per_channel: bool,
         exclude: Vec<String>,
     ) -> PyResult<(Model, String, String)> {
-        let (model, report) = work::detached(py, self.model.path(), || {
+        let (model, report) = gil::detached(py, self.model.path(), || {
             let below = Below::parse(&below.0, below.1)?;
             quantize_rs::prune(&self.model, &Prune { below, per_channel, exclude })
         })?;
         let text = report.to_string();
-        Ok((Model { model: Arc::new(model) }, work::json(py, &report)?, text))
+        Ok((Model { model: Arc::new(model) }, gil::json(py, &report)?, text))
     }
 
     /// Writes the model, complete or not at all.
     fn save(&self, py: Python<'_>, path: PathBuf) -> PyResult<()> {
         // Whoever pressed Ctrl-C does not want the file.
         py.check_signals()?;
-        work::detached(py, Some(&path), || self.model.save(&path).map(|_| ()))
+        gil::detached(py, Some(&path), || self.model.save(&path).map(|_| ()))
     }
 
     /// The model as the bytes of one file.
     fn to_bytes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
-        let bytes = work::detached(py, self.model.path(), || self.model.to_bytes())?;
+        let bytes = gil::detached(py, self.model.path(), || self.model.to_bytes())?;
         Ok(PyBytes::new(py, &bytes))
     }
 
@@ -162,7 +162,7 @@ impl Model {
     ) -> PyResult<Optimized> {
         let model = Arc::clone(&self.model);
         let path = self.model.path();
-        let made = work::interruptible(py, path, move || {
+        let made = gil::interruptible(py, path, move || {
             quantize_rs::optimize(&model, passes.as_deref(), &skip)
         })?;
         Ok(Optimized::new(made))
@@ -182,7 +182,7 @@ impl Model {
         BTreeMap<String, &'static str>,
         Vec<String>,
     )> {
-        let config = work::detached(py, self.model.path(), || {
+        let config = gil::detached(py, self.model.path(), || {
             let modules: QConfigDict = serde_json::from_str(modules)
                 .map_err(|error| QuantizeError::option("config", error.to_string()))?;
             modules.config(&self.model)
@@ -199,7 +199,7 @@ impl Model {
 
     /// Decides what to quantize.
     fn plan(&self, py: Python<'_>, wishes: Asked<Wishes>) -> PyResult<Plan> {
-        let (prepared, plan) = work::detached(py, self.model.path(), || {
+        let (prepared, plan) = gil::detached(py, self.model.path(), || {
             let prepared = Prepared::of(&self.model, wishes.0.config()?)?;
             let plan = prepared.plan();
             Ok::<_, QuantizeError>((prepared, plan))

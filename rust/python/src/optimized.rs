@@ -6,7 +6,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use quantize_rs::Optimization;
 
-use crate::work;
+use crate::gil;
 
 /// A model after the passes, and the report on them.
 #[pyclass(frozen, module = "quantize_rs._core")]
@@ -36,14 +36,14 @@ impl Optimized {
     fn save(&self, py: Python<'_>, path: PathBuf) -> PyResult<(String, String)> {
         // Whoever pressed Ctrl-C does not want the file.
         py.check_signals()?;
-        let report = work::detached(py, Some(&path), || self.made.save(&path))?;
+        let report = gil::detached(py, Some(&path), || self.made.save(&path))?;
         Ok(written(&report))
     }
 
     /// The model as the bytes of one file.
     fn to_bytes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
         let path = self.made.model().path();
-        let bytes = work::detached(py, path, || self.made.to_bytes())?;
+        let bytes = gil::detached(py, path, || self.made.to_bytes())?;
         Ok(PyBytes::new(py, &bytes))
     }
 }

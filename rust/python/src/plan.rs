@@ -6,12 +6,12 @@ use pyo3::prelude::*;
 use quantize_rs::Model;
 
 use crate::calibrate::Run;
-use crate::comparison::Comparison;
+use crate::gil;
+use crate::method_comparison::Comparison;
 use crate::model;
 use crate::quantized::Quantized;
 use crate::ranges::Ranges;
 use crate::source::Source;
-use crate::work;
 
 /// What will be done to each value of a model.
 #[pyclass(frozen, module = "quantize_rs._core")]
@@ -40,7 +40,7 @@ impl Plan {
 
     /// The plan as JSON.
     fn to_json(&self, py: Python<'_>) -> PyResult<String> {
-        work::json(py, &*self.plan)
+        gil::json(py, &*self.plan)
     }
 
     /// The model it was made for.
@@ -70,7 +70,7 @@ impl Plan {
         let (plan, model) = (Arc::clone(&self.plan), Arc::clone(&self.model));
         let seconds = ranges.map_or(0.0, |ranges| ranges.seconds);
         let ranges = ranges.map(|ranges| Arc::clone(&ranges.found));
-        let quantized = work::interruptible(py, self.model.path(), move || {
+        let quantized = gil::interruptible(py, self.model.path(), move || {
             plan.apply(&model, ranges.as_deref())
         })?;
         Ok(Quantized::new(quantized, seconds))

@@ -6,7 +6,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use quantize_rs::{Comparison, LayerErrors, Page, QuantizeError, Report, Sensitivity};
 
-use crate::work;
+use crate::gil;
 
 /// A quantized model and the report on it.
 #[pyclass(frozen, module = "quantize_rs._core")]
@@ -39,14 +39,14 @@ impl Quantized {
     fn save(&self, py: Python<'_>, path: PathBuf) -> PyResult<(String, String)> {
         // Whoever pressed Ctrl-C does not want the file.
         py.check_signals()?;
-        let report = work::detached(py, Some(&path), || self.made.save(&path))?;
+        let report = gil::detached(py, Some(&path), || self.made.save(&path))?;
         Ok(self.written(report))
     }
 
     /// The model as the bytes of one file.
     fn to_bytes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
         let path = self.made.model().path();
-        let bytes = work::detached(py, path, || self.made.to_bytes())?;
+        let bytes = gil::detached(py, path, || self.made.to_bytes())?;
         Ok(PyBytes::new(py, &bytes))
     }
 }
@@ -61,7 +61,7 @@ pub(crate) fn page(
     sensitivity: Option<&str>,
     layer_errors: Option<&str>,
 ) -> PyResult<String> {
-    work::detached(py, None, || -> Result<String, QuantizeError> {
+    gil::detached(py, None, || -> Result<String, QuantizeError> {
         let report = report.map(Report::from_json).transpose()?;
         let comparison = comparison.map(Comparison::from_json).transpose()?;
         let sensitivity = sensitivity.map(Sensitivity::from_json).transpose()?;

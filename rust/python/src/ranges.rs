@@ -5,8 +5,8 @@ use std::sync::Arc;
 use pyo3::prelude::*;
 use quantize_rs::Method;
 
+use crate::gil;
 use crate::model::Model;
-use crate::work;
 
 /// The range of each observed value of a model.
 #[pyclass(frozen, module = "quantize_rs._core")]
@@ -27,7 +27,7 @@ impl Ranges {
     /// Reads what `to_json` wrote.
     #[staticmethod]
     fn from_json(py: Python<'_>, text: &str) -> PyResult<Ranges> {
-        let ranges = work::detached(py, None, || quantize_rs::Ranges::from_json(text))?;
+        let ranges = gil::detached(py, None, || quantize_rs::Ranges::from_json(text))?;
         Ok(Ranges::new(ranges, 0.0))
     }
 
@@ -46,7 +46,7 @@ impl Ranges {
 
     /// What was seen of a value, as the JSON of a histogram, where something was kept of it.
     fn histogram(&self, py: Python<'_>, value: &str) -> PyResult<Option<String>> {
-        self.found.histogram(value).map(|found| work::json(py, &found)).transpose()
+        self.found.histogram(value).map(|found| gil::json(py, &found)).transpose()
     }
 
     /// What is to be said of the samples.
@@ -59,7 +59,7 @@ impl Ranges {
     #[staticmethod]
     fn from_tensorrt(py: Python<'_>, text: &str, model: &Model) -> PyResult<Ranges> {
         let ranges =
-            work::detached(py, None, || quantize_rs::Ranges::from_tensorrt(text, &model.model))?;
+            gil::detached(py, None, || quantize_rs::Ranges::from_tensorrt(text, &model.model))?;
         Ok(Ranges::new(ranges, 0.0))
     }
 
@@ -70,16 +70,16 @@ impl Ranges {
 
     /// The ranges that another method finds.
     fn using(&self, py: Python<'_>, method: &str) -> PyResult<Ranges> {
-        let method = work::detached(py, None, || method.parse::<Method>())?;
+        let method = gil::detached(py, None, || method.parse::<Method>())?;
         let ranges = Arc::clone(&self.found);
-        let found = work::interruptible(py, None, move || ranges.using(&method))?;
+        let found = gil::interruptible(py, None, move || ranges.using(&method))?;
         Ok(Ranges::new(found, self.seconds))
     }
 
     /// The differences, as JSON and as text.
     fn diff(&self, py: Python<'_>, other: &Ranges) -> PyResult<(String, String)> {
         let diff = self.found.diff(&other.found);
-        Ok((work::json(py, &diff)?, diff.to_string()))
+        Ok((gil::json(py, &diff)?, diff.to_string()))
     }
 
     fn __eq__(&self, other: &Ranges) -> bool {
@@ -88,7 +88,7 @@ impl Ranges {
 
     /// The ranges of both.
     fn merge(&self, py: Python<'_>, other: &Ranges) -> PyResult<Ranges> {
-        let merged = work::detached(py, None, || self.found.merge(&other.found))?;
+        let merged = gil::detached(py, None, || self.found.merge(&other.found))?;
         Ok(Ranges::new(merged, self.seconds + other.seconds))
     }
 }

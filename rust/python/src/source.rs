@@ -14,9 +14,10 @@ use quantize_rs_runner::samples::{self, BoxedSamples, ImageFolder, Items};
 
 use crate::buffer;
 use crate::errors;
-use crate::feeds::Feeds;
+use crate::gil;
+use crate::gil::Interrupt;
 use crate::model::Model;
-use crate::work::{self, Interrupt};
+use crate::sample_iterator::Feeds;
 
 /// Where samples come from.
 #[pyclass(frozen, module = "quantize_rs._core")]
@@ -71,7 +72,7 @@ impl Source {
         crop: Option<usize>,
         limit: Option<usize>,
     ) -> PyResult<Source> {
-        let folder = work::detached(py, None, || {
+        let folder = gil::detached(py, None, || {
             let layout = layout.map(|layout| layout.parse()).transpose()?;
             let (channel_order, resize) = (channel_order.parse()?, resize.parse()?);
             let folder = ImageFolder {
@@ -123,7 +124,7 @@ impl Source {
     #[pyo3(signature = (model, limit))]
     fn feeds(&self, py: Python<'_>, model: &Model, limit: Option<usize>) -> PyResult<Feeds> {
         let interrupt = Arc::new(Interrupt::default());
-        let samples = work::detached(py, None, || self.samples(&model.model, limit, &interrupt))?;
+        let samples = gil::detached(py, None, || self.samples(&model.model, limit, &interrupt))?;
         Ok(Feeds::new(samples, interrupt))
     }
 }

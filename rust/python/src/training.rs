@@ -4,11 +4,11 @@ use std::sync::Mutex;
 
 use numpy::{IntoPyArray, PyArray1, PyReadonlyArray1};
 use pyo3::prelude::*;
-use quantize_rs_math::observe::{self, Scheme, Watch};
+use quantize_rs_math::observers::{self, Scheme, Watch};
 use quantize_rs_math::{self as math, Gradients, Layout, Learned, Learning, MathError, Params};
 
 use crate::kernels::{Cut, Never, Numbers, layout, params, qtype};
-use crate::{errors, work};
+use crate::{errors, gil};
 
 /// The smallest and the largest integer.
 type Grid = (i32, i32);
@@ -22,7 +22,7 @@ type Found<'py> = (Array<'py, f32>, Array<'py, i32>);
 /// Watches batches of a tensor.
 #[pyclass(frozen, module = "quantize_rs._core")]
 pub(crate) struct Observer {
-    observer: Mutex<Box<dyn observe::Observer>>,
+    observer: Mutex<Box<dyn observers::Observer>>,
     scheme: Scheme,
 }
 
@@ -61,7 +61,7 @@ impl Observer {
         if reduce_range {
             scheme = scheme.reduced();
         }
-        let observer = observe::find(name, &Watch { averaging_constant, bins }).map_err(raised)?;
+        let observer = observers::find(name, &Watch { averaging_constant, bins }).map_err(raised)?;
         Ok(Observer { observer: Mutex::new(observer), scheme })
     }
 
@@ -82,7 +82,7 @@ impl Observer {
         let layout = layout(py, &shape, (axis, None))?;
         let x = x.as_slice()?;
         let outcome =
-            work::detached(py, None, || Ok::<_, Never>(self.watch(|o| o.observe(x, &layout))))?;
+            gil::detached(py, None, || Ok::<_, Never>(self.watch(|o| o.observe(x, &layout))))?;
         outcome.map_err(|error| errors::of_math(py, &error))
     }
 
@@ -106,7 +106,7 @@ impl Observer {
 }
 
 impl Observer {
-    fn watch<T>(&self, look: impl FnOnce(&mut dyn observe::Observer) -> T) -> T {
+    fn watch<T>(&self, look: impl FnOnce(&mut dyn observers::Observer) -> T) -> T {
         // What a panic left behind is at worst a batch that was not counted.
         let mut observer = self.observer.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         look(observer.as_mut())
@@ -125,7 +125,7 @@ pub(crate) fn fake_quantize<'py>(
 ) -> PyResult<(Array<'py, f32>, Array<'py, bool>)> {
     let x = x.as_slice()?;
     let (layout, params) = given(py, x, &shape, &numbers, grid, cut)?;
-    let (y, mask) = work::detached(py, None, || {
+    let (y, mask) = gil::detached(py, None, || {
         Ok::<_, Never>(math::fake_quantize_masked(x, &layout, &params, grid))
     })?;
     Ok((y.into_pyarray(py), mask.into_pyarray(py)))
@@ -146,7 +146,7 @@ pub(crate) fn fake_quantize_stochastic<'py>(
 ) -> PyResult<Array<'py, f32>> {
     let x = x.as_slice()?;
     let (layout, params) = given(py, x, &shape, &numbers, grid, cut)?;
-    let y = work::detached(py, None, || {
+    let y = gil::detached(py, None, || {
         let y = math::fake_quantize_stochastic(x, &layout, &params, grid, temperature, seed);
         Ok::<_, Never>(y)
     })?;
@@ -170,7 +170,7 @@ pub(crate) fn fake_quantize_gradients<'py>(
         let what = format!("has {} elements, x has {}", gradient.len(), x.len());
         return Err(errors::of_option(py, "gradient", &what));
     }
-    let Gradients { x, scale, zero_point } = work::detached(py, None, || {
+    let Gradients { x, scale, zero_point } = gil::detached(py, None, || {
         Ok::<_, Never>(math::fake_quantize_gradients(x, gradient, &layout, &params, grid))
     })?;
     Ok((x.into_pyarray(py), scale.into_pyarray(py), zero_point.into_pyarray(py)))
@@ -197,7 +197,7 @@ pub(crate) fn learn_scale<'py>(
     }
     let (scale_lr, zero_point_lr) = rates;
     let learning = Learning { steps, scale_lr, zero_point_lr };
-    let Learned { params, mse_before, mse } = work::detached(py, None, || {
+    let Learned { params, mse_before, mse } = gil::detached(py, None, || {
         Ok::<_, Never>(math::learn_scale(x, &layout, &params, grid, learning))
     })?;
     Ok((apart(py, &params), mse_before, mse))

@@ -45,7 +45,7 @@
 
 #[cfg(all(feature = "onnxruntime", feature = "tract"))]
 mod auto;
-mod guard;
+mod catch_panic;
 #[cfg_attr(not(any(feature = "tract", feature = "onnxruntime")), allow(dead_code))] // for engines
 mod inputs;
 #[cfg(feature = "onnxruntime")]

@@ -2,7 +2,7 @@
 
 use rayon::prelude::*;
 
-use super::lanes::{Lanes, Table};
+use super::params_per_element::{Lanes, Table};
 use super::{pack, reference};
 use crate::metrics::CHUNK;
 use crate::{Layout, Params, QType};

@@ -1,17 +1,17 @@
 //! From floats to integers and back.
 
+mod candidate_errors;
 mod dequantize;
-mod errors;
 pub(crate) mod fake;
-mod lanes;
 pub mod pack;
+mod params_per_element;
 mod quantize;
 pub mod reference;
-mod sums;
+mod sum_preserving;
 
+pub(crate) use candidate_errors::squared_errors;
 pub use dequantize::dequantize;
-pub(crate) use errors::squared_errors;
 pub use quantize::{
     fake_quantize, quantize, quantize_keeping_sums_into, quantize_measured, quantize_measured_into,
 };
-pub use sums::Summed;
+pub use sum_preserving::Summed;

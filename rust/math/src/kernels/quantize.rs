@@ -4,13 +4,14 @@ use std::marker::PhantomData;
 
 use rayon::prelude::*;
 
-use super::lanes::{Lanes, Table};
-use super::sums::{self, Summed};
+use super::params_per_element::{Lanes, Table};
+use super::sum_preserving;
+use super::sum_preserving::Summed;
 use super::{pack, reference};
-use crate::floats::Element;
-use crate::half_even::MAGIC;
+use crate::float_source::Element;
 use crate::metrics::{CHUNK, Measure, Sums};
-use crate::wide::{Loop, widely};
+use crate::rounding::MAGIC;
+use crate::simd::{Loop, widely};
 use crate::{Floats, Granularity, Layout, Metrics, Minifloat, Params, QSpec};
 
 /// The integers of a tensor as ONNX `raw_data`: `saturate(round_half_even(x / scale) + zero_point)`; of floats, the
@@ -116,7 +117,7 @@ pub fn quantize_keeping_sums_into<'a>(
                 "parts of groups"
             );
             assert_eq!(bytes.len(), spec.qtype.packed_len(data.len()), "bytes of the integers");
-            sums::quantize(data, (layout, params), spec, summed, bytes)
+            sum_preserving::quantize(data, (layout, params), spec, summed, bytes)
         }
         None => measured_into(data, layout, params, spec, bytes),
     };

@@ -2,8 +2,8 @@
 //!
 //! Slow on purpose. Everything fast is tested against it, bit for bit.
 
-use super::sums::Summed;
-use crate::half_even::MAGIC;
+use super::sum_preserving::Summed;
+use crate::rounding::MAGIC;
 use crate::{Layout, Params, QSpec, QType};
 
 /// `QuantizeLinear` of one element: for integers `saturate(round_half_even(x / scale) + zero_point)` within the grid,

@@ -22,7 +22,7 @@ mod minmax;
 mod moving_average;
 mod mse;
 mod percentile;
-mod unseen;
+mod tail;
 
 use std::borrow::Cow;
 use std::fmt;

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use super::density::Density;
-use super::unseen::Unseen;
+use super::tail::Unseen;
 use super::{Degenerate, Found, RangeFinder, clipped, not_zero};
 use crate::stats::Sketch;
 use crate::{QSpec, Range, params};

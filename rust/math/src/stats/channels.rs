@@ -3,12 +3,12 @@
 use serde::{Deserialize, Serialize};
 
 use super::distribution;
+use super::exact_sum::Sum;
+use super::histogram_scratch::CHUNK;
 use super::sketch::Sketch;
-use super::sum::Sum;
-use super::tally::CHUNK;
 use crate::MathError;
 use crate::layout::product;
-use crate::wide::{Loop, widely};
+use crate::simd::{Loop, widely};
 
 /// The mean and the largest magnitude of each channel of a tensor, over all samples and in any order.
 ///

@@ -4,12 +4,12 @@ use std::iter;
 
 use serde::{Deserialize, Serialize};
 
+use super::exact_sum::Sum;
 use super::histogram::{Histogram, Place, exponent_for};
+use super::histogram_scratch::Tally;
 use super::json;
-use super::sum::Sum;
-use super::tally::Tally;
 use crate::Range;
-use crate::wide::{Loop, widely};
+use crate::simd::{Loop, widely};
 
 /// How finite values are distributed.
 ///

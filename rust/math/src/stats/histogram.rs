@@ -1,7 +1,7 @@
 //! Counts of values in bins that grow with the values.
 
 use crate::Range;
-use crate::wide::{Loop, widely};
+use crate::simd::{Loop, widely};
 
 /// How often values of each size occurred, on either side of zero.
 ///

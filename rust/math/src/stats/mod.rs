@@ -13,18 +13,18 @@
 
 mod channels;
 mod distribution;
+mod exact_sum;
 mod histogram;
+mod histogram_scratch;
 mod json;
 mod min_max;
 mod sketch;
-mod sum;
-mod tally;
 
 pub use channels::ChannelStats;
 pub use distribution::{Bin, Distribution};
+pub use exact_sum::Sum;
 pub use histogram::Histogram;
 pub(crate) use json::{null_is_inf, null_is_negative_inf};
 pub use min_max::MinMax;
 pub use sketch::{Masked, Sketch};
 pub(crate) use sketch::{OUTERMOST, SampleEnds};
-pub use sum::Sum;

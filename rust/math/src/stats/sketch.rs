@@ -6,9 +6,9 @@ use std::cmp::Ordering;
 use serde::{Deserialize, Serialize};
 
 use super::distribution::{Distribution, Summary};
+use super::exact_sum::Sum;
+use super::histogram_scratch::{CHUNK, Scratch, with_scratch};
 use super::json;
-use super::sum::Sum;
-use super::tally::{CHUNK, Scratch, with_scratch};
 use crate::Range;
 
 /// What is remembered of one tensor over all samples: of fixed size, and the same to the last bit, in whatever order

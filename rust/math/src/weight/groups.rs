@@ -2,7 +2,7 @@
 
 use rayon::prelude::*;
 
-use crate::floats::Element;
+use crate::float_source::Element;
 use crate::{Granularity, Layout};
 
 /// Groups in a row, the first of this index.

@@ -9,7 +9,7 @@
 
 use super::mse::CUT;
 use super::{Choices, minmax};
-use crate::wide::{Loop, widely};
+use crate::simd::{Loop, widely};
 use crate::{Params, QSpec, Range, params};
 
 /// Zero points that need not be integers.

@@ -5,16 +5,16 @@
 
 mod groups;
 mod hqq;
-mod least;
 mod minmax;
 mod mse;
+mod search;
 
 use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::floats::Element;
+use crate::float_source::Element;
 use crate::{Floats, Granularity, Layout, MathError, Params, QSpec, Range, params};
 use groups::{Elements, map_groups};
 
@@ -219,9 +219,9 @@ fn chosen(
     map_groups(data, layout, |groups| {
         let choices = |at: usize| choices(ranges[groups.first + at]);
         match groups.elements {
-            Elements::InPlace(x) => least::of_each(x, groups.depth, choices, spec),
-            Elements::Gathered(x) => least::of_each(x, groups.depth, choices, spec),
-            Elements::Columns(rows) => least::of_columns(rows, choices, spec),
+            Elements::InPlace(x) => search::of_each(x, groups.depth, choices, spec),
+            Elements::Gathered(x) => search::of_each(x, groups.depth, choices, spec),
+            Elements::Columns(rows) => search::of_columns(rows, choices, spec),
         }
     })
 }
@@ -235,7 +235,7 @@ fn searched(
 ) -> Vec<Params> {
     map_groups(data, layout, |groups| {
         let found = |(at, x): (usize, &[f32])| {
-            least::of(x, search(x, ranges[groups.first + at], spec).as_slice(), spec)
+            search::of(x, search(x, ranges[groups.first + at], spec).as_slice(), spec)
         };
         match groups.elements {
             Elements::InPlace(x) => {
@@ -257,7 +257,7 @@ pub(crate) fn fit_group(x: &[f32], range: Range, spec: &QSpec, method: WeightMet
         Some(search) => search(x, range, spec),
         None => (method.row().choices)(range, spec),
     };
-    least::of_few(x, choices.as_slice(), spec)
+    search::of_few(x, choices.as_slice(), spec)
 }
 
 /// The scale of one group of floats, whose range is known and finite, and a zero point that need not be an integer.

@@ -1,7 +1,7 @@
 //! The engine that chooses between the two.
 
-mod extent;
-mod task;
+mod engine_choice;
+mod value_summary;
 
 use std::collections::{BTreeMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -12,7 +12,7 @@ use quantize_rs::{CalibrationError, Engine, InputSpec, Runner, Sample, Timed};
 use quantize_rs_onnx::Model;
 
 use crate::{OnnxRuntime, Tract};
-use task::Task;
+use engine_choice::Task;
 
 /// Models of this many nodes take tract half a second to prepare, and more.
 const MANY_NODES: usize = 500;

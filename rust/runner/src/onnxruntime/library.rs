@@ -9,7 +9,7 @@ use ort::environment::Environment;
 use quantize_rs::CalibrationError;
 
 use super::failed;
-use crate::guard;
+use crate::catch_panic;
 
 /// The library that this process has loaded, and what all its sessions share.
 static OPENED: Mutex<Option<(PathBuf, Environment)>> = Mutex::new(None);
@@ -38,7 +38,7 @@ pub(super) fn open(path: &Path) -> Result<Environment, CalibrationError> {
         None => {}
     }
     // `ort` would panic at its first use if no library were loaded, so this comes before all else.
-    let loaded = guard::caught(|| {
+    let loaded = catch_panic::caught(|| {
         let library = ort::init_from(&path).map_err(|error| error.to_string())?;
         library
             .with_name("quantize-rs")

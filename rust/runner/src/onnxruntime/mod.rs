@@ -3,10 +3,10 @@
 //! The taps become outputs of the model, which ONNX Runtime's optimizer keeps. Large weights stay
 //! in our memory and are lent to the session, so that a model may be of any size.
 
+mod error_parsing;
 mod library;
-mod message;
-mod running;
 mod session;
+mod session_pool;
 mod shared;
 mod timed;
 mod values;
@@ -23,8 +23,8 @@ use quantize_rs::{
 };
 use quantize_rs_onnx::{DataType, Edit, Model};
 
-use crate::{guard, inputs};
-use running::Running;
+use crate::{catch_panic, inputs};
+use session_pool::Running;
 use timed::TimedSession;
 use values::Fed;
 
@@ -123,7 +123,7 @@ impl OnnxRuntime {
         let mut tapped = model.clone();
         let edits = outputs.into_iter().map(Edit::AddOutput).collect();
         tapped.apply(edits).map_err(|error| unwritable().caused_by(error))?;
-        let runner = guard::caught(|| {
+        let runner = catch_panic::caught(|| {
             let running = running(&self.environment, &tapped)?;
             running.require_floats(taps, &places)?;
             Ok(OnnxRuntimeRunner { running, inputs, places })
@@ -158,7 +158,7 @@ impl Runner for OnnxRuntimeRunner {
         cancelled: &AtomicBool,
     ) -> Result<(), CalibrationError> {
         inputs::check(&self.inputs, sample)?;
-        let outcome = guard::caught(|| self.run_and_show(sample, sink, cancelled));
+        let outcome = catch_panic::caught(|| self.run_and_show(sample, sink, cancelled));
         if cancelled.load(Ordering::Relaxed) {
             return Err(CalibrationError::new(CalibrationErrorKind::Cancelled));
         }

@@ -10,7 +10,7 @@ use ort::session::builder::{GraphOptimizationLevel, SessionBuilder};
 use quantize_rs::CalibrationError;
 use quantize_rs_onnx::{DataType, Model, Split, TensorProto};
 
-use super::{message, unwritable, values};
+use super::{error_parsing, unwritable, values};
 
 /// Weights of fewer bytes stay in the model: to lend one takes longer than to copy it.
 const LENT_FROM: usize = 1 << 20;
@@ -54,7 +54,7 @@ pub(super) fn of(
         }
         builder.commit_from_memory(&bytes)
     };
-    session().map_err(|error| message::of_loading(&error))
+    session().map_err(|error| error_parsing::of_loading(&error))
 }
 
 /// How far ONNX Runtime may optimize: it takes floats of 8 bits for integers and leaves out a `Relu`

@@ -10,8 +10,8 @@ use quantize_rs::{CalibrationError, Sample, Timed};
 use quantize_rs_onnx::Model;
 use serde_json::Value;
 
-use super::{OnnxRuntime, failed, message, panicked, session, values};
-use crate::guard;
+use super::{OnnxRuntime, error_parsing, failed, panicked, session, values};
+use crate::catch_panic;
 
 /// A session as whoever deploys the model has it, and a sample in its memory.
 pub(super) struct TimedSession {
@@ -32,7 +32,8 @@ impl TimedSession {
             Ok((name.clone(), value))
         });
         let given = given.collect::<Result<_, CalibrationError>>()?;
-        let session = guard::caught(|| session::of(&runtime.environment, model, threads, options));
+        let session =
+            catch_panic::caught(|| session::of(&runtime.environment, model, threads, options));
         let session = session.unwrap_or_else(|panic| Err(panicked(&panic)))?;
         Ok(TimedSession { session, given })
     }
@@ -46,8 +47,8 @@ impl Timed for TimedSession {
         let run = || -> ort::Result<()> {
             session.run_with_options(given, &RunOptions::new()?).map(drop)
         };
-        let outcome = guard::caught(run).map_err(|panic| panicked(&panic))?;
-        outcome.map_err(|error| message::of_running(&error))
+        let outcome = catch_panic::caught(run).map_err(|panic| panicked(&panic))?;
+        outcome.map_err(|error| error_parsing::of_running(&error))
     }
 }
 
@@ -65,7 +66,8 @@ pub(super) fn kernels(
     let profiled = |builder: SessionBuilder| Ok(builder.with_profiling(&prefix)?);
     let mut timed = TimedSession::of(runtime, model, sample, 1, profiled)?;
     timed.run()?;
-    let path = timed.session.end_profiling().map_err(|error| message::without_node(&error))?;
+    let path =
+        timed.session.end_profiling().map_err(|error| error_parsing::without_node(&error))?;
     let text = fs::read(path).map_err(|error| unprofiled().caused_by(error))?;
     let events: Vec<Value> =
         serde_json::from_slice(&text).map_err(|error| unprofiled().caused_by(error))?;

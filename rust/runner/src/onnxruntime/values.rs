@@ -11,8 +11,8 @@ use ort::value::{
 use quantize_rs::{CalibrationError, CalibrationErrorKind, Sink};
 use quantize_rs_onnx::{DataType, Tensor};
 
+use super::error_parsing::without_node;
 use super::failed;
-use super::message::without_node;
 
 /// Reads the bytes of a tensor as the elements that ONNX Runtime wants.
 type Reader = fn(&Tensor) -> ort::Result<DynValue>;

@@ -3,16 +3,16 @@
 //! Whatever the source, arrays are cut into samples by one rule ([`from_arrays`]), converted to the
 //! type of the input by one function ([`convert`]), and checked the same way.
 
+mod batching;
 mod convert;
-mod cut;
+mod diagnostics;
 mod images;
-mod items;
+mod iterables;
 mod npy;
 mod npz;
 mod random;
 mod rows;
 mod safetensors;
-mod watched;
 
 use std::fs::File;
 use std::path::Path;
@@ -21,11 +21,11 @@ use quantize_rs::{CalibrationError, CalibrationErrorKind, InputSpec, Samples};
 use quantize_rs_onnx::Tensor;
 
 pub use convert::convert;
+pub use diagnostics::{FEW, Watched};
 pub use images::{ChannelOrder, IMAGES, ImageFolder, Layout, Resize, fitting, leads_to_images};
-pub use items::Items;
+pub use iterables::Items;
 pub use random::random;
 use rows::Rows;
-pub use watched::{FEW, Watched};
 
 /// Samples that may be handed to another thread.
 pub type BoxedSamples = Box<dyn Samples + Send>;
@@ -131,9 +131,9 @@ pub fn from_arrays(
     inputs: &[InputSpec],
     limit: Option<usize>,
 ) -> Result<BoxedSamples, CalibrationError> {
-    let arrays = cut::in_order(arrays, inputs)?;
+    let arrays = batching::in_order(arrays, inputs)?;
     let rows = arrays.into_iter().map(|(name, array)| Rows::from_tensor(&name, array));
-    cut::samples(rows.collect::<Result<_, _>>()?, inputs, limit)
+    batching::samples(rows.collect::<Result<_, _>>()?, inputs, limit)
 }
 
 /// A file or array that is not readable or not of a usable form.

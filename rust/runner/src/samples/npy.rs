@@ -11,7 +11,7 @@ use quantize_rs::{CalibrationError, InputSpec};
 use quantize_rs_onnx::DataType;
 
 use super::rows::{Rows, Source};
-use super::{BoxedSamples, Format, cut, data, io_error, open_file};
+use super::{BoxedSamples, Format, batching, data, io_error, open_file};
 use crate::inputs::byte_len;
 
 pub(super) const FORMAT: Format =
@@ -43,7 +43,7 @@ fn open(
         let source = Source::File(reader);
         Rows::new(&what, header.dtype, header.big_endian, header.shape, available, source)?
     };
-    cut::samples(vec![rows], inputs, limit)
+    batching::samples(vec![rows], inputs, limit)
 }
 
 /// What a header says, and where the elements begin.

@@ -9,7 +9,7 @@ use zip::ZipArchive;
 use zip::read::ZipFile;
 
 use super::rows::Rows;
-use super::{BoxedSamples, Format, cut, data, npy, open_file};
+use super::{BoxedSamples, Format, batching, data, npy, open_file};
 
 pub(super) const FORMAT: Format =
     Format { extension: "npz", about: "numpy arrays by the names of the inputs", open };
@@ -29,13 +29,14 @@ fn open(
         .map(|name| name.map(|name| name.strip_suffix(".npy").unwrap_or(&name).to_owned()));
     let names: Vec<String> =
         names.collect::<Result<_, _>>().map_err(|error| broken().caused_by(error))?;
-    let positions = cut::by_input(&names, inputs).map_err(|error| error.in_file(what.as_ref()))?;
+    let positions =
+        batching::by_input(&names, inputs).map_err(|error| error.in_file(what.as_ref()))?;
     let rows = positions.into_iter().zip(inputs).map(|(position, input)| {
         let what = format!("{what}[{}]", names[position]);
         let entry = archive.by_index(position).map_err(|error| unreadable(&what).caused_by(error));
-        read(entry?, length, &what, |shape| cut::rows_needed(input, &what, shape, limit))
+        read(entry?, length, &what, |shape| batching::rows_needed(input, &what, shape, limit))
     });
-    cut::samples(rows.collect::<Result<_, _>>()?, inputs, limit)
+    batching::samples(rows.collect::<Result<_, _>>()?, inputs, limit)
 }
 
 /// The first rows of the array in an entry of an archive whose file has `length` bytes: as many as

@@ -10,7 +10,7 @@ use safetensors::Dtype;
 use safetensors::tensor::Metadata;
 
 use super::rows::{Rows, Source};
-use super::{BoxedSamples, Format, cut, data, io_error, open_file};
+use super::{BoxedSamples, Format, batching, data, io_error, open_file};
 
 pub(super) const FORMAT: Format =
     Format { extension: "safetensors", about: "tensors by the names of the inputs", open };
@@ -29,12 +29,13 @@ fn open(
     let what = path.to_string_lossy();
     let (metadata, start) = read_header(path)?;
     let names = metadata.offset_keys();
-    let positions = cut::by_input(&names, inputs).map_err(|error| error.in_file(what.as_ref()))?;
+    let positions =
+        batching::by_input(&names, inputs).map_err(|error| error.in_file(what.as_ref()))?;
     let rows = positions.into_iter().map(|position| {
         let name = &names[position];
         rows(path, &metadata, start, name, &format!("{what}[{name}]"))
     });
-    cut::samples(rows.collect::<Result<_, _>>()?, inputs, limit)
+    batching::samples(rows.collect::<Result<_, _>>()?, inputs, limit)
 }
 
 /// What the header says, and where the tensors begin.

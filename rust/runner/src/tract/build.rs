@@ -12,7 +12,7 @@ use tract_onnx::tract_core::ops::konst::Const;
 use tract_onnx::tract_hir::internal::{TractErrorContext, ensure};
 
 use super::names::NodeNames;
-use super::{TractRunner, datum_type, failed, mend, preflight, widen};
+use super::{TractRunner, datum_type, failed, preflight, widen, workarounds};
 use crate::inputs;
 
 /// A runner of the model for samples like `sample`, which shows `taps`.
@@ -24,19 +24,19 @@ pub(super) fn runner(
     taps: &[String],
     sample: &Sample,
 ) -> Result<TractRunner, CalibrationError> {
-    let framework = mend::framework();
+    let framework = workarounds::framework();
     let mut proto = framework
         .proto_model_for_read(&mut bytes.as_slice())
         .map_err(|error| failed(format!("tract cannot read the model: {error:#}")))?;
     drop(bytes);
     let opset = preflight::opset(&proto);
-    mend::graph(proto.graph.get_or_insert_default(), opset);
+    workarounds::graph(proto.graph.get_or_insert_default(), opset);
     preflight::check(&framework, &proto)?;
     let graph = proto.graph.get_or_insert_default();
     let inputs = concrete_inputs(inputs, sample)?;
     check_taps(graph, taps)?;
     let names = NodeNames::rename(graph);
-    mend::scales(graph);
+    workarounds::scales(graph);
     widen::graph(graph);
     forget_dims_in_bodies(graph);
 

@@ -6,10 +6,10 @@
 //! A hook around every node lends them to the sink.
 
 mod build;
-mod mend;
 mod names;
 mod preflight;
 mod widen;
+mod workarounds;
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use quantize_rs_onnx::{DataType, Model, Tensor};
 use tract_onnx::prelude::*;
 use tract_onnx::tract_hir::internal::{TractErrorContext, bail, ensure};
 
-use crate::{guard, inputs};
+use crate::{catch_panic, inputs};
 use names::NodeNames;
 
 /// The engine that is always there: [tract](https://github.com/sonos/tract), in pure Rust.
@@ -52,7 +52,7 @@ impl Engine for Tract {
             failed("the model cannot be written for tract".to_owned()).caused_by(error)
         })?;
         let inputs = InputSpec::of(model);
-        let runner = guard::caught(move || build::runner(bytes, inputs, taps, sample))
+        let runner = catch_panic::caught(move || build::runner(bytes, inputs, taps, sample))
             .unwrap_or_else(|panic| Err(failed(format!("tract panicked: {panic}"))))?;
         Ok(Box::new(runner))
     }
@@ -112,7 +112,7 @@ impl Runner for TractRunner {
     ) -> Result<(), CalibrationError> {
         inputs::check(&self.inputs, sample)?;
         let node = Cell::new(None);
-        let result = guard::caught(|| self.run_nodes(sample, sink, cancelled, &node));
+        let result = catch_panic::caught(|| self.run_nodes(sample, sink, cancelled, &node));
         if cancelled.load(Ordering::Relaxed) {
             return Err(CalibrationError::new(CalibrationErrorKind::Cancelled));
         }

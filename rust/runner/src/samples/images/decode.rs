@@ -7,7 +7,7 @@ use std::path::Path;
 use image::{DynamicImage, ImageDecoder, ImageFormat, ImageReader, Limits};
 use quantize_rs::CalibrationError;
 
-use crate::guard;
+use crate::catch_panic;
 use crate::samples::{data, io_error};
 
 /// An image may have as many pixels: 512 MiB in colour, where Pillow stops too.
@@ -29,7 +29,7 @@ pub(super) struct Pixels {
 /// Reads an image, upright, with so many channels.
 pub(super) fn read(path: &Path, channels: usize) -> Result<Pixels, CalibrationError> {
     let bytes = read_file(path)?;
-    let decoded = guard::caught(|| decoded(bytes)).unwrap_or_else(|panic| Err(data(panic)));
+    let decoded = catch_panic::caught(|| decoded(bytes)).unwrap_or_else(|panic| Err(data(panic)));
     decoded
         .map(|image| pixels(&image, channels))
         .map_err(|error| error.at_value(path.to_string_lossy()))

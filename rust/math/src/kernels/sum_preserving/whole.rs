@@ -7,10 +7,10 @@ use rayon::prelude::*;
 
 use super::super::quantize::{Chunks, Scratch};
 use super::{LEAST, Move, STEP, Weight, group};
-use crate::floats::Element;
+use crate::float_source::Element;
 use crate::layout::Piece;
 use crate::metrics::{CHUNK, Measure, Sums};
-use crate::wide::{Loop, widely};
+use crate::simd::{Loop, widely};
 
 /// Elements that are worth a task of their own.
 const TASK: usize = 1 << 18;

@@ -3,13 +3,13 @@
 
 use rayon::prelude::*;
 
-use crate::floats::Element;
-use crate::half_even::MAGIC;
+use crate::float_source::Element;
+use crate::group_ranges::first_non_finite;
 use crate::kernels::pack::pack_into;
 use crate::metrics::Sums;
-use crate::ranges::first_non_finite;
+use crate::rounding::MAGIC;
+use crate::simd::{Loop, widely};
 use crate::weight::{Shifted, fit_group, fit_shifted};
-use crate::wide::{Loop, widely};
 use crate::{
     Floats, Granularity, MathError, Metrics, Params, QSpec, QType, Range, WeightMethod, params,
 };

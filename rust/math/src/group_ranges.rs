@@ -2,9 +2,9 @@
 
 use rayon::prelude::*;
 
-use crate::floats::Element;
+use crate::float_source::Element;
 use crate::layout::Piece;
-use crate::wide::{Loop, widely};
+use crate::simd::{Loop, widely};
 use crate::{Floats, Layout, MathError, Range};
 
 /// The range of every group, in the order of the groups; [`Range::EMPTY`] for a group without elements.

@@ -4,10 +4,10 @@ use rayon::prelude::*;
 
 use super::groups::{Rows, TILE};
 use super::{Choices, MOST};
-use crate::floats::Element;
-use crate::half_even::MAGIC;
+use crate::float_source::Element;
 use crate::kernels::reference::{dequantize_one, quantize_one};
-use crate::wide::{Loop, widely};
+use crate::rounding::MAGIC;
+use crate::simd::{Loop, widely};
 use crate::{Params, QSpec};
 
 /// Elements that are worth a task of their own.

@@ -17,7 +17,7 @@ use quantize_rs_onnx::Model;
 
 use super::shared::{Outputs, SharedSession};
 use super::values::Fed;
-use super::{Place, message, no_floats, session, values};
+use super::{Place, error_parsing, no_floats, session, values};
 
 /// Matrices that are packed again for other nodes take no more than this together, or none is packed.
 const PACKED_AGAIN: usize = 64 << 20;
@@ -88,7 +88,8 @@ impl Running {
             Ok(options(builder.with_intra_op_spinning(false)?)?.with_prepacking(packed)?)
         };
         let session = session::of(environment, model, cores_each, quiet)?;
-        let session = SharedSession::new(session).map_err(|error| message::without_node(&error))?;
+        let session =
+            SharedSession::new(session).map_err(|error| error_parsing::without_node(&error))?;
         Ok(Running {
             session,
             most,
@@ -124,7 +125,7 @@ impl Running {
         cancelled: &AtomicBool,
     ) -> Result<Outputs<'_>, CalibrationError> {
         let _turn = self.turn(cancelled)?;
-        let options = RunOptions::new().map_err(|error| message::without_node(&error))?;
+        let options = RunOptions::new().map_err(|error| error_parsing::without_node(&error))?;
         let begun = Instant::now();
         let outputs = if elements < self.short_below.load(Ordering::Relaxed) {
             self.session.run(given, &options)
@@ -136,7 +137,7 @@ impl Running {
         } else {
             self.short_below.fetch_min(elements, Ordering::Relaxed);
         }
-        outputs.map_err(|error| message::of_running(&error))
+        outputs.map_err(|error| error_parsing::of_running(&error))
     }
 
     /// Waits until fewer run than may.

@@ -5,10 +5,10 @@
 //! its own, in [`range`], which depend neither on batches nor on their order; they are observers too.
 //!
 //! ```
-//! use quantize_rs_math::observe::{self, Scheme, Watch};
+//! use quantize_rs_math::observers::{self, Scheme, Watch};
 //! use quantize_rs_math::{Granularity, Layout, QType};
 //!
-//! let mut observer = observe::find("moving_average_minmax", &Watch::default())?;
+//! let mut observer = observers::find("moving_average_minmax", &Watch::default())?;
 //! let layout = Layout::of(&[2], Granularity::PerTensor)?;
 //! observer.observe(&[0.0, 10.0], &layout)?;
 //! observer.observe(&[0.0, 20.0], &layout)?; // 10 + 0.01 · (20 - 10)

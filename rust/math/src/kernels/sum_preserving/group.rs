@@ -7,9 +7,9 @@ use rayon::prelude::*;
 
 use super::super::quantize::encode;
 use super::{LEAST, Move, STEP, Summed, Weight, reference};
-use crate::floats::Element;
+use crate::float_source::Element;
 use crate::metrics::Sums;
-use crate::wide::{Loop, widely};
+use crate::simd::{Loop, widely};
 use crate::{Granularity, Layout, Params};
 
 /// Quantizes, and the moves of all groups.

@@ -7,7 +7,8 @@ use pyo3::prelude::*;
 use quantize_rs::{CalibrationError, Sample};
 use quantize_rs_runner::samples::BoxedSamples;
 
-use crate::work::{self, Interrupt};
+use crate::gil;
+use crate::gil::Interrupt;
 
 /// An iterator over samples: lists of name, element type, shape, and the elements as bytes.
 #[pyclass(frozen, module = "quantize_rs._core")]
@@ -26,7 +27,7 @@ impl Feeds {
     }
 
     fn __next__<'py>(&self, py: Python<'py>) -> PyResult<Option<Vec<Array<'py>>>> {
-        let outcome = work::detached(py, None, || self.next_sample().transpose());
+        let outcome = gil::detached(py, None, || self.next_sample().transpose());
         if let Some(raised) = self.interrupt.take() {
             return Err(raised);
         }

@@ -3,8 +3,8 @@
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
+use crate::gil;
 use crate::ranges::Ranges;
-use crate::work;
 
 /// What each method makes of the same samples.
 #[pyclass(frozen, module = "quantize_rs._core")]
@@ -36,7 +36,7 @@ impl Comparison {
 
     /// The comparison as JSON, without the ranges.
     fn to_json(&self, py: Python<'_>) -> PyResult<String> {
-        work::json(py, &self.found)
+        gil::json(py, &self.found)
     }
 
     /// The ranges that each method found, by its name.

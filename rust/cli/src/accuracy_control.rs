@@ -12,8 +12,8 @@ use crate::console::Console;
 use crate::engine::EngineArguments;
 use crate::failure::Failure;
 use crate::images::ImageArguments;
+use crate::run_on_samples;
 use crate::samples::{self, SampleArguments};
-use crate::work;
 
 /// What the result has to reach.
 #[derive(Debug, Default, Args)]
@@ -124,7 +124,7 @@ impl Judged {
         console: &mut Console<'_>,
     ) -> Result<Quantized, Failure> {
         let (opened, options) = (engine.open_deployed()?, &self.options);
-        work::shown(engine, &mut self.samples, console, |samples, control| {
+        run_on_samples::shown(engine, &mut self.samples, console, |samples, control| {
             guarded(model, config, ranges, &*opened, samples, options, control)
         })
     }

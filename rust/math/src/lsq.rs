@@ -199,7 +199,7 @@ mod tests {
     }
 
     fn start(x: &[f32], layout: &Layout) -> Vec<Params> {
-        let ranges = crate::ranges(x, layout);
+        let ranges = crate::group_ranges(x, layout);
         ranges
             .into_iter()
             .map(|r: Range| Params { scale: r.absmax() / 7.0, zero_point: 0 })

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use quantize_rs::{CalibrationError, CalibrationErrorKind as Kind, Engine, Runner, Sample, Sink};
 use quantize_rs_onnx::{DataType, Model, topological};
 
-use super::extent::Extents;
+use super::value_summary::Extents;
 use super::{Choice, Shapes, nodes_of};
 use crate::{OnnxRuntime, Tract};
 
@@ -286,8 +286,8 @@ impl Sink for First<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::extent::Extent;
     use super::*;
+    use crate::auto::value_summary::Extent;
 
     #[test]
     fn of_several_differences_the_first_of_the_graph_is_told() {

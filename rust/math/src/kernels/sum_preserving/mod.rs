@@ -4,7 +4,7 @@ mod group;
 mod whole;
 
 use super::reference::{self, LEAST, STEP};
-use crate::floats::Element;
+use crate::float_source::Element;
 use crate::metrics::Sums;
 use crate::{Floats, Layout, Params, QSpec};
 

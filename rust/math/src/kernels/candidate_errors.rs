@@ -2,9 +2,9 @@
 
 use rayon::prelude::*;
 
-use super::lanes::{Lanes, Table};
+use super::params_per_element::{Lanes, Table};
 use super::quantize::{Grid, Integers};
-use crate::floats::Element;
+use crate::float_source::Element;
 use crate::layout::Piece;
 use crate::{Floats, Layout, Params, QSpec};
 

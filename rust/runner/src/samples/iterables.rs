@@ -3,7 +3,7 @@
 use quantize_rs::{CalibrationError, InputSpec, Sample, Samples};
 use quantize_rs_onnx::{Kept, Model, Tensor, ValueInfoProto};
 
-use super::{BoxedSamples, convert, cut, from_arrays};
+use super::{BoxedSamples, batching, convert, from_arrays};
 use crate::inputs::{elements, fits};
 
 /// What items of an iterable, arrays for the inputs of one model, are made of.
@@ -57,7 +57,7 @@ impl Items {
     /// # Errors
     /// As [`from_arrays`].
     pub fn samples(&self, arrays: Vec<(String, Tensor)>) -> Result<BoxedSamples, CalibrationError> {
-        let mut arrays = cut::in_order(arrays, &self.inputs)?;
+        let mut arrays = batching::in_order(arrays, &self.inputs)?;
         let mut pairs = self.inputs.iter().zip(&arrays);
         if pairs.all(|(input, (_, array))| lacks_first_axis(input, array)) {
             for (_, array) in &mut arrays {
