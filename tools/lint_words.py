@@ -102,7 +102,7 @@ def read_words(file: Path) -> tuple[list[Word], list[str]]:
 
 
 def split(text: str) -> str:
-    """Text whose identifiers are words: `puts_out` and `putsOut` become `puts out`."""
+    """Text whose identifiers are words: `tensor_name` and `tensorName` become `tensor name`."""
     return HUMPS.sub(" ", text).replace("_", " ")
 
 
@@ -118,7 +118,7 @@ def words_in(text: str, path: str, words: list[Word]) -> Iterator[tuple[int, Wor
         for match in word.pattern.finditer(spread):
             if not any(covers(allowed, spread, match) for allowed in word.allowed_text):
                 line = spread.count("\n", 0, match.start()) + 1
-                yield line, word, " ".join(match.group().split())
+                yield line, word, re.sub(r"[\s/!#>]+", " ", match.group())
 
 
 def covers(allowed: re.Pattern[str], text: str, match: re.Match[str]) -> bool:

@@ -135,8 +135,8 @@ def defined(tree: ast.Module) -> set[str]:
 
 def read_package(name: str, root: Path, repository: Path) -> Package:
     """The rooms of a package in the folder `root`, and the imports between them."""
-    modules = Modules(root).modules
     found = Modules(root)
+    modules = found.modules
     rooms = {}
     for module, contents in modules.items():
         if len(module) == 1:
@@ -148,12 +148,13 @@ def read_package(name: str, root: Path, repository: Path) -> Package:
             folder = (root / module[0]).relative_to(repository).as_posix()
             rooms[module[0]] = Room(module[0], folder, documented=False)
     package = Package(name, rooms)
-    for module, contents in found.modules.items():
+    for module, contents in modules.items():
         if not module:
             continue
         file = contents.file.relative_to(repository).as_posix()
         for path, line in contents.paths:
-            target = found.resolve(path)
+            # What a room imports of itself is counted where the room imports it.
+            target = None if path[:1] == module[:1] else found.resolve(path)
             if isinstance(target, str):
                 package.unresolved.append(f"{file}:{line}: {'.'.join(path)}")
             elif target and target[0] != module[0]:

@@ -263,6 +263,7 @@ class Crate:
 
     modules: dict[Module, Contents] = field(default_factory=dict)
     files: dict[Module, Path] = field(default_factory=dict)
+    missing: list[tuple[Path, str]] = field(default_factory=list)
 
     def add(self, folder: Path, file: Path, module: Module) -> None:
         """Reads a file and the files of the modules that it declares."""
@@ -278,6 +279,9 @@ class Crate:
                 for candidate in (inner / f"{name}.rs", inner / name / "mod.rs"):
                     if candidate.is_file():
                         self.add(inner / name, candidate, (*path, name))
+                        break
+                else:
+                    self.missing.append((file, name))
 
     def absolute(self, module: Module, segments: tuple[str, ...]) -> Module | None:
         """A path of a module as one from the root; `None` for one of another crate."""
@@ -343,6 +347,9 @@ def read_crate(name: str, root: Path, repository: Path) -> Package:
         if len(path) == 1 and crate.files[path] != root / "lib.rs"
     }
     package = Package(name, rooms)
+    package.unresolved += [
+        f"{file.relative_to(repository).as_posix()}:1: mod {name}" for file, name in crate.missing
+    ]
     for room in rooms.values():
         room.documented = has_first_paragraph(crate.files[room.name,])
     for module, contents in crate.modules.items():
@@ -351,7 +358,9 @@ def read_crate(name: str, root: Path, repository: Path) -> Package:
         file = crate.files[module].relative_to(repository).as_posix()
         for path in contents.paths:
             absolute = crate.absolute(module, path.segments)
-            target = None if absolute is None else crate.resolve(absolute)
+            # What a room imports of itself is counted where the room imports it.
+            own = absolute is not None and absolute[:1] == module[:1]
+            target = None if absolute is None or own else crate.resolve(absolute)
             if isinstance(target, str):
                 package.unresolved.append(f"{file}:{path.line}: {'::'.join(path.segments)}")
             elif target and target[0] != module[0] and target[0] in rooms:

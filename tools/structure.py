@@ -31,6 +31,8 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 ROOMS = "tools/rooms.toml"
 MAX_BACKWARD = 5
 MAX_CYCLE = 3
+# Arrows that a message names.
+MAX_LISTED = 12
 VERBS = ("quantize", "quantize_with_calibration")
 # The value that the planner's steps hand on and change.
 SHARED_STATE = "Draft"
@@ -140,14 +142,17 @@ def problems(counted: Counted, rooms: str) -> list[str]:
 
 def arrows_in(counted: Counted, cycle: list[str]) -> str:
     """The arrows that hold a cycle together: the backward ones where the order knows them."""
-    inside = {
-        arrow: first
-        for arrow, first in (counted.backward or counted.package.arrows()).items()
+    arrows = [
+        (arrow, first)
+        for arrow, first in counted.package.arrows().items()
         if arrow[0] in cycle and arrow[1] in cycle
-    }
-    return ", ".join(
-        f"{low} -> {high} ({one.file}:{one.line})" for (low, high), one in inside.items()
-    )
+    ]
+    backward = [one for one in arrows if one[0] in counted.backward]
+    listed = [
+        f"{low} -> {high} ({first.file}:{first.line})" for (low, high), first in backward or arrows
+    ]
+    more = ["..."] if len(listed) > MAX_LISTED else []
+    return ", ".join(listed[:MAX_LISTED] + more)
 
 
 def numbers_of(counted: Counted) -> dict[str, object]:
