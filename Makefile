@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 # Where `make bench` finds models beside those it builds itself.
 MODELS ?=
 
-.PHONY: demo test check-rust check-python docs bench fixtures clean
+.PHONY: demo test check-rust check-python lint structure docs bench fixtures clean
 
 demo: $(VENV)/demo-ready
 	$(BIN)/python examples/digits/demo.py
@@ -27,6 +27,17 @@ check-python: $(VENV)/test-ready
 	$(BIN)/python tests/fixtures/make.py --check
 	$(BIN)/python tests/attacks/make.py --check
 	$(BIN)/python -m pytest
+
+# Python's style, retired words and long lines; no build is needed.
+lint: $(VENV)/created
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/python tools/lint_words.py
+
+# Which module may import which: tools/rooms.toml.
+structure: $(VENV)/created
+	$(BIN)/python tools/structure.py
+	$(BIN)/python tools/structure.py --check
 
 # The wheel as it is published, in an environment of its own.
 $(VENV)/demo-ready: $(VENV)/created $(shell find rust python -name '*.rs' -o -name '*.py' -o -name 'Cargo.toml') Cargo.lock pyproject.toml
