@@ -7,7 +7,8 @@ import signal
 import sys
 from pathlib import Path
 
-from . import _core, _engines
+from . import _core
+from ._inputs import engines
 
 
 def main() -> int:
@@ -18,7 +19,7 @@ def main() -> int:
     if hasattr(signal, "SIGPIPE"):
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     # The command looks around the program it is in, which a virtual environment only links to.
-    if isinstance(library := _engines.library(), Path):
+    if isinstance(library := engines.library(), Path):
         os.environ["ORT_DYLIB_PATH"] = os.fspath(library)
     return _core.run_cli(["quantize-rs", *sys.argv[1:]])
 

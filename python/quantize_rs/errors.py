@@ -10,7 +10,7 @@
     ├── OptionError(QuantizeError, ValueError)
     ├── CalibrationError(QuantizeError)
     ├── MissingPackageError(QuantizeError, ImportError)
-    └── BelowBarError(QuantizeError)
+    └── AccuracyCriteriaError(QuantizeError)
 
 Files that cannot be read or written raise Python's own ``FileNotFoundError``, ``PermissionError``,
 ``IsADirectoryError`` or ``OSError``.
@@ -20,9 +20,10 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 __all__ = [
-    "BelowBarError",
+    "AccuracyCriteriaError",
     "CalibrationError",
     "ExternalDataError",
     "MissingPackageError",
@@ -170,7 +171,7 @@ class MissingPackageError(QuantizeError, ImportError):
     """
 
 
-class BelowBarError(QuantizeError):
+class AccuracyCriteriaError(QuantizeError):
     """The result does not reach what was asked of it; nothing was written.
 
     Attributes
@@ -194,3 +195,14 @@ class BelowBarError(QuantizeError):
         self.bar = bar
         self.measured = measured
         self.expected = expected
+
+
+if TYPE_CHECKING:
+    BelowBarError = AccuracyCriteriaError
+else:
+
+    def __getattr__(name: str) -> Any:
+        """Give `AccuracyCriteriaError` by its name in earlier versions."""
+        if name == "BelowBarError":
+            return AccuracyCriteriaError
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from . import _core, _options
+from . import _core
+from ._options import check
 from .errors import OptionError
 
 __all__ = ["dequantize_linear", "pack", "quantize_linear", "scale_zero_point", "unpack"]
@@ -181,8 +182,8 @@ def unpack(packed: ArrayLike, dtype: str, shape: int | tuple[int, ...]) -> NDArr
     lengths = (shape,) if isinstance(shape, int) else shape
     elements = 1
     for length in lengths:
-        elements *= _options.count("shape", length)
-    elements = _options.count("shape", elements)
+        elements *= check.count("shape", length)
+    elements = check.count("shape", elements)
     values = _core.unpack(flat, dtype, elements).reshape(lengths)
     return values if _signed(dtype) else values.view(np.uint8)
 
@@ -289,6 +290,6 @@ def _numbers(
             what = f"axis is {axis}, expected {-rank} to {rank - 1}"
             raise OptionError(what, option="axis")
         axis %= rank
-    cut = (axis, _options.maybe_count("block_size", block_size, least=1))
+    cut = (axis, check.optional_count("block_size", block_size, least=1))
     flat = (np.ascontiguousarray(scales).reshape(-1), np.ascontiguousarray(zeros).reshape(-1))
     return (flat[0], scales.shape, flat[1]), cut

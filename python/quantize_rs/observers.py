@@ -19,7 +19,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from . import _arrays, _core, _options
+from . import _core
+from ._inputs.arrays import as_numpy
+from ._options import check
 from .errors import CalibrationError, OptionError
 
 if TYPE_CHECKING:
@@ -133,7 +135,7 @@ class Observer:
             grid,
             eps,
             self.averaging_constant,
-            _options.count("bins", self.bins),
+            check.count("bins", self.bins),
         )
         self.quant_min, self.quant_max = self._observer.grid
         self.eps = eps
@@ -151,7 +153,7 @@ class Observer:
         OptionError
             NaN or infinity in it, or not as many channels as before.
         """
-        array = np.asarray(_arrays.numpy(x), dtype=np.float32, order="C")
+        array = np.asarray(as_numpy(x), dtype=np.float32, order="C")
         axis = self.ch_axis
         if not array.size:
             return
@@ -336,7 +338,7 @@ class PercentileObserver(Observer):
     _name = "percentile"
 
     def __init__(self, percentile: float = 99.999, **options: Unpack[Options]) -> None:
-        self.percentile = _options.number("percentile", percentile)
+        self.percentile = check.number("percentile", percentile)
         self._name = f"percentile:{percentile}"
         super().__init__(**options)
 

@@ -245,8 +245,8 @@ def test_samples_serve_a_bar_too_and_the_report_says_so(digits: Path, images: Pa
         digits, None, per_channel=True, calibration_data=images, min_sqnr=30, engine="tract"
     )
     assert report.corrected_biases > 0
-    assert report.verified is not None
-    assert not report.verified.held_out
+    assert report.accuracy_control is not None
+    assert not report.accuracy_control.held_out
     quantized = digits.with_name("q.onnx")
     quantize_rs.quantize(digits, quantized, per_channel=True, calibration_data=images)
     assert quantize_rs.validate(digits, quantized).problems == ()

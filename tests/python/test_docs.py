@@ -151,7 +151,9 @@ def asked_for() -> str:
     return (REPOSITORY / "docs/requirements.md").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("thing", [quantize_rs.Report, quantize_rs.Value, quantize_rs.Comparison])
+@pytest.mark.parametrize(
+    "thing", [quantize_rs.Report, quantize_rs.results.ReportRow, quantize_rs.Comparison]
+)
 def test_the_page_on_the_report_knows_every_field(thing: type) -> None:
     text = (REPOSITORY / "docs/reading-the-report.md").read_text(encoding="utf-8")
     fields = [field.name for field in dataclasses.fields(thing) if not field.name.startswith("_")]
@@ -174,7 +176,8 @@ def test_whoever_comes_from_onnxruntime_finds_every_option() -> None:
 
 def test_the_reference_speaks_of_every_public_name() -> None:
     text = (REPOSITORY / "README_PYTHON.md").read_text(encoding="utf-8")
-    names = [name for name in quantize_rs.__all__ if not name.startswith("__")]
+    public = [*quantize_rs.__all__, *quantize_rs.results.__all__]
+    names = [name for name in public if not name.startswith("__")]
     missing = [name for name in names if not re.search(rf"\b{name}\b", text)]
     assert not missing
     assert not [name for name in quantize_rs.kernels.__all__ if f"`{name}`" not in text]
@@ -186,8 +189,8 @@ def test_every_public_thing_has_its_members_in_the_reference() -> None:
         quantize_rs.ImageFolder,
         quantize_rs.ModelInfo,
         quantize_rs.Report,
-        quantize_rs.Value,
-        quantize_rs.Seconds,
+        quantize_rs.results.ReportRow,
+        quantize_rs.results.Timings,
         quantize_rs.Model,
         quantize_rs.Plan,
         quantize_rs.Ranges,

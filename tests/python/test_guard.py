@@ -15,7 +15,7 @@ import onnx.numpy_helper
 import pytest
 
 import quantize_rs
-from quantize_rs import BelowBarError, OptionError
+from quantize_rs import AccuracyCriteriaError, OptionError
 
 Images = npt.NDArray[np.float32]
 Labels = npt.NDArray[np.int64]
@@ -49,7 +49,7 @@ def spoilt(digits: Path, place: int, factor: float = 300) -> tuple[bytes, str]:
 @pytest.mark.parametrize("place", [0, 1])
 def test_a_planted_bad_layer_falls_back_by_itself(digits: Path, images: Images, place: int) -> None:
     bad, name = spoilt(digits, place)
-    measured = quantize_rs.quantize(bad, None, verify=images).verified
+    measured = quantize_rs.quantize(bad, None, verify=images).accuracy_control
     assert measured is not None
     assert measured.sqnr_db is not None
     assert len(measured.attempts) == 1
@@ -57,7 +57,7 @@ def test_a_planted_bad_layer_falls_back_by_itself(digits: Path, images: Images, 
     assert measured.held_out
     bar = measured.sqnr_db + 3
     report = quantize_rs.quantize(bad, None, verify=images, min_sqnr=bar)
-    verified = report.verified
+    verified = report.accuracy_control
     assert verified is not None
     assert verified.bar.min_sqnr == bar
     assert [layer.name for layer in verified.float_layers] == [name]
@@ -98,8 +98,8 @@ def test_samples_of_the_calibration_are_not_held_out(
     ]
     for data, verify, held_out in cases:
         report = quantize_rs.quantize_with_calibration(digits, None, data, verify=verify)
-        assert report.verified is not None
-        assert report.verified.held_out is held_out, (data, verify)
+        assert report.accuracy_control is not None
+        assert report.accuracy_control.held_out is held_out, (data, verify)
         said = any("on the samples that ranges were found in" in note for note in report.notes)
         assert said is not held_out
 
@@ -108,19 +108,19 @@ def test_the_result_does_not_depend_on_threads(digits: Path, images: Images) -> 
     options: dict[str, Any] = {"verify": images, "min_sqnr": 22.0, "bits": 4}
     one, many = (quantize_rs.quantize(digits, None, threads=n, **options) for n in (1, 4))
     assert one.model == many.model
-    assert one.verified == many.verified
-    assert one.verified is not None
-    assert len(one.verified.float_layers) > 0
+    assert one.accuracy_control == many.accuracy_control
+    assert one.accuracy_control is not None
+    assert len(one.accuracy_control.float_layers) > 0
 
 
 def test_accuracy_falls_back_too(digits: Path, held_out: tuple[Images, Labels]) -> None:
     images, labels = held_out
     options: dict[str, Any] = {"verify": images, "labels": labels, "bits": 2}
-    plain = quantize_rs.quantize(digits, None, **options).verified
+    plain = quantize_rs.quantize(digits, None, **options).accuracy_control
     assert plain is not None
     assert plain.accuracy is not None
     assert plain.accuracy.drop > 0.1
-    found = quantize_rs.quantize(digits, None, max_accuracy_drop=0.1, **options).verified
+    found = quantize_rs.quantize(digits, None, max_accuracy_drop=0.1, **options).accuracy_control
     assert found is not None
     assert found.accuracy is not None
     assert found.accuracy.drop <= 0.1
@@ -157,10 +157,10 @@ def test_the_samples_of_a_calibration_serve_and_the_report_says_so(
     }[kind]
     options: dict[str, Any] = {"limit": 16}
     plain = quantize_rs.quantize_with_calibration(digits, None, images, **options)
-    assert plain.verified is None
+    assert plain.accuracy_control is None
     report = quantize_rs.quantize_with_calibration(digits, None, data, min_sqnr=20, **options)
     assert report.model == plain.model
-    found = report.verified
+    found = report.accuracy_control
     assert found is not None
     assert not found.held_out
     assert (found.samples, report.samples) == (16, 16)
@@ -171,9 +171,9 @@ def test_the_samples_of_a_calibration_serve_and_the_report_says_so(
     own = quantize_rs.quantize_with_calibration(
         digits, None, images, verify=images * np.float32(0.9), min_sqnr=20, **options
     )
-    assert own.verified is not None
-    assert own.verified.held_out
-    assert (own.verified.samples, own.samples) == (24, 16)
+    assert own.accuracy_control is not None
+    assert own.accuracy_control.held_out
+    assert (own.accuracy_control.samples, own.samples) == (24, 16)
 
 
 def test_saved_ranges_are_judged_on_other_data(digits: Path, images: Images) -> None:
@@ -182,12 +182,12 @@ def test_saved_ranges_are_judged_on_other_data(digits: Path, images: Images) -> 
     with pytest.raises(OptionError, match="verify is None, but min_sqnr needs data"):
         quantize_rs.quantize_with_calibration(digits, None, ranges=ranges, min_sqnr=20)
     base = quantize_rs.quantize_with_calibration(digits, None, ranges=ranges, verify=images)
-    assert base.verified is not None
-    assert base.verified.sqnr_db is not None
-    bar = base.verified.sqnr_db + 1
+    assert base.accuracy_control is not None
+    assert base.accuracy_control.sqnr_db is not None
+    bar = base.accuracy_control.sqnr_db + 1
     found = quantize_rs.quantize_with_calibration(
         digits, None, ranges=ranges, verify=images, min_sqnr=bar
-    ).verified
+    ).accuracy_control
     assert found is not None
     assert found.sqnr_db is not None
     assert found.sqnr_db >= bar
@@ -198,13 +198,15 @@ def test_what_is_missed_is_named_and_nothing_is_written(
     digits: Path, images: Images, tmp_path: Path
 ) -> None:
     output = tmp_path / "out.onnx"
-    plain = quantize_rs.quantize(digits, None, verify=images, bits=4).verified
+    plain = quantize_rs.quantize(digits, None, verify=images, bits=4).accuracy_control
     assert plain is not None
-    with pytest.raises(BelowBarError, match="fall_back would leave layers float") as refused:
+    with pytest.raises(
+        AccuracyCriteriaError, match="fall_back would leave layers float"
+    ) as refused:
         quantize_rs.quantize(digits, output, bits=4, verify=images, min_sqnr=30, fall_back=False)
     error = refused.value
     assert (error.bar, error.measured, error.expected) == ("min_sqnr", plain.sqnr_db, 30)
-    with pytest.raises(BelowBarError, match="4 of 5 layers left float") as refused:
+    with pytest.raises(AccuracyCriteriaError, match="4 of 5 layers left float") as refused:
         quantize_rs.quantize(digits, output, verify=images, min_sqnr=150)
     assert refused.value.measured is not None
     assert refused.value.measured < 150
@@ -254,6 +256,8 @@ def test_a_result_that_is_not_smaller_is_said_loudly(
 def test_what_is_slower_is_told_what_may_help(digits: Path, images: Images) -> None:
     """Convolutions take several times as long as integers made when the model runs."""
     wishes: dict[str, Any] = {"verify": images, "require_faster": True, "engine": "onnxruntime"}
-    with pytest.raises(BelowBarError, match="calibrate, so that ranges are known") as refused:
+    with pytest.raises(
+        AccuracyCriteriaError, match="calibrate, so that ranges are known"
+    ) as refused:
         quantize_rs.quantize(digits, None, output_format="dynamic", **wishes)
     assert "output format dynamic" not in str(refused.value)

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable
 from contextlib import AbstractContextManager
 from typing import Any
 
-from ... import _options
+from ..._options import check
 from ...errors import OptionError
 
 __all__ = ["name_of", "op_types_of", "their_names", "type_of"]
@@ -44,7 +44,7 @@ _KEPT = {"ArgMax", "Attention", "CumSum", "EmbedLayerNormalization", "TopK"}
 
 def op_types_of(value: Iterable[str] | None) -> list[str] | None:
     """Give types of operators, but for those that stay as they are."""
-    types = _options.names("op_types_to_quantize", value)
+    types = check.names("op_types_to_quantize", value)
     kept = [name for name in types if name in _KEPT]
     if not kept or len(kept) == len(types):
         return types or None
@@ -54,7 +54,7 @@ def op_types_of(value: Iterable[str] | None) -> list[str] | None:
 
 def their_names() -> AbstractContextManager[None]:
     """Let errors of `Model.plan` call options by the names that the caller used."""
-    return _options.called(
+    return check.rename_errors(
         activations="activation_type",
         exclude="nodes_to_exclude",
         include="nodes_to_quantize",

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, TypeAlias
 
-from ..._source import ModelSource
+from ..._inputs.model_source import ModelSource
 from ...errors import MissingPackageError, OptionError
 from .calibrate import CalibrationMethod
 from .quant_utils import QuantFormat, QuantType

@@ -34,8 +34,8 @@ def _done(_: Any, __: Mapping[str, Any]) -> dict[str, Any]:
     return {}
 
 
-def _wish(**wishes: Any) -> Says:
-    return lambda value, _: wishes if value else {}
+def _sets(**options: Any) -> Says:
+    return lambda value, _: options if value else {}
 
 
 def _idle(usual: Any = False) -> Says:
@@ -76,19 +76,19 @@ _OVERRIDES = _refused("quantize_rs.quantize_with_calibration has layer_bits and 
 _REAL_RANGE = _refused("ranges are as wide as what was seen, and hold 0")
 
 EXTRA: dict[str, Row] = {
-    "ActivationSymmetric": Row(_wish(activation_symmetric=True), _idle()),
+    "ActivationSymmetric": Row(_sets(activation_symmetric=True), _idle()),
     "ActivationRestrictedAsymmetric": Row(
         _refused("zero points of activations are free, or all in the middle"), _idle()
     ),
     "WeightSymmetric": Row(_symmetric, _symmetric),
     "EnableSubgraph": Row(_done, _done),
     "ForceQuantizeNoInputCheck": Row(
-        _wish(target="qnn"), _refused("values are quantized where a product reads them")
+        _sets(target="qnn"), _refused("values are quantized where a product reads them")
     ),
     "MatMulConstBOnly": Row(
         _idle(), _refused("products of two activations compute in float", usual=True)
     ),
-    "AddQDQPairToWeight": Row(_wish(output_format="fake_quant"), _idle()),
+    "AddQDQPairToWeight": Row(_sets(output_format="fake_quant"), _idle()),
     "OpTypesToExcludeOutputQuantization": Row(
         _refused("where values are quantized, the target says"), _idle()
     ),
@@ -96,9 +96,9 @@ EXTRA: dict[str, Row] = {
     "QDQOpTypePerChannelSupportToAxis": Row(
         _refused("the axis of channels follows from the operator"), _idle()
     ),
-    "CalibTensorRangeSymmetric": Row(_wish(symmetric_ranges=True), _idle()),
+    "CalibTensorRangeSymmetric": Row(_sets(symmetric_ranges=True), _idle()),
     "CalibStridedMinMax": Row(_stride, _idle()),
-    "CalibMovingAverage": Row(_wish(method="moving_average"), _idle()),
+    "CalibMovingAverage": Row(_sets(method="moving_average"), _idle()),
     "CalibMovingAverageConstant": Row(_idle(0.01), _idle(0.01)),
     "CalibMaxIntermediateOutputs": Row(_done, _idle()),
     "CalibPercentile": Row(_percentile, _idle(99.999)),
@@ -155,11 +155,11 @@ def options(given: Mapping[str, Any] | None, *, dynamic: bool = False) -> dict[s
             hint = f"; did you mean {', '.join(near)}?" if near else ""
             raise OptionError(f"extra_options has no {name!r}{hint}", option="extra_options")
         try:
-            wishes = (row.dynamic if dynamic else row.static)(value, given)
+            options = (row.dynamic if dynamic else row.static)(value, given)
         except (TypeError, ValueError) as error:  # an OptionError is one
             what = f"extra_options[{name!r}] is {value!r}: {error}"
             raise OptionError(what, option="extra_options") from None
-        if wishes is None:
+        if options is None:
             _log.warning("extra_options[%r] does nothing, in onnxruntime's tool neither", name)
-        found |= wishes or {}
+        found |= options or {}
     return found

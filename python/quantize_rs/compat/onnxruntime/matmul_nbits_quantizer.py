@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from ... import _model, _options
-from ..._plan import Quantized
-from ..._report import Report
-from ..._source import ModelSource
+from ..._flow.model import open as open_model
+from ..._flow.plan import Quantized
+from ..._inputs.model_source import ModelSource
+from ..._options import check
+from ..._results.report import Report
 from ...errors import OptionError
 from ._choices import name_of, their_names
 from ._config import onnx_package
@@ -152,15 +153,15 @@ class MatMulNBitsQuantizer:
             raise OptionError(what, option="channel_wised_quantize")
         kind = "int" if is_symmetric or blocks else "uint"
         with their_names():
-            self._plan = _model.open(model).plan(
+            self._plan = open_model(model).plan(
                 f"{kind}{bits}",
                 block_size=None if channel_wised_quantize else block_size,
                 per_channel=channel_wised_quantize,
                 symmetric=is_symmetric,
                 weight_method=method,
                 accuracy_level=accuracy_level if blocks else None,
-                exclude=_options.names("nodes_to_exclude", nodes_to_exclude),
-                op_types=_options.names("op_types_to_quantize", op_types_to_quantize) or ["MatMul"],
+                exclude=check.names("nodes_to_exclude", nodes_to_exclude),
+                op_types=check.names("op_types_to_quantize", op_types_to_quantize) or ["MatMul"],
                 output_format="matmul_nbits" if blocks else "qdq",
             )
         self._done: Quantized | None = None

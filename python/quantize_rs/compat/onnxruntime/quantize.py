@@ -8,11 +8,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from ... import _model, _options
-from ..._files import writable
-from ..._ranges import Ranges
-from ..._report import Report
-from ..._source import ModelSource
+from ..._flow.model import open as open_model
+from ..._inputs.files import writable
+from ..._inputs.model_source import ModelSource
+from ..._options import check
+from ..._results.ranges import Ranges
+from ..._results.report import Report
 from ...errors import OptionError
 from . import _extra
 from ._choices import name_of, op_types_of, their_names, type_of
@@ -35,7 +36,7 @@ _log = logging.getLogger("quantize_rs")
 StrPath: TypeAlias = str | os.PathLike[str]
 
 
-def _wishes(
+def _plan_options(
     per_channel: bool,
     reduce_range: bool,
     weight_type: Any,
@@ -55,8 +56,8 @@ def _wishes(
         "symmetric": not weights.startswith("uint"),
         "target": "x86-avx2" if reduce_range else None,
         "op_types": op_types_of(op_types),
-        "exclude": _options.names("nodes_to_exclude", exclude),
-        "include": _options.names("nodes_to_quantize", include) or None,
+        "exclude": check.names("nodes_to_exclude", exclude),
+        "include": check.names("nodes_to_quantize", include) or None,
     } | extra
 
 
@@ -185,7 +186,9 @@ def quantize_static(
     extra = _extra.options(extra_options)
     method, stride = _method(calibrate_method, extra), extra.pop("stride", None)
     nodes = (nodes_to_quantize, nodes_to_exclude)
-    options = _wishes(per_channel, reduce_range, weight_type, op_types_to_quantize, nodes, extra)
+    options = _plan_options(
+        per_channel, reduce_range, weight_type, op_types_to_quantize, nodes, extra
+    )
     writable(model_output)
     others = [name for name in calibration_providers or () if name != "CPUExecutionProvider"]
     if others:
@@ -194,7 +197,7 @@ def quantize_static(
     if activations.startswith("float") and options["target"] is None:
         options["target"] = "generic"  # those for CPUs take none
     with their_names():
-        plan = _model.open(model_input).plan(
+        plan = open_model(model_input).plan(
             activations=activations, optimize=optimize_model, **options
         )
     cache = None if calibration_cache_path is None else Path(calibration_cache_path)
@@ -249,15 +252,15 @@ def quantize_dynamic(
     ['fc1.weight', 'fc2.weight']
     """
     del use_external_data_format
-    types = _options.names("op_types_to_quantize", op_types_to_quantize)
+    types = check.names("op_types_to_quantize", op_types_to_quantize)
     if "MatMul" in types and "Gemm" not in types:
         types.append("Gemm")
     extra = {"output_format": "dynamic"} | _extra.options(extra_options, dynamic=True)
     nodes = (nodes_to_quantize, nodes_to_exclude)
-    options = _wishes(per_channel, reduce_range, weight_type, types, nodes, extra)
+    options = _plan_options(per_channel, reduce_range, weight_type, types, nodes, extra)
     writable(model_output)
     with their_names():
-        plan = _model.open(model_input).plan(**options)
+        plan = open_model(model_input).plan(**options)
     return plan.apply().save(model_output)
 
 

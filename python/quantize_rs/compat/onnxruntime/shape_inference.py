@@ -7,9 +7,10 @@ import tempfile
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from ... import _inference, _optimize
-from ..._files import writable
-from ..._source import ModelSource
+from ..._inputs.files import writable
+from ..._inputs.model_source import ModelSource
+from ..._transforms.infer_shapes import infer_shapes
+from ..._transforms.optimize import optimize
 from ...errors import OptionError
 from ._config import onnx_package
 
@@ -99,6 +100,6 @@ def quant_pre_process(
 
 
 def _write(source: ModelSource, path: StrPath, passes: list[str] | None, shapes: bool) -> None:
-    _optimize.optimize(source, path, passes=passes)
+    optimize(source, path, passes=passes)
     if shapes:
-        _inference.infer_shapes(path, path)
+        infer_shapes(path, path)

@@ -1,0 +1,100 @@
+"""What a result has to reach, and the data it is judged on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy.typing as npt
+
+from .. import _core
+from .._inputs.run import Run, warn
+from .._inputs.samples import CalibrationData, overlap, sample_source
+from .._options import check
+from .._options.option_dict import AccuracyControlDict, OptionDict
+from .._results.ranges import Ranges
+from ..errors import OptionError
+from .model import Model
+from .plan import Quantized
+
+_RANDOM_WARNING = "judging on random values, which say little of real inputs"
+
+
+@dataclass(frozen=True, slots=True)
+class AccuracyCheck:
+    """What a result has to reach; `source` is None where the samples of a calibration serve."""
+
+    options: AccuracyControlDict
+    source: _core.Source | None
+
+    def quantized(
+        self,
+        model: Model,
+        options: OptionDict,
+        ranges: Ranges | None,
+        run: Run,
+        calibrated: _core.Source | None = None,
+    ) -> Quantized:
+        """Make the model, and hold it against the bar; `calibrated` are a calibration's samples."""
+        source = calibrated if self.source is None else self.source
+        if source is None:
+            raise _nothing("the bar")
+        # An object serves a calibration; what is deployed runs elsewhere.
+        engine = run.engine if isinstance(run.engine, str) else "auto"
+        limit = run.limit if self.source is None else None
+        found = None if ranges is None else ranges._ranges
+        with replace(run, engine=engine, limit=limit).session("verifying") as begun:
+            made = _core.guarded(model._model, options, found, source, self.options, begun)
+        quantized = Quantized(made)
+        told = [] if found is None else found.warnings
+        warn(quantized.report.warnings[len(told) :])  # those of the samples come first
+        return quantized
+
+
+def accuracy_check(
+    verify: CalibrationData | None,
+    *,
+    min_sqnr: float | None,
+    max_accuracy_drop: float | None,
+    require_faster: bool,
+    fall_back: bool,
+    labels: npt.ArrayLike | None,
+    scores: str | None,
+    calibrated: CalibrationData | None,
+) -> AccuracyCheck | None:
+    """Give what a result has to reach; None where nothing is asked.
+
+    `calibrated` are the samples of a calibration, which can serve instead of `verify`.
+    """
+    asked = {
+        "min_sqnr": min_sqnr is not None,
+        "max_accuracy_drop": max_accuracy_drop is not None,
+        "require_faster": require_faster,
+        "labels": labels is not None,
+    }
+    first = next((option for option, is_asked in asked.items() if is_asked), None)
+    if verify is None and first is None:
+        check.reject_unused("where nothing is judged: verify is None", scores=scores is not None)
+        return None
+    if verify is None and calibrated is None:
+        raise _nothing(str(first))
+    options = AccuracyControlDict(
+        min_sqnr=min_sqnr,
+        max_accuracy_drop=max_accuracy_drop,
+        require_faster=require_faster,
+        fall_back=fall_back,
+        labels=check.labels(labels),
+        scores=scores,
+        held_out=verify is not None and not overlap(verify, calibrated),
+    )
+    _core.check_guard(options)
+    if verify is None:
+        return AccuracyCheck(options, None)
+    source = sample_source(
+        verify, "verify", num_samples=100, sample_shape=None, seed=0, noise=_RANDOM_WARNING
+    )
+    return AccuracyCheck(options, source)
+
+
+def _nothing(asked: str) -> OptionError:
+    what = f"verify is None, but {asked} needs data that the result is judged on"
+    return OptionError(what, option="verify")
