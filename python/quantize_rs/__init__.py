@@ -1,25 +1,25 @@
-"""Makes ONNX models smaller and faster, and says honestly what it cost.
+"""Makes ONNX models smaller and faster, and reports what it cost.
 
 >>> import quantize_rs
 >>> report = quantize_rs.quantize("examples/digits/digits_cnn.onnx", "digits.int8.onnx")
 >>> print(f"{report.bytes_before} bytes became {report.bytes_after}")
 226812 bytes became 58916
 
-With samples, activations are quantized too, so that a runtime can compute in integers:
+With samples, activations are quantized too, so that the runtime can compute with integers:
 
 >>> report = quantize_rs.quantize_with_calibration(
 ...     "examples/digits/digits_cnn.onnx", "digits.int8.onnx", "examples/digits/calibration.npy"
 ... )
 
-The same, one verb at a time; every noun can be printed, kept as JSON and handed on:
+The same in single steps; you can print each object, or save it as JSON:
 
 >>> model = quantize_rs.open("examples/digits/digits_cnn.onnx")
 >>> plan = model.plan(weights="int8", activations="uint8", per_channel=True)
 >>> ranges = plan.calibrate("examples/digits/calibration.npy")
 >>> report = plan.apply(ranges).save("digits.int8.onnx")
 
-Warnings go to the logger ``quantize_rs``; nothing is printed. What can go wrong is in
-`quantize_rs.errors`.
+Warnings go to the logger ``quantize_rs``; nothing is printed. Exceptions are in
+`quantize_rs.errors`, the classes of results in `quantize_rs.results`.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ from .results import WeightOutliers as WeightOutliers
 from .training.insert_fake_quant import insert_fake_quant
 from .training.qconfig import QConfig, QConfigDict, prepare
 
-# What the names of earlier versions are called now, and where.
+# Names of earlier versions: the module and the name of today.
 _RENAMED = {
     "Attempt": ("results", "Candidate"),
     "Bar": ("results", "AccuracyCriteria"),
@@ -121,7 +121,7 @@ if TYPE_CHECKING:
 else:
 
     def __getattr__(name: str) -> Any:
-        """Give what has another name now, with a warning that says which."""
+        """Return a renamed class, with a warning that has the new name."""
         if name not in _RENAMED:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         module, new = _RENAMED[name]
@@ -134,7 +134,7 @@ else:
 
 
 def __dir__() -> list[str]:
-    """List the public names: those of earlier versions and of `results` import, too."""
+    """List the public names; names of earlier versions import too."""
     return __all__
 
 

@@ -1,7 +1,7 @@
 """Classes of the results that the functions of this package return.
 
 Each result can be printed, has ``to_dict()`` and ``to_json()``, and shows a table in a notebook.
-You need the names here for annotations and ``isinstance``; the functions make the objects.
+You need the names here for annotations and ``isinstance``; the functions create the objects.
 
 >>> import quantize_rs
 >>> from quantize_rs.results import Report

@@ -148,7 +148,7 @@ def test_a_percentile_keeps_its_digits(
     [
         ({"CalibPercentile": "most"}, r"\['CalibPercentile'\] is 'most': could not"),
         ({"SmoothQuant": True, "SmoothQuantAlpha": 0.7}, r"\['SmoothQuantAlpha'\] is 0.7: it is"),
-        ({"SmoothQuant": True, "SmoothQuantFolding": False}, "takes the factors"),
+        ({"SmoothQuant": True, "SmoothQuantFolding": False}, "folded into a normalization"),
         ({"CalibMovingAverage": True, "CalibStridedMinMax": 20}, "mean of all samples"),
         ({"CalibStridedMinMax": 20}, r"needs a reader with set_range\(\)"),
         ({"BlockSize": 32}, "MatMulNBitsQuantizer"),

@@ -141,7 +141,7 @@ def test_every_metric_has_a_chart(digits: Path, images: Path) -> None:
 @pytest.mark.parametrize(
     ("metric", "scores", "said"),
     [
-        ("sqnr", [math.nan, -math.inf, 3.0, math.inf], ["NaN", "nothing left", "3.0 dB", "exact"]),
+        ("sqnr", [math.nan, -math.inf, 3.0, math.inf], ["NaN", "all error", "3.0 dB", "exact"]),
         ("max_abs", [math.nan, 0.0, 3.0, math.inf], ["NaN", "0", "3", "infinite"]),
         ("mse", [math.nan, 0.0, 3.0, math.inf], ["NaN", "0", "3", "infinite"]),
     ],

@@ -1,4 +1,4 @@
-"""A quantized model beside the original: outputs, accuracy, size, latency, kernels."""
+"""Comparison of a quantized model with the original."""
 
 from __future__ import annotations
 
@@ -38,44 +38,44 @@ def compare(
     threads: int | None = None,
     progress: bool | Callback | None = None,
 ) -> Comparison:
-    """Hold a quantized model against the original: outputs, accuracy, size, latency, kernels.
+    """Compare a quantized model with the original: outputs, accuracy, size, latency, kernels.
 
-    Both run on every sample; memory does not grow with their number. Latency is that of the first
-    sample: the models take turns, so that a busy machine troubles both alike, and runs to warm up
-    do not count.
+    Both models run on every sample; memory does not grow with the number of samples. Latency is
+    measured on the first sample, after warm-up runs. The models take turns, so that other load on
+    the machine affects both equally.
 
     Parameters
     ----------
     original, quantized : Model, path, bytes or onnx.ModelProto
-        The models. They have the same inputs and outputs.
+        The models, with the same inputs and outputs.
     data : path, ImageFolder, array, dict of arrays, iterable, reader, or "random"
-        What to run them on, as `calibration_data` of `quantize_with_calibration`.
+        The samples, as `calibration_data` of `quantize_with_calibration`.
     labels : array of int, optional
-        The right class of every row of every sample, for the accuracy of both.
+        The correct class of every row of every sample, to measure the accuracy of both models.
     scores : str, optional
-        The output with the scores of the classes; by default the first that looks like it: it comes
-        from a softmax, or from the product that a classifier ends with.
+        The output with the class scores; by default the first output of a softmax, or of the final
+        Gemm or MatMul of a classifier.
     latency : bool
-        Whether to measure how long both take.
+        Whether to measure latency.
     runs, latency_threads : int
-        Runs of each model that count, and the threads that one run is computed on.
+        The number of measured runs of each model, and the number of threads of each run.
     engine : "auto", "tract" or "onnxruntime"
-        Who runs the models; auto is onnxruntime where it is installed, and tract else.
+        The engine that runs the models; auto is onnxruntime if it is installed, else tract.
     limit, num_samples, sample_shape, seed, threads, progress
         As in `Plan.calibrate`.
 
     Returns
     -------
     Comparison
-        What was found. Its warnings are logged.
+        The comparison. Its warnings are logged.
 
     Raises
     ------
     OptionError
-        Models that do not have the same inputs or outputs, labels that are not as many as rows, or
-        an option that is unknown or out of range.
+        The models have different inputs or outputs, the number of labels is not that of the rows,
+        or an option is unknown or out of range.
     CalibrationError
-        No samples, samples of the wrong shape or type, or an engine that failed.
+        No samples, samples of the wrong shape or type, or an engine error.
     ModelError, FileNotFoundError, PermissionError, OSError
         A model or the data cannot be read.
 

@@ -31,10 +31,10 @@ def layer_errors(
 ) -> LayerErrors:
     """Find where a quantized model loses accuracy.
 
-    Values have the same names in both models, so they are compared one by one, in two ways. The
-    accumulated error is that of a run of the whole model. For the own error, each piece between two
-    such values is fed with what the original computes: what is lost there is lost by its own
-    weights and roundings.
+    Values with the same name in both models are compared. There are two errors for each. The
+    accumulated error is that of a run of the whole quantized model. For the own error, each segment
+    between compared values gets the inputs that the original computes, so the error comes from the
+    weights and the rounding of this segment only.
 
     Parameters
     ----------
@@ -72,5 +72,5 @@ def layer_errors(
         noise=ANALYSIS_NOISE,
     )
     models = (core_model(original), core_model(quantized))
-    with Run(engine, limit, threads, progress).session("looking at layers") as begun:
+    with Run(engine, limit, threads, progress).session("analyzing layers") as begun:
         return parse_layer_errors(*_core.layer_errors(*models, source, begun))

@@ -1,4 +1,4 @@
-"""Bits for each layer, so that the model meets a size or an SQNR."""
+"""Mixed precision: a bit width for each layer, to meet a size or an SQNR."""
 
 from __future__ import annotations
 
@@ -34,47 +34,47 @@ def mixed_precision(
     threads: int | None = None,
     progress: bool | Callback | None = None,
 ) -> MixedPrecision:
-    """Choose bits for every layer, so that the model meets a size or an SQNR.
+    """Choose a bit width for every layer, so that the model meets a size or an SQNR.
 
-    From float downwards, the step is taken that costs the least noise for the bytes that it saves:
-    until the model is small enough, or as long as its outputs are near enough. What a step costs is
-    what `sensitivity` finds for the layer alone or, without data, the error of its weight. Bits
-    with which a layer alone misses `min_sqnr` are left out, since noise adds up. The model that
-    comes of it is made and measured. Weights alone are looked at.
+    The search is greedy. It starts from float and repeatedly lowers the layer with the least added
+    noise per saved byte, until the model is small enough, or as long as its outputs meet
+    `min_sqnr`. The noise of a layer is that of `sensitivity`, or without data the error of its
+    weight. Bit widths with which a layer alone misses `min_sqnr` are skipped, as noise adds up. The
+    resulting model is produced and measured. Only weights are quantized.
 
     Parameters
     ----------
     model : Model, path, bytes or onnx.ModelProto
         The model.
     data : path, ImageFolder, array, dict of arrays, iterable, reader, or "random", optional
-        What to run it on, as `calibration_data` of `quantize_with_calibration`; some ten samples
-        do, and all are kept in memory.
+        The samples, as `calibration_data` of `quantize_with_calibration`; about ten are enough, and
+        all are kept in memory.
     target_size : float, optional
-        The most bytes that the model may take; up to 1, the part of what it takes in float.
+        The maximum size of the model in bytes; up to 1, as a fraction of the float size.
     min_sqnr : float, optional
-        The least SQNR of the worst output on `data`, in decibels. Give this or `target_size`.
+        The minimum SQNR of the worst output on `data`, in dB. Give this or `target_size`.
     bits : iterable of int
-        The bits there are to choose from, beside float: of 16, 8, 4 and 2. 4 and 16 need opset 21,
-        2 opset 25: the model is converted where some layer gets so many.
+        The bit widths to choose from besides float: 16, 8, 4 and 2. 4 and 16 need opset 21, and 2
+        needs opset 25; the model is converted if a layer uses them.
     per_channel, symmetric, block_size, excluded_layers, output_format
-        As in `quantize`; give it the same.
+        As in `quantize`; pass the same values there.
     engine, limit, threads, progress
-        As in `compare`; they need `data`. How many samples will be run in all is not known before:
-        progress counts them.
+        As in `compare`; they need `data`. The total number of runs is not known in advance, so
+        progress only counts them.
 
     Returns
     -------
     MixedPrecision
-        The bits, and what they come to.
+        The bit widths, with the resulting size and errors.
 
     Raises
     ------
     OptionError
-        Not exactly one of `target_size` and `min_sqnr`, an SQNR without data, a size that the
-        fewest bits everywhere do not meet, bits that `output_format` does not have, an option
-        without effect, or one that is unknown or out of range.
+        Not exactly one of `target_size` and `min_sqnr` is given, `min_sqnr` has no data, the lowest
+        bit widths do not meet `target_size`, `output_format` does not support a bit width, or an
+        option has no effect, is unknown or is out of range.
     AccuracyCriteriaError
-        There is no layer that, quantized alone, leaves `min_sqnr`.
+        No layer can be quantized, even alone, without missing `min_sqnr`.
     CalibrationError, ModelError, FileNotFoundError, PermissionError, OSError
         As in `compare`.
 
@@ -104,7 +104,7 @@ def mixed_precision(
     samples = sample_source(
         data, "data", num_samples=100, sample_shape=None, seed=0, noise=ANALYSIS_NOISE
     )
-    with Run(engine, limit, threads, progress).session("looking at layers") as begun:
+    with Run(engine, limit, threads, progress).session("analyzing layers") as begun:
         return parse_mixed_precision(
             *_core.mixed_precision(opened, options, goal, (samples, begun))
         )

@@ -1,4 +1,4 @@
-"""Weights with numbers far from all others."""
+"""Outliers: elements and channels of weights that are far from the others."""
 
 from __future__ import annotations
 
@@ -14,34 +14,34 @@ __all__ = ["outliers"]
 
 
 def outliers(model: ModelSource | Model, *, fence: SupportsFloat = 3.0, most: int = 10) -> Outliers:
-    """Find the elements and output channels of weights that lie far from the others.
+    """Find outliers among the elements and output channels of weights.
 
-    Far is what lies beyond the quartiles of all elements that are not 0 by more than `fence` times
-    the distance between these. One scale for the whole weight (or for a block) has to span them,
-    and is coarser for all others: a channel with large weights wants ``per_channel=True``, a few
-    large elements want blocks (`block_size`), more bits, or to be left float.
+    An outlier is more than `fence` interquartile ranges beyond the quartiles of all nonzero
+    elements. A scale that is shared with outliers is coarser for all other elements. For channels
+    with large weights use ``per_channel=True``; for a few large elements use blocks (`block_size`),
+    more bits, or keep the weight float.
 
     Parameters
     ----------
     model : Model, path, bytes or onnx.ModelProto
         The model.
     fence : float
-        3 is what one normally distributed number in 425 000 exceeds; 1.5 is usual for small tables,
-        and one in 143 exceeds that.
+        The distance of the fences, in interquartile ranges. Of normally distributed numbers, one in
+        425 000 exceeds 3, and one in 143 exceeds 1.5, which is usual for small tables.
     most : int
-        The furthest elements of a weight that are named.
+        How many of the farthest elements of each weight to list.
 
     Returns
     -------
     Outliers
-        A row for each weight, the one with the furthest element first.
+        A row for each weight, the one with the farthest element first.
 
     Raises
     ------
     OptionError
         An option is out of range.
     ModelError
-        The model cannot be read, or a weight has NaN or infinity in it.
+        The model cannot be read, or a weight holds NaN or infinity.
     FileNotFoundError, PermissionError, OSError
         The model cannot be read.
 

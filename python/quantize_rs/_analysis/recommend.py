@@ -1,4 +1,4 @@
-"""How to quantize a model, and why."""
+"""Recommendation of how to quantize a model."""
 
 from __future__ import annotations
 
@@ -17,33 +17,34 @@ def recommend(
     data: CalibrationData | None = None,
     target: str | None = None,
 ) -> Recommendation:
-    """Say how to quantize a model, and why: static, dynamic or weights alone, and the call for it.
+    """Recommend how to quantize a model: static, dynamic or weights only, with the call for it.
 
-    It looks at the file and runs nothing: where its weights are, where its work is done, what
-    varies, what is quantized already. Rules are asked in their order, and the first that holds
-    decides (``quantize-rs recommend --help`` lists them). How near the result is and how fast,
-    `compare` tells.
+    It reads the file and does not run the model. It looks at where the weights are, which operators
+    do the work, which dimensions are dynamic, and what is quantized already. The first rule that
+    applies decides; ``quantize-rs recommend --help`` lists the rules. Use `compare` to measure
+    accuracy and latency of the result.
 
     Parameters
     ----------
     model : Model, path, bytes or onnx.ModelProto
         The model.
     data : path, ImageFolder, array, dict of arrays, iterable or reader, optional
-        Real inputs, as `calibration_data` of `quantize_with_calibration`. They are not read: what
-        counts is that there are some. A path is named in the call; anything else is ``data`` in it.
-        Without any, and with ``"random"``, a file stands for them, and a reason says so.
+        Real inputs, as `calibration_data` of `quantize_with_calibration`. They are not read; it
+        only matters whether you have any. The call contains a path as it is, and ``data`` for
+        anything else. Without data, and with ``"random"``, the call contains a placeholder file,
+        and a reason says so.
     target : str, optional
-        The runtime that the model is made for, as in `quantize`.
+        The target runtime, as in `quantize`.
 
     Returns
     -------
     Recommendation
-        What to do, and why.
+        The method, its options and the reasons.
 
     Raises
     ------
     OptionError
-        A target that there is none of.
+        The target is unknown.
     ModelError, FileNotFoundError, PermissionError, OSError
         The model cannot be read.
 
@@ -60,6 +61,6 @@ def recommend(
     True
     """
     path = os.fsdecode(data) if isinstance(data, str | os.PathLike) else None
-    path = None if path == "random" else path  # noise is no sample
+    path = None if path == "random" else path  # random values are not samples
     in_memory = data is not None and not isinstance(data, str | os.PathLike)
     return parse_recommendation(*core_model(model).recommended(target, path, in_memory))

@@ -1,4 +1,4 @@
-"""Which layers a model can least bear to have quantized."""
+"""Sensitivity analysis: which layers cost the most accuracy when they are quantized."""
 
 from __future__ import annotations
 
@@ -42,37 +42,37 @@ def sensitivity(
     threads: int | None = None,
     progress: bool | Callback | None = None,
 ) -> Sensitivity:
-    """Rank the layers of a model by what it costs to quantize each of them alone.
+    """Rank the layers of a model by the error of quantizing each of them alone.
 
-    A layer is a weight, with all that is quantized for the nodes that multiply by it. The float
-    model runs once; for each layer only what follows from it runs again, on what the float model
-    computed before, several layers at once.
+    A layer is a weight, with everything that is quantized for the nodes that use it. The float
+    model runs once. For each layer, only the nodes after it run again, on stored values of the
+    float model; several layers run in parallel.
 
     Parameters
     ----------
     model : Plan, Model, path, bytes or onnx.ModelProto
-        What is quantized, and how: a plan, or a model with the options below.
+        A plan, or a model with the options below.
     data : path, ImageFolder, array, dict of arrays, iterable, reader, or "random", optional
-        What to run it on, as `calibration_data` of `quantize_with_calibration`; all of it is kept
-        in memory. Without data, weights alone are looked at.
+        The samples, as `calibration_data` of `quantize_with_calibration`; all are kept in memory.
+        Without data, only the errors of weights are measured.
     metric : "sqnr", "cosine", "max_abs", "mse", "top1" or "weight"
-        What layers are ranked by: the worst output of the model; or the SQNR of the weight itself,
-        which is what there is without data.
+        The metric of the worst output of the model that layers are ranked by; ``"weight"`` is the
+        SQNR of the weight itself, and the default without data.
     all_but_one : bool
-        Quantize every layer but one, instead of one alone: the layer without which the model is
-        best comes first.
+        Quantize all layers except one, instead of one alone. The layer whose exclusion gives the
+        best model comes first.
     ranges : Ranges, optional
-        Those of the plan; by default those of `data`.
+        The ranges for the plan; by default those of `data`.
     weights, activations, per_channel, exclude
-        As in `Model.plan`; with ``activations=None``, and without data, weights alone are
+        As in `Model.plan`; with ``activations=None``, and without data, only weights are
         quantized.
     resume : path, optional
-        A file that keeps what is known layer by layer. When it is there already, work goes on from
-        there; one of another model, plan or other data is refused.
+        A file for intermediate results, layer by layer. If it exists, the analysis resumes from it;
+        a file of another model, plan or other data raises an error.
     engine
         As in `compare`.
     limit, num_samples, sample_shape, seed, threads, progress
-        As in `Plan.calibrate`; progress counts runs of parts of the model.
+        As in `Plan.calibrate`; progress counts partial runs of the model.
 
     Returns
     -------
@@ -82,9 +82,9 @@ def sensitivity(
     Raises
     ------
     OptionError
-        An option is unknown or out of range, or the file to resume is of something else.
+        An option is unknown or out of range, or the file to resume does not match.
     CalibrationError
-        No samples, samples of the wrong shape or type, or an engine that failed.
+        No samples, samples of the wrong shape or type, or an engine error.
     ModelError, FileNotFoundError, PermissionError, OSError
         The model or the data cannot be read.
 
@@ -96,7 +96,7 @@ def sensitivity(
     >>> found.layers[0].score <= found.layers[-1].score
     True
 
-    The layer that costs the most stays float:
+    Keep the most sensitive layer float:
 
     >>> report = quantize_rs.quantize(digits, None, excluded_layers=[found.layers[0].name])
 
@@ -114,7 +114,7 @@ def sensitivity(
     if isinstance(model, Plan):
         given = {"weights": weights is not None, "activations": activations != "uint8"}
         given |= {"per_channel": per_channel, "exclude": exclude is not None}
-        check.reject_unused("beside a plan, which says what is quantized", **given)
+        check.reject_unused("with a plan, which determines what is quantized", **given)
     else:
         opened = model if isinstance(model, Model) else open_model(model)
         model = opened.plan(
@@ -127,7 +127,7 @@ def sensitivity(
         if metric not in ("sqnr", "weight") or all_but_one or resume is not None:
             what = "metric" if metric not in ("sqnr", "weight") else "data"
             raise OptionError(
-                f"{what}: without data only weights can be looked at, one by one", option=what
+                f"{what}: without data only weights can be analyzed, one by one", option=what
             )
         return parse_sensitivity(*_core.weight_sensitivity(model._plan))
     source = sample_source(
@@ -140,5 +140,5 @@ def sensitivity(
     )
     options = (metric, all_but_one, None if resume is None else os.fspath(resume))
     known = None if ranges is None else ranges._ranges
-    with Run(engine, limit, threads, progress).session("looking at layers") as begun:
+    with Run(engine, limit, threads, progress).session("analyzing layers") as begun:
         return parse_sensitivity(*_core.sensitivity(model._plan, known, source, options, begun))

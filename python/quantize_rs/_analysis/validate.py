@@ -1,4 +1,4 @@
-"""Is a quantized file what its original became? Stored integers against the original's weights."""
+"""Validation of a quantized file against its original, without running either."""
 
 from __future__ import annotations
 
@@ -21,40 +21,39 @@ def validate(
     optimize: bool | Iterable[str] = True,
     target: str | None = None,
 ) -> Validation:
-    """Compare a quantized model with its original, number by number; nothing is run.
+    """Compare a quantized model with its original, number by number, without running them.
 
-    The integers of the file are read back, brought back to floats by its own scales, and held
-    against the weights of the original: none may be further away than its scale forces it to be.
-    Both graphs are walked side by side, so that a node that reads another value is found. Inputs,
-    outputs, scales, biases and all that was not quantized are looked at, too. Nothing has to be
-    known of how the file was made; other tools' files with ``DequantizeLinear`` are understood as
-    well.
+    The integers of the file are dequantized with its scales and compared with the weights of the
+    original; no error may be larger than its scale explains. Both graphs are traversed in parallel,
+    so that a node with another input is found. Inputs, outputs, scales, biases and everything that
+    was not quantized are checked too. You do not need to know how the file was produced; files of
+    other tools with ``DequantizeLinear`` work as well.
 
     Parameters
     ----------
     original : Model, path, bytes or onnx.ModelProto
         The float model.
     quantized : Model, path, bytes or onnx.ModelProto
-        What was made of it. Bytes that are no model are a problem of the result, and no error.
+        The quantized model. Bytes that are not a model are reported as a problem, not as an error.
     optimize : bool or iterable of str
-        The passes that ran before it was quantized, as they were given to `quantize`. True also
-        finds out that none ran.
+        The passes that ran before quantization, as given to `quantize`. With True, it is also
+        detected if none ran.
     target : str, optional
-        Also hold the file against what this runtime takes, node by node: what it refuses, or
-        computes otherwise, is a problem, what merely runs slower a note.
+        Also check each node against this target runtime. A node that it rejects or computes
+        differently is a problem; a node that is only slower is a note.
 
     Returns
     -------
     Validation
-        What was found; true when nothing is wrong.
+        The result; a validation without problems is true.
 
     Raises
     ------
     OptionError
-        A pass or target that there is none of.
+        A pass or the target is unknown.
     ModelError
-        The original cannot be read, or a model cannot be looked at, such as one with a node of too
-        few inputs.
+        The original cannot be read, or a model cannot be checked, for example because a node has
+        too few inputs.
     FileNotFoundError, PermissionError, OSError
         A file cannot be read.
 

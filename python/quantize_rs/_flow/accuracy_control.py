@@ -1,4 +1,4 @@
-"""What a result has to reach, and the data it is judged on."""
+"""Accuracy control: the criteria of a result, and the data it is evaluated on."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from ..errors import OptionError
 from .model import Model
 from .plan import Quantized
 
-_RANDOM_WARNING = "judging on random values, which say little of real inputs"
+_RANDOM_WARNING = "evaluating on random values, which say little about real inputs"
 
 
 @dataclass(frozen=True, slots=True)
 class AccuracyCheck:
-    """What a result has to reach; `source` is None where the samples of a calibration serve."""
+    """Accuracy criteria and evaluation data; without `source`, the calibration samples."""
 
     options: AccuracyControlDict
     source: _core.Source | None
@@ -34,19 +34,20 @@ class AccuracyCheck:
         run: Run,
         calibrated: _core.Source | None = None,
     ) -> Quantized:
-        """Make the model, and hold it against the bar; `calibrated` are a calibration's samples."""
+        """Quantize the model and evaluate it; `calibrated` are the samples of a calibration."""
         source = calibrated if self.source is None else self.source
         if source is None:
-            raise _nothing("the bar")
-        # An object serves a calibration; what is deployed runs elsewhere.
+            raise _no_data("the accuracy criteria")
+        # An engine object is for calibration only: it runs one model, and here there are several.
         engine = run.engine if isinstance(run.engine, str) else "auto"
         limit = run.limit if self.source is None else None
         found = None if ranges is None else ranges._ranges
         with replace(run, engine=engine, limit=limit).session("verifying") as begun:
-            made = _core.guarded(model._model, options, found, source, self.options, begun)
-        quantized = Quantized(made)
-        told = [] if found is None else found.warnings
-        warn(quantized.report.warnings[len(told) :])  # those of the samples come first
+            done = _core.guarded(model._model, options, found, source, self.options, begun)
+        quantized = Quantized(done)
+        logged = [] if found is None else found.warnings
+        # Those of the calibration come first, and were logged then.
+        warn(quantized.report.warnings[len(logged) :])
         return quantized
 
 
@@ -61,22 +62,22 @@ def accuracy_check(
     scores: str | None,
     calibrated: CalibrationData | None,
 ) -> AccuracyCheck | None:
-    """Give what a result has to reach; None where nothing is asked.
+    """Return the accuracy criteria, or None if none are given.
 
-    `calibrated` are the samples of a calibration, which can serve instead of `verify`.
+    `calibrated` are the calibration samples, which are used if `verify` is None.
     """
-    asked = {
+    given = {
         "min_sqnr": min_sqnr is not None,
         "max_accuracy_drop": max_accuracy_drop is not None,
         "require_faster": require_faster,
         "labels": labels is not None,
     }
-    first = next((option for option, is_asked in asked.items() if is_asked), None)
+    first = next((option for option, is_given in given.items() if is_given), None)
     if verify is None and first is None:
-        check.reject_unused("where nothing is judged: verify is None", scores=scores is not None)
+        check.reject_unused("without evaluation data: verify is None", scores=scores is not None)
         return None
     if verify is None and calibrated is None:
-        raise _nothing(str(first))
+        raise _no_data(str(first))
     options = AccuracyControlDict(
         min_sqnr=min_sqnr,
         max_accuracy_drop=max_accuracy_drop,
@@ -95,6 +96,6 @@ def accuracy_check(
     return AccuracyCheck(options, source)
 
 
-def _nothing(asked: str) -> OptionError:
-    what = f"verify is None, but {asked} needs data that the result is judged on"
+def _no_data(option: str) -> OptionError:
+    what = f"verify is None, but {option} needs data to evaluate the result on"
     return OptionError(what, option="verify")

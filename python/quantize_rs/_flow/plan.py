@@ -1,4 +1,4 @@
-"""What will be done to a model, and the model that comes of it."""
+"""The plan of a quantization, and the quantized model."""
 
 from __future__ import annotations
 
@@ -28,26 +28,26 @@ __all__ = ["Plan", "Quantized"]
 
 @dataclass(frozen=True, slots=True, repr=False, eq=False)
 class Plan:
-    """What will be done to each value of a model, and why.
+    """The decision for each value of a model, with its reason. `Model.plan` returns it.
 
-    Iterating gives a row for each value, ``print(plan)`` shows a table. `Model.plan` makes it.
+    Iterating yields a row for each value; ``print(plan)`` shows a table.
     """
 
     _plan: _core.Plan
 
     @property
     def values(self) -> tuple[PlannedValue, ...]:
-        """Every value of the main graph."""
+        """One row for each value of the main graph."""
         return tuple(parse_planned_value(row) for row in self.to_dict()["values"])
 
     @property
     def steps(self) -> tuple[Step, ...]:
-        """What was done to the model before planning."""
+        """The passes that changed the model before planning."""
         return parse_steps(self.to_dict()["steps"])
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """Things to know before going on."""
+        """Warnings about the plan."""
         return tuple(self.to_dict()["warnings"])
 
     def calibrate(
@@ -63,47 +63,47 @@ class Plan:
         threads: int | None = None,
         progress: bool | Callback | None = None,
     ) -> Ranges:
-        """Run the model on samples and gather where its activations live.
+        """Run the model on samples and find the ranges of its activations.
 
-        The result depends neither on the number of threads nor on the order of the samples.
-        Ctrl-C stops it within a second.
+        The result does not depend on the number of threads or the order of the samples. Ctrl-C
+        stops it within a second.
 
         Parameters
         ----------
         samples : path, ImageFolder, array, dict of arrays, iterable, reader, or "random"
             As `calibration_data` of `quantize_with_calibration`.
         method : str
-            How ranges follow from what is seen: ``"minmax"``, ``"moving_average"``,
-            ``"percentile"`` (or with its number, ``"percentile:99.9"``), ``"entropy"``, ``"mse"``,
-            or ``"auto"``, which judges them on samples held back where there are 128 or more
-            (single values, too, where there are 512), and else takes ``"mse"`` (of one sample
-            ``"minmax"``).
+            The calibration method: ``"minmax"``, ``"moving_average"``,
+            ``"percentile"`` (or with a number, ``"percentile:99.9"``), ``"entropy"``, ``"mse"``, or
+            ``"auto"``. With 128 samples or more, ``"auto"`` evaluates all methods on held-back
+            samples, and from 512 on also for each value; with fewer samples it is ``"mse"``, and
+            with one sample ``"minmax"``.
         engine : "auto", "tract", "onnxruntime", or an object with ``run(dict) -> dict``
-            Who runs the model. tract is built in; onnxruntime is that of the installed package;
-            auto takes tract for small models that it runs right, and onnxruntime, where it is
-            installed, for others. An object gives every value to observe for a dict of arrays;
-            its method ``prepare(model: bytes, outputs: list[str])``, if it has one, is called
-            first with a model that has these values as outputs, too.
+            The engine that runs the model. tract is built in; onnxruntime is the installed
+            package. auto uses tract for small models that it runs correctly, and else onnxruntime,
+            if it is installed. An object returns every value to observe for a dict of arrays. If
+            it has a method ``prepare(model: bytes, outputs: list[str])``, that is called first,
+            with a model that also has these values as outputs.
         limit : int, optional
-            Take the first so many samples only.
+            Use only the first N samples.
         num_samples, sample_shape, seed
             For ``"random"`` only.
         threads : int, optional
-            Samples that run at once; by default as many as there are cores, or one where `engine`
-            is an object.
+            The number of samples that run in parallel; by default the number of cores, or 1 if
+            `engine` is an object.
         progress : bool or callable, optional
-            True shows a bar on standard error; a function is called with the number of samples
-            done, and of samples in all or None.
+            True shows a progress bar on standard error; a function is called with the number of
+            samples done, and the total or None.
 
         Returns
         -------
         Ranges
-            The range of each value that the plan quantizes, and what it follows from.
+            The range of each value that the plan quantizes, and its statistics.
 
         Raises
         ------
         CalibrationError
-            No samples, samples of the wrong shape or type, NaN, or an engine that failed.
+            No samples, samples of the wrong shape or type, NaN, or an engine error.
         OptionError
             An option is unknown or out of range.
         FileNotFoundError, PermissionError, OSError
@@ -154,22 +154,21 @@ class Plan:
         threads: int | None = None,
         progress: bool | Callback | None = None,
     ) -> MethodComparison:
-        """Run the model on samples and compare what each calibration method makes of them.
+        """Run the model on samples and compare the calibration methods.
 
-        A part of the samples is held back: each method finds its ranges in the others, the model is
-        quantized with them, and its outputs on the samples held back are compared with those of the
+        Some of the samples are held back. Each method finds ranges on the others, the model is
+        quantized with them, and its outputs on the held-back samples are compared with those of the
         float model.
 
         Parameters
         ----------
         samples, engine, limit, num_samples, sample_shape, seed, threads, progress
-            As in `calibrate`. An object as engine needs ``prepare``, for there are several models
-            to run.
+            As in `calibrate`. An engine object needs ``prepare``, as several models are run.
 
         Returns
         -------
         MethodComparison
-            A row for each method, and the ranges that each finds.
+            A row for each method, and its ranges.
 
         Raises
         ------
@@ -193,24 +192,24 @@ class Plan:
         return MethodComparison(comparison)
 
     def apply(self, ranges: Ranges | None = None) -> Quantized:
-        """Make the quantized model; the model the plan was made for stays as it is.
+        """Quantize the model; the original model does not change.
 
         Parameters
         ----------
         ranges : Ranges, optional
-            Needed when the plan quantizes activations.
+            Required if the plan quantizes activations.
 
         Returns
         -------
         Quantized
-            The model and the report on it. Warnings of the report are logged.
+            The quantized model and its report. Warnings of the report are logged.
 
         Raises
         ------
         UnsupportedModelError
             A weight holds NaN or infinity.
         CalibrationError
-            Ranges are missing, or belong to another model.
+            The ranges are missing, or belong to another model.
 
         Examples
         --------
@@ -220,17 +219,18 @@ class Plan:
         True
         """
         quantized = Quantized(self._plan.apply(None if ranges is None else ranges._ranges))
-        told = [] if ranges is None else ranges._ranges.warnings
-        warn(quantized.report.warnings[len(told) :])  # those of the samples come first
+        logged = [] if ranges is None else ranges._ranges.warnings
+        # Those of the calibration come first, and were logged then.
+        warn(quantized.report.warnings[len(logged) :])
         return quantized
 
     def to_dict(self) -> dict[str, Any]:
-        """Give the plan as plain dicts, lists, texts and numbers."""
+        """Return the plan as plain dicts, lists, strings and numbers."""
         found: dict[str, Any] = json.loads(self.to_json())
         return found
 
     def to_json(self) -> str:
-        """Give the plan as JSON."""
+        """Return the plan as JSON."""
         return self._plan.to_json()
 
     def __iter__(self) -> Iterator[PlannedValue]:
@@ -253,26 +253,27 @@ class Plan:
     def _repr_html_(self) -> str:
         values = self.values
         rows = ([value.name, value.kind, value.source, value.why] for value in values)
-        header = ["value", "type", "numbers from", "why"]
+        header = ["value", "type", "range from", "why"]
         return notebook.table(self._summary(values), header, rows)
 
 
 @dataclass(frozen=True, slots=True, repr=False, eq=False)
 class Quantized:
-    """A quantized model and the report on it. `Plan.apply` makes it."""
+    """A quantized model and its report. `Plan.apply` returns it."""
 
     _quantized: _core.Quantized
 
     @property
     def report(self) -> Report:
-        """What was done so far; `save` completes it."""
+        """The report so far; `save` completes it."""
         return parse_report(self._quantized.report())
 
     def save(self, path: str | os.PathLike[str]) -> Report:
-        """Write the model, completely or not at all, and give the complete report.
+        """Write the model, completely or not at all, and return the complete report.
 
-        A symbolic link is followed and the mode of an existing file kept. From 2 GiB on, weights
-        go to ``<name>.data`` beside the file, or to the first such name that is free.
+        Symbolic links are followed, and the mode of an existing file is kept. From 2 GiB on,
+        weights are written to ``<name>.data`` beside the file, or to the first such name that is
+        free.
 
         Raises
         ------
@@ -282,12 +283,12 @@ class Quantized:
         return parse_report(self._quantized.save(path))
 
     def to_bytes(self) -> bytes:
-        """Give the model as the bytes of one file.
+        """Return the model as the bytes of one file.
 
         Raises
         ------
         UnsupportedModelError
-            It takes 2 GiB or more.
+            The model has 2 GiB or more.
         """
         return self._quantized.to_bytes()
 
@@ -299,7 +300,7 @@ class Quantized:
 
 
 def delivered(quantized: Quantized, target: Path | None) -> Report:
-    """Give the report on a model that was written, or is in it."""
+    """Save the model and return its report; without a path the report holds the model."""
     if target is not None:
         return quantized.save(target)
     return dataclasses.replace(quantized.report, model=quantized.to_bytes())

@@ -1,4 +1,4 @@
-"""Arrays on their way to the extension module and back."""
+"""Conversion of arrays to and from the extension module."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ Array: TypeAlias = tuple[str, str, Sequence[int], npt.NDArray[np.uint8]]
 
 
 def array_of(name: str, value: Any, place: str = "") -> Array:
-    """Give what the extension module takes.
+    """Convert a value to what the extension module takes.
 
-    Nothing is copied when the elements are little-endian and in C order already.
+    Elements that are little-endian and in C order are not copied.
     """
     try:
         array = as_numpy(value)
@@ -32,14 +32,14 @@ def array_of(name: str, value: Any, place: str = "") -> Array:
 
 
 def as_numpy(value: Any) -> npt.NDArray[Any]:
-    """Give a numpy array, of a torch tensor that gradients flow through or on a device, too."""
+    """Convert to a numpy array; torch tensors are detached and moved to the CPU first."""
     if hasattr(value, "detach"):
         value = value.detach().cpu()
     return np.asarray(value)
 
 
 def as_feed(arrays: Iterable[Array]) -> dict[str, npt.NDArray[Any]]:
-    """Give what a model is fed with: arrays by input name, which are not copied."""
+    """Return the arrays by input name, without a copy."""
     return dict(map(_given, arrays))
 
 
@@ -47,6 +47,6 @@ def _given(array: Array) -> tuple[str, npt.NDArray[Any]]:
     name, dtype, shape, elements = array
     try:
         return name, elements.view(np.dtype(dtype)).reshape(shape)
-    except TypeError as error:  # bfloat16, which numpy knows once ml_dtypes is imported
+    except TypeError as error:  # bfloat16: numpy has it only once ml_dtypes is imported
         what = f"numpy has no {dtype}: import ml_dtypes, or use another engine"
         raise CalibrationError(what, value=name) from error

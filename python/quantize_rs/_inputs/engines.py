@@ -1,4 +1,4 @@
-"""Who runs a model on samples, as the extension module takes it."""
+"""The engines that run a model on samples: tract, onnxruntime, or an object of the caller."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ __all__ = ["Engine", "Runs"]
 class Runs(Protocol):
     """Any object that runs a model.
 
-    When it has a method ``prepare(model: bytes, outputs: list[str])``, that is called first, with a
-    model whose outputs are the values to observe, among others; `run` then gives them.
+    If it has a method ``prepare(model: bytes, outputs: list[str])``, that is called first, with a
+    model whose outputs include the values to observe; `run` then returns them.
     """
 
     def run(self, feed: dict[str, npt.NDArray[Any]], /) -> Mapping[str, npt.ArrayLike]:
-        """Give every value to observe for one sample, by name."""
+        """Return every value to observe for one sample, by name."""
 
 
 Engine: TypeAlias = str | Runs
@@ -38,7 +38,7 @@ _KNOWN = '"auto", "tract", "onnxruntime", or an object with run(dict) -> dict'
 
 
 def engine(wanted: Engine) -> _core.Engine:
-    """Give the engine of this name, or the one that the object is."""
+    """Return the engine with this name, or wrap an object as an engine."""
     match wanted:
         case "auto":
             match library():
@@ -67,10 +67,9 @@ def engine(wanted: Engine) -> _core.Engine:
 
 
 def deployed(wanted: Engine) -> _core.Engine:
-    """Give the engine that stands for those that models are deployed to.
+    """Return an engine that is close to deployment: ONNX Runtime if it is installed, else tract.
 
-    That is ONNX Runtime, where it is installed. An object runs one model at a time, and here there
-    are several.
+    An object is refused: it runs one model at a time, and several are needed.
     """
     if wanted == "auto":
         match library():
@@ -88,18 +87,18 @@ def deployed(wanted: Engine) -> _core.Engine:
 
 @dataclass(frozen=True)
 class Missing:
-    """Why there is no library."""
+    """The reason why no library was found."""
 
     why: str
 
 
 def library() -> Path | Missing:
-    """Find the library of the installed ``onnxruntime`` package, which is not imported."""
+    """Find the library of the installed ``onnxruntime`` package without importing it."""
     if named := os.environ.get("ORT_DYLIB_PATH"):
         return Path(named)
     try:
         spec = importlib.util.find_spec("onnxruntime")
-    except ValueError:  # somebody put a module without a spec in its place
+    except ValueError:  # a module without a spec stands in its place
         spec = None
     if spec is None:
         return Missing("no onnxruntime is installed")
@@ -119,17 +118,17 @@ def _version(path: Path) -> list[int]:
 
 
 class _Adapter:
-    """Calls an engine of the caller's with numpy arrays and checks what comes back."""
+    """Calls an engine object with numpy arrays and checks the arrays that it returns."""
 
     def __init__(self, wanted: Any) -> None:
         self._wanted = wanted
 
     def prepare(self, model: bytes, outputs: list[str]) -> None:
-        """Hand over the model."""
+        """Pass the model to the engine."""
         self._wanted.prepare(model, outputs)
 
     def run(self, feed: Sequence[Array], wanted: Sequence[str]) -> list[npt.NDArray[np.float32]]:
-        """Run a sample and give the wanted values, in their order."""
+        """Run a sample and return the wanted values, in order."""
         found = self._wanted.run(as_feed(feed))
         if not isinstance(found, Mapping):
             what = f"{self._name}.run gave a {type(found).__name__}, expected a dict of arrays"

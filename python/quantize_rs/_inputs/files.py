@@ -1,4 +1,4 @@
-"""Places that files are written to."""
+"""Output paths: checked before the work, written atomically after it."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ __all__ = ["writable", "write"]
 
 
 def writable(path: str | os.PathLike[str] | None, *needed: object) -> Path | None:
-    """Refuse a place that no file can be written to, before the work and not after.
+    """Check that a file can be written to a path, before the work starts.
 
-    Nor may it be one of the files that are `needed`: whatever is no path is none, nor is the word
-    for random samples.
+    The path must not be one of the input files in `needed`. Items that are not paths, and the
+    string ``"random"``, are ignored.
     """
     if path is None:
         return None
@@ -38,7 +38,7 @@ def _same(one: Path, other: str | os.PathLike[str]) -> bool:
 
 
 def write(path: str | os.PathLike[str], text: str | bytes) -> None:
-    """Write a file, completely or not at all; text as UTF-8."""
+    """Write a file, completely or not at all; strings as UTF-8."""
     writable(path)
     target = Path(path).resolve()
     sibling = target.with_name(f".{target.name}.{os.getpid()}.tmp")

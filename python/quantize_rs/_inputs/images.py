@@ -1,4 +1,4 @@
-"""Photos as samples: which files, and how their pixels become numbers."""
+"""Images as samples: which files, and how pixels are converted to numbers."""
 
 from __future__ import annotations
 
@@ -20,38 +20,38 @@ __all__ = ["ImageFolder"]
 
 @dataclass(frozen=True, slots=True)
 class ImageFolder:
-    """Photos to calibrate with, and how their pixels become what the model is fed with.
+    """Images to calibrate with, and how to preprocess them.
 
     Each number is ``(pixel * scale - mean) / std``, where a pixel is 0 to 255. JPEG and PNG files
-    are read in the order of their names, one at a time, without the help of another package. They
-    are resized as Pillow does it, and stand upright as their EXIF data says. Transparency is left
-    out, and of 16 bits a channel the upper 8 count. A model with one channel gets the luma that
-    Pillow's ``convert("L")`` gives, a grey image gives three equal channels. A model whose first
+    are read in the order of their names, one at a time; no other package is needed. Images are
+    rotated according to their EXIF data and resized as Pillow does it. The alpha channel is
+    dropped. Of 16-bit channels the upper 8 bits are used. A model with one channel gets the luma of
+    Pillow's ``convert("L")``; a grey image is repeated for three channels. A model whose first
     dimension is N gets N images at a time.
 
     Parameters
     ----------
     path : path
-        A folder, without the folders in it; an image; or a pattern such as ``"photos/*.jpg"`` or
-        ``"photos/**"``, which takes the folders in it too. Other files are left aside.
+        A folder, without its subfolders; an image; or a pattern such as ``"photos/*.jpg"`` or
+        ``"photos/**"``, which includes subfolders. Other files are ignored.
     size : int or (int, int), optional
         Height and width; those of the model's input by default.
     mean, std : float or sequence of float
-        One number, or one for each channel in the order that the model gets them.
+        One number, or one for each channel in the order of the model's input.
     scale : float
-        What pixels are multiplied by. Integer inputs get the pixels as they are, unless `scale`,
-        `mean` or `std` are given.
+        The factor for pixels. Integer inputs get the unchanged pixels, unless `scale`, `mean` or
+        `std` are given.
     layout : {"NCHW", "NHWC"}, optional
-        Where the channels are; by default where the model's input has 3 or 1 of them.
+        The position of the channels; by default the axis of the model's input with 3 or 1 elements.
     channel_order : {"RGB", "BGR"}
         The order of three channels.
     resize : {"bilinear", "bicubic", "nearest", "lanczos3"}
-        How images are brought to their size.
+        The interpolation method.
     crop : int, optional
-        Resize the shorter side to this length, then cut `size` out of the centre, as is usual for
-        ImageNet; by default the whole image is resized, whatever its proportions.
+        Resize the shorter side to this length, then crop `size` from the center, as is usual for
+        ImageNet; by default the whole image is resized and its aspect ratio may change.
     limit : int, optional
-        Take the first so many images only.
+        Use only the first N images.
 
     Raises
     ------
@@ -61,13 +61,13 @@ class ImageFolder:
     Examples
     --------
     >>> import quantize_rs
-    >>> photos = quantize_rs.ImageFolder(
+    >>> images = quantize_rs.ImageFolder(
     ...     "photos", mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225), crop=256
     ... )
-    >>> photos.channel_order
+    >>> images.channel_order
     'RGB'
 
-    It stands wherever samples do: ``plan.calibrate(photos)``.
+    Pass it wherever samples are accepted: ``plan.calibrate(images)``.
     """
 
     path: str | os.PathLike[str]
@@ -94,25 +94,24 @@ class ImageFolder:
     def feeds(
         self, model: OpenedModel | ModelSource, *, limit: int | None = None
     ) -> Iterator[dict[str, npt.NDArray[Any]]]:
-        """Give what the model is fed with: a dict of arrays by input name for each sample.
+        """Iterate over the feeds of the model: for each sample a dict of arrays by input name.
 
         Parameters
         ----------
         model : Model, path, bytes or onnx.ModelProto
-            Its input says size, layout and type.
+            Its input determines size, layout and type.
         limit : int, optional
-            Take the first so many samples only.
+            Use only the first N samples.
 
         Returns
         -------
         iterator of dict of str to numpy.ndarray
-            Images are read when they are asked for.
+            Images are read lazily.
 
         Raises
         ------
         CalibrationError
-            There are no images, one is broken, or the model's input and the options do not go
-            together.
+            There are no images, an image is corrupt, or the options do not match the model's input.
         FileNotFoundError, PermissionError, OSError
             The folder cannot be read.
 
@@ -130,7 +129,7 @@ class ImageFolder:
 
 
 def image_source(folder: ImageFolder) -> _core.Source:
-    """Give the samples in a folder."""
+    """Return the samples in a folder."""
     return _core.Source.images(
         folder.path,
         size=_size(folder.size),

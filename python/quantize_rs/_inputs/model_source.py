@@ -1,4 +1,4 @@
-"""What a model can be given as."""
+"""The types that a model is accepted as: a path, bytes or an ``onnx.ModelProto``."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ class SerializesToString(Protocol):
     """An ``onnx.ModelProto``."""
 
     def SerializeToString(self) -> bytes:  # noqa: N802 - protobuf's name
-        """Give the bytes of a file."""
+        """Return the model as the bytes of a file."""
 
 
 @runtime_checkable
 class OpenedModel(Protocol):
-    """A `quantize_rs.Model`: a model that is open already."""
+    """A `quantize_rs.Model`, which is open already."""
 
     @property
     def _model(self) -> _core.Model: ...
@@ -33,7 +33,7 @@ ModelSource: TypeAlias = (
 
 
 def read_model(source: ModelSource) -> _core.Model:
-    """Open a model; one in memory is held and not copied when it is bytes."""
+    """Open a model; bytes are held without a copy."""
     match source:
         case bytes() | bytearray():
             return _core.Model.from_bytes(source)
@@ -49,7 +49,7 @@ def read_model(source: ModelSource) -> _core.Model:
 
 
 def core_model(source: ModelSource | OpenedModel) -> _core.Model:
-    """Give the model as the extension module has it, whether it is open already or not."""
+    """Return the model of the extension module; open it if it is not open yet."""
     return source._model if isinstance(source, OpenedModel) else read_model(source)
 
 

@@ -1,4 +1,4 @@
-"""How far some work on samples has come, shown to whoever asked."""
+"""Progress of work on samples: a callback, a tqdm bar or a line of text."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from typing import Protocol, TypeAlias
 
-# Called with samples done, and samples in all where that is known.
+# Called with the samples done, and the total or None.
 Callback: TypeAlias = Callable[[int, int | None], object]
 
 
@@ -24,7 +24,7 @@ class _Bar(Protocol):
 
 @contextlib.contextmanager
 def shown(progress: bool | Callback | None, work: str) -> Iterator[Callback | None]:
-    """Give what to call: nothing, the caller's own function, or a bar on standard error."""
+    """Return the function to call: None, the caller's own, or one that draws a progress bar."""
     if callable(progress):
         yield progress
     elif not progress:
@@ -32,7 +32,7 @@ def shown(progress: bool | Callback | None, work: str) -> Iterator[Callback | No
     else:
         try:
             with warnings.catch_warnings():
-                # That it has no widgets: its bar of text does as well.
+                # tqdm warns when ipywidgets is missing, and falls back to a text bar.
                 warnings.simplefilter("ignore")
                 from tqdm.auto import tqdm
         except ImportError:
@@ -48,8 +48,8 @@ def shown(progress: bool | Callback | None, work: str) -> Iterator[Callback | No
 
 def _advance(bar: _Bar, done: int, total: int | None) -> None:
     if bar.total != total:
-        bar.reset(total)  # the bar of a notebook does not look at `total` again by itself
-    bar.update(done - bar.n)  # which draws ten times a second at most
+        bar.reset(total)  # the notebook bar does not read `total` again
+    bar.update(done - bar.n)  # tqdm draws at most ten times a second
 
 
 @contextlib.contextmanager
@@ -59,8 +59,8 @@ def _counter(work: str) -> Iterator[Callback]:
     def call(done: int, total: int | None) -> None:
         nonlocal text, drawn
         now = time.monotonic()
-        # Padded, so that nothing is left of a longer text before.
-        text = f"{work}: {_told(done, total, now - begun):<60}"
+        # Padded to overwrite a longer earlier text.
+        text = f"{work}: {_progress_text(done, total, now - begun):<60}"
         if now - drawn > 0.1:
             sys.stderr.write(f"\r{text}")
             sys.stderr.flush()
@@ -72,7 +72,7 @@ def _counter(work: str) -> Iterator[Callback]:
         sys.stderr.write(f"\r{text}\n")
 
 
-def _told(done: int, total: int | None, seconds: float) -> str:
+def _progress_text(done: int, total: int | None, seconds: float) -> str:
     if total is None:
         return f"{done} samples"
     left = f", {seconds / done * (total - done):.0f} s left" if 0 < done < total else ""

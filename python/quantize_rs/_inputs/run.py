@@ -1,4 +1,4 @@
-"""How a model is run on samples, and what is said meanwhile."""
+"""How a model is run on samples: engine, limits, threads, progress."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _log = logging.getLogger("quantize_rs")
 
 
 def warn(warnings: Iterable[str]) -> None:
-    """Say them in the logger of the package."""
+    """Log warnings to the logger of the package."""
     for warning in warnings:
         _log.warning("%s", warning)
 
@@ -35,7 +35,7 @@ class Run:
 
     @contextlib.contextmanager
     def session(self, work: str = "calibrating") -> Iterator[_core.Run]:
-        """Give it as the extension module takes it, with progress shown meanwhile."""
+        """Return the run for the extension module, and show its progress until the block ends."""
         engine = engines.engine if work == "calibrating" else engines.deployed
         with shown(self.progress, work) as call:
             yield _core.Run(

@@ -1,4 +1,4 @@
-"""What people calibrate with, as the extension module takes it."""
+"""Samples: paths, arrays, iterables, readers and random values, as a source of feeds."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ class DataReader(Protocol):
     """ONNX Runtime's ``CalibrationDataReader``: feeds by input name, then None."""
 
     def get_next(self) -> Mapping[str, npt.ArrayLike] | None:
-        """Give the next feed."""
+        """Return the next feed, or None at the end."""
 
 
 @runtime_checkable
 class ArrayLike(Protocol):
-    """A numpy array, a torch tensor, or anything else that becomes an array."""
+    """A numpy array, a torch tensor, or any other object with ``__array__``."""
 
     def __array__(self) -> npt.NDArray[Any]:
-        """Give the array."""
+        """Return the array."""
 
 
 CalibrationData: TypeAlias = (
@@ -47,13 +47,13 @@ CalibrationData: TypeAlias = (
     | Iterable[Any]
 )
 
-_MEND = (
+_EXPECTED = (
     "expected a path (.npy, .npz, .safetensors, a folder or pattern of images), an ImageFolder, an "
     "array, a dict of arrays, an iterable of either, or an object with get_next(); "
     '"random" calibrates with noise'
 )
 
-ANALYSIS_NOISE = "looking at random values, which say little of real inputs"
+ANALYSIS_NOISE = "analyzing with random values, which say little about real inputs"
 _NOISE = (
     "calibrating with random values: the ranges of noise are not those of data, and accuracy will "
     "suffer"
@@ -69,9 +69,9 @@ def sample_source(
     seed: int,
     noise: str = _NOISE,
 ) -> _core.Source:
-    """Give the samples in `data`; `option` is the name that errors call it by.
+    """Return the samples in `data`; `option` is the name that errors use for it.
 
-    `noise` is what is to be said of random values.
+    `noise` is the warning that is logged for random values.
     """
     count = check.count("num_samples", num_samples, least=1)
     shape = check.shape("sample_shape", sample_shape)
@@ -81,7 +81,7 @@ def sample_source(
         check.reject_unused(why, sample_shape=shape is not None, seed=seed != 0)
     match data:
         case None:
-            raise OptionError(f"{option} is None, {_MEND}", option=option)
+            raise OptionError(f"{option} is None, {_EXPECTED}", option=option)
         case str() if is_noise(data):
             _log.warning("%s; give real samples as %s", noise, option)
             return _core.Source.random(count, shape, seed)
@@ -98,17 +98,17 @@ def sample_source(
         case Iterable():
             return _core.Source.iterator(starmap(_item, enumerate(data)), _length(data))
         case _:
-            what = f"{option} is of type {type(data).__name__}, {_MEND}"
+            what = f"{option} is of type {type(data).__name__}, {_EXPECTED}"
             raise OptionError(what, option=option)
 
 
 def is_noise(data: CalibrationData | None) -> bool:
-    """Tell whether random values are asked for."""
+    """Return whether `data` asks for random values."""
     return isinstance(data, str) and data == "random"
 
 
 def overlap(one: CalibrationData | None, other: CalibrationData | None) -> bool:
-    """Tell whether samples are, or are among, the others: one object, path or memory for both."""
+    """Return whether both are, or share, the same object, path or memory."""
     if one is None or other is None:
         return False
     if one is other or (is_noise(one) and is_noise(other)):
@@ -132,10 +132,10 @@ def _arrays_of(data: CalibrationData) -> list[npt.NDArray[Any]]:
 
 
 def _length(data: Iterable[Any]) -> int | None:
-    """Give the number of items, where that is known."""
+    """Return the number of items, or None if it is not known."""
     try:
         return len(data) if isinstance(data, Sized) else None
-    except TypeError:  # a data loader over what has no length
+    except TypeError:  # a data loader over a dataset without a length
         return None
 
 
@@ -145,13 +145,13 @@ def _feeds(reader: DataReader) -> Iterator[Mapping[str, npt.ArrayLike]]:
 
 
 def _item(number: int, item: Any) -> list[Array]:
-    """Give one item of an iterable: a dict, an array, or a tuple or list that begins with either.
+    """Convert one item of an iterable: a dict, an array, or a sequence that starts with either.
 
-    A list of arrays that are alike is given whole, without names, for others to refuse: a batch
-    that nobody has stacked is not told from the arrays of several inputs here.
+    A list of arrays of one shape and type is returned whole and without names, and refused later:
+    it cannot be distinguished here from the arrays of several inputs.
     """
     place = f" (item {number})"
-    if isinstance(item, list) and _are_alike(item):
+    if isinstance(item, list) and _same_shape_and_type(item):
         return [array_of("", one, place) for one in item]
     if isinstance(item, (tuple, list)) and item:
         item = item[0]
@@ -163,7 +163,7 @@ def _item(number: int, item: Any) -> list[Array]:
     return [array_of("", item, place)]
 
 
-def _are_alike(items: list[Any]) -> bool:
-    """Tell whether these are several arrays of one shape and type."""
+def _same_shape_and_type(items: list[Any]) -> bool:
+    """Return whether these are several arrays of one shape and type."""
     kinds = {(str(getattr(one, "dtype", None)), str(getattr(one, "shape", None))) for one in items}
     return len(items) > 1 and len(kinds) == 1 and all(isinstance(one, ArrayLike) for one in items)

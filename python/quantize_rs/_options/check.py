@@ -1,4 +1,4 @@
-"""Options as the extension module takes them, refused by name where they cannot be."""
+"""Checks and conversions of option values; errors name the option."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from ..errors import OptionError
 
 _T = TypeVar("_T")
 
-_LARGEST = 2**63 - 1  # what a size may be on every machine that runs this
+_MAX_COUNT = 2**63 - 1  # the largest `usize` that every supported platform has
 
 
 @contextmanager
 def rename_errors(**names: str) -> Iterator[None]:
-    """Give an error about an option the name that the option has for the caller."""
+    """Rename the option in an `OptionError` to the name that the caller uses."""
     try:
         yield
     except OptionError as error:
@@ -31,7 +31,7 @@ def rename_errors(**names: str) -> Iterator[None]:
 
 
 def reject_unused(why: str, **given: bool) -> None:
-    """Refuse the first option that is given although it has no effect; `why` says what it lacks."""
+    """Raise an `OptionError` for the first given option; `why` says why it has no effect."""
     for option, is_given in given.items():
         if is_given:
             raise OptionError(f"{option} has no effect {why}", option=option)
@@ -47,20 +47,20 @@ def _whole(option: str, value: SupportsIndex) -> int:
 
 
 def count(option: str, value: SupportsIndex, *, least: int = 0) -> int:
-    """Give a whole number of at least `least`."""
+    """Return a whole number that is at least `least`."""
     number = _whole(option, value)
-    if not least <= number <= _LARGEST:
+    if not least <= number <= _MAX_COUNT:
         raise OptionError(f"{option} is {number}, expected {least} or more", option=option)
     return number
 
 
 def optional_count(option: str, value: SupportsIndex | None, *, least: int = 0) -> int | None:
-    """Give a whole number of at least `least`, or None."""
+    """Return a whole number that is at least `least`, or None."""
     return None if value is None else count(option, value, least=least)
 
 
 def number(option: str, value: Any) -> float:
-    """Give a number."""
+    """Return a float."""
     try:
         return float(value)
     except (TypeError, ValueError):
@@ -68,7 +68,7 @@ def number(option: str, value: Any) -> float:
 
 
 def bits(option: str, value: SupportsIndex) -> int:
-    """Give a number of bits that fits a byte; which of them there are, Rust knows."""
+    """Return a bit width that fits into a byte; Rust checks that it is supported."""
     number = _whole(option, value)
     if not 0 <= number < 256:
         raise OptionError(f"{option} is {number}, expected 2, 4, 8 or 16", option=option)
@@ -76,7 +76,7 @@ def bits(option: str, value: SupportsIndex) -> int:
 
 
 def names(option: str, value: Iterable[str] | None) -> list[str]:
-    """Give a list of names; one text alone is a mistake, not a list of its letters."""
+    """Return a list of names; a single string raises, as its letters are not meant."""
     if isinstance(value, str):
         raise OptionError(
             f"{option} is the text {value!r}, expected a list of names", option=option
@@ -85,7 +85,7 @@ def names(option: str, value: Iterable[str] | None) -> list[str]:
 
 
 def listed(option: str, value: Iterable[_T], what: str) -> list[_T]:
-    """Give what is in an iterable; `what` says of what."""
+    """Return the items of an iterable as a list; `what` names them in the error."""
     try:
         return list(value)
     except TypeError:
@@ -95,19 +95,19 @@ def listed(option: str, value: Iterable[_T], what: str) -> list[_T]:
 
 
 def text(option: str, value: str, expected: str) -> str:
-    """Give a text; `expected` says of what."""
+    """Return a string; `expected` describes it in the error."""
     if not isinstance(value, str):
         raise OptionError(f"{option} is {value!r}, expected {expected}", option=option)
     return value
 
 
 def optional_names(option: str, value: Iterable[str] | None) -> list[str] | None:
-    """Give a list of names, or None."""
+    """Return a list of names, or None."""
     return None if value is None else names(option, value)
 
 
 def passes(value: bool | Iterable[str]) -> list[str] | None:
-    """Give the names of passes; None for those that serve quantization."""
+    """Return the names of passes; None selects those that help quantization."""
     if isinstance(value, bool):
         return None if value else []
     return names("optimize", value)
@@ -124,7 +124,7 @@ def _by_name(option: str, value: Mapping[str, _T] | None) -> dict[str, _T]:
 def widths_by_name(
     option: str, value: Mapping[str, SupportsIndex | str] | None
 ) -> tuple[dict[str, int], dict[str, str]]:
-    """Give bits, and types, by name or pattern."""
+    """Return bit widths and types by name or pattern."""
     widths = _by_name(option, value)
     types = {name: width for name, width in widths.items() if isinstance(width, str)}
     others = ((name, width) for name, width in widths.items() if not isinstance(width, str))
@@ -134,7 +134,7 @@ def widths_by_name(
 def layers(
     layer_bits: Mapping[str, SupportsIndex | str] | None, layer_dtype: Mapping[str, str] | None
 ) -> tuple[dict[str, int], dict[str, str]]:
-    """Give bits, and types, by name or pattern; `layer_dtype` gives types alone."""
+    """Return bit widths and types by name or pattern; `layer_dtype` holds types only."""
     widths, types = widths_by_name("layer_bits", layer_bits)
     named = types_by_name("layer_dtype", layer_dtype)
     for name, found in named.items():
@@ -146,7 +146,7 @@ def layers(
 
 
 def types_by_name(option: str, value: Mapping[str, str] | None) -> dict[str, str]:
-    """Give types by name or pattern."""
+    """Return types by name or pattern."""
     types = _by_name(option, value)
     for name, found in types.items():
         if not isinstance(found, str):
@@ -156,14 +156,14 @@ def types_by_name(option: str, value: Mapping[str, str] | None) -> dict[str, str
 
 
 def shape(option: str, value: Iterable[SupportsIndex] | None) -> list[int] | None:
-    """Give a shape, or None."""
+    """Return a shape, or None."""
     if value is None:
         return None
     return [count(option, length) for length in listed(option, value, "lengths")]
 
 
 def labels(value: npt.ArrayLike | None) -> list[int] | None:
-    """Give classes as whole numbers, or None."""
+    """Return class labels as integers, or None."""
     if value is None:
         return None
     array = np.asarray(value)
@@ -176,7 +176,7 @@ def labels(value: npt.ArrayLike | None) -> list[int] | None:
 def pruning(
     threshold: SupportsFloat | None, sparsity: SupportsFloat | None
 ) -> tuple[str, float] | None:
-    """How small weights are that become 0 before they are quantized; None where none are to."""
+    """Return which weights to prune before quantization, as a mode and a number, or None."""
     if threshold is not None and sparsity is not None:
         raise OptionError("sparsity: give it or prune, not both", option="sparsity")
     if sparsity is not None:

@@ -1,4 +1,4 @@
-"""Options as the extension module takes them: one dict for each function of its own."""
+"""The option dicts that functions of the extension module take."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TypedDict
 
 
 class OptionDict(TypedDict):
-    """What a caller wants, as the extension module takes it."""
+    """Options of quantization."""
 
     bits: int | None
     weights: str | None
@@ -39,7 +39,7 @@ class OptionDict(TypedDict):
 
 
 class CompareDict(TypedDict):
-    """What to compare, as the extension module takes it."""
+    """Options of `compare`."""
 
     labels: list[int] | None
     scores: str | None
@@ -49,7 +49,7 @@ class CompareDict(TypedDict):
 
 
 class AccuracyControlDict(TypedDict):
-    """What a result has to reach, as the extension module takes it."""
+    """The accuracy criteria, and how they are evaluated."""
 
     min_sqnr: float | None
     max_accuracy_drop: float | None

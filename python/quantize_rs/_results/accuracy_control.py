@@ -1,4 +1,4 @@
-"""How a result was judged, and which layers stayed float so that it holds the bar."""
+"""How a result was evaluated, and which layers were reverted to float."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ __all__ = ["AccuracyCriteria", "Candidate", "Evaluation", "RevertedLayer"]
 
 @dataclass(frozen=True, slots=True)
 class AccuracyCriteria:
-    """What a result has to reach.
+    """The accuracy criteria that a result must meet.
 
     Attributes
     ----------
     min_sqnr : float or None
-        The least SQNR of its worst output, in decibels.
+        The minimum SQNR of the worst output, in dB.
     max_accuracy_drop : float or None
-        The most accuracy that may be lost, from 0 to 1.
+        The maximum loss of accuracy, as a fraction from 0 to 1.
     require_faster : bool
-        Whether it has to be faster than the float model.
+        Whether the result must be faster than the float model.
     """
 
     min_sqnr: float | None
@@ -31,20 +31,20 @@ class AccuracyCriteria:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A model that was made and measured.
+    """A quantized model that was produced and measured.
 
     Attributes
     ----------
     float_layers : tuple of str
-        The weights that were left float for it, the most sensitive first.
+        The weights that stay float in it, the most sensitive first.
     bytes : int
-        Bytes of the model, with the data beside it.
+        Size of the model in bytes, with its external data.
     outputs : tuple of OutputRow
-        How far each output is from that of the float model.
+        The error of each output against the float model.
     accuracy : Accuracy or None
-        Where labels were given.
+        The accuracy, if labels were given.
     holds : bool
-        Whether it holds the bars of accuracy.
+        Whether it meets the criteria for SQNR and accuracy.
     """
 
     float_layers: tuple[str, ...]
@@ -55,20 +55,20 @@ class Candidate:
 
     @property
     def sqnr_db(self) -> float | None:
-        """That of the worst output; None without outputs of floats."""
+        """SQNR of the worst output in dB; None without float outputs."""
         return worst_sqnr(self.outputs)
 
 
 @dataclass(frozen=True, slots=True)
 class RevertedLayer:
-    """A layer that stayed float for the bar.
+    """A layer that was reverted to float to meet the criteria.
 
     Attributes
     ----------
     name : str
-        The weight.
+        The name of the weight.
     outputs : tuple of OutputRow
-        How far each output is off when this layer alone is quantized.
+        The error of each output when only this layer is quantized.
     """
 
     name: str
@@ -76,31 +76,30 @@ class RevertedLayer:
 
     @property
     def sqnr_db(self) -> float | None:
-        """That of the worst output when this layer alone is quantized."""
+        """SQNR of the worst output in dB when only this layer is quantized."""
         return worst_sqnr(self.outputs)
 
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """How a result was judged, and what was tried for it.
+    """How a result was evaluated against the criteria, and which candidates were tried.
 
     Attributes
     ----------
     bar : AccuracyCriteria
-        What it has to reach.
+        The criteria.
     samples : int
-        Samples it was judged on.
+        The number of samples it was evaluated on.
     held_out : bool
-        Whether these are others than those that it was calibrated with.
+        Whether these samples differ from those of the calibration.
     engine : str
-        Who ran them.
+        The engine that ran the samples.
     attempts : tuple of Candidate
-        What was tried, each with more layers left float than the one before; the last is the
-        result.
+        The candidates, each with more float layers than the one before; the last is the result.
     float_layers : tuple of RevertedLayer
-        The layers that stayed float for the bar, the most sensitive first.
+        The layers that were reverted to float, the most sensitive first.
     speed : Speed or None
-        How long both models take, where the result has to be faster.
+        The latency of both models, if `require_faster` was given.
     """
 
     bar: AccuracyCriteria
@@ -113,17 +112,17 @@ class Evaluation:
 
     @property
     def sqnr_db(self) -> float | None:
-        """That of the worst output of the result; None without outputs of floats."""
+        """SQNR of the worst output of the result in dB; None without float outputs."""
         return self.attempts[-1].sqnr_db
 
     @property
     def accuracy(self) -> Accuracy | None:
-        """That of the result, where labels were given."""
+        """Accuracy of the result, if labels were given."""
         return self.attempts[-1].accuracy
 
 
 def parse_evaluation(found: dict[str, Any] | None) -> Evaluation | None:
-    """Read what the extension module wrote."""
+    """Read the JSON object of the extension module."""
     if found is None:
         return None
     return Evaluation(

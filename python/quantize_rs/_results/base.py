@@ -1,4 +1,4 @@
-"""Results that the extension module tells as JSON, for programs, and as text, for people."""
+"""The base class of results, which the extension module returns as JSON and as text."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["Result"]
 
 
 class Result:
-    """A result with both; a class of its own names what is in it, and says it in a few words."""
+    """A result; each subclass has attributes and a one-line summary."""
 
     __slots__ = ()
 
@@ -19,12 +19,12 @@ class Result:
     _text: str
 
     def to_dict(self) -> dict[str, Any]:
-        """Give the result as plain dicts, lists, texts and numbers, without a model."""
+        """Return the result as plain dicts, lists, strings and numbers, without the model."""
         found: dict[str, Any] = json.loads(self._json)
         return found
 
     def to_json(self) -> str:
-        """Give the result as JSON, without a model; what is not finite is null."""
+        """Return the result as JSON, without the model; non-finite numbers are null."""
         return self._json
 
     def __str__(self) -> str:
@@ -34,9 +34,9 @@ class Result:
         return f"<{type(self).__name__}: {self._summary()}>"
 
     def _repr_html_(self) -> str:
-        """Show it in a notebook, the text where a class has no table of its own."""
+        """Show the result in a notebook, as text unless the class has a table."""
         return notebook.plain(str(self))
 
     def _summary(self) -> str:
-        """Say it in a few words: the first line of the text."""
+        """Return a one-line summary: the first line of the text."""
         return self._text.partition("\n")[0]

@@ -1,4 +1,4 @@
-"""What `compare` found: a quantized model beside the original."""
+"""The result of `compare`: a quantized model beside the original."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class KernelCounts:
-    """The operators that the runtime ran for the quantized model, once it had optimized it.
+    """The kernels that the runtime ran for the quantized model, after its graph optimizations.
 
     Attributes
     ----------
     on_integers, on_floats : int
-        Products (convolutions, matrix products, recurrent layers, attention) that computed on
-        integers, and on floats.
+        Compute ops (Conv, MatMul, Gemm, recurrent layers, attention) that ran on integers, and on
+        floats.
     share : float or None
-        The part of them on integers.
+        The fraction that ran on integers.
     by_op_type : dict of str to int
-        How often each operator ran, whatever it computes.
+        How many nodes of each operator type ran, of all operators.
     """
 
     on_integers: int
@@ -38,36 +38,36 @@ class KernelCounts:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Comparison(HtmlResult):
-    """A quantized model beside the original. `compare` makes it.
+    """A quantized model beside the original. `compare` returns it.
 
     ``print(comparison)`` shows a table.
 
     Attributes
     ----------
     outputs : tuple of OutputRow
-        One for each output that is a tensor of floats.
+        One for each output that is a float tensor.
     not_compared : tuple of str
-        Outputs that are none.
+        Outputs that are not float tensors.
     sqnr_db : float or None
-        That of the worst output; None without outputs of floats.
+        SQNR of the worst output in dB; None without float outputs.
     accuracy : Accuracy or None
-        Where labels were given.
+        The accuracy, if labels were given.
     bytes_original, bytes_quantized : int
-        Bytes of the models, with the data beside them.
+        Sizes of the models in bytes, with their external data.
     ratio : float
-        How many times smaller the quantized model is.
+        Original size divided by quantized size.
     speed : Speed or None
-        Where latency was measured.
+        The latency of both models, if it was measured.
     kernels : KernelCounts or None
-        What ran on integers; None for an engine that does not tell, as tract.
+        What ran on integers; None for an engine that does not report it, such as tract.
     samples : int
-        Samples run.
+        The number of samples.
     engine : str
-        Who ran them.
+        The engine that ran the models.
     notes : tuple of str
-        What the engine had to say.
+        Remarks of the engine.
     warnings : tuple of str
-        That the quantized model is slower, or not smaller; they are logged, too.
+        Warnings, such as that the quantized model is slower or not smaller; also logged.
     """
 
     outputs: tuple[OutputRow, ...]
@@ -88,12 +88,12 @@ class Comparison(HtmlResult):
     _part: ClassVar[str] = "comparison"
 
     def plot(self, *, path: str | os.PathLike[str] | None = None) -> Figure:
-        """Draw both models side by side: size, latency, accuracy, and how far each output is off.
+        """Plot both models side by side: size, latency, accuracy, and the error of each output.
 
         Parameters
         ----------
         path : path, optional
-            As in `Report.plot`, and so are the result and the errors.
+            As in `Report.plot`, like the return value and the errors.
 
         Examples
         --------
@@ -124,14 +124,14 @@ class Comparison(HtmlResult):
 
 
 def parse_comparison(json_text: str, text: str) -> Comparison:
-    """Read what the extension module wrote, as JSON and as text."""
+    """Read the JSON and the text of the extension module."""
     found = json.loads(json_text)
     speed, kernels, accuracy = found["speed"], found["kernels"], found["accuracy"]
     outputs = tuple(parse_output_row(output) for output in found["outputs"])
     return Comparison(
         outputs=outputs,
         not_compared=tuple(found["not_compared"]),
-        # What is not finite is null in JSON.
+        # Non-finite numbers are null in JSON.
         sqnr_db=worst_sqnr(outputs),
         accuracy=None if accuracy is None else Accuracy(**accuracy),
         bytes_original=found["bytes_original"],

@@ -1,4 +1,4 @@
-"""Results as one page of HTML."""
+"""Results as a self-contained HTML report."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ __all__ = ["HtmlResult"]
 
 
 class HtmlResult(Result):
-    """A result that has a page of its own, or a part of a report's."""
+    """A result that has an HTML report, or a section in the report of a quantization."""
 
     __slots__ = ()
 
     _part: ClassVar[str]
 
     def html(self) -> str:
-        """Give the result as one page of HTML.
+        """Return the result as an HTML report.
 
-        The page needs no other file and no network, and follows the reader's light or dark theme.
-        `Report.html` takes the result into the page of a report.
+        The HTML is self-contained, needs no network, and follows the light or dark theme of the
+        browser. `Report.html` includes the result in the report of a quantization.
 
         Examples
         --------
@@ -35,7 +35,7 @@ class HtmlResult(Result):
         return html_page(self)
 
     def save_html(self, path: str | os.PathLike[str]) -> None:
-        """Write what `html` gives to a file, completely or not at all.
+        """Write the HTML report to a file, completely or not at all.
 
         Raises
         ------
@@ -52,6 +52,6 @@ class HtmlResult(Result):
 
 
 def html_page(*results: HtmlResult | None, report: str | None = None) -> str:
-    """Give one page of all that there is; a report is given as its JSON."""
+    """Render one HTML report with a section for each result; `report` is its JSON."""
     parts = {result._part: result._json for result in results if result is not None}
     return _core.page(report=report, **parts)

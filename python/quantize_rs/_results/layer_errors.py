@@ -1,4 +1,4 @@
-"""What `layer_errors` found: where a quantized model loses accuracy."""
+"""The result of `layer_errors`: where a quantized model loses accuracy."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class LayerError:
-    """How far one value is off.
+    """The error of one value.
 
     Attributes
     ----------
     name : str
-        The value.
+        The name of the value.
     node, op_type : str
-        The node that makes it in the original, and its operator.
+        The node that produces it in the original, and its operator type.
     quantized : bool
-        Whether it comes back from integers.
+        Whether it is dequantized from integers.
     own : ErrorMetrics
-        What is lost on the way from the nearest values before it, when these are those of the
-        original.
+        The error that is added since the closest compared values upstream, when these are those of
+        the original.
     accumulated : ErrorMetrics
-        What is lost on the whole way from the inputs of the model.
+        The error that accumulates from the inputs of the model.
     """
 
     name: str
@@ -44,20 +44,20 @@ class LayerError:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class LayerErrors(HtmlResult):
-    """How far each value of a quantized model is from that of the original.
+    """The error of each value of a quantized model against the original.
 
-    ``print(errors)`` shows a table, those with the largest errors of their own first.
+    ``print(errors)`` shows a table, largest own error first.
 
     Attributes
     ----------
     values : tuple of LayerError
-        Every float32 value that both models have under the same name, in the order of computation.
+        Every float32 value with the same name in both models, in topological order.
     samples : int
-        Samples run.
+        The number of samples.
     engine : str
-        Who ran them.
+        The engine that ran the models.
     notes : tuple of str
-        What the engine had to say.
+        Remarks of the engine.
     """
 
     values: tuple[LayerError, ...]
@@ -69,17 +69,17 @@ class LayerErrors(HtmlResult):
     _part: ClassVar[str] = "layer_errors"
 
     def worst(self, count: int = 10) -> tuple[LayerError, ...]:
-        """Give the values with the largest errors of their own, the largest first."""
+        """Return the values with the largest own errors, the largest first."""
         ranked = sorted(self.values, key=lambda value: _rank(value.own.sqnr_db))
         return tuple(ranked[:count])
 
     def plot(self, *, path: str | os.PathLike[str] | None = None) -> Figure:
-        """Draw own and accumulated errors along the depth of the model, as a map of colours.
+        """Plot a heat map of own and accumulated errors along the depth of the model.
 
         Parameters
         ----------
         path : path, optional
-            As in `Report.plot`, and so are the result and the errors.
+            As in `Report.plot`, like the return value and the errors.
 
         Examples
         --------
@@ -100,7 +100,7 @@ class LayerErrors(HtmlResult):
         return f"{len(self.values)} values, {worst.name} with {worst.own.sqnr_db:.2f} dB the worst"
 
     def _repr_html_(self) -> str:
-        header = ["value", "operator", "from integers", "own (dB)", "accumulated (dB)"]
+        header = ["value", "operator", "dequantized", "own (dB)", "accumulated (dB)"]
         rows = (
             [
                 value.name,
@@ -115,7 +115,7 @@ class LayerErrors(HtmlResult):
 
 
 def parse_layer_errors(json_text: str, text: str) -> LayerErrors:
-    """Read what the extension module wrote, as JSON and as text."""
+    """Read the JSON and the text of the extension module."""
     found = json.loads(json_text)
     return LayerErrors(
         values=tuple(_value(value) for value in found["values"]),
@@ -134,5 +134,5 @@ def _value(found: dict[str, Any]) -> LayerError:
 
 
 def _rank(decibels: float) -> float:
-    """NaN is the worst there is."""
+    """Rank NaN as the worst."""
     return decibels if decibels == decibels else float("-inf")

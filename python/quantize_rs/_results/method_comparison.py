@@ -1,4 +1,4 @@
-"""Every calibration method side by side."""
+"""The calibration methods side by side."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ __all__ = ["MethodComparison", "MethodRow"]
 
 @dataclass(frozen=True, slots=True)
 class MethodRow:
-    """What one method makes of the samples.
+    """The result of one calibration method.
 
     Attributes
     ----------
     method : str
-        The method.
+        The name of the method.
     sqnr_db : float or None
-        Signal to quantization noise of the outputs of the quantized model on the samples held back,
-        in decibels, the mean over outputs; None for a model without float32 outputs.
+        Mean SQNR in dB of the outputs of the quantized model on the held-back samples; None for a
+        model without float32 outputs.
     best_for : int
-        For how many values a choice for each value takes it: that of the row ``auto``, which
-        ``method="auto"`` makes from 512 samples on.
+        For how many values it is the best choice. The row ``auto`` combines these choices, as
+        ``method="auto"`` does from 512 samples on.
     same_as : str or None
         An earlier method that finds the same ranges.
     """
@@ -43,7 +43,7 @@ class MethodRow:
 
 @dataclass(frozen=True, slots=True, repr=False, eq=False)
 class MethodComparison:
-    """What each method makes of the same samples. `Plan.compare_methods` makes it.
+    """Each calibration method on the same samples. `Plan.compare_methods` returns it.
 
     ``print(comparison)`` shows a table.
     """
@@ -52,17 +52,17 @@ class MethodComparison:
 
     @property
     def rows(self) -> tuple[MethodRow, ...]:
-        """One row a method."""
+        """One row for each method."""
         return tuple(MethodRow(**row) for row in self.to_dict()["methods"])
 
     @property
     def best(self) -> str:
-        """The method to take: the nearer of minmax and mse, or what is surely nearer still."""
+        """The most accurate method; minmax or mse unless another is significantly better."""
         return str(self.to_dict()["best"])
 
     @property
     def ranges(self) -> dict[str, Ranges]:
-        """The ranges that each method finds in all samples, by method: no need to run them again.
+        """The ranges of each method over all samples, by method; no need to calibrate again.
 
         Examples
         --------
@@ -75,40 +75,40 @@ class MethodComparison:
 
     @property
     def samples(self) -> int:
-        """Samples run."""
+        """The number of samples."""
         return int(self.to_dict()["samples"])
 
     @property
     def held_back(self) -> int:
-        """Samples held back: methods did not learn from them."""
+        """The number of held-back samples, which no method calibrates with."""
         return int(self.to_dict()["held_back"])
 
     @property
     def judged(self) -> int:
-        """Samples to judge by: those held back, and others when they are few."""
+        """The number of evaluation samples: those held back, and others if they are few."""
         return int(self.to_dict()["judged"])
 
     @property
     def engine(self) -> str:
-        """Who ran them."""
+        """The engine that ran the model."""
         return str(self.to_dict()["engine"])
 
     def to_dict(self) -> dict[str, Any]:
-        """Give the comparison as plain dicts, lists, texts and numbers, without the ranges."""
+        """Return the comparison as plain dicts, lists, strings and numbers, without ranges."""
         found: dict[str, Any] = json.loads(self.to_json())
         return found
 
     def to_json(self) -> str:
-        """Give the comparison as JSON, without the ranges."""
+        """Return the comparison as JSON, without the ranges."""
         return self._comparison.to_json()
 
     def plot(self, *, path: str | os.PathLike[str] | None = None) -> Figure:
-        """Draw a bar for each method: the signal to noise of what it makes of the outputs.
+        """Plot a bar for each method: the SQNR of the outputs.
 
         Parameters
         ----------
         path : path, optional
-            As in `Report.plot`, and so are the result and the errors.
+            As in `Report.plot`, like the return value and the errors.
 
         Examples
         --------
@@ -127,7 +127,7 @@ class MethodComparison:
         return f"<MethodComparison of {len(self.rows)} methods: {self._summary()}>"
 
     def _summary(self) -> str:
-        return f"{self.best} is best, {self.samples} samples, judged by {self.judged}"
+        return f"{self.best} is best, {self.samples} samples, evaluated on {self.judged}"
 
     def _repr_html_(self) -> str:
         rows = ([row.method, row.sqnr_db, row.best_for, row.same_as] for row in self.rows)

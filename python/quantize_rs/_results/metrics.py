@@ -1,4 +1,4 @@
-"""What was measured of models side by side: outputs, accuracy, latency."""
+"""Metrics of two models side by side: outputs, accuracy, latency."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ __all__ = ["Accuracy", "Latency", "OutputRow", "Speed"]
 
 @dataclass(frozen=True, slots=True)
 class OutputRow:
-    """How far one output of the quantized model is from that of the original, over all samples.
+    """The error of one output of the quantized model against the original, over all samples.
 
     Attributes
     ----------
     name : str
-        The output.
+        The name of the output.
     sqnr_db : float
-        Signal to quantization noise in decibels; ``inf`` when there is no difference.
+        Signal-to-quantization-noise ratio in dB; ``inf`` if both are equal.
     cosine, max_abs, mse : float
-        Cosine of the angle between both, largest and mean squared difference.
+        Cosine similarity, largest absolute and mean squared error.
     top1_agreement : float or None
-        In which part of the rows both have the highest score in the same place; None for an output
-        that does not look like scores of classes.
+        The fraction of rows in which both models have the same top-1 class; None for an output that
+        does not look like class scores.
     """
 
     name: str
@@ -36,16 +36,16 @@ class OutputRow:
 
 @dataclass(frozen=True, slots=True)
 class Accuracy:
-    """How often the highest score was that of the right class.
+    """The top-1 accuracy of both models.
 
     Attributes
     ----------
     output : str
-        The output with the scores.
+        The output with the class scores.
     original, quantized, drop : float
-        Of both models, from 0 to 1, and what was lost.
+        The accuracy of each model, from 0 to 1, and the difference.
     labels : int
-        Labels there were.
+        The number of labels.
     """
 
     output: str
@@ -57,14 +57,14 @@ class Accuracy:
 
 @dataclass(frozen=True, slots=True)
 class Latency:
-    """How long a model takes for one sample, in milliseconds.
+    """The latency of a model for one sample, in milliseconds.
 
     Attributes
     ----------
     median_ms, p95_ms, mean_ms : float
-        Of all runs that count.
+        Median, 95th percentile and mean over all measured runs.
     runs : int
-        How many these were.
+        The number of measured runs.
     """
 
     median_ms: float
@@ -75,18 +75,18 @@ class Latency:
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """How long both models take for one sample.
+    """The latency of both models for one sample.
 
     Attributes
     ----------
     original, quantized : Latency
-        Each model.
+        The latency of each model.
     speedup : float
-        How many times faster the quantized model is, by the medians.
+        The ratio of the median latencies: above 1 the quantized model is faster.
     threads : int
-        Threads that each run was computed on.
+        The number of threads of each run.
     engine : str
-        Who ran them.
+        The engine that ran the models.
     """
 
     original: Latency
@@ -97,18 +97,18 @@ class Speed:
 
 
 def parse_speed(found: dict[str, Any]) -> Speed:
-    """Read how long both models take."""
+    """Read the latency of both models."""
     original, quantized = (Latency(**found.pop(name)) for name in ("original", "quantized"))
     return Speed(original=original, quantized=quantized, **found)
 
 
 def parse_output_row(found: dict[str, Any]) -> OutputRow:
-    """Read how far one output is off."""
+    """Read the errors of one output."""
     return OutputRow(**restore_non_finite(found))
 
 
 def restore_non_finite(found: dict[str, Any]) -> dict[str, Any]:
-    """Give back what JSON has no number for: infinite decibels and errors, a cosine that is NaN."""
+    """Restore numbers that JSON cannot hold: infinite SQNR and errors, a NaN cosine."""
     if found["sqnr_db"] is None:
         found["sqnr_db"] = math.inf if found["mse"] == 0 else -math.inf
     for key, lost in (("cosine", math.nan), ("max_abs", math.inf), ("mse", math.inf)):
@@ -117,21 +117,21 @@ def restore_non_finite(found: dict[str, Any]) -> dict[str, Any]:
 
 
 def worst_sqnr(outputs: tuple[OutputRow, ...]) -> float | None:
-    """Give the SQNR of the output that is the farthest off; NaN is the worst there is."""
+    """Return the lowest SQNR of all outputs; NaN counts as the lowest."""
     sqnr = [output.sqnr_db for output in outputs]
     return next((db for db in sqnr if math.isnan(db)), min(sqnr, default=None))
 
 
 @dataclass(frozen=True, slots=True)
 class ErrorMetrics:
-    """How far a tensor is from that of the float model, over all samples.
+    """The error of a tensor against the float model, over all samples.
 
     Attributes
     ----------
     sqnr_db : float
-        Signal to quantization noise in decibels; ``inf`` when there is no difference.
+        Signal-to-quantization-noise ratio in dB; ``inf`` if both are equal.
     cosine, max_abs, mse : float
-        Cosine of the angle between both, largest and mean squared difference.
+        Cosine similarity, largest absolute and mean squared error.
     """
 
     sqnr_db: float

@@ -1,4 +1,4 @@
-"""What `mixed_precision` chose: the bits of each layer."""
+"""The result of `mixed_precision`: the bit width of each layer."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from .metrics import OutputRow, parse_output_row, worst_sqnr
 
 @dataclass(frozen=True, slots=True)
 class LayerWidth:
-    """The bits of one layer.
+    """The bit width of one layer.
 
     Attributes
     ----------
     name : str
-        The weight.
+        The name of the weight.
     bits : int or None
-        Its bits; None for one that stays float.
+        Its bit width; None if it stays float.
     bytes : int
-        Its bytes in the model, scales included.
+        Its size in the model in bytes, with its scales.
     sqnr_db : float or None
-        What it costs alone: the SQNR of the worst output, or without data its own; None for a
-        layer that stays float.
+        The SQNR in dB of the worst output when only this layer is quantized; without data that of
+        the weight itself; None if it stays float.
     """
 
     name: str
@@ -34,26 +34,26 @@ class LayerWidth:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class MixedPrecision(Result):
-    """Bits for each layer of a model. `mixed_precision` makes it.
+    """The bit width of each layer of a model. `mixed_precision` returns it.
 
-    ``print(found)`` shows a table; ``found.layer_bits`` is what `quantize` takes.
+    ``print(found)`` shows a table; ``found.layer_bits`` is the option of `quantize`.
 
     Attributes
     ----------
     layer_bits : dict of str to (int or str)
-        Bits by the name of the weight; ``"float32"`` for one that stays float.
+        Bit widths by the name of the weight; ``"float32"`` for a weight that stays float.
     layers : tuple of LayerWidth
-        The same with what each takes and costs.
+        The same with the size and the cost of each layer.
     bytes_before, bytes_after : int
-        Bytes of the float model, and of the model with these bits.
+        Sizes in bytes of the float model, and of the model with these bit widths.
     ratio : float
-        How many times smaller it becomes.
+        ``bytes_before / bytes_after``.
     outputs : tuple of OutputRow
-        How far each output is off with these bits; empty without data.
+        The error of each output with these bit widths; empty without data.
     samples : int
-        Samples run; 0 without data.
+        The number of samples; 0 without data.
     engine : str or None
-        Who ran them.
+        The engine that ran the model.
     """
 
     layer_bits: dict[str, int | str]
@@ -69,7 +69,7 @@ class MixedPrecision(Result):
 
     @property
     def sqnr_db(self) -> float | None:
-        """That of the worst output with these bits; None without data."""
+        """SQNR of the worst output in dB with these bit widths; None without data."""
         return worst_sqnr(self.outputs)
 
     def _summary(self) -> str:
@@ -78,7 +78,7 @@ class MixedPrecision(Result):
 
 
 def parse_mixed_precision(json_text: str, text: str) -> MixedPrecision:
-    """Read what the extension module wrote, as JSON and as text."""
+    """Read the JSON and the text of the extension module."""
     found = json.loads(json_text)
     return MixedPrecision(
         layer_bits=found["layer_bits"],

@@ -14,16 +14,16 @@ __all__ = ["ModelInfo", "TensorSpec"]
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
-    """What a model says of one of its inputs or outputs.
+    """Name, type and shape of an input or output of a model.
 
     Attributes
     ----------
     name : str
         Its name.
     dtype : str or None
-        Its element type: ``"float32"``; None when the file does not say, or it is no tensor.
+        Its element type, such as ``"float32"``; None if it is unknown or not a tensor.
     shape : tuple of (int or None), or None
-        Its shape, None for a length that varies; None altogether when the rank is unknown.
+        Its shape, with None for a dynamic dimension; None if the rank is unknown.
     """
 
     name: str
@@ -33,38 +33,38 @@ class TensorSpec:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class ModelInfo:
-    """Facts about a model; its weights were not touched to find them.
+    """Facts about a model, found without reading its weights.
 
     Attributes
     ----------
     name : str
         Name of the graph.
     version : int
-        Version of the model itself, as its maker counts.
+        The ``model_version`` field of the file.
     opset_version : int
-        Version of ONNX's own operators; 0 when the model uses none.
+        The opset version of the default domain; 0 if the model does not use it.
     num_nodes : int
-        Nodes of the main graph.
+        The number of nodes in the main graph.
     inputs, outputs : list of str
-        Names of what a caller has to give, and of what comes out.
+        The names of inputs and outputs.
     ir_version : int
-        Version of the file format.
+        The IR version of the file.
     producer : str
-        The tool that made the file.
+        The tool that produced the file.
     opsets : dict of str to int
-        Versions of all operator sets, by domain.
+        The opset versions by domain.
     operators : dict of str to int
-        Nodes of the main graph, by operator.
+        The number of nodes in the main graph, by operator type.
     input_specs, output_specs : tuple of TensorSpec
-        Inputs and outputs with their types and shapes.
+        The inputs and outputs with their types and shapes.
     initializers, parameters : int
-        Constant tensors of the main graph, and the elements in them.
+        The number of initializers in the main graph, and of their elements.
     weight_bytes : dict of str to int
-        Bytes in them, by element type.
+        The bytes of the initializers, by element type.
     bytes : int
-        Bytes of the file and of the data beside it.
+        The size of the file and its external data, in bytes.
     quantized : bool
-        Whether the model has quantized values already.
+        Whether the model has quantized values.
     """
 
     name: str
@@ -87,12 +87,12 @@ class ModelInfo:
     _json: str = field(compare=False)
 
     def to_dict(self) -> dict[str, Any]:
-        """Give the facts as plain dicts, lists, texts and numbers."""
+        """Return the facts as plain dicts, lists, strings and numbers."""
         found: dict[str, Any] = json.loads(self._json)
         return found
 
     def to_json(self) -> str:
-        """Give the facts as JSON."""
+        """Return the facts as JSON."""
         return self._json
 
     def __repr__(self) -> str:
@@ -118,7 +118,7 @@ class ModelInfo:
 
 
 def parse_model_info(text: str) -> ModelInfo:
-    """Read the facts that the extension module wrote as JSON."""
+    """Read the JSON of the extension module."""
     found = json.loads(text)
     inputs, outputs = _specs(found["inputs"]), _specs(found["outputs"])
     return ModelInfo(

@@ -1,4 +1,4 @@
-"""Tables for notebooks; every text is escaped, for names come out of files."""
+"""HTML tables for notebooks; all text is escaped, as names come from model files."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from itertools import islice
 
-ROWS = 200  # more make a notebook slow to open; all are in `to_dict`
+ROWS = 200  # more rows make a notebook slow; `to_dict` has all of them
 
 
 def table(caption: str, header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """Give a table with a caption; of a long one the beginning, and how many rows follow."""
+    """Render a table with a caption; a long table is cut, with the number of further rows."""
     head = "".join(f"<th>{escape(cell)}</th>" for cell in header)
     left = iter(rows)
     body = "".join(
@@ -26,12 +26,12 @@ def table(caption: str, header: Sequence[str], rows: Iterable[Sequence[object]])
 
 
 def plain(lines: str) -> str:
-    """Give a text as it stands, column under column."""
+    """Render preformatted text."""
     return f"<pre>{escape(lines)}</pre>"
 
 
 def text(cell: object) -> str:
-    """Give a cell as text: nothing for None, three digits for a float."""
+    """Format a cell: empty for None, three digits for a float."""
     match cell:
         case None:
             return ""
@@ -41,13 +41,13 @@ def text(cell: object) -> str:
             return str(cell)
 
 
-def shape(lengths: Sequence[int | None] | None) -> str:
-    """Give a shape as text, ``?`` for a length that varies."""
-    if lengths is None:
+def shape(dims: Sequence[int | None] | None) -> str:
+    """Format a shape, with ``?`` for a dynamic dimension."""
+    if dims is None:
         return "?"
-    return f"[{', '.join('?' if length is None else str(length) for length in lengths)}]"
+    return f"[{', '.join('?' if dim is None else str(dim) for dim in dims)}]"
 
 
 def scales(ends: tuple[float, float]) -> list[str]:
-    """Give the smallest and the largest scale as text, once when they are equal."""
+    """Format the smallest and the largest scale, once if they are equal."""
     return list(dict.fromkeys(text(end) for end in ends))

@@ -1,4 +1,4 @@
-"""What `convert_opset` changed."""
+"""The result of `convert_opset`: which nodes changed."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from .base import Result
 
 @dataclass(frozen=True, slots=True, repr=False)
 class OpsetConversion(Result):
-    """What a conversion changed.
+    """The changes of a conversion to a newer opset.
 
     Attributes
     ----------
     from_opset, to_opset : int
-        The version that the model was of, and that it is of now.
+        The opset version before and after.
     changed : tuple of str
-        The nodes that are another now; those of graphs inside nodes and of functions too.
+        The nodes that changed, including those in subgraphs and functions.
     output : pathlib.Path or None
-        Where the model went; None while it is in memory.
+        The path of the written model; None for a model in memory.
     model : bytes or None
-        The model, when no `output` was given.
+        The model, if no `output` was given.
     """
 
     from_opset: int

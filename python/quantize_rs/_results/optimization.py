@@ -1,4 +1,4 @@
-"""What `optimize` did to a model."""
+"""The result of `optimize`: what each pass changed."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from .steps import Step, parse_steps
 
 @dataclass(frozen=True, slots=True, repr=False)
 class OptimizationReport(Result):
-    """What passes did to a model.
+    """The changes of the passes that `optimize` ran.
 
-    ``print(report)`` shows it to people, ``report.to_json()`` gives it to programs.
+    ``print(report)`` shows it, ``report.to_json()`` is for programs.
 
     Attributes
     ----------
     input, output : str or None
-        Where the model came from and where it went; None for a model in memory.
+        The paths of the model before and after; None for a model in memory.
     bytes_before, bytes_after : int
-        Bytes of the model, with the data beside it.
+        Sizes of the model in bytes, with its external data.
     nodes_before, nodes_after : int
-        Nodes of the main graph.
+        The number of nodes in the main graph.
     steps : tuple of Step
-        What each pass that found something to do did.
+        The passes that changed something, and their changes.
     seconds : float
-        Wall-clock seconds, without those of writing.
+        Wall-clock time in seconds, without writing the file.
     model : bytes or None
-        The model, when no `output` was given.
+        The model, if no `output` was given.
     """
 
     input: str | None
@@ -53,11 +53,11 @@ class OptimizationReport(Result):
 
     def _repr_html_(self) -> str:
         rows = ([step.name, did] for step in self.steps for did in step.did)
-        return notebook.table(self._summary(), ["pass", "what it did"], rows)
+        return notebook.table(self._summary(), ["pass", "changes"], rows)
 
 
 def parse_optimization(written: tuple[str, str], model: bytes | None = None) -> OptimizationReport:
-    """Read the report that the extension module wrote, as JSON and as text."""
+    """Read the JSON and the text of the extension module."""
     text, shown = written
     found = json.loads(text)
     steps = parse_steps(found.pop("steps"))

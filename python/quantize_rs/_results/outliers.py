@@ -1,4 +1,4 @@
-"""What `outliers` found: weights with values far from the others."""
+"""The result of `outliers`: weight elements and channels far from the others."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ class OutlierElement:
     Attributes
     ----------
     index : tuple of int
-        Where it is.
+        Its index.
     value : float
-        What it is.
+        Its value.
     """
 
     index: tuple[int, ...]
@@ -33,7 +33,7 @@ class OutlierChannel:
     Attributes
     ----------
     channel : int
-        Which one.
+        Its index.
     largest : float
         Its largest magnitude.
     """
@@ -44,31 +44,30 @@ class OutlierChannel:
 
 @dataclass(frozen=True, slots=True)
 class WeightOutliers:
-    """What of a weight lies far from the rest; zeros do not count.
+    """The outliers of one weight; zeros are ignored.
 
     Attributes
     ----------
     name, op_type : str
-        The weight, and the operator that multiplies by it.
+        The weight, and the operator type of the node that uses it.
     shape : tuple of int
         Its shape.
     elements : int
-        How many elements it has.
+        The number of elements.
     fences : (float, float)
-        What is below the first or above the second is far.
+        Elements below the first or above the second fence are outliers.
     reach : float
-        Its largest magnitude, as a multiple of that of the further fence: beyond 1 one scale for
-        the whole weight is so many times coarser than without outliers.
+        Its largest magnitude divided by that of the farther fence. Above 1, it is the factor by
+        which outliers make a per-tensor scale coarser.
     beyond : int
-        How many elements lie beyond a fence.
+        The number of elements beyond a fence.
     furthest : tuple of OutlierElement
-        The furthest of them.
+        The elements that are farthest beyond a fence.
     axis : int or None
-        The axis of its output channels; None where it has none, or they are rows of several
-        matrices.
+        The axis of its output channels; None if it has none, or if it is a stack of matrices.
     channels : tuple of OutlierChannel
-        Output channels whose largest magnitude lies beyond the fence of all of them, the largest
-        first.
+        Output channels whose largest magnitude lies beyond the fence of the channel maxima, the
+        largest first.
     """
 
     name: str
@@ -85,16 +84,16 @@ class WeightOutliers:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Outliers(Result):
-    """What lies far from the others, weight by weight. `outliers` makes it.
+    """The outliers of all weights. `outliers` returns it.
 
     ``print(found)`` shows a table.
 
     Attributes
     ----------
     fence : float
-        How far the fences lie beyond the quartiles.
+        The distance of the fences from the quartiles, in interquartile ranges.
     weights : tuple of WeightOutliers
-        Every weight of floats, the one with the furthest element first.
+        Every float weight, the one with the farthest element first.
     """
 
     fence: float
@@ -124,7 +123,7 @@ class Outliers(Result):
 
 
 def parse_outliers(json_text: str, text: str) -> Outliers:
-    """Read what the extension module wrote, as JSON and as text."""
+    """Read the JSON and the text of the extension module."""
     found = json.loads(json_text)
     weights = tuple(_weight(weight) for weight in found["weights"])
     return Outliers(found["fence"], weights, _json=json_text, _text=text)

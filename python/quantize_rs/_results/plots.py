@@ -1,4 +1,4 @@
-"""Figures of results. Importing this needs matplotlib, which nothing else here does."""
+"""Plots of results. Only this module imports matplotlib."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ except ImportError as error:
 
 Path_: TypeAlias = str | os.PathLike[str] | None
 
-# Those of the page.
+# The colours of the HTML report.
 COLOURS = {
     "float": "#aab3c0",
     "integer": "#2166c2",
@@ -43,17 +43,17 @@ COLOURS = {
     "error": "#2a8f6a",
 }
 KINDS = {
-    "float": "floats that became integers",
+    "float": "floats that were quantized",
     "integer": "integers",
     "scale": "scales and zero points",
-    "kept": "floats that stayed",
-    "rest": "graph, names, all else",
+    "kept": "floats that were kept",
+    "rest": "graph, names, everything else",
 }
 FORMATS = (".png", ".svg", ".pdf")
-BARS = 40  # more cannot be told apart
-HISTOGRAMS = 12
-LONGEST = 48
-GOOD_DB = 50.0  # better needs no colour of its own
+MAX_BARS = 40  # more bars cannot be distinguished
+MAX_HISTOGRAMS = 12
+MAX_NAME_CHARS = 48
+GOOD_DB = 50.0  # errors above this share one colour
 DECIBELS = "SQNR (dB)"
 
 
@@ -65,10 +65,10 @@ class Picture(Figure):
 
 
 def of_report(report: Report, path: Path_) -> Figure:
-    """Draw where the bytes went, and what weights lost."""
+    """Plot the size by kind of content, and the errors of weights."""
     lost = [(value.name, value.sqnr_db) for value in report.weights if value.sqnr_db is not None]
     lost.sort(key=lambda row: row[1])
-    rows = min(len(lost), BARS)
+    rows = min(len(lost), MAX_BARS)
     heights = [6.0, *([rows + 1.5] if rows else [])]
     figure = Picture(figsize=(9, 0.26 * sum(heights) + 1.4 * len(heights)), layout="constrained")
     grid = figure.subplots(len(heights), 1, squeeze=False, height_ratios=heights)
@@ -81,7 +81,7 @@ def of_report(report: Report, path: Path_) -> Figure:
 
 
 def of_ranges(ranges: Ranges, value: str | None, path: Path_) -> Figure:
-    """Draw histograms of what was seen, with the chosen ranges."""
+    """Plot histograms of the observed numbers, with the chosen ranges."""
     values = ranges.values
     if value is not None and value not in values:
         near = difflib.get_close_matches(value, values, n=1)
@@ -93,9 +93,9 @@ def of_ranges(ranges: Ranges, value: str | None, path: Path_) -> Figure:
         return None if text is None else json.loads(text)
 
     found = {name: seen(name) for name in (values if value is None else [value])}
-    # Stable: where nothing is cut off, they stand as they were.
+    # The sort is stable: values without clipping keep their order.
     order = sorted(found, key=lambda name: -(found[name] or {"outside": 0.0})["outside"])
-    shown = order[:HISTOGRAMS]
+    shown = order[:MAX_HISTOGRAMS]
     columns = min(3, max(len(shown), 1))
     rows = max(math.ceil(len(shown) / columns), 1)
     size = (8, 4.5) if columns == 1 else (4.2 * columns, 2.6 * rows)
@@ -114,7 +114,7 @@ def of_ranges(ranges: Ranges, value: str | None, path: Path_) -> Figure:
 
 
 def of_sensitivity(found: Sensitivity, path: Path_) -> Figure:
-    """Draw a bar for each layer, the most sensitive first."""
+    """Plot a bar for each layer, the most sensitive first."""
     whose = "of the weight itself" if found.metric == "weight" else "of the worst output"
     label, shown = {
         "sqnr": (f"SQNR {whose} (dB)", "{:.1f} dB"),
@@ -122,19 +122,19 @@ def of_sensitivity(found: Sensitivity, path: Path_) -> Figure:
         "cosine": (f"cosine {whose}", "{:.5f}"),
         "max_abs": ("largest error of any output", "{:.3g}"),
         "mse": (f"mean squared error {whose}", "{:.3g}"),
-        "top1": (f"same highest score as the float model, {whose}", "{:.4f}"),
+        "top1": (f"same top-1 as the float model, {whose}", "{:.4f}"),
     }[found.metric]
     rows = [(layer.name, layer.score) for layer in found.layers]
-    figure = Picture(figsize=(9, 0.26 * min(len(rows), BARS) + 1.4), layout="constrained")
+    figure = Picture(figsize=(9, 0.26 * min(len(rows), MAX_BARS) + 1.4), layout="constrained")
     place = figure.add_subplot()
     _bars(place, rows, [COLOURS["integer"]] * len(rows), label, shown)
-    how = "All layers but the one quantized" if found.all_but_one else "Each layer quantized alone"
+    how = "All layers but one quantized" if found.all_but_one else "Each layer quantized alone"
     place.set_title(_first(how, len(rows)), loc="left")
     return _done(figure, path)
 
 
 def of_layer_errors(errors: LayerErrors, path: Path_) -> Figure:
-    """Draw own and accumulated errors along the depth."""
+    """Plot own and accumulated errors along the depth of the model."""
     values = errors.values
     figure = Picture(figsize=(min(max(0.32 * len(values) + 2.5, 6), 18), 4), layout="constrained")
     place = figure.add_subplot()
@@ -163,7 +163,7 @@ def of_layer_errors(errors: LayerErrors, path: Path_) -> Figure:
 
 
 def of_comparison(found: Comparison, path: Path_) -> Figure:
-    """Draw both models side by side."""
+    """Plot both models side by side."""
     pair = [COLOURS["float"], COLOURS["integer"]]
     names = ["original", "quantized"]
     sizes = [float(found.bytes_original), float(found.bytes_quantized)]
@@ -180,16 +180,16 @@ def of_comparison(found: Comparison, path: Path_) -> Figure:
         medians = [speed.original.median_ms, speed.quantized.median_ms]
         title = f"Latency: {speed.speedup:.2f} times as fast ({speed.engine})"
         rows = list(zip(names, medians, strict=True))
-        panels.append((title, rows, pair, "median, and 95 of 100 below the mark (ms)", "{:.3g} ms"))
+        panels.append((title, rows, pair, "median, with a mark at p95 (ms)", "{:.3g} ms"))
     if (accuracy := found.accuracy) is not None:
         rows = list(zip(names, [accuracy.original, accuracy.quantized], strict=True))
         title = f"Accuracy on {accuracy.labels} labels"
-        panels.append((title, rows, pair, "part of the labels", "{:.4f}"))
+        panels.append((title, rows, pair, "accuracy", "{:.4f}"))
     if outputs := sorted((row.sqnr_db, row.name) for row in found.outputs):
         rows = [(name, db) for db, name in outputs]
         title = _first(f"Outputs on {found.samples} samples, the worst first", len(rows))
         panels.append((title, rows, [COLOURS["error"]] * len(rows), DECIBELS, "{:.1f} dB"))
-    heights = [min(len(rows), BARS) + 1.5 for _, rows, *_ in panels]
+    heights = [min(len(rows), MAX_BARS) + 1.5 for _, rows, *_ in panels]
     figure = Picture(
         figsize=(9, sum(0.26 * height + 0.8 for height in heights)), layout="constrained"
     )
@@ -205,7 +205,7 @@ def of_comparison(found: Comparison, path: Path_) -> Figure:
 
 
 def of_methods(found: MethodComparison, path: Path_) -> Figure:
-    """Draw a bar for each method."""
+    """Plot a bar for each method."""
     best = found.best
     rows = [(row.method, math.nan if row.sqnr_db is None else row.sqnr_db) for row in found.rows]
     colours = [COLOURS["integer"] if name == best else COLOURS["float"] for name, _ in rows]
@@ -230,11 +230,11 @@ def _waterfall(place: Axes, report: Report) -> None:
     ]
     steps = [
         ("Before", _stacked(before), _size(sizes.before)),
-        ("Floats that became integers", [("float", left, sizes.floats)], _signed(-sizes.floats)),
+        ("Floats that were quantized", [("float", left, sizes.floats)], _signed(-sizes.floats)),
         ("Integers", [("integer", left, sizes.integers)], _signed(sizes.integers)),
         ("Scales, zero points", [("scale", whole, sizes.scales)], _signed(sizes.scales)),
         (
-            "All else",
+            "Everything else",
             [("rest", min(end, sizes.after), abs(sizes.after - end))],
             _signed(sizes.after - end),
         ),
@@ -272,8 +272,8 @@ def _stacked(parts: Sequence[tuple[str, int]]) -> list[tuple[str, int, int]]:
 def _bars(
     place: Axes, rows: Sequence[tuple[str, float]], colours: Sequence[str], label: str, shown: str
 ) -> None:
-    """Draw bars with their numbers; what is infinite is as long as the longest."""
-    rows = rows[:BARS]
+    """Plot bars with their numbers; an infinite bar is as long as the longest finite one."""
+    rows = rows[:MAX_BARS]
     finite = [number for _, number in rows if math.isfinite(number)]
     longest = max([*finite, 0.0]) or 1.0
     lengths = [longest if n == math.inf else n if math.isfinite(n) else 0.0 for _, n in rows]
@@ -289,7 +289,7 @@ def _bars(
 
 
 def _rows(place: Axes, names: Sequence[str]) -> None:
-    """Give each row its name, the first at the top; a name is text, whatever is in it."""
+    """Label the rows, the first at the top; names are not parsed as math text."""
     place.set_yticks(range(len(names)), labels=[_short(name) for name in names], parse_math=False)
     if names:
         place.set_ylim(len(names) - 0.4, -0.6)
@@ -311,7 +311,7 @@ def _histogram(place: Axes, seen: dict[str, Any] | None, ends: tuple[float, floa
         place.bar(lefts, counts, width, align="edge", color=COLOURS["rest"])
         place.set_yscale("log")
         place.set_ylim(0.5, None)
-        place.set_ylabel("seen")
+        place.set_ylabel("count")
         if outside := seen["outside"]:
             said += f", {100 * outside:.2g} % outside"
     place.set_xlabel(said)
@@ -319,7 +319,7 @@ def _histogram(place: Axes, seen: dict[str, Any] | None, ends: tuple[float, floa
 
 
 def _done(figure: Figure, path: Path_) -> Figure:
-    """Write the figure where that is wanted."""
+    """Write the figure to a file, if a path is given, and return it."""
     if path is not None:
         suffix = Path(path).suffix.lower()
         if suffix not in FORMATS:
@@ -338,29 +338,29 @@ def _drawn(figure: Figure, suffix: str) -> bytes:
 
 
 def _short(name: str) -> str:
-    """Give a name that fits beside a chart: of a long one, its end."""
+    """Shorten a name to fit beside a plot; the end of a long name is kept."""
     visible = "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in name)
-    return visible if len(visible) <= LONGEST else "…" + visible[-LONGEST:]
+    return visible if len(visible) <= MAX_NAME_CHARS else "…" + visible[-MAX_NAME_CHARS:]
 
 
 def _within(db: float, most: float) -> float:
-    """Give decibels as a map of colours takes them: what is exact is as good as can be."""
+    """Clamp decibels to the range of the colour map."""
     return db if math.isnan(db) else min(max(db, -most), most)
 
 
-def _first(title: str, count: int, most: int = BARS) -> str:
+def _first(title: str, count: int, most: int = MAX_BARS) -> str:
     return title if count <= most else f"{title} ({most} of {count})"
 
 
 def _shown(number: float, shown: str) -> str:
-    """Give a number in words where it is none: infinite is exact in decibels, the worst else."""
+    """Format a number; infinite decibels are exact."""
     if math.isfinite(number):
         return shown.format(number)
     if math.isnan(number):
         return "NaN"
     if not shown.endswith("dB"):
         return "infinite"
-    return "exact" if number > 0 else "nothing left"
+    return "exact" if number > 0 else "all error"
 
 
 def _decibels(db: float) -> str:
@@ -368,7 +368,7 @@ def _decibels(db: float) -> str:
 
 
 def _size(count: int) -> str:
-    """Give a size to four digits or so, as the command does."""
+    """Format a size as the command line does, with two decimals."""
     size, units = float(count), iter(["bytes", "kB", "MB", "GB", "TB"])
     unit = next(units)
     while size >= 999.995 and unit != "TB":

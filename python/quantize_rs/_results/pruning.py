@@ -1,4 +1,4 @@
-"""What `prune` did to a model."""
+"""The result of `prune`: how many elements of each weight are 0."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .base import Result
 
 @dataclass(frozen=True, slots=True)
 class PrunedWeight:
-    """What pruning did to one weight.
+    """The effect of pruning on one weight.
 
     Attributes
     ----------
@@ -22,11 +22,11 @@ class PrunedWeight:
     shape : tuple of int
         Its shape.
     axis : int or None
-        The axis of its output channels, where each was looked at by itself.
+        The axis of its output channels, if each channel was pruned separately.
     elements, zeros_before, zeros : int
-        How many elements it has, how many were 0, and how many are.
+        The number of elements, of zeros before, and of zeros after.
     kept : str or None
-        Why it was left alone; None where it was not.
+        Why it was not pruned; None if it was.
     """
 
     name: str
@@ -41,18 +41,18 @@ class PrunedWeight:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Pruning(Result):
-    """What pruning did to a model.
+    """The effect of pruning on a model.
 
     Attributes
     ----------
     elements, zeros_before, zeros : int
-        Elements of all weights, how many were 0, and how many are.
+        The number of elements of all weights, of zeros before, and of zeros after.
     weights : tuple of PrunedWeight
         Every weight.
     output : pathlib.Path or None
-        Where the model went; None while it is in memory.
+        The path of the written model; None for a model in memory.
     model : bytes or None
-        The model, when no `output` was given.
+        The model, if no `output` was given.
     """
 
     elements: int
@@ -66,14 +66,14 @@ class Pruning(Result):
 
     @property
     def sparsity(self) -> float:
-        """The part of all elements that is 0."""
+        """The fraction of all elements that is 0."""
         return self.zeros / max(self.elements, 1)
 
     def _summary(self) -> str:
         return f"{self.zeros} of {self.elements} weights are 0, {self.zeros_before} before"
 
     def _repr_html_(self) -> str:
-        header = ["weight", "type", "shape", "elements", "zeros", "left alone"]
+        header = ["weight", "type", "shape", "elements", "zeros", "not pruned because"]
         rows = (
             [w.name, w.dtype, notebook.shape(w.shape), w.elements, w.zeros, w.kept]
             for w in self.weights

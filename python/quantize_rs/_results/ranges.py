@@ -1,4 +1,4 @@
-"""Ranges: the result of a calibration, to be kept, compared and merged."""
+"""Ranges: the result of a calibration, which can be saved, compared and merged."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Ranges"]
 
-_TENSORRT = "8601"  # the version of TensorRT that a cache is named after
+_TENSORRT = "8601"  # the TensorRT version in the first line of a cache
 
 
 @runtime_checkable
@@ -35,25 +35,25 @@ class Planned(Protocol):
 
 @dataclass(frozen=True, slots=True, repr=False, eq=False)
 class Ranges:
-    """Where the activations of a model live. `Plan.calibrate` makes it."""
+    """The ranges of the activations of a model. `Plan.calibrate` returns it."""
 
     _ranges: _core.Ranges
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Ranges:
-        """Read what `save` wrote.
+        """Read a file that `save` wrote.
 
         Raises
         ------
         CalibrationError
-            It is not a file of ranges.
+            The file does not hold ranges.
         FileNotFoundError, PermissionError, OSError
             The file cannot be read.
         """
         return cls(_core.Ranges.from_json(Path(path).read_text(encoding="utf-8", errors="replace")))
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the ranges as JSON, with all that was seen, completely or not at all."""
+        """Write the ranges and their statistics as JSON, completely or not at all."""
         files.write(path, self.to_json())
 
     @classmethod
@@ -62,20 +62,19 @@ class Ranges:
     ) -> Ranges:
         """Read a calibration cache of TensorRT.
 
-        Its ranges are symmetric and come without statistics: there is no other method to find them
-        with, and nothing to merge.
+        Its ranges are symmetric and have no statistics, so `using` and `merge` do not apply.
 
         Parameters
         ----------
         path : path
             The cache.
         model : Model, Plan, path, bytes or onnx.ModelProto
-            The model it was made for; the cache itself does not say.
+            The model that the cache belongs to.
 
         Raises
         ------
         CalibrationError
-            It is no such cache; the message has the line.
+            The file is not a calibration cache; the message has the line.
         ModelError
             The model cannot be read.
         FileNotFoundError, PermissionError, OSError
@@ -85,19 +84,19 @@ class Ranges:
         return cls(_core.Ranges.from_tensorrt(text, _read(model)))
 
     def save_tensorrt_cache(self, path: str | os.PathLike[str], version: str = _TENSORRT) -> None:
-        """Write a calibration cache that TensorRT reads beside the float model.
+        """Write a calibration cache for TensorRT, to use with the float model.
 
         Parameters
         ----------
         path : path
-            Where it goes, completely or not at all.
+            The file, which is written completely or not at all.
         version : str
-            The version of TensorRT that the first line names; TensorRT refuses other versions.
+            The TensorRT version for the first line; TensorRT rejects other versions.
 
         Raises
         ------
         OptionError
-            A version of several lines or words, or of none.
+            The version is empty, or has spaces or several lines.
         PermissionError, IsADirectoryError, FileNotFoundError, OSError
             The file cannot be written.
 
@@ -117,19 +116,19 @@ class Ranges:
         files.write(path, self._ranges.to_tensorrt(version))
 
     def using(self, method: str) -> Ranges:
-        """Give the ranges that another method finds in what was seen; no sample is run again.
+        """Return the ranges of another method from the same statistics; no sample is run again.
 
         Parameters
         ----------
         method : str
-            As in `Plan.calibrate`, but for ``"auto"``, which judges on samples.
+            As in `Plan.calibrate`, except ``"auto"``, which needs samples to evaluate on.
 
         Raises
         ------
         OptionError
             The method is unknown.
         CalibrationError
-            The method is ``"auto"``, or these ranges come without statistics.
+            The method is ``"auto"``, or these ranges have no statistics.
 
         Examples
         --------
@@ -143,7 +142,7 @@ class Ranges:
         return Ranges(self._ranges.using(method))
 
     def diff(self, other: Ranges) -> RangesDiff:
-        """Give the values whose ranges differ, the most different first.
+        """Return the values whose ranges differ, the most different first.
 
         Examples
         --------
@@ -156,14 +155,14 @@ class Ranges:
         return parse_ranges_diff(self._ranges.diff(other._ranges))
 
     def merge(self, other: Ranges) -> Ranges:
-        """Give the ranges of both, as if one calibration had seen all samples.
+        """Return the ranges of one calibration over the samples of both.
 
-        Ranges that ``"auto"`` chose cannot be merged: merge those of one method, and choose after.
+        Ranges of ``"auto"`` cannot be merged: merge ranges of one method first.
 
         Raises
         ------
         CalibrationError
-            They belong to different models, methods or values.
+            The ranges belong to different models, methods or values.
 
         Examples
         --------
@@ -180,19 +179,19 @@ class Ranges:
     def plot(
         self, value: str | None = None, *, path: str | os.PathLike[str] | None = None
     ) -> Figure:
-        """Draw how often numbers of each size were seen, and the range that was chosen.
+        """Plot a histogram of the observed numbers, and the range that was chosen.
 
         Parameters
         ----------
         value : str, optional
-            The value; by default the twelve of which most was left outside.
+            The name of the value; by default the twelve values that are clipped most.
         path : path, optional
-            As in `Report.plot`, and so are the result and the errors.
+            As in `Report.plot`, like the return value and the errors.
 
         Raises
         ------
         OptionError
-            There is no such value.
+            There is no value with this name.
 
         Examples
         --------
@@ -207,46 +206,46 @@ class Ranges:
 
     @property
     def values(self) -> dict[str, tuple[float, float]]:
-        """The smallest and the largest number to represent, by the name of the value."""
+        """The range of each value, as minimum and maximum, by name."""
         found = self._summary()["values"]
         return {name: (range_["min"], range_["max"]) for name, range_ in found.items()}
 
     @property
     def samples(self) -> int:
-        """On how many samples."""
+        """The number of samples."""
         return int(self._summary()["samples"])
 
     @property
     def method(self) -> str:
-        """How ranges follow from what was seen."""
+        """The calibration method."""
         return str(self._summary()["method"])
 
     @property
     def engine(self) -> str:
-        """Who ran the model."""
+        """The engine that ran the model."""
         return str(self._summary()["engine"])
 
     @property
     def chosen(self) -> dict[str, str]:
-        """What the method ``"auto"`` chose for each value; empty with other methods."""
+        """The method that ``"auto"`` chose for each value; empty with other methods."""
         return dict(self._summary().get("chosen", {}))
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Things to know: why this engine, which choice means nothing, what is a mask."""
+        """Remarks on the calibration, such as why an engine was chosen."""
         return tuple(self._summary().get("notes", ()))
 
     def to_dict(self) -> dict[str, Any]:
-        """Give the ranges, and what was seen, as plain dicts, lists, texts and numbers."""
+        """Return the ranges and statistics as plain dicts, lists, strings and numbers."""
         found: dict[str, Any] = json.loads(self.to_json())
         return found
 
     def to_json(self) -> str:
-        """Give the ranges, and what was seen, as JSON."""
+        """Return the ranges and statistics as JSON."""
         return self._ranges.to_json()
 
     def _summary(self) -> dict[str, Any]:
-        """Give the ranges without the statistics, which are a hundred times as long."""
+        """Return the ranges without the statistics, which are a hundred times as long."""
         found: dict[str, Any] = json.loads(self._ranges.summary())
         return found
 
@@ -264,7 +263,7 @@ class Ranges:
     def _repr_html_(self) -> str:
         chosen = self.chosen
         rows = ([name, *ends, chosen.get(name)] for name, ends in self.values.items())
-        header = ["value", "smallest", "largest", "method"]
+        header = ["value", "min", "max", "method"]
         return notebook.table(f"{self.samples} samples, {self.method}", header, rows)
 
 

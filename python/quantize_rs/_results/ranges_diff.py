@@ -1,4 +1,4 @@
-"""How two calibrations differ."""
+"""The differences between two calibrations."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ __all__ = ["RangeDifference", "RangesDiff"]
 
 @dataclass(frozen=True, slots=True)
 class RangeDifference:
-    """One value whose ranges differ.
+    """A value whose ranges differ.
 
     Attributes
     ----------
     name : str
         Its name.
     first, second : tuple of float
-        The two ranges: smallest and largest number.
+        The two ranges, each as minimum and maximum.
     part : float
-        How far the ends are apart at most, as a part of the wider range.
+        The larger difference of the two ends, as a fraction of the wider range.
     """
 
     name: str
@@ -34,16 +34,16 @@ class RangeDifference:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class RangesDiff(Result):
-    """How the ranges of two calibrations differ. `Ranges.diff` makes it.
+    """The differences between the ranges of two calibrations. `Ranges.diff` returns it.
 
-    ``print(diff)`` shows a line for each value; it is true when there is a difference.
+    ``print(diff)`` shows a line for each value; a diff with differences is true.
 
     Attributes
     ----------
     differences : tuple of RangeDifference
         Values whose ranges differ, the most different first.
     only_first, only_second : tuple of str
-        Values that only one of them has.
+        Values that only one of the two has.
     """
 
     differences: tuple[RangeDifference, ...]
@@ -64,12 +64,12 @@ class RangesDiff(Result):
             [found.name, *found.first, *found.second, f"{found.part:.1%}"]
             for found in self.differences
         )
-        header = ["value", "smallest", "largest", "smallest", "largest", "apart"]
+        header = ["value", "min", "max", "min", "max", "difference"]
         return notebook.table(self._summary(), header, rows)
 
 
 def parse_ranges_diff(written: tuple[str, str]) -> RangesDiff:
-    """Read the differences that the extension module wrote, as JSON and as text."""
+    """Read the JSON and the text of the extension module."""
     text, shown = written
     found = json.loads(text)
     return RangesDiff(

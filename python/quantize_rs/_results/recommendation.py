@@ -1,4 +1,4 @@
-"""What `recommend` advises, and why."""
+"""The result of `recommend`: how to quantize a model, and why."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ class Reason:
     Attributes
     ----------
     rule : str
-        The rule that says so.
+        The rule that applies.
     text : str
-        What in the model led to it.
+        What in the model the rule is based on.
     """
 
     rule: str
@@ -32,28 +32,28 @@ class Reason:
 
 @dataclass(frozen=True, slots=True)
 class Alternative:
-    """Another way, and when it is the better one.
+    """Another method, and when it is the better choice.
 
     Attributes
     ----------
     way : str
         ``"static"``, ``"dynamic"`` or ``"weights"``.
     bits : int
-        Bits of weights.
+        The bit width of weights.
     per_channel : bool
-        Whether each output channel has its scale.
+        Whether each output channel has its own scale.
     block_size : int or None
-        How many elements share a scale, where channels do not.
+        The number of elements that share a scale, for blockwise scales.
     output_format : str
-        How it is written.
+        The output format, as in `quantize`.
     exclude : tuple of str
-        Operators that stay float.
+        Operator types that stay float.
     dynamic_lstm : bool
-        Whether LSTMs multiply integers too, as in `quantize`.
+        Whether LSTMs compute with integers too, as in `quantize`.
     when : str
-        When to take it.
+        When to choose it.
     python, command : str
-        The call, and the same as a command.
+        The call in Python, and the same as a command.
     """
 
     way: str
@@ -70,40 +70,40 @@ class Alternative:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Recommendation(Result):
-    """How to quantize a model, and why. `recommend` makes it.
+    """How to quantize a model, and why. `recommend` returns it.
 
     ``print(recommendation)`` shows the reasons and the calls.
 
     Attributes
     ----------
     way : str
-        ``"static"`` (weights and activations, whose ranges samples show), ``"dynamic"`` (weights,
-        and activations when the model runs), ``"weights"`` (weights alone) or ``"nothing"``.
+        ``"static"`` (weights, and activations with calibrated ranges), ``"dynamic"`` (weights, and
+        activations at run time), ``"weights"`` (weights only) or ``"nothing"``.
     bits : int
-        Bits of weights.
+        The bit width of weights.
     per_channel : bool
-        Whether each output channel has its scale.
+        Whether each output channel has its own scale.
     block_size : int or None
-        How many elements share a scale, where channels do not.
+        The number of elements that share a scale, for blockwise scales.
     output_format : str
-        How it is written.
+        The output format, as in `quantize`.
     exclude : tuple of str
-        Operators that stay float.
+        Operator types that stay float.
     dynamic_lstm : bool
-        Whether LSTMs multiply integers too, as in `quantize`.
+        Whether LSTMs compute with integers too, as in `quantize`.
     target : str or None
-        The runtime that it is for.
+        The target runtime.
     rule : str
         The rule that decided.
     reasons : tuple of Reason
-        Why: that of the rule which decided first, then those of the options.
+        The reasons: first that of the rule that decided, then those of the options.
     samples : str or None
-        Where the call reads samples: a file, or ``data`` for what was given in memory; None where
-        it needs none.
+        What the call uses as samples: a file, or ``data`` for data in memory; None if it needs
+        none.
     python, command : str
-        The call, and the same as a command; empty where there is nothing to do.
+        The call, and the same as a command; empty if there is nothing to do.
     otherwise : tuple of Alternative
-        Other ways, and when they are better.
+        Other methods, and when they are better.
     model : pathlib.Path or None
         The file; None for a model in memory, which `python` calls ``model``.
     """
@@ -128,7 +128,7 @@ class Recommendation(Result):
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What in the model was looked at: sizes, work by kind of operator, what varies."""
+        """The facts that the rules use: sizes, work by operator type, dynamic dimensions."""
         found: dict[str, Any] = self.to_dict()["facts"]
         return found
 
@@ -140,7 +140,7 @@ class Recommendation(Result):
 
 
 def parse_recommendation(json_text: str, text: str) -> Recommendation:
-    """Read what the extension module wrote, as JSON and as text."""
+    """Read the JSON and the text of the extension module."""
     found = json.loads(json_text)
     found.pop("facts")
     model = found["model"]

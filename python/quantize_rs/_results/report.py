@@ -1,4 +1,4 @@
-"""The report: what was done to a model, and what it cost."""
+"""The report of a quantization: what was done to each value, sizes, errors and timings."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ __all__ = ["Report", "Sizes", "Timings"]
 
 @dataclass(frozen=True, slots=True)
 class Timings:
-    """Wall-clock seconds of each stage.
+    """Wall-clock time of each stage, in seconds.
 
     Attributes
     ----------
     calibrate, apply, verify, save : float
-        Running the model on samples; encoding weights and rewriting the graph; making what was
-        tried and running it beside the float model; writing the file.
+        Running the model on samples; encoding weights and rewriting the graph; producing candidates
+        and running them beside the float model; writing the file.
     """
 
     calibrate: float
@@ -44,18 +44,18 @@ class Timings:
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """What the bytes of a model are for, before and after.
+    """The size of a model by kind of content, in bytes, before and after.
 
     Attributes
     ----------
     before, after : int
-        The model, with the data beside it.
+        The size of the model, with its external data.
     floats, integers, scales : int
-        Floats that became integers, these integers, their scales and zero points.
+        Floats that were quantized, the integers in their place, and scales and zero points.
     kept : int
-        Floats that stayed.
+        Floats that were not quantized.
     rest_before, rest_after : int
-        All else: nodes, names, integers it always had, scales of activations.
+        Everything else: nodes, names, existing integers, scales of activations.
     """
 
     before: int
@@ -70,42 +70,42 @@ class Sizes:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Report(Result):
-    """What was done to a model, value by value, and what it cost.
+    """What was done to each value of a model, and the resulting sizes and errors.
 
-    ``print(report)`` shows it to people, ``report.to_json()`` gives it to programs.
+    ``print(report)`` shows it, ``report.to_json()`` is for programs.
 
     Attributes
     ----------
     input, output : str or None
-        Where the model came from and where it went; None for a model in memory.
+        The paths of the model before and after; None for a model in memory.
     bytes_before, bytes_after : int
-        Bytes of the model, with the data beside it.
+        Sizes of the model in bytes, with its external data.
     ratio : float
-        How many times smaller it became.
+        ``bytes_before / bytes_after``.
     sizes : Sizes
-        What the bytes are for.
+        The size by kind of content.
     engine, method : str or None
-        Who ran the model on samples, and how ranges follow from what was seen.
+        The engine that ran the samples, and the calibration method.
     samples : int
-        On how many samples; 0 when only weights were quantized.
+        The number of calibration samples; 0 if only weights were quantized.
     corrected_biases : int
-        Biases that take back what quantized weights shift in the mean.
+        The number of biases that bias correction changed.
     steps : tuple of Step
-        What was done to the model before planning.
+        The passes that changed the model before planning.
     accuracy_control : Evaluation or None
-        How it was judged, where it was: `verify` and the bars of `quantize`.
+        How the result was evaluated: with `verify` or accuracy criteria, as in `quantize`.
     seconds : Timings
-        Wall-clock seconds of each stage.
+        Wall-clock time of each stage, in seconds.
     values : tuple of ReportRow
-        Every value of the main graph.
+        One row for each value of the main graph.
     notes : tuple of str
-        What calibration had to say: why this engine, which choice of range means nothing.
+        Remarks on the calibration, such as why an engine was chosen.
     warnings : tuple of str
-        Things to know; they are logged to the logger ``quantize_rs``, too.
+        Warnings; also logged to the logger ``quantize_rs``.
     suggestions : tuple of str
-        What could be tried next, where something could.
+        What you can try next.
     model : bytes or None
-        The model, when no `output_path` was given.
+        The model, if no `output_path` was given.
     """
 
     input: str | None
@@ -136,17 +136,17 @@ class Report(Result):
 
     @property
     def weights(self) -> tuple[ReportRow, ...]:
-        """Constants that some operator multiplies by."""
+        """The rows of weights."""
         return tuple(value for value in self.values if value.role == "weight")
 
     @property
     def activations(self) -> tuple[ReportRow, ...]:
-        """Inputs of the model, and what its nodes make."""
+        """The rows of inputs of the model and of outputs of its nodes."""
         return tuple(value for value in self.values if value.role in ("input", "activation"))
 
     @property
     def quantized(self) -> tuple[ReportRow, ...]:
-        """Values that are quantized."""
+        """The rows of values that are quantized."""
         return tuple(value for value in self.values if value.quantized)
 
     def html(
@@ -156,19 +156,20 @@ class Report(Result):
         sensitivity: Sensitivity | None = None,
         layer_errors: LayerErrors | None = None,
     ) -> str:
-        """Give the report as one page of HTML.
+        """Return the report as HTML.
 
-        Charts of sizes, errors and ranges, and a table of all values, with their reasons. The page
-        needs no other file and no network, and follows the reader's light or dark theme.
+        It has charts of sizes, errors and ranges, and a table of all values with their reasons. The
+        HTML is self-contained, needs no network, and follows the light or dark theme of the
+        browser.
 
         Parameters
         ----------
         comparison : Comparison, optional
-            What `compare` found, to stand on the page too.
+            A result of `compare` to include.
         sensitivity : Sensitivity, optional
-            What `sensitivity` found.
+            A result of `sensitivity` to include.
         layer_errors : LayerErrors, optional
-            What `layer_errors` found.
+            A result of `layer_errors` to include.
 
         Examples
         --------
@@ -188,7 +189,7 @@ class Report(Result):
         sensitivity: Sensitivity | None = None,
         layer_errors: LayerErrors | None = None,
     ) -> None:
-        """Write what `html` gives to a file, completely or not at all.
+        """Write the HTML report to a file, completely or not at all.
 
         Parameters
         ----------
@@ -212,24 +213,24 @@ class Report(Result):
         files.write(path, found)
 
     def plot(self, *, path: str | os.PathLike[str] | None = None) -> Figure:
-        """Draw where the bytes went, step by step, and what weights lost, the worst first.
+        """Plot the size by kind of content, and the weights with the largest errors.
 
         Parameters
         ----------
         path : path, optional
-            Where the figure is written to as well: a name in ``.png``, ``.svg`` or ``.pdf``.
+            A ``.png``, ``.svg`` or ``.pdf`` file to write the plot to.
 
         Returns
         -------
         matplotlib.figure.Figure
-            The figure; pyplot knows nothing of it.
+            The plot, which is not registered with pyplot.
 
         Raises
         ------
         MissingPackageError
             matplotlib is not installed: ``pip install "quantization-rs[plot]"``.
         OptionError
-            The name ends in something else.
+            The file name has another extension.
         FileNotFoundError, PermissionError, IsADirectoryError, OSError
             The file cannot be written.
 
@@ -269,7 +270,7 @@ class Report(Result):
 
 
 def parse_report(written: tuple[str, str], model: bytes | None = None) -> Report:
-    """Read the report that the extension module wrote, as JSON and as text."""
+    """Read the JSON and the text of the extension module."""
     text, shown = written
     found = json.loads(text)
     return Report(

@@ -1,4 +1,4 @@
-"""Rows of plans and reports: one value of a model each."""
+"""The rows of plans and reports: one for each value of a model."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Shape: TypeAlias = tuple[int | None, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedValue:
-    """What will be done to one value of a model.
+    """The decision for one value of a model.
 
     Attributes
     ----------
@@ -22,27 +22,28 @@ class PlannedValue:
     role : str
         ``"input"``, ``"weight"``, ``"constant"`` or ``"activation"``.
     dtype : str or None
-        Its element type before, where known.
+        Its element type before quantization, if known.
     shape : tuple of (int or None), or None
-        Its shape, where known; None for a length that varies.
+        Its shape, if known, with None for a dynamic dimension.
     why : str
-        Why it is quantized, or why it keeps its type.
+        The reason why it is quantized or stays float.
     qtype : str or None
-        The type it is quantized to: ``"int8"``; None when it keeps its type, and so are the rest.
+        The type it is quantized to, such as ``"int8"``. This and the attributes below are None if
+        it is not quantized.
     stored : str or None
-        The type they are stored in.
+        The type that its integers are stored in.
     symmetric : bool or None
-        Whether the zero point is fixed.
+        Whether quantization is symmetric.
     granularity : str or None
         ``"per_tensor"``, ``"per_axis"`` or ``"blocked"``.
     axis, block_size : int or None
-        Along which axis scales lie, and for how many elements each.
+        The axis of the scales, and the number of elements that share one.
     scales : str or None
-        What scales are stored as: ``"float"``, ``"float8e8m0"``, ``"float8e4m3fn"``.
+        The type of the scales: ``"float"``, ``"float8e8m0"`` or ``"float8e4m3fn"``.
     source : str or None
-        Where its numbers come from: ``"weights"``, ``"calibration"``, another value.
+        What its range is derived from: ``"weights"``, ``"calibration"`` or another value.
     format : str or None
-        How it is written into the file: ``"qdq"``, ``"matmul_nbits"``.
+        The output format: ``"qdq"``, ``"matmul_nbits"``.
     """
 
     name: str
@@ -67,7 +68,7 @@ class PlannedValue:
 
     @property
     def kind(self) -> str:
-        """Type, symmetry and granularity in a few words."""
+        """Type, symmetry and granularity as one string."""
         if self.qtype is None:
             return self.dtype or "-"
         words = [self.qtype]
@@ -88,7 +89,7 @@ class PlannedValue:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportRow(PlannedValue):
-    """What was done to one value of a model, and what it cost.
+    """How one value of a model was quantized, and the resulting error.
 
     Attributes
     ----------
@@ -97,12 +98,12 @@ class ReportRow(PlannedValue):
     zero_point : int or None
         The zero point of an activation.
     range : tuple of float, or None
-        The smallest and the largest number that calibration wants represented.
+        The range of the calibration, as minimum and maximum.
     method : str or None
-        The method that ``"auto"`` chose for it.
+        The calibration method that ``"auto"`` chose for it.
     sqnr_db, cosine, mse, max_abs_error : float or None
-        What a constant's integers stand for, against the floats they were made from: signal to
-        quantization noise in decibels (``inf`` when equal), cosine, mean squared and largest error.
+        The error of a dequantized constant against its floats: SQNR in dB (``inf`` if equal),
+        cosine similarity, mean squared and largest absolute error.
     """
 
     scale: tuple[float, float] | None = None
@@ -188,7 +189,7 @@ def _source(source: str | dict[str, Any]) -> str:
 
 
 def _error(error: dict[str, float | None]) -> dict[str, Any]:
-    def number(key: str) -> float:  # what is not finite is null in JSON
+    def number(key: str) -> float:  # non-finite numbers are null in JSON
         value = error[key]
         return math.inf if value is None else value
 

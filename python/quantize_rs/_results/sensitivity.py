@@ -1,4 +1,4 @@
-"""What `sensitivity` found: the cost of quantizing each layer."""
+"""The result of `sensitivity`: the cost of quantizing each layer."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class LayerSensitivity:
-    """What one layer costs.
+    """The cost of quantizing one layer.
 
     Attributes
     ----------
     name : str
-        The weight.
+        The name of the weight.
     nodes : tuple of str
-        The nodes that multiply by it.
+        The nodes that use it.
     op_type, kind : str
-        Their operator, and what the weight becomes: ``int8 symmetric axis 0``.
+        Their operator type, and how the weight is quantized: ``int8 symmetric axis 0``.
     elements : int
-        How many elements the weight has.
+        The number of elements of the weight.
     score : float
-        What it is ranked by.
+        The value of the metric.
     weight_error : ErrorMetrics or None
-        What the weight's integers stand for, against its floats.
+        The error of the dequantized weight against its floats.
     outputs : tuple of OutputRow
-        How far each output of the model is off; empty without data.
+        The error of each output of the model; empty without data.
     """
 
     name: str
@@ -50,24 +50,24 @@ class LayerSensitivity:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Sensitivity(HtmlResult):
-    """What each layer of a model costs. `sensitivity` makes it.
+    """The cost of quantizing each layer of a model. `sensitivity` returns it.
 
     ``print(found)`` shows a table.
 
     Attributes
     ----------
     metric : str
-        What layers are ranked by.
+        The metric that layers are ranked by.
     all_but_one : bool
-        Whether every layer but the one was quantized, instead of the one alone.
+        Whether all layers except one were quantized, instead of one alone.
     layers : tuple of LayerSensitivity
         One for each quantized weight, the most sensitive first.
     samples : int
-        Samples run; 0 without data.
+        The number of samples; 0 without data.
     engine : str or None
-        Who ran them.
+        The engine that ran the model.
     notes : tuple of str
-        What the engine had to say.
+        Remarks of the engine.
     """
 
     metric: str
@@ -81,12 +81,12 @@ class Sensitivity(HtmlResult):
     _part: ClassVar[str] = "sensitivity"
 
     def plot(self, *, path: str | os.PathLike[str] | None = None) -> Figure:
-        """Draw a bar for each layer, the most sensitive first.
+        """Plot a bar for each layer, the most sensitive first.
 
         Parameters
         ----------
         path : path, optional
-            As in `Report.plot`, and so are the result and the errors.
+            As in `Report.plot`, like the return value and the errors.
 
         Examples
         --------
@@ -122,7 +122,7 @@ class Sensitivity(HtmlResult):
 
 
 def parse_sensitivity(json_text: str, text: str) -> Sensitivity:
-    """Read what the extension module wrote, as JSON and as text."""
+    """Read the JSON and the text of the extension module."""
     found = json.loads(json_text)
     metric = found["metric"]
     return Sensitivity(
@@ -143,14 +143,16 @@ def _layer(found: dict[str, Any], metric: str) -> LayerSensitivity:
     outputs = tuple(parse_output_row(output) for output in found.pop("outputs"))
     score = found.pop("score")
     if score is None:
-        score = _lost(metric, outputs, weight)
+        score = _restore_score(metric, outputs, weight)
     nodes = tuple(found.pop("nodes"))
     return LayerSensitivity(**found, nodes=nodes, score=score, weight_error=weight, outputs=outputs)
 
 
-def _lost(metric: str, outputs: tuple[OutputRow, ...], weight: ErrorMetrics | None) -> float:
-    """Give a score that JSON has no number for: no noise at all, or NaN."""
+def _restore_score(
+    metric: str, outputs: tuple[OutputRow, ...], error: ErrorMetrics | None
+) -> float:
+    """Restore a score that JSON cannot hold: infinity (no error) or NaN."""
     if metric == "weight":
-        return math.nan if weight is None else weight.sqnr_db
+        return math.nan if error is None else error.sqnr_db
     found = [output.sqnr_db for output in outputs] if metric == "sqnr" else []
     return min(found) if found and not any(map(math.isnan, found)) else math.nan

@@ -1,4 +1,4 @@
-"""What `infer_shapes` found."""
+"""The result of `infer_shapes`: how many types and shapes are known."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from .base import Result
 
 @dataclass(frozen=True, slots=True, repr=False)
 class ShapeInference(Result):
-    """What was inferred of the values that the nodes of a model make.
+    """The types and shapes that were inferred for the values of a model.
 
     Attributes
     ----------
     values : int
-        Values that nodes of the main graph make.
+        The number of values that nodes of the main graph produce.
     typed, ranked, shaped : int
-        Of how many of them the type is known, how many axes they have, and each length: as a number
-        or by name.
+        For how many of them the type, the rank, and every dimension (as a number or a name) are
+        known.
     written : int
-        How many values the model says more of than before, those in graphs inside nodes too.
+        For how many values the model holds more information than before, including subgraphs.
     warnings : tuple of str
-        Where the file says one thing and its operators another. Nothing was changed there.
+        Where the file contradicts its operators. These values were not changed.
     output : pathlib.Path or None
-        Where the model went; None while it is in memory.
+        The path of the written model; None for a model in memory.
     model : bytes or None
-        The model, when no `output` was given.
+        The model, if no `output` was given.
     """
 
     values: int

@@ -1,4 +1,4 @@
-"""What each pass did to a model."""
+"""The passes that changed a model."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What one pass did to a model.
+    """The changes of one pass.
 
     Attributes
     ----------
     name : str
-        The pass.
+        The name of the pass.
     did : tuple of str
-        What it changed, a line for each change.
+        Its changes, one line each.
     """
 
     name: str
@@ -23,5 +23,5 @@ class Step:
 
 
 def parse_steps(found: list[dict[str, Any]]) -> tuple[Step, ...]:
-    """Read the steps that the extension module wrote."""
+    """Read the JSON list of the extension module."""
     return tuple(Step(step["pass"], tuple(step["did"])) for step in found)

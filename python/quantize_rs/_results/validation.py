@@ -1,4 +1,4 @@
-"""What `validate` found: a quantized file against its original."""
+"""The result of `validate`: a quantized file against its original."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from .steps import Step, parse_steps
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Something that is wrong with a quantized model.
+    """A problem in a quantized model.
 
     Attributes
     ----------
     check : str
-        What was looked at: ``"structure"`` (a runtime could load it), ``"interface"`` (inputs and
-        outputs are those of the original), ``"connectivity"`` (nodes read what they read in the
-        original), ``"scale"`` (scales and zero points can be what they are), ``"weights"``
-        (constants are those of the original, integers as near to them as their scale allows) or
-        ``"target"`` (the runtime takes it).
+        The check that failed: ``"structure"`` (a runtime can load the model), ``"interface"`` (the
+        inputs and outputs are those of the original), ``"connectivity"`` (nodes have the same
+        inputs as in the original), ``"scale"`` (scales and zero points are valid), ``"weights"``
+        (constants equal those of the original; integers are as close as their scale allows) or
+        ``"target"`` (the target runtime supports it).
     name : str
-        The constant, value or node.
+        The name of the constant, value or node.
     what : str
-        What was found and what would have been right.
+        What was found and what was expected.
     """
 
     check: str
@@ -41,27 +41,26 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class StoredWeight:
-    """A weight that is stored in integers or narrow floats, against that of the original.
+    """A weight that is stored as integers or narrow floats, against the original.
 
     Attributes
     ----------
     name : str
-        The weight of the original.
+        The name of the weight in the original.
     integers : str
-        The constant that holds the integers.
+        The name of the constant that holds the integers.
     dtype : str
-        Their type.
+        The type of the integers.
     shape : tuple of int
         The shape of the original.
     scales : int
-        How many scales there are.
+        The number of scales.
     smoothed : bool
-        Whether each channel was multiplied by a number that the value before it is divided by.
+        Whether its channels were scaled by SmoothQuant.
     error : ErrorMetrics
-        What the integers stand for, against the original.
+        The error of the dequantized weight against the original.
     max_steps : float
-        The largest distance from the original, in steps of the scale: up to a half, or up to three
-        quarters where sums were kept.
+        The largest error in units of the scale: at most 0.5, or 0.75 with sum-preserving rounding.
     """
 
     name: str
@@ -76,12 +75,12 @@ class StoredWeight:
 
 @dataclass(frozen=True, slots=True)
 class Uncompared:
-    """Something that two files do not tell enough of.
+    """A constant that could not be compared.
 
     Attributes
     ----------
     name : str
-        The constant.
+        The name of the constant.
     why : str
         Why it could not be compared.
     """
@@ -92,28 +91,29 @@ class Uncompared:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Validation(Result):
-    """What a comparison of a quantized model with its original found. `validate` makes it.
+    """The comparison of a quantized model with its original. `validate` returns it.
 
-    ``print(validation)`` shows every weight and every problem; it is true when nothing is wrong.
+    ``print(validation)`` shows every weight and every problem; a validation without
+    problems is true.
 
     Attributes
     ----------
     passed : bool
-        Whether nothing is wrong.
+        Whether there are no problems.
     problems : tuple of Problem
-        What is wrong.
+        The problems.
     weights : tuple of StoredWeight
-        Every weight that is stored in integers or narrow floats, against the original's.
+        Every weight that is stored as integers or narrow floats.
     not_compared : tuple of Uncompared
-        What could not be compared, and why.
+        The constants that could not be compared, and why.
     notes : tuple of str
-        What is no fault but worth a look.
+        Remarks that are not problems.
     prepared : tuple of Step
-        What was done to the original before it was compared, as it was before it was quantized.
+        The passes that were applied to the original before the comparison.
     target : str or None
-        The runtime that it was held against.
+        The target runtime that was checked.
     original, quantized : pathlib.Path or None
-        The files; None for models in memory.
+        The files; None for a model in memory.
     """
 
     passed: bool
@@ -132,7 +132,7 @@ class Validation(Result):
         return self.passed
 
     def worst(self, count: int = 10) -> tuple[StoredWeight, ...]:
-        """Give the weights that are furthest from the original, the furthest first."""
+        """Return the weights with the lowest SQNR, the lowest first."""
         return tuple(sorted(self.weights, key=lambda weight: weight.error.sqnr_db)[:count])
 
     def _summary(self) -> str:
@@ -148,7 +148,7 @@ class Validation(Result):
             ["check", "name", "what is wrong"],
             ([problem.check, problem.name, problem.what] for problem in self.problems),
         )
-        header = ["weight", "stored as", "shape", "scales", "SQNR dB", "largest error", "in steps"]
+        header = ["weight", "stored as", "shape", "scales", "SQNR (dB)", "max error", "in steps"]
         rows = (
             (w.name, w.dtype, notebook.shape(w.shape), w.scales, *_errors(w)) for w in self.weights
         )
@@ -161,7 +161,7 @@ def _errors(weight: StoredWeight) -> tuple[float, float, float]:
 
 
 def parse_validation(json_text: str, text: str) -> Validation:
-    """Read what the extension module wrote, as JSON and as text."""
+    """Read the JSON and the text of the extension module."""
     found = json.loads(json_text)
     return Validation(
         passed=found["passed"],

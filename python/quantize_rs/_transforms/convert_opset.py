@@ -1,4 +1,4 @@
-"""Models of a newer operator set."""
+"""Conversion of models to a newer opset."""
 
 from __future__ import annotations
 
@@ -16,33 +16,32 @@ __all__ = ["convert_opset"]
 def convert_opset(
     source: ModelSource, output: str | os.PathLike[str] | None = None, *, opset: int
 ) -> OpsetConversion:
-    """Make a model that means the same in a newer version of ONNX's operators.
+    """Convert a model to a newer opset without changing what it computes.
 
-    Node by node: what the newer version says in another way is said in that way, all other nodes
-    keep their bytes. Graphs inside nodes and local functions are converted too; operators of other
-    domains are not. `quantize` does it by itself where the result needs it.
+    Nodes whose operator changed are adapted; all other nodes keep their bytes. Subgraphs and local
+    functions are converted too; operators of other domains are not. `quantize` calls this itself
+    when the result needs a newer opset.
 
     Parameters
     ----------
     source : path, bytes or onnx.ModelProto
         The model, which is not changed.
     output : path, optional
-        Where to write the model; it may be `source`. None gives it as ``conversion.model``, in
-        bytes.
+        The file to write, which may be `source`. If None, ``conversion.model`` holds the bytes.
     opset : int
-        The version, not older than the model's.
+        The new opset version, not older than the model's.
 
     Returns
     -------
     OpsetConversion
-        What changed.
+        The nodes that changed.
 
     Raises
     ------
     UnsupportedModelError
-        A node cannot be said in the newer version; the error names it. Nothing is written.
+        A node cannot be expressed in the newer opset; the error names it. Nothing is written.
     OptionError
-        The version is older than the model's, or newer than any that is known.
+        The version is older than the model's, or newer than the newest supported one.
     ModelError, FileNotFoundError, PermissionError, IsADirectoryError, OSError
         As in `quantize`.
 
@@ -53,13 +52,13 @@ def convert_opset(
     opset 17 → 21: no node changed
     """
     target = writable(output)
-    model, said, text = read_model(source).converted(check.count("opset", opset))
-    found = json.loads(said)
+    model, json_text, text = read_model(source).converted(check.count("opset", opset))
+    found = json.loads(json_text)
     data = None
     if target is None:
         data = model.to_bytes()
     else:
         model.save(target)
     return OpsetConversion(
-        found["from"], found["to"], tuple(found["changed"]), target, data, said, text
+        found["from"], found["to"], tuple(found["changed"]), target, data, json_text, text
     )

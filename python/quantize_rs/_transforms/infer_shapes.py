@@ -1,4 +1,4 @@
-"""Types and shapes of the values of a model."""
+"""Shape inference: types and shapes of the values of a model."""
 
 from __future__ import annotations
 
@@ -15,27 +15,26 @@ __all__ = ["infer_shapes"]
 def infer_shapes(
     source: ModelSource, output: str | os.PathLike[str] | None = None
 ) -> ShapeInference:
-    """Write into a model of what type and shape each value is, as far as it follows.
+    """Infer the types and shapes of all values of a model, and write them into it.
 
-    Lengths that vary are expressions of the names that the file gives to those of the inputs:
-    ``batch``, ``2*height + 1``. Shapes that the model computes itself, with ``Shape``, ``Gather``
-    and ``Concat``, are followed. What an operator makes that is not known here is unknown, and
-    never an error; models may be of any size. What the file says already stays.
+    Dynamic dimensions are expressions of the dimension names of the inputs, such as ``batch`` or
+    ``2*height + 1``. Shapes that the model computes with ``Shape``, ``Gather`` and ``Concat`` are
+    evaluated. The outputs of an unknown operator stay unknown; this is not an error. Models may
+    have any size. Types and shapes that the file declares are kept.
 
-    The passes and the plan infer for themselves: nobody has to do it before `quantize`.
+    You do not need to call this before `quantize`: the passes and the plan infer shapes themselves.
 
     Parameters
     ----------
     source : path, bytes or onnx.ModelProto
         The model, which is not changed.
     output : path, optional
-        Where to write the model; it may be `source`. None gives it as ``inference.model``, in
-        bytes.
+        The file to write, which may be `source`. If None, ``inference.model`` holds the bytes.
 
     Returns
     -------
     ShapeInference
-        How much is known.
+        How many types and shapes are known.
 
     Raises
     ------
@@ -50,8 +49,8 @@ def infer_shapes(
     True
     """
     target = writable(output)
-    model, said, text = read_model(source).inferred()
-    found = json.loads(said)
+    model, json_text, text = read_model(source).inferred()
+    found = json.loads(json_text)
     data = None
     if target is None:
         data = model.to_bytes()
@@ -66,6 +65,6 @@ def infer_shapes(
         tuple(found["warnings"]),
         target,
         data,
-        said,
+        json_text,
         text,
     )

@@ -1,4 +1,4 @@
-"""Passes that leave what a model computes as it is, on their own."""
+"""Graph optimization passes, without quantization."""
 
 from __future__ import annotations
 
@@ -20,50 +20,50 @@ def optimize(
     passes: Iterable[str] | None = None,
     skip: Iterable[str] | None = None,
 ) -> OptimizationReport:
-    """Make a model simpler; what it computes stays.
+    """Simplify a model without changing what it computes.
 
-    Passes run in their order, over and over, until none finds anything to do. All but
-    ``"fold_batch_norm"``, ``"fold_batch_norm_forward"`` and ``"fold_gemm_factors"``, which round
-    weights once, and ``"widen_floats"``, which no longer rounds to 16 bits, leave every output as
-    it is, bit for bit. A second run changes nothing. There is no limit to the size of a model;
-    weights are not copied.
+    The passes run in order, repeatedly, until none changes the model; a second call changes
+    nothing. Outputs stay bit-identical, with four exceptions: ``"fold_batch_norm"``,
+    ``"fold_batch_norm_forward"`` and ``"fold_gemm_factors"`` round weights once, and
+    ``"widen_floats"`` no longer rounds to 16 bits. Models may have any size; weights are not
+    copied.
 
     Parameters
     ----------
     source : path, bytes or onnx.ModelProto
         The model, which is not changed.
     output : path or None
-        Where to write the model; it may be `source`. None gives it as ``report.model``, in bytes.
+        The file to write, which may be `source`. If None, ``report.model`` holds the bytes.
     passes : iterable of str, optional
-        Only these passes; all but ``"widen_floats"`` by default:
+        The passes to run; by default all but ``"widen_floats"``:
 
-        - ``"inline_functions"``: nodes of the model's own functions, in the place of the calls
-        - ``"lift_weights"``: weights out of the graphs inside nodes
-        - ``"remove_identity"``: nodes that make of a value what it is already
-        - ``"store_integers"``: weights that the model quantizes itself, as integers
-        - ``"fold_constants"``: nodes whose result is the same in every run
-        - ``"fold_shapes"``: shapes that a ``Reshape`` computes, as constants
-        - ``"fold_batch_norm"``: what scales and shifts channels, into the weights before it
+        - ``"inline_functions"``: replace calls of local functions by their nodes
+        - ``"lift_weights"``: move weights out of subgraphs
+        - ``"remove_identity"``: remove nodes that do not change their input
+        - ``"store_integers"``: store weights that the model quantizes as integers
+        - ``"fold_constants"``: replace nodes with constant inputs by their result
+        - ``"fold_shapes"``: replace computed shapes of ``Reshape`` by constants
+        - ``"fold_batch_norm"``: fold per-channel scale and shift into the weights before it
         - ``"fold_batch_norm_forward"``: the same, into the weights after it
-        - ``"fold_gemm_factors"``: `alpha` and `beta` of a ``Gemm``, into its weight and its bias
-        - ``"resize_all_axes"``: a ``Resize`` that names its axes speaks of all
-        - ``"widen_floats"``: what computes in float16 or bfloat16 computes in float32
-        - ``"merge_duplicates"``: constants that hold the same are kept once
-        - ``"dead"``: what nothing reads
+        - ``"fold_gemm_factors"``: fold `alpha` and `beta` of ``Gemm`` into weight and bias
+        - ``"resize_all_axes"``: expand the `axes` of a ``Resize`` to all axes
+        - ``"widen_floats"``: compute in float32 instead of float16 or bfloat16
+        - ``"merge_duplicates"``: store equal constants once
+        - ``"dead"``: remove nodes and constants that nothing uses
     skip : iterable of str, optional
-        Not these passes.
+        Passes to leave out.
 
     Returns
     -------
     OptimizationReport
-        What each pass did.
+        The changes of each pass.
 
     Raises
     ------
     ModelError
         The model cannot be read; see `quantize_rs.errors`.
     OptionError
-        There is no such pass.
+        A pass is unknown.
     FileNotFoundError, PermissionError, IsADirectoryError, OSError
         A file cannot be read or written. Nothing is left behind.
 

@@ -1,4 +1,4 @@
-"""Weights of small magnitude become 0."""
+"""Magnitude pruning of weights."""
 
 from __future__ import annotations
 
@@ -28,43 +28,43 @@ def prune(
 ) -> Pruning:
     """Set weights of small magnitude to exactly 0.
 
-    Zeros compress well, and some kernels skip them; the file itself does not become smaller, nor
-    does the range that quantization finds, which the largest weights set. A zero stays exactly 0
-    when the model is quantized, symmetric or not.
+    Zeros compress well, and some kernels skip them. The file itself does not become smaller, and
+    the range of a weight does not change, as its largest elements determine it. Quantization keeps
+    zeros exact, symmetric or not.
 
     Parameters
     ----------
     source : path, bytes or onnx.ModelProto
         The model, which is not changed.
     output : path, optional
-        Where to write the model; it may be `source`. None gives it as ``report.model``, in bytes.
+        The file to write, which may be `source`. If None, ``report.model`` holds the bytes.
     threshold : float, optional
-        Weights become 0 where ``abs(w) < threshold``, compared in the type of the weight as numpy
-        does. This, or `sparsity`.
+        Elements with ``abs(w) < threshold`` become 0; the comparison is in the type of the weight,
+        as in numpy. Give this or `sparsity`.
     sparsity : float, optional
-        The smallest weights become 0 until this part of all is, to the nearest element; of equal
-        ones those that stand first.
+        The fraction of elements to set to 0, the smallest magnitudes first; among equal magnitudes
+        the first in memory order.
     mode : str
-        The threshold is a number (``"absolute"``), or a part of the largest magnitude
+        Whether `threshold` is a number (``"absolute"``) or a fraction of the largest magnitude
         (``"relative"``).
     per : str
-        The largest magnitude, and the part that is 0, are those of the whole weight (``"tensor"``)
-        or of each output channel (``"channel"``).
+        Whether the largest magnitude and `sparsity` apply to the whole weight (``"tensor"``) or to
+        each output channel (``"channel"``).
     exclude : iterable of str, optional
-        Weights and nodes to leave alone: names or patterns, as in `quantize`.
+        Weights and nodes to exclude: names or patterns, as in `quantize`.
 
     Returns
     -------
     Pruning
-        How many elements of each weight are 0. Weights that something else needs as they are, such
-        as one that is an output, are left alone and say why.
+        How many elements of each weight are 0. Weights that must not change, such as an output of
+        the model, are skipped with a reason.
 
     Raises
     ------
     OptionError
-        An option is out of range, or both of `threshold` and `sparsity` or none are given.
+        An option is out of range, or not exactly one of `threshold` and `sparsity` is given.
     ModelError
-        The model cannot be read, or a weight has NaN or infinity in it.
+        The model cannot be read, or a weight holds NaN or infinity.
     FileNotFoundError, PermissionError, IsADirectoryError, OSError
         A file cannot be read or written. Nothing is left behind.
 
@@ -80,7 +80,7 @@ def prune(
     if per not in ("tensor", "channel"):
         raise OptionError(f"per is {per!r}, expected 'tensor' or 'channel'", option="per")
     with check.rename_errors(excluded_layers="exclude"):
-        model, said, text = read_model(source).pruned(
+        model, json_text, text = read_model(source).pruned(
             below, per == "channel", check.names("exclude", exclude)
         )
     data = None
@@ -88,23 +88,23 @@ def prune(
         data = model.to_bytes()
     else:
         model.save(target)
-    found = json.loads(said)
+    found = json.loads(json_text)
     weights = tuple(
         PrunedWeight(**(weight | {"shape": tuple(weight["shape"])}))
         for weight in found.pop("weights")
     )
-    return Pruning(**found, weights=weights, output=target, model=data, _json=said, _text=text)
+    return Pruning(**found, weights=weights, output=target, model=data, _json=json_text, _text=text)
 
 
 def _below(
     threshold: SupportsFloat | None, sparsity: SupportsFloat | None, mode: str
 ) -> tuple[str, float]:
-    """How small weights are that become 0: what the number means, and the number."""
+    """Return the meaning of the number that decides what is pruned, and the number."""
     if mode not in ("absolute", "relative"):
         raise OptionError(f"mode is {mode!r}, expected 'absolute' or 'relative'", option="mode")
     match threshold, sparsity:
         case None, None:
-            what = "threshold: nothing says which weights are small; give it, or sparsity"
+            what = "threshold: give it, or sparsity"
             raise OptionError(what, option="threshold")
         case None, part:
             if mode != "absolute":

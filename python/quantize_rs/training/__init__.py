@@ -1,15 +1,16 @@
-"""Training with quantization in mind, on arrays: fake quantization, gradients, learned scales.
+"""Quantization-aware training on arrays: fake quantization, gradients, learned scales.
 
-Nothing here needs torch; arrays go in and out, and the arithmetic is Rust's. `fake_quantize` gives
-the mask that gradients pass through, `fake_quantize_gradients` what becomes of them, so that any
-framework can wrap them.
+Arrays and models come in; arrays, models and reports go out. Torch is not needed: the arithmetic is
+in Rust. `fake_quantize` returns the mask of the straight-through estimator and
+`fake_quantize_gradients` the gradients, so that you can wrap them in any framework. This room may
+import every other room except `_analysis`, `_transforms` and `compat`.
 
 >>> from quantize_rs import training
 >>> y, mask = training.fake_quantize([0.6, -1.0, 99.0], 0.5, return_mask=True)
 >>> y, mask
 (array([ 0.5, -1. , 63.5], dtype=float32), array([ True,  True, False]))
 
-What was trained in the graph of an ONNX model is in `insert_fake_quant`.
+To train with the graph of an ONNX model, see `quantize_rs.insert_fake_quant`.
 """
 
 from __future__ import annotations

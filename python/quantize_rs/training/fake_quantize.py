@@ -19,7 +19,7 @@ Floats = NDArray[np.float32]
 
 
 class Gradients(NamedTuple):
-    """What the gradient of a loss becomes on its way back through fake quantization."""
+    """The gradients of a loss, propagated back through fake quantization."""
 
     x: Floats
     scale: NDArray[np.float64]
@@ -27,7 +27,7 @@ class Gradients(NamedTuple):
 
 
 class Learned(NamedTuple):
-    """Scale and zero point that were learned, and mean squared errors before and with them."""
+    """The learned scale and zero point, and the mean squared errors before and after."""
 
     scale: Any
     zero_point: Any
@@ -70,9 +70,9 @@ def fake_quantize(
     *,
     return_mask: bool = False,
 ) -> Floats | tuple[Floats, NDArray[np.bool_]]:
-    """Quantize and dequantize again: what a network computes with once it is quantized.
+    """Quantize and dequantize an array, as the quantized network will.
 
-    Equals `kernels.dequantize_linear` of `kernels.quantize_linear`, bit for bit.
+    Bit-identical to `kernels.dequantize_linear` of `kernels.quantize_linear`.
 
     Parameters
     ----------
@@ -83,20 +83,20 @@ def fake_quantize(
     quant_min, quant_max : int
         The smallest and the largest integer.
     return_mask : bool
-        Give the mask, too.
+        Whether to return the mask too.
 
     Returns
     -------
     y : array of float32
-        What is left, in the shape of `x`.
+        The dequantized numbers, in the shape of `x`.
     mask : array of bool
-        With `return_mask`: where nothing was cut off. There the gradient of `x` is that of `y`
-        (straight through), elsewhere it is 0.
+        With `return_mask`: True for elements that were not clipped. There the gradient of `x` is
+        that of `y` (straight-through estimator), elsewhere it is 0.
 
     Raises
     ------
     OptionError
-        Shapes that do not fit together, or a zero point that is not on the grid.
+        The shapes do not match, or a zero point is not between `quant_min` and `quant_max`.
 
     Examples
     --------
@@ -123,12 +123,12 @@ def fake_quantize_gradients(
     axis: int | None = None,
     block_size: int | None = None,
 ) -> Gradients:
-    """Give what a gradient becomes on its way back through `fake_quantize`.
+    """Propagate a gradient back through `fake_quantize`.
 
     The straight-through estimator of LSQ (Esser et al., 2020) and LSQ+ (Bhalgat et al., 2020):
 
     ============== ============================== ======================
-    of the result  inside the grid                cut off at its end q
+    of the result  inside the range               clipped to the end q
     ============== ============================== ======================
     by x           1                              0
     by scale       round(x / scale) - x / scale   q - zero_point
@@ -138,22 +138,22 @@ def fake_quantize_gradients(
     Parameters
     ----------
     x : array of float32
-        What was quantized.
+        The input of `fake_quantize`.
     gradient : array of float32
-        The gradient of the loss by the result, in the shape of `x`.
+        The gradient of the loss with respect to the result, in the shape of `x`.
     scale, zero_point, quant_min, quant_max, axis, block_size
         As in `fake_quantize`.
 
     Returns
     -------
     Gradients
-        ``x`` in the shape of `x`, ``scale`` and ``zero_point`` in that of `scale`: sums, which LSQ
-        multiplies by ``1 / sqrt(elements * quant_max)``.
+        ``x`` in the shape of `x`, ``scale`` and ``zero_point`` in the shape of `scale`. These two
+        are sums, which LSQ multiplies by ``1 / sqrt(elements * quant_max)``.
 
     Raises
     ------
     OptionError
-        Shapes that do not fit together, or a zero point that is not on the grid.
+        The shapes do not match, or a zero point is not between `quant_min` and `quant_max`.
 
     Examples
     --------
@@ -185,36 +185,36 @@ def learn_scale(
     axis: int | None = None,
     block_size: int | None = None,
 ) -> Learned:
-    """Find scales and zero points with which fake quantization loses less.
+    """Learn scales and zero points that reduce the error of fake quantization.
 
-    Steps along the gradients of `fake_quantize_gradients` (Adam), each group by itself; the best
-    that was met is given, so that the error is never larger than at the start. The unit of `x` does
-    not matter.
+    Runs Adam on the gradients of `fake_quantize_gradients`, separately for each group, and returns
+    the best step, so the error is never larger than at the start. The result does not depend on the
+    unit of `x`.
 
     Parameters
     ----------
     x : array of float32
         The numbers, all finite.
     scale, zero_point
-        Where to start.
+        The initial values.
     steps : int
-        How many steps to take.
+        The number of steps.
     quant_min, quant_max, axis, block_size
         As in `fake_quantize`.
     scale_lr : float
-        About what part of itself a scale changes by in a step.
+        The relative change of a scale in one step, approximately.
     zero_point_lr : float
-        About how far a zero point goes in a step; 0 leaves it, as for symmetric weights.
+        The change of a zero point in one step, approximately; 0 keeps it, as for symmetric weights.
 
     Returns
     -------
     Learned
-        ``scale``, ``zero_point`` as they were given, ``mse_before`` and ``mse``.
+        ``scale`` and ``zero_point`` in the form they were given, ``mse_before`` and ``mse``.
 
     Raises
     ------
     OptionError
-        As in `fake_quantize`; or NaN or infinity in `x`, or a rate that is not 0 or more.
+        As in `fake_quantize`; or `x` holds NaN or infinity, or a rate is negative.
 
     Examples
     --------
@@ -238,12 +238,12 @@ def learn_scale(
 
 
 def floats(x: ArrayLike) -> Floats:
-    """Give an array of float32 in C order."""
+    """Convert to an array of float32 in C order."""
     return np.asarray(as_numpy(x), dtype=np.float32, order="C")
 
 
 def rate(option: str, value: float) -> float:
-    """Give a number that is not negative."""
+    """Return a number that is not negative."""
     if not (value >= 0 and math.isfinite(value)):
         raise OptionError(f"{option} is {value}, expected a number of at least 0", option=option)
     return float(value)
@@ -257,7 +257,7 @@ def given(
     axis: int | None,
     block_size: int | None,
 ) -> tuple[Floats, Any, tuple[int, int], tuple[int | None, int | None]]:
-    """Give an array, its numbers, its grid and its cut as the extension module takes them."""
+    """Convert array, scales, integer range and axis to what the extension module takes."""
     array, (low, high) = floats(x), grid
     if not -(1 << 24) <= low < high <= 1 << 24:
         what = f"quant_min is {low}, expected less than quant_max, {high}, and at most 24 bits"

@@ -1,4 +1,4 @@
-"""Fake quantization in the graph of a model, to train on elsewhere."""
+"""Fake quantization in the graph of a model, for training in a framework."""
 
 from __future__ import annotations
 
@@ -36,32 +36,31 @@ def insert_fake_quant(
     threads: int | None = None,
     **options: Any,
 ) -> Report:
-    """Put fake quantization into a model, so that it can be trained on elsewhere.
+    """Insert fake quantization into a model, so that you can train it in a framework.
 
-    A weight ``W`` stays float, under the name ``W_float``, and a ``QuantizeLinear`` and a
-    ``DequantizeLinear`` with constant scales make ``W`` of it; biases stay float altogether. With
-    samples or ranges, activations are quantized as `quantize_with_calibration` would, too.
+    A weight ``W`` stays float under the name ``W_float``; a ``QuantizeLinear`` and a
+    ``DequantizeLinear`` node with constant scales produce ``W`` from it. Biases stay float. With
+    samples or ranges, activations are quantized too, as in `quantize_with_calibration`.
 
-    After training, ``optimize(model, passes=["store_integers"])`` stores the weights as the
-    integers that the model makes of them, with its own scales; what it computes stays, bit for bit.
-    It does so for QDQ models that other tools exported after training, too, and so does `quantize`,
-    which runs that pass first.
+    After training, ``optimize(model, passes=["store_integers"])`` stores the weights as integers,
+    with the scales of the model; its outputs stay bit-identical. This also works for QDQ models
+    that other tools exported after training. `quantize` runs this pass first.
 
     Parameters
     ----------
     model : path, bytes or onnx.ModelProto
         The model, which is not changed.
     output : path or None
-        Where to write it. None gives it as ``report.model``, in bytes.
+        The file to write. If None, ``report.model`` holds the bytes.
     calibration_data : path, array, ..., optional
-        Samples, as for `quantize_with_calibration`. Without them, and without `ranges`, weights
-        alone are quantized.
+        Samples, as in `quantize_with_calibration`. Without them and without `ranges`, only weights
+        are quantized.
     weights, activations : str
-        Their types.
+        The types of weights and activations.
     per_channel, symmetric : bool
         As in `quantize`.
     ranges : Ranges, optional
-        Ranges that were found before, instead of `calibration_data`.
+        Ranges of an earlier calibration, instead of `calibration_data`.
     method, engine, limit, threads
         As in `Plan.calibrate`.
     **options
@@ -70,12 +69,12 @@ def insert_fake_quant(
     Returns
     -------
     Report
-        What was done to each value.
+        How each value was quantized.
 
     Raises
     ------
     CalibrationError, ModelError, OptionError, OSError
-        As `quantize_with_calibration`.
+        As in `quantize_with_calibration`.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Layers that are trained as if they were quantized already, and how each will be."""
+"""Quantization configs of layers, for quantization-aware training."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ __all__ = ["QuantizationAwareTraining", "QuantizationConfig"]
 
 @dataclass(frozen=True, slots=True)
 class QuantizationConfig:
-    """How an array is to be quantized.
+    """How to quantize an array.
 
     Attributes
     ----------
     dtype : str
         The type of the integers.
     symmetric : bool
-        Whether the zero point is fixed.
+        Whether quantization is symmetric.
     axis : int or None
-        One scale for each index along it.
+        The axis with one scale for each index.
     group_size : int or None
-        One scale for each so many elements along `axis`.
+        The number of elements along `axis` that share a scale.
     reduce_range : bool
-        One bit less.
+        Whether to use one bit less.
     averaging_constant : float or None
-        Ranges are averaged over batches, of which a new one has this weight.
+        The weight of a new batch in the moving average of ranges.
 
     Examples
     --------
@@ -54,7 +54,7 @@ class QuantizationConfig:
     averaging_constant: float | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be."""
+        """Check the options."""
         _core.dtype_of(self.dtype)
         if self.group_size is not None and self.group_size < 1:
             what = f"group_size is {self.group_size}, expected 1 or more"
@@ -69,7 +69,7 @@ class QuantizationConfig:
 
     @classmethod
     def int8(cls) -> QuantizationConfig:
-        """As `int8_symmetric`."""
+        """Return the same as `int8_symmetric`."""
         return cls.int8_symmetric()
 
     @classmethod
@@ -113,12 +113,12 @@ class QuantizationConfig:
         return cls("int8", True, averaging_constant=0.01)
 
     def options(self) -> dict[str, Any]:
-        """Give the options of `quantize` that mean the same for the weights of a model.
+        """Return the equivalent options of `quantize` for the weights of a model.
 
         Raises
         ------
         OptionError
-            `reduce_range` is none of them.
+            `quantize` has no equivalent of `reduce_range`.
         """
         if self.reduce_range:
             what = "reduce_range is no option of quantize: target='x86-avx2' has weights of 7 bits"
@@ -131,7 +131,7 @@ class QuantizationConfig:
         }
 
     def fake_quantize(self, x: ArrayLike) -> Floats:
-        """Quantize an array by its own ranges, and dequantize it again.
+        """Quantize an array with its own ranges, and dequantize it.
 
         Parameters
         ----------
@@ -141,12 +141,12 @@ class QuantizationConfig:
         Returns
         -------
         array of float32
-            What is left, in the shape of `x`.
+            The dequantized numbers, in the shape of `x`.
 
         Raises
         ------
         OptionError
-            The array has no such axis.
+            The array does not have this axis.
         """
         array = floats(x)
         if array.size == 0:
@@ -162,12 +162,12 @@ class QuantizationConfig:
         return fake_quantize(array, scale, zero_point, low, high, self.axis, self.group_size)
 
     def _numbers(self, array: Floats) -> QParams:
-        """Give scale and zero point of each group, by PyTorch's definition."""
+        """Return scale and zero point of each group, by PyTorch's definition."""
         scheme: Any = {
             "dtype": self.dtype,
             "qscheme": "symmetric" if self.symmetric else "affine",
             "reduce_range": self.reduce_range,
-            # However small the numbers are, they have a scale.
+            # Very small numbers need a positive scale too.
             "eps": float(np.finfo(np.float32).tiny),
         }
         if self.axis is None:
@@ -179,7 +179,7 @@ class QuantizationConfig:
         if self.group_size is None:
             watching.observe(np.moveaxis(array, axis, 0))
             return watching.calculate_qparams()
-        # Each group a row: what is missing in the last one repeats its end, which moves no range.
+        # One row per group. The last group is padded with its last element, which keeps its range.
         missing = -array.shape[axis] % self.group_size
         padded = np.pad(
             np.moveaxis(array, axis, -1), [(0, 0)] * (array.ndim - 1) + [(0, missing)], "edge"
@@ -193,12 +193,12 @@ class QuantizationConfig:
 
 
 class QuantizationAwareTraining:
-    """A registry of layers that are trained as if they were quantized already.
+    """A registry of the quantization configs of layers, for training.
 
     Parameters
     ----------
     simulate : bool
-        False lets values through as they are.
+        False turns fake quantization off.
 
     Examples
     --------
@@ -216,23 +216,23 @@ class QuantizationAwareTraining:
         self._layers: dict[str, QuantizationConfig] = {}
 
     def register_layer(self, layer: str, config: QuantizationConfig | None = None) -> None:
-        """Say how a layer will be quantized; as `QuantizationConfig.int8_symmetric` by default."""
+        """Set the config of a layer; `QuantizationConfig.int8_symmetric` by default."""
         if config is not None and not isinstance(config, QuantizationConfig):
             what = f"config is {config!r}, expected a QuantizationConfig"
             raise OptionError(what, option="config")
         self._layers[layer] = QuantizationConfig() if config is None else config
 
     def get_config(self, layer: str) -> QuantizationConfig | None:
-        """Give how a layer will be quantized; None when it was not registered."""
+        """Return the config of a layer, or None if it is not registered."""
         return self._layers.get(layer)
 
     @property
     def registered_layers(self) -> tuple[str, ...]:
-        """Names of the layers, sorted."""
+        """The names of the registered layers, sorted."""
         return tuple(sorted(self._layers))
 
     def fake_quantize(self, x: ArrayLike, layer: str) -> Floats:
-        """Give what quantizing leaves of a layer's values; all of them, for unknown layers."""
+        """Fake-quantize the values of a layer; unknown layers keep theirs."""
         config = self._layers.get(layer)
         if config is None or not self.simulate:
             return floats(x)

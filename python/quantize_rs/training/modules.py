@@ -1,4 +1,4 @@
-"""Fake quantization that remembers: what an observer saw, what was learned, what was drawn."""
+"""Stateful fake quantization: with an observer, with learned scales, with random rounding."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ class FakeQuantize:
     Parameters
     ----------
     observer : str or Observer
-        Who watches what comes; a name as for `observers.observer`.
+        The observer, or its name as in `observers.observer`.
     quant_min, quant_max : int
         The smallest and the largest integer.
     **options
-        Those of the observer, where it is given by name.
+        Options of the observer, if it is given by name.
 
     Raises
     ------
     OptionError
-        An option that cannot be, or an observer of another grid.
+        An option is invalid, or the observer has another integer range.
 
     Examples
     --------
@@ -77,23 +77,23 @@ class FakeQuantize:
 
     @property
     def axis(self) -> int | None:
-        """The axis that scales lie along."""
+        """The axis of the scales."""
         return self.observer.ch_axis
 
     def calculate_qparams(self) -> QParams:
-        """Give scale and zero point; a `CalibrationError` before anything was observed."""
+        """Return scale and zero point; a `CalibrationError` before the first batch."""
         return self.observer.calculate_qparams()
 
     def enable_observer(self, enabled: bool = True) -> None:
-        """Watch what comes, or leave scale and zero point as they are."""
+        """Turn the observer on or off."""
         self._observes = enabled
 
     def enable_fake_quant(self, enabled: bool = True) -> None:
-        """Quantize what comes, or give it back as it is."""
+        """Turn fake quantization on or off."""
         self._fakes = enabled
 
     def __call__(self, x: ArrayLike) -> Floats:
-        """Observe an array and give what quantizing leaves of it; the mask is in ``mask``."""
+        """Observe an array and return it fake-quantized; the mask is in ``mask``."""
         array = floats(x)
         if self._observes:
             self.observer.observe(array)
@@ -116,15 +116,15 @@ class FakeQuantize:
 class LearnableFakeQuantize(FakeQuantize):
     """Fake quantization whose scale and zero point are learned (LSQ: Esser et al., 2020).
 
-    They start from what the observer saw of the first batch. Then either a loss of one's own
-    teaches them, with `backward` and `step`, or `learn` makes the error of an array smaller.
+    The first batch initializes them through the observer. After that, either train them with your
+    own loss, by `backward` and `step`, or reduce the error of an array with `learn`.
 
     Parameters
     ----------
     observer, quant_min, quant_max, **options
         As in `FakeQuantize`.
     scale_lr, zero_point_lr : float
-        How far to go in a step.
+        The learning rates.
 
     Examples
     --------
@@ -161,7 +161,7 @@ class LearnableFakeQuantize(FakeQuantize):
         self._x: Floats | None = None
 
     def calculate_qparams(self) -> QParams:
-        """Give scale and zero point as they are used: the latter is rounded."""
+        """Return the scale and the rounded zero point."""
         if self.scale is None or self.zero_point is None:
             return self.observer.calculate_qparams()
         scale = self.scale.astype(np.float32)
@@ -171,7 +171,7 @@ class LearnableFakeQuantize(FakeQuantize):
         return scale, zero_point.astype(np.int32)
 
     def __call__(self, x: ArrayLike) -> Floats:
-        """Give what quantizing leaves of an array; the first is observed."""
+        """Return an array fake-quantized; the first call also observes it."""
         self._x = floats(x)
         y = super().__call__(self._x)
         if self.scale is None:
@@ -179,18 +179,18 @@ class LearnableFakeQuantize(FakeQuantize):
         return y
 
     def backward(self, gradient: ArrayLike) -> Floats:
-        """Give the gradient of the array of the last call, and keep those of scale and zero point.
+        """Return the gradient of the last input, and store those of scale and zero point.
 
         Parameters
         ----------
         gradient : array of float32
-            The gradient of the loss by the result of the last call.
+            The gradient of the loss with respect to the result of the last call.
 
         Returns
         -------
         array of float32
-            That by the array. ``scale_grad`` and ``zero_point_grad`` are then those by scale and
-            zero point, times ``1 / sqrt(elements * quant_max)`` as in LSQ.
+            The gradient with respect to the input. ``scale_grad`` and ``zero_point_grad`` hold
+            those of scale and zero point, times ``1 / sqrt(elements * quant_max)`` as in LSQ.
         """
         if self._x is None:
             raise OptionError("backward comes after a call", option="gradient")
@@ -209,7 +209,7 @@ class LearnableFakeQuantize(FakeQuantize):
         return found.x
 
     def step(self) -> None:
-        """Move scale and zero point against the gradients that `backward` kept."""
+        """Update scale and zero point by the gradients that `backward` stored."""
         if self.scale is None or self.zero_point is None or self.scale_grad is None:
             raise OptionError("step comes after backward", option="gradient")
         moved = self.scale - self.scale_lr * self.scale_grad
@@ -218,7 +218,7 @@ class LearnableFakeQuantize(FakeQuantize):
         self.zero_point = np.clip(moved, self.quant_min, self.quant_max)
 
     def learn(self, x: ArrayLike, steps: int = 100) -> Learned:
-        """Make the mean squared error of an array smaller; see `learn_scale`."""
+        """Reduce the mean squared error of an array; see `learn_scale`."""
         array = floats(x)
         if self.scale is None:
             self.observer.observe(array)
@@ -253,18 +253,18 @@ class StochasticQuantize:
     Parameters
     ----------
     bit_width : int
-        Bits of an integer: 2 to 16.
+        The bit width of the integers, 2 to 16.
     temperature : float
-        1 rounds up with the probability of the fraction; towards 0 rounding becomes sharper, and 0
-        rounds to the nearest.
+        1 rounds up with the probability of the fraction; smaller values are more deterministic, and
+        0 rounds to nearest.
     seed : int
-        What the random numbers follow from. Two objects of one seed give the same, call by call,
-        with any number of threads; two calls of one object differ.
+        The seed of the random numbers. Two objects with the same seed return the same arrays, call
+        by call, with any number of threads; two calls of one object differ.
 
     Raises
     ------
     OptionError
-        An option out of range.
+        An option is out of range.
 
     Examples
     --------
@@ -294,28 +294,28 @@ class StochasticQuantize:
         axis: int | None = None,
         block_size: int | None = None,
     ) -> Floats:
-        """Quantize at random and dequantize again.
+        """Quantize with random rounding, and dequantize.
 
         Parameters
         ----------
         x : array of float32
             The numbers.
         scale : float or array of float32, optional
-            By default the one that reaches the largest magnitude of `x`.
+            By default the scale that just represents the largest magnitude of `x`.
         zero_point, axis, block_size
             As in `fake_quantize`.
 
         Returns
         -------
         array of float32
-            What is left, in the shape of `x`.
+            The dequantized numbers, in the shape of `x`.
         """
         if scale is None:
             largest = float(np.max(np.abs(floats(x)), initial=0.0))
             scale = largest / self.quant_max or 1.0
         grid = (self.quant_min, self.quant_max)
         array, numbers, grid, cut = given(x, scale, zero_point, grid, axis, block_size)
-        # One seed for each call, none of which is that of a neighbour.
+        # A seed for each call; seeds of objects with neighbouring seeds do not overlap.
         seed = (self.seed * 0x9E3779B97F4A7C15 + self._calls) % (1 << 64)
         self._calls += 1
         y = _core.fake_quantize_stochastic(
@@ -325,7 +325,7 @@ class StochasticQuantize:
 
 
 def holding(quant_min: int, quant_max: int) -> str:
-    """Give the smallest type that holds these integers."""
+    """Return the smallest type that holds these integers."""
     for bits in (2, 4, 8, 16):
         for name, low in ((f"int{bits}", -(1 << bits - 1)), (f"uint{bits}", 0)):
             if low <= quant_min <= quant_max < low + (1 << bits):

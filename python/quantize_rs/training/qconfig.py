@@ -1,4 +1,4 @@
-"""Types for the modules of a network, and the flow prepare, observe, convert."""
+"""Types for the modules of a network, and the workflow prepare, observe, convert."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ _HALVES = ("float16", "fp16", "half", "bfloat16", "bf16")
 
 @dataclass(frozen=True, slots=True)
 class QConfig:
-    """To what a module is quantized.
+    """The types that a module is quantized to.
 
     Attributes
     ----------
     activation : str or None
-        The type of what its operators make: ``"uint8"``; None leaves it float.
+        The type of the outputs of its operators, such as ``"uint8"``; None keeps them float.
     weight : str or None
-        The type of its weights: ``"int8"``; None leaves them float.
+        The type of its weights, such as ``"int8"``; None keeps them float.
 
     Examples
     --------
@@ -49,7 +49,7 @@ class QConfig:
     weight: str | None = "int8"
 
     def __post_init__(self) -> None:
-        """Refuse types that there are none of."""
+        """Reject unknown types."""
         for option in ("activation", "weight"):
             found = getattr(self, option)
             if found in _FLOATS:
@@ -64,12 +64,13 @@ class QConfig:
 
 @dataclass(frozen=True, slots=True)
 class QConfigDict:
-    """What is to become of modules: by name, by pattern, by type of operator, and of all others.
+    """The `QConfig` of modules: by name, by pattern, by operator type, and for all others.
 
-    A name goes before a pattern, that before a type of operator. The name of a module means what is
-    called so and all in it: ``"features.0"`` the weight ``features.0.weight`` and the node
-    ``/features/features.0/Conv``, as exporters call them; of several, the longest. Of patterns and
-    types, the one that was set last. Setting gives a new object.
+    A name takes precedence over a pattern, and a pattern over an operator type. The name of a
+    module includes everything in it: ``"features.0"`` matches the weight ``features.0.weight`` and
+    the node ``/features/features.0/Conv``, as exporters name them. If several names match, the
+    longest applies; of several patterns or types, the one that was set last. Each setter returns a
+    new object.
 
     Examples
     --------
@@ -92,35 +93,35 @@ class QConfigDict:
     _types: tuple[tuple[str, QConfig], ...] = ()
 
     def set_global(self, config: QConfig | None) -> QConfigDict:
-        """Say what becomes of modules that nothing else is said of; None leaves them float."""
+        """Set the config of all modules that nothing else matches; None keeps them float."""
         return replace(self, _global=_config(config))
 
     def set_module_name(self, name: str, config: QConfig | None) -> QConfigDict:
-        """Say what becomes of a module, or of all that fit a pattern.
+        """Set the config of a module, or of all modules that match a pattern.
 
         Parameters
         ----------
         name : str
-            Its name, a pattern with ``*``, ``?`` and ``[...]``, or a regular expression behind
+            The name, a pattern with ``*``, ``?`` and ``[...]``, or a regular expression after
             ``re:``.
         config : QConfig or None
-            None leaves it float.
+            The config; None keeps the module float.
         """
         if name.startswith("re:") or any(sign in name for sign in "*?["):
             return replace(self, _patterns=(*self._patterns, (name, _config(config))))
         return replace(self, _names={**self._names, name: _config(config)})
 
     def set_module_type(self, op_type: str, config: QConfig | None) -> QConfigDict:
-        """Say what becomes of operators of a type, such as ``"Conv"``; None leaves them float."""
+        """Set the config of an operator type, such as ``"Conv"``; None keeps them float."""
         return replace(self, _types=(*self._types, (op_type, _config(config))))
 
     def options(self, model: Model) -> dict[str, Any]:
-        """Give the options of `Model.plan` that this comes to.
+        """Return the equivalent options of `Model.plan`.
 
         Parameters
         ----------
         model : Model
-            The model whose modules are meant.
+            The model with these modules.
 
         Returns
         -------
@@ -130,8 +131,8 @@ class QConfigDict:
         Raises
         ------
         OptionError
-            A name, pattern or type that fits nothing in the model, or what cannot be together:
-            activations of some modules where those of all others stay float.
+            A name, pattern or type matches nothing in the model, or the configs contradict each
+            other: activations of some modules are quantized, but those of all others stay float.
         """
         modules = {
             "global": _types_of(self._global),
@@ -146,7 +147,7 @@ class QConfigDict:
 
 @dataclass(slots=True, repr=False, eq=False)
 class CalibrationSession:
-    """A model that observes batches until it is converted. `prepare` makes it."""
+    """A model that observes batches until you convert it. `prepare` returns it."""
 
     plan: Plan
     _method: str
@@ -154,9 +155,9 @@ class CalibrationSession:
     _seen: Ranges | None = None
 
     def observe(self, batch: CalibrationData) -> None:
-        """Run the model on samples and remember where its activations live.
+        """Run the model on samples and update the ranges of its activations.
 
-        What was seen before stays; the order of batches does not matter.
+        Earlier batches count as well; their order does not matter.
 
         Parameters
         ----------
@@ -166,35 +167,35 @@ class CalibrationSession:
         Raises
         ------
         CalibrationError, OptionError
-            As `Plan.calibrate`.
+            As in `Plan.calibrate`.
         """
         seen = self.plan.calibrate(batch, **self._run)
         self._seen = seen if self._seen is None else self._seen.merge(seen)
 
     @property
     def ranges(self) -> Ranges | None:
-        """What was seen of each value; None before anything was."""
+        """The ranges of all batches; None before the first batch."""
         if self._seen is None or self._method == self._seen.method:
             return self._seen
         return self._seen.using(self._method)
 
     def convert(self, output_path: str | os.PathLike[str] | None = None) -> Report:
-        """Quantize the model with what was seen.
+        """Quantize the model with the observed ranges.
 
         Parameters
         ----------
         output_path : path or None
-            Where to write it. None gives it as ``report.model``, in bytes.
+            The file to write. If None, ``report.model`` holds the bytes.
 
         Returns
         -------
         Report
-            As `quantize_with_calibration` gives it for all batches in one.
+            The report, as of `quantize_with_calibration` with all batches at once.
 
         Raises
         ------
         CalibrationError
-            Activations are to be quantized, and nothing was observed.
+            The plan quantizes activations, but no batch was observed.
         OSError
             The file cannot be written.
         """
@@ -202,7 +203,7 @@ class CalibrationSession:
         return delivered(self.plan.apply(self.ranges), destination)
 
     def __repr__(self) -> str:
-        """Show what was observed."""
+        """Show how many samples were observed."""
         samples = 0 if self._seen is None else self._seen.samples
         return f"<CalibrationSession: {samples} samples observed, {self._method}>"
 
@@ -216,41 +217,42 @@ def prepare(
     threads: int | None = None,
     **options: Any,
 ) -> CalibrationSession:
-    """Make a model ready to observe batches, and to be converted afterwards.
+    """Prepare a model to observe batches, and to be quantized afterwards.
 
     Parameters
     ----------
     model : path, bytes, onnx.ModelProto or Model
         The model, which is not changed.
     config : QConfigDict, QConfig or None
-        What is to become of its modules; one for all of them. By default uint8 and int8.
+        The config of its modules, or one config for all. By default uint8 activations and int8
+        weights.
     method : str
-        How ranges follow from what is seen, as in `Plan.calibrate`, but ``"auto"``.
+        The calibration method, as in `Plan.calibrate`, except ``"auto"``.
     engine, threads
         As in `Plan.calibrate`.
     **options
-        Other options of `Model.plan`: ``per_channel=True``. Lists and dicts there are added to
-        those that `config` comes to.
+        Other options of `Model.plan`: ``per_channel=True``. Lists and dicts are added to those
+        of `config`.
 
     Returns
     -------
     CalibrationSession
-        With `observe` and `convert`.
+        The session, with `observe` and `convert`.
 
     Raises
     ------
     OptionError
-        As `QConfigDict.options` and `Model.plan`.
+        As in `QConfigDict.options` and `Model.plan`.
 
     Examples
     --------
     >>> import numpy as np
     >>> import quantize_rs
     >>> images = np.load("examples/digits/calibration.npy")
-    >>> prepared = quantize_rs.prepare("examples/digits/digits_cnn.onnx", per_channel=True)
+    >>> session = quantize_rs.prepare("examples/digits/digits_cnn.onnx", per_channel=True)
     >>> for batch in np.split(images, 4):
-    ...     prepared.observe(batch)
-    >>> prepared.convert("digits.int8.onnx").samples
+    ...     session.observe(batch)
+    >>> session.convert("digits.int8.onnx").samples
     200
     """
     if method == "auto":
@@ -267,7 +269,7 @@ def prepare(
         elif option == "exclude":
             found[option] += check.names(option, more)
         elif option in found:
-            what = f"{option} is said by config: give one of them"
+            what = f"{option} is set by config: give one of them"
             raise OptionError(what, option=option)
         else:
             found[option] = more
