@@ -1,4 +1,4 @@
-"""What can be asked for beside a method: a target, operators, widths, biases; and masks."""
+"""Options beside the calibration method: targets, operators, bit widths, biases; and masks."""
 
 from __future__ import annotations
 
