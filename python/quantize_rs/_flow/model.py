@@ -1,4 +1,4 @@
-"""A model as it is: what is in it, and the plans that can be made for it."""
+"""An opened model, and the plans for it."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ __all__ = ["Model", "open"]
 def open(source: ModelSource) -> Model:  # noqa: A001 - `quantize_rs.open`, as `PIL.Image.open`
     """Open a model.
 
-    Files are mapped and bytes are held; weights stay where they are until somebody needs them.
+    Files are memory-mapped and bytes are held without a copy; weights are only read when needed.
 
     Parameters
     ----------
     source : path, bytes or onnx.ModelProto
-        Data beside a model can be found for a path only. A ModelProto is never changed.
+        External data is only found for a path. A ModelProto is never changed.
 
     Returns
     -------
     Model
-        What is in the file.
+        The opened model.
 
     Raises
     ------
     ModelFormatError
-        It is not a well-formed and legal ONNX model.
+        The model is not well-formed or not legal ONNX.
     ExternalDataError
-        Data beside it is missing, short, or outside its folder.
+        External data is missing, too short, or outside the folder of the model.
     FileNotFoundError, PermissionError, IsADirectoryError, OSError
         The file cannot be read.
 
@@ -52,19 +52,19 @@ def open(source: ModelSource) -> Model:  # noqa: A001 - `quantize_rs.open`, as `
 
 @dataclass(frozen=True, slots=True, repr=False, eq=False)
 class Model:
-    """A model: what is in the file. `open` makes it."""
+    """An opened model. `open` returns it."""
 
     _model: _core.Model
 
     @property
     def path(self) -> Path | None:
-        """Where it was opened from; None for a model in memory."""
+        """The file; None for a model in memory."""
         path = self._model.path
         return None if path is None else Path(path)
 
     @property
     def info(self) -> ModelInfo:
-        """Facts about it, found without touching its weights."""
+        """Facts about the model, found without reading its weights."""
         return parse_model_info(self._model.info())
 
     def plan(

@@ -1,4 +1,4 @@
-"""The one-liners: a model in, a smaller model out."""
+"""The functions that quantize a model in one call."""
 
 from __future__ import annotations
 
@@ -169,9 +169,9 @@ def quantize(
     limit : int, optional
         Take the first so many samples of `calibration_data` only.
     verify : path, ImageFolder, array, dict of arrays, iterable, reader, or "random", optional
-        Data that the result is judged on, in the forms of `calibration_data`; all of it is kept in
-        memory. Without it a bar is judged on `calibration_data`, and the report says so. The report
-        says what was measured (`Report.verified`). Without a bar nothing follows from it.
+        The evaluation data, in the forms of `calibration_data`; all of it is kept in memory.
+        Without it, criteria are evaluated on `calibration_data`, and the report says so. The
+        measurements are in `Report.accuracy_control`; without criteria they are only reported.
     min_sqnr : float, optional
         A bar: the least SQNR of the worst output against the float model's, in decibels.
     max_accuracy_drop : float, optional
@@ -245,7 +245,7 @@ def quantize(
     >>> report.verified.sqnr_db >= 25
     True
     """
-    judged = accuracy_check(
+    control = accuracy_check(
         verify,
         min_sqnr=min_sqnr,
         max_accuracy_drop=max_accuracy_drop,
@@ -257,7 +257,7 @@ def quantize(
     )
     if calibration_data is None:
         check.reject_unused("without calibration_data", limit=limit is not None)
-        if judged is None:
+        if control is None:
             why = "without calibration_data and verify"
             check.reject_unused(why, engine=engine != "auto", threads=threads is not None)
         elif not isinstance(engine, str):
@@ -297,12 +297,12 @@ def quantize(
         source = sample_source(
             calibration_data, "calibration_data", num_samples=100, sample_shape=None, seed=0
         )
-        if judged is not None:
+        if control is not None:
             source = _core.Source.again(source)
         found = model._plan(options)._calibrate(source, run, "minmax")
-    if judged is None:
+    if control is None:
         return delivered(model._plan(options).apply(found), destination)
-    return delivered(judged.quantized(model, options, found, run, source), destination)
+    return delivered(control.quantized(model, options, found, run, source), destination)
 
 
 def quantize_with_calibration(
@@ -441,10 +441,9 @@ min_elements, layer_bits, layer_dtype, weights, narrow_range
         True shows a bar on standard error; a function is called with the number of samples done,
         and of samples in all or None. What it raises stops the run.
     verify : path, ImageFolder, array, dict of arrays, iterable, reader, or "random", optional
-        Data that the result is judged on, as in `quantize`. Without it a bar is judged on
-        `calibration_data`, and the report says so, as where both are the same: what ranges were
-        found in looks better than what comes later. Where `engine` is an object, it does not judge:
-        that is done as with "auto".
+        The evaluation data, as in `quantize`. Without it, criteria are evaluated on
+        `calibration_data`; the report says so, as the result looks more accurate on calibration
+        samples than on new ones. If `engine` is an object, evaluation uses "auto" instead.
     min_sqnr, max_accuracy_drop, require_faster, fall_back, labels, scores
         Bars, and what becomes of a result that misses one, as in `quantize`.
 
@@ -475,7 +474,7 @@ IsADirectoryError, OSError
     >>> report.samples, report.engine
     (200, 'tract')
     """
-    judged = accuracy_check(
+    control = accuracy_check(
         verify,
         min_sqnr=min_sqnr,
         max_accuracy_drop=max_accuracy_drop,
@@ -489,7 +488,7 @@ IsADirectoryError, OSError
         why = "with ranges: no sample is looked at"
         noise = {"sample_shape": sample_shape is not None, "seed": seed != 0}
         check.reject_unused(why, limit=limit is not None, **noise)
-        if judged is None:
+        if control is None:
             check.reject_unused(why, engine=engine != "auto", threads=threads is not None)
     destination = writable(output_path, calibration_data, ranges, verify)
     options = _option_dict(
@@ -526,18 +525,18 @@ IsADirectoryError, OSError
             sample_shape=sample_shape,
             seed=seed,
         )
-        if judged is not None:
+        if control is not None:
             source = _core.Source.again(source)
         found = model._plan(options)._calibrate(source, run, method)
     else:
         found = _saved(ranges, calibration_data, method)
-    if judged is None:
+    if control is None:
         return delivered(model._plan(options).apply(found), destination)
-    return delivered(judged.quantized(model, options, found, run, source), destination)
+    return delivered(control.quantized(model, options, found, run, source), destination)
 
 
 def model_info(input_path: ModelSource) -> ModelInfo:
-    """Give facts about a model; its weights are not touched.
+    """Return facts about a model without reading its weights.
 
     Parameters
     ----------
@@ -552,7 +551,7 @@ def model_info(input_path: ModelSource) -> ModelInfo:
     Raises
     ------
     ModelError
-        It is not a well-formed and legal ONNX model.
+        The model is not well-formed or not legal ONNX.
     FileNotFoundError, PermissionError, IsADirectoryError, OSError
         The file cannot be read.
 
@@ -569,7 +568,7 @@ def model_info(input_path: ModelSource) -> ModelInfo:
 def weight_options(
     *, per_channel: bool, symmetric: bool, excluded_layers: Iterable[str] | None
 ) -> OptionDict:
-    """Give the options of who asks for these, and for weights alone."""
+    """Return the options of a weight-only quantization."""
     return _option_dict(8, per_channel, excluded_layers, 0, (None, None), None, symmetric)
 
 
@@ -618,12 +617,12 @@ def _option_dict(
 def _saved(
     ranges: Ranges | str | os.PathLike[str], data: CalibrationData | None, method: str
 ) -> Ranges:
-    """Give ranges that are there already, and refuse what they make meaningless."""
+    """Load the given ranges, and reject options that have no effect with them."""
     if data is not None:
         what = "ranges come instead of calibration_data: give one of them"
         raise OptionError(what, option="ranges")
     found = ranges if isinstance(ranges, Ranges) else Ranges.load(ranges)
-    if method not in ("minmax", found.method):  # the first is nobody's wish but the default
+    if method not in ("minmax", found.method):  # minmax is the default
         what = f"method is {method!r}, the ranges are of {found.method!r}: see Ranges.using"
         raise OptionError(what, option="method")
     return found
