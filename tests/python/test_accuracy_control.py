@@ -176,7 +176,7 @@ def test_the_samples_of_a_calibration_serve_and_the_report_says_so(
     assert (own.accuracy_control.samples, own.samples) == (24, 16)
 
 
-def test_saved_ranges_are_judged_on_other_data(digits: Path, images: Images) -> None:
+def test_saved_ranges_are_evaluated_on_other_data(digits: Path, images: Images) -> None:
     plan = quantize_rs.open(digits).plan(activations="uint8")
     ranges = plan.calibrate(images)
     with pytest.raises(OptionError, match="verify is None, but min_sqnr needs data"):
@@ -236,7 +236,7 @@ def test_options_that_cannot_be_met_are_refused_before_the_work(
         assert refused.value.option == option, options
 
 
-def test_a_result_that_is_not_smaller_is_said_loudly(
+def test_a_result_that_is_not_smaller_is_a_warning(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     x, y = (onnx.helper.make_tensor_value_info(n, 1, [1, 4]) for n in "xy")
@@ -253,7 +253,7 @@ def test_a_result_that_is_not_smaller_is_said_loudly(
     assert warning in caplog.text
 
 
-def test_what_is_slower_is_told_what_may_help(digits: Path, images: Images) -> None:
+def test_a_slower_result_has_a_suggestion(digits: Path, images: Images) -> None:
     """Convolutions take several times as long as integers made when the model runs."""
     wishes: dict[str, Any] = {"verify": images, "require_faster": True, "engine": "onnxruntime"}
     with pytest.raises(

@@ -115,7 +115,7 @@ def test_data_beside_a_model_counts() -> None:
     assert found.bytes_original == quantize_rs.model_info(path).bytes > path.stat().st_size
 
 
-def test_latency_says_who_ran_how_often_on_how_many_threads(comparison: Comparison) -> None:
+def test_latency_has_engine_runs_and_threads(comparison: Comparison) -> None:
     speed = comparison.speed
     assert speed is not None
     assert (speed.engine, speed.threads) == ("onnxruntime", 1)

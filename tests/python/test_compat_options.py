@@ -99,7 +99,7 @@ class Heard(logging.Handler):
         self.lines.append(record.getMessage())
 
 
-def test_the_page_marks_each_option_as_the_table_has_it() -> None:
+def test_the_document_marks_each_option_as_the_table_has_it() -> None:
     page = Path(__file__).resolve().parents[2] / "docs" / "migrating-from-onnxruntime.md"
     rows = [
         [cell.strip() for cell in line.strip("|").split("|")]
@@ -162,7 +162,7 @@ def test_what_would_come_out_otherwise_is_refused(
     assert not digits.with_name("o.onnx").exists()
 
 
-def test_what_does_nothing_is_told_and_changes_nothing(
+def test_options_without_effect_are_a_warning_and_change_nothing(
     digits: Path, images: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     out = digits.with_name("o.onnx")

@@ -72,7 +72,7 @@ def report(digits: Path, images: Path) -> Report:
     return quantize_rs.quantize_with_calibration(digits, "q.onnx", calibration_data=images)
 
 
-def test_the_page_holds_what_the_report_holds(report: Report) -> None:
+def test_the_html_report_holds_what_the_report_holds(report: Report) -> None:
     page = Page(report.html())
     rows = [row for row in page.rows if row]
     assert [row[0] for row in rows] == [value.name for value in report.values]
@@ -103,7 +103,7 @@ def test_the_sizes_of_the_chart_add_up(report: Report) -> None:
     assert counted > 0.97 * held  # the rest are scales of activations, and shapes
 
 
-def test_the_page_loads_nothing_and_runs_its_own_script_only(report: Report) -> None:
+def test_the_html_report_loads_nothing_and_runs_its_own_script_only(report: Report) -> None:
     text = report.html()
     page = Page(text)
     for _, attributes in page.tags:
@@ -149,7 +149,7 @@ def test_weights_alone_have_no_histograms(digits: Path) -> None:
     assert "held in memory" in page.text
 
 
-def test_a_model_of_thousands_of_values_has_a_page_of_bounded_length() -> None:
+def test_a_model_of_thousands_of_values_has_an_html_report_of_bounded_length() -> None:
     count = 3000
     nodes = [onnx.helper.make_node("Neg", [f"v{i}"], [f"v{i + 1}"]) for i in range(count)]
     ends = [
@@ -163,7 +163,9 @@ def test_a_model_of_thousands_of_values_has_a_page_of_bounded_length() -> None:
     assert f"of {len(report.values)} rows" in re.sub(r"\s+", " ", page.text)
 
 
-def test_the_page_is_written_completely_or_not_at_all(report: Report, tmp_path: Path) -> None:
+def test_the_html_report_is_written_completely_or_not_at_all(
+    report: Report, tmp_path: Path
+) -> None:
     path = tmp_path / "report.html"
     report.save_html(path)
     assert path.read_text(encoding="utf-8") == report.html()
@@ -174,7 +176,9 @@ def test_the_page_is_written_completely_or_not_at_all(report: Report, tmp_path: 
     assert list(tmp_path.glob(".*")) == []
 
 
-def test_a_page_has_a_part_for_each_result(digits: Path, images: Path, report: Report) -> None:
+def test_an_html_report_has_a_section_for_each_result(
+    digits: Path, images: Path, report: Report
+) -> None:
     labels = np.zeros(8, np.int64)
     samples = np.load(images)[:8]
     compared = quantize_rs.compare(digits, "q.onnx", samples, labels, runs=3)
@@ -206,7 +210,7 @@ def test_a_page_has_a_part_for_each_result(digits: Path, images: Path, report: R
     assert Path("errors.html").read_text(encoding="utf-8") == errors.html()
 
 
-def test_what_has_no_number_is_said_in_words() -> None:
+def test_non_finite_numbers_are_shown_as_words() -> None:
     proto = onnx.load(judge.model("constant_weight"))
     report = quantize_rs.quantize(proto, None, symmetric=True)
     assert report.model is not None

@@ -319,7 +319,7 @@ def test_feeds_are_read_when_they_are_asked_for(photos: Path) -> None:
     assert next(ImageFolder(photos).feeds(conv(["n", 3, 32, 32]))).keys() == {"x"}
 
 
-def test_flags_for_images_serve_those_that_a_result_is_judged_on(
+def test_image_flags_apply_to_evaluation_images(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -158,7 +158,7 @@ def commands() -> list[list[str]]:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no pseudo-terminals")
-def test_results_are_drawn_for_who_looks_at_them(digits: Path, images: Path) -> None:
+def test_results_are_drawn_in_a_terminal_only(digits: Path, images: Path) -> None:
     import pty
 
     def seen(*arguments: str) -> str:

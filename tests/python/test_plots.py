@@ -146,7 +146,7 @@ def test_every_metric_has_a_chart(digits: Path, images: Path) -> None:
         ("mse", [math.nan, 0.0, 3.0, math.inf], ["NaN", "0", "3", "infinite"]),
     ],
 )
-def test_what_has_no_number_is_said_in_words(
+def test_non_finite_numbers_are_shown_as_words(
     sensitive: Sensitivity, metric: str, scores: list[float], said: list[str]
 ) -> None:
     layers = zip(sensitive.layers, scores, strict=False)

@@ -303,7 +303,7 @@ def test_zero_points_between_integers_are_refused_beside_pruning() -> None:
         assert refused.value.option == option
 
 
-def test_a_bar_is_held_against_the_model_that_was_not_pruned(digits: Path) -> None:
+def test_criteria_compare_with_the_unpruned_model(digits: Path) -> None:
     images = digits.with_name("calibration.npy")
     verified = [
         quantize_rs.quantize(digits, None, sparsity=part, verify=images).accuracy_control

@@ -98,9 +98,7 @@ def test_x86_without_vnni_cannot_saturate(digits: Path, images: Path) -> None:
     assert largest("x86-avx2") <= 64
 
 
-def test_sums_that_saturate_here_are_told_to_who_named_no_target(
-    digits: Path, images: Path
-) -> None:
+def test_sums_that_saturate_here_are_a_warning_without_a_target(digits: Path, images: Path) -> None:
     def is_told(**wishes: Any) -> bool:
         if wishes.pop("data", False):
             report = quantize_rs.quantize_with_calibration(digits, None, images, **wishes)
@@ -215,7 +213,7 @@ def test_bias_correction_can_be_left_out(digits: Path, images: Path) -> None:
     ("options", "samples"),
     [({"bits": 4}, 200), ({"weights": "fp16"}, 0), ({"weights": "int16"}, 200)],
 )
-def test_who_asks_for_integers_and_gets_none_is_told(
+def test_a_target_that_gets_no_integers_is_a_warning(
     digits: Path, images: Path, options: dict[str, Any], samples: int
 ) -> None:
     report = quantize_rs.quantize_with_calibration(digits, None, images, **options)

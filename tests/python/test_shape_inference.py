@@ -202,7 +202,7 @@ def test_shapes_that_a_model_computes_are_known_by_the_names_of_its_inputs(tmp_p
 
 
 @pytest.mark.parametrize("name", ["if_subgraph", "loop_subgraph", "scan_subgraph", "nested_if"])
-def test_bodies_are_told_of_too(name: str) -> None:
+def test_subgraphs_are_reported_too(name: str) -> None:
     model = silent(onnx.load(judge.model(name)))
     done = quantize_rs.infer_shapes(model)
     assert done.model is not None
