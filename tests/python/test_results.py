@@ -183,8 +183,8 @@ def test_tables_for_notebooks_escape_names() -> None:
 def test_every_result_has_a_form_for_notebooks(digits: Path) -> None:
     results = [
         thing
-        for name in quantize_rs.__all__
-        if isinstance(thing := getattr(quantize_rs, name), type) and hasattr(thing, "to_json")
+        for name in quantize_rs.results.__all__
+        if hasattr(thing := getattr(quantize_rs.results, name), "to_json")
     ]
     assert len(results) > 10
     assert all(hasattr(thing, "_repr_html_") for thing in results)
