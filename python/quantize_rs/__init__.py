@@ -1,131 +1,155 @@
-"""Makes ONNX models smaller and faster, and says honestly what it cost.
+"""Makes ONNX models smaller and faster, and reports what it cost.
 
 >>> import quantize_rs
 >>> report = quantize_rs.quantize("examples/digits/digits_cnn.onnx", "digits.int8.onnx")
 >>> print(f"{report.bytes_before} bytes became {report.bytes_after}")
 226812 bytes became 58916
 
-With samples, activations are quantized too, so that a runtime can compute in integers:
+With samples, activations are quantized too, so that the runtime can compute with integers:
 
 >>> report = quantize_rs.quantize_with_calibration(
 ...     "examples/digits/digits_cnn.onnx", "digits.int8.onnx", "examples/digits/calibration.npy"
 ... )
 
-The same, one verb at a time; every noun can be printed, kept as JSON and handed on:
+The same in single steps; you can print each object, or save it as JSON:
 
 >>> model = quantize_rs.open("examples/digits/digits_cnn.onnx")
 >>> plan = model.plan(weights="int8", activations="uint8", per_channel=True)
 >>> ranges = plan.calibrate("examples/digits/calibration.npy")
 >>> report = plan.apply(ranges).save("digits.int8.onnx")
 
-Warnings go to the logger ``quantize_rs``; nothing is printed. What can go wrong is in
-`quantize_rs.errors`.
+Warnings go to the logger ``quantize_rs``; nothing is printed. Exceptions are in
+`quantize_rs.errors`, the classes of results in `quantize_rs.results`.
 """
 
 from __future__ import annotations
 
-from . import compat, errors, kernels, observers, training
-from ._api import model_info, quantize, quantize_with_calibration
-from ._compare import Comparison, Kernels, compare
-from ._comparison import MethodComparison, MethodRow
-from ._conversion import Conversion, convert_opset
+import warnings
+from typing import TYPE_CHECKING, Any
+
+from . import compat, errors, kernels, observers, results, training
+from ._analysis.compare import compare
+from ._analysis.layer_errors import layer_errors
+from ._analysis.mixed_precision import mixed_precision
+from ._analysis.outliers import outliers
+from ._analysis.recommend import recommend
+from ._analysis.sensitivity import sensitivity
+from ._analysis.validate import validate
 from ._core import __version__
-from ._diff import Difference, RangesDiff
-from ._images import ImageFolder
-from ._inference import Inference, infer_shapes
-from ._info import ModelInfo, TensorSpec
-from ._insert import insert_fake_quant
-from ._layer_errors import ErrorMetrics, LayerError, LayerErrors, layer_errors
-from ._measures import Accuracy, Latency, OutputRow, Speed
-from ._mixed import LayerWidth, MixedPrecision, mixed_precision
-from ._model import Model, open  # noqa: A004 - `quantize_rs.open`
-from ._optimize import OptimizationReport, optimize
-from ._outliers import OutlierChannel, OutlierElement, Outliers, WeightOutliers, outliers
-from ._plan import Plan, Quantized
-from ._pruning import PrunedWeight, Pruning, prune
-from ._qconfig import Prepared, QConfig, QConfigDict, prepare
-from ._ranges import Ranges
-from ._recommendation import Alternative, Reason, Recommendation, recommend
-from ._report import Report, Seconds, Sizes, Step
-from ._sensitivity import LayerSensitivity, Sensitivity, sensitivity
-from ._validation import Problem, StoredWeight, Uncompared, Validation, validate
-from ._values import PlannedValue, Value
-from ._verified import Attempt, Bar, FloatLayer, Verified
-from .errors import (
-    BelowBarError,
-    CalibrationError,
-    ExternalDataError,
-    MissingPackageError,
-    ModelError,
-    ModelFormatError,
-    OptionError,
-    QuantizeError,
-    UnsupportedModelError,
-)
+from ._flow.model import Model, open  # noqa: A004 - `quantize_rs.open`
+from ._flow.plan import Plan, Quantized
+from ._flow.quantize import model_info, quantize, quantize_with_calibration
+from ._inputs.images import ImageFolder
+from ._transforms.convert_opset import convert_opset
+from ._transforms.infer_shapes import infer_shapes
+from ._transforms.optimize import optimize
+from ._transforms.prune import prune
+from .errors import AccuracyCriteriaError as AccuracyCriteriaError
+from .errors import CalibrationError, ModelError, OptionError, QuantizeError
+from .errors import ExternalDataError as ExternalDataError
+from .errors import MissingPackageError as MissingPackageError
+from .errors import ModelFormatError as ModelFormatError
+from .errors import UnsupportedModelError as UnsupportedModelError
+from .results import Accuracy as Accuracy
+from .results import Alternative as Alternative
+from .results import Comparison as Comparison
+from .results import ErrorMetrics as ErrorMetrics
+from .results import Latency as Latency
+from .results import LayerError as LayerError
+from .results import LayerErrors as LayerErrors
+from .results import LayerSensitivity as LayerSensitivity
+from .results import LayerWidth as LayerWidth
+from .results import MethodComparison as MethodComparison
+from .results import MethodRow as MethodRow
+from .results import MixedPrecision as MixedPrecision
+from .results import ModelInfo as ModelInfo
+from .results import OptimizationReport as OptimizationReport
+from .results import OutlierChannel as OutlierChannel
+from .results import OutlierElement as OutlierElement
+from .results import Outliers as Outliers
+from .results import OutputRow as OutputRow
+from .results import PlannedValue as PlannedValue
+from .results import Problem as Problem
+from .results import PrunedWeight as PrunedWeight
+from .results import Pruning as Pruning
+from .results import Ranges
+from .results import RangesDiff as RangesDiff
+from .results import Reason as Reason
+from .results import Recommendation as Recommendation
+from .results import Report as Report
+from .results import Sensitivity as Sensitivity
+from .results import Sizes as Sizes
+from .results import Speed as Speed
+from .results import Step as Step
+from .results import StoredWeight as StoredWeight
+from .results import TensorSpec as TensorSpec
+from .results import Uncompared as Uncompared
+from .results import Validation as Validation
+from .results import WeightOutliers as WeightOutliers
+from .training.insert_fake_quant import insert_fake_quant
+from .training.qconfig import QConfig, QConfigDict, prepare
+
+# Names of earlier versions: the module and the name of today.
+_RENAMED = {
+    "Attempt": ("results", "Candidate"),
+    "Bar": ("results", "AccuracyCriteria"),
+    "BelowBarError": ("errors", "AccuracyCriteriaError"),
+    "Conversion": ("results", "OpsetConversion"),
+    "Difference": ("results", "RangeDifference"),
+    "FloatLayer": ("results", "RevertedLayer"),
+    "Inference": ("results", "ShapeInference"),
+    "Kernels": ("results", "KernelCounts"),
+    "Prepared": ("training", "CalibrationSession"),
+    "Seconds": ("results", "Timings"),
+    "Value": ("results", "ReportRow"),
+    "Verified": ("results", "Evaluation"),
+}
+
+if TYPE_CHECKING:
+    Attempt = results.Candidate
+    Bar = results.AccuracyCriteria
+    BelowBarError = errors.AccuracyCriteriaError
+    Conversion = results.OpsetConversion
+    Difference = results.RangeDifference
+    FloatLayer = results.RevertedLayer
+    Inference = results.ShapeInference
+    Kernels = results.KernelCounts
+    Prepared = training.CalibrationSession
+    Seconds = results.Timings
+    Value = results.ReportRow
+    Verified = results.Evaluation
+else:
+
+    def __getattr__(name: str) -> Any:
+        """Return a renamed class, with a warning that has the new name."""
+        if name not in _RENAMED:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        module, new = _RENAMED[name]
+        warnings.warn(
+            f"quantize_rs.{name} is now quantize_rs.{module}.{new}",
+            DeprecationWarning,
+            stacklevel=2,
+        )
+        return getattr(globals()[module], new)
+
+
+def __dir__() -> list[str]:
+    """List the public names; names of earlier versions import too."""
+    return __all__
+
 
 __all__ = [
-    "Accuracy",
-    "Alternative",
-    "Attempt",
-    "Bar",
-    "BelowBarError",
     "CalibrationError",
-    "Comparison",
-    "Conversion",
-    "Difference",
-    "ErrorMetrics",
-    "ExternalDataError",
-    "FloatLayer",
     "ImageFolder",
-    "Inference",
-    "Kernels",
-    "Latency",
-    "LayerError",
-    "LayerErrors",
-    "LayerSensitivity",
-    "LayerWidth",
-    "MethodComparison",
-    "MethodRow",
-    "MissingPackageError",
-    "MixedPrecision",
     "Model",
     "ModelError",
-    "ModelFormatError",
-    "ModelInfo",
-    "OptimizationReport",
     "OptionError",
-    "OutlierChannel",
-    "OutlierElement",
-    "Outliers",
-    "OutputRow",
     "Plan",
-    "PlannedValue",
-    "Prepared",
-    "Problem",
-    "PrunedWeight",
-    "Pruning",
     "QConfig",
     "QConfigDict",
     "QuantizeError",
     "Quantized",
     "Ranges",
-    "RangesDiff",
-    "Reason",
-    "Recommendation",
-    "Report",
-    "Seconds",
-    "Sensitivity",
-    "Sizes",
-    "Speed",
-    "Step",
-    "StoredWeight",
-    "TensorSpec",
-    "Uncompared",
-    "UnsupportedModelError",
-    "Validation",
-    "Value",
-    "Verified",
-    "WeightOutliers",
     "__version__",
     "compare",
     "compat",
@@ -146,6 +170,7 @@ __all__ = [
     "quantize",
     "quantize_with_calibration",
     "recommend",
+    "results",
     "sensitivity",
     "training",
     "validate",

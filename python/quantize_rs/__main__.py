@@ -7,18 +7,19 @@ import signal
 import sys
 from pathlib import Path
 
-from . import _core, _engines
+from . import _core
+from ._inputs import engines
 
 
 def main() -> int:
-    """Run the command line with the arguments of this process; its exit code."""
-    # Python's handlers run between bytecodes, of which there are none until the command is done: it
-    # listens to Ctrl-C itself, and a reader that goes away ends this process as any other.
+    """Run the command line with the arguments of this process, and return its exit code."""
+    # Python runs signal handlers between bytecodes, and there are none until the command is done.
+    # The command handles Ctrl-C itself, and a closed pipe ends the process as usual.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     if hasattr(signal, "SIGPIPE"):
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
-    # The command looks around the program it is in, which a virtual environment only links to.
-    if isinstance(library := _engines.library(), Path):
+    # The command searches beside its executable, which a virtual environment only links to.
+    if isinstance(library := engines.library(), Path):
         os.environ["ORT_DYLIB_PATH"] = os.fspath(library)
     return _core.run_cli(["quantize-rs", *sys.argv[1:]])
 

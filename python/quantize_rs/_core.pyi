@@ -7,10 +7,8 @@ from typing import Protocol, TypeAlias, final
 import numpy as np
 from numpy.typing import NDArray
 
-from ._arrays import Array as _Array
-from ._compare import Compared
-from ._guard import Guarded
-from ._model import Wishes
+from ._inputs.arrays import Array as _Array
+from ._options.option_dict import AccuracyControlDict, CompareDict, OptionDict
 
 _Numbers: TypeAlias = tuple[NDArray[np.float32], Sequence[int], NDArray[np.int32]]
 
@@ -89,7 +87,7 @@ class Model:
     def module_options(
         self, modules: str
     ) -> tuple[str, str | None, dict[str, str], dict[str, str], list[str]]: ...
-    def plan(self, wishes: Wishes) -> Plan: ...
+    def plan(self, wishes: OptionDict) -> Plan: ...
 
 @final
 class Optimized:
@@ -238,20 +236,20 @@ def learn_scale(
     rates: tuple[float, float],
 ) -> tuple[_Found, float, float]: ...
 def compare(
-    original: Model, quantized: Model, source: Source, options: Compared, run: Run
+    original: Model, quantized: Model, source: Source, options: CompareDict, run: Run
 ) -> tuple[str, str]: ...
-def check_guard(options: Guarded) -> None: ...
+def check_guard(options: AccuracyControlDict) -> None: ...
 def guarded(
     model: Model,
-    wishes: Wishes,
+    wishes: OptionDict,
     ranges: Ranges | None,
     source: Source,
-    options: Guarded,
+    options: AccuracyControlDict,
     run: Run,
 ) -> Quantized: ...
 def mixed_precision(
     model: Model,
-    wishes: Wishes,
+    wishes: OptionDict,
     goal: tuple[float | None, float | None, Sequence[int]],
     data: tuple[Source, Run] | None,
 ) -> tuple[str, str]: ...

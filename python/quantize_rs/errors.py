@@ -1,4 +1,4 @@
-"""What can go wrong, as classes; the message of each says what was found, where, and the mend.
+"""Exceptions. Each message says what was found, where, and how to fix it.
 
 ::
 
@@ -10,7 +10,7 @@
     ├── OptionError(QuantizeError, ValueError)
     ├── CalibrationError(QuantizeError)
     ├── MissingPackageError(QuantizeError, ImportError)
-    └── BelowBarError(QuantizeError)
+    └── AccuracyCriteriaError(QuantizeError)
 
 Files that cannot be read or written raise Python's own ``FileNotFoundError``, ``PermissionError``,
 ``IsADirectoryError`` or ``OSError``.
@@ -20,9 +20,10 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 __all__ = [
-    "BelowBarError",
+    "AccuracyCriteriaError",
     "CalibrationError",
     "ExternalDataError",
     "MissingPackageError",
@@ -35,11 +36,11 @@ __all__ = [
 
 
 class QuantizeError(Exception):
-    """Anything that this package refuses, or failed at."""
+    """The base class of all errors of this package."""
 
 
 class ModelError(QuantizeError, ValueError):
-    """A model that cannot be read, or not quantized.
+    """A model cannot be read or quantized.
 
     Attributes
     ----------
@@ -60,11 +61,11 @@ class ModelFormatError(ModelError):
     path : pathlib.Path or None
         The file; None for a model in memory.
     offset : int or None
-        Bytes from the start of the file, where the encoding itself is at fault.
+        Offset in the file, in bytes, when the encoding itself is malformed.
     message : str or None
-        The message of the ONNX schema that was being read: ``"TensorProto"``.
+        The message of the ONNX schema that was being read, such as ``"TensorProto"``.
     field : int or None
-        The number of the field in it; 0 when the tag itself could not be read.
+        The number of the field in that message; 0 when the tag itself could not be read.
     """
 
     def __init__(
@@ -82,14 +83,14 @@ class ModelFormatError(ModelError):
 
 
 class ExternalDataError(ModelError):
-    """Data beside the model is missing, short, or outside its folder.
+    """External data is missing, too short, or outside the folder of the model.
 
     Attributes
     ----------
     path : pathlib.Path or None
-        The model; None for one in memory, which has no folder.
+        The model file; None for a model in memory, which has no folder.
     location : str or None
-        The location of the data, as the model has it.
+        The location of the data, as written in the model.
     """
 
     def __init__(
@@ -103,16 +104,16 @@ class ExternalDataError(ModelError):
 
 
 class UnsupportedModelError(ModelError):
-    """The model is well formed, but what is asked for cannot be done to it.
+    """The model is well formed, but the operation is not supported for it.
 
     Attributes
     ----------
     path : pathlib.Path or None
         The file; None for a model in memory.
     node, op_type : str or None
-        The node and its operator, where one is at fault.
+        The node that is not supported, and its operator type.
     feature : str or None
-        What is missing, or in the way: ``"opset 21"``.
+        The feature that is missing or not supported, such as ``"opset 21"``.
     """
 
     def __init__(
@@ -130,12 +131,12 @@ class UnsupportedModelError(ModelError):
 
 
 class OptionError(QuantizeError, ValueError):
-    """An option is unknown, out of range, or contradicts another.
+    """An option is unknown, out of range, or conflicts with another option.
 
     Attributes
     ----------
     option : str or None
-        The option.
+        The name of the option.
     """
 
     def __init__(self, *args: object, option: str | None = None) -> None:
@@ -144,14 +145,14 @@ class OptionError(QuantizeError, ValueError):
 
 
 class CalibrationError(QuantizeError):
-    """No samples, samples of the wrong shape or type, NaN, or an engine that failed.
+    """Calibration failed: no samples, a wrong shape or type, NaN, or an engine error.
 
     Attributes
     ----------
     value : str or None
-        The value of the model, its input, or the file or array that is at fault.
+        The name of the model value, input, file or array that caused the error.
     sample : int or None
-        The number of the sample, from 0.
+        The index of the sample, starting at 0.
     """
 
     def __init__(self, *args: object, value: str | None = None, sample: int | None = None) -> None:
@@ -161,26 +162,26 @@ class CalibrationError(QuantizeError):
 
 
 class MissingPackageError(QuantizeError, ImportError):
-    """A package that is needed for this alone, and is not installed; the message says how to.
+    """An optional package is not installed; the message says how to install it.
 
     Attributes
     ----------
     name : str or None
-        The package: ``"matplotlib"``.
+        The name of the package, such as ``"matplotlib"``.
     """
 
 
-class BelowBarError(QuantizeError):
-    """The result does not reach what was asked of it; nothing was written.
+class AccuracyCriteriaError(QuantizeError):
+    """The result does not meet the accuracy criteria; no file was written.
 
     Attributes
     ----------
     bar : str or None
-        The option that set the bar: ``"min_sqnr"``, ``"max_accuracy_drop"`` or
+        The option that sets the criterion: ``"min_sqnr"``, ``"max_accuracy_drop"`` or
         ``"require_faster"``.
     measured, expected : float or None
-        What was measured and what was expected, in the unit of the option; of ``require_faster``
-        the milliseconds of the result and of the float model.
+        The measured and the required value, in the unit of the option. For ``require_faster``:
+        the latency of the result and of the float model, in milliseconds.
     """
 
     def __init__(
@@ -194,3 +195,14 @@ class BelowBarError(QuantizeError):
         self.bar = bar
         self.measured = measured
         self.expected = expected
+
+
+if TYPE_CHECKING:
+    BelowBarError = AccuracyCriteriaError
+else:
+
+    def __getattr__(name: str) -> Any:
+        """Give `AccuracyCriteriaError` by its name in earlier versions."""
+        if name == "BelowBarError":
+            return AccuracyCriteriaError
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,13 +1,13 @@
 """The arithmetic of ONNX quantization on numpy arrays, bit for bit.
 
 ``q = saturate(round_half_even(x / scale) + zero_point)`` and ``x = (q - zero_point) * scale``, as
-``QuantizeLinear`` and ``DequantizeLinear`` are defined, for every integer type there is and for
-floats of 8 bits, where ``q`` is the float nearest to ``x / scale`` and the zero point is 0.
+``QuantizeLinear`` and ``DequantizeLinear`` are defined, for every integer type and for 8-bit
+floats. For 8-bit floats, ``q`` is the float nearest to ``x / scale`` and the zero point is 0.
 
-Types are called by their ONNX names: int2, uint2, int4, uint4, int8, uint8, float8e4m3fn (or
-float8), float8e5m2, int16, uint16, int32. numpy has no integers below 8 bits: their values come as
-int8 or uint8, one in a byte; `pack` and `unpack` change between that and the way ONNX stores them.
-Nor has it floats of 8 bits: their codes come as uint8, which ``ml_dtypes`` can view as floats.
+Types have their ONNX names: int2, uint2, int4, uint4, int8, uint8, float8e4m3fn (or float8),
+float8e5m2, int16, uint16, int32. numpy has no integers below 8 bits: their values are int8 or
+uint8, one per byte; `pack` and `unpack` convert from and to the packed form of ONNX. numpy has no
+8-bit floats either: their codes are uint8, which ``ml_dtypes`` can view as floats.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from . import _core, _options
+from . import _core
+from ._options import check
 from .errors import OptionError
 
 __all__ = ["dequantize_linear", "pack", "quantize_linear", "scale_zero_point", "unpack"]
@@ -31,35 +32,35 @@ def quantize_linear(
     axis: int | None = None,
     block_size: int | None = None,
 ) -> NDArray[Any]:
-    """Turn floats into integers, or floats of 8 bits.
+    """Quantize floats to integers or 8-bit floats.
 
     Parameters
     ----------
     x : array of float32
-        The numbers; not copied when float32 and in C order.
+        The numbers; not copied if they are float32 and in C order.
     scale : float, or array of float32
-        A number for the whole tensor; with `axis`, an array [n] of one for each index along it;
-        with `block_size`, an array of the shape of `x`, the axis divided by the block size
-        (rounded up).
+        One number for the whole tensor; with `axis`, an array [n] with one number for each index;
+        with `block_size`, an array of the shape of `x` with the axis divided by the block size,
+        rounded up.
     zero_point : int, or array of int
-        The integer that stands for 0, or an array of the shape of `scale`.
+        The integer that represents 0, or an array of the shape of `scale`.
     dtype : str
-        The ONNX type to turn them into.
+        The ONNX type of the result.
     axis : int, optional
-        The axis that scales lie along; negative ones count from the end.
+        The axis of the scales; a negative axis counts from the end.
     block_size : int, optional
-        Elements along the axis that share a scale.
+        The number of elements along the axis that share a scale.
 
     Returns
     -------
     array
-        Integers in the shape of `x`: of `dtype`, or in a byte each where that has fewer bits; of
-        floats the codes, as uint8.
+        Integers of `dtype` in the shape of `x`, in one byte each if `dtype` has fewer than 8 bits.
+        For 8-bit floats the codes, as uint8.
 
     Raises
     ------
     OptionError
-        Shapes that do not fit together, a zero point that is not of `dtype`, an unknown `dtype`.
+        The shapes do not match, a zero point is not in the range of `dtype`, or `dtype` is unknown.
 
     Examples
     --------
@@ -83,26 +84,26 @@ def dequantize_linear(
     axis: int | None = None,
     block_size: int | None = None,
 ) -> NDArray[np.float32]:
-    """Turn integers into the floats they stand for.
+    """Dequantize integers, or codes of 8- or 4-bit floats.
 
     Parameters
     ----------
     q : array of integers
-        The integers, or the codes of floats of 8 or 4 bits.
+        The integers, or the codes of 8- or 4-bit floats.
     scale, zero_point, axis, block_size
         As in `quantize_linear`.
     dtype : str, optional
-        The ONNX type of the integers; that of `q` by default. Needed below 8 bits, and for floats.
+        The ONNX type of `q`; by default its numpy type. Required below 8 bits and for floats.
 
     Returns
     -------
     array of float32
-        Numbers in the shape of `q`.
+        The numbers, in the shape of `q`.
 
     Raises
     ------
     OptionError
-        As in `quantize_linear`, or `q` holds integers that `dtype` does not.
+        As in `quantize_linear`, or `q` holds integers outside the range of `dtype`.
 
     Examples
     --------
@@ -119,24 +120,24 @@ def dequantize_linear(
 
 
 def pack(values: ArrayLike, dtype: str) -> NDArray[np.uint8]:
-    """Pack integers of 2 or 4 bits as ONNX stores them: the first in the lowest bits.
+    """Pack 2- or 4-bit integers as ONNX stores them, the first in the lowest bits.
 
     Parameters
     ----------
     values : array of integers
-        Values in C order; the last byte is filled up with zeros.
+        The values in C order; the last byte is padded with zeros.
     dtype : str
-        ``"int2"``, ``"uint2"``, ``"int4"``, ``"uint4"``, or ``"float4e2m1"``, whose codes they are.
+        ``"int2"``, ``"uint2"``, ``"int4"``, ``"uint4"``, or ``"float4e2m1"`` for its codes.
 
     Returns
     -------
-    array of uint8, with one axis
-        The bytes.
+    array of uint8, one-dimensional
+        The packed bytes.
 
     Raises
     ------
     OptionError
-        `dtype` fills whole bytes, or `values` holds integers that it does not.
+        `dtype` has 8 bits or more, or `values` holds integers outside its range.
 
     Examples
     --------
@@ -148,14 +149,14 @@ def pack(values: ArrayLike, dtype: str) -> NDArray[np.uint8]:
 
 
 def unpack(packed: ArrayLike, dtype: str, shape: int | tuple[int, ...]) -> NDArray[Any]:
-    """Unpack integers of 2 or 4 bits, one into a byte each.
+    """Unpack 2- or 4-bit integers to one byte each.
 
     Parameters
     ----------
     packed : array of uint8, or bytes
-        What `pack` gave.
+        The bytes that `pack` returned.
     dtype : str
-        ``"int2"``, ``"uint2"``, ``"int4"``, ``"uint4"``, or ``"float4e2m1"``, whose codes they are.
+        ``"int2"``, ``"uint2"``, ``"int4"``, ``"uint4"``, or ``"float4e2m1"`` for its codes.
     shape : int or tuple of int
         The shape of the values.
 
@@ -167,7 +168,7 @@ def unpack(packed: ArrayLike, dtype: str, shape: int | tuple[int, ...]) -> NDArr
     Raises
     ------
     OptionError
-        `dtype` fills whole bytes, or `packed` has not the length that `shape` asks for.
+        `dtype` has 8 bits or more, or the length of `packed` does not match `shape`.
 
     Examples
     --------
@@ -181,43 +182,43 @@ def unpack(packed: ArrayLike, dtype: str, shape: int | tuple[int, ...]) -> NDArr
     lengths = (shape,) if isinstance(shape, int) else shape
     elements = 1
     for length in lengths:
-        elements *= _options.count("shape", length)
-    elements = _options.count("shape", elements)
+        elements *= check.count("shape", length)
+    elements = check.count("shape", elements)
     values = _core.unpack(flat, dtype, elements).reshape(lengths)
     return values if _signed(dtype) else values.view(np.uint8)
 
 
 def scale_zero_point(
-    min: float,  # noqa: A002 - the word for it
-    max: float,  # noqa: A002 - the word for it
+    min: float,  # noqa: A002 - the usual name
+    max: float,  # noqa: A002 - the usual name
     dtype: str,
     symmetric: bool = False,
 ) -> tuple[float, int]:
-    """Give the scale and the zero point that lay the integers of a type over a range.
+    """Return the scale and the zero point that map a range to the integers of a type.
 
-    The range is widened to hold 0, which every grid says exactly. Symmetric 8 and 16 bits leave
-    out the most negative integer; below, all are used.
+    The range is widened to include 0, which is always represented exactly. Symmetric 8- and 16-bit
+    types do not use the most negative integer; smaller types use all.
 
     Parameters
     ----------
     min, max : float
-        The smallest and the largest number.
+        The ends of the range.
     dtype : str
         The ONNX type of the integers.
     symmetric : bool
-        The zero point is 0, or the middle of an unsigned type.
+        Whether the zero point is 0, or the middle of an unsigned type.
 
     Returns
     -------
     scale : float
         Positive and finite, a float32.
     zero_point : int
-        The integer that stands for 0.
+        The integer that represents 0.
 
     Raises
     ------
     OptionError
-        An unknown `dtype`, or ends that are not finite or not in order.
+        `dtype` is unknown, or the ends are not finite or not in order.
 
     Examples
     --------
@@ -237,13 +238,13 @@ def _signed(dtype: str) -> bool:
 
 
 def _container(dtype: str) -> np.dtype[Any]:
-    """Give the numpy type that holds a value of an ONNX type."""
+    """Return the numpy type that holds a value of an ONNX type."""
     signed, bits = _core.dtype_of(dtype)
     return np.dtype(f"{'int' if signed else 'uint'}{max(bits, 8)}")
 
 
 def _as(values: NDArray[Any], dtype: str) -> NDArray[Any]:
-    """Give the values in C order and in the numpy type for `dtype`, all of which it must hold."""
+    """Convert values to C order and the numpy type for `dtype`; all must be in its range."""
     signed, bits = _core.dtype_of(dtype)
     low, high = (-(1 << bits - 1), (1 << bits - 1) - 1) if signed else (0, (1 << bits) - 1)
     if values.dtype.kind not in "iu":
@@ -255,7 +256,7 @@ def _as(values: NDArray[Any], dtype: str) -> NDArray[Any]:
 
 
 def _values(packed: NDArray[np.uint8], dtype: str, elements: int) -> NDArray[Any]:
-    """Give the integers in their bytes, one value an element."""
+    """Return the integers, one value per element."""
     if _bits(dtype) < 8:
         return unpack(packed, dtype, elements)
     return packed.view(_container(dtype).newbyteorder("<"))
@@ -289,6 +290,6 @@ def _numbers(
             what = f"axis is {axis}, expected {-rank} to {rank - 1}"
             raise OptionError(what, option="axis")
         axis %= rank
-    cut = (axis, _options.maybe_count("block_size", block_size, least=1))
+    cut = (axis, check.optional_count("block_size", block_size, least=1))
     flat = (np.ascontiguousarray(scales).reshape(-1), np.ascontiguousarray(zeros).reshape(-1))
     return (flat[0], scales.shape, flat[1]), cut

@@ -1,7 +1,8 @@
-"""Observers: they watch batches of an array while a network is trained, for scale and zero point.
+"""Observers: they collect the ranges of batches during training, for scale and zero point.
 
-They compute what those of PyTorch with the same names compute, on numpy arrays (or anything that
-becomes one), in Rust. Types may be called as there, too: ``"quint8"``, or ``torch.quint8`` itself.
+They compute the same as PyTorch's observers with the same names, in Rust, on numpy arrays or
+anything that converts to one. PyTorch's names of types work too: ``"quint8"``, or ``torch.quint8``
+itself.
 
 >>> from quantize_rs import observers
 >>> observer = observers.MinMaxObserver(dtype="uint8")
@@ -19,7 +20,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from . import _arrays, _core, _options
+from . import _core
+from ._inputs.arrays import as_numpy
+from ._options import check
 from .errors import CalibrationError, OptionError
 
 if TYPE_CHECKING:
@@ -52,7 +55,7 @@ _SCHEMES = {
 
 
 class Options(TypedDict, total=False):
-    """What every observer can be made with; see `Observer`."""
+    """The options of every observer; see `Observer`."""
 
     dtype: Any
     qscheme: Any
@@ -63,7 +66,7 @@ class Options(TypedDict, total=False):
 
 
 class Observer:
-    """What all observers have in common.
+    """The base class of observers.
 
     Parameters
     ----------
@@ -71,10 +74,10 @@ class Observer:
         The type of the integers: ``"uint8"``, ``"int8"``, ``"int4"``, ..., or ``"quint8"``,
         ``"qint8"``.
     qscheme : str
-        ``"affine"``, or ``"symmetric"``: the zero point is 0, of unsigned types the middle.
-        ``"per_tensor_affine"`` and the like are understood where they fit the observer.
+        ``"affine"``, or ``"symmetric"``: the zero point is 0, or the middle of an unsigned type.
+        PyTorch's names, such as ``"per_tensor_affine"``, work if they match the observer.
     reduce_range : bool
-        One bit less.
+        Whether to use one bit less.
     quant_min, quant_max : int, optional
         The smallest and the largest integer, instead of those of `dtype`.
     eps : float
@@ -83,7 +86,7 @@ class Observer:
     Raises
     ------
     OptionError
-        An option that cannot be; the message names it and what it was.
+        An option is invalid; the message has its name and value.
 
     Examples
     --------
@@ -133,25 +136,25 @@ class Observer:
             grid,
             eps,
             self.averaging_constant,
-            _options.count("bins", self.bins),
+            check.count("bins", self.bins),
         )
         self.quant_min, self.quant_max = self._observer.grid
         self.eps = eps
 
     def observe(self, x: ArrayLike) -> None:
-        """Take a batch into account.
+        """Update the ranges with a batch.
 
         Parameters
         ----------
         x : array of float32
-            The batch, of any shape. Without elements it changes nothing.
+            The batch, of any shape. An empty batch is ignored.
 
         Raises
         ------
         OptionError
-            NaN or infinity in it, or not as many channels as before.
+            The batch holds NaN or infinity, or the number of channels changed.
         """
-        array = np.asarray(_arrays.numpy(x), dtype=np.float32, order="C")
+        array = np.asarray(as_numpy(x), dtype=np.float32, order="C")
         axis = self.ch_axis
         if not array.size:
             return
@@ -163,18 +166,18 @@ class Observer:
         self._observer.observe(array.reshape(-1), array.shape, axis)
 
     def __call__(self, x: ArrayLike) -> Any:
-        """Take a batch into account, and give it back."""
+        """Update the ranges with a batch, and return the batch."""
         self.observe(x)
         return x
 
     @property
     def min_val(self) -> float | NDArray[np.float32]:
-        """The smallest value, of each channel where there are several; infinite before any."""
+        """The smallest value, or one per channel; infinity before the first batch."""
         return self._end(0, np.inf)
 
     @property
     def max_val(self) -> float | NDArray[np.float32]:
-        """The largest value, of each channel where there are several; -infinite before any."""
+        """The largest value, or one per channel; -infinity before the first batch."""
         return self._end(1, -np.inf)
 
     def _end(self, end: int, nothing: float) -> float | NDArray[np.float32]:
@@ -184,19 +187,19 @@ class Observer:
         return ends[0] if ends else nothing
 
     def calculate_qparams(self) -> QParams:
-        """Give scale and zero point.
+        """Return scale and zero point.
 
         Returns
         -------
         scale : float, or array of float32 [n]
-            For the whole array, or for each channel.
+            One for the whole array, or one for each channel.
         zero_point : int, or array of int32 [n]
-            The integer that stands for 0.
+            The integer that represents 0.
 
         Raises
         ------
         CalibrationError
-            Nothing was observed.
+            No batch was observed.
         """
         scale, zero_point = self._observer.qparams()
         if not len(scale):
@@ -206,21 +209,21 @@ class Observer:
         return float(scale[0]), int(zero_point[0])
 
     def reset_min_max_vals(self) -> None:
-        """Forget everything."""
+        """Reset the observer."""
         self._observer.reset()
 
     def __repr__(self) -> str:
-        """Show what was seen."""
+        """Show the observed range."""
         seen = f"min_val={self.min_val}, max_val={self.max_val}"
         return f"{type(self).__name__}(dtype={self.dtype!r}, qscheme={self.qscheme!r}, {seen})"
 
 
 class MinMaxObserver(Observer):
-    """The smallest and the largest value of all batches."""
+    """Observes the smallest and the largest value of all batches."""
 
 
 class MovingAverageMinMaxObserver(Observer):
-    """The extremes of batches, averaged: ``all + averaging_constant * (batch - all)``.
+    """Averages the extremes of batches: ``all + averaging_constant * (batch - all)``.
 
     The average starts from the first batch.
 
@@ -249,12 +252,12 @@ class MovingAverageMinMaxObserver(Observer):
 
 
 class PerChannelMinMaxObserver(Observer):
-    """The smallest and the largest value of each index along an axis.
+    """Observes the smallest and the largest value of each index along an axis.
 
     Parameters
     ----------
     ch_axis : int
-        The axis; negative ones count from the end.
+        The axis; a negative axis counts from the end.
     **options
         As in `Observer`.
 
@@ -273,7 +276,7 @@ class PerChannelMinMaxObserver(Observer):
 
 
 class MovingAveragePerChannelMinMaxObserver(Observer):
-    """The averaged extremes of each index along an axis.
+    """Averages the extremes of each index along an axis.
 
     Parameters
     ----------
@@ -293,15 +296,15 @@ class MovingAveragePerChannelMinMaxObserver(Observer):
 
 
 class HistogramObserver(Observer):
-    """The range that loses least, found in a histogram that grows with what comes.
+    """Chooses the range with the least expected squared error, from a growing histogram.
 
-    Bins are left out at either end, those that hold the smaller share first, as long as the
-    expected squared error falls.
+    Bins are removed at either end, those with fewer values first, as long as the expected squared
+    error falls.
 
     Parameters
     ----------
     bins : int
-        How many bins the histogram has.
+        The number of bins.
     **options
         As in `Observer`.
     """
@@ -314,12 +317,12 @@ class HistogramObserver(Observer):
 
 
 class PercentileObserver(Observer):
-    """The range without the rarest values, as the calibration method ``"percentile"`` finds it.
+    """Chooses the range by percentile, as the calibration method ``"percentile"``.
 
     Parameters
     ----------
     percentile : float
-        The share of values, in percent, that the range holds at each end: above 50 and up to 100.
+        The percentage of values that the range keeps at each end: above 50 and up to 100.
     **options
         As in `Observer`.
 
@@ -336,21 +339,21 @@ class PercentileObserver(Observer):
     _name = "percentile"
 
     def __init__(self, percentile: float = 99.999, **options: Unpack[Options]) -> None:
-        self.percentile = _options.number("percentile", percentile)
+        self.percentile = check.number("percentile", percentile)
         self._name = f"percentile:{percentile}"
         super().__init__(**options)
 
 
 class EntropyObserver(Observer):
-    """The range whose grid keeps the distribution best, as the method ``"entropy"`` finds it."""
+    """Chooses the range that preserves the distribution best, as the method ``"entropy"``."""
 
     _name = "entropy"
 
 
 class MseObserver(Observer):
-    """The range whose grid errs least in the mean square, as the method ``"mse"`` finds it.
+    """Chooses the range with the least mean squared error, as the method ``"mse"``.
 
-    What a call observes is one sample: how these differ says what others may hold.
+    Each call counts as one sample; the method uses how samples differ.
     """
 
     _name = "mse"
@@ -369,7 +372,7 @@ _ALL: dict[str, type[Observer]] = {
 
 
 def observer(name: str, **options: Any) -> Observer:
-    """Make an observer by name.
+    """Create an observer by name.
 
     Parameters
     ----------
@@ -378,17 +381,17 @@ def observer(name: str, **options: Any) -> Observer:
         ``"moving_average_per_channel_minmax"``, ``"histogram"``, ``"percentile"``, ``"entropy"`` or
         ``"mse"``.
     **options
-        Those of its class.
+        The options of its class.
 
     Returns
     -------
     Observer
-        One that has seen nothing.
+        The new observer.
 
     Raises
     ------
     OptionError
-        There is no such observer.
+        The name is unknown.
 
     Examples
     --------

@@ -240,13 +240,15 @@ def test_samples_bring_a_network_nearer_whatever_their_order_and_threads(
     assert near > far
 
 
-def test_samples_serve_a_bar_too_and_the_report_says_so(digits: Path, images: Path) -> None:
+def test_calibration_samples_serve_evaluation_and_the_report_says_so(
+    digits: Path, images: Path
+) -> None:
     report = quantize_rs.quantize(
         digits, None, per_channel=True, calibration_data=images, min_sqnr=30, engine="tract"
     )
     assert report.corrected_biases > 0
-    assert report.verified is not None
-    assert not report.verified.held_out
+    assert report.accuracy_control is not None
+    assert not report.accuracy_control.held_out
     quantized = digits.with_name("q.onnx")
     quantize_rs.quantize(digits, quantized, per_channel=True, calibration_data=images)
     assert quantize_rs.validate(digits, quantized).problems == ()
@@ -321,7 +323,7 @@ def test_a_bias_of_the_original_that_is_called_corrected_is_held_to_what_it_was(
     assert quantize_rs.validate(original, quantized).problems
 
 
-def test_an_engine_of_ones_own_does_not_judge(digits: Path, images: Path) -> None:
+def test_an_engine_object_does_not_evaluate(digits: Path, images: Path) -> None:
     class Engine:
         def run(self, feed: dict[str, Array]) -> dict[str, Array]:
             return feed

@@ -220,7 +220,7 @@ def test_what_an_iterator_raises_comes_out_as_it_is(plan: Plan) -> None:
         plan.calibrate(samples())
 
 
-def test_progress_is_told_to_a_function(plan: Plan, images: Path) -> None:
+def test_progress_calls_a_function(plan: Plan, images: Path) -> None:
     told: list[tuple[int, int | None]] = []
     plan.calibrate(images, progress=lambda done, total: told.append((done, total)), threads=2)
     assert told[0][0] in (0, 1)

@@ -115,7 +115,7 @@ def test_data_beside_a_model_counts() -> None:
     assert found.bytes_original == quantize_rs.model_info(path).bytes > path.stat().st_size
 
 
-def test_latency_says_who_ran_how_often_on_how_many_threads(comparison: Comparison) -> None:
+def test_latency_has_engine_runs_and_threads(comparison: Comparison) -> None:
     speed = comparison.speed
     assert speed is not None
     assert (speed.engine, speed.threads) == ("onnxruntime", 1)
@@ -191,12 +191,12 @@ def test_what_is_no_number_is_infinitely_far_and_said() -> None:
     data = np.random.default_rng(0).standard_normal((1, 8, 16)).astype(np.float32)
     report = quantize_rs.quantize(source, None, verify=data)
     assert report.model is not None
-    assert report.verified is not None
+    assert report.accuracy_control is not None
     found = quantize_rs.compare(source, report.model, data)
     (output,) = found.outputs
     far = (-np.inf, -np.inf, np.inf, np.inf)
     assert (found.sqnr_db, output.sqnr_db, output.max_abs, output.mse) == far
-    assert report.verified.sqnr_db == -np.inf
+    assert report.accuracy_control.sqnr_db == -np.inf
     for warnings in (found.warnings, report.warnings):
         assert any("`y`: infinity or NaN" in warning for warning in warnings)
     assert quantize_rs.sensitivity(source, data).layers[0].score == -np.inf

@@ -219,7 +219,7 @@ def test_pre_processing_infers_and_simplifies(digits: Path) -> None:
         ours.quant_pre_process(digits, out, speed=11)
 
 
-def test_pre_processing_puts_data_where_it_is_told(digits: Path) -> None:
+def test_pre_processing_writes_external_data_to_the_given_location(digits: Path) -> None:
     out, data = digits.with_name("o.onnx"), digits.with_name("o.weights")
     ours.quant_pre_process(
         digits,
@@ -236,7 +236,7 @@ def test_pre_processing_puts_data_where_it_is_told(digits: Path) -> None:
         np.testing.assert_array_equal(*map(onnx.numpy_helper.to_array, (kept, same)))
 
 
-def test_a_reader_is_an_iterator_and_whoever_has_get_next_is_one(
+def test_a_reader_is_an_iterator_and_any_object_with_get_next_is_one(
     digits: Path, images: Path
 ) -> None:
     reader = Reader(images, 3)
@@ -321,7 +321,7 @@ def test_what_blocks_cannot_be_is_refused(digits: Path, options: dict[str, Any],
         ours.MatMulNBitsQuantizer(digits, **options)
 
 
-def test_axes_that_are_usual_are_taken_and_one_that_is_idle_is_told(
+def test_usual_axes_are_accepted_and_an_unused_one_is_a_warning(
     digits: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     axes = (("MatMul", 0), ("Gather", 1))
@@ -375,7 +375,7 @@ def test_every_type_of_operator_that_theirs_knows_may_be_named(
 ) -> None:
     out = digits.with_name("o.onnx")
     ours.quantize_dynamic(digits, out, [*IntegerOpsRegistry])
-    assert "Attention, EmbedLayerNormalization stay as they are" in caplog.text
+    assert "Attention, EmbedLayerNormalization are not quantized" in caplog.text
     types = sorted({*QDQRegistry, *QLinearOpsRegistry})
     report = ours.quantize_static(digits, out, Reader(images), op_types_to_quantize=types)
     assert all(value.quantized for value in report.weights)

@@ -99,7 +99,7 @@ class Heard(logging.Handler):
         self.lines.append(record.getMessage())
 
 
-def test_the_page_marks_each_option_as_the_table_has_it() -> None:
+def test_the_document_marks_each_option_as_the_table_has_it() -> None:
     page = Path(__file__).resolve().parents[2] / "docs" / "migrating-from-onnxruntime.md"
     rows = [
         [cell.strip() for cell in line.strip("|").split("|")]
@@ -148,7 +148,7 @@ def test_a_percentile_keeps_its_digits(
     [
         ({"CalibPercentile": "most"}, r"\['CalibPercentile'\] is 'most': could not"),
         ({"SmoothQuant": True, "SmoothQuantAlpha": 0.7}, r"\['SmoothQuantAlpha'\] is 0.7: it is"),
-        ({"SmoothQuant": True, "SmoothQuantFolding": False}, "takes the factors"),
+        ({"SmoothQuant": True, "SmoothQuantFolding": False}, "folded into a normalization"),
         ({"CalibMovingAverage": True, "CalibStridedMinMax": 20}, "mean of all samples"),
         ({"CalibStridedMinMax": 20}, r"needs a reader with set_range\(\)"),
         ({"BlockSize": 32}, "MatMulNBitsQuantizer"),
@@ -162,7 +162,7 @@ def test_what_would_come_out_otherwise_is_refused(
     assert not digits.with_name("o.onnx").exists()
 
 
-def test_what_does_nothing_is_told_and_changes_nothing(
+def test_options_without_effect_are_a_warning_and_change_nothing(
     digits: Path, images: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     out = digits.with_name("o.onnx")

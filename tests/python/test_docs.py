@@ -80,7 +80,7 @@ def test_every_block_says_what_it_is() -> None:
 
 
 @pytest.mark.parametrize("document", DOCUMENTS)
-def test_every_link_leads_somewhere(document: str) -> None:
+def test_every_link_resolves(document: str) -> None:
     page = REPOSITORY / document
     for link in pages.links(page):
         path, _, anchor = link.partition("#")
@@ -90,7 +90,7 @@ def test_every_link_leads_somewhere(document: str) -> None:
             assert anchor in pages.headings(target), f"{document}: {link}"
 
 
-def test_every_page_is_in_the_index() -> None:
+def test_every_document_is_in_the_index() -> None:
     index = REPOSITORY / "docs" / "README.md"
     found = {(index.parent / link.partition("#")[0]).resolve() for link in pages.links(index)}
     there = {page.resolve() for page in index.parent.glob("*.md")} - {index.resolve()}
@@ -120,7 +120,7 @@ def test_messages_that_are_explained_are_those_of_the_program() -> None:
         assert re.search(r'[^"\n]*?'.join(fragments), there), message
 
 
-def test_code_that_is_shown_to_those_who_add_things_is_in_the_source() -> None:
+def test_code_in_adding_things_is_in_the_source() -> None:
     there = sources(".rs")
     for block in blocks("docs/adding-things.md", "rust"):
         assert block in there, block
@@ -151,14 +151,16 @@ def asked_for() -> str:
     return (REPOSITORY / "docs/requirements.md").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("thing", [quantize_rs.Report, quantize_rs.Value, quantize_rs.Comparison])
-def test_the_page_on_the_report_knows_every_field(thing: type) -> None:
+@pytest.mark.parametrize(
+    "thing", [quantize_rs.Report, quantize_rs.results.ReportRow, quantize_rs.Comparison]
+)
+def test_the_document_on_the_report_has_every_field(thing: type) -> None:
     text = (REPOSITORY / "docs/reading-the-report.md").read_text(encoding="utf-8")
     fields = [field.name for field in dataclasses.fields(thing) if not field.name.startswith("_")]
     assert not [name for name in fields if f"`{name}`" not in text]
 
 
-def test_whoever_comes_from_onnxruntime_finds_every_option() -> None:
+def test_the_migration_guide_has_every_option_of_onnxruntime() -> None:
     text = (REPOSITORY / "docs/migrating-from-onnxruntime.md").read_text(encoding="utf-8")
     theirs = pytest.importorskip("onnxruntime.quantization")
     for call in (theirs.quantize_static, theirs.quantize_dynamic):
@@ -174,7 +176,8 @@ def test_whoever_comes_from_onnxruntime_finds_every_option() -> None:
 
 def test_the_reference_speaks_of_every_public_name() -> None:
     text = (REPOSITORY / "README_PYTHON.md").read_text(encoding="utf-8")
-    names = [name for name in quantize_rs.__all__ if not name.startswith("__")]
+    public = [*quantize_rs.__all__, *quantize_rs.results.__all__]
+    names = [name for name in public if not name.startswith("__")]
     missing = [name for name in names if not re.search(rf"\b{name}\b", text)]
     assert not missing
     assert not [name for name in quantize_rs.kernels.__all__ if f"`{name}`" not in text]
@@ -186,8 +189,8 @@ def test_every_public_thing_has_its_members_in_the_reference() -> None:
         quantize_rs.ImageFolder,
         quantize_rs.ModelInfo,
         quantize_rs.Report,
-        quantize_rs.Value,
-        quantize_rs.Seconds,
+        quantize_rs.results.ReportRow,
+        quantize_rs.results.Timings,
         quantize_rs.Model,
         quantize_rs.Plan,
         quantize_rs.Ranges,

@@ -196,7 +196,7 @@ def test_validate_reads_their_integers_back(tmp_path: Path) -> None:
         assert not quantize_rs.validate(before, after).passed
 
 
-def test_other_formats_refuse_the_wish() -> None:
+def test_other_formats_refuse_the_option() -> None:
     model, _ = lstm()
     for name in ("qdq", "matmul_nbits"):
         with pytest.raises(errors.OptionError, match="is for dynamic alone") as refused:

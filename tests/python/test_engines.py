@@ -67,7 +67,7 @@ def test_the_engines_agree(digits: Path, images: Path, name: str) -> None:
     assert auto.notes[0].startswith(f"run by {auto.engine}")
 
 
-def test_auto_says_who_ran_the_model_and_why(digits: Path, images: Path) -> None:
+def test_auto_reports_the_engine_and_the_reason(digits: Path, images: Path) -> None:
     report = quantize_rs.quantize_with_calibration(digits, None, images)
     assert report.engine == "tract"
     assert report.notes[0] == "run by tract; onnxruntime computes the same of the first sample"
@@ -117,7 +117,7 @@ def test_auto_takes_onnxruntime_where_tract_cannot(monkeypatch: pytest.MonkeyPat
         plan.calibrate(samples)
 
 
-def test_what_nobody_can_run_is_refused_in_the_name_of_both() -> None:
+def test_a_model_that_no_engine_runs_is_refused_in_the_name_of_both() -> None:
     with pytest.raises(CalibrationError, match=r"Sparkle.*onnxruntime fails too.*Sparkle"):
         quantize_rs.quantize_with_calibration(
             judge.model("custom_domain"), None, [judge.feeds("custom_domain")]
@@ -164,7 +164,7 @@ def test_onnxruntime_that_is_not_installed_says_how_to(
     assert alone.notes[0] == "run by tract: no onnxruntime is installed"
 
 
-def test_a_package_without_a_library_is_told_from_none(
+def test_a_package_without_a_library_is_distinguished_from_none(
     plan: Plan, images: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     package = tmp_path / "onnxruntime"
@@ -179,7 +179,7 @@ def test_a_package_without_a_library_is_told_from_none(
     assert plan.calibrate(images, limit=1).notes[0] == f"run by tract: {what}"
 
 
-def test_a_library_that_is_none_is_told(
+def test_a_missing_library_is_an_error(
     plan: Plan, images: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # In a process that has loaded ONNX Runtime already, another library cannot be had at all.
@@ -229,7 +229,7 @@ def test_an_object_may_keep_something_in_itself(plan: Plan, images: Path) -> Non
     assert plan.calibrate(images, engine=Careless(), limit=40).samples == 40
 
 
-def test_an_object_judges_methods_too(plan: Plan, images: Path) -> None:
+def test_an_engine_object_evaluates_methods_too(plan: Plan, images: Path) -> None:
     engine = Session()
     found = plan.calibrate(images, engine=engine, method="auto", limit=128)
     assert found.chosen.keys() == found.values.keys()

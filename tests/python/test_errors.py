@@ -14,7 +14,7 @@ import pytest
 
 import quantize_rs
 from quantize_rs import (
-    BelowBarError,
+    AccuracyCriteriaError,
     CalibrationError,
     ExternalDataError,
     MissingPackageError,
@@ -39,7 +39,7 @@ def test_the_tree_is_that_of_the_documentation() -> None:
         OptionError: QuantizeError,
         CalibrationError: QuantizeError,
         MissingPackageError: QuantizeError,
-        BelowBarError: QuantizeError,
+        AccuracyCriteriaError: QuantizeError,
     }
     assert all(child.__bases__[0] is parent for child, parent in tree.items())
     assert issubclass(ModelError, ValueError)

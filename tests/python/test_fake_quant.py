@@ -179,5 +179,5 @@ def test_prepare_observe_convert_is_the_one_call(digits: Path, images: Path) -> 
         assert Path("three.onnx").read_bytes() == once.model
         assert prepared.ranges is not None
         assert "image" in prepared.ranges.values
-    with pytest.raises(errors.OptionError, match="weights is said by config"):
+    with pytest.raises(errors.OptionError, match="weights is set by config"):
         quantize_rs.prepare(digits, modules, weights="int4")

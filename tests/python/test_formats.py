@@ -173,7 +173,7 @@ def test_negative_scales_run(weights: str, optimized: bool) -> None:
 
 
 @pytest.mark.parametrize("target", ["tensorrt", "openvino", "qnn", "generic"])
-def test_scales_are_positive_where_nobody_tried_others(target: str) -> None:
+def test_scales_are_positive_without_a_search(target: str) -> None:
     w = np.abs(np.random.default_rng(4).normal(size=(32, 8))).astype(np.float32)
     for weights in NARROW:
         written = quantize_rs.quantize(

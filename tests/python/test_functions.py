@@ -381,7 +381,7 @@ def test_an_older_function_is_converted() -> None:
         assert judge.sqnr([x @ W["w"]], [found]) > 25
 
 
-def test_overloads_are_told_apart() -> None:
+def test_overloads_are_distinguished() -> None:
     case = CASES["a_weight_in_a_constant_node"]
     other = function("Own", "x", [node("Neg", "x")])
     other.overload = "negative"

@@ -164,7 +164,7 @@ def test_a_model_of_which_nothing_runs_on_integers_stays_float16(tmp_path: Path)
     ("dtype", "mend"),
     [(np.float16, "the pass widen_floats makes it so"), (np.float64, "export it so")],
 )
-def test_what_stays_as_wide_as_it_is_is_told_why(dtype: Any, mend: str, tmp_path: Path) -> None:
+def test_half_floats_that_stay_give_a_warning(dtype: Any, mend: str, tmp_path: Path) -> None:
     kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
     weight = RNG.normal(size=(32, 48)).astype(dtype)
     ends = [value("x", ["N", 32], kind)], [value("y", ["N", 48], kind)]
@@ -257,7 +257,7 @@ def test_factors_of_a_product_of_16_bits_are_in_its_weight(dtype: Any, tmp_path:
     assert judge.kernels(tmp_path / "q.onnx")["QGemm"] == 1
 
 
-def test_methods_are_judged_by_outputs_of_float16() -> None:
+def test_methods_are_evaluated_by_outputs_of_float16() -> None:
     model = exported_block()
     plan = quantize_rs.open(model).plan(activations="uint8")
     found = plan.compare_methods(samples(model, 64))

@@ -319,7 +319,7 @@ def test_feeds_are_read_when_they_are_asked_for(photos: Path) -> None:
     assert next(ImageFolder(photos).feeds(conv(["n", 3, 32, 32]))).keys() == {"x"}
 
 
-def test_flags_for_images_serve_those_that_a_result_is_judged_on(
+def test_image_flags_apply_to_evaluation_images(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -339,7 +339,7 @@ def test_flags_for_images_serve_those_that_a_result_is_judged_on(
     found = json.loads(judged.stdout)["verified"]
     folder = quantize_rs.ImageFolder("photos", mean=0.5, std=0.25)
     same = quantize_rs.quantize_with_calibration("conv.onnx", None, "data.npy", verify=folder)
-    assert same.verified is not None
+    assert same.accuracy_control is not None
     assert (found["samples"], found["held_out"]) == (3, True)
     assert found["attempts"] == same.to_dict()["verified"]["attempts"]
     refused = answer("--verify", "data.npy", "--mean", "0.5")

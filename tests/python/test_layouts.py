@@ -142,7 +142,7 @@ def test_what_is_written_is_what_numpy_and_the_reference_make_of_it(name: str, c
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
-def test_the_smallest_and_the_largest_numbers_come_back(name: str) -> None:
+def test_the_smallest_and_the_largest_numbers_round_trip(name: str) -> None:
     layout = LAYOUTS[name]
     w = np.random.default_rng(5).normal(size=(70, 6)).astype(np.float32)
     w[:, 0] *= 0
@@ -166,7 +166,7 @@ def test_the_smallest_and_the_largest_numbers_come_back(name: str) -> None:
 
 @pytest.mark.parametrize("name", LAYOUTS)
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64"])
-def test_weights_of_other_floats_come_back_as_what_they_were(name: str, dtype: str) -> None:
+def test_weights_of_other_floats_are_dequantized_to_their_type(name: str, dtype: str) -> None:
     kind: Any = ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype
     w = np.random.default_rng(6).normal(size=(40, 8)).astype(kind)
     w[:, 0] = {"float16": 65504, "bfloat16": 1e30, "float64": 1e38}[dtype]

@@ -103,7 +103,7 @@ def test_auto_says_what_it_chose(plan: Plan, images: Path) -> None:
 
 
 @pytest.mark.parametrize(("count", "method"), [(1, "minmax"), (2, "mse"), (127, "mse")])
-def test_auto_judges_nothing_by_few_samples_and_says_so(
+def test_auto_evaluates_nothing_on_few_samples_with_a_note(
     plan: Plan, images: Path, count: int, method: str
 ) -> None:
     done = []
@@ -118,14 +118,14 @@ def test_auto_judges_nothing_by_few_samples_and_says_so(
     )
 
 
-def test_auto_judges_nothing_by_one_sample_given_many_times(plan: Plan, images: Path) -> None:
+def test_auto_evaluates_nothing_on_one_repeated_sample(plan: Plan, images: Path) -> None:
     found = plan.calibrate(np.repeat(np.load(images)[:1], 130, axis=0), method="auto")
     assert set(found.chosen.values()) == {"minmax"}
     assert any("equal ones count once" in note for note in found.notes)
 
 
 @pytest.mark.parametrize(("count", "chosen"), [(511, {"mse"}), (512, {"mse", "entropy"})])
-def test_auto_judges_single_values_by_many_samples(count: int, chosen: set[str]) -> None:
+def test_auto_evaluates_single_values_on_many_samples(count: int, chosen: set[str]) -> None:
     rng = np.random.default_rng(3)
     weights = {name: rng.normal(0, 0.3, (32, 24)).astype(np.float32) for name in "vw"}
     weights["one"] = np.ones(24, np.float32)
@@ -157,7 +157,7 @@ def test_a_choice_that_means_nothing_is_said(plan: Plan, images: Path) -> None:
     assert all(note in str(report) for note in report.notes)
 
 
-def test_auto_is_no_worse_than_any_method_on_images_nobody_saw(
+def test_auto_is_no_worse_than_any_method_on_new_images(
     digits: Path, plan: Plan, images: Path, comparison: MethodComparison
 ) -> None:
     test = {"image": np.load(digits.with_name("test.npz"))["images"]}
@@ -218,7 +218,7 @@ def test_threads_and_order_change_no_comparison(plan: Plan, images: Path) -> Non
 
 
 @pytest.mark.parametrize("engine", ["tract", "onnxruntime"])
-def test_a_method_is_judged_by_the_model_that_it_makes(
+def test_a_method_is_evaluated_by_its_quantized_model(
     digits: Path, images: Path, engine: str
 ) -> None:
     """Of one sample nothing is held back: what is judged is what one gets."""
@@ -289,7 +289,7 @@ def test_a_few_loud_rows_do_not_decide_about_all_others(opset: int) -> None:
     assert chosen.values["x"][1] < wide[1] / 2
 
 
-def test_a_product_by_a_vector_has_no_rows_to_judge_by() -> None:
+def test_a_matmul_by_a_vector_has_no_rows_to_evaluate() -> None:
     weight = numpy_helper.from_array(np.linspace(-1, 1, 16, dtype=np.float32), "w")
     x = helper.make_tensor_value_info("x", 1, [16])
     y = helper.make_tensor_value_info("y", 1, [])

@@ -12,7 +12,7 @@ import onnx.numpy_helper
 import pytest
 
 import quantize_rs
-from quantize_rs import BelowBarError, OptionError
+from quantize_rs import AccuracyCriteriaError, OptionError
 
 Images = npt.NDArray[np.float32]
 
@@ -75,7 +75,7 @@ def test_what_cannot_be_met_is_refused(digits: Path, images: Images) -> None:
             quantize_rs.mixed_precision(digits, **options)
         assert refused.value.option == option, options
     with pytest.raises(
-        BelowBarError, match="no layer can be quantized with these bits: `"
+        AccuracyCriteriaError, match="no layer can be quantized with these bits: `"
     ) as raised:
         quantize_rs.mixed_precision(digits, images, min_sqnr=150, bits=(4,))
     alone = quantize_rs.sensitivity(digits, images, weights="int4", activations=None)

@@ -42,7 +42,7 @@ def assert_near(model: onnx.ModelProto, way: str, ids: np.ndarray) -> None:
 @pytest.mark.parametrize("way", ["weights", "static", "dynamic"])
 @pytest.mark.parametrize("opset", [13, 20, 21, 23])
 @pytest.mark.parametrize("op_type", MOVING)
-def test_rows_that_are_moved_come_back_with_their_sign(op_type: str, opset: int, way: str) -> None:
+def test_rows_that_are_moved_keep_their_sign(op_type: str, opset: int, way: str) -> None:
     """ONNX Runtime takes what is moved to integers again: to uint8, where nothing says int8."""
     rng = np.random.default_rng(12)
     stored = {"table": rng.standard_normal((500, 32)).astype(np.float32)} | MOVING[op_type]
@@ -126,7 +126,7 @@ def products() -> onnx.ModelProto:
     ],
     ids=str,
 )
-def test_int8_that_x86_cannot_load_is_told(wishes: dict[str, Any], told: bool) -> None:
+def test_int8_that_x86_cannot_load_is_a_warning(wishes: dict[str, Any], told: bool) -> None:
     model, rng = products(), np.random.default_rng(14)
     samples = [{"x": rng.standard_normal((1, 6, 32)).astype(np.float32)} for _ in range(16)]
     report = quantize_rs.quantize_with_calibration(model, None, samples, **wishes)

@@ -55,7 +55,7 @@ def test_there_are_four_and_the_reference_names_them() -> None:
 
 
 @pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
-def test_a_notebook_is_kept_without_outputs_and_its_links_lead_somewhere(notebook: Path) -> None:
+def test_a_notebook_is_kept_without_outputs_and_its_links_resolve(notebook: Path) -> None:
     assert all(not cell["outputs"] and cell["execution_count"] is None for cell in code(notebook))
     text = "".join(
         "".join(cell["source"])
@@ -123,7 +123,7 @@ def test_mixed_precision(examples: Path) -> None:
     assert decibels[-1] > decibels[1] > decibels[0]
 
 
-def test_without_widgets_the_bar_is_text(examples: Path) -> None:
+def test_without_widgets_the_progress_bar_is_text(examples: Path) -> None:
     book = json.loads((examples / "quickstart.ipynb").read_text(encoding="utf-8"))
     source = """
 import sys

@@ -265,7 +265,7 @@ def test_what_stays_keeps_its_bytes_and_names_that_are_taken_are_left_alone() ->
     ],
     ids=lambda value: getattr(value, "op_type", None),
 )
-def test_what_cannot_be_said_is_refused_by_name(
+def test_nodes_that_cannot_be_converted_are_refused_by_name(
     node: onnx.NodeProto, opset: int, to: int, why: str, tmp_path: Path
 ) -> None:
     nodes = [node]

@@ -109,7 +109,7 @@ def test_before_planning_channels_stay_as_even_as_they_were() -> None:
         assert ("fold_batch_norm_forward" in [step.name for step in report.steps]) == folds
 
 
-def test_a_product_is_what_it_was_for_wishes() -> None:
+def test_a_product_is_what_it_was_for_options() -> None:
     model = DONE["matmul_and_norm"][1].model()
     for wishes in ({"op_types": ["MatMul"]}, {"layer_bits": {"MatMul": 8}}):
         report = quantize_rs.quantize(model, None, **wishes)

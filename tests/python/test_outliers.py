@@ -71,7 +71,7 @@ def test_they_are_those_that_numpy_finds(dtype: Any, fence: float) -> None:
     assert (3, 9) in {it.index for it in rows["a"].furthest} or fence < 3
 
 
-def test_the_result_is_told_in_every_form(digits: Path) -> None:
+def test_the_result_has_every_form(digits: Path) -> None:
     found = quantize_rs.outliers(digits)
     assert found.to_dict() == json.loads(found.to_json())
     assert found == quantize_rs.outliers(quantize_rs.open(digits))

@@ -14,10 +14,12 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 import quantize_rs
+from quantize_rs import results
 
 ROOT = Path(__file__).resolve().parents[2]
 MODULES = ["quantize_rs"] + [
@@ -59,10 +61,11 @@ def test_examples_run(name: str) -> None:
     assert doctest.testmod(module, raise_on_error=False).failed == 0
 
 
-def test_everything_public_is_documented() -> None:
-    assert sorted(quantize_rs.__all__) == sorted(set(quantize_rs.__all__))
-    for name in quantize_rs.__all__:
-        thing = getattr(quantize_rs, name)
+@pytest.mark.parametrize("module", [quantize_rs, results], ids=lambda module: module.__name__)
+def test_everything_public_is_documented(module: ModuleType) -> None:
+    assert sorted(module.__all__) == sorted(set(module.__all__))
+    for name in module.__all__:
+        thing = getattr(module, name)
         if name == "__version__":
             continue
         assert inspect.getdoc(thing), name
@@ -70,6 +73,66 @@ def test_everything_public_is_documented() -> None:
             for member, value in inspect.getmembers(thing):
                 if not member.startswith("_") and callable(value) and member != "with_traceback":
                     assert inspect.getdoc(value), f"{name}.{member}"
+
+
+# Every name that `from quantize_rs import` found before result classes moved to `results`.
+FORMER_NAMES = """
+    Accuracy Alternative CalibrationError Comparison ErrorMetrics ExternalDataError ImageFolder
+    Latency LayerError LayerErrors LayerSensitivity LayerWidth MethodComparison MethodRow
+    MissingPackageError MixedPrecision Model ModelError ModelFormatError ModelInfo
+    OptimizationReport OptionError OutlierChannel OutlierElement Outliers OutputRow Plan
+    PlannedValue Problem PrunedWeight Pruning QConfig QConfigDict QuantizeError Quantized Ranges
+    RangesDiff Reason Recommendation Report Sensitivity Sizes Speed Step StoredWeight TensorSpec
+    Uncompared UnsupportedModelError Validation WeightOutliers __version__ compare compat
+    convert_opset errors infer_shapes insert_fake_quant kernels layer_errors mixed_precision
+    model_info observers open optimize outliers prepare prune quantize quantize_with_calibration
+    recommend sensitivity training validate
+"""
+
+RENAMED = {
+    "Attempt": "Candidate",
+    "Bar": "AccuracyCriteria",
+    "BelowBarError": "AccuracyCriteriaError",
+    "Conversion": "OpsetConversion",
+    "Difference": "RangeDifference",
+    "FloatLayer": "RevertedLayer",
+    "Inference": "ShapeInference",
+    "Kernels": "KernelCounts",
+    "Prepared": "CalibrationSession",
+    "Seconds": "Timings",
+    "Value": "ReportRow",
+    "Verified": "Evaluation",
+}
+
+
+def test_every_former_name_imports_from_the_root() -> None:
+    assert len(FORMER_NAMES.split()) + len(RENAMED) == 85
+    for name in FORMER_NAMES.split():
+        assert getattr(quantize_rs, name) is not None, name
+
+
+@pytest.mark.parametrize("name", RENAMED)
+def test_a_renamed_class_imports_with_a_warning_that_has_the_new_name(name: str) -> None:
+    with pytest.warns(DeprecationWarning, match=rf"\.{RENAMED[name]}$"):
+        assert getattr(quantize_rs, name).__name__ == RENAMED[name]
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'Quantised'"):
+        quantize_rs.Quantised  # type: ignore[attr-defined]  # noqa: B018
+
+
+def test_the_root_lists_few_names_and_results_the_rest() -> None:
+    assert len(quantize_rs.__all__) < 40
+    assert dir(quantize_rs) == sorted(quantize_rs.__all__)
+    assert all(inspect.isclass(getattr(results, name)) for name in results.__all__)
+    assert set(quantize_rs.__all__) & set(results.__all__) == {"Ranges"}
+
+
+def test_the_report_keeps_the_earlier_name_of_its_accuracy_control(digits: Path) -> None:
+    report = quantize_rs.quantize(digits, None, verify=digits.with_name("calibration.npy"))
+    assert report.accuracy_control is not None
+    assert report.verified is report.accuracy_control
 
 
 def test_the_one_liners_show_an_example_and_their_errors() -> None:
@@ -95,7 +158,7 @@ def commands() -> list[list[str]]:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no pseudo-terminals")
-def test_results_are_drawn_for_who_looks_at_them(digits: Path, images: Path) -> None:
+def test_results_are_drawn_in_a_terminal_only(digits: Path, images: Path) -> None:
     import pty
 
     def seen(*arguments: str) -> str:

@@ -409,7 +409,7 @@ def test_a_table_that_is_multiplied_by_too_is_kept_once_as_integers(
 
 
 @pytest.mark.parametrize(("words", "large"), [(3000, True), (300, False)])
-def test_a_table_that_two_multiply_by_is_said_to_be_slow(words: int, large: bool) -> None:
+def test_a_table_with_two_consumers_gives_a_warning_of_slowness(words: int, large: bool) -> None:
     model, samples = tied(words, HEAD[0], *TWO), word_samples(words)
     report = quantize_rs.quantize_with_calibration(model, None, samples)
     assert any("`table` is brought back" in said for said in report.warnings) == large

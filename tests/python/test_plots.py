@@ -141,12 +141,12 @@ def test_every_metric_has_a_chart(digits: Path, images: Path) -> None:
 @pytest.mark.parametrize(
     ("metric", "scores", "said"),
     [
-        ("sqnr", [math.nan, -math.inf, 3.0, math.inf], ["NaN", "nothing left", "3.0 dB", "exact"]),
+        ("sqnr", [math.nan, -math.inf, 3.0, math.inf], ["NaN", "all error", "3.0 dB", "exact"]),
         ("max_abs", [math.nan, 0.0, 3.0, math.inf], ["NaN", "0", "3", "infinite"]),
         ("mse", [math.nan, 0.0, 3.0, math.inf], ["NaN", "0", "3", "infinite"]),
     ],
 )
-def test_what_has_no_number_is_said_in_words(
+def test_non_finite_numbers_are_shown_as_words(
     sensitive: Sensitivity, metric: str, scores: list[float], said: list[str]
 ) -> None:
     layers = zip(sensitive.layers, scores, strict=False)

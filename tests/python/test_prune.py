@@ -303,17 +303,17 @@ def test_zero_points_between_integers_are_refused_beside_pruning() -> None:
         assert refused.value.option == option
 
 
-def test_a_bar_is_held_against_the_model_that_was_not_pruned(digits: Path) -> None:
+def test_criteria_compare_with_the_unpruned_model(digits: Path) -> None:
     images = digits.with_name("calibration.npy")
     verified = [
-        quantize_rs.quantize(digits, None, sparsity=part, verify=images).verified
+        quantize_rs.quantize(digits, None, sparsity=part, verify=images).accuracy_control
         for part in (0.0, 0.5)
     ]
     dense, sparse = (found.sqnr_db for found in verified if found is not None)
     assert dense is not None
     assert sparse is not None
     assert sparse < dense - 10
-    with pytest.raises(quantize_rs.BelowBarError, match="prune fewer weights"):
+    with pytest.raises(quantize_rs.AccuracyCriteriaError, match="prune fewer weights"):
         quantize_rs.quantize(digits, None, sparsity=0.5, verify=images, min_sqnr=dense)
 
 

@@ -46,9 +46,7 @@ def test_ranges_are_saved_and_loaded(plan: Plan, images: Path, method: str) -> N
         ("method", "foo", "`foo`"),
     ],
 )
-def test_ranges_that_somebody_broke_are_refused(
-    ranges: Ranges, key: str, value: object, message: str
-) -> None:
+def test_corrupt_ranges_are_refused(ranges: Ranges, key: str, value: object, message: str) -> None:
     ranges.save("ranges.json")
     document = json.loads(Path("ranges.json").read_text("utf-8"))
     if key == "values":
@@ -155,14 +153,14 @@ def test_ranges_fit_themselves_to_the_types_of_a_plan(
         assert limits == pytest.approx(wanted[chosen[name]][name]), name
 
 
-def test_what_is_to_be_said_of_the_samples_is_kept(plan: Plan, images: Path) -> None:
+def test_warnings_about_the_samples_are_kept(plan: Plan, images: Path) -> None:
     few = plan.calibrate(np.load(images)[:9])
     few.save("ranges.json")
     report = plan.apply(Ranges.load("ranges.json")).report
     assert any("9 samples" in warning for warning in report.warnings)
 
 
-def test_what_differs_is_told(ranges: Ranges) -> None:
+def test_differences_are_reported(ranges: Ranges) -> None:
     same = ranges.diff(ranges)
     assert not same
     assert str(same) == "no difference"
@@ -187,7 +185,7 @@ def test_what_differs_is_told(ranges: Ranges) -> None:
         diff.differences = ()  # type: ignore[misc]
 
 
-def test_values_that_only_one_has_are_told(digits: Path, images: Path, ranges: Ranges) -> None:
+def test_values_that_only_one_has_are_reported(digits: Path, images: Path, ranges: Ranges) -> None:
     some = quantize_rs.open(digits).plan(activations="uint8", op_types=["Gemm"]).calibrate(images)
     diff = ranges.diff(some)
     assert set(diff.only_first) == ranges.values.keys() - some.values.keys()

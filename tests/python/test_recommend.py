@@ -70,7 +70,7 @@ def runs(command: str) -> Path:
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_each_kind_is_told_its_way_and_the_call_works(name: str, tmp_path: Path) -> None:
+def test_each_kind_gets_its_method_and_the_call_works(name: str, tmp_path: Path) -> None:
     model, samples = copy(name, tmp_path)
     found = recommend(model)
     assert (found.rule, found.way) == KINDS[name], found
@@ -84,7 +84,7 @@ def test_each_kind_is_told_its_way_and_the_call_works(name: str, tmp_path: Path)
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_other_ways_work_too(name: str, tmp_path: Path) -> None:
+def test_alternatives_work_too(name: str, tmp_path: Path) -> None:
     model, samples = copy(name, tmp_path)
     found = recommend(model, samples)
     for other in found.otherwise:
@@ -135,7 +135,7 @@ def language_model(width: int, tokens: int, *, cache: bool) -> onnx.ModelProto:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
-def test_a_language_model_is_told_blocks_of_4_bits() -> None:
+def test_a_language_model_gets_blocks_of_4_bits() -> None:
     model = language_model(64, 96, cache=True)
     found = recommend(model)
     assert (found.rule, found.way, found.bits, found.block_size) == ("generative", "weights", 4, 32)
@@ -211,7 +211,7 @@ def test_samples_in_memory_are_a_variable_of_the_call(tmp_path: Path) -> None:
         assert "`calibration.npy` stands for" in reason
 
 
-def test_the_size_that_is_told_is_about_that_of_the_file(tmp_path: Path) -> None:
+def test_the_reported_size_is_about_that_of_the_file(tmp_path: Path) -> None:
     for name in ("mlp_relu", "lstm", "gather_embedding", "conv_bn_relu"):
         model, samples = copy(name, tmp_path)
         found = recommend(model, samples)
@@ -270,7 +270,7 @@ def options(found: Recommendation) -> dict[str, Any]:
     }
 
 
-def test_a_weight_that_stays_float_stays_in_the_size_that_is_told() -> None:
+def test_a_weight_that_stays_float_counts_in_the_reported_size() -> None:
     rng = np.random.default_rng(0)
     tensors = {
         "c": rng.standard_normal((256, 64, 5, 5)).astype(np.float32),
@@ -299,7 +299,7 @@ def test_a_weight_that_stays_float_stays_in_the_size_that_is_told() -> None:
     assert abs(told - report.bytes_after) < 0.02 * report.bytes_after, (said, report.bytes_after)
 
 
-def test_the_result_is_frozen_and_told_in_every_form(digits: Path, images: Path) -> None:
+def test_the_result_is_frozen_and_has_every_form(digits: Path, images: Path) -> None:
     found = recommend(digits, images, target="arm")
     with pytest.raises(AttributeError):
         found.way = "dynamic"  # type: ignore[misc]
@@ -318,7 +318,7 @@ def test_the_result_is_frozen_and_told_in_every_form(digits: Path, images: Path)
     assert found == recommend(quantize_rs.open(digits), images, "arm")
 
 
-def test_what_is_done_is_told_so(digits: Path) -> None:
+def test_a_quantized_model_needs_nothing(digits: Path) -> None:
     done = quantize_rs.quantize(digits, None, per_channel=True).model
     assert done is not None
     found = recommend(done)

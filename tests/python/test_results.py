@@ -15,7 +15,8 @@ import onnx
 import pytest
 
 import quantize_rs
-from quantize_rs import Model, ModelInfo, Plan, Quantized, Ranges, Report, _html
+from quantize_rs import Model, ModelInfo, Plan, Quantized, Ranges, Report
+from quantize_rs._results import notebook
 
 
 @pytest.fixture
@@ -182,8 +183,8 @@ def test_tables_for_notebooks_escape_names() -> None:
 def test_every_result_has_a_form_for_notebooks(digits: Path) -> None:
     results = [
         thing
-        for name in quantize_rs.__all__
-        if isinstance(thing := getattr(quantize_rs, name), type) and hasattr(thing, "to_json")
+        for name in quantize_rs.results.__all__
+        if hasattr(thing := getattr(quantize_rs.results, name), "to_json")
     ]
     assert len(results) > 10
     assert all(hasattr(thing, "_repr_html_") for thing in results)
@@ -193,10 +194,10 @@ def test_every_result_has_a_form_for_notebooks(digits: Path) -> None:
 
 
 def test_a_long_table_has_an_end() -> None:
-    table = _html.table("numbers", ["n", "square"], ([n, n * n] for n in range(1000)))
-    assert table.count("<tr>") == 1 + _html.ROWS + 1
-    assert f"and {1000 - _html.ROWS} more" in table
-    assert "<tfoot>" not in _html.table("numbers", ["n"], ([n] for n in range(_html.ROWS)))
+    table = notebook.table("numbers", ["n", "square"], ([n, n * n] for n in range(1000)))
+    assert table.count("<tr>") == 1 + notebook.ROWS + 1
+    assert f"and {1000 - notebook.ROWS} more" in table
+    assert "<tfoot>" not in notebook.table("numbers", ["n"], ([n] for n in range(notebook.ROWS)))
 
 
 def test_results_survive_a_process_boundary(digits: Path, report: Report) -> None:

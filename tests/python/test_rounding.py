@@ -242,7 +242,7 @@ def test_weights_that_are_shared_move_only_where_all_want_it() -> None:
         assert (usual != nearest).any() == moves, second
 
 
-def test_a_weight_given_a_shape_on_the_way_is_no_crash() -> None:
+def test_a_reshaped_weight_is_no_crash() -> None:
     flat = noise(4 * 2 * 2 * 2)
     nodes = [
         helper.make_node("Relu", ["x"], ["r"]),

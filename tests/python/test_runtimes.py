@@ -19,7 +19,7 @@ SAME = f"ONNX Runtime {onnxruntime.__version__} " in WRITTEN
 
 
 @pytest.mark.skipif(not SAME, reason="the page is of another version of ONNX Runtime")
-def test_the_page_is_what_onnx_runtime_does() -> None:
+def test_the_document_is_what_onnx_runtime_does() -> None:
     assert runtimes.document() == WRITTEN, "python tests/runtimes/runtimes.py --write"
 
 
@@ -32,7 +32,7 @@ def test_what_needs_no_target_is_right_in_every_onnx_runtime(op_type: str) -> No
             assert found is None or not found.startswith(WRONG), way
 
 
-def test_the_page_says_that_what_needs_no_target_runs() -> None:
+def test_the_document_says_that_what_needs_no_target_runs() -> None:
     rows = [line for line in WRITTEN.splitlines() if line.startswith(("| qdq", "| mat", "| dyn"))]
     assert len(rows) >= len(ways())
     for row in rows:

@@ -127,7 +127,9 @@ def test_every_form_gives_the_same_samples(plan: Plan, form: str) -> None:
 
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("form", FORMS)
-def test_what_is_wrong_with_a_sample_is_said_and_where(plan: Plan, form: str, fault: str) -> None:
+def test_errors_in_a_sample_name_the_problem_and_the_place(
+    plan: Plan, form: str, fault: str
+) -> None:
     make, place = FORMS[form]
     array, message, sample = FAULTS[fault]
     samples = make("x", np.ascontiguousarray(array))
@@ -143,7 +145,7 @@ def test_what_is_wrong_with_a_sample_is_said_and_where(plan: Plan, form: str, fa
 @pytest.mark.parametrize(
     "form", ["npz", "safetensors", "dict", "dicts", "dicts of batches", "reader"]
 )
-def test_a_wrong_name_is_said_beside_the_right_one(plan: Plan, form: str) -> None:
+def test_a_wrong_name_comes_with_the_right_one(plan: Plan, form: str) -> None:
     make, place = FORMS[form]
     message = r"no array for input `x`; arrays that match no input: `picture` \(`x`.*\)"
     with pytest.raises(CalibrationError, match=message) as caught:

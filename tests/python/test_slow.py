@@ -66,7 +66,7 @@ def test_steps_are_where_the_layout_has_them() -> None:
     assert not told(recurrent("GRU", 256, 64, layout=1), activations="uint8")
 
 
-def test_who_wants_it_small_or_on_integers_is_told_nothing() -> None:
+def test_small_or_integer_formats_give_no_warning() -> None:
     model = recurrent("LSTM", 256, 1)
     assert not told(model)
     assert not told(model, output_format="dynamic", dynamic_lstm=True)
@@ -90,7 +90,7 @@ def convolutions(count: int) -> onnx.ModelProto:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
-def test_dynamic_convolutions_are_said_to_be_slow() -> None:
+def test_dynamic_convolutions_give_a_warning_of_slowness() -> None:
     plan = quantize_rs.open(convolutions(2)).plan(output_format="dynamic")
     (warning,) = plan.warnings
     assert "2 convolutions are computed by ConvInteger" in warning
@@ -168,7 +168,7 @@ def test_products_that_read_integers_bring_nothing_back(op_type: str, transposed
 
 
 @pytest.mark.parametrize("bits", [2, 4, 8])
-def test_blocks_that_are_multiplied_in_float_are_said_to_be_slow(bits: int) -> None:
+def test_blocks_that_are_multiplied_in_float_give_a_warning_of_slowness(bits: int) -> None:
     """Looked up, or of 4 bits, or by activations of 8 bits they are not."""
     rng = np.random.default_rng(7)
     table = numpy_helper.from_array(rng.normal(size=(256, 256)).astype(np.float32), "table")

@@ -192,7 +192,7 @@ def test_wishes_for_types_are_refused_by_name() -> None:
 
 
 @pytest.mark.parametrize("target", ["x86-avx2", "tensorrt", "qnn"])
-def test_what_was_quantized_before_is_said_and_no_fault_of_ours(target: str) -> None:
+def test_earlier_quantization_is_a_note_and_no_problem(target: str) -> None:
     text = """<ir_version: 8, opset_import: ["" : 13]>
     g(float[1, 3, 8, 8] x) => (float[1, 8, 8, 8] y) {
         q = QuantizeLinear(x, s, z)

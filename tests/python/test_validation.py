@@ -219,9 +219,7 @@ def test_what_runs_slower_is_a_note(digits: Path, images: Path) -> None:
     assert [note for note in found.notes if "`conv2`" in note and "x86 runs slower" in note]
 
 
-def test_the_result_is_frozen_and_told_in_every_form(
-    digits: Path, quantized: onnx.ModelProto
-) -> None:
+def test_the_result_is_frozen_and_has_every_form(digits: Path, quantized: onnx.ModelProto) -> None:
     found = validate(digits, quantized)
     with pytest.raises(AttributeError):
         found.passed = False  # type: ignore[misc]
@@ -301,7 +299,7 @@ def reader_of(feeds: list[dict[str, Any]]) -> Any:
 @pytest.mark.parametrize(
     "name", ["conv2d_relu", "residual_add", "concat_branches", "maxpool_flatten_gemm", "mlp_relu"]
 )
-def test_operators_that_are_told_their_scales_are_understood(
+def test_operators_with_scales_as_inputs_are_understood(
     name: str, per_channel: bool, tmp_path: Path
 ) -> None:
     from onnxruntime.quantization import QuantFormat, quantize_static
@@ -345,7 +343,7 @@ def test_operators_that_are_told_their_scales_are_understood(
 
 @pytest.mark.parametrize("options", [{"weights": "fp16"}, {"output_format": "dynamic"}])
 @pytest.mark.parametrize("to", [TensorProto.UINT8, TensorProto.INT64, TensorProto.DOUBLE])
-def test_a_cast_to_a_type_that_nobody_reads_is_found(
+def test_a_cast_to_an_unsupported_type_is_found(
     digits: Path, options: dict[str, Any], to: int
 ) -> None:
     made = quantize_rs.quantize(digits, None, **options).model

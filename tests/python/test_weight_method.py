@@ -99,7 +99,7 @@ def test_both_formats_of_blocks_hold_the_same_numbers() -> None:
     np.testing.assert_array_equal(scales[0].T, scales[1])
 
 
-def test_a_way_that_does_not_exist_is_refused() -> None:
+def test_an_unknown_method_is_refused() -> None:
     with pytest.raises(errors.OptionError, match="`gptq`, expected one of minmax, mse") as refused:
         written(bits=4, block_size=32, weight_method="gptq")
     assert refused.value.option == "weight_method"

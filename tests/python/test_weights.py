@@ -159,7 +159,7 @@ def test_the_channels_of_an_einsum_follow_from_its_equation(equation: str) -> No
 @pytest.mark.parametrize("opset", [13, 19, 21])
 @pytest.mark.parametrize("per_channel", [False, True], ids=["per_tensor", "per_channel"])
 @pytest.mark.parametrize("dtype", ["float16", "float64"])
-def test_weights_come_back_in_the_floats_of_the_model(
+def test_weights_are_dequantized_to_the_floats_of_the_model(
     dtype: str, per_channel: bool, opset: int
 ) -> None:
     feeds = {"x": normal(4, 32, dtype=dtype, scale=1)}
@@ -203,7 +203,7 @@ def test_nothing_is_cut_off_by_a_scale_of_float16() -> None:
             assert far <= float(scale) * (0.5 if symmetric else 1.0)
 
 
-def test_weights_of_bfloat16_come_back_through_float32() -> None:
+def test_weights_of_bfloat16_are_dequantized_through_float32() -> None:
     weight = normal(16, 8)
     bits = (weight.view(np.uint32) >> 16).astype(np.uint16)
     exact = (bits.astype(np.uint32) << 16).view(np.float32)
@@ -527,7 +527,7 @@ def test_what_is_quantized_is_not_quantized_again(activations: bool) -> None:
     assert third == first
 
 
-def test_nan_in_a_weight_is_named_with_its_place_and_the_mend() -> None:
+def test_nan_in_a_weight_is_named_with_its_place_and_the_fix() -> None:
     weight = normal(32, 24)
     weight[3, 5] = np.nan
     feeds = {"x": normal(4, 32, scale=1)}

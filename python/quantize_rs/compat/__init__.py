@@ -1,4 +1,8 @@
-"""The calls of other tools, for programs that were written for them."""
+"""Drop-in replacements for the quantization APIs of other tools.
+
+Arguments of the other tool come in. A model file and a `Report` go out. This room may import every
+other room.
+"""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ pub(crate) fn raised(py: Python<'_>, error: &QuantizeError, path: Option<&Path>)
             Exception::new(py, "OptionError", &text).with("option", option).raise()
         }
         QuantizeErrorKind::BelowBar { bar, measured, expected, .. } => {
-            Exception::new(py, "BelowBarError", &text)
+            Exception::new(py, "AccuracyCriteriaError", &text)
                 .with("bar", bar)
                 .with("measured", measured)
                 .with("expected", expected)

@@ -1,4 +1,4 @@
-"""The calls of ``onnxruntime.quantization``: change the import, keep the program.
+"""A drop-in replacement for ``onnxruntime.quantization``: change only the import.
 
 >>> from quantize_rs.compat.onnxruntime import QuantType, quantize_dynamic
 >>> report = quantize_dynamic(
@@ -7,12 +7,12 @@
 >>> report.ratio > 3
 True
 
-Names, order and defaults of arguments are those of onnxruntime 1.31. What is written differs: see
-``docs/migrating-from-onnxruntime.md``. What cannot be met is refused by name and never passed
-over; where the other tool returns None, a `Report` comes back.
+Names, order and defaults of arguments are those of onnxruntime 1.31. The written models differ: see
+``docs/migrating-from-onnxruntime.md``. An option that is not supported raises an error with its
+name. Functions that return None in onnxruntime return a `Report` here.
 
-Modules below this one have the names that they have there: ``calibrate``, ``quant_utils``,
-``quantize``, ``shape_inference`` and ``matmul_nbits_quantizer``.
+Submodules have the same names as in onnxruntime: ``calibrate``, ``quant_utils``, ``quantize``,
+``shape_inference`` and ``matmul_nbits_quantizer``.
 """
 
 from __future__ import annotations

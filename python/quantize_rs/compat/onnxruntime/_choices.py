@@ -1,4 +1,4 @@
-"""What onnxruntime's tool calls its choices, and what they are called here."""
+"""The names of types and operators in onnxruntime, and those of this package."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from collections.abc import Collection, Iterable
 from contextlib import AbstractContextManager
 from typing import Any
 
-from ... import _options
+from ..._options import check
 from ...errors import OptionError
 
-__all__ = ["name_of", "op_types_of", "their_names", "type_of"]
+__all__ = ["name_of", "op_types_of", "rename_plan_errors", "type_of"]
 
 _log = logging.getLogger("quantize_rs")
 
@@ -26,7 +26,7 @@ _TYPES = {
 
 
 def name_of(option: str, value: Any, known: Collection[str]) -> str:
-    """Give the name of a member of an enum, ours or onnxruntime's own."""
+    """Return the name of an enum member, of this package or of onnxruntime."""
     name = getattr(value, "name", None)
     if name not in known:
         expected = ", ".join(known)
@@ -38,23 +38,23 @@ def type_of(option: str, value: Any) -> str:
     return _TYPES[name_of(option, value, _TYPES)]
 
 
-# Operators that the other tool quantizes and that stay as they are here.
+# Operators that onnxruntime quantizes and this package does not.
 _KEPT = {"ArgMax", "Attention", "CumSum", "EmbedLayerNormalization", "TopK"}
 
 
 def op_types_of(value: Iterable[str] | None) -> list[str] | None:
-    """Give types of operators, but for those that stay as they are."""
-    types = _options.names("op_types_to_quantize", value)
+    """Return operator types, without those that are not quantized here."""
+    types = check.names("op_types_to_quantize", value)
     kept = [name for name in types if name in _KEPT]
     if not kept or len(kept) == len(types):
         return types or None
-    _log.warning("op_types_to_quantize: %s stay as they are", ", ".join(kept))
+    _log.warning("op_types_to_quantize: %s are not quantized", ", ".join(kept))
     return [name for name in types if name not in _KEPT]
 
 
-def their_names() -> AbstractContextManager[None]:
-    """Let errors of `Model.plan` call options by the names that the caller used."""
-    return _options.called(
+def rename_plan_errors() -> AbstractContextManager[None]:
+    """Rename options in errors of `Model.plan` to the names in onnxruntime."""
+    return check.rename_errors(
         activations="activation_type",
         exclude="nodes_to_exclude",
         include="nodes_to_quantize",

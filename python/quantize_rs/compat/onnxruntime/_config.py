@@ -1,4 +1,4 @@
-"""Arguments of a call, kept for `quantize`."""
+"""The config classes of onnxruntime, for `quantize`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, TypeAlias
 
-from ..._source import ModelSource
+from ..._inputs.model_source import ModelSource
 from ...errors import MissingPackageError, OptionError
 from .calibrate import CalibrationMethod
 from .quant_utils import QuantFormat, QuantType
@@ -17,7 +17,7 @@ Excluded: TypeAlias = Iterable[str] | Callable[[Any, Any], bool] | None
 
 _LISTS = ("op_types_to_quantize", "nodes_to_quantize", "nodes_to_exclude")
 
-# What `get_qdq_config` calls extra options of calibration.
+# The names of the extra options of calibration in `get_qdq_config`.
 _CALIBRATION = {
     "symmetric": "CalibTensorRangeSymmetric",
     "moving_average": "CalibMovingAverage",
@@ -46,7 +46,7 @@ class StaticQuantConfig:
     extra_options: Any = None
 
     def __post_init__(self) -> None:
-        """Have lists and a dictionary where nothing was said, to be added to."""
+        """Replace None by empty lists and an empty dict."""
         _fill(self)
 
 
@@ -64,7 +64,7 @@ class DynamicQuantConfig:
     extra_options: Any = None
 
     def __post_init__(self) -> None:
-        """Have lists and a dictionary where nothing was said, to be added to."""
+        """Replace None by empty lists and an empty dict."""
         _fill(self)
 
 
@@ -75,7 +75,7 @@ def _fill(config: StaticQuantConfig | DynamicQuantConfig) -> None:
 
 
 def arguments(config: Any, kind: type[StaticQuantConfig | DynamicQuantConfig]) -> dict[str, Any]:
-    """Give what a configuration says, ours or onnxruntime's own, by the names of `kind`."""
+    """Return the fields of a config, of this package or of onnxruntime, by name."""
     return {field.name: getattr(config, field.name) for field in fields(kind)}
 
 
@@ -98,26 +98,26 @@ def get_qdq_config(
     nodes_to_exclude: Excluded = None,
     extra_options: Mapping[str, Any] | None = None,
 ) -> StaticQuantConfig:
-    """Give a configuration that quantizes every operator, as onnxruntime's function.
+    """Return a config that quantizes every operator, like onnxruntime's function.
 
-    It is that of the target qnn, by ``extra_options["ForceQuantizeNoInputCheck"]``.
+    It selects the target qnn through ``extra_options["ForceQuantizeNoInputCheck"]``.
 
     Parameters
     ----------
     model_input
-        The model; it is looked at where `nodes_to_exclude` is a function.
+        The model; it is only read if `nodes_to_exclude` is a function.
     nodes_to_exclude
         Names and patterns, or a function of an ``onnx.ModelProto`` and a node of it.
     calibrate_args
         ``symmetric``, ``moving_average``, ``averaging_constant``, ``max_intermediate_outputs``
-        and ``percentile``: the extra options of calibration under shorter names.
+        and ``percentile``: short names of the extra options of calibration.
     calibration_data_reader, calibrate_method, activation_type, weight_type, per_channel
-        As for `quantize_static`, as are the other arguments.
+        As in `quantize_static`, like the other arguments.
 
     Raises
     ------
     OptionError
-        One of `calibrate_args` is not known.
+        One of `calibrate_args` is unknown.
     MissingPackageError
         `nodes_to_exclude` is a function, and the package onnx is not installed.
 
@@ -166,10 +166,10 @@ def _excluded(model: Any, nodes: Excluded) -> list[str]:
 
 
 def onnx_package(what: str) -> Any:
-    """Give the package onnx, which `what` needs."""
+    """Import the package onnx, which `what` needs."""
     try:
         import onnx
     except ImportError as error:
-        mend = 'which is not installed: pip install "quantization-rs[onnx]"'
-        raise MissingPackageError(f"{what} needs onnx, {mend}", name="onnx") from error
+        fix = 'which is not installed: pip install "quantization-rs[onnx]"'
+        raise MissingPackageError(f"{what} needs onnx, {fix}", name="onnx") from error
     return onnx

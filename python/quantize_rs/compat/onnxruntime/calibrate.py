@@ -11,7 +11,7 @@ __all__ = ["CalibrationDataReader", "CalibrationMethod"]
 
 
 class CalibrationMethod(enum.Enum):
-    """How ranges follow from what was seen."""
+    """Calibration methods."""
 
     MinMax = 0
     Entropy = 1
@@ -22,23 +22,23 @@ class CalibrationMethod(enum.Enum):
 class CalibrationDataReader(ABC):
     """Samples, one at a time: a dictionary of arrays by input name, and None at the end.
 
-    A reader need not be derived of this; anything with ``get_next`` will do.
+    You do not need to subclass it; any object with ``get_next`` works.
     """
 
     @abstractmethod
     def get_next(self) -> Mapping[str, Any] | None:
-        """Give the next sample, or None."""
+        """Return the next sample, or None at the end."""
 
     def set_range(self, start_index: int, end_index: int) -> None:
-        """Give these samples next, for ``CalibStridedMinMax``; not every reader can."""
+        """Select the next samples, for ``CalibStridedMinMax``; optional."""
         raise NotImplementedError
 
     def __iter__(self) -> Iterator[Mapping[str, Any]]:
-        """Give the samples that are left."""
+        """Iterate over the remaining samples."""
         return self
 
     def __next__(self) -> Mapping[str, Any]:
-        """Give the next sample."""
+        """Return the next sample."""
         sample = self.get_next()
         if sample is None:
             raise StopIteration
@@ -46,5 +46,5 @@ class CalibrationDataReader(ABC):
 
     @classmethod
     def __subclasshook__(cls, kind: type) -> Any:
-        """Any class with ``get_next`` is one."""
+        """Treat any class with ``get_next`` as a subclass."""
         return callable(getattr(kind, "get_next", None)) or NotImplemented

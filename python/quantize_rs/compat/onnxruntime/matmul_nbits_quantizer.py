@@ -1,4 +1,4 @@
-"""Weights in blocks, by the class that onnxruntime's tool has for them."""
+"""Blockwise weight quantization, with the classes of onnxruntime."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from ... import _model, _options
-from ..._plan import Quantized
-from ..._report import Report
-from ..._source import ModelSource
+from ..._flow.model import open as open_model
+from ..._flow.plan import Quantized
+from ..._inputs.model_source import ModelSource
+from ..._options import check
+from ..._results.report import Report
 from ...errors import OptionError
-from ._choices import name_of, their_names
+from ._choices import name_of, rename_plan_errors
 from ._config import onnx_package
 from .quant_utils import QuantFormat
 
@@ -27,16 +28,16 @@ __all__ = [
 
 _log = logging.getLogger("quantize_rs")
 
-# What the algorithms that the other tool names are called here.
+# The names of onnxruntime's algorithms, and the weight methods here.
 _METHODS = {"DEFAULT": None, "HQQ": "hqq", "RTN": "minmax"}
 
-# The axis that blocks lie along.
+# The axis of the blocks.
 _AXES = {"MatMul": 0, "Gather": 1}
 
 
 @dataclass
 class DefaultWeightOnlyQuantConfig:
-    """Scales by the least error of a block, as an ``algo_config``."""
+    """An ``algo_config``: scales with the least error of each block."""
 
     block_size: int = 128
     is_symmetric: bool = False
@@ -51,7 +52,7 @@ class DefaultWeightOnlyQuantConfig:
 
 @dataclass
 class HQQWeightOnlyQuantConfig:
-    """Scales and zero points by half-quadratic quantization, as an ``algo_config``."""
+    """An ``algo_config``: half-quadratic quantization (HQQ)."""
 
     block_size: int = 128
     bits: int = 4
@@ -64,7 +65,7 @@ class HQQWeightOnlyQuantConfig:
 
 @dataclass
 class RTNWeightOnlyQuantConfig:
-    """Scales by the ends of a block, as an ``algo_config``; other fields must be empty."""
+    """An ``algo_config``: scales by the extremes of each block; other fields must be empty."""
 
     ratios: Any = None
     quant_format: Any = QuantFormat.QOperator
@@ -81,30 +82,30 @@ class MatMulNBitsQuantizer:
     model
         The model, which is not changed.
     bits, block_size
-        2, 4 or 8 bits, so many elements to a scale.
+        The bit width (2, 4 or 8), and the number of elements that share a scale.
     is_symmetric, accuracy_level
-        Whether there are no zero points; how exactly products are computed, 0 to 4.
+        Whether there are no zero points; the accuracy level of MatMulNBits, 0 to 4.
     nodes_to_exclude
-        Nodes and weights to leave alone; they may be patterns.
+        Nodes and weights to exclude; they may be patterns.
     nodes_to_include
-        Refused: there it adds nodes to the types; name all types, and exclude the others.
+        Not supported: give all types, and exclude the other nodes.
     quant_axes
-        Axes follow from the operators; these are refused where they differ.
+        The operators determine the axes; other axes raise an error.
     quant_format
         ``QuantFormat.QOperator`` writes MatMulNBits, ``QuantFormat.QDQ`` DequantizeLinear.
     op_types_to_quantize
-        ``("MatMul",)`` when nothing is said.
+        ``("MatMul",)`` by default.
     channel_wised_quantize
         One scale for each column, with ``QuantFormat.QDQ``.
     algo_config
         A `DefaultWeightOnlyQuantConfig`, `HQQWeightOnlyQuantConfig` or `RTNWeightOnlyQuantConfig`,
-        ours or onnxruntime's own, whose fields go before the arguments; other algorithms are
-        refused.
+        of this package or of onnxruntime. Its fields take precedence over the arguments. Other
+        algorithms raise an error.
 
     Raises
     ------
     OptionError
-        An option that is not known, or cannot be met.
+        An option is unknown or not supported.
 
     Examples
     --------
@@ -131,36 +132,36 @@ class MatMulNBitsQuantizer:
         channel_wised_quantize: bool = False,
         algo_config: Any = None,
     ) -> None:
-        """Look at the model; `process` quantizes it."""
+        """Open the model and plan; `process` quantizes it."""
         if nodes_to_include:
             what = "nodes_to_include is given, expected op_types_to_quantize and nodes_to_exclude"
             raise OptionError(what, option="nodes_to_include")
         _check_axes(quant_axes)
         method = None
         if algo_config is not None:
-            method, said = _said(algo_config)
-            bits, block_size = said.get("bits", bits), said.get("block_size", block_size)
-            is_symmetric = said.get("is_symmetric", is_symmetric)
-            accuracy_level = said.get("accuracy_level", accuracy_level)
-            quant_format = said.get("quant_format", quant_format)
-            op_types_to_quantize = said.get("op_types_to_quantize") or op_types_to_quantize
-            channel_wised_quantize = said.get("channel_wised_quantize", channel_wised_quantize)
+            method, fields = _method_and_fields(algo_config)
+            bits, block_size = fields.get("bits", bits), fields.get("block_size", block_size)
+            is_symmetric = fields.get("is_symmetric", is_symmetric)
+            accuracy_level = fields.get("accuracy_level", accuracy_level)
+            quant_format = fields.get("quant_format", quant_format)
+            op_types_to_quantize = fields.get("op_types_to_quantize") or op_types_to_quantize
+            channel_wised_quantize = fields.get("channel_wised_quantize", channel_wised_quantize)
         form = name_of("quant_format", quant_format, [known.name for known in QuantFormat])
         blocks = form == "QOperator"
         if blocks and channel_wised_quantize:
             what = "channel_wised_quantize is for QuantFormat.QDQ: MatMulNBits has blocks"
             raise OptionError(what, option="channel_wised_quantize")
         kind = "int" if is_symmetric or blocks else "uint"
-        with their_names():
-            self._plan = _model.open(model).plan(
+        with rename_plan_errors():
+            self._plan = open_model(model).plan(
                 f"{kind}{bits}",
                 block_size=None if channel_wised_quantize else block_size,
                 per_channel=channel_wised_quantize,
                 symmetric=is_symmetric,
                 weight_method=method,
                 accuracy_level=accuracy_level if blocks else None,
-                exclude=_options.names("nodes_to_exclude", nodes_to_exclude),
-                op_types=_options.names("op_types_to_quantize", op_types_to_quantize) or ["MatMul"],
+                exclude=check.names("nodes_to_exclude", nodes_to_exclude),
+                op_types=check.names("op_types_to_quantize", op_types_to_quantize) or ["MatMul"],
                 output_format="matmul_nbits" if blocks else "qdq",
             )
         self._done: Quantized | None = None
@@ -176,29 +177,29 @@ class MatMulNBitsQuantizer:
         Raises
         ------
         OptionError
-            `process` was not called.
+            `process` was not called yet.
         """
         if self._done is None:
-            raise OptionError("model is there after process()", option="model")
+            raise OptionError("model is only available after process()", option="model")
         return SavedModel(self._done)
 
 
-def _said(config: Any) -> tuple[str | None, Mapping[str, Any]]:
-    """Give the method of a configuration and its fields, which can be met."""
+def _method_and_fields(config: Any) -> tuple[str | None, Mapping[str, Any]]:
+    """Return the method and the supported fields of a config."""
     name = getattr(config, "algorithm", None)
     if name not in _METHODS:
         found = repr(config if name is None else name)
         what = f"algo_config is {found}, expected a configuration of {', '.join(_METHODS)}"
         raise OptionError(what, option="algo_config")
-    said = vars(config)
-    _check_axes(said.get("quant_axes"))
+    fields = vars(config)
+    _check_axes(fields.get("quant_axes"))
     for field in ("ratios", "customized_weight_config"):
-        if said.get(field):
-            what = f"algo_config has {field}, expected None: blocks of all weights are alike"
+        if fields.get(field):
+            what = f"algo_config has {field}, expected None: all weights have the same blocks"
             raise OptionError(what, option="algo_config")
-    if said.get("axis", 1) != 1:
-        _log.warning("algo_config.axis does nothing, in onnxruntime's tool neither")
-    return _METHODS[name], said
+    if fields.get("axis", 1) != 1:
+        _log.warning("algo_config.axis has no effect, as in onnxruntime")
+    return _METHODS[name], fields
 
 
 def _check_axes(axes: Any) -> None:
@@ -209,10 +210,10 @@ def _check_axes(axes: Any) -> None:
 
 
 class SavedModel:
-    """What `MatMulNBitsQuantizer.process` made."""
+    """The quantized model of `MatMulNBitsQuantizer`."""
 
     def __init__(self, done: Quantized) -> None:
-        """Hold it."""
+        """Wrap the quantized model."""
         self._done = done
 
     @cached_property
@@ -224,7 +225,7 @@ class SavedModel:
         MissingPackageError
             The package onnx is not installed.
         UnsupportedModelError
-            It takes 2 GiB or more.
+            The model has 2 GiB or more.
         """
         onnx = onnx_package("model as an onnx.ModelProto")
         return onnx.load_from_string(self._done.to_bytes())
@@ -232,7 +233,7 @@ class SavedModel:
     def save_model_to_file(
         self, output_path: str | os.PathLike[str], use_external_data_format: bool = False
     ) -> Report:
-        """Write the model; data goes beside one of 2 GiB and more by itself.
+        """Write the model; from 2 GiB on, weights are written as external data.
 
         Raises
         ------

@@ -21,16 +21,16 @@ class QuantType(enum.Enum):
     QFLOAT8 = QFLOAT8E4M3FN
 
     def __str__(self) -> str:
-        """Give the name."""
+        """Return the name."""
         return self.name
 
 
 class QuantFormat(enum.Enum):
-    """How what is quantized is written; here as QDQ."""
+    """Output formats; only QDQ is written here."""
 
     QOperator = 0
     QDQ = 1
 
     def __str__(self) -> str:
-        """Give the name."""
+        """Return the name."""
         return self.name

@@ -1,4 +1,4 @@
-"""The calls that quantize, as ``onnxruntime.quantization.quantize`` names them."""
+"""The functions of ``onnxruntime.quantization.quantize``."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from ... import _model, _options
-from ..._files import writable
-from ..._ranges import Ranges
-from ..._report import Report
-from ..._source import ModelSource
+from ..._flow.model import open as open_model
+from ..._inputs.files import writable
+from ..._inputs.model_source import ModelSource
+from ..._options import check
+from ..._results.ranges import Ranges
+from ..._results.report import Report
 from ...errors import OptionError
 from . import _extra
-from ._choices import name_of, op_types_of, their_names, type_of
+from ._choices import name_of, op_types_of, rename_plan_errors, type_of
 from ._config import DynamicQuantConfig, StaticQuantConfig, arguments, get_qdq_config
 from .calibrate import CalibrationMethod
 from .matmul_nbits_quantizer import MatMulNBitsQuantizer
@@ -35,7 +36,7 @@ _log = logging.getLogger("quantize_rs")
 StrPath: TypeAlias = str | os.PathLike[str]
 
 
-def _wishes(
+def _plan_options(
     per_channel: bool,
     reduce_range: bool,
     weight_type: Any,
@@ -43,7 +44,7 @@ def _wishes(
     nodes: tuple[Iterable[str] | None, Iterable[str] | None],
     extra: dict[str, Any],
 ) -> dict[str, Any]:
-    """Give the options of `Model.plan`; those of `extra` go first."""
+    """Return the options of `Model.plan`; those in `extra` take precedence."""
     weights = type_of("weight_type", weight_type)
     include, exclude = nodes
     if reduce_range and "target" in extra:
@@ -55,13 +56,13 @@ def _wishes(
         "symmetric": not weights.startswith("uint"),
         "target": "x86-avx2" if reduce_range else None,
         "op_types": op_types_of(op_types),
-        "exclude": _options.names("nodes_to_exclude", exclude),
-        "include": _options.names("nodes_to_quantize", include) or None,
+        "exclude": check.names("nodes_to_exclude", exclude),
+        "include": check.names("nodes_to_quantize", include) or None,
     } | extra
 
 
 def _method(calibrate_method: Any, extra: dict[str, Any]) -> str:
-    """Take what says how ranges are chosen out of extra options, and give the method."""
+    """Remove the options of calibration from extra options, and return the method."""
     known = [method.name for method in CalibrationMethod]
     name = name_of("calibrate_method", calibrate_method, known)
     percentile, mean = extra.pop("percentile", 99.999), extra.pop("method", "minmax")
@@ -72,7 +73,7 @@ def _method(calibrate_method: Any, extra: dict[str, Any]) -> str:
         case "Entropy":
             return "entropy"
         case "MinMax":
-            # The other tool has symmetric ranges for this method alone.
+            # onnxruntime has symmetric ranges for this method only.
             if symmetric:
                 extra["activation_symmetric"] = True
             return str(mean)
@@ -84,7 +85,7 @@ def _method(calibrate_method: Any, extra: dict[str, Any]) -> str:
 
 
 def _strided(reader: Any, stride: int) -> Iterator[Any]:
-    """Give samples as the reader has them for one range of them after the other."""
+    """Iterate over the samples of a reader, one range after the other."""
     try:
         starts = range(0, len(reader), stride)
         whole = len(reader) % stride == 0 and hasattr(reader, "set_range")
@@ -122,7 +123,7 @@ def quantize_static(
     *,
     optimize_model: bool = True,
 ) -> Report:
-    """Quantize weights and activations, as onnxruntime's function of this name.
+    """Quantize weights and activations, like onnxruntime's function.
 
     Parameters
     ----------
@@ -132,37 +133,37 @@ def quantize_static(
         Samples: an object with ``get_next()``, or anything that
         `quantize_rs.quantize_with_calibration` takes.
     quant_format
-        ``QuantFormat.QDQ``; QOperator is not written.
+        ``QuantFormat.QDQ``; QOperator is not supported.
     op_types_to_quantize, nodes_to_quantize, nodes_to_exclude
-        Only operators of these types; only these nodes; not these. Nodes may be patterns.
+        Operator types to quantize, nodes to quantize, nodes to exclude. Nodes may be patterns.
     per_channel, reduce_range
-        One scale for each output channel; weights of 7 bits.
+        One scale for each output channel; 7-bit weights.
     activation_type, weight_type
-        Of `QuantType`, ours or onnxruntime's own.
+        A `QuantType`, of this package or of onnxruntime.
     use_external_data_format
-        Not needed: data goes beside a model of 2 GiB and more by itself.
+        Not needed: from 2 GiB on, weights are written as external data anyway.
     calibrate_method
-        Of `CalibrationMethod`.
+        A `CalibrationMethod`.
     calibration_providers
         Not needed: samples are run on the CPU.
     extra_options
-        What of them is known, ``docs/migrating-from-onnxruntime.md`` says.
+        See ``docs/migrating-from-onnxruntime.md`` for the supported ones.
     calibration_cache_path
-        Ranges are read from this file when it is there, and written to it when it is not.
+        A file to read ranges from if it exists, or else to write them to.
     optimize_model
-        Whether passes run before planning, as older versions of onnxruntime say it.
+        Whether passes run before planning, as in older versions of onnxruntime.
 
     Returns
     -------
     Report
-        What was done and what it cost.
+        How each value was quantized, sizes and errors.
 
     Raises
     ------
     OptionError
-        An option that is not known, or cannot be met.
+        An option is unknown or not supported.
     ModelError, CalibrationError
-        As `quantize_rs.quantize_with_calibration`.
+        As in `quantize_rs.quantize_with_calibration`.
 
     Examples
     --------
@@ -185,16 +186,18 @@ def quantize_static(
     extra = _extra.options(extra_options)
     method, stride = _method(calibrate_method, extra), extra.pop("stride", None)
     nodes = (nodes_to_quantize, nodes_to_exclude)
-    options = _wishes(per_channel, reduce_range, weight_type, op_types_to_quantize, nodes, extra)
+    options = _plan_options(
+        per_channel, reduce_range, weight_type, op_types_to_quantize, nodes, extra
+    )
     writable(model_output)
     others = [name for name in calibration_providers or () if name != "CPUExecutionProvider"]
     if others:
         _log.warning("samples are run on the CPU, not by %s", ", ".join(others))
     activations = type_of("activation_type", activation_type)
     if activations.startswith("float") and options["target"] is None:
-        options["target"] = "generic"  # those for CPUs take none
-    with their_names():
-        plan = _model.open(model_input).plan(
+        options["target"] = "generic"  # the targets for CPUs do not support float8
+    with rename_plan_errors():
+        plan = open_model(model_input).plan(
             activations=activations, optimize=optimize_model, **options
         )
     cache = None if calibration_cache_path is None else Path(calibration_cache_path)
@@ -224,22 +227,22 @@ def quantize_dynamic(
     use_external_data_format: bool = False,
     extra_options: Mapping[str, Any] | None = None,
 ) -> Report:
-    """Quantize weights, and activations when the model runs, as onnxruntime's function.
+    """Quantize weights, and activations at run time, like onnxruntime's function.
 
-    Arguments are those of `quantize_static`. A list of types with ``"MatMul"`` means Gemm
-    too, which onnxruntime's tool makes a MatMul of.
+    The arguments are as in `quantize_static`. ``"MatMul"`` in a list of types includes Gemm, as
+    onnxruntime converts Gemm to MatMul.
 
     Returns
     -------
     Report
-        What was done and what it cost.
+        How each value was quantized, sizes and errors.
 
     Raises
     ------
     OptionError
-        An option that is not known, or cannot be met.
+        An option is unknown or not supported.
     ModelError
-        As `quantize_rs.quantize`.
+        As in `quantize_rs.quantize`.
 
     Examples
     --------
@@ -249,20 +252,20 @@ def quantize_dynamic(
     ['fc1.weight', 'fc2.weight']
     """
     del use_external_data_format
-    types = _options.names("op_types_to_quantize", op_types_to_quantize)
+    types = check.names("op_types_to_quantize", op_types_to_quantize)
     if "MatMul" in types and "Gemm" not in types:
         types.append("Gemm")
     extra = {"output_format": "dynamic"} | _extra.options(extra_options, dynamic=True)
     nodes = (nodes_to_quantize, nodes_to_exclude)
-    options = _wishes(per_channel, reduce_range, weight_type, types, nodes, extra)
+    options = _plan_options(per_channel, reduce_range, weight_type, types, nodes, extra)
     writable(model_output)
-    with their_names():
-        plan = _model.open(model_input).plan(**options)
+    with rename_plan_errors():
+        plan = open_model(model_input).plan(**options)
     return plan.apply().save(model_output)
 
 
 def quantize(model_input: ModelSource, model_output: StrPath, quant_config: Any) -> Report:
-    """Quantize as a configuration says.
+    """Quantize with a config object.
 
     Parameters
     ----------
@@ -270,14 +273,14 @@ def quantize(model_input: ModelSource, model_output: StrPath, quant_config: Any)
         The model, which is not changed, and the file to write.
     quant_config
         A `StaticQuantConfig`, a `DynamicQuantConfig`, or an ``algo_config`` of
-        `MatMulNBitsQuantizer`, ours or onnxruntime's own.
+        `MatMulNBitsQuantizer`, of this package or of onnxruntime.
 
     Raises
     ------
     TypeError
-        It is none of these.
+        The config has another type.
     OptionError, ModelError, CalibrationError
-        As the call that it stands for.
+        As in the function for this config.
 
     Examples
     --------
@@ -291,11 +294,11 @@ def quantize(model_input: ModelSource, model_output: StrPath, quant_config: Any)
         quantizer.process()
         return quantizer.model.save_model_to_file(model_output)
     if hasattr(quant_config, "calibration_data_reader"):
-        said = arguments(quant_config, StaticQuantConfig)
-        return quantize_static(model_input, model_output, **said)
+        given = arguments(quant_config, StaticQuantConfig)
+        return quantize_static(model_input, model_output, **given)
     if hasattr(quant_config, "extra_options"):
-        said = arguments(quant_config, DynamicQuantConfig)
-        return quantize_dynamic(model_input, model_output, **said)
+        given = arguments(quant_config, DynamicQuantConfig)
+        return quantize_dynamic(model_input, model_output, **given)
     kind = type(quant_config).__name__
     what = "a StaticQuantConfig, a DynamicQuantConfig or an algo_config of MatMulNBitsQuantizer"
     raise TypeError(f"expected {what}, got {kind}")

@@ -1,4 +1,4 @@
-"""What onnxruntime's tool does to a model before quantizing."""
+"""The preprocessing function of onnxruntime."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ import tempfile
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from ... import _inference, _optimize
-from ..._files import writable
-from ..._source import ModelSource
+from ..._inputs.files import writable
+from ..._inputs.model_source import ModelSource
+from ..._transforms.infer_shapes import infer_shapes
+from ..._transforms.optimize import optimize
 from ...errors import OptionError
 from ._config import onnx_package
 
@@ -36,33 +37,33 @@ def quant_pre_process(
 ) -> None:
     """Simplify a model and write types and shapes into it.
 
-    It is not needed before quantizing: what serves that runs before every plan. Models may be of
+    You do not need it before quantizing: the required passes run before every plan. Models may have
     any size.
 
     Parameters
     ----------
     input_model, output_model_path
-        The model, and the file to write; ``input_model_path`` is the older name of the first.
+        The model and the file to write; ``input_model_path`` is the older name of the model.
     skip_optimization
-        Leave its nodes as they are.
+        Do not run graph optimizations.
     skip_onnx_shape, skip_symbolic_shape
-        With both, no shapes are written; one inference does what both do.
+        If both are set, no shapes are written; one inference replaces both.
     auto_merge, int_max, guess_output_rank, verbose
-        Not needed: lengths that vary are followed by name, and what is not known is no error.
+        Ignored: dynamic dimensions are tracked by name, and unknown shapes are not an error.
     save_as_external_data
-        Write data beside the model, as the arguments after it say; needs the package onnx. Without
-        it, data goes to ``<name>.data`` from 2 GiB on.
+        Write external data as the arguments after it specify; needs the package onnx. Otherwise
+        weights are written to ``<name>.data`` from 2 GiB on.
     all_tensors_to_one_file, external_data_location, external_data_size_threshold
-        As ``onnx.save_model`` takes them.
+        As in ``onnx.save_model``.
 
     Raises
     ------
     OptionError
-        There is no model or no place for it.
+        The model or the output path is missing.
     ModelError
-        As `quantize_rs.optimize`.
+        As in `quantize_rs.optimize`.
     MissingPackageError
-        `save_as_external_data`, and the package onnx is not installed.
+        `save_as_external_data` is set, and the package onnx is not installed.
 
     Examples
     --------
@@ -99,6 +100,6 @@ def quant_pre_process(
 
 
 def _write(source: ModelSource, path: StrPath, passes: list[str] | None, shapes: bool) -> None:
-    _optimize.optimize(source, path, passes=passes)
+    optimize(source, path, passes=passes)
     if shapes:
-        _inference.infer_shapes(path, path)
+        infer_shapes(path, path)

@@ -1,0 +1,76 @@
+"""Where a quantized model loses accuracy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from .. import _core
+from .._flow.model import Model
+from .._inputs.engines import Engine
+from .._inputs.model_source import ModelSource, core_model
+from .._inputs.progress import Callback
+from .._inputs.run import Run
+from .._inputs.samples import ANALYSIS_NOISE, CalibrationData, sample_source
+from .._results.layer_errors import LayerErrors, parse_layer_errors
+
+__all__ = ["layer_errors"]
+
+
+def layer_errors(
+    original: ModelSource | Model,
+    quantized: ModelSource | Model,
+    data: CalibrationData,
+    *,
+    engine: Engine = "auto",
+    limit: int | None = None,
+    num_samples: int = 100,
+    sample_shape: Iterable[int] | None = None,
+    seed: int = 0,
+    threads: int | None = None,
+    progress: bool | Callback | None = None,
+) -> LayerErrors:
+    """Find where a quantized model loses accuracy.
+
+    Values with the same name in both models are compared. There are two errors for each. The
+    accumulated error is that of a run of the whole quantized model. For the own error, each segment
+    between compared values gets the inputs that the original computes, so the error comes from the
+    weights and the rounding of this segment only.
+
+    Parameters
+    ----------
+    original, quantized, data, engine
+        As in `compare`.
+    limit, num_samples, sample_shape, seed, threads, progress
+        As in `Plan.calibrate`.
+
+    Returns
+    -------
+    LayerErrors
+        A row for each value.
+
+    Raises
+    ------
+    OptionError, CalibrationError, ModelError, FileNotFoundError, PermissionError, OSError
+        As in `compare`.
+
+    Examples
+    --------
+    >>> import quantize_rs
+    >>> digits, samples = "examples/digits/digits_cnn.onnx", "examples/digits/calibration.npy"
+    >>> report = quantize_rs.quantize_with_calibration(digits, "digits.int8.onnx", samples)
+    >>> errors = quantize_rs.layer_errors(digits, "digits.int8.onnx", samples, limit=16)
+    >>> worst = errors.worst(1)[0]
+    >>> worst.own.sqnr_db > 20
+    True
+    """
+    source = sample_source(
+        data,
+        "data",
+        num_samples=num_samples,
+        sample_shape=sample_shape,
+        seed=seed,
+        noise=ANALYSIS_NOISE,
+    )
+    models = (core_model(original), core_model(quantized))
+    with Run(engine, limit, threads, progress).session("analyzing layers") as begun:
+        return parse_layer_errors(*_core.layer_errors(*models, source, begun))

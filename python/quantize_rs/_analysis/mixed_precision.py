@@ -1,0 +1,110 @@
+"""Mixed precision: a bit width for each layer, to meet a size or an SQNR."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from .. import _core
+from .._flow.model import Model
+from .._flow.quantize import weight_options
+from .._inputs.model_source import ModelSource, core_model
+from .._inputs.progress import Callback
+from .._inputs.run import Run
+from .._inputs.samples import ANALYSIS_NOISE, CalibrationData, sample_source
+from .._options import check
+from .._results.mixed_precision import MixedPrecision, parse_mixed_precision
+
+__all__ = ["mixed_precision"]
+
+
+def mixed_precision(
+    model: ModelSource | Model,
+    data: CalibrationData | None = None,
+    *,
+    target_size: float | None = None,
+    min_sqnr: float | None = None,
+    bits: Iterable[int] = (8, 4, 2),
+    per_channel: bool = False,
+    symmetric: bool = False,
+    block_size: int | None = None,
+    excluded_layers: Iterable[str] | None = None,
+    output_format: str = "qdq",
+    engine: str = "auto",
+    limit: int | None = None,
+    threads: int | None = None,
+    progress: bool | Callback | None = None,
+) -> MixedPrecision:
+    """Choose a bit width for every layer, so that the model meets a size or an SQNR.
+
+    The search is greedy. It starts from float and repeatedly lowers the layer with the least added
+    noise per saved byte, until the model is small enough, or as long as its outputs meet
+    `min_sqnr`. The noise of a layer is that of `sensitivity`, or without data the error of its
+    weight. Bit widths with which a layer alone misses `min_sqnr` are skipped, as noise adds up. The
+    resulting model is produced and measured. Only weights are quantized.
+
+    Parameters
+    ----------
+    model : Model, path, bytes or onnx.ModelProto
+        The model.
+    data : path, ImageFolder, array, dict of arrays, iterable, reader, or "random", optional
+        The samples, as `calibration_data` of `quantize_with_calibration`; about ten are enough, and
+        all are kept in memory.
+    target_size : float, optional
+        The maximum size of the model in bytes; up to 1, as a fraction of the float size.
+    min_sqnr : float, optional
+        The minimum SQNR of the worst output on `data`, in dB. Give this or `target_size`.
+    bits : iterable of int
+        The bit widths to choose from besides float: 16, 8, 4 and 2. 4 and 16 need opset 21, and 2
+        needs opset 25; the model is converted if a layer uses them.
+    per_channel, symmetric, block_size, excluded_layers, output_format
+        As in `quantize`; pass the same values there.
+    engine, limit, threads, progress
+        As in `compare`; they need `data`. The total number of runs is not known in advance, so
+        progress only counts them.
+
+    Returns
+    -------
+    MixedPrecision
+        The bit widths, with the resulting size and errors.
+
+    Raises
+    ------
+    OptionError
+        Not exactly one of `target_size` and `min_sqnr` is given, `min_sqnr` has no data, the lowest
+        bit widths do not meet `target_size`, `output_format` does not support a bit width, or an
+        option has no effect, is unknown or is out of range.
+    AccuracyCriteriaError
+        No layer can be quantized, even alone, without missing `min_sqnr`.
+    CalibrationError, ModelError, FileNotFoundError, PermissionError, OSError
+        As in `compare`.
+
+    Examples
+    --------
+    >>> import quantize_rs
+    >>> digits = "examples/digits/digits_cnn.onnx"
+    >>> found = quantize_rs.mixed_precision(
+    ...     digits, "examples/digits/calibration.npy", target_size=0.2, bits=(8, 4), limit=16
+    ... )
+    >>> report = quantize_rs.quantize(digits, "digits.mixed.onnx", layer_bits=found.layer_bits)
+    >>> report.bytes_after <= 0.2 * report.bytes_before
+    True
+    """
+    options = weight_options(
+        per_channel=per_channel, symmetric=symmetric, excluded_layers=excluded_layers
+    )
+    options["block_size"] = check.optional_count("block_size", block_size)
+    options["output_format"] = output_format
+    widths = check.listed("bits", bits, "numbers")
+    goal = (target_size, min_sqnr, [check.bits("bits", width) for width in widths])
+    opened = core_model(model)
+    if data is None:
+        run = {"engine": engine != "auto", "limit": limit is not None}
+        check.reject_unused("without data", **run, threads=threads is not None)
+        return parse_mixed_precision(*_core.mixed_precision(opened, options, goal, None))
+    samples = sample_source(
+        data, "data", num_samples=100, sample_shape=None, seed=0, noise=ANALYSIS_NOISE
+    )
+    with Run(engine, limit, threads, progress).session("analyzing layers") as begun:
+        return parse_mixed_precision(
+            *_core.mixed_precision(opened, options, goal, (samples, begun))
+        )

@@ -1,0 +1,66 @@
+"""Recommendation of how to quantize a model."""
+
+from __future__ import annotations
+
+import os
+
+from .._flow.model import Model
+from .._inputs.model_source import ModelSource, core_model
+from .._inputs.samples import CalibrationData
+from .._results.recommendation import Recommendation, parse_recommendation
+
+__all__ = ["recommend"]
+
+
+def recommend(
+    model: ModelSource | Model,
+    data: CalibrationData | None = None,
+    target: str | None = None,
+) -> Recommendation:
+    """Recommend how to quantize a model: static, dynamic or weights only, with the call for it.
+
+    It reads the file and does not run the model. It looks at where the weights are, which operators
+    do the work, which dimensions are dynamic, and what is quantized already. The first rule that
+    applies decides; ``quantize-rs recommend --help`` lists the rules. Use `compare` to measure
+    accuracy and latency of the result.
+
+    Parameters
+    ----------
+    model : Model, path, bytes or onnx.ModelProto
+        The model.
+    data : path, ImageFolder, array, dict of arrays, iterable or reader, optional
+        Real inputs, as `calibration_data` of `quantize_with_calibration`. They are not read; it
+        only matters whether you have any. The call contains a path as it is, and ``data`` for
+        anything else. Without data, and with ``"random"``, the call contains a placeholder file,
+        and a reason says so.
+    target : str, optional
+        The target runtime, as in `quantize`.
+
+    Returns
+    -------
+    Recommendation
+        The method, its options and the reasons.
+
+    Raises
+    ------
+    OptionError
+        The target is unknown.
+    ModelError, FileNotFoundError, PermissionError, OSError
+        The model cannot be read.
+
+    Examples
+    --------
+    >>> import quantize_rs
+    >>> found = quantize_rs.recommend(
+    ...     "examples/digits/digits_cnn.onnx", "examples/digits/calibration.npy"
+    ... )
+    >>> found.way, found.bits, found.rule
+    ('static', 8, 'convolutions')
+    >>> report = eval(found.python)
+    >>> report.output.endswith("digits_cnn.int8.onnx")
+    True
+    """
+    path = os.fsdecode(data) if isinstance(data, str | os.PathLike) else None
+    path = None if path == "random" else path  # random values are not samples
+    in_memory = data is not None and not isinstance(data, str | os.PathLike)
+    return parse_recommendation(*core_model(model).recommended(target, path, in_memory))

@@ -1,0 +1,144 @@
+"""Sensitivity analysis: which layers cost the most accuracy when they are quantized."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+
+from .. import _core
+from .._flow.model import Model
+from .._flow.model import open as open_model
+from .._flow.plan import Plan
+from .._inputs.engines import Engine
+from .._inputs.model_source import ModelSource
+from .._inputs.progress import Callback
+from .._inputs.run import Run
+from .._inputs.samples import ANALYSIS_NOISE, CalibrationData, sample_source
+from .._options import check
+from .._results.ranges import Ranges
+from .._results.sensitivity import Sensitivity, parse_sensitivity
+from ..errors import OptionError
+
+__all__ = ["sensitivity"]
+
+
+def sensitivity(
+    model: ModelSource | Model | Plan,
+    data: CalibrationData | None = None,
+    metric: str = "sqnr",
+    *,
+    all_but_one: bool = False,
+    ranges: Ranges | None = None,
+    weights: str | None = None,
+    activations: str | None = "uint8",
+    per_channel: bool = False,
+    exclude: Iterable[str] | None = None,
+    resume: str | os.PathLike[str] | None = None,
+    engine: Engine = "auto",
+    limit: int | None = None,
+    num_samples: int = 100,
+    sample_shape: Iterable[int] | None = None,
+    seed: int = 0,
+    threads: int | None = None,
+    progress: bool | Callback | None = None,
+) -> Sensitivity:
+    """Rank the layers of a model by the error of quantizing each of them alone.
+
+    A layer is a weight, with everything that is quantized for the nodes that use it. The float
+    model runs once. For each layer, only the nodes after it run again, on stored values of the
+    float model; several layers run in parallel.
+
+    Parameters
+    ----------
+    model : Plan, Model, path, bytes or onnx.ModelProto
+        A plan, or a model with the options below.
+    data : path, ImageFolder, array, dict of arrays, iterable, reader, or "random", optional
+        The samples, as `calibration_data` of `quantize_with_calibration`; all are kept in memory.
+        Without data, only the errors of weights are measured.
+    metric : "sqnr", "cosine", "max_abs", "mse", "top1" or "weight"
+        The metric of the worst output of the model that layers are ranked by; ``"weight"`` is the
+        SQNR of the weight itself, and the default without data.
+    all_but_one : bool
+        Quantize all layers except one, instead of one alone. The layer whose exclusion gives the
+        best model comes first.
+    ranges : Ranges, optional
+        The ranges for the plan; by default those of `data`.
+    weights, activations, per_channel, exclude
+        As in `Model.plan`; with ``activations=None``, and without data, only weights are
+        quantized.
+    resume : path, optional
+        A file for intermediate results, layer by layer. If it exists, the analysis resumes from it;
+        a file of another model, plan or other data raises an error.
+    engine
+        As in `compare`.
+    limit, num_samples, sample_shape, seed, threads, progress
+        As in `Plan.calibrate`; progress counts partial runs of the model.
+
+    Returns
+    -------
+    Sensitivity
+        A row for each layer, the most sensitive first.
+
+    Raises
+    ------
+    OptionError
+        An option is unknown or out of range, or the file to resume does not match.
+    CalibrationError
+        No samples, samples of the wrong shape or type, or an engine error.
+    ModelError, FileNotFoundError, PermissionError, OSError
+        The model or the data cannot be read.
+
+    Examples
+    --------
+    >>> import quantize_rs
+    >>> digits, samples = "examples/digits/digits_cnn.onnx", "examples/digits/calibration.npy"
+    >>> found = quantize_rs.sensitivity(digits, samples, limit=16)
+    >>> found.layers[0].score <= found.layers[-1].score
+    True
+
+    Keep the most sensitive layer float:
+
+    >>> report = quantize_rs.quantize(digits, None, excluded_layers=[found.layers[0].name])
+
+    Without data:
+
+    >>> quantize_rs.sensitivity(digits).metric
+    'weight'
+    """
+    if data is None:
+        run = {"engine": engine != "auto", "limit": limit is not None}
+        run |= {"threads": threads is not None, "num_samples": num_samples != 100}
+        noise = {"sample_shape": sample_shape is not None, "seed": seed != 0}
+        shown = {"ranges": ranges is not None, "activations": activations not in ("uint8", None)}
+        check.reject_unused("without data", **run, **noise, **shown)
+    if isinstance(model, Plan):
+        given = {"weights": weights is not None, "activations": activations != "uint8"}
+        given |= {"per_channel": per_channel, "exclude": exclude is not None}
+        check.reject_unused("with a plan, which determines what is quantized", **given)
+    else:
+        opened = model if isinstance(model, Model) else open_model(model)
+        model = opened.plan(
+            weights,
+            None if data is None else activations,
+            per_channel=per_channel,
+            exclude=exclude,
+        )
+    if data is None:
+        if metric not in ("sqnr", "weight") or all_but_one or resume is not None:
+            what = "metric" if metric not in ("sqnr", "weight") else "data"
+            raise OptionError(
+                f"{what}: without data only weights can be analyzed, one by one", option=what
+            )
+        return parse_sensitivity(*_core.weight_sensitivity(model._plan))
+    source = sample_source(
+        data,
+        "data",
+        num_samples=num_samples,
+        sample_shape=sample_shape,
+        seed=seed,
+        noise=ANALYSIS_NOISE,
+    )
+    options = (metric, all_but_one, None if resume is None else os.fspath(resume))
+    known = None if ranges is None else ranges._ranges
+    with Run(engine, limit, threads, progress).session("analyzing layers") as begun:
+        return parse_sensitivity(*_core.sensitivity(model._plan, known, source, options, begun))

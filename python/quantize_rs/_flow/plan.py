@@ -1,0 +1,306 @@
+"""The plan of a quantization, and the quantized model."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .. import _core
+from .._inputs.engines import Engine
+from .._inputs.progress import Callback
+from .._inputs.run import Run, warn
+from .._inputs.samples import CalibrationData, sample_source
+from .._options import check
+from .._results import notebook
+from .._results.method_comparison import MethodComparison
+from .._results.ranges import Ranges
+from .._results.report import Report, parse_report
+from .._results.rows import PlannedValue, parse_planned_value
+from .._results.steps import Step, parse_steps
+
+__all__ = ["Plan", "Quantized"]
+
+
+@dataclass(frozen=True, slots=True, repr=False, eq=False)
+class Plan:
+    """The decision for each value of a model, with its reason. `Model.plan` returns it.
+
+    Iterating yields a row for each value; ``print(plan)`` shows a table.
+    """
+
+    _plan: _core.Plan
+
+    @property
+    def values(self) -> tuple[PlannedValue, ...]:
+        """One row for each value of the main graph."""
+        return tuple(parse_planned_value(row) for row in self.to_dict()["values"])
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """The passes that changed the model before planning."""
+        return parse_steps(self.to_dict()["steps"])
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Warnings about the plan."""
+        return tuple(self.to_dict()["warnings"])
+
+    def calibrate(
+        self,
+        samples: CalibrationData,
+        *,
+        method: str = "minmax",
+        engine: Engine = "auto",
+        limit: int | None = None,
+        num_samples: int = 100,
+        sample_shape: Iterable[int] | None = None,
+        seed: int = 0,
+        threads: int | None = None,
+        progress: bool | Callback | None = None,
+    ) -> Ranges:
+        """Run the model on samples and find the ranges of its activations.
+
+        The result does not depend on the number of threads or the order of the samples. Ctrl-C
+        stops it within a second.
+
+        Parameters
+        ----------
+        samples : path, ImageFolder, array, dict of arrays, iterable, reader, or "random"
+            As `calibration_data` of `quantize_with_calibration`.
+        method : str
+            The calibration method: ``"minmax"``, ``"moving_average"``,
+            ``"percentile"`` (or with a number, ``"percentile:99.9"``), ``"entropy"``, ``"mse"``, or
+            ``"auto"``. With 128 samples or more, ``"auto"`` evaluates all methods on held-back
+            samples, and from 512 on also for each value; with fewer samples it is ``"mse"``, and
+            with one sample ``"minmax"``.
+        engine : "auto", "tract", "onnxruntime", or an object with ``run(dict) -> dict``
+            The engine that runs the model. tract is built in; onnxruntime is the installed
+            package. auto uses tract for small models that it runs correctly, and else onnxruntime,
+            if it is installed. An object returns every value to observe for a dict of arrays. If
+            it has a method ``prepare(model: bytes, outputs: list[str])``, that is called first,
+            with a model that also has these values as outputs.
+        limit : int, optional
+            Use only the first N samples.
+        num_samples, sample_shape, seed
+            For ``"random"`` only.
+        threads : int, optional
+            The number of samples that run in parallel; by default the number of cores, or 1 if
+            `engine` is an object.
+        progress : bool or callable, optional
+            True shows a progress bar on standard error; a function is called with the number of
+            samples done, and the total or None.
+
+        Returns
+        -------
+        Ranges
+            The range of each value that the plan quantizes, and its statistics.
+
+        Raises
+        ------
+        CalibrationError
+            No samples, samples of the wrong shape or type, NaN, or an engine error.
+        OptionError
+            An option is unknown or out of range.
+        FileNotFoundError, PermissionError, OSError
+            The file of samples cannot be read.
+
+        Examples
+        --------
+        >>> import quantize_rs
+        >>> model = quantize_rs.open("examples/digits/digits_cnn.onnx")
+        >>> ranges = model.plan(activations="uint8").calibrate("examples/digits/calibration.npy")
+        >>> ranges.samples, ranges.values["image"]
+        (200, (0.0, 1.0))
+
+        An engine of your own:
+
+        >>> import onnxruntime
+        >>> class Engine:
+        ...     def prepare(self, model, outputs):
+        ...         self.session, self.outputs = onnxruntime.InferenceSession(model), outputs
+        ...
+        ...     def run(self, feed):
+        ...         return dict(zip(self.outputs, self.session.run(self.outputs, feed)))
+        >>> plan = model.plan(activations="uint8")
+        >>> plan.calibrate("examples/digits/calibration.npy", engine=Engine()).engine
+        'Engine'
+        """
+        source = sample_source(
+            samples, "samples", num_samples=num_samples, sample_shape=sample_shape, seed=seed
+        )
+        return self._calibrate(source, Run(engine, limit, threads, progress), method)
+
+    def _calibrate(self, source: _core.Source, run: Run, method: str) -> Ranges:
+        method = check.text("method", method, "the name of a method")
+        with run.session() as begun:
+            ranges = self._plan.calibrate(source, method, begun)
+        warn(ranges.warnings)
+        return Ranges(ranges)
+
+    def compare_methods(
+        self,
+        samples: CalibrationData,
+        *,
+        engine: Engine = "auto",
+        limit: int | None = None,
+        num_samples: int = 100,
+        sample_shape: Iterable[int] | None = None,
+        seed: int = 0,
+        threads: int | None = None,
+        progress: bool | Callback | None = None,
+    ) -> MethodComparison:
+        """Run the model on samples and compare the calibration methods.
+
+        Some of the samples are held back. Each method finds ranges on the others, the model is
+        quantized with them, and its outputs on the held-back samples are compared with those of the
+        float model.
+
+        Parameters
+        ----------
+        samples, engine, limit, num_samples, sample_shape, seed, threads, progress
+            As in `calibrate`. An engine object needs ``prepare``, as several models are run.
+
+        Returns
+        -------
+        MethodComparison
+            A row for each method, and its ranges.
+
+        Raises
+        ------
+        CalibrationError, OptionError, FileNotFoundError, PermissionError, OSError
+            As in `calibrate`.
+
+        Examples
+        --------
+        >>> import quantize_rs
+        >>> plan = quantize_rs.open("examples/digits/digits_cnn.onnx").plan(activations="uint8")
+        >>> comparison = plan.compare_methods("examples/digits/calibration.npy")
+        >>> [row.method for row in comparison.rows][:2]
+        ['minmax', 'moving_average']
+        """
+        source = sample_source(
+            samples, "samples", num_samples=num_samples, sample_shape=sample_shape, seed=seed
+        )
+        with Run(engine, limit, threads, progress).session() as run:
+            comparison = self._plan.compare_methods(source, run)
+        warn(comparison.warnings)
+        return MethodComparison(comparison)
+
+    def apply(self, ranges: Ranges | None = None) -> Quantized:
+        """Quantize the model; the original model does not change.
+
+        Parameters
+        ----------
+        ranges : Ranges, optional
+            Required if the plan quantizes activations.
+
+        Returns
+        -------
+        Quantized
+            The quantized model and its report. Warnings of the report are logged.
+
+        Raises
+        ------
+        UnsupportedModelError
+            A weight holds NaN or infinity.
+        CalibrationError
+            The ranges are missing, or belong to another model.
+
+        Examples
+        --------
+        >>> import quantize_rs
+        >>> plan = quantize_rs.open("examples/digits/digits_cnn.onnx").plan()
+        >>> plan.apply().save("digits.int8.onnx").ratio > 3
+        True
+        """
+        quantized = Quantized(self._plan.apply(None if ranges is None else ranges._ranges))
+        logged = [] if ranges is None else ranges._ranges.warnings
+        # Those of the calibration come first, and were logged then.
+        warn(quantized.report.warnings[len(logged) :])
+        return quantized
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the plan as plain dicts, lists, strings and numbers."""
+        found: dict[str, Any] = json.loads(self.to_json())
+        return found
+
+    def to_json(self) -> str:
+        """Return the plan as JSON."""
+        return self._plan.to_json()
+
+    def __iter__(self) -> Iterator[PlannedValue]:
+        return iter(self.values)
+
+    def __len__(self) -> int:
+        return len(self.to_dict()["values"])
+
+    def __str__(self) -> str:
+        return str(self._plan).rstrip("\n")
+
+    def __repr__(self) -> str:
+        return f"<Plan: {self._summary(self.values)}>"
+
+    @staticmethod
+    def _summary(values: tuple[PlannedValue, ...]) -> str:
+        quantized = sum(value.quantized for value in values)
+        return f"{quantized} of {len(values)} values are quantized"
+
+    def _repr_html_(self) -> str:
+        values = self.values
+        rows = ([value.name, value.kind, value.source, value.why] for value in values)
+        header = ["value", "type", "range from", "why"]
+        return notebook.table(self._summary(values), header, rows)
+
+
+@dataclass(frozen=True, slots=True, repr=False, eq=False)
+class Quantized:
+    """A quantized model and its report. `Plan.apply` returns it."""
+
+    _quantized: _core.Quantized
+
+    @property
+    def report(self) -> Report:
+        """The report so far; `save` completes it."""
+        return parse_report(self._quantized.report())
+
+    def save(self, path: str | os.PathLike[str]) -> Report:
+        """Write the model, completely or not at all, and return the complete report.
+
+        Symbolic links are followed, and the mode of an existing file is kept. From 2 GiB on,
+        weights are written to ``<name>.data`` beside the file, or to the first such name that is
+        free.
+
+        Raises
+        ------
+        FileNotFoundError, PermissionError, IsADirectoryError, OSError
+            The file cannot be written; nothing is left behind.
+        """
+        return parse_report(self._quantized.save(path))
+
+    def to_bytes(self) -> bytes:
+        """Return the model as the bytes of one file.
+
+        Raises
+        ------
+        UnsupportedModelError
+            The model has 2 GiB or more.
+        """
+        return self._quantized.to_bytes()
+
+    def __repr__(self) -> str:
+        return repr(self.report).replace("<Report:", "<Quantized:", 1)
+
+    def _repr_html_(self) -> str:
+        return self.report._repr_html_()
+
+
+def delivered(quantized: Quantized, target: Path | None) -> Report:
+    """Save the model and return its report; without a path the report holds the model."""
+    if target is not None:
+        return quantized.save(target)
+    return dataclasses.replace(quantized.report, model=quantized.to_bytes())

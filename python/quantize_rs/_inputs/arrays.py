@@ -1,0 +1,52 @@
+"""Conversion of arrays to and from the extension module."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import CalibrationError
+
+# Name, element type, shape, and the elements as bytes, little-endian and in C order.
+Array: TypeAlias = tuple[str, str, Sequence[int], npt.NDArray[np.uint8]]
+
+
+def array_of(name: str, value: Any, place: str = "") -> Array:
+    """Convert a value to what the extension module takes.
+
+    Elements that are little-endian and in C order are not copied.
+    """
+    try:
+        array = as_numpy(value)
+    except (ValueError, TypeError, RuntimeError) as error:
+        what = f"a {type(value).__name__} does not become an array: {error}{place}"
+        raise CalibrationError(what, value=name or None) from error
+    if array.dtype.hasobject or (array.dtype.kind in "SUVMm" and array.dtype.name != "bfloat16"):
+        what = f"an array of {array.dtype} holds no plain numbers{place}"
+        raise CalibrationError(what, value=name or None)
+    array = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<")).reshape(array.shape)
+    return name, array.dtype.name, array.shape, array.reshape(-1).view(np.uint8)
+
+
+def as_numpy(value: Any) -> npt.NDArray[Any]:
+    """Convert to a numpy array; torch tensors are detached and moved to the CPU first."""
+    if hasattr(value, "detach"):
+        value = value.detach().cpu()
+    return np.asarray(value)
+
+
+def as_feed(arrays: Iterable[Array]) -> dict[str, npt.NDArray[Any]]:
+    """Return the arrays by input name, without a copy."""
+    return dict(map(_given, arrays))
+
+
+def _given(array: Array) -> tuple[str, npt.NDArray[Any]]:
+    name, dtype, shape, elements = array
+    try:
+        return name, elements.view(np.dtype(dtype)).reshape(shape)
+    except TypeError as error:  # bfloat16: numpy has it only once ml_dtypes is imported
+        what = f"numpy has no {dtype}: import ml_dtypes, or use another engine"
+        raise CalibrationError(what, value=name) from error

@@ -1,0 +1,49 @@
+"""Output paths: checked before the work, written atomically after it."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+from ..errors import OptionError
+
+__all__ = ["writable", "write"]
+
+
+def writable(path: str | os.PathLike[str] | None, *needed: object) -> Path | None:
+    """Check that a file can be written to a path, before the work starts.
+
+    The path must not be one of the input files in `needed`. Items that are not paths, and the
+    string ``"random"``, are ignored.
+    """
+    if path is None:
+        return None
+    target = Path(path)
+    if target.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(path))
+    if not target.parent.is_dir():
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), os.fspath(target.parent))
+    for other in needed:
+        if not isinstance(other, str | os.PathLike) or other == "random":
+            continue
+        if target.is_file() and _same(target, other):
+            what = f"output_path would overwrite {os.fspath(other)!r}: name another file"
+            raise OptionError(what, option="output_path")
+    return target
+
+
+def _same(one: Path, other: str | os.PathLike[str]) -> bool:
+    return os.path.realpath(one) == os.path.realpath(other)
+
+
+def write(path: str | os.PathLike[str], text: str | bytes) -> None:
+    """Write a file, completely or not at all; strings as UTF-8."""
+    writable(path)
+    target = Path(path).resolve()
+    sibling = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    try:
+        sibling.write_bytes(text.encode() if isinstance(text, str) else text)
+        sibling.replace(target)
+    finally:
+        sibling.unlink(missing_ok=True)

@@ -1,0 +1,46 @@
+"""How a model is run on samples: engine, limits, threads, progress."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from .. import _core
+from .._options import check
+from . import engines
+from .engines import Engine
+from .progress import Callback, shown
+
+__all__ = ["Run", "warn"]
+
+_log = logging.getLogger("quantize_rs")
+
+
+def warn(warnings: Iterable[str]) -> None:
+    """Log warnings to the logger of the package."""
+    for warning in warnings:
+        _log.warning("%s", warning)
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """How to run a model on samples."""
+
+    engine: Engine
+    limit: int | None
+    threads: int | None
+    progress: bool | Callback | None
+
+    @contextlib.contextmanager
+    def session(self, work: str = "calibrating") -> Iterator[_core.Run]:
+        """Return the run for the extension module, and show its progress until the block ends."""
+        engine = engines.engine if work == "calibrating" else engines.deployed
+        with shown(self.progress, work) as call:
+            yield _core.Run(
+                engine(self.engine),
+                limit=check.optional_count("limit", self.limit, least=1),
+                threads=check.optional_count("threads", self.threads, least=1),
+                progress=call,
+            )

@@ -1,0 +1,184 @@
+"""Checks and conversions of option values; errors name the option."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, SupportsFloat, SupportsIndex, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import OptionError
+
+_T = TypeVar("_T")
+
+_MAX_COUNT = 2**63 - 1  # the largest `usize` that every supported platform has
+
+
+@contextmanager
+def rename_errors(**names: str) -> Iterator[None]:
+    """Rename the option in an `OptionError` to the name that the caller uses."""
+    try:
+        yield
+    except OptionError as error:
+        name = names.get(error.option or "")
+        if name is None:
+            raise
+        what = str(error).replace(error.option or "", name, 1)
+        raise OptionError(what, option=name) from None
+
+
+def reject_unused(why: str, **given: bool) -> None:
+    """Raise an `OptionError` for the first given option; `why` says why it has no effect."""
+    for option, is_given in given.items():
+        if is_given:
+            raise OptionError(f"{option} has no effect {why}", option=option)
+
+
+def _whole(option: str, value: SupportsIndex) -> int:
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise OptionError(
+            f"{option} is {value!r}, expected a whole number", option=option
+        ) from None
+
+
+def count(option: str, value: SupportsIndex, *, least: int = 0) -> int:
+    """Return a whole number that is at least `least`."""
+    number = _whole(option, value)
+    if not least <= number <= _MAX_COUNT:
+        raise OptionError(f"{option} is {number}, expected {least} or more", option=option)
+    return number
+
+
+def optional_count(option: str, value: SupportsIndex | None, *, least: int = 0) -> int | None:
+    """Return a whole number that is at least `least`, or None."""
+    return None if value is None else count(option, value, least=least)
+
+
+def number(option: str, value: Any) -> float:
+    """Return a float."""
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise OptionError(f"{option} is {value!r}, expected a number", option=option) from None
+
+
+def bits(option: str, value: SupportsIndex) -> int:
+    """Return a bit width that fits into a byte; Rust checks that it is supported."""
+    number = _whole(option, value)
+    if not 0 <= number < 256:
+        raise OptionError(f"{option} is {number}, expected 2, 4, 8 or 16", option=option)
+    return number
+
+
+def names(option: str, value: Iterable[str] | None) -> list[str]:
+    """Return a list of names; a single string raises, as its letters are not meant."""
+    if isinstance(value, str):
+        raise OptionError(
+            f"{option} is the text {value!r}, expected a list of names", option=option
+        )
+    return [] if value is None else listed(option, value, "names")
+
+
+def listed(option: str, value: Iterable[_T], what: str) -> list[_T]:
+    """Return the items of an iterable as a list; `what` names them in the error."""
+    try:
+        return list(value)
+    except TypeError:
+        raise OptionError(
+            f"{option} is {value!r}, expected a list of {what}", option=option
+        ) from None
+
+
+def text(option: str, value: str, expected: str) -> str:
+    """Return a string; `expected` describes it in the error."""
+    if not isinstance(value, str):
+        raise OptionError(f"{option} is {value!r}, expected {expected}", option=option)
+    return value
+
+
+def optional_names(option: str, value: Iterable[str] | None) -> list[str] | None:
+    """Return a list of names, or None."""
+    return None if value is None else names(option, value)
+
+
+def passes(value: bool | Iterable[str]) -> list[str] | None:
+    """Return the names of passes; None selects those that help quantization."""
+    if isinstance(value, bool):
+        return None if value else []
+    return names("optimize", value)
+
+
+def _by_name(option: str, value: Mapping[str, _T] | None) -> dict[str, _T]:
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        raise OptionError(f"{option} is {value!r}, expected a dict by name", option=option)
+    return dict(value)
+
+
+def widths_by_name(
+    option: str, value: Mapping[str, SupportsIndex | str] | None
+) -> tuple[dict[str, int], dict[str, str]]:
+    """Return bit widths and types by name or pattern."""
+    widths = _by_name(option, value)
+    types = {name: width for name, width in widths.items() if isinstance(width, str)}
+    others = ((name, width) for name, width in widths.items() if not isinstance(width, str))
+    return {name: bits(option, width) for name, width in others}, types
+
+
+def layers(
+    layer_bits: Mapping[str, SupportsIndex | str] | None, layer_dtype: Mapping[str, str] | None
+) -> tuple[dict[str, int], dict[str, str]]:
+    """Return bit widths and types by name or pattern; `layer_dtype` holds types only."""
+    widths, types = widths_by_name("layer_bits", layer_bits)
+    named = types_by_name("layer_dtype", layer_dtype)
+    for name, found in named.items():
+        other = widths.get(name, types.get(name, found))
+        if other != found:
+            what = f"layer_dtype gives {name!r} {found!r}, layer_bits {other!r}"
+            raise OptionError(what, option="layer_dtype")
+    return widths, types | named
+
+
+def types_by_name(option: str, value: Mapping[str, str] | None) -> dict[str, str]:
+    """Return types by name or pattern."""
+    types = _by_name(option, value)
+    for name, found in types.items():
+        if not isinstance(found, str):
+            what = f"{option} gives {name!r} {found!r}, expected the name of a type"
+            raise OptionError(what, option=option)
+    return types
+
+
+def shape(option: str, value: Iterable[SupportsIndex] | None) -> list[int] | None:
+    """Return a shape, or None."""
+    if value is None:
+        return None
+    return [count(option, length) for length in listed(option, value, "lengths")]
+
+
+def labels(value: npt.ArrayLike | None) -> list[int] | None:
+    """Return class labels as integers, or None."""
+    if value is None:
+        return None
+    array = np.asarray(value)
+    if array.dtype.kind not in "iub":
+        raise OptionError(f"labels are of {array.dtype}, expected whole numbers", option="labels")
+    found: list[int] = array.astype(np.int64).ravel().tolist()
+    return found
+
+
+def pruning(
+    threshold: SupportsFloat | None, sparsity: SupportsFloat | None
+) -> tuple[str, float] | None:
+    """Return which weights to prune before quantization, as a mode and a number, or None."""
+    if threshold is not None and sparsity is not None:
+        raise OptionError("sparsity: give it or prune, not both", option="sparsity")
+    if sparsity is not None:
+        return "sparsity", number("sparsity", sparsity)
+    return None if threshold is None else ("absolute", number("prune", threshold))

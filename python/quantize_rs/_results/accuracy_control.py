@@ -1,0 +1,152 @@
+"""How a result was evaluated, and which layers were reverted to float."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from .metrics import Accuracy, OutputRow, Speed, parse_output_row, parse_speed, worst_sqnr
+
+__all__ = ["AccuracyCriteria", "Candidate", "Evaluation", "RevertedLayer"]
+
+
+@dataclass(frozen=True, slots=True)
+class AccuracyCriteria:
+    """The accuracy criteria that a result must meet.
+
+    Attributes
+    ----------
+    min_sqnr : float or None
+        The minimum SQNR of the worst output, in dB.
+    max_accuracy_drop : float or None
+        The maximum loss of accuracy, as a fraction from 0 to 1.
+    require_faster : bool
+        Whether the result must be faster than the float model.
+    """
+
+    min_sqnr: float | None
+    max_accuracy_drop: float | None
+    require_faster: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A quantized model that was produced and measured.
+
+    Attributes
+    ----------
+    float_layers : tuple of str
+        The weights that stay float in it, the most sensitive first.
+    bytes : int
+        Size of the model in bytes, with its external data.
+    outputs : tuple of OutputRow
+        The error of each output against the float model.
+    accuracy : Accuracy or None
+        The accuracy, if labels were given.
+    holds : bool
+        Whether it meets the criteria for SQNR and accuracy.
+    """
+
+    float_layers: tuple[str, ...]
+    bytes: int
+    outputs: tuple[OutputRow, ...]
+    accuracy: Accuracy | None
+    holds: bool
+
+    @property
+    def sqnr_db(self) -> float | None:
+        """SQNR of the worst output in dB; None without float outputs."""
+        return worst_sqnr(self.outputs)
+
+
+@dataclass(frozen=True, slots=True)
+class RevertedLayer:
+    """A layer that was reverted to float to meet the criteria.
+
+    Attributes
+    ----------
+    name : str
+        The name of the weight.
+    outputs : tuple of OutputRow
+        The error of each output when only this layer is quantized.
+    """
+
+    name: str
+    outputs: tuple[OutputRow, ...]
+
+    @property
+    def sqnr_db(self) -> float | None:
+        """SQNR of the worst output in dB when only this layer is quantized."""
+        return worst_sqnr(self.outputs)
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """How a result was evaluated against the criteria, and which candidates were tried.
+
+    Attributes
+    ----------
+    bar : AccuracyCriteria
+        The criteria.
+    samples : int
+        The number of samples it was evaluated on.
+    held_out : bool
+        Whether these samples differ from those of the calibration.
+    engine : str
+        The engine that ran the samples.
+    attempts : tuple of Candidate
+        The candidates, each with more float layers than the one before; the last is the result.
+    float_layers : tuple of RevertedLayer
+        The layers that were reverted to float, the most sensitive first.
+    speed : Speed or None
+        The latency of both models, if `require_faster` was given.
+    """
+
+    bar: AccuracyCriteria
+    samples: int
+    held_out: bool
+    engine: str
+    attempts: tuple[Candidate, ...]
+    float_layers: tuple[RevertedLayer, ...]
+    speed: Speed | None
+
+    @property
+    def sqnr_db(self) -> float | None:
+        """SQNR of the worst output of the result in dB; None without float outputs."""
+        return self.attempts[-1].sqnr_db
+
+    @property
+    def accuracy(self) -> Accuracy | None:
+        """Accuracy of the result, if labels were given."""
+        return self.attempts[-1].accuracy
+
+
+def parse_evaluation(found: dict[str, Any] | None) -> Evaluation | None:
+    """Read the JSON object of the extension module."""
+    if found is None:
+        return None
+    return Evaluation(
+        bar=AccuracyCriteria(**found["bar"]),
+        samples=found["samples"],
+        held_out=found["held_out"],
+        engine=found["engine"],
+        attempts=tuple(_attempt(attempt) for attempt in found["attempts"]),
+        float_layers=tuple(
+            RevertedLayer(
+                layer["name"], tuple(parse_output_row(output) for output in layer["outputs"])
+            )
+            for layer in found["float_layers"]
+        ),
+        speed=None if found["speed"] is None else parse_speed(found["speed"]),
+    )
+
+
+def _attempt(found: dict[str, Any]) -> Candidate:
+    accuracy = found["accuracy"]
+    return Candidate(
+        float_layers=tuple(found["float_layers"]),
+        bytes=found["bytes"],
+        outputs=tuple(parse_output_row(output) for output in found["outputs"]),
+        accuracy=None if accuracy is None else Accuracy(**accuracy),
+        holds=found["holds"],
+    )

@@ -1,0 +1,148 @@
+"""The result of `compare`: a quantized model beside the original."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, ClassVar
+
+from . import notebook
+from .html_report import HtmlResult
+from .metrics import Accuracy, OutputRow, Speed, parse_output_row, parse_speed, worst_sqnr
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+@dataclass(frozen=True, slots=True)
+class KernelCounts:
+    """The kernels that the runtime ran for the quantized model, after its graph optimizations.
+
+    Attributes
+    ----------
+    on_integers, on_floats : int
+        Compute ops (Conv, MatMul, Gemm, recurrent layers, attention) that ran on integers, and on
+        floats.
+    share : float or None
+        The fraction that ran on integers.
+    by_op_type : dict of str to int
+        How many nodes of each operator type ran, of all operators.
+    """
+
+    on_integers: int
+    on_floats: int
+    share: float | None
+    by_op_type: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Comparison(HtmlResult):
+    """A quantized model beside the original. `compare` returns it.
+
+    ``print(comparison)`` shows a table.
+
+    Attributes
+    ----------
+    outputs : tuple of OutputRow
+        One for each output that is a float tensor.
+    not_compared : tuple of str
+        Outputs that are not float tensors.
+    sqnr_db : float or None
+        SQNR of the worst output in dB; None without float outputs.
+    accuracy : Accuracy or None
+        The accuracy, if labels were given.
+    bytes_original, bytes_quantized : int
+        Sizes of the models in bytes, with their external data.
+    ratio : float
+        Original size divided by quantized size.
+    speed : Speed or None
+        The latency of both models, if it was measured.
+    kernels : KernelCounts or None
+        What ran on integers; None for an engine that does not report it, such as tract.
+    samples : int
+        The number of samples.
+    engine : str
+        The engine that ran the models.
+    notes : tuple of str
+        Remarks of the engine.
+    warnings : tuple of str
+        Warnings, such as that the quantized model is slower or not smaller; also logged.
+    """
+
+    outputs: tuple[OutputRow, ...]
+    not_compared: tuple[str, ...]
+    sqnr_db: float | None
+    accuracy: Accuracy | None
+    bytes_original: int
+    bytes_quantized: int
+    ratio: float
+    speed: Speed | None
+    kernels: KernelCounts | None
+    samples: int
+    engine: str
+    notes: tuple[str, ...]
+    warnings: tuple[str, ...]
+    _json: str = field(compare=False)
+    _text: str = field(compare=False)
+    _part: ClassVar[str] = "comparison"
+
+    def plot(self, *, path: str | os.PathLike[str] | None = None) -> Figure:
+        """Plot both models side by side: size, latency, accuracy, and the error of each output.
+
+        Parameters
+        ----------
+        path : path, optional
+            As in `Report.plot`, like the return value and the errors.
+
+        Examples
+        --------
+        >>> import quantize_rs
+        >>> digits, samples = "examples/digits/digits_cnn.onnx", "examples/digits/calibration.npy"
+        >>> report = quantize_rs.quantize(digits, "digits.int8.onnx")
+        >>> found = quantize_rs.compare(digits, "digits.int8.onnx", samples, runs=5)
+        >>> figure = found.plot()
+        """
+        from . import plots
+
+        return plots.of_comparison(self, path)
+
+    def _summary(self) -> str:
+        parts = [] if self.sqnr_db is None else [f"{self.sqnr_db:.2f} dB"]
+        parts.append(f"{self.ratio:.2f} times smaller")
+        if self.speed is not None:
+            parts.append(f"{self.speed.speedup:.2f} times as fast")
+        return ", ".join(parts)
+
+    def _repr_html_(self) -> str:
+        header = ["output", "SQNR (dB)", "cosine", "largest error", "same top-1"]
+        rows = (
+            [row.name, row.sqnr_db, f"{row.cosine:.6f}", row.max_abs, row.top1_agreement]
+            for row in self.outputs
+        )
+        return notebook.table(self._summary(), header, rows)
+
+
+def parse_comparison(json_text: str, text: str) -> Comparison:
+    """Read the JSON and the text of the extension module."""
+    found = json.loads(json_text)
+    speed, kernels, accuracy = found["speed"], found["kernels"], found["accuracy"]
+    outputs = tuple(parse_output_row(output) for output in found["outputs"])
+    return Comparison(
+        outputs=outputs,
+        not_compared=tuple(found["not_compared"]),
+        # Non-finite numbers are null in JSON.
+        sqnr_db=worst_sqnr(outputs),
+        accuracy=None if accuracy is None else Accuracy(**accuracy),
+        bytes_original=found["bytes_original"],
+        bytes_quantized=found["bytes_quantized"],
+        ratio=found["ratio"],
+        speed=None if speed is None else parse_speed(speed),
+        kernels=None if kernels is None else KernelCounts(**kernels),
+        samples=found["samples"],
+        engine=found["engine"],
+        notes=tuple(found["notes"]),
+        warnings=tuple(found["warnings"]),
+        _json=json_text,
+        _text=text,
+    )

@@ -1,0 +1,140 @@
+"""Metrics of two models side by side: outputs, accuracy, latency."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+__all__ = ["Accuracy", "Latency", "OutputRow", "Speed"]
+
+
+@dataclass(frozen=True, slots=True)
+class OutputRow:
+    """The error of one output of the quantized model against the original, over all samples.
+
+    Attributes
+    ----------
+    name : str
+        The name of the output.
+    sqnr_db : float
+        Signal-to-quantization-noise ratio in dB; ``inf`` if both are equal.
+    cosine, max_abs, mse : float
+        Cosine similarity, largest absolute and mean squared error.
+    top1_agreement : float or None
+        The fraction of rows in which both models have the same top-1 class; None for an output that
+        does not look like class scores.
+    """
+
+    name: str
+    sqnr_db: float
+    cosine: float
+    max_abs: float
+    mse: float
+    top1_agreement: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Accuracy:
+    """The top-1 accuracy of both models.
+
+    Attributes
+    ----------
+    output : str
+        The output with the class scores.
+    original, quantized, drop : float
+        The accuracy of each model, from 0 to 1, and the difference.
+    labels : int
+        The number of labels.
+    """
+
+    output: str
+    original: float
+    quantized: float
+    drop: float
+    labels: int
+
+
+@dataclass(frozen=True, slots=True)
+class Latency:
+    """The latency of a model for one sample, in milliseconds.
+
+    Attributes
+    ----------
+    median_ms, p95_ms, mean_ms : float
+        Median, 95th percentile and mean over all measured runs.
+    runs : int
+        The number of measured runs.
+    """
+
+    median_ms: float
+    p95_ms: float
+    mean_ms: float
+    runs: int
+
+
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """The latency of both models for one sample.
+
+    Attributes
+    ----------
+    original, quantized : Latency
+        The latency of each model.
+    speedup : float
+        The ratio of the median latencies: above 1 the quantized model is faster.
+    threads : int
+        The number of threads of each run.
+    engine : str
+        The engine that ran the models.
+    """
+
+    original: Latency
+    quantized: Latency
+    speedup: float
+    threads: int
+    engine: str
+
+
+def parse_speed(found: dict[str, Any]) -> Speed:
+    """Read the latency of both models."""
+    original, quantized = (Latency(**found.pop(name)) for name in ("original", "quantized"))
+    return Speed(original=original, quantized=quantized, **found)
+
+
+def parse_output_row(found: dict[str, Any]) -> OutputRow:
+    """Read the errors of one output."""
+    return OutputRow(**restore_non_finite(found))
+
+
+def restore_non_finite(found: dict[str, Any]) -> dict[str, Any]:
+    """Restore numbers that JSON cannot hold: infinite SQNR and errors, a NaN cosine."""
+    if found["sqnr_db"] is None:
+        found["sqnr_db"] = math.inf if found["mse"] == 0 else -math.inf
+    for key, lost in (("cosine", math.nan), ("max_abs", math.inf), ("mse", math.inf)):
+        found[key] = lost if found[key] is None else found[key]
+    return found
+
+
+def worst_sqnr(outputs: tuple[OutputRow, ...]) -> float | None:
+    """Return the lowest SQNR of all outputs; NaN counts as the lowest."""
+    sqnr = [output.sqnr_db for output in outputs]
+    return next((db for db in sqnr if math.isnan(db)), min(sqnr, default=None))
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorMetrics:
+    """The error of a tensor against the float model, over all samples.
+
+    Attributes
+    ----------
+    sqnr_db : float
+        Signal-to-quantization-noise ratio in dB; ``inf`` if both are equal.
+    cosine, max_abs, mse : float
+        Cosine similarity, largest absolute and mean squared error.
+    """
+
+    sqnr_db: float
+    cosine: float
+    max_abs: float
+    mse: float

@@ -1,0 +1,94 @@
+"""The result of `mixed_precision`: the bit width of each layer."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+
+from .base import Result
+from .metrics import OutputRow, parse_output_row, worst_sqnr
+
+
+@dataclass(frozen=True, slots=True)
+class LayerWidth:
+    """The bit width of one layer.
+
+    Attributes
+    ----------
+    name : str
+        The name of the weight.
+    bits : int or None
+        Its bit width; None if it stays float.
+    bytes : int
+        Its size in the model in bytes, with its scales.
+    sqnr_db : float or None
+        The SQNR in dB of the worst output when only this layer is quantized; without data that of
+        the weight itself; None if it stays float.
+    """
+
+    name: str
+    bits: int | None
+    bytes: int
+    sqnr_db: float | None
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class MixedPrecision(Result):
+    """The bit width of each layer of a model. `mixed_precision` returns it.
+
+    ``print(found)`` shows a table; ``found.layer_bits`` is the option of `quantize`.
+
+    Attributes
+    ----------
+    layer_bits : dict of str to (int or str)
+        Bit widths by the name of the weight; ``"float32"`` for a weight that stays float.
+    layers : tuple of LayerWidth
+        The same with the size and the cost of each layer.
+    bytes_before, bytes_after : int
+        Sizes in bytes of the float model, and of the model with these bit widths.
+    ratio : float
+        ``bytes_before / bytes_after``.
+    outputs : tuple of OutputRow
+        The error of each output with these bit widths; empty without data.
+    samples : int
+        The number of samples; 0 without data.
+    engine : str or None
+        The engine that ran the model.
+    """
+
+    layer_bits: dict[str, int | str]
+    layers: tuple[LayerWidth, ...]
+    bytes_before: int
+    bytes_after: int
+    ratio: float
+    outputs: tuple[OutputRow, ...]
+    samples: int
+    engine: str | None
+    _json: str = field(compare=False)
+    _text: str = field(compare=False)
+
+    @property
+    def sqnr_db(self) -> float | None:
+        """SQNR of the worst output in dB with these bit widths; None without data."""
+        return worst_sqnr(self.outputs)
+
+    def _summary(self) -> str:
+        size = f"{self.bytes_before} -> {self.bytes_after} bytes, {self.ratio:.2f} times smaller"
+        return size if self.sqnr_db is None else f"{size}, {self.sqnr_db:.2f} dB"
+
+
+def parse_mixed_precision(json_text: str, text: str) -> MixedPrecision:
+    """Read the JSON and the text of the extension module."""
+    found = json.loads(json_text)
+    return MixedPrecision(
+        layer_bits=found["layer_bits"],
+        layers=tuple(LayerWidth(**layer) for layer in found["layers"]),
+        bytes_before=found["bytes_before"],
+        bytes_after=found["bytes_after"],
+        ratio=found["ratio"],
+        outputs=tuple(parse_output_row(output) for output in found["outputs"]),
+        samples=found["samples"],
+        engine=found["engine"],
+        _json=json_text,
+        _text=text,
+    )

@@ -1,0 +1,33 @@
+"""The result of `convert_opset`: which nodes changed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from .base import Result
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class OpsetConversion(Result):
+    """The changes of a conversion to a newer opset.
+
+    Attributes
+    ----------
+    from_opset, to_opset : int
+        The opset version before and after.
+    changed : tuple of str
+        The nodes that changed, including those in subgraphs and functions.
+    output : pathlib.Path or None
+        The path of the written model; None for a model in memory.
+    model : bytes or None
+        The model, if no `output` was given.
+    """
+
+    from_opset: int
+    to_opset: int
+    changed: tuple[str, ...]
+    output: Path | None
+    model: bytes | None
+    _json: str = field(compare=False)
+    _text: str = field(compare=False)

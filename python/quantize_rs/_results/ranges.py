@@ -1,0 +1,278 @@
+"""Ranges: the result of a calibration, which can be saved, compared and merged."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+from .. import _core
+from .._inputs import files
+from .._inputs.model_source import ModelSource, OpenedModel, read_model
+from .._options import check
+from ..errors import OptionError
+from . import notebook
+from .ranges_diff import RangesDiff, parse_ranges_diff
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+__all__ = ["Ranges"]
+
+_TENSORRT = "8601"  # the TensorRT version in the first line of a cache
+
+
+@runtime_checkable
+class Planned(Protocol):
+    """A `quantize_rs.Plan`."""
+
+    @property
+    def _plan(self) -> _core.Plan: ...
+
+
+@dataclass(frozen=True, slots=True, repr=False, eq=False)
+class Ranges:
+    """The ranges of the activations of a model. `Plan.calibrate` returns it."""
+
+    _ranges: _core.Ranges
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Ranges:
+        """Read a file that `save` wrote.
+
+        Raises
+        ------
+        CalibrationError
+            The file does not hold ranges.
+        FileNotFoundError, PermissionError, OSError
+            The file cannot be read.
+        """
+        return cls(_core.Ranges.from_json(Path(path).read_text(encoding="utf-8", errors="replace")))
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the ranges and their statistics as JSON, completely or not at all."""
+        files.write(path, self.to_json())
+
+    @classmethod
+    def load_tensorrt_cache(
+        cls, path: str | os.PathLike[str], model: OpenedModel | Planned | ModelSource
+    ) -> Ranges:
+        """Read a calibration cache of TensorRT.
+
+        Its ranges are symmetric and have no statistics, so `using` and `merge` do not apply.
+
+        Parameters
+        ----------
+        path : path
+            The cache.
+        model : Model, Plan, path, bytes or onnx.ModelProto
+            The model that the cache belongs to.
+
+        Raises
+        ------
+        CalibrationError
+            The file is not a calibration cache; the message has the line.
+        ModelError
+            The model cannot be read.
+        FileNotFoundError, PermissionError, OSError
+            A file cannot be read.
+        """
+        text = Path(path).read_text(encoding="utf-8", errors="replace")
+        return cls(_core.Ranges.from_tensorrt(text, _read(model)))
+
+    def save_tensorrt_cache(self, path: str | os.PathLike[str], version: str = _TENSORRT) -> None:
+        """Write a calibration cache for TensorRT, to use with the float model.
+
+        Parameters
+        ----------
+        path : path
+            The file, which is written completely or not at all.
+        version : str
+            The TensorRT version for the first line; TensorRT rejects other versions.
+
+        Raises
+        ------
+        OptionError
+            The version is empty, or has spaces or several lines.
+        PermissionError, IsADirectoryError, FileNotFoundError, OSError
+            The file cannot be written.
+
+        Examples
+        --------
+        >>> import quantize_rs
+        >>> plan = quantize_rs.open("examples/digits/digits_cnn.onnx").plan(activations="uint8")
+        >>> ranges = plan.calibrate("examples/digits/calibration.npy", method="entropy")
+        >>> ranges.save_tensorrt_cache("calibration.cache")
+        >>> with open("calibration.cache") as cache:
+        ...     print(next(cache).strip())
+        TRT-8601-EntropyCalibration2
+        """
+        if not version or not version.isprintable() or " " in version:
+            what = f"version is {version!r}, expected the number of a version, as '8601'"
+            raise OptionError(what, option="version")
+        files.write(path, self._ranges.to_tensorrt(version))
+
+    def using(self, method: str) -> Ranges:
+        """Return the ranges of another method from the same statistics; no sample is run again.
+
+        Parameters
+        ----------
+        method : str
+            As in `Plan.calibrate`, except ``"auto"``, which needs samples to evaluate on.
+
+        Raises
+        ------
+        OptionError
+            The method is unknown.
+        CalibrationError
+            The method is ``"auto"``, or these ranges have no statistics.
+
+        Examples
+        --------
+        >>> import quantize_rs
+        >>> plan = quantize_rs.open("examples/digits/digits_cnn.onnx").plan(activations="uint8")
+        >>> ranges = plan.calibrate("examples/digits/calibration.npy")
+        >>> ranges.using("percentile:99.9").method
+        'percentile:99.9'
+        """
+        method = check.text("method", method, "the name of a method")
+        return Ranges(self._ranges.using(method))
+
+    def diff(self, other: Ranges) -> RangesDiff:
+        """Return the values whose ranges differ, the most different first.
+
+        Examples
+        --------
+        >>> import quantize_rs
+        >>> plan = quantize_rs.open("examples/digits/digits_cnn.onnx").plan(activations="uint8")
+        >>> ranges = plan.calibrate("examples/digits/calibration.npy")
+        >>> print(ranges.diff(ranges))
+        no difference
+        """
+        return parse_ranges_diff(self._ranges.diff(other._ranges))
+
+    def merge(self, other: Ranges) -> Ranges:
+        """Return the ranges of one calibration over the samples of both.
+
+        Ranges of ``"auto"`` cannot be merged: merge ranges of one method first.
+
+        Raises
+        ------
+        CalibrationError
+            The ranges belong to different models, methods or values.
+
+        Examples
+        --------
+        >>> import quantize_rs
+        >>> import numpy as np
+        >>> images = np.load("examples/digits/calibration.npy")
+        >>> plan = quantize_rs.open("examples/digits/digits_cnn.onnx").plan(activations="uint8")
+        >>> first, second = plan.calibrate(images[:50]), plan.calibrate(images[50:])
+        >>> first.merge(second).values == plan.calibrate(images).values
+        True
+        """
+        return Ranges(self._ranges.merge(other._ranges))
+
+    def plot(
+        self, value: str | None = None, *, path: str | os.PathLike[str] | None = None
+    ) -> Figure:
+        """Plot a histogram of the observed numbers, and the range that was chosen.
+
+        Parameters
+        ----------
+        value : str, optional
+            The name of the value; by default the twelve values that are clipped most.
+        path : path, optional
+            As in `Report.plot`, like the return value and the errors.
+
+        Raises
+        ------
+        OptionError
+            There is no value with this name.
+
+        Examples
+        --------
+        >>> import quantize_rs
+        >>> plan = quantize_rs.open("examples/digits/digits_cnn.onnx").plan(activations="uint8")
+        >>> ranges = plan.calibrate("examples/digits/calibration.npy", method="percentile:99.9")
+        >>> figure = ranges.plot("relu4_out")
+        """
+        from . import plots
+
+        return plots.of_ranges(self, value, path)
+
+    @property
+    def values(self) -> dict[str, tuple[float, float]]:
+        """The range of each value, as minimum and maximum, by name."""
+        found = self._summary()["values"]
+        return {name: (range_["min"], range_["max"]) for name, range_ in found.items()}
+
+    @property
+    def samples(self) -> int:
+        """The number of samples."""
+        return int(self._summary()["samples"])
+
+    @property
+    def method(self) -> str:
+        """The calibration method."""
+        return str(self._summary()["method"])
+
+    @property
+    def engine(self) -> str:
+        """The engine that ran the model."""
+        return str(self._summary()["engine"])
+
+    @property
+    def chosen(self) -> dict[str, str]:
+        """The method that ``"auto"`` chose for each value; empty with other methods."""
+        return dict(self._summary().get("chosen", {}))
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Remarks on the calibration, such as why an engine was chosen."""
+        return tuple(self._summary().get("notes", ()))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the ranges and statistics as plain dicts, lists, strings and numbers."""
+        found: dict[str, Any] = json.loads(self.to_json())
+        return found
+
+    def to_json(self) -> str:
+        """Return the ranges and statistics as JSON."""
+        return self._ranges.to_json()
+
+    def _summary(self) -> dict[str, Any]:
+        """Return the ranges without the statistics, which are a hundred times as long."""
+        found: dict[str, Any] = json.loads(self._ranges.summary())
+        return found
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Ranges):
+            return NotImplemented
+        return self._ranges == other._ranges
+
+    def __hash__(self) -> int:
+        return hash(self._ranges.summary())
+
+    def __repr__(self) -> str:
+        return f"<Ranges of {len(self.values)} values: {self.method}, {self.samples} samples>"
+
+    def _repr_html_(self) -> str:
+        chosen = self.chosen
+        rows = ([name, *ends, chosen.get(name)] for name, ends in self.values.items())
+        header = ["value", "min", "max", "method"]
+        return notebook.table(f"{self.samples} samples, {self.method}", header, rows)
+
+
+def _read(model: OpenedModel | Planned | ModelSource) -> _core.Model:
+
+    match model:
+        case OpenedModel():
+            return model._model
+        case Planned():
+            return model._plan.model
+        case _:
+            return read_model(model)

@@ -1,0 +1,156 @@
+"""The result of `recommend`: how to quantize a model, and why."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from . import notebook
+from .base import Result
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """One reason for a recommendation.
+
+    Attributes
+    ----------
+    rule : str
+        The rule that applies.
+    text : str
+        What in the model the rule is based on.
+    """
+
+    rule: str
+    text: str
+
+    def __str__(self) -> str:
+        return self.text
+
+
+@dataclass(frozen=True, slots=True)
+class Alternative:
+    """Another method, and when it is the better choice.
+
+    Attributes
+    ----------
+    way : str
+        ``"static"``, ``"dynamic"`` or ``"weights"``.
+    bits : int
+        The bit width of weights.
+    per_channel : bool
+        Whether each output channel has its own scale.
+    block_size : int or None
+        The number of elements that share a scale, for blockwise scales.
+    output_format : str
+        The output format, as in `quantize`.
+    exclude : tuple of str
+        Operator types that stay float.
+    dynamic_lstm : bool
+        Whether LSTMs compute with integers too, as in `quantize`.
+    when : str
+        When to choose it.
+    python, command : str
+        The call in Python, and the same as a command.
+    """
+
+    way: str
+    bits: int
+    per_channel: bool
+    block_size: int | None
+    output_format: str
+    exclude: tuple[str, ...]
+    dynamic_lstm: bool
+    when: str
+    python: str
+    command: str
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Recommendation(Result):
+    """How to quantize a model, and why. `recommend` returns it.
+
+    ``print(recommendation)`` shows the reasons and the calls.
+
+    Attributes
+    ----------
+    way : str
+        ``"static"`` (weights, and activations with calibrated ranges), ``"dynamic"`` (weights, and
+        activations at run time), ``"weights"`` (weights only) or ``"nothing"``.
+    bits : int
+        The bit width of weights.
+    per_channel : bool
+        Whether each output channel has its own scale.
+    block_size : int or None
+        The number of elements that share a scale, for blockwise scales.
+    output_format : str
+        The output format, as in `quantize`.
+    exclude : tuple of str
+        Operator types that stay float.
+    dynamic_lstm : bool
+        Whether LSTMs compute with integers too, as in `quantize`.
+    target : str or None
+        The target runtime.
+    rule : str
+        The rule that decided.
+    reasons : tuple of Reason
+        The reasons: first that of the rule that decided, then those of the options.
+    samples : str or None
+        What the call uses as samples: a file, or ``data`` for data in memory; None if it needs
+        none.
+    python, command : str
+        The call, and the same as a command; empty if there is nothing to do.
+    otherwise : tuple of Alternative
+        Other methods, and when they are better.
+    model : pathlib.Path or None
+        The file; None for a model in memory, which `python` calls ``model``.
+    """
+
+    way: str
+    bits: int
+    per_channel: bool
+    block_size: int | None
+    output_format: str
+    exclude: tuple[str, ...]
+    dynamic_lstm: bool
+    target: str | None
+    rule: str
+    reasons: tuple[Reason, ...]
+    samples: str | None
+    python: str
+    command: str
+    otherwise: tuple[Alternative, ...]
+    model: Path | None
+    _json: str = field(compare=False)
+    _text: str = field(compare=False)
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """The facts that the rules use: sizes, work by operator type, dynamic dimensions."""
+        found: dict[str, Any] = self.to_dict()["facts"]
+        return found
+
+    def _repr_html_(self) -> str:
+        rows = [[reason.rule, reason.text] for reason in self.reasons]
+        calls = [["Python", self.python], ["command", self.command]] if self.python else []
+        others = [[other.when, other.python] for other in self.otherwise]
+        return notebook.table(self._summary(), ["", ""], [*rows, *calls, *others])
+
+
+def parse_recommendation(json_text: str, text: str) -> Recommendation:
+    """Read the JSON and the text of the extension module."""
+    found = json.loads(json_text)
+    found.pop("facts")
+    model = found["model"]
+    own = {
+        "exclude": tuple(found["exclude"]),
+        "reasons": tuple(Reason(**reason) for reason in found["reasons"]),
+        "otherwise": tuple(
+            Alternative(**other | {"exclude": tuple(other["exclude"])})
+            for other in found["otherwise"]
+        ),
+        "model": None if model is None else Path(model),
+    }
+    return Recommendation(**found | own, _json=json_text, _text=text)

@@ -1,0 +1,83 @@
+"""Classes of the results that the functions of this package return.
+
+Each result can be printed, has ``to_dict()`` and ``to_json()``, and shows a table in a notebook.
+You need the names here for annotations and ``isinstance``; the functions create the objects.
+
+>>> import quantize_rs
+>>> from quantize_rs.results import Report
+>>> report = quantize_rs.quantize("examples/digits/digits_cnn.onnx", None)
+>>> isinstance(report, Report)
+True
+"""
+
+from __future__ import annotations
+
+from ._results.accuracy_control import AccuracyCriteria, Candidate, Evaluation, RevertedLayer
+from ._results.comparison import Comparison, KernelCounts
+from ._results.layer_errors import LayerError, LayerErrors
+from ._results.method_comparison import MethodComparison, MethodRow
+from ._results.metrics import Accuracy, ErrorMetrics, Latency, OutputRow, Speed
+from ._results.mixed_precision import LayerWidth, MixedPrecision
+from ._results.model_info import ModelInfo, TensorSpec
+from ._results.opset_conversion import OpsetConversion
+from ._results.optimization import OptimizationReport
+from ._results.outliers import OutlierChannel, OutlierElement, Outliers, WeightOutliers
+from ._results.pruning import PrunedWeight, Pruning
+from ._results.ranges import Ranges
+from ._results.ranges_diff import RangeDifference, RangesDiff
+from ._results.recommendation import Alternative, Reason, Recommendation
+from ._results.report import Report, Sizes, Timings
+from ._results.rows import PlannedValue, ReportRow
+from ._results.sensitivity import LayerSensitivity, Sensitivity
+from ._results.shape_inference import ShapeInference
+from ._results.steps import Step
+from ._results.validation import Problem, StoredWeight, Uncompared, Validation
+
+__all__ = [
+    "Accuracy",
+    "AccuracyCriteria",
+    "Alternative",
+    "Candidate",
+    "Comparison",
+    "ErrorMetrics",
+    "Evaluation",
+    "KernelCounts",
+    "Latency",
+    "LayerError",
+    "LayerErrors",
+    "LayerSensitivity",
+    "LayerWidth",
+    "MethodComparison",
+    "MethodRow",
+    "MixedPrecision",
+    "ModelInfo",
+    "OpsetConversion",
+    "OptimizationReport",
+    "OutlierChannel",
+    "OutlierElement",
+    "Outliers",
+    "OutputRow",
+    "PlannedValue",
+    "Problem",
+    "PrunedWeight",
+    "Pruning",
+    "RangeDifference",
+    "Ranges",
+    "RangesDiff",
+    "Reason",
+    "Recommendation",
+    "Report",
+    "ReportRow",
+    "RevertedLayer",
+    "Sensitivity",
+    "ShapeInference",
+    "Sizes",
+    "Speed",
+    "Step",
+    "StoredWeight",
+    "TensorSpec",
+    "Timings",
+    "Uncompared",
+    "Validation",
+    "WeightOutliers",
+]

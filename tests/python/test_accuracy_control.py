@@ -1,0 +1,263 @@
+"""Bars for the result: what misses one falls back layer by layer, or is refused."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+import onnx.numpy_helper
+import pytest
+
+import quantize_rs
+from quantize_rs import AccuracyCriteriaError, OptionError
+
+Images = npt.NDArray[np.float32]
+Labels = npt.NDArray[np.int64]
+
+
+@pytest.fixture(scope="module")
+def held_out() -> tuple[Images, Labels]:
+    folder = Path(__file__).resolve().parents[2] / "examples" / "digits"
+    with np.load(folder / "test.npz") as found:
+        return found["images"][:200], found["labels"][:200]
+
+
+@pytest.fixture(scope="module")
+def images() -> Images:
+    folder = Path(__file__).resolve().parents[2] / "examples" / "digits"
+    found: Images = np.load(folder / "calibration.npy")[:24]
+    return found
+
+
+def spoilt(digits: Path, place: int, factor: float = 300) -> tuple[bytes, str]:
+    """The model with a weight of which one scale for all leaves nothing, and its name."""
+    proto = onnx.load(digits)
+    weights = [tensor for tensor in proto.graph.initializer if len(tensor.dims) > 1]
+    tensor = weights[place]
+    values = onnx.numpy_helper.to_array(tensor).copy()
+    values.flat[0] *= factor
+    tensor.CopyFrom(onnx.numpy_helper.from_array(values, tensor.name))
+    return proto.SerializeToString(), tensor.name
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_a_planted_bad_layer_falls_back_by_itself(digits: Path, images: Images, place: int) -> None:
+    bad, name = spoilt(digits, place)
+    measured = quantize_rs.quantize(bad, None, verify=images).accuracy_control
+    assert measured is not None
+    assert measured.sqnr_db is not None
+    assert len(measured.attempts) == 1
+    assert measured.attempts[0].holds
+    assert measured.held_out
+    bar = measured.sqnr_db + 3
+    report = quantize_rs.quantize(bad, None, verify=images, min_sqnr=bar)
+    verified = report.accuracy_control
+    assert verified is not None
+    assert verified.bar.min_sqnr == bar
+    assert [layer.name for layer in verified.float_layers] == [name]
+    assert [attempt.holds for attempt in verified.attempts] == [False, True]
+    # The result is what it says, by other means, and what the option makes.
+    assert report.model is not None
+    found = quantize_rs.compare(bad, report.model, images, latency=False)
+    assert found.sqnr_db == verified.sqnr_db
+    assert found.sqnr_db is not None
+    assert found.sqnr_db >= bar
+    asked = quantize_rs.quantize(bad, None, layer_bits={name: "float32"})
+    assert asked.model == report.model
+    (row,) = (value for value in report.values if value.name == name)
+    assert row.why == "left float, so that min_sqnr holds"
+    assert not row.quantized
+    assert f"`{name}` left float" in str(report)
+    assert name in report.html()
+    assert json.loads(report.to_json())["verified"]["float_layers"][0]["name"] == name
+
+
+def test_samples_of_the_calibration_are_not_held_out(
+    digits: Path, images: Images, tmp_path: Path
+) -> None:
+    path, copy = tmp_path / "images.npy", tmp_path / "copy.npy"
+    np.save(path, images)
+    np.save(copy, images)
+    more = np.concatenate([images, images])
+    cases: list[tuple[Any, Any, bool]] = [
+        (path, path, False),
+        (path, str(tmp_path / "." / "images.npy"), False),
+        (path, copy, True),
+        (images, images, False),
+        (more[:24], more[12:], False),
+        (more[:24], more[24:], True),
+        ({"image": images}, images, False),
+        (path, images, True),
+        ("random", "random", False),
+    ]
+    for data, verify, held_out in cases:
+        report = quantize_rs.quantize_with_calibration(digits, None, data, verify=verify)
+        assert report.accuracy_control is not None
+        assert report.accuracy_control.held_out is held_out, (data, verify)
+        said = any("on the samples that ranges were found in" in note for note in report.notes)
+        assert said is not held_out
+
+
+def test_the_result_does_not_depend_on_threads(digits: Path, images: Images) -> None:
+    options: dict[str, Any] = {"verify": images, "min_sqnr": 22.0, "bits": 4}
+    one, many = (quantize_rs.quantize(digits, None, threads=n, **options) for n in (1, 4))
+    assert one.model == many.model
+    assert one.accuracy_control == many.accuracy_control
+    assert one.accuracy_control is not None
+    assert len(one.accuracy_control.float_layers) > 0
+
+
+def test_accuracy_falls_back_too(digits: Path, held_out: tuple[Images, Labels]) -> None:
+    images, labels = held_out
+    options: dict[str, Any] = {"verify": images, "labels": labels, "bits": 2}
+    plain = quantize_rs.quantize(digits, None, **options).accuracy_control
+    assert plain is not None
+    assert plain.accuracy is not None
+    assert plain.accuracy.drop > 0.1
+    found = quantize_rs.quantize(digits, None, max_accuracy_drop=0.1, **options).accuracy_control
+    assert found is not None
+    assert found.accuracy is not None
+    assert found.accuracy.drop <= 0.1
+    assert len(found.float_layers) > 0
+
+
+@pytest.mark.parametrize("kind", ["array", "generator", "reused", "reader"])
+def test_the_samples_of_a_calibration_serve_and_the_report_says_so(
+    digits: Path, images: Images, kind: str
+) -> None:
+    def one_by_one() -> Iterator[Images]:
+        for image in images:
+            yield image[None]
+
+    def in_one_place() -> Iterator[Images]:
+        place = np.empty_like(images[:1])
+        for image in images:
+            place[0] = image
+            yield place
+
+    class Reader:
+        def __init__(self) -> None:
+            self.left = one_by_one()
+
+        def get_next(self) -> dict[str, Images] | None:
+            image = next(self.left, None)
+            return None if image is None else {"image": image}
+
+    data: Any = {
+        "array": images,
+        "generator": one_by_one(),
+        "reused": in_one_place(),
+        "reader": Reader(),
+    }[kind]
+    options: dict[str, Any] = {"limit": 16}
+    plain = quantize_rs.quantize_with_calibration(digits, None, images, **options)
+    assert plain.accuracy_control is None
+    report = quantize_rs.quantize_with_calibration(digits, None, data, min_sqnr=20, **options)
+    assert report.model == plain.model
+    found = report.accuracy_control
+    assert found is not None
+    assert not found.held_out
+    assert (found.samples, report.samples) == (16, 16)
+    assert any("the samples that ranges were found in" in note for note in report.notes)
+    exact = quantize_rs.compare(digits, report.model or b"", images[:16], latency=False)
+    assert exact.sqnr_db == found.sqnr_db
+    # Data of its own is used whole.
+    own = quantize_rs.quantize_with_calibration(
+        digits, None, images, verify=images * np.float32(0.9), min_sqnr=20, **options
+    )
+    assert own.accuracy_control is not None
+    assert own.accuracy_control.held_out
+    assert (own.accuracy_control.samples, own.samples) == (24, 16)
+
+
+def test_saved_ranges_are_evaluated_on_other_data(digits: Path, images: Images) -> None:
+    plan = quantize_rs.open(digits).plan(activations="uint8")
+    ranges = plan.calibrate(images)
+    with pytest.raises(OptionError, match="verify is None, but min_sqnr needs data"):
+        quantize_rs.quantize_with_calibration(digits, None, ranges=ranges, min_sqnr=20)
+    base = quantize_rs.quantize_with_calibration(digits, None, ranges=ranges, verify=images)
+    assert base.accuracy_control is not None
+    assert base.accuracy_control.sqnr_db is not None
+    bar = base.accuracy_control.sqnr_db + 1
+    found = quantize_rs.quantize_with_calibration(
+        digits, None, ranges=ranges, verify=images, min_sqnr=bar
+    ).accuracy_control
+    assert found is not None
+    assert found.sqnr_db is not None
+    assert found.sqnr_db >= bar
+    assert len(found.float_layers) > 0
+
+
+def test_what_is_missed_is_named_and_nothing_is_written(
+    digits: Path, images: Images, tmp_path: Path
+) -> None:
+    output = tmp_path / "out.onnx"
+    plain = quantize_rs.quantize(digits, None, verify=images, bits=4).accuracy_control
+    assert plain is not None
+    with pytest.raises(
+        AccuracyCriteriaError, match="fall_back would leave layers float"
+    ) as refused:
+        quantize_rs.quantize(digits, output, bits=4, verify=images, min_sqnr=30, fall_back=False)
+    error = refused.value
+    assert (error.bar, error.measured, error.expected) == ("min_sqnr", plain.sqnr_db, 30)
+    with pytest.raises(AccuracyCriteriaError, match="4 of 5 layers left float") as refused:
+        quantize_rs.quantize(digits, output, verify=images, min_sqnr=150)
+    assert refused.value.measured is not None
+    assert refused.value.measured < 150
+    assert not output.exists()
+
+
+def test_options_that_cannot_be_met_are_refused_before_the_work(
+    digits: Path, images: Images
+) -> None:
+    cases: list[tuple[dict[str, Any], str]] = [
+        ({"min_sqnr": 30}, "verify"),
+        ({"require_faster": True}, "verify"),
+        ({"labels": [1]}, "verify"),
+        ({"verify": images, "max_accuracy_drop": 0.01}, "max_accuracy_drop"),
+        ({"verify": images, "max_accuracy_drop": 1.5, "labels": [1]}, "max_accuracy_drop"),
+        ({"verify": images, "min_sqnr": float("nan")}, "min_sqnr"),
+        ({"verify": images, "labels": [0.5]}, "labels"),
+        ({"verify": images, "labels": [1]}, "labels"),
+        ({"verify": images, "labels": np.full(24, 10)}, "labels"),
+        ({"verify": images, "labels": np.full(24, -1)}, "labels"),
+        ({"verify": images, "min_sqnr": "much"}, "min_sqnr"),
+        ({"verify": 3}, "verify"),
+    ]
+    for options, option in cases:
+        with pytest.raises(OptionError) as refused:
+            quantize_rs.quantize(digits, None, **options)
+        assert refused.value.option == option, options
+
+
+def test_a_result_that_is_not_smaller_is_a_warning(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    x, y = (onnx.helper.make_tensor_value_info(n, 1, [1, 4]) for n in "xy")
+    weight = onnx.numpy_helper.from_array(np.eye(4, dtype=np.float32), "w")
+    node = onnx.helper.make_node("MatMul", ["x", "w"], ["y"])
+    graph = onnx.helper.make_graph([node], "g", [x], [y], [weight])
+    tiny = onnx.helper.make_model(
+        graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8
+    )
+    with caplog.at_level(logging.WARNING, logger="quantize_rs"):
+        report = quantize_rs.quantize(tiny, None)
+    assert report.bytes_after >= report.bytes_before
+    (warning,) = (text for text in report.warnings if "not smaller" in text)
+    assert warning in caplog.text
+
+
+def test_a_slower_result_has_a_suggestion(digits: Path, images: Images) -> None:
+    """Convolutions take several times as long as integers made when the model runs."""
+    wishes: dict[str, Any] = {"verify": images, "require_faster": True, "engine": "onnxruntime"}
+    with pytest.raises(
+        AccuracyCriteriaError, match="calibrate, so that ranges are known"
+    ) as refused:
+        quantize_rs.quantize(digits, None, output_format="dynamic", **wishes)
+    assert "output format dynamic" not in str(refused.value)
