@@ -67,6 +67,17 @@ def test_what_a_document_says_runs_from_top_to_bottom(folder: Path, document: st
     assert done.returncode == 0, done.stderr
 
 
+def test_the_example_of_the_readme_prints_what_it_shows(folder: Path) -> None:
+    (example,), (shown,) = blocks("README.md", "python"), blocks("README.md", "text")
+    done = subprocess.run(
+        [sys.executable, "-c", example], cwd=folder, capture_output=True, text=True, check=True
+    )
+    *printed, decibels = done.stdout.splitlines()
+    *expected, approximate = shown.splitlines()
+    assert printed == expected
+    assert abs(float(decibels.split()[0]) - float(approximate.split()[0])) < 1
+
+
 def test_the_documents_are_found() -> None:
     assert {"README.md", "README_PYTHON.md", "docs/quickstart.md"} <= set(RUN)
     assert {"docs/cli.md", "bench/README.md"} <= set(DOCUMENTS)
@@ -97,9 +108,9 @@ def test_every_document_is_in_the_index() -> None:
     assert there <= found, sorted(page.name for page in there - found)
 
 
-def test_the_rust_of_the_readme_is_the_example_that_the_rust_tests_run() -> None:
+def test_the_program_of_the_rust_page_is_the_example_that_the_rust_tests_run() -> None:
     example = REPOSITORY / "rust/runner/examples/static_int8.rs"
-    assert blocks("README.md", "rust") == [example.read_text(encoding="utf-8")]
+    assert blocks("docs/rust.md", "rust") == [example.read_text(encoding="utf-8")]
 
 
 def sources(*endings: str) -> str:

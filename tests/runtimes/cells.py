@@ -178,7 +178,7 @@ def outcome(way: Way, op_type: str, opset: int) -> str | None:
     try:
         optimized = judge.ort(written, inputs)
     except REFUSALS:
-        return "without optimizations alone"
+        return "without optimizations only"
     if way.format == "matmul_nbits":  # which is no operator of ONNX's
         expected, least = judge.reference(model(op_type, opset), inputs), (NEAR[way.weights],) * 2
     else:
@@ -190,5 +190,5 @@ def outcome(way: Way, op_type: str, opset: int) -> str | None:
     if computes := sorted(INTEGERS & set(kernels)):
         return ", ".join(f"`{kernel}`" for kernel in computes)
     if kernels["DequantizeLinear"] or kernels["Cast"]:
-        return "float, anew at each run"
+        return "float, dequantized at inference"
     return "float"

@@ -25,23 +25,26 @@ DOCUMENT = HERE.parents[1] / "docs" / "runtimes.md"
 
 Row: TypeAlias = tuple[str, ...]
 
-HEAD = """# What ONNX Runtime makes of it
+HEAD = """# ONNX Runtime's support for the number formats
 
-Every number format that is written here, tried in ONNX Runtime {version} on a CPU: one operator
-with a weight, and a Relu behind it, quantized in this way and opened with all optimizations and
-with none. What comes out without them agrees with `onnx.reference` to 60 dB, and to 30 dB with
-them, which may compute with integers where the file says floats; `MatMulNBits`, of which
-`onnx.reference` knows nothing, is as near to the float model as its bits allow.
+Every number format that quantize_rs writes, tried in ONNX Runtime {version} on a CPU. Each test
+model has one operator with a weight and a Relu, is quantized in the given format, and is loaded
+with all optimizations and with none. Without optimizations, outputs agree with `onnx.reference` to
+60 dB. With them they agree to 30 dB, as ONNX Runtime may compute in integers where the file has
+floats. `onnx.reference` does not implement `MatMulNBits`, which is compared with the float model.
 
-A cell names the operator that computes with integers in the optimized graph. `float`: weights are
-brought back when the model is loaded, and everything computes in float. `float, anew at each run`:
-they are brought back at every run. `without optimizations alone`: it opens with none, or with basic
-ones, and not with all. – : the format has nothing for the operator. `opset` is that of
-what is written, from the first that knows the format to the last that ONNX Runtime opens.
+| cell | meaning |
+|---|---|
+| an operator | it computes in integers in the optimized graph |
+| `float` | weights are dequantized when the model is loaded, and everything computes in float |
+| `float, dequantized at inference` | weights are dequantized in every run |
+| `without optimizations only` | the model loads with no or basic optimizations, not with all |
+| – | the format does not support the operator |
 
-Weights in formats that do not load are written for the targets `generic` or `tensorrt` only, as are
-activations of `float8e4m3fn` and `float8e5m2`. This page is written by
-`python tests/runtimes/runtimes.py --write`; a test holds it against ONNX Runtime.
+`opset` is that of the result, from the first that has the format to the last that ONNX Runtime
+loads. Weights in formats that do not load are written only for the targets `generic` or
+`tensorrt`, and so are activations of `float8e4m3fn` and `float8e5m2`. This page is written by
+`python tests/runtimes/runtimes.py --write`; a test compares it with ONNX Runtime.
 
 """
 

@@ -43,7 +43,9 @@ class Way:
 WAYS = {
     "int8": Way("INT8 weights", 30),
     "channel": Way(
-        "INT8 weights, symmetric, a scale a channel", 30, {"per_channel": True, "symmetric": True}
+        "INT8 weights, symmetric, one scale per channel",
+        30,
+        {"per_channel": True, "symmetric": True},
     ),
     "int4": Way("INT4 weights, blocks of 32", 12, {"bits": 4, "block_size": 32}),
     "static": Way(
@@ -59,18 +61,18 @@ WAYS = {
         holds=rows_and_columns,
     ),
     "dynamic": Way(
-        "INT8 weights, activations quantized when the model runs",
+        "INT8 weights, activations quantized at run time",
         25,
         {"per_channel": True, "symmetric": True, "output_format": "dynamic"},
     ),
     "mxfp4": Way(
-        "FLOAT4E2M1 weights, blocks of 32 with scales of FLOAT8E8M0, judged by `onnx.reference`",
+        "FLOAT4E2M1 weights, blocks of 32 with FLOAT8E8M0 scales, decoded by `onnx.reference`",
         12,
         {"weights": "mxfp4", "target": "generic"},
         decoded=True,
     ),
     "nvfp4": Way(
-        "FLOAT4E2M1 weights, blocks of 16 with scales of FLOAT8E4M3FN, judged by `onnx.reference`",
+        "FLOAT4E2M1 weights, blocks of 16 with FLOAT8E4M3FN scales, decoded by `onnx.reference`",
         12,
         {"weights": "nvfp4", "target": "generic"},
         decoded=True,

@@ -1,10 +1,10 @@
-//! The programme of the README runs.
+//! The program of `docs/rust.md` runs.
 
 use std::process::Command;
 
 /// `cargo test` builds the examples beside the tests.
 #[test]
-fn the_programme_of_the_readme_runs() {
+fn the_program_of_the_rust_page_runs() {
     let repository = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let folder = tempfile::tempdir().unwrap();
     let digits = folder.path().join("examples/digits");
@@ -13,8 +13,8 @@ fn the_programme_of_the_readme_runs() {
         std::fs::copy(repository.join("examples/digits").join(name), digits.join(name)).unwrap();
     }
     let deps = std::env::current_exe().unwrap();
-    let programme = deps.ancestors().nth(2).unwrap().join("examples/static_int8");
-    let done = Command::new(programme).current_dir(folder.path()).output().unwrap();
+    let program = deps.ancestors().nth(2).unwrap().join("examples/static_int8");
+    let done = Command::new(program).current_dir(folder.path()).output().unwrap();
     assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
     assert!(folder.path().join("digits.int8.onnx").is_file());
 }
