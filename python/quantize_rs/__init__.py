@@ -24,7 +24,7 @@ Warnings go to the logger ``quantize_rs``; nothing is printed. What can go wrong
 
 from __future__ import annotations
 
-from . import compat, errors, kernels, observers, training
+from . import compat, errors, examples, kernels, observers, training
 from ._api import model_info, quantize, quantize_with_calibration
 from ._compare import Comparison, Kernels, compare
 from ._comparison import MethodComparison, MethodRow
@@ -131,6 +131,7 @@ __all__ = [
     "compat",
     "convert_opset",
     "errors",
+    "examples",
     "infer_shapes",
     "insert_fake_quant",
     "kernels",
