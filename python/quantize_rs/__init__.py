@@ -27,7 +27,7 @@ from __future__ import annotations
 import warnings
 from typing import TYPE_CHECKING, Any
 
-from . import compat, errors, kernels, observers, results, training
+from . import compat, errors, examples, kernels, observers, results, training
 from ._analysis.compare import compare
 from ._analysis.layer_errors import layer_errors
 from ._analysis.mixed_precision import mixed_precision
@@ -155,6 +155,7 @@ __all__ = [
     "compat",
     "convert_opset",
     "errors",
+    "examples",
     "infer_shapes",
     "insert_fake_quant",
     "kernels",

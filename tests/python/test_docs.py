@@ -32,10 +32,13 @@ def documents() -> list[str]:
 
 
 DOCUMENTS = documents()
+# The reference that the package index shows: each of its blocks runs alone, see below.
+REFERENCE = "README_PYTHON.md"
 RUN = [
     name
     for name in DOCUMENTS
-    if any(block.language in ("python", "sh") for block in pages.blocks(REPOSITORY / name))
+    if name != REFERENCE
+    and any(block.language in ("python", "sh") for block in pages.blocks(REPOSITORY / name))
 ]
 
 
@@ -78,8 +81,81 @@ def test_the_example_of_the_readme_prints_what_it_shows(folder: Path) -> None:
     assert abs(float(decibels.split()[0]) - float(approximate.split()[0])) < 1
 
 
+# What may be imported beside numpy where the text before a block says so.
+EXTRAS = {
+    '`pip install "quantization-rs[onnx]"`': {"onnx"},
+    '`pip install "quantization-rs[onnxruntime]"`': {"onnxruntime"},
+    '`pip install "quantization-rs[plot]"`': {"matplotlib", "PIL"},
+    '`pip install "quantization-rs[notebook]"`': {"ipywidgets", "tqdm"},
+    "`pip install pillow`": {"PIL"},
+}
+OTHERS = {"IPython", "google", "onnx_ir", "onnxscript", "pandas", "scipy", "sklearn", "torch"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Snippet:
+    """A block of Python: the packages it may import, and what it prints where that is shown."""
+
+    line: int
+    text: str
+    allowed: set[str]
+    output: str | None
+
+
+def snippets() -> list[Snippet]:
+    """The Python of the reference."""
+    text = (REPOSITORY / REFERENCE).read_text(encoding="utf-8")
+    block = r"^```python\n(.*?)^```\n(?:\n```text\n(.*?)^```\n)?"
+    rows = []
+    for found in re.finditer(block, text, re.MULTILINE | re.DOTALL):
+        before = re.split(r"^(?:```|#)", text[: found.start()], flags=re.MULTILINE)[-1]
+        allowed = set().union(*(names for said, names in EXTRAS.items() if said in before))
+        line = text.count("\n", 0, found.start()) + 2
+        rows.append(Snippet(line, found[1], allowed, found[2]))
+    return rows
+
+
+@pytest.mark.parametrize("snippet", snippets(), ids=lambda snippet: f"line{snippet.line}")
+def test_a_block_of_the_reference_runs_alone_in_an_empty_folder(
+    tmp_path: Path, snippet: Snippet
+) -> None:
+    absent = sorted(set().union(OTHERS, *EXTRAS.values()) - snippet.allowed)
+    without = f"import sys\nsys.modules.update(dict.fromkeys({absent}))\n"
+    done = subprocess.run(
+        [sys.executable, "-c", without + snippet.text],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONIOENCODING": "utf-8"},
+        capture_output=True,
+        encoding="utf-8",
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    if snippet.output is not None:
+        assert done.stdout == snippet.output
+
+
+def test_a_block_of_the_reference_that_needs_a_package_names_it() -> None:
+    assert len(snippets()) > 30
+    for snippet in snippets():
+        imported = set(re.findall(r"^(?:import|from) (\w+)", snippet.text, re.MULTILINE))
+        assert imported <= {"numpy", "pathlib", "quantize_rs"} | snippet.allowed, snippet.line
+
+
+def test_links_of_the_reference_into_the_repository_lead_somewhere() -> None:
+    text = (REPOSITORY / REFERENCE).read_text(encoding="utf-8")
+    here = r"https://github\.com/quantize-rs/quantize-rs/blob/main/([^\s)#]+)#?(\S*)"
+    links = re.findall(here, text)
+    assert len(links) > 5
+    for path, anchor in links:
+        assert (REPOSITORY / path).is_file(), path
+        assert not anchor or anchor in pages.headings(REPOSITORY / path), f"{path}#{anchor}"
+    for label in re.findall(r"\]\[([\w-]+)\]", text):
+        assert f"\n[{label}]: " in text, label
+
+
 def test_the_documents_are_found() -> None:
-    assert {"README.md", "README_PYTHON.md", "docs/quickstart.md"} <= set(RUN)
+    assert {"README.md", "docs/quickstart.md"} <= set(RUN)
+    assert REFERENCE in DOCUMENTS
     assert {"docs/cli.md", "bench/README.md"} <= set(DOCUMENTS)
 
 
