@@ -111,7 +111,7 @@ impl Plan {
     ) -> Result<Quantized, QuantizeError> {
         let graph = Graph::of(model)?;
         let encoded = encode_knowing(&graph, self, ranges, known)?;
-        let mut edits = rewrite::qdq(&graph, self, &encoded);
+        let mut edits = rewrite::rewrite(&graph, self, &encoded);
         // As small as others make it, where there are scales and zero points of activations besides.
         if self.config.activations.is_some() {
             edits.extend(rewrite::share(&graph, self, &edits));

@@ -164,7 +164,7 @@ impl OnnxModel {
             encoded.weights.insert(weight.original_name.clone(), tensor);
         }
         let mut model = prepared.model.clone();
-        let edits: Vec<Edit> = rewrite::qdq(&graph, &plan, &encoded);
+        let edits: Vec<Edit> = rewrite::rewrite(&graph, &plan, &encoded);
         model.apply(edits)?;
         model.save(path)?;
         Ok(())

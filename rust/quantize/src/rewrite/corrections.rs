@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use quantize_rs_math::Granularity;
 use quantize_rs_onnx::Edit;
 
-use super::qdq::Writer;
+use super::writer::Writer;
 use crate::encode::Encoded;
 use crate::graph::ValueId;
 

@@ -4,11 +4,15 @@
 //! The integer result times both scales is what the node made, in the order of operators that ONNX
 //! Runtime fuses: `Cast`, then `Mul` by the product of the scales.
 
+use std::collections::HashMap;
+
 use quantize_rs_math::Granularity;
 use quantize_rs_onnx::{AttributeProto, DataType, Edit, Kept, NodeProto, Tensor};
 
+use super::FormatWriter;
+use super::lstm::Lstms;
 use super::matmul_common::{Rest, multipliers};
-use super::qdq::Writer;
+use super::writer::Writer;
 use crate::encode::EncodedTensor;
 use crate::graph::ValueId;
 use crate::graph::uses;
@@ -16,7 +20,7 @@ use crate::graph::uses::{Along, Use};
 use crate::plan::ValuePlan;
 
 /// Names of what a value became when the model runs: integers, scale, zero point.
-pub(super) type AtRunTime = [String; 3];
+type AtRunTime = [String; 3];
 
 /// The integers of one weight, in the file.
 struct Weight {
@@ -26,16 +30,30 @@ struct Weight {
     dtype: DataType,
 }
 
-impl Writer<'_, '_> {
+/// Writes products of integers, and what is quantized for them when the model runs.
+#[derive(Default)]
+pub(super) struct Dynamic {
+    /// What values become when the model runs, by name.
+    at_run_time: HashMap<String, AtRunTime>,
+    lstms: Lstms,
+}
+
+impl FormatWriter for Dynamic {
     /// Writes a weight of integer products, and the products.
-    pub(super) fn dynamic(&mut self, id: ValueId, how: &ValuePlan, tensor: &EncodedTensor) {
-        let Some(constant) = self.uses.remove(&id) else { return };
+    fn weight(
+        &mut self,
+        writer: &mut Writer<'_, '_>,
+        id: ValueId,
+        how: &ValuePlan,
+        tensor: &EncodedTensor,
+    ) {
+        let Some(constant) = writer.take_uses(id) else { return };
         let readers = multipliers(&constant);
-        let Some(first) = readers.first().map(|node| self.graph.nodes[*node]) else { return };
+        let Some(first) = readers.first().map(|node| writer.graph.nodes[*node]) else { return };
         if first.op_type == "LSTM" {
-            return self.lstm(id, how, tensor, readers[0]);
+            return self.lstms.weight(writer, id, how, tensor, readers[0]);
         }
-        let name = self.graph.values[id].name;
+        let name = writer.graph.values[id].name;
         let (mut integers, mut scale) = (tensor.quantized.clone(), tensor.scale.clone());
         let mut zero_point = tensor.zero_point.clone();
         if first.op_type == "Conv" {
@@ -58,37 +76,39 @@ impl Writer<'_, '_> {
                 integers = transposed(&integers);
             }
         }
-        let dtype = uses::float_type(self.graph, id).unwrap_or(DataType::Float);
+        let dtype = uses::float_type(writer.graph, id).unwrap_or(DataType::Float);
         let names = [
-            self.constant(name, "quantized", &integers),
-            self.constant(name, "scale", &scale),
-            self.zero_point(&zero_point),
+            writer.constant(name, "quantized", &integers),
+            writer.constant(name, "scale", &scale),
+            writer.zero_point(&zero_point),
         ];
         let weight = Weight { names, dtype };
         for node in &readers {
-            self.integer_product(*node, &weight);
+            self.product(writer, *node, &weight);
         }
-        self.take_out_read(id, &readers);
+        writer.take_out_read(id, &readers);
     }
+}
 
-    fn integer_product(&mut self, node: usize, weight: &Weight) {
-        let proto = self.graph.nodes[node];
+impl Dynamic {
+    fn product(&mut self, writer: &mut Writer<'_, '_>, node: usize, weight: &Weight) {
+        let proto = writer.graph.nodes[node];
         let output = proto.output[0].clone();
         let mut rest = Rest::of(proto, weight.dtype);
         let conv = proto.op_type == "Conv";
         let bias = proto.input.get(2).filter(|name| conv && !name.is_empty());
-        let bias = bias.map(|bias| self.beside_channels(node, bias));
+        let bias = bias.map(|bias| writer.beside_channels(node, bias));
         rest.addend = bias.as_deref().or(rest.addend);
-        let mut made = self.rest_of_product(self.graph.nodes[node], &rest);
+        let mut made = writer.rest_of_product(writer.graph.nodes[node], &rest);
         if weight.dtype != DataType::Float {
-            let float = self.names.fresh(&output, "float32");
-            self.change_type(float.clone(), made, weight.dtype);
+            let float = writer.names.fresh(&output, "float32");
+            writer.change_type(float.clone(), made, weight.dtype);
             made = float;
         }
         let [integers, scale, zero_point] =
-            self.at_run_time(&proto.input[0], weight.dtype != DataType::Float);
+            self.at_run_time(writer, &proto.input[0], weight.dtype != DataType::Float);
         let [by, by_scale, by_zero_point] = weight.names.clone();
-        let product = self.names.fresh(&output, "integers");
+        let product = writer.names.fresh(&output, "integers");
         let op_type = if conv { "ConvInteger" } else { "MatMulInteger" };
         let mut with = proto.clone();
         op_type.clone_into(&mut with.op_type);
@@ -97,31 +117,33 @@ impl Writer<'_, '_> {
         if !conv {
             with.attribute.clear();
         }
-        self.edits.push(Edit::ReplaceNode { node, with });
-        let scales = self.names.fresh(&output, "scales");
-        self.step("Mul", vec![scale, by_scale], scales.clone());
-        let sums = self.names.fresh(&output, "sums");
-        self.change_type(product, sums.clone(), DataType::Float);
-        self.step("Mul", vec![sums, scales], made);
+        writer.edits.push(Edit::ReplaceNode { node, with });
+        let scales = writer.names.fresh(&output, "scales");
+        writer.step("Mul", vec![scale, by_scale], scales.clone());
+        let sums = writer.names.fresh(&output, "sums");
+        writer.change_type(product, sums.clone(), DataType::Float);
+        writer.step("Mul", vec![sums, scales], made);
     }
 
     /// What a value becomes when the model runs: once for all who multiply it.
-    fn at_run_time(&mut self, value: &str, cast: bool) -> AtRunTime {
+    fn at_run_time(&mut self, writer: &mut Writer<'_, '_>, value: &str, cast: bool) -> AtRunTime {
         if let Some(names) = self.at_run_time.get(value) {
             return names.clone();
         }
         let mut float = value.to_owned();
         if cast {
-            float = self.names.fresh(value, "float32");
-            self.change_type(value.to_owned(), float.clone(), DataType::Float);
+            float = writer.names.fresh(value, "float32");
+            writer.change_type(value.to_owned(), float.clone(), DataType::Float);
         }
-        let names = ["quantized", "scale", "zp"].map(|suffix| self.names.fresh(value, suffix));
+        let names = ["quantized", "scale", "zp"].map(|suffix| writer.names.fresh(value, suffix));
         let (op_type, outputs) = ("DynamicQuantizeLinear", names.to_vec());
-        self.edits.push(Edit::AddNode(NodeProto::new("", op_type, vec![float], outputs, vec![])));
+        writer.edits.push(Edit::AddNode(NodeProto::new("", op_type, vec![float], outputs, vec![])));
         self.at_run_time.insert(value.to_owned(), names.clone());
         names
     }
+}
 
+impl Writer<'_, '_> {
     /// A vector with an axis for each of a convolution's result, its own that of the channels.
     fn beside_channels(&mut self, node: usize, bias: &str) -> String {
         let weight = self.graph.input(node, 1).and_then(|id| self.graph.shape(id));

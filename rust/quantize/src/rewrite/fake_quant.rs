@@ -2,16 +2,32 @@
 
 use quantize_rs_onnx::{DataType, Tensor};
 
-use super::qdq::Writer;
+use super::FormatWriter;
+use super::writer::Writer;
 use crate::encode::{EncodedTensor, to_f32};
 use crate::graph::ValueId;
 use crate::plan::{Readers, ValuePlan};
+
+/// Writes weights in float before a `QuantizeLinear` of their own.
+pub(super) struct FakeQuant;
+
+impl FormatWriter for FakeQuant {
+    fn weight(
+        &mut self,
+        writer: &mut Writer<'_, '_>,
+        id: ValueId,
+        how: &ValuePlan,
+        tensor: &EncodedTensor,
+    ) {
+        writer.fake(id, how, tensor);
+    }
+}
 
 impl Writer<'_, '_> {
     /// A weight `W` becomes the initializer `W_float`, which training moves, and a `QuantizeLinear`
     /// and a `DequantizeLinear` that make `W` of it, with constant scales. What others read in float
     /// keeps its name.
-    pub(super) fn fake(&mut self, id: ValueId, how: &ValuePlan, tensor: &EncodedTensor) {
+    fn fake(&mut self, id: ValueId, how: &ValuePlan, tensor: &EncodedTensor) {
         let name = self.graph.values[id].name;
         let Some(floats) = self.floats(id, &tensor.quantized.shape) else { return };
         let output = if how.readers == Readers::Weighing {

@@ -5,7 +5,7 @@
 use quantize_rs_math::Granularity;
 use quantize_rs_onnx::{AttributeProto, DataType, Edit, Kept, NodeProto};
 
-use super::qdq::Writer;
+use super::writer::Writer;
 use crate::encode::EncodedTensor;
 use crate::graph::ops;
 use crate::graph::ops::Slot;

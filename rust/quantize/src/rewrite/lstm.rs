@@ -3,10 +3,12 @@
 //! Its weights lie with columns for rows, and have a scale and a zero point for each direction, or for each row of each
 //! direction. They are inputs 8 to 11, behind those of `LSTM`.
 
+use std::collections::HashMap;
+
 use quantize_rs_onnx::{Edit, Tensor};
 
 use super::dynamic::transposed;
-use super::qdq::Writer;
+use super::writer::Writer;
 use crate::encode::EncodedTensor;
 use crate::graph::ValueId;
 use crate::plan::{MICROSOFT, ValuePlan};
@@ -14,30 +16,35 @@ use crate::plan::{MICROSOFT, ValuePlan};
 /// Inputs of `LSTM`.
 const INPUTS: usize = 8;
 
-impl Writer<'_, '_> {
+/// Names of integers, scale and zero point of the two weights of LSTMs, by node.
+#[derive(Default)]
+pub(super) struct Lstms(HashMap<usize, [Option<[String; 3]>; 2]>);
+
+impl Lstms {
     /// Writes one of the two weights of an LSTM, and with the second the node.
-    pub(super) fn lstm(
+    pub(super) fn weight(
         &mut self,
+        writer: &mut Writer<'_, '_>,
         id: ValueId,
         how: &ValuePlan,
         tensor: &EncodedTensor,
         node: usize,
     ) {
-        let name = self.graph.values[id].name;
-        let Some(shape) = self.graph.shape(id) else { return };
+        let name = writer.graph.values[id].name;
+        let Some(shape) = writer.graph.shape(id) else { return };
         let [Some(directions), Some(rows), Some(columns)] = shape[..] else { return };
         let integers = turned(&tensor.quantized, [directions, rows, columns]);
         let lengths = if how.matrix.is_some() { vec![directions, rows] } else { vec![directions] };
         let reshaped = |tensor: &Tensor| Tensor { shape: lengths.clone(), ..tensor.clone() };
         let names = [
-            self.constant(name, "quantized", &integers),
-            self.constant(name, "scale", &reshaped(&tensor.scale)),
-            self.zero_point(&reshaped(&tensor.zero_point)),
+            writer.constant(name, "quantized", &integers),
+            writer.constant(name, "scale", &reshaped(&tensor.scale)),
+            writer.zero_point(&reshaped(&tensor.zero_point)),
         ];
-        self.take_out_read(id, &[node]);
-        let proto = self.graph.nodes[node];
-        let input = usize::from(self.graph.input(node, 1) != Some(id));
-        let both = self.lstms.entry(node).or_default();
+        writer.take_out_read(id, &[node]);
+        let proto = writer.graph.nodes[node];
+        let input = usize::from(writer.graph.input(node, 1) != Some(id));
+        let both = self.0.entry(node).or_default();
         both[input] = Some(names);
         let [Some(w), Some(r)] = both.clone() else { return };
         let mut with = proto.clone();
@@ -49,8 +56,8 @@ impl Writer<'_, '_> {
         with.input[1] = w;
         with.input[2] = r;
         with.input.extend([w_scale, w_zero_point, r_scale, r_zero_point]);
-        self.edits.push(Edit::ReplaceNode { node, with });
-        self.import(MICROSOFT, 1);
+        writer.edits.push(Edit::ReplaceNode { node, with });
+        writer.import(MICROSOFT, 1);
     }
 }
 

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 
 use quantize_rs_onnx::{AttributeProto, DataType, Edit, Kept, NodeProto, Tensor};
 
-use super::qdq::{Writer, floats_of};
+use super::writer::{Writer, floats_of};
 use crate::graph::ValueId;
 use crate::graph::uses::{Constant, Use};
 

@@ -7,8 +7,10 @@
 use quantize_rs_math::Granularity;
 use quantize_rs_onnx::{DataType, Edit, NodeProto, Tensor};
 
+use super::FormatWriter;
 use super::matmul_common::{Rest, another, multipliers};
-use super::qdq::{Writer, floats_of};
+use super::subgraphs::Replacements;
+use super::writer::{Writer, floats_of};
 use crate::encode::EncodedTensor;
 use crate::graph::ValueId;
 use crate::graph::uses::Use;
@@ -27,16 +29,29 @@ struct Blocks {
     dtype: DataType,
 }
 
-impl Writer<'_, '_> {
+/// Writes weights in blocks, and the operators that read them.
+#[derive(Default)]
+pub(super) struct MatMulNBits {
+    /// What nodes in graphs inside nodes become.
+    inside: Replacements,
+}
+
+impl FormatWriter for MatMulNBits {
     /// Writes a weight in blocks, and lets its readers read it so.
-    pub(super) fn nbits(&mut self, id: ValueId, how: &ValuePlan, tensor: &EncodedTensor) {
+    fn weight(
+        &mut self,
+        writer: &mut Writer<'_, '_>,
+        id: ValueId,
+        how: &ValuePlan,
+        tensor: &EncodedTensor,
+    ) {
         let Granularity::Blocked { axis, block_size } = how.spec.granularity else { return };
-        let Some(constant) = self.uses.remove(&id) else { return };
+        let Some(constant) = writer.take_uses(id) else { return };
         let readers = multipliers(&constant);
-        let name = self.graph.values[id].name;
+        let name = writer.graph.values[id].name;
         let [width, _, blob] = tensor.quantized.shape[..] else { return };
         let depth = constant.shape[axis];
-        let gathers = |node: &usize| self.graph.nodes[*node].op_type == "Gather";
+        let gathers = |node: &usize| writer.graph.nodes[*node].op_type == "Gather";
         let (rows, products): (Vec<usize>, Vec<usize>) = readers.iter().copied().partition(gathers);
         let inside = constant.uses.iter().any(|usage| matches!(usage, Use::Inside { .. }));
         let row_len = (depth * how.spec.qtype.bits() as usize).div_ceil(8);
@@ -45,58 +60,66 @@ impl Writer<'_, '_> {
         let whole = row_len == tensor.quantized.shape[1] * blob;
         let shared = !rows.is_empty() && (!products.is_empty() || inside) && whole;
         let integers = if products.is_empty() && !inside {
-            self.constant(name, "quantized", &flat)
+            writer.constant(name, "quantized", &flat)
         } else {
-            self.constant(name, "quantized", &tensor.quantized)
+            writer.constant(name, "quantized", &tensor.quantized)
         };
         let dtype = constant.dtype.unwrap_or(DataType::Float);
         let scale = floats_of(dtype, &tensor.scale);
-        let scale = self.constant(name, "scale", &scale);
+        let scale = writer.constant(name, "scale", &scale);
         let zero_point = if how.spec.symmetric {
             String::new()
         } else {
-            self.constant(name, "zp", &tensor.zero_point)
+            writer.constant(name, "zp", &tensor.zero_point)
         };
         let bits = how.spec.qtype.bits();
         let names = [integers, scale, zero_point];
         let mut blocks = Blocks { names, bits, block_size, width, depth, dtype };
         for node in products {
-            let product = self.product(self.graph.nodes[node], &blocks);
-            self.edits.push(Edit::ReplaceNode { node, with: product });
+            let product = writer.product(writer.graph.nodes[node], &blocks);
+            writer.edits.push(Edit::ReplaceNode { node, with: product });
         }
         for usage in &constant.uses {
             if let Use::Inside { node, .. } = *usage {
-                self.inside(node, &blocks);
+                self.inside(writer, node, &blocks);
             }
         }
         if !rows.is_empty() {
             if shared {
                 let whole = std::mem::take(&mut blocks.names[0]);
-                blocks.names[0] = self.reshaped(name, whole, &flat);
+                blocks.names[0] = writer.reshaped(name, whole, &flat);
             } else if inside || blocks_of_products(&readers, &rows) {
-                blocks.names[0] = self.constant(name, "rows", &flat);
+                blocks.names[0] = writer.constant(name, "rows", &flat);
             }
             for node in rows {
-                self.rows(node, &blocks);
+                writer.rows(node, &blocks);
             }
         }
-        self.take_out_read(id, &readers);
-        self.import(MICROSOFT, 1);
+        writer.take_out_read(id, &readers);
+        writer.import(MICROSOFT, 1);
     }
 
+    fn finish(&mut self, writer: &mut Writer<'_, '_>) {
+        writer.replace_inside(&std::mem::take(&mut self.inside));
+    }
+}
+
+impl MatMulNBits {
     /// The product of a node in a graph inside a node: there stands what it does beside it, too.
-    fn inside(&mut self, node: &NodeProto, blocks: &Blocks) {
-        let before = self.edits.len();
-        let mut nodes = vec![self.product(node, blocks)];
-        for edit in self.edits.split_off(before) {
+    fn inside(&mut self, writer: &mut Writer<'_, '_>, node: &NodeProto, blocks: &Blocks) {
+        let before = writer.edits.len();
+        let mut nodes = vec![writer.product(node, blocks)];
+        for edit in writer.edits.split_off(before) {
             match edit {
                 Edit::AddNode(node) => nodes.push(node),
-                other => self.edits.push(other),
+                other => writer.edits.push(other),
             }
         }
         self.inside.insert(std::ptr::from_ref(node), nodes);
     }
+}
 
+impl Writer<'_, '_> {
     /// The product of one node, what that does beside it added.
     fn product(&mut self, proto: &NodeProto, blocks: &Blocks) -> NodeProto {
         let [integers, scale, zero_point] = blocks.names.clone();

@@ -1,4 +1,7 @@
-//! What will change in the file: one module an output format, none of which decides anything.
+//! The edits that turn a model into what the plan says: one [`FormatWriter`] an output format.
+//!
+//! In: a graph, its plan and its encoded weights and parameters. Out: edits of the model.
+//! Nothing is decided here. Imports: everything up to `encode`.
 
 mod corrections;
 mod dedup_constants;
@@ -10,6 +13,114 @@ mod matmul_common;
 mod matmul_nbits;
 mod qdq;
 mod subgraphs;
+mod writer;
+
+use quantize_rs_math::Params;
+use quantize_rs_onnx::Edit;
+
+use crate::encode::{Encoded, EncodedTensor};
+use crate::graph::{Graph, ValueId};
+use crate::options::Format;
+use crate::plan::{Plan, Source, ValuePlan};
+use writer::Writer;
 
 pub use dedup_constants::share;
-pub use qdq::rewrite as qdq;
+
+/// How an output format writes what the plan quantizes. A value of it serves one model, so that it
+/// can remember what it wrote.
+trait FormatWriter {
+    /// Writes a weight, and the nodes that use it where the format replaces them.
+    fn weight(
+        &mut self,
+        writer: &mut Writer<'_, '_>,
+        id: ValueId,
+        how: &ValuePlan,
+        tensor: &EncodedTensor,
+    );
+
+    /// Writes an activation: a `QuantizeLinear` and a `DequantizeLinear`.
+    fn activation(
+        &mut self,
+        writer: &mut Writer<'_, '_>,
+        id: ValueId,
+        how: &ValuePlan,
+        params: Params,
+        encoded: &Encoded,
+    ) {
+        writer.activation(id, how, params, encoded);
+    }
+
+    /// Writes the bias of nodes that run on integers: int32 and a `DequantizeLinear` for each.
+    fn bias(&mut self, writer: &mut Writer<'_, '_>, id: ValueId, encoded: &Encoded) {
+        writer.bias(id, encoded);
+    }
+
+    /// Writes what depends on several values, once all are written.
+    fn finish(&mut self, _: &mut Writer<'_, '_>) {}
+}
+
+/// The writer of one output format.
+struct WriterRow {
+    format: Format,
+    /// A writer for one model.
+    start: fn() -> Box<dyn FormatWriter>,
+}
+
+/// The writers of all output formats.
+const WRITERS: &[WriterRow] = &[
+    WriterRow { format: Format::Qdq, start: || Box::new(qdq::Qdq) },
+    WriterRow {
+        format: Format::MatMulNBits,
+        start: || Box::<matmul_nbits::MatMulNBits>::default(),
+    },
+    WriterRow { format: Format::Dynamic, start: || Box::<dynamic::Dynamic>::default() },
+    WriterRow { format: Format::FakeQuant, start: || Box::new(fake_quant::FakeQuant) },
+];
+
+/// The edits that turn the model of `graph` into what `plan` says, with the numbers of `encoded`.
+pub fn rewrite(graph: &Graph<'_>, plan: &Plan, encoded: &Encoded) -> Vec<Edit> {
+    let mut writer = Writer::new(graph, plan);
+    let mut formats: Vec<(Format, Box<dyn FormatWriter>)> =
+        WRITERS.iter().map(|row| (row.format, (row.start)())).collect();
+    // Constants first: what is made of a table is called as the plan for that value says.
+    let (constants, others): (Vec<_>, Vec<_>) =
+        plan.quantized().partition(|(_, how)| how.source == Source::Weights);
+    for (value, how) in constants.into_iter().chain(others) {
+        let Some(id) = graph.value(&value.name) else { continue };
+        let of_value = |(format, _): &&mut (Format, _)| *format == how.format;
+        let Some((_, format)) = formats.iter_mut().find(of_value) else { continue };
+        match &how.source {
+            Source::Weights => {
+                if let Some(tensor) = encoded.weights.get(&value.name) {
+                    format.weight(&mut writer, id, how, tensor);
+                }
+            }
+            Source::Observed | Source::Fixed(_) | Source::SameAs(_) => {
+                if let Some(params) = encoded.activations.get(&value.name) {
+                    format.activation(&mut writer, id, how, *params, encoded);
+                }
+            }
+            Source::Product { .. } => format.bias(&mut writer, id, encoded),
+        }
+    }
+    corrections::write(&mut writer, encoded);
+    writer.look_up();
+    for (_, format) in &mut formats {
+        format.finish(&mut writer);
+    }
+    writer.edits
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_format_has_one_writer() {
+        for format in Format::ALL {
+            let count = WRITERS.iter().filter(|row| row.format == *format).count();
+            assert_eq!(count, 1, "{format}");
+        }
+        assert_eq!(WRITERS.len(), Format::ALL.len());
+    }
+}

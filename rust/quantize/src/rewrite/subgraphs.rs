@@ -4,21 +4,21 @@ use std::collections::HashMap;
 
 use quantize_rs_onnx::{Edit, GraphProto, Kept, NodeProto};
 
-use super::qdq::Writer;
+use super::writer::Writer;
 use crate::graph::with_bodies;
 
-type Became = HashMap<*const NodeProto, Vec<NodeProto>>;
+/// What nodes in graphs inside nodes become, by their address.
+pub(super) type Replacements = HashMap<*const NodeProto, Vec<NodeProto>>;
 
 impl Writer<'_, '_> {
     /// Puts what nodes in graphs inside nodes become in their place.
-    pub(super) fn bodies(&mut self) {
-        let became = std::mem::take(&mut self.inside);
+    pub(super) fn replace_inside(&mut self, became: &Replacements) {
         if became.is_empty() {
             return;
         }
         let nodes = self.graph.nodes.iter().enumerate();
         let replaced = nodes.filter_map(|(node, proto)| {
-            let with = with_bodies(proto, |body| changed(body, &became))?;
+            let with = with_bodies(proto, |body| changed(body, became))?;
             Some(Edit::ReplaceNode { node, with })
         });
         // Before their inputs are set.
@@ -28,7 +28,7 @@ impl Writer<'_, '_> {
 
 /// A graph with other nodes in it, where any of them become others. As deep as graphs are nested,
 /// which the reader of the file limits.
-fn changed(body: &GraphProto, became: &Became) -> Option<GraphProto> {
+fn changed(body: &GraphProto, became: &Replacements) -> Option<GraphProto> {
     let mut nodes = Vec::with_capacity(body.node.len());
     let mut any = false;
     for node in &body.node {

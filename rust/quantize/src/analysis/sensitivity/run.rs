@@ -206,7 +206,7 @@ impl Scene<'_> {
         let only = with_only(plan, &on_trial, ranges);
         let encoded = encode(self.graph, &only, ranges)?;
         let error = encoded.weights.get(&layer.name).and_then(|tensor| tensor.metrics);
-        let edits = rewrite::qdq(self.graph, &only, &encoded);
+        let edits = rewrite::rewrite(self.graph, &only, &encoded);
         let Unchanged { values: unchanged, last } = Unchanged::of(self.graph, self.order, &edits);
         let mut quantized = model.clone();
         quantized.apply(edits)?;

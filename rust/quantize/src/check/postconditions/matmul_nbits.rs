@@ -2,16 +2,25 @@
 
 use quantize_rs_onnx::{DataType, NodeProto};
 
-use super::shape;
+use super::{Models, failed, shape};
+use crate::QuantizeError;
 use crate::graph::Graph;
 use crate::plan::MICROSOFT;
 
 /// Where zero points stand among the constants.
 const ZERO_POINTS: usize = 2;
 
-/// The first `MatMulNBits` that reads other constants than `before` and does not find what its attributes say, and what
-/// it finds.
-pub(crate) fn fault(before: &Graph<'_>, graph: &Graph<'_>) -> Option<(String, String)> {
+/// Checks that every `MatMulNBits` that reads other constants than before finds what its attributes
+/// say.
+pub(super) fn model(Models { before, after }: &Models<'_, '_>) -> Result<(), QuantizeError> {
+    match fault(before, after) {
+        Some((node, what)) => Err(failed(format!("`{node}`: {what}"))),
+        None => Ok(()),
+    }
+}
+
+/// The first node of which this is not so, and what it finds.
+pub(in crate::check) fn fault(before: &Graph<'_>, graph: &Graph<'_>) -> Option<(String, String)> {
     for (index, node) in graph.nodes.iter().enumerate() {
         let there = node.input.get(1).is_some_and(|name| before.value(name).is_some());
         if node.domain != MICROSOFT || node.op_type != "MatMulNBits" || there {

@@ -1,21 +1,48 @@
 //! The last look before anything is written: is the model what the plan said?
 
-pub(crate) mod matmul_nbits;
+mod dynamic;
+mod fake_quant;
+pub(super) mod matmul_nbits;
+mod qdq;
 
-use quantize_rs_math::{Layout, Scales};
-use quantize_rs_onnx::{DataType, Model, NodeProto, TensorProto};
+use quantize_rs_onnx::{Model, TensorProto};
 
 use super::conformance;
-use crate::encode::{data_type, scale_data_type};
 use crate::error::QuantizeErrorKind;
-use crate::graph::uses;
-use crate::graph::{Graph, Maker, ValueId};
-use crate::plan::{Plan, Planned, Readers, Role, Source, ValuePlan};
+use crate::graph::Graph;
+use crate::plan::{Plan, Planned, ValuePlan};
 use crate::{Format, InputSpec, QuantizeError, Target, Violation};
 
-/// Checks that every value the plan quantizes is made by a `DequantizeLinear` of the right type and
-/// number of scales, and that every input and output of the model is where it was. What the caller should know of
-/// what was quantized before.
+/// The graphs of a model before and after it was quantized.
+struct Models<'g, 'm> {
+    before: &'g Graph<'m>,
+    after: &'g Graph<'m>,
+}
+
+/// What an output format promises of a model that was written in it.
+struct FormatCheck {
+    format: Format,
+    /// Checks the model, where it is the output format of all of it.
+    model: fn(&Models<'_, '_>) -> Result<(), QuantizeError>,
+    /// Checks a value that the plan quantizes in it.
+    value: fn(&Models<'_, '_>, &Planned, &ValuePlan) -> Result<(), QuantizeError>,
+}
+
+/// The checks of all output formats.
+const CHECKS: &[FormatCheck] = &[
+    FormatCheck { format: Format::Qdq, model: |_| Ok(()), value: qdq::value },
+    FormatCheck {
+        format: Format::MatMulNBits,
+        model: matmul_nbits::model,
+        value: |_, _, _| Ok(()),
+    },
+    FormatCheck { format: Format::Dynamic, model: |_| Ok(()), value: dynamic::value },
+    FormatCheck { format: Format::FakeQuant, model: |_| Ok(()), value: fake_quant::value },
+];
+
+/// Checks that every value the plan quantizes is written as its format says, and that every input
+/// and output of the model is where it was. What the caller should know of what was quantized
+/// before.
 pub(crate) fn verify(
     before: &Model,
     after: &Model,
@@ -23,29 +50,13 @@ pub(crate) fn verify(
 ) -> Result<Option<String>, QuantizeError> {
     same_interface(before, after)?;
     let (original, graph) = (Graph::of(before)?, Graph::of(after)?);
-    if plan.config.output_format == Format::MatMulNBits
-        && let Some((node, what)) = matmul_nbits::fault(&original, &graph)
-    {
-        return Err(failed(format!("`{node}`: {what}")));
+    let models = Models { before: &original, after: &graph };
+    for check in CHECKS.iter().filter(|check| check.format == plan.config.output_format) {
+        (check.model)(&models)?;
     }
     for (value, how) in plan.quantized() {
-        // A bias that several nodes share has several copies under other names, and what some read
-        // in float keeps its name for them.
-        let by_name = value.role != Role::Input && how.readers == Readers::All;
-        if how.format == Format::FakeQuant {
-            faked(&graph, value, how)?;
-        }
-        if how.format != Format::Qdq {
-            continue;
-        }
-        if matches!(how.readers, Readers::Rows | Readers::Rearranged | Readers::Tied) {
-            taken(&original, &graph, value, how)?;
-        }
-        if how.readers == Readers::Weighing {
-            weighed(&original, &graph, value, how)?;
-        }
-        if by_name && !matches!(how.source, Source::Product { .. }) {
-            check(&graph, value, how)?;
+        for check in CHECKS.iter().filter(|check| check.format == how.format) {
+            (check.value)(&models, value, how)?;
         }
     }
     match plan.config.target {
@@ -104,169 +115,24 @@ fn conforms(
     }
 }
 
-/// Checks that those who read a constant through what takes or rearranges it have its integers.
-fn taken(
-    before: &Graph<'_>,
-    after: &Graph<'_>,
-    value: &Planned,
-    how: &ValuePlan,
-) -> Result<(), QuantizeError> {
-    let missing = || failed(format!("nobody reads `{}`", value.name));
-    let id = before.value(&value.name).ok_or_else(missing)?;
-    let holds = |id: Option<ValueId>| {
-        let found = id.and_then(|id| after.constant(id)).and_then(TensorProto::dtype);
-        found == Some(data_type(how.stored))
-    };
-    let rows = || {
-        let readers = before.values[id].readers.iter().map(|reader| before.nodes[reader.node]);
-        let takes = |reader: &NodeProto, node: usize| {
-            let proto = after.nodes[node];
-            proto.op_type == reader.op_type
-                && proto.name == reader.name
-                && holds(after.input(node, 0))
-        };
-        let mut look_ups = readers.filter(|reader| reader.op_type == "Gather");
-        look_ups.all(|reader| (0..after.nodes.len()).any(|node| takes(reader, node)))
-    };
-    let rearranged = || {
-        let last = uses::rearranging(before, id).last().and_then(|node| before.output(*node, 0));
-        let name = before.values[last.unwrap_or(id)].name;
-        match after.value(name).map(|end| after.values[end].maker) {
-            Some(Maker::Node { node, .. }) if after.nodes[node].op_type == "DequantizeLinear" => {
-                let integers = after.input(node, 0);
-                holds(integers.and_then(|integers| uses::rearranged_from(after, integers)))
-            }
-            _ => false,
-        }
-    };
-    let found = match how.readers {
-        Readers::Rows => rows(),
-        Readers::Rearranged => rearranged(),
-        _ => rows() && rearranged(),
-    };
-    found.then_some(()).ok_or_else(missing)
-}
-
-/// Checks that a weight is there in integers beside its floats.
-fn weighed(
-    before: &Graph<'_>,
-    after: &Graph<'_>,
-    value: &Planned,
-    how: &ValuePlan,
-) -> Result<(), QuantizeError> {
-    let stays = before.value(&value.name).is_some() && after.value(&value.name).is_some();
-    let holds = |node: usize| {
-        let integers = after.input(node, 0).and_then(|id| after.constant(id));
-        after.nodes[node].op_type == "DequantizeLinear"
-            && integers.and_then(TensorProto::dtype) == Some(data_type(how.stored))
-            || !how.spec.qtype.is_scaled() && cast(after, node, how)
-    };
-    let found = stays && (0..after.nodes.len()).any(holds);
-    found
-        .then_some(())
-        .ok_or_else(|| failed(format!("`{}` is not beside its integers", value.name)))
-}
-
-/// Checks that a weight is float before a `QuantizeLinear` of its own, beside constant scales.
-fn faked(graph: &Graph<'_>, value: &Planned, how: &ValuePlan) -> Result<(), QuantizeError> {
-    let constant = |node: usize, input: usize| {
-        graph.input(node, input).and_then(|id| graph.constant(id)).and_then(TensorProto::dtype)
-    };
-    let quantizes = |node: usize| {
-        graph.nodes[node].op_type == "QuantizeLinear"
-            && constant(node, 0) == Some(DataType::Float)
-            && constant(node, 1) == Some(DataType::Float)
-            && constant(node, 2) == Some(data_type(how.stored))
-    };
-    let back = |node: usize| {
-        let integers = graph.input(node, 0).map(|id| graph.values[id].maker);
-        graph.nodes[node].op_type == "DequantizeLinear"
-            && matches!(integers, Some(Maker::Node { node, .. }) if quantizes(node))
-    };
-    let made = graph.value(&value.name).map(|id| graph.values[id].maker);
-    let found = match (made, how.readers, how.matrix) {
-        (Some(Maker::Node { node, .. }), Readers::All, None) => back(node),
-        (None, ..) => false,
-        _ => (0..graph.nodes.len()).any(back),
-    };
-    let missing = || failed(format!("`{}` is not quantized where it is read", value.name));
-    found.then_some(()).ok_or_else(missing)
-}
-
-fn check(graph: &Graph<'_>, value: &Planned, how: &ValuePlan) -> Result<(), QuantizeError> {
-    let wrong = |what: &str| failed(format!("`{}` {what}", value.name));
-    let id = graph.value(&value.name).ok_or_else(|| wrong("is gone"))?;
-    let made_by = |id: ValueId| match graph.values[id].maker {
-        Maker::Node { node, .. } => Some(node),
-        _ => None,
-    };
-    let mut node = made_by(id).ok_or_else(|| wrong("is not made by a node"))?;
-    if !how.spec.qtype.is_scaled() {
-        return cast(graph, node, how).then_some(()).ok_or_else(|| wrong("is not cast"));
-    }
-    // What comes back may be of another type, or a matrix.
-    for op_type in ["Cast", "Reshape"] {
-        if value.role == Role::Weight && graph.nodes[node].op_type == op_type {
-            let before = graph.input(node, 0).and_then(made_by);
-            node = before.ok_or_else(|| wrong("does not come back from integers"))?;
-        }
-    }
-    if graph.nodes[node].op_type != "DequantizeLinear" {
-        return Err(wrong("is not made by DequantizeLinear"));
-    }
-    let constant = |input| graph.input(node, input).and_then(|id| graph.constant(id));
-    let scale = match how.spec.scales {
-        Scales::Float8E4M3FN => two_levels(graph, node),
-        Scales::Float | Scales::Float8E8M0 => constant(1),
-    };
-    let Some(scale) = scale else { return Err(wrong("has no scale")) };
-    let zero_point = constant(2);
-    if zero_point.is_none() && (graph.nodes[node].input.len() > 2 || constant(0).is_none()) {
-        return Err(wrong("has no zero point"));
-    }
-    let halves = value.role == Role::Weight && value.dtype == Some(DataType::Float16);
-    let floats = scale.dtype() == Some(scale_data_type(how.spec.scales))
-        || halves && how.spec.scales.are_wide() && scale.dtype() == Some(DataType::Float16);
-    if !floats || zero_point.is_some_and(|found| found.dtype() != Some(data_type(how.stored))) {
-        return Err(wrong("has a scale or zero point of the wrong type"));
-    }
-    let expected = match constant(0) {
-        Some(quantized) if quantized.dtype() != Some(data_type(how.stored)) => {
-            return Err(wrong("has integers of the wrong type"));
-        }
-        Some(quantized) => Layout::of(&shape(quantized), how.spec.granularity)
-            .map_err(|error| failed(error.to_string()))?
-            .scale_shape(),
-        None => vec![],
-    };
-    if shape(scale) != expected || zero_point.is_some_and(|found| shape(found) != expected) {
-        return Err(wrong("has the wrong number of scales or zero points"));
-    }
-    Ok(())
-}
-
-/// The codes of the scales of a node, which come back by a `DequantizeLinear` with one float32.
-fn two_levels<'m>(graph: &Graph<'m>, node: usize) -> Option<&'m TensorProto> {
-    let scale = graph.input(node, 1)?;
-    let Maker::Node { node, .. } = graph.values[scale].maker else { return None };
-    let whole = graph.constant(graph.input(node, 1)?)?;
-    let found = graph.nodes[node].op_type == "DequantizeLinear"
-        && whole.dtype() == Some(DataType::Float)
-        && whole.dims.is_empty();
-    found.then(|| graph.constant(graph.input(node, 0)?)).flatten()
-}
-
-/// Whether a node casts what a weight is stored as.
-fn cast(graph: &Graph<'_>, node: usize, how: &ValuePlan) -> bool {
-    let stored = graph.input(node, 0).and_then(|id| graph.constant(id));
-    graph.nodes[node].op_type == "Cast"
-        && stored.and_then(TensorProto::dtype) == Some(data_type(how.stored))
-}
-
 fn shape(tensor: &TensorProto) -> Vec<usize> {
     tensor.dims.iter().filter_map(|dim| usize::try_from(*dim).ok()).collect()
 }
 
 fn failed(what: String) -> QuantizeError {
     QuantizeError::new(QuantizeErrorKind::Verify(what))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_format_has_one_check() {
+        for format in Format::ALL {
+            let count = CHECKS.iter().filter(|check| check.format == *format).count();
+            assert_eq!(count, 1, "{format}");
+        }
+        assert_eq!(CHECKS.len(), Format::ALL.len());
+    }
 }

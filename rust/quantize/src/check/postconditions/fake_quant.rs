@@ -1,0 +1,39 @@
+//! Whether weights that are trained on are float, and quantized where they are used.
+
+use quantize_rs_onnx::{DataType, TensorProto};
+
+use super::{Models, failed};
+use crate::QuantizeError;
+use crate::encode::data_type;
+use crate::graph::Maker;
+use crate::plan::{Planned, Readers, ValuePlan};
+
+/// Checks that a weight is float before a `QuantizeLinear` of its own, beside constant scales.
+pub(super) fn value(
+    Models { after: graph, .. }: &Models<'_, '_>,
+    value: &Planned,
+    how: &ValuePlan,
+) -> Result<(), QuantizeError> {
+    let constant = |node: usize, input: usize| {
+        graph.input(node, input).and_then(|id| graph.constant(id)).and_then(TensorProto::dtype)
+    };
+    let quantizes = |node: usize| {
+        graph.nodes[node].op_type == "QuantizeLinear"
+            && constant(node, 0) == Some(DataType::Float)
+            && constant(node, 1) == Some(DataType::Float)
+            && constant(node, 2) == Some(data_type(how.stored))
+    };
+    let back = |node: usize| {
+        let integers = graph.input(node, 0).map(|id| graph.values[id].maker);
+        graph.nodes[node].op_type == "DequantizeLinear"
+            && matches!(integers, Some(Maker::Node { node, .. }) if quantizes(node))
+    };
+    let made = graph.value(&value.name).map(|id| graph.values[id].maker);
+    let found = match (made, how.readers, how.matrix) {
+        (Some(Maker::Node { node, .. }), Readers::All, None) => back(node),
+        (None, ..) => false,
+        _ => (0..graph.nodes.len()).any(back),
+    };
+    let missing = || failed(format!("`{}` is not quantized where it is read", value.name));
+    found.then_some(()).ok_or_else(missing)
+}

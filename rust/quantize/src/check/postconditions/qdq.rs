@@ -1,0 +1,165 @@
+//! Whether values stand behind a `DequantizeLinear`, and integers where the plan says.
+
+use quantize_rs_math::{Layout, Scales};
+use quantize_rs_onnx::{DataType, NodeProto, TensorProto};
+
+use super::{Models, failed, shape};
+use crate::QuantizeError;
+use crate::encode::{data_type, scale_data_type};
+use crate::graph::uses;
+use crate::graph::{Graph, Maker, ValueId};
+use crate::plan::{Planned, Readers, Role, Source, ValuePlan};
+
+/// Checks that a value is made by a `DequantizeLinear` of the right type and number of scales.
+pub(super) fn value(
+    Models { before, after }: &Models<'_, '_>,
+    value: &Planned,
+    how: &ValuePlan,
+) -> Result<(), QuantizeError> {
+    if matches!(how.readers, Readers::Rows | Readers::Rearranged | Readers::Tied) {
+        taken(before, after, value, how)?;
+    }
+    if how.readers == Readers::Weighing {
+        weighed(before, after, value, how)?;
+    }
+    // A bias that several nodes share has several copies under other names, and what some read
+    // in float keeps its name for them.
+    let by_name = value.role != Role::Input && how.readers == Readers::All;
+    if by_name && !matches!(how.source, Source::Product { .. }) {
+        check(after, value, how)?;
+    }
+    Ok(())
+}
+
+/// Checks that those who read a constant through what takes or rearranges it have its integers.
+fn taken(
+    before: &Graph<'_>,
+    after: &Graph<'_>,
+    value: &Planned,
+    how: &ValuePlan,
+) -> Result<(), QuantizeError> {
+    let missing = || failed(format!("nobody reads `{}`", value.name));
+    let id = before.value(&value.name).ok_or_else(missing)?;
+    let holds = |id: Option<ValueId>| {
+        let found = id.and_then(|id| after.constant(id)).and_then(TensorProto::dtype);
+        found == Some(data_type(how.stored))
+    };
+    let rows = || {
+        let readers = before.values[id].readers.iter().map(|reader| before.nodes[reader.node]);
+        let takes = |reader: &NodeProto, node: usize| {
+            let proto = after.nodes[node];
+            proto.op_type == reader.op_type
+                && proto.name == reader.name
+                && holds(after.input(node, 0))
+        };
+        let mut look_ups = readers.filter(|reader| reader.op_type == "Gather");
+        look_ups.all(|reader| (0..after.nodes.len()).any(|node| takes(reader, node)))
+    };
+    let rearranged = || {
+        let last = uses::rearranging(before, id).last().and_then(|node| before.output(*node, 0));
+        let name = before.values[last.unwrap_or(id)].name;
+        match after.value(name).map(|end| after.values[end].maker) {
+            Some(Maker::Node { node, .. }) if after.nodes[node].op_type == "DequantizeLinear" => {
+                let integers = after.input(node, 0);
+                holds(integers.and_then(|integers| uses::rearranged_from(after, integers)))
+            }
+            _ => false,
+        }
+    };
+    let found = match how.readers {
+        Readers::Rows => rows(),
+        Readers::Rearranged => rearranged(),
+        _ => rows() && rearranged(),
+    };
+    found.then_some(()).ok_or_else(missing)
+}
+
+/// Checks that a weight is there in integers beside its floats.
+fn weighed(
+    before: &Graph<'_>,
+    after: &Graph<'_>,
+    value: &Planned,
+    how: &ValuePlan,
+) -> Result<(), QuantizeError> {
+    let stays = before.value(&value.name).is_some() && after.value(&value.name).is_some();
+    let holds = |node: usize| {
+        let integers = after.input(node, 0).and_then(|id| after.constant(id));
+        after.nodes[node].op_type == "DequantizeLinear"
+            && integers.and_then(TensorProto::dtype) == Some(data_type(how.stored))
+            || !how.spec.qtype.is_scaled() && cast(after, node, how)
+    };
+    let found = stays && (0..after.nodes.len()).any(holds);
+    found
+        .then_some(())
+        .ok_or_else(|| failed(format!("`{}` is not beside its integers", value.name)))
+}
+
+fn check(graph: &Graph<'_>, value: &Planned, how: &ValuePlan) -> Result<(), QuantizeError> {
+    let wrong = |what: &str| failed(format!("`{}` {what}", value.name));
+    let id = graph.value(&value.name).ok_or_else(|| wrong("is gone"))?;
+    let made_by = |id: ValueId| match graph.values[id].maker {
+        Maker::Node { node, .. } => Some(node),
+        _ => None,
+    };
+    let mut node = made_by(id).ok_or_else(|| wrong("is not made by a node"))?;
+    if !how.spec.qtype.is_scaled() {
+        return cast(graph, node, how).then_some(()).ok_or_else(|| wrong("is not cast"));
+    }
+    // What comes back may be of another type, or a matrix.
+    for op_type in ["Cast", "Reshape"] {
+        if value.role == Role::Weight && graph.nodes[node].op_type == op_type {
+            let before = graph.input(node, 0).and_then(made_by);
+            node = before.ok_or_else(|| wrong("does not come back from integers"))?;
+        }
+    }
+    if graph.nodes[node].op_type != "DequantizeLinear" {
+        return Err(wrong("is not made by DequantizeLinear"));
+    }
+    let constant = |input| graph.input(node, input).and_then(|id| graph.constant(id));
+    let scale = match how.spec.scales {
+        Scales::Float8E4M3FN => two_levels(graph, node),
+        Scales::Float | Scales::Float8E8M0 => constant(1),
+    };
+    let Some(scale) = scale else { return Err(wrong("has no scale")) };
+    let zero_point = constant(2);
+    if zero_point.is_none() && (graph.nodes[node].input.len() > 2 || constant(0).is_none()) {
+        return Err(wrong("has no zero point"));
+    }
+    let halves = value.role == Role::Weight && value.dtype == Some(DataType::Float16);
+    let floats = scale.dtype() == Some(scale_data_type(how.spec.scales))
+        || halves && how.spec.scales.are_wide() && scale.dtype() == Some(DataType::Float16);
+    if !floats || zero_point.is_some_and(|found| found.dtype() != Some(data_type(how.stored))) {
+        return Err(wrong("has a scale or zero point of the wrong type"));
+    }
+    let expected = match constant(0) {
+        Some(quantized) if quantized.dtype() != Some(data_type(how.stored)) => {
+            return Err(wrong("has integers of the wrong type"));
+        }
+        Some(quantized) => Layout::of(&shape(quantized), how.spec.granularity)
+            .map_err(|error| failed(error.to_string()))?
+            .scale_shape(),
+        None => vec![],
+    };
+    if shape(scale) != expected || zero_point.is_some_and(|found| shape(found) != expected) {
+        return Err(wrong("has the wrong number of scales or zero points"));
+    }
+    Ok(())
+}
+
+/// The codes of the scales of a node, which come back by a `DequantizeLinear` with one float32.
+fn two_levels<'m>(graph: &Graph<'m>, node: usize) -> Option<&'m TensorProto> {
+    let scale = graph.input(node, 1)?;
+    let Maker::Node { node, .. } = graph.values[scale].maker else { return None };
+    let whole = graph.constant(graph.input(node, 1)?)?;
+    let found = graph.nodes[node].op_type == "DequantizeLinear"
+        && whole.dtype() == Some(DataType::Float)
+        && whole.dims.is_empty();
+    found.then(|| graph.constant(graph.input(node, 0)?)).flatten()
+}
+
+/// Whether a node casts what a weight is stored as.
+fn cast(graph: &Graph<'_>, node: usize, how: &ValuePlan) -> bool {
+    let stored = graph.input(node, 0).and_then(|id| graph.constant(id));
+    graph.nodes[node].op_type == "Cast"
+        && stored.and_then(TensorProto::dtype) == Some(data_type(how.stored))
+}

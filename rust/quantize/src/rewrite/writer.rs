@@ -1,0 +1,283 @@
+//! What all output formats write with: the edits so far, fresh names, and shared constants.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use half::{bf16, f16};
+use quantize_rs_math::{Granularity, Params};
+use quantize_rs_onnx::{AttributeProto, DataType, Edit, Kept, NodeProto, Tensor, TensorProto};
+
+use super::gather::LookUp;
+use crate::encode::{Encoded, EncodedTensor, StoredScale};
+use crate::graph::names::Names;
+use crate::graph::uses;
+use crate::graph::uses::Constant;
+use crate::graph::{Graph, Maker, Reader, ValueId};
+use crate::plan::{Plan, Readers, Source, ValuePlan};
+
+/// The edits of one model, while formats write them.
+pub(super) struct Writer<'g, 'm> {
+    pub(super) graph: &'g Graph<'m>,
+    pub(super) plan: &'g Plan,
+    /// Whether to write no more than is needed, which is when activations are quantized.
+    pub(super) brief: bool,
+    /// Nodes that run on integers and whose result a bias of the model is added to.
+    pub(super) summed: HashSet<usize>,
+    /// Those nodes, by bias.
+    pub(super) biased: HashMap<ValueId, Vec<usize>>,
+    sources: HashMap<&'g str, &'g Source>,
+    pub(super) names: Names<'g>,
+    pub(super) edits: Vec<Edit>,
+    /// Names of the scales of activations, by the value whose range they hold.
+    scales: BTreeMap<String, String>,
+    /// Names of shared zero points, by their elements.
+    zero_points: BTreeMap<(i32, Vec<usize>, Vec<u8>), String>,
+    /// Those who read a weight for nothing else, where others need it in float.
+    weighing: HashMap<ValueId, Vec<Reader>>,
+    /// Look-ups of integers, by node.
+    pub(super) look_ups: BTreeMap<usize, LookUp>,
+    /// How constants are used, once a format asked for it.
+    uses: Option<HashMap<ValueId, Constant<'m>>>,
+    /// Domains imported so far.
+    pub(super) imported: HashSet<String>,
+}
+
+impl<'g, 'm> Writer<'g, 'm> {
+    pub(super) fn new(graph: &'g Graph<'m>, plan: &'g Plan) -> Writer<'g, 'm> {
+        let mut biased: HashMap<ValueId, Vec<usize>> = HashMap::new();
+        for integer in plan.integer_nodes() {
+            if let Some(bias) = integer.bias {
+                biased.entry(bias).or_default().push(integer.node);
+            }
+        }
+        let sources = plan.quantized().map(|(value, how)| (value.name.as_str(), &how.source));
+        Writer {
+            graph,
+            plan,
+            brief: plan.config.activations.is_some(),
+            summed: biased.values().flatten().copied().collect(),
+            biased,
+            sources: sources.collect(),
+            names: Names::of(graph),
+            edits: Vec::new(),
+            scales: BTreeMap::new(),
+            zero_points: BTreeMap::new(),
+            weighing: weighing(graph, plan),
+            look_ups: BTreeMap::new(),
+            uses: None,
+            imported: HashSet::new(),
+        }
+    }
+
+    /// How a constant is used, for the one writer that replaces its uses; `None` the second time.
+    pub(super) fn take_uses(&mut self, id: ValueId) -> Option<Constant<'m>> {
+        let graph = self.graph;
+        let found = || {
+            let constants = uses::constants(graph).into_iter();
+            constants.map(|constant| (constant.anchor, constant)).collect()
+        };
+        self.uses.get_or_insert_with(found).remove(&id)
+    }
+}
+
+impl Writer<'_, '_> {
+    /// Adds a constant and returns its name.
+    pub(super) fn constant(&mut self, base: &str, suffix: &str, tensor: &Tensor) -> String {
+        let name = self.names.fresh(base, suffix);
+        self.edits.push(Edit::AddInitializer(TensorProto::new(&name, tensor)));
+        name
+    }
+
+    /// The name of a zero point; all that are the same have one.
+    pub(super) fn zero_point(&mut self, tensor: &Tensor) -> String {
+        let key = (tensor.dtype.number(), tensor.shape.clone(), tensor.data.to_vec());
+        if let Some(name) = self.zero_points.get(&key) {
+            return name.clone();
+        }
+        let name = self.constant("zp", tensor.dtype.name(), tensor);
+        self.zero_points.insert(key, name.clone());
+        name
+    }
+
+    /// The name of the scale of an activation; values that follow another share its.
+    pub(super) fn scale(&mut self, id: ValueId, params: Params, encoded: &Encoded) -> String {
+        let mut root = self.graph.values[id].name;
+        while let Some(Source::SameAs(source)) = self.sources.get(root)
+            && encoded.activations.contains_key(source)
+        {
+            root = source;
+        }
+        if let Some(name) = self.scales.get(root) {
+            return name.clone();
+        }
+        let root = root.to_owned();
+        let name = self.constant(&root, "scale", &Tensor::from_f32(vec![], &[params.scale]));
+        self.scales.insert(root, name.clone());
+        name
+    }
+
+    pub(super) fn node(
+        &mut self,
+        op_type: &str,
+        base: &str,
+        input: Vec<String>,
+        output: String,
+        granularity: Granularity,
+    ) {
+        self.node_with(op_type, base, input, output, along(granularity));
+    }
+
+    pub(super) fn node_with(
+        &mut self,
+        op_type: &str,
+        base: &str,
+        input: Vec<String>,
+        output: String,
+        attribute: Vec<Kept<AttributeProto>>,
+    ) {
+        let name = if self.brief { String::new() } else { self.names.fresh(base, op_type) };
+        let node = NodeProto::new(name, op_type, input, vec![output], attribute);
+        self.edits.push(Edit::AddNode(node));
+    }
+
+    /// Integers, scale and zero point of a constant, and the node that makes `output` of them.
+    pub(super) fn dequantize_constant(
+        &mut self,
+        base: &str,
+        output: String,
+        granularity: Granularity,
+        tensor: &EncodedTensor,
+        zero_point: Option<String>,
+    ) {
+        self.dequantize(base, output, granularity, tensor, DataType::Float, zero_point);
+    }
+
+    /// As [`Writer::dequantize_constant`], with scales of this type, which what comes back is of.
+    pub(super) fn dequantize(
+        &mut self,
+        base: &str,
+        output: String,
+        granularity: Granularity,
+        tensor: &EncodedTensor,
+        scale: DataType,
+        zero_point: Option<String>,
+    ) {
+        let quantized = self.constant(base, "quantized", &tensor.quantized);
+        if let Some(stored) = &tensor.stored_scale {
+            return self.dequantize_narrow(base, quantized, output, granularity, stored, scale);
+        }
+        let scale = floats_of(scale, &tensor.scale);
+        let mut inputs = vec![quantized, self.constant(base, "scale", &scale)];
+        inputs.extend(zero_point);
+        self.node("DequantizeLinear", base, inputs, output, granularity);
+    }
+
+    /// As [`Writer::dequantize`], with scales of 8 bits. Those of two levels come back by a
+    /// `DequantizeLinear` of their own. What comes back has the type that is said, since that of
+    /// such scales says nothing of it.
+    fn dequantize_narrow(
+        &mut self,
+        base: &str,
+        quantized: String,
+        output: String,
+        granularity: Granularity,
+        stored: &StoredScale,
+        float: DataType,
+    ) {
+        let codes = self.constant(base, "scale", &stored.codes);
+        let (scale, of) = match &stored.whole {
+            None => (codes, stored.codes.dtype),
+            Some(whole) => {
+                let inputs = vec![codes, self.constant(base, "tensor_scale", whole)];
+                let scale = self.names.fresh(base, "scale_float");
+                self.node("DequantizeLinear", base, inputs, scale.clone(), Granularity::PerTensor);
+                (scale, DataType::Float)
+            }
+        };
+        let mut attribute = along(granularity);
+        if of != float {
+            let to = i64::from(float.number());
+            attribute.push(Kept::new(AttributeProto::int("output_dtype", to)));
+        }
+        self.node_with("DequantizeLinear", base, vec![quantized, scale], output, attribute);
+    }
+
+    /// The name of what is made `output` by a change of shape, where that is needed.
+    pub(super) fn back_to_shape(&mut self, id: ValueId, how: &ValuePlan, output: String) -> String {
+        let name = self.graph.values[id].name;
+        let shape = self.graph.constant_behind(id).map(|tensor| tensor.dims.clone());
+        let (Some(shape), Some(_)) = (shape, how.matrix) else { return output };
+        let data = shape.iter().flat_map(|length| length.to_le_bytes()).collect();
+        let shape = Tensor { dtype: DataType::Int64, shape: vec![shape.len()], data };
+        let matrix = self.names.fresh(name, "matrix");
+        let inputs = vec![matrix.clone(), self.constant(name, "shape", &shape)];
+        self.edits.push(Edit::AddNode(NodeProto::new("", "Reshape", inputs, vec![output], vec![])));
+        matrix
+    }
+
+    /// A new name for a weight as it comes back from integers, which those read who read nothing
+    /// but a weight in it.
+    pub(super) fn redirect_weighing(&mut self, id: ValueId) -> String {
+        let restored = self.names.fresh(self.graph.values[id].name, "dequantized");
+        let weighing = self.weighing.remove(&id).unwrap_or_default();
+        for Reader { node, input } in weighing {
+            self.edits.push(Edit::SetInput { node, input, value: restored.clone() });
+        }
+        restored
+    }
+
+    /// Takes a constant out of the model, with what nobody reads any more once it is gone.
+    pub(super) fn take_out(&mut self, id: ValueId) {
+        let value = &self.graph.values[id];
+        match value.maker {
+            Maker::Node { node, .. } => {
+                self.edits.push(Edit::RemoveNode(node));
+                for source in
+                    self.graph.nodes[node].input.iter().filter_map(|name| self.graph.value(name))
+                {
+                    let source_value = &self.graph.values[source];
+                    if source_value.readers.len() == 1
+                        && !source_value.captured
+                        && !source_value.is_output
+                    {
+                        self.take_out(source);
+                    }
+                }
+            }
+            _ => self.edits.push(Edit::RemoveInitializer(value.name.to_owned())),
+        }
+    }
+}
+
+/// Those who read a weight for nothing else, where others need it in float.
+fn weighing(graph: &Graph<'_>, plan: &Plan) -> HashMap<ValueId, Vec<Reader>> {
+    if plan.quantized().all(|(_, how)| how.readers != Readers::Weighing) {
+        return HashMap::new();
+    }
+    uses::constants(graph).into_iter().map(|found| (found.anchor, found.weighing)).collect()
+}
+
+/// A tensor of float32 in another type of floats, each to the nearest.
+pub(super) fn floats_of(dtype: DataType, tensor: &Tensor) -> Tensor {
+    let values = tensor.to_f32().unwrap_or_default().into_iter();
+    let data = match dtype {
+        DataType::Float16 => values.flat_map(|x| f16::from_f32(x).to_le_bytes()).collect(),
+        DataType::BFloat16 => values.flat_map(|x| bf16::from_f32(x).to_le_bytes()).collect(),
+        DataType::Double => values.flat_map(|x| f64::from(x).to_le_bytes()).collect(),
+        _ => return tensor.clone(),
+    };
+    Tensor { dtype, shape: tensor.shape.clone(), data }
+}
+
+/// The attributes of `DequantizeLinear` that say which elements share a scale.
+fn along(granularity: Granularity) -> Vec<Kept<AttributeProto>> {
+    let integer = |name: &str, value: usize| {
+        Kept::new(AttributeProto::int(name, i64::try_from(value).unwrap_or(i64::MAX)))
+    };
+    match granularity {
+        Granularity::PerTensor => vec![],
+        Granularity::PerAxis { axis } => vec![integer("axis", axis)],
+        Granularity::Blocked { axis, block_size } => {
+            vec![integer("axis", axis), integer("block_size", block_size)]
+        }
+    }
+}
