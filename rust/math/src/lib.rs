@@ -50,19 +50,19 @@ mod spec;
 pub mod stats;
 mod weight;
 
-pub use crate::float_source::Floats;
+pub use crate::float_source::FloatSource;
 pub use crate::group_ranges::{first_non_finite, ranges, ranges_checked};
-pub use crate::lsq::{Learned, Learning, learn_scale};
-pub use crate::matmul_nbits::{BlockParams, Columns, NBits, ZeroPoints};
-pub use crate::microscaling::{NarrowScales, narrow_scales, power_of_two};
+pub use crate::lsq::{LearnedParams, LsqOptions, learn_scale};
+pub use crate::matmul_nbits::{BlockParamTypes, ColumnParams, MatMulNBitsSpec, ZeroPoints};
+pub use crate::microscaling::{BlockScales, block_scales, power_of_two};
 pub use bias::quantize_bias;
 pub use error::MathError;
 pub use kernels::fake::{
     Gradients, fake_quantize_gradients, fake_quantize_masked, fake_quantize_stochastic,
 };
 pub use kernels::{
-    Summed, dequantize, fake_quantize, pack, quantize, quantize_keeping_sums_into,
-    quantize_measured, quantize_measured_into,
+    SumGroups, dequantize, fake_quantize, pack, quantize, quantize_measured,
+    quantize_measured_into, quantize_preserving_sums_into,
 };
 pub use layout::Layout;
 pub use metrics::{Deviation, Metrics, metrics};

@@ -7,7 +7,7 @@ use crate::{Layout, Params};
 
 /// How [`learn_scale`] descends.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Learning {
+pub struct LsqOptions {
     /// How many steps it takes.
     pub steps: usize,
     /// About how much of itself a scale changes in a step.
@@ -16,15 +16,15 @@ pub struct Learning {
     pub zero_point_lr: f64,
 }
 
-impl Default for Learning {
-    fn default() -> Learning {
-        Learning { steps: 100, scale_lr: 0.01, zero_point_lr: 0.01 }
+impl Default for LsqOptions {
+    fn default() -> LsqOptions {
+        LsqOptions { steps: 100, scale_lr: 0.01, zero_point_lr: 0.01 }
     }
 }
 
 /// What was learned.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Learned {
+pub struct LearnedParams {
     /// The best that was met, for each group.
     pub params: Vec<Params>,
     /// The mean squared error at the start.
@@ -41,11 +41,11 @@ pub struct Learned {
 /// rounded where it is used. What was best in each group on the way is kept.
 ///
 /// ```
-/// use quantize_rs_math::{Granularity, Layout, Learning, Params, learn_scale};
+/// use quantize_rs_math::{Granularity, Layout, LsqOptions, Params, learn_scale};
 /// let x: Vec<f32> = (0..1000_u16).map(|i| (f32::from(i) * 0.1).sin().powi(5)).collect();
 /// let layout = Layout::of(&[1000], Granularity::PerTensor)?;
 /// let start = [Params { scale: 1.0 / 7.0, zero_point: 0 }];
-/// let found = learn_scale(&x, &layout, &start, (-8, 7), Learning::default());
+/// let found = learn_scale(&x, &layout, &start, (-8, 7), LsqOptions::default());
 /// assert!(found.mse < found.mse_before);
 /// # Ok::<(), quantize_rs_math::MathError>(())
 /// ```
@@ -54,8 +54,8 @@ pub fn learn_scale(
     layout: &Layout,
     params: &[Params],
     grid: (i32, i32),
-    learning: Learning,
-) -> Learned {
+    learning: LsqOptions,
+) -> LearnedParams {
     assert_eq!(layout.check(x.len(), params.len()), Ok(()));
     let mut groups: Vec<Group> = params.iter().map(|params| Group::new(*params)).collect();
     let mut before = 0.0;
@@ -72,7 +72,7 @@ pub fn learn_scale(
     }
     let elements = x.len().max(1) as f64;
     let after: f64 = groups.iter().map(|group| group.best.0).sum();
-    Learned {
+    LearnedParams {
         params: groups.iter().map(|group| group.best.1).collect(),
         mse_before: before / elements,
         mse: after / elements,
@@ -157,16 +157,16 @@ impl Group {
         }
     }
 
-    fn advance(&mut self, slope: &Slope, step: usize, learning: Learning) {
+    fn advance(&mut self, slope: &Slope, step: usize, learning: LsqOptions) {
         /// A scale does not shrink to less than this part of what it was.
-        const LEAST: f64 = 1.0 / 1024.0;
+        const MIN_RATIO: f64 = 1.0 / 1024.0;
         let unit = f64::from(self.start.scale);
         let elements = slope.elements.max(1) as f64;
         // The loss is the mean squared error in units of the first step.
         let by_ratio = slope.by_scale / elements / unit;
         let by_zero_point = slope.by_zero_point / elements / unit / unit;
         self.ratio -= learning.scale_lr * self.moments[0].direction(by_ratio, step);
-        self.ratio = self.ratio.max(LEAST);
+        self.ratio = self.ratio.max(MIN_RATIO);
         self.zero_point -= learning.zero_point_lr * self.moments[1].direction(by_zero_point, step);
     }
 }
@@ -174,12 +174,12 @@ impl Group {
 impl Moment {
     /// Where to go, about as far as 1.
     fn direction(&mut self, gradient: f64, step: usize) -> f64 {
-        const KEEP: (f64, f64) = (0.9, 0.999);
-        self.mean = KEEP.0 * self.mean + (1.0 - KEEP.0) * gradient;
-        self.square = KEEP.1 * self.square + (1.0 - KEEP.1) * gradient * gradient;
+        const DECAY: (f64, f64) = (0.9, 0.999);
+        self.mean = DECAY.0 * self.mean + (1.0 - DECAY.0) * gradient;
+        self.square = DECAY.1 * self.square + (1.0 - DECAY.1) * gradient * gradient;
         let so_far = i32::try_from(step + 1).unwrap_or(i32::MAX);
-        let mean = self.mean / (1.0 - KEEP.0.powi(so_far));
-        let square = self.square / (1.0 - KEEP.1.powi(so_far));
+        let mean = self.mean / (1.0 - DECAY.0.powi(so_far));
+        let square = self.square / (1.0 - DECAY.1.powi(so_far));
         mean / (square.sqrt() + 1e-12)
     }
 }
@@ -199,7 +199,7 @@ mod tests {
     }
 
     fn start(x: &[f32], layout: &Layout) -> Vec<Params> {
-        let ranges = crate::group_ranges(x, layout);
+        let ranges = crate::ranges(x, layout);
         ranges
             .into_iter()
             .map(|r: Range| Params { scale: r.absmax() / 7.0, zero_point: 0 })
@@ -212,7 +212,7 @@ mod tests {
         for granularity in [Granularity::PerTensor, Granularity::PerAxis { axis: 0 }] {
             let layout = Layout::of(&[2, 1000], granularity).unwrap();
             let start = start(&x, &layout);
-            let found = learn_scale(&x, &layout, &start, (-8, 7), Learning::default());
+            let found = learn_scale(&x, &layout, &start, (-8, 7), LsqOptions::default());
             assert!(found.mse < 0.9 * found.mse_before, "{granularity:?} {found:?}");
             for (params, mse) in [(&start, found.mse_before), (&found.params, found.mse)] {
                 let (y, _) = fake_quantize_masked(&x, &layout, params, (-8, 7));
@@ -228,7 +228,7 @@ mod tests {
         for scale in [1e-3, 0.5, 4.0, 1e4] {
             for zero_point in [-8, 0, 7] {
                 for scale_lr in [0.01, 10.0] {
-                    let learning = Learning { steps: 20, scale_lr, ..Learning::default() };
+                    let learning = LsqOptions { steps: 20, scale_lr, ..LsqOptions::default() };
                     let params = [Params { scale, zero_point }];
                     let found = learn_scale(&x, &layout, &params, (-8, 7), learning);
                     assert!(found.mse <= found.mse_before, "{scale} {zero_point} {scale_lr}");
@@ -242,7 +242,7 @@ mod tests {
     fn the_unit_of_the_values_does_not_matter_and_a_lopsided_tensor_moves_the_zero_point() {
         let x: Vec<f32> = bell().into_iter().map(|x| x.abs() + 0.5).collect();
         let layout = Layout::of(&[2000], Granularity::PerTensor).unwrap();
-        let learning = Learning { zero_point_lr: 0.2, ..Learning::default() };
+        let learning = LsqOptions { zero_point_lr: 0.2, ..LsqOptions::default() };
         let run = |unit: f32| {
             let x: Vec<f32> = x.iter().map(|x| x * unit).collect();
             let params = [Params { scale: unit, zero_point: 0 }];
@@ -253,7 +253,7 @@ mod tests {
         assert_eq!(one.params[0].zero_point, tiny.params[0].zero_point);
         assert_eq!(one.params[0].scale * 2_f32.powi(-30), tiny.params[0].scale);
         assert!(one.params[0].zero_point < -2, "{one:?}");
-        let fixed = Learning { zero_point_lr: 0.0, ..learning };
+        let fixed = LsqOptions { zero_point_lr: 0.0, ..learning };
         let found =
             learn_scale(&x, &layout, &[Params { scale: 1.0, zero_point: 0 }], (-8, 7), fixed);
         assert_eq!(found.params[0].zero_point, 0);

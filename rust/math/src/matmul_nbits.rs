@@ -8,25 +8,25 @@ use crate::group_ranges::first_non_finite;
 use crate::kernels::pack::pack_into;
 use crate::metrics::Sums;
 use crate::rounding::MAGIC;
-use crate::simd::{Loop, widely};
-use crate::weight::{Shifted, fit_group, fit_shifted};
+use crate::simd::{SimdLoop, vectorized};
+use crate::weight::{FloatZeroParams, fit_float_zero, fit_group};
 use crate::{
-    Floats, Granularity, MathError, Metrics, Params, QSpec, QType, Range, WeightMethod, params,
+    FloatSource, Granularity, MathError, Metrics, Params, QSpec, QType, Range, WeightMethod, params,
 };
 
 /// A matrix of `depth` × `width`, multiplied from the left, and how it is cut: blocks of
 /// `block_size` elements along the axis of length `depth`, the last of which may be shorter.
 ///
 /// ```
-/// use quantize_rs_math::{BlockParams, NBits, QType, WeightMethod};
-/// let cut = NBits { depth: 40, width: 3, transposed: false, block_size: 32, qtype: QType::UInt4, symmetric: true, method: WeightMethod::Mse, params: BlockParams::Plain };
+/// use quantize_rs_math::{BlockParamTypes, MatMulNBitsSpec, QType, WeightMethod};
+/// let cut = MatMulNBitsSpec { depth: 40, width: 3, transposed: false, block_size: 32, qtype: QType::UInt4, symmetric: true, method: WeightMethod::Mse, params: BlockParamTypes::Plain };
 /// assert_eq!((cut.blocks(), cut.blob_len()), (2, 16));
 /// let (blobs, columns) = cut.quantize(&vec![0.5; 120])?;
 /// assert_eq!((blobs.len(), columns.scales.len()), (3 * 2 * 16, 3 * 2));
 /// # Ok::<(), quantize_rs_math::MathError>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct NBits {
+pub struct MatMulNBitsSpec {
     /// Length of the axis that is summed over.
     pub depth: usize,
     /// Number of columns of the product.
@@ -42,15 +42,15 @@ pub struct NBits {
     /// How the scale and the zero point of a block are chosen.
     pub method: WeightMethod,
     /// Of what types scales and zero points are.
-    pub params: BlockParams,
+    pub params: BlockParamTypes,
 }
 
 /// Of what types the scales and the zero points of blocks are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum BlockParams {
+pub enum BlockParamTypes {
     /// float32, and integers.
     Plain,
-    /// float32, and floats where the method [finds](WeightMethod::shifts) such.
+    /// float32, and floats where the method [finds](WeightMethod::has_float_zero_points) such.
     FloatZeroPoints,
     /// Such as float16 holds, which what comes back is then, too; and integers.
     HalfScales,
@@ -67,7 +67,7 @@ pub enum ZeroPoints {
 
 /// What goes with the integers of a matrix.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Columns {
+pub struct ColumnParams {
     /// A scale for each block, column by column.
     pub scales: Vec<f32>,
     /// The zero points.
@@ -76,17 +76,17 @@ pub struct Columns {
     pub metrics: Metrics,
 }
 
-impl Columns {
-    fn none() -> Columns {
+impl ColumnParams {
+    fn none() -> ColumnParams {
         let metrics = Sums::default().metrics(0);
-        Columns { scales: Vec::new(), zero_points: ZeroPoints::Packed(Vec::new()), metrics }
+        ColumnParams { scales: Vec::new(), zero_points: ZeroPoints::Packed(Vec::new()), metrics }
     }
 }
 
-/// Columns that are done together: as many as are read in one stretch of a row.
+/// ColumnParams that are done together: as many as are read in one stretch of a row.
 const TILE: usize = 128;
 
-impl NBits {
+impl MatMulNBitsSpec {
     /// Blocks in a column.
     pub fn blocks(&self) -> usize {
         self.depth.div_ceil(self.block_size.max(1))
@@ -103,13 +103,14 @@ impl NBits {
     }
 
     /// Whether its zero points are floats.
-    fn shifts(&self) -> bool {
-        self.params == BlockParams::FloatZeroPoints && self.method.shifts(&self.spec())
+    fn has_float_zero_points(&self) -> bool {
+        self.params == BlockParamTypes::FloatZeroPoints
+            && self.method.has_float_zero_points(&self.spec())
     }
 
     fn spec(&self) -> QSpec {
         let spec = QSpec::new(self.qtype, self.symmetric, Granularity::PerTensor);
-        QSpec { flips: self.symmetric, ..spec }
+        QSpec { allows_negative_scale: self.symmetric, ..spec }
     }
 
     /// The integers, `width` × [`blocks`](Self::blocks) × [`blob_len`](Self::blob_len), and what
@@ -120,8 +121,8 @@ impl NBits {
     /// As [`quantize_into`](Self::quantize_into).
     pub fn quantize<'a>(
         &self,
-        data: impl Into<Floats<'a>>,
-    ) -> Result<(Vec<u8>, Columns), MathError> {
+        data: impl Into<FloatSource<'a>>,
+    ) -> Result<(Vec<u8>, ColumnParams), MathError> {
         let mut blobs = vec![0; self.width * self.blocks() * self.blob_len()];
         let columns = self.quantize_into(data, &mut blobs)?;
         Ok((blobs, columns))
@@ -134,9 +135,9 @@ impl NBits {
     /// An element is NaN or infinite, or a slice is not as long as the shape says.
     pub fn quantize_into<'a>(
         &self,
-        data: impl Into<Floats<'a>>,
+        data: impl Into<FloatSource<'a>>,
         blobs: &mut [u8],
-    ) -> Result<Columns, MathError> {
+    ) -> Result<ColumnParams, MathError> {
         let data = data.into();
         if self.block_size == 0 {
             return Err(MathError::BlockSize);
@@ -150,23 +151,23 @@ impl NBits {
             }
         }
         let columns = match data {
-            Floats::Slice(values) => self.encode(values, blobs),
-            Floats::LittleEndian(values) => self.encode(values, blobs),
+            FloatSource::Slice(values) => self.encode(values, blobs),
+            FloatSource::LittleEndian(values) => self.encode(values, blobs),
         };
         match first_non_finite(data).filter(|_| columns.is_none()) {
             Some(index) => Err(MathError::NonFinite { index, value: data.get(index).to_string() }),
-            None => Ok(columns.unwrap_or_else(Columns::none)),
+            None => Ok(columns.unwrap_or_else(ColumnParams::none)),
         }
     }
 
     /// `None` where an element is not finite.
-    fn encode<X: Element>(&self, data: &[X], blobs: &mut [u8]) -> Option<Columns> {
+    fn encode<X: Element>(&self, data: &[X], blobs: &mut [u8]) -> Option<ColumnParams> {
         if data.is_empty() {
-            return Some(Columns::none());
+            return Some(ColumnParams::none());
         }
         let (blocks, packed) = (self.blocks(), self.zero_points_len());
         let mut scales = vec![0.0; self.width * blocks];
-        let shifts = self.shifts();
+        let shifts = self.has_float_zero_points();
         let mut packed_points = vec![0; if shifts { 0 } else { self.width * packed }];
         let mut float_points = vec![0.0; if shifts { self.width * blocks } else { 0 }];
         let zero_points: Vec<Points<'_>> = if shifts {
@@ -182,7 +183,7 @@ impl NBits {
         let sums: Option<Vec<Sums>> = tiles
             .map_init(Scratch::default, |scratch, (tile, ((blobs, scales), zero_points))| {
                 let (cut, first) = (self, tile * TILE);
-                widely(Tile { cut, data, first, scratch, blobs, scales, zero_points })
+                vectorized(Tile { cut, data, first, scratch, blobs, scales, zero_points })
             })
             .collect();
         let metrics = Sums::total(sums?).metrics(data.len());
@@ -191,7 +192,7 @@ impl NBits {
         } else {
             ZeroPoints::Packed(packed_points)
         };
-        Some(Columns { scales, zero_points, metrics })
+        Some(ColumnParams { scales, zero_points, metrics })
     }
 
     /// The columns from `first` on, as many as there are scales for.
@@ -225,12 +226,12 @@ impl NBits {
                 scratch.codes.resize(self.block_size, 0);
                 let (codes, at) = (&mut scratch.codes[..len], column * blocks + block);
                 if let Points::Floats(points) = &mut zero_points {
-                    let found = fit_shifted(x, range, &spec);
+                    let found = fit_float_zero(x, range, &spec);
                     round_shifted(x, found, &spec, codes, back);
                     (scales[at], points[at]) = (found.scale, found.zero_point);
                 } else {
                     let mut found = self.fit(x, range, &spec);
-                    if self.params == BlockParams::HalfScales {
+                    if self.params == BlockParamTypes::HalfScales {
                         found = found.in_halves(&spec);
                     }
                     round(x, found, &spec, codes, back);
@@ -242,7 +243,7 @@ impl NBits {
         }
         let Points::Packed(zero_points) = zero_points else { return Some(total) };
         // What is left of the last byte is the middle of the grid, as ONNX Runtime's tool leaves it.
-        let middle = QSpec { symmetric: true, ..spec }.middle() as u8;
+        let middle = QSpec { symmetric: true, ..spec }.zero_point_midpoint() as u8;
         let packed = zero_points.chunks_exact_mut(self.zero_points_len());
         for (bytes, points) in packed.zip(points.chunks_exact(blocks)) {
             scratch.codes.clear();
@@ -292,9 +293,9 @@ impl NBits {
     }
 }
 
-/// Columns that are done together, and where they go.
+/// ColumnParams that are done together, and where they go.
 struct Tile<'a, X> {
-    cut: &'a NBits,
+    cut: &'a MatMulNBitsSpec,
     data: &'a [X],
     first: usize,
     scratch: &'a mut Scratch,
@@ -309,7 +310,7 @@ enum Points<'a> {
     Floats(&'a mut [f32]),
 }
 
-impl<X: Element> Loop for Tile<'_, X> {
+impl<X: Element> SimdLoop for Tile<'_, X> {
     type Output = Option<Sums>;
 
     #[inline(always)]
@@ -370,7 +371,13 @@ fn round(x: &[f32], found: Params, spec: &QSpec, codes: &mut [u8], back: &mut [f
 
 /// [`round`] where the zero point is a float: `q = saturate(round_half_even(x / scale + zero_point))`.
 #[inline(always)]
-fn round_shifted(x: &[f32], found: Shifted, spec: &QSpec, codes: &mut [u8], back: &mut [f32]) {
+fn round_shifted(
+    x: &[f32],
+    found: FloatZeroParams,
+    spec: &QSpec,
+    codes: &mut [u8],
+    back: &mut [f32],
+) {
     let (lo, hi) = spec.grid();
     let (lo, hi) = (lo as f32, hi as f32);
     for ((x, code), back) in x.iter().zip(codes).zip(back) {
@@ -397,15 +404,15 @@ mod tests {
         (0..len).map(|_| next() * next()).collect()
     }
 
-    fn cut(depth: usize, width: usize, qtype: QType, symmetric: bool) -> NBits {
+    fn cut(depth: usize, width: usize, qtype: QType, symmetric: bool) -> MatMulNBitsSpec {
         let method = WeightMethod::Mse;
-        let (transposed, params) = (false, BlockParams::Plain);
+        let (transposed, params) = (false, BlockParamTypes::Plain);
         let block_size = 16;
-        NBits { depth, width, transposed, block_size, qtype, symmetric, method, params }
+        MatMulNBitsSpec { depth, width, transposed, block_size, qtype, symmetric, method, params }
     }
 
     /// Integers as they lie, by the definition of each step.
-    fn by_definition(cut: &NBits, data: &[f32]) -> (Vec<u8>, Vec<f32>, Vec<i32>) {
+    fn by_definition(cut: &MatMulNBitsSpec, data: &[f32]) -> (Vec<u8>, Vec<f32>, Vec<i32>) {
         let spec = cut.spec();
         let bits = cut.qtype.bits() as usize;
         let (mut blobs, mut scales, mut points) = (Vec::new(), Vec::new(), Vec::new());
@@ -456,9 +463,9 @@ mod tests {
         for qtype in [QType::UInt2, QType::UInt4] {
             for (depth, width) in [(16, 1), (32, 130), (40, 3), (5, 4)] {
                 let method = WeightMethod::Hqq;
-                let cut = NBits {
+                let cut = MatMulNBitsSpec {
                     method,
-                    params: BlockParams::FloatZeroPoints,
+                    params: BlockParamTypes::FloatZeroPoints,
                     ..cut(depth, width, qtype, false)
                 };
                 let data = numbers(depth * width);
@@ -471,7 +478,7 @@ mod tests {
                     let x: Vec<f32> = (row / 16 * 16..depth.min(row / 16 * 16 + 16))
                         .map(|row| data[row * width + column])
                         .collect();
-                    let found = fit_shifted(&x, finite_range(&x).unwrap(), &cut.spec());
+                    let found = fit_float_zero(&x, finite_range(&x).unwrap(), &cut.spec());
                     assert_eq!(
                         (columns.scales[block], points[block]),
                         (found.scale, found.zero_point)
@@ -492,10 +499,12 @@ mod tests {
 
     #[test]
     fn zero_points_stay_integers_where_floats_bring_nothing() {
-        let floats =
-            NBits { params: BlockParams::FloatZeroPoints, ..cut(32, 3, QType::UInt4, false) };
-        let hqq = NBits { method: WeightMethod::Hqq, ..floats };
-        for cut in [floats, NBits { symmetric: true, ..hqq }] {
+        let floats = MatMulNBitsSpec {
+            params: BlockParamTypes::FloatZeroPoints,
+            ..cut(32, 3, QType::UInt4, false)
+        };
+        let hqq = MatMulNBitsSpec { method: WeightMethod::Hqq, ..floats };
+        for cut in [floats, MatMulNBitsSpec { symmetric: true, ..hqq }] {
             let (_, columns) = cut.quantize(&numbers(96)).unwrap();
             assert!(matches!(columns.zero_points, ZeroPoints::Packed(_)), "{cut:?}");
         }
@@ -508,7 +517,7 @@ mod tests {
             let data = numbers(depth * width);
             let turned: Vec<f32> =
                 (0..depth * width).map(|i| data[i % depth * width + i / depth]).collect();
-            let transposed = NBits { transposed: true, ..plain };
+            let transposed = MatMulNBitsSpec { transposed: true, ..plain };
             let (blobs, columns) = plain.quantize(&data).unwrap();
             let (other, turned) = transposed.quantize(&turned).unwrap();
             assert_eq!((blobs, columns.scales), (other, turned.scales));
@@ -521,7 +530,7 @@ mod tests {
         for sign in [1.0, -1.0] {
             let data: Vec<f32> = (0..16).map(|i| sign * (4.0 - i as f32 / 4.0)).collect();
             let method = WeightMethod::MinMax;
-            let cut = NBits { method, ..cut(16, 1, QType::UInt4, true) };
+            let cut = MatMulNBitsSpec { method, ..cut(16, 1, QType::UInt4, true) };
             let (blobs, columns) = cut.quantize(&data).unwrap();
             assert_eq!(columns.scales, [-sign * 0.5]);
             assert_eq!(blobs[0] & 0xf, 0);

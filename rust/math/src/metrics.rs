@@ -1,7 +1,7 @@
 //! How far one tensor is from another: the numbers a report prints.
 
 use crate::float_source::Element;
-use crate::simd::{Loop, widely};
+use crate::simd::{SimdLoop, vectorized};
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 ///
 /// In JSON, what is not finite is null; reading it back gives the value it had.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(from = "Written")]
+#[serde(from = "Serialized")]
 pub struct Metrics {
     /// The mean of the squared differences.
     pub mse: f64,
@@ -110,7 +110,7 @@ pub(crate) struct Sums {
 impl Sums {
     /// The sums over a chunk.
     pub(crate) fn of(x: &[f32], y: &[f32]) -> Sums {
-        widely(Chunk { x, y })
+        vectorized(Chunk { x, y })
     }
 
     /// The sums over a chunk, in lanes that are added up in a fixed order.
@@ -217,7 +217,7 @@ struct Chunk<'a> {
     y: &'a [f32],
 }
 
-impl Loop for Chunk<'_> {
+impl SimdLoop for Chunk<'_> {
     type Output = Sums;
 
     #[inline(always)]
@@ -228,15 +228,15 @@ impl Loop for Chunk<'_> {
 
 /// [`Metrics`] as JSON has them.
 #[derive(Deserialize)]
-struct Written {
+struct Serialized {
     mse: Option<f64>,
     max_abs: Option<f64>,
     sqnr_db: Option<f64>,
     cosine: Option<f64>,
 }
 
-impl From<Written> for Metrics {
-    fn from(written: Written) -> Self {
+impl From<Serialized> for Metrics {
+    fn from(written: Serialized) -> Self {
         let lost_sqnr = match written.mse {
             Some(0.0) => f64::INFINITY,
             _ => f64::NEG_INFINITY,
@@ -295,7 +295,7 @@ mod tests {
     #[test]
     fn lost_decibels_are_found_again() {
         let written =
-            |mse, sqnr_db| Written { mse, max_abs: Some(0.0), sqnr_db, cosine: Some(1.0) };
+            |mse, sqnr_db| Serialized { mse, max_abs: Some(0.0), sqnr_db, cosine: Some(1.0) };
         assert_eq!(Metrics::from(written(Some(0.0), None)).sqnr_db, f64::INFINITY);
         assert_eq!(Metrics::from(written(Some(1.0), None)).sqnr_db, f64::NEG_INFINITY);
         assert_eq!(Metrics::from(written(None, None)).sqnr_db, f64::NEG_INFINITY);

@@ -7,17 +7,17 @@
 use crate::kernels::squared_errors;
 use crate::params::normal;
 use crate::qtype::E4M3;
-use crate::{Floats, Layout, Params, QSpec, Range, Scales};
+use crate::{FloatSource, Layout, Params, QSpec, Range, Scales};
 
 /// The scales of a tensor as numbers, and as they are stored.
 #[derive(Clone, Debug, PartialEq)]
-pub struct NarrowScales {
+pub struct BlockScales {
     /// What the codes stand for, for each group.
     pub params: Vec<Params>,
     /// The codes, for each group.
     pub codes: Vec<u8>,
     /// What all of them are multiplied by, in float32; 1 for powers of two, which have nothing of the kind.
-    pub whole: f32,
+    pub tensor_scale: f32,
 }
 
 /// The scales of every group of `data`, whose `ranges` are known, in the 8 bits that `spec` says; floats of this type
@@ -36,22 +36,22 @@ pub struct NarrowScales {
 /// A group of zeros has a scale of 1 (times the float32 of all).
 ///
 /// ```
-/// use quantize_rs_math::{Granularity, Layout, QSpec, QType, Scales, narrow_scales, ranges};
+/// use quantize_rs_math::{Granularity, Layout, QSpec, QType, Scales, block_scales, ranges};
 /// let blocks = Granularity::Blocked { axis: 0, block_size: 2 };
 /// let spec = QSpec { scales: Scales::Float8E8M0, ..QSpec::new(QType::Float4E2M1, true, blocks) };
 /// let layout = Layout::of(&[4], blocks)?;
 /// let data = [6.0, 0.5, 7.9, 0.3];
-/// let found = narrow_scales(&data, &layout, &ranges(&data, &layout), &spec, f32::MAX);
+/// let found = block_scales(&data, &layout, &ranges(&data, &layout), &spec, f32::MAX);
 /// assert_eq!(found.codes, [127, 128]); // 2^0 and 2^1
 /// # Ok::<(), quantize_rs_math::MathError>(())
 /// ```
-pub fn narrow_scales<'a>(
-    data: impl Into<Floats<'a>>,
+pub fn block_scales<'a>(
+    data: impl Into<FloatSource<'a>>,
     layout: &Layout,
     ranges: &[Range],
     spec: &QSpec,
     largest: f32,
-) -> NarrowScales {
+) -> BlockScales {
     let data = data.into();
     assert_eq!(layout.check(data.len(), ranges.len()), Ok(()));
     let top = spec.qtype.max() as f32;
@@ -62,14 +62,14 @@ pub fn narrow_scales<'a>(
                 ranges.iter().map(|range| levels.choices(range.absmax())).collect();
             let codes = best(data, layout, spec, &choices, |code| levels.scale(code));
             let params = codes.iter().map(|code| symmetric(levels.scale(*code))).collect();
-            NarrowScales { params, codes, whole: levels.whole }
+            BlockScales { params, codes, tensor_scale: levels.tensor_scale }
         }
         Scales::Float8E8M0 | Scales::Float => {
             let choice = |range: &Range| powers(range.absmax(), top, largest);
             let choices: Vec<_> = ranges.iter().map(choice).collect();
             let codes = best(data, layout, spec, &choices, power_of_two);
             let params = codes.iter().map(|code| symmetric(power_of_two(*code))).collect();
-            NarrowScales { params, codes, whole: 1.0 }
+            BlockScales { params, codes, tensor_scale: 1.0 }
         }
     }
 }
@@ -80,7 +80,7 @@ fn symmetric(scale: f32) -> Params {
 
 /// Of the choices of each group that which leaves the least squared error; of equal ones the first.
 fn best<const N: usize>(
-    data: Floats<'_>,
+    data: FloatSource<'_>,
     layout: &Layout,
     spec: &QSpec,
     choices: &[[u8; N]],
@@ -137,7 +137,7 @@ fn powers(absmax: f32, top: f32, largest: f32) -> [u8; 2] {
 
 /// Scales of E4M3 times one float32.
 struct TwoLevels {
-    whole: f32,
+    tensor_scale: f32,
     top: f32,
     largest: f32,
 }
@@ -155,14 +155,14 @@ impl TwoLevels {
         let absmax = ranges.iter().map(|range| range.absmax()).fold(0.0, f32::max);
         // The smallest code stands for 2^-9, times which it is still normal.
         let least = f32::MIN_POSITIVE * f32::from(1_u16 << 9);
-        let whole = normal(f64::from(absmax) / (f64::from(top) * Self::ROOM)).max(least);
-        let whole = if absmax == 0.0 { 1.0 } else { whole };
-        TwoLevels { whole, top, largest }
+        let tensor_scale = normal(f64::from(absmax) / (f64::from(top) * Self::ROOM)).max(least);
+        let tensor_scale = if absmax == 0.0 { 1.0 } else { tensor_scale };
+        TwoLevels { tensor_scale, top, largest }
     }
 
     /// The scale that a code stands for, as `DequantizeLinear` multiplies.
     fn scale(&self, code: u8) -> f32 {
-        E4M3.decode(u16::from(code)) * self.whole
+        E4M3.decode(u16::from(code)) * self.tensor_scale
     }
 
     fn choices(&self, absmax: f32) -> [u8; 4] {
@@ -176,7 +176,7 @@ impl TwoLevels {
 
     /// The codes on both sides of a scale, neither 0, and neither so large that a value would be beyond the largest.
     fn around(&self, scale: f32) -> [u8; 2] {
-        let wanted = scale / self.whole;
+        let wanted = scale / self.tensor_scale;
         let near = E4M3.encode(wanted) as u8;
         let below = if E4M3.decode(u16::from(near)) > wanted { near - 1 } else { near };
         [below, below + 1].map(|code| {

@@ -60,7 +60,7 @@ impl Range {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Params {
     /// What one unit of the type is worth, for integers the distance between neighbours: finite, not denormal, and
-    /// positive but where the spec [`flips`](QSpec::flips).
+    /// positive but where the spec [`flips`](QSpec::allows_negative_scale).
     pub scale: f32,
     /// The integer that stands for 0; floats have 0 for it.
     pub zero_point: i32,
@@ -111,10 +111,10 @@ impl Params {
 /// Formulas, with the range widened to hold 0 and all intermediate results in f64:
 /// - asymmetric: `scale = (rmax - rmin) / (qmax - qmin)`, `zero_point = clamp(round_half_even(qmin - rmin / scale))`,
 ///   as `DynamicQuantizeLinear` of ONNX has it;
-/// - symmetric: the zero point is [`QSpec::middle`]. With `below = middle - qmin` and `above = qmax - middle`,
+/// - symmetric: the zero point is [`QSpec::zero_point_midpoint`]. With `below = middle - qmin` and `above = qmax - middle`,
 ///   `scale = max(rmax / above, -rmin / below)`, which clips nothing. Up to 4 bits, when the element of the largest
 ///   magnitude is negative, `scale = -rmin / below` even if the largest positive value then clips by less than a step:
-///   eight steps instead of seven are worth more. When it is positive and the spec [`flips`](QSpec::flips), the same
+///   eight steps instead of seven are worth more. When it is positive and the spec [`flips`](QSpec::allows_negative_scale), the same
 ///   with another sign: `scale = -rmax / below`. Floats are always symmetric: `scale = absmax / largest value`.
 ///
 /// Defined for every input: an empty, all-zero or NaN range gives scale 1 and the zero point 0 (symmetric: the
@@ -125,7 +125,10 @@ impl Params {
 pub fn params(range: Range, spec: &QSpec) -> Params {
     let range = range.finite();
     if range.absmax() == 0.0 || !spec.qtype.is_scaled() {
-        return Params { scale: 1.0, zero_point: if spec.symmetric { spec.middle() } else { 0 } };
+        return Params {
+            scale: 1.0,
+            zero_point: if spec.symmetric { spec.zero_point_midpoint() } else { 0 },
+        };
     }
     if !spec.symmetric {
         return asymmetric(range, spec);
@@ -138,7 +141,7 @@ pub fn params(range: Range, spec: &QSpec) -> Params {
 
 /// Whether a symmetric grid has so few steps, and one more below than above, that it matters who gets it.
 pub(crate) fn lopsided(spec: &QSpec) -> bool {
-    let (below, above) = reach(spec, spec.middle());
+    let (below, above) = reach(spec, spec.zero_point_midpoint());
     spec.symmetric && spec.qtype.bits() <= 4 && below > above
 }
 
@@ -147,7 +150,7 @@ pub(crate) fn lopsided(spec: &QSpec) -> bool {
 pub(crate) fn choices(range: Range, spec: &QSpec) -> [Params; 3] {
     let range = range.finite();
     let Symmetric { far, near, sign } = Symmetric::of(range, spec);
-    let zero_point = spec.middle();
+    let zero_point = spec.zero_point_midpoint();
     let (below, above) = reach(spec, zero_point);
     [below, above + 0.5, above].map(|above| {
         let steps = below.max(above);
@@ -167,7 +170,7 @@ struct Symmetric {
 impl Symmetric {
     fn of(range: Range, spec: &QSpec) -> Symmetric {
         let (lowest, highest) = (-f64::from(range.min), f64::from(range.max));
-        if spec.flips && lopsided(spec) && highest > lowest {
+        if spec.allows_negative_scale && lopsided(spec) && highest > lowest {
             Symmetric { far: highest, near: lowest, sign: -1.0 }
         } else {
             Symmetric { far: lowest, near: highest, sign: 1.0 }
@@ -263,7 +266,10 @@ mod tests {
         let narrow =
             [(QType::Int4, 8.0), (QType::UInt4, 8.0), (QType::Int2, 2.0), (QType::UInt2, 2.0)];
         for (qtype, below) in narrow {
-            let spec = QSpec { flips: true, ..QSpec::new(qtype, true, Granularity::PerTensor) };
+            let spec = QSpec {
+                allows_negative_scale: true,
+                ..QSpec::new(qtype, true, Granularity::PerTensor)
+            };
             for (min, max, scale) in
                 [(-3.0, 2.9, 3.0), (-3.0, 3.0, 3.0), (-2.9, 3.0, -3.0), (0.0, 3.0, -3.0)]
             {
@@ -277,7 +283,10 @@ mod tests {
             assert_eq!(found.scale, 3.0 / (below - 1.0), "{qtype}");
         }
         for qtype in [QType::Int8, QType::UInt8, QType::Int16] {
-            let spec = QSpec { flips: true, ..QSpec::new(qtype, true, Granularity::PerTensor) };
+            let spec = QSpec {
+                allows_negative_scale: true,
+                ..QSpec::new(qtype, true, Granularity::PerTensor)
+            };
             assert!(params(Range { min: -1.0, max: 2.0 }, &spec).scale > 0.0, "{qtype}");
         }
     }
@@ -301,7 +310,7 @@ mod tests {
             for &qtype in QType::ALL {
                 for symmetric in [false, true] {
                     let spec = QSpec::new(qtype, symmetric, Granularity::PerTensor);
-                    let middle = if symmetric { spec.middle() } else { 0 };
+                    let middle = if symmetric { spec.zero_point_midpoint() } else { 0 };
                     assert_eq!(params(range, &spec), Params { scale: 1.0, zero_point: middle });
                 }
             }

@@ -48,7 +48,7 @@ pub enum QType {
     Int32,
 }
 
-struct Row {
+struct TypeInfo {
     qtype: QType,
     name: &'static str,
     /// Other names that people use.
@@ -65,8 +65,8 @@ enum Numbers {
     Floats(Minifloat),
 }
 
-const fn row(qtype: QType, name: &'static str, bits: u32, numbers: Numbers) -> Row {
-    Row { qtype, name, aliases: &[], bits, numbers }
+const fn info(qtype: QType, name: &'static str, bits: u32, numbers: Numbers) -> TypeInfo {
+    TypeInfo { qtype, name, aliases: &[], bits, numbers }
 }
 
 const E2M1: Numbers = Numbers::Floats(Minifloat::new(4, 1, 0, 0x7));
@@ -77,21 +77,21 @@ const HALF: Numbers = Numbers::Floats(Minifloat::new(16, 10, -14, 0x7bff));
 const BRAIN: Numbers = Numbers::Floats(Minifloat::new(16, 7, -126, 0x7f7f));
 
 /// In the order of the variants.
-const TABLE: [Row; 14] = [
-    row(QType::Int2, "int2", 2, Numbers::Signed),
-    row(QType::UInt2, "uint2", 2, Numbers::Unsigned),
-    row(QType::Int4, "int4", 4, Numbers::Signed),
-    row(QType::UInt4, "uint4", 4, Numbers::Unsigned),
-    Row { aliases: &["float4"], ..row(QType::Float4E2M1, "float4e2m1", 4, E2M1) },
-    row(QType::Int8, "int8", 8, Numbers::Signed),
-    row(QType::UInt8, "uint8", 8, Numbers::Unsigned),
-    Row { aliases: &["float8"], ..row(QType::Float8E4M3FN, "float8e4m3fn", 8, E4M3FN) },
-    row(QType::Float8E5M2, "float8e5m2", 8, E5M2),
-    row(QType::Int16, "int16", 16, Numbers::Signed),
-    row(QType::UInt16, "uint16", 16, Numbers::Unsigned),
-    Row { aliases: &["fp16", "half"], ..row(QType::Float16, "float16", 16, HALF) },
-    Row { aliases: &["bf16"], ..row(QType::BFloat16, "bfloat16", 16, BRAIN) },
-    row(QType::Int32, "int32", 32, Numbers::Signed),
+const TABLE: [TypeInfo; 14] = [
+    info(QType::Int2, "int2", 2, Numbers::Signed),
+    info(QType::UInt2, "uint2", 2, Numbers::Unsigned),
+    info(QType::Int4, "int4", 4, Numbers::Signed),
+    info(QType::UInt4, "uint4", 4, Numbers::Unsigned),
+    TypeInfo { aliases: &["float4"], ..info(QType::Float4E2M1, "float4e2m1", 4, E2M1) },
+    info(QType::Int8, "int8", 8, Numbers::Signed),
+    info(QType::UInt8, "uint8", 8, Numbers::Unsigned),
+    TypeInfo { aliases: &["float8"], ..info(QType::Float8E4M3FN, "float8e4m3fn", 8, E4M3FN) },
+    info(QType::Float8E5M2, "float8e5m2", 8, E5M2),
+    info(QType::Int16, "int16", 16, Numbers::Signed),
+    info(QType::UInt16, "uint16", 16, Numbers::Unsigned),
+    TypeInfo { aliases: &["fp16", "half"], ..info(QType::Float16, "float16", 16, HALF) },
+    TypeInfo { aliases: &["bf16"], ..info(QType::BFloat16, "bfloat16", 16, BRAIN) },
+    info(QType::Int32, "int32", 32, Numbers::Signed),
 ];
 
 const ALL: [QType; TABLE.len()] = {
@@ -125,30 +125,30 @@ impl QType {
     pub const ALL: &'static [QType] = &ALL;
 
     #[inline]
-    const fn row(self) -> &'static Row {
+    const fn info(self) -> &'static TypeInfo {
         &TABLE[self as usize]
     }
 
     /// The name of the type: `int8`.
     pub const fn name(self) -> &'static str {
-        self.row().name
+        self.info().name
     }
 
     /// Other names that [`parse`](QType::parse) knows it by.
     pub const fn aliases(self) -> &'static [&'static str] {
-        self.row().aliases
+        self.info().aliases
     }
 
     /// Bits that one value takes.
     #[inline]
     pub const fn bits(self) -> u32 {
-        self.row().bits
+        self.info().bits
     }
 
     /// How its codes stand for floats; `None` when they are integers.
     #[inline]
     pub const fn format(self) -> Option<Minifloat> {
-        match self.row().numbers {
+        match self.info().numbers {
             Numbers::Floats(format) => Some(format),
             Numbers::Signed | Numbers::Unsigned => None,
         }
@@ -169,7 +169,7 @@ impl QType {
     /// Whether values can be negative.
     #[inline]
     pub const fn signed(self) -> bool {
-        !matches!(self.row().numbers, Numbers::Unsigned)
+        !matches!(self.info().numbers, Numbers::Unsigned)
     }
 
     /// The smallest finite value.
@@ -186,7 +186,7 @@ impl QType {
 
     /// How many finite values there are: `2^bits` integers.
     pub const fn levels(self) -> u64 {
-        match self.row().numbers {
+        match self.info().numbers {
             Numbers::Signed | Numbers::Unsigned => 1 << self.bits(),
             Numbers::Floats(format) => format.levels(),
         }
@@ -194,7 +194,7 @@ impl QType {
 
     /// The largest distance between two neighbouring values: that of all integers, and of the largest floats.
     pub const fn largest_step(self) -> i32 {
-        match self.row().numbers {
+        match self.info().numbers {
             Numbers::Signed | Numbers::Unsigned => 1,
             Numbers::Floats(format) => format.largest_step(),
         }

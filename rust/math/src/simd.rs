@@ -3,24 +3,24 @@
 use pulp::{Arch, Simd, WithSimd};
 
 /// A loop over slices.
-pub(crate) trait Loop {
+pub(crate) trait SimdLoop {
     /// What comes of it.
     type Output;
 
     /// Runs it. To be marked `#[inline(always)]`, and all that it calls: only what ends up inside of
-    /// [`widely`] is compiled for wide vectors.
+    /// [`vectorized`] is compiled for wide vectors.
     fn run(self) -> Self::Output;
 }
 
 /// Runs a loop that was compiled for the vectors of this processor. The result is the same with any: what the loop
 /// computes, and in which order, is for the loop to say.
-pub(crate) fn widely<L: Loop>(work: L) -> L::Output {
-    Arch::new().dispatch(Wide(work))
+pub(crate) fn vectorized<L: SimdLoop>(work: L) -> L::Output {
+    Arch::new().dispatch(SimdDispatch(work))
 }
 
-struct Wide<L>(L);
+struct SimdDispatch<L>(L);
 
-impl<L: Loop> WithSimd for Wide<L> {
+impl<L: SimdLoop> WithSimd for SimdDispatch<L> {
     type Output = L::Output;
 
     #[inline(always)]

@@ -74,15 +74,15 @@ pub struct QSpec {
     /// Use one bit less (`reduce_range`), for x86 without VNNI, whose sums of `uint8 × int8` pairs saturate.
     ///
     /// Without effect below 8 bits, and for floats.
-    #[serde(default)]
-    pub reduced: bool,
+    #[serde(default, rename = "reduced", alias = "reduce_range")]
+    pub reduce_range: bool,
     /// Let the scale be negative, so that the end of a symmetric grid that reaches further can be above 0 too.
     ///
     /// Without effect where both ends reach as far, and for more than 4 bits.
-    #[serde(default)]
-    pub flips: bool,
+    #[serde(default, rename = "flips", alias = "allows_negative_scale")]
+    pub allows_negative_scale: bool,
     /// What scales are stored as. With less than floats of 16 bits, values are floats of 4 or 8 bits, and scales are
-    /// found by [`narrow_scales`](crate::narrow_scales).
+    /// found by [`block_scales`](crate::block_scales).
     #[serde(default, skip_serializing_if = "Scales::are_wide")]
     pub scales: Scales,
 }
@@ -99,8 +99,8 @@ impl QSpec {
             symmetric,
             granularity,
             narrow,
-            reduced: false,
-            flips: false,
+            reduce_range: false,
+            allows_negative_scale: false,
             scales: Scales::Float,
         }
     }
@@ -124,7 +124,7 @@ impl QSpec {
     #[inline]
     pub const fn grid(&self) -> (i32, i32) {
         let (mut lo, mut hi) = (self.qtype.min(), self.qtype.max());
-        if self.reduced && self.qtype.bits() >= 8 && !self.qtype.is_float() {
+        if self.reduce_range && self.qtype.bits() >= 8 && !self.qtype.is_float() {
             (lo, hi) = (lo / 2, hi / 2);
         }
         if self.symmetric && self.narrow {
@@ -136,7 +136,7 @@ impl QSpec {
 
     /// The zero point of a symmetric grid: 0 when signed, the upper of the two middle values when not.
     #[inline]
-    pub const fn middle(&self) -> i32 {
+    pub const fn zero_point_midpoint(&self) -> i32 {
         self.middle_below(self.grid().1)
     }
 
@@ -178,9 +178,9 @@ mod tests {
     fn floats_are_symmetric_and_have_one_grid() {
         for qtype in [QType::Float8E4M3FN, QType::Float8E5M2] {
             assert_eq!(spec(qtype, false), spec(qtype, true));
-            let odd = QSpec { narrow: true, reduced: true, ..spec(qtype, false) };
+            let odd = QSpec { narrow: true, reduce_range: true, ..spec(qtype, false) };
             assert_eq!(odd.grid(), (qtype.min(), qtype.max()));
-            assert_eq!((odd.middle(), odd.levels()), (0, qtype.levels()));
+            assert_eq!((odd.zero_point_midpoint(), odd.levels()), (0, qtype.levels()));
         }
         assert_eq!(spec(QType::Int8, true).levels(), 255);
     }
@@ -190,19 +190,19 @@ mod tests {
         let middles =
             [(QType::UInt2, 2), (QType::UInt4, 8), (QType::UInt8, 128), (QType::UInt16, 32768)];
         for (qtype, middle) in middles {
-            assert_eq!(spec(qtype, true).middle(), middle);
+            assert_eq!(spec(qtype, true).zero_point_midpoint(), middle);
         }
-        assert_eq!(spec(QType::Int8, true).middle(), 0);
+        assert_eq!(spec(QType::Int8, true).zero_point_midpoint(), 0);
     }
 
     #[test]
     fn a_reduced_grid_has_seven_bits() {
-        let reduced = |qtype, symmetric| QSpec { reduced: true, ..spec(qtype, symmetric) };
+        let reduced = |qtype, symmetric| QSpec { reduce_range: true, ..spec(qtype, symmetric) };
         assert_eq!(reduced(QType::Int8, false).grid(), (-64, 63));
         assert_eq!(reduced(QType::Int8, true).grid(), (-63, 63));
         assert_eq!(reduced(QType::UInt8, false).grid().0, 0);
         assert_eq!(reduced(QType::UInt8, false).grid().1, i32::from(i8::MAX));
-        assert_eq!(reduced(QType::UInt8, true).middle(), 64);
+        assert_eq!(reduced(QType::UInt8, true).zero_point_midpoint(), 64);
         assert_eq!(reduced(QType::Int4, false).grid(), (-8, 7));
     }
 }

@@ -4,7 +4,7 @@
 #![allow(clippy::cast_possible_truncation, clippy::cast_precision_loss, clippy::cast_sign_loss)]
 
 use proptest::prelude::*;
-use quantize_rs_math::range::{self, Degenerate, Found, expected_error};
+use quantize_rs_math::range::{self, Degenerate, FoundRange, expected_error};
 use quantize_rs_math::stats::Sketch;
 use quantize_rs_math::{Granularity, QSpec, QType, Range, fake_quantize, metrics, params};
 
@@ -25,7 +25,7 @@ fn of(samples: &[Vec<f32>]) -> Sketch {
     sketch
 }
 
-fn choose(method: &str, seen: &Sketch, spec: &QSpec) -> Found {
+fn choose(method: &str, seen: &Sketch, spec: &QSpec) -> FoundRange {
     range::find(method).unwrap().range(seen, spec)
 }
 
@@ -123,7 +123,7 @@ fn what_could_not_be_chosen_is_said() {
     let (byte, wide) = (spec(QType::UInt8, false), spec(QType::Int16, true));
     let few = of(&[vec![1.0, 2.0, 3.0], vec![4.0, 5.0]]);
     for method in ["percentile", "entropy", "mse"] {
-        let Found { range, note } = choose(method, &few, &byte);
+        let FoundRange { range, note } = choose(method, &few, &byte);
         assert_eq!(
             (range, note),
             (few.range(), Some(Degenerate::TooFew { values: 5 })),
@@ -143,7 +143,7 @@ fn what_could_not_be_chosen_is_said() {
     ] {
         assert_eq!(
             choose(method, &uniform, &spec),
-            Found { range: uniform.range(), note },
+            FoundRange { range: uniform.range(), note },
             "{method}"
         );
     }
@@ -166,7 +166,7 @@ fn the_moving_average_is_the_mean_of_the_ends() {
         .map(|n| (0..100).map(|i| f32::from(n) * (i as f32 / 99.0 - 0.25)).collect())
         .collect();
     let found = choose("moving_average", &of(&samples), &spec(QType::UInt8, false));
-    assert_eq!(found, Found { range: Range { min: -1.0, max: 3.0 }, note: None });
+    assert_eq!(found, FoundRange { range: Range { min: -1.0, max: 3.0 }, note: None });
 }
 
 #[test]
@@ -267,7 +267,7 @@ fn floats_have_little_to_choose_and_none_of_it_hurts() {
             let found = choose("entropy", &seen, &spec);
             assert_eq!(
                 found,
-                Found { range: seen.range(), note: Some(Degenerate::Floats) },
+                FoundRange { range: seen.range(), note: Some(Degenerate::Floats) },
                 "{qtype}"
             );
             let of_method = |method| error(&values, &spec, choose(method, &seen, &spec).range);
@@ -347,7 +347,7 @@ proptest! {
         let full = seen.range();
         let mut errors = Vec::new();
         for finder in range::ALL {
-            let Found { range, note } = finder.range(&seen, &spec);
+            let FoundRange { range, note } = finder.range(&seen, &spec);
             prop_assert!(full.min <= range.min && range.min <= range.max && range.max <= full.max);
             prop_assert!(range == full || note.is_none(), "{note:?}");
             errors.push(expected_error(&seen, &spec, range));
@@ -399,11 +399,11 @@ proptest! {
         let near = |found: f32, sorted: f64| (f64::from(found) - sorted).abs() <= width * 1.001;
         let magnitudes = values.iter().map(|x| x.abs()).collect();
         let negated = values.iter().map(|x| -x).collect();
-        let Found { range, note } = choose(&method, &seen, &spec(QType::Int8, true));
+        let FoundRange { range, note } = choose(&method, &seen, &spec(QType::Int8, true));
         if note.is_none() {
             prop_assert!(near(range.absmax(), largest_but(magnitudes)), "{range:?}");
         }
-        let Found { range, note } = choose(&method, &seen, &spec(QType::UInt8, false));
+        let FoundRange { range, note } = choose(&method, &seen, &spec(QType::UInt8, false));
         if note.is_none() {
             prop_assert!(near(range.max, largest_but(values.clone())), "{range:?}");
             prop_assert!(near(range.min, -largest_but(negated)), "{range:?}");

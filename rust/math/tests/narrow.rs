@@ -6,7 +6,7 @@
 use proptest::prelude::*;
 use quantize_rs_math::kernels::reference;
 use quantize_rs_math::{
-    Granularity, Layout, NarrowScales, Params, QSpec, QType, Scales, narrow_scales, ranges,
+    BlockScales, Granularity, Layout, Params, QSpec, QType, Scales, block_scales, ranges,
 };
 
 const LAYOUTS: [(QType, Scales); 3] = [
@@ -22,16 +22,16 @@ fn spec(qtype: QType, scales: Scales) -> QSpec {
     QSpec { scales, ..QSpec::new(qtype, true, granularity) }
 }
 
-fn found(data: &[f32], spec: &QSpec, largest: f32) -> NarrowScales {
+fn found(data: &[f32], spec: &QSpec, largest: f32) -> BlockScales {
     let layout = Layout::of(&[data.len()], spec.granularity).unwrap();
-    narrow_scales(data, &layout, &ranges(data, &layout), spec, largest)
+    block_scales(data, &layout, &ranges(data, &layout), spec, largest)
 }
 
 /// What a code stands for, said without the crate's own arithmetic.
-fn meant(code: u8, scales: Scales, whole: f32) -> f32 {
+fn meant(code: u8, scales: Scales, tensor_scale: f32) -> f32 {
     match scales {
         Scales::Float8E8M0 => 2_f64.powi(i32::from(code) - 127) as f32,
-        _ => QType::Float8E4M3FN.format().unwrap().decode(u16::from(code)) * whole,
+        _ => QType::Float8E4M3FN.format().unwrap().decode(u16::from(code)) * tensor_scale,
     }
 }
 
@@ -58,14 +58,14 @@ proptest! {
         let data: Vec<f32> = data.iter().map(|x| x.clamp(-largest, largest)).collect();
         for (qtype, scales) in LAYOUTS {
             let spec = spec(qtype, scales);
-            let NarrowScales { params, codes, whole } = found(&data, &spec, largest);
+            let BlockScales { params, codes, tensor_scale } = found(&data, &spec, largest);
             for ((block, params), code) in data.chunks(BLOCK).zip(&params).zip(&codes) {
-                prop_assert_eq!(params.scale, meant(*code, scales, whole));
+                prop_assert_eq!(params.scale, meant(*code, scales, tensor_scale));
                 prop_assert!(params.scale.is_normal() && params.scale > 0.0 && params.zero_point == 0);
                 let (_, back) = error(block, params.scale, &spec);
                 prop_assert!(back <= largest, "{} comes back as {}", params.scale, back);
                 if block.iter().all(|x| *x == 0.0) {
-                    prop_assert_eq!(params.scale, whole);
+                    prop_assert_eq!(params.scale, tensor_scale);
                 }
             }
         }
@@ -98,8 +98,8 @@ proptest! {
             let absmax = block.iter().fold(0.0, |all: f32, x| all.max(x.abs()));
             for divisor in [6.0, 4.0] {
                 let format = QType::Float8E4M3FN.format().unwrap();
-                let nearest = format.encode(absmax / divisor / found.whole).max(1);
-                let nearest = format.decode(nearest) * found.whole;
+                let nearest = format.encode(absmax / divisor / found.tensor_scale).max(1);
+                let nearest = format.decode(nearest) * found.tensor_scale;
                 let (here, there) = (error(block, params.scale, &spec).0, error(block, nearest, &spec).0);
                 prop_assert!(here <= there, "{} {} {}", params.scale, nearest, absmax);
             }

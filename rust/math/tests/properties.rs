@@ -50,8 +50,12 @@ fn any_tensor(
     let float = float.boxed();
     (any_cut(), any_qtype(), any::<[bool; 4]>()).prop_flat_map(
         move |((shape, granularity), qtype, [symmetric, narrow, reduced, flips])| {
-            let spec =
-                QSpec { narrow, reduced, flips, ..QSpec::new(qtype, symmetric, granularity) };
+            let spec = QSpec {
+                narrow,
+                reduce_range: reduced,
+                allows_negative_scale: flips,
+                ..QSpec::new(qtype, symmetric, granularity)
+            };
             let layout = Layout::of(&shape, granularity).unwrap();
             // Long tensors repeat a short pattern of odd length, so that they are cheap to make and to shrink.
             let elements = layout.elements();
@@ -178,7 +182,7 @@ proptest! {
             (0..width * depth).map(|at| rows[at % width * depth + at / width]).collect();
         let fitted = |data: &[f32], shape: [usize; 2], axis: usize| {
             let granularity = Granularity::Blocked { axis, block_size };
-            let spec = QSpec { flips: symmetric, ..QSpec::new(qtype, symmetric, granularity) };
+            let spec = QSpec { allows_negative_scale: symmetric, ..QSpec::new(qtype, symmetric, granularity) };
             let layout = Layout::of(&shape, granularity).unwrap();
             fit(data, &layout, &ranges(data, &layout), &spec, method)
         };

@@ -3,22 +3,25 @@
 use proptest::prelude::*;
 use quantize_rs_math::kernels::reference;
 use quantize_rs_math::{
-    Granularity, Layout, Params, QSpec, QType, Summed, WeightMethod, dequantize, fit, metrics,
-    quantize_keeping_sums_into, ranges,
+    Granularity, Layout, Params, QSpec, QType, SumGroups, WeightMethod, dequantize, fit, metrics,
+    quantize_preserving_sums_into, ranges,
 };
 
 const TYPES: [QType; 6] =
     [QType::Int8, QType::UInt8, QType::Int4, QType::UInt4, QType::Int2, QType::UInt2];
 
 /// A shape of three axes, how it shares scales, and groups that lie within those.
-fn any_groups() -> impl Strategy<Value = ([usize; 3], Granularity, Summed)> {
+fn any_groups() -> impl Strategy<Value = ([usize; 3], Granularity, SumGroups)> {
     let shape = [1_usize..5, 1_usize..70, 1_usize..30];
     (shape, 0_usize..3, 1_usize..40, 0..5).prop_map(|(shape, axis, block_size, kind)| {
         let channels = Granularity::PerAxis { axis };
         let blocks = Granularity::Blocked { axis, block_size };
-        let of =
-            |granularity| Summed { groups: Layout::of(&shape, granularity).unwrap(), part: None };
-        let kernels = |axis| Summed { part: Some(shape[2]), ..of(Granularity::PerAxis { axis }) };
+        let of = |granularity| SumGroups {
+            groups: Layout::of(&shape, granularity).unwrap(),
+            part: None,
+        };
+        let kernels =
+            |axis| SumGroups { part: Some(shape[2]), ..of(Granularity::PerAxis { axis }) };
         match kind {
             0 => (shape, Granularity::PerTensor, of(channels)),
             1 => (shape, channels, of(channels)),
@@ -29,7 +32,7 @@ fn any_groups() -> impl Strategy<Value = ([usize; 3], Granularity, Summed)> {
     })
 }
 
-fn any_weight() -> impl Strategy<Value = (Vec<f32>, Layout, QSpec, Summed)> {
+fn any_weight() -> impl Strategy<Value = (Vec<f32>, Layout, QSpec, SumGroups)> {
     let types = (prop::sample::select(&TYPES), any::<bool>(), any::<bool>());
     (any_groups(), types, any::<u64>()).prop_map(|((shape, granularity, summed), types, seed)| {
         let (qtype, symmetric, flips) = types;
@@ -47,7 +50,7 @@ fn any_weight() -> impl Strategy<Value = (Vec<f32>, Layout, QSpec, Summed)> {
             }
         });
         let spec = QSpec::new(qtype, symmetric, granularity);
-        let spec = QSpec { flips: flips && symmetric && qtype.bits() <= 4, ..spec };
+        let spec = QSpec { allows_negative_scale: flips && symmetric && qtype.bits() <= 4, ..spec };
         (data.collect(), Layout::of(&shape, granularity).unwrap(), spec, summed)
     })
 }
@@ -56,11 +59,12 @@ fn quantized(
     data: &[f32],
     layout: &Layout,
     spec: &QSpec,
-    summed: &Summed,
+    summed: &SumGroups,
 ) -> (Vec<u8>, Vec<Params>, quantize_rs_math::Metrics) {
     let params = fit(data, layout, &ranges(data, layout), spec, WeightMethod::Mse);
     let mut bytes = vec![0; spec.qtype.packed_len(data.len())];
-    let found = quantize_keeping_sums_into(data, layout, &params, spec, Some(summed), &mut bytes);
+    let found =
+        quantize_preserving_sums_into(data, layout, &params, spec, Some(summed), &mut bytes);
     (bytes, params, found)
 }
 
@@ -69,7 +73,7 @@ proptest! {
     fn the_fast_kernel_equals_the_definition((data, layout, spec, summed) in any_weight()) {
         let (bytes, params, found) = quantized(&data, &layout, &spec, &summed);
         let mut expected = reference::quantize(&data, &layout, &params, &spec);
-        reference::keep_sums(&data, &layout, &params, &spec, &summed, &mut expected);
+        reference::preserve_sums(&data, &layout, &params, &spec, &summed, &mut expected);
         prop_assert_eq!(&bytes, &expected);
         let floats = dequantize(&bytes, &layout, &params, spec.qtype);
         let measured = metrics(&data, &floats);
@@ -124,7 +128,7 @@ fn many_elements_keep_their_sum_within_half_a_step() {
         let spec = QSpec::new(QType::UInt8, false, granularity);
         let layout = Layout::of(&shape, granularity).unwrap();
         let groups = Layout::of(&shape, Granularity::PerAxis { axis: 0 }).unwrap();
-        let summed = Summed { groups, part: None };
+        let summed = SumGroups { groups, part: None };
         let (bytes, params, found) = quantized(&data, &layout, &spec, &summed);
         let floats = dequantize(&bytes, &layout, &params, spec.qtype);
         for (row, (x, float)) in data.chunks(5000).zip(floats.chunks(5000)).enumerate() {
@@ -146,7 +150,7 @@ fn what_moves_does_not_depend_on_the_number_of_threads() {
         let layout = Layout::of(&shape, spec.granularity).unwrap();
         let in_pool = |threads| {
             let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
-            let summed = Summed { groups: layout.clone(), part: None };
+            let summed = SumGroups { groups: layout.clone(), part: None };
             pool.install(|| quantized(&data, &layout, &spec, &summed))
         };
         let (one, four) = (in_pool(1), in_pool(4));

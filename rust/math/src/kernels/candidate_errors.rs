@@ -6,7 +6,7 @@ use super::params_per_element::{Lanes, Table};
 use super::quantize::{Grid, Integers};
 use crate::float_source::Element;
 use crate::layout::Piece;
-use crate::{Floats, Layout, Params, QSpec};
+use crate::{FloatSource, Layout, Params, QSpec};
 
 /// Elements that are worth a task of their own.
 const TASK: usize = 1 << 16;
@@ -17,7 +17,7 @@ const TASK: usize = 1 << 16;
 /// Each choice has one entry for each group of `layout`; the type is one of at most 16 bits. Sums are taken in f64 over
 /// tasks of a fixed size and added in their order: the result does not depend on the number of threads.
 pub(crate) fn squared_errors<const N: usize>(
-    data: Floats<'_>,
+    data: FloatSource<'_>,
     layout: &Layout,
     choices: [&[Params]; N],
     spec: &QSpec,
@@ -38,10 +38,10 @@ struct Groups<'a, G, const N: usize> {
 }
 
 impl<G: Grid + Sync, const N: usize> Groups<'_, G, N> {
-    fn all(&self, data: Floats<'_>) -> [Vec<f64>; N] {
+    fn all(&self, data: FloatSource<'_>) -> [Vec<f64>; N] {
         match data {
-            Floats::Slice(values) => self.errors(values),
-            Floats::LittleEndian(values) => self.errors(values),
+            FloatSource::Slice(values) => self.errors(values),
+            FloatSource::LittleEndian(values) => self.errors(values),
         }
     }
 

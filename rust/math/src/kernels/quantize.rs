@@ -6,13 +6,13 @@ use rayon::prelude::*;
 
 use super::params_per_element::{Lanes, Table};
 use super::sum_preserving;
-use super::sum_preserving::Summed;
+use super::sum_preserving::SumGroups;
 use super::{pack, reference};
 use crate::float_source::Element;
 use crate::metrics::{CHUNK, Measure, Sums};
 use crate::rounding::MAGIC;
-use crate::simd::{Loop, widely};
-use crate::{Floats, Granularity, Layout, Metrics, Minifloat, Params, QSpec};
+use crate::simd::{SimdLoop, vectorized};
+use crate::{FloatSource, Granularity, Layout, Metrics, Minifloat, Params, QSpec};
 
 /// The integers of a tensor as ONNX `raw_data`: `saturate(round_half_even(x / scale) + zero_point)`; of floats, the
 /// codes of `x / scale`.
@@ -21,7 +21,7 @@ use crate::{Floats, Granularity, Layout, Metrics, Minifloat, Params, QSpec};
 /// ([`Layout::check`]). The result has [`QType::packed_len`](crate::QType::packed_len) bytes: 16 and 32 bits little
 /// endian, 4 and 2 bits packed over the flat C-order index, low bits first. Equals [`reference::quantize`].
 pub fn quantize<'a>(
-    data: impl Into<Floats<'a>>,
+    data: impl Into<FloatSource<'a>>,
     layout: &Layout,
     params: &[Params],
     spec: &QSpec,
@@ -29,8 +29,10 @@ pub fn quantize<'a>(
     let data = data.into();
     let mut bytes = vec![0; spec.qtype.packed_len(data.len())];
     match data {
-        Floats::Slice(values) => encode::<_, ()>(values, layout, params, spec, &mut bytes),
-        Floats::LittleEndian(values) => encode::<_, ()>(values, layout, params, spec, &mut bytes),
+        FloatSource::Slice(values) => encode::<_, ()>(values, layout, params, spec, &mut bytes),
+        FloatSource::LittleEndian(values) => {
+            encode::<_, ()>(values, layout, params, spec, &mut bytes)
+        }
     };
     bytes
 }
@@ -38,7 +40,7 @@ pub fn quantize<'a>(
 /// [`quantize`], and the [`metrics`](crate::metrics()) of the tensor that [`dequantize`](crate::dequantize) would
 /// give back against `data`, which is read once.
 pub fn quantize_measured<'a>(
-    data: impl Into<Floats<'a>>,
+    data: impl Into<FloatSource<'a>>,
     layout: &Layout,
     params: &[Params],
     spec: &QSpec,
@@ -51,7 +53,7 @@ pub fn quantize_measured<'a>(
 
 /// [`quantize_measured`] into bytes that the caller has, as many as the result takes.
 pub fn quantize_measured_into<'a>(
-    data: impl Into<Floats<'a>>,
+    data: impl Into<FloatSource<'a>>,
     layout: &Layout,
     params: &[Params],
     spec: &QSpec,
@@ -62,15 +64,15 @@ pub fn quantize_measured_into<'a>(
 }
 
 fn measured_into(
-    data: Floats<'_>,
+    data: FloatSource<'_>,
     layout: &Layout,
     params: &[Params],
     spec: &QSpec,
     bytes: &mut [u8],
 ) -> Sums {
     Sums::total(match data {
-        Floats::Slice(values) => encode::<_, Sums>(values, layout, params, spec, bytes),
-        Floats::LittleEndian(values) => encode::<_, Sums>(values, layout, params, spec, bytes),
+        FloatSource::Slice(values) => encode::<_, Sums>(values, layout, params, spec, bytes),
+        FloatSource::LittleEndian(values) => encode::<_, Sums>(values, layout, params, spec, bytes),
     })
 }
 
@@ -85,25 +87,25 @@ fn measured_into(
 /// kernel and then channel by channel.
 ///
 /// What is 0 stays 0, and so does who is off by less than a quarter of a step. Only integers of up to 8 bits move: the
-/// steps of others are finer than anybody sees, or not equally long. Equals [`reference::keep_sums`] after [`reference::quantize`]; the result does not depend on the number of threads.
+/// steps of others are finer than anybody sees, or not equally long. Equals [`reference::preserve_sums`] after [`reference::quantize`]; the result does not depend on the number of threads.
 ///
 /// ```
-/// use quantize_rs_math::{Granularity, Layout, Params, QSpec, QType, Summed, quantize_keeping_sums_into};
+/// use quantize_rs_math::{Granularity, Layout, Params, QSpec, QType, SumGroups, quantize_preserving_sums_into};
 /// let spec = QSpec::new(QType::Int8, true, Granularity::PerTensor);
 /// let layout = Layout::of(&[4], spec.granularity)?;
 /// let unit = [Params { scale: 1.0, zero_point: 0 }];
-/// let summed = Summed { groups: layout.clone(), part: None };
+/// let summed = SumGroups { groups: layout.clone(), part: None };
 /// let mut bytes = [0; 4];
-/// quantize_keeping_sums_into(&[1.2, 2.2, 3.45, 4.2], &layout, &unit, &spec, Some(&summed), &mut bytes);
+/// quantize_preserving_sums_into(&[1.2, 2.2, 3.45, 4.2], &layout, &unit, &spec, Some(&summed), &mut bytes);
 /// assert_eq!(bytes, [1, 2, 4, 4]); // in sum 11 of 11.05; the nearest have 10
 /// # Ok::<(), quantize_rs_math::MathError>(())
 /// ```
-pub fn quantize_keeping_sums_into<'a>(
-    data: impl Into<Floats<'a>>,
+pub fn quantize_preserving_sums_into<'a>(
+    data: impl Into<FloatSource<'a>>,
     layout: &Layout,
     params: &[Params],
     spec: &QSpec,
-    summed: Option<&Summed>,
+    summed: Option<&SumGroups>,
     bytes: &mut [u8],
 ) -> Metrics {
     let data = data.into();
@@ -145,7 +147,7 @@ pub(super) fn encode<X: Element, M: Measure<X>>(
     let chunks = Chunks::of(layout, params, spec);
     assert_eq!(bytes.len(), spec.qtype.packed_len(data.len()), "bytes of the integers");
     let one = |scratch: &mut Scratch, (index, (x, bytes)): (usize, (&[X], &mut [u8]))| {
-        widely(Chunk {
+        vectorized(Chunk {
             chunks: &chunks,
             x,
             start: index * CHUNK,
@@ -181,7 +183,7 @@ struct Chunk<'a, X, M> {
     measure: PhantomData<M>,
 }
 
-impl<X: Element, M: Measure<X>> Loop for Chunk<'_, X, M> {
+impl<X: Element, M: Measure<X>> SimdLoop for Chunk<'_, X, M> {
     type Output = M::Output;
 
     #[inline(always)]

@@ -2,7 +2,7 @@
 //!
 //! Slow on purpose. Everything fast is tested against it, bit for bit.
 
-use super::sum_preserving::Summed;
+use super::sum_preserving::SumGroups;
 use crate::rounding::MAGIC;
 use crate::{Layout, Params, QSpec, QType};
 
@@ -57,16 +57,16 @@ pub fn dequantize(bytes: &[u8], layout: &Layout, params: &[Params], qtype: QType
 pub(super) const STEP: i32 = 1 << 16;
 
 /// What the error of an element must exceed for it to move: who is nearly right stays, whatever it meets.
-pub(super) const LEAST: i32 = STEP / 4;
+pub(super) const MIN_MOVE_ERROR: i32 = STEP / 4;
 
 /// By how many steps what comes back as `y` is above the element that it stands for, in [`STEP`]s; what is off by more than
 /// four steps counts as four. `inverse` is that of the scale.
 #[inline(always)]
 pub(super) fn error(y: f32, x: f32, inverse: f32) -> i32 {
-    const MOST: f32 = 4.0;
+    const MAX_ERROR_STEPS: f32 = 4.0;
     let steps = (y - x) * inverse;
-    let steps = if steps > -MOST { steps } else { -MOST };
-    let steps = if steps < MOST { steps } else { MOST };
+    let steps = if steps > -MAX_ERROR_STEPS { steps } else { -MAX_ERROR_STEPS };
+    let steps = if steps < MAX_ERROR_STEPS { steps } else { MAX_ERROR_STEPS };
     // Less than 2²², so that it is rounded as `MAGIC` says.
     (steps * STEP as f32 + MAGIC).to_bits() as i32 - MAGIC.to_bits() as i32
 }
@@ -77,14 +77,14 @@ pub(super) fn may_move(q: i32, down: bool, spec: &QSpec) -> bool {
     if down { q > lo } else { q < hi }
 }
 
-/// [`quantize_keeping_sums_into`](crate::quantize_keeping_sums_into), by definition: of `bytes`, which hold the nearest
+/// [`quantize_preserving_sums_into`](crate::quantize_preserving_sums_into), by definition: of `bytes`, which hold the nearest
 /// integers, some move by a step.
-pub fn keep_sums(
+pub fn preserve_sums(
     data: &[f32],
     layout: &Layout,
     params: &[Params],
     spec: &QSpec,
-    summed: &Summed,
+    summed: &SumGroups,
     bytes: &mut [u8],
 ) {
     // Each element's index, integer and error.
@@ -107,7 +107,7 @@ pub fn keep_sums(
                     let from = at - at % part;
                     sum(&group[from..from + part])
                 });
-                let free = error.abs() > i64::from(LEAST) && may_move(q, error > 0, spec);
+                let free = error.abs() > i64::from(MIN_MOVE_ERROR) && may_move(q, error > 0, spec);
                 let gain = error.signum() * (error + own + all);
                 if free && gain > summed.least_gain() && best.is_none_or(|(most, _)| gain > most) {
                     best = Some((gain, at));

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use super::{Degenerate, Found, RangeFinder, clipped, not_zero};
+use super::{Degenerate, FoundRange, RangeFinder, clipped, not_zero};
 use crate::stats::{Distribution, Histogram, Sketch};
 use crate::{QSpec, Range};
 
@@ -27,11 +27,11 @@ const CANDIDATES: usize = 512;
 
 /// What is clipped, at most, as a part of all. In a distribution away from zero a threshold that holds little more than
 /// its beginning loses no information by the definition above: all values are in one bin, before as after.
-const CLIPPED: f64 = 0.05;
+const MAX_CLIPPED: f64 = 0.05;
 
 /// The share of an outermost bin in which `Q` has nothing, but `P` what is beyond: instead of none, of which the logarithm
 /// would be infinite.
-const ALMOST_NONE: f64 = 1e-9;
+const EPSILON: f64 = 1e-9;
 
 impl RangeFinder for Entropy {
     fn name(&self) -> Cow<'static, str> {
@@ -42,26 +42,26 @@ impl RangeFinder for Entropy {
         "the least Kullback-Leibler divergence after quantizing"
     }
 
-    fn range(&self, seen: &Sketch, spec: &QSpec) -> Found {
+    fn range(&self, seen: &Sketch, spec: &QSpec) -> FoundRange {
         let values = seen.values();
         let full = values.range();
-        if let Some(found) = Found::trivial(full) {
+        if let Some(found) = FoundRange::trivial(full) {
             return found;
         }
         if spec.qtype.is_float() {
-            return Found::full(full, Degenerate::Floats);
+            return FoundRange::full(full, Degenerate::Floats);
         }
         let (lo, hi) = spec.grid();
-        let lowest = if spec.symmetric { spec.middle() } else { lo };
+        let lowest = if spec.symmetric { spec.zero_point_midpoint() } else { lo };
         let levels = (i64::from(hi) - i64::from(lowest) + 1) as usize;
         if levels > Histogram::BINS / 2 {
-            return Found::full(full, Degenerate::TooFine);
+            return FoundRange::full(full, Degenerate::TooFine);
         }
         let bins = Bins::of(&values, spec.symmetric);
         if bins.count(0, bins.len()) < (Histogram::BINS / 2) as f64 {
-            return Found::full(full, Degenerate::TooFew { values: not_zero(&values) });
+            return FoundRange::full(full, Degenerate::TooFew { values: not_zero(&values) });
         }
-        Found::of(bins.best(full, levels), full)
+        FoundRange::of(bins.best(full, levels), full)
     }
 }
 
@@ -156,7 +156,7 @@ impl Bins {
         let to = (self.zero + threshold).min(self.len());
         let inside = self.count(from, to);
         let total = self.count(0, self.len());
-        if to - from < levels || inside < (1.0 - CLIPPED) * total || inside == 0.0 {
+        if to - from < levels || inside < (1.0 - MAX_CLIPPED) * total || inside == 0.0 {
             return f64::INFINITY;
         }
         let (below, above) = (self.count(0, from), self.count(to, self.len()));
@@ -182,7 +182,7 @@ impl Bins {
             if count > 0.0 {
                 sum -= (count + clipped) * (count / f64::from(bins)).ln();
             } else if clipped > 0.0 {
-                sum -= clipped * (ALMOST_NONE * inside).ln();
+                sum -= clipped * (EPSILON * inside).ln();
             }
             start = end;
         }
@@ -216,7 +216,7 @@ mod tests {
         }
         let terms = p.iter().zip(&q).filter(|(p, _)| **p > 0.0).map(|(p, q)| {
             let p = p / sum(row);
-            let q = if *q > 0.0 { q / sum(inside) } else { ALMOST_NONE };
+            let q = if *q > 0.0 { q / sum(inside) } else { EPSILON };
             p * (p / q).ln()
         });
         terms.sum()
@@ -274,7 +274,7 @@ mod tests {
         for of in [even, two] {
             let mut seen = Sketch::default();
             seen.observe(&(0..=50_000).map(of).collect::<Vec<f32>>());
-            let Found { range, .. } = Entropy.range(&seen, &spec);
+            let FoundRange { range, .. } = Entropy.range(&seen, &spec);
             assert!(range.max > 2.95, "{range:?}");
             let mut below = Sketch::default();
             below.observe(&(0..=50_000).map(|i| -of(i)).collect::<Vec<f32>>());

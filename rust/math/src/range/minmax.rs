@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use super::{Clips, Found, RangeFinder};
+use super::{Clipping, FoundRange, RangeFinder};
 use crate::QSpec;
 use crate::stats::Sketch;
 
@@ -19,12 +19,12 @@ impl RangeFinder for MinMax {
         "the smallest and the largest value seen"
     }
 
-    fn clips(&self) -> Clips {
-        Clips::Nothing
+    fn clipping(&self) -> Clipping {
+        Clipping::Nothing
     }
 
-    fn range(&self, seen: &Sketch, _: &QSpec) -> Found {
+    fn range(&self, seen: &Sketch, _: &QSpec) -> FoundRange {
         let range = seen.range();
-        Found::trivial(range).unwrap_or(Found { range, note: None })
+        FoundRange::trivial(range).unwrap_or(FoundRange { range, note: None })
     }
 }

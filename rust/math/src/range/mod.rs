@@ -43,11 +43,11 @@ pub trait RangeFinder: fmt::Debug + Send + Sync {
 
     /// The range for a grid of `spec`: empty only if that of the values seen is, and within it, but for what samples that
     /// were not seen may hold beyond it.
-    fn range(&self, seen: &Sketch, spec: &QSpec) -> Found;
+    fn range(&self, seen: &Sketch, spec: &QSpec) -> FoundRange;
 
     /// What it cuts off.
-    fn clips(&self) -> Clips {
-        Clips::Rare
+    fn clipping(&self) -> Clipping {
+        Clipping::Rare
     }
 
     /// What may stand behind a colon after the name, if anything: `NN`.
@@ -76,7 +76,7 @@ pub const ALL: &[&dyn RangeFinder] = &[
 
 /// What a way of choosing cuts off of the values that it has seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Clips {
+pub enum Clipping {
     /// Nothing.
     Nothing,
     /// Values that are rare.
@@ -87,7 +87,7 @@ pub enum Clips {
 
 /// A chosen range.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Found {
+pub struct FoundRange {
     /// The range.
     pub range: Range,
     /// Why there was no choice, if there was none.
@@ -167,12 +167,12 @@ impl<F: RangeFinder + ?Sized> RangeFinder for &F {
         (**self).about()
     }
 
-    fn range(&self, seen: &Sketch, spec: &QSpec) -> Found {
+    fn range(&self, seen: &Sketch, spec: &QSpec) -> FoundRange {
         (**self).range(seen, spec)
     }
 
-    fn clips(&self) -> Clips {
-        (**self).clips()
+    fn clipping(&self) -> Clipping {
+        (**self).clipping()
     }
 
     fn parameter(&self) -> Option<&'static str> {
@@ -184,23 +184,23 @@ impl<F: RangeFinder + ?Sized> RangeFinder for &F {
     }
 }
 
-impl Found {
+impl FoundRange {
     /// A range that was chosen for a reason; if it is the full one, that is said.
-    fn of(range: Range, full: Range) -> Found {
-        Found { range, note: (range == full).then_some(Degenerate::FullRange) }
+    fn of(range: Range, full: Range) -> FoundRange {
+        FoundRange { range, note: (range == full).then_some(Degenerate::FullRange) }
     }
 
     /// The full range, since there was no choice.
-    fn full(range: Range, note: Degenerate) -> Found {
-        Found { range, note: Some(note) }
+    fn full(range: Range, note: Degenerate) -> FoundRange {
+        FoundRange { range, note: Some(note) }
     }
 
     /// What there is to say about values that differ in nothing.
-    fn trivial(range: Range) -> Option<Found> {
+    fn trivial(range: Range) -> Option<FoundRange> {
         if range.is_empty() {
-            Some(Found::full(range, Degenerate::Nothing))
+            Some(FoundRange::full(range, Degenerate::Nothing))
         } else if range.min == range.max {
-            Some(Found::full(range, Degenerate::Constant))
+            Some(FoundRange::full(range, Degenerate::Constant))
         } else {
             None
         }

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use super::{Clips, Degenerate, Found, RangeFinder};
+use super::{Clipping, Degenerate, FoundRange, RangeFinder};
 use crate::QSpec;
 use crate::stats::Sketch;
 
@@ -22,18 +22,18 @@ impl RangeFinder for MovingAverage {
         "the mean of the samples' smallest and of their largest values"
     }
 
-    fn clips(&self) -> Clips {
-        Clips::MostSamples
+    fn clipping(&self) -> Clipping {
+        Clipping::MostSamples
     }
 
-    fn range(&self, seen: &Sketch, _: &QSpec) -> Found {
+    fn range(&self, seen: &Sketch, _: &QSpec) -> FoundRange {
         let full = seen.range();
-        if let Some(found) = Found::trivial(full) {
+        if let Some(found) = FoundRange::trivial(full) {
             return found;
         }
         if seen.samples() == 1 {
-            return Found::full(full, Degenerate::OneSample);
+            return FoundRange::full(full, Degenerate::OneSample);
         }
-        Found::of(seen.mean_range(), full)
+        FoundRange::of(seen.mean_range(), full)
     }
 }

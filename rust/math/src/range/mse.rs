@@ -3,13 +3,13 @@
 use std::borrow::Cow;
 
 use super::density::Density;
-use super::tail::Unseen;
-use super::{Degenerate, Found, RangeFinder, clipped, not_zero};
+use super::tail::TailEstimate;
+use super::{Degenerate, FoundRange, RangeFinder, clipped, not_zero};
 use crate::stats::Sketch;
 use crate::{QSpec, Range, params};
 
 /// Minimises the mean squared error of quantizing and dequantizing, on the very grid that the spec would lay: that of what
-/// was seen, and of what samples that were not seen are expected to hold beyond it ([`Unseen`]).
+/// was seen, and of what samples that were not seen are expected to hold beyond it ([`TailEstimate`]).
 ///
 /// Clipping costs `Σ (|x| - end)²` over what is clipped, and saves `(Δ² - δ²) / 12` for each of the others when it makes
 /// steps of `Δ` into steps of `δ`. Both ends are searched, by how often each is halved: first all pairs of
@@ -19,18 +19,18 @@ use crate::{QSpec, Range, params};
 pub(super) struct Mse;
 
 /// The most often that an end is halved, and how far apart the first candidates are.
-const MOST: f64 = 11.0;
-const COARSE: f64 = 0.5;
+const MAX_HALVINGS: f64 = 11.0;
+const COARSE_STEP: f64 = 0.5;
 
 /// The most often that an end is doubled, where samples that were not seen may go further.
-const BEYOND: f64 = 1.0;
+const MAX_DOUBLINGS: f64 = 1.0;
 
 /// The distance of the last candidates: 2^(1/128) is half a percent, a step of 8 bits.
-const FINE: f64 = 1.0 / 128.0;
+const FINE_STEP: f64 = 1.0 / 128.0;
 
 /// Another range than the full one has to save this much. Values that are spread evenly up to the end, as nothing should
 /// be cut from, gain nearly one step in 256, twice that squared: the outermost steps only have values on one side.
-const WORTH: f64 = 0.99;
+const MAX_ERROR_RATIO: f64 = 0.99;
 
 impl RangeFinder for Mse {
     fn name(&self) -> Cow<'static, str> {
@@ -41,39 +41,42 @@ impl RangeFinder for Mse {
         "the least squared error of quantizing, with room for what other samples hold"
     }
 
-    fn range(&self, seen: &Sketch, spec: &QSpec) -> Found {
+    fn range(&self, seen: &Sketch, spec: &QSpec) -> FoundRange {
         let values = seen.values();
         let full = values.range();
-        if let Some(found) = Found::trivial(full) {
+        if let Some(found) = FoundRange::trivial(full) {
             return found;
         }
         let occurring = not_zero(&values);
         if occurring < spec.levels() {
-            return Found::full(full, Degenerate::TooFew { values: occurring });
+            return FoundRange::full(full, Degenerate::TooFew { values: occurring });
         }
         let density = Density::of(&values);
-        let unseen = Unseen::of(seen, &density);
+        let tails = TailEstimate::of(seen, &density);
         let count = values.count() as f64;
         let candidate = |halvings: [f64; 2], most: f64| {
             let range = moved(full, halvings, spec.symmetric);
-            let beyond = unseen.clipped(params(range, spec).representable(spec)) / count;
+            let beyond = tails.clipped(params(range, spec).representable(spec)) / count;
             let error = density.error_up_to(most - beyond, spec, range) + beyond;
             Candidate { halvings, range, error }
         };
         let full_error = candidate([0.0; 2], f64::INFINITY).error;
-        let best = search(free(full, &unseen, spec.symmetric), candidate);
-        Found::of(if best.error < WORTH * full_error { best.range } else { full }, full)
+        let best = search(free(full, &tails, spec.symmetric), candidate);
+        FoundRange::of(
+            if best.error < MAX_ERROR_RATIO * full_error { best.range } else { full },
+            full,
+        )
     }
 }
 
 /// How often each end may be halved, from and to; if symmetric, the magnitude as often as the lower.
-fn free(full: Range, unseen: &Unseen, symmetric: bool) -> [[f64; 2]; 2] {
-    let from = unseen.ends().map(|end| if end { -BEYOND } else { 0.0 });
+fn free(full: Range, tails: &TailEstimate, symmetric: bool) -> [[f64; 2]; 2] {
+    let from = tails.ends().map(|end| if end { -MAX_DOUBLINGS } else { 0.0 });
     if symmetric {
-        return [[from[0].min(from[1]), MOST], [0.0; 2]];
+        return [[from[0].min(from[1]), MAX_HALVINGS], [0.0; 2]];
     }
     // An end on the other side of zero is not the grid's, which begins at zero.
-    let span = |from: f64, is_end: bool| if is_end { [from, MOST] } else { [0.0; 2] };
+    let span = |from: f64, is_end: bool| if is_end { [from, MAX_HALVINGS] } else { [0.0; 2] };
     [span(from[0], full.min < 0.0), span(from[1], full.max > 0.0)]
 }
 
@@ -119,7 +122,8 @@ impl Candidate {
 /// than an error that is there already the error need not be found.
 fn search(bounds: [[f64; 2]; 2], candidate: impl Fn([f64; 2], f64) -> Candidate) -> Candidate {
     let coarse = |[from, to]: [f64; 2]| {
-        (0..=((to - from) / COARSE) as u32).map(move |steps| from + f64::from(steps) * COARSE)
+        (0..=((to - from) / COARSE_STEP) as u32)
+            .map(move |steps| from + f64::from(steps) * COARSE_STEP)
     };
     let mut best = candidate([0.0; 2], f64::INFINITY);
     for down in coarse(bounds[0]) {
@@ -127,8 +131,8 @@ fn search(bounds: [[f64; 2]; 2], candidate: impl Fn([f64; 2], f64) -> Candidate)
             best = best.or(candidate([down, up], best.error));
         }
     }
-    let mut step = COARSE / 2.0;
-    while step >= FINE {
+    let mut step = COARSE_STEP / 2.0;
+    while step >= FINE_STEP {
         // Twice, which gets anywhere within the step before.
         for _ in 0..2 {
             let [from_down, from_up] = best.halvings;
@@ -173,7 +177,10 @@ mod tests {
                     assert!(found == error || error > most, "{found} {error} {most} {range:?}");
                     Candidate { halvings, range, error }
                 };
-                search([[0.0, MOST], [0.0, if symmetric { 0.0 } else { MOST }]], candidate);
+                search(
+                    [[0.0, MAX_HALVINGS], [0.0, if symmetric { 0.0 } else { MAX_HALVINGS }]],
+                    candidate,
+                );
                 assert!(left_out.get() > 5, "{qtype:?} {power}: {}", left_out.get());
             }
         }

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use super::{Degenerate, Found, RangeFinder, clipped};
+use super::{Degenerate, FoundRange, RangeFinder, clipped};
 use crate::stats::{Bin, Distribution, Sketch};
 use crate::{MathError, QSpec, Range};
 
@@ -35,15 +35,15 @@ impl RangeFinder for Percentile {
         "leaves out what is beyond a percentile at each end"
     }
 
-    fn range(&self, seen: &Sketch, spec: &QSpec) -> Found {
+    fn range(&self, seen: &Sketch, spec: &QSpec) -> FoundRange {
         let values = seen.values();
         let full = values.range();
-        if let Some(found) = Found::trivial(full) {
+        if let Some(found) = FoundRange::trivial(full) {
             return found;
         }
         let left_out = (100.0 - self.percentile) / 100.0 * values.count() as f64;
         if left_out > 0.0 && left_out < 1.0 {
-            return Found::full(full, Degenerate::TooFew { values: values.count() });
+            return FoundRange::full(full, Degenerate::TooFew { values: values.count() });
         }
         let range = if spec.symmetric {
             symmetric(&values, left_out)
@@ -51,9 +51,9 @@ impl RangeFinder for Percentile {
             asymmetric(&values, left_out)
         };
         if range.absmax() == 0.0 {
-            return Found::full(full, Degenerate::MostlyZero);
+            return FoundRange::full(full, Degenerate::MostlyZero);
         }
-        Found::of(range, full)
+        FoundRange::of(range, full)
     }
 
     fn parameter(&self) -> Option<&'static str> {

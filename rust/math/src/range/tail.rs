@@ -2,7 +2,7 @@
 
 use super::density::Density;
 use crate::Range;
-use crate::stats::{OUTERMOST, SampleEnds, Sketch};
+use crate::stats::{KEPT_SAMPLE_ENDS, SampleEnds, Sketch};
 
 /// The tails beyond what was seen, at both ends.
 ///
@@ -17,7 +17,7 @@ use crate::stats::{OUTERMOST, SampleEnds, Sketch};
 /// Where samples share an end to the last bit there is no tail, nor where most values within `β` of the end lie at it: pixels
 /// are not brighter than white, and nothing comes out of a Clip that it does not let through. A sample that is given twice looks
 /// the same, and leaves no room.
-pub(super) struct Unseen {
+pub(super) struct TailEstimate {
     below: Option<Tail>,
     above: Option<Tail>,
 }
@@ -30,25 +30,25 @@ struct Tail {
 }
 
 /// One of so many ends tells of the tail.
-const OUTER: u64 = 2;
+const SAMPLES_PER_END: u64 = 2;
 
 /// So near to the end, as a part of `β`, values lie at it.
-const AT: f64 = 1.0 / 64.0;
+const END_TOLERANCE: f64 = 1.0 / 64.0;
 
 /// Fewer values at an end may be there by chance.
-const MANY: f64 = 3.0;
+const MIN_END_VALUES: f64 = 3.0;
 
-impl Unseen {
-    pub(super) fn of(seen: &Sketch, density: &Density) -> Unseen {
+impl TailEstimate {
+    pub(super) fn of(seen: &Sketch, density: &Density) -> TailEstimate {
         let SampleEnds { samples, mean, lowest, highest } = seen.sample_ends();
-        let many = (samples / OUTER).clamp(2, OUTERMOST as u64) as usize;
+        let many = (samples / SAMPLES_PER_END).clamp(2, KEPT_SAMPLE_ENDS as u64) as usize;
         let tail = |sign: f64, ends: &[f32], mean: f32, beyond: &dyn Fn(f64) -> f64| {
             let ends = ends.iter().take(many).map(|end| sign * f64::from(*end));
             // An end at zero, or on the other side of it, is not the grid's.
             let ends: Vec<f64> = ends.take_while(|end| *end > 0.0).collect();
             Tail::of(&ends, sign * f64::from(mean), samples, beyond)
         };
-        Unseen {
+        TailEstimate {
             below: tail(-1.0, lowest, mean.min, &|x| density.below(-x)),
             above: tail(1.0, highest, mean.max, &|x| density.above(x)),
         }
@@ -80,8 +80,8 @@ impl Tail {
         if end <= next || scale <= 0.0 {
             return None;
         }
-        let (near, at) = (beyond(end - scale), beyond(end - scale * AT));
-        let is_limit = at >= MANY && at * 2.0 > near;
+        let (near, at) = (beyond(end - scale), beyond(end - scale * END_TOLERANCE));
+        let is_limit = at >= MIN_END_VALUES && at * 2.0 > near;
         (!is_limit).then(|| Tail { end, scale, count: near / std::f64::consts::E })
     }
 
@@ -103,12 +103,12 @@ impl Tail {
 mod tests {
     use super::*;
 
-    fn unseen(samples: &[Vec<f32>]) -> (Unseen, Sketch) {
+    fn unseen(samples: &[Vec<f32>]) -> (TailEstimate, Sketch) {
         let mut seen = Sketch::default();
         for sample in samples {
             seen.observe(sample);
         }
-        (Unseen::of(&seen, &Density::of(&seen.values())), seen)
+        (TailEstimate::of(&seen, &Density::of(&seen.values())), seen)
     }
 
     /// What is as likely as `part` to be exceeded, of an exponential distribution with mean 1.

@@ -8,13 +8,13 @@ use super::histogram_scratch::CHUNK;
 use super::sketch::Sketch;
 use crate::MathError;
 use crate::layout::product;
-use crate::simd::{Loop, widely};
+use crate::simd::{SimdLoop, vectorized};
 
 /// The mean and the largest magnitude of each channel of a tensor, over all samples and in any order.
 ///
 /// What is not finite is left out. The number of channels is that of the first sample.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(into = "Written", try_from = "Written")]
+#[serde(into = "Serialized", try_from = "Serialized")]
 pub struct ChannelStats {
     sums: Vec<Sum>,
     absmax: Vec<f32>,
@@ -40,7 +40,7 @@ impl Layout {
 }
 
 /// Channels with at least so many neighbours are looked at one by one.
-const LONG: usize = 1 << 11;
+const MIN_RUN: usize = 1 << 11;
 
 impl Sketch {
     /// As [`observe`](Sketch::observe), and for the statistics of the channels along `axis` of `shape`: at one look
@@ -53,7 +53,7 @@ impl Sketch {
         axis: usize,
     ) {
         // What decides how values are looked at: the shape alone.
-        let layout = Layout::of(values, shape, axis).ok().filter(|layout| layout.inner >= LONG);
+        let layout = Layout::of(values, shape, axis).ok().filter(|layout| layout.inner >= MIN_RUN);
         let observed = if let Some(layout) = layout {
             let count = layout.channels;
             let (mut sums, mut absmax) = (vec![0.0; count], vec![0.0; count]);
@@ -211,7 +211,7 @@ const LANES: usize = 16;
 /// The sum and the largest magnitude of each channel, when neighbours are of different channels.
 fn rows(values: &[f32], channels: usize) -> (Vec<f64>, Vec<f32>) {
     let (mut sums, mut absmax) = (vec![0.0; channels], vec![0.0; channels]);
-    widely(AddRows { values, sums: &mut sums, absmax: &mut absmax });
+    vectorized(AddRows { values, sums: &mut sums, absmax: &mut absmax });
     (sums, absmax)
 }
 
@@ -222,7 +222,7 @@ struct AddRows<'a> {
     absmax: &'a mut [f32],
 }
 
-impl Loop for AddRows<'_> {
+impl SimdLoop for AddRows<'_> {
     type Output = ();
 
     #[inline(always)]
@@ -255,7 +255,7 @@ fn runs(values: &[f32], channels: usize, inner: usize) -> (Vec<f64>, Vec<f32>) {
     for block in values.chunks_exact(channels * inner) {
         for ((sum, absmax), run) in sums.iter_mut().zip(&mut absmax).zip(block.chunks_exact(inner))
         {
-            widely(Add { run, sum, absmax });
+            vectorized(Add { run, sum, absmax });
         }
     }
     (sums, absmax)
@@ -268,7 +268,7 @@ struct Add<'a> {
     absmax: &'a mut f32,
 }
 
-impl Loop for Add<'_> {
+impl SimdLoop for Add<'_> {
     type Output = ();
 
     #[inline(always)]
@@ -301,24 +301,24 @@ fn larger(this: f32, other: f32) -> f32 {
 
 /// [`ChannelStats`] as JSON has them.
 #[derive(Serialize, Deserialize)]
-struct Written {
+struct Serialized {
     sums: Vec<Sum>,
     /// As f64, which read back exactly.
     absmax: Vec<f64>,
     counts: Vec<u64>,
 }
 
-impl From<ChannelStats> for Written {
-    fn from(of: ChannelStats) -> Written {
+impl From<ChannelStats> for Serialized {
+    fn from(of: ChannelStats) -> Serialized {
         let absmax = of.absmax.into_iter().map(f64::from).collect();
-        Written { sums: of.sums, absmax, counts: of.counts }
+        Serialized { sums: of.sums, absmax, counts: of.counts }
     }
 }
 
-impl TryFrom<Written> for ChannelStats {
+impl TryFrom<Serialized> for ChannelStats {
     type Error = &'static str;
 
-    fn try_from(Written { sums, absmax, counts }: Written) -> Result<Self, &'static str> {
+    fn try_from(Serialized { sums, absmax, counts }: Serialized) -> Result<Self, &'static str> {
         let absmax: Vec<f32> = absmax.into_iter().map(|absmax| absmax as f32).collect();
         if sums.len() != absmax.len() || sums.len() != counts.len() {
             return Err("lists of different lengths for the same channels");

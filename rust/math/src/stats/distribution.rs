@@ -5,17 +5,17 @@ use std::iter;
 use serde::{Deserialize, Serialize};
 
 use super::exact_sum::Sum;
-use super::histogram::{Histogram, Place, exponent_for};
-use super::histogram_scratch::Tally;
+use super::histogram::{BinIndex, Histogram, exponent_for};
+use super::histogram_scratch::HistogramScratch;
 use super::json;
 use crate::Range;
-use crate::simd::{Loop, widely};
+use crate::simd::{SimdLoop, vectorized};
 
 /// How finite values are distributed.
 ///
 /// In JSON, the counts of the histogram are base64 text; ends are null when there are no values.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(into = "Written", try_from = "Written")]
+#[serde(into = "Serialized", try_from = "Serialized")]
 pub struct Distribution {
     range: Range,
     count: u64,
@@ -130,8 +130,8 @@ impl Distribution {
         &mut self,
         values: &[f32],
         summary: &Summary,
-        places: &mut [Place],
-        tally: Option<&mut Tally>,
+        places: &mut [BinIndex],
+        tally: Option<&mut HistogramScratch>,
     ) {
         let Summary { range, zeros, sum } = *summary;
         self.range = self.range.merge(range);
@@ -154,7 +154,7 @@ impl Distribution {
     }
 
     /// Take what was tallied into account.
-    pub(super) fn settle(&mut self, tally: &mut Tally) {
+    pub(super) fn settle(&mut self, tally: &mut HistogramScratch) {
         tally.empty_into(&mut self.histogram);
     }
 }
@@ -171,7 +171,7 @@ pub(super) struct Summary {
 impl Summary {
     /// Looks at a chunk: at most 2³² values.
     pub(super) fn of(values: &[f32]) -> Summary {
-        widely(Look(values))
+        vectorized(Summarize(values))
     }
 
     /// Whether all values are finite. A sum of finite f32 is finite in f64.
@@ -180,9 +180,9 @@ impl Summary {
     }
 }
 
-struct Look<'a>(&'a [f32]);
+struct Summarize<'a>(&'a [f32]);
 
-impl Loop for Look<'_> {
+impl SimdLoop for Summarize<'_> {
     type Output = Summary;
 
     #[inline(always)]
@@ -192,7 +192,7 @@ impl Loop for Look<'_> {
     }
 }
 
-/// Wide enough that no lane waits for itself, and few enough vectors for the 16 registers that every x86-64 has. Two
+/// SimdDispatch enough that no lane waits for itself, and few enough vectors for the 16 registers that every x86-64 has. Two
 /// loops over a chunk in the cache are twice as fast as one that needs more.
 const LANES: usize = 16;
 
@@ -238,7 +238,7 @@ pub(super) fn sum(values: &[f32]) -> f64 {
 
 /// [`Distribution`] as JSON has it.
 #[derive(Serialize, Deserialize)]
-struct Written {
+struct Serialized {
     min: Option<f64>,
     max: Option<f64>,
     count: u64,
@@ -249,9 +249,9 @@ struct Written {
     below: String,
 }
 
-impl From<Distribution> for Written {
-    fn from(of: Distribution) -> Written {
-        Written {
+impl From<Distribution> for Serialized {
+    fn from(of: Distribution) -> Serialized {
+        Serialized {
             min: json::end(of.range.min),
             max: json::end(of.range.max),
             count: of.count,
@@ -264,11 +264,11 @@ impl From<Distribution> for Written {
     }
 }
 
-impl TryFrom<Written> for Distribution {
+impl TryFrom<Serialized> for Distribution {
     type Error = &'static str;
 
-    fn try_from(written: Written) -> Result<Distribution, &'static str> {
-        let Written { min, max, count, zeros, sum, exponent, above, below } = written;
+    fn try_from(written: Serialized) -> Result<Distribution, &'static str> {
+        let Serialized { min, max, count, zeros, sum, exponent, above, below } = written;
         let range = match (min, max) {
             (Some(min), Some(max)) => Range { min: min as f32, max: max as f32 },
             (None, None) => Range::EMPTY,

@@ -1,7 +1,7 @@
 //! Counts of values in bins that grow with the values.
 
 use crate::Range;
-use crate::simd::{Loop, widely};
+use crate::simd::{SimdLoop, vectorized};
 
 /// How often values of each size occurred, on either side of zero.
 ///
@@ -95,7 +95,7 @@ impl Histogram {
     }
 
     /// Count values by their places.
-    pub(super) fn add(&mut self, places: &[Place]) {
+    pub(super) fn add(&mut self, places: &[BinIndex]) {
         for place in places {
             let (side, bin) = place.split();
             let side = if side == 0 { &mut self.above } else { &mut self.below };
@@ -143,9 +143,9 @@ impl Histogram {
     }
 
     /// What tells the place of a value.
-    pub(super) fn places(&self) -> Places {
+    pub(super) fn places(&self) -> BinIndices {
         // A power of two whose inverse is one too: both normal, given the bounds of the exponent.
-        Places { bins_per_unit: 2_f32.powi(-self.exponent) }
+        BinIndices { bins_per_unit: 2_f32.powi(-self.exponent) }
     }
 }
 
@@ -163,9 +163,9 @@ fn doublings(from: i32, to: i32) -> u32 {
 
 /// Where a value is counted: its bin, and above that the side, 1 when below zero.
 #[derive(Clone, Copy, Default)]
-pub(super) struct Place(pub(super) u32);
+pub(super) struct BinIndex(pub(super) u32);
 
-impl Place {
+impl BinIndex {
     /// How many places there are.
     pub(super) const COUNT: usize = 2 * Histogram::BINS;
 
@@ -178,18 +178,18 @@ impl Place {
 
 /// Tells places of values apart.
 #[derive(Clone, Copy)]
-pub(super) struct Places {
+pub(super) struct BinIndices {
     bins_per_unit: f32,
 }
 
-impl Places {
+impl BinIndices {
     /// Write the place of each value. All are finite and fit.
-    pub(super) fn of(self, values: &[f32], places: &mut [Place]) {
-        widely(Placing { by: self, values, places });
+    pub(super) fn of(self, values: &[f32], places: &mut [BinIndex]) {
+        vectorized(ComputeBins { by: self, values, places });
     }
 
     #[inline(always)]
-    fn one(self, x: f32) -> Place {
+    fn one(self, x: f32) -> BinIndex {
         // From 2²³ on neighbouring f32 are 1 apart: adding it rounds, and leaves the integer in the low bits. Where it
         // rounded up, take that back. A conversion to integer would saturate, which is slow before SSE4.1.
         const INTEGERS: f32 = 8_388_608.0;
@@ -198,17 +198,17 @@ impl Places {
         let shifted = bins + INTEGERS;
         let up = u32::from(shifted - INTEGERS > bins);
         let bin = shifted.to_bits().wrapping_sub(up) & IN_SIDE;
-        Place(bin | u32::from(x < 0.0) << Histogram::BINS.ilog2())
+        BinIndex(bin | u32::from(x < 0.0) << Histogram::BINS.ilog2())
     }
 }
 
-struct Placing<'a> {
-    by: Places,
+struct ComputeBins<'a> {
+    by: BinIndices,
     values: &'a [f32],
-    places: &'a mut [Place],
+    places: &'a mut [BinIndex],
 }
 
-impl Loop for Placing<'_> {
+impl SimdLoop for ComputeBins<'_> {
     type Output = ();
 
     #[inline(always)]

@@ -2,7 +2,7 @@
 
 use std::cell::RefCell;
 
-use super::histogram::{Histogram, Place};
+use super::histogram::{BinIndex, Histogram};
 
 /// Values that are looked at at once: they, their places and the counts stay in the second-level cache. So long that the
 /// processor foresees what will be read: with a quarter of it, values from main memory took a third longer.
@@ -15,17 +15,17 @@ const LANES: usize = 4;
 /// The working memory of counting.
 pub(super) struct Scratch {
     /// The places of a chunk.
-    pub(super) places: Box<[Place; CHUNK]>,
+    pub(super) places: Box<[BinIndex; CHUNK]>,
     /// Counts not yet in a histogram: all 0 in between.
-    pub(super) tally: Tally,
+    pub(super) tally: HistogramScratch,
     /// Room for the values of a chunk that are near, and for those that are far.
     pub(super) near: Box<[f32; CHUNK]>,
     pub(super) far: Box<[f32; CHUNK]>,
 }
 
 /// Counts not yet in a histogram.
-pub(super) struct Tally {
-    counts: Box<[[u32; LANES]; Place::COUNT]>,
+pub(super) struct HistogramScratch {
+    counts: Box<[[u32; LANES]; BinIndex::COUNT]>,
     /// How many values were counted.
     pending: usize,
 }
@@ -35,7 +35,7 @@ pub(super) fn with_scratch<T>(work: impl FnOnce(&mut Scratch) -> T) -> T {
     thread_local! {
         static SCRATCH: RefCell<Scratch> = RefCell::new(Scratch {
             places: boxed(),
-            tally: Tally { counts: boxed(), pending: 0 },
+            tally: HistogramScratch { counts: boxed(), pending: 0 },
             near: boxed(),
             far: boxed(),
         });
@@ -49,9 +49,9 @@ fn boxed<T: Clone + Default, const N: usize>() -> Box<[T; N]> {
     array
 }
 
-impl Tally {
-    /// Count values by their places, which are of this histogram until [`empty_into`](Tally::empty_into) it.
-    pub(super) fn add(&mut self, places: &[Place], histogram: &mut Histogram) {
+impl HistogramScratch {
+    /// Count values by their places, which are of this histogram until [`empty_into`](HistogramScratch::empty_into) it.
+    pub(super) fn add(&mut self, places: &[BinIndex], histogram: &mut Histogram) {
         if self.pending + places.len() > u32::MAX as usize {
             self.empty_into(histogram);
         }
@@ -59,11 +59,11 @@ impl Tally {
         let (rows, rest) = places.as_chunks::<LANES>();
         for row in rows {
             for (lane, place) in row.iter().enumerate() {
-                self.counts[place.0 as usize % Place::COUNT][lane] += 1;
+                self.counts[place.0 as usize % BinIndex::COUNT][lane] += 1;
             }
         }
         for place in rest {
-            self.counts[place.0 as usize % Place::COUNT][0] += 1;
+            self.counts[place.0 as usize % BinIndex::COUNT][0] += 1;
         }
     }
 

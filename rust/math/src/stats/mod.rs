@@ -26,5 +26,5 @@ pub use exact_sum::Sum;
 pub use histogram::Histogram;
 pub(crate) use json::{null_is_inf, null_is_negative_inf};
 pub use min_max::MinMax;
-pub use sketch::{Masked, Sketch};
-pub(crate) use sketch::{OUTERMOST, SampleEnds};
+pub(crate) use sketch::{KEPT_SAMPLE_ENDS, SampleEnds};
+pub use sketch::{MaskedValues, Sketch};

@@ -30,7 +30,7 @@ pub struct Sketch {
     nan: u64,
     positive_infinities: u64,
     negative_infinities: u64,
-    /// Values above [`FAR`], and the others.
+    /// Values above [`MASK_THRESHOLD`], and the others.
     near: Distribution,
     far: Distribution,
     /// The ends of samples, by their near values and by all.
@@ -39,20 +39,20 @@ pub struct Sketch {
 }
 
 /// Values up to here may be a mask.
-const FAR: f32 = -4096.0;
+const MASK_THRESHOLD: f32 = -4096.0;
 
 /// How many times further from zero than all others the values of a mask are.
-const GAP: f32 = 8.0;
+const MIN_MASK_GAP: f32 = 8.0;
 
 /// The most values among which there is at least one of a mask's.
-const RAREST: u64 = 1 << 16;
+const MAX_UNMASKED_PER_MASKED: u64 = 1 << 16;
 
 /// From this many values on, counting them aside pays for moving the counts afterwards.
-const MANY: usize = 1 << 13;
+const MIN_SCRATCH_VALUES: usize = 1 << 13;
 
 /// Values that mean "not here", and are left out of the range of a tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Masked {
+pub struct MaskedValues {
     /// How many values are finite.
     pub count: u64,
     /// The range of these; [`Range::EMPTY`] when there are none.
@@ -69,7 +69,7 @@ struct Ends {
     /// The sums of their ends.
     min: Sum,
     max: Sum,
-    /// The smallest of their smallest values, and the largest of their largest: at most [`OUTERMOST`] each, the outermost
+    /// The smallest of their smallest values, and the largest of their largest: at most [`KEPT_SAMPLE_ENDS`] each, the outermost
     /// first.
     #[serde(with = "json::floats")]
     lowest: Vec<f32>,
@@ -78,7 +78,7 @@ struct Ends {
 }
 
 /// So many ends of samples are kept.
-pub(crate) const OUTERMOST: usize = 8;
+pub(crate) const KEPT_SAMPLE_ENDS: usize = 8;
 
 /// What is known of the ends of samples; values of a mask left out.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -118,13 +118,13 @@ impl Sketch {
         mut each: impl FnMut(usize, &Summary),
     ) {
         let Scratch { places, tally, near, far } = scratch;
-        let many = values.len() >= MANY;
+        let many = values.len() >= MIN_SCRATCH_VALUES;
         let (mut near_range, mut far_range) = (Range::EMPTY, Range::EMPTY);
         let runs = values.chunks(length.max(1)).enumerate();
         for (run, chunk) in runs.flat_map(|(at, run)| run.chunks(CHUNK).map(move |it| (at, it))) {
             let summary = Summary::of(chunk);
             each(run, &summary);
-            if summary.is_finite() && summary.range.min > FAR {
+            if summary.is_finite() && summary.range.min > MASK_THRESHOLD {
                 near_range = near_range.merge(summary.range);
                 self.near.observe(chunk, &summary, &mut places[..], many.then_some(&mut *tally));
                 continue;
@@ -157,9 +157,9 @@ impl Sketch {
         let (mut nears, mut fars, mut nan, mut positive) = (0, 0, 0, 0);
         for &x in values {
             near[nears % CHUNK] = x;
-            nears += usize::from(x > FAR && x <= f32::MAX);
+            nears += usize::from(x > MASK_THRESHOLD && x <= f32::MAX);
             far[fars % CHUNK] = x;
-            fars += usize::from((f32::MIN..=FAR).contains(&x));
+            fars += usize::from((f32::MIN..=MASK_THRESHOLD).contains(&x));
             nan += usize::from(x.is_nan());
             positive += usize::from(x == f32::INFINITY);
         }
@@ -244,7 +244,7 @@ impl Sketch {
     }
 
     /// The attention mask that the tensor carries, if it does.
-    pub fn mask(&self) -> Option<Masked> {
+    pub fn mask(&self) -> Option<MaskedValues> {
         let finite = self.near.count() > 0 || self.far.count() > 0;
         let infinite = if finite { self.negative_infinities } else { 0 };
         let (count, range) = if self.far_is_mask() {
@@ -252,15 +252,15 @@ impl Sketch {
         } else {
             (0, Range::EMPTY)
         };
-        (count > 0 || infinite > 0).then_some(Masked { count, range, infinite })
+        (count > 0 || infinite > 0).then_some(MaskedValues { count, range, infinite })
     }
 
     fn far_is_mask(&self) -> bool {
         let (near, far) = (&self.near, &self.far);
         near.count() > 0
             && far.count() > 0
-            && near.range().absmax() < far.range().max.abs() / GAP
-            && far.count() >= near.count() / RAREST
+            && near.range().absmax() < far.range().max.abs() / MIN_MASK_GAP
+            && far.count() >= near.count() / MAX_UNMASKED_PER_MASKED
     }
 }
 
@@ -286,7 +286,7 @@ impl Ends {
         let outermost = |all: &mut Vec<f32>, more: &[f32], order: fn(&f32, &f32) -> Ordering| {
             all.extend(more);
             all.sort_by(order);
-            all.truncate(OUTERMOST);
+            all.truncate(KEPT_SAMPLE_ENDS);
         };
         outermost(&mut self.lowest, &other.lowest, f32::total_cmp);
         outermost(&mut self.highest, &other.highest, |a, b| b.total_cmp(a));
@@ -358,7 +358,10 @@ mod tests {
         assert_eq!((sketch.positive_infinities(), sketch.negative_infinities()), (1, 1));
         assert_eq!(sketch.range(), Range { min: 0.0, max: 1.0 });
         assert_eq!((sketch.values().count(), sketch.values().zeros()), (2, 1));
-        assert_eq!(sketch.mask(), Some(Masked { count: 0, range: Range::EMPTY, infinite: 1 }));
+        assert_eq!(
+            sketch.mask(),
+            Some(MaskedValues { count: 0, range: Range::EMPTY, infinite: 1 })
+        );
         let nothing = of(&[&[f32::NEG_INFINITY; 3], &vec![f32::NAN; 9000], &[]]);
         assert_eq!((nothing.range(), nothing.mean_range()), (Range::EMPTY, Range::EMPTY));
         assert_eq!((nothing.mask(), nothing.values().mean()), (None, None));

@@ -7,14 +7,14 @@
 //! was. At the end both become those of the least squared error for the integers found so far, which is one step more
 //! than in the publication: 0.16 dB less error on trained matrices.
 
-use super::mse::CUT;
+use super::mse::CLIPPED_STEPS;
 use super::{Choices, minmax};
-use crate::simd::{Loop, widely};
+use crate::simd::{SimdLoop, vectorized};
 use crate::{Params, QSpec, Range, params};
 
 /// Zero points that need not be integers.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Shifted {
+pub(crate) struct FloatZeroParams {
     pub scale: f32,
     pub zero_point: f32,
 }
@@ -30,7 +30,7 @@ const KAPPA: f64 = 1.01;
 const ROUNDS: usize = 20;
 
 /// Steps that the zero point may lie outside the grid: further away, float32 holds few of its digits.
-const FAR: f64 = 4096.0;
+const MAX_STEPS_AWAY: f64 = 4096.0;
 
 /// Sums that are kept side by side.
 const LANES: usize = 8;
@@ -41,16 +41,16 @@ pub(super) fn moves(spec: &QSpec) -> bool {
 }
 
 /// The scale and zero point of a group; those of the range where they leave less squared error.
-pub(super) fn shifted(x: &[f32], range: Range, spec: &QSpec) -> Shifted {
+pub(super) fn shifted(x: &[f32], range: Range, spec: &QSpec) -> FloatZeroParams {
     let Params { scale, zero_point } = params(range, spec);
-    let usual = Shifted { scale, zero_point: zero_point as f32 };
+    let usual = FloatZeroParams { scale, zero_point: zero_point as f32 };
     let Some(start) = Grid::of(range, spec).filter(|_| moves(spec)) else { return usual };
-    let found = widely(Found { start, x, shifted: true });
+    let found = vectorized(Optimize { start, x, shifted: true });
     if !found.holds(range) {
         return usual;
     }
-    let found = Shifted { scale: found.scale as f32, zero_point: found.zero_point as f32 };
-    let error = |it: Shifted| {
+    let found = FloatZeroParams { scale: found.scale as f32, zero_point: found.zero_point as f32 };
+    let error = |it: FloatZeroParams| {
         let (scale, zero_point) = (f64::from(it.scale), f64::from(it.zero_point));
         Grid { scale, zero_point, ..start }.squared(x)
     };
@@ -62,7 +62,7 @@ pub(super) fn shifted(x: &[f32], range: Range, spec: &QSpec) -> Shifted {
 pub(super) fn rounded(x: &[f32], range: Range, spec: &QSpec) -> Choices {
     let usual = minmax::choices(range, spec);
     let Some(start) = Grid::of(range, spec).filter(|_| moves(spec)) else { return usual };
-    let found = widely(Found { start, x, shifted: false });
+    let found = vectorized(Optimize { start, x, shifted: false });
     if !found.holds(range) {
         return usual;
     }
@@ -70,18 +70,18 @@ pub(super) fn rounded(x: &[f32], range: Range, spec: &QSpec) -> Choices {
 }
 
 /// What is found from a start, with zero points that are integers or not.
-struct Found<'a> {
+struct Optimize<'a> {
     start: Grid,
     x: &'a [f32],
     shifted: bool,
 }
 
-impl Loop for Found<'_> {
+impl SimdLoop for Optimize<'_> {
     type Output = Grid;
 
     #[inline(always)]
     fn run(self) -> Grid {
-        let Found { start, x, shifted } = self;
+        let Optimize { start, x, shifted } = self;
         let found = start.search(x);
         if shifted {
             return found.refit(x);
@@ -119,7 +119,7 @@ impl Grid {
         let far = zero_point.abs() + lo.abs().max(hi.abs());
         scale >= f64::from(f32::MIN_POSITIVE)
             && zero_point.is_finite()
-            && far <= FAR
+            && far <= MAX_STEPS_AWAY
             && scale * far <= f64::from(f32::MAX)
     }
 
@@ -128,7 +128,7 @@ impl Grid {
         let Grid { scale, zero_point, lo, hi } = *self;
         let missed = (lo - zero_point - f64::from(range.min) / scale)
             .max(f64::from(range.max) / scale - (hi - zero_point));
-        self.is_sound() && missed <= f64::from(CUT)
+        self.is_sound() && missed <= f64::from(CLIPPED_STEPS)
     }
 
     /// The integer that stands for an element.
@@ -248,7 +248,7 @@ mod tests {
         // Steps of 0.5 from 0.25 on: no integer zero point says them.
         let x: Vec<f32> = (0..16).map(|i| 0.25 + 0.5 * i as f32).collect();
         let found = shifted(&x, range(&x), &spec(QType::UInt4));
-        assert_eq!(found, Shifted { scale: 0.5, zero_point: -0.5 });
+        assert_eq!(found, FloatZeroParams { scale: 0.5, zero_point: -0.5 });
     }
 
     #[test]

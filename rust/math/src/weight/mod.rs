@@ -15,10 +15,10 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 
 use crate::float_source::Element;
-use crate::{Floats, Granularity, Layout, MathError, Params, QSpec, Range, params};
+use crate::{FloatSource, Granularity, Layout, MathError, Params, QSpec, Range, params};
 use groups::{Elements, map_groups};
 
-pub(crate) use hqq::Shifted;
+pub(crate) use hqq::FloatZeroParams;
 
 /// A way of choosing the scale and the zero point of a group of weights.
 ///
@@ -41,7 +41,7 @@ pub enum WeightMethod {
 }
 
 /// What is known of a way of choosing.
-struct Row {
+struct MethodInfo {
     method: WeightMethod,
     name: &'static str,
     about: &'static str,
@@ -54,22 +54,22 @@ struct Row {
 /// From the elements of a group and their range to what it can choose from, with the widest vectors.
 type Search = fn(&[f32], Range, &QSpec) -> Choices;
 
-const ROWS: &[Row] = &[
-    Row {
+const METHODS: &[MethodInfo] = &[
+    MethodInfo {
         method: WeightMethod::MinMax,
         name: "minmax",
         about: "the grid reaches from the smallest to the largest weight of a group",
         choices: minmax::choices,
         search: None,
     },
-    Row {
+    MethodInfo {
         method: WeightMethod::Mse,
         name: "mse",
         about: "the least squared error of a group, whose ends may be cut by a step",
         choices: mse::choices,
         search: None,
     },
-    Row {
+    MethodInfo {
         method: WeightMethod::Hqq,
         name: "hqq",
         about: "half-quadratic quantization; in matmul_nbits its zero points are floats",
@@ -94,27 +94,27 @@ impl WeightMethod {
         }
     }
 
-    fn row(self) -> &'static Row {
-        ROWS.iter().find(|row| row.method == self).unwrap_or(&ROWS[0])
+    fn info(self) -> &'static MethodInfo {
+        METHODS.iter().find(|info| info.method == self).unwrap_or(&METHODS[0])
     }
 
     /// Its name in options.
     pub fn name(self) -> &'static str {
-        self.row().name
+        self.info().name
     }
 
     /// Whether its zero points are better not rounded, where a runtime reads such.
-    pub fn shifts(self, spec: &QSpec) -> bool {
+    pub fn has_float_zero_points(self, spec: &QSpec) -> bool {
         self.search(spec).is_some()
     }
 
     fn search(self, spec: &QSpec) -> Option<Search> {
-        self.row().search.filter(|_| hqq::moves(spec))
+        self.info().search.filter(|_| hqq::moves(spec))
     }
 
     /// One line for those who choose.
     pub fn about(self) -> &'static str {
-        self.row().about
+        self.info().about
     }
 }
 
@@ -128,26 +128,26 @@ impl FromStr for WeightMethod {
     type Err = MathError;
 
     fn from_str(name: &str) -> Result<WeightMethod, MathError> {
-        ROWS.iter().find(|row| row.name == name).map(|row| row.method).ok_or_else(|| {
-            let names: Vec<&str> = ROWS.iter().map(|row| row.name).collect();
+        METHODS.iter().find(|info| info.name == name).map(|info| info.method).ok_or_else(|| {
+            let names: Vec<&str> = METHODS.iter().map(|info| info.name).collect();
             MathError::UnknownWeightMethod { name: name.to_owned(), known: names.join(", ") }
         })
     }
 }
 
 /// The most that a group can choose from.
-const MOST: usize = 4;
+const MAX_CHOICES: usize = 4;
 
 /// What a group can choose from: at least one, the usual one first.
 #[derive(Clone, Copy, Debug)]
 struct Choices {
-    all: [Params; MOST],
+    all: [Params; MAX_CHOICES],
     count: usize,
 }
 
 impl Choices {
     fn one(params: Params) -> Choices {
-        Choices { all: [params; MOST], count: 1 }
+        Choices { all: [params; MAX_CHOICES], count: 1 }
     }
 
     fn with(mut self, params: Params) -> Choices {
@@ -176,7 +176,7 @@ impl Choices {
 ///
 /// ```
 /// use quantize_rs_math::{Granularity, Layout, QSpec, QType, WeightMethod, fit, ranges};
-/// let spec = QSpec { flips: true, ..QSpec::new(QType::Int2, true, Granularity::PerAxis { axis: 0 }) };
+/// let spec = QSpec { allows_negative_scale: true, ..QSpec::new(QType::Int2, true, Granularity::PerAxis { axis: 0 }) };
 /// let layout = Layout::of(&[2, 4], spec.granularity)?;
 /// let data = [-1.0, 0.0, 1.0, 1.0, 0.1, -0.9, 2.0, 0.8];
 /// let found = fit(&data, &layout, &ranges(&data, &layout), &spec, WeightMethod::MinMax);
@@ -184,7 +184,7 @@ impl Choices {
 /// # Ok::<(), quantize_rs_math::MathError>(())
 /// ```
 pub fn fit<'a>(
-    data: impl Into<Floats<'a>>,
+    data: impl Into<FloatSource<'a>>,
     layout: &Layout,
     ranges: &[Range],
     spec: &QSpec,
@@ -194,18 +194,18 @@ pub fn fit<'a>(
     assert_eq!(layout.check(data.len(), ranges.len()), Ok(()));
     if let Some(search) = method.search(spec) {
         return match data {
-            Floats::Slice(values) => searched(values, layout, ranges, spec, search),
-            Floats::LittleEndian(values) => searched(values, layout, ranges, spec, search),
+            FloatSource::Slice(values) => searched(values, layout, ranges, spec, search),
+            FloatSource::LittleEndian(values) => searched(values, layout, ranges, spec, search),
         };
     }
-    let choices = |range: Range| (method.row().choices)(range, spec);
+    let choices = |range: Range| (method.info().choices)(range, spec);
     // Whether there is a choice does not depend on the range.
     if choices(Range { min: -1.0, max: 1.0 }).count == 1 {
         return ranges.iter().map(|range| params(*range, spec)).collect();
     }
     match data {
-        Floats::Slice(values) => chosen(values, layout, ranges, spec, choices),
-        Floats::LittleEndian(values) => chosen(values, layout, ranges, spec, choices),
+        FloatSource::Slice(values) => chosen(values, layout, ranges, spec, choices),
+        FloatSource::LittleEndian(values) => chosen(values, layout, ranges, spec, choices),
     }
 }
 
@@ -255,13 +255,13 @@ fn searched(
 pub(crate) fn fit_group(x: &[f32], range: Range, spec: &QSpec, method: WeightMethod) -> Params {
     let choices = match method.search(spec) {
         Some(search) => search(x, range, spec),
-        None => (method.row().choices)(range, spec),
+        None => (method.info().choices)(range, spec),
     };
     search::of_few(x, choices.as_slice(), spec)
 }
 
 /// The scale of one group of floats, whose range is known and finite, and a zero point that need not be an integer.
-pub(crate) fn fit_shifted(x: &[f32], range: Range, spec: &QSpec) -> Shifted {
+pub(crate) fn fit_float_zero(x: &[f32], range: Range, spec: &QSpec) -> FloatZeroParams {
     hqq::shifted(x, range, spec)
 }
 
@@ -273,12 +273,12 @@ mod tests {
     #[test]
     fn every_way_has_a_row_and_a_name_that_is_read_back() {
         for method in WeightMethod::ALL {
-            assert_eq!(method.row().method, *method);
+            assert_eq!(method.info().method, *method);
             assert_eq!(method.name().parse(), Ok(*method));
             assert!(!method.about().is_empty());
             assert_eq!(serde_json::to_string(method).unwrap(), format!("\"{method}\""));
         }
-        assert_eq!(WeightMethod::ALL.len(), ROWS.len());
+        assert_eq!(WeightMethod::ALL.len(), METHODS.len());
         let error = "absmax".parse::<WeightMethod>().unwrap_err().to_string();
         assert!(error.contains("`absmax`") && error.contains("minmax, mse, hqq"), "{error}");
     }

@@ -3,35 +3,35 @@
 use rayon::prelude::*;
 
 use super::groups::{Rows, TILE};
-use super::{Choices, MOST};
+use super::{Choices, MAX_CHOICES};
 use crate::float_source::Element;
 use crate::kernels::reference::{dequantize_one, quantize_one};
 use crate::rounding::MAGIC;
-use crate::simd::{Loop, widely};
+use crate::simd::{SimdLoop, vectorized};
 use crate::{Params, QSpec};
 
 /// Elements that are worth a task of their own.
 const TASK: usize = 1 << 16;
 
 /// Elements whose errors are added in f32.
-const STRETCH: usize = 1 << 12;
+const SPAN: usize = 1 << 12;
 
 /// The first of `choices` whose sum of squared errors is the least.
 ///
 /// Sums are taken over tasks of a fixed size and added in their order: the result does not depend on the number of
 /// threads.
 pub(super) fn of<X: Element>(x: &[X], choices: &[Params], spec: &QSpec) -> Params {
-    let errors = |x| widely(Errors { x, choices, grid: spec.grid() });
+    let errors = |x| vectorized(Errors { x, choices, grid: spec.grid() });
     let errors = if x.len() <= TASK {
         errors(x)
     } else {
-        let parts: Vec<[f64; MOST]> = x.par_chunks(TASK).map(errors).collect();
-        parts.iter().fold([0.0; MOST], |mut total, part| {
+        let parts: Vec<[f64; MAX_CHOICES]> = x.par_chunks(TASK).map(errors).collect();
+        parts.iter().fold([0.0; MAX_CHOICES], |mut total, part| {
             total.iter_mut().zip(part).for_each(|(total, part)| *total += part);
             total
         })
     };
-    first_least(choices, &errors, x.len(), spec.grid(), |choice| {
+    first_minimum(choices, &errors, x.len(), spec.grid(), |choice| {
         let parts = x.par_chunks(TASK).map(|x| exact(x.iter(), choice, spec));
         parts.collect::<Vec<f64>>().iter().sum()
     })
@@ -47,15 +47,15 @@ pub(super) fn of_each<X: Element>(
     if x.len() <= depth {
         return vec![of(x, choices(0).as_slice(), spec)];
     }
-    if depth > FEW {
+    if depth > MAX_SMALL_DEPTH {
         let groups = x.chunks(depth).enumerate();
         return groups.map(|(at, x)| of(x, choices(at).as_slice(), spec)).collect();
     }
-    widely(Each { x, depth, choices, spec })
+    vectorized(Each { x, depth, choices, spec })
 }
 
 /// Groups of so many elements are so small that what it takes to change to wide vectors shows.
-const FEW: usize = 1 << 10;
+const MAX_SMALL_DEPTH: usize = 1 << 10;
 
 struct Each<'a, X, C> {
     x: &'a [X],
@@ -64,7 +64,7 @@ struct Each<'a, X, C> {
     spec: &'a QSpec,
 }
 
-impl<X: Element, C: Fn(usize) -> Choices> Loop for Each<'_, X, C> {
+impl<X: Element, C: Fn(usize) -> Choices> SimdLoop for Each<'_, X, C> {
     type Output = Vec<Params>;
 
     #[inline(always)]
@@ -76,7 +76,7 @@ impl<X: Element, C: Fn(usize) -> Choices> Loop for Each<'_, X, C> {
             let choices = choices.as_slice();
             let errors = Errors { x, choices, grid: spec.grid() }.run();
             let exactly = |choice| exact(x.iter(), choice, spec);
-            found.push(first_least(choices, &errors, x.len(), spec.grid(), exactly));
+            found.push(first_minimum(choices, &errors, x.len(), spec.grid(), exactly));
         }
         found
     }
@@ -88,10 +88,10 @@ pub(super) fn of_columns<X: Element>(
     choices: impl Fn(usize) -> Choices,
     spec: &QSpec,
 ) -> Vec<Params> {
-    if rows.depth > FEW {
+    if rows.depth > MAX_SMALL_DEPTH {
         return of_each(&rows.gathered(), rows.depth, choices, spec);
     }
-    widely(Columns { rows, choices, spec })
+    vectorized(Columns { rows, choices, spec })
 }
 
 struct Columns<'a, X, C> {
@@ -100,7 +100,7 @@ struct Columns<'a, X, C> {
     spec: &'a QSpec,
 }
 
-impl<X: Element, C: Fn(usize) -> Choices> Loop for Columns<'_, X, C> {
+impl<X: Element, C: Fn(usize) -> Choices> SimdLoop for Columns<'_, X, C> {
     type Output = Vec<Params>;
 
     /// Adds in the order of [`squared`]: which group lies in which direction makes no difference.
@@ -114,7 +114,7 @@ impl<X: Element, C: Fn(usize) -> Choices> Loop for Columns<'_, X, C> {
         for (row, floats) in floats.iter_mut().enumerate() {
             floats.iter_mut().zip(rows.row(row)).for_each(|(float, x)| *float = x.value());
         }
-        let mut errors = vec![[0.0; MOST]; rows.count];
+        let mut errors = vec![[0.0; MAX_CHOICES]; rows.count];
         for choice in 0..count {
             let (mut per_unit, mut lo, mut hi) = ([1.0; TILE], [0.0; TILE], [0.0; TILE]);
             for (column, choices) in choices.iter().enumerate() {
@@ -138,7 +138,7 @@ impl<X: Element, C: Fn(usize) -> Choices> Loop for Columns<'_, X, C> {
         }
         let found = choices.iter().zip(&errors).enumerate().map(|(column, (all, errors))| {
             let exactly = |choice| exact(floats.iter().map(|row| &row[column]), choice, spec);
-            first_least(all.as_slice(), errors, floats.len(), grid, exactly)
+            first_minimum(all.as_slice(), errors, floats.len(), grid, exactly)
         });
         found.collect()
     }
@@ -149,7 +149,7 @@ impl<X: Element, C: Fn(usize) -> Choices> Loop for Columns<'_, X, C> {
 pub(super) fn of_few(x: &[f32], choices: &[Params], spec: &QSpec) -> Params {
     let [only] = choices else {
         let errors = Errors { x, choices, grid: spec.grid() }.run();
-        return first_least(choices, &errors, x.len(), spec.grid(), |choice| {
+        return first_minimum(choices, &errors, x.len(), spec.grid(), |choice| {
             exact(x.iter(), choice, spec)
         });
     };
@@ -158,9 +158,9 @@ pub(super) fn of_few(x: &[f32], choices: &[Params], spec: &QSpec) -> Params {
 
 /// Where the `errors` of a `count` of elements do not tell in f32, `exactly` does.
 #[inline(always)]
-fn first_least(
+fn first_minimum(
     choices: &[Params],
-    errors: &[f64; MOST],
+    errors: &[f64; MAX_CHOICES],
     count: usize,
     grid: (i32, i32),
     exactly: impl Fn(Params) -> f64,
@@ -181,7 +181,7 @@ fn first_least(
     if errors[least] > count as f64 * step * step && (rivals == 1 || twins()) {
         return choices[least];
     }
-    settled(choices, errors, count, grid, exactly)
+    resolve_near_ties(choices, errors, count, grid, exactly)
 }
 
 /// How far the position of an element may be off, in steps: two roundings of f32, of numbers up to the length of the grid.
@@ -196,7 +196,7 @@ fn off((lo, hi): (i32, i32)) -> f64 {
 /// Of n elements with errors e, in steps, that are off by up to o each, the sum of squares is off by up to
 /// `2 o √(n Σe²) + n o²`. Squares are compared, so that no root is taken.
 #[cold]
-fn settled(
+fn resolve_near_ties(
     choices: &[Params],
     errors: &[f64],
     count: usize,
@@ -237,12 +237,12 @@ struct Errors<'a, X> {
     grid: (i32, i32),
 }
 
-impl<X: Element> Loop for Errors<'_, X> {
-    type Output = [f64; MOST];
+impl<X: Element> SimdLoop for Errors<'_, X> {
+    type Output = [f64; MAX_CHOICES];
 
     #[inline(always)]
-    fn run(self) -> [f64; MOST] {
-        let mut errors = [0.0; MOST];
+    fn run(self) -> [f64; MAX_CHOICES] {
+        let mut errors = [0.0; MAX_CHOICES];
         for (error, params) in errors.iter_mut().zip(self.choices) {
             *error = squared(self.x, *params, self.grid);
         }
@@ -258,7 +258,7 @@ const LANES: usize = 8;
 fn squared<X: Element>(x: &[X], params: Params, grid: (i32, i32)) -> f64 {
     let steps = Steps::of(params, grid);
     let mut total = 0.0;
-    for stretch in x.chunks(STRETCH) {
+    for stretch in x.chunks(SPAN) {
         let mut sums = [0.0_f32; LANES];
         let (rows, rest) = stretch.as_chunks::<LANES>();
         for row in rows {

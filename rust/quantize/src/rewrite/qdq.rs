@@ -120,7 +120,7 @@ fn along(granularity: Granularity) -> Vec<Kept<AttributeProto>> {
 
 /// Whether a zero point may be another number than 0.
 fn is_off_middle(how: &ValuePlan) -> bool {
-    !how.spec.symmetric || how.spec.middle() != 0
+    !how.spec.symmetric || how.spec.zero_point_midpoint() != 0
 }
 
 pub(super) struct Writer<'g, 'm> {

@@ -6,10 +6,10 @@ use std::collections::BinaryHeap;
 use rayon::prelude::*;
 
 use super::super::quantize::encode;
-use super::{LEAST, Move, STEP, Summed, Weight, reference};
+use super::{MIN_MOVE_ERROR, Move, STEP, SumGroups, Weight, reference};
 use crate::float_source::Element;
 use crate::metrics::Sums;
-use crate::simd::{Loop, widely};
+use crate::simd::{SimdLoop, vectorized};
 use crate::{Granularity, Layout, Params};
 
 /// Quantizes, and the moves of all groups.
@@ -27,7 +27,7 @@ fn nearest<X: Element>(weight: &Weight<'_, X>, bytes: &mut [u8]) -> Sums {
 /// The moves of one group.
 pub(super) fn of<X: Element>(weight: &Weight<'_, X>, bytes: &[u8], group: usize) -> Vec<Move> {
     let stretches = Stretches::of(&weight.summed.groups, group);
-    let (codes, errors) = widely(Look { weight, bytes, stretches });
+    let (codes, errors) = vectorized(Load { weight, bytes, stretches });
     let mut parts = Parts::new(weight.summed, weight.spec.grid(), codes, errors);
     let moved = parts.settle().into_iter().enumerate().filter(|(_, steps)| *steps != 0);
     moved.map(|(at, steps)| Move { index: stretches.index(at), steps }).collect()
@@ -72,18 +72,18 @@ impl Stretches {
 }
 
 /// The integers of a group, and their errors.
-struct Look<'a, X> {
+struct Load<'a, X> {
     weight: &'a Weight<'a, X>,
     bytes: &'a [u8],
     stretches: Stretches,
 }
 
-impl<X: Element> Loop for Look<'_, X> {
+impl<X: Element> SimdLoop for Load<'_, X> {
     type Output = (Vec<i32>, Vec<i32>);
 
     #[inline(always)]
     fn run(self) -> Self::Output {
-        let Look { weight, bytes, stretches } = self;
+        let Load { weight, bytes, stretches } = self;
         let Stretches { start, count, apart, len } = stretches;
         let qtype = weight.spec.qtype;
         let mut codes = vec![0; count * len];
@@ -136,10 +136,10 @@ struct Parts {
 type Gain = (i64, Reverse<usize>);
 
 impl Parts {
-    fn new(summed: &Summed, ends: (i32, i32), codes: Vec<i32>, errors: Vec<i32>) -> Parts {
+    fn new(summed: &SumGroups, ends: (i32, i32), codes: Vec<i32>, errors: Vec<i32>) -> Parts {
         /// Elements that are looked at together where there are no parts.
-        const FEW: usize = 64;
-        let part = summed.part.unwrap_or(FEW);
+        const MAX_SCANNED: usize = 64;
+        let part = summed.part.unwrap_or(MAX_SCANNED);
         let sum = |part: &[i32]| part.iter().map(|error| i64::from(*error)).sum();
         let sums: Vec<i64> = errors.chunks(part).map(sum).collect();
         let (counts, least) = (summed.part.is_some(), summed.least_gain());
@@ -156,7 +156,7 @@ impl Parts {
         for ((at, error), q) in self.errors[from..to].iter().enumerate().zip(&self.codes[from..to])
         {
             let key = |error: i32, free: bool| {
-                let error = if free && error > LEAST { error } else { 0 };
+                let error = if free && error > MIN_MOVE_ERROR { error } else { 0 };
                 i64::from(error) << 32 | i64::from(!(at as u32))
             };
             best[0] = best[0].max(key(*error, *q > lo));

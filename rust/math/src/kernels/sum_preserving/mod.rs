@@ -3,14 +3,14 @@
 mod group;
 mod whole;
 
-use super::reference::{self, LEAST, STEP};
+use super::reference::{self, MIN_MOVE_ERROR, STEP};
 use crate::float_source::Element;
 use crate::metrics::Sums;
-use crate::{Floats, Layout, Params, QSpec};
+use crate::{FloatSource, Layout, Params, QSpec};
 
 /// Elements that a product sums over, whose sums are to stay what they are.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Summed {
+pub struct SumGroups {
     /// All that are added up to one number; they share a scale.
     pub groups: Layout,
     /// So many elements of a group in a row are a part of it whose sum is to stay too: a kernel, which meets but one channel
@@ -18,7 +18,7 @@ pub struct Summed {
     pub part: Option<usize>,
 }
 
-impl Summed {
+impl SumGroups {
     /// What the errors of an element, its part and its group must exceed together, in [`STEP`]s, for a move to make the sum
     /// of their squares smaller: `(e - 1)² < e²` for each of them, taken together.
     pub(super) fn least_gain(&self) -> i64 {
@@ -28,19 +28,19 @@ impl Summed {
 }
 
 /// Groups of fewer elements are looked at one by one.
-const FEW: usize = 64;
+const MIN_TENSOR_PASS_DEPTH: usize = 64;
 
 /// Quantizes with the nearest integers but for those that move; the sums of what they stand for.
 pub(super) fn quantize(
-    data: Floats<'_>,
+    data: FloatSource<'_>,
     scales: (&Layout, &[Params]),
     spec: &QSpec,
-    summed: &Summed,
+    summed: &SumGroups,
     bytes: &mut [u8],
 ) -> Sums {
     match data {
-        Floats::Slice(values) => quantize_elements(values, scales, spec, summed, bytes),
-        Floats::LittleEndian(values) => quantize_elements(values, scales, spec, summed, bytes),
+        FloatSource::Slice(values) => quantize_elements(values, scales, spec, summed, bytes),
+        FloatSource::LittleEndian(values) => quantize_elements(values, scales, spec, summed, bytes),
     }
 }
 
@@ -48,13 +48,13 @@ fn quantize_elements<X: Element>(
     data: &[X],
     (layout, params): (&Layout, &[Params]),
     spec: &QSpec,
-    summed: &Summed,
+    summed: &SumGroups,
     bytes: &mut [u8],
 ) -> Sums {
     let weight =
         Weight { data, layout, params, inverses: Inverses::of(layout, params), spec, summed };
     // Of few elements most would be picked out.
-    let few = data.len() / summed.groups.groups().max(1) < FEW;
+    let few = data.len() / summed.groups.groups().max(1) < MIN_TENSOR_PASS_DEPTH;
     let one_by_one = few || summed.part.is_some();
     let (mut sums, moves) =
         if one_by_one { group::all(&weight, bytes) } else { whole::all(&weight, bytes) };
@@ -81,7 +81,7 @@ struct Weight<'a, X> {
     params: &'a [Params],
     inverses: Inverses,
     spec: &'a QSpec,
-    summed: &'a Summed,
+    summed: &'a SumGroups,
 }
 
 /// One by the scale of each group, as often as rows are tiled.

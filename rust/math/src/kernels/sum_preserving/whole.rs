@@ -6,40 +6,40 @@
 use rayon::prelude::*;
 
 use super::super::quantize::{Chunks, Scratch};
-use super::{LEAST, Move, STEP, Weight, group};
+use super::{MIN_MOVE_ERROR, Move, STEP, Weight, group};
 use crate::float_source::Element;
 use crate::layout::Piece;
 use crate::metrics::{CHUNK, Measure, Sums};
-use crate::simd::{Loop, widely};
+use crate::simd::{SimdLoop, vectorized};
 
 /// Elements that are worth a task of their own.
 const TASK: usize = 1 << 18;
 
 /// Who moves is off by half a step at most, but for what float32 rounds. So while more than this is left, one more may move.
-const HALF: i32 = STEP / 2 - 2;
+const HALF_STEP: i32 = STEP / 2 - 2;
 
 /// Three times as many errors of four steps are added up in 32 bits: groups that begin or end in a task share its rows
 /// unevenly.
-const MANY: usize = 1 << 11;
+const MAX_I32_TERMS: usize = 1 << 11;
 
 /// Quantizes, and the moves of all groups.
 pub(super) fn all<X: Element>(weight: &Weight<'_, X>, bytes: &mut [u8]) -> (Sums, Vec<Move>) {
     let Weight { data, layout, params, spec, summed, .. } = weight;
     let groups = summed.groups.groups();
-    let limit = limit(data.len() / groups.max(1));
+    let limit = pick_limit(data.len() / groups.max(1));
     let chunks = Chunks::of(layout, params, spec);
     // A task that sees every group must be worth their number.
     let task = if summed.groups.recurs() { TASK.max(16 * groups) } else { TASK };
     let task = task.next_multiple_of(CHUNK);
     let parts = data.par_chunks(task).zip(bytes.par_chunks_mut(spec.qtype.packed_len(task)));
-    let seen: Vec<Seen> = parts
+    let seen: Vec<TaskResult> = parts
         .enumerate()
         .map(|(at, (x, bytes))| {
-            widely(Task { weight, chunks: &chunks, x, start: at * task, bytes, limit })
+            vectorized(Task { weight, chunks: &chunks, x, start: at * task, bytes, limit })
         })
         .collect();
     let mut sums = vec![0_i64; groups];
-    for Seen { first, sums: part, .. } in &seen {
+    for TaskResult { first, sums: part, .. } in &seen {
         // Short rows are counted several times over.
         part.iter().enumerate().for_each(|(at, part)| sums[(first + at) % groups] += part);
     }
@@ -56,21 +56,21 @@ pub(super) fn all<X: Element>(weight: &Weight<'_, X>, bytes: &mut [u8]) -> (Sums
         .collect();
     let bytes = &*bytes;
     let moves = by_group.into_par_iter().enumerate().flat_map_iter(|(group, picked)| {
-        choose(weight, bytes, picked, sums[group], limit > LEAST)
+        choose(weight, bytes, picked, sums[group], limit > MIN_MOVE_ERROR)
             .unwrap_or_else(|| group::of(weight, bytes, group))
     });
     (measured, moves.collect())
 }
 
 /// What few errors of a group of so many exceed, but more than move as a rule.
-fn limit(depth: usize) -> i32 {
+fn pick_limit(depth: usize) -> i32 {
     let depth = depth.max(1) as f32;
-    (((0.5 - enough(depth) / depth) * STEP as f32) as i32).max(LEAST)
+    (((0.5 - expected_moves(depth) / depth) * STEP as f32) as i32).max(MIN_MOVE_ERROR)
 }
 
 /// How many elements of a group of so many hardly ever have to move: errors are spread evenly over a step, so that their
 /// sum has a deviation of `√(depth / 12)` steps.
-fn enough(depth: f32) -> f32 {
+fn expected_moves(depth: f32) -> f32 {
     2.5 * (depth / 12.0).sqrt() + 4.0
 }
 
@@ -83,7 +83,7 @@ struct Picked {
 }
 
 /// What a task saw.
-struct Seen {
+struct TaskResult {
     measured: Sums,
     /// The first group of its elements.
     first: usize,
@@ -94,8 +94,8 @@ struct Seen {
 
 /// The elements whose errors have the sign of the sum of their group, where that is more than half a step, group by group,
 /// and how many each group has.
-fn by_group(seen: &[Seen], sums: &[i64]) -> (Vec<Picked>, Vec<usize>) {
-    let half = i64::from(HALF);
+fn by_group(seen: &[TaskResult], sums: &[i64]) -> (Vec<Picked>, Vec<usize>) {
+    let half = i64::from(HALF_STEP);
     let signs: Vec<i32> =
         sums.iter().map(|sum| if sum.abs() > half { sum.signum() as i32 } else { 0 }).collect();
     let wanted = || {
@@ -126,7 +126,7 @@ fn choose<X: Element>(
 ) -> Option<Vec<Move>> {
     let mut off = sum.abs();
     let step = i64::from(STEP);
-    let most = (off - i64::from(HALF)).max(0).cast_unsigned().div_ceil(STEP as u64) as usize;
+    let most = (off - i64::from(HALF_STEP)).max(0).cast_unsigned().div_ceil(STEP as u64) as usize;
     let order = |picked: &Picked| (std::cmp::Reverse(picked.error.unsigned_abs()), picked.index);
     // As a rule all of the first can move.
     let first = picked.len().min(most);
@@ -161,11 +161,11 @@ struct Task<'a, X> {
     limit: i32,
 }
 
-impl<X: Element> Loop for Task<'_, X> {
-    type Output = Seen;
+impl<X: Element> SimdLoop for Task<'_, X> {
+    type Output = TaskResult;
 
     #[inline(always)]
-    fn run(self) -> Seen {
+    fn run(self) -> TaskResult {
         let Task { weight, chunks, x, start, bytes, limit } = self;
         let cut = weight.summed.groups.cut();
         let end = |piece: Piece| piece.group + if piece.each { piece.len } else { 1 };
@@ -188,7 +188,7 @@ impl<X: Element> Loop for Task<'_, X> {
             let errors = &mut errors[..x.len()];
             weight.errors(from, floats, errors);
             added += x.len();
-            if added > MANY * groups {
+            if added > MAX_I32_TERMS * groups {
                 flush(&mut rows, &mut sums);
                 added = x.len();
             }
@@ -198,14 +198,15 @@ impl<X: Element> Loop for Task<'_, X> {
                 if piece.each {
                     rows[group..].iter_mut().zip(errors).for_each(|(sum, error)| *sum += error);
                 } else {
-                    let few = errors.chunks(MANY).map(|few| i64::from(few.iter().sum::<i32>()));
+                    let few =
+                        errors.chunks(MAX_I32_TERMS).map(|few| i64::from(few.iter().sum::<i32>()));
                     sums[group] += few.sum::<i64>();
                 }
                 pick(piece, from + piece.start, errors, limit, &mut picked);
             }
         }
         flush(&mut rows, &mut sums);
-        Seen { measured: Sums::total(measured), first, sums, picked }
+        TaskResult { measured: Sums::total(measured), first, sums, picked }
     }
 }
 
