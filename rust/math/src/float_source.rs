@@ -1,4 +1,4 @@
-//! Where floats are read from: a slice, or the bytes of a file, which need not be aligned.
+//! Sources of float32 elements: a slice, or the bytes of a file, which need not be aligned.
 
 /// The elements of a float32 tensor.
 ///
@@ -12,14 +12,14 @@
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub enum FloatSource<'a> {
-    /// Floats in memory.
+    /// Floats in memory, in native byte order.
     Slice(&'a [f32]),
-    /// Floats as ONNX `raw_data` holds them, anywhere in a mapped file.
+    /// Floats as ONNX `raw_data` stores them, at any offset of a mapped file.
     LittleEndian(&'a [[u8; 4]]),
 }
 
 impl FloatSource<'_> {
-    /// Number of elements.
+    /// The number of elements.
     pub fn len(self) -> usize {
         match self {
             FloatSource::Slice(values) => values.len(),
@@ -27,7 +27,7 @@ impl FloatSource<'_> {
         }
     }
 
-    /// Whether there are none.
+    /// Whether there are no elements.
     pub fn is_empty(self) -> bool {
         self.len() == 0
     }
@@ -41,7 +41,7 @@ impl FloatSource<'_> {
     }
 }
 
-/// What one float is read from. The loops over both compile to the same vector code.
+/// How one float is read. Loops over either implementation compile to the same vector code.
 pub(crate) trait Element: Copy + Send + Sync {
     fn value(self) -> f32;
 }

@@ -1,4 +1,4 @@
-//! The smallest and largest element of every group of a tensor.
+//! The smallest and the largest element of each group of a tensor.
 
 use rayon::prelude::*;
 
@@ -7,18 +7,20 @@ use crate::layout::Piece;
 use crate::simd::{SimdLoop, vectorized};
 use crate::{FloatSource, Layout, MathError, Range};
 
-/// The range of every group, in the order of the groups; [`Range::EMPTY`] for a group without elements.
+/// The range of each group, in the order of the groups; [`Range::EMPTY`] for a group without
+/// elements.
 ///
-/// NaN is passed over and infinities count: ask [`first_non_finite`], or call [`ranges_checked`].
+/// NaN is ignored, and infinities are included: check with [`first_non_finite`], or call
+/// [`ranges_checked`].
 pub fn ranges<'a>(data: impl Into<FloatSource<'a>>, layout: &Layout) -> Vec<Range> {
     extremes(data.into(), layout).ranges()
 }
 
-/// The range of every group of a tensor whose elements are all finite. Reads the data once.
+/// The range of each group of a tensor, whose elements must all be finite. Reads the data once.
 ///
 /// # Errors
 ///
-/// An element is NaN or infinite: the first is named.
+/// An element is NaN or infinite; the error gives the index of the first one.
 pub fn ranges_checked<'a>(
     data: impl Into<FloatSource<'a>>,
     layout: &Layout,
@@ -27,7 +29,7 @@ pub fn ranges_checked<'a>(
     let seen = extremes(data, layout);
     let infinite = |x: &f32| x.is_infinite();
     if seen.nan || seen.max.iter().chain(&seen.min).any(infinite) {
-        // An empty group has infinite ends too, so ask the data.
+        // An empty group has infinite ends too, so check the data.
         if let Some(index) = first_non_finite(data) {
             return Err(MathError::NonFinite { index, value: data.get(index).to_string() });
         }
@@ -58,10 +60,10 @@ fn first_non_finite_of(data: &[impl Element]) -> Option<usize> {
     data[start..].iter().position(|x| !x.value().is_finite()).map(|index| start + index)
 }
 
-/// Elements that are worth a task of their own.
+/// The minimum number of elements per parallel task.
 const TASK: usize = 1 << 16;
 
-/// The extremes of groups from `first` on.
+/// The extremes of the groups from `first` on.
 struct GroupExtremes {
     first: usize,
     min: Vec<f32>,
@@ -81,7 +83,7 @@ fn extremes_of(data: &[impl Element], layout: &Layout) -> GroupExtremes {
     if data.len() < 2 * TASK {
         return extremes_in(data, 0, layout);
     }
-    // A task that sees every group must be worth their number.
+    // Each task has accumulators for every group, so it must have enough elements to be worth it.
     let least = if layout.recurs() { 4 * layout.groups() } else { TASK };
     let task = data.len().div_ceil(4 * rayon::current_num_threads()).max(least).max(TASK);
     let parts: Vec<GroupExtremes> = data
@@ -92,7 +94,7 @@ fn extremes_of(data: &[impl Element], layout: &Layout) -> GroupExtremes {
     parts.into_iter().fold(GroupExtremes::nothing(0, layout.groups()), GroupExtremes::with)
 }
 
-/// What there is to see in the elements from flat index `start` on.
+/// The extremes of the elements from flat index `start` on.
 fn extremes_in(part: &[impl Element], start: usize, layout: &Layout) -> GroupExtremes {
     let tiled = layout.groups() * layout.tiles();
     let (first, end) = if layout.recurs() || part.is_empty() {
@@ -109,7 +111,7 @@ fn extremes_in(part: &[impl Element], start: usize, layout: &Layout) -> GroupExt
     if layout.recurs() { seen.folded(layout.groups()) } else { seen }
 }
 
-/// Every piece of a stretch is looked at.
+/// Updates the extremes with every piece of a part.
 struct ObservePieces<'a, X, P> {
     seen: &'a mut GroupExtremes,
     part: &'a [X],
@@ -127,8 +129,8 @@ impl<X: Element, P: Iterator<Item = Piece>> SimdLoop for ObservePieces<'_, X, P>
     }
 }
 
-/// The first group of a stretch and the one after its last: groups that do not recur come in order, but for those
-/// side by side in a row.
+/// The first group of a part, and the one after its last: groups that do not recur are in order,
+/// except those side by side in a row.
 fn groups_of(start: usize, len: usize, layout: &Layout) -> (usize, usize) {
     let ends = |piece: Piece| (piece.group, piece.group + if piece.each { piece.len } else { 1 });
     layout
@@ -160,7 +162,7 @@ impl GroupExtremes {
         }
     }
 
-    /// With what another has seen of the same groups or of some among them.
+    /// Merges the extremes of the same groups, or of a subset of them.
     fn with(mut self, other: GroupExtremes) -> GroupExtremes {
         let at = other.first - self.first;
         for (min, other) in self.min[at..].iter_mut().zip(other.min) {
@@ -173,7 +175,7 @@ impl GroupExtremes {
         self
     }
 
-    /// With groups that were tiled brought together.
+    /// Merges groups that were tiled.
     fn folded(mut self, groups: usize) -> GroupExtremes {
         for tiled in groups..self.min.len() {
             let group = tiled % groups;
@@ -185,7 +187,8 @@ impl GroupExtremes {
         self
     }
 
-    /// Adding +0 turns -0 into +0, so that which of the two came first does not show.
+    /// Adding +0 turns -0 into +0, so that the result does not depend on which of the two came
+    /// first.
     fn ranges(&self) -> Vec<Range> {
         self.min
             .iter()
@@ -195,10 +198,10 @@ impl GroupExtremes {
     }
 }
 
-/// Values that are looked at at once.
+/// The number of values processed at once.
 const LANES: usize = 16;
 
-/// The ends of what each lane has seen.
+/// The extremes of each lane.
 #[derive(Clone, Copy)]
 struct LaneExtremes {
     low: [f32; LANES],
@@ -207,7 +210,7 @@ struct LaneExtremes {
 }
 
 impl LaneExtremes {
-    /// As many values more, one for each range.
+    /// Adds one value to each lane.
     #[inline(always)]
     fn widened(mut self, row: [f32; LANES]) -> LaneExtremes {
         for (lane, x) in row.into_iter().enumerate() {
@@ -219,7 +222,8 @@ impl LaneExtremes {
     }
 }
 
-/// Widen a range by values; whether one was NaN. No branches, so that it compiles to vector code.
+/// Widens a range by values, and returns whether one was NaN. It has no branches, so that it
+/// compiles to vector code.
 #[inline(always)]
 fn widen(values: &[impl Element], min: &mut f32, max: &mut f32) -> bool {
     if values.len() < LANES {
@@ -229,7 +233,7 @@ fn widen(values: &[impl Element], min: &mut f32, max: &mut f32) -> bool {
     let ends = LaneExtremes { low: [*min; LANES], high: [*max; LANES], nan: [0; LANES] };
     let mut ends = rows.iter().fold(ends, |ends, row| ends.widened(row.map(Element::value)));
     if let Some(first) = rest.first() {
-        // What is seen twice changes nothing.
+        // A value that is counted twice changes nothing.
         let mut row = [first.value(); LANES];
         row.iter_mut().zip(rest).for_each(|(to, x)| *to = x.value());
         ends = ends.widened(row);
@@ -248,7 +252,7 @@ fn widen(values: &[impl Element], min: &mut f32, max: &mut f32) -> bool {
     nan[0] != 0
 }
 
-/// As [`widen`], without lanes to fill and to bring together.
+/// As [`widen`], without lanes, for slices shorter than a vector.
 #[inline(always)]
 fn widen_by_few(values: &[impl Element], min: &mut f32, max: &mut f32) -> bool {
     let (mut low, mut high, mut nan) = (*min, *max, false);
@@ -262,25 +266,25 @@ fn widen_by_few(values: &[impl Element], min: &mut f32, max: &mut f32) -> bool {
     nan
 }
 
-/// `f32::min`, but one instruction: a NaN `x` is passed over.
+/// `f32::min` in one instruction: a NaN `x` is ignored.
 #[inline(always)]
 fn smaller(x: f32, min: f32) -> f32 {
     if x < min { x } else { min }
 }
 
-/// `f32::max`, but one instruction: a NaN `x` is passed over.
+/// `f32::max` in one instruction: a NaN `x` is ignored.
 #[inline(always)]
 fn larger(x: f32, max: f32) -> f32 {
     if x > max { x } else { max }
 }
 
-/// Widen each range by one value; whether one was NaN.
+/// Widens each range by one value, and returns whether one was NaN.
 #[inline(always)]
 fn widen_each(values: &[impl Element], min: &mut [f32], max: &mut [f32]) -> bool {
     let mut nan = 0_u32;
     for ((x, min), max) in values.iter().zip(min).zip(max) {
         let x = x.value();
-        // Of a comparison the compiler would make a masked store, which takes AMD far longer.
+        // From a comparison the compiler would generate a masked store, which is far slower on AMD.
         *min = min.min(x);
         *max = max.max(x);
         nan |= u32::from(x.is_nan());
@@ -313,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_that_is_not_finite_is_named() {
+    fn the_first_non_finite_element_is_reported() {
         for len in [1, 17, 5000, 300_000] {
             for value in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
                 let mut data = vec![1.0; len];
@@ -329,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn no_elements_have_an_empty_range() {
+    fn tensors_without_elements_have_an_empty_range() {
         assert_eq!(
             ranges_checked(&[], &layout(&[0], Granularity::PerTensor)),
             Ok(vec![Range::EMPTY])

@@ -1,18 +1,19 @@
-//! Scales and zero points that lose least, found by descending along the gradients of fake quantization.
+//! Learned step size quantization (LSQ): scales and zero points that minimize the mean squared
+//! error by gradient descent.
 
 use rayon::prelude::*;
 
 use crate::kernels::fake::{each, on_grid, slopes, stretch};
 use crate::{Layout, Params};
 
-/// How [`learn_scale`] descends.
+/// Options of [`learn_scale`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LsqOptions {
-    /// How many steps it takes.
+    /// The number of steps.
     pub steps: usize,
-    /// About how much of itself a scale changes in a step.
+    /// The learning rate of a scale, relative to the scale.
     pub scale_lr: f64,
-    /// About how far a zero point goes in a step; 0 leaves it where it is.
+    /// The learning rate of a zero point, in integers; 0 keeps it fixed.
     pub zero_point_lr: f64,
 }
 
@@ -22,23 +23,25 @@ impl Default for LsqOptions {
     }
 }
 
-/// What was learned.
+/// The result of [`learn_scale`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct LearnedParams {
-    /// The best that was met, for each group.
+    /// The best parameters found for each group.
     pub params: Vec<Params>,
-    /// The mean squared error at the start.
+    /// The mean squared error of the initial parameters.
     pub mse_before: f64,
-    /// That of `params`, which is not larger.
+    /// The mean squared error of `params`, which is not larger than `mse_before`.
     pub mse: f64,
 }
 
-/// Scales and zero points for which the mean squared error of fake quantization of `x` is smaller than with `params`,
-/// found with the gradients of [`fake_quantize_gradients`](crate::fake_quantize_gradients).
+/// Finds scales and zero points whose mean squared error of fake quantization of `x` is smaller
+/// than that of `params`, with the gradients of
+/// [`fake_quantize_gradients`](crate::fake_quantize_gradients).
 ///
-/// Each group has steps of its own (Adam: Kingma and Ba, 2015), in which scales are measured by what they were at the
-/// start, so that the result does not depend on the unit of `x`. Between steps a zero point need not be whole; it is
-/// rounded where it is used. What was best in each group on the way is kept.
+/// Each group is optimized separately with Adam (Kingma and Ba, 2015). Scales are measured relative
+/// to their initial values, so that the result does not depend on the unit of `x`. Between steps a
+/// zero point need not be an integer; it is rounded where it is used. The best parameters of each
+/// group are kept.
 ///
 /// ```
 /// use quantize_rs_math::{Granularity, Layout, LsqOptions, Params, learn_scale};
@@ -79,7 +82,7 @@ pub fn learn_scale(
     }
 }
 
-/// The squared error of a group, and how it changes.
+/// The squared error of a group, and its gradient.
 #[derive(Clone, Copy, Debug, Default)]
 struct Slope {
     elements: usize,
@@ -88,7 +91,7 @@ struct Slope {
     by_zero_point: f64,
 }
 
-/// The error of each group, in stretches that are added in their order.
+/// The error of each group, as sums over spans that are added in order.
 fn measured(x: &[f32], layout: &Layout, params: &[Params], grid: (i32, i32)) -> Vec<Slope> {
     let stretch = stretch(x.len());
     let parts: Vec<Vec<Slope>> = x
@@ -121,17 +124,17 @@ fn measured(x: &[f32], layout: &Layout, params: &[Params], grid: (i32, i32)) -> 
     total
 }
 
-/// A group on its way.
+/// The state of one group.
 struct Group {
     start: Params,
-    /// The scale, by that of the start.
+    /// The scale, relative to its initial value.
     ratio: f64,
     zero_point: f64,
     moments: [Moment; 2],
     best: (f64, Params),
 }
 
-/// The running means of a gradient and of its square.
+/// The running means of a gradient and of its square (Adam).
 #[derive(Clone, Copy, Default)]
 struct Moment {
     mean: f64,
@@ -158,11 +161,11 @@ impl Group {
     }
 
     fn advance(&mut self, slope: &Slope, step: usize, learning: LsqOptions) {
-        /// A scale does not shrink to less than this part of what it was.
+        /// The smallest ratio of a scale to its initial value.
         const MIN_RATIO: f64 = 1.0 / 1024.0;
         let unit = f64::from(self.start.scale);
         let elements = slope.elements.max(1) as f64;
-        // The loss is the mean squared error in units of the first step.
+        // The loss is the mean squared error, in units of the initial scale.
         let by_ratio = slope.by_scale / elements / unit;
         let by_zero_point = slope.by_zero_point / elements / unit / unit;
         self.ratio -= learning.scale_lr * self.moments[0].direction(by_ratio, step);
@@ -172,7 +175,7 @@ impl Group {
 }
 
 impl Moment {
-    /// Where to go, about as far as 1.
+    /// The update direction, with a magnitude of about 1.
     fn direction(&mut self, gradient: f64, step: usize) -> f64 {
         const DECAY: (f64, f64) = (0.9, 0.999);
         self.mean = DECAY.0 * self.mean + (1.0 - DECAY.0) * gradient;
@@ -189,7 +192,7 @@ mod tests {
     use super::*;
     use crate::{Granularity, Range, fake_quantize_masked, metrics};
 
-    /// A bell with a few values far out, the second half ten times as large.
+    /// A bell-shaped tensor with a few outliers; its second half is ten times as large.
     fn bell() -> Vec<f32> {
         let one = |i: u16| {
             let x = f32::from(i % 1000) / 500.0 - 1.0;
@@ -207,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn the_error_falls_and_is_that_of_what_is_returned() {
+    fn the_error_decreases_and_is_that_of_the_result() {
         let x = bell();
         for granularity in [Granularity::PerTensor, Granularity::PerAxis { axis: 0 }] {
             let layout = Layout::of(&[2, 1000], granularity).unwrap();
@@ -222,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn the_error_never_rises_wherever_it_starts() {
+    fn the_error_never_increases_from_any_start() {
         let x = bell();
         let layout = Layout::of(&[2000], Granularity::PerTensor).unwrap();
         for scale in [1e-3, 0.5, 4.0, 1e4] {
@@ -239,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn the_unit_of_the_values_does_not_matter_and_a_lopsided_tensor_moves_the_zero_point() {
+    fn the_unit_does_not_matter_and_an_asymmetric_tensor_moves_the_zero_point() {
         let x: Vec<f32> = bell().into_iter().map(|x| x.abs() + 0.5).collect();
         let layout = Layout::of(&[2000], Granularity::PerTensor).unwrap();
         let learning = LsqOptions { zero_point_lr: 0.2, ..LsqOptions::default() };
@@ -248,7 +251,7 @@ mod tests {
             let params = [Params { scale: unit, zero_point: 0 }];
             learn_scale(&x, &layout, &params, (-8, 7), learning)
         };
-        // Powers of two leave no roundings.
+        // Powers of two cause no rounding.
         let (one, tiny) = (run(1.0), run(2_f32.powi(-30)));
         assert_eq!(one.params[0].zero_point, tiny.params[0].zero_point);
         assert_eq!(one.params[0].scale * 2_f32.powi(-30), tiny.params[0].scale);

@@ -1,4 +1,4 @@
-//! The numeric types a tensor can be quantized to: one row each, and everything else follows.
+//! The numeric types that a tensor can be quantized to: one table row per type.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::MathError;
 use crate::minifloat::Minifloat;
 
-/// A type of ONNX that quantized values can have.
+/// An ONNX data type of quantized values.
 ///
 /// Names, in text and in JSON, are those of `TensorProto.DataType`, in lower case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -22,26 +22,27 @@ pub enum QType {
     Int4,
     /// Unsigned, 4 bits, two to a byte.
     UInt4,
-    /// Floats of 4 bits, 2 of them for the exponent: 0, 0.5, 1, 1.5, 2, 3, 4, 6 and their negatives; two to a byte.
+    /// 4-bit floats with 2 exponent bits: 0, 0.5, 1, 1.5, 2, 3, 4, 6 and their negatives; two to a
+    /// byte.
     #[serde(alias = "float4")]
     Float4E2M1,
     /// Signed, 8 bits.
     Int8,
     /// Unsigned, 8 bits.
     UInt8,
-    /// Floats of 8 bits, 4 of them for the exponent: finite up to 448.
+    /// 8-bit floats with 4 exponent bits: finite up to 448.
     #[serde(alias = "float8")]
     Float8E4M3FN,
-    /// Floats of 8 bits, 5 of them for the exponent: finite up to 57344, with half as many steps in between.
+    /// 8-bit floats with 5 exponent bits: finite up to 57344, with half as many mantissa steps.
     Float8E5M2,
     /// Signed, 16 bits, little endian.
     Int16,
     /// Unsigned, 16 bits, little endian.
     UInt16,
-    /// Floats of 16 bits, 5 of them for the exponent, little endian: finite up to 65504. They have no scale.
+    /// 16-bit floats with 5 exponent bits, little endian: finite up to 65504. They have no scale.
     #[serde(alias = "fp16", alias = "half")]
     Float16,
-    /// Floats of 16 bits, 8 of them for the exponent, as many as float32 has. They have no scale.
+    /// 16-bit floats with 8 exponent bits, as many as float32. They have no scale.
     #[serde(alias = "bf16")]
     BFloat16,
     /// Signed, 32 bits, little endian: for biases only.
@@ -51,13 +52,13 @@ pub enum QType {
 struct TypeInfo {
     qtype: QType,
     name: &'static str,
-    /// Other names that people use.
+    /// Alternative names.
     aliases: &'static [&'static str],
     bits: u32,
     numbers: Numbers,
 }
 
-/// The numbers that the codes of a type stand for.
+/// What the codes of a type represent.
 #[derive(Clone, Copy)]
 enum Numbers {
     Signed,
@@ -104,7 +105,8 @@ const ALL: [QType; TABLE.len()] = {
     all
 };
 
-/// The smallest and the largest finite value of each type: they are asked for at every block of a weight.
+/// The smallest and the largest finite value of each type, precomputed because they are read for
+/// every block of a weight.
 const ENDS: [(i32, i32); TABLE.len()] = {
     let mut ends = [(0, 0); TABLE.len()];
     let mut at = 0;
@@ -121,7 +123,7 @@ const ENDS: [(i32, i32); TABLE.len()] = {
 };
 
 impl QType {
-    /// Every type there is, narrow ones first.
+    /// All types, in order of width.
     pub const ALL: &'static [QType] = &ALL;
 
     #[inline]
@@ -134,18 +136,18 @@ impl QType {
         self.info().name
     }
 
-    /// Other names that [`parse`](QType::parse) knows it by.
+    /// Alternative names that [`parse`](QType::parse) accepts.
     pub const fn aliases(self) -> &'static [&'static str] {
         self.info().aliases
     }
 
-    /// Bits that one value takes.
+    /// Bits per value.
     #[inline]
     pub const fn bits(self) -> u32 {
         self.info().bits
     }
 
-    /// How its codes stand for floats; `None` when they are integers.
+    /// The float format of the codes; `None` for integers.
     #[inline]
     pub const fn format(self) -> Option<Minifloat> {
         match self.info().numbers {
@@ -154,13 +156,13 @@ impl QType {
         }
     }
 
-    /// Whether its values are floats, whose steps grow with them.
+    /// Whether the values are floats, whose steps grow with their magnitude.
     #[inline]
     pub const fn is_float(self) -> bool {
         self.format().is_some()
     }
 
-    /// Whether its values stand beside a scale; floats of 16 bits stand for themselves.
+    /// Whether the values have a scale; 16-bit floats have none.
     #[inline]
     pub const fn is_scaled(self) -> bool {
         !(self.is_float() && self.bits() == 16)
@@ -184,7 +186,7 @@ impl QType {
         ENDS[self as usize].1
     }
 
-    /// How many finite values there are: `2^bits` integers.
+    /// The number of finite values: `2^bits` for integers.
     pub const fn levels(self) -> u64 {
         match self.info().numbers {
             Numbers::Signed | Numbers::Unsigned => 1 << self.bits(),
@@ -192,7 +194,8 @@ impl QType {
         }
     }
 
-    /// The largest distance between two neighbouring values: that of all integers, and of the largest floats.
+    /// The largest distance between neighbouring values: 1 for integers, that of the largest values
+    /// for floats.
     pub const fn largest_step(self) -> i32 {
         match self.info().numbers {
             Numbers::Signed | Numbers::Unsigned => 1,
@@ -200,18 +203,19 @@ impl QType {
         }
     }
 
-    /// Bytes that `elements` values take in ONNX `raw_data`: narrow types share bytes, the last byte is filled up.
+    /// Bytes of `elements` values in ONNX `raw_data`. Types of less than 8 bits are packed; the
+    /// last byte is padded.
     pub const fn packed_len(self, elements: usize) -> usize {
         let bits = self.bits() as usize;
         if bits < 8 { elements.div_ceil(8 / bits) } else { elements.saturating_mul(bits / 8) }
     }
 
-    /// How many times smaller than float32 a value is, scales and zero points not counted.
+    /// The compression ratio relative to float32, without scales and zero points.
     pub fn nominal_ratio(self) -> f64 {
         f64::from(f32::MANTISSA_DIGITS + 8) / f64::from(self.bits())
     }
 
-    /// The type with this name, or a usual other one such as `float8`, in any case; `None` when there is none.
+    /// The type with this name or alias (such as `float8`), in any case; `None` when there is none.
     pub fn parse(name: &str) -> Option<QType> {
         let known = |known: &str| known.eq_ignore_ascii_case(name);
         let named = |q: &QType| known(q.name()) || q.aliases().iter().any(|alias| known(alias));
@@ -288,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn other_names_parse_and_agree_with_serde() {
+    fn aliases_parse_and_agree_with_serde() {
         let read = |name: &str| serde_json::from_str::<QType>(&format!("\"{name}\""));
         for &qtype in QType::ALL {
             assert_eq!(read(qtype.name()).unwrap(), qtype);
@@ -300,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn odd_counts_fill_up_the_last_byte() {
+    fn odd_counts_pad_the_last_byte() {
         assert_eq!(QType::Int4.packed_len(3), 2);
         assert_eq!(QType::UInt2.packed_len(5), 2);
         assert_eq!(QType::Int2.packed_len(0), 0);

@@ -1,4 +1,4 @@
-//! From floats to integers and back.
+//! Kernels that quantize and dequantize.
 
 mod candidate_errors;
 mod dequantize;

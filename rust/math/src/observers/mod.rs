@@ -1,8 +1,8 @@
-//! Observers, which options batches of a tensor while somebody trains a model, and the grid that follows from what they
-//! saw: one file for each way of watching.
+//! Observers, which collect statistics of a tensor in batches while a model is trained, and the
+//! grid computed from them: one file per observer.
 //!
-//! What they compute is what the observers of PyTorch with the same names compute. Calibration of a model has ways of
-//! its own, in [`range`], which depend neither on batches nor on their order; they are observers too.
+//! They compute what the PyTorch observers of the same names compute. The calibration methods of
+//! [`range`], which do not depend on the order of batches, are available as observers too.
 //!
 //! ```
 //! use quantize_rs_math::observers::{self, Scheme, ObserverOptions};
@@ -27,29 +27,30 @@ use std::fmt;
 use crate::{Layout, MathError, Range, range};
 pub use scheme::Scheme;
 
-/// Watches batches of a tensor.
+/// Collects statistics of a tensor in batches.
 pub trait Observer: fmt::Debug + Send {
-    /// Takes a batch into account; `layout` is that of `x` and says which elements share a range. A batch without
+    /// Adds a batch; `layout` is that of `x` and says which elements share a range. A batch without
     /// elements changes nothing.
     ///
     /// # Errors
     ///
-    /// An element is NaN or infinite, a length differs from that of the layout, or there were other groups before.
+    /// An element is NaN or infinite, a length differs from that of the layout, or the number of
+    /// groups differs from earlier batches.
     fn observe(&mut self, x: &[f32], layout: &Layout) -> Result<(), MathError>;
 
-    /// The range of each group; none before anything was seen.
+    /// The range of each group; empty before the first batch.
     fn ranges(&self, scheme: &Scheme) -> Vec<Range>;
 
-    /// Forgets everything.
+    /// Resets the observer to its initial state.
     fn reset(&mut self);
 }
 
-/// The numbers that observers are made with; each takes what concerns it.
+/// The options of observers; each observer uses those that apply to it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ObserverOptions {
     /// The weight of a new batch in a moving average, above 0 and up to 1.
     pub averaging_constant: f32,
-    /// Bins of a histogram.
+    /// The number of bins of a histogram.
     pub bins: usize,
 }
 
@@ -62,16 +63,16 @@ impl Default for ObserverOptions {
 /// A kind of observer.
 #[derive(Debug)]
 pub struct ObserverKind {
-    /// The name under which [`find`] finds it.
+    /// The name for [`find`].
     pub name: &'static str,
-    /// What it does, in one line.
+    /// A one-line description.
     pub about: &'static str,
     /// Whether it can have a range for each index along an axis.
     pub per_channel: bool,
     make: fn(&ObserverOptions) -> Box<dyn Observer>,
 }
 
-/// Every kind of observer with a file of its own; the names of [`range::ALL`] are observers too.
+/// All kinds of observers that have a file here; the names of [`range::ALL`] are observers too.
 pub const ALL: &[ObserverKind] = &[
     ObserverKind {
         name: "minmax",
@@ -81,23 +82,23 @@ pub const ALL: &[ObserverKind] = &[
     },
     ObserverKind {
         name: "moving_average_minmax",
-        about: "the extremes of batches, averaged with falling weights",
+        about: "the extremes of batches, as an exponential moving average",
         per_channel: true,
         make: |options| Box::new(extremes::Extremes::new(Some(options.averaging_constant))),
     },
     ObserverKind {
         name: "histogram",
-        about: "the range that loses least, found in a histogram",
+        about: "the range with the smallest expected error, from a histogram",
         per_channel: false,
         make: |options| Box::new(histogram::Histogram::new(options.bins)),
     },
 ];
 
-/// The observer of this name.
+/// Creates the observer of this name.
 ///
 /// # Errors
 ///
-/// There is none, or it cannot be made with these numbers.
+/// There is no observer of this name, or an option has an invalid value.
 pub fn find(name: &str, options: &ObserverOptions) -> Result<Box<dyn Observer>, MathError> {
     let ObserverOptions { averaging_constant, bins } = *options;
     if !(averaging_constant > 0.0 && averaging_constant <= 1.0) {
@@ -120,10 +121,10 @@ pub fn find(name: &str, options: &ObserverOptions) -> Result<Box<dyn Observer>, 
 
 const ABOVE_0: &str = "a number above 0 and up to 1";
 
-/// More bins say nothing more, and are searched one by one.
+/// More bins do not improve the result, and the search visits each of them.
 const MAX_BINS: usize = 1 << 20;
 
-/// The names of all observers, for people.
+/// The names of all observers, for error messages.
 pub(crate) fn names() -> String {
     let mut names: Vec<String> = ALL.iter().map(|row| row.name.to_owned()).collect();
     names.extend(range::names().split(", ").filter(|name| *name != "minmax").map(str::to_owned));
@@ -160,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_refused_with_field_and_value() {
+    fn invalid_options_are_refused_with_name_and_value() {
         let text =
             |name: &str, options: ObserverOptions| find(name, &options).unwrap_err().to_string();
         let options = ObserverOptions::default();

@@ -6,7 +6,7 @@ use super::{Clipping, FoundRange, RangeFinder};
 use crate::QSpec;
 use crate::stats::Sketch;
 
-/// From the smallest to the largest value: nothing is clipped.
+/// The range from the smallest to the largest value: nothing is clipped.
 #[derive(Debug)]
 pub(super) struct MinMax;
 
@@ -16,7 +16,7 @@ impl RangeFinder for MinMax {
     }
 
     fn about(&self) -> &'static str {
-        "the smallest and the largest value seen"
+        "the smallest and the largest value observed"
     }
 
     fn clipping(&self) -> Clipping {

@@ -6,10 +6,10 @@ use super::{Clipping, Degenerate, FoundRange, RangeFinder};
 use crate::QSpec;
 use crate::stats::Sketch;
 
-/// The mean over the samples of their smallest values, and that of their largest.
+/// The mean over samples of their minima and of their maxima.
 ///
-/// The arithmetic mean, as ONNX Runtime's tool computes it under the name of `CalibMovingAverage`: unlike an exponential
-/// average, it does not depend on the order of the samples.
+/// It is the arithmetic mean, which ONNX Runtime's tool computes as `CalibMovingAverage`: unlike an
+/// exponential moving average, it does not depend on the order of samples.
 #[derive(Debug)]
 pub(super) struct MovingAverage;
 
@@ -19,7 +19,7 @@ impl RangeFinder for MovingAverage {
     }
 
     fn about(&self) -> &'static str {
-        "the mean of the samples' smallest and of their largest values"
+        "the mean of the samples' minima and of their maxima"
     }
 
     fn clipping(&self) -> Clipping {

@@ -1,4 +1,5 @@
-//! What is remembered of values that are seen batch by batch: mergeable, and the order never matters.
+//! Statistics of values observed in batches. They can be merged, and do not depend on the order of
+//! batches.
 //!
 //! ```
 //! use quantize_rs_math::stats::Sketch;

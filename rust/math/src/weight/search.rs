@@ -1,4 +1,4 @@
-//! Which of several scales and zero points leaves a group the least squared error.
+//! Selects the candidate parameters with the smallest squared error of a group.
 
 use rayon::prelude::*;
 
@@ -10,16 +10,16 @@ use crate::rounding::MAGIC;
 use crate::simd::{SimdLoop, vectorized};
 use crate::{Params, QSpec};
 
-/// Elements that are worth a task of their own.
+/// The minimum number of elements per parallel task.
 const TASK: usize = 1 << 16;
 
 /// Elements whose errors are added in f32.
 const SPAN: usize = 1 << 12;
 
-/// The first of `choices` whose sum of squared errors is the least.
+/// The first of `choices` with the smallest sum of squared errors.
 ///
-/// Sums are taken over tasks of a fixed size and added in their order: the result does not depend on the number of
-/// threads.
+/// Sums are computed over tasks of a fixed size and added in order: the result does not depend on
+/// the number of threads.
 pub(super) fn of<X: Element>(x: &[X], choices: &[Params], spec: &QSpec) -> Params {
     let errors = |x| vectorized(Errors { x, choices, grid: spec.grid() });
     let errors = if x.len() <= TASK {
@@ -37,7 +37,7 @@ pub(super) fn of<X: Element>(x: &[X], choices: &[Params], spec: &QSpec) -> Param
     })
 }
 
-/// [`of`] each of the groups of `depth` elements that lie one after the other, the last of which may have fewer.
+/// [`of`] for each of the contiguous groups of `depth` elements; the last may have fewer.
 pub(super) fn of_each<X: Element>(
     x: &[X],
     depth: usize,
@@ -54,7 +54,8 @@ pub(super) fn of_each<X: Element>(
     vectorized(Each { x, depth, choices, spec })
 }
 
-/// Groups of so many elements are so small that what it takes to change to wide vectors shows.
+/// Groups of up to this many elements are so small that the cost of switching to wide vectors is
+/// noticeable.
 const MAX_SMALL_DEPTH: usize = 1 << 10;
 
 struct Each<'a, X, C> {
@@ -82,7 +83,8 @@ impl<X: Element, C: Fn(usize) -> Choices> SimdLoop for Each<'_, X, C> {
     }
 }
 
-/// [`of`] each of the groups that are columns of rows. Every column has the same number of choices.
+/// [`of`] for each of the groups that are columns of rows. All columns have the same number of
+/// candidates.
 pub(super) fn of_columns<X: Element>(
     rows: Rows<'_, X>,
     choices: impl Fn(usize) -> Choices,
@@ -103,7 +105,8 @@ struct Columns<'a, X, C> {
 impl<X: Element, C: Fn(usize) -> Choices> SimdLoop for Columns<'_, X, C> {
     type Output = Vec<Params>;
 
-    /// Adds in the order of [`squared`]: which group lies in which direction makes no difference.
+    /// Adds in the order of [`squared`], so that the memory layout of a group does not change the
+    /// result.
     #[inline(always)]
     fn run(self) -> Vec<Params> {
         let Columns { rows, choices, spec } = self;
@@ -144,7 +147,7 @@ impl<X: Element, C: Fn(usize) -> Choices> SimdLoop for Columns<'_, X, C> {
     }
 }
 
-/// [`of`] a few floats, to be called where wide vectors are used already.
+/// [`of`] for a few floats. Call it from code that is already compiled for wide vectors.
 #[inline(always)]
 pub(super) fn of_few(x: &[f32], choices: &[Params], spec: &QSpec) -> Params {
     let [only] = choices else {
@@ -156,7 +159,7 @@ pub(super) fn of_few(x: &[f32], choices: &[Params], spec: &QSpec) -> Params {
     *only
 }
 
-/// Where the `errors` of a `count` of elements do not tell in f32, `exactly` does.
+/// If the f32 `errors` of `count` elements are too close to compare, `exactly` decides.
 #[inline(always)]
 fn first_minimum(
     choices: &[Params],
@@ -168,11 +171,12 @@ fn first_minimum(
     let errors = &errors[..choices.len()];
     let less = |a: usize, b: usize| if errors[b] < errors[a] { b } else { a };
     let least = (1..errors.len()).fold(0, less);
-    // Errors of a seventh of a step and more: then sums are off by up to 14 times what a position is, as a part of them, or
-    // by 56 times with steps four times as wide. Here is room for three times both.
+    // With errors of a seventh of a step and more, the relative error of a sum is up to 14 times
+    // that of a position, or 56 times with steps four times as wide. The margin allows for three
+    // times both.
     let (off, step) = (off(grid), f64::from(choices[least].scale) / 7.0);
     let near = errors[least] * (1.0 + 224.0 * off);
-    // Without branches, which here nobody could foresee.
+    // Without unpredictable branches.
     let rivals: usize = errors.iter().map(|error| usize::from(*error <= near)).sum();
     let twins = || {
         let mut pairs = errors.iter().zip(choices);
@@ -184,17 +188,17 @@ fn first_minimum(
     resolve_near_ties(choices, errors, count, grid, exactly)
 }
 
-/// How far the position of an element may be off, in steps: two roundings of f32, of numbers up to the length of the grid.
-/// It is twice that, which leaves room for the roundings of sums.
+/// An upper bound of the error of an element's position, in steps: two f32 roundings of numbers up
+/// to the length of the grid, doubled to allow for the roundings of sums.
 #[inline(always)]
 fn off((lo, hi): (i32, i32)) -> f64 {
     f64::from(hi - lo + 4) / f64::from(1 << 22)
 }
 
-/// The same where two are near each other.
+/// [`first_minimum`] when two candidates have nearly equal errors.
 ///
-/// Of n elements with errors e, in steps, that are off by up to o each, the sum of squares is off by up to
-/// `2 o √(n Σe²) + n o²`. Squares are compared, so that no root is taken.
+/// For n elements with errors e, in steps, that are each off by up to o, the sum of squares is off
+/// by up to `2 o √(n Σe²) + n o²`. The comparison is squared to avoid the root.
 #[cold]
 fn resolve_near_ties(
     choices: &[Params],
@@ -220,7 +224,7 @@ fn resolve_near_ties(
     choices[least]
 }
 
-/// The sum of squared errors, by the definition.
+/// The sum of squared errors, by definition.
 #[cold]
 fn exact<'a, X: Element + 'a>(x: impl Iterator<Item = &'a X>, params: Params, spec: &QSpec) -> f64 {
     let squared = |x: &X| {
@@ -230,7 +234,7 @@ fn exact<'a, X: Element + 'a>(x: impl Iterator<Item = &'a X>, params: Params, sp
     x.map(squared).sum()
 }
 
-/// The squared errors that each choice makes.
+/// The squared error of each candidate.
 struct Errors<'a, X> {
     x: &'a [X],
     choices: &'a [Params],
@@ -250,10 +254,11 @@ impl<X: Element> SimdLoop for Errors<'_, X> {
     }
 }
 
-/// Sums that are added to in turn.
+/// The number of partial sums.
 const LANES: usize = 8;
 
-/// The sum of squared errors, taken in steps so that it neither overflows nor vanishes.
+/// The sum of squared errors, computed in units of steps so that it neither overflows nor
+/// underflows.
 #[inline(always)]
 fn squared<X: Element>(x: &[X], params: Params, grid: (i32, i32)) -> f64 {
     let steps = Steps::of(params, grid);
@@ -274,10 +279,11 @@ fn squared<X: Element>(x: &[X], params: Params, grid: (i32, i32)) -> f64 {
     total * f64::from(params.scale).powi(2)
 }
 
-/// Steps of a grid around 0.
+/// A grid in steps from 0.
 #[derive(Clone, Copy)]
 struct Steps {
-    /// How many there are in 1: multiplying is faster than dividing, and as good for a comparison.
+    /// Steps per unit: a multiplication is faster than a division, and accurate enough for a
+    /// comparison.
     per_unit: f32,
     lo: f32,
     hi: f32,
