@@ -18,7 +18,7 @@ from opset_cases import CASES, TARGETS, Case
 import quantize_rs
 from quantize_rs import OptionError, UnsupportedModelError
 
-SOURCE = Path(__file__).resolve().parents[2] / "rust/quantize/src/opset/steps.rs"
+SOURCE = Path(__file__).resolve().parents[2] / "rust/quantize/src/transform/convert_opset/steps.rs"
 NEWEST = 28
 
 

@@ -1,11 +1,13 @@
-//! Biases as 32-bit integers on the scale of their product.
+//! Quantization of biases to int32, with the scale of the matrix multiplication.
 
 use crate::QType;
 
-/// A bias in units of `scales`, each the product of an input's and a weight's scale: one per element, or one for all.
+/// Quantizes a bias to int32. Each of `scales` is the product of an input scale and a weight scale:
+/// one per element, or one for all.
 ///
-/// `saturate(round_half_even(bias / scale))` in f64, where the quotient of two f32 is off by less than any bias can
-/// notice; NaN becomes the smallest integer, as in `QuantizeLinear`. The zero point of a bias is 0.
+/// The result is `saturate(round_half_even(bias / scale))`, computed in f64, in which the error of
+/// the quotient of two f32 is far below one integer. NaN becomes the smallest integer, as in
+/// `QuantizeLinear`. The zero point of a bias is 0.
 pub fn quantize_bias(bias: &[f32], scales: &[f32]) -> Vec<i32> {
     if let &[scale] = scales {
         return bias.iter().map(|&x| quantize_one(x, scale)).collect();
@@ -24,7 +26,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ties_go_to_even_and_ends_saturate() {
+    fn ties_round_to_even_and_ends_saturate() {
         assert_eq!(quantize_bias(&[0.5, 1.5, -0.5, -1.5], &[1.0]), [0, 2, 0, -2]);
         assert_eq!(quantize_bias(&[3.0, 3.0], &[0.5, 1e-30]), [6, i32::MAX]);
         assert_eq!(
@@ -35,7 +37,7 @@ mod tests {
 
     #[test]
     fn large_quotients_keep_every_bit() {
-        // Near 2³⁰ neighbouring f32 are 64 apart.
+        // Near 2³⁰, neighbouring f32 values are 64 apart.
         let (bias, scale) = (3_221_225_472.0_f32, 2.999_999_8_f32);
         let exact = (f64::from(bias) / f64::from(scale)).round_ties_even();
         assert_ne!(exact, f64::from(bias / scale));

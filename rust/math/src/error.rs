@@ -1,16 +1,19 @@
-//! What the arithmetic refuses, and why.
+//! Errors of the arithmetic.
 
-/// Why a tensor cannot be laid out or quantized as asked.
+/// Why a tensor cannot be laid out or quantized as requested.
 ///
-/// The variant is the category, its fields are the place. The crate knows no names: whoever calls it
-/// adds the tensor's.
+/// The variant is the category; its fields say where. The crate knows no tensor names: the caller
+/// adds the name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum MathError {
     /// The axis does not exist in the shape.
-    #[error("axis {axis} does not exist in shape {shape:?}, expected an axis below {}", shape.len())]
+    #[error(
+        "axis {axis} does not exist in shape {shape:?}, expected an axis below {}",
+        shape.len()
+    )]
     Axis {
-        /// The axis asked for.
+        /// The requested axis.
         axis: usize,
         /// The shape of the tensor.
         shape: Vec<usize>,
@@ -18,30 +21,31 @@ pub enum MathError {
     /// A block must hold at least one element.
     #[error("block size 0, expected at least 1")]
     BlockSize,
-    /// The shape has more elements than memory has addresses.
+    /// The shape has more elements than can be addressed.
     #[error("shape {shape:?} has more elements than can be addressed")]
     TooLarge {
         /// The shape of the tensor.
         shape: Vec<usize>,
     },
-    /// The tensor has scales along the axis but no elements to take them from.
+    /// There is one scale per index along the axis, but the tensor has no elements to compute it
+    /// from.
     #[error(
         "shape {shape:?} has no elements, expected at least one for each scale along axis {axis}"
     )]
     Empty {
         /// The shape of the tensor.
         shape: Vec<usize>,
-        /// The axis asked for.
+        /// The requested axis.
         axis: usize,
     },
-    /// A slice is not as long as the layout says.
+    /// The length of a slice differs from that of the layout.
     #[error("{found} {what}, expected {expected}")]
     Length {
-        /// What the slice holds: `elements`, `scales`, `bytes`, `channels`.
+        /// What the slice contains: `elements`, `scales`, `bytes`, `channels`.
         what: &'static str,
         /// The length of the slice.
         found: usize,
-        /// The length that the layout says.
+        /// The length required by the layout.
         expected: usize,
     },
     /// An element is NaN or infinite.
@@ -55,43 +59,43 @@ pub enum MathError {
     /// No numeric type has this name.
     #[error("unknown type `{name}`, expected one of {}", crate::QType::names())]
     UnknownType {
-        /// The name asked for.
+        /// The requested name.
         name: String,
     },
-    /// No way of choosing ranges has this name.
+    /// No calibration method has this name.
     #[error("unknown method `{name}`, expected one of {}", crate::range::names())]
     UnknownMethod {
-        /// The name asked for.
+        /// The requested name.
         name: String,
     },
     /// No observer has this name.
     #[error("unknown observer `{name}`, expected one of {}", crate::observers::names())]
     UnknownObserver {
-        /// The name asked for.
+        /// The requested name.
         name: String,
     },
-    /// A number that something is made with cannot be this.
+    /// An option has a value that is not allowed.
     #[error("{name} is {found}, expected {expected}")]
     Setting {
-        /// What it is called.
+        /// The name of the option.
         name: &'static str,
-        /// What it was.
+        /// The value found.
         found: String,
-        /// What it may be.
+        /// The values allowed.
         expected: &'static str,
     },
-    /// No way of choosing the scales of weights has this name.
+    /// No weight method has this name.
     #[error("unknown weight method `{name}`, expected one of {known}")]
     UnknownWeightMethod {
-        /// The name asked for.
+        /// The requested name.
         name: String,
-        /// The names that there are.
+        /// The known names.
         known: String,
     },
-    /// Half of the values or more would be left out at each end, or the percentile is no number.
+    /// The percentile is not a number, or would leave out half of the values or more at each end.
     #[error("percentile `{found}`, expected a number above 50 and up to 100")]
     Percentile {
-        /// The percentile asked for.
+        /// The requested percentile.
         found: String,
     },
 }
@@ -101,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn messages_say_what_was_found_and_what_would_have_been_right() {
+    fn messages_name_what_was_found_and_expected() {
         let axis = MathError::Axis { axis: 2, shape: vec![3, 4] };
         assert_eq!(
             axis.to_string(),

@@ -1,33 +1,35 @@
-//! The smallest and largest element of every group of a tensor.
+//! The smallest and the largest element of each group of a tensor.
 
 use rayon::prelude::*;
 
 use crate::float_source::Element;
 use crate::layout::Piece;
-use crate::simd::{Loop, widely};
-use crate::{Floats, Layout, MathError, Range};
+use crate::simd::{SimdLoop, vectorized};
+use crate::{FloatSource, Layout, MathError, Range};
 
-/// The range of every group, in the order of the groups; [`Range::EMPTY`] for a group without elements.
+/// The range of each group, in the order of the groups; [`Range::EMPTY`] for a group without
+/// elements.
 ///
-/// NaN is passed over and infinities count: ask [`first_non_finite`], or call [`ranges_checked`].
-pub fn ranges<'a>(data: impl Into<Floats<'a>>, layout: &Layout) -> Vec<Range> {
-    seen(data.into(), layout).ranges()
+/// NaN is ignored, and infinities are included: check with [`first_non_finite`], or call
+/// [`ranges_checked`].
+pub fn ranges<'a>(data: impl Into<FloatSource<'a>>, layout: &Layout) -> Vec<Range> {
+    extremes(data.into(), layout).ranges()
 }
 
-/// The range of every group of a tensor whose elements are all finite. Reads the data once.
+/// The range of each group of a tensor, whose elements must all be finite. Reads the data once.
 ///
 /// # Errors
 ///
-/// An element is NaN or infinite: the first is named.
+/// An element is NaN or infinite; the error gives the index of the first one.
 pub fn ranges_checked<'a>(
-    data: impl Into<Floats<'a>>,
+    data: impl Into<FloatSource<'a>>,
     layout: &Layout,
 ) -> Result<Vec<Range>, MathError> {
     let data = data.into();
-    let seen = seen(data, layout);
+    let seen = extremes(data, layout);
     let infinite = |x: &f32| x.is_infinite();
     if seen.nan || seen.max.iter().chain(&seen.min).any(infinite) {
-        // An empty group has infinite ends too, so ask the data.
+        // An empty group has infinite ends too, so check the data.
         if let Some(index) = first_non_finite(data) {
             return Err(MathError::NonFinite { index, value: data.get(index).to_string() });
         }
@@ -36,83 +38,87 @@ pub fn ranges_checked<'a>(
 }
 
 /// Index of the first element that is NaN or infinite.
-pub fn first_non_finite<'a>(data: impl Into<Floats<'a>>) -> Option<usize> {
+pub fn first_non_finite<'a>(data: impl Into<FloatSource<'a>>) -> Option<usize> {
     match data.into() {
-        Floats::Slice(values) => first_non_finite_of(values),
-        Floats::LittleEndian(values) => first_non_finite_of(values),
+        FloatSource::Slice(values) => first_non_finite_of(values),
+        FloatSource::LittleEndian(values) => first_non_finite_of(values),
     }
 }
 
 fn first_non_finite_of(data: &[impl Element]) -> Option<usize> {
-    const STRETCH: usize = 4096;
+    const SPAN: usize = 4096;
     let stretch = |values: &[_]| {
         // No early exit, so that the loop compiles to vector code.
         values.iter().fold(0, |found: u32, &x| found | u32::from(!Element::value(x).is_finite()))
             != 0
     };
     let start = if data.len() < TASK {
-        data.chunks(STRETCH).position(stretch)
+        data.chunks(SPAN).position(stretch)
     } else {
-        data.par_chunks(STRETCH).with_min_len(TASK / STRETCH).position_first(stretch)
-    }? * STRETCH;
+        data.par_chunks(SPAN).with_min_len(TASK / SPAN).position_first(stretch)
+    }? * SPAN;
     data[start..].iter().position(|x| !x.value().is_finite()).map(|index| start + index)
 }
 
-/// Elements that are worth a task of their own.
+/// The minimum number of elements per parallel task.
 const TASK: usize = 1 << 16;
 
-/// The extremes of groups from `first` on.
-struct Seen {
+/// The extremes of the groups from `first` on.
+struct GroupExtremes {
     first: usize,
     min: Vec<f32>,
     max: Vec<f32>,
     nan: bool,
 }
 
-fn seen(data: Floats<'_>, layout: &Layout) -> Seen {
+fn extremes(data: FloatSource<'_>, layout: &Layout) -> GroupExtremes {
     match data {
-        Floats::Slice(values) => seen_of(values, layout),
-        Floats::LittleEndian(values) => seen_of(values, layout),
+        FloatSource::Slice(values) => extremes_of(values, layout),
+        FloatSource::LittleEndian(values) => extremes_of(values, layout),
     }
 }
 
-fn seen_of(data: &[impl Element], layout: &Layout) -> Seen {
+fn extremes_of(data: &[impl Element], layout: &Layout) -> GroupExtremes {
     assert_eq!(data.len(), layout.elements(), "elements of the tensor and of its layout");
     if data.len() < 2 * TASK {
-        return seen_in(data, 0, layout);
+        return extremes_in(data, 0, layout);
     }
-    // A task that sees every group must be worth their number.
+    // Each task has accumulators for every group, so it must have enough elements to be worth it.
     let least = if layout.recurs() { 4 * layout.groups() } else { TASK };
     let task = data.len().div_ceil(4 * rayon::current_num_threads()).max(least).max(TASK);
-    let parts: Vec<Seen> = data
+    let parts: Vec<GroupExtremes> = data
         .par_chunks(task)
         .enumerate()
-        .map(|(index, part)| seen_in(part, index * task, layout))
+        .map(|(index, part)| extremes_in(part, index * task, layout))
         .collect();
-    parts.into_iter().fold(Seen::nothing(0, layout.groups()), Seen::with)
+    parts.into_iter().fold(GroupExtremes::nothing(0, layout.groups()), GroupExtremes::with)
 }
 
-/// What there is to see in the elements from flat index `start` on.
-fn seen_in(part: &[impl Element], start: usize, layout: &Layout) -> Seen {
+/// The extremes of the elements from flat index `start` on.
+fn extremes_in(part: &[impl Element], start: usize, layout: &Layout) -> GroupExtremes {
     let tiled = layout.groups() * layout.tiles();
     let (first, end) = if layout.recurs() || part.is_empty() {
         (0, tiled)
     } else {
         groups_of(start, part.len(), layout)
     };
-    let mut seen = Seen::nothing(first, end - first);
-    widely(Observe { seen: &mut seen, part, pieces: layout.cut().pieces(start, part.len()) });
+    let mut seen = GroupExtremes::nothing(first, end - first);
+    vectorized(ObservePieces {
+        seen: &mut seen,
+        part,
+        pieces: layout.cut().pieces(start, part.len()),
+    });
     if layout.recurs() { seen.folded(layout.groups()) } else { seen }
 }
 
-/// Every piece of a stretch is looked at.
-struct Observe<'a, X, P> {
-    seen: &'a mut Seen,
+/// Updates the extremes with every piece of a part.
+struct ObservePieces<'a, X, P> {
+    seen: &'a mut GroupExtremes,
     part: &'a [X],
     pieces: P,
 }
 
-impl<X: Element, P: Iterator<Item = Piece>> Loop for Observe<'_, X, P> {
+impl<X: Element, P: Iterator<Item = Piece>> SimdLoop for ObservePieces<'_, X, P> {
     type Output = ();
 
     #[inline(always)]
@@ -123,8 +129,8 @@ impl<X: Element, P: Iterator<Item = Piece>> Loop for Observe<'_, X, P> {
     }
 }
 
-/// The first group of a stretch and the one after its last: groups that do not recur come in order, but for those
-/// side by side in a row.
+/// The first group of a part, and the one after its last: groups that do not recur are in order,
+/// except those side by side in a row.
 fn groups_of(start: usize, len: usize, layout: &Layout) -> (usize, usize) {
     let ends = |piece: Piece| (piece.group, piece.group + if piece.each { piece.len } else { 1 });
     layout
@@ -134,9 +140,9 @@ fn groups_of(start: usize, len: usize, layout: &Layout) -> (usize, usize) {
         .fold((usize::MAX, 0), |all, piece| (all.0.min(piece.0), all.1.max(piece.1)))
 }
 
-impl Seen {
-    fn nothing(first: usize, groups: usize) -> Seen {
-        Seen {
+impl GroupExtremes {
+    fn nothing(first: usize, groups: usize) -> GroupExtremes {
+        GroupExtremes {
             first,
             min: vec![f32::INFINITY; groups],
             max: vec![f32::NEG_INFINITY; groups],
@@ -156,8 +162,8 @@ impl Seen {
         }
     }
 
-    /// With what another has seen of the same groups or of some among them.
-    fn with(mut self, other: Seen) -> Seen {
+    /// Merges the extremes of the same groups, or of a subset of them.
+    fn with(mut self, other: GroupExtremes) -> GroupExtremes {
         let at = other.first - self.first;
         for (min, other) in self.min[at..].iter_mut().zip(other.min) {
             *min = min.min(other);
@@ -169,8 +175,8 @@ impl Seen {
         self
     }
 
-    /// With groups that were tiled brought together.
-    fn folded(mut self, groups: usize) -> Seen {
+    /// Merges groups that were tiled.
+    fn folded(mut self, groups: usize) -> GroupExtremes {
         for tiled in groups..self.min.len() {
             let group = tiled % groups;
             self.min[group] = self.min[group].min(self.min[tiled]);
@@ -181,7 +187,8 @@ impl Seen {
         self
     }
 
-    /// Adding +0 turns -0 into +0, so that which of the two came first does not show.
+    /// Adding +0 turns -0 into +0, so that the result does not depend on which of the two came
+    /// first.
     fn ranges(&self) -> Vec<Range> {
         self.min
             .iter()
@@ -191,21 +198,21 @@ impl Seen {
     }
 }
 
-/// Values that are looked at at once.
+/// The number of values processed at once.
 const LANES: usize = 16;
 
-/// The ends of what each lane has seen.
+/// The extremes of each lane.
 #[derive(Clone, Copy)]
-struct Ends {
+struct LaneExtremes {
     low: [f32; LANES],
     high: [f32; LANES],
     nan: [u32; LANES],
 }
 
-impl Ends {
-    /// As many values more, one for each range.
+impl LaneExtremes {
+    /// Adds one value to each lane.
     #[inline(always)]
-    fn widened(mut self, row: [f32; LANES]) -> Ends {
+    fn widened(mut self, row: [f32; LANES]) -> LaneExtremes {
         for (lane, x) in row.into_iter().enumerate() {
             self.low[lane] = smaller(x, self.low[lane]);
             self.high[lane] = larger(x, self.high[lane]);
@@ -215,22 +222,23 @@ impl Ends {
     }
 }
 
-/// Widen a range by values; whether one was NaN. No branches, so that it compiles to vector code.
+/// Widens a range by values, and returns whether one was NaN. It has no branches, so that it
+/// compiles to vector code.
 #[inline(always)]
 fn widen(values: &[impl Element], min: &mut f32, max: &mut f32) -> bool {
     if values.len() < LANES {
         return widen_by_few(values, min, max);
     }
     let (rows, rest) = values.as_chunks::<LANES>();
-    let ends = Ends { low: [*min; LANES], high: [*max; LANES], nan: [0; LANES] };
+    let ends = LaneExtremes { low: [*min; LANES], high: [*max; LANES], nan: [0; LANES] };
     let mut ends = rows.iter().fold(ends, |ends, row| ends.widened(row.map(Element::value)));
     if let Some(first) = rest.first() {
-        // What is seen twice changes nothing.
+        // A value that is counted twice changes nothing.
         let mut row = [first.value(); LANES];
         row.iter_mut().zip(rest).for_each(|(to, x)| *to = x.value());
         ends = ends.widened(row);
     }
-    let Ends { mut low, mut high, mut nan } = ends;
+    let LaneExtremes { mut low, mut high, mut nan } = ends;
     let mut width = LANES / 2;
     while width > 0 {
         for lane in 0..width {
@@ -244,7 +252,7 @@ fn widen(values: &[impl Element], min: &mut f32, max: &mut f32) -> bool {
     nan[0] != 0
 }
 
-/// As [`widen`], without lanes to fill and to bring together.
+/// As [`widen`], without lanes, for slices shorter than a vector.
 #[inline(always)]
 fn widen_by_few(values: &[impl Element], min: &mut f32, max: &mut f32) -> bool {
     let (mut low, mut high, mut nan) = (*min, *max, false);
@@ -258,25 +266,25 @@ fn widen_by_few(values: &[impl Element], min: &mut f32, max: &mut f32) -> bool {
     nan
 }
 
-/// `f32::min`, but one instruction: a NaN `x` is passed over.
+/// `f32::min` in one instruction: a NaN `x` is ignored.
 #[inline(always)]
 fn smaller(x: f32, min: f32) -> f32 {
     if x < min { x } else { min }
 }
 
-/// `f32::max`, but one instruction: a NaN `x` is passed over.
+/// `f32::max` in one instruction: a NaN `x` is ignored.
 #[inline(always)]
 fn larger(x: f32, max: f32) -> f32 {
     if x > max { x } else { max }
 }
 
-/// Widen each range by one value; whether one was NaN.
+/// Widens each range by one value, and returns whether one was NaN.
 #[inline(always)]
 fn widen_each(values: &[impl Element], min: &mut [f32], max: &mut [f32]) -> bool {
     let mut nan = 0_u32;
     for ((x, min), max) in values.iter().zip(min).zip(max) {
         let x = x.value();
-        // Of a comparison the compiler would make a masked store, which takes AMD far longer.
+        // From a comparison the compiler would generate a masked store, which is far slower on AMD.
         *min = min.min(x);
         *max = max.max(x);
         nan |= u32::from(x.is_nan());
@@ -309,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_that_is_not_finite_is_named() {
+    fn the_first_non_finite_element_is_reported() {
         for len in [1, 17, 5000, 300_000] {
             for value in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
                 let mut data = vec![1.0; len];
@@ -325,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn no_elements_have_an_empty_range() {
+    fn tensors_without_elements_have_an_empty_range() {
         assert_eq!(
             ranges_checked(&[], &layout(&[0], Granularity::PerTensor)),
             Ok(vec![Range::EMPTY])

@@ -1,8 +1,8 @@
-//! How a tensor is cut into groups of elements that share a scale and a zero point.
+//! How a tensor is divided into groups of elements that share a scale and a zero point.
 
 use crate::{Granularity, MathError, QType};
 
-/// A shape seen along one axis: `outer × axis_len × inner` elements in C order, and the groups they fall into.
+/// A shape as seen along one axis, `outer × axis_len × inner` elements in C order, and its groups.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Layout {
     outer: usize,
@@ -18,8 +18,8 @@ impl Layout {
     ///
     /// # Errors
     ///
-    /// The axis does not exist, the block size is 0, the number of elements overflows, or there would be scales for
-    /// a tensor without elements.
+    /// The axis does not exist, the block size is 0, the number of elements overflows, or there
+    /// would be scales for a tensor without elements.
     pub fn of(shape: &[usize], granularity: Granularity) -> Result<Layout, MathError> {
         let (axis, block_size) = match granularity {
             Granularity::PerTensor => {
@@ -59,13 +59,13 @@ impl Layout {
         self.outer * self.axis_len * self.inner
     }
 
-    /// The number of groups: of scales, of zero points.
+    /// The number of groups, which is the number of scales and of zero points.
     pub fn groups(&self) -> usize {
         self.scale_shape.iter().product()
     }
 
-    /// The shape of the scales: `[]` per tensor, `[n]` per axis; blocked, the shape of the tensor with the axis
-    /// replaced by the number of blocks along it.
+    /// The shape of the scales: `[]` per tensor, `[n]` per axis. For blocks, it is the shape of the
+    /// tensor with the axis replaced by the number of blocks along it.
     pub fn scale_shape(&self) -> Vec<usize> {
         self.scale_shape.clone()
     }
@@ -75,7 +75,7 @@ impl Layout {
         self.granularity
     }
 
-    /// The group of the element at a flat index: the index of its scale in C order.
+    /// The group of the element at a flat index, which is the index of its scale in C order.
     pub fn group_of(&self, index: usize) -> usize {
         let row = index / self.inner.max(1);
         let (outer, along, inner) =
@@ -89,10 +89,10 @@ impl Layout {
         }
     }
 
-    /// Whether there is one of `params` for every group and as many `elements` as the shape has.
+    /// Checks that there is one of `params` per group, and as many `elements` as the shape has.
     ///
-    /// Functions that take slices with a layout panic when this does not hold: wrong lengths are a defect of the
-    /// caller, who asks here where they come from outside.
+    /// Functions that take slices with a layout panic otherwise. Call this first for lengths that
+    /// come from outside.
     ///
     /// # Errors
     ///
@@ -102,7 +102,8 @@ impl Layout {
         expect("scales", params, self.groups())
     }
 
-    /// Whether the packed integers of a tensor take this many `bytes`, and there is one of `params` for every group.
+    /// Checks that the packed integers of the tensor take this many `bytes`, and that there is one
+    /// of `params` per group.
     ///
     /// # Errors
     ///
@@ -112,12 +113,13 @@ impl Layout {
         expect("scales", params, self.groups())
     }
 
-    /// Elements before the axis, along it, and behind it; all behind it where there is no axis.
+    /// The numbers of elements before, along and after the axis. Without an axis, all elements are
+    /// after it.
     pub(crate) fn sides(&self) -> (usize, usize, usize) {
         (self.outer, self.axis_len, self.inner)
     }
 
-    /// How the flat slice is walked; see [`Cut`].
+    /// How the flat slice is traversed; see [`Cut`].
     pub(crate) fn cut(&self) -> Cut {
         let same = |rows, len, last| Cut {
             rows,
@@ -152,8 +154,8 @@ impl Layout {
         }
     }
 
-    /// How often the groups are repeated to make a row long enough for vector code: more than once only when the
-    /// last axis is short and has one scale per element.
+    /// How often the groups are repeated to make a row long enough for vector code. It is more than
+    /// 1 only when the last axis is short and has one scale per element.
     pub(crate) fn tiles(&self) -> usize {
         const SHORT: usize = 64;
         const LONG: usize = 512;
@@ -166,14 +168,14 @@ impl Layout {
         }
     }
 
-    /// Whether the same groups come back later in the slice.
+    /// Whether the same groups occur again later in the slice.
     pub(crate) fn recurs(&self) -> bool {
         matches!(self.granularity, Granularity::PerAxis { .. }) && self.outer > 1
     }
 }
 
-/// The slice as slabs of `rows` rows each. The elements of a row share one group, or have one group `each`, side by
-/// side.
+/// The slice as slabs of `rows` rows. The elements of a row share one group, or each of them has
+/// its own (`each`), in order.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Cut {
     rows: usize,
@@ -185,10 +187,10 @@ pub(crate) struct Cut {
     each: bool,
 }
 
-/// A stretch of a row: `len` elements whose first belongs to `group`.
+/// A part of a row: `len` elements, the first of which belongs to `group`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Piece {
-    /// Index of the first element, counted from the start of the walk.
+    /// Index of the first element, relative to the start of the traversal.
     pub(crate) start: usize,
     pub(crate) len: usize,
     pub(crate) group: usize,
@@ -260,7 +262,7 @@ mod tests {
     ];
 
     #[test]
-    fn shapes_of_the_scales() {
+    fn scale_shapes() {
         let shapes: Vec<_> = GRANULARITIES
             .iter()
             .map(|&g| Layout::of(&[3, 5, 7], g).unwrap().scale_shape())
@@ -298,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_laid_out_is_refused() {
+    fn invalid_layouts_are_refused() {
         let of = |shape: &[usize], granularity| {
             Layout::of(shape, granularity).map(|layout| layout.groups())
         };
@@ -321,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn lengths_are_checked_where_asked() {
+    fn lengths_are_checked() {
         let layout = Layout::of(&[2, 3], Granularity::PerAxis { axis: 1 }).unwrap();
         assert_eq!(layout.check(6, 3), Ok(()));
         assert_eq!(

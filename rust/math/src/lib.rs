@@ -1,10 +1,13 @@
-//! The arithmetic of quantization: slices in, slices out.
+//! The arithmetic of quantization, on slices.
 //!
-//! No ONNX, no files, no threads of its own beyond rayon's pool. A tensor is a flat slice in C order
-//! and a [`Layout`] that says which elements share a scale; from there the flow is
+//! The crate knows no ONNX and no files, and runs on rayon's thread pool. A tensor is a flat slice
+//! in C order with a [`Layout`], which says which elements share a scale. Quantizing a tensor takes
+//! these steps:
 //!
 //! ```
-//! use quantize_rs_math::{Granularity, Layout, QSpec, QType, params, quantize_measured, ranges_checked};
+//! use quantize_rs_math::{
+//!     Granularity, Layout, QSpec, QType, params, quantize_measured, ranges_checked,
+//! };
 //!
 //! let weight = [0.5, -1.0, 0.25, 8.0, -2.0, 4.0];
 //! let spec = QSpec::new(QType::Int8, true, Granularity::PerAxis { axis: 0 });
@@ -17,7 +20,7 @@
 //! # Ok::<(), quantize_rs_math::MathError>(())
 //! ```
 //!
-//! Every kernel is defined by a plain loop in [`kernels::reference`] and equals it bit for bit. No
+//! Each kernel is defined by a plain loop in [`kernels::reference`] and equals it bit for bit. No
 //! result depends on the number of threads.
 
 #![forbid(unsafe_code)]
@@ -50,19 +53,19 @@ mod spec;
 pub mod stats;
 mod weight;
 
-pub use crate::float_source::Floats;
+pub use crate::float_source::FloatSource;
 pub use crate::group_ranges::{first_non_finite, ranges, ranges_checked};
-pub use crate::lsq::{Learned, Learning, learn_scale};
-pub use crate::matmul_nbits::{BlockParams, Columns, NBits, ZeroPoints};
-pub use crate::microscaling::{NarrowScales, narrow_scales, power_of_two};
+pub use crate::lsq::{LearnedParams, LsqOptions, learn_scale};
+pub use crate::matmul_nbits::{BlockParamTypes, ColumnParams, MatMulNBitsSpec, ZeroPoints};
+pub use crate::microscaling::{BlockScales, block_scales, power_of_two};
 pub use bias::quantize_bias;
 pub use error::MathError;
 pub use kernels::fake::{
     Gradients, fake_quantize_gradients, fake_quantize_masked, fake_quantize_stochastic,
 };
 pub use kernels::{
-    Summed, dequantize, fake_quantize, pack, quantize, quantize_keeping_sums_into,
-    quantize_measured, quantize_measured_into,
+    SumGroups, dequantize, fake_quantize, pack, quantize, quantize_measured,
+    quantize_measured_into, quantize_preserving_sums_into,
 };
 pub use layout::Layout;
 pub use metrics::{Deviation, Metrics, metrics};

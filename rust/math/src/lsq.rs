@@ -1,51 +1,54 @@
-//! Scales and zero points that lose least, found by descending along the gradients of fake quantization.
+//! Learned step size quantization (LSQ): scales and zero points that minimize the mean squared
+//! error by gradient descent.
 
 use rayon::prelude::*;
 
 use crate::kernels::fake::{each, on_grid, slopes, stretch};
 use crate::{Layout, Params};
 
-/// How [`learn_scale`] descends.
+/// Options of [`learn_scale`].
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Learning {
-    /// How many steps it takes.
+pub struct LsqOptions {
+    /// The number of steps.
     pub steps: usize,
-    /// About how much of itself a scale changes in a step.
+    /// The learning rate of a scale, relative to the scale.
     pub scale_lr: f64,
-    /// About how far a zero point goes in a step; 0 leaves it where it is.
+    /// The learning rate of a zero point, in integers; 0 keeps it fixed.
     pub zero_point_lr: f64,
 }
 
-impl Default for Learning {
-    fn default() -> Learning {
-        Learning { steps: 100, scale_lr: 0.01, zero_point_lr: 0.01 }
+impl Default for LsqOptions {
+    fn default() -> LsqOptions {
+        LsqOptions { steps: 100, scale_lr: 0.01, zero_point_lr: 0.01 }
     }
 }
 
-/// What was learned.
+/// The result of [`learn_scale`].
 #[derive(Clone, Debug, PartialEq)]
-pub struct Learned {
-    /// The best that was met, for each group.
+pub struct LearnedParams {
+    /// The best parameters found for each group.
     pub params: Vec<Params>,
-    /// The mean squared error at the start.
+    /// The mean squared error of the initial parameters.
     pub mse_before: f64,
-    /// That of `params`, which is not larger.
+    /// The mean squared error of `params`, which is not larger than `mse_before`.
     pub mse: f64,
 }
 
-/// Scales and zero points for which the mean squared error of fake quantization of `x` is smaller than with `params`,
-/// found with the gradients of [`fake_quantize_gradients`](crate::fake_quantize_gradients).
+/// Finds scales and zero points whose mean squared error of fake quantization of `x` is smaller
+/// than that of `params`, with the gradients of
+/// [`fake_quantize_gradients`](crate::fake_quantize_gradients).
 ///
-/// Each group has steps of its own (Adam: Kingma and Ba, 2015), in which scales are measured by what they were at the
-/// start, so that the result does not depend on the unit of `x`. Between steps a zero point need not be whole; it is
-/// rounded where it is used. What was best in each group on the way is kept.
+/// Each group is optimized separately with Adam (Kingma and Ba, 2015). Scales are measured relative
+/// to their initial values, so that the result does not depend on the unit of `x`. Between steps a
+/// zero point need not be an integer; it is rounded where it is used. The best parameters of each
+/// group are kept.
 ///
 /// ```
-/// use quantize_rs_math::{Granularity, Layout, Learning, Params, learn_scale};
+/// use quantize_rs_math::{Granularity, Layout, LsqOptions, Params, learn_scale};
 /// let x: Vec<f32> = (0..1000_u16).map(|i| (f32::from(i) * 0.1).sin().powi(5)).collect();
 /// let layout = Layout::of(&[1000], Granularity::PerTensor)?;
 /// let start = [Params { scale: 1.0 / 7.0, zero_point: 0 }];
-/// let found = learn_scale(&x, &layout, &start, (-8, 7), Learning::default());
+/// let found = learn_scale(&x, &layout, &start, (-8, 7), LsqOptions::default());
 /// assert!(found.mse < found.mse_before);
 /// # Ok::<(), quantize_rs_math::MathError>(())
 /// ```
@@ -54,8 +57,8 @@ pub fn learn_scale(
     layout: &Layout,
     params: &[Params],
     grid: (i32, i32),
-    learning: Learning,
-) -> Learned {
+    learning: LsqOptions,
+) -> LearnedParams {
     assert_eq!(layout.check(x.len(), params.len()), Ok(()));
     let mut groups: Vec<Group> = params.iter().map(|params| Group::new(*params)).collect();
     let mut before = 0.0;
@@ -72,14 +75,14 @@ pub fn learn_scale(
     }
     let elements = x.len().max(1) as f64;
     let after: f64 = groups.iter().map(|group| group.best.0).sum();
-    Learned {
+    LearnedParams {
         params: groups.iter().map(|group| group.best.1).collect(),
         mse_before: before / elements,
         mse: after / elements,
     }
 }
 
-/// The squared error of a group, and how it changes.
+/// The squared error of a group, and its gradient.
 #[derive(Clone, Copy, Debug, Default)]
 struct Slope {
     elements: usize,
@@ -88,7 +91,7 @@ struct Slope {
     by_zero_point: f64,
 }
 
-/// The error of each group, in stretches that are added in their order.
+/// The error of each group, as sums over spans that are added in order.
 fn measured(x: &[f32], layout: &Layout, params: &[Params], grid: (i32, i32)) -> Vec<Slope> {
     let stretch = stretch(x.len());
     let parts: Vec<Vec<Slope>> = x
@@ -121,17 +124,17 @@ fn measured(x: &[f32], layout: &Layout, params: &[Params], grid: (i32, i32)) -> 
     total
 }
 
-/// A group on its way.
+/// The state of one group.
 struct Group {
     start: Params,
-    /// The scale, by that of the start.
+    /// The scale, relative to its initial value.
     ratio: f64,
     zero_point: f64,
     moments: [Moment; 2],
     best: (f64, Params),
 }
 
-/// The running means of a gradient and of its square.
+/// The running means of a gradient and of its square (Adam).
 #[derive(Clone, Copy, Default)]
 struct Moment {
     mean: f64,
@@ -157,29 +160,29 @@ impl Group {
         }
     }
 
-    fn advance(&mut self, slope: &Slope, step: usize, learning: Learning) {
-        /// A scale does not shrink to less than this part of what it was.
-        const LEAST: f64 = 1.0 / 1024.0;
+    fn advance(&mut self, slope: &Slope, step: usize, learning: LsqOptions) {
+        /// The smallest ratio of a scale to its initial value.
+        const MIN_RATIO: f64 = 1.0 / 1024.0;
         let unit = f64::from(self.start.scale);
         let elements = slope.elements.max(1) as f64;
-        // The loss is the mean squared error in units of the first step.
+        // The loss is the mean squared error, in units of the initial scale.
         let by_ratio = slope.by_scale / elements / unit;
         let by_zero_point = slope.by_zero_point / elements / unit / unit;
         self.ratio -= learning.scale_lr * self.moments[0].direction(by_ratio, step);
-        self.ratio = self.ratio.max(LEAST);
+        self.ratio = self.ratio.max(MIN_RATIO);
         self.zero_point -= learning.zero_point_lr * self.moments[1].direction(by_zero_point, step);
     }
 }
 
 impl Moment {
-    /// Where to go, about as far as 1.
+    /// The update direction, with a magnitude of about 1.
     fn direction(&mut self, gradient: f64, step: usize) -> f64 {
-        const KEEP: (f64, f64) = (0.9, 0.999);
-        self.mean = KEEP.0 * self.mean + (1.0 - KEEP.0) * gradient;
-        self.square = KEEP.1 * self.square + (1.0 - KEEP.1) * gradient * gradient;
+        const DECAY: (f64, f64) = (0.9, 0.999);
+        self.mean = DECAY.0 * self.mean + (1.0 - DECAY.0) * gradient;
+        self.square = DECAY.1 * self.square + (1.0 - DECAY.1) * gradient * gradient;
         let so_far = i32::try_from(step + 1).unwrap_or(i32::MAX);
-        let mean = self.mean / (1.0 - KEEP.0.powi(so_far));
-        let square = self.square / (1.0 - KEEP.1.powi(so_far));
+        let mean = self.mean / (1.0 - DECAY.0.powi(so_far));
+        let square = self.square / (1.0 - DECAY.1.powi(so_far));
         mean / (square.sqrt() + 1e-12)
     }
 }
@@ -189,7 +192,7 @@ mod tests {
     use super::*;
     use crate::{Granularity, Range, fake_quantize_masked, metrics};
 
-    /// A bell with a few values far out, the second half ten times as large.
+    /// A bell-shaped tensor with a few outliers; its second half is ten times as large.
     fn bell() -> Vec<f32> {
         let one = |i: u16| {
             let x = f32::from(i % 1000) / 500.0 - 1.0;
@@ -199,7 +202,7 @@ mod tests {
     }
 
     fn start(x: &[f32], layout: &Layout) -> Vec<Params> {
-        let ranges = crate::group_ranges(x, layout);
+        let ranges = crate::ranges(x, layout);
         ranges
             .into_iter()
             .map(|r: Range| Params { scale: r.absmax() / 7.0, zero_point: 0 })
@@ -207,12 +210,12 @@ mod tests {
     }
 
     #[test]
-    fn the_error_falls_and_is_that_of_what_is_returned() {
+    fn the_error_decreases_and_is_that_of_the_result() {
         let x = bell();
         for granularity in [Granularity::PerTensor, Granularity::PerAxis { axis: 0 }] {
             let layout = Layout::of(&[2, 1000], granularity).unwrap();
             let start = start(&x, &layout);
-            let found = learn_scale(&x, &layout, &start, (-8, 7), Learning::default());
+            let found = learn_scale(&x, &layout, &start, (-8, 7), LsqOptions::default());
             assert!(found.mse < 0.9 * found.mse_before, "{granularity:?} {found:?}");
             for (params, mse) in [(&start, found.mse_before), (&found.params, found.mse)] {
                 let (y, _) = fake_quantize_masked(&x, &layout, params, (-8, 7));
@@ -222,13 +225,13 @@ mod tests {
     }
 
     #[test]
-    fn the_error_never_rises_wherever_it_starts() {
+    fn the_error_never_increases_from_any_start() {
         let x = bell();
         let layout = Layout::of(&[2000], Granularity::PerTensor).unwrap();
         for scale in [1e-3, 0.5, 4.0, 1e4] {
             for zero_point in [-8, 0, 7] {
                 for scale_lr in [0.01, 10.0] {
-                    let learning = Learning { steps: 20, scale_lr, ..Learning::default() };
+                    let learning = LsqOptions { steps: 20, scale_lr, ..LsqOptions::default() };
                     let params = [Params { scale, zero_point }];
                     let found = learn_scale(&x, &layout, &params, (-8, 7), learning);
                     assert!(found.mse <= found.mse_before, "{scale} {zero_point} {scale_lr}");
@@ -239,21 +242,21 @@ mod tests {
     }
 
     #[test]
-    fn the_unit_of_the_values_does_not_matter_and_a_lopsided_tensor_moves_the_zero_point() {
+    fn the_unit_does_not_matter_and_an_asymmetric_tensor_moves_the_zero_point() {
         let x: Vec<f32> = bell().into_iter().map(|x| x.abs() + 0.5).collect();
         let layout = Layout::of(&[2000], Granularity::PerTensor).unwrap();
-        let learning = Learning { zero_point_lr: 0.2, ..Learning::default() };
+        let learning = LsqOptions { zero_point_lr: 0.2, ..LsqOptions::default() };
         let run = |unit: f32| {
             let x: Vec<f32> = x.iter().map(|x| x * unit).collect();
             let params = [Params { scale: unit, zero_point: 0 }];
             learn_scale(&x, &layout, &params, (-8, 7), learning)
         };
-        // Powers of two leave no roundings.
+        // Powers of two cause no rounding.
         let (one, tiny) = (run(1.0), run(2_f32.powi(-30)));
         assert_eq!(one.params[0].zero_point, tiny.params[0].zero_point);
         assert_eq!(one.params[0].scale * 2_f32.powi(-30), tiny.params[0].scale);
         assert!(one.params[0].zero_point < -2, "{one:?}");
-        let fixed = Learning { zero_point_lr: 0.0, ..learning };
+        let fixed = LsqOptions { zero_point_lr: 0.0, ..learning };
         let found =
             learn_scale(&x, &layout, &[Params { scale: 1.0, zero_point: 0 }], (-8, 7), fixed);
         assert_eq!(found.params[0].zero_point, 0);

@@ -1,5 +1,5 @@
-//! Matrices as runtimes for language models read them: a row for each column of the product, cut
-//! into blocks, each padded to whole bytes, with a scale and a zero point a block.
+//! Block-wise quantized matrices in the layout of `MatMulNBits`: one row per output column, divided
+//! into blocks. Each block is padded to whole bytes and has a scale and a zero point.
 
 use rayon::prelude::*;
 
@@ -8,135 +8,148 @@ use crate::group_ranges::first_non_finite;
 use crate::kernels::pack::pack_into;
 use crate::metrics::Sums;
 use crate::rounding::MAGIC;
-use crate::simd::{Loop, widely};
-use crate::weight::{Shifted, fit_group, fit_shifted};
+use crate::simd::{SimdLoop, vectorized};
+use crate::weight::{FloatZeroParams, fit_float_zero, fit_group};
 use crate::{
-    Floats, Granularity, MathError, Metrics, Params, QSpec, QType, Range, WeightMethod, params,
+    FloatSource, Granularity, MathError, Metrics, Params, QSpec, QType, Range, WeightMethod, params,
 };
 
-/// A matrix of `depth` × `width`, multiplied from the left, and how it is cut: blocks of
-/// `block_size` elements along the axis of length `depth`, the last of which may be shorter.
+/// How a `depth` × `width` weight matrix (the right operand of a MatMul) is quantized: in blocks of
+/// `block_size` elements along the axis of length `depth`. The last block may be shorter.
 ///
 /// ```
-/// use quantize_rs_math::{BlockParams, NBits, QType, WeightMethod};
-/// let cut = NBits { depth: 40, width: 3, transposed: false, block_size: 32, qtype: QType::UInt4, symmetric: true, method: WeightMethod::Mse, params: BlockParams::Plain };
-/// assert_eq!((cut.blocks(), cut.blob_len()), (2, 16));
-/// let (blobs, columns) = cut.quantize(&vec![0.5; 120])?;
+/// use quantize_rs_math::{BlockParamTypes, MatMulNBitsSpec, QType, WeightMethod};
+/// let spec = MatMulNBitsSpec {
+///     depth: 40,
+///     width: 3,
+///     transposed: false,
+///     block_size: 32,
+///     qtype: QType::UInt4,
+///     symmetric: true,
+///     method: WeightMethod::Mse,
+///     params: BlockParamTypes::Plain,
+/// };
+/// assert_eq!((spec.blocks(), spec.blob_len()), (2, 16));
+/// let (blobs, columns) = spec.quantize(&vec![0.5; 120])?;
 /// assert_eq!((blobs.len(), columns.scales.len()), (3 * 2 * 16, 3 * 2));
 /// # Ok::<(), quantize_rs_math::MathError>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct NBits {
-    /// Length of the axis that is summed over.
+pub struct MatMulNBitsSpec {
+    /// Length of the reduction axis (K).
     pub depth: usize,
-    /// Number of columns of the product.
+    /// Number of output columns (N).
     pub width: usize,
     /// Whether the data is `width` × `depth`.
     pub transposed: bool,
-    /// Elements in a block, a multiple of 8.
+    /// Elements per block, a multiple of 8.
     pub block_size: usize,
     /// An unsigned type of 2, 4 or 8 bits.
     pub qtype: QType,
-    /// Whether all zero points are the middle of the grid; scales of up to 4 bits may then be negative.
+    /// Whether all zero points are the midpoint of the grid; scales of up to 4 bits may then be
+    /// negative.
     pub symmetric: bool,
     /// How the scale and the zero point of a block are chosen.
     pub method: WeightMethod,
-    /// Of what types scales and zero points are.
-    pub params: BlockParams,
+    /// The types of scales and zero points.
+    pub params: BlockParamTypes,
 }
 
-/// Of what types the scales and the zero points of blocks are.
+/// The types of the scales and the zero points of blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum BlockParams {
-    /// float32, and integers.
+pub enum BlockParamTypes {
+    /// float32 scales, integer zero points.
     Plain,
-    /// float32, and floats where the method [finds](WeightMethod::shifts) such.
+    /// float32 scales, and float zero points if the method
+    /// [finds](WeightMethod::has_float_zero_points) them.
     FloatZeroPoints,
-    /// Such as float16 holds, which what comes back is then, too; and integers.
+    /// Scales that float16 can represent, for weights that are dequantized to float16; integer zero
+    /// points.
     HalfScales,
 }
 
-/// The zero points of a matrix in blocks, column by column.
+/// The zero points of a matrix, block by block, in the order of the columns.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ZeroPoints {
-    /// Those of a column packed like its integers.
+    /// Those of a column are packed like its integers.
     Packed(Vec<u8>),
-    /// A float for each block: an integer `q` stands for `(q - zero_point) · scale`.
+    /// One float per block: an integer `q` represents `(q - zero_point) · scale`.
     Floats(Vec<f32>),
 }
 
-/// What goes with the integers of a matrix.
+/// The scales, zero points and metrics of a quantized matrix.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Columns {
-    /// A scale for each block, column by column.
+pub struct ColumnParams {
+    /// One scale per block, in the order of the columns.
     pub scales: Vec<f32>,
     /// The zero points.
     pub zero_points: ZeroPoints,
-    /// What the integers stand for, against the floats.
+    /// The dequantized matrix, compared with the original.
     pub metrics: Metrics,
 }
 
-impl Columns {
-    fn none() -> Columns {
+impl ColumnParams {
+    fn none() -> ColumnParams {
         let metrics = Sums::default().metrics(0);
-        Columns { scales: Vec::new(), zero_points: ZeroPoints::Packed(Vec::new()), metrics }
+        ColumnParams { scales: Vec::new(), zero_points: ZeroPoints::Packed(Vec::new()), metrics }
     }
 }
 
-/// Columns that are done together: as many as are read in one stretch of a row.
+/// Columns processed together: as many as are read at once from a row.
 const TILE: usize = 128;
 
-impl NBits {
-    /// Blocks in a column.
+impl MatMulNBitsSpec {
+    /// Blocks per column.
     pub fn blocks(&self) -> usize {
         self.depth.div_ceil(self.block_size.max(1))
     }
 
-    /// Bytes of a block.
+    /// Bytes per block.
     pub fn blob_len(&self) -> usize {
         self.qtype.packed_len(self.block_size)
     }
 
-    /// Bytes of the zero points of a column.
+    /// Bytes of the zero points of one column.
     pub fn zero_points_len(&self) -> usize {
         self.qtype.packed_len(self.blocks())
     }
 
-    /// Whether its zero points are floats.
-    fn shifts(&self) -> bool {
-        self.params == BlockParams::FloatZeroPoints && self.method.shifts(&self.spec())
+    /// Whether the zero points are floats.
+    fn has_float_zero_points(&self) -> bool {
+        self.params == BlockParamTypes::FloatZeroPoints
+            && self.method.has_float_zero_points(&self.spec())
     }
 
     fn spec(&self) -> QSpec {
         let spec = QSpec::new(self.qtype, self.symmetric, Granularity::PerTensor);
-        QSpec { flips: self.symmetric, ..spec }
+        QSpec { allows_negative_scale: self.symmetric, ..spec }
     }
 
-    /// The integers, `width` × [`blocks`](Self::blocks) × [`blob_len`](Self::blob_len), and what
-    /// goes with them.
+    /// The integers, `width` × [`blocks`](Self::blocks) × [`blob_len`](Self::blob_len), with their
+    /// scales, zero points and metrics.
     ///
     /// # Errors
     ///
     /// As [`quantize_into`](Self::quantize_into).
     pub fn quantize<'a>(
         &self,
-        data: impl Into<Floats<'a>>,
-    ) -> Result<(Vec<u8>, Columns), MathError> {
+        data: impl Into<FloatSource<'a>>,
+    ) -> Result<(Vec<u8>, ColumnParams), MathError> {
         let mut blobs = vec![0; self.width * self.blocks() * self.blob_len()];
         let columns = self.quantize_into(data, &mut blobs)?;
         Ok((blobs, columns))
     }
 
-    /// [`quantize`](Self::quantize) into bytes that the caller has, all of them 0.
+    /// [`quantize`](Self::quantize) into `blobs`, whose bytes must all be 0.
     ///
     /// # Errors
     ///
-    /// An element is NaN or infinite, or a slice is not as long as the shape says.
+    /// An element is NaN or infinite, or the length of a slice differs from the shape.
     pub fn quantize_into<'a>(
         &self,
-        data: impl Into<Floats<'a>>,
+        data: impl Into<FloatSource<'a>>,
         blobs: &mut [u8],
-    ) -> Result<Columns, MathError> {
+    ) -> Result<ColumnParams, MathError> {
         let data = data.into();
         if self.block_size == 0 {
             return Err(MathError::BlockSize);
@@ -150,23 +163,23 @@ impl NBits {
             }
         }
         let columns = match data {
-            Floats::Slice(values) => self.encode(values, blobs),
-            Floats::LittleEndian(values) => self.encode(values, blobs),
+            FloatSource::Slice(values) => self.encode(values, blobs),
+            FloatSource::LittleEndian(values) => self.encode(values, blobs),
         };
         match first_non_finite(data).filter(|_| columns.is_none()) {
             Some(index) => Err(MathError::NonFinite { index, value: data.get(index).to_string() }),
-            None => Ok(columns.unwrap_or_else(Columns::none)),
+            None => Ok(columns.unwrap_or_else(ColumnParams::none)),
         }
     }
 
-    /// `None` where an element is not finite.
-    fn encode<X: Element>(&self, data: &[X], blobs: &mut [u8]) -> Option<Columns> {
+    /// `None` when an element is not finite.
+    fn encode<X: Element>(&self, data: &[X], blobs: &mut [u8]) -> Option<ColumnParams> {
         if data.is_empty() {
-            return Some(Columns::none());
+            return Some(ColumnParams::none());
         }
         let (blocks, packed) = (self.blocks(), self.zero_points_len());
         let mut scales = vec![0.0; self.width * blocks];
-        let shifts = self.shifts();
+        let shifts = self.has_float_zero_points();
         let mut packed_points = vec![0; if shifts { 0 } else { self.width * packed }];
         let mut float_points = vec![0.0; if shifts { self.width * blocks } else { 0 }];
         let zero_points: Vec<Points<'_>> = if shifts {
@@ -182,7 +195,7 @@ impl NBits {
         let sums: Option<Vec<Sums>> = tiles
             .map_init(Scratch::default, |scratch, (tile, ((blobs, scales), zero_points))| {
                 let (cut, first) = (self, tile * TILE);
-                widely(Tile { cut, data, first, scratch, blobs, scales, zero_points })
+                vectorized(Tile { cut, data, first, scratch, blobs, scales, zero_points })
             })
             .collect();
         let metrics = Sums::total(sums?).metrics(data.len());
@@ -191,10 +204,10 @@ impl NBits {
         } else {
             ZeroPoints::Packed(packed_points)
         };
-        Some(Columns { scales, zero_points, metrics })
+        Some(ColumnParams { scales, zero_points, metrics })
     }
 
-    /// The columns from `first` on, as many as there are scales for.
+    /// Quantizes the columns from `first` on, one per set of scales.
     #[inline(always)]
     fn tile<X: Element>(
         &self,
@@ -225,12 +238,12 @@ impl NBits {
                 scratch.codes.resize(self.block_size, 0);
                 let (codes, at) = (&mut scratch.codes[..len], column * blocks + block);
                 if let Points::Floats(points) = &mut zero_points {
-                    let found = fit_shifted(x, range, &spec);
+                    let found = fit_float_zero(x, range, &spec);
                     round_shifted(x, found, &spec, codes, back);
                     (scales[at], points[at]) = (found.scale, found.zero_point);
                 } else {
                     let mut found = self.fit(x, range, &spec);
-                    if self.params == BlockParams::HalfScales {
+                    if self.params == BlockParamTypes::HalfScales {
                         found = found.in_halves(&spec);
                     }
                     round(x, found, &spec, codes, back);
@@ -241,8 +254,8 @@ impl NBits {
             total = Sums::total([total, Sums::of(&scratch.floats, &scratch.back)]);
         }
         let Points::Packed(zero_points) = zero_points else { return Some(total) };
-        // What is left of the last byte is the middle of the grid, as ONNX Runtime's tool leaves it.
-        let middle = QSpec { symmetric: true, ..spec }.middle() as u8;
+        // Unused bits of the last byte have the midpoint of the grid, as in ONNX Runtime's tool.
+        let middle = QSpec { symmetric: true, ..spec }.zero_point_midpoint() as u8;
         let packed = zero_points.chunks_exact_mut(self.zero_points_len());
         for (bytes, points) in packed.zip(points.chunks_exact(blocks)) {
             scratch.codes.clear();
@@ -253,8 +266,9 @@ impl NBits {
         Some(total)
     }
 
-    /// The scale and zero point of a block. A symmetric grid of 8 bits has one step more below its middle, too: where
-    /// the largest magnitude is positive the scale is negative, as ONNX Runtime's own tool has it.
+    /// The scale and zero point of a block. An 8-bit symmetric grid also has one more step below
+    /// its midpoint: when the element of the largest magnitude is positive, the scale is negative,
+    /// as in ONNX Runtime's tool.
     #[inline(always)]
     fn fit(&self, x: &[f32], range: Range, spec: &QSpec) -> Params {
         let wide = spec.symmetric && spec.qtype.bits() == 8;
@@ -265,7 +279,7 @@ impl NBits {
         Params { scale: -scale, zero_point }
     }
 
-    /// `len` elements from `start` on of each column from `first` on, column by column.
+    /// Reads `len` elements from `start` on of each column from `first` on, column by column.
     #[inline(always)]
     fn gather<X: Element>(
         &self,
@@ -292,9 +306,9 @@ impl NBits {
     }
 }
 
-/// Columns that are done together, and where they go.
+/// Columns that are processed together, and their outputs.
 struct Tile<'a, X> {
-    cut: &'a NBits,
+    cut: &'a MatMulNBitsSpec,
     data: &'a [X],
     first: usize,
     scratch: &'a mut Scratch,
@@ -303,13 +317,13 @@ struct Tile<'a, X> {
     zero_points: Points<'a>,
 }
 
-/// Where the zero points of some columns go.
+/// The output for the zero points of some columns.
 enum Points<'a> {
     Packed(&'a mut [u8]),
     Floats(&'a mut [f32]),
 }
 
-impl<X: Element> Loop for Tile<'_, X> {
+impl<X: Element> SimdLoop for Tile<'_, X> {
     type Output = Option<Sums>;
 
     #[inline(always)]
@@ -319,7 +333,7 @@ impl<X: Element> Loop for Tile<'_, X> {
     }
 }
 
-/// What a thread needs for some columns.
+/// Working memory of a thread.
 #[derive(Default)]
 struct Scratch {
     floats: Vec<f32>,
@@ -328,12 +342,12 @@ struct Scratch {
     zero_points: Vec<u8>,
 }
 
-/// The smallest and the largest element; `None` where one is not finite.
+/// The smallest and the largest element; `None` when one is not finite.
 #[inline(always)]
 fn finite_range(x: &[f32]) -> Option<Range> {
     const LANES: usize = 8;
     let (mut min, mut max) = ([f32::INFINITY; LANES], [f32::NEG_INFINITY; LANES]);
-    // 0 · x is NaN for what is not finite, and stays so.
+    // 0 · x is NaN if x is not finite, and NaN propagates.
     let mut odd = [0.0_f32; LANES];
     let mut see = |lane: usize, x: f32| {
         min[lane] = if x < min[lane] { x } else { min[lane] };
@@ -352,7 +366,7 @@ fn finite_range(x: &[f32]) -> Option<Range> {
     odd.iter().all(|odd| *odd == 0.0).then_some(range)
 }
 
-/// Codes of a block and the floats that they stand for.
+/// The codes of a block and their dequantized values.
 #[inline(always)]
 fn round(x: &[f32], found: Params, spec: &QSpec, codes: &mut [u8], back: &mut [f32]) {
     let (lo, hi) = spec.grid();
@@ -368,9 +382,15 @@ fn round(x: &[f32], found: Params, spec: &QSpec, codes: &mut [u8], back: &mut [f
     }
 }
 
-/// [`round`] where the zero point is a float: `q = saturate(round_half_even(x / scale + zero_point))`.
+/// [`round`] with a float zero point: `q = saturate(round_half_even(x / scale + zero_point))`.
 #[inline(always)]
-fn round_shifted(x: &[f32], found: Shifted, spec: &QSpec, codes: &mut [u8], back: &mut [f32]) {
+fn round_shifted(
+    x: &[f32],
+    found: FloatZeroParams,
+    spec: &QSpec,
+    codes: &mut [u8],
+    back: &mut [f32],
+) {
     let (lo, hi) = spec.grid();
     let (lo, hi) = (lo as f32, hi as f32);
     for ((x, code), back) in x.iter().zip(codes).zip(back) {
@@ -397,15 +417,15 @@ mod tests {
         (0..len).map(|_| next() * next()).collect()
     }
 
-    fn cut(depth: usize, width: usize, qtype: QType, symmetric: bool) -> NBits {
+    fn cut(depth: usize, width: usize, qtype: QType, symmetric: bool) -> MatMulNBitsSpec {
         let method = WeightMethod::Mse;
-        let (transposed, params) = (false, BlockParams::Plain);
+        let (transposed, params) = (false, BlockParamTypes::Plain);
         let block_size = 16;
-        NBits { depth, width, transposed, block_size, qtype, symmetric, method, params }
+        MatMulNBitsSpec { depth, width, transposed, block_size, qtype, symmetric, method, params }
     }
 
-    /// Integers as they lie, by the definition of each step.
-    fn by_definition(cut: &NBits, data: &[f32]) -> (Vec<u8>, Vec<f32>, Vec<i32>) {
+    /// The layout computed step by step from the definition.
+    fn by_definition(cut: &MatMulNBitsSpec, data: &[f32]) -> (Vec<u8>, Vec<f32>, Vec<i32>) {
         let spec = cut.spec();
         let bits = cut.qtype.bits() as usize;
         let (mut blobs, mut scales, mut points) = (Vec::new(), Vec::new(), Vec::new());
@@ -452,13 +472,13 @@ mod tests {
     }
 
     #[test]
-    fn float_zero_points_are_those_of_each_block() {
+    fn each_block_has_its_float_zero_point() {
         for qtype in [QType::UInt2, QType::UInt4] {
             for (depth, width) in [(16, 1), (32, 130), (40, 3), (5, 4)] {
                 let method = WeightMethod::Hqq;
-                let cut = NBits {
+                let cut = MatMulNBitsSpec {
                     method,
-                    params: BlockParams::FloatZeroPoints,
+                    params: BlockParamTypes::FloatZeroPoints,
                     ..cut(depth, width, qtype, false)
                 };
                 let data = numbers(depth * width);
@@ -471,7 +491,7 @@ mod tests {
                     let x: Vec<f32> = (row / 16 * 16..depth.min(row / 16 * 16 + 16))
                         .map(|row| data[row * width + column])
                         .collect();
-                    let found = fit_shifted(&x, finite_range(&x).unwrap(), &cut.spec());
+                    let found = fit_float_zero(&x, finite_range(&x).unwrap(), &cut.spec());
                     assert_eq!(
                         (columns.scales[block], points[block]),
                         (found.scale, found.zero_point)
@@ -491,11 +511,13 @@ mod tests {
     }
 
     #[test]
-    fn zero_points_stay_integers_where_floats_bring_nothing() {
-        let floats =
-            NBits { params: BlockParams::FloatZeroPoints, ..cut(32, 3, QType::UInt4, false) };
-        let hqq = NBits { method: WeightMethod::Hqq, ..floats };
-        for cut in [floats, NBits { symmetric: true, ..hqq }] {
+    fn zero_points_stay_integers_where_floats_gain_nothing() {
+        let floats = MatMulNBitsSpec {
+            params: BlockParamTypes::FloatZeroPoints,
+            ..cut(32, 3, QType::UInt4, false)
+        };
+        let hqq = MatMulNBitsSpec { method: WeightMethod::Hqq, ..floats };
+        for cut in [floats, MatMulNBitsSpec { symmetric: true, ..hqq }] {
             let (_, columns) = cut.quantize(&numbers(96)).unwrap();
             assert!(matches!(columns.zero_points, ZeroPoints::Packed(_)), "{cut:?}");
         }
@@ -508,7 +530,7 @@ mod tests {
             let data = numbers(depth * width);
             let turned: Vec<f32> =
                 (0..depth * width).map(|i| data[i % depth * width + i / depth]).collect();
-            let transposed = NBits { transposed: true, ..plain };
+            let transposed = MatMulNBitsSpec { transposed: true, ..plain };
             let (blobs, columns) = plain.quantize(&data).unwrap();
             let (other, turned) = transposed.quantize(&turned).unwrap();
             assert_eq!((blobs, columns.scales), (other, turned.scales));
@@ -521,7 +543,7 @@ mod tests {
         for sign in [1.0, -1.0] {
             let data: Vec<f32> = (0..16).map(|i| sign * (4.0 - i as f32 / 4.0)).collect();
             let method = WeightMethod::MinMax;
-            let cut = NBits { method, ..cut(16, 1, QType::UInt4, true) };
+            let cut = MatMulNBitsSpec { method, ..cut(16, 1, QType::UInt4, true) };
             let (blobs, columns) = cut.quantize(&data).unwrap();
             assert_eq!(columns.scales, [-sign * 0.5]);
             assert_eq!(blobs[0] & 0xf, 0);
@@ -529,7 +551,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_finite_is_named() {
+    fn non_finite_elements_are_reported() {
         for odd in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
             let mut data = numbers(40 * 3);
             data[77] = odd;
@@ -539,7 +561,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_and_zeros_have_an_answer() {
+    fn empty_and_zero_matrices_are_quantized() {
         let (blobs, columns) = cut(0, 3, QType::UInt4, false).quantize(&[]).unwrap();
         assert!(blobs.is_empty() && columns.scales.is_empty());
         let (blobs, columns) = cut(16, 1, QType::UInt4, true).quantize(&[0.0; 16]).unwrap();

@@ -1,30 +1,31 @@
-//! How far one tensor is from another: the numbers a report prints.
+//! Error metrics between two tensors, as printed in reports.
 
 use crate::float_source::Element;
-use crate::simd::{Loop, widely};
+use crate::simd::{SimdLoop, vectorized};
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
-/// The difference between a reference and what became of it.
+/// The difference between a tensor and a reference.
 ///
-/// In JSON, what is not finite is null; reading it back gives the value it had.
+/// In JSON, values that are not finite are null; reading restores them.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(from = "Written")]
+#[serde(from = "Serialized")]
 pub struct Metrics {
     /// The mean of the squared differences.
     pub mse: f64,
     /// The largest absolute difference.
     pub max_abs: f64,
-    /// Signal to quantization noise, `10·log10(Σx² / Σ(x-y)²)` in decibels; `inf` when there is no difference.
+    /// Signal to quantization noise ratio, `10·log10(Σx² / Σ(x-y)²)`, in decibels; `inf` when there
+    /// is no difference.
     pub sqnr_db: f64,
-    /// The cosine of the angle between the two; 1 when both are all zero, 0 when one is.
+    /// Cosine similarity; 1 when both tensors are all zero, 0 when only one is.
     pub cosine: f64,
 }
 
-/// The metrics of `other` against `reference`, which are equally long.
+/// The metrics of `other` relative to `reference`, which has the same length.
 ///
-/// Sums are taken in f64 over chunks of a fixed size and added in the order of the chunks: the result does not
-/// depend on the number of threads.
+/// Sums are computed in f64 over chunks of a fixed size and added in the order of the chunks: the
+/// result does not depend on the number of threads.
 pub fn metrics(reference: &[f32], other: &[f32]) -> Metrics {
     assert_eq!(reference.len(), other.len(), "elements of the two tensors");
     let sums: Vec<Sums> = reference
@@ -35,8 +36,8 @@ pub fn metrics(reference: &[f32], other: &[f32]) -> Metrics {
     Sums::total(sums).metrics(reference.len())
 }
 
-/// A difference that is met piece by piece: what becomes of it does not depend on how many pieces there are, and on
-/// their order only in the last digits.
+/// An accumulator of metrics over parts of a tensor. The result depends on the division into parts
+/// and on their order only in the last digits.
 ///
 /// ```
 /// use quantize_rs_math::Deviation;
@@ -51,8 +52,8 @@ pub struct Deviation {
 }
 
 impl Deviation {
-    /// That of `other` from `reference`, which are equally long. An element that both have alike has none, infinity and
-    /// NaN included.
+    /// The deviation of `other` from `reference`, which has the same length. Equal elements,
+    /// infinity and NaN included, contribute none.
     pub fn of(reference: &[f32], other: &[f32]) -> Deviation {
         assert_eq!(reference.len(), other.len(), "elements of the two tensors");
         let elements = reference.len();
@@ -70,7 +71,7 @@ impl Deviation {
         Deviation { sums, elements }
     }
 
-    /// Both together.
+    /// The sum of both.
     #[must_use]
     pub fn and(self, other: Deviation) -> Deviation {
         Deviation {
@@ -79,22 +80,22 @@ impl Deviation {
         }
     }
 
-    /// Whether the reference was anything but 0.
+    /// Whether the reference has a nonzero element.
     pub fn has_signal(&self) -> bool {
         self.sums.signal != 0.0
     }
 
-    /// The metrics of all of it.
+    /// The metrics of everything accumulated.
     pub fn metrics(&self) -> Metrics {
         self.sums.metrics(self.elements)
     }
 }
 
-/// Elements in a chunk: two chunks of floats and one of bytes stay in the second-level cache of any processor, and
-/// no packed byte straddles two chunks.
+/// Elements per chunk: two chunks of floats and one of bytes fit into the second-level cache of any
+/// processor, and no packed byte spans two chunks.
 pub(crate) const CHUNK: usize = 1 << 14;
 
-/// The sums that all metrics follow from, with `e = x - y`.
+/// The sums from which all metrics are computed, with `e = x - y`.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Sums {
     /// `Σ x²`
@@ -110,14 +111,14 @@ pub(crate) struct Sums {
 impl Sums {
     /// The sums over a chunk.
     pub(crate) fn of(x: &[f32], y: &[f32]) -> Sums {
-        widely(Chunk { x, y })
+        vectorized(Chunk { x, y })
     }
 
-    /// The sums over a chunk, in lanes that are added up in a fixed order.
+    /// The sums over a chunk, in lanes that are added in a fixed order.
     #[inline(always)]
     fn within(x: &[impl Element], y: &[f32]) -> Sums {
-        // Four sums in four lanes, two to a register: they and what is computed from them fit the 16 registers that
-        // every x86-64 has.
+        // Four sums in four lanes, two per register: with the intermediate values they fit the 16
+        // registers of every x86-64.
         const LANES: usize = 4;
         let mut lanes = [[0.0_f64; LANES]; 4];
         let mut add = |lane: usize, x: f32, y: f32| {
@@ -142,7 +143,7 @@ impl Sums {
         Sums { signal, cross, noise, max_abs: lanes[3].into_iter().fold(0.0, f64::max) }
     }
 
-    /// The sums over all chunks, added in their order.
+    /// The sums over all chunks, added in order.
     pub(crate) fn total(chunks: impl IntoIterator<Item = Sums>) -> Sums {
         chunks.into_iter().fold(Sums::default(), |total, chunk| Sums {
             signal: total.signal + chunk.signal,
@@ -152,7 +153,7 @@ impl Sums {
         })
     }
 
-    /// What `x` became is another number now.
+    /// Updates the sums after the dequantized value of `x` changed from `was` to `is`.
     pub(crate) fn replace(&mut self, x: f32, was: f32, is: f32) {
         let [x, was, is] = [x, was, is].map(f64::from);
         let (before, after) = (x - was, x - is);
@@ -161,9 +162,9 @@ impl Sums {
         self.max_abs = self.max_abs.max(after.abs());
     }
 
-    /// The metrics of `elements` differences; all perfect when there are none.
+    /// The metrics over `elements` differences; perfect when there are none.
     pub(crate) fn metrics(&self, elements: usize) -> Metrics {
-        // What is no number for one alone is infinitely far.
+        // If either value is NaN, the error is infinite.
         let [noise, max_abs] = [self.noise, self.max_abs]
             .map(|it| if self.noise.is_nan() { f64::INFINITY } else { it });
         let sqnr_db = match noise {
@@ -177,20 +178,20 @@ impl Sums {
         let cosine = match (self.signal == 0.0, other <= 0.0) {
             (true, true) => 1.0,
             (true, false) | (false, true) => 0.0,
-            // Rounding can lift the quotient of two parallel tensors above 1.
+            // Rounding can raise the quotient of two parallel tensors above 1.
             (false, false) => (dot / (self.signal.sqrt() * other.sqrt())).clamp(-1.0, 1.0),
         };
         Metrics { mse: noise / elements.max(1) as f64, max_abs, sqnr_db, cosine }
     }
 }
 
-/// What is measured of a chunk against what it became, inside the loop that made it.
+/// What is measured of a chunk and its dequantized values, inside the quantization loop.
 pub(crate) trait Measure<X> {
-    /// The answer.
+    /// The result.
     type Output: Send;
 
-    /// Measures. To be marked `#[inline(always)]`: a closure passed by reference is not inlined, so not compiled for wide
-    /// vectors.
+    /// Measures. Implementations must be `#[inline(always)]`: a closure passed by reference is not
+    /// inlined, so it is not compiled for wide vectors.
     fn measured(x: &[X], y: &[f32]) -> Self::Output;
 }
 
@@ -203,7 +204,7 @@ impl<X: Element> Measure<X> for Sums {
     }
 }
 
-/// Nothing is measured.
+/// Measures nothing.
 impl<X> Measure<X> for () {
     type Output = ();
 
@@ -211,13 +212,13 @@ impl<X> Measure<X> for () {
     fn measured(_: &[X], _: &[f32]) {}
 }
 
-/// A chunk, and what became of it.
+/// A chunk and its dequantized values.
 struct Chunk<'a> {
     x: &'a [f32],
     y: &'a [f32],
 }
 
-impl Loop for Chunk<'_> {
+impl SimdLoop for Chunk<'_> {
     type Output = Sums;
 
     #[inline(always)]
@@ -226,17 +227,17 @@ impl Loop for Chunk<'_> {
     }
 }
 
-/// [`Metrics`] as JSON has them.
+/// The JSON form of [`Metrics`].
 #[derive(Deserialize)]
-struct Written {
+struct Serialized {
     mse: Option<f64>,
     max_abs: Option<f64>,
     sqnr_db: Option<f64>,
     cosine: Option<f64>,
 }
 
-impl From<Written> for Metrics {
-    fn from(written: Written) -> Self {
+impl From<Serialized> for Metrics {
+    fn from(written: Serialized) -> Self {
         let lost_sqnr = match written.mse {
             Some(0.0) => f64::INFINITY,
             _ => f64::NEG_INFINITY,
@@ -255,7 +256,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn known_numbers() {
+    fn known_metrics() {
         let found = metrics(&[3.0, 4.0], &[3.0, 3.0]);
         assert_eq!((found.mse, found.max_abs), (0.5, 1.0));
         assert!((found.sqnr_db - 10.0 * 25_f64.log10()).abs() < 1e-12);
@@ -263,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn edges_have_an_answer() {
+    fn edge_cases_have_metrics() {
         let same = metrics(&[1.0, -2.0], &[1.0, -2.0]);
         assert_eq!((same.mse, same.sqnr_db), (0.0, f64::INFINITY));
         assert!((same.cosine - 1.0).abs() < 1e-15);
@@ -279,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn what_both_have_alike_is_no_deviation() {
+    fn equal_elements_have_no_deviation() {
         let (inf, nan) = (f32::INFINITY, f32::NAN);
         let found = Deviation::of(&[-inf, nan, 3.0, 4.0], &[-inf, nan, 3.0, 3.0]).metrics();
         assert_eq!(
@@ -293,9 +294,9 @@ mod tests {
     }
 
     #[test]
-    fn lost_decibels_are_found_again() {
+    fn non_finite_decibels_round_trip_through_json() {
         let written =
-            |mse, sqnr_db| Written { mse, max_abs: Some(0.0), sqnr_db, cosine: Some(1.0) };
+            |mse, sqnr_db| Serialized { mse, max_abs: Some(0.0), sqnr_db, cosine: Some(1.0) };
         assert_eq!(Metrics::from(written(Some(0.0), None)).sqnr_db, f64::INFINITY);
         assert_eq!(Metrics::from(written(Some(1.0), None)).sqnr_db, f64::NEG_INFINITY);
         assert_eq!(Metrics::from(written(None, None)).sqnr_db, f64::NEG_INFINITY);

@@ -1,10 +1,11 @@
-//! Floats of 16 bits and fewer: their codes, and the numbers that these stand for.
+//! Floats of 16 bits and fewer: conversion between codes and numbers.
 
-/// A sign, an exponent and a mantissa in few bits, as ONNX has them.
+/// A float format with a sign, an exponent and a mantissa of few bits, as ONNX defines them.
 ///
-/// Codes of one sign count upward with the numbers they stand for: within a binade by one step, from the last of a
-/// binade to the first of the next, and from the numbers below the least binade, which are as far apart as those in
-/// it. So a number in units of the step of its binade, plus the codes below that binade, is its code.
+/// Among codes of one sign, a larger code represents a larger number. The step within a binade is
+/// constant, and continues from the last number of a binade to the first of the next. The numbers
+/// below the lowest binade have the same step as those in it. So the code of a number is the number
+/// in units of the step of its binade, plus the count of codes below that binade.
 ///
 /// ```
 /// use quantize_rs_math::QType;
@@ -14,22 +15,23 @@
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Minifloat {
-    /// The bit of the sign, above all others.
+    /// The sign bit, above all others.
     sign: u16,
-    /// Bits of the mantissa.
+    /// The number of mantissa bits.
     mantissa: u32,
-    /// The exponent of the least binade.
+    /// The exponent of the lowest binade.
     least: i32,
-    /// The code of the largest number. Beyond it is what is not finite.
+    /// The code of the largest finite number.
     top: u16,
 }
 
-/// What float32 adds to an exponent, and the bits of its mantissa.
+/// The exponent bias of float32, and its number of mantissa bits.
 const BIAS: i32 = f32::MAX_EXP - 1;
 const MANTISSA: u32 = f32::MANTISSA_DIGITS - 1;
 
-/// From here on neighbouring f32 are 1 apart: adding this to a small number rounds it to an integer, half to even, and
-/// leaves the integer in the low bits. `round_ties_even` would be a call per element without SSE4.1.
+/// From here on neighbouring f32 values are 1 apart: adding this to a small number rounds it to an
+/// integer, half to even, and leaves the integer in the low bits. Without SSE4.1, `round_ties_even`
+/// would be a function call per element.
 const MAGIC: f32 = (1 << MANTISSA) as f32;
 
 impl Minifloat {
@@ -37,9 +39,9 @@ impl Minifloat {
         Minifloat { sign: 1 << (bits - 1), mantissa, least, top }
     }
 
-    /// The code of the nearest number; of two that are as near, the even code. What is beyond the largest number, and
-    /// infinite, becomes that; NaN stays NaN, or becomes -0 where there is none. Zero and what rounds to it keep their
-    /// sign.
+    /// The code of the nearest number; ties go to the even code. Numbers beyond the largest,
+    /// infinities included, saturate. NaN stays NaN, or becomes -0 in formats without NaN. Zero,
+    /// and numbers that round to it, keep their sign.
     #[inline]
     pub fn encode(self, x: f32) -> u16 {
         let size = if self.cuts_float32() { self.cut(x) } else { self.steps(x) };
@@ -48,7 +50,7 @@ impl Minifloat {
         size | if x.is_sign_negative() { self.sign } else { 0 }
     }
 
-    /// The code of a magnitude that is counted in steps of its binade.
+    /// The code of a magnitude, counted in steps of its binade.
     #[inline]
     fn steps(self, x: f32) -> u16 {
         let (size, max) = (x.abs(), self.max());
@@ -61,24 +63,24 @@ impl Minifloat {
         (((exponent - least) << self.mantissa) + steps) as u16
     }
 
-    /// Whether the exponents are those of float32, so that the number is its upper half (bfloat16). The powers of two
-    /// of its steps would leave float32.
+    /// Whether the exponents are those of float32, so that the number is its upper half (bfloat16).
+    /// The powers of two of its steps would be outside float32.
     const fn cuts_float32(self) -> bool {
         self.least + BIAS == 1
     }
 
-    /// The code of a magnitude whose lower half is rounded away, half to even.
+    /// The code of a magnitude whose lower half is rounded off, half to even.
     #[inline]
     fn cut(self, x: f32) -> u16 {
         let spare = MANTISSA - self.mantissa;
         let bits = x.abs().to_bits();
         let half = (1 << (spare - 1)) - 1 + (bits >> spare & 1);
-        // NaN is not asked about, and nothing else overflows.
+        // The caller excludes NaN, and nothing else overflows.
         let size = (bits.wrapping_add(half) >> spare) as u16;
         if size < self.top { size } else { self.top }
     }
 
-    /// The number that a code stands for.
+    /// The number that a code represents.
     #[inline]
     pub fn decode(self, code: u16) -> f32 {
         let size = u32::from(code & (self.sign - 1));
@@ -94,7 +96,8 @@ impl Minifloat {
         f32::from_bits(value.to_bits() | sign)
     }
 
-    /// What a code above that of the largest number stands for: where the mantissas of a binade begin anew, infinity.
+    /// The value of a code above that of the largest number: infinity if its mantissa bits are all
+    /// 0, NaN otherwise.
     #[inline]
     fn beyond(self, size: u32) -> f32 {
         let infinite = size == u32::from(self.top) + 1 && size.trailing_zeros() >= self.mantissa;
@@ -107,7 +110,7 @@ impl Minifloat {
         if self.cuts_float32() { self.decode(self.top) } else { self.max_integer() as f32 }
     }
 
-    /// The same, which is an integer; that of bfloat16 is the largest there is here.
+    /// The largest number as an integer; that of bfloat16 becomes the largest `i32`.
     pub(crate) const fn max_integer(self) -> i32 {
         if self.cuts_float32() {
             return i32::MAX;
@@ -117,7 +120,7 @@ impl Minifloat {
         (top - (binade << self.mantissa)) << (binade + self.least - self.mantissa as i32)
     }
 
-    /// The distance between the two largest numbers: no two neighbours are further apart.
+    /// The distance between the two largest numbers, which is the largest step.
     pub(crate) const fn largest_step(self) -> i32 {
         if self.cuts_float32() {
             return i32::MAX;
@@ -125,19 +128,19 @@ impl Minifloat {
         1 << ((self.top as i32 >> self.mantissa) - 1 + self.least - self.mantissa as i32)
     }
 
-    /// How many finite numbers there are, of which 0 has two codes.
+    /// The number of finite codes, of which two are 0.
     pub(crate) const fn levels(self) -> u64 {
         2 * self.top as u64 + 1
     }
 
-    /// All finite numbers, the smallest first.
+    /// All finite numbers, in ascending order.
     pub(crate) fn values(self) -> impl Iterator<Item = f32> {
         let below = (1..=self.top).rev().map(move |code| code | self.sign);
         below.chain(0..=self.top).map(move |code| self.decode(code))
     }
 }
 
-/// The power of two with this exponent, as float32 writes it: with [`BIAS`].
+/// The power of two with this exponent in float32's biased form ([`BIAS`]).
 #[inline]
 fn power(biased: i32) -> f32 {
     f32::from_bits((biased as u32) << MANTISSA)
@@ -153,7 +156,7 @@ mod tests {
         QType::ALL.iter().filter_map(|qtype| qtype.format())
     }
 
-    /// The definition, code by code.
+    /// The definition: compares every code.
     fn nearest(format: Minifloat, x: f32) -> u16 {
         let sign = if x.is_sign_negative() { format.sign } else { 0 };
         let size = f64::from(x.abs());
@@ -166,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn the_numbers_of_the_onnx_page() {
+    fn values_from_the_onnx_documentation() {
         let [e4m3fn, e5m2] = [QType::Float8E4M3FN, QType::Float8E5M2].map(|q| q.format().unwrap());
         let known = [(0x00, 0.0), (0x01, 0.001_953_125), (0x07, 0.013_671_875), (0x08, 0.015_625)];
         for (code, value) in known.into_iter().chain([(0x38, 1.0), (0x7e, 448.0), (0xfe, -448.0)]) {
@@ -203,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_between_go_to_the_nearest_and_ties_to_even() {
+    fn numbers_round_to_the_nearest_and_ties_to_even() {
         for format in formats() {
             let values: Vec<f32> = format.values().collect();
             assert!(values.is_sorted() && values.len() as u64 == format.levels());
@@ -224,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_beyond_saturates_and_nan_stays() {
+    fn overflow_saturates_and_nan_stays() {
         for format in formats() {
             assert_eq!([f32::MAX, f32::INFINITY].map(|x| format.encode(x)), [format.top; 2]);
             assert_eq!(format.encode(f32::NEG_INFINITY), format.top | format.sign);
@@ -234,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn halves_are_those_of_others() {
+    fn float16_equals_that_of_the_half_crate() {
         let [half, brain] = [QType::Float16, QType::BFloat16].map(|q| q.format().unwrap());
         assert_eq!((half.max(), brain.max()), (65504.0, half::bf16::MAX.to_f32()));
         for code in 0..=u16::MAX {
@@ -243,7 +246,8 @@ mod tests {
             assert!(half.decode(code) == a || a.is_nan() && half.decode(code).is_nan());
             assert!(brain.decode(code) == b || b.is_nan() && brain.decode(code).is_nan());
             for x in [a, a.next_up(), a.next_down(), b, b.next_up(), b.next_down()] {
-                // Each is near a number of one of the two, or near the middle of two of the other.
+                // Each is near a number of one format, or near the midpoint of two numbers of the
+                // other.
                 for x in [x, x.midpoint(x * 1.001), f32::from_bits(x.to_bits() ^ 0x1000)] {
                     if x.abs() < 65520.0 {
                         assert_eq!(half.encode(x), half::f16::from_f32(x).to_bits(), "{x}");

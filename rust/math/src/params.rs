@@ -1,4 +1,4 @@
-//! From a range to a scale and a zero point: the only place where it happens.
+//! From a range to a scale and a zero point. No other module computes them.
 
 use half::f16;
 use serde::{Deserialize, Serialize};
@@ -9,10 +9,10 @@ use crate::{QSpec, QType};
 /// The smallest and the largest value of a group of elements.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Range {
-    /// The smallest value; `+inf` (in JSON, null) when nothing was seen.
+    /// The smallest value; `+inf` (in JSON, null) for an empty range.
     #[serde(deserialize_with = "crate::stats::null_is_inf")]
     pub min: f32,
-    /// The largest value; `-inf` (in JSON, null) when nothing was seen.
+    /// The largest value; `-inf` (in JSON, null) for an empty range.
     #[serde(deserialize_with = "crate::stats::null_is_negative_inf")]
     pub max: f32,
 }
@@ -21,18 +21,19 @@ impl Range {
     /// The range of no elements: merging it changes nothing.
     pub const EMPTY: Range = Range { min: f32::INFINITY, max: f32::NEG_INFINITY };
 
-    /// Whether no element lies in the range.
+    /// Whether the range is empty.
     pub fn is_empty(self) -> bool {
         self.min > self.max
     }
 
-    /// The smallest range that holds both.
+    /// The smallest range that contains both.
     #[must_use]
     pub fn merge(self, other: Range) -> Range {
         Range { min: self.min.min(other.min), max: self.max.max(other.max) }
     }
 
-    /// The smallest range that holds this one and 0, which every grid must be able to say exactly (padding, `ReLU`).
+    /// The smallest range that contains this one and 0, which every grid must represent exactly
+    /// (padding, `Relu`).
     #[must_use]
     #[inline]
     pub fn widened_to_zero(self) -> Range {
@@ -45,7 +46,8 @@ impl Range {
         self.min.abs().max(self.max.abs())
     }
 
-    /// Ends that arithmetic can use: what is infinite becomes the largest finite number, NaN and nothing become 0.
+    /// The range with finite ends: infinities become the largest finite number, NaN and empty
+    /// ranges become 0.
     #[inline]
     fn finite(self) -> Range {
         if self.is_empty() {
@@ -56,13 +58,14 @@ impl Range {
     }
 }
 
-/// The two numbers that tie the values of a type to reals: `x = (q - zero_point) · scale`.
+/// The scale and the zero point of a group of elements: `x = (q - zero_point) · scale`.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Params {
-    /// What one unit of the type is worth, for integers the distance between neighbours: finite, not denormal, and
-    /// positive but where the spec [`flips`](QSpec::flips).
+    /// The value of one unit of the type; for integers, the distance between neighbours. It is
+    /// finite, not denormal, and positive unless the spec
+    /// [`allows_negative_scale`](QSpec::allows_negative_scale).
     pub scale: f32,
-    /// The integer that stands for 0; floats have 0 for it.
+    /// The integer that represents 0; 0 for floats.
     pub zero_point: i32,
 }
 
@@ -81,14 +84,15 @@ impl Params {
         Range { min: lo.min(hi), max: lo.max(hi) }
     }
 
-    /// With a scale that float16 holds, for integers that come back as float16: the smallest that is not
-    /// less than the scale, so that nothing is cut off at the ends, unless they would be infinite.
+    /// Rounds the scale to float16, for weights that are dequantized to float16. The result is the
+    /// smallest float16 not less than the scale, so that nothing is clipped, unless the ends would
+    /// become infinite.
     ///
     /// ```
     /// use quantize_rs_math::{Granularity, Params, QSpec, QType};
     /// let spec = QSpec::new(QType::UInt4, true, Granularity::PerTensor);
     /// let halves = |scale| Params { scale, zero_point: 8 }.in_halves(&spec).scale;
-    /// assert_eq!([halves(0.5), halves(1.0001), halves(-1e-30)], [0.5, 1.000_976_6, -5.960_464_5e-8]);
+    /// assert_eq!([0.5, 1.0001, -1e-30].map(halves), [0.5, 1.000_976_6, -5.960_464_5e-8]);
     /// ```
     #[must_use]
     pub fn in_halves(self, spec: &QSpec) -> Params {
@@ -106,48 +110,56 @@ impl Params {
     }
 }
 
-/// The scale and zero point that lay the grid of `spec` over `range`.
+/// The scale and zero point that map `range` to the grid of `spec`.
 ///
-/// Formulas, with the range widened to hold 0 and all intermediate results in f64:
-/// - asymmetric: `scale = (rmax - rmin) / (qmax - qmin)`, `zero_point = clamp(round_half_even(qmin - rmin / scale))`,
-///   as `DynamicQuantizeLinear` of ONNX has it;
-/// - symmetric: the zero point is [`QSpec::middle`]. With `below = middle - qmin` and `above = qmax - middle`,
-///   `scale = max(rmax / above, -rmin / below)`, which clips nothing. Up to 4 bits, when the element of the largest
-///   magnitude is negative, `scale = -rmin / below` even if the largest positive value then clips by less than a step:
-///   eight steps instead of seven are worth more. When it is positive and the spec [`flips`](QSpec::flips), the same
-///   with another sign: `scale = -rmax / below`. Floats are always symmetric: `scale = absmax / largest value`.
+/// The range is widened to contain 0, and all intermediate results are f64:
+/// - asymmetric: `scale = (rmax - rmin) / (qmax - qmin)`,
+///   `zero_point = clamp(round_half_even(qmin - rmin / scale))`, as in ONNX's
+///   `DynamicQuantizeLinear`;
+/// - symmetric: the zero point is [`QSpec::zero_point_midpoint`]. With `below = midpoint - qmin`
+///   and `above = qmax - midpoint`, `scale = max(rmax / above, -rmin / below)`, which clips
+///   nothing. Up to 4 bits, when the element of the largest magnitude is negative,
+///   `scale = -rmin / below`, even if that clips the largest positive value by less than a step:
+///   eight steps instead of seven reduce the total error. When it is positive and the spec
+///   [`allows_negative_scale`](QSpec::allows_negative_scale), `scale = -rmax / below`. Floats are
+///   always symmetric: `scale = absmax / largest value`.
 ///
-/// Defined for every input: an empty, all-zero or NaN range gives scale 1 and the zero point 0 (symmetric: the
-/// middle); infinite ends count as the largest finite number; a scale below the smallest normal f32 becomes that,
-/// because runtimes flush denormals to zero; and where the far end of the grid would overflow, the scale is the
-/// largest with which it does not.
+/// Every input has a result. An empty, all-zero or NaN range gives scale 1 and the zero point 0
+/// (symmetric: the midpoint). Infinite ends count as the largest finite number. A scale below the
+/// smallest normal f32 becomes that number, because runtimes flush denormals to zero. If an end of
+/// the grid would overflow, the scale is the largest with which it does not.
 #[inline]
 pub fn params(range: Range, spec: &QSpec) -> Params {
     let range = range.finite();
     if range.absmax() == 0.0 || !spec.qtype.is_scaled() {
-        return Params { scale: 1.0, zero_point: if spec.symmetric { spec.middle() } else { 0 } };
+        return Params {
+            scale: 1.0,
+            zero_point: if spec.symmetric { spec.zero_point_midpoint() } else { 0 },
+        };
     }
     if !spec.symmetric {
         return asymmetric(range, spec);
     }
     let Symmetric { far, near, .. } = Symmetric::of(range, spec);
-    // A few elements clipped among hundreds cost less than coarser steps for all only while steps are coarse.
+    // Clipping a few elements among hundreds costs less than coarser steps for all, but only while
+    // steps are coarse.
     let [clipped, .., whole] = choices(range, spec);
     if lopsided(spec) && far >= near { clipped } else { whole }
 }
 
-/// Whether a symmetric grid has so few steps, and one more below than above, that it matters who gets it.
+/// Whether a symmetric grid has few steps, and one more below than above, so that the side with the
+/// additional step matters.
 pub(crate) fn lopsided(spec: &QSpec) -> bool {
-    let (below, above) = reach(spec, spec.middle());
+    let (below, above) = reach(spec, spec.zero_point_midpoint());
     spec.symmetric && spec.qtype.bits() <= 4 && below > above
 }
 
-/// What a symmetric scale can be: the end that reaches further holds all on its side, and of the other side the largest
-/// element is off by less than a step, by half of one, or not at all.
+/// The candidates for a symmetric scale. The side with the larger magnitude is never clipped; the
+/// largest element of the other side is off by less than a step, by half a step, or not at all.
 pub(crate) fn choices(range: Range, spec: &QSpec) -> [Params; 3] {
     let range = range.finite();
     let Symmetric { far, near, sign } = Symmetric::of(range, spec);
-    let zero_point = spec.middle();
+    let zero_point = spec.zero_point_midpoint();
     let (below, above) = reach(spec, zero_point);
     [below, above + 0.5, above].map(|above| {
         let steps = below.max(above);
@@ -156,8 +168,8 @@ pub(crate) fn choices(range: Range, spec: &QSpec) -> [Params; 3] {
     })
 }
 
-/// The largest magnitude on the side of the end that reaches further, that on the other, and the sign of the scale
-/// that turns them so.
+/// The magnitude of the side that reaches further, that of the other side, and the sign of the
+/// scale that maps the former to the longer side of the grid.
 struct Symmetric {
     far: f64,
     near: f64,
@@ -167,7 +179,7 @@ struct Symmetric {
 impl Symmetric {
     fn of(range: Range, spec: &QSpec) -> Symmetric {
         let (lowest, highest) = (-f64::from(range.min), f64::from(range.max));
-        if spec.flips && lopsided(spec) && highest > lowest {
+        if spec.allows_negative_scale && lopsided(spec) && highest > lowest {
             Symmetric { far: highest, near: lowest, sign: -1.0 }
         } else {
             Symmetric { far: lowest, near: highest, sign: 1.0 }
@@ -186,7 +198,7 @@ fn asymmetric(range: Range, spec: &QSpec) -> Params {
     Params { scale: without_overflow(scale, below.max(above)), zero_point }
 }
 
-/// How many steps the grid goes below and above the zero point.
+/// How many steps the grid has below and above the zero point.
 #[inline]
 fn reach(spec: &QSpec, zero_point: i32) -> (f64, f64) {
     let (qmin, qmax) = spec.grid();
@@ -198,7 +210,7 @@ pub(crate) fn normal(scale: f64) -> f32 {
     (scale as f32).max(f32::MIN_POSITIVE)
 }
 
-/// The scale, or the largest for which `steps · scale` is finite.
+/// The scale, or the largest scale for which `steps · scale` is finite.
 #[inline]
 fn without_overflow(scale: f32, steps: f64) -> f32 {
     let steps = steps as f32;
@@ -223,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn the_range_is_widened_to_hold_zero() {
+    fn the_range_is_widened_to_include_zero() {
         let positive = of(10.0, 11.0, QType::UInt8, false);
         assert_eq!(positive, Params { scale: 11.0 / QType::UInt8.max() as f32, zero_point: 0 });
         let negative = of(-5.0, -4.0, QType::Int8, false);
@@ -240,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn symmetric_unsigned_types_have_their_zero_in_the_middle() {
+    fn symmetric_unsigned_types_have_the_midpoint_as_zero_point() {
         let cases =
             [(QType::UInt8, 128), (QType::UInt4, 8), (QType::UInt16, 32768), (QType::UInt2, 2)];
         for (qtype, middle) in cases {
@@ -250,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn narrow_types_use_the_end_that_exists() {
+    fn types_of_few_bits_use_the_longer_side() {
         assert_eq!(of(-8.0, 7.9, QType::Int4, true).scale, 1.0);
         assert_eq!(of(-2.0, 7.0, QType::Int4, true).scale, 1.0);
         assert_eq!(of(-7.9, 8.0, QType::Int4, true).scale, 8.0 / 7.0);
@@ -259,11 +271,14 @@ mod tests {
     }
 
     #[test]
-    fn where_scales_may_be_negative_the_largest_element_meets_the_end_that_exists() {
+    fn a_negative_scale_maps_the_largest_element_to_the_longer_side() {
         let narrow =
             [(QType::Int4, 8.0), (QType::UInt4, 8.0), (QType::Int2, 2.0), (QType::UInt2, 2.0)];
         for (qtype, below) in narrow {
-            let spec = QSpec { flips: true, ..QSpec::new(qtype, true, Granularity::PerTensor) };
+            let spec = QSpec {
+                allows_negative_scale: true,
+                ..QSpec::new(qtype, true, Granularity::PerTensor)
+            };
             for (min, max, scale) in
                 [(-3.0, 2.9, 3.0), (-3.0, 3.0, 3.0), (-2.9, 3.0, -3.0), (0.0, 3.0, -3.0)]
             {
@@ -277,13 +292,16 @@ mod tests {
             assert_eq!(found.scale, 3.0 / (below - 1.0), "{qtype}");
         }
         for qtype in [QType::Int8, QType::UInt8, QType::Int16] {
-            let spec = QSpec { flips: true, ..QSpec::new(qtype, true, Granularity::PerTensor) };
+            let spec = QSpec {
+                allows_negative_scale: true,
+                ..QSpec::new(qtype, true, Granularity::PerTensor)
+            };
             assert!(params(Range { min: -1.0, max: 2.0 }, &spec).scale > 0.0, "{qtype}");
         }
     }
 
     #[test]
-    fn floats_reach_as_far_as_the_range_whatever_is_asked() {
+    fn float_grids_cover_the_range_symmetric_or_not() {
         for (qtype, largest) in [(QType::Float8E4M3FN, 448.0), (QType::Float8E5M2, 57344.0)] {
             for symmetric in [false, true] {
                 let expected = Params { scale: 3.0 / largest, zero_point: 0 };
@@ -294,14 +312,14 @@ mod tests {
     }
 
     #[test]
-    fn nothing_all_zero_and_nan_have_an_answer() {
+    fn empty_zero_and_nan_ranges_have_params() {
         for range in
             [Range::EMPTY, Range { min: 0.0, max: -0.0 }, Range { min: f32::NAN, max: f32::NAN }]
         {
             for &qtype in QType::ALL {
                 for symmetric in [false, true] {
                     let spec = QSpec::new(qtype, symmetric, Granularity::PerTensor);
-                    let middle = if symmetric { spec.middle() } else { 0 };
+                    let middle = if symmetric { spec.zero_point_midpoint() } else { 0 };
                     assert_eq!(params(range, &spec), Params { scale: 1.0, zero_point: middle });
                 }
             }

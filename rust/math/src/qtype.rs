@@ -1,4 +1,4 @@
-//! The numeric types a tensor can be quantized to: one row each, and everything else follows.
+//! The numeric types that a tensor can be quantized to: one table row per type.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::MathError;
 use crate::minifloat::Minifloat;
 
-/// A type of ONNX that quantized values can have.
+/// An ONNX data type of quantized values.
 ///
 /// Names, in text and in JSON, are those of `TensorProto.DataType`, in lower case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -22,42 +22,43 @@ pub enum QType {
     Int4,
     /// Unsigned, 4 bits, two to a byte.
     UInt4,
-    /// Floats of 4 bits, 2 of them for the exponent: 0, 0.5, 1, 1.5, 2, 3, 4, 6 and their negatives; two to a byte.
+    /// 4-bit floats with 2 exponent bits: 0, 0.5, 1, 1.5, 2, 3, 4, 6 and their negatives; two to a
+    /// byte.
     #[serde(alias = "float4")]
     Float4E2M1,
     /// Signed, 8 bits.
     Int8,
     /// Unsigned, 8 bits.
     UInt8,
-    /// Floats of 8 bits, 4 of them for the exponent: finite up to 448.
+    /// 8-bit floats with 4 exponent bits: finite up to 448.
     #[serde(alias = "float8")]
     Float8E4M3FN,
-    /// Floats of 8 bits, 5 of them for the exponent: finite up to 57344, with half as many steps in between.
+    /// 8-bit floats with 5 exponent bits: finite up to 57344, with half as many mantissa steps.
     Float8E5M2,
     /// Signed, 16 bits, little endian.
     Int16,
     /// Unsigned, 16 bits, little endian.
     UInt16,
-    /// Floats of 16 bits, 5 of them for the exponent, little endian: finite up to 65504. They have no scale.
+    /// 16-bit floats with 5 exponent bits, little endian: finite up to 65504. They have no scale.
     #[serde(alias = "fp16", alias = "half")]
     Float16,
-    /// Floats of 16 bits, 8 of them for the exponent, as many as float32 has. They have no scale.
+    /// 16-bit floats with 8 exponent bits, as many as float32. They have no scale.
     #[serde(alias = "bf16")]
     BFloat16,
     /// Signed, 32 bits, little endian: for biases only.
     Int32,
 }
 
-struct Row {
+struct TypeInfo {
     qtype: QType,
     name: &'static str,
-    /// Other names that people use.
+    /// Alternative names.
     aliases: &'static [&'static str],
     bits: u32,
     numbers: Numbers,
 }
 
-/// The numbers that the codes of a type stand for.
+/// What the codes of a type represent.
 #[derive(Clone, Copy)]
 enum Numbers {
     Signed,
@@ -65,8 +66,8 @@ enum Numbers {
     Floats(Minifloat),
 }
 
-const fn row(qtype: QType, name: &'static str, bits: u32, numbers: Numbers) -> Row {
-    Row { qtype, name, aliases: &[], bits, numbers }
+const fn info(qtype: QType, name: &'static str, bits: u32, numbers: Numbers) -> TypeInfo {
+    TypeInfo { qtype, name, aliases: &[], bits, numbers }
 }
 
 const E2M1: Numbers = Numbers::Floats(Minifloat::new(4, 1, 0, 0x7));
@@ -77,21 +78,21 @@ const HALF: Numbers = Numbers::Floats(Minifloat::new(16, 10, -14, 0x7bff));
 const BRAIN: Numbers = Numbers::Floats(Minifloat::new(16, 7, -126, 0x7f7f));
 
 /// In the order of the variants.
-const TABLE: [Row; 14] = [
-    row(QType::Int2, "int2", 2, Numbers::Signed),
-    row(QType::UInt2, "uint2", 2, Numbers::Unsigned),
-    row(QType::Int4, "int4", 4, Numbers::Signed),
-    row(QType::UInt4, "uint4", 4, Numbers::Unsigned),
-    Row { aliases: &["float4"], ..row(QType::Float4E2M1, "float4e2m1", 4, E2M1) },
-    row(QType::Int8, "int8", 8, Numbers::Signed),
-    row(QType::UInt8, "uint8", 8, Numbers::Unsigned),
-    Row { aliases: &["float8"], ..row(QType::Float8E4M3FN, "float8e4m3fn", 8, E4M3FN) },
-    row(QType::Float8E5M2, "float8e5m2", 8, E5M2),
-    row(QType::Int16, "int16", 16, Numbers::Signed),
-    row(QType::UInt16, "uint16", 16, Numbers::Unsigned),
-    Row { aliases: &["fp16", "half"], ..row(QType::Float16, "float16", 16, HALF) },
-    Row { aliases: &["bf16"], ..row(QType::BFloat16, "bfloat16", 16, BRAIN) },
-    row(QType::Int32, "int32", 32, Numbers::Signed),
+const TABLE: [TypeInfo; 14] = [
+    info(QType::Int2, "int2", 2, Numbers::Signed),
+    info(QType::UInt2, "uint2", 2, Numbers::Unsigned),
+    info(QType::Int4, "int4", 4, Numbers::Signed),
+    info(QType::UInt4, "uint4", 4, Numbers::Unsigned),
+    TypeInfo { aliases: &["float4"], ..info(QType::Float4E2M1, "float4e2m1", 4, E2M1) },
+    info(QType::Int8, "int8", 8, Numbers::Signed),
+    info(QType::UInt8, "uint8", 8, Numbers::Unsigned),
+    TypeInfo { aliases: &["float8"], ..info(QType::Float8E4M3FN, "float8e4m3fn", 8, E4M3FN) },
+    info(QType::Float8E5M2, "float8e5m2", 8, E5M2),
+    info(QType::Int16, "int16", 16, Numbers::Signed),
+    info(QType::UInt16, "uint16", 16, Numbers::Unsigned),
+    TypeInfo { aliases: &["fp16", "half"], ..info(QType::Float16, "float16", 16, HALF) },
+    TypeInfo { aliases: &["bf16"], ..info(QType::BFloat16, "bfloat16", 16, BRAIN) },
+    info(QType::Int32, "int32", 32, Numbers::Signed),
 ];
 
 const ALL: [QType; TABLE.len()] = {
@@ -104,7 +105,8 @@ const ALL: [QType; TABLE.len()] = {
     all
 };
 
-/// The smallest and the largest finite value of each type: they are asked for at every block of a weight.
+/// The smallest and the largest finite value of each type, precomputed because they are read for
+/// every block of a weight.
 const ENDS: [(i32, i32); TABLE.len()] = {
     let mut ends = [(0, 0); TABLE.len()];
     let mut at = 0;
@@ -121,46 +123,46 @@ const ENDS: [(i32, i32); TABLE.len()] = {
 };
 
 impl QType {
-    /// Every type there is, narrow ones first.
+    /// All types, in order of width.
     pub const ALL: &'static [QType] = &ALL;
 
     #[inline]
-    const fn row(self) -> &'static Row {
+    const fn info(self) -> &'static TypeInfo {
         &TABLE[self as usize]
     }
 
     /// The name of the type: `int8`.
     pub const fn name(self) -> &'static str {
-        self.row().name
+        self.info().name
     }
 
-    /// Other names that [`parse`](QType::parse) knows it by.
+    /// Alternative names that [`parse`](QType::parse) accepts.
     pub const fn aliases(self) -> &'static [&'static str] {
-        self.row().aliases
+        self.info().aliases
     }
 
-    /// Bits that one value takes.
+    /// Bits per value.
     #[inline]
     pub const fn bits(self) -> u32 {
-        self.row().bits
+        self.info().bits
     }
 
-    /// How its codes stand for floats; `None` when they are integers.
+    /// The float format of the codes; `None` for integers.
     #[inline]
     pub const fn format(self) -> Option<Minifloat> {
-        match self.row().numbers {
+        match self.info().numbers {
             Numbers::Floats(format) => Some(format),
             Numbers::Signed | Numbers::Unsigned => None,
         }
     }
 
-    /// Whether its values are floats, whose steps grow with them.
+    /// Whether the values are floats, whose steps grow with their magnitude.
     #[inline]
     pub const fn is_float(self) -> bool {
         self.format().is_some()
     }
 
-    /// Whether its values stand beside a scale; floats of 16 bits stand for themselves.
+    /// Whether the values have a scale; 16-bit floats have none.
     #[inline]
     pub const fn is_scaled(self) -> bool {
         !(self.is_float() && self.bits() == 16)
@@ -169,7 +171,7 @@ impl QType {
     /// Whether values can be negative.
     #[inline]
     pub const fn signed(self) -> bool {
-        !matches!(self.row().numbers, Numbers::Unsigned)
+        !matches!(self.info().numbers, Numbers::Unsigned)
     }
 
     /// The smallest finite value.
@@ -184,34 +186,36 @@ impl QType {
         ENDS[self as usize].1
     }
 
-    /// How many finite values there are: `2^bits` integers.
+    /// The number of finite values: `2^bits` for integers.
     pub const fn levels(self) -> u64 {
-        match self.row().numbers {
+        match self.info().numbers {
             Numbers::Signed | Numbers::Unsigned => 1 << self.bits(),
             Numbers::Floats(format) => format.levels(),
         }
     }
 
-    /// The largest distance between two neighbouring values: that of all integers, and of the largest floats.
+    /// The largest distance between neighbouring values: 1 for integers, that of the largest values
+    /// for floats.
     pub const fn largest_step(self) -> i32 {
-        match self.row().numbers {
+        match self.info().numbers {
             Numbers::Signed | Numbers::Unsigned => 1,
             Numbers::Floats(format) => format.largest_step(),
         }
     }
 
-    /// Bytes that `elements` values take in ONNX `raw_data`: narrow types share bytes, the last byte is filled up.
+    /// Bytes of `elements` values in ONNX `raw_data`. Types of less than 8 bits are packed; the
+    /// last byte is padded.
     pub const fn packed_len(self, elements: usize) -> usize {
         let bits = self.bits() as usize;
         if bits < 8 { elements.div_ceil(8 / bits) } else { elements.saturating_mul(bits / 8) }
     }
 
-    /// How many times smaller than float32 a value is, scales and zero points not counted.
+    /// The compression ratio relative to float32, without scales and zero points.
     pub fn nominal_ratio(self) -> f64 {
         f64::from(f32::MANTISSA_DIGITS + 8) / f64::from(self.bits())
     }
 
-    /// The type with this name, or a usual other one such as `float8`, in any case; `None` when there is none.
+    /// The type with this name or alias (such as `float8`), in any case; `None` when there is none.
     pub fn parse(name: &str) -> Option<QType> {
         let known = |known: &str| known.eq_ignore_ascii_case(name);
         let named = |q: &QType| known(q.name()) || q.aliases().iter().any(|alias| known(alias));
@@ -288,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn other_names_parse_and_agree_with_serde() {
+    fn aliases_parse_and_agree_with_serde() {
         let read = |name: &str| serde_json::from_str::<QType>(&format!("\"{name}\""));
         for &qtype in QType::ALL {
             assert_eq!(read(qtype.name()).unwrap(), qtype);
@@ -300,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn odd_counts_fill_up_the_last_byte() {
+    fn odd_counts_pad_the_last_byte() {
         assert_eq!(QType::Int4.packed_len(3), 2);
         assert_eq!(QType::UInt2.packed_len(5), 2);
         assert_eq!(QType::Int2.packed_len(0), 0);

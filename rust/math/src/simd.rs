@@ -1,26 +1,26 @@
-//! The widest vectors that the processor has, for loops that the compiler turns into vectors.
+//! Runs auto-vectorized loops with the widest vectors that the processor supports.
 
 use pulp::{Arch, Simd, WithSimd};
 
 /// A loop over slices.
-pub(crate) trait Loop {
-    /// What comes of it.
+pub(crate) trait SimdLoop {
+    /// The result of the loop.
     type Output;
 
-    /// Runs it. To be marked `#[inline(always)]`, and all that it calls: only what ends up inside of
-    /// [`widely`] is compiled for wide vectors.
+    /// Runs the loop. This function and everything it calls must be `#[inline(always)]`: only code
+    /// inlined into [`vectorized`] is compiled for wide vectors.
     fn run(self) -> Self::Output;
 }
 
-/// Runs a loop that was compiled for the vectors of this processor. The result is the same with any: what the loop
-/// computes, and in which order, is for the loop to say.
-pub(crate) fn widely<L: Loop>(work: L) -> L::Output {
-    Arch::new().dispatch(Wide(work))
+/// Runs a loop that is compiled for the vectors of this processor. The result must not depend on
+/// the vector width; the loop fixes the order of its operations.
+pub(crate) fn vectorized<L: SimdLoop>(work: L) -> L::Output {
+    Arch::new().dispatch(SimdDispatch(work))
 }
 
-struct Wide<L>(L);
+struct SimdDispatch<L>(L);
 
-impl<L: Loop> WithSimd for Wide<L> {
+impl<L: SimdLoop> WithSimd for SimdDispatch<L> {
     type Output = L::Output;
 
     #[inline(always)]

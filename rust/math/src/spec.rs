@@ -1,4 +1,4 @@
-//! How a tensor is to be quantized: type, symmetry, granularity, and the grid of values that follows.
+//! How a tensor is quantized: type, symmetry, granularity, and the resulting grid of values.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,9 +8,9 @@ use crate::QType;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Granularity {
-    /// All of them.
+    /// All elements of the tensor.
     PerTensor,
-    /// Those with the same index along `axis`.
+    /// Elements with the same index along `axis`.
     PerAxis {
         /// Index into the shape, not negative.
         axis: usize,
@@ -26,7 +26,7 @@ pub enum Granularity {
     },
 }
 
-/// What scales are stored as.
+/// The type in which scales are stored.
 ///
 /// Names, in JSON, are those of `TensorProto.DataType`, in lower case.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -35,14 +35,14 @@ pub enum Scales {
     /// Floats of 32 or 16 bits: any normal number.
     #[default]
     Float,
-    /// The exponents of powers of two.
+    /// Powers of two, stored as exponents.
     Float8E8M0,
-    /// Floats of 8 bits, all times one float of 32 bits.
+    /// 8-bit floats, multiplied by one float32 per tensor.
     Float8E4M3FN,
 }
 
 impl Scales {
-    /// Whether they are floats as wide as the weights were.
+    /// Whether the scales are floats of the width of the weights.
     pub const fn are_wide(&self) -> bool {
         matches!(self, Scales::Float)
     }
@@ -57,39 +57,44 @@ impl Scales {
     }
 }
 
-/// How a tensor is to be quantized.
-#[allow(clippy::struct_excessive_bools)] // each bends the grid in a way of its own
+/// How a tensor is quantized.
+#[allow(clippy::struct_excessive_bools)] // each changes the grid independently
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct QSpec {
     /// The type of the values.
     pub qtype: QType,
-    /// Whether the zero point is the middle of the grid, whatever the range; that of floats always is.
+    /// Whether the zero point is the midpoint of the grid, whatever the range. Floats are always
+    /// symmetric.
     pub symmetric: bool,
     /// Which elements share a scale.
     pub granularity: Granularity,
-    /// Leave out the most negative value of a symmetric grid, so that it reaches as far up as down.
+    /// Leaves out the most negative value of a symmetric grid, so that it has as many steps above
+    /// the zero point as below.
     ///
-    /// Without effect when not symmetric.
+    /// Has no effect on asymmetric grids.
     pub narrow: bool,
-    /// Use one bit less (`reduce_range`), for x86 without VNNI, whose sums of `uint8 × int8` pairs saturate.
+    /// Uses one bit less. Needed on x86 without VNNI, where the sums of `uint8 × int8` pairs
+    /// saturate.
     ///
-    /// Without effect below 8 bits, and for floats.
-    #[serde(default)]
-    pub reduced: bool,
-    /// Let the scale be negative, so that the end of a symmetric grid that reaches further can be above 0 too.
+    /// Has no effect below 8 bits or on floats.
+    #[serde(default, rename = "reduced", alias = "reduce_range")]
+    pub reduce_range: bool,
+    /// Allows a negative scale, so that the additional step of a symmetric grid can be on the
+    /// positive side.
     ///
-    /// Without effect where both ends reach as far, and for more than 4 bits.
-    #[serde(default)]
-    pub flips: bool,
-    /// What scales are stored as. With less than floats of 16 bits, values are floats of 4 or 8 bits, and scales are
-    /// found by [`narrow_scales`](crate::narrow_scales).
+    /// Has no effect on grids with as many steps above as below, or above 4 bits.
+    #[serde(default, rename = "flips", alias = "allows_negative_scale")]
+    pub allows_negative_scale: bool,
+    /// The type in which scales are stored. 8-bit scales require values that are floats of 4 or 8
+    /// bits, and are computed by [`block_scales`](crate::block_scales).
     #[serde(default, skip_serializing_if = "Scales::are_wide")]
     pub scales: Scales,
 }
 
 impl QSpec {
-    /// A spec with the usual grid: narrow for signed symmetric 8 and 16 bits, which integer kernels want; full for 4
-    /// and 2 bits, where the one value more is worth half a decibel and up. Floats are symmetric, asked or not.
+    /// A spec with the default grid: narrow for signed symmetric 8 and 16 bits, as integer kernels
+    /// require; full for 4 and 2 bits, where the additional value gains half a decibel or more.
+    /// Floats are always symmetric.
     pub const fn new(qtype: QType, symmetric: bool, granularity: Granularity) -> QSpec {
         let symmetric = symmetric || qtype.is_float();
         let lopsided = qtype.signed() && qtype.min() < -qtype.max();
@@ -99,44 +104,45 @@ impl QSpec {
             symmetric,
             granularity,
             narrow,
-            reduced: false,
-            flips: false,
+            reduce_range: false,
+            allows_negative_scale: false,
             scales: Scales::Float,
         }
     }
 
-    /// 8 bits, zero point 0, one scale.
+    /// int8, zero point 0, one scale.
     pub const fn int8_symmetric() -> QSpec {
         QSpec::new(QType::Int8, true, Granularity::PerTensor)
     }
 
-    /// 8 bits, a zero point, one scale.
+    /// int8 with a zero point, one scale.
     pub const fn int8_asymmetric() -> QSpec {
         QSpec::new(QType::Int8, false, Granularity::PerTensor)
     }
 
-    /// 4 bits, zero point 0, a scale for each index along the first axis.
+    /// int4, zero point 0, one scale per index along the first axis.
     pub const fn int4_per_channel() -> QSpec {
         QSpec::new(QType::Int4, true, Granularity::PerAxis { axis: 0 })
     }
 
-    /// The smallest and the largest value that this spec writes.
+    /// The smallest and the largest value of the grid.
     #[inline]
     pub const fn grid(&self) -> (i32, i32) {
         let (mut lo, mut hi) = (self.qtype.min(), self.qtype.max());
-        if self.reduced && self.qtype.bits() >= 8 && !self.qtype.is_float() {
+        if self.reduce_range && self.qtype.bits() >= 8 && !self.qtype.is_float() {
             (lo, hi) = (lo / 2, hi / 2);
         }
         if self.symmetric && self.narrow {
-            // As far below the middle as above it.
+            // As many steps below the midpoint as above it.
             lo = 2 * self.middle_below(hi) - hi;
         }
         (lo, hi)
     }
 
-    /// The zero point of a symmetric grid: 0 when signed, the upper of the two middle values when not.
+    /// The zero point of a symmetric grid: 0 when signed, the upper of the two middle values when
+    /// unsigned.
     #[inline]
-    pub const fn middle(&self) -> i32 {
+    pub const fn zero_point_midpoint(&self) -> i32 {
         self.middle_below(self.grid().1)
     }
 
@@ -144,7 +150,7 @@ impl QSpec {
         if self.qtype.signed() { 0 } else { hi / 2 + 1 }
     }
 
-    /// How many values this spec writes.
+    /// The number of values of the grid.
     #[inline]
     pub const fn levels(&self) -> u64 {
         let (lo, hi) = self.grid();
@@ -175,34 +181,34 @@ mod tests {
     }
 
     #[test]
-    fn floats_are_symmetric_and_have_one_grid() {
+    fn floats_are_symmetric_and_have_a_single_grid() {
         for qtype in [QType::Float8E4M3FN, QType::Float8E5M2] {
             assert_eq!(spec(qtype, false), spec(qtype, true));
-            let odd = QSpec { narrow: true, reduced: true, ..spec(qtype, false) };
+            let odd = QSpec { narrow: true, reduce_range: true, ..spec(qtype, false) };
             assert_eq!(odd.grid(), (qtype.min(), qtype.max()));
-            assert_eq!((odd.middle(), odd.levels()), (0, qtype.levels()));
+            assert_eq!((odd.zero_point_midpoint(), odd.levels()), (0, qtype.levels()));
         }
         assert_eq!(spec(QType::Int8, true).levels(), 255);
     }
 
     #[test]
-    fn the_middle_of_an_unsigned_grid_leaves_room_below_and_above() {
+    fn the_midpoint_of_an_unsigned_grid_is_half_its_range() {
         let middles =
             [(QType::UInt2, 2), (QType::UInt4, 8), (QType::UInt8, 128), (QType::UInt16, 32768)];
         for (qtype, middle) in middles {
-            assert_eq!(spec(qtype, true).middle(), middle);
+            assert_eq!(spec(qtype, true).zero_point_midpoint(), middle);
         }
-        assert_eq!(spec(QType::Int8, true).middle(), 0);
+        assert_eq!(spec(QType::Int8, true).zero_point_midpoint(), 0);
     }
 
     #[test]
     fn a_reduced_grid_has_seven_bits() {
-        let reduced = |qtype, symmetric| QSpec { reduced: true, ..spec(qtype, symmetric) };
+        let reduced = |qtype, symmetric| QSpec { reduce_range: true, ..spec(qtype, symmetric) };
         assert_eq!(reduced(QType::Int8, false).grid(), (-64, 63));
         assert_eq!(reduced(QType::Int8, true).grid(), (-63, 63));
         assert_eq!(reduced(QType::UInt8, false).grid().0, 0);
         assert_eq!(reduced(QType::UInt8, false).grid().1, i32::from(i8::MAX));
-        assert_eq!(reduced(QType::UInt8, true).middle(), 64);
+        assert_eq!(reduced(QType::UInt8, true).zero_point_midpoint(), 64);
         assert_eq!(reduced(QType::Int4, false).grid(), (-8, 7));
     }
 }

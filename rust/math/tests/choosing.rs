@@ -1,10 +1,10 @@
-//! What must hold of every way of choosing a range.
+//! Properties of all calibration methods.
 
 // Arithmetic on small numbers.
 #![allow(clippy::cast_possible_truncation, clippy::cast_precision_loss, clippy::cast_sign_loss)]
 
 use proptest::prelude::*;
-use quantize_rs_math::range::{self, Degenerate, Found, expected_error};
+use quantize_rs_math::range::{self, Degenerate, FoundRange, expected_error};
 use quantize_rs_math::stats::Sketch;
 use quantize_rs_math::{Granularity, QSpec, QType, Range, fake_quantize, metrics, params};
 
@@ -25,16 +25,16 @@ fn of(samples: &[Vec<f32>]) -> Sketch {
     sketch
 }
 
-fn choose(method: &str, seen: &Sketch, spec: &QSpec) -> Found {
+fn choose(method: &str, seen: &Sketch, spec: &QSpec) -> FoundRange {
     range::find(method).unwrap().range(seen, spec)
 }
 
-/// The mean squared error of really quantizing.
+/// The measured mean squared error of quantizing.
 fn error(values: &[f32], spec: &QSpec, range: Range) -> f64 {
     metrics(values, &fake_quantize(values, params(range, spec), spec)).mse
 }
 
-/// As many values as of a random variable with this quantile function.
+/// Values at equally spaced quantiles of this quantile function.
 fn spread(quantile: impl Fn(f64) -> f64) -> Vec<f32> {
     const COUNT: u32 = 200_000;
     (0..COUNT).map(|i| quantile((f64::from(i) + 0.5) / f64::from(COUNT)) as f32).collect()
@@ -44,7 +44,8 @@ fn uniform() -> Vec<f32> {
     spread(|u| 2.0 * u - 1.0)
 }
 
-/// Both tails fall with the fourth power, as those of a Student distribution with three degrees of freedom.
+/// Both tails fall with the fourth power, as in a Student distribution with three degrees of
+/// freedom.
 fn long_tailed() -> Vec<f32> {
     let half = |u: f64| (1.0 - u).powf(-1.0 / 3.0) - 1.0;
     spread(|u| if u < 0.5 { -half(1.0 - 2.0 * u) } else { half(2.0 * u - 1.0) })
@@ -55,7 +56,7 @@ fn after_relu(values: &[f32]) -> Vec<f32> {
 }
 
 #[test]
-fn names_find_what_bears_them() {
+fn names_find_their_method() {
     for finder in range::ALL {
         assert_eq!(range::find(&finder.name()).unwrap().name(), finder.name());
         assert!(!finder.about().is_empty() && !finder.name().contains(':'));
@@ -85,7 +86,7 @@ fn names_find_what_bears_them() {
 }
 
 #[test]
-fn there_is_an_answer_for_every_tensor() {
+fn every_tensor_has_a_range() {
     let cases: [(&[f32], Option<Degenerate>); 9] = [
         (&[], Some(Degenerate::Nothing)),
         (&[f32::NAN, f32::INFINITY, f32::NEG_INFINITY], Some(Degenerate::Nothing)),
@@ -98,7 +99,7 @@ fn there_is_an_answer_for_every_tensor() {
         (&[1.0, f32::MAX, -1e-40, f32::NAN], None),
     ];
     for (values, note) in cases {
-        // Often enough that there is something to choose from, too.
+        // Also often enough that the methods have a choice.
         for times in [1, 3000] {
             let seen = of(&vec![values.to_vec(); times]);
             for (finder, spec) in range::ALL.iter().flat_map(|f| specs().map(move |spec| (f, spec)))
@@ -119,11 +120,11 @@ fn there_is_an_answer_for_every_tensor() {
 }
 
 #[test]
-fn what_could_not_be_chosen_is_said() {
+fn a_missing_choice_is_noted() {
     let (byte, wide) = (spec(QType::UInt8, false), spec(QType::Int16, true));
     let few = of(&[vec![1.0, 2.0, 3.0], vec![4.0, 5.0]]);
     for method in ["percentile", "entropy", "mse"] {
-        let Found { range, note } = choose(method, &few, &byte);
+        let FoundRange { range, note } = choose(method, &few, &byte);
         assert_eq!(
             (range, note),
             (few.range(), Some(Degenerate::TooFew { values: 5 })),
@@ -143,7 +144,7 @@ fn what_could_not_be_chosen_is_said() {
     ] {
         assert_eq!(
             choose(method, &uniform, &spec),
-            Found { range: uniform.range(), note },
+            FoundRange { range: uniform.range(), note },
             "{method}"
         );
     }
@@ -156,7 +157,7 @@ fn what_could_not_be_chosen_is_said() {
     }
     assert_eq!(
         Degenerate::TooFew { values: 5 }.to_string(),
-        "5 values do not tell what is rare: the full range, as with minmax"
+        "5 values are too few to tell which are rare: using the full range, as minmax does"
     );
 }
 
@@ -166,7 +167,7 @@ fn the_moving_average_is_the_mean_of_the_ends() {
         .map(|n| (0..100).map(|i| f32::from(n) * (i as f32 / 99.0 - 0.25)).collect())
         .collect();
     let found = choose("moving_average", &of(&samples), &spec(QType::UInt8, false));
-    assert_eq!(found, Found { range: Range { min: -1.0, max: 3.0 }, note: None });
+    assert_eq!(found, FoundRange { range: Range { min: -1.0, max: 3.0 }, note: None });
 }
 
 #[test]
@@ -188,7 +189,7 @@ fn entropy_clips_long_tails_but_not_too_far() {
     }
 }
 
-/// Samples of a thousand values, some louder than others: between a half and twice as loud as usual.
+/// Samples of a thousand values with different amplitudes, from half to twice the average.
 fn loud_and_soft(count: usize, seed: u64) -> Vec<Vec<f32>> {
     let mut state = seed;
     let mut next = || {
@@ -206,7 +207,7 @@ fn loud_and_soft(count: usize, seed: u64) -> Vec<Vec<f32>> {
 }
 
 #[test]
-fn mse_leaves_room_for_samples_that_were_not_seen() {
+fn mse_adds_headroom_for_other_samples() {
     let unseen = loud_and_soft(300, 9).concat();
     for spec in specs().filter(|spec| spec.qtype.bits() == 8 && !spec.qtype.is_float()) {
         let on_others = |range| error(&unseen, &spec, range).ln();
@@ -214,7 +215,7 @@ fn mse_leaves_room_for_samples_that_were_not_seen() {
         let (mut blind, mut found, mut beyond) = (0.0, 0.0, 0);
         for seed in 10..60 {
             let samples = loud_and_soft(6, seed);
-            // What is one sample does not tell how far others go.
+            // A single sample does not show how far other samples go.
             let joined = of(&[samples.concat()]);
             blind += (on_others(choose("mse", &joined, &spec).range) - best) / 50.0;
             let range = choose("mse", &of(&samples), &spec).range;
@@ -227,7 +228,7 @@ fn mse_leaves_room_for_samples_that_were_not_seen() {
 }
 
 #[test]
-fn one_outlier_does_not_make_mse_leave_room_for_more() {
+fn one_outlier_does_not_make_mse_add_headroom() {
     let mut samples = loud_and_soft(100, 3);
     samples[7][500] = 1000.0;
     let seen = of(&samples);
@@ -258,7 +259,7 @@ fn mse_beats_minmax_on_long_tails_and_is_minmax_without_tails() {
 }
 
 #[test]
-fn floats_have_little_to_choose_and_none_of_it_hurts() {
+fn no_method_increases_the_error_of_floats_much() {
     let long = long_tailed();
     for values in [uniform(), after_relu(&long), long] {
         let seen = of(std::slice::from_ref(&values));
@@ -267,7 +268,7 @@ fn floats_have_little_to_choose_and_none_of_it_hurts() {
             let found = choose("entropy", &seen, &spec);
             assert_eq!(
                 found,
-                Found { range: seen.range(), note: Some(Degenerate::Floats) },
+                FoundRange { range: seen.range(), note: Some(Degenerate::Floats) },
                 "{qtype}"
             );
             let of_method = |method| error(&values, &spec, choose(method, &seen, &spec).range);
@@ -278,7 +279,7 @@ fn floats_have_little_to_choose_and_none_of_it_hurts() {
 }
 
 #[test]
-fn the_expected_error_is_the_real_one() {
+fn the_expected_error_equals_the_measured_one() {
     let long = long_tailed();
     for values in [uniform(), after_relu(&long), long] {
         let seen = of(std::slice::from_ref(&values));
@@ -301,7 +302,7 @@ fn the_expected_error_is_the_real_one() {
 }
 
 #[test]
-fn what_is_masked_has_no_say() {
+fn masked_values_do_not_change_the_range() {
     let scores: Vec<f32> = long_tailed().into_iter().map(|x| x.clamp(-40.0, 30.0)).collect();
     let honest = of(&[scores.clone(), scores.clone()]);
     for mask in [-1e4, -65504.0, -1e9, f32::MIN, f32::NEG_INFINITY] {
@@ -313,7 +314,7 @@ fn what_is_masked_has_no_say() {
     }
 }
 
-/// A tensor of one of the shapes that activations have, at any scale.
+/// A tensor with one of the distributions of activations, at any scale.
 fn any_values() -> impl Strategy<Value = Vec<f32>> {
     let value = prop_oneof![
         6 => -1.0_f32..1.0,
@@ -347,7 +348,7 @@ proptest! {
         let full = seen.range();
         let mut errors = Vec::new();
         for finder in range::ALL {
-            let Found { range, note } = finder.range(&seen, &spec);
+            let FoundRange { range, note } = finder.range(&seen, &spec);
             prop_assert!(full.min <= range.min && range.min <= range.max && range.max <= full.max);
             prop_assert!(range == full || note.is_none(), "{note:?}");
             errors.push(expected_error(&seen, &spec, range));
@@ -357,7 +358,7 @@ proptest! {
     }
 
     #[test]
-    fn room_for_other_samples_is_bounded_and_the_same_on_both_sides(
+    fn headroom_is_bounded_and_symmetric(
         samples in prop::collection::vec(any_values(), 2..6),
         qtype in prop::sample::select(QType::ALL),
         symmetric in any::<bool>(),
@@ -373,7 +374,8 @@ proptest! {
         prop_assert!(full.min < 0.0 || found.min == full.min, "{found:?} {full:?}");
         prop_assert!(full.max > 0.0 || found.max == full.max, "{found:?} {full:?}");
         prop_assert!(expected_error(&seen, &spec, found).is_finite());
-        // The grid of symmetric integers is the same on both sides; far below 0 there may be a mask.
+        // The grid of symmetric integers is the same on both sides; values far below 0 could be a
+        // mask.
         if symmetric && qtype == QType::Int8 && full.absmax() < 1000.0 {
             let other = choose("mse", &of(&negated), &spec).range;
             prop_assert_eq!((other.min, other.max), (-found.max, -found.min));
@@ -386,7 +388,10 @@ proptest! {
     }
 
     #[test]
-    fn percentiles_are_in_the_bin_of_the_sorted_value(values in any_values(), percentile in 50.1_f64..99.99) {
+    fn percentiles_are_in_the_bin_of_the_sorted_value(
+        values in any_values(),
+        percentile in 50.1_f64..99.99,
+    ) {
         let seen = of(std::slice::from_ref(&values));
         let width = seen.values().histogram().width();
         let method = format!("percentile:{percentile}");
@@ -399,11 +404,11 @@ proptest! {
         let near = |found: f32, sorted: f64| (f64::from(found) - sorted).abs() <= width * 1.001;
         let magnitudes = values.iter().map(|x| x.abs()).collect();
         let negated = values.iter().map(|x| -x).collect();
-        let Found { range, note } = choose(&method, &seen, &spec(QType::Int8, true));
+        let FoundRange { range, note } = choose(&method, &seen, &spec(QType::Int8, true));
         if note.is_none() {
             prop_assert!(near(range.absmax(), largest_but(magnitudes)), "{range:?}");
         }
-        let Found { range, note } = choose(&method, &seen, &spec(QType::UInt8, false));
+        let FoundRange { range, note } = choose(&method, &seen, &spec(QType::UInt8, false));
         if note.is_none() {
             prop_assert!(near(range.max, largest_but(values.clone())), "{range:?}");
             prop_assert!(near(range.min, -largest_but(negated)), "{range:?}");

@@ -1,5 +1,5 @@
-//! What must hold of the arithmetic for every input: the fast kernels against the definition, and the laws of
-//! quantization.
+//! Properties of the arithmetic for every input: the fast kernels equal the definition, and the
+//! laws of quantization.
 
 #![allow(clippy::cast_possible_truncation)] // arithmetic on small numbers
 
@@ -10,17 +10,22 @@ use quantize_rs_math::{
     metrics, pack, params, quantize, quantize_measured, ranges, ranges_checked, stats::MinMax,
 };
 
-/// A float of any size, ties and what is not finite included.
+/// A float of any magnitude, ties and values that are not finite included.
 fn any_float() -> impl Strategy<Value = f32> {
     prop_oneof![
         6 => -300.0_f32..300.0,
         2 => (-600_i16..600).prop_map(|halves| f32::from(halves) / 2.0),
         2 => prop::num::f32::NORMAL | prop::num::f32::SUBNORMAL | prop::num::f32::ZERO,
-        1 => prop_oneof![Just(f32::NAN), Just(f32::INFINITY), Just(f32::NEG_INFINITY), Just(f32::MAX)],
+        1 => prop_oneof![
+            Just(f32::NAN),
+            Just(f32::INFINITY),
+            Just(f32::NEG_INFINITY),
+            Just(f32::MAX)
+        ],
     ]
 }
 
-/// A shape and one way to cut it.
+/// A shape and a granularity.
 fn any_cut() -> impl Strategy<Value = (Vec<usize>, Granularity)> {
     let shape = prop_oneof![
         8 => prop::collection::vec(1_usize..12, 1..4),
@@ -50,10 +55,15 @@ fn any_tensor(
     let float = float.boxed();
     (any_cut(), any_qtype(), any::<[bool; 4]>()).prop_flat_map(
         move |((shape, granularity), qtype, [symmetric, narrow, reduced, flips])| {
-            let spec =
-                QSpec { narrow, reduced, flips, ..QSpec::new(qtype, symmetric, granularity) };
+            let spec = QSpec {
+                narrow,
+                reduce_range: reduced,
+                allows_negative_scale: flips,
+                ..QSpec::new(qtype, symmetric, granularity)
+            };
             let layout = Layout::of(&shape, granularity).unwrap();
-            // Long tensors repeat a short pattern of odd length, so that they are cheap to make and to shrink.
+            // Long tensors repeat a short pattern of odd length, which makes them cheap to generate
+            // and to shrink.
             let elements = layout.elements();
             prop::collection::vec(float.clone(), 1..=elements.min(257)).prop_map(move |pattern| {
                 let data = pattern.into_iter().cycle().take(elements).collect();
@@ -63,7 +73,7 @@ fn any_tensor(
     )
 }
 
-/// Params as a foreign file may have them: any scale, any zero point.
+/// Parameters as other tools may write them: any scale, any zero point.
 fn any_params() -> impl Strategy<Value = Params> {
     let scale = prop_oneof![4 => 1e-3_f32..10.0, 1 => prop::num::f32::ANY];
     let zero_point = prop_oneof![6 => -200..200_i32, 1 => any::<i32>()];
@@ -89,12 +99,15 @@ fn naive_ranges(data: &[f32], layout: &Layout) -> Vec<Range> {
 
 proptest! {
     #[test]
-    fn fast_kernels_equal_the_definition_with_their_own_params((data, layout, spec) in any_tensor(any_float())) {
+    fn fast_kernels_equal_the_definition_with_their_own_params(
+        (data, layout, spec) in any_tensor(any_float()),
+    ) {
         let params = own_params(&data, &layout, &spec);
         let bytes = quantize(&data, &layout, &params, &spec);
         prop_assert_eq!(&bytes, &reference::quantize(&data, &layout, &params, &spec));
         let floats = dequantize(&bytes, &layout, &params, spec.qtype);
-        prop_assert_eq!(bits(&floats), bits(&reference::dequantize(&bytes, &layout, &params, spec.qtype)));
+        let expected = reference::dequantize(&bytes, &layout, &params, spec.qtype);
+        prop_assert_eq!(bits(&floats), bits(&expected));
     }
 
     #[test]
@@ -106,14 +119,15 @@ proptest! {
         let bytes = quantize(&data, &layout, &params, &spec);
         prop_assert_eq!(&bytes, &reference::quantize(&data, &layout, &params, &spec));
         let floats = dequantize(&bytes, &layout, &params, spec.qtype);
-        // Which NaN comes out of 0 · inf is the processor's choice.
-        for (fast, slow) in floats.iter().zip(reference::dequantize(&bytes, &layout, &params, spec.qtype)) {
+        // Which NaN results from 0 · inf depends on the processor.
+        let expected = reference::dequantize(&bytes, &layout, &params, spec.qtype);
+        for (fast, slow) in floats.iter().zip(expected) {
             prop_assert!(fast.to_bits() == slow.to_bits() || fast.is_nan() && slow.is_nan());
         }
     }
 
     #[test]
-    fn measuring_is_quantizing_and_comparing((data, layout, spec) in any_tensor(-9.0_f32..9.0)) {
+    fn measured_metrics_equal_those_of_the_dequantized_tensor((data, layout, spec) in any_tensor(-9.0_f32..9.0)) {
         let params = own_params(&data, &layout, &spec);
         let (bytes, measured) = quantize_measured(&data, &layout, &params, &spec);
         prop_assert_eq!(&bytes, &quantize(&data, &layout, &params, &spec));
@@ -136,7 +150,7 @@ proptest! {
         let ranges = ranges(&data, &layout);
         let found = fit(&data, &layout, &ranges, &spec, method);
         let plain = own_params(&data, &layout, &spec);
-        // Half of an end always stays: what was a step is two of those that it leaves.
+        // Half of an end always stays: a former step corresponds to at most two of the new ones.
         let clipped = if method == WeightMethod::MinMax { 1.0 } else { 3.5 };
         let clips = match method {
             WeightMethod::Mse => spec.qtype.bits() <= 8,
@@ -159,13 +173,13 @@ proptest! {
             errors
         };
         for (group, (fitted, plain)) in errors(&found).iter().zip(errors(&plain)).enumerate() {
-            // Sums are taken in another order and in f32.
+            // Sums are computed in f32 and in another order.
             prop_assert!(*fitted <= plain * (1.0 + 1e-5), "group {group}: {fitted} > {plain}");
         }
     }
 
     #[test]
-    fn blocks_of_columns_are_fitted_as_those_of_rows(
+    fn blocks_of_columns_are_fitted_like_blocks_of_rows(
         (width, depth) in (1_usize..80, 1_usize..70),
         block_size in 1_usize..70,
         qtype in any_qtype(),
@@ -178,11 +192,13 @@ proptest! {
             (0..width * depth).map(|at| rows[at % width * depth + at / width]).collect();
         let fitted = |data: &[f32], shape: [usize; 2], axis: usize| {
             let granularity = Granularity::Blocked { axis, block_size };
-            let spec = QSpec { flips: symmetric, ..QSpec::new(qtype, symmetric, granularity) };
+            let spec = QSpec::new(qtype, symmetric, granularity);
+            let spec = QSpec { allows_negative_scale: symmetric, ..spec };
             let layout = Layout::of(&shape, granularity).unwrap();
             fit(data, &layout, &ranges(data, &layout), &spec, method)
         };
-        let (found, expected) = (fitted(&columns, [depth, width], 0), fitted(&rows, [width, depth], 1));
+        let found = fitted(&columns, [depth, width], 0);
+        let expected = fitted(&rows, [width, depth], 1);
         let blocks = depth.div_ceil(block_size);
         for (at, params) in found.iter().enumerate() {
             prop_assert_eq!(*params, expected[at % width * blocks + at / width]);
@@ -213,25 +229,27 @@ proptest! {
         // Rounding the scale to f32 moves the ends of a 32-bit grid by many of its steps.
         prop_assume!(spec.qtype != QType::Int32);
         let params = own_params(&data, &layout, &spec);
-        let back = dequantize(&quantize(&data, &layout, &params, &spec), &layout, &params, spec.qtype);
+        let bytes = quantize(&data, &layout, &params, &spec);
+        let back = dequantize(&bytes, &layout, &params, spec.qtype);
         for (index, (&x, y)) in data.iter().zip(back).enumerate() {
             let own = params[layout.group_of(index)];
             let ends = own.representable(&spec);
             let error = (f64::from(x) - f64::from(y)).abs();
-            // The quotient and the product each round once, by half an ulp of the value.
+            // The quotient and the product are each rounded once, by half an ulp of the value.
             let slack = f64::from(x.abs()) * f64::from(f32::EPSILON);
             let inside = (ends.min..=ends.max).contains(&x);
-            // The zero point is rounded, which shifts the grid by up to half a step; narrow symmetric grids may
-            // leave out one step of a positive end.
+            // The zero point is rounded, which shifts the grid by up to half a step; narrow
+            // symmetric grids may leave out one step of a positive end.
             let bound = f64::from(own.error_bound(spec.qtype)) * if inside { 1.0 } else { 2.0 };
             prop_assert!(error <= bound + slack, "{x} became {y} with {own:?}");
         }
     }
 
     #[test]
-    fn floats_err_by_a_part_of_the_value(
+    fn the_error_of_floats_is_relative(
         (data, layout, spec) in any_tensor(-50.0_f32..50.0),
-        (qtype, digits) in prop::sample::select(&[(QType::Float8E4M3FN, 3), (QType::Float8E5M2, 2)][..]),
+        (qtype, digits) in
+            prop::sample::select(&[(QType::Float8E4M3FN, 3), (QType::Float8E5M2, 2)][..]),
     ) {
         let spec = QSpec::new(qtype, true, spec.granularity);
         let params = own_params(&data, &layout, &spec);
@@ -246,9 +264,12 @@ proptest! {
     }
 
     #[test]
-    fn zero_stays_exactly_zero((data, layout, spec) in any_tensor(prop_oneof![Just(0.0_f32), -50.0_f32..50.0])) {
+    fn zero_stays_exactly_zero(
+        (data, layout, spec) in any_tensor(prop_oneof![Just(0.0_f32), -50.0_f32..50.0]),
+    ) {
         let params = own_params(&data, &layout, &spec);
-        let back = dequantize(&quantize(&data, &layout, &params, &spec), &layout, &params, spec.qtype);
+        let bytes = quantize(&data, &layout, &params, &spec);
+        let back = dequantize(&bytes, &layout, &params, spec.qtype);
         for (x, y) in data.iter().zip(back) {
             prop_assert!(*x != 0.0 || y == 0.0);
         }
@@ -259,7 +280,7 @@ proptest! {
         let params = own_params(&data, &layout, &spec);
         let bytes = quantize(&data, &layout, &params, &spec);
         let back = dequantize(&bytes, &layout, &params, spec.qtype);
-        // 32-bit integers have more digits than the float between them.
+        // 32-bit integers have more digits than float32.
         if spec.qtype != QType::Int32 {
             prop_assert_eq!(bytes, quantize(&back, &layout, &params, &spec));
         }
@@ -267,12 +288,16 @@ proptest! {
 
     #[test]
     fn tiny_tensors_keep_their_signal((data, layout, spec) in any_tensor(-3.0_f32..3.0)) {
-        // Floats without a scale hold what they hold.
+        // Floats without a scale represent what they can.
         prop_assume!(spec.qtype.is_scaled());
-        let sqnr = |data: &[f32]| quantize_measured(data, &layout, &own_params(data, &layout, &spec), &spec).1.sqnr_db;
-        let (large, small) = (sqnr(&data), sqnr(&data.iter().map(|x| x * 1e-12).collect::<Vec<_>>()));
-        // 1e-12 is not a power of two: one that was at a tie changes sides, and every element, the scale and what is made
-        // of both move by half an ulp, which no error of float32 is without.
+        let sqnr = |data: &[f32]| {
+            let params = own_params(data, &layout, &spec);
+            quantize_measured(data, &layout, &params, &spec).1.sqnr_db
+        };
+        let scaled: Vec<f32> = data.iter().map(|x| x * 1e-12).collect();
+        let (large, small) = (sqnr(&data), sqnr(&scaled));
+        // 1e-12 is not a power of two: an element at a tie can round the other way, and every
+        // element, scale and product is off by half an ulp, as in any float32 computation.
         let noise = |decibels: f64| 10_f64.powf(-decibels / 20.0);
         let half_ulps = 3.0 * f64::from(f32::EPSILON) / 2.0;
         let near = (large - small).abs() < 0.5 || (noise(large) - noise(small)).abs() < half_ulps;
@@ -280,9 +305,12 @@ proptest! {
     }
 
     #[test]
-    fn finite_tensors_stay_finite((data, layout, spec) in any_tensor(prop::num::f32::NORMAL | prop::num::f32::ZERO)) {
+    fn finite_tensors_stay_finite(
+        (data, layout, spec) in any_tensor(prop::num::f32::NORMAL | prop::num::f32::ZERO),
+    ) {
         let params = own_params(&data, &layout, &spec);
-        let back = dequantize(&quantize(&data, &layout, &params, &spec), &layout, &params, spec.qtype);
+        let bytes = quantize(&data, &layout, &params, &spec);
+        let back = dequantize(&bytes, &layout, &params, spec.qtype);
         prop_assert!(back.iter().all(|x| x.is_finite()));
     }
 
@@ -299,12 +327,14 @@ proptest! {
                 (value.cast_unsigned() << spare >> spare).cast_signed()
             }
         }).collect();
-        prop_assert_eq!(pack::unpack(&pack::pack(&values, bits), bits, signed, values.len()), fitted);
+        let packed = pack::pack(&values, bits);
+        prop_assert_eq!(pack::unpack(&packed, bits, signed, values.len()), fitted);
     }
 
     #[test]
-    fn the_order_of_merging_is_irrelevant(
-        batches in prop::collection::vec(prop::collection::vec(any_float(), 0..40), 1..6).prop_shuffle(),
+    fn the_order_of_merging_does_not_matter(
+        batches in
+            prop::collection::vec(prop::collection::vec(any_float(), 0..40), 1..6).prop_shuffle(),
     ) {
         let mut whole = MinMax::default();
         whole.observe(&batches.concat());
@@ -325,7 +355,7 @@ proptest! {
     }
 
     #[test]
-    fn fake_quantizing_is_quantizing_and_back(
+    fn fake_quantization_equals_quantizing_and_dequantizing(
         data in prop::collection::vec(any_float(), 0..300),
         own in any_params(),
         qtype in any_qtype(),
@@ -339,7 +369,7 @@ proptest! {
     }
 }
 
-/// Tensors long enough for many chunks and tasks, of lengths that no chunk divides.
+/// Tensors long enough for many chunks and tasks, with lengths that no chunk divides.
 #[test]
 fn nothing_depends_on_the_number_of_threads() {
     let pools = [1, 2, 5]

@@ -1,4 +1,4 @@
-//! Small examples with known answers, ported from the module that asked for them.
+//! Small examples with known results.
 
 use quantize_rs_math::{
     Granularity, Layout, Metrics, Params, QSpec, QType, dequantize, params, quantize_measured,
@@ -52,7 +52,7 @@ fn int8_asymmetric_round_trip() {
 }
 
 #[test]
-fn int4_per_channel_has_a_scale_for_each() {
+fn int4_per_channel_has_a_scale_per_channel() {
     let data = [1.0, 2.0, 3.0, 10.0, 20.0, 30.0];
     let trip = trip(&data, &[2, 3], QType::Int4, true, Granularity::PerAxis { axis: 0 });
     assert_eq!(trip.params.len(), 2);

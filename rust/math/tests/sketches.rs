@@ -1,4 +1,4 @@
-//! What must hold of the memory of a tensor: it depends on the samples, and on nothing else.
+//! Properties of sketches: they depend only on the samples.
 
 // Arithmetic on small numbers.
 #![allow(clippy::cast_possible_truncation, clippy::cast_precision_loss, clippy::cast_sign_loss)]
@@ -6,7 +6,7 @@
 use proptest::prelude::*;
 use quantize_rs_math::stats::{Histogram, Sketch};
 
-/// Floats of all the sizes that tell code paths apart.
+/// Floats of all magnitudes that take different code paths.
 fn any_float() -> impl Strategy<Value = f32> {
     prop_oneof![
         8 => -30.0_f32..30.0,
@@ -16,11 +16,16 @@ fn any_float() -> impl Strategy<Value = f32> {
         1 => -20_000.0_f32..20_000.0,
         1 => prop_oneof![Just(-1e4_f32), Just(-65504.0_f32), Just(f32::MIN), Just(-4096.0_f32)],
         1 => prop::num::f32::NORMAL | prop::num::f32::SUBNORMAL,
-        1 => prop_oneof![Just(f32::NAN), Just(f32::INFINITY), Just(f32::NEG_INFINITY), Just(f32::MAX)],
+        1 => prop_oneof![
+            Just(f32::NAN),
+            Just(f32::INFINITY),
+            Just(f32::NEG_INFINITY),
+            Just(f32::MAX)
+        ],
     ]
 }
 
-/// A tensor: short, or long enough to be counted aside.
+/// A tensor: short, or long enough for the scratch histogram.
 fn any_sample() -> impl Strategy<Value = Vec<f32>> {
     let len = prop_oneof![4 => 0_usize..50, 1 => 8100_usize..8300, 1 => 8300_usize..40_000];
     (prop::collection::vec(any_float(), 1..120), len)
@@ -39,7 +44,7 @@ fn json(sketch: &Sketch) -> String {
     serde_json::to_string(sketch).unwrap()
 }
 
-/// The bins of a side by definition.
+/// The bins of a side, by definition.
 fn bins(values: &[f32], exponent: i32, negative: bool) -> Vec<u64> {
     let mut bins = vec![0; Histogram::BINS];
     for x in values.iter().filter(|&&x| (x < 0.0) == negative) {
@@ -52,7 +57,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn order_shards_and_the_file_between_do_not_show(
+    fn order_shards_and_serialization_do_not_matter(
         (samples, shuffled) in prop::collection::vec(any_sample(), 0..7)
             .prop_flat_map(|samples| (Just(samples.clone()), Just(samples).prop_shuffle())),
         cut in any::<prop::sample::Index>(),
@@ -70,7 +75,9 @@ proptest! {
     }
 
     #[test]
-    fn the_histogram_is_the_one_of_the_definition(samples in prop::collection::vec(any_sample(), 1..5)) {
+    fn the_histogram_is_the_one_of_the_definition(
+        samples in prop::collection::vec(any_sample(), 1..5),
+    ) {
         let sketch = of(&samples);
         let seen = sketch.values();
         let masked = sketch.mask().map_or(0, |mask| mask.count);
@@ -96,7 +103,7 @@ proptest! {
 }
 
 #[test]
-fn threads_do_not_show() {
+fn the_number_of_threads_does_not_matter() {
     let samples: Vec<Vec<f32>> = (1..9_usize)
         .map(|n| (0..9000 * n).map(|i| ((i * 7919 % 65_521) as f32 / 9e3 - 3.0).powi(3)).collect())
         .collect();
@@ -112,7 +119,7 @@ fn threads_do_not_show() {
 }
 
 #[test]
-fn files_that_no_sketch_wrote_are_refused() {
+fn malformed_files_are_refused() {
     let text = json(&of(&[vec![1.5, -2.0, 0.0, 0.0]]));
     assert!(serde_json::from_str::<Sketch>(&text).is_ok());
     let near = text.find("\"near\":{").unwrap();

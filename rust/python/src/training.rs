@@ -4,8 +4,10 @@ use std::sync::Mutex;
 
 use numpy::{IntoPyArray, PyArray1, PyReadonlyArray1};
 use pyo3::prelude::*;
-use quantize_rs_math::observers::{self, Scheme, Watch};
-use quantize_rs_math::{self as math, Gradients, Layout, Learned, Learning, MathError, Params};
+use quantize_rs_math::observers::{self, ObserverOptions, Scheme};
+use quantize_rs_math::{
+    self as math, Gradients, Layout, LearnedParams, LsqOptions, MathError, Params,
+};
 
 use crate::kernels::{Cut, Never, Numbers, layout, params, qtype};
 use crate::{errors, gil};
@@ -61,7 +63,8 @@ impl Observer {
         if reduce_range {
             scheme = scheme.reduced();
         }
-        let observer = observers::find(name, &Watch { averaging_constant, bins }).map_err(raised)?;
+        let observer =
+            observers::find(name, &ObserverOptions { averaging_constant, bins }).map_err(raised)?;
         Ok(Observer { observer: Mutex::new(observer), scheme })
     }
 
@@ -196,8 +199,8 @@ pub(crate) fn learn_scale<'py>(
         return Err(errors::of_math(py, &error));
     }
     let (scale_lr, zero_point_lr) = rates;
-    let learning = Learning { steps, scale_lr, zero_point_lr };
-    let Learned { params, mse_before, mse } = gil::detached(py, None, || {
+    let learning = LsqOptions { steps, scale_lr, zero_point_lr };
+    let LearnedParams { params, mse_before, mse } = gil::detached(py, None, || {
         Ok::<_, Never>(math::learn_scale(x, &layout, &params, grid, learning))
     })?;
     Ok((apart(py, &params), mse_before, mse))

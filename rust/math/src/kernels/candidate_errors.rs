@@ -1,4 +1,4 @@
-//! What quantizing would cost each group of a tensor, in several ways at once.
+//! The quantization error of each group of a tensor for several candidate parameters.
 
 use rayon::prelude::*;
 
@@ -6,23 +6,25 @@ use super::params_per_element::{Lanes, Table};
 use super::quantize::{Grid, Integers};
 use crate::float_source::Element;
 use crate::layout::Piece;
-use crate::{Floats, Layout, Params, QSpec};
+use crate::{FloatSource, Layout, Params, QSpec};
 
-/// Elements that are worth a task of their own.
+/// The minimum number of elements per parallel task.
 const TASK: usize = 1 << 16;
 
-/// For each of several `choices` of params, the sum over each group of the squared differences that quantizing with
-/// them makes: what is left of [`reference::quantize`](super::reference::quantize) and back.
+/// For each of several `choices` of parameters, the sum over each group of the squared differences
+/// between the elements and their values after [`reference::quantize`](super::reference::quantize)
+/// and dequantizing.
 ///
-/// Each choice has one entry for each group of `layout`; the type is one of at most 16 bits. Sums are taken in f64 over
-/// tasks of a fixed size and added in their order: the result does not depend on the number of threads.
+/// Each choice has one entry per group of `layout`; the type has at most 16 bits. Sums are computed
+/// in f64 over tasks of a fixed size and added in order: the result does not depend on the number
+/// of threads.
 pub(crate) fn squared_errors<const N: usize>(
-    data: Floats<'_>,
+    data: FloatSource<'_>,
     layout: &Layout,
     choices: [&[Params]; N],
     spec: &QSpec,
 ) -> [Vec<f64>; N] {
-    // The middle of a grid of few bits is never too far out for a table.
+    // The midpoint of a grid of few bits is always within the limits of a table.
     let tables = choices
         .map(|params| Table::of(layout, params, spec.qtype, spec.grid()).unwrap_or_default());
     match spec.qtype.format() {
@@ -38,16 +40,17 @@ struct Groups<'a, G, const N: usize> {
 }
 
 impl<G: Grid + Sync, const N: usize> Groups<'_, G, N> {
-    fn all(&self, data: Floats<'_>) -> [Vec<f64>; N] {
+    fn all(&self, data: FloatSource<'_>) -> [Vec<f64>; N] {
         match data {
-            Floats::Slice(values) => self.errors(values),
-            Floats::LittleEndian(values) => self.errors(values),
+            FloatSource::Slice(values) => self.errors(values),
+            FloatSource::LittleEndian(values) => self.errors(values),
         }
     }
 
     fn errors(&self, data: &[impl Element]) -> [Vec<f64>; N] {
         let layout = self.layout;
-        // A task that sees every group must be worth their number.
+        // Each task has accumulators for every group, so it must have enough elements to be worth
+        // it.
         let task = if layout.recurs() { TASK.max(4 * layout.groups()) } else { TASK };
         let parts: Vec<_> = data
             .par_chunks(task)
@@ -65,7 +68,8 @@ impl<G: Grid + Sync, const N: usize> Groups<'_, G, N> {
         total
     }
 
-    /// The first group of the elements from flat index `start` on, and what these cost it and those after it.
+    /// The first group of the elements from flat index `start` on, and the errors of that group and
+    /// of those after it.
     fn errors_in(&self, part: &[impl Element], start: usize) -> (usize, [Vec<f64>; N]) {
         let pieces = || self.layout.cut().pieces(start, part.len());
         let end = |piece: Piece| piece.group + if piece.each { piece.len } else { 1 };
@@ -93,7 +97,7 @@ impl<G: Grid + Sync, const N: usize> Groups<'_, G, N> {
         }
     }
 
-    /// The sum, in lanes that are added up in a fixed order.
+    /// The sum, in lanes that are added in a fixed order.
     #[inline]
     fn sum(&self, x: &[impl Element], lanes: impl Lanes) -> f64 {
         const LANES: usize = 8;

@@ -1,4 +1,4 @@
-//! Integers, and floats of 8 bits, to floats.
+//! Dequantization of integers and 8-bit floats.
 
 use rayon::prelude::*;
 
@@ -7,11 +7,10 @@ use super::{pack, reference};
 use crate::metrics::CHUNK;
 use crate::{Layout, Params, QType};
 
-/// The floats that the values of ONNX `raw_data` stand for: `(q - zero_point) · scale`.
+/// Dequantizes ONNX `raw_data`: `(q - zero_point) · scale`.
 ///
-/// `bytes` is as [`quantize`](crate::quantize) writes it, with one entry in `params` for each group of `layout`
-/// ([`Layout::check_packed`]).
-/// Equals [`reference::dequantize`].
+/// `bytes` has the layout that [`quantize`](crate::quantize) writes, and `params` one entry per
+/// group of `layout` ([`Layout::check_packed`]). Equals [`reference::dequantize`].
 pub fn dequantize(bytes: &[u8], layout: &Layout, params: &[Params], qtype: QType) -> Vec<f32> {
     assert_eq!(layout.check_packed(bytes.len(), qtype, params.len()), Ok(()));
     let Some(table) = Table::of(layout, params, qtype, (qtype.min(), qtype.max())) else {
@@ -40,7 +39,7 @@ pub fn dequantize(bytes: &[u8], layout: &Layout, params: &[Params], qtype: QType
     floats
 }
 
-/// What a thread needs for a chunk.
+/// Working memory for a chunk.
 #[derive(Default)]
 struct Scratch {
     codes: Vec<u8>,
@@ -48,7 +47,7 @@ struct Scratch {
 }
 
 impl Scratch {
-    /// The integers of a chunk, of at most 16 bits each; of floats, what their codes would be as such.
+    /// The integers of a chunk, of at most 16 bits each; for floats, their codes as integers.
     fn widen(&mut self, bytes: &[u8], qtype: QType, elements: usize) -> &[i32] {
         let Scratch { codes, integers } = self;
         integers.resize(elements, 0);
@@ -69,13 +68,14 @@ impl Scratch {
     }
 }
 
-/// The number that a code means whose sign bit is worth `sign`; 0 when it has none.
+/// The number that a code represents when its sign bit has the value `sign`; 0 when it has none.
 #[inline]
 fn extend(code: i32, sign: i32) -> i32 {
     (code ^ sign) - sign
 }
 
-/// Dequantize a run. Integers and zero points are small: as f32 they and their difference are exact.
+/// Dequantizes a run. Integers and zero points are small: they and their differences are exact in
+/// f32.
 #[inline]
 fn dequantize_run(codes: &[i32], qtype: QType, lanes: impl Lanes, floats: &mut [f32]) {
     let len = floats.len();

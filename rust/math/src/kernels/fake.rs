@@ -1,12 +1,12 @@
-//! Fake quantization, on which networks are trained that will be quantized: floats to integers and back, and what a
-//! gradient becomes on its way through.
+//! Fake quantization for quantization-aware training: quantizing followed by dequantizing, and its
+//! gradients.
 
 use rayon::prelude::*;
 
 use crate::metrics::CHUNK;
 use crate::{Layout, Params};
 
-/// Where an element lies, seen from a grid.
+/// The position of an element relative to a grid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Side {
     Below,
@@ -14,9 +14,11 @@ pub(crate) enum Side {
     Above,
 }
 
-/// An element on the grid: how many steps it is from the zero point, and whether it had to be moved there.
+/// The position of an element on the grid, in steps from the zero point, and whether it was
+/// clamped.
 ///
-/// As `QuantizeLinear` has it, with a true division, half to even, and NaN below everything.
+/// As in `QuantizeLinear`: a true division, rounding half to even, and NaN becomes the smallest
+/// integer.
 pub(crate) fn on_grid(x: f32, params: Params, (lo, hi): (i32, i32)) -> (f32, Side) {
     let rounded = f64::from((x / params.scale).round_ties_even());
     let steps = |q: i32| (i64::from(q) - i64::from(params.zero_point)) as f32;
@@ -30,11 +32,11 @@ pub(crate) fn on_grid(x: f32, params: Params, (lo, hi): (i32, i32)) -> (f32, Sid
     }
 }
 
-/// What is left of `x` after quantizing it to integers from `grid.0` to `grid.1` and dequantizing it again, and where
-/// gradients pass straight through: where nothing was cut off.
+/// Quantizes `x` to integers from `grid.0` to `grid.1` and dequantizes them. Also returns the mask
+/// of the straight-through estimator: true where nothing was clipped.
 ///
-/// `params` has one entry for each group of `layout`, `x` one element for each of the shape ([`Layout::check`]).
-/// Equals [`dequantize`](crate::dequantize) of [`quantize`](crate::quantize).
+/// `params` has one entry per group of `layout`, `x` one element per element of the shape
+/// ([`Layout::check`]). Equals [`dequantize`](crate::dequantize) of [`quantize`](crate::quantize).
 ///
 /// ```
 /// use quantize_rs_math::{Granularity, Layout, Params, QType, fake_quantize_masked};
@@ -64,12 +66,14 @@ pub fn fake_quantize_masked(
     (y, mask)
 }
 
-/// As [`fake_quantize_masked`] without the mask, but rounded up or down at random: `frac` of the way from one level to
-/// the next, up with the probability `frac^(1/t) / (frac^(1/t) + (1 - frac)^(1/t))`.
+/// As [`fake_quantize_masked`] without the mask, but with stochastic rounding: an element at the
+/// fraction `frac` between two levels is rounded up with the probability
+/// `frac^(1/t) / (frac^(1/t) + (1 - frac)^(1/t))`.
 ///
-/// With the temperature `t` of 1 that is `frac`, and the mean of many results is the number itself; towards 0 it becomes
-/// rounding to the nearest, half to even. Each element has a random number of its own, from `seed` and its index, so
-/// that the result does not depend on the number of threads.
+/// At the temperature `t = 1` that is `frac`, so that the expected value is the element itself; as
+/// `t` approaches 0 it becomes rounding to the nearest, half to even. The random number of each
+/// element depends only on `seed` and its index, so that the result does not depend on the number
+/// of threads.
 pub fn fake_quantize_stochastic(
     x: &[f32],
     layout: &Layout,
@@ -100,12 +104,12 @@ fn up_or_down(at: f64, temperature: f64, random: f64) -> f64 {
     if temperature == 0.0 || frac == 0.0 || !frac.is_finite() {
         return at.round_ties_even();
     }
-    // The same as in the definition, where powers of small numbers do not vanish.
+    // The same as in the definition, in a form in which powers of small numbers do not underflow.
     let odds = ((1.0 - frac).ln() - frac.ln()) / temperature;
     down + f64::from(u8::from(random < 1.0 / (1.0 + odds.exp())))
 }
 
-/// A number in [0, 1) for each index: `SplitMix64`, which has no state but its counter.
+/// A number in [0, 1) for each index: `SplitMix64`, which has no state except its counter.
 fn uniform(seed: u64, index: u64) -> f64 {
     const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
     let mix = |z: u64| {
@@ -113,33 +117,34 @@ fn uniform(seed: u64, index: u64) -> f64 {
         let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         z ^ (z >> 31)
     };
-    // Neighbouring seeds must not give shifted sequences.
+    // Consecutive seeds must not give shifted sequences.
     let z = mix(mix(seed.wrapping_add(GOLDEN)).wrapping_add(index.wrapping_mul(GOLDEN)));
     (z >> 11) as f64 / (1_u64 << 53) as f64
 }
 
-/// What the gradient of a loss becomes on its way back through fake quantization.
+/// The gradients of a loss with respect to the inputs of fake quantization.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Gradients {
-    /// For each element.
+    /// One per element.
     pub x: Vec<f32>,
-    /// For the scale of each group.
+    /// One per group, for the scale.
     pub scale: Vec<f64>,
-    /// For the zero point of each group.
+    /// One per group, for the zero point.
     pub zero_point: Vec<f64>,
 }
 
-/// What `gradient`, that of a loss by the result of [`fake_quantize_masked`], becomes for what went into it: the
-/// straight-through estimator of LSQ (Esser et al., 2020) and LSQ+ (Bhalgat et al., 2020).
+/// Propagates `gradient`, the gradient of a loss with respect to the result of
+/// [`fake_quantize_masked`], back to its inputs with the straight-through estimator of LSQ (Esser
+/// et al., 2020) and LSQ+ (Bhalgat et al., 2020).
 ///
-/// | | inside the grid | cut off at the end `q` |
+/// | | inside the grid | clipped to the end `q` |
 /// |---|---|---|
 /// | dy/dx | 1 | 0 |
 /// | dy/dscale | `round(x / scale) - x / scale` | `q - zero_point` |
 /// | `dy/dzero_point` | 0 | `-scale` |
 ///
-/// Sums are taken in f64 over stretches whose length the tensor decides, and added in their order: the result does not
-/// depend on the number of threads. They are not scaled by the number of elements.
+/// Sums are computed in f64 over spans whose length depends on the tensor, and added in order: the
+/// result does not depend on the number of threads. They are not scaled by the number of elements.
 pub fn fake_quantize_gradients(
     x: &[f32],
     gradient: &[f32],
@@ -178,7 +183,8 @@ pub fn fake_quantize_gradients(
     Gradients { x: of_x, scale, zero_point }
 }
 
-/// How an element's result changes with the scale and with the zero point, and whether it does with the element.
+/// The derivatives of the result of an element with respect to the scale and to the zero point, and
+/// whether the gradient of the element passes.
 pub(crate) fn slopes(x: f32, params: Params, grid: (i32, i32)) -> (f64, f64, bool) {
     let (steps, side) = on_grid(x, params, grid);
     if side == Side::Inside {
@@ -189,12 +195,12 @@ pub(crate) fn slopes(x: f32, params: Params, grid: (i32, i32)) -> (f64, f64, boo
     }
 }
 
-/// Elements in a stretch of a tensor of which there are few enough for each to have sums of its own.
+/// Elements per span, so that a tensor has few enough spans for each to have its own sums.
 pub(crate) fn stretch(elements: usize) -> usize {
     elements.div_ceil(64).max(CHUNK)
 }
 
-/// Every element of a stretch, from `start` on: its index in the stretch, and its group.
+/// The elements of a span from `start` on, as pairs of the index in the span and the group.
 pub(crate) fn each(layout: &Layout, start: usize, len: usize, mut visit: impl FnMut(usize, usize)) {
     let groups = layout.groups();
     for piece in layout.cut().pieces(start, len) {
@@ -214,7 +220,7 @@ mod tests {
         Layout::of(&[elements], Granularity::PerTensor).unwrap()
     }
 
-    /// Values around a grid of `scale`, halves and what is not finite among them.
+    /// Values around a grid of `scale`, ties and values that are not finite included.
     fn values(elements: usize) -> Vec<f32> {
         let one = |i: usize| match i % 97 {
             90 => f32::NAN,
@@ -227,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_dequantize_of_quantize_and_the_mask_says_what_was_cut_off() {
+    fn fake_quantization_equals_dequantize_of_quantize_and_the_mask_marks_clipping() {
         let shape = [3, 5, 4111];
         let x = values(shape.iter().product());
         for granularity in [
@@ -257,8 +263,8 @@ mod tests {
         }
     }
 
-    /// The result for parameters near `params`, where rounding stays what it is for these: `round(x / scale)` is
-    /// `x / scale` and a constant.
+    /// The result for parameters near `params`, with the rounding error held constant:
+    /// `round(x / scale)` is `x / scale` plus a constant.
     fn surrogate(x: f32, params: Params, (lo, hi): (i32, i32), scale: f64, zero_point: f64) -> f64 {
         let (_, side) = on_grid(x, params, (lo, hi));
         let at = f64::from(x) / f64::from(params.scale);
@@ -305,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn random_rounding_is_right_on_average_and_nearest_at_temperature_0() {
+    fn stochastic_rounding_is_unbiased_and_nearest_at_temperature_0() {
         let (grid, params) = ((-128, 127), [Params { scale: 0.1, zero_point: 3 }]);
         let n = 200_000;
         let layout = per_tensor(n);
@@ -314,7 +320,8 @@ mod tests {
                 fake_quantize_stochastic(&vec![0.23; n], &layout, &params, grid, temperature, 1);
             y.iter().map(|y| f64::from(*y)).sum::<f64>() / n as f64
         };
-        // 0.23 is 0.3 of the way from 0.2 to 0.3. The mean errs by 0.1 · √(0.3 · 0.7 / n) ≈ 1e-4: four times that.
+        // 0.23 is at the fraction 0.3 between 0.2 and 0.3. The standard error of the mean is 0.1 ·
+        // √(0.3 · 0.7 / n) ≈ 1e-4; the tolerance is four times that.
         assert!((mean(1.0) - 0.23).abs() < 4e-4, "{}", mean(1.0));
         // At ½: 0.3² / (0.3² + 0.7²) = 0.155.
         assert!((mean(0.5) - (0.2 + 0.1 * 0.09 / 0.58)).abs() < 4e-4, "{}", mean(0.5));

@@ -1,4 +1,4 @@
-//! From floats to integers and back.
+//! Kernels that quantize and dequantize.
 
 mod candidate_errors;
 mod dequantize;
@@ -12,6 +12,7 @@ mod sum_preserving;
 pub(crate) use candidate_errors::squared_errors;
 pub use dequantize::dequantize;
 pub use quantize::{
-    fake_quantize, quantize, quantize_keeping_sums_into, quantize_measured, quantize_measured_into,
+    fake_quantize, quantize, quantize_measured, quantize_measured_into,
+    quantize_preserving_sums_into,
 };
-pub use sum_preserving::Summed;
+pub use sum_preserving::SumGroups;

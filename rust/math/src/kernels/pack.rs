@@ -1,8 +1,8 @@
-//! Narrow integers in bytes: the first element in the lowest bits, as ONNX has it.
+//! Packing of integers of less than 8 bits: the first element in the lowest bits, as in ONNX.
 
-/// The bytes that hold `values` of `bits` bits each: 1, 2, 4 or 8.
+/// Packs `values` of 1, 2, 4 or 8 `bits` each into bytes.
 ///
-/// Bits of a value above its width are dropped. The bits left over in the last byte are 0.
+/// Bits of a value beyond its width are dropped. Unused bits of the last byte are 0.
 ///
 /// ```
 /// assert_eq!(quantize_rs_math::pack::pack(&[1, 2, -1], 4), [0x21, 0x0f]);
@@ -14,9 +14,9 @@ pub fn pack(values: &[i8], bits: u32) -> Vec<u8> {
     bytes
 }
 
-/// The first `elements` values of `bits` bits each; fewer when the bytes hold fewer.
+/// Unpacks the first `elements` values of `bits` bits each; fewer when there are not enough bytes.
 ///
-/// Unsigned 8-bit values come out as the `i8` with the same bits.
+/// Unsigned 8-bit values are returned as the `i8` with the same bits.
 ///
 /// ```
 /// assert_eq!(quantize_rs_math::pack::unpack(&[0x21, 0x0f], 4, true, 3), [1, 2, -1]);
@@ -30,7 +30,7 @@ pub fn unpack(bytes: &[u8], bits: u32, signed: bool, elements: usize) -> Vec<i8>
     codes.into_iter().map(value).collect()
 }
 
-/// Pack one code per byte into `bytes`, as far as both reach.
+/// Packs codes, one per byte, into `bytes`; stops at the end of the shorter slice.
 #[inline]
 pub(crate) fn pack_into(codes: &[u8], bits: u32, bytes: &mut [u8]) {
     match width(bits) {
@@ -41,7 +41,8 @@ pub(crate) fn pack_into(codes: &[u8], bits: u32, bytes: &mut [u8]) {
     }
 }
 
-/// Unpack into one code per byte, without sign, as far as both reach.
+/// Unpacks bytes into codes, one per byte, without sign extension; stops at the end of the shorter
+/// slice.
 #[inline]
 pub(crate) fn unpack_into(bytes: &[u8], bits: u32, codes: &mut [u8]) {
     match width(bits) {
@@ -52,7 +53,7 @@ pub(crate) fn unpack_into(bytes: &[u8], bits: u32, codes: &mut [u8]) {
     }
 }
 
-/// The width that is meant: every function here takes what does not divide a byte for a whole one.
+/// The width to use: widths that do not divide a byte are treated as 8.
 const fn width(bits: u32) -> u32 {
     if matches!(bits, 1 | 2 | 4) { bits } else { 8 }
 }
@@ -72,7 +73,7 @@ fn pack_by<const N: usize>(codes: &[u8], bytes: &mut [u8]) {
     }
 }
 
-/// The byte of up to `N` codes.
+/// The byte that holds up to `N` codes.
 #[inline]
 fn join<const N: usize>(codes: &[u8]) -> u8 {
     let bits = 8 / N;

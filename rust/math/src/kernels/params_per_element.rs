@@ -1,9 +1,9 @@
-//! The scale and zero point of each of a run of elements: one for all, or one each.
+//! The scale and the zero point of each element of a run: shared, or one per element.
 
 use crate::layout::Piece;
 use crate::{Layout, Params, QType};
 
-/// Params as float vectors, laid out for the kernels.
+/// Parameters as float vectors, laid out for the kernels.
 #[derive(Default)]
 pub(crate) struct Table {
     scales: Vec<f32>,
@@ -55,15 +55,17 @@ impl Lanes for Each<'_> {
 }
 
 impl Table {
-    /// The table for a layout and integers from `lo` to `hi`, or nothing when these or a zero point are too far out for
-    /// the kernels' float arithmetic. Floats have no ends that zero points are added to.
+    /// The table for a layout and integers from `lo` to `hi`. `None` if these or a zero point
+    /// exceed what the kernels' float arithmetic represents exactly. Floats have no ends to which
+    /// zero points are added.
     pub(crate) fn of(
         layout: &Layout,
         params: &[Params],
         qtype: QType,
         (lo, hi): (i32, i32),
     ) -> Option<Table> {
-        // Integers up to here, and sums of two of them, are exact in f32 and within reach of `MAGIC`.
+        // Integers up to this one, and sums of two of them, are exact in f32 and within the range
+        // of `MAGIC`.
         const LIMIT: i64 = 1 << 20;
         let (lo, hi) = if qtype.is_float() { (0, 0) } else { (lo, hi) };
         let near = |bound: i64| (-LIMIT..=LIMIT).contains(&bound);

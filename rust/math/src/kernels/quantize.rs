@@ -1,4 +1,4 @@
-//! Floats to integers, chunk by chunk, and what it cost.
+//! Quantization in chunks, with error metrics.
 
 use std::marker::PhantomData;
 
@@ -6,22 +6,23 @@ use rayon::prelude::*;
 
 use super::params_per_element::{Lanes, Table};
 use super::sum_preserving;
-use super::sum_preserving::Summed;
+use super::sum_preserving::SumGroups;
 use super::{pack, reference};
 use crate::float_source::Element;
 use crate::metrics::{CHUNK, Measure, Sums};
 use crate::rounding::MAGIC;
-use crate::simd::{Loop, widely};
-use crate::{Floats, Granularity, Layout, Metrics, Minifloat, Params, QSpec};
+use crate::simd::{SimdLoop, vectorized};
+use crate::{FloatSource, Granularity, Layout, Metrics, Minifloat, Params, QSpec};
 
-/// The integers of a tensor as ONNX `raw_data`: `saturate(round_half_even(x / scale) + zero_point)`; of floats, the
-/// codes of `x / scale`.
+/// Quantizes a tensor to ONNX `raw_data`: `saturate(round_half_even(x / scale) + zero_point)`; for
+/// floats, the codes of `x / scale`.
 ///
-/// `params` has one entry for each group of `layout`, `data` one element for each of the shape
-/// ([`Layout::check`]). The result has [`QType::packed_len`](crate::QType::packed_len) bytes: 16 and 32 bits little
-/// endian, 4 and 2 bits packed over the flat C-order index, low bits first. Equals [`reference::quantize`].
+/// `params` has one entry per group of `layout`, `data` one element per element of the shape
+/// ([`Layout::check`]). The result has [`QType::packed_len`](crate::QType::packed_len) bytes: 16
+/// and 32 bits little endian, 4 and 2 bits packed over the flat C-order index, low bits first.
+/// Equals [`reference::quantize`].
 pub fn quantize<'a>(
-    data: impl Into<Floats<'a>>,
+    data: impl Into<FloatSource<'a>>,
     layout: &Layout,
     params: &[Params],
     spec: &QSpec,
@@ -29,16 +30,18 @@ pub fn quantize<'a>(
     let data = data.into();
     let mut bytes = vec![0; spec.qtype.packed_len(data.len())];
     match data {
-        Floats::Slice(values) => encode::<_, ()>(values, layout, params, spec, &mut bytes),
-        Floats::LittleEndian(values) => encode::<_, ()>(values, layout, params, spec, &mut bytes),
+        FloatSource::Slice(values) => encode::<_, ()>(values, layout, params, spec, &mut bytes),
+        FloatSource::LittleEndian(values) => {
+            encode::<_, ()>(values, layout, params, spec, &mut bytes)
+        }
     };
     bytes
 }
 
-/// [`quantize`], and the [`metrics`](crate::metrics()) of the tensor that [`dequantize`](crate::dequantize) would
-/// give back against `data`, which is read once.
+/// [`quantize`], and the [`metrics`](crate::metrics()) of the dequantized tensor relative to
+/// `data`, in one pass over the data.
 pub fn quantize_measured<'a>(
-    data: impl Into<Floats<'a>>,
+    data: impl Into<FloatSource<'a>>,
     layout: &Layout,
     params: &[Params],
     spec: &QSpec,
@@ -49,9 +52,9 @@ pub fn quantize_measured<'a>(
     (bytes, metrics)
 }
 
-/// [`quantize_measured`] into bytes that the caller has, as many as the result takes.
+/// [`quantize_measured`] into `bytes`, which must have the length of the result.
 pub fn quantize_measured_into<'a>(
-    data: impl Into<Floats<'a>>,
+    data: impl Into<FloatSource<'a>>,
     layout: &Layout,
     params: &[Params],
     spec: &QSpec,
@@ -62,48 +65,55 @@ pub fn quantize_measured_into<'a>(
 }
 
 fn measured_into(
-    data: Floats<'_>,
+    data: FloatSource<'_>,
     layout: &Layout,
     params: &[Params],
     spec: &QSpec,
     bytes: &mut [u8],
 ) -> Sums {
     Sums::total(match data {
-        Floats::Slice(values) => encode::<_, Sums>(values, layout, params, spec, bytes),
-        Floats::LittleEndian(values) => encode::<_, Sums>(values, layout, params, spec, bytes),
+        FloatSource::Slice(values) => encode::<_, Sums>(values, layout, params, spec, bytes),
+        FloatSource::LittleEndian(values) => encode::<_, Sums>(values, layout, params, spec, bytes),
     })
 }
 
-/// [`quantize_measured_into`], where integers move by a step so that elements that are summed over keep their sum.
+/// [`quantize_measured_into`] with sum-preserving rounding: integers are adjusted by one step so
+/// that the errors of elements that are summed cancel out.
 ///
-/// What a layer computes is off by `Σ e·x`, where `e` are the errors of its weights and `x` is what they are multiplied by.
-/// As far as `x` is one number everywhere, that is `x·Σe`, and rounding to the nearest leaves `Σe` to chance. So the element
-/// that gains most by it moves to the other integer beside it, then the next, as long as `Σe² + Σ(Σe)²` over all elements,
-/// parts and groups becomes less, errors in units of the scale. Among elements that are nearly halfway, that costs
-/// little. That sums over kernels and channels are what the curvature of a network asks to be kept is the finding of Guo et al.,
-/// "`SQuant`: On-the-Fly Data-Free Quantization via Diagonal Hessian Approximation", ICLR 2022, who round kernel by
-/// kernel and then channel by channel.
+/// The error of a layer's output is `Σ e·x`, where `e` are the errors of its weights and `x` are
+/// its inputs. As far as the inputs are equal, that is `x·Σe`, and rounding to the nearest leaves
+/// `Σe` to chance. So the element with the largest gain is rounded in the other direction, then the
+/// next, as long as `Σe² + Σ(Σe)²` over all elements, parts and groups decreases, with errors in
+/// units of the scale. For elements near the midpoint between two integers that costs little. Guo
+/// et al., "`SQuant`: On-the-Fly Data-Free Quantization via Diagonal Hessian Approximation", ICLR
+/// 2022, derive from the Hessian that sums over kernels and channels should be preserved; they
+/// round kernel by kernel and then channel by channel.
 ///
-/// What is 0 stays 0, and so does who is off by less than a quarter of a step. Only integers of up to 8 bits move: the
-/// steps of others are finer than anybody sees, or not equally long. Equals [`reference::keep_sums`] after [`reference::quantize`]; the result does not depend on the number of threads.
+/// Zeros stay zero, and elements with an error below a quarter of a step keep their integer. Only
+/// integers of up to 8 bits are adjusted: steps of wider integers are negligible, and those of
+/// floats are not equally long. Equals [`reference::preserve_sums`] after [`reference::quantize`];
+/// the result does not depend on the number of threads.
 ///
 /// ```
-/// use quantize_rs_math::{Granularity, Layout, Params, QSpec, QType, Summed, quantize_keeping_sums_into};
+/// use quantize_rs_math::{
+///     Granularity, Layout, Params, QSpec, QType, SumGroups, quantize_preserving_sums_into,
+/// };
 /// let spec = QSpec::new(QType::Int8, true, Granularity::PerTensor);
 /// let layout = Layout::of(&[4], spec.granularity)?;
 /// let unit = [Params { scale: 1.0, zero_point: 0 }];
-/// let summed = Summed { groups: layout.clone(), part: None };
+/// let summed = SumGroups { groups: layout.clone(), part: None };
 /// let mut bytes = [0; 4];
-/// quantize_keeping_sums_into(&[1.2, 2.2, 3.45, 4.2], &layout, &unit, &spec, Some(&summed), &mut bytes);
-/// assert_eq!(bytes, [1, 2, 4, 4]); // in sum 11 of 11.05; the nearest have 10
+/// let data = [1.2, 2.2, 3.45, 4.2];
+/// quantize_preserving_sums_into(&data, &layout, &unit, &spec, Some(&summed), &mut bytes);
+/// assert_eq!(bytes, [1, 2, 4, 4]); // the sum is 11, of 11.05; nearest rounding gives 10
 /// # Ok::<(), quantize_rs_math::MathError>(())
 /// ```
-pub fn quantize_keeping_sums_into<'a>(
-    data: impl Into<Floats<'a>>,
+pub fn quantize_preserving_sums_into<'a>(
+    data: impl Into<FloatSource<'a>>,
     layout: &Layout,
     params: &[Params],
     spec: &QSpec,
-    summed: Option<&Summed>,
+    summed: Option<&SumGroups>,
     bytes: &mut [u8],
 ) -> Metrics {
     let data = data.into();
@@ -124,7 +134,7 @@ pub fn quantize_keeping_sums_into<'a>(
     sums.metrics(data.len())
 }
 
-/// What is left of `data` after quantizing it with one scale and dequantizing it again.
+/// Quantizes `data` with one scale and dequantizes it.
 pub fn fake_quantize(data: &[f32], params: Params, spec: &QSpec) -> Vec<f32> {
     let Ok(layout) = Layout::of(&[data.len()], Granularity::PerTensor) else {
         return Vec::new();
@@ -133,7 +143,7 @@ pub fn fake_quantize(data: &[f32], params: Params, spec: &QSpec) -> Vec<f32> {
     crate::dequantize(&bytes, &layout, &[params], spec.qtype)
 }
 
-/// Quantize in chunks of a fixed size, and measure each chunk and what it dequantizes to.
+/// Quantizes in chunks of a fixed size, and measures each chunk against its dequantized values.
 pub(super) fn encode<X: Element, M: Measure<X>>(
     data: &[X],
     layout: &Layout,
@@ -145,7 +155,7 @@ pub(super) fn encode<X: Element, M: Measure<X>>(
     let chunks = Chunks::of(layout, params, spec);
     assert_eq!(bytes.len(), spec.qtype.packed_len(data.len()), "bytes of the integers");
     let one = |scratch: &mut Scratch, (index, (x, bytes)): (usize, (&[X], &mut [u8]))| {
-        widely(Chunk {
+        vectorized(Chunk {
             chunks: &chunks,
             x,
             start: index * CHUNK,
@@ -171,7 +181,7 @@ pub(super) struct Chunks<'a> {
     table: Option<Table>,
 }
 
-/// A chunk, the flat index of its first element, and where it goes.
+/// A chunk, the flat index of its first element, and its output.
 struct Chunk<'a, X, M> {
     chunks: &'a Chunks<'a>,
     x: &'a [X],
@@ -181,7 +191,7 @@ struct Chunk<'a, X, M> {
     measure: PhantomData<M>,
 }
 
-impl<X: Element, M: Measure<X>> Loop for Chunk<'_, X, M> {
+impl<X: Element, M: Measure<X>> SimdLoop for Chunk<'_, X, M> {
     type Output = M::Output;
 
     #[inline(always)]
@@ -191,7 +201,7 @@ impl<X: Element, M: Measure<X>> Loop for Chunk<'_, X, M> {
     }
 }
 
-/// What a thread needs for a chunk: integers that are not yet bytes, and the floats that they stand for.
+/// Working memory for a chunk: integers before packing, and their dequantized values.
 #[derive(Default)]
 pub(super) struct Scratch {
     narrow: Vec<u8>,
@@ -199,7 +209,7 @@ pub(super) struct Scratch {
     floats: Vec<f32>,
 }
 
-/// Where a chunk is written: its bytes, the floats that they stand for, and room for codes that are not yet bytes.
+/// The output of a chunk: its bytes, their dequantized values, and room for codes before packing.
 struct Written<'a> {
     narrow: &'a mut Vec<u8>,
     wide: &'a mut Vec<u16>,
@@ -212,7 +222,8 @@ impl<'a> Chunks<'a> {
         Chunks { layout, params, spec, table: Table::of(layout, params, spec.qtype, spec.grid()) }
     }
 
-    /// Write the bytes of the elements from flat index `start` on; the floats that they stand for.
+    /// Writes the bytes of the elements from flat index `start` on, and returns their dequantized
+    /// values.
     #[inline(always)]
     pub(super) fn encode<'s>(
         &self,
@@ -235,7 +246,7 @@ impl<'a> Chunks<'a> {
         floats
     }
 
-    /// Codes of a grid, in as many bits as they have.
+    /// Writes the codes of a grid, with the width of their type.
     #[inline(always)]
     fn encode_as(
         &self,
@@ -320,9 +331,10 @@ impl Code for u16 {
     }
 }
 
-/// Where quotients land.
+/// Maps quotients to codes.
 pub(super) trait Grid: Copy {
-    /// The code of a number of steps from 0, whose code is `zero`, in the low bits, and the number of steps it means.
+    /// The code of a number of steps from 0, in the low bits, and the number of steps that it
+    /// represents; `zero` is the code of 0.
     fn land(self, steps: f32, zero: f32) -> (u32, f32);
 }
 
@@ -349,11 +361,12 @@ impl Integers {
 }
 
 impl Grid for Integers {
-    /// The definition rounds, adds the zero point and saturates to `[lo, hi]`; here the quotient is clamped to
-    /// `[lo - zero, hi - zero]` first. Both bounds are integers, which rounding leaves as they are, and rounding is
-    /// monotone: what is beyond a bound rounds to the bound or beyond, what is within rounds to within. So
-    /// `round(clamp(t)) = clamp(round(t))`, and shifting by `zero` gives the definition. After clamping, every number
-    /// here is an integer that f32 holds exactly. A comparison with NaN is false, which leads to `lo`.
+    /// The definition rounds, adds the zero point and saturates to `[lo, hi]`. Here the quotient is
+    /// first clamped to `[lo - zero, hi - zero]`. Both bounds are integers, which rounding does not
+    /// change, and rounding is monotone: a quotient beyond a bound rounds to the bound or beyond,
+    /// one within rounds to within. So `round(clamp(t)) = clamp(round(t))`, and adding `zero` gives
+    /// the definition. After clamping, f32 represents every number here exactly. A comparison with
+    /// NaN is false, so NaN becomes `lo`.
     #[inline(always)]
     fn land(self, steps: f32, zero: f32) -> (u32, f32) {
         let (lo, hi) = (self.lo - zero, self.hi - zero);
@@ -364,7 +377,7 @@ impl Grid for Integers {
     }
 }
 
-/// Quantize a run of elements: their codes, and the floats that those stand for.
+/// Quantizes a run of elements: writes their codes and their dequantized values.
 #[inline(always)]
 fn quantize_run<C: Code>(
     x: &[impl Element],

@@ -1,16 +1,19 @@
-//! The definition of every kernel: one element after the other, to be compared with the ONNX page by eye.
+//! Reference implementations: the definition of each kernel, one element after the other, written
+//! for comparison with the ONNX documentation.
 //!
-//! Slow on purpose. Everything fast is tested against it, bit for bit.
+//! They are not optimized. The tests compare the fast kernels with them bit for bit.
 
-use super::sum_preserving::Summed;
+use super::sum_preserving::SumGroups;
 use crate::rounding::MAGIC;
 use crate::{Layout, Params, QSpec, QType};
 
-/// `QuantizeLinear` of one element: for integers `saturate(round_half_even(x / scale) + zero_point)` within the grid,
-/// for floats the code of `x / scale`.
+/// `QuantizeLinear` of one element: for integers
+/// `saturate(round_half_even(x / scale) + zero_point)` within the grid, for floats the code of
+/// `x / scale`.
 ///
-/// The division is a true f32 division. Of integers, the zero point is added after rounding, NaN becomes the smallest
-/// (as in ONNX Runtime), infinities saturate. Floats have no zero point but 0, and NaN stays NaN: see [`Minifloat`].
+/// The division is a true f32 division. For integers, the zero point is added after rounding, NaN
+/// becomes the smallest integer (as in ONNX Runtime), and infinities saturate. Floats have the zero
+/// point 0, and NaN stays NaN: see [`Minifloat`].
 ///
 /// [`Minifloat`]: crate::Minifloat
 pub fn quantize_one(x: f32, params: Params, spec: &QSpec) -> i32 {
@@ -27,7 +30,7 @@ pub fn quantize_one(x: f32, params: Params, spec: &QSpec) -> i32 {
     shifted.clamp(f64::from(qmin), f64::from(qmax)) as i32
 }
 
-/// `DequantizeLinear` of one element: `(q - zero_point) · scale`, where floats have no zero point but 0.
+/// `DequantizeLinear` of one element: `(q - zero_point) · scale`; floats have the zero point 0.
 pub fn dequantize_one(q: i32, params: Params, qtype: QType) -> f32 {
     let steps = match qtype.format() {
         Some(format) => format.decode(q as u16),
@@ -53,41 +56,42 @@ pub fn dequantize(bytes: &[u8], layout: &Layout, params: &[Params], qtype: QType
     (0..layout.elements()).map(one).collect()
 }
 
-/// What a step is in the fixed point that errors are added up in: integers have no order to be added in.
+/// The value of one step in the fixed-point numbers in which errors are summed. Integer sums do not
+/// depend on the order.
 pub(super) const STEP: i32 = 1 << 16;
 
-/// What the error of an element must exceed for it to move: who is nearly right stays, whatever it meets.
-pub(super) const LEAST: i32 = STEP / 4;
+/// An element is adjusted only if its error exceeds this, whatever the sums are.
+pub(super) const MIN_MOVE_ERROR: i32 = STEP / 4;
 
-/// By how many steps what comes back as `y` is above the element that it stands for, in [`STEP`]s; what is off by more than
-/// four steps counts as four. `inverse` is that of the scale.
+/// The error of an element that is dequantized to `y`, in [`STEP`]s per step of the grid; errors
+/// beyond four steps count as four. `inverse` is the inverse of the scale.
 #[inline(always)]
 pub(super) fn error(y: f32, x: f32, inverse: f32) -> i32 {
-    const MOST: f32 = 4.0;
+    const MAX_ERROR_STEPS: f32 = 4.0;
     let steps = (y - x) * inverse;
-    let steps = if steps > -MOST { steps } else { -MOST };
-    let steps = if steps < MOST { steps } else { MOST };
-    // Less than 2²², so that it is rounded as `MAGIC` says.
+    let steps = if steps > -MAX_ERROR_STEPS { steps } else { -MAX_ERROR_STEPS };
+    let steps = if steps < MAX_ERROR_STEPS { steps } else { MAX_ERROR_STEPS };
+    // Below 2²², so `MAGIC` rounds it.
     (steps * STEP as f32 + MAGIC).to_bits() as i32 - MAGIC.to_bits() as i32
 }
 
-/// Whether there is an integer below `q`, or above it.
+/// Whether the grid has an integer below `q` (`down`) or above it.
 pub(super) fn may_move(q: i32, down: bool, spec: &QSpec) -> bool {
     let (lo, hi) = spec.grid();
     if down { q > lo } else { q < hi }
 }
 
-/// [`quantize_keeping_sums_into`](crate::quantize_keeping_sums_into), by definition: of `bytes`, which hold the nearest
-/// integers, some move by a step.
-pub fn keep_sums(
+/// [`quantize_preserving_sums_into`](crate::quantize_preserving_sums_into), by definition: adjusts
+/// some of `bytes`, which hold the nearest integers, by one step.
+pub fn preserve_sums(
     data: &[f32],
     layout: &Layout,
     params: &[Params],
     spec: &QSpec,
-    summed: &Summed,
+    summed: &SumGroups,
     bytes: &mut [u8],
 ) {
-    // Each element's index, integer and error.
+    // The index, integer and error of each element.
     let mut groups = vec![Vec::new(); summed.groups.groups()];
     for (index, &x) in data.iter().enumerate() {
         let params = params[layout.group_of(index)];
@@ -98,7 +102,8 @@ pub fn keep_sums(
     }
     let sum = |elements: &[(usize, i32, i64)]| elements.iter().map(|(_, _, error)| error).sum();
     for mut group in groups {
-        // The move that makes the sum of squares smallest, the first of those that do, until none makes it smaller.
+        // Makes the adjustment with the smallest sum of squares, the first of equal ones, until
+        // none decreases it.
         loop {
             let all: i64 = sum(&group);
             let mut best: Option<(i64, usize)> = None;
@@ -107,7 +112,7 @@ pub fn keep_sums(
                     let from = at - at % part;
                     sum(&group[from..from + part])
                 });
-                let free = error.abs() > i64::from(LEAST) && may_move(q, error > 0, spec);
+                let free = error.abs() > i64::from(MIN_MOVE_ERROR) && may_move(q, error > 0, spec);
                 let gain = error.signum() * (error + own + all);
                 if free && gain > summed.least_gain() && best.is_none_or(|(most, _)| gain > most) {
                     best = Some((gain, at));
@@ -123,7 +128,7 @@ pub fn keep_sums(
     }
 }
 
-/// Write element `index` where another was.
+/// Replaces element `index`.
 pub(super) fn replace(bytes: &mut [u8], index: usize, q: i32, qtype: QType) {
     let bits = qtype.bits() as usize;
     if bits < 8 {
@@ -133,7 +138,8 @@ pub(super) fn replace(bytes: &mut [u8], index: usize, q: i32, qtype: QType) {
     store(bytes, index, q, qtype);
 }
 
-/// Write element `index` as ONNX `raw_data` has it: little endian, narrow types packed low bits first.
+/// Writes element `index` in the layout of ONNX `raw_data`: little endian, types of less than 8
+/// bits packed low bits first.
 pub(super) fn store(bytes: &mut [u8], index: usize, q: i32, qtype: QType) {
     let bits = qtype.bits() as usize;
     if bits >= 8 {
@@ -146,7 +152,7 @@ pub(super) fn store(bytes: &mut [u8], index: usize, q: i32, qtype: QType) {
     }
 }
 
-/// Read element `index` of ONNX `raw_data`.
+/// Reads element `index` of ONNX `raw_data`.
 pub(super) fn load(bytes: &[u8], index: usize, qtype: QType) -> i32 {
     let bits = qtype.bits() as usize;
     let field = if bits >= 8 {
@@ -157,7 +163,8 @@ pub(super) fn load(bytes: &[u8], index: usize, qtype: QType) -> i32 {
     } else {
         i32::from(bytes[index * bits / 8]) >> (index * bits % 8)
     };
-    // Move the field to the top of the word and back: the shift down fills with the sign, or with zeros.
+    // Moves the field to the top of the word and back: the right shift fills with the sign, or with
+    // zeros.
     let spare = 32 - qtype.bits();
     if qtype.signed() { field << spare >> spare } else { ((field as u32) << spare >> spare) as i32 }
 }
@@ -174,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn ties_go_to_even_and_the_zero_point_is_added_after() {
+    fn ties_round_to_even_before_the_zero_point_is_added() {
         let one =
             |x, zero_point| quantize_one(x, Params { zero_point, ..UNIT }, &spec(QType::Int8));
         assert_eq!([0.5, 1.5, 2.5, -0.5].map(|x| one(x, 0)), [0, 2, 2, 0]);
@@ -182,19 +189,19 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_finite_lands_on_the_ends() {
+    fn non_finite_values_become_the_ends_of_the_grid() {
         for &qtype in QType::ALL {
             let one = |x| {
                 let q = quantize_one(x, UNIT, &spec(qtype));
                 f64::from(dequantize_one(q, UNIT, qtype))
             };
-            // What comes back is float32, which has not all 32-bit integers.
+            // Dequantized values are float32, which cannot represent all 32-bit integers.
             let max = qtype.format().map_or(qtype.max() as f32, Minifloat::max);
             let min = if qtype.is_float() { -max } else { qtype.min() as f32 };
             let [min, max] = [min, max].map(f64::from);
             assert_eq!([f32::NEG_INFINITY, f32::INFINITY].map(one), [min, max], "{qtype}");
             let nan = one(f32::NAN);
-            // The floats of 4 bits have no NaN, and -0 takes its place.
+            // The 4-bit floats have no NaN; it becomes -0.
             let expected = match qtype.format() {
                 Some(_) if qtype.bits() > 4 => nan.is_nan(),
                 Some(_) => nan == 0.0 && nan.is_sign_negative(),

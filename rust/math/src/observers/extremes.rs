@@ -1,12 +1,12 @@
-//! The smallest and the largest value of each group, of all batches or averaged over them.
+//! Min-max observers: the extremes of each group, over all batches or as a moving average.
 
 use super::{Observer, Scheme};
 use crate::{Layout, MathError, Range, ranges_checked};
 
-/// `MinMaxObserver`, `MovingAverageMinMaxObserver`, and the same for channels.
+/// `MinMaxObserver`, `MovingAverageMinMaxObserver`, and their per-channel variants.
 #[derive(Debug)]
 pub(super) struct Extremes {
-    /// The weight of a new batch; without it, extremes are those of all batches.
+    /// The weight of a new batch in the moving average; `None` for the extremes of all batches.
     weight: Option<f32>,
     ranges: Vec<Range>,
 }
@@ -76,13 +76,13 @@ mod tests {
         assert_eq!(found, Range { min: -1.0 + 0.01 * -2.0, max: 3.0 + 0.01 * 2.0 });
         let [all] = seen(None, &batches, Granularity::PerTensor)[..] else { panic!() };
         assert_eq!(all, Range { min: -3.0, max: 5.0 });
-        // Ten batches with a maximum of 3 have the average 3.
+        // The average of ten batches with a maximum of 3 is 3.
         let same: [&[f32]; 10] = [&[0.0, 3.0]; 10];
         assert_eq!(seen(Some(0.01), &same, Granularity::PerTensor)[0].max, 3.0);
     }
 
     #[test]
-    fn each_channel_has_its_own() {
+    fn each_channel_has_its_own_range() {
         let batches: [&[f32]; 2] = [&[1.0, -2.0, 0.5, 4.0], &[0.0, 3.0, -1.0, 2.0]];
         let found = seen(None, &batches, Granularity::PerAxis { axis: 0 });
         assert_eq!(found, [Range { min: -2.0, max: 3.0 }, Range { min: -1.0, max: 4.0 }]);

@@ -1,23 +1,24 @@
-//! The range that loses least, found in a histogram that grows with what comes.
+//! The histogram observer: the range with the smallest expected error.
 
 use super::sketched::one_group;
 use super::{Observer, Scheme};
 use crate::{Layout, MathError, Range};
 
-/// `HistogramObserver`: equal bins over the range of all batches so far. When that grows, each bin is spread evenly
-/// over sixteen parts, which go where their middles lie.
+/// `HistogramObserver`: a histogram with equal bins over the range of all batches so far. When the
+/// range grows, each old bin is spread evenly over sixteen parts, and each part moves to the new
+/// bin that contains its center.
 ///
-/// The range is found by leaving out bins at either end, those that hold the smaller share first, as long as the
-/// expected error falls.
+/// The range is found by excluding bins at either end, those with the smaller share first, as long
+/// as the expected error decreases.
 #[derive(Debug)]
 pub(super) struct Histogram {
     bins: usize,
-    /// Values in each bin; empty before anything was seen.
+    /// Values per bin; empty before the first batch.
     counts: Vec<f64>,
     range: Range,
 }
 
-/// Parts of a bin when its values move to other bins.
+/// Parts of a bin when its values move to new bins.
 const PARTS: usize = 16;
 
 /// The share of values by which a search step moves an end.
@@ -28,11 +29,12 @@ impl Histogram {
         Histogram { bins, counts: Vec::new(), range: Range::EMPTY }
     }
 
-    /// The bin of a value within `range`; its last bin holds the upper end too.
+    /// The bin of a value within `range`; the last bin includes the upper end.
     fn bin(&self, x: f64, range: Range) -> usize {
         let (min, max) = (f64::from(range.min), f64::from(range.max));
         if min == max {
-            // One unit to either side, so that the only value is in the middle.
+            // A range of width 0 is treated as one unit to either side, with the value in the
+            // middle.
             return self.bins / 2;
         }
         (((x - min) / (max - min) * self.bins as f64) as usize).min(self.bins - 1)
@@ -54,7 +56,8 @@ impl Histogram {
         moved
     }
 
-    /// The bins from the first to the last that are worth their place on a grid of so many `levels`.
+    /// The first and the last bin of the range with the smallest error on a grid with this many
+    /// `levels`.
     fn search(&self, levels: f64) -> (usize, usize) {
         let total: f64 = self.counts.iter().sum();
         let mut up_to = self.counts.clone();
@@ -92,14 +95,14 @@ impl Histogram {
         (first, last)
     }
 
-    /// The squared error of all values when a grid of so many `levels` lies over the bins from `first` to `last`, in
-    /// units of a bin's width: the values of a bin are spread evenly over it, and each level stands for the middle of
-    /// its stretch.
+    /// The squared error of all values when a grid of `levels` covers the bins from `first` to
+    /// `last`, in units of the bin width. The values of a bin are assumed to be spread evenly over
+    /// it, and each level represents the center of its interval.
     fn error(&self, first: usize, last: usize, levels: f64) -> f64 {
         let step = (last - first + 1) as f64 / levels;
         let level = |at: f64| (at / step).floor().clamp(0.0, levels - 1.0);
         let middle = |level: f64| (level + 0.5) * step;
-        // ∫ x² dx over where values lie around the middle of a level.
+        // ∫ x² dx, with x relative to the center of a level.
         let square = |from: f64, to: f64| (to.powi(3) - from.powi(3)) / 3.0;
         let one = |(bin, count): (usize, &f64)| {
             let begin = bin as f64 - first as f64;
@@ -147,7 +150,7 @@ impl Observer for Histogram {
         let min = f64::from(self.range.min);
         let width = (f64::from(self.range.max) - min) / self.bins as f64;
         let at = |bin: usize| (min + width * bin as f64) as f32;
-        // An end that nothing was left out of is what was seen, not what rounding makes of it.
+        // An end from which nothing was excluded is exactly the observed one, without rounding.
         let max = if last + 1 == self.bins { self.range.max } else { at(last + 1) };
         vec![Range { min: at(first), max }]
     }
@@ -172,42 +175,45 @@ mod tests {
     }
 
     #[test]
-    fn values_are_counted_where_they_lie() {
+    fn values_are_counted_in_their_bin() {
         // Bins [0, 1), [1, 2), [2, 3), [3, 4].
         assert_eq!(seen(4, &[&[0.0, 0.5, 1.0, 2.5, 3.0, 4.0]]).counts, [2.0, 1.0, 1.0, 2.0]);
-        // A batch within the range is added.
+        // A batch within the range is added to the bins.
         let within: [&[f32]; 2] = [&[0.0, 4.0], &[1.5, 2.0]];
         assert_eq!(seen(4, &within).counts, [1.0, 1.0, 1.0, 1.0]);
     }
 
     #[test]
     fn counts_move_to_the_bins_of_a_wider_range() {
-        // Two bins of [0, 2]: one value each. Over [0, 4] both lie in the first bin, the new values in the second.
+        // Two bins over [0, 2] with one value each. Over [0, 4] both are in the first bin, the new
+        // values in the second.
         let doubled: [&[f32]; 2] = [&[0.5, 0.0, 2.0], &[4.0, 3.0]];
         assert_eq!(seen(2, &doubled).counts, [3.0, 2.0]);
-        // Over [0, 3] with bins of 1.5 half of the upper bin [1, 2] lies below 1.5: eight of its sixteen parts.
+        // Over [0, 3], with bins of 1.5, half of the upper bin [1, 2] is below 1.5: eight of its
+        // sixteen parts.
         let third: [&[f32]; 2] = [&[0.0, 2.0], &[3.0]];
         assert_eq!(seen(2, &third).counts, [1.5, 1.5]);
-        // What was one value until then goes where that lies.
+        // A single value moves to the bin that contains it.
         let single: [&[f32]; 2] = [&[1.0, 1.0], &[0.0, 4.0]];
         assert_eq!(seen(4, &single).counts, [1.0, 2.0, 0.0, 1.0]);
     }
 
     #[test]
-    fn the_error_of_a_grid_is_the_integral_over_its_stretches() {
-        // One value in each of four bins, two levels: each stands for two bins, and is off by up to one to either
-        // side: ∫₀¹ x² dx = 1/3 a bin.
+    fn the_error_of_a_grid_is_the_integral_over_its_intervals() {
+        // One value in each of four bins, two levels: each level represents two bins, with errors
+        // up to 1 on either side: ∫₀¹ x² dx = 1/3 per bin.
         let even = seen(4, &[&[0.0, 1.0, 2.0, 4.0]]);
         assert_eq!(even.counts, [1.0; 4]);
         assert!((even.error(0, 3, 2.0) - 4.0 / 3.0).abs() < 1e-12);
-        // A grid over the first two bins: levels at 0.5 and 1.5, each off by up to half in its bin: 2 · 1/12. The
-        // values of bins 2 and 3 are 0.5 to 1.5 and 1.5 to 2.5 beyond the last level: 13/12 and 49/12.
+        // A grid over the first two bins: levels at 0.5 and 1.5, with errors up to half a bin: 2 ·
+        // 1/12. The values of bins 2 and 3 are 0.5 to 1.5 and 1.5 to 2.5 beyond the last level:
+        // 13/12 and 49/12.
         let expected = 2.0 / 12.0 + 13.0 / 12.0 + 49.0 / 12.0;
         assert!((even.error(0, 1, 2.0) - expected).abs() < 1e-12);
     }
 
     #[test]
-    fn a_lonely_outlier_is_left_out_and_even_values_are_not() {
+    fn a_single_outlier_is_clipped_and_uniform_values_are_not() {
         let scheme = Scheme::new(QType::Int4, false);
         let mut x: Vec<f32> = (0..20_000_u16).map(|i| f32::from(i % 1000) / 1000.0).collect();
         let even = seen(2048, &[&x]).ranges(&scheme)[0];

@@ -1,14 +1,14 @@
-//! Observers, which watch batches of a tensor while somebody trains a model, and the grid that follows from what they
-//! saw: one file for each way of watching.
+//! Observers, which collect statistics of a tensor in batches while a model is trained, and the
+//! grid computed from them: one file per observer.
 //!
-//! What they compute is what the observers of PyTorch with the same names compute. Calibration of a model has ways of
-//! its own, in [`range`], which depend neither on batches nor on their order; they are observers too.
+//! They compute what the PyTorch observers of the same names compute. The calibration methods of
+//! [`range`], which do not depend on the order of batches, are available as observers too.
 //!
 //! ```
-//! use quantize_rs_math::observers::{self, Scheme, Watch};
+//! use quantize_rs_math::observers::{self, Scheme, ObserverOptions};
 //! use quantize_rs_math::{Granularity, Layout, QType};
 //!
-//! let mut observer = observers::find("moving_average_minmax", &Watch::default())?;
+//! let mut observer = observers::find("moving_average_minmax", &ObserverOptions::default())?;
 //! let layout = Layout::of(&[2], Granularity::PerTensor)?;
 //! observer.observe(&[0.0, 10.0], &layout)?;
 //! observer.observe(&[0.0, 20.0], &layout)?; // 10 + 0.01 · (20 - 10)
@@ -27,89 +27,90 @@ use std::fmt;
 use crate::{Layout, MathError, Range, range};
 pub use scheme::Scheme;
 
-/// Watches batches of a tensor.
+/// Collects statistics of a tensor in batches.
 pub trait Observer: fmt::Debug + Send {
-    /// Takes a batch into account; `layout` is that of `x` and says which elements share a range. A batch without
+    /// Adds a batch; `layout` is that of `x` and says which elements share a range. A batch without
     /// elements changes nothing.
     ///
     /// # Errors
     ///
-    /// An element is NaN or infinite, a length differs from that of the layout, or there were other groups before.
+    /// An element is NaN or infinite, a length differs from that of the layout, or the number of
+    /// groups differs from earlier batches.
     fn observe(&mut self, x: &[f32], layout: &Layout) -> Result<(), MathError>;
 
-    /// The range of each group; none before anything was seen.
+    /// The range of each group; empty before the first batch.
     fn ranges(&self, scheme: &Scheme) -> Vec<Range>;
 
-    /// Forgets everything.
+    /// Resets the observer to its initial state.
     fn reset(&mut self);
 }
 
-/// The numbers that observers are made with; each takes what concerns it.
+/// The options of observers; each observer uses those that apply to it.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Watch {
+pub struct ObserverOptions {
     /// The weight of a new batch in a moving average, above 0 and up to 1.
     pub averaging_constant: f32,
-    /// Bins of a histogram.
+    /// The number of bins of a histogram.
     pub bins: usize,
 }
 
-impl Default for Watch {
-    fn default() -> Watch {
-        Watch { averaging_constant: 0.01, bins: 2048 }
+impl Default for ObserverOptions {
+    fn default() -> ObserverOptions {
+        ObserverOptions { averaging_constant: 0.01, bins: 2048 }
     }
 }
 
 /// A kind of observer.
 #[derive(Debug)]
-pub struct Row {
-    /// The name under which [`find`] finds it.
+pub struct ObserverKind {
+    /// The name for [`find`].
     pub name: &'static str,
-    /// What it does, in one line.
+    /// A one-line description.
     pub about: &'static str,
     /// Whether it can have a range for each index along an axis.
     pub per_channel: bool,
-    make: fn(&Watch) -> Box<dyn Observer>,
+    make: fn(&ObserverOptions) -> Box<dyn Observer>,
 }
 
-/// Every kind of observer with a file of its own; the names of [`range::ALL`] are observers too.
-pub const ALL: &[Row] = &[
-    Row {
+/// All kinds of observers that have a file here; the names of [`range::ALL`] are observers too.
+pub const ALL: &[ObserverKind] = &[
+    ObserverKind {
         name: "minmax",
         about: "the smallest and the largest value",
         per_channel: true,
         make: |_| Box::new(extremes::Extremes::new(None)),
     },
-    Row {
+    ObserverKind {
         name: "moving_average_minmax",
-        about: "the extremes of batches, averaged with falling weights",
+        about: "the extremes of batches, as an exponential moving average",
         per_channel: true,
-        make: |watch| Box::new(extremes::Extremes::new(Some(watch.averaging_constant))),
+        make: |options| Box::new(extremes::Extremes::new(Some(options.averaging_constant))),
     },
-    Row {
+    ObserverKind {
         name: "histogram",
-        about: "the range that loses least, found in a histogram",
+        about: "the range with the smallest expected error, from a histogram",
         per_channel: false,
-        make: |watch| Box::new(histogram::Histogram::new(watch.bins)),
+        make: |options| Box::new(histogram::Histogram::new(options.bins)),
     },
 ];
 
-/// The observer of this name.
+/// Creates the observer of this name.
 ///
 /// # Errors
 ///
-/// There is none, or it cannot be made with these numbers.
-pub fn find(name: &str, watch: &Watch) -> Result<Box<dyn Observer>, MathError> {
-    let Watch { averaging_constant, bins } = *watch;
+/// There is no observer of this name, or an option has an invalid value.
+pub fn find(name: &str, options: &ObserverOptions) -> Result<Box<dyn Observer>, MathError> {
+    let ObserverOptions { averaging_constant, bins } = *options;
     if !(averaging_constant > 0.0 && averaging_constant <= 1.0) {
         let found = averaging_constant.to_string();
         return Err(MathError::Setting { name: "averaging_constant", found, expected: ABOVE_0 });
     }
-    if !(2..=MOST_BINS).contains(&bins) {
+    if !(2..=MAX_BINS).contains(&bins) {
         let expected = "2 to 1048576";
         return Err(MathError::Setting { name: "bins", found: bins.to_string(), expected });
     }
     if let Some(row) = ALL.iter().find(|row| row.name == name) {
-        return Ok((row.make)(watch));
+        return Ok((row.make)(options));
     }
     let unknown = |error| match error {
         MathError::UnknownMethod { name } => MathError::UnknownObserver { name },
@@ -120,10 +121,10 @@ pub fn find(name: &str, watch: &Watch) -> Result<Box<dyn Observer>, MathError> {
 
 const ABOVE_0: &str = "a number above 0 and up to 1";
 
-/// More bins say nothing more, and are searched one by one.
-const MOST_BINS: usize = 1 << 20;
+/// More bins do not improve the result, and the search visits each of them.
+const MAX_BINS: usize = 1 << 20;
 
-/// The names of all observers, for people.
+/// The names of all observers, for error messages.
 pub(crate) fn names() -> String {
     let mut names: Vec<String> = ALL.iter().map(|row| row.name.to_owned()).collect();
     names.extend(range::names().split(", ").filter(|name| *name != "minmax").map(str::to_owned));
@@ -142,7 +143,7 @@ mod tests {
         let scheme = Scheme::new(QType::UInt8, false);
         for name in names().split(", ") {
             let name = name.replace("NN", "99");
-            let mut observer = find(&name, &Watch::default()).unwrap();
+            let mut observer = find(&name, &ObserverOptions::default()).unwrap();
             assert!(observer.ranges(&scheme).is_empty(), "{name}");
             observer.observe(&[], &Layout::of(&[0], Granularity::PerTensor).unwrap()).unwrap();
             assert!(observer.ranges(&scheme).is_empty(), "{name}");
@@ -160,13 +161,17 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_refused_with_field_and_value() {
-        let text = |name: &str, watch: Watch| find(name, &watch).unwrap_err().to_string();
-        let watch = Watch::default();
-        let found = text("minmax", Watch { averaging_constant: 1.5, ..watch });
+    fn invalid_options_are_refused_with_name_and_value() {
+        let text =
+            |name: &str, options: ObserverOptions| find(name, &options).unwrap_err().to_string();
+        let options = ObserverOptions::default();
+        let found = text("minmax", ObserverOptions { averaging_constant: 1.5, ..options });
         assert_eq!(found, "averaging_constant is 1.5, expected a number above 0 and up to 1");
-        assert!(text("minmax", Watch { bins: 1, ..watch }).starts_with("bins is 1, expected"));
-        let unknown = text("median", watch);
+        assert!(
+            text("minmax", ObserverOptions { bins: 1, ..options })
+                .starts_with("bins is 1, expected")
+        );
+        let unknown = text("median", options);
         assert!(unknown.contains("`median`") && unknown.contains("moving_average_minmax"));
     }
 }

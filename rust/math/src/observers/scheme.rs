@@ -1,44 +1,45 @@
-//! From a range to a scale and a zero point, as PyTorch's observers do it.
+//! From a range to a scale and a zero point, computed as in PyTorch's observers.
 
 use crate::{Granularity, MathError, Params, QSpec, QType, Range};
 
-/// The grid that an observer lays over its range.
+/// The grid of an observer.
 ///
-/// It differs from [`params`](crate::params()), which is made for runtimes, where PyTorch does: a symmetric scale is
-/// `absmax / ((qmax - qmin) / 2)`, which lets the largest value be off by half a step, and no scale is below `eps`.
+/// It differs from [`params`](crate::params()), which follows ONNX runtimes, as PyTorch does: a
+/// symmetric scale is `absmax / ((qmax - qmin) / 2)`, with which the error of the largest value can
+/// be half a step, and no scale is below `eps`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Scheme {
     /// The type of the integers.
     pub qtype: QType,
-    /// Whether the zero point is the middle of the grid.
+    /// Whether the zero point is the midpoint of the grid.
     pub symmetric: bool,
     /// The smallest and the largest integer.
     pub grid: (i32, i32),
     /// The smallest scale.
     pub eps: f32,
-    /// Whether the grid is somebody's own and not that of the type.
+    /// Whether the grid was set by the caller and is not that of the type.
     own: bool,
 }
 
 impl Scheme {
-    /// The whole grid of a type, with the machine epsilon of float32 as smallest scale.
+    /// The full grid of a type, with the machine epsilon of float32 as the smallest scale.
     pub fn new(qtype: QType, symmetric: bool) -> Scheme {
         let (grid, eps) = ((qtype.min(), qtype.max()), f32::EPSILON);
         Scheme { qtype, symmetric, grid, eps, own: false }
     }
 
-    /// With one bit less.
+    /// The scheme with one bit less.
     #[must_use]
     pub fn reduced(self) -> Scheme {
-        // Rounded down, as Python divides.
+        // Rounded down, as Python's `//` does.
         Scheme { grid: (self.grid.0.div_euclid(2), self.grid.1.div_euclid(2)), ..self }
     }
 
-    /// With a grid of one's own.
+    /// The scheme with a custom grid.
     ///
     /// # Errors
     ///
-    /// The grid does not hold 0, holds nothing else, or leaves the type.
+    /// The grid does not contain 0, contains only 0, or exceeds the type.
     pub fn with_grid(self, quant_min: i32, quant_max: i32) -> Result<Scheme, MathError> {
         let setting = |name, found: i32, expected| {
             Err(MathError::Setting { name, found: found.to_string(), expected })
@@ -56,17 +57,19 @@ impl Scheme {
         Ok(Scheme { grid: (quant_min, quant_max), own: true, ..self })
     }
 
-    /// How a tensor of this scheme is quantized.
+    /// The spec of a tensor with this scheme.
     pub fn spec(&self, granularity: Granularity) -> QSpec {
         QSpec { narrow: false, ..QSpec::new(self.qtype, self.symmetric, granularity) }
     }
 
-    /// The scale and zero point for a range, which is widened to hold 0:
+    /// The scale and the zero point of a range, which is widened to contain 0:
     ///
-    /// - symmetric: `scale = max(-min, max) / ((qmax - qmin) / 2)`; the zero point is 0, of unsigned types the middle;
-    /// - else: `scale = (max - min) / (qmax - qmin)`, `zero_point = clamp(qmin - round_half_even(min / scale))`.
+    /// - symmetric: `scale = max(-min, max) / ((qmax - qmin) / 2)`; the zero point is 0, or the
+    ///   midpoint for unsigned types;
+    /// - asymmetric: `scale = (max - min) / (qmax - qmin)`,
+    ///   `zero_point = clamp(qmin - round_half_even(min / scale))`.
     ///
-    /// In float32, but where the width of the range leaves it.
+    /// Computed in float32, except where the width of the range overflows it.
     pub fn params(&self, range: Range) -> Params {
         let Range { min, max } = range.widened_to_zero();
         let (lo, hi) = self.grid;
@@ -101,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn affine_and_symmetric_grids_are_those_worked_out_by_hand() {
+    fn affine_and_symmetric_grids_equal_hand_computed_ones() {
         // (4 - -1) / 255 = 0.019608; 0 - round(-1 / 0.019608) = 51
         let found = Scheme::new(QType::UInt8, false).params(range(-1.0, 4.0));
         assert_eq!(found, Params { scale: 5.0 / 255.0, zero_point: 51 });
@@ -119,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reduced_grid_has_one_bit_less_and_ones_own_has_its_own_middle() {
+    fn a_reduced_grid_has_one_bit_less_and_a_custom_grid_its_own_midpoint() {
         let reduced = |qtype, symmetric| Scheme::new(qtype, symmetric).reduced();
         assert_eq!(reduced(QType::UInt8, false).grid, (0, 127));
         assert_eq!(reduced(QType::Int8, false).grid, (-64, 63));
@@ -140,7 +143,7 @@ mod tests {
         assert_eq!(scheme.params(range(0.0, 0.0)).scale, f32::EPSILON);
         let widest = scheme.params(range(-f32::MAX, f32::MAX));
         assert!(widest.scale.is_finite());
-        // 2 · 3.4e38 / 255, whose zero point is -128 - round(-127.5) = 0.
+        // 2 · 3.4e38 / 255, with the zero point -128 - round(-127.5) = 0.
         assert_eq!(widest.zero_point, 0);
     }
 }

@@ -1,11 +1,12 @@
-//! Any way of calibration as an observer.
+//! Any calibration method as an observer.
 
 use super::{Observer, Scheme};
 use crate::range::RangeFinder;
 use crate::stats::Sketch;
 use crate::{Granularity, Layout, MathError, Range, first_non_finite};
 
-/// The range that a way of choosing finds in a sketch, which depends on the order of batches in nothing.
+/// The range that a calibration method computes from a sketch. It does not depend on the order of
+/// batches.
 #[derive(Debug)]
 pub(super) struct Sketched {
     finder: Box<dyn RangeFinder>,
@@ -37,7 +38,7 @@ impl Observer for Sketched {
     }
 }
 
-/// Refuses what is not finite, and more groups than one.
+/// Refuses values that are not finite, and more than one group.
 pub(super) fn one_group(x: &[f32], layout: &Layout) -> Result<(), MathError> {
     layout.check(x.len(), layout.groups())?;
     if layout.granularity() != Granularity::PerTensor {

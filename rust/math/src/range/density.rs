@@ -1,24 +1,25 @@
-//! Values spread evenly over the bins they were counted in, and the error of quantizing them.
+//! A density estimate from a histogram, and its quantization error.
 
 use crate::stats::Distribution;
 use crate::{Minifloat, Params, QSpec, Range, params};
 
-/// Values spread evenly over the bins they were counted in: how many lie below any point, and their moments.
+/// Values of a histogram, assumed to be spread evenly over their bins: the number of values below
+/// any point, and their moments.
 ///
-/// Zeros are left out: every grid says them exactly.
+/// Zeros are left out, because every grid represents them exactly.
 pub(super) struct Density {
-    /// Ends included, so that the outermost bins are no wider than their values.
+    /// The range of the values, which limits the outermost bins.
     range: Range,
-    /// All values, zeros included.
+    /// The number of values, zeros included.
     count: f64,
     bins_per_unit: f64,
-    /// The place of the first stretch, in bins from zero.
+    /// The position of the first bin, in bins from zero.
     first: f64,
     stretches: Vec<Stretch>,
     total: Moments,
 }
 
-/// A bin and what lies below it.
+/// A bin and the moments of the values below it.
 struct Stretch {
     from: f64,
     width: f64,
@@ -26,7 +27,7 @@ struct Stretch {
     below: Moments,
 }
 
-/// How many values there are, the sum of them, and that of their squares.
+/// The number of values, their sum, and the sum of their squares.
 #[derive(Clone, Copy, Default)]
 struct Moments {
     count: f64,
@@ -34,11 +35,11 @@ struct Moments {
     squares: f64,
 }
 
-/// Grids up to this size are summed up step by step. The steps of larger ones are finer than a bin, over which values
-/// are spread evenly: what rounding does to them is known without looking.
+/// Grids with up to this many steps are summed step by step. The steps of larger grids are finer
+/// than a bin, so their rounding error is known in closed form.
 const MAX_STEPS: i64 = 1 << 10;
 
-/// Errors that should be the same differ by no more than this part.
+/// The relative difference up to which errors count as equal.
 const ROUNDING: f64 = 1e-6;
 
 impl Density {
@@ -77,7 +78,7 @@ impl Density {
         }
     }
 
-    /// The mean of the squared errors of quantizing over a range.
+    /// The mean squared error of quantizing with a range.
     pub(super) fn error(&self, spec: &QSpec, range: Range) -> f64 {
         if self.total.count == 0.0 {
             return 0.0;
@@ -91,21 +92,22 @@ impl Density {
             }
             None => self.by_stretch(params, spec),
         };
-        // What cancels out may come out below zero.
+        // Cancellation can make the result negative.
         sum.max(0.0) / self.count
     }
 
-    /// How many values, zeros left out, lie below a point.
+    /// The number of values below a point, without zeros.
     pub(super) fn below(&self, x: f64) -> f64 {
         self.up_to(x).count
     }
 
-    /// How many values, zeros left out, lie above a point.
+    /// The number of values above a point, without zeros.
     pub(super) fn above(&self, x: f64) -> f64 {
         self.total.count - self.up_to(x).count
     }
 
-    /// As [`error`](Density::error), and infinite where what is clipped alone, which is found at once, is more than `most`.
+    /// As [`error`](Density::error), but infinite if the clipping error alone, which is cheap to
+    /// compute, exceeds `most`.
     pub(super) fn error_up_to(&self, most: f64, spec: &QSpec, range: Range) -> f64 {
         let clipped = self.clipped(params(range, spec), spec) / self.count;
         if clipped > most * (1.0 + ROUNDING) { f64::INFINITY } else { self.error(spec, range) }
@@ -119,9 +121,9 @@ impl Density {
         self.up_to(min).squared_distance(min) + above.squared_distance(max)
     }
 
-    /// `Σ (x - q)²` over all values `q` of a grid, for the values `x` that are rounded to it.
+    /// `Σ (x - q)²` over all values `q` of a grid and the values `x` that are rounded to it.
     ///
-    /// Of each `q`, the point up to which values are rounded to it, beyond which the next takes over.
+    /// Each step is a pair of `q` and the point up to which values are rounded to it.
     fn by_step(&self, steps: impl Iterator<Item = (f64, f64)>) -> f64 {
         let mut below = Moments::default();
         let mut error = 0.0;
@@ -134,7 +136,7 @@ impl Density {
         error
     }
 
-    /// The steps of integers. Steps beyond the values are left out.
+    /// The steps of an integer grid, without those beyond the values.
     fn integer_steps(
         &self,
         Params { scale, zero_point }: Params,
@@ -151,7 +153,8 @@ impl Density {
         })
     }
 
-    /// As [`by_step`](Density::by_step), when steps are finer than bins: a value is anywhere between two steps.
+    /// As [`by_step`](Density::by_step) for steps finer than bins: the rounding error is uniformly
+    /// distributed.
     fn by_stretch(&self, params: Params, spec: &QSpec) -> f64 {
         let ends = params.representable(spec);
         let (min, max) = (f64::from(ends.min), f64::from(ends.max));
@@ -160,20 +163,20 @@ impl Density {
         inside * scale * scale / 12.0 + self.clipped(params, spec)
     }
 
-    /// The moments of the values up to a point.
+    /// The moments of the values below a point.
     fn up_to(&self, x: f64) -> Moments {
         if x >= f64::from(self.range.max) {
             return self.total;
         }
         let place = (x * self.bins_per_unit).floor() - self.first;
-        // Below the first bin, the cast saturates at it.
+        // The cast saturates, so points below the first bin map to it.
         let Some(stretch) = self.stretches.get(place as usize) else { return self.total };
         let part = if stretch.width > 0.0 { (x - stretch.from) / stretch.width } else { 0.0 };
         stretch.below.plus(stretch.part(part.clamp(0.0, 1.0)))
     }
 }
 
-/// The steps of floats, which are as many for every tensor.
+/// The steps of a float grid, which do not depend on the tensor.
 fn float_steps(format: Minifloat, params: Params) -> impl Iterator<Item = (f64, f64)> {
     let scale = f64::from(params.scale);
     let values = move || format.values().map(f64::from);

@@ -1,37 +1,42 @@
-//! The range that loses the least information.
+//! The range with the smallest loss of information.
 
 use std::borrow::Cow;
 
-use super::{Degenerate, Found, RangeFinder, clipped, not_zero};
+use super::{Degenerate, FoundRange, RangeFinder, clipped, not_zero};
 use crate::stats::{Distribution, Histogram, Sketch};
 use crate::{QSpec, Range};
 
-/// Minimises the Kullback-Leibler divergence of the distribution after quantizing from the one before, as `TensorRT` and
-/// ONNX Runtime's tool define it.
+/// Minimizes the Kullback-Leibler divergence between the distributions before and after
+/// quantization, as `TensorRT` and ONNX Runtime's tool define it.
 ///
-/// For a threshold `t`, of which there are some hundred:
-/// - `P` is the histogram up to `t` on either side of zero, with what is beyond added to its outermost bins;
-/// - `Q` is that part of the histogram without what is beyond, cut into as many equal pieces as the type has levels,
-///   with the values of each piece spread evenly over those of its bins that `P` has values in;
-/// - the divergence is `Σ p·ln(p / q)`, with `p` and `q` the shares of a bin.
+/// For each of some hundred thresholds `t`:
+/// - `P` is the histogram up to `t` on either side of zero, with the values beyond added to its
+///   outermost bins;
+/// - `Q` is that part of the histogram without the values beyond, divided into as many equal pieces
+///   as the type has levels, with the values of each piece spread evenly over those of its bins
+///   that are not empty in `P`;
+/// - the divergence is `Σ p·ln(p / q)`, where `p` and `q` are the shares of a bin.
 ///
-/// With a symmetric grid, the histogram is of magnitudes and the levels are those on one side: 128 for int8. Else it is
-/// of the values themselves, with all levels. Zeros are left out: they are exact on every grid, and a `Relu` makes so
-/// many of them that they would hide all else. No threshold clips more than one in twenty. The full range is among the candidates, and wins a tie. Floats have no
-/// equal pieces, and nothing to gain: their steps are fine where values are many.
+/// With a symmetric grid, the histogram is that of the magnitudes, and the levels are those of one
+/// side: 128 for int8. Otherwise it is that of the values, with all levels. Zeros are left out:
+/// every grid represents them exactly, and after a `Relu` they would dominate the histogram. No
+/// threshold clips more than one value in twenty. The full range is a candidate, and wins ties.
+/// Floats have no equal pieces, and do not gain from clipping: their steps are fine where most
+/// values are.
 #[derive(Debug)]
 pub(super) struct Entropy;
 
-/// About how many thresholds are tried.
+/// The approximate number of thresholds tried.
 const CANDIDATES: usize = 512;
 
-/// What is clipped, at most, as a part of all. In a distribution away from zero a threshold that holds little more than
-/// its beginning loses no information by the definition above: all values are in one bin, before as after.
-const CLIPPED: f64 = 0.05;
+/// The maximum share of clipped values. In a distribution away from zero, a threshold just above
+/// its beginning would lose no information by the definition: all values are in one bin, before and
+/// after.
+const MAX_CLIPPED: f64 = 0.05;
 
-/// The share of an outermost bin in which `Q` has nothing, but `P` what is beyond: instead of none, of which the logarithm
-/// would be infinite.
-const ALMOST_NONE: f64 = 1e-9;
+/// The share of `Q` in an outermost bin that is empty in `Q` but has the values beyond in `P`; with
+/// 0 the logarithm would be infinite.
+const EPSILON: f64 = 1e-9;
 
 impl RangeFinder for Entropy {
     fn name(&self) -> Cow<'static, str> {
@@ -39,40 +44,40 @@ impl RangeFinder for Entropy {
     }
 
     fn about(&self) -> &'static str {
-        "the least Kullback-Leibler divergence after quantizing"
+        "the smallest Kullback-Leibler divergence after quantizing"
     }
 
-    fn range(&self, seen: &Sketch, spec: &QSpec) -> Found {
+    fn range(&self, seen: &Sketch, spec: &QSpec) -> FoundRange {
         let values = seen.values();
         let full = values.range();
-        if let Some(found) = Found::trivial(full) {
+        if let Some(found) = FoundRange::trivial(full) {
             return found;
         }
         if spec.qtype.is_float() {
-            return Found::full(full, Degenerate::Floats);
+            return FoundRange::full(full, Degenerate::Floats);
         }
         let (lo, hi) = spec.grid();
-        let lowest = if spec.symmetric { spec.middle() } else { lo };
+        let lowest = if spec.symmetric { spec.zero_point_midpoint() } else { lo };
         let levels = (i64::from(hi) - i64::from(lowest) + 1) as usize;
         if levels > Histogram::BINS / 2 {
-            return Found::full(full, Degenerate::TooFine);
+            return FoundRange::full(full, Degenerate::TooFine);
         }
         let bins = Bins::of(&values, spec.symmetric);
         if bins.count(0, bins.len()) < (Histogram::BINS / 2) as f64 {
-            return Found::full(full, Degenerate::TooFew { values: not_zero(&values) });
+            return FoundRange::full(full, Degenerate::TooFew { values: not_zero(&values) });
         }
-        Found::of(bins.best(full, levels), full)
+        FoundRange::of(bins.best(full, levels), full)
     }
 }
 
-/// The histogram in one row, as sums up to each bin.
+/// The histogram as one list of bins, with cumulative sums.
 struct Bins {
     /// The index of the bin that begins at zero.
     zero: usize,
     width: f64,
-    /// Bins on the longer side of zero.
+    /// The number of bins on the longer side of zero.
     reach: usize,
-    /// Up to each bin: the values, `Σ n·ln n`, and how many bins are not empty.
+    /// Up to each bin: the number of values, `Σ n·ln n`, and the number of bins that are not empty.
     counts: Vec<f64>,
     logs: Vec<f64>,
     occupied: Vec<u32>,
@@ -121,12 +126,12 @@ impl Bins {
         self.counts.len() - 1
     }
 
-    /// How many values are in bins from one up to another.
+    /// The number of values in a range of bins.
     fn count(&self, from: usize, to: usize) -> f64 {
         self.counts[to] - self.counts[from]
     }
 
-    /// The range with the least divergence.
+    /// The range with the smallest divergence.
     fn best(&self, full: Range, levels: usize) -> Range {
         let stride = self.reach.div_ceil(CANDIDATES);
         let mut best = (self.reach, self.divergence(self.reach, levels));
@@ -149,19 +154,19 @@ impl Bins {
         clipped(full, (best.0 as f64 * self.width).min(f64::from(f32::MAX)) as f32)
     }
 
-    /// The divergence when everything beyond `threshold` bins from zero is clipped; infinite when there would be fewer
-    /// bins than levels.
+    /// The divergence when everything beyond `threshold` bins from zero is clipped; infinite when
+    /// fewer bins than levels would be left.
     fn divergence(&self, threshold: usize, levels: usize) -> f64 {
         let from = self.zero.saturating_sub(threshold);
         let to = (self.zero + threshold).min(self.len());
         let inside = self.count(from, to);
         let total = self.count(0, self.len());
-        if to - from < levels || inside < (1.0 - CLIPPED) * total || inside == 0.0 {
+        if to - from < levels || inside < (1.0 - MAX_CLIPPED) * total || inside == 0.0 {
             return f64::INFINITY;
         }
         let (below, above) = (self.count(0, from), self.count(to, self.len()));
-        // Σ P·ln P, then minus Σ P·ln Q, in values; with shares p = P / total and q = Q / inside,
-        // Σ p·ln(p / q) = (Σ P·ln P - Σ P·ln Q) / total - ln total + ln inside.
+        // Σ P·ln P, minus Σ P·ln Q, in values. With the shares p = P / total and q = Q / inside, Σ
+        // p·ln(p / q) = (Σ P·ln P - Σ P·ln Q) / total - ln total + ln inside.
         let (first, last) = (self.count(from, from + 1), self.count(to - 1, to));
         let mut sum = self.logs[to] - self.logs[from];
         sum += x_ln_x(first + below) - x_ln_x(first) + x_ln_x(last + above) - x_ln_x(last);
@@ -182,7 +187,7 @@ impl Bins {
             if count > 0.0 {
                 sum -= (count + clipped) * (count / f64::from(bins)).ln();
             } else if clipped > 0.0 {
-                sum -= clipped * (ALMOST_NONE * inside).ln();
+                sum -= clipped * (EPSILON * inside).ln();
             }
             start = end;
         }
@@ -199,7 +204,7 @@ mod tests {
     use super::*;
     use crate::{Granularity, QType};
 
-    /// The definition, one bin after the other.
+    /// The definition, bin by bin.
     fn by_definition(row: &[u64], from: usize, to: usize, levels: usize) -> f64 {
         let inside = &row[from..to];
         let mut p: Vec<f64> = inside.iter().map(|&count| count as f64).collect();
@@ -216,13 +221,13 @@ mod tests {
         }
         let terms = p.iter().zip(&q).filter(|(p, _)| **p > 0.0).map(|(p, q)| {
             let p = p / sum(row);
-            let q = if *q > 0.0 { q / sum(inside) } else { ALMOST_NONE };
+            let q = if *q > 0.0 { q / sum(inside) } else { EPSILON };
             p * (p / q).ln()
         });
         terms.sum()
     }
 
-    /// A long tail on one side, a shorter one on the other, some gaps, and many zeros.
+    /// A long tail on one side, a shorter one on the other, gaps, and many zeros.
     fn seen() -> Sketch {
         let mut seen = Sketch::default();
         let tail = |i: u32| (f64::from(i % 5000 + 1) / 5000.0).powf(-0.4) as f32 - 1.0;
@@ -233,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn sums_give_what_the_definition_gives() {
+    fn cumulative_sums_equal_the_definition() {
         let seen = seen();
         let values = seen.values();
         let histogram = values.histogram();
@@ -251,7 +256,7 @@ mod tests {
                 for threshold in [130, 257, 258, 300, 511, 1000, 1999, bins.reach] {
                     let found = bins.divergence(threshold, levels);
                     let (from, to) = (zero.saturating_sub(threshold), zero + threshold);
-                    // Empty bins at an end are no part of the row.
+                    // Empty bins at an end are not part of the list.
                     let from = from.max(zero - bins.zero);
                     let to = to.min(zero - bins.zero + bins.len());
                     let sum = |bins: &[u64]| bins.iter().sum::<u64>() as f64;
@@ -267,14 +272,14 @@ mod tests {
     }
 
     #[test]
-    fn what_lies_away_from_zero_does_not_collapse_onto_its_beginning() {
+    fn values_away_from_zero_are_not_clipped_to_their_minimum() {
         let spec = QSpec::new(QType::UInt8, false, Granularity::PerTensor);
         let even = |i: u16| 1.0 + 2.0 * f32::from(i) / 50_000.0;
         let two = |i: u16| if i.is_multiple_of(2) { 1.0 + f32::from(i) * 1e-7 } else { 3.0 };
         for of in [even, two] {
             let mut seen = Sketch::default();
             seen.observe(&(0..=50_000).map(of).collect::<Vec<f32>>());
-            let Found { range, .. } = Entropy.range(&seen, &spec);
+            let FoundRange { range, .. } = Entropy.range(&seen, &spec);
             assert!(range.max > 2.95, "{range:?}");
             let mut below = Sketch::default();
             below.observe(&(0..=50_000).map(|i| -of(i)).collect::<Vec<f32>>());
@@ -283,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn the_threshold_found_is_the_best_of_its_neighbourhood() {
+    fn the_threshold_is_a_local_minimum() {
         let seen = seen();
         let bins = Bins::of(&seen.values(), true);
         let best = bins.best(seen.range(), 128);

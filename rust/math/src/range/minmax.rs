@@ -2,11 +2,11 @@
 
 use std::borrow::Cow;
 
-use super::{Clips, Found, RangeFinder};
+use super::{Clipping, FoundRange, RangeFinder};
 use crate::QSpec;
 use crate::stats::Sketch;
 
-/// From the smallest to the largest value: nothing is clipped.
+/// The range from the smallest to the largest value: nothing is clipped.
 #[derive(Debug)]
 pub(super) struct MinMax;
 
@@ -16,15 +16,15 @@ impl RangeFinder for MinMax {
     }
 
     fn about(&self) -> &'static str {
-        "the smallest and the largest value seen"
+        "the smallest and the largest value observed"
     }
 
-    fn clips(&self) -> Clips {
-        Clips::Nothing
+    fn clipping(&self) -> Clipping {
+        Clipping::Nothing
     }
 
-    fn range(&self, seen: &Sketch, _: &QSpec) -> Found {
+    fn range(&self, seen: &Sketch, _: &QSpec) -> FoundRange {
         let range = seen.range();
-        Found::trivial(range).unwrap_or(Found { range, note: None })
+        FoundRange::trivial(range).unwrap_or(FoundRange { range, note: None })
     }
 }

@@ -1,7 +1,8 @@
-//! From what was seen of a tensor to the range its grid is laid over: one file for each way of choosing.
+//! Calibration methods, which choose the range of a tensor from its statistics: one file per
+//! method.
 //!
-//! Clipping the rarest values makes the steps of all others finer. How much to clip, or what to leave room for, is what
-//! the methods differ in.
+//! Clipping rare values makes the steps of all others finer. The methods differ in how much they
+//! clip, or how much headroom they add.
 //!
 //! ```
 //! use quantize_rs_math::stats::Sketch;
@@ -33,39 +34,39 @@ use crate::stats::{Distribution, Sketch};
 use crate::{MathError, QSpec, Range};
 use density::Density;
 
-/// A way of choosing the range of a tensor from what was seen of it.
+/// A calibration method: chooses the range of a tensor from its statistics.
 pub trait RangeFinder: fmt::Debug + Send + Sync {
-    /// The name under which [`find`] finds it, with its parameter if that is not the usual one: `percentile:99.9`.
+    /// The name for [`find`], with its parameter if that is not the default: `percentile:99.9`.
     fn name(&self) -> Cow<'static, str>;
 
-    /// What it does, in one line.
+    /// A one-line description.
     fn about(&self) -> &'static str;
 
-    /// The range for a grid of `spec`: empty only if that of the values seen is, and within it, but for what samples that
-    /// were not seen may hold beyond it.
-    fn range(&self, seen: &Sketch, spec: &QSpec) -> Found;
+    /// The range for a grid of `spec`. It is empty only if no finite values were observed, and lies
+    /// within the observed range, except for headroom for values of other samples.
+    fn range(&self, seen: &Sketch, spec: &QSpec) -> FoundRange;
 
-    /// What it cuts off.
-    fn clips(&self) -> Clips {
-        Clips::Rare
+    /// Which values it clips.
+    fn clipping(&self) -> Clipping {
+        Clipping::Rare
     }
 
-    /// What may stand behind a colon after the name, if anything: `NN`.
+    /// The placeholder of the parameter after a colon, if the method has one: `NN`.
     fn parameter(&self) -> Option<&'static str> {
         None
     }
 
-    /// The same way with another parameter.
+    /// The same method with another parameter.
     ///
     /// # Errors
     ///
-    /// There is no parameter, or it cannot have this value.
+    /// The method has no parameter, or the value is not allowed.
     fn with(&self, parameter: &str) -> Result<Box<dyn RangeFinder>, MathError> {
         Err(MathError::UnknownMethod { name: format!("{}:{parameter}", self.name()) })
     }
 }
 
-/// Every way there is, with its usual parameter; the last is what to take where nothing speaks for another.
+/// All methods, with their default parameters; the last is the default method.
 pub const ALL: &[&dyn RangeFinder] = &[
     &minmax::MinMax,
     &moving_average::MovingAverage,
@@ -74,12 +75,12 @@ pub const ALL: &[&dyn RangeFinder] = &[
     &mse::Mse,
 ];
 
-/// What a way of choosing cuts off of the values that it has seen.
+/// Which observed values a method clips.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Clips {
+pub enum Clipping {
     /// Nothing.
     Nothing,
-    /// Values that are rare.
+    /// Rare values.
     Rare,
     /// A part of most samples.
     MostSamples,
@@ -87,51 +88,53 @@ pub enum Clips {
 
 /// A chosen range.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Found {
+pub struct FoundRange {
     /// The range.
     pub range: Range,
-    /// Why there was no choice, if there was none.
+    /// Why the method did not choose a range, if it did not.
     pub note: Option<Degenerate>,
 }
 
-/// Why there was nothing to choose: what a method would have done on other data.
+/// Why a method returned a range without a choice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[serde(rename_all = "snake_case")]
 pub enum Degenerate {
     /// The range is empty.
     #[error("no finite value was seen")]
     Nothing,
-    /// The range has no width.
+    /// The range has the width 0.
     #[error("every value is the same")]
     Constant,
-    /// The mean over samples is that of one.
-    #[error("a single sample has no average: its range, as with minmax")]
+    /// The average over samples is that of a single one.
+    #[error("there is only one sample to average: using its full range, as minmax does")]
     OneSample,
-    /// There is not enough to tell what is rare.
-    #[error("{values} values do not tell what is rare: the full range, as with minmax")]
+    /// There are too few values to know which are rare.
+    #[error(
+        "{values} values are too few to tell which are rare: using the full range, as minmax does"
+    )]
     TooFew {
-        /// How many values there are.
+        /// The number of values.
         values: u64,
     },
     /// Without the rare values, only 0 would be left.
-    #[error("nearly all values are 0: the full range, as with minmax")]
+    #[error("nearly all values are 0: using the full range, as minmax does")]
     MostlyZero,
-    /// Steps are finer than the bins in which values are counted.
-    #[error("the type has finer steps than the histogram: the full range, as with minmax")]
+    /// The steps are finer than the bins of the histogram.
+    #[error("the type has finer steps than the histogram: using the full range, as minmax does")]
     TooFine,
-    /// The grid is fine near zero whatever the range.
-    #[error("the steps of floats are finer for smaller values: the full range, as with minmax")]
+    /// The grid is fine near zero for every range.
+    #[error("float types have fine steps near 0: using the full range, as minmax does")]
     Floats,
     /// The best range is the full one.
-    #[error("nothing is gained by clipping: the full range, as with minmax")]
+    #[error("clipping does not reduce the error: using the full range, as minmax does")]
     FullRange,
 }
 
-/// The way with this name: one of [`ALL`], with a parameter of its own behind a colon where it takes one.
+/// The method of this name: one of [`ALL`], with a parameter after a colon if it has one.
 ///
 /// # Errors
 ///
-/// There is no such way, or the parameter is not possible.
+/// There is no method of this name, or the parameter is not allowed.
 pub fn find(name: &str) -> Result<Box<dyn RangeFinder>, MathError> {
     let (method, parameter) = name.split_once(':').map_or((name, None), |(m, p)| (m, Some(p)));
     let unknown = || MathError::UnknownMethod { name: name.to_owned() };
@@ -142,13 +145,14 @@ pub fn find(name: &str) -> Result<Box<dyn RangeFinder>, MathError> {
     }
 }
 
-/// The mean of the squares of the errors that quantizing over `range` makes, judged by the histogram: values spread
-/// evenly over their bin, and zeros exact. 0 when nothing was seen.
+/// The mean squared error of quantizing with `range`, estimated from the histogram: values are
+/// assumed to be spread evenly over their bins, and zeros are exact. 0 when no values were
+/// observed.
 pub fn expected_error(seen: &Sketch, spec: &QSpec, range: Range) -> f64 {
     Density::of(&seen.values()).error(spec, range)
 }
 
-/// The names of all ways, for people.
+/// The names of all methods, for error messages.
 pub(crate) fn names() -> String {
     let mut names = Vec::new();
     for finder in ALL {
@@ -167,12 +171,12 @@ impl<F: RangeFinder + ?Sized> RangeFinder for &F {
         (**self).about()
     }
 
-    fn range(&self, seen: &Sketch, spec: &QSpec) -> Found {
+    fn range(&self, seen: &Sketch, spec: &QSpec) -> FoundRange {
         (**self).range(seen, spec)
     }
 
-    fn clips(&self) -> Clips {
-        (**self).clips()
+    fn clipping(&self) -> Clipping {
+        (**self).clipping()
     }
 
     fn parameter(&self) -> Option<&'static str> {
@@ -184,40 +188,41 @@ impl<F: RangeFinder + ?Sized> RangeFinder for &F {
     }
 }
 
-impl Found {
-    /// A range that was chosen for a reason; if it is the full one, that is said.
-    fn of(range: Range, full: Range) -> Found {
-        Found { range, note: (range == full).then_some(Degenerate::FullRange) }
+impl FoundRange {
+    /// A chosen range, with a note if it is the full one.
+    fn of(range: Range, full: Range) -> FoundRange {
+        FoundRange { range, note: (range == full).then_some(Degenerate::FullRange) }
     }
 
-    /// The full range, since there was no choice.
-    fn full(range: Range, note: Degenerate) -> Found {
-        Found { range, note: Some(note) }
+    /// The full range, with the reason.
+    fn full(range: Range, note: Degenerate) -> FoundRange {
+        FoundRange { range, note: Some(note) }
     }
 
-    /// What there is to say about values that differ in nothing.
-    fn trivial(range: Range) -> Option<Found> {
+    /// The result for an empty or constant tensor.
+    fn trivial(range: Range) -> Option<FoundRange> {
         if range.is_empty() {
-            Some(Found::full(range, Degenerate::Nothing))
+            Some(FoundRange::full(range, Degenerate::Nothing))
         } else if range.min == range.max {
-            Some(Found::full(range, Degenerate::Constant))
+            Some(FoundRange::full(range, Degenerate::Constant))
         } else {
             None
         }
     }
 }
 
-/// Both ends no further from zero than `absmax`, nor beyond the values.
+/// The range with both ends limited to `absmax` and to the values.
 fn clipped(full: Range, absmax: f32) -> Range {
     within(full, Range { min: full.min.max(-absmax), max: full.max.min(absmax) })
 }
 
-/// The range without what is beyond all values; if they all are beyond it, the end that is nearest to it.
+/// The range limited to that of the values; if the two do not overlap, the nearest end of the
+/// values.
 fn within(full: Range, range: Range) -> Range {
     Range { min: range.min.clamp(full.min, full.max), max: range.max.clamp(full.min, full.max) }
 }
 
-/// The values that are not 0, which every grid has a place for: they have no say in the choice.
+/// The number of nonzero values. Zeros are exact on every grid, so they do not count in the choice.
 fn not_zero(values: &Distribution) -> u64 {
     values.count().saturating_sub(values.zeros())
 }

@@ -2,14 +2,14 @@
 
 use std::borrow::Cow;
 
-use super::{Clips, Degenerate, Found, RangeFinder};
+use super::{Clipping, Degenerate, FoundRange, RangeFinder};
 use crate::QSpec;
 use crate::stats::Sketch;
 
-/// The mean over the samples of their smallest values, and that of their largest.
+/// The mean over samples of their minima and of their maxima.
 ///
-/// The arithmetic mean, as ONNX Runtime's tool computes it under the name of `CalibMovingAverage`: unlike an exponential
-/// average, it does not depend on the order of the samples.
+/// It is the arithmetic mean, which ONNX Runtime's tool computes as `CalibMovingAverage`: unlike an
+/// exponential moving average, it does not depend on the order of samples.
 #[derive(Debug)]
 pub(super) struct MovingAverage;
 
@@ -19,21 +19,21 @@ impl RangeFinder for MovingAverage {
     }
 
     fn about(&self) -> &'static str {
-        "the mean of the samples' smallest and of their largest values"
+        "the mean of the samples' minima and of their maxima"
     }
 
-    fn clips(&self) -> Clips {
-        Clips::MostSamples
+    fn clipping(&self) -> Clipping {
+        Clipping::MostSamples
     }
 
-    fn range(&self, seen: &Sketch, _: &QSpec) -> Found {
+    fn range(&self, seen: &Sketch, _: &QSpec) -> FoundRange {
         let full = seen.range();
-        if let Some(found) = Found::trivial(full) {
+        if let Some(found) = FoundRange::trivial(full) {
             return found;
         }
         if seen.samples() == 1 {
-            return Found::full(full, Degenerate::OneSample);
+            return FoundRange::full(full, Degenerate::OneSample);
         }
-        Found::of(seen.mean_range(), full)
+        FoundRange::of(seen.mean_range(), full)
     }
 }

@@ -1,36 +1,40 @@
-//! The range with the least error.
+//! The range with the smallest squared error.
 
 use std::borrow::Cow;
 
 use super::density::Density;
-use super::tail::Unseen;
-use super::{Degenerate, Found, RangeFinder, clipped, not_zero};
+use super::tail::TailEstimate;
+use super::{Degenerate, FoundRange, RangeFinder, clipped, not_zero};
 use crate::stats::Sketch;
 use crate::{QSpec, Range, params};
 
-/// Minimises the mean squared error of quantizing and dequantizing, on the very grid that the spec would lay: that of what
-/// was seen, and of what samples that were not seen are expected to hold beyond it ([`Unseen`]).
+/// Minimizes the mean squared error of quantizing and dequantizing on the grid of the spec: the
+/// error of the observed values, plus the expected error of values of other samples beyond the
+/// observed range ([`TailEstimate`]).
 ///
-/// Clipping costs `Σ (|x| - end)²` over what is clipped, and saves `(Δ² - δ²) / 12` for each of the others when it makes
-/// steps of `Δ` into steps of `δ`. Both ends are searched, by how often each is halved: first all pairs of
-/// half a halving, then around the best with ever smaller ones. Steps of floats are finer the smaller the values are, so
-/// that clipping saves little there: the search decides how the values lie to the powers of two.
+/// Clipping costs `Σ (|x| - end)²` over the clipped values, and saves `(Δ² - δ²) / 12` for each of
+/// the others when it reduces the step from `Δ` to `δ`. Both ends are searched on a logarithmic
+/// scale: first all pairs of multiples of half a halving, then around the best with decreasing
+/// distances. Steps of floats are finer for smaller values, so clipping saves little there: the
+/// search determines the position of the values relative to the powers of two.
 #[derive(Debug)]
 pub(super) struct Mse;
 
-/// The most often that an end is halved, and how far apart the first candidates are.
-const MOST: f64 = 11.0;
-const COARSE: f64 = 0.5;
+/// The maximum number of halvings of an end, and the distance between the first candidates.
+const MAX_HALVINGS: f64 = 11.0;
+const COARSE_STEP: f64 = 0.5;
 
-/// The most often that an end is doubled, where samples that were not seen may go further.
-const BEYOND: f64 = 1.0;
+/// The maximum number of doublings of an end, to leave headroom for other samples.
+const MAX_DOUBLINGS: f64 = 1.0;
 
-/// The distance of the last candidates: 2^(1/128) is half a percent, a step of 8 bits.
-const FINE: f64 = 1.0 / 128.0;
+/// The distance between the last candidates: 2^(1/128) is half a percent, which is a step of 8
+/// bits.
+const FINE_STEP: f64 = 1.0 / 128.0;
 
-/// Another range than the full one has to save this much. Values that are spread evenly up to the end, as nothing should
-/// be cut from, gain nearly one step in 256, twice that squared: the outermost steps only have values on one side.
-const WORTH: f64 = 0.99;
+/// The largest ratio of an error to that of the full range for which a range is taken. Values that
+/// are spread evenly up to the ends, which should not be clipped, gain nearly one step in 256, so
+/// twice that in squared error: the outermost steps have values on one side only.
+const MAX_ERROR_RATIO: f64 = 0.99;
 
 impl RangeFinder for Mse {
     fn name(&self) -> Cow<'static, str> {
@@ -38,53 +42,56 @@ impl RangeFinder for Mse {
     }
 
     fn about(&self) -> &'static str {
-        "the least squared error of quantizing, with room for what other samples hold"
+        "the smallest squared error of quantizing, with headroom for other samples"
     }
 
-    fn range(&self, seen: &Sketch, spec: &QSpec) -> Found {
+    fn range(&self, seen: &Sketch, spec: &QSpec) -> FoundRange {
         let values = seen.values();
         let full = values.range();
-        if let Some(found) = Found::trivial(full) {
+        if let Some(found) = FoundRange::trivial(full) {
             return found;
         }
         let occurring = not_zero(&values);
         if occurring < spec.levels() {
-            return Found::full(full, Degenerate::TooFew { values: occurring });
+            return FoundRange::full(full, Degenerate::TooFew { values: occurring });
         }
         let density = Density::of(&values);
-        let unseen = Unseen::of(seen, &density);
+        let tails = TailEstimate::of(seen, &density);
         let count = values.count() as f64;
         let candidate = |halvings: [f64; 2], most: f64| {
             let range = moved(full, halvings, spec.symmetric);
-            let beyond = unseen.clipped(params(range, spec).representable(spec)) / count;
+            let beyond = tails.clipped(params(range, spec).representable(spec)) / count;
             let error = density.error_up_to(most - beyond, spec, range) + beyond;
             Candidate { halvings, range, error }
         };
         let full_error = candidate([0.0; 2], f64::INFINITY).error;
-        let best = search(free(full, &unseen, spec.symmetric), candidate);
-        Found::of(if best.error < WORTH * full_error { best.range } else { full }, full)
+        let best = search(free(full, &tails, spec.symmetric), candidate);
+        FoundRange::of(
+            if best.error < MAX_ERROR_RATIO * full_error { best.range } else { full },
+            full,
+        )
     }
 }
 
-/// How often each end may be halved, from and to; if symmetric, the magnitude as often as the lower.
-fn free(full: Range, unseen: &Unseen, symmetric: bool) -> [[f64; 2]; 2] {
-    let from = unseen.ends().map(|end| if end { -BEYOND } else { 0.0 });
+/// The interval of halvings of each end. If symmetric, the first is that of the magnitude.
+fn free(full: Range, tails: &TailEstimate, symmetric: bool) -> [[f64; 2]; 2] {
+    let from = tails.ends().map(|end| if end { -MAX_DOUBLINGS } else { 0.0 });
     if symmetric {
-        return [[from[0].min(from[1]), MOST], [0.0; 2]];
+        return [[from[0].min(from[1]), MAX_HALVINGS], [0.0; 2]];
     }
-    // An end on the other side of zero is not the grid's, which begins at zero.
-    let span = |from: f64, is_end: bool| if is_end { [from, MOST] } else { [0.0; 2] };
+    // An end on the other side of zero does not matter, because the grid begins at zero.
+    let span = |from: f64, is_end: bool| if is_end { [from, MAX_HALVINGS] } else { [0.0; 2] };
     [span(from[0], full.min < 0.0), span(from[1], full.max > 0.0)]
 }
 
-/// The range with the lower and the upper end halved so often; if symmetric, the magnitude as often as the lower.
+/// The range with both ends halved this often. If symmetric, the first is that of the magnitude.
 fn moved(full: Range, [down, up]: [f64; 2], symmetric: bool) -> Range {
     let halved = |end: f32, halvings: f64| {
         let end = f64::from(end) * (-halvings).exp2();
         end.clamp(f64::from(f32::MIN), f64::from(f32::MAX)) as f32
     };
     if !symmetric {
-        // Values on one side of zero: no end gets past all of them.
+        // All values on one side of zero: no end moves past all of them.
         let (min, max) = (halved(full.min, down), halved(full.max, up));
         return Range { min: min.min(full.max), max: max.max(full.min) };
     }
@@ -92,7 +99,7 @@ fn moved(full: Range, [down, up]: [f64; 2], symmetric: bool) -> Range {
     if down >= 0.0 {
         return clipped(full, absmax);
     }
-    // The end that is further from zero is the one that decides.
+    // The end that is further from zero determines the range.
     if -full.min > full.max {
         Range { min: -absmax, ..full }
     } else {
@@ -109,17 +116,18 @@ struct Candidate {
 }
 
 impl Candidate {
-    /// The one with the lesser error; this one when neither is.
+    /// The candidate with the smaller error; this one if they are equal.
     fn or(self, other: Candidate) -> Candidate {
         if other.error < self.error { other } else { self }
     }
 }
 
-/// The candidate with the least error, over how often each end is halved, within these bounds. Of candidates with more
-/// than an error that is there already the error need not be found.
+/// The candidate with the smallest error within the bounds of halvings of each end. The error of a
+/// candidate need not be computed further once it exceeds the best so far.
 fn search(bounds: [[f64; 2]; 2], candidate: impl Fn([f64; 2], f64) -> Candidate) -> Candidate {
     let coarse = |[from, to]: [f64; 2]| {
-        (0..=((to - from) / COARSE) as u32).map(move |steps| from + f64::from(steps) * COARSE)
+        (0..=((to - from) / COARSE_STEP) as u32)
+            .map(move |steps| from + f64::from(steps) * COARSE_STEP)
     };
     let mut best = candidate([0.0; 2], f64::INFINITY);
     for down in coarse(bounds[0]) {
@@ -127,9 +135,9 @@ fn search(bounds: [[f64; 2]; 2], candidate: impl Fn([f64; 2], f64) -> Candidate)
             best = best.or(candidate([down, up], best.error));
         }
     }
-    let mut step = COARSE / 2.0;
-    while step >= FINE {
-        // Twice, which gets anywhere within the step before.
+    let mut step = COARSE_STEP / 2.0;
+    while step >= FINE_STEP {
+        // Twice, which reaches any point within the previous step.
         for _ in 0..2 {
             let [from_down, from_up] = best.halvings;
             let around = |from: f64, [least, most]: [f64; 2]| {
@@ -155,7 +163,7 @@ mod tests {
     use crate::{Granularity, QType};
 
     #[test]
-    fn what_is_left_out_would_not_have_been_taken() {
+    fn skipped_candidates_would_not_have_been_chosen() {
         for (qtype, symmetric) in [(QType::UInt8, false), (QType::Int8, true), (QType::Int4, false)]
         {
             let spec = QSpec::new(qtype, symmetric, Granularity::PerTensor);
@@ -173,7 +181,10 @@ mod tests {
                     assert!(found == error || error > most, "{found} {error} {most} {range:?}");
                     Candidate { halvings, range, error }
                 };
-                search([[0.0, MOST], [0.0, if symmetric { 0.0 } else { MOST }]], candidate);
+                search(
+                    [[0.0, MAX_HALVINGS], [0.0, if symmetric { 0.0 } else { MAX_HALVINGS }]],
+                    candidate,
+                );
                 assert!(left_out.get() > 5, "{qtype:?} {power}: {}", left_out.get());
             }
         }

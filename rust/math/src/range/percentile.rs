@@ -2,15 +2,16 @@
 
 use std::borrow::Cow;
 
-use super::{Degenerate, Found, RangeFinder, clipped};
+use super::{Degenerate, FoundRange, RangeFinder, clipped};
 use crate::stats::{Bin, Distribution, Sketch};
 use crate::{MathError, QSpec, Range};
 
-/// Leaves out, at each end, what is beyond a percentile of the values.
+/// Clips, at each end, the values beyond a percentile.
 ///
-/// Asymmetric: from the `(100 - p)`-th to the `p`-th percentile. Symmetric: up to the `p`-th percentile of the
-/// magnitudes, on both sides. A percentile is the smallest value with at least that share of all values up to it, where
-/// the values of a bin are spread evenly over it.
+/// Asymmetric: from the `(100 - p)`-th to the `p`-th percentile. Symmetric: up to the `p`-th
+/// percentile of the magnitudes, on both sides. A percentile is the smallest value that at least
+/// that share of all values does not exceed, where values are assumed to be spread evenly over
+/// their bins.
 #[derive(Debug)]
 pub(super) struct Percentile {
     /// In percent, above 50 and up to 100.
@@ -18,7 +19,7 @@ pub(super) struct Percentile {
 }
 
 impl Percentile {
-    /// The percentile that ONNX Runtime's tool uses.
+    /// The default of ONNX Runtime's tool.
     pub(super) const USUAL: Percentile = Percentile { percentile: 99.999 };
 }
 
@@ -32,18 +33,18 @@ impl RangeFinder for Percentile {
     }
 
     fn about(&self) -> &'static str {
-        "leaves out what is beyond a percentile at each end"
+        "clips the values beyond a percentile at each end"
     }
 
-    fn range(&self, seen: &Sketch, spec: &QSpec) -> Found {
+    fn range(&self, seen: &Sketch, spec: &QSpec) -> FoundRange {
         let values = seen.values();
         let full = values.range();
-        if let Some(found) = Found::trivial(full) {
+        if let Some(found) = FoundRange::trivial(full) {
             return found;
         }
         let left_out = (100.0 - self.percentile) / 100.0 * values.count() as f64;
         if left_out > 0.0 && left_out < 1.0 {
-            return Found::full(full, Degenerate::TooFew { values: values.count() });
+            return FoundRange::full(full, Degenerate::TooFew { values: values.count() });
         }
         let range = if spec.symmetric {
             symmetric(&values, left_out)
@@ -51,9 +52,9 @@ impl RangeFinder for Percentile {
             asymmetric(&values, left_out)
         };
         if range.absmax() == 0.0 {
-            return Found::full(full, Degenerate::MostlyZero);
+            return FoundRange::full(full, Degenerate::MostlyZero);
         }
-        Found::of(range, full)
+        FoundRange::of(range, full)
     }
 
     fn parameter(&self) -> Option<&'static str> {
@@ -83,12 +84,12 @@ fn asymmetric(values: &Distribution, left_out: f64) -> Range {
     let bins: Vec<Bin> = values.bins().collect();
     let min = end(bins.iter().map(|bin| (bin.from, bin.to, bin.count)), left_out);
     let max = end(bins.iter().rev().map(|bin| (bin.to, bin.from, bin.count)), left_out);
-    // Just above 50 %, rounding may let them pass each other.
+    // Just above 50 %, rounding can swap the ends.
     Range { min, max: max.max(min) }
 }
 
-/// The end of the range when as many values are left out. Of bins from the outermost inward: the outer and the inner
-/// edge, and how many values lie between.
+/// The end of the range that excludes this many values. The bins are given from the outermost
+/// inward, each as outer edge, inner edge and count.
 fn end(inward: impl Iterator<Item = (f64, f64, u64)>, left_out: f64) -> f32 {
     let mut passed = 0.0;
     let mut end = 0.0;

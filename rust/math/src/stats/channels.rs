@@ -1,4 +1,4 @@
-//! What is remembered of each channel of a tensor.
+//! Statistics of each channel of a tensor.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,20 +8,22 @@ use super::histogram_scratch::CHUNK;
 use super::sketch::Sketch;
 use crate::MathError;
 use crate::layout::product;
-use crate::simd::{Loop, widely};
+use crate::simd::{SimdLoop, vectorized};
 
-/// The mean and the largest magnitude of each channel of a tensor, over all samples and in any order.
+/// The mean and the largest magnitude of each channel of a tensor, over all samples, independent of
+/// their order.
 ///
-/// What is not finite is left out. The number of channels is that of the first sample.
+/// Values that are not finite are left out. The number of channels is that of the first sample.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(into = "Written", try_from = "Written")]
+#[serde(into = "Serialized", try_from = "Serialized")]
 pub struct ChannelStats {
     sums: Vec<Sum>,
     absmax: Vec<f32>,
     counts: Vec<u64>,
 }
 
-/// Where the channels of a tensor are: `inner` neighbours are of one channel, those after them of the next.
+/// How channels are laid out: runs of `inner` consecutive values belong to one channel, the next
+/// run to the next channel.
 #[derive(Clone, Copy)]
 struct Layout {
     channels: usize,
@@ -29,7 +31,8 @@ struct Layout {
 }
 
 impl Layout {
-    /// Where the channels are that lie along `axis` of `shape`, of which there are as many values as it says.
+    /// The layout of channels along `axis` of `shape`, whose number of elements must be that of
+    /// `values`.
     fn of(values: &[f32], shape: &[usize], axis: usize) -> Result<Layout, MathError> {
         let &channels =
             shape.get(axis).ok_or_else(|| MathError::Axis { axis, shape: shape.to_vec() })?;
@@ -39,12 +42,13 @@ impl Layout {
     }
 }
 
-/// Channels with at least so many neighbours are looked at one by one.
-const LONG: usize = 1 << 11;
+/// Channels with runs of at least this length are processed one at a time.
+const MIN_RUN: usize = 1 << 11;
 
 impl Sketch {
-    /// As [`observe`](Sketch::observe), and for the statistics of the channels along `axis` of `shape`: at one look
-    /// where that is quicker. Channels that the values do not have, or not as many as before, are `None` from then on.
+    /// As [`observe`](Sketch::observe), and also updates the statistics of the channels along
+    /// `axis` of `shape`, in the same pass where that is faster. `channels` becomes `None` if the
+    /// axis does not exist or the number of channels changes.
     pub fn observe_channels(
         &mut self,
         channels: &mut Option<ChannelStats>,
@@ -52,8 +56,8 @@ impl Sketch {
         shape: &[usize],
         axis: usize,
     ) {
-        // What decides how values are looked at: the shape alone.
-        let layout = Layout::of(values, shape, axis).ok().filter(|layout| layout.inner >= LONG);
+        // Only the shape decides how values are processed.
+        let layout = Layout::of(values, shape, axis).ok().filter(|layout| layout.inner >= MIN_RUN);
         let observed = if let Some(layout) = layout {
             let count = layout.channels;
             let (mut sums, mut absmax) = (vec![0.0; count], vec![0.0; count]);
@@ -76,11 +80,12 @@ impl Sketch {
 }
 
 impl ChannelStats {
-    /// Take the values of a sample into account, whose channels are along `axis` of `shape`.
+    /// Adds a sample, with its channels along `axis` of `shape`.
     ///
     /// # Errors
     ///
-    /// The axis does not exist, there are not as many values as the shape says, or not as many channels as before.
+    /// The axis does not exist, or the number of values or of channels differs from the shape or
+    /// from earlier samples.
     pub fn observe(
         &mut self,
         values: &[f32],
@@ -95,7 +100,7 @@ impl ChannelStats {
         Ok(())
     }
 
-    /// Take the sum and the largest magnitude of each channel into account.
+    /// Adds the sum and the largest magnitude of each channel.
     fn take(
         &mut self,
         values: &[f32],
@@ -116,11 +121,11 @@ impl ChannelStats {
         }
     }
 
-    /// Take what another has seen into account.
+    /// Merges other statistics into these.
     ///
     /// # Errors
     ///
-    /// The other has seen tensors with another number of channels.
+    /// The numbers of channels differ.
     pub fn merge(&mut self, other: &ChannelStats) -> Result<(), MathError> {
         if other.sums.is_empty() {
             return Ok(());
@@ -138,11 +143,11 @@ impl ChannelStats {
         Ok(())
     }
 
-    /// What would have been seen of a tensor whose channels are so many times as large, to the nearest f64.
+    /// The statistics of the tensor with each channel multiplied by a factor, rounded to f64.
     ///
     /// # Errors
     ///
-    /// There are not as many factors as channels.
+    /// The number of factors differs from the number of channels.
     pub fn scaled(&self, factors: &[f32]) -> Result<ChannelStats, MathError> {
         agree("factors", factors.len(), self.sums.len())?;
         let scale = |(sum, factor): (&Sum, &f32)| {
@@ -162,13 +167,13 @@ impl ChannelStats {
         self.sums.len()
     }
 
-    /// The mean of the values of a channel; nothing when there are none.
+    /// The mean of the values of a channel; `None` when it has no values.
     pub fn mean(&self, channel: usize) -> Option<f64> {
         let (sum, &count) = (self.sums.get(channel)?, self.counts.get(channel)?);
         (count > 0).then(|| sum.value() / count as f64)
     }
 
-    /// The largest magnitude in each channel, 0 when it has no values.
+    /// The largest magnitude of each channel; 0 when it has no values.
     pub fn absmax(&self) -> &[f32] {
         &self.absmax
     }
@@ -205,24 +210,25 @@ fn agree(what: &'static str, found: usize, expected: usize) -> Result<(), MathEr
     if found == expected { Ok(()) } else { Err(MathError::Length { what, found, expected }) }
 }
 
-/// Values that are looked at at once.
+/// The number of values processed at once.
 const LANES: usize = 16;
 
-/// The sum and the largest magnitude of each channel, when neighbours are of different channels.
+/// The sum and the largest magnitude of each channel, when consecutive values belong to different
+/// channels.
 fn rows(values: &[f32], channels: usize) -> (Vec<f64>, Vec<f32>) {
     let (mut sums, mut absmax) = (vec![0.0; channels], vec![0.0; channels]);
-    widely(AddRows { values, sums: &mut sums, absmax: &mut absmax });
+    vectorized(AddRows { values, sums: &mut sums, absmax: &mut absmax });
     (sums, absmax)
 }
 
-/// Takes rows of one value a channel into account.
+/// Accumulates rows with one value per channel.
 struct AddRows<'a> {
     values: &'a [f32],
     sums: &'a mut [f64],
     absmax: &'a mut [f32],
 }
 
-impl Loop for AddRows<'_> {
+impl SimdLoop for AddRows<'_> {
     type Output = ();
 
     #[inline(always)]
@@ -233,7 +239,8 @@ impl Loop for AddRows<'_> {
         for row in self.values.chunks_exact(channels) {
             let (wide, few) = row.as_chunks::<LANES>();
             for ((sums, absmax), row) in wide_sums.iter_mut().zip(&mut *wide_absmax).zip(wide) {
-                // All lanes at once: of a comparison alone the compiler would make a masked store.
+                // All lanes at once: from a comparison alone the compiler would generate a masked
+                // store.
                 let (mut more, mut larger_of) = (*sums, *absmax);
                 for lane in 0..LANES {
                     more[lane] += f64::from(row[lane]);
@@ -249,26 +256,27 @@ impl Loop for AddRows<'_> {
     }
 }
 
-/// The sum and the largest magnitude of each channel, when `inner` neighbours are of the same.
+/// The sum and the largest magnitude of each channel, when `inner` consecutive values belong to the
+/// same channel.
 fn runs(values: &[f32], channels: usize, inner: usize) -> (Vec<f64>, Vec<f32>) {
     let (mut sums, mut absmax) = (vec![0.0; channels], vec![0.0; channels]);
     for block in values.chunks_exact(channels * inner) {
         for ((sum, absmax), run) in sums.iter_mut().zip(&mut absmax).zip(block.chunks_exact(inner))
         {
-            widely(Add { run, sum, absmax });
+            vectorized(Add { run, sum, absmax });
         }
     }
     (sums, absmax)
 }
 
-/// Takes neighbours of the same channel into account.
+/// Accumulates a run of values of one channel.
 struct Add<'a> {
     run: &'a [f32],
     sum: &'a mut f64,
     absmax: &'a mut f32,
 }
 
-impl Loop for Add<'_> {
+impl SimdLoop for Add<'_> {
     type Output = ();
 
     #[inline(always)]
@@ -299,26 +307,26 @@ fn larger(this: f32, other: f32) -> f32 {
     if other > this { other } else { this }
 }
 
-/// [`ChannelStats`] as JSON has them.
+/// The JSON form of [`ChannelStats`].
 #[derive(Serialize, Deserialize)]
-struct Written {
+struct Serialized {
     sums: Vec<Sum>,
-    /// As f64, which read back exactly.
+    /// As f64, which JSON round-trips exactly.
     absmax: Vec<f64>,
     counts: Vec<u64>,
 }
 
-impl From<ChannelStats> for Written {
-    fn from(of: ChannelStats) -> Written {
+impl From<ChannelStats> for Serialized {
+    fn from(of: ChannelStats) -> Serialized {
         let absmax = of.absmax.into_iter().map(f64::from).collect();
-        Written { sums: of.sums, absmax, counts: of.counts }
+        Serialized { sums: of.sums, absmax, counts: of.counts }
     }
 }
 
-impl TryFrom<Written> for ChannelStats {
+impl TryFrom<Serialized> for ChannelStats {
     type Error = &'static str;
 
-    fn try_from(Written { sums, absmax, counts }: Written) -> Result<Self, &'static str> {
+    fn try_from(Serialized { sums, absmax, counts }: Serialized) -> Result<Self, &'static str> {
         let absmax: Vec<f32> = absmax.into_iter().map(|absmax| absmax as f32).collect();
         if sums.len() != absmax.len() || sums.len() != counts.len() {
             return Err("lists of different lengths for the same channels");
@@ -341,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn every_axis_gives_what_a_plain_loop_gives() {
+    fn every_axis_equals_a_plain_loop() {
         let shape = [3, 5, 7, 4];
         let values: Vec<f32> = (0..420).map(|i| (i * 37 % 101) as f32 - 50.0).collect();
         for axis in 0..4 {
@@ -362,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn samples_and_merges_come_to_the_same_in_any_order() {
+    fn samples_and_merges_are_independent_of_order() {
         let samples: Vec<Vec<f32>> = (0..9_u8)
             .map(|sample| {
                 (0..60).map(|i| (f32::from(sample) + 0.1) * 1e3_f32.powi(i % 5 - 2)).collect()
@@ -386,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_finite_is_left_out_of_its_channel() {
+    fn non_finite_values_are_left_out_of_their_channel() {
         let values = [1.0, f32::NAN, 3.0, f32::INFINITY, -5.0, f32::NEG_INFINITY];
         for (shape, axis) in [(&[3, 2][..], 1), (&[2, 3], 1), (&[1, 3, 2], 1)] {
             let stats = of(&values, shape, axis);
@@ -401,7 +409,7 @@ mod tests {
     }
 
     #[test]
-    fn with_a_sketch_it_is_what_either_sees_alone() {
+    fn observing_with_a_sketch_equals_observing_separately() {
         let mut values: Vec<f32> =
             (0..2 * 3 * 9000).map(|i| (i * 37 % 101) as f32 - 50.0).collect();
         for (at, x) in [(5, f32::NAN), (9001, -1e4), (30_000, f32::NEG_INFINITY), (44_000, 7e5)] {
@@ -431,7 +439,7 @@ mod tests {
     }
 
     #[test]
-    fn with_a_sketch_no_order_shows_even_where_channels_come_and_go() {
+    fn observing_with_a_sketch_is_independent_of_order_even_with_changing_channels() {
         let samples: Vec<(Vec<f32>, [usize; 2])> = [(4, 2500), (4, 9000), (3, 5000), (4, 7)]
             .map(|(channels, inner)| {
                 let value = |i: usize| (i as f32).sin() * 1e4_f32.powi((i % 9) as i32 - 4);
@@ -456,7 +464,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_refused() {
+    fn mismatched_shapes_are_refused() {
         let mut stats = of(&[1.0, 2.0], &[2], 0);
         assert!(matches!(stats.observe(&[1.0], &[1], 1), Err(MathError::Axis { .. })));
         assert!(matches!(stats.observe(&[1.0], &[2], 0), Err(MathError::Length { .. })));

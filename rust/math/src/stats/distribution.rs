@@ -1,21 +1,22 @@
-//! Finite values: their ends, their number, their sum and their histogram.
+//! The distribution of finite values: extremes, count, sum and histogram.
 
 use std::iter;
 
 use serde::{Deserialize, Serialize};
 
 use super::exact_sum::Sum;
-use super::histogram::{Histogram, Place, exponent_for};
-use super::histogram_scratch::Tally;
+use super::histogram::{BinIndex, Histogram, exponent_for};
+use super::histogram_scratch::HistogramScratch;
 use super::json;
 use crate::Range;
-use crate::simd::{Loop, widely};
+use crate::simd::{SimdLoop, vectorized};
 
-/// How finite values are distributed.
+/// The distribution of finite values.
 ///
-/// In JSON, the counts of the histogram are base64 text; ends are null when there are no values.
+/// In JSON, the counts of the histogram are base64 text, and the ends are null when there are no
+/// values.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(into = "Written", try_from = "Written")]
+#[serde(into = "Serialized", try_from = "Serialized")]
 pub struct Distribution {
     range: Range,
     count: u64,
@@ -24,14 +25,14 @@ pub struct Distribution {
     histogram: Histogram,
 }
 
-/// A stretch of values, and how many of them occurred.
+/// An interval of values and the number of values in it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Bin {
-    /// The lower end of the stretch.
+    /// The lower end of the interval.
     pub from: f64,
-    /// The upper end of the stretch.
+    /// The upper end of the interval.
     pub to: f64,
-    /// How many values lie in it.
+    /// The number of values in the interval.
     pub count: u64,
 }
 
@@ -53,39 +54,40 @@ impl Distribution {
         self.range
     }
 
-    /// How many values there are.
+    /// The number of values.
     pub fn count(&self) -> u64 {
         self.count
     }
 
-    /// How many of them are 0.
+    /// The number of zeros.
     pub fn zeros(&self) -> u64 {
         self.zeros
     }
 
-    /// How often values of each size occurred, zeros included.
+    /// The histogram of the values, zeros included.
     pub fn histogram(&self) -> &Histogram {
         &self.histogram
     }
 
-    /// The arithmetic mean; nothing when there are no values.
+    /// The arithmetic mean; `None` when there are no values.
     pub fn mean(&self) -> Option<f64> {
         (self.count > 0).then(|| self.sum.value() / self.count as f64)
     }
 
-    /// The standard deviation, with the values of a bin taken as spread evenly over it; nothing when there are none.
+    /// The standard deviation, assuming that the values of a bin are spread evenly over it; `None`
+    /// when there are no values.
     pub fn std(&self) -> Option<f64> {
         let mean = self.mean()?;
         let squares = self.bins().map(|Bin { from, to, count }| {
             let (from, to) = (from - mean, to - mean);
-            // The mean of the squares from end to end.
+            // The mean square over the interval.
             count as f64 * (from * from + from * to + to * to) / 3.0
         });
         Some((squares.sum::<f64>() / self.count as f64).sqrt())
     }
 
-    /// The bins in which values lie, from the lowest to the highest. They end where the values do, and the zeros are a
-    /// bin of no width.
+    /// The bins that have values, in ascending order. The outermost bins end at the extremes, and
+    /// zeros are a bin of width 0.
     pub fn bins(&self) -> impl Iterator<Item = Bin> {
         let width = self.histogram.width();
         let (min, max) = (f64::from(self.range.min), f64::from(self.range.max));
@@ -102,7 +104,7 @@ impl Distribution {
         below.chain(iter::once(zeros)).chain(above).filter(|bin| bin.count > 0)
     }
 
-    /// As [`bins`](Distribution::bins), of the magnitudes of the values.
+    /// As [`bins`](Distribution::bins), for the magnitudes of the values.
     pub fn magnitudes(&self) -> impl Iterator<Item = Bin> {
         let (width, absmax) = (self.histogram.width(), f64::from(self.range.absmax()));
         let zeros = Bin { from: 0.0, to: 0.0, count: self.zeros };
@@ -115,7 +117,7 @@ impl Distribution {
         iter::once(zeros).chain(others).filter(|bin| bin.count > 0)
     }
 
-    /// Take what another has seen into account.
+    /// Merges another distribution into this one.
     pub fn merge(&mut self, other: &Distribution) {
         self.range = self.range.merge(other.range);
         self.count = self.count.saturating_add(other.count);
@@ -124,14 +126,14 @@ impl Distribution {
         self.histogram.merge(&other.histogram);
     }
 
-    /// Take a chunk of values into account, of which this is the summary: all finite, and at least one. Without a
-    /// `tally` they are counted at once, which is quicker for few.
+    /// Adds a chunk of at least one value, all finite, with its summary. Without a `tally` the
+    /// histogram is updated at once, which is faster for small tensors.
     pub(super) fn observe(
         &mut self,
         values: &[f32],
         summary: &Summary,
-        places: &mut [Place],
-        tally: Option<&mut Tally>,
+        places: &mut [BinIndex],
+        tally: Option<&mut HistogramScratch>,
     ) {
         let Summary { range, zeros, sum } = *summary;
         self.range = self.range.merge(range);
@@ -153,15 +155,15 @@ impl Distribution {
         }
     }
 
-    /// Take what was tallied into account.
-    pub(super) fn settle(&mut self, tally: &mut Tally) {
+    /// Moves the counts of the tally into the histogram.
+    pub(super) fn settle(&mut self, tally: &mut HistogramScratch) {
         tally.empty_into(&mut self.histogram);
     }
 }
 
-/// What one look at a chunk of values tells.
+/// The range and the sum of a chunk.
 pub(super) struct Summary {
-    /// The smallest and the largest value but NaN.
+    /// The smallest and the largest value, NaN ignored.
     pub(super) range: Range,
     zeros: u32,
     /// The sum of all values.
@@ -169,9 +171,9 @@ pub(super) struct Summary {
 }
 
 impl Summary {
-    /// Looks at a chunk: at most 2³² values.
+    /// Summarizes a chunk of at most 2³² values.
     pub(super) fn of(values: &[f32]) -> Summary {
-        widely(Look(values))
+        vectorized(Summarize(values))
     }
 
     /// Whether all values are finite. A sum of finite f32 is finite in f64.
@@ -180,9 +182,9 @@ impl Summary {
     }
 }
 
-struct Look<'a>(&'a [f32]);
+struct Summarize<'a>(&'a [f32]);
 
-impl Loop for Look<'_> {
+impl SimdLoop for Summarize<'_> {
     type Output = Summary;
 
     #[inline(always)]
@@ -192,8 +194,9 @@ impl Loop for Look<'_> {
     }
 }
 
-/// Wide enough that no lane waits for itself, and few enough vectors for the 16 registers that every x86-64 has. Two
-/// loops over a chunk in the cache are twice as fast as one that needs more.
+/// Enough lanes that none waits for its own previous result, and few enough vectors for the 16
+/// registers that every x86-64 has. Two loops over a cached chunk are twice as fast as one that
+/// needs more registers.
 const LANES: usize = 16;
 
 #[inline(always)]
@@ -214,13 +217,14 @@ fn ends_and_zeros(values: &[f32]) -> (Range, u32) {
     for (lane, &x) in rest.iter().enumerate() {
         see(lane, x);
     }
-    // Adding +0 turns -0 into +0, so that which of the two came first does not show.
+    // Adding +0 turns -0 into +0, so that the result does not depend on which of the two came
+    // first.
     let min = min.into_iter().fold(f32::INFINITY, f32::min) + 0.0;
     let max = max.into_iter().fold(f32::NEG_INFINITY, f32::max) + 0.0;
     (Range { min, max }, zeros.iter().sum())
 }
 
-/// The sum of a chunk in f64, in an order that its length alone decides.
+/// The sum of a chunk in f64. The order of additions depends only on the length.
 #[inline(always)]
 pub(super) fn sum(values: &[f32]) -> f64 {
     let mut lanes = [0.0_f64; LANES];
@@ -236,9 +240,9 @@ pub(super) fn sum(values: &[f32]) -> f64 {
     lanes.iter().sum()
 }
 
-/// [`Distribution`] as JSON has it.
+/// The JSON form of [`Distribution`].
 #[derive(Serialize, Deserialize)]
-struct Written {
+struct Serialized {
     min: Option<f64>,
     max: Option<f64>,
     count: u64,
@@ -249,9 +253,9 @@ struct Written {
     below: String,
 }
 
-impl From<Distribution> for Written {
-    fn from(of: Distribution) -> Written {
-        Written {
+impl From<Distribution> for Serialized {
+    fn from(of: Distribution) -> Serialized {
+        Serialized {
             min: json::end(of.range.min),
             max: json::end(of.range.max),
             count: of.count,
@@ -264,11 +268,11 @@ impl From<Distribution> for Written {
     }
 }
 
-impl TryFrom<Written> for Distribution {
+impl TryFrom<Serialized> for Distribution {
     type Error = &'static str;
 
-    fn try_from(written: Written) -> Result<Distribution, &'static str> {
-        let Written { min, max, count, zeros, sum, exponent, above, below } = written;
+    fn try_from(written: Serialized) -> Result<Distribution, &'static str> {
+        let Serialized { min, max, count, zeros, sum, exponent, above, below } = written;
         let range = match (min, max) {
             (Some(min), Some(max)) => Range { min: min as f32, max: max as f32 },
             (None, None) => Range::EMPTY,

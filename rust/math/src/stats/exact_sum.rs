@@ -1,4 +1,4 @@
-//! Sums of floats that come to the same in any order.
+//! Exact sums of floats, independent of the order of addition.
 
 use std::fmt;
 
@@ -6,18 +6,19 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 const LIMBS: usize = 6;
 
-/// The exponent of the smallest f32, which every f32 is a multiple of.
+/// The exponent of the smallest f32; every f32 is a multiple of that number.
 const UNIT: i32 = f32::MIN_EXP - f32::MANTISSA_DIGITS as i32;
 
-/// Bits of an f64 below its exponent.
+/// The number of fraction bits of an f64.
 const FRACTION: u32 = f64::MANTISSA_DIGITS - 1;
 
-/// An exact sum of floats, whatever their order: an integer of 384 bits, in units of 2⁻¹⁴⁹.
+/// An exact sum of floats: a 384-bit integer in units of 2⁻¹⁴⁹, independent of the order of
+/// addition.
 ///
-/// That unit is the smallest f32. A sum of f32s taken in f64, which is what is added here, is a multiple of it, so
-/// that adding rounds nothing; and 2⁶⁴ times the largest f32 is far from overflow, so that nothing is clamped.
+/// The unit is the smallest f32. The added numbers are f64 sums of f32 values, which are multiples
+/// of it, so no addition rounds. 2⁶⁴ times the largest f32 is far from overflow.
 ///
-/// In JSON, the integer in hexadecimal.
+/// In JSON, the sum is a hexadecimal integer.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub struct Sum {
     /// Two's complement, low limbs first.
@@ -25,7 +26,7 @@ pub struct Sum {
 }
 
 impl Sum {
-    /// Add a finite number. What it has below the unit is cut off.
+    /// Adds a finite number, truncated to a multiple of the unit.
     pub(super) fn add(&mut self, x: f64) {
         debug_assert!(x.abs() < 2_f64.powi(200), "{x} is no sum of f32s");
         let bits = x.abs().to_bits();
@@ -50,7 +51,7 @@ impl Sum {
         self.merge(&if x < 0.0 { term.negated() } else { term });
     }
 
-    /// Add another sum.
+    /// Adds another sum.
     pub fn merge(&mut self, other: &Sum) {
         let mut carry = false;
         for (limb, more) in self.limbs.iter_mut().zip(other.limbs) {
@@ -79,7 +80,7 @@ impl Sum {
         self
     }
 
-    /// What `Display` wrote.
+    /// Parses the output of `Display`.
     fn parse(text: &str) -> Option<Sum> {
         const DIGITS: usize = u64::BITS as usize / 4;
         let (negative, digits) = text.strip_prefix('-').map_or((false, text), |rest| (true, rest));
@@ -142,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_lost_between_the_largest_and_the_smallest() {
+    fn sums_of_the_largest_and_the_smallest_are_exact() {
         let (large, small) = (f64::from(f32::MAX), f64::from(f32::from_bits(1)));
         assert_eq!(of(&[large, small, -large]).value(), small);
         assert_eq!(of(&[-large, small, large]), of(&[small]));
@@ -152,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn text_reads_back() {
+    fn text_round_trips() {
         for value in [0.0, 1.0, -1.0, 1e30, -1e-30, f64::from(f32::MAX) * 1e6, -0.1] {
             let sum = of(&[value]);
             assert_eq!(Sum::parse(&sum.to_string()), Some(sum), "{value} as {sum}");

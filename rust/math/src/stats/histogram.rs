@@ -1,25 +1,28 @@
-//! Counts of values in bins that grow with the values.
+//! Histograms with a bin width that grows with the values.
 
 use crate::Range;
-use crate::simd::{Loop, widely};
+use crate::simd::{SimdLoop, vectorized};
 
-/// How often values of each size occurred, on either side of zero.
+/// A histogram of values on both sides of zero.
 ///
-/// Bin `i` of the positive side holds `[i·w, (i+1)·w)`, that of the negative side `(-(i+1)·w, -i·w]`; both zeros are
-/// positive. The width `w` is the smallest power of two with which [`BINS`](Histogram::BINS) bins hold the largest
-/// magnitude, so that it takes up more than half of its side. Hence the histogram depends on nothing but the values:
-/// growing joins neighbouring bins in pairs, which is what wider bins would have counted from the beginning.
+/// Bin `i` of the positive side contains `[i·w, (i+1)·w)`, that of the negative side
+/// `(-(i+1)·w, -i·w]`; both zeros are positive. The width `w` is the smallest power of two for
+/// which [`BINS`](Histogram::BINS) bins contain the largest magnitude, so the values span more than
+/// half of the bins of a side. The histogram depends only on the values: growing merges
+/// neighbouring bins in pairs, which gives the counts that wider bins would have had from the
+/// beginning.
 ///
 /// No bin is narrower than the smallest scale of a grid, 2⁻¹²⁶.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Histogram {
     exponent: i32,
-    /// Either no bins, as long as there is nothing to count on this side, or all.
+    /// All bins of the side, or none as long as it has no values.
     above: Vec<u64>,
     below: Vec<u64>,
 }
 
-/// The exponent of the smallest normal f32, below which [`params`](crate::params) has no scale.
+/// The exponent of the smallest normal f32, which is the smallest scale of
+/// [`params`](crate::params).
 const MIN_EXPONENT: i32 = f32::MIN_EXP - 1;
 
 impl Default for Histogram {
@@ -29,7 +32,7 @@ impl Default for Histogram {
 }
 
 impl Histogram {
-    /// Bins on a side.
+    /// Bins per side.
     pub const BINS: usize = 1 << 12;
 
     /// The exponent `k` of the width `2ᵏ` of a bin.
@@ -42,12 +45,12 @@ impl Histogram {
         2_f64.powi(self.exponent)
     }
 
-    /// The bins of the positive values and zero, from zero up; none when there are no such values.
+    /// The bins of zero and the positive values, from zero up; empty when there are no such values.
     pub fn above(&self) -> &[u64] {
         &self.above
     }
 
-    /// The bins of the negative values, from zero down; none when there are no such values.
+    /// The bins of the negative values, from zero down; empty when there are no such values.
     pub fn below(&self) -> &[u64] {
         &self.below
     }
@@ -63,12 +66,13 @@ impl Histogram {
         bins
     }
 
-    /// How many values were counted.
+    /// The number of values.
     pub fn count(&self) -> u64 {
         self.above.iter().chain(&self.below).fold(0, |sum, &count| sum.saturating_add(count))
     }
 
-    /// The histogram with these sides, each of no or all bins and none without a value, or nothing when it cannot be.
+    /// A histogram from its sides, each with no bins or all of them, and with at least one value if
+    /// it has bins; `None` if the arguments are not valid.
     pub(super) fn of(exponent: i32, above: Vec<u64>, below: Vec<u64>) -> Option<Histogram> {
         let possible = (MIN_EXPONENT..=exponent_for(f32::MAX)).contains(&exponent);
         let side = |bins: &[u64]| {
@@ -78,7 +82,7 @@ impl Histogram {
         whole.then_some(Histogram { exponent, above, below })
     }
 
-    /// Make room for values in a range, which is not empty.
+    /// Widens the bins so that they contain a range, which is not empty.
     pub(super) fn fit(&mut self, range: Range) {
         self.grow(exponent_for(range.absmax()));
         if range.max >= 0.0 {
@@ -89,13 +93,13 @@ impl Histogram {
         }
     }
 
-    /// Whether bins would become wider to hold this magnitude.
+    /// Whether the bins would have to widen for this magnitude.
     pub(super) fn must_grow_for(&self, absmax: f32) -> bool {
         exponent_for(absmax) > self.exponent
     }
 
-    /// Count values by their places.
-    pub(super) fn add(&mut self, places: &[Place]) {
+    /// Counts values by their bin indices.
+    pub(super) fn add(&mut self, places: &[BinIndex]) {
         for place in places {
             let (side, bin) = place.split();
             let side = if side == 0 { &mut self.above } else { &mut self.below };
@@ -110,7 +114,7 @@ impl Histogram {
         [&mut self.above, &mut self.below]
     }
 
-    /// Take what another has counted into account.
+    /// Merges another histogram into this one.
     pub(super) fn merge(&mut self, other: &Histogram) {
         self.grow(other.exponent);
         let doublings = doublings(other.exponent, self.exponent);
@@ -125,7 +129,7 @@ impl Histogram {
         }
     }
 
-    /// Make bins as wide as `2^exponent`, unless they are already.
+    /// Widens the bins to `2^exponent`, unless they are as wide already.
     fn grow(&mut self, exponent: i32) {
         if exponent <= self.exponent {
             return;
@@ -133,7 +137,7 @@ impl Histogram {
         let doublings = doublings(self.exponent, exponent);
         self.exponent = exponent;
         for bins in [&mut self.above, &mut self.below] {
-            // Counts move down or stay, to where everything has been moved away from.
+            // Counts move to the same or a lower bin, whose own count has already moved.
             for bin in 0..bins.len() {
                 let count = std::mem::take(&mut bins[bin]);
                 let to = &mut bins[bin >> doublings];
@@ -142,31 +146,31 @@ impl Histogram {
         }
     }
 
-    /// What tells the place of a value.
-    pub(super) fn places(&self) -> Places {
-        // A power of two whose inverse is one too: both normal, given the bounds of the exponent.
-        Places { bins_per_unit: 2_f32.powi(-self.exponent) }
+    /// The mapping from values to bin indices.
+    pub(super) fn places(&self) -> BinIndices {
+        // The width and its inverse are normal powers of two, given the bounds of the exponent.
+        BinIndices { bins_per_unit: 2_f32.powi(-self.exponent) }
     }
 }
 
-/// The exponent of the bins for values up to this magnitude.
+/// The bin exponent for values up to this magnitude.
 pub(super) fn exponent_for(absmax: f32) -> i32 {
-    // 2^e ≤ absmax < 2^(e+1); zero and what is denormal have the smallest e there is.
+    // 2^e ≤ absmax < 2^(e+1); zero and denormals have the smallest exponent.
     let e = (absmax.to_bits() >> (f32::MANTISSA_DIGITS - 1)) as i32 - (f32::MAX_EXP - 1);
     (e + 1 - Histogram::BINS.ilog2() as i32).max(MIN_EXPONENT)
 }
 
 fn doublings(from: i32, to: i32) -> u32 {
-    // With more doublings than there are bits in an index, everything is in the first bin.
+    // After as many doublings as an index has bits, all values are in the first bin.
     (to - from).unsigned_abs().min(Histogram::BINS.ilog2())
 }
 
-/// Where a value is counted: its bin, and above that the side, 1 when below zero.
+/// A bin index, with the side in the bit above it: 1 below zero.
 #[derive(Clone, Copy, Default)]
-pub(super) struct Place(pub(super) u32);
+pub(super) struct BinIndex(pub(super) u32);
 
-impl Place {
-    /// How many places there are.
+impl BinIndex {
+    /// The number of indices.
     pub(super) const COUNT: usize = 2 * Histogram::BINS;
 
     #[inline]
@@ -176,39 +180,40 @@ impl Place {
     }
 }
 
-/// Tells places of values apart.
+/// Maps values to bin indices.
 #[derive(Clone, Copy)]
-pub(super) struct Places {
+pub(super) struct BinIndices {
     bins_per_unit: f32,
 }
 
-impl Places {
-    /// Write the place of each value. All are finite and fit.
-    pub(super) fn of(self, values: &[f32], places: &mut [Place]) {
-        widely(Placing { by: self, values, places });
+impl BinIndices {
+    /// Writes the index of each value. All values are finite and fit.
+    pub(super) fn of(self, values: &[f32], places: &mut [BinIndex]) {
+        vectorized(ComputeBins { by: self, values, places });
     }
 
     #[inline(always)]
-    fn one(self, x: f32) -> Place {
-        // From 2²³ on neighbouring f32 are 1 apart: adding it rounds, and leaves the integer in the low bits. Where it
-        // rounded up, take that back. A conversion to integer would saturate, which is slow before SSE4.1.
+    fn one(self, x: f32) -> BinIndex {
+        // From 2²³ on neighbouring f32 values are 1 apart: adding 2²³ rounds, and leaves the
+        // integer in the low bits. Where it rounded up, subtract one. A conversion to integer would
+        // saturate, which is slow before SSE4.1.
         const INTEGERS: f32 = 8_388_608.0;
         const IN_SIDE: u32 = Histogram::BINS as u32 - 1;
         let bins = x.abs() * self.bins_per_unit;
         let shifted = bins + INTEGERS;
         let up = u32::from(shifted - INTEGERS > bins);
         let bin = shifted.to_bits().wrapping_sub(up) & IN_SIDE;
-        Place(bin | u32::from(x < 0.0) << Histogram::BINS.ilog2())
+        BinIndex(bin | u32::from(x < 0.0) << Histogram::BINS.ilog2())
     }
 }
 
-struct Placing<'a> {
-    by: Places,
+struct ComputeBins<'a> {
+    by: BinIndices,
     values: &'a [f32],
-    places: &'a mut [Place],
+    places: &'a mut [BinIndex],
 }
 
-impl Loop for Placing<'_> {
+impl SimdLoop for ComputeBins<'_> {
     type Output = ();
 
     #[inline(always)]

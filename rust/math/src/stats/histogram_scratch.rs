@@ -1,41 +1,42 @@
-//! The working memory of counting, one for each thread.
+//! Thread-local working memory for histograms.
 
 use std::cell::RefCell;
 
-use super::histogram::{Histogram, Place};
+use super::histogram::{BinIndex, Histogram};
 
-/// Values that are looked at at once: they, their places and the counts stay in the second-level cache. So long that the
-/// processor foresees what will be read: with a quarter of it, values from main memory took a third longer.
+/// Values processed at once: they, their bin indices and the counts fit into the second-level
+/// cache. With a quarter of this length, prefetching is less effective, and values from main memory
+/// took a third longer.
 pub(super) const CHUNK: usize = 1 << 13;
 
-/// Counts that are added up for a while: a value that comes again and again, as 0 does after a `Relu`, would make each
-/// addition wait for the one before, were there but one counter for it.
+/// Interleaved counters: with a single counter, repeated values, such as the zeros after a `Relu`,
+/// would make each addition wait for the one before.
 const LANES: usize = 4;
 
-/// The working memory of counting.
+/// The working memory of a thread.
 pub(super) struct Scratch {
-    /// The places of a chunk.
-    pub(super) places: Box<[Place; CHUNK]>,
-    /// Counts not yet in a histogram: all 0 in between.
-    pub(super) tally: Tally,
-    /// Room for the values of a chunk that are near, and for those that are far.
+    /// The bin indices of a chunk.
+    pub(super) places: Box<[BinIndex; CHUNK]>,
+    /// Counts not yet added to a histogram: all 0 between uses.
+    pub(super) tally: HistogramScratch,
+    /// Buffers for the near and the far values of a chunk.
     pub(super) near: Box<[f32; CHUNK]>,
     pub(super) far: Box<[f32; CHUNK]>,
 }
 
-/// Counts not yet in a histogram.
-pub(super) struct Tally {
-    counts: Box<[[u32; LANES]; Place::COUNT]>,
-    /// How many values were counted.
+/// Counts not yet added to a histogram.
+pub(super) struct HistogramScratch {
+    counts: Box<[[u32; LANES]; BinIndex::COUNT]>,
+    /// The number of values counted.
     pending: usize,
 }
 
-/// Lends the working memory of this thread.
+/// Calls a function with the working memory of this thread.
 pub(super) fn with_scratch<T>(work: impl FnOnce(&mut Scratch) -> T) -> T {
     thread_local! {
         static SCRATCH: RefCell<Scratch> = RefCell::new(Scratch {
             places: boxed(),
-            tally: Tally { counts: boxed(), pending: 0 },
+            tally: HistogramScratch { counts: boxed(), pending: 0 },
             near: boxed(),
             far: boxed(),
         });
@@ -43,15 +44,16 @@ pub(super) fn with_scratch<T>(work: impl FnOnce(&mut Scratch) -> T) -> T {
     SCRATCH.with_borrow_mut(work)
 }
 
-/// An array that never was on the stack.
+/// Allocates an array on the heap, without a copy on the stack.
 fn boxed<T: Clone + Default, const N: usize>() -> Box<[T; N]> {
     let Ok(array) = vec![T::default(); N].try_into() else { unreachable!("as long as asked for") };
     array
 }
 
-impl Tally {
-    /// Count values by their places, which are of this histogram until [`empty_into`](Tally::empty_into) it.
-    pub(super) fn add(&mut self, places: &[Place], histogram: &mut Histogram) {
+impl HistogramScratch {
+    /// Counts values by their bin indices. All calls until
+    /// [`empty_into`](HistogramScratch::empty_into) must use the same histogram.
+    pub(super) fn add(&mut self, places: &[BinIndex], histogram: &mut Histogram) {
         if self.pending + places.len() > u32::MAX as usize {
             self.empty_into(histogram);
         }
@@ -59,15 +61,15 @@ impl Tally {
         let (rows, rest) = places.as_chunks::<LANES>();
         for row in rows {
             for (lane, place) in row.iter().enumerate() {
-                self.counts[place.0 as usize % Place::COUNT][lane] += 1;
+                self.counts[place.0 as usize % BinIndex::COUNT][lane] += 1;
             }
         }
         for place in rest {
-            self.counts[place.0 as usize % Place::COUNT][0] += 1;
+            self.counts[place.0 as usize % BinIndex::COUNT][0] += 1;
         }
     }
 
-    /// Move what was counted into the histogram.
+    /// Moves the counts into the histogram.
     pub(super) fn empty_into(&mut self, histogram: &mut Histogram) {
         if self.pending == 0 {
             return;

@@ -1,10 +1,10 @@
-//! How statistics are written to JSON, so that they read back exactly and stay short.
+//! JSON encoding of statistics: exact and compact.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Deserializer};
 
-/// JSON has no infinity: serde writes null, which is read back as the empty end that it was.
+/// JSON has no infinity: serde writes null, which becomes the end of an empty range again.
 pub(crate) fn null_is_inf<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f32, D::Error> {
     Ok(Option::deserialize(deserializer)?.unwrap_or(f32::INFINITY))
 }
@@ -16,13 +16,13 @@ pub(crate) fn null_is_negative_inf<'de, D: Deserializer<'de>>(
     Ok(Option::deserialize(deserializer)?.unwrap_or(f32::NEG_INFINITY))
 }
 
-/// The number of an end, or nothing when it is infinite. As f64, since the shortest digits of an f32 need not read
-/// back through the f64 that JSON has, but an f64 whose value is an f32 does.
+/// An end as a number, or `None` when it is infinite. It is f64 because the shortest decimal digits
+/// of an f32 need not survive JSON's f64, whereas an f64 with the value of an f32 does.
 pub(super) fn end(value: f32) -> Option<f64> {
     value.is_finite().then(|| f64::from(value))
 }
 
-/// Finite numbers, as [`end`] has one.
+/// Lists of finite numbers, each written as f64.
 pub(super) mod floats {
     use serde::{Deserialize, Deserializer, Serializer};
 
@@ -36,8 +36,8 @@ pub(super) mod floats {
     }
 }
 
-/// Counts as base64 of numbers in LEB128, seven bits to a byte: a count of 0 is followed by the number of further
-/// zeros, and zeros at the end are not written.
+/// Counts as base64 of LEB128 numbers, seven bits to a byte. A count of 0 is followed by the number
+/// of further zeros; trailing zeros are omitted.
 pub(super) fn counts_to_text(counts: &[u64]) -> String {
     let mut bytes = Vec::new();
     let used = counts.iter().rposition(|&count| count > 0).map_or(0, |last| last + 1);
@@ -54,7 +54,7 @@ pub(super) fn counts_to_text(counts: &[u64]) -> String {
     STANDARD.encode(bytes)
 }
 
-/// What [`counts_to_text`] wrote of `len` counts, or nothing when it did not.
+/// Decodes the output of [`counts_to_text`] into `len` counts; `None` if it is not valid.
 pub(super) fn counts_from_text(text: &str, len: usize) -> Option<Vec<u64>> {
     let bytes = STANDARD.decode(text).ok()?;
     let mut bytes = bytes.iter().copied();
@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn counts_read_back() {
+    fn counts_round_trip() {
         let cases: [&[u64]; 6] = [
             &[0, 0, 0, 0],
             &[1, 2, 3, 4],
@@ -120,8 +120,9 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_written_like_this_is_refused() {
-        // Not base64; a number without an end; a number of more than 64 bits; a zero without its run; too many counts.
+    fn malformed_counts_are_refused() {
+        // Not base64; an unterminated number; a number of more than 64 bits; a zero without run
+        // length; too many counts.
         for bytes in [&[0x80][..], &[0xff; 10], &[0], &[1, 1, 1], &[0, 0xff, 0x7f, 1]] {
             assert_eq!(counts_from_text(&STANDARD.encode(bytes), 2), None, "{bytes:?}");
         }

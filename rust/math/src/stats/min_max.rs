@@ -1,22 +1,22 @@
-//! The ends of values that are seen batch by batch.
+//! The extremes of values observed in batches.
 
 use serde::{Deserialize, Serialize};
 
 use super::json;
 use crate::Range;
 
-/// The smallest and largest finite value seen, and how many there were.
+/// The smallest and the largest finite value observed, and counts.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct MinMax {
-    /// The smallest finite value; `+inf` (in JSON, null) when none was seen.
+    /// The smallest finite value; `+inf` (in JSON, null) when there was none.
     #[serde(deserialize_with = "json::null_is_inf")]
     pub min: f32,
-    /// The largest finite value; `-inf` (in JSON, null) when none was seen.
+    /// The largest finite value; `-inf` (in JSON, null) when there was none.
     #[serde(deserialize_with = "json::null_is_negative_inf")]
     pub max: f32,
-    /// How many finite values were seen.
+    /// The number of finite values.
     pub count: u64,
-    /// How many values were NaN or infinite, and left out of the range.
+    /// The number of values that were NaN or infinite; the range does not include them.
     pub non_finite: u64,
 }
 
@@ -27,15 +27,15 @@ impl Default for MinMax {
 }
 
 impl MinMax {
-    /// Take a batch of values into account.
+    /// Adds a batch of values.
     pub fn observe(&mut self, values: &[f32]) {
-        // Short enough for the 32-bit counts, which SIMD lanes are as wide as the values for.
+        // Short enough for 32-bit counts, which have the same number of SIMD lanes as the values.
         for values in values.chunks(1 << 16) {
             self.merge(&finite_min_max(values));
         }
     }
 
-    /// Take what another has seen into account.
+    /// Merges other extremes into these.
     pub fn merge(&mut self, other: &MinMax) {
         self.min = self.min.min(other.min);
         self.max = self.max.max(other.max);
@@ -43,7 +43,7 @@ impl MinMax {
         self.non_finite += other.non_finite;
     }
 
-    /// The range of the finite values seen.
+    /// The range of the finite values.
     pub fn range(&self) -> Range {
         Range { min: self.min, max: self.max }
     }
@@ -71,7 +71,8 @@ fn finite_min_max(values: &[f32]) -> MinMax {
     }
     let count = finite.iter().map(|&n| u64::from(n)).sum();
     MinMax {
-        // Adding +0 turns -0 into +0, so that which of the two came first does not show.
+        // Adding +0 turns -0 into +0, so that the result does not depend on which of the two came
+        // first.
         min: min.into_iter().fold(f32::INFINITY, f32::min) + 0.0,
         max: max.into_iter().fold(f32::NEG_INFINITY, f32::max) + 0.0,
         count,
@@ -90,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_finite_is_counted_and_left_out() {
+    fn non_finite_values_are_counted_and_left_out() {
         let seen = of(&[f32::NAN, 1.0, f32::INFINITY, -3.0, f32::NEG_INFINITY]);
         assert_eq!(seen, MinMax { min: -3.0, max: 1.0, count: 2, non_finite: 3 });
         assert_eq!(of(&[]), MinMax::default());
@@ -98,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn batches_and_merges_come_to_the_same_in_any_order() {
+    fn batches_and_merges_are_independent_of_order() {
         let values: Vec<f32> =
             (0..200_000).map(|i| ((i * 7919) % 10_007) as f32 - 5000.0).collect();
         let whole = of(&values);
@@ -111,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn the_sign_of_zero_does_not_show() {
+    fn the_sign_of_zero_does_not_matter() {
         assert_eq!(of(&[0.0, -0.0]).min.to_bits(), of(&[-0.0, 0.0]).min.to_bits());
     }
 }

@@ -1,4 +1,5 @@
-//! What is remembered of values that are seen batch by batch: mergeable, and the order never matters.
+//! Statistics of values observed in batches. They can be merged, and do not depend on the order of
+//! batches.
 //!
 //! ```
 //! use quantize_rs_math::stats::Sketch;
@@ -26,5 +27,5 @@ pub use exact_sum::Sum;
 pub use histogram::Histogram;
 pub(crate) use json::{null_is_inf, null_is_negative_inf};
 pub use min_max::MinMax;
-pub use sketch::{Masked, Sketch};
-pub(crate) use sketch::{OUTERMOST, SampleEnds};
+pub(crate) use sketch::{KEPT_SAMPLE_ENDS, SampleEnds};
+pub use sketch::{MaskedValues, Sketch};

@@ -1,4 +1,4 @@
-//! What is remembered of one tensor over all samples.
+//! Statistics of one tensor over all samples.
 
 use std::borrow::Cow;
 use std::cmp::Ordering;
@@ -11,96 +11,98 @@ use super::histogram_scratch::{CHUNK, Scratch, with_scratch};
 use super::json;
 use crate::Range;
 
-/// What is remembered of one tensor over all samples: of fixed size, and the same to the last bit, in whatever order
-/// samples come and partial sketches are merged.
+/// Statistics of one tensor over all samples. Their size is fixed, and they are bit-identical for
+/// every order in which samples are observed and partial sketches are merged.
 ///
-/// Everything in it is a count, an end, or an exact [`Sum`]; only within a sample are values added in f64, in an order
-/// that the shape of the tensor decides, and whether its channels are looked at too.
+/// They consist of counts, extremes and exact [`Sum`]s. Only within a sample are values added in
+/// f64, in an order that depends on the shape of the tensor and on whether channels are observed
+/// too.
 ///
 /// # Attention masks
 ///
-/// A mask is added to scores to make them vanish in a softmax: −10⁴, −65504, −10⁹, the lowest float or −∞. As a range it
-/// would leave one step to all that matters. So values up to −4096 are kept apart, and whether they are a mask is
-/// decided from all that was seen: they are when every other value is less than an eighth as far from zero, and when
-/// they are not rarer than one in 65 536, as a single outlier is. If they are no mask, they are put back, with the
-/// same result as if they had never been apart.
+/// An attention mask is added to scores so that they vanish in the softmax: −10⁴, −65504, −10⁹, the
+/// lowest float or −∞. If the range included it, all relevant values would share one step. Values
+/// up to −4096 are therefore collected separately, and all observed values decide whether they are
+/// a mask. They are a mask when the magnitude of every other value is less than an eighth of
+/// theirs, and when they are more frequent than one in 65 536, unlike a single outlier. Otherwise
+/// they are merged with the other values, with the same result as without the separation.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Sketch {
     samples: u64,
     nan: u64,
     positive_infinities: u64,
     negative_infinities: u64,
-    /// Values above [`FAR`], and the others.
+    /// Values above [`MASK_THRESHOLD`], and all others.
     near: Distribution,
     far: Distribution,
-    /// The ends of samples, by their near values and by all.
+    /// The extremes of samples, of near values only and of all values.
     near_ends: Ends,
     all_ends: Ends,
 }
 
-/// Values up to here may be a mask.
-const FAR: f32 = -4096.0;
+/// Values up to this one may be a mask.
+const MASK_THRESHOLD: f32 = -4096.0;
 
-/// How many times further from zero than all others the values of a mask are.
-const GAP: f32 = 8.0;
+/// The minimum ratio of the magnitudes of mask values to that of all other values.
+const MIN_MASK_GAP: f32 = 8.0;
 
-/// The most values among which there is at least one of a mask's.
-const RAREST: u64 = 1 << 16;
+/// The maximum number of unmasked values per mask value.
+const MAX_UNMASKED_PER_MASKED: u64 = 1 << 16;
 
-/// From this many values on, counting them aside pays for moving the counts afterwards.
-const MANY: usize = 1 << 13;
+/// The minimum number of values for which counting in scratch memory is faster.
+const MIN_SCRATCH_VALUES: usize = 1 << 13;
 
-/// Values that mean "not here", and are left out of the range of a tensor.
+/// Values of an attention mask, which the range of a tensor does not include.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Masked {
-    /// How many values are finite.
+pub struct MaskedValues {
+    /// The number of finite mask values.
     pub count: u64,
-    /// The range of these; [`Range::EMPTY`] when there are none.
+    /// Their range; [`Range::EMPTY`] when there are none.
     pub range: Range,
-    /// How many are −∞.
+    /// The number of values that are −∞.
     pub infinite: u64,
 }
 
-/// The ends of samples.
+/// Extremes of samples.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 struct Ends {
-    /// Samples that have ends.
+    /// The number of samples with values.
     samples: u64,
-    /// The sums of their ends.
+    /// The sums of the extremes.
     min: Sum,
     max: Sum,
-    /// The smallest of their smallest values, and the largest of their largest: at most [`OUTERMOST`] each, the outermost
-    /// first.
+    /// The smallest minima and the largest maxima of samples: at most [`KEPT_SAMPLE_ENDS`] each,
+    /// the most extreme first.
     #[serde(with = "json::floats")]
     lowest: Vec<f32>,
     #[serde(with = "json::floats")]
     highest: Vec<f32>,
 }
 
-/// So many ends of samples are kept.
-pub(crate) const OUTERMOST: usize = 8;
+/// The number of sample extremes that are stored per side.
+pub(crate) const KEPT_SAMPLE_ENDS: usize = 8;
 
-/// What is known of the ends of samples; values of a mask left out.
+/// Extremes of samples, without mask values.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct SampleEnds<'a> {
-    /// How many samples have values.
+    /// The number of samples with values.
     pub(crate) samples: u64,
-    /// The mean of their smallest values, and that of their largest; [`Range::EMPTY`] when there are none.
+    /// The mean of the minima and the mean of the maxima; [`Range::EMPTY`] when there are none.
     pub(crate) mean: Range,
-    /// The smallest of their smallest values, the lowest first.
+    /// The smallest minima, in ascending order.
     pub(crate) lowest: &'a [f32],
-    /// The largest of their largest values, the highest first.
+    /// The largest maxima, in descending order.
     pub(crate) highest: &'a [f32],
 }
 
 impl Sketch {
-    /// Take the values of a sample into account.
+    /// Adds a sample.
     pub fn observe(&mut self, values: &[f32]) {
         self.observe_runs(values, values.len(), |_, _| ());
     }
 
-    /// Take the values of a sample into account, which are looked at in runs of so many: `each` is given the number of
-    /// the run and a look at a part of it.
+    /// Adds a sample, processed in runs of `length` values. `each` is called with the index of the
+    /// run and the summary of a part of it.
     pub(super) fn observe_runs(
         &mut self,
         values: &[f32],
@@ -118,13 +120,13 @@ impl Sketch {
         mut each: impl FnMut(usize, &Summary),
     ) {
         let Scratch { places, tally, near, far } = scratch;
-        let many = values.len() >= MANY;
+        let many = values.len() >= MIN_SCRATCH_VALUES;
         let (mut near_range, mut far_range) = (Range::EMPTY, Range::EMPTY);
         let runs = values.chunks(length.max(1)).enumerate();
         for (run, chunk) in runs.flat_map(|(at, run)| run.chunks(CHUNK).map(move |it| (at, it))) {
             let summary = Summary::of(chunk);
             each(run, &summary);
-            if summary.is_finite() && summary.range.min > FAR {
+            if summary.is_finite() && summary.range.min > MASK_THRESHOLD {
                 near_range = near_range.merge(summary.range);
                 self.near.observe(chunk, &summary, &mut places[..], many.then_some(&mut *tally));
                 continue;
@@ -147,7 +149,8 @@ impl Sketch {
         self.all_ends.merge(&Ends::of(near_range.merge(far_range)));
     }
 
-    /// Count what is not finite, and part the rest. Without branches, which such values would mislead.
+    /// Counts values that are not finite, and separates the others. Without branches, which such
+    /// values would make unpredictable.
     fn split<'a>(
         &mut self,
         values: &[f32],
@@ -157,9 +160,9 @@ impl Sketch {
         let (mut nears, mut fars, mut nan, mut positive) = (0, 0, 0, 0);
         for &x in values {
             near[nears % CHUNK] = x;
-            nears += usize::from(x > FAR && x <= f32::MAX);
+            nears += usize::from(x > MASK_THRESHOLD && x <= f32::MAX);
             far[fars % CHUNK] = x;
-            fars += usize::from((f32::MIN..=FAR).contains(&x));
+            fars += usize::from((f32::MIN..=MASK_THRESHOLD).contains(&x));
             nan += usize::from(x.is_nan());
             positive += usize::from(x == f32::INFINITY);
         }
@@ -174,7 +177,7 @@ impl Sketch {
         (&near[..nears], &far[..fars])
     }
 
-    /// Take what another has seen into account.
+    /// Merges another sketch into this one.
     pub fn merge(&mut self, other: &Sketch) {
         for (count, more) in [
             (&mut self.samples, other.samples),
@@ -190,33 +193,34 @@ impl Sketch {
         self.all_ends.merge(&other.all_ends);
     }
 
-    /// How many samples were observed.
+    /// The number of samples.
     pub fn samples(&self) -> u64 {
         self.samples
     }
 
-    /// How many values were NaN.
+    /// The number of NaN values.
     pub fn nan(&self) -> u64 {
         self.nan
     }
 
-    /// How many values were +∞.
+    /// The number of values that are +∞.
     pub fn positive_infinities(&self) -> u64 {
         self.positive_infinities
     }
 
-    /// How many values were −∞, be they a mask or not.
+    /// The number of values that are −∞, mask or not.
     pub fn negative_infinities(&self) -> u64 {
         self.negative_infinities
     }
 
-    /// The exact range of the finite values that are no mask; [`Range::EMPTY`] when there are none.
+    /// The exact range of the finite values that are not a mask; [`Range::EMPTY`] when there are
+    /// none.
     pub fn range(&self) -> Range {
         let near = self.near.range();
         if self.far_is_mask() { near } else { near.merge(self.far.range()) }
     }
 
-    /// The finite values that are no mask.
+    /// The finite values that are not a mask.
     pub fn values(&self) -> Cow<'_, Distribution> {
         if self.far.count() == 0 || self.far_is_mask() {
             return Cow::Borrowed(&self.near);
@@ -226,14 +230,14 @@ impl Sketch {
         Cow::Owned(all)
     }
 
-    /// The mean over the samples of their smallest values, and that of their largest; what is masked left out.
+    /// The mean of the minima of the samples and the mean of their maxima, without mask values.
     ///
     /// [`Range::EMPTY`] when no sample has values.
     pub fn mean_range(&self) -> Range {
         self.ends().mean()
     }
 
-    /// What is known of the ends of samples.
+    /// The extremes of samples.
     pub(crate) fn sample_ends(&self) -> SampleEnds<'_> {
         let ends @ Ends { samples, lowest, highest, .. } = self.ends();
         SampleEnds { samples: *samples, mean: ends.mean(), lowest, highest }
@@ -243,8 +247,8 @@ impl Sketch {
         if self.far_is_mask() { &self.near_ends } else { &self.all_ends }
     }
 
-    /// The attention mask that the tensor carries, if it does.
-    pub fn mask(&self) -> Option<Masked> {
+    /// The attention mask of the tensor, if it has one.
+    pub fn mask(&self) -> Option<MaskedValues> {
         let finite = self.near.count() > 0 || self.far.count() > 0;
         let infinite = if finite { self.negative_infinities } else { 0 };
         let (count, range) = if self.far_is_mask() {
@@ -252,20 +256,20 @@ impl Sketch {
         } else {
             (0, Range::EMPTY)
         };
-        (count > 0 || infinite > 0).then_some(Masked { count, range, infinite })
+        (count > 0 || infinite > 0).then_some(MaskedValues { count, range, infinite })
     }
 
     fn far_is_mask(&self) -> bool {
         let (near, far) = (&self.near, &self.far);
         near.count() > 0
             && far.count() > 0
-            && near.range().absmax() < far.range().max.abs() / GAP
-            && far.count() >= near.count() / RAREST
+            && near.range().absmax() < far.range().max.abs() / MIN_MASK_GAP
+            && far.count() >= near.count() / MAX_UNMASKED_PER_MASKED
     }
 }
 
 impl Ends {
-    /// Those of a sample with this range.
+    /// The extremes of one sample with this range.
     fn of(range: Range) -> Ends {
         if range.is_empty() {
             return Ends::default();
@@ -286,7 +290,7 @@ impl Ends {
         let outermost = |all: &mut Vec<f32>, more: &[f32], order: fn(&f32, &f32) -> Ordering| {
             all.extend(more);
             all.sort_by(order);
-            all.truncate(OUTERMOST);
+            all.truncate(KEPT_SAMPLE_ENDS);
         };
         outermost(&mut self.lowest, &other.lowest, f32::total_cmp);
         outermost(&mut self.highest, &other.highest, |a, b| b.total_cmp(a));
@@ -313,14 +317,14 @@ mod tests {
         sketch
     }
 
-    /// Scores between -12 and 12, of which every third is masked.
+    /// Attention scores between -12 and 12, a third of which are masked.
     fn scores(mask: f32) -> Vec<f32> {
         let masked = |i: usize, score: f32| if i.is_multiple_of(3) { score + mask } else { score };
         (0..999).map(|i| masked(i, ((i * 7919 % 2401) as f32 - 1200.0) / 100.0)).collect()
     }
 
     #[test]
-    fn masks_of_every_kind_leave_the_range_of_the_scores() {
+    fn masks_of_every_kind_do_not_change_the_range_of_the_scores() {
         let honest = of(&[&scores(0.0)]);
         for mask in [-1e4, -65504.0, -1e9, f32::MIN, f32::NEG_INFINITY] {
             let sketch = of(&[&scores(mask)]);
@@ -337,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn honest_values_are_no_mask() {
+    fn unmasked_values_are_not_taken_for_a_mask() {
         let wide: Vec<f32> = (-20_000_i16..20_000).map(f32::from).collect();
         let mut outlier: Vec<f32> = (0..200_000_u32).map(|i| (i % 100) as f32).collect();
         outlier.push(-5000.0);
@@ -352,20 +356,23 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_finite_is_counted_and_never_binned() {
+    fn non_finite_values_are_counted_and_never_binned() {
         let sketch = of(&[&[f32::NAN, 1.0, f32::INFINITY], &[f32::NAN, 0.0, f32::NEG_INFINITY]]);
         assert_eq!((sketch.nan(), sketch.samples()), (2, 2));
         assert_eq!((sketch.positive_infinities(), sketch.negative_infinities()), (1, 1));
         assert_eq!(sketch.range(), Range { min: 0.0, max: 1.0 });
         assert_eq!((sketch.values().count(), sketch.values().zeros()), (2, 1));
-        assert_eq!(sketch.mask(), Some(Masked { count: 0, range: Range::EMPTY, infinite: 1 }));
+        assert_eq!(
+            sketch.mask(),
+            Some(MaskedValues { count: 0, range: Range::EMPTY, infinite: 1 })
+        );
         let nothing = of(&[&[f32::NEG_INFINITY; 3], &vec![f32::NAN; 9000], &[]]);
         assert_eq!((nothing.range(), nothing.mean_range()), (Range::EMPTY, Range::EMPTY));
         assert_eq!((nothing.mask(), nothing.values().mean()), (None, None));
     }
 
     #[test]
-    fn mean_ends_are_those_of_the_samples() {
+    fn the_mean_range_is_the_mean_of_the_sample_ranges() {
         let sketch = of(&[&[-1.0, 4.0], &[-3.0, 2.0, 0.0], &[], &[f32::NAN]]);
         assert_eq!(sketch.mean_range(), Range { min: -2.0, max: 3.0 });
         let masked = of(&[&[-1.0, -1e4], &[-3.0, 1.0], &[-1e4]]);
@@ -375,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn the_outermost_ends_are_kept_in_whatever_order_they_come() {
+    fn the_outermost_sample_ends_do_not_depend_on_the_order() {
         let samples: Vec<[f32; 3]> = [3, 9, 1, 9, 4, 0, 7, 5, 8, 2]
             .map(|i: u8| [-1e4, -0.5 * f32::from(i), f32::from(i)])
             .into();
@@ -410,7 +417,7 @@ mod tests {
     }
 
     #[test]
-    fn extremes_fit() {
+    fn extreme_floats_are_counted() {
         let extremes = [f32::MAX, f32::MIN, 1e-45, -1e-45, f32::MIN_POSITIVE, 0.0, -0.0];
         let seen = of(&[&extremes]);
         assert_eq!(seen.range(), Range { min: f32::MIN, max: f32::MAX });

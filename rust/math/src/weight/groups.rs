@@ -1,44 +1,44 @@
-//! The elements of each group of a tensor, one after the other.
+//! Iterates over the groups of a tensor, with the elements of each group in order.
 
 use rayon::prelude::*;
 
 use crate::float_source::Element;
 use crate::{Granularity, Layout};
 
-/// Groups in a row, the first of this index.
+/// Consecutive groups; `first` is the index of the first.
 pub(super) struct Groups<'a, X> {
     pub(super) first: usize,
-    /// Elements of each; the last may have fewer.
+    /// Elements per group; the last may have fewer.
     pub(super) depth: usize,
     pub(super) elements: Elements<'a, X>,
 }
 
 /// The elements of groups, group by group.
 pub(super) enum Elements<'a, X> {
-    /// They lie like that.
+    /// They are contiguous in memory.
     InPlace(&'a [X]),
-    /// They were brought together.
+    /// They were copied to be contiguous.
     Gathered(&'a [f32]),
-    /// Each is a column of rows.
+    /// Each group is a column of rows.
     Columns(Rows<'a, X>),
 }
 
-/// Groups side by side that are looked at together: as many as a cache line or two hold of a row.
+/// Columns processed together: as many as one or two cache lines of a row hold.
 pub(super) const TILE: usize = 32;
 
-/// Up to [`TILE`] columns of rows that lie `apart`.
+/// Up to [`TILE`] columns of rows, `apart` elements from row to row.
 #[derive(Clone, Copy)]
 pub(super) struct Rows<'a, X> {
     data: &'a [X],
     apart: usize,
-    /// How many rows there are.
+    /// The number of rows.
     pub(super) depth: usize,
-    /// How many columns.
+    /// The number of columns.
     pub(super) count: usize,
 }
 
 impl<'a, X: Element> Rows<'a, X> {
-    /// A row.
+    /// One row.
     #[inline(always)]
     pub(super) fn row(self, row: usize) -> &'a [X] {
         &self.data[row * self.apart..][..self.count]
@@ -51,7 +51,8 @@ impl<'a, X: Element> Rows<'a, X> {
     }
 }
 
-/// What `f` makes of each group, in the order of the groups; it is given several at once where they are small.
+/// Applies `f` to each group, and returns the results in the order of the groups. `f` gets several
+/// small groups at once.
 pub(super) fn map_groups<X: Element, T: Send>(
     data: &[X],
     layout: &Layout,
@@ -66,7 +67,7 @@ pub(super) fn map_groups<X: Element, T: Send>(
             let rows = data.par_chunks(inner.max(1)).enumerate();
             rows.flat_map_iter(|(index, row)| in_place(index, inner, row)).collect()
         }
-        // The same groups in every slab: a group is a stretch of each.
+        // Every slab has the same groups: a group consists of a span of each slab.
         Granularity::PerAxis { .. } => tiles(axis_len, |first, count| {
             let stretches = (0..outer).map(|o| &data[o * slab + first * inner..][..count * inner]);
             let floats = gathered(stretches, count, inner);
@@ -99,13 +100,13 @@ pub(super) fn map_groups<X: Element, T: Send>(
     }
 }
 
-/// What `f` makes of the tiles of `len` groups, each from a first one on.
+/// Applies `f` to tiles of `len` groups, each with its first group and its count.
 fn tiles<T: Send>(len: usize, f: impl Fn(usize, usize) -> Vec<T> + Sync) -> Vec<T> {
     let tiles = (0..len.div_ceil(TILE)).into_par_iter();
     tiles.flat_map_iter(|tile| f(tile * TILE, TILE.min(len - tile * TILE))).collect()
 }
 
-/// The elements of `count` groups, of which every stretch holds `len` elements, group by group.
+/// Copies the elements of `count` groups, of which every span holds `len` elements, group by group.
 fn gathered<'a, X: Element + 'a>(
     stretches: impl ExactSizeIterator<Item = &'a [X]>,
     count: usize,

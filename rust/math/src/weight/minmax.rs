@@ -1,10 +1,11 @@
-//! Grids that reach the ends of what is there.
+//! Grids that cover the range of a group.
 
 use super::Choices;
 use crate::params::{choices as lopsided_choices, lopsided};
 use crate::{QSpec, Range, params};
 
-/// [`params`](crate::params()); three of them where a symmetric grid has one step more on one side.
+/// [`params`](crate::params()); three candidates if one side of a symmetric grid has an additional
+/// step.
 pub(super) fn choices(range: Range, spec: &QSpec) -> Choices {
     if !lopsided(spec) {
         return Choices::one(params(range, spec));

@@ -1,7 +1,7 @@
-//! From the elements of a weight to its scales and zero points: one file for each way of choosing.
+//! From the elements of a weight to its scales and zero points: one file per method.
 //!
-//! A weight is at hand, unlike what flows through a model, so that each group can choose by what really becomes of its
-//! elements.
+//! The elements of a weight are available, unlike those of activations, so each group can choose
+//! parameters by their actual error.
 
 mod groups;
 mod hqq;
@@ -15,12 +15,12 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 
 use crate::float_source::Element;
-use crate::{Floats, Granularity, Layout, MathError, Params, QSpec, Range, params};
+use crate::{FloatSource, Granularity, Layout, MathError, Params, QSpec, Range, params};
 use groups::{Elements, map_groups};
 
-pub(crate) use hqq::Shifted;
+pub(crate) use hqq::FloatZeroParams;
 
-/// A way of choosing the scale and the zero point of a group of weights.
+/// A method of choosing the scale and the zero point of a group of weights.
 ///
 /// ```
 /// use quantize_rs_math::WeightMethod;
@@ -32,61 +32,63 @@ pub(crate) use hqq::Shifted;
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
 pub enum WeightMethod {
-    /// The grid reaches the ends of the group, or misses one of them by less than a step.
+    /// The grid covers the range of the group, or clips one end by less than a step.
     MinMax,
-    /// The least squared error, where either end may be cut by a step.
+    /// The smallest squared error; either end may be clipped by about a step.
     Mse,
-    /// Half-quadratic quantization: the zero point moves to where most elements are met closely.
+    /// Half-quadratic quantization: the zero point is optimized for most elements, and outliers may
+    /// have large errors.
     Hqq,
 }
 
-/// What is known of a way of choosing.
-struct Row {
+/// The table row of a method.
+struct MethodInfo {
     method: WeightMethod,
     name: &'static str,
     about: &'static str,
-    /// Scales and zero points to choose from, the usual ones first.
+    /// The candidate parameters, the default first.
     choices: fn(Range, &QSpec) -> Choices,
-    /// The same where the elements of a group say what there is to choose from.
+    /// Candidates that depend on the elements of the group.
     search: Option<Search>,
 }
 
-/// From the elements of a group and their range to what it can choose from, with the widest vectors.
+/// Maps the elements of a group and their range to candidates, with the widest vectors.
 type Search = fn(&[f32], Range, &QSpec) -> Choices;
 
-const ROWS: &[Row] = &[
-    Row {
+const METHODS: &[MethodInfo] = &[
+    MethodInfo {
         method: WeightMethod::MinMax,
         name: "minmax",
-        about: "the grid reaches from the smallest to the largest weight of a group",
+        about: "the grid covers the range of a group",
         choices: minmax::choices,
         search: None,
     },
-    Row {
+    MethodInfo {
         method: WeightMethod::Mse,
         name: "mse",
-        about: "the least squared error of a group, whose ends may be cut by a step",
+        about: "the smallest squared error of a group; may clip either end by a step",
         choices: mse::choices,
         search: None,
     },
-    Row {
+    MethodInfo {
         method: WeightMethod::Hqq,
         name: "hqq",
-        about: "half-quadratic quantization; in matmul_nbits its zero points are floats",
+        about: "half-quadratic quantization; with matmul_nbits, zero points are floats",
         choices: minmax::choices,
         search: Some(hqq::rounded),
     },
 ];
 
 impl WeightMethod {
-    /// Every way there is.
+    /// All methods.
     pub const ALL: &'static [WeightMethod] =
         &[WeightMethod::MinMax, WeightMethod::Mse, WeightMethod::Hqq];
 
-    /// The way for weights of this kind, where nobody asks for another.
+    /// The default method for weights of this kind.
     ///
-    /// Blocks of up to 4 bits take the least error: few elements share a scale, and what is cut of one of them makes the
-    /// steps of the others finer. Whole channels of trained convolutions lost up to 7 dB of what the model makes by it.
+    /// Blocks of up to 4 bits use the least squared error: few elements share a scale, and clipping
+    /// one of them makes the steps of the others finer. With whole channels, the output of trained
+    /// convolutions lost up to 7 dB by it.
     pub fn usual(spec: &QSpec) -> WeightMethod {
         match spec.granularity {
             Granularity::Blocked { .. } if spec.qtype.bits() <= 4 => WeightMethod::Mse,
@@ -94,27 +96,27 @@ impl WeightMethod {
         }
     }
 
-    fn row(self) -> &'static Row {
-        ROWS.iter().find(|row| row.method == self).unwrap_or(&ROWS[0])
+    fn info(self) -> &'static MethodInfo {
+        METHODS.iter().find(|info| info.method == self).unwrap_or(&METHODS[0])
     }
 
-    /// Its name in options.
+    /// The name of the method as an option.
     pub fn name(self) -> &'static str {
-        self.row().name
+        self.info().name
     }
 
-    /// Whether its zero points are better not rounded, where a runtime reads such.
-    pub fn shifts(self, spec: &QSpec) -> bool {
+    /// Whether the method has better results with float zero points, if a runtime accepts them.
+    pub fn has_float_zero_points(self, spec: &QSpec) -> bool {
         self.search(spec).is_some()
     }
 
     fn search(self, spec: &QSpec) -> Option<Search> {
-        self.row().search.filter(|_| hqq::moves(spec))
+        self.info().search.filter(|_| hqq::moves(spec))
     }
 
-    /// One line for those who choose.
+    /// A one-line description.
     pub fn about(self) -> &'static str {
-        self.row().about
+        self.info().about
     }
 }
 
@@ -128,26 +130,26 @@ impl FromStr for WeightMethod {
     type Err = MathError;
 
     fn from_str(name: &str) -> Result<WeightMethod, MathError> {
-        ROWS.iter().find(|row| row.name == name).map(|row| row.method).ok_or_else(|| {
-            let names: Vec<&str> = ROWS.iter().map(|row| row.name).collect();
+        METHODS.iter().find(|info| info.name == name).map(|info| info.method).ok_or_else(|| {
+            let names: Vec<&str> = METHODS.iter().map(|info| info.name).collect();
             MathError::UnknownWeightMethod { name: name.to_owned(), known: names.join(", ") }
         })
     }
 }
 
-/// The most that a group can choose from.
-const MOST: usize = 4;
+/// The maximum number of candidates of a group.
+const MAX_CHOICES: usize = 4;
 
-/// What a group can choose from: at least one, the usual one first.
+/// The candidates of a group: at least one, the default first.
 #[derive(Clone, Copy, Debug)]
 struct Choices {
-    all: [Params; MOST],
+    all: [Params; MAX_CHOICES],
     count: usize,
 }
 
 impl Choices {
     fn one(params: Params) -> Choices {
-        Choices { all: [params; MOST], count: 1 }
+        Choices { all: [params; MAX_CHOICES], count: 1 }
     }
 
     fn with(mut self, params: Params) -> Choices {
@@ -163,20 +165,22 @@ impl Choices {
     }
 }
 
-/// The params of every group of `data`, whose `ranges` are known and finite.
+/// Computes the parameters of each group of `data` from its range, which must be finite.
 ///
-/// Where a method leaves a choice, the elements decide: the least sum of squared errors, the first of those that are
-/// equal. [`WeightMethod::MinMax`] is [`params`](crate::params()) but for symmetric types of up to 4 bits. Their full
-/// grid has one step more below 0 than above, which is an eighth of it or a half. Whoever gives that step to the side
-/// of the largest element makes all steps finer, and clips what is almost as large on the other side; whoever clips
-/// nothing keeps what has but a few values exact, such as -1, 0 and 1. There are these two and the way between them.
-/// [`WeightMethod::Mse`] may cut either end by a step more. [`WeightMethod::Hqq`] searches a zero point, rounds it, and
-/// is [`WeightMethod::MinMax`] where the zero point is fixed, or steps are as fine as those of 16 bits. Results do not
-/// depend on the number of threads.
+/// Methods with several candidates take the one with the smallest sum of squared errors, the first
+/// of equal ones. [`WeightMethod::MinMax`] is [`params`](crate::params()), except for symmetric
+/// types of up to 4 bits. Their full grid has one more step below 0 than above, which is an eighth
+/// or half of that side. Mapping the largest element to that side makes all steps finer, but clips
+/// elements of almost the same size on the other side; a scale that clips nothing represents a
+/// group with few distinct values, such as -1, 0 and 1, exactly. The candidates are these two and
+/// the scale between them. [`WeightMethod::Mse`] may clip either end by one more step.
+/// [`WeightMethod::Hqq`] searches a zero point and rounds it; it equals [`WeightMethod::MinMax`] if
+/// the zero point is fixed or the type has 16 bits. Results do not depend on the number of threads.
 ///
 /// ```
 /// use quantize_rs_math::{Granularity, Layout, QSpec, QType, WeightMethod, fit, ranges};
-/// let spec = QSpec { flips: true, ..QSpec::new(QType::Int2, true, Granularity::PerAxis { axis: 0 }) };
+/// let channels = Granularity::PerAxis { axis: 0 };
+/// let spec = QSpec { allows_negative_scale: true, ..QSpec::new(QType::Int2, true, channels) };
 /// let layout = Layout::of(&[2, 4], spec.granularity)?;
 /// let data = [-1.0, 0.0, 1.0, 1.0, 0.1, -0.9, 2.0, 0.8];
 /// let found = fit(&data, &layout, &ranges(&data, &layout), &spec, WeightMethod::MinMax);
@@ -184,7 +188,7 @@ impl Choices {
 /// # Ok::<(), quantize_rs_math::MathError>(())
 /// ```
 pub fn fit<'a>(
-    data: impl Into<Floats<'a>>,
+    data: impl Into<FloatSource<'a>>,
     layout: &Layout,
     ranges: &[Range],
     spec: &QSpec,
@@ -194,18 +198,18 @@ pub fn fit<'a>(
     assert_eq!(layout.check(data.len(), ranges.len()), Ok(()));
     if let Some(search) = method.search(spec) {
         return match data {
-            Floats::Slice(values) => searched(values, layout, ranges, spec, search),
-            Floats::LittleEndian(values) => searched(values, layout, ranges, spec, search),
+            FloatSource::Slice(values) => searched(values, layout, ranges, spec, search),
+            FloatSource::LittleEndian(values) => searched(values, layout, ranges, spec, search),
         };
     }
-    let choices = |range: Range| (method.row().choices)(range, spec);
-    // Whether there is a choice does not depend on the range.
+    let choices = |range: Range| (method.info().choices)(range, spec);
+    // Whether there are several candidates does not depend on the range.
     if choices(Range { min: -1.0, max: 1.0 }).count == 1 {
         return ranges.iter().map(|range| params(*range, spec)).collect();
     }
     match data {
-        Floats::Slice(values) => chosen(values, layout, ranges, spec, choices),
-        Floats::LittleEndian(values) => chosen(values, layout, ranges, spec, choices),
+        FloatSource::Slice(values) => chosen(values, layout, ranges, spec, choices),
+        FloatSource::LittleEndian(values) => chosen(values, layout, ranges, spec, choices),
     }
 }
 
@@ -250,18 +254,19 @@ fn searched(
     })
 }
 
-/// The params of one group of floats, whose range is known and finite. To be called where wide vectors are used already.
+/// The parameters of one group of floats, whose range is finite. Call it from code that is already
+/// compiled for wide vectors.
 #[inline(always)]
 pub(crate) fn fit_group(x: &[f32], range: Range, spec: &QSpec, method: WeightMethod) -> Params {
     let choices = match method.search(spec) {
         Some(search) => search(x, range, spec),
-        None => (method.row().choices)(range, spec),
+        None => (method.info().choices)(range, spec),
     };
     search::of_few(x, choices.as_slice(), spec)
 }
 
-/// The scale of one group of floats, whose range is known and finite, and a zero point that need not be an integer.
-pub(crate) fn fit_shifted(x: &[f32], range: Range, spec: &QSpec) -> Shifted {
+/// The scale and the float zero point of one group of floats, whose range is finite.
+pub(crate) fn fit_float_zero(x: &[f32], range: Range, spec: &QSpec) -> FloatZeroParams {
     hqq::shifted(x, range, spec)
 }
 
@@ -271,20 +276,20 @@ mod tests {
     use crate::QType;
 
     #[test]
-    fn every_way_has_a_row_and_a_name_that_is_read_back() {
+    fn every_method_has_a_row_and_a_name_that_parses() {
         for method in WeightMethod::ALL {
-            assert_eq!(method.row().method, *method);
+            assert_eq!(method.info().method, *method);
             assert_eq!(method.name().parse(), Ok(*method));
             assert!(!method.about().is_empty());
             assert_eq!(serde_json::to_string(method).unwrap(), format!("\"{method}\""));
         }
-        assert_eq!(WeightMethod::ALL.len(), ROWS.len());
+        assert_eq!(WeightMethod::ALL.len(), METHODS.len());
         let error = "absmax".parse::<WeightMethod>().unwrap_err().to_string();
         assert!(error.contains("`absmax`") && error.contains("minmax, mse, hqq"), "{error}");
     }
 
     #[test]
-    fn blocks_of_few_bits_take_the_least_error() {
+    fn blocks_of_few_bits_default_to_mse() {
         let blocked = Granularity::Blocked { axis: 0, block_size: 32 };
         let channel = Granularity::PerAxis { axis: 0 };
         for (qtype, granularity, usual) in [

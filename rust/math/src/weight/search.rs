@@ -1,43 +1,43 @@
-//! Which of several scales and zero points leaves a group the least squared error.
+//! Selects the candidate parameters with the smallest squared error of a group.
 
 use rayon::prelude::*;
 
 use super::groups::{Rows, TILE};
-use super::{Choices, MOST};
+use super::{Choices, MAX_CHOICES};
 use crate::float_source::Element;
 use crate::kernels::reference::{dequantize_one, quantize_one};
 use crate::rounding::MAGIC;
-use crate::simd::{Loop, widely};
+use crate::simd::{SimdLoop, vectorized};
 use crate::{Params, QSpec};
 
-/// Elements that are worth a task of their own.
+/// The minimum number of elements per parallel task.
 const TASK: usize = 1 << 16;
 
 /// Elements whose errors are added in f32.
-const STRETCH: usize = 1 << 12;
+const SPAN: usize = 1 << 12;
 
-/// The first of `choices` whose sum of squared errors is the least.
+/// The first of `choices` with the smallest sum of squared errors.
 ///
-/// Sums are taken over tasks of a fixed size and added in their order: the result does not depend on the number of
-/// threads.
+/// Sums are computed over tasks of a fixed size and added in order: the result does not depend on
+/// the number of threads.
 pub(super) fn of<X: Element>(x: &[X], choices: &[Params], spec: &QSpec) -> Params {
-    let errors = |x| widely(Errors { x, choices, grid: spec.grid() });
+    let errors = |x| vectorized(Errors { x, choices, grid: spec.grid() });
     let errors = if x.len() <= TASK {
         errors(x)
     } else {
-        let parts: Vec<[f64; MOST]> = x.par_chunks(TASK).map(errors).collect();
-        parts.iter().fold([0.0; MOST], |mut total, part| {
+        let parts: Vec<[f64; MAX_CHOICES]> = x.par_chunks(TASK).map(errors).collect();
+        parts.iter().fold([0.0; MAX_CHOICES], |mut total, part| {
             total.iter_mut().zip(part).for_each(|(total, part)| *total += part);
             total
         })
     };
-    first_least(choices, &errors, x.len(), spec.grid(), |choice| {
+    first_minimum(choices, &errors, x.len(), spec.grid(), |choice| {
         let parts = x.par_chunks(TASK).map(|x| exact(x.iter(), choice, spec));
         parts.collect::<Vec<f64>>().iter().sum()
     })
 }
 
-/// [`of`] each of the groups of `depth` elements that lie one after the other, the last of which may have fewer.
+/// [`of`] for each of the contiguous groups of `depth` elements; the last may have fewer.
 pub(super) fn of_each<X: Element>(
     x: &[X],
     depth: usize,
@@ -47,15 +47,16 @@ pub(super) fn of_each<X: Element>(
     if x.len() <= depth {
         return vec![of(x, choices(0).as_slice(), spec)];
     }
-    if depth > FEW {
+    if depth > MAX_SMALL_DEPTH {
         let groups = x.chunks(depth).enumerate();
         return groups.map(|(at, x)| of(x, choices(at).as_slice(), spec)).collect();
     }
-    widely(Each { x, depth, choices, spec })
+    vectorized(Each { x, depth, choices, spec })
 }
 
-/// Groups of so many elements are so small that what it takes to change to wide vectors shows.
-const FEW: usize = 1 << 10;
+/// Groups of up to this many elements are so small that the cost of switching to wide vectors is
+/// noticeable.
+const MAX_SMALL_DEPTH: usize = 1 << 10;
 
 struct Each<'a, X, C> {
     x: &'a [X],
@@ -64,7 +65,7 @@ struct Each<'a, X, C> {
     spec: &'a QSpec,
 }
 
-impl<X: Element, C: Fn(usize) -> Choices> Loop for Each<'_, X, C> {
+impl<X: Element, C: Fn(usize) -> Choices> SimdLoop for Each<'_, X, C> {
     type Output = Vec<Params>;
 
     #[inline(always)]
@@ -76,22 +77,23 @@ impl<X: Element, C: Fn(usize) -> Choices> Loop for Each<'_, X, C> {
             let choices = choices.as_slice();
             let errors = Errors { x, choices, grid: spec.grid() }.run();
             let exactly = |choice| exact(x.iter(), choice, spec);
-            found.push(first_least(choices, &errors, x.len(), spec.grid(), exactly));
+            found.push(first_minimum(choices, &errors, x.len(), spec.grid(), exactly));
         }
         found
     }
 }
 
-/// [`of`] each of the groups that are columns of rows. Every column has the same number of choices.
+/// [`of`] for each of the groups that are columns of rows. All columns have the same number of
+/// candidates.
 pub(super) fn of_columns<X: Element>(
     rows: Rows<'_, X>,
     choices: impl Fn(usize) -> Choices,
     spec: &QSpec,
 ) -> Vec<Params> {
-    if rows.depth > FEW {
+    if rows.depth > MAX_SMALL_DEPTH {
         return of_each(&rows.gathered(), rows.depth, choices, spec);
     }
-    widely(Columns { rows, choices, spec })
+    vectorized(Columns { rows, choices, spec })
 }
 
 struct Columns<'a, X, C> {
@@ -100,10 +102,11 @@ struct Columns<'a, X, C> {
     spec: &'a QSpec,
 }
 
-impl<X: Element, C: Fn(usize) -> Choices> Loop for Columns<'_, X, C> {
+impl<X: Element, C: Fn(usize) -> Choices> SimdLoop for Columns<'_, X, C> {
     type Output = Vec<Params>;
 
-    /// Adds in the order of [`squared`]: which group lies in which direction makes no difference.
+    /// Adds in the order of [`squared`], so that the memory layout of a group does not change the
+    /// result.
     #[inline(always)]
     fn run(self) -> Vec<Params> {
         let Columns { rows, choices, spec } = self;
@@ -114,7 +117,7 @@ impl<X: Element, C: Fn(usize) -> Choices> Loop for Columns<'_, X, C> {
         for (row, floats) in floats.iter_mut().enumerate() {
             floats.iter_mut().zip(rows.row(row)).for_each(|(float, x)| *float = x.value());
         }
-        let mut errors = vec![[0.0; MOST]; rows.count];
+        let mut errors = vec![[0.0; MAX_CHOICES]; rows.count];
         for choice in 0..count {
             let (mut per_unit, mut lo, mut hi) = ([1.0; TILE], [0.0; TILE], [0.0; TILE]);
             for (column, choices) in choices.iter().enumerate() {
@@ -138,29 +141,29 @@ impl<X: Element, C: Fn(usize) -> Choices> Loop for Columns<'_, X, C> {
         }
         let found = choices.iter().zip(&errors).enumerate().map(|(column, (all, errors))| {
             let exactly = |choice| exact(floats.iter().map(|row| &row[column]), choice, spec);
-            first_least(all.as_slice(), errors, floats.len(), grid, exactly)
+            first_minimum(all.as_slice(), errors, floats.len(), grid, exactly)
         });
         found.collect()
     }
 }
 
-/// [`of`] a few floats, to be called where wide vectors are used already.
+/// [`of`] for a few floats. Call it from code that is already compiled for wide vectors.
 #[inline(always)]
 pub(super) fn of_few(x: &[f32], choices: &[Params], spec: &QSpec) -> Params {
     let [only] = choices else {
         let errors = Errors { x, choices, grid: spec.grid() }.run();
-        return first_least(choices, &errors, x.len(), spec.grid(), |choice| {
+        return first_minimum(choices, &errors, x.len(), spec.grid(), |choice| {
             exact(x.iter(), choice, spec)
         });
     };
     *only
 }
 
-/// Where the `errors` of a `count` of elements do not tell in f32, `exactly` does.
+/// If the f32 `errors` of `count` elements are too close to compare, `exactly` decides.
 #[inline(always)]
-fn first_least(
+fn first_minimum(
     choices: &[Params],
-    errors: &[f64; MOST],
+    errors: &[f64; MAX_CHOICES],
     count: usize,
     grid: (i32, i32),
     exactly: impl Fn(Params) -> f64,
@@ -168,11 +171,12 @@ fn first_least(
     let errors = &errors[..choices.len()];
     let less = |a: usize, b: usize| if errors[b] < errors[a] { b } else { a };
     let least = (1..errors.len()).fold(0, less);
-    // Errors of a seventh of a step and more: then sums are off by up to 14 times what a position is, as a part of them, or
-    // by 56 times with steps four times as wide. Here is room for three times both.
+    // With errors of a seventh of a step and more, the relative error of a sum is up to 14 times
+    // that of a position, or 56 times with steps four times as wide. The margin allows for three
+    // times both.
     let (off, step) = (off(grid), f64::from(choices[least].scale) / 7.0);
     let near = errors[least] * (1.0 + 224.0 * off);
-    // Without branches, which here nobody could foresee.
+    // Without unpredictable branches.
     let rivals: usize = errors.iter().map(|error| usize::from(*error <= near)).sum();
     let twins = || {
         let mut pairs = errors.iter().zip(choices);
@@ -181,22 +185,22 @@ fn first_least(
     if errors[least] > count as f64 * step * step && (rivals == 1 || twins()) {
         return choices[least];
     }
-    settled(choices, errors, count, grid, exactly)
+    resolve_near_ties(choices, errors, count, grid, exactly)
 }
 
-/// How far the position of an element may be off, in steps: two roundings of f32, of numbers up to the length of the grid.
-/// It is twice that, which leaves room for the roundings of sums.
+/// An upper bound of the error of an element's position, in steps: two f32 roundings of numbers up
+/// to the length of the grid, doubled to allow for the roundings of sums.
 #[inline(always)]
 fn off((lo, hi): (i32, i32)) -> f64 {
     f64::from(hi - lo + 4) / f64::from(1 << 22)
 }
 
-/// The same where two are near each other.
+/// [`first_minimum`] when two candidates have nearly equal errors.
 ///
-/// Of n elements with errors e, in steps, that are off by up to o each, the sum of squares is off by up to
-/// `2 o √(n Σe²) + n o²`. Squares are compared, so that no root is taken.
+/// For n elements with errors e, in steps, that are each off by up to o, the sum of squares is off
+/// by up to `2 o √(n Σe²) + n o²`. The comparison is squared to avoid the root.
 #[cold]
-fn settled(
+fn resolve_near_ties(
     choices: &[Params],
     errors: &[f64],
     count: usize,
@@ -220,7 +224,7 @@ fn settled(
     choices[least]
 }
 
-/// The sum of squared errors, by the definition.
+/// The sum of squared errors, by definition.
 #[cold]
 fn exact<'a, X: Element + 'a>(x: impl Iterator<Item = &'a X>, params: Params, spec: &QSpec) -> f64 {
     let squared = |x: &X| {
@@ -230,19 +234,19 @@ fn exact<'a, X: Element + 'a>(x: impl Iterator<Item = &'a X>, params: Params, sp
     x.map(squared).sum()
 }
 
-/// The squared errors that each choice makes.
+/// The squared error of each candidate.
 struct Errors<'a, X> {
     x: &'a [X],
     choices: &'a [Params],
     grid: (i32, i32),
 }
 
-impl<X: Element> Loop for Errors<'_, X> {
-    type Output = [f64; MOST];
+impl<X: Element> SimdLoop for Errors<'_, X> {
+    type Output = [f64; MAX_CHOICES];
 
     #[inline(always)]
-    fn run(self) -> [f64; MOST] {
-        let mut errors = [0.0; MOST];
+    fn run(self) -> [f64; MAX_CHOICES] {
+        let mut errors = [0.0; MAX_CHOICES];
         for (error, params) in errors.iter_mut().zip(self.choices) {
             *error = squared(self.x, *params, self.grid);
         }
@@ -250,15 +254,16 @@ impl<X: Element> Loop for Errors<'_, X> {
     }
 }
 
-/// Sums that are added to in turn.
+/// The number of partial sums.
 const LANES: usize = 8;
 
-/// The sum of squared errors, taken in steps so that it neither overflows nor vanishes.
+/// The sum of squared errors, computed in units of steps so that it neither overflows nor
+/// underflows.
 #[inline(always)]
 fn squared<X: Element>(x: &[X], params: Params, grid: (i32, i32)) -> f64 {
     let steps = Steps::of(params, grid);
     let mut total = 0.0;
-    for stretch in x.chunks(STRETCH) {
+    for stretch in x.chunks(SPAN) {
         let mut sums = [0.0_f32; LANES];
         let (rows, rest) = stretch.as_chunks::<LANES>();
         for row in rows {
@@ -274,10 +279,11 @@ fn squared<X: Element>(x: &[X], params: Params, grid: (i32, i32)) -> f64 {
     total * f64::from(params.scale).powi(2)
 }
 
-/// Steps of a grid around 0.
+/// A grid in steps from 0.
 #[derive(Clone, Copy)]
 struct Steps {
-    /// How many there are in 1: multiplying is faster than dividing, and as good for a comparison.
+    /// Steps per unit: a multiplication is faster than a division, and accurate enough for a
+    /// comparison.
     per_unit: f32,
     lo: f32,
     hi: f32,

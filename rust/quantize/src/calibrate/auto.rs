@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use quantize_rs_math::range::{self, Clips, RangeFinder};
+use quantize_rs_math::range::{self, Clipping, RangeFinder};
 use quantize_rs_onnx::Model;
 
 use super::collect::{Gathered, KEPT};
@@ -65,7 +65,8 @@ pub(super) fn choose(
 /// What is taken where so few samples could judge: the last of all methods, which leaves room for what they do not
 /// show; of one, which shows nothing of others, what clips nothing.
 fn unjudged(samples: usize) -> &'static dyn RangeFinder {
-    let is_taken = |finder: &&dyn RangeFinder| samples > 1 || finder.clips() == Clips::Nothing;
+    let is_taken =
+        |finder: &&dyn RangeFinder| samples > 1 || finder.clipping() == Clipping::Nothing;
     range::ALL.iter().copied().rfind(is_taken).unwrap_or(range::ALL[0])
 }
 

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::fmt;
 use std::rc::Rc;
 
-use quantize_rs_math::range::{self, Clips};
+use quantize_rs_math::range::{self, Clipping};
 use quantize_rs_math::{Range, params};
 use quantize_rs_onnx::Model;
 use serde::Serialize;
@@ -57,7 +57,7 @@ pub struct MethodRow {
 /// One method on trial.
 struct Trial {
     method: String,
-    clips: Clips,
+    clips: Clipping,
     /// What it finds without the samples held back.
     learnt: Ranges,
     /// What it finds in all samples.
@@ -101,7 +101,7 @@ pub(super) fn compare(
     for trial in &trials {
         scores.push(scored(trial, &scores, &mut judge, &gathered)?);
     }
-    let clips: Vec<Clips> = trials.iter().map(|trial| trial.clips).collect();
+    let clips: Vec<Clipping> = trials.iter().map(|trial| trial.clips).collect();
     let whole = best(&clips, &scores);
     // A choice that all samples were asked for could not be judged.
     let tried = extent.single && kept > FOR_LAYERS || scores[whole].is_none();
@@ -152,10 +152,10 @@ fn scored(
 /// where it is surely nearer.
 ///
 /// Without any output to judge by, it is what clips nothing.
-fn best(clips: &[Clips], scores: &[Option<Rc<Score>>]) -> usize {
+fn best(clips: &[Clipping], scores: &[Option<Rc<Score>>]) -> usize {
     let last = clips.len() - 1;
     let both = |at: usize, best: usize| scores[at].as_ref().zip(scores[best].as_ref());
-    let full = clips.iter().position(|clips| *clips == Clips::Nothing).unwrap_or(last);
+    let full = clips.iter().position(|clips| *clips == Clipping::Nothing).unwrap_or(last);
     // One sample does not show what others hold.
     let leads = both(last, full)
         .is_some_and(|(this, whole)| whole.samples() > 1 && this.decibels() > whole.decibels());
@@ -181,13 +181,13 @@ fn trials(
 ) -> Result<Vec<Trial>, QuantizeError> {
     let (learnt, all) = gathered.ranges(plan);
     let mut trials: Vec<Trial> = Vec::new();
-    let asked = |clips| extent.blunt || clips != Clips::MostSamples;
-    for finder in range::ALL.iter().filter(|finder| asked(finder.clips())) {
+    let asked = |clips| extent.blunt || clips != Clipping::MostSamples;
+    for finder in range::ALL.iter().filter(|finder| asked(finder.clipping())) {
         control.go_on(gathered.samples)?;
         let method: Method = finder.name().parse()?;
         let (learnt, ranges) = (learnt.using(&method)?, all.using(&method)?);
         let same_as = trials.iter().position(|trial| trial.learnt.values == learnt.values);
-        let (method, clips) = (method.name(), finder.clips());
+        let (method, clips) = (method.name(), finder.clipping());
         trials.push(Trial { method, clips, learnt, ranges, same_as });
     }
     Ok(trials)
@@ -197,7 +197,7 @@ fn trials(
 /// which is on trial for all values alone, where the outputs of the model speak.
 fn fine(trials: &[Trial], whole: usize) -> Vec<&Trial> {
     let others = trials.iter().enumerate();
-    let others = others.filter(|(at, trial)| *at != whole && trial.clips != Clips::MostSamples);
+    let others = others.filter(|(at, trial)| *at != whole && trial.clips != Clipping::MostSamples);
     std::iter::once(&trials[whole]).chain(others.map(|(_, trial)| trial)).collect()
 }
 
@@ -275,7 +275,7 @@ fn nearest_layers(
         ranges.chosen.clone_from(&chosen);
     }
     let same_as = trials.iter().position(|trial| trial.learnt.values == learnt.values);
-    Ok((Trial { method, clips: Clips::Rare, learnt, ranges, same_as }, best_for))
+    Ok((Trial { method, clips: Clipping::Rare, learnt, ranges, same_as }, best_for))
 }
 
 /// The candidate with the smallest error, of those that gain enough over the first and cost no sample much more
@@ -333,7 +333,7 @@ impl fmt::Display for MethodComparison {
 mod tests {
     use super::*;
 
-    const CLIPS: [Clips; 3] = [Clips::Nothing, Clips::Rare, Clips::Rare];
+    const CLIPS: [Clipping; 3] = [Clipping::Nothing, Clipping::Rare, Clipping::Rare];
 
     fn score(errors: &[f32]) -> Score {
         Score::with_errors(errors)

@@ -173,8 +173,10 @@ pub(super) fn bias(
         _ => quantize_bias(values, &scales),
     };
     let spec = QSpec::new(QType::Int32, true, granularity);
-    let params: Vec<Params> =
-        scales.iter().map(|scale| Params { scale: *scale, zero_point: spec.middle() }).collect();
+    let params: Vec<Params> = scales
+        .iter()
+        .map(|scale| Params { scale: *scale, zero_point: spec.zero_point_midpoint() })
+        .collect();
     let data: Bytes = integers.iter().flat_map(|value| value.to_le_bytes()).collect();
     let decoded: Vec<f32> = integers
         .iter()

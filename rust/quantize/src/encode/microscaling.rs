@@ -1,6 +1,6 @@
 //! Scales of 8 bits, as tensors.
 
-use quantize_rs_math::{Layout, NarrowScales, QSpec, Scales};
+use quantize_rs_math::{BlockScales, Layout, QSpec, Scales};
 use quantize_rs_onnx::{DataType, Tensor};
 
 /// What scales are stored as, where that takes 8 bits.
@@ -13,8 +13,8 @@ pub struct StoredScale {
 }
 
 impl StoredScale {
-    pub(super) fn of(found: NarrowScales, spec: &QSpec, layout: &Layout) -> StoredScale {
-        let NarrowScales { codes, whole, .. } = found;
+    pub(super) fn of(found: BlockScales, spec: &QSpec, layout: &Layout) -> StoredScale {
+        let BlockScales { codes, tensor_scale, .. } = found;
         let two_levels = spec.scales == Scales::Float8E4M3FN;
         StoredScale {
             codes: Tensor {
@@ -22,7 +22,7 @@ impl StoredScale {
                 shape: layout.scale_shape(),
                 data: codes.into(),
             },
-            whole: two_levels.then(|| Tensor::from_f32(vec![], &[whole])),
+            whole: two_levels.then(|| Tensor::from_f32(vec![], &[tensor_scale])),
         }
     }
 }

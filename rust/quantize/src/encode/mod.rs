@@ -15,9 +15,9 @@ use std::collections::{BTreeMap, HashMap};
 use bytes::Bytes;
 use half::f16;
 use quantize_rs_math::{
-    BlockParams, Columns, Granularity, Layout, MathError, Metrics, NBits, Params, QSpec, QType,
-    Range, Summed, WeightMethod, ZeroPoints, fit, narrow_scales, pack, params,
-    quantize_keeping_sums_into, ranges_checked,
+    BlockParamTypes, ColumnParams, Granularity, Layout, MatMulNBitsSpec, MathError, Metrics,
+    Params, QSpec, QType, Range, SumGroups, WeightMethod, ZeroPoints, block_scales, fit, pack,
+    params, quantize_preserving_sums_into, ranges_checked,
 };
 use quantize_rs_onnx::{Buffer, DataType, Tensor};
 use rayon::prelude::*;
@@ -138,9 +138,9 @@ pub(crate) fn encode_knowing(
                 // ONNX Runtime 1.31 computes with zero points that are floats up to 4 bits, and looks up none.
                 let rows = constant.multipliers(graph).any(|node| node.op_type == "Gather");
                 let params = match uses::float_type(graph, constant.anchor) {
-                    Some(DataType::Float16) => BlockParams::HalfScales,
-                    _ if bits <= 4 && !rows => BlockParams::FloatZeroPoints,
-                    _ => BlockParams::Plain,
+                    Some(DataType::Float16) => BlockParamTypes::HalfScales,
+                    _ if bits <= 4 && !rows => BlockParamTypes::FloatZeroPoints,
+                    _ => BlockParamTypes::Plain,
                 };
                 let found = nbits(name, how, method, shape, &tensor, params)?;
                 return Ok(done(found, 0, None));
@@ -246,7 +246,7 @@ fn activations(
 struct Choice<'a> {
     method: WeightMethod,
     /// The elements whose sums are kept.
-    summed: Option<Summed>,
+    summed: Option<SumGroups>,
     /// The least that the scale of each channel may be.
     floors: &'a [f32],
     /// The type of the scales.
@@ -279,7 +279,7 @@ fn weight(
     check_finite(name, how.spec.qtype, &ranges)?;
     let all_zero: Vec<bool> = ranges.iter().map(|range| range.absmax() == 0.0).collect();
     let narrow = (!how.spec.scales.are_wide())
-        .then(|| narrow_scales(data, &layout, &ranges, &how.spec, largest(scales)));
+        .then(|| block_scales(data, &layout, &ranges, &how.spec, largest(scales)));
     let mut params = match &narrow {
         Some(found) => found.params.clone(),
         None => fit(data, &layout, &ranges, &how.spec, method),
@@ -304,7 +304,7 @@ fn weight(
     }
     let mut buffer = Buffer::zeroed(how.spec.qtype.packed_len(data.len()));
     let (summed, bytes) = (summed.as_ref(), buffer.as_mut());
-    let metrics = quantize_keeping_sums_into(data, &layout, &params, &how.spec, summed, bytes);
+    let metrics = quantize_preserving_sums_into(data, &layout, &params, &how.spec, summed, bytes);
     let quantized = Tensor {
         dtype: data_type(how.stored),
         shape: shape.to_vec(),
@@ -351,7 +351,7 @@ fn nbits(
     method: WeightMethod,
     shape: &[usize],
     tensor: &Tensor,
-    params: BlockParams,
+    params: BlockParamTypes,
 ) -> Result<EncodedTensor, QuantizeError> {
     let (Granularity::Blocked { axis, block_size }, &[rows, columns]) =
         (how.spec.granularity, shape)
@@ -361,11 +361,12 @@ fn nbits(
     let transposed = axis == 1;
     let (depth, width) = if transposed { (columns, rows) } else { (rows, columns) };
     let QSpec { qtype, symmetric, .. } = how.spec;
-    let cut = NBits { transposed, block_size, qtype, symmetric, method, depth, width, params };
+    let cut =
+        MatMulNBitsSpec { transposed, block_size, qtype, symmetric, method, depth, width, params };
     let elements = Elements::of(tensor).map_err(|what| invalid(name, what))?;
     let (blocks, blob) = (cut.blocks(), cut.blob_len());
     let mut buffer = Buffer::zeroed(width * blocks * blob);
-    let Columns { scales, zero_points, metrics } = cut
+    let ColumnParams { scales, zero_points, metrics } = cut
         .quantize_into(elements.floats(), buffer.as_mut())
         .map_err(|error| invalid(name, &error))?;
     let bytes = |shape: Vec<usize>, data: Bytes| Tensor { dtype: DataType::UInt8, shape, data };

@@ -5,7 +5,7 @@
 
 use bytes::Bytes;
 use half::{bf16, f16};
-use quantize_rs_math::Floats;
+use quantize_rs_math::FloatSource;
 use quantize_rs_onnx::{DataType, Tensor};
 
 /// The elements of a tensor of floats of any type as float32.
@@ -56,10 +56,10 @@ impl Elements {
         Some(Elements::Converted(converted))
     }
 
-    pub(crate) fn floats(&self) -> Floats<'_> {
+    pub(crate) fn floats(&self) -> FloatSource<'_> {
         match self {
-            Elements::InPlace(bytes) => Floats::LittleEndian(bytes.as_chunks::<4>().0),
-            Elements::Converted(values) => Floats::Slice(values),
+            Elements::InPlace(bytes) => FloatSource::LittleEndian(bytes.as_chunks::<4>().0),
+            Elements::Converted(values) => FloatSource::Slice(values),
         }
     }
 }

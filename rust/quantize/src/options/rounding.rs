@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use quantize_rs_math::{Granularity, Layout, QSpec, Summed};
+use quantize_rs_math::{Granularity, Layout, QSpec, SumGroups};
 use serde::{Deserialize, Serialize};
 
 use crate::QuantizeError;
@@ -71,7 +71,7 @@ impl Rounding {
         constant: &Constant<'_>,
         shape: &[usize],
         spec: &QSpec,
-    ) -> Option<Summed> {
+    ) -> Option<SumGroups> {
         match self {
             Rounding::Sums => sums(graph, constant, shape, spec),
             Rounding::Nearest => None,
@@ -107,7 +107,7 @@ fn sums(
     constant: &Constant<'_>,
     shape: &[usize],
     spec: &QSpec,
-) -> Option<Summed> {
+) -> Option<SumGroups> {
     let mut all = constant.uses.iter().filter_map(|usage| match *usage {
         Use::Weight { node, channels, batched } => Some(Some((node, channels, batched))),
         // What a body makes of it is not known.
@@ -129,7 +129,7 @@ fn sums(
     }
     let own = is_input(graph, constant, index, 1);
     let convolves = own && matches!(node.op_type.as_str(), "Conv" | "ConvTranspose");
-    let whole = |groups: Layout| Summed { groups, part: None };
+    let whole = |groups: Layout| SumGroups { groups, part: None };
     if let Granularity::Blocked { .. } = spec.granularity {
         // Of matrices nothing is gained, where so few elements share a scale.
         return Layout::of(shape, spec.granularity).ok().filter(|_| convolves).map(whole);
@@ -167,7 +167,7 @@ fn sums(
     };
     let groups = groups.ok()?;
     let several = kernel > 1 && groups.elements() / groups.groups().max(1) > kernel;
-    Some(Summed { groups, part: (convolves && several).then_some(kernel) })
+    Some(SumGroups { groups, part: (convolves && several).then_some(kernel) })
 }
 
 /// What a node multiplies a constant by; `None` for what it feeds back to itself.

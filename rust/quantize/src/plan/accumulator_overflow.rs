@@ -5,8 +5,11 @@ use quantize_rs_math::{QSpec, QType};
 /// Whether a sum of so many products with activations of 8 bits may leave int32.
 pub(super) fn overflows(summed: usize, spec: &QSpec) -> bool {
     let (lo, hi) = spec.grid();
-    let farthest =
-        if spec.symmetric { (hi - spec.middle()).max(spec.middle() - lo) } else { hi - lo };
+    let farthest = if spec.symmetric {
+        (hi - spec.zero_point_midpoint()).max(spec.zero_point_midpoint() - lo)
+    } else {
+        hi - lo
+    };
     let product = i64::from(QType::UInt8.max()) * i64::from(farthest);
     i64::try_from(summed).is_ok_and(|summed| summed > i64::from(i32::MAX) / product)
 }

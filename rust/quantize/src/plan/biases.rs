@@ -42,7 +42,7 @@ pub(super) fn narrow_weights(profile: &Profile, draft: &mut Draft) {
         if let Some(Decision::Quantize(plan)) = draft.decisions.get_mut(&weight)
             && plan.spec.qtype == QType::Int8
         {
-            plan.spec.reduced = true;
+            plan.spec.reduce_range = true;
             narrowed = true;
         }
     }

@@ -65,7 +65,7 @@ impl Planner<'_, '_> {
         let apart = match plan.spec.granularity {
             Granularity::PerTensor => true,
             Granularity::PerAxis { axis } => {
-                axis == 0 && plan.spec.symmetric && plan.spec.middle() == 0
+                axis == 0 && plan.spec.symmetric && plan.spec.zero_point_midpoint() == 0
             }
             Granularity::Blocked { .. } => false,
         };

@@ -51,7 +51,7 @@ fn cells(value: &Planned) -> [String; 4] {
 
 /// Type, symmetry and granularity in a few words: `int8 symmetric axis 0`.
 pub(crate) fn kind(spec: &QSpec, stored: QType, format: Format) -> String {
-    let QSpec { qtype, symmetric, granularity, reduced, scales, .. } = *spec;
+    let QSpec { qtype, symmetric, granularity, reduce_range: reduced, scales, .. } = *spec;
     let stored = if stored == qtype { String::new() } else { format!(" in {}", stored.name()) };
     let reduced = if reduced { " of 7 bits" } else { "" };
     let symmetric = if symmetric && qtype.is_scaled() { " symmetric" } else { "" };

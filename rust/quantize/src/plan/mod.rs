@@ -354,7 +354,7 @@ impl Plan {
         let saturates = |(id, value): (ValueId, &Planned)| {
             let Decision::Quantize(plan) = &value.decision else { return false };
             let multiplied = multiplied.contains(&id) || plan.format == Format::Dynamic;
-            multiplied && plan.spec.qtype == QType::Int8 && !plan.spec.reduced
+            multiplied && plan.spec.qtype == QType::Int8 && !plan.spec.reduce_range
         };
         self.config.target.is_none()
             && !self.trains()

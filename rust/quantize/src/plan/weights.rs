@@ -93,7 +93,7 @@ fn spec(config: &Config, asked: WeightType, symmetric: bool, granularity: Granul
     // Who trains on it has no use for a negative scale.
     let may_flip = config.profile().negative_scales && config.output_format != Format::FakeQuant;
     let flips = symmetric && !narrow && qtype.bits() <= 4 && may_flip;
-    QSpec { narrow, flips, scales, ..spec }
+    QSpec { narrow, allows_negative_scale: flips, scales, ..spec }
 }
 
 /// Why a constant keeps its type, if it does.

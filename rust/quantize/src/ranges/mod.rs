@@ -7,8 +7,8 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use quantize_rs_math::range::{Degenerate, Found, RangeFinder};
-use quantize_rs_math::stats::{ChannelStats, Masked, Sketch};
+use quantize_rs_math::range::{Degenerate, FoundRange, RangeFinder};
+use quantize_rs_math::stats::{ChannelStats, MaskedValues, Sketch};
 use quantize_rs_math::{QSpec, Range};
 use quantize_rs_onnx::Model;
 use serde::{Deserialize, Serialize};
@@ -108,13 +108,13 @@ impl Seen {
     ///
     /// Where samples fill half of what the operator can make, it is all of that: other samples may reach its end, and
     /// that costs a bit at most. So it is with 16 bits, which have bits to spare.
-    fn range(&self, finder: &dyn RangeFinder, spec: &QSpec) -> Option<Found> {
+    fn range(&self, finder: &dyn RangeFinder, spec: &QSpec) -> Option<FoundRange> {
         let sketch = self.sketch.as_ref()?;
         let filled = |bounds: &Range| {
             spec.qtype.bits() >= 16 || width(sketch.range()) >= FILLED * width(*bounds)
         };
         if let Some(range) = self.bounds.filter(filled) {
-            return Some(Found { range, note: None });
+            return Some(FoundRange { range, note: None });
         }
         let found = finder.range(sketch, spec);
         let Some(limits) = self.limits.or(self.bounds).filter(|_| !found.range.is_empty()) else {
@@ -123,7 +123,7 @@ impl Seen {
         let Range { min, max } = found.range;
         let range = Range { min: min.max(limits.min), max: max.min(limits.max) };
         // What was seen lies within the limits, unless somebody wrote others.
-        Some(if range.min <= range.max { Found { range, ..found } } else { found })
+        Some(if range.min <= range.max { FoundRange { range, ..found } } else { found })
     }
 
     /// Takes note of the shape of one sample.
@@ -387,8 +387,8 @@ fn is_blank(range: Range) -> bool {
 }
 
 /// What kind of mask a value carries, in words.
-fn describe(mask: &Masked) -> String {
-    let Masked { count, range, infinite } = mask;
+fn describe(mask: &MaskedValues) -> String {
+    let MaskedValues { count, range, infinite } = mask;
     let finite =
         (*count > 0).then(|| format!("{count} elements from {:?} to {:?}", range.min, range.max));
     let infinite = (*infinite > 0).then(|| format!("{infinite} elements of -inf"));

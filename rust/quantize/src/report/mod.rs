@@ -150,7 +150,7 @@ impl QuantizedRow {
 
     pub(crate) fn kind_with(&self, granularity: Granularity) -> String {
         let spec = QSpec::new(self.qtype, self.symmetric, granularity);
-        let spec = QSpec { reduced: self.reduced, scales: self.scales, ..spec };
+        let spec = QSpec { reduce_range: self.reduced, scales: self.scales, ..spec };
         crate::plan::kind(&spec, self.stored, self.format)
     }
 }
@@ -314,7 +314,7 @@ fn quantized(
         stored: how.stored,
         format: how.format,
         symmetric: how.spec.symmetric,
-        reduced: how.spec.reduced,
+        reduced: how.spec.reduce_range,
         granularity: how.spec.granularity,
         scales: how.spec.scales,
         source: how.source.to_string(),

@@ -218,5 +218,5 @@ impl Writer<'_, '_> {
 
 /// Whether a zero point may be another number than 0.
 fn is_off_middle(how: &ValuePlan) -> bool {
-    !how.spec.symmetric || how.spec.middle() != 0
+    !how.spec.symmetric || how.spec.zero_point_midpoint() != 0
 }

@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use quantize_rs_math::{Floats, Granularity, Layout, Params, QSpec, QType, quantize};
+use quantize_rs_math::{FloatSource, Granularity, Layout, Params, QSpec, QType, quantize};
 use quantize_rs_onnx::{DataType, Edit, NodeProto, Tensor, TensorProto};
 
 use super::Changes;
@@ -82,7 +82,7 @@ fn stored(graph: &Graph<'_>, node: usize, proto: &NodeProto) -> Option<Tensor> {
     layout.check(values.len(), params.len()).ok()?;
     // With a zero point of its own, a type uses all of its grid.
     let spec = QSpec::new(qtype, false, layout.granularity());
-    let data = quantize(Floats::Slice(&values), &layout, &params, &spec);
+    let data = quantize(FloatSource::Slice(&values), &layout, &params, &spec);
     Some(Tensor { dtype, shape: weight.shape, data: data.into() })
 }
 

@@ -1,4 +1,4 @@
-//! One group after the other, of which parts keep their sum too.
+//! Sum-preserving rounding of one group at a time, with parts whose sums count too.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -6,13 +6,13 @@ use std::collections::BinaryHeap;
 use rayon::prelude::*;
 
 use super::super::quantize::encode;
-use super::{LEAST, Move, STEP, Summed, Weight, reference};
+use super::{MIN_MOVE_ERROR, Move, STEP, SumGroups, Weight, reference};
 use crate::float_source::Element;
 use crate::metrics::Sums;
-use crate::simd::{Loop, widely};
+use crate::simd::{SimdLoop, vectorized};
 use crate::{Granularity, Layout, Params};
 
-/// Quantizes, and the moves of all groups.
+/// Quantizes all groups, and returns their adjustments.
 pub(super) fn all<X: Element>(weight: &Weight<'_, X>, bytes: &mut [u8]) -> (Sums, Vec<Move>) {
     let sums = nearest(weight, bytes);
     let groups = (0..weight.summed.groups.groups()).into_par_iter();
@@ -24,16 +24,16 @@ fn nearest<X: Element>(weight: &Weight<'_, X>, bytes: &mut [u8]) -> Sums {
     Sums::total(encode::<_, Sums>(data, layout, params, spec, bytes))
 }
 
-/// The moves of one group.
+/// The adjustments of one group.
 pub(super) fn of<X: Element>(weight: &Weight<'_, X>, bytes: &[u8], group: usize) -> Vec<Move> {
     let stretches = Stretches::of(&weight.summed.groups, group);
-    let (codes, errors) = widely(Look { weight, bytes, stretches });
+    let (codes, errors) = vectorized(Load { weight, bytes, stretches });
     let mut parts = Parts::new(weight.summed, weight.spec.grid(), codes, errors);
     let moved = parts.settle().into_iter().enumerate().filter(|(_, steps)| *steps != 0);
     moved.map(|(at, steps)| Move { index: stretches.index(at), steps }).collect()
 }
 
-/// Where the elements of a group are: as often as it says, so many in a row.
+/// The elements of a group: `count` spans of `len` elements, `apart` elements from start to start.
 #[derive(Clone, Copy, Debug)]
 struct Stretches {
     start: usize,
@@ -71,19 +71,19 @@ impl Stretches {
     }
 }
 
-/// The integers of a group, and their errors.
-struct Look<'a, X> {
+/// Loads the integers of a group and computes their errors.
+struct Load<'a, X> {
     weight: &'a Weight<'a, X>,
     bytes: &'a [u8],
     stretches: Stretches,
 }
 
-impl<X: Element> Loop for Look<'_, X> {
+impl<X: Element> SimdLoop for Load<'_, X> {
     type Output = (Vec<i32>, Vec<i32>);
 
     #[inline(always)]
     fn run(self) -> Self::Output {
-        let Look { weight, bytes, stretches } = self;
+        let Load { weight, bytes, stretches } = self;
         let Stretches { start, count, apart, len } = stretches;
         let qtype = weight.spec.qtype;
         let mut codes = vec![0; count * len];
@@ -117,46 +117,47 @@ impl<X: Element> Loop for Look<'_, X> {
     }
 }
 
-/// The elements of a group, some of which move.
+/// The elements of a group, some of which are adjusted.
 struct Parts {
     codes: Vec<i32>,
     errors: Vec<i32>,
     /// The smallest and the largest integer.
     ends: (i32, i32),
-    /// Elements in a part, and whether its sum counts.
+    /// Elements per part, and whether the sums of parts count.
     part: usize,
     counts: bool,
     /// The error of each part.
     sums: Vec<i64>,
-    /// What a move must gain.
+    /// The minimum gain of an adjustment.
     least: i64,
 }
 
-/// What a move gains but for what the group gains by it, and the element; the first of those that gain as much.
+/// The gain of an adjustment without that of the group, and the element; the first of equal ones.
 type Gain = (i64, Reverse<usize>);
 
 impl Parts {
-    fn new(summed: &Summed, ends: (i32, i32), codes: Vec<i32>, errors: Vec<i32>) -> Parts {
-        /// Elements that are looked at together where there are no parts.
-        const FEW: usize = 64;
-        let part = summed.part.unwrap_or(FEW);
+    fn new(summed: &SumGroups, ends: (i32, i32), codes: Vec<i32>, errors: Vec<i32>) -> Parts {
+        /// Elements searched together when there are no parts.
+        const MAX_SCANNED: usize = 64;
+        let part = summed.part.unwrap_or(MAX_SCANNED);
         let sum = |part: &[i32]| part.iter().map(|error| i64::from(*error)).sum();
         let sums: Vec<i64> = errors.chunks(part).map(sum).collect();
         let (counts, least) = (summed.part.is_some(), summed.least_gain());
         Parts { codes, errors, ends, part, counts, sums, least }
     }
 
-    /// The best moves of a part, down and up.
+    /// The best adjustments of a part, down and up.
     fn best(&self, part: usize) -> [Option<Gain>; 2] {
         let from = part * self.part;
         let to = self.errors.len().min(from + self.part);
         let (lo, hi) = self.ends;
-        // Above the error the larger the earlier, so that no branch is needed, which no processor could foresee.
+        // The gain in the upper bits and the reversed index below it, so that the maximum needs no
+        // unpredictable branch.
         let mut best = [i64::MIN; 2];
         for ((at, error), q) in self.errors[from..to].iter().enumerate().zip(&self.codes[from..to])
         {
             let key = |error: i32, free: bool| {
-                let error = if free && error > LEAST { error } else { 0 };
+                let error = if free && error > MIN_MOVE_ERROR { error } else { 0 };
                 i64::from(error) << 32 | i64::from(!(at as u32))
             };
             best[0] = best[0].max(key(*error, *q > lo));
@@ -170,7 +171,7 @@ impl Parts {
         [gain(best[0], sum), gain(best[1], -sum)]
     }
 
-    /// Moves one element after the other, as long as something is gained; by how many steps each has moved.
+    /// Adjusts elements one after the other, as long as there is a gain; returns the steps of each.
     fn settle(&mut self) -> Vec<i32> {
         let mut moved = vec![0; self.errors.len()];
         let mut sum: i64 = self.sums.iter().sum();
@@ -179,7 +180,8 @@ impl Parts {
         let heap = |way: usize| best.iter().filter_map(|best| best[way]).collect::<BinaryHeap<_>>();
         let mut heaps = [heap(0), heap(1)];
         loop {
-            // What was the best of its part when it was put there may not be any more.
+            // The best adjustment of a part may be outdated by the time it is at the top of the
+            // heap.
             let mut first = |way: usize| {
                 let heap: &mut BinaryHeap<Gain> = &mut heaps[way];
                 while let Some(gain) = heap.peek() {

@@ -1,46 +1,47 @@
-//! Integers beside the nearest ones, where those who are summed over keep their sum by it.
+//! Sum-preserving rounding: integers next to the nearest ones, chosen so that the errors of
+//! elements that are summed cancel out.
 
 mod group;
 mod whole;
 
-use super::reference::{self, LEAST, STEP};
+use super::reference::{self, MIN_MOVE_ERROR, STEP};
 use crate::float_source::Element;
 use crate::metrics::Sums;
-use crate::{Floats, Layout, Params, QSpec};
+use crate::{FloatSource, Layout, Params, QSpec};
 
-/// Elements that a product sums over, whose sums are to stay what they are.
+/// The elements that an operator adds up, whose sums are preserved.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Summed {
-    /// All that are added up to one number; they share a scale.
+pub struct SumGroups {
+    /// The elements that contribute to one output; they share a scale.
     pub groups: Layout,
-    /// So many elements of a group in a row are a part of it whose sum is to stay too: a kernel, which meets but one channel
-    /// of what flows in.
+    /// The number of consecutive elements of a group whose sum is preserved too: a convolution
+    /// kernel, which is applied to a single input channel.
     pub part: Option<usize>,
 }
 
-impl Summed {
-    /// What the errors of an element, its part and its group must exceed together, in [`STEP`]s, for a move to make the sum
-    /// of their squares smaller: `(e - 1)² < e²` for each of them, taken together.
+impl SumGroups {
+    /// The minimum of the errors of an element, its part and its group, added up in [`STEP`]s, for
+    /// an adjustment to decrease the sum of their squares: `(e - 1)² < e²`, summed over them.
     pub(super) fn least_gain(&self) -> i64 {
         let squares = if self.part.is_some() { 3 } else { 2 };
         squares * i64::from(STEP) / 2
     }
 }
 
-/// Groups of fewer elements are looked at one by one.
-const FEW: usize = 64;
+/// Groups with fewer elements are processed one at a time.
+const MIN_TENSOR_PASS_DEPTH: usize = 64;
 
-/// Quantizes with the nearest integers but for those that move; the sums of what they stand for.
+/// Quantizes to the nearest integers, except those adjusted, and returns the error sums.
 pub(super) fn quantize(
-    data: Floats<'_>,
+    data: FloatSource<'_>,
     scales: (&Layout, &[Params]),
     spec: &QSpec,
-    summed: &Summed,
+    summed: &SumGroups,
     bytes: &mut [u8],
 ) -> Sums {
     match data {
-        Floats::Slice(values) => quantize_elements(values, scales, spec, summed, bytes),
-        Floats::LittleEndian(values) => quantize_elements(values, scales, spec, summed, bytes),
+        FloatSource::Slice(values) => quantize_elements(values, scales, spec, summed, bytes),
+        FloatSource::LittleEndian(values) => quantize_elements(values, scales, spec, summed, bytes),
     }
 }
 
@@ -48,13 +49,13 @@ fn quantize_elements<X: Element>(
     data: &[X],
     (layout, params): (&Layout, &[Params]),
     spec: &QSpec,
-    summed: &Summed,
+    summed: &SumGroups,
     bytes: &mut [u8],
 ) -> Sums {
     let weight =
         Weight { data, layout, params, inverses: Inverses::of(layout, params), spec, summed };
-    // Of few elements most would be picked out.
-    let few = data.len() / summed.groups.groups().max(1) < FEW;
+    // In small groups most elements would be candidates.
+    let few = data.len() / summed.groups.groups().max(1) < MIN_TENSOR_PASS_DEPTH;
     let one_by_one = few || summed.part.is_some();
     let (mut sums, moves) =
         if one_by_one { group::all(&weight, bytes) } else { whole::all(&weight, bytes) };
@@ -68,23 +69,23 @@ fn quantize_elements<X: Element>(
     sums
 }
 
-/// An element whose integer becomes another.
+/// An element and its adjustment.
 struct Move {
     index: usize,
     steps: i32,
 }
 
-/// A tensor, how it is quantized, and what is to be kept.
+/// A tensor, its quantization parameters, and the sums to preserve.
 struct Weight<'a, X> {
     data: &'a [X],
     layout: &'a Layout,
     params: &'a [Params],
     inverses: Inverses,
     spec: &'a QSpec,
-    summed: &'a Summed,
+    summed: &'a SumGroups,
 }
 
-/// One by the scale of each group, as often as rows are tiled.
+/// The inverse of the scale of each group, repeated as the rows are tiled.
 struct Inverses(Vec<f32>);
 
 impl Inverses {
@@ -95,7 +96,7 @@ impl Inverses {
 }
 
 impl<X: Element> Weight<'_, X> {
-    /// The errors of the elements from flat index `start` on, which come back as `floats`.
+    /// The errors of the elements from flat index `start` on, which are dequantized to `floats`.
     #[inline(always)]
     fn errors(&self, start: usize, floats: &[f32], errors: &mut [i32]) {
         let x = &self.data[start..][..errors.len()];
@@ -116,7 +117,7 @@ impl<X: Element> Weight<'_, X> {
         }
     }
 
-    /// Whether there is another integer on the other side of an element.
+    /// Whether the grid has an integer in the opposite direction of the error.
     fn may_move(&self, bytes: &[u8], index: usize, error: i32) -> bool {
         let q = reference::load(bytes, index, self.spec.qtype);
         reference::may_move(q, error > 0, self.spec)

@@ -1,46 +1,48 @@
-//! All groups of a tensor in one pass, where groups alone keep their sums.
+//! Sum-preserving rounding of all groups of a tensor in one pass, when parts do not count.
 //!
-//! Then those elements of a group move whose errors are largest, which are few: they are picked out on the way, before it is
-//! known how many it takes. Where that turns out to be more than were picked, the group is looked at by itself.
+//! In each group the elements with the largest errors are adjusted, and they are few. They are
+//! collected during quantization, before it is known how many are needed. A group that needs more
+//! than were collected is processed on its own.
 
 use rayon::prelude::*;
 
 use super::super::quantize::{Chunks, Scratch};
-use super::{LEAST, Move, STEP, Weight, group};
+use super::{MIN_MOVE_ERROR, Move, STEP, Weight, group};
 use crate::float_source::Element;
 use crate::layout::Piece;
 use crate::metrics::{CHUNK, Measure, Sums};
-use crate::simd::{Loop, widely};
+use crate::simd::{SimdLoop, vectorized};
 
-/// Elements that are worth a task of their own.
+/// The minimum number of elements per parallel task.
 const TASK: usize = 1 << 18;
 
-/// Who moves is off by half a step at most, but for what float32 rounds. So while more than this is left, one more may move.
-const HALF: i32 = STEP / 2 - 2;
+/// The error of an adjusted element is at most half a step, plus the rounding of float32. So while
+/// the sum exceeds this, another element may be adjusted.
+const HALF_STEP: i32 = STEP / 2 - 2;
 
-/// Three times as many errors of four steps are added up in 32 bits: groups that begin or end in a task share its rows
-/// unevenly.
-const MANY: usize = 1 << 11;
+/// The maximum number of errors added in 32 bits, with a margin of three: an error is at most four
+/// steps, and groups that begin or end in a task share its rows unevenly.
+const MAX_I32_TERMS: usize = 1 << 11;
 
-/// Quantizes, and the moves of all groups.
+/// Quantizes all groups, and returns their adjustments.
 pub(super) fn all<X: Element>(weight: &Weight<'_, X>, bytes: &mut [u8]) -> (Sums, Vec<Move>) {
     let Weight { data, layout, params, spec, summed, .. } = weight;
     let groups = summed.groups.groups();
-    let limit = limit(data.len() / groups.max(1));
+    let limit = pick_limit(data.len() / groups.max(1));
     let chunks = Chunks::of(layout, params, spec);
-    // A task that sees every group must be worth their number.
+    // Each task has accumulators for every group, so it must have enough elements to be worth it.
     let task = if summed.groups.recurs() { TASK.max(16 * groups) } else { TASK };
     let task = task.next_multiple_of(CHUNK);
     let parts = data.par_chunks(task).zip(bytes.par_chunks_mut(spec.qtype.packed_len(task)));
-    let seen: Vec<Seen> = parts
+    let seen: Vec<TaskResult> = parts
         .enumerate()
         .map(|(at, (x, bytes))| {
-            widely(Task { weight, chunks: &chunks, x, start: at * task, bytes, limit })
+            vectorized(Task { weight, chunks: &chunks, x, start: at * task, bytes, limit })
         })
         .collect();
     let mut sums = vec![0_i64; groups];
-    for Seen { first, sums: part, .. } in &seen {
-        // Short rows are counted several times over.
+    for TaskResult { first, sums: part, .. } in &seen {
+        // Short rows are tiled, so each group occurs several times.
         part.iter().enumerate().for_each(|(at, part)| sums[(first + at) % groups] += part);
     }
     let measured = Sums::total(seen.iter().map(|seen| seen.measured));
@@ -56,21 +58,21 @@ pub(super) fn all<X: Element>(weight: &Weight<'_, X>, bytes: &mut [u8]) -> (Sums
         .collect();
     let bytes = &*bytes;
     let moves = by_group.into_par_iter().enumerate().flat_map_iter(|(group, picked)| {
-        choose(weight, bytes, picked, sums[group], limit > LEAST)
+        choose(weight, bytes, picked, sums[group], limit > MIN_MOVE_ERROR)
             .unwrap_or_else(|| group::of(weight, bytes, group))
     });
     (measured, moves.collect())
 }
 
-/// What few errors of a group of so many exceed, but more than move as a rule.
-fn limit(depth: usize) -> i32 {
+/// An error that few elements of a group exceed, but usually more than are adjusted.
+fn pick_limit(depth: usize) -> i32 {
     let depth = depth.max(1) as f32;
-    (((0.5 - enough(depth) / depth) * STEP as f32) as i32).max(LEAST)
+    (((0.5 - expected_moves(depth) / depth) * STEP as f32) as i32).max(MIN_MOVE_ERROR)
 }
 
-/// How many elements of a group of so many hardly ever have to move: errors are spread evenly over a step, so that their
-/// sum has a deviation of `√(depth / 12)` steps.
-fn enough(depth: f32) -> f32 {
+/// An upper estimate of the number of adjusted elements in a group: errors are uniformly
+/// distributed over a step, so the standard deviation of their sum is `√(depth / 12)` steps.
+fn expected_moves(depth: f32) -> f32 {
     2.5 * (depth / 12.0).sqrt() + 4.0
 }
 
@@ -82,20 +84,20 @@ struct Picked {
     index: usize,
 }
 
-/// What a task saw.
-struct Seen {
+/// The result of a task.
+struct TaskResult {
     measured: Sums,
     /// The first group of its elements.
     first: usize,
-    /// The errors of it and those after it.
+    /// The error sums of that group and of those after it.
     sums: Vec<i64>,
     picked: Vec<Picked>,
 }
 
-/// The elements whose errors have the sign of the sum of their group, where that is more than half a step, group by group,
-/// and how many each group has.
-fn by_group(seen: &[Seen], sums: &[i64]) -> (Vec<Picked>, Vec<usize>) {
-    let half = i64::from(HALF);
+/// The elements whose error has the sign of the sum of their group, if that sum exceeds half a
+/// step, sorted by group, and their number in each group.
+fn by_group(seen: &[TaskResult], sums: &[i64]) -> (Vec<Picked>, Vec<usize>) {
+    let half = i64::from(HALF_STEP);
     let signs: Vec<i32> =
         sums.iter().map(|sum| if sum.abs() > half { sum.signum() as i32 } else { 0 }).collect();
     let wanted = || {
@@ -115,8 +117,8 @@ fn by_group(seen: &[Seen], sums: &[i64]) -> (Vec<Picked>, Vec<usize>) {
     (sorted, lens)
 }
 
-/// Moves those whose errors are largest, the first of those that are alike; `None` if it takes more than were picked, of
-/// which there may be `more`.
+/// Adjusts the elements with the largest errors, the first of equal ones. `None` if more elements
+/// are needed than were collected and there may be `more`.
 fn choose<X: Element>(
     weight: &Weight<'_, X>,
     bytes: &[u8],
@@ -126,9 +128,9 @@ fn choose<X: Element>(
 ) -> Option<Vec<Move>> {
     let mut off = sum.abs();
     let step = i64::from(STEP);
-    let most = (off - i64::from(HALF)).max(0).cast_unsigned().div_ceil(STEP as u64) as usize;
+    let most = (off - i64::from(HALF_STEP)).max(0).cast_unsigned().div_ceil(STEP as u64) as usize;
     let order = |picked: &Picked| (std::cmp::Reverse(picked.error.unsigned_abs()), picked.index);
-    // As a rule all of the first can move.
+    // Usually all of the first ones can be adjusted.
     let first = picked.len().min(most);
     if first > 0 && first < picked.len() {
         picked.select_nth_unstable_by_key(first - 1, order);
@@ -161,11 +163,11 @@ struct Task<'a, X> {
     limit: i32,
 }
 
-impl<X: Element> Loop for Task<'_, X> {
-    type Output = Seen;
+impl<X: Element> SimdLoop for Task<'_, X> {
+    type Output = TaskResult;
 
     #[inline(always)]
-    fn run(self) -> Seen {
+    fn run(self) -> TaskResult {
         let Task { weight, chunks, x, start, bytes, limit } = self;
         let cut = weight.summed.groups.cut();
         let end = |piece: Piece| piece.group + if piece.each { piece.len } else { 1 };
@@ -173,7 +175,7 @@ impl<X: Element> Loop for Task<'_, X> {
             .pieces(start, x.len())
             .fold((usize::MAX, 0), |(low, high), p| (low.min(p.group), high.max(end(p))));
         let groups = last.saturating_sub(first);
-        // Where each element is of another group, rows are added to one another.
+        // Where consecutive elements belong to different groups, whole rows are added.
         let (mut rows, mut sums) = (vec![0_i32; groups], vec![0_i64; groups]);
         let mut added = 0;
         let mut measured = Vec::with_capacity(x.len().div_ceil(CHUNK));
@@ -188,7 +190,7 @@ impl<X: Element> Loop for Task<'_, X> {
             let errors = &mut errors[..x.len()];
             weight.errors(from, floats, errors);
             added += x.len();
-            if added > MANY * groups {
+            if added > MAX_I32_TERMS * groups {
                 flush(&mut rows, &mut sums);
                 added = x.len();
             }
@@ -198,34 +200,35 @@ impl<X: Element> Loop for Task<'_, X> {
                 if piece.each {
                     rows[group..].iter_mut().zip(errors).for_each(|(sum, error)| *sum += error);
                 } else {
-                    let few = errors.chunks(MANY).map(|few| i64::from(few.iter().sum::<i32>()));
+                    let few =
+                        errors.chunks(MAX_I32_TERMS).map(|few| i64::from(few.iter().sum::<i32>()));
                     sums[group] += few.sum::<i64>();
                 }
                 pick(piece, from + piece.start, errors, limit, &mut picked);
             }
         }
         flush(&mut rows, &mut sums);
-        Seen { measured: Sums::total(measured), first, sums, picked }
+        TaskResult { measured: Sums::total(measured), first, sums, picked }
     }
 }
 
-/// Adds rows to sums that hold more.
+/// Adds the 32-bit row sums to the 64-bit sums.
 fn flush(rows: &mut [i32], sums: &mut [i64]) {
     for (sum, row) in sums.iter_mut().zip(rows) {
         *sum += i64::from(std::mem::take(row));
     }
 }
 
-/// Picks the elements whose errors exceed the limit.
+/// Collects the elements whose errors exceed the limit.
 #[inline(always)]
 fn pick(piece: Piece, start: usize, errors: &[i32], limit: i32, picked: &mut Vec<Picked>) {
-    /// So many are passed over at once.
+    /// The number of elements that are skipped at once.
     const LANES: usize = 16;
     for (chunk, errors) in errors.chunks(LANES).enumerate() {
         if errors.iter().fold(0, |most: i32, error| most.max(error.abs())) <= limit {
             continue;
         }
-        // Without a branch for each, which no processor could foresee.
+        // Without a branch per element, which would be unpredictable.
         let (mut lanes, mut count) = ([0_u8; LANES], 0);
         for (lane, error) in errors.iter().enumerate() {
             lanes[count] = lane as u8;

@@ -28,7 +28,7 @@ impl Grid {
         let widened = (qtype == QType::Int8).then_some(QType::Int4);
         let spec = |qtype, reduced, narrow| {
             let spec = QSpec::new(qtype, true, Granularity::PerTensor);
-            QSpec { reduced, narrow, ..spec }
+            QSpec { reduce_range: reduced, narrow, ..spec }
         };
         let ways = [(true, true), (true, false), (false, true), (false, false)];
         let all = widened.into_iter().chain([qtype]);

@@ -1,6 +1,6 @@
 //! Integers that are not the nearest, because the elements that a product sums over keep their sum by it.
 
-use quantize_rs_math::{Granularity, QSpec, Summed};
+use quantize_rs_math::{Granularity, QSpec, SumGroups};
 
 use crate::Rounding;
 use crate::encode::dequantize::Decoded;
@@ -15,7 +15,7 @@ pub(super) fn summed(
     before: &Graph<'_>,
     constant: &Constant<'_>,
     decoded: &Decoded,
-) -> Option<Summed> {
+) -> Option<SumGroups> {
     if decoded.qtype.bits() > 8 || !decoded.qtype.is_scaled() || decoded.qtype.is_float() {
         return None;
     }
@@ -31,13 +31,13 @@ pub(super) fn summed(
 
 /// By how many steps elements are off together, those of each part and of each group.
 pub(super) struct Sums<'a> {
-    summed: &'a Summed,
+    summed: &'a SumGroups,
     groups: Vec<f64>,
     parts: Vec<f64>,
 }
 
 impl<'a> Sums<'a> {
-    pub(super) fn new(summed: &'a Summed) -> Sums<'a> {
+    pub(super) fn new(summed: &'a SumGroups) -> Sums<'a> {
         let parts = summed.part.map_or(0, |part| summed.groups.elements() / part);
         Sums { summed, groups: vec![0.0; summed.groups.groups()], parts: vec![0.0; parts] }
     }

@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use quantize_rs_math::{Summed, metrics};
+use quantize_rs_math::{SumGroups, metrics};
 use quantize_rs_onnx::{DataType, TensorProto};
 
 use super::grid::Grid;
@@ -122,7 +122,7 @@ struct Pair<'a> {
     stored: &'a Stored,
     decoded: &'a Decoded,
     /// The elements of the original whose sums may have been kept.
-    summed: Option<Summed>,
+    summed: Option<SumGroups>,
     /// For each node that multiplies, which elements of its bias are as large as int32 holds them.
     full: &'a HashMap<usize, Vec<bool>>,
 }

@@ -61,7 +61,7 @@ fn product(
     let one = conv && granularity != Granularity::PerTensor;
     let symmetric = config.symmetric || qtype.signed() || one;
     let reduced = qtype == QType::Int8 && config.profile().reduced;
-    let spec = QSpec { reduced, ..QSpec::new(qtype, symmetric, granularity) };
+    let spec = QSpec { reduce_range: reduced, ..QSpec::new(qtype, symmetric, granularity) };
     let summed = match constant.shape[..] {
         [.., depth, _] if batched => depth,
         _ => constant.shape.iter().product::<usize>() / constant.shape.get(axis)?.max(&1),

@@ -97,7 +97,7 @@ fn of_node(
         let symmetric = config.symmetric || qtype.signed() || config.per_channel;
         let reduced = qtype == QType::Int8 && config.profile().reduced;
         let granularity = Granularity::PerAxis { axis: 0 };
-        let spec = QSpec { reduced, ..QSpec::new(qtype, symmetric, granularity) };
+        let spec = QSpec { reduce_range: reduced, ..QSpec::new(qtype, symmetric, granularity) };
         if overflows(columns, &spec) {
             return Err(format!("its sums over {name} are so long that they may leave int32"));
         }

@@ -1,24 +1,28 @@
-//! Integers that move so that sums are kept, against the definition and what it promises.
+//! Properties of sum-preserving rounding: it equals the definition and reduces the errors that it
+//! promises to.
 
 use proptest::prelude::*;
 use quantize_rs_math::kernels::reference;
 use quantize_rs_math::{
-    Granularity, Layout, Params, QSpec, QType, Summed, WeightMethod, dequantize, fit, metrics,
-    quantize_keeping_sums_into, ranges,
+    Granularity, Layout, Params, QSpec, QType, SumGroups, WeightMethod, dequantize, fit, metrics,
+    quantize_preserving_sums_into, ranges,
 };
 
 const TYPES: [QType; 6] =
     [QType::Int8, QType::UInt8, QType::Int4, QType::UInt4, QType::Int2, QType::UInt2];
 
-/// A shape of three axes, how it shares scales, and groups that lie within those.
-fn any_groups() -> impl Strategy<Value = ([usize; 3], Granularity, Summed)> {
+/// A shape of three axes, a granularity of scales, and groups within those that share a scale.
+fn any_groups() -> impl Strategy<Value = ([usize; 3], Granularity, SumGroups)> {
     let shape = [1_usize..5, 1_usize..70, 1_usize..30];
     (shape, 0_usize..3, 1_usize..40, 0..5).prop_map(|(shape, axis, block_size, kind)| {
         let channels = Granularity::PerAxis { axis };
         let blocks = Granularity::Blocked { axis, block_size };
-        let of =
-            |granularity| Summed { groups: Layout::of(&shape, granularity).unwrap(), part: None };
-        let kernels = |axis| Summed { part: Some(shape[2]), ..of(Granularity::PerAxis { axis }) };
+        let of = |granularity| SumGroups {
+            groups: Layout::of(&shape, granularity).unwrap(),
+            part: None,
+        };
+        let kernels =
+            |axis| SumGroups { part: Some(shape[2]), ..of(Granularity::PerAxis { axis }) };
         match kind {
             0 => (shape, Granularity::PerTensor, of(channels)),
             1 => (shape, channels, of(channels)),
@@ -29,7 +33,7 @@ fn any_groups() -> impl Strategy<Value = ([usize; 3], Granularity, Summed)> {
     })
 }
 
-fn any_weight() -> impl Strategy<Value = (Vec<f32>, Layout, QSpec, Summed)> {
+fn any_weight() -> impl Strategy<Value = (Vec<f32>, Layout, QSpec, SumGroups)> {
     let types = (prop::sample::select(&TYPES), any::<bool>(), any::<bool>());
     (any_groups(), types, any::<u64>()).prop_map(|((shape, granularity, summed), types, seed)| {
         let (qtype, symmetric, flips) = types;
@@ -38,7 +42,7 @@ fn any_weight() -> impl Strategy<Value = (Vec<f32>, Layout, QSpec, Summed)> {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             #[allow(clippy::cast_precision_loss)]
             let x = (state >> 40) as f32 / 8_388_608.0 - 1.0;
-            // Some are 0, some lie on steps, few are large.
+            // Some are 0, some are exactly on a step, few are large.
             match state >> 33 & 15 {
                 0..3 => 0.0,
                 3 => x.signum() * 0.5,
@@ -47,7 +51,7 @@ fn any_weight() -> impl Strategy<Value = (Vec<f32>, Layout, QSpec, Summed)> {
             }
         });
         let spec = QSpec::new(qtype, symmetric, granularity);
-        let spec = QSpec { flips: flips && symmetric && qtype.bits() <= 4, ..spec };
+        let spec = QSpec { allows_negative_scale: flips && symmetric && qtype.bits() <= 4, ..spec };
         (data.collect(), Layout::of(&shape, granularity).unwrap(), spec, summed)
     })
 }
@@ -56,11 +60,12 @@ fn quantized(
     data: &[f32],
     layout: &Layout,
     spec: &QSpec,
-    summed: &Summed,
+    summed: &SumGroups,
 ) -> (Vec<u8>, Vec<Params>, quantize_rs_math::Metrics) {
     let params = fit(data, layout, &ranges(data, layout), spec, WeightMethod::Mse);
     let mut bytes = vec![0; spec.qtype.packed_len(data.len())];
-    let found = quantize_keeping_sums_into(data, layout, &params, spec, Some(summed), &mut bytes);
+    let found =
+        quantize_preserving_sums_into(data, layout, &params, spec, Some(summed), &mut bytes);
     (bytes, params, found)
 }
 
@@ -69,16 +74,19 @@ proptest! {
     fn the_fast_kernel_equals_the_definition((data, layout, spec, summed) in any_weight()) {
         let (bytes, params, found) = quantized(&data, &layout, &spec, &summed);
         let mut expected = reference::quantize(&data, &layout, &params, &spec);
-        reference::keep_sums(&data, &layout, &params, &spec, &summed, &mut expected);
+        reference::preserve_sums(&data, &layout, &params, &spec, &summed, &mut expected);
         prop_assert_eq!(&bytes, &expected);
         let floats = dequantize(&bytes, &layout, &params, spec.qtype);
         let measured = metrics(&data, &floats);
         prop_assert!((found.mse - measured.mse).abs() <= measured.mse * 1e-9 + 1e-18);
-        prop_assert!(found.max_abs >= measured.max_abs && found.max_abs <= measured.max_abs * 2.0 + 1e-9);
+        let (nearest, adjusted) = (measured.max_abs, found.max_abs);
+        prop_assert!((nearest..=nearest * 2.0 + 1e-9).contains(&adjusted));
     }
 
     #[test]
-    fn zeros_stay_and_no_integer_moves_by_more_than_a_step((data, layout, spec, summed) in any_weight()) {
+    fn zeros_stay_and_no_integer_changes_by_more_than_one(
+        (data, layout, spec, summed) in any_weight(),
+    ) {
         let (bytes, params, _) = quantized(&data, &layout, &spec, &summed);
         let nearest = reference::quantize(&data, &layout, &params, &spec);
         let floats = |bytes: &[u8]| dequantize(bytes, &layout, &params, spec.qtype);
@@ -90,7 +98,7 @@ proptest! {
     }
 
     #[test]
-    fn squared_errors_and_squared_sums_become_less((data, layout, spec, summed) in any_weight()) {
+    fn squared_errors_and_squared_sums_decrease((data, layout, spec, summed) in any_weight()) {
         let (bytes, params, _) = quantized(&data, &layout, &spec, &summed);
         let nearest = reference::quantize(&data, &layout, &params, &spec);
         let cost = |bytes: &[u8]| {
@@ -124,7 +132,7 @@ fn many_elements_keep_their_sum_within_half_a_step() {
         let spec = QSpec::new(QType::UInt8, false, granularity);
         let layout = Layout::of(&shape, granularity).unwrap();
         let groups = Layout::of(&shape, Granularity::PerAxis { axis: 0 }).unwrap();
-        let summed = Summed { groups, part: None };
+        let summed = SumGroups { groups, part: None };
         let (bytes, params, found) = quantized(&data, &layout, &spec, &summed);
         let floats = dequantize(&bytes, &layout, &params, spec.qtype);
         for (row, (x, float)) in data.chunks(5000).zip(floats.chunks(5000)).enumerate() {
@@ -137,7 +145,7 @@ fn many_elements_keep_their_sum_within_half_a_step() {
 }
 
 #[test]
-fn what_moves_does_not_depend_on_the_number_of_threads() {
+fn adjustments_do_not_depend_on_the_number_of_threads() {
     let data: Vec<f32> = (0..300_000_u32)
         .map(|at| (f32::from(u16::try_from(at * 31 % 65_521).unwrap()) / 65_521.0 - 0.3).powi(3))
         .collect();
@@ -146,7 +154,7 @@ fn what_moves_does_not_depend_on_the_number_of_threads() {
         let layout = Layout::of(&shape, spec.granularity).unwrap();
         let in_pool = |threads| {
             let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
-            let summed = Summed { groups: layout.clone(), part: None };
+            let summed = SumGroups { groups: layout.clone(), part: None };
             pool.install(|| quantized(&data, &layout, &spec, &summed))
         };
         let (one, four) = (in_pool(1), in_pool(4));

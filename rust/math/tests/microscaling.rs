@@ -1,4 +1,4 @@
-//! What must hold of scales of 8 bits.
+//! Properties of 8-bit scales.
 
 // Arithmetic on small numbers.
 #![allow(clippy::cast_possible_truncation)]
@@ -6,7 +6,7 @@
 use proptest::prelude::*;
 use quantize_rs_math::kernels::reference;
 use quantize_rs_math::{
-    Granularity, Layout, NarrowScales, Params, QSpec, QType, Scales, narrow_scales, ranges,
+    BlockScales, Granularity, Layout, Params, QSpec, QType, Scales, block_scales, ranges,
 };
 
 const LAYOUTS: [(QType, Scales); 3] = [
@@ -22,20 +22,20 @@ fn spec(qtype: QType, scales: Scales) -> QSpec {
     QSpec { scales, ..QSpec::new(qtype, true, granularity) }
 }
 
-fn found(data: &[f32], spec: &QSpec, largest: f32) -> NarrowScales {
+fn found(data: &[f32], spec: &QSpec, largest: f32) -> BlockScales {
     let layout = Layout::of(&[data.len()], spec.granularity).unwrap();
-    narrow_scales(data, &layout, &ranges(data, &layout), spec, largest)
+    block_scales(data, &layout, &ranges(data, &layout), spec, largest)
 }
 
-/// What a code stands for, said without the crate's own arithmetic.
-fn meant(code: u8, scales: Scales, whole: f32) -> f32 {
+/// The number that a code represents, computed without the crate's arithmetic.
+fn meant(code: u8, scales: Scales, tensor_scale: f32) -> f32 {
     match scales {
         Scales::Float8E8M0 => 2_f64.powi(i32::from(code) - 127) as f32,
-        _ => QType::Float8E4M3FN.format().unwrap().decode(u16::from(code)) * whole,
+        _ => QType::Float8E4M3FN.format().unwrap().decode(u16::from(code)) * tensor_scale,
     }
 }
 
-/// The squared error of a block with this scale, and the largest magnitude that comes back.
+/// The squared error of a block with this scale, and the largest dequantized magnitude.
 fn error(block: &[f32], scale: f32, spec: &QSpec) -> (f64, f32) {
     let params = Params { scale, zero_point: 0 };
     let back = |x: &f32| {
@@ -45,7 +45,7 @@ fn error(block: &[f32], scale: f32, spec: &QSpec) -> (f64, f32) {
     (block.iter().map(squared).sum(), block.iter().map(|x| back(x).abs()).fold(0.0, f32::max))
 }
 
-/// Numbers of all sizes, those that are almost too large or too small included.
+/// Numbers of all magnitudes, near the limits of float32 included.
 fn sizes() -> impl Strategy<Value = Vec<f32>> {
     let number = (-1.0_f32..1.0, prop_oneof![-5_i32..5, -149_i32..127, Just(-130), Just(126)])
         .prop_map(|(x, power)| (f64::from(x) * 2_f64.powi(power)) as f32);
@@ -54,18 +54,22 @@ fn sizes() -> impl Strategy<Value = Vec<f32>> {
 
 proptest! {
     #[test]
-    fn scales_are_what_their_codes_stand_for(data in sizes(), largest in prop_oneof![Just(f32::MAX), Just(65504.0)]) {
+    fn scales_equal_the_values_of_their_codes(
+        data in sizes(),
+        largest in prop_oneof![Just(f32::MAX), Just(65504.0)],
+    ) {
         let data: Vec<f32> = data.iter().map(|x| x.clamp(-largest, largest)).collect();
         for (qtype, scales) in LAYOUTS {
             let spec = spec(qtype, scales);
-            let NarrowScales { params, codes, whole } = found(&data, &spec, largest);
+            let BlockScales { params, codes, tensor_scale } = found(&data, &spec, largest);
             for ((block, params), code) in data.chunks(BLOCK).zip(&params).zip(&codes) {
-                prop_assert_eq!(params.scale, meant(*code, scales, whole));
-                prop_assert!(params.scale.is_normal() && params.scale > 0.0 && params.zero_point == 0);
+                prop_assert_eq!(params.scale, meant(*code, scales, tensor_scale));
+                prop_assert!(params.scale.is_normal() && params.scale > 0.0);
+                prop_assert_eq!(params.zero_point, 0);
                 let (_, back) = error(block, params.scale, &spec);
                 prop_assert!(back <= largest, "{} comes back as {}", params.scale, back);
                 if block.iter().all(|x| *x == 0.0) {
-                    prop_assert_eq!(params.scale, whole);
+                    prop_assert_eq!(params.scale, tensor_scale);
                 }
             }
         }
@@ -84,23 +88,27 @@ proptest! {
                 }
                 let floor = 2_f32.powi(absmax.log2().floor() as i32 - above);
                 prop_assert!(params.scale == floor || params.scale == 2.0 * floor);
-                let [here, low, high] = [params.scale, floor, 2.0 * floor].map(|s| error(block, s, &spec).0);
+                let scales = [params.scale, floor, 2.0 * floor];
+                let [here, low, high] = scales.map(|s| error(block, s, &spec).0);
                 prop_assert!(here <= low && here <= high);
             }
         }
     }
 
     #[test]
-    fn two_levels_are_never_worse_than_the_nearest_code(data in prop::collection::vec(-1.0_f32..1.0, 1..40)) {
+    fn two_levels_are_never_worse_than_the_nearest_code(
+        data in prop::collection::vec(-1.0_f32..1.0, 1..40),
+    ) {
         let spec = spec(QType::Float4E2M1, Scales::Float8E4M3FN);
         let found = found(&data, &spec, f32::MAX);
         for (block, params) in data.chunks(BLOCK).zip(&found.params) {
             let absmax = block.iter().fold(0.0, |all: f32, x| all.max(x.abs()));
             for divisor in [6.0, 4.0] {
                 let format = QType::Float8E4M3FN.format().unwrap();
-                let nearest = format.encode(absmax / divisor / found.whole).max(1);
-                let nearest = format.decode(nearest) * found.whole;
-                let (here, there) = (error(block, params.scale, &spec).0, error(block, nearest, &spec).0);
+                let nearest = format.encode(absmax / divisor / found.tensor_scale).max(1);
+                let nearest = format.decode(nearest) * found.tensor_scale;
+                let here = error(block, params.scale, &spec).0;
+                let there = error(block, nearest, &spec).0;
                 prop_assert!(here <= there, "{} {} {}", params.scale, nearest, absmax);
             }
         }
@@ -108,7 +116,7 @@ proptest! {
 }
 
 #[test]
-fn the_ends_of_float32_have_scales() {
+fn extreme_float32_tensors_have_scales() {
     for (qtype, scales) in LAYOUTS {
         let spec = spec(qtype, scales);
         for data in [[f32::MAX; 4], [1e-45; 4], [f32::MIN_POSITIVE; 4], [0.0; 4], [-f32::MAX; 4]] {
