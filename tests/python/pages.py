@@ -100,7 +100,7 @@ def run(page: Path) -> None:
             code = compile("\n" * (block.line - 1) + block.text, str(page), "exec")
             exec(code, namespace)
         elif block.language == "sh":
-            for line in block.text.splitlines():
+            for line in block.text.replace("\\\n", " ").splitlines():
                 command(line)
 
 

@@ -52,9 +52,10 @@ def blocks(document: str, language: str) -> list[str]:
 def folder(tmp_path: Path) -> Path:
     """What a reader of the documents has: a copy of the examples, and photos of their own."""
     shutil.copytree(REPOSITORY / "examples", tmp_path / "examples")
-    (tmp_path / "photos").mkdir()
-    for number in range(40):
-        photo(40, 40, number).save(tmp_path / "photos" / f"{number:02}.png")
+    for name in ("images", "photos"):
+        (tmp_path / name).mkdir()
+        for number in range(40):
+            photo(40, 40, number).save(tmp_path / name / f"{number:02}.png")
     return tmp_path
 
 

@@ -37,7 +37,7 @@ floats. `onnx.reference` does not implement `MatMulNBits`, which is compared wit
 |---|---|
 | an operator | it computes in integers in the optimized graph |
 | `float` | weights are dequantized when the model is loaded, and everything computes in float |
-| `float, dequantized at inference` | weights are dequantized in every run |
+| `float, dequantized at inference` | weights are dequantized at inference time |
 | `without optimizations only` | the model loads with no or basic optimizations, not with all |
 | – | the format does not support the operator |
 
