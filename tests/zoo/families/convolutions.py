@@ -10,7 +10,7 @@ IMAGE = ["batch", 3, 12, 12]
 
 @row(2)
 def conv_image(d: Beast) -> None:
-    """Nothing: two convolutions with Relu between them, as most networks for pictures begin."""
+    """None: two convolutions with a Relu between them, as in most image networks."""
     h = d.relu(d.conv(d.input("x", IMAGE), 3, 32))
     d.output(d.conv(h, 32, 32))
 

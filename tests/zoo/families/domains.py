@@ -10,7 +10,7 @@ IMAGE = ["batch", 8, 8, 8]
 
 
 def sparkle_is_relu(model: ModelProto) -> None:
-    """What nobody knows becomes Relu."""
+    """The unknown operator becomes a Relu."""
     for node in model.graph.node:
         if node.domain == "acme.ops":
             node.domain, node.op_type = "", "Relu"
@@ -22,7 +22,7 @@ UNKNOWN = Refused("CalibrationError", "Sparkle")
 
 @row(2, mend=sparkle_is_relu, static=UNKNOWN)
 def domain_unknown(d: Beast) -> None:
-    """An operator of a domain nobody knows, between convolutions: no engine can run it."""
+    """An operator of an unknown domain between convolutions: no engine can run it."""
     d.opsets["acme.ops"] = 3
     h = d.conv(d.input("x", IMAGE), 8, 16)
     h = d.node("Sparkle", [h], domain="acme.ops", strength=0.5)

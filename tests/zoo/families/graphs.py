@@ -51,7 +51,7 @@ def two_inputs(d: Beast) -> None:
 
 @row(1)
 def integer_input(d: Beast) -> None:
-    """The input is uint8, as pictures come, and cast to float."""
+    """The input is uint8, like image files, and cast to float."""
     x = d.node("Cast", [d.input("x", ["batch", 8, 8, 8], TensorProto.UINT8)], to=1)
     d.output(d.conv(x, 8, 16))
 
@@ -175,7 +175,7 @@ fixture("graphs", "dropout_ratio_input", 3)
 
 @row(2)
 def strings_beside(d: Beast) -> None:
-    """A constant of strings that nobody reads, beside two products."""
+    """An unused constant of strings, beside two matrix multiplications."""
     h = d.relu(d.gemm(d.input("x", ROWS), 64, 64))
     d.const("labels", np.array(["cat", "dog"], object))
     d.output(d.gemm(h, 64, 32))

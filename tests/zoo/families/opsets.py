@@ -404,6 +404,6 @@ def opset28_mlp(d: Beast) -> None:
 
 @row(0, opset=99, ir=13, checked=False, **dict.fromkeys(WAYS, UNKNOWN))
 def opset99(d: Beast) -> None:
-    """An opset that nobody has written yet: what it changes is unknown."""
+    """An opset that does not exist yet: what it changes is unknown."""
     h = d.relu(d.gemm(d.input("x", ["batch", 64]), 64, 64))
     d.output(d.gemm(h, 64, 32), ["batch", 32])

@@ -25,7 +25,7 @@ def condition(d: Beast, x: str) -> str:
 
 @row(2)
 def if_captured_activation(d: Beast) -> None:
-    """A branch reads what a quantized product made, and nobody else does."""
+    """Only a branch reads the output of a quantized matrix multiplication."""
     x = d.input("x", ROWS)
     h = d.gemm(x, 64, 64)
     then, other = d.inner("then"), d.inner("other")

@@ -190,7 +190,7 @@ def sparse_weight(d: Beast) -> None:
 
 @row(2)
 def unused_initializer(d: Beast) -> None:
-    """A large initializer that nobody reads is carried along."""
+    """A large initializer that is not used is kept."""
     h = d.relu(d.matmul(d.input("x", ROWS), 64, 64))
     d.const("nobody", np.arange(100, dtype=np.int64))
     d.output(d.matmul(h, 64, 32))

@@ -78,7 +78,7 @@ ABSENT = {way: Refused("ExternalDataError", "weights") for way in WAYS}
 
 @row(0, **ABSENT, checked=False)
 def external_in_memory(d: Beast) -> ModelProto:
-    """A model in memory whose weights lie in a file: nobody knows in which folder."""
+    """A model in memory with external data: the folder is unknown."""
     d.output(d.gemm(d.input("x", ["batch", 64]), 64, 64), ["batch", 64])
     move_out(d, "weights", ["gemm1_w"])
     model = d.model()
