@@ -83,13 +83,15 @@ def command(line: str) -> None:
             assert (ROOT / path / "Cargo.toml").is_file(), line
         case ["pip", "install", wanted]:
             project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
-            name, extra = re.fullmatch(r"([\w-]+)(?:\[(\w+)\])?", wanted).groups()  # type: ignore[union-attr]
+            parts = re.fullmatch(r"([\w-]+)(?:\[(\w+)\])?", wanted)
+            assert parts, line
+            name, extra = parts.groups()
             assert f'name = "{name}"' in project, line
             assert extra is None or f"\n{extra} = [" in project, line
         case ["INSTA_UPDATE=always" | "python" | "git", *_]:
             pass
         case _:
-            raise AssertionError(f"nobody knows how to try `{line}`")
+            raise AssertionError(f"no rule to test `{line}`")
 
 
 def run(page: Path) -> None:

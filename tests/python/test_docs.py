@@ -50,12 +50,11 @@ def blocks(document: str, language: str) -> list[str]:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """What a reader of the documents has: a copy of the examples, and photos of their own."""
+    """A working directory with a copy of the examples and a folder of images."""
     shutil.copytree(REPOSITORY / "examples", tmp_path / "examples")
-    for name in ("images", "photos"):
-        (tmp_path / name).mkdir()
-        for number in range(40):
-            photo(40, 40, number).save(tmp_path / name / f"{number:02}.png")
+    (tmp_path / "images").mkdir()
+    for number in range(40):
+        photo(40, 40, number).save(tmp_path / "images" / f"{number:02}.png")
     return tmp_path
 
 
