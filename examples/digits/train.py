@@ -6,7 +6,9 @@ Needs numpy, scikit-learn and onnx. Writes beside this file:
 
     digits_cnn.onnx   the float model: `image` [batch, 1, 8, 8] in [0, 1] -> `logits` [batch, 10]
     calibration.npy   200 images for calibration, seen neither in training nor in the test
-    test.npz          397 images and their labels, for the accuracy of what comes out
+    test.npz          397 images and their labels, to measure accuracy
+
+and copies them into the Python package, where `quantize_rs.examples.digits()` finds them.
 
 The network is trained in plain numpy, on one thread, from fixed seeds: the same machine writes the
 same bytes again. Another BLAS adds floats in another order and may change their last bits.
@@ -14,6 +16,7 @@ same bytes again. Another BLAS adds floats in another order and may change their
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -30,6 +33,7 @@ from sklearn.model_selection import train_test_split
 from threadpoolctl import threadpool_limits  # comes with scikit-learn
 
 HERE = Path(__file__).resolve().parent
+PACKAGE = HERE.parents[1] / "python" / "quantize_rs" / "examples" / "data"
 SEED = 20240229
 TEST, CALIBRATION = 397, 200
 EPOCHS, BATCH, LEARNING_RATE, WEIGHT_DECAY = 60, 50, 2e-3, 5e-2
@@ -64,21 +68,21 @@ def load_splits() -> tuple[Split, Split, Split]:
     )
 
 
-def shifted(images: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Each image in place or moved one pixel up, down, left or right; the edge is background."""
-    padded = np.pad(images, ((0, 0), (0, 0), (1, 1), (1, 1)))
-    windows = sliding_window_view(padded, (8, 8), axis=(2, 3))
-    corners = np.array([[1, 1], [0, 1], [2, 1], [1, 0], [1, 2]])
+def shifted(images: np.ndarray, rng: np.random.Generator, by: int) -> np.ndarray:
+    """Each image in place or moved up, down, left or right by some pixels, over background."""
+    padded = np.pad(images, ((0, 0), (0, 0), (by, by), (by, by)))
+    windows = sliding_window_view(padded, images.shape[2:], axis=(2, 3))
+    corners = by * np.array([[1, 1], [0, 1], [2, 1], [1, 0], [1, 2]])
     y, x = corners[rng.integers(0, len(corners), len(images))].T
     return windows[np.arange(len(images)), :, y, x]
 
 
-def batches(split: Split, rng: np.random.Generator) -> Iterator[Split]:
-    """One epoch: every image once, in random order, some shifted by a pixel."""
+def batches(split: Split, rng: np.random.Generator, shift: int) -> Iterator[Split]:
+    """One epoch: every image once, in random order, some moved by `shift` pixels."""
     order = rng.permutation(len(split.images))
     for start in range(0, len(order), BATCH):
         chosen = order[start : start + BATCH]
-        yield Split(shifted(split.images[chosen], rng), split.labels[chosen])
+        yield Split(shifted(split.images[chosen], rng, shift), split.labels[chosen])
 
 
 # --- layers: activations are [n, h, w, channels] inside, [n, features] after Flatten ------------
@@ -256,25 +260,33 @@ class Adam:
             p -= np.float32(rate) * (update + np.float32(WEIGHT_DECAY) * p)
 
 
-def train(layers: list[Layer], split: Split, rng: np.random.Generator) -> None:
+def train(
+    layers: list[Layer],
+    split: Split,
+    rng: np.random.Generator,
+    *,
+    epochs: int = EPOCHS,
+    learning_rate: float = LEARNING_RATE,
+    shift: int = 1,
+) -> None:
     """Changes the parameters of `layers`; the learning rate falls along half a cosine."""
     adam = Adam([p for layer in layers for p in layer.parameters()])
-    for epoch in range(EPOCHS):
-        rate = LEARNING_RATE * (1 + np.cos(np.pi * epoch / EPOCHS)) / 2
+    for epoch in range(epochs):
+        rate = learning_rate * (1 + np.cos(np.pi * epoch / epochs)) / 2
         losses = []
-        for batch in batches(split, rng):
+        for batch in batches(split, rng, shift):
             loss, grad = cross_entropy(logits(layers, batch.images), batch.labels)
             for layer in reversed(layers):
                 grad = layer.backward(grad)
             adam.step([g for layer in layers for g in layer.gradients()], rate)
             losses.append(loss)
-        print(f"epoch {epoch + 1:2}/{EPOCHS}  loss {np.mean(losses):.4f}")
+        print(f"epoch {epoch + 1:2}/{epochs}  loss {np.mean(losses):.4f}")
 
 
 # --- ONNX ---------------------------------------------------------------------------------------
 
 
-def to_onnx(layers: list[Layer]) -> onnx.ModelProto:
+def to_onnx(layers: list[Layer], *, name: str = "digits_cnn", size: int = 8) -> onnx.ModelProto:
     """The network as a model of opset 17; layers are named by kind and number: `conv1`, `fc2`."""
     kinds = {Conv: "conv", Gemm: "fc", Relu: "relu", MaxPool: "pool", Flatten: "flatten"}
     attributes: dict[type[Layer], dict[str, Any]] = {
@@ -288,21 +300,21 @@ def to_onnx(layers: list[Layer]) -> onnx.ModelProto:
     for layer in layers:
         kind = kinds[type(layer)]
         counts[kind] += 1
-        name = f"{kind}{counts[kind]}"
+        node = f"{kind}{counts[kind]}"
         inputs = [value]
         for role, array in zip(("weight", "bias"), layer.parameters(), strict=False):
-            initializers.append(numpy_helper.from_array(array, f"{name}.{role}"))
-            inputs.append(f"{name}.{role}")
-        value = "logits" if layer is layers[-1] else f"{name}_out"
+            initializers.append(numpy_helper.from_array(array, f"{node}.{role}"))
+            inputs.append(f"{node}.{role}")
+        value = "logits" if layer is layers[-1] else f"{node}_out"
         nodes.append(
             helper.make_node(
-                type(layer).__name__, inputs, [value], name, **attributes.get(type(layer), {})
+                type(layer).__name__, inputs, [value], node, **attributes.get(type(layer), {})
             )
         )
     graph = helper.make_graph(
         nodes,
-        "digits_cnn",
-        [helper.make_tensor_value_info("image", TensorProto.FLOAT, ["batch", 1, 8, 8])],
+        name,
+        [helper.make_tensor_value_info("image", TensorProto.FLOAT, ["batch", 1, size, size])],
         [helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["batch", 10])],
         initializers,
     )
@@ -333,6 +345,8 @@ def main() -> None:
     (HERE / "digits_cnn.onnx").write_bytes(model.SerializeToString(deterministic=True))
     np.save(HERE / "calibration.npy", calibration.images)
     np.savez_compressed(HERE / "test.npz", images=test.images, labels=test.labels)
+    for name in ("digits_cnn.onnx", "calibration.npy", "test.npz"):
+        shutil.copyfile(HERE / name, PACKAGE / name)
     print(f"test accuracy {accuracy(model, test):.2%}, {time.monotonic() - started:.0f} s")
 
 

@@ -1,21 +1,22 @@
 """Makes ONNX models smaller and faster, and reports what it cost.
 
 >>> import quantize_rs
->>> report = quantize_rs.quantize("examples/digits/digits_cnn.onnx", "digits.int8.onnx")
+>>> digits = quantize_rs.examples.digits()
+>>> report = quantize_rs.quantize(digits.model, "digits.int8.onnx")
 >>> print(f"{report.bytes_before} bytes became {report.bytes_after}")
 226812 bytes became 58916
 
 With samples, activations are quantized too, so that the runtime can compute with integers:
 
 >>> report = quantize_rs.quantize_with_calibration(
-...     "examples/digits/digits_cnn.onnx", "digits.int8.onnx", "examples/digits/calibration.npy"
+...     digits.model, "digits.int8.onnx", digits.calibration
 ... )
 
 The same in single steps; you can print each object, or save it as JSON:
 
->>> model = quantize_rs.open("examples/digits/digits_cnn.onnx")
+>>> model = quantize_rs.open(digits.model)
 >>> plan = model.plan(weights="int8", activations="uint8", per_channel=True)
->>> ranges = plan.calibrate("examples/digits/calibration.npy")
+>>> ranges = plan.calibrate(digits.calibration)
 >>> report = plan.apply(ranges).save("digits.int8.onnx")
 
 Warnings go to the logger ``quantize_rs``; nothing is printed. Exceptions are in

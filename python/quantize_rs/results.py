@@ -5,7 +5,8 @@ You need the names here for annotations and ``isinstance``; the functions create
 
 >>> import quantize_rs
 >>> from quantize_rs.results import Report
->>> report = quantize_rs.quantize("examples/digits/digits_cnn.onnx", None)
+>>> digits = quantize_rs.examples.digits()
+>>> report = quantize_rs.quantize(digits.model, None)
 >>> isinstance(report, Report)
 True
 """

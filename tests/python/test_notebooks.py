@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+import quantize_rs
+
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 NOTEBOOKS = sorted(EXAMPLES.glob("*.ipynb"))
 
@@ -115,12 +117,21 @@ def test_transformer(examples: Path) -> None:
 
 def test_mixed_precision(examples: Path) -> None:
     cells = run(examples / "mixed_precision.ipynb")
+    assert sum("quantize_rs.mixed_precision(" in "".join(cell["source"]) for cell in cells) == 3
     assert shown(cells, "image/png") == 2
-    steps = re.findall(r"(\d) wider: +(\d+) bytes, +([\d.]+) dB", printed(cells))
-    assert [int(count) for count, _, _ in steps] == list(range(6))
-    sizes, decibels = [int(step[1]) for step in steps], [float(step[2]) for step in steps]
-    assert sizes == sorted(sizes)
-    assert decibels[-1] > decibels[1] > decibels[0]
+    assert shown(cells, "text/html") >= 1
+    rows = re.findall(r"^(\S.*?) +(\d+) bytes, +([\d.]+) dB", printed(cells), re.MULTILINE)
+    found = {name: (int(size), float(decibels)) for name, size, decibels in rows}
+    floats = quantize_rs.examples.digits().model.stat().st_size
+    targets = {name: row for name, row in found.items() if name.startswith("target_size=")}
+    assert len(targets) == 5
+    for name, (size, _) in targets.items():
+        assert size <= float(name.partition("=")[2]) * floats
+    decibels = [row[1] for row in targets.values()]
+    assert decibels == sorted(decibels)
+    assert found["4 bits everywhere"][1] < decibels[0]
+    assert found["mixed, 16 % in size"] == found["target_size=0.16"]
+    assert found["min_sqnr=25"][0] < found["8 bits everywhere"][0]
 
 
 def test_without_widgets_the_progress_bar_is_text(examples: Path) -> None:
@@ -129,8 +140,9 @@ def test_without_widgets_the_progress_bar_is_text(examples: Path) -> None:
 import sys
 sys.modules["ipywidgets"] = None
 import quantize_rs
-plan = quantize_rs.open("digits/digits_cnn.onnx").plan(activations="uint8")
-ranges = plan.calibrate("digits/calibration.npy", progress=True)
+digits = quantize_rs.examples.digits()
+plan = quantize_rs.open(digits.model).plan(activations="uint8")
+ranges = plan.calibrate(digits.calibration, progress=True)
 """
     book["cells"] = [{**code(examples / "quickstart.ipynb")[0], "source": source}]
     (examples / "bar.ipynb").write_text(json.dumps(book), encoding="utf-8")

@@ -55,10 +55,14 @@ def test_the_stub_of_the_extension_module_is_what_it_has() -> None:
 
 
 @pytest.mark.parametrize("name", MODULES)
-@pytest.mark.usefixtures("repository")
-def test_examples_run(name: str) -> None:
+def test_examples_run_in_an_empty_directory(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    data = sorted((ROOT / "python/quantize_rs/examples/data").iterdir())
     module = importlib.import_module(name)
     assert doctest.testmod(module, raise_on_error=False).failed == 0
+    assert sorted((ROOT / "python/quantize_rs/examples/data").iterdir()) == data
 
 
 @pytest.mark.parametrize("module", [quantize_rs, results], ids=lambda module: module.__name__)

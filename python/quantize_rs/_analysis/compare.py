@@ -82,9 +82,9 @@ def compare(
     Examples
     --------
     >>> import quantize_rs
-    >>> digits = "examples/digits/digits_cnn.onnx"
-    >>> report = quantize_rs.quantize(digits, "digits.int8.onnx")
-    >>> found = quantize_rs.compare(digits, "digits.int8.onnx", "examples/digits/calibration.npy")
+    >>> digits = quantize_rs.examples.digits()
+    >>> report = quantize_rs.quantize(digits.model, "digits.int8.onnx")
+    >>> found = quantize_rs.compare(digits.model, "digits.int8.onnx", digits.calibration)
     >>> found.outputs[0].top1_agreement > 0.99 and found.sqnr_db > 30
     True
     """

@@ -56,7 +56,7 @@ def layer_errors(
     Examples
     --------
     >>> import quantize_rs
-    >>> digits, samples = "examples/digits/digits_cnn.onnx", "examples/digits/calibration.npy"
+    >>> digits, samples, _ = quantize_rs.examples.digits()
     >>> report = quantize_rs.quantize_with_calibration(digits, "digits.int8.onnx", samples)
     >>> errors = quantize_rs.layer_errors(digits, "digits.int8.onnx", samples, limit=16)
     >>> worst = errors.worst(1)[0]

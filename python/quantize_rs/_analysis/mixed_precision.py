@@ -81,11 +81,11 @@ def mixed_precision(
     Examples
     --------
     >>> import quantize_rs
-    >>> digits = "examples/digits/digits_cnn.onnx"
+    >>> digits = quantize_rs.examples.digits()
     >>> found = quantize_rs.mixed_precision(
-    ...     digits, "examples/digits/calibration.npy", target_size=0.2, bits=(8, 4), limit=16
+    ...     digits.model, digits.calibration, target_size=0.2, bits=(8, 4), limit=16
     ... )
-    >>> report = quantize_rs.quantize(digits, "digits.mixed.onnx", layer_bits=found.layer_bits)
+    >>> report = quantize_rs.quantize(digits.model, "mixed.onnx", layer_bits=found.layer_bits)
     >>> report.bytes_after <= 0.2 * report.bytes_before
     True
     """

@@ -48,7 +48,8 @@ def outliers(model: ModelSource | Model, *, fence: SupportsFloat = 3.0, most: in
     Examples
     --------
     >>> import quantize_rs
-    >>> found = quantize_rs.outliers("examples/digits/digits_cnn.onnx")
+    >>> digits = quantize_rs.examples.digits()
+    >>> found = quantize_rs.outliers(digits.model)
     >>> first = found.weights[0]
     >>> first.reach < 1.5 and first.channels == ()
     True

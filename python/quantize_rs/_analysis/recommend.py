@@ -50,10 +50,11 @@ def recommend(
 
     Examples
     --------
+    >>> import shutil
     >>> import quantize_rs
-    >>> found = quantize_rs.recommend(
-    ...     "examples/digits/digits_cnn.onnx", "examples/digits/calibration.npy"
-    ... )
+    >>> digits = quantize_rs.examples.digits()
+    >>> model = shutil.copy(digits.model, ".")  # the recommended call writes beside the model
+    >>> found = quantize_rs.recommend(model, digits.calibration)
     >>> found.way, found.bits, found.rule
     ('static', 8, 'convolutions')
     >>> report = eval(found.python)

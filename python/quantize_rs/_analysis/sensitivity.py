@@ -91,7 +91,7 @@ def sensitivity(
     Examples
     --------
     >>> import quantize_rs
-    >>> digits, samples = "examples/digits/digits_cnn.onnx", "examples/digits/calibration.npy"
+    >>> digits, samples, _ = quantize_rs.examples.digits()
     >>> found = quantize_rs.sensitivity(digits, samples, limit=16)
     >>> found.layers[0].score <= found.layers[-1].score
     True

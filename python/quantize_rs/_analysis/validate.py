@@ -60,9 +60,9 @@ def validate(
     Examples
     --------
     >>> import quantize_rs
-    >>> digits = "examples/digits/digits_cnn.onnx"
-    >>> report = quantize_rs.quantize(digits, "digits.int8.onnx", per_channel=True)
-    >>> found = quantize_rs.validate(digits, "digits.int8.onnx", target="x86")
+    >>> digits = quantize_rs.examples.digits()
+    >>> report = quantize_rs.quantize(digits.model, "digits.int8.onnx", per_channel=True)
+    >>> found = quantize_rs.validate(digits.model, "digits.int8.onnx", target="x86")
     >>> found.passed, max(weight.max_steps for weight in found.weights) < 0.76
     (True, True)
     """

@@ -43,7 +43,8 @@ def open(source: ModelSource) -> Model:  # noqa: A001 - `quantize_rs.open`, as `
     Examples
     --------
     >>> import quantize_rs
-    >>> model = quantize_rs.open("examples/digits/digits_cnn.onnx")
+    >>> digits = quantize_rs.examples.digits()
+    >>> model = quantize_rs.open(digits.model)
     >>> model.info.inputs
     ['image']
     """
@@ -208,7 +209,8 @@ class Model:
         Examples
         --------
         >>> import quantize_rs
-        >>> model = quantize_rs.open("examples/digits/digits_cnn.onnx")
+        >>> digits = quantize_rs.examples.digits()
+        >>> model = quantize_rs.open(digits.model)
         >>> plan = model.plan(per_channel=True, symmetric=True)
         >>> [value.kind for value in plan if value.role == "weight"][0]
         'int8 symmetric axis 0'

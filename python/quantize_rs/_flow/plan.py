@@ -112,8 +112,9 @@ class Plan:
         Examples
         --------
         >>> import quantize_rs
-        >>> model = quantize_rs.open("examples/digits/digits_cnn.onnx")
-        >>> ranges = model.plan(activations="uint8").calibrate("examples/digits/calibration.npy")
+        >>> digits = quantize_rs.examples.digits()
+        >>> model = quantize_rs.open(digits.model)
+        >>> ranges = model.plan(activations="uint8").calibrate(digits.calibration)
         >>> ranges.samples, ranges.values["image"]
         (200, (0.0, 1.0))
 
@@ -127,7 +128,7 @@ class Plan:
         ...     def run(self, feed):
         ...         return dict(zip(self.outputs, self.session.run(self.outputs, feed)))
         >>> plan = model.plan(activations="uint8")
-        >>> plan.calibrate("examples/digits/calibration.npy", engine=Engine()).engine
+        >>> plan.calibrate(digits.calibration, engine=Engine()).engine
         'Engine'
         """
         source = sample_source(
@@ -178,8 +179,9 @@ class Plan:
         Examples
         --------
         >>> import quantize_rs
-        >>> plan = quantize_rs.open("examples/digits/digits_cnn.onnx").plan(activations="uint8")
-        >>> comparison = plan.compare_methods("examples/digits/calibration.npy")
+        >>> digits = quantize_rs.examples.digits()
+        >>> plan = quantize_rs.open(digits.model).plan(activations="uint8")
+        >>> comparison = plan.compare_methods(digits.calibration)
         >>> [row.method for row in comparison.rows][:2]
         ['minmax', 'moving_average']
         """
@@ -214,7 +216,8 @@ class Plan:
         Examples
         --------
         >>> import quantize_rs
-        >>> plan = quantize_rs.open("examples/digits/digits_cnn.onnx").plan()
+        >>> digits = quantize_rs.examples.digits()
+        >>> plan = quantize_rs.open(digits.model).plan()
         >>> plan.apply().save("digits.int8.onnx").ratio > 3
         True
         """

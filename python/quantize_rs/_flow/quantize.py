@@ -216,8 +216,9 @@ def quantize(
     Examples
     --------
     >>> import quantize_rs
+    >>> digits = quantize_rs.examples.digits()
     >>> report = quantize_rs.quantize(
-    ...     "examples/digits/digits_cnn.onnx", "digits.int8.onnx", per_channel=True
+    ...     digits.model, "digits.int8.onnx", per_channel=True
     ... )
     >>> print(f"{report.ratio:.1f} times smaller")
     3.8 times smaller
@@ -225,10 +226,10 @@ def quantize(
     With samples, biases are corrected:
 
     >>> nearer = quantize_rs.quantize(
-    ...     "examples/digits/digits_cnn.onnx",
+    ...     digits.model,
     ...     "digits.int8.onnx",
     ...     per_channel=True,
-    ...     calibration_data="examples/digits/calibration.npy",
+    ...     calibration_data=digits.calibration,
     ... )
     >>> nearer.samples, nearer.corrected_biases
     (200, 5)
@@ -236,10 +237,10 @@ def quantize(
     With a bar, layers stay float where they have to:
 
     >>> report = quantize_rs.quantize(
-    ...     "examples/digits/digits_cnn.onnx",
+    ...     digits.model,
     ...     "digits.int4.onnx",
     ...     bits=4,
-    ...     verify="examples/digits/calibration.npy",
+    ...     verify=digits.calibration,
     ...     min_sqnr=25,
     ... )
     >>> report.verified.sqnr_db >= 25
@@ -464,10 +465,11 @@ IsADirectoryError, OSError
     Examples
     --------
     >>> import quantize_rs
+    >>> digits = quantize_rs.examples.digits()
     >>> report = quantize_rs.quantize_with_calibration(
-    ...     "examples/digits/digits_cnn.onnx",
+    ...     digits.model,
     ...     "digits.int8.onnx",
-    ...     "examples/digits/calibration.npy",
+    ...     digits.calibration,
     ...     per_channel=True,
     ...     symmetric=True,
     ... )
@@ -558,7 +560,8 @@ def model_info(input_path: ModelSource) -> ModelInfo:
     Examples
     --------
     >>> import quantize_rs
-    >>> info = quantize_rs.model_info("examples/digits/digits_cnn.onnx")
+    >>> digits = quantize_rs.examples.digits()
+    >>> info = quantize_rs.model_info(digits.model)
     >>> info.opset_version, info.inputs, info.outputs
     (17, ['image'], ['logits'])
     """

@@ -118,7 +118,8 @@ class ImageFolder:
         Examples
         --------
         >>> import quantize_rs
-        >>> model = quantize_rs.open("examples/digits/digits_cnn.onnx")
+        >>> digits = quantize_rs.examples.digits()
+        >>> model = quantize_rs.open(digits.model)
         >>> feeds = quantize_rs.ImageFolder("photos").feeds(model)
         Traceback (most recent call last):
         FileNotFoundError: [Errno 2] No such file or directory: 'photos'

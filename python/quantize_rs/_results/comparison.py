@@ -98,7 +98,7 @@ class Comparison(HtmlResult):
         Examples
         --------
         >>> import quantize_rs
-        >>> digits, samples = "examples/digits/digits_cnn.onnx", "examples/digits/calibration.npy"
+        >>> digits, samples, _ = quantize_rs.examples.digits()
         >>> report = quantize_rs.quantize(digits, "digits.int8.onnx")
         >>> found = quantize_rs.compare(digits, "digits.int8.onnx", samples, runs=5)
         >>> figure = found.plot()

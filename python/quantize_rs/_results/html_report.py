@@ -28,7 +28,8 @@ class HtmlResult(Result):
         Examples
         --------
         >>> import quantize_rs
-        >>> found = quantize_rs.sensitivity("examples/digits/digits_cnn.onnx")
+        >>> digits = quantize_rs.examples.digits()
+        >>> found = quantize_rs.sensitivity(digits.model)
         >>> found.html().startswith("<!DOCTYPE html>")
         True
         """
@@ -45,7 +46,8 @@ class HtmlResult(Result):
         Examples
         --------
         >>> import quantize_rs
-        >>> found = quantize_rs.sensitivity("examples/digits/digits_cnn.onnx")
+        >>> digits = quantize_rs.examples.digits()
+        >>> found = quantize_rs.sensitivity(digits.model)
         >>> found.save_html("sensitivity.html")
         """
         files.write(path, self.html())

@@ -84,7 +84,7 @@ class LayerErrors(HtmlResult):
         Examples
         --------
         >>> import quantize_rs
-        >>> digits, samples = "examples/digits/digits_cnn.onnx", "examples/digits/calibration.npy"
+        >>> digits, samples, _ = quantize_rs.examples.digits()
         >>> report = quantize_rs.quantize(digits, "digits.int8.onnx")
         >>> errors = quantize_rs.layer_errors(digits, "digits.int8.onnx", samples, limit=8)
         >>> figure = errors.plot()

@@ -67,8 +67,9 @@ class MethodComparison:
         Examples
         --------
         >>> import quantize_rs
-        >>> plan = quantize_rs.open("examples/digits/digits_cnn.onnx").plan(activations="uint8")
-        >>> comparison = plan.compare_methods("examples/digits/calibration.npy")
+        >>> digits = quantize_rs.examples.digits()
+        >>> plan = quantize_rs.open(digits.model).plan(activations="uint8")
+        >>> comparison = plan.compare_methods(digits.calibration)
         >>> quantized = plan.apply(comparison.ranges[comparison.best])
         """
         return {name: Ranges(found) for name, found in self._comparison.ranges().items()}
@@ -113,8 +114,9 @@ class MethodComparison:
         Examples
         --------
         >>> import quantize_rs
-        >>> plan = quantize_rs.open("examples/digits/digits_cnn.onnx").plan(activations="uint8")
-        >>> figure = plan.compare_methods("examples/digits/calibration.npy").plot()
+        >>> digits = quantize_rs.examples.digits()
+        >>> plan = quantize_rs.open(digits.model).plan(activations="uint8")
+        >>> figure = plan.compare_methods(digits.calibration).plot()
         """
         from . import plots
 

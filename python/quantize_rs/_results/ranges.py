@@ -103,8 +103,9 @@ class Ranges:
         Examples
         --------
         >>> import quantize_rs
-        >>> plan = quantize_rs.open("examples/digits/digits_cnn.onnx").plan(activations="uint8")
-        >>> ranges = plan.calibrate("examples/digits/calibration.npy", method="entropy")
+        >>> digits = quantize_rs.examples.digits()
+        >>> plan = quantize_rs.open(digits.model).plan(activations="uint8")
+        >>> ranges = plan.calibrate(digits.calibration, method="entropy")
         >>> ranges.save_tensorrt_cache("calibration.cache")
         >>> with open("calibration.cache") as cache:
         ...     print(next(cache).strip())
@@ -133,8 +134,9 @@ class Ranges:
         Examples
         --------
         >>> import quantize_rs
-        >>> plan = quantize_rs.open("examples/digits/digits_cnn.onnx").plan(activations="uint8")
-        >>> ranges = plan.calibrate("examples/digits/calibration.npy")
+        >>> digits = quantize_rs.examples.digits()
+        >>> plan = quantize_rs.open(digits.model).plan(activations="uint8")
+        >>> ranges = plan.calibrate(digits.calibration)
         >>> ranges.using("percentile:99.9").method
         'percentile:99.9'
         """
@@ -147,8 +149,9 @@ class Ranges:
         Examples
         --------
         >>> import quantize_rs
-        >>> plan = quantize_rs.open("examples/digits/digits_cnn.onnx").plan(activations="uint8")
-        >>> ranges = plan.calibrate("examples/digits/calibration.npy")
+        >>> digits = quantize_rs.examples.digits()
+        >>> plan = quantize_rs.open(digits.model).plan(activations="uint8")
+        >>> ranges = plan.calibrate(digits.calibration)
         >>> print(ranges.diff(ranges))
         no difference
         """
@@ -168,8 +171,9 @@ class Ranges:
         --------
         >>> import quantize_rs
         >>> import numpy as np
-        >>> images = np.load("examples/digits/calibration.npy")
-        >>> plan = quantize_rs.open("examples/digits/digits_cnn.onnx").plan(activations="uint8")
+        >>> digits = quantize_rs.examples.digits()
+        >>> images = np.load(digits.calibration)
+        >>> plan = quantize_rs.open(digits.model).plan(activations="uint8")
         >>> first, second = plan.calibrate(images[:50]), plan.calibrate(images[50:])
         >>> first.merge(second).values == plan.calibrate(images).values
         True
@@ -196,8 +200,9 @@ class Ranges:
         Examples
         --------
         >>> import quantize_rs
-        >>> plan = quantize_rs.open("examples/digits/digits_cnn.onnx").plan(activations="uint8")
-        >>> ranges = plan.calibrate("examples/digits/calibration.npy", method="percentile:99.9")
+        >>> digits = quantize_rs.examples.digits()
+        >>> plan = quantize_rs.open(digits.model).plan(activations="uint8")
+        >>> ranges = plan.calibrate(digits.calibration, method="percentile:99.9")
         >>> figure = ranges.plot("relu4_out")
         """
         from . import plots

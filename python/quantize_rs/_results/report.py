@@ -174,8 +174,9 @@ class Report(Result):
         Examples
         --------
         >>> import quantize_rs
-        >>> report = quantize_rs.quantize("examples/digits/digits_cnn.onnx", None)
-        >>> ranking = quantize_rs.sensitivity("examples/digits/digits_cnn.onnx")
+        >>> digits = quantize_rs.examples.digits()
+        >>> report = quantize_rs.quantize(digits.model, None)
+        >>> ranking = quantize_rs.sensitivity(digits.model)
         >>> report.html(sensitivity=ranking).startswith("<!DOCTYPE html>")
         True
         """
@@ -206,7 +207,8 @@ class Report(Result):
         Examples
         --------
         >>> import quantize_rs
-        >>> report = quantize_rs.quantize("examples/digits/digits_cnn.onnx", None)
+        >>> digits = quantize_rs.examples.digits()
+        >>> report = quantize_rs.quantize(digits.model, None)
         >>> report.save_html("report.html")
         """
         found = self.html(comparison=comparison, sensitivity=sensitivity, layer_errors=layer_errors)
@@ -237,7 +239,8 @@ class Report(Result):
         Examples
         --------
         >>> import quantize_rs
-        >>> report = quantize_rs.quantize("examples/digits/digits_cnn.onnx", None)
+        >>> digits = quantize_rs.examples.digits()
+        >>> report = quantize_rs.quantize(digits.model, None)
         >>> figure = report.plot(path="report.png")
         """
         from . import plots

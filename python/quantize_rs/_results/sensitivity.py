@@ -91,7 +91,8 @@ class Sensitivity(HtmlResult):
         Examples
         --------
         >>> import quantize_rs
-        >>> found = quantize_rs.sensitivity("examples/digits/digits_cnn.onnx")
+        >>> digits = quantize_rs.examples.digits()
+        >>> found = quantize_rs.sensitivity(digits.model)
         >>> figure = found.plot()
         """
         from . import plots

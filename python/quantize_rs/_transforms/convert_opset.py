@@ -48,7 +48,8 @@ def convert_opset(
     Examples
     --------
     >>> import quantize_rs
-    >>> print(quantize_rs.convert_opset("examples/digits/digits_cnn.onnx", "new.onnx", opset=21))
+    >>> digits = quantize_rs.examples.digits()
+    >>> print(quantize_rs.convert_opset(digits.model, "new.onnx", opset=21))
     opset 17 → 21: no node changed
     """
     target = writable(output)

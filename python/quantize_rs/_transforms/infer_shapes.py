@@ -44,7 +44,8 @@ def infer_shapes(
     Examples
     --------
     >>> import quantize_rs
-    >>> inference = quantize_rs.infer_shapes("examples/digits/digits_cnn.onnx", "inferred.onnx")
+    >>> digits = quantize_rs.examples.digits()
+    >>> inference = quantize_rs.infer_shapes(digits.model, "inferred.onnx")
     >>> inference.shaped == inference.values
     True
     """

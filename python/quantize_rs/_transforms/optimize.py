@@ -70,7 +70,8 @@ def optimize(
     Examples
     --------
     >>> import quantize_rs
-    >>> report = quantize_rs.optimize("examples/digits/digits_cnn.onnx", "digits.simple.onnx")
+    >>> digits = quantize_rs.examples.digits()
+    >>> report = quantize_rs.optimize(digits.model, "digits.simple.onnx")
     >>> report.nodes_after <= report.nodes_before
     True
     """

@@ -71,7 +71,8 @@ def prune(
     Examples
     --------
     >>> import quantize_rs
-    >>> report = quantize_rs.prune("examples/digits/digits_cnn.onnx", "sparse.onnx", sparsity=0.5)
+    >>> digits = quantize_rs.examples.digits()
+    >>> report = quantize_rs.prune(digits.model, "sparse.onnx", sparsity=0.5)
     >>> print(f"{report.sparsity:.2f}")
     0.50
     """

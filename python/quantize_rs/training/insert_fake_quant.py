@@ -79,8 +79,9 @@ def insert_fake_quant(
     Examples
     --------
     >>> import quantize_rs
+    >>> digits = quantize_rs.examples.digits()
     >>> quantize_rs.insert_fake_quant(
-    ...     "examples/digits/digits_cnn.onnx", "digits.qat.onnx", "examples/digits/calibration.npy"
+    ...     digits.model, "digits.qat.onnx", digits.calibration
     ... ).samples
     200
     >>> # ... training moves the weights in digits.qat.onnx ...

@@ -76,13 +76,14 @@ class QConfigDict:
     --------
     >>> import quantize_rs
     >>> from quantize_rs import QConfig, QConfigDict
+    >>> digits = quantize_rs.examples.digits()
     >>> modules = (
     ...     QConfigDict()
     ...     .set_global(QConfig(activation="uint8", weight="int8"))
     ...     .set_module_type("Gemm", QConfig(activation="uint8", weight="uint8"))
     ...     .set_module_name("conv1", None)
     ... )
-    >>> options = modules.options(quantize_rs.open("examples/digits/digits_cnn.onnx"))
+    >>> options = modules.options(quantize_rs.open(digits.model))
     >>> options["activations"], options["exclude"]
     ('uint8', ['conv1'])
     """
@@ -248,8 +249,9 @@ def prepare(
     --------
     >>> import numpy as np
     >>> import quantize_rs
-    >>> images = np.load("examples/digits/calibration.npy")
-    >>> session = quantize_rs.prepare("examples/digits/digits_cnn.onnx", per_channel=True)
+    >>> digits = quantize_rs.examples.digits()
+    >>> images = np.load(digits.calibration)
+    >>> session = quantize_rs.prepare(digits.model, per_channel=True)
     >>> for batch in np.split(images, 4):
     ...     session.observe(batch)
     >>> session.convert("digits.int8.onnx").samples

@@ -1,8 +1,10 @@
 """A drop-in replacement for ``onnxruntime.quantization``: change only the import.
 
+>>> import quantize_rs
 >>> from quantize_rs.compat.onnxruntime import QuantType, quantize_dynamic
+>>> digits = quantize_rs.examples.digits()
 >>> report = quantize_dynamic(
-...     "examples/digits/digits_cnn.onnx", "digits.dynamic.onnx", weight_type=QuantType.QInt8
+...     digits.model, "digits.dynamic.onnx", weight_type=QuantType.QInt8
 ... )
 >>> report.ratio > 3
 True

@@ -123,9 +123,11 @@ def get_qdq_config(
 
     Examples
     --------
+    >>> import quantize_rs
     >>> from quantize_rs.compat.onnxruntime import get_qdq_config, quantize
-    >>> model = "examples/digits/digits_cnn.onnx"
-    >>> config = get_qdq_config(model, "examples/digits/calibration.npy", per_channel=True)
+    >>> digits = quantize_rs.examples.digits()
+    >>> model = digits.model
+    >>> config = get_qdq_config(model, digits.calibration, per_channel=True)
     >>> quantize(model, "digits.qdq.onnx", config).ratio > 3
     True
     """

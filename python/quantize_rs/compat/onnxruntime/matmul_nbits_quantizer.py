@@ -109,9 +109,11 @@ class MatMulNBitsQuantizer:
 
     Examples
     --------
+    >>> import quantize_rs
     >>> from quantize_rs.compat.onnxruntime import MatMulNBitsQuantizer
+    >>> digits = quantize_rs.examples.digits()
     >>> quantizer = MatMulNBitsQuantizer(
-    ...     "examples/digits/digits_cnn.onnx", block_size=32, op_types_to_quantize=["Gemm"]
+    ...     digits.model, block_size=32, op_types_to_quantize=["Gemm"]
     ... )
     >>> quantizer.process()
     >>> report = quantizer.model.save_model_to_file("digits.nbits.onnx")

@@ -168,14 +168,16 @@ def quantize_static(
     Examples
     --------
     >>> import numpy as np
+    >>> import quantize_rs
     >>> from quantize_rs.compat.onnxruntime import CalibrationDataReader, quantize_static
+    >>> digits = quantize_rs.examples.digits()
     >>> class Reader(CalibrationDataReader):
     ...     def __init__(self):
-    ...         images = np.load("examples/digits/calibration.npy")[:32]
+    ...         images = np.load(digits.calibration)[:32]
     ...         self.samples = iter([{"image": image[None]} for image in images])
     ...     def get_next(self):
     ...         return next(self.samples, None)
-    >>> model = "examples/digits/digits_cnn.onnx"
+    >>> model = digits.model
     >>> quantize_static(model, "digits.int8.onnx", Reader(), per_channel=True).samples
     32
     """
@@ -246,8 +248,10 @@ def quantize_dynamic(
 
     Examples
     --------
+    >>> import quantize_rs
     >>> from quantize_rs.compat.onnxruntime import quantize_dynamic
-    >>> report = quantize_dynamic("examples/digits/digits_cnn.onnx", "out.onnx", ["MatMul"])
+    >>> digits = quantize_rs.examples.digits()
+    >>> report = quantize_dynamic(digits.model, "out.onnx", ["MatMul"])
     >>> [value.name for value in report.weights if value.quantized]
     ['fc1.weight', 'fc2.weight']
     """
@@ -284,9 +288,11 @@ def quantize(model_input: ModelSource, model_output: StrPath, quant_config: Any)
 
     Examples
     --------
+    >>> import quantize_rs
     >>> from quantize_rs.compat.onnxruntime import DynamicQuantConfig, quantize
+    >>> digits = quantize_rs.examples.digits()
     >>> config = DynamicQuantConfig(per_channel=True)
-    >>> quantize("examples/digits/digits_cnn.onnx", "out.onnx", config).ratio > 3
+    >>> quantize(digits.model, "out.onnx", config).ratio > 3
     True
     """
     if hasattr(quant_config, "algorithm"):

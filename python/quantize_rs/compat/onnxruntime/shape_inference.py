@@ -67,8 +67,10 @@ def quant_pre_process(
 
     Examples
     --------
+    >>> import quantize_rs
     >>> from quantize_rs.compat.onnxruntime import quant_pre_process
-    >>> quant_pre_process("examples/digits/digits_cnn.onnx", "prepared.onnx")
+    >>> digits = quantize_rs.examples.digits()
+    >>> quant_pre_process(digits.model, "prepared.onnx")
     """
     del auto_merge, int_max, guess_output_rank, verbose
     older = deprecated_kwargs.pop("input_model_path", None)
