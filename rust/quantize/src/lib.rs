@@ -67,15 +67,17 @@ pub use analysis::{
 };
 pub use apply::Quantized;
 pub use calibrate::{
-    Control, Engine, InputSpec, MethodComparison, MethodRow, Progress, Runner, Sample, Samples,
-    Sink, Timed, calibrate, compare_methods,
+    Control, Engine, MethodComparison, MethodRow, Progress, Runner, Sample, Samples, Sink, Timed,
+    calibrate, compare_methods,
 };
 pub use check::{
     Check, Problem, Rule, StoredWeight, Uncompared, Validation, Violation, conformance, validate,
 };
 pub use encode::{Encoded, EncodedTensor, StoredScale, encode};
 pub use error::{CalibrationError, CalibrationErrorKind, QuantizeError, QuantizeErrorKind};
-pub use graph::{Graph, Inference, Maker, ModelInfo, Reader, Value, ValueId, infer_shapes, ops};
+pub use graph::{
+    Graph, Inference, InputSpec, Maker, ModelInfo, Reader, Value, ValueId, infer_shapes, ops,
+};
 pub use html::Page;
 pub use legacy::{
     DynamicRangeCalibrator, OnnxModel, QdqWeightInput, QuantConfig, QuantizationAwareTraining,

@@ -13,10 +13,10 @@ use super::latency::LatencyOptions;
 use super::pair::{First, Pair, Value};
 use super::scores::{highest, look_like_classes};
 use super::speed::{Speed, speed};
-use crate::calibrate::engine::{Engine, InputSpec, Sample, Samples, Sink};
+use crate::calibrate::engine::{Engine, Sample, Samples, Sink};
 use crate::calibrate::{Control, Progress, Watched, Watcher, watch};
 use crate::error::CalibrationErrorKind as Kind;
-use crate::graph::Graph;
+use crate::graph::{Graph, InputSpec};
 use crate::{CalibrationError, Page, QuantizeError};
 
 /// What to compare beside the outputs.

@@ -12,7 +12,7 @@ pub(crate) mod uses;
 pub(crate) mod value_range;
 
 pub use infer::{Inference, infer_shapes};
-pub use info::ModelInfo;
+pub use info::{InputSpec, ModelInfo};
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, OnceLock};
