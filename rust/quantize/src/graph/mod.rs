@@ -5,6 +5,7 @@ pub(crate) mod elements;
 pub(crate) mod fingerprint;
 pub(crate) mod infer;
 pub(crate) mod info;
+pub(crate) mod interface;
 pub(crate) mod names;
 pub(crate) mod non_negative;
 pub mod ops;

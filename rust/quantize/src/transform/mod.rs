@@ -38,10 +38,10 @@ use serde::{Deserialize, Serialize};
 
 use minimum_opset::Ready;
 
-use crate::check::postconditions;
 use crate::error::QuantizeErrorKind;
 use crate::graph::Graph;
 use crate::graph::fingerprint::fingerprint;
+use crate::graph::interface::same_interface;
 use crate::plan::still_there;
 use crate::{Config, Plan, QuantizeError};
 
@@ -284,7 +284,7 @@ impl Prepared {
         let Ready { mut plan, converted } = minimum_opset::ready(&prepared, config)?;
         plan.warnings.extend(gone);
         if let Some((converted, step)) = converted {
-            postconditions::same_interface(&prepared, &converted)?;
+            same_interface(&prepared, &converted)?;
             prepared = converted;
             steps.push(step);
         }
@@ -391,6 +391,6 @@ pub(crate) fn run(
             break;
         }
     }
-    postconditions::same_interface(before, &model)?;
+    same_interface(before, &model)?;
     Ok((model, steps))
 }
