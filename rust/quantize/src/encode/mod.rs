@@ -8,6 +8,7 @@ pub(crate) mod bias_correction;
 mod cache;
 pub(crate) mod dequantize;
 mod microscaling;
+mod rounding;
 pub(crate) mod smooth_quant;
 
 use std::collections::{BTreeMap, HashMap};
