@@ -85,8 +85,8 @@ pub use legacy::{
 };
 pub use options::config;
 pub use options::{
-    Bias, Config, Format, FormatRow, Method, MicroLayout, MicroRow, Placement, Profile, Rounding,
-    Target, WeightType,
+    Below, Bias, Config, Format, FormatRow, Method, MicroLayout, MicroRow, Placement, Profile,
+    Rounding, Target, WeightType,
 };
 pub use plan::{
     Because, Decision, Kept, Plan, Planned, QConfig, QConfigDict, Readers, Role, Source, ValuePlan,
@@ -98,7 +98,7 @@ pub use quantize_rs_onnx::{DataType, Model, Tensor};
 pub use ranges::{Difference, Ranges, RangesDiff, Seen, tensorrt};
 pub use report::{Histogram, QuantizedRow, Report, Row, Seconds, Sizes, StoredBytes};
 pub use transform::{
-    Below, Conversion, Optimization, Optimized, Prepared, Prune, PrunedWeight, Pruning, Step,
+    Conversion, Optimization, Optimized, Prepared, Prune, PrunedWeight, Pruning, Step,
     convert_opset, optimize, prune,
 };
 pub use util::text;

@@ -28,7 +28,7 @@ mod widen_floats;
 pub use convert_opset::{Conversion, convert_opset};
 
 pub(crate) use inline_functions::weights_left;
-pub use prune::{Below, Prune, PrunedWeight, Pruning, prune};
+pub use prune::{Prune, PrunedWeight, Pruning, prune};
 pub(crate) use prune::{channels, floats, lifted};
 
 use std::fmt;
