@@ -17,7 +17,7 @@ use crate::calibrate::engine::{Engine, Sample, Samples, Sink};
 use crate::calibrate::{Control, Progress, Watched, Watcher, watch};
 use crate::error::CalibrationErrorKind as Kind;
 use crate::graph::{Graph, InputSpec};
-use crate::{CalibrationError, Page, QuantizeError};
+use crate::{CalibrationError, QuantizeError};
 
 /// What to compare beside the outputs.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -377,11 +377,6 @@ impl Comparison {
     pub fn from_json(text: &str) -> Result<Comparison, QuantizeError> {
         let refused = |error| QuantizeError::option("comparison", format!("is none: {error}"));
         serde_json::from_str(text).map_err(refused)
-    }
-
-    /// One page of HTML, by itself; [`Page`](crate::Page) puts it on that of a report.
-    pub fn html(&self) -> String {
-        Page { comparison: Some(self), ..Page::default() }.html()
     }
 
     fn warn(&mut self) {
