@@ -95,8 +95,8 @@ pub use quantize_rs_math::{
     Granularity, Metrics, Params, QSpec, QType, Range, Scales, WeightMethod,
 };
 pub use quantize_rs_onnx::{DataType, Model, Tensor};
-pub use ranges::{Difference, Ranges, RangesDiff, Seen, tensorrt};
-pub use report::{Histogram, QuantizedRow, Report, Row, Seconds, Sizes, StoredBytes};
+pub use ranges::{Difference, Histogram, Ranges, RangesDiff, Seen, tensorrt};
+pub use report::{QuantizedRow, Report, Row, Seconds, Sizes, StoredBytes};
 pub use transform::{
     Conversion, Optimization, Optimized, Prepared, Prune, PrunedWeight, Pruning, Step,
     convert_opset, optimize, prune,

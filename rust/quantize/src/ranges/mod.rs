@@ -1,6 +1,7 @@
 //! Where activations live: the result of a calibration, to be saved, loaded, merged and compared.
 
 mod diff;
+mod histogram;
 pub mod tensorrt;
 
 use std::borrow::Cow;
@@ -15,9 +16,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::CalibrationErrorKind as Kind;
 use crate::graph::fingerprint::fingerprint;
-use crate::{CalibrationError, Histogram, Method, Plan};
+use crate::{CalibrationError, Method, Plan};
 
 pub use diff::{Difference, RangesDiff};
+pub use histogram::Histogram;
 
 /// The range of each observed value of a model, and what it follows from.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

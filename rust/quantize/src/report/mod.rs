@@ -1,6 +1,5 @@
 //! What was done to a model and what it cost.
 
-mod histogram;
 mod sizes;
 mod suggest;
 
@@ -14,10 +13,10 @@ use crate::encode::{Encoded, EncodedTensor};
 use crate::graph::Graph;
 use crate::graph::uses;
 use crate::plan::{Decision, Plan, Planned, Role, ValuePlan};
+use crate::ranges::Histogram;
 use crate::transform::{STORE_INTEGERS, Step};
 use crate::{Config, Format, QuantizeError, Ranges, Verified};
 
-pub use histogram::Histogram;
 pub use sizes::Sizes;
 
 /// What was done to a model, value by value, and what it cost.
