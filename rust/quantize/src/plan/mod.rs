@@ -17,6 +17,7 @@ mod pattern;
 mod placement;
 mod qconfig;
 mod quantizable_constants;
+mod ranges;
 mod select;
 mod slowdown_warnings;
 mod types;
