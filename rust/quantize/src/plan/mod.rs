@@ -27,7 +27,6 @@ mod weights;
 pub(crate) use display::kind;
 pub(crate) use formats::MICROSOFT;
 pub(crate) use moved::SAYS_TYPE;
-pub(crate) use opset::NEWEST as NEWEST_OPSET;
 pub use qconfig::{QConfig, QConfigDict};
 pub(crate) use select::still_there;
 pub(crate) use weights::reserved;

@@ -25,6 +25,7 @@ mod resize;
 mod store_integers;
 mod widen_floats;
 
+pub(crate) use convert_opset::NEWEST_OPSET;
 pub use convert_opset::{Conversion, convert_opset};
 
 pub(crate) use inline_functions::weights_left;
