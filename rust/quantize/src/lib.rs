@@ -58,12 +58,11 @@ pub mod transform;
 mod util;
 
 pub use analysis::{
-    Accuracy, Attempt, Bar, CompareOptions, Comparison, Extract, FloatLayer, GuardOptions, Kernels,
-    Latencies, Latency, LatencyOptions, LayerError, LayerErrors, LayerRow, LayerWidth, Metric,
-    MixedOptions, MixedPrecision, OutlierChannel, OutlierElement, OutlierOptions, Outliers,
-    OutputRow, Recommendation, SampleSource, Sensitivity, SensitivityOptions, Speed, Verified,
-    Wanted, Way, WeightOutliers, compare, extract, guarded, latency, layer_errors, mixed_precision,
-    outliers, recommend, sensitivity, weight_sensitivity,
+    CompareOptions, Comparison, Extract, GuardOptions, Kernels, LatencyOptions, LayerError,
+    LayerErrors, LayerRow, LayerWidth, Metric, MixedOptions, MixedPrecision, OutlierChannel,
+    OutlierElement, OutlierOptions, Outliers, Recommendation, SampleSource, Sensitivity,
+    SensitivityOptions, Wanted, Way, WeightOutliers, compare, extract, guarded, latency,
+    layer_errors, mixed_precision, outliers, recommend, sensitivity, weight_sensitivity,
 };
 pub use apply::Quantized;
 pub use calibrate::{
@@ -96,7 +95,10 @@ pub use quantize_rs_math::{
 };
 pub use quantize_rs_onnx::{DataType, Model, Tensor};
 pub use ranges::{Difference, Histogram, Ranges, RangesDiff, Seen, tensorrt};
-pub use report::{QuantizedRow, Report, Row, Seconds, Sizes, StoredBytes};
+pub use report::{
+    Accuracy, Attempt, Bar, FloatLayer, Latencies, Latency, OutputRow, QuantizedRow, Report, Row,
+    Seconds, Sizes, Speed, StoredBytes, Verified,
+};
 pub use transform::{
     Conversion, Optimization, Optimized, Prepared, Prune, PrunedWeight, Pruning, Step,
     convert_opset, optimize, prune,

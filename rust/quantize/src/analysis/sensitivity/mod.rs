@@ -17,12 +17,12 @@ use quantize_rs_math::Metrics;
 use quantize_rs_onnx::{Model, topological};
 use serde::{Deserialize, Serialize};
 
-use super::compare::OutputRow;
 use super::pair::Given;
 use crate::Method;
 use crate::calibrate::engine::{Engine, Samples};
 use crate::calibrate::{Control, calibrate};
 use crate::graph::Graph;
+use crate::report::OutputRow;
 use crate::{Plan, QuantizeError, Ranges, encode};
 use layers::{Layer, layers};
 pub(crate) use run::all_of;
