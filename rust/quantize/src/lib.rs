@@ -88,7 +88,8 @@ pub use options::{
     Rounding, Target, WeightType,
 };
 pub use plan::{
-    Because, Decision, Kept, Plan, Planned, QConfig, QConfigDict, Readers, Role, Source, ValuePlan,
+    Because, Decision, Kept, Plan, Planned, Prepared, QConfig, QConfigDict, Readers, Role, Source,
+    ValuePlan,
 };
 pub use quantize_rs_math::{
     Granularity, Metrics, Params, QSpec, QType, Range, Scales, WeightMethod,
@@ -100,7 +101,7 @@ pub use report::{
     Seconds, Sizes, Speed, StoredBytes, Verified,
 };
 pub use transform::{
-    Conversion, Optimization, Optimized, Prepared, Prune, PrunedWeight, Pruning, Step,
-    convert_opset, optimize, prune,
+    Conversion, Optimization, Optimized, Prune, PrunedWeight, Pruning, Step, convert_opset,
+    optimize, prune,
 };
 pub use util::text;

@@ -11,10 +11,12 @@ mod display;
 pub(crate) mod float32;
 mod formats;
 mod integer_ops;
+mod minimum_opset;
 mod moved;
 mod opset;
 mod pattern;
 mod placement;
+mod preprocess;
 mod qconfig;
 mod quantizable_constants;
 mod ranges;
@@ -27,8 +29,8 @@ mod weights;
 pub(crate) use display::kind;
 pub(crate) use formats::MICROSOFT;
 pub(crate) use moved::SAYS_TYPE;
+pub use preprocess::Prepared;
 pub use qconfig::{QConfig, QConfigDict};
-pub(crate) use select::still_there;
 pub(crate) use weights::reserved;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -39,8 +41,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::graph::uses;
 use crate::graph::{Graph, Maker, ValueId};
-use crate::transform::{Origin, Step, weights_left};
+use crate::transform::{Step, weights_left};
 use crate::{Config, Format, QuantizeError, Rounding};
+use preprocess::Origin;
+use select::still_there;
 
 /// What will be done to each value of a model.
 #[derive(Clone, Debug, PartialEq, Serialize)]

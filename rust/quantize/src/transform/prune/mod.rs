@@ -95,7 +95,7 @@ pub fn prune(model: &Model, how: &Prune) -> Result<(Model, Pruning), QuantizeErr
 }
 
 /// As [`prune`], of the weights and nodes that are included as in [`Config::include`].
-pub(super) fn prune_only(
+pub(crate) fn prune_only(
     model: &Model,
     how: &Prune,
     include: Option<&Vec<String>>,
@@ -256,7 +256,7 @@ fn invalid(tensor: &str, what: impl std::fmt::Display) -> QuantizeError {
 
 impl Pruning {
     /// What was done, a line for each weight that changed.
-    pub(super) fn step(&self) -> Step {
+    pub(crate) fn step(&self) -> Step {
         let changed = self.weights.iter().filter(|weight| weight.zeros > weight.zeros_before);
         let line = |PrunedWeight { name, zeros, zeros_before, elements, .. }: &PrunedWeight| {
             format!("`{name}`: {zeros} of {elements} are 0, {zeros_before} before")
