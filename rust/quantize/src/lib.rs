@@ -39,6 +39,13 @@
 //! # assert!(std::fs::metadata(&out)?.len() * 3 < std::fs::metadata(path)?.len());
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
+//!
+//! # Rooms
+//!
+//! Each module is a stage of the flow, and imports only those before it, but for one: `util`,
+//! `error`, `options`, `graph`, `ranges`, `transform`, `plan`, `encode`, `calibrate`, `rewrite`,
+//! `check`, `report`, `apply`, `analysis`, `html`, `legacy`. Pruning, a part of `transform`, asks
+//! `plan` which weights it leaves alone.
 
 mod analysis;
 mod apply;

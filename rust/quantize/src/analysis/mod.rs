@@ -1,4 +1,7 @@
 //! Analysis: what quantization did to a model, measured and not guessed.
+//!
+//! In: models, plans, an engine and samples. Out: a result that can be printed and kept as JSON.
+//! Imports: the rooms up to `apply`.
 
 pub(crate) mod accuracy_control;
 mod accuracy_criteria;

@@ -1,4 +1,7 @@
 //! Calibration: runs a model on samples and finds where its activations live.
+//!
+//! In: a model, its plan, an [`Engine`] and samples. Out: [`Ranges`].
+//! Imports: the rooms up to `encode`.
 
 mod auto;
 mod collect;

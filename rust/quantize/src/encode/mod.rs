@@ -1,4 +1,6 @@
 //! From floats to integers: every constant of the plan, and the scale of every activation.
+//!
+//! In: a graph, its plan and its ranges. Out: [`Encoded`]. Imports: the rooms up to `plan`.
 
 // Rounding to a narrower type is the subject here.
 #![allow(clippy::cast_possible_truncation, clippy::cast_precision_loss)]

@@ -1,4 +1,7 @@
 //! Who makes and who reads each value of the main graph, and which values are constant.
+//!
+//! In: a model. Out: a [`Graph`] that borrows it, and what follows from a graph alone: names,
+//! constants, uses, shapes. Imports: `util`, `error`.
 
 pub(crate) mod constants;
 pub(crate) mod elements;

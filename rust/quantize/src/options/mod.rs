@@ -1,7 +1,7 @@
 //! What a caller can ask for: the options of quantization, their types and their defaults.
 //!
 //! In: text or typed values from a user. Out: a checked [`Config`](config::Config).
-//! Imports: `util`, `error`.
+//! Imports: `error`.
 
 pub mod config;
 pub(crate) mod format;

@@ -1,5 +1,8 @@
 //! The plan: which values are quantized, to what, where their numbers will come from and why, and
 //! for every other value why not. It decides everything and touches nothing.
+//!
+//! In: a model or a graph, a [`Config`], and ranges where there are any. Out: a [`Plan`], and the
+//! model that it is for. Imports: the rooms up to `transform`.
 
 mod accumulator_overflow;
 mod activations;

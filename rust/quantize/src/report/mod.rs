@@ -1,4 +1,7 @@
 //! What was done to a model and what it cost.
+//!
+//! In: a graph, its plan, its ranges and what was encoded. Out: a [`Report`], and the results of
+//! measurements that are part of it. Imports: the rooms up to `encode`.
 
 pub(crate) mod accuracy;
 mod accuracy_control;

@@ -1,6 +1,9 @@
 //! What is done to a model before a plan is made for it: passes from float to float, after which
 //! it computes what it did.
 //!
+//! In: a model. Out: a model that computes the same, and a [`Step`] for each pass.
+//! Imports: the rooms up to `graph`; pruning asks `plan` which weights it leaves alone.
+//!
 //! A pass looks at a graph and says what to change; [`Model::apply`] changes it. The passes run in
 //! their order, over and over, until none finds anything to do.
 
