@@ -1,4 +1,6 @@
 //! From a plan to a quantized model and the report on it.
+//!
+//! In: a model, its plan and its ranges. Out: [`Quantized`]. Imports: the rooms up to `report`.
 
 use std::path::Path;
 use std::time::Instant;

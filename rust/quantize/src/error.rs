@@ -1,4 +1,6 @@
 //! What can go wrong, and where.
+//!
+//! In: what was found. Out: [`QuantizeError`] and [`CalibrationError`]. Imports: no room.
 
 /// Why a calibration failed, with the place.
 #[derive(Debug, thiserror::Error)]

@@ -39,6 +39,13 @@
 //! # assert!(std::fs::metadata(&out)?.len() * 3 < std::fs::metadata(path)?.len());
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
+//!
+//! # Rooms
+//!
+//! Each module is a stage of the flow, and imports only those before it, but for one: `util`,
+//! `error`, `options`, `graph`, `ranges`, `transform`, `plan`, `encode`, `calibrate`, `rewrite`,
+//! `check`, `report`, `apply`, `analysis`, `html`, `legacy`. Pruning, a part of `transform`, asks
+//! `plan` which weights it leaves alone.
 
 mod analysis;
 mod apply;
@@ -58,24 +65,25 @@ pub mod transform;
 mod util;
 
 pub use analysis::{
-    Accuracy, Attempt, Bar, CompareOptions, Comparison, Extract, FloatLayer, GuardOptions, Kernels,
-    Latencies, Latency, LatencyOptions, LayerError, LayerErrors, LayerRow, LayerWidth, Metric,
-    MixedOptions, MixedPrecision, OutlierChannel, OutlierElement, OutlierOptions, Outliers,
-    OutputRow, Recommendation, SampleSource, Sensitivity, SensitivityOptions, Speed, Verified,
-    Wanted, Way, WeightOutliers, compare, extract, guarded, latency, layer_errors, mixed_precision,
-    outliers, recommend, sensitivity, weight_sensitivity,
+    CompareOptions, Comparison, Extract, GuardOptions, Kernels, LatencyOptions, LayerError,
+    LayerErrors, LayerRow, LayerWidth, Metric, MixedOptions, MixedPrecision, OutlierChannel,
+    OutlierElement, OutlierOptions, Outliers, Recommendation, SampleSource, Sensitivity,
+    SensitivityOptions, Wanted, Way, WeightOutliers, compare, extract, guarded, latency,
+    layer_errors, mixed_precision, outliers, recommend, sensitivity, weight_sensitivity,
 };
 pub use apply::Quantized;
 pub use calibrate::{
-    Control, Engine, InputSpec, MethodComparison, MethodRow, Progress, Runner, Sample, Samples,
-    Sink, Timed, calibrate, compare_methods,
+    Control, Engine, MethodComparison, MethodRow, Progress, Runner, Sample, Samples, Sink, Timed,
+    calibrate, compare_methods,
 };
 pub use check::{
     Check, Problem, Rule, StoredWeight, Uncompared, Validation, Violation, conformance, validate,
 };
 pub use encode::{Encoded, EncodedTensor, StoredScale, encode};
 pub use error::{CalibrationError, CalibrationErrorKind, QuantizeError, QuantizeErrorKind};
-pub use graph::{Graph, Inference, Maker, ModelInfo, Reader, Value, ValueId, infer_shapes, ops};
+pub use graph::{
+    Graph, Inference, InputSpec, Maker, ModelInfo, Reader, Value, ValueId, infer_shapes, ops,
+};
 pub use html::Page;
 pub use legacy::{
     DynamicRangeCalibrator, OnnxModel, QdqWeightInput, QuantConfig, QuantizationAwareTraining,
@@ -83,20 +91,24 @@ pub use legacy::{
 };
 pub use options::config;
 pub use options::{
-    Bias, Config, Format, FormatRow, Method, MicroLayout, MicroRow, Placement, Profile, Rounding,
-    Target, WeightType,
+    Below, Bias, Config, Format, FormatRow, Method, MicroLayout, MicroRow, Placement, Profile,
+    Rounding, Target, WeightType,
 };
 pub use plan::{
-    Because, Decision, Kept, Plan, Planned, QConfig, QConfigDict, Readers, Role, Source, ValuePlan,
+    Because, Decision, Kept, Plan, Planned, Prepared, QConfig, QConfigDict, Readers, Role, Source,
+    ValuePlan,
 };
 pub use quantize_rs_math::{
     Granularity, Metrics, Params, QSpec, QType, Range, Scales, WeightMethod,
 };
 pub use quantize_rs_onnx::{DataType, Model, Tensor};
-pub use ranges::{Difference, Ranges, RangesDiff, Seen, tensorrt};
-pub use report::{Histogram, QuantizedRow, Report, Row, Seconds, Sizes, StoredBytes};
+pub use ranges::{Difference, Histogram, Ranges, RangesDiff, Seen, tensorrt};
+pub use report::{
+    Accuracy, Attempt, Bar, FloatLayer, Latencies, Latency, OutputRow, QuantizedRow, Report, Row,
+    Seconds, Sizes, Speed, StoredBytes, Verified,
+};
 pub use transform::{
-    Below, Conversion, Optimization, Optimized, Prepared, Prune, PrunedWeight, Pruning, Step,
-    convert_opset, optimize, prune,
+    Conversion, Optimization, Optimized, Prune, PrunedWeight, Pruning, Step, convert_opset,
+    optimize, prune,
 };
 pub use util::text;

@@ -3,21 +3,21 @@
 use std::fmt;
 use std::sync::Arc;
 
-use quantize_rs_math::{Deviation, Metrics};
+use quantize_rs_math::Deviation;
 use quantize_rs_onnx::{DataType, Model};
 use serde::{Deserialize, Serialize};
 
-use super::accuracy::{Accuracy, part};
 use super::kernels::Kernels;
-use super::latency::LatencyOptions;
+use super::latency::{LatencyOptions, speed};
 use super::pair::{First, Pair, Value};
 use super::scores::{highest, look_like_classes};
-use super::speed::{Speed, speed};
-use crate::calibrate::engine::{Engine, InputSpec, Sample, Samples, Sink};
+use crate::calibrate::engine::{Engine, Sample, Samples, Sink};
 use crate::calibrate::{Control, Progress, Watched, Watcher, watch};
 use crate::error::CalibrationErrorKind as Kind;
-use crate::graph::Graph;
-use crate::{CalibrationError, Page, QuantizeError};
+use crate::graph::{Graph, InputSpec};
+use crate::report::accuracy::part;
+use crate::report::{Accuracy, OutputRow, Speed, worst_sqnr};
+use crate::{CalibrationError, QuantizeError};
 
 /// What to compare beside the outputs.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -56,19 +56,6 @@ pub struct Comparison {
     pub notes: Vec<String>,
     /// Things the caller should know: that the quantized model is slower, or larger.
     pub warnings: Vec<String>,
-}
-
-/// How far one output of the quantized model is from that of the float model, over all samples.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct OutputRow {
-    /// The output.
-    pub name: String,
-    /// How far it is off.
-    #[serde(flatten)]
-    pub error: Metrics,
-    /// In which part of the rows both have the highest score in the same place, for an output that
-    /// looks like scores of classes.
-    pub top1_agreement: Option<f64>,
 }
 
 /// Runs both models on every sample and compares what comes out, how large they are, how long they
@@ -331,13 +318,6 @@ fn accuracy(
     Accuracy::of(&taps[tap], classes, [&ours, &theirs], labels).map(Some)
 }
 
-/// The SQNR of the output that is the farthest off.
-pub(crate) fn worst_sqnr(outputs: &[OutputRow]) -> Option<f64> {
-    // NaN is the worst there is.
-    let worst = |a: f64, b: f64| if a < b || a.is_nan() { a } else { b };
-    outputs.iter().map(|output| output.error.sqnr_db).reduce(worst)
-}
-
 /// What the caller should know of outputs of which one model makes numbers, and the other does not.
 pub(crate) fn not_finite(outputs: &[OutputRow]) -> Option<String> {
     let far = outputs.iter().filter(|output| output.error.max_abs.is_infinite());
@@ -377,11 +357,6 @@ impl Comparison {
     pub fn from_json(text: &str) -> Result<Comparison, QuantizeError> {
         let refused = |error| QuantizeError::option("comparison", format!("is none: {error}"));
         serde_json::from_str(text).map_err(refused)
-    }
-
-    /// One page of HTML, by itself; [`Page`](crate::Page) puts it on that of a report.
-    pub fn html(&self) -> String {
-        Page { comparison: Some(self), ..Page::default() }.html()
     }
 
     fn warn(&mut self) {

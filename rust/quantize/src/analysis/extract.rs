@@ -5,9 +5,9 @@ use std::collections::{HashMap, HashSet};
 use quantize_rs_onnx::{DataType, Edit, Model, ValueInfoProto, reads};
 
 use crate::QuantizeError;
-use crate::calibrate::engine::InputSpec;
 use crate::error::QuantizeErrorKind;
 use crate::graph::Graph;
+use crate::graph::InputSpec;
 use crate::graph::names::Names;
 
 /// A part of a model.

@@ -1,13 +1,12 @@
 //! How long models take: several in turn, so that a busy machine troubles all of them alike.
 
-use std::fmt;
 use std::time::{Duration, Instant};
 
 use quantize_rs_onnx::Model;
-use serde::{Deserialize, Serialize};
 
 use crate::calibrate::engine::{Engine, Sample, Timed};
 use crate::error::CalibrationErrorKind as Kind;
+use crate::report::{Latencies, Latency, Speed};
 use crate::{CalibrationError, QuantizeError};
 
 /// How to measure.
@@ -27,30 +26,6 @@ impl Default for LatencyOptions {
     fn default() -> LatencyOptions {
         LatencyOptions { runs: 100, warm_up: 5, threads: 1, seconds: 10.0 }
     }
-}
-
-/// How long one model takes for one sample, in milliseconds.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Latency {
-    /// Half of the runs took no longer.
-    pub median_ms: f64,
-    /// 95 of 100 runs took no longer.
-    pub p95_ms: f64,
-    /// The mean of all runs.
-    pub mean_ms: f64,
-    /// Runs that were counted.
-    pub runs: usize,
-}
-
-/// How long several models take for the same sample.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Latencies {
-    /// Who ran them.
-    pub engine: String,
-    /// Threads that each run was computed on.
-    pub threads: usize,
-    /// One for each model.
-    pub models: Vec<Latency>,
 }
 
 /// Runs of a model follow each other for so long before it is another's turn: what a deployed model
@@ -135,6 +110,21 @@ pub fn latency(
     Ok(Some(Latencies { engine: name.to_owned(), threads, models }))
 }
 
+/// Measures both models on a sample; `None` where the engine measures nothing.
+///
+/// # Errors
+/// An engine that cannot run either model, or somebody who does not want to go on.
+pub(crate) fn speed(
+    engine: &dyn Engine,
+    models: [&Model; 2],
+    sample: &Sample,
+    options: &LatencyOptions,
+    go_on: &mut dyn FnMut() -> bool,
+) -> Result<Option<Speed>, QuantizeError> {
+    let found = latency(engine, &models, sample, options, go_on)?;
+    Ok(found.as_ref().and_then(Speed::of))
+}
+
 impl LatencyOptions {
     fn check(&self) -> Result<(), QuantizeError> {
         let positive = [("runs", self.runs), ("threads", self.threads)];
@@ -182,55 +172,9 @@ impl Contender {
     }
 }
 
-impl Latency {
-    #[allow(clippy::cast_precision_loss)] // counts of runs
-    fn of(mut times: Vec<Duration>) -> Latency {
-        times.sort_unstable();
-        let times: Vec<f64> = times.iter().map(|time| time.as_secs_f64() * 1e3).collect();
-        let mean_ms = times.iter().sum::<f64>() / times.len().max(1) as f64;
-        let at = |part| quantile(&times, part);
-        Latency { median_ms: at(0.5), p95_ms: at(0.95), mean_ms, runs: times.len() }
-    }
-}
-
-/// The quantile of sorted numbers, between two of them where it falls between, as numpy has it.
-#[allow(clippy::cast_precision_loss, clippy::cast_possible_truncation, clippy::cast_sign_loss)]
-fn quantile(sorted: &[f64], part: f64) -> f64 {
-    let place = part * sorted.len().saturating_sub(1) as f64;
-    let (below, above) = (place.floor() as usize, place.ceil() as usize);
-    match (sorted.get(below), sorted.get(above)) {
-        (Some(below), Some(above)) => below + (above - below) * place.fract(),
-        _ => f64::NAN,
-    }
-}
-
-impl fmt::Display for Latency {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} ms median, {} ms p95", short(self.median_ms), short(self.p95_ms))
-    }
-}
-
-/// Milliseconds to three digits or so.
-fn short(ms: f64) -> String {
-    match ms {
-        ms if ms < 10.0 => format!("{ms:.3}"),
-        ms if ms < 100.0 => format!("{ms:.2}"),
-        ms => format!("{ms:.1}"),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn quantiles_are_those_of_numpy() {
-        let ten: Vec<f64> = (1..=10).map(f64::from).collect();
-        assert!((quantile(&ten, 0.5) - 5.5).abs() < 1e-12);
-        assert!((quantile(&ten, 0.95) - 9.55).abs() < 1e-12);
-        assert_eq!(quantile(&[7.0], 0.95), 7.0);
-        assert!(quantile(&[], 0.5).is_nan());
-    }
 
     /// Counts its runs, and takes long for the first few.
     struct Slow(usize);

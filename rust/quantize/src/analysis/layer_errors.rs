@@ -17,7 +17,7 @@ use crate::error::CalibrationErrorKind as Kind;
 use crate::graph::{Graph, Maker};
 use crate::plan::float32;
 use crate::transform;
-use crate::{CalibrationError, Page, QuantizeError};
+use crate::{CalibrationError, QuantizeError};
 
 /// How far each value of a quantized model is from that of the float model.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -350,11 +350,6 @@ impl LayerErrors {
     pub fn from_json(text: &str) -> Result<LayerErrors, QuantizeError> {
         let refused = |error| QuantizeError::option("layer_errors", format!("is none: {error}"));
         serde_json::from_str(text).map_err(refused)
-    }
-
-    /// One page of HTML, by itself; [`Page`](crate::Page) puts it on that of a report.
-    pub fn html(&self) -> String {
-        Page { layer_errors: Some(self), ..Page::default() }.html()
     }
 
     /// A table of the worst values, so many at most.

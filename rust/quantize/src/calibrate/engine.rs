@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::hash::Hasher;
 use std::sync::atomic::AtomicBool;
 
-use quantize_rs_onnx::{DataType, Model, Tensor};
+use quantize_rs_onnx::{Model, Tensor};
 
 use crate::CalibrationError;
 use crate::util::fnv::Fnv;
@@ -178,23 +178,5 @@ pub trait Runner: Send + Sync {
     /// What the caller should know of how the model is run: why another engine was chosen.
     fn note(&self) -> Option<&str> {
         None
-    }
-}
-
-/// What a model says of one of its inputs (or outputs).
-#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
-pub struct InputSpec {
-    /// Its name.
-    pub name: String,
-    /// Its element type; `None` when the file does not say, or it is no tensor.
-    pub dtype: Option<DataType>,
-    /// Its shape, `None` for a length that varies; `None` altogether when the rank is unknown.
-    pub shape: Option<Vec<Option<usize>>>,
-}
-
-impl InputSpec {
-    /// The inputs of a model that a caller has to give.
-    pub fn of(model: &Model) -> Vec<InputSpec> {
-        crate::graph::info::inputs(model.graph())
     }
 }

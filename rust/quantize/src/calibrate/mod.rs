@@ -1,4 +1,7 @@
 //! Calibration: runs a model on samples and finds where its activations live.
+//!
+//! In: a model, its plan, an [`Engine`] and samples. Out: [`Ranges`].
+//! Imports: the rooms up to `encode`.
 
 mod auto;
 mod collect;
@@ -10,7 +13,7 @@ mod progress;
 mod run;
 mod score;
 
-pub use engine::{Engine, InputSpec, Runner, Sample, Samples, Sink, Timed};
+pub use engine::{Engine, Runner, Sample, Samples, Sink, Timed};
 
 use std::collections::BTreeMap;
 

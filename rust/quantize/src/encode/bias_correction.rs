@@ -16,7 +16,8 @@ use quantize_rs_onnx::{DataType, NodeProto};
 use rayon::prelude::*;
 
 use super::dequantize::{Cut, plain};
-use crate::encode::{Encoded, EncodedTensor, to_f32};
+use crate::encode::{Encoded, EncodedTensor};
+use crate::graph::elements::to_f32;
 use crate::graph::uses;
 use crate::graph::uses::Use;
 use crate::graph::{Graph, ValueId};

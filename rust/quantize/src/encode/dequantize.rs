@@ -3,7 +3,7 @@
 use quantize_rs_math::{Granularity, Layout, Params, QType, dequantize, pack};
 use quantize_rs_onnx::{DataType, Tensor};
 
-use crate::encode::{data_type, to_f32};
+use crate::graph::elements::{data_type, to_f32};
 
 /// A weight as the file stands for it.
 pub(crate) struct Decoded {

@@ -1,4 +1,6 @@
 //! From floats to integers: every constant of the plan, and the scale of every activation.
+//!
+//! In: a graph, its plan and its ranges. Out: [`Encoded`]. Imports: the rooms up to `plan`.
 
 // Rounding to a narrower type is the subject here.
 #![allow(clippy::cast_possible_truncation, clippy::cast_precision_loss)]
@@ -8,6 +10,7 @@ pub(crate) mod bias_correction;
 mod cache;
 pub(crate) mod dequantize;
 mod microscaling;
+mod rounding;
 pub(crate) mod smooth_quant;
 
 use std::collections::{BTreeMap, HashMap};
@@ -30,8 +33,7 @@ use crate::plan::{Plan, Source, ValuePlan};
 use crate::{Format, QuantizeError, Ranges};
 use bias_correction::corrections;
 
-use crate::graph::elements::Elements;
-pub(crate) use crate::graph::elements::to_f32;
+use crate::graph::elements::{Elements, data_type};
 pub(crate) use cache::Known;
 pub use microscaling::StoredScale;
 pub(crate) use microscaling::data_type as scale_data_type;
@@ -430,26 +432,6 @@ pub(crate) fn integers(qtype: QType, shape: Vec<usize>, values: &[i32]) -> Tenso
         bits => values.iter().flat_map(|v| v.to_le_bytes()[..bits as usize / 8].to_vec()).collect(),
     };
     Tensor { dtype: data_type(qtype), shape, data }
-}
-
-/// The element type of ONNX for a numeric type.
-pub(crate) fn data_type(qtype: QType) -> DataType {
-    match qtype {
-        QType::Int2 => DataType::Int2,
-        QType::UInt2 => DataType::UInt2,
-        QType::Int4 => DataType::Int4,
-        QType::UInt4 => DataType::UInt4,
-        QType::Float4E2M1 => DataType::Float4E2M1,
-        QType::Int8 => DataType::Int8,
-        QType::UInt8 => DataType::UInt8,
-        QType::Float8E4M3FN => DataType::Float8E4M3FN,
-        QType::Float8E5M2 => DataType::Float8E5M2,
-        QType::Int16 => DataType::Int16,
-        QType::UInt16 => DataType::UInt16,
-        QType::Float16 => DataType::Float16,
-        QType::BFloat16 => DataType::BFloat16,
-        QType::Int32 => DataType::Int32,
-    }
 }
 
 /// The float32 elements of a constant value.

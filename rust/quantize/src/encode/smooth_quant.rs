@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use quantize_rs_math::{Granularity, QSpec, Range, params};
 use quantize_rs_onnx::{DataType, Edit, Model, NodeProto, Tensor, TensorProto};
 
-use crate::encode::to_f32;
+use crate::graph::elements::to_f32;
 use crate::graph::fingerprint::fingerprint;
 use crate::graph::names::Names;
 use crate::graph::uses;

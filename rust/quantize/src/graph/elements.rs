@@ -1,11 +1,11 @@
-//! The floats of a tensor, of whatever type they are stored in.
+//! The elements of a tensor: their type, and the floats of whatever type they are stored in.
 
 // Rounding to a narrower type is the subject here.
 #![allow(clippy::cast_possible_truncation)]
 
 use bytes::Bytes;
 use half::{bf16, f16};
-use quantize_rs_math::FloatSource;
+use quantize_rs_math::{FloatSource, QType};
 use quantize_rs_onnx::{DataType, Tensor};
 
 /// The elements of a tensor of floats of any type as float32.
@@ -13,6 +13,26 @@ pub(crate) fn to_f32(tensor: &Tensor) -> Option<Vec<f32>> {
     match Elements::converted(tensor)? {
         Elements::InPlace(_) => tensor.to_f32(),
         Elements::Converted(values) => Some(values),
+    }
+}
+
+/// The element type of ONNX for a numeric type.
+pub(crate) fn data_type(qtype: QType) -> DataType {
+    match qtype {
+        QType::Int2 => DataType::Int2,
+        QType::UInt2 => DataType::UInt2,
+        QType::Int4 => DataType::Int4,
+        QType::UInt4 => DataType::UInt4,
+        QType::Float4E2M1 => DataType::Float4E2M1,
+        QType::Int8 => DataType::Int8,
+        QType::UInt8 => DataType::UInt8,
+        QType::Float8E4M3FN => DataType::Float8E4M3FN,
+        QType::Float8E5M2 => DataType::Float8E5M2,
+        QType::Int16 => DataType::Int16,
+        QType::UInt16 => DataType::UInt16,
+        QType::Float16 => DataType::Float16,
+        QType::BFloat16 => DataType::BFloat16,
+        QType::Int32 => DataType::Int32,
     }
 }
 

@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use quantize_rs_onnx::{DataType, GraphProto, Model, ValueInfoProto};
 use serde::Serialize;
 
-use crate::InputSpec;
 use crate::graph::shape_of;
 
 /// Facts about a model.
@@ -99,6 +98,24 @@ impl ModelInfo {
             weight_bytes,
             bytes: model.byte_len(),
         }
+    }
+}
+
+/// What a model says of one of its inputs (or outputs).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct InputSpec {
+    /// Its name.
+    pub name: String,
+    /// Its element type; `None` when the file does not say, or it is no tensor.
+    pub dtype: Option<DataType>,
+    /// Its shape, `None` for a length that varies; `None` altogether when the rank is unknown.
+    pub shape: Option<Vec<Option<usize>>>,
+}
+
+impl InputSpec {
+    /// The inputs of a model that a caller has to give.
+    pub fn of(model: &Model) -> Vec<InputSpec> {
+        inputs(model.graph())
     }
 }
 

@@ -1,10 +1,14 @@
 //! Who makes and who reads each value of the main graph, and which values are constant.
+//!
+//! In: a model. Out: a [`Graph`] that borrows it, and what follows from a graph alone: names,
+//! constants, uses, shapes. Imports: `util`, `error`.
 
 pub(crate) mod constants;
 pub(crate) mod elements;
 pub(crate) mod fingerprint;
 pub(crate) mod infer;
 pub(crate) mod info;
+pub(crate) mod interface;
 pub(crate) mod names;
 pub(crate) mod non_negative;
 pub mod ops;
@@ -12,7 +16,7 @@ pub(crate) mod uses;
 pub(crate) mod value_range;
 
 pub use infer::{Inference, infer_shapes};
-pub use info::ModelInfo;
+pub use info::{InputSpec, ModelInfo};
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, OnceLock};

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use crate::encode;
+use crate::graph::elements::to_f32;
 use crate::graph::{Graph, Maker, ValueId};
 
 /// Operators whose results are like that, whatever comes in.
@@ -151,5 +151,5 @@ fn floats(graph: &Graph<'_>, value: ValueId) -> Option<Vec<f32>> {
     const FEW: i64 = 1 << 16;
     let constant = graph.constant(value)?;
     let few = constant.dims.iter().try_fold(1_i64, |all, dim| all.checked_mul(*dim))? <= FEW;
-    encode::to_f32(&graph.model.tensor(constant).ok().filter(|_| few)?)
+    to_f32(&graph.model.tensor(constant).ok().filter(|_| few)?)
 }

@@ -4,6 +4,7 @@
 
 use maud::{Markup, html};
 
+use super::Page;
 use super::bars::{measured, row};
 use super::frame::{ran, tile};
 use super::numbers::{self, decibels, milliseconds, name, percent};
@@ -19,6 +20,13 @@ const COLUMNS: [(&str, bool); 6] = [
     ("mean squared error", true),
     ("same top-1", true),
 ];
+
+impl Comparison {
+    /// One page of HTML, by itself; [`Page`] puts it on that of a report.
+    pub fn html(&self) -> String {
+        Page { comparison: Some(self), ..Page::default() }.html()
+    }
+}
 
 pub(super) fn section(found: &Comparison) -> Markup {
     html! {

@@ -4,6 +4,7 @@
 
 use maud::{Markup, html};
 
+use super::Page;
 use super::bars::{chart, measured};
 use super::frame::ran;
 use super::numbers::{decibels, error, name, visible};
@@ -25,6 +26,13 @@ const GOOD_DB: f64 = 50.0;
 
 /// Values that are shown by name in the chart of the worst.
 const WORST: usize = 12;
+
+impl LayerErrors {
+    /// One page of HTML, by itself; [`Page`] puts it on that of a report.
+    pub fn html(&self) -> String {
+        Page { layer_errors: Some(self), ..Page::default() }.html()
+    }
+}
 
 pub(super) fn section(errors: &LayerErrors) -> Markup {
     let values = &errors.values;

@@ -1,5 +1,7 @@
 //! Results as one page of HTML that needs nothing else.
 //!
+//! In: reports and results. Out: text. Imports: the rooms up to `analysis`.
+//!
 //! Names come out of files and are not to be trusted: `maud` escapes all that is not said to be
 //! HTML, nothing but our own style and script is, and the page's policy runs no other script.
 

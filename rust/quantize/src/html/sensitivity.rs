@@ -4,6 +4,7 @@
 
 use maud::{Markup, html};
 
+use super::Page;
 use super::bars::{chart, measured};
 use super::frame::ran;
 use super::numbers::{decibels, error, name};
@@ -19,6 +20,13 @@ const COLUMNS: [(&str, bool); 7] = [
     ("SQNR of the weight", true),
     ("score", true),
 ];
+
+impl Sensitivity {
+    /// One page of HTML, by itself; [`Page`] puts it on that of a report.
+    pub fn html(&self) -> String {
+        Page { sensitivity: Some(self), ..Page::default() }.html()
+    }
+}
 
 pub(super) fn section(found: &Sensitivity) -> Markup {
     let how = match (found.metric, found.all_but_one) {

@@ -11,6 +11,7 @@ use quantize_rs_onnx::{Edit, Model, Tensor};
 use crate::encode::{self, Encoded, EncodedTensor};
 use crate::error::QuantizeErrorKind;
 use crate::graph::Graph;
+use crate::graph::elements::to_f32;
 use crate::{Config, ModelInfo, Plan, Prepared, QuantizeError, rewrite};
 
 /// A model whose weights can be taken out, quantized one by one, and put back.
@@ -133,7 +134,7 @@ impl OnnxModel {
                 Some(prepared.model.tensor(proto).map_err(QuantizeError::from).map(|tensor| {
                     WeightTensor {
                         name: value.name.clone(),
-                        data: encode::to_f32(&tensor).unwrap_or_default(),
+                        data: to_f32(&tensor).unwrap_or_default(),
                         shape: tensor.shape,
                         axis,
                     }

@@ -1,5 +1,8 @@
 //! The plan: which values are quantized, to what, where their numbers will come from and why, and
 //! for every other value why not. It decides everything and touches nothing.
+//!
+//! In: a model or a graph, a [`Config`], and ranges where there are any. Out: a [`Plan`], and the
+//! model that it is for. Imports: the rooms up to `transform`.
 
 mod accumulator_overflow;
 mod activations;
@@ -11,12 +14,15 @@ mod display;
 pub(crate) mod float32;
 mod formats;
 mod integer_ops;
+mod minimum_opset;
 mod moved;
 mod opset;
 mod pattern;
 mod placement;
+mod preprocess;
 mod qconfig;
 mod quantizable_constants;
+mod ranges;
 mod select;
 mod slowdown_warnings;
 mod types;
@@ -26,9 +32,8 @@ mod weights;
 pub(crate) use display::kind;
 pub(crate) use formats::MICROSOFT;
 pub(crate) use moved::SAYS_TYPE;
-pub(crate) use opset::NEWEST as NEWEST_OPSET;
+pub use preprocess::Prepared;
 pub use qconfig::{QConfig, QConfigDict};
-pub(crate) use select::still_there;
 pub(crate) use weights::reserved;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -39,8 +44,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::graph::uses;
 use crate::graph::{Graph, Maker, ValueId};
-use crate::transform::{Origin, Step, weights_left};
+use crate::transform::{Step, weights_left};
 use crate::{Config, Format, QuantizeError, Rounding};
+use preprocess::Origin;
+use select::still_there;
 
 /// What will be done to each value of a model.
 #[derive(Clone, Debug, PartialEq, Serialize)]

@@ -9,10 +9,8 @@ use super::{Plan, ValuePlan};
 use crate::error::QuantizeErrorKind;
 use crate::graph::Graph;
 use crate::options::target::Bias;
+use crate::transform::NEWEST_OPSET;
 use crate::{Format, QuantizeError};
-
-/// The newest operator set whose rules are known here (ONNX 1.23).
-pub(crate) const NEWEST: i64 = 28;
 
 /// The operator set in which `QuantizeLinear` and `DequantizeLinear` know this type; for types without a scale, that
 /// in which `Cast` does.
@@ -56,9 +54,9 @@ fn known(spec: &QSpec) -> i64 {
 /// Refuses operator sets whose meaning nobody knew when this was written.
 pub(super) fn check_known(graph: &Graph<'_>) -> Result<(), QuantizeError> {
     match graph.model.opset("") {
-        Some(have) if have > NEWEST => Err(unsupported(
+        Some(have) if have > NEWEST_OPSET => Err(unsupported(
             format!("opset {have}"),
-            format!("the model uses opset {have}; the newest known here is {NEWEST}"),
+            format!("the model uses opset {have}; the newest known here is {NEWEST_OPSET}"),
         )),
         _ => Ok(()),
     }

@@ -6,7 +6,7 @@ use quantize_rs_onnx::{DataType, NodeProto};
 use super::formats::{self, Form};
 use super::select::Selection;
 use super::{Because, Decision, Draft, Kept, Readers, Source, ValuePlan, blocks};
-use crate::encode::data_type;
+use crate::graph::elements::data_type;
 use crate::graph::uses;
 use crate::graph::uses::{Along, Constant, Use};
 use crate::graph::{Graph, Maker};

@@ -1,9 +1,12 @@
 //! Where activations live: the result of a calibration, to be saved, loaded, merged and compared.
+//!
+//! In: what calibration saw, or a calibration table of TensorRT. Out: [`Ranges`].
+//! Imports: the rooms up to `graph`.
 
 mod diff;
+mod histogram;
 pub mod tensorrt;
 
-use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -15,9 +18,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::CalibrationErrorKind as Kind;
 use crate::graph::fingerprint::fingerprint;
-use crate::{CalibrationError, Histogram, Method, Plan};
+use crate::{CalibrationError, Method};
 
 pub use diff::{Difference, RangesDiff};
+pub use histogram::Histogram;
 
 /// The range of each observed value of a model, and what it follows from.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -108,7 +112,7 @@ impl Seen {
     ///
     /// Where samples fill half of what the operator can make, it is all of that: other samples may reach its end, and
     /// that costs a bit at most. So it is with 16 bits, which have bits to spare.
-    fn range(&self, finder: &dyn RangeFinder, spec: &QSpec) -> Option<FoundRange> {
+    pub(crate) fn range(&self, finder: &dyn RangeFinder, spec: &QSpec) -> Option<FoundRange> {
         let sketch = self.sketch.as_ref()?;
         let filled = |bounds: &Range| {
             spec.qtype.bits() >= 16 || width(sketch.range()) >= FILLED * width(*bounds)
@@ -231,29 +235,6 @@ impl Ranges {
         Ok(found)
     }
 
-    /// These ranges for the types of `plan`: where it quantizes a value otherwise than the plan that
-    /// they were found for, its range is found anew, by the same method.
-    ///
-    /// # Errors
-    /// A method of that name is not known.
-    pub(crate) fn for_plan(&self, plan: &Plan) -> Result<Cow<'_, Ranges>, CalibrationError> {
-        let mut ranges = Cow::Borrowed(self);
-        for (value, how) in plan.quantized() {
-            let seen = self.statistics.get(&value.name);
-            let Some(seen) = seen.filter(|seen| seen.spec.is_some_and(|spec| spec != how.spec))
-            else {
-                continue;
-            };
-            let name = self.chosen.get(&value.name).unwrap_or(&self.method);
-            let finder = quantize_rs_math::range::find(name)
-                .map_err(|error| CalibrationError::new(Kind::Data(error.to_string())))?;
-            if let Some(found) = seen.range(finder.as_ref(), &how.spec) {
-                ranges.to_mut().values.insert(value.name.clone(), found.range);
-            }
-        }
-        Ok(ranges)
-    }
-
     /// What was seen of a value, coarse enough to be drawn; `None` where nothing was kept of it, or
     /// it was one number only.
     pub fn histogram(&self, value: &str) -> Option<Histogram> {
@@ -340,24 +321,12 @@ impl Ranges {
         self.check_print(&fingerprint(model))
     }
 
-    fn check_print(&self, model: &str) -> Result<(), CalibrationError> {
+    pub(crate) fn check_print(&self, model: &str) -> Result<(), CalibrationError> {
         if self.model == model {
             return Ok(());
         }
         let what = "these ranges were made for another model".to_owned();
         Err(CalibrationError::new(Kind::Data(what)))
-    }
-
-    /// Refuses ranges that were made for another model, or lack a value of the plan.
-    pub(crate) fn check(&self, plan: &Plan) -> Result<(), CalibrationError> {
-        self.check_print(&plan.origin.fingerprint)?;
-        match plan.observed().into_iter().find(|name| !self.values.contains_key(name)) {
-            None => Ok(()),
-            Some(name) => {
-                let what = "these ranges lack a value that the plan quantizes".to_owned();
-                Err(CalibrationError::new(Kind::Data(what)).at_value(name))
-            }
-        }
     }
 
     /// Why no scale can be had for a value, if none can: it carries a mask, or was never seen but

@@ -1,7 +1,15 @@
 //! What was done to a model and what it cost.
+//!
+//! In: a graph, its plan, its ranges and what was encoded. Out: a [`Report`], and the results of
+//! measurements that are part of it. Imports: the rooms up to `encode`.
 
-mod histogram;
+pub(crate) mod accuracy;
+mod accuracy_control;
+mod accuracy_criteria;
+mod latency;
+mod output_row;
 mod sizes;
+mod speed;
 mod suggest;
 
 use std::collections::HashMap;
@@ -14,11 +22,18 @@ use crate::encode::{Encoded, EncodedTensor};
 use crate::graph::Graph;
 use crate::graph::uses;
 use crate::plan::{Decision, Plan, Planned, Role, ValuePlan};
+use crate::ranges::Histogram;
 use crate::transform::{STORE_INTEGERS, Step};
-use crate::{Config, Format, QuantizeError, Ranges, Verified};
+use crate::{Config, Format, QuantizeError, Ranges};
 
-pub use histogram::Histogram;
+pub use accuracy::Accuracy;
+pub use accuracy_control::{Attempt, FloatLayer, Verified};
+pub use accuracy_criteria::Bar;
+pub use latency::{Latencies, Latency};
+pub use output_row::OutputRow;
+pub(crate) use output_row::worst_sqnr;
 pub use sizes::Sizes;
+pub use speed::Speed;
 
 /// What was done to a model, value by value, and what it cost.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

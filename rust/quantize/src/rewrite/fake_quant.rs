@@ -4,8 +4,9 @@ use quantize_rs_onnx::{DataType, Tensor};
 
 use super::FormatWriter;
 use super::writer::Writer;
-use crate::encode::{EncodedTensor, to_f32};
+use crate::encode::EncodedTensor;
 use crate::graph::ValueId;
+use crate::graph::elements::to_f32;
 use crate::plan::{Readers, ValuePlan};
 
 /// Writes weights in float before a `QuantizeLinear` of their own.

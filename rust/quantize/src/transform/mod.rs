@@ -1,6 +1,9 @@
 //! What is done to a model before a plan is made for it: passes from float to float, after which
 //! it computes what it did.
 //!
+//! In: a model. Out: a model that computes the same, and a [`Step`] for each pass.
+//! Imports: the rooms up to `graph`; pruning asks `plan` which weights it leaves alone.
+//!
 //! A pass looks at a graph and says what to change; [`Model::apply`] changes it. The passes run in
 //! their order, over and over, until none finds anything to do.
 
@@ -15,7 +18,6 @@ mod fold_shapes;
 mod inline_functions;
 mod lift_weights;
 mod merge_duplicates;
-mod minimum_opset;
 mod optimize;
 mod precision_guards;
 mod prune;
@@ -25,25 +27,22 @@ mod resize;
 mod store_integers;
 mod widen_floats;
 
+pub(crate) use convert_opset::NEWEST_OPSET;
 pub use convert_opset::{Conversion, convert_opset};
 
 pub(crate) use inline_functions::weights_left;
-pub use prune::{Below, Prune, PrunedWeight, Pruning, prune};
-pub(crate) use prune::{channels, floats, lifted};
+pub use prune::{Prune, PrunedWeight, Pruning, prune};
+pub(crate) use prune::{channels, floats, lifted, prune_only};
 
 use std::fmt;
 
 use quantize_rs_onnx::{Edit, Model};
 use serde::{Deserialize, Serialize};
 
-use minimum_opset::Ready;
-
-use crate::check::postconditions;
+use crate::QuantizeError;
 use crate::error::QuantizeErrorKind;
 use crate::graph::Graph;
-use crate::graph::fingerprint::fingerprint;
-use crate::plan::still_there;
-use crate::{Config, Plan, QuantizeError};
+use crate::graph::interface::same_interface;
 
 pub use optimize::{Optimization, Optimized, optimize};
 
@@ -203,118 +202,6 @@ impl fmt::Display for Step {
     }
 }
 
-/// A model made ready for planning.
-#[derive(Clone, Debug)]
-pub struct Prepared {
-    /// The model: the one given, where there was nothing to do.
-    pub model: Model,
-    /// What was done to it.
-    pub steps: Vec<Step>,
-    plan: Plan,
-}
-
-/// The model that a plan goes back to.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub(crate) struct Origin {
-    /// Its fingerprint, which ranges carry: they fit however it was prepared.
-    pub(crate) fingerprint: String,
-    /// Its bytes, with the data beside it.
-    pub(crate) bytes: u64,
-}
-
-impl Origin {
-    pub(crate) fn of(model: &Model) -> Origin {
-        Origin { fingerprint: fingerprint(model), bytes: model.byte_len() }
-    }
-}
-
-impl Prepared {
-    /// Makes a model ready for the plan that `config` asks for: weights are pruned where that is asked
-    /// for, passes run, and a model whose operator set is too old for the result is converted.
-    ///
-    /// ```
-    /// use quantize_rs::{Config, Model, Prepared};
-    ///
-    /// # let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/digits/digits_cnn.onnx");
-    /// let prepared = Prepared::of(&Model::open(path)?, Config::default())?;
-    /// let plan = prepared.plan();
-    /// let quantized = plan.apply(&prepared.model, None)?;
-    /// # assert!(quantized.report().ratio() > 3.0);
-    /// # Ok::<(), quantize_rs::QuantizeError>(())
-    /// ```
-    ///
-    /// # Errors
-    /// A pass that there is none of, what [`Plan::of`] refuses, or a node that cannot be converted
-    /// to the operator set that the result needs.
-    pub fn of(model: &Model, config: Config) -> Result<Prepared, QuantizeError> {
-        config.check()?;
-        let Some(below) = config.prune else { return Prepared::ready(model, config) };
-        let how = Prune { below, per_channel: false, exclude: config.exclude.clone() };
-        let (pruned, pruning) = prune::prune_only(model, &how, config.include.as_ref())?;
-        let mut prepared = Prepared::ready(&pruned, config)?;
-        prepared.plan.origin.bytes = model.byte_len();
-        let step = pruning.step();
-        if !step.did.is_empty() {
-            prepared.steps.insert(0, step);
-            prepared.plan.steps.clone_from(&prepared.steps);
-        }
-        Ok(prepared)
-    }
-
-    /// As [`Prepared::of`], of a model whose weights stay what they are.
-    fn ready(model: &Model, config: Config) -> Result<Prepared, QuantizeError> {
-        let integers = config.computes_on_integers();
-        Prepared::with(model, config, integers)
-    }
-
-    /// As [`Prepared::ready`], for products of integers or none.
-    fn with(model: &Model, config: Config, integers: bool) -> Result<Prepared, QuantizeError> {
-        let wishes = config.clone();
-        let asked = config.passes.is_some();
-        let passes = match &config.passes {
-            Some(names) => named(names)?,
-            None => planning(integers),
-        };
-        let (mut prepared, mut steps) = run(model, &passes, !asked)?;
-        let (config, gone) = if steps.is_empty() {
-            (config, Vec::new())
-        } else {
-            still_there(&Graph::of(model)?, &Graph::of(&prepared)?, config)
-        };
-        let Ready { mut plan, converted } = minimum_opset::ready(&prepared, config)?;
-        plan.warnings.extend(gone);
-        if let Some((converted, step)) = converted {
-            postconditions::same_interface(&prepared, &converted)?;
-            prepared = converted;
-            steps.push(step);
-        }
-        plan.steps.clone_from(&steps);
-        plan.origin = Origin::of(model);
-        let did = |name: &str| steps.iter().any(|step| step.pass == name);
-        if !asked && did(WIDEN_FLOATS) && !plan.computes_on_integers() {
-            return Prepared::with(model, wishes, false);
-        }
-        let idle = plan.quantized().next().is_none();
-        let stored = did(STORE_INTEGERS);
-        // What served nothing is not done: the model then comes out as it went in.
-        if idle
-            && !stored
-            && !asked
-            && !steps.is_empty()
-            && let as_it_is = (Config { passes: Some(Vec::new()), ..wishes })
-            && let Ok(prepared) = Prepared::ready(model, as_it_is)
-        {
-            return Ok(prepared);
-        }
-        Ok(Prepared { model: prepared, steps, plan })
-    }
-
-    /// The plan for it.
-    pub fn plan(&self) -> Plan {
-        self.plan.clone()
-    }
-}
-
 /// The passes that run before planning, for products of integers or none.
 pub(crate) fn planning(integers: bool) -> Vec<&'static Pass> {
     let runs = |pass: &&Pass| match pass.when {
@@ -391,6 +278,6 @@ pub(crate) fn run(
             break;
         }
     }
-    postconditions::same_interface(before, &model)?;
+    same_interface(before, &model)?;
     Ok((model, steps))
 }

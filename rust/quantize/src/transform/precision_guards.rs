@@ -8,8 +8,8 @@
 use quantize_rs_onnx::{DataType, NodeProto, Tensor};
 
 use super::widen_floats::HALVES;
-use crate::encode::to_f32;
 use crate::graph::constants::fixed;
+use crate::graph::elements::to_f32;
 use crate::graph::ops;
 use crate::graph::uses;
 use crate::graph::{Graph, ValueId};

@@ -9,7 +9,7 @@ use quantize_rs_onnx::{DataType, Edit, NodeProto, Tensor, TensorProto};
 
 use super::Changes;
 use crate::QuantizeError;
-use crate::encode::data_type;
+use crate::graph::elements::data_type;
 use crate::graph::{Graph, Maker, ValueId};
 
 #[allow(clippy::unnecessary_wraps)] // the signature of a pass

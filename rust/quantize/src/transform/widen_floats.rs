@@ -13,8 +13,8 @@ use quantize_rs_onnx::{
 use super::Changes;
 use super::precision_guards;
 use crate::QuantizeError;
-use crate::encode::to_f32;
 use crate::graph::constants::fixed;
+use crate::graph::elements::to_f32;
 use crate::graph::names::Names;
 use crate::graph::ops;
 use crate::graph::uses;

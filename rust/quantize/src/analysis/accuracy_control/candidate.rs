@@ -2,11 +2,12 @@
 
 use quantize_rs_onnx::Model;
 
-use super::{Attempt, GuardOptions};
+use super::GuardOptions;
 use crate::analysis::Given;
 use crate::apply::Quantized;
 use crate::calibrate::engine::{Engine, Sample};
 use crate::calibrate::{Control, Works};
+use crate::report::Attempt;
 use crate::{Bar, CompareOptions, Config, Prepared, QuantizeError, Ranges, compare};
 
 /// All that models are judged by.

@@ -2,7 +2,6 @@
 //! the most sensitive first, until it holds.
 
 mod candidate;
-mod evaluation;
 
 use std::time::Instant;
 
@@ -13,12 +12,11 @@ use crate::apply::Quantized;
 use crate::calibrate::engine::{Engine, Samples};
 use crate::calibrate::{Control, Progress};
 use crate::error::QuantizeErrorKind;
+use crate::report::{Attempt, FloatLayer, Verified};
 use crate::{
     Bar, Config, LatencyOptions, Prepared, QuantizeError, Ranges, SensitivityOptions, sensitivity,
 };
 use candidate::{Attempted, Judge};
-
-pub use evaluation::{Attempt, FloatLayer, Verified};
 
 /// What the result has to reach, and what becomes of one that does not.
 #[derive(Clone, Debug, PartialEq)]

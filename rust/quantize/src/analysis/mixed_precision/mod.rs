@@ -8,12 +8,13 @@ use std::fmt;
 use quantize_rs_onnx::Model;
 use serde::Serialize;
 
-use crate::analysis::{Given, all_of, worst_sqnr};
+use crate::analysis::{Given, all_of};
 use crate::apply::Quantized;
 use crate::calibrate::engine::{Engine, Sample, Samples};
 use crate::calibrate::{Control, Progress, Works};
 use crate::error::QuantizeErrorKind;
 use crate::options::config;
+use crate::report::worst_sqnr;
 use crate::util::text::size;
 use crate::{
     CompareOptions, Config, Format, OutputRow, Prepared, QuantizeError, Role, SensitivityOptions,

@@ -17,13 +17,13 @@ use quantize_rs_math::Metrics;
 use quantize_rs_onnx::{Model, topological};
 use serde::{Deserialize, Serialize};
 
-use super::compare::OutputRow;
 use super::pair::Given;
 use crate::Method;
 use crate::calibrate::engine::{Engine, Samples};
 use crate::calibrate::{Control, calibrate};
 use crate::graph::Graph;
-use crate::{Page, Plan, QuantizeError, Ranges, encode};
+use crate::report::OutputRow;
+use crate::{Plan, QuantizeError, Ranges, encode};
 use layers::{Layer, layers};
 pub(crate) use run::all_of;
 
@@ -284,11 +284,6 @@ impl Sensitivity {
         let metric = found.metric;
         // JSON has no number for some scores.
         Ok(ranked(found, metric))
-    }
-
-    /// One page of HTML, by itself; [`Page`](crate::Page) puts it on that of a report.
-    pub fn html(&self) -> String {
-        Page { sensitivity: Some(self), ..Page::default() }.html()
     }
 }
 

@@ -8,7 +8,7 @@ use quantize_rs_math::QType;
 use quantize_rs_onnx::{DataType, Model};
 use serde::Serialize;
 
-use crate::encode::data_type;
+use crate::graph::elements::data_type;
 use crate::graph::ops;
 use crate::graph::ops::{Integer, Slot};
 use crate::graph::{Graph, Maker, ValueId};

@@ -3,7 +3,7 @@
 use quantize_rs_math::QType;
 use quantize_rs_onnx::DataType;
 
-use crate::encode::data_type;
+use crate::graph::elements::data_type;
 use crate::graph::ops;
 use crate::graph::ops::Integer;
 use crate::graph::uses;

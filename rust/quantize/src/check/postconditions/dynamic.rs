@@ -4,7 +4,7 @@ use quantize_rs_onnx::TensorProto;
 
 use super::{Models, failed};
 use crate::QuantizeError;
-use crate::encode::data_type;
+use crate::graph::elements::data_type;
 use crate::plan::{Planned, ValuePlan};
 
 /// Operators that multiply by integers, and where they take them.

@@ -4,8 +4,8 @@ use quantize_rs_onnx::{DataType, TensorProto};
 
 use super::{Models, failed};
 use crate::QuantizeError;
-use crate::encode::data_type;
 use crate::graph::Maker;
+use crate::graph::elements::data_type;
 use crate::plan::{Planned, Readers, ValuePlan};
 
 /// Checks that a weight is float before a `QuantizeLinear` of its own, beside constant scales.

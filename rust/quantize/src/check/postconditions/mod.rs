@@ -10,8 +10,9 @@ use quantize_rs_onnx::{Model, TensorProto};
 use super::conformance;
 use crate::error::QuantizeErrorKind;
 use crate::graph::Graph;
+use crate::graph::interface::same_interface;
 use crate::plan::{Plan, Planned, ValuePlan};
-use crate::{Format, InputSpec, QuantizeError, Target, Violation};
+use crate::{Format, QuantizeError, Target, Violation};
 
 /// The graphs of a model before and after it was quantized.
 struct Models<'g, 'm> {
@@ -66,23 +67,6 @@ pub(crate) fn verify(
         }
         _ => Ok(None),
     }
-}
-
-/// Checks that callers of the model find what they found.
-pub(crate) fn same_interface(before: &Model, after: &Model) -> Result<(), QuantizeError> {
-    let names = |infos: &[quantize_rs_onnx::Kept<quantize_rs_onnx::ValueInfoProto>]| {
-        infos.iter().map(|info| info.name.clone()).collect::<Vec<_>>()
-    };
-    let inputs = |model: &Model| -> Vec<String> {
-        InputSpec::of(model).into_iter().map(|input| input.name).collect()
-    };
-    if inputs(before) != inputs(after) {
-        return Err(failed("the inputs of the model changed".to_owned()));
-    }
-    if names(&before.graph().output) != names(&after.graph().output) {
-        return Err(failed("the outputs of the model changed".to_owned()));
-    }
-    Ok(())
 }
 
 /// Checks that the target takes what was written. Of a model in which it did not take something before, this cannot be

@@ -5,7 +5,8 @@ use quantize_rs_onnx::{DataType, NodeProto, TensorProto};
 
 use super::{Models, failed, shape};
 use crate::QuantizeError;
-use crate::encode::{data_type, scale_data_type};
+use crate::encode::scale_data_type;
+use crate::graph::elements::data_type;
 use crate::graph::uses;
 use crate::graph::{Graph, Maker, ValueId};
 use crate::plan::{Planned, Readers, Role, Source, ValuePlan};

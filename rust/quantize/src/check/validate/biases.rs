@@ -15,6 +15,7 @@ use super::weights::Seen;
 use super::wiring::{Pairs, bias_input, root};
 use super::{Check, Validation};
 use crate::encode::dequantize::points;
+use crate::graph::elements::to_f32;
 use crate::graph::{Graph, Maker, Reader, ValueId};
 use crate::{Granularity, QuantizeError, encode};
 
@@ -72,7 +73,7 @@ fn biases<'m>(before: &Graph<'m>) -> Result<Vec<(&'m str, Vec<f32>)>, QuantizeEr
         let bias = |reader: &Reader| bias_input(before.nodes[reader.node], reader.input);
         let vector = before.constant(id).filter(|tensor| tensor.dims.len() <= 1);
         if let Some(tensor) = vector.filter(|_| value.readers.iter().any(bias)) {
-            let floats = encode::to_f32(&before.model.tensor(tensor)?);
+            let floats = to_f32(&before.model.tensor(tensor)?);
             all.extend(floats.map(|floats| (value.name, floats)));
         }
     }
@@ -140,7 +141,7 @@ impl Work<'_, '_> {
             Some(id) => {
                 let proto = self.before.constant_behind(id);
                 let Some(proto) = proto else { return Ok(()) };
-                let Some(floats) = encode::to_f32(&self.before.model.tensor(proto)?) else {
+                let Some(floats) = to_f32(&self.before.model.tensor(proto)?) else {
                     return Ok(());
                 };
                 // Who is told the scales is told no factor of the bias.
@@ -272,7 +273,7 @@ fn decode(
         return Ok(told(after, node, id));
     }
     let float = |proto: &TensorProto| -> Result<_, QuantizeError> {
-        Ok(encode::to_f32(&after.model.tensor(proto)?))
+        Ok(to_f32(&after.model.tensor(proto)?))
     };
     if let Some(proto) = after.constant_behind(id) {
         let name = after.values[id].name.to_owned();
@@ -338,7 +339,7 @@ fn comes_back(after: &Graph<'_>, node: usize, input: usize) -> Option<(Vec<f32>,
         let proto = after.constant(after.input(node, input)?)?;
         Some((proto, after.model.tensor(proto).ok()?))
     };
-    let scales = encode::to_f32(&constant(at + 1)?.1)?;
+    let scales = to_f32(&constant(at + 1)?.1)?;
     let Some((proto, zero)) = constant(at + 2) else { return Some((scales, f64::INFINITY)) };
     let zero_point = *points(&zero, scales.len())?.first()?;
     let spec = QSpec::new(qtype_of(proto)?, false, Granularity::PerTensor);

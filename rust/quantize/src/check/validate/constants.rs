@@ -3,8 +3,9 @@
 use std::collections::HashSet;
 
 use super::{Check, Validation};
+use crate::QuantizeError;
+use crate::graph::elements::to_f32;
 use crate::graph::{Graph, Maker};
-use crate::{QuantizeError, encode};
 
 /// Compares constants that both models have under one name; those named in `changed` may differ.
 pub(super) fn check(
@@ -34,7 +35,7 @@ pub(super) fn check(
         let pairs = here.data.chunks(width).zip(there.data.chunks(width));
         let at = pairs.clone().position(|(here, there)| here != there).unwrap_or(0);
         let count = pairs.filter(|(here, there)| here != there).count();
-        let floats = encode::to_f32(&here).zip(encode::to_f32(&there));
+        let floats = to_f32(&here).zip(to_f32(&there));
         let values = floats.map_or(String::new(), |(here, there)| {
             format!(": it is {}, the original {}", here[at], there[at])
         });

@@ -7,7 +7,7 @@ use quantize_rs_onnx::{AttributeProto, NodeProto};
 use super::Check;
 use super::wiring::{Step, Walk, equal};
 use crate::encode::dequantize::points;
-use crate::encode::{self, data_type};
+use crate::graph::elements::{data_type, to_f32};
 use crate::graph::{Graph, ValueId};
 use crate::plan::MICROSOFT;
 
@@ -226,7 +226,7 @@ fn reaches(after: &Graph<'_>, node: usize, twin: &Twin) -> Option<(f32, f64, f64
 /// The only number of a constant.
 pub(super) fn number(graph: &Graph<'_>, id: ValueId) -> Option<f32> {
     let tensor = graph.model.tensor(graph.constant_behind(id)?).ok()?;
-    match encode::to_f32(&tensor)?[..] {
+    match to_f32(&tensor)?[..] {
         [number] => Some(number),
         _ => None,
     }

@@ -8,7 +8,7 @@ use quantize_rs_onnx::{DataType, NodeProto, Tensor, TensorProto};
 use super::{Check, Validation, products};
 use crate::QuantizeError;
 use crate::encode::dequantize::{Cut, Decoded, plain};
-use crate::encode::{self, data_type};
+use crate::graph::elements::{data_type, to_f32};
 use crate::graph::uses;
 use crate::graph::{Graph, Maker, ValueId};
 
@@ -340,7 +340,7 @@ impl Stored {
 
 /// The only float of a tensor.
 fn number(tensor: &Tensor) -> Option<f32> {
-    match encode::to_f32(tensor)?[..] {
+    match to_f32(tensor)?[..] {
         [number] => Some(number),
         _ => None,
     }
@@ -359,5 +359,5 @@ fn floats(tensor: &Tensor) -> Option<Vec<f32>> {
         layout.check_packed(tensor.data.len(), qtype, 1).ok()?;
         Some(dequantize(&tensor.data, &layout, &unit, qtype))
     };
-    encode::to_f32(tensor).or_else(narrow)
+    to_f32(tensor).or_else(narrow)
 }

@@ -8,7 +8,7 @@ use quantize_rs_onnx::{GraphProto, Model, TensorProto, ValueInfoProto, reads};
 
 use super::{Check, Validation};
 use crate::check::postconditions;
-use crate::encode;
+use crate::graph::elements::to_f32;
 use crate::graph::uses;
 use crate::graph::{Graph, Maker, shape_of};
 
@@ -136,7 +136,7 @@ fn pair(after: &Graph<'_>, node: usize, found: &mut Validation) {
     };
     let elements = |tensor: &TensorProto| after.model.tensor(tensor).ok();
     if let Some((name, scale)) = constant(node, 1) {
-        let scales = elements(scale).as_ref().and_then(encode::to_f32).unwrap_or_default();
+        let scales = elements(scale).as_ref().and_then(to_f32).unwrap_or_default();
         let activation = after.input(node, 0).is_some_and(|id| after.constant(id).is_none());
         let bad = |scale: &f32| !scale.is_finite() || *scale == 0.0 || activation && *scale < 0.0;
         if let Some(at) = scales.iter().position(bad) {

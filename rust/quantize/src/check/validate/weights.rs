@@ -14,11 +14,12 @@ use super::reference::{Reference, scaled, smoothing, turned, turns};
 use super::rounding::Sums;
 use super::stored::{Form, Stored};
 use super::{Check, StoredWeight, Validation, biases, rounding};
+use crate::QuantizeError;
 use crate::encode::dequantize::Decoded;
+use crate::graph::elements::to_f32;
 use crate::graph::uses;
 use crate::graph::uses::Constant;
 use crate::graph::{Graph, ValueId};
-use crate::{QuantizeError, encode};
 
 /// What looking at the weights brought to light for others.
 #[derive(Default)]
@@ -58,7 +59,7 @@ pub(super) fn check(
             continue;
         };
         let tensor = before.model.tensor(proto)?;
-        let Some(floats) = encode::to_f32(&tensor) else {
+        let Some(floats) = to_f32(&tensor) else {
             found.skip(integers, format!("`{name}` of the original is {}", tensor.dtype));
             continue;
         };

@@ -8,7 +8,8 @@ use half::{bf16, f16};
 use quantize_rs_math::Layout;
 use quantize_rs_onnx::{DataType, Tensor};
 
-use super::{Below, buffer};
+use super::buffer;
+use crate::options::Below;
 
 /// A pruned tensor.
 pub(super) struct Zeroed {

@@ -11,16 +11,17 @@ use quantize_rs_math::{Granularity, Layout};
 use quantize_rs_onnx::{
     AttributeProto, Buffer, DataType, Edit, Kept as Message, Model, Tensor, TensorProto,
 };
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 use super::{ALL, Pass, Step};
+use crate::QuantizeError;
 use crate::error::QuantizeErrorKind;
 use crate::graph::names::Names;
 use crate::graph::uses;
 use crate::graph::uses::{Along, Constant, Use};
 use crate::graph::{Graph, Maker};
+use crate::options::{Below, Config};
 use crate::plan::{self, Kept};
-use crate::{Config, QuantizeError};
 use cut::Zeroed;
 
 /// Which weights become 0.
@@ -32,19 +33,6 @@ pub struct Prune {
     pub per_channel: bool,
     /// Weights and nodes to leave alone, as in [`Config::exclude`].
     pub exclude: Vec<String>,
-}
-
-/// How small weights are that become 0.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Below {
-    /// Of a smaller magnitude than this.
-    Absolute(f64),
-    /// Of a smaller magnitude than this part of the largest.
-    Relative(f64),
-    /// The smallest, until this part of all is 0, to the nearest element; of equal ones those that
-    /// stand first.
-    Sparsity(f64),
 }
 
 /// What pruning did to a model.
@@ -107,7 +95,7 @@ pub fn prune(model: &Model, how: &Prune) -> Result<(Model, Pruning), QuantizeErr
 }
 
 /// As [`prune`], of the weights and nodes that are included as in [`Config::include`].
-pub(super) fn prune_only(
+pub(crate) fn prune_only(
     model: &Model,
     how: &Prune,
     include: Option<&Vec<String>>,
@@ -266,40 +254,9 @@ fn invalid(tensor: &str, what: impl std::fmt::Display) -> QuantizeError {
     QuantizeError::new(QuantizeErrorKind::InvalidTensor { tensor: tensor.to_owned(), what })
 }
 
-impl Below {
-    /// By the name of the option or mode it is asked for with.
-    ///
-    /// # Errors
-    /// There is no such.
-    pub fn parse(name: &str, number: f64) -> Result<Below, QuantizeError> {
-        match name {
-            "absolute" => Ok(Below::Absolute(number)),
-            "relative" => Ok(Below::Relative(number)),
-            "sparsity" => Ok(Below::Sparsity(number)),
-            _ => {
-                let what = format!("is `{name}`, expected absolute or relative");
-                Err(QuantizeError::option("mode", what))
-            }
-        }
-    }
-
-    /// Refuses a number that cannot be; `threshold` is the option that a threshold is given with.
-    pub(crate) fn check(self, threshold: &'static str) -> Result<(), QuantizeError> {
-        let (option, number, fits, expected) = match self {
-            Below::Absolute(x) => (threshold, x, x >= 0.0 && x.is_finite(), "0 or more"),
-            Below::Relative(x) => (threshold, x, (0.0..=1.0).contains(&x), "a part, 0 to 1"),
-            Below::Sparsity(x) => ("sparsity", x, (0.0..=1.0).contains(&x), "a part, 0 to 1"),
-        };
-        if fits {
-            return Ok(());
-        }
-        Err(QuantizeError::option(option, format!("is {number}, expected {expected}")))
-    }
-}
-
 impl Pruning {
     /// What was done, a line for each weight that changed.
-    pub(super) fn step(&self) -> Step {
+    pub(crate) fn step(&self) -> Step {
         let changed = self.weights.iter().filter(|weight| weight.zeros > weight.zeros_before);
         let line = |PrunedWeight { name, zeros, zeros_before, elements, .. }: &PrunedWeight| {
             format!("`{name}`: {zeros} of {elements} are 0, {zeros_before} before")

@@ -2,12 +2,9 @@
 
 use std::fmt;
 
-use quantize_rs_onnx::Model;
 use serde::{Deserialize, Serialize};
 
-use super::latency::{Latencies, Latency, LatencyOptions, latency};
-use crate::QuantizeError;
-use crate::calibrate::engine::{Engine, Sample};
+use super::latency::{Latencies, Latency};
 
 /// How long both models take for one sample.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -22,21 +19,6 @@ pub struct Speed {
     pub threads: usize,
     /// Who ran them.
     pub engine: String,
-}
-
-/// Measures both models on a sample; `None` where the engine measures nothing.
-///
-/// # Errors
-/// An engine that cannot run either model, or somebody who does not want to go on.
-pub(crate) fn speed(
-    engine: &dyn Engine,
-    models: [&Model; 2],
-    sample: &Sample,
-    options: &LatencyOptions,
-    go_on: &mut dyn FnMut() -> bool,
-) -> Result<Option<Speed>, QuantizeError> {
-    let found = latency(engine, &models, sample, options, go_on)?;
-    Ok(found.as_ref().and_then(Speed::of))
 }
 
 impl Speed {

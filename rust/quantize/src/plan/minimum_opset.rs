@@ -3,10 +3,11 @@
 
 use quantize_rs_onnx::Model;
 
-use super::Step;
+use super::Plan;
 use crate::error::QuantizeErrorKind;
 use crate::graph::Graph;
-use crate::{Config, Plan, QuantizeError, convert_opset};
+use crate::transform::{Step, convert_opset};
+use crate::{Config, QuantizeError};
 
 /// A plan, and the model that it is for.
 pub(super) struct Ready {

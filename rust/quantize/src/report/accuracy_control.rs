@@ -4,8 +4,8 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::analysis::worst_sqnr;
-use crate::{Accuracy, Bar, OutputRow, Speed};
+use super::output_row::worst_sqnr;
+use super::{Accuracy, Bar, OutputRow, Speed};
 
 /// How the result was judged, and what was tried for it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -64,7 +64,7 @@ impl Attempt {
     }
 
     /// The first bar of accuracy that is missed: its option, what was measured, what was expected.
-    pub(super) fn worst_miss(&self, bar: &Bar) -> (&'static str, Option<f64>, Option<f64>) {
+    pub(crate) fn worst_miss(&self, bar: &Bar) -> (&'static str, Option<f64>, Option<f64>) {
         let (sqnr, drop) = (self.sqnr_db(), self.accuracy.as_ref().map(|found| found.drop));
         match bar.min_sqnr {
             Some(least) if sqnr.is_none_or(|found| found.is_nan() || found < least) => {
@@ -91,7 +91,7 @@ impl Attempt {
 
 impl Verified {
     /// The options whose bars were set: `min_sqnr`.
-    pub(super) fn bar_names(&self) -> String {
+    pub(crate) fn bar_names(&self) -> String {
         let Bar { min_sqnr, max_accuracy_drop, .. } = self.bar;
         let names = [("min_sqnr", min_sqnr), ("max_accuracy_drop", max_accuracy_drop)];
         let set: Vec<&str> =

@@ -27,7 +27,7 @@ impl Accuracy {
     ///
     /// # Errors
     /// Labels that are not as many as rows, or name a class that there is not.
-    pub(super) fn of(
+    pub(crate) fn of(
         output: &str,
         classes: usize,
         found: [&[usize]; 2],
@@ -67,7 +67,7 @@ impl Accuracy {
 
 /// The part of those that are true; `None` of none.
 #[allow(clippy::cast_precision_loss)] // counts
-pub(super) fn part(answers: impl Iterator<Item = bool>) -> Option<f64> {
+pub(crate) fn part(answers: impl Iterator<Item = bool>) -> Option<f64> {
     let (mut yes, mut all) = (0_usize, 0_usize);
     for answer in answers {
         yes += usize::from(answer);

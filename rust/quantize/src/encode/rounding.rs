@@ -1,0 +1,111 @@
+//! Which elements of a weight keep their sum when they are rounded.
+
+use quantize_rs_math::{Granularity, Layout, QSpec, SumGroups};
+
+use crate::graph::non_negative::one_sided;
+use crate::graph::uses;
+use crate::graph::uses::{Along, Constant, Use};
+use crate::graph::{Graph, ValueId};
+use crate::options::Rounding;
+
+impl Rounding {
+    /// The elements of a weight whose sums are kept.
+    pub(crate) fn summed(
+        self,
+        graph: &Graph<'_>,
+        constant: &Constant<'_>,
+        shape: &[usize],
+        spec: &QSpec,
+    ) -> Option<SumGroups> {
+        match self {
+            Rounding::Sums => sums(graph, constant, shape, spec),
+            Rounding::Nearest => None,
+        }
+    }
+}
+
+/// What nodes sum over, as they multiply by a constant: all elements that make a channel of what flows out, and of a
+/// convolution those of each kernel, which meet the same channel of what flows in. `shape` is that of which `spec` speaks.
+///
+/// Nothing where what it multiplies by has no side: numbers around 0 take the sum of the errors out of the result, and
+/// leave their squares, which then had better be small.
+fn sums(
+    graph: &Graph<'_>,
+    constant: &Constant<'_>,
+    shape: &[usize],
+    spec: &QSpec,
+) -> Option<SumGroups> {
+    let mut all = constant.uses.iter().filter_map(|usage| match *usage {
+        Use::Weight { node, channels, batched } => Some(Some((node, channels, batched))),
+        // What a body makes of it is not known.
+        Use::Inside { .. } => Some(None),
+        _ => None,
+    });
+    let (index, channels, batched) = all.next()??;
+    let node = graph.nodes[index];
+    // Who only takes rows of it adds up nothing, and those who share it must want the same.
+    let agrees = |usage: Option<(usize, Option<Along>, bool)>| {
+        usage.is_some_and(|(other, along, _)| {
+            graph.nodes[other].op_type == node.op_type
+                && along == channels
+                && meets(graph, constant, other).is_some_and(|value| one_sided(graph, value))
+        })
+    };
+    if node.op_type == "Gather" || !agrees(Some((index, channels, batched))) || !all.all(agrees) {
+        return None;
+    }
+    let own = is_input(graph, constant, index, 1);
+    let convolves = own && matches!(node.op_type.as_str(), "Conv" | "ConvTranspose");
+    let whole = |groups: Layout| SumGroups { groups, part: None };
+    if let Granularity::Blocked { .. } = spec.granularity {
+        // Of matrices nothing is gained, where so few elements share a scale.
+        return Layout::of(shape, spec.granularity).ok().filter(|_| convolves).map(whole);
+    }
+    let shape = &constant.shape[..];
+    let scaled = |along: usize| match spec.granularity {
+        Granularity::PerAxis { axis } => axis == along,
+        _ => true,
+    };
+    let kernel: usize = shape.iter().skip(2).product();
+    let groups = match (channels, shape) {
+        // Channels are those of each of several groups: a kernel has but one of them.
+        (_, [first, second, ..]) if convolves && uses::groups_outputs(node) => {
+            let kernels = Layout::of(&[first * second, kernel], Granularity::PerAxis { axis: 0 });
+            return kernels.ok().map(whole);
+        }
+        _ if uses::groups_outputs(node) => return None,
+        // A matrix each of several.
+        (Some(Along::Axis(axis)), [.., depth, _])
+            if batched && own && axis + 1 == shape.len() && scaled(axis) =>
+        {
+            let depth = Granularity::Blocked { axis: axis - 1, block_size: *depth };
+            Layout::of(shape, depth)
+        }
+        (Some(Along::Axis(axis)), _)
+            if !batched && scaled(axis) && (convolves || shape.len() <= 2) =>
+        {
+            Layout::of(shape, Granularity::PerAxis { axis })
+        }
+        (Some(Along::Rows(rows)), _) if scaled(0) => {
+            let columns = shape.iter().product::<usize>() / rows.max(1);
+            Layout::of(&[rows, columns], Granularity::PerAxis { axis: 0 })
+        }
+        _ => return None,
+    };
+    let groups = groups.ok()?;
+    let several = kernel > 1 && groups.elements() / groups.groups().max(1) > kernel;
+    Some(SumGroups { groups, part: (convolves && several).then_some(kernel) })
+}
+
+/// What a node multiplies a constant by; `None` for what it feeds back to itself.
+fn meets(graph: &Graph<'_>, constant: &Constant<'_>, node: usize) -> Option<ValueId> {
+    let recurrent = matches!(&*graph.nodes[node].op_type, "LSTM" | "GRU" | "RNN");
+    if recurrent && !is_input(graph, constant, node, 1) {
+        return None;
+    }
+    graph.input(node, usize::from(is_input(graph, constant, node, 0)))
+}
+
+fn is_input(graph: &Graph<'_>, constant: &Constant<'_>, node: usize, input: usize) -> bool {
+    graph.input(node, input) == Some(constant.anchor)
+}

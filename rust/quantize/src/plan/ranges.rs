@@ -1,0 +1,44 @@
+//! Whether ranges belong to a plan, and what they are for its types.
+
+use std::borrow::Cow;
+
+use super::Plan;
+use crate::error::CalibrationErrorKind as Kind;
+use crate::{CalibrationError, Ranges};
+
+impl Ranges {
+    /// These ranges for the types of `plan`: where it quantizes a value otherwise than the plan that
+    /// they were found for, its range is found anew, by the same method.
+    ///
+    /// # Errors
+    /// A method of that name is not known.
+    pub(crate) fn for_plan(&self, plan: &Plan) -> Result<Cow<'_, Ranges>, CalibrationError> {
+        let mut ranges = Cow::Borrowed(self);
+        for (value, how) in plan.quantized() {
+            let seen = self.statistics.get(&value.name);
+            let Some(seen) = seen.filter(|seen| seen.spec.is_some_and(|spec| spec != how.spec))
+            else {
+                continue;
+            };
+            let name = self.chosen.get(&value.name).unwrap_or(&self.method);
+            let finder = quantize_rs_math::range::find(name)
+                .map_err(|error| CalibrationError::new(Kind::Data(error.to_string())))?;
+            if let Some(found) = seen.range(finder.as_ref(), &how.spec) {
+                ranges.to_mut().values.insert(value.name.clone(), found.range);
+            }
+        }
+        Ok(ranges)
+    }
+
+    /// Refuses ranges that were made for another model, or lack a value of the plan.
+    pub(crate) fn check(&self, plan: &Plan) -> Result<(), CalibrationError> {
+        self.check_print(&plan.origin.fingerprint)?;
+        match plan.observed().into_iter().find(|name| !self.values.contains_key(name)) {
+            None => Ok(()),
+            Some(name) => {
+                let what = "these ranges lack a value that the plan quantizes".to_owned();
+                Err(CalibrationError::new(Kind::Data(what)).at_value(name))
+            }
+        }
+    }
+}
