@@ -5,14 +5,13 @@ mod accumulator_overflow;
 mod activations;
 mod biases;
 mod blocks;
-mod carried;
 mod consumers;
 mod display;
 pub(crate) mod float32;
 mod formats;
 mod integer_ops;
-mod moved;
 mod opset;
+mod ort_int8_workarounds;
 mod pattern;
 mod placement;
 mod qconfig;
@@ -25,8 +24,8 @@ mod weights;
 
 pub(crate) use display::kind;
 pub(crate) use formats::MICROSOFT;
-pub(crate) use moved::SAYS_TYPE;
 pub(crate) use opset::NEWEST as NEWEST_OPSET;
+pub(crate) use ort_int8_workarounds::SAYS_TYPE;
 pub use qconfig::{QConfig, QConfigDict};
 pub(crate) use select::still_there;
 pub(crate) use weights::reserved;
@@ -316,7 +315,7 @@ impl Plan {
         let mut draft = Draft::default();
         weights::plan(graph, &constants, &config, &selection, &mut draft);
         activations::plan(graph, &constants, &config, &selection, &mut draft)?;
-        moved::settle(graph, &config, &mut draft);
+        ort_int8_workarounds::settle(graph, &config, &mut draft);
         draft.warnings.extend(slowdown_warnings::than_float(graph, &constants, &config, &draft));
         out_of_sight(graph, &mut draft);
         Ok(draft.finish(graph, config))
