@@ -57,8 +57,8 @@ pub(super) fn warn_none(context: &ActivationContext<'_, '_>, decisions: &Decisio
     let left_out =
         config.passes.as_ref().is_some_and(|names| names.iter().all(|name| name != WIDEN_FLOATS));
     let remedy = |dtype: DataType| match dtype {
-        DataType::Double => Some("export it so, it becomes as small".to_owned()),
-        _ => left_out.then(|| format!("the pass {WIDEN_FLOATS} makes it so")),
+        DataType::Double => Some("export it as float32, the result is as small".to_owned()),
+        _ => left_out.then(|| format!("the pass {WIDEN_FLOATS} converts it")),
     };
     let dtype = decisions.all_quantized().find_map(other);
     let why = if let Some((dtype, remedy)) = dtype.and_then(|it| Some((it, remedy(it)?))) {
@@ -69,7 +69,7 @@ pub(super) fn warn_none(context: &ActivationContext<'_, '_>, decisions: &Decisio
     } else if weights.bits() == 8 {
         "no operator of the model can run on integers as it is".to_owned()
     } else {
-        format!("products are computed in integers with weights of 8 bits, not of {weights}")
+        format!("operators multiply integers with weights of 8 bits, not of {weights}")
     };
     Outcome::warn([format!("no activation is quantized: {why}")])
 }

@@ -63,8 +63,8 @@ impl ActivationContext<'_, '_> {
         (constant.shape.iter().product::<usize>() >= MIN_SLOW_ELEMENTS).then(|| {
             let weight = self.graph.values[constant.anchor].name;
             format!(
-                "{} computes in float, and `{weight}` is brought back from integers and \
-                 rearranged for it in every run: give it a weight of its own, or leave `{weight}` float with \
+                "{} computes in float, and `{weight}` is dequantized and rearranged for it at \
+                 every inference: give it a weight of its own, or leave `{weight}` float with \
                  excluded_layers, where speed matters",
                 self.label(node)
             )

@@ -79,8 +79,8 @@ fn dequantized(
     }
     (of_slow >= MIN_SLOW_ELEMENTS && of_slow > all / SLOW_SHARE).then(|| {
         format!(
-            "{}: brought back from integers in every run, for products that compute in float and \
-             may take less time than that: leave them float with excluded_layers where speed matters",
+            "{}: dequantized at every inference, for operators that compute in float and may take \
+             less time than that: leave them float with excluded_layers where speed matters",
             some(names)
         )
     })
@@ -111,8 +111,8 @@ fn blocks_by_floats(
     (config.accuracy_level != Some(ACTIVATIONS_OF_8_BITS) && !names.is_empty()).then(|| {
         format!(
             "{}: ONNX Runtime multiplies floats by blocks of 2 or 8 bits many times slower than by \
-             floats: take accuracy_level={ACTIVATIONS_OF_8_BITS}, with which activations are brought \
-             to 8 bits, or blocks of 4 bits",
+             floats: use accuracy_level={ACTIVATIONS_OF_8_BITS}, which quantizes activations to 8 \
+             bits, or blocks of 4 bits",
             some(names)
         )
     })
@@ -170,9 +170,8 @@ fn sequences(graph: &Graph<'_>, decisions: &Decisions) -> Option<String> {
         if lstm { ", or quantize with output_format=\"dynamic\" and dynamic_lstm" } else { "" };
     (!nodes.is_empty()).then(|| {
         format!(
-            "{}: computed in float, and weights brought back from integers in every run, which takes \
-             longer than steps as few as these: leave them float with excluded_layers where speed \
-             matters{dynamic}",
+            "{}: computed in float with weights dequantized at every inference, which takes longer \
+             than so few steps: leave them float with excluded_layers where speed matters{dynamic}",
             some(labels)
         )
     })

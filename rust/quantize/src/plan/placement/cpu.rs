@@ -176,8 +176,8 @@ pub(crate) fn warn_float(context: &ActivationContext<'_, '_>, decisions: &Decisi
         others => format!(" and {others} more"),
     };
     Outcome::warn([format!(
-        "{}{others} computes in float: ONNX Runtime has integer kernels only where all that is \
-         read and made is of one type of 8 bits",
+        "{}{others} computes in float: ONNX Runtime has integer kernels only where all inputs and \
+         outputs have one type of 8 bits",
         context.label(first.node)
     )])
 }
