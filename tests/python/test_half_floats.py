@@ -162,7 +162,7 @@ def test_a_model_of_which_nothing_runs_on_integers_stays_float16(tmp_path: Path)
 
 @pytest.mark.parametrize(
     ("dtype", "mend"),
-    [(np.float16, "the pass widen_floats makes it so"), (np.float64, "export it so")],
+    [(np.float16, "the pass widen_floats converts it"), (np.float64, "export it as float32")],
 )
 def test_half_floats_that_stay_give_a_warning(dtype: Any, mend: str, tmp_path: Path) -> None:
     kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))

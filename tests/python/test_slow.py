@@ -15,7 +15,7 @@ import quantize_rs
 
 GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 INPUT = 64
-SLOW = "brought back from integers in every run"
+SLOW = "dequantized at every inference"
 
 
 def recurrent(op_type: str, hidden: int, steps: int | None, layout: int = 0) -> onnx.ModelProto:

@@ -1,8 +1,9 @@
-//! Sums of products of integers, which runtimes keep in int32 without looking whether they fit.
+//! Sums of integer products, which runtimes accumulate in int32 without a check for overflow.
 
 use quantize_rs_math::{QSpec, QType};
 
-/// Whether a sum of so many products with activations of 8 bits may leave int32.
+/// Whether a sum of `summed` products of 8-bit activations and weights of this type may overflow
+/// int32.
 pub(super) fn overflows(summed: usize, spec: &QSpec) -> bool {
     let (lo, hi) = spec.grid();
     let farthest = if spec.symmetric {

@@ -1,143 +1,138 @@
-//! Which nodes run on integers, and which values must be quantized for it.
+//! What the rules about activations share, how one activation is quantized, and warnings about
+//! activations.
 
 use std::collections::{BTreeSet, HashMap};
 
-use quantize_rs_math::{Granularity, QSpec};
+use quantize_rs_math::{Granularity, QSpec, QType};
 use quantize_rs_onnx::{DataType, topological};
 
+use super::decisions::{Decisions, Outcome};
 use super::select::Selection;
 use super::types::{Finder, Types};
 use super::weights::weight_readers;
-use super::{Because, Decision, Draft, Kept, Readers, Source, ValuePlan};
-use super::{biases, float32, quantizable_constants};
+use super::{Because, Decision, IntegerNode, Kept, Readers, Source, ValuePlan};
+use super::{float32, quantizable_constants};
 use crate::graph::ops;
 use crate::graph::ops::{Integer, OpRule};
 use crate::graph::uses::Constant;
 use crate::graph::{Graph, Reader, ValueId};
-use crate::options::target::{Placement, Profile};
+use crate::options::target::Profile;
 use crate::transform::WIDEN_FLOATS;
 use crate::{Config, Format, QuantizeError};
 
-pub(super) fn plan(
-    graph: &Graph<'_>,
-    constants: &[Constant<'_>],
-    config: &Config,
-    selection: &Selection,
-    draft: &mut Draft,
-) -> Result<(), QuantizeError> {
-    let Some(qtype) = config.activations else { return Ok(()) };
-    let profile = config.profile();
-    let symmetric = config.activation_symmetric || profile.symmetric.0;
-    let order = topological(&graph.model.graph().node)?;
-    let rules = rules(graph, selection);
-    let all = QSpec::new(qtype, symmetric, Granularity::PerTensor);
-    let planner = Planner {
-        graph,
-        constants: constants.iter().map(|constant| (constant.anchor, constant)).collect(),
-        selection,
-        profile,
-        types: Finder { graph, rules: &rules, selection }.types(&order, all),
-        rules,
-        already: already(graph, &order),
-        fit: quantizable_constants::of(graph, constants, selection),
-        weighted: constants
-            .iter()
-            .flat_map(|constant| weight_readers(constant).map(|node| (node, constant.anchor)))
-            .collect(),
-        float32: float32::of(graph, &order),
-        order,
-    };
-    let leads = planner.leads(draft);
-    let float = planner.computes_in_float(&leads, qtype);
-    match profile.placement {
-        Placement::Weighted | Placement::Between => planner.between(draft, leads),
-        Placement::Inputs => planner.inputs(draft, &leads),
-        Placement::Everything => planner.everything(draft, &leads),
-    }
-    if config.output_format == Format::FakeQuant {
-        draft.integer_nodes.iter_mut().for_each(|node| node.bias = None);
-        for decision in draft.decisions.values_mut() {
-            if let Decision::Quantize(plan) = decision
-                && plan.source == Source::Weights
-            {
-                plan.format = Format::FakeQuant;
-            }
-        }
-    }
-    biases::plan(graph, draft);
-    biases::narrow_weights(profile, draft);
-    draft.warnings.extend(float);
-    if profile.placement == Placement::Weighted && qtype.is_float() {
-        draft.warnings.push(format!(
-            "ONNX Runtime has no kernels for {qtype} on a CPU, and its optimizations overlook that: \
-             run the model there with graph_optimization_level ORT_ENABLE_BASIC"
-        ));
-    }
-    let unmet = planner.unmet(draft);
-    draft.warnings.extend(unmet.into_iter().map(|text| {
-        format!("activation_types names `{text}`, which decides over nothing that is quantized")
-    }));
-    planner.settle_readers(draft);
-    planner.carry_on(draft);
-    draft.warnings.extend(idle(graph, config, draft));
-    Ok(())
+/// Warns that ONNX Runtime has no kernels for floats of 8 bits on a CPU.
+pub(super) fn warn_float8(context: &ActivationContext<'_, '_>, _: &Decisions) -> Outcome {
+    let qtype = context.qtype;
+    Outcome::warn(qtype.is_float().then(|| {
+        format!(
+            "ONNX Runtime has no kernels for {qtype} on a CPU, and its optimizations overlook \
+             that: run the model there with graph_optimization_level ORT_ENABLE_BASIC"
+        )
+    }))
 }
 
-/// What the caller should know who asks for activations and gets none quantized.
-fn idle(graph: &Graph<'_>, config: &Config, draft: &Draft) -> Option<String> {
-    let observed = |decision: &Decision| match decision {
-        Decision::Quantize(plan) => plan.source == Source::Observed,
-        Decision::Keep(_) => false,
-    };
-    if draft.decisions.values().any(observed) {
-        return None;
+/// Warns of entries of `activation_types` that no quantized value follows.
+pub(super) fn warn_unused_types(
+    context: &ActivationContext<'_, '_>,
+    decisions: &Decisions,
+) -> Outcome {
+    let unused = context.unused_types(decisions);
+    Outcome::warn(unused.into_iter().map(|text| {
+        format!("activation_types names `{text}`, which decides over nothing that is quantized")
+    }))
+}
+
+/// Warns, where activations are requested, that none is quantized.
+pub(super) fn warn_none(context: &ActivationContext<'_, '_>, decisions: &Decisions) -> Outcome {
+    let (graph, config) = (context.graph, context.config);
+    let is_observed = |plan: &ValuePlan| plan.source == Source::Observed;
+    if decisions.all_quantized().any(|(_, plan)| is_observed(plan)) {
+        return Outcome::default();
     }
     let weights = config.weights;
-    let other = |(id, decision): (&ValueId, &Decision)| match decision {
-        Decision::Quantize(plan) if plan.source == Source::Weights => {
-            graph.dtype(*id).filter(|dtype| *dtype != DataType::Float)
-        }
-        _ => None,
+    let other = |(id, plan): (ValueId, &ValuePlan)| {
+        let dtype = graph.dtype(id).filter(|_| plan.source == Source::Weights);
+        dtype.filter(|dtype| *dtype != DataType::Float)
     };
     let left_out =
         config.passes.as_ref().is_some_and(|names| names.iter().all(|name| name != WIDEN_FLOATS));
-    let mend = |dtype: DataType| match dtype {
-        DataType::Double => Some("export it so, it becomes as small".to_owned()),
-        _ => left_out.then(|| format!("the pass {WIDEN_FLOATS} makes it so")),
+    let remedy = |dtype: DataType| match dtype {
+        DataType::Double => Some("export it as float32, the result is as small".to_owned()),
+        _ => left_out.then(|| format!("the pass {WIDEN_FLOATS} converts it")),
     };
-    let dtype = draft.decisions.iter().find_map(other);
-    let why = if let Some((dtype, mend)) = dtype.and_then(|dtype| Some((dtype, mend(dtype)?))) {
+    let dtype = decisions.all_quantized().find_map(other);
+    let why = if let Some((dtype, remedy)) = dtype.and_then(|it| Some((it, remedy(it)?))) {
         format!(
-            "the model computes in {dtype}, and operators run on integers where it is float32: {mend}"
+            "the model computes in {dtype}, and operators run on integers where it is float32: \
+             {remedy}"
         )
     } else if weights.bits() == 8 {
         "no operator of the model can run on integers as it is".to_owned()
     } else {
-        format!("products are computed in integers with weights of 8 bits, not of {weights}")
+        format!("operators multiply integers with weights of 8 bits, not of {weights}")
     };
-    Some(format!("no activation is quantized: {why}"))
+    Outcome::warn([format!("no activation is quantized: {why}")])
 }
 
-/// What the steps of the plan have in common.
-pub(super) struct Planner<'a, 'm> {
+/// What rules about activations read besides the decisions.
+pub(super) struct ActivationContext<'a, 'm> {
     pub(super) graph: &'a Graph<'m>,
+    pub(super) config: &'a Config,
+    /// The type of activations for which no other is requested.
+    pub(super) qtype: QType,
     pub(super) constants: HashMap<ValueId, &'a Constant<'m>>,
     pub(super) selection: &'a Selection,
     pub(super) profile: &'static Profile,
-    /// Of what type each value is, if it is quantized.
+    /// The type of each value, if it is quantized.
     pub(super) types: Types,
     /// The rule for each node that may be quantized, and how it runs on integers.
     pub(super) rules: Vec<Option<(&'static OpRule, Integer)>>,
-    /// Nodes in an order in which every value is made before it is read.
+    /// Nodes in topological order.
     pub(super) order: Vec<usize>,
-    /// Whether constants that are no weights can be quantized like activations, or why not.
+    /// Whether constants that are no weights can be quantized like activations; else why not.
     pub(super) fit: HashMap<ValueId, Result<(), &'static str>>,
-    /// Values that the model itself brings back from integers, and moves from there.
+    /// Values that the model itself dequantizes, and values that are moved from these.
     pub(super) already: BTreeSet<ValueId>,
-    /// Nodes that multiply by a constant, however it comes to them, and one such constant.
+    /// Nodes that multiply by a constant, directly or behind reshapes and transposes, and one such
+    /// constant.
     pub(super) weighted: HashMap<usize, ValueId>,
     /// Whether each value is known to be float32.
     pub(super) float32: Vec<bool>,
+}
+
+impl<'a, 'm> ActivationContext<'a, 'm> {
+    /// The context for a graph; `None` where only weights are quantized.
+    pub(super) fn of(
+        graph: &'a Graph<'m>,
+        constants: &'a [Constant<'m>],
+        config: &'a Config,
+        selection: &'a Selection,
+    ) -> Result<Option<ActivationContext<'a, 'm>>, QuantizeError> {
+        let Some(qtype) = config.activations else { return Ok(None) };
+        let profile = config.profile();
+        let symmetric = config.activation_symmetric || profile.symmetric.0;
+        let order = topological(&graph.model.graph().node)?;
+        let rules = rules(graph, selection);
+        let all = QSpec::new(qtype, symmetric, Granularity::PerTensor);
+        Ok(Some(ActivationContext {
+            graph,
+            config,
+            qtype,
+            constants: constants.iter().map(|constant| (constant.anchor, constant)).collect(),
+            selection,
+            profile,
+            types: Finder { graph, rules: &rules, selection }.types(&order, all),
+            rules,
+            already: already(graph, &order),
+            fit: quantizable_constants::of(graph, constants, selection),
+            weighted: constants
+                .iter()
+                .flat_map(|constant| weight_readers(constant).map(|node| (node, constant.anchor)))
+                .collect(),
+            float32: float32::of(graph, &order),
+            order,
+        }))
+    }
 }
 
 /// The rule for each node that is not excluded.
@@ -145,18 +140,18 @@ fn rules(graph: &Graph<'_>, selection: &Selection) -> Vec<Option<(&'static OpRul
     let rule = |node: usize| {
         let rule = ops::rule(graph.nodes[node])?;
         let integer = (rule.integer)(graph, node);
-        let asked_for = if integer.computes() {
+        let is_selected = if integer.computes() {
             selection.asks_for(graph, node)
         } else {
             !selection.excludes_node(graph, node)
         };
-        asked_for.then_some((rule, integer))
+        is_selected.then_some((rule, integer))
     };
     (0..graph.nodes.len()).map(rule).collect()
 }
 
-/// What comes out of the `DequantizeLinear` nodes that a model has before anything is done to it,
-/// whatever moves it.
+/// Outputs of the `DequantizeLinear` nodes of the model itself, and values that are moved from
+/// these.
 fn already(graph: &Graph<'_>, order: &[usize]) -> BTreeSet<ValueId> {
     let mut already = BTreeSet::new();
     for node in order.iter().copied() {
@@ -174,7 +169,7 @@ fn already(graph: &Graph<'_>, order: &[usize]) -> BTreeSet<ValueId> {
     already
 }
 
-impl Planner<'_, '_> {
+impl ActivationContext<'_, '_> {
     pub(super) fn rule(&self, node: usize) -> Option<(&'static OpRule, Integer)> {
         self.rules[node]
     }
@@ -187,12 +182,12 @@ impl Planner<'_, '_> {
         self.graph.nodes[node].label()
     }
 
-    /// What flows out of a node.
+    /// The outputs of a node that hold data.
     pub(super) fn outputs(&self, node: usize) -> impl Iterator<Item = ValueId> {
         float32::outputs(self.graph, node)
     }
 
-    /// What flows into a node, constants included.
+    /// The inputs of a node that hold activations, or constants in their place.
     pub(super) fn flowing(&self, node: usize) -> Vec<ValueId> {
         let Some((rule, _)) = self.rules[node] else { return Vec::new() };
         let inputs = 0..self.graph.nodes[node].input.len();
@@ -200,13 +195,13 @@ impl Planner<'_, '_> {
         taken.filter_map(|input| self.graph.input(node, input)).collect()
     }
 
-    /// Whether a constant that is no weight can be quantized like an activation, or why not.
+    /// Whether a constant that is no weight can be quantized like an activation; else why not.
     pub(super) fn may_quantize(&self, constant: ValueId) -> Result<(), &'static str> {
         let unknown = Err("a constant that it reads stays float");
         self.fit.get(&constant).copied().unwrap_or(unknown)
     }
 
-    /// The activation function that alone reads `value`, and what comes out of it.
+    /// The activation function that is the only consumer of `value`, and its output.
     pub(super) fn function_after(&self, value: ValueId) -> Option<(usize, ValueId)> {
         let found = &self.graph.values[value];
         let [reader] = found.readers[..] else { return None };
@@ -218,75 +213,74 @@ impl Planner<'_, '_> {
         Some((reader.node, after))
     }
 
-    /// Quantizes what goes into the node.
-    pub(super) fn observe_inputs(&self, draft: &mut Draft, node: usize, inputs: &[ValueId]) {
-        for input in inputs {
-            self.observe(draft, *input, Because::InputOf(self.label(node)));
+    /// Quantizes these inputs of a node.
+    pub(super) fn observe_inputs(&self, node: usize, inputs: &[ValueId]) -> Outcome {
+        let because = || Because::InputOf(self.label(node));
+        let inputs: Outcome = inputs.iter().map(|it| self.observe(*it, because())).collect();
+        inputs.and(Outcome::on_integers(node))
+    }
+
+    /// Quantizes the output of a node, or of the activation function that is fused into it.
+    pub(super) fn observe_output(&self, node: usize) -> Outcome {
+        let Some(output) = self.graph.output(node, 0) else { return Outcome::default() };
+        let because = Because::OutputOf(self.label(node));
+        let observe = |value| self.observe(value, because).and(Outcome::made_on_integers(value));
+        // With a zero point in the middle, runtimes fuse nothing: a function is fused where the
+        // grid cuts off the same values.
+        match self.function_after(output) {
+            Some((function, after)) if !self.types.specs[after].symmetric => {
+                let fused = Kept::FusedInto { node: self.label(function) };
+                Outcome::keep(output, fused).and(observe(after))
+            }
+            _ => observe(output),
         }
-        draft.on_integers.insert(node);
     }
 
-    /// Quantizes what comes out of the node, or of the activation function that is folded into it.
-    pub(super) fn observe_output(&self, draft: &mut Draft, node: usize) {
-        let Some(mut output) = self.graph.output(node, 0) else { return };
-        // With the zero point in the middle, runtimes fold nothing: what is folded must be what the
-        // grid cuts off.
-        if let Some((function, after)) = self.function_after(output)
-            && !self.types.specs[after].symmetric
-        {
-            draft.keep(output, Kept::FusedInto { node: self.label(function) });
-            output = after;
-        }
-        self.observe(draft, output, Because::OutputOf(self.label(node)));
-        draft.made_on_integers.insert(output);
-    }
-
-    pub(super) fn observe(&self, draft: &mut Draft, value: ValueId, because: Because) {
-        self.quantize(draft, value, self.source(value), because);
-    }
-
-    /// Where the numbers of a value come from that follows no other.
-    fn source(&self, value: ValueId) -> Source {
-        match self.graph.constant(value) {
+    /// Quantizes a value with numbers of its own.
+    pub(super) fn observe(&self, value: ValueId, because: Because) -> Outcome {
+        let source = match self.graph.constant(value) {
             Some(_) => Source::Weights,
             None => Source::Observed,
-        }
+        };
+        self.quantize(value, source, because)
     }
 
-    /// Quantizes an activation, unless the model does so itself, or it is already.
-    pub(super) fn quantize(
-        &self,
-        draft: &mut Draft,
-        value: ValueId,
-        source: Source,
-        because: Because,
-    ) {
+    /// Quantizes a value, unless the model itself does.
+    pub(super) fn quantize(&self, value: ValueId, source: Source, because: Because) -> Outcome {
         let reads = |reader: &Reader| &self.graph.nodes[reader.node].op_type;
         let anew = self.graph.values[value].readers.iter().all(|r| reads(r) != "QuantizeLinear");
-        if anew && draft.quantized(value).is_none() && !self.already.contains(&value) {
-            let spec = self.types.specs[value];
-            let readers = Readers::All;
-            let (stored, matrix, format) = (spec.qtype, None, Format::Qdq);
-            let plan = ValuePlan { spec, stored, matrix, format, source, readers, because };
-            draft.decisions.insert(value, Decision::Quantize(plan));
+        if !anew || self.already.contains(&value) {
+            return Outcome::default();
+        }
+        let (spec, readers) = (self.types.specs[value], Readers::All);
+        let (stored, matrix, format) = (spec.qtype, None, self.format(&source));
+        let plan = ValuePlan { spec, stored, matrix, format, source, readers, because };
+        Outcome::quantize(value, plan)
+    }
+
+    /// The format of a value that takes part in integer operators.
+    pub(super) fn format(&self, source: &Source) -> Format {
+        match (source, self.config.output_format) {
+            (Source::Weights, Format::FakeQuant) => Format::FakeQuant,
+            _ => Format::Qdq,
         }
     }
 
-    /// Gives what a node moves the scale of what it was moved from.
-    pub(super) fn pass_on(&self, draft: &mut Draft, node: usize) {
-        let Some(input) = self.graph.input(node, 0) else { return };
-        // The value that was observed, however many nodes have passed it on.
-        let Some(ValuePlan { spec, source, .. }) = draft.quantized(input) else { return };
-        let (spec, source) = match source {
-            Source::SameAs(source) => (*spec, source.clone()),
-            Source::Observed | Source::Fixed(_) => {
-                (*spec, self.graph.values[input].name.to_owned())
-            }
-            Source::Weights | Source::Product { .. } => return,
+    /// Gives the outputs of a node that only moves data the scale of its input, if that is `plan`.
+    pub(super) fn pass_on(&self, node: usize, plan: Option<&ValuePlan>) -> Outcome {
+        let (Some(input), Some(ValuePlan { spec, source, .. })) = (self.graph.input(node, 0), plan)
+        else {
+            return Outcome::default();
         };
-        for output in self.outputs(node) {
+        // The value that was observed, however many nodes have passed it on.
+        let source = match source {
+            Source::SameAs(source) => source.clone(),
+            Source::Observed | Source::Fixed(_) => self.graph.values[input].name.to_owned(),
+            Source::Weights | Source::Product { .. } => return Outcome::default(),
+        };
+        let outputs = self.outputs(node).map(|output| {
             let plan = ValuePlan {
-                spec,
+                spec: *spec,
                 stored: spec.qtype,
                 format: Format::Qdq,
                 source: Source::SameAs(source.clone()),
@@ -294,9 +288,16 @@ impl Planner<'_, '_> {
                 readers: Readers::All,
                 because: Because::PassedOnBy(self.label(node)),
             };
-            draft.decisions.insert(output, Decision::Quantize(plan));
-            draft.made_on_integers.insert(output);
-        }
-        draft.on_integers.insert(node);
+            let revised = Outcome::revise(output, Decision::Quantize(plan));
+            revised.and(Outcome::made_on_integers(output))
+        });
+        outputs.collect::<Outcome>().and(Outcome::on_integers(node))
+    }
+
+    /// Records a node whose input and weight are integers, and its bias, where that becomes int32.
+    pub(super) fn record(&self, node: IntegerNode) -> Outcome {
+        // Training moves biases in float.
+        let bias = node.bias.filter(|_| self.config.output_format != Format::FakeQuant);
+        Outcome::integer_node(IntegerNode { bias, ..node })
     }
 }

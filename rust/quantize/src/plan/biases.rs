@@ -1,56 +1,59 @@
-//! What follows from the scales of a node's input and weight: int32 biases, and weights that leave
-//! room for sums.
+//! What follows from the scales of a node's input and weight: int32 biases, and weights of 7 bits.
 
 use quantize_rs_math::{Granularity, QSpec, QType};
 
-use super::{Because, Decision, Draft, IntegerNode, Readers, Source, ValuePlan};
+use super::activations::ActivationContext;
+use super::decisions::{Decisions, Outcome};
+use super::{Because, Decision, IntegerNode, Readers, Source, ValuePlan};
 use crate::Format;
-use crate::graph::Graph;
-use crate::options::target::Profile;
 
-/// Biases of integer nodes become int32 in the scale of what they are added to.
-pub(super) fn plan(graph: &Graph<'_>, draft: &mut Draft) {
-    for IntegerNode { node, input, weight, bias } in draft.integer_nodes.clone() {
-        let (Some(bias), Some(weights)) = (bias, draft.quantized(weight)) else { continue };
-        let granularity = match weights.spec.granularity {
-            Granularity::PerTensor => Granularity::PerTensor,
-            _ => Granularity::PerAxis { axis: 0 },
-        };
-        let plan = ValuePlan {
-            spec: QSpec::new(QType::Int32, true, granularity),
-            stored: QType::Int32,
-            format: Format::Qdq,
-            source: Source::Product {
-                input: graph.values[input].name.to_owned(),
-                weight: graph.values[weight].name.to_owned(),
-            },
-            matrix: None,
-            readers: Readers::All,
-            because: Because::BiasOf(graph.nodes[node].label()),
-        };
-        draft.decisions.insert(bias, Decision::Quantize(plan));
-    }
+/// Makes the bias of an integer node int32, in the scale of the products that it is added to.
+pub(super) fn decide(
+    context: &ActivationContext<'_, '_>,
+    decisions: &Decisions,
+    IntegerNode { node, input, weight, bias }: IntegerNode,
+) -> Outcome {
+    let graph = context.graph;
+    let (Some(bias), Some(weights)) = (bias, decisions.quantized(weight)) else {
+        return Outcome::default();
+    };
+    let granularity = match weights.spec.granularity {
+        Granularity::PerTensor => Granularity::PerTensor,
+        _ => Granularity::PerAxis { axis: 0 },
+    };
+    let plan = ValuePlan {
+        spec: QSpec::new(QType::Int32, true, granularity),
+        stored: QType::Int32,
+        format: Format::Qdq,
+        source: Source::Product {
+            input: graph.values[input].name.to_owned(),
+            weight: graph.values[weight].name.to_owned(),
+        },
+        matrix: None,
+        readers: Readers::All,
+        because: Because::BiasOf(graph.nodes[node].label()),
+    };
+    Outcome::revise(bias, Decision::Quantize(plan))
 }
 
-/// Takes one bit from weights that are multiplied where sums of pairs saturate.
-pub(super) fn narrow_weights(profile: &Profile, draft: &mut Draft) {
-    if !profile.reduced {
-        return;
+/// Takes one bit from int8 weights for targets on which sums of two products saturate at 16 bits.
+pub(super) fn reduce_range(context: &ActivationContext<'_, '_>, decisions: &Decisions) -> Outcome {
+    if !context.profile.reduced {
+        return Outcome::default();
     }
-    let mut narrowed = false;
-    for IntegerNode { weight, .. } in draft.integer_nodes.clone() {
-        if let Some(Decision::Quantize(plan)) = draft.decisions.get_mut(&weight)
-            && plan.spec.qtype == QType::Int8
-        {
-            plan.spec.reduce_range = true;
-            narrowed = true;
-        }
-    }
-    if narrowed {
-        draft.warnings.push(format!(
-            "weights use 7 of their 8 bits for target {}, where sums of uint8 × int8 saturate; with \
-             VNNI ask for target x86, which is closer to the float model",
-            profile.name
-        ));
-    }
+    let reduced = |node: &IntegerNode| {
+        let plan = decisions.quantized(node.weight)?;
+        let spec = QSpec { reduce_range: true, ..plan.spec };
+        let plan = ValuePlan { spec, ..plan.clone() };
+        (spec.qtype == QType::Int8).then(|| Outcome::revise(node.weight, Decision::Quantize(plan)))
+    };
+    let reduced: Vec<Outcome> = decisions.integer_nodes.iter().filter_map(reduced).collect();
+    let warning = (!reduced.is_empty()).then(|| {
+        format!(
+            "weights use 7 of their 8 bits for target {}, where sums of uint8 × int8 saturate; \
+             with VNNI ask for target x86, which is closer to the float model",
+            context.profile.name
+        )
+    });
+    reduced.into_iter().collect::<Outcome>().and(Outcome::warn(warning))
 }

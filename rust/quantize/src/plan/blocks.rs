@@ -1,20 +1,21 @@
-//! Along which axis of a weight blocks are cut.
+//! The axis along which the blocks of a weight lie.
 //!
-//! Blocks lie along what is summed over, so that the elements of one block meet in one sum: all axes
-//! but that of the output channels. Where these are one axis and long enough, blocks are cut there;
-//! else the weight is stored as a matrix whose other side they are, and reshaped when it comes back.
+//! Blocks lie along the axes that are summed over, which are all but that of the output channels,
+//! so that the elements of a block are added to one sum. Where these are a single axis, and long
+//! enough, blocks lie along it. Else the weight is stored as a matrix with these axes as one side,
+//! and reshaped after it is dequantized.
 
 use quantize_rs_math::Granularity;
 
 use crate::graph::uses::Along;
 
-/// How a weight of this shape is cut, and the matrix that it is stored as for that.
+/// The granularity of a weight in blocks, and the matrix that it is stored as for that.
 ///
-/// A single block of a vector is the whole of it, and written so: ONNX Runtime takes one scale for no block.
+/// A vector of a single block has one scale: ONNX Runtime does not accept a block for it.
 ///
-/// Every way of cutting gives the same product, so that readers who disagree about the channels, and
-/// weights that have none, are cut along their last axis. A block that would hold almost nothing costs
-/// more than it saves: scales are then those of the channels.
+/// Any axis is correct. Where consumers disagree about the axis of the channels, or a weight has
+/// none, blocks lie along the last axis. Where no axis is as long as a block, there is a scale per
+/// channel instead.
 pub(super) fn cut(
     shape: &[usize],
     channels: Option<Along>,

@@ -1,61 +1,63 @@
-//! Who reads what comes back from integers.
+//! Which nodes read a dequantized value.
 
 use std::collections::BTreeSet;
 
 use quantize_rs_math::Granularity;
 use quantize_rs_onnx::DataType;
 
-use super::activations::Planner;
-use super::{Because, Decision, Draft, Readers, Source, ValuePlan};
+use super::activations::ActivationContext;
+use super::decisions::{Decisions, Outcome};
+use super::{Because, Decision, Readers, Source, ValuePlan};
 use crate::Format;
 use crate::graph::{Reader, ValueId};
 use crate::options::target::Placement;
 
-impl Planner<'_, '_> {
-    /// Says for each quantized value who reads what came back from integers.
-    ///
-    /// What an integer kernel makes is there in no other form. What is made in float stays so for
-    /// those who compute in float: it costs them nothing, and they lose nothing.
-    pub(super) fn settle_readers(&self, draft: &mut Draft) {
-        let graph = self.graph;
-        let rearranged: BTreeSet<ValueId> = draft
-            .integer_nodes
-            .iter()
-            .filter(|integer| graph.input(integer.node, 1) != Some(integer.weight))
-            .map(|integer| integer.weight)
-            .collect();
-        let weighted: BTreeSet<(usize, ValueId)> =
-            draft.integer_nodes.iter().map(|integer| (integer.node, integer.weight)).collect();
-        let Draft { decisions, on_integers, made_on_integers, .. } = draft;
-        for (id, decision) in decisions {
-            let Decision::Quantize(plan) = decision else { continue };
-            if plan.format == Format::FakeQuant {
-                continue;
-            }
-            let rearranged = rearranged.contains(id);
-            let multiplies = |reader: &Reader| weighted.contains(&(reader.node, *id));
-            let taken = match self.beside_look_ups(*id, plan).as_deref() {
-                Some([]) => Some(Readers::Rows),
-                Some(others) if rearranged || others.iter().all(multiplies) => Some(Readers::Tied),
-                _ => rearranged.then_some(Readers::Rearranged),
-            };
-            if let Some(taken) = taken {
-                plan.readers = taken;
-                continue;
-            }
-            if matches!(plan.because, Because::WeightOf(_) | Because::BiasOf(_)) {
-                continue;
-            }
-            let value = &graph.values[*id];
-            let everyone = value.readers.iter().all(|reader| on_integers.contains(&reader.node));
-            let all =
-                made_on_integers.contains(id) || everyone && !value.is_output && !value.captured;
-            plan.readers = if all { Readers::All } else { Readers::OnIntegers };
+/// Decides for each quantized value which nodes read it dequantized.
+///
+/// The output of an integer kernel has no other form. A value that is computed in float stays float
+/// for nodes that compute in float: that costs no time and no accuracy.
+pub(super) fn decide(context: &ActivationContext<'_, '_>, decisions: &Decisions) -> Outcome {
+    let graph = context.graph;
+    let nodes = &decisions.integer_nodes;
+    let rearranged: BTreeSet<ValueId> = nodes
+        .iter()
+        .filter(|integer| graph.input(integer.node, 1) != Some(integer.weight))
+        .map(|integer| integer.weight)
+        .collect();
+    let weighted: BTreeSet<(usize, ValueId)> =
+        nodes.iter().map(|integer| (integer.node, integer.weight)).collect();
+    let readers = |id: ValueId, plan: &ValuePlan| {
+        let rearranged = rearranged.contains(&id);
+        let multiplies = |reader: &Reader| weighted.contains(&(reader.node, id));
+        let of_constant = match context.beside_look_ups(id, plan).as_deref() {
+            Some([]) => Some(Readers::Rows),
+            Some(others) if rearranged || others.iter().all(multiplies) => Some(Readers::Tied),
+            _ => rearranged.then_some(Readers::Rearranged),
+        };
+        if of_constant.is_some() {
+            return of_constant;
         }
-    }
+        if matches!(plan.because, Because::WeightOf(_) | Because::BiasOf(_)) {
+            return None;
+        }
+        let value = &graph.values[id];
+        let reads_integers = |reader: &Reader| decisions.on_integers.contains(&reader.node);
+        let all = decisions.made_on_integers.contains(&id)
+            || value.readers.iter().all(reads_integers) && !value.is_output && !value.captured;
+        Some(if all { Readers::All } else { Readers::OnIntegers })
+    };
+    let revised = decisions.all_quantized().filter_map(|(id, plan)| {
+        let readers = (plan.format != Format::FakeQuant).then(|| readers(id, plan))??;
+        let plan = ValuePlan { readers, ..plan.clone() };
+        Some(Outcome::revise(id, Decision::Quantize(plan)))
+    });
+    revised.collect()
+}
 
-    /// Who reads a constant beside those who look it up; `None` where nobody does, or its rows cannot be
-    /// brought back one by one: ONNX Runtime would bring back all of it at every run.
+impl ActivationContext<'_, '_> {
+    /// The consumers of a constant besides the `Gather` nodes that look up its rows; `None` where
+    /// no node does, or where rows cannot be dequantized one by one: ONNX Runtime would then
+    /// dequantize the whole constant at every inference.
     pub(super) fn beside_look_ups(&self, id: ValueId, plan: &ValuePlan) -> Option<Vec<Reader>> {
         let value = &self.graph.values[id];
         let looks_up = |reader: &Reader| {

@@ -1,4 +1,4 @@
-//! The plan as a table for people, and its reasons in words.
+//! The plan as a table, and its reasons in words.
 
 use std::fmt;
 

@@ -1,5 +1,4 @@
-//! Which values are float32, where the file does not say: a scale of float32 goes with no other
-//! type.
+//! Which values are float32, where the file does not say. A float32 scale goes with no other type.
 
 use quantize_rs_onnx::DataType;
 
@@ -7,7 +6,7 @@ use crate::graph::ops;
 use crate::graph::uses;
 use crate::graph::{Graph, Maker, ValueId};
 
-/// Operators without a rule that make what they are given first: floats of floats.
+/// Operators without a rule whose output has the type of their first input.
 const SAME_TYPE: &[&str] = &[
     "Abs",
     "Ceil",
@@ -49,7 +48,8 @@ const SAME_TYPE: &[&str] = &[
     "Trilu",
 ];
 
-/// Whether each value is known to be float32: it is said to be, or meets one that is.
+/// Whether each value is known to be float32: the file says so, or an operator that requires one
+/// type reads it with a float32 value.
 pub(crate) fn of(graph: &Graph<'_>, order: &[usize]) -> Vec<bool> {
     let said = |id: ValueId| graph.dtype(id).filter(|_| !is_sparse(graph, id));
     let mut float: Vec<bool> =
@@ -65,7 +65,7 @@ pub(crate) fn of(graph: &Graph<'_>, order: &[usize]) -> Vec<bool> {
     float
 }
 
-/// Whether a value is a sparse constant, which is no tensor that could be looked at.
+/// Whether a value is a sparse constant, which is not read as a tensor here.
 fn is_sparse(graph: &Graph<'_>, value: ValueId) -> bool {
     match graph.values[value].maker {
         Maker::Sparse => true,
@@ -74,15 +74,15 @@ fn is_sparse(graph: &Graph<'_>, value: ValueId) -> bool {
     }
 }
 
-/// What flows out of a node: its first output, which others only describe, and all parts of a
-/// `Split`.
+/// The outputs of a node that hold data: the first one, and all of a `Split`. Others hold
+/// statistics or indices.
 pub(super) fn outputs(graph: &Graph<'_>, node: usize) -> impl Iterator<Item = ValueId> {
     let proto = graph.nodes[node];
     let count = if proto.op_type == "Split" { proto.output.len() } else { 1 };
     proto.output.iter().take(count).filter_map(|name| graph.value(name))
 }
 
-/// Inputs of a node that have the type of its output.
+/// The inputs of a node that have the type of its output.
 fn alike(graph: &Graph<'_>, node: usize) -> Vec<ValueId> {
     let proto = graph.nodes[node];
     let rule = ops::rule(proto);
@@ -96,7 +96,7 @@ fn alike(graph: &Graph<'_>, node: usize) -> Vec<ValueId> {
         .collect()
 }
 
-/// Whether a node makes float32 of something else.
+/// Whether a node converts another type to float32.
 fn makes_float32(graph: &Graph<'_>, node: usize, float: &[bool]) -> bool {
     let proto = graph.nodes[node];
     match proto.op_type.as_str() {

@@ -1,90 +1,95 @@
-//! Which nodes multiply on integers: they lead, and all other quantization follows from them.
+//! Which nodes can multiply on integers. All other quantization of activations follows from them.
 
 use quantize_rs_onnx::DataType;
 
 use super::accumulator_overflow::overflows;
-use super::activations::Planner;
-use super::{Decision, Draft, IntegerNode, Kept};
+use super::activations::ActivationContext;
+use super::decisions::{Decisions, Outcome};
+use super::{Decision, Kept};
 use crate::graph::ops::{Integer, OpRule, Slot};
 use crate::graph::uses;
 use crate::graph::uses::{Along, Constant, Use};
 use crate::graph::{Maker, ValueId};
 use crate::options::target::{Bias, Placement};
 
-/// Sums of products of two activations are no longer than this: attention over more than so many
-/// values gives most of them less than half a step of 8 bits, which is nothing.
-const LONGEST_SUM: usize = 512;
+/// The largest number of products of two activations in a sum. Attention over more values gives
+/// most of them less than half a step of 8 bits, which rounds to 0.
+const MAX_SUMMED_PRODUCTS: usize = 512;
 
-/// Why a product has no integers where its weight is also read as it is, such as a table of embeddings.
+/// Why a MatMul computes in float whose weight other nodes read before it is reshaped or
+/// transposed, such as a table of embeddings.
 const REARRANGED: &str = "its weight is rearranged before it is read";
 
-/// Elements of a weight that take long to bring back from integers.
-const LARGE: usize = 1 << 18;
+/// Elements from which on a weight takes long to dequantize.
+const MIN_SLOW_ELEMENTS: usize = 1 << 18;
 
-/// A node that multiplies, and what it needs to do so on integers.
-pub(super) struct Lead {
+/// A node that can multiply on integers, and what it needs for that.
+pub(super) struct IntegerOp {
     pub(super) node: usize,
-    /// What flows into it.
+    /// Its inputs that are activations.
     pub(super) inputs: Vec<ValueId>,
-    /// The constant that it multiplies by; `None` when it multiplies what flows into it.
+    /// The constant that it multiplies by; `None` when it multiplies two activations.
     pub(super) weight: Option<ValueId>,
     /// What it adds, when that becomes int32.
     pub(super) bias: Option<ValueId>,
-    /// The node that makes its result: itself, or the sum after it that holds its bias.
+    /// The node that produces its result: itself, or the `Add` after it that holds its bias.
     pub(super) last: usize,
-    /// Whether its result must be quantized too.
+    /// Whether its output must be quantized too.
     pub(super) quantized_output: bool,
 }
 
-impl Planner<'_, '_> {
-    /// Nodes that can multiply on integers; what flows into one that cannot says why.
-    pub(super) fn leads(&self, draft: &mut Draft) -> Vec<Lead> {
-        let mut leads = Vec::new();
-        for node in 0..self.graph.nodes.len() {
-            match self.lead(draft, node) {
-                Ok(Some(lead)) => {
-                    self.keep_bias(draft, node);
-                    leads.push(lead);
-                }
-                Ok(None) => {}
-                Err(why) => {
-                    let said = self.slow(draft, node).filter(|_| why == REARRANGED);
-                    draft.warnings.extend(said);
-                    if let Some(input) = self.graph.input(node, 0) {
-                        draft.keep(input, Kept::FloatNode { node: self.label(node), why });
-                    }
-                }
-            }
+/// Finds the nodes that can multiply on integers. The input of one that cannot says why.
+pub(super) fn find(context: &ActivationContext<'_, '_>, decisions: &Decisions) -> Outcome {
+    let of_node = |node: usize| match context.integer_op(decisions, node) {
+        Ok(Some(op)) => Outcome::integer_op(op).and(context.keep_bias(decisions, node)),
+        Ok(None) => Outcome::default(),
+        Err(why) => {
+            let slow = context.slow(decisions, node).filter(|_| why == REARRANGED);
+            let input = context.graph.input(node, 0).into_iter();
+            let reason = || Kept::FloatNode { node: context.label(node), why };
+            let kept: Outcome = input.map(|input| Outcome::keep(input, reason())).collect();
+            kept.and(Outcome::warn(slow))
         }
-        leads
-    }
+    };
+    (0..context.graph.nodes.len()).map(of_node).collect()
+}
 
-    /// What it means for a node that its large weight is rearranged in every run, since others read it as it is.
-    fn slow(&self, draft: &Draft, node: usize) -> Option<String> {
+impl ActivationContext<'_, '_> {
+    /// Warns of a large weight that is rearranged at every inference, since other nodes read it as
+    /// it is.
+    fn slow(&self, decisions: &Decisions, node: usize) -> Option<String> {
         let constant = self.constants.get(self.weighted.get(&node)?)?;
-        draft.quantized(constant.anchor)?;
-        (constant.shape.iter().product::<usize>() >= LARGE).then(|| {
+        decisions.quantized(constant.anchor)?;
+        (constant.shape.iter().product::<usize>() >= MIN_SLOW_ELEMENTS).then(|| {
             let weight = self.graph.values[constant.anchor].name;
             format!(
-                "{} computes in float, and `{weight}` is brought back from integers and rearranged for \
-                 it in every run: give it a weight of its own, or leave `{weight}` float with \
+                "{} computes in float, and `{weight}` is dequantized and rearranged for it at \
+                 every inference: give it a weight of its own, or leave `{weight}` float with \
                  excluded_layers, where speed matters",
                 self.label(node)
             )
         })
     }
 
-    /// Says why the bias of an integer node stays float, where the runtime wants that.
-    fn keep_bias(&self, draft: &mut Draft, node: usize) {
-        if let Some(bias) = self.graph.input(node, 2).filter(|_| self.profile.bias == Bias::Float)
-            && let Some(Decision::Keep(kept @ Kept::Bias)) = draft.decisions.get_mut(&bias)
-        {
-            *kept = Kept::FloatBias { target: self.profile.name };
-        }
+    /// Gives the reason why the bias of an integer op stays float, where the runtime wants that.
+    fn keep_bias(&self, decisions: &Decisions, node: usize) -> Outcome {
+        let bias = self.graph.input(node, 2).filter(|_| self.profile.bias == Bias::Float);
+        let undecided =
+            |bias: &ValueId| matches!(decisions.get(*bias), Some(Decision::Keep(Kept::Bias)));
+        let kept = Decision::Keep(Kept::FloatBias { target: self.profile.name });
+        let bias = bias.filter(undecided);
+        bias.map(|bias| Outcome::revise(bias, kept)).unwrap_or_default()
     }
 
-    /// How a node multiplies on integers; `None` when it does not multiply, else why it cannot.
-    fn lead(&self, draft: &Draft, node: usize) -> Result<Option<Lead>, &'static str> {
+    /// How a node multiplies on integers; `None` where it does not multiply.
+    ///
+    /// # Errors
+    /// The reason why it multiplies in float.
+    fn integer_op(
+        &self,
+        decisions: &Decisions,
+        node: usize,
+    ) -> Result<Option<IntegerOp>, &'static str> {
         let graph = self.graph;
         let Some((rule, integer)) = self.rules[node] else { return Ok(None) };
         let (Some(input), Some(weight)) = (graph.input(node, 0), graph.input(node, 1)) else {
@@ -97,7 +102,7 @@ impl Planner<'_, '_> {
                 return Err("there is no integer kernel for it");
             }
             Integer::QuantizedOutput { .. } => true,
-            Integer::No(why) if draft.quantized(weight).is_some() => return Err(why),
+            Integer::No(why) if decisions.quantized(weight).is_some() => return Err(why),
             _ => return Ok(None),
         };
         if graph.constant(input).is_some() {
@@ -106,11 +111,18 @@ impl Planner<'_, '_> {
         if self.already.contains(&input) || self.already.contains(&weight) {
             return Err("it is quantized already");
         }
-        let weight = self.before_rearranging(draft, node, weight);
-        let Some(plan) = draft.quantized(weight) else {
-            self.product(node, rule, input, weight)?;
+        let weight = self.before_rearranging(decisions, node, weight);
+        let Some(plan) = decisions.quantized(weight) else {
+            self.multiplies_activations(node, rule, input, weight)?;
             let (inputs, weight, bias) = (vec![input, weight], None, None);
-            return Ok(Some(Lead { node, inputs, weight, bias, last: node, quantized_output }));
+            return Ok(Some(IntegerOp {
+                node,
+                inputs,
+                weight,
+                bias,
+                last: node,
+                quantized_output,
+            }));
         };
         let float32 = |constant: &&Constant<'_>| constant.dtype == Some(DataType::Float);
         if self.constants.get(&weight).is_none_or(|found| !float32(found)) {
@@ -136,12 +148,12 @@ impl Planner<'_, '_> {
         }
         let (inputs, weight) = (vec![input], Some(weight));
         let quantized_output = quantized_output || self.fuses_in_float(integer, input, last);
-        Ok(Some(Lead { node, inputs, weight, bias, last, quantized_output }))
+        Ok(Some(IntegerOp { node, inputs, weight, bias, last, quantized_output }))
     }
 
-    /// The sum that holds the bias of a matrix product, and the bias.
+    /// The `Add` that holds the bias of a `MatMul`, and the bias.
     ///
-    /// ONNX Runtime makes a `Gemm` of the two where it knows all lengths or there are two axes, and
+    /// ONNX Runtime fuses the two into a `Gemm` where it knows all dims or there are two axes, and
     /// runs that on integers only when the bias is int32.
     fn sum_after(&self, node: usize, input: ValueId, weight: ValueId) -> Option<(usize, ValueId)> {
         let graph = self.graph;
@@ -173,9 +185,9 @@ impl Planner<'_, '_> {
         fits.then_some((sum, added))
     }
 
-    /// Whether ONNX Runtime takes the activation function after a `Gemm` into it before it looks for
-    /// integers, which then come too late. It does not where the function disappears first, in a
-    /// grid that ends at 0.
+    /// Whether ONNX Runtime would fuse the activation function after a `Gemm` into it before it
+    /// looks for integers, and so compute both in float. It does not where it removes the function
+    /// first, because the quantized range starts at 0.
     fn fuses_in_float(&self, integer: Integer, input: ValueId, last: usize) -> bool {
         let gemm = self.graph.nodes[last].op_type != "MatMul" && integer == Integer::FloatOutput;
         let after = self.graph.output(last, 0).and_then(|output| self.function_after(output));
@@ -187,13 +199,16 @@ impl Planner<'_, '_> {
             && after.is_some_and(stays)
     }
 
-    /// The constant that a weight is rearranged from, for this node and at most those who look it up;
-    /// else the weight itself.
-    fn before_rearranging(&self, draft: &Draft, node: usize, weight: ValueId) -> ValueId {
+    /// The constant that a weight is reshaped and transposed from, where this node is the only
+    /// consumer besides `Gather` nodes; else the weight itself.
+    fn before_rearranging(&self, decisions: &Decisions, node: usize, weight: ValueId) -> ValueId {
         let end = &self.graph.values[weight];
-        let only = |constant: &Constant<'_>| matches!(constant.uses[..], [Use::Weight { node: reader, .. }] if reader == node);
+        let only = |constant: &Constant<'_>| match constant.uses[..] {
+            [Use::Weight { node: reader, .. }] => reader == node,
+            _ => false,
+        };
         let looked_up = |constant: &Constant<'_>| {
-            let plan = draft.quantized(constant.anchor);
+            let plan = decisions.quantized(constant.anchor);
             plan.and_then(|plan| self.beside_look_ups(constant.anchor, plan))
                 .is_some_and(|others| others.len() == 1)
                 && end.readers.len() == 1
@@ -212,8 +227,12 @@ impl Planner<'_, '_> {
         }
     }
 
-    /// Refuses what is no product of two activations, or one better left in float.
-    fn product(
+    /// Checks that a node multiplies two activations, and that integers are accurate enough for
+    /// that.
+    ///
+    /// # Errors
+    /// The reason why it multiplies in float.
+    fn multiplies_activations(
         &self,
         node: usize,
         rule: &OpRule,
@@ -242,28 +261,34 @@ impl Planner<'_, '_> {
         }
         let summed = self.graph.shape(left).and_then(|shape| *shape.last()?);
         match summed {
-            Some(length) if length > LONGEST_SUM => {
+            Some(length) if length > MAX_SUMMED_PRODUCTS => {
                 Err("a probability among so many may be less than a step of 8 bits")
             }
             _ => Ok(()),
         }
     }
 
-    /// What a node adds; it must be fit to become int32.
+    /// The bias of a node, if it has one.
+    ///
+    /// # Errors
+    /// The reason why it cannot become int32.
     fn bias(&self, node: usize, weight: ValueId) -> Result<Option<ValueId>, &'static str> {
         let graph = self.graph;
         let Some(name) = graph.nodes[node].input.get(2).filter(|name| !name.is_empty()) else {
             return Ok(None);
         };
         let bias = graph.value(name).ok_or("its bias is not a value of the graph")?;
-        // A Gemm adds a row as it adds a vector; it is written as one.
+        // A Gemm adds a row like a vector; it is written as a vector.
         let axes = if graph.nodes[node].op_type == "Gemm" { 2 } else { 1 };
         self.fits_as_bias(bias, weight, node, axes)?;
         Ok(Some(bias))
     }
 
-    /// Refuses what cannot become the int32 bias of a node: a vector, which may be written with
-    /// axes of length 1 before it, up to so many in all.
+    /// Checks that a value can become the int32 bias of a node: a vector, or a tensor of up to
+    /// `axes` axes of which all but the last have length 1.
+    ///
+    /// # Errors
+    /// The reason why it cannot.
     fn fits_as_bias(
         &self,
         bias: ValueId,
@@ -292,7 +317,7 @@ impl Planner<'_, '_> {
         self.constants.get(&constant).map(|constant| &constant.shape[..])
     }
 
-    /// How many products a node adds at most for one element of its result.
+    /// The largest number of products that a node sums for one element of its output.
     fn summed(&self, node: usize, weight: ValueId) -> Option<usize> {
         let constant = self.constants.get(&weight)?;
         let elements = constant.shape.iter().product::<usize>();
@@ -304,7 +329,7 @@ impl Planner<'_, '_> {
         }
     }
 
-    /// How many output channels a weight has for a node.
+    /// The number of output channels of a weight for a node.
     fn channels(&self, node: usize, weight: ValueId) -> Option<usize> {
         let constant = self.constants.get(&weight)?;
         let axis = constant.uses.iter().find_map(|usage| match usage {
@@ -331,15 +356,6 @@ impl Planner<'_, '_> {
                 *last == Some(channels) && before.iter().all(|length| *length == Some(1))
             }
             _ => false,
-        }
-    }
-
-    /// Records a node whose weight and bias are integers.
-    pub(super) fn record(draft: &mut Draft, lead: &Lead) {
-        draft.on_integers.insert(lead.node);
-        if let (Some(weight), [input, ..]) = (lead.weight, &lead.inputs[..]) {
-            let node = IntegerNode { node: lead.node, input: *input, weight, bias: lead.bias };
-            draft.integer_nodes.push(node);
         }
     }
 }

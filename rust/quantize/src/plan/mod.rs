@@ -1,28 +1,32 @@
-//! The plan: which values are quantized, to what, where their numbers will come from and why, and
-//! for every other value why not. It decides everything and touches nothing.
+//! The plan: for each value whether it is quantized, to which type, with scales from where, and
+//! why.
 //!
 //! In: a model or a graph, a [`Config`], and ranges where there are any. Out: a [`Plan`], and the
-//! model that it is for. Imports: the rooms up to `transform`.
+//! model that it is for. Imports: the rooms up to `transform`. [`rules`] lists the rules that
+//! decide, in order of precedence; each is a function from the graph, the options and the decisions
+//! so far to new decisions. Planning reads no samples.
 
 mod accumulator_overflow;
 mod activations;
 mod biases;
 mod blocks;
-mod carried;
 mod consumers;
+mod decisions;
 mod display;
+mod fallback;
 pub(crate) mod float32;
 mod formats;
 mod integer_ops;
 mod minimum_opset;
-mod moved;
 mod opset;
+mod ort_int8_workarounds;
 mod pattern;
 mod placement;
 mod preprocess;
 mod qconfig;
 mod quantizable_constants;
 mod ranges;
+mod rules;
 mod select;
 mod slowdown_warnings;
 mod types;
@@ -31,49 +35,51 @@ mod weights;
 
 pub(crate) use display::kind;
 pub(crate) use formats::MICROSOFT;
-pub(crate) use moved::SAYS_TYPE;
+pub(crate) use ort_int8_workarounds::SAYS_TYPE;
 pub use preprocess::Prepared;
 pub use qconfig::{QConfig, QConfigDict};
 pub(crate) use weights::reserved;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use quantize_rs_math::{QSpec, QType, Range};
 use quantize_rs_onnx::DataType;
 use serde::{Deserialize, Serialize};
 
+use self::activations::ActivationContext;
+use self::decisions::Decisions;
 use crate::graph::uses;
 use crate::graph::{Graph, Maker, ValueId};
-use crate::transform::{Step, weights_left};
+use crate::transform::Step;
 use crate::{Config, Format, QuantizeError, Rounding};
 use preprocess::Origin;
 use select::still_there;
 
-/// What will be done to each value of a model.
+/// The decision about each value of a model.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Plan {
-    /// The wishes it was made for.
+    /// The options it was made for.
     pub config: Config,
-    /// Every value of the main graph: inputs, constants, then what each node makes.
+    /// Every value of the main graph: inputs, constants, then the outputs of each node.
     pub values: Vec<Planned>,
     /// Things the caller should know before going on.
     pub warnings: Vec<String>,
-    /// What was done to the model before it.
+    /// The transforms that the model went through before.
     pub steps: Vec<Step>,
     /// Fingerprint of the model it was made for.
     pub(crate) model: String,
-    /// The model before anything was done to it.
+    /// The model before these transforms.
     #[serde(skip)]
     pub(crate) origin: Origin,
-    /// Nodes with weights that will run on integers.
+    /// Nodes with weights that will compute on integers.
     #[serde(skip)]
     pub(crate) integer_nodes: Vec<IntegerNode>,
-    /// All nodes that will read what comes back from integers, by position.
+    /// All nodes that will read dequantized values, by position.
     #[serde(skip)]
     pub(crate) on_integers: BTreeSet<usize>,
 }
 
-/// One value and what will be done to it.
+/// One value and the decision about it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Planned {
     /// Name of the value.
@@ -82,9 +88,9 @@ pub struct Planned {
     pub role: Role,
     /// Its element type, where known.
     pub dtype: Option<DataType>,
-    /// Its shape, where known; `None` for a length that varies.
+    /// Its shape, where known; `None` for a dim that varies.
     pub shape: Option<Vec<Option<usize>>>,
-    /// Quantized or kept.
+    /// Quantized or kept in its type.
     pub decision: Decision,
 }
 
@@ -98,7 +104,7 @@ pub enum Role {
     Weight,
     /// Any other constant.
     Constant,
-    /// What a node makes.
+    /// The output of a node.
     Activation,
 }
 
@@ -108,7 +114,7 @@ pub enum Role {
 pub enum Decision {
     /// It is.
     Quantize(ValuePlan),
-    /// It keeps its type.
+    /// It keeps its type, for this reason.
     Keep(Kept),
 }
 
@@ -120,39 +126,39 @@ pub struct ValuePlan {
     /// The type it is stored in: that of `spec`, unless 4 bits are widened to a byte.
     pub stored: QType,
     /// Rows and columns of the matrix it is stored as, where its scales go along several axes at
-    /// once; it is reshaped when it comes back.
+    /// once; it is reshaped after it is dequantized.
     pub matrix: Option<[usize; 2]>,
     /// How it is written into the file.
     pub format: Format,
-    /// Where its numbers come from.
+    /// Where its scale and zero point come from.
     pub source: Source,
-    /// Who reads what comes back from integers.
+    /// Which nodes read the dequantized value.
     pub readers: Readers,
     /// Why it is quantized.
     pub because: Because,
 }
 
-/// Who reads what comes back from integers, instead of the float value.
+/// Which nodes read the dequantized value instead of the float value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Readers {
-    /// Everybody, graphs inside nodes and the caller of the model included.
+    /// All consumers, subgraphs and the caller of the model included.
     All,
-    /// Nodes that run on integers; for others, and as an output of the model, it stays in float.
+    /// Nodes that compute on integers; for others, and as an output of the model, it stays float.
     OnIntegers,
-    /// Nodes that read it as a weight and in no other way; for others, and as an output of the
-    /// model, it stays in float.
+    /// Nodes that read it as a weight and as nothing else; for others, and as an output of the
+    /// model, it stays float.
     Weighing,
-    /// Those who look it up take integers, and only what they take comes back from there.
+    /// `Gather` nodes: they take rows of integers, and only these rows are dequantized.
     Rows,
-    /// Those who read it once it is rearranged, as integers.
+    /// Nodes that read it after reshapes and transposes, which move integers.
     Rearranged,
-    /// Those who look it up, as [`Readers::Rows`], and those who multiply by it, once it is rearranged or
-    /// as it is: a table of embeddings that is the weight of the last product too.
+    /// `Gather` nodes, as for [`Readers::Rows`], and nodes that multiply by it, directly or after
+    /// reshapes and transposes: a table of embeddings that is also the weight of the output layer.
     Tied,
 }
 
-/// Where the numbers of a quantized value come from.
+/// Where the scale and zero point of a quantized value come from.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Source {
@@ -160,9 +166,9 @@ pub enum Source {
     Weights,
     /// Calibration.
     Observed,
-    /// Another value, whose elements it passes on.
+    /// Those of another value, whose elements it passes on.
     SameAs(String),
-    /// What calibration found before: this range.
+    /// This range.
     Fixed(Range),
     /// A bias: the scale of the node's input times that of its weight, as int32.
     Product {
@@ -178,13 +184,13 @@ pub enum Source {
 pub enum Because {
     /// It is the weight of this node.
     WeightOf(String),
-    /// It is the bias of this node, which runs on integers.
+    /// It is the bias of this node, which computes on integers.
     BiasOf(String),
-    /// It goes into this node, which runs on integers.
+    /// It is an input of this node, which computes on integers.
     InputOf(String),
-    /// It comes out of this node, which runs on integers only when it is quantized.
+    /// It is the output of this node, which computes on integers only where that is quantized.
     OutputOf(String),
-    /// This node passes on what is quantized already.
+    /// It is the output of this node, which moves quantized data.
     PassedOnBy(String),
 }
 
@@ -192,103 +198,103 @@ pub enum Because {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Kept {
-    /// No operator that reads it has a rule for quantized data.
+    /// No consumer has a rule for quantized data.
     NoRule {
-        /// Such an operator, when there is one.
+        /// The type of a consumer, if there is one.
         op_type: Option<String>,
     },
     /// Its elements are not float32.
     NotFloat32 {
-        /// What they are.
+        /// Their type.
         dtype: Option<DataType>,
     },
-    /// The caller asked for it.
+    /// It is excluded.
     Excluded {
         /// The name or pattern.
         pattern: String,
     },
-    /// The caller asked for other weights and nodes only.
+    /// Only other weights and nodes are included.
     NotIncluded {
-        /// One that reads it and was not named, by its name, or by its type if it has none.
+        /// A consumer that is not included: its name, or its type if it has no name.
         node: String,
     },
-    /// The caller asked for operators of other types only.
+    /// Only operators of other types are to be quantized.
     OpType {
-        /// The type of one that reads it.
+        /// The type of a consumer.
         op_type: String,
     },
     /// It has few elements.
     TooSmall {
-        /// How many.
+        /// The number of its elements.
         elements: usize,
-        /// How many it should have.
+        /// The smallest number that is quantized.
         min_elements: usize,
     },
     /// It has no elements.
     Empty,
-    /// It is a bias, and its node does not run on integers.
+    /// It is a bias, and its node computes in float.
     Bias,
     /// It is a bias, which the runtime takes in float.
     FloatBias {
         /// The runtime.
         target: &'static str,
     },
-    /// A node that needs it in float reads it too.
+    /// Another consumer needs it in float.
     AlsoReadBy {
-        /// That node.
+        /// That consumer.
         node: String,
     },
-    /// It has the type that was asked for.
+    /// It has the requested type already.
     Already {
         /// That type.
         qtype: QType,
     },
-    /// The output format has nothing for how it is read.
+    /// The output format cannot store it for its consumers.
     NoForm {
         /// The format.
         format: Format,
-        /// What it lacks.
+        /// Why not.
         why: String,
     },
-    /// It becomes integers when the model runs, for this node.
+    /// It is quantized at run time, for this node.
     AtRunTime {
         /// The node.
         node: String,
     },
     /// It is an output of the model.
     GraphOutput,
-    /// A graph inside a node reads it.
+    /// A subgraph reads it.
     Captured,
     /// An input of the same name may replace it (IR 4 and later).
     Overridable,
-    /// It carries a mask, as calibration saw.
+    /// It carries an attention mask, as calibration found.
     Masked,
-    /// Calibration saw nothing of it but zeros.
+    /// It was 0 in all calibration samples.
     Blank,
-    /// Calibration did not look at it.
+    /// Calibration did not observe it.
     Unseen,
-    /// Only weights are asked for.
+    /// Only weights are to be quantized.
     WeightsOnly,
-    /// It lies between an operator and the activation function that is fused into it.
+    /// It lies between an operator and the activation function that is fused into that.
     FusedInto {
         /// The activation function.
         node: String,
     },
-    /// It is the filter of a convolution at the entry, which is better left in float.
+    /// It is the weight of a convolution at the entry, which float serves better.
     Stem {
         /// The convolution.
         node: String,
     },
-    /// The node that reads it does not run on integers.
+    /// Its consumer computes in float.
     FloatNode {
         /// The node.
         node: String,
-        /// Why it does not.
+        /// Why.
         why: &'static str,
     },
 }
 
-/// A node with a weight that runs on integers.
+/// A node with a weight that computes on integers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct IntegerNode {
     pub(crate) node: usize,
@@ -301,32 +307,72 @@ impl Plan {
     /// Decides what to quantize.
     ///
     /// # Errors
-    /// An option that cannot be met, a name that is not in the model, or a model whose opset does
-    /// not know what the result would need.
+    /// An option that cannot be met, a name that is not in the model, or a model whose opset lacks
+    /// what the result needs.
     pub fn of(graph: &Graph<'_>, config: Config) -> Result<Plan, QuantizeError> {
         let plan = Plan::draft(graph, config)?;
         opset::check_enough(graph, &plan)?;
         Ok(plan)
     }
 
-    /// As [`Plan::of`], whether or not the operator set of the model is enough for it.
+    /// As [`Plan::of`], whether or not the opset of the model has what the result needs.
     pub(crate) fn draft(graph: &Graph<'_>, mut config: Config) -> Result<Plan, QuantizeError> {
         config.check()?;
         if config.output_format == Format::FakeQuant {
-            // Training moves weights and biases by itself.
+            // Training changes weights and biases by itself.
             (config.smooth, config.bias_correction) = (false, false);
             config.rounding = Some(Rounding::Nearest);
         }
         opset::check_known(graph)?;
         let constants = uses::constants(graph);
         let selection = select::Selection::of(graph, &constants, &config)?;
-        let mut draft = Draft::default();
-        weights::plan(graph, &constants, &config, &selection, &mut draft);
-        activations::plan(graph, &constants, &config, &selection, &mut draft)?;
-        moved::settle(graph, &config, &mut draft);
-        draft.warnings.extend(slowdown_warnings::than_float(graph, &constants, &config, &draft));
-        out_of_sight(graph, &mut draft);
-        Ok(draft.finish(graph, config))
+        let context = rules::Context {
+            graph,
+            constants: &constants,
+            config: &config,
+            selection: &selection,
+            float_weights: formats::float_weights(graph, &constants, &config),
+            activations: ActivationContext::of(graph, &constants, &config, &selection)?,
+        };
+        let decisions = rules::decide(&context);
+        Ok(Plan::from_decisions(graph, &constants, config.clone(), decisions))
+    }
+
+    fn from_decisions(
+        graph: &Graph<'_>,
+        constants: &[uses::Constant<'_>],
+        config: Config,
+        decisions: Decisions,
+    ) -> Plan {
+        let weights = constants.iter().filter(|constant| constant.is_weight());
+        let weights: BTreeSet<ValueId> = weights.map(|constant| constant.anchor).collect();
+        let role = |id: ValueId| match graph.values[id].maker {
+            _ if weights.contains(&id) => Role::Weight,
+            Maker::Input => Role::Input,
+            Maker::Initializer { .. } | Maker::Sparse => Role::Constant,
+            Maker::Node { .. } if graph.constant(id).is_some() => Role::Constant,
+            Maker::Node { .. } => Role::Activation,
+        };
+        let Decisions { values, integer_nodes, on_integers, warnings, .. } = decisions;
+        // The last rule leaves no value undecided, so that values come in the order of the graph.
+        let values = values.into_iter().map(|(id, decision)| Planned {
+            name: graph.values[id].name.to_owned(),
+            role: role(id),
+            dtype: graph.dtype(id),
+            shape: graph.shape(id),
+            decision,
+        });
+        let origin = Origin::of(graph.model);
+        Plan {
+            config,
+            values: values.collect(),
+            warnings,
+            steps: Vec::new(),
+            model: origin.fingerprint.clone(),
+            origin,
+            integer_nodes,
+            on_integers,
+        }
     }
 
     /// The value called `name`.
@@ -342,7 +388,7 @@ impl Plan {
         })
     }
 
-    /// Nodes that run on integers: all that they need is quantized.
+    /// Nodes that compute on integers: input, weight and bias are quantized.
     pub(crate) fn integer_nodes(&self) -> Vec<IntegerNode> {
         let quantized = |id: ValueId| {
             self.values.get(id).is_some_and(|value| matches!(value.decision, Decision::Quantize(_)))
@@ -353,8 +399,8 @@ impl Plan {
         self.integer_nodes.iter().filter(complete).copied().collect()
     }
 
-    /// Whether integers of 8 bits are multiplied whose sums saturate on x86 without VNNI, and nobody
-    /// said that it is for others.
+    /// Whether sums of 8-bit products may saturate on x86 without VNNI, and no target is set that
+    /// rules it out.
     pub(crate) fn may_saturate(&self) -> bool {
         let multiplied: BTreeSet<ValueId> =
             self.integer_nodes().iter().map(|node| node.weight).collect();
@@ -368,13 +414,13 @@ impl Plan {
             && self.values.iter().enumerate().any(saturates)
     }
 
-    /// Whether some product is computed on integers.
+    /// Whether some operator multiplies on integers.
     pub(crate) fn computes_on_integers(&self) -> bool {
         self.quantized()
             .any(|(_, plan)| plan.source == Source::Observed || plan.format == Format::Dynamic)
     }
 
-    /// Whether what is made of it is to be trained on.
+    /// Whether the result is to be trained.
     pub(crate) fn trains(&self) -> bool {
         self.config.output_format == Format::FakeQuant
     }
@@ -399,90 +445,4 @@ impl Plan {
     pub fn needs_calibration(&self) -> bool {
         self.quantized().any(|(_, plan)| plan.source == Source::Observed)
     }
-}
-
-/// A plan being made: decisions so far, by value.
-#[derive(Default)]
-struct Draft {
-    decisions: BTreeMap<ValueId, Decision>,
-    weights: BTreeSet<ValueId>,
-    integer_nodes: Vec<IntegerNode>,
-    on_integers: BTreeSet<usize>,
-    /// Values that come out of integer kernels, or are moved from there.
-    made_on_integers: BTreeSet<ValueId>,
-    warnings: Vec<String>,
-}
-
-impl Draft {
-    fn keep(&mut self, value: ValueId, kept: Kept) {
-        self.decisions.entry(value).or_insert(Decision::Keep(kept));
-    }
-
-    fn quantized(&self, value: ValueId) -> Option<&ValuePlan> {
-        match self.decisions.get(&value) {
-            Some(Decision::Quantize(plan)) => Some(plan),
-            _ => None,
-        }
-    }
-
-    fn finish(mut self, graph: &Graph<'_>, config: Config) -> Plan {
-        let values = (0..graph.values.len())
-            .map(|id| {
-                let value = &graph.values[id];
-                let decision =
-                    self.decisions.remove(&id).unwrap_or_else(|| undecided(graph, id, &config));
-                let role = match value.maker {
-                    _ if self.weights.contains(&id) => Role::Weight,
-                    Maker::Input => Role::Input,
-                    Maker::Initializer { .. } | Maker::Sparse => Role::Constant,
-                    Maker::Node { .. } if graph.constant(id).is_some() => Role::Constant,
-                    Maker::Node { .. } => Role::Activation,
-                };
-                Planned {
-                    name: value.name.to_owned(),
-                    role,
-                    dtype: graph.dtype(id),
-                    shape: graph.shape(id),
-                    decision,
-                }
-            })
-            .collect();
-        let origin = Origin::of(graph.model);
-        Plan {
-            config,
-            values,
-            warnings: self.warnings,
-            steps: Vec::new(),
-            model: origin.fingerprint.clone(),
-            origin,
-            integer_nodes: self.integer_nodes,
-            on_integers: self.on_integers,
-        }
-    }
-}
-
-/// Says what is not looked into: graphs inside nodes whose weights were not lifted, and functions
-/// whose nodes were not put in the place of their calls.
-fn out_of_sight(graph: &Graph<'_>, draft: &mut Draft) {
-    draft.warnings.extend(weights_left(graph));
-    let left = uses::inside(graph, &uses::Bodies::of(graph)).len();
-    if left > 0 {
-        draft.warnings.push(format!(
-            "{left} weights in graphs inside nodes (If, Loop, Scan) stay float: pass `lift_weights`, \
-             which makes them weights of the main graph, was left out"
-        ));
-    }
-}
-
-/// Why a value that no rule spoke of keeps its type.
-fn undecided(graph: &Graph<'_>, id: ValueId, config: &Config) -> Decision {
-    let value = &graph.values[id];
-    let reader = value.readers.first().map(|reader| graph.nodes[reader.node]);
-    Decision::Keep(match (graph.dtype(id), reader) {
-        (Some(dtype), _) if dtype != DataType::Float => Kept::NotFloat32 { dtype: Some(dtype) },
-        (_, None) if value.is_output => Kept::GraphOutput,
-        (_, None) if value.captured => Kept::Captured,
-        _ if config.activations.is_none() && graph.constant(id).is_none() => Kept::WeightsOnly,
-        (_, reader) => Kept::NoRule { op_type: reader.map(|node| node.op_type.clone()) },
-    })
 }

@@ -1,4 +1,4 @@
-//! Which operator set and IR version a quantized value needs.
+//! Which opset a quantized value needs.
 
 use std::fmt;
 
@@ -12,8 +12,8 @@ use crate::options::target::Bias;
 use crate::transform::NEWEST_OPSET;
 use crate::{Format, QuantizeError};
 
-/// The operator set in which `QuantizeLinear` and `DequantizeLinear` know this type; for types without a scale, that
-/// in which `Cast` does.
+/// The first opset in which `QuantizeLinear` and `DequantizeLinear` take this type; for types
+/// without a scale, that in which `Cast` does.
 fn since(qtype: QType) -> i64 {
     match qtype {
         QType::Int8 | QType::UInt8 | QType::Int32 => 10,
@@ -26,7 +26,7 @@ fn since(qtype: QType) -> i64 {
     }
 }
 
-/// The operator set needed for values of this type, cut like this.
+/// The opset needed for values of this type and granularity.
 ///
 /// Source: the change log of `DequantizeLinear`, <https://onnx.ai/onnx/operators/>.
 pub(crate) fn needed(qtype: QType, granularity: Granularity) -> i64 {
@@ -39,10 +39,10 @@ pub(crate) fn needed(qtype: QType, granularity: Granularity) -> i64 {
     since(qtype).max(granular)
 }
 
-/// The operator set in which `Round` came.
+/// The first opset with `Round`.
 const ROUND: i64 = 11;
 
-/// The operator set in which `DequantizeLinear` knows scales of this type.
+/// The first opset in which `DequantizeLinear` takes scales of this type.
 fn known(spec: &QSpec) -> i64 {
     match spec.scales {
         Scales::Float => 1,
@@ -51,7 +51,7 @@ fn known(spec: &QSpec) -> i64 {
     }
 }
 
-/// Refuses operator sets whose meaning nobody knew when this was written.
+/// Refuses opsets that are newer than the newest known here.
 pub(super) fn check_known(graph: &Graph<'_>) -> Result<(), QuantizeError> {
     match graph.model.opset("") {
         Some(have) if have > NEWEST_OPSET => Err(unsupported(
@@ -62,11 +62,11 @@ pub(super) fn check_known(graph: &Graph<'_>) -> Result<(), QuantizeError> {
     }
 }
 
-/// What a plan would write that the operator set of the model does not know.
+/// A value that the opset of the model has no operator for.
 pub(crate) struct Need {
-    /// The operator set that knows it.
+    /// The first opset that has it.
     pub(crate) opset: i64,
-    /// The value, and what it is to be.
+    /// The value, and its type.
     value: String,
 }
 
@@ -77,15 +77,15 @@ impl fmt::Display for Need {
 }
 
 impl Plan {
-    /// What needs the newest operator set, when that is newer than the model's.
+    /// The value that needs the newest opset, if that is newer than the model's.
     pub(crate) fn needs_more_than(&self, model: &Model) -> Option<Need> {
         let have = model.opset("").unwrap_or(0);
         let values = self.value_needs(have).into_iter();
         values.chain(self.float_bias_needs(model, have)).max_by_key(|need| need.opset)
     }
 
-    /// A bias that stays float beside integers: ONNX Runtime quantizes it itself, with an operator that the model's
-    /// operator set may not have (`Round`, seen in 1.32).
+    /// A bias that stays float beside integers: ONNX Runtime quantizes it itself, with an operator
+    /// that the opset of the model may lack (`Round`, seen in 1.32).
     fn float_bias_needs(&self, model: &Model, have: i64) -> Option<Need> {
         let graph = model.graph();
         let mut nodes = self.integer_nodes.iter().filter(|_| have < ROUND);
@@ -119,7 +119,7 @@ impl Plan {
     }
 }
 
-/// Refuses a model whose operator set does not know what the plan would write.
+/// Refuses a model whose opset lacks what the plan needs.
 pub(super) fn check_enough(graph: &Graph<'_>, plan: &Plan) -> Result<(), QuantizeError> {
     let have = graph.model.opset("").unwrap_or(0);
     if let Some(asked) = plan.config.opset.filter(|asked| *asked != have) {

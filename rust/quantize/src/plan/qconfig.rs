@@ -1,5 +1,5 @@
-//! Types for the modules of a network, as those who train it think of it, and the wishes that they
-//! come to for a model.
+//! Types for the modules of a network, as training frameworks name them, and the options that they
+//! amount to for a model.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -13,21 +13,21 @@ use crate::graph::uses;
 use crate::graph::uses::Constant;
 use crate::{Config, QuantizeError};
 
-/// To what a module is quantized; `None` stays float.
+/// The types to which a module is quantized; `None` stays float.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct QConfig {
     /// The type of weights.
     pub weight: Option<QType>,
-    /// The type of what its operators make.
+    /// The type of the outputs of its operators.
     pub activation: Option<QType>,
 }
 
-/// What is to become of modules, by name, by pattern, by type of operator, and of all others.
+/// Types for modules, by name, by pattern, by operator type, and for all others.
 ///
-/// A name goes before a pattern, that before a type of operator. The name of a module means what
-/// is called so, and all in it: `features.0` the weight `features.0.weight` and the node
-/// `/features/features.0/Conv`, as exporters call them; of several, the longest. Of patterns and
-/// types, the one that was set last.
+/// A name takes precedence over a pattern, and a pattern over an operator type. The name of a
+/// module matches the module and all in it: `features.0` matches the weight `features.0.weight` and
+/// the node `/features/features.0/Conv`, as exporters name them. Of several names, the longest
+/// decides; of several patterns or operator types, the one that was set last.
 ///
 /// ```
 /// use quantize_rs::{Model, Plan, Prepared, QConfig, QConfigDict, QType};
@@ -52,14 +52,14 @@ pub struct QConfigDict {
 }
 
 impl QConfigDict {
-    /// What becomes of modules that nothing else is said of.
+    /// Sets the types of all modules that nothing else matches.
     #[must_use]
     pub fn set_global(self, config: QConfig) -> QConfigDict {
         QConfigDict { global: config, ..self }
     }
 
-    /// What becomes of a module, or of all that fit a pattern: `*`, `?`, `[…]`, or a regular
-    /// expression behind `re:`.
+    /// Sets the types of a module, or of all that match a pattern: `*`, `?`, `[…]`, or a regular
+    /// expression after `re:`.
     #[must_use]
     pub fn set_module_name(mut self, name: impl Into<String>, config: QConfig) -> QConfigDict {
         let name = name.into();
@@ -71,18 +71,19 @@ impl QConfigDict {
         self
     }
 
-    /// What becomes of operators of a type: `Conv`.
+    /// Sets the types of all operators of a type: `Conv`.
     #[must_use]
     pub fn set_module_type(mut self, op_type: impl Into<String>, config: QConfig) -> QConfigDict {
         self.types.push((op_type.into(), config));
         self
     }
 
-    /// The wishes that this comes to for a model, every other wish as by default.
+    /// The options that this amounts to for a model, with defaults for all others.
     ///
     /// # Errors
-    /// A name, pattern or type that fits nothing in the model; activations of some modules where
-    /// those of all others stay float, or weights alone where they do not.
+    /// A name, pattern or type that matches nothing in the model; a type for the activations of
+    /// some modules where those of all others stay float, or a type for a weight alone where they
+    /// do not.
     pub fn config(&self, model: &quantize_rs_onnx::Model) -> Result<Config, QuantizeError> {
         let graph = Graph::of(model)?;
         let constants = uses::constants(&graph);
@@ -107,9 +108,9 @@ impl QConfigDict {
     }
 }
 
-/// A node or a weight, by all that it is called.
+/// A node or a weight, with all its names.
 struct Module<'m> {
-    /// What wishes can name it by: its own name, or that of what it makes.
+    /// The name for it in options: its own, or that of its output.
     key: &'m str,
     named: bool,
     names: Vec<String>,
@@ -128,7 +129,7 @@ impl<'m> Module<'m> {
         Module { key, named: true, names, op_types, weighs: true }
     }
 
-    /// How long the name of the module is in which it lies, where `name` is one.
+    /// The length of `name`, if that is the module or one that contains it.
     fn lies_in(&self, name: &str) -> Option<usize> {
         let inside = |own: &String| {
             own.strip_prefix(name)
@@ -138,8 +139,8 @@ impl<'m> Module<'m> {
     }
 }
 
-/// The modules of a path of scopes, each of which begins with the one before it:
-/// `/features/features.0/Conv` lies in `features.0`.
+/// The dotted name of a path of scopes, each of which may begin with the one before it:
+/// `features.0.Conv` for `/features/features.0/Conv`.
 fn dotted(path: &str) -> String {
     let scopes = path.split('/').filter(|scope| !scope.is_empty());
     scopes.fold(String::new(), |outer, scope| {
@@ -149,7 +150,7 @@ fn dotted(path: &str) -> String {
     })
 }
 
-/// All that can be meant in a model.
+/// Everything in a model that a name can match.
 struct Modules<'m> {
     nodes: Vec<Module<'m>>,
     weights: Vec<String>,
@@ -182,7 +183,7 @@ impl<'m> Modules<'m> {
     }
 }
 
-/// What was set, each known to fit something.
+/// The types that were set, each of which matches something.
 struct Found<'a> {
     set: &'a QConfigDict,
     patterns: Vec<(Pattern, QConfig)>,
@@ -231,7 +232,7 @@ impl<'a> Found<'a> {
         Ok(Found { set, patterns })
     }
 
-    /// What was set for a node or weight.
+    /// The types that were set for a node or weight.
     fn of_subject(&self, module: &Module<'_>) -> QConfig {
         let names = self.set.names.iter();
         let longest = names.filter_map(|(name, config)| Some((module.lies_in(name)?, config)));
@@ -251,7 +252,7 @@ impl<'a> Found<'a> {
         of_type.map_or(self.set.global, |(_, config)| *config)
     }
 
-    /// Takes up what was set for what a node makes.
+    /// Adds the type that was set for the outputs of a node to the options.
     fn activation(&self, module: &Module<'_>, config: &mut Config) -> Result<(), QuantizeError> {
         let QConfig { weight, activation } = self.of_subject(module);
         let refused = |what: &str| {
@@ -273,7 +274,7 @@ impl<'a> Found<'a> {
                 config.exclude.push(module.key.to_owned());
                 Ok(())
             }
-            // Its weight, if it has one, stays float, and so does it.
+            // Its weight stays float, and so does the node.
             (Some(_), None) if module.weighs => Ok(()),
             (Some(_), None) => refused("no type, but the node has no name to leave it out by"),
         }

@@ -1,4 +1,4 @@
-//! Which constants can be quantized like the activations that they meet.
+//! Which constants can be quantized like the activations that an operator combines them with.
 
 use std::collections::HashMap;
 
@@ -10,7 +10,8 @@ use crate::graph::ops::Slot;
 use crate::graph::uses::Constant;
 use crate::graph::{Graph, Maker, Reader, ValueId};
 
-/// Whether each constant that flows into an operator, or scales what does, can be quantized with it.
+/// For each constant that an operator reads like an activation, or as a scale or bias: whether it
+/// can be quantized; else why not.
 pub(super) fn of(
     graph: &Graph<'_>,
     constants: &[Constant<'_>],

@@ -1,42 +1,43 @@
-//! Of what type each activation is: of the one that somebody asked for it, for the operator that
-//! makes it or for one that reads it; else of the type of all.
+//! The type of each activation: the one requested for it, for the operator that produces it or for
+//! one that reads it; else the type of all activations.
 
 use std::cmp::Reverse;
 
 use quantize_rs_math::{Granularity, QSpec, QType};
 
-use super::activations::Planner;
+use super::activations::ActivationContext;
+use super::decisions::Decisions;
 use super::select::Selection;
-use super::{Because, Draft, float32};
+use super::{Because, float32};
 use crate::graph::ops::{Integer, OpRule};
 use crate::graph::{Graph, Maker, ValueId};
 
-/// A wish for the type of a value; of several, the least is met.
+/// A request for the type of a value; of several, the least decides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Asked {
-    /// How broadly it was put.
+struct Request {
+    /// How many values its pattern can mean.
     breadth: usize,
-    /// How far it was meant from the value.
+    /// How far the value or node that it names is from the value.
     distance: usize,
-    /// Of two readers, the one that wants more is served.
+    /// Of two consumers, the one that requests more bits decides.
     bits: Reverse<u32>,
     qtype: QType,
-    /// Its position among all wishes.
-    wish: usize,
+    /// Its position among all requests.
+    index: usize,
 }
 
-/// A wish for those who read a value is farther from it than any for those who make it.
-const READER: usize = usize::MAX;
+/// A request for a consumer of a value is farther from it than any for its producers.
+const CONSUMER: usize = usize::MAX;
 
-/// What was asked for each value.
+/// The type of each value, and the request behind it.
 pub(super) struct Types {
     /// How each value is quantized, if it is.
     pub(super) specs: Vec<QSpec>,
-    /// The wish that this follows from.
-    wishes: Vec<Option<usize>>,
+    /// The request that this follows from.
+    requests: Vec<Option<usize>>,
 }
 
-/// What is needed to find out.
+/// What is needed to find the types.
 pub(super) struct Finder<'a, 'm> {
     pub(super) graph: &'a Graph<'m>,
     pub(super) rules: &'a [Option<(&'static OpRule, Integer)>],
@@ -44,22 +45,22 @@ pub(super) struct Finder<'a, 'm> {
 }
 
 impl Finder<'_, '_> {
-    /// The types of all values; those of whom nobody asked anything are of the type of `all`.
+    /// The types of all values; `all` where none is requested.
     pub(super) fn types(&self, order: &[usize], all: QSpec) -> Types {
         let count = self.graph.values.len();
-        let mut types = Types { specs: vec![all; count], wishes: vec![None; count] };
+        let mut types = Types { specs: vec![all; count], requests: vec![None; count] };
         if !self.selection.asks_activations() {
             return types;
         }
-        for (id, asked) in self.asked(order).into_iter().enumerate() {
-            if let Some(asked) = asked {
-                types.specs[id] = QSpec::new(asked.qtype, all.symmetric, Granularity::PerTensor);
-                types.wishes[id] = Some(asked.wish);
+        for (id, request) in self.requests(order).into_iter().enumerate() {
+            if let Some(request) = request {
+                types.specs[id] = QSpec::new(request.qtype, all.symmetric, Granularity::PerTensor);
+                types.requests[id] = Some(request.index);
             }
         }
         for node in order.iter().copied() {
             let Some(first) = self.first(node) else { continue };
-            // What is moved is of the type it had, and constants are of the type of what they meet.
+            // Moved data keeps its type, and constants take the type of the activation they meet.
             let follow: Vec<ValueId> = match self.integer(node) {
                 Some(Integer::SameAsInput { .. }) => float32::outputs(self.graph, node).collect(),
                 _ => self.flowing(node).filter(|id| self.is_constant(*id)).collect(),
@@ -71,35 +72,36 @@ impl Finder<'_, '_> {
         types
     }
 
-    /// What was asked for each value, by whoever it concerns.
-    fn asked(&self, order: &[usize]) -> Vec<Option<Asked>> {
+    /// The request that decides about each value.
+    fn requests(&self, order: &[usize]) -> Vec<Option<Request>> {
         let graph = self.graph;
-        let mut asked = vec![None; graph.values.len()];
-        // Readers first, since what they pass on has readers of its own.
+        let mut found = vec![None; graph.values.len()];
+        // Consumers first, since a moved value has consumers of its own.
         for node in order.iter().rev().copied() {
             for output in float32::outputs(graph, node) {
-                asked[output] = self.of_makers(output).min_some(self.of_readers(output, &asked));
+                found[output] =
+                    self.of_producers(output).min_some(self.of_consumers(output, &found));
             }
         }
         for (id, value) in graph.values.iter().enumerate() {
             if !matches!(value.maker, Maker::Node { .. }) {
-                asked[id] = self.of_makers(id).min_some(self.of_readers(id, &asked));
+                found[id] = self.of_producers(id).min_some(self.of_consumers(id, &found));
             }
         }
-        asked
+        found
     }
 
-    /// What was asked for a value or the node that makes it, or for one whose result it holds after
-    /// an activation function or the addition of a bias.
-    fn of_makers(&self, value: ValueId) -> Option<Asked> {
+    /// The request for a value, for the node that produces it, or for one before that of which it
+    /// is the result after an activation function or the addition of a bias.
+    fn of_producers(&self, value: ValueId) -> Option<Request> {
         let mut best = None;
         let (mut value, mut distance) = (Some(value), 0);
-        while let Some(id) = value.filter(|_| distance < READER) {
+        while let Some(id) = value.filter(|_| distance < CONSUMER) {
             let found = &self.graph.values[id];
-            best = best.min_some(self.wish(found.name, None, distance));
+            best = best.min_some(self.request(found.name, None, distance));
             value = None;
             if let Maker::Node { node, .. } = found.maker {
-                best = best.min_some(self.wish("", Some(node), distance + 1));
+                best = best.min_some(self.request("", Some(node), distance + 1));
                 value = self.first(node).filter(|_| self.belongs_to_what_it_reads(node));
             }
             distance += 2;
@@ -107,17 +109,18 @@ impl Finder<'_, '_> {
         best
     }
 
-    fn of_readers(&self, value: ValueId, asked: &[Option<Asked>]) -> Option<Asked> {
+    fn of_consumers(&self, value: ValueId, found: &[Option<Request>]) -> Option<Request> {
         let mut best = None;
         for reader in &self.graph.values[value].readers {
             let Some((rule, integer)) = self.rules[reader.node] else { continue };
             if !rule.takes_activation(reader.input) {
                 continue;
             }
-            best = best.min_some(self.wish("", Some(reader.node), READER));
+            best = best.min_some(self.request("", Some(reader.node), CONSUMER));
             if matches!(integer, Integer::SameAsInput { .. }) {
                 for output in float32::outputs(self.graph, reader.node) {
-                    let passed = asked[output].map(|asked| Asked { distance: READER, ..asked });
+                    let far = |request| Request { distance: CONSUMER, ..request };
+                    let passed = found[output].map(far);
                     best = best.min_some(passed);
                 }
             }
@@ -125,10 +128,10 @@ impl Finder<'_, '_> {
         best
     }
 
-    /// The narrowest wish that means this value, or this node.
-    fn wish(&self, value: &str, node: Option<usize>, distance: usize) -> Option<Asked> {
-        let (wish, breadth, qtype) = self.selection.activation(self.graph, value, node)?;
-        Some(Asked { breadth, distance, bits: Reverse(qtype.bits()), qtype, wish })
+    /// The narrowest request for this value, or this node.
+    fn request(&self, value: &str, node: Option<usize>, distance: usize) -> Option<Request> {
+        let (index, breadth, qtype) = self.selection.activation(self.graph, value, node)?;
+        Some(Request { breadth, distance, bits: Reverse(qtype.bits()), qtype, index })
     }
 
     fn integer(&self, node: usize) -> Option<Integer> {
@@ -146,13 +149,13 @@ impl Finder<'_, '_> {
         taken.filter_map(move |input| self.graph.input(node, input))
     }
 
-    /// What flows into a node first, constants left out.
+    /// The first input of a node that is an activation.
     fn first(&self, node: usize) -> Option<ValueId> {
         self.flowing(node).find(|id| !self.is_constant(*id))
     }
 
     /// Whether a node is the last part of the one before it: its activation function, or the
-    /// constant that it adds.
+    /// addition of its bias.
     fn belongs_to_what_it_reads(&self, node: usize) -> bool {
         let adds = || {
             self.graph.nodes[node].op_type == "Add"
@@ -162,7 +165,7 @@ impl Finder<'_, '_> {
     }
 }
 
-/// The lesser of two things that may not be there.
+/// The lesser of two optional values.
 trait MinSome {
     fn min_some(self, other: Self) -> Self;
 }
@@ -173,7 +176,7 @@ impl<T: Ord> MinSome for Option<T> {
     }
 }
 
-impl Planner<'_, '_> {
+impl ActivationContext<'_, '_> {
     /// Whether the runtime computes on integers of these values: all of one type of 8 bits.
     pub(super) fn has_kernels(&self, values: &[ValueId]) -> bool {
         let qtypes = || values.iter().map(|id| self.types.specs[*id].qtype);
@@ -181,21 +184,21 @@ impl Planner<'_, '_> {
         qtypes().all(|qtype| qtype.bits() == 8 && !qtype.is_float() && one(qtype))
     }
 
-    /// Whether what a node moves would be integers: not all that only moves data takes floats of 8
-    /// bits, `Gather` in no operator set.
+    /// Whether the data that a node moves would be integers: not every such operator takes floats
+    /// of 8 bits, `Gather` in no opset.
     pub(super) fn moves_integers(&self, node: usize) -> bool {
         let input = self.graph.input(node, 0);
         input.is_some_and(|input| !self.types.specs[input].qtype.is_float())
     }
 
-    /// The wishes that nothing which is quantized follows.
-    pub(super) fn unmet(&self, draft: &Draft) -> Vec<&str> {
+    /// The requests that no quantized value follows.
+    pub(super) fn unused_types(&self, decisions: &Decisions) -> Vec<&str> {
         let follows = |id: &usize| {
-            let how = draft.quantized(*id);
+            let how = decisions.quantized(*id);
             how.is_some_and(|how| !matches!(how.because, Because::WeightOf(_) | Because::BiasOf(_)))
         };
-        let values = (0..self.types.wishes.len()).filter(follows);
-        let met: Vec<usize> = values.filter_map(|id| self.types.wishes[id]).collect();
+        let values = (0..self.types.requests.len()).filter(follows);
+        let met: Vec<usize> = values.filter_map(|id| self.types.requests[id]).collect();
         self.selection.unmet(&met)
     }
 }

@@ -1,4 +1,4 @@
-//! What calibration teaches a plan: values for which no scale can be had stay float.
+//! Values that stay float after calibration, because no scale suits them.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -8,20 +8,21 @@ use crate::Ranges;
 use crate::ranges::Unfit;
 
 impl Plan {
-    /// The plan without the values that calibration did not look at, because another plan asked for
-    /// less, and what follows from them.
+    /// The plan without the values that calibration did not observe, because it ran for another
+    /// plan, and without the values that depend on them.
     pub(crate) fn without_unseen(&self, ranges: &Ranges) -> Cow<'_, Plan> {
         let unseen = self.observed().into_iter();
         let unseen = unseen.filter(|name| !ranges.values.contains_key(name));
         self.without(unseen.map(|name| (name, Kept::Unseen)).collect())
     }
 
-    /// The plan without the values for which no scale can be had, and what follows from them.
+    /// The plan without the values that no scale suits, and without the values that depend on them.
     ///
-    /// A mask is a number far below all others (−10000, the smallest of its type, −∞) that an
-    /// attention layer adds so that a softmax makes zeros of it. A scale that reaches it leaves
-    /// nothing of the other numbers; one that does not turns the mask into one of them. And what was
-    /// never seen but as 0 (a mask that hid nothing, a cache that was empty) may be anything later.
+    /// An attention mask adds a value far below all others (−10000, the smallest of its type, −∞),
+    /// so that Softmax returns 0 for it. A scale that includes it rounds all other values to 0; a
+    /// scale that does not turns the mask into an ordinary value. And a value that was 0 in all
+    /// samples (an attention mask that was all zeros, an empty cache) may have any range at
+    /// inference.
     pub(crate) fn without_unfit(&self, ranges: &Ranges) -> Cow<'_, Plan> {
         let observed = self.observed().into_iter();
         let kept = |why| match why {
@@ -32,7 +33,7 @@ impl Plan {
         self.without(unfit.map(|(kept, name)| (name, kept)).collect())
     }
 
-    /// The plan without these values, and without what follows from them.
+    /// The plan without these values, and without those that depend on them.
     fn without(&self, mut unfit: HashMap<String, Kept>) -> Cow<'_, Plan> {
         if unfit.is_empty() {
             return Cow::Borrowed(self);

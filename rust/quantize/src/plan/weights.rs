@@ -3,9 +3,11 @@
 use quantize_rs_math::{Granularity, QSpec, QType};
 use quantize_rs_onnx::{DataType, NodeProto};
 
+use super::decisions::{Decisions, Outcome};
 use super::formats::{self, Form};
+use super::rules::Context;
 use super::select::Selection;
-use super::{Because, Decision, Draft, Kept, Readers, Source, ValuePlan, blocks};
+use super::{Because, Kept, Readers, Source, ValuePlan, blocks};
 use crate::graph::elements::data_type;
 use crate::graph::uses;
 use crate::graph::uses::{Along, Constant, Use};
@@ -13,90 +15,95 @@ use crate::graph::{Graph, Maker};
 use crate::options::target::Placement;
 use crate::{Config, Format, QuantizeError, WeightType};
 
-pub(super) fn plan(
-    graph: &Graph<'_>,
-    constants: &[Constant<'_>],
-    config: &Config,
-    selection: &Selection,
-    draft: &mut Draft,
-) {
-    let mut widened = false;
-    let in_float = formats::in_float(graph, constants, config);
-    for constant in constants {
-        if constant.is_weight() {
-            draft.weights.insert(constant.anchor);
-        }
-        if let Some(kept) = kept(graph, constant, config, selection) {
-            draft.keep(constant.anchor, kept);
-            continue;
-        }
-        let asked = selection.weight_type(&constant.names(graph), constant.multipliers(graph));
-        let asked = asked.unwrap_or(config.weights);
-        let qtype = asked.qtype();
-        let stored = match (qtype, config.native_int4) {
-            (QType::Int4, Some(false)) => QType::Int8,
-            _ => qtype,
-        };
-        widened |= stored != qtype;
-        let label = constant.multipliers(graph).next().map(NodeProto::label);
-        let because = Because::WeightOf(label.unwrap_or_default());
-        let form = if in_float.contains(&constant.anchor) {
-            Ok(None)
-        } else {
-            formats::form(graph, constant, config, qtype)
-        };
-        let plan = match form {
-            Err(kept) => {
-                draft.keep(constant.anchor, kept);
-                continue;
-            }
-            Ok(Some(form)) => {
-                for (value, node) in form.at_run_time {
-                    let node = graph.nodes[node].label();
-                    draft.keep(value, Kept::AtRunTime { node });
-                }
-                say_what_stays(graph, constant, config, draft);
-                let Form { spec, readers, format, .. } = form;
-                let (stored, source) = (spec.qtype, Source::Weights);
-                ValuePlan { spec, stored, matrix: None, format, source, readers, because }
-            }
-            Ok(None) => {
-                let (granularity, matrix) = if qtype.is_scaled() {
-                    granularity(graph, constant, config, asked)
-                } else {
-                    (Granularity::PerTensor, None)
-                };
-                let symmetric = config.symmetric || forces_symmetric(config, qtype, granularity);
-                let spec = spec(config, asked, symmetric, granularity);
-                let readers = say_what_stays(graph, constant, config, draft);
-                let (format, source) = (formats::usual(config), Source::Weights);
-                ValuePlan { spec, stored, matrix, format, source, readers, because }
-            }
-        };
-        draft.decisions.insert(constant.anchor, Decision::Quantize(plan));
+/// Quantizes a weight, or gives the reason why a constant keeps its type.
+pub(super) fn decide(context: &Context<'_, '_>, _: &Decisions, constant: &Constant<'_>) -> Outcome {
+    let Context { graph, config, selection, .. } = *context;
+    let anchor = constant.anchor;
+    if let Some(kept) = kept(graph, constant, config, selection) {
+        return Outcome::keep(anchor, kept);
     }
-    formats::plan_lstms(graph, constants, config, draft);
-    if widened {
-        draft.warnings.push(
-            "4-bit weights are stored in a byte each, as asked for with native_int4: the accuracy of \
-             4 bits at the size of 8; ask for 8 bits, or for packed 4-bit weights"
-                .to_owned(),
-        );
+    let requested = requested(context, constant);
+    let qtype = requested.qtype();
+    let label = constant.multipliers(graph).next().map(NodeProto::label);
+    let because = Because::WeightOf(label.unwrap_or_default());
+    let form = if context.float_weights.contains(&anchor) {
+        Ok(None)
+    } else {
+        formats::form(graph, constant, config, qtype)
+    };
+    match form {
+        Err(kept) => Outcome::keep(anchor, kept),
+        Ok(Some(Form { spec, readers, format, at_run_time })) => {
+            let at_run_time = at_run_time.into_iter().map(|(value, node)| {
+                Outcome::keep(value, Kept::AtRunTime { node: graph.nodes[node].label() })
+            });
+            let (stored, source) = (spec.qtype, Source::Weights);
+            let plan = ValuePlan { spec, stored, matrix: None, format, source, readers, because };
+            let (_, warning) = consumers(graph, constant, config);
+            let outcome: Outcome = at_run_time.collect();
+            outcome.and(Outcome::warn(warning)).and(Outcome::quantize(anchor, plan))
+        }
+        Ok(None) => {
+            let (granularity, matrix) = if qtype.is_scaled() {
+                granularity(graph, constant, config, requested)
+            } else {
+                (Granularity::PerTensor, None)
+            };
+            let symmetric = config.symmetric || forces_symmetric(config, qtype, granularity);
+            let spec = spec(config, requested, symmetric, granularity);
+            let (readers, warning) = consumers(graph, constant, config);
+            let (format, source) = (formats::usual(config), Source::Weights);
+            let stored = if in_bytes(config, qtype) { QType::Int8 } else { qtype };
+            let plan = ValuePlan { spec, stored, matrix, format, source, readers, because };
+            Outcome::warn(warning).and(Outcome::quantize(anchor, plan))
+        }
     }
 }
 
-/// How a weight is quantized. Wider types have steps enough, and kernels that compute with them.
-fn spec(config: &Config, asked: WeightType, symmetric: bool, granularity: Granularity) -> QSpec {
-    let (qtype, scales) = (asked.qtype(), asked.scales());
+/// The type requested for a weight.
+fn requested(context: &Context<'_, '_>, constant: &Constant<'_>) -> WeightType {
+    let (graph, selection) = (context.graph, context.selection);
+    let own = selection.weight_type(&constant.names(graph), constant.multipliers(graph));
+    own.unwrap_or(context.config.weights)
+}
+
+/// Whether weights of this type take a byte each, although they have 4 bits.
+fn in_bytes(config: &Config, qtype: QType) -> bool {
+    qtype == QType::Int4 && config.native_int4 == Some(false)
+}
+
+/// Warns that 4-bit weights take a byte each.
+pub(super) fn warn_widened(context: &Context<'_, '_>, _: &Decisions) -> Outcome {
+    let Context { graph, config, selection, .. } = *context;
+    let widened = |constant: &Constant<'_>| {
+        in_bytes(config, requested(context, constant).qtype())
+            && kept(graph, constant, config, selection).is_none()
+    };
+    Outcome::warn(context.constants.iter().any(widened).then(|| {
+        "4-bit weights are stored in a byte each, as asked for with native_int4: the accuracy of \
+         4 bits at the size of 8; ask for 8 bits, or for packed 4-bit weights"
+            .to_owned()
+    }))
+}
+
+/// How a weight is quantized. Types of 8 bits and more gain nothing from a negative scale, and
+/// integer kernels compute with them.
+fn spec(
+    config: &Config,
+    requested: WeightType,
+    symmetric: bool,
+    granularity: Granularity,
+) -> QSpec {
+    let (qtype, scales) = (requested.qtype(), requested.scales());
     let spec = QSpec::new(qtype, symmetric, granularity);
     let narrow = config.narrow_range.map_or(spec.narrow, |narrow| narrow && symmetric);
-    // Who trains on it has no use for a negative scale.
+    // Training cannot use a negative scale.
     let may_flip = config.profile().negative_scales && config.output_format != Format::FakeQuant;
     let flips = symmetric && !narrow && qtype.bits() <= 4 && may_flip;
     QSpec { narrow, allows_negative_scale: flips, scales, ..spec }
 }
 
-/// Why a constant keeps its type, if it does.
+/// The reason why a constant keeps its type, if it does.
 fn kept(
     graph: &Graph<'_>,
     constant: &Constant<'_>,
@@ -113,7 +120,6 @@ fn kept(
             Use::Bias { .. } => Some(Kept::Bias),
             _ => None,
         });
-        // What is no weight is spoken of only where there is something to say.
         return Some(kept.unwrap_or_else(|| no_rule(graph, constant)));
     }
     if !constant.dtype.is_some_and(|dtype| uses::FLOATS.contains(&dtype)) {
@@ -125,8 +131,8 @@ fn kept(
     if let Some(pattern) = selection.float(&constant.names(graph), constant.multipliers(graph)) {
         return Some(Kept::Excluded { pattern });
     }
-    let asked = selection.weight_type(&constant.names(graph), constant.multipliers(graph));
-    let qtype = asked.unwrap_or(config.weights).qtype();
+    let own = selection.weight_type(&constant.names(graph), constant.multipliers(graph));
+    let qtype = own.unwrap_or(config.weights).qtype();
     if constant.dtype == Some(data_type(qtype)) {
         return Some(Kept::Already { qtype });
     }
@@ -140,7 +146,7 @@ fn kept(
     if matches!(value.maker, Maker::Initializer { overridable: true, .. }) {
         return Some(Kept::Overridable);
     }
-    // Where everything is quantized, nobody is left who would take it in float.
+    // Where every operator is quantized, no consumer is left that takes it in float.
     let everything =
         config.activations.is_some() && config.profile().placement == Placement::Everything;
     if (constant.weighing.is_empty() || everything)
@@ -155,7 +161,7 @@ fn kept(
         .then_some(Kept::TooSmall { elements, min_elements: config.min_elements })
 }
 
-/// For each constant why its numbers are to stay as they are, if they are.
+/// For each constant the reason why its elements must stay as they are, if they must.
 pub(crate) fn reserved(
     graph: &Graph<'_>,
     constants: &[Constant<'_>],
@@ -173,7 +179,7 @@ pub(crate) fn reserved(
     Ok(constants.iter().map(why).collect())
 }
 
-/// Why a weight is needed in float too, if it is.
+/// The reason why a weight is needed in float too, if it is.
 fn read_otherwise(graph: &Graph<'_>, constant: &Constant<'_>) -> Option<Kept> {
     constant.uses.iter().find_map(|usage| match usage {
         Use::Output => Some(Kept::GraphOutput),
@@ -185,32 +191,31 @@ fn read_otherwise(graph: &Graph<'_>, constant: &Constant<'_>) -> Option<Kept> {
     })
 }
 
-/// Who reads a weight as it comes back from integers. Where others need it in float it stays beside
-/// that, and it is said what that takes.
-fn say_what_stays(
+/// Which nodes read the dequantized weight. Where others need the weight in float, it stays in the
+/// file, and a warning says how large it is.
+fn consumers(
     graph: &Graph<'_>,
     constant: &Constant<'_>,
     config: &Config,
-    draft: &mut Draft,
-) -> Readers {
+) -> (Readers, Option<String>) {
     let (kept, readers) = match (read_otherwise(graph, constant), before_cast(graph, constant)) {
         (Some(kept), _) => (kept, Readers::Weighing),
         (None, Some(kept)) => (kept, Readers::All),
-        (None, None) => return Readers::All,
+        (None, None) => return (Readers::All, None),
     };
     if config.output_format == Format::FakeQuant {
-        return readers;
+        return (readers, None);
     }
     let bits = constant.tensor.dtype().map_or(0, DataType::bits);
     let bytes = constant.shape.iter().product::<usize>().saturating_mul(bits) / 8;
-    draft.warnings.push(format!(
+    let warning = format!(
         "weight `{}` {kept}: besides its integers its {bytes} bytes of floats stay",
         graph.values[constant.anchor].name
-    ));
-    readers
+    );
+    (readers, Some(warning))
 }
 
-/// Who reads a weight before the `Cast` that it is quantized after.
+/// The consumer of a weight before the `Cast` behind which it is quantized.
 fn before_cast(graph: &Graph<'_>, constant: &Constant<'_>) -> Option<Kept> {
     let Maker::Node { node, .. } = graph.values[constant.anchor].maker else { return None };
     uses::casts(graph.nodes[node])?;
@@ -223,7 +228,8 @@ fn before_cast(graph: &Graph<'_>, constant: &Constant<'_>) -> Option<Kept> {
     }
 }
 
-/// Why a constant that is no weight stays as it is by the caller's wish, which goes for it, or all who read it.
+/// The reason why a constant that is no weight is excluded: by its name, or with all of its
+/// consumers.
 fn left_alone(graph: &Graph<'_>, constant: &Constant<'_>, selection: &Selection) -> Option<Kept> {
     let value = &graph.values[constant.anchor];
     let readers = || value.readers.iter().map(|reader| reader.node);
@@ -252,20 +258,22 @@ fn no_rule(graph: &Graph<'_>, constant: &Constant<'_>) -> Kept {
     Kept::NoRule { op_type: reader.map(|reader| graph.nodes[reader.node].op_type.clone()) }
 }
 
-/// In blocks, where these are asked for, or a layout that has them. Else as fine as asked for, where the output channels of the constant are the same for all who read
-/// it; else one scale for the whole tensor. And the matrix that it is stored as for that.
+/// The granularity of a weight, and the matrix that it is stored as for that.
+///
+/// Blocks, if a block size or a layout with blocks is requested. Else as fine as requested, if all
+/// consumers have the output channels along the same axis. Else one scale for the whole tensor.
 fn granularity(
     graph: &Graph<'_>,
     constant: &Constant<'_>,
     config: &Config,
-    asked: WeightType,
+    requested: WeightType,
 ) -> (Granularity, Option<[usize; 2]>) {
     let mut found = constant.uses.iter().filter_map(|usage| match usage {
         Use::Weight { channels, .. } | Use::Inside { channels, .. } => Some(*channels),
         _ => None,
     });
     let along = found.next().flatten().filter(|along| found.all(|other| other == Some(*along)));
-    let block_size = asked.layout().map(|row| row.block_size).or(config.block_size);
+    let block_size = requested.layout().map(|row| row.block_size).or(config.block_size);
     if let Some(block_size) = block_size {
         return blocks::cut(&constant.shape, along, block_size);
     }
@@ -287,7 +295,7 @@ fn along_axis(
     config: &Config,
     axis: usize,
 ) -> Granularity {
-    // Kernels for matrix products of more than two axes take one scale for the whole weight.
+    // Kernels for MatMul of more than two axes take one scale for the whole weight.
     let is_batched = |usage: &Use<'_>| matches!(usage, Use::Weight { batched: true, .. });
     let batched = config.activations.is_some() && constant.uses.iter().any(is_batched);
     // A group has the channels of the weight, the int32 bias those of all groups.
@@ -307,8 +315,8 @@ fn along_axis(
     }
 }
 
-/// Weights of integer operators have zero point 0 in every channel: TensorRT takes no other, and a
-/// free one buys little.
+/// Whether the zero point must be 0, as for weights of integer operators with a scale per channel:
+/// TensorRT takes no other, and another gains little.
 fn forces_symmetric(config: &Config, qtype: QType, granularity: Granularity) -> bool {
     config.activations.is_some()
         && qtype.bits() == 8

@@ -1,4 +1,4 @@
-//! Weights of products that quantize what they multiply when the model runs.
+//! Weights of operators that quantize their input at run time.
 
 use quantize_rs_math::{Granularity, QSpec, QType};
 use quantize_rs_onnx::DataType;
@@ -10,8 +10,8 @@ use crate::plan::Readers;
 use crate::plan::accumulator_overflow::overflows;
 use crate::{Config, Format};
 
-/// How a weight is quantized for `MatMulInteger` or `ConvInteger`, or looked up as integers; `None`
-/// where neither fits and weights alone are quantized.
+/// How a weight is quantized for `MatMulInteger` or `ConvInteger`, or for `Gather` of integers;
+/// `None` where neither fits, and the weight alone is quantized.
 pub(super) fn form(
     graph: &Graph<'_>,
     constant: &Constant<'_>,
@@ -38,13 +38,13 @@ fn product(
         let direct = graph.input(node, 1) == Some(constant.anchor);
         let conv = match proto.op_type.as_str() {
             "Conv" if direct => true,
-            // Integers of more than two axes stay as they lie.
+            // Integers of more than two axes are not transposed.
             "MatMul" if constant.shape.len() == 2 && !batched || direct => false,
             "Gemm" if proto.int("transA", 0) == 0 && constant.shape.len() == 2 => false,
             _ => return None,
         };
         let Some(Along::Axis(axis)) = along else { return None };
-        // One scale for all of a batch: runtimes fuse such a product and then fail at scales a column.
+        // One scale for a batch: runtimes fuse such a MatMul and then fail at scales per column.
         let found = (axis, batched);
         if *channels.get_or_insert(found) != found || *convolves.get_or_insert(conv) != conv {
             return None;
@@ -57,7 +57,7 @@ fn product(
     } else {
         Granularity::PerTensor
     };
-    // Convolutions take one zero point.
+    // `ConvInteger` takes one zero point.
     let one = conv && granularity != Granularity::PerTensor;
     let symmetric = config.symmetric || qtype.signed() || one;
     let reduced = qtype == QType::Int8 && config.profile().reduced;
@@ -72,7 +72,7 @@ fn product(
     Some(Form { spec, readers: Readers::All, format: Format::Dynamic, at_run_time })
 }
 
-/// A table of which only rows are read: they come back from integers when they are taken.
+/// A table of which only rows are read: these are dequantized after the `Gather`.
 fn table(
     graph: &Graph<'_>,
     constant: &Constant<'_>,
@@ -92,7 +92,7 @@ fn table(
     let by_row = fits && config.per_channel && constant.shape.len() > 1;
     let granularity =
         if by_row { Granularity::PerAxis { axis: 0 } } else { Granularity::PerTensor };
-    // Scales a row are looked up with the row, zero points are not.
+    // The scale of a row is gathered with the row, a zero point is not.
     let qtype = if by_row { QType::Int8 } else { qtype };
     let symmetric = config.symmetric || by_row;
     let spec = QSpec::new(qtype, symmetric, granularity);

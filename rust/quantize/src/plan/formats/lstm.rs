@@ -1,4 +1,4 @@
-//! LSTMs that quantize what they read when the model runs: `DynamicQuantizeLSTM` of ONNX Runtime.
+//! LSTMs that quantize their input at run time: `DynamicQuantizeLSTM` of ONNX Runtime.
 
 use std::collections::HashMap;
 
@@ -9,59 +9,56 @@ use super::{comes_from, is_function};
 use crate::graph::uses::{Constant, Use};
 use crate::graph::{Graph, ValueId};
 use crate::plan::accumulator_overflow::overflows;
-use crate::plan::{Decision, Draft, Kept, Readers, ValuePlan};
+use crate::plan::decisions::{Decisions, Outcome};
+use crate::plan::rules::Context;
+use crate::plan::{Decision, Kept, Readers, ValuePlan};
 use crate::{Config, Format};
 
 /// The gates of an LSTM.
 const GATES: usize = 4;
 
-/// Lets every LSTM whose weights are both quantized multiply them as integers, where ONNX Runtime's operator can do
-/// what it does. Of the others it is said why their weights alone are quantized.
-pub(in crate::plan) fn plan(
-    graph: &Graph<'_>,
-    constants: &[Constant<'_>],
-    config: &Config,
-    draft: &mut Draft,
-) {
+/// Lets every LSTM with quantized weights multiply integers, where `DynamicQuantizeLSTM` has all
+/// that the node needs. A warning says why another does not.
+pub(in crate::plan) fn decide(context: &Context<'_, '_>, decisions: &Decisions) -> Outcome {
+    let Context { graph, config, .. } = *context;
     if config.output_format != Format::Dynamic || !config.dynamic_lstm {
-        return;
+        return Outcome::default();
     }
     let constants: HashMap<ValueId, &Constant<'_>> =
-        constants.iter().map(|constant| (constant.anchor, constant)).collect();
-    for (index, node) in graph.nodes.iter().enumerate() {
-        let weights = [1, 2].map(|input| graph.input(index, input));
+        context.constants.iter().map(|constant| (constant.anchor, constant)).collect();
+    let has_quantized_weight = |index: &usize| {
+        let node = graph.nodes[*index];
+        let mut weights = [1, 2].into_iter().filter_map(|input| graph.input(*index, input));
         let is_lstm = node.is_onnx() && node.op_type == "LSTM";
-        if !is_lstm || !weights.iter().any(|it| planned(draft, *it)) {
-            continue;
-        }
-        match of_node(graph, &constants, config, draft, index) {
+        is_lstm && weights.any(|weight| decisions.quantized(weight).is_some())
+    };
+    let of_lstm = |index: usize| {
+        let label = graph.nodes[index].label();
+        match of_node(graph, &constants, config, decisions, index) {
             Ok(plans) => {
-                for (anchor, plan) in plans {
-                    draft.decisions.insert(anchor, Decision::Quantize(plan));
-                }
-                if let Some(read) = graph.input(index, 0) {
-                    draft.keep(read, Kept::AtRunTime { node: node.label() });
+                let plans = plans.into_iter();
+                let weights: Outcome = plans
+                    .map(|(anchor, plan)| Outcome::revise(anchor, Decision::Quantize(plan)))
+                    .collect();
+                match graph.input(index, 0) {
+                    Some(read) => weights.and(Outcome::keep(read, Kept::AtRunTime { node: label })),
+                    None => weights,
                 }
             }
-            Err(why) => draft.warnings.push(format!(
-                "{} computes in float, its weights alone are quantized: {why}",
-                node.label()
-            )),
+            Err(why) => Outcome::warn([format!(
+                "{label} computes in float, its weights alone are quantized: {why}"
+            )]),
         }
-    }
+    };
+    (0..graph.nodes.len()).filter(has_quantized_weight).map(of_lstm).collect()
 }
 
-fn planned(draft: &Draft, weight: Option<ValueId>) -> bool {
-    let decision = weight.and_then(|weight| draft.decisions.get(&weight));
-    matches!(decision, Some(Decision::Quantize(_)))
-}
-
-/// How both weights of a node are quantized, or why they are not.
+/// How both weights of an LSTM are quantized, or why they are not.
 fn of_node(
     graph: &Graph<'_>,
     constants: &HashMap<ValueId, &Constant<'_>>,
     config: &Config,
-    draft: &Draft,
+    decisions: &Decisions,
     index: usize,
 ) -> Result<Vec<(ValueId, ValuePlan)>, String> {
     let node = graph.nodes[index];
@@ -69,8 +66,8 @@ fn of_node(
     let mut plans = Vec::new();
     for (input, name) in [(1, "W"), (2, "R")] {
         let anchor = graph.input(index, input);
-        let decision = anchor.and_then(|anchor| draft.decisions.get(&anchor));
-        let (Some(anchor), Some(Decision::Quantize(plan))) = (anchor, decision) else {
+        let plan = anchor.and_then(|anchor| decisions.quantized(anchor));
+        let (Some(anchor), Some(plan)) = (anchor, plan) else {
             return Err(format!("{name} stays float"));
         };
         let constant = constants.get(&anchor).ok_or_else(|| format!("{name} is not constant"))?;
@@ -93,7 +90,7 @@ fn of_node(
             return Err(format!("{name} is no weight of it alone"));
         }
         let qtype = plan.spec.qtype;
-        // A scale for each direction at least; zero points differ by direction, not by row.
+        // At least one scale per direction; zero points differ by direction, not by row.
         let symmetric = config.symmetric || qtype.signed() || config.per_channel;
         let reduced = qtype == QType::Int8 && config.profile().reduced;
         let granularity = Granularity::PerAxis { axis: 0 };
@@ -108,7 +105,7 @@ fn of_node(
     Ok(plans)
 }
 
-/// Whether ONNX Runtime's operator has all that a node wants.
+/// Whether ONNX Runtime's operator has all that a node needs; else what it lacks.
 fn can_be(graph: &Graph<'_>, node: &NodeProto) -> Result<(), String> {
     if is_function(graph, "DynamicQuantizeLSTM") {
         return Err("the model calls a function of its own DynamicQuantizeLSTM".to_owned());

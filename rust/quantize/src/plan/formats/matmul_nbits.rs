@@ -8,10 +8,13 @@ use crate::Config;
 use crate::graph::Graph;
 use crate::graph::uses::{Along, Constant, Use};
 
-/// Elements in a block, where nobody says.
+/// Elements in a block, where no block size is set.
 const BLOCK_SIZE: usize = 32;
 
 /// Unsigned integers in blocks along the axis that is summed over.
+///
+/// # Errors
+/// The reason why the format cannot store the weight.
 pub(super) fn spec(
     graph: &Graph<'_>,
     constant: &Constant<'_>,
@@ -79,8 +82,7 @@ pub(super) fn spec(
     Ok(QSpec::new(unsigned(qtype), config.symmetric, granularity))
 }
 
-/// The axis of output channels for a node in a graph inside a node, which has to read the weight as
-/// it is.
+/// The axis of output channels for a node of a subgraph, which must read the weight directly.
 fn inside(
     graph: &Graph<'_>,
     constant: &Constant<'_>,
@@ -104,7 +106,7 @@ fn other_way(node: &NodeProto) -> String {
     format!("{} reads it the other way round than another", node.label())
 }
 
-/// The unsigned type of as many bits.
+/// The unsigned type of the same width.
 fn unsigned(qtype: QType) -> QType {
     match qtype {
         QType::Int2 => QType::UInt2,

@@ -1,4 +1,4 @@
-//! What an output format has for a weight, and what it lacks.
+//! How an output format stores a weight, or why it cannot.
 
 mod dynamic;
 mod lstm;
@@ -16,22 +16,22 @@ use crate::graph::uses::Constant;
 use crate::graph::{Graph, ValueId};
 use crate::{Config, Format};
 
-pub(super) use lstm::plan as plan_lstms;
+pub(super) use lstm::decide as decide_lstms;
 
 /// The domain of ONNX Runtime's own operators.
 pub(crate) const MICROSOFT: &str = "com.microsoft";
 
-/// What a format decides for a weight.
+/// How a format stores a weight.
 pub(super) struct Form {
     pub(super) spec: QSpec,
     pub(super) readers: Readers,
     pub(super) format: Format,
-    /// Values that are quantized for it when the model runs, and the nodes that need that.
+    /// Values that are quantized at run time for it, and the nodes that need that.
     pub(super) at_run_time: Vec<(ValueId, usize)>,
 }
 
-/// The weights that a format leaves to products in float.
-pub(super) fn in_float(
+/// Weights that a format leaves to operators in float.
+pub(super) fn float_weights(
     graph: &Graph<'_>,
     constants: &[Constant<'_>],
     config: &Config,
@@ -42,8 +42,11 @@ pub(super) fn in_float(
     }
 }
 
-/// How a weight is cut, of what type it is and who reads it, where the format decides that; `None`
-/// where the wishes do, and it is written as without a format.
+/// How a format stores a weight; `None` where the options decide, and it is written with
+/// `DequantizeLinear`.
+///
+/// # Errors
+/// The reason why the format cannot store it.
 pub(super) fn form(
     graph: &Graph<'_>,
     constant: &Constant<'_>,
@@ -68,7 +71,7 @@ pub(super) fn form(
     }
 }
 
-/// How a weight is written of which the wishes decide everything else.
+/// The format of a weight about which the options decide everything else.
 pub(super) fn usual(config: &Config) -> Format {
     match config.output_format {
         Format::FakeQuant => Format::FakeQuant,
@@ -76,7 +79,7 @@ pub(super) fn usual(config: &Config) -> Format {
     }
 }
 
-/// Whether a value is a constant, or rearranged from it.
+/// Whether a value is a constant, or the output of reshapes and transposes of it.
 pub(super) fn comes_from(graph: &Graph<'_>, value: Option<ValueId>, anchor: ValueId) -> bool {
     let mut value = value;
     while let Some(found) = value {
@@ -93,7 +96,7 @@ pub(super) fn comes_from(graph: &Graph<'_>, value: Option<ValueId>, anchor: Valu
     false
 }
 
-/// Whether the model has a function that takes the place of an operator of ONNX Runtime's.
+/// Whether the model has a function of the name of one of ONNX Runtime's own operators.
 pub(super) fn is_function(graph: &Graph<'_>, op_type: &str) -> bool {
     let mut functions = graph.model.proto().functions.iter();
     functions.any(|function| function.domain == MICROSOFT && function.name == op_type)

@@ -1,4 +1,5 @@
-//! Products after which no other comes: what they are off by is what the model is off by.
+//! Output layers: matrix multiplications and convolutions after which no other comes. Their error
+//! is the error of the model.
 
 use std::collections::BTreeSet;
 
@@ -7,17 +8,17 @@ use quantize_rs_onnx::NodeProto;
 use crate::graph::uses::{Constant, Use};
 use crate::graph::{Graph, ValueId};
 
-/// One weight in so many may be multiplied in float.
-const FEW: usize = 20;
+/// One in this many elements of all weights may be multiplied in float.
+const FLOAT_SHARE: usize = 20;
 
 /// Operators that multiply.
 const PRODUCTS: [&str; 8] =
     ["Conv", "ConvTranspose", "Einsum", "GRU", "Gemm", "LSTM", "MatMul", "RNN"];
 
-/// The weights of products whose results no other product reads, where they are few among all.
+/// The weights of output layers, where they are a small share of all weights.
 ///
-/// An error that is made earlier passes through sums that average it; this one passes through nothing. Heads
-/// of classifiers and language models are such, and take next to no time.
+/// Later sums average an earlier error; nothing averages this one. The heads of classifiers and
+/// language models are such layers, and take little time.
 pub(in crate::plan) fn last(graph: &Graph<'_>, constants: &[Constant<'_>]) -> BTreeSet<ValueId> {
     let last = last_nodes(graph);
     let multiplies = |usage: &Use<'_>| match usage {
@@ -31,27 +32,27 @@ pub(in crate::plan) fn last(graph: &Graph<'_>, constants: &[Constant<'_>]) -> BT
     let found = || weights().filter(|constant| constant.uses.iter().all(is_last));
     let (few, all): (usize, usize) =
         (found().map(|found| elements(&found)).sum(), weights().map(|all| elements(&all)).sum());
-    if few.saturating_mul(FEW) > all {
+    if few.saturating_mul(FLOAT_SHARE) > all {
         return BTreeSet::new();
     }
     found().map(|constant| constant.anchor).collect()
 }
 
-/// Whether each node is a product after which no other comes.
+/// Whether each node is a multiplication after which no other comes.
 fn last_nodes(graph: &Graph<'_>) -> Vec<bool> {
-    let mut leads = vec![false; graph.values.len()];
+    let mut to_product = vec![false; graph.values.len()];
     let mut last = vec![false; graph.nodes.len()];
-    // Nodes stand after those whose results they read.
+    // Nodes come after those whose outputs they read.
     for (index, node) in graph.nodes.iter().enumerate().rev() {
         let outputs = (0..node.output.len()).filter_map(|output| graph.output(index, output));
         let mut onwards = false;
         for output in outputs {
-            onwards |= leads[output] || graph.values[output].captured;
+            onwards |= to_product[output] || graph.values[output].captured;
         }
         let product = is_product(node);
         last[index] = product && !onwards;
         for input in (0..node.input.len()).filter_map(|input| graph.input(index, input)) {
-            leads[input] |= product || onwards;
+            to_product[input] |= product || onwards;
         }
     }
     last

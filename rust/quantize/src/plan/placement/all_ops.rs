@@ -1,96 +1,83 @@
-//! Placement for runtimes that want Q and DQ in places of their own: on what is read, or on
-//! everything.
-
-use std::collections::BTreeSet;
+//! Placement for runtimes that compute whole models on integers: the inputs and outputs of every
+//! operator are quantized.
 
 use quantize_rs_math::{Granularity, QSpec};
 
-use crate::Format;
 use crate::graph::ValueId;
 use crate::graph::ops::{Integer, Slot};
 use crate::options::target::Bias;
-use crate::plan::activations::Planner;
-use crate::plan::integer_ops::Lead;
-use crate::plan::{Because, Decision, Draft, IntegerNode, Kept, Readers, Source, ValuePlan};
+use crate::plan::activations::ActivationContext;
+use crate::plan::decisions::{Decisions, Outcome};
+use crate::plan::{Because, Decision, IntegerNode, Kept, Readers, Source, ValuePlan};
 
-impl Planner<'_, '_> {
-    /// What is multiplied is quantized where it is read, and nothing where it is made: the runtime
-    /// finds out by itself what lies between. A sum is fused with the convolution before it when
-    /// what is added to that is quantized.
-    pub(crate) fn inputs(&self, draft: &mut Draft, leads: &[Lead]) {
-        for lead in leads {
-            self.observe_inputs(draft, lead.node, &lead.inputs);
-            Planner::record(draft, lead);
-        }
-        let made: BTreeSet<ValueId> = leads
-            .iter()
-            .filter(|lead| lead.quantized_output)
-            .flat_map(|lead| self.outputs(lead.node))
-            .collect();
-        for node in self.order.iter().copied() {
-            let adds = self.graph.nodes[node].op_type == "Add" && self.rule(node).is_some();
-            if !adds {
-                continue;
-            }
-            if let [a, b] = self.flowing(node)[..]
-                && self.graph.constant(a).is_none()
-                && self.graph.constant(b).is_none()
-            {
-                match (made.contains(&a), made.contains(&b)) {
-                    (true, _) => self.observe_inputs(draft, node, &[b]),
-                    (false, true) => self.observe_inputs(draft, node, &[a]),
-                    (false, false) => {}
-                }
-            }
-        }
+/// Quantizes the inputs and outputs of a node that has a rule, and constants among them.
+pub(crate) fn quantize_node(
+    context: &ActivationContext<'_, '_>,
+    decisions: &Decisions,
+    node: usize,
+) -> Outcome {
+    let flowing = context.flowing(node);
+    let multiplies = decisions.on_integers.contains(&node);
+    let known = !flowing.is_empty() && flowing.iter().all(|input| context.float32[*input]);
+    let Some(integer) = context.integer(node).filter(|_| known) else { return Outcome::default() };
+    // A node that only moves data, or is fused, passes on what is quantized for other nodes.
+    let passes_on = !integer.computes() && !context.selection.asks_for(context.graph, node);
+    if passes_on && flowing.iter().all(|input| decisions.quantized(*input).is_none()) {
+        return Outcome::default();
     }
-
-    /// Everything that has a rule: what flows in, what comes out, and constants in between.
-    pub(crate) fn everything(&self, draft: &mut Draft, leads: &[Lead]) {
-        for lead in leads {
-            self.observe_inputs(draft, lead.node, &lead.inputs);
-            Planner::record(draft, lead);
+    match integer {
+        Integer::No(_) => Outcome::default(),
+        Integer::SameAsInput { .. } if context.graph.constant(flowing[0]).is_some() => {
+            context.observe_output(node)
         }
-        for node in self.order.iter().copied() {
-            let flowing = self.flowing(node);
-            let leads = draft.on_integers.contains(&node);
-            let known = !flowing.is_empty() && flowing.iter().all(|input| self.float32[*input]);
-            let Some(integer) = self.integer(node).filter(|_| known) else { continue };
-            // What only moves data, or is folded, passes on what is quantized for the sake of others.
-            let passes_on = !integer.computes() && !self.selection.asks_for(self.graph, node);
-            if passes_on && flowing.iter().all(|input| draft.quantized(*input).is_none()) {
-                continue;
-            }
-            match integer {
-                Integer::No(_) => {}
-                Integer::SameAsInput { .. } => {
-                    if self.graph.constant(flowing[0]).is_none() {
-                        self.observe_inputs(draft, node, &flowing);
-                        self.pass_on(draft, node);
-                    } else {
-                        self.observe_output(draft, node);
-                    }
-                }
-                Integer::FloatOutput | Integer::QuantizedOutput { .. } if !leads => {}
-                _ => {
-                    if let Err(why) = self.constants_fit(draft, node) {
-                        self.stays_float(draft, node, &flowing, why);
-                        continue;
-                    }
-                    self.observe_inputs(draft, node, &flowing);
-                    for output in self.outputs(node) {
-                        self.observe(draft, output, Because::OutputOf(self.label(node)));
-                        draft.made_on_integers.insert(output);
-                    }
-                    self.scale_channels(draft, node);
-                }
-            }
+        Integer::SameAsInput { .. } => {
+            let inputs = context.observe_inputs(node, &flowing);
+            let input = context.graph.input(node, 0);
+            let plan = input.and_then(|input| decisions.quantized_after(&inputs, input));
+            let outputs = context.pass_on(node, plan);
+            inputs.and(outputs)
         }
-        self.share_with_functions(draft);
+        Integer::FloatOutput | Integer::QuantizedOutput { .. } if !multiplies => Outcome::default(),
+        _ => match context.constants_fit(decisions, node) {
+            Err(why) => context.stays_float(decisions, node, &flowing, why),
+            Ok(()) => {
+                let of_output = |output| {
+                    let observed = context.observe(output, Because::OutputOf(context.label(node)));
+                    observed.and(Outcome::made_on_integers(output))
+                };
+                let outputs: Outcome = context.outputs(node).map(of_output).collect();
+                let inputs = context.observe_inputs(node, &flowing);
+                inputs.and(outputs).and(context.scale_channels(node))
+            }
+        },
     }
+}
 
-    /// Whether all constants that a node reads can be quantized, or are; else why not.
-    fn constants_fit(&self, draft: &Draft, node: usize) -> Result<(), &'static str> {
+/// Gives the input of an activation function the scale of its output: the function is the only
+/// consumer, and cuts off all that is outside that range.
+pub(crate) fn share_scale(
+    context: &ActivationContext<'_, '_>,
+    decisions: &Decisions,
+    node: usize,
+) -> Outcome {
+    let shared = || {
+        let input = context.graph.input(node, 0)?;
+        let (_, after) = context.function_after(input).filter(|(reader, _)| *reader == node)?;
+        let spec = decisions.quantized(after)?.spec;
+        let plan = decisions.quantized(input).filter(|plan| plan.source == Source::Observed)?;
+        let source = Source::SameAs(context.graph.values[after].name.to_owned());
+        let plan = ValuePlan { spec, stored: spec.qtype, source, ..plan.clone() };
+        Some(Outcome::revise(input, Decision::Quantize(plan)))
+    };
+    shared().unwrap_or_default()
+}
+
+impl ActivationContext<'_, '_> {
+    /// Checks that all constants that a node reads can be quantized, or are.
+    ///
+    /// # Errors
+    /// The reason why one of them cannot.
+    fn constants_fit(&self, decisions: &Decisions, node: usize) -> Result<(), &'static str> {
         let graph = self.graph;
         let scales = self.scales_channels(node);
         let scale = if scales { 1..3 } else { 0..0 };
@@ -98,21 +85,24 @@ impl Planner<'_, '_> {
         self.flowing(node)
             .into_iter()
             .chain(scale)
-            .filter(|id| graph.constant(*id).is_some() && draft.quantized(*id).is_none())
+            .filter(|id| graph.constant(*id).is_some() && decisions.quantized(*id).is_none())
             .try_for_each(|id| self.may_quantize(id))
     }
 
-    /// Says why what flows into a node keeps its type, where nothing else is said.
-    fn stays_float(&self, draft: &mut Draft, node: usize, flowing: &[ValueId], why: &'static str) {
-        for id in flowing {
-            let decision = draft
-                .decisions
-                .entry(*id)
-                .or_insert(Decision::Keep(Kept::NoRule { op_type: None }));
-            if matches!(decision, Decision::Keep(Kept::NoRule { .. })) {
-                *decision = Decision::Keep(Kept::FloatNode { node: self.label(node), why });
-            }
-        }
+    /// Gives the reason why the inputs of a node keep their type, where there is no better one.
+    fn stays_float(
+        &self,
+        decisions: &Decisions,
+        node: usize,
+        flowing: &[ValueId],
+        why: &'static str,
+    ) -> Outcome {
+        let unexplained = |id: &&ValueId| {
+            let decision = decisions.get(**id);
+            matches!(decision, None | Some(Decision::Keep(Kept::NoRule { .. })))
+        };
+        let reason = || Decision::Keep(Kept::FloatNode { node: self.label(node), why });
+        flowing.iter().filter(unexplained).map(|id| Outcome::revise(*id, reason())).collect()
     }
 
     /// Whether a node is a normalization, which scales channels and then adds to them.
@@ -120,8 +110,8 @@ impl Planner<'_, '_> {
         self.rule(node).is_some_and(|(rule, _)| matches!(rule.slot(1), Slot::Scale))
     }
 
-    /// The scale of a normalization becomes a weight, what it adds a bias.
-    fn scale_channels(&self, draft: &mut Draft, node: usize) {
+    /// Makes the scale of a normalization a weight, and what it adds a bias.
+    fn scale_channels(&self, node: usize) -> Outcome {
         let graph = self.graph;
         let vector = |input: usize| {
             let found = graph.input(node, input).filter(|_| self.scales_channels(node))?;
@@ -129,35 +119,21 @@ impl Planner<'_, '_> {
             let alone = !value.captured && !value.is_output;
             (alone && graph.constant(found)?.dims.len() == 1).then_some(found)
         };
-        let (Some(input), Some(weight)) = (graph.input(node, 0), vector(1)) else { return };
+        let (Some(input), Some(weight)) = (graph.input(node, 0), vector(1)) else {
+            return Outcome::default();
+        };
         let spec = QSpec::new(self.profile.weights[0], true, Granularity::PerTensor);
         let because = Because::WeightOf(self.label(node));
         let (source, readers) = (Source::Weights, Readers::All);
-        let (stored, matrix, format) = (spec.qtype, None, Format::Qdq);
+        let (stored, matrix, format) = (spec.qtype, None, self.format(&source));
         let plan = ValuePlan { spec, stored, matrix, format, source, readers, because };
-        draft.decisions.insert(weight, Decision::Quantize(plan));
         let beside = self.types.specs[input].qtype;
         let bias = vector(2).filter(|_| self.profile.bias_beside(beside) == Bias::Int32);
-        draft.integer_nodes.push(IntegerNode { node, input, weight, bias });
-    }
-
-    /// What goes into an activation function alone need hold no more than what comes out of it.
-    fn share_with_functions(&self, draft: &mut Draft) {
-        for node in self.order.iter().rev().copied() {
-            let Some(input) = self.graph.input(node, 0) else { continue };
-            let Some((_, after)) = self.function_after(input).filter(|(reader, _)| *reader == node)
-            else {
-                continue;
-            };
-            let shared = draft.quantized(after).map(|plan| plan.spec);
-            let name = self.graph.values[after].name.to_owned();
-            if let Some(Decision::Quantize(plan)) = draft.decisions.get_mut(&input)
-                && plan.source == Source::Observed
-                && let Some(spec) = shared
-            {
-                (plan.spec, plan.stored) = (spec, spec.qtype);
-                plan.source = Source::SameAs(name);
-            }
-        }
+        Outcome::revise(weight, Decision::Quantize(plan)).and(self.record(IntegerNode {
+            node,
+            input,
+            weight,
+            bias,
+        }))
     }
 }

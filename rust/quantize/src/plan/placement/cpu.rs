@@ -1,264 +1,315 @@
-//! Placement on a CPU: operators with weights lead, and others join where that keeps data in
-//! integers.
+//! Placement on a CPU: operators with weights compute on integers, and others do where that keeps
+//! data in integers.
 
 use std::collections::BTreeSet;
-
-use quantize_rs_math::QType;
 
 use crate::graph::ops::Integer;
 use crate::graph::{Maker, ValueId};
 use crate::options::target::Placement;
-use crate::plan::activations::Planner;
-use crate::plan::integer_ops::Lead;
-use crate::plan::{Because, Decision, Draft, Kept, Source};
+use crate::plan::activations::ActivationContext;
+use crate::plan::decisions::{Decisions, Outcome};
+use crate::plan::integer_ops::IntegerOp;
+use crate::plan::{Because, Decision, Kept, Source};
 
-/// A filter with fewer multiplications for each output than this fills no integer kernel.
-const FEW_TAPS: usize = 32;
+/// A filter with fewer multiplications for each output than this gains nothing from integer
+/// kernels.
+const MIN_TAPS: usize = 32;
 
-/// Of so many convolutions and matrix products, one may stay float for its speed.
+/// One in this many convolutions and `Gemm` nodes may stay float at the entry.
 const FLOAT_SHARE: usize = 20;
 
-/// Where integers come from and where they lead to.
-struct Flow {
-    /// Values that come out of integer kernels, or are moved from there.
-    native: Vec<bool>,
-    /// Nodes without weights that join in.
-    joined: BTreeSet<usize>,
+/// Where integers flow between integer ops.
+#[derive(Default)]
+pub(crate) struct Flow {
+    /// Values that integer kernels produce, or that are moved from such a value.
+    native: BTreeSet<ValueId>,
+    /// Values that lead to an integer op.
+    wanted: BTreeSet<ValueId>,
+    /// Nodes without weights that compute on integers too.
+    interior: BTreeSet<usize>,
 }
 
-impl Planner<'_, '_> {
-    /// Nodes with weights lead. Others join where everything that flows into them comes as integers
-    /// and something that comes after them wants integers.
-    ///
-    /// So sums, pools and functions between the convolutions of a picture network join, and the sums
-    /// and norms of a transformer do not, whose matrix products give floats: squeezing those into
-    /// 8 bits costs much and wins nothing.
-    pub(crate) fn between(&self, draft: &mut Draft, mut leads: Vec<Lead>) {
-        self.leave_stem(draft, &mut leads);
-        let (wanted, flow) = self.flow(&leads);
-        for lead in &leads {
-            self.observe_inputs(draft, lead.node, &lead.inputs);
-            if self.gives_integers(lead) {
-                self.observe_output(draft, lead.last);
+/// Leaves the first convolutions of a large network in float, where they read few channels: integer
+/// kernels gain no speed there, and all layers after them suffer from an error at the entry.
+pub(crate) fn leave_stem_float(
+    context: &ActivationContext<'_, '_>,
+    decisions: &Decisions,
+) -> Outcome {
+    let graph = context.graph;
+    let ops = decisions.possible_integer_ops();
+    let counted = |op: &&IntegerOp| matches!(&*graph.nodes[op.node].op_type, "Conv" | "Gemm");
+    let mut left = ops.iter().filter(counted).count() / FLOAT_SHARE;
+    let mut float: BTreeSet<ValueId> =
+        (0..graph.values.len()).filter(|id| context.is_input(*id)).collect();
+    let mut outcome = Outcome::default();
+    for node in context.order.iter().copied() {
+        let passes =
+            matches!(context.integer(node), Some(Integer::Fused | Integer::SameAsInput { .. }));
+        let stays_float = match ops.iter().find(|op| op.node == node) {
+            Some(op) if left > 0 && context.is_narrow(decisions, op, &float) => {
+                let reason = Decision::Keep(Kept::Stem { node: context.label(node) });
+                let weight = op.weight.map(|weight| Outcome::revise(weight, reason));
+                outcome = outcome.and(weight.unwrap_or_default()).and(Outcome::float_op(node));
+                left -= 1;
+                true
             }
-            Planner::record(draft, lead);
+            _ => passes && graph.input(node, 0).is_some_and(|id| float.contains(&id)),
+        };
+        if stays_float {
+            float.extend(context.outputs(node));
         }
-        for node in &flow.joined {
-            self.observe_inputs(draft, *node, &self.flowing(*node));
-            self.observe_output(draft, *node);
-        }
-        // An activation function that no node before it could take in.
-        for node in &self.order {
-            if let (Some(Integer::Fused), Some(input), Some(output)) =
-                (self.integer(*node), self.graph.input(*node, 0), self.graph.output(*node, 0))
-                && flow.native[input]
-                && wanted[output]
-            {
-                self.quantize(
-                    draft,
-                    output,
-                    Source::Observed,
-                    Because::OutputOf(self.label(*node)),
-                );
-                draft.made_on_integers.insert(output);
-            }
-        }
-        self.ask_movers(draft);
-        for node in &self.order {
-            let moves = matches!(self.integer(*node), Some(Integer::SameAsInput { .. }));
+    }
+    outcome
+}
+
+/// Finds the nodes between integer ops that compute on integers too: all their inputs arrive as
+/// integers, and an integer op comes after them.
+///
+/// So sums, pools and functions between the convolutions of an image network join. The sums and
+/// norms of a transformer do not: its MatMul nodes produce floats, and to quantize these to 8 bits
+/// would cost accuracy and gain no speed.
+pub(crate) fn find_flow(context: &ActivationContext<'_, '_>, decisions: &Decisions) -> Outcome {
+    let ops: Vec<&IntegerOp> = decisions.integer_ops().collect();
+    Outcome::flow(context.flow(&ops))
+}
+
+/// Quantizes the inputs of integer ops, and their outputs where an integer kernel produces them.
+pub(crate) fn quantize_integer_ops(
+    context: &ActivationContext<'_, '_>,
+    decisions: &Decisions,
+) -> Outcome {
+    let of_op = |op: &IntegerOp| {
+        let inputs = context.observe_inputs(op.node, &op.inputs);
+        let output = context.produces_integers(op).then(|| context.observe_output(op.last));
+        inputs.and(output.unwrap_or_default()).and(context.record_op(op))
+    };
+    decisions.integer_ops().map(of_op).collect()
+}
+
+/// Quantizes the inputs and outputs of the nodes between integer ops.
+pub(crate) fn quantize_interior_ops(
+    context: &ActivationContext<'_, '_>,
+    decisions: &Decisions,
+) -> Outcome {
+    let of_node = |node: &usize| {
+        let inputs = context.observe_inputs(*node, &context.flowing(*node));
+        inputs.and(context.observe_output(*node))
+    };
+    decisions.flow.interior.iter().map(of_node).collect()
+}
+
+/// Quantizes the outputs of activation functions that are fused into no node before them.
+pub(crate) fn quantize_functions(
+    context: &ActivationContext<'_, '_>,
+    decisions: &Decisions,
+) -> Outcome {
+    let flow = &decisions.flow;
+    let of_node = |node: &usize| {
+        let (Some(Integer::Fused), Some(input), Some(output)) =
+            (context.integer(*node), context.graph.input(*node, 0), context.graph.output(*node, 0))
+        else {
+            return None;
+        };
+        let because = Because::OutputOf(context.label(*node));
+        (flow.native.contains(&input) && flow.wanted.contains(&output)).then(|| {
+            let quantized = context.quantize(output, Source::Observed, because);
+            quantized.and(Outcome::made_on_integers(output))
+        })
+    };
+    context.order.iter().filter_map(of_node).collect()
+}
+
+/// Quantizes the input of a node that only moves data, where its output is quantized: the node then
+/// moves bytes instead of floats.
+pub(crate) fn quantize_before_moves(
+    context: &ActivationContext<'_, '_>,
+    decisions: &Decisions,
+    node: usize,
+) -> Outcome {
+    let graph = context.graph;
+    let moves = context.integer(node) == Some(Integer::SameAsInput { same_range: true });
+    match (graph.input(node, 0), graph.output(node, 0)) {
+        (Some(input), Some(output))
             if moves
-                && self.moves_integers(*node)
-                && self.outputs(*node).any(|output| wanted[output])
-            {
-                self.pass_on(draft, *node);
-            }
+                && context.moves_integers(node)
+                && decisions.quantized(output).is_some()
+                && graph.constant(input).is_none()
+                && !graph.values[input].is_output =>
+        {
+            context.observe(input, Because::InputOf(context.label(node)))
         }
+        _ => Outcome::default(),
+    }
+}
+
+/// Gives the outputs of a node that only moves data the scale of its input.
+pub(crate) fn pass_on_moved(
+    context: &ActivationContext<'_, '_>,
+    decisions: &Decisions,
+    node: usize,
+) -> Outcome {
+    let passes_on = matches!(context.integer(node), Some(Integer::SameAsInput { .. }))
+        && context.moves_integers(node)
+        && context.outputs(node).any(|output| decisions.flow.wanted.contains(&output));
+    let input = context.graph.input(node, 0).filter(|_| passes_on);
+    context.pass_on(node, input.and_then(|input| decisions.quantized(input)))
+}
+
+/// Warns of nodes that multiply in float, since there are no integer kernels for their types.
+pub(crate) fn warn_float(context: &ActivationContext<'_, '_>, decisions: &Decisions) -> Outcome {
+    let ops = decisions.possible_integer_ops();
+    let in_float = |op: &&IntegerOp| {
+        let outputs = if op.quantized_output { context.result(op.last) } else { Vec::new() };
+        !context.has_kernels(&[&op.inputs[..], &outputs[..]].concat())
+    };
+    let in_float: Vec<&IntegerOp> = ops.iter().filter(in_float).collect();
+    let Some(first) = in_float.first() else { return Outcome::default() };
+    if in_float.len() == ops.len() && !context.selection.asks_activations() {
+        return Outcome::warn([format!(
+            "ONNX Runtime has no integer kernels for {} activations: the model is smaller, \
+             and computes in float",
+            context.qtype
+        )]);
+    }
+    let others = match in_float.len() - 1 {
+        0 => String::new(),
+        others => format!(" and {others} more"),
+    };
+    Outcome::warn([format!(
+        "{}{others} computes in float: ONNX Runtime has integer kernels only where all inputs and \
+         outputs have one type of 8 bits",
+        context.label(first.node)
+    )])
+}
+
+impl ActivationContext<'_, '_> {
+    /// Whether an integer kernel produces the output of an integer op.
+    fn produces_integers(&self, op: &IntegerOp) -> bool {
+        let outputs = self.result(op.last);
+        op.quantized_output && self.has_kernels(&[&op.inputs[..], &outputs[..]].concat())
     }
 
-    /// Whether what a node that leads makes comes out of an integer kernel.
-    fn gives_integers(&self, lead: &Lead) -> bool {
-        let made = self.result(lead.last);
-        lead.quantized_output && self.has_kernels(&[&lead.inputs[..], &made[..]].concat())
-    }
-
-    /// What flows into a node, and what is quantized of what it makes.
-    fn read_and_made(&self, node: usize) -> Vec<ValueId> {
+    /// The inputs of a node, and what is quantized of its outputs.
+    fn inputs_and_result(&self, node: usize) -> Vec<ValueId> {
         let mut values = self.flowing(node);
         values.extend(self.result(node));
         values
     }
 
-    /// What comes out of a node, or of the activation function that is folded into it.
-    pub(crate) fn result(&self, node: usize) -> Vec<ValueId> {
+    /// The outputs of a node, or of the activation function that is fused into it.
+    fn result(&self, node: usize) -> Vec<ValueId> {
         let after = |output| self.function_after(output).map_or(output, |(_, after)| after);
         self.outputs(node).map(after).collect()
-    }
-
-    /// Says which of those that multiply do so in float, since their types have no kernels.
-    pub(crate) fn computes_in_float(&self, leads: &[Lead], all: QType) -> Option<String> {
-        let in_float = |lead: &&Lead| {
-            let made = if lead.quantized_output { self.result(lead.last) } else { Vec::new() };
-            !self.has_kernels(&[&lead.inputs[..], &made[..]].concat())
-        };
-        let in_float: Vec<&Lead> = leads.iter().filter(in_float).collect();
-        let first = in_float.first().filter(|_| self.profile.placement == Placement::Between)?;
-        if in_float.len() == leads.len() && !self.selection.asks_activations() {
-            return Some(format!(
-                "ONNX Runtime has no integer kernels for {all} activations: the model is smaller, \
-                 and computes in float"
-            ));
-        }
-        let others = match in_float.len() - 1 {
-            0 => String::new(),
-            others => format!(" and {others} more"),
-        };
-        Some(format!(
-            "{}{others} computes in float: ONNX Runtime has integer kernels only where all that is \
-             read and made is of one type of 8 bits",
-            self.label(first.node)
-        ))
-    }
-
-    /// Leaves the first convolutions of a large network in float, where they read few channels:
-    /// integer kernels gain nothing there, and what is lost at the entry is lost for all.
-    fn leave_stem(&self, draft: &mut Draft, leads: &mut Vec<Lead>) {
-        if self.profile.placement != Placement::Between {
-            return;
-        }
-        let counted =
-            |lead: &&Lead| matches!(self.graph.nodes[lead.node].op_type.as_str(), "Conv" | "Gemm");
-        let mut left = leads.iter().filter(counted).count() / FLOAT_SHARE;
-        let mut float: BTreeSet<ValueId> =
-            (0..self.graph.values.len()).filter(|id| self.is_input(*id)).collect();
-        for node in &self.order {
-            let passes =
-                matches!(self.integer(*node), Some(Integer::Fused | Integer::SameAsInput { .. }));
-            let stays = match leads.iter().position(|lead| lead.node == *node) {
-                Some(index) if left > 0 && self.is_narrow(draft, &leads[index], &float) => {
-                    let weight = leads.remove(index).weight;
-                    let why = Kept::Stem { node: self.label(*node) };
-                    if let Some(weight) = weight {
-                        draft.decisions.insert(weight, Decision::Keep(why));
-                    }
-                    left -= 1;
-                    true
-                }
-                _ => passes && self.graph.input(*node, 0).is_some_and(|id| float.contains(&id)),
-            };
-            if stays {
-                float.extend(self.outputs(*node));
-            }
-        }
     }
 
     fn is_input(&self, value: ValueId) -> bool {
         matches!(self.graph.values[value].maker, Maker::Input)
     }
 
-    /// Whether a node reads floats, through filters of few taps that nobody else needs and of which
-    /// nobody asked anything.
-    fn is_narrow(&self, draft: &Draft, lead: &Lead, float: &BTreeSet<ValueId>) -> bool {
-        let Some(weight) = lead.weight else { return false };
+    /// Whether a node reads floats, through filters of few taps that no other node reads and for
+    /// which no type is requested.
+    fn is_narrow(&self, decisions: &Decisions, op: &IntegerOp, float: &BTreeSet<ValueId>) -> bool {
+        let Some(weight) = op.weight else { return false };
         let taps = self.shape(weight).and_then(|shape| {
             shape.iter().skip(1).try_fold(1usize, |taps, length| taps.checked_mul(*length))
         });
         let value = &self.graph.values[weight];
-        let reader = std::iter::once(self.graph.nodes[lead.node]);
-        let asked = self.selection.weight_type(&[value.name], reader);
-        self.gives_integers(lead)
-            && draft.quantized(weight).is_some()
-            && lead.inputs.iter().all(|input| float.contains(input))
-            && taps.is_some_and(|taps| taps < FEW_TAPS)
+        let reader = std::iter::once(self.graph.nodes[op.node]);
+        let requested = self.selection.weight_type(&[value.name], reader);
+        self.produces_integers(op)
+            && decisions.quantized(weight).is_some()
+            && op.inputs.iter().all(|input| float.contains(input))
+            && taps.is_some_and(|taps| taps < MIN_TAPS)
             && value.readers.len() == 1
-            && asked.is_none()
-            && self.has_one_reader(lead.node)
+            && requested.is_none()
+            && self.has_one_consumer(op.node)
     }
 
-    /// Whether what comes out of a node, or of the function after it, goes to one place: for several
-    /// the change from floats to integers costs more than it gains.
-    fn has_one_reader(&self, node: usize) -> bool {
-        let output = self.graph.output(node, 0);
-        let after = output.and_then(|output| self.function_after(output));
-        let last = after.map(|(_, after)| after).or(output);
-        last.is_some_and(|last| self.graph.values[last].readers.len() == 1)
+    /// Whether the output of a node, or of the function after it, has one consumer: for several,
+    /// the change from floats to integers costs more time than it gains.
+    fn has_one_consumer(&self, node: usize) -> bool {
+        self.result(node).first().is_some_and(|last| self.graph.values[*last].readers.len() == 1)
     }
 
-    /// Which values are wanted as integers, and which come as integers.
-    fn flow(&self, leads: &[Lead]) -> (Vec<bool>, Flow) {
+    /// The values that are wanted as integers, those that arrive as integers, and the nodes between
+    /// integer ops that join.
+    fn flow(&self, ops: &[&IntegerOp]) -> Flow {
         let joins = |integer| matches!(integer, Some(Integer::Computes { kernel: Some(_) }));
-        // A sum that holds the bias of a product is a part of that.
-        let last: BTreeSet<usize> = leads.iter().map(|lead| lead.last).collect();
-        let mut joined: BTreeSet<usize> = self.order.iter().copied().collect();
-        joined.retain(|node| {
+        // An `Add` that holds the bias of a MatMul is a part of that.
+        let last: BTreeSet<usize> = ops.iter().map(|op| op.last).collect();
+        let mut candidates: BTreeSet<usize> = self.order.iter().copied().collect();
+        candidates.retain(|node| {
             self.profile.placement == Placement::Between
                 && !last.contains(node)
                 && joins(self.integer(*node))
-                && self.has_kernels(&self.read_and_made(*node))
+                && self.has_kernels(&self.inputs_and_result(*node))
         });
-        // What does not join wants nothing, so that others may not join either: until all agree.
+        // A candidate that does not join wants no integers, so that others may not join either:
+        // repeat until all candidates join.
         loop {
-            let wanted = self.wanted(leads, &joined);
-            let flow = self.native(leads, &joined, &wanted);
-            if flow.joined == joined {
-                return (wanted, flow);
+            let flow = self.native(ops, &candidates, self.wanted(ops, &candidates));
+            if flow.interior == candidates {
+                return flow;
             }
-            joined = flow.joined;
+            candidates = flow.interior;
         }
     }
 
     /// Values that lead to a node that multiplies on integers.
-    fn wanted(&self, leads: &[Lead], joined: &BTreeSet<usize>) -> Vec<bool> {
-        let mut wanted = vec![false; self.graph.values.len()];
-        leads.iter().flat_map(|lead| &lead.inputs).for_each(|input| wanted[*input] = true);
+    fn wanted(&self, ops: &[&IntegerOp], candidates: &BTreeSet<usize>) -> BTreeSet<ValueId> {
+        let mut wanted: BTreeSet<ValueId> =
+            ops.iter().flat_map(|op| op.inputs.iter().copied()).collect();
         for node in self.order.iter().rev() {
             let passes = match self.integer(*node) {
                 Some(Integer::SameAsInput { .. } | Integer::Fused) => true,
-                _ => joined.contains(node),
+                _ => candidates.contains(node),
             };
-            if passes && self.outputs(*node).any(|output| wanted[output]) {
-                self.flowing(*node).into_iter().for_each(|input| wanted[input] = true);
+            if passes && self.outputs(*node).any(|output| wanted.contains(&output)) {
+                wanted.extend(self.flowing(*node));
             }
         }
         wanted
     }
 
-    /// Values that come as integers, when of `candidates` those join that can.
-    fn native(&self, leads: &[Lead], candidates: &BTreeSet<usize>, wanted: &[bool]) -> Flow {
-        let values = self.graph.values.len();
-        let mut flow = Flow { native: vec![false; values], joined: BTreeSet::new() };
-        let mut quantized = vec![false; values];
-        let mut gives = BTreeSet::new();
-        for lead in leads {
-            lead.inputs.iter().for_each(|input| quantized[*input] = true);
-            if self.gives_integers(lead) {
-                gives.insert(lead.last);
-            }
-        }
+    /// Values that arrive as integers, when those `candidates` join that can.
+    fn native(
+        &self,
+        ops: &[&IntegerOp],
+        candidates: &BTreeSet<usize>,
+        wanted: BTreeSet<ValueId>,
+    ) -> Flow {
+        let (mut native, mut interior) = (BTreeSet::new(), BTreeSet::new());
+        let quantized: BTreeSet<ValueId> =
+            ops.iter().flat_map(|op| op.inputs.iter().copied()).collect();
+        let producers: BTreeSet<usize> =
+            ops.iter().filter(|op| self.produces_integers(op)).map(|op| op.last).collect();
         for node in self.order.iter().copied() {
-            let comes = match self.integer(node) {
+            let arrives = match self.integer(node) {
                 Some(Integer::SameAsInput { .. } | Integer::Fused) => {
-                    self.graph.input(node, 0).is_some_and(|input| flow.native[input])
+                    self.graph.input(node, 0).is_some_and(|input| native.contains(&input))
                 }
                 _ if candidates.contains(&node) => {
                     let inputs = self.flowing(node);
                     let fits = |id: &ValueId| {
-                        flow.native[*id] || quantized[*id] || self.fits_beside_integers(*id)
+                        native.contains(id)
+                            || quantized.contains(id)
+                            || self.fits_beside_integers(*id)
                     };
-                    let joins = inputs.iter().any(|id| flow.native[*id])
+                    let joins = inputs.iter().any(|id| native.contains(id))
                         && inputs.iter().all(fits)
-                        && self.outputs(node).any(|output| wanted[output]);
+                        && self.outputs(node).any(|output| wanted.contains(&output));
                     if joins {
-                        flow.joined.insert(node);
+                        interior.insert(node);
                     }
                     joins
                 }
-                _ => gives.contains(&node),
+                _ => producers.contains(&node),
             };
-            if comes {
-                self.outputs(node).for_each(|output| flow.native[output] = true);
+            if arrives {
+                native.extend(self.outputs(node));
             }
         }
-        flow
+        Flow { native, wanted, interior }
     }
 
     /// Whether a constant can be quantized like an activation.
@@ -266,25 +317,5 @@ impl Planner<'_, '_> {
     /// On x86 ONNX Runtime turns int8 activations into uint8, but not such constants.
     fn fits_beside_integers(&self, value: ValueId) -> bool {
         !self.types.specs[value].qtype.signed() && self.may_quantize(value).is_ok()
-    }
-
-    /// Quantizes what goes into nodes that only move data, when what comes out must be quantized:
-    /// the node then moves bytes instead of floats.
-    fn ask_movers(&self, draft: &mut Draft) {
-        let graph = self.graph;
-        for node in self.order.iter().rev().copied() {
-            let moves = self.integer(node) == Some(Integer::SameAsInput { same_range: true });
-            let (Some(input), Some(output)) = (graph.input(node, 0), graph.output(node, 0)) else {
-                continue;
-            };
-            if moves
-                && self.moves_integers(node)
-                && draft.quantized(output).is_some()
-                && graph.constant(input).is_none()
-                && !graph.values[input].is_output
-            {
-                self.observe(draft, input, Because::InputOf(self.label(node)));
-            }
-        }
     }
 }
