@@ -34,7 +34,7 @@ pub(crate) use formats::MICROSOFT;
 pub(crate) use opset::NEWEST as NEWEST_OPSET;
 pub(crate) use ort_int8_workarounds::SAYS_TYPE;
 pub use qconfig::{QConfig, QConfigDict};
-pub(crate) use select::still_there;
+pub(crate) use select::names_removed_by_passes;
 pub(crate) use weights::reserved;
 
 use std::collections::BTreeSet;

@@ -221,7 +221,7 @@ fn values<'m>(graph: &Graph<'m>) -> Known<'m> {
 
 /// The wishes that can be met in the graph `after` preparation, and what to say of those that speak
 /// of something it took out.
-pub(crate) fn still_there(
+pub(crate) fn names_removed_by_passes(
     before: &Graph<'_>,
     after: &Graph<'_>,
     mut config: Config,

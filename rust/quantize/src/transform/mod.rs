@@ -42,7 +42,7 @@ use crate::check::postconditions;
 use crate::error::QuantizeErrorKind;
 use crate::graph::Graph;
 use crate::graph::fingerprint::fingerprint;
-use crate::plan::still_there;
+use crate::plan::names_removed_by_passes;
 use crate::{Config, Plan, QuantizeError};
 
 pub use optimize::{Optimization, Optimized, optimize};
@@ -279,7 +279,7 @@ impl Prepared {
         let (config, gone) = if steps.is_empty() {
             (config, Vec::new())
         } else {
-            still_there(&Graph::of(model)?, &Graph::of(&prepared)?, config)
+            names_removed_by_passes(&Graph::of(model)?, &Graph::of(&prepared)?, config)
         };
         let Ready { mut plan, converted } = minimum_opset::ready(&prepared, config)?;
         plan.warnings.extend(gone);
