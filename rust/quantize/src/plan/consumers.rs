@@ -73,7 +73,7 @@ impl ActivationContext<'_, '_> {
         };
         let float32 =
             self.constants.get(&id).is_some_and(|found| found.dtype == Some(DataType::Float));
-        let by_row = self.profile.placement == Placement::Between
+        let by_row = self.profile.placement == Placement::WeightedAndInterior
             && float32
             && plan.readers == Readers::All
             && plan.source == Source::Weights

@@ -95,7 +95,7 @@ impl ActivationContext<'_, '_> {
         let (Some(input), Some(weight)) = (graph.input(node, 0), graph.input(node, 1)) else {
             return Ok(None);
         };
-        let anywhere = matches!(self.profile.placement, Placement::Inputs | Placement::Everything);
+        let anywhere = matches!(self.profile.placement, Placement::OpInputs | Placement::AllOps);
         let quantized_output = match integer {
             Integer::FloatOutput => false,
             Integer::QuantizedOutput { kernel: None } if !anywhere => {
@@ -158,7 +158,7 @@ impl ActivationContext<'_, '_> {
     fn sum_after(&self, node: usize, input: ValueId, weight: ValueId) -> Option<(usize, ValueId)> {
         let graph = self.graph;
         let is_product = graph.nodes[node].op_type == "MatMul"
-            && self.profile.placement == Placement::Between
+            && self.profile.placement == Placement::WeightedAndInterior
             && self.has_kernels(&[input])
             && graph
                 .input(node, 1)
@@ -194,7 +194,7 @@ impl ActivationContext<'_, '_> {
         let stays = |(function, output): (usize, ValueId)| {
             self.graph.nodes[function].op_type == "Relu" && !self.graph.values[output].is_output
         };
-        gemm && self.profile.placement == Placement::Between
+        gemm && self.profile.placement == Placement::WeightedAndInterior
             && self.has_kernels(&[input])
             && after.is_some_and(stays)
     }
@@ -218,7 +218,7 @@ impl ActivationContext<'_, '_> {
         let alone = |constant: &&Constant<'_>| only(constant) || looked_up(constant);
         let found = self.weighted.get(&node).and_then(|anchor| self.constants.get(anchor));
         match found.copied().filter(alone) {
-            Some(constant) if self.profile.placement == Placement::Between => {
+            Some(constant) if self.profile.placement == Placement::WeightedAndInterior => {
                 let chain = uses::rearranging(self.graph, constant.anchor);
                 let end = chain.last().and_then(|last| self.graph.output(*last, 0));
                 if end == Some(weight) { constant.anchor } else { weight }
@@ -253,7 +253,7 @@ impl ActivationContext<'_, '_> {
             return Err("both of its inputs are activations");
         }
         let adds = self.graph.nodes[node].input.get(2).is_some_and(|name| !name.is_empty());
-        if adds && self.profile.placement == Placement::Between {
+        if adds && self.profile.placement == Placement::WeightedAndInterior {
             return Err("what it adds is no constant of int32");
         }
         if !self.float32[left] || !self.float32[right] {

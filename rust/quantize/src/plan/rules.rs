@@ -72,12 +72,12 @@ const RULES: &[Rule] = &[
     Rule::new("fallback", Scope::Graph(fallback::keep_others)),
 ];
 
-const WEIGHTED: &[Placement] = &[Placement::Weighted];
-const INTERIOR: &[Placement] = &[Placement::Between];
-const CPU: &[Placement] = &[Placement::Weighted, Placement::Between];
-const OP_INPUTS: &[Placement] = &[Placement::Inputs];
-const ALL_OPS: &[Placement] = &[Placement::Everything];
-const NOT_CPU: &[Placement] = &[Placement::Inputs, Placement::Everything];
+const WEIGHTED: &[Placement] = &[Placement::WeightedOps];
+const INTERIOR: &[Placement] = &[Placement::WeightedAndInterior];
+const CPU: &[Placement] = &[Placement::WeightedOps, Placement::WeightedAndInterior];
+const OP_INPUTS: &[Placement] = &[Placement::OpInputs];
+const ALL_OPS: &[Placement] = &[Placement::AllOps];
+const NOT_CPU: &[Placement] = &[Placement::OpInputs, Placement::AllOps];
 
 /// Folds all rules over the graph.
 pub(super) fn decide(context: &Context<'_, '_>) -> Decisions {

@@ -27,7 +27,7 @@ const MAX_NAMES: usize = 3;
 /// Warns of what runs slower than in float, where that is not what the options ask for.
 pub(super) fn than_float(context: &Context<'_, '_>, decisions: &Decisions) -> Outcome {
     let Context { graph, constants, config, .. } = *context;
-    if config.profile().placement != Placement::Between {
+    if config.profile().placement != Placement::WeightedAndInterior {
         return Outcome::default();
     }
     if !config.computes_on_integers() {

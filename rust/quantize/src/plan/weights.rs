@@ -148,7 +148,7 @@ fn kept(
     }
     // Where every operator is quantized, no consumer is left that takes it in float.
     let everything =
-        config.activations.is_some() && config.profile().placement == Placement::Everything;
+        config.activations.is_some() && config.profile().placement == Placement::AllOps;
     if (constant.weighing.is_empty() || everything)
         && let Some(kept) = read_otherwise(graph, constant)
     {
@@ -300,7 +300,7 @@ fn along_axis(
     let batched = config.activations.is_some() && constant.uses.iter().any(is_batched);
     // A group has the channels of the weight, the int32 bias those of all groups.
     let grouped = config.activations.is_some()
-        && config.profile().placement == Placement::Everything
+        && config.profile().placement == Placement::AllOps
         && constant.multipliers(graph).any(uses::groups_outputs);
     let allowed = match config.profile().per_channel {
         Some(op_types) if config.activations.is_some() => {

@@ -239,7 +239,7 @@ impl ActivationContext<'_, '_> {
         let last: BTreeSet<usize> = ops.iter().map(|op| op.last).collect();
         let mut candidates: BTreeSet<usize> = self.order.iter().copied().collect();
         candidates.retain(|node| {
-            self.profile.placement == Placement::Between
+            self.profile.placement == Placement::WeightedAndInterior
                 && !last.contains(node)
                 && joins(self.integer(*node))
                 && self.has_kernels(&self.inputs_and_result(*node))
