@@ -132,7 +132,8 @@ fn a_value_that_carries_a_mask_stays_float_and_is_spoken_of() {
         assert!(row.why.contains("mask"), "{}", row.why);
         assert!(report.notes.iter().any(|note| note.contains(&masked)), "{:?}", report.notes);
     }
-    let kept = plan.values.iter().any(|value| value.decision == Decision::Keep(Kept::Masked));
+    let kept =
+        plan.values.iter().any(|value| value.decision == Decision::Keep(Kept::AttentionMask));
     assert!(!kept, "the plan itself knows of no mask");
 }
 

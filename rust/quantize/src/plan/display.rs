@@ -116,9 +116,11 @@ impl fmt::Display for Kept {
             Kept::Overridable => {
                 f.write_str("also a graph input that may replace it; take it out of the inputs")
             }
-            Kept::Masked => f.write_str("carries an attention mask, which no scale can hold"),
+            Kept::AttentionMask => {
+                f.write_str("carries an attention mask, which no scale can hold")
+            }
             Kept::Unseen => f.write_str("calibration did not look at it"),
-            Kept::Blank => f.write_str("was never seen but as 0: any scale would be a guess"),
+            Kept::AllZero => f.write_str("was never seen but as 0: any scale would be a guess"),
             Kept::WeightsOnly => f.write_str("only weights are quantized"),
             Kept::FusedInto { node } => write!(f, "fused into {node}"),
             Kept::Stem { node } => {

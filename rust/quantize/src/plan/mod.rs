@@ -263,9 +263,9 @@ pub enum Kept {
     /// An input of the same name may replace it (IR 4 and later).
     Overridable,
     /// It carries an attention mask, as calibration found.
-    Masked,
+    AttentionMask,
     /// It was 0 in all calibration samples.
-    Blank,
+    AllZero,
     /// Calibration did not observe it.
     Unseen,
     /// Only weights are to be quantized.

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use super::{Decision, Kept, Plan, Source};
 use crate::Ranges;
-use crate::ranges::Unfit;
+use crate::ranges::Unscalable;
 
 impl Plan {
     /// The plan without the values that calibration did not observe, because it ran for another
@@ -23,19 +23,19 @@ impl Plan {
     /// scale that does not turns the mask into an ordinary value. And a value that was 0 in all
     /// samples (an attention mask that was all zeros, an empty cache) may have any range at
     /// inference.
-    pub(crate) fn without_unfit(&self, ranges: &Ranges) -> Cow<'_, Plan> {
+    pub(crate) fn without_unscalable(&self, ranges: &Ranges) -> Cow<'_, Plan> {
         let observed = self.observed().into_iter();
         let kept = |why| match why {
-            Unfit::Masked => Kept::Masked,
-            Unfit::Blank => Kept::Blank,
+            Unscalable::AttentionMask => Kept::AttentionMask,
+            Unscalable::AllZero => Kept::AllZero,
         };
-        let unfit = observed.filter_map(|name| Some((kept(ranges.unfit(&name)?), name)));
-        self.without(unfit.map(|(kept, name)| (name, kept)).collect())
+        let unscalable = observed.filter_map(|name| Some((kept(ranges.unscalable(&name)?), name)));
+        self.without(unscalable.map(|(kept, name)| (name, kept)).collect())
     }
 
     /// The plan without these values, and without those that depend on them.
-    fn without(&self, mut unfit: HashMap<String, Kept>) -> Cow<'_, Plan> {
-        if unfit.is_empty() {
+    fn without(&self, mut unscalable: HashMap<String, Kept>) -> Cow<'_, Plan> {
+        if unscalable.is_empty() {
             return Cow::Borrowed(self);
         }
         let mut plan = self.clone();
@@ -47,10 +47,10 @@ impl Plan {
                 Source::Product { input, .. } => (input, true),
                 _ => continue,
             };
-            let Some(why) = unfit.get(source).cloned() else { continue };
+            let Some(why) = unscalable.get(source).cloned() else { continue };
             let kept = if is_bias { Kept::Bias } else { why.clone() };
             if !is_bias {
-                unfit.insert(value.name.clone(), why);
+                unscalable.insert(value.name.clone(), why);
             }
             value.decision = Decision::Keep(kept);
         }
