@@ -87,7 +87,8 @@ pub use options::{
     Target, WeightType,
 };
 pub use plan::{
-    Because, Decision, Kept, Plan, Planned, QConfig, QConfigDict, Readers, Role, Source, ValuePlan,
+    Because, Consumers, Decision, Kept, Plan, Planned, QConfig, QConfigDict, Role, Source,
+    ValuePlan,
 };
 pub use quantize_rs_math::{
     Granularity, Metrics, Params, QSpec, QType, Range, Scales, WeightMethod,

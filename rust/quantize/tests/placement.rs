@@ -9,7 +9,7 @@ use common::{
     upgraded, with_activations,
 };
 use quantize_rs::{
-    Config, DataType, Format, Granularity, Graph, Kept, Model, Plan, QType, Readers, Role, Rule,
+    Config, Consumers, DataType, Format, Granularity, Graph, Kept, Model, Plan, QType, Role, Rule,
     Target, Tensor, conformance,
 };
 use quantize_rs_onnx::{Edit, TensorProto};
@@ -110,7 +110,7 @@ fn what_joins_two_layers_with_a_bias_joins_in() {
     let plan = plan(&model, with_activations());
     let joined = &read_by(&model, "Sigmoid")[0][0];
     let how = plan.quantized().find(|(value, _)| value.name == *joined).unwrap().1;
-    assert_eq!(how.readers, Readers::All, "it comes out of an integer kernel");
+    assert_eq!(how.consumers, Consumers::All, "it comes out of an integer kernel");
 }
 
 #[test]

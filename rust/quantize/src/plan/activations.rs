@@ -10,7 +10,7 @@ use super::decisions::{Decisions, Outcome};
 use super::select::Selection;
 use super::types::{Finder, Types};
 use super::weights::weight_readers;
-use super::{Because, Decision, IntegerNode, Kept, Readers, Source, ValuePlan};
+use super::{Because, Consumers, Decision, IntegerNode, Kept, Source, ValuePlan};
 use super::{float32, quantizable_constants};
 use crate::graph::ops;
 use crate::graph::ops::{Integer, OpRule};
@@ -252,9 +252,9 @@ impl ActivationContext<'_, '_> {
         if !anew || self.already.contains(&value) {
             return Outcome::default();
         }
-        let (spec, readers) = (self.types.specs[value], Readers::All);
+        let (spec, consumers) = (self.types.specs[value], Consumers::All);
         let (stored, matrix, format) = (spec.qtype, None, self.format(&source));
-        let plan = ValuePlan { spec, stored, matrix, format, source, readers, because };
+        let plan = ValuePlan { spec, stored, matrix, format, source, consumers, because };
         Outcome::quantize(value, plan)
     }
 
@@ -285,7 +285,7 @@ impl ActivationContext<'_, '_> {
                 format: Format::Qdq,
                 source: Source::SameAs(source.clone()),
                 matrix: None,
-                readers: Readers::All,
+                consumers: Consumers::All,
                 because: Because::PassedOnBy(self.label(node)),
             };
             let revised = Outcome::revise(output, Decision::Quantize(plan));

@@ -128,7 +128,8 @@ pub struct ValuePlan {
     /// Where its scale and zero point come from.
     pub source: Source,
     /// Which nodes read the dequantized value.
-    pub readers: Readers,
+    #[serde(rename = "readers")]
+    pub consumers: Consumers,
     /// Why it is quantized.
     pub because: Because,
 }
@@ -136,21 +137,27 @@ pub struct ValuePlan {
 /// Which nodes read the dequantized value instead of the float value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Readers {
+pub enum Consumers {
     /// All consumers, subgraphs and the caller of the model included.
     All,
     /// Nodes that compute on integers; for others, and as an output of the model, it stays float.
-    OnIntegers,
+    #[serde(rename = "on_integers")]
+    IntegerOps,
     /// Nodes that read it as a weight and as nothing else; for others, and as an output of the
     /// model, it stays float.
-    Weighing,
+    #[serde(rename = "weighing")]
+    AsWeight,
     /// `Gather` nodes: they take rows of integers, and only these rows are dequantized.
-    Rows,
+    #[serde(rename = "rows")]
+    GatheredRows,
     /// Nodes that read it after reshapes and transposes, which move integers.
-    Rearranged,
-    /// `Gather` nodes, as for [`Readers::Rows`], and nodes that multiply by it, directly or after
-    /// reshapes and transposes: a table of embeddings that is also the weight of the output layer.
-    Tied,
+    #[serde(rename = "rearranged")]
+    AfterReshape,
+    /// `Gather` nodes, as for [`Consumers::GatheredRows`], and nodes that multiply by it, directly or
+    /// after reshapes and transposes: a table of embeddings that is also the weight of the output
+    /// layer.
+    #[serde(rename = "tied")]
+    TiedEmbedding,
 }
 
 /// Where the scale and zero point of a quantized value come from.

@@ -194,7 +194,7 @@ mod tests {
     use super::*;
     use crate::graph::uses;
     use crate::options::target::Target;
-    use crate::plan::{Because, Decision, Kept, Readers, Source, ValuePlan};
+    use crate::plan::{Because, Consumers, Decision, Kept, Source, ValuePlan};
     use crate::{Format, Model};
 
     /// The decisions of `rules` about a fixture.
@@ -362,7 +362,7 @@ mod tests {
             matrix: None,
             format: Format::Qdq,
             source: Source::Observed,
-            readers: Readers::All,
+            consumers: Consumers::All,
             because: Because::InputOf("node".to_owned()),
         }
     }

@@ -4,7 +4,7 @@ use quantize_rs_onnx::NodeProto;
 
 use super::decisions::{Decisions, Outcome};
 use super::rules::Context;
-use super::{Readers, Source};
+use super::{Consumers, Source};
 use crate::graph::uses::{Constant, Use};
 use crate::graph::{Graph, ValueId};
 use crate::options::target::Placement;
@@ -71,7 +71,7 @@ fn dequantized(
     for constant in stored {
         all += elements(constant);
         let plan = decisions.quantized(constant.anchor)?;
-        let whole = plan.format == Format::Qdq && matches!(plan.readers, Readers::All);
+        let whole = plan.format == Format::Qdq && matches!(plan.consumers, Consumers::All);
         if whole && slow(constant) {
             of_slow += elements(constant);
             names.push(format!("`{}`", graph.values[constant.anchor].name));

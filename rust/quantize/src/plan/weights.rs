@@ -7,7 +7,7 @@ use super::decisions::{Decisions, Outcome};
 use super::formats::{self, Form};
 use super::rules::Context;
 use super::select::Selection;
-use super::{Because, Kept, Readers, Source, ValuePlan, blocks};
+use super::{Because, Consumers, Kept, Source, ValuePlan, blocks};
 use crate::encode::data_type;
 use crate::graph::uses;
 use crate::graph::uses::{Along, Constant, Use};
@@ -33,13 +33,13 @@ pub(super) fn decide(context: &Context<'_, '_>, _: &Decisions, constant: &Consta
     };
     match form {
         Err(kept) => Outcome::keep(anchor, kept),
-        Ok(Some(Form { spec, readers, format, at_run_time })) => {
+        Ok(Some(Form { spec, consumers, format, at_run_time })) => {
             let at_run_time = at_run_time.into_iter().map(|(value, node)| {
                 Outcome::keep(value, Kept::AtRunTime { node: graph.nodes[node].label() })
             });
             let (stored, source) = (spec.qtype, Source::Weights);
-            let plan = ValuePlan { spec, stored, matrix: None, format, source, readers, because };
-            let (_, warning) = consumers(graph, constant, config);
+            let plan = ValuePlan { spec, stored, matrix: None, format, source, consumers, because };
+            let (_, warning) = consumers_of(graph, constant, config);
             let outcome: Outcome = at_run_time.collect();
             outcome.and(Outcome::warn(warning)).and(Outcome::quantize(anchor, plan))
         }
@@ -51,10 +51,10 @@ pub(super) fn decide(context: &Context<'_, '_>, _: &Decisions, constant: &Consta
             };
             let symmetric = config.symmetric || forces_symmetric(config, qtype, granularity);
             let spec = spec(config, requested, symmetric, granularity);
-            let (readers, warning) = consumers(graph, constant, config);
+            let (consumers, warning) = consumers_of(graph, constant, config);
             let (format, source) = (formats::usual(config), Source::Weights);
             let stored = if in_bytes(config, qtype) { QType::Int8 } else { qtype };
-            let plan = ValuePlan { spec, stored, matrix, format, source, readers, because };
+            let plan = ValuePlan { spec, stored, matrix, format, source, consumers, because };
             Outcome::warn(warning).and(Outcome::quantize(anchor, plan))
         }
     }
@@ -193,18 +193,18 @@ fn read_otherwise(graph: &Graph<'_>, constant: &Constant<'_>) -> Option<Kept> {
 
 /// Which nodes read the dequantized weight. Where others need the weight in float, it stays in the
 /// file, and a warning says how large it is.
-fn consumers(
+fn consumers_of(
     graph: &Graph<'_>,
     constant: &Constant<'_>,
     config: &Config,
-) -> (Readers, Option<String>) {
-    let (kept, readers) = match (read_otherwise(graph, constant), before_cast(graph, constant)) {
-        (Some(kept), _) => (kept, Readers::Weighing),
-        (None, Some(kept)) => (kept, Readers::All),
-        (None, None) => return (Readers::All, None),
+) -> (Consumers, Option<String>) {
+    let (kept, consumers) = match (read_otherwise(graph, constant), before_cast(graph, constant)) {
+        (Some(kept), _) => (kept, Consumers::AsWeight),
+        (None, Some(kept)) => (kept, Consumers::All),
+        (None, None) => return (Consumers::All, None),
     };
     if config.output_format == Format::FakeQuant {
-        return (readers, None);
+        return (consumers, None);
     }
     let bits = constant.tensor.dtype().map_or(0, DataType::bits);
     let bytes = constant.shape.iter().product::<usize>().saturating_mul(bits) / 8;
@@ -212,7 +212,7 @@ fn consumers(
         "weight `{}` {kept}: besides its integers its {bytes} bytes of floats stay",
         graph.values[constant.anchor].name
     );
-    (readers, Some(warning))
+    (consumers, Some(warning))
 }
 
 /// The consumer of a weight before the `Cast` behind which it is quantized.
@@ -232,12 +232,12 @@ fn before_cast(graph: &Graph<'_>, constant: &Constant<'_>) -> Option<Kept> {
 /// consumers.
 fn left_alone(graph: &Graph<'_>, constant: &Constant<'_>, selection: &Selection) -> Option<Kept> {
     let value = &graph.values[constant.anchor];
-    let readers = || value.readers.iter().map(|reader| reader.node);
+    let consumers = || value.readers.iter().map(|reader| reader.node);
     let all = !value.readers.is_empty()
         && !value.captured
-        && readers().all(|node| selection.leaves_node(graph, node));
+        && consumers().all(|node| selection.leaves_node(graph, node));
     let by_name = selection.excluded(&constant.names(graph), std::iter::empty());
-    let nodes = readers().map(|node| graph.nodes[node]);
+    let nodes = consumers().map(|node| graph.nodes[node]);
     let kept =
         by_name.or_else(|| selection.excluded(&constant.names(graph), nodes).filter(|_| all));
     kept.filter(|_| graph.dtype(constant.anchor) == Some(DataType::Float))

@@ -5,7 +5,7 @@ use quantize_rs_onnx::{DataType, Tensor};
 use super::qdq::Writer;
 use crate::encode::{EncodedTensor, to_f32};
 use crate::graph::ValueId;
-use crate::plan::{Readers, ValuePlan};
+use crate::plan::{Consumers, ValuePlan};
 
 impl Writer<'_, '_> {
     /// A weight `W` becomes the initializer `W_float`, which training moves, and a `QuantizeLinear`
@@ -14,13 +14,13 @@ impl Writer<'_, '_> {
     pub(super) fn fake(&mut self, id: ValueId, how: &ValuePlan, tensor: &EncodedTensor) {
         let name = self.graph.values[id].name;
         let Some(floats) = self.floats(id, &tensor.quantized.shape) else { return };
-        let output = if how.readers == Readers::Weighing {
+        let output = if how.consumers == Consumers::AsWeight {
             self.redirect_weighing(id)
         } else {
             self.take_out(id);
             name.to_owned()
         };
-        let float = if how.readers == Readers::Weighing && how.matrix.is_none() {
+        let float = if how.consumers == Consumers::AsWeight && how.matrix.is_none() {
             name.to_owned()
         } else {
             self.constant(name, "float", &floats)

@@ -26,7 +26,7 @@ use crate::graph::ops;
 use crate::graph::uses;
 use crate::graph::uses::Constant;
 use crate::graph::{Graph, Maker, Reader, ValueId};
-use crate::plan::{Plan, Readers, SAYS_TYPE, Source, ValuePlan};
+use crate::plan::{Consumers, Plan, SAYS_TYPE, Source, ValuePlan};
 
 /// The edits that turn the model of `graph` into what `plan` says, with the numbers of `encoded`.
 pub fn rewrite(graph: &Graph<'_>, plan: &Plan, encoded: &Encoded) -> Vec<Edit> {
@@ -86,7 +86,7 @@ pub fn rewrite(graph: &Graph<'_>, plan: &Plan, encoded: &Encoded) -> Vec<Edit> {
 
 /// Those who read a weight for nothing else, where others need it in float.
 fn weighing(graph: &Graph<'_>, plan: &Plan) -> HashMap<ValueId, Vec<Reader>> {
-    if plan.quantized().all(|(_, how)| how.readers != Readers::Weighing) {
+    if plan.quantized().all(|(_, how)| how.consumers != Consumers::AsWeight) {
         return HashMap::new();
     }
     uses::constants(graph).into_iter().map(|found| (found.anchor, found.weighing)).collect()
@@ -164,24 +164,24 @@ impl Writer<'_, '_> {
             Format::FakeQuant => return self.fake(id, how, tensor),
         }
         let name = self.graph.values[id].name;
-        let output = match how.readers {
-            Readers::Rows | Readers::Rearranged | Readers::Tied => {
+        let output = match how.consumers {
+            Consumers::GatheredRows | Consumers::AfterReshape | Consumers::TiedEmbedding => {
                 self.take_out(id);
                 let integers = self.constant(name, "quantized", &tensor.quantized);
-                if how.readers != Readers::Rearranged {
+                if how.consumers != Consumers::AfterReshape {
                     self.table(id, how, tensor, &integers);
                 }
-                if how.readers != Readers::Rows {
+                if how.consumers != Consumers::GatheredRows {
                     self.rearranged(id, how, tensor, integers);
                 }
                 return;
             }
-            Readers::All => {
+            Consumers::All => {
                 self.take_out(id);
                 name.to_owned()
             }
-            Readers::OnIntegers => self.redirect(id),
-            Readers::Weighing => self.redirect_weighing(id),
+            Consumers::IntegerOps => self.redirect(id),
+            Consumers::AsWeight => self.redirect_weighing(id),
         };
         if !how.spec.qtype.is_scaled() {
             let stored = self.constant(name, how.stored.name(), &tensor.quantized);
@@ -329,7 +329,7 @@ impl Writer<'_, '_> {
         let zero_point = self.zero_point(&integers(how.stored, vec![], &[params.zero_point]));
         let quantized = self.names.fresh(value.name, "quantized");
         let (float, restored) = match value.maker {
-            Maker::Node { node, output } if how.readers == Readers::All => {
+            Maker::Node { node, output } if how.consumers == Consumers::All => {
                 let float = self.names.fresh(value.name, "float");
                 if let Some(look_up) = self.look_ups.get_mut(&node) {
                     look_up.made = Some(float.clone());

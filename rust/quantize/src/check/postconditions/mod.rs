@@ -10,7 +10,7 @@ use crate::encode::{data_type, scale_data_type};
 use crate::error::QuantizeErrorKind;
 use crate::graph::uses;
 use crate::graph::{Graph, Maker, ValueId};
-use crate::plan::{Plan, Planned, Readers, Role, Source, ValuePlan};
+use crate::plan::{Consumers, Plan, Planned, Role, Source, ValuePlan};
 use crate::{Format, InputSpec, QuantizeError, Target, Violation};
 
 /// Checks that every value the plan quantizes is made by a `DequantizeLinear` of the right type and
@@ -31,17 +31,20 @@ pub(crate) fn verify(
     for (value, how) in plan.quantized() {
         // A bias that several nodes share has several copies under other names, and what some read
         // in float keeps its name for them.
-        let by_name = value.role != Role::Input && how.readers == Readers::All;
+        let by_name = value.role != Role::Input && how.consumers == Consumers::All;
         if how.format == Format::FakeQuant {
             faked(&graph, value, how)?;
         }
         if how.format != Format::Qdq {
             continue;
         }
-        if matches!(how.readers, Readers::Rows | Readers::Rearranged | Readers::Tied) {
+        if matches!(
+            how.consumers,
+            Consumers::GatheredRows | Consumers::AfterReshape | Consumers::TiedEmbedding
+        ) {
             taken(&original, &graph, value, how)?;
         }
-        if how.readers == Readers::Weighing {
+        if how.consumers == Consumers::AsWeight {
             weighed(&original, &graph, value, how)?;
         }
         if by_name && !matches!(how.source, Source::Product { .. }) {
@@ -139,9 +142,9 @@ fn taken(
             _ => false,
         }
     };
-    let found = match how.readers {
-        Readers::Rows => rows(),
-        Readers::Rearranged => rearranged(),
+    let found = match how.consumers {
+        Consumers::GatheredRows => rows(),
+        Consumers::AfterReshape => rearranged(),
         _ => rows() && rearranged(),
     };
     found.then_some(()).ok_or_else(missing)
@@ -184,8 +187,8 @@ fn faked(graph: &Graph<'_>, value: &Planned, how: &ValuePlan) -> Result<(), Quan
             && matches!(integers, Some(Maker::Node { node, .. }) if quantizes(node))
     };
     let made = graph.value(&value.name).map(|id| graph.values[id].maker);
-    let found = match (made, how.readers, how.matrix) {
-        (Some(Maker::Node { node, .. }), Readers::All, None) => back(node),
+    let found = match (made, how.consumers, how.matrix) {
+        (Some(Maker::Node { node, .. }), Consumers::All, None) => back(node),
         (None, ..) => false,
         _ => (0..graph.nodes.len()).any(back),
     };

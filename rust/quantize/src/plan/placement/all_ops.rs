@@ -8,7 +8,7 @@ use crate::graph::ops::{Integer, Slot};
 use crate::options::target::Bias;
 use crate::plan::activations::ActivationContext;
 use crate::plan::decisions::{Decisions, Outcome};
-use crate::plan::{Because, Decision, IntegerNode, Kept, Readers, Source, ValuePlan};
+use crate::plan::{Because, Consumers, Decision, IntegerNode, Kept, Source, ValuePlan};
 
 /// Quantizes the inputs and outputs of a node that has a rule, and constants among them.
 pub(crate) fn quantize_node(
@@ -124,9 +124,9 @@ impl ActivationContext<'_, '_> {
         };
         let spec = QSpec::new(self.profile.weights[0], true, Granularity::PerTensor);
         let because = Because::WeightOf(self.label(node));
-        let (source, readers) = (Source::Weights, Readers::All);
+        let (source, consumers) = (Source::Weights, Consumers::All);
         let (stored, matrix, format) = (spec.qtype, None, self.format(&source));
-        let plan = ValuePlan { spec, stored, matrix, format, source, readers, because };
+        let plan = ValuePlan { spec, stored, matrix, format, source, consumers, because };
         let beside = self.types.specs[input].qtype;
         let bias = vector(2).filter(|_| self.profile.bias_beside(beside) == Bias::Int32);
         Outcome::revise(weight, Decision::Quantize(plan)).and(self.record(IntegerNode {
