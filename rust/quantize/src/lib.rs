@@ -87,8 +87,8 @@ pub use options::{
     Target, WeightType,
 };
 pub use plan::{
-    Because, Consumers, Decision, Kept, Plan, Planned, QConfig, QConfigDict, Role, Source,
-    ValuePlan,
+    Consumers, Decision, KeepReason, Plan, Planned, QConfig, QConfigDict, QuantizeReason, Role,
+    Source, ValuePlan,
 };
 pub use quantize_rs_math::{
     Granularity, Metrics, Params, QSpec, QType, Range, Scales, WeightMethod,

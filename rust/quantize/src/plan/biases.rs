@@ -4,7 +4,7 @@ use quantize_rs_math::{Granularity, QSpec, QType};
 
 use super::activations::ActivationContext;
 use super::decisions::{Decisions, Outcome};
-use super::{Because, Consumers, Decision, IntegerNode, Source, ValuePlan};
+use super::{Consumers, Decision, IntegerNode, QuantizeReason, Source, ValuePlan};
 use crate::Format;
 
 /// Makes the bias of an integer node int32, in the scale of the products that it is added to.
@@ -31,7 +31,7 @@ pub(super) fn decide(
         },
         matrix: None,
         consumers: Consumers::All,
-        because: Because::BiasOf(graph.nodes[node].label()),
+        because: QuantizeReason::BiasOf(graph.nodes[node].label()),
     };
     Outcome::revise(bias, Decision::Quantize(plan))
 }

@@ -7,7 +7,7 @@ use quantize_rs_onnx::DataType;
 
 use super::activations::ActivationContext;
 use super::decisions::{Decisions, Outcome};
-use super::{Because, Consumers, Decision, Source, ValuePlan};
+use super::{Consumers, Decision, QuantizeReason, Source, ValuePlan};
 use crate::Format;
 use crate::graph::{Reader, ValueId};
 use crate::options::target::Placement;
@@ -39,7 +39,7 @@ pub(super) fn decide(context: &ActivationContext<'_, '_>, decisions: &Decisions)
         if of_constant.is_some() {
             return of_constant;
         }
-        if matches!(plan.because, Because::WeightOf(_) | Because::BiasOf(_)) {
+        if matches!(plan.because, QuantizeReason::WeightOf(_) | QuantizeReason::BiasOf(_)) {
             return None;
         }
         let value = &graph.values[id];

@@ -5,7 +5,7 @@ use quantize_rs_onnx::DataType;
 use super::accumulator_overflow::overflows;
 use super::activations::ActivationContext;
 use super::decisions::{Decisions, Outcome};
-use super::{Decision, Kept};
+use super::{Decision, KeepReason};
 use crate::graph::ops::{Integer, OpRule, Slot};
 use crate::graph::uses;
 use crate::graph::uses::{Along, Constant, Use};
@@ -46,7 +46,7 @@ pub(super) fn find(context: &ActivationContext<'_, '_>, decisions: &Decisions) -
         Err(why) => {
             let slow = context.slow(decisions, node).filter(|_| why == REARRANGED);
             let input = context.graph.input(node, 0).into_iter();
-            let reason = || Kept::FloatNode { node: context.label(node), why };
+            let reason = || KeepReason::FloatNode { node: context.label(node), why };
             let kept: Outcome = input.map(|input| Outcome::keep(input, reason())).collect();
             kept.and(Outcome::warn(slow))
         }
@@ -74,9 +74,10 @@ impl ActivationContext<'_, '_> {
     /// Gives the reason why the bias of an integer op stays float, where the runtime wants that.
     fn keep_bias(&self, decisions: &Decisions, node: usize) -> Outcome {
         let bias = self.graph.input(node, 2).filter(|_| self.profile.bias == Bias::Float);
-        let undecided =
-            |bias: &ValueId| matches!(decisions.get(*bias), Some(Decision::Keep(Kept::Bias)));
-        let kept = Decision::Keep(Kept::FloatBias { target: self.profile.name });
+        let undecided = |bias: &ValueId| {
+            matches!(decisions.get(*bias), Some(Decision::KeepFloat(KeepReason::Bias)))
+        };
+        let kept = Decision::KeepFloat(KeepReason::FloatBias { target: self.profile.name });
         let bias = bias.filter(undecided);
         bias.map(|bias| Outcome::revise(bias, kept)).unwrap_or_default()
     }

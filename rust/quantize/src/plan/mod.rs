@@ -110,7 +110,8 @@ pub enum Decision {
     /// It is.
     Quantize(ValuePlan),
     /// It keeps its type, for this reason.
-    Keep(Kept),
+    #[serde(rename = "keep")]
+    KeepFloat(KeepReason),
 }
 
 /// How a value is quantized.
@@ -131,7 +132,7 @@ pub struct ValuePlan {
     #[serde(rename = "readers")]
     pub consumers: Consumers,
     /// Why it is quantized.
-    pub because: Because,
+    pub because: QuantizeReason,
 }
 
 /// Which nodes read the dequantized value instead of the float value.
@@ -183,7 +184,7 @@ pub enum Source {
 
 /// Why a value is quantized.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Because {
+pub enum QuantizeReason {
     /// It is the weight of this node.
     WeightOf(String),
     /// It is the bias of this node, which computes on integers.
@@ -199,7 +200,7 @@ pub enum Because {
 /// Why a value keeps its type.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Kept {
+pub enum KeepReason {
     /// No consumer has a rule for quantized data.
     NoRule {
         /// The type of a consumer, if there is one.
@@ -386,7 +387,7 @@ impl Plan {
     pub fn quantized(&self) -> impl Iterator<Item = (&Planned, &ValuePlan)> {
         self.values.iter().filter_map(|value| match &value.decision {
             Decision::Quantize(plan) => Some((value, plan)),
-            Decision::Keep(_) => None,
+            Decision::KeepFloat(_) => None,
         })
     }
 
@@ -431,7 +432,7 @@ impl Plan {
         let value = self.values.iter_mut().find(|value| value.name == name)?;
         match &mut value.decision {
             Decision::Quantize(plan) => Some(plan),
-            Decision::Keep(_) => None,
+            Decision::KeepFloat(_) => None,
         }
     }
 

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::collections::HashMap;
 
-use super::{Decision, Kept, Plan, Source};
+use super::{Decision, KeepReason, Plan, Source};
 use crate::Ranges;
 use crate::ranges::Unscalable;
 
@@ -13,7 +13,7 @@ impl Plan {
     pub(crate) fn without_unseen(&self, ranges: &Ranges) -> Cow<'_, Plan> {
         let unseen = self.observed().into_iter();
         let unseen = unseen.filter(|name| !ranges.values.contains_key(name));
-        self.without(unseen.map(|name| (name, Kept::Unseen)).collect())
+        self.without(unseen.map(|name| (name, KeepReason::Unseen)).collect())
     }
 
     /// The plan without the values that no scale suits, and without the values that depend on them.
@@ -26,15 +26,15 @@ impl Plan {
     pub(crate) fn without_unscalable(&self, ranges: &Ranges) -> Cow<'_, Plan> {
         let observed = self.observed().into_iter();
         let kept = |why| match why {
-            Unscalable::AttentionMask => Kept::AttentionMask,
-            Unscalable::AllZero => Kept::AllZero,
+            Unscalable::AttentionMask => KeepReason::AttentionMask,
+            Unscalable::AllZero => KeepReason::AllZero,
         };
         let unscalable = observed.filter_map(|name| Some((kept(ranges.unscalable(&name)?), name)));
         self.without(unscalable.map(|(kept, name)| (name, kept)).collect())
     }
 
     /// The plan without these values, and without those that depend on them.
-    fn without(&self, mut unscalable: HashMap<String, Kept>) -> Cow<'_, Plan> {
+    fn without(&self, mut unscalable: HashMap<String, KeepReason>) -> Cow<'_, Plan> {
         if unscalable.is_empty() {
             return Cow::Borrowed(self);
         }
@@ -48,11 +48,11 @@ impl Plan {
                 _ => continue,
             };
             let Some(why) = unscalable.get(source).cloned() else { continue };
-            let kept = if is_bias { Kept::Bias } else { why.clone() };
+            let kept = if is_bias { KeepReason::Bias } else { why.clone() };
             if !is_bias {
                 unscalable.insert(value.name.clone(), why);
             }
-            value.decision = Decision::Keep(kept);
+            value.decision = Decision::KeepFloat(kept);
         }
         Cow::Owned(plan)
     }

@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 use quantize_rs_math::{QSpec, QType};
 use quantize_rs_onnx::DataType;
 
-use super::{Consumers, Kept};
+use super::{Consumers, KeepReason};
 use crate::graph::uses;
 use crate::graph::uses::Constant;
 use crate::graph::{Graph, ValueId};
@@ -52,7 +52,7 @@ pub(super) fn form(
     constant: &Constant<'_>,
     config: &Config,
     qtype: QType,
-) -> Result<Option<Form>, Kept> {
+) -> Result<Option<Form>, KeepReason> {
     let format = config.output_format;
     match format {
         Format::Qdq => Ok(None),
@@ -61,11 +61,11 @@ pub(super) fn form(
                 let (consumers, at_run_time) = (Consumers::All, Vec::new());
                 Ok(Some(Form { spec, consumers, format, at_run_time }))
             }
-            Err(why) => Err(Kept::NoForm { format, why }),
+            Err(why) => Err(KeepReason::NoForm { format, why }),
         },
         Format::Dynamic => Ok(dynamic::form(graph, constant, config, qtype)),
         Format::FakeQuant => match constant.dtype.filter(|dtype| *dtype != DataType::Float) {
-            Some(dtype) => Err(Kept::NoForm { format, why: format!("it is {dtype}") }),
+            Some(dtype) => Err(KeepReason::NoForm { format, why: format!("it is {dtype}") }),
             None => Ok(None),
         },
     }
