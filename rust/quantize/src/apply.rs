@@ -100,7 +100,7 @@ impl Plan {
             Some(Smoothed { model, plan, ranges }) => (model, plan, ranges),
             None => (model.clone(), self.clone(), ranges.into_owned()),
         };
-        let plan = plan.without_unfit(&ranges).into_owned();
+        let plan = plan.without_unscalable(&ranges).into_owned();
         Ok(Settled { model, plan, ranges: Some(ranges) })
     }
 

@@ -7,8 +7,8 @@ use std::sync::atomic::AtomicBool;
 use common::{Numbers, fixture, with_activations};
 
 use quantize_rs::{
-    CalibrationError, Control, Decision, Engine, Kept, Method, Model, Plan, Ranges, Runner, Sample,
-    Sink, Tensor, calibrate,
+    CalibrationError, Control, Decision, Engine, KeepReason, Method, Model, Plan, Ranges, Runner,
+    Sample, Sink, Tensor, calibrate,
 };
 
 fn planned(model: &Model) -> Plan {
@@ -132,7 +132,10 @@ fn a_value_that_carries_a_mask_stays_float_and_is_spoken_of() {
         assert!(row.why.contains("mask"), "{}", row.why);
         assert!(report.notes.iter().any(|note| note.contains(&masked)), "{:?}", report.notes);
     }
-    let kept = plan.values.iter().any(|value| value.decision == Decision::Keep(Kept::Masked));
+    let kept = plan
+        .values
+        .iter()
+        .any(|value| value.decision == Decision::KeepFloat(KeepReason::AttentionMask));
     assert!(!kept, "the plan itself knows of no mask");
 }
 

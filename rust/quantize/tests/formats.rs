@@ -4,7 +4,8 @@ mod common;
 
 use common::{constant, fixture, fixtures, per_channel, plan, ranges, with_activations};
 use quantize_rs::{
-    Config, Decision, Format, Granularity, Graph, Kept, Plan, Prepared, QType, Rounding, optimize,
+    Config, Decision, Format, Granularity, Graph, KeepReason, Plan, Prepared, QType, Rounding,
+    optimize,
 };
 
 fn nbits() -> Config {
@@ -35,7 +36,7 @@ fn what_the_format_has_nothing_for_says_why() {
     ] {
         let plan = plan(&fixture(name), nbits());
         let kept = plan.values.iter().find_map(|value| match &value.decision {
-            Decision::Keep(Kept::NoForm { why, .. }) => Some(why.clone()),
+            Decision::KeepFloat(KeepReason::NoForm { why, .. }) => Some(why.clone()),
             _ => None,
         });
         assert!(kept.as_ref().is_some_and(|found| found.contains(why)), "{name}: {kept:?}");
@@ -74,7 +75,8 @@ fn what_becomes_integers_when_the_model_runs_says_so() {
     let plan = plan(&fixture("matmul_2d"), dynamic());
     let (_, how) = plan.quantized().next().unwrap();
     assert_eq!((how.format, how.spec.symmetric), (Format::Dynamic, true));
-    let kept = |decision: &Decision| matches!(decision, Decision::Keep(Kept::AtRunTime { .. }));
+    let kept =
+        |decision: &Decision| matches!(decision, Decision::KeepFloat(KeepReason::AtRunTime { .. }));
     assert_eq!(plan.values.iter().filter(|value| kept(&value.decision)).count(), 1);
     assert!(!plan.needs_calibration());
 }

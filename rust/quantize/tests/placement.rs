@@ -9,8 +9,8 @@ use common::{
     upgraded, with_activations,
 };
 use quantize_rs::{
-    Config, DataType, Format, Granularity, Graph, Kept, Model, Plan, QType, Readers, Role, Rule,
-    Target, Tensor, conformance,
+    Config, Consumers, DataType, Format, Granularity, Graph, KeepReason, Model, Plan, QType, Role,
+    Rule, Target, Tensor, conformance,
 };
 use quantize_rs_onnx::{Edit, TensorProto};
 
@@ -22,7 +22,7 @@ fn targets() -> impl Iterator<Item = Config> {
 /// Why a node computes in float, as what flows into it says.
 fn why(plan: &Plan, value: &str) -> &'static str {
     match kept(plan, value) {
-        Kept::FloatNode { why, .. } => why,
+        KeepReason::FloatNode { why, .. } => why,
         other => panic!("`{value}` {other}"),
     }
 }
@@ -88,7 +88,7 @@ fn a_bias_that_is_excluded_keeps_its_normalization_in_float() {
     let model = fixture("transformer_block");
     let exclude = vec!["norm1_b".to_owned()];
     let plan = plan(&model, Config { exclude, ..Config::for_target(Target::Qnn) });
-    assert!(matches!(kept(&plan, "norm1_b"), Kept::Excluded { .. }));
+    assert!(matches!(kept(&plan, "norm1_b"), KeepReason::Excluded { .. }));
     assert!(!is_quantized(&plan, "norm1_scale"));
     assert!(is_quantized(&plan, "norm2_b") && is_quantized(&plan, "norm2_scale"));
 }
@@ -110,7 +110,7 @@ fn what_joins_two_layers_with_a_bias_joins_in() {
     let plan = plan(&model, with_activations());
     let joined = &read_by(&model, "Sigmoid")[0][0];
     let how = plan.quantized().find(|(value, _)| value.name == *joined).unwrap().1;
-    assert_eq!(how.readers, Readers::All, "it comes out of an integer kernel");
+    assert_eq!(how.consumers, Consumers::All, "it comes out of an integer kernel");
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use common::{fixture, per_channel, plan, ranges, with_activations};
 use quantize_rs::{
-    Config, DataType, Decision, Granularity, Graph, Kept, MicroLayout, Model, Plan, Prepared,
+    Config, DataType, Decision, Granularity, Graph, KeepReason, MicroLayout, Model, Plan, Prepared,
     QConfig, QConfigDict, QType, QuantizeError, QuantizeErrorKind, Scales, Target, ValuePlan,
     WeightType, convert_opset,
 };
@@ -53,8 +53,8 @@ fn what_is_excluded_stays_float_and_says_so() {
     let config = Config { exclude: vec![first.clone()], ..per_channel() };
     let plan = plan(&model, config);
     assert_eq!(plan.quantized().count() + 1, all.quantized().count());
-    let reason = Kept::Excluded { pattern: first.clone() };
-    assert_eq!(plan.value(&first).unwrap().decision, quantize_rs::Decision::Keep(reason));
+    let reason = KeepReason::Excluded { pattern: first.clone() };
+    assert_eq!(plan.value(&first).unwrap().decision, quantize_rs::Decision::KeepFloat(reason));
     let everything = Config { exclude: vec!["*".to_owned()], ..per_channel() };
     let untouched = self::plan(&model, everything).apply(&model, None).unwrap();
     assert_eq!(untouched.to_bytes().unwrap(), model.to_bytes().unwrap());
@@ -82,9 +82,9 @@ fn what_is_not_included_stays_float_and_says_so() {
     assert_eq!(named(of(&[node], &[])), weights[..1]);
     assert_eq!(named(of(&["*"], &[node])), weights[1..]);
     assert!(named(of(&[node], &[node])).is_empty() && named(of(&[], &[])).is_empty());
-    let other = Kept::NotIncluded { node: reader(&weights[1]).name.clone() };
+    let other = KeepReason::NotIncluded { node: reader(&weights[1]).name.clone() };
     let plan = plan(&model, of(&[node], &[]));
-    assert_eq!(plan.value(&weights[1]).unwrap().decision, Decision::Keep(other));
+    assert_eq!(plan.value(&weights[1]).unwrap().decision, Decision::KeepFloat(other));
     let error = Plan::of(&graph, of(&["nothing*"], &[])).unwrap_err().to_string();
     assert!(error.contains("included_layers"), "{error}");
 }
@@ -146,7 +146,7 @@ fn only_operators_that_were_asked_for_are_quantized() {
         |op_type: &str| Config { op_types: Some(vec![op_type.to_owned()]), ..with_activations() };
     let plan = plan(&model, only("Conv"));
     let kept = plan.values.iter().filter_map(|value| match &value.decision {
-        Decision::Keep(Kept::OpType { op_type }) => Some(op_type.as_str()),
+        Decision::KeepFloat(KeepReason::OpType { op_type }) => Some(op_type.as_str()),
         _ => None,
     });
     assert_eq!(kept.collect::<Vec<_>>(), ["Gemm"]);
@@ -281,7 +281,7 @@ fn of_what_was_set_for_modules_the_narrowest_counts() {
         let plan = plan(&model, modules.config(&model).unwrap());
         let of = |name: &String| match &plan.value(name).unwrap().decision {
             Decision::Quantize(how) => Some(how.stored),
-            Decision::Keep(_) => None,
+            Decision::KeepFloat(_) => None,
         };
         weights.iter().map(of).collect::<Vec<_>>()
     };

@@ -21,7 +21,7 @@ use crate::graph::elements::to_f32;
 use crate::graph::uses;
 use crate::graph::uses::Use;
 use crate::graph::{Graph, ValueId};
-use crate::plan::{Decision, Kept, Plan, ValuePlan};
+use crate::plan::{Decision, KeepReason, Plan, ValuePlan};
 use crate::ranges::Seen;
 use crate::{Format, Ranges};
 
@@ -161,7 +161,8 @@ fn is_last(graph: &Graph<'_>, node: usize, others: &HashSet<usize>) -> bool {
 fn place(graph: &Graph<'_>, plan: &Plan, node: usize) -> Option<Place> {
     let may_change = |value: ValueId| {
         let planned = plan.values.get(value).map(|planned| &planned.decision);
-        is_vector(graph, value) && !matches!(planned, Some(Decision::Keep(Kept::Excluded { .. })))
+        is_vector(graph, value)
+            && !matches!(planned, Some(Decision::KeepFloat(KeepReason::Excluded { .. })))
     };
     let proto = graph.nodes[node];
     match proto.op_type.as_str() {

@@ -51,7 +51,10 @@ pub(crate) fn smoothed(
     ranges: &Ranges,
 ) -> Result<Option<Smoothed>, QuantizeError> {
     let config = &plan.config;
-    let placed = matches!(config.profile().placement, Placement::Between | Placement::Weighted);
+    let placed = matches!(
+        config.profile().placement,
+        Placement::WeightedAndInterior | Placement::WeightedOps
+    );
     // Who asked for types of single values names those that there are.
     if !config.smooth || !placed || !config.activation_types.is_empty() {
         return Ok(None);

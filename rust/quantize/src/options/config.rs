@@ -322,7 +322,7 @@ impl Config {
         // compute everything in integers.
         let allowed: Vec<QType> = profile.weights_beside(activations).collect();
         let beside = format!(" beside {activations} activations");
-        let whole = profile.placement == Placement::Everything;
+        let whole = profile.placement == Placement::AllOps;
         let check = |option: &str, qtype: QType| match qtype.bits() {
             bits if bits == 8 || whole => check(option, qtype, &allowed, &beside),
             _ => Ok(()),

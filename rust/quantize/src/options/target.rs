@@ -88,13 +88,13 @@ pub enum Bias {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Placement {
     /// Those with weights. Their outputs are quantized where the runtime has no kernel otherwise.
-    Weighted,
+    WeightedOps,
     /// Those with weights, and what lies between them when the runtime has integer kernels for it.
-    Between,
+    WeightedAndInterior,
     /// What is multiplied or added is quantized where it is read, and nothing where it is made.
-    Inputs,
+    OpInputs,
     /// Every operator with a rule: inputs and outputs.
-    Everything,
+    AllOps,
 }
 
 const ANY_8: &[QType] = &[QType::UInt8, QType::Int8];
@@ -117,7 +117,7 @@ const X86: Profile = Profile {
     reduced: false,
     bias: Bias::Int32,
     products: true,
-    placement: Placement::Between,
+    placement: Placement::WeightedAndInterior,
 };
 
 /// The rows, in the order of the variants.
@@ -144,7 +144,7 @@ const TABLE: [Profile; 7] = [
         // It has floats of 4 bits in blocks of 16 with scales in two levels; of powers of two nothing is documented.
         rare: &[WeightType::Of(QType::Float4E2M1), WeightType::In(MicroLayout::NvFp4)],
         bias: Bias::Float,
-        placement: Placement::Inputs,
+        placement: Placement::OpInputs,
         ..X86
     },
     Profile {
@@ -155,7 +155,7 @@ const TABLE: [Profile; 7] = [
         symmetric: (false, true),
         negative_scales: false,
         bias: Bias::Float,
-        placement: Placement::Inputs,
+        placement: Placement::OpInputs,
         ..X86
     },
     Profile {
@@ -166,7 +166,7 @@ const TABLE: [Profile; 7] = [
         symmetric: (false, true),
         negative_scales: false,
         per_channel: Some(&["Conv", "ConvTranspose"]),
-        placement: Placement::Everything,
+        placement: Placement::AllOps,
         ..X86
     },
     Profile {
@@ -190,7 +190,7 @@ const TABLE: [Profile; 7] = [
             WeightType::In(MicroLayout::NvFp4),
         ],
         products: false,
-        placement: Placement::Weighted,
+        placement: Placement::WeightedOps,
         ..X86
     },
 ];

@@ -10,7 +10,7 @@ use super::decisions::{Decisions, Outcome};
 use super::select::Selection;
 use super::types::{Finder, Types};
 use super::weights::weight_readers;
-use super::{Because, Decision, IntegerNode, Kept, Readers, Source, ValuePlan};
+use super::{Consumers, Decision, IntegerNode, KeepReason, QuantizeReason, Source, ValuePlan};
 use super::{float32, quantizable_constants};
 use crate::graph::ops;
 use crate::graph::ops::{Integer, OpRule};
@@ -215,7 +215,7 @@ impl ActivationContext<'_, '_> {
 
     /// Quantizes these inputs of a node.
     pub(super) fn observe_inputs(&self, node: usize, inputs: &[ValueId]) -> Outcome {
-        let because = || Because::InputOf(self.label(node));
+        let because = || QuantizeReason::InputOf(self.label(node));
         let inputs: Outcome = inputs.iter().map(|it| self.observe(*it, because())).collect();
         inputs.and(Outcome::on_integers(node))
     }
@@ -223,13 +223,13 @@ impl ActivationContext<'_, '_> {
     /// Quantizes the output of a node, or of the activation function that is fused into it.
     pub(super) fn observe_output(&self, node: usize) -> Outcome {
         let Some(output) = self.graph.output(node, 0) else { return Outcome::default() };
-        let because = Because::OutputOf(self.label(node));
+        let because = QuantizeReason::OutputOf(self.label(node));
         let observe = |value| self.observe(value, because).and(Outcome::made_on_integers(value));
         // With a zero point in the middle, runtimes fuse nothing: a function is fused where the
         // grid cuts off the same values.
         match self.function_after(output) {
             Some((function, after)) if !self.types.specs[after].symmetric => {
-                let fused = Kept::FusedInto { node: self.label(function) };
+                let fused = KeepReason::FusedInto { node: self.label(function) };
                 Outcome::keep(output, fused).and(observe(after))
             }
             _ => observe(output),
@@ -237,7 +237,7 @@ impl ActivationContext<'_, '_> {
     }
 
     /// Quantizes a value with numbers of its own.
-    pub(super) fn observe(&self, value: ValueId, because: Because) -> Outcome {
+    pub(super) fn observe(&self, value: ValueId, because: QuantizeReason) -> Outcome {
         let source = match self.graph.constant(value) {
             Some(_) => Source::Weights,
             None => Source::Observed,
@@ -246,15 +246,20 @@ impl ActivationContext<'_, '_> {
     }
 
     /// Quantizes a value, unless the model itself does.
-    pub(super) fn quantize(&self, value: ValueId, source: Source, because: Because) -> Outcome {
+    pub(super) fn quantize(
+        &self,
+        value: ValueId,
+        source: Source,
+        because: QuantizeReason,
+    ) -> Outcome {
         let reads = |reader: &Reader| &self.graph.nodes[reader.node].op_type;
         let anew = self.graph.values[value].readers.iter().all(|r| reads(r) != "QuantizeLinear");
         if !anew || self.already.contains(&value) {
             return Outcome::default();
         }
-        let (spec, readers) = (self.types.specs[value], Readers::All);
+        let (spec, consumers) = (self.types.specs[value], Consumers::All);
         let (stored, matrix, format) = (spec.qtype, None, self.format(&source));
-        let plan = ValuePlan { spec, stored, matrix, format, source, readers, because };
+        let plan = ValuePlan { spec, stored, matrix, format, source, consumers, because };
         Outcome::quantize(value, plan)
     }
 
@@ -285,8 +290,8 @@ impl ActivationContext<'_, '_> {
                 format: Format::Qdq,
                 source: Source::SameAs(source.clone()),
                 matrix: None,
-                readers: Readers::All,
-                because: Because::PassedOnBy(self.label(node)),
+                consumers: Consumers::All,
+                because: QuantizeReason::PassedOnBy(self.label(node)),
             };
             let revised = Outcome::revise(output, Decision::Quantize(plan));
             revised.and(Outcome::made_on_integers(output))

@@ -4,7 +4,7 @@ use quantize_rs_math::{Granularity, QSpec, QType};
 
 use super::activations::ActivationContext;
 use super::decisions::{Decisions, Outcome};
-use super::{Because, Decision, IntegerNode, Readers, Source, ValuePlan};
+use super::{Consumers, Decision, IntegerNode, QuantizeReason, Source, ValuePlan};
 use crate::Format;
 
 /// Makes the bias of an integer node int32, in the scale of the products that it is added to.
@@ -30,8 +30,8 @@ pub(super) fn decide(
             weight: graph.values[weight].name.to_owned(),
         },
         matrix: None,
-        readers: Readers::All,
-        because: Because::BiasOf(graph.nodes[node].label()),
+        consumers: Consumers::All,
+        because: QuantizeReason::BiasOf(graph.nodes[node].label()),
     };
     Outcome::revise(bias, Decision::Quantize(plan))
 }

@@ -7,7 +7,7 @@ use quantize_rs_onnx::DataType;
 
 use super::activations::ActivationContext;
 use super::decisions::{Decisions, Outcome};
-use super::{Because, Decision, Readers, Source, ValuePlan};
+use super::{Consumers, Decision, QuantizeReason, Source, ValuePlan};
 use crate::Format;
 use crate::graph::{Reader, ValueId};
 use crate::options::target::Placement;
@@ -26,29 +26,31 @@ pub(super) fn decide(context: &ActivationContext<'_, '_>, decisions: &Decisions)
         .collect();
     let weighted: BTreeSet<(usize, ValueId)> =
         nodes.iter().map(|integer| (integer.node, integer.weight)).collect();
-    let readers = |id: ValueId, plan: &ValuePlan| {
+    let consumers = |id: ValueId, plan: &ValuePlan| {
         let rearranged = rearranged.contains(&id);
         let multiplies = |reader: &Reader| weighted.contains(&(reader.node, id));
         let of_constant = match context.beside_look_ups(id, plan).as_deref() {
-            Some([]) => Some(Readers::Rows),
-            Some(others) if rearranged || others.iter().all(multiplies) => Some(Readers::Tied),
-            _ => rearranged.then_some(Readers::Rearranged),
+            Some([]) => Some(Consumers::GatheredRows),
+            Some(others) if rearranged || others.iter().all(multiplies) => {
+                Some(Consumers::TiedEmbedding)
+            }
+            _ => rearranged.then_some(Consumers::AfterReshape),
         };
         if of_constant.is_some() {
             return of_constant;
         }
-        if matches!(plan.because, Because::WeightOf(_) | Because::BiasOf(_)) {
+        if matches!(plan.because, QuantizeReason::WeightOf(_) | QuantizeReason::BiasOf(_)) {
             return None;
         }
         let value = &graph.values[id];
         let reads_integers = |reader: &Reader| decisions.on_integers.contains(&reader.node);
         let all = decisions.made_on_integers.contains(&id)
             || value.readers.iter().all(reads_integers) && !value.is_output && !value.captured;
-        Some(if all { Readers::All } else { Readers::OnIntegers })
+        Some(if all { Consumers::All } else { Consumers::IntegerOps })
     };
     let revised = decisions.all_quantized().filter_map(|(id, plan)| {
-        let readers = (plan.format != Format::FakeQuant).then(|| readers(id, plan))??;
-        let plan = ValuePlan { readers, ..plan.clone() };
+        let consumers = (plan.format != Format::FakeQuant).then(|| consumers(id, plan))??;
+        let plan = ValuePlan { consumers, ..plan.clone() };
         Some(Outcome::revise(id, Decision::Quantize(plan)))
     });
     revised.collect()
@@ -73,9 +75,9 @@ impl ActivationContext<'_, '_> {
         };
         let float32 =
             self.constants.get(&id).is_some_and(|found| found.dtype == Some(DataType::Float));
-        let by_row = self.profile.placement == Placement::Between
+        let by_row = self.profile.placement == Placement::WeightedAndInterior
             && float32
-            && plan.readers == Readers::All
+            && plan.consumers == Consumers::All
             && plan.source == Source::Weights
             && plan.stored.bits() == 8
             && apart

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::integer_ops::IntegerOp;
 use super::placement::cpu::Flow;
-use super::{Decision, IntegerNode, Kept, ValuePlan};
+use super::{Decision, IntegerNode, KeepReason, ValuePlan};
 use crate::graph::ValueId;
 
 /// What all rules before this one have decided. Rules read it and never change it.
@@ -120,7 +120,7 @@ impl Precedence {
     fn replaces(self, earlier: Option<&Decision>) -> bool {
         match (self, earlier) {
             (_, None)
-            | (Precedence::Quantize, Some(Decision::Keep(_)))
+            | (Precedence::Quantize, Some(Decision::KeepFloat(_)))
             | (Precedence::Revision, Some(_)) => true,
             (Precedence::Quantize, Some(Decision::Quantize(_)))
             | (Precedence::Fallback, Some(_)) => false,
@@ -152,8 +152,8 @@ pub(super) struct Outcome {
 
 impl Outcome {
     /// The value stays in float for this reason, unless an earlier rule has decided.
-    pub(super) fn keep(value: ValueId, reason: Kept) -> Outcome {
-        Outcome::proposal(value, Decision::Keep(reason), Precedence::Fallback)
+    pub(super) fn keep(value: ValueId, reason: KeepReason) -> Outcome {
+        Outcome::proposal(value, Decision::KeepFloat(reason), Precedence::Fallback)
     }
 
     /// The value is quantized, unless an earlier rule has quantized it.

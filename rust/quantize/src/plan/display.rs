@@ -6,7 +6,7 @@ use quantize_rs_math::{Granularity, QSpec, QType, Scales};
 
 use serde::Serialize;
 
-use super::{Because, Decision, Kept, Plan, Planned, Source};
+use super::{Decision, KeepReason, Plan, Planned, QuantizeReason, Source};
 use crate::Format;
 
 impl fmt::Display for Plan {
@@ -42,7 +42,7 @@ fn cells(value: &Planned) -> [String; 4] {
             plan.source.to_string(),
             plan.because.to_string(),
         ],
-        Decision::Keep(kept) => {
+        Decision::KeepFloat(kept) => {
             let dtype = value.dtype.map_or("-", quantize_rs_onnx::DataType::name);
             [value.name.clone(), dtype.to_owned(), "-".to_owned(), kept.to_string()]
         }
@@ -73,58 +73,64 @@ pub(crate) fn kind(spec: &QSpec, stored: QType, format: Format) -> String {
     format!("{}{stored}{symmetric}{granularity}{scales}{reduced}{format}", qtype.name())
 }
 
-impl fmt::Display for Because {
+impl fmt::Display for QuantizeReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Because::WeightOf(node) => write!(f, "weight of {node}"),
-            Because::BiasOf(node) => write!(f, "bias of {node}"),
-            Because::InputOf(node) => write!(f, "goes into {node}"),
-            Because::OutputOf(node) => write!(f, "comes out of {node}"),
-            Because::PassedOnBy(node) => write!(f, "passed on by {node}"),
+            QuantizeReason::WeightOf(node) => write!(f, "weight of {node}"),
+            QuantizeReason::BiasOf(node) => write!(f, "bias of {node}"),
+            QuantizeReason::InputOf(node) => write!(f, "goes into {node}"),
+            QuantizeReason::OutputOf(node) => write!(f, "comes out of {node}"),
+            QuantizeReason::PassedOnBy(node) => write!(f, "passed on by {node}"),
         }
     }
 }
 
-impl fmt::Display for Kept {
+impl fmt::Display for KeepReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Kept::NoRule { op_type: Some(op_type) } => {
+            KeepReason::NoRule { op_type: Some(op_type) } => {
                 write!(f, "read by {op_type}, which takes it in float")
             }
-            Kept::NoRule { op_type: None } => f.write_str("read by no node"),
-            Kept::NotFloat32 { dtype: Some(dtype) } => write!(f, "is {dtype}, not float32"),
-            Kept::NotFloat32 { dtype: None } => f.write_str("is not float32"),
-            Kept::Excluded { pattern } => write!(f, "excluded by `{pattern}`"),
-            Kept::NotIncluded { node } => {
+            KeepReason::NoRule { op_type: None } => f.write_str("read by no node"),
+            KeepReason::NotFloat32 { dtype: Some(dtype) } => write!(f, "is {dtype}, not float32"),
+            KeepReason::NotFloat32 { dtype: None } => f.write_str("is not float32"),
+            KeepReason::Excluded { pattern } => write!(f, "excluded by `{pattern}`"),
+            KeepReason::NotIncluded { node } => {
                 write!(f, "read by `{node}`, which is not to be quantized")
             }
-            Kept::OpType { op_type } => write!(f, "read by {op_type}, not one of op_types"),
-            Kept::TooSmall { elements, min_elements } => {
+            KeepReason::OpType { op_type } => write!(f, "read by {op_type}, not one of op_types"),
+            KeepReason::TooSmall { elements, min_elements } => {
                 write!(f, "has {elements} elements, fewer than {min_elements}")
             }
-            Kept::Empty => f.write_str("has no elements"),
-            Kept::Bias => f.write_str("bias of a node that computes in float"),
-            Kept::FloatBias { target } => write!(f, "bias, which {target} takes in float"),
-            Kept::AlsoReadBy { node } => write!(f, "also read by {node}, which needs it in float"),
-            Kept::Already { qtype } => write!(f, "is {qtype} already"),
-            Kept::NoForm { format, why } => write!(f, "{format} has no form for it: {why}"),
-            Kept::AtRunTime { node } => {
+            KeepReason::Empty => f.write_str("has no elements"),
+            KeepReason::Bias => f.write_str("bias of a node that computes in float"),
+            KeepReason::FloatBias { target } => write!(f, "bias, which {target} takes in float"),
+            KeepReason::AlsoReadBy { node } => {
+                write!(f, "also read by {node}, which needs it in float")
+            }
+            KeepReason::Already { qtype } => write!(f, "is {qtype} already"),
+            KeepReason::NoForm { format, why } => write!(f, "{format} has no form for it: {why}"),
+            KeepReason::AtRunTime { node } => {
                 write!(f, "becomes uint8 when the model runs, for {node}")
             }
-            Kept::GraphOutput => f.write_str("is an output of the model"),
-            Kept::Captured => f.write_str("read by a graph inside a node"),
-            Kept::Overridable => {
+            KeepReason::GraphOutput => f.write_str("is an output of the model"),
+            KeepReason::Captured => f.write_str("read by a graph inside a node"),
+            KeepReason::Overridable => {
                 f.write_str("also a graph input that may replace it; take it out of the inputs")
             }
-            Kept::Masked => f.write_str("carries an attention mask, which no scale can hold"),
-            Kept::Unseen => f.write_str("calibration did not look at it"),
-            Kept::Blank => f.write_str("was never seen but as 0: any scale would be a guess"),
-            Kept::WeightsOnly => f.write_str("only weights are quantized"),
-            Kept::FusedInto { node } => write!(f, "fused into {node}"),
-            Kept::Stem { node } => {
+            KeepReason::AttentionMask => {
+                f.write_str("carries an attention mask, which no scale can hold")
+            }
+            KeepReason::Unseen => f.write_str("calibration did not look at it"),
+            KeepReason::AllZero => {
+                f.write_str("was never seen but as 0: any scale would be a guess")
+            }
+            KeepReason::WeightsOnly => f.write_str("only weights are quantized"),
+            KeepReason::FusedInto { node } => write!(f, "fused into {node}"),
+            KeepReason::Stem { node } => {
                 write!(f, "{node} reads few channels at the entry: float is closer and as fast")
             }
-            Kept::FloatNode { node, why } => write!(f, "{node} computes in float: {why}"),
+            KeepReason::FloatNode { node, why } => write!(f, "{node} computes in float: {why}"),
         }
     }
 }
@@ -141,13 +147,13 @@ impl fmt::Display for Source {
     }
 }
 
-impl Serialize for Because {
+impl Serialize for QuantizeReason {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(self)
     }
 }
 
-impl Serialize for Kept {
+impl Serialize for KeepReason {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(self)
     }

@@ -3,7 +3,7 @@
 
 use quantize_rs_onnx::DataType;
 
-use super::Kept;
+use super::KeepReason;
 use super::decisions::{Decisions, Outcome};
 use super::rules::Context;
 use crate::graph::ValueId;
@@ -17,17 +17,19 @@ pub(super) fn keep_others(context: &Context<'_, '_>, decisions: &Decisions) -> O
     others.map(|value| Outcome::keep(value, reason(context, value))).collect()
 }
 
-fn reason(context: &Context<'_, '_>, id: ValueId) -> Kept {
+fn reason(context: &Context<'_, '_>, id: ValueId) -> KeepReason {
     let graph = context.graph;
     let value = &graph.values[id];
     let reader = value.readers.first().map(|reader| graph.nodes[reader.node]);
     let only_weights = context.config.activations.is_none();
     match (graph.dtype(id), reader) {
-        (Some(dtype), _) if dtype != DataType::Float => Kept::NotFloat32 { dtype: Some(dtype) },
-        (_, None) if value.is_output => Kept::GraphOutput,
-        (_, None) if value.captured => Kept::Captured,
-        _ if only_weights && graph.constant(id).is_none() => Kept::WeightsOnly,
-        (_, reader) => Kept::NoRule { op_type: reader.map(|node| node.op_type.clone()) },
+        (Some(dtype), _) if dtype != DataType::Float => {
+            KeepReason::NotFloat32 { dtype: Some(dtype) }
+        }
+        (_, None) if value.is_output => KeepReason::GraphOutput,
+        (_, None) if value.captured => KeepReason::Captured,
+        _ if only_weights && graph.constant(id).is_none() => KeepReason::WeightsOnly,
+        (_, reader) => KeepReason::NoRule { op_type: reader.map(|node| node.op_type.clone()) },
     }
 }
 

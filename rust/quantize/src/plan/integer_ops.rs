@@ -5,7 +5,7 @@ use quantize_rs_onnx::DataType;
 use super::accumulator_overflow::overflows;
 use super::activations::ActivationContext;
 use super::decisions::{Decisions, Outcome};
-use super::{Decision, Kept};
+use super::{Decision, KeepReason};
 use crate::graph::ops::{Integer, OpRule, Slot};
 use crate::graph::uses;
 use crate::graph::uses::{Along, Constant, Use};
@@ -46,7 +46,7 @@ pub(super) fn find(context: &ActivationContext<'_, '_>, decisions: &Decisions) -
         Err(why) => {
             let slow = context.slow(decisions, node).filter(|_| why == REARRANGED);
             let input = context.graph.input(node, 0).into_iter();
-            let reason = || Kept::FloatNode { node: context.label(node), why };
+            let reason = || KeepReason::FloatNode { node: context.label(node), why };
             let kept: Outcome = input.map(|input| Outcome::keep(input, reason())).collect();
             kept.and(Outcome::warn(slow))
         }
@@ -74,9 +74,10 @@ impl ActivationContext<'_, '_> {
     /// Gives the reason why the bias of an integer op stays float, where the runtime wants that.
     fn keep_bias(&self, decisions: &Decisions, node: usize) -> Outcome {
         let bias = self.graph.input(node, 2).filter(|_| self.profile.bias == Bias::Float);
-        let undecided =
-            |bias: &ValueId| matches!(decisions.get(*bias), Some(Decision::Keep(Kept::Bias)));
-        let kept = Decision::Keep(Kept::FloatBias { target: self.profile.name });
+        let undecided = |bias: &ValueId| {
+            matches!(decisions.get(*bias), Some(Decision::KeepFloat(KeepReason::Bias)))
+        };
+        let kept = Decision::KeepFloat(KeepReason::FloatBias { target: self.profile.name });
         let bias = bias.filter(undecided);
         bias.map(|bias| Outcome::revise(bias, kept)).unwrap_or_default()
     }
@@ -95,7 +96,7 @@ impl ActivationContext<'_, '_> {
         let (Some(input), Some(weight)) = (graph.input(node, 0), graph.input(node, 1)) else {
             return Ok(None);
         };
-        let anywhere = matches!(self.profile.placement, Placement::Inputs | Placement::Everything);
+        let anywhere = matches!(self.profile.placement, Placement::OpInputs | Placement::AllOps);
         let quantized_output = match integer {
             Integer::FloatOutput => false,
             Integer::QuantizedOutput { kernel: None } if !anywhere => {
@@ -158,7 +159,7 @@ impl ActivationContext<'_, '_> {
     fn sum_after(&self, node: usize, input: ValueId, weight: ValueId) -> Option<(usize, ValueId)> {
         let graph = self.graph;
         let is_product = graph.nodes[node].op_type == "MatMul"
-            && self.profile.placement == Placement::Between
+            && self.profile.placement == Placement::WeightedAndInterior
             && self.has_kernels(&[input])
             && graph
                 .input(node, 1)
@@ -194,7 +195,7 @@ impl ActivationContext<'_, '_> {
         let stays = |(function, output): (usize, ValueId)| {
             self.graph.nodes[function].op_type == "Relu" && !self.graph.values[output].is_output
         };
-        gemm && self.profile.placement == Placement::Between
+        gemm && self.profile.placement == Placement::WeightedAndInterior
             && self.has_kernels(&[input])
             && after.is_some_and(stays)
     }
@@ -218,7 +219,7 @@ impl ActivationContext<'_, '_> {
         let alone = |constant: &&Constant<'_>| only(constant) || looked_up(constant);
         let found = self.weighted.get(&node).and_then(|anchor| self.constants.get(anchor));
         match found.copied().filter(alone) {
-            Some(constant) if self.profile.placement == Placement::Between => {
+            Some(constant) if self.profile.placement == Placement::WeightedAndInterior => {
                 let chain = uses::rearranging(self.graph, constant.anchor);
                 let end = chain.last().and_then(|last| self.graph.output(*last, 0));
                 if end == Some(weight) { constant.anchor } else { weight }
@@ -253,7 +254,7 @@ impl ActivationContext<'_, '_> {
             return Err("both of its inputs are activations");
         }
         let adds = self.graph.nodes[node].input.get(2).is_some_and(|name| !name.is_empty());
-        if adds && self.profile.placement == Placement::Between {
+        if adds && self.profile.placement == Placement::WeightedAndInterior {
             return Err("what it adds is no constant of int32");
         }
         if !self.float32[left] || !self.float32[right] {

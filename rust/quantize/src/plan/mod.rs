@@ -115,7 +115,8 @@ pub enum Decision {
     /// It is.
     Quantize(ValuePlan),
     /// It keeps its type, for this reason.
-    Keep(Kept),
+    #[serde(rename = "keep")]
+    KeepFloat(KeepReason),
 }
 
 /// How a value is quantized.
@@ -133,29 +134,36 @@ pub struct ValuePlan {
     /// Where its scale and zero point come from.
     pub source: Source,
     /// Which nodes read the dequantized value.
-    pub readers: Readers,
+    #[serde(rename = "readers")]
+    pub consumers: Consumers,
     /// Why it is quantized.
-    pub because: Because,
+    pub because: QuantizeReason,
 }
 
 /// Which nodes read the dequantized value instead of the float value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Readers {
+pub enum Consumers {
     /// All consumers, subgraphs and the caller of the model included.
     All,
     /// Nodes that compute on integers; for others, and as an output of the model, it stays float.
-    OnIntegers,
+    #[serde(rename = "on_integers")]
+    IntegerOps,
     /// Nodes that read it as a weight and as nothing else; for others, and as an output of the
     /// model, it stays float.
-    Weighing,
+    #[serde(rename = "weighing")]
+    AsWeight,
     /// `Gather` nodes: they take rows of integers, and only these rows are dequantized.
-    Rows,
+    #[serde(rename = "rows")]
+    GatheredRows,
     /// Nodes that read it after reshapes and transposes, which move integers.
-    Rearranged,
-    /// `Gather` nodes, as for [`Readers::Rows`], and nodes that multiply by it, directly or after
-    /// reshapes and transposes: a table of embeddings that is also the weight of the output layer.
-    Tied,
+    #[serde(rename = "rearranged")]
+    AfterReshape,
+    /// `Gather` nodes, as for [`Consumers::GatheredRows`], and nodes that multiply by it, directly or
+    /// after reshapes and transposes: a table of embeddings that is also the weight of the output
+    /// layer.
+    #[serde(rename = "tied")]
+    TiedEmbedding,
 }
 
 /// Where the scale and zero point of a quantized value come from.
@@ -181,7 +189,7 @@ pub enum Source {
 
 /// Why a value is quantized.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Because {
+pub enum QuantizeReason {
     /// It is the weight of this node.
     WeightOf(String),
     /// It is the bias of this node, which computes on integers.
@@ -197,7 +205,7 @@ pub enum Because {
 /// Why a value keeps its type.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Kept {
+pub enum KeepReason {
     /// No consumer has a rule for quantized data.
     NoRule {
         /// The type of a consumer, if there is one.
@@ -268,9 +276,9 @@ pub enum Kept {
     /// An input of the same name may replace it (IR 4 and later).
     Overridable,
     /// It carries an attention mask, as calibration found.
-    Masked,
+    AttentionMask,
     /// It was 0 in all calibration samples.
-    Blank,
+    AllZero,
     /// Calibration did not observe it.
     Unseen,
     /// Only weights are to be quantized.
@@ -384,7 +392,7 @@ impl Plan {
     pub fn quantized(&self) -> impl Iterator<Item = (&Planned, &ValuePlan)> {
         self.values.iter().filter_map(|value| match &value.decision {
             Decision::Quantize(plan) => Some((value, plan)),
-            Decision::Keep(_) => None,
+            Decision::KeepFloat(_) => None,
         })
     }
 
@@ -429,7 +437,7 @@ impl Plan {
         let value = self.values.iter_mut().find(|value| value.name == name)?;
         match &mut value.decision {
             Decision::Quantize(plan) => Some(plan),
-            Decision::Keep(_) => None,
+            Decision::KeepFloat(_) => None,
         }
     }
 

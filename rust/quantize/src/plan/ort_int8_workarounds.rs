@@ -7,7 +7,7 @@ use quantize_rs_math::{Granularity, QSpec, QType};
 use super::activations::ActivationContext;
 use super::decisions::{Decisions, Outcome};
 use super::rules::Context;
-use super::{Decision, IntegerNode, Readers, ValuePlan};
+use super::{Consumers, Decision, IntegerNode, ValuePlan};
 use crate::graph::ops::{self, Integer};
 use crate::graph::{Graph, ValueId};
 use crate::options::target::Target;
@@ -36,7 +36,8 @@ pub(super) fn quantize_moved(
         && ops::rule(proto)
             .is_some_and(|rule| matches!((rule.integer)(graph, node), Integer::SameAsInput { .. }));
     let plan = graph.input(node, 0).filter(|_| moves).and_then(|id| decisions.quantized(id));
-    let plan = plan.filter(|plan| plan.spec.qtype == QType::Int8 && plan.readers == Readers::All);
+    let plan =
+        plan.filter(|plan| plan.spec.qtype == QType::Int8 && plan.consumers == Consumers::All);
     let ends = |output: ValueId| decisions.quantized(output).is_none();
     context.pass_on(node, plan.filter(|_| context.outputs(node).any(ends)))
 }
@@ -47,7 +48,7 @@ pub(super) fn make_tables_symmetric(context: &Context<'_, '_>, decisions: &Decis
         return Outcome::default();
     }
     let revised = decisions.all_quantized().filter_map(|(id, plan)| {
-        let rows = matches!(plan.readers, Readers::Rows | Readers::Tied);
+        let rows = matches!(plan.consumers, Consumers::GatheredRows | Consumers::TiedEmbedding);
         let whole = plan.spec.granularity == Granularity::PerTensor;
         let spec = QSpec { symmetric: true, ..plan.spec };
         (rows && whole && plan.spec.qtype == QType::Int8)

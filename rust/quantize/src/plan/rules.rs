@@ -72,12 +72,12 @@ const RULES: &[Rule] = &[
     Rule::new("fallback", Scope::Graph(fallback::keep_others)),
 ];
 
-const WEIGHTED: &[Placement] = &[Placement::Weighted];
-const INTERIOR: &[Placement] = &[Placement::Between];
-const CPU: &[Placement] = &[Placement::Weighted, Placement::Between];
-const OP_INPUTS: &[Placement] = &[Placement::Inputs];
-const ALL_OPS: &[Placement] = &[Placement::Everything];
-const NOT_CPU: &[Placement] = &[Placement::Inputs, Placement::Everything];
+const WEIGHTED: &[Placement] = &[Placement::WeightedOps];
+const INTERIOR: &[Placement] = &[Placement::WeightedAndInterior];
+const CPU: &[Placement] = &[Placement::WeightedOps, Placement::WeightedAndInterior];
+const OP_INPUTS: &[Placement] = &[Placement::OpInputs];
+const ALL_OPS: &[Placement] = &[Placement::AllOps];
+const NOT_CPU: &[Placement] = &[Placement::OpInputs, Placement::AllOps];
 
 /// Folds all rules over the graph.
 pub(super) fn decide(context: &Context<'_, '_>) -> Decisions {
@@ -194,7 +194,7 @@ mod tests {
     use super::*;
     use crate::graph::uses;
     use crate::options::target::Target;
-    use crate::plan::{Because, Decision, Kept, Readers, Source, ValuePlan};
+    use crate::plan::{Consumers, Decision, KeepReason, QuantizeReason, Source, ValuePlan};
     use crate::{Format, Model};
 
     /// The decisions of `rules` about a fixture.
@@ -219,11 +219,11 @@ mod tests {
         Rule::new("of a test", Scope::Graph(decide))
     }
 
-    const EMPTY: Rule = graph(|_, _| Outcome::keep(0, Kept::Empty));
-    const OUTPUT: Rule = graph(|_, _| Outcome::keep(0, Kept::GraphOutput));
+    const EMPTY: Rule = graph(|_, _| Outcome::keep(0, KeepReason::Empty));
+    const OUTPUT: Rule = graph(|_, _| Outcome::keep(0, KeepReason::GraphOutput));
     const INT8: Rule = graph(|_, _| quantize(QType::Int8));
     const UINT8: Rule = graph(|_, _| quantize(QType::UInt8));
-    const REVISED: Rule = graph(|_, _| Outcome::revise(0, Decision::Keep(Kept::Bias)));
+    const REVISED: Rule = graph(|_, _| Outcome::revise(0, Decision::KeepFloat(KeepReason::Bias)));
 
     fn quantize(qtype: QType) -> Outcome {
         Outcome::quantize(0, plan(qtype))
@@ -231,18 +231,18 @@ mod tests {
 
     #[test]
     fn an_earlier_decision_stands_unless_a_later_rule_takes_precedence() {
-        let keep = Decision::Keep;
+        let keep = Decision::KeepFloat;
         let int8 = || Decision::Quantize(plan(QType::Int8));
         let uint8 = || Decision::Quantize(plan(QType::UInt8));
         let cases: [(&[Rule], Decision); 9] = [
-            (&[EMPTY, OUTPUT], keep(Kept::Empty)),
-            (&[OUTPUT, EMPTY], keep(Kept::GraphOutput)),
+            (&[EMPTY, OUTPUT], keep(KeepReason::Empty)),
+            (&[OUTPUT, EMPTY], keep(KeepReason::GraphOutput)),
             (&[INT8, UINT8], int8()),
             (&[UINT8, INT8], uint8()),
             (&[EMPTY, INT8], int8()),
             (&[INT8, EMPTY], int8()),
-            (&[INT8, REVISED], keep(Kept::Bias)),
-            (&[EMPTY, REVISED, OUTPUT], keep(Kept::Bias)),
+            (&[INT8, REVISED], keep(KeepReason::Bias)),
+            (&[EMPTY, REVISED, OUTPUT], keep(KeepReason::Bias)),
             (&[REVISED, UINT8], uint8()),
         ];
         for (index, (rules, expected)) in cases.into_iter().enumerate() {
@@ -254,7 +254,7 @@ mod tests {
     fn proposals_of_one_rule_meet_each_other_as_those_of_several_do() {
         const BOTH: Rule = graph(|_, _| quantize(QType::Int8).and(quantize(QType::UInt8)));
         assert_eq!(decision(&[BOTH]), Decision::Quantize(plan(QType::Int8)));
-        let outcome = Outcome::keep(0, Kept::Empty).and(quantize(QType::UInt8));
+        let outcome = Outcome::keep(0, KeepReason::Empty).and(quantize(QType::UInt8));
         let after = Decisions::default();
         assert_eq!(after.quantized_after(&outcome, 0), Some(&plan(QType::UInt8)));
     }
@@ -264,14 +264,14 @@ mod tests {
         // Each node keeps its output for as many elements as nodes were decided about.
         fn count(context: &ActivationContext<'_, '_>, before: &Decisions, node: usize) -> Outcome {
             let output = context.graph.output(node, 0).unwrap();
-            let kept = Kept::TooSmall { elements: before.values.len(), min_elements: 0 };
+            let kept = KeepReason::TooSmall { elements: before.values.len(), min_elements: 0 };
             Outcome::keep(output, kept)
         }
         let config = Config::for_target(Target::X86);
         let counts = |scope| {
             let decisions = decisions("mlp_relu", &config, &[Rule::new("count", scope)]);
             let counts = decisions.values.into_values().map(|decision| match decision {
-                Decision::Keep(Kept::TooSmall { elements, .. }) => elements,
+                Decision::KeepFloat(KeepReason::TooSmall { elements, .. }) => elements,
                 other => panic!("{other:?}"),
             });
             counts.collect::<Vec<_>>()
@@ -285,7 +285,7 @@ mod tests {
 
     #[test]
     fn a_rule_decides_only_for_its_placements_and_where_activations_are_quantized() {
-        let all = Rule::new("all", Scope::Activations(|_, _| Outcome::keep(0, Kept::Empty)));
+        let all = Rule::new("all", Scope::Activations(|_, _| Outcome::keep(0, KeepReason::Empty)));
         let rules = [all.only_for(OP_INPUTS)];
         let decided = |config: &Config, rules: &[Rule]| {
             !decisions("conv2d_relu", config, rules).values.is_empty()
@@ -362,8 +362,8 @@ mod tests {
             matrix: None,
             format: Format::Qdq,
             source: Source::Observed,
-            readers: Readers::All,
-            because: Because::InputOf("node".to_owned()),
+            consumers: Consumers::All,
+            because: QuantizeReason::InputOf("node".to_owned()),
         }
     }
 }

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use quantize_rs_math::QType;
 use quantize_rs_onnx::NodeProto;
 
-use super::Kept;
+use super::KeepReason;
 use super::pattern::{Known, Pattern, Subject};
 use crate::graph::Graph;
 use crate::graph::ops;
@@ -87,19 +87,19 @@ impl Selection {
         &self,
         constant: &[&'m str],
         readers: impl Iterator<Item = &'m NodeProto>,
-    ) -> Option<Kept> {
+    ) -> Option<KeepReason> {
         let readers: Vec<&NodeProto> = readers.collect();
         let all = subject(constant, readers.iter().copied());
         let hit = self.exclude.iter().find(|pattern| pattern.fits(&all));
         if let Some(pattern) = hit {
-            return Some(Kept::Excluded { pattern: pattern.text().to_owned() });
+            return Some(KeepReason::Excluded { pattern: pattern.text().to_owned() });
         }
         if self.includes(&subject(constant, std::iter::empty())) {
             return None;
         }
         let is_left = |node: &&NodeProto| !self.includes(&subject(&[], std::iter::once(*node)));
         let left = readers.into_iter().find(is_left);
-        left.map(|node| Kept::NotIncluded {
+        left.map(|node| KeepReason::NotIncluded {
             node: if node.name.is_empty() { node.op_type.clone() } else { node.name.clone() },
         })
     }
@@ -221,7 +221,7 @@ fn values<'m>(graph: &Graph<'m>) -> Known<'m> {
 
 /// The wishes that can be met in the graph `after` preparation, and what to say of those that speak
 /// of something it took out.
-pub(crate) fn still_there(
+pub(crate) fn names_removed_by_passes(
     before: &Graph<'_>,
     after: &Graph<'_>,
     mut config: Config,

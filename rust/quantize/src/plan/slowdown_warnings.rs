@@ -4,7 +4,7 @@ use quantize_rs_onnx::NodeProto;
 
 use super::decisions::{Decisions, Outcome};
 use super::rules::Context;
-use super::{Readers, Source};
+use super::{Consumers, Source};
 use crate::graph::uses::{Constant, Use};
 use crate::graph::{Graph, ValueId};
 use crate::options::target::Placement;
@@ -27,7 +27,7 @@ const MAX_NAMES: usize = 3;
 /// Warns of what runs slower than in float, where that is not what the options ask for.
 pub(super) fn than_float(context: &Context<'_, '_>, decisions: &Decisions) -> Outcome {
     let Context { graph, constants, config, .. } = *context;
-    if config.profile().placement != Placement::Between {
+    if config.profile().placement != Placement::WeightedAndInterior {
         return Outcome::default();
     }
     if !config.computes_on_integers() {
@@ -71,7 +71,7 @@ fn dequantized(
     for constant in stored {
         all += elements(constant);
         let plan = decisions.quantized(constant.anchor)?;
-        let whole = plan.format == Format::Qdq && matches!(plan.readers, Readers::All);
+        let whole = plan.format == Format::Qdq && matches!(plan.consumers, Consumers::All);
         if whole && slow(constant) {
             of_slow += elements(constant);
             names.push(format!("`{}`", graph.values[constant.anchor].name));

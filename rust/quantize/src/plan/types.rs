@@ -8,7 +8,7 @@ use quantize_rs_math::{Granularity, QSpec, QType};
 use super::activations::ActivationContext;
 use super::decisions::Decisions;
 use super::select::Selection;
-use super::{Because, float32};
+use super::{QuantizeReason, float32};
 use crate::graph::ops::{Integer, OpRule};
 use crate::graph::{Graph, Maker, ValueId};
 
@@ -195,7 +195,9 @@ impl ActivationContext<'_, '_> {
     pub(super) fn unused_types(&self, decisions: &Decisions) -> Vec<&str> {
         let follows = |id: &usize| {
             let how = decisions.quantized(*id);
-            how.is_some_and(|how| !matches!(how.because, Because::WeightOf(_) | Because::BiasOf(_)))
+            how.is_some_and(|how| {
+                !matches!(how.because, QuantizeReason::WeightOf(_) | QuantizeReason::BiasOf(_))
+            })
         };
         let values = (0..self.types.requests.len()).filter(follows);
         let met: Vec<usize> = values.filter_map(|id| self.types.requests[id]).collect();

@@ -3,9 +3,9 @@
 use std::borrow::Cow;
 use std::collections::HashMap;
 
-use super::{Decision, Kept, Plan, Source};
+use super::{Decision, KeepReason, Plan, Source};
 use crate::Ranges;
-use crate::ranges::Unfit;
+use crate::ranges::Unscalable;
 
 impl Plan {
     /// The plan without the values that calibration did not observe, because it ran for another
@@ -13,7 +13,7 @@ impl Plan {
     pub(crate) fn without_unseen(&self, ranges: &Ranges) -> Cow<'_, Plan> {
         let unseen = self.observed().into_iter();
         let unseen = unseen.filter(|name| !ranges.values.contains_key(name));
-        self.without(unseen.map(|name| (name, Kept::Unseen)).collect())
+        self.without(unseen.map(|name| (name, KeepReason::Unseen)).collect())
     }
 
     /// The plan without the values that no scale suits, and without the values that depend on them.
@@ -23,19 +23,19 @@ impl Plan {
     /// scale that does not turns the mask into an ordinary value. And a value that was 0 in all
     /// samples (an attention mask that was all zeros, an empty cache) may have any range at
     /// inference.
-    pub(crate) fn without_unfit(&self, ranges: &Ranges) -> Cow<'_, Plan> {
+    pub(crate) fn without_unscalable(&self, ranges: &Ranges) -> Cow<'_, Plan> {
         let observed = self.observed().into_iter();
         let kept = |why| match why {
-            Unfit::Masked => Kept::Masked,
-            Unfit::Blank => Kept::Blank,
+            Unscalable::AttentionMask => KeepReason::AttentionMask,
+            Unscalable::AllZero => KeepReason::AllZero,
         };
-        let unfit = observed.filter_map(|name| Some((kept(ranges.unfit(&name)?), name)));
-        self.without(unfit.map(|(kept, name)| (name, kept)).collect())
+        let unscalable = observed.filter_map(|name| Some((kept(ranges.unscalable(&name)?), name)));
+        self.without(unscalable.map(|(kept, name)| (name, kept)).collect())
     }
 
     /// The plan without these values, and without those that depend on them.
-    fn without(&self, mut unfit: HashMap<String, Kept>) -> Cow<'_, Plan> {
-        if unfit.is_empty() {
+    fn without(&self, mut unscalable: HashMap<String, KeepReason>) -> Cow<'_, Plan> {
+        if unscalable.is_empty() {
             return Cow::Borrowed(self);
         }
         let mut plan = self.clone();
@@ -47,12 +47,12 @@ impl Plan {
                 Source::Product { input, .. } => (input, true),
                 _ => continue,
             };
-            let Some(why) = unfit.get(source).cloned() else { continue };
-            let kept = if is_bias { Kept::Bias } else { why.clone() };
+            let Some(why) = unscalable.get(source).cloned() else { continue };
+            let kept = if is_bias { KeepReason::Bias } else { why.clone() };
             if !is_bias {
-                unfit.insert(value.name.clone(), why);
+                unscalable.insert(value.name.clone(), why);
             }
-            value.decision = Decision::Keep(kept);
+            value.decision = Decision::KeepFloat(kept);
         }
         Cow::Owned(plan)
     }

@@ -25,7 +25,7 @@ pub(super) fn decide(context: &Context<'_, '_>, _: &Decisions, constant: &Consta
     let requested = requested(context, constant);
     let qtype = requested.qtype();
     let label = constant.multipliers(graph).next().map(NodeProto::label);
-    let because = Because::WeightOf(label.unwrap_or_default());
+    let because = QuantizeReason::WeightOf(label.unwrap_or_default());
     let form = if context.float_weights.contains(&anchor) {
         Ok(None)
     } else {
@@ -33,13 +33,13 @@ pub(super) fn decide(context: &Context<'_, '_>, _: &Decisions, constant: &Consta
     };
     match form {
         Err(kept) => Outcome::keep(anchor, kept),
-        Ok(Some(Form { spec, readers, format, at_run_time })) => {
+        Ok(Some(Form { spec, consumers, format, at_run_time })) => {
             let at_run_time = at_run_time.into_iter().map(|(value, node)| {
-                Outcome::keep(value, Kept::AtRunTime { node: graph.nodes[node].label() })
+                Outcome::keep(value, KeepReason::AtRunTime { node: graph.nodes[node].label() })
             });
             let (stored, source) = (spec.qtype, Source::Weights);
-            let plan = ValuePlan { spec, stored, matrix: None, format, source, readers, because };
-            let (_, warning) = consumers(graph, constant, config);
+            let plan = ValuePlan { spec, stored, matrix: None, format, source, consumers, because };
+            let (_, warning) = consumers_of(graph, constant, config);
             let outcome: Outcome = at_run_time.collect();
             outcome.and(Outcome::warn(warning)).and(Outcome::quantize(anchor, plan))
         }
@@ -51,10 +51,10 @@ pub(super) fn decide(context: &Context<'_, '_>, _: &Decisions, constant: &Consta
             };
             let symmetric = config.symmetric || forces_symmetric(config, qtype, granularity);
             let spec = spec(config, requested, symmetric, granularity);
-            let (readers, warning) = consumers(graph, constant, config);
+            let (consumers, warning) = consumers_of(graph, constant, config);
             let (format, source) = (formats::usual(config), Source::Weights);
             let stored = if in_bytes(config, qtype) { QType::Int8 } else { qtype };
-            let plan = ValuePlan { spec, stored, matrix, format, source, readers, because };
+            let plan = ValuePlan { spec, stored, matrix, format, source, consumers, because };
             Outcome::warn(warning).and(Outcome::quantize(anchor, plan))
         }
     }
@@ -109,7 +109,7 @@ fn kept(
     constant: &Constant<'_>,
     config: &Config,
     selection: &Selection,
-) -> Option<Kept> {
+) -> Option<KeepReason> {
     let value = &graph.values[constant.anchor];
     let elements: usize = constant.shape.iter().product();
     if !constant.is_weight() {
@@ -117,48 +117,48 @@ fn kept(
             return Some(kept);
         }
         let kept = constant.uses.iter().find_map(|usage| match usage {
-            Use::Bias { .. } => Some(Kept::Bias),
+            Use::Bias { .. } => Some(KeepReason::Bias),
             _ => None,
         });
         return Some(kept.unwrap_or_else(|| no_rule(graph, constant)));
     }
     if !constant.dtype.is_some_and(|dtype| uses::FLOATS.contains(&dtype)) {
-        return Some(Kept::NotFloat32 { dtype: constant.dtype });
+        return Some(KeepReason::NotFloat32 { dtype: constant.dtype });
     }
     if let Some(kept) = selection.excluded(&constant.names(graph), constant.multipliers(graph)) {
         return Some(kept);
     }
     if let Some(pattern) = selection.float(&constant.names(graph), constant.multipliers(graph)) {
-        return Some(Kept::Excluded { pattern });
+        return Some(KeepReason::Excluded { pattern });
     }
     let own = selection.weight_type(&constant.names(graph), constant.multipliers(graph));
     let qtype = own.unwrap_or(config.weights).qtype();
     if constant.dtype == Some(data_type(qtype)) {
-        return Some(Kept::Already { qtype });
+        return Some(KeepReason::Already { qtype });
     }
     let other = constant
         .multipliers(graph)
         .map(|node| &node.op_type)
         .find(|op_type| !selection.allows(op_type));
     if let Some(op_type) = other {
-        return Some(Kept::OpType { op_type: op_type.clone() });
+        return Some(KeepReason::OpType { op_type: op_type.clone() });
     }
     if matches!(value.maker, Maker::Initializer { overridable: true, .. }) {
-        return Some(Kept::Overridable);
+        return Some(KeepReason::Overridable);
     }
     // Where every operator is quantized, no consumer is left that takes it in float.
     let everything =
-        config.activations.is_some() && config.profile().placement == Placement::Everything;
+        config.activations.is_some() && config.profile().placement == Placement::AllOps;
     if (constant.weighing.is_empty() || everything)
         && let Some(kept) = read_otherwise(graph, constant)
     {
         return Some(kept);
     }
     if elements == 0 {
-        return Some(Kept::Empty);
+        return Some(KeepReason::Empty);
     }
     (elements < config.min_elements)
-        .then_some(Kept::TooSmall { elements, min_elements: config.min_elements })
+        .then_some(KeepReason::TooSmall { elements, min_elements: config.min_elements })
 }
 
 /// For each constant the reason why its elements must stay as they are, if they must.
@@ -166,26 +166,26 @@ pub(crate) fn reserved(
     graph: &Graph<'_>,
     constants: &[Constant<'_>],
     config: &Config,
-) -> Result<Vec<Option<Kept>>, QuantizeError> {
+) -> Result<Vec<Option<KeepReason>>, QuantizeError> {
     let selection = Selection::of(graph, constants, config)?;
     let why = |constant: &Constant<'_>| {
         let value = &graph.values[constant.anchor];
         let excluded = selection.excluded(&constant.names(graph), constant.multipliers(graph));
         let overridable = matches!(value.maker, Maker::Initializer { overridable: true, .. });
         excluded
-            .or_else(|| overridable.then_some(Kept::Overridable))
+            .or_else(|| overridable.then_some(KeepReason::Overridable))
             .or_else(|| read_otherwise(graph, constant))
     };
     Ok(constants.iter().map(why).collect())
 }
 
 /// The reason why a weight is needed in float too, if it is.
-fn read_otherwise(graph: &Graph<'_>, constant: &Constant<'_>) -> Option<Kept> {
+fn read_otherwise(graph: &Graph<'_>, constant: &Constant<'_>) -> Option<KeepReason> {
     constant.uses.iter().find_map(|usage| match usage {
-        Use::Output => Some(Kept::GraphOutput),
-        Use::Captured => Some(Kept::Captured),
+        Use::Output => Some(KeepReason::GraphOutput),
+        Use::Captured => Some(KeepReason::Captured),
         Use::Other { node } | Use::Bias { node } => {
-            Some(Kept::AlsoReadBy { node: graph.nodes[*node].label() })
+            Some(KeepReason::AlsoReadBy { node: graph.nodes[*node].label() })
         }
         Use::Weight { .. } | Use::Inside { .. } => None,
     })
@@ -193,18 +193,18 @@ fn read_otherwise(graph: &Graph<'_>, constant: &Constant<'_>) -> Option<Kept> {
 
 /// Which nodes read the dequantized weight. Where others need the weight in float, it stays in the
 /// file, and a warning says how large it is.
-fn consumers(
+fn consumers_of(
     graph: &Graph<'_>,
     constant: &Constant<'_>,
     config: &Config,
-) -> (Readers, Option<String>) {
-    let (kept, readers) = match (read_otherwise(graph, constant), before_cast(graph, constant)) {
-        (Some(kept), _) => (kept, Readers::Weighing),
-        (None, Some(kept)) => (kept, Readers::All),
-        (None, None) => return (Readers::All, None),
+) -> (Consumers, Option<String>) {
+    let (kept, consumers) = match (read_otherwise(graph, constant), before_cast(graph, constant)) {
+        (Some(kept), _) => (kept, Consumers::AsWeight),
+        (None, Some(kept)) => (kept, Consumers::All),
+        (None, None) => return (Consumers::All, None),
     };
     if config.output_format == Format::FakeQuant {
-        return (readers, None);
+        return (consumers, None);
     }
     let bits = constant.tensor.dtype().map_or(0, DataType::bits);
     let bytes = constant.shape.iter().product::<usize>().saturating_mul(bits) / 8;
@@ -212,50 +212,54 @@ fn consumers(
         "weight `{}` {kept}: besides its integers its {bytes} bytes of floats stay",
         graph.values[constant.anchor].name
     );
-    (readers, Some(warning))
+    (consumers, Some(warning))
 }
 
 /// The consumer of a weight before the `Cast` behind which it is quantized.
-fn before_cast(graph: &Graph<'_>, constant: &Constant<'_>) -> Option<Kept> {
+fn before_cast(graph: &Graph<'_>, constant: &Constant<'_>) -> Option<KeepReason> {
     let Maker::Node { node, .. } = graph.values[constant.anchor].maker else { return None };
     uses::casts(graph.nodes[node])?;
     let value = &graph.values[graph.input(node, 0)?];
     let other = value.readers.iter().find(|reader| uses::casts(graph.nodes[reader.node]).is_none());
     match other {
-        Some(reader) => Some(Kept::AlsoReadBy { node: graph.nodes[reader.node].label() }),
-        None if value.is_output => Some(Kept::GraphOutput),
-        None => value.captured.then_some(Kept::Captured),
+        Some(reader) => Some(KeepReason::AlsoReadBy { node: graph.nodes[reader.node].label() }),
+        None if value.is_output => Some(KeepReason::GraphOutput),
+        None => value.captured.then_some(KeepReason::Captured),
     }
 }
 
 /// The reason why a constant that is no weight is excluded: by its name, or with all of its
 /// consumers.
-fn left_alone(graph: &Graph<'_>, constant: &Constant<'_>, selection: &Selection) -> Option<Kept> {
+fn left_alone(
+    graph: &Graph<'_>,
+    constant: &Constant<'_>,
+    selection: &Selection,
+) -> Option<KeepReason> {
     let value = &graph.values[constant.anchor];
-    let readers = || value.readers.iter().map(|reader| reader.node);
+    let consumers = || value.readers.iter().map(|reader| reader.node);
     let all = !value.readers.is_empty()
         && !value.captured
-        && readers().all(|node| selection.leaves_node(graph, node));
+        && consumers().all(|node| selection.leaves_node(graph, node));
     let by_name = selection.excluded(&constant.names(graph), std::iter::empty());
-    let nodes = readers().map(|node| graph.nodes[node]);
+    let nodes = consumers().map(|node| graph.nodes[node]);
     let kept =
         by_name.or_else(|| selection.excluded(&constant.names(graph), nodes).filter(|_| all));
     kept.filter(|_| graph.dtype(constant.anchor) == Some(DataType::Float))
 }
 
-fn no_rule(graph: &Graph<'_>, constant: &Constant<'_>) -> Kept {
+fn no_rule(graph: &Graph<'_>, constant: &Constant<'_>) -> KeepReason {
     match constant.tensor.dtype() {
         Some(DataType::Float) => {}
-        dtype => return Kept::NotFloat32 { dtype },
+        dtype => return KeepReason::NotFloat32 { dtype },
     }
     let value = &graph.values[constant.anchor];
     let reader = value.readers.first();
     match reader {
-        None if value.captured => return Kept::Captured,
-        None if value.is_output => return Kept::GraphOutput,
+        None if value.captured => return KeepReason::Captured,
+        None if value.is_output => return KeepReason::GraphOutput,
         _ => {}
     }
-    Kept::NoRule { op_type: reader.map(|reader| graph.nodes[reader.node].op_type.clone()) }
+    KeepReason::NoRule { op_type: reader.map(|reader| graph.nodes[reader.node].op_type.clone()) }
 }
 
 /// The granularity of a weight, and the matrix that it is stored as for that.
@@ -300,7 +304,7 @@ fn along_axis(
     let batched = config.activations.is_some() && constant.uses.iter().any(is_batched);
     // A group has the channels of the weight, the int32 bias those of all groups.
     let grouped = config.activations.is_some()
-        && config.profile().placement == Placement::Everything
+        && config.profile().placement == Placement::AllOps
         && constant.multipliers(graph).any(uses::groups_outputs);
     let allowed = match config.profile().per_channel {
         Some(op_types) if config.activations.is_some() => {

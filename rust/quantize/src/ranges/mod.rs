@@ -216,7 +216,7 @@ impl Ranges {
             found.values.insert(name.clone(), range.range);
             if let Some(mask) = sketch.mask() {
                 found.remarks.push(format!("`{name}` {}; it stays float", describe(&mask)));
-            } else if is_blank(range.range) {
+            } else if is_all_zero(range.range) {
                 found.remarks.push(format!("`{name}` was never seen but as 0; it stays float"));
             } else if let Some(why) = range.note {
                 match degenerate.iter_mut().find(|(other, _)| *other == why) {
@@ -334,24 +334,24 @@ impl Ranges {
     pub(crate) fn unfit(&self, value: &str) -> Option<Unfit> {
         let seen = self.statistics.get(value).and_then(|seen| seen.sketch.as_ref());
         if seen.is_some_and(|sketch| sketch.mask().is_some()) {
-            return Some(Unfit::Masked);
+            return Some(Unscalable::AttentionMask);
         }
         let range = self.values.get(value)?;
-        is_blank(*range).then_some(Unfit::Blank)
+        is_all_zero(*range).then_some(Unscalable::AllZero)
     }
 }
 
-/// Why no scale can be had for a value.
+/// Why no scale suits a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Unfit {
-    /// It carries a mask: see [`Sketch::mask`].
-    Masked,
-    /// It was never seen but as 0.
-    Blank,
+pub(crate) enum Unscalable {
+    /// It carries an attention mask: see [`Sketch::mask`].
+    AttentionMask,
+    /// It was 0 in all samples.
+    AllZero,
 }
 
-/// Whether nothing was seen but zeros.
-fn is_blank(range: Range) -> bool {
+/// Whether a range holds nothing but zeros.
+fn is_all_zero(range: Range) -> bool {
     range.is_empty() || range.absmax() == 0.0
 }
 

@@ -193,7 +193,7 @@ impl Report {
                     let row = quantized(value, how, ranges, constant, activation);
                     (Some(row), how.because.to_string())
                 }
-                Decision::Keep(kept) => (None, kept.to_string()),
+                Decision::KeepFloat(kept) => (None, kept.to_string()),
             };
             Row {
                 name: value.name.clone(),

@@ -36,7 +36,7 @@ pub fn share(graph: &Graph<'_>, plan: &Plan, made: &[Edit]) -> Vec<Edit> {
             && plan
                 .values
                 .get(id)
-                .is_some_and(|planned| matches!(planned.decision, Decision::Keep(_)));
+                .is_some_and(|planned| matches!(planned.decision, Decision::KeepFloat(_)));
         let (Some(dtype), true) = (tensor.dtype(), kept && !value.is_output && !value.captured)
         else {
             continue;

@@ -41,24 +41,24 @@ impl Writer<'_, '_> {
     /// Integers of a weight, and what makes floats of them where it is used.
     fn weight(&mut self, id: ValueId, how: &ValuePlan, tensor: &EncodedTensor) {
         let name = self.graph.values[id].name;
-        let output = match how.readers {
-            Readers::Rows | Readers::Rearranged | Readers::Tied => {
+        let output = match how.consumers {
+            Consumers::GatheredRows | Consumers::AfterReshape | Consumers::TiedEmbedding => {
                 self.take_out(id);
                 let integers = self.constant(name, "quantized", &tensor.quantized);
-                if how.readers != Readers::Rearranged {
+                if how.consumers != Consumers::AfterReshape {
                     self.table(id, how, tensor, &integers);
                 }
-                if how.readers != Readers::Rows {
+                if how.consumers != Consumers::GatheredRows {
                     self.rearranged(id, how, tensor, integers);
                 }
                 return;
             }
-            Readers::All => {
+            Consumers::All => {
                 self.take_out(id);
                 name.to_owned()
             }
-            Readers::OnIntegers => self.redirect(id),
-            Readers::Weighing => self.redirect_weighing(id),
+            Consumers::IntegerOps => self.redirect(id),
+            Consumers::AsWeight => self.redirect_weighing(id),
         };
         if !how.spec.qtype.is_scaled() {
             let stored = self.constant(name, how.stored.name(), &tensor.quantized);
@@ -126,7 +126,7 @@ impl Writer<'_, '_> {
         let zero_point = self.zero_point(&integers(how.stored, vec![], &[params.zero_point]));
         let quantized = self.names.fresh(value.name, "quantized");
         let (float, restored) = match value.maker {
-            Maker::Node { node, output } if how.readers == Readers::All => {
+            Maker::Node { node, output } if how.consumers == Consumers::All => {
                 let float = self.names.fresh(value.name, "float");
                 if let Some(look_up) = self.look_ups.get_mut(&node) {
                     look_up.made = Some(float.clone());

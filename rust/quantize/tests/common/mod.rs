@@ -7,8 +7,9 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 
 use quantize_rs::{
-    CalibrationError, Config, Control, Decision, Engine, Graph, Kept, Method, Model, Plan, QType,
-    Quantized, Ranges, Reader, Runner, Sample, Samples, Sink, Tensor, calibrate, convert_opset,
+    CalibrationError, Config, Control, Decision, Engine, Graph, KeepReason, Method, Model, Plan,
+    QType, Quantized, Ranges, Reader, Runner, Sample, Samples, Sink, Tensor, calibrate,
+    convert_opset,
 };
 
 /// The files of the fixtures, in the order of their names.
@@ -78,9 +79,9 @@ pub(crate) fn is_quantized(plan: &Plan, name: &str) -> bool {
 }
 
 /// Why the value called `name` keeps its type.
-pub(crate) fn kept(plan: &Plan, name: &str) -> Kept {
+pub(crate) fn kept(plan: &Plan, name: &str) -> KeepReason {
     match &plan.value(name).unwrap().decision {
-        Decision::Keep(kept) => kept.clone(),
+        Decision::KeepFloat(kept) => kept.clone(),
         Decision::Quantize(how) => panic!("`{name}` is quantized: {how:?}"),
     }
 }

@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, HashSet};
 use crate::Ranges;
 use crate::graph::uses;
 use crate::graph::{Graph, ValueId};
-use crate::plan::{Decision, Kept, Plan, Role, Source};
+use crate::plan::{Decision, KeepReason, Plan, Role, Source};
 
 /// A weight, and all that is quantized for the nodes that multiply by it.
 pub(super) struct Layer {
@@ -54,11 +54,11 @@ fn result(graph: &Graph<'_>, plan: &Plan, node: usize) -> Option<ValueId> {
     loop {
         match &plan.values.get(output)?.decision {
             Decision::Quantize(_) => return Some(output),
-            Decision::Keep(Kept::FusedInto { .. }) => {
+            Decision::KeepFloat(KeepReason::FusedInto { .. }) => {
                 let reader = graph.values[output].readers.first()?;
                 output = graph.output(reader.node, 0)?;
             }
-            Decision::Keep(_) => return None,
+            Decision::KeepFloat(_) => return None,
         }
     }
 }
@@ -75,7 +75,7 @@ pub(super) fn with_only(plan: &Plan, layers: &[&Layer], ranges: Option<&Ranges>)
         let Decision::Quantize(how) = &mut value.decision else { continue };
         if !kept.contains(&value.name) {
             let pattern = "every layer but those looked at".to_owned();
-            value.decision = Decision::Keep(Kept::Excluded { pattern });
+            value.decision = Decision::KeepFloat(KeepReason::Excluded { pattern });
             continue;
         }
         // What it follows may be no part of these layers: then it stands by itself.

@@ -159,7 +159,7 @@ impl Check<'_, '_> {
             Integer::SameAsInput { .. } => self.moves(node),
             _ => {}
         }
-        if self.profile.placement == Placement::Everything {
+        if self.profile.placement == Placement::AllOps {
             self.is_whole(node, rule);
         }
     }
@@ -185,7 +185,7 @@ impl Check<'_, '_> {
         self.bias(node, &input, &weight);
         let ends_in_integers = matches!(
             self.profile.placement,
-            Placement::Weighted | Placement::Between | Placement::Everything
+            Placement::WeightedOps | Placement::WeightedAndInterior | Placement::AllOps
         ) && input.scales.len() == 1
             && matches!(input.dtype, DataType::Int8 | DataType::UInt8);
         let output = graph.output(node, 0);

@@ -11,7 +11,7 @@ use crate::graph::{Graph, ValueId};
 use crate::plan::accumulator_overflow::overflows;
 use crate::plan::decisions::{Decisions, Outcome};
 use crate::plan::rules::Context;
-use crate::plan::{Decision, Kept, Readers, ValuePlan};
+use crate::plan::{Consumers, Decision, KeepReason, ValuePlan};
 use crate::{Config, Format};
 
 /// The gates of an LSTM.
@@ -41,7 +41,9 @@ pub(in crate::plan) fn decide(context: &Context<'_, '_>, decisions: &Decisions) 
                     .map(|(anchor, plan)| Outcome::revise(anchor, Decision::Quantize(plan)))
                     .collect();
                 match graph.input(index, 0) {
-                    Some(read) => weights.and(Outcome::keep(read, Kept::AtRunTime { node: label })),
+                    Some(read) => {
+                        weights.and(Outcome::keep(read, KeepReason::AtRunTime { node: label }))
+                    }
                     None => weights,
                 }
             }
@@ -72,7 +74,7 @@ fn of_node(
         };
         let constant = constants.get(&anchor).ok_or_else(|| format!("{name} is not constant"))?;
         if !matches!(constant.uses[..], [Use::Weight { node, .. }] if node == index)
-            || !matches!(plan.readers, Readers::All)
+            || !matches!(plan.consumers, Consumers::All)
         {
             return Err(format!("others read {name} too"));
         }

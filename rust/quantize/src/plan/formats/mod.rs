@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 use quantize_rs_math::{QSpec, QType};
 use quantize_rs_onnx::DataType;
 
-use super::{Kept, Readers};
+use super::{Consumers, KeepReason};
 use crate::graph::uses;
 use crate::graph::uses::Constant;
 use crate::graph::{Graph, ValueId};
@@ -24,7 +24,7 @@ pub(crate) const MICROSOFT: &str = "com.microsoft";
 /// How a format stores a weight.
 pub(super) struct Form {
     pub(super) spec: QSpec,
-    pub(super) readers: Readers,
+    pub(super) consumers: Consumers,
     pub(super) format: Format,
     /// Values that are quantized at run time for it, and the nodes that need that.
     pub(super) at_run_time: Vec<(ValueId, usize)>,
@@ -52,20 +52,20 @@ pub(super) fn form(
     constant: &Constant<'_>,
     config: &Config,
     qtype: QType,
-) -> Result<Option<Form>, Kept> {
+) -> Result<Option<Form>, KeepReason> {
     let format = config.output_format;
     match format {
         Format::Qdq => Ok(None),
         Format::MatMulNBits => match matmul_nbits::spec(graph, constant, config, qtype) {
             Ok(spec) => {
-                let (readers, at_run_time) = (Readers::All, Vec::new());
-                Ok(Some(Form { spec, readers, format, at_run_time }))
+                let (consumers, at_run_time) = (Consumers::All, Vec::new());
+                Ok(Some(Form { spec, consumers, format, at_run_time }))
             }
-            Err(why) => Err(Kept::NoForm { format, why }),
+            Err(why) => Err(KeepReason::NoForm { format, why }),
         },
         Format::Dynamic => Ok(dynamic::form(graph, constant, config, qtype)),
         Format::FakeQuant => match constant.dtype.filter(|dtype| *dtype != DataType::Float) {
-            Some(dtype) => Err(Kept::NoForm { format, why: format!("it is {dtype}") }),
+            Some(dtype) => Err(KeepReason::NoForm { format, why: format!("it is {dtype}") }),
             None => Ok(None),
         },
     }

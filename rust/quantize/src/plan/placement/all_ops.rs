@@ -8,7 +8,9 @@ use crate::graph::ops::{Integer, Slot};
 use crate::options::target::Bias;
 use crate::plan::activations::ActivationContext;
 use crate::plan::decisions::{Decisions, Outcome};
-use crate::plan::{Because, Decision, IntegerNode, Kept, Readers, Source, ValuePlan};
+use crate::plan::{
+    Consumers, Decision, IntegerNode, KeepReason, QuantizeReason, Source, ValuePlan,
+};
 
 /// Quantizes the inputs and outputs of a node that has a rule, and constants among them.
 pub(crate) fn quantize_node(
@@ -42,7 +44,8 @@ pub(crate) fn quantize_node(
             Err(why) => context.stays_float(decisions, node, &flowing, why),
             Ok(()) => {
                 let of_output = |output| {
-                    let observed = context.observe(output, Because::OutputOf(context.label(node)));
+                    let observed =
+                        context.observe(output, QuantizeReason::OutputOf(context.label(node)));
                     observed.and(Outcome::made_on_integers(output))
                 };
                 let outputs: Outcome = context.outputs(node).map(of_output).collect();
@@ -99,9 +102,9 @@ impl ActivationContext<'_, '_> {
     ) -> Outcome {
         let unexplained = |id: &&ValueId| {
             let decision = decisions.get(**id);
-            matches!(decision, None | Some(Decision::Keep(Kept::NoRule { .. })))
+            matches!(decision, None | Some(Decision::KeepFloat(KeepReason::NoRule { .. })))
         };
-        let reason = || Decision::Keep(Kept::FloatNode { node: self.label(node), why });
+        let reason = || Decision::KeepFloat(KeepReason::FloatNode { node: self.label(node), why });
         flowing.iter().filter(unexplained).map(|id| Outcome::revise(*id, reason())).collect()
     }
 
@@ -123,10 +126,10 @@ impl ActivationContext<'_, '_> {
             return Outcome::default();
         };
         let spec = QSpec::new(self.profile.weights[0], true, Granularity::PerTensor);
-        let because = Because::WeightOf(self.label(node));
-        let (source, readers) = (Source::Weights, Readers::All);
+        let because = QuantizeReason::WeightOf(self.label(node));
+        let (source, consumers) = (Source::Weights, Consumers::All);
         let (stored, matrix, format) = (spec.qtype, None, self.format(&source));
-        let plan = ValuePlan { spec, stored, matrix, format, source, readers, because };
+        let plan = ValuePlan { spec, stored, matrix, format, source, consumers, because };
         let beside = self.types.specs[input].qtype;
         let bias = vector(2).filter(|_| self.profile.bias_beside(beside) == Bias::Int32);
         Outcome::revise(weight, Decision::Quantize(plan)).and(self.record(IntegerNode {

@@ -9,7 +9,7 @@ use crate::options::target::Placement;
 use crate::plan::activations::ActivationContext;
 use crate::plan::decisions::{Decisions, Outcome};
 use crate::plan::integer_ops::IntegerOp;
-use crate::plan::{Because, Decision, Kept, Source};
+use crate::plan::{Decision, KeepReason, QuantizeReason, Source};
 
 /// A filter with fewer multiplications for each output than this gains nothing from integer
 /// kernels.
@@ -47,7 +47,7 @@ pub(crate) fn leave_stem_float(
             matches!(context.integer(node), Some(Integer::Fused | Integer::SameAsInput { .. }));
         let stays_float = match ops.iter().find(|op| op.node == node) {
             Some(op) if left > 0 && context.is_narrow(decisions, op, &float) => {
-                let reason = Decision::Keep(Kept::Stem { node: context.label(node) });
+                let reason = Decision::KeepFloat(KeepReason::Stem { node: context.label(node) });
                 let weight = op.weight.map(|weight| Outcome::revise(weight, reason));
                 outcome = outcome.and(weight.unwrap_or_default()).and(Outcome::float_op(node));
                 left -= 1;
@@ -110,7 +110,7 @@ pub(crate) fn quantize_functions(
         else {
             return None;
         };
-        let because = Because::OutputOf(context.label(*node));
+        let because = QuantizeReason::OutputOf(context.label(*node));
         (flow.native.contains(&input) && flow.wanted.contains(&output)).then(|| {
             let quantized = context.quantize(output, Source::Observed, because);
             quantized.and(Outcome::made_on_integers(output))
@@ -136,7 +136,7 @@ pub(crate) fn quantize_before_moves(
                 && graph.constant(input).is_none()
                 && !graph.values[input].is_output =>
         {
-            context.observe(input, Because::InputOf(context.label(node)))
+            context.observe(input, QuantizeReason::InputOf(context.label(node)))
         }
         _ => Outcome::default(),
     }
@@ -239,7 +239,7 @@ impl ActivationContext<'_, '_> {
         let last: BTreeSet<usize> = ops.iter().map(|op| op.last).collect();
         let mut candidates: BTreeSet<usize> = self.order.iter().copied().collect();
         candidates.retain(|node| {
-            self.profile.placement == Placement::Between
+            self.profile.placement == Placement::WeightedAndInterior
                 && !last.contains(node)
                 && joins(self.integer(*node))
                 && self.has_kernels(&self.inputs_and_result(*node))

@@ -151,7 +151,7 @@ pub(crate) fn floats(tensor: &Tensor) -> Result<Option<Vec<f64>>, usize> {
 fn weight(
     graph: &Graph<'_>,
     constant: &Constant<'_>,
-    kept: Option<Kept>,
+    kept: Option<KeepReason>,
     how: &Prune,
 ) -> Result<(PrunedWeight, Option<Tensor>), QuantizeError> {
     let name = graph.values[constant.anchor].name;
@@ -175,7 +175,7 @@ fn weight(
     let zeroed = cut::zeroed(&tensor, &layout, how.below)
         .map_err(|index| invalid(name, format!("element {index} is no finite number")))?;
     let Some(Zeroed { before, after, elements }) = zeroed else {
-        found.kept = Some(Kept::NotFloat32 { dtype: found.dtype }.to_string());
+        found.kept = Some(KeepReason::NotFloat32 { dtype: found.dtype }.to_string());
         return Ok((found, None));
     };
     (found.zeros_before, found.zeros) = (before, after);
