@@ -12,7 +12,7 @@ use crate::external::External;
 use crate::functions::Functions;
 use crate::schema::{GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto};
 use crate::topological_sort;
-use crate::{DataType, Kept};
+use crate::{DataType, Raw};
 
 /// Checks a whole model.
 pub(crate) fn model(model: &ModelProto, external: &External) -> Result<(), Error> {
@@ -113,7 +113,7 @@ fn graph<'a>(
 }
 
 fn scope<'a>(
-    nodes: &'a [Kept<NodeProto>],
+    nodes: &'a [Raw<NodeProto>],
     mut scope: Scope<'a, '_>,
     outputs: &[&str],
     external: &External,

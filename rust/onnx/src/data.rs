@@ -9,7 +9,7 @@ use crate::wire::{Field, Wire};
 use crate::{DataType, Tensor};
 
 /// Type and shape of a tensor, checked.
-pub(crate) struct Facts {
+pub(crate) struct TensorInfo {
     pub(crate) dtype: DataType,
     pub(crate) shape: Vec<usize>,
     elements: usize,
@@ -18,7 +18,7 @@ pub(crate) struct Facts {
 }
 
 /// Checks what can be checked without looking at the elements.
-pub(crate) fn facts(proto: &TensorProto) -> Result<Facts, Error> {
+pub(crate) fn tensor_info(proto: &TensorProto) -> Result<TensorInfo, Error> {
     let wrong = |what: String| Error::structure(place(proto), what);
     let dtype = proto.dtype().ok_or_else(|| {
         wrong(format!("element type {}, which ONNX does not know", proto.data_type))
@@ -37,73 +37,73 @@ pub(crate) fn facts(proto: &TensorProto) -> Result<Facts, Error> {
     if byte_len.is_none() && dtype != DataType::String {
         return Err(wrong(format!("shape {:?} of {dtype} has more bytes than memory", proto.dims)));
     }
-    Ok(Facts { dtype, shape, elements, byte_len })
+    Ok(TensorInfo { dtype, shape, elements, byte_len })
 }
 
 /// Checks a tensor against the data it has, without copying any of it.
 pub(crate) fn check(proto: &TensorProto, external: &External) -> Result<(), Error> {
-    let facts = facts(proto)?;
+    let info = tensor_info(proto)?;
     if proto.is_external() {
-        return external.bytes(proto, &facts).map(|_| ());
+        return external.bytes(proto, &info).map(|_| ());
     }
-    match (&proto.raw_data, facts.byte_len) {
+    match (&proto.raw_data, info.byte_len) {
         (Some(data), Some(expected)) if data.len() != expected => {
-            Err(wrong_length(proto, &facts, data.len()))
+            Err(wrong_length(proto, &info, data.len()))
         }
         (Some(_), None) => Err(Error::structure(place(proto), "strings cannot stand in raw_data")),
         (Some(_), Some(_)) => Ok(()),
         (None, _) => {
-            let field = typed_field(facts.dtype);
+            let field = typed_field(info.dtype);
             if let Some(run) = proto.typed.iter().find(|run| run.field.number != field) {
-                let what = format!("its data is not in the field for {}", facts.dtype);
+                let what = format!("its data is not in the field for {}", info.dtype);
                 return Err(run.field.wrong(format!("{}: {what}", place(proto))));
             }
             let found = proto.typed.iter().map(|run| count(&run.field)).sum::<usize>();
-            let expected = typed_entries(&facts);
-            if found == expected { Ok(()) } else { Err(wrong_count(proto, &facts, found)) }
+            let expected = typed_entries(&info);
+            if found == expected { Ok(()) } else { Err(wrong_count(proto, &info, found)) }
         }
     }
 }
 
 /// The tensor; only elements in typed integer fields are copied.
 pub(crate) fn tensor(proto: &TensorProto, external: &External) -> Result<Tensor, Error> {
-    let facts = facts(proto)?;
+    let info = tensor_info(proto)?;
     let data = if proto.is_external() {
-        external.bytes(proto, &facts)?
+        external.bytes(proto, &info)?
     } else if let Some(data) = &proto.raw_data {
         data.clone()
     } else {
-        typed_bytes(proto, &facts)?
+        typed_bytes(proto, &info)?
     };
-    match facts.byte_len {
+    match info.byte_len {
         Some(expected) if data.len() == expected => {
-            Ok(Tensor { dtype: facts.dtype, shape: facts.shape, data })
+            Ok(Tensor { dtype: info.dtype, shape: info.shape, data })
         }
-        Some(_) => Err(wrong_length(proto, &facts, data.len())),
+        Some(_) => Err(wrong_length(proto, &info, data.len())),
         None => Err(Error::structure(place(proto), "a tensor of strings has no bytes to read")),
     }
 }
 
-fn wrong_length(proto: &TensorProto, facts: &Facts, found: usize) -> Error {
+fn wrong_length(proto: &TensorProto, info: &TensorInfo, found: usize) -> Error {
     Error::structure(
         place(proto),
         format!(
             "{found} bytes of data for shape {:?} of {}, expected {}",
-            facts.shape,
-            facts.dtype,
-            facts.byte_len.unwrap_or(0)
+            info.shape,
+            info.dtype,
+            info.byte_len.unwrap_or(0)
         ),
     )
 }
 
-fn wrong_count(proto: &TensorProto, facts: &Facts, found: usize) -> Error {
+fn wrong_count(proto: &TensorProto, info: &TensorInfo, found: usize) -> Error {
     Error::structure(
         place(proto),
         format!(
             "{found} values for shape {:?} of {}, expected {}",
-            facts.shape,
-            facts.dtype,
-            typed_entries(facts)
+            info.shape,
+            info.dtype,
+            typed_entries(info)
         ),
     )
 }
@@ -117,11 +117,11 @@ pub(crate) fn place(proto: &TensorProto) -> String {
 }
 
 /// Entries that a typed field must hold: packed types share one, complex numbers take two.
-fn typed_entries(facts: &Facts) -> usize {
-    match facts.dtype {
-        DataType::Complex64 | DataType::Complex128 => facts.elements.saturating_mul(2),
-        dtype if (1..8).contains(&dtype.bits()) => facts.byte_len.unwrap_or(0),
-        _ => facts.elements,
+fn typed_entries(info: &TensorInfo) -> usize {
+    match info.dtype {
+        DataType::Complex64 | DataType::Complex128 => info.elements.saturating_mul(2),
+        dtype if (1..8).contains(&dtype.bits()) => info.byte_len.unwrap_or(0),
+        _ => info.elements,
     }
 }
 
@@ -149,7 +149,7 @@ fn count(field: &Field) -> usize {
 }
 
 /// The elements out of `float_data`, `double_data` or one of the integer fields.
-fn typed_bytes(proto: &TensorProto, facts: &Facts) -> Result<Bytes, Error> {
+fn typed_bytes(proto: &TensorProto, info: &TensorInfo) -> Result<Bytes, Error> {
     // One packed run of floats has the very layout of `raw_data`.
     if let [run] = &proto.typed[..]
         && let (4 | 10, Wire::Len(span)) = (run.field.number, &run.field.wire)
@@ -163,7 +163,7 @@ fn typed_bytes(proto: &TensorProto, facts: &Facts) -> Result<Bytes, Error> {
             (4, Wire::Fixed32(bits)) => out.extend_from_slice(&bits.to_le_bytes()),
             (10, Wire::Fixed64(bits)) => out.extend_from_slice(&bits.to_le_bytes()),
             (5 | 7 | 11, _) => {
-                let width = facts.dtype.bits().div_ceil(8).min(8);
+                let width = info.dtype.bits().div_ceil(8).min(8);
                 let mut values = Vec::new();
                 run.field.ints_into(&mut values)?;
                 for value in values {

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 
-use crate::data::{Facts, place};
+use crate::data::{TensorInfo, place};
 use crate::error::{Error, ErrorKind};
 use crate::map;
 use crate::schema::TensorProto;
@@ -20,12 +20,12 @@ pub(crate) struct External {
 
 impl External {
     /// External data of a model in this folder.
-    pub(crate) fn beside(folder: &Path) -> External {
+    pub(crate) fn in_folder(folder: &Path) -> External {
         External { folder: Some(folder.to_path_buf()), files: Arc::default() }
     }
 
     /// The elements of `proto`, by handle into the mapped file.
-    pub(crate) fn bytes(&self, proto: &TensorProto, facts: &Facts) -> Result<Bytes, Error> {
+    pub(crate) fn bytes(&self, proto: &TensorProto, info: &TensorInfo) -> Result<Bytes, Error> {
         let location = proto.external_entry("location").unwrap_or_default();
         let wrong = |what: String| {
             Error::new(ErrorKind::External {
@@ -41,7 +41,7 @@ impl External {
                 .map(Some)
                 .map_err(|_| wrong(format!("has {key} `{text}`, expected a number of bytes"))),
         };
-        let expected = facts
+        let expected = info
             .byte_len
             .ok_or_else(|| Error::structure(place(proto), "strings cannot be external data"))?;
         let offset = number("offset")?.unwrap_or(0);
@@ -50,7 +50,7 @@ impl External {
         {
             return Err(wrong(format!(
                 "is {length} bytes for shape {:?} of {}, expected {expected}",
-                facts.shape, facts.dtype
+                info.shape, info.dtype
             )));
         }
         let file = self.file(location).map_err(wrong)?;

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use crate::error::Error;
-use crate::schema::{FunctionProto, Kept, ModelProto, NodeProto};
+use crate::schema::{FunctionProto, ModelProto, NodeProto, Raw};
 use crate::topological_sort;
 
 /// The functions of a model, by what their callers say.
@@ -11,7 +11,7 @@ use crate::topological_sort;
 /// A function goes before an operator of the same name.
 #[derive(Clone, Debug)]
 pub struct Functions<'m> {
-    all: &'m [Kept<FunctionProto>],
+    all: &'m [Raw<FunctionProto>],
     /// Position by domain, name and overload.
     by_name: HashMap<(&'m str, &'m str, &'m str), usize>,
 }
@@ -28,7 +28,7 @@ impl<'m> Functions<'m> {
     }
 
     /// Every one, in the order of the file.
-    pub fn all(&self) -> &'m [Kept<FunctionProto>] {
+    pub fn all(&self) -> &'m [Raw<FunctionProto>] {
         self.all
     }
 
@@ -59,11 +59,11 @@ impl<'m> Functions<'m> {
 
     /// Refuses functions that call themselves, by others or not: there would be no end of nodes.
     pub(crate) fn refuse_recursion(&self) -> Result<(), Error> {
-        let calls = |function: &Kept<FunctionProto>| {
+        let calls = |function: &Raw<FunctionProto>| {
             function.node.iter().flat_map(|node| self.called_within(node)).collect()
         };
         let calls: Vec<Vec<usize>> = self.all.iter().map(calls).collect();
-        topological_sort::after_what_they_need(&calls).map(|_| ()).map_err(|index| {
+        topological_sort::dependency_order(&calls).map(|_| ()).map_err(|index| {
             let place = format!("function `{}`", self.all[index].name);
             Error::structure(place, "it calls itself: functions cannot be recursive")
         })

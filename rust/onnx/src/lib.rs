@@ -37,10 +37,10 @@ pub use functions::Functions;
 pub use map::Buffer;
 pub use model::Model;
 pub use opset::ir_of_opset;
-pub use save::{Saved, Split};
+pub use save::{ExternalDataSplit, Saved};
 pub use schema::{
-    AttributeProto, Dimension, FunctionProto, GraphProto, Kept, ModelProto, NodeProto,
-    OperatorSetIdProto, SparseTensorProto, TensorProto, TensorShapeProto, TensorTypeProto,
+    AttributeProto, Dimension, FunctionProto, GraphProto, ModelProto, NodeProto,
+    OperatorSetIdProto, Raw, SparseTensorProto, TensorProto, TensorShapeProto, TensorTypeProto,
     TypeProto, ValueInfoProto,
 };
 pub use tensor::Tensor;

@@ -12,7 +12,7 @@ use memmap2::{Mmap, MmapMut};
 use crate::error::{Error, ErrorKind};
 
 /// Smaller files are read: a copy costs less than a mapping, and nothing can change under us.
-const MAP_FROM: u64 = 1 << 20;
+const MIN_MAPPED_BYTES: u64 = 1 << 20;
 
 /// The bytes of a file. Cloning or slicing them copies nothing.
 pub(crate) fn bytes_of(path: &Path) -> Result<Bytes, Error> {
@@ -23,7 +23,7 @@ pub(crate) fn bytes_of(path: &Path) -> Result<Bytes, Error> {
     let mut file = File::open(path).map_err(failed)?;
     let metadata = file.metadata().map_err(failed)?;
     require_file(&metadata, path)?;
-    if metadata.len() < MAP_FROM {
+    if metadata.len() < MIN_MAPPED_BYTES {
         let mut bytes = Vec::new();
         file.read_to_end(&mut bytes).map_err(failed)?;
         return Ok(bytes.into());
@@ -45,13 +45,13 @@ fn require_file(metadata: &Metadata, path: &Path) -> Result<(), Error> {
 }
 
 /// From this size on a buffer is worth pages of its own.
-const LARGE: usize = 4 << 20;
+const MIN_PAGED_BYTES: usize = 4 << 20;
 
 /// What large buffers keep in memory together.
-const IN_MEMORY: usize = 192 << 20;
+const MAX_RESIDENT_BYTES: usize = 192 << 20;
 
 /// Bytes of the large buffers in memory that there are.
-static TAKEN: AtomicUsize = AtomicUsize::new(0);
+static RESIDENT_BYTES: AtomicUsize = AtomicUsize::new(0);
 
 /// Zeroed memory for the elements of a tensor.
 ///
@@ -84,12 +84,12 @@ impl Pages {
         // Advice: where it is not taken, nothing but time is lost.
         #[cfg(target_os = "linux")]
         let _ = pages.advise(memmap2::Advice::HugePage);
-        TAKEN.fetch_add(len, Ordering::Relaxed);
+        RESIDENT_BYTES.fetch_add(len, Ordering::Relaxed);
         Some(Pages(pages))
     }
 
     /// The same bytes in a temporary file, mapped; `None` where it cannot be written.
-    fn spilled(&self) -> Option<Mmap> {
+    fn to_temp_file(&self) -> Option<Mmap> {
         let mut file = tempfile::tempfile().ok()?;
         file.write_all(&self.0).ok()?;
         // SAFETY: the mapping is read-only, and the file has no name: nobody else opens it, and
@@ -100,7 +100,7 @@ impl Pages {
 
 impl Drop for Pages {
     fn drop(&mut self) {
-        TAKEN.fetch_sub(self.0.len(), Ordering::Relaxed);
+        RESIDENT_BYTES.fetch_sub(self.0.len(), Ordering::Relaxed);
     }
 }
 
@@ -113,7 +113,7 @@ impl AsRef<[u8]> for Pages {
 impl Buffer {
     /// `len` bytes, all 0.
     pub fn zeroed(len: usize) -> Buffer {
-        if len < LARGE {
+        if len < MIN_PAGED_BYTES {
             return Buffer(Memory::Heap(vec![0; len]));
         }
         let pages = Pages::zeroed(len).map(Memory::Pages);
@@ -125,8 +125,8 @@ impl Buffer {
         match self.0 {
             Memory::Heap(bytes) => bytes.into(),
             Memory::Pages(pages) => {
-                let full = TAKEN.load(Ordering::Relaxed) > IN_MEMORY;
-                match full.then(|| pages.spilled()).flatten() {
+                let full = RESIDENT_BYTES.load(Ordering::Relaxed) > MAX_RESIDENT_BYTES;
+                match full.then(|| pages.to_temp_file()).flatten() {
                     Some(file) => Bytes::from_owner(file),
                     None => Bytes::from_owner(pages),
                 }
@@ -150,7 +150,7 @@ mod tests {
 
     #[test]
     fn what_does_not_fit_in_memory_is_the_same_in_a_file() {
-        let len = IN_MEMORY / 2 + 1;
+        let len = MAX_RESIDENT_BYTES / 2 + 1;
         let filled = |value: u8| {
             let mut buffer = Buffer::zeroed(len);
             buffer.as_mut()[len - 1] = value;
@@ -158,7 +158,7 @@ mod tests {
         };
         let all: Vec<Bytes> = (1..4).map(filled).collect();
         // Others may have buffers at the same time, but none for long.
-        assert!(TAKEN.load(Ordering::Relaxed) < 3 * len, "one at least is in a file");
+        assert!(RESIDENT_BYTES.load(Ordering::Relaxed) < 3 * len, "one at least is in a file");
         for (bytes, value) in all.iter().zip(1..) {
             assert_eq!((bytes.len(), bytes[0], bytes[len - 1]), (len, 0, value));
         }

@@ -10,17 +10,17 @@ use crate::edit::{self, Edit};
 use crate::error::{Error, ErrorKind};
 use crate::external::External;
 use crate::map;
-use crate::save::{self, Saved, Split};
+use crate::save::{self, ExternalDataSplit, Saved};
 use crate::schema::{GraphProto, Message, ModelProto, TensorProto};
 use crate::wire::Span;
-use crate::{Kept, Tensor};
+use crate::{Raw, Tensor};
 
 /// An ONNX model. Its weights stay where they are: in the mapped file, or in the bytes given.
 ///
 /// Cloning is cheap: what is not changed is shared.
 #[derive(Clone, Debug)]
 pub struct Model {
-    proto: Kept<ModelProto>,
+    proto: Raw<ModelProto>,
     external: External,
     path: Option<PathBuf>,
     bytes: u64,
@@ -40,7 +40,7 @@ impl Model {
             Some(folder) => folder.to_path_buf(),
             None => PathBuf::from("."),
         };
-        Model::read(bytes, External::beside(&folder), Some(path))
+        Model::read(bytes, External::in_folder(&folder), Some(path))
             .map_err(|error| error.at(Some(path)))
     }
 
@@ -62,7 +62,7 @@ impl Model {
             }));
         }
         let size = bytes.len() as u64;
-        let proto = Kept::<ModelProto>::read(Span::whole(bytes))?;
+        let proto = Raw::<ModelProto>::read(Span::whole(bytes))?;
         check::model(&proto, &external)?;
         Ok(Model { proto, external, path: path.map(Path::to_path_buf), bytes: size })
     }
@@ -91,7 +91,7 @@ impl Model {
             .graph()
             .tensors()
             .filter(|tensor| tensor.is_external())
-            .filter_map(|tensor| data::facts(tensor).ok()?.byte_len)
+            .filter_map(|tensor| data::tensor_info(tensor).ok()?.byte_len)
             .sum();
         self.bytes + beside as u64
     }
@@ -144,7 +144,7 @@ impl Model {
     ///
     /// # Errors
     /// [`ErrorKind::TooLarge`] when the rest is still 2 GiB, or a constant of strings is named.
-    pub fn split(&self, apart: impl Fn(&TensorProto) -> bool) -> Result<Split, Error> {
+    pub fn split(&self, apart: impl Fn(&TensorProto) -> bool) -> Result<ExternalDataSplit, Error> {
         save::split(&self.proto, &self.external, &apart)
     }
 

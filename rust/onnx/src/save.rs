@@ -14,13 +14,13 @@ use crate::external::External;
 use crate::map;
 use crate::schema::{AttributeProto, GraphProto, ModelProto, TensorProto};
 use crate::wire::{Rope, Span};
-use crate::{Kept, Tensor};
+use crate::{Raw, Tensor};
 
 /// One protobuf message holds at most `i32::MAX` bytes; a little less is what all readers take.
 pub(crate) const PROTOBUF_LIMIT: u64 = i32::MAX as u64 - (1 << 20);
 
 /// Smaller tensors stay in the model file when others go beside it, as ONNX's own tools do.
-const BESIDE_FROM: usize = 1024;
+const MIN_EXTERNAL_BYTES: usize = 1024;
 
 /// Tensors beside the model begin at multiples of this, so that they can be mapped.
 const ALIGNMENT: u64 = 4096;
@@ -37,8 +37,8 @@ pub struct Saved {
 }
 
 /// The model in one piece.
-pub(crate) fn to_bytes(model: &Kept<ModelProto>, external: &External) -> Result<Vec<u8>, Error> {
-    let whole = gathered(model, external)?;
+pub(crate) fn to_bytes(model: &Raw<ModelProto>, external: &External) -> Result<Vec<u8>, Error> {
+    let whole = inline_external(model, external)?;
     let rope = whole.rope();
     require_fit(&rope)?;
     Ok(rope.parts().collect::<Vec<_>>().concat())
@@ -46,7 +46,7 @@ pub(crate) fn to_bytes(model: &Kept<ModelProto>, external: &External) -> Result<
 
 /// A model in two parts.
 #[derive(Clone, Debug)]
-pub struct Split {
+pub struct ExternalDataSplit {
     /// The model. Of the constants that it lacks it says that they are in a file, which does not
     /// exist.
     pub bytes: Vec<u8>,
@@ -56,27 +56,27 @@ pub struct Split {
 
 /// The model without the constants that `wanted` names, and these.
 pub(crate) fn split(
-    model: &Kept<ModelProto>,
+    model: &Raw<ModelProto>,
     external: &External,
     wanted: &dyn Fn(&TensorProto) -> bool,
-) -> Result<Split, Error> {
+) -> Result<ExternalDataSplit, Error> {
     let mut tensors = Vec::new();
-    let mut slim = gathered(model, external)?;
+    let mut slim = inline_external(model, external)?;
     if let Some(graph) = &mut slim.edit().graph {
-        for kept in graph.edit().initializer.iter_mut().filter(|tensor| wanted(tensor)) {
-            let tensor = data::tensor(kept, external)?;
+        for tensor_message in graph.edit().initializer.iter_mut().filter(|tensor| wanted(tensor)) {
+            let tensor = data::tensor(tensor_message, external)?;
             let length = tensor.data.len();
-            send_away(kept.edit(), "nowhere", 0, length);
-            tensors.push((kept.name.clone(), tensor));
+            mark_external(tensor_message.edit(), "nowhere", 0, length);
+            tensors.push((tensor_message.name.clone(), tensor));
         }
     }
     let rope = slim.rope();
     require_fit(&rope)?;
-    Ok(Split { bytes: rope.parts().collect::<Vec<_>>().concat(), tensors })
+    Ok(ExternalDataSplit { bytes: rope.parts().collect::<Vec<_>>().concat(), tensors })
 }
 
 /// Leaves nothing of the elements of `tensor` but where they are.
-fn send_away(tensor: &mut TensorProto, location: &str, offset: u64, length: usize) {
+fn mark_external(tensor: &mut TensorProto, location: &str, offset: u64, length: usize) {
     tensor.external_data = vec![
         ("location".to_owned(), location.to_owned()),
         ("offset".to_owned(), offset.to_string()),
@@ -93,25 +93,25 @@ fn require_fit(rope: &Rope) -> Result<(), Error> {
 }
 
 pub(crate) fn save(
-    model: &Kept<ModelProto>,
+    model: &Raw<ModelProto>,
     external: &External,
     path: &Path,
     limit: u64,
 ) -> Result<Saved, Error> {
     let target = Target::at(path)?;
-    let whole = gathered(model, external)?;
+    let whole = inline_external(model, external)?;
     let rope = whole.rope();
     if (rope.len() as u64) < limit.min(PROTOBUF_LIMIT) {
         let file = target.write(|out| rope.parts().try_for_each(|part| out.write_all(part)))?;
         let path = file.finish()?;
         return Ok(Saved { path, bytes: rope.len() as u64, data: None });
     }
-    let (beside, name) = target.beside();
-    let (slim, pieces, data_bytes) = spilled(whole, external, &name)?;
+    let (beside, name) = target.data_target();
+    let (slim, chunks, data_bytes) = externalize(whole, external, &name)?;
     let rope = slim.rope();
     require_fit(&rope)?;
     let replaced = target.own_data();
-    let data = beside.write(|out| write_pieces(out, &pieces))?;
+    let data = beside.write(|out| write_chunks(out, &chunks))?;
     let file = target.write(|out| rope.parts().try_for_each(|part| out.write_all(part)))?;
     // The data first, in a place of its own: the model that is there keeps its data until the new
     // one, complete, takes its place. What cannot be removed then is in nobody's way.
@@ -124,8 +124,8 @@ pub(crate) fn save(
 }
 
 /// Changes tensors wherever `wanted` says so; messages without such tensors stay untouched.
-fn change(
-    graph: &mut Kept<GraphProto>,
+fn edit_tensors(
+    graph: &mut Raw<GraphProto>,
     wanted: &impl Fn(&TensorProto) -> bool,
     with: &mut impl FnMut(&mut TensorProto) -> Result<(), Error>,
 ) -> Result<(), Error> {
@@ -136,7 +136,7 @@ fn change(
     for tensor in graph.initializer.iter_mut().filter(|tensor| wanted(tensor)) {
         with(tensor.edit())?;
     }
-    let concerned = |attribute: &Kept<AttributeProto>| {
+    let concerned = |attribute: &Raw<AttributeProto>| {
         attribute.tensors().any(wanted)
             || attribute.subgraphs().any(|body| body.tensors().any(wanted))
     };
@@ -148,7 +148,7 @@ fn change(
                 with(tensor.edit())?;
             }
             for body in attribute.g.iter_mut().chain(&mut attribute.graphs) {
-                change(body, wanted, with)?;
+                edit_tensors(body, wanted, with)?;
             }
         }
     }
@@ -156,12 +156,12 @@ fn change(
 }
 
 /// The model with the data beside it taken in, by handle.
-fn gathered(model: &Kept<ModelProto>, external: &External) -> Result<Kept<ModelProto>, Error> {
+fn inline_external(model: &Raw<ModelProto>, external: &External) -> Result<Raw<ModelProto>, Error> {
     let mut model = model.clone();
     if model.graph.as_deref().is_some_and(|graph| graph.tensors().any(TensorProto::is_external))
         && let Some(graph) = &mut model.edit().graph
     {
-        change(graph, &TensorProto::is_external, &mut |tensor| {
+        edit_tensors(graph, &TensorProto::is_external, &mut |tensor| {
             tensor.raw_data = Some(data::tensor(tensor, external)?.data);
             tensor.external_data.clear();
             tensor.data_location = 0;
@@ -172,35 +172,36 @@ fn gathered(model: &Kept<ModelProto>, external: &External) -> Result<Kept<ModelP
 }
 
 /// Large tensors and where in the data file they go.
-type Pieces = Vec<(u64, bytes::Bytes)>;
+type ExternalChunks = Vec<(u64, bytes::Bytes)>;
 
 /// The model without its large tensors, the tensors, and the bytes they take.
-fn spilled(
-    mut model: Kept<ModelProto>,
+fn externalize(
+    mut model: Raw<ModelProto>,
     external: &External,
     location: &str,
-) -> Result<(Kept<ModelProto>, Pieces, u64), Error> {
-    let mut pieces = Pieces::new();
+) -> Result<(Raw<ModelProto>, ExternalChunks, u64), Error> {
+    let mut chunks = ExternalChunks::new();
     let mut end = 0u64;
     let large = |tensor: &TensorProto| {
-        data::facts(tensor).is_ok_and(|facts| facts.byte_len.is_some_and(|len| len >= BESIDE_FROM))
+        data::tensor_info(tensor)
+            .is_ok_and(|info| info.byte_len.is_some_and(|len| len >= MIN_EXTERNAL_BYTES))
     };
     if let Some(graph) = &mut model.edit().graph {
-        change(graph, &large, &mut |tensor| {
+        edit_tensors(graph, &large, &mut |tensor| {
             let data = data::tensor(tensor, external)?.data;
             let offset = end.next_multiple_of(ALIGNMENT);
             end = offset + data.len() as u64;
-            send_away(tensor, location, offset, data.len());
-            pieces.push((offset, data));
+            mark_external(tensor, location, offset, data.len());
+            chunks.push((offset, data));
             Ok(())
         })?;
     }
-    Ok((model, pieces, end))
+    Ok((model, chunks, end))
 }
 
-fn write_pieces(out: &mut dyn Write, pieces: &Pieces) -> io::Result<()> {
+fn write_chunks(out: &mut dyn Write, chunks: &ExternalChunks) -> io::Result<()> {
     let mut at = 0u64;
-    for (offset, data) in pieces {
+    for (offset, data) in chunks {
         io::copy(&mut io::Read::take(io::repeat(0), offset - at), out)?;
         out.write_all(data)?;
         at = offset + data.len() as u64;
@@ -225,7 +226,7 @@ impl Target {
                 let path = path.canonicalize().map_err(|cause| Error::io(cause, path))?;
                 Ok(Target { path, existing: Some(metadata.permissions()) })
             }
-            Err(cause) if cause.kind() == io::ErrorKind::NotFound => match end_of_links(path) {
+            Err(cause) if cause.kind() == io::ErrorKind::NotFound => match resolve_links(path) {
                 Some(path) if path.file_name().is_some() => Ok(Target { path, existing: None }),
                 _ => Err(Error::io(cause, path)),
             },
@@ -238,7 +239,7 @@ impl Target {
     }
 
     /// A file beside this one that is not there yet, with its name. Its mode is that of this file.
-    fn beside(&self) -> (Target, String) {
+    fn data_target(&self) -> (Target, String) {
         let mut name = format!("{}.data", self.name());
         for number in 1u64.. {
             if fs::symlink_metadata(self.path.with_file_name(&name)).is_err() {
@@ -250,12 +251,12 @@ impl Target {
         (Target { path, existing: self.existing.clone() }, name)
     }
 
-    /// The data that is the present file's own: named in it, and named after it by [`beside`].
+    /// The data that is the present file's own: named in it, and named after it by [`data_target`].
     ///
-    /// [`beside`]: Target::beside
+    /// [`data_target`]: Target::data_target
     fn own_data(&self) -> BTreeSet<PathBuf> {
-        let model = map::bytes_of(&self.path)
-            .and_then(|bytes| Kept::<ModelProto>::read(Span::whole(bytes)));
+        let model =
+            map::bytes_of(&self.path).and_then(|bytes| Raw::<ModelProto>::read(Span::whole(bytes)));
         let Ok(Some(graph)) = model.as_ref().map(|model| &model.graph) else {
             return BTreeSet::new();
         };
@@ -282,7 +283,7 @@ impl Target {
 
     /// Where the file now is. The rename itself reaches the disk with its folder; systems that
     /// cannot do this may fail.
-    fn placed(&self) -> PathBuf {
+    fn finished_path(&self) -> PathBuf {
         if let Ok(folder) = File::open(self.folder()) {
             let _ = folder.sync_all();
         }
@@ -293,7 +294,7 @@ impl Target {
     fn write(
         &self,
         contents: impl FnOnce(&mut dyn Write) -> io::Result<()>,
-    ) -> Result<Written<'_>, Error> {
+    ) -> Result<TempFile<'_>, Error> {
         let failed = |cause| Error::io(cause, &self.path);
         let mut builder = tempfile::Builder::new();
         builder.prefix(".quantize-rs-").suffix(".tmp");
@@ -312,7 +313,7 @@ impl Target {
             file.as_file().set_permissions(permissions.clone()).map_err(failed)?;
         }
         file.as_file().sync_all().map_err(failed)?;
-        Ok(Written { file, target: self })
+        Ok(TempFile { file, target: self })
     }
 }
 
@@ -320,7 +321,7 @@ impl Target {
 const MAX_LINKS: usize = 40;
 
 /// The file that does not exist yet at the end of a chain of links: where they would write.
-fn end_of_links(path: &Path) -> Option<PathBuf> {
+fn resolve_links(path: &Path) -> Option<PathBuf> {
     let mut path = path.to_path_buf();
     for _ in 0..=MAX_LINKS {
         match fs::read_link(&path) {
@@ -332,24 +333,24 @@ fn end_of_links(path: &Path) -> Option<PathBuf> {
 }
 
 /// A complete temporary file, not yet in its place.
-struct Written<'a> {
+struct TempFile<'a> {
     file: NamedTempFile,
     target: &'a Target,
 }
 
-impl Written<'_> {
+impl TempFile<'_> {
     fn finish(self) -> Result<PathBuf, Error> {
         let target = self.target;
         self.file.persist(&target.path).map_err(|error| Error::io(error.error, &target.path))?;
-        Ok(target.placed())
+        Ok(target.finished_path())
     }
 
-    /// As [`Written::finish`], but a file that came there in the meantime is not replaced.
+    /// As [`TempFile::finish`], but a file that came there in the meantime is not replaced.
     fn finish_new(self) -> Result<PathBuf, Error> {
         let target = self.target;
         self.file
             .persist_noclobber(&target.path)
             .map_err(|error| Error::io(error.error, &target.path))?;
-        Ok(target.placed())
+        Ok(target.finished_path())
     }
 }

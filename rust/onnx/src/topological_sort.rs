@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use crate::Kept;
+use crate::Raw;
 use crate::error::Error;
 use crate::schema::{GraphProto, NodeProto};
 
@@ -20,7 +20,7 @@ enum State {
 ///
 /// # Errors
 /// A node that depends on itself.
-pub fn topological(nodes: &[Kept<NodeProto>]) -> Result<Vec<usize>, Error> {
+pub fn topological(nodes: &[Raw<NodeProto>]) -> Result<Vec<usize>, Error> {
     let makers: HashMap<&str, usize> = nodes
         .iter()
         .enumerate()
@@ -31,14 +31,14 @@ pub fn topological(nodes: &[Kept<NodeProto>]) -> Result<Vec<usize>, Error> {
         .iter()
         .map(|node| reads(node).iter().filter_map(|name| makers.get(name).copied()).collect())
         .collect();
-    after_what_they_need(&needs).map_err(|index| {
+    dependency_order(&needs).map_err(|index| {
         let what = "its output depends on itself: the graph has a cycle";
         Error::structure(nodes[index].label(), what)
     })
 }
 
 /// Positions in an order in which each comes after those that it needs; else one of a cycle.
-pub(crate) fn after_what_they_need(needs: &[Vec<usize>]) -> Result<Vec<usize>, usize> {
+pub(crate) fn dependency_order(needs: &[Vec<usize>]) -> Result<Vec<usize>, usize> {
     let mut state = vec![State::Waiting; needs.len()];
     let mut placed = Vec::with_capacity(needs.len());
     for root in 0..needs.len() {

@@ -279,7 +279,7 @@ pub(crate) struct Rope {
 }
 
 /// From this many bytes on, a slice is kept by handle.
-const BY_HANDLE: usize = 1024;
+const MIN_SHARED_BYTES: usize = 1024;
 
 impl Rope {
     pub(crate) fn len(&self) -> usize {
@@ -292,7 +292,7 @@ impl Rope {
     }
 
     pub(crate) fn push(&mut self, bytes: &Bytes) {
-        if bytes.len() < BY_HANDLE {
+        if bytes.len() < MIN_SHARED_BYTES {
             self.push_slice(bytes);
         } else {
             self.seal();

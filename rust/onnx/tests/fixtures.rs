@@ -57,7 +57,7 @@ fn what_an_edit_does_not_concern_stays_byte_for_byte() {
         let again = Model::from_bytes(after.to_bytes().unwrap()).unwrap();
         let nodes = |model: &Model| {
             let mut nodes: Vec<Vec<u8>> =
-                model.graph().node.iter().map(quantize_rs_onnx::Kept::to_bytes).collect();
+                model.graph().node.iter().map(quantize_rs_onnx::Raw::to_bytes).collect();
             nodes.sort();
             nodes
         };
@@ -67,7 +67,7 @@ fn what_an_edit_does_not_concern_stays_byte_for_byte() {
                 .graph()
                 .initializer
                 .iter()
-                .map(quantize_rs_onnx::Kept::to_bytes)
+                .map(quantize_rs_onnx::Raw::to_bytes)
                 .collect::<Vec<_>>()
         };
         if !has_external_data(&path) {

@@ -4,7 +4,7 @@ mod encoding;
 
 use std::path::Path;
 
-use quantize_rs_onnx::{Edit, ErrorKind, Model, Split, Tensor, TensorProto};
+use quantize_rs_onnx::{Edit, ErrorKind, ExternalDataSplit, Model, Tensor, TensorProto};
 
 /// A model with one tensor that is large enough to stand beside it.
 fn with_large(value: f32) -> Model {
@@ -55,12 +55,12 @@ fn constants_can_be_handed_over_beside_the_bytes() {
     let model = encoding::model(8, &encoding::graph(&[&external, &near]), &[]);
     let model = Model::open(encoding::write_beside_weights(folder.path(), &model)).unwrap();
 
-    let Split { bytes, tensors } = model.split(|_| true).unwrap();
+    let ExternalDataSplit { bytes, tensors } = model.split(|_| true).unwrap();
     assert_eq!(tensors.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>(), ["far", "near"]);
     assert!(tensors.iter().all(|(_, tensor)| tensor.data[..] == encoding::WEIGHTS));
     assert!(Model::from_bytes(bytes).is_err(), "the file it speaks of does not exist");
 
-    let Split { bytes, tensors } = model.split(|_| false).unwrap();
+    let ExternalDataSplit { bytes, tensors } = model.split(|_| false).unwrap();
     assert!(tensors.is_empty());
     assert_eq!(bytes, model.to_bytes().unwrap());
 }

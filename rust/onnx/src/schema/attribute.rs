@@ -1,7 +1,7 @@
 //! `AttributeProto`: a named constant of a node.
 
 use super::{
-    Bytes, Encode, Error, Field, GraphProto, Kept, Message, Rope, SparseTensorProto, TensorProto,
+    Bytes, Encode, Error, Field, GraphProto, Message, Raw, Rope, SparseTensorProto, TensorProto,
     put_messages, put_rest, put_string,
 };
 
@@ -19,17 +19,17 @@ pub struct AttributeProto {
     /// A string.
     pub s: Option<Bytes>,
     /// A tensor.
-    pub t: Option<Kept<TensorProto>>,
+    pub t: Option<Raw<TensorProto>>,
     /// A graph.
-    pub g: Option<Kept<GraphProto>>,
+    pub g: Option<Raw<GraphProto>>,
     /// Floats.
     pub floats: Vec<f32>,
     /// Integers.
     pub ints: Vec<i64>,
     /// Tensors.
-    pub tensors: Vec<Kept<TensorProto>>,
+    pub tensors: Vec<Raw<TensorProto>>,
     /// Graphs.
-    pub graphs: Vec<Kept<GraphProto>>,
+    pub graphs: Vec<Raw<GraphProto>>,
     /// In a function, the name of the caller's attribute that it stands for.
     pub ref_attr_name: Option<String>,
     rest: Vec<Bytes>,
@@ -40,24 +40,24 @@ message!(AttributeProto, "AttributeProto", self, field, {
     2 => self.f = Some(field.float()?),
     3 => self.i = Some(field.int()?),
     4 => self.s = Some(field.span()?.bytes.clone()),
-    5 => Kept::read_into(&mut self.t, field.span()?.clone())?,
-    6 => Kept::read_into(&mut self.g, field.span()?.deeper(field)?)?,
+    5 => Raw::read_into(&mut self.t, field.span()?.clone())?,
+    6 => Raw::read_into(&mut self.g, field.span()?.deeper(field)?)?,
     7 => field.floats_into(&mut self.floats)?,
     8 => field.ints_into(&mut self.ints)?,
-    10 => self.tensors.push(Kept::read(field.span()?.clone())?),
-    11 => self.graphs.push(Kept::read(field.span()?.deeper(field)?)?),
+    10 => self.tensors.push(Raw::read(field.span()?.clone())?),
+    11 => self.graphs.push(Raw::read(field.span()?.deeper(field)?)?),
     20 => self.kind = field.int32()?,
     21 => self.ref_attr_name = Some(field.string()?),
     22 | 23 => {
         // Carried through, but not before a look at where its data is.
-        Kept::<SparseTensorProto>::read(field.span()?.clone())?;
+        Raw::<SparseTensorProto>::read(field.span()?.clone())?;
         return Ok(false);
     },
 });
 
 /// Reads an attribute. One without a name is refused here: two bytes must not take hundreds.
-pub(super) fn read_attribute(field: &Field) -> Result<Kept<AttributeProto>, Error> {
-    let attribute = Kept::<AttributeProto>::read(field.span()?.clone())?;
+pub(super) fn read_attribute(field: &Field) -> Result<Raw<AttributeProto>, Error> {
+    let attribute = Raw::<AttributeProto>::read(field.span()?.clone())?;
     if attribute.name.is_empty() {
         return Err(Field { message: AttributeProto::NAME, ..field.clone() }
             .wrong("an attribute without a name"));
@@ -122,7 +122,7 @@ impl AttributeProto {
 
     /// A tensor attribute.
     pub fn tensor(name: &str, tensor: TensorProto) -> AttributeProto {
-        let t = Some(Kept::new(tensor));
+        let t = Some(Raw::new(tensor));
         AttributeProto { name: name.to_owned(), kind: 4, t, ..Default::default() }
     }
 

@@ -40,21 +40,21 @@ pub(crate) trait Encode: Message {
 
 /// A message with the bytes it was read from, as long as nobody edited it.
 #[derive(Clone, Debug, Default)]
-pub struct Kept<T> {
+pub struct Raw<T> {
     // Apart, so that a field nobody set takes no more than a pointer: a small file can hold millions
     // of messages. Shared, so that a copy of a model with a few edits takes little time.
     value: Arc<T>,
     original: Option<Bytes>,
 }
 
-impl<T> Kept<T> {
+impl<T> Raw<T> {
     /// A message of our own making.
-    pub fn new(value: T) -> Kept<T> {
-        Kept { value: Arc::new(value), original: None }
+    pub fn new(value: T) -> Raw<T> {
+        Raw { value: Arc::new(value), original: None }
     }
 }
 
-impl<T: Clone> Kept<T> {
+impl<T: Clone> Raw<T> {
     /// The message for changing; from now on it is encoded anew. Copies of it stay as they are.
     pub fn edit(&mut self) -> &mut T {
         self.original = None;
@@ -62,7 +62,7 @@ impl<T: Clone> Kept<T> {
     }
 }
 
-impl<T> std::ops::Deref for Kept<T> {
+impl<T> std::ops::Deref for Raw<T> {
     type Target = T;
     fn deref(&self) -> &T {
         &self.value
@@ -70,18 +70,18 @@ impl<T> std::ops::Deref for Kept<T> {
 }
 
 #[allow(private_bounds)] // its methods are for this crate alone
-impl<T: Message> Kept<T> {
-    pub(crate) fn read(span: Span) -> Result<Kept<T>, Error> {
+impl<T: Message> Raw<T> {
+    pub(crate) fn read(span: Span) -> Result<Raw<T>, Error> {
         let original = Some(span.bytes.clone());
         let mut value = T::default();
         value.merge(span)?;
-        Ok(Kept { value: Arc::new(value), original })
+        Ok(Raw { value: Arc::new(value), original })
     }
 
     /// Reads a singular field, which protobuf lets a file write in several pieces.
-    fn read_into(slot: &mut Option<Kept<T>>, span: Span) -> Result<(), Error> {
+    fn read_into(slot: &mut Option<Raw<T>>, span: Span) -> Result<(), Error> {
         match slot {
-            None => *slot = Some(Kept::read(span)?),
+            None => *slot = Some(Raw::read(span)?),
             Some(kept) => kept.edit().merge(span)?,
         }
         Ok(())
@@ -89,7 +89,7 @@ impl<T: Message> Kept<T> {
 }
 
 #[allow(private_bounds)] // its methods are for this crate alone
-impl<T: Encode> Kept<T> {
+impl<T: Encode> Raw<T> {
     /// The message as it would be written.
     pub fn to_bytes(&self) -> Vec<u8> {
         self.rope().parts().collect::<Vec<_>>().concat()
@@ -156,7 +156,7 @@ fn put_name(out: &mut Rope, number: u32, value: &str) {
     }
 }
 
-fn put_messages<T: Encode>(out: &mut Rope, number: u32, messages: &[Kept<T>]) {
+fn put_messages<T: Encode>(out: &mut Rope, number: u32, messages: &[Raw<T>]) {
     for message in messages {
         out.message(number, message.rope());
     }

@@ -3,7 +3,7 @@
 use super::attribute::read_attribute;
 use super::node::read_node;
 use super::{
-    AttributeProto, Bytes, Encode, Error, Field, GraphProto, Kept, Message, NodeProto, Rope,
+    AttributeProto, Bytes, Encode, Error, Field, GraphProto, Message, NodeProto, Raw, Rope,
     TensorProto, put_messages, put_name, put_rest, put_string,
 };
 
@@ -13,7 +13,7 @@ pub struct ModelProto {
     /// Version of the file format.
     pub ir_version: i64,
     /// Operator sets in use, by domain.
-    pub opset_import: Vec<Kept<OperatorSetIdProto>>,
+    pub opset_import: Vec<Raw<OperatorSetIdProto>>,
     /// Tool that made the file.
     pub producer_name: Option<String>,
     /// Version of that tool.
@@ -21,9 +21,9 @@ pub struct ModelProto {
     /// Version of the model itself.
     pub model_version: Option<i64>,
     /// The main graph.
-    pub graph: Option<Kept<GraphProto>>,
+    pub graph: Option<Raw<GraphProto>>,
     /// Functions local to the model.
-    pub functions: Vec<Kept<FunctionProto>>,
+    pub functions: Vec<Raw<FunctionProto>>,
     pub(crate) rest: Vec<Bytes>,
 }
 
@@ -32,14 +32,14 @@ message!(ModelProto, "ModelProto", self, field, {
     2 => self.producer_name = Some(field.string()?),
     3 => self.producer_version = Some(field.string()?),
     5 => self.model_version = Some(field.int()?),
-    7 => Kept::read_into(&mut self.graph, field.span()?.clone())?,
-    8 => self.opset_import.push(Kept::read(field.span()?.clone())?),
+    7 => Raw::read_into(&mut self.graph, field.span()?.clone())?,
+    8 => self.opset_import.push(Raw::read(field.span()?.clone())?),
     20 => {
         // Carried through, but not before a look at where its data is.
-        Kept::<TrainingInfoProto>::read(field.span()?.clone())?;
+        Raw::<TrainingInfoProto>::read(field.span()?.clone())?;
         return Ok(false);
     },
-    25 => self.functions.push(Kept::read(field.span()?.clone())?),
+    25 => self.functions.push(Raw::read(field.span()?.clone())?),
 });
 
 impl Encode for ModelProto {
@@ -110,7 +110,7 @@ struct TrainingInfoProto {
 
 message!(TrainingInfoProto, "TrainingInfoProto", self, field, {
     1 | 2 => {
-        let graph = Kept::<GraphProto>::read(field.span()?.clone())?;
+        let graph = Raw::<GraphProto>::read(field.span()?.clone())?;
         graph.tensors().try_for_each(TensorProto::refuse_external)?;
     },
 });
@@ -127,13 +127,13 @@ pub struct FunctionProto {
     /// Names of its outputs.
     pub output: Vec<String>,
     /// Its body.
-    pub node: Vec<Kept<NodeProto>>,
+    pub node: Vec<Raw<NodeProto>>,
     /// Operator sets that the body means, by domain.
-    pub opset_import: Vec<Kept<OperatorSetIdProto>>,
+    pub opset_import: Vec<Raw<OperatorSetIdProto>>,
     /// Names of attributes that callers give.
     pub attribute: Vec<String>,
     /// Attributes that callers may leave out, with their defaults.
-    pub attribute_proto: Vec<Kept<AttributeProto>>,
+    pub attribute_proto: Vec<Raw<AttributeProto>>,
     /// What tells it from others of its name.
     pub overload: String,
     rest: Vec<Bytes>,
@@ -145,7 +145,7 @@ message!(FunctionProto, "FunctionProto", self, field, {
     5 => self.output.push(field.string()?),
     6 => self.attribute.push(field.string()?),
     7 => self.node.push(read_node(field)?),
-    9 => self.opset_import.push(Kept::read(field.span()?.clone())?),
+    9 => self.opset_import.push(Raw::read(field.span()?.clone())?),
     10 => self.domain = field.string()?,
     11 => self.attribute_proto.push(read_attribute(field)?),
     13 => self.overload = field.string()?,

@@ -2,7 +2,7 @@
 
 use super::attribute::read_attribute;
 use super::{
-    AttributeProto, Bytes, Encode, Error, Field, GraphProto, Kept, Message, Rope, put_messages,
+    AttributeProto, Bytes, Encode, Error, Field, GraphProto, Message, Raw, Rope, put_messages,
     put_name, put_rest,
 };
 
@@ -20,7 +20,7 @@ pub struct NodeProto {
     /// The operator's domain; empty or `ai.onnx` for ONNX's own.
     pub domain: String,
     /// Named constants.
-    pub attribute: Vec<Kept<AttributeProto>>,
+    pub attribute: Vec<Raw<AttributeProto>>,
     /// Which of several functions of its name it calls.
     pub overload: String,
     rest: Vec<Bytes>,
@@ -37,8 +37,8 @@ message!(NodeProto, "NodeProto", self, field, {
 });
 
 /// Reads a node. One without an operator is refused here: two bytes must not take hundreds.
-pub(super) fn read_node(field: &Field) -> Result<Kept<NodeProto>, Error> {
-    let node = Kept::<NodeProto>::read(field.span()?.clone())?;
+pub(super) fn read_node(field: &Field) -> Result<Raw<NodeProto>, Error> {
+    let node = Raw::<NodeProto>::read(field.span()?.clone())?;
     if node.op_type.is_empty() {
         return Err(Field { message: NodeProto::NAME, ..field.clone() }
             .wrong(format!("{}: it has no op_type", node.label())));
@@ -68,7 +68,7 @@ impl NodeProto {
         op_type: &str,
         input: Vec<String>,
         output: Vec<String>,
-        attribute: Vec<Kept<AttributeProto>>,
+        attribute: Vec<Raw<AttributeProto>>,
     ) -> NodeProto {
         let (name, op_type) = (name.into(), op_type.to_owned());
         NodeProto { input, output, name, op_type, attribute, ..NodeProto::default() }

@@ -1,7 +1,7 @@
 //! `TensorProto` and `SparseTensorProto`: constants.
 
 use super::{
-    Bytes, DataType, Encode, Error, ErrorKind, Field, Kept, Message, Rope, Tensor, put_messages,
+    Bytes, DataType, Encode, Error, ErrorKind, Field, Message, Raw, Rope, Tensor, put_messages,
     put_name, put_rest,
 };
 
@@ -9,17 +9,17 @@ use super::{
 #[derive(Clone, Debug, Default)]
 pub struct SparseTensorProto {
     /// The values that are not zero; its name is the name of the sparse tensor.
-    pub values: Option<Kept<TensorProto>>,
+    pub values: Option<Raw<TensorProto>>,
     rest: Vec<Bytes>,
 }
 
 message!(SparseTensorProto, "SparseTensorProto", self, field, {
     1 => {
-        Kept::read_into(&mut self.values, field.span()?.clone())?;
+        Raw::read_into(&mut self.values, field.span()?.clone())?;
         self.values.iter().try_for_each(|values| values.refuse_external())?;
     },
     2 => {
-        Kept::<TensorProto>::read(field.span()?.clone())?.refuse_external()?;
+        Raw::<TensorProto>::read(field.span()?.clone())?.refuse_external()?;
         return Ok(false);
     },
 });

@@ -5,7 +5,7 @@
 //! Runtime fuses: `Cast`, then `Mul` by the product of the scales.
 
 use quantize_rs_math::Granularity;
-use quantize_rs_onnx::{AttributeProto, DataType, Edit, Kept, NodeProto, Tensor};
+use quantize_rs_onnx::{AttributeProto, DataType, Edit, NodeProto, Raw, Tensor};
 
 use super::matmul_common::{Rest, multipliers};
 use super::qdq::Writer;
@@ -138,7 +138,7 @@ impl Writer<'_, '_> {
 
     fn change_type(&mut self, from: String, to: String, dtype: DataType) {
         let number = AttributeProto::int("to", i64::from(dtype.number()));
-        let attribute = vec![Kept::new(number)];
+        let attribute = vec![Raw::new(number)];
         self.edits.push(Edit::AddNode(NodeProto::new("", "Cast", vec![from], vec![to], attribute)));
     }
 }

@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use half::{bf16, f16};
 use quantize_rs_math::{Granularity, Params};
-use quantize_rs_onnx::{AttributeProto, DataType, Edit, Kept, NodeProto, Tensor, TensorProto};
+use quantize_rs_onnx::{AttributeProto, DataType, Edit, NodeProto, Raw, Tensor, TensorProto};
 
 use super::corrections;
 use super::dynamic::AtRunTime;
@@ -105,9 +105,9 @@ pub(super) fn floats_of(dtype: DataType, tensor: &Tensor) -> Tensor {
 }
 
 /// The attributes of `DequantizeLinear` that say which elements share a scale.
-fn along(granularity: Granularity) -> Vec<Kept<AttributeProto>> {
+fn along(granularity: Granularity) -> Vec<Raw<AttributeProto>> {
     let integer = |name: &str, value: usize| {
-        Kept::new(AttributeProto::int(name, i64::try_from(value).unwrap_or(i64::MAX)))
+        Raw::new(AttributeProto::int(name, i64::try_from(value).unwrap_or(i64::MAX)))
     };
     match granularity {
         Granularity::PerTensor => vec![],
@@ -207,7 +207,7 @@ impl Writer<'_, '_> {
             return output;
         }
         let float = self.names.fresh(self.graph.values[id].name, "float32");
-        let to = Kept::new(AttributeProto::int("to", i64::from(dtype.number())));
+        let to = Raw::new(AttributeProto::int("to", i64::from(dtype.number())));
         let node = NodeProto::new("", "Cast", vec![float.clone()], vec![output], vec![to]);
         self.edits.push(Edit::AddNode(node));
         float
@@ -317,7 +317,7 @@ impl Writer<'_, '_> {
         let mut attribute = along(granularity);
         if of != float {
             let to = i64::from(float.number());
-            attribute.push(Kept::new(AttributeProto::int("output_dtype", to)));
+            attribute.push(Raw::new(AttributeProto::int("output_dtype", to)));
         }
         self.node_with("DequantizeLinear", base, vec![quantized, scale], output, attribute);
     }
@@ -465,7 +465,7 @@ impl Writer<'_, '_> {
         let dtype = uses::float_type(self.graph, id).unwrap_or(DataType::Float);
         let to = i64::from(dtype.number());
         let name = if self.brief { String::new() } else { self.names.fresh(base, "Cast") };
-        let attribute = vec![Kept::new(AttributeProto::int("to", to))];
+        let attribute = vec![Raw::new(AttributeProto::int("to", to))];
         self.edits.push(Edit::AddNode(NodeProto::new(
             name,
             "Cast",
@@ -492,7 +492,7 @@ impl Writer<'_, '_> {
         base: &str,
         input: Vec<String>,
         output: String,
-        attribute: Vec<Kept<AttributeProto>>,
+        attribute: Vec<Raw<AttributeProto>>,
     ) {
         let name = if self.brief { String::new() } else { self.names.fresh(base, op_type) };
         let node = NodeProto::new(name, op_type, input, vec![output], attribute);

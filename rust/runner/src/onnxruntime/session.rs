@@ -8,7 +8,7 @@ use ort::logging::LogLevel;
 use ort::session::Session;
 use ort::session::builder::{GraphOptimizationLevel, SessionBuilder};
 use quantize_rs::CalibrationError;
-use quantize_rs_onnx::{DataType, Model, Split, TensorProto};
+use quantize_rs_onnx::{DataType, ExternalDataSplit, Model, TensorProto};
 
 use super::{error_parsing, unwritable, values};
 
@@ -35,7 +35,7 @@ pub(super) fn of(
     };
     // What cannot be lent may fill a message alone.
     let split = lending(lent_from(model)).or_else(|_| lending(LENT_FROM_AT_LEAST));
-    let Split { bytes, tensors } = split.map_err(|error| unwritable().caused_by(error))?;
+    let ExternalDataSplit { bytes, tensors } = split.map_err(|error| unwritable().caused_by(error))?;
     let weights = tensors.into_iter().map(|(name, tensor)| {
         let value = values::value(&tensor).map_err(|error| error.at_value(&name))?;
         Ok((name, Arc::new(value)))

@@ -1,7 +1,7 @@
 //! Items of an iterable: each is one sample, or a batch of them.
 
 use quantize_rs::{CalibrationError, InputSpec, Sample, Samples};
-use quantize_rs_onnx::{Kept, Model, Tensor, ValueInfoProto};
+use quantize_rs_onnx::{Model, Raw, Tensor, ValueInfoProto};
 
 use super::{BoxedSamples, batching, convert, from_arrays};
 use crate::inputs::{elements, fits};
@@ -109,7 +109,7 @@ fn first_axes_are_batches(model: &Model, inputs: &[InputSpec]) -> bool {
 fn rows_are_alone(model: &Model) -> bool {
     let shape = |info: &ValueInfoProto| info.tensor_type()?.shape.clone();
     let graph = model.graph();
-    let is_fixed = |info: &Kept<ValueInfoProto>| {
+    let is_fixed = |info: &Raw<ValueInfoProto>| {
         shape(info).is_some_and(|shape| shape.dim.first().is_none_or(|first| first.value.is_some()))
     };
     let shapes: Vec<_> = graph.input.iter().filter_map(|info| shape(info)).collect();

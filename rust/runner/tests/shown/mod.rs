@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::AtomicBool;
 
 use quantize_rs::{CalibrationError, Engine, InputSpec, Runner, Sample, Sink};
-use quantize_rs_onnx::{AttributeProto, DataType, Edit, Kept, Model, NodeProto, Tensor};
+use quantize_rs_onnx::{AttributeProto, DataType, Edit, Model, NodeProto, Raw, Tensor};
 use quantize_rs_runner::{OnnxRuntime, Tract};
 
 use crate::installed::{library, repository};
@@ -109,7 +109,7 @@ pub(crate) fn node(
 ) -> Edit {
     let input = input.iter().map(|name| (*name).to_owned()).collect();
     let attributes = attributes.iter().map(|(name, value)| AttributeProto::int(name, *value));
-    let attributes = attributes.map(Kept::new).collect();
+    let attributes = attributes.map(Raw::new).collect();
     Edit::AddNode(NodeProto::new(
         format!("{output}_node"),
         op_type,

@@ -59,7 +59,7 @@ pub(crate) fn verify(
 
 /// Checks that callers of the model find what they found.
 pub(crate) fn same_interface(before: &Model, after: &Model) -> Result<(), QuantizeError> {
-    let names = |infos: &[quantize_rs_onnx::Kept<quantize_rs_onnx::ValueInfoProto>]| {
+    let names = |infos: &[quantize_rs_onnx::Raw<quantize_rs_onnx::ValueInfoProto>]| {
         infos.iter().map(|info| info.name.clone()).collect::<Vec<_>>()
     };
     let inputs = |model: &Model| -> Vec<String> {
