@@ -1,4 +1,4 @@
-//! The elements of a `TensorProto` as bytes, wherever the file keeps them.
+//! The elements of a `TensorProto` as bytes, from any of the fields that can hold them.
 
 use bytes::Bytes;
 
@@ -8,7 +8,7 @@ use crate::schema::TensorProto;
 use crate::wire::{Field, Wire};
 use crate::{DataType, Tensor};
 
-/// Type and shape of a tensor, checked.
+/// The checked type and shape of a tensor.
 pub(crate) struct TensorInfo {
     pub(crate) dtype: DataType,
     pub(crate) shape: Vec<usize>,
@@ -17,30 +17,33 @@ pub(crate) struct TensorInfo {
     pub(crate) byte_len: Option<usize>,
 }
 
-/// Checks what can be checked without looking at the elements.
+/// Checks everything except the elements.
 pub(crate) fn tensor_info(proto: &TensorProto) -> Result<TensorInfo, Error> {
     let wrong = |what: String| Error::structure(place(proto), what);
     let dtype = proto.dtype().ok_or_else(|| {
-        wrong(format!("element type {}, which ONNX does not know", proto.data_type))
+        wrong(format!("element type {}, which ONNX does not define", proto.data_type))
     })?;
     let mut shape = Vec::new();
     let mut elements = 1usize;
     for dim in &proto.dims {
         let length = usize::try_from(*dim)
-            .map_err(|_| wrong(format!("shape {:?} has a negative length", proto.dims)))?;
+            .map_err(|_| wrong(format!("shape {:?} has a negative dimension", proto.dims)))?;
         shape.push(length);
         elements = elements.checked_mul(length).ok_or_else(|| {
-            wrong(format!("shape {:?} has more elements than memory", proto.dims))
+            wrong(format!("shape {:?} has more elements than can be addressed", proto.dims))
         })?;
     }
     let byte_len = dtype.byte_len(elements);
     if byte_len.is_none() && dtype != DataType::String {
-        return Err(wrong(format!("shape {:?} of {dtype} has more bytes than memory", proto.dims)));
+        return Err(wrong(format!(
+            "shape {:?} of {dtype} has more bytes than can be addressed",
+            proto.dims
+        )));
     }
     Ok(TensorInfo { dtype, shape, elements, byte_len })
 }
 
-/// Checks a tensor against the data it has, without copying any of it.
+/// Checks a tensor against its data, without copying the data.
 pub(crate) fn check(proto: &TensorProto, external: &External) -> Result<(), Error> {
     let info = tensor_info(proto)?;
     if proto.is_external() {
@@ -50,7 +53,7 @@ pub(crate) fn check(proto: &TensorProto, external: &External) -> Result<(), Erro
         (Some(data), Some(expected)) if data.len() != expected => {
             Err(wrong_length(proto, &info, data.len()))
         }
-        (Some(_), None) => Err(Error::structure(place(proto), "strings cannot stand in raw_data")),
+        (Some(_), None) => Err(Error::structure(place(proto), "raw_data cannot hold strings")),
         (Some(_), Some(_)) => Ok(()),
         (None, _) => {
             let field = typed_field(info.dtype);
@@ -65,7 +68,7 @@ pub(crate) fn check(proto: &TensorProto, external: &External) -> Result<(), Erro
     }
 }
 
-/// The tensor; only elements in typed integer fields are copied.
+/// The tensor. Only elements in typed integer fields are copied.
 pub(crate) fn tensor(proto: &TensorProto, external: &External) -> Result<Tensor, Error> {
     let info = tensor_info(proto)?;
     let data = if proto.is_external() {
@@ -80,7 +83,7 @@ pub(crate) fn tensor(proto: &TensorProto, external: &External) -> Result<Tensor,
             Ok(Tensor { dtype: info.dtype, shape: info.shape, data })
         }
         Some(_) => Err(wrong_length(proto, &info, data.len())),
-        None => Err(Error::structure(place(proto), "a tensor of strings has no bytes to read")),
+        None => Err(Error::structure(place(proto), "a tensor of strings cannot be read as bytes")),
     }
 }
 
@@ -116,7 +119,7 @@ pub(crate) fn place(proto: &TensorProto) -> String {
     }
 }
 
-/// Entries that a typed field must hold: packed types share one, complex numbers take two.
+/// Entries that a typed field must have: sub-byte types share one, complex numbers take two.
 fn typed_entries(info: &TensorInfo) -> usize {
     match info.dtype {
         DataType::Complex64 | DataType::Complex128 => info.elements.saturating_mul(2),
@@ -125,7 +128,7 @@ fn typed_entries(info: &TensorInfo) -> usize {
     }
 }
 
-/// The field that holds elements of this type when `raw_data` does not.
+/// The field with the elements of this type when `raw_data` is not set.
 fn typed_field(dtype: DataType) -> u32 {
     match dtype {
         DataType::Float | DataType::Complex64 => 4,
@@ -148,9 +151,9 @@ fn count(field: &Field) -> usize {
     }
 }
 
-/// The elements out of `float_data`, `double_data` or one of the integer fields.
+/// The elements of `float_data`, `double_data` or one of the integer fields.
 fn typed_bytes(proto: &TensorProto, info: &TensorInfo) -> Result<Bytes, Error> {
-    // One packed run of floats has the very layout of `raw_data`.
+    // A single packed run of floats has the same layout as `raw_data`.
     if let [run] = &proto.typed[..]
         && let (4 | 10, Wire::Len(span)) = (run.field.number, &run.field.wire)
     {
@@ -170,7 +173,7 @@ fn typed_bytes(proto: &TensorProto, info: &TensorInfo) -> Result<Bytes, Error> {
                     out.extend_from_slice(&value.to_le_bytes()[..width]);
                 }
             }
-            _ => return Err(run.field.wrong("not a field for numbers")),
+            _ => return Err(run.field.wrong("not a numeric field")),
         }
     }
     Ok(out.into())

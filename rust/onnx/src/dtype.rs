@@ -1,4 +1,4 @@
-//! The element types of ONNX, one row each.
+//! The element types of ONNX, one table row per type.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -37,7 +37,7 @@ pub enum DataType {
     Float6E3M2 = 28,
 }
 
-/// What the format says of one element type.
+/// The properties of an element type.
 struct TypeInfo {
     dtype: DataType,
     name: &'static str,
@@ -49,9 +49,9 @@ const fn info(dtype: DataType, name: &'static str, bits: usize, since_ir: i64) -
     TypeInfo { dtype, name, bits, since_ir }
 }
 
-/// Rows in the order of their numbers, so that `TYPES[n - 1]` is type `n`.
+/// In the order of their numbers, so that `TYPES[n - 1]` is type `n`.
 ///
-/// Strings have no bits: they never stand in `raw_data`.
+/// Strings have no bits, because `raw_data` cannot hold them.
 const TYPES: [TypeInfo; 28] = [
     info(DataType::Float, "float32", 32, 1),
     info(DataType::UInt8, "uint8", 8, 1),
@@ -84,12 +84,12 @@ const TYPES: [TypeInfo; 28] = [
 ];
 
 impl DataType {
-    /// Every element type, in the order of their numbers.
+    /// All element types, in the order of their numbers.
     pub fn all() -> impl Iterator<Item = DataType> {
         TYPES.iter().map(|row| row.dtype)
     }
 
-    /// The type with this number, or `None` when ONNX knows none.
+    /// The type with this number; `None` when ONNX does not define it.
     ///
     /// ```
     /// use quantize_rs_onnx::DataType;
@@ -101,34 +101,34 @@ impl DataType {
         TYPES.get(index).map(|row| row.dtype)
     }
 
-    /// The number in the file.
+    /// The number of the type in the file.
     pub fn number(self) -> i32 {
         self as i32
     }
 
-    /// The name numpy and ONNX users know: `float32`, `int4`, `float8e4m3fn`, ….
+    /// The name of the type in numpy and ONNX: `float32`, `int4`, `float8e4m3fn`, ….
     pub fn name(self) -> &'static str {
         self.info().name
     }
 
-    /// Bits of one element in `raw_data`; 0 for strings, which have no fixed size.
+    /// Bits per element in `raw_data`; 0 for strings, which have no fixed size.
     pub fn bits(self) -> usize {
         self.info().bits
     }
 
-    /// The lowest IR version that knows this type.
+    /// The first IR version that includes this type.
     pub fn since_ir(self) -> i64 {
         self.info().since_ir
     }
 
-    /// Whether the type is one of the four plain floating-point types a model computes in.
+    /// Whether this is one of the four floating-point types that models compute in.
     pub fn is_float(self) -> bool {
         matches!(self, DataType::Float | DataType::Float16 | DataType::BFloat16 | DataType::Double)
     }
 
-    /// Bytes that `elements` elements take in `raw_data`, sub-byte types packed without gaps.
+    /// Bytes of `elements` elements in `raw_data`; sub-byte types are packed.
     ///
-    /// `None` for strings and when the product does not fit.
+    /// `None` for strings, and when the product overflows.
     pub fn byte_len(self, elements: usize) -> Option<usize> {
         match self.bits() {
             0 => None,
@@ -157,8 +157,9 @@ impl<'de> Deserialize<'de> for DataType {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<DataType, D::Error> {
         let name = String::deserialize(deserializer)?;
         let row = TYPES.iter().find(|row| row.name == name);
-        row.map(|row| row.dtype)
-            .ok_or_else(|| serde::de::Error::custom(format!("`{name}` is no element type of ONNX")))
+        row.map(|row| row.dtype).ok_or_else(|| {
+            serde::de::Error::custom(format!("`{name}` is not an element type of ONNX"))
+        })
     }
 }
 

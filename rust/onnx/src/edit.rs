@@ -1,4 +1,4 @@
-//! The closed list of changes that can be made to a model.
+//! The edits that can be made to a model.
 
 use std::collections::{HashMap, HashSet};
 
@@ -11,33 +11,33 @@ use crate::schema::{
 };
 use crate::topological_sort;
 
-/// One change to a model. Nodes, those of the main graph, and functions are meant by their position
-/// before any change.
+/// One edit of a model. Nodes are those of the main graph. Nodes and functions are identified by
+/// their position before any edit.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Edit {
-    /// Adds a constant tensor. The model is then at least IR 4, before which a constant was an input
-    /// too, and of an IR that knows the type of the tensor.
+    /// Adds an initializer. The IR version is raised to at least 4, before which an initializer was
+    /// also a graph input, and to one that includes the type of the tensor.
     AddInitializer(TensorProto),
-    /// Puts a constant tensor in the place of the one of its name.
+    /// Replaces the initializer of the same name.
     ReplaceInitializer(TensorProto),
-    /// Takes a constant tensor out, sparse or not, and before IR 4 the graph input of its name that
-    /// goes with it.
+    /// Removes an initializer, dense or sparse. Before IR 4, also removes the graph input of its
+    /// name.
     RemoveInitializer(String),
-    /// Adds a node; where it stands follows from what it reads.
+    /// Adds a node; its position follows from its inputs.
     AddNode(NodeProto),
-    /// Takes a node out.
+    /// Removes a node.
     RemoveNode(usize),
-    /// Lets a node read another value, or one more.
+    /// Replaces or appends an input of a node.
     SetInput {
         /// Position of the node.
         node: usize,
-        /// Position of the input; at most the number of inputs that there are.
+        /// Position of the input; at most the number of existing inputs.
         input: usize,
-        /// Name of the value to read.
+        /// Name of the new input value.
         value: String,
     },
-    /// Gives what a node makes another name.
+    /// Renames an output of a node.
     RenameOutput {
         /// Position of the node.
         node: usize,
@@ -46,47 +46,47 @@ pub enum Edit {
         /// The new name.
         value: String,
     },
-    /// Puts a node in the place of another: with another body, other attributes.
+    /// Replaces a node, including its attributes and subgraphs.
     ReplaceNode {
         /// Position of the node.
         node: usize,
-        /// What stands there from now on.
+        /// The new node.
         with: NodeProto,
     },
-    /// Says of what type and shape a value is, in the place of what was said of it: that of an output
-    /// where it stands, that of any other among the values inside the graph.
+    /// Sets the type and shape of a value, replacing earlier information. Graph outputs are updated
+    /// in place; other values go to `value_info`.
     SetValueInfo(ValueInfoProto),
-    /// Takes out what is said of the type of a value inside the graph.
+    /// Removes the `value_info` of a value.
     RemoveValueInfo(String),
-    /// Sets the version of the operators of a domain, empty for ONNX's own, and imports them where
-    /// they were not. The nodes have to be of that version. The model is then at least of the IR that
-    /// first knew it.
+    /// Sets the opset version of a domain, which is empty for ONNX's own, and imports it if
+    /// necessary. The nodes must be valid in that version. The IR version is raised to at least the
+    /// first one that supports the opset.
     SetOpset {
         /// The domain.
         domain: String,
         /// The version.
         version: i64,
     },
-    /// Puts a function in the place of another.
+    /// Replaces a function.
     ReplaceFunction {
         /// Position of the function.
         function: usize,
-        /// What stands there from now on.
+        /// The new function.
         with: FunctionProto,
     },
-    /// Takes a function out.
+    /// Removes a function.
     RemoveFunction(usize),
-    /// Makes a value an output too, the last. Of what type it is, whoever runs the model infers.
+    /// Appends a graph output, without a type; runtimes infer it.
     AddOutput(String),
-    /// Takes an output away; what makes it stays.
+    /// Removes a graph output; the node that produces it stays.
     RemoveOutput(String),
-    /// Adds an input, the last.
+    /// Appends a graph input.
     AddInput(ValueInfoProto),
-    /// Takes an input away, which nothing may read any more.
+    /// Removes a graph input, which must not be used any more.
     RemoveInput(String),
 }
 
-/// Applies `edits` in order, then puts the nodes in order.
+/// Applies `edits` in order, then sorts the nodes.
 pub(crate) fn apply(model: &mut ModelProto, edits: Vec<Edit>) -> Result<(), Error> {
     let mut removed_nodes = HashSet::new();
     let mut removed_tensors = HashSet::new();
@@ -175,7 +175,7 @@ pub(crate) fn apply(model: &mut ModelProto, edits: Vec<Edit>) -> Result<(), Erro
     Ok(())
 }
 
-/// Puts what is said of values where it was said before, or behind the others.
+/// Replaces the information of values in place, or appends it.
 fn set_infos(graph: &mut GraphProto, infos: Vec<Raw<ValueInfoProto>>) {
     if infos.is_empty() {
         return;
@@ -197,7 +197,7 @@ fn set_infos(graph: &mut GraphProto, infos: Vec<Raw<ValueInfoProto>>) {
     }
 }
 
-/// Makes the changes to what stands beside the graph, and gives the others back.
+/// Applies the edits outside the main graph, and returns the others.
 fn apply_model_edits(model: &mut ModelProto, edits: Vec<Edit>) -> Result<Vec<Edit>, Error> {
     let mut removed = HashSet::new();
     let mut others = Vec::with_capacity(edits.len());
@@ -230,16 +230,16 @@ fn apply_model_edits(model: &mut ModelProto, edits: Vec<Edit>) -> Result<Vec<Edi
     Ok(others)
 }
 
-/// From this IR version on, a constant need not stand among the inputs of its graph; one that does
-/// is only a default, which the caller may override.
+/// The first IR version in which initializers need not be graph inputs. From this version on, an
+/// initializer that is also an input is only a default, which the caller may override.
 const IR_OF_SEPARATE_INITIALIZERS: i64 = 4;
 
-/// Raises the IR version as far as `edits` need.
+/// Raises the IR version as far as `edits` require.
 ///
-/// New constants need [`IR_OF_SEPARATE_INITIALIZERS`], and a version that knows their type, new operators one that
-/// knows them. A model that comes to
-/// it takes its constants out of the inputs, so that they stay constants, and says which operators
-/// it means, which before IR 3 it need not.
+/// New initializers need [`IR_OF_SEPARATE_INITIALIZERS`] and a version that includes their type;
+/// new opsets need one that supports them. When a model reaches the former, its initializers are
+/// removed from the inputs, so that they stay constant. Opset imports, which were optional before
+/// IR 3, are added.
 fn raise_ir_version(model: &mut ModelProto, edits: &[Edit]) {
     let before = model.ir_version;
     let needed = edits.iter().map(|edit| match edit {
@@ -271,7 +271,7 @@ fn raise_ir_version(model: &mut ModelProto, edits: &[Edit]) {
     }
 }
 
-/// From this IR version on, attributes say what they hold.
+/// The first IR version in which attributes have a type.
 const IR_OF_ATTRIBUTE_TYPES: i64 = 2;
 
 fn write_attribute_types(graph: &mut Raw<GraphProto>) {
@@ -288,7 +288,7 @@ fn write_attribute_types(graph: &mut Raw<GraphProto>) {
     }
 }
 
-/// Graphs inside take part: an input too many makes a body that does not fit its operator.
+/// Includes subgraphs: one with additional inputs would not fit its operator.
 fn remove_initializers_from_inputs(graph: &mut Raw<GraphProto>) {
     if !has_initializers_among_inputs(graph) {
         return;

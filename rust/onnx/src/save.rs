@@ -1,4 +1,4 @@
-//! Writing a model: complete or not at all, and no weight copied on the way.
+//! Writes a model atomically, without copying weights.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -16,27 +16,28 @@ use crate::schema::{AttributeProto, GraphProto, ModelProto, TensorProto};
 use crate::wire::{Rope, Span};
 use crate::{Raw, Tensor};
 
-/// One protobuf message holds at most `i32::MAX` bytes; a little less is what all readers take.
+/// A protobuf message has at most `i32::MAX` bytes; this is a little less, which all readers
+/// accept.
 pub(crate) const PROTOBUF_LIMIT: u64 = i32::MAX as u64 - (1 << 20);
 
-/// Smaller tensors stay in the model file when others go beside it, as ONNX's own tools do.
+/// Smaller tensors stay in the model file, as in ONNX's own tools.
 const MIN_EXTERNAL_BYTES: usize = 1024;
 
-/// Tensors beside the model begin at multiples of this, so that they can be mapped.
+/// External tensors begin at multiples of this, so that they can be memory-mapped.
 const ALIGNMENT: u64 = 4096;
 
-/// What was written.
+/// The result of saving.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Saved {
-    /// The model file, links followed.
+    /// The model file, with links resolved.
     pub path: PathBuf,
-    /// Bytes of the model file and of the data beside it.
+    /// Bytes of the model file and of its external data.
     pub bytes: u64,
-    /// The data beside it, when there is any.
+    /// The file of external data, when there is one.
     pub data: Option<PathBuf>,
 }
 
-/// The model in one piece.
+/// The model as one message.
 pub(crate) fn to_bytes(model: &Raw<ModelProto>, external: &External) -> Result<Vec<u8>, Error> {
     let whole = inline_external(model, external)?;
     let rope = whole.rope();
@@ -44,17 +45,16 @@ pub(crate) fn to_bytes(model: &Raw<ModelProto>, external: &External) -> Result<V
     Ok(rope.parts().collect::<Vec<_>>().concat())
 }
 
-/// A model in two parts.
+/// A model whose external data is in memory.
 #[derive(Clone, Debug)]
 pub struct ExternalDataSplit {
-    /// The model. Of the constants that it lacks it says that they are in a file, which does not
-    /// exist.
+    /// The model, in which the initializers below are external, in a file that does not exist.
     pub bytes: Vec<u8>,
-    /// These constants, by name.
+    /// These initializers, by name.
     pub tensors: Vec<(String, Tensor)>,
 }
 
-/// The model without the constants that `wanted` names, and these.
+/// The model without the initializers that `wanted` selects, and these initializers.
 pub(crate) fn split(
     model: &Raw<ModelProto>,
     external: &External,
@@ -75,7 +75,7 @@ pub(crate) fn split(
     Ok(ExternalDataSplit { bytes: rope.parts().collect::<Vec<_>>().concat(), tensors })
 }
 
-/// Leaves nothing of the elements of `tensor` but where they are.
+/// Removes the elements of `tensor`, and sets where they are stored.
 fn mark_external(tensor: &mut TensorProto, location: &str, offset: u64, length: usize) {
     tensor.external_data = vec![
         ("location".to_owned(), location.to_owned()),
@@ -113,8 +113,8 @@ pub(crate) fn save(
     let replaced = target.own_data();
     let data = beside.write(|out| write_chunks(out, &chunks))?;
     let file = target.write(|out| rope.parts().try_for_each(|part| out.write_all(part)))?;
-    // The data first, in a place of its own: the model that is there keeps its data until the new
-    // one, complete, takes its place. What cannot be removed then is in nobody's way.
+    // The data is written first, under a new name: the existing model keeps its data until the
+    // complete new one replaces it. A failure to remove the old data afterwards does no harm.
     let data = data.finish_new()?;
     let path = file.finish().inspect_err(|_| drop(fs::remove_file(&data)))?;
     for old in &replaced {
@@ -123,7 +123,7 @@ pub(crate) fn save(
     Ok(Saved { path, bytes: rope.len() as u64 + data_bytes, data: Some(data) })
 }
 
-/// Changes tensors wherever `wanted` says so; messages without such tensors stay untouched.
+/// Edits the tensors that `wanted` selects; messages without such tensors are not modified.
 fn edit_tensors(
     graph: &mut Raw<GraphProto>,
     wanted: &impl Fn(&TensorProto) -> bool,
@@ -155,7 +155,7 @@ fn edit_tensors(
     Ok(())
 }
 
-/// The model with the data beside it taken in, by handle.
+/// The model with its external data included, without a copy.
 fn inline_external(model: &Raw<ModelProto>, external: &External) -> Result<Raw<ModelProto>, Error> {
     let mut model = model.clone();
     if model.graph.as_deref().is_some_and(|graph| graph.tensors().any(TensorProto::is_external))
@@ -171,10 +171,10 @@ fn inline_external(model: &Raw<ModelProto>, external: &External) -> Result<Raw<M
     Ok(model)
 }
 
-/// Large tensors and where in the data file they go.
+/// Large tensors and their offsets in the data file.
 type ExternalChunks = Vec<(u64, bytes::Bytes)>;
 
-/// The model without its large tensors, the tensors, and the bytes they take.
+/// The model without its large tensors, these tensors, and their total size.
 fn externalize(
     mut model: Raw<ModelProto>,
     external: &External,
@@ -209,14 +209,14 @@ fn write_chunks(out: &mut dyn Write, chunks: &ExternalChunks) -> io::Result<()> 
     Ok(())
 }
 
-/// A place to write a file to.
+/// A file to write.
 struct Target {
     path: PathBuf,
     existing: Option<Permissions>,
 }
 
 impl Target {
-    /// Follows a link, refuses what is not a file.
+    /// Resolves links, and refuses what is not a file.
     fn at(path: &Path) -> Result<Target, Error> {
         let refused = |what| Err(Error::new(ErrorKind::NotAFile(what)).at(Some(path)));
         match fs::metadata(path) {
@@ -238,7 +238,7 @@ impl Target {
         self.path.file_name().unwrap_or_default().to_string_lossy()
     }
 
-    /// A file beside this one that is not there yet, with its name. Its mode is that of this file.
+    /// A new data file next to this one, and its name. It gets the mode of this file.
     fn data_target(&self) -> (Target, String) {
         let mut name = format!("{}.data", self.name());
         for number in 1u64.. {
@@ -251,7 +251,7 @@ impl Target {
         (Target { path, existing: self.existing.clone() }, name)
     }
 
-    /// The data that is the present file's own: named in it, and named after it by [`data_target`].
+    /// The external data of the existing file that is named after it as by [`data_target`].
     ///
     /// [`data_target`]: Target::data_target
     fn own_data(&self) -> BTreeSet<PathBuf> {
@@ -281,8 +281,8 @@ impl Target {
         }
     }
 
-    /// Where the file now is. The rename itself reaches the disk with its folder; systems that
-    /// cannot do this may fail.
+    /// The path of the file after the rename. Syncing the folder writes the rename to disk; systems
+    /// that do not support it may fail.
     fn finished_path(&self) -> PathBuf {
         if let Ok(folder) = File::open(self.folder()) {
             let _ = folder.sync_all();
@@ -290,7 +290,7 @@ impl Target {
         self.path.clone()
     }
 
-    /// Writes a sibling temporary file and syncs it; it disappears unless it is finished.
+    /// Writes and syncs a temporary file in the same folder; it is removed unless it is finished.
     fn write(
         &self,
         contents: impl FnOnce(&mut dyn Write) -> io::Result<()>,
@@ -298,7 +298,7 @@ impl Target {
         let failed = |cause| Error::io(cause, &self.path);
         let mut builder = tempfile::Builder::new();
         builder.prefix(".quantize-rs-").suffix(".tmp");
-        // What a program that does nothing special gives a new file: the system takes the umask off.
+        // The default mode of new files; the system applies the umask.
         #[cfg(unix)]
         let new_file: Option<Permissions> =
             Some(std::os::unix::fs::PermissionsExt::from_mode(0o666));
@@ -317,10 +317,10 @@ impl Target {
     }
 }
 
-/// Links in a row that a system follows; Linux's own limit.
+/// The maximum number of consecutive links, as on Linux.
 const MAX_LINKS: usize = 40;
 
-/// The file that does not exist yet at the end of a chain of links: where they would write.
+/// The file at the end of a chain of links, which does not exist yet.
 fn resolve_links(path: &Path) -> Option<PathBuf> {
     let mut path = path.to_path_buf();
     for _ in 0..=MAX_LINKS {
@@ -332,7 +332,7 @@ fn resolve_links(path: &Path) -> Option<PathBuf> {
     None
 }
 
-/// A complete temporary file, not yet in its place.
+/// A complete temporary file before its rename.
 struct TempFile<'a> {
     file: NamedTempFile,
     target: &'a Target,
@@ -345,7 +345,7 @@ impl TempFile<'_> {
         Ok(target.finished_path())
     }
 
-    /// As [`TempFile::finish`], but a file that came there in the meantime is not replaced.
+    /// As [`TempFile::finish`], but does not replace a file that was created in the meantime.
     fn finish_new(self) -> Result<PathBuf, Error> {
         let target = self.target;
         self.file

@@ -1,4 +1,4 @@
-//! The order of nodes: every value made before it is read.
+//! Topological order of nodes: every value is produced before it is consumed.
 
 use std::collections::HashMap;
 
@@ -13,13 +13,13 @@ enum State {
     Placed,
 }
 
-/// Positions of `nodes` in an order in which every value is made before it is read.
+/// Positions of `nodes` in an order in which every value is produced before it is consumed.
 ///
-/// Nodes that are in order already keep it; a node that is not comes right before its first
-/// reader.
+/// Nodes that are already in order keep it; any other node is placed right before its first
+/// consumer.
 ///
 /// # Errors
-/// A node that depends on itself.
+/// A node depends on itself.
 pub fn topological(nodes: &[Raw<NodeProto>]) -> Result<Vec<usize>, Error> {
     let makers: HashMap<&str, usize> = nodes
         .iter()
@@ -37,12 +37,12 @@ pub fn topological(nodes: &[Raw<NodeProto>]) -> Result<Vec<usize>, Error> {
     })
 }
 
-/// Positions in an order in which each comes after those that it needs; else one of a cycle.
+/// Positions in an order in which each comes after its dependencies, or one position of a cycle.
 pub(crate) fn dependency_order(needs: &[Vec<usize>]) -> Result<Vec<usize>, usize> {
     let mut state = vec![State::Waiting; needs.len()];
     let mut placed = Vec::with_capacity(needs.len());
     for root in 0..needs.len() {
-        // An explicit stack: a chain of a million nodes must not exhaust the real one.
+        // An explicit stack: a chain of a million nodes must not overflow the call stack.
         let mut stack = vec![(root, 0)];
         while let Some((index, next)) = stack.pop() {
             if state[index] == State::Placed {
@@ -68,7 +68,8 @@ pub(crate) fn dependency_order(needs: &[Vec<usize>]) -> Result<Vec<usize>, usize
     Ok(placed)
 }
 
-/// Names of the values a node reads, those that its subgraphs take from outside included.
+/// Names of the values that a node consumes, including those that its subgraphs use from outer
+/// graphs.
 pub fn reads(node: &NodeProto) -> Vec<&str> {
     let mut names: Vec<&str> =
         node.input.iter().map(String::as_str).filter(|name| !name.is_empty()).collect();
@@ -76,7 +77,7 @@ pub fn reads(node: &NodeProto) -> Vec<&str> {
     names
 }
 
-/// Adds the names that `graph` reads and does not make itself.
+/// Adds the names that `graph` uses from outer graphs.
 fn captures<'a>(graph: &'a GraphProto, names: &mut Vec<&'a str>) {
     let own: std::collections::HashSet<&str> = graph
         .input

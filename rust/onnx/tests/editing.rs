@@ -1,4 +1,4 @@
-//! Edits keep a model legal, whichever IR version it began with.
+//! Edits keep a model valid, whatever IR version it has.
 
 mod encoding;
 
@@ -7,7 +7,7 @@ use quantize_rs_onnx::{
     DataType, Dimension, Edit, GraphProto, Model, Tensor, TensorProto, ValueInfoProto, reads,
 };
 
-/// A model with the initializer `w`, which stands among the inputs too, as does that of its body.
+/// A model with the initializer `w`, which is also an input, and the same in its subgraph.
 fn model(ir: u64) -> Model {
     let constant = [bytes(5, &[&tensor("w")]), bytes(11, &[&text(1, "w")])].concat();
     let constant_inside = [bytes(5, &[&tensor("v")]), bytes(11, &[&text(1, "v")])].concat();
@@ -20,7 +20,7 @@ fn added() -> Edit {
     Edit::AddInitializer(TensorProto::new("added", &Tensor::from_f32(vec![1], &[1.0])))
 }
 
-/// A constant of a type that only newer IR versions know.
+/// An initializer with a type that only newer IR versions include.
 fn added_as(dtype: DataType) -> Edit {
     let tensor = Tensor { dtype, shape: vec![1], data: vec![0].into() };
     Edit::AddInitializer(TensorProto::new("added", &tensor))
@@ -114,7 +114,7 @@ fn a_body_does_not_capture_its_own_sparse_initializers() {
     let sparse = bytes(15, &[&bytes(1, &[&tensor("s")])]);
     let inner = bytes(1, &[&node("Identity", &["s"], &["inner"], &[])]);
     let body = graph(&[&sparse, &inner]);
-    // The outer `s` is made from what the node makes: read inside, it would be a cycle.
+    // The outer `s` depends on an output of the node: reading it inside would be a cycle.
     let owner = bytes(1, &[&node("Loop", &[], &["z"], &attribute(&bytes(6, &[&body])))]);
     let reader = bytes(1, &[&node("Identity", &["z"], &["s"], &[])]);
     let model = Model::from_bytes(encoding::model(8, &graph(&[&owner, &reader]), &[])).unwrap();

@@ -1,4 +1,4 @@
-//! External data is taken along wherever a model may have it, and refused everywhere else.
+//! External data is included wherever a model may have it, and refused everywhere else.
 
 mod encoding;
 

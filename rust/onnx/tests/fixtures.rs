@@ -1,4 +1,4 @@
-//! Facts that hold for every fixture: what nobody touches comes back byte for byte.
+//! Properties of all fixtures: unedited parts are written back byte for byte.
 
 use std::path::{Path, PathBuf};
 
@@ -42,8 +42,8 @@ fn an_untouched_model_comes_back_byte_for_byte() {
     }
 }
 
-/// Adds a constant to every fixture and takes it out again: the graph is encoded anew, and every
-/// node and tensor in it must be what it was.
+/// Adds an initializer to every fixture and removes it again: the graph is encoded again, and every
+/// node and tensor in it must be unchanged.
 #[test]
 fn what_an_edit_does_not_concern_stays_byte_for_byte() {
     for path in fixtures() {
@@ -186,7 +186,7 @@ mod saving {
     fn a_model_can_be_written_over_the_file_it_is_read_from() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("model.onnx");
-        // Large enough to be mapped, not read.
+        // Large enough to be memory-mapped.
         let mut large = model();
         let tensor = Tensor::from_f32(vec![1 << 19], &vec![1.5; 1 << 19]);
         large.apply(vec![Edit::AddInitializer(TensorProto::new("large", &tensor))]).unwrap();
@@ -200,10 +200,10 @@ mod saving {
     }
 }
 
-/// Damaged files are refused or read, never a panic; what is read can be written.
+/// Damaged files are refused or read, without a panic; models that were read can be written.
 #[test]
 fn no_damage_makes_it_panic() {
-    // A linear congruential generator: the same damage on every run.
+    // A linear congruential generator, for the same damage in every run.
     let mut state = 7u64;
     let mut random = move |below: usize| {
         state =

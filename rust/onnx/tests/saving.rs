@@ -1,4 +1,4 @@
-//! Saving: links to their end, data beside the model under a name of its own, pipes refused.
+//! Saving resolves links, writes external data under a new name, and refuses pipes.
 
 mod encoding;
 
@@ -6,7 +6,7 @@ use std::path::Path;
 
 use quantize_rs_onnx::{Edit, ErrorKind, ExternalDataSplit, Model, Tensor, TensorProto};
 
-/// A model with one tensor that is large enough to stand beside it.
+/// A model with one tensor that is large enough to become external.
 fn with_large(value: f32) -> Model {
     let mut model = Model::from_bytes(encoding::model(8, &encoding::graph(&[]), &[])).unwrap();
     let tensor = Tensor::from_f32(vec![512], &[value; 512]);
@@ -39,7 +39,7 @@ fn a_model_and_its_data_are_replaced_together() {
         assert_eq!(large_of(&path), value);
         assert_eq!(names(folder.path()), ["model.onnx", data]);
     }
-    // Over the very files it is mapped from.
+    // Over the very files that it is mapped from.
     let opened = Model::open(&path).unwrap();
     opened.save_within(&path, 0).unwrap();
     opened.save_within(&path, 0).unwrap();
@@ -83,7 +83,7 @@ fn files_of_others_beside_the_model_stay() {
         assert_eq!(std::fs::read(folder.path().join(other)).unwrap(), b"mine");
     }
     assert_eq!(std::fs::read(folder.path().join("weights.bin")).unwrap(), encoding::WEIGHTS);
-    // A file that is no model owns nothing, and may be replaced like any other.
+    // A file that is not a model has no external data, and may be replaced like any other.
     std::fs::write(&path, b"not a model").unwrap();
     with_large(2.0).save_within(&path, 0).unwrap();
     assert!(folder.path().join("model.onnx.2.data").exists());
@@ -92,7 +92,7 @@ fn files_of_others_beside_the_model_stay() {
 #[cfg(all(target_os = "linux", target_pointer_width = "64"))]
 #[test]
 fn what_cannot_stand_beside_the_model_must_fit_in_it() {
-    // A doc_string of 2 GiB, of which the system need not have a single page.
+    // A doc_string of 2 GiB, as a sparse file that takes no disk space.
     let begin = encoding::model(8, &encoding::graph(&[]), &[]);
     let doc_string = 1usize << 31;
     let begin = [begin, encoding::head(6, doc_string)].concat();

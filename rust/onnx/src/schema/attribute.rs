@@ -30,7 +30,7 @@ pub struct AttributeProto {
     pub tensors: Vec<Raw<TensorProto>>,
     /// Graphs.
     pub graphs: Vec<Raw<GraphProto>>,
-    /// In a function, the name of the caller's attribute that it stands for.
+    /// In a function, the name of the attribute of the call that this one refers to.
     pub ref_attr_name: Option<String>,
     rest: Vec<Bytes>,
 }
@@ -49,13 +49,14 @@ message!(AttributeProto, "AttributeProto", self, field, {
     20 => self.kind = field.int32()?,
     21 => self.ref_attr_name = Some(field.string()?),
     22 | 23 => {
-        // Carried through, but not before a look at where its data is.
+        // Sparse tensors are copied as they are, but their data must not be external.
         Raw::<SparseTensorProto>::read(field.span()?.clone())?;
         return Ok(false);
     },
 });
 
-/// Reads an attribute. One without a name is refused here: two bytes must not take hundreds.
+/// Reads an attribute. One without a name is refused here, so that two bytes cannot allocate
+/// hundreds.
 pub(super) fn read_attribute(field: &Field) -> Result<Raw<AttributeProto>, Error> {
     let attribute = Raw::<AttributeProto>::read(field.span()?.clone())?;
     if attribute.name.is_empty() {
@@ -97,7 +98,7 @@ impl AttributeProto {
         AttributeProto { name: name.to_owned(), kind: 2, i: Some(value), ..Default::default() }
     }
 
-    /// An attribute of integers.
+    /// A list of integers.
     pub fn ints(name: &str, values: &[i64]) -> AttributeProto {
         let ints = values.to_vec();
         AttributeProto { name: name.to_owned(), kind: 7, ints, ..Default::default() }
@@ -108,7 +109,7 @@ impl AttributeProto {
         AttributeProto { name: name.to_owned(), kind: 1, f: Some(value), ..Default::default() }
     }
 
-    /// An attribute of floats.
+    /// A list of floats.
     pub fn floats(name: &str, values: &[f32]) -> AttributeProto {
         let floats = values.to_vec();
         AttributeProto { name: name.to_owned(), kind: 6, floats, ..Default::default() }
@@ -126,9 +127,9 @@ impl AttributeProto {
         AttributeProto { name: name.to_owned(), kind: 4, t, ..Default::default() }
     }
 
-    /// What it holds, by the number of [`AttributeProto::kind`], which before IR 2 was not written.
+    /// The type of its value, as in [`AttributeProto::kind`], which files before IR 2 do not have.
     pub(crate) fn kind_of_content(&self) -> i32 {
-        // The one field that is carried through as it stands: strings, 9, with a length.
+        // The only field that is copied as it is: strings, 9, with a length.
         let strings = self.rest.iter().any(|field| field.first() == Some(&0x4a));
         let held = [
             (self.f.is_some(), 1),
@@ -141,16 +142,16 @@ impl AttributeProto {
             (!self.tensors.is_empty(), 9),
             (!self.graphs.is_empty(), 10),
         ];
-        // What holds nothing is a list, of which integers are the most frequent by far.
+        // An empty attribute is a list; integers are by far the most frequent.
         held.iter().find(|(holds, _)| *holds).map_or(7, |(_, kind)| *kind)
     }
 
-    /// The tensors that it is.
+    /// The tensors of the attribute.
     pub fn tensors(&self) -> impl Iterator<Item = &TensorProto> {
         self.t.iter().chain(&self.tensors).map(|tensor| &**tensor)
     }
 
-    /// The graphs that it is.
+    /// The subgraphs of the attribute.
     pub fn subgraphs(&self) -> impl Iterator<Item = &GraphProto> {
         self.g.iter().chain(&self.graphs).map(|graph| &**graph)
     }

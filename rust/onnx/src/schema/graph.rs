@@ -9,19 +9,19 @@ use super::{
 /// `GraphProto`.
 #[derive(Clone, Debug, Default)]
 pub struct GraphProto {
-    /// The operations.
+    /// Nodes.
     pub node: Vec<Raw<NodeProto>>,
     /// Name of the graph.
     pub name: Option<String>,
-    /// Constant tensors.
+    /// Initializers: constant tensors.
     pub initializer: Vec<Raw<TensorProto>>,
-    /// Constant sparse tensors.
+    /// Sparse initializers.
     pub sparse_initializer: Vec<Raw<SparseTensorProto>>,
-    /// Inputs; before IR 4 the initializers stand here too.
+    /// Inputs; before IR 4, initializers are inputs too.
     pub input: Vec<Raw<ValueInfoProto>>,
     /// Outputs.
     pub output: Vec<Raw<ValueInfoProto>>,
-    /// Types of values in between, as far as the exporter wrote them.
+    /// Types of intermediate values, as far as the exporter wrote them.
     pub value_info: Vec<Raw<ValueInfoProto>>,
     pub(crate) rest: Vec<Bytes>,
 }
@@ -52,7 +52,7 @@ impl Encode for GraphProto {
 }
 
 impl GraphProto {
-    /// Every tensor of the graph and of the graphs inside it; sparse ones aside.
+    /// All dense tensors of the graph and of its subgraphs.
     pub(crate) fn tensors(&self) -> impl Iterator<Item = &TensorProto> {
         let mut all = Vec::new();
         self.collect(&mut all);

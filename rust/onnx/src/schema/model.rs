@@ -1,4 +1,4 @@
-//! `ModelProto` and what stands in it beside the graph.
+//! `ModelProto` and its parts outside the graph.
 
 use super::attribute::read_attribute;
 use super::node::read_node;
@@ -12,9 +12,9 @@ use super::{
 pub struct ModelProto {
     /// Version of the file format.
     pub ir_version: i64,
-    /// Operator sets in use, by domain.
+    /// Imported opsets, by domain.
     pub opset_import: Vec<Raw<OperatorSetIdProto>>,
-    /// Tool that made the file.
+    /// The tool that wrote the file.
     pub producer_name: Option<String>,
     /// Version of that tool.
     pub producer_version: Option<String>,
@@ -35,7 +35,7 @@ message!(ModelProto, "ModelProto", self, field, {
     7 => Raw::read_into(&mut self.graph, field.span()?.clone())?,
     8 => self.opset_import.push(Raw::read(field.span()?.clone())?),
     20 => {
-        // Carried through, but not before a look at where its data is.
+        // Training information is copied as it is, but its data must not be external.
         Raw::<TrainingInfoProto>::read(field.span()?.clone())?;
         return Ok(false);
     },
@@ -62,9 +62,9 @@ impl Encode for ModelProto {
 /// `OperatorSetIdProto`.
 #[derive(Clone, Debug, Default)]
 pub struct OperatorSetIdProto {
-    /// Empty for ONNX's own operators.
+    /// The domain; empty for ONNX's own operators.
     pub domain: String,
-    /// Version of the operator set.
+    /// Version of the opset.
     pub version: i64,
     rest: Vec<Bytes>,
 }
@@ -85,24 +85,24 @@ impl Encode for OperatorSetIdProto {
 }
 
 impl OperatorSetIdProto {
-    /// A version of the operators of a domain; empty for ONNX's own.
+    /// An opset version of a domain; empty for ONNX's own.
     pub fn new(domain: impl Into<String>, version: i64) -> OperatorSetIdProto {
         OperatorSetIdProto { domain: domain.into(), version, ..OperatorSetIdProto::default() }
     }
 
-    /// Whether it speaks of this domain; ONNX's own has two names.
+    /// Whether this is the opset of a domain; ONNX's own has two names.
     pub fn is_of(&self, domain: &str) -> bool {
         let own = |domain: &str| domain.is_empty() || domain == "ai.onnx";
         self.domain == domain || own(&self.domain) && own(domain)
     }
 
-    /// The first version of ONNX's own operators, which models that name none mean.
+    /// Version 1 of ONNX's own operators, the default of models without opset imports.
     pub(crate) fn first() -> OperatorSetIdProto {
         OperatorSetIdProto { version: 1, ..OperatorSetIdProto::default() }
     }
 }
 
-/// `TrainingInfoProto`, which is only looked at.
+/// `TrainingInfoProto`, which is checked but not interpreted.
 #[derive(Clone, Debug, Default)]
 struct TrainingInfoProto {
     rest: Vec<Bytes>,
@@ -115,10 +115,10 @@ message!(TrainingInfoProto, "TrainingInfoProto", self, field, {
     },
 });
 
-/// `FunctionProto`: a subgraph with a name, called like an operator.
+/// `FunctionProto`: a named subgraph that nodes call like an operator.
 #[derive(Clone, Debug, Default)]
 pub struct FunctionProto {
-    /// Name of the function, the `op_type` of its callers.
+    /// Name of the function, which is the `op_type` of its calls.
     pub name: String,
     /// Domain of the function.
     pub domain: String,
@@ -128,13 +128,13 @@ pub struct FunctionProto {
     pub output: Vec<String>,
     /// Its body.
     pub node: Vec<Raw<NodeProto>>,
-    /// Operator sets that the body means, by domain.
+    /// Opsets of the body, by domain.
     pub opset_import: Vec<Raw<OperatorSetIdProto>>,
-    /// Names of attributes that callers give.
+    /// Names of attributes that calls must set.
     pub attribute: Vec<String>,
-    /// Attributes that callers may leave out, with their defaults.
+    /// Attributes that calls may omit, with their defaults.
     pub attribute_proto: Vec<Raw<AttributeProto>>,
-    /// What tells it from others of its name.
+    /// Distinguishes functions with the same name.
     pub overload: String,
     rest: Vec<Bytes>,
 }
@@ -169,7 +169,7 @@ impl Encode for FunctionProto {
 }
 
 impl FunctionProto {
-    /// Every tensor of the function and of the graphs inside it.
+    /// All tensors of the function and of its subgraphs.
     pub(crate) fn tensors(&self) -> impl Iterator<Item = &TensorProto> {
         let mut all = Vec::new();
         let inner = self.node.iter().flat_map(|node| &node.attribute);

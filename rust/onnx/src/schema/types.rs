@@ -10,7 +10,7 @@ use super::{
 pub struct ValueInfoProto {
     /// Name of the value.
     pub name: String,
-    /// Its type, when the exporter wrote one.
+    /// Its type, if the exporter wrote one.
     pub value_type: Option<Raw<TypeProto>>,
     pub(crate) rest: Vec<Bytes>,
 }
@@ -31,7 +31,7 @@ impl Encode for ValueInfoProto {
 }
 
 impl ValueInfoProto {
-    /// A tensor of this type; `shape`: `None` when even the rank is unknown.
+    /// A value of a tensor type; `shape` is `None` when even the rank is unknown.
     pub fn new(
         name: impl Into<String>,
         dtype: DataType,
@@ -54,7 +54,7 @@ impl ValueInfoProto {
     }
 }
 
-/// `TypeProto`, of which only tensors are looked into.
+/// `TypeProto`, of which only tensor types are interpreted.
 #[derive(Clone, Debug, Default)]
 pub struct TypeProto {
     /// The type of a tensor.
@@ -103,7 +103,7 @@ impl Encode for TensorTypeProto {
 /// `TensorShapeProto`.
 #[derive(Clone, Debug, Default)]
 pub struct TensorShapeProto {
-    /// One entry an axis.
+    /// One entry per axis.
     pub dim: Vec<Raw<Dimension>>,
     rest: Vec<Bytes>,
 }
@@ -124,9 +124,9 @@ impl Encode for TensorShapeProto {
 /// `TensorShapeProto.Dimension`.
 #[derive(Clone, Debug, Default)]
 pub struct Dimension {
-    /// A fixed length.
+    /// A fixed dimension.
     pub value: Option<i64>,
-    /// The name of a length that varies.
+    /// The name of a dynamic dimension.
     pub param: Option<String>,
     rest: Vec<Bytes>,
 }
@@ -149,12 +149,12 @@ impl Encode for Dimension {
 }
 
 impl Dimension {
-    /// A fixed length.
+    /// A fixed dimension.
     pub fn fixed(length: i64) -> Dimension {
         Dimension { value: Some(length), ..Dimension::default() }
     }
 
-    /// A length that varies, with its name.
+    /// A dynamic dimension with a name.
     pub fn named(name: impl Into<String>) -> Dimension {
         Dimension { param: Some(name.into()), ..Dimension::default() }
     }
