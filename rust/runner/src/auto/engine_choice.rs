@@ -7,13 +7,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use quantize_rs::{CalibrationError, CalibrationErrorKind as Kind, Engine, Runner, Sample, Sink};
 use quantize_rs_onnx::{DataType, Model, topological};
 
-use super::value_summary::Extents;
-use super::{Choice, Shapes, nodes_of};
+use super::value_summary::ValueSummaries;
+use super::{Choice, Shapes, fingerprint};
 use crate::{OnnxRuntime, Tract};
 
 /// What is to be prepared.
 #[derive(Clone, Copy)]
-pub(super) struct Task<'a> {
+pub(super) struct EngineChoice<'a> {
     pub(super) model: &'a Model,
     pub(super) taps: &'a [String],
     pub(super) sample: &'a Sample,
@@ -23,7 +23,7 @@ pub(super) struct Task<'a> {
 }
 
 /// How what the engines compute of a sample compares.
-enum Compared {
+enum Agreement {
     /// tract's runner.
     Same(Box<dyn Runner>),
     /// tract's runner, and why ONNX Runtime has none.
@@ -34,7 +34,7 @@ enum Compared {
     Fails(CalibrationError),
 }
 
-impl Task<'_> {
+impl EngineChoice<'_> {
     fn prepare(self, engine: &dyn Engine) -> Result<Box<dyn Runner>, CalibrationError> {
         if self.stop.load(Ordering::Relaxed) {
             return Err(CalibrationError::new(Kind::Cancelled));
@@ -47,7 +47,7 @@ impl Task<'_> {
     pub(super) fn alone(self, why: &str) -> Result<Box<dyn Runner>, CalibrationError> {
         match self.prepare(&Tract) {
             Ok(runner) => Ok(Box::new(self.by(&Tract, runner, &format!("run by tract: {why}")))),
-            Err(failure) if is_of_the_caller(&failure) => Err(failure),
+            Err(failure) if is_caller_error(&failure) => Err(failure),
             Err(failure) => Err(unsupported(format!("{failure}; {why}"), failure)),
         }
     }
@@ -58,21 +58,21 @@ impl Task<'_> {
         engine: &dyn Engine,
         other: &dyn Engine,
         why: String,
-    ) -> Result<(Chosen, String), CalibrationError> {
+    ) -> Result<(ChosenRunner, String), CalibrationError> {
         match self.prepare(engine) {
             Ok(runner) => Ok((self.by(engine, runner, &why), why)),
-            Err(failure) => self.instead(engine, failure, other),
+            Err(failure) => self.fall_back(engine, failure, other),
         }
     }
 
     /// The runner of `other`, because of a failure of `engine`.
-    fn instead(
+    fn fall_back(
         self,
         engine: &dyn Engine,
         failure: CalibrationError,
         other: &dyn Engine,
-    ) -> Result<(Chosen, String), CalibrationError> {
-        if is_of_the_caller(&failure) {
+    ) -> Result<(ChosenRunner, String), CalibrationError> {
+        if is_caller_error(&failure) {
             return Err(failure);
         }
         match self.prepare(other) {
@@ -81,7 +81,7 @@ impl Task<'_> {
                     format!("run by {}, because {} fails: {failure}", other.name(), engine.name());
                 Ok((self.by(other, runner, &why), why))
             }
-            Err(second) if is_of_the_caller(&second) => Err(second),
+            Err(second) if is_caller_error(&second) => Err(second),
             Err(second) => {
                 let both = format!("{failure}; and {} fails too: {second}", other.name());
                 Err(unsupported(both, failure))
@@ -93,27 +93,27 @@ impl Task<'_> {
     pub(super) fn choose(
         self,
         onnxruntime: &OnnxRuntime,
-    ) -> Result<(Chosen, String), CalibrationError> {
+    ) -> Result<(ChosenRunner, String), CalibrationError> {
         let (engine, runner, why): (&dyn Engine, _, _) = match self.compare(onnxruntime)? {
-            Compared::Same(runner) => {
+            Agreement::Same(runner) => {
                 let why = "run by tract; onnxruntime computes the same of the first sample";
                 (&Tract, runner, why.to_owned())
             }
-            Compared::Unchecked(runner, failure) => {
+            Agreement::Unchecked(runner, failure) => {
                 let why = format!("run by tract, unchecked because onnxruntime fails: {failure}");
                 (&Tract, runner, why)
             }
-            Compared::Different(runner, how) => {
+            Agreement::Different(runner, how) => {
                 let why = format!("run by onnxruntime, because of the first sample {how}");
                 (onnxruntime, runner, why)
             }
-            Compared::Fails(failure) => return self.instead(&Tract, failure, onnxruntime),
+            Agreement::Fails(failure) => return self.fall_back(&Tract, failure, onnxruntime),
         };
         Ok((self.by(engine, runner, &why), why))
     }
 
     /// The runner of the engine that was chosen before, for another sample or another model.
-    pub(super) fn as_chosen(
+    pub(super) fn with_previous_choice(
         self,
         choice: &Choice,
         onnxruntime: &OnnxRuntime,
@@ -121,7 +121,7 @@ impl Task<'_> {
         let Choice { tract, why, model, compared } = choice;
         let (engine, other): (&dyn Engine, &dyn Engine) =
             if *tract { (&Tract, onnxruntime) } else { (onnxruntime, &Tract) };
-        if *model != nodes_of(self.model) {
+        if *model != fingerprint(self.model) {
             // Quantized models may differ between engines by a step, of which nothing follows.
             let (runner, _) = self.prefer(engine, other, why.clone())?;
             return Ok(Box::new(runner));
@@ -130,12 +130,12 @@ impl Task<'_> {
             *tract && compared.lock().unwrap_or_else(PoisonError::into_inner).insert(self.shapes());
         let runner = if is_new {
             match self.compare(onnxruntime)? {
-                Compared::Same(runner) | Compared::Unchecked(runner, _) => runner,
-                Compared::Different(_, how) => return Err(asks_for_onnxruntime(&how)),
-                Compared::Fails(failure) if is_of_the_caller(&failure) => return Err(failure),
-                Compared::Fails(failure) => {
+                Agreement::Same(runner) | Agreement::Unchecked(runner, _) => runner,
+                Agreement::Different(_, how) => return Err(require_onnxruntime(&how)),
+                Agreement::Fails(failure) if is_caller_error(&failure) => return Err(failure),
+                Agreement::Fails(failure) => {
                     let how = format!("tract fails: {failure}");
-                    return Err(asks_for_onnxruntime(&how).caused_by(failure));
+                    return Err(require_onnxruntime(&how).caused_by(failure));
                 }
             }
         } else {
@@ -145,32 +145,33 @@ impl Task<'_> {
     }
 
     /// Runs the sample with both.
-    fn compare(self, onnxruntime: &OnnxRuntime) -> Result<Compared, CalibrationError> {
+    fn compare(self, onnxruntime: &OnnxRuntime) -> Result<Agreement, CalibrationError> {
         let mut values = self.taps.to_vec();
         values.extend(float_outputs(self.model).filter(|name| !self.taps.contains(name)));
-        let task = Task { taps: &values, ..self };
-        let (tract, ours) = match task.prepare(&Tract).and_then(|runner| task.shown_by(runner)) {
+        let choice = EngineChoice { taps: &values, ..self };
+        let (tract, ours) = match choice.prepare(&Tract).and_then(|runner| choice.summarize(runner))
+        {
             Ok(shown) => shown,
-            Err(failure) => return Ok(Compared::Fails(failure)),
+            Err(failure) => return Ok(Agreement::Fails(failure)),
         };
-        let shown = task.prepare(onnxruntime).and_then(|runner| task.shown_by(runner));
+        let shown = choice.prepare(onnxruntime).and_then(|runner| choice.summarize(runner));
         let (runner, theirs) = match shown {
             Ok(shown) => shown,
-            Err(failure) if is_of_the_caller(&failure) => return Err(failure),
-            Err(failure) => return Ok(Compared::Unchecked(tract, failure)),
+            Err(failure) if is_caller_error(&failure) => return Err(failure),
+            Err(failure) => return Ok(Agreement::Unchecked(tract, failure)),
         };
-        Ok(match task.first_difference(&ours, &theirs)? {
-            None => Compared::Same(tract),
-            Some(difference) => Compared::Different(runner, difference),
+        Ok(match choice.first_difference(&ours, &theirs)? {
+            None => Agreement::Same(tract),
+            Some(difference) => Agreement::Different(runner, difference),
         })
     }
 
     /// What the runner shows of the sample.
-    fn shown_by(
+    fn summarize(
         self,
         runner: Box<dyn Runner>,
-    ) -> Result<(Box<dyn Runner>, Extents), CalibrationError> {
-        let mut extents = Extents::default();
+    ) -> Result<(Box<dyn Runner>, ValueSummaries), CalibrationError> {
+        let mut extents = ValueSummaries::default();
         runner.run(self.sample, &mut extents, self.stop)?;
         Ok((runner, extents))
     }
@@ -178,8 +179,8 @@ impl Task<'_> {
     /// The first value in the order of the graph that is not the same in both.
     fn first_difference(
         self,
-        ours: &Extents,
-        theirs: &Extents,
+        ours: &ValueSummaries,
+        theirs: &ValueSummaries,
     ) -> Result<Option<String>, CalibrationError> {
         let nodes = &self.model.graph().node;
         let order = topological(nodes).map_err(|error| {
@@ -198,8 +199,8 @@ impl Task<'_> {
         }))
     }
 
-    fn by(self, engine: &dyn Engine, runner: Box<dyn Runner>, why: &str) -> Chosen {
-        Chosen { engine: engine.name(), why: why.to_owned(), taps: self.taps.len(), runner }
+    fn by(self, engine: &dyn Engine, runner: Box<dyn Runner>, why: &str) -> ChosenRunner {
+        ChosenRunner { engine: engine.name(), why: why.to_owned(), taps: self.taps.len(), runner }
     }
 
     pub(super) fn shapes(self) -> Shapes {
@@ -212,7 +213,7 @@ impl Task<'_> {
 }
 
 /// Whether no engine is at fault: the sample is, or somebody who does not want to wait.
-fn is_of_the_caller(failure: &CalibrationError) -> bool {
+fn is_caller_error(failure: &CalibrationError) -> bool {
     matches!(failure.kind(), Kind::InputMismatch(_) | Kind::Cancelled)
 }
 
@@ -221,7 +222,7 @@ fn unsupported(what: String, cause: CalibrationError) -> CalibrationError {
 }
 
 /// The error when tract, which was chosen by an earlier sample, does not do for this one.
-fn asks_for_onnxruntime(how: &str) -> CalibrationError {
+fn require_onnxruntime(how: &str) -> CalibrationError {
     let what = format!(
         "{how}, though both computed the same of the first sample: choose `engine=\"onnxruntime\"`, \
          or `--engine onnxruntime`"
@@ -239,7 +240,7 @@ fn float_outputs(model: &Model) -> impl Iterator<Item = String> {
 }
 
 /// A runner, and why it is the one.
-pub(super) struct Chosen {
+pub(super) struct ChosenRunner {
     pub(super) engine: &'static str,
     why: String,
     /// How many of the values that it shows were asked for.
@@ -247,14 +248,14 @@ pub(super) struct Chosen {
     runner: Box<dyn Runner>,
 }
 
-impl Runner for Chosen {
+impl Runner for ChosenRunner {
     fn run(
         &self,
         sample: &Sample,
         sink: &mut dyn Sink,
         cancelled: &AtomicBool,
     ) -> Result<(), CalibrationError> {
-        self.runner.run(sample, &mut First { sink, taps: self.taps }, cancelled)
+        self.runner.run(sample, &mut FirstTaps { sink, taps: self.taps }, cancelled)
     }
 
     fn any_shape(&self) -> bool {
@@ -271,12 +272,12 @@ impl Runner for Chosen {
 }
 
 /// Passes the first taps on.
-struct First<'a> {
+struct FirstTaps<'a> {
     sink: &'a mut dyn Sink,
     taps: usize,
 }
 
-impl Sink for First<'_> {
+impl Sink for FirstTaps<'_> {
     fn observe(&mut self, tap: usize, shape: &[usize], values: &[f32]) {
         if tap < self.taps {
             self.sink.observe(tap, shape, values);
@@ -296,12 +297,20 @@ mod tests {
         let model = Model::open(path).unwrap();
         let taps = ["conv3_y", "relu1_y", "x", "add1_y"].map(str::to_owned);
         let (sample, stop) = (Sample::default(), AtomicBool::new(false));
-        let task = Task { model: &model, taps: &taps, sample: &sample, stop: &stop, beside: false };
+        let choice = EngineChoice {
+            model: &model,
+            taps: &taps,
+            sample: &sample,
+            stop: &stop,
+            beside: false,
+        };
         let extents = |ends: [f32; 4]| {
-            Extents(ends.into_iter().map(|end| Extent::of(&[2], &[0.0, end])).enumerate().collect())
+            ValueSummaries(
+                ends.into_iter().map(|end| Extent::of(&[2], &[0.0, end])).enumerate().collect(),
+            )
         };
         let ours = extents([1.0; 4]);
-        let first = |theirs| task.first_difference(&ours, &extents(theirs)).unwrap();
+        let first = |theirs| choice.first_difference(&ours, &extents(theirs)).unwrap();
         assert_eq!(first([1.0; 4]), None);
         let told = first([2.0, 3.0, 1.0, 2.0]).unwrap();
         assert_eq!(

@@ -12,10 +12,10 @@ use quantize_rs::{CalibrationError, Engine, InputSpec, Runner, Sample, Timed};
 use quantize_rs_onnx::Model;
 
 use crate::{OnnxRuntime, Tract};
-use engine_choice::Task;
+use engine_choice::EngineChoice;
 
 /// Models of this many nodes take tract half a second to prepare, and more.
-const MANY_NODES: usize = 500;
+const MIN_NODES_FOR_ONNXRUNTIME: usize = 500;
 
 /// From here on tract takes milliseconds a sample, and several times as long as ONNX Runtime: bytes
 /// of the model, times elements of the sample.
@@ -24,7 +24,7 @@ const MANY_NODES: usize = 500;
 /// Measured on one core, tract and ONNX Runtime: 0.2 ms and 0.04 ms at 2²⁴ (a CNN for digits), 1.7
 /// and 0.6 at 2³³ (a `ResNet` for 32×32), 560 and 40 at 2³³ too (one that keeps its 224×224
 /// throughout), 23 and 13 at 2³³ (a transformer), 106 and 26 at 2⁴³ (`ResNet-18`).
-const MUCH_WORK: u64 = 1 << 27;
+const MAX_TRACT_WORK: u64 = 1 << 27;
 
 /// Lets [`Tract`] run what it runs right and fast, and [`OnnxRuntime`], where there is one, the rest.
 ///
@@ -91,13 +91,13 @@ impl Auto {
     }
 
     /// The runner of the engine that was chosen, or is chosen now.
-    fn run_by(&self, task: Task<'_>) -> Result<Box<dyn Runner>, CalibrationError> {
+    fn prepare_with(&self, task: EngineChoice<'_>) -> Result<Box<dyn Runner>, CalibrationError> {
         let onnxruntime = match &self.onnxruntime {
             Ok(onnxruntime) => onnxruntime,
             Err(why) => return task.alone(why),
         };
         if let Some(choice) = self.choice.get() {
-            return task.as_chosen(choice, onnxruntime);
+            return task.with_previous_choice(choice, onnxruntime);
         }
         let (runner, why) = match reason(task.model) {
             Some(why) => task.prefer(onnxruntime, &Tract, format!("run by onnxruntime: {why}"))?,
@@ -106,7 +106,7 @@ impl Auto {
         let tract = runner.engine == Tract.name();
         let compared = Mutex::new(HashSet::from([task.shapes()]));
         // It is empty: samples are prepared for one after the other.
-        let _ = self.choice.set(Choice { tract, why, model: nodes_of(task.model), compared });
+        let _ = self.choice.set(Choice { tract, why, model: fingerprint(task.model), compared });
         Ok(Box::new(runner))
     }
 }
@@ -122,7 +122,7 @@ impl Engine for Auto {
         taps: &[String],
         sample: &Sample,
     ) -> Result<Box<dyn Runner>, CalibrationError> {
-        self.run_by(Task { model, taps, sample, stop: &self.stop, beside: false })
+        self.prepare_with(EngineChoice { model, taps, sample, stop: &self.stop, beside: false })
     }
 
     fn prepare_beside(
@@ -131,7 +131,7 @@ impl Engine for Auto {
         taps: &[String],
         sample: &Sample,
     ) -> Result<Box<dyn Runner>, CalibrationError> {
-        self.run_by(Task { model, taps, sample, stop: &self.stop, beside: true })
+        self.prepare_with(EngineChoice { model, taps, sample, stop: &self.stop, beside: true })
     }
 
     /// As ONNX Runtime, where there is one: that is what models are deployed to.
@@ -182,7 +182,7 @@ impl Timed for NamedTimed {
 }
 
 /// A number that tells models apart by their nodes.
-fn nodes_of(model: &Model) -> u64 {
+fn fingerprint(model: &Model) -> u64 {
     let mut hasher = DefaultHasher::new();
     for node in &model.graph().node {
         (&node.op_type, &node.input, &node.output).hash(&mut hasher);
@@ -205,9 +205,9 @@ fn reason(model: &Model) -> Option<String> {
         let all = lengths.into_iter().fold(1_u64, |all, length| all.saturating_mul(length as u64));
         elements = elements.saturating_add(all);
     }
-    if nodes >= MANY_NODES {
+    if nodes >= MIN_NODES_FOR_ONNXRUNTIME {
         return Some(format!("it prepares a model of {nodes} nodes sooner"));
     }
-    let is_much = model.byte_len().saturating_mul(elements) >= MUCH_WORK;
-    is_much.then(|| "it runs a model of this size several times as fast".to_owned())
+    let exceeds = model.byte_len().saturating_mul(elements) >= MAX_TRACT_WORK;
+    exceeds.then(|| "it runs a model of this size several times as fast".to_owned())
 }

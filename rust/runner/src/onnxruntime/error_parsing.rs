@@ -5,10 +5,10 @@ use quantize_rs::{CalibrationError, CalibrationErrorKind};
 use super::failed;
 
 /// Longest part of a message of ONNX Runtime that is passed on.
-const LONGEST: usize = 600;
+const MAX_MESSAGE_LENGTH: usize = 600;
 
 /// What it says of a model beyond what it knows.
-const UNKNOWN: &[&str] = &[
+const TOO_NEW: &[&str] = &[
     "is not a registered function/op",
     "Could not find an implementation",
     "Unsupported model IR version",
@@ -17,7 +17,7 @@ const UNKNOWN: &[&str] = &[
 
 /// The failure of a model that could not be loaded.
 pub(super) fn of_loading(error: &ort::Error) -> CalibrationError {
-    if UNKNOWN.iter().any(|unknown| error.message().contains(unknown)) {
+    if TOO_NEW.iter().any(|unknown| error.message().contains(unknown)) {
         let what = format!(
             "onnxruntime cannot run this model: {}; a newer version may: `pip install --upgrade \
              onnxruntime`",
@@ -54,15 +54,15 @@ fn node(message: &str) -> Option<(&str, &str, &str)> {
 
 /// A message of reasonable length, without the place in ONNX Runtime's own source.
 fn shortened(message: &str) -> String {
-    let message = after_place(message.trim()).unwrap_or(message).trim();
-    match message.char_indices().nth(LONGEST) {
+    let message = after_source_location(message.trim()).unwrap_or(message).trim();
+    match message.char_indices().nth(MAX_MESSAGE_LENGTH) {
         Some((cut, _)) => format!("{}…", &message[..cut]),
         None => message.to_owned(),
     }
 }
 
 /// What follows `/path/to/file.cc:256 type name(parameters) `, whatever stands before.
-fn after_place(message: &str) -> Option<&str> {
+fn after_source_location(message: &str) -> Option<&str> {
     let (before, rest) = message.split_once(".cc:")?;
     if !before.split_whitespace().next_back()?.starts_with('/') {
         return None;

@@ -24,9 +24,9 @@ use quantize_rs::{
 use quantize_rs_onnx::{DataType, Edit, Model};
 
 use crate::{catch_panic, inputs};
-use session_pool::Running;
+use session_pool::SessionPool;
 use timed::TimedSession;
-use values::Fed;
+use values::InputValue;
 
 /// ONNX Runtime, from the library of an installed `onnxruntime` package.
 ///
@@ -58,7 +58,7 @@ impl OnnxRuntime {
     ///
     /// It is the file that the variable `ORT_DYLIB_PATH` names, or else the newest in the
     /// `site-packages` of the active virtual environment (`VIRTUAL_ENV`, `CONDA_PREFIX`) or of the
-    /// one that the running program is installed in.
+    /// one that the pool program is installed in.
     pub fn find() -> Option<PathBuf> {
         library::find()
     }
@@ -75,7 +75,7 @@ impl Engine for OnnxRuntime {
         taps: &[String],
         sample: &Sample,
     ) -> Result<Box<dyn Runner>, CalibrationError> {
-        self.runner(model, taps, sample, Running::of)
+        self.runner(model, taps, sample, SessionPool::of)
     }
 
     fn prepare_beside(
@@ -84,7 +84,7 @@ impl Engine for OnnxRuntime {
         taps: &[String],
         sample: &Sample,
     ) -> Result<Box<dyn Runner>, CalibrationError> {
-        self.runner(model, taps, sample, Running::of_one_core)
+        self.runner(model, taps, sample, SessionPool::single_core)
     }
 
     fn timed(
@@ -109,24 +109,24 @@ impl Engine for OnnxRuntime {
 }
 
 impl OnnxRuntime {
-    /// A runner whose session is made by `running`.
+    /// A runner whose session is made by `pool`.
     fn runner(
         &self,
         model: &Model,
         taps: &[String],
         sample: &Sample,
-        running: fn(&Environment, &Model) -> Result<Running, CalibrationError>,
+        pool: fn(&Environment, &Model) -> Result<SessionPool, CalibrationError>,
     ) -> Result<Box<dyn Runner>, CalibrationError> {
         let inputs = known_inputs(model)?;
         inputs::check(&inputs, sample)?;
-        let (places, outputs) = place(model, taps)?;
+        let (sources, outputs) = tap_sources(model, taps)?;
         let mut tapped = model.clone();
         let edits = outputs.into_iter().map(Edit::AddOutput).collect();
         tapped.apply(edits).map_err(|error| unwritable().caused_by(error))?;
         let runner = catch_panic::caught(|| {
-            let running = running(&self.environment, &tapped)?;
-            running.require_floats(taps, &places)?;
-            Ok(OnnxRuntimeRunner { running, inputs, places })
+            let pool = pool(&self.environment, &tapped)?;
+            pool.require_floats(taps, &sources)?;
+            Ok(OnnxRuntimeRunner { pool, inputs, sources })
         });
         Ok(Box::new(runner.unwrap_or_else(|panic| Err(panicked(&panic)))?))
     }
@@ -134,14 +134,14 @@ impl OnnxRuntime {
 
 /// A model with its taps among its outputs.
 struct OnnxRuntimeRunner {
-    running: Running,
+    pool: SessionPool,
     inputs: Vec<InputSpec>,
     /// Where the values of each tap come from.
-    places: Vec<Place>,
+    sources: Vec<TapSource>,
 }
 
 /// Where the values of a tap come from.
-enum Place {
+enum TapSource {
     /// The sample, under this name.
     Input(String),
     /// The model itself.
@@ -178,20 +178,21 @@ impl OnnxRuntimeRunner {
         cancelled: &AtomicBool,
     ) -> Result<(), CalibrationError> {
         let given = sample.inputs.iter().map(|(name, tensor)| {
-            let value = values::fed(tensor).map_err(|error| error.at_value(name))?;
+            let value = values::input_value(tensor).map_err(|error| error.at_value(name))?;
             Ok((name.as_str(), value))
         });
-        let given: HashMap<&str, Fed<'_>> = given.collect::<Result<_, CalibrationError>>()?;
+        let given: HashMap<&str, InputValue<'_>> =
+            given.collect::<Result<_, CalibrationError>>()?;
         let elements = sample.inputs.iter().map(|(_, tensor)| tensor.elements()).sum();
-        let outputs = self.running.run(&given, elements, cancelled)?;
-        for (tap, place) in self.places.iter().enumerate() {
+        let outputs = self.pool.run(&given, elements, cancelled)?;
+        for (tap, source) in self.sources.iter().enumerate() {
             if cancelled.load(Ordering::Relaxed) {
                 break;
             }
-            let value = match place {
-                Place::Input(name) => given.get(name.as_str()).map(|value| &**value),
-                Place::Constant(value) => Some(value),
-                Place::Output(position) => outputs.get(*position),
+            let value = match source {
+                TapSource::Input(name) => given.get(name.as_str()).map(|value| &**value),
+                TapSource::Constant(value) => Some(value),
+                TapSource::Output(position) => outputs.get(*position),
             };
             let value = value.ok_or_else(|| failed("onnxruntime gave too few outputs"))?;
             values::show(value, tap, sink)?;
@@ -216,7 +217,10 @@ fn known_inputs(model: &Model) -> Result<Vec<InputSpec>, CalibrationError> {
 }
 
 /// Where each tap is found, and the values that must become outputs for it.
-fn place(model: &Model, taps: &[String]) -> Result<(Vec<Place>, Vec<String>), CalibrationError> {
+fn tap_sources(
+    model: &Model,
+    taps: &[String],
+) -> Result<(Vec<TapSource>, Vec<String>), CalibrationError> {
     let graph = model.graph();
     let inputs = InputSpec::of(model);
     let made: HashSet<&String> = graph.node.iter().flat_map(|node| &node.output).collect();
@@ -224,7 +228,7 @@ fn place(model: &Model, taps: &[String]) -> Result<(Vec<Place>, Vec<String>), Ca
     let real = outputs.len();
     let mut positions: HashMap<String, usize> =
         outputs.iter().cloned().enumerate().map(|(position, name)| (name, position)).collect();
-    let mut places = Vec::new();
+    let mut sources = Vec::new();
     for tap in taps {
         let input = inputs.iter().find(|input| input.name == *tap);
         let constant = graph.initializer.iter().find(|tensor| tensor.name == *tap);
@@ -234,15 +238,15 @@ fn place(model: &Model, taps: &[String]) -> Result<(Vec<Place>, Vec<String>), Ca
         {
             return Err(no_floats(tap, dtype.name()));
         }
-        places.push(if input.is_some() {
-            Place::Input(tap.clone())
+        sources.push(if input.is_some() {
+            TapSource::Input(tap.clone())
         } else if let Some(constant) = constant {
             let tensor = model.tensor(constant).map_err(|error| {
                 failed("its elements cannot be read").at_value(tap).caused_by(error)
             })?;
-            Place::Constant(values::value(&tensor).map_err(|error| error.at_value(tap))?)
+            TapSource::Constant(values::value(&tensor).map_err(|error| error.at_value(tap))?)
         } else if !tap.is_empty() && made.contains(tap) {
-            Place::Output(*positions.entry(tap.clone()).or_insert_with(|| {
+            TapSource::Output(*positions.entry(tap.clone()).or_insert_with(|| {
                 outputs.push(tap.clone());
                 outputs.len() - 1
             }))
@@ -251,7 +255,7 @@ fn place(model: &Model, taps: &[String]) -> Result<(Vec<Place>, Vec<String>), Ca
             return Err(failed(message).at_value(tap));
         });
     }
-    Ok((places, outputs.split_off(real)))
+    Ok((sources, outputs.split_off(real)))
 }
 
 /// A tap whose values are no floats.

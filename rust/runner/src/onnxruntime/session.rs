@@ -13,14 +13,14 @@ use quantize_rs_onnx::{DataType, ExternalDataSplit, Model, TensorProto};
 use super::{error_parsing, unwritable, values};
 
 /// Weights of fewer bytes stay in the model: to lend one takes longer than to copy it.
-const LENT_FROM: usize = 1 << 20;
+const MIN_LENT_BYTES: usize = 1 << 20;
 
 /// What could be lent and stays in the model takes no more than this together.
-const KEPT: usize = 64 << 20;
+const MAX_EMBEDDED_BYTES: usize = 64 << 20;
 
 /// Of a model with more, weights of fewer bytes than this stay: the optimizer looks into such, for
 /// shapes and axes.
-const LENT_FROM_AT_LEAST: usize = 1024;
+const MIN_LENT_BYTES_WHEN_LARGE: usize = 1024;
 
 /// A session of the model that computes on so many cores, with further options.
 pub(super) fn of(
@@ -31,11 +31,12 @@ pub(super) fn of(
 ) -> Result<Session, CalibrationError> {
     let level = level(model);
     let lending = |from: usize| {
-        model.split(|tensor| bytes_to_lend(tensor).is_some_and(|bytes| bytes >= from))
+        model.split(|tensor| lendable_bytes(tensor).is_some_and(|bytes| bytes >= from))
     };
     // What cannot be lent may fill a message alone.
-    let split = lending(lent_from(model)).or_else(|_| lending(LENT_FROM_AT_LEAST));
-    let ExternalDataSplit { bytes, tensors } = split.map_err(|error| unwritable().caused_by(error))?;
+    let split = lending(min_lent_bytes(model)).or_else(|_| lending(MIN_LENT_BYTES_WHEN_LARGE));
+    let ExternalDataSplit { bytes, tensors } =
+        split.map_err(|error| unwritable().caused_by(error))?;
     let weights = tensors.into_iter().map(|(name, tensor)| {
         let value = values::value(&tensor).map_err(|error| error.at_value(&name))?;
         Ok((name, Arc::new(value)))
@@ -70,7 +71,7 @@ fn level(model: &Model) -> GraphOptimizationLevel {
 }
 
 /// The bytes of matrices that are packed for one node more each: every node has its own copy.
-pub(super) fn packed_again(model: &Model) -> usize {
+pub(super) fn repacked_bytes(model: &Model) -> usize {
     let mut readers: HashMap<&str, usize> = HashMap::new();
     for node in &model.graph().node {
         if let ("MatMul" | "Gemm", [_, matrix, ..]) = (&*node.op_type, &node.input[..]) {
@@ -79,21 +80,21 @@ pub(super) fn packed_again(model: &Model) -> usize {
     }
     let again = |tensor: &TensorProto| {
         let more = readers.get(&*tensor.name)?.saturating_sub(1);
-        Some(bytes_to_lend(tensor)?.saturating_mul(more))
+        Some(lendable_bytes(tensor)?.saturating_mul(more))
     };
     let bytes = model.graph().initializer.iter().filter_map(|tensor| again(tensor));
     bytes.fold(0, usize::saturating_add)
 }
 
 /// From how many bytes on the constants of this model are lent to its session.
-fn lent_from(model: &Model) -> usize {
-    let sizes = model.graph().initializer.iter().filter_map(|tensor| bytes_to_lend(tensor));
-    let kept = sizes.filter(|bytes| *bytes < LENT_FROM).fold(0, usize::saturating_add);
-    if kept <= KEPT { LENT_FROM } else { LENT_FROM_AT_LEAST }
+fn min_lent_bytes(model: &Model) -> usize {
+    let sizes = model.graph().initializer.iter().filter_map(|tensor| lendable_bytes(tensor));
+    let kept = sizes.filter(|bytes| *bytes < MIN_LENT_BYTES).fold(0, usize::saturating_add);
+    if kept <= MAX_EMBEDDED_BYTES { MIN_LENT_BYTES } else { MIN_LENT_BYTES_WHEN_LARGE }
 }
 
 /// The bytes of a constant, of a type that a session can be lent.
-fn bytes_to_lend(tensor: &TensorProto) -> Option<usize> {
+fn lendable_bytes(tensor: &TensorProto) -> Option<usize> {
     tensor.dtype().filter(|dtype| values::is_known(*dtype)).and_then(|dtype| {
         let lengths = tensor.dims.iter().map(|length| usize::try_from(*length).ok());
         let elements = lengths.reduce(|a, b| a?.checked_mul(b?)).unwrap_or(Some(1))?;
@@ -111,16 +112,16 @@ mod tests {
     fn a_matrix_is_packed_again_for_every_node_more_that_multiplies_by_it() {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/digits/digits_cnn.onnx");
         let mut model = Model::open(path).unwrap();
-        assert_eq!(packed_again(&model), 0);
+        assert_eq!(repacked_bytes(&model), 0);
         let gemm = model.graph().node.iter().find(|node| node.op_type == "Gemm").unwrap();
         let gemm = NodeProto::clone(gemm);
         let matrix = model.graph().initializer.iter().find(|it| it.name == gemm.input[1]);
-        let bytes = bytes_to_lend(matrix.unwrap()).unwrap();
+        let bytes = lendable_bytes(matrix.unwrap()).unwrap();
         for count in 1..3 {
             let mut copy = gemm.clone();
             copy.output = vec![format!("copy {count}")];
             model.apply(vec![Edit::AddNode(copy)]).unwrap();
-            assert_eq!(packed_again(&model), count * bytes);
+            assert_eq!(repacked_bytes(&model), count * bytes);
         }
     }
 }

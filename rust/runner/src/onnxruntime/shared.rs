@@ -16,7 +16,7 @@ use ort::AsPointer;
 use ort::session::{NoSelectedOutputs, RunOptions, Session};
 use ort::value::{DynValue, Outlet};
 
-use super::values::Fed;
+use super::values::InputValue;
 
 /// A session without state, for the provider of processors.
 pub(super) struct SharedSession {
@@ -55,7 +55,7 @@ impl SharedSession {
     /// All outputs for these inputs.
     pub(super) fn run(
         &self,
-        given: &HashMap<&str, Fed<'_>>,
+        given: &HashMap<&str, InputValue<'_>>,
         options: &RunOptions<NoSelectedOutputs>,
     ) -> ort::Result<Outputs<'_>> {
         let input_names: Vec<CString> =

@@ -52,31 +52,31 @@ pub(super) fn value(tensor: &Tensor) -> Result<DynValue, CalibrationError> {
 }
 
 /// A tensor for one run: where it lies, if its elements are aligned there, or else copied.
-pub(super) enum Fed<'a> {
+pub(super) enum InputValue<'a> {
     Lent(DynValueRef<'a>),
     Copied(DynValue),
 }
 
-impl Deref for Fed<'_> {
+impl Deref for InputValue<'_> {
     type Target = DynValue;
 
     fn deref(&self) -> &DynValue {
         match self {
-            Fed::Lent(value) => value,
-            Fed::Copied(value) => value,
+            InputValue::Lent(value) => value,
+            InputValue::Copied(value) => value,
         }
     }
 }
 
 /// The tensor without a copy of its elements, where that can be: most samples are of these types.
-pub(super) fn fed(tensor: &Tensor) -> Result<Fed<'_>, CalibrationError> {
+pub(super) fn input_value(tensor: &Tensor) -> Result<InputValue<'_>, CalibrationError> {
     let lent = match tensor.dtype {
         DataType::Float => lent::<f32>(tensor),
         DataType::Int64 => lent::<i64>(tensor),
         DataType::Int32 => lent::<i32>(tensor),
         _ => None,
     };
-    lent.map_or_else(|| value(tensor).map(Fed::Copied), |value| Ok(Fed::Lent(value)))
+    lent.map_or_else(|| value(tensor).map(InputValue::Copied), |value| Ok(InputValue::Lent(value)))
 }
 
 fn lent<T: PrimitiveTensorElementType + AnyBitPattern + Debug>(

@@ -85,7 +85,7 @@ pub(super) fn samples(
         let message = format!("samples of shape {:?} hold no values", first.shape);
         return Err(data(message).at_value(&first.rows.what));
     }
-    Ok(Box::new(Cut { columns, left: count }))
+    Ok(Box::new(Batches { columns, left: count }))
 }
 
 /// One input and the array that feeds it.
@@ -106,7 +106,7 @@ impl Column {
         limit: Option<usize>,
     ) -> Result<Column, CalibrationError> {
         let limit = limit.unwrap_or(usize::MAX);
-        let (shape, step) = cutting(input, &rows.what, &rows.shape)?;
+        let (shape, step) = sample_shape(input, &rows.what, &rows.shape)?;
         let total = rows.shape.first().copied().unwrap_or(0);
         let whole = total / step;
         if total == 0 || limit == 0 {
@@ -142,13 +142,13 @@ pub(super) fn rows_needed(
     array: &[usize],
     limit: Option<usize>,
 ) -> Result<usize, CalibrationError> {
-    let (_, step) = cutting(input, what, array)?;
+    let (_, step) = sample_shape(input, what, array)?;
     let total = array.first().copied().unwrap_or(0);
     Ok(limit.map_or(total, |limit| limit.saturating_mul(step).min(total)))
 }
 
 /// Shape of the input in one sample cut from an array of this shape, and the rows it takes.
-fn cutting(
+fn sample_shape(
     input: &InputSpec,
     what: &str,
     array: &[usize],
@@ -213,12 +213,12 @@ fn layout_hint(expected: &[Option<usize>], shape: &[usize]) -> String {
 }
 
 /// Samples cut from arrays of equal numbers of samples.
-struct Cut {
+struct Batches {
     columns: Vec<Column>,
     left: usize,
 }
 
-impl Samples for Cut {
+impl Samples for Batches {
     fn next_sample(&mut self) -> Option<Result<Sample, CalibrationError>> {
         self.left = self.left.checked_sub(1)?;
         let inputs = self.columns.iter_mut().map(|column| {

@@ -10,19 +10,19 @@ use quantize_rs_onnx::Tensor;
 use super::BoxedSamples;
 
 /// With fewer samples that differ, ranges seldom hold for other data.
-pub const FEW: usize = 32;
+pub const MIN_SAMPLES: usize = 32;
 
 /// Neighbours in images that correlate less than this have nothing to do with each other; of two
 /// neighbours in a photo the correlation is nearly 1.
-const UNRELATED: f64 = 0.1;
+const MIN_PIXEL_CORRELATION: f64 = 0.1;
 
 /// Numbers of an image that it takes to tell.
-const ENOUGH: usize = 1024;
+const MIN_IMAGE_VALUES: usize = 1024;
 
 /// Stretches of so many that are looked at, of larger images: from the first to the last number.
-const STRETCHES: usize = 16;
+const SPANS: usize = 16;
 
-/// Samples that are passed on as they are, and remembered for [`Watched::warnings`].
+/// Samples that are passed on as they are, and remembered for [`SampleDiagnostics::warnings`].
 ///
 /// What is remembered has a fixed size, and nothing is looked at any more once it is clear that
 /// there is nothing to say. The warnings do not depend on the order of the samples.
@@ -30,59 +30,59 @@ const STRETCHES: usize = 16;
 /// ```
 /// use quantize_rs::{InputSpec, Samples};
 /// use quantize_rs_onnx::Tensor;
-/// use quantize_rs_runner::samples::{self, Watched};
+/// use quantize_rs_runner::samples::{self, SampleDiagnostics};
 ///
 /// let input = InputSpec { name: "x".into(), dtype: None, shape: None };
 /// let same = Tensor::from_f32(vec![3, 2], &[1.0, 2.0, 1.0, 2.0, 1.0, 2.0]);
 /// let inputs = [input];
 /// let samples = samples::from_arrays(vec![("x".into(), same)], &inputs, None)?;
-/// let mut samples = Watched::new(samples, &inputs);
+/// let mut samples = SampleDiagnostics::new(samples, &inputs);
 /// while samples.next_sample().is_some() {}
 /// assert!(samples.warnings()[0].starts_with("only 3 samples"));
 /// assert_eq!(samples.warnings()[1], "all 3 samples are the same");
 /// # Ok::<(), quantize_rs::CalibrationError>(())
 /// ```
-pub struct Watched {
+pub struct SampleDiagnostics {
     samples: BoxedSamples,
     /// Rows of a sample, where the model fixes how many it takes at a time.
     batch: usize,
     count: usize,
     /// Hashes of samples that differ; no more are kept than it takes to be content.
-    different: HashSet<u64>,
-    inputs: Vec<Suspect>,
+    distinct: HashSet<u64>,
+    inputs: Vec<InputDiagnostics>,
 }
 
-impl Watched {
+impl SampleDiagnostics {
     /// Watches these samples for a model with these inputs.
-    pub fn new(samples: BoxedSamples, inputs: &[InputSpec]) -> Watched {
+    pub fn new(samples: BoxedSamples, inputs: &[InputSpec]) -> SampleDiagnostics {
         let batch = batch_of(inputs).unwrap_or(1).max(1);
-        Watched { samples, batch, count: 0, different: HashSet::new(), inputs: Vec::new() }
+        SampleDiagnostics { samples, batch, count: 0, distinct: HashSet::new(), inputs: Vec::new() }
     }
 
     /// What is to be said of the samples that went by, in whole sentences without a full stop.
     pub fn warnings(&self) -> Vec<String> {
-        let (count, different) = (self.count, self.different.len());
+        let (count, distinct) = (self.count, self.distinct.len());
         let mut warnings = Vec::new();
         if count == 0 {
             return warnings;
         }
-        if count * self.batch < FEW {
+        if count * self.batch < MIN_SAMPLES {
             let samples = if count == 1 { "sample" } else { "samples" };
             let each = match self.batch {
                 1 => String::new(),
                 batch => format!(" of {batch}"),
             };
             warnings.push(format!(
-                "only {count} {samples}{each}: what so few show seldom holds for other data, give {FEW} \
+                "only {count} {samples}{each}: what so few show seldom holds for other data, give {MIN_SAMPLES} \
                  or more that differ as those in use do"
             ));
         }
-        if count > 1 && different == 1 {
+        if count > 1 && distinct == 1 {
             warnings.push(format!("all {count} samples are the same"));
-        } else if different < count.min(FEW) {
-            warnings.push(format!("of {count} samples only {different} differ"));
+        } else if distinct < count.min(MIN_SAMPLES) {
+            warnings.push(format!("of {count} samples only {distinct} differ"));
         }
-        for Suspect { name, constant, noise } in &self.inputs {
+        for InputDiagnostics { name, constant, noise } in &self.inputs {
             if constant.is_some() {
                 warnings.push(format!("all values of input `{name}` are the same in all samples"));
             } else if *noise {
@@ -97,12 +97,15 @@ impl Watched {
 
     fn look_at(&mut self, sample: &Sample) {
         if self.count == 0 {
-            self.inputs =
-                sample.inputs.iter().map(|(name, value)| Suspect::of(name, value)).collect();
+            self.inputs = sample
+                .inputs
+                .iter()
+                .map(|(name, value)| InputDiagnostics::of(name, value))
+                .collect();
         }
         self.count += 1;
-        if self.different.len() < FEW {
-            self.different.insert(hash(sample));
+        if self.distinct.len() < MIN_SAMPLES {
+            self.distinct.insert(hash(sample));
         }
         for suspect in &mut self.inputs {
             if let Some(value) = sample.get(&suspect.name) {
@@ -112,7 +115,7 @@ impl Watched {
     }
 }
 
-impl Samples for Watched {
+impl Samples for SampleDiagnostics {
     fn next_sample(&mut self) -> Option<Result<Sample, CalibrationError>> {
         let sample = self.samples.next_sample()?;
         if let Ok(sample) = &sample {
@@ -134,19 +137,19 @@ fn batch_of(inputs: &[InputSpec]) -> Option<usize> {
 }
 
 /// What an input is suspected of, until a sample shows that it is not so.
-struct Suspect {
+struct InputDiagnostics {
     name: String,
     /// The bytes of the one value that all elements have.
     constant: Option<Bytes>,
     noise: bool,
 }
 
-impl Suspect {
-    fn of(name: &str, value: &Tensor) -> Suspect {
+impl InputDiagnostics {
+    fn of(name: &str, value: &Tensor) -> InputDiagnostics {
         // Masks and token types often are constant, and so are switches.
         let may_vary = value.dtype.is_float() && value.elements() > 1;
         let first = value.data.slice(..value.data.len().min(size(value)));
-        Suspect { name: name.to_owned(), constant: may_vary.then_some(first), noise: true }
+        InputDiagnostics { name: name.to_owned(), constant: may_vary.then_some(first), noise: true }
     }
 
     fn look_at(&mut self, value: &Tensor) {
@@ -177,23 +180,26 @@ fn is_noise(value: &Tensor) -> bool {
         [_, _, _, channels @ (1 | 3)] => channels,
         _ => return false,
     };
-    let values = some_of(value);
-    values.len() >= ENOUGH && correlation(&values, apart).is_some_and(|c| c.abs() < UNRELATED)
+    let values = sampled_values(value);
+    values.len() >= MIN_IMAGE_VALUES
+        && correlation(&values, apart).is_some_and(|c| c.abs() < MIN_PIXEL_CORRELATION)
 }
 
 /// The numbers of an image, or stretches of them when there are many.
-fn some_of(value: &Tensor) -> Vec<f32> {
+fn sampled_values(value: &Tensor) -> Vec<f32> {
     let size = size(value);
     let count = value.data.len() / size;
-    if count <= STRETCHES * ENOUGH {
+    if count <= SPANS * MIN_IMAGE_VALUES {
         return value.to_f32().unwrap_or_default();
     }
     let stretch = |at: usize| {
-        let from = at * (count - ENOUGH) / (STRETCHES - 1);
-        let data = value.data.slice(from * size..(from + ENOUGH) * size);
-        Tensor { dtype: value.dtype, shape: vec![ENOUGH], data }.to_f32().unwrap_or_default()
+        let from = at * (count - MIN_IMAGE_VALUES) / (SPANS - 1);
+        let data = value.data.slice(from * size..(from + MIN_IMAGE_VALUES) * size);
+        Tensor { dtype: value.dtype, shape: vec![MIN_IMAGE_VALUES], data }
+            .to_f32()
+            .unwrap_or_default()
     };
-    (0..STRETCHES).flat_map(stretch).collect()
+    (0..SPANS).flat_map(stretch).collect()
 }
 
 /// The correlation of values so many places apart; `None` when they are all the same.
@@ -212,7 +218,7 @@ mod tests {
     use super::*;
     use crate::samples::{from_arrays, random};
 
-    fn warnings(mut samples: Watched) -> Vec<String> {
+    fn warnings(mut samples: SampleDiagnostics) -> Vec<String> {
         while let Some(sample) = samples.next_sample() {
             sample.expect("a sample");
         }
@@ -228,7 +234,7 @@ mod tests {
         let rows = Tensor::from_f32(vec![count.into(), 4], &values);
         let inputs = [InputSpec { name: "x".into(), dtype: None, shape: None }];
         let samples = from_arrays(vec![("x".into(), rows)], &inputs, None);
-        warnings(Watched::new(samples.expect("samples"), &inputs))
+        warnings(SampleDiagnostics::new(samples.expect("samples"), &inputs))
     }
 
     #[test]
@@ -244,7 +250,7 @@ mod tests {
                 (input.name.clone(), Tensor::from_f32(vec![rows.into(), 2], &values))
             });
             let samples = from_arrays(arrays.collect(), inputs, None).expect("samples");
-            warnings(Watched::new(samples, inputs))
+            warnings(SampleDiagnostics::new(samples, inputs))
         };
         assert!(about(&[of("x", Some(8))], 32).is_empty());
         assert!(about(&[of("x", Some(8)), of("y", Some(8))], 32).is_empty());
@@ -291,7 +297,7 @@ mod tests {
                 shape: Some(shape),
             };
             let noise = random(std::slice::from_ref(&input), 40, None, 0).expect("samples");
-            let found = warnings(Watched::new(noise, std::slice::from_ref(&input)));
+            let found = warnings(SampleDiagnostics::new(noise, std::slice::from_ref(&input)));
             assert!(
                 found.len() == 1 && found[0].starts_with("input `x` looks like noise"),
                 "{found:?}"
@@ -314,7 +320,8 @@ mod tests {
             let pixels = (0..512).flat_map(|row| (0..512).map(move |column| number(row, column)));
             let image = Tensor::from_f32(vec![1, 1, 512, 512], &pixels.collect::<Vec<f32>>());
             let images = from_arrays(vec![("x".to_owned(), image)], &input, None);
-            let said = warnings(Watched::new(images.expect("samples"), &input)).join("\n");
+            let said =
+                warnings(SampleDiagnostics::new(images.expect("samples"), &input)).join("\n");
             assert_eq!(said.contains("looks like noise"), is_noise, "{said}");
         }
         let inputs = [InputSpec {
@@ -325,7 +332,7 @@ mod tests {
         let smooth: Vec<f32> = (0..40_u16 * 1024).map(|i| (f32::from(i) / 9.0).sin()).collect();
         let images = vec![("x".to_owned(), Tensor::from_f32(vec![40, 1, 32, 32], &smooth))];
         let samples = from_arrays(images, &inputs, None).expect("samples");
-        assert!(warnings(Watched::new(samples, &inputs)).is_empty());
+        assert!(warnings(SampleDiagnostics::new(samples, &inputs)).is_empty());
     }
 
     #[test]
@@ -333,6 +340,6 @@ mod tests {
         let inputs = [InputSpec { name: "x".into(), dtype: None, shape: None }];
         let rows = Tensor::from_f32(vec![1, 1], &[1.0]);
         let samples = from_arrays(vec![("x".into(), rows)], &inputs, None).expect("samples");
-        assert!(Watched::new(samples, &inputs).warnings().is_empty());
+        assert!(SampleDiagnostics::new(samples, &inputs).warnings().is_empty());
     }
 }

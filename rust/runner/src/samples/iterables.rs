@@ -48,7 +48,7 @@ impl Items {
     /// Items for this model.
     pub fn of(model: &Model) -> Items {
         let inputs = InputSpec::of(model);
-        let batched = first_axes_are_batches(model, &inputs) && rows_are_alone(model);
+        let batched = first_axes_are_batches(model, &inputs) && rows_are_independent(model);
         Items { inputs, batched }
     }
 
@@ -70,7 +70,7 @@ impl Items {
                 Ok((input.name.clone(), convert(array, dtype, &input.name)?))
             });
             let inputs = values.collect::<Result<_, _>>()?;
-            return Ok(Box::new(One(Some(Sample { inputs }))));
+            return Ok(Box::new(SingleSample(Some(Sample { inputs }))));
         }
         from_arrays(arrays, &self.inputs, None)
     }
@@ -106,7 +106,7 @@ fn first_axes_are_batches(model: &Model, inputs: &[InputSpec]) -> bool {
 
 /// Whether nothing speaks against rows along the first axes of the inputs having nothing to do with each other: an
 /// output that would have one for each has a first axis of unknown length, and no matrix is made of rows by rows.
-fn rows_are_alone(model: &Model) -> bool {
+fn rows_are_independent(model: &Model) -> bool {
     let shape = |info: &ValueInfoProto| info.tensor_type()?.shape.clone();
     let graph = model.graph();
     let is_fixed = |info: &Raw<ValueInfoProto>| {
@@ -154,9 +154,9 @@ impl Said {
 }
 
 /// A sample that is there already.
-struct One(Option<Sample>);
+struct SingleSample(Option<Sample>);
 
-impl Samples for One {
+impl Samples for SingleSample {
     fn next_sample(&mut self) -> Option<Result<Sample, CalibrationError>> {
         self.0.take().map(Ok)
     }

@@ -21,8 +21,10 @@ use quantize_rs::{CalibrationError, CalibrationErrorKind, InputSpec, Samples};
 use quantize_rs_onnx::Tensor;
 
 pub use convert::convert;
-pub use diagnostics::{FEW, Watched};
-pub use images::{ChannelOrder, IMAGES, ImageFolder, Layout, Resize, fitting, leads_to_images};
+pub use diagnostics::{MIN_SAMPLES, SampleDiagnostics};
+pub use images::{
+    ChannelOrder, IMAGE_EXTENSIONS, ImageFolder, Layout, Resize, is_image_path, matching_files,
+};
 pub use iterables::Items;
 pub use random::random;
 use rows::Rows;
@@ -71,7 +73,7 @@ pub fn open(
     inputs: &[InputSpec],
     limit: Option<usize>,
 ) -> Result<BoxedSamples, CalibrationError> {
-    if leads_to_images(path) {
+    if is_image_path(path) {
         return ImageFolder::new(path).open(inputs, limit);
     }
     let extension = path.extension().map(|extension| extension.to_string_lossy().to_lowercase());
@@ -82,7 +84,8 @@ pub fn open(
         let known: Vec<String> = FORMATS.iter().map(|f| format!(".{}", f.extension)).collect();
         let what = extension.map_or("no extension".to_owned(), |e| format!("extension .{e}"));
         let known = known.join(", ");
-        let images = IMAGES.iter().map(|extension| format!(".{extension}")).collect::<Vec<_>>();
+        let images =
+            IMAGE_EXTENSIONS.iter().map(|extension| format!(".{extension}")).collect::<Vec<_>>();
         let images = images.join(", ");
         let message = format!(
             "samples are read from {known}, and images from {images}; this path has {what}"

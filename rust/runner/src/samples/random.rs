@@ -51,7 +51,7 @@ pub fn random(
             return Err(mismatch(message).at_value(&input.name));
         };
         convert(Tensor::from_f32(vec![0], &[]), dtype, &input.name)?; // can it be fed at all?
-        Ok(Fed { name: input.name.clone(), dtype, shape })
+        Ok(RandomInput { name: input.name.clone(), dtype, shape })
     });
     let inputs = shapes.collect::<Result<_, CalibrationError>>()?;
     Ok(Box::new(Random { inputs, left: count, bits: SplitMix64(seed) }))
@@ -91,14 +91,14 @@ fn fixed_rest(declared: &[Option<usize>]) -> Option<Vec<usize>> {
 }
 
 /// An input and what it gets.
-struct Fed {
+struct RandomInput {
     name: String,
     dtype: DataType,
     shape: Vec<usize>,
 }
 
 struct Random {
-    inputs: Vec<Fed>,
+    inputs: Vec<RandomInput>,
     left: usize,
     bits: SplitMix64,
 }

@@ -16,10 +16,10 @@ pub(super) const FORMAT: Format =
     Format { extension: "safetensors", about: "tensors by the names of the inputs", open };
 
 /// Bytes before the header: its length.
-const PREFIX: u64 = 8;
+const PREFIX_BYTES: u64 = 8;
 
 /// A header may be as long as this: enough for a hundred thousand tensors.
-const LONGEST_HEADER: u64 = 1 << 24;
+const MAX_HEADER_BYTES: u64 = 1 << 24;
 
 fn open(
     path: &Path,
@@ -51,14 +51,14 @@ fn read_header(path: &Path) -> Result<(Metadata, u64), CalibrationError> {
     file.read_exact(&mut prefix)
         .map_err(|cause| error("it ends in its header".to_owned()).caused_by(cause))?;
     let header = u64::from_le_bytes(prefix);
-    if header > LONGEST_HEADER || header > length.saturating_sub(PREFIX) {
+    if header > MAX_HEADER_BYTES || header > length.saturating_sub(PREFIX_BYTES) {
         return Err(error(format!("its header claims {header} bytes, the file has {length}")));
     }
     let mut json = Vec::new();
     file.take(header).read_to_end(&mut json).map_err(|cause| io_error(path, cause))?;
     let metadata: Metadata = serde_json::from_slice(&json)
         .map_err(|cause| error(format!("its header is wrong: {cause}")).caused_by(cause))?;
-    let (start, tensors) = (PREFIX + header, metadata.data_len() as u64);
+    let (start, tensors) = (PREFIX_BYTES + header, metadata.data_len() as u64);
     if tensors != length - start {
         let left = length - start;
         return Err(error(format!("its tensors take {tensors} bytes, there are {left}")));

@@ -53,9 +53,9 @@ pub(super) fn runner(
     };
     for (tap, place) in places.into_iter().enumerate() {
         match place {
-            Place::Node(outlet) => runner.taps[outlet.node].push((outlet.slot, tap)),
-            Place::Constant(shape, values) => runner.constants.push((tap, shape, values)),
-            Place::NoFloats(kind) => {
+            TapSource::Node(outlet) => runner.taps[outlet.node].push((outlet.slot, tap)),
+            TapSource::Constant(shape, values) => runner.constants.push((tap, shape, values)),
+            TapSource::NoFloats(kind) => {
                 let tap = &taps[tap];
                 let what = "only float32 and float16 can be observed";
                 return Err(failed(format!("value `{tap}` is {kind:?}, and {what}")).at_value(tap));
@@ -146,7 +146,7 @@ fn tapped_model(
 }
 
 /// Where a tap's values come from in the optimized model.
-enum Place {
+enum TapSource {
     Node(OutletId),
     Constant(Vec<usize>, Vec<f32>),
     /// Nowhere: they are of this type.
@@ -157,10 +157,10 @@ enum Place {
 fn split_off_taps(
     mut model: TypedModel,
     real: usize,
-) -> TractResult<(Arc<TypedSimplePlan>, Vec<Place>)> {
+) -> TractResult<(Arc<TypedSimplePlan>, Vec<TapSource>)> {
     let mut outputs = model.outputs.clone();
     let taps = outputs.split_off(real);
-    let places: Vec<Place> =
+    let places: Vec<TapSource> =
         taps.iter().map(|tap| place(&model, *tap)).collect::<TractResult<_>>()?;
     // A tap that no remaining output depends on would not be computed: it stays an output.
     let mut computed = vec![false; model.nodes().len()];
@@ -178,17 +178,17 @@ fn split_off_taps(
     Ok((TypedSimplePlan::new_with_options(model, &options)?, places))
 }
 
-fn place(model: &TypedModel, tap: OutletId) -> TractResult<Place> {
+fn place(model: &TypedModel, tap: OutletId) -> TractResult<TapSource> {
     let kind = model.outlet_fact(tap)?.datum_type;
     if kind != DatumType::F32 {
-        return Ok(Place::NoFloats(kind));
+        return Ok(TapSource::NoFloats(kind));
     }
     let Some(constant) = model.node(tap.node).op_as::<Const>() else {
-        return Ok(Place::Node(tap));
+        return Ok(TapSource::Node(tap));
     };
     let constant = constant.val();
     let values = constant.try_as_plain_ram()?.as_slice::<f32>()?.to_vec();
-    Ok(Place::Constant(constant.shape().to_vec(), values))
+    Ok(TapSource::Constant(constant.shape().to_vec(), values))
 }
 
 /// Marks `node` and all it is computed from.

@@ -76,7 +76,7 @@ struct TimedRunner {
 
 impl Timed for TimedRunner {
     fn run(&mut self) -> Result<(), CalibrationError> {
-        self.runner.run(&self.sample, &mut Nobody, &AtomicBool::new(false))
+        self.runner.run(&self.sample, &mut NullSink, &AtomicBool::new(false))
     }
 
     fn threads(&self) -> Option<usize> {
@@ -85,9 +85,9 @@ impl Timed for TimedRunner {
 }
 
 /// Looks at nothing.
-struct Nobody;
+struct NullSink;
 
-impl Sink for Nobody {
+impl Sink for NullSink {
     fn observe(&mut self, _: usize, _: &[usize], _: &[f32]) {}
 }
 

@@ -13,7 +13,7 @@ use tract_onnx::prelude::TractError;
 use super::failed;
 
 /// Longest part of a message of tract that is passed on: some print whole tensors.
-const LONGEST: usize = 600;
+const MAX_MESSAGE_LENGTH: usize = 600;
 
 /// The nodes behind the tokens.
 pub(super) struct NodeNames {
@@ -56,7 +56,7 @@ impl NodeNames {
     /// An error at the node that `place` names, if it names one.
     pub(super) fn locate_text(&self, place: &str, message: &str) -> CalibrationError {
         let mut message = self.readable(message);
-        if let Some((cut, _)) = message.char_indices().nth(LONGEST) {
+        if let Some((cut, _)) = message.char_indices().nth(MAX_MESSAGE_LENGTH) {
             message.truncate(cut);
             message.push('…');
         }

@@ -16,13 +16,13 @@ use super::names::node_name;
 use crate::inputs::listed;
 
 /// Opsets before this one broadcast by an attribute that tract does not read.
-const OLDEST_OPSET: i64 = 7;
+const MIN_OPSET: i64 = 7;
 
 /// Operators of ONNX Runtime's own that tract computes as ONNX Runtime does.
-const CONTRIBUTED: &[&str] = &["BiasGelu", "FastGelu", "Gelu", "QuickGelu"];
+const CONTRIB_OPS: &[&str] = &["BiasGelu", "FastGelu", "Gelu", "QuickGelu"];
 
 /// An operator that tract knows and computes wrong in some form.
-struct Defect {
+struct KnownDefect {
     op_types: &'static [&'static str],
     /// What is wrong, in the words of the error.
     what: &'static str,
@@ -40,7 +40,7 @@ struct Scope<'a> {
 }
 
 /// Operators that make booleans, and those that arrange what they are given first.
-const LOGICAL: &[&str] = &[
+const BOOLEAN_OPS: &[&str] = &[
     "And",
     "Equal",
     "Greater",
@@ -53,17 +53,17 @@ const LOGICAL: &[&str] = &[
     "Or",
     "Xor",
 ];
-const ARRANGING: &[&str] =
+const DATA_MOVEMENT_OPS: &[&str] =
     &["Expand", "Identity", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"];
 
 /// Measured against ONNX Runtime on tract 0.23.9; look again with every new version.
-const DEFECTS: &[Defect] = &[
-    Defect {
+const DEFECTS: &[KnownDefect] = &[
+    KnownDefect {
         op_types: &["LSTM", "GRU", "RNN"],
         what: "with `direction` reverse is run forward",
         concerns: |node, _| text(node, "direction") == b"reverse",
     },
-    Defect {
+    KnownDefect {
         op_types: &["LSTM", "GRU", "RNN"],
         what: "with `clip`, `input_forget` or its own `activations` is run without",
         concerns: |node, _| {
@@ -71,17 +71,17 @@ const DEFECTS: &[Defect] = &[
             clip || int(node, "input_forget") != 0 || has_own_activations(node)
         },
     },
-    Defect {
+    KnownDefect {
         op_types: &["SpaceToDepth"],
         what: "with `mode` CRD is run as DCR",
         concerns: |node, _| text(node, "mode") == b"CRD",
     },
-    Defect {
+    KnownDefect {
         op_types: &["BatchNormalization"],
         what: "with `training_mode` is run as inference",
         concerns: |node, _| int(node, "training_mode") != 0,
     },
-    Defect {
+    KnownDefect {
         op_types: &["Attention"],
         what: "with a causal mask over a past, a window or `softcap` is computed wrong",
         concerns: |node, _| {
@@ -91,35 +91,35 @@ const DEFECTS: &[Defect] = &[
             (int(node, "is_causal") != 0 && past) || window || softcap
         },
     },
-    Defect {
+    KnownDefect {
         op_types: &["Attention"],
         what: "with a mask of booleans is refused when it runs",
         concerns: |node, scope| {
             node.input.get(3).is_some_and(|mask| scope.booleans.contains(mask.as_str()))
         },
     },
-    Defect {
+    KnownDefect {
         op_types: &["QuantizeLinear", "DequantizeLinear"],
         what: "with `block_size` or `output_dtype` is run without",
         concerns: |node, _| int(node, "block_size") != 0 || int(node, "output_dtype") != 0,
     },
-    Defect {
+    KnownDefect {
         op_types: &["Celu"],
         what: "with `alpha` other than 1 is computed wrong",
         concerns: |node, _| attribute(node, "alpha").is_some_and(|a| a.f != 1.0),
     },
-    Defect {
+    KnownDefect {
         op_types: &["QLinearConv"],
         what: "reads or writes beyond its memory for some shapes",
         concerns: |_, _| true,
     },
-    Defect { op_types: &["GlobalLpPool"], what: "is computed wrong", concerns: |_, _| true },
-    Defect {
+    KnownDefect { op_types: &["GlobalLpPool"], what: "is computed wrong", concerns: |_, _| true },
+    KnownDefect {
         op_types: &["ConvTranspose"],
         what: "with `output_shape` may pad the other side",
         concerns: |node, _| attribute(node, "output_shape").is_some(),
     },
-    Defect {
+    KnownDefect {
         op_types: &["Mod"],
         what: "of values cast to int64 takes the sign of the dividend",
         concerns: |node, scope| {
@@ -127,7 +127,7 @@ const DEFECTS: &[Defect] = &[
             cast && int(node, "fmod") == 0
         },
     },
-    Defect {
+    KnownDefect {
         op_types: &["Resize"],
         what: "of opset 10 that shrinks, or by scales known only when it runs, rounds otherwise",
         concerns: |node, scope| {
@@ -142,9 +142,9 @@ const DEFECTS: &[Defect] = &[
 /// # Errors
 /// Of kind `Unsupported`, listing all of it with the names of the nodes and the mend.
 pub(super) fn check(framework: &Onnx, model: &ModelProto) -> Result<(), CalibrationError> {
-    let mut found = Found { framework, opset: opset(model), problems: BTreeMap::new() };
-    if found.opset < OLDEST_OPSET {
-        found.add(format!("opset older than {OLDEST_OPSET}"), &found.opset.to_string());
+    let mut found = Problems { framework, opset: opset(model), problems: BTreeMap::new() };
+    if found.opset < MIN_OPSET {
+        found.add(format!("opset older than {MIN_OPSET}"), &found.opset.to_string());
     }
     if let Some(graph) = &model.graph {
         found.graph(graph);
@@ -170,13 +170,13 @@ pub(super) fn opset(model: &ModelProto) -> i64 {
 }
 
 /// Problems and where they are.
-struct Found<'a> {
+struct Problems<'a> {
     framework: &'a Onnx,
     opset: i64,
     problems: BTreeMap<String, Vec<String>>,
 }
 
-impl Found<'_> {
+impl Problems<'_> {
     fn add(&mut self, problem: impl Into<String>, place: &str) {
         self.problems.entry(problem.into()).or_default().push(place.to_owned());
     }
@@ -201,7 +201,7 @@ impl Found<'_> {
 
     fn node(&mut self, node: &NodeProto, scope: &Scope) {
         let (name, op_type) = (node_name(node), node.op_type.as_str());
-        let contributed = node.domain == "com.microsoft" && CONTRIBUTED.contains(&op_type);
+        let contributed = node.domain == "com.microsoft" && CONTRIB_OPS.contains(&op_type);
         if !is_default(&node.domain) && !contributed {
             self.add(format!("operator {op_type} of domain {}", node.domain), name);
         } else if !self.framework.op_register.0.contains_key(op_type) {
@@ -256,9 +256,9 @@ fn booleans(graph: &GraphProto) -> HashSet<&str> {
         let op_type = node.op_type.as_str();
         let first = node.input.first().is_some_and(|name| found.contains(name.as_str()));
         let cast = i32::try_from(int(node, "to")).is_ok_and(boolean);
-        if LOGICAL.contains(&op_type)
+        if BOOLEAN_OPS.contains(&op_type)
             || op_type == "Cast" && cast
-            || ARRANGING.contains(&op_type) && first
+            || DATA_MOVEMENT_OPS.contains(&op_type) && first
         {
             found.extend(node.output.iter().map(String::as_str));
         }

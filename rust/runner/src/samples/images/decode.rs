@@ -11,10 +11,10 @@ use crate::catch_panic;
 use crate::samples::{data, io_error};
 
 /// An image may have as many pixels: 512 MiB in colour, where Pillow stops too.
-pub(super) const MOST_PIXELS: usize = (512 << 20) / 3;
+pub(super) const MAX_PIXELS: usize = (512 << 20) / 3;
 
 /// Bytes that an image file may have, and bytes that its pixels may take as they are decoded.
-const MOST_BYTES: u64 = 512 << 20;
+const MAX_BYTES: u64 = 512 << 20;
 
 /// An image with 8 bits a channel, row by row, the channels of a pixel beside each other.
 #[derive(Debug, PartialEq, Eq)]
@@ -41,12 +41,12 @@ fn read_file(path: &Path) -> Result<Vec<u8>, CalibrationError> {
     if !metadata.is_file() {
         return Err(refused("expected an image, this is not a regular file".to_owned()));
     }
-    if metadata.len() > MOST_BYTES {
+    if metadata.len() > MAX_BYTES {
         return Err(refused(format!("{} bytes are too many for an image", metadata.len())));
     }
     let mut bytes = Vec::new();
     let file = File::open(path).map_err(|error| io_error(path, error))?;
-    file.take(MOST_BYTES).read_to_end(&mut bytes).map_err(|error| io_error(path, error))?;
+    file.take(MAX_BYTES).read_to_end(&mut bytes).map_err(|error| io_error(path, error))?;
     Ok(bytes)
 }
 
@@ -67,13 +67,13 @@ fn decoded(bytes: Vec<u8>) -> Result<DynamicImage, CalibrationError> {
         data(format!("cannot decode the {kind} image: {error}")).caused_by(error)
     };
     let mut limits = Limits::no_limits();
-    limits.max_alloc = Some(MOST_BYTES);
+    limits.max_alloc = Some(MAX_BYTES);
     let mut reader = ImageReader::with_format(Cursor::new(bytes), format);
     reader.limits(limits.clone());
     let mut decoder = reader.into_decoder().map_err(broken)?;
     let (width, height) = decoder.dimensions();
     let pixels = u64::from(width) * u64::from(height);
-    if pixels > MOST_PIXELS as u64 || limits.reserve(decoder.total_bytes()).is_err() {
+    if pixels > MAX_PIXELS as u64 || limits.reserve(decoder.total_bytes()).is_err() {
         return Err(data(format!("{width} × {height} pixels are too many for an image")));
     }
     let orientation = decoder.orientation().map_err(broken)?;

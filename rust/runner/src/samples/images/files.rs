@@ -9,16 +9,16 @@ use quantize_rs::{CalibrationError, CalibrationErrorKind};
 use crate::samples::{data, io_error};
 
 /// Extensions of images that can be read, in lower case and without the dot.
-pub const IMAGES: &[&str] = &["jpg", "jpeg", "png"];
+pub const IMAGE_EXTENSIONS: &[&str] = &["jpg", "jpeg", "png"];
 
 /// What makes a path a pattern, unless there is something of just that name.
-const WILD: [char; 4] = ['*', '?', '[', '{'];
+const WILDCARDS: [char; 4] = ['*', '?', '[', '{'];
 
 /// Whether `path` leads to images: a folder, an image, or a pattern.
-pub fn leads_to_images(path: &Path) -> bool {
+pub fn is_image_path(path: &Path) -> bool {
     match fs::metadata(path) {
         Ok(metadata) => metadata.is_dir() || is_image(path),
-        Err(_) => path.to_string_lossy().contains(WILD),
+        Err(_) => path.to_string_lossy().contains(WILDCARDS),
     }
 }
 
@@ -27,8 +27,8 @@ pub fn leads_to_images(path: &Path) -> bool {
 ///
 /// # Errors
 /// No pattern of paths.
-pub fn fitting(path: &Path) -> Result<Vec<PathBuf>, CalibrationError> {
-    if fs::metadata(path).is_ok() || !path.to_string_lossy().contains(WILD) {
+pub fn matching_files(path: &Path) -> Result<Vec<PathBuf>, CalibrationError> {
+    if fs::metadata(path).is_ok() || !path.to_string_lossy().contains(WILDCARDS) {
         return Ok(vec![path.to_path_buf()]);
     }
     let mut found = by_pattern(path)?;
@@ -41,12 +41,12 @@ pub(super) fn listed(path: &Path) -> Result<Vec<PathBuf>, CalibrationError> {
     let found = match fs::metadata(path) {
         Ok(metadata) if metadata.is_dir() => in_folder(path)?,
         Ok(_) => vec![path.to_path_buf()],
-        Err(_) if path.to_string_lossy().contains(WILD) => by_pattern(path)?,
+        Err(_) if path.to_string_lossy().contains(WILDCARDS) => by_pattern(path)?,
         Err(error) => return Err(io_error(path, error)),
     };
     let mut images: Vec<PathBuf> = found.into_iter().filter(|path| is_image(path)).collect();
     if images.is_empty() {
-        let known: Vec<String> = IMAGES.iter().map(|known| format!(".{known}")).collect();
+        let known: Vec<String> = IMAGE_EXTENSIONS.iter().map(|known| format!(".{known}")).collect();
         return Err(none(&format!("there is no {}", known.join(", ")), path));
     }
     images.sort();
@@ -61,7 +61,7 @@ pub(super) fn none(why: &str, path: &Path) -> CalibrationError {
 
 fn is_image(path: &Path) -> bool {
     let extension = path.extension().map(|extension| extension.to_string_lossy().to_lowercase());
-    extension.is_some_and(|extension| IMAGES.contains(&extension.as_str()))
+    extension.is_some_and(|extension| IMAGE_EXTENSIONS.contains(&extension.as_str()))
 }
 
 /// The files in a folder, without those in folders within it.
@@ -92,7 +92,7 @@ fn entries(folder: &Path) -> Result<Vec<PathBuf>, CalibrationError> {
 
 /// The files that fit a pattern. `**` does not follow links to folders, which may lead in circles.
 fn by_pattern(path: &Path) -> Result<Vec<PathBuf>, CalibrationError> {
-    let wild = |part: &Component<'_>| part.as_os_str().to_string_lossy().contains(WILD);
+    let wild = |part: &Component<'_>| part.as_os_str().to_string_lossy().contains(WILDCARDS);
     let root: PathBuf = path.components().take_while(|part| !wild(part)).collect();
     let rest: PathBuf = path.components().skip_while(|part| !wild(part)).collect();
     let pattern = rest.to_string_lossy();

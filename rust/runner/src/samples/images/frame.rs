@@ -3,7 +3,7 @@
 use quantize_rs::{CalibrationError, InputSpec};
 use quantize_rs_onnx::DataType;
 
-use super::decode::MOST_PIXELS;
+use super::decode::MAX_PIXELS;
 use super::{ChannelOrder, ImageFolder, Layout};
 use crate::inputs::{describe, listed, mismatch};
 
@@ -143,7 +143,7 @@ fn size(folder: &ImageFolder, declared: [Option<usize>; 2]) -> Result<[usize; 2]
     };
     let [height, width] = size;
     match height.checked_mul(width) {
-        Some(pixels) if (1..=MOST_PIXELS).contains(&pixels) => {}
+        Some(pixels) if (1..=MAX_PIXELS).contains(&pixels) => {}
         _ => return Err(format!("no images of size {size:?} are made here")),
     }
     match folder.crop {

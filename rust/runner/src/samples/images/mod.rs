@@ -17,7 +17,7 @@ use crate::inputs::mismatch;
 use decode::Pixels;
 use frame::Frame;
 
-pub use files::{IMAGES, fitting, leads_to_images};
+pub use files::{IMAGE_EXTENSIONS, is_image_path, matching_files};
 pub use options::{ChannelOrder, Layout, Resize};
 
 /// Photos, and how their pixels become the numbers that a model is fed with.

@@ -104,7 +104,7 @@ fn pixel(sum: i32) -> u8 {
 }
 
 /// What a sum begins with, so that it is rounded in the end.
-const HALF: i32 = 1 << (PRECISION - 1);
+const ROUNDING: i32 = 1 << (PRECISION - 1);
 
 fn along_rows(image: &Pixels, width: usize, filter: &Filter) -> Pixels {
     let weights = filter.weights(image.width, width);
@@ -119,7 +119,7 @@ fn rows_of<const C: usize>(image: &Pixels, width: usize, weights: &[(usize, Vec<
     for row in image.bytes.chunks_exact(image.width * C) {
         let (row, _) = row.as_chunks::<C>();
         for (first, weights) in weights {
-            let mut sums = [HALF; C];
+            let mut sums = [ROUNDING; C];
             for (old, weight) in row[*first..].iter().zip(weights) {
                 for (sum, value) in sums.iter_mut().zip(old) {
                     *sum += i32::from(*value) * weight;
@@ -134,9 +134,9 @@ fn rows_of<const C: usize>(image: &Pixels, width: usize, weights: &[(usize, Vec<
 fn along_columns(image: &Pixels, height: usize, filter: &Filter) -> Pixels {
     let row = image.width * image.channels;
     let mut bytes = Vec::with_capacity(height * row);
-    let mut sums = vec![HALF; row];
+    let mut sums = vec![ROUNDING; row];
     for (first, weights) in filter.weights(image.height, height) {
-        sums.fill(HALF);
+        sums.fill(ROUNDING);
         for (old, weight) in image.bytes.chunks_exact(row).skip(first).zip(&weights) {
             for (sum, value) in sums.iter_mut().zip(old) {
                 *sum += i32::from(*value) * weight;

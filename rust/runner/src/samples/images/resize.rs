@@ -3,7 +3,7 @@
 use quantize_rs::CalibrationError;
 
 use super::Resize;
-use super::decode::{MOST_PIXELS, Pixels};
+use super::decode::{MAX_PIXELS, Pixels};
 use super::resample::resample;
 use crate::samples::data;
 
@@ -33,7 +33,7 @@ fn resized(
 ) -> Result<Pixels, CalibrationError> {
     // Rows come first: there is an image of the old height and the new width for a while.
     let pixels = image.height.max(height).checked_mul(width);
-    if pixels.is_none_or(|pixels| pixels > MOST_PIXELS) {
+    if pixels.is_none_or(|pixels| pixels > MAX_PIXELS) {
         let (from, to) = ([image.height, image.width], [height, width]);
         return Err(data(format!("resizing {from:?} to {to:?} takes too many pixels")));
     }
