@@ -1,4 +1,4 @@
-//! Analysis of a real model, the digits CNN on its own samples, by ONNX Runtime.
+//! Analysis of a real model with ONNX Runtime: the digits CNN on its own samples.
 #![cfg(feature = "onnxruntime")]
 
 mod installed;
@@ -28,13 +28,13 @@ fn some(count: usize, model: &Model) -> Box<dyn Samples + Send> {
     samples::open(&digits("calibration.npy"), &InputSpec::of(model), Some(count)).unwrap()
 }
 
-/// An engine, where one is installed.
+/// An engine, if one is installed.
 fn engine() -> Option<Counting> {
     let runtime = OnnxRuntime::open(&installed::library()?).unwrap();
     Some(Counting { runtime, nodes: AtomicUsize::new(0) })
 }
 
-/// Counts the nodes of all models that run, each as often as it does.
+/// Counts how often each node of each model runs.
 struct Counting {
     runtime: OnnxRuntime,
     nodes: AtomicUsize,
@@ -118,7 +118,8 @@ fn compared(original: &Model, quantized: &Model, engine: &dyn Engine) -> Compari
     compare(original, quantized, engine, samples, &options, control(&mut |_| true)).unwrap()
 }
 
-/// The model with one element of a constant so large that a scale for all leaves nothing of the rest.
+/// The model with one element of a weight so large that a single scale leaves no precision for the
+/// others.
 fn spoilt(model: &Model, name: &str) -> Model {
     let proto = model.graph().initializer.iter().find(|tensor| tensor.name == name).unwrap();
     let tensor = model.tensor(proto).unwrap();
@@ -193,9 +194,9 @@ fn only_what_follows_from_a_layer_is_run() {
     let found = found(&subject, None, &engine, &SensitivityOptions::default());
     let ran = engine.nodes.load(Ordering::Relaxed);
     let nodes = subject.0.graph().node.len();
-    // The float model: for its outputs, for what it lends, and to see how large that is.
+    // The float model: once for its outputs, once for its values, and once to measure their size.
     let parts = ran - nodes * (2 * found.samples + 1);
-    // A quantized model has a node more, which brings the weight back.
+    // A quantized model has one more node, which dequantizes the weight.
     let whole = (nodes + 1) * found.samples * found.layers.len();
     assert!(parts * 3 < whole * 2, "{parts} of {whole}");
 }
@@ -215,7 +216,7 @@ fn what_calibration_showed_is_not_computed_again() {
         assert_eq!(one.name, other.name);
         assert!((one.score - other.score).abs() < 1e-3, "{one:?} {other:?}");
     }
-    // Of two equal samples one is kept: the float model is run once more.
+    // Of two equal samples one is kept: the float model runs once more.
     let mut first = some(1, &subject.0);
     let sample = first.next_sample().unwrap().unwrap();
     let samples = &mut Given(vec![sample; 2]);
@@ -247,7 +248,7 @@ fn what_is_joined_later_is_kept_while_calibrating_too() {
     }
 }
 
-/// Samples that are there already.
+/// Samples in memory.
 struct Given(Vec<Sample>);
 
 impl Samples for Given {
@@ -264,7 +265,7 @@ fn work_that_was_interrupted_goes_on_where_it_was() {
     let folder = tempfile::tempdir().unwrap();
     let resume = Some(folder.path().join("known.json"));
     let options = SensitivityOptions { resume, ..SensitivityOptions::default() };
-    // Given up after the first layers, with several to go, which the one that runs them may have begun.
+    // Cancelled after the first layers, with several left, one of which may already run.
     let mut until = |progress: quantize_rs::Progress| progress.done < 16 * 3;
     let control = Control { threads: 1, progress: &mut until };
     let samples = &mut *some(16, &subject.0);
@@ -280,7 +281,7 @@ fn work_that_was_interrupted_goes_on_where_it_was() {
     let of_none = engine.nodes.load(Ordering::Relaxed);
     for known in [&rest, &again] {
         let pairs = known.layers.iter().zip(&whole.layers);
-        // Text keeps all digits of a number but the last.
+        // Text has all digits of a number except the last.
         let mut alike = pairs.map(|(a, b)| a.name == b.name && (a.score - b.score).abs() < 1e-9);
         assert!(known.layers.len() == whole.layers.len() && alike.all(|alike| alike));
     }
@@ -311,7 +312,7 @@ fn an_error_is_found_where_it_is_made_and_not_where_it_arrives() {
     let before = of(&sound);
     assert!(before.values().all(|(own, _)| *own > 25.0), "{sound}");
 
-    // One scale of the weights of the second convolution, half as large again.
+    // One scale of the weights of the second convolution, multiplied by one and a half.
     let convolutions = quantized.graph().node.iter().filter(|node| node.op_type == "Conv");
     let weight = &convolutions.map(|node| &node.input[1]).nth(1).unwrap().clone();
     let scale = quantized.graph().node.iter().find(|node| node.output[0] == *weight).unwrap();

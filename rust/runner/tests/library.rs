@@ -1,4 +1,4 @@
-//! Opening the library of ONNX Runtime: a process of its own, because it can be done but once.
+//! Opening the library of ONNX Runtime: in a separate process, because it can be done only once.
 #![cfg(feature = "onnxruntime")]
 
 mod installed;

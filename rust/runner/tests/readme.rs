@@ -1,8 +1,8 @@
-//! The programme of the README runs.
+//! The program of the README runs.
 
 use std::process::Command;
 
-/// `cargo test` builds the examples beside the tests.
+/// `cargo test` builds the examples next to the tests.
 #[test]
 fn the_programme_of_the_readme_runs() {
     let repository = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");

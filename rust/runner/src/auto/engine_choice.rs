@@ -1,4 +1,4 @@
-//! One model to be prepared: by which engine, and whether both compute the same.
+//! Chooses the engine of one model, and checks whether both engines compute the same.
 
 use std::collections::HashMap;
 use std::sync::PoisonError;
@@ -11,30 +11,30 @@ use super::value_summary::ValueSummaries;
 use super::{Choice, Shapes, fingerprint};
 use crate::{OnnxRuntime, Tract};
 
-/// What is to be prepared.
+/// What to prepare.
 #[derive(Clone, Copy)]
-pub(super) struct EngineChoice<'a> {
+pub(super) struct EngineRequest<'a> {
     pub(super) model: &'a Model,
     pub(super) taps: &'a [String],
     pub(super) sample: &'a Sample,
     pub(super) stop: &'a AtomicBool,
-    /// Whether others are busy beside it.
+    /// Whether other sessions use the cores at the same time.
     pub(super) beside: bool,
 }
 
-/// How what the engines compute of a sample compares.
+/// The result of running a sample with both engines.
 enum Agreement {
-    /// tract's runner.
+    /// Both agree; tract's runner.
     Same(Box<dyn Runner>),
-    /// tract's runner, and why ONNX Runtime has none.
+    /// tract's runner, and the error of ONNX Runtime.
     Unchecked(Box<dyn Runner>, CalibrationError),
-    /// ONNX Runtime's runner, and how they differ.
+    /// ONNX Runtime's runner, and the first difference.
     Different(Box<dyn Runner>, String),
-    /// tract cannot run it.
+    /// tract cannot run the model.
     Fails(CalibrationError),
 }
 
-impl EngineChoice<'_> {
+impl EngineRequest<'_> {
     fn prepare(self, engine: &dyn Engine) -> Result<Box<dyn Runner>, CalibrationError> {
         if self.stop.load(Ordering::Relaxed) {
             return Err(CalibrationError::new(Kind::Cancelled));
@@ -43,7 +43,7 @@ impl EngineChoice<'_> {
         prepare(engine, self.model, self.taps, self.sample)
     }
 
-    /// The runner of tract, where there is no other engine.
+    /// The runner of tract when ONNX Runtime is not available.
     pub(super) fn alone(self, why: &str) -> Result<Box<dyn Runner>, CalibrationError> {
         match self.prepare(&Tract) {
             Ok(runner) => Ok(Box::new(self.by(&Tract, runner, &format!("run by tract: {why}")))),
@@ -52,7 +52,7 @@ impl EngineChoice<'_> {
         }
     }
 
-    /// The runner of `engine`, or that of `other` where this one fails, and why.
+    /// The runner of `engine`, or that of `other` if this one fails, with the reason.
     pub(super) fn prefer(
         self,
         engine: &dyn Engine,
@@ -65,7 +65,7 @@ impl EngineChoice<'_> {
         }
     }
 
-    /// The runner of `other`, because of a failure of `engine`.
+    /// The runner of `other` after a failure of `engine`.
     fn fall_back(
         self,
         engine: &dyn Engine,
@@ -89,14 +89,15 @@ impl EngineChoice<'_> {
         }
     }
 
-    /// The runner of tract, if ONNX Runtime computes the same of the first sample; else its own.
+    /// The runner of tract if ONNX Runtime computes the same values for the first sample; otherwise
+    /// that of ONNX Runtime.
     pub(super) fn choose(
         self,
         onnxruntime: &OnnxRuntime,
     ) -> Result<(ChosenRunner, String), CalibrationError> {
         let (engine, runner, why): (&dyn Engine, _, _) = match self.compare(onnxruntime)? {
             Agreement::Same(runner) => {
-                let why = "run by tract; onnxruntime computes the same of the first sample";
+                let why = "run by tract; onnxruntime computes the same values for the first sample";
                 (&Tract, runner, why.to_owned())
             }
             Agreement::Unchecked(runner, failure) => {
@@ -104,7 +105,7 @@ impl EngineChoice<'_> {
                 (&Tract, runner, why)
             }
             Agreement::Different(runner, how) => {
-                let why = format!("run by onnxruntime, because of the first sample {how}");
+                let why = format!("run by onnxruntime, because for the first sample {how}");
                 (onnxruntime, runner, why)
             }
             Agreement::Fails(failure) => return self.fall_back(&Tract, failure, onnxruntime),
@@ -112,7 +113,7 @@ impl EngineChoice<'_> {
         Ok((self.by(engine, runner, &why), why))
     }
 
-    /// The runner of the engine that was chosen before, for another sample or another model.
+    /// The runner of the engine chosen earlier, for another sample or another model.
     pub(super) fn with_previous_choice(
         self,
         choice: &Choice,
@@ -122,7 +123,7 @@ impl EngineChoice<'_> {
         let (engine, other): (&dyn Engine, &dyn Engine) =
             if *tract { (&Tract, onnxruntime) } else { (onnxruntime, &Tract) };
         if *model != fingerprint(self.model) {
-            // Quantized models may differ between engines by a step, of which nothing follows.
+            // Quantized models may differ between engines by a step, which does not matter.
             let (runner, _) = self.prefer(engine, other, why.clone())?;
             return Ok(Box::new(runner));
         }
@@ -144,17 +145,17 @@ impl EngineChoice<'_> {
         Ok(Box::new(self.by(engine, runner, why)))
     }
 
-    /// Runs the sample with both.
+    /// Runs the sample with both engines.
     fn compare(self, onnxruntime: &OnnxRuntime) -> Result<Agreement, CalibrationError> {
         let mut values = self.taps.to_vec();
         values.extend(float_outputs(self.model).filter(|name| !self.taps.contains(name)));
-        let choice = EngineChoice { taps: &values, ..self };
-        let (tract, ours) = match choice.prepare(&Tract).and_then(|runner| choice.summarize(runner))
-        {
-            Ok(shown) => shown,
-            Err(failure) => return Ok(Agreement::Fails(failure)),
-        };
-        let shown = choice.prepare(onnxruntime).and_then(|runner| choice.summarize(runner));
+        let request = EngineRequest { taps: &values, ..self };
+        let (tract, ours) =
+            match request.prepare(&Tract).and_then(|runner| request.summarize(runner)) {
+                Ok(shown) => shown,
+                Err(failure) => return Ok(Agreement::Fails(failure)),
+            };
+        let shown = request.prepare(onnxruntime).and_then(|runner| request.summarize(runner));
         let (runner, theirs) = match shown {
             Ok(shown) => shown,
             Err(failure) if is_caller_error(&failure) => return Err(failure),
@@ -166,7 +167,7 @@ impl EngineChoice<'_> {
         })
     }
 
-    /// What the runner shows of the sample.
+    /// The summaries of the values of a sample.
     fn summarize(
         self,
         runner: Box<dyn Runner>,
@@ -176,7 +177,7 @@ impl EngineChoice<'_> {
         Ok((runner, extents))
     }
 
-    /// The first value in the order of the graph that is not the same in both.
+    /// The first value in topological order that differs.
     fn first_difference(
         self,
         ours: &ValueSummaries,
@@ -212,7 +213,7 @@ impl EngineChoice<'_> {
     }
 }
 
-/// Whether no engine is at fault: the sample is, or somebody who does not want to wait.
+/// Whether the error is not that of an engine: the sample is invalid, or the caller cancelled.
 fn is_caller_error(failure: &CalibrationError) -> bool {
     matches!(failure.kind(), Kind::InputMismatch(_) | Kind::Cancelled)
 }
@@ -221,16 +222,16 @@ fn unsupported(what: String, cause: CalibrationError) -> CalibrationError {
     CalibrationError::new(Kind::Unsupported(what)).caused_by(cause)
 }
 
-/// The error when tract, which was chosen by an earlier sample, does not do for this one.
+/// The error when tract was chosen for an earlier sample and cannot be used for this one.
 fn require_onnxruntime(how: &str) -> CalibrationError {
     let what = format!(
-        "{how}, though both computed the same of the first sample: choose `engine=\"onnxruntime\"`, \
-         or `--engine onnxruntime`"
+        "{how}, although both engines agreed on the first sample: use `engine=\"onnxruntime\"` or \
+         `--engine onnxruntime`"
     );
     CalibrationError::new(Kind::Engine(what))
 }
 
-/// The outputs of the model that it declares to hold floats both engines show.
+/// The float outputs of the model, which both engines can show.
 fn float_outputs(model: &Model) -> impl Iterator<Item = String> {
     let shown = [DataType::Float, DataType::Float16].map(DataType::number);
     let outputs = model.graph().output.iter().filter(move |output| {
@@ -239,11 +240,11 @@ fn float_outputs(model: &Model) -> impl Iterator<Item = String> {
     outputs.map(|output| output.name.clone())
 }
 
-/// A runner, and why it is the one.
+/// A runner, and why it was chosen.
 pub(super) struct ChosenRunner {
     pub(super) engine: &'static str,
     why: String,
-    /// How many of the values that it shows were asked for.
+    /// The number of requested taps; the runner may have more.
     taps: usize,
     runner: Box<dyn Runner>,
 }
@@ -271,7 +272,7 @@ impl Runner for ChosenRunner {
     }
 }
 
-/// Passes the first taps on.
+/// Passes on only the first taps.
 struct FirstTaps<'a> {
     sink: &'a mut dyn Sink,
     taps: usize,
@@ -297,7 +298,7 @@ mod tests {
         let model = Model::open(path).unwrap();
         let taps = ["conv3_y", "relu1_y", "x", "add1_y"].map(str::to_owned);
         let (sample, stop) = (Sample::default(), AtomicBool::new(false));
-        let choice = EngineChoice {
+        let request = EngineRequest {
             model: &model,
             taps: &taps,
             sample: &sample,
@@ -315,7 +316,8 @@ mod tests {
         let told = first([2.0, 3.0, 1.0, 2.0]).unwrap();
         assert_eq!(
             told,
-            "tract computes `relu1_y` as [2] between 0 and 1, and onnxruntime as [2] between 0 and 3"
+            "tract computes `relu1_y` as [2] between 0 and 1, \
+             and onnxruntime as [2] between 0 and 3"
         );
         assert!(first([2.0; 4]).unwrap().contains("`x`"));
     }

@@ -1,35 +1,35 @@
-//! What is remembered of the values that one engine shows, to be compared with those of another.
+//! Summaries of values, for comparing the results of two engines.
 
 use std::collections::HashMap;
 use std::fmt;
 
 use quantize_rs::Sink;
 
-/// How far apart what two engines compute may be, as a part of the largest absolute value.
+/// The tolerance between two engines, relative to the largest absolute value.
 const TOLERANCE: f32 = 1e-3;
 
-/// What is remembered of the values of each tap.
+/// The summary of each tap.
 #[derive(Default)]
 pub(super) struct ValueSummaries(pub(super) HashMap<usize, ValueSummary>);
 
-/// What is remembered of the values of one tap.
+/// The summary of the values of a tap.
 pub(super) struct ValueSummary {
     shape: Vec<usize>,
     /// Of the finite values.
     min: f32,
     max: f32,
-    /// The root of the mean of their squares.
+    /// The root mean square of the finite values.
     rms: f64,
-    /// Values that are infinite or no numbers.
+    /// The number of values that are infinite or NaN.
     non_finite: usize,
-    /// At most [`COMPARED_ELEMENTS`] values, each [`stride`] elements from the next.
+    /// At most [`COMPARED_ELEMENTS`] values, [`stride`] elements apart.
     elements: Vec<f32>,
 }
 
-/// Elements of a tap that are compared one by one.
+/// The number of elements of a tap that are compared one by one.
 const COMPARED_ELEMENTS: usize = 64;
 
-/// Elements from one place to the next: an odd number, so that they do not stay in one channel.
+/// The distance between compared elements: odd, so that they are not all in one channel.
 fn stride(elements: usize) -> usize {
     elements.div_ceil(COMPARED_ELEMENTS) | 1
 }
@@ -57,13 +57,13 @@ impl ValueSummary {
         }
     }
 
-    /// What is not the same in both, here and there.
+    /// The first difference, as its value here and there.
     pub(super) fn difference(&self, other: &ValueSummary) -> Option<(String, String)> {
         let ends = [self.min, self.max, other.min, other.max];
-        // Where no value is finite the ends are not.
+        // The ends are not finite if no value is.
         let finite = ends.into_iter().filter(|end| end.is_finite());
         let largest = finite.map(f32::abs).fold(0.0, f32::max);
-        // Whoever flushes subnormal numbers to 0 is right too.
+        // Engines may flush subnormal numbers to 0.
         let allowed = TOLERANCE * largest + f32::MIN_POSITIVE;
         let near = |a: f32, b: f32| a == b || a.is_nan() && b.is_nan() || (a - b).abs() <= allowed;
         if self.shape != other.shape
@@ -130,14 +130,14 @@ mod tests {
     fn what_lies_between_the_ends_is_compared_too() {
         let ramp: Vec<f32> = (0..1000_u16).map(f32::from).collect();
         let ours = of(&ramp);
-        // The same values elsewhere: the ends and the sum of the squares are the same.
+        // The same values in other positions: the ends and the sum of squares are equal.
         let mut turned = ramp.clone();
         turned[1..999].reverse();
         assert_eq!(
             ours.difference(&of(&turned)),
             Some(("with element 17 17".to_owned(), "982".to_owned()))
         );
-        // Others everywhere but at the places that are looked at.
+        // Different values except at the compared positions.
         let mut between = ramp.clone();
         for (place, value) in between.iter_mut().enumerate().take(999) {
             if place % stride(1000) != 0 {

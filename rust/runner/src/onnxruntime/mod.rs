@@ -1,7 +1,7 @@
-//! Runs models with ONNX Runtime. This directory is the only place that names a symbol of `ort`.
+//! Runs models with ONNX Runtime. This directory is the only one that uses `ort`.
 //!
-//! The taps become outputs of the model, which ONNX Runtime's optimizer keeps. Large weights stay
-//! in our memory and are lent to the session, so that a model may be of any size.
+//! Tapped values become outputs of the model, which ONNX Runtime's optimizer keeps. Large weights
+//! stay in our memory and are shared with the session, so that a model may have any size.
 
 mod error_parsing;
 mod library;
@@ -30,11 +30,11 @@ use values::InputValue;
 
 /// ONNX Runtime, from the library of an installed `onnxruntime` package.
 ///
-/// It runs every model that ONNX Runtime runs, on samples of any shape, and is faster than tract
-/// on all but the smallest. Nothing of it is built in: [`OnnxRuntime::open`] loads the library.
+/// It runs every model that ONNX Runtime runs, with samples of any shape, and is faster than tract
+/// on all but the smallest. It is not linked: [`OnnxRuntime::open`] loads the library.
 ///
-/// Samples given by several threads run at once in one session: on a machine of up to 7 cores each on
-/// one core, on larger ones on up to 4.
+/// Samples from several threads run in parallel in one session: each on one core on machines with
+/// up to 7 cores, on up to 4 cores on larger ones.
 #[derive(Clone, Debug)]
 pub struct OnnxRuntime {
     environment: Environment,
@@ -43,22 +43,21 @@ pub struct OnnxRuntime {
 impl OnnxRuntime {
     /// Loads the library, a file such as `onnxruntime/capi/libonnxruntime.so.1.31.1`.
     ///
-    /// A process holds one library for as long as it runs: opening the same file again is free,
-    /// opening another is refused. That the Python module `onnxruntime` is imported does no harm.
+    /// A process can use one library until it exits: opening the same file again is free, opening
+    /// another one is an error. The Python module `onnxruntime` can be imported at the same time.
     ///
     /// # Errors
-    /// No library is there, it is none of ONNX Runtime, or of a version before 1.17. The Python
-    /// package brings one from 1.19 on.
+    /// There is no library at the path, it is not ONNX Runtime, or its version is below 1.17. The
+    /// Python package includes it since 1.19.
     pub fn open(path: &Path) -> Result<OnnxRuntime, CalibrationError> {
         Ok(OnnxRuntime { environment: library::open(path)? })
     }
 
-    /// Where the library of the installed `onnxruntime` package is, as far as that can be known
-    /// without asking Python.
+    /// Finds the library of the installed `onnxruntime` package, as far as possible without Python.
     ///
-    /// It is the file that the variable `ORT_DYLIB_PATH` names, or else the newest in the
-    /// `site-packages` of the active virtual environment (`VIRTUAL_ENV`, `CONDA_PREFIX`) or of the
-    /// one that the pool program is installed in.
+    /// It is the file that the environment variable `ORT_DYLIB_PATH` names, or the newest one in
+    /// the `site-packages` of the active virtual environment (`VIRTUAL_ENV`, `CONDA_PREFIX`) or of
+    /// the one that the running program is installed in.
     pub fn find() -> Option<PathBuf> {
         library::find()
     }
@@ -109,7 +108,7 @@ impl Engine for OnnxRuntime {
 }
 
 impl OnnxRuntime {
-    /// A runner whose session is made by `pool`.
+    /// A runner with the session that `pool` creates.
     fn runner(
         &self,
         model: &Model,
@@ -132,7 +131,7 @@ impl OnnxRuntime {
     }
 }
 
-/// A model with its taps among its outputs.
+/// A model with its tapped values among its outputs.
 struct OnnxRuntimeRunner {
     pool: SessionPool,
     inputs: Vec<InputSpec>,
@@ -142,11 +141,11 @@ struct OnnxRuntimeRunner {
 
 /// Where the values of a tap come from.
 enum TapSource {
-    /// The sample, under this name.
+    /// The sample's input with this name.
     Input(String),
-    /// The model itself.
+    /// A constant of the model.
     Constant(DynValue),
-    /// The outputs of the session, at this position.
+    /// The output of the session at this position.
     Output(usize),
 }
 
@@ -194,22 +193,22 @@ impl OnnxRuntimeRunner {
                 TapSource::Constant(value) => Some(value),
                 TapSource::Output(position) => outputs.get(*position),
             };
-            let value = value.ok_or_else(|| failed("onnxruntime gave too few outputs"))?;
+            let value = value.ok_or_else(|| failed("onnxruntime returned too few outputs"))?;
             values::show(value, tap, sink)?;
         }
         Ok(())
     }
 }
 
-/// The model's inputs, all of types that ONNX Runtime can be given.
+/// The inputs of the model, whose types ONNX Runtime must support.
 fn known_inputs(model: &Model) -> Result<Vec<InputSpec>, CalibrationError> {
     let inputs = InputSpec::of(model);
     match inputs.iter().find(|input| !input.dtype.is_some_and(values::is_known)) {
         None => Ok(inputs),
         Some(input) => {
-            let what = input.dtype.map_or("no tensor of a known type", DataType::name);
+            let what = input.dtype.map_or("not a tensor of a known type", DataType::name);
             let message =
-                format!("input `{}` is {what}: onnxruntime cannot be fed with it", input.name);
+                format!("input `{}` is {what}: onnxruntime does not accept it", input.name);
             let kind = CalibrationErrorKind::Unsupported(message);
             Err(CalibrationError::new(kind).at_value(&input.name))
         }
@@ -258,13 +257,12 @@ fn tap_sources(
     Ok((sources, outputs.split_off(real)))
 }
 
-/// A tap whose values are no floats.
+/// The error of a tap whose values are not floats.
 fn no_floats(tap: &str, what: impl fmt::Display) -> CalibrationError {
-    failed(format!("value `{tap}` is {what}, and only floating point can be observed"))
-        .at_value(tap)
+    failed(format!("value `{tap}` is {what}, but only floats can be observed")).at_value(tap)
 }
 
-/// A failure of the engine, at no particular node.
+/// An error of the engine, without a node.
 fn failed(message: impl Into<String>) -> CalibrationError {
     CalibrationError::new(CalibrationErrorKind::Engine(message.into()))
 }

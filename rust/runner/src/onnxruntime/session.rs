@@ -1,4 +1,4 @@
-//! How a session of a model is made.
+//! Creates sessions.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,17 +12,17 @@ use quantize_rs_onnx::{DataType, ExternalDataSplit, Model, TensorProto};
 
 use super::{error_parsing, unwritable, values};
 
-/// Weights of fewer bytes stay in the model: to lend one takes longer than to copy it.
+/// Smaller weights stay in the model: sharing one takes longer than copying it.
 const MIN_LENT_BYTES: usize = 1 << 20;
 
-/// What could be lent and stays in the model takes no more than this together.
+/// The maximum total size of weights that stay in the model although they could be shared.
 const MAX_EMBEDDED_BYTES: usize = 64 << 20;
 
-/// Of a model with more, weights of fewer bytes than this stay: the optimizer looks into such, for
-/// shapes and axes.
+/// In models that exceed it, weights below this size stay: the optimizer reads shapes and axes from
+/// them.
 const MIN_LENT_BYTES_WHEN_LARGE: usize = 1024;
 
-/// A session of the model that computes on so many cores, with further options.
+/// A session of the model with this many threads, and further options.
 pub(super) fn of(
     environment: &Environment,
     model: &Model,
@@ -33,7 +33,7 @@ pub(super) fn of(
     let lending = |from: usize| {
         model.split(|tensor| lendable_bytes(tensor).is_some_and(|bytes| bytes >= from))
     };
-    // What cannot be lent may fill a message alone.
+    // Weights that cannot be shared may fill the message alone.
     let split = lending(min_lent_bytes(model)).or_else(|_| lending(MIN_LENT_BYTES_WHEN_LARGE));
     let ExternalDataSplit { bytes, tensors } =
         split.map_err(|error| unwritable().caused_by(error))?;
@@ -47,7 +47,7 @@ pub(super) fn of(
             .with_intra_threads(cores)?
             .with_inter_threads(1)?
             .with_optimization_level(level)?
-            // What it would print it also returns.
+            // Whatever it would print, it also returns.
             .with_log_level(LogLevel::Fatal)?;
         let mut builder = options(builder)?;
         for (name, value) in weights {
@@ -58,8 +58,8 @@ pub(super) fn of(
     session().map_err(|error| error_parsing::of_loading(&error))
 }
 
-/// How far ONNX Runtime may optimize: it takes floats of 8 bits for integers and leaves out a `Relu`
-/// before them (1.32), and fuses operators with them for which it has no kernel (1.31).
+/// The optimization level. ONNX Runtime treats 8-bit floats as integers and removes a `Relu` before
+/// them (1.32), and fuses operators with them into ones for which it has no kernel (1.31).
 fn level(model: &Model) -> GraphOptimizationLevel {
     let float8 = [DataType::Float8E4M3FN, DataType::Float8E5M2];
     let mut types = model.graph().initializer.iter().filter_map(|tensor| tensor.dtype());
@@ -70,7 +70,8 @@ fn level(model: &Model) -> GraphOptimizationLevel {
     }
 }
 
-/// The bytes of matrices that are packed for one node more each: every node has its own copy.
+/// The bytes of matrices that are packed once more per additional node: every node has its own
+/// copy.
 pub(super) fn repacked_bytes(model: &Model) -> usize {
     let mut readers: HashMap<&str, usize> = HashMap::new();
     for node in &model.graph().node {
@@ -86,14 +87,14 @@ pub(super) fn repacked_bytes(model: &Model) -> usize {
     bytes.fold(0, usize::saturating_add)
 }
 
-/// From how many bytes on the constants of this model are lent to its session.
+/// The minimum size of the initializers of this model that are shared with its session.
 fn min_lent_bytes(model: &Model) -> usize {
     let sizes = model.graph().initializer.iter().filter_map(|tensor| lendable_bytes(tensor));
     let kept = sizes.filter(|bytes| *bytes < MIN_LENT_BYTES).fold(0, usize::saturating_add);
     if kept <= MAX_EMBEDDED_BYTES { MIN_LENT_BYTES } else { MIN_LENT_BYTES_WHEN_LARGE }
 }
 
-/// The bytes of a constant, of a type that a session can be lent.
+/// The bytes of an initializer, if its type can be shared with a session.
 fn lendable_bytes(tensor: &TensorProto) -> Option<usize> {
     tensor.dtype().filter(|dtype| values::is_known(*dtype)).and_then(|dtype| {
         let lengths = tensor.dims.iter().map(|length| usize::try_from(*length).ok());

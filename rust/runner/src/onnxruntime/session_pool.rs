@@ -1,4 +1,4 @@
-//! The session of one model, and how many samples it runs at once.
+//! The session of a model, and the number of samples that it runs in parallel.
 
 use std::collections::HashMap;
 use std::num::NonZero;
@@ -19,56 +19,56 @@ use super::shared::{Outputs, SharedSession};
 use super::values::InputValue;
 use super::{TapSource, error_parsing, no_floats, session, values};
 
-/// Matrices that are packed again for other nodes take no more than this together, or none is packed.
+/// The maximum total size of matrices that are packed more than once; above it, none is packed.
 const MAX_REPACKED_BYTES: usize = 64 << 20;
 
-/// Samples that run at once before each is given a second core. A sample on one core takes the
-/// least of the processor, several at once take the most memory.
+/// The number of samples that run in parallel before each gets a second core. One core per sample
+/// uses the least processor time; parallel samples use the most memory.
 const MIN_PARALLEL_SAMPLES: usize = 4;
 
-/// Cores that one sample makes good use of.
+/// The maximum number of cores that a sample uses efficiently.
 const MAX_CORES_PER_SAMPLE: usize = 4;
 
-/// How often a run is asked whether to go on.
+/// The interval at which a run is checked for cancellation.
 const CANCEL_POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// A run that takes no longer need not be stopped: whoever cancels waits for it.
+/// Runs up to this long need not be cancelled: the caller waits for them.
 const SHORT_RUN: Duration = Duration::from_millis(200);
 
-/// The session of a model, and who runs in it.
+/// The session of a model, shared by several threads.
 pub(super) struct SessionPool {
     session: SharedSession,
-    /// Samples that may run at once.
+    /// The maximum number of parallel samples.
     most: usize,
-    /// Samples that run now.
+    /// The number of samples that are running.
     now: Mutex<usize>,
     returned: Condvar,
-    /// Runs on fewer input elements than this were [`SHORT_RUN`].
+    /// Runs with fewer input elements than this took less than [`SHORT_RUN`].
     short_below: AtomicUsize,
 }
 
 impl SessionPool {
-    /// The session of `model` for all cores.
+    /// A session of `model` that uses all cores.
     pub(super) fn of(
         environment: &Environment,
         model: &Model,
     ) -> Result<SessionPool, CalibrationError> {
         let cores = thread::available_parallelism().map_or(1, NonZero::get);
         let each = (cores / MIN_PARALLEL_SAMPLES).clamp(1, MAX_CORES_PER_SAMPLE);
-        // Weights outside the arena, whose size depends on what was run before. And no block that is planned for all
-        // values of a sample: it is in the way of the sample that runs beside it.
+        // Weights are outside the arena, whose size depends on earlier runs. Memory is not planned
+        // as one block for all values of a sample, because parallel samples would need several.
         let kept = |builder: SessionBuilder| -> ort::Result<SessionBuilder> {
             Ok(builder.with_device_allocated_initializers()?.with_memory_pattern(false)?)
         };
         SessionPool::made(environment, model, (each, cores / each), kept)
     }
 
-    /// A session that computes each sample on one core, since others are busy beside it.
+    /// A session that runs each sample on one core, because other sessions use the other cores.
     pub(super) fn single_core(
         environment: &Environment,
         model: &Model,
     ) -> Result<SessionPool, CalibrationError> {
-        // One of many that are soon gone: the memory of each is left to the next.
+        // One of many short-lived sessions: the next one reuses its memory.
         let brief = |builder: SessionBuilder| -> ort::Result<SessionBuilder> {
             let processor = ep::CPU::default().with_arena_allocator(false).build();
             Ok(builder.with_memory_pattern(false)?.with_execution_providers([processor])?)
@@ -99,7 +99,7 @@ impl SessionPool {
         })
     }
 
-    /// Refuses taps whose values are no floats.
+    /// Refuses taps whose values are not floats.
     pub(super) fn require_floats(
         &self,
         taps: &[String],
@@ -117,7 +117,7 @@ impl SessionPool {
         Ok(())
     }
 
-    /// The outputs for these inputs, which have so many elements together.
+    /// The outputs for these inputs, which have `elements` elements in total.
     pub(super) fn run(
         &self,
         given: &HashMap<&str, InputValue<'_>>,
@@ -140,7 +140,7 @@ impl SessionPool {
         outputs.map_err(|error| error_parsing::of_running(&error))
     }
 
-    /// Waits until fewer run than may.
+    /// Waits until fewer than the maximum number of samples run.
     fn acquire(&self, cancelled: &AtomicBool) -> Result<RunPermit<'_>, CalibrationError> {
         let mut now = self.now();
         while *now >= self.most {
@@ -155,12 +155,12 @@ impl SessionPool {
     }
 
     fn now(&self) -> MutexGuard<'_, usize> {
-        // Nothing that holds it can fail in between.
+        // No code that holds the lock can panic.
         self.now.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// One of the samples that run at once.
+/// The permit of a running sample.
 struct RunPermit<'a>(&'a SessionPool);
 
 impl Drop for RunPermit<'_> {
@@ -170,7 +170,7 @@ impl Drop for RunPermit<'_> {
     }
 }
 
-/// As [`SharedSession::run`], with somebody beside it who stops it when it is cancelled.
+/// As [`SharedSession::run`], with a thread that stops the run when it is cancelled.
 fn run_cancellable<'a>(
     session: &'a SharedSession,
     given: &HashMap<&str, InputValue<'_>>,
@@ -188,7 +188,7 @@ fn run_cancellable<'a>(
                 }
             }
         };
-        // Should there be no thread for it, the run is only not stopped before its end.
+        // Without the thread, the run is only not stopped before its end.
         let _ = thread::Builder::new().spawn_scoped(scope, watch);
         let outputs = session.run(given, options);
         drop(pool);

@@ -1,4 +1,4 @@
-//! Looks at samples as they go by, for signs that they are not what the model will meet.
+//! Checks samples for signs that they are not representative of production inputs.
 
 use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -9,23 +9,22 @@ use quantize_rs_onnx::Tensor;
 
 use super::BoxedSamples;
 
-/// With fewer samples that differ, ranges seldom hold for other data.
+/// The minimum number of distinct samples; with fewer, ranges seldom hold for other data.
 pub const MIN_SAMPLES: usize = 32;
 
-/// Neighbours in images that correlate less than this have nothing to do with each other; of two
-/// neighbours in a photo the correlation is nearly 1.
+/// The minimum correlation of neighbouring pixels in images; in photos it is nearly 1.
 const MIN_PIXEL_CORRELATION: f64 = 0.1;
 
-/// Numbers of an image that it takes to tell.
+/// The minimum number of values of an image for this check.
 const MIN_IMAGE_VALUES: usize = 1024;
 
-/// Stretches of so many that are looked at, of larger images: from the first to the last number.
+/// The number of spans, evenly distributed over the values, that are checked in larger images.
 const SPANS: usize = 16;
 
-/// Samples that are passed on as they are, and remembered for [`SampleDiagnostics::warnings`].
+/// Passes samples on unchanged, and collects statistics for [`SampleDiagnostics::warnings`].
 ///
-/// What is remembered has a fixed size, and nothing is looked at any more once it is clear that
-/// there is nothing to say. The warnings do not depend on the order of the samples.
+/// The statistics have a fixed size, and a check stops once it is certain that there is nothing to
+/// report. The warnings do not depend on the order of the samples.
 ///
 /// ```
 /// use quantize_rs::{InputSpec, Samples};
@@ -39,27 +38,27 @@ const SPANS: usize = 16;
 /// let mut samples = SampleDiagnostics::new(samples, &inputs);
 /// while samples.next_sample().is_some() {}
 /// assert!(samples.warnings()[0].starts_with("only 3 samples"));
-/// assert_eq!(samples.warnings()[1], "all 3 samples are the same");
+/// assert_eq!(samples.warnings()[1], "all 3 samples are identical");
 /// # Ok::<(), quantize_rs::CalibrationError>(())
 /// ```
 pub struct SampleDiagnostics {
     samples: BoxedSamples,
-    /// Rows of a sample, where the model fixes how many it takes at a time.
+    /// Rows per sample, if the model has a fixed batch size.
     batch: usize,
     count: usize,
-    /// Hashes of samples that differ; no more are kept than it takes to be content.
+    /// Hashes of distinct samples, up to the number that is sufficient.
     distinct: HashSet<u64>,
     inputs: Vec<InputDiagnostics>,
 }
 
 impl SampleDiagnostics {
-    /// Watches these samples for a model with these inputs.
+    /// Checks these samples for a model with these inputs.
     pub fn new(samples: BoxedSamples, inputs: &[InputSpec]) -> SampleDiagnostics {
         let batch = batch_of(inputs).unwrap_or(1).max(1);
         SampleDiagnostics { samples, batch, count: 0, distinct: HashSet::new(), inputs: Vec::new() }
     }
 
-    /// What is to be said of the samples that went by, in whole sentences without a full stop.
+    /// The warnings about the samples so far, as sentences without a full stop.
     pub fn warnings(&self) -> Vec<String> {
         let (count, distinct) = (self.count, self.distinct.len());
         let mut warnings = Vec::new();
@@ -73,22 +72,22 @@ impl SampleDiagnostics {
                 batch => format!(" of {batch}"),
             };
             warnings.push(format!(
-                "only {count} {samples}{each}: what so few show seldom holds for other data, give {MIN_SAMPLES} \
-                 or more that differ as those in use do"
+                "only {count} {samples}{each}: give at least {MIN_SAMPLES}, as varied as production \
+                 inputs"
             ));
         }
         if count > 1 && distinct == 1 {
-            warnings.push(format!("all {count} samples are the same"));
+            warnings.push(format!("all {count} samples are identical"));
         } else if distinct < count.min(MIN_SAMPLES) {
-            warnings.push(format!("of {count} samples only {distinct} differ"));
+            warnings.push(format!("only {distinct} of {count} samples are distinct"));
         }
         for InputDiagnostics { name, constant, noise } in &self.inputs {
             if constant.is_some() {
                 warnings.push(format!("all values of input `{name}` are the same in all samples"));
             } else if *noise {
                 warnings.push(format!(
-                    "input `{name}` looks like noise: neighbouring pixels have nothing to do with \
-                     each other, and the ranges of noise are not those of images"
+                    "input `{name}` looks like noise: neighbouring pixels are uncorrelated, and \
+                     ranges from noise do not hold for images"
                 ));
             }
         }
@@ -129,24 +128,24 @@ impl Samples for SampleDiagnostics {
     }
 }
 
-/// The first length of every input, where it is fixed and one.
+/// The first dimension of the inputs, if it is fixed and the same for all.
 fn batch_of(inputs: &[InputSpec]) -> Option<usize> {
     let mut lengths = inputs.iter().map(|input| *input.shape.as_deref()?.first()?);
     let first = lengths.next()??;
     lengths.all(|length| length == Some(first)).then_some(first)
 }
 
-/// What an input is suspected of, until a sample shows that it is not so.
+/// The findings for an input, each until a sample disproves it.
 struct InputDiagnostics {
     name: String,
-    /// The bytes of the one value that all elements have.
+    /// The bytes of the single value that all elements have.
     constant: Option<Bytes>,
     noise: bool,
 }
 
 impl InputDiagnostics {
     fn of(name: &str, value: &Tensor) -> InputDiagnostics {
-        // Masks and token types often are constant, and so are switches.
+        // Masks and token types are often constant, and so are flags.
         let may_vary = value.dtype.is_float() && value.elements() > 1;
         let first = value.data.slice(..value.data.len().min(size(value)));
         InputDiagnostics { name: name.to_owned(), constant: may_vary.then_some(first), noise: true }
@@ -160,7 +159,7 @@ impl InputDiagnostics {
     }
 }
 
-/// Bytes of an element.
+/// Bytes per element.
 fn size(value: &Tensor) -> usize {
     (value.dtype.bits() / 8).max(1)
 }
@@ -173,7 +172,7 @@ fn hash(sample: &Sample) -> u64 {
     hasher.finish()
 }
 
-/// Whether these are images, and pixels beside each other have nothing in common.
+/// Whether these are images whose neighbouring pixels are uncorrelated.
 fn is_noise(value: &Tensor) -> bool {
     let apart = match value.shape[..] {
         [_, 1 | 3, _, _] => 1,
@@ -185,7 +184,7 @@ fn is_noise(value: &Tensor) -> bool {
         && correlation(&values, apart).is_some_and(|c| c.abs() < MIN_PIXEL_CORRELATION)
 }
 
-/// The numbers of an image, or stretches of them when there are many.
+/// The values of an image, or spans of them if there are many.
 fn sampled_values(value: &Tensor) -> Vec<f32> {
     let size = size(value);
     let count = value.data.len() / size;
@@ -202,7 +201,7 @@ fn sampled_values(value: &Tensor) -> Vec<f32> {
     (0..SPANS).flat_map(stretch).collect()
 }
 
-/// The correlation of values so many places apart; `None` when they are all the same.
+/// The correlation of values `apart` positions from each other; `None` when all are equal.
 fn correlation(values: &[f32], apart: usize) -> Option<f64> {
     #[allow(clippy::cast_precision_loss)] // a length
     let mean = values.iter().copied().map(f64::from).sum::<f64>() / values.len() as f64;
@@ -225,7 +224,7 @@ mod tests {
         samples.warnings()
     }
 
-    /// The warnings about samples of 4 numbers each, which `number` gives by sample and place.
+    /// The warnings about samples of 4 numbers each; `number` is called with sample and position.
     fn about(count: u16, number: impl Fn(u16, u16) -> f32) -> Vec<String> {
         let values: Vec<f32> = (0..count)
             .flat_map(|sample| (0..4).map(move |place| (sample, place)))
@@ -263,25 +262,21 @@ mod tests {
         for count in [32, 33, 1000] {
             assert!(about(count, |sample, place| f32::from(sample + place)).is_empty());
         }
-        // copies of many are no fault
+        // duplicates of many samples are accepted
         assert!(about(200, |sample, place| f32::from(sample % 40 + place)).is_empty());
     }
 
     #[test]
     fn few_samples_copies_and_constants_are_said() {
-        let few = |n: &str| {
-            format!(
-                "only {n}: what so few show seldom holds for other data, give 32 or more that differ as those in use do"
-            )
-        };
+        let few = |n: &str| format!("only {n}: give at least 32, as varied as production inputs");
         let ramp = |sample: u16, place: u16| f32::from(sample + place);
         assert_eq!(about(1, ramp), [few("1 sample")]);
         assert_eq!(about(31, ramp), [few("31 samples")]);
-        assert_eq!(about(40, |_, place| f32::from(place)), ["all 40 samples are the same"]);
+        assert_eq!(about(40, |_, place| f32::from(place)), ["all 40 samples are identical"]);
         let some = about(90, |sample, place| f32::from(sample % 9 + place));
-        assert_eq!(some, ["of 90 samples only 9 differ"]);
+        assert_eq!(some, ["only 9 of 90 samples are distinct"]);
         let constant = "all values of input `x` are the same in all samples";
-        assert_eq!(about(40, |_, _| 0.5), ["all 40 samples are the same", constant]);
+        assert_eq!(about(40, |_, _| 0.5), ["all 40 samples are identical", constant]);
         // each sample is constant, but they differ
         assert!(about(40, |sample, _| f32::from(sample)).is_empty());
     }
@@ -303,7 +298,8 @@ mod tests {
                 "{found:?}"
             );
         }
-        // Large ones are looked at from top to bottom: the margin of these is nearly empty, and noisy.
+        // Large images are checked from top to bottom: the margin of these is nearly empty, with
+        // noise.
         let shape = vec![Some(1), Some(1), Some(512), Some(512)];
         let input = [InputSpec { name: "x".into(), dtype: None, shape: Some(shape) }];
         for (margin, is_noise) in [(32, false), (512, true)] {

@@ -1,4 +1,4 @@
-//! Safetensors: a JSON header that says where each tensor lies, then the tensors.
+//! Safetensors: a JSON header with the location of each tensor, then the tensors.
 
 use std::fs::File;
 use std::io::{BufReader, Read, Seek, SeekFrom};
@@ -15,10 +15,10 @@ use super::{BoxedSamples, Format, batching, data, io_error, open_file};
 pub(super) const FORMAT: Format =
     Format { extension: "safetensors", about: "tensors by the names of the inputs", open };
 
-/// Bytes before the header: its length.
+/// Bytes of the length before the header.
 const PREFIX_BYTES: u64 = 8;
 
-/// A header may be as long as this: enough for a hundred thousand tensors.
+/// The maximum length of a header: enough for a hundred thousand tensors.
 const MAX_HEADER_BYTES: u64 = 1 << 24;
 
 fn open(
@@ -38,10 +38,10 @@ fn open(
     batching::samples(rows.collect::<Result<_, _>>()?, inputs, limit)
 }
 
-/// What the header says, and where the tensors begin.
+/// The header, and where the tensors begin.
 ///
-/// The tensors follow each other without gaps and overlaps, each as long as its type and shape
-/// say, and end with the file.
+/// The tensors must be contiguous, without gaps and overlaps, each with the length of its type and
+/// shape, up to the end of the file.
 fn read_header(path: &Path) -> Result<(Metadata, u64), CalibrationError> {
     let error = |message: String| {
         data(format!("not a .safetensors file: {message}")).at_value(path.to_string_lossy())
@@ -66,7 +66,7 @@ fn read_header(path: &Path) -> Result<(Metadata, u64), CalibrationError> {
     Ok((metadata, start))
 }
 
-/// The rows of one tensor, read through a file handle of its own.
+/// The rows of one tensor, read through a separate file handle.
 fn rows(
     path: &Path,
     metadata: &Metadata,

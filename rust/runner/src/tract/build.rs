@@ -1,4 +1,4 @@
-//! From the bytes of a model to a plan that shows its taps.
+//! Builds a tract plan of a model that shows its tapped values.
 
 use std::collections::HashSet;
 
@@ -17,7 +17,7 @@ use crate::inputs;
 
 /// A runner of the model for samples like `sample`, which shows `taps`.
 ///
-/// `inputs` are those of the file in its order, which is tract's too.
+/// `inputs` are those of the file in its order, which is also tract's.
 pub(super) fn runner(
     bytes: Vec<u8>,
     inputs: Vec<InputSpec>,
@@ -65,7 +65,7 @@ pub(super) fn runner(
     Ok(runner)
 }
 
-/// The model's inputs with the shapes that the sample has, after checking that it may have them.
+/// The inputs of the model with the shapes of the sample, which are checked.
 fn concrete_inputs(
     mut inputs: Vec<InputSpec>,
     sample: &Sample,
@@ -86,7 +86,7 @@ fn concrete_inputs(
     Ok(inputs)
 }
 
-/// Every tap must be a value of the main graph.
+/// Checks that every tap is a value of the main graph.
 fn check_taps(graph: &GraphProto, taps: &[String]) -> Result<(), CalibrationError> {
     let inputs = graph.input.iter().map(|input| &input.name);
     let initializers = graph.initializer.iter().map(|tensor| &tensor.name);
@@ -101,8 +101,8 @@ fn check_taps(graph: &GraphProto, taps: &[String]) -> Result<(), CalibrationErro
     }
 }
 
-/// Drops the dimensions that bodies of `If` and `Scan` declare for their inputs, for the reason
-/// that `value_info` is ignored. The ranks stay: `Scan` counts its axes by them.
+/// Removes the dimensions that subgraphs of `If` and `Scan` declare for their inputs, for the same
+/// reason that `value_info` is ignored. The ranks stay, because `Scan` counts its axes by them.
 fn forget_dims_in_bodies(graph: &mut GraphProto) {
     let attributes = graph.node.iter_mut().flat_map(|node| &mut node.attribute);
     for body in attributes.flat_map(|a| a.g.iter_mut().chain(&mut a.graphs)) {
@@ -119,7 +119,8 @@ fn forget_dims_in_bodies(graph: &mut GraphProto) {
     }
 }
 
-/// The optimized model whose outputs are its real ones, then the taps; and how many are real.
+/// The optimized model whose outputs are its own, followed by the taps; and the number of its own
+/// outputs.
 fn tapped_model(
     framework: &Onnx,
     proto: ModelProto,
@@ -145,15 +146,15 @@ fn tapped_model(
     Ok((model.into_optimized()?, real))
 }
 
-/// Where a tap's values come from in the optimized model.
+/// Where the values of a tap come from in the optimized model.
 enum TapSource {
     Node(OutletId),
     Constant(Vec<usize>, Vec<f32>),
-    /// Nowhere: they are of this type.
+    /// None: the values have this type.
     NoFloats(DatumType),
 }
 
-/// The plan, whose taps are outputs no more, and the place of each tap.
+/// The plan, without the taps as outputs, and the source of each tap.
 fn split_off_taps(
     mut model: TypedModel,
     real: usize,
@@ -191,7 +192,7 @@ fn place(model: &TypedModel, tap: OutletId) -> TractResult<TapSource> {
     Ok(TapSource::Constant(constant.shape().to_vec(), values))
 }
 
-/// Marks `node` and all it is computed from.
+/// Marks `node` and all nodes that it depends on.
 fn mark_ancestors(model: &TypedModel, node: usize, marked: &mut [bool]) {
     let mut pending = vec![node];
     while let Some(node) = pending.pop() {

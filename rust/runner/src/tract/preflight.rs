@@ -1,7 +1,8 @@
-//! What tract cannot run, or is known to run wrong, found before it is tried.
+//! Finds operators that tract does not support, or is known to compute incorrectly, before running
+//! a model.
 //!
-//! tract looks operators up by name alone, whatever their domain, and reports an unknown one only
-//! when it types the graph, one at a time. Here everything is found at once and by name.
+//! tract finds operators by name, whatever their domain, and reports an unknown one only during
+//! type inference, one at a time. These checks find all of them at once.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -15,31 +16,31 @@ use super::datum_type;
 use super::names::node_name;
 use crate::inputs::listed;
 
-/// Opsets before this one broadcast by an attribute that tract does not read.
+/// The first opset that does not broadcast by an attribute, which tract does not read.
 const MIN_OPSET: i64 = 7;
 
-/// Operators of ONNX Runtime's own that tract computes as ONNX Runtime does.
+/// Operators of ONNX Runtime's domain that tract computes like ONNX Runtime.
 const CONTRIB_OPS: &[&str] = &["BiasGelu", "FastGelu", "Gelu", "QuickGelu"];
 
-/// An operator that tract knows and computes wrong in some form.
+/// An operator that tract supports, but computes incorrectly in some form.
 struct KnownDefect {
     op_types: &'static [&'static str],
-    /// What is wrong, in the words of the error.
+    /// The defect, as in the error message.
     what: &'static str,
     /// Whether this node has the form.
     concerns: fn(&NodeProto, &Scope) -> bool,
 }
 
-/// What a defect may depend on beside the node.
+/// The context of a node.
 struct Scope<'a> {
     opset: i64,
-    /// Values that a Cast made int64.
+    /// Values that a Cast converted to int64.
     cast_to_int64: HashSet<&'a str>,
-    /// Values that are known to be true or false.
+    /// Values that are known to be booleans.
     booleans: HashSet<&'a str>,
 }
 
-/// Operators that make booleans, and those that arrange what they are given first.
+/// Operators with boolean outputs, and operators that rearrange their first input.
 const BOOLEAN_OPS: &[&str] = &[
     "And",
     "Equal",
@@ -56,7 +57,7 @@ const BOOLEAN_OPS: &[&str] = &[
 const DATA_MOVEMENT_OPS: &[&str] =
     &["Expand", "Identity", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"];
 
-/// Measured against ONNX Runtime on tract 0.23.9; look again with every new version.
+/// Measured against ONNX Runtime on tract 0.23.9; check again with every new version.
 const DEFECTS: &[KnownDefect] = &[
     KnownDefect {
         op_types: &["LSTM", "GRU", "RNN"],
@@ -137,10 +138,10 @@ const DEFECTS: &[KnownDefect] = &[
     },
 ];
 
-/// Finds everything in the model that tract must not be given.
+/// Finds all nodes of the model that tract must not run.
 ///
 /// # Errors
-/// Of kind `Unsupported`, listing all of it with the names of the nodes and the mend.
+/// Of kind `Unsupported`, with all of the nodes and what to do.
 pub(super) fn check(framework: &Onnx, model: &ModelProto) -> Result<(), CalibrationError> {
     let mut found = Problems { framework, opset: opset(model), problems: BTreeMap::new() };
     if found.opset < MIN_OPSET {
@@ -163,13 +164,13 @@ pub(super) fn check(framework: &Onnx, model: &ModelProto) -> Result<(), Calibrat
     ))))
 }
 
-/// The version of ONNX's own operators that the model uses; 0 where it says none.
+/// The opset version of ONNX's own operators; 0 if the model does not import them.
 pub(super) fn opset(model: &ModelProto) -> i64 {
     let default = model.opset_import.iter().find(|opset| is_default(&opset.domain));
     default.map_or(0, |opset| opset.version)
 }
 
-/// Problems and where they are.
+/// Problems and their nodes.
 struct Problems<'a> {
     framework: &'a Onnx,
     opset: i64,
@@ -241,7 +242,7 @@ impl Problems<'_> {
     }
 }
 
-/// Values of a graph that are known to be true or false.
+/// Values of a graph that are known to be booleans.
 fn booleans(graph: &GraphProto) -> HashSet<&str> {
     let boolean = |number: i32| number == DataType::Bool.number();
     let inputs = graph.input.iter().filter(|input| {
@@ -251,7 +252,7 @@ fn booleans(graph: &GraphProto) -> HashSet<&str> {
     let constants = graph.initializer.iter().filter(|tensor| boolean(tensor.data_type));
     let mut found: HashSet<&str> = inputs.map(|input| input.name.as_str()).collect();
     found.extend(constants.map(|tensor| tensor.name.as_str()));
-    // What is read was made before.
+    // Nodes are in topological order.
     for node in &graph.node {
         let op_type = node.op_type.as_str();
         let first = node.input.first().is_some_and(|name| found.contains(name.as_str()));
@@ -266,7 +267,7 @@ fn booleans(graph: &GraphProto) -> HashSet<&str> {
     found
 }
 
-/// Whether a recurrent node names other activations than it has by default, in any direction.
+/// Whether a recurrent node sets other activations than its defaults, in any direction.
 fn has_own_activations(node: &NodeProto) -> bool {
     let default: &[&str] = match node.op_type.as_str() {
         "LSTM" => &["sigmoid", "tanh", "tanh"],
