@@ -168,7 +168,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_table_is_in_the_order_of_its_numbers() {
+    fn the_table_is_in_numerical_order() {
         for (index, row) in TYPES.iter().enumerate() {
             assert_eq!(row.dtype as usize, index + 1, "{}", row.name);
             assert_eq!(DataType::from_number(row.dtype.number()), Some(row.dtype));

@@ -149,7 +149,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_does_not_fit_in_memory_is_the_same_in_a_file() {
+    fn buffers_beyond_memory_have_the_same_bytes_in_a_file() {
         let len = MAX_RESIDENT_BYTES / 2 + 1;
         let filled = |value: u8| {
             let mut buffer = Buffer::zeroed(len);

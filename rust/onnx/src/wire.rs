@@ -397,7 +397,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read(number in 1u32..1000, int: i64, float: f32, text in ".*") {
+        fn written_fields_are_read_back(number in 1u32..1000, int: i64, float: f32, text in ".*") {
             let mut rope = Rope::default();
             rope.int(number, int);
             rope.float(number, float);
@@ -410,7 +410,7 @@ mod tests {
         }
 
         #[test]
-        fn no_bytes_make_it_panic(bytes: Vec<u8>) {
+        fn arbitrary_bytes_do_not_panic(bytes: Vec<u8>) {
             let _ = read(bytes);
         }
     }

@@ -26,7 +26,7 @@ fn attributes_without_a_name_and_nodes_without_an_operator_are_refused_as_they_a
 
 /// The memory that a small file can allocate is bounded by the size of the messages.
 #[test]
-fn an_attribute_is_small() {
+fn the_size_of_an_attribute_is_bounded() {
     assert!(size_of::<quantize_rs_onnx::AttributeProto>() <= 320);
     assert!(size_of::<quantize_rs_onnx::ValueInfoProto>() <= 96);
 }

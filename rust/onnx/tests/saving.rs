@@ -48,7 +48,7 @@ fn a_model_and_its_data_are_replaced_together() {
 }
 
 #[test]
-fn constants_can_be_handed_over_beside_the_bytes() {
+fn initializers_can_be_split_off_as_tensors() {
     let folder = tempfile::tempdir().unwrap();
     let external = encoding::bytes(5, &[&encoding::external("far")]);
     let near = encoding::bytes(5, &[&encoding::tensor("near")]);
@@ -66,7 +66,7 @@ fn constants_can_be_handed_over_beside_the_bytes() {
 }
 
 #[test]
-fn files_of_others_beside_the_model_stay() {
+fn other_files_in_the_folder_stay() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("model.onnx");
     let named = encoding::external_in("v", "model.onnx.+7.data");
@@ -91,7 +91,7 @@ fn files_of_others_beside_the_model_stay() {
 
 #[cfg(all(target_os = "linux", target_pointer_width = "64"))]
 #[test]
-fn what_cannot_stand_beside_the_model_must_fit_in_it() {
+fn data_that_cannot_be_external_must_fit_in_the_model() {
     // A doc_string of 2 GiB, as a sparse file that takes no disk space.
     let begin = encoding::model(8, &encoding::graph(&[]), &[]);
     let doc_string = 1usize << 31;
@@ -131,7 +131,7 @@ mod unix {
     }
 
     #[test]
-    fn data_beside_a_model_is_as_private_as_the_model() {
+    fn external_data_has_the_mode_of_the_model() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("model.onnx");
         std::fs::write(&path, b"old").unwrap();

@@ -42,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_panic_is_its_message_and_the_thread_goes_on() {
+    fn a_panic_becomes_its_message_and_the_thread_continues() {
         let zero = std::hint::black_box(0);
         assert_eq!(caught(|| 1), Ok(1));
         assert_eq!(caught(|| 1 / zero), Err("attempt to divide by zero".to_owned()));

@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn every_misfit_names_the_input_what_was_expected_and_what_was_given() {
+    fn every_mismatch_names_the_input_and_what_was_expected_and_found() {
         let good = Tensor::from_f32(vec![1, 2], &[0.0; 2]);
         let ints = Tensor { dtype: DataType::Int32, ..good.clone() };
         let short = Tensor { data: good.data.slice(..4), ..good.clone() };

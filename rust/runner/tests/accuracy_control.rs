@@ -84,7 +84,7 @@ fn missed(error: &QuantizeError) -> (&str, Option<f64>, Option<f64>) {
 }
 
 #[test]
-fn a_planted_bad_layer_alone_falls_back() {
+fn only_a_bad_layer_is_reverted_to_float() {
     let names = weights();
     assert!(names.len() > 2);
     for name in &names {
@@ -115,7 +115,7 @@ fn a_planted_bad_layer_alone_falls_back() {
 }
 
 #[test]
-fn as_few_layers_fall_back_as_the_bar_needs_with_activations_too() {
+fn as_few_layers_as_necessary_are_reverted_with_activations_too() {
     let original = model();
     let config = with_activations();
     let prepared = Prepared::of(&original, config.clone()).unwrap();
@@ -148,7 +148,7 @@ fn as_few_layers_fall_back_as_the_bar_needs_with_activations_too() {
 }
 
 #[test]
-fn what_is_missed_is_named_with_what_was_measured() {
+fn missed_criteria_are_reported_with_the_measured_value() {
     let bad = spoilt(&weights()[1]);
     let measured = plain(&bad);
     let options = GuardOptions { fall_back: false, ..least(60.0) };
@@ -167,7 +167,7 @@ fn what_is_missed_is_named_with_what_was_measured() {
 }
 
 #[test]
-fn a_bar_for_accuracy_needs_labels_and_any_has_bounds() {
+fn accuracy_criteria_need_labels_and_have_bounds() {
     let bad = spoilt(&weights()[1]);
     let control = Control { threads: 2, progress: &mut |_| true };
     // The outputs of the float model are the expected ones.
@@ -237,7 +237,7 @@ impl Engine for Timely {
 }
 
 #[test]
-fn what_is_slower_is_refused_and_what_is_faster_says_so() {
+fn slower_models_are_refused_and_faster_ones_report_it() {
     let latency = LatencyOptions { runs: 5, ..LatencyOptions::default() };
     let bar = Bar { require_faster: true, min_sqnr: Some(10.0), ..Bar::default() };
     let options = GuardOptions { bar, latency, ..GuardOptions::default() };
@@ -258,7 +258,7 @@ fn what_is_slower_is_refused_and_what_is_faster_says_so() {
 }
 
 #[test]
-fn without_a_bar_the_result_is_measured_and_a_stop_is_heard() {
+fn without_criteria_the_result_is_measured_and_can_be_cancelled() {
     let original = model();
     let made = held(&original, &Config::default(), None, &GuardOptions::default(), 2).unwrap();
     let verified = made.report().verified.clone().unwrap();

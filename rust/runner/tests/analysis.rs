@@ -151,7 +151,7 @@ fn a_planted_bad_layer_is_the_first_with_and_without_data() {
 }
 
 #[test]
-fn what_follows_from_a_layer_is_what_the_whole_model_makes_of_it() {
+fn running_only_the_dependents_of_a_layer_equals_running_the_model() {
     let Some(engine) = counting() else { return };
     let original = model();
     let subject = planned(&original, Config::default());
@@ -172,7 +172,7 @@ fn what_follows_from_a_layer_is_what_the_whole_model_makes_of_it() {
 }
 
 #[test]
-fn a_layer_with_its_activations_is_near_the_model_with_all_others_left_out() {
+fn a_layer_with_its_activations_is_close_to_the_model_without_the_others() {
     let Some(engine) = counting() else { return };
     let original = model();
     let subject = planned(&original, with_activations());
@@ -187,7 +187,7 @@ fn a_layer_with_its_activations_is_near_the_model_with_all_others_left_out() {
 }
 
 #[test]
-fn only_what_follows_from_a_layer_is_run() {
+fn only_the_dependents_of_a_layer_run() {
     let Some(engine) = counting() else { return };
     let subject = planned(&model(), Config::default());
     engine.nodes.store(0, Ordering::Relaxed);
@@ -202,7 +202,7 @@ fn only_what_follows_from_a_layer_is_run() {
 }
 
 #[test]
-fn what_calibration_showed_is_not_computed_again() {
+fn values_from_calibration_are_reused() {
     let Some(engine) = counting() else { return };
     let subject = planned(&model(), with_activations());
     let known = ranges(&subject.0, &subject.1, &engine);
@@ -228,7 +228,7 @@ fn what_calibration_showed_is_not_computed_again() {
 }
 
 #[test]
-fn what_is_joined_later_is_kept_while_calibrating_too() {
+fn values_that_are_joined_later_are_kept_during_calibration() {
     let Some(engine) = counting() else { return };
     for name in ["residual_add", "two_towers", "transformer_block"] {
         let path = installed::repository().join(format!("tests/fixtures/models/{name}.onnx"));
@@ -258,7 +258,7 @@ impl Samples for Given {
 }
 
 #[test]
-fn work_that_was_interrupted_goes_on_where_it_was() {
+fn interrupted_work_resumes() {
     let Some(engine) = counting() else { return };
     let subject = planned(&model(), Config::default());
     let whole = found(&subject, None, &engine, &SensitivityOptions::default());
@@ -295,7 +295,7 @@ fn work_that_was_interrupted_goes_on_where_it_was() {
 }
 
 #[test]
-fn an_error_is_found_where_it_is_made_and_not_where_it_arrives() {
+fn an_error_is_attributed_to_the_layer_that_causes_it() {
     let Some(engine) = counting() else { return };
     let original = model();
     let subject = planned(&original, with_activations());

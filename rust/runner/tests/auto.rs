@@ -45,7 +45,7 @@ fn models_beyond_tract() -> Vec<(Model, &'static str)> {
 }
 
 #[test]
-fn auto_leaves_what_tract_cannot_run_to_onnxruntime_and_says_so() {
+fn auto_uses_onnxruntime_for_models_that_tract_cannot_run() {
     for (model, what) in models_beyond_tract() {
         let alone = Auto::without("it is on holiday");
         let sample = sample_for(&model, 2);
@@ -65,7 +65,7 @@ fn auto_leaves_what_tract_cannot_run_to_onnxruntime_and_says_so() {
 }
 
 #[test]
-fn auto_lets_tract_run_what_both_compute_alike_and_nothing_else() {
+fn auto_uses_tract_only_if_both_engines_agree() {
     let Some(onnxruntime) = onnxruntime() else { return };
     for name in fixtures() {
         let auto = Auto::with(onnxruntime.clone());
@@ -95,7 +95,7 @@ fn auto_lets_tract_run_what_both_compute_alike_and_nothing_else() {
 }
 
 #[test]
-fn auto_runs_tract_where_there_is_nothing_else() {
+fn auto_uses_tract_without_onnxruntime() {
     let model = fixture("residual_add");
     let auto = Auto::without("no onnxruntime is installed");
     let runner = auto.prepare(&model, &[], &sample_for(&model, 1)).unwrap();
@@ -104,7 +104,7 @@ fn auto_runs_tract_where_there_is_nothing_else() {
 }
 
 #[test]
-fn auto_gives_models_that_take_long_to_onnxruntime() {
+fn auto_uses_onnxruntime_for_slow_models() {
     let Some(onnxruntime) = onnxruntime() else { return };
     let mut deep = fixture("conv2d_relu");
     let mut edits: Vec<Edit> = (0..500)
@@ -137,7 +137,7 @@ fn auto_gives_models_that_take_long_to_onnxruntime() {
 }
 
 #[test]
-fn where_neither_can_both_say_why() {
+fn if_both_engines_fail_both_errors_are_reported() {
     let Some(auto) = auto() else { return };
     let model = fixture("custom_domain");
     let error = auto.prepare(&model, &[], &sample_for(&model, 1)).err().expect("a refusal");
@@ -196,7 +196,7 @@ fn auto_chooses_once_whatever_the_order_of_the_samples() {
 }
 
 #[test]
-fn a_comparison_that_is_stopped_ends_at_once() {
+fn a_cancelled_comparison_ends_at_once() {
     let Some(onnxruntime) = onnxruntime() else { return };
     let model = slow_model(400);
     let sample = sample_for(&model, 1600);

@@ -112,7 +112,7 @@ fn one_runner_of_onnxruntime_takes_samples_of_any_shape() {
 }
 
 #[test]
-fn a_value_is_shown_for_every_name_it_is_asked_for_by() {
+fn a_value_is_shown_for_every_tap_with_its_name() {
     let model = fixture("output_is_input");
     let sample = sample_for(&model, 1);
     let x = sample.get("x").and_then(Tensor::to_f32).unwrap();
@@ -271,7 +271,7 @@ fn a_panic_of_the_sink_is_an_error() {
 }
 
 #[test]
-fn tract_rounds_where_a_cast_makes_float16() {
+fn tract_rounds_at_casts_to_float16() {
     let mut model = fixture("conv2d_relu");
     let (half, single) =
         (i64::from(DataType::Float16.number()), i64::from(DataType::Float.number()));

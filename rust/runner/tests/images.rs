@@ -70,7 +70,7 @@ fn first(path: &Path) -> Vec<f32> {
 }
 
 #[test]
-fn images_come_in_the_order_of_their_names_and_other_files_are_left_aside() {
+fn images_are_sorted_by_name_and_other_files_ignored() {
     let folder = pictures(&["b.png", "a.png", "c.PNG", "d/e.png"]);
     for name in ["labels.txt", "b", ".hidden.png", "._a.png", "a.png.bak"] {
         fs::write(folder.path().join(name), "no image").expect("written");
@@ -86,7 +86,7 @@ fn images_come_in_the_order_of_their_names_and_other_files_are_left_aside() {
 }
 
 #[test]
-fn a_pattern_takes_what_fits_it() {
+fn a_pattern_selects_matching_files() {
     let folder = pictures(&["b.png", "a.png", "c.jpeg", "d/e.png", "d/f/a.png", "g/h.png"]);
     fs::write(folder.path().join("a.txt"), "no image").expect("written");
     let names = |pattern: &str| -> Vec<usize> {
@@ -127,7 +127,7 @@ fn links_are_followed_but_not_in_circles() {
 }
 
 #[test]
-fn where_there_are_no_images_it_is_said() {
+fn missing_images_are_reported() {
     let folder = pictures(&["d/e.png"]);
     let float = input(DataType::Float, &[1, 3, 2, 4]);
     let error = |name: &str| {
@@ -154,7 +154,7 @@ fn where_there_are_no_images_it_is_said() {
 }
 
 #[test]
-fn numbers_are_scaled_shifted_and_laid_out_as_asked() {
+fn pixels_are_scaled_shifted_and_laid_out_by_the_options() {
     let folder = pictures(&["a.png"]);
     let picture = picture(0);
     let options = ImageFolder {
@@ -246,7 +246,7 @@ fn every_kind_of_pixel_becomes_grey_or_three_colours() {
 }
 
 #[test]
-fn so_many_images_make_a_sample_as_the_model_takes() {
+fn a_sample_has_as_many_images_as_the_batch_size() {
     let folder = pictures(&["a.png", "b.png", "c.png", "d.png", "e.png"]);
     let pairs = input(DataType::Float, &[2, 3, 2, 4]);
     let error = values(&raw(folder.path()), &pairs).expect_err("one is left over").to_string();
@@ -263,7 +263,7 @@ fn so_many_images_make_a_sample_as_the_model_takes() {
 }
 
 #[test]
-fn a_model_with_two_inputs_takes_no_images() {
+fn a_model_with_two_inputs_does_not_accept_images() {
     let folder = pictures(&["a.png"]);
     let x = input(DataType::Float, &[1, 3, 2, 4]);
     let inputs = [x.clone(), InputSpec { name: "y".into(), ..x }];
@@ -314,7 +314,7 @@ fn a_broken_image_is_named_when_it_is_reached() {
 }
 
 #[test]
-fn an_image_that_claims_to_be_huge_is_refused_before_there_is_memory_for_it() {
+fn an_image_with_a_huge_size_is_refused_before_allocation() {
     let folder = pictures(&["a.png"]);
     let float = input(DataType::Float, &[1, 3, 2, 4]);
     let path = folder.path().join("a.png");

@@ -4,7 +4,7 @@ use std::process::Command;
 
 /// `cargo test` builds the examples next to the tests.
 #[test]
-fn the_programme_of_the_readme_runs() {
+fn the_program_of_the_readme_runs() {
     let repository = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let folder = tempfile::tempdir().unwrap();
     let digits = folder.path().join("examples/digits");

@@ -106,7 +106,7 @@ fn shapes(tensors: Result<Vec<Tensor>, CalibrationError>) -> Vec<Vec<usize>> {
 }
 
 #[test]
-fn samples_lie_along_the_first_axis() {
+fn samples_are_along_the_first_axis() {
     let float = |shape: &[i64]| input("x", DataType::Float, shape);
     // rank of the input: one row at a time, or as many as the model's first dimension says
     assert_eq!(shapes(cut(counting(&[3, 2]), &float(&[-1, 2]), None)), [[1, 2]; 3]);
@@ -128,7 +128,7 @@ fn samples_lie_along_the_first_axis() {
 }
 
 #[test]
-fn an_array_that_does_not_fit_says_what_would() {
+fn an_array_that_does_not_fit_reports_what_would() {
     let image = input("image", DataType::Float, &[-1, 3, 8, 6]);
     let cases: [(&[usize], &[i64], &str); 9] = [
         (&[5, 8, 6, 3], &[-1, 3, 8, 6], "are [1, 8, 6, 3]: its channels come last (NHWC)"),
@@ -160,7 +160,7 @@ fn an_array_that_does_not_fit_says_what_would() {
 }
 
 #[test]
-fn arrays_find_their_inputs_by_name() {
+fn arrays_are_matched_to_inputs_by_name() {
     let ids = input("ids", DataType::Int64, &[-1, -1]);
     let mask = input("mask", DataType::Bool, &[-1, 2]);
     let both = [ids.clone(), mask];
@@ -226,7 +226,7 @@ fn a_bad_value_stops_at_its_sample() {
 }
 
 #[test]
-fn the_same_numbers_come_from_every_way_to_write_them() {
+fn every_file_format_gives_the_same_numbers() {
     let x = [input("x", DataType::Float, &[-1, 3])];
     let little: Vec<u8> = (0..6_u8).flat_map(|i| f32::from(i).to_le_bytes()).collect();
     let big: Vec<u8> = (0..6_u8).flat_map(|i| f32::from(i).to_be_bytes()).collect();
@@ -255,7 +255,7 @@ fn the_same_numbers_come_from_every_way_to_write_them() {
 }
 
 #[test]
-fn of_an_archive_no_more_is_read_than_the_limit_takes() {
+fn an_archive_is_read_up_to_the_limit() {
     let x = [input("x", DataType::Float, &[2, 3])];
     let mut archive = npz(&[("x", npy_of(&counting(&[9, 3])))], CompressionMethod::Stored);
     // In the ninth row, which is left over too.
@@ -272,7 +272,7 @@ fn of_an_archive_no_more_is_read_than_the_limit_takes() {
 }
 
 #[test]
-fn safetensors_give_the_samples_of_the_array_they_were_made_from() {
+fn safetensors_give_the_samples_of_their_array() {
     let inputs = [input("x", DataType::Float, &[-1, 3]), input("ids", DataType::Int64, &[-1])];
     let (x, ids) = (counting(&[4, 3]), counting(&[4]));
     let arrays = vec![("x".to_owned(), x.clone()), ("ids".to_owned(), ids.clone())];
@@ -328,7 +328,7 @@ fn safetensors_of_every_plain_type_are_converted_and_no_other_is() {
 }
 
 #[test]
-fn safetensors_whose_header_lies_are_refused_before_anything_is_allocated() {
+fn safetensors_with_a_false_header_are_refused_before_allocation() {
     let x = [input("x", DataType::Float, &[-1, 3])];
     let two = |first: [usize; 2], second: [usize; 2]| {
         let entry = |name, [begin, end]: [usize; 2]| {
@@ -380,7 +380,7 @@ fn safetensors_whose_header_lies_are_refused_before_anything_is_allocated() {
 }
 
 #[test]
-fn sizes_that_lie_are_refused_before_anything_is_allocated() {
+fn false_sizes_are_refused_before_allocation() {
     let x = [input("x", DataType::Float, &[-1, 3])];
     let lies = [
         ("(158329674399744, 3)", "takes 1899956092796928 bytes, there are 12"),

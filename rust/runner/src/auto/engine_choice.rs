@@ -161,7 +161,7 @@ impl EngineRequest<'_> {
             Err(failure) if is_caller_error(&failure) => return Err(failure),
             Err(failure) => return Ok(Agreement::Unchecked(tract, failure)),
         };
-        Ok(match choice.first_difference(&ours, &theirs)? {
+        Ok(match request.first_difference(&ours, &theirs)? {
             None => Agreement::Same(tract),
             Some(difference) => Agreement::Different(runner, difference),
         })
@@ -172,9 +172,9 @@ impl EngineRequest<'_> {
         self,
         runner: Box<dyn Runner>,
     ) -> Result<(Box<dyn Runner>, ValueSummaries), CalibrationError> {
-        let mut extents = ValueSummaries::default();
-        runner.run(self.sample, &mut extents, self.stop)?;
-        Ok((runner, extents))
+        let mut summaries = ValueSummaries::default();
+        runner.run(self.sample, &mut summaries, self.stop)?;
+        Ok((runner, summaries))
     }
 
     /// The first value in topological order that differs.
@@ -292,7 +292,7 @@ mod tests {
     use crate::auto::value_summary::Extent;
 
     #[test]
-    fn of_several_differences_the_first_of_the_graph_is_told() {
+    fn the_first_difference_in_the_graph_is_reported() {
         let path =
             concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/fixtures/models/residual_add.onnx");
         let model = Model::open(path).unwrap();
@@ -305,17 +305,20 @@ mod tests {
             stop: &stop,
             beside: false,
         };
-        let extents = |ends: [f32; 4]| {
+        let summaries = |ends: [f32; 4]| {
             ValueSummaries(
-                ends.into_iter().map(|end| Extent::of(&[2], &[0.0, end])).enumerate().collect(),
+                ends.into_iter()
+                    .map(|end| ValueSummary::of(&[2], &[0.0, end]))
+                    .enumerate()
+                    .collect(),
             )
         };
-        let ours = extents([1.0; 4]);
-        let first = |theirs| choice.first_difference(&ours, &extents(theirs)).unwrap();
+        let ours = summaries([1.0; 4]);
+        let first = |theirs| request.first_difference(&ours, &summaries(theirs)).unwrap();
         assert_eq!(first([1.0; 4]), None);
-        let told = first([2.0, 3.0, 1.0, 2.0]).unwrap();
+        let message = first([2.0, 3.0, 1.0, 2.0]).unwrap();
         assert_eq!(
-            told,
+            message,
             "tract computes `relu1_y` as [2] between 0 and 1, \
              and onnxruntime as [2] between 0 and 3"
         );

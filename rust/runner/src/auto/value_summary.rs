@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lies_between_the_ends_is_compared_too() {
+    fn values_between_the_ends_are_compared_too() {
         let ramp: Vec<f32> = (0..1000_u16).map(f32::from).collect();
         let ours = of(&ramp);
         // The same values in other positions: the ends and the sum of squares are equal.

@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_failure_is_at_the_node_that_it_names() {
+    fn an_error_has_the_node_that_its_message_names() {
         let cases = [
             (
                 "Non-zero status code returned while running Gather node. Name:'g' Status Message: \
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn the_place_in_its_source_is_left_out() {
+    fn the_location_in_the_source_is_removed() {
         let cases = [
             (
                 "/src/model.cc:256 a::M::M(f(int)&&, const b&) Unsupported version",

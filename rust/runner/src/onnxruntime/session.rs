@@ -110,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_matrix_is_packed_again_for_every_node_more_that_multiplies_by_it() {
+    fn a_matrix_is_packed_once_more_for_every_additional_node() {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/digits/digits_cnn.onnx");
         let mut model = Model::open(path).unwrap();
         assert_eq!(repacked_bytes(&model), 0);

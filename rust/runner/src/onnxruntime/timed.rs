@@ -94,7 +94,10 @@ mod tests {
 
     #[test]
     fn only_kernels_are_counted() {
-        let event = |cat: &str, name: &str| serde_json::json!({"cat": cat, "name": name, "args": {"op_name": "Conv"}});
+        let event = |cat: &str, name: &str| {
+            let args = serde_json::json!({"op_name": "Conv"});
+            serde_json::json!({"cat": cat, "name": name, "args": args})
+        };
         assert_eq!(operator(&event("Node", "c_kernel_time")), Some("Conv"));
         assert_eq!(operator(&event("Node", "c_fence_before")), None);
         assert_eq!(operator(&event("Session", "model_run_kernel_time")), None);

@@ -18,8 +18,8 @@ pub(super) fn by_input(
         ([input], [_, _, ..]) if names.iter().all(String::is_empty) => {
             let count = names.len();
             let message = format!(
-                "a list of {count} arrays of the same shape, but the model has one input: stack them, \
-                 or pass them one by one; only the first array of a tuple is used"
+                "a list of {count} arrays of the same shape, but the model has one input: \
+                 stack them, or pass them one by one; only the first array of a tuple is used"
             );
             return Err(mismatch(message).at_value(&input.name));
         }

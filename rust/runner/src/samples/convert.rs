@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn zero_and_one_survive_between_any_two_plain_types() {
+    fn zero_and_one_round_trip_between_any_two_plain_types() {
         for from in PLAIN {
             for to in PLAIN {
                 let there = convert(doubles(&[0.0, 1.0, 1.0]), from, "x").expect("fits");
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_that_are_not_finite_are_found_whatever_the_target() {
+    fn non_finite_numbers_are_refused_for_every_type() {
         for to in PLAIN {
             let mut values = vec![0.0; 6];
             values[4] = f64::NAN;
@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn data_that_is_not_as_long_as_the_shape_says_is_refused() {
+    fn data_of_the_wrong_length_is_refused() {
         let short = Tensor { shape: vec![3], ..doubles(&[1.0, 2.0]) };
         assert!(convert(short, DataType::Float, "x").is_err());
         let vast = Tensor { shape: vec![usize::MAX, 2], ..doubles(&[]) };

@@ -72,8 +72,8 @@ impl SampleDiagnostics {
                 batch => format!(" of {batch}"),
             };
             warnings.push(format!(
-                "only {count} {samples}{each}: give at least {MIN_SAMPLES}, as varied as production \
-                 inputs"
+                "only {count} {samples}{each}: give at least {MIN_SAMPLES}, \
+                 as varied as production inputs"
             ));
         }
         if count > 1 && distinct == 1 {
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_of_a_fixed_batch_count_each() {
+    fn rows_of_a_fixed_batch_are_counted_individually() {
         let of = |name: &str, first: Option<usize>| InputSpec {
             name: name.to_owned(),
             dtype: None,
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn enough_samples_that_differ_are_passed_over_in_silence() {
+    fn enough_distinct_samples_have_no_warnings() {
         for count in [32, 33, 1000] {
             assert!(about(count, |sample, place| f32::from(sample + place)).is_empty());
         }
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn few_samples_copies_and_constants_are_said() {
+    fn few_duplicate_and_constant_samples_are_reported() {
         let few = |n: &str| format!("only {n}: give at least 32, as varied as production inputs");
         let ramp = |sample: u16, place: u16| f32::from(sample + place);
         assert_eq!(about(1, ramp), [few("1 sample")]);
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn images_of_noise_are_told_from_images() {
+    fn noise_is_distinguished_from_images() {
         for shape in
             [vec![Some(1), Some(3), Some(32), Some(32)], vec![Some(1), Some(32), Some(32), Some(3)]]
         {
@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_said_of_no_samples() {
+    fn no_samples_have_no_warnings() {
         let inputs = [InputSpec { name: "x".into(), dtype: None, shape: None }];
         let rows = Tensor::from_f32(vec![1, 1], &[1.0]);
         let samples = from_arrays(vec![("x".into(), rows)], &inputs, None).expect("samples");

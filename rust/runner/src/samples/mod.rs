@@ -159,7 +159,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn formats_are_told_apart_by_extensions_in_lower_case() {
+    fn formats_have_distinct_lower_case_extensions() {
         for (position, format) in FORMATS.iter().enumerate() {
             assert_eq!(format.extension, format.extension.to_lowercase());
             assert!(!FORMATS[..position].iter().any(|f| f.extension == format.extension));
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_file_is_not_found_and_another_extension_lists_the_known() {
+    fn a_missing_file_is_reported_and_an_unknown_extension_lists_the_known() {
         let directory = tempfile::tempdir().expect("a directory");
         let message = |name: &str| match open(&directory.path().join(name), &[], None) {
             Ok(_) => unreachable!("{name} opened"),

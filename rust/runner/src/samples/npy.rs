@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn every_type_of_plain_numbers_is_known_and_no_other() {
+    fn every_plain_numeric_type_is_supported_and_no_other() {
         for (descr, dtype) in
             [("|b1", "bool"), ("<f2", "float16"), ("=i8", "int64"), ("|u1", "uint8")]
         {
@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn fortran_order_lets_the_first_axis_run_fastest() {
+    fn fortran_order_is_converted_to_c_order() {
         let columns = [0, 10, 1, 11, 2, 12]; // [[0, 1, 2], [10, 11, 12]]
         assert_eq!(c_order(&columns, &[2, 3], 1), [0, 1, 2, 10, 11, 12]);
         let cube: Vec<u8> = (0..24).collect();

@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stays_open_or_cannot_be_fed_is_an_error() {
+    fn dynamic_dimensions_and_unsupported_types_are_errors() {
         let image = spec(DataType::Float, &[Some(2), Some(3), None]);
         let cases = [
             (

@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn what_tract_says_about_a_token_is_said_about_the_node() {
+    fn a_message_about_a_token_is_about_its_node() {
         let nodes = vec![node("", "Conv", "conv_out"), node("same", "Relu", "q0_1")];
         let mut graph = GraphProto { node: nodes, ..GraphProto::default() };
         let names = NodeNames::rename(&mut graph);

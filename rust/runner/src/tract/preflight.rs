@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_unsupported_is_listed_at_once_bodies_included() {
+    fn all_unsupported_nodes_are_listed_subgraphs_included() {
         let body =
             GraphProto { node: vec![node("SequenceEmpty", "deep")], ..GraphProto::default() };
         let body = AttributeProto { name: "body".into(), g: Some(body), ..Default::default() };
@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn activations_named_as_they_are_by_default_are_no_problem() {
+    fn default_activations_named_explicitly_are_accepted() {
         let strings = ["Sigmoid", "Tanh", "Tanh"].repeat(2);
         let strings = strings.into_iter().map(|name| name.as_bytes().to_vec()).collect();
         let named = AttributeProto { name: "activations".into(), strings, ..Default::default() };
@@ -359,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn masks_of_booleans_are_found_behind_what_arranges_them() {
+    fn boolean_masks_are_found_behind_data_movement() {
         let reads = |node: NodeProto, inputs: &[&str], output: &str| NodeProto {
             input: inputs.iter().map(ToString::to_string).collect(),
             output: vec![output.into()],
@@ -384,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn forms_that_tract_computes_wrong_are_refused() {
+    fn forms_that_tract_computes_incorrectly_are_refused() {
         let attribute = |name: &str| AttributeProto { name: name.into(), ..Default::default() };
         let reverse = AttributeProto { s: b"reverse".to_vec(), ..attribute("direction") };
         let crd = AttributeProto { s: b"CRD".to_vec(), ..attribute("mode") };

@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn elements_keep_their_values_wherever_they_stand() {
+    fn elements_keep_their_values_in_every_field() {
         let bits = [0x3e00_u16, 0xc000, 0x7bff, 0x0001];
         let values: Vec<u8> =
             [1.5_f32, -2.0, 65504.0, 2f32.powi(-24)].iter().flat_map(|x| x.to_le_bytes()).collect();

@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn empty_names_at_the_end_go_and_those_between_stay() {
+    fn trailing_empty_names_are_removed_and_others_stay() {
         let body = GraphProto { node: vec![node("Conv", &["x", "w", ""])], ..Default::default() };
         let body = AttributeProto { g: Some(body), ..AttributeProto::default() };
         let mut outer = node("Clip", &["x", "", "max", "", ""]);

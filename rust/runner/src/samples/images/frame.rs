@@ -33,8 +33,8 @@ impl Frame {
             let names = listed(inputs.iter().map(|input| input.name.as_str()), 8);
             let count = inputs.len();
             return Err(mismatch(format!(
-                "images can be passed to one input, but the model has {count}, {names}: use .npz, .safetensors \
-                 or dictionaries of arrays"
+                "images can be passed to one input, but the model has {count}, {names}: \
+                 use .npz, .safetensors or dictionaries of arrays"
             ))
             .at_value(folder.path.to_string_lossy()));
         };
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_model_leaves_open_the_folder_says() {
+    fn options_set_what_the_model_leaves_dynamic() {
         let folder = ImageFolder {
             size: Some([8, 6]),
             layout: Some(Layout::Nhwc),
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn an_input_that_images_do_not_fit_says_why() {
+    fn an_input_that_images_do_not_match_is_explained() {
         let plain = ImageFolder::new("photos");
         let sized = ImageFolder { size: Some([8, 6]), ..plain.clone() };
         let nchw = ImageFolder { layout: Some(Layout::Nchw), ..plain.clone() };
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_stands_for_all_channels_and_equal_ones_for_one() {
+    fn one_number_applies_to_all_channels() {
         let grey = frame(Some(&[1, 1, 8, 6]), &ImageFolder::new("photos")).expect("a frame");
         assert_eq!(grey.by_channel("mean", &[0.5; 3]).ok(), Some(vec![0.5]));
         let error = grey.by_channel("mean", &[0.4, 0.5, 0.6]).expect_err("3 for 1").to_string();

@@ -125,7 +125,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_read_as_they_are_written() {
+    fn names_parse_and_display() {
         for (name, layout) in Layout::NAMES {
             assert_eq!((layout.to_string().as_str(), name.parse().ok()), (*name, Some(*layout)));
         }
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn an_option_that_cannot_be_is_refused_by_name() {
+    fn an_invalid_option_is_refused_by_name() {
         let good = ImageFolder::new("x");
         assert!(check(&good).is_ok());
         let cases = [

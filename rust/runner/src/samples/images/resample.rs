@@ -182,7 +182,7 @@ mod tests {
 
     /// The results of Pillow 12 for [`image`].
     #[test]
-    fn pixels_are_those_of_pillow() {
+    fn pixels_equal_pillow() {
         let cases: [(Resize, Resampled); 4] = [
             (
                 Resize::Bilinear,
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn one_colour_stays_that_colour() {
+    fn a_uniform_image_stays_uniform() {
         for value in [0, 1, 127, 255] {
             for (_, resize) in Resize::NAMES {
                 for (height, width) in [(1, 1), (3, 50), (50, 3)] {

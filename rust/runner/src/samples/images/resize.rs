@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn the_centre_is_that_of_torchvision() {
+    fn the_center_crop_equals_torchvision() {
         // round(free / 2) with halves to even: 0 → 0, 1 → 0, 2 → 1, 3 → 2, 4 → 2, 5 → 2, 7 → 4
         for (free, corner) in [(0, 0), (1, 0), (2, 1), (3, 2), (4, 2), (5, 2), (6, 3), (7, 4)] {
             let cut = centre(&ramp(4 + free, 1), [1, 4]);
