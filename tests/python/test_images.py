@@ -105,11 +105,11 @@ def test_layout_and_size_are_those_of_the_model_or_what_is_asked_for(photos: Pat
     assert fed(ImageFolder(photos), ["n", 20, 30, 1])[0].shape == (1, 20, 30, 1)
     assert fed(ImageFolder(photos, size=8), [4, 3, "h", "w"])[9].shape == (4, 3, 8, 8)
     assert fed(ImageFolder(photos, (8, 9), layout="nchw"), [1, 3, "h", "w"])[0].shape[2:] == (8, 9)
-    with pytest.raises(CalibrationError, match=r"float32 \[1, 3, \?, \?\]: .* give the size"):
+    with pytest.raises(CalibrationError, match=r"float32 \[1, 3, \?, \?\]: .* set the size"):
         fed(ImageFolder(photos), [1, 3, "h", "w"])
     with pytest.raises(CalibrationError, match=r"images of size \[8, 9\] do not fit"):
         fed(ImageFolder(photos, size=(8, 9)), [1, 3, 9, "w"])
-    with pytest.raises(CalibrationError, match="a crop of 8 has no room"):
+    with pytest.raises(CalibrationError, match="a crop of 8 is too small"):
         fed(ImageFolder(photos, crop=8), [1, 3, 9, 7])
     with pytest.raises(
         CalibrationError, match="takes 3 images at a time, there are 40: 1 are left"
@@ -301,7 +301,7 @@ def test_where_there_are_no_photos(photos: Path) -> None:
         plan.calibrate(ImageFolder("nowhere"))
     with pytest.raises(CalibrationError, match=r"there is no \.jpg, \.jpeg, \.png \(`.*webp`\)"):
         plan.calibrate(f"{photos}/*.webp")
-    with pytest.raises(CalibrationError, match=r"folders in it and no images, `.*\*\*` takes all"):
+    with pytest.raises(CalibrationError, match=r"has folders and no images, `.*\*\*` includes all"):
         plan.calibrate(photos.parent)
     with pytest.raises(CalibrationError, match="the model has 2"):
         quantize_rs.open(judge.model("two_inputs")).plan(activations="uint8").calibrate(photos)

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use quantize_rs::{Config, GuardOptions, InputSpec, Model, Quantized, Ranges, guarded};
-use quantize_rs_runner::samples::Watched;
+use quantize_rs_runner::samples::SampleDiagnostics;
 
 use crate::args::{BarArguments, ClassArguments};
 use crate::console::Console;
@@ -35,7 +35,7 @@ pub(crate) struct GuardArguments {
 /// What the result is judged by, and the samples, which are there.
 pub(crate) struct Judged {
     options: GuardOptions,
-    samples: Watched,
+    samples: SampleDiagnostics,
 }
 
 impl GuardArguments {
@@ -89,7 +89,7 @@ impl GuardArguments {
             ..GuardOptions::default()
         };
         options.check()?;
-        Ok(Some(Judged { options, samples: Watched::new(found, &inputs) }))
+        Ok(Some(Judged { options, samples: SampleDiagnostics::new(found, &inputs) }))
     }
 
     /// Where samples to judge on are, where others than those of a calibration were named.

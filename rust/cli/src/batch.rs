@@ -81,7 +81,7 @@ pub(crate) fn run(args: &BatchArguments, console: &mut Console<'_>) -> Result<()
 pub(crate) fn expanded(models: &[PathBuf]) -> Result<Vec<PathBuf>, Failure> {
     let mut all: Vec<PathBuf> = Vec::new();
     for pattern in models {
-        let found = samples::fitting(pattern)?;
+        let found = samples::matching_files(pattern)?;
         if found.is_empty() {
             let message = format!("no file fits `{}`", pattern.display());
             return Err(Failure::Refused(message));

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use quantize_rs::{Config, InputSpec, Method, Model, Plan, Ranges, Report};
-use quantize_rs_runner::samples::Watched;
+use quantize_rs_runner::samples::SampleDiagnostics;
 
 use crate::args::{CalibrateArguments, RangesArguments};
 use crate::console::Console;
@@ -112,7 +112,7 @@ fn compare(
 
 /// Where the numbers of activations come from.
 enum Numbers {
-    Samples(Watched),
+    Samples(SampleDiagnostics),
     Ranges(Ranges),
     /// Nowhere: clap allows this in a dry run only.
     Nowhere,
@@ -130,7 +130,7 @@ impl Numbers {
         }
         let inputs = InputSpec::of(model);
         Ok(match args.samples.open_beside(&inputs, args.guard.verify())? {
-            Some(samples) => Numbers::Samples(Watched::new(samples, &inputs)),
+            Some(samples) => Numbers::Samples(SampleDiagnostics::new(samples, &inputs)),
             None => Numbers::Nowhere,
         })
     }
@@ -164,7 +164,7 @@ pub(crate) fn observe(
     model: &Model,
     plan: &Plan,
     sources: (&EngineArguments, &SampleArguments),
-    samples: Watched,
+    samples: SampleDiagnostics,
     method: &Method,
     console: &mut Console<'_>,
 ) -> Result<Ranges, Failure> {

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use quantize_rs::{CompareOptions, InputSpec, Model, compare};
-use quantize_rs_runner::samples::Watched;
+use quantize_rs_runner::samples::SampleDiagnostics;
 
 use crate::args::{BarArguments, ClassArguments, LatencyArguments, PageArguments};
 use crate::console::Console;
@@ -53,7 +53,7 @@ pub(crate) fn run(args: &CompareArguments, console: &mut Console<'_>) -> Result<
     };
     args.page.check(&[&args.original, &args.quantized])?;
     let engine = args.engine.open_deployed()?;
-    let samples = Watched::new(samples, &inputs);
+    let samples = SampleDiagnostics::new(samples, &inputs);
     let given = (&args.engine, &args.samples);
     let done =
         run_on_samples::on(&*engine, given, samples, console, |engine, samples, control| {

@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use quantize_rs_runner::samples::{ChannelOrder, ImageFolder, Layout, Resize, leads_to_images};
+use quantize_rs_runner::samples::{ChannelOrder, ImageFolder, Layout, Resize, is_image_path};
 
 use crate::failure::Failure;
 use crate::samples;
@@ -86,7 +86,7 @@ impl ImageArguments {
     /// Refuses these flags where none of the sources of samples leads to images.
     pub(crate) fn check(&self, sources: &[Option<&Path>]) -> Result<(), Failure> {
         let mut named = sources.iter().flatten().filter(|path| !samples::is_random(path));
-        if named.any(|path| leads_to_images(path)) {
+        if named.any(|path| is_image_path(path)) {
             return Ok(());
         }
         let flags = [

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use quantize_rs::{InputSpec, Model, layer_errors};
-use quantize_rs_runner::samples::Watched;
+use quantize_rs_runner::samples::SampleDiagnostics;
 
 use crate::args::PageArguments;
 use crate::console::Console;
@@ -40,7 +40,7 @@ pub(crate) fn run(args: &LayerErrorsArguments, console: &mut Console<'_>) -> Res
     };
     args.page.check(&[&args.original, &args.quantized])?;
     let engine = args.engine.open_deployed()?;
-    let samples = Watched::new(samples, &inputs);
+    let samples = SampleDiagnostics::new(samples, &inputs);
     let given = (&args.engine, &args.samples);
     let done =
         run_on_samples::on(&*engine, given, samples, console, |engine, samples, control| {

@@ -6,7 +6,7 @@ use clap::Args;
 use quantize_rs::{
     Config, Control, Format, InputSpec, MixedOptions, MixedPrecision, Model, mixed_precision,
 };
-use quantize_rs_runner::samples::Watched;
+use quantize_rs_runner::samples::SampleDiagnostics;
 
 use crate::console::Console;
 use crate::engine::EngineArguments;
@@ -108,7 +108,7 @@ fn chosen(
     }
     let engine = args.engine.open_deployed()?;
     let given = (&args.engine, &args.samples);
-    let samples = Watched::new(samples, &inputs);
+    let samples = SampleDiagnostics::new(samples, &inputs);
     let done =
         run_on_samples::on(&*engine, given, samples, console, |engine, samples, control| {
             mixed_precision(model, config, &options, Some((engine, samples)), control)

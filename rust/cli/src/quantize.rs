@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use quantize_rs::{Config, InputSpec, Method, Model, Plan, Report};
-use quantize_rs_runner::samples::Watched;
+use quantize_rs_runner::samples::SampleDiagnostics;
 
 use crate::args::QuantizeArguments;
 use crate::console::Console;
@@ -61,10 +61,10 @@ pub(crate) fn report(
 }
 
 /// The samples that biases are corrected by, where there are any.
-fn samples(args: &QuantizeArguments, model: &Model) -> Result<Option<Watched>, Failure> {
+fn samples(args: &QuantizeArguments, model: &Model) -> Result<Option<SampleDiagnostics>, Failure> {
     let inputs = InputSpec::of(model);
     let samples = args.samples.open_beside(&inputs, args.guard.verify())?;
-    Ok(samples.map(|samples| Watched::new(samples, &inputs)))
+    Ok(samples.map(|samples| SampleDiagnostics::new(samples, &inputs)))
 }
 
 /// The model made ready, and what is planned for it.

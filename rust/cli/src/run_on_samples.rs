@@ -1,7 +1,7 @@
 //! Work on samples: shown while it goes on, and stopped by Ctrl-C.
 
 use quantize_rs::{Control, Engine, QuantizeError, Samples};
-use quantize_rs_runner::samples::Watched;
+use quantize_rs_runner::samples::SampleDiagnostics;
 
 use crate::console::Console;
 use crate::engine::EngineArguments;
@@ -20,7 +20,7 @@ pub(crate) struct Done<T> {
 pub(crate) fn on<T>(
     engine: &dyn Engine,
     (arguments, source): (&EngineArguments, &SampleArguments),
-    mut samples: Watched,
+    mut samples: SampleDiagnostics,
     console: &mut Console<'_>,
     work: impl FnOnce(&dyn Engine, &mut dyn Samples, Control<'_>) -> Result<T, QuantizeError>,
 ) -> Result<Done<T>, Failure> {
@@ -34,7 +34,7 @@ pub(crate) fn on<T>(
 /// Does some work on samples, and shows how far it has come.
 pub(crate) fn shown<T>(
     arguments: &EngineArguments,
-    samples: &mut Watched,
+    samples: &mut SampleDiagnostics,
     console: &mut Console<'_>,
     work: impl FnOnce(&mut dyn Samples, Control<'_>) -> Result<T, QuantizeError>,
 ) -> Result<T, Failure> {

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use quantize_rs::InputSpec;
-use quantize_rs_runner::samples::{self, BoxedSamples, FORMATS, IMAGES};
+use quantize_rs_runner::samples::{self, BoxedSamples, FORMATS, IMAGE_EXTENSIONS};
 
 use crate::failure::Failure;
 use crate::images::ImageArguments;
@@ -55,7 +55,7 @@ pub(crate) fn others(
     if is_random(path) {
         return Ok(samples::random(inputs, NUM_SAMPLES, None, 0)?);
     }
-    if samples::leads_to_images(path) {
+    if samples::is_image_path(path) {
         return Ok(images.folder(path)?.open(inputs, None)?);
     }
     Ok(samples::open(path, inputs, None)?)
@@ -72,7 +72,8 @@ pub(crate) fn means_help() -> String {
 fn help(purpose: &str) -> String {
     let formats: Vec<String> =
         FORMATS.iter().map(|format| format!(".{} ({})", format.extension, format.about)).collect();
-    let images: Vec<String> = IMAGES.iter().map(|extension| format!(".{extension}")).collect();
+    let images: Vec<String> =
+        IMAGE_EXTENSIONS.iter().map(|extension| format!(".{extension}")).collect();
     format!(
         "{purpose}: {}; a folder or a pattern of images ({}); or the word `{RANDOM}`, \
          for trials",
@@ -142,7 +143,7 @@ impl SampleArguments {
             let message = format!("{flag} is for --data random; --limit is for files");
             return Err(Failure::Misuse(message));
         }
-        if samples::leads_to_images(path) {
+        if samples::is_image_path(path) {
             return Ok(self.images.folder(path)?.open(inputs, self.limit)?);
         }
         Ok(samples::open(path, inputs, self.limit)?)

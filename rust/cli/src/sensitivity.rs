@@ -8,7 +8,7 @@ use quantize_rs::{
     InputSpec, Metric, Model, QType, Sensitivity, SensitivityOptions, sensitivity,
     weight_sensitivity,
 };
-use quantize_rs_runner::samples::Watched;
+use quantize_rs_runner::samples::SampleDiagnostics;
 
 use crate::args::PageArguments;
 use crate::console::Console;
@@ -99,7 +99,7 @@ pub(crate) fn run(args: &SensitivityArguments, console: &mut Console<'_>) -> Res
         resume: args.resume.clone(),
     };
     let engine = args.engine.open_deployed()?;
-    let samples = Watched::new(samples, &inputs);
+    let samples = SampleDiagnostics::new(samples, &inputs);
     let given = (&args.engine, &args.samples);
     let done =
         run_on_samples::on(&*engine, given, samples, console, |engine, samples, control| {

@@ -1,4 +1,4 @@
-//! Any bytes are a model or an error; a model nobody touched comes back as its bytes.
+//! Opens arbitrary bytes as a model. An unedited model must be written back as the same bytes.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,5 +1,5 @@
-//! Any model is quantized to a model that can be read again, or refused: its weights, and all of it
-//! for every target.
+//! Quantizes arbitrary models: the weights, and everything for every target. The result must be
+//! readable, or quantization must be refused.
 #![no_main]
 
 #[path = "../../quantize/tests/common/mod.rs"]

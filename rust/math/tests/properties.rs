@@ -127,7 +127,9 @@ proptest! {
     }
 
     #[test]
-    fn measured_metrics_equal_those_of_the_dequantized_tensor((data, layout, spec) in any_tensor(-9.0_f32..9.0)) {
+    fn measured_metrics_equal_those_of_the_dequantized_tensor(
+        (data, layout, spec) in any_tensor(-9.0_f32..9.0),
+    ) {
         let params = own_params(&data, &layout, &spec);
         let (bytes, measured) = quantize_measured(&data, &layout, &params, &spec);
         prop_assert_eq!(&bytes, &quantize(&data, &layout, &params, &spec));

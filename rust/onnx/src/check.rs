@@ -1,8 +1,8 @@
-//! The structural check: whether a model is one that a runtime could run.
+//! Structural checks: whether a runtime can load the model.
 //!
-//! Every value is made once, every input resolves, tensors have the data that their shapes ask
-//! for, nothing depends on itself. What runtimes tolerate is tolerated: nodes without names or
-//! with repeated ones, and nodes out of order.
+//! Every value is produced once, every input resolves, tensors have as much data as their shapes
+//! require, and there are no cycles. What runtimes accept is accepted: nodes with empty or
+//! duplicate names, and nodes out of order.
 
 use std::collections::HashSet;
 
@@ -12,7 +12,7 @@ use crate::external::External;
 use crate::functions::Functions;
 use crate::schema::{GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto};
 use crate::topological_sort;
-use crate::{DataType, Kept};
+use crate::{DataType, Raw};
 
 /// Checks a whole model.
 pub(crate) fn model(model: &ModelProto, external: &External) -> Result<(), Error> {
@@ -36,7 +36,7 @@ pub(crate) fn model(model: &ModelProto, external: &External) -> Result<(), Error
 }
 
 fn opsets(model: &ModelProto) -> Result<(), Error> {
-    // Before IR 3 a model did not say which operators it meant: version 1 of ONNX's own.
+    // Before IR 3, `opset_import` was optional: version 1 of ONNX's own operators.
     if model.opset_import.is_empty() && model.ir_version >= 3 {
         return Err(Error::structure(
             "model",
@@ -61,7 +61,7 @@ fn opsets(model: &ModelProto) -> Result<(), Error> {
     Ok(())
 }
 
-/// The values that can be read at one place: those made here, and those made outside.
+/// The values visible at one point: those of this graph, and those of outer graphs.
 struct Scope<'a, 'b> {
     made: HashSet<&'a str>,
     outer: Option<&'b Scope<'a, 'b>>,
@@ -73,7 +73,7 @@ impl Scope<'_, '_> {
     }
 }
 
-/// Checks a graph that can see the values of `outer`.
+/// Checks a graph that can read the values of `outer`.
 fn graph<'a>(
     graph: &'a GraphProto,
     outer: Option<&Scope<'a, '_>>,
@@ -85,7 +85,7 @@ fn graph<'a>(
         if !made.insert(&input.name) {
             return Err(Error::structure(
                 format!("graph input `{}`", input.name),
-                "it stands there twice",
+                "it is defined twice",
             ));
         }
     }
@@ -93,17 +93,17 @@ fn graph<'a>(
     for tensor in &graph.initializer {
         data::check(tensor, external)?;
         if !constants.insert(&tensor.name) {
-            return Err(Error::structure(data::place(tensor), "it stands there twice"));
+            return Err(Error::structure(data::place(tensor), "it is defined twice"));
         }
     }
     for sparse in &graph.sparse_initializer {
         if let Some(values) = &sparse.values
             && !constants.insert(&values.name)
         {
-            return Err(Error::structure(data::place(values), "it stands there twice"));
+            return Err(Error::structure(data::place(values), "it is defined twice"));
         }
     }
-    // An initializer may give the default of an input of the same name.
+    // An initializer may give an input of the same name its default.
     made.extend(constants);
     for info in graph.output.iter().chain(&graph.value_info) {
         element_type(info)?;
@@ -113,7 +113,7 @@ fn graph<'a>(
 }
 
 fn scope<'a>(
-    nodes: &'a [Kept<NodeProto>],
+    nodes: &'a [Raw<NodeProto>],
     mut scope: Scope<'a, '_>,
     outputs: &[&str],
     external: &External,
@@ -126,7 +126,7 @@ fn scope<'a>(
             if !scope.made.insert(output) {
                 return Err(Error::structure(
                     node.label(),
-                    format!("value `{output}` is made twice"),
+                    format!("value `{output}` is produced twice"),
                 ));
             }
         }
@@ -134,7 +134,8 @@ fn scope<'a>(
     for node in nodes {
         for input in node.input.iter().filter(|name| !name.is_empty()) {
             if !scope.sees(input) {
-                let what = format!("input `{input}` is made by no node, input or initializer");
+                let what =
+                    format!("no node, graph input or initializer produces its input `{input}`");
                 return Err(Error::structure(node.label(), what));
             }
         }
@@ -149,7 +150,7 @@ fn scope<'a>(
     }
     for output in outputs {
         if !scope.sees(output) {
-            let what = "it is made by no node, input or initializer";
+            let what = "no node, graph input or initializer produces it";
             return Err(Error::structure(format!("graph output `{output}`"), what));
         }
     }
@@ -158,11 +159,11 @@ fn scope<'a>(
 
 fn element_type(info: &ValueInfoProto) -> Result<(), Error> {
     match info.tensor_type() {
-        // 0 is written by exporters that do not know the type.
+        // Exporters that do not know the type write 0.
         Some(tensor)
             if tensor.elem_type != 0 && DataType::from_number(tensor.elem_type).is_none() =>
         {
-            let what = format!("element type {}, which ONNX does not know", tensor.elem_type);
+            let what = format!("element type {}, which ONNX does not define", tensor.elem_type);
             Err(Error::structure(format!("value `{}`", info.name), what))
         }
         _ => Ok(()),

@@ -1,4 +1,4 @@
-//! The element types of ONNX, one row each.
+//! The element types of ONNX, one table row per type.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -37,59 +37,59 @@ pub enum DataType {
     Float6E3M2 = 28,
 }
 
-/// What the format says of one element type.
-struct Row {
+/// The properties of an element type.
+struct TypeInfo {
     dtype: DataType,
     name: &'static str,
     bits: usize,
     since_ir: i64,
 }
 
-const fn row(dtype: DataType, name: &'static str, bits: usize, since_ir: i64) -> Row {
-    Row { dtype, name, bits, since_ir }
+const fn info(dtype: DataType, name: &'static str, bits: usize, since_ir: i64) -> TypeInfo {
+    TypeInfo { dtype, name, bits, since_ir }
 }
 
-/// Rows in the order of their numbers, so that `ROWS[n - 1]` is type `n`.
+/// In the order of their numbers, so that `TYPES[n - 1]` is type `n`.
 ///
-/// Strings have no bits: they never stand in `raw_data`.
-const ROWS: [Row; 28] = [
-    row(DataType::Float, "float32", 32, 1),
-    row(DataType::UInt8, "uint8", 8, 1),
-    row(DataType::Int8, "int8", 8, 1),
-    row(DataType::UInt16, "uint16", 16, 1),
-    row(DataType::Int16, "int16", 16, 1),
-    row(DataType::Int32, "int32", 32, 1),
-    row(DataType::Int64, "int64", 64, 1),
-    row(DataType::String, "string", 0, 1),
-    row(DataType::Bool, "bool", 8, 1),
-    row(DataType::Float16, "float16", 16, 1),
-    row(DataType::Double, "float64", 64, 1),
-    row(DataType::UInt32, "uint32", 32, 1),
-    row(DataType::UInt64, "uint64", 64, 1),
-    row(DataType::Complex64, "complex64", 64, 1),
-    row(DataType::Complex128, "complex128", 128, 1),
-    row(DataType::BFloat16, "bfloat16", 16, 4),
-    row(DataType::Float8E4M3FN, "float8e4m3fn", 8, 9),
-    row(DataType::Float8E4M3FNUZ, "float8e4m3fnuz", 8, 9),
-    row(DataType::Float8E5M2, "float8e5m2", 8, 9),
-    row(DataType::Float8E5M2FNUZ, "float8e5m2fnuz", 8, 9),
-    row(DataType::UInt4, "uint4", 4, 10),
-    row(DataType::Int4, "int4", 4, 10),
-    row(DataType::Float4E2M1, "float4e2m1", 4, 11),
-    row(DataType::Float8E8M0, "float8e8m0", 8, 12),
-    row(DataType::UInt2, "uint2", 2, 13),
-    row(DataType::Int2, "int2", 2, 13),
-    row(DataType::Float6E2M3, "float6e2m3", 6, 14),
-    row(DataType::Float6E3M2, "float6e3m2", 6, 14),
+/// Strings have no bits, because `raw_data` cannot hold them.
+const TYPES: [TypeInfo; 28] = [
+    info(DataType::Float, "float32", 32, 1),
+    info(DataType::UInt8, "uint8", 8, 1),
+    info(DataType::Int8, "int8", 8, 1),
+    info(DataType::UInt16, "uint16", 16, 1),
+    info(DataType::Int16, "int16", 16, 1),
+    info(DataType::Int32, "int32", 32, 1),
+    info(DataType::Int64, "int64", 64, 1),
+    info(DataType::String, "string", 0, 1),
+    info(DataType::Bool, "bool", 8, 1),
+    info(DataType::Float16, "float16", 16, 1),
+    info(DataType::Double, "float64", 64, 1),
+    info(DataType::UInt32, "uint32", 32, 1),
+    info(DataType::UInt64, "uint64", 64, 1),
+    info(DataType::Complex64, "complex64", 64, 1),
+    info(DataType::Complex128, "complex128", 128, 1),
+    info(DataType::BFloat16, "bfloat16", 16, 4),
+    info(DataType::Float8E4M3FN, "float8e4m3fn", 8, 9),
+    info(DataType::Float8E4M3FNUZ, "float8e4m3fnuz", 8, 9),
+    info(DataType::Float8E5M2, "float8e5m2", 8, 9),
+    info(DataType::Float8E5M2FNUZ, "float8e5m2fnuz", 8, 9),
+    info(DataType::UInt4, "uint4", 4, 10),
+    info(DataType::Int4, "int4", 4, 10),
+    info(DataType::Float4E2M1, "float4e2m1", 4, 11),
+    info(DataType::Float8E8M0, "float8e8m0", 8, 12),
+    info(DataType::UInt2, "uint2", 2, 13),
+    info(DataType::Int2, "int2", 2, 13),
+    info(DataType::Float6E2M3, "float6e2m3", 6, 14),
+    info(DataType::Float6E3M2, "float6e3m2", 6, 14),
 ];
 
 impl DataType {
-    /// Every element type, in the order of their numbers.
+    /// All element types, in the order of their numbers.
     pub fn all() -> impl Iterator<Item = DataType> {
-        ROWS.iter().map(|row| row.dtype)
+        TYPES.iter().map(|row| row.dtype)
     }
 
-    /// The type with this number, or `None` when ONNX knows none.
+    /// The type with this number; `None` when ONNX does not define it.
     ///
     /// ```
     /// use quantize_rs_onnx::DataType;
@@ -98,37 +98,37 @@ impl DataType {
     /// ```
     pub fn from_number(number: i32) -> Option<DataType> {
         let index = usize::try_from(number).ok()?.checked_sub(1)?;
-        ROWS.get(index).map(|row| row.dtype)
+        TYPES.get(index).map(|row| row.dtype)
     }
 
-    /// The number in the file.
+    /// The number of the type in the file.
     pub fn number(self) -> i32 {
         self as i32
     }
 
-    /// The name numpy and ONNX users know: `float32`, `int4`, `float8e4m3fn`, ….
+    /// The name of the type in numpy and ONNX: `float32`, `int4`, `float8e4m3fn`, ….
     pub fn name(self) -> &'static str {
-        self.row().name
+        self.info().name
     }
 
-    /// Bits of one element in `raw_data`; 0 for strings, which have no fixed size.
+    /// Bits per element in `raw_data`; 0 for strings, which have no fixed size.
     pub fn bits(self) -> usize {
-        self.row().bits
+        self.info().bits
     }
 
-    /// The lowest IR version that knows this type.
+    /// The first IR version that includes this type.
     pub fn since_ir(self) -> i64 {
-        self.row().since_ir
+        self.info().since_ir
     }
 
-    /// Whether the type is one of the four plain floating-point types a model computes in.
+    /// Whether this is one of the four floating-point types that models compute in.
     pub fn is_float(self) -> bool {
         matches!(self, DataType::Float | DataType::Float16 | DataType::BFloat16 | DataType::Double)
     }
 
-    /// Bytes that `elements` elements take in `raw_data`, sub-byte types packed without gaps.
+    /// Bytes of `elements` elements in `raw_data`; sub-byte types are packed.
     ///
-    /// `None` for strings and when the product does not fit.
+    /// `None` for strings, and when the product overflows.
     pub fn byte_len(self, elements: usize) -> Option<usize> {
         match self.bits() {
             0 => None,
@@ -136,8 +136,8 @@ impl DataType {
         }
     }
 
-    fn row(self) -> &'static Row {
-        &ROWS[self as usize - 1]
+    fn info(self) -> &'static TypeInfo {
+        &TYPES[self as usize - 1]
     }
 }
 
@@ -156,9 +156,10 @@ impl Serialize for DataType {
 impl<'de> Deserialize<'de> for DataType {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<DataType, D::Error> {
         let name = String::deserialize(deserializer)?;
-        let row = ROWS.iter().find(|row| row.name == name);
-        row.map(|row| row.dtype)
-            .ok_or_else(|| serde::de::Error::custom(format!("`{name}` is no element type of ONNX")))
+        let row = TYPES.iter().find(|row| row.name == name);
+        row.map(|row| row.dtype).ok_or_else(|| {
+            serde::de::Error::custom(format!("`{name}` is not an element type of ONNX"))
+        })
     }
 }
 
@@ -167,8 +168,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_table_is_in_the_order_of_its_numbers() {
-        for (index, row) in ROWS.iter().enumerate() {
+    fn the_table_is_in_numerical_order() {
+        for (index, row) in TYPES.iter().enumerate() {
             assert_eq!(row.dtype as usize, index + 1, "{}", row.name);
             assert_eq!(DataType::from_number(row.dtype.number()), Some(row.dtype));
         }

@@ -1,8 +1,8 @@
-//! The closed list of changes that can be made to a model.
+//! The edits that can be made to a model.
 
 use std::collections::{HashMap, HashSet};
 
-use crate::Kept;
+use crate::Raw;
 use crate::error::{Error, ErrorKind};
 use crate::opset::ir_of_opset;
 use crate::schema::{
@@ -11,33 +11,33 @@ use crate::schema::{
 };
 use crate::topological_sort;
 
-/// One change to a model. Nodes, those of the main graph, and functions are meant by their position
-/// before any change.
+/// One edit of a model. Nodes are those of the main graph. Nodes and functions are identified by
+/// their position before any edit.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Edit {
-    /// Adds a constant tensor. The model is then at least IR 4, before which a constant was an input
-    /// too, and of an IR that knows the type of the tensor.
+    /// Adds an initializer. The IR version is raised to at least 4, before which an initializer was
+    /// also a graph input, and to one that includes the type of the tensor.
     AddInitializer(TensorProto),
-    /// Puts a constant tensor in the place of the one of its name.
+    /// Replaces the initializer of the same name.
     ReplaceInitializer(TensorProto),
-    /// Takes a constant tensor out, sparse or not, and before IR 4 the graph input of its name that
-    /// goes with it.
+    /// Removes an initializer, dense or sparse. Before IR 4, also removes the graph input of its
+    /// name.
     RemoveInitializer(String),
-    /// Adds a node; where it stands follows from what it reads.
+    /// Adds a node; its position follows from its inputs.
     AddNode(NodeProto),
-    /// Takes a node out.
+    /// Removes a node.
     RemoveNode(usize),
-    /// Lets a node read another value, or one more.
+    /// Replaces or appends an input of a node.
     SetInput {
         /// Position of the node.
         node: usize,
-        /// Position of the input; at most the number of inputs that there are.
+        /// Position of the input; at most the number of existing inputs.
         input: usize,
-        /// Name of the value to read.
+        /// Name of the new input value.
         value: String,
     },
-    /// Gives what a node makes another name.
+    /// Renames an output of a node.
     RenameOutput {
         /// Position of the node.
         node: usize,
@@ -46,74 +46,74 @@ pub enum Edit {
         /// The new name.
         value: String,
     },
-    /// Puts a node in the place of another: with another body, other attributes.
+    /// Replaces a node, including its attributes and subgraphs.
     ReplaceNode {
         /// Position of the node.
         node: usize,
-        /// What stands there from now on.
+        /// The new node.
         with: NodeProto,
     },
-    /// Says of what type and shape a value is, in the place of what was said of it: that of an output
-    /// where it stands, that of any other among the values inside the graph.
+    /// Sets the type and shape of a value, replacing earlier information. Graph outputs are updated
+    /// in place; other values go to `value_info`.
     SetValueInfo(ValueInfoProto),
-    /// Takes out what is said of the type of a value inside the graph.
+    /// Removes the `value_info` of a value.
     RemoveValueInfo(String),
-    /// Sets the version of the operators of a domain, empty for ONNX's own, and imports them where
-    /// they were not. The nodes have to be of that version. The model is then at least of the IR that
-    /// first knew it.
+    /// Sets the opset version of a domain, which is empty for ONNX's own, and imports it if
+    /// necessary. The nodes must be valid in that version. The IR version is raised to at least the
+    /// first one that supports the opset.
     SetOpset {
         /// The domain.
         domain: String,
         /// The version.
         version: i64,
     },
-    /// Puts a function in the place of another.
+    /// Replaces a function.
     ReplaceFunction {
         /// Position of the function.
         function: usize,
-        /// What stands there from now on.
+        /// The new function.
         with: FunctionProto,
     },
-    /// Takes a function out.
+    /// Removes a function.
     RemoveFunction(usize),
-    /// Makes a value an output too, the last. Of what type it is, whoever runs the model infers.
+    /// Appends a graph output, without a type; runtimes infer it.
     AddOutput(String),
-    /// Takes an output away; what makes it stays.
+    /// Removes a graph output; the node that produces it stays.
     RemoveOutput(String),
-    /// Adds an input, the last.
+    /// Appends a graph input.
     AddInput(ValueInfoProto),
-    /// Takes an input away, which nothing may read any more.
+    /// Removes a graph input, which must not be used any more.
     RemoveInput(String),
 }
 
-/// Applies `edits` in order, then puts the nodes in order.
+/// Applies `edits` in order, then sorts the nodes.
 pub(crate) fn apply(model: &mut ModelProto, edits: Vec<Edit>) -> Result<(), Error> {
     let mut removed_nodes = HashSet::new();
     let mut removed_tensors = HashSet::new();
     let mut removed_infos = HashSet::new();
     let mut added_nodes = Vec::new();
     let mut infos = Vec::new();
-    raise(model, &edits);
-    let edits = beside_the_graph(model, edits)?;
-    let inputs_apart = model.ir_version >= INPUTS_APART;
+    raise_ir_version(model, &edits);
+    let edits = apply_model_edits(model, edits)?;
+    let separate_initializers = model.ir_version >= IR_OF_SEPARATE_INITIALIZERS;
     let Some(graph) = &mut model.graph else {
         return Err(refused("the model has no graph".to_owned()));
     };
     let graph = graph.edit();
     for edit in edits {
         match edit {
-            Edit::AddInitializer(tensor) => graph.initializer.push(Kept::new(tensor)),
+            Edit::AddInitializer(tensor) => graph.initializer.push(Raw::new(tensor)),
             Edit::ReplaceInitializer(tensor) => {
-                let same = |old: &&mut Kept<TensorProto>| old.name == tensor.name;
+                let same = |old: &&mut Raw<TensorProto>| old.name == tensor.name;
                 match graph.initializer.iter_mut().find(same) {
-                    Some(old) => *old = Kept::new(tensor),
+                    Some(old) => *old = Raw::new(tensor),
                     None => return Err(refused(format!("no constant `{}`", tensor.name))),
                 }
             }
             Edit::RemoveInitializer(name) => {
                 removed_tensors.insert(name);
             }
-            Edit::AddNode(node) => added_nodes.push(Kept::new(node)),
+            Edit::AddNode(node) => added_nodes.push(Raw::new(node)),
             Edit::RemoveNode(index) => {
                 removed_nodes.insert(index);
             }
@@ -132,24 +132,24 @@ pub(crate) fn apply(model: &mut ModelProto, edits: Vec<Edit>) -> Result<(), Erro
                     value;
             }
             Edit::ReplaceNode { node, with } => match graph.node.get_mut(node) {
-                Some(place) => *place = Kept::new(with),
+                Some(place) => *place = Raw::new(with),
                 None => return Err(refused(format!("no node {node}"))),
             },
-            Edit::SetValueInfo(info) => infos.push(Kept::new(info)),
+            Edit::SetValueInfo(info) => infos.push(Raw::new(info)),
             Edit::RemoveValueInfo(name) => {
                 removed_infos.insert(name);
             }
             Edit::AddOutput(name) => {
                 let output = ValueInfoProto { name, ..ValueInfoProto::default() };
-                graph.output.push(Kept::new(output));
+                graph.output.push(Raw::new(output));
             }
             Edit::RemoveOutput(name) => graph.output.retain(|output| output.name != name),
-            Edit::AddInput(info) => graph.input.push(Kept::new(info)),
+            Edit::AddInput(info) => graph.input.push(Raw::new(info)),
             Edit::RemoveInput(name) => graph.input.retain(|input| input.name != name),
             Edit::SetOpset { .. } | Edit::ReplaceFunction { .. } | Edit::RemoveFunction(_) => {}
         }
     }
-    if !inputs_apart {
+    if !separate_initializers {
         let constants = names(graph);
         graph.input.retain(|input| {
             !(removed_tensors.contains(&input.name) && constants.contains(&input.name))
@@ -169,14 +169,14 @@ pub(crate) fn apply(model: &mut ModelProto, edits: Vec<Edit>) -> Result<(), Erro
     graph.node.append(&mut added_nodes);
 
     let order = topological_sort::topological(&graph.node)?;
-    let mut nodes: Vec<Option<Kept<NodeProto>>> =
+    let mut nodes: Vec<Option<Raw<NodeProto>>> =
         std::mem::take(&mut graph.node).into_iter().map(Some).collect();
     graph.node = order.into_iter().filter_map(|index| nodes[index].take()).collect();
     Ok(())
 }
 
-/// Puts what is said of values where it was said before, or behind the others.
-fn set_infos(graph: &mut GraphProto, infos: Vec<Kept<ValueInfoProto>>) {
+/// Replaces the information of values in place, or appends it.
+fn set_infos(graph: &mut GraphProto, infos: Vec<Raw<ValueInfoProto>>) {
     if infos.is_empty() {
         return;
     }
@@ -197,8 +197,8 @@ fn set_infos(graph: &mut GraphProto, infos: Vec<Kept<ValueInfoProto>>) {
     }
 }
 
-/// Makes the changes to what stands beside the graph, and gives the others back.
-fn beside_the_graph(model: &mut ModelProto, edits: Vec<Edit>) -> Result<Vec<Edit>, Error> {
+/// Applies the edits outside the main graph, and returns the others.
+fn apply_model_edits(model: &mut ModelProto, edits: Vec<Edit>) -> Result<Vec<Edit>, Error> {
     let mut removed = HashSet::new();
     let mut others = Vec::with_capacity(edits.len());
     for edit in edits {
@@ -209,11 +209,11 @@ fn beside_the_graph(model: &mut ModelProto, edits: Vec<Edit>) -> Result<Vec<Edit
                     import.edit().version = version;
                 } else {
                     let import = OperatorSetIdProto::new(domain, version);
-                    model.opset_import.push(Kept::new(import));
+                    model.opset_import.push(Raw::new(import));
                 }
             }
             Edit::ReplaceFunction { function, with } => match model.functions.get_mut(function) {
-                Some(place) => *place = Kept::new(with),
+                Some(place) => *place = Raw::new(with),
                 None => return Err(refused(format!("no function {function}"))),
             },
             Edit::RemoveFunction(function) => {
@@ -230,21 +230,23 @@ fn beside_the_graph(model: &mut ModelProto, edits: Vec<Edit>) -> Result<Vec<Edit
     Ok(others)
 }
 
-/// From this IR version on, a constant need not stand among the inputs of its graph; one that does
-/// is only a default, which the caller may override.
-const INPUTS_APART: i64 = 4;
+/// The first IR version in which initializers need not be graph inputs. From this version on, an
+/// initializer that is also an input is only a default, which the caller may override.
+const IR_OF_SEPARATE_INITIALIZERS: i64 = 4;
 
-/// Raises the IR version as far as `edits` need.
+/// Raises the IR version as far as `edits` require.
 ///
-/// New constants need [`INPUTS_APART`], and a version that knows their type, new operators one that
-/// knows them. A model that comes to
-/// it takes its constants out of the inputs, so that they stay constants, and says which operators
-/// it means, which before IR 3 it need not.
-fn raise(model: &mut ModelProto, edits: &[Edit]) {
+/// New initializers need [`IR_OF_SEPARATE_INITIALIZERS`] and a version that includes their type;
+/// new opsets need one that supports them. When a model reaches the former, its initializers are
+/// removed from the inputs, so that they stay constant. Opset imports, which were optional before
+/// IR 3, are added.
+fn raise_ir_version(model: &mut ModelProto, edits: &[Edit]) {
     let before = model.ir_version;
     let needed = edits.iter().map(|edit| match edit {
         Edit::AddInitializer(tensor) => {
-            tensor.dtype().map_or(INPUTS_APART, |dtype| dtype.since_ir().max(INPUTS_APART))
+            tensor.dtype().map_or(IR_OF_SEPARATE_INITIALIZERS, |dtype| {
+                dtype.since_ir().max(IR_OF_SEPARATE_INITIALIZERS)
+            })
         }
         Edit::SetOpset { domain, version } if OperatorSetIdProto::new(domain, 1).is_of("") => {
             ir_of_opset(*version)
@@ -253,26 +255,26 @@ fn raise(model: &mut ModelProto, edits: &[Edit]) {
     });
     model.ir_version = needed.fold(before, i64::max);
     if model.ir_version > before && model.opset_import.is_empty() {
-        model.opset_import.push(Kept::new(OperatorSetIdProto::first()));
+        model.opset_import.push(Raw::new(OperatorSetIdProto::first()));
     }
-    if before < KINDS_WRITTEN
-        && model.ir_version >= KINDS_WRITTEN
+    if before < IR_OF_ATTRIBUTE_TYPES
+        && model.ir_version >= IR_OF_ATTRIBUTE_TYPES
         && let Some(graph) = &mut model.graph
     {
-        write_kinds(graph);
+        write_attribute_types(graph);
     }
-    if before < INPUTS_APART
-        && model.ir_version >= INPUTS_APART
+    if before < IR_OF_SEPARATE_INITIALIZERS
+        && model.ir_version >= IR_OF_SEPARATE_INITIALIZERS
         && let Some(graph) = &mut model.graph
     {
-        take_constants_out_of_inputs(graph);
+        remove_initializers_from_inputs(graph);
     }
 }
 
-/// From this IR version on, attributes say what they hold.
-const KINDS_WRITTEN: i64 = 2;
+/// The first IR version in which attributes have a type.
+const IR_OF_ATTRIBUTE_TYPES: i64 = 2;
 
-fn write_kinds(graph: &mut Kept<GraphProto>) {
+fn write_attribute_types(graph: &mut Raw<GraphProto>) {
     for node in graph.edit().node.iter_mut().filter(|node| !node.attribute.is_empty()) {
         for attribute in &mut node.edit().attribute {
             if attribute.kind == 0 {
@@ -280,34 +282,37 @@ fn write_kinds(graph: &mut Kept<GraphProto>) {
             }
             if attribute.subgraphs().next().is_some() {
                 let attribute = attribute.edit();
-                attribute.g.iter_mut().chain(&mut attribute.graphs).for_each(write_kinds);
+                attribute.g.iter_mut().chain(&mut attribute.graphs).for_each(write_attribute_types);
             }
         }
     }
 }
 
-/// Graphs inside take part: an input too many makes a body that does not fit its operator.
-fn take_constants_out_of_inputs(graph: &mut Kept<GraphProto>) {
-    if !has_constant_inputs(graph) {
+/// Includes subgraphs: one with additional inputs would not fit its operator.
+fn remove_initializers_from_inputs(graph: &mut Raw<GraphProto>) {
+    if !has_initializers_among_inputs(graph) {
         return;
     }
     let constants = names(graph);
     let graph = graph.edit();
     graph.input.retain(|input| !constants.contains(&input.name));
-    for node in graph.node.iter_mut().filter(|node| node.subgraphs().any(has_constant_inputs)) {
+    for node in
+        graph.node.iter_mut().filter(|node| node.subgraphs().any(has_initializers_among_inputs))
+    {
         let attributes = node.edit().attribute.iter_mut();
-        for attribute in attributes.filter(|own| own.subgraphs().any(has_constant_inputs)) {
+        for attribute in attributes.filter(|own| own.subgraphs().any(has_initializers_among_inputs))
+        {
             let attribute = attribute.edit();
             let bodies = attribute.g.iter_mut().chain(&mut attribute.graphs);
-            bodies.for_each(take_constants_out_of_inputs);
+            bodies.for_each(remove_initializers_from_inputs);
         }
     }
 }
 
-fn has_constant_inputs(graph: &GraphProto) -> bool {
+fn has_initializers_among_inputs(graph: &GraphProto) -> bool {
     let constants = names(graph);
     graph.input.iter().any(|input| constants.contains(&input.name))
-        || graph.node.iter().flat_map(|node| node.subgraphs()).any(has_constant_inputs)
+        || graph.node.iter().flat_map(|node| node.subgraphs()).any(has_initializers_among_inputs)
 }
 
 fn names(graph: &GraphProto) -> HashSet<String> {

@@ -1,8 +1,8 @@
-//! What can be wrong with a model file, and where.
+//! Errors of reading, changing and writing model files.
 
 use std::path::{Path, PathBuf};
 
-/// Why a model could not be read, changed or written: a kind, the place, and the cause.
+/// Why a model could not be read, changed or written: the kind, the location, and the cause.
 #[derive(Debug, thiserror::Error)]
 #[error("{}{kind}", path.as_ref().map(|path| format!("{}: ", path.display())).unwrap_or_default())]
 pub struct Error {
@@ -21,49 +21,49 @@ pub enum ErrorKind {
     Format {
         /// The schema message being read: `TensorProto`.
         message: &'static str,
-        /// Number of the field in that message; 0 when it was the tag that could not be read.
+        /// Number of the field in that message; 0 if the tag itself could not be read.
         field: u32,
         /// Bytes from the start of the file.
         offset: usize,
-        /// What was found and what would have been right.
+        /// What was found and what was expected.
         what: String,
     },
-    /// The message is well formed but is not a legal model: a cycle, a value made twice, ….
+    /// The message is well formed but not a valid model: a cycle, a value produced twice, ….
     #[error("{place}: {what}")]
     Structure {
-        /// The node, tensor, value or graph concerned, as a person would look for it.
+        /// The node, tensor, value or graph, named so that users can find it.
         place: String,
-        /// What was found and what would have been right.
+        /// What was found and what was expected.
         what: String,
     },
-    /// Data beside the model is missing, short, or outside its directory.
+    /// External data is missing, too short, or outside the model's folder.
     #[error("initializer `{tensor}`: external data `{location}` {what}")]
     External {
         /// The tensor whose data it is.
         tensor: String,
-        /// The `location` written in the model.
+        /// The `location` in the model.
         location: String,
-        /// What is wrong with it.
+        /// What is wrong with the data.
         what: String,
     },
-    /// An edit does not fit the model it is applied to.
+    /// An edit does not apply to the model.
     #[error("edit refused: {0}")]
     Edit(String),
     /// The model does not fit in one protobuf message (2 GiB).
     #[error(
-        "the model takes {bytes} bytes, more than the {limit} that one protobuf message may hold; \
-         save it to a path, so that its weights can stand beside it"
+        "the model has {bytes} bytes, more than the {limit} that one protobuf message can have; \
+         save it to a path, so that its weights become external data"
     )]
     TooLarge {
-        /// Bytes it would take.
+        /// The size of the model in bytes.
         bytes: u64,
         /// The limit.
         limit: u64,
     },
-    /// The path names something that is not a file: a directory, a device.
+    /// The path is not that of a file, but of a directory or a device.
     #[error("is {0}, expected a file")]
     NotAFile(&'static str),
-    /// The operating system refused.
+    /// The operating system reported an error.
     #[error("{0}")]
     Io(std::io::ErrorKind),
 }
@@ -92,17 +92,17 @@ impl Error {
         self
     }
 
-    /// The kind of failure.
+    /// The kind of the error.
     pub fn kind(&self) -> &ErrorKind {
         &self.kind
     }
 
-    /// The file concerned, when there is one.
+    /// The file, when there is one.
     pub fn path(&self) -> Option<&Path> {
         self.path.as_deref()
     }
 
-    /// The operating system's own error, when that is what failed.
+    /// The error of the operating system, when there was one.
     pub fn io_error(&self) -> Option<&std::io::Error> {
         self.cause.as_ref()
     }

@@ -1,4 +1,4 @@
-//! Data beside the model: read from files in the model's own folder, and from nowhere else.
+//! External data, which is read only from files in the model's own folder.
 
 use std::collections::HashMap;
 use std::path::{Component, Path, PathBuf};
@@ -6,12 +6,12 @@ use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 
-use crate::data::{Facts, place};
+use crate::data::{TensorInfo, place};
 use crate::error::{Error, ErrorKind};
 use crate::map;
 use crate::schema::TensorProto;
 
-/// The folder a model's external data must be in, and the files of it that are open, by location.
+/// The folder that external data must be in, and the open files, by location.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct External {
     folder: Option<PathBuf>,
@@ -20,12 +20,12 @@ pub(crate) struct External {
 
 impl External {
     /// External data of a model in this folder.
-    pub(crate) fn beside(folder: &Path) -> External {
+    pub(crate) fn in_folder(folder: &Path) -> External {
         External { folder: Some(folder.to_path_buf()), files: Arc::default() }
     }
 
-    /// The elements of `proto`, by handle into the mapped file.
-    pub(crate) fn bytes(&self, proto: &TensorProto, facts: &Facts) -> Result<Bytes, Error> {
+    /// The elements of `proto`, as a slice of the mapped file.
+    pub(crate) fn bytes(&self, proto: &TensorProto, info: &TensorInfo) -> Result<Bytes, Error> {
         let location = proto.external_entry("location").unwrap_or_default();
         let wrong = |what: String| {
             Error::new(ErrorKind::External {
@@ -41,7 +41,7 @@ impl External {
                 .map(Some)
                 .map_err(|_| wrong(format!("has {key} `{text}`, expected a number of bytes"))),
         };
-        let expected = facts
+        let expected = info
             .byte_len
             .ok_or_else(|| Error::structure(place(proto), "strings cannot be external data"))?;
         let offset = number("offset")?.unwrap_or(0);
@@ -50,7 +50,7 @@ impl External {
         {
             return Err(wrong(format!(
                 "is {length} bytes for shape {:?} of {}, expected {expected}",
-                facts.shape, facts.dtype
+                info.shape, info.dtype
             )));
         }
         let file = self.file(location).map_err(wrong)?;
@@ -70,7 +70,7 @@ impl External {
             .as_deref()
             .ok_or("has no folder to be in: the model was given as bytes; give its path instead")?;
         let mut files = self.files.lock().map_err(|_| "could not be opened")?;
-        // What is open stays so, also when a save over this very model has removed its data.
+        // Open files stay available, even after a save over this model removed its data.
         if let Some(bytes) = files.get(location) {
             return Ok(bytes.clone());
         }
@@ -84,7 +84,7 @@ impl External {
     }
 }
 
-/// The file at `location`, which must be in `folder` after every link is followed.
+/// The path of the file at `location`, which must be in `folder` after all links are resolved.
 fn contained(folder: &Path, location: &str) -> Result<PathBuf, String> {
     let relative = Path::new(location);
     let plain =
@@ -92,13 +92,14 @@ fn contained(folder: &Path, location: &str) -> Result<PathBuf, String> {
     if location.is_empty() || !plain || location.contains(['\\', '\0']) {
         return Err("is not a plain path inside the model's folder".to_owned());
     }
-    let root =
-        folder.canonicalize().map_err(|cause| format!("is in no readable folder: {cause}"))?;
+    let root = folder
+        .canonicalize()
+        .map_err(|cause| format!("is in a folder that could not be read: {cause}"))?;
     let path = root.join(relative);
     let path = path.canonicalize().map_err(|cause| format!("could not be read: {cause}"))?;
     if path.starts_with(&root) {
         Ok(path)
     } else {
-        Err("leads out of the model's folder through a link".to_owned())
+        Err("is a link to a file outside the model's folder".to_owned())
     }
 }

@@ -1,23 +1,23 @@
-//! The functions of a model, and which node calls which.
+//! The functions of a model, and their calls.
 
 use std::collections::HashMap;
 
 use crate::error::Error;
-use crate::schema::{FunctionProto, Kept, ModelProto, NodeProto};
+use crate::schema::{FunctionProto, ModelProto, NodeProto, Raw};
 use crate::topological_sort;
 
-/// The functions of a model, by what their callers say.
+/// The functions of a model, by domain, name and overload.
 ///
-/// A function goes before an operator of the same name.
+/// A function takes precedence over an operator of the same name.
 #[derive(Clone, Debug)]
 pub struct Functions<'m> {
-    all: &'m [Kept<FunctionProto>],
+    all: &'m [Raw<FunctionProto>],
     /// Position by domain, name and overload.
     by_name: HashMap<(&'m str, &'m str, &'m str), usize>,
 }
 
 impl<'m> Functions<'m> {
-    /// Those of a model.
+    /// The functions of a model.
     pub fn of(model: &'m ModelProto) -> Functions<'m> {
         let all = &model.functions[..];
         let key = |function: &'m FunctionProto| {
@@ -27,12 +27,12 @@ impl<'m> Functions<'m> {
         Functions { all, by_name }
     }
 
-    /// Every one, in the order of the file.
-    pub fn all(&self) -> &'m [Kept<FunctionProto>] {
+    /// All functions, in the order of the file.
+    pub fn all(&self) -> &'m [Raw<FunctionProto>] {
         self.all
     }
 
-    /// The position of the function that a node calls; `None` for a node that is an operator.
+    /// The position of the function that a node calls; `None` if the node is an operator.
     pub fn called(&self, node: &NodeProto) -> Option<usize> {
         if self.all.is_empty() {
             return None;
@@ -40,7 +40,7 @@ impl<'m> Functions<'m> {
         self.by_name.get(&(own(&node.domain), &*node.op_type, &*node.overload)).copied()
     }
 
-    /// The functions that a node calls, itself or by a graph inside it.
+    /// The functions that a node calls, directly or in its subgraphs.
     pub fn called_within(&self, node: &NodeProto) -> Vec<usize> {
         let mut found = Vec::new();
         if !self.all.is_empty() {
@@ -49,7 +49,7 @@ impl<'m> Functions<'m> {
         found
     }
 
-    /// As deep as graphs are nested, which the reader of the file limits.
+    /// The recursion depth is that of subgraphs, which the reader limits.
     fn collect(&self, node: &NodeProto, found: &mut Vec<usize>) {
         found.extend(self.called(node));
         for body in node.subgraphs() {
@@ -57,13 +57,14 @@ impl<'m> Functions<'m> {
         }
     }
 
-    /// Refuses functions that call themselves, by others or not: there would be no end of nodes.
+    /// Refuses functions that call themselves, directly or indirectly: expanding them would not
+    /// end.
     pub(crate) fn refuse_recursion(&self) -> Result<(), Error> {
-        let calls = |function: &Kept<FunctionProto>| {
+        let calls = |function: &Raw<FunctionProto>| {
             function.node.iter().flat_map(|node| self.called_within(node)).collect()
         };
         let calls: Vec<Vec<usize>> = self.all.iter().map(calls).collect();
-        topological_sort::after_what_they_need(&calls).map(|_| ()).map_err(|index| {
+        topological_sort::dependency_order(&calls).map(|_| ()).map_err(|index| {
             let place = format!("function `{}`", self.all[index].name);
             Error::structure(place, "it calls itself: functions cannot be recursive")
         })

@@ -1,8 +1,8 @@
-//! The ONNX file format: bytes to [`Model`] and back, nothing lost on the way.
+//! Reads and writes ONNX files without loss: bytes to [`Model`] and back.
 //!
-//! A model is opened from a path (mapped, not read) or from bytes, checked once, and then only
-//! [`Model::apply`] changes it. Whatever nobody touched is written back as the bytes it was read
-//! from: unknown fields, odd encodings, weights of any size.
+//! A model is opened from a path (memory-mapped, not read) or from bytes, and checked once. Only
+//! [`Model::apply`] changes it. Unedited messages are written as the bytes they were read from:
+//! unknown fields, unusual encodings, weights of any size.
 //!
 //! ```
 //! use quantize_rs_onnx::Model;
@@ -37,10 +37,10 @@ pub use functions::Functions;
 pub use map::Buffer;
 pub use model::Model;
 pub use opset::ir_of_opset;
-pub use save::{Saved, Split};
+pub use save::{ExternalDataSplit, Saved};
 pub use schema::{
-    AttributeProto, Dimension, FunctionProto, GraphProto, Kept, ModelProto, NodeProto,
-    OperatorSetIdProto, SparseTensorProto, TensorProto, TensorShapeProto, TensorTypeProto,
+    AttributeProto, Dimension, FunctionProto, GraphProto, ModelProto, NodeProto,
+    OperatorSetIdProto, Raw, SparseTensorProto, TensorProto, TensorShapeProto, TensorTypeProto,
     TypeProto, ValueInfoProto,
 };
 pub use tensor::Tensor;

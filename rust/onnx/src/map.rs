@@ -1,5 +1,5 @@
-//! Large memory: files mapped when large, read when small, and buffers for large tensors. The one
-//! place with `unsafe` in this crate.
+//! Memory for large data: memory-mapped files, small files read into memory, and buffers for large
+//! tensors. The only module of this crate with `unsafe`.
 
 use std::fs::{self, File, Metadata};
 use std::io::{Read, Write};
@@ -11,26 +11,26 @@ use memmap2::{Mmap, MmapMut};
 
 use crate::error::{Error, ErrorKind};
 
-/// Smaller files are read: a copy costs less than a mapping, and nothing can change under us.
-const MAP_FROM: u64 = 1 << 20;
+/// Smaller files are read: a copy costs less than a mapping, and cannot change afterwards.
+const MIN_MAPPED_BYTES: u64 = 1 << 20;
 
 /// The bytes of a file. Cloning or slicing them copies nothing.
 pub(crate) fn bytes_of(path: &Path) -> Result<Bytes, Error> {
     let failed = |cause| Error::io(cause, path);
-    // Looked at before it is opened, for opening a pipe waits until somebody writes to it, and
-    // after, for another file may have taken its place.
+    // Checked before opening, because opening a pipe waits for a writer, and after opening, because
+    // the file may have been replaced in between.
     require_file(&fs::metadata(path).map_err(failed)?, path)?;
     let mut file = File::open(path).map_err(failed)?;
     let metadata = file.metadata().map_err(failed)?;
     require_file(&metadata, path)?;
-    if metadata.len() < MAP_FROM {
+    if metadata.len() < MIN_MAPPED_BYTES {
         let mut bytes = Vec::new();
         file.read_to_end(&mut bytes).map_err(failed)?;
         return Ok(bytes.into());
     }
     // SAFETY: the mapping is read-only and private, and lives as long as the `Bytes` that own it.
-    // What remains is another process shortening the file while we read, which every program that
-    // maps files shares; our own writer never does: it writes a new file and renames it into
+    // The remaining risk, shared by every program that maps files, is that another process shortens
+    // the file in the meantime. Our own writer never does: it writes a new file and renames it into
     // place, so that an old mapping keeps the old file.
     let map = unsafe { Mmap::map(&file) }.map_err(failed)?;
     Ok(Bytes::from_owner(map))
@@ -44,20 +44,20 @@ fn require_file(metadata: &Metadata, path: &Path) -> Result<(), Error> {
     Err(Error::new(ErrorKind::NotAFile(what)).at(Some(path)))
 }
 
-/// From this size on a buffer is worth pages of its own.
-const LARGE: usize = 4 << 20;
+/// The minimum size of a buffer that gets its own pages.
+const MIN_PAGED_BYTES: usize = 4 << 20;
 
-/// What large buffers keep in memory together.
-const IN_MEMORY: usize = 192 << 20;
+/// The maximum total size of large buffers in memory.
+const MAX_RESIDENT_BYTES: usize = 192 << 20;
 
-/// Bytes of the large buffers in memory that there are.
-static TAKEN: AtomicUsize = AtomicUsize::new(0);
+/// The total size of the large buffers in memory.
+static RESIDENT_BYTES: AtomicUsize = AtomicUsize::new(0);
 
-/// Zeroed memory for the elements of a tensor.
+/// Zero-initialized memory for the elements of a tensor.
 ///
-/// Large buffers ask the system for huge pages: a buffer of 16 MB is then had in 8 page faults, not
-/// 4096. When there are 192 MiB of them, what is in further ones goes to temporary files without a
-/// name once it is complete, so that what is made of a model may be larger than the memory.
+/// Large buffers use huge pages: 16 MB then cause 8 page faults instead of 4096. Once 192 MiB of
+/// them are in memory, further buffers are moved to unnamed temporary files when they are complete,
+/// so that the quantized model may be larger than the memory.
 ///
 /// ```
 /// use quantize_rs_onnx::Buffer;
@@ -74,33 +74,33 @@ enum Memory {
     Pages(Pages),
 }
 
-/// Pages that count as taken as long as they are there.
+/// Pages that count as resident as long as they exist.
 #[derive(Debug)]
 struct Pages(MmapMut);
 
 impl Pages {
     fn zeroed(len: usize) -> Option<Pages> {
         let pages = MmapMut::map_anon(len).ok()?;
-        // Advice: where it is not taken, nothing but time is lost.
+        // This is only advice: if the system ignores it, the code is slower.
         #[cfg(target_os = "linux")]
         let _ = pages.advise(memmap2::Advice::HugePage);
-        TAKEN.fetch_add(len, Ordering::Relaxed);
+        RESIDENT_BYTES.fetch_add(len, Ordering::Relaxed);
         Some(Pages(pages))
     }
 
-    /// The same bytes in a temporary file, mapped; `None` where it cannot be written.
-    fn spilled(&self) -> Option<Mmap> {
+    /// The same bytes in a mapped temporary file; `None` if it cannot be written.
+    fn to_temp_file(&self) -> Option<Mmap> {
         let mut file = tempfile::tempfile().ok()?;
         file.write_all(&self.0).ok()?;
-        // SAFETY: the mapping is read-only, and the file has no name: nobody else opens it, and
-        // nobody shortens it.
+        // SAFETY: the mapping is read-only, and the file has no name, so that no other process
+        // opens or shortens it.
         unsafe { Mmap::map(&file) }.ok()
     }
 }
 
 impl Drop for Pages {
     fn drop(&mut self) {
-        TAKEN.fetch_sub(self.0.len(), Ordering::Relaxed);
+        RESIDENT_BYTES.fetch_sub(self.0.len(), Ordering::Relaxed);
     }
 }
 
@@ -113,20 +113,20 @@ impl AsRef<[u8]> for Pages {
 impl Buffer {
     /// `len` bytes, all 0.
     pub fn zeroed(len: usize) -> Buffer {
-        if len < LARGE {
+        if len < MIN_PAGED_BYTES {
             return Buffer(Memory::Heap(vec![0; len]));
         }
         let pages = Pages::zeroed(len).map(Memory::Pages);
         Buffer(pages.unwrap_or_else(|| Memory::Heap(vec![0; len])))
     }
 
-    /// The buffer as shared bytes, not copied.
+    /// The buffer as shared bytes, without a copy.
     pub fn into_bytes(self) -> Bytes {
         match self.0 {
             Memory::Heap(bytes) => bytes.into(),
             Memory::Pages(pages) => {
-                let full = TAKEN.load(Ordering::Relaxed) > IN_MEMORY;
-                match full.then(|| pages.spilled()).flatten() {
+                let full = RESIDENT_BYTES.load(Ordering::Relaxed) > MAX_RESIDENT_BYTES;
+                match full.then(|| pages.to_temp_file()).flatten() {
                     Some(file) => Bytes::from_owner(file),
                     None => Bytes::from_owner(pages),
                 }
@@ -149,16 +149,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_does_not_fit_in_memory_is_the_same_in_a_file() {
-        let len = IN_MEMORY / 2 + 1;
+    fn buffers_beyond_memory_have_the_same_bytes_in_a_file() {
+        let len = MAX_RESIDENT_BYTES / 2 + 1;
         let filled = |value: u8| {
             let mut buffer = Buffer::zeroed(len);
             buffer.as_mut()[len - 1] = value;
             buffer.into_bytes()
         };
         let all: Vec<Bytes> = (1..4).map(filled).collect();
-        // Others may have buffers at the same time, but none for long.
-        assert!(TAKEN.load(Ordering::Relaxed) < 3 * len, "one at least is in a file");
+        // Other tests may have buffers at the same time, but not for long.
+        assert!(RESIDENT_BYTES.load(Ordering::Relaxed) < 3 * len, "one at least is in a file");
         for (bytes, value) in all.iter().zip(1..) {
             assert_eq!((bytes.len(), bytes[0], bytes[len - 1]), (len, 0, value));
         }

@@ -1,4 +1,4 @@
-//! A model: what is in the file, and the only functions that change it or write it.
+//! A model: the contents of a file, and the only functions that change or write it.
 
 use std::path::{Path, PathBuf};
 
@@ -10,29 +10,29 @@ use crate::edit::{self, Edit};
 use crate::error::{Error, ErrorKind};
 use crate::external::External;
 use crate::map;
-use crate::save::{self, Saved, Split};
+use crate::save::{self, ExternalDataSplit, Saved};
 use crate::schema::{GraphProto, Message, ModelProto, TensorProto};
 use crate::wire::Span;
-use crate::{Kept, Tensor};
+use crate::{Raw, Tensor};
 
-/// An ONNX model. Its weights stay where they are: in the mapped file, or in the bytes given.
+/// An ONNX model. Its weights stay in the mapped file, or in the given bytes.
 ///
-/// Cloning is cheap: what is not changed is shared.
+/// Cloning is cheap: unchanged messages are shared.
 #[derive(Clone, Debug)]
 pub struct Model {
-    proto: Kept<ModelProto>,
+    proto: Raw<ModelProto>,
     external: External,
     path: Option<PathBuf>,
     bytes: u64,
 }
 
 impl Model {
-    /// Opens a model file; large ones are mapped, not read.
+    /// Opens a model file; large files are memory-mapped.
     ///
-    /// Data beside the model is looked for in its own folder.
+    /// External data is read from the folder of the model.
     ///
     /// # Errors
-    /// The file cannot be read, is not ONNX, or is not a legal model; see [`ErrorKind`].
+    /// The file cannot be read, is not ONNX, or is not a valid model; see [`ErrorKind`].
     pub fn open(path: impl AsRef<Path>) -> Result<Model, Error> {
         let path = path.as_ref();
         let bytes = map::bytes_of(path)?;
@@ -40,11 +40,11 @@ impl Model {
             Some(folder) => folder.to_path_buf(),
             None => PathBuf::from("."),
         };
-        Model::read(bytes, External::beside(&folder), Some(path))
+        Model::read(bytes, External::in_folder(&folder), Some(path))
             .map_err(|error| error.at(Some(path)))
     }
 
-    /// Reads a model from the bytes of a file. Data beside the model cannot be found this way.
+    /// Reads a model from the bytes of a file. Models with external data cannot be read this way.
     ///
     /// # Errors
     /// As [`Model::open`].
@@ -62,12 +62,12 @@ impl Model {
             }));
         }
         let size = bytes.len() as u64;
-        let proto = Kept::<ModelProto>::read(Span::whole(bytes))?;
+        let proto = Raw::<ModelProto>::read(Span::whole(bytes))?;
         check::model(&proto, &external)?;
         Ok(Model { proto, external, path: path.map(Path::to_path_buf), bytes: size })
     }
 
-    /// The messages of the file.
+    /// The `ModelProto` of the file.
     pub fn proto(&self) -> &ModelProto {
         &self.proto
     }
@@ -80,48 +80,47 @@ impl Model {
         self.proto.graph.as_deref().unwrap_or(&NONE)
     }
 
-    /// Where the model was opened from.
+    /// The path that the model was opened from.
     pub fn path(&self) -> Option<&Path> {
         self.path.as_deref()
     }
 
-    /// Bytes of the file, and of the data beside it that it uses.
+    /// Bytes of the file and of its external data.
     pub fn byte_len(&self) -> u64 {
         let beside: usize = self
             .graph()
             .tensors()
             .filter(|tensor| tensor.is_external())
-            .filter_map(|tensor| data::facts(tensor).ok()?.byte_len)
+            .filter_map(|tensor| data::tensor_info(tensor).ok()?.byte_len)
             .sum();
         self.bytes + beside as u64
     }
 
-    /// Version of the operator set of `domain` (empty for ONNX's own); `None` when not imported.
+    /// Version of the opset of `domain` (empty for ONNX's own); `None` when it is not imported.
     pub fn opset(&self, domain: &str) -> Option<i64> {
         let same = |other: &str| other == domain || (domain.is_empty() && other == "ai.onnx");
         let imported = self.proto.opset_import.iter().find(|opset| same(&opset.domain));
         match imported {
             Some(opset) => Some(opset.version),
-            // Before IR 3 a model did not say: version 1 of ONNX's own.
+            // Before IR 3, `opset_import` was optional: version 1 of ONNX's own operators.
             None if domain.is_empty() && self.proto.opset_import.is_empty() => Some(1),
             None => None,
         }
     }
 
-    /// The elements of a tensor of this model; nothing is copied unless they stand in the
-    /// integer fields of old exporters.
+    /// The elements of a tensor of this model. They are copied only from the integer fields of old
+    /// exporters.
     ///
     /// # Errors
-    /// The data is missing, has the wrong length, or is strings.
+    /// The data is missing, has the wrong length, or consists of strings.
     pub fn tensor(&self, proto: &TensorProto) -> Result<Tensor, Error> {
         data::tensor(proto, &self.external).map_err(|error| error.at(self.path()))
     }
 
-    /// Changes the model: all of `edits`, then the nodes are put in order and the result checked.
+    /// Applies all of `edits`, sorts the nodes, and checks the result.
     ///
     /// # Errors
-    /// An edit that does not fit, or a result that is not a legal model. The model is then as it
-    /// was.
+    /// An edit does not apply, or the result is not a valid model. The model is then unchanged.
     pub fn apply(&mut self, edits: Vec<Edit>) -> Result<(), Error> {
         let mut changed = self.proto.clone();
         edit::apply(changed.edit(), edits)?;
@@ -131,7 +130,7 @@ impl Model {
         Ok(())
     }
 
-    /// The model as the bytes of one file, data beside the model taken in.
+    /// The model as the bytes of one file, including external data.
     ///
     /// # Errors
     /// [`ErrorKind::TooLarge`] from 2 GiB on.
@@ -139,33 +138,36 @@ impl Model {
         save::to_bytes(&self.proto, &self.external)
     }
 
-    /// The model as bytes without those constants of the main graph that `apart` names, and these
-    /// by handle: for a reader that takes them as they lie in memory.
+    /// The model as bytes without the initializers of the main graph that `apart` selects, and
+    /// these initializers as shared tensors, for runtimes that accept initializers from memory.
     ///
     /// # Errors
-    /// [`ErrorKind::TooLarge`] when the rest is still 2 GiB, or a constant of strings is named.
-    pub fn split(&self, apart: impl Fn(&TensorProto) -> bool) -> Result<Split, Error> {
+    /// [`ErrorKind::TooLarge`] when the rest is still 2 GiB, or a selected initializer consists of
+    /// strings.
+    pub fn split(&self, apart: impl Fn(&TensorProto) -> bool) -> Result<ExternalDataSplit, Error> {
         save::split(&self.proto, &self.external, &apart)
     }
 
-    /// Writes the model to `path`, complete or not at all.
+    /// Writes the model to `path` atomically.
     ///
-    /// A sibling temporary file is written, synced and renamed into place. A link is followed, the
-    /// mode of an existing file kept. From 2 GiB on, weights go to `<name>.data` beside the file.
+    /// The model is written to a temporary file in the same folder, synced and renamed. Links are
+    /// followed, and the mode of an existing file is kept. From 2 GiB on, weights are written to
+    /// `<name>.data` as external data.
     ///
-    /// No file that is there is written over but the model: when `<name>.data` exists, the weights
-    /// go to `<name>.1.data`, and so on. The model in `path` is whole at every moment: its own
-    /// data, which it names and which is named after it, is removed when the new model is in its
-    /// place. Other files stay.
+    /// Only the model file is overwritten: if `<name>.data` exists, the weights are written to
+    /// `<name>.1.data`, and so on. The file at `path` is complete at every moment. Its former
+    /// external data, if named after it, is removed when the new model is in place. Other files
+    /// stay.
     ///
     /// # Errors
-    /// The path is a directory or device, the model does not fit even without its weights
-    /// ([`ErrorKind::TooLarge`]), or the system refuses; nothing is left behind.
+    /// The path is a directory or device, the model is too large even without its weights
+    /// ([`ErrorKind::TooLarge`]), or the system reports an error; no temporary files are left.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<Saved, Error> {
         self.save_within(path, save::PROTOBUF_LIMIT)
     }
 
-    /// As [`Model::save`], but weights go beside the file when it would take `limit` bytes or more.
+    /// As [`Model::save`], but weights become external data if the file would have `limit` bytes or
+    /// more.
     ///
     /// # Errors
     /// As [`Model::save`].

@@ -1,6 +1,6 @@
-//! The versions of ONNX's own operators, and the format that first knew each.
+//! The versions of ONNX's own operators, and the IR version of each.
 
-/// Operator set and IR version, where the latter rose.
+/// Opset versions at which the IR version rose, and that IR version.
 ///
 /// Source: the table of versions in <https://onnx.ai/onnx/repo-docs/Versioning.html>.
 const SINCE: [(i64, i64); 12] = [
@@ -18,7 +18,7 @@ const SINCE: [(i64, i64); 12] = [
     (28, 14),
 ];
 
-/// The lowest IR version that knows this version of ONNX's own operators.
+/// The first IR version that supports this opset version of ONNX's own operators.
 ///
 /// ```
 /// use quantize_rs_onnx::ir_of_opset;

@@ -1,4 +1,4 @@
-//! Writing a model: complete or not at all, and no weight copied on the way.
+//! Writes a model atomically, without copying weights.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -14,69 +14,69 @@ use crate::external::External;
 use crate::map;
 use crate::schema::{AttributeProto, GraphProto, ModelProto, TensorProto};
 use crate::wire::{Rope, Span};
-use crate::{Kept, Tensor};
+use crate::{Raw, Tensor};
 
-/// One protobuf message holds at most `i32::MAX` bytes; a little less is what all readers take.
+/// A protobuf message has at most `i32::MAX` bytes; this is a little less, which all readers
+/// accept.
 pub(crate) const PROTOBUF_LIMIT: u64 = i32::MAX as u64 - (1 << 20);
 
-/// Smaller tensors stay in the model file when others go beside it, as ONNX's own tools do.
-const BESIDE_FROM: usize = 1024;
+/// Smaller tensors stay in the model file, as in ONNX's own tools.
+const MIN_EXTERNAL_BYTES: usize = 1024;
 
-/// Tensors beside the model begin at multiples of this, so that they can be mapped.
+/// External tensors begin at multiples of this, so that they can be memory-mapped.
 const ALIGNMENT: u64 = 4096;
 
-/// What was written.
+/// The result of saving.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Saved {
-    /// The model file, links followed.
+    /// The model file, with links resolved.
     pub path: PathBuf,
-    /// Bytes of the model file and of the data beside it.
+    /// Bytes of the model file and of its external data.
     pub bytes: u64,
-    /// The data beside it, when there is any.
+    /// The file of external data, when there is one.
     pub data: Option<PathBuf>,
 }
 
-/// The model in one piece.
-pub(crate) fn to_bytes(model: &Kept<ModelProto>, external: &External) -> Result<Vec<u8>, Error> {
-    let whole = gathered(model, external)?;
+/// The model as one message.
+pub(crate) fn to_bytes(model: &Raw<ModelProto>, external: &External) -> Result<Vec<u8>, Error> {
+    let whole = inline_external(model, external)?;
     let rope = whole.rope();
     require_fit(&rope)?;
     Ok(rope.parts().collect::<Vec<_>>().concat())
 }
 
-/// A model in two parts.
+/// A model whose external data is in memory.
 #[derive(Clone, Debug)]
-pub struct Split {
-    /// The model. Of the constants that it lacks it says that they are in a file, which does not
-    /// exist.
+pub struct ExternalDataSplit {
+    /// The model, in which the initializers below are external, in a file that does not exist.
     pub bytes: Vec<u8>,
-    /// These constants, by name.
+    /// These initializers, by name.
     pub tensors: Vec<(String, Tensor)>,
 }
 
-/// The model without the constants that `wanted` names, and these.
+/// The model without the initializers that `wanted` selects, and these initializers.
 pub(crate) fn split(
-    model: &Kept<ModelProto>,
+    model: &Raw<ModelProto>,
     external: &External,
     wanted: &dyn Fn(&TensorProto) -> bool,
-) -> Result<Split, Error> {
+) -> Result<ExternalDataSplit, Error> {
     let mut tensors = Vec::new();
-    let mut slim = gathered(model, external)?;
+    let mut slim = inline_external(model, external)?;
     if let Some(graph) = &mut slim.edit().graph {
-        for kept in graph.edit().initializer.iter_mut().filter(|tensor| wanted(tensor)) {
-            let tensor = data::tensor(kept, external)?;
+        for tensor_message in graph.edit().initializer.iter_mut().filter(|tensor| wanted(tensor)) {
+            let tensor = data::tensor(tensor_message, external)?;
             let length = tensor.data.len();
-            send_away(kept.edit(), "nowhere", 0, length);
-            tensors.push((kept.name.clone(), tensor));
+            mark_external(tensor_message.edit(), "nowhere", 0, length);
+            tensors.push((tensor_message.name.clone(), tensor));
         }
     }
     let rope = slim.rope();
     require_fit(&rope)?;
-    Ok(Split { bytes: rope.parts().collect::<Vec<_>>().concat(), tensors })
+    Ok(ExternalDataSplit { bytes: rope.parts().collect::<Vec<_>>().concat(), tensors })
 }
 
-/// Leaves nothing of the elements of `tensor` but where they are.
-fn send_away(tensor: &mut TensorProto, location: &str, offset: u64, length: usize) {
+/// Removes the elements of `tensor`, and sets where they are stored.
+fn mark_external(tensor: &mut TensorProto, location: &str, offset: u64, length: usize) {
     tensor.external_data = vec![
         ("location".to_owned(), location.to_owned()),
         ("offset".to_owned(), offset.to_string()),
@@ -93,28 +93,28 @@ fn require_fit(rope: &Rope) -> Result<(), Error> {
 }
 
 pub(crate) fn save(
-    model: &Kept<ModelProto>,
+    model: &Raw<ModelProto>,
     external: &External,
     path: &Path,
     limit: u64,
 ) -> Result<Saved, Error> {
     let target = Target::at(path)?;
-    let whole = gathered(model, external)?;
+    let whole = inline_external(model, external)?;
     let rope = whole.rope();
     if (rope.len() as u64) < limit.min(PROTOBUF_LIMIT) {
         let file = target.write(|out| rope.parts().try_for_each(|part| out.write_all(part)))?;
         let path = file.finish()?;
         return Ok(Saved { path, bytes: rope.len() as u64, data: None });
     }
-    let (beside, name) = target.beside();
-    let (slim, pieces, data_bytes) = spilled(whole, external, &name)?;
+    let (beside, name) = target.data_target();
+    let (slim, chunks, data_bytes) = externalize(whole, external, &name)?;
     let rope = slim.rope();
     require_fit(&rope)?;
     let replaced = target.own_data();
-    let data = beside.write(|out| write_pieces(out, &pieces))?;
+    let data = beside.write(|out| write_chunks(out, &chunks))?;
     let file = target.write(|out| rope.parts().try_for_each(|part| out.write_all(part)))?;
-    // The data first, in a place of its own: the model that is there keeps its data until the new
-    // one, complete, takes its place. What cannot be removed then is in nobody's way.
+    // The data is written first, under a new name: the existing model keeps its data until the
+    // complete new one replaces it. A failure to remove the old data afterwards does no harm.
     let data = data.finish_new()?;
     let path = file.finish().inspect_err(|_| drop(fs::remove_file(&data)))?;
     for old in &replaced {
@@ -123,9 +123,9 @@ pub(crate) fn save(
     Ok(Saved { path, bytes: rope.len() as u64 + data_bytes, data: Some(data) })
 }
 
-/// Changes tensors wherever `wanted` says so; messages without such tensors stay untouched.
-fn change(
-    graph: &mut Kept<GraphProto>,
+/// Edits the tensors that `wanted` selects; messages without such tensors are not modified.
+fn edit_tensors(
+    graph: &mut Raw<GraphProto>,
     wanted: &impl Fn(&TensorProto) -> bool,
     with: &mut impl FnMut(&mut TensorProto) -> Result<(), Error>,
 ) -> Result<(), Error> {
@@ -136,7 +136,7 @@ fn change(
     for tensor in graph.initializer.iter_mut().filter(|tensor| wanted(tensor)) {
         with(tensor.edit())?;
     }
-    let concerned = |attribute: &Kept<AttributeProto>| {
+    let concerned = |attribute: &Raw<AttributeProto>| {
         attribute.tensors().any(wanted)
             || attribute.subgraphs().any(|body| body.tensors().any(wanted))
     };
@@ -148,20 +148,20 @@ fn change(
                 with(tensor.edit())?;
             }
             for body in attribute.g.iter_mut().chain(&mut attribute.graphs) {
-                change(body, wanted, with)?;
+                edit_tensors(body, wanted, with)?;
             }
         }
     }
     Ok(())
 }
 
-/// The model with the data beside it taken in, by handle.
-fn gathered(model: &Kept<ModelProto>, external: &External) -> Result<Kept<ModelProto>, Error> {
+/// The model with its external data included, without a copy.
+fn inline_external(model: &Raw<ModelProto>, external: &External) -> Result<Raw<ModelProto>, Error> {
     let mut model = model.clone();
     if model.graph.as_deref().is_some_and(|graph| graph.tensors().any(TensorProto::is_external))
         && let Some(graph) = &mut model.edit().graph
     {
-        change(graph, &TensorProto::is_external, &mut |tensor| {
+        edit_tensors(graph, &TensorProto::is_external, &mut |tensor| {
             tensor.raw_data = Some(data::tensor(tensor, external)?.data);
             tensor.external_data.clear();
             tensor.data_location = 0;
@@ -171,36 +171,37 @@ fn gathered(model: &Kept<ModelProto>, external: &External) -> Result<Kept<ModelP
     Ok(model)
 }
 
-/// Large tensors and where in the data file they go.
-type Pieces = Vec<(u64, bytes::Bytes)>;
+/// Large tensors and their offsets in the data file.
+type ExternalChunks = Vec<(u64, bytes::Bytes)>;
 
-/// The model without its large tensors, the tensors, and the bytes they take.
-fn spilled(
-    mut model: Kept<ModelProto>,
+/// The model without its large tensors, these tensors, and their total size.
+fn externalize(
+    mut model: Raw<ModelProto>,
     external: &External,
     location: &str,
-) -> Result<(Kept<ModelProto>, Pieces, u64), Error> {
-    let mut pieces = Pieces::new();
+) -> Result<(Raw<ModelProto>, ExternalChunks, u64), Error> {
+    let mut chunks = ExternalChunks::new();
     let mut end = 0u64;
     let large = |tensor: &TensorProto| {
-        data::facts(tensor).is_ok_and(|facts| facts.byte_len.is_some_and(|len| len >= BESIDE_FROM))
+        data::tensor_info(tensor)
+            .is_ok_and(|info| info.byte_len.is_some_and(|len| len >= MIN_EXTERNAL_BYTES))
     };
     if let Some(graph) = &mut model.edit().graph {
-        change(graph, &large, &mut |tensor| {
+        edit_tensors(graph, &large, &mut |tensor| {
             let data = data::tensor(tensor, external)?.data;
             let offset = end.next_multiple_of(ALIGNMENT);
             end = offset + data.len() as u64;
-            send_away(tensor, location, offset, data.len());
-            pieces.push((offset, data));
+            mark_external(tensor, location, offset, data.len());
+            chunks.push((offset, data));
             Ok(())
         })?;
     }
-    Ok((model, pieces, end))
+    Ok((model, chunks, end))
 }
 
-fn write_pieces(out: &mut dyn Write, pieces: &Pieces) -> io::Result<()> {
+fn write_chunks(out: &mut dyn Write, chunks: &ExternalChunks) -> io::Result<()> {
     let mut at = 0u64;
-    for (offset, data) in pieces {
+    for (offset, data) in chunks {
         io::copy(&mut io::Read::take(io::repeat(0), offset - at), out)?;
         out.write_all(data)?;
         at = offset + data.len() as u64;
@@ -208,14 +209,14 @@ fn write_pieces(out: &mut dyn Write, pieces: &Pieces) -> io::Result<()> {
     Ok(())
 }
 
-/// A place to write a file to.
+/// A file to write.
 struct Target {
     path: PathBuf,
     existing: Option<Permissions>,
 }
 
 impl Target {
-    /// Follows a link, refuses what is not a file.
+    /// Resolves links, and refuses what is not a file.
     fn at(path: &Path) -> Result<Target, Error> {
         let refused = |what| Err(Error::new(ErrorKind::NotAFile(what)).at(Some(path)));
         match fs::metadata(path) {
@@ -225,7 +226,7 @@ impl Target {
                 let path = path.canonicalize().map_err(|cause| Error::io(cause, path))?;
                 Ok(Target { path, existing: Some(metadata.permissions()) })
             }
-            Err(cause) if cause.kind() == io::ErrorKind::NotFound => match end_of_links(path) {
+            Err(cause) if cause.kind() == io::ErrorKind::NotFound => match resolve_links(path) {
                 Some(path) if path.file_name().is_some() => Ok(Target { path, existing: None }),
                 _ => Err(Error::io(cause, path)),
             },
@@ -237,8 +238,8 @@ impl Target {
         self.path.file_name().unwrap_or_default().to_string_lossy()
     }
 
-    /// A file beside this one that is not there yet, with its name. Its mode is that of this file.
-    fn beside(&self) -> (Target, String) {
+    /// A new data file next to this one, and its name. It gets the mode of this file.
+    fn data_target(&self) -> (Target, String) {
         let mut name = format!("{}.data", self.name());
         for number in 1u64.. {
             if fs::symlink_metadata(self.path.with_file_name(&name)).is_err() {
@@ -250,12 +251,12 @@ impl Target {
         (Target { path, existing: self.existing.clone() }, name)
     }
 
-    /// The data that is the present file's own: named in it, and named after it by [`beside`].
+    /// The external data of the existing file that is named after it as by [`data_target`].
     ///
-    /// [`beside`]: Target::beside
+    /// [`data_target`]: Target::data_target
     fn own_data(&self) -> BTreeSet<PathBuf> {
-        let model = map::bytes_of(&self.path)
-            .and_then(|bytes| Kept::<ModelProto>::read(Span::whole(bytes)));
+        let model =
+            map::bytes_of(&self.path).and_then(|bytes| Raw::<ModelProto>::read(Span::whole(bytes)));
         let Ok(Some(graph)) = model.as_ref().map(|model| &model.graph) else {
             return BTreeSet::new();
         };
@@ -280,24 +281,24 @@ impl Target {
         }
     }
 
-    /// Where the file now is. The rename itself reaches the disk with its folder; systems that
-    /// cannot do this may fail.
-    fn placed(&self) -> PathBuf {
+    /// The path of the file after the rename. Syncing the folder writes the rename to disk; systems
+    /// that do not support it may fail.
+    fn finished_path(&self) -> PathBuf {
         if let Ok(folder) = File::open(self.folder()) {
             let _ = folder.sync_all();
         }
         self.path.clone()
     }
 
-    /// Writes a sibling temporary file and syncs it; it disappears unless it is finished.
+    /// Writes and syncs a temporary file in the same folder; it is removed unless it is finished.
     fn write(
         &self,
         contents: impl FnOnce(&mut dyn Write) -> io::Result<()>,
-    ) -> Result<Written<'_>, Error> {
+    ) -> Result<TempFile<'_>, Error> {
         let failed = |cause| Error::io(cause, &self.path);
         let mut builder = tempfile::Builder::new();
         builder.prefix(".quantize-rs-").suffix(".tmp");
-        // What a program that does nothing special gives a new file: the system takes the umask off.
+        // The default mode of new files; the system applies the umask.
         #[cfg(unix)]
         let new_file: Option<Permissions> =
             Some(std::os::unix::fs::PermissionsExt::from_mode(0o666));
@@ -312,15 +313,15 @@ impl Target {
             file.as_file().set_permissions(permissions.clone()).map_err(failed)?;
         }
         file.as_file().sync_all().map_err(failed)?;
-        Ok(Written { file, target: self })
+        Ok(TempFile { file, target: self })
     }
 }
 
-/// Links in a row that a system follows; Linux's own limit.
+/// The maximum number of consecutive links, as on Linux.
 const MAX_LINKS: usize = 40;
 
-/// The file that does not exist yet at the end of a chain of links: where they would write.
-fn end_of_links(path: &Path) -> Option<PathBuf> {
+/// The file at the end of a chain of links, which does not exist yet.
+fn resolve_links(path: &Path) -> Option<PathBuf> {
     let mut path = path.to_path_buf();
     for _ in 0..=MAX_LINKS {
         match fs::read_link(&path) {
@@ -331,25 +332,25 @@ fn end_of_links(path: &Path) -> Option<PathBuf> {
     None
 }
 
-/// A complete temporary file, not yet in its place.
-struct Written<'a> {
+/// A complete temporary file before its rename.
+struct TempFile<'a> {
     file: NamedTempFile,
     target: &'a Target,
 }
 
-impl Written<'_> {
+impl TempFile<'_> {
     fn finish(self) -> Result<PathBuf, Error> {
         let target = self.target;
         self.file.persist(&target.path).map_err(|error| Error::io(error.error, &target.path))?;
-        Ok(target.placed())
+        Ok(target.finished_path())
     }
 
-    /// As [`Written::finish`], but a file that came there in the meantime is not replaced.
+    /// As [`TempFile::finish`], but does not replace a file that was created in the meantime.
     fn finish_new(self) -> Result<PathBuf, Error> {
         let target = self.target;
         self.file
             .persist_noclobber(&target.path)
             .map_err(|error| Error::io(error.error, &target.path))?;
-        Ok(target.placed())
+        Ok(target.finished_path())
     }
 }

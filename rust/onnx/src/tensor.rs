@@ -1,17 +1,17 @@
-//! A tensor: element type, shape, and the bytes wherever they are.
+//! A tensor: element type, shape, and bytes.
 
 use bytes::Bytes;
 
 use crate::DataType;
 
-/// A tensor in memory: little-endian elements in C order, as ONNX `raw_data` holds them.
+/// A tensor with little-endian elements in C order, as in ONNX `raw_data`.
 ///
-/// `data` is a handle: it may point into a mapped file, and cloning it copies nothing.
+/// `data` is shared: it may be a slice of a mapped file, and cloning it copies nothing.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Tensor {
     /// The type of an element.
     pub dtype: DataType,
-    /// Length of each axis; empty for a scalar.
+    /// The dimensions; empty for a scalar.
     pub shape: Vec<usize>,
     /// `dtype.byte_len(elements)` bytes.
     pub data: Bytes,
@@ -30,12 +30,13 @@ impl Tensor {
         Tensor { dtype: DataType::Float, shape, data }
     }
 
-    /// A tensor of float32 values that it takes over: on little-endian machines none is copied.
+    /// A tensor that takes ownership of float32 values, without a copy on little-endian machines.
     ///
     /// ```
     /// use quantize_rs_onnx::Tensor;
     /// let values = [1.0, -2.0];
-    /// assert_eq!(Tensor::from_f32_vec(vec![2], values.to_vec()), Tensor::from_f32(vec![2], &values));
+    /// let owned = Tensor::from_f32_vec(vec![2], values.to_vec());
+    /// assert_eq!(owned, Tensor::from_f32(vec![2], &values));
     /// ```
     pub fn from_f32_vec(shape: Vec<usize>, values: Vec<f32>) -> Tensor {
         if cfg!(target_endian = "little") {
@@ -46,12 +47,12 @@ impl Tensor {
         }
     }
 
-    /// Number of elements.
+    /// The number of elements.
     pub fn elements(&self) -> usize {
         self.shape.iter().product()
     }
 
-    /// The elements as float32 values, copied; `None` unless the type is float32.
+    /// A copy of the elements as float32; `None` if the tensor has another type.
     pub fn to_f32(&self) -> Option<Vec<f32>> {
         (self.dtype == DataType::Float).then(|| {
             self.data.as_chunks::<4>().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect()
@@ -59,7 +60,7 @@ impl Tensor {
     }
 }
 
-/// Values as the bytes that they are in memory.
+/// Floats as the bytes that they have in memory.
 struct Floats(Vec<f32>);
 
 impl AsRef<[u8]> for Floats {

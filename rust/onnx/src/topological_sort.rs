@@ -1,8 +1,8 @@
-//! The order of nodes: every value made before it is read.
+//! Topological order of nodes: every value is produced before it is consumed.
 
 use std::collections::HashMap;
 
-use crate::Kept;
+use crate::Raw;
 use crate::error::Error;
 use crate::schema::{GraphProto, NodeProto};
 
@@ -13,14 +13,14 @@ enum State {
     Placed,
 }
 
-/// Positions of `nodes` in an order in which every value is made before it is read.
+/// Positions of `nodes` in an order in which every value is produced before it is consumed.
 ///
-/// Nodes that are in order already keep it; a node that is not comes right before its first
-/// reader.
+/// Nodes that are already in order keep it; any other node is placed right before its first
+/// consumer.
 ///
 /// # Errors
-/// A node that depends on itself.
-pub fn topological(nodes: &[Kept<NodeProto>]) -> Result<Vec<usize>, Error> {
+/// A node depends on itself.
+pub fn topological(nodes: &[Raw<NodeProto>]) -> Result<Vec<usize>, Error> {
     let makers: HashMap<&str, usize> = nodes
         .iter()
         .enumerate()
@@ -31,18 +31,18 @@ pub fn topological(nodes: &[Kept<NodeProto>]) -> Result<Vec<usize>, Error> {
         .iter()
         .map(|node| reads(node).iter().filter_map(|name| makers.get(name).copied()).collect())
         .collect();
-    after_what_they_need(&needs).map_err(|index| {
+    dependency_order(&needs).map_err(|index| {
         let what = "its output depends on itself: the graph has a cycle";
         Error::structure(nodes[index].label(), what)
     })
 }
 
-/// Positions in an order in which each comes after those that it needs; else one of a cycle.
-pub(crate) fn after_what_they_need(needs: &[Vec<usize>]) -> Result<Vec<usize>, usize> {
+/// Positions in an order in which each comes after its dependencies, or one position of a cycle.
+pub(crate) fn dependency_order(needs: &[Vec<usize>]) -> Result<Vec<usize>, usize> {
     let mut state = vec![State::Waiting; needs.len()];
     let mut placed = Vec::with_capacity(needs.len());
     for root in 0..needs.len() {
-        // An explicit stack: a chain of a million nodes must not exhaust the real one.
+        // An explicit stack: a chain of a million nodes must not overflow the call stack.
         let mut stack = vec![(root, 0)];
         while let Some((index, next)) = stack.pop() {
             if state[index] == State::Placed {
@@ -68,7 +68,8 @@ pub(crate) fn after_what_they_need(needs: &[Vec<usize>]) -> Result<Vec<usize>, u
     Ok(placed)
 }
 
-/// Names of the values a node reads, those that its subgraphs take from outside included.
+/// Names of the values that a node consumes, including those that its subgraphs use from outer
+/// graphs.
 pub fn reads(node: &NodeProto) -> Vec<&str> {
     let mut names: Vec<&str> =
         node.input.iter().map(String::as_str).filter(|name| !name.is_empty()).collect();
@@ -76,7 +77,7 @@ pub fn reads(node: &NodeProto) -> Vec<&str> {
     names
 }
 
-/// Adds the names that `graph` reads and does not make itself.
+/// Adds the names that `graph` uses from outer graphs.
 fn captures<'a>(graph: &'a GraphProto, names: &mut Vec<&'a str>) {
     let own: std::collections::HashSet<&str> = graph
         .input

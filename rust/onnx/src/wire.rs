@@ -1,4 +1,4 @@
-//! The protobuf wire format: fields out of bytes, bytes out of fields.
+//! The protobuf wire format: decodes and encodes fields.
 //!
 //! Source of the format: <https://protobuf.dev/programming-guides/encoding/>.
 
@@ -6,27 +6,27 @@ use bytes::Bytes;
 
 use crate::error::{Error, ErrorKind};
 
-/// Graphs inside graphs (bodies of `If`, `Loop`, `Scan`) that a file may nest.
+/// The maximum nesting depth of subgraphs (bodies of `If`, `Loop`, `Scan`).
 ///
-/// Protobuf's own parsers stop at 100 messages, and a nested graph takes three: what we took beyond
-/// that nobody else could read.
+/// Protobuf's own parsers stop at 100 messages, and a subgraph takes three: other tools could not
+/// read deeper models.
 const MAX_GRAPH_DEPTH: usize = 32;
 
-/// Groups inside groups that a field nobody knows may have.
+/// The maximum nesting depth of groups in unknown fields.
 const MAX_GROUP_DEPTH: usize = 32;
 
-/// The value of a field, as the wire has it.
+/// The value of a field, by wire type.
 #[derive(Clone, Debug)]
 pub(crate) enum Wire {
     Varint(u64),
     Fixed64(u64),
     Fixed32(u32),
     Len(Span),
-    /// A group, a form of message that ONNX never used: carried through, not looked into.
+    /// A group, a form of message that ONNX never used: copied, not interpreted.
     Group,
 }
 
-/// Bytes of a message and where in the file they begin.
+/// The bytes of a message and their offset in the file.
 #[derive(Clone, Debug)]
 pub(crate) struct Span {
     pub(crate) bytes: Bytes,
@@ -39,7 +39,7 @@ impl Span {
         Span { bytes, offset: 0, depth: 0 }
     }
 
-    /// The same bytes, one graph deeper.
+    /// The same bytes, one subgraph deeper.
     pub(crate) fn deeper(&self, field: &Field) -> Result<Span, Error> {
         if self.depth >= MAX_GRAPH_DEPTH {
             return Err(field.wrong(format!("graphs are nested more than {MAX_GRAPH_DEPTH} deep")));
@@ -53,7 +53,7 @@ impl Span {
 pub(crate) struct Field {
     pub(crate) number: u32,
     pub(crate) wire: Wire,
-    /// Tag and value, as they stand in the file.
+    /// Tag and value as encoded in the file.
     pub(crate) encoded: Bytes,
     pub(crate) message: &'static str,
     pub(crate) offset: usize,
@@ -144,7 +144,7 @@ fn format_error(
     Error::new(ErrorKind::Format { message, field, offset, what: what.into() })
 }
 
-/// Reads the fields of one message, one after the other.
+/// Reads the fields of one message in order.
 pub(crate) struct Reader {
     span: Span,
     at: usize,
@@ -169,7 +169,7 @@ impl Reader {
         let tag = self.varint(0)?;
         let number = match u32::try_from(tag >> 3) {
             Ok(number) if number != 0 => number,
-            _ => return Err(self.wrong(0, start, "an impossible field number")),
+            _ => return Err(self.wrong(0, start, "an invalid field number")),
         };
         let wire = match tag & 7 {
             0 => Wire::Varint(self.varint(number)?),
@@ -184,7 +184,7 @@ impl Reader {
                 return Err(self.wrong(
                     number,
                     start,
-                    format!("wire type {other}, not in use by ONNX"),
+                    format!("wire type {other}, which ONNX does not use"),
                 ));
             }
         };
@@ -201,7 +201,7 @@ impl Reader {
         let start = self.at;
         let mut value = 0u64;
         for (index, byte) in self.span.bytes[start..].iter().take(10).enumerate() {
-            // The tenth byte may hold only the 64th bit.
+            // The tenth byte can have only the 64th bit.
             if index == 9 && *byte > 1 {
                 break;
             }
@@ -247,7 +247,7 @@ impl Reader {
         }
     }
 
-    /// Goes to the end of the group that field `number` began.
+    /// Skips to the end of the group that field `number` began.
     fn skip_group(&mut self, number: u32, depth: usize) -> Result<(), Error> {
         let start = self.at;
         while !self.at_end() && depth < MAX_GROUP_DEPTH {
@@ -270,7 +270,7 @@ impl Reader {
     }
 }
 
-/// Bytes to be written: small ones gathered, large ones by handle, so that no weight is copied.
+/// Bytes to write: small ones are collected, large ones shared, so that no weight is copied.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Rope {
     parts: Vec<Bytes>,
@@ -278,21 +278,21 @@ pub(crate) struct Rope {
     len: usize,
 }
 
-/// From this many bytes on, a slice is kept by handle.
-const BY_HANDLE: usize = 1024;
+/// Slices from this length on are shared.
+const MIN_SHARED_BYTES: usize = 1024;
 
 impl Rope {
     pub(crate) fn len(&self) -> usize {
         self.len
     }
 
-    /// The pieces, in order.
+    /// The parts, in order.
     pub(crate) fn parts(&self) -> impl Iterator<Item = &[u8]> {
         self.parts.iter().map(|part| &part[..]).chain(std::iter::once(&self.tail[..]))
     }
 
     pub(crate) fn push(&mut self, bytes: &Bytes) {
-        if bytes.len() < BY_HANDLE {
+        if bytes.len() < MIN_SHARED_BYTES {
             self.push_slice(bytes);
         } else {
             self.seal();
@@ -397,7 +397,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read(number in 1u32..1000, int: i64, float: f32, text in ".*") {
+        fn written_fields_are_read_back(number in 1u32..1000, int: i64, float: f32, text in ".*") {
             let mut rope = Rope::default();
             rope.int(number, int);
             rope.float(number, float);
@@ -410,7 +410,7 @@ mod tests {
         }
 
         #[test]
-        fn no_bytes_make_it_panic(bytes: Vec<u8>) {
+        fn arbitrary_bytes_do_not_panic(bytes: Vec<u8>) {
             let _ = read(bytes);
         }
     }

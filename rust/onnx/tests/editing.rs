@@ -1,4 +1,4 @@
-//! Edits keep a model legal, whichever IR version it began with.
+//! Edits keep a model valid, whatever IR version it has.
 
 mod encoding;
 
@@ -7,7 +7,7 @@ use quantize_rs_onnx::{
     DataType, Dimension, Edit, GraphProto, Model, Tensor, TensorProto, ValueInfoProto, reads,
 };
 
-/// A model with the initializer `w`, which stands among the inputs too, as does that of its body.
+/// A model with the initializer `w`, which is also an input, and the same in its subgraph.
 fn model(ir: u64) -> Model {
     let constant = [bytes(5, &[&tensor("w")]), bytes(11, &[&text(1, "w")])].concat();
     let constant_inside = [bytes(5, &[&tensor("v")]), bytes(11, &[&text(1, "v")])].concat();
@@ -20,7 +20,7 @@ fn added() -> Edit {
     Edit::AddInitializer(TensorProto::new("added", &Tensor::from_f32(vec![1], &[1.0])))
 }
 
-/// A constant of a type that only newer IR versions know.
+/// An initializer with a type that only newer IR versions include.
 fn added_as(dtype: DataType) -> Edit {
     let tensor = Tensor { dtype, shape: vec![1], data: vec![0].into() };
     Edit::AddInitializer(TensorProto::new("added", &tensor))
@@ -35,7 +35,7 @@ fn body(model: &Model) -> &GraphProto {
 }
 
 #[test]
-fn a_model_that_gets_a_constant_is_raised_to_ir_4_and_to_what_knows_its_type() {
+fn adding_an_initializer_raises_the_ir_version_to_4_and_to_that_of_its_type() {
     let float8 = || added_as(DataType::Float8E4M3FN);
     for (edit, ir) in [(added(), 4), (float8(), 9), (added_as(DataType::Int4), 10)] {
         let mut model = model(3);
@@ -49,7 +49,7 @@ fn a_model_that_gets_a_constant_is_raised_to_ir_4_and_to_what_knows_its_type() {
 }
 
 #[test]
-fn inputs_and_outputs_come_and_go_and_keep_their_types() {
+fn inputs_and_outputs_are_added_and_removed_with_their_types() {
     let mut model = model(8);
     let info = ValueInfoProto::new("new", DataType::Float, None);
     let edits = vec![
@@ -69,7 +69,7 @@ fn inputs_and_outputs_come_and_go_and_keep_their_types() {
 }
 
 #[test]
-fn what_asks_for_no_newer_ir_leaves_it_as_it_is() {
+fn edits_that_need_no_newer_ir_version_keep_it() {
     let mut early = model(3);
     early.apply(vec![]).unwrap();
     assert_eq!(early.proto().ir_version, 3);
@@ -82,7 +82,7 @@ fn what_asks_for_no_newer_ir_leaves_it_as_it_is() {
 }
 
 #[test]
-fn a_constant_taken_out_takes_its_input_along_before_ir_4_only() {
+fn removing_an_initializer_removes_its_input_before_ir_4_only() {
     for (ir, left) in [(3, vec!["x"]), (4, vec!["x", "w"])] {
         let mut model = model(ir);
         let owner = model.graph().node.iter().position(|node| node.op_type == "Loop").unwrap();
@@ -98,7 +98,7 @@ fn a_constant_taken_out_takes_its_input_along_before_ir_4_only() {
 }
 
 #[test]
-fn a_model_that_named_no_operators_names_them_from_ir_3_on() {
+fn opset_imports_are_added_from_ir_3_on() {
     let bytes = [int(1, 2), bytes(7, &[&graph(&[])])].concat();
     let mut model = Model::from_bytes(bytes).unwrap();
     assert_eq!(model.opset(""), Some(1));
@@ -110,11 +110,11 @@ fn a_model_that_named_no_operators_names_them_from_ir_3_on() {
 }
 
 #[test]
-fn a_body_does_not_capture_its_own_sparse_initializers() {
+fn a_subgraph_does_not_capture_its_own_sparse_initializers() {
     let sparse = bytes(15, &[&bytes(1, &[&tensor("s")])]);
     let inner = bytes(1, &[&node("Identity", &["s"], &["inner"], &[])]);
     let body = graph(&[&sparse, &inner]);
-    // The outer `s` is made from what the node makes: read inside, it would be a cycle.
+    // The outer `s` depends on an output of the node: reading it inside would be a cycle.
     let owner = bytes(1, &[&node("Loop", &[], &["z"], &attribute(&bytes(6, &[&body])))]);
     let reader = bytes(1, &[&node("Identity", &["z"], &["s"], &[])]);
     let model = Model::from_bytes(encoding::model(8, &graph(&[&owner, &reader]), &[])).unwrap();
@@ -137,7 +137,7 @@ fn a_value_becomes_an_output_and_the_others_stay_as_they_are() {
 }
 
 #[test]
-fn operators_functions_and_nodes_are_replaced_where_they_stand() {
+fn opsets_functions_and_nodes_are_replaced_in_place() {
     let function = [text(1, "Own"), text(10, "here"), text(4, "a"), text(5, "b")].concat();
     let body = bytes(7, &[&node("Relu", &["a"], &["b"], &[])]);
     let function = bytes(25, &[&function, &body, &bytes(9, &[&int(2, 15)])]);
@@ -167,7 +167,7 @@ fn operators_functions_and_nodes_are_replaced_where_they_stand() {
 }
 
 #[test]
-fn newer_operators_raise_the_ir_and_take_the_constants_out_of_the_inputs() {
+fn newer_opsets_raise_the_ir_version_and_remove_initializers_from_inputs() {
     let set = |domain: &str, version| Edit::SetOpset { domain: domain.to_owned(), version };
     for (opset, expected) in [(8, 3), (9, 4), (13, 7), (21, 10), (25, 13), (28, 14)] {
         let mut model = model(3);
@@ -182,7 +182,7 @@ fn newer_operators_raise_the_ir_and_take_the_constants_out_of_the_inputs() {
 }
 
 #[test]
-fn what_is_said_of_a_value_stands_once_where_it_was_said() {
+fn value_info_is_replaced_in_place() {
     let mut model = model(8);
     let said = |length: i64| {
         let shape = vec![Dimension::fixed(length), Dimension::named("n"), Dimension::default()];

@@ -1,4 +1,4 @@
-//! External data is taken along wherever a model may have it, and refused everywhere else.
+//! External data is included wherever a model may have it, and refused everywhere else.
 
 mod encoding;
 
@@ -15,7 +15,7 @@ fn with_attribute(value: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn external_data_of_graphs_is_taken_along() {
+fn external_data_of_graphs_is_included() {
     let body =
         graph(&[&bytes(5, &[&external("w")]), &with_attribute(&bytes(10, &[&external("")]))]);
     let places = [
@@ -40,7 +40,7 @@ fn external_data_of_graphs_is_taken_along() {
 }
 
 #[test]
-fn missing_data_of_an_attribute_of_tensors_is_found_at_once() {
+fn missing_data_of_a_tensor_list_attribute_is_found_on_reading() {
     let field = with_attribute(&bytes(10, &[&external("")]));
     let error = Model::from_bytes(model(8, &graph(&[&field]), &[])).unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::External { .. }), "{error}");
@@ -86,7 +86,7 @@ fn external_data_elsewhere_is_refused() {
 }
 
 #[test]
-fn inline_data_elsewhere_comes_back_byte_for_byte() {
+fn inline_data_elsewhere_round_trips_byte_for_byte() {
     let tensor = encoding::tensor("w");
     let sparse = bytes(15, &[&bytes(1, &[&tensor]), &bytes(2, &[&tensor])]);
     let constant = node("Constant", &[], &["c"], &attribute(&bytes(10, &[&tensor])));

@@ -1,4 +1,4 @@
-//! Facts that hold for every fixture: what nobody touches comes back byte for byte.
+//! Properties of all fixtures: unedited parts are written back byte for byte.
 
 use std::path::{Path, PathBuf};
 
@@ -25,7 +25,7 @@ fn has_external_data(path: &Path) -> bool {
 }
 
 #[test]
-fn an_untouched_model_comes_back_byte_for_byte() {
+fn an_unedited_model_round_trips_byte_for_byte() {
     let folder = tempfile::tempdir().unwrap();
     for path in fixtures() {
         let model = Model::open(&path).unwrap_or_else(|error| panic!("{error}"));
@@ -42,10 +42,10 @@ fn an_untouched_model_comes_back_byte_for_byte() {
     }
 }
 
-/// Adds a constant to every fixture and takes it out again: the graph is encoded anew, and every
-/// node and tensor in it must be what it was.
+/// Adds an initializer to every fixture and removes it again: the graph is encoded again, and every
+/// node and tensor in it must be unchanged.
 #[test]
-fn what_an_edit_does_not_concern_stays_byte_for_byte() {
+fn unedited_messages_stay_byte_for_byte() {
     for path in fixtures() {
         let before = Model::open(&path).unwrap();
         let mut after = before.clone();
@@ -57,7 +57,7 @@ fn what_an_edit_does_not_concern_stays_byte_for_byte() {
         let again = Model::from_bytes(after.to_bytes().unwrap()).unwrap();
         let nodes = |model: &Model| {
             let mut nodes: Vec<Vec<u8>> =
-                model.graph().node.iter().map(quantize_rs_onnx::Kept::to_bytes).collect();
+                model.graph().node.iter().map(quantize_rs_onnx::Raw::to_bytes).collect();
             nodes.sort();
             nodes
         };
@@ -67,7 +67,7 @@ fn what_an_edit_does_not_concern_stays_byte_for_byte() {
                 .graph()
                 .initializer
                 .iter()
-                .map(quantize_rs_onnx::Kept::to_bytes)
+                .map(quantize_rs_onnx::Raw::to_bytes)
                 .collect::<Vec<_>>()
         };
         if !has_external_data(&path) {
@@ -77,7 +77,7 @@ fn what_an_edit_does_not_concern_stays_byte_for_byte() {
 }
 
 #[test]
-fn nodes_out_of_order_come_out_in_order() {
+fn nodes_are_sorted_topologically() {
     let mut model =
         Model::open(repository().join("tests/fixtures/models/nodes_out_of_order.onnx")).unwrap();
     model.apply(vec![]).unwrap();
@@ -92,7 +92,7 @@ fn nodes_out_of_order_come_out_in_order() {
 }
 
 #[test]
-fn external_data_is_taken_in_and_put_beside() {
+fn external_data_is_read_and_written() {
     let folder = tempfile::tempdir().unwrap();
     let model = Model::open(repository().join("tests/fixtures/models/external_data.onnx")).unwrap();
     let inline = folder.path().join("inline.onnx");
@@ -118,7 +118,7 @@ fn external_data_is_taken_in_and_put_beside() {
 }
 
 #[test]
-fn typed_fields_and_raw_data_hold_the_same_elements() {
+fn typed_fields_and_raw_data_have_the_same_elements() {
     let model =
         Model::open(repository().join("tests/fixtures/models/typed_data_fields.onnx")).unwrap();
     for tensor in &model.graph().initializer {
@@ -186,7 +186,7 @@ mod saving {
     fn a_model_can_be_written_over_the_file_it_is_read_from() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("model.onnx");
-        // Large enough to be mapped, not read.
+        // Large enough to be memory-mapped.
         let mut large = model();
         let tensor = Tensor::from_f32(vec![1 << 19], &vec![1.5; 1 << 19]);
         large.apply(vec![Edit::AddInitializer(TensorProto::new("large", &tensor))]).unwrap();
@@ -200,10 +200,10 @@ mod saving {
     }
 }
 
-/// Damaged files are refused or read, never a panic; what is read can be written.
+/// Damaged files are refused or read, without a panic; models that were read can be written.
 #[test]
-fn no_damage_makes_it_panic() {
-    // A linear congruential generator: the same damage on every run.
+fn damaged_models_do_not_panic() {
+    // A linear congruential generator, for the same damage in every run.
     let mut state = 7u64;
     let mut random = move |below: usize| {
         state =

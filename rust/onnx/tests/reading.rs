@@ -1,4 +1,4 @@
-//! Reading: messages that nobody could use are refused before they take memory.
+//! Invalid messages are refused before they allocate memory.
 
 mod encoding;
 
@@ -24,9 +24,9 @@ fn attributes_without_a_name_and_nodes_without_an_operator_are_refused_as_they_a
     }
 }
 
-/// What a small file can make a reader hold is bounded by the size of the messages.
+/// The memory that a small file can allocate is bounded by the size of the messages.
 #[test]
-fn an_attribute_is_small() {
+fn the_size_of_an_attribute_is_bounded() {
     assert!(size_of::<quantize_rs_onnx::AttributeProto>() <= 320);
     assert!(size_of::<quantize_rs_onnx::ValueInfoProto>() <= 96);
 }

@@ -1,12 +1,12 @@
-//! Saving: links to their end, data beside the model under a name of its own, pipes refused.
+//! Saving resolves links, writes external data under a new name, and refuses pipes.
 
 mod encoding;
 
 use std::path::Path;
 
-use quantize_rs_onnx::{Edit, ErrorKind, Model, Split, Tensor, TensorProto};
+use quantize_rs_onnx::{Edit, ErrorKind, ExternalDataSplit, Model, Tensor, TensorProto};
 
-/// A model with one tensor that is large enough to stand beside it.
+/// A model with one tensor that is large enough to become external.
 fn with_large(value: f32) -> Model {
     let mut model = Model::from_bytes(encoding::model(8, &encoding::graph(&[]), &[])).unwrap();
     let tensor = Tensor::from_f32(vec![512], &[value; 512]);
@@ -39,7 +39,7 @@ fn a_model_and_its_data_are_replaced_together() {
         assert_eq!(large_of(&path), value);
         assert_eq!(names(folder.path()), ["model.onnx", data]);
     }
-    // Over the very files it is mapped from.
+    // Over the very files that it is mapped from.
     let opened = Model::open(&path).unwrap();
     opened.save_within(&path, 0).unwrap();
     opened.save_within(&path, 0).unwrap();
@@ -48,25 +48,25 @@ fn a_model_and_its_data_are_replaced_together() {
 }
 
 #[test]
-fn constants_can_be_handed_over_beside_the_bytes() {
+fn initializers_can_be_split_off_as_tensors() {
     let folder = tempfile::tempdir().unwrap();
     let external = encoding::bytes(5, &[&encoding::external("far")]);
     let near = encoding::bytes(5, &[&encoding::tensor("near")]);
     let model = encoding::model(8, &encoding::graph(&[&external, &near]), &[]);
     let model = Model::open(encoding::write_beside_weights(folder.path(), &model)).unwrap();
 
-    let Split { bytes, tensors } = model.split(|_| true).unwrap();
+    let ExternalDataSplit { bytes, tensors } = model.split(|_| true).unwrap();
     assert_eq!(tensors.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>(), ["far", "near"]);
     assert!(tensors.iter().all(|(_, tensor)| tensor.data[..] == encoding::WEIGHTS));
     assert!(Model::from_bytes(bytes).is_err(), "the file it speaks of does not exist");
 
-    let Split { bytes, tensors } = model.split(|_| false).unwrap();
+    let ExternalDataSplit { bytes, tensors } = model.split(|_| false).unwrap();
     assert!(tensors.is_empty());
     assert_eq!(bytes, model.to_bytes().unwrap());
 }
 
 #[test]
-fn files_of_others_beside_the_model_stay() {
+fn other_files_in_the_folder_stay() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("model.onnx");
     let named = encoding::external_in("v", "model.onnx.+7.data");
@@ -83,7 +83,7 @@ fn files_of_others_beside_the_model_stay() {
         assert_eq!(std::fs::read(folder.path().join(other)).unwrap(), b"mine");
     }
     assert_eq!(std::fs::read(folder.path().join("weights.bin")).unwrap(), encoding::WEIGHTS);
-    // A file that is no model owns nothing, and may be replaced like any other.
+    // A file that is not a model has no external data, and may be replaced like any other.
     std::fs::write(&path, b"not a model").unwrap();
     with_large(2.0).save_within(&path, 0).unwrap();
     assert!(folder.path().join("model.onnx.2.data").exists());
@@ -91,8 +91,8 @@ fn files_of_others_beside_the_model_stay() {
 
 #[cfg(all(target_os = "linux", target_pointer_width = "64"))]
 #[test]
-fn what_cannot_stand_beside_the_model_must_fit_in_it() {
-    // A doc_string of 2 GiB, of which the system need not have a single page.
+fn data_that_cannot_be_external_must_fit_in_the_model() {
+    // A doc_string of 2 GiB, as a sparse file that takes no disk space.
     let begin = encoding::model(8, &encoding::graph(&[]), &[]);
     let doc_string = 1usize << 31;
     let begin = [begin, encoding::head(6, doc_string)].concat();
@@ -131,7 +131,7 @@ mod unix {
     }
 
     #[test]
-    fn data_beside_a_model_is_as_private_as_the_model() {
+    fn external_data_has_the_mode_of_the_model() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("model.onnx");
         std::fs::write(&path, b"old").unwrap();

@@ -10,7 +10,7 @@ use quantize_rs::{
     CalibrationError, CalibrationErrorKind as Kind, Control, Engine as Runs, InputSpec, Method,
     Model, Plan, Progress, QuantizeError, Sample, Samples,
 };
-use quantize_rs_runner::samples::Watched;
+use quantize_rs_runner::samples::SampleDiagnostics;
 
 use crate::engine::Engine;
 use crate::errors;
@@ -121,7 +121,7 @@ impl Run {
     ) -> PyResult<Done<T>> {
         let interrupt = Arc::new(Interrupt::default());
         let samples = gil::detached(py, None, || source.samples(model, self.limit, &interrupt))?;
-        let samples = Watched::new(samples, &InputSpec::of(model));
+        let samples = SampleDiagnostics::new(samples, &InputSpec::of(model));
         let samples = Arc::new(Mutex::new(Ahead { samples, first: None }));
         let (is_random, is_iterator) = (source.is_random(), source.is_iterator());
         let engine = self.engine.clone_ref(py);
@@ -209,7 +209,7 @@ impl Pulled {
 
 /// Samples of which the first may have been pulled, to see how many each item has.
 struct Ahead {
-    samples: Watched,
+    samples: SampleDiagnostics,
     first: Option<Result<Sample, CalibrationError>>,
 }
 

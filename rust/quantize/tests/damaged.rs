@@ -7,7 +7,7 @@ use common::{Even, Numbers, files, fixture, per_channel, quantized, with_activat
 use quantize_rs::{
     Config, Control, Graph, Method, Model, Plan, Prepared, Target, calibrate, convert_opset,
 };
-use quantize_rs_onnx::{AttributeProto, Edit, Kept, NodeProto};
+use quantize_rs_onnx::{AttributeProto, Edit, NodeProto, Raw};
 
 /// A linear congruential generator: the same damage on every run.
 struct Random(u64);
@@ -95,7 +95,7 @@ fn paddings_without_end_correct_nothing_and_break_nothing() {
         let mut huge = AttributeProto::default();
         (huge.name, huge.kind, huge.ints) = (name.to_owned(), 7, vec![number; 4]);
         let others = conv.attribute.iter().filter(|attribute| attribute.name != name).cloned();
-        let attribute = others.chain([Kept::new(huge)]).collect();
+        let attribute = others.chain([Raw::new(huge)]).collect();
         let (input, output) = (conv.input.clone(), conv.output.clone());
         let conv = NodeProto::new(conv.name.clone(), "Conv", input, output, attribute);
         model.apply(vec![Edit::RemoveNode(at), Edit::AddNode(conv)]).unwrap();

@@ -5,7 +5,7 @@ mod common;
 use common::{fixture, fixtures};
 use quantize_rs::{DataType, Model, Tensor, infer_shapes};
 use quantize_rs_onnx::{
-    AttributeProto, Dimension, Edit, Kept, NodeProto, TensorProto, ValueInfoProto,
+    AttributeProto, Dimension, Edit, NodeProto, Raw, TensorProto, ValueInfoProto,
 };
 
 fn node(op_type: &str, inputs: &[&str], output: &str) -> NodeProto {
@@ -31,12 +31,12 @@ fn said(model: &Model, name: &str) -> String {
     let graph = model.graph();
     let info = graph.value_info.iter().chain(&graph.output).find(|info| info.name == name);
     let shape = info.and_then(|info| info.tensor_type()?.shape.as_ref());
-    let length = |dim: &Kept<Dimension>| match (dim.value, &dim.param) {
+    let length = |dim: &Raw<Dimension>| match (dim.value, &dim.param) {
         (Some(length), _) => length.to_string(),
         (None, Some(name)) => name.clone(),
         (None, None) => "?".to_owned(),
     };
-    let lengths = |dims: &Vec<Kept<Dimension>>| dims.iter().map(length).collect::<Vec<_>>();
+    let lengths = |dims: &Vec<Raw<Dimension>>| dims.iter().map(length).collect::<Vec<_>>();
     shape.map_or_else(String::new, |shape| lengths(&shape.dim).join(" "))
 }
 
@@ -57,7 +57,7 @@ fn what_was_inferred_once_is_all_that_can_be() {
 fn lengths_that_are_computed_are_followed() {
     // To [batch, 3, -1] by way of Shape, Gather and Concat, as exporters write it.
     let with_int = |mut node: NodeProto, name: &str, value: i64| {
-        node.attribute.push(Kept::new(AttributeProto::int(name, value)));
+        node.attribute.push(Raw::new(AttributeProto::int(name, value)));
         Edit::AddNode(node)
     };
     let model = with(

@@ -9,7 +9,7 @@ use common::{
 use quantize_rs::{
     Config, DataType, Model, QType, QuantizeErrorKind, Target, Tensor, WeightMethod,
 };
-use quantize_rs_onnx::{AttributeProto, Edit, Kept, NodeProto, TensorProto};
+use quantize_rs_onnx::{AttributeProto, Edit, NodeProto, Raw, TensorProto};
 
 #[test]
 fn a_weight_becomes_integers_a_scale_a_zero_point_and_a_node_of_its_name() {
@@ -249,7 +249,7 @@ fn floats_that_stay_for_others_than_the_cast_of_a_weight_are_spoken_of() {
     let halves =
         Tensor { dtype: DataType::Float16, shape: found.shape.clone(), data: halves.into() };
     let one = |name: &str| vec![name.to_owned()];
-    let to = vec![Kept::new(AttributeProto::int("to", 1))];
+    let to = vec![Raw::new(AttributeProto::int("to", 1))];
     let edits = vec![
         Edit::ReplaceInitializer(TensorProto::new(&weight, &halves)),
         Edit::AddNode(NodeProto::new("cast", "Cast", one(&weight), one("wide"), to)),

@@ -1,22 +1,22 @@
-//! Turns a panic of a library into a value, without a word on stderr.
+//! Turns a panic of a library into an error, without output on stderr.
 
 use std::cell::Cell;
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::Once;
 
 thread_local! {
-    /// Whether this thread is inside [`caught`], where a panic is an answer and no news.
+    /// Whether this thread is inside [`caught`], where panics are not printed.
     static QUIET: Cell<bool> = const { Cell::new(false) };
 }
 
-/// What `work` returns, or the message of its panic.
+/// The result of `work`, or the message of its panic.
 ///
-/// A panic runs the process-wide hook before it is caught, and the default hook prints. The first
-/// call therefore puts a hook in front of the one it finds: it stays silent for threads that are
-/// inside `caught` and passes every other panic on unchanged. Threads that `work` itself starts
-/// are not covered; the engines are told to start none.
+/// A panic calls the process-wide hook before it is caught, and the default hook prints. The first
+/// call therefore installs a hook in front of the existing one: it does nothing for threads inside
+/// `caught`, and forwards all other panics. Threads started by `work` are not covered; the engines
+/// are configured to start none.
 ///
-/// Nothing that `work` touched may be used after a panic: callers drop it.
+/// State that `work` modified must not be used after a panic: callers drop it.
 pub(crate) fn caught<R>(work: impl FnOnce() -> R) -> Result<R, String> {
     static HOOK: Once = Once::new();
     HOOK.call_once(|| {
@@ -42,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_panic_is_its_message_and_the_thread_goes_on() {
+    fn a_panic_becomes_its_message_and_the_thread_continues() {
         let zero = std::hint::black_box(0);
         assert_eq!(caught(|| 1), Ok(1));
         assert_eq!(caught(|| 1 / zero), Err("attempt to divide by zero".to_owned()));

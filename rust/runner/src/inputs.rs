@@ -1,14 +1,14 @@
-//! Does a value fit an input, and does a sample fit a model?
+//! Checks values against inputs, and samples against models.
 
 use quantize_rs::{CalibrationError, CalibrationErrorKind, InputSpec, Sample};
 use quantize_rs_onnx::{DataType, Tensor};
 
-/// An input of the wrong name, rank, shape or type.
+/// The error for an input with the wrong name, rank, shape or type.
 pub(crate) fn mismatch(message: impl Into<String>) -> CalibrationError {
     CalibrationError::new(CalibrationErrorKind::InputMismatch(message.into()))
 }
 
-/// Whether `shape` is what `expected` allows: equal lengths where they are fixed.
+/// Whether `shape` matches `expected`: fixed dimensions must be equal.
 pub(crate) fn fits(expected: &[Option<usize>], shape: &[usize]) -> bool {
     expected.len() == shape.len()
         && expected.iter().zip(shape).all(|(want, have)| want.is_none_or(|want| want == *have))
@@ -75,12 +75,12 @@ fn check_value(spec: &InputSpec, value: &Tensor) -> Result<(), CalibrationError>
     Ok(())
 }
 
-/// Bytes of a tensor, or `None` when that does not fit.
+/// Bytes of a tensor; `None` on overflow.
 pub(crate) fn byte_len(dtype: DataType, shape: &[usize]) -> Option<usize> {
     dtype.byte_len(elements(shape)?)
 }
 
-/// Elements of a tensor, or `None` when that does not fit.
+/// Elements of a tensor; `None` on overflow.
 pub(crate) fn elements(shape: &[usize]) -> Option<usize> {
     shape.iter().try_fold(1_usize, |product, dim| product.checked_mul(*dim))
 }
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn every_misfit_names_the_input_what_was_expected_and_what_was_given() {
+    fn every_mismatch_names_the_input_and_what_was_expected_and_found() {
         let good = Tensor::from_f32(vec![1, 2], &[0.0; 2]);
         let ints = Tensor { dtype: DataType::Int32, ..good.clone() };
         let short = Tensor { data: good.data.slice(..4), ..good.clone() };

@@ -1,12 +1,13 @@
-//! Feeds ONNX models with samples and shows what flows through them.
+//! Runs ONNX models on samples and observes their values.
 //!
-//! Two halves, both behind the traits of [`quantize_rs`]:
+//! The crate has two parts, both behind the traits of [`quantize_rs`]:
 //!
-//! - Engines run a model and lend every tapped value to a [`Sink`](quantize_rs::Sink). [`Tract`] is
-//!   pure Rust, needs nothing installed, and refuses by name whatever it cannot run right.
-//!   [`OnnxRuntime`] opens the library of an installed `onnxruntime` package, runs all that ONNX
-//!   Runtime runs, and is faster. [`Auto`] chooses between them, and says why.
-//! - [`samples`] reads what the model is fed with: `.npy`, `.npz`, `.safetensors`, folders of images,
+//! - Engines run a model and pass every tapped value to a [`Sink`](quantize_rs::Sink). [`Tract`] is
+//!   pure Rust, needs no installation, and refuses models that it cannot run correctly, with the
+//!   names of the nodes. [`OnnxRuntime`] loads the library of an installed `onnxruntime` package,
+//!   runs every model that ONNX Runtime runs, and is faster. [`Auto`] chooses between them, and
+//!   gives the reason.
+//! - [`samples`] reads the inputs of the model: `.npy`, `.npz`, `.safetensors`, folders of images,
 //!   arrays in memory, random values.
 //!
 //! ```no_run

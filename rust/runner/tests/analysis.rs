@@ -1,4 +1,4 @@
-//! Analysis of a real model, the digits CNN on its own samples, by ONNX Runtime.
+//! Analysis of a real model with ONNX Runtime: the digits CNN on its own samples.
 #![cfg(feature = "onnxruntime")]
 
 mod installed;
@@ -28,13 +28,13 @@ fn some(count: usize, model: &Model) -> Box<dyn Samples + Send> {
     samples::open(&digits("calibration.npy"), &InputSpec::of(model), Some(count)).unwrap()
 }
 
-/// An engine, where one is installed.
+/// An engine, if one is installed.
 fn engine() -> Option<Counting> {
     let runtime = OnnxRuntime::open(&installed::library()?).unwrap();
     Some(Counting { runtime, nodes: AtomicUsize::new(0) })
 }
 
-/// Counts the nodes of all models that run, each as often as it does.
+/// Counts how often each node of each model runs.
 struct Counting {
     runtime: OnnxRuntime,
     nodes: AtomicUsize,
@@ -118,7 +118,8 @@ fn compared(original: &Model, quantized: &Model, engine: &dyn Engine) -> Compari
     compare(original, quantized, engine, samples, &options, control(&mut |_| true)).unwrap()
 }
 
-/// The model with one element of a constant so large that a scale for all leaves nothing of the rest.
+/// The model with one element of a weight so large that a single scale leaves no precision for the
+/// others.
 fn spoilt(model: &Model, name: &str) -> Model {
     let proto = model.graph().initializer.iter().find(|tensor| tensor.name == name).unwrap();
     let tensor = model.tensor(proto).unwrap();
@@ -150,7 +151,7 @@ fn a_planted_bad_layer_is_the_first_with_and_without_data() {
 }
 
 #[test]
-fn what_follows_from_a_layer_is_what_the_whole_model_makes_of_it() {
+fn running_only_the_dependents_of_a_layer_equals_running_the_model() {
     let Some(engine) = counting() else { return };
     let original = model();
     let subject = planned(&original, Config::default());
@@ -171,7 +172,7 @@ fn what_follows_from_a_layer_is_what_the_whole_model_makes_of_it() {
 }
 
 #[test]
-fn a_layer_with_its_activations_is_near_the_model_with_all_others_left_out() {
+fn a_layer_with_its_activations_is_close_to_the_model_without_the_others() {
     let Some(engine) = counting() else { return };
     let original = model();
     let subject = planned(&original, with_activations());
@@ -186,22 +187,22 @@ fn a_layer_with_its_activations_is_near_the_model_with_all_others_left_out() {
 }
 
 #[test]
-fn only_what_follows_from_a_layer_is_run() {
+fn only_the_dependents_of_a_layer_run() {
     let Some(engine) = counting() else { return };
     let subject = planned(&model(), Config::default());
     engine.nodes.store(0, Ordering::Relaxed);
     let found = found(&subject, None, &engine, &SensitivityOptions::default());
     let ran = engine.nodes.load(Ordering::Relaxed);
     let nodes = subject.0.graph().node.len();
-    // The float model: for its outputs, for what it lends, and to see how large that is.
+    // The float model: once for its outputs, once for its values, and once to measure their size.
     let parts = ran - nodes * (2 * found.samples + 1);
-    // A quantized model has a node more, which brings the weight back.
+    // A quantized model has one more node, which dequantizes the weight.
     let whole = (nodes + 1) * found.samples * found.layers.len();
     assert!(parts * 3 < whole * 2, "{parts} of {whole}");
 }
 
 #[test]
-fn what_calibration_showed_is_not_computed_again() {
+fn values_from_calibration_are_reused() {
     let Some(engine) = counting() else { return };
     let subject = planned(&model(), with_activations());
     let known = ranges(&subject.0, &subject.1, &engine);
@@ -215,7 +216,7 @@ fn what_calibration_showed_is_not_computed_again() {
         assert_eq!(one.name, other.name);
         assert!((one.score - other.score).abs() < 1e-3, "{one:?} {other:?}");
     }
-    // Of two equal samples one is kept: the float model is run once more.
+    // Of two equal samples one is kept: the float model runs once more.
     let mut first = some(1, &subject.0);
     let sample = first.next_sample().unwrap().unwrap();
     let samples = &mut Given(vec![sample; 2]);
@@ -227,7 +228,7 @@ fn what_calibration_showed_is_not_computed_again() {
 }
 
 #[test]
-fn what_is_joined_later_is_kept_while_calibrating_too() {
+fn values_that_are_joined_later_are_kept_during_calibration() {
     let Some(engine) = counting() else { return };
     for name in ["residual_add", "two_towers", "transformer_block"] {
         let path = installed::repository().join(format!("tests/fixtures/models/{name}.onnx"));
@@ -247,7 +248,7 @@ fn what_is_joined_later_is_kept_while_calibrating_too() {
     }
 }
 
-/// Samples that are there already.
+/// Samples in memory.
 struct Given(Vec<Sample>);
 
 impl Samples for Given {
@@ -257,14 +258,14 @@ impl Samples for Given {
 }
 
 #[test]
-fn work_that_was_interrupted_goes_on_where_it_was() {
+fn interrupted_work_resumes() {
     let Some(engine) = counting() else { return };
     let subject = planned(&model(), Config::default());
     let whole = found(&subject, None, &engine, &SensitivityOptions::default());
     let folder = tempfile::tempdir().unwrap();
     let resume = Some(folder.path().join("known.json"));
     let options = SensitivityOptions { resume, ..SensitivityOptions::default() };
-    // Given up after the first layers, with several to go, which the one that runs them may have begun.
+    // Cancelled after the first layers, with several left, one of which may already run.
     let mut until = |progress: quantize_rs::Progress| progress.done < 16 * 3;
     let control = Control { threads: 1, progress: &mut until };
     let samples = &mut *some(16, &subject.0);
@@ -280,7 +281,7 @@ fn work_that_was_interrupted_goes_on_where_it_was() {
     let of_none = engine.nodes.load(Ordering::Relaxed);
     for known in [&rest, &again] {
         let pairs = known.layers.iter().zip(&whole.layers);
-        // Text keeps all digits of a number but the last.
+        // Text has all digits of a number except the last.
         let mut alike = pairs.map(|(a, b)| a.name == b.name && (a.score - b.score).abs() < 1e-9);
         assert!(known.layers.len() == whole.layers.len() && alike.all(|alike| alike));
     }
@@ -294,7 +295,7 @@ fn work_that_was_interrupted_goes_on_where_it_was() {
 }
 
 #[test]
-fn an_error_is_found_where_it_is_made_and_not_where_it_arrives() {
+fn an_error_is_attributed_to_the_layer_that_causes_it() {
     let Some(engine) = counting() else { return };
     let original = model();
     let subject = planned(&original, with_activations());
@@ -311,7 +312,7 @@ fn an_error_is_found_where_it_is_made_and_not_where_it_arrives() {
     let before = of(&sound);
     assert!(before.values().all(|(own, _)| *own > 25.0), "{sound}");
 
-    // One scale of the weights of the second convolution, half as large again.
+    // One scale of the weights of the second convolution, multiplied by one and a half.
     let convolutions = quantized.graph().node.iter().filter(|node| node.op_type == "Conv");
     let weight = &convolutions.map(|node| &node.input[1]).nth(1).unwrap().clone();
     let scale = quantized.graph().node.iter().find(|node| node.output[0] == *weight).unwrap();

@@ -1,4 +1,4 @@
-//! The engine that chooses: which it takes, when, and what it says of it.
+//! The engine that chooses: which engine it uses, when, and the reason that it gives.
 #![cfg(all(feature = "onnxruntime", feature = "tract"))]
 
 mod installed;
@@ -17,7 +17,7 @@ fn auto() -> Option<Auto> {
     onnxruntime().cloned().map(Auto::with)
 }
 
-/// A model, a node that tract cannot run or runs wrong, and what is said of it.
+/// A model, a node that tract does not support or computes incorrectly, and the message.
 fn models_beyond_tract() -> Vec<(Model, &'static str)> {
     let with = |edits: Vec<Edit>| {
         let mut model = fixture("conv2d_relu");
@@ -45,7 +45,7 @@ fn models_beyond_tract() -> Vec<(Model, &'static str)> {
 }
 
 #[test]
-fn auto_leaves_what_tract_cannot_run_to_onnxruntime_and_says_so() {
+fn auto_uses_onnxruntime_for_models_that_tract_cannot_run() {
     for (model, what) in models_beyond_tract() {
         let alone = Auto::without("it is on holiday");
         let sample = sample_for(&model, 2);
@@ -65,7 +65,7 @@ fn auto_leaves_what_tract_cannot_run_to_onnxruntime_and_says_so() {
 }
 
 #[test]
-fn auto_lets_tract_run_what_both_compute_alike_and_nothing_else() {
+fn auto_uses_tract_only_if_both_engines_agree() {
     let Some(onnxruntime) = onnxruntime() else { return };
     for name in fixtures() {
         let auto = Auto::with(onnxruntime.clone());
@@ -75,14 +75,15 @@ fn auto_lets_tract_run_what_both_compute_alike_and_nothing_else() {
         let runner = auto.prepare(&model, &taps, &sample).unwrap();
         let note = runner.note().expect("why");
         if name == "huge_weights" {
-            // Whether a sum of numbers this large is finite depends on its order.
+            // Whether a sum of numbers this large is finite depends on the order.
             assert_eq!(runner.engine(), Some("onnxruntime"));
-            let begins = "run by onnxruntime, because of the first sample tract computes `conv1_y`";
+            let begins =
+                "run by onnxruntime, because for the first sample tract computes `conv1_y`";
             assert!(note.starts_with(begins), "{note}");
             assert_eq!(run(&*runner, &sample).unwrap().0.len(), taps.len());
             continue;
         }
-        if note.contains("varies in shape") {
+        if note.contains("has dynamic axes") {
             assert_eq!(runner.engine(), Some("onnxruntime"), "{name}");
             continue;
         }
@@ -94,7 +95,7 @@ fn auto_lets_tract_run_what_both_compute_alike_and_nothing_else() {
 }
 
 #[test]
-fn auto_runs_tract_where_there_is_nothing_else() {
+fn auto_uses_tract_without_onnxruntime() {
     let model = fixture("residual_add");
     let auto = Auto::without("no onnxruntime is installed");
     let runner = auto.prepare(&model, &[], &sample_for(&model, 1)).unwrap();
@@ -103,7 +104,7 @@ fn auto_runs_tract_where_there_is_nothing_else() {
 }
 
 #[test]
-fn auto_gives_models_that_take_long_to_onnxruntime() {
+fn auto_uses_onnxruntime_for_slow_models() {
     let Some(onnxruntime) = onnxruntime() else { return };
     let mut deep = fixture("conv2d_relu");
     let mut edits: Vec<Edit> = (0..500)
@@ -122,9 +123,9 @@ fn auto_gives_models_that_take_long_to_onnxruntime() {
         ])
         .unwrap();
     let cases = [
-        (deep, "it prepares a model of 503 nodes sooner"),
+        (deep, "it prepares a model with 503 nodes faster"),
         (heavy, "it runs a model of this size several times as fast"),
-        (fixture("dynamic_shape"), "input `x` varies in shape, and it is prepared but once"),
+        (fixture("dynamic_shape"), "input `x` has dynamic axes, and one session runs all shapes"),
     ];
     for (model, why) in cases {
         let auto = Auto::with(onnxruntime.clone());
@@ -136,7 +137,7 @@ fn auto_gives_models_that_take_long_to_onnxruntime() {
 }
 
 #[test]
-fn where_neither_can_both_say_why() {
+fn if_both_engines_fail_both_errors_are_reported() {
     let Some(auto) = auto() else { return };
     let model = fixture("custom_domain");
     let error = auto.prepare(&model, &[], &sample_for(&model, 1)).err().expect("a refusal");
@@ -145,15 +146,16 @@ fn where_neither_can_both_say_why() {
     {
         assert!(error.to_string().contains(what), "{error}");
     }
-    // What is wrong with the sample is said once.
+    // An error of the sample is reported once.
     let model = fixture("conv2d_relu");
     let sample = Sample { inputs: vec![] };
     let error = auto.prepare(&model, &[], &sample).err().expect("a refusal");
     assert!(matches!(error.kind(), CalibrationErrorKind::InputMismatch(_)), "{error}");
 }
 
-/// A model that cuts numbers off to integers, and samples on which the engines agree and do not: what
-/// no int32 holds is the nearest that there is to one, and the least of all to the other.
+/// A model that converts numbers to integers, and samples on which the engines agree and do not: a
+/// number that int32 cannot represent becomes the nearest one in one engine, and the smallest in
+/// the other.
 fn cutting_model() -> (Model, Sample, Sample) {
     let mut model = fixture("mlp_relu");
     let to = |dtype: DataType| [("to", i64::from(dtype.number()))];
@@ -182,7 +184,7 @@ fn auto_chooses_once_whatever_the_order_of_the_samples() {
     let error = auto.prepare(&model, &taps, &two).err().expect("a refusal");
     assert!(error.to_string().contains("computes `last`"), "{error}");
     assert!(error.to_string().contains("engine=\"onnxruntime\""), "{error}");
-    // Another model, as judging quantizes them, goes to the same engine and is not compared.
+    // Another model, such as a quantized one, uses the same engine and is not compared.
     let mut other = model.clone();
     other.apply(vec![node("Relu", &["last"], "more", &[])]).unwrap();
     assert_eq!(auto.prepare(&other, &taps, &two).unwrap().engine(), Some("tract"));
@@ -194,7 +196,7 @@ fn auto_chooses_once_whatever_the_order_of_the_samples() {
 }
 
 #[test]
-fn a_comparison_that_is_stopped_ends_at_once() {
+fn a_cancelled_comparison_ends_at_once() {
     let Some(onnxruntime) = onnxruntime() else { return };
     let model = slow_model(400);
     let sample = sample_for(&model, 1600);

@@ -44,7 +44,7 @@ fn comparison(bias_correction: bool) -> MethodComparison {
 }
 
 #[test]
-fn every_method_is_compared_and_the_best_is_no_worse_than_the_full_range_or_mse() {
+fn every_method_is_compared_and_the_best_is_no_worse_than_minmax_or_mse() {
     let compared = comparison(true);
     let names: Vec<String> = compared.methods.iter().map(|row| row.method.clone()).collect();
     assert_eq!(names, Method::all().map(|(name, _)| name.into_owned()).collect::<Vec<_>>());
@@ -62,7 +62,7 @@ fn every_method_is_compared_and_the_best_is_no_worse_than_the_full_range_or_mse(
 }
 
 #[test]
-fn a_corrected_bias_brings_the_outputs_nearer() {
+fn bias_correction_makes_outputs_more_accurate() {
     let sqnr = |corrected| comparison(corrected).methods[0].sqnr_db.unwrap();
     assert!(sqnr(true) > sqnr(false) + 0.3, "{} {}", sqnr(true), sqnr(false));
 }

@@ -1,4 +1,4 @@
-//! The engines beside each other: what one shows, the other shows; what one cannot, it says.
+//! The engines side by side: they show the same values, and report what they cannot run.
 #![cfg(all(feature = "onnxruntime", feature = "tract"))]
 
 mod installed;
@@ -16,7 +16,7 @@ use shown::{
     slow_model,
 };
 
-/// Every other test here passes by half when there is no library: this one says so.
+/// Without a library, all other tests here pass after checking tract only; this one fails.
 #[test]
 fn there_is_an_onnxruntime_to_test_with() {
     assert!(
@@ -26,7 +26,7 @@ fn there_is_an_onnxruntime_to_test_with() {
     );
 }
 
-/// What the engines refuse among the fixtures, and a part of what they say of it.
+/// Fixtures that the engines refuse, and a part of the message.
 const REFUSED: &[(&str, &str, &str)] = &[
     ("tract", "bf16_weights", "element type bfloat16 (`w`)"),
     ("tract", "custom_domain", "operator Sparkle of domain acme.ops (`sparkle1`)"),
@@ -46,13 +46,13 @@ const REFUSED: &[(&str, &str, &str)] = &[
     ("onnxruntime", "duplicate_node_names", "two nodes with same node name (same)"),
 ];
 
-/// Whether a refusal is only that of a library older than the model.
+/// Whether an error only means that the library is older than the model.
 fn asks_for_a_newer_one(error: &CalibrationError) -> bool {
     let error = error.to_string();
     error.contains("Unsupported model IR version") || error.contains("is under development")
 }
 
-/// The order of a sum is the engine's own; in float16 every step of it is rounded.
+/// The order of a sum depends on the engine; in float16 every step of it is rounded.
 fn tolerance(fixture: &str) -> f32 {
     if fixture.starts_with("fp16") { 2e-3 } else { 1e-5 }
 }
@@ -86,7 +86,7 @@ fn the_engines_show_the_same_values_and_refuse_the_rest_by_name() {
             for (tap, (shape, values)) in ours {
                 let (other_shape, others) = &theirs[tap];
                 assert_eq!(shape, other_shape, "{name}: {tap}");
-                // Whoever flushes subnormal numbers to 0 is right too.
+                // Engines may flush subnormal numbers to 0.
                 let largest = values.iter().fold(0_f32, |max, x| max.max(x.abs()));
                 let allowed = tolerance(&name) * largest + f32::MIN_POSITIVE;
                 let differs = |(a, b): &(&f32, &f32)| a != b && (*a - *b).abs() > allowed;
@@ -112,7 +112,7 @@ fn one_runner_of_onnxruntime_takes_samples_of_any_shape() {
 }
 
 #[test]
-fn a_value_is_shown_for_every_name_it_is_asked_for_by() {
+fn a_value_is_shown_for_every_tap_with_its_name() {
     let model = fixture("output_is_input");
     let sample = sample_for(&model, 1);
     let x = sample.get("x").and_then(Tensor::to_f32).unwrap();
@@ -224,7 +224,7 @@ fn a_run_that_is_cancelled_ends_at_once() {
         });
         assert_eq!(error.kind(), &CalibrationErrorKind::Cancelled);
         assert!(took < Duration::from_secs(5), "{}: {took:?}", engine.name()); // 1 s when alone
-        // one that is cancelled already does not begin
+        // a run that is already cancelled does not begin
         let error = runner.run(&sample, &mut Seen::default(), &cancelled).unwrap_err();
         assert_eq!(error.kind(), &CalibrationErrorKind::Cancelled);
     }
@@ -271,7 +271,7 @@ fn a_panic_of_the_sink_is_an_error() {
 }
 
 #[test]
-fn tract_rounds_where_a_cast_makes_float16() {
+fn tract_rounds_at_casts_to_float16() {
     let mut model = fixture("conv2d_relu");
     let (half, single) =
         (i64::from(DataType::Float16.number()), i64::from(DataType::Float.number()));
@@ -289,7 +289,7 @@ fn tract_rounds_where_a_cast_makes_float16() {
     let expected: Vec<f32> =
         values.iter().map(|x| half::f16::from_f32(*x).to_f32() * 2.0).collect();
     assert_eq!(expected[0], f32::INFINITY);
-    // ONNX Runtime itself leaves such a pair of casts out.
+    // ONNX Runtime itself removes such a pair of casts.
     let runner = Tract.prepare(&model, &["single".to_owned()], &sample).unwrap();
     assert_eq!(run(&*runner, &sample).unwrap().0[&0].1, expected);
 }

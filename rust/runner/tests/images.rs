@@ -1,5 +1,5 @@
-//! Folders of images, through the public functions. Images are made here; that they are read as
-//! Pillow reads them is for the Python tests.
+//! Folders of images, through the public functions. The images are generated here; the Python tests
+//! compare them with Pillow.
 
 use std::fs;
 use std::path::Path;
@@ -15,13 +15,13 @@ fn input(dtype: DataType, shape: &[i64]) -> InputSpec {
     InputSpec { name: "x".into(), dtype: Some(dtype), shape }
 }
 
-/// A picture of 4 columns and 2 rows whose numbers begin with `first`.
+/// An image of 4 columns and 2 rows whose numbers begin with `first`.
 fn picture(first: u8) -> RgbImage {
     let bytes = (0..24).map(|place| first.wrapping_add(place * 7)).collect();
     RgbImage::from_raw(4, 2, bytes).expect("24 bytes")
 }
 
-/// A picture of 40 columns and 30 rows that becomes more than a few bytes.
+/// An image of 40 columns and 30 rows that has more than a few bytes when encoded.
 fn photo() -> DynamicImage {
     let bytes = (0..3600_u32).map(|place| u8::try_from(place * place / 97 % 251).expect("a byte"));
     RgbImage::from_raw(40, 30, bytes.collect()).expect("3600 bytes").into()
@@ -63,14 +63,14 @@ fn floats(tensor: &Tensor) -> Vec<f32> {
     tensor.to_f32().expect("float32")
 }
 
-/// The red byte of the first pixel, which says which picture it is.
+/// The red byte of the first pixel, which identifies the image.
 fn first(path: &Path) -> Vec<f32> {
     let all = values(&raw(path), &input(DataType::Float, &[1, 3, 2, 4])).expect("images");
     all.iter().map(|value| floats(value)[0]).collect()
 }
 
 #[test]
-fn images_come_in_the_order_of_their_names_and_other_files_are_left_aside() {
+fn images_are_sorted_by_name_and_other_files_ignored() {
     let folder = pictures(&["b.png", "a.png", "c.PNG", "d/e.png"]);
     for name in ["labels.txt", "b", ".hidden.png", "._a.png", "a.png.bak"] {
         fs::write(folder.path().join(name), "no image").expect("written");
@@ -86,7 +86,7 @@ fn images_come_in_the_order_of_their_names_and_other_files_are_left_aside() {
 }
 
 #[test]
-fn a_pattern_takes_what_fits_it() {
+fn a_pattern_selects_matching_files() {
     let folder = pictures(&["b.png", "a.png", "c.jpeg", "d/e.png", "d/f/a.png", "g/h.png"]);
     fs::write(folder.path().join("a.txt"), "no image").expect("written");
     let names = |pattern: &str| -> Vec<usize> {
@@ -108,7 +108,7 @@ fn a_pattern_takes_what_fits_it() {
     assert_eq!(names("d/**"), [3, 4]);
     assert_eq!(names("**/a.png"), [1, 4]);
     assert_eq!(names("b.png"), [0]);
-    // what is there by just that name is no pattern
+    // a file with exactly that name is not a pattern
     fs::create_dir(folder.path().join("[x]")).expect("created");
     fs::copy(folder.path().join("b.png"), folder.path().join("[x]/y.png")).expect("copied");
     assert_eq!(names("[x]"), [0]);
@@ -127,7 +127,7 @@ fn links_are_followed_but_not_in_circles() {
 }
 
 #[test]
-fn where_there_are_no_images_it_is_said() {
+fn missing_images_are_reported() {
     let folder = pictures(&["d/e.png"]);
     let float = input(DataType::Float, &[1, 3, 2, 4]);
     let error = |name: &str| {
@@ -145,7 +145,7 @@ fn where_there_are_no_images_it_is_said() {
     }
     fs::remove_dir_all(folder.path().join("d")).expect("removed");
     assert!(error("").1.contains("there is no .jpg, .jpeg, .png (`"));
-    assert!(error("[").1.contains("no pattern of paths"));
+    assert!(error("[").1.contains("not a valid pattern of paths"));
     let missing = error("none");
     assert!(missing.1.starts_with("cannot read the file"), "{}", missing.1);
     fs::write(folder.path().join("a.png"), "").expect("written");
@@ -154,7 +154,7 @@ fn where_there_are_no_images_it_is_said() {
 }
 
 #[test]
-fn numbers_are_scaled_shifted_and_laid_out_as_asked() {
+fn pixels_are_scaled_shifted_and_laid_out_by_the_options() {
     let folder = pictures(&["a.png"]);
     let picture = picture(0);
     let options = ImageFolder {
@@ -206,7 +206,7 @@ fn integers_get_the_pixels_and_other_types_are_converted() {
     let found = values(&options, &input(DataType::Int32, &shape)).expect("an image");
     let expected: Vec<u8> = bytes.iter().flat_map(|byte| i32::from(*byte).to_le_bytes()).collect();
     assert_eq!(found[0].data[..], expected);
-    // whoever shifts pixels gets shifted ones, where they are whole
+    // shifted pixels are integers if all numbers are
     let shifted = ImageFolder { scale: 1.0, mean: vec![128.0], ..options.clone() };
     let found = values(&shifted, &input(DataType::Int8, &shape)).expect("an image");
     let expected: Vec<u8> = bytes.iter().map(|byte| byte.wrapping_sub(128)).collect();
@@ -246,7 +246,7 @@ fn every_kind_of_pixel_becomes_grey_or_three_colours() {
 }
 
 #[test]
-fn so_many_images_make_a_sample_as_the_model_takes() {
+fn a_sample_has_as_many_images_as_the_batch_size() {
     let folder = pictures(&["a.png", "b.png", "c.png", "d.png", "e.png"]);
     let pairs = input(DataType::Float, &[2, 3, 2, 4]);
     let error = values(&raw(folder.path()), &pairs).expect_err("one is left over").to_string();
@@ -263,7 +263,7 @@ fn so_many_images_make_a_sample_as_the_model_takes() {
 }
 
 #[test]
-fn a_model_with_two_inputs_takes_no_images() {
+fn a_model_with_two_inputs_does_not_accept_images() {
     let folder = pictures(&["a.png"]);
     let x = input(DataType::Float, &[1, 3, 2, 4]);
     let inputs = [x.clone(), InputSpec { name: "y".into(), ..x }];
@@ -285,14 +285,14 @@ fn a_broken_image_is_named_when_it_is_reached() {
     let at = flipped.len() - 20; // within the pixels
     flipped[at] ^= 0xFF;
     let broken: [(&[u8], &str); 8] = [
-        (b"", "expected JPEG or PNG, this is neither"),
-        (b"junk", "expected JPEG or PNG, this is neither"),
-        (b"RIFF\x08\0\0\0WEBPVP8 ", "expected JPEG or PNG, this is image/webp"),
-        (b"GIF89a", "expected JPEG or PNG, this is image/gif"),
+        (b"", "expected JPEG or PNG, found neither"),
+        (b"junk", "expected JPEG or PNG, found neither"),
+        (b"RIFF\x08\0\0\0WEBPVP8 ", "expected JPEG or PNG, found image/webp"),
+        (b"GIF89a", "expected JPEG or PNG, found image/gif"),
         (&good[..good.len() / 2], "cannot decode the PNG image"),
         (&flipped, "cannot decode the PNG image"),
-        (&jpeg[..jpeg.len() / 2], "the JPEG image is cut off"),
-        (&jpeg[..jpeg.len() - 2], "the JPEG image is cut off"),
+        (&jpeg[..jpeg.len() / 2], "the JPEG image is truncated"),
+        (&jpeg[..jpeg.len() - 2], "the JPEG image is truncated"),
     ];
     for (bytes, message) in broken {
         fs::write(&path, bytes).expect("written");
@@ -303,7 +303,7 @@ fn a_broken_image_is_named_when_it_is_reached() {
         assert!(error.starts_with(message), "{error:?} without {message:?}");
         assert!(error.ends_with("b.png`)"), "{error}");
     }
-    // The name of a file does not say what is in it; what follows the end of a photo is no matter.
+    // The name of a file does not decide its format; trailing bytes after a JPEG image are ignored.
     fs::write(&path, [&jpeg[..], b"trailing"].concat()).expect("written");
     assert!(values(&raw(folder.path()), &float).is_ok());
     let cut = (0..jpeg.len()).filter(|length| {
@@ -314,7 +314,7 @@ fn a_broken_image_is_named_when_it_is_reached() {
 }
 
 #[test]
-fn an_image_that_claims_to_be_huge_is_refused_before_there_is_memory_for_it() {
+fn an_image_with_a_huge_size_is_refused_before_allocation() {
     let folder = pictures(&["a.png"]);
     let float = input(DataType::Float, &[1, 3, 2, 4]);
     let path = folder.path().join("a.png");

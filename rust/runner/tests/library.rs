@@ -1,4 +1,4 @@
-//! Opening the library of ONNX Runtime: a process of its own, because it can be done but once.
+//! Opening the library of ONNX Runtime: in a separate process, because it can be done only once.
 #![cfg(feature = "onnxruntime")]
 
 mod installed;
@@ -14,7 +14,7 @@ fn refusal(path: &Path) -> String {
 }
 
 #[test]
-fn what_is_no_library_is_refused_with_the_mend_and_what_is_one_is_opened_once() {
+fn only_a_library_is_loaded_and_only_once() {
     let folder = tempfile::tempdir().unwrap();
     let text = folder.path().join("libonnxruntime.so.1.0.0");
     std::fs::write(&text, b"no library").unwrap();
@@ -34,7 +34,7 @@ fn what_is_no_library_is_refused_with_the_mend_and_what_is_one_is_opened_once() 
 }
 
 #[test]
-fn the_environment_variable_says_where_it_is() {
+fn the_environment_variable_sets_the_path() {
     let found = OnnxRuntime::find();
     match std::env::var_os("ORT_DYLIB_PATH") {
         Some(path) => assert_eq!(found, Some(path.into())),

@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-/// `cargo test` builds the examples beside the tests.
+/// `cargo test` builds the examples next to the tests.
 #[test]
 fn the_program_of_the_rust_page_runs() {
     let repository = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");

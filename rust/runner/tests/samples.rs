@@ -47,7 +47,8 @@ fn npz(arrays: &[(&str, Vec<u8>)], method: CompressionMethod) -> Vec<u8> {
 /// The header of one tensor.
 fn header(name: &str, dtype: &str, shape: &str, [begin, end]: [usize; 2]) -> String {
     format!(
-        "{{\"{name}\":{{\"dtype\":\"{dtype}\",\"shape\":{shape},\"data_offsets\":[{begin},{end}]}}}}"
+        "{{\"{name}\":{{\"dtype\":\"{dtype}\",\"shape\":{shape},\
+         \"data_offsets\":[{begin},{end}]}}}}"
     )
 }
 
@@ -105,7 +106,7 @@ fn shapes(tensors: Result<Vec<Tensor>, CalibrationError>) -> Vec<Vec<usize>> {
 }
 
 #[test]
-fn samples_lie_along_the_first_axis() {
+fn samples_are_along_the_first_axis() {
     let float = |shape: &[i64]| input("x", DataType::Float, shape);
     // rank of the input: one row at a time, or as many as the model's first dimension says
     assert_eq!(shapes(cut(counting(&[3, 2]), &float(&[-1, 2]), None)), [[1, 2]; 3]);
@@ -118,7 +119,7 @@ fn samples_lie_along_the_first_axis() {
     // of any rank: the array's own
     let any = InputSpec { shape: None, ..float(&[]) };
     assert_eq!(shapes(cut(counting(&[2, 4, 5]), &any, None)), [[1, 4, 5]; 2]);
-    // a limit counts samples
+    // a limit is a number of samples
     assert_eq!(shapes(cut(counting(&[7, 2]), &float(&[3, 2]), Some(2))), [[3, 2]; 2]);
 
     let values = cut(counting(&[4, 2]), &float(&[2, 2]), None).expect("samples");
@@ -127,7 +128,7 @@ fn samples_lie_along_the_first_axis() {
 }
 
 #[test]
-fn an_array_that_does_not_fit_says_what_would() {
+fn an_array_that_does_not_fit_reports_what_would() {
     let image = input("image", DataType::Float, &[-1, 3, 8, 6]);
     let cases: [(&[usize], &[i64], &str); 9] = [
         (&[5, 8, 6, 3], &[-1, 3, 8, 6], "are [1, 8, 6, 3]: its channels come last (NHWC)"),
@@ -135,7 +136,8 @@ fn an_array_that_does_not_fit_says_what_would() {
         (
             &[5, 3, 8, 7],
             &[-1, 3, 8, 6],
-            "expects float32 [?, 3, 8, 6], samples of the array [5, 3, 8, 7] are [1, 3, 8, 7] (`image`)",
+            "expects float32 [?, 3, 8, 6], \
+             samples of the array [5, 3, 8, 7] are [1, 3, 8, 7] (`image`)",
         ),
         (&[5, 2, 8, 6, 3], &[-1, 3, 8, 6], "transpose the axes of a sample to [0, 3, 1, 2]"),
         (&[3, 8, 6], &[-1, 3, 8, 6], "the array is [3, 8, 6]: a single sample needs a first axis"),
@@ -158,14 +160,14 @@ fn an_array_that_does_not_fit_says_what_would() {
 }
 
 #[test]
-fn arrays_find_their_inputs_by_name() {
+fn arrays_are_matched_to_inputs_by_name() {
     let ids = input("ids", DataType::Int64, &[-1, -1]);
     let mask = input("mask", DataType::Bool, &[-1, 2]);
     let both = [ids.clone(), mask];
     let array = |name: &str, rows| (name.to_owned(), counting(&[rows, 2]));
     let ones = Tensor::from_f32(vec![2, 2], &[1.0; 4]);
 
-    // labels beside the inputs are left aside
+    // labels next to the inputs are ignored
     let arrays = vec![array("labels", 2), ("mask".into(), ones.clone()), array("ids", 2)];
     let mut samples = samples::from_arrays(arrays, &both, None).expect("samples");
     let first = samples.next_sample().expect("one").expect("good");
@@ -182,10 +184,10 @@ fn arrays_find_their_inputs_by_name() {
     );
     assert_eq!(
         error(vec![array("ids", 3), ("mask".into(), ones)], &both),
-        "the arrays hold different numbers of samples: `ids` 3, `mask` 2 (`mask`)"
+        "the arrays have different numbers of samples: `ids` 3, `mask` 2 (`mask`)"
     );
     assert_eq!(error(vec![], &both), "no calibration samples: no arrays");
-    // a lone array without a name of its own needs none
+    // a single array needs no name
     for name in ["", "arr_0", "ids"] {
         assert!(
             samples::from_arrays(vec![array(name, 2)], std::slice::from_ref(&ids), None).is_ok()
@@ -193,7 +195,7 @@ fn arrays_find_their_inputs_by_name() {
     }
     assert_eq!(
         error(vec![array("", 2)], &both),
-        "the model has 2 inputs, `ids`, `mask`: which is the array for? (`ids`)"
+        "the model has 2 inputs, `ids`, `mask`: name the one that the array belongs to (`ids`)"
     );
     assert!(error(vec![array("x", 2)], &[ids]).contains("arrays that match no input: `x`"));
     for name in ["x.npz", "x.safetensors"] {
@@ -219,12 +221,12 @@ fn a_bad_value_stops_at_its_sample() {
     let message = "NaN at [0, 1], samples must be finite (`x`, in `";
     assert!(error.to_string().starts_with(message), "{error}");
     assert!(error.to_string().ends_with("x.npy`)"), "{error}");
-    // Whoever counts the samples knows which it is: an array may be one item of many.
+    // The caller knows the number of the sample: an array may be one item of many.
     assert_eq!(error.sample(), None);
 }
 
 #[test]
-fn the_same_numbers_come_from_every_way_to_write_them() {
+fn every_file_format_gives_the_same_numbers() {
     let x = [input("x", DataType::Float, &[-1, 3])];
     let little: Vec<u8> = (0..6_u8).flat_map(|i| f32::from(i).to_le_bytes()).collect();
     let big: Vec<u8> = (0..6_u8).flat_map(|i| f32::from(i).to_be_bytes()).collect();
@@ -253,10 +255,10 @@ fn the_same_numbers_come_from_every_way_to_write_them() {
 }
 
 #[test]
-fn of_an_archive_no_more_is_read_than_the_limit_takes() {
+fn an_archive_is_read_up_to_the_limit() {
     let x = [input("x", DataType::Float, &[2, 3])];
     let mut archive = npz(&[("x", npy_of(&counting(&[9, 3])))], CompressionMethod::Stored);
-    // In the ninth row, which is left over as well.
+    // In the ninth row, which is left over too.
     let last = 8_f32 * 3.0 + 2.0;
     let at = archive.windows(4).position(|bytes| bytes == last.to_le_bytes()).expect("the last");
     archive[at] ^= 1;
@@ -264,13 +266,13 @@ fn of_an_archive_no_more_is_read_than_the_limit_takes() {
     assert_eq!(good(open("x.npz", &archive, &x, Some(2))), expected);
     let error = open("x.npz", &archive, &x, Some(5)).expect_err("the checksum is wrong");
     assert!(error.to_string().starts_with("cannot be read from its archive"), "{error}");
-    // Whatever the limit, an array that does not fit is called by its own shape.
+    // Whatever the limit, the message for an array that does not fit has its own shape.
     let error = open("x.npz", &archive, &[input("x", DataType::Float, &[-1, 4])], Some(1));
     assert!(error.expect_err("a misfit").to_string().contains("the array [9, 3]"));
 }
 
 #[test]
-fn safetensors_give_the_samples_of_the_array_they_were_made_from() {
+fn safetensors_give_the_samples_of_their_array() {
     let inputs = [input("x", DataType::Float, &[-1, 3]), input("ids", DataType::Int64, &[-1])];
     let (x, ids) = (counting(&[4, 3]), counting(&[4]));
     let arrays = vec![("x".to_owned(), x.clone()), ("ids".to_owned(), ids.clone())];
@@ -283,7 +285,7 @@ fn safetensors_give_the_samples_of_the_array_they_were_made_from() {
         assert_eq!(good(open("s.safetensors", &file, &inputs, None)), expected);
         assert_eq!(good(open("s.safetensors", &file, &inputs, Some(3))), expected[..3]);
     }
-    // names are those of .npz: a lone tensor may be called arr_0
+    // names as in .npz: a single tensor may be called arr_0
     for (name, fits) in [("x", true), ("arr_0", true), ("y", false)] {
         let file = safetensors(&[(name, &x)]);
         assert_eq!(open("s.safetensors", &file, &inputs[..1], None).is_ok(), fits);
@@ -326,7 +328,7 @@ fn safetensors_of_every_plain_type_are_converted_and_no_other_is() {
 }
 
 #[test]
-fn safetensors_whose_header_lies_are_refused_before_anything_is_allocated() {
+fn safetensors_with_a_false_header_are_refused_before_allocation() {
     let x = [input("x", DataType::Float, &[-1, 3])];
     let two = |first: [usize; 2], second: [usize; 2]| {
         let entry = |name, [begin, end]: [usize; 2]| {
@@ -378,7 +380,7 @@ fn safetensors_whose_header_lies_are_refused_before_anything_is_allocated() {
 }
 
 #[test]
-fn sizes_that_lie_are_refused_before_anything_is_allocated() {
+fn false_sizes_are_refused_before_allocation() {
     let x = [input("x", DataType::Float, &[-1, 3])];
     let lies = [
         ("(158329674399744, 3)", "takes 1899956092796928 bytes, there are 12"),

@@ -1,4 +1,4 @@
-//! What is particular to tract: taps before fusion, one shape a runner, stops between nodes.
+//! Tests specific to tract: taps before fusion, one shape per runner, cancellation between nodes.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -32,7 +32,7 @@ fn fixture(name: &str) -> Model {
     Model::open(models.join(format!("{name}.onnx"))).expect(name)
 }
 
-/// Values between -1 and 1 without a pattern that matters.
+/// Irregular values between -1 and 1.
 fn floats(shape: &[usize]) -> Tensor {
     let values: Vec<f32> =
         (0_u16..).take(shape.iter().product()).map(|i| (f32::from(i) * 0.7).sin()).collect();
@@ -92,7 +92,8 @@ fn a_tap_changes_nothing_for_the_others() {
     let all = show("residual_add", &taps, &sample);
     for (tap, name) in taps.iter().enumerate() {
         let alone = show("residual_add", &[name], &sample);
-        let close = |(a, b): (&f32, &f32)| (a - b).abs() <= 1e-5; // fused sums are ordered otherwise
+        // Fused sums are added in another order.
+        let close = |(a, b): (&f32, &f32)| (a - b).abs() <= 1e-5;
         assert!(alone.values(0).iter().zip(all.values(tap)).all(close), "{name}");
     }
 }
@@ -124,7 +125,7 @@ fn a_sample_of_another_shape_is_refused_before_it_runs() {
 
 #[test]
 fn a_cancelled_run_stops_before_its_next_node() {
-    /// Cancels as soon as it sees anything.
+    /// Cancels as soon as it gets a value.
     struct Cancels<'a>(&'a AtomicBool, usize);
     impl Sink for Cancels<'_> {
         fn observe(&mut self, _tap: usize, _shape: &[usize], _values: &[f32]) {

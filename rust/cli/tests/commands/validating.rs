@@ -59,7 +59,7 @@ fn what_was_tampered_with_fails_and_is_named() {
     fs::write(&wrong, &changed).expect("written");
     let answer = run(&["validate", DIGITS, &wrong]);
     assert_eq!(answer.code, 1, "{answer:?}");
-    assert!(answer.out.contains(&format!("`{name}` is made by no node")), "{answer:?}");
+    assert!(answer.out.contains(&format!("produces its input `{name}`")), "{answer:?}");
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! `AttributeProto`: a named constant of a node.
 
 use super::{
-    Bytes, Encode, Error, Field, GraphProto, Kept, Message, Rope, SparseTensorProto, TensorProto,
+    Bytes, Encode, Error, Field, GraphProto, Message, Raw, Rope, SparseTensorProto, TensorProto,
     put_messages, put_rest, put_string,
 };
 
@@ -19,18 +19,18 @@ pub struct AttributeProto {
     /// A string.
     pub s: Option<Bytes>,
     /// A tensor.
-    pub t: Option<Kept<TensorProto>>,
+    pub t: Option<Raw<TensorProto>>,
     /// A graph.
-    pub g: Option<Kept<GraphProto>>,
+    pub g: Option<Raw<GraphProto>>,
     /// Floats.
     pub floats: Vec<f32>,
     /// Integers.
     pub ints: Vec<i64>,
     /// Tensors.
-    pub tensors: Vec<Kept<TensorProto>>,
+    pub tensors: Vec<Raw<TensorProto>>,
     /// Graphs.
-    pub graphs: Vec<Kept<GraphProto>>,
-    /// In a function, the name of the caller's attribute that it stands for.
+    pub graphs: Vec<Raw<GraphProto>>,
+    /// In a function, the name of the attribute of the call that this one refers to.
     pub ref_attr_name: Option<String>,
     rest: Vec<Bytes>,
 }
@@ -40,24 +40,25 @@ message!(AttributeProto, "AttributeProto", self, field, {
     2 => self.f = Some(field.float()?),
     3 => self.i = Some(field.int()?),
     4 => self.s = Some(field.span()?.bytes.clone()),
-    5 => Kept::read_into(&mut self.t, field.span()?.clone())?,
-    6 => Kept::read_into(&mut self.g, field.span()?.deeper(field)?)?,
+    5 => Raw::read_into(&mut self.t, field.span()?.clone())?,
+    6 => Raw::read_into(&mut self.g, field.span()?.deeper(field)?)?,
     7 => field.floats_into(&mut self.floats)?,
     8 => field.ints_into(&mut self.ints)?,
-    10 => self.tensors.push(Kept::read(field.span()?.clone())?),
-    11 => self.graphs.push(Kept::read(field.span()?.deeper(field)?)?),
+    10 => self.tensors.push(Raw::read(field.span()?.clone())?),
+    11 => self.graphs.push(Raw::read(field.span()?.deeper(field)?)?),
     20 => self.kind = field.int32()?,
     21 => self.ref_attr_name = Some(field.string()?),
     22 | 23 => {
-        // Carried through, but not before a look at where its data is.
-        Kept::<SparseTensorProto>::read(field.span()?.clone())?;
+        // Sparse tensors are copied as they are, but their data must not be external.
+        Raw::<SparseTensorProto>::read(field.span()?.clone())?;
         return Ok(false);
     },
 });
 
-/// Reads an attribute. One without a name is refused here: two bytes must not take hundreds.
-pub(super) fn read_attribute(field: &Field) -> Result<Kept<AttributeProto>, Error> {
-    let attribute = Kept::<AttributeProto>::read(field.span()?.clone())?;
+/// Reads an attribute. One without a name is refused here, so that two bytes cannot allocate
+/// hundreds.
+pub(super) fn read_attribute(field: &Field) -> Result<Raw<AttributeProto>, Error> {
+    let attribute = Raw::<AttributeProto>::read(field.span()?.clone())?;
     if attribute.name.is_empty() {
         return Err(Field { message: AttributeProto::NAME, ..field.clone() }
             .wrong("an attribute without a name"));
@@ -97,7 +98,7 @@ impl AttributeProto {
         AttributeProto { name: name.to_owned(), kind: 2, i: Some(value), ..Default::default() }
     }
 
-    /// An attribute of integers.
+    /// A list of integers.
     pub fn ints(name: &str, values: &[i64]) -> AttributeProto {
         let ints = values.to_vec();
         AttributeProto { name: name.to_owned(), kind: 7, ints, ..Default::default() }
@@ -108,7 +109,7 @@ impl AttributeProto {
         AttributeProto { name: name.to_owned(), kind: 1, f: Some(value), ..Default::default() }
     }
 
-    /// An attribute of floats.
+    /// A list of floats.
     pub fn floats(name: &str, values: &[f32]) -> AttributeProto {
         let floats = values.to_vec();
         AttributeProto { name: name.to_owned(), kind: 6, floats, ..Default::default() }
@@ -122,13 +123,13 @@ impl AttributeProto {
 
     /// A tensor attribute.
     pub fn tensor(name: &str, tensor: TensorProto) -> AttributeProto {
-        let t = Some(Kept::new(tensor));
+        let t = Some(Raw::new(tensor));
         AttributeProto { name: name.to_owned(), kind: 4, t, ..Default::default() }
     }
 
-    /// What it holds, by the number of [`AttributeProto::kind`], which before IR 2 was not written.
+    /// The type of its value, as in [`AttributeProto::kind`], which files before IR 2 do not have.
     pub(crate) fn kind_of_content(&self) -> i32 {
-        // The one field that is carried through as it stands: strings, 9, with a length.
+        // The only field that is copied as it is: strings, 9, with a length.
         let strings = self.rest.iter().any(|field| field.first() == Some(&0x4a));
         let held = [
             (self.f.is_some(), 1),
@@ -141,16 +142,16 @@ impl AttributeProto {
             (!self.tensors.is_empty(), 9),
             (!self.graphs.is_empty(), 10),
         ];
-        // What holds nothing is a list, of which integers are the most frequent by far.
+        // An empty attribute is a list; integers are by far the most frequent.
         held.iter().find(|(holds, _)| *holds).map_or(7, |(_, kind)| *kind)
     }
 
-    /// The tensors that it is.
+    /// The tensors of the attribute.
     pub fn tensors(&self) -> impl Iterator<Item = &TensorProto> {
         self.t.iter().chain(&self.tensors).map(|tensor| &**tensor)
     }
 
-    /// The graphs that it is.
+    /// The subgraphs of the attribute.
     pub fn subgraphs(&self) -> impl Iterator<Item = &GraphProto> {
         self.g.iter().chain(&self.graphs).map(|graph| &**graph)
     }

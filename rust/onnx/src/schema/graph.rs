@@ -2,38 +2,38 @@
 
 use super::node::read_node;
 use super::{
-    Bytes, Encode, Error, Field, Kept, Message, NodeProto, Rope, SparseTensorProto, TensorProto,
+    Bytes, Encode, Error, Field, Message, NodeProto, Raw, Rope, SparseTensorProto, TensorProto,
     ValueInfoProto, put_messages, put_rest, put_string,
 };
 
 /// `GraphProto`.
 #[derive(Clone, Debug, Default)]
 pub struct GraphProto {
-    /// The operations.
-    pub node: Vec<Kept<NodeProto>>,
+    /// Nodes.
+    pub node: Vec<Raw<NodeProto>>,
     /// Name of the graph.
     pub name: Option<String>,
-    /// Constant tensors.
-    pub initializer: Vec<Kept<TensorProto>>,
-    /// Constant sparse tensors.
-    pub sparse_initializer: Vec<Kept<SparseTensorProto>>,
-    /// Inputs; before IR 4 the initializers stand here too.
-    pub input: Vec<Kept<ValueInfoProto>>,
+    /// Initializers: constant tensors.
+    pub initializer: Vec<Raw<TensorProto>>,
+    /// Sparse initializers.
+    pub sparse_initializer: Vec<Raw<SparseTensorProto>>,
+    /// Inputs; before IR 4, initializers are inputs too.
+    pub input: Vec<Raw<ValueInfoProto>>,
     /// Outputs.
-    pub output: Vec<Kept<ValueInfoProto>>,
-    /// Types of values in between, as far as the exporter wrote them.
-    pub value_info: Vec<Kept<ValueInfoProto>>,
+    pub output: Vec<Raw<ValueInfoProto>>,
+    /// Types of intermediate values, as far as the exporter wrote them.
+    pub value_info: Vec<Raw<ValueInfoProto>>,
     pub(crate) rest: Vec<Bytes>,
 }
 
 message!(GraphProto, "GraphProto", self, field, {
     1 => self.node.push(read_node(field)?),
     2 => self.name = Some(field.string()?),
-    5 => self.initializer.push(Kept::read(field.span()?.clone())?),
-    11 => self.input.push(Kept::read(field.span()?.clone())?),
-    12 => self.output.push(Kept::read(field.span()?.clone())?),
-    13 => self.value_info.push(Kept::read(field.span()?.clone())?),
-    15 => self.sparse_initializer.push(Kept::read(field.span()?.clone())?),
+    5 => self.initializer.push(Raw::read(field.span()?.clone())?),
+    11 => self.input.push(Raw::read(field.span()?.clone())?),
+    12 => self.output.push(Raw::read(field.span()?.clone())?),
+    13 => self.value_info.push(Raw::read(field.span()?.clone())?),
+    15 => self.sparse_initializer.push(Raw::read(field.span()?.clone())?),
 });
 
 impl Encode for GraphProto {
@@ -52,7 +52,7 @@ impl Encode for GraphProto {
 }
 
 impl GraphProto {
-    /// Every tensor of the graph and of the graphs inside it; sparse ones aside.
+    /// All dense tensors of the graph and of its subgraphs.
     pub(crate) fn tensors(&self) -> impl Iterator<Item = &TensorProto> {
         let mut all = Vec::new();
         self.collect(&mut all);

@@ -1,8 +1,9 @@
-//! The messages of the ONNX schema (IR version 14, ONNX 1.23), as far as a tool must look inside.
+//! The messages of the ONNX schema (IR version 14, ONNX 1.23), as far as this project interprets
+//! them.
 //!
-//! Each message holds the fields that are interpreted and, in `rest`, every other field as it
-//! stands in the file: documentation, metadata, annotations, and whatever a later schema brings.
-//! A message nobody edited is written back as the very bytes it was read from.
+//! Each message has the interpreted fields and, in `rest`, every other field as encoded in the
+//! file: documentation, metadata, annotations, and the fields of later schemas. Unedited messages
+//! are written as the bytes they were read from.
 
 use std::sync::Arc;
 
@@ -16,10 +17,10 @@ use crate::{DataType, Tensor};
 pub(crate) trait Message: Clone + Default {
     const NAME: &'static str;
 
-    /// Takes one field in; `false` when the field is not one that is interpreted.
+    /// Reads one field; `false` when the field is not interpreted.
     fn take(&mut self, field: &Field) -> Result<bool, Error>;
 
-    /// Where uninterpreted fields go.
+    /// The uninterpreted fields.
     fn rest(&mut self) -> &mut Vec<Bytes>;
 
     fn merge(&mut self, span: Span) -> Result<(), Error> {
@@ -33,36 +34,36 @@ pub(crate) trait Message: Clone + Default {
     }
 }
 
-/// A message that can be written anew.
+/// A message that can be encoded.
 pub(crate) trait Encode: Message {
     fn encode(&self) -> Rope;
 }
 
-/// A message with the bytes it was read from, as long as nobody edited it.
+/// A message with the bytes it was read from, until it is edited.
 #[derive(Clone, Debug, Default)]
-pub struct Kept<T> {
-    // Apart, so that a field nobody set takes no more than a pointer: a small file can hold millions
-    // of messages. Shared, so that a copy of a model with a few edits takes little time.
+pub struct Raw<T> {
+    // Boxed, so that an unset field takes no more than a pointer: a small file can have millions of
+    // messages. Shared, so that copying a model for a few edits is fast.
     value: Arc<T>,
     original: Option<Bytes>,
 }
 
-impl<T> Kept<T> {
-    /// A message of our own making.
-    pub fn new(value: T) -> Kept<T> {
-        Kept { value: Arc::new(value), original: None }
+impl<T> Raw<T> {
+    /// A new message.
+    pub fn new(value: T) -> Raw<T> {
+        Raw { value: Arc::new(value), original: None }
     }
 }
 
-impl<T: Clone> Kept<T> {
-    /// The message for changing; from now on it is encoded anew. Copies of it stay as they are.
+impl<T: Clone> Raw<T> {
+    /// The message for editing; it will be encoded again. Copies of it do not change.
     pub fn edit(&mut self) -> &mut T {
         self.original = None;
         Arc::make_mut(&mut self.value)
     }
 }
 
-impl<T> std::ops::Deref for Kept<T> {
+impl<T> std::ops::Deref for Raw<T> {
     type Target = T;
     fn deref(&self) -> &T {
         &self.value
@@ -70,18 +71,18 @@ impl<T> std::ops::Deref for Kept<T> {
 }
 
 #[allow(private_bounds)] // its methods are for this crate alone
-impl<T: Message> Kept<T> {
-    pub(crate) fn read(span: Span) -> Result<Kept<T>, Error> {
+impl<T: Message> Raw<T> {
+    pub(crate) fn read(span: Span) -> Result<Raw<T>, Error> {
         let original = Some(span.bytes.clone());
         let mut value = T::default();
         value.merge(span)?;
-        Ok(Kept { value: Arc::new(value), original })
+        Ok(Raw { value: Arc::new(value), original })
     }
 
-    /// Reads a singular field, which protobuf lets a file write in several pieces.
-    fn read_into(slot: &mut Option<Kept<T>>, span: Span) -> Result<(), Error> {
+    /// Reads a singular field, which protobuf allows to be written in several parts.
+    fn read_into(slot: &mut Option<Raw<T>>, span: Span) -> Result<(), Error> {
         match slot {
-            None => *slot = Some(Kept::read(span)?),
+            None => *slot = Some(Raw::read(span)?),
             Some(kept) => kept.edit().merge(span)?,
         }
         Ok(())
@@ -89,13 +90,13 @@ impl<T: Message> Kept<T> {
 }
 
 #[allow(private_bounds)] // its methods are for this crate alone
-impl<T: Encode> Kept<T> {
-    /// The message as it would be written.
+impl<T: Encode> Raw<T> {
+    /// The encoded message.
     pub fn to_bytes(&self) -> Vec<u8> {
         self.rope().parts().collect::<Vec<_>>().concat()
     }
 
-    /// Bytes of the message as it would be written.
+    /// Bytes of the encoded message.
     pub fn byte_len(&self) -> usize {
         self.rope().len()
     }
@@ -156,7 +157,7 @@ fn put_name(out: &mut Rope, number: u32, value: &str) {
     }
 }
 
-fn put_messages<T: Encode>(out: &mut Rope, number: u32, messages: &[Kept<T>]) {
+fn put_messages<T: Encode>(out: &mut Rope, number: u32, messages: &[Raw<T>]) {
     for message in messages {
         out.message(number, message.rope());
     }

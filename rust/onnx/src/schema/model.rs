@@ -1,9 +1,9 @@
-//! `ModelProto` and what stands in it beside the graph.
+//! `ModelProto` and its parts outside the graph.
 
 use super::attribute::read_attribute;
 use super::node::read_node;
 use super::{
-    AttributeProto, Bytes, Encode, Error, Field, GraphProto, Kept, Message, NodeProto, Rope,
+    AttributeProto, Bytes, Encode, Error, Field, GraphProto, Message, NodeProto, Raw, Rope,
     TensorProto, put_messages, put_name, put_rest, put_string,
 };
 
@@ -12,18 +12,18 @@ use super::{
 pub struct ModelProto {
     /// Version of the file format.
     pub ir_version: i64,
-    /// Operator sets in use, by domain.
-    pub opset_import: Vec<Kept<OperatorSetIdProto>>,
-    /// Tool that made the file.
+    /// Imported opsets, by domain.
+    pub opset_import: Vec<Raw<OperatorSetIdProto>>,
+    /// The tool that wrote the file.
     pub producer_name: Option<String>,
     /// Version of that tool.
     pub producer_version: Option<String>,
     /// Version of the model itself.
     pub model_version: Option<i64>,
     /// The main graph.
-    pub graph: Option<Kept<GraphProto>>,
+    pub graph: Option<Raw<GraphProto>>,
     /// Functions local to the model.
-    pub functions: Vec<Kept<FunctionProto>>,
+    pub functions: Vec<Raw<FunctionProto>>,
     pub(crate) rest: Vec<Bytes>,
 }
 
@@ -32,14 +32,14 @@ message!(ModelProto, "ModelProto", self, field, {
     2 => self.producer_name = Some(field.string()?),
     3 => self.producer_version = Some(field.string()?),
     5 => self.model_version = Some(field.int()?),
-    7 => Kept::read_into(&mut self.graph, field.span()?.clone())?,
-    8 => self.opset_import.push(Kept::read(field.span()?.clone())?),
+    7 => Raw::read_into(&mut self.graph, field.span()?.clone())?,
+    8 => self.opset_import.push(Raw::read(field.span()?.clone())?),
     20 => {
-        // Carried through, but not before a look at where its data is.
-        Kept::<TrainingInfoProto>::read(field.span()?.clone())?;
+        // Training information is copied as it is, but its data must not be external.
+        Raw::<TrainingInfoProto>::read(field.span()?.clone())?;
         return Ok(false);
     },
-    25 => self.functions.push(Kept::read(field.span()?.clone())?),
+    25 => self.functions.push(Raw::read(field.span()?.clone())?),
 });
 
 impl Encode for ModelProto {
@@ -62,9 +62,9 @@ impl Encode for ModelProto {
 /// `OperatorSetIdProto`.
 #[derive(Clone, Debug, Default)]
 pub struct OperatorSetIdProto {
-    /// Empty for ONNX's own operators.
+    /// The domain; empty for ONNX's own operators.
     pub domain: String,
-    /// Version of the operator set.
+    /// Version of the opset.
     pub version: i64,
     rest: Vec<Bytes>,
 }
@@ -85,24 +85,24 @@ impl Encode for OperatorSetIdProto {
 }
 
 impl OperatorSetIdProto {
-    /// A version of the operators of a domain; empty for ONNX's own.
+    /// An opset version of a domain; empty for ONNX's own.
     pub fn new(domain: impl Into<String>, version: i64) -> OperatorSetIdProto {
         OperatorSetIdProto { domain: domain.into(), version, ..OperatorSetIdProto::default() }
     }
 
-    /// Whether it speaks of this domain; ONNX's own has two names.
+    /// Whether this is the opset of a domain; ONNX's own has two names.
     pub fn is_of(&self, domain: &str) -> bool {
         let own = |domain: &str| domain.is_empty() || domain == "ai.onnx";
         self.domain == domain || own(&self.domain) && own(domain)
     }
 
-    /// The first version of ONNX's own operators, which models that name none mean.
+    /// Version 1 of ONNX's own operators, the default of models without opset imports.
     pub(crate) fn first() -> OperatorSetIdProto {
         OperatorSetIdProto { version: 1, ..OperatorSetIdProto::default() }
     }
 }
 
-/// `TrainingInfoProto`, which is only looked at.
+/// `TrainingInfoProto`, which is checked but not interpreted.
 #[derive(Clone, Debug, Default)]
 struct TrainingInfoProto {
     rest: Vec<Bytes>,
@@ -110,15 +110,15 @@ struct TrainingInfoProto {
 
 message!(TrainingInfoProto, "TrainingInfoProto", self, field, {
     1 | 2 => {
-        let graph = Kept::<GraphProto>::read(field.span()?.clone())?;
+        let graph = Raw::<GraphProto>::read(field.span()?.clone())?;
         graph.tensors().try_for_each(TensorProto::refuse_external)?;
     },
 });
 
-/// `FunctionProto`: a subgraph with a name, called like an operator.
+/// `FunctionProto`: a named subgraph that nodes call like an operator.
 #[derive(Clone, Debug, Default)]
 pub struct FunctionProto {
-    /// Name of the function, the `op_type` of its callers.
+    /// Name of the function, which is the `op_type` of its calls.
     pub name: String,
     /// Domain of the function.
     pub domain: String,
@@ -127,14 +127,14 @@ pub struct FunctionProto {
     /// Names of its outputs.
     pub output: Vec<String>,
     /// Its body.
-    pub node: Vec<Kept<NodeProto>>,
-    /// Operator sets that the body means, by domain.
-    pub opset_import: Vec<Kept<OperatorSetIdProto>>,
-    /// Names of attributes that callers give.
+    pub node: Vec<Raw<NodeProto>>,
+    /// Opsets of the body, by domain.
+    pub opset_import: Vec<Raw<OperatorSetIdProto>>,
+    /// Names of attributes that calls must set.
     pub attribute: Vec<String>,
-    /// Attributes that callers may leave out, with their defaults.
-    pub attribute_proto: Vec<Kept<AttributeProto>>,
-    /// What tells it from others of its name.
+    /// Attributes that calls may omit, with their defaults.
+    pub attribute_proto: Vec<Raw<AttributeProto>>,
+    /// Distinguishes functions with the same name.
     pub overload: String,
     rest: Vec<Bytes>,
 }
@@ -145,7 +145,7 @@ message!(FunctionProto, "FunctionProto", self, field, {
     5 => self.output.push(field.string()?),
     6 => self.attribute.push(field.string()?),
     7 => self.node.push(read_node(field)?),
-    9 => self.opset_import.push(Kept::read(field.span()?.clone())?),
+    9 => self.opset_import.push(Raw::read(field.span()?.clone())?),
     10 => self.domain = field.string()?,
     11 => self.attribute_proto.push(read_attribute(field)?),
     13 => self.overload = field.string()?,
@@ -169,7 +169,7 @@ impl Encode for FunctionProto {
 }
 
 impl FunctionProto {
-    /// Every tensor of the function and of the graphs inside it.
+    /// All tensors of the function and of its subgraphs.
     pub(crate) fn tensors(&self) -> impl Iterator<Item = &TensorProto> {
         let mut all = Vec::new();
         let inner = self.node.iter().flat_map(|node| &node.attribute);

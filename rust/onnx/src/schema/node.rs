@@ -2,26 +2,26 @@
 
 use super::attribute::read_attribute;
 use super::{
-    AttributeProto, Bytes, Encode, Error, Field, GraphProto, Kept, Message, Rope, put_messages,
+    AttributeProto, Bytes, Encode, Error, Field, GraphProto, Message, Raw, Rope, put_messages,
     put_name, put_rest,
 };
 
 /// `NodeProto`: one operation.
 #[derive(Clone, Debug, Default)]
 pub struct NodeProto {
-    /// Names of the values it reads; an empty name is an input left out.
+    /// Names of the inputs; empty for an omitted input.
     pub input: Vec<String>,
-    /// Names of the values it makes; an empty name is an output left out.
+    /// Names of the outputs; empty for an omitted output.
     pub output: Vec<String>,
-    /// Name of the node; may be empty, and need not be unique in practice.
+    /// Name of the node; may be empty, and in practice need not be unique.
     pub name: String,
     /// The operator.
     pub op_type: String,
     /// The operator's domain; empty or `ai.onnx` for ONNX's own.
     pub domain: String,
-    /// Named constants.
-    pub attribute: Vec<Kept<AttributeProto>>,
-    /// Which of several functions of its name it calls.
+    /// Attributes.
+    pub attribute: Vec<Raw<AttributeProto>>,
+    /// Which of several functions of the same name the node calls.
     pub overload: String,
     rest: Vec<Bytes>,
 }
@@ -36,9 +36,10 @@ message!(NodeProto, "NodeProto", self, field, {
     8 => self.overload = field.string()?,
 });
 
-/// Reads a node. One without an operator is refused here: two bytes must not take hundreds.
-pub(super) fn read_node(field: &Field) -> Result<Kept<NodeProto>, Error> {
-    let node = Kept::<NodeProto>::read(field.span()?.clone())?;
+/// Reads a node. One without an operator is refused here, so that two bytes cannot allocate
+/// hundreds.
+pub(super) fn read_node(field: &Field) -> Result<Raw<NodeProto>, Error> {
+    let node = Raw::<NodeProto>::read(field.span()?.clone())?;
     if node.op_type.is_empty() {
         return Err(Field { message: NodeProto::NAME, ..field.clone() }
             .wrong(format!("{}: it has no op_type", node.label())));
@@ -62,19 +63,19 @@ impl Encode for NodeProto {
 }
 
 impl NodeProto {
-    /// A node of ONNX's own operators.
+    /// A node with one of ONNX's own operators.
     pub fn new(
         name: impl Into<String>,
         op_type: &str,
         input: Vec<String>,
         output: Vec<String>,
-        attribute: Vec<Kept<AttributeProto>>,
+        attribute: Vec<Raw<AttributeProto>>,
     ) -> NodeProto {
         let (name, op_type) = (name.into(), op_type.to_owned());
         NodeProto { input, output, name, op_type, attribute, ..NodeProto::default() }
     }
 
-    /// The attribute called `name`.
+    /// The attribute with this name.
     pub fn attribute(&self, name: &str) -> Option<&AttributeProto> {
         self.attribute.iter().find(|attribute| attribute.name == name).map(|kept| &**kept)
     }
@@ -94,12 +95,12 @@ impl NodeProto {
         matches!(self.domain.as_str(), "" | "ai.onnx")
     }
 
-    /// The graphs inside: bodies of `If`, `Loop`, `Scan`.
+    /// The subgraphs of the node: bodies of `If`, `Loop`, `Scan`.
     pub fn subgraphs(&self) -> impl Iterator<Item = &GraphProto> {
         self.attribute.iter().flat_map(|attribute| attribute.subgraphs())
     }
 
-    /// Its name, or else that of the first value that it makes.
+    /// The name of the node, or of its first output if it has none.
     pub fn named(&self) -> &str {
         let output = || self.output.iter().find(|name| !name.is_empty());
         match self.name.as_str() {
@@ -108,7 +109,7 @@ impl NodeProto {
         }
     }
 
-    /// The name a person would look for: `` node `/layer1/conv` (Conv) ``.
+    /// A label for messages: `` node `/layer1/conv` (Conv) ``.
     pub fn label(&self) -> String {
         let op_type = &self.op_type;
         match (self.name.is_empty(), self.named()) {

@@ -1,25 +1,25 @@
 //! `TensorProto` and `SparseTensorProto`: constants.
 
 use super::{
-    Bytes, DataType, Encode, Error, ErrorKind, Field, Kept, Message, Rope, Tensor, put_messages,
+    Bytes, DataType, Encode, Error, ErrorKind, Field, Message, Raw, Rope, Tensor, put_messages,
     put_name, put_rest,
 };
 
-/// `SparseTensorProto`, of which only the name is looked at.
+/// `SparseTensorProto`, of which only the name is interpreted.
 #[derive(Clone, Debug, Default)]
 pub struct SparseTensorProto {
-    /// The values that are not zero; its name is the name of the sparse tensor.
-    pub values: Option<Kept<TensorProto>>,
+    /// The nonzero values; their name is that of the sparse tensor.
+    pub values: Option<Raw<TensorProto>>,
     rest: Vec<Bytes>,
 }
 
 message!(SparseTensorProto, "SparseTensorProto", self, field, {
     1 => {
-        Kept::read_into(&mut self.values, field.span()?.clone())?;
+        Raw::read_into(&mut self.values, field.span()?.clone())?;
         self.values.iter().try_for_each(|values| values.refuse_external())?;
     },
     2 => {
-        Kept::<TensorProto>::read(field.span()?.clone())?.refuse_external()?;
+        Raw::<TensorProto>::read(field.span()?.clone())?.refuse_external()?;
         return Ok(false);
     },
 });
@@ -45,22 +45,22 @@ impl SparseTensorProto {
 pub struct TensorProto {
     /// Name of the value; empty inside attributes.
     pub name: String,
-    /// Length of each axis.
+    /// The dimensions.
     pub dims: Vec<i64>,
     /// Number of the element type.
     pub data_type: i32,
     /// The elements as bytes.
     pub raw_data: Option<Bytes>,
-    /// The elements in typed fields, each run with the number of its field.
+    /// The elements in typed fields; each run has the number of its field.
     pub(crate) typed: Vec<TypedRun>,
-    /// Where the elements are, when `data_location` is external.
+    /// The location of the elements when `data_location` is external.
     pub external_data: Vec<(String, String)>,
     /// `TensorProto.DataLocation`: 1 for external.
     pub data_location: i32,
     pub(crate) rest: Vec<Bytes>,
 }
 
-/// Some elements of a tensor in one of the fields `float_data`, `int32_data`, ….
+/// Elements of a tensor in one of the fields `float_data`, `int32_data`, ….
 #[derive(Clone, Debug)]
 pub(crate) struct TypedRun {
     pub(crate) field: Field,
@@ -105,7 +105,7 @@ impl Encode for TensorProto {
 }
 
 impl TensorProto {
-    /// A tensor of our own making, with its elements in `raw_data`.
+    /// A new tensor with its elements in `raw_data`.
     pub fn new(name: impl Into<String>, tensor: &Tensor) -> TensorProto {
         TensorProto {
             name: name.into(),
@@ -116,23 +116,23 @@ impl TensorProto {
         }
     }
 
-    /// The element type; `None` when ONNX knows no such number.
+    /// The element type; `None` when ONNX does not define the number.
     pub fn dtype(&self) -> Option<DataType> {
         DataType::from_number(self.data_type)
     }
 
-    /// Whether the elements stand in another file.
+    /// Whether the elements are in another file.
     pub fn is_external(&self) -> bool {
         self.data_location == 1
     }
 
-    /// What `external_data` says under `key`.
+    /// The value of `key` in `external_data`.
     pub(crate) fn external_entry(&self, key: &str) -> Option<&str> {
         self.external_data.iter().find(|(k, _)| k == key).map(|(_, value)| value.as_str())
     }
 
-    /// Refuses external data where it would be lost: in messages that are carried through as they
-    /// stand, and so would go on naming a file that is not beside a copy of the model.
+    /// Refuses external data in messages that are copied as they are: a copy of the model would
+    /// refer to a file that it does not have.
     pub(crate) fn refuse_external(&self) -> Result<(), Error> {
         if !self.is_external() {
             return Ok(());

@@ -1,7 +1,7 @@
 //! `ValueInfoProto` and the types of values.
 
 use super::{
-    Bytes, DataType, Encode, Error, Field, Kept, Message, Rope, put_messages, put_name, put_rest,
+    Bytes, DataType, Encode, Error, Field, Message, Raw, Rope, put_messages, put_name, put_rest,
     put_string,
 };
 
@@ -10,14 +10,14 @@ use super::{
 pub struct ValueInfoProto {
     /// Name of the value.
     pub name: String,
-    /// Its type, when the exporter wrote one.
-    pub value_type: Option<Kept<TypeProto>>,
+    /// Its type, if the exporter wrote one.
+    pub value_type: Option<Raw<TypeProto>>,
     pub(crate) rest: Vec<Bytes>,
 }
 
 message!(ValueInfoProto, "ValueInfoProto", self, field, {
     1 => self.name = field.string()?,
-    2 => Kept::read_into(&mut self.value_type, field.span()?.clone())?,
+    2 => Raw::read_into(&mut self.value_type, field.span()?.clone())?,
 });
 
 impl Encode for ValueInfoProto {
@@ -31,20 +31,20 @@ impl Encode for ValueInfoProto {
 }
 
 impl ValueInfoProto {
-    /// A tensor of this type; `shape`: `None` when even the rank is unknown.
+    /// A value of a tensor type; `shape` is `None` when even the rank is unknown.
     pub fn new(
         name: impl Into<String>,
         dtype: DataType,
         shape: Option<Vec<Dimension>>,
     ) -> ValueInfoProto {
-        let dim = |shape: Vec<Dimension>| shape.into_iter().map(Kept::new).collect();
+        let dim = |shape: Vec<Dimension>| shape.into_iter().map(Raw::new).collect();
         let shape = shape.map(|shape| {
-            Kept::new(TensorShapeProto { dim: dim(shape), ..TensorShapeProto::default() })
+            Raw::new(TensorShapeProto { dim: dim(shape), ..TensorShapeProto::default() })
         });
         let elem_type = dtype.number();
         let tensor = TensorTypeProto { elem_type, shape, ..TensorTypeProto::default() };
-        let value_type = TypeProto { tensor: Some(Kept::new(tensor)), ..TypeProto::default() };
-        let value_type = Some(Kept::new(value_type));
+        let value_type = TypeProto { tensor: Some(Raw::new(tensor)), ..TypeProto::default() };
+        let value_type = Some(Raw::new(value_type));
         ValueInfoProto { name: name.into(), value_type, ..ValueInfoProto::default() }
     }
 
@@ -54,16 +54,16 @@ impl ValueInfoProto {
     }
 }
 
-/// `TypeProto`, of which only tensors are looked into.
+/// `TypeProto`, of which only tensor types are interpreted.
 #[derive(Clone, Debug, Default)]
 pub struct TypeProto {
     /// The type of a tensor.
-    pub tensor: Option<Kept<TensorTypeProto>>,
+    pub tensor: Option<Raw<TensorTypeProto>>,
     rest: Vec<Bytes>,
 }
 
 message!(TypeProto, "TypeProto", self, field, {
-    1 => Kept::read_into(&mut self.tensor, field.span()?.clone())?,
+    1 => Raw::read_into(&mut self.tensor, field.span()?.clone())?,
 });
 
 impl Encode for TypeProto {
@@ -81,13 +81,13 @@ pub struct TensorTypeProto {
     /// Number of the element type.
     pub elem_type: i32,
     /// The shape; `None` when even the rank is unknown.
-    pub shape: Option<Kept<TensorShapeProto>>,
+    pub shape: Option<Raw<TensorShapeProto>>,
     rest: Vec<Bytes>,
 }
 
 message!(TensorTypeProto, "TypeProto.Tensor", self, field, {
     1 => self.elem_type = field.int32()?,
-    2 => Kept::read_into(&mut self.shape, field.span()?.clone())?,
+    2 => Raw::read_into(&mut self.shape, field.span()?.clone())?,
 });
 
 impl Encode for TensorTypeProto {
@@ -103,13 +103,13 @@ impl Encode for TensorTypeProto {
 /// `TensorShapeProto`.
 #[derive(Clone, Debug, Default)]
 pub struct TensorShapeProto {
-    /// One entry an axis.
-    pub dim: Vec<Kept<Dimension>>,
+    /// One entry per axis.
+    pub dim: Vec<Raw<Dimension>>,
     rest: Vec<Bytes>,
 }
 
 message!(TensorShapeProto, "TensorShapeProto", self, field, {
-    1 => self.dim.push(Kept::read(field.span()?.clone())?),
+    1 => self.dim.push(Raw::read(field.span()?.clone())?),
 });
 
 impl Encode for TensorShapeProto {
@@ -124,9 +124,9 @@ impl Encode for TensorShapeProto {
 /// `TensorShapeProto.Dimension`.
 #[derive(Clone, Debug, Default)]
 pub struct Dimension {
-    /// A fixed length.
+    /// A fixed dimension.
     pub value: Option<i64>,
-    /// The name of a length that varies.
+    /// The name of a dynamic dimension.
     pub param: Option<String>,
     rest: Vec<Bytes>,
 }
@@ -149,12 +149,12 @@ impl Encode for Dimension {
 }
 
 impl Dimension {
-    /// A fixed length.
+    /// A fixed dimension.
     pub fn fixed(length: i64) -> Dimension {
         Dimension { value: Some(length), ..Dimension::default() }
     }
 
-    /// A length that varies, with its name.
+    /// A dynamic dimension with a name.
     pub fn named(name: impl Into<String>) -> Dimension {
         Dimension { param: Some(name.into()), ..Dimension::default() }
     }

@@ -1,9 +1,9 @@
-//! Small models, byte by byte: what no exporter writes, a test must.
+//! Small models encoded byte by byte, for cases that no exporter writes.
 #![allow(dead_code)] // each test file uses its own part
 
 use std::path::Path;
 
-/// The data of [`external`], as it stands in `weights.bin`.
+/// The data of [`external`], as in `weights.bin`.
 pub(crate) const WEIGHTS: [u8; 8] = [0, 0, 0xc0, 0x3f, 0, 0, 0x20, 0xc1];
 
 fn varint(mut value: u64) -> Vec<u8> {
@@ -60,12 +60,12 @@ pub(crate) fn node(op_type: &str, input: &[&str], output: &[&str], attributes: &
     [input, output, text(4, op_type), attributes.to_vec()].concat()
 }
 
-/// A field that holds a named attribute of whatever `value` is.
+/// A field with a named attribute of any `value`.
 pub(crate) fn attribute(value: &[u8]) -> Vec<u8> {
     bytes(5, &[&text(1, "value"), value])
 }
 
-/// The fields of a graph that makes `y` of `x`, and `more`.
+/// The fields of a graph that computes `y` from `x`, and `more`.
 pub(crate) fn graph(more: &[&[u8]]) -> Vec<u8> {
     let identity = bytes(1, &[&node("Identity", &["x"], &["y"], &[])]);
     let (x, y) = (bytes(11, &[&text(1, "x")]), bytes(12, &[&text(1, "y")]));
@@ -78,7 +78,7 @@ pub(crate) fn model(ir: u64, graph: &[u8], more: &[u8]) -> Vec<u8> {
     [int(1, ir), bytes(7, &[graph]), opset, more.to_vec()].concat()
 }
 
-/// Writes a model as `model.onnx`, with `weights.bin` beside it.
+/// Writes a model as `model.onnx`, with `weights.bin` in the same folder.
 pub(crate) fn write_beside_weights(folder: &Path, model: &[u8]) -> std::path::PathBuf {
     std::fs::write(folder.join("weights.bin"), WEIGHTS).unwrap();
     let path = folder.join("model.onnx");

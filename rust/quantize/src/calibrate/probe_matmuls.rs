@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use quantize_rs_math::{Params, Range, params};
-use quantize_rs_onnx::{AttributeProto, DataType, Edit, Kept, NodeProto, Tensor, TensorProto};
+use quantize_rs_onnx::{AttributeProto, DataType, Edit, NodeProto, Raw, Tensor, TensorProto};
 
 use crate::Plan;
 use crate::encode::integers;
@@ -134,21 +134,21 @@ impl<'g, 'm> Shadows<'g, 'm> {
 
     /// The sum of the squares of each row.
     fn energies(&mut self, value: String) -> String {
-        let mut attributes = vec![Kept::new(AttributeProto::int("keepdims", 0))];
+        let mut attributes = vec![Raw::new(AttributeProto::int("keepdims", 0))];
         let mut inputs = vec![value];
         if opset(self.graph) >= AXES_ARE_AN_INPUT {
             let data = (-1_i64).to_le_bytes().to_vec().into();
             let last = Tensor { dtype: DataType::Int64, shape: vec![1], data };
             inputs.push(self.constant("judged", "last", &last));
         } else {
-            attributes.push(Kept::new(AttributeProto::ints("axes", &[-1])));
+            attributes.push(Raw::new(AttributeProto::ints("axes", &[-1])));
         }
         self.node("ReduceSumSquare", inputs, attributes)
     }
 
     /// The mean of all elements.
     fn mean(&mut self, value: String) -> String {
-        let scalar = Kept::new(AttributeProto::int("keepdims", 0));
+        let scalar = Raw::new(AttributeProto::int("keepdims", 0));
         self.node("ReduceMean", vec![value], vec![scalar])
     }
 
@@ -162,7 +162,7 @@ impl<'g, 'm> Shadows<'g, 'm> {
         &mut self,
         op_type: &str,
         input: Vec<String>,
-        attribute: Vec<Kept<AttributeProto>>,
+        attribute: Vec<Raw<AttributeProto>>,
     ) -> String {
         let output = self.names.fresh("judged", op_type);
         let node = NodeProto::new(output.clone(), op_type, input, vec![output.clone()], attribute);

@@ -2,7 +2,7 @@
 
 use std::hash::Hasher;
 
-use quantize_rs_onnx::{AttributeProto, GraphProto, Kept, Model, NodeProto, TensorProto};
+use quantize_rs_onnx::{AttributeProto, GraphProto, Model, NodeProto, Raw, TensorProto};
 
 use crate::util::fnv::Fnv;
 
@@ -31,7 +31,7 @@ impl Print<'_> {
         graph.initializer.iter().for_each(|tensor| self.tensor(tensor));
     }
 
-    fn nodes(&mut self, nodes: &[Kept<NodeProto>]) {
+    fn nodes(&mut self, nodes: &[Raw<NodeProto>]) {
         for node in nodes {
             self.text(&node.op_type);
             node.input.iter().chain(&node.output).for_each(|name| self.text(name));

@@ -298,7 +298,7 @@ pub(crate) fn with_bodies(
             let attribute = with.attribute[index].edit();
             let mut bodies = attribute.g.iter_mut().chain(&mut attribute.graphs);
             if let Some(place) = bodies.nth(at) {
-                *place = quantize_rs_onnx::Kept::new(body);
+                *place = quantize_rs_onnx::Raw::new(body);
             }
         }
     }

@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 
 use quantize_rs_math::Granularity;
-use quantize_rs_onnx::{AttributeProto, DataType, Edit, Kept, NodeProto, Tensor};
+use quantize_rs_onnx::{AttributeProto, DataType, Edit, NodeProto, Raw, Tensor};
 
 use super::FormatWriter;
 use super::lstm::Lstms;
@@ -160,7 +160,7 @@ impl Writer<'_, '_> {
 
     fn change_type(&mut self, from: String, to: String, dtype: DataType) {
         let number = AttributeProto::int("to", i64::from(dtype.number()));
-        let attribute = vec![Kept::new(number)];
+        let attribute = vec![Raw::new(number)];
         self.edits.push(Edit::AddNode(NodeProto::new("", "Cast", vec![from], vec![to], attribute)));
     }
 }

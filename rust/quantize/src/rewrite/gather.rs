@@ -3,7 +3,7 @@
 //! is what comes of rearranging.
 
 use quantize_rs_math::Granularity;
-use quantize_rs_onnx::{AttributeProto, DataType, Edit, Kept, NodeProto};
+use quantize_rs_onnx::{AttributeProto, DataType, Edit, NodeProto, Raw};
 
 use super::writer::Writer;
 use crate::encode::EncodedTensor;
@@ -123,7 +123,7 @@ impl Writer<'_, '_> {
                 Back::ByRow => {
                     let [float, scales] = ["float", "scales"].map(|s| self.names.fresh(&taken, s));
                     let to = i64::from(DataType::Float.number());
-                    let to = vec![Kept::new(AttributeProto::int("to", to))];
+                    let to = vec![Raw::new(AttributeProto::int("to", to))];
                     add("Cast", vec![taken], &float, to);
                     let input = vec![scale, proto.input[1].clone()];
                     add("Gather", input, &scales, vec![]);

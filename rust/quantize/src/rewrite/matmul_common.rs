@@ -3,7 +3,7 @@
 
 use std::collections::HashSet;
 
-use quantize_rs_onnx::{AttributeProto, DataType, Edit, Kept, NodeProto, Tensor};
+use quantize_rs_onnx::{AttributeProto, DataType, Edit, NodeProto, Raw, Tensor};
 
 use super::writer::{Writer, floats_of};
 use crate::graph::ValueId;
@@ -51,7 +51,7 @@ pub(super) fn another(
     with.input = input;
     with.output = vec![output];
     let integer = |(name, value): &(&str, usize)| {
-        Kept::new(AttributeProto::int(name, i64::try_from(*value).unwrap_or(i64::MAX)))
+        Raw::new(AttributeProto::int(name, i64::try_from(*value).unwrap_or(i64::MAX)))
     };
     with.attribute = attributes.iter().map(integer).collect();
     with

@@ -84,7 +84,7 @@ impl Writer<'_, '_> {
             return output;
         }
         let float = self.names.fresh(self.graph.values[id].name, "float32");
-        let to = Kept::new(AttributeProto::int("to", i64::from(dtype.number())));
+        let to = Raw::new(AttributeProto::int("to", i64::from(dtype.number())));
         let node = NodeProto::new("", "Cast", vec![float.clone()], vec![output], vec![to]);
         self.edits.push(Edit::AddNode(node));
         float
@@ -205,7 +205,7 @@ impl Writer<'_, '_> {
         let dtype = uses::float_type(self.graph, id).unwrap_or(DataType::Float);
         let to = i64::from(dtype.number());
         let name = if self.brief { String::new() } else { self.names.fresh(base, "Cast") };
-        let attribute = vec![Kept::new(AttributeProto::int("to", to))];
+        let attribute = vec![Raw::new(AttributeProto::int("to", to))];
         self.edits.push(Edit::AddNode(NodeProto::new(
             name,
             "Cast",

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use quantize_rs_onnx::{Edit, GraphProto, Kept, NodeProto};
+use quantize_rs_onnx::{Edit, GraphProto, NodeProto, Raw};
 
 use super::writer::Writer;
 use crate::graph::with_bodies;
@@ -33,10 +33,10 @@ fn changed(body: &GraphProto, became: &Replacements) -> Option<GraphProto> {
     let mut any = false;
     for node in &body.node {
         if let Some(others) = became.get(&std::ptr::from_ref(&**node)) {
-            nodes.extend(others.iter().cloned().map(Kept::new));
+            nodes.extend(others.iter().cloned().map(Raw::new));
             any = true;
         } else if let Some(with) = with_bodies(node, |inner| changed(inner, became)) {
-            nodes.push(Kept::new(with));
+            nodes.push(Raw::new(with));
             any = true;
         } else {
             nodes.push(node.clone());

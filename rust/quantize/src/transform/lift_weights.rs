@@ -4,7 +4,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use quantize_rs_onnx::{Edit, GraphProto, Kept, NodeProto, TensorProto};
+use quantize_rs_onnx::{Edit, GraphProto, NodeProto, Raw, TensorProto};
 
 use super::Changes;
 use crate::QuantizeError;
@@ -77,12 +77,12 @@ fn each_body(
         for (old, new) in olds.zip(copy.g.iter_mut().chain(&mut copy.graphs)) {
             let mut body = (**old).clone();
             if one_body(old, &mut body, lifted, outer) {
-                *new = Kept::new(body);
+                *new = Raw::new(body);
                 own = true;
             }
         }
         if own {
-            *after = Kept::new(copy);
+            *after = Raw::new(copy);
             changed = true;
         }
     }
@@ -116,7 +116,7 @@ fn one_body(
             }
         }
         if own {
-            *after = Kept::new(node);
+            *after = Raw::new(node);
             changed = true;
         }
     }

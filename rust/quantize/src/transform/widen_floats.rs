@@ -7,7 +7,7 @@
 use std::collections::{HashMap, HashSet};
 
 use quantize_rs_onnx::{
-    AttributeProto, DataType, Edit, Kept, NodeProto, Tensor, TensorProto, ValueInfoProto,
+    AttributeProto, DataType, Edit, NodeProto, Raw, Tensor, TensorProto, ValueInfoProto,
 };
 
 use super::Changes;
@@ -256,7 +256,7 @@ impl Widening<'_, '_> {
 
     fn cast(&mut self, from: &str, to: &str, dtype: DataType) {
         let name = self.names.fresh(to, "cast");
-        let types = vec![Kept::new(AttributeProto::int("to", i64::from(dtype.number())))];
+        let types = vec![Raw::new(AttributeProto::int("to", i64::from(dtype.number())))];
         let (reads, makes) = (vec![from.to_owned()], vec![to.to_owned()]);
         let cast = NodeProto::new(name, "Cast", reads, makes, types);
         self.changes.edits.push(Edit::AddNode(cast));
@@ -330,7 +330,7 @@ fn widen(graph: &Graph<'_>, attribute: &mut AttributeProto) {
         && let Ok(elements) = graph.model.tensor(tensor)
     {
         let wide = TensorProto::new(tensor.name.clone(), &widened(&elements));
-        attribute.t = Some(Kept::new(wide));
+        attribute.t = Some(Raw::new(wide));
     }
 }
 

@@ -1,4 +1,4 @@
-//! One model to be prepared: by which engine, and whether both compute the same.
+//! Chooses the engine of one model, and checks whether both engines compute the same.
 
 use std::collections::HashMap;
 use std::sync::PoisonError;
@@ -7,34 +7,34 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use quantize_rs::{CalibrationError, CalibrationErrorKind as Kind, Engine, Runner, Sample, Sink};
 use quantize_rs_onnx::{DataType, Model, topological};
 
-use super::value_summary::Extents;
-use super::{Choice, Shapes, nodes_of};
+use super::value_summary::ValueSummaries;
+use super::{Choice, Shapes, fingerprint};
 use crate::{OnnxRuntime, Tract};
 
-/// What is to be prepared.
+/// What to prepare.
 #[derive(Clone, Copy)]
-pub(super) struct Task<'a> {
+pub(super) struct EngineRequest<'a> {
     pub(super) model: &'a Model,
     pub(super) taps: &'a [String],
     pub(super) sample: &'a Sample,
     pub(super) stop: &'a AtomicBool,
-    /// Whether others are busy beside it.
+    /// Whether other sessions use the cores at the same time.
     pub(super) beside: bool,
 }
 
-/// How what the engines compute of a sample compares.
-enum Compared {
-    /// tract's runner.
+/// The result of running a sample with both engines.
+enum Agreement {
+    /// Both agree; tract's runner.
     Same(Box<dyn Runner>),
-    /// tract's runner, and why ONNX Runtime has none.
+    /// tract's runner, and the error of ONNX Runtime.
     Unchecked(Box<dyn Runner>, CalibrationError),
-    /// ONNX Runtime's runner, and how they differ.
+    /// ONNX Runtime's runner, and the first difference.
     Different(Box<dyn Runner>, String),
-    /// tract cannot run it.
+    /// tract cannot run the model.
     Fails(CalibrationError),
 }
 
-impl Task<'_> {
+impl EngineRequest<'_> {
     fn prepare(self, engine: &dyn Engine) -> Result<Box<dyn Runner>, CalibrationError> {
         if self.stop.load(Ordering::Relaxed) {
             return Err(CalibrationError::new(Kind::Cancelled));
@@ -43,36 +43,36 @@ impl Task<'_> {
         prepare(engine, self.model, self.taps, self.sample)
     }
 
-    /// The runner of tract, where there is no other engine.
+    /// The runner of tract when ONNX Runtime is not available.
     pub(super) fn alone(self, why: &str) -> Result<Box<dyn Runner>, CalibrationError> {
         match self.prepare(&Tract) {
             Ok(runner) => Ok(Box::new(self.by(&Tract, runner, &format!("run by tract: {why}")))),
-            Err(failure) if is_of_the_caller(&failure) => Err(failure),
+            Err(failure) if is_caller_error(&failure) => Err(failure),
             Err(failure) => Err(unsupported(format!("{failure}; {why}"), failure)),
         }
     }
 
-    /// The runner of `engine`, or that of `other` where this one fails, and why.
+    /// The runner of `engine`, or that of `other` if this one fails, with the reason.
     pub(super) fn prefer(
         self,
         engine: &dyn Engine,
         other: &dyn Engine,
         why: String,
-    ) -> Result<(Chosen, String), CalibrationError> {
+    ) -> Result<(ChosenRunner, String), CalibrationError> {
         match self.prepare(engine) {
             Ok(runner) => Ok((self.by(engine, runner, &why), why)),
-            Err(failure) => self.instead(engine, failure, other),
+            Err(failure) => self.fall_back(engine, failure, other),
         }
     }
 
-    /// The runner of `other`, because of a failure of `engine`.
-    fn instead(
+    /// The runner of `other` after a failure of `engine`.
+    fn fall_back(
         self,
         engine: &dyn Engine,
         failure: CalibrationError,
         other: &dyn Engine,
-    ) -> Result<(Chosen, String), CalibrationError> {
-        if is_of_the_caller(&failure) {
+    ) -> Result<(ChosenRunner, String), CalibrationError> {
+        if is_caller_error(&failure) {
             return Err(failure);
         }
         match self.prepare(other) {
@@ -81,7 +81,7 @@ impl Task<'_> {
                     format!("run by {}, because {} fails: {failure}", other.name(), engine.name());
                 Ok((self.by(other, runner, &why), why))
             }
-            Err(second) if is_of_the_caller(&second) => Err(second),
+            Err(second) if is_caller_error(&second) => Err(second),
             Err(second) => {
                 let both = format!("{failure}; and {} fails too: {second}", other.name());
                 Err(unsupported(both, failure))
@@ -89,31 +89,32 @@ impl Task<'_> {
         }
     }
 
-    /// The runner of tract, if ONNX Runtime computes the same of the first sample; else its own.
+    /// The runner of tract if ONNX Runtime computes the same values for the first sample; otherwise
+    /// that of ONNX Runtime.
     pub(super) fn choose(
         self,
         onnxruntime: &OnnxRuntime,
-    ) -> Result<(Chosen, String), CalibrationError> {
+    ) -> Result<(ChosenRunner, String), CalibrationError> {
         let (engine, runner, why): (&dyn Engine, _, _) = match self.compare(onnxruntime)? {
-            Compared::Same(runner) => {
-                let why = "run by tract; onnxruntime computes the same of the first sample";
+            Agreement::Same(runner) => {
+                let why = "run by tract; onnxruntime computes the same values for the first sample";
                 (&Tract, runner, why.to_owned())
             }
-            Compared::Unchecked(runner, failure) => {
+            Agreement::Unchecked(runner, failure) => {
                 let why = format!("run by tract, unchecked because onnxruntime fails: {failure}");
                 (&Tract, runner, why)
             }
-            Compared::Different(runner, how) => {
-                let why = format!("run by onnxruntime, because of the first sample {how}");
+            Agreement::Different(runner, how) => {
+                let why = format!("run by onnxruntime, because for the first sample {how}");
                 (onnxruntime, runner, why)
             }
-            Compared::Fails(failure) => return self.instead(&Tract, failure, onnxruntime),
+            Agreement::Fails(failure) => return self.fall_back(&Tract, failure, onnxruntime),
         };
         Ok((self.by(engine, runner, &why), why))
     }
 
-    /// The runner of the engine that was chosen before, for another sample or another model.
-    pub(super) fn as_chosen(
+    /// The runner of the engine chosen earlier, for another sample or another model.
+    pub(super) fn with_previous_choice(
         self,
         choice: &Choice,
         onnxruntime: &OnnxRuntime,
@@ -121,8 +122,8 @@ impl Task<'_> {
         let Choice { tract, why, model, compared } = choice;
         let (engine, other): (&dyn Engine, &dyn Engine) =
             if *tract { (&Tract, onnxruntime) } else { (onnxruntime, &Tract) };
-        if *model != nodes_of(self.model) {
-            // Quantized models may differ between engines by a step, of which nothing follows.
+        if *model != fingerprint(self.model) {
+            // Quantized models may differ between engines by a step, which does not matter.
             let (runner, _) = self.prefer(engine, other, why.clone())?;
             return Ok(Box::new(runner));
         }
@@ -130,12 +131,12 @@ impl Task<'_> {
             *tract && compared.lock().unwrap_or_else(PoisonError::into_inner).insert(self.shapes());
         let runner = if is_new {
             match self.compare(onnxruntime)? {
-                Compared::Same(runner) | Compared::Unchecked(runner, _) => runner,
-                Compared::Different(_, how) => return Err(asks_for_onnxruntime(&how)),
-                Compared::Fails(failure) if is_of_the_caller(&failure) => return Err(failure),
-                Compared::Fails(failure) => {
+                Agreement::Same(runner) | Agreement::Unchecked(runner, _) => runner,
+                Agreement::Different(_, how) => return Err(require_onnxruntime(&how)),
+                Agreement::Fails(failure) if is_caller_error(&failure) => return Err(failure),
+                Agreement::Fails(failure) => {
                     let how = format!("tract fails: {failure}");
-                    return Err(asks_for_onnxruntime(&how).caused_by(failure));
+                    return Err(require_onnxruntime(&how).caused_by(failure));
                 }
             }
         } else {
@@ -144,42 +145,43 @@ impl Task<'_> {
         Ok(Box::new(self.by(engine, runner, why)))
     }
 
-    /// Runs the sample with both.
-    fn compare(self, onnxruntime: &OnnxRuntime) -> Result<Compared, CalibrationError> {
+    /// Runs the sample with both engines.
+    fn compare(self, onnxruntime: &OnnxRuntime) -> Result<Agreement, CalibrationError> {
         let mut values = self.taps.to_vec();
         values.extend(float_outputs(self.model).filter(|name| !self.taps.contains(name)));
-        let task = Task { taps: &values, ..self };
-        let (tract, ours) = match task.prepare(&Tract).and_then(|runner| task.shown_by(runner)) {
-            Ok(shown) => shown,
-            Err(failure) => return Ok(Compared::Fails(failure)),
-        };
-        let shown = task.prepare(onnxruntime).and_then(|runner| task.shown_by(runner));
+        let request = EngineRequest { taps: &values, ..self };
+        let (tract, ours) =
+            match request.prepare(&Tract).and_then(|runner| request.summarize(runner)) {
+                Ok(shown) => shown,
+                Err(failure) => return Ok(Agreement::Fails(failure)),
+            };
+        let shown = request.prepare(onnxruntime).and_then(|runner| request.summarize(runner));
         let (runner, theirs) = match shown {
             Ok(shown) => shown,
-            Err(failure) if is_of_the_caller(&failure) => return Err(failure),
-            Err(failure) => return Ok(Compared::Unchecked(tract, failure)),
+            Err(failure) if is_caller_error(&failure) => return Err(failure),
+            Err(failure) => return Ok(Agreement::Unchecked(tract, failure)),
         };
-        Ok(match task.first_difference(&ours, &theirs)? {
-            None => Compared::Same(tract),
-            Some(difference) => Compared::Different(runner, difference),
+        Ok(match request.first_difference(&ours, &theirs)? {
+            None => Agreement::Same(tract),
+            Some(difference) => Agreement::Different(runner, difference),
         })
     }
 
-    /// What the runner shows of the sample.
-    fn shown_by(
+    /// The summaries of the values of a sample.
+    fn summarize(
         self,
         runner: Box<dyn Runner>,
-    ) -> Result<(Box<dyn Runner>, Extents), CalibrationError> {
-        let mut extents = Extents::default();
-        runner.run(self.sample, &mut extents, self.stop)?;
-        Ok((runner, extents))
+    ) -> Result<(Box<dyn Runner>, ValueSummaries), CalibrationError> {
+        let mut summaries = ValueSummaries::default();
+        runner.run(self.sample, &mut summaries, self.stop)?;
+        Ok((runner, summaries))
     }
 
-    /// The first value in the order of the graph that is not the same in both.
+    /// The first value in topological order that differs.
     fn first_difference(
         self,
-        ours: &Extents,
-        theirs: &Extents,
+        ours: &ValueSummaries,
+        theirs: &ValueSummaries,
     ) -> Result<Option<String>, CalibrationError> {
         let nodes = &self.model.graph().node;
         let order = topological(nodes).map_err(|error| {
@@ -198,8 +200,8 @@ impl Task<'_> {
         }))
     }
 
-    fn by(self, engine: &dyn Engine, runner: Box<dyn Runner>, why: &str) -> Chosen {
-        Chosen { engine: engine.name(), why: why.to_owned(), taps: self.taps.len(), runner }
+    fn by(self, engine: &dyn Engine, runner: Box<dyn Runner>, why: &str) -> ChosenRunner {
+        ChosenRunner { engine: engine.name(), why: why.to_owned(), taps: self.taps.len(), runner }
     }
 
     pub(super) fn shapes(self) -> Shapes {
@@ -211,8 +213,8 @@ impl Task<'_> {
     }
 }
 
-/// Whether no engine is at fault: the sample is, or somebody who does not want to wait.
-fn is_of_the_caller(failure: &CalibrationError) -> bool {
+/// Whether the error is not that of an engine: the sample is invalid, or the caller cancelled.
+fn is_caller_error(failure: &CalibrationError) -> bool {
     matches!(failure.kind(), Kind::InputMismatch(_) | Kind::Cancelled)
 }
 
@@ -220,16 +222,16 @@ fn unsupported(what: String, cause: CalibrationError) -> CalibrationError {
     CalibrationError::new(Kind::Unsupported(what)).caused_by(cause)
 }
 
-/// The error when tract, which was chosen by an earlier sample, does not do for this one.
-fn asks_for_onnxruntime(how: &str) -> CalibrationError {
+/// The error when tract was chosen for an earlier sample and cannot be used for this one.
+fn require_onnxruntime(how: &str) -> CalibrationError {
     let what = format!(
-        "{how}, though both computed the same of the first sample: choose `engine=\"onnxruntime\"`, \
-         or `--engine onnxruntime`"
+        "{how}, although both engines agreed on the first sample: use `engine=\"onnxruntime\"` or \
+         `--engine onnxruntime`"
     );
     CalibrationError::new(Kind::Engine(what))
 }
 
-/// The outputs of the model that it declares to hold floats both engines show.
+/// The float outputs of the model, which both engines can show.
 fn float_outputs(model: &Model) -> impl Iterator<Item = String> {
     let shown = [DataType::Float, DataType::Float16].map(DataType::number);
     let outputs = model.graph().output.iter().filter(move |output| {
@@ -238,23 +240,23 @@ fn float_outputs(model: &Model) -> impl Iterator<Item = String> {
     outputs.map(|output| output.name.clone())
 }
 
-/// A runner, and why it is the one.
-pub(super) struct Chosen {
+/// A runner, and why it was chosen.
+pub(super) struct ChosenRunner {
     pub(super) engine: &'static str,
     why: String,
-    /// How many of the values that it shows were asked for.
+    /// The number of requested taps; the runner may have more.
     taps: usize,
     runner: Box<dyn Runner>,
 }
 
-impl Runner for Chosen {
+impl Runner for ChosenRunner {
     fn run(
         &self,
         sample: &Sample,
         sink: &mut dyn Sink,
         cancelled: &AtomicBool,
     ) -> Result<(), CalibrationError> {
-        self.runner.run(sample, &mut First { sink, taps: self.taps }, cancelled)
+        self.runner.run(sample, &mut FirstTaps { sink, taps: self.taps }, cancelled)
     }
 
     fn any_shape(&self) -> bool {
@@ -270,13 +272,13 @@ impl Runner for Chosen {
     }
 }
 
-/// Passes the first taps on.
-struct First<'a> {
+/// Passes on only the first taps.
+struct FirstTaps<'a> {
     sink: &'a mut dyn Sink,
     taps: usize,
 }
 
-impl Sink for First<'_> {
+impl Sink for FirstTaps<'_> {
     fn observe(&mut self, tap: usize, shape: &[usize], values: &[f32]) {
         if tap < self.taps {
             self.sink.observe(tap, shape, values);
@@ -290,23 +292,35 @@ mod tests {
     use crate::auto::value_summary::Extent;
 
     #[test]
-    fn of_several_differences_the_first_of_the_graph_is_told() {
+    fn the_first_difference_in_the_graph_is_reported() {
         let path =
             concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/fixtures/models/residual_add.onnx");
         let model = Model::open(path).unwrap();
         let taps = ["conv3_y", "relu1_y", "x", "add1_y"].map(str::to_owned);
         let (sample, stop) = (Sample::default(), AtomicBool::new(false));
-        let task = Task { model: &model, taps: &taps, sample: &sample, stop: &stop, beside: false };
-        let extents = |ends: [f32; 4]| {
-            Extents(ends.into_iter().map(|end| Extent::of(&[2], &[0.0, end])).enumerate().collect())
+        let request = EngineRequest {
+            model: &model,
+            taps: &taps,
+            sample: &sample,
+            stop: &stop,
+            beside: false,
         };
-        let ours = extents([1.0; 4]);
-        let first = |theirs| task.first_difference(&ours, &extents(theirs)).unwrap();
+        let summaries = |ends: [f32; 4]| {
+            ValueSummaries(
+                ends.into_iter()
+                    .map(|end| ValueSummary::of(&[2], &[0.0, end]))
+                    .enumerate()
+                    .collect(),
+            )
+        };
+        let ours = summaries([1.0; 4]);
+        let first = |theirs| request.first_difference(&ours, &summaries(theirs)).unwrap();
         assert_eq!(first([1.0; 4]), None);
-        let told = first([2.0, 3.0, 1.0, 2.0]).unwrap();
+        let message = first([2.0, 3.0, 1.0, 2.0]).unwrap();
         assert_eq!(
-            told,
-            "tract computes `relu1_y` as [2] between 0 and 1, and onnxruntime as [2] between 0 and 3"
+            message,
+            "tract computes `relu1_y` as [2] between 0 and 1, \
+             and onnxruntime as [2] between 0 and 3"
         );
         assert!(first([2.0; 4]).unwrap().contains("`x`"));
     }

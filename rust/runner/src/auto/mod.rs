@@ -1,4 +1,4 @@
-//! The engine that chooses between the two.
+//! The engine that chooses between tract and ONNX Runtime.
 
 mod engine_choice;
 mod value_summary;
@@ -12,57 +12,59 @@ use quantize_rs::{CalibrationError, Engine, InputSpec, Runner, Sample, Timed};
 use quantize_rs_onnx::Model;
 
 use crate::{OnnxRuntime, Tract};
-use engine_choice::Task;
+use engine_choice::EngineRequest;
 
-/// Models of this many nodes take tract half a second to prepare, and more.
-const MANY_NODES: usize = 500;
+/// tract takes half a second or more to prepare models with this many nodes.
+const MIN_NODES_FOR_ONNXRUNTIME: usize = 500;
 
-/// From here on tract takes milliseconds a sample, and several times as long as ONNX Runtime: bytes
-/// of the model, times elements of the sample.
+/// The maximum amount of work for tract: bytes of the model, times elements of the sample. Above
+/// it, tract takes milliseconds per sample, and several times as long as ONNX Runtime.
 ///
-/// A bound, not a count: each weight of a convolution meets at most every element of its input.
-/// Measured on one core, tract and ONNX Runtime: 0.2 ms and 0.04 ms at 2²⁴ (a CNN for digits), 1.7
-/// and 0.6 at 2³³ (a `ResNet` for 32×32), 560 and 40 at 2³³ too (one that keeps its 224×224
-/// throughout), 23 and 13 at 2³³ (a transformer), 106 and 26 at 2⁴³ (`ResNet-18`).
-const MUCH_WORK: u64 = 1 << 27;
+/// It is an upper bound, not a count of operations: each weight of a convolution is applied to at
+/// most every element of its input. Measured on one core, with tract and ONNX Runtime: 0.2 ms and
+/// 0.04 ms at 2²⁴ (a CNN for digits), 1.7 and 0.6 at 2³³ (a `ResNet` for 32×32), 560 and 40 at 2³³
+/// too (one with 224×224 in every layer), 23 and 13 at 2³³ (a transformer), 106 and 26 at 2⁴³
+/// (`ResNet-18`).
+const MAX_TRACT_WORK: u64 = 1 << 27;
 
-/// Lets [`Tract`] run what it runs right and fast, and [`OnnxRuntime`], where there is one, the rest.
+/// Uses [`Tract`] for models that it runs correctly and fast, and [`OnnxRuntime`], if available,
+/// for all others.
 ///
-/// It chooses once, when the first sample comes. What it chooses follows from the model and that
-/// sample, never from a clock, and the [`Runner`] says what it was and why:
+/// The choice is made once, for the first sample. It depends on the model and that sample, never on
+/// timings, and the note of the [`Runner`] gives the reason:
 ///
 /// | the model | with ONNX Runtime | without |
 /// |---|---|---|
-/// | has what tract cannot run, or runs wrong | ONNX Runtime | an error with all of it |
+/// | has nodes that tract cannot run correctly | ONNX Runtime | an error that lists them |
 /// | has 500 nodes or more | ONNX Runtime | tract |
-/// | has inputs that vary in more than their first length | ONNX Runtime | tract |
+/// | has inputs with dynamic axes other than the first | ONNX Runtime | tract |
 /// | has more than 2²⁷ bytes × elements of a sample | ONNX Runtime | tract |
-/// | is smaller | tract, when both agree on the first sample; else ONNX Runtime | tract |
+/// | is smaller | tract if both agree on the first sample, otherwise ONNX Runtime | tract |
 ///
-/// They agree when every graph output and every tapped value has the same least and greatest
-/// element in both, the same root mean square, and the same elements at up to 64 places, to a
-/// thousandth of its largest absolute value.
+/// They agree if every graph output and every tapped value has the same minimum, maximum and root
+/// mean square in both, and the same elements at up to 64 positions, within a thousandth of its
+/// largest absolute value.
 ///
-/// Samples of other shapes, and other models, go to the engine that was chosen: whatever the order
-/// of the samples, one engine runs them all. Where tract then fails on the model, or differs from
-/// ONNX Runtime on another shape, that is an error which asks for ONNX Runtime.
+/// Samples of other shapes, and other models, use the same engine, so that the result does not
+/// depend on the order of the samples. If tract then fails, or differs from ONNX Runtime for
+/// another shape, the error suggests ONNX Runtime.
 #[derive(Debug)]
 pub struct Auto {
-    /// The engine for what tract cannot do, or why there is none.
+    /// The engine for models that tract cannot run, or why it is not available.
     onnxruntime: Result<OnnxRuntime, String>,
     choice: OnceLock<Choice>,
     stop: Arc<AtomicBool>,
 }
 
-/// What was chosen for the first sample.
+/// The choice made for the first sample.
 #[derive(Debug)]
 struct Choice {
     tract: bool,
-    /// Why, in a sentence.
+    /// The reason, as a sentence.
     why: String,
-    /// The model that it was chosen for, by its nodes.
+    /// The fingerprint of the model that it was made for.
     model: u64,
-    /// Shapes on which both engines were compared.
+    /// Shapes for which both engines were compared.
     compared: Mutex<HashSet<Shapes>>,
 }
 
@@ -70,12 +72,12 @@ struct Choice {
 type Shapes = Vec<(String, Vec<usize>)>;
 
 impl Auto {
-    /// Chooses between tract and this.
+    /// Chooses between tract and this engine.
     pub fn with(onnxruntime: OnnxRuntime) -> Auto {
         Auto::of(Ok(onnxruntime))
     }
 
-    /// Has tract only, because of this: `no onnxruntime is installed`.
+    /// Uses tract only, for this reason: `no onnxruntime is installed`.
     pub fn without(why: impl Into<String>) -> Auto {
         Auto::of(Err(why.into()))
     }
@@ -84,29 +86,34 @@ impl Auto {
         Auto { onnxruntime, choice: OnceLock::new(), stop: Arc::default() }
     }
 
-    /// Gives up comparing when this is set, as a [`Runner`] gives up a run.
+    /// Stops comparing engines when this is set, as a [`Runner`] stops a run.
     #[must_use]
     pub fn stopped_by(self, stop: Arc<AtomicBool>) -> Auto {
         Auto { stop, ..self }
     }
 
-    /// The runner of the engine that was chosen, or is chosen now.
-    fn run_by(&self, task: Task<'_>) -> Result<Box<dyn Runner>, CalibrationError> {
+    /// The runner of the chosen engine; makes the choice if necessary.
+    fn prepare_with(
+        &self,
+        request: EngineRequest<'_>,
+    ) -> Result<Box<dyn Runner>, CalibrationError> {
         let onnxruntime = match &self.onnxruntime {
             Ok(onnxruntime) => onnxruntime,
-            Err(why) => return task.alone(why),
+            Err(why) => return request.alone(why),
         };
         if let Some(choice) = self.choice.get() {
-            return task.as_chosen(choice, onnxruntime);
+            return request.with_previous_choice(choice, onnxruntime);
         }
-        let (runner, why) = match reason(task.model) {
-            Some(why) => task.prefer(onnxruntime, &Tract, format!("run by onnxruntime: {why}"))?,
-            None => task.choose(onnxruntime)?,
+        let (runner, why) = match reason(request.model) {
+            Some(why) => {
+                request.prefer(onnxruntime, &Tract, format!("run by onnxruntime: {why}"))?
+            }
+            None => request.choose(onnxruntime)?,
         };
         let tract = runner.engine == Tract.name();
-        let compared = Mutex::new(HashSet::from([task.shapes()]));
-        // It is empty: samples are prepared for one after the other.
-        let _ = self.choice.set(Choice { tract, why, model: nodes_of(task.model), compared });
+        let compared = Mutex::new(HashSet::from([request.shapes()]));
+        // It is empty: samples are prepared one at a time.
+        let _ = self.choice.set(Choice { tract, why, model: fingerprint(request.model), compared });
         Ok(Box::new(runner))
     }
 }
@@ -122,7 +129,7 @@ impl Engine for Auto {
         taps: &[String],
         sample: &Sample,
     ) -> Result<Box<dyn Runner>, CalibrationError> {
-        self.run_by(Task { model, taps, sample, stop: &self.stop, beside: false })
+        self.prepare_with(EngineRequest { model, taps, sample, stop: &self.stop, beside: false })
     }
 
     fn prepare_beside(
@@ -131,10 +138,10 @@ impl Engine for Auto {
         taps: &[String],
         sample: &Sample,
     ) -> Result<Box<dyn Runner>, CalibrationError> {
-        self.run_by(Task { model, taps, sample, stop: &self.stop, beside: true })
+        self.prepare_with(EngineRequest { model, taps, sample, stop: &self.stop, beside: true })
     }
 
-    /// As ONNX Runtime, where there is one: that is what models are deployed to.
+    /// As ONNX Runtime, if available, because models are deployed to it.
     fn timed(
         &self,
         model: &Model,
@@ -161,7 +168,7 @@ impl Engine for Auto {
     }
 }
 
-/// What is timed, and by whom.
+/// The timed runner, and its engine.
 struct NamedTimed {
     timed: Box<dyn Timed>,
     name: &'static str,
@@ -181,8 +188,8 @@ impl Timed for NamedTimed {
     }
 }
 
-/// A number that tells models apart by their nodes.
-fn nodes_of(model: &Model) -> u64 {
+/// A fingerprint of the nodes of a model.
+fn fingerprint(model: &Model) -> u64 {
     let mut hasher = DefaultHasher::new();
     for node in &model.graph().node {
         (&node.op_type, &node.input, &node.output).hash(&mut hasher);
@@ -190,7 +197,7 @@ fn nodes_of(model: &Model) -> u64 {
     hasher.finish()
 }
 
-/// Why the model is one for ONNX Runtime, if it is: by what the file says, whatever the sample.
+/// Why the model should use ONNX Runtime, whatever the sample, if it should.
 fn reason(model: &Model) -> Option<String> {
     let nodes = model.graph().node.len();
     let mut elements = 0_u64;
@@ -200,14 +207,16 @@ fn reason(model: &Model) -> Option<String> {
         });
         let Some(lengths) = lengths else {
             let name = input.name;
-            return Some(format!("input `{name}` varies in shape, and it is prepared but once"));
+            return Some(format!(
+                "input `{name}` has dynamic axes, and one session runs all shapes"
+            ));
         };
         let all = lengths.into_iter().fold(1_u64, |all, length| all.saturating_mul(length as u64));
         elements = elements.saturating_add(all);
     }
-    if nodes >= MANY_NODES {
-        return Some(format!("it prepares a model of {nodes} nodes sooner"));
+    if nodes >= MIN_NODES_FOR_ONNXRUNTIME {
+        return Some(format!("it prepares a model with {nodes} nodes faster"));
     }
-    let is_much = model.byte_len().saturating_mul(elements) >= MUCH_WORK;
-    is_much.then(|| "it runs a model of this size several times as fast".to_owned())
+    let exceeds = model.byte_len().saturating_mul(elements) >= MAX_TRACT_WORK;
+    exceeds.then(|| "it runs a model of this size several times as fast".to_owned())
 }

@@ -1,93 +1,93 @@
-//! What is remembered of the values that one engine shows, to be compared with those of another.
+//! Summaries of values, for comparing the results of two engines.
 
 use std::collections::HashMap;
 use std::fmt;
 
 use quantize_rs::Sink;
 
-/// How far apart what two engines compute may be, as a part of the largest absolute value.
+/// The tolerance between two engines, relative to the largest absolute value.
 const TOLERANCE: f32 = 1e-3;
 
-/// What is remembered of the values of each tap.
+/// The summary of each tap.
 #[derive(Default)]
-pub(super) struct Extents(pub(super) HashMap<usize, Extent>);
+pub(super) struct ValueSummaries(pub(super) HashMap<usize, ValueSummary>);
 
-/// What is remembered of the values of one tap.
-pub(super) struct Extent {
+/// The summary of the values of a tap.
+pub(super) struct ValueSummary {
     shape: Vec<usize>,
     /// Of the finite values.
-    least: f32,
-    greatest: f32,
-    /// The root of the mean of their squares.
+    min: f32,
+    max: f32,
+    /// The root mean square of the finite values.
     rms: f64,
-    /// Values that are infinite or no numbers.
-    other: usize,
-    /// At most [`PLACES`] values, each [`stride`] elements from the next.
-    some: Vec<f32>,
+    /// The number of values that are infinite or NaN.
+    non_finite: usize,
+    /// At most [`COMPARED_ELEMENTS`] values, [`stride`] elements apart.
+    elements: Vec<f32>,
 }
 
-/// Elements of a tap that are compared one by one.
-const PLACES: usize = 64;
+/// The number of elements of a tap that are compared one by one.
+const COMPARED_ELEMENTS: usize = 64;
 
-/// Elements from one place to the next: an odd number, so that they do not stay in one channel.
+/// The distance between compared elements: odd, so that they are not all in one channel.
 fn stride(elements: usize) -> usize {
-    elements.div_ceil(PLACES) | 1
+    elements.div_ceil(COMPARED_ELEMENTS) | 1
 }
 
-impl Sink for Extents {
+impl Sink for ValueSummaries {
     fn observe(&mut self, tap: usize, shape: &[usize], values: &[f32]) {
-        self.0.insert(tap, Extent::of(shape, values));
+        self.0.insert(tap, ValueSummary::of(shape, values));
     }
 }
 
-impl Extent {
-    pub(super) fn of(shape: &[usize], values: &[f32]) -> Extent {
+impl ValueSummary {
+    pub(super) fn of(shape: &[usize], values: &[f32]) -> ValueSummary {
         let finite = || values.iter().copied().filter(|value| value.is_finite());
         let count = finite().count();
         let squares: f64 = finite().map(|value| f64::from(value).powi(2)).sum();
         #[allow(clippy::cast_precision_loss)] // a length
         let mean = squares / count.max(1) as f64;
-        Extent {
+        ValueSummary {
             shape: shape.to_vec(),
-            least: finite().fold(f32::INFINITY, f32::min),
-            greatest: finite().fold(f32::NEG_INFINITY, f32::max),
+            min: finite().fold(f32::INFINITY, f32::min),
+            max: finite().fold(f32::NEG_INFINITY, f32::max),
             rms: mean.sqrt(),
-            other: values.len() - count,
-            some: values.iter().copied().step_by(stride(values.len())).collect(),
+            non_finite: values.len() - count,
+            elements: values.iter().copied().step_by(stride(values.len())).collect(),
         }
     }
 
-    /// What is not the same in both, here and there.
-    pub(super) fn difference(&self, other: &Extent) -> Option<(String, String)> {
-        let ends = [self.least, self.greatest, other.least, other.greatest];
-        // Where no value is finite the ends are not.
+    /// The first difference, as its value here and there.
+    pub(super) fn difference(&self, other: &ValueSummary) -> Option<(String, String)> {
+        let ends = [self.min, self.max, other.min, other.max];
+        // The ends are not finite if no value is.
         let finite = ends.into_iter().filter(|end| end.is_finite());
         let largest = finite.map(f32::abs).fold(0.0, f32::max);
-        // Whoever flushes subnormal numbers to 0 is right too.
+        // Engines may flush subnormal numbers to 0.
         let allowed = TOLERANCE * largest + f32::MIN_POSITIVE;
         let near = |a: f32, b: f32| a == b || a.is_nan() && b.is_nan() || (a - b).abs() <= allowed;
         if self.shape != other.shape
-            || self.other != other.other
-            || !near(self.least, other.least)
-            || !near(self.greatest, other.greatest)
+            || self.non_finite != other.non_finite
+            || !near(self.min, other.min)
+            || !near(self.max, other.max)
         {
             return Some((self.to_string(), other.to_string()));
         }
         if (self.rms - other.rms).abs() > f64::from(allowed) {
             return Some((format!("of root mean square {}", self.rms), other.rms.to_string()));
         }
-        let mut some = self.some.iter().zip(&other.some).enumerate();
-        let (place, (a, b)) = some.find(|(_, (a, b))| !near(**a, **b))?;
+        let mut some = self.elements.iter().zip(&other.some).enumerate();
+        let (place, (a, b)) = elements.find(|(_, (a, b))| !near(**a, **b))?;
         let place = place * stride(self.shape.iter().product());
         Some((format!("with element {place} {a}"), b.to_string()))
     }
 }
 
-impl fmt::Display for Extent {
+impl fmt::Display for ValueSummary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "as {:?} between {} and {}", self.shape, self.least, self.greatest)?;
-        if self.other > 0 {
-            write!(f, " with {} values that are not finite", self.other)?;
+        write!(f, "as {:?} between {} and {}", self.shape, self.min, self.max)?;
+        if self.non_finite > 0 {
+            write!(f, " with {} values that are not finite", self.non_finite)?;
         }
         Ok(())
     }
@@ -97,8 +97,8 @@ impl fmt::Display for Extent {
 mod tests {
     use super::*;
 
-    fn of(values: &[f32]) -> Extent {
-        Extent::of(&[values.len()], values)
+    fn of(values: &[f32]) -> ValueSummary {
+        ValueSummary::of(&[values.len()], values)
     }
 
     #[test]
@@ -116,7 +116,7 @@ mod tests {
         for (other, same) in cases {
             assert_eq!(ours.difference(&of(other)).is_none(), same, "{other:?}");
         }
-        let turned = Extent::of(&[1, 3], &[-1.0, 0.5, 2.0]);
+        let turned = ValueSummary::of(&[1, 3], &[-1.0, 0.5, 2.0]);
         assert!(ours.difference(&turned).is_some());
         let same = |a: &[f32], b: &[f32]| of(a).difference(&of(b)).is_none();
         assert!(same(&[], &[]));
@@ -127,17 +127,17 @@ mod tests {
     }
 
     #[test]
-    fn what_lies_between_the_ends_is_compared_too() {
+    fn values_between_the_ends_are_compared_too() {
         let ramp: Vec<f32> = (0..1000_u16).map(f32::from).collect();
         let ours = of(&ramp);
-        // The same values elsewhere: the ends and the sum of the squares are the same.
+        // The same values in other positions: the ends and the sum of squares are equal.
         let mut turned = ramp.clone();
         turned[1..999].reverse();
         assert_eq!(
             ours.difference(&of(&turned)),
             Some(("with element 17 17".to_owned(), "982".to_owned()))
         );
-        // Others everywhere but at the places that are looked at.
+        // Different values except at the compared positions.
         let mut between = ramp.clone();
         for (place, value) in between.iter_mut().enumerate().take(999) {
             if place % stride(1000) != 0 {

@@ -1,23 +1,23 @@
-//! What ONNX Runtime says of a failure, as an error with a place.
+//! Parses ONNX Runtime's messages into errors with a location.
 
 use quantize_rs::{CalibrationError, CalibrationErrorKind};
 
 use super::failed;
 
-/// Longest part of a message of ONNX Runtime that is passed on.
-const LONGEST: usize = 600;
+/// The maximum length of a message of ONNX Runtime in an error.
+const MAX_MESSAGE_LENGTH: usize = 600;
 
-/// What it says of a model beyond what it knows.
-const UNKNOWN: &[&str] = &[
+/// Fragments of messages about models that are newer than the library.
+const TOO_NEW: &[&str] = &[
     "is not a registered function/op",
     "Could not find an implementation",
     "Unsupported model IR version",
     "is under development and support for this is limited",
 ];
 
-/// The failure of a model that could not be loaded.
+/// The error of loading a model.
 pub(super) fn of_loading(error: &ort::Error) -> CalibrationError {
-    if UNKNOWN.iter().any(|unknown| error.message().contains(unknown)) {
+    if TOO_NEW.iter().any(|unknown| error.message().contains(unknown)) {
         let what = format!(
             "onnxruntime cannot run this model: {}; a newer version may: `pip install --upgrade \
              onnxruntime`",
@@ -28,7 +28,7 @@ pub(super) fn of_loading(error: &ort::Error) -> CalibrationError {
     without_node(error)
 }
 
-/// The failure of a run, at the node that failed where it says which.
+/// The error of a run, with the node that failed if the message names it.
 pub(super) fn of_running(error: &ort::Error) -> CalibrationError {
     match node(error.message()) {
         Some((op_type, name, what)) => {
@@ -39,7 +39,7 @@ pub(super) fn of_running(error: &ort::Error) -> CalibrationError {
     }
 }
 
-/// The failure of anything else.
+/// Any other error.
 pub(super) fn without_node(error: &ort::Error) -> CalibrationError {
     failed(format!("onnxruntime: {}", shortened(error.message())))
 }
@@ -52,17 +52,17 @@ fn node(message: &str) -> Option<(&str, &str, &str)> {
     (!name.is_empty()).then_some((op_type, name, what))
 }
 
-/// A message of reasonable length, without the place in ONNX Runtime's own source.
+/// The message, shortened, without the location in ONNX Runtime's source.
 fn shortened(message: &str) -> String {
-    let message = after_place(message.trim()).unwrap_or(message).trim();
-    match message.char_indices().nth(LONGEST) {
+    let message = after_source_location(message.trim()).unwrap_or(message).trim();
+    match message.char_indices().nth(MAX_MESSAGE_LENGTH) {
         Some((cut, _)) => format!("{}…", &message[..cut]),
         None => message.to_owned(),
     }
 }
 
-/// What follows `/path/to/file.cc:256 type name(parameters) `, whatever stands before.
-fn after_place(message: &str) -> Option<&str> {
+/// The text after `/path/to/file.cc:256 type name(parameters) `.
+fn after_source_location(message: &str) -> Option<&str> {
     let (before, rest) = message.split_once(".cc:")?;
     if !before.split_whitespace().next_back()?.starts_with('/') {
         return None;
@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_failure_is_at_the_node_that_it_names() {
+    fn an_error_has_the_node_that_its_message_names() {
         let cases = [
             (
                 "Non-zero status code returned while running Gather node. Name:'g' Status Message: \
@@ -90,7 +90,8 @@ mod tests {
                 Some(("Gather", "g", "indices element out of data bounds")),
             ),
             (
-                "Non-zero status code returned while running Gather node. Name:'' Status Message: a",
+                "Non-zero status code returned while running Gather node. Name:'' \
+                 Status Message: a",
                 None,
             ),
             ("Invalid input name: x", None),
@@ -101,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn the_place_in_its_source_is_left_out() {
+    fn the_location_in_the_source_is_removed() {
         let cases = [
             (
                 "/src/model.cc:256 a::M::M(f(int)&&, const b&) Unsupported version",

@@ -1,4 +1,4 @@
-//! The shared library: where it is, and loading it once.
+//! Finds the shared library, and loads it once.
 
 use std::env;
 use std::ffi::OsStr;
@@ -11,33 +11,35 @@ use quantize_rs::CalibrationError;
 use super::failed;
 use crate::catch_panic;
 
-/// The library that this process has loaded, and what all its sessions share.
+/// The library that this process has loaded, and the environment shared by all sessions.
 static OPENED: Mutex<Option<(PathBuf, Environment)>> = Mutex::new(None);
 
-/// Loads the library in the file `path`, unless it is the one that is loaded already.
+/// Loads the library at `path`, unless it is already loaded.
 pub(super) fn open(path: &Path) -> Result<Environment, CalibrationError> {
     let refused = |what: String| {
-        let mend = "install a current one with `pip install onnxruntime`, or use the engine tract";
-        Err(failed(format!("ONNX Runtime {what}: {mend}")).in_file(path.to_string_lossy()))
+        let advice =
+            "install a current version with `pip install onnxruntime`, or use the engine tract";
+        Err(failed(format!("ONNX Runtime {what}: {advice}")).in_file(path.to_string_lossy()))
     };
     let path = match path.canonicalize() {
         Ok(path) if path.is_file() => path,
-        Ok(_) => return refused("cannot be loaded from what is no file".to_owned()),
+        Ok(_) => return refused("cannot be loaded, because the path is not a file".to_owned()),
         Err(error) => return refused(format!("cannot be loaded ({error})")),
     };
     let Ok(mut opened) = OPENED.lock() else {
-        return refused("failed while it was loaded before".to_owned());
+        return refused("failed in an earlier attempt to load it".to_owned());
     };
     match &*opened {
         Some((loaded, environment)) if *loaded == path => return Ok(environment.clone()),
         Some((loaded, _)) => {
             let loaded = loaded.display();
-            let what = format!("is loaded from `{loaded}` already, and a process can hold but one");
+            let what =
+                format!("is already loaded from `{loaded}`, and a process can load only one");
             return Err(failed(what).in_file(path.to_string_lossy()));
         }
         None => {}
     }
-    // `ort` would panic at its first use if no library were loaded, so this comes before all else.
+    // `ort` would panic on first use without a library, so this must come first.
     let loaded = catch_panic::caught(|| {
         let library = ort::init_from(&path).map_err(|error| error.to_string())?;
         library
@@ -55,7 +57,7 @@ pub(super) fn open(path: &Path) -> Result<Environment, CalibrationError> {
     }
 }
 
-/// The library that is installed where this program can know of it.
+/// The library installed in a location that this program can find.
 pub(super) fn find() -> Option<PathBuf> {
     if let Some(path) = env::var_os("ORT_DYLIB_PATH").filter(|path| !path.is_empty()) {
         return Some(path.into());
@@ -71,7 +73,7 @@ pub(super) fn find() -> Option<PathBuf> {
         .find_map(|packages| newest(&packages.join("onnxruntime").join("capi")))
 }
 
-/// The folders for Python packages of the environment in `prefix`.
+/// The `site-packages` folders of the environment at `prefix`.
 fn packages(prefix: &Path) -> Vec<PathBuf> {
     let mut folders = vec![prefix.join("Lib").join("site-packages")];
     let versions = prefix.join("lib").read_dir().into_iter().flatten().flatten();
@@ -84,7 +86,7 @@ fn packages(prefix: &Path) -> Vec<PathBuf> {
     folders
 }
 
-/// The newest library in the folder, should an upgrade have left more than one.
+/// The newest library in the folder; an upgrade may have left several.
 fn newest(folder: &Path) -> Option<PathBuf> {
     let entries = folder.read_dir().ok()?.flatten().map(|entry| entry.path());
     let libraries = entries.filter(|path| path.file_name().is_some_and(is_library));

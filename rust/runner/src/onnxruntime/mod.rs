@@ -1,7 +1,7 @@
-//! Runs models with ONNX Runtime. This directory is the only place that names a symbol of `ort`.
+//! Runs models with ONNX Runtime. This directory is the only one that uses `ort`.
 //!
-//! The taps become outputs of the model, which ONNX Runtime's optimizer keeps. Large weights stay
-//! in our memory and are lent to the session, so that a model may be of any size.
+//! Tapped values become outputs of the model, which ONNX Runtime's optimizer keeps. Large weights
+//! stay in our memory and are shared with the session, so that a model may have any size.
 
 mod error_parsing;
 mod library;
@@ -24,17 +24,17 @@ use quantize_rs::{
 use quantize_rs_onnx::{DataType, Edit, Model};
 
 use crate::{catch_panic, inputs};
-use session_pool::Running;
+use session_pool::SessionPool;
 use timed::TimedSession;
-use values::Fed;
+use values::InputValue;
 
 /// ONNX Runtime, from the library of an installed `onnxruntime` package.
 ///
-/// It runs every model that ONNX Runtime runs, on samples of any shape, and is faster than tract
-/// on all but the smallest. Nothing of it is built in: [`OnnxRuntime::open`] loads the library.
+/// It runs every model that ONNX Runtime runs, with samples of any shape, and is faster than tract
+/// on all but the smallest. It is not linked: [`OnnxRuntime::open`] loads the library.
 ///
-/// Samples given by several threads run at once in one session: on a machine of up to 7 cores each on
-/// one core, on larger ones on up to 4.
+/// Samples from several threads run in parallel in one session: each on one core on machines with
+/// up to 7 cores, on up to 4 cores on larger ones.
 #[derive(Clone, Debug)]
 pub struct OnnxRuntime {
     environment: Environment,
@@ -43,22 +43,21 @@ pub struct OnnxRuntime {
 impl OnnxRuntime {
     /// Loads the library, a file such as `onnxruntime/capi/libonnxruntime.so.1.31.1`.
     ///
-    /// A process holds one library for as long as it runs: opening the same file again is free,
-    /// opening another is refused. That the Python module `onnxruntime` is imported does no harm.
+    /// A process can use one library until it exits: opening the same file again is free, opening
+    /// another one is an error. The Python module `onnxruntime` can be imported at the same time.
     ///
     /// # Errors
-    /// No library is there, it is none of ONNX Runtime, or of a version before 1.17. The Python
-    /// package brings one from 1.19 on.
+    /// There is no library at the path, it is not ONNX Runtime, or its version is below 1.17. The
+    /// Python package includes it since 1.19.
     pub fn open(path: &Path) -> Result<OnnxRuntime, CalibrationError> {
         Ok(OnnxRuntime { environment: library::open(path)? })
     }
 
-    /// Where the library of the installed `onnxruntime` package is, as far as that can be known
-    /// without asking Python.
+    /// Finds the library of the installed `onnxruntime` package, as far as possible without Python.
     ///
-    /// It is the file that the variable `ORT_DYLIB_PATH` names, or else the newest in the
-    /// `site-packages` of the active virtual environment (`VIRTUAL_ENV`, `CONDA_PREFIX`) or of the
-    /// one that the running program is installed in.
+    /// It is the file that the environment variable `ORT_DYLIB_PATH` names, or the newest one in
+    /// the `site-packages` of the active virtual environment (`VIRTUAL_ENV`, `CONDA_PREFIX`) or of
+    /// the one that the running program is installed in.
     pub fn find() -> Option<PathBuf> {
         library::find()
     }
@@ -75,7 +74,7 @@ impl Engine for OnnxRuntime {
         taps: &[String],
         sample: &Sample,
     ) -> Result<Box<dyn Runner>, CalibrationError> {
-        self.runner(model, taps, sample, Running::of)
+        self.runner(model, taps, sample, SessionPool::of)
     }
 
     fn prepare_beside(
@@ -84,7 +83,7 @@ impl Engine for OnnxRuntime {
         taps: &[String],
         sample: &Sample,
     ) -> Result<Box<dyn Runner>, CalibrationError> {
-        self.runner(model, taps, sample, Running::of_one_core)
+        self.runner(model, taps, sample, SessionPool::single_core)
     }
 
     fn timed(
@@ -109,44 +108,44 @@ impl Engine for OnnxRuntime {
 }
 
 impl OnnxRuntime {
-    /// A runner whose session is made by `running`.
+    /// A runner with the session that `pool` creates.
     fn runner(
         &self,
         model: &Model,
         taps: &[String],
         sample: &Sample,
-        running: fn(&Environment, &Model) -> Result<Running, CalibrationError>,
+        pool: fn(&Environment, &Model) -> Result<SessionPool, CalibrationError>,
     ) -> Result<Box<dyn Runner>, CalibrationError> {
         let inputs = known_inputs(model)?;
         inputs::check(&inputs, sample)?;
-        let (places, outputs) = place(model, taps)?;
+        let (sources, outputs) = tap_sources(model, taps)?;
         let mut tapped = model.clone();
         let edits = outputs.into_iter().map(Edit::AddOutput).collect();
         tapped.apply(edits).map_err(|error| unwritable().caused_by(error))?;
         let runner = catch_panic::caught(|| {
-            let running = running(&self.environment, &tapped)?;
-            running.require_floats(taps, &places)?;
-            Ok(OnnxRuntimeRunner { running, inputs, places })
+            let pool = pool(&self.environment, &tapped)?;
+            pool.require_floats(taps, &sources)?;
+            Ok(OnnxRuntimeRunner { pool, inputs, sources })
         });
         Ok(Box::new(runner.unwrap_or_else(|panic| Err(panicked(&panic)))?))
     }
 }
 
-/// A model with its taps among its outputs.
+/// A model with its tapped values among its outputs.
 struct OnnxRuntimeRunner {
-    running: Running,
+    pool: SessionPool,
     inputs: Vec<InputSpec>,
     /// Where the values of each tap come from.
-    places: Vec<Place>,
+    sources: Vec<TapSource>,
 }
 
 /// Where the values of a tap come from.
-enum Place {
-    /// The sample, under this name.
+enum TapSource {
+    /// The sample's input with this name.
     Input(String),
-    /// The model itself.
+    /// A constant of the model.
     Constant(DynValue),
-    /// The outputs of the session, at this position.
+    /// The output of the session at this position.
     Output(usize),
 }
 
@@ -178,37 +177,38 @@ impl OnnxRuntimeRunner {
         cancelled: &AtomicBool,
     ) -> Result<(), CalibrationError> {
         let given = sample.inputs.iter().map(|(name, tensor)| {
-            let value = values::fed(tensor).map_err(|error| error.at_value(name))?;
+            let value = values::input_value(tensor).map_err(|error| error.at_value(name))?;
             Ok((name.as_str(), value))
         });
-        let given: HashMap<&str, Fed<'_>> = given.collect::<Result<_, CalibrationError>>()?;
+        let given: HashMap<&str, InputValue<'_>> =
+            given.collect::<Result<_, CalibrationError>>()?;
         let elements = sample.inputs.iter().map(|(_, tensor)| tensor.elements()).sum();
-        let outputs = self.running.run(&given, elements, cancelled)?;
-        for (tap, place) in self.places.iter().enumerate() {
+        let outputs = self.pool.run(&given, elements, cancelled)?;
+        for (tap, source) in self.sources.iter().enumerate() {
             if cancelled.load(Ordering::Relaxed) {
                 break;
             }
-            let value = match place {
-                Place::Input(name) => given.get(name.as_str()).map(|value| &**value),
-                Place::Constant(value) => Some(value),
-                Place::Output(position) => outputs.get(*position),
+            let value = match source {
+                TapSource::Input(name) => given.get(name.as_str()).map(|value| &**value),
+                TapSource::Constant(value) => Some(value),
+                TapSource::Output(position) => outputs.get(*position),
             };
-            let value = value.ok_or_else(|| failed("onnxruntime gave too few outputs"))?;
+            let value = value.ok_or_else(|| failed("onnxruntime returned too few outputs"))?;
             values::show(value, tap, sink)?;
         }
         Ok(())
     }
 }
 
-/// The model's inputs, all of types that ONNX Runtime can be given.
+/// The inputs of the model, whose types ONNX Runtime must support.
 fn known_inputs(model: &Model) -> Result<Vec<InputSpec>, CalibrationError> {
     let inputs = InputSpec::of(model);
     match inputs.iter().find(|input| !input.dtype.is_some_and(values::is_known)) {
         None => Ok(inputs),
         Some(input) => {
-            let what = input.dtype.map_or("no tensor of a known type", DataType::name);
+            let what = input.dtype.map_or("not a tensor of a known type", DataType::name);
             let message =
-                format!("input `{}` is {what}: onnxruntime cannot be fed with it", input.name);
+                format!("input `{}` is {what}: onnxruntime does not accept it", input.name);
             let kind = CalibrationErrorKind::Unsupported(message);
             Err(CalibrationError::new(kind).at_value(&input.name))
         }
@@ -216,7 +216,10 @@ fn known_inputs(model: &Model) -> Result<Vec<InputSpec>, CalibrationError> {
 }
 
 /// Where each tap is found, and the values that must become outputs for it.
-fn place(model: &Model, taps: &[String]) -> Result<(Vec<Place>, Vec<String>), CalibrationError> {
+fn tap_sources(
+    model: &Model,
+    taps: &[String],
+) -> Result<(Vec<TapSource>, Vec<String>), CalibrationError> {
     let graph = model.graph();
     let inputs = InputSpec::of(model);
     let made: HashSet<&String> = graph.node.iter().flat_map(|node| &node.output).collect();
@@ -224,7 +227,7 @@ fn place(model: &Model, taps: &[String]) -> Result<(Vec<Place>, Vec<String>), Ca
     let real = outputs.len();
     let mut positions: HashMap<String, usize> =
         outputs.iter().cloned().enumerate().map(|(position, name)| (name, position)).collect();
-    let mut places = Vec::new();
+    let mut sources = Vec::new();
     for tap in taps {
         let input = inputs.iter().find(|input| input.name == *tap);
         let constant = graph.initializer.iter().find(|tensor| tensor.name == *tap);
@@ -234,15 +237,15 @@ fn place(model: &Model, taps: &[String]) -> Result<(Vec<Place>, Vec<String>), Ca
         {
             return Err(no_floats(tap, dtype.name()));
         }
-        places.push(if input.is_some() {
-            Place::Input(tap.clone())
+        sources.push(if input.is_some() {
+            TapSource::Input(tap.clone())
         } else if let Some(constant) = constant {
             let tensor = model.tensor(constant).map_err(|error| {
                 failed("its elements cannot be read").at_value(tap).caused_by(error)
             })?;
-            Place::Constant(values::value(&tensor).map_err(|error| error.at_value(tap))?)
+            TapSource::Constant(values::value(&tensor).map_err(|error| error.at_value(tap))?)
         } else if !tap.is_empty() && made.contains(tap) {
-            Place::Output(*positions.entry(tap.clone()).or_insert_with(|| {
+            TapSource::Output(*positions.entry(tap.clone()).or_insert_with(|| {
                 outputs.push(tap.clone());
                 outputs.len() - 1
             }))
@@ -251,16 +254,15 @@ fn place(model: &Model, taps: &[String]) -> Result<(Vec<Place>, Vec<String>), Ca
             return Err(failed(message).at_value(tap));
         });
     }
-    Ok((places, outputs.split_off(real)))
+    Ok((sources, outputs.split_off(real)))
 }
 
-/// A tap whose values are no floats.
+/// The error of a tap whose values are not floats.
 fn no_floats(tap: &str, what: impl fmt::Display) -> CalibrationError {
-    failed(format!("value `{tap}` is {what}, and only floating point can be observed"))
-        .at_value(tap)
+    failed(format!("value `{tap}` is {what}, but only floats can be observed")).at_value(tap)
 }
 
-/// A failure of the engine, at no particular node.
+/// An error of the engine, without a node.
 fn failed(message: impl Into<String>) -> CalibrationError {
     CalibrationError::new(CalibrationErrorKind::Engine(message.into()))
 }

@@ -1,4 +1,4 @@
-//! How a session of a model is made.
+//! Creates sessions.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -8,21 +8,21 @@ use ort::logging::LogLevel;
 use ort::session::Session;
 use ort::session::builder::{GraphOptimizationLevel, SessionBuilder};
 use quantize_rs::CalibrationError;
-use quantize_rs_onnx::{DataType, Model, Split, TensorProto};
+use quantize_rs_onnx::{DataType, ExternalDataSplit, Model, TensorProto};
 
 use super::{error_parsing, unwritable, values};
 
-/// Weights of fewer bytes stay in the model: to lend one takes longer than to copy it.
-const LENT_FROM: usize = 1 << 20;
+/// Smaller weights stay in the model: sharing one takes longer than copying it.
+const MIN_LENT_BYTES: usize = 1 << 20;
 
-/// What could be lent and stays in the model takes no more than this together.
-const KEPT: usize = 64 << 20;
+/// The maximum total size of weights that stay in the model although they could be shared.
+const MAX_EMBEDDED_BYTES: usize = 64 << 20;
 
-/// Of a model with more, weights of fewer bytes than this stay: the optimizer looks into such, for
-/// shapes and axes.
-const LENT_FROM_AT_LEAST: usize = 1024;
+/// In models that exceed it, weights below this size stay: the optimizer reads shapes and axes from
+/// them.
+const MIN_LENT_BYTES_WHEN_LARGE: usize = 1024;
 
-/// A session of the model that computes on so many cores, with further options.
+/// A session of the model with this many threads, and further options.
 pub(super) fn of(
     environment: &Environment,
     model: &Model,
@@ -31,11 +31,12 @@ pub(super) fn of(
 ) -> Result<Session, CalibrationError> {
     let level = level(model);
     let lending = |from: usize| {
-        model.split(|tensor| bytes_to_lend(tensor).is_some_and(|bytes| bytes >= from))
+        model.split(|tensor| lendable_bytes(tensor).is_some_and(|bytes| bytes >= from))
     };
-    // What cannot be lent may fill a message alone.
-    let split = lending(lent_from(model)).or_else(|_| lending(LENT_FROM_AT_LEAST));
-    let Split { bytes, tensors } = split.map_err(|error| unwritable().caused_by(error))?;
+    // Weights that cannot be shared may fill the message alone.
+    let split = lending(min_lent_bytes(model)).or_else(|_| lending(MIN_LENT_BYTES_WHEN_LARGE));
+    let ExternalDataSplit { bytes, tensors } =
+        split.map_err(|error| unwritable().caused_by(error))?;
     let weights = tensors.into_iter().map(|(name, tensor)| {
         let value = values::value(&tensor).map_err(|error| error.at_value(&name))?;
         Ok((name, Arc::new(value)))
@@ -46,7 +47,7 @@ pub(super) fn of(
             .with_intra_threads(cores)?
             .with_inter_threads(1)?
             .with_optimization_level(level)?
-            // What it would print it also returns.
+            // Whatever it would print, it also returns.
             .with_log_level(LogLevel::Fatal)?;
         let mut builder = options(builder)?;
         for (name, value) in weights {
@@ -57,8 +58,8 @@ pub(super) fn of(
     session().map_err(|error| error_parsing::of_loading(&error))
 }
 
-/// How far ONNX Runtime may optimize: it takes floats of 8 bits for integers and leaves out a `Relu`
-/// before them (1.32), and fuses operators with them for which it has no kernel (1.31).
+/// The optimization level. ONNX Runtime treats 8-bit floats as integers and removes a `Relu` before
+/// them (1.32), and fuses operators with them into ones for which it has no kernel (1.31).
 fn level(model: &Model) -> GraphOptimizationLevel {
     let float8 = [DataType::Float8E4M3FN, DataType::Float8E5M2];
     let mut types = model.graph().initializer.iter().filter_map(|tensor| tensor.dtype());
@@ -69,8 +70,9 @@ fn level(model: &Model) -> GraphOptimizationLevel {
     }
 }
 
-/// The bytes of matrices that are packed for one node more each: every node has its own copy.
-pub(super) fn packed_again(model: &Model) -> usize {
+/// The bytes of matrices that are packed once more per additional node: every node has its own
+/// copy.
+pub(super) fn repacked_bytes(model: &Model) -> usize {
     let mut readers: HashMap<&str, usize> = HashMap::new();
     for node in &model.graph().node {
         if let ("MatMul" | "Gemm", [_, matrix, ..]) = (&*node.op_type, &node.input[..]) {
@@ -79,21 +81,21 @@ pub(super) fn packed_again(model: &Model) -> usize {
     }
     let again = |tensor: &TensorProto| {
         let more = readers.get(&*tensor.name)?.saturating_sub(1);
-        Some(bytes_to_lend(tensor)?.saturating_mul(more))
+        Some(lendable_bytes(tensor)?.saturating_mul(more))
     };
     let bytes = model.graph().initializer.iter().filter_map(|tensor| again(tensor));
     bytes.fold(0, usize::saturating_add)
 }
 
-/// From how many bytes on the constants of this model are lent to its session.
-fn lent_from(model: &Model) -> usize {
-    let sizes = model.graph().initializer.iter().filter_map(|tensor| bytes_to_lend(tensor));
-    let kept = sizes.filter(|bytes| *bytes < LENT_FROM).fold(0, usize::saturating_add);
-    if kept <= KEPT { LENT_FROM } else { LENT_FROM_AT_LEAST }
+/// The minimum size of the initializers of this model that are shared with its session.
+fn min_lent_bytes(model: &Model) -> usize {
+    let sizes = model.graph().initializer.iter().filter_map(|tensor| lendable_bytes(tensor));
+    let kept = sizes.filter(|bytes| *bytes < MIN_LENT_BYTES).fold(0, usize::saturating_add);
+    if kept <= MAX_EMBEDDED_BYTES { MIN_LENT_BYTES } else { MIN_LENT_BYTES_WHEN_LARGE }
 }
 
-/// The bytes of a constant, of a type that a session can be lent.
-fn bytes_to_lend(tensor: &TensorProto) -> Option<usize> {
+/// The bytes of an initializer, if its type can be shared with a session.
+fn lendable_bytes(tensor: &TensorProto) -> Option<usize> {
     tensor.dtype().filter(|dtype| values::is_known(*dtype)).and_then(|dtype| {
         let lengths = tensor.dims.iter().map(|length| usize::try_from(*length).ok());
         let elements = lengths.reduce(|a, b| a?.checked_mul(b?)).unwrap_or(Some(1))?;
@@ -108,19 +110,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_matrix_is_packed_again_for_every_node_more_that_multiplies_by_it() {
+    fn a_matrix_is_packed_once_more_for_every_additional_node() {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/digits/digits_cnn.onnx");
         let mut model = Model::open(path).unwrap();
-        assert_eq!(packed_again(&model), 0);
+        assert_eq!(repacked_bytes(&model), 0);
         let gemm = model.graph().node.iter().find(|node| node.op_type == "Gemm").unwrap();
         let gemm = NodeProto::clone(gemm);
         let matrix = model.graph().initializer.iter().find(|it| it.name == gemm.input[1]);
-        let bytes = bytes_to_lend(matrix.unwrap()).unwrap();
+        let bytes = lendable_bytes(matrix.unwrap()).unwrap();
         for count in 1..3 {
             let mut copy = gemm.clone();
             copy.output = vec![format!("copy {count}")];
             model.apply(vec![Edit::AddNode(copy)]).unwrap();
-            assert_eq!(packed_again(&model), count * bytes);
+            assert_eq!(repacked_bytes(&model), count * bytes);
         }
     }
 }

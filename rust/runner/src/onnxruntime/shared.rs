@@ -1,11 +1,11 @@
-//! One session that several threads run at once. The one place with `unsafe` in this crate.
+//! One session that several threads run in parallel. The only module of this crate with `unsafe`.
 //!
-//! `ort` lets a session run for one thread at a time, because some execution providers for other
-//! devices cannot do more. On processors, where all is computed here, a session keeps no state
-//! between or during runs, and ONNX Runtime's authors answer for running it from any number of
-//! threads (<https://github.com/microsoft/onnxruntime/issues/22967>, `/issues/114`). Sharing one
-//! costs nothing, while each further session takes the time of several samples and its own copy of
-//! all weights that kernels arrange anew.
+//! `ort` lets one thread at a time run a session, because some execution providers for other
+//! devices require that. The CPU execution provider, the only one used here, keeps no state in a
+//! session between or during runs, and ONNX Runtime's authors confirm that any number of threads
+//! may run it (<https://github.com/microsoft/onnxruntime/issues/22967>, `/issues/114`). Sharing a
+//! session costs nothing, whereas each additional session takes the time of several samples and its
+//! own copy of all weights that kernels repack.
 
 use std::collections::HashMap;
 use std::ffi::{CString, c_char};
@@ -16,16 +16,16 @@ use ort::AsPointer;
 use ort::session::{NoSelectedOutputs, RunOptions, Session};
 use ort::value::{DynValue, Outlet};
 
-use super::values::Fed;
+use super::values::InputValue;
 
-/// A session without state, for the provider of processors.
+/// A session without state, for the CPU execution provider.
 pub(super) struct SharedSession {
     session: Session,
-    /// Names of the outputs, as the library takes them.
+    /// Names of the outputs, as C strings.
     names: Vec<CString>,
 }
 
-/// What a run gave; it does not outlive the session.
+/// The outputs of a run, which cannot outlive the session.
 pub(super) struct Outputs<'a> {
     values: Vec<DynValue>,
     _session: &'a Session,
@@ -40,14 +40,14 @@ impl Deref for Outputs<'_> {
 }
 
 impl SharedSession {
-    /// `session`, which computes on processors alone: no other execution provider was named for it.
+    /// Wraps `session`, which must use no other than the CPU execution provider.
     pub(super) fn new(session: Session) -> ort::Result<SharedSession> {
         let names = session.outputs().iter().map(|output| c_string(output.name()));
         let names = names.collect::<Result<_, _>>()?;
         Ok(SharedSession { session, names })
     }
 
-    /// What the model gives, its taps among it.
+    /// The outputs of the model, including its taps.
     pub(super) fn outputs(&self) -> &[Outlet] {
         self.session.outputs()
     }
@@ -55,7 +55,7 @@ impl SharedSession {
     /// All outputs for these inputs.
     pub(super) fn run(
         &self,
-        given: &HashMap<&str, Fed<'_>>,
+        given: &HashMap<&str, InputValue<'_>>,
         options: &RunOptions<NoSelectedOutputs>,
     ) -> ort::Result<Outputs<'_>> {
         let input_names: Vec<CString> =
@@ -64,10 +64,10 @@ impl SharedSession {
         let inputs: Vec<*const _> = given.values().map(|value| value.ptr()).collect();
         let names = pointers(&self.names);
         let mut outputs = vec![ptr::null_mut(); names.len()];
-        // SAFETY: every pointer is to something that lives until the call returns: the session, the
-        // options, as many names and values as the counts beside them say. Where the outputs are to
-        // be stands a place for each. The session is used by other threads only for the same call,
-        // which the library allows (see above).
+        // SAFETY: every pointer is valid until the call returns: the session, the options, and as
+        // many names and values as the counts say. The output array has one element per output.
+        // Other threads use the session only for the same call, which the library allows (see
+        // above).
         let status = unsafe {
             (ort::api().Run)(
                 self.session.ptr().cast_mut(),
@@ -80,24 +80,24 @@ impl SharedSession {
                 outputs.as_mut_ptr(),
             )
         };
-        // Taken over before the status is looked at, so that none is lost.
+        // Taken over before the status is checked, so that no value is leaked.
         let values = outputs.into_iter().filter_map(NonNull::new).map(|output| {
-            // SAFETY: the library made the value and gave it to us, whole and once; its memory is of
-            // the session, which outlives it in `Outputs`.
+            // SAFETY: the library created the value and transferred its ownership exactly once; its
+            // memory belongs to the session, which outlives it in `Outputs`.
             unsafe { DynValue::from_ptr(output, Some(self.session.allocator())) }
         });
         let values: Vec<DynValue> = values.collect();
-        // SAFETY: the status is the library's own and looked at once.
+        // SAFETY: the library returned the status, and it is consumed exactly once.
         unsafe { ort::Error::result_from_status(status) }?;
         if values.len() < names.len() {
-            return Err(ort::Error::new("it gave fewer outputs than the model has"));
+            return Err(ort::Error::new("it returned fewer outputs than the model has"));
         }
         Ok(Outputs { values, _session: &self.session })
     }
 }
 
 fn c_string(name: &str) -> ort::Result<CString> {
-    CString::new(name).map_err(|_| ort::Error::new("a name holds the character 0"))
+    CString::new(name).map_err(|_| ort::Error::new("a name contains a null character"))
 }
 
 fn pointers(names: &[CString]) -> Vec<*const c_char> {

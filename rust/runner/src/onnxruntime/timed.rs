@@ -1,4 +1,4 @@
-//! Sessions that are timed, and what their profiles tell.
+//! Timed sessions, and their profiles.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,7 +13,7 @@ use serde_json::Value;
 use super::{OnnxRuntime, error_parsing, failed, panicked, session, values};
 use crate::catch_panic;
 
-/// A session as whoever deploys the model has it, and a sample in its memory.
+/// A session as in deployment, with a sample in its memory.
 pub(super) struct TimedSession {
     session: Session,
     given: Vec<(String, DynValue)>,
@@ -52,10 +52,10 @@ impl Timed for TimedSession {
     }
 }
 
-/// How often each type of operator runs for the sample, as ONNX Runtime's own profile has it.
+/// How often each type of operator runs for the sample, according to ONNX Runtime's profile.
 ///
-/// The profile and not the optimized model: that may have weights that no file can hold, and says
-/// nothing of what a loop runs.
+/// The profile is used instead of the optimized model, which may have weights that cannot be saved,
+/// and does not show what a loop runs.
 pub(super) fn kernels(
     runtime: &OnnxRuntime,
     model: &Model,
@@ -78,7 +78,7 @@ pub(super) fn kernels(
     Ok(counts)
 }
 
-/// The operator of an event that is the run of a kernel.
+/// The operator of an event, if the event is the run of a kernel.
 fn operator(event: &Value) -> Option<&str> {
     let ran = event["cat"] == "Node" && event["name"].as_str()?.ends_with("_kernel_time");
     event["args"]["op_name"].as_str().filter(|_| ran)
@@ -94,7 +94,10 @@ mod tests {
 
     #[test]
     fn only_kernels_are_counted() {
-        let event = |cat: &str, name: &str| serde_json::json!({"cat": cat, "name": name, "args": {"op_name": "Conv"}});
+        let event = |cat: &str, name: &str| {
+            let args = serde_json::json!({"op_name": "Conv"});
+            serde_json::json!({"cat": cat, "name": name, "args": args})
+        };
         assert_eq!(operator(&event("Node", "c_kernel_time")), Some("Conv"));
         assert_eq!(operator(&event("Node", "c_fence_before")), None);
         assert_eq!(operator(&event("Session", "model_run_kernel_time")), None);

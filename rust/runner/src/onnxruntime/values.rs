@@ -1,4 +1,4 @@
-//! Tensors on their way into ONNX Runtime, and out of it to the sink.
+//! Converts tensors to ONNX Runtime values, and passes outputs to the sink.
 
 use std::fmt::Debug;
 use std::ops::Deref;
@@ -14,10 +14,10 @@ use quantize_rs_onnx::{DataType, Tensor};
 use super::error_parsing::without_node;
 use super::failed;
 
-/// Reads the bytes of a tensor as the elements that ONNX Runtime wants.
+/// Converts the bytes of a tensor to an ONNX Runtime value.
 type Reader = fn(&Tensor) -> ort::Result<DynValue>;
 
-/// How tensors of this type are read; `None` for types without a counterpart in Rust.
+/// The conversion for this type; `None` for types without a Rust equivalent.
 fn reader(dtype: DataType) -> Option<Reader> {
     Some(match dtype {
         DataType::Float => |tensor| read(tensor, f32::from_le_bytes),
@@ -37,52 +37,52 @@ fn reader(dtype: DataType) -> Option<Reader> {
     })
 }
 
-/// Whether ONNX Runtime can be given tensors of this type.
+/// Whether ONNX Runtime can read tensors of this type.
 pub(super) fn is_known(dtype: DataType) -> bool {
     reader(dtype).is_some()
 }
 
-/// The tensor in memory of its own: copied, because ONNX Runtime wants its elements aligned.
+/// The tensor as an owned value: copied, because ONNX Runtime requires aligned elements.
 pub(super) fn value(tensor: &Tensor) -> Result<DynValue, CalibrationError> {
     let read = reader(tensor.dtype).ok_or_else(|| {
-        let what = format!("onnxruntime cannot be given a tensor of {}", tensor.dtype);
+        let what = format!("onnxruntime does not accept tensors of {}", tensor.dtype);
         CalibrationError::new(CalibrationErrorKind::Unsupported(what))
     })?;
     read(tensor).map_err(|error| without_node(&error))
 }
 
-/// A tensor for one run: where it lies, if its elements are aligned there, or else copied.
-pub(super) enum Fed<'a> {
+/// The tensor as an input of one run: borrowed if its elements are aligned, otherwise copied.
+pub(super) enum InputValue<'a> {
     Lent(DynValueRef<'a>),
     Copied(DynValue),
 }
 
-impl Deref for Fed<'_> {
+impl Deref for InputValue<'_> {
     type Target = DynValue;
 
     fn deref(&self) -> &DynValue {
         match self {
-            Fed::Lent(value) => value,
-            Fed::Copied(value) => value,
+            InputValue::Lent(value) => value,
+            InputValue::Copied(value) => value,
         }
     }
 }
 
-/// The tensor without a copy of its elements, where that can be: most samples are of these types.
-pub(super) fn fed(tensor: &Tensor) -> Result<Fed<'_>, CalibrationError> {
+/// The tensor without a copy of its elements, if possible: most samples have these types.
+pub(super) fn input_value(tensor: &Tensor) -> Result<InputValue<'_>, CalibrationError> {
     let lent = match tensor.dtype {
         DataType::Float => lent::<f32>(tensor),
         DataType::Int64 => lent::<i64>(tensor),
         DataType::Int32 => lent::<i32>(tensor),
         _ => None,
     };
-    lent.map_or_else(|| value(tensor).map(Fed::Copied), |value| Ok(Fed::Lent(value)))
+    lent.map_or_else(|| value(tensor).map(InputValue::Copied), |value| Ok(InputValue::Lent(value)))
 }
 
 fn lent<T: PrimitiveTensorElementType + AnyBitPattern + Debug>(
     tensor: &Tensor,
 ) -> Option<DynValueRef<'_>> {
-    // Elements are stored low bytes first.
+    // Elements are stored in little-endian order.
     let elements = cfg!(target_endian = "little").then(|| bytemuck::try_cast_slice(&tensor.data));
     let elements: &[T] = elements?.ok().filter(|elements: &&[T]| !elements.is_empty())?;
     let lent = TensorRef::from_array_view((tensor.shape.clone(), elements));
@@ -91,7 +91,8 @@ fn lent<T: PrimitiveTensorElementType + AnyBitPattern + Debug>(
 
 fn read<const N: usize, T: PrimitiveTensorElementType + Clone + Debug + 'static>(
     tensor: &Tensor,
-    // Of a type of its own, which the loop is compiled for: through a pointer each element is a call.
+    // A generic parameter, so that the loop is compiled for it; through a pointer each element
+    // would be a call.
     element: impl Fn([u8; N]) -> T,
 ) -> ort::Result<DynValue> {
     let elements = tensor.data.as_chunks::<N>().0.iter().map(|bytes| element(*bytes));
@@ -99,26 +100,26 @@ fn read<const N: usize, T: PrimitiveTensorElementType + Clone + Debug + 'static>
     Ok(ort::value::Tensor::from_array((tensor.shape.clone(), elements))?.into_dyn())
 }
 
-/// Whether tensors of this type can be shown.
+/// Whether values of this type can be observed.
 pub(super) fn is_float(dtype: DataType) -> bool {
     use DataType::{BFloat16, Double, Float, Float16};
     matches!(dtype, Float | Float16 | BFloat16 | Double)
 }
 
-/// As [`is_float`], of a type of ONNX Runtime.
+/// As [`is_float`], for an ONNX Runtime type.
 pub(super) fn are_floats(of: &ValueType) -> bool {
     use TensorElementType::{Bfloat16, Float16, Float32, Float64};
     matches!(of, ValueType::Tensor { ty: Float32 | Float16 | Bfloat16 | Float64, .. })
 }
 
-/// Lends the elements to the sink: float32 as they lie in memory, other floats converted.
+/// Passes the elements to the sink: float32 in place, other floats converted.
 pub(super) fn show(
     value: &DynValue,
     tap: usize,
     sink: &mut dyn Sink,
 ) -> Result<(), CalibrationError> {
     let ValueType::Tensor { ty, shape, .. } = value.dtype() else {
-        return Err(failed(format!("a tapped value is {}, no tensor", value.dtype())));
+        return Err(failed(format!("a tapped value is {}, not a tensor", value.dtype())));
     };
     let shape = shape.iter().map(|length| usize::try_from(*length).unwrap_or(0));
     let shape: Vec<usize> = shape.collect();

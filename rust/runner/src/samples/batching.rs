@@ -1,4 +1,4 @@
-//! Cuts arrays into samples.
+//! Divides arrays into samples.
 
 use quantize_rs::{CalibrationError, CalibrationErrorKind, InputSpec, Sample, Samples};
 use quantize_rs_onnx::Tensor;
@@ -7,7 +7,8 @@ use super::rows::Rows;
 use super::{BoxedSamples, convert, data};
 use crate::inputs::{describe, dims, elements, fits, listed, mismatch};
 
-/// Which of the arrays called `names` feeds each input: their positions, in the order of the inputs.
+/// Which of the arrays called `names` belongs to each input: their positions, in the order of the
+/// inputs.
 pub(super) fn by_input(
     names: &[String],
     inputs: &[InputSpec],
@@ -17,8 +18,8 @@ pub(super) fn by_input(
         ([input], [_, _, ..]) if names.iter().all(String::is_empty) => {
             let count = names.len();
             let message = format!(
-                "a list of {count} arrays that are alike, and the model has one input: stack them, \
-                 or give them one by one; of a tuple the first counts"
+                "a list of {count} arrays of the same shape, but the model has one input: \
+                 stack them, or pass them one by one; only the first array of a tuple is used"
             );
             return Err(mismatch(message).at_value(&input.name));
         }
@@ -31,7 +32,8 @@ pub(super) fn by_input(
     };
     if names.iter().any(String::is_empty) {
         let (count, all) = (inputs.len(), listed(inputs.iter().map(|i| i.name.as_str()), 8));
-        let message = format!("the model has {count} inputs, {all}: which is the array for?");
+        let message =
+            format!("the model has {count} inputs, {all}: name the one that the array belongs to");
         return Err(mismatch(message).at_value(&first.name));
     }
     let unmatched = names.iter().filter(|name| inputs.iter().all(|input| input.name != **name));
@@ -44,7 +46,7 @@ pub(super) fn by_input(
     Err(mismatch(message).at_value(&first.name))
 }
 
-/// The arrays that feed the inputs, in their order, each under a name.
+/// The arrays of the inputs, in the order of the inputs, each with a name.
 pub(super) fn in_order(
     arrays: Vec<(String, Tensor)>,
     inputs: &[InputSpec],
@@ -61,7 +63,7 @@ pub(super) fn in_order(
     Ok(in_order.collect())
 }
 
-/// The samples of arrays, one for each input, by the rule of [`from_arrays`](super::from_arrays).
+/// The samples of arrays, one array per input, by the rules of [`from_arrays`](super::from_arrays).
 pub(super) fn samples(
     arrays: Vec<Rows>,
     inputs: &[InputSpec],
@@ -70,31 +72,31 @@ pub(super) fn samples(
     let columns = inputs.iter().zip(arrays).map(|(input, rows)| Column::new(input, rows, limit));
     let columns = columns.collect::<Result<Vec<Column>, CalibrationError>>()?;
     let Some(count) = columns.first().map(|column| column.samples) else {
-        return Err(mismatch("the model has no input to feed"));
+        return Err(mismatch("the model has no inputs"));
     };
     if let Some(other) = columns.iter().find(|column| column.samples != count) {
         let each = columns.iter().map(|c| format!("`{}` {}", c.rows.what, c.samples));
         let each: Vec<String> = each.collect();
-        let message = format!("the arrays hold different numbers of samples: {}", each.join(", "));
+        let message = format!("the arrays have different numbers of samples: {}", each.join(", "));
         return Err(mismatch(message).at_value(&other.rows.what));
     }
-    // One input of several may be empty, as a cache is before the first token.
+    // With several inputs, one may be empty, such as a cache before the first token.
     if let Some(first) = columns.first()
         && columns.iter().all(|column| elements(&column.shape) == Some(0))
     {
-        let message = format!("samples of shape {:?} hold no values", first.shape);
+        let message = format!("samples of shape {:?} have no values", first.shape);
         return Err(data(message).at_value(&first.rows.what));
     }
-    Ok(Box::new(Cut { columns, left: count }))
+    Ok(Box::new(Batches { columns, left: count }))
 }
 
-/// One input and the array that feeds it.
+/// An input and its array.
 struct Column {
     input: InputSpec,
     rows: Rows,
     /// Shape of the input in one sample.
     shape: Vec<usize>,
-    /// Rows of the array in one sample.
+    /// Rows of the array per sample.
     step: usize,
     samples: usize,
 }
@@ -106,7 +108,7 @@ impl Column {
         limit: Option<usize>,
     ) -> Result<Column, CalibrationError> {
         let limit = limit.unwrap_or(usize::MAX);
-        let (shape, step) = cutting(input, &rows.what, &rows.shape)?;
+        let (shape, step) = sample_shape(input, &rows.what, &rows.shape)?;
         let total = rows.shape.first().copied().unwrap_or(0);
         let whole = total / step;
         if total == 0 || limit == 0 {
@@ -125,7 +127,7 @@ impl Column {
         Ok(Column { input: input.clone(), rows, shape, step, samples: whole.min(limit) })
     }
 
-    /// The value of the next sample. Its number is known to whoever counts the samples.
+    /// The value of the next sample. The caller knows the number of the sample.
     fn value(&mut self) -> Result<Tensor, CalibrationError> {
         let (shape, dtype) = (self.shape.clone(), self.rows.dtype);
         let value = Tensor { dtype, shape, data: self.rows.take(self.step)? };
@@ -135,20 +137,21 @@ impl Column {
     }
 }
 
-/// Rows of an array of this shape that so many samples take.
+/// Rows of an array of this shape that this many samples need.
 pub(super) fn rows_needed(
     input: &InputSpec,
     what: &str,
     array: &[usize],
     limit: Option<usize>,
 ) -> Result<usize, CalibrationError> {
-    let (_, step) = cutting(input, what, array)?;
+    let (_, step) = sample_shape(input, what, array)?;
     let total = array.first().copied().unwrap_or(0);
     Ok(limit.map_or(total, |limit| limit.saturating_mul(step).min(total)))
 }
 
-/// Shape of the input in one sample cut from an array of this shape, and the rows it takes.
-fn cutting(
+/// The shape of the input in one sample of an array of this shape, and the rows that the sample
+/// needs.
+fn sample_shape(
     input: &InputSpec,
     what: &str,
     array: &[usize],
@@ -189,7 +192,7 @@ fn cutting(
     Err(mismatch(message).at_value(what))
 }
 
-/// Says so when moving the channels would make `shape` fit.
+/// A hint, if transposing the channels would make `shape` match.
 fn layout_hint(expected: &[Option<usize>], shape: &[usize]) -> String {
     let rank = shape.len();
     if rank < 3 {
@@ -204,21 +207,21 @@ fn layout_hint(expected: &[Option<usize>], shape: &[usize]) -> String {
         if fits(expected, &moved) {
             let expected = dims(expected);
             return format!(
-                ": its channels come {has} and {expected} wants them {wants}, so transpose the \
-                 axes of a sample to {axes:?}"
+                ": its channels are {has} and {expected} expects them {wants}, so transpose \
+                 the axes of a sample to {axes:?}"
             );
         }
     }
     String::new()
 }
 
-/// Samples cut from arrays of equal numbers of samples.
-struct Cut {
+/// Samples from arrays with equal numbers of samples.
+struct Batches {
     columns: Vec<Column>,
     left: usize,
 }
 
-impl Samples for Cut {
+impl Samples for Batches {
     fn next_sample(&mut self) -> Option<Result<Sample, CalibrationError>> {
         self.left = self.left.checked_sub(1)?;
         let inputs = self.columns.iter_mut().map(|column| {

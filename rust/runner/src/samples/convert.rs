@@ -1,4 +1,4 @@
-//! Converts numbers to the type of an input, or says which one has no place there.
+//! Converts numbers to the type of an input, or reports the first that does not fit.
 
 use half::{bf16, f16};
 use quantize_rs::{CalibrationError, CalibrationErrorKind};
@@ -7,11 +7,11 @@ use quantize_rs_onnx::{DataType, Tensor};
 use super::data;
 use crate::inputs::byte_len;
 
-/// The same numbers as elements of type `to`; `what` names the file or array in errors.
+/// Converts the elements to the type `to`; `what` names the file or array in errors.
 ///
-/// Between floating-point types numbers are rounded to the nearest; integers become the nearest
-/// float; booleans are 0 and 1. A tensor that has the type already is checked and not copied. Floats
-/// may be −∞, as in the masks of attention layers.
+/// Between floating-point types, numbers are rounded to the nearest; integers become the nearest
+/// float; booleans are 0 and 1. A tensor that already has the type is checked, not copied. Floats
+/// may be −∞, as in attention masks.
 ///
 /// ```
 /// use quantize_rs_onnx::{DataType, Tensor};
@@ -23,8 +23,9 @@ use crate::inputs::byte_len;
 /// ```
 ///
 /// # Errors
-/// [`CalibrationErrorKind::NonFinite`] for NaN and +∞, and [`CalibrationErrorKind::Data`] for a number that `to` cannot hold: 1.5 or 300 as uint8, 1e300 as float32; both name the number and
-/// its index. Also `Data` for types that are not plain numbers.
+/// [`CalibrationErrorKind::NonFinite`] for NaN and +∞, and [`CalibrationErrorKind::Data`] for a
+/// number that `to` cannot represent: 1.5 or 300 as uint8, 1e300 as float32; both errors give the
+/// number and its index. Also `Data` for types that are not plain numbers.
 pub fn convert(tensor: Tensor, to: DataType, what: &str) -> Result<Tensor, CalibrationError> {
     let from = tensor.dtype;
     let (Some(read), Some(write)) = (reader(from), writer(to)) else {
@@ -55,19 +56,19 @@ pub fn convert(tensor: Tensor, to: DataType, what: &str) -> Result<Tensor, Calib
     Ok(Tensor { dtype: to, shape: tensor.shape, data: converted.into() })
 }
 
-/// Whether all elements are plainly finite, told quickly for the usual type; `false` when in doubt.
+/// Whether all elements are finite, as a fast check for the most common type; `false` when unknown.
 fn all_finite(tensor: &Tensor) -> bool {
     const EXPONENT: u32 = f32::INFINITY.to_bits();
     let finite = |bytes: &[u8; 4]| u32::from_le_bytes(*bytes) & EXPONENT != EXPONENT;
     let (elements, rest) = tensor.data.as_chunks::<4>();
-    // Without an early end, which would keep the loop from taking several at once.
+    // Without early exit, which would prevent vectorization.
     let blocks = || elements.chunks(1024);
     tensor.dtype == DataType::Float
         && rest.is_empty()
         && blocks().all(|block| block.iter().fold(true, |all, bytes| all & finite(bytes)))
 }
 
-/// A number of any of the types, exactly.
+/// A number of any of the types, without rounding.
 #[derive(Clone, Copy)]
 enum Number {
     Integer(i128),
@@ -75,7 +76,7 @@ enum Number {
 }
 
 impl Number {
-    /// Whether a float may hold it: a mask may be −∞.
+    /// Whether a float input may have it: masks may be −∞.
     fn is_sound(self) -> bool {
         self.is_finite() || self.is_mask()
     }
@@ -124,10 +125,10 @@ fn position(mut index: usize, shape: &[usize]) -> Vec<usize> {
     position
 }
 
-/// Reads the bytes of one element.
+/// Reads one element.
 type Read = fn(&[u8]) -> Number;
 
-/// Appends the element of that number, or answers that it does not fit.
+/// Appends the element with that value; `false` if it does not fit.
 type Write = fn(Number, &mut Vec<u8>) -> bool;
 
 macro_rules! element {
@@ -203,7 +204,7 @@ fn writer(dtype: DataType) -> Option<Write> {
     })
 }
 
-/// The number as an integer, if it is one. Floats beyond ±2^64 fit no integer type anyway.
+/// The number as an integer, if it is one. Floats beyond ±2^64 do not fit any integer type.
 fn integer(number: Number) -> Option<i128> {
     match number {
         Number::Integer(value) => Some(value),
@@ -260,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn zero_and_one_survive_between_any_two_plain_types() {
+    fn zero_and_one_round_trip_between_any_two_plain_types() {
         for from in PLAIN {
             for to in PLAIN {
                 let there = convert(doubles(&[0.0, 1.0, 1.0]), from, "x").expect("fits");
@@ -299,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_that_are_not_finite_are_found_whatever_the_target() {
+    fn non_finite_numbers_are_refused_for_every_type() {
         for to in PLAIN {
             let mut values = vec![0.0; 6];
             values[4] = f64::NAN;
@@ -339,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn data_that_is_not_as_long_as_the_shape_says_is_refused() {
+    fn data_of_the_wrong_length_is_refused() {
         let short = Tensor { shape: vec![3], ..doubles(&[1.0, 2.0]) };
         assert!(convert(short, DataType::Float, "x").is_err());
         let vast = Tensor { shape: vec![usize::MAX, 2], ..doubles(&[]) };

@@ -1,4 +1,4 @@
-//! Looks at samples as they go by, for signs that they are not what the model will meet.
+//! Checks samples for signs that they are not representative of production inputs.
 
 use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -9,86 +9,85 @@ use quantize_rs_onnx::Tensor;
 
 use super::BoxedSamples;
 
-/// With fewer samples that differ, ranges seldom hold for other data.
-pub const FEW: usize = 32;
+/// The minimum number of distinct samples; with fewer, ranges seldom hold for other data.
+pub const MIN_SAMPLES: usize = 32;
 
-/// Neighbours in images that correlate less than this have nothing to do with each other; of two
-/// neighbours in a photo the correlation is nearly 1.
-const UNRELATED: f64 = 0.1;
+/// The minimum correlation of neighbouring pixels in images; in photos it is nearly 1.
+const MIN_PIXEL_CORRELATION: f64 = 0.1;
 
-/// Numbers of an image that it takes to tell.
-const ENOUGH: usize = 1024;
+/// The minimum number of values of an image for this check.
+const MIN_IMAGE_VALUES: usize = 1024;
 
-/// Stretches of so many that are looked at, of larger images: from the first to the last number.
-const STRETCHES: usize = 16;
+/// The number of spans, evenly distributed over the values, that are checked in larger images.
+const SPANS: usize = 16;
 
-/// Samples that are passed on as they are, and remembered for [`Watched::warnings`].
+/// Passes samples on unchanged, and collects statistics for [`SampleDiagnostics::warnings`].
 ///
-/// What is remembered has a fixed size, and nothing is looked at any more once it is clear that
-/// there is nothing to say. The warnings do not depend on the order of the samples.
+/// The statistics have a fixed size, and a check stops once it is certain that there is nothing to
+/// report. The warnings do not depend on the order of the samples.
 ///
 /// ```
 /// use quantize_rs::{InputSpec, Samples};
 /// use quantize_rs_onnx::Tensor;
-/// use quantize_rs_runner::samples::{self, Watched};
+/// use quantize_rs_runner::samples::{self, SampleDiagnostics};
 ///
 /// let input = InputSpec { name: "x".into(), dtype: None, shape: None };
 /// let same = Tensor::from_f32(vec![3, 2], &[1.0, 2.0, 1.0, 2.0, 1.0, 2.0]);
 /// let inputs = [input];
 /// let samples = samples::from_arrays(vec![("x".into(), same)], &inputs, None)?;
-/// let mut samples = Watched::new(samples, &inputs);
+/// let mut samples = SampleDiagnostics::new(samples, &inputs);
 /// while samples.next_sample().is_some() {}
 /// assert!(samples.warnings()[0].starts_with("only 3 samples"));
-/// assert_eq!(samples.warnings()[1], "all 3 samples are the same");
+/// assert_eq!(samples.warnings()[1], "all 3 samples are identical");
 /// # Ok::<(), quantize_rs::CalibrationError>(())
 /// ```
-pub struct Watched {
+pub struct SampleDiagnostics {
     samples: BoxedSamples,
-    /// Rows of a sample, where the model fixes how many it takes at a time.
+    /// Rows per sample, if the model has a fixed batch size.
     batch: usize,
     count: usize,
-    /// Hashes of samples that differ; no more are kept than it takes to be content.
-    different: HashSet<u64>,
-    inputs: Vec<Suspect>,
+    /// Hashes of distinct samples, up to the number that is sufficient.
+    distinct: HashSet<u64>,
+    inputs: Vec<InputDiagnostics>,
 }
 
-impl Watched {
-    /// Watches these samples for a model with these inputs.
-    pub fn new(samples: BoxedSamples, inputs: &[InputSpec]) -> Watched {
+impl SampleDiagnostics {
+    /// Checks these samples for a model with these inputs.
+    pub fn new(samples: BoxedSamples, inputs: &[InputSpec]) -> SampleDiagnostics {
         let batch = batch_of(inputs).unwrap_or(1).max(1);
-        Watched { samples, batch, count: 0, different: HashSet::new(), inputs: Vec::new() }
+        SampleDiagnostics { samples, batch, count: 0, distinct: HashSet::new(), inputs: Vec::new() }
     }
 
-    /// What is to be said of the samples that went by, in whole sentences without a full stop.
+    /// The warnings about the samples so far, as sentences without a full stop.
     pub fn warnings(&self) -> Vec<String> {
-        let (count, different) = (self.count, self.different.len());
+        let (count, distinct) = (self.count, self.distinct.len());
         let mut warnings = Vec::new();
         if count == 0 {
             return warnings;
         }
-        if count * self.batch < FEW {
+        if count * self.batch < MIN_SAMPLES {
             let samples = if count == 1 { "sample" } else { "samples" };
             let each = match self.batch {
                 1 => String::new(),
                 batch => format!(" of {batch}"),
             };
             warnings.push(format!(
-                "only {count} {samples}{each}: what so few show seldom holds for other data, give {FEW} \
-                 or more that differ as those in use do"
+                "only {count} {samples}{each}: give at least {MIN_SAMPLES}, \
+                 as varied as production inputs"
             ));
         }
-        if count > 1 && different == 1 {
-            warnings.push(format!("all {count} samples are the same"));
-        } else if different < count.min(FEW) {
-            warnings.push(format!("of {count} samples only {different} differ"));
+        if count > 1 && distinct == 1 {
+            warnings.push(format!("all {count} samples are identical"));
+        } else if distinct < count.min(MIN_SAMPLES) {
+            warnings.push(format!("only {distinct} of {count} samples are distinct"));
         }
-        for Suspect { name, constant, noise } in &self.inputs {
+        for InputDiagnostics { name, constant, noise } in &self.inputs {
             if constant.is_some() {
                 warnings.push(format!("all values of input `{name}` are the same in all samples"));
             } else if *noise {
                 warnings.push(format!(
-                    "input `{name}` looks like noise: neighbouring pixels have nothing to do with \
-                     each other, and the ranges of noise are not those of images"
+                    "input `{name}` looks like noise: neighbouring pixels are uncorrelated, and \
+                     ranges from noise do not hold for images"
                 ));
             }
         }
@@ -97,12 +96,15 @@ impl Watched {
 
     fn look_at(&mut self, sample: &Sample) {
         if self.count == 0 {
-            self.inputs =
-                sample.inputs.iter().map(|(name, value)| Suspect::of(name, value)).collect();
+            self.inputs = sample
+                .inputs
+                .iter()
+                .map(|(name, value)| InputDiagnostics::of(name, value))
+                .collect();
         }
         self.count += 1;
-        if self.different.len() < FEW {
-            self.different.insert(hash(sample));
+        if self.distinct.len() < MIN_SAMPLES {
+            self.distinct.insert(hash(sample));
         }
         for suspect in &mut self.inputs {
             if let Some(value) = sample.get(&suspect.name) {
@@ -112,7 +114,7 @@ impl Watched {
     }
 }
 
-impl Samples for Watched {
+impl Samples for SampleDiagnostics {
     fn next_sample(&mut self) -> Option<Result<Sample, CalibrationError>> {
         let sample = self.samples.next_sample()?;
         if let Ok(sample) = &sample {
@@ -126,27 +128,27 @@ impl Samples for Watched {
     }
 }
 
-/// The first length of every input, where it is fixed and one.
+/// The first dimension of the inputs, if it is fixed and the same for all.
 fn batch_of(inputs: &[InputSpec]) -> Option<usize> {
     let mut lengths = inputs.iter().map(|input| *input.shape.as_deref()?.first()?);
     let first = lengths.next()??;
     lengths.all(|length| length == Some(first)).then_some(first)
 }
 
-/// What an input is suspected of, until a sample shows that it is not so.
-struct Suspect {
+/// The findings for an input, each until a sample disproves it.
+struct InputDiagnostics {
     name: String,
-    /// The bytes of the one value that all elements have.
+    /// The bytes of the single value that all elements have.
     constant: Option<Bytes>,
     noise: bool,
 }
 
-impl Suspect {
-    fn of(name: &str, value: &Tensor) -> Suspect {
-        // Masks and token types often are constant, and so are switches.
+impl InputDiagnostics {
+    fn of(name: &str, value: &Tensor) -> InputDiagnostics {
+        // Masks and token types are often constant, and so are flags.
         let may_vary = value.dtype.is_float() && value.elements() > 1;
         let first = value.data.slice(..value.data.len().min(size(value)));
-        Suspect { name: name.to_owned(), constant: may_vary.then_some(first), noise: true }
+        InputDiagnostics { name: name.to_owned(), constant: may_vary.then_some(first), noise: true }
     }
 
     fn look_at(&mut self, value: &Tensor) {
@@ -157,7 +159,7 @@ impl Suspect {
     }
 }
 
-/// Bytes of an element.
+/// Bytes per element.
 fn size(value: &Tensor) -> usize {
     (value.dtype.bits() / 8).max(1)
 }
@@ -170,33 +172,36 @@ fn hash(sample: &Sample) -> u64 {
     hasher.finish()
 }
 
-/// Whether these are images, and pixels beside each other have nothing in common.
+/// Whether these are images whose neighbouring pixels are uncorrelated.
 fn is_noise(value: &Tensor) -> bool {
     let apart = match value.shape[..] {
         [_, 1 | 3, _, _] => 1,
         [_, _, _, channels @ (1 | 3)] => channels,
         _ => return false,
     };
-    let values = some_of(value);
-    values.len() >= ENOUGH && correlation(&values, apart).is_some_and(|c| c.abs() < UNRELATED)
+    let values = sampled_values(value);
+    values.len() >= MIN_IMAGE_VALUES
+        && correlation(&values, apart).is_some_and(|c| c.abs() < MIN_PIXEL_CORRELATION)
 }
 
-/// The numbers of an image, or stretches of them when there are many.
-fn some_of(value: &Tensor) -> Vec<f32> {
+/// The values of an image, or spans of them if there are many.
+fn sampled_values(value: &Tensor) -> Vec<f32> {
     let size = size(value);
     let count = value.data.len() / size;
-    if count <= STRETCHES * ENOUGH {
+    if count <= SPANS * MIN_IMAGE_VALUES {
         return value.to_f32().unwrap_or_default();
     }
     let stretch = |at: usize| {
-        let from = at * (count - ENOUGH) / (STRETCHES - 1);
-        let data = value.data.slice(from * size..(from + ENOUGH) * size);
-        Tensor { dtype: value.dtype, shape: vec![ENOUGH], data }.to_f32().unwrap_or_default()
+        let from = at * (count - MIN_IMAGE_VALUES) / (SPANS - 1);
+        let data = value.data.slice(from * size..(from + MIN_IMAGE_VALUES) * size);
+        Tensor { dtype: value.dtype, shape: vec![MIN_IMAGE_VALUES], data }
+            .to_f32()
+            .unwrap_or_default()
     };
-    (0..STRETCHES).flat_map(stretch).collect()
+    (0..SPANS).flat_map(stretch).collect()
 }
 
-/// The correlation of values so many places apart; `None` when they are all the same.
+/// The correlation of values `apart` positions from each other; `None` when all are equal.
 fn correlation(values: &[f32], apart: usize) -> Option<f64> {
     #[allow(clippy::cast_precision_loss)] // a length
     let mean = values.iter().copied().map(f64::from).sum::<f64>() / values.len() as f64;
@@ -212,14 +217,14 @@ mod tests {
     use super::*;
     use crate::samples::{from_arrays, random};
 
-    fn warnings(mut samples: Watched) -> Vec<String> {
+    fn warnings(mut samples: SampleDiagnostics) -> Vec<String> {
         while let Some(sample) = samples.next_sample() {
             sample.expect("a sample");
         }
         samples.warnings()
     }
 
-    /// The warnings about samples of 4 numbers each, which `number` gives by sample and place.
+    /// The warnings about samples of 4 numbers each; `number` is called with sample and position.
     fn about(count: u16, number: impl Fn(u16, u16) -> f32) -> Vec<String> {
         let values: Vec<f32> = (0..count)
             .flat_map(|sample| (0..4).map(move |place| (sample, place)))
@@ -228,11 +233,11 @@ mod tests {
         let rows = Tensor::from_f32(vec![count.into(), 4], &values);
         let inputs = [InputSpec { name: "x".into(), dtype: None, shape: None }];
         let samples = from_arrays(vec![("x".into(), rows)], &inputs, None);
-        warnings(Watched::new(samples.expect("samples"), &inputs))
+        warnings(SampleDiagnostics::new(samples.expect("samples"), &inputs))
     }
 
     #[test]
-    fn rows_of_a_fixed_batch_count_each() {
+    fn rows_of_a_fixed_batch_are_counted_individually() {
         let of = |name: &str, first: Option<usize>| InputSpec {
             name: name.to_owned(),
             dtype: None,
@@ -244,7 +249,7 @@ mod tests {
                 (input.name.clone(), Tensor::from_f32(vec![rows.into(), 2], &values))
             });
             let samples = from_arrays(arrays.collect(), inputs, None).expect("samples");
-            warnings(Watched::new(samples, inputs))
+            warnings(SampleDiagnostics::new(samples, inputs))
         };
         assert!(about(&[of("x", Some(8))], 32).is_empty());
         assert!(about(&[of("x", Some(8)), of("y", Some(8))], 32).is_empty());
@@ -253,35 +258,31 @@ mod tests {
     }
 
     #[test]
-    fn enough_samples_that_differ_are_passed_over_in_silence() {
+    fn enough_distinct_samples_have_no_warnings() {
         for count in [32, 33, 1000] {
             assert!(about(count, |sample, place| f32::from(sample + place)).is_empty());
         }
-        // copies of many are no fault
+        // duplicates of many samples are accepted
         assert!(about(200, |sample, place| f32::from(sample % 40 + place)).is_empty());
     }
 
     #[test]
-    fn few_samples_copies_and_constants_are_said() {
-        let few = |n: &str| {
-            format!(
-                "only {n}: what so few show seldom holds for other data, give 32 or more that differ as those in use do"
-            )
-        };
+    fn few_duplicate_and_constant_samples_are_reported() {
+        let few = |n: &str| format!("only {n}: give at least 32, as varied as production inputs");
         let ramp = |sample: u16, place: u16| f32::from(sample + place);
         assert_eq!(about(1, ramp), [few("1 sample")]);
         assert_eq!(about(31, ramp), [few("31 samples")]);
-        assert_eq!(about(40, |_, place| f32::from(place)), ["all 40 samples are the same"]);
+        assert_eq!(about(40, |_, place| f32::from(place)), ["all 40 samples are identical"]);
         let some = about(90, |sample, place| f32::from(sample % 9 + place));
-        assert_eq!(some, ["of 90 samples only 9 differ"]);
+        assert_eq!(some, ["only 9 of 90 samples are distinct"]);
         let constant = "all values of input `x` are the same in all samples";
-        assert_eq!(about(40, |_, _| 0.5), ["all 40 samples are the same", constant]);
+        assert_eq!(about(40, |_, _| 0.5), ["all 40 samples are identical", constant]);
         // each sample is constant, but they differ
         assert!(about(40, |sample, _| f32::from(sample)).is_empty());
     }
 
     #[test]
-    fn images_of_noise_are_told_from_images() {
+    fn noise_is_distinguished_from_images() {
         for shape in
             [vec![Some(1), Some(3), Some(32), Some(32)], vec![Some(1), Some(32), Some(32), Some(3)]]
         {
@@ -291,13 +292,14 @@ mod tests {
                 shape: Some(shape),
             };
             let noise = random(std::slice::from_ref(&input), 40, None, 0).expect("samples");
-            let found = warnings(Watched::new(noise, std::slice::from_ref(&input)));
+            let found = warnings(SampleDiagnostics::new(noise, std::slice::from_ref(&input)));
             assert!(
                 found.len() == 1 && found[0].starts_with("input `x` looks like noise"),
                 "{found:?}"
             );
         }
-        // Large ones are looked at from top to bottom: the margin of these is nearly empty, and noisy.
+        // Large images are checked from top to bottom: the margin of these is nearly empty, with
+        // noise.
         let shape = vec![Some(1), Some(1), Some(512), Some(512)];
         let input = [InputSpec { name: "x".into(), dtype: None, shape: Some(shape) }];
         for (margin, is_noise) in [(32, false), (512, true)] {
@@ -314,7 +316,8 @@ mod tests {
             let pixels = (0..512).flat_map(|row| (0..512).map(move |column| number(row, column)));
             let image = Tensor::from_f32(vec![1, 1, 512, 512], &pixels.collect::<Vec<f32>>());
             let images = from_arrays(vec![("x".to_owned(), image)], &input, None);
-            let said = warnings(Watched::new(images.expect("samples"), &input)).join("\n");
+            let said =
+                warnings(SampleDiagnostics::new(images.expect("samples"), &input)).join("\n");
             assert_eq!(said.contains("looks like noise"), is_noise, "{said}");
         }
         let inputs = [InputSpec {
@@ -325,14 +328,14 @@ mod tests {
         let smooth: Vec<f32> = (0..40_u16 * 1024).map(|i| (f32::from(i) / 9.0).sin()).collect();
         let images = vec![("x".to_owned(), Tensor::from_f32(vec![40, 1, 32, 32], &smooth))];
         let samples = from_arrays(images, &inputs, None).expect("samples");
-        assert!(warnings(Watched::new(samples, &inputs)).is_empty());
+        assert!(warnings(SampleDiagnostics::new(samples, &inputs)).is_empty());
     }
 
     #[test]
-    fn nothing_is_said_of_no_samples() {
+    fn no_samples_have_no_warnings() {
         let inputs = [InputSpec { name: "x".into(), dtype: None, shape: None }];
         let rows = Tensor::from_f32(vec![1, 1], &[1.0]);
         let samples = from_arrays(vec![("x".into(), rows)], &inputs, None).expect("samples");
-        assert!(Watched::new(samples, &inputs).warnings().is_empty());
+        assert!(SampleDiagnostics::new(samples, &inputs).warnings().is_empty());
     }
 }

@@ -1,26 +1,27 @@
-//! Items of an iterable: each is one sample, or a batch of them.
+//! Items of an iterable: each is one sample, or a batch of samples.
 
 use quantize_rs::{CalibrationError, InputSpec, Sample, Samples};
-use quantize_rs_onnx::{Kept, Model, Tensor, ValueInfoProto};
+use quantize_rs_onnx::{Model, Raw, Tensor, ValueInfoProto};
 
 use super::{BoxedSamples, batching, convert, from_arrays};
 use crate::inputs::{elements, fits};
 
-/// What items of an iterable, arrays for the inputs of one model, are made of.
+/// Converts the items of an iterable, which are arrays for the inputs of a model, to samples.
 ///
-/// An array given whole has its samples along the first axis. An item of many may be a batch or a
-/// sample, and its shape alone does not tell which: `[40, 1, 13]` is forty pictures or one sequence
-/// of forty steps. So the model is asked:
+/// A single array has its samples along the first axis. An item of an iterable may be a batch or a
+/// sample, and its shape alone does not distinguish them: `[40, 1, 13]` is forty images or one
+/// sequence of forty steps. So the model decides:
 ///
 /// - Arrays with one axis less than the inputs are one sample without its first axis.
-/// - Arrays of exactly the shapes of the inputs are cut into samples where the first axis of every
-///   input is a batch and all arrays are equally long there. It is a batch where its length varies
-///   and it is called one (`N`, `B`, or anything with `batch` in it), or called nothing of meaning
-///   (no name, or one with a number in it as exporters make up) in inputs of four axes and more,
-///   which are pictures. Else they are one sample: a sequence cut into its steps would show other
-///   values, a batch run whole shows the same. So it is where rows have to do with each other: where no
-///   output has a first axis whose length varies, or an input has the axis in another place too.
-/// - All others are cut as [`from_arrays`] cuts them.
+/// - Arrays with exactly the shapes of the inputs are divided into samples if the first axis of
+///   every input is a batch axis and all arrays have the same length along it. An axis is a batch
+///   axis if it is dynamic and its name says so (`N`, `B`, or anything with `batch` in it), or if
+///   it has no meaningful name (none, or a numbered one as exporters generate) and the input has
+///   four axes or more, as images do. Otherwise the arrays are one sample: dividing a sequence into
+///   its steps would give other values, whereas running a batch as a whole gives the same. They are
+///   also one sample if rows depend on each other: no output has a dynamic first axis, or an input
+///   has the same axis in another position too.
+/// - All others are divided as [`from_arrays`] does.
 ///
 /// ```
 /// use quantize_rs::Samples;
@@ -40,7 +41,7 @@ use crate::inputs::{elements, fits};
 /// ```
 pub struct Items {
     inputs: Vec<InputSpec>,
-    /// Whether the first axis of every input is a batch.
+    /// Whether the first axis of every input is a batch axis.
     batched: bool,
 }
 
@@ -48,11 +49,11 @@ impl Items {
     /// Items for this model.
     pub fn of(model: &Model) -> Items {
         let inputs = InputSpec::of(model);
-        let batched = first_axes_are_batches(model, &inputs) && rows_are_alone(model);
+        let batched = first_axes_are_batches(model, &inputs) && rows_are_independent(model);
         Items { inputs, batched }
     }
 
-    /// The samples of one item: arrays by the names of their inputs, or a lone one called `""`.
+    /// The samples of one item: arrays with the names of their inputs, or a single one called `""`.
     ///
     /// # Errors
     /// As [`from_arrays`].
@@ -70,12 +71,12 @@ impl Items {
                 Ok((input.name.clone(), convert(array, dtype, &input.name)?))
             });
             let inputs = values.collect::<Result<_, _>>()?;
-            return Ok(Box::new(One(Some(Sample { inputs }))));
+            return Ok(Box::new(SingleSample(Some(Sample { inputs }))));
         }
         from_arrays(arrays, &self.inputs, None)
     }
 
-    /// Whether these arrays, one for each input, are what the model is run on once.
+    /// Whether these arrays, one per input, are one sample.
     fn are_one_sample(&self, arrays: &[(String, Tensor)]) -> bool {
         let fit = self.inputs.iter().zip(arrays).all(|(input, (_, array))| {
             input.shape.as_deref().is_none_or(|shape| fits(shape, &array.shape))
@@ -92,7 +93,7 @@ fn lacks_first_axis(input: &InputSpec, array: &Tensor) -> bool {
     input.shape.as_ref().is_some_and(|shape| shape.len() == array.shape.len() + 1)
 }
 
-/// Whether the first axis of every input counts samples, by what the model calls it.
+/// Whether the first axis of every input is a batch axis, judging by its name.
 fn first_axes_are_batches(model: &Model, inputs: &[InputSpec]) -> bool {
     let axes = || {
         inputs.iter().map(|input| match input.shape.as_deref() {
@@ -104,12 +105,12 @@ fn first_axes_are_batches(model: &Model, inputs: &[InputSpec]) -> bool {
     axes().all(|(said, _)| said == Said::Batch) || axes().all(pictures)
 }
 
-/// Whether nothing speaks against rows along the first axes of the inputs having nothing to do with each other: an
-/// output that would have one for each has a first axis of unknown length, and no matrix is made of rows by rows.
-fn rows_are_alone(model: &Model) -> bool {
+/// Whether rows along the first axes of the inputs may be independent: an output with one row for
+/// each has a first axis of unknown length, and no matrix of rows by rows is computed.
+fn rows_are_independent(model: &Model) -> bool {
     let shape = |info: &ValueInfoProto| info.tensor_type()?.shape.clone();
     let graph = model.graph();
-    let is_fixed = |info: &Kept<ValueInfoProto>| {
+    let is_fixed = |info: &Raw<ValueInfoProto>| {
         shape(info).is_some_and(|shape| shape.dim.first().is_none_or(|first| first.value.is_some()))
     };
     let shapes: Vec<_> = graph.input.iter().filter_map(|info| shape(info)).collect();
@@ -122,7 +123,7 @@ fn rows_are_alone(model: &Model) -> bool {
     !rows_by_rows && !graph.output.iter().any(is_fixed)
 }
 
-/// What the first axis of an input is called; `""` where it has no name.
+/// The name of the first axis of an input; `""` where it has none.
 fn first_axis(model: &Model, input: &str) -> String {
     let info = model.graph().input.iter().find(|info| info.name == input);
     let shape = info.and_then(|info| info.tensor_type()).and_then(|tensor| tensor.shape.as_ref());
@@ -130,7 +131,7 @@ fn first_axis(model: &Model, input: &str) -> String {
     first.and_then(|first| first.param.clone()).unwrap_or_default()
 }
 
-/// What the name of an axis says of it.
+/// What the name of an axis says about it.
 #[derive(Clone, Copy, PartialEq)]
 enum Said {
     Batch,
@@ -153,10 +154,10 @@ impl Said {
     }
 }
 
-/// A sample that is there already.
-struct One(Option<Sample>);
+/// A single sample.
+struct SingleSample(Option<Sample>);
 
-impl Samples for One {
+impl Samples for SingleSample {
     fn next_sample(&mut self) -> Option<Result<Sample, CalibrationError>> {
         self.0.take().map(Ok)
     }
@@ -226,7 +227,7 @@ mod tests {
         };
         assert_eq!(two(4, 4), Some(4));
         assert_eq!(two(4, 1), Some(1), "no batch: not equally long");
-        // One input keeps its length: what is fed beside it is no batch.
+        // One input has a fixed length: the other array is not a batch.
         let styled = counts("conv_dynamic_weight", &[("x", &[4, 3, 12, 12]), ("style", &[1, 6])]);
         assert_eq!(styled, Some(1));
     }

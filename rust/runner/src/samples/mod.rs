@@ -1,7 +1,7 @@
-//! Where samples come from: files, folders of images, arrays in memory, a random generator.
+//! Sources of samples: files, folders of images, arrays in memory, a random generator.
 //!
-//! Whatever the source, arrays are cut into samples by one rule ([`from_arrays`]), converted to the
-//! type of the input by one function ([`convert`]), and checked the same way.
+//! All sources divide arrays into samples by the same rules ([`from_arrays`]), convert them to the
+//! type of the input with the same function ([`convert`]), and have the same checks.
 
 mod batching;
 mod convert;
@@ -21,21 +21,23 @@ use quantize_rs::{CalibrationError, CalibrationErrorKind, InputSpec, Samples};
 use quantize_rs_onnx::Tensor;
 
 pub use convert::convert;
-pub use diagnostics::{FEW, Watched};
-pub use images::{ChannelOrder, IMAGES, ImageFolder, Layout, Resize, fitting, leads_to_images};
+pub use diagnostics::{MIN_SAMPLES, SampleDiagnostics};
+pub use images::{
+    ChannelOrder, IMAGE_EXTENSIONS, ImageFolder, Layout, Resize, is_image_path, matching_files,
+};
 pub use iterables::Items;
 pub use random::random;
 use rows::Rows;
 
-/// Samples that may be handed to another thread.
+/// Samples that can be sent to another thread.
 pub type BoxedSamples = Box<dyn Samples + Send>;
 
-/// A kind of file that samples can be read from.
+/// A file format of samples.
 #[derive(Clone, Copy)]
 pub struct Format {
     /// Extension of its files, in lower case and without the dot.
     pub extension: &'static str,
-    /// What such a file holds, in half a line for a help text.
+    /// The contents of such a file, as a short help text.
     pub about: &'static str,
     open: Open,
 }
@@ -49,40 +51,40 @@ impl std::fmt::Debug for Format {
     }
 }
 
-/// Every format that [`open`] knows.
+/// All formats that [`open`] reads.
 pub const FORMATS: &[Format] = &[npy::FORMAT, npz::FORMAT, safetensors::FORMAT];
 
-/// The samples in a file, whose format is told by its extension, or the images in a folder.
+/// The samples of a file, whose format is that of its extension, or the images of a folder.
 ///
-/// A folder, an image, or a pattern of paths such as `photos/*.jpg` is what an [`ImageFolder`] says
-/// that has no options.
+/// A folder, an image, or a pattern of paths such as `photos/*.jpg` is read by an [`ImageFolder`]
+/// with default options.
 ///
-/// Arrays are cut into samples as [`from_arrays`] says; `limit` takes the first samples only.
-/// Files are read sample by sample, but for `.npz`, of which the samples asked for are held in
-/// memory, and arrays in Fortran order, which are read whole: there a sample lies everywhere.
+/// Arrays are divided into samples as by [`from_arrays`]; `limit` is the maximum number of samples.
+/// Files are read sample by sample, except `.npz`, whose requested samples are held in memory, and
+/// arrays in Fortran order, in which the elements of a sample are not contiguous.
 ///
 /// # Errors
-/// [`CalibrationError`] naming the file. Where it could not be opened or read, the
-/// [`std::io::Error`] is the source: a missing file is recognized by its `ErrorKind::NotFound`.
-/// What is wrong with a single sample is reported when that sample is reached; its number is known
-/// to whoever counts them.
+/// [`CalibrationError`] with the name of the file. If it could not be opened or read, the source is
+/// the [`std::io::Error`]: a missing file has the `ErrorKind::NotFound`. An error in a single
+/// sample is reported when that sample is read; the caller knows its number.
 pub fn open(
     path: &Path,
     inputs: &[InputSpec],
     limit: Option<usize>,
 ) -> Result<BoxedSamples, CalibrationError> {
-    if leads_to_images(path) {
+    if is_image_path(path) {
         return ImageFolder::new(path).open(inputs, limit);
     }
     let extension = path.extension().map(|extension| extension.to_string_lossy().to_lowercase());
     let format = FORMATS.iter().find(|format| extension.as_deref() == Some(format.extension));
-    // A path that leads nowhere is reported as that, whatever its extension.
+    // A path that does not exist is reported as that, whatever its extension.
     let metadata = std::fs::metadata(path).map_err(|error| io_error(path, error))?;
     let Some(format) = format else {
         let known: Vec<String> = FORMATS.iter().map(|f| format!(".{}", f.extension)).collect();
         let what = extension.map_or("no extension".to_owned(), |e| format!("extension .{e}"));
         let known = known.join(", ");
-        let images = IMAGES.iter().map(|extension| format!(".{extension}")).collect::<Vec<_>>();
+        let images =
+            IMAGE_EXTENSIONS.iter().map(|extension| format!(".{extension}")).collect::<Vec<_>>();
         let images = images.join(", ");
         let message = format!(
             "samples are read from {known}, and images from {images}; this path has {what}"
@@ -96,17 +98,17 @@ pub fn open(
     (format.open)(path, inputs, limit)
 }
 
-/// Samples cut from arrays in memory, which are not copied where type and order allow.
+/// Samples from arrays in memory, which are not copied if type and order match.
 ///
-/// Each array belongs to the input of its name; a lone array called `""` or `arr_0` (numpy's name
-/// for an array without one) belongs to the only input. Arrays that match no input, such as
-/// labels, are left aside when every input has its array.
+/// Each array belongs to the input with its name; a single array called `""` or `arr_0` (numpy's
+/// default name) belongs to the only input. Arrays that match no input, such as labels, are ignored
+/// if every input has its array.
 ///
-/// - An array of the input's rank has samples along its first axis, taken as many at a time as the
-///   model's first dimension says, or one at a time where that is dynamic.
-/// - An array with one axis more has whole inputs along its first axis.
+/// - An array with the rank of the input has samples along its first axis: as many rows per sample
+///   as the model's first dimension, or one if that is dynamic.
+/// - An array with one more axis has whole inputs along its first axis.
 ///
-/// Every input must get the same number of samples. `limit` takes the first samples only.
+/// Every input must have the same number of samples. `limit` is the maximum number of samples.
 ///
 /// ```
 /// use quantize_rs::InputSpec;
@@ -124,8 +126,8 @@ pub fn open(
 /// ```
 ///
 /// # Errors
-/// [`CalibrationError`] naming the array and what would have fitted. NaN, infinity and values that
-/// the input's type cannot hold are reported when their sample is reached.
+/// [`CalibrationError`] with the name of the array and the expected shape. NaN, infinity and values
+/// that do not fit the type of the input are reported when their sample is read.
 pub fn from_arrays(
     arrays: Vec<(String, Tensor)>,
     inputs: &[InputSpec],
@@ -136,7 +138,7 @@ pub fn from_arrays(
     batching::samples(rows.collect::<Result<_, _>>()?, inputs, limit)
 }
 
-/// A file or array that is not readable or not of a usable form.
+/// The error for a file or array that cannot be read or used.
 fn data(message: impl Into<String>) -> CalibrationError {
     CalibrationError::new(CalibrationErrorKind::Data(message.into()))
 }
@@ -157,7 +159,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn formats_are_told_apart_by_extensions_in_lower_case() {
+    fn formats_have_distinct_lower_case_extensions() {
         for (position, format) in FORMATS.iter().enumerate() {
             assert_eq!(format.extension, format.extension.to_lowercase());
             assert!(!FORMATS[..position].iter().any(|f| f.extension == format.extension));
@@ -166,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_file_is_not_found_and_another_extension_lists_the_known() {
+    fn a_missing_file_is_reported_and_an_unknown_extension_lists_the_known() {
         let directory = tempfile::tempdir().expect("a directory");
         let message = |name: &str| match open(&directory.path().join(name), &[], None) {
             Ok(_) => unreachable!("{name} opened"),

@@ -1,7 +1,7 @@
 //! numpy's `.npy`: a header that is a Python dict, then the elements.
 //!
-//! The header is read here and not by a library because every length in it is a claim: each is
-//! compared with the length of the file before anything of its size is allocated.
+//! The header is parsed here and not by a library because its lengths are untrusted: each is
+//! compared with the length of the file before memory is allocated.
 
 use std::io::{BufReader, Read};
 use std::path::Path;
@@ -46,7 +46,7 @@ fn open(
     batching::samples(vec![rows], inputs, limit)
 }
 
-/// What a header says, and where the elements begin.
+/// The contents of a header, and where the elements begin.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Header {
     pub(super) dtype: DataType,
@@ -57,12 +57,12 @@ pub(super) struct Header {
 }
 
 impl Header {
-    /// Bytes that the elements take, or `None` when that is beyond any memory.
+    /// Bytes of the elements; `None` on overflow.
     pub(super) fn data_len(&self) -> Option<usize> {
         byte_len(self.dtype, &self.shape)
     }
 
-    /// The rows of elements that are in memory.
+    /// The rows of elements in memory.
     pub(super) fn into_rows(self, what: &str, bytes: Vec<u8>) -> Result<Rows, CalibrationError> {
         let available = bytes.len() as u64;
         let right_length = self.data_len() == Some(bytes.len());
@@ -76,7 +76,7 @@ impl Header {
     }
 }
 
-/// Reads the header at the start of `reader`, whose whole length is `length`.
+/// Reads the header at the start of `reader`, whose total length is `length`.
 pub(super) fn read_header(
     reader: &mut impl Read,
     length: u64,
@@ -124,7 +124,7 @@ pub(super) fn read_header(
     Ok(Header { dtype, big_endian, fortran: dict.fortran, shape: dict.shape, data_start })
 }
 
-/// The header as it is written: `{'descr': '<f4', 'fortran_order': False, 'shape': (3, 2), }`
+/// The header: `{'descr': '<f4', 'fortran_order': False, 'shape': (3, 2), }`
 struct Dict<'t> {
     /// The type as a Python literal.
     descr: &'t str,
@@ -151,7 +151,7 @@ impl Dict<'_> {
     }
 }
 
-/// The Python literal at the start of `text`, and what follows it.
+/// The Python literal at the start of `text`, and the rest.
 fn literal(text: &str) -> Option<(&str, &str)> {
     let end = match text.chars().next()? {
         quote @ ('\'' | '"') => text[1..].find(quote)? + 2,
@@ -169,7 +169,7 @@ fn tuple(text: &str) -> Option<Vec<usize>> {
     lengths.map(|length| length.trim_end_matches('L').parse().ok()).collect()
 }
 
-/// The type that numpy writes as `'<f4'`, and whether its bytes are big-endian first.
+/// The type that numpy writes as `'<f4'`, and whether it is big-endian.
 fn element_type(descr: &str) -> Option<(DataType, bool)> {
     let descr = descr.trim_matches(['\'', '"']);
     let (order, kind) = descr.split_at_checked(1)?;
@@ -191,7 +191,7 @@ fn element_type(descr: &str) -> Option<(DataType, bool)> {
     matches!(order, "<" | ">" | "|" | "=").then_some((dtype, order == ">"))
 }
 
-/// The elements in C order, given in Fortran order: there the first axis runs fastest.
+/// The elements in C order, from Fortran order, in which the first axis is contiguous.
 fn c_order(elements: &[u8], shape: &[usize], size: usize) -> Vec<u8> {
     let mut strides = Vec::with_capacity(shape.len());
     let mut stride = size;
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn every_type_of_plain_numbers_is_known_and_no_other() {
+    fn every_plain_numeric_type_is_supported_and_no_other() {
         for (descr, dtype) in
             [("|b1", "bool"), ("<f2", "float16"), ("=i8", "int64"), ("|u1", "uint8")]
         {
@@ -309,7 +309,7 @@ mod tests {
     fn a_header_longer_than_the_file_is_refused_before_it_is_read() {
         let error = header(b"\x93NUMPY\x02\x00\xff\xff\xff\xff", "{}").expect_err("4 GB");
         assert!(error.to_string().contains("longer than the file"), "{error}");
-        // Even a file that is long enough gets no 4 GB for its header.
+        // Even in a file that is long enough, a header of 4 GB is not allocated.
         let mut endless = std::io::repeat(b' ');
         let mut claim = b"\x93NUMPY\x02\x00\xff\xff\xff\xff".chain(&mut endless);
         let error = read_header(&mut claim, u64::MAX, "x.npy").expect_err("4 GB");
@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn fortran_order_lets_the_first_axis_run_fastest() {
+    fn fortran_order_is_converted_to_c_order() {
         let columns = [0, 10, 1, 11, 2, 12]; // [[0, 1, 2], [10, 11, 12]]
         assert_eq!(c_order(&columns, &[2, 3], 1), [0, 1, 2, 10, 11, 12]);
         let cube: Vec<u8> = (0..24).collect();

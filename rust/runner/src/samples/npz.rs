@@ -39,8 +39,8 @@ fn open(
     batching::samples(rows.collect::<Result<_, _>>()?, inputs, limit)
 }
 
-/// The first rows of the array in an entry of an archive whose file has `length` bytes: as many as
-/// are `needed` of an array of its shape.
+/// The first rows of the array in an entry of an archive of `length` bytes: as many rows as
+/// `needed` returns for the shape of the array.
 fn read(
     mut entry: ZipFile<'_, BufReader<File>>,
     length: u64,
@@ -59,13 +59,14 @@ fn read(
     if !header.fortran && !header.shape.is_empty() {
         header.shape[0] = needed(&header.shape)?;
     }
-    // Deflated data may be longer than the file; it gets memory as it comes, not as it claims.
+    // Deflated data may be longer than the file; memory grows with the data, not with the claimed
+    // length.
     let expected = header.data_len().map_or(0, |bytes| bytes as u64);
     let mut bytes = Vec::with_capacity(usize::try_from(expected.min(length)).unwrap_or(0));
     let mut elements = entry.take(expected);
     elements.read_to_end(&mut bytes).map_err(|error| unreadable(what).caused_by(error))?;
     if Some(expected) == all {
-        // The checksum is compared at the very end.
+        // The checksum is verified at the end.
         let mut entry = elements.into_inner();
         io::copy(&mut entry, &mut io::sink()).map_err(|error| unreadable(what).caused_by(error))?;
     }

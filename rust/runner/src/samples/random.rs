@@ -1,4 +1,4 @@
-//! Random samples, for trying things out: they calibrate nothing well.
+//! Random samples, for trying things out. They are not suitable for calibration.
 
 use quantize_rs::{CalibrationError, CalibrationErrorKind, InputSpec, Sample, Samples};
 use quantize_rs_onnx::{DataType, Tensor};
@@ -6,12 +6,12 @@ use quantize_rs_onnx::{DataType, Tensor};
 use super::{BoxedSamples, convert};
 use crate::inputs::{describe, elements, fits, mismatch};
 
-/// `count` random samples, the same ones for the same `seed`.
+/// `count` random samples, which are the same for the same `seed`.
 ///
-/// Floating-point inputs get standard normal values, integers and booleans get 0 and 1, which are
-/// valid token numbers and masks. `shape` is the shape of a sample without its first axis, such as
-/// `[3, 224, 224]`; it is needed where the model leaves a length open, and applies to every input.
-/// The first axis has the model's length, or 1 where that is dynamic.
+/// Floating-point inputs get standard normal values; integers and booleans get 0 and 1, which are
+/// valid tokens and masks. `shape` is the shape of a sample without its first axis, such as
+/// `[3, 224, 224]`. It is required if the model has dynamic dimensions, and applies to every input.
+/// The first axis has the model's dimension, or 1 if that is dynamic.
 ///
 /// ```
 /// use quantize_rs::InputSpec;
@@ -27,9 +27,9 @@ use crate::inputs::{describe, elements, fits, mismatch};
 /// ```
 ///
 /// # Errors
-/// [`CalibrationErrorKind::NoSamples`] when `count` is 0, and
-/// [`CalibrationErrorKind::InputMismatch`] naming the input whose shape stays open or is not
-/// `shape`, or whose type is not a plain number.
+/// [`CalibrationErrorKind::NoSamples`] if `count` is 0, and [`CalibrationErrorKind::InputMismatch`]
+/// with the name of the input whose shape is unknown or not `shape`, or whose type is not a plain
+/// number.
 pub fn random(
     inputs: &[InputSpec],
     count: usize,
@@ -51,7 +51,7 @@ pub fn random(
             return Err(mismatch(message).at_value(&input.name));
         };
         convert(Tensor::from_f32(vec![0], &[]), dtype, &input.name)?; // can it be fed at all?
-        Ok(Fed { name: input.name.clone(), dtype, shape })
+        Ok(RandomInput { name: input.name.clone(), dtype, shape })
     });
     let inputs = shapes.collect::<Result<_, CalibrationError>>()?;
     Ok(Box::new(Random { inputs, left: count, bits: SplitMix64(seed) }))
@@ -85,20 +85,20 @@ fn sample_shape(
     }
 }
 
-/// The lengths after the first axis, if all are fixed.
+/// The dimensions after the first axis, if all are fixed.
 fn fixed_rest(declared: &[Option<usize>]) -> Option<Vec<usize>> {
     declared.iter().skip(1).copied().collect()
 }
 
-/// An input and what it gets.
-struct Fed {
+/// An input and its shape and type.
+struct RandomInput {
     name: String,
     dtype: DataType,
     shape: Vec<usize>,
 }
 
 struct Random {
-    inputs: Vec<Fed>,
+    inputs: Vec<RandomInput>,
     left: usize,
     bits: SplitMix64,
 }
@@ -121,7 +121,7 @@ impl Samples for Random {
     }
 }
 
-/// The generator of Steele, Lea and Flood (2014): tiny, and good enough for samples.
+/// The generator of Steele, Lea and Flood (2014): small, and good enough for samples.
 struct SplitMix64(u64);
 
 impl SplitMix64 {
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stays_open_or_cannot_be_fed_is_an_error() {
+    fn dynamic_dimensions_and_unsupported_types_are_errors() {
         let image = spec(DataType::Float, &[Some(2), Some(3), None]);
         let cases = [
             (

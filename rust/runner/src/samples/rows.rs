@@ -1,4 +1,4 @@
-//! An array that is read from its first axis on, row after row, from memory or from a file.
+//! An array that is read row by row along its first axis, from memory or from a file.
 
 use std::fs::File;
 use std::io::{BufReader, Read};
@@ -10,9 +10,9 @@ use quantize_rs_onnx::{DataType, Tensor};
 use super::data;
 use crate::inputs;
 
-/// An array whose sizes have been checked, read so far up to some row.
+/// An array with checked sizes, read up to some row.
 pub(super) struct Rows {
-    /// Name of the array or file for messages.
+    /// Name of the array or file, for messages.
     pub(super) what: String,
     pub(super) dtype: DataType,
     pub(super) shape: Vec<usize>,
@@ -21,14 +21,14 @@ pub(super) struct Rows {
     source: Source,
 }
 
-/// Where the elements are, in C order.
+/// The elements, in C order.
 pub(super) enum Source {
     Memory(Bytes),
     File(BufReader<File>),
 }
 
 impl Rows {
-    /// The rows of an array that claims `shape` and has `available` bytes.
+    /// The rows of an array with the claimed `shape` and `available` bytes.
     pub(super) fn new(
         what: &str,
         dtype: DataType,
@@ -61,7 +61,7 @@ impl Rows {
         Rows::new(name, tensor.dtype, false, tensor.shape, available, source)
     }
 
-    /// The next `count` rows as little-endian elements, or fewer bytes where the source ends.
+    /// The next `count` rows as little-endian elements; fewer bytes at the end of the source.
     pub(super) fn take(&mut self, count: usize) -> Result<Bytes, CalibrationError> {
         let bytes = count.saturating_mul(self.row_bytes);
         let rows = match &mut self.source {
@@ -80,7 +80,7 @@ impl Rows {
     }
 }
 
-/// The elements with their bytes in reverse.
+/// The elements with their bytes in reverse order.
 fn swapped(elements: &[u8], dtype: DataType) -> Bytes {
     let size = (dtype.bits() / 8).max(1);
     elements.chunks_exact(size).flat_map(|element| element.iter().rev().copied()).collect()

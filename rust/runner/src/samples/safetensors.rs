@@ -1,4 +1,4 @@
-//! Safetensors: a JSON header that says where each tensor lies, then the tensors.
+//! Safetensors: a JSON header with the location of each tensor, then the tensors.
 
 use std::fs::File;
 use std::io::{BufReader, Read, Seek, SeekFrom};
@@ -15,11 +15,11 @@ use super::{BoxedSamples, Format, batching, data, io_error, open_file};
 pub(super) const FORMAT: Format =
     Format { extension: "safetensors", about: "tensors by the names of the inputs", open };
 
-/// Bytes before the header: its length.
-const PREFIX: u64 = 8;
+/// Bytes of the length before the header.
+const PREFIX_BYTES: u64 = 8;
 
-/// A header may be as long as this: enough for a hundred thousand tensors.
-const LONGEST_HEADER: u64 = 1 << 24;
+/// The maximum length of a header: enough for a hundred thousand tensors.
+const MAX_HEADER_BYTES: u64 = 1 << 24;
 
 fn open(
     path: &Path,
@@ -38,10 +38,10 @@ fn open(
     batching::samples(rows.collect::<Result<_, _>>()?, inputs, limit)
 }
 
-/// What the header says, and where the tensors begin.
+/// The header, and where the tensors begin.
 ///
-/// The tensors follow each other without gaps and overlaps, each as long as its type and shape
-/// say, and end with the file.
+/// The tensors must be contiguous, without gaps and overlaps, each with the length of its type and
+/// shape, up to the end of the file.
 fn read_header(path: &Path) -> Result<(Metadata, u64), CalibrationError> {
     let error = |message: String| {
         data(format!("not a .safetensors file: {message}")).at_value(path.to_string_lossy())
@@ -51,14 +51,14 @@ fn read_header(path: &Path) -> Result<(Metadata, u64), CalibrationError> {
     file.read_exact(&mut prefix)
         .map_err(|cause| error("it ends in its header".to_owned()).caused_by(cause))?;
     let header = u64::from_le_bytes(prefix);
-    if header > LONGEST_HEADER || header > length.saturating_sub(PREFIX) {
+    if header > MAX_HEADER_BYTES || header > length.saturating_sub(PREFIX_BYTES) {
         return Err(error(format!("its header claims {header} bytes, the file has {length}")));
     }
     let mut json = Vec::new();
     file.take(header).read_to_end(&mut json).map_err(|cause| io_error(path, cause))?;
     let metadata: Metadata = serde_json::from_slice(&json)
         .map_err(|cause| error(format!("its header is wrong: {cause}")).caused_by(cause))?;
-    let (start, tensors) = (PREFIX + header, metadata.data_len() as u64);
+    let (start, tensors) = (PREFIX_BYTES + header, metadata.data_len() as u64);
     if tensors != length - start {
         let left = length - start;
         return Err(error(format!("its tensors take {tensors} bytes, there are {left}")));
@@ -66,7 +66,7 @@ fn read_header(path: &Path) -> Result<(Metadata, u64), CalibrationError> {
     Ok((metadata, start))
 }
 
-/// The rows of one tensor, read through a file handle of its own.
+/// The rows of one tensor, read through a separate file handle.
 fn rows(
     path: &Path,
     metadata: &Metadata,

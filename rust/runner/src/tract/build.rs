@@ -1,4 +1,4 @@
-//! From the bytes of a model to a plan that shows its taps.
+//! Builds a tract plan of a model that shows its tapped values.
 
 use std::collections::HashSet;
 
@@ -17,7 +17,7 @@ use crate::inputs;
 
 /// A runner of the model for samples like `sample`, which shows `taps`.
 ///
-/// `inputs` are those of the file in its order, which is tract's too.
+/// `inputs` are those of the file in its order, which is also tract's.
 pub(super) fn runner(
     bytes: Vec<u8>,
     inputs: Vec<InputSpec>,
@@ -53,9 +53,9 @@ pub(super) fn runner(
     };
     for (tap, place) in places.into_iter().enumerate() {
         match place {
-            Place::Node(outlet) => runner.taps[outlet.node].push((outlet.slot, tap)),
-            Place::Constant(shape, values) => runner.constants.push((tap, shape, values)),
-            Place::NoFloats(kind) => {
+            TapSource::Node(outlet) => runner.taps[outlet.node].push((outlet.slot, tap)),
+            TapSource::Constant(shape, values) => runner.constants.push((tap, shape, values)),
+            TapSource::NoFloats(kind) => {
                 let tap = &taps[tap];
                 let what = "only float32 and float16 can be observed";
                 return Err(failed(format!("value `{tap}` is {kind:?}, and {what}")).at_value(tap));
@@ -65,7 +65,7 @@ pub(super) fn runner(
     Ok(runner)
 }
 
-/// The model's inputs with the shapes that the sample has, after checking that it may have them.
+/// The inputs of the model with the shapes of the sample, which are checked.
 fn concrete_inputs(
     mut inputs: Vec<InputSpec>,
     sample: &Sample,
@@ -86,7 +86,7 @@ fn concrete_inputs(
     Ok(inputs)
 }
 
-/// Every tap must be a value of the main graph.
+/// Checks that every tap is a value of the main graph.
 fn check_taps(graph: &GraphProto, taps: &[String]) -> Result<(), CalibrationError> {
     let inputs = graph.input.iter().map(|input| &input.name);
     let initializers = graph.initializer.iter().map(|tensor| &tensor.name);
@@ -101,8 +101,8 @@ fn check_taps(graph: &GraphProto, taps: &[String]) -> Result<(), CalibrationErro
     }
 }
 
-/// Drops the dimensions that bodies of `If` and `Scan` declare for their inputs, for the reason
-/// that `value_info` is ignored. The ranks stay: `Scan` counts its axes by them.
+/// Removes the dimensions that subgraphs of `If` and `Scan` declare for their inputs, for the same
+/// reason that `value_info` is ignored. The ranks stay, because `Scan` counts its axes by them.
 fn forget_dims_in_bodies(graph: &mut GraphProto) {
     let attributes = graph.node.iter_mut().flat_map(|node| &mut node.attribute);
     for body in attributes.flat_map(|a| a.g.iter_mut().chain(&mut a.graphs)) {
@@ -119,7 +119,8 @@ fn forget_dims_in_bodies(graph: &mut GraphProto) {
     }
 }
 
-/// The optimized model whose outputs are its real ones, then the taps; and how many are real.
+/// The optimized model whose outputs are its own, followed by the taps; and the number of its own
+/// outputs.
 fn tapped_model(
     framework: &Onnx,
     proto: ModelProto,
@@ -145,22 +146,22 @@ fn tapped_model(
     Ok((model.into_optimized()?, real))
 }
 
-/// Where a tap's values come from in the optimized model.
-enum Place {
+/// Where the values of a tap come from in the optimized model.
+enum TapSource {
     Node(OutletId),
     Constant(Vec<usize>, Vec<f32>),
-    /// Nowhere: they are of this type.
+    /// None: the values have this type.
     NoFloats(DatumType),
 }
 
-/// The plan, whose taps are outputs no more, and the place of each tap.
+/// The plan, without the taps as outputs, and the source of each tap.
 fn split_off_taps(
     mut model: TypedModel,
     real: usize,
-) -> TractResult<(Arc<TypedSimplePlan>, Vec<Place>)> {
+) -> TractResult<(Arc<TypedSimplePlan>, Vec<TapSource>)> {
     let mut outputs = model.outputs.clone();
     let taps = outputs.split_off(real);
-    let places: Vec<Place> =
+    let places: Vec<TapSource> =
         taps.iter().map(|tap| place(&model, *tap)).collect::<TractResult<_>>()?;
     // A tap that no remaining output depends on would not be computed: it stays an output.
     let mut computed = vec![false; model.nodes().len()];
@@ -178,20 +179,20 @@ fn split_off_taps(
     Ok((TypedSimplePlan::new_with_options(model, &options)?, places))
 }
 
-fn place(model: &TypedModel, tap: OutletId) -> TractResult<Place> {
+fn place(model: &TypedModel, tap: OutletId) -> TractResult<TapSource> {
     let kind = model.outlet_fact(tap)?.datum_type;
     if kind != DatumType::F32 {
-        return Ok(Place::NoFloats(kind));
+        return Ok(TapSource::NoFloats(kind));
     }
     let Some(constant) = model.node(tap.node).op_as::<Const>() else {
-        return Ok(Place::Node(tap));
+        return Ok(TapSource::Node(tap));
     };
     let constant = constant.val();
     let values = constant.try_as_plain_ram()?.as_slice::<f32>()?.to_vec();
-    Ok(Place::Constant(constant.shape().to_vec(), values))
+    Ok(TapSource::Constant(constant.shape().to_vec(), values))
 }
 
-/// Marks `node` and all it is computed from.
+/// Marks `node` and all nodes that it depends on.
 fn mark_ancestors(model: &TypedModel, node: usize, marked: &mut [bool]) {
     let mut pending = vec![node];
     while let Some(node) = pending.pop() {

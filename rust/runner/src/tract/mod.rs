@@ -1,9 +1,9 @@
-//! Runs models with tract. This directory is the only place that names a symbol of tract.
+//! Runs models with tract. This directory is the only one that uses tract.
 //!
-//! tract fuses operators while it optimizes, so a tensor of the ONNX graph survives only when it
-//! is an output. The taps are therefore made outputs *before* optimization, which keeps their
-//! positions, and stop being outputs *after* it, so that the plan frees them like any other value.
-//! A hook around every node lends them to the sink.
+//! tract fuses operators while it optimizes, so a tensor of the ONNX graph survives only as an
+//! output. The taps therefore become outputs *before* optimization, and are removed from the
+//! outputs *after* it, so that the plan frees them like any other value. A hook around every node
+//! passes them to the sink.
 
 mod build;
 mod names;
@@ -25,14 +25,14 @@ use tract_onnx::tract_hir::internal::{TractErrorContext, bail, ensure};
 use crate::{catch_panic, inputs};
 use names::NodeNames;
 
-/// The engine that is always there: [tract](https://github.com/sonos/tract), in pure Rust.
+/// The built-in engine: [tract](https://github.com/sonos/tract), in pure Rust.
 ///
-/// It runs one sample on one thread; give several threads a sample each. Operators that tract does
-/// not know, or is known to compute wrong, are refused by [`prepare`](Engine::prepare), all of them
-/// in one error. A panic inside tract is an error too, and prints nothing.
+/// It runs each sample on one thread; for more, run samples on several threads. Operators that
+/// tract does not support, or is known to compute incorrectly, are refused by
+/// [`prepare`](Engine::prepare), all of them in one error. A panic inside tract becomes an error,
+/// and is not printed.
 ///
-/// A model's inputs must be dense tensors; values inside the bodies of `If` and `Scan` cannot be
-/// tapped.
+/// Inputs must be dense tensors; values inside the subgraphs of `If` and `Scan` cannot be tapped.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Tract;
 
@@ -68,7 +68,7 @@ impl Engine for Tract {
     }
 }
 
-/// A runner and the sample that it is timed on.
+/// A runner and the sample for timing it.
 struct TimedRunner {
     runner: Box<dyn Runner>,
     sample: Sample,
@@ -76,7 +76,7 @@ struct TimedRunner {
 
 impl Timed for TimedRunner {
     fn run(&mut self) -> Result<(), CalibrationError> {
-        self.runner.run(&self.sample, &mut Nobody, &AtomicBool::new(false))
+        self.runner.run(&self.sample, &mut NullSink, &AtomicBool::new(false))
     }
 
     fn threads(&self) -> Option<usize> {
@@ -84,21 +84,21 @@ impl Timed for TimedRunner {
     }
 }
 
-/// Looks at nothing.
-struct Nobody;
+/// A sink that ignores all values.
+struct NullSink;
 
-impl Sink for Nobody {
+impl Sink for NullSink {
     fn observe(&mut self, _: usize, _: &[usize], _: &[f32]) {}
 }
 
-/// An optimized model with the way back from its nodes to the taps.
+/// An optimized model, with the taps of its nodes.
 struct TractRunner {
     plan: Arc<TypedSimplePlan>,
-    /// What each input must be: the shapes of the sample it was prepared for.
+    /// The inputs, with the shapes of the sample that the model was prepared for.
     inputs: Vec<InputSpec>,
     /// For every node of the plan: output slot and tap.
     taps: Vec<Vec<(usize, usize)>>,
-    /// Taps that turned out to be constants: no node makes them.
+    /// Taps that are constants, which no node outputs.
     constants: Vec<(usize, Vec<usize>, Vec<f32>)>,
     names: NodeNames,
 }
@@ -128,7 +128,7 @@ impl Runner for TractRunner {
 }
 
 impl TractRunner {
-    /// Runs the plan; `at` follows the node at work.
+    /// Runs the plan; `at` is updated to the current node.
     fn run_nodes(
         &self,
         sample: &Sample,
@@ -144,7 +144,7 @@ impl TractRunner {
         for (tap, shape, values) in &self.constants {
             sink.observe(*tap, shape, values);
         }
-        // A state of its own for every run: nothing of a sample, or of a failure, reaches the next.
+        // A new state for every run, so that no sample or failure affects the next.
         let mut state = self.plan.spawn()?;
         state.run_plan_with_eval(values, |context, op_state, node, inputs| {
             ensure!(!cancelled.load(Ordering::Relaxed), "cancelled");
@@ -159,22 +159,21 @@ impl TractRunner {
     }
 }
 
-/// Lends the elements to the sink as they lie in memory.
+/// Passes the elements to the sink without a copy.
 fn show(value: &tract_onnx::prelude::Tensor, tap: usize, sink: &mut dyn Sink) -> TractResult<()> {
     sink.observe(tap, value.shape(), value.try_as_plain_ram()?.as_slice::<f32>()?);
     Ok(())
 }
 
-/// Environment variables can make tract truncate float32 products to bfloat16, and attention start
-/// threads of its own: neither may change what is measured here.
+/// Environment variables can make tract truncate float32 products to bfloat16, and let attention
+/// start threads: neither must affect the observed values.
 fn keep_to_plain_arithmetic() {
     use tract_onnx::prelude::tract_data::knobs;
     knobs::set_str("TRACT_AMX_BF16", "0");
     knobs::set_str("TRACT_FLASH_SDPA_ST", "1");
 }
 
-/// The type in which tract computes what is of an ONNX type, or `None` where it has none that we
-/// trust.
+/// tract's type for an ONNX type; `None` if tract has none that is reliable.
 fn datum_type(dtype: DataType) -> Option<DatumType> {
     Some(match dtype {
         DataType::Float | DataType::Float16 => DatumType::F32,
@@ -192,7 +191,7 @@ fn datum_type(dtype: DataType) -> Option<DatumType> {
     })
 }
 
-/// The tensor in tract's memory: copied, because tract wants its own alignment.
+/// A copy of the tensor in tract's memory, which has its own alignment.
 fn tract_tensor(tensor: &Tensor) -> TractResult<tract_onnx::prelude::Tensor> {
     fn read<const N: usize, T: Datum + Copy>(
         tensor: &Tensor,
@@ -219,7 +218,7 @@ fn tract_tensor(tensor: &Tensor) -> TractResult<tract_onnx::prelude::Tensor> {
     }
 }
 
-/// A failure of the engine, at no particular node.
+/// An error of the engine, without a node.
 fn failed(message: String) -> CalibrationError {
     CalibrationError::new(CalibrationErrorKind::Engine(message))
 }

@@ -1,8 +1,8 @@
-//! Names for tract, and the way back from them to the ONNX node.
+//! Node names for tract, and their mapping to ONNX nodes.
 //!
-//! tract wants every node name to differ from every other and from the names of inputs and
-//! initializers; ONNX wants none of that. So each node gets a token, `q0_0`, `q0_1`, …, and whatever
-//! tract says about `q0_17.bias` is said about the 18th node.
+//! tract requires node names to be unique, and different from the names of inputs and initializers;
+//! ONNX requires neither. So each node gets a token, `q0_0`, `q0_1`, …, and a message of tract
+//! about `q0_17.bias` is about the 18th node.
 
 use std::collections::BTreeSet;
 
@@ -12,10 +12,10 @@ use tract_onnx::prelude::TractError;
 
 use super::failed;
 
-/// Longest part of a message of tract that is passed on: some print whole tensors.
-const LONGEST: usize = 600;
+/// The maximum length of a message of tract in an error: some include whole tensors.
+const MAX_MESSAGE_LENGTH: usize = 600;
 
-/// The nodes behind the tokens.
+/// The nodes of the tokens.
 pub(super) struct NodeNames {
     prefix: String,
     /// Operator and name of each node, in the order of the tokens.
@@ -23,7 +23,7 @@ pub(super) struct NodeNames {
 }
 
 impl NodeNames {
-    /// Gives every node of `graph`, bodies included, a token for a name.
+    /// Replaces the name of every node of `graph`, subgraphs included, with a token.
     pub(super) fn rename(graph: &mut GraphProto) -> NodeNames {
         let mut taken = BTreeSet::new();
         collect_taken(graph, &mut taken);
@@ -46,17 +46,17 @@ impl NodeNames {
         }
     }
 
-    /// The error with the node it is about; the innermost message that names one decides.
+    /// The error with the node that it is about: the one in the innermost message that names one.
     pub(super) fn locate(&self, error: &TractError) -> CalibrationError {
         let links: Vec<String> = error.chain().map(ToString::to_string).collect();
         let place = links.iter().rev().find(|link| self.find(link).is_some());
         self.locate_text(place.map_or("", String::as_str), &links.join(": "))
     }
 
-    /// An error at the node that `place` names, if it names one.
+    /// An error at the node that `place` names, if any.
     pub(super) fn locate_text(&self, place: &str, message: &str) -> CalibrationError {
         let mut message = self.readable(message);
-        if let Some((cut, _)) = message.char_indices().nth(LONGEST) {
+        if let Some((cut, _)) = message.char_indices().nth(MAX_MESSAGE_LENGTH) {
             message.truncate(cut);
             message.push('…');
         }
@@ -68,7 +68,7 @@ impl NodeNames {
         }
     }
 
-    /// The first token in `text`: where it stands and which node it is.
+    /// The first token in `text`: its position and its node.
     fn find(&self, text: &str) -> Option<(usize, usize, &(String, String))> {
         for (start, _) in text.match_indices(self.prefix.as_str()) {
             let inside_a_word = text[..start].ends_with(|c: char| c.is_alphanumeric() || c == '_');
@@ -82,7 +82,7 @@ impl NodeNames {
         None
     }
 
-    /// `text` with the names of nodes in the place of their tokens.
+    /// `text` with tokens replaced by node names.
     fn readable(&self, mut text: &str) -> String {
         let mut readable = String::new();
         while let Some((start, end, (_, name))) = self.find(text) {
@@ -94,7 +94,7 @@ impl NodeNames {
     }
 }
 
-/// The name of a node, or of its first output where it has none.
+/// The name of a node, or of its first output if it has none.
 pub(super) fn node_name(node: &NodeProto) -> &str {
     match node.name.as_str() {
         "" => node.output.iter().find(|name| !name.is_empty()).map_or("", String::as_str),
@@ -102,7 +102,7 @@ pub(super) fn node_name(node: &NodeProto) -> &str {
     }
 }
 
-/// The numbers `n` for which a value has a name that begins with `q{n}_`.
+/// The numbers `n` for which the name of a value begins with `q{n}_`.
 fn collect_taken(graph: &GraphProto, taken: &mut BTreeSet<u64>) {
     let inputs = graph.input.iter().map(|value| &value.name);
     let initializers = graph.initializer.iter().map(|value| &value.name);
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn what_tract_says_about_a_token_is_said_about_the_node() {
+    fn a_message_about_a_token_is_about_its_node() {
         let nodes = vec![node("", "Conv", "conv_out"), node("same", "Relu", "q0_1")];
         let mut graph = GraphProto { node: nodes, ..GraphProto::default() };
         let names = NodeNames::rename(&mut graph);

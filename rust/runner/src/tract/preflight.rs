@@ -1,7 +1,8 @@
-//! What tract cannot run, or is known to run wrong, found before it is tried.
+//! Finds operators that tract does not support, or is known to compute incorrectly, before running
+//! a model.
 //!
-//! tract looks operators up by name alone, whatever their domain, and reports an unknown one only
-//! when it types the graph, one at a time. Here everything is found at once and by name.
+//! tract finds operators by name, whatever their domain, and reports an unknown one only during
+//! type inference, one at a time. These checks find all of them at once.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -15,32 +16,32 @@ use super::datum_type;
 use super::names::node_name;
 use crate::inputs::listed;
 
-/// Opsets before this one broadcast by an attribute that tract does not read.
-const OLDEST_OPSET: i64 = 7;
+/// The first opset that does not broadcast by an attribute, which tract does not read.
+const MIN_OPSET: i64 = 7;
 
-/// Operators of ONNX Runtime's own that tract computes as ONNX Runtime does.
-const CONTRIBUTED: &[&str] = &["BiasGelu", "FastGelu", "Gelu", "QuickGelu"];
+/// Operators of ONNX Runtime's domain that tract computes like ONNX Runtime.
+const CONTRIB_OPS: &[&str] = &["BiasGelu", "FastGelu", "Gelu", "QuickGelu"];
 
-/// An operator that tract knows and computes wrong in some form.
-struct Defect {
+/// An operator that tract supports, but computes incorrectly in some form.
+struct KnownDefect {
     op_types: &'static [&'static str],
-    /// What is wrong, in the words of the error.
+    /// The defect, as in the error message.
     what: &'static str,
     /// Whether this node has the form.
     concerns: fn(&NodeProto, &Scope) -> bool,
 }
 
-/// What a defect may depend on beside the node.
+/// The context of a node.
 struct Scope<'a> {
     opset: i64,
-    /// Values that a Cast made int64.
+    /// Values that a Cast converted to int64.
     cast_to_int64: HashSet<&'a str>,
-    /// Values that are known to be true or false.
+    /// Values that are known to be booleans.
     booleans: HashSet<&'a str>,
 }
 
-/// Operators that make booleans, and those that arrange what they are given first.
-const LOGICAL: &[&str] = &[
+/// Operators with boolean outputs, and operators that rearrange their first input.
+const BOOLEAN_OPS: &[&str] = &[
     "And",
     "Equal",
     "Greater",
@@ -53,17 +54,17 @@ const LOGICAL: &[&str] = &[
     "Or",
     "Xor",
 ];
-const ARRANGING: &[&str] =
+const DATA_MOVEMENT_OPS: &[&str] =
     &["Expand", "Identity", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"];
 
-/// Measured against ONNX Runtime on tract 0.23.9; look again with every new version.
-const DEFECTS: &[Defect] = &[
-    Defect {
+/// Measured against ONNX Runtime on tract 0.23.9; check again with every new version.
+const DEFECTS: &[KnownDefect] = &[
+    KnownDefect {
         op_types: &["LSTM", "GRU", "RNN"],
         what: "with `direction` reverse is run forward",
         concerns: |node, _| text(node, "direction") == b"reverse",
     },
-    Defect {
+    KnownDefect {
         op_types: &["LSTM", "GRU", "RNN"],
         what: "with `clip`, `input_forget` or its own `activations` is run without",
         concerns: |node, _| {
@@ -71,17 +72,17 @@ const DEFECTS: &[Defect] = &[
             clip || int(node, "input_forget") != 0 || has_own_activations(node)
         },
     },
-    Defect {
+    KnownDefect {
         op_types: &["SpaceToDepth"],
         what: "with `mode` CRD is run as DCR",
         concerns: |node, _| text(node, "mode") == b"CRD",
     },
-    Defect {
+    KnownDefect {
         op_types: &["BatchNormalization"],
         what: "with `training_mode` is run as inference",
         concerns: |node, _| int(node, "training_mode") != 0,
     },
-    Defect {
+    KnownDefect {
         op_types: &["Attention"],
         what: "with a causal mask over a past, a window or `softcap` is computed wrong",
         concerns: |node, _| {
@@ -91,35 +92,35 @@ const DEFECTS: &[Defect] = &[
             (int(node, "is_causal") != 0 && past) || window || softcap
         },
     },
-    Defect {
+    KnownDefect {
         op_types: &["Attention"],
         what: "with a mask of booleans is refused when it runs",
         concerns: |node, scope| {
             node.input.get(3).is_some_and(|mask| scope.booleans.contains(mask.as_str()))
         },
     },
-    Defect {
+    KnownDefect {
         op_types: &["QuantizeLinear", "DequantizeLinear"],
         what: "with `block_size` or `output_dtype` is run without",
         concerns: |node, _| int(node, "block_size") != 0 || int(node, "output_dtype") != 0,
     },
-    Defect {
+    KnownDefect {
         op_types: &["Celu"],
         what: "with `alpha` other than 1 is computed wrong",
         concerns: |node, _| attribute(node, "alpha").is_some_and(|a| a.f != 1.0),
     },
-    Defect {
+    KnownDefect {
         op_types: &["QLinearConv"],
         what: "reads or writes beyond its memory for some shapes",
         concerns: |_, _| true,
     },
-    Defect { op_types: &["GlobalLpPool"], what: "is computed wrong", concerns: |_, _| true },
-    Defect {
+    KnownDefect { op_types: &["GlobalLpPool"], what: "is computed wrong", concerns: |_, _| true },
+    KnownDefect {
         op_types: &["ConvTranspose"],
         what: "with `output_shape` may pad the other side",
         concerns: |node, _| attribute(node, "output_shape").is_some(),
     },
-    Defect {
+    KnownDefect {
         op_types: &["Mod"],
         what: "of values cast to int64 takes the sign of the dividend",
         concerns: |node, scope| {
@@ -127,7 +128,7 @@ const DEFECTS: &[Defect] = &[
             cast && int(node, "fmod") == 0
         },
     },
-    Defect {
+    KnownDefect {
         op_types: &["Resize"],
         what: "of opset 10 that shrinks, or by scales known only when it runs, rounds otherwise",
         concerns: |node, scope| {
@@ -137,14 +138,14 @@ const DEFECTS: &[Defect] = &[
     },
 ];
 
-/// Finds everything in the model that tract must not be given.
+/// Finds all nodes of the model that tract must not run.
 ///
 /// # Errors
-/// Of kind `Unsupported`, listing all of it with the names of the nodes and the mend.
+/// Of kind `Unsupported`, with all of the nodes and what to do.
 pub(super) fn check(framework: &Onnx, model: &ModelProto) -> Result<(), CalibrationError> {
-    let mut found = Found { framework, opset: opset(model), problems: BTreeMap::new() };
-    if found.opset < OLDEST_OPSET {
-        found.add(format!("opset older than {OLDEST_OPSET}"), &found.opset.to_string());
+    let mut found = Problems { framework, opset: opset(model), problems: BTreeMap::new() };
+    if found.opset < MIN_OPSET {
+        found.add(format!("opset older than {MIN_OPSET}"), &found.opset.to_string());
     }
     if let Some(graph) = &model.graph {
         found.graph(graph);
@@ -163,20 +164,20 @@ pub(super) fn check(framework: &Onnx, model: &ModelProto) -> Result<(), Calibrat
     ))))
 }
 
-/// The version of ONNX's own operators that the model uses; 0 where it says none.
+/// The opset version of ONNX's own operators; 0 if the model does not import them.
 pub(super) fn opset(model: &ModelProto) -> i64 {
     let default = model.opset_import.iter().find(|opset| is_default(&opset.domain));
     default.map_or(0, |opset| opset.version)
 }
 
-/// Problems and where they are.
-struct Found<'a> {
+/// Problems and their nodes.
+struct Problems<'a> {
     framework: &'a Onnx,
     opset: i64,
     problems: BTreeMap<String, Vec<String>>,
 }
 
-impl Found<'_> {
+impl Problems<'_> {
     fn add(&mut self, problem: impl Into<String>, place: &str) {
         self.problems.entry(problem.into()).or_default().push(place.to_owned());
     }
@@ -201,7 +202,7 @@ impl Found<'_> {
 
     fn node(&mut self, node: &NodeProto, scope: &Scope) {
         let (name, op_type) = (node_name(node), node.op_type.as_str());
-        let contributed = node.domain == "com.microsoft" && CONTRIBUTED.contains(&op_type);
+        let contributed = node.domain == "com.microsoft" && CONTRIB_OPS.contains(&op_type);
         if !is_default(&node.domain) && !contributed {
             self.add(format!("operator {op_type} of domain {}", node.domain), name);
         } else if !self.framework.op_register.0.contains_key(op_type) {
@@ -241,7 +242,7 @@ impl Found<'_> {
     }
 }
 
-/// Values of a graph that are known to be true or false.
+/// Values of a graph that are known to be booleans.
 fn booleans(graph: &GraphProto) -> HashSet<&str> {
     let boolean = |number: i32| number == DataType::Bool.number();
     let inputs = graph.input.iter().filter(|input| {
@@ -251,14 +252,14 @@ fn booleans(graph: &GraphProto) -> HashSet<&str> {
     let constants = graph.initializer.iter().filter(|tensor| boolean(tensor.data_type));
     let mut found: HashSet<&str> = inputs.map(|input| input.name.as_str()).collect();
     found.extend(constants.map(|tensor| tensor.name.as_str()));
-    // What is read was made before.
+    // Nodes are in topological order.
     for node in &graph.node {
         let op_type = node.op_type.as_str();
         let first = node.input.first().is_some_and(|name| found.contains(name.as_str()));
         let cast = i32::try_from(int(node, "to")).is_ok_and(boolean);
-        if LOGICAL.contains(&op_type)
+        if BOOLEAN_OPS.contains(&op_type)
             || op_type == "Cast" && cast
-            || ARRANGING.contains(&op_type) && first
+            || DATA_MOVEMENT_OPS.contains(&op_type) && first
         {
             found.extend(node.output.iter().map(String::as_str));
         }
@@ -266,7 +267,7 @@ fn booleans(graph: &GraphProto) -> HashSet<&str> {
     found
 }
 
-/// Whether a recurrent node names other activations than it has by default, in any direction.
+/// Whether a recurrent node sets other activations than its defaults, in any direction.
 fn has_own_activations(node: &NodeProto) -> bool {
     let default: &[&str] = match node.op_type.as_str() {
         "LSTM" => &["sigmoid", "tanh", "tanh"],
@@ -329,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_unsupported_is_listed_at_once_bodies_included() {
+    fn all_unsupported_nodes_are_listed_subgraphs_included() {
         let body =
             GraphProto { node: vec![node("SequenceEmpty", "deep")], ..GraphProto::default() };
         let body = AttributeProto { name: "body".into(), g: Some(body), ..Default::default() };
@@ -349,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn activations_named_as_they_are_by_default_are_no_problem() {
+    fn default_activations_named_explicitly_are_accepted() {
         let strings = ["Sigmoid", "Tanh", "Tanh"].repeat(2);
         let strings = strings.into_iter().map(|name| name.as_bytes().to_vec()).collect();
         let named = AttributeProto { name: "activations".into(), strings, ..Default::default() };
@@ -358,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn masks_of_booleans_are_found_behind_what_arranges_them() {
+    fn boolean_masks_are_found_behind_data_movement() {
         let reads = |node: NodeProto, inputs: &[&str], output: &str| NodeProto {
             input: inputs.iter().map(ToString::to_string).collect(),
             output: vec![output.into()],
@@ -383,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn forms_that_tract_computes_wrong_are_refused() {
+    fn forms_that_tract_computes_incorrectly_are_refused() {
         let attribute = |name: &str| AttributeProto { name: name.into(), ..Default::default() };
         let reverse = AttributeProto { s: b"reverse".to_vec(), ..attribute("direction") };
         let crd = AttributeProto { s: b"CRD".to_vec(), ..attribute("mode") };

@@ -1,19 +1,19 @@
-//! Turns a float16 model into one that computes in float32.
+//! Converts a float16 model to float32.
 //!
-//! tract's float16 arithmetic rounds after every step of a sum, and part of it is wrong; float32
-//! holds every float16 value, so what is observed is at least as near to what the model means.
+//! tract's float16 arithmetic rounds after every step of a sum, and some of it is incorrect.
+//! float32 can represent every float16 value, so the observed values are at least as accurate.
 
 use half::f16;
 use quantize_rs_onnx::DataType;
 use tract_onnx::pb::attribute_proto::AttributeType;
 use tract_onnx::pb::{AttributeProto, GraphProto, NodeProto, TensorProto, TypeProto, type_proto};
 
-/// Attributes that say which type a node makes.
+/// Attributes with the type of an output.
 const TYPES: &[&str] = &["dtype", "output_datatype"];
 
-/// Widens all that is float16 in `graph`, bodies included.
+/// Converts everything of type float16 in `graph`, subgraphs included.
 ///
-/// Every node must have a name that no value begins with.
+/// Every node must have a name that is not the prefix of the name of a value.
 pub(super) fn graph(graph: &mut GraphProto) {
     graph.initializer.iter_mut().for_each(tensor);
     for value in graph.input.iter_mut().chain(&mut graph.output) {
@@ -62,7 +62,7 @@ fn tensor(tensor: &mut TensorProto) {
     }
     tensor.data_type = DataType::Float.number();
     let halves: Vec<f16> = if tensor.raw_data.is_empty() {
-        // float16 elements outside `raw_data` stand in the low bits of integers
+        // float16 elements outside `raw_data` are stored in the low bits of integers
         let bits = std::mem::take(&mut tensor.int32_data).into_iter();
         bits.map(|bits| f16::from_bits(u16::try_from(bits & 0xffff).unwrap_or(0))).collect()
     } else {
@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn elements_keep_their_values_wherever_they_stand() {
+    fn elements_keep_their_values_in_every_field() {
         let bits = [0x3e00_u16, 0xc000, 0x7bff, 0x0001];
         let values: Vec<u8> =
             [1.5_f32, -2.0, 65504.0, 2f32.powi(-24)].iter().flat_map(|x| x.to_le_bytes()).collect();

@@ -1,4 +1,4 @@
-//! Rewrites what tract would misread into what it reads right; the meaning stays.
+//! Rewrites nodes that tract misinterprets as equivalent nodes that it runs correctly.
 
 use std::collections::HashSet;
 
@@ -9,29 +9,29 @@ use tract_onnx::pb::{AttributeProto, GraphProto, NodeProto, TensorProto, tensor_
 use tract_onnx::prelude::TractResult;
 use tract_onnx::tract_hir::internal::{InferenceOp, TractErrorContext};
 
-/// The opset whose Resize took the place of Upsample and still computes the same.
+/// The opset whose Resize replaced Upsample and still computes the same.
 const RESIZE_LIKE_UPSAMPLE: i64 = 10;
 
-/// tract with the operators it lacks and we can give it.
+/// tract, with the missing operators that can be added.
 pub(super) fn framework() -> Onnx {
-    // Shapes in `value_info` may name symbols ("batch") that clash with the concrete inputs; tract
-    // infers all it needs without them.
+    // Shapes in `value_info` may have symbols ("batch") that conflict with the concrete inputs;
+    // tract infers all shapes without them.
     let mut framework = tract_onnx::onnx().with_ignore_value_info(true);
     framework.op_register.insert("Upsample", upsample);
     framework
 }
 
-/// Mends the nodes of `graph`, bodies included.
+/// Applies the workarounds to `graph`, subgraphs included.
 pub(super) fn graph(graph: &mut GraphProto, opset: i64) {
     let enlarging =
         if opset == RESIZE_LIKE_UPSAMPLE { enlarging_scales(graph) } else { HashSet::new() };
     for node in &mut graph.node {
-        // tract counts an empty name at the end as an input.
+        // tract counts a trailing empty name as an input.
         while node.input.last().is_some_and(String::is_empty) {
             node.input.pop();
         }
-        // The nearest element of opset 10 is the one before, as in Upsample; tract rounds as later
-        // opsets do. Other scales stay as they are, for the check that refuses them.
+        // In opset 10, the nearest element is the previous one, as in Upsample; tract rounds as in
+        // later opsets. Other scales are not changed, so that the check refuses them.
         if node.op_type == "Resize" && node.input.get(1).is_some_and(|s| enlarging.contains(s)) {
             node.attribute.push(nearest_before());
         }
@@ -41,9 +41,9 @@ pub(super) fn graph(graph: &mut GraphProto, opset: i64) {
     }
 }
 
-/// Gives Upsample of opset 7 its scales as an input, as later opsets have them.
+/// Converts the scales of Upsample of opset 7 to an input, as in later opsets.
 ///
-/// Every node must have a name that no value begins with.
+/// Every node must have a name that is not the prefix of the name of a value.
 pub(super) fn scales(graph: &mut GraphProto) {
     for node in &mut graph.node {
         let scales = node.attribute.iter().find(|attribute| attribute.name == "scales");
@@ -68,7 +68,7 @@ fn bodies(node: &mut NodeProto) -> impl Iterator<Item = &mut GraphProto> {
         .flat_map(|attribute| attribute.g.iter_mut().chain(&mut attribute.graphs))
 }
 
-/// Names of the constants that hold no number below 1.
+/// Names of the constants without a number below 1.
 fn enlarging_scales(graph: &GraphProto) -> HashSet<String> {
     let initializers = graph.initializer.iter().map(|tensor| (&tensor.name, tensor));
     let constants =
@@ -106,7 +106,7 @@ fn nearest_before() -> AttributeProto {
     }
 }
 
-/// Builds Upsample as the Resize that took its place.
+/// Builds Upsample as the equivalent Resize.
 fn upsample(
     context: &ParsingContext,
     node: &NodeProto,
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn empty_names_at_the_end_go_and_those_between_stay() {
+    fn trailing_empty_names_are_removed_and_others_stay() {
         let body = GraphProto { node: vec![node("Conv", &["x", "w", ""])], ..Default::default() };
         let body = AttributeProto { g: Some(body), ..AttributeProto::default() };
         let mut outer = node("Clip", &["x", "", "max", "", ""]);

@@ -1,4 +1,4 @@
-//! Where the tests find an ONNX Runtime.
+//! Finds an ONNX Runtime for the tests.
 
 use std::path::{Path, PathBuf};
 

@@ -1,4 +1,4 @@
-//! What the tests of the engines share: models, samples, and what a runner shows of them.
+//! Shared by the tests of the engines: models, samples, and the values that a runner shows.
 #![allow(dead_code)] // each of them needs a part
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::AtomicBool;
 
 use quantize_rs::{CalibrationError, Engine, InputSpec, Runner, Sample, Sink};
-use quantize_rs_onnx::{AttributeProto, DataType, Edit, Kept, Model, NodeProto, Tensor};
+use quantize_rs_onnx::{AttributeProto, DataType, Edit, Model, NodeProto, Raw, Tensor};
 use quantize_rs_runner::{OnnxRuntime, Tract};
 
 use crate::installed::{library, repository};
@@ -24,7 +24,7 @@ pub(crate) fn engines() -> Vec<&'static dyn Engine> {
 /// Shape and values of a tap.
 pub(crate) type Shown = (Vec<usize>, Vec<f32>);
 
-/// What was shown, by tap.
+/// The values, by tap.
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct Seen(pub(crate) BTreeMap<usize, Shown>);
 
@@ -55,8 +55,8 @@ pub(crate) fn fixtures() -> Vec<String> {
     names.into_iter().collect()
 }
 
-/// A sample for any fixture: waves for floats, small numbers for integers, 2 where any length will
-/// do.
+/// A sample for any fixture: waves for floats, small numbers for integers, `any` for dynamic
+/// dimensions.
 pub(crate) fn sample_for(model: &Model, any: usize) -> Sample {
     let inputs = InputSpec::of(model).into_iter().map(|input| {
         let shape = input.shape.expect("a rank").into_iter().map(|length| length.unwrap_or(any));
@@ -77,7 +77,7 @@ pub(crate) fn sample_for(model: &Model, any: usize) -> Sample {
     Sample { inputs: inputs.collect() }
 }
 
-/// Everything of a model that holds floats: its inputs and what its nodes make.
+/// All float values of a model: its inputs and the outputs of its nodes.
 pub(crate) fn all_taps(
     engine: &dyn Engine,
     model: &Model,
@@ -100,7 +100,7 @@ pub(crate) fn all_taps(
     }
 }
 
-/// A node of ONNX's own operators that reads and makes these values.
+/// A node of ONNX's own operators with these inputs and outputs.
 pub(crate) fn node(
     op_type: &str,
     input: &[&str],
@@ -109,7 +109,7 @@ pub(crate) fn node(
 ) -> Edit {
     let input = input.iter().map(|name| (*name).to_owned()).collect();
     let attributes = attributes.iter().map(|(name, value)| AttributeProto::int(name, *value));
-    let attributes = attributes.map(Kept::new).collect();
+    let attributes = attributes.map(Raw::new).collect();
     Edit::AddNode(NodeProto::new(
         format!("{output}_node"),
         op_type,
@@ -119,7 +119,7 @@ pub(crate) fn node(
     ))
 }
 
-/// A model that multiplies square matrices, as large as the sample has rows, so many times: some
+/// A model that multiplies square matrices, with as many rows as the sample, `steps` times: some
 /// hundred rows a few thousand times take minutes.
 pub(crate) fn slow_model(steps: usize) -> Model {
     let mut model = fixture("mlp_relu");

@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use quantize_rs_onnx::{
-    AttributeProto, DataType, FunctionProto, GraphProto, Kept, Model, NodeProto, TensorProto,
+    AttributeProto, DataType, FunctionProto, GraphProto, Model, NodeProto, Raw, TensorProto,
     topological,
 };
 
@@ -166,7 +166,7 @@ impl<'m> Walk<'m> {
 
     fn nodes(
         &self,
-        nodes: &'m [Kept<NodeProto>],
+        nodes: &'m [Raw<NodeProto>],
         scope: &mut Scope<'_, 'm>,
         said: &HashMap<&str, Fact>,
     ) {
@@ -353,7 +353,7 @@ fn own_domain(domain: &str) -> &str {
 /// How many nodes a model has, those of graphs inside nodes and of functions too.
 fn nodes_of(model: &Model) -> usize {
     let functions = model.proto().functions.iter().map(|function| &function.node[..]);
-    let mut waiting: Vec<&[Kept<NodeProto>]> = functions.collect();
+    let mut waiting: Vec<&[Raw<NodeProto>]> = functions.collect();
     waiting.push(&model.graph().node);
     let mut count = 0usize;
     while let Some(nodes) = waiting.pop() {

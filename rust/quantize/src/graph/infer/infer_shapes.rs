@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::fmt;
 
 use quantize_rs_onnx::{
-    DataType, Dimension, Edit, GraphProto, Kept, Model, NodeProto, TensorShapeProto, ValueInfoProto,
+    DataType, Dimension, Edit, GraphProto, Model, NodeProto, Raw, TensorShapeProto, ValueInfoProto,
 };
 use serde::Serialize;
 
@@ -130,10 +130,10 @@ impl<'i, 'm> Writer<'i, 'm> {
                 continue;
             }
             let attribute = with.get_or_insert_with(|| node.clone()).attribute[at].edit();
-            attribute.g = body.map(Kept::new).or(attribute.g.take());
+            attribute.g = body.map(Raw::new).or(attribute.g.take());
             for (old, new) in attribute.graphs.iter_mut().zip(bodies) {
                 if let Some(new) = new {
-                    *old = Kept::new(new);
+                    *old = Raw::new(new);
                 }
             }
         }
@@ -150,19 +150,19 @@ impl<'i, 'm> Writer<'i, 'm> {
         let mut body = body.clone();
         for (old, new) in body.node.iter_mut().zip(nodes) {
             if let Some(new) = new {
-                *old = Kept::new(new);
+                *old = Raw::new(new);
             }
         }
         let mut infos: HashMap<String, ValueInfoProto> =
             infos.into_iter().map(|info| (info.name.clone(), info)).collect();
         for said in body.output.iter_mut().chain(&mut body.value_info) {
             if let Some(info) = infos.remove(&said.name) {
-                *said = Kept::new(info);
+                *said = Raw::new(info);
             }
         }
         let made = body.node.iter().flat_map(|node| &node.output);
         let new = made.filter_map(|name| infos.remove(name.as_str()));
-        body.value_info.extend(new.map(Kept::new).collect::<Vec<_>>());
+        body.value_info.extend(new.map(Raw::new).collect::<Vec<_>>());
         Some(body)
     }
 }
@@ -191,17 +191,15 @@ fn with_more(said: &ValueInfoProto, fact: &Fact, dims: &Dims) -> Option<ValueInf
         more = fact.dtype.map(DataType::number);
     }
     let shape = match (&tensor.shape, &fact.shape) {
-        (None, Some(known)) => {
-            Some(known.iter().map(|dim| Kept::new(length(*dim, dims))).collect())
-        }
+        (None, Some(known)) => Some(known.iter().map(|dim| Raw::new(length(*dim, dims))).collect()),
         (Some(said), Some(known)) if said.dim.len() == known.len() => {
-            let better = |(said, known): (&Kept<Dimension>, &Dim)| {
+            let better = |(said, known): (&Raw<Dimension>, &Dim)| {
                 let known = length(*known, dims);
                 let empty =
                     said.value.is_none() && said.param.as_ref().is_none_or(String::is_empty);
                 let better = empty && (known.value.is_some() || known.param.is_some())
                     || said.value.is_none() && known.value.is_some();
-                if better { (Kept::new(known), true) } else { (said.clone(), false) }
+                if better { (Raw::new(known), true) } else { (said.clone(), false) }
             };
             let (shape, better): (Vec<_>, Vec<_>) = said.dim.iter().zip(known).map(better).unzip();
             better.contains(&true).then_some(shape)
@@ -215,7 +213,7 @@ fn with_more(said: &ValueInfoProto, fact: &Fact, dims: &Dims) -> Option<ValueInf
     let tensor = with.value_type.as_mut()?.edit().tensor.as_mut()?.edit();
     tensor.elem_type = more.unwrap_or(tensor.elem_type);
     if let Some(dim) = shape {
-        tensor.shape.get_or_insert_with(|| Kept::new(TensorShapeProto::default())).edit().dim = dim;
+        tensor.shape.get_or_insert_with(|| Raw::new(TensorShapeProto::default())).edit().dim = dim;
     }
     Some(with)
 }

@@ -1,6 +1,6 @@
 //! Softmax and its kin, Clip, Dropout.
 
-use quantize_rs_onnx::{AttributeProto, DataType, Kept, NodeProto};
+use quantize_rs_onnx::{AttributeProto, DataType, NodeProto, Raw};
 
 use super::place::{self, Place};
 
@@ -47,8 +47,8 @@ fn only_axis(shape: &[Option<usize>], axis: i64) -> Option<i64> {
     Some(only)
 }
 
-fn attributes(name: &str, value: i64) -> Vec<Kept<AttributeProto>> {
-    vec![Kept::new(AttributeProto::int(name, value))]
+fn attributes(name: &str, value: i64) -> Vec<Raw<AttributeProto>> {
+    vec![Raw::new(AttributeProto::int(name, value))]
 }
 
 /// Version 11: the bounds are inputs.

@@ -4,8 +4,8 @@
 use std::collections::HashSet;
 
 use quantize_rs_onnx::{
-    AttributeProto, DataType, Edit, FunctionProto, Functions, GraphProto, Kept, Model, NodeProto,
-    OperatorSetIdProto,
+    AttributeProto, DataType, Edit, FunctionProto, Functions, GraphProto, Model, NodeProto,
+    OperatorSetIdProto, Raw,
 };
 
 use super::Conversion;
@@ -122,7 +122,7 @@ impl<'m> Walk<'m> {
         };
         let mut body = graph.clone();
         body.node = node;
-        body.initializer.extend(beside.constants.tensors.into_iter().map(Kept::new));
+        body.initializer.extend(beside.constants.tensors.into_iter().map(Raw::new));
         body.value_info.retain(|info| !beside.gone.contains(&info.name));
         Ok(Some(body))
     }
@@ -144,14 +144,14 @@ impl<'m> Walk<'m> {
         let nodes = self.nodes(&function.node, Some(from), &scope, &mut beside)?;
         let mut with = function.clone();
         if let Some(import) = with.opset_import.get_mut(import) {
-            *import = Kept::new(OperatorSetIdProto::new(import.domain.clone(), self.to));
+            *import = Raw::new(OperatorSetIdProto::new(import.domain.clone(), self.to));
         }
         if let Some(nodes) = nodes {
             // A function has no initializers.
             let constants = beside.constants.tensors.into_iter().map(|mut tensor| {
                 let output = vec![std::mem::take(&mut tensor.name)];
-                let value = Kept::new(AttributeProto::tensor("value", tensor));
-                Kept::new(NodeProto::new("", "Constant", Vec::new(), output, vec![value]))
+                let value = Raw::new(AttributeProto::tensor("value", tensor));
+                Raw::new(NodeProto::new("", "Constant", Vec::new(), output, vec![value]))
             });
             with.node = constants.chain(nodes).collect();
         }
@@ -161,17 +161,17 @@ impl<'m> Walk<'m> {
     /// The nodes of a body or a function, when any of them changes.
     fn nodes(
         &mut self,
-        nodes: &[Kept<NodeProto>],
+        nodes: &[Raw<NodeProto>],
         from: Option<i64>,
         scope: &Scope<'_>,
         beside: &mut Beside,
-    ) -> Result<Option<Vec<Kept<NodeProto>>>, QuantizeError> {
+    ) -> Result<Option<Vec<Raw<NodeProto>>>, QuantizeError> {
         let mut all = Vec::with_capacity(nodes.len());
         let mut changed = false;
         for node in nodes {
             match self.node(node, from, scope, beside)? {
                 Some(became) => {
-                    all.extend(became.nodes.into_iter().map(Kept::new));
+                    all.extend(became.nodes.into_iter().map(Raw::new));
                     changed = true;
                 }
                 None => all.push(node.clone()),
@@ -217,7 +217,7 @@ impl<'m> Walk<'m> {
         for (index, attribute) in node.attribute.iter().enumerate() {
             if let Some(converted) = self.attribute(attribute, from, scope)? {
                 let with = with.get_or_insert_with(|| node.clone());
-                with.attribute[index] = Kept::new(converted);
+                with.attribute[index] = Raw::new(converted);
             }
         }
         Ok(with)
@@ -233,12 +233,12 @@ impl<'m> Walk<'m> {
         if let Some(body) = &attribute.g
             && let Some(converted) = self.body(body, from, scope)?
         {
-            with.get_or_insert_with(|| attribute.clone()).g = Some(Kept::new(converted));
+            with.get_or_insert_with(|| attribute.clone()).g = Some(Raw::new(converted));
         }
         for (index, body) in attribute.graphs.iter().enumerate() {
             if let Some(converted) = self.body(body, from, scope)? {
                 let with = with.get_or_insert_with(|| attribute.clone());
-                with.graphs[index] = Kept::new(converted);
+                with.graphs[index] = Raw::new(converted);
             }
         }
         Ok(with)
@@ -318,7 +318,7 @@ fn refused(node: &NodeProto, from: Option<i64>, to: i64, what: String) -> Quanti
 /// All graphs of a model, and the nodes of each; those of functions too.
 fn each_nodes<'m>(
     model: &'m Model,
-    mut look: impl FnMut(Option<&'m GraphProto>, &'m [Kept<NodeProto>]),
+    mut look: impl FnMut(Option<&'m GraphProto>, &'m [Raw<NodeProto>]),
 ) {
     let graph = model.graph();
     let functions = model.proto().functions.iter().map(|function| (None, &function.node[..]));

@@ -55,7 +55,7 @@ pub(super) fn broadcast(node: &mut NodeProto, place: &mut Place<'_, '_>) -> Resu
 fn aligned(node: &mut NodeProto, place: &mut Place<'_, '_>, axes: &[i64]) {
     let Some(value) = node.input.get_mut(1) else { return };
     let name = place.fresh(value, "aligned");
-    let axes = vec![quantize_rs_onnx::Kept::new(AttributeProto::ints("axes", axes))];
+    let axes = vec![quantize_rs_onnx::Raw::new(AttributeProto::ints("axes", axes))];
     let from = std::mem::replace(value, name.clone());
     place.before.push(NodeProto::new("", "Unsqueeze", vec![from], vec![name], axes));
 }

@@ -1,6 +1,6 @@
 //! Normalizations.
 
-use quantize_rs_onnx::{AttributeProto, Kept, NodeProto};
+use quantize_rs_onnx::{AttributeProto, NodeProto, Raw};
 
 use super::place::{self, Place};
 
@@ -32,7 +32,7 @@ pub(super) fn group(node: &mut NodeProto, place: &mut Place<'_, '_>) -> Result<b
     let groups = place::int(node, "num_groups", 1)?;
     let [channels, repeats] = ["channels", "group_channels"].map(|what| place.fresh(&base, what));
     let ends = [("start", 1), ("end", 2)];
-    let ends = ends.map(|(name, value)| Kept::new(AttributeProto::int(name, value))).to_vec();
+    let ends = ends.map(|(name, value)| Raw::new(AttributeProto::int(name, value))).to_vec();
     let groups = place.ints(&base, "groups", &[groups]);
     let (behind, all) = (place.ints(&base, "axes", &[1]), place.ints(&base, "shape", &[-1]));
     let mut add = |op_type: &str, inputs: [&String; 2], made: &String, given: Vec<_>| {

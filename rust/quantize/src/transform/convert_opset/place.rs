@@ -4,7 +4,7 @@
 use std::collections::{HashMap, HashSet};
 
 use quantize_rs_onnx::{
-    AttributeProto, DataType, GraphProto, Kept, Model, NodeProto, Tensor, TensorProto,
+    AttributeProto, DataType, GraphProto, Model, NodeProto, Raw, Tensor, TensorProto,
     ValueInfoProto,
 };
 
@@ -37,7 +37,7 @@ impl<'a> Scope<'a> {
         let inputs: HashSet<&str> = graph.input.iter().map(|input| input.name.as_str()).collect();
         let may_override = model.proto().ir_version >= 4;
         let fixed =
-            |tensor: &&Kept<TensorProto>| !may_override || !inputs.contains(tensor.name.as_str());
+            |tensor: &&Raw<TensorProto>| !may_override || !inputs.contains(tensor.name.as_str());
         let tensors = graph.initializer.iter().filter(fixed);
         scope.constants.extend(tensors.map(|tensor| (tensor.name.as_str(), &**tensor)));
         (scope.facts, scope.outer) = (facts, outer);
@@ -45,7 +45,7 @@ impl<'a> Scope<'a> {
     }
 
     /// Of a function, whose values have no types.
-    pub(super) fn of_nodes(model: &'a Model, nodes: &'a [Kept<NodeProto>]) -> Scope<'a> {
+    pub(super) fn of_nodes(model: &'a Model, nodes: &'a [Raw<NodeProto>]) -> Scope<'a> {
         let constants = nodes
             .iter()
             .filter_map(|node| Some((node.output.first()?.as_str(), constant_of(node)?)))
@@ -315,8 +315,8 @@ pub(super) fn remove(node: &mut NodeProto, name: &str) -> bool {
 /// Puts an attribute in the place of the one of its name, or behind the others.
 pub(super) fn set(node: &mut NodeProto, attribute: AttributeProto) {
     match node.attribute.iter_mut().find(|own| own.name == attribute.name) {
-        Some(own) => *own = Kept::new(attribute),
-        None => node.attribute.push(Kept::new(attribute)),
+        Some(own) => *own = Raw::new(attribute),
+        None => node.attribute.push(Raw::new(attribute)),
     }
 }
 

@@ -1,6 +1,6 @@
 //! What were attributes and became inputs: axes, lengths, bounds.
 
-use quantize_rs_onnx::{AttributeProto, Kept, NodeProto};
+use quantize_rs_onnx::{AttributeProto, NodeProto, Raw};
 
 use super::place::{self, Place};
 
@@ -24,7 +24,7 @@ fn to_input(
         "value_ints".clone_into(&mut given.name);
         let value = place.fresh(&base, name);
         let outputs = vec![value.clone()];
-        let given = vec![Kept::new(given)];
+        let given = vec![Raw::new(given)];
         place.before.push(NodeProto::new("", "Constant", Vec::new(), outputs, given));
         value
     } else {

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 
 use quantize_rs_onnx::{
-    AttributeProto, Edit, GraphProto, Kept, NodeProto, Tensor, TensorProto, reads, topological,
+    AttributeProto, Edit, GraphProto, NodeProto, Raw, Tensor, TensorProto, reads, topological,
 };
 
 use super::evaluated;
@@ -101,19 +101,19 @@ fn folded(
         }
     }
     let mut inside = false;
-    let mut nodes: Vec<Kept<NodeProto>> = Vec::with_capacity(body.node.len());
+    let mut nodes: Vec<Raw<NodeProto>> = Vec::with_capacity(body.node.len());
     for (index, node) in body.node.iter().enumerate() {
         let known = computed.contains(&index).then(|| &scope.known[node.output[0].as_str()]);
         if let Some(tensor) = known {
             let value = AttributeProto::tensor("value", TensorProto::new("", tensor));
             let (name, output) = (node.name.clone(), node.output.clone());
-            let value = vec![Kept::new(value)];
-            nodes.push(Kept::new(NodeProto::new(name, "Constant", Vec::new(), output, value)));
+            let value = vec![Raw::new(value)];
+            nodes.push(Raw::new(NodeProto::new(name, "Constant", Vec::new(), output, value)));
             continue;
         }
         match with_bodies(node, |body| folded(graph, body, Some(&scope), did)) {
             Some(with) => {
-                nodes.push(Kept::new(with));
+                nodes.push(Raw::new(with));
                 inside = true;
             }
             None => nodes.push(node.clone()),
@@ -137,7 +137,7 @@ fn folded(
 }
 
 /// How often each value is read by nodes, those in graphs inside them included, or handed out.
-fn times<'n>(nodes: &'n [Kept<NodeProto>], body: &'n GraphProto) -> HashMap<&'n str, usize> {
+fn times<'n>(nodes: &'n [Raw<NodeProto>], body: &'n GraphProto) -> HashMap<&'n str, usize> {
     let mut times = HashMap::new();
     let read = nodes.iter().flat_map(|node| reads(node));
     for name in read.chain(body.output.iter().map(|output| output.name.as_str())) {

@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 
 use quantize_rs_onnx::{
-    AttributeProto, FunctionProto, GraphProto, Kept, NodeProto, TensorProto, ValueInfoProto,
+    AttributeProto, FunctionProto, GraphProto, NodeProto, Raw, TensorProto, ValueInfoProto,
 };
 
 use crate::graph::constant_of;
@@ -109,7 +109,7 @@ fn made(node: &NodeProto, each: &mut impl FnMut(&str)) {
 }
 
 /// Makes a graph, and those inside, one that is shared with no copy.
-fn apart(graph: &mut Kept<GraphProto>) {
+fn apart(graph: &mut Raw<GraphProto>) {
     for node in &mut graph.edit().node {
         for attribute in &mut node.edit().attribute {
             if attribute.subgraphs().next().is_some() {
@@ -143,7 +143,7 @@ impl Inlined<'_> {
     }
 
     /// An attribute of a node; `None` for one of the caller's that it does not give.
-    fn attribute(&self, mut own: Kept<AttributeProto>) -> Option<Kept<AttributeProto>> {
+    fn attribute(&self, mut own: Raw<AttributeProto>) -> Option<Raw<AttributeProto>> {
         if let Some(outer) = own.ref_attr_name.as_deref().filter(|name| !name.is_empty()) {
             let mut defaults = self.function.attribute_proto.iter();
             let default = || defaults.find(|default| default.name == outer).map(|it| &**it);
@@ -153,7 +153,7 @@ impl Inlined<'_> {
             // Nodes are told apart by where they stand in memory, and another may have been given the same graph.
             given.g.iter_mut().chain(&mut given.graphs).for_each(apart);
             let is_value = given.ref_attr_name.as_deref().is_none_or(str::is_empty);
-            return is_value.then(|| Kept::new(given));
+            return is_value.then(|| Raw::new(given));
         }
         if own.subgraphs().next().is_some() {
             let attribute = own.edit();
@@ -164,7 +164,7 @@ impl Inlined<'_> {
     }
 
     fn body(&self, body: &mut GraphProto) {
-        let info = |info: &mut Kept<ValueInfoProto>| self.rename(&mut info.edit().name);
+        let info = |info: &mut Raw<ValueInfoProto>| self.rename(&mut info.edit().name);
         body.input.iter_mut().chain(&mut body.output).chain(&mut body.value_info).for_each(info);
         body.initializer.iter_mut().for_each(|tensor| self.rename(&mut tensor.edit().name));
         for sparse in &mut body.sparse_initializer {

@@ -2,9 +2,7 @@
 
 use std::collections::HashMap;
 
-use quantize_rs_onnx::{
-    DataType, Functions, GraphProto, Kept, NodeProto, TensorProto, topological,
-};
+use quantize_rs_onnx::{DataType, Functions, GraphProto, NodeProto, Raw, TensorProto, topological};
 
 use crate::graph::Graph;
 use crate::graph::ops;
@@ -150,7 +148,7 @@ impl<'g, 'm> Holds<'g, 'm> {
         found
     }
 
-    fn nodes(&mut self, nodes: &[Kept<NodeProto>], fixed: &mut Fixed<'_>, depth: usize) -> bool {
+    fn nodes(&mut self, nodes: &[Raw<NodeProto>], fixed: &mut Fixed<'_>, depth: usize) -> bool {
         self.looks = self.looks.saturating_add(nodes.len());
         let Some(order) = topological(nodes).ok().filter(|_| self.looks <= LOOKS) else {
             return false;

@@ -10,7 +10,7 @@ mod holds;
 use std::collections::{BTreeSet, HashMap};
 use std::rc::Rc;
 
-use quantize_rs_onnx::{Edit, FunctionProto, Functions, Kept, NodeProto, topological};
+use quantize_rs_onnx::{Edit, FunctionProto, Functions, NodeProto, Raw, topological};
 
 use super::Changes;
 use super::convert_opset::{convert_function, is_unchanged};
@@ -211,7 +211,7 @@ impl<'g, 'm> Inliner<'g, 'm> {
             for index in topological(&body.node).ok()? {
                 match self.node(&body.node[index], &mut inner, depth) {
                     Some(made) => {
-                        nodes.extend(made.into_iter().map(Kept::new));
+                        nodes.extend(made.into_iter().map(Raw::new));
                         changed = true;
                     }
                     None => nodes.push(body.node[index].clone()),

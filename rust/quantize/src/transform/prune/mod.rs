@@ -9,7 +9,7 @@ mod cut;
 use bytes::Bytes;
 use quantize_rs_math::{Granularity, Layout};
 use quantize_rs_onnx::{
-    AttributeProto, Buffer, DataType, Edit, Kept as Message, Model, Tensor, TensorProto,
+    AttributeProto, Buffer, DataType, Edit, Model, Raw as Message, Tensor, TensorProto,
 };
 use serde::Serialize;
 

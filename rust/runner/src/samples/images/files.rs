@@ -1,4 +1,4 @@
-//! Which images there are: those in a folder, or those that fit a pattern.
+//! Lists images: those in a folder, or those that match a pattern.
 
 use std::fs;
 use std::path::{Component, Path, PathBuf};
@@ -8,27 +8,27 @@ use quantize_rs::{CalibrationError, CalibrationErrorKind};
 
 use crate::samples::{data, io_error};
 
-/// Extensions of images that can be read, in lower case and without the dot.
-pub const IMAGES: &[&str] = &["jpg", "jpeg", "png"];
+/// Extensions of supported images, in lower case and without the dot.
+pub const IMAGE_EXTENSIONS: &[&str] = &["jpg", "jpeg", "png"];
 
-/// What makes a path a pattern, unless there is something of just that name.
-const WILD: [char; 4] = ['*', '?', '[', '{'];
+/// The characters that make a path a pattern, unless a file has exactly that name.
+const WILDCARDS: [char; 4] = ['*', '?', '[', '{'];
 
-/// Whether `path` leads to images: a folder, an image, or a pattern.
-pub fn leads_to_images(path: &Path) -> bool {
+/// Whether `path` is that of images: a folder, an image, or a pattern.
+pub fn is_image_path(path: &Path) -> bool {
     match fs::metadata(path) {
         Ok(metadata) => metadata.is_dir() || is_image(path),
-        Err(_) => path.to_string_lossy().contains(WILD),
+        Err(_) => path.to_string_lossy().contains(WILDCARDS),
     }
 }
 
-/// The files that a pattern of paths such as `models/*.onnx` fits, in order; what is no pattern, or
-/// is there under just that name, is itself. Hidden files are left out.
+/// The files that match a pattern such as `models/*.onnx`, sorted. A path that is not a pattern, or
+/// that exists under exactly that name, is returned as it is. Hidden files are left out.
 ///
 /// # Errors
-/// No pattern of paths.
-pub fn fitting(path: &Path) -> Result<Vec<PathBuf>, CalibrationError> {
-    if fs::metadata(path).is_ok() || !path.to_string_lossy().contains(WILD) {
+/// The pattern is not valid.
+pub fn matching_files(path: &Path) -> Result<Vec<PathBuf>, CalibrationError> {
+    if fs::metadata(path).is_ok() || !path.to_string_lossy().contains(WILDCARDS) {
         return Ok(vec![path.to_path_buf()]);
     }
     let mut found = by_pattern(path)?;
@@ -36,24 +36,24 @@ pub fn fitting(path: &Path) -> Result<Vec<PathBuf>, CalibrationError> {
     Ok(found)
 }
 
-/// The images at `path`, in the order of their paths. Hidden files are none.
+/// The images at `path`, sorted by path. Hidden files are left out.
 pub(super) fn listed(path: &Path) -> Result<Vec<PathBuf>, CalibrationError> {
     let found = match fs::metadata(path) {
         Ok(metadata) if metadata.is_dir() => in_folder(path)?,
         Ok(_) => vec![path.to_path_buf()],
-        Err(_) if path.to_string_lossy().contains(WILD) => by_pattern(path)?,
+        Err(_) if path.to_string_lossy().contains(WILDCARDS) => by_pattern(path)?,
         Err(error) => return Err(io_error(path, error)),
     };
     let mut images: Vec<PathBuf> = found.into_iter().filter(|path| is_image(path)).collect();
     if images.is_empty() {
-        let known: Vec<String> = IMAGES.iter().map(|known| format!(".{known}")).collect();
+        let known: Vec<String> = IMAGE_EXTENSIONS.iter().map(|known| format!(".{known}")).collect();
         return Err(none(&format!("there is no {}", known.join(", ")), path));
     }
     images.sort();
     Ok(images)
 }
 
-/// The error that there are no images at `path`.
+/// The error when there are no images at `path`.
 pub(super) fn none(why: &str, path: &Path) -> CalibrationError {
     let kind = CalibrationErrorKind::NoSamples(why.to_owned());
     CalibrationError::new(kind).at_value(path.to_string_lossy())
@@ -61,23 +61,24 @@ pub(super) fn none(why: &str, path: &Path) -> CalibrationError {
 
 fn is_image(path: &Path) -> bool {
     let extension = path.extension().map(|extension| extension.to_string_lossy().to_lowercase());
-    extension.is_some_and(|extension| IMAGES.contains(&extension.as_str()))
+    extension.is_some_and(|extension| IMAGE_EXTENSIONS.contains(&extension.as_str()))
 }
 
-/// The files in a folder, without those in folders within it.
+/// The files in a folder, without those in its subfolders.
 fn in_folder(folder: &Path) -> Result<Vec<PathBuf>, CalibrationError> {
     let entries = entries(folder)?;
     let (folders, files): (Vec<PathBuf>, Vec<PathBuf>) =
         entries.into_iter().partition(|path| path.is_dir());
     if !files.iter().any(|path| is_image(path)) && !folders.is_empty() {
         let all = folder.join("**");
-        let why = format!("there are folders in it and no images, `{}` takes all", all.display());
+        let why =
+            format!("it has folders and no images, `{}` includes all subfolders", all.display());
         return Err(none(&why, folder));
     }
     Ok(files)
 }
 
-/// What is in a folder and not hidden.
+/// The entries of a folder that are not hidden.
 fn entries(folder: &Path) -> Result<Vec<PathBuf>, CalibrationError> {
     let entries = fs::read_dir(folder).map_err(|error| io_error(folder, error))?;
     let paths = entries.map(|entry| entry.map(|entry| folder.join(entry.file_name())));
@@ -90,14 +91,14 @@ fn entries(folder: &Path) -> Result<Vec<PathBuf>, CalibrationError> {
         .map_err(|error| io_error(folder, error))
 }
 
-/// The files that fit a pattern. `**` does not follow links to folders, which may lead in circles.
+/// The files that match a pattern. `**` does not follow links to folders, which may be circular.
 fn by_pattern(path: &Path) -> Result<Vec<PathBuf>, CalibrationError> {
-    let wild = |part: &Component<'_>| part.as_os_str().to_string_lossy().contains(WILD);
+    let wild = |part: &Component<'_>| part.as_os_str().to_string_lossy().contains(WILDCARDS);
     let root: PathBuf = path.components().take_while(|part| !wild(part)).collect();
     let rest: PathBuf = path.components().skip_while(|part| !wild(part)).collect();
     let pattern = rest.to_string_lossy();
     let matcher = GlobBuilder::new(&pattern).literal_separator(true).build().map_err(|error| {
-        data(format!("is no pattern of paths: {error}"))
+        data(format!("is not a valid pattern of paths: {error}"))
             .at_value(path.to_string_lossy())
             .caused_by(error)
     })?;

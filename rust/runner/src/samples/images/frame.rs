@@ -1,20 +1,20 @@
-//! What a model's input wants of an image: layout, channels, size.
+//! The layout, channels and size of images for an input.
 
 use quantize_rs::{CalibrationError, InputSpec};
 use quantize_rs_onnx::DataType;
 
-use super::decode::MOST_PIXELS;
+use super::decode::MAX_PIXELS;
 use super::{ChannelOrder, ImageFolder, Layout};
 use crate::inputs::{describe, listed, mismatch};
 
-/// The form that every image takes on its way into the input.
+/// The form in which images are passed to the input.
 pub(super) struct Frame {
     /// Name of the input.
     pub(super) name: String,
     pub(super) dtype: DataType,
-    /// Whether the input has an axis for images beside those of an image.
+    /// Whether the input has a batch axis.
     pub(super) batched: bool,
-    /// Images that the input takes at a time.
+    /// Images per sample.
     pub(super) batch: usize,
     pub(super) layout: Layout,
     pub(super) order: ChannelOrder,
@@ -33,8 +33,8 @@ impl Frame {
             let names = listed(inputs.iter().map(|input| input.name.as_str()), 8);
             let count = inputs.len();
             return Err(mismatch(format!(
-                "images feed one input and the model has {count}, {names}: use .npz, .safetensors \
-                 or dictionaries of arrays"
+                "images can be passed to one input, but the model has {count}, {names}: \
+                 use .npz, .safetensors or dictionaries of arrays"
             ))
             .at_value(folder.path.to_string_lossy()));
         };
@@ -55,12 +55,15 @@ impl Frame {
             }
         };
         if batch == Some(0) {
-            return Err(refused("it takes no images at all".to_owned()));
+            return Err(refused("it has a batch size of 0".to_owned()));
         }
         let layout = match folder.layout {
             Some(layout) => layout,
             None => layout_of(image).ok_or_else(|| {
-                refused("which axis has the 3 channels or the 1? give the layout".to_owned())
+                refused(
+                    "the axis of the 3 channels or the single one is ambiguous: set the layout"
+                        .to_owned(),
+                )
             })?,
         };
         let (channels, declared) = match (layout, image) {
@@ -97,7 +100,7 @@ impl Frame {
         [batch, &image].concat()
     }
 
-    /// A number for each channel; equal numbers stand for one.
+    /// One number per channel; equal numbers are used for any number of channels.
     pub(super) fn by_channel(
         &self,
         option: &str,
@@ -118,7 +121,7 @@ impl Frame {
     }
 }
 
-/// Where the 3 channels or the 1 are, if that is sure.
+/// The layout, if the axis of the 3 channels or of the single one is unambiguous.
 fn layout_of(image: &[Option<usize>]) -> Option<Layout> {
     let colours = |dim: Option<&Option<usize>>| matches!(dim, Some(Some(1 | 3)));
     match (colours(image.first()), colours(image.last())) {
@@ -128,11 +131,11 @@ fn layout_of(image: &[Option<usize>]) -> Option<Layout> {
     }
 }
 
-/// Height and width, which the model says, or the folder where the model leaves them open.
+/// Height and width, from the model, or from the options if the model has dynamic ones.
 fn size(folder: &ImageFolder, declared: [Option<usize>; 2]) -> Result<[usize; 2], String> {
     let size = match (folder.size, declared) {
         (None, [Some(height), Some(width)]) => [height, width],
-        (None, _) => return Err("it leaves the size of an image open, give the size".to_owned()),
+        (None, _) => return Err("it has a dynamic image size: set the size".to_owned()),
         (Some(size), _) => {
             let fits = declared.iter().zip(size).all(|(want, have)| want.is_none_or(|w| w == have));
             if !fits {
@@ -143,12 +146,12 @@ fn size(folder: &ImageFolder, declared: [Option<usize>; 2]) -> Result<[usize; 2]
     };
     let [height, width] = size;
     match height.checked_mul(width) {
-        Some(pixels) if (1..=MOST_PIXELS).contains(&pixels) => {}
-        _ => return Err(format!("no images of size {size:?} are made here")),
+        Some(pixels) if (1..=MAX_PIXELS).contains(&pixels) => {}
+        _ => return Err(format!("images cannot have the size {size:?}")),
     }
     match folder.crop {
         Some(crop) if crop < height.max(width) => {
-            Err(format!("a crop of {crop} has no room for a size of {size:?}"))
+            Err(format!("a crop of {crop} is too small for a size of {size:?}"))
         }
         _ => Ok(size),
     }
@@ -182,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_model_leaves_open_the_folder_says() {
+    fn options_set_what_the_model_leaves_dynamic() {
         let folder = ImageFolder {
             size: Some([8, 6]),
             layout: Some(Layout::Nhwc),
@@ -195,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn an_input_that_images_do_not_fit_says_why() {
+    fn an_input_that_images_do_not_match_is_explained() {
         let plain = ImageFolder::new("photos");
         let sized = ImageFolder { size: Some([8, 6]), ..plain.clone() };
         let nchw = ImageFolder { layout: Some(Layout::Nchw), ..plain.clone() };
@@ -204,20 +207,20 @@ mod tests {
         let cases = [
             (Some(&[-1, 10][..]), &plain, "input `x` is float32 [?, 10]: images need 4 axes"),
             (Some(&[]), &plain, "images need 4 axes"),
-            (None, &plain, "input `x` is float32 of any shape: which axis"),
+            (None, &plain, "input `x` is float32 of any shape: the axis"),
             (
                 Some(&[1, 4, 8, 6]),
                 &plain,
-                "which axis has the 3 channels or the 1? give the layout",
+                "the axis of the 3 channels or the single one is ambiguous: set the layout",
             ),
-            (Some(&[1, 3, 8, 3]), &plain, "give the layout"),
+            (Some(&[1, 3, 8, 3]), &plain, "set the layout"),
             (Some(&[1, 8, 6, 3]), &nchw, "as NCHW it has 8 channels, images have 1 or 3"),
-            (Some(&[1, 3, -1, -1]), &plain, "it leaves the size of an image open, give the size"),
+            (Some(&[1, 3, -1, -1]), &plain, "it has a dynamic image size: set the size"),
             (Some(&[1, 3, 9, -1]), &sized, "images of size [8, 6] do not fit (`photos`)"),
-            (Some(&[1, 3, 8, 6]), &cropped, "a crop of 7 has no room for a size of [8, 6]"),
-            (Some(&[1, 3, -1, -1]), &vast, "no images of size [18446744073709551615, 2]"),
-            (Some(&[1, 3, 0, 6]), &plain, "no images of size [0, 6]"),
-            (Some(&[0, 3, 8, 6]), &plain, "it takes no images at all"),
+            (Some(&[1, 3, 8, 6]), &cropped, "a crop of 7 is too small for a size of [8, 6]"),
+            (Some(&[1, 3, -1, -1]), &vast, "images cannot have the size [18446744073709551615, 2]"),
+            (Some(&[1, 3, 0, 6]), &plain, "images cannot have the size [0, 6]"),
+            (Some(&[0, 3, 8, 6]), &plain, "it has a batch size of 0"),
         ];
         for (shape, folder, message) in cases {
             let error = frame(shape, folder).err().unwrap_or_default();
@@ -228,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_stands_for_all_channels_and_equal_ones_for_one() {
+    fn one_number_applies_to_all_channels() {
         let grey = frame(Some(&[1, 1, 8, 6]), &ImageFolder::new("photos")).expect("a frame");
         assert_eq!(grey.by_channel("mean", &[0.5; 3]).ok(), Some(vec![0.5]));
         let error = grey.by_channel("mean", &[0.4, 0.5, 0.6]).expect_err("3 for 1").to_string();

@@ -1,4 +1,4 @@
-//! Samples from photos: a folder, or a pattern of paths, one image after the other.
+//! Samples from images: a folder or a pattern of paths, one image after the other.
 
 mod decode;
 mod files;
@@ -17,20 +17,20 @@ use crate::inputs::mismatch;
 use decode::Pixels;
 use frame::Frame;
 
-pub use files::{IMAGES, fitting, leads_to_images};
+pub use files::{IMAGE_EXTENSIONS, is_image_path, matching_files};
 pub use options::{ChannelOrder, Layout, Resize};
 
-/// Photos, and how their pixels become the numbers that a model is fed with.
+/// Images, and how their pixels are converted to inputs.
 ///
-/// Each number is `(pixel · scale − mean) / std`, where a pixel is 0 to 255. What a file leaves open
-/// is decided once and for all images:
+/// Each number is `(pixel · scale − mean) / std`, where a pixel is 0 to 255. All images are
+/// converted in the same way:
 ///
 /// - Images are read in the order of their paths, one at a time.
-/// - They stand upright: an orientation in their EXIF data is applied.
-/// - Transparency is left out; of 16 bits a channel the upper 8 count; a model with one channel gets
-///   the luma of ITU-R 601, a grey image gives three equal channels.
-/// - An input of integers gets the pixels themselves, unless `scale`, `mean` or `std` are given.
-/// - Where the model takes N images at a time, so many make a sample.
+/// - The EXIF orientation is applied.
+/// - Transparency is ignored; of 16 bits per channel the upper 8 are used; a model with one channel
+///   gets the luma of ITU-R 601, and a grey image has three equal channels.
+/// - An integer input gets the pixels themselves, unless `scale`, `mean` or `std` are set.
+/// - If the model takes N images at a time, a sample has N images.
 ///
 /// ```no_run
 /// use quantize_rs::InputSpec;
@@ -51,32 +51,31 @@ pub use options::{ChannelOrder, Layout, Resize};
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct ImageFolder {
-    /// A folder, or a pattern: `photos/*.jpg`, `photos/**` with all folders in it.
+    /// A folder, or a pattern: `photos/*.jpg`, `photos/**` for all subfolders.
     pub path: PathBuf,
-    /// Height and width; `None` takes those of the model's input.
+    /// Height and width; `None` uses those of the model's input.
     pub size: Option<[usize; 2]>,
-    /// Subtracted from the scaled pixels: one number, or one for each channel in the order that
-    /// the model gets them.
+    /// Subtracted from the scaled pixels: one number, or one per channel in the order of the input.
     pub mean: Vec<f64>,
-    /// What the difference is divided by: one number, or one for each channel.
+    /// The divisor of the difference: one number, or one per channel.
     pub std: Vec<f64>,
-    /// What pixels, which are 0 to 255, are multiplied by.
+    /// The factor for pixels, which are 0 to 255.
     pub scale: f64,
-    /// Where the channels are; `None` looks where the model's input has 3 or 1 of them.
+    /// The position of the channels; `None` finds the axis of the input with 3 or 1 of them.
     pub layout: Option<Layout>,
     /// The order of three channels.
     pub channel_order: ChannelOrder,
-    /// How images are brought to their size.
+    /// The resampling filter.
     pub resize: Resize,
-    /// Resizes the shorter side to this length and cuts the size out of the centre, as is usual for
-    /// ImageNet; `None` resizes the whole image, whatever its proportions.
+    /// Resizes the shorter side to this length and takes a center crop, as is usual for ImageNet;
+    /// `None` resizes the whole image, whatever its aspect ratio.
     pub crop: Option<usize>,
-    /// Only the first so many images.
+    /// The maximum number of images.
     pub limit: Option<usize>,
 }
 
 impl ImageFolder {
-    /// The images at `path`, with pixels from 0 to 1 in the model's own size.
+    /// The images at `path`, with pixels scaled to 0 to 1 and the size of the model's input.
     pub fn new(path: impl Into<PathBuf>) -> ImageFolder {
         ImageFolder {
             path: path.into(),
@@ -92,19 +91,19 @@ impl ImageFolder {
         }
     }
 
-    /// Checks what can be checked without a model.
+    /// Checks the options as far as possible without a model.
     ///
     /// # Errors
-    /// [`quantize_rs::QuantizeErrorKind::Option`] naming the option.
+    /// [`quantize_rs::QuantizeErrorKind::Option`] with the name of the option.
     pub fn check(&self) -> Result<(), QuantizeError> {
         options::check(self)
     }
 
-    /// The images as samples of a model with one input; `limit` takes the first samples only.
+    /// The images as samples of a model with one input; `limit` is the maximum number of samples.
     ///
     /// # Errors
-    /// [`CalibrationError`] when there are no images, or the input and the options do not go
-    /// together. What is wrong with a single image is reported when that image is reached.
+    /// [`CalibrationError`] if there are no images, or the options do not match the input. An error
+    /// in a single image is reported when that image is read.
     pub fn open(
         &self,
         inputs: &[InputSpec],
@@ -122,7 +121,8 @@ impl ImageFolder {
         if images % step != 0 && images / step < limit {
             let (name, left) = (&frame.name, images % step);
             let message = format!(
-                "input `{name}` takes {step} images at a time, there are {images}: {left} are left over"
+                "input `{name}` takes {step} images at a time, there are {images}: \
+                 {left} are left over"
             );
             return Err(mismatch(message).at_value(self.path.to_string_lossy()));
         }
@@ -131,7 +131,7 @@ impl ImageFolder {
         Ok(Box::new(Images { frame, numbers, resize, crop, paths: paths.into_iter() }))
     }
 
-    /// Whether nobody said what the numbers are to be.
+    /// Whether scale, mean and std have their defaults.
     fn is_plain(&self) -> bool {
         let all = |numbers: &[f64], default: &[f64]| numbers.iter().all(|n| default.contains(n));
         let default = ImageFolder::new("");
@@ -139,7 +139,7 @@ impl ImageFolder {
         shift && self.scale == default.scale
     }
 
-    /// What each pixel becomes in each channel, `None` where it stays as it is.
+    /// The value of each pixel in each channel; `None` for unchanged pixels.
     fn numbers(&self, frame: &Frame) -> Result<Option<Vec<[f32; 256]>>, CalibrationError> {
         if self.is_plain() && !frame.dtype.is_float() {
             return Ok(None);
@@ -155,7 +155,7 @@ impl ImageFolder {
     }
 }
 
-/// Images that are read one after the other.
+/// Images, read one after the other.
 struct Images {
     frame: Frame,
     numbers: Option<Vec<[f32; 256]>>,

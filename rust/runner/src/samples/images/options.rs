@@ -1,4 +1,4 @@
-//! What one can ask of a folder of images, by name.
+//! Options of image folders, by name.
 
 use std::fmt::{self, Display};
 use std::str::FromStr;
@@ -7,7 +7,7 @@ use quantize_rs::QuantizeError;
 
 use super::ImageFolder;
 
-/// Where the channels of an image are.
+/// The position of the channels of an image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Layout {
     /// Before height and width.
@@ -25,34 +25,33 @@ pub enum ChannelOrder {
     Bgr,
 }
 
-/// How an image is brought to another size: the filters of Pillow, which take all pixels into
-/// account when an image becomes smaller.
+/// How an image is resized: Pillow's filters, which include all pixels when an image is reduced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Resize {
-    /// Straight lines between pixels.
+    /// Linear interpolation.
     Bilinear,
-    /// Cubic curves between pixels.
+    /// Cubic interpolation.
     Bicubic,
-    /// The nearest pixel; no others count.
+    /// The nearest pixel.
     Nearest,
     /// A windowed sinc, three pixels to each side.
     Lanczos3,
 }
 
 impl Layout {
-    /// Every layout by its name.
+    /// All layouts and their names.
     pub const NAMES: &'static [(&'static str, Layout)] =
         &[("NCHW", Layout::Nchw), ("NHWC", Layout::Nhwc)];
 }
 
 impl ChannelOrder {
-    /// Every order by its name.
+    /// All channel orders and their names.
     pub const NAMES: &'static [(&'static str, ChannelOrder)] =
         &[("RGB", ChannelOrder::Rgb), ("BGR", ChannelOrder::Bgr)];
 }
 
 impl Resize {
-    /// Every filter by its name.
+    /// All filters and their names.
     pub const NAMES: &'static [(&'static str, Resize)] = &[
         ("bilinear", Resize::Bilinear),
         ("bicubic", Resize::Bicubic),
@@ -66,7 +65,7 @@ macro_rules! named {
         impl FromStr for $type {
             type Err = QuantizeError;
 
-            /// The value of that name, in capital letters or small ones.
+            /// Parses a name, in upper or lower case.
             fn from_str(name: &str) -> Result<$type, QuantizeError> {
                 let found = <$type>::NAMES.iter().find(|(n, _)| n.eq_ignore_ascii_case(name));
                 found.map(|(_, value)| *value).ok_or_else(|| {
@@ -90,7 +89,7 @@ named!(Layout, "layout");
 named!(ChannelOrder, "channel_order");
 named!(Resize, "resize");
 
-/// Refuses what no model could take.
+/// Refuses values that are invalid for every model.
 pub(super) fn check(folder: &ImageFolder) -> Result<(), QuantizeError> {
     for (option, numbers) in [("mean", &folder.mean), ("std", &folder.std)] {
         if !matches!(numbers.len(), 1 | 3) {
@@ -102,7 +101,7 @@ pub(super) fn check(folder: &ImageFolder) -> Result<(), QuantizeError> {
         }
     }
     if folder.std.contains(&0.0) {
-        return Err(QuantizeError::option("std", "has 0, and is what pixels are divided by"));
+        return Err(QuantizeError::option("std", "has 0, but pixels are divided by it"));
     }
     if !folder.scale.is_finite() || folder.scale == 0.0 {
         let what = format!("is {}, expected a number that is not 0", folder.scale);
@@ -126,7 +125,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_read_as_they_are_written() {
+    fn names_parse_and_display() {
         for (name, layout) in Layout::NAMES {
             assert_eq!((layout.to_string().as_str(), name.parse().ok()), (*name, Some(*layout)));
         }
@@ -142,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn an_option_that_cannot_be_is_refused_by_name() {
+    fn an_invalid_option_is_refused_by_name() {
         let good = ImageFolder::new("x");
         assert!(check(&good).is_ok());
         let cases = [

@@ -1,15 +1,15 @@
-//! Resampling exactly as Pillow does it, which is what models are trained with.
+//! Resampling that equals Pillow's, with which models are trained.
 //!
-//! An image that becomes smaller is filtered over all pixels that fall into a new one. Rows are
-//! resampled before columns, 8 bits are kept in between, and weights are fixed point numbers.
+//! When an image is reduced, the filter covers all pixels that contribute to a new one. Rows are
+//! resampled before columns, intermediate values have 8 bits, and weights are fixed-point numbers.
 
 use super::Resize;
 use super::decode::Pixels;
 
-/// Bits after the point of a weight: 32 less 8 of a pixel, and 2 since weights may exceed 1.
+/// Fraction bits of a weight: 32, less 8 of a pixel, less 2 since weights may exceed 1.
 const PRECISION: u32 = 22;
 
-/// The image in another size. The caller has checked that it is not too large.
+/// The image in another size, which the caller has checked not to be too large.
 pub(super) fn resample(mut image: Pixels, height: usize, width: usize, resize: Resize) -> Pixels {
     let Some(filter) = Filter::of(resize) else { return nearest(&image, height, width) };
     if image.width != width {
@@ -21,15 +21,15 @@ pub(super) fn resample(mut image: Pixels, height: usize, width: usize, resize: R
     image
 }
 
-/// How much a pixel counts at a distance.
+/// The weight of a pixel as a function of the distance.
 struct Filter {
     weight: fn(f64) -> f64,
-    /// The distance from which on it counts nothing.
+    /// The distance from which on the weight is 0.
     support: f64,
 }
 
 impl Filter {
-    /// `None` for the nearest pixel, which is no filter.
+    /// `None` for the nearest pixel, which is not a filter.
     fn of(resize: Resize) -> Option<Filter> {
         match resize {
             Resize::Nearest => None,
@@ -39,7 +39,7 @@ impl Filter {
         }
     }
 
-    /// For each of the new pixels, the first old one that counts and the weights from there on.
+    /// For each of the new pixels, the first old one with a weight, and the weights from there on.
     #[allow(clippy::cast_precision_loss)] // lengths are far below 2^53
     fn weights(&self, old: usize, new: usize) -> Vec<(usize, Vec<i32>)> {
         let scale = old as f64 / new as f64;
@@ -86,25 +86,25 @@ fn lanczos(x: f64) -> f64 {
     }
 }
 
-/// The nearest whole number that is not negative.
+/// The nearest integer, at least 0.
 #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // saturates, as is wanted
 fn rounded(x: f64) -> usize {
     (x + 0.5) as usize
 }
 
-/// Away from 0 at halves.
+/// Rounds half away from 0.
 #[allow(clippy::cast_possible_truncation)] // weights are small
 fn fixed_point(weight: f64) -> i32 {
     (weight * f64::from(1 << PRECISION) + 0.5_f64.copysign(weight)) as i32
 }
 
-/// The pixel of a sum of pixels times weights.
+/// The pixel of a weighted sum.
 fn pixel(sum: i32) -> u8 {
     u8::try_from((sum >> PRECISION).clamp(0, 255)).unwrap_or(u8::MAX)
 }
 
-/// What a sum begins with, so that it is rounded in the end.
-const HALF: i32 = 1 << (PRECISION - 1);
+/// The initial value of a sum, so that it is rounded at the end.
+const ROUNDING: i32 = 1 << (PRECISION - 1);
 
 fn along_rows(image: &Pixels, width: usize, filter: &Filter) -> Pixels {
     let weights = filter.weights(image.width, width);
@@ -119,7 +119,7 @@ fn rows_of<const C: usize>(image: &Pixels, width: usize, weights: &[(usize, Vec<
     for row in image.bytes.chunks_exact(image.width * C) {
         let (row, _) = row.as_chunks::<C>();
         for (first, weights) in weights {
-            let mut sums = [HALF; C];
+            let mut sums = [ROUNDING; C];
             for (old, weight) in row[*first..].iter().zip(weights) {
                 for (sum, value) in sums.iter_mut().zip(old) {
                     *sum += i32::from(*value) * weight;
@@ -134,9 +134,9 @@ fn rows_of<const C: usize>(image: &Pixels, width: usize, weights: &[(usize, Vec<
 fn along_columns(image: &Pixels, height: usize, filter: &Filter) -> Pixels {
     let row = image.width * image.channels;
     let mut bytes = Vec::with_capacity(height * row);
-    let mut sums = vec![HALF; row];
+    let mut sums = vec![ROUNDING; row];
     for (first, weights) in filter.weights(image.height, height) {
-        sums.fill(HALF);
+        sums.fill(ROUNDING);
         for (old, weight) in image.bytes.chunks_exact(row).skip(first).zip(&weights) {
             for (sum, value) in sums.iter_mut().zip(old) {
                 *sum += i32::from(*value) * weight;
@@ -159,7 +159,7 @@ fn nearest(image: &Pixels, height: usize, width: usize) -> Pixels {
     Pixels { width, height, channels, bytes: pixels.collect() }
 }
 
-/// The old pixel for each of the new ones. Pillow adds up steps; so the errors of it are the same.
+/// The old pixel for each of the new ones. Pillow adds up steps; this has the same rounding errors.
 #[allow(clippy::cast_precision_loss, clippy::cast_possible_truncation, clippy::cast_sign_loss)]
 fn positions(old: usize, new: usize) -> Vec<usize> {
     let step = old as f64 / new as f64;
@@ -171,18 +171,18 @@ fn positions(old: usize, new: usize) -> Vec<usize> {
 mod tests {
     use super::*;
 
-    /// 7 columns and 5 rows of numbers without a pattern that a filter could like.
+    /// 7 columns and 5 rows of irregular numbers.
     fn image() -> Pixels {
         let bytes = (0..35_u32).map(|i| u8::try_from(i * 111 % 256).expect("below 256")).collect();
         Pixels { width: 7, height: 5, channels: 1, bytes }
     }
 
-    /// What becomes of [`image`]: 2 rows of 3, and 7 rows of 9.
+    /// The results for [`image`]: 2 rows of 3, and 7 rows of 9.
     type Resampled = ([[u8; 3]; 2], [[u8; 9]; 7]);
 
-    /// What Pillow 12 makes of [`image`].
+    /// The results of Pillow 12 for [`image`].
     #[test]
-    fn pixels_are_those_of_pillow() {
+    fn pixels_equal_pillow() {
         let cases: [(Resize, Resampled); 4] = [
             (
                 Resize::Bilinear,
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn one_colour_stays_that_colour() {
+    fn a_uniform_image_stays_uniform() {
         for value in [0, 1, 127, 255] {
             for (_, resize) in Resize::NAMES {
                 for (height, width) in [(1, 1), (3, 50), (50, 3)] {

@@ -1,14 +1,14 @@
-//! Brings an image to its size.
+//! Resizes and crops images.
 
 use quantize_rs::CalibrationError;
 
 use super::Resize;
-use super::decode::{MOST_PIXELS, Pixels};
+use super::decode::{MAX_PIXELS, Pixels};
 use super::resample::resample;
 use crate::samples::data;
 
-/// The image in this size (height and width). With `crop`, its shorter side is resized to that and
-/// the size cut out of the centre; without, the whole image is resized.
+/// The image in this size (height and width). With `crop`, the shorter side is resized to that
+/// length, followed by a center crop; without, the whole image is resized.
 pub(super) fn fit(
     image: Pixels,
     size: [usize; 2],
@@ -31,9 +31,9 @@ fn resized(
     [height, width]: [usize; 2],
     resize: Resize,
 ) -> Result<Pixels, CalibrationError> {
-    // Rows come first: there is an image of the old height and the new width for a while.
+    // Rows come first: the intermediate image has the old height and the new width.
     let pixels = image.height.max(height).checked_mul(width);
-    if pixels.is_none_or(|pixels| pixels > MOST_PIXELS) {
+    if pixels.is_none_or(|pixels| pixels > MAX_PIXELS) {
         let (from, to) = ([image.height, image.width], [height, width]);
         return Err(data(format!("resizing {from:?} to {to:?} takes too many pixels")));
     }
@@ -44,8 +44,8 @@ fn resized(
     })
 }
 
-/// The middle of an image that is at least of this size. Of two middles the one whose corner has
-/// even numbers, as torchvision has it.
+/// The center crop of an image that is at least this large. Of two centers the one whose corner has
+/// even coordinates, as in torchvision.
 fn centre(image: &Pixels, [height, width]: [usize; 2]) -> Pixels {
     let half = |free: usize| free / 2 + usize::from(free % 4 == 3);
     let (top, left) = (half(image.height - height), half(image.width - width));
@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn the_centre_is_that_of_torchvision() {
+    fn the_center_crop_equals_torchvision() {
         // round(free / 2) with halves to even: 0 → 0, 1 → 0, 2 → 1, 3 → 2, 4 → 2, 5 → 2, 7 → 4
         for (free, corner) in [(0, 0), (1, 0), (2, 1), (3, 2), (4, 2), (5, 2), (6, 3), (7, 4)] {
             let cut = centre(&ramp(4 + free, 1), [1, 4]);

@@ -1,4 +1,4 @@
-//! A bar for the result: what misses it falls back layer by layer, or is refused.
+//! Accuracy criteria: a model that misses them is reverted to float layer by layer, or refused.
 
 use std::path::PathBuf;
 
@@ -22,7 +22,8 @@ fn some(count: usize) -> Box<dyn Samples + Send> {
     samples::open(&digits("calibration.npy"), &InputSpec::of(&model()), Some(count)).unwrap()
 }
 
-/// The model with one element of a weight so large that a scale for all leaves nothing of the rest.
+/// The model with one element of a weight so large that a single scale leaves no precision for the
+/// others.
 fn spoilt(name: &str) -> Model {
     let mut spoilt = model();
     let proto = spoilt.graph().initializer.iter().find(|tensor| tensor.name == name).unwrap();
@@ -34,7 +35,7 @@ fn spoilt(name: &str) -> Model {
     spoilt
 }
 
-/// Names of the weights that are quantized without a bar.
+/// Names of the weights that are quantized without criteria.
 fn weights() -> Vec<String> {
     let plan = Prepared::of(&model(), Config::default()).unwrap().plan();
     plan.quantized().map(|(value, _)| value.name.clone()).collect()
@@ -67,14 +68,14 @@ fn sqnr(model: &Model, quantized: &Model, engine: &dyn Engine) -> f64 {
     found.sqnr_db().unwrap()
 }
 
-/// The SQNR of a model whose weights are all quantized.
+/// The SQNR of the model with all weights quantized.
 fn plain(model: &Model) -> f64 {
     let prepared = Prepared::of(model, Config::default()).unwrap();
     let quantized = prepared.plan().apply(&prepared.model, None).unwrap();
     sqnr(model, quantized.model(), &Tract)
 }
 
-/// What the error says of the bar: its option, what was measured and what was expected.
+/// The criteria in the error: option, measured value and expected value.
 fn missed(error: &QuantizeError) -> (&str, Option<f64>, Option<f64>) {
     match error.kind() {
         QuantizeErrorKind::BelowBar { bar, measured, expected, .. } => (bar, *measured, *expected),
@@ -83,7 +84,7 @@ fn missed(error: &QuantizeError) -> (&str, Option<f64>, Option<f64>) {
 }
 
 #[test]
-fn a_planted_bad_layer_alone_falls_back() {
+fn only_a_bad_layer_is_reverted_to_float() {
     let names = weights();
     assert!(names.len() > 2);
     for name in &names {
@@ -97,7 +98,7 @@ fn a_planted_bad_layer_alone_falls_back() {
         let [first, last] = &verified.attempts[..] else { panic!("{report}") };
         assert!(!first.holds && first.float_layers.is_empty() && first.sqnr_db().unwrap() < bar);
         assert!(last.holds && last.float_layers == [name.clone()]);
-        // It is truly what it says, and what the same wish makes without a bar.
+        // The result has the reported value, and equals that of the same options without criteria.
         let measured = sqnr(&bad, made.model(), &Tract);
         assert_eq!(last.sqnr_db(), Some(measured));
         assert!(measured >= bar);
@@ -114,7 +115,7 @@ fn a_planted_bad_layer_alone_falls_back() {
 }
 
 #[test]
-fn as_few_layers_fall_back_as_the_bar_needs_with_activations_too() {
+fn as_few_layers_as_necessary_are_reverted_with_activations_too() {
     let original = model();
     let config = with_activations();
     let prepared = Prepared::of(&original, config.clone()).unwrap();
@@ -132,12 +133,12 @@ fn as_few_layers_fall_back_as_the_bar_needs_with_activations_too() {
         };
         let verified = made.report().verified.clone().unwrap();
         assert!(sqnr(&original, made.model(), &Tract) >= base + more);
-        // One less was tried and was not enough.
+        // One layer less was tried and was not enough.
         let count = verified.float_layers.len();
         let before = &verified.attempts[verified.attempts.len().saturating_sub(2)];
         assert!(count == 0 || (!before.holds && before.float_layers.len() + 1 == count));
         counts.push(count);
-        // The bytes do not depend on threads.
+        // The bytes do not depend on the number of threads.
         let other = held(&original, &config, Some(&ranges), &least(base + more), 3).unwrap();
         assert_eq!(other.to_bytes().unwrap(), made.to_bytes().unwrap());
         assert_eq!(other.report().verified, made.report().verified);
@@ -147,7 +148,7 @@ fn as_few_layers_fall_back_as_the_bar_needs_with_activations_too() {
 }
 
 #[test]
-fn what_is_missed_is_named_with_what_was_measured() {
+fn missed_criteria_are_reported_with_the_measured_value() {
     let bad = spoilt(&weights()[1]);
     let measured = plain(&bad);
     let options = GuardOptions { fall_back: false, ..least(60.0) };
@@ -157,7 +158,7 @@ fn what_is_missed_is_named_with_what_was_measured() {
         assert!(error.to_string().contains(said), "{error}");
     }
 
-    // Not even the last layer alone.
+    // Not even with only the last layer quantized.
     let error = held(&bad, &Config::default(), None, &least(190.0), 2).err().unwrap();
     let (bar, measured, expected) = missed(&error);
     assert!(bar == "min_sqnr" && measured.unwrap() < 190.0 && expected == Some(190.0));
@@ -166,10 +167,10 @@ fn what_is_missed_is_named_with_what_was_measured() {
 }
 
 #[test]
-fn a_bar_for_accuracy_needs_labels_and_any_has_bounds() {
+fn accuracy_criteria_need_labels_and_have_bounds() {
     let bad = spoilt(&weights()[1]);
     let control = Control { threads: 2, progress: &mut |_| true };
-    // What the float model says is right.
+    // The outputs of the float model are the expected ones.
     let float = compare(
         &bad,
         &bad,
@@ -196,7 +197,7 @@ fn a_bar_for_accuracy_needs_labels_and_any_has_bounds() {
     }
 }
 
-/// Runs models as tract does; timed, the smaller of two takes as many milliseconds as this.
+/// Runs models with tract; when timed, the smaller of two takes this many milliseconds.
 struct Timely {
     small: u64,
 }
@@ -236,7 +237,7 @@ impl Engine for Timely {
 }
 
 #[test]
-fn what_is_slower_is_refused_and_what_is_faster_says_so() {
+fn slower_models_are_refused_and_faster_ones_report_it() {
     let latency = LatencyOptions { runs: 5, ..LatencyOptions::default() };
     let bar = Bar { require_faster: true, min_sqnr: Some(10.0), ..Bar::default() };
     let options = GuardOptions { bar, latency, ..GuardOptions::default() };
@@ -257,7 +258,7 @@ fn what_is_slower_is_refused_and_what_is_faster_says_so() {
 }
 
 #[test]
-fn without_a_bar_the_result_is_measured_and_a_stop_is_heard() {
+fn without_criteria_the_result_is_measured_and_can_be_cancelled() {
     let original = model();
     let made = held(&original, &Config::default(), None, &GuardOptions::default(), 2).unwrap();
     let verified = made.report().verified.clone().unwrap();
