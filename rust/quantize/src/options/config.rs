@@ -1,129 +1,384 @@
-//! Every wish a caller can have, and its default.
+//! The options of quantization: [`Config`], declared once with their help and defaults.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use quantize_rs_math::{QSpec, QType, WeightMethod};
-use serde::{Deserialize, Serialize};
 
+use super::declare::options;
+use super::row::{Condition, Flag, Group, Surface, Verb};
 use super::target::{Bias, Placement, Profile};
-use crate::{Below, Format, QuantizeError, Rounding, Target, WeightType};
+use super::value::{Bits, Passes, Width};
+use super::{Format, Override, Rounding, Target, WeightType};
+use crate::{Below, QuantizeError};
 
-/// What to quantize, and to what.
-///
-/// ```
-/// use quantize_rs::{Config, QType};
-/// let config = Config { per_channel: true, symmetric: true, ..Config::default() };
-/// assert_eq!(config.weights, QType::Int8);
-/// ```
-#[allow(clippy::struct_excessive_bools)] // each is a wish of its own
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Config {
-    /// The type of weights, or the layout of their blocks.
-    pub weights: WeightType,
-    /// The type of activations; `None` quantizes weights alone.
-    pub activations: Option<QType>,
-    /// How what is quantized is written into the file.
-    pub output_format: Format,
-    /// How exactly `MatMulNBits` computes: 1 in float32, 4 with activations of 8 bits; what ONNX
-    /// Runtime likes when nothing is said.
-    pub accuracy_level: Option<u8>,
-    /// With [`Format::Dynamic`], LSTMs multiply integers too, as ONNX Runtime's `DynamicQuantizeLSTM`.
-    pub dynamic_lstm: bool,
-    /// Other types for some activations, by the name of a value, by the name or type of the
-    /// operator that makes or reads it, or by pattern as in `exclude`; precedence as in
-    /// `layer_bits`. A value has one type: that asked for itself, else for what makes it, else the
-    /// widest asked for those who read it.
-    pub activation_types: BTreeMap<String, QType>,
-    /// One scale for each output channel of a weight, instead of one for the whole tensor.
-    pub per_channel: bool,
-    /// Weights have zero point 0, their range is `[-absmax, absmax]`.
-    pub symmetric: bool,
-    /// The same for activations. Runtimes then cannot fold a `Relu` into the operator before it.
-    pub activation_symmetric: bool,
-    /// Symmetric weights leave out the most negative value of their type (`Some(true)`) or use it
-    /// (`Some(false)`); `None` leaves it out of 8 and 16 bits, as integer kernels want.
-    pub narrow_range: Option<bool>,
-    /// One scale for each so many consecutive elements along the axis that is summed over.
-    pub block_size: Option<usize>,
-    /// How the scales of weights are chosen; `None` for [what serves](WeightMethod::usual) their type
-    /// and granularity, and for the range of weights of `Conv` and `ConvTranspose`.
-    pub weight_method: Option<WeightMethod>,
-    /// Which of the two integers around it a weight becomes; `None` for [`Rounding::Sums`] in convolutions and in
-    /// [`Format::Dynamic`], [`Rounding::Nearest`] in all else.
-    pub rounding: Option<Rounding>,
-    /// 4-bit weights are packed two a byte (`None`, `Some(true)`), which needs opset 21, or
-    /// widened to a byte each (`Some(false)`), which saves nothing.
-    pub native_int4: Option<bool>,
-    /// Weights and nodes to leave alone: names, patterns with `*`, `?`, `[…]`, regular expressions
-    /// behind `re:`, or types of operators.
-    pub exclude: Vec<String>,
-    /// Only these weights and nodes are quantized: names, patterns and types of operators as in `exclude`, which
-    /// goes before; `None` for all. What only moves data passes on what is quantized all the same.
-    pub include: Option<Vec<String>>,
-    /// Weights with fewer elements stay float.
-    pub min_elements: usize,
-    /// Bits for some weights, by the name of a weight or node, by pattern as in `exclude`, or by
-    /// type of operator; a name goes before a pattern, that before a type.
-    pub layer_bits: BTreeMap<String, u8>,
-    /// The same with types, for those that bits do not name: `uint4`.
-    pub layer_types: BTreeMap<String, WeightType>,
-    /// Weights that stay float, by name, pattern or type as in `layer_bits` and with its precedence.
-    pub layer_float: BTreeSet<String>,
-    /// The runtime that the model is made for; `None` as for [`Target::X86`].
-    pub target: Option<Target>,
-    /// Only operators of these types are quantized; `None` for all that can be. What only moves
-    /// data passes on what is quantized all the same.
-    pub op_types: Option<Vec<String>>,
-    /// Before anything else, weights of small magnitude become 0, and stay exactly that when they are
-    /// quantized; those that `exclude` and `include` leave alone do not. See [`prune`](crate::prune()).
-    pub prune: Option<Below>,
-    /// The passes that run before planning, by name: see [`prepare::ALL`](crate::transform::ALL).
-    /// `None` for those that serve quantization.
-    pub passes: Option<Vec<String>>,
-    /// The operator set of the result: a model of an older one is converted to it, and what would need
-    /// a newer one is refused. `None` converts as far as the result needs, and no further.
-    pub opset: Option<i64>,
-    /// With calibration data: what goes into matrix products after a normalization is divided by a
-    /// number a channel, and the weights are multiplied by it, where that makes the errors of both
-    /// smaller.
-    pub smooth: bool,
-    /// With calibration data: biases take back what quantized weights shift in the mean.
-    pub bias_correction: bool,
-}
+const WEIGHTS_ALONE: &[Verb] = &[Verb::Quantize];
 
-impl Default for Config {
-    fn default() -> Config {
-        Config {
-            weights: QType::Int8.into(),
-            activations: None,
-            output_format: Format::default(),
-            accuracy_level: None,
-            dynamic_lstm: false,
-            activation_types: BTreeMap::new(),
-            per_channel: false,
-            symmetric: false,
-            activation_symmetric: false,
-            narrow_range: None,
-            block_size: None,
-            weight_method: None,
-            rounding: None,
-            native_int4: None,
-            exclude: Vec::new(),
-            include: None,
-            min_elements: 0,
-            layer_bits: BTreeMap::new(),
-            layer_types: BTreeMap::new(),
-            layer_float: BTreeSet::new(),
-            target: None,
-            op_types: None,
-            prune: None,
-            passes: None,
-            opset: None,
-            smooth: true,
-            bias_correction: true,
+const WITH_ACTIVATIONS: &[Verb] = &[Verb::Calibrate];
+
+options! {
+    /// What to quantize, and to what.
+    ///
+    /// ```
+    /// use quantize_rs::{Config, QType};
+    /// let config = Config { per_channel: true, symmetric: true, ..Config::default() };
+    /// assert_eq!(config.weights, QType::Int8);
+    /// ```
+    pub struct Config;
+
+    /// Bits of a weight: 2, 4, 8 or 16. 4 and 16 bits need opset 21, 2 bits need opset 25. A model
+    /// of an older opset is converted.
+    row bits: Bits = Bits(8), |config, bits| {
+        if u32::from(bits.0) != config.weights.bits() {
+            config.weights = signed("bits", bits.0)?.into();
         }
-    }
+        Ok(())
+    } => {
+        since: Some("opset 21 for 4 and 16, opset 25 for 2"),
+        conflicts: &["weights"],
+        example: "bits=4",
+        flag: Flag { short: Some('b'), value_name: Some("N"), ..Flag::PLAIN },
+    };
+
+    /// The type of weights, or the layout of their blocks.
+    field weights: WeightType = QType::Int8.into();
+
+    /// The type of weights, instead of a number of bits, or a layout of blocks with 8-bit scales.
+    ///
+    /// Floats of 8 bits need opset 19. Those of 16 bits have no scale and are cast. `mxfp4` and
+    /// `mxfp8` need opset 24 and the target generic; `nvfp4` needs opset 23 and the target tensorrt
+    /// or generic.
+    row weights: Option<WeightType> = None, |config, weights| {
+        config.weights = weights.unwrap_or(config.weights);
+        Ok(())
+    } => {
+        aliases: &["precision"],
+        default_text: Some("the signed type of `bits`"),
+        since: Some("opset 19 for float8, 21 for int4, uint4, int16 and uint16, 23 for nvfp4, \
+                     24 for mxfp4 and mxfp8, 25 for int2 and uint2"),
+        conflicts: &["bits"],
+        example: "weights=\"float8e4m3fn\"",
+        flag: Flag { value_name: Some("TYPE"), ..Flag::PLAIN },
+    };
+
+    /// The type of activations. By default uint8, or the type that the target prefers.
+    option activations: Option<QType> = None => {
+        group: Group::Activations,
+        default_text: Some("uint8, or the type that the target prefers"),
+        verbs: WITH_ACTIVATIONS,
+        example: "activations=\"uint16\"",
+        flag: Flag { value_name: Some("TYPE"), ..Flag::PLAIN },
+    };
+
+    /// How quantized values are written into the file.
+    ///
+    /// `qdq` is read by every runtime. `matmul_nbits` stores the weights of `MatMul`, `Gemm` and `Gather`
+    /// in blocks of 2, 4 or 8 bits for operators of ONNX Runtime. `dynamic` computes `MatMul`,
+    /// `Gemm` and `Conv` in integers and quantizes activations at run time. `fake_quant` keeps weights in
+    /// float, for training.
+    option output_format: Format = Format::default() => {
+        group: Group::Output,
+        verbs: WEIGHTS_ALONE,
+        since: Some("opset 7 for matmul_nbits, 10 for fake_quant, 11 for dynamic"),
+        example: "output_format=\"matmul_nbits\"",
+        flag: Flag { value_name: Some("FORMAT"), ..Flag::PLAIN },
+    };
+
+    /// How precisely `MatMulNBits` computes, from 0 to 4: 1 in float32, 4 with activations
+    /// quantized to 8 bits, which is faster. 0 leaves it to ONNX Runtime.
+    option accuracy_level: Option<u8> = None => {
+        group: Group::Output,
+        default_text: Some("ONNX Runtime's choice"),
+        verbs: WEIGHTS_ALONE,
+        range: (Some(0.0), Some(4.0)),
+        since: Some("output_format=matmul_nbits"),
+        only_with: Some(Condition::Value("output_format", &["matmul_nbits"])),
+        example: "accuracy_level=4",
+        flag: Flag { value_name: Some("N"), ..Flag::PLAIN },
+    };
+
+    /// Quantize LSTMs dynamically too, as ONNX Runtime's `DynamicQuantizeLSTM`. This is faster and
+    /// less accurate than the 8-bit weights that they have otherwise.
+    option dynamic_lstm: bool = false => {
+        group: Group::Output,
+        verbs: WEIGHTS_ALONE,
+        since: Some("output_format=dynamic"),
+        only_with: Some(Condition::Value("output_format", &["dynamic"])),
+        example: "dynamic_lstm=True",
+    };
+
+    /// Other types for some activations: by the name of a value, by the name or type of the
+    /// operator that produces or consumes it, or by pattern as in `exclude`.
+    ///
+    /// A value has one type: the one given for the value itself, otherwise for its producer,
+    /// otherwise the widest given for its consumers. ONNX Runtime computes in integers where all
+    /// inputs and outputs of an operator have the same 8-bit type, otherwise in float.
+    option activation_types: BTreeMap<String, QType> = BTreeMap::new() => {
+        group: Group::Activations,
+        verbs: WITH_ACTIVATIONS,
+        example: "activation_types={\"head/*\": \"uint16\"}",
+        python_type: Some("Mapping[str, str] | None"),
+        flag: Flag { value_name: Some("NAME=TYPE"), ..Flag::PLAIN },
+    };
+
+    /// Use one scale for each output channel of a weight, instead of one for the whole tensor. This
+    /// is more accurate and larger only by the scales. It needs opset 13; where a node of an older
+    /// model cannot be converted, its weights get one scale each, with a warning.
+    option per_channel: bool = false => {
+        since: Some("opset 13"),
+        example: "per_channel=True",
+    };
+
+    /// Use weights with zero point 0: their range is `[-absmax, absmax]`. Some targets need this and
+    /// turn it on.
+    option symmetric: bool = false, |config, symmetric| {
+        config.symmetric |= symmetric;
+        Ok(())
+    } => {
+        default_text: Some("false, or what the target needs"),
+        example: "symmetric=True",
+    };
+
+    /// Use activations with zero point in the middle of their type. Runtimes then cannot fuse a Relu
+    /// into the operator before it. Some targets need this and turn it on.
+    option activation_symmetric: bool = false, |config, symmetric| {
+        config.activation_symmetric |= symmetric;
+        Ok(())
+    } => {
+        group: Group::Activations,
+        verbs: WITH_ACTIVATIONS,
+        default_text: Some("false, or what the target needs"),
+        example: "activation_symmetric=True",
+    };
+
+    /// Leave out the most negative value of the type, such as -128, in symmetric weights; false
+    /// uses it. By default 8 and 16 bits leave it out, as integer kernels expect, and 4 and 2 bits
+    /// use it.
+    option narrow_range: Option<bool> = None => {
+        default_text: Some("true for 8 and 16 bits, false for 4 and 2"),
+        example: "narrow_range=False",
+        flag: Flag { value_name: Some("BOOL"), ..Flag::PLAIN },
+    };
+
+    /// Use one scale for each block of N consecutive elements along the axis that is summed over.
+    /// N is a power of two from 16 on.
+    option block_size: Option<usize> = None => {
+        default_text: Some("no blocks; 32 with output_format=matmul_nbits"),
+        verbs: WEIGHTS_ALONE,
+        since: Some("opset 21 with output_format=qdq"),
+        example: "block_size=32",
+        flag: Flag { value_name: Some("N"), ..Flag::PLAIN },
+    };
+
+    /// How the scales of weights are chosen. By default blocks of up to 4 bits take the least
+    /// squared error; all other weights, and those of convolutions, take their range. The zero
+    /// points of `hqq` are floats in `matmul_nbits`, which is more accurate and slower in ONNX
+    /// Runtime.
+    option weight_method: Option<WeightMethod> = None => {
+        default_text: Some("mse for blocks of up to 4 bits, otherwise minmax"),
+        verbs: WEIGHTS_ALONE,
+        example: "weight_method=\"mse\"",
+        flag: Flag { value_name: Some("METHOD"), ..Flag::PLAIN },
+    };
+
+    /// How weights are rounded to integers. By default convolutions and the integer products of
+    /// `dynamic` use `preserve_sums` where their inputs lie on one side of 0; everything else uses
+    /// `nearest`.
+    option rounding: Option<Rounding> = None => {
+        default_text: Some("preserve_sums for convolutions and dynamic, otherwise nearest"),
+        example: "rounding=\"nearest\"",
+        flag: Flag { value_name: Some("METHOD"), ..Flag::PLAIN },
+    };
+
+    /// Pack 4-bit weights, two in a byte, which needs opset 21. False stores each in a byte, which
+    /// saves no space.
+    option native_int4: Option<bool> = None => {
+        default_text: Some("true"),
+        since: Some("opset 21"),
+        example: "native_int4=False",
+        flag: Flag { value_name: Some("BOOL"), ..Flag::PLAIN },
+    };
+
+    /// Leave these weights and nodes in float: names, patterns with `*`, `?` and `[…]`, regular
+    /// expressions after `re:`, or operator types.
+    option exclude: Vec<String> = Vec::new() => {
+        aliases: &["excluded_layers", "exclude_layers"],
+        group: Group::Layers,
+        example: "exclude=[\"conv1.weight\", \"head/*\"]",
+        python_type: Some("Iterable[str] | None"),
+        flag: Flag { value_name: Some("NAME"), ..Flag::PLAIN },
+    };
+
+    /// Quantize only these weights and nodes, written as in `exclude`, which takes precedence.
+    /// Operators that only move data pass quantized values on all the same.
+    option include: Option<Vec<String>> = None => {
+        aliases: &["included_layers"],
+        group: Group::Layers,
+        default_text: Some("all"),
+        example: "include=[\"Conv\"]",
+        flag: Flag { value_name: Some("NAME"), ..Flag::PLAIN },
+    };
+
+    /// Leave weights with fewer elements in float.
+    option min_elements: usize = 0 => {
+        group: Group::Layers,
+        range: (Some(0.0), None),
+        example: "min_elements=1024",
+        flag: Flag { value_name: Some("N"), ..Flag::PLAIN },
+    };
+
+    /// Bits of some weights, by name.
+    field layer_bits: BTreeMap<String, u8> = BTreeMap::new();
+
+    /// Types of some weights, by name.
+    field layer_types: BTreeMap<String, WeightType> = BTreeMap::new();
+
+    /// Weights that stay float, by name, pattern or operator type as in `layer_bits` and with the
+    /// same precedence.
+    field layer_float: BTreeSet<String> = BTreeSet::new();
+
+    /// Other bits or types for some weights: by the name of a weight or node, by pattern as in
+    /// `exclude`, or by operator type. A name takes precedence over a pattern, a pattern over an
+    /// operator type. `float32` leaves them in float.
+    row layer_bits: BTreeMap<String, Width> = BTreeMap::new(), |config, widths| {
+        config.add_widths("layer_bits", widths)
+    } => {
+        group: Group::Layers,
+        example: "layer_bits={\"conv1.weight\": 16, \"Gemm\": \"uint4\"}",
+        python_type: Some("Mapping[str, int | str] | None"),
+        flag: Flag { value_name: Some("NAME=BITS"), ..Flag::PLAIN },
+    };
+
+    /// Other types for some weights, written as in `layer_bits`.
+    row layer_types: BTreeMap<String, Width> = BTreeMap::new(), |config, widths| {
+        config.add_widths("layer_types", widths)
+    } => {
+        aliases: &["layer_dtype"],
+        group: Group::Layers,
+        example: "layer_types={\"classifier\": \"float16\", \"MatMul\": \"mxfp4\"}",
+        python_type: Some("Mapping[str, str] | None"),
+        flag: Flag { value_name: Some("NAME=TYPE"), ..Flag::PLAIN },
+    };
+
+    /// The runtime that the model is made for. It decides which operators run in integers and
+    /// of which types, and brings the zero points that the runtime needs. By default ONNX Runtime
+    /// on a current x86.
+    option target: Option<Target> = None => {
+        group: Group::Output,
+        default_text: Some("as x86"),
+        example: "target=\"tensorrt\"",
+        flag: Flag { value_name: Some("NAME"), ..Flag::PLAIN },
+    };
+
+    /// Quantize only operators of these types. Operators that only move data pass quantized values
+    /// on all the same.
+    option op_types: Option<Vec<String>> = None => {
+        group: Group::Layers,
+        default_text: Some("all that can be quantized"),
+        example: "op_types=[\"Conv\", \"Gemm\"]",
+        flag: Flag { value_name: Some("TYPES"), commas: true, ..Flag::PLAIN },
+    };
+
+    /// Which weights of small magnitude become 0 before anything else, and stay exactly 0; those
+    /// that `exclude` and `include` leave alone do not. See [`prune`](crate::prune()).
+    field prune: Option<Below> = None;
+
+    /// Set weights with `abs(w) < prune` to 0 before anything else. They stay exactly 0 when they are
+    /// quantized. Weights that `exclude` leaves in float are left alone.
+    row prune: Option<f64> = None, |config, number| {
+        config.prune = number.map(Below::Absolute).or(config.prune);
+        Ok(())
+    } => {
+        group: Group::Transforms,
+        conflicts: &["sparsity"],
+        example: "prune=0.001",
+        flag: Flag { value_name: Some("X"), ..Flag::PLAIN },
+    };
+
+    /// Set the smallest elements of each weight to 0, until this fraction of them is 0.
+    row sparsity: Option<f64> = None, |config, number| {
+        config.prune = number.map(Below::Sparsity).or(config.prune);
+        Ok(())
+    } => {
+        group: Group::Transforms,
+        conflicts: &["prune"],
+        example: "sparsity=0.5",
+        flag: Flag { value_name: Some("FRACTION"), ..Flag::PLAIN },
+    };
+
+    /// The passes that run before planning, by name: see [`ALL`](crate::transform::ALL). `None` for
+    /// those that serve quantization.
+    field passes: Option<Vec<String>> = None;
+
+    /// The passes that fold and clean up the model before planning, by name; they change no result.
+    /// True runs those that serve quantization, false leaves the model as it is.
+    row passes: Passes = Passes::Usual, |config, passes| {
+        config.passes = passes.names();
+        Ok(())
+    } => {
+        aliases: &["optimize"],
+        group: Group::Transforms,
+        example: "passes=[\"fold_constants\", \"fold_batch_norm\"]",
+        flag: Flag {
+            value_name: Some("NAMES"),
+            commas: true,
+            off: Some("no-optimize"),
+            ..Flag::PLAIN
+        },
+    };
+
+    /// The operator set of the result. A model of an older one is converted to it, and what needs a
+    /// newer one is refused. By default the model is converted as far as the result needs.
+    option opset: Option<i64> = None => {
+        group: Group::Transforms,
+        range: (Some(1.0), None),
+        default_text: Some("as far as the result needs"),
+        example: "opset=21",
+        flag: Flag { value_name: Some("N"), ..Flag::PLAIN },
+    };
+
+    /// Divide large channels after a normalization by numbers that the weights behind them are
+    /// multiplied by, where that makes the errors of both smaller (`SmoothQuant`).
+    option smooth: bool = true => {
+        group: Group::Transforms,
+        verbs: WITH_ACTIVATIONS,
+        example: "smooth=False",
+    };
+
+    /// Correct biases by the mean shift that quantized weights cause (Nagel et al., ICCV 2019,
+    /// section 4.2).
+    option bias_correction: bool = true => {
+        group: Group::Transforms,
+        verbs: WITH_ACTIVATIONS,
+        example: "bias_correction=False",
+    };
+
+    /// What differs for some layers: an ordered list, of which the first entry that matches and
+    /// answers a question decides it.
+    ///
+    /// Each entry has a `match` with a `name`, a `pattern` or an `op_type`, and answers: `exclude`
+    /// (true leaves it in float), `weights` (bits, a type, or float32), `activations` (a type),
+    /// `per_channel`, `block_size`. Entries take precedence over `exclude`, `include`,
+    /// `layer_bits`, `layer_types` and `activation_types`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    option overrides: Vec<Override> = Vec::new() => {
+        group: Group::Layers,
+        surfaces: &[Surface::File, Surface::Python],
+        example: "overrides=[{\"match\": {\"pattern\": \"head/*\"}, \"weights\": \"int16\"}]",
+    };
+
+    /// Leave weights and biases in float and quantize weights at run time, to train the model
+    /// elsewhere: the same as `output_format=fake_quant`.
+    row fake_quant: bool = false, |config, on| {
+        if on {
+            config.output_format = Format::FakeQuant;
+        }
+        Ok(())
+    } => {
+        group: Group::Output,
+        verbs: WITH_ACTIVATIONS,
+        surfaces: &[Surface::Cli, Surface::File],
+        example: "",
+    };
 }
 
 impl Config {
@@ -165,7 +420,7 @@ impl Config {
     /// is not worth twice the time.
     pub(crate) fn rounding(&self, convolves: bool, format: Format) -> Rounding {
         let sums = convolves || format == Format::Dynamic;
-        let usual = if sums { Rounding::Sums } else { Rounding::Nearest };
+        let usual = if sums { Rounding::PreserveSums } else { Rounding::Nearest };
         self.rounding.unwrap_or(usual)
     }
 

@@ -1,14 +1,24 @@
 //! What a caller can ask for: the options of quantization, their types and their defaults.
 //!
+//! An option is declared once, in [`config`] or, where its value belongs to another stage, in
+//! `stages`. The [table](ALL) of all options follows from the declarations, and from the table
+//! follow the flags of the command line, the keys of configuration files, the keywords of Python
+//! and the documentation.
+//!
 //! In: text or typed values from a user. Out: a checked [`Config`](config::Config).
 //! Imports: `error`.
 
 pub mod config;
+mod declare;
 pub(crate) mod format;
 pub(crate) mod method;
 pub(crate) mod pruning;
 pub(crate) mod rounding;
+mod row;
+mod stages;
+mod table;
 pub(crate) mod target;
+mod value;
 pub(crate) mod weight_type;
 
 pub use config::Config;
@@ -16,5 +26,8 @@ pub use format::{Format, FormatRow};
 pub use method::Method;
 pub use pruning::Below;
 pub use rounding::Rounding;
+pub use row::{Choice, Class, Condition, Flag, Group, Kind, OptionRow, Setter, Surface, Verb};
+pub use table::{ALL, Given, Unused, closest, find, of_group, rows, to_json, unused};
 pub use target::{Bias, Placement, Profile, Target};
+pub use value::{Bits, EngineName, Fraction, OptionType, Passes, SamplesPath, Width};
 pub use weight_type::{MicroLayout, MicroRow, WeightType};

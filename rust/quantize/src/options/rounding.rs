@@ -15,12 +15,13 @@ use crate::QuantizeError;
 /// # Ok::<(), quantize_rs::QuantizeError>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Rounding {
-    /// To the nearest, but for the few that go to the next so that the weights of a kernel and of an
-    /// output channel keep their sum.
-    Sums,
+    /// To the nearest integer, except for a few that go to the next one so that the weights of a
+    /// kernel and of an output channel keep their sum.
+    #[serde(alias = "sums")]
+    PreserveSums,
     /// To the nearest, as `QuantizeLinear` does.
     Nearest,
 }
@@ -29,21 +30,28 @@ pub enum Rounding {
 struct Row {
     rounding: Rounding,
     name: &'static str,
+    aliases: &'static [&'static str],
     about: &'static str,
 }
 
 const ROWS: &[Row] = &[
     Row {
-        rounding: Rounding::Sums,
-        name: "sums",
-        about: "to the nearest, but for the few that keep the sum of a kernel and of a channel",
+        rounding: Rounding::PreserveSums,
+        name: "preserve_sums",
+        aliases: &["sums"],
+        about: "to the nearest, except for a few that preserve the sum of a kernel and of a channel",
     },
-    Row { rounding: Rounding::Nearest, name: "nearest", about: "to the nearest, each by itself" },
+    Row {
+        rounding: Rounding::Nearest,
+        name: "nearest",
+        aliases: &[],
+        about: "to the nearest, each by itself",
+    },
 ];
 
 impl Rounding {
     /// Every way there is.
-    pub const ALL: &'static [Rounding] = &[Rounding::Sums, Rounding::Nearest];
+    pub const ALL: &'static [Rounding] = &[Rounding::PreserveSums, Rounding::Nearest];
 
     fn row(self) -> &'static Row {
         ROWS.iter().find(|row| row.rounding == self).unwrap_or(&ROWS[0])
@@ -52,6 +60,11 @@ impl Rounding {
     /// Its name in options.
     pub fn name(self) -> &'static str {
         self.row().name
+    }
+
+    /// Other names that are read.
+    pub fn aliases(self) -> &'static [&'static str] {
+        self.row().aliases
     }
 
     /// One line for those who choose.
@@ -70,7 +83,8 @@ impl FromStr for Rounding {
     type Err = QuantizeError;
 
     fn from_str(name: &str) -> Result<Rounding, QuantizeError> {
-        ROWS.iter().find(|row| row.name == name).map(|row| row.rounding).ok_or_else(|| {
+        let named = |row: &&Row| row.name == name || row.aliases.contains(&name);
+        ROWS.iter().find(named).map(|row| row.rounding).ok_or_else(|| {
             let names: Vec<&str> = ROWS.iter().map(|row| row.name).collect();
             let what = format!("is `{name}`, expected one of {}", names.join(", "));
             QuantizeError::option("rounding", what)
@@ -87,11 +101,15 @@ mod tests {
         assert_eq!(Rounding::ALL.len(), ROWS.len());
         for rounding in Rounding::ALL {
             assert_eq!(rounding.row().rounding, *rounding);
-            assert_eq!(rounding.name().parse::<Rounding>().unwrap(), *rounding);
+            for name in [rounding.name()].iter().chain(rounding.aliases()) {
+                assert_eq!(name.parse::<Rounding>().unwrap(), *rounding);
+                let json = format!("\"{name}\"");
+                assert_eq!(serde_json::from_str::<Rounding>(&json).unwrap(), *rounding);
+            }
             assert!(!rounding.about().is_empty());
             assert_eq!(serde_json::to_string(rounding).unwrap(), format!("\"{rounding}\""));
         }
         let error = "up".parse::<Rounding>().unwrap_err().to_string();
-        assert!(error.contains("rounding") && error.contains("sums, nearest"), "{error}");
+        assert!(error.contains("rounding") && error.contains("preserve_sums, nearest"), "{error}");
     }
 }

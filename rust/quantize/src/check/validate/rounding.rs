@@ -25,7 +25,7 @@ pub(super) fn summed(
         _ => Granularity::PerTensor,
     };
     let spec = QSpec::new(decoded.qtype, true, granularity);
-    let found = Rounding::Sums.summed(before, constant, &decoded.shape, &spec)?;
+    let found = Rounding::PreserveSums.summed(before, constant, &decoded.shape, &spec)?;
     (found.groups.elements() == decoded.floats.len()).then_some(found)
 }
 
