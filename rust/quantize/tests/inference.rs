@@ -89,9 +89,9 @@ fn what_the_file_says_stays_where_its_operators_say_something_else() {
     let fixed =
         |lengths: &[i64]| lengths.iter().map(|it| Dimension::fixed(*it)).collect::<Vec<_>>();
     for (says, warning, next) in [
-        (fixed(&[1, 3, 12, 12]), "axis 0 is declared 1, and follows from batch", "batch 3 12 12"),
-        (fixed(&[2, 5, 12, 12]), "axis 1 is declared 5, its operator makes 3", "batch ? 12 12"),
-        (fixed(&[2, 3]), "is declared with 2 axes, its operator makes 4", ""),
+        (fixed(&[1, 3, 12, 12]), "axis 0 is declared 1, but depends on batch", "batch 3 12 12"),
+        (fixed(&[2, 5, 12, 12]), "axis 1 is declared 5, but its operator returns 3", "batch ? 12 12"),
+        (fixed(&[2, 3]), "is declared with 2 axes, but its operator returns 4", ""),
     ] {
         let nodes = vec![
             Edit::AddNode(node("Relu", &["x"], "y2")),

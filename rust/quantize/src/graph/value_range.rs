@@ -1,4 +1,4 @@
-//! Between which numbers a value lies, whatever the sample.
+//! Ranges of values that follow from the graph, independent of the samples.
 
 use quantize_rs_math::Range;
 
@@ -6,9 +6,11 @@ use super::ops;
 use super::ops::Integer;
 use crate::graph::{Graph, Maker, ValueId};
 
-/// The constant ends of the `Clip` that makes a value, or makes what is only moved to it; `None` where there is none.
+/// The constant bounds of the `Clip` that produces a value, directly or through operators that only
+/// move data; `None` if there is none.
 ///
-/// A range that is wider is no use, and a Clip is folded into the operator before it only where the grid cuts off the same.
+/// A wider range would be of no use. Runtimes fuse a `Clip` into the preceding operator only if the
+/// quantized range clips in the same place.
 pub(crate) fn limits(graph: &Graph<'_>, mut value: ValueId) -> Option<Range> {
     while let Maker::Node { node, .. } = graph.values[value].maker {
         let proto = graph.nodes[node];
@@ -29,13 +31,13 @@ pub(crate) fn limits(graph: &Graph<'_>, mut value: ValueId) -> Option<Range> {
     None
 }
 
-/// What the operator that makes a value can make at all; `None` where that is anything.
+/// The range of the operator that produces a value; `None` if it is unbounded.
 pub(crate) fn bounds(graph: &Graph<'_>, value: ValueId) -> Option<Range> {
     let Maker::Node { node, .. } = graph.values[value].maker else { return None };
     ops::rule(graph.nodes[node])?.range
 }
 
-/// The number that a constant of one element is, if it is finite, and nobody may give another.
+/// The element of a scalar constant, if it is finite and cannot be overridden.
 fn constant(graph: &Graph<'_>, value: ValueId) -> Option<f32> {
     if matches!(graph.values[value].maker, Maker::Initializer { overridable: true, .. }) {
         return None;

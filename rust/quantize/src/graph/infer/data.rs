@@ -1,4 +1,4 @@
-//! The elements of small vectors of whole numbers, of which shapes are made.
+//! Inference of the elements of small integer vectors, from which shapes are computed.
 
 use std::cmp::Ordering;
 
@@ -49,7 +49,8 @@ const ALL: &[(&str, Compute)] = &[
     }),
 ];
 
-/// How the elements of what an operator makes follow from those of what it reads, if they do.
+/// The function that computes the output elements of an operator from its input elements, if there
+/// is one.
 pub(super) fn operator(node: &NodeProto) -> Option<Compute> {
     if !node.is_onnx() {
         return None;
@@ -66,7 +67,7 @@ fn shape(call: &Call<'_, '_>) -> Option<Elements> {
     Some(lengths.iter().copied().map(Some).collect())
 }
 
-/// Between types of integers that hold any length.
+/// Casts between integer types. Dimensions that vary are assumed to fit.
 fn cast(call: &Call<'_, '_>) -> Option<Elements> {
     let whole = |dtype| matches!(dtype, Some(DataType::Int64 | DataType::Int32));
     let fits = |element: &Option<Dim>| {
@@ -136,7 +137,7 @@ fn constant_of_shape(call: &Call<'_, '_>) -> Option<Elements> {
     Some(vec![Some(Dim::Fixed(*value.first()?)); length])
 }
 
-/// One number, repeated.
+/// Repeats a single element.
 fn expand(call: &Call<'_, '_>) -> Option<Elements> {
     let (elements, wanted) = (call.elements(0)?, call.fixed(1)?);
     let [length] = wanted[..] else { return None };
@@ -161,7 +162,7 @@ fn range(call: &Call<'_, '_>) -> Option<Elements> {
     Some(all)
 }
 
-/// Two vectors, element by element; one of them may hold one that stands beside each.
+/// Applies a function to two vectors elementwise. A vector of one element is broadcast.
 fn each<'c, 'm>(
     call: &Call<'c, 'm>,
     compute: impl Fn(&Call<'c, 'm>, Dim, Dim) -> Option<Dim>,
@@ -182,7 +183,7 @@ fn both(a: usize, b: usize) -> Option<usize> {
     }
 }
 
-/// Toward zero, as integers are divided: of what is not negative.
+/// Integer division rounds toward zero, which equals rounding down for non-negative numbers.
 fn divided(call: &Call<'_, '_>, a: Dim, b: Dim) -> Option<Dim> {
     if let (Dim::Fixed(a), Dim::Fixed(b)) = (a, b) {
         return a.checked_div(b).map(Dim::Fixed);

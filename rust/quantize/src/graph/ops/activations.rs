@@ -1,4 +1,4 @@
-//! Functions of one number, and those that make probabilities.
+//! Elementwise activation functions, and functions whose results are probabilities.
 
 use quantize_rs_math::Range;
 

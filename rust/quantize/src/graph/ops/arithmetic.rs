@@ -1,4 +1,4 @@
-//! Operators that make new numbers of what flows into them: sums, products, averages, selections.
+//! Operators that compute new values from their inputs: sums, products, averages, selections.
 
 use super::{IN_FLOAT, Integer, OpRule, Slot, flows};
 use crate::graph::Graph;

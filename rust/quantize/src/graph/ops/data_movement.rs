@@ -1,4 +1,4 @@
-//! Operators that pass data on: they move it, pick among it, or cut its range.
+//! Operators that pass on elements of their input: they move, select or clip them.
 
 use super::{FLOAT, Integer, OpRule, flows};
 use crate::graph::Graph;
@@ -17,8 +17,8 @@ pub(super) const RULES: &[OpRule] = &[
     flows("SpaceToDepth", MOVES),
     flows("Expand", MOVES),
     flows("Tile", MOVES),
-    // The largest of negative numbers hides how negative they were: what comes out may need a much
-    // finer scale than what goes in.
+    // The maximum of negative numbers hides how large their magnitudes were, so the output may need
+    // a much finer scale than the input.
     flows("MaxPool", PICKS),
     flows("GlobalMaxPool", PICKS),
     flows("ReduceMax", PICKS),
@@ -34,7 +34,7 @@ pub(super) const RULES: &[OpRule] = &[
     flows("Clip", |_, _| Integer::Fused),
 ];
 
-/// What is added must be among the values that the input can hold; 0 always is.
+/// The padding value must be among the values that the quantized input can represent; 0 always is.
 fn pad(graph: &Graph<'_>, node: usize) -> Integer {
     let proto = graph.nodes[node];
     let with_zeros = match proto.input.get(2).filter(|name| !name.is_empty()) {
@@ -46,13 +46,13 @@ fn pad(graph: &Graph<'_>, node: usize) -> Integer {
     };
     match text(graph, node, "mode", "constant") {
         "constant" if !with_zeros => Integer::Computes { kernel: None },
-        // The edges of a picture may hold what its middle does not.
+        // The borders of an image may hold values that its interior does not.
         _ => Integer::SameAsInput { same_range: true },
     }
 }
 
 fn resize(graph: &Graph<'_>, node: usize) -> Integer {
-    // What lies outside of the picture gets a value of its own there.
+    // Positions outside the image take a separate extrapolation value.
     let crops = text(graph, node, "coordinate_transformation_mode", "") == "tf_crop_and_resize";
     match text(graph, node, "mode", "nearest") {
         _ if crops => Integer::No(FLOAT),

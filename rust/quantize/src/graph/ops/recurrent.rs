@@ -1,9 +1,9 @@
-//! Operators that go along a sequence: LSTM, GRU, RNN.
+//! Recurrent operators: LSTM, GRU and RNN.
 
 use super::{Integer, OpRule, Slot};
 
-/// What comes in and what is remembered stays float: no kernel of ONNX's own operators takes
-/// integers.
+/// Inputs and hidden states stay float: no integer kernel exists for the recurrent operators of the
+/// ONNX domain.
 const fn recurrent(op_type: &'static str) -> OpRule {
     OpRule {
         op_type,

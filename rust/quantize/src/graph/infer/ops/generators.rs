@@ -1,4 +1,4 @@
-//! Operators that make a tensor of a size that they are told, or say the size of one.
+//! Operators that generate a tensor of a given size, or return the size of a tensor.
 
 use quantize_rs_onnx::DataType;
 
@@ -6,9 +6,9 @@ use super::shape_ops::wanted;
 use super::{ANY, Call, INT64, Row, Shape, Type, as_first, one};
 use crate::graph::infer::dim::Dim;
 
-/// A type that is named, or float32.
+/// The type that an attribute names, by default float32.
 const NAMED: &[Type] = &[Type::By(|call| named_or(call, "dtype", Some(DataType::Float)))];
-/// A type that is named, or that of the input.
+/// The type that an attribute names, by default that of the input.
 const NAMED_OR_SAME: &[Type] = &[Type::By(|call| named_or(call, "dtype", call.dtype(0)))];
 const WINDOW: &[Type] =
     &[Type::By(|call| named_or(call, "output_datatype", Some(DataType::Float)))];
@@ -48,7 +48,7 @@ pub(super) const ALL: &[Row] = &[
     one("HannWindow", WINDOW, window),
 ];
 
-/// Positions of the axes that `Shape` speaks of.
+/// The range of axes that `Shape` returns.
 pub(in crate::graph::infer) fn axes(call: &Call<'_, '_>) -> Option<std::ops::Range<usize>> {
     let rank = i64::try_from(call.rank(0)?).ok()?;
     let clamp = |at: i64| {

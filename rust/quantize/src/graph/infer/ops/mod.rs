@@ -1,6 +1,6 @@
-//! One row for each operator: of what type and shape is what it makes.
+//! The shape inference rules: one rule per operator for the types and shapes of its outputs.
 
-// Rules are alike, those that cannot fail too.
+// All rules have the same signature, including those that cannot fail.
 #![allow(clippy::unnecessary_wraps)]
 
 mod conv_pool;
@@ -27,32 +27,32 @@ pub(super) use indexing::span;
 use super::call::Call;
 use super::fact::{Fact, Shape};
 
-/// Of what type an output is.
+/// The type of an output.
 #[derive(Clone, Copy)]
 enum Type {
-    /// That of an input.
+    /// The type of an input.
     Input(usize),
-    /// That of all inputs, of which it is enough to know one.
+    /// The type shared by all inputs; one known input is enough.
     Any,
-    /// Always this one.
+    /// A constant type.
     Is(DataType),
-    /// As the rule says.
+    /// The result of a function.
     By(fn(&Call<'_, '_>) -> Option<DataType>),
 }
 
-/// Of what shape the outputs are.
+/// The shapes of the outputs.
 #[derive(Clone, Copy)]
 enum Shapes {
-    /// There is one output, or only the first is known.
+    /// The shape of the only output, or of the first if the others are unknown.
     One(fn(&Call<'_, '_>) -> Option<Shape>),
-    /// There are several.
+    /// The shapes of all outputs.
     All(fn(&Call<'_, '_>) -> Vec<Option<Shape>>),
 }
 
-/// What one operator makes.
+/// The inference rule of one operator.
 pub(super) struct Row {
     op_type: &'static str,
-    /// A type for each output; the last one is that of all others.
+    /// The types of the outputs; the last one also applies to all further outputs.
     types: &'static [Type],
     shapes: Shapes,
 }
@@ -79,7 +79,7 @@ const BOOL: &[Type] = &[Type::Is(DataType::Bool)];
 const INT64: &[Type] = &[Type::Is(DataType::Int64)];
 const FLOAT: &[Type] = &[Type::Is(DataType::Float)];
 
-/// The operators of ONNX, family by family.
+/// The operators of the ONNX domain, grouped by family.
 const ONNX: &[&[Row]] = &[
     shape_ops::ALL,
     generators::ALL,
@@ -100,7 +100,7 @@ fn by_name(families: &'static [&'static [Row]]) -> Rows {
     families.iter().flat_map(|rows| rows.iter()).map(|row| (row.op_type, row)).collect()
 }
 
-/// The row of an operator, if it has one.
+/// The rule of an operator; `None` if it is unknown.
 pub(super) fn row(node: &NodeProto) -> Option<&'static Row> {
     static OWN: LazyLock<Rows> = LazyLock::new(|| by_name(ONNX));
     static MICROSOFT: LazyLock<Rows> = LazyLock::new(|| by_name(&[microsoft::ALL]));
@@ -113,7 +113,7 @@ pub(super) fn row(node: &NodeProto) -> Option<&'static Row> {
 }
 
 impl Row {
-    /// What is known of what a node makes.
+    /// Infers the outputs of a node.
     pub(super) fn made(&self, call: &Call<'_, '_>) -> Vec<Fact> {
         let mut shapes = match self.shapes {
             Shapes::One(shape) => vec![shape(call)],

@@ -1,4 +1,4 @@
-//! Operators that make one element of many along axes.
+//! Operators that reduce axes to single elements.
 
 use super::{Call, INT64, Row, SAME, Shape, one};
 use crate::graph::infer::call::Given;
@@ -32,7 +32,7 @@ fn reduced(call: &Call<'_, '_>) -> Option<Shape> {
         Given::Unknown if kept => Some(call.unknowns(shape.len())),
         Given::Unknown => {
             let count = usize::try_from(call.shape(1)?.first()?.fixed()?).ok()?;
-            // None of them may mean all.
+            // An empty list may mean all axes.
             (count > 0).then(|| Some(call.unknowns(shape.len().checked_sub(count)?)))?
         }
     }

@@ -1,4 +1,4 @@
-//! Operators on images that are no windows: other sizes, regions, grids.
+//! Operators on images without a sliding window: resizing, regions, grids.
 
 use super::{Call, Row, SAME, Shape, Type, one};
 use crate::graph::infer::call::Given;
@@ -34,7 +34,7 @@ pub(super) const ALL: &[Row] = &[
     ),
 ];
 
-/// One image of this size for each region.
+/// One image of this size per region.
 fn regions(call: &Call<'_, '_>, rois: usize, size: &[i64]) -> Option<Shape> {
     let x = call.shape(0);
     let channels = x.and_then(|x| x.get(1).copied()).unwrap_or_else(|| call.unknown());
@@ -44,7 +44,7 @@ fn regions(call: &Call<'_, '_>, rois: usize, size: &[i64]) -> Option<Shape> {
     Some(shape)
 }
 
-/// A length, grown or shrunk.
+/// A resized dimension.
 fn scaled(call: &Call<'_, '_>, length: Dim, scale: f32) -> Dim {
     match length {
         Dim::Fixed(length) => times_f32(length, scale).map_or_else(|| call.unknown(), Dim::Fixed),
@@ -53,14 +53,15 @@ fn scaled(call: &Call<'_, '_>, length: Dim, scale: f32) -> Dim {
     }
 }
 
-/// As runtimes compute it: a product of float32, rounded down.
+/// Computed as in runtimes: a float32 product, rounded down.
 #[allow(clippy::cast_possible_truncation, clippy::cast_precision_loss)]
 fn times_f32(length: i64, scale: f32) -> Option<i64> {
     let product = (length as f32 * scale).floor();
     (scale > 0.0 && product < i64::MAX as f32).then_some(product as i64)
 }
 
-/// Factors for all axes: an attribute, before version 7 those of height and width, or an input.
+/// The scales of all axes: an attribute, before opset 7 two attributes for height and width, since
+/// opset 9 an input.
 fn upsample(call: &Call<'_, '_>) -> Option<Shape> {
     let x = call.shape(0)?;
     let scales = match (call.attribute("scales"), call.attribute("height_scale")) {
@@ -86,7 +87,7 @@ fn resize(call: &Call<'_, '_>) -> Option<Shape> {
     };
     let crops = call.string("coordinate_transformation_mode") == Some("tf_crop_and_resize");
     let mut shape = x.clone();
-    // An empty vector stood for one left out.
+    // Older models passed an empty vector instead of omitting the input.
     let is_given = |input: usize| {
         call.has(input) && call.shape(input).is_none_or(|shape| shape[..] != [Dim::Fixed(0)])
     };
@@ -110,7 +111,7 @@ fn resize(call: &Call<'_, '_>) -> Option<Shape> {
     Some(shape)
 }
 
-/// Given sizes, which the aspect ratio may change.
+/// The output shape for given sizes, which the aspect ratio policy may change.
 fn sized(
     call: &Call<'_, '_>,
     mut shape: Shape,
