@@ -11,7 +11,7 @@
 //! let model = Model::open(path)?;                                      // read the file
 //! let config = Config { per_channel: true, symmetric: true, ..Config::default() };
 //! let prepared = Prepared::of(&model, config)?;                        // preprocess the graph
-//! let plan = prepared.plan();                                         // decide what to quantize, and why
+//! let plan = prepared.plan();                                         // decide what to quantize
 //! println!("{plan}");
 //! let report = plan.apply(&prepared.model, None)?.save(&out)?;         // quantize, check, write
 //! assert!(report.ratio() > 3.0);

@@ -1,4 +1,4 @@
-//! A model of an older operator set is converted as far as its plan needs, and no further.
+//! A model with an older opset is converted to the minimum opset that its plan needs.
 
 mod common;
 
@@ -9,7 +9,8 @@ use quantize_rs::{
 };
 use quantize_rs_onnx::{Edit, NodeProto};
 
-/// The model, with a node of this operator that makes an output of one that it had.
+/// A copy of the model with a node of this operator, which takes an existing output and produces a
+/// new one.
 fn with_node(model: &Model, op_type: &str) -> Model {
     let mut model = model.clone();
     let output = model.graph().output[0].name.clone();
@@ -23,7 +24,7 @@ fn granularity(prepared: &Prepared) -> Granularity {
 }
 
 #[test]
-fn a_model_comes_to_what_its_plan_needs() {
+fn a_model_is_converted_to_the_opset_that_its_plan_needs() {
     let int4 = || Config::with_bits(4).unwrap();
     for (name, config, from, to) in [
         ("opset7_conv", Config::default(), 7, 10),
@@ -47,7 +48,7 @@ fn a_model_comes_to_what_its_plan_needs() {
 }
 
 #[test]
-fn the_operator_set_of_the_result_may_be_asked_for() {
+fn the_opset_of_the_result_can_be_selected() {
     let asked = |opset, config| Config { opset: Some(opset), ..config };
     let prepared = |config| Prepared::of(&fixture("opset9_conv"), config);
     let newer = prepared(asked(17, Config::default())).unwrap();
@@ -66,25 +67,26 @@ fn the_operator_set_of_the_result_may_be_asked_for() {
         assert!(refused.to_string().contains(said), "{refused}");
     }
     let refused = Prepared::of(&fixture("opset13"), asked(10, Config::default())).unwrap_err();
-    assert!(refused.to_string().contains("made newer, not older"), "{refused}");
+    assert!(refused.to_string().contains("only convert to a newer opset"), "{refused}");
     let model = fixture("opset13");
     let refused = Plan::of(&Graph::of(&model).unwrap(), asked(17, Config::default())).unwrap_err();
     assert!(refused.to_string().contains("is 17, the model has 13"), "{refused}");
 }
 
 #[test]
-fn what_cannot_be_converted_gets_the_plan_that_needs_less() {
+fn a_model_that_cannot_be_converted_is_quantized_per_tensor() {
     let prepared = Prepared::of(&with_node(&fixture("opset12"), "Warp"), per_channel()).unwrap();
     assert_eq!(prepared.model.opset(""), Some(12));
     assert_eq!(granularity(&prepared), Granularity::PerTensor);
     let warning = &prepared.plan().warnings[0];
-    for part in ["not one a channel", "node `odd` (Warp)", "needs opset 13", "knows no operator"] {
+    for part in ["instead of per channel", "node `odd` (Warp)", "needs opset 13", "has no operator"]
+    {
         assert!(warning.contains(part), "{warning}");
     }
 }
 
 #[test]
-fn what_nothing_fits_is_refused_by_name() {
+fn a_model_that_fits_no_plan_is_rejected_by_name() {
     let int4 = Config { per_channel: true, ..Config::with_bits(4).unwrap() };
     for (name, config, needed) in [
         ("opset9_conv", Config::default(), 10),
@@ -104,7 +106,7 @@ fn what_nothing_fits_is_refused_by_name() {
 }
 
 #[test]
-fn a_conversion_tells_what_changed() {
+fn a_conversion_reports_what_changed() {
     let model = fixture("opset9_conv");
     let (converted, conversion) = convert_opset(&model, 13).unwrap();
     assert_eq!(conversion.to_string(), "opset 9 → 13: 5 nodes changed");

@@ -1,4 +1,4 @@
-//! Weights that were encoded before.
+//! A cache of encoded weights.
 
 use std::collections::HashMap;
 
@@ -8,20 +8,21 @@ use quantize_rs_onnx::Tensor;
 use super::EncodedTensor;
 use crate::plan::ValuePlan;
 
-/// Weights that were encoded for one model, of which several are made that differ in the ranges of activations.
+/// Encoded weights of one model, to be reused by several results that differ in the ranges of
+/// activations.
 #[derive(Default)]
 pub(crate) struct Known(HashMap<String, Weight>);
 
 struct Weight {
-    /// What it was made from, kept so that nothing else can lie in its place.
+    /// The source bytes. Holding them prevents their address from being reused.
     floats: Bytes,
     how: ValuePlan,
     encoded: EncodedTensor,
 }
 
 impl Known {
-    /// The weight of this name, if it was made from these very floats in the same way, with scales that are no less
-    /// than `floors`.
+    /// The weight of this name, if it was encoded from the same floats in the same way, and its
+    /// scales are at least `floors`.
     pub(super) fn find(
         &self,
         name: &str,
@@ -42,8 +43,8 @@ impl Known {
         fits.then(|| found.encoded.clone())
     }
 
-    /// Remembers a weight whose scales follow from it alone, made from `floats` that lie in the model: what has to be
-    /// read anew each time is not found again.
+    /// Stores a weight whose scales depend only on the weight. `floats` must be borrowed from the
+    /// model: copies have a different address each time and would not be found again.
     pub(super) fn learn(
         &mut self,
         name: &str,
@@ -67,7 +68,7 @@ mod tests {
         concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/digits/digits_cnn.onnx");
 
     #[test]
-    fn what_is_known_is_not_made_again_and_what_differs_is() {
+    fn a_cached_weight_is_reused_unless_its_source_differs() {
         let model = Model::open(DIGITS).unwrap();
         let graph = Graph::of(&model).unwrap();
         let mut known = Known::default();
@@ -87,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bias_that_needs_larger_scales_has_its_weight_made_anew() {
+    fn a_bias_that_needs_larger_scales_bypasses_the_cache() {
         let model = Model::open(DIGITS).unwrap();
         let graph = Graph::of(&model).unwrap();
         let plan = Plan::draft(&graph, Config::default()).unwrap();

@@ -1,13 +1,14 @@
-//! Smoothing: a few channels of what a normalization puts out are far larger than all others, and a
-//! scale that reaches them leaves few steps for the rest. Dividing each channel by a number and
-//! multiplying the rows of the weights by it changes nothing, and both are quantized better.
+//! `SmoothQuant`: some channels of a normalized activation are much larger than the others, so a
+//! scale that covers them is too coarse for the rest. Dividing each channel by a factor and
+//! multiplying the matching row of the weights by it does not change the result, and makes both
+//! easier to quantize.
 //!
 //! With `a_c` the largest magnitude of channel `c` and `w_c` that of its row in the weights, the
-//! numbers are `a_c^α / w_c^(1-α)`. Source: Xiao et al., `SmoothQuant`, ICML 2023, section 4. The α
-//! of each value is that with the least expected error, as steps of quantizing tell (a uniform error
-//! of a step's width has the variance step² / 12).
+//! factors are `a_c^α / w_c^(1-α)`. Source: Xiao et al., `SmoothQuant`, ICML 2023, section 4. The
+//! exponent α of each value minimizes the expected error, where quantization with a step size has
+//! an error with the variance step² / 12.
 
-// Steps and magnitudes, whose digits matter little.
+// Step sizes and magnitudes do not need full precision.
 #![allow(clippy::cast_possible_truncation)]
 
 use std::collections::BTreeMap;
@@ -25,26 +26,27 @@ use crate::plan::{Decision, IntegerNode, Source, ValuePlan};
 use crate::ranges::Seen;
 use crate::{Plan, QuantizeError, Ranges};
 
-/// Exponents that are tried.
+/// The exponents that are tried.
 const ALPHAS: [f64; 5] = [0.35, 0.45, 0.55, 0.65, 0.75];
 
-/// The part of the expected error that must go for a node more to be worth it: three decibels.
+/// The fraction of the expected error that smoothing must remove to justify an additional node:
+/// three decibels.
 const WORTHWHILE: f64 = 0.5;
 
-/// The variance of an even distribution over a width of 1.
+/// The variance of a uniform distribution of width 1.
 const UNIFORM: f64 = 1.0 / 12.0;
 
-/// How many times its standard deviation the largest magnitude of a channel is taken to be.
+/// The assumed ratio of the largest magnitude of a channel to its standard deviation.
 const PEAK: f64 = 4.0;
 
-/// A float model that computes the same, and the plan and the ranges for it.
+/// An equivalent float model, with its plan and ranges.
 pub(crate) struct Smoothed {
     pub(crate) model: Model,
     pub(crate) plan: Plan,
     pub(crate) ranges: Ranges,
 }
 
-/// The model with all values smoothed that gain by it; `None` when none does.
+/// Smooths all values that benefit from it; `None` if none does.
 pub(crate) fn smoothed(
     graph: &Graph<'_>,
     plan: &Plan,
@@ -52,7 +54,7 @@ pub(crate) fn smoothed(
 ) -> Result<Option<Smoothed>, QuantizeError> {
     let config = &plan.config;
     let placed = matches!(config.profile().placement, Placement::Between | Placement::Weighted);
-    // Who asked for types of single values names those that there are.
+    // Overrides of the types of single values refer to values of the original model.
     if !config.smooth || !placed || !config.activation_types.is_empty() {
         return Ok(None);
     }
@@ -85,18 +87,18 @@ pub(crate) fn smoothed(
     model.apply(edits)?;
     ranges.model = fingerprint(&model);
     ranges.remarks.push(format!(
-        "{count} values are smoothed: their channels are divided by numbers, and the weights \
+        "smoothed {count} values: their channels are divided by factors, and the weights \
          multiplied by them"
     ));
     let plan = Plan::of(&Graph::of(&model)?, config.clone())?;
-    // A value that the plan for this model looks at and that was not looked at before.
+    // A value that the new plan observes and that the original plan did not.
     if plan.observed().iter().any(|name| !ranges.values.contains_key(name)) {
         return Ok(None);
     }
     Ok(Some(Smoothed { model, plan, ranges }))
 }
 
-/// A value that may be smoothed, and what reads it.
+/// A value that may be smoothed, and its consumers.
 struct Place<'p> {
     how: &'p ValuePlan,
     /// The largest magnitude of each channel.
@@ -104,18 +106,18 @@ struct Place<'p> {
     weights: Vec<Weight>,
 }
 
-/// A matrix that a value is multiplied by.
+/// A weight matrix of a value.
 struct Weight {
     node: usize,
     name: String,
-    /// The node that casts it, and from what, where it is no float32 in the file.
+    /// The node that casts the matrix and the cast constant, if it is not stored as float32.
     cast: Option<(usize, String)>,
     spec: QSpec,
     shape: [usize; 2],
     values: Vec<f32>,
     /// Which of the two axes is summed over.
     summed: usize,
-    /// The sum of the squares of each row.
+    /// The sum of squares of each row.
     energies: Vec<f64>,
 }
 
@@ -141,8 +143,8 @@ impl<'p> Place<'p> {
         (fits && peaks.iter().all(|peak| peak.is_finite())).then_some(Place { how, peaks, weights })
     }
 
-    /// The factors of the channels with the least expected error, and the largest magnitude of the
-    /// value divided by them; `None` where it is hardly less than without.
+    /// The channel factors with the least expected error, and the largest magnitude of the divided
+    /// value; `None` if smoothing improves too little.
     fn best(&self, range: Range) -> Option<(Vec<f32>, f32)> {
         let none = vec![1.0; self.peaks.len()];
         let without = self.error(&none, f64::from(params(range, &self.how.spec).scale));
@@ -158,7 +160,7 @@ impl<'p> Place<'p> {
         (error < without * WORTHWHILE && reach > 0.0).then_some((factors, reach))
     }
 
-    /// The largest magnitude of each row of all weights.
+    /// The largest magnitude of each row over all weights.
     fn rows(&self) -> Vec<f64> {
         let mut rows = vec![0.0_f64; self.peaks.len()];
         for weight in &self.weights {
@@ -171,7 +173,8 @@ impl<'p> Place<'p> {
         rows
     }
 
-    /// A factor for each channel, 1 in the geometric mean; 1 for those that are always 0.
+    /// A factor for each channel, with a geometric mean of 1. Channels that are always 0 have
+    /// factor 1.
     fn factors(&self, rows: &[f64], alpha: f64) -> Vec<f32> {
         let factor = |(peak, row): (&f64, &f64)| {
             let used = *peak > 0.0 && *row > 0.0;
@@ -187,7 +190,7 @@ impl<'p> Place<'p> {
         logs.iter().map(one).collect()
     }
 
-    /// The expected square of the error of all products, when the value has steps of `step`.
+    /// The expected squared error of all products if the value has the step size `step`.
     fn error(&self, factors: &[f32], step: f64) -> f64 {
         let power = |channel: usize| (self.peaks[channel] / f64::from(factors[channel])).powi(2);
         let inputs: f64 = (0..factors.len()).map(power).sum::<f64>() / (PEAK * PEAK);
@@ -208,8 +211,8 @@ impl<'p> Place<'p> {
         self.weights.iter().map(of).sum()
     }
 
-    /// The scale and the bias of the normalization that makes a value, when dividing them divides it
-    /// for nobody but those who are to read it so.
+    /// The scale and the bias of the normalization that produces a value, if dividing them affects
+    /// only the consumers that expect the divided value.
     fn normalization(&self, graph: &Graph<'_>, value: ValueId) -> Option<Vec<(String, Vec<f32>)>> {
         let found = &graph.values[value];
         let Maker::Node { node, .. } = found.maker else { return None };
@@ -278,7 +281,7 @@ impl Weight {
         sound.then_some(weight)
     }
 
-    /// Folds the elements that one channel of the input, a row, is multiplied by; for each row.
+    /// Folds the elements of each row, which all multiply the same input channel.
     fn of_rows<T: Copy>(&self, from: T, with: impl Fn(T, f32) -> T) -> Vec<T> {
         let lines = self.values.chunks_exact(self.shape[1].max(1));
         if self.summed == 0 {
@@ -291,7 +294,8 @@ impl Weight {
         rows
     }
 
-    /// The largest magnitude of what makes one channel of the output, a column, when the rows are multiplied by factors.
+    /// The largest magnitude of each column, which contributes to one output channel, with the rows
+    /// multiplied by factors.
     fn columns(&self, factors: &[f32]) -> Vec<f32> {
         let lines = self.values.chunks_exact(self.shape[1].max(1));
         if self.summed == 1 {
@@ -318,7 +322,7 @@ impl Weight {
     }
 }
 
-/// Whether a node puts out what it normalized, before or after a bias is added.
+/// Whether a node outputs a normalized value, before or after adding a bias.
 fn normalizes(graph: &Graph<'_>, node: usize) -> bool {
     let proto = graph.nodes[node];
     let vector = |input: usize| {
@@ -328,7 +332,7 @@ fn normalizes(graph: &Graph<'_>, node: usize) -> bool {
     proto.is_onnx()
         && match proto.op_type.as_str() {
             "LayerNormalization" | "RMSNormalization" => true,
-            // Written out, it ends with its bias, or with its scale when it has none.
+            // A decomposed normalization ends with its bias, or with its scale if it has none.
             "Add" | "Mul" => vector(0) || vector(1),
             _ => false,
         }
@@ -341,8 +345,8 @@ struct Work<'g, 'm> {
 }
 
 impl Work<'_, '_> {
-    /// Divides a value for those who multiply it by weights, and multiplies these; the name of the
-    /// result.
+    /// Divides a value for the consumers that multiply it by weights, and multiplies these weights.
+    /// Returns the name of the divided value.
     fn divide(
         &mut self,
         value: ValueId,
@@ -390,7 +394,7 @@ mod tests {
 
     use super::*;
 
-    /// Three channels of an input, each multiplied by two elements, as a matrix lies in a file or turned.
+    /// Three input channels with two elements each, as a matrix in normal or transposed layout.
     fn weight(turned: bool) -> Weight {
         let spec = QSpec::new(QType::Int8, true, Granularity::PerTensor);
         let (shape, values) = if turned {

@@ -1,5 +1,5 @@
-//! Changes to a graph while a pass collects them: which value is read in place of which, what makes
-//! it from now on, which nodes are gone. Readers inside the bodies of nodes take part.
+//! Collects the edits of a pass to a graph: replaced values, changed producers, removed nodes. Uses
+//! in subgraphs are updated too.
 
 use std::collections::{HashMap, HashSet};
 
@@ -10,17 +10,17 @@ use crate::graph::constants::only_reader;
 use crate::graph::names::Names;
 use crate::graph::{Graph, Maker, ValueId};
 
-/// Changes to a graph while a pass collects them.
+/// Collects the edits of a pass to a graph.
 pub(super) struct Draft<'g, 'm> {
     graph: &'g Graph<'m>,
     names: Names<'g>,
-    /// What is read in place of a value.
+    /// The replacement of each replaced value.
     instead: HashMap<String, String>,
-    /// What an input reads whatever it read before.
+    /// The new values of inputs, which take precedence over replacements.
     inputs: HashMap<(usize, usize), String>,
     gone: HashSet<usize>,
     added: Vec<NodeProto>,
-    /// Names that graphs inside nodes give to values of their own.
+    /// Names of values that are defined in subgraphs.
     inner: HashSet<&'m str>,
     edits: Vec<Edit>,
     did: Vec<String>,
@@ -45,7 +45,7 @@ impl<'g, 'm> Draft<'g, 'm> {
         }
     }
 
-    /// The name that stands for a value by now.
+    /// The current name of a value, after replacements.
     pub(super) fn now<'a>(&'a self, mut name: &'a str) -> &'a str {
         while let Some(next) = self.instead.get(name) {
             name = next;
@@ -53,30 +53,30 @@ impl<'g, 'm> Draft<'g, 'm> {
         name
     }
 
-    /// Takes a node out.
+    /// Removes a node.
     pub(super) fn remove(&mut self, node: usize) {
         if self.gone.insert(node) {
             self.edits.push(Edit::RemoveNode(node));
         }
     }
 
-    /// Adds a node, which may make what one that is taken out made.
+    /// Adds a node, which may produce the outputs of a removed node.
     pub(super) fn add_node(&mut self, node: NodeProto) {
         self.added.push(node);
     }
 
-    /// Any other change.
+    /// Adds any other edit.
     pub(super) fn edit(&mut self, edit: Edit) {
         self.edits.push(edit);
     }
 
-    /// What was done, for the report.
+    /// Adds a description of a change to the report.
     pub(super) fn did(&mut self, what: String) {
         self.did.push(what);
     }
 
-    /// Lets all who read `value` read `other`, which is there whenever `value` is; `false` when a
-    /// body has a value of its own by that name.
+    /// Replaces all uses of `value` with `other`, which must be available wherever `value` is.
+    /// Returns `false` if a subgraph defines another value with that name.
     pub(super) fn read_instead(&mut self, value: ValueId, other: &str) -> bool {
         let other = self.now(other).to_owned();
         let found = &self.graph.values[value];
@@ -87,20 +87,20 @@ impl<'g, 'm> Draft<'g, 'm> {
         true
     }
 
-    /// Lets an input read a value, whatever it read before.
+    /// Sets the value of an input, whatever it was before.
     pub(super) fn set_input(&mut self, node: usize, input: usize, value: String) {
         self.inputs.insert((node, input), value);
     }
 
-    /// Adds a constant, under a name that is free.
+    /// Adds a constant with an unused name, and returns the name.
     pub(super) fn add_constant(&mut self, base: &str, suffix: &str, tensor: &Tensor) -> String {
         let name = self.names.fresh(base, suffix);
         self.edits.push(Edit::AddInitializer(TensorProto::new(name.clone(), tensor)));
         name
     }
 
-    /// Puts new elements in the place of a constant that an input reads: under its name where nobody
-    /// else reads it.
+    /// Replaces the constant at an input. If the input is its only use, the constant keeps its
+    /// name.
     pub(super) fn put_constant(
         &mut self,
         (node, input): (usize, usize),
@@ -121,11 +121,11 @@ impl<'g, 'm> Draft<'g, 'm> {
         }
     }
 
-    /// Takes out a node that makes of `source` what `source` is already.
+    /// Removes a node whose output equals `source`.
     ///
-    /// What it makes is read no more, or, when it is an output of the model, made by whoever makes
-    /// `source`. `false`, and nothing is changed, where both are outputs or `source` is not made by
-    /// a node.
+    /// The uses of the output are replaced with `source`. If the output is an output of the model,
+    /// the producer of `source` is made to produce it instead. Returns `false` without any edit if
+    /// both are outputs of the model or no node produces `source`.
     pub(super) fn bypass(&mut self, node: usize, source: ValueId) -> bool {
         let Some(made) = self.graph.output(node, 0) else { return false };
         let graph = self.graph;
@@ -149,7 +149,7 @@ impl<'g, 'm> Draft<'g, 'm> {
         true
     }
 
-    /// The edits that come of it. What only they made unneeded goes, too.
+    /// Returns the collected edits, plus edits that remove what they leave unused.
     pub(super) fn finish(mut self) -> Changes {
         let idle = self.edits.is_empty() && self.added.is_empty();
         if idle && self.instead.is_empty() && self.inputs.is_empty() {
@@ -193,14 +193,14 @@ impl<'g, 'm> Draft<'g, 'm> {
         }
         self.edits.extend(std::mem::take(&mut self.added).into_iter().map(Edit::AddNode));
         self.orphans(reads_left);
-        // Nodes are replaced before their inputs are set.
+        // Nodes must be replaced before their inputs are set.
         whole.append(&mut self.edits);
         whole.append(&mut parts);
         Changes { edits: whole, did: self.did }
     }
 
-    /// Takes out constants and nodes that somebody read before and nobody does now, and what is said
-    /// of values that are gone.
+    /// Removes constants and nodes that the edits leave unused, and the value infos of removed
+    /// values.
     fn orphans(&mut self, mut reads_left: Vec<usize>) {
         let graph = self.graph;
         let made_elsewhere: HashSet<String> = self
@@ -213,7 +213,7 @@ impl<'g, 'm> Draft<'g, 'm> {
                 _ => Vec::new(),
             })
             .collect();
-        // A node whose output has another name makes what is read under that.
+        // A node whose output was renamed produces the value with the new name.
         let renamed: HashSet<usize> = self
             .edits
             .iter()
@@ -278,7 +278,7 @@ impl<'g, 'm> Draft<'g, 'm> {
         }
     }
 
-    /// The node, its bodies reading what is read from now on.
+    /// A copy of the node with replaced values in its subgraphs.
     fn rewired(&self, node: &NodeProto) -> NodeProto {
         let mut node = node.clone();
         for attribute in &mut node.attribute {
@@ -293,7 +293,7 @@ impl<'g, 'm> Draft<'g, 'm> {
         node
     }
 
-    /// As deep as bodies are nested, which the reader of models limits.
+    /// Recursion depth is the nesting depth of subgraphs, which the model reader limits.
     fn rewire(&self, body: &mut GraphProto, hidden: &HashSet<String>) {
         let mut own = HashSet::new();
         defined(body, &mut own);
@@ -331,7 +331,7 @@ impl<'g, 'm> Draft<'g, 'm> {
     }
 }
 
-/// The names that a graph gives to values.
+/// The names of the values that a graph defines.
 fn defined<'a>(graph: &'a GraphProto, names: &mut HashSet<&'a str>) {
     names.extend(graph.input.iter().map(|input| input.name.as_str()));
     names.extend(graph.initializer.iter().map(|tensor| tensor.name.as_str()));
@@ -339,7 +339,7 @@ fn defined<'a>(graph: &'a GraphProto, names: &mut HashSet<&'a str>) {
     names.extend(graph.node.iter().flat_map(|node| node.output.iter().map(String::as_str)));
 }
 
-/// The names that a graph and those inside it give to values.
+/// The names of the values that a graph and its subgraphs define.
 fn own_names<'a>(graph: &'a GraphProto, names: &mut HashSet<&'a str>) {
     defined(graph, names);
     for node in &graph.node {
@@ -347,7 +347,7 @@ fn own_names<'a>(graph: &'a GraphProto, names: &mut HashSet<&'a str>) {
     }
 }
 
-/// Whether all that a node does is to make its outputs: who knows what other domains do besides.
+/// Whether a node has no effect besides its outputs. Operators of other domains might have.
 pub(super) fn is_pure(node: &NodeProto) -> bool {
     node.is_onnx() && node.subgraphs().flat_map(|body| &body.node).all(|node| is_pure(node))
 }

@@ -1,4 +1,4 @@
-//! Keeps constants that hold the same elements once.
+//! Merges equal constants.
 
 use std::collections::HashMap;
 use std::hash::Hasher;
@@ -11,10 +11,10 @@ use crate::QuantizeError;
 use crate::graph::{Graph, Maker, ValueId};
 use crate::util::fnv::Fnv;
 
-/// Words of a constant that are looked at before any other is read whole.
+/// The number of words of a constant that are hashed before constants are compared completely.
 const WORDS: usize = 64;
 
-/// Element type, shape, and some words.
+/// The element type, the shape, and a hash of some words.
 type Glance<'m> = (DataType, &'m [i64], u64);
 
 pub(super) fn run(graph: &Graph<'_>) -> Result<Changes, QuantizeError> {
@@ -24,7 +24,7 @@ pub(super) fn run(graph: &Graph<'_>) -> Result<Changes, QuantizeError> {
             continue;
         };
         let (Some(dtype), false) = (proto.dtype(), value.is_output) else { continue };
-        // Strings have no bytes to compare.
+        // Strings are not compared.
         let Ok(tensor) = graph.model.tensor(proto) else { continue };
         alike.entry((dtype, &proto.dims, glance(&tensor))).or_default().push(id);
     }
@@ -50,11 +50,11 @@ pub(super) fn run(graph: &Graph<'_>) -> Result<Changes, QuantizeError> {
 fn merge(draft: &mut Draft<'_, '_>, graph: &Graph<'_>, value: ValueId, first: ValueId) {
     let (name, other) = (graph.values[value].name, graph.values[first].name);
     if draft.read_instead(value, other) {
-        draft.did(format!("constant `{name}` is `{other}`, which holds the same"));
+        draft.did(format!("merged constant `{name}` into the equal `{other}`"));
     }
 }
 
-/// A hash of some words, spread over the elements.
+/// A hash of words spread over the elements.
 fn glance(tensor: &Tensor) -> u64 {
     let mut hash = Fnv::default();
     let (words, rest) = tensor.data.as_chunks::<8>();

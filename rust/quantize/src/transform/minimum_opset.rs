@@ -1,5 +1,4 @@
-//! The operator set that a plan needs: a model of an older one is converted, and no further than
-//! that.
+//! Converts a model to the minimum opset that its plan needs.
 
 use quantize_rs_onnx::Model;
 
@@ -8,17 +7,17 @@ use crate::error::QuantizeErrorKind;
 use crate::graph::Graph;
 use crate::{Config, Plan, QuantizeError, convert_opset};
 
-/// A plan, and the model that it is for.
+/// A plan and its model.
 pub(super) struct Ready {
     pub(super) plan: Plan,
-    /// The model, where it had to be converted.
+    /// The converted model, if a conversion was necessary.
     pub(super) converted: Option<(Model, Step)>,
 }
 
-/// The plan for a model, which is converted where its operator set is too old for the plan.
+/// Plans a model, and converts it if the plan needs a newer opset.
 ///
-/// One with a node that cannot be converted gets the plan that needs less: one scale for a weight
-/// instead of one a channel.
+/// If a node cannot be converted, the plan falls back to one scale per weight instead of one per
+/// channel, which works with older opsets.
 pub(super) fn ready(model: &Model, config: Config) -> Result<Ready, QuantizeError> {
     let refused = match attempt(model, &config) {
         Err(refused) if config.per_channel => refused,
@@ -27,7 +26,7 @@ pub(super) fn ready(model: &Model, config: Config) -> Result<Ready, QuantizeErro
     let QuantizeErrorKind::Convert { .. } = refused.kind() else { return Err(refused) };
     let config = Config { per_channel: false, ..config };
     let Ok(mut ready) = attempt(model, &config) else { return Err(refused) };
-    let warning = format!("weights have one scale and not one a channel: {refused}");
+    let warning = format!("weights are quantized per tensor instead of per channel: {refused}");
     ready.plan.warnings.push(warning);
     Ok(ready)
 }

@@ -1,8 +1,8 @@
-//! What is done to a model before a plan is made for it: passes from float to float, after which
-//! it computes what it did.
+//! Preprocesses a model before planning: passes that rewrite the float graph without changing what
+//! it computes.
 //!
-//! A pass looks at a graph and says what to change; [`Model::apply`] changes it. The passes run in
-//! their order, over and over, until none finds anything to do.
+//! A pass reads a graph and returns edits, which [`Model::apply`] applies. The passes run in a
+//! fixed order, repeatedly, until none of them returns edits.
 
 pub(crate) mod convert_opset;
 mod draft;
@@ -47,152 +47,152 @@ use crate::{Config, Plan, QuantizeError};
 
 pub use optimize::{Optimization, Optimized, optimize};
 
-/// A pass from float to float.
+/// A pass that rewrites the float graph.
 pub struct Pass {
-    /// Its name, by which it is asked for or left out.
+    /// The name that selects the pass.
     pub name: &'static str,
-    /// What it does, in a few words.
+    /// A short description.
     pub about: &'static str,
-    /// When it runs without being asked for by name.
+    /// When the pass runs by default.
     pub when: When,
-    /// What it would change.
+    /// Returns the edits of the pass.
     pub(crate) run: Run,
-    /// The same before planning, where that is less.
+    /// A variant with fewer edits that runs before planning, if there is one.
     pub(crate) needed: Option<Run>,
 }
 
-/// When a pass runs without being asked for by name.
+/// When a pass runs by default.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum When {
-    /// Before planning, and where a model is only optimized.
+    /// Before planning, and when optimizing a model.
     Always,
-    /// Where a model is only optimized.
+    /// Only when optimizing a model.
     Optimizing,
-    /// Before planning, where products are computed on integers.
+    /// Only before planning, if the model will compute on integers.
     Integers,
 }
 
 type Run = fn(&Graph<'_>) -> Result<Changes, QuantizeError>;
 
-/// The pass that stores what the model quantizes itself.
+/// The pass that stores weights that the model itself quantizes.
 pub(crate) const STORE_INTEGERS: &str = "store_integers";
 
-/// The pass that widens what integers do not go with.
+/// The pass that converts 16-bit floats to float32, since integer operators require float32.
 pub(crate) const WIDEN_FLOATS: &str = "widen_floats";
 
-/// Every pass, in the order in which they run.
+/// All passes, in the order in which they run.
 ///
-/// Before a plan is made, nothing is done that would change what can be said of a constant: two
-/// that are equal may be read along different axes.
+/// No pass that runs before planning merges constants: equal constants may need scales along
+/// different axes.
 pub const ALL: &[Pass] = &[
     Pass {
         name: "inline_functions",
-        about: "puts the nodes of the model's own functions in the place of their calls",
+        about: "replaces calls of model-local functions with the nodes of the functions",
         when: When::Always,
         run: inline_functions::all,
         needed: Some(inline_functions::with_weights),
     },
     Pass {
         name: "lift_weights",
-        about: "lifts weights out of the graphs inside nodes (If, Loop, Scan)",
+        about: "moves weights out of subgraphs (bodies of If, Loop, Scan)",
         when: When::Always,
         run: lift_weights::run,
         needed: None,
     },
     Pass {
         name: "remove_identity",
-        about: "takes out nodes that make of a value what it is already",
+        about: "removes nodes whose output equals their input",
         when: When::Always,
         run: remove_identity::run,
         needed: None,
     },
     Pass {
         name: STORE_INTEGERS,
-        about: "stores weights that the model quantizes itself as the integers it makes of them",
+        about: "replaces weights that the model quantizes itself with the quantized integers",
         when: When::Always,
         run: store_integers::run,
         needed: None,
     },
     Pass {
         name: "fold_constants",
-        about: "computes what is the same in every run",
+        about: "evaluates constant expressions",
         when: When::Always,
         run: fold_constants::run,
         needed: None,
     },
     Pass {
         name: "fold_shapes",
-        about: "writes shapes that a Reshape computes as constants",
+        about: "replaces computed shapes of a Reshape with constants",
         when: When::Always,
         run: fold_shapes::run,
         needed: None,
     },
     Pass {
         name: "fold_batch_norm",
-        about: "takes what scales and shifts channels into the weights before it",
+        about: "folds scales and shifts of channels into the preceding weights",
         when: When::Always,
         run: fold_batch_norm::run,
         needed: None,
     },
     Pass {
         name: "fold_batch_norm_forward",
-        about: "takes what scales and shifts channels into the weights after it",
+        about: "folds scales and shifts of channels into the following weights",
         when: When::Always,
         run: fold_batch_norm::forward,
         needed: Some(fold_batch_norm::even),
     },
     Pass {
         name: "fold_gemm_factors",
-        about: "takes alpha and beta of a Gemm into its weight and its bias, as integers need it",
+        about: "folds alpha and beta of a Gemm into its weight and bias, for integer kernels",
         when: When::Always,
         run: fold_gemm_factors::run,
         needed: None,
     },
     Pass {
         name: "resize_all_axes",
-        about: "lets a Resize that names its axes speak of all, as runtimes with integers need it",
+        about: "makes a Resize with an axes attribute list all axes, for integer runtimes",
         when: When::Always,
         run: resize::all_axes,
         needed: None,
     },
     Pass {
         name: WIDEN_FLOATS,
-        about: "lets what computes in float16 or bfloat16 compute in float32, as integers need it",
+        about: "converts float16 and bfloat16 computations to float32, for integer kernels",
         when: When::Integers,
         run: widen_floats::run,
         needed: None,
     },
     Pass {
         name: "merge_duplicates",
-        about: "keeps constants that hold the same once",
+        about: "merges equal constants",
         when: When::Optimizing,
         run: merge_duplicates::run,
         needed: None,
     },
     Pass {
         name: "dead",
-        about: "takes out what nothing reads",
+        about: "removes unused nodes and constants",
         when: When::Optimizing,
         run: remove_unused::run,
         needed: None,
     },
 ];
 
-/// What a pass would change.
+/// The edits of a pass.
 #[derive(Debug, Default)]
 pub(crate) struct Changes {
-    /// The changes.
+    /// The edits.
     pub(crate) edits: Vec<Edit>,
-    /// What they come to, a line for each.
+    /// A description of each change.
     pub(crate) did: Vec<String>,
 }
 
-/// What was done to a model before a plan was made for it.
+/// The changes that one pass made to a model.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Step {
-    /// The pass.
+    /// The name of the pass.
     pub pass: String,
-    /// What it changed, a line for each change.
+    /// A description of each change.
     pub did: Vec<String>,
 }
 
@@ -203,22 +203,22 @@ impl fmt::Display for Step {
     }
 }
 
-/// A model made ready for planning.
+/// A model after preprocessing, together with its plan.
 #[derive(Clone, Debug)]
 pub struct Prepared {
-    /// The model: the one given, where there was nothing to do.
+    /// The model; unchanged if no pass had anything to do.
     pub model: Model,
-    /// What was done to it.
+    /// The passes that changed the model.
     pub steps: Vec<Step>,
     plan: Plan,
 }
 
-/// The model that a plan goes back to.
+/// The model before preprocessing, to which a plan refers.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct Origin {
-    /// Its fingerprint, which ranges carry: they fit however it was prepared.
+    /// Its fingerprint. Ranges store it, so they fit the model however it was preprocessed.
     pub(crate) fingerprint: String,
-    /// Its bytes, with the data beside it.
+    /// Its size in bytes, including external data.
     pub(crate) bytes: u64,
 }
 
@@ -229,8 +229,8 @@ impl Origin {
 }
 
 impl Prepared {
-    /// Makes a model ready for the plan that `config` asks for: weights are pruned where that is asked
-    /// for, passes run, and a model whose operator set is too old for the result is converted.
+    /// Preprocesses a model for the plan that `config` describes: prunes weights if requested, runs
+    /// the passes, and converts the opset if the result needs a newer one.
     ///
     /// ```
     /// use quantize_rs::{Config, Model, Prepared};
@@ -244,8 +244,8 @@ impl Prepared {
     /// ```
     ///
     /// # Errors
-    /// A pass that there is none of, what [`Plan::of`] refuses, or a node that cannot be converted
-    /// to the operator set that the result needs.
+    /// A pass name is unknown, [`Plan::of`] fails, or a node cannot be converted to the opset that
+    /// the result needs.
     pub fn of(model: &Model, config: Config) -> Result<Prepared, QuantizeError> {
         config.check()?;
         let Some(below) = config.prune else { return Prepared::ready(model, config) };
@@ -261,13 +261,13 @@ impl Prepared {
         Ok(prepared)
     }
 
-    /// As [`Prepared::of`], of a model whose weights stay what they are.
+    /// Like [`Prepared::of`], but without pruning.
     fn ready(model: &Model, config: Config) -> Result<Prepared, QuantizeError> {
         let integers = config.computes_on_integers();
         Prepared::with(model, config, integers)
     }
 
-    /// As [`Prepared::ready`], for products of integers or none.
+    /// Like [`Prepared::ready`]. `integers` says whether the model will compute on integers.
     fn with(model: &Model, config: Config, integers: bool) -> Result<Prepared, QuantizeError> {
         let wishes = config.clone();
         let asked = config.passes.is_some();
@@ -296,7 +296,7 @@ impl Prepared {
         }
         let idle = plan.quantized().next().is_none();
         let stored = did(STORE_INTEGERS);
-        // What served nothing is not done: the model then comes out as it went in.
+        // If nothing is quantized, the passes are of no use: the model is returned unchanged.
         if idle
             && !stored
             && !asked
@@ -309,13 +309,13 @@ impl Prepared {
         Ok(Prepared { model: prepared, steps, plan })
     }
 
-    /// The plan for it.
+    /// The plan for the preprocessed model.
     pub fn plan(&self) -> Plan {
         self.plan.clone()
     }
 }
 
-/// The passes that run before planning, for products of integers or none.
+/// The passes that run before planning. `integers` says whether the model will compute on integers.
 pub(crate) fn planning(integers: bool) -> Vec<&'static Pass> {
     let runs = |pass: &&Pass| match pass.when {
         When::Always => true,
@@ -325,12 +325,12 @@ pub(crate) fn planning(integers: bool) -> Vec<&'static Pass> {
     ALL.iter().filter(runs).collect()
 }
 
-/// A model that computes in float32 where it computed in 16 bits.
+/// The model with all 16-bit float computations converted to float32.
 pub(crate) fn widened(model: &Model) -> Result<Model, QuantizeError> {
     Ok(run(model, &named(&[WIDEN_FLOATS.to_owned()])?, true)?.0)
 }
 
-/// The passes of these names, in the order in which they run.
+/// The passes with these names, in the order in which they run.
 pub(crate) fn named(names: &[String]) -> Result<Vec<&'static Pass>, QuantizeError> {
     for name in names {
         if !ALL.iter().any(|pass| pass.name == name) {
@@ -342,11 +342,10 @@ pub(crate) fn named(names: &[String]) -> Result<Vec<&'static Pass>, QuantizeErro
     Ok(ALL.iter().filter(|pass| names.iter().any(|name| name == pass.name)).collect())
 }
 
-/// How often all passes run at most: each round works on what the one before left.
+/// The maximum number of rounds. Each round works on the result of the previous one.
 const ROUNDS: usize = 16;
 
-/// The first of these passes that finds something to do, and what it would change: they look at the
-/// model as it is by now.
+/// The first pass that returns edits for the current model, with its edits.
 fn first(
     model: &Model,
     passes: &mut impl Iterator<Item = &'static Pass>,
@@ -363,7 +362,7 @@ fn first(
     Ok(None)
 }
 
-/// Runs passes until none finds anything to do; `sparing`: no more than a plan needs.
+/// Runs passes until none returns edits. If `sparing` is true, uses the variants for planning.
 pub(crate) fn run(
     before: &Model,
     passes: &[&'static Pass],

@@ -1,4 +1,4 @@
-//! Takes out what nothing reads: nodes, constants, and what is said of values that are gone.
+//! Removes unused nodes, unused constants, and value infos of missing values.
 
 use std::collections::HashSet;
 
@@ -9,7 +9,7 @@ use super::draft::is_pure;
 use crate::QuantizeError;
 use crate::graph::{Graph, Maker};
 
-#[allow(clippy::unnecessary_wraps)] // as every pass
+#[allow(clippy::unnecessary_wraps)] // all passes have this signature
 pub(super) fn run(graph: &Graph<'_>) -> Result<Changes, QuantizeError> {
     let mut changes = Changes::default();
     let proto = graph.model.graph();
@@ -38,10 +38,10 @@ pub(super) fn run(graph: &Graph<'_>) -> Result<Changes, QuantizeError> {
     }
     for (index, node) in graph.nodes.iter().enumerate().filter(|(index, _)| !kept[*index]) {
         changes.edits.push(Edit::RemoveNode(index));
-        changes.did.push(format!("{} is gone: nothing reads what it makes", node.label()));
+        changes.did.push(format!("removed {}: its outputs are unused", node.label()));
     }
     for value in graph.values.iter().filter(|value| !needed.contains(value.name)) {
-        // A default that nobody reads still lets callers leave the input out.
+        // An unused default value still makes an input of the model optional.
         let gone = match value.maker {
             Maker::Initializer { overridable, .. } => !overridable,
             Maker::Sparse => true,
@@ -49,7 +49,7 @@ pub(super) fn run(graph: &Graph<'_>) -> Result<Changes, QuantizeError> {
         };
         if gone {
             changes.edits.push(Edit::RemoveInitializer(value.name.to_owned()));
-            changes.did.push(format!("constant `{}` is gone: nothing reads it", value.name));
+            changes.did.push(format!("removed constant `{}`: it is unused", value.name));
         }
     }
     let mut told = HashSet::new();
@@ -63,7 +63,7 @@ pub(super) fn run(graph: &Graph<'_>) -> Result<Changes, QuantizeError> {
             changes.edits.push(Edit::RemoveValueInfo(info.name.clone()));
             changes
                 .did
-                .push(format!("the type of `{}` is gone: there is no such value", info.name));
+                .push(format!("removed the value info of `{}`: there is no such value", info.name));
         }
     }
     Ok(changes)

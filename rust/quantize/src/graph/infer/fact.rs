@@ -86,8 +86,9 @@ impl Fact {
         for (axis, (made, said)) in made.iter_mut().zip(said).enumerate() {
             match (*made, *said) {
                 (Dim::Fixed(has), Dim::Fixed(declared)) if has != declared => {
-                    let what =
-                        format!("axis {axis} is declared {declared}, but its operator returns {has}");
+                    let what = format!(
+                        "axis {axis} is declared {declared}, but its operator returns {has}"
+                    );
                     wrong = Some(what);
                     *made = dims.unnamed(false);
                     self.elements = None;
@@ -95,9 +96,8 @@ impl Fact {
                 (Dim::Varies(_), Dim::Fixed(declared)) if dims.follows(*made) => {
                     let name =
                         dims.name(*made).unwrap_or_else(|| "a dimension of the inputs".to_owned());
-                    wrong = Some(format!(
-                        "axis {axis} is declared {declared}, but depends on {name}"
-                    ));
+                    wrong =
+                        Some(format!("axis {axis} is declared {declared}, but depends on {name}"));
                 }
                 (Dim::Varies(_), said) if !dims.follows(*made) => *made = said,
                 _ => {}

@@ -1,11 +1,11 @@
-//! Softmax and its kin, Clip, Dropout.
+//! Opset conversion of activation functions, Clip and Dropout.
 
 use quantize_rs_onnx::{AttributeProto, DataType, Kept, NodeProto};
 
 use super::place::{self, Place};
 
-/// Version 13: `Softmax`, `LogSoftmax` and `Hardmax` go along one axis; before, along all axes from it on
-/// as if they were one.
+/// Opset 13: `Softmax`, `LogSoftmax` and `Hardmax` work along one axis. Before, they flattened all
+/// axes starting at `axis` into one.
 pub(super) fn coerced(node: &mut NodeProto, place: &mut Place<'_, '_>) -> Result<bool, String> {
     let axis = place::int(node, "axis", 1)?;
     let input = place::input(node, 0).unwrap_or_default().to_owned();
@@ -33,7 +33,7 @@ pub(super) fn coerced(node: &mut NodeProto, place: &mut Place<'_, '_>) -> Result
     Ok(true)
 }
 
-/// The one axis from `axis` on that is not of length 1, from the start; the last where all are.
+/// The only axis, starting at `axis`, whose dimension is not 1; the last axis if all are 1.
 fn only_axis(shape: &[Option<usize>], axis: i64) -> Option<i64> {
     let rank = i64::try_from(shape.len()).ok()?;
     let first = usize::try_from(if axis < 0 { axis + rank } else { axis }).ok()?;
@@ -51,7 +51,7 @@ fn attributes(name: &str, value: i64) -> Vec<Kept<AttributeProto>> {
     vec![Kept::new(AttributeProto::int(name, value))]
 }
 
-/// Version 11: the bounds are inputs.
+/// Opset 11: the bounds are inputs.
 pub(super) fn clip(node: &mut NodeProto, place: &mut Place<'_, '_>) -> Result<bool, String> {
     let mut changed = false;
     for (index, name) in [(1, "min"), (2, "max")] {
@@ -66,7 +66,7 @@ pub(super) fn clip(node: &mut NodeProto, place: &mut Place<'_, '_>) -> Result<bo
     Ok(changed)
 }
 
-/// Version 10: the mask is of booleans. Whoever reads it gets the numbers that it was.
+/// Opset 10: the mask is boolean. Its consumers get it cast to the previous type.
 pub(super) fn dropout_mask(
     node: &mut NodeProto,
     place: &mut Place<'_, '_>,
@@ -87,11 +87,13 @@ pub(super) fn dropout_mask(
     Ok(true)
 }
 
-/// Version 12: the ratio is an input, which only those who train look at. The mask is that of all
-/// elements outside of training; before, nobody said what it was, and runtimes made it of none.
+/// Opset 12: the ratio is an input, which only matters in training. For inference, the mask is all
+/// true. Before, it was unspecified, and runtimes set no element.
 pub(super) fn dropout(node: &mut NodeProto, place: &mut Place<'_, '_>) -> Result<bool, String> {
     if let Some(mask) = node.output.get(1).filter(|mask| place.is_read(mask)) {
-        return Err(format!("its mask `{mask}` is read, which opset 12 makes another"));
+        return Err(format!(
+            "its mask `{mask}` is used, and opset 12 defines the mask differently"
+        ));
     }
     let Some(ratio) = place::float(node, "ratio")? else { return Ok(false) };
     let ratio = place.float(&place::base(node), "ratio", ratio, DataType::Float)?;

@@ -1,5 +1,5 @@
-//! The way through a model: its main graph, the graphs inside nodes, and its functions, each of
-//! which says for itself which operators it means.
+//! Converts the graphs of a model: the main graph, its subgraphs, and its functions. Each function
+//! imports its own opset version.
 
 use std::collections::HashSet;
 
@@ -38,14 +38,14 @@ pub(super) fn model(
     Ok((Conversion { from, to, changed: walk.changed }, edits))
 }
 
-/// Converts one function; `None` when it is of that version already.
+/// Converts one function; `None` if it already has that opset version.
 pub(super) fn function(
     model: &Model,
     function: &FunctionProto,
     to: i64,
 ) -> Result<Option<FunctionProto>, QuantizeError> {
     let taken = names(model);
-    // Values of a function have the types that its callers give them.
+    // The types of values in a function depend on its callers.
     Walk::of(model, &Inferred::default(), &taken, to).function(function)
 }
 
@@ -58,15 +58,15 @@ struct Walk<'m> {
     changed: Vec<String>,
 }
 
-/// What a node became.
+/// A converted node.
 struct Became {
-    /// The nodes, in order.
+    /// The resulting nodes, in order.
     nodes: Vec<NodeProto>,
-    /// Which of them is the node itself.
+    /// The index of the node that replaces the original.
     own: usize,
 }
 
-/// What one graph or function needs beside its nodes.
+/// Constants to add to a graph or function, and values that were removed.
 #[derive(Default)]
 struct Beside {
     constants: Constants,
@@ -108,7 +108,7 @@ impl<'m> Walk<'m> {
         Ok(())
     }
 
-    /// A graph inside a node, when anything in it changes.
+    /// Converts a subgraph; `None` if nothing changes.
     fn body(
         &mut self,
         graph: &GraphProto,
@@ -127,7 +127,7 @@ impl<'m> Walk<'m> {
         Ok(Some(body))
     }
 
-    /// A function, when it is of an older version.
+    /// Converts a function; `None` if it has a new enough opset version.
     fn function(
         &mut self,
         function: &FunctionProto,
@@ -147,7 +147,7 @@ impl<'m> Walk<'m> {
             *import = Kept::new(OperatorSetIdProto::new(import.domain.clone(), self.to));
         }
         if let Some(nodes) = nodes {
-            // A function has no initializers.
+            // Functions have no initializers, so constants become nodes.
             let constants = beside.constants.tensors.into_iter().map(|mut tensor| {
                 let output = vec![std::mem::take(&mut tensor.name)];
                 let value = Kept::new(AttributeProto::tensor("value", tensor));
@@ -158,7 +158,7 @@ impl<'m> Walk<'m> {
         Ok(Some(with))
     }
 
-    /// The nodes of a body or a function, when any of them changes.
+    /// Converts the nodes of a subgraph or function; `None` if nothing changes.
     fn nodes(
         &mut self,
         nodes: &[Kept<NodeProto>],
@@ -180,7 +180,7 @@ impl<'m> Walk<'m> {
         Ok(changed.then_some(all))
     }
 
-    /// What a node becomes, and the graphs inside it, when it does not stay as it is.
+    /// Converts a node and its subgraphs; `None` if nothing changes.
     fn node(
         &mut self,
         node: &NodeProto,
@@ -206,7 +206,7 @@ impl<'m> Walk<'m> {
         Ok(adapted.or_else(|| with_bodies.map(|node| Became { nodes: vec![node], own: 0 })))
     }
 
-    /// The node with the graphs inside it converted, when any of them changes.
+    /// Converts the subgraphs of a node; `None` if nothing changes.
     fn with_bodies(
         &mut self,
         node: &NodeProto,
@@ -245,7 +245,7 @@ impl<'m> Walk<'m> {
     }
 }
 
-/// Takes a node through every version that changed its operator, with what is put beside it.
+/// Applies the adapters of all opset versions that changed the operator of a node.
 fn adapted(
     node: &NodeProto,
     from: i64,
@@ -255,7 +255,7 @@ fn adapted(
     beside: &mut Beside,
 ) -> Result<Option<Became>, String> {
     let was = node.op_type.as_str();
-    // A node that every version leaves alone is not even copied.
+    // Most nodes are unchanged in all versions. They are not copied.
     let mut at = from;
     loop {
         match steps::next(was, at, to) {
@@ -267,7 +267,7 @@ fn adapted(
     let mut done: Vec<NodeProto> = Vec::new();
     let mut own = None;
     let mut changed = false;
-    // Nodes to convert, the next one last, with their version, and whether it is the node itself.
+    // A stack of nodes to convert, with their opset version and whether they are the original.
     let mut waiting = vec![(node.clone(), at, true)];
     while let Some((mut node, at, is_own)) = waiting.pop() {
         match steps::next(&node.op_type, at, to) {
@@ -302,7 +302,7 @@ fn adapted(
 }
 
 fn unknown(op_type: &str, at: i64) -> String {
-    format!("opset {at} knows no operator {op_type}")
+    format!("opset {at} has no operator {op_type}")
 }
 
 fn refused(node: &NodeProto, from: Option<i64>, to: i64, what: String) -> QuantizeError {
@@ -315,7 +315,7 @@ fn refused(node: &NodeProto, from: Option<i64>, to: i64, what: String) -> Quanti
     })
 }
 
-/// All graphs of a model, and the nodes of each; those of functions too.
+/// Calls `look` with the nodes of each graph and function of a model.
 fn each_nodes<'m>(
     model: &'m Model,
     mut look: impl FnMut(Option<&'m GraphProto>, &'m [Kept<NodeProto>]),
@@ -331,7 +331,7 @@ fn each_nodes<'m>(
     }
 }
 
-/// Every name in the model, those of functions too.
+/// All names in a model, including those in functions.
 fn names(model: &Model) -> HashSet<&str> {
     let mut names = HashSet::new();
     collect_names(model.graph(), &mut names);
@@ -345,7 +345,7 @@ fn names(model: &Model) -> HashSet<&str> {
     names
 }
 
-/// The names of all values that a node reads, or that are the result of a graph or function.
+/// The names of all values that are an input of a node or an output of a graph or function.
 fn read(model: &Model) -> HashSet<&str> {
     let mut read = HashSet::new();
     each_nodes(model, |graph, nodes| {
@@ -358,8 +358,8 @@ fn read(model: &Model) -> HashSet<&str> {
     read
 }
 
-/// The float type of a model that names but one: as that of a value, of a constant, or as what a
-/// node is told to make.
+/// The only float type in a model; `None` if it has several. Considers the types of values and
+/// constants, and the attributes of nodes that specify output types.
 fn only_float(model: &Model) -> Option<DataType> {
     let mut types = HashSet::new();
     each_nodes(model, |graph, nodes| {

@@ -1,15 +1,15 @@
-//! Versions 2 to 7: from the first models to those that name inputs as numpy broadcasts them.
+//! Opset versions 2 to 7, which mainly introduced NumPy broadcasting.
 
 use quantize_rs_onnx::{AttributeProto, DataType, NodeProto};
 
 use super::place::{self, Place};
 
-/// Version 6: who may overwrite whose memory is no longer said.
+/// Opset 6: in-place hints are removed.
 pub(super) fn in_place(node: &mut NodeProto, _: &mut Place<'_, '_>) -> Result<bool, String> {
     Ok(place::remove(node, "consumed_inputs"))
 }
 
-/// Version 6: the constants of Selu have more digits; those that were meant are written out.
+/// Opset 6: the default constants of Selu have more digits. The previous defaults become explicit.
 pub(super) fn selu(node: &mut NodeProto, place: &mut Place<'_, '_>) -> Result<bool, String> {
     in_place(node, place)?;
     for (name, old) in [("alpha", 1.6732_f32), ("gamma", 1.0507_f32)] {
@@ -20,7 +20,7 @@ pub(super) fn selu(node: &mut NodeProto, place: &mut Place<'_, '_>) -> Result<bo
     Ok(true)
 }
 
-/// Version 7: the second input is broadcast as numpy does, its axes against the last ones.
+/// Opset 7: the second input is broadcast with NumPy semantics, which align the last axes.
 pub(super) fn broadcast(node: &mut NodeProto, place: &mut Place<'_, '_>) -> Result<bool, String> {
     let (broadcast, axis) = (place::int(node, "broadcast", 0)?, place::maybe_int(node, "axis")?);
     let mut changed = place::remove(node, "broadcast");
@@ -30,8 +30,8 @@ pub(super) fn broadcast(node: &mut NodeProto, place: &mut Place<'_, '_>) -> Resu
         [0, 1].map(|index| place::input(node, index).unwrap_or_default().to_owned());
     let (Some(left_rank), Some(right_shape)) = (place.rank(&left), place.shape(&right)) else {
         return Err(format!(
-            "`{right}` is broadcast from axis {axis} on, and the axes of `{left}` and `{right}` are \
-             not known; infer the shapes of the model first"
+            "`{right}` is broadcast at axis {axis}, and the ranks of `{left}` and `{right}` are \
+             unknown; infer the shapes of the model first"
         ));
     };
     if right_shape.iter().all(|length| *length == Some(1)) {
@@ -41,7 +41,7 @@ pub(super) fn broadcast(node: &mut NodeProto, place: &mut Place<'_, '_>) -> Resu
     let axis = if axis < 0 { axis + signed(left_rank) } else { axis };
     let behind = signed(left_rank).saturating_sub(axis).saturating_sub(signed(right_shape.len()));
     if axis < 0 || behind < 0 {
-        return Err(format!("its axis {axis} is not one of `{left}`"));
+        return Err(format!("its axis {axis} is out of range for `{left}`"));
     }
     if behind > 0 {
         let first = signed(right_shape.len());
@@ -51,7 +51,7 @@ pub(super) fn broadcast(node: &mut NodeProto, place: &mut Place<'_, '_>) -> Resu
     Ok(true)
 }
 
-/// Puts axes of length 1 behind those of the second input.
+/// Appends axes of dimension 1 to the second input.
 fn aligned(node: &mut NodeProto, place: &mut Place<'_, '_>, axes: &[i64]) {
     let Some(value) = node.input.get_mut(1) else { return };
     let name = place.fresh(value, "aligned");
@@ -60,7 +60,8 @@ fn aligned(node: &mut NodeProto, place: &mut Place<'_, '_>, axes: &[i64]) {
     place.before.push(NodeProto::new("", "Unsqueeze", vec![from], vec![name], axes));
 }
 
-/// Version 7: the slopes of the channels stand against the last axis unless they have more axes.
+/// Opset 7: a slope per channel must have trailing axes of dimension 1, since it aligns with the
+/// last axis.
 pub(super) fn slope(node: &mut NodeProto, place: &mut Place<'_, '_>) -> Result<bool, String> {
     let [x, slope] = [0, 1].map(|index| place::input(node, index).unwrap_or_default().to_owned());
     let shape = place.shape(&slope);
@@ -68,8 +69,8 @@ pub(super) fn slope(node: &mut NodeProto, place: &mut Place<'_, '_>) -> Result<b
         return Ok(false);
     }
     let (Some(1), Some(rank)) = (shape.map(|shape| shape.len()), place.rank(&x)) else {
-        let what = "are not known; infer the shapes of the model first";
-        return Err(format!("the axes of `{x}` and `{slope}` {what}"));
+        let what = "are unknown; infer the shapes of the model first";
+        return Err(format!("the ranks of `{x}` and `{slope}` {what}"));
     };
     if rank <= 2 {
         return Ok(false);
@@ -79,25 +80,27 @@ pub(super) fn slope(node: &mut NodeProto, place: &mut Place<'_, '_>) -> Result<b
     Ok(true)
 }
 
-/// Version 7: the third input of Gemm may always be broadcast, as numpy does.
+/// Opset 7: the third input of Gemm is always broadcast with NumPy semantics.
 pub(super) fn gemm(node: &mut NodeProto, _: &mut Place<'_, '_>) -> Result<bool, String> {
     Ok(place::remove(node, "broadcast"))
 }
 
-/// Version 7: whoever does not train computes as in a test, without saying so.
+/// Opset 7: the default is inference mode.
 pub(super) fn test_mode(node: &mut NodeProto, _: &mut Place<'_, '_>) -> Result<bool, String> {
     if place::int(node, "is_test", 0)? == 0 {
-        return Err("it is in training (is_test is 0); export the model for inference".to_owned());
+        return Err(
+            "it is in training mode (is_test is 0); export the model for inference".to_owned()
+        );
     }
     Ok(place::remove(node, "is_test"))
 }
 
-/// Version 7: that all steps are wanted is said by an output.
+/// Opset 7: the presence of an output says whether all steps are returned.
 pub(super) fn whole_sequence(node: &mut NodeProto, _: &mut Place<'_, '_>) -> Result<bool, String> {
     Ok(place::remove(node, "output_sequence"))
 }
 
-/// Version 6: the type is a number.
+/// Opset 6: the type is a number.
 pub(super) fn cast(node: &mut NodeProto, _: &mut Place<'_, '_>) -> Result<bool, String> {
     let to = place::string(node, "to", "")?;
     let dtype = match to.to_ascii_uppercase().as_str() {
@@ -113,13 +116,13 @@ pub(super) fn cast(node: &mut NodeProto, _: &mut Place<'_, '_>) -> Result<bool, 
         "UINT32" => DataType::UInt32,
         "UINT64" => DataType::UInt64,
         "BOOL" => DataType::Bool,
-        _ => return Err(format!("its type `{to}` is none that opset 6 casts to")),
+        _ => return Err(format!("its type `{to}` is not supported by Cast of opset 6")),
     };
     place::set(node, AttributeProto::int("to", i64::from(dtype.number())));
     Ok(true)
 }
 
-/// Version 4: the axis has to be said; it was 1.
+/// Opset 4: the axis is required. Its default was 1.
 pub(super) fn concat(node: &mut NodeProto, _: &mut Place<'_, '_>) -> Result<bool, String> {
     if node.attribute("axis").is_some() {
         return Ok(false);
@@ -128,7 +131,7 @@ pub(super) fn concat(node: &mut NodeProto, _: &mut Place<'_, '_>) -> Result<bool
     Ok(true)
 }
 
-/// Version 5: the shape is an input.
+/// Opset 5: the shape is an input.
 pub(super) fn reshape(node: &mut NodeProto, place: &mut Place<'_, '_>) -> Result<bool, String> {
     place::remove(node, "consumed_inputs");
     let shape = place::ints(node, "shape")?.unwrap_or_default().to_vec();
@@ -138,12 +141,12 @@ pub(super) fn reshape(node: &mut NodeProto, place: &mut Place<'_, '_>) -> Result
     Ok(true)
 }
 
-/// Version 2: the lengths are an attribute, and the axis is 0 unless said.
+/// Opset 2: the sizes are an attribute. The default axis is 0 in both versions.
 pub(super) fn split(node: &mut NodeProto, place: &mut Place<'_, '_>) -> Result<bool, String> {
     let Some(lengths) = place::input(node, 1).map(str::to_owned) else { return Ok(false) };
     let found = place.constant(&lengths).ok_or_else(|| format!("`{lengths}` is not constant"))?;
     let values: Vec<f32> = found.to_f32().ok_or_else(|| format!("`{lengths}` is not float32"))?;
-    // Lengths of axes: whole numbers, which stood in a float.
+    // The sizes are integers that were stored as floats.
     #[allow(clippy::cast_possible_truncation)]
     let values: Vec<i64> = values.iter().map(|value| *value as i64).collect();
     place::set(node, AttributeProto::ints("split", &values));
@@ -151,7 +154,7 @@ pub(super) fn split(node: &mut NodeProto, place: &mut Place<'_, '_>) -> Result<b
     Ok(true)
 }
 
-/// Version 2: the attribute has another name.
+/// Opset 2: the attribute is renamed.
 pub(super) fn pad(node: &mut NodeProto, _: &mut Place<'_, '_>) -> Result<bool, String> {
     let pads = place::ints(node, "paddings")?.unwrap_or_default().to_vec();
     place::remove(node, "paddings");
@@ -159,13 +162,13 @@ pub(super) fn pad(node: &mut NodeProto, _: &mut Place<'_, '_>) -> Result<bool, S
     Ok(true)
 }
 
-/// Version 2: the power is an integer.
+/// Opset 2: the power is an integer.
 pub(super) fn power(node: &mut NodeProto, _: &mut Place<'_, '_>) -> Result<bool, String> {
     let Some(power) = place::float(node, "p")? else { return Ok(false) };
     if power.fract() != 0.0 || !(1.0..1e6).contains(&power) {
         return Err(format!("its power {power} is not a whole number"));
     }
-    #[allow(clippy::cast_possible_truncation)] // looked at just now
+    #[allow(clippy::cast_possible_truncation)] // checked above
     place::set(node, AttributeProto::int("p", power as i64));
     Ok(true)
 }

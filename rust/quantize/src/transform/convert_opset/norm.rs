@@ -1,23 +1,23 @@
-//! Normalizations.
+//! Opset conversion of normalizations.
 
 use quantize_rs_onnx::{AttributeProto, Kept, NodeProto};
 
 use super::place::{self, Place};
 
-/// Version 9: statistics are of channels only.
+/// Opset 9: statistics are always per channel.
 pub(super) fn spatial(node: &mut NodeProto, place: &mut Place<'_, '_>) -> Result<bool, String> {
     let spatial = place::int(node, "spatial", 1)?;
     let flat = |name: &str| place.shape(name).is_some_and(|shape| shape.len() == 2);
     if spatial == 0 && !place::input(node, 0).is_some_and(flat) {
-        return Err("it normalizes each element by itself (spatial is 0)".to_owned());
+        return Err("it normalizes each element separately (spatial is 0)".to_owned());
     }
     Ok(place::remove(node, "spatial"))
 }
 
-/// Version 14: training is said by an attribute, and has other outputs.
+/// Opset 14: an attribute enables training mode, which has other outputs.
 pub(super) fn training(node: &mut NodeProto, _: &mut Place<'_, '_>) -> Result<bool, String> {
     if node.output.iter().skip(1).any(|output| !output.is_empty()) {
-        let what = "it is in training (it gives statistics too); export the model for inference";
+        let what = "it is in training mode (it outputs statistics); export the model for inference";
         return Err(what.to_owned());
     }
     let changed = node.output.len() > 1;
@@ -25,7 +25,7 @@ pub(super) fn training(node: &mut NodeProto, _: &mut Place<'_, '_>) -> Result<bo
     Ok(changed)
 }
 
-/// Version 21: a scale and a shift a channel, instead of a group.
+/// Opset 21: scale and bias are per channel instead of per group.
 pub(super) fn group(node: &mut NodeProto, place: &mut Place<'_, '_>) -> Result<bool, String> {
     let base = place::base(node);
     let x = place::input(node, 0).unwrap_or_default().to_owned();

@@ -1,10 +1,10 @@
-//! Upsample, and Resize that took its place.
+//! Opset conversion of Upsample and its successor Resize.
 
 use quantize_rs_onnx::{AttributeProto, NodeProto, Tensor};
 
 use super::place::{self, Place};
 
-/// Version 7: a scale an axis instead of one for the height and one for the width.
+/// Opset 7: one scale per axis instead of a scale for the height and one for the width.
 pub(super) fn upsample_by_factors(
     node: &mut NodeProto,
     _: &mut Place<'_, '_>,
@@ -21,7 +21,7 @@ pub(super) fn upsample_by_factors(
     Ok(true)
 }
 
-/// Version 9: the scales are an input.
+/// Opset 9: the scales are an input.
 pub(super) fn scales_to_input(
     node: &mut NodeProto,
     place: &mut Place<'_, '_>,
@@ -33,31 +33,31 @@ pub(super) fn scales_to_input(
     Ok(true)
 }
 
-/// Version 10: Resize does it.
+/// Opset 10: Upsample is replaced by Resize.
 pub(super) fn upsample(node: &mut NodeProto, _: &mut Place<'_, '_>) -> Result<bool, String> {
     "Resize".clone_into(&mut node.op_type);
     Ok(true)
 }
 
-/// How all scales compare with 1, which decides what the nearest is in version 10.
+/// Whether the scales enlarge or shrink, which determines the rounding in opset 10.
 #[derive(Clone, Copy, PartialEq)]
 enum Way {
-    /// The element before: `floor`.
+    /// All axes are enlarged: rounds down (`floor`).
     Up,
-    /// The element behind: `ceil`.
+    /// All axes are shrunk: rounds up (`ceil`).
     Down,
-    /// Each axis by itself.
+    /// The axes differ, or the scales are unknown.
     Mixed,
 }
 
-/// Version 11: how places relate is said; it was `asymmetric`, and the nearest of them the one
-/// before where an axis grows and the one behind where it shrinks.
+/// Opset 11: the coordinate transformation is an attribute. Before, it was `asymmetric`, and the
+/// nearest element was rounded down on enlarged axes and up on shrunk axes.
 pub(super) fn resize_11(node: &mut NodeProto, place: &mut Place<'_, '_>) -> Result<bool, String> {
     let scales = place::input(node, 1).unwrap_or_default().to_owned();
     let nearest = place::string(node, "mode", "nearest")? == "nearest";
     let way = if nearest { way(place, &scales) } else { Way::Up };
     let base = place::base(node);
-    // An empty one until version 13, from which on it is left out.
+    // Before opset 13, an unused `roi` is an empty tensor instead of an omitted input.
     let of_all = if place.to < LEFT_OUT { place.floats(&base, "roi", &[]) } else { String::new() };
     let places = AttributeProto::string("coordinate_transformation_mode", "asymmetric");
     place::set(node, places);
@@ -86,7 +86,8 @@ fn way(place: &Place<'_, '_>, scales: &str) -> Way {
     }
 }
 
-/// Some axes grow and others shrink, or nobody knows: those that grow do so in a node before.
+/// If some axes are enlarged and others are shrunk, or the scales are unknown, a preceding node
+/// enlarges.
 fn grown_first(node: &mut NodeProto, place: &mut Place<'_, '_>, base: &str, scales: &str) {
     let one = place.floats(base, "one", &[1.0]);
     let [up, down, grown] =
@@ -106,10 +107,10 @@ fn grown_first(node: &mut NodeProto, place: &mut Place<'_, '_>, base: &str, scal
     place::set(node, AttributeProto::string("nearest_mode", "ceil"));
 }
 
-/// The version from which on inputs of Resize are left out, where they were empty tensors.
+/// Since this version, unused inputs of Resize are omitted. Before, they were empty tensors.
 const LEFT_OUT: i64 = 13;
 
-/// Version 13: what was an empty tensor is an input left out, and one way to relate places is gone.
+/// Opset 13: empty tensors become omitted inputs, and one coordinate transformation is removed.
 pub(super) fn resize_13(node: &mut NodeProto, place: &mut Place<'_, '_>) -> Result<bool, String> {
     let mut changed = false;
     for index in [1, 2] {
@@ -121,10 +122,11 @@ pub(super) fn resize_13(node: &mut NodeProto, place: &mut Place<'_, '_>) -> Resu
     }
     let places = place::string(node, "coordinate_transformation_mode", "half_pixel")?;
     if places == "tf_half_pixel_for_nn" {
-        // The element whose place is half a step before, rounded up at a half, is the one before.
+        // Rounding down with `tf_half_pixel_for_nn` selects the same element as rounding half up
+        // with `half_pixel`, whose coordinates are smaller by one half.
         let nearest = place::string(node, "nearest_mode", "round_prefer_floor")?;
         if place::string(node, "mode", "nearest")? != "nearest" || nearest != "floor" {
-            return Err(format!("{places} with {nearest} is no longer there"));
+            return Err(format!("opset 13 removed {places} with {nearest}"));
         }
         let half_pixel = AttributeProto::string("coordinate_transformation_mode", "half_pixel");
         place::set(node, half_pixel);

@@ -1,13 +1,14 @@
-//! What were attributes and became inputs: axes, lengths, bounds.
+//! Opset versions that turned attributes into inputs: axes, sizes, bounds.
 
 use quantize_rs_onnx::{AttributeProto, Kept, NodeProto};
 
 use super::place::{self, Place};
 
-/// The version from which on a node can make a constant of an attribute of its function's caller.
+/// Since this version, a `Constant` node can take integers from an attribute of the calling
+/// function.
 const CONSTANT_OF_INTS: i64 = 12;
 
-/// Makes an input of an attribute of integers; false when it was not given.
+/// Turns an integer list attribute into an input. Returns `false` if it is absent.
 fn to_input(
     node: &mut NodeProto,
     place: &mut Place<'_, '_>,
@@ -36,20 +37,20 @@ fn to_input(
     Ok(true)
 }
 
-/// Squeeze, Unsqueeze, and what reduces: the axes are an input.
+/// The axes of Squeeze, Unsqueeze and reductions become an input.
 pub(super) fn axes_to_input(
     node: &mut NodeProto,
     place: &mut Place<'_, '_>,
 ) -> Result<bool, String> {
     let is_empty = |axes: &AttributeProto| axes.ints.is_empty() && axes.ref_attr_name.is_none();
     if node.op_type.starts_with("Reduce") && node.attribute("axes").is_some_and(is_empty) {
-        // Both before and after, no axes are all axes.
+        // An empty list means all axes in both versions.
         return Ok(place::remove(node, "axes"));
     }
     to_input(node, place, "axes", 1)
 }
 
-/// Version 13: the lengths of the parts are an input.
+/// Opset 13: the sizes of the parts are an input.
 pub(super) fn split_to_input(
     node: &mut NodeProto,
     place: &mut Place<'_, '_>,
@@ -57,7 +58,7 @@ pub(super) fn split_to_input(
     to_input(node, place, "split", 1)
 }
 
-/// Version 18: into how many parts is said where their lengths are not.
+/// Opset 18: the number of parts is required if there are no sizes.
 pub(super) fn split_counted(node: &mut NodeProto, _: &mut Place<'_, '_>) -> Result<bool, String> {
     if place::input(node, 1).is_some() {
         return Ok(false);
@@ -68,7 +69,7 @@ pub(super) fn split_counted(node: &mut NodeProto, _: &mut Place<'_, '_>) -> Resu
     Ok(true)
 }
 
-/// Version 10: the bounds are inputs.
+/// Opset 10: the bounds are inputs.
 pub(super) fn slice(node: &mut NodeProto, place: &mut Place<'_, '_>) -> Result<bool, String> {
     let names = ["starts", "ends", "axes"];
     for (index, name) in names.into_iter().enumerate() {
@@ -77,7 +78,7 @@ pub(super) fn slice(node: &mut NodeProto, place: &mut Place<'_, '_>) -> Result<b
     Ok(true)
 }
 
-/// Version 11: the widths and the value are inputs.
+/// Opset 11: the paddings and the value are inputs.
 pub(super) fn pad(node: &mut NodeProto, place: &mut Place<'_, '_>) -> Result<bool, String> {
     to_input(node, place, "pads", 1)?;
     let value = place::float(node, "value")?.unwrap_or(0.0);
@@ -90,7 +91,7 @@ pub(super) fn pad(node: &mut NodeProto, place: &mut Place<'_, '_>) -> Result<boo
     Ok(true)
 }
 
-/// Version 10: how many is an input.
+/// Opset 10: `k` is an input.
 pub(super) fn top_k(node: &mut NodeProto, place: &mut Place<'_, '_>) -> Result<bool, String> {
     let k = place::int(node, "k", 1)?;
     place::remove(node, "k");
@@ -99,13 +100,13 @@ pub(super) fn top_k(node: &mut NodeProto, place: &mut Place<'_, '_>) -> Result<b
     Ok(true)
 }
 
-/// Version 11: it has another name.
+/// Opset 11: the operator is renamed.
 pub(super) fn scatter(node: &mut NodeProto, _: &mut Place<'_, '_>) -> Result<bool, String> {
     "ScatterElements".clone_into(&mut node.op_type);
     Ok(true)
 }
 
-/// Version 20: the axis is an input, and the last one unless said; it was 1.
+/// Opset 20: the axis is an input. Its default changes from 1 to the last axis.
 pub(super) fn dft(node: &mut NodeProto, place: &mut Place<'_, '_>) -> Result<bool, String> {
     let axis = place::int(node, "axis", 1)?;
     place::remove(node, "axis");

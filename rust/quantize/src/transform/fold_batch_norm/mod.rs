@@ -1,9 +1,8 @@
-//! Takes what scales and shifts channels into the weight and bias of the operator before it, or of the
-//! one after it:
-//! `BatchNormalization` as it runs after training, and constants that are added, subtracted,
-//! multiplied with, or divided by.
+//! Folds scales and shifts of channels into the weight and bias of the preceding or following
+//! operator: `BatchNormalization` in inference mode, and addition, subtraction, multiplication or
+//! division with constants.
 //!
-//! The arithmetic is in float64 and rounded once.
+//! Weights are computed in float64 and rounded once.
 
 mod affine;
 mod forward;
@@ -19,7 +18,7 @@ use affine::Affine;
 pub(super) use forward::{even, forward};
 use product::Product;
 
-#[allow(clippy::unnecessary_wraps)] // as every pass
+#[allow(clippy::unnecessary_wraps)] // all passes have this signature
 pub(super) fn run(graph: &Graph<'_>) -> Result<Changes, QuantizeError> {
     let mut draft = Draft::of(graph);
     let mut taken = vec![false; graph.nodes.len()];
@@ -31,7 +30,7 @@ pub(super) fn run(graph: &Graph<'_>) -> Result<Changes, QuantizeError> {
             continue;
         }
         let Some(product) = Product::of(graph, maker) else { continue };
-        // One at a time: the next round sees what this one made.
+        // Folds one node at a time, so that the next round sees the result.
         if product.nodes().any(|node| taken[node]) {
             continue;
         }
@@ -43,7 +42,7 @@ pub(super) fn run(graph: &Graph<'_>) -> Result<Changes, QuantizeError> {
         let change = folded.change;
         folded.write(&mut draft, graph, &product, index);
         draft.did(format!(
-            "{} is in the weights of {}, which are rounded by at most {:.0e} of themselves",
+            "folded {} into the weights of {}, with a relative rounding error of at most {:.0e}",
             node.label(),
             graph.nodes[product.node].label(),
             change,

@@ -1,4 +1,4 @@
-//! Computes what is the same in every run, and what follows from shapes that are known.
+//! Evaluates nodes with constant inputs, and nodes that compute constants from known shapes.
 
 mod subgraphs;
 
@@ -13,28 +13,27 @@ use crate::QuantizeError;
 use crate::graph::constants::{fixed, of_ints, only_reader};
 use crate::graph::{Graph, Maker, ValueId};
 
-/// Bytes by which a constant that is computed may be larger than those it makes unneeded.
+/// How much larger, in bytes, a computed constant may be than the constants that it makes unused.
 const GROWTH: usize = 64 << 10;
 
-/// The same for constants that are only rearranged or widened, which those who want a weight look
-/// through.
+/// The same limit for constants that are only rearranged or cast, which the planner can follow.
 const COPY: usize = 64;
 
-/// The same for constants that only repeat what is there already, which takes no time in any run.
+/// The same limit for constants that only repeat elements, which are cheap to compute at run time.
 const REPEATED: usize = 4 << 10;
 
-/// Bytes of large constants that are transposed, all together: they are held in memory, where those
-/// of the file are not.
+/// The limit for the total size, in bytes, of large constants that are transposed. The results are
+/// held in memory, whereas constants of the file are memory-mapped.
 const TRANSPOSED: usize = 256 << 20;
 
-/// Operators that only give elements another order or shape: the result takes the name of the
-/// constant, which people know.
+/// Operators that only change the order or shape of elements. The result keeps the name of the
+/// constant, so that you can refer to it.
 const REARRANGE: [&str; 5] = ["Transpose", "Reshape", "Flatten", "Squeeze", "Unsqueeze"];
 
-/// A value that was computed.
+/// A computed value.
 struct Known {
     tensor: Tensor,
-    /// The initializer that it takes the place of.
+    /// The initializer that it replaces.
     origin: Option<ValueId>,
 }
 
@@ -56,7 +55,7 @@ pub(super) fn run(graph: &Graph<'_>) -> Result<Changes, QuantizeError> {
         let Some(made) = known.get(&value) else { continue };
         draft.remove(index);
         let node = graph.nodes[index];
-        draft.did(format!("{} is computed: it is the same in every run", node.label()));
+        draft.did(format!("replaced {} with its constant value", node.label()));
         let found = &graph.values[value];
         if !found.captured && found.readers.iter().all(|reader| folded[reader.node]) {
             continue;
@@ -70,11 +69,12 @@ pub(super) fn run(graph: &Graph<'_>) -> Result<Changes, QuantizeError> {
         }
     }
     let changes = draft.finish();
-    // Graphs inside nodes read what is left here.
+    // Subgraphs capture what remains in the main graph, so they are folded last.
     Ok(if changes.edits.is_empty() { subgraphs::run(graph) } else { changes })
 }
 
-/// What a node makes, where that is the same in every run and takes no more than it may.
+/// Evaluates a node if its output is constant and within the size limit. If `small` is true, inputs
+/// must be small, too.
 fn computed(
     graph: &Graph<'_>,
     index: usize,
@@ -118,7 +118,8 @@ fn computed(
     Some((value, Known { tensor, origin }))
 }
 
-/// What a node makes of constants, `freed` bytes of which nobody needs then.
+/// Evaluates a node with constant inputs. `freed` is the size in bytes of the inputs that become
+/// unused.
 fn evaluated(
     graph: &Graph<'_>,
     node: &NodeProto,
@@ -134,11 +135,11 @@ fn evaluated(
         _ => GROWTH,
     };
     let limit = freed.saturating_add(growth);
-    // Views share their bytes, and are held to the limit all the same.
+    // Views share their bytes, but are subject to the limit as well.
     evaluate(&Call { node, opset, inputs, limit }).filter(|tensor| tensor.data.len() <= limit)
 }
 
-/// What a node makes of shapes that are known: lengths, however they were picked and put together.
+/// Evaluates a node whose output is an integer vector that follows from known shapes.
 fn of_shapes(graph: &Graph<'_>, index: usize, value: ValueId) -> Option<Tensor> {
     if graph.nodes[index].op_type == "Constant" || !is_pure(graph.nodes[index]) {
         return None;
@@ -160,7 +161,7 @@ fn of_shapes(graph: &Graph<'_>, index: usize, value: ValueId) -> Option<Tensor> 
     Some(Tensor { dtype: fact.dtype?, shape, data: data.into() })
 }
 
-/// Bytes of the large constants that are transposed.
+/// The size in bytes of the large constants that are transposed.
 fn transposed(graph: &Graph<'_>) -> usize {
     let transposes = graph.nodes.iter().enumerate().filter(|(_, node)| node.op_type == "Transpose");
     let sizes = transposes.filter_map(|(index, _)| {

@@ -1,8 +1,8 @@
-//! Pruning: weights of small magnitude become exactly 0.
+//! Magnitude pruning: sets small weights to exactly 0.
 //!
-//! What it is for are zeros: they compress, and kernels that skip them exist. It makes no range
-//! smaller, since the largest weights set that; a zero stays exactly 0 in every quantized type,
-//! whose zero points are integers.
+//! Zeros compress well, and some kernels skip them. Pruning does not reduce the range of a weight,
+//! which its largest elements determine. Zeros stay exact in all quantized types, since zero points
+//! are integers.
 
 mod cut;
 
@@ -23,71 +23,71 @@ use crate::plan::{self, Kept};
 use crate::{Config, QuantizeError};
 use cut::Zeroed;
 
-/// Which weights become 0.
+/// Which weights to prune.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Prune {
-    /// How small they are.
+    /// The criterion.
     pub below: Below,
-    /// Whether each output channel is looked at by itself, and not the whole weight.
+    /// Whether to apply the criterion to each output channel instead of the whole weight.
     pub per_channel: bool,
-    /// Weights and nodes to leave alone, as in [`Config::exclude`].
+    /// Weights and nodes to exclude, as in [`Config::exclude`].
     pub exclude: Vec<String>,
 }
 
-/// How small weights are that become 0.
+/// The criterion for elements to prune.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Below {
-    /// Of a smaller magnitude than this.
+    /// Prune magnitudes below this threshold.
     Absolute(f64),
-    /// Of a smaller magnitude than this part of the largest.
+    /// Prune magnitudes below this fraction of the maximum.
     Relative(f64),
-    /// The smallest, until this part of all is 0, to the nearest element; of equal ones those that
-    /// stand first.
+    /// Prune the smallest magnitudes until this fraction of all elements is 0, rounded to the
+    /// nearest element. Among equal magnitudes, the first ones are pruned.
     Sparsity(f64),
 }
 
-/// What pruning did to a model.
+/// The result of pruning a model.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Pruning {
-    /// Elements of all weights that were looked at.
+    /// The number of elements of all weights.
     pub elements: usize,
-    /// How many of them were 0.
+    /// The number of zeros before.
     pub zeros_before: usize,
-    /// How many of them are 0.
+    /// The number of zeros after.
     pub zeros: usize,
-    /// Every weight.
+    /// The result for each weight.
     pub weights: Vec<PrunedWeight>,
 }
 
-/// What pruning did to one weight.
+/// The result of pruning one weight.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct PrunedWeight {
-    /// Its name.
+    /// The name of the weight.
     pub name: String,
-    /// Its element type.
+    /// The element type.
     pub dtype: Option<DataType>,
-    /// Its shape.
+    /// The shape.
     pub shape: Vec<usize>,
-    /// The axis of its output channels, where each was looked at by itself.
+    /// The axis of output channels, if the criterion was applied to each channel.
     pub axis: Option<usize>,
-    /// How many elements it has.
+    /// The number of elements.
     pub elements: usize,
-    /// How many of them were 0.
+    /// The number of zeros before.
     pub zeros_before: usize,
-    /// How many of them are 0.
+    /// The number of zeros after.
     pub zeros: usize,
-    /// Why it was left alone; `None` where it was not.
+    /// The reason why the weight was not pruned; `None` if it was.
     pub kept: Option<String>,
 }
 
-/// The passes that make values of the main graph of all weights.
+/// The passes that move all weights into the main graph.
 const LIFT: [&str; 2] = ["inline_functions", "lift_weights"];
 
-/// Sets weights of small magnitude to 0, in a copy of the model; those of graphs inside nodes are
-/// lifted out of these, and functions that hold weights are inlined.
+/// Sets small weights to 0 in a copy of the model. Weights in subgraphs are moved into the main
+/// graph first, and functions that hold weights are inlined.
 ///
-/// Numbers are compared in the type of the weight, as numpy does: `abs(w) < threshold`.
+/// Magnitudes are compared in the type of the weight, as NumPy does for `abs(w) < threshold`.
 ///
 /// ```
 /// use quantize_rs::{Below, Model, Prune, prune};
@@ -100,13 +100,13 @@ const LIFT: [&str; 2] = ["inline_functions", "lift_weights"];
 /// ```
 ///
 /// # Errors
-/// A threshold that is negative or no number, a sparsity outside of 0 to 1, a name that is not in the
-/// model, or NaN or infinity in a weight.
+/// A threshold is negative or NaN, a sparsity is outside of 0 to 1, a name is not in the model, or
+/// a weight holds NaN or infinity.
 pub fn prune(model: &Model, how: &Prune) -> Result<(Model, Pruning), QuantizeError> {
     prune_only(model, how, None)
 }
 
-/// As [`prune`], of the weights and nodes that are included as in [`Config::include`].
+/// Like [`prune`], but only for weights and nodes that [`Config::include`] selects.
 pub(super) fn prune_only(
     model: &Model,
     how: &Prune,
@@ -133,7 +133,7 @@ pub(super) fn prune_only(
             report.weights.push(weight);
         }
     }
-    // What nothing was done to is what it was.
+    // If nothing was pruned, the model is returned unchanged.
     let mut pruned = if edits.is_empty() { model.clone() } else { lifted.clone() };
     if !edits.is_empty() {
         pruned.apply(edits)?;
@@ -147,10 +147,10 @@ pub(crate) fn lifted(model: &Model) -> Result<Model, QuantizeError> {
     Ok(super::run(model, &lift, true)?.0)
 }
 
-/// The elements of a tensor, exactly; `None` where they are no floats.
+/// The exact elements of a tensor; `None` if it is not a floating-point tensor.
 ///
 /// # Errors
-/// The position of an element that is no finite number.
+/// Returns the index of a non-finite element.
 pub(crate) fn floats(tensor: &Tensor) -> Result<Option<Vec<f64>>, usize> {
     let values = cut::floats(tensor);
     match values.as_ref().and_then(|values| values.iter().position(|x| !x.is_finite())) {
@@ -159,7 +159,8 @@ pub(crate) fn floats(tensor: &Tensor) -> Result<Option<Vec<f64>>, usize> {
     }
 }
 
-/// Prunes one weight, unless something speaks against it: what is said of it, and its elements where some became 0.
+/// Prunes one weight, unless it is excluded. Returns the result and the new elements if any
+/// changed.
 fn weight(
     graph: &Graph<'_>,
     constant: &Constant<'_>,
@@ -185,7 +186,7 @@ fn weight(
         return Ok((found, None));
     }
     let zeroed = cut::zeroed(&tensor, &layout, how.below)
-        .map_err(|index| invalid(name, format!("element {index} is no finite number")))?;
+        .map_err(|index| invalid(name, format!("element {index} is not finite")))?;
     let Some(Zeroed { before, after, elements }) = zeroed else {
         found.kept = Some(Kept::NotFloat32 { dtype: found.dtype }.to_string());
         return Ok((found, None));
@@ -194,7 +195,7 @@ fn weight(
     Ok((found, (after > before).then(|| Tensor { data: elements, ..tensor })))
 }
 
-/// Which elements are looked at together: the output channels, where asked for and known.
+/// The groups of elements to which the criterion applies: output channels, if requested and known.
 pub(crate) fn channels(
     name: &str,
     constant: &Constant<'_>,
@@ -221,7 +222,7 @@ pub(crate) fn channels(
     })
 }
 
-/// Puts other elements in the place of a constant's, wherever it stands.
+/// Replaces the elements of a constant.
 fn replace(
     graph: &Graph<'_>,
     constant: &Constant<'_>,
@@ -234,7 +235,7 @@ fn replace(
         && graph.constant(source).is_none()
         && let Some(before) = graph.input(node, 0)
     {
-        // What is cast is pruned before, in a copy where others have it too.
+        // The input of a cast is pruned. If it has other uses, it is copied.
         let value = &graph.values[before];
         if value.readers.len() > 1 || value.is_output || value.captured {
             let copy = names.fresh(value.name, "pruned");
@@ -262,15 +263,15 @@ fn replace(
 }
 
 fn invalid(tensor: &str, what: impl std::fmt::Display) -> QuantizeError {
-    let what = format!("{what}; mend the weight, or leave it alone with exclude");
+    let what = format!("{what}; fix the weight, or skip it with `exclude`");
     QuantizeError::new(QuantizeErrorKind::InvalidTensor { tensor: tensor.to_owned(), what })
 }
 
 impl Below {
-    /// By the name of the option or mode it is asked for with.
+    /// Creates a criterion from the name of its option or mode.
     ///
     /// # Errors
-    /// There is no such.
+    /// The name is unknown.
     pub fn parse(name: &str, number: f64) -> Result<Below, QuantizeError> {
         match name {
             "absolute" => Ok(Below::Absolute(number)),
@@ -283,12 +284,17 @@ impl Below {
         }
     }
 
-    /// Refuses a number that cannot be; `threshold` is the option that a threshold is given with.
+    /// Returns an error if the number is out of range. `threshold` is the name of the option that
+    /// holds thresholds.
     pub(crate) fn check(self, threshold: &'static str) -> Result<(), QuantizeError> {
         let (option, number, fits, expected) = match self {
             Below::Absolute(x) => (threshold, x, x >= 0.0 && x.is_finite(), "0 or more"),
-            Below::Relative(x) => (threshold, x, (0.0..=1.0).contains(&x), "a part, 0 to 1"),
-            Below::Sparsity(x) => ("sparsity", x, (0.0..=1.0).contains(&x), "a part, 0 to 1"),
+            Below::Relative(x) => {
+                (threshold, x, (0.0..=1.0).contains(&x), "a fraction from 0 to 1")
+            }
+            Below::Sparsity(x) => {
+                ("sparsity", x, (0.0..=1.0).contains(&x), "a fraction from 0 to 1")
+            }
         };
         if fits {
             return Ok(());
@@ -298,7 +304,7 @@ impl Below {
 }
 
 impl Pruning {
-    /// What was done, a line for each weight that changed.
+    /// A summary with one line per changed weight.
     pub(super) fn step(&self) -> Step {
         let changed = self.weights.iter().filter(|weight| weight.zeros > weight.zeros_before);
         let line = |PrunedWeight { name, zeros, zeros_before, elements, .. }: &PrunedWeight| {
@@ -307,8 +313,8 @@ impl Pruning {
         Step { pass: "prune".to_owned(), did: changed.map(line).collect() }
     }
 
-    /// The part of all elements that is 0.
-    #[allow(clippy::cast_precision_loss)] // shown to two digits
+    /// The fraction of elements that are 0.
+    #[allow(clippy::cast_precision_loss)] // displayed with few digits
     pub fn sparsity(&self) -> f64 {
         self.zeros as f64 / self.elements.max(1) as f64
     }
@@ -323,14 +329,14 @@ impl std::fmt::Display for Pruning {
             let PrunedWeight { name, zeros, elements, .. } = weight;
             match &weight.kept {
                 None => writeln!(f, "  {name}: {zeros} of {elements}")?,
-                Some(why) => writeln!(f, "  {name}: left alone, {why}")?,
+                Some(why) => writeln!(f, "  {name}: skipped, {why}")?,
             }
         }
         Ok(())
     }
 }
 
-/// Memory for the elements of a pruned weight.
+/// A buffer that holds a copy of the elements of a weight.
 fn buffer(data: &Bytes) -> Buffer {
     let mut buffer = Buffer::zeroed(data.len());
     buffer.as_mut().copy_from_slice(data);
