@@ -10,7 +10,7 @@ use quantize_rs_math::{Granularity, Layout, Params, QSpec, QType, quantize_bias}
 use quantize_rs_onnx::{DataType, Tensor};
 
 use super::bias_correction::{Correction, Place};
-use super::{Choice, Encoded, EncodedTensor, assemble, floats, invalid, weight};
+use super::{Encoded, EncodedTensor, WeightSettings, assemble, floats, invalid, weight};
 use crate::QuantizeError;
 use crate::graph::Graph;
 use crate::options::target::Bias;
@@ -80,8 +80,9 @@ fn addend(
     let planned = constant.filter(|_| sums).and_then(|constant| plan.values.get(constant));
     if let Some(Planned { name, decision: Decision::Quantize(how), .. }) = planned {
         let method = plan.config.weight_method(&how.spec, false);
-        let choice = Choice { method, summed: None, floors: &[], scales: DataType::Float };
-        let (tensor, _) = weight(name, how, &tensor.shape, &tensor, &choice)?;
+        let settings =
+            WeightSettings { method, summed: None, floors: &[], scales: DataType::Float };
+        let (tensor, _) = weight(name, how, &tensor.shape, &tensor, &settings)?;
         encoded.weights.insert(name.clone(), tensor);
     } else {
         encoded.addends.insert((node, input), tensor);

@@ -111,7 +111,7 @@ pub(crate) fn encode_knowing(
         .filter_map(|(value, how)| Some((&value.name, how, constants.get(value.name.as_str())?)))
         .collect();
     let before = known.as_deref();
-    let done: Vec<Done<'_>> = weights
+    let done: Vec<WeightResult<'_>> = weights
         .into_par_iter()
         .map(|(name, how, constant)| {
             let tensor = graph.model.tensor(constant.tensor)?;
@@ -124,12 +124,8 @@ pub(crate) fn encode_knowing(
             });
             let method = plan.config.weight_method(&how.spec, convolves);
             let bits = how.spec.qtype.bits();
-            let done = |tensor: EncodedTensor, widened: usize, floats: Option<Bytes>| Done {
-                name,
-                how,
-                tensor,
-                widened,
-                floats,
+            let done = |tensor: EncodedTensor, widened: usize, floats: Option<Bytes>| {
+                WeightResult { name, how, tensor, widened, floats }
             };
             if let Some(found) = before.and_then(|known| known.find(name, &tensor, how, floors)) {
                 return Ok(done(found, 0, None));
@@ -148,13 +144,13 @@ pub(crate) fn encode_knowing(
             }
             let rounding = plan.config.rounding(convolves, how.format);
             let summed = rounding.summed(graph, constant, shape, &how.spec);
-            let choice = Choice { method, summed, floors, scales: grid };
-            let (made, floored) = weight(name, how, shape, &tensor, &choice)?;
-            let alone = floored == Floored::default();
+            let settings = WeightSettings { method, summed, floors, scales: grid };
+            let (made, floored) = weight(name, how, shape, &tensor, &settings)?;
+            let alone = floored == BiasFloors::default();
             Ok(done(made, floored.raised, alone.then_some(tensor.data)))
         })
         .collect::<Result<_, QuantizeError>>()?;
-    for Done { name, how, tensor, widened, floats } in done {
+    for WeightResult { name, how, tensor, widened, floats } in done {
         if let (Some(known), Some(floats)) = (known.as_deref_mut(), floats) {
             known.learn(name, floats, how, &tensor);
         }
@@ -187,7 +183,7 @@ pub(crate) fn encode_knowing(
 }
 
 /// The result of encoding a weight.
-struct Done<'a> {
+struct WeightResult<'a> {
     name: &'a String,
     how: &'a ValuePlan,
     tensor: EncodedTensor,
@@ -245,7 +241,7 @@ fn activations(
 }
 
 /// The parameters of quantizing a weight.
-struct Choice<'a> {
+struct WeightSettings<'a> {
     method: WeightMethod,
     /// The groups of elements whose sums are preserved.
     summed: Option<Summed>,
@@ -257,7 +253,7 @@ struct Choice<'a> {
 
 /// The number of scales of a weight that its bias determines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Floored {
+struct BiasFloors {
     /// The scales that were raised.
     raised: usize,
     /// The scales of all-zero channels, which are arbitrary.
@@ -270,9 +266,9 @@ fn weight(
     how: &ValuePlan,
     shape: &[usize],
     tensor: &Tensor,
-    choice: &Choice<'_>,
-) -> Result<(EncodedTensor, Floored), QuantizeError> {
-    let Choice { method, ref summed, floors, scales } = *choice;
+    settings: &WeightSettings<'_>,
+) -> Result<(EncodedTensor, BiasFloors), QuantizeError> {
+    let WeightSettings { method, ref summed, floors, scales } = *settings;
     let wrong = |error: MathError| invalid(name, &error);
     let layout = Layout::of(shape, how.spec.granularity).map_err(wrong)?;
     let elements = Elements::of(tensor).map_err(|what| invalid(name, what))?;
@@ -291,7 +287,7 @@ fn weight(
     }
     let highest = floors.iter().copied().fold(0.0, f32::max);
     let per_group = floors.len() == params.len();
-    let mut floored = Floored::default();
+    let mut floored = BiasFloors::default();
     for (group, params) in params.iter_mut().enumerate() {
         let floor = if per_group { floors[group] } else { highest };
         // The scale of an all-zero channel is arbitrary, so it is set to suit the bias.

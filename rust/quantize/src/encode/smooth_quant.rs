@@ -31,7 +31,7 @@ const ALPHAS: [f64; 5] = [0.35, 0.45, 0.55, 0.65, 0.75];
 
 /// The fraction of the expected error that smoothing must remove to justify an additional node:
 /// three decibels.
-const WORTHWHILE: f64 = 0.5;
+const MIN_ERROR_REDUCTION: f64 = 0.5;
 
 /// The variance of a uniform distribution of width 1.
 const UNIFORM: f64 = 1.0 / 12.0;
@@ -62,17 +62,19 @@ pub(crate) fn smoothed(
     for node in plan.integer_nodes() {
         readers.entry(node.input).or_default().push(node);
     }
-    let mut work = Work { graph, names: Names::of(graph), edits: Vec::new() };
+    let mut smoothing = Smoothing { graph, names: Names::of(graph), edits: Vec::new() };
     let mut ranges = ranges.clone();
     let mut count = 0;
     for (value, nodes) in readers {
         let name = graph.values[value].name;
         let Some(seen) = ranges.statistics.get(name).cloned() else { continue };
         let Some(range) = ranges.values.get(name).copied() else { continue };
-        let Some(place) = Place::of(graph, plan, value, nodes, &seen) else { continue };
-        let Some((factors, reach)) = place.best(range) else { continue };
+        let Some(candidate) = SmoothingCandidate::of(graph, plan, value, nodes, &seen) else {
+            continue;
+        };
+        let Some((factors, reach)) = candidate.best(range) else { continue };
         let inverse: Vec<f32> = factors.iter().map(|factor| 1.0 / factor).collect();
-        let smooth = work.divide(value, &factors, &inverse, &place);
+        let smooth = smoothing.divide(value, &factors, &inverse, &candidate);
         let channels = seen.channels.as_ref().and_then(|all| all.scaled(&inverse).ok());
         let statistics = std::sync::Arc::make_mut(&mut ranges.statistics);
         statistics.insert(smooth.clone(), Seen { sketch: None, channels, ..seen });
@@ -82,7 +84,7 @@ pub(crate) fn smoothed(
     if count == 0 {
         return Ok(None);
     }
-    let edits = work.edits;
+    let edits = smoothing.edits;
     let mut model = graph.model.clone();
     model.apply(edits)?;
     ranges.model = fingerprint(&model);
@@ -99,7 +101,7 @@ pub(crate) fn smoothed(
 }
 
 /// A value that may be smoothed, and its consumers.
-struct Place<'p> {
+struct SmoothingCandidate<'p> {
     how: &'p ValuePlan,
     /// The largest magnitude of each channel.
     peaks: Vec<f64>,
@@ -121,14 +123,14 @@ struct Weight {
     energies: Vec<f64>,
 }
 
-impl<'p> Place<'p> {
+impl<'p> SmoothingCandidate<'p> {
     fn of(
         graph: &Graph<'_>,
         plan: &'p Plan,
         value: ValueId,
         nodes: Vec<IntegerNode>,
         seen: &Seen,
-    ) -> Option<Place<'p>> {
+    ) -> Option<SmoothingCandidate<'p>> {
         let Decision::Quantize(how) = &plan.values.get(value)?.decision else { return None };
         let Maker::Node { node, .. } = graph.values[value].maker else { return None };
         let channels = seen.channels.as_ref().filter(|_| seen.axis == Some(-1))?;
@@ -140,7 +142,11 @@ impl<'p> Place<'p> {
         let weights = weights?;
         let peaks: Vec<f64> = channels.absmax().iter().copied().map(f64::from).collect();
         let fits = weights.iter().all(|weight| weight.shape[weight.summed] == peaks.len());
-        (fits && peaks.iter().all(|peak| peak.is_finite())).then_some(Place { how, peaks, weights })
+        (fits && peaks.iter().all(|peak| peak.is_finite())).then_some(SmoothingCandidate {
+            how,
+            peaks,
+            weights,
+        })
     }
 
     /// The channel factors with the least expected error, and the largest magnitude of the divided
@@ -157,7 +163,7 @@ impl<'p> Place<'p> {
             (self.error(&factors, f64::from(step)), factors, reach)
         });
         let (error, factors, reach) = tried.min_by(|a, b| a.0.total_cmp(&b.0))?;
-        (error < without * WORTHWHILE && reach > 0.0).then_some((factors, reach))
+        (error < without * MIN_ERROR_REDUCTION && reach > 0.0).then_some((factors, reach))
     }
 
     /// The largest magnitude of each row over all weights.
@@ -338,13 +344,13 @@ fn normalizes(graph: &Graph<'_>, node: usize) -> bool {
         }
 }
 
-struct Work<'g, 'm> {
+struct Smoothing<'g, 'm> {
     graph: &'g Graph<'m>,
     names: Names<'g>,
     edits: Vec<Edit>,
 }
 
-impl Work<'_, '_> {
+impl Smoothing<'_, '_> {
     /// Divides a value for the consumers that multiply it by weights, and multiplies these weights.
     /// Returns the name of the divided value.
     fn divide(
@@ -352,9 +358,9 @@ impl Work<'_, '_> {
         value: ValueId,
         factors: &[f32],
         inverse: &[f32],
-        place: &Place<'_>,
+        candidate: &SmoothingCandidate<'_>,
     ) -> String {
-        for weight in &place.weights {
+        for weight in &candidate.weights {
             let tensor = TensorProto::new(&weight.name, &weight.scaled(factors));
             if let Some((cast, stored)) = &weight.cast {
                 self.edits.push(Edit::RemoveNode(*cast));
@@ -365,7 +371,7 @@ impl Work<'_, '_> {
             }
         }
         let name = self.graph.values[value].name;
-        if let Some(constants) = place.normalization(self.graph, value) {
+        if let Some(constants) = candidate.normalization(self.graph, value) {
             for (constant, values) in constants {
                 let scaled: Vec<f32> = values.iter().zip(inverse).map(|(x, by)| x * by).collect();
                 let tensor = Tensor::from_f32(vec![scaled.len()], &scaled);
@@ -380,7 +386,7 @@ impl Work<'_, '_> {
         let inputs = vec![name.to_owned(), by];
         let node = NodeProto::new(String::new(), "Mul", inputs, vec![smooth.clone()], vec![]);
         self.edits.push(Edit::AddNode(node));
-        for weight in &place.weights {
+        for weight in &candidate.weights {
             let (node, value) = (weight.node, smooth.clone());
             self.edits.push(Edit::SetInput { node, input: 0, value });
         }

@@ -135,8 +135,8 @@ fn maker<'g>(graph: &'g Graph<'_>, value: ValueId) -> Option<(usize, &'g str)> {
 /// The value that another is derived from by arithmetic with constants. For both `x / √2` and
 /// `√(2/π) · (x + 0.04 x³)`, this is `x`.
 fn root(graph: &Graph<'_>, mut value: ValueId) -> ValueId {
-    const FEW: usize = 8;
-    for _ in 0..FEW {
+    const MAX_STEPS: usize = 8;
+    for _ in 0..MAX_STEPS {
         let Some((node, "Mul" | "Div" | "Add")) = maker(graph, value) else { return value };
         let inputs = [graph.input(node, 0), graph.input(node, 1)];
         let mut own = inputs.into_iter().flatten().filter(|id| graph.constant(*id).is_none());
@@ -152,8 +152,9 @@ fn is_positive(graph: &Graph<'_>, value: ValueId) -> bool {
 
 /// The elements of a small constant.
 fn floats(graph: &Graph<'_>, value: ValueId) -> Option<Vec<f32>> {
-    const FEW: i64 = 1 << 16;
+    const MAX_ELEMENTS: i64 = 1 << 16;
     let constant = graph.constant(value)?;
-    let few = constant.dims.iter().try_fold(1_i64, |all, dim| all.checked_mul(*dim))? <= FEW;
+    let few =
+        constant.dims.iter().try_fold(1_i64, |all, dim| all.checked_mul(*dim))? <= MAX_ELEMENTS;
     encode::to_f32(&graph.model.tensor(constant).ok().filter(|_| few)?)
 }

@@ -6,8 +6,8 @@
 use quantize_rs_onnx::{Edit, NodeProto};
 
 use super::Changes;
-use super::draft::Draft;
 use super::floats::{floats, rounded};
+use super::pass_edits::PassEdits;
 use crate::QuantizeError;
 use crate::graph::Graph;
 use crate::graph::constants::{fixed, only_reader};
@@ -19,19 +19,19 @@ const BIAS: usize = 2;
 
 #[allow(clippy::unnecessary_wraps)] // all passes have this signature
 pub(super) fn run(graph: &Graph<'_>) -> Result<Changes, QuantizeError> {
-    let mut draft = Draft::of(graph);
+    let mut pass = PassEdits::of(graph);
     for (index, node) in graph.nodes.iter().enumerate() {
         if node.op_type == "Gemm" && node.is_onnx() {
-            fold(&mut draft, graph, index, node);
+            fold(&mut pass, graph, index, node);
         }
     }
-    Ok(draft.finish())
+    Ok(pass.finish())
 }
 
 /// Folds the factors of a node, if both can be folded.
 #[allow(clippy::float_cmp)] // compares attributes, not computed values
 fn fold(
-    draft: &mut Draft<'_, '_>,
+    pass: &mut PassEdits<'_, '_>,
     graph: &Graph<'_>,
     index: usize,
     node: &NodeProto,
@@ -63,14 +63,14 @@ fn fold(
     }
     let mut with = node.clone();
     with.attribute.retain(|found| !FACTORS.iter().any(|(_, name)| found.name == *name));
-    draft.edit(Edit::ReplaceNode { node: index, with });
+    pass.edit(Edit::ReplaceNode { node: index, with });
     for (input, value, tensor) in scaled {
         match tensor {
-            Some(tensor) => draft.put_constant((index, input), value, "folded", &tensor),
-            None => draft.set_input(index, input, String::new()),
+            Some(tensor) => pass.replace_constant((index, input), value, "folded", &tensor),
+            None => pass.set_input(index, input, String::new()),
         }
     }
-    draft.did(format!(
+    pass.did(format!(
         "folded the factors of {} into its weights, with a relative rounding error of at most \
          {change:.0e}",
         node.label(),

@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 
 use super::Changes;
-use super::draft::Draft;
+use super::pass_edits::PassEdits;
 use crate::QuantizeError;
 use crate::graph::Graph;
 use crate::graph::constants::{fixed, of_ints};
@@ -15,7 +15,7 @@ use crate::graph::infer::Dim;
 
 #[allow(clippy::unnecessary_wraps)] // all passes have this signature
 pub(super) fn run(graph: &Graph<'_>) -> Result<Changes, QuantizeError> {
-    let mut draft = Draft::of(graph);
+    let mut pass = PassEdits::of(graph);
     let mut constants: HashMap<Vec<i64>, String> = HashMap::new();
     for (index, node) in graph.nodes.iter().enumerate() {
         if node.op_type != "Reshape" || !node.is_onnx() {
@@ -23,12 +23,12 @@ pub(super) fn run(graph: &Graph<'_>) -> Result<Changes, QuantizeError> {
         }
         let Some(shape) = constant_shape(graph, index) else { continue };
         let name = constants.entry(shape).or_insert_with_key(|shape| {
-            draft.add_constant(&node.output[0], "shape", &of_ints(vec![shape.len()], shape))
+            pass.add_constant(&node.output[0], "shape", &of_ints(vec![shape.len()], shape))
         });
-        draft.set_input(index, 1, name.clone());
-        draft.did(format!("{} has a constant shape", node.label()));
+        pass.set_input(index, 1, name.clone());
+        pass.did(format!("{} has a constant shape", node.label()));
     }
-    Ok(draft.finish())
+    Ok(pass.finish())
 }
 
 /// The constant shape that is equivalent to the computed one.

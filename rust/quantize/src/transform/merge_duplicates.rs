@@ -6,7 +6,7 @@ use std::hash::Hasher;
 use quantize_rs_onnx::{DataType, Tensor};
 
 use super::Changes;
-use super::draft::Draft;
+use super::pass_edits::PassEdits;
 use crate::QuantizeError;
 use crate::graph::{Graph, Maker, ValueId};
 use crate::util::fnv::Fnv;
@@ -31,7 +31,7 @@ pub(super) fn run(graph: &Graph<'_>) -> Result<Changes, QuantizeError> {
     let mut groups: Vec<Vec<ValueId>> =
         alike.into_values().filter(|values| values.len() > 1).collect();
     groups.sort_unstable();
-    let mut draft = Draft::of(graph);
+    let mut pass = PassEdits::of(graph);
     for values in groups {
         let mut known: HashMap<u64, Vec<(ValueId, Tensor)>> = HashMap::new();
         for id in values {
@@ -39,18 +39,18 @@ pub(super) fn run(graph: &Graph<'_>) -> Result<Changes, QuantizeError> {
             let tensor = graph.model.tensor(proto)?;
             let same = known.entry(whole(&tensor)).or_default();
             match same.iter().find(|(_, other)| other.data == tensor.data) {
-                Some((first, _)) => merge(&mut draft, graph, id, *first),
+                Some((first, _)) => merge(&mut pass, graph, id, *first),
                 None => same.push((id, tensor)),
             }
         }
     }
-    Ok(draft.finish())
+    Ok(pass.finish())
 }
 
-fn merge(draft: &mut Draft<'_, '_>, graph: &Graph<'_>, value: ValueId, first: ValueId) {
+fn merge(pass: &mut PassEdits<'_, '_>, graph: &Graph<'_>, value: ValueId, first: ValueId) {
     let (name, other) = (graph.values[value].name, graph.values[first].name);
-    if draft.read_instead(value, other) {
-        draft.did(format!("merged constant `{name}` into the equal `{other}`"));
+    if pass.replace_uses(value, other) {
+        pass.did(format!("merged constant `{name}` into the equal `{other}`"));
     }
 }
 

@@ -8,7 +8,7 @@ use crate::graph::Graph;
 use crate::{Config, Plan, QuantizeError, convert_opset};
 
 /// A plan and its model.
-pub(super) struct Ready {
+pub(super) struct PlannedModel {
     pub(super) plan: Plan,
     /// The converted model, if a conversion was necessary.
     pub(super) converted: Option<(Model, Step)>,
@@ -18,7 +18,7 @@ pub(super) struct Ready {
 ///
 /// If a node cannot be converted, the plan falls back to one scale per weight instead of one per
 /// channel, which works with older opsets.
-pub(super) fn ready(model: &Model, config: Config) -> Result<Ready, QuantizeError> {
+pub(super) fn ready(model: &Model, config: Config) -> Result<PlannedModel, QuantizeError> {
     let refused = match attempt(model, &config) {
         Err(refused) if config.per_channel => refused,
         other => return other,
@@ -31,7 +31,7 @@ pub(super) fn ready(model: &Model, config: Config) -> Result<Ready, QuantizeErro
     Ok(ready)
 }
 
-fn attempt(model: &Model, config: &Config) -> Result<Ready, QuantizeError> {
+fn attempt(model: &Model, config: &Config) -> Result<PlannedModel, QuantizeError> {
     let plan = Plan::draft(&Graph::of(model)?, config.clone())?;
     let need = plan.needs_more_than(model);
     let (model, conversion) = match (config.opset, need) {
@@ -42,9 +42,9 @@ fn attempt(model: &Model, config: &Config) -> Result<Ready, QuantizeError> {
         (None, Some(need)) => {
             convert_opset(model, need.opset).map_err(|error| error.needed_by(&need.to_string()))?
         }
-        _ => return Ok(Ready { plan, converted: None }),
+        _ => return Ok(PlannedModel { plan, converted: None }),
     };
     let plan = Plan::of(&Graph::of(&model)?, config.clone())?;
     let pass = format!("opset {} → {}", conversion.from, conversion.to);
-    Ok(Ready { plan, converted: Some((model, Step { pass, did: conversion.changed })) })
+    Ok(PlannedModel { plan, converted: Some((model, Step { pass, did: conversion.changed })) })
 }

@@ -5,7 +5,6 @@
 //! fixed order, repeatedly, until none of them returns edits.
 
 pub(crate) mod convert_opset;
-mod draft;
 mod eval;
 mod floats;
 mod fold_batch_norm;
@@ -17,6 +16,7 @@ mod lift_weights;
 mod merge_duplicates;
 mod minimum_opset;
 mod optimize;
+mod pass_edits;
 mod precision_guards;
 mod prune;
 mod remove_identity;
@@ -36,7 +36,7 @@ use std::fmt;
 use quantize_rs_onnx::{Edit, Model};
 use serde::{Deserialize, Serialize};
 
-use minimum_opset::Ready;
+use minimum_opset::PlannedModel;
 
 use crate::check::postconditions;
 use crate::error::QuantizeErrorKind;
@@ -54,16 +54,16 @@ pub struct Pass {
     /// A short description.
     pub about: &'static str,
     /// When the pass runs by default.
-    pub when: When,
+    pub stage: PassStage,
     /// Returns the edits of the pass.
     pub(crate) run: Run,
     /// A variant with fewer edits that runs before planning, if there is one.
-    pub(crate) needed: Option<Run>,
+    pub(crate) minimal: Option<Run>,
 }
 
 /// When a pass runs by default.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum When {
+pub enum PassStage {
     /// Before planning, and when optimizing a model.
     Always,
     /// Only when optimizing a model.
@@ -88,93 +88,93 @@ pub const ALL: &[Pass] = &[
     Pass {
         name: "inline_functions",
         about: "replaces calls of model-local functions with the nodes of the functions",
-        when: When::Always,
+        stage: PassStage::Always,
         run: inline_functions::all,
-        needed: Some(inline_functions::with_weights),
+        minimal: Some(inline_functions::with_weights),
     },
     Pass {
         name: "lift_weights",
         about: "moves weights out of subgraphs (bodies of If, Loop, Scan)",
-        when: When::Always,
+        stage: PassStage::Always,
         run: lift_weights::run,
-        needed: None,
+        minimal: None,
     },
     Pass {
         name: "remove_identity",
         about: "removes nodes whose output equals their input",
-        when: When::Always,
+        stage: PassStage::Always,
         run: remove_identity::run,
-        needed: None,
+        minimal: None,
     },
     Pass {
         name: STORE_INTEGERS,
         about: "replaces weights that the model quantizes itself with the quantized integers",
-        when: When::Always,
+        stage: PassStage::Always,
         run: store_integers::run,
-        needed: None,
+        minimal: None,
     },
     Pass {
         name: "fold_constants",
         about: "evaluates constant expressions",
-        when: When::Always,
+        stage: PassStage::Always,
         run: fold_constants::run,
-        needed: None,
+        minimal: None,
     },
     Pass {
         name: "fold_shapes",
         about: "replaces computed shapes of a Reshape with constants",
-        when: When::Always,
+        stage: PassStage::Always,
         run: fold_shapes::run,
-        needed: None,
+        minimal: None,
     },
     Pass {
         name: "fold_batch_norm",
         about: "folds scales and shifts of channels into the preceding weights",
-        when: When::Always,
+        stage: PassStage::Always,
         run: fold_batch_norm::run,
-        needed: None,
+        minimal: None,
     },
     Pass {
         name: "fold_batch_norm_forward",
         about: "folds scales and shifts of channels into the following weights",
-        when: When::Always,
+        stage: PassStage::Always,
         run: fold_batch_norm::forward,
-        needed: Some(fold_batch_norm::even),
+        minimal: Some(fold_batch_norm::even),
     },
     Pass {
         name: "fold_gemm_factors",
         about: "folds alpha and beta of a Gemm into its weight and bias, for integer kernels",
-        when: When::Always,
+        stage: PassStage::Always,
         run: fold_gemm_factors::run,
-        needed: None,
+        minimal: None,
     },
     Pass {
         name: "resize_all_axes",
         about: "makes a Resize with an axes attribute list all axes, for integer runtimes",
-        when: When::Always,
+        stage: PassStage::Always,
         run: resize::all_axes,
-        needed: None,
+        minimal: None,
     },
     Pass {
         name: WIDEN_FLOATS,
         about: "converts float16 and bfloat16 computations to float32, for integer kernels",
-        when: When::Integers,
+        stage: PassStage::Integers,
         run: widen_floats::run,
-        needed: None,
+        minimal: None,
     },
     Pass {
         name: "merge_duplicates",
         about: "merges equal constants",
-        when: When::Optimizing,
+        stage: PassStage::Optimizing,
         run: merge_duplicates::run,
-        needed: None,
+        minimal: None,
     },
     Pass {
         name: "dead",
         about: "removes unused nodes and constants",
-        when: When::Optimizing,
+        stage: PassStage::Optimizing,
         run: remove_unused::run,
-        needed: None,
+        minimal: None,
     },
 ];
 
@@ -281,7 +281,7 @@ impl Prepared {
         } else {
             still_there(&Graph::of(model)?, &Graph::of(&prepared)?, config)
         };
-        let Ready { mut plan, converted } = minimum_opset::ready(&prepared, config)?;
+        let PlannedModel { mut plan, converted } = minimum_opset::ready(&prepared, config)?;
         plan.warnings.extend(gone);
         if let Some((converted, step)) = converted {
             postconditions::same_interface(&prepared, &converted)?;
@@ -317,10 +317,10 @@ impl Prepared {
 
 /// The passes that run before planning. `integers` says whether the model will compute on integers.
 pub(crate) fn planning(integers: bool) -> Vec<&'static Pass> {
-    let runs = |pass: &&Pass| match pass.when {
-        When::Always => true,
-        When::Optimizing => false,
-        When::Integers => integers,
+    let runs = |pass: &&Pass| match pass.stage {
+        PassStage::Always => true,
+        PassStage::Optimizing => false,
+        PassStage::Integers => integers,
     };
     ALL.iter().filter(runs).collect()
 }
@@ -353,7 +353,7 @@ fn first(
 ) -> Result<Option<(&'static Pass, Changes)>, QuantizeError> {
     let graph = Graph::of(model)?;
     for pass in passes {
-        let run = pass.needed.filter(|_| sparing).unwrap_or(pass.run);
+        let run = pass.minimal.filter(|_| sparing).unwrap_or(pass.run);
         let changes = run(&graph)?;
         if !changes.edits.is_empty() {
             return Ok(Some((pass, changes)));

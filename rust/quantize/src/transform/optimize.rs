@@ -6,7 +6,7 @@ use std::time::Instant;
 use quantize_rs_onnx::Model;
 use serde::Serialize;
 
-use super::{ALL, Pass, Step, When, run};
+use super::{ALL, Pass, PassStage, Step, run};
 use crate::QuantizeError;
 
 /// An optimized model and the report about it.
@@ -87,7 +87,7 @@ fn chosen(passes: Option<&[String]>, skip: &[String]) -> Result<Vec<&'static Pas
     }
     let wanted = |pass: &&Pass| {
         let asked = |names: &[String]| names.iter().any(|name| name == pass.name);
-        passes.map_or(pass.when != When::Integers, asked)
+        passes.map_or(pass.stage != PassStage::Integers, asked)
             && !skip.iter().any(|name| name == pass.name)
     };
     Ok(ALL.iter().filter(wanted).collect())

@@ -117,12 +117,12 @@ fn is_counted(graph: &Graph<'_>, value: ValueId) -> bool {
 /// Whether a consumer of a value, or of its `Cast` to float32, depends on the rounding. This
 /// includes the difference between `source` and its rounded value, which consists only of the
 /// rounding error.
-pub(super) fn is_told_apart(graph: &Graph<'_>, value: ValueId, source: ValueId) -> bool {
+pub(super) fn is_distinguished(graph: &Graph<'_>, value: ValueId, source: ValueId) -> bool {
     let subtracts = |node: usize| {
         let proto = graph.nodes[node];
         proto.op_type == "Sub" && [0, 1].iter().any(|at| graph.input(node, *at) == Some(source))
     };
-    let told = |value: ValueId| {
+    let distinguished = |value: ValueId| {
         let mut readers = graph.values[value].readers.iter().map(|reader| reader.node);
         readers.any(|node| distinguishes(graph.nodes[node]) || subtracts(node))
     };
@@ -130,7 +130,7 @@ pub(super) fn is_told_apart(graph: &Graph<'_>, value: ValueId, source: ValueId) 
     let mut made = casts
         .filter(|node| uses::casts_to_float32(graph.nodes[*node]))
         .filter_map(|node| graph.output(node, 0));
-    told(value) || made.any(told)
+    distinguished(value) || made.any(distinguished)
 }
 
 fn distinguishes(node: &NodeProto) -> bool {

@@ -3,64 +3,67 @@
 use quantize_rs_onnx::{DataType, Tensor, topological};
 
 use super::Changes;
-use super::draft::Draft;
+use super::pass_edits::PassEdits;
 use crate::QuantizeError;
 use crate::graph::constants::{fixed, given, ints, is_given, is_read};
 use crate::graph::infer::Dim;
 use crate::graph::{Graph, Maker, ValueId};
 
 /// A rule that determines whether a node has no effect, and which input it passes on.
-struct Idle {
+struct IdentityRule {
     op_type: &'static str,
     /// The value that is passed on unchanged.
     through: fn(&Graph<'_>, usize) -> Option<ValueId>,
 }
 
-const fn idle(op_type: &'static str, through: fn(&Graph<'_>, usize) -> Option<ValueId>) -> Idle {
-    Idle { op_type, through }
+const fn identity(
+    op_type: &'static str,
+    through: fn(&Graph<'_>, usize) -> Option<ValueId>,
+) -> IdentityRule {
+    IdentityRule { op_type, through }
 }
 
-const IDLE: &[Idle] = &[
-    idle("Identity", |graph, node| graph.input(node, 0)),
-    idle("Dropout", dropout),
-    idle("Cast", cast),
-    idle("Transpose", transpose),
-    idle("Reshape", reshape),
-    idle("Flatten", flatten),
-    idle("Squeeze", squeeze),
-    idle("Unsqueeze", unsqueeze),
-    idle("Pad", pad),
-    idle("Slice", slice),
-    idle("Expand", expand),
-    idle("Tile", |graph, node| all_ones(graph, node, 1)),
-    idle("Concat", single),
-    idle("Sum", single),
-    idle("Max", single),
-    idle("Min", single),
+const RULES: &[IdentityRule] = &[
+    identity("Identity", |graph, node| graph.input(node, 0)),
+    identity("Dropout", dropout),
+    identity("Cast", cast),
+    identity("Transpose", transpose),
+    identity("Reshape", reshape),
+    identity("Flatten", flatten),
+    identity("Squeeze", squeeze),
+    identity("Unsqueeze", unsqueeze),
+    identity("Pad", pad),
+    identity("Slice", slice),
+    identity("Expand", expand),
+    identity("Tile", |graph, node| all_ones(graph, node, 1)),
+    identity("Concat", single),
+    identity("Sum", single),
+    identity("Max", single),
+    identity("Min", single),
     // Adding 0.0 turns -0.0 into 0.0, but adding -0.0 has no effect.
-    idle("Add", |graph, node| either(graph, node, is_minus_zero)),
-    idle("Sub", |graph, node| second(graph, node, is_plus_zero)),
-    idle("Mul", |graph, node| either(graph, node, is_one)),
-    idle("Div", |graph, node| second(graph, node, is_one)),
+    identity("Add", |graph, node| either(graph, node, is_minus_zero)),
+    identity("Sub", |graph, node| second(graph, node, is_plus_zero)),
+    identity("Mul", |graph, node| either(graph, node, is_one)),
+    identity("Div", |graph, node| second(graph, node, is_one)),
 ];
 
 pub(super) fn run(graph: &Graph<'_>) -> Result<Changes, QuantizeError> {
-    let mut draft = Draft::of(graph);
+    let mut pass = PassEdits::of(graph);
     for index in topological(&graph.model.graph().node)? {
         let node = graph.nodes[index];
-        let row = IDLE.iter().find(|row| node.is_onnx() && row.op_type == node.op_type);
+        let row = RULES.iter().find(|row| node.is_onnx() && row.op_type == node.op_type);
         let Some(row) = row else { continue };
         let others = (1..node.output.len()).filter_map(|output| graph.output(index, output));
         if others.into_iter().any(|value| is_read(graph, value)) {
             continue;
         }
         if let Some(source) = (row.through)(graph, index)
-            && draft.bypass(index, source)
+            && pass.bypass(index, source)
         {
-            draft.did(format!("removed {}: it has no effect", node.label()));
+            pass.did(format!("removed {}: it has no effect", node.label()));
         }
     }
-    Ok(draft.finish())
+    Ok(pass.finish())
 }
 
 /// Since opset 7, Dropout is inactive unless it is in training mode.

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use quantize_rs_onnx::{Edit, reads};
 
 use super::Changes;
-use super::draft::is_pure;
+use super::pass_edits::is_pure;
 use crate::QuantizeError;
 use crate::graph::{Graph, Maker};
 
@@ -52,14 +52,14 @@ pub(super) fn run(graph: &Graph<'_>) -> Result<Changes, QuantizeError> {
             changes.did.push(format!("removed constant `{}`: it is unused", value.name));
         }
     }
-    let mut told = HashSet::new();
+    let mut removed = HashSet::new();
     for info in &proto.value_info {
         let there = graph.value(&info.name).is_some_and(|value| match graph.values[value].maker {
             Maker::Node { node, .. } => kept[node],
             Maker::Input => true,
             _ => needed.contains(&*info.name),
         });
-        if !there && told.insert(&info.name) {
+        if !there && removed.insert(&info.name) {
             changes.edits.push(Edit::RemoveValueInfo(info.name.clone()));
             changes
                 .did

@@ -174,7 +174,7 @@ impl Widening<'_, '_> {
         let among = readers.any(|reader| self.widened[reader] || self.back_to_a_product(reader));
         let is_float = graph.dtype(source) == Some(DataType::Float);
         let last_digits =
-            !self.far[source] && !precision_guards::is_told_apart(graph, value, source);
+            !self.far[source] && !precision_guards::is_distinguished(graph, value, source);
         (is_float && among && last_digits).then(|| (node, graph.values[source].name.to_owned()))
     }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use quantize_rs_onnx::{AttributeProto, DataType, NodeProto};
 
 use super::dim::Dim;
-use super::engine::{Scope, Walk};
+use super::engine::{InferenceState, Scope};
 use super::fact::{Fact, Shape};
 
 /// A node together with the facts about its inputs.
@@ -14,7 +14,7 @@ pub(super) struct Call<'c, 'm> {
     /// `None` for an input that is omitted or about which nothing is known.
     pub(super) inputs: Vec<Option<Arc<Fact>>>,
     pub(super) scope: &'c Scope<'c, 'm>,
-    pub(super) walk: &'c Walk<'m>,
+    pub(super) state: &'c InferenceState<'m>,
 }
 
 /// Integers that a node specifies as an attribute or, in newer opsets, as an input.
@@ -102,7 +102,7 @@ impl<'m> Call<'_, 'm> {
 
     /// A new dimension about which nothing is known.
     pub(super) fn unknown(&self) -> Dim {
-        self.walk.dims.borrow_mut().unnamed(false)
+        self.state.dims.borrow_mut().unnamed(false)
     }
 
     /// `axes` new dimensions about which nothing is known.
@@ -112,41 +112,41 @@ impl<'m> Call<'_, 'm> {
 
     /// `a + b`; unknown if it cannot be expressed.
     pub(super) fn plus(&self, a: Dim, b: Dim) -> Dim {
-        let dim = self.walk.dims.borrow_mut().add_times(a, b, 1);
+        let dim = self.state.dims.borrow_mut().add_times(a, b, 1);
         self.or_unknown(dim)
     }
 
     /// `a · b`; unknown if it cannot be expressed.
     pub(super) fn times(&self, a: Dim, b: Dim) -> Dim {
-        let dim = self.walk.dims.borrow_mut().times(a, b);
+        let dim = self.state.dims.borrow_mut().times(a, b);
         self.or_unknown(dim)
     }
 
     /// `a / by`, rounded down; unknown if it cannot be expressed.
     pub(super) fn floor_over(&self, a: Dim, by: i64) -> Dim {
-        let dim = self.walk.dims.borrow_mut().floor_over(a, by);
+        let dim = self.state.dims.borrow_mut().floor_over(a, by);
         self.or_unknown(dim)
     }
 
     /// `a / b` for exact division; unknown if it cannot be expressed.
     pub(super) fn over(&self, a: Dim, b: Dim) -> Dim {
-        let dim = self.walk.dims.borrow_mut().exactly_over(a, b);
+        let dim = self.state.dims.borrow_mut().exactly_over(a, b);
         self.or_unknown(dim)
     }
 
     /// `a + b`, of any sign; `None` if it cannot be expressed.
     pub(super) fn sum(&self, a: Dim, b: Dim) -> Option<Dim> {
-        self.walk.dims.borrow_mut().add_times(a, b, 1)
+        self.state.dims.borrow_mut().add_times(a, b, 1)
     }
 
     /// `a - b`, of any sign; `None` if it cannot be expressed.
     pub(super) fn difference(&self, a: Dim, b: Dim) -> Option<Dim> {
-        self.walk.dims.borrow_mut().add_times(a, b, -1)
+        self.state.dims.borrow_mut().add_times(a, b, -1)
     }
 
     /// `a / by`, rounded down, of any sign; `None` if it cannot be expressed.
     pub(super) fn floor(&self, a: Dim, by: i64) -> Option<Dim> {
-        self.walk.dims.borrow_mut().floor_over(a, by)
+        self.state.dims.borrow_mut().floor_over(a, by)
     }
 
     /// The product of all dimensions; unknown if it cannot be expressed.

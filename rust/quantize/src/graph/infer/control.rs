@@ -32,7 +32,7 @@ fn constant(call: &Call<'_, '_>) -> Fact {
     let held = call.node.attribute.first().and_then(|own| Some((own, call.attribute(&own.name)?)));
     let Some((own, held)) = held else { return Fact::default() };
     match own.name.as_str() {
-        "value" => held.t.as_deref().map(|tensor| call.walk.constant(tensor)).unwrap_or_default(),
+        "value" => held.t.as_deref().map(|tensor| call.state.constant(tensor)).unwrap_or_default(),
         "value_int" => {
             let elements = held.i.and_then(|number| numbers(&[number]));
             Fact { elements, ..scalar(DataType::Int64) }
@@ -54,7 +54,7 @@ fn body<'m>(call: &Call<'_, 'm>, name: &str) -> Option<&'m GraphProto> {
 
 /// The facts that hold for the outputs of both branches.
 fn branches(call: &Call<'_, '_>) -> Option<Vec<Fact>> {
-    let made = |name| Some(call.walk.body(body(call, name)?, &[], call.scope));
+    let made = |name| Some(call.state.body(body(call, name)?, &[], call.scope));
     let (then, other) = (made("then_branch")?, made("else_branch")?);
     Some(then.into_iter().zip(other).map(|(a, b)| joined(call, a, &b)).collect())
 }
@@ -89,7 +89,7 @@ fn turns<'m>(
     // Dimensions that stand for any dimension because they differ between iterations.
     let mut any: Vec<Dim> = Vec::new();
     for turn in 0..=TURNS + 1 {
-        let mut made = call.walk.body(graph, &given(&carried), call.scope);
+        let mut made = call.state.body(graph, &given(&carried), call.scope);
         let each = made.split_off(made.len().min(ahead + carried.len()));
         let after = made.get(ahead..).filter(|after| after.len() == carried.len())?;
         if carried.iter().zip(after).all(|(fact, after)| covers(fact, after, &any)) {

@@ -27,7 +27,7 @@ const ALL: &[(&str, Compute)] = &[
     ("Range", range),
     ("Add", |call| each(call, Call::sum)),
     ("Sub", |call| each(call, Call::difference)),
-    ("Mul", |call| each(call, |call, a, b| call.walk.dims.borrow_mut().times(a, b))),
+    ("Mul", |call| each(call, |call, a, b| call.state.dims.borrow_mut().times(a, b))),
     ("Div", |call| each(call, divided)),
     ("Mod", |call| each(call, remainder)),
     ("Max", |call| each(call, |_, a, b| larger(a, b, Ordering::Greater))),
@@ -60,7 +60,7 @@ pub(super) fn operator(node: &NodeProto) -> Option<Compute> {
 
 fn shape(call: &Call<'_, '_>) -> Option<Elements> {
     let lengths = call.shape(0)?.get(axes_of_shape(call)?)?;
-    let mut dims = call.walk.dims.borrow_mut();
+    let mut dims = call.state.dims.borrow_mut();
     for length in lengths {
         dims.set_length(*length);
     }
@@ -133,7 +133,7 @@ fn constant_of_shape(call: &Call<'_, '_>) -> Option<Elements> {
         _ => return None,
     };
     let value = call.attribute("value")?.t.as_deref()?;
-    let value = crate::graph::constants::ints(&call.walk.model.tensor(value).ok()?)?;
+    let value = crate::graph::constants::ints(&call.state.model.tensor(value).ok()?)?;
     Some(vec![Some(Dim::Fixed(*value.first()?)); length])
 }
 
@@ -188,8 +188,8 @@ fn divided(call: &Call<'_, '_>, a: Dim, b: Dim) -> Option<Dim> {
     if let (Dim::Fixed(a), Dim::Fixed(b)) = (a, b) {
         return a.checked_div(b).map(Dim::Fixed);
     }
-    let exact = call.walk.dims.borrow_mut().exactly_over(a, b);
-    let down = || call.floor(a, b.fixed()?).filter(|_| call.walk.dims.borrow().is_length(a));
+    let exact = call.state.dims.borrow_mut().exactly_over(a, b);
+    let down = || call.floor(a, b.fixed()?).filter(|_| call.state.dims.borrow().is_length(a));
     exact.or_else(down)
 }
 
@@ -208,7 +208,8 @@ fn larger(a: Dim, b: Dim, wanted: Ordering) -> Option<Dim> {
 
 fn equal(call: &Call<'_, '_>, a: Dim, b: Dim) -> Option<Dim> {
     let differ = |number: Dim, length: Dim| {
-        number.fixed().is_some_and(|number| number < 0) && call.walk.dims.borrow().is_length(length)
+        number.fixed().is_some_and(|number| number < 0)
+            && call.state.dims.borrow().is_length(length)
     };
     match (a, b) {
         (a, b) if a == b => Some(Dim::Fixed(1)),

@@ -47,7 +47,7 @@ impl<'m> Inferred<'m> {
             // If two functions have the same name, it is ambiguous which one is called.
             functions.entry(key).and_modify(|known| *known = None).or_insert(Some(&**function));
         }
-        let walk = Walk {
+        let state = InferenceState {
             model,
             functions,
             dims: RefCell::default(),
@@ -56,13 +56,19 @@ impl<'m> Inferred<'m> {
             bodies: RefCell::default(),
             warnings: RefCell::default(),
         };
-        let within = Within { opset: model.opset("").unwrap_or(1), ..Within::default() };
-        let main = walk.graph(model.graph(), None, None, &within);
+        let within =
+            GraphContext { opset: model.opset("").unwrap_or(1), ..GraphContext::default() };
+        let main = state.graph(model.graph(), None, None, &within);
         // Loop bodies are visited several times, so warnings may repeat.
         let mut said = HashSet::new();
-        let mut warnings = walk.warnings.into_inner();
+        let mut warnings = state.warnings.into_inner();
         warnings.retain(|warning| said.insert(warning.clone()));
-        Inferred { main, bodies: walk.bodies.into_inner(), dims: walk.dims.into_inner(), warnings }
+        Inferred {
+            main,
+            bodies: state.bodies.into_inner(),
+            dims: state.dims.into_inner(),
+            warnings,
+        }
     }
 
     /// The facts about the values of a subgraph of the main graph.
@@ -73,7 +79,7 @@ impl<'m> Inferred<'m> {
 
 /// The context shared by the nodes of a graph and of its subgraphs.
 #[derive(Default)]
-pub(super) struct Within<'m> {
+pub(super) struct GraphContext<'m> {
     /// The opset version of the ONNX domain.
     pub(super) opset: i64,
     /// The attributes that the function was called with.
@@ -82,7 +88,7 @@ pub(super) struct Within<'m> {
     function: bool,
 }
 
-impl<'m> Within<'m> {
+impl<'m> GraphContext<'m> {
     /// Resolves an attribute that may refer to an attribute of the function.
     pub(super) fn attribute(&self, own: &'m AttributeProto) -> Option<&'m AttributeProto> {
         match &own.ref_attr_name {
@@ -96,7 +102,7 @@ impl<'m> Within<'m> {
 pub(super) struct Scope<'s, 'm> {
     values: Facts<'m>,
     outer: Option<&'s Scope<'s, 'm>>,
-    pub(super) within: &'s Within<'m>,
+    pub(super) within: &'s GraphContext<'m>,
 }
 
 impl Scope<'_, '_> {
@@ -109,7 +115,7 @@ impl Scope<'_, '_> {
 }
 
 /// The state of the inference.
-pub(super) struct Walk<'m> {
+pub(super) struct InferenceState<'m> {
     pub(super) model: &'m Model,
     functions: HashMap<(&'m str, &'m str), Option<&'m FunctionProto>>,
     pub(super) dims: RefCell<Dims>,
@@ -120,7 +126,7 @@ pub(super) struct Walk<'m> {
     warnings: RefCell<Vec<String>>,
 }
 
-impl<'m> Walk<'m> {
+impl<'m> InferenceState<'m> {
     /// Infers the facts about the values of a graph. For a subgraph, `given` holds the facts about
     /// the values that its node passes to its inputs.
     fn graph<'s>(
@@ -128,7 +134,7 @@ impl<'m> Walk<'m> {
         graph: &'m GraphProto,
         given: Option<&[Fact]>,
         outer: Option<&'s Scope<'s, 'm>>,
-        within: &'s Within<'m>,
+        within: &'s GraphContext<'m>,
     ) -> Facts<'m> {
         let mut scope =
             Scope { values: HashMap::with_capacity(graph.node.len() * 2), outer, within };
@@ -203,7 +209,7 @@ impl<'m> Walk<'m> {
     /// Infers the outputs of a node.
     fn node(&self, node: &'m NodeProto, scope: &Scope<'_, 'm>) -> Vec<Fact> {
         let inputs = node.input.iter().map(|name| scope.fact(name)).collect();
-        let call = Call { node, inputs, scope, walk: self };
+        let call = Call { node, inputs, scope, state: self };
         let key = (own_domain(&node.domain), node.op_type.as_str());
         let mut made = match self.functions.get(&key) {
             Some(function) => function.and_then(|it| self.function(it, &call)).unwrap_or_default(),
@@ -228,7 +234,7 @@ impl<'m> Walk<'m> {
         }
         let import = function.opset_import.iter().find(|import| import.is_of(""));
         let opset = import.map_or(around.opset, |import| import.version);
-        let within = Within { opset, attributes, function: true };
+        let within = GraphContext { opset, attributes, function: true };
         let mut scope = Scope { values: HashMap::new(), outer: None, within: &within };
         for (name, fact) in function.input.iter().zip(&call.inputs) {
             if let Some(fact) = fact {
@@ -329,8 +335,8 @@ fn made(call: &Call<'_, '_>) -> Vec<Fact> {
     if let Some(made) = control::made(call) {
         return made;
     }
-    let Some(row) = ops::row(call.node) else { return Vec::new() };
-    let mut made = row.made(call);
+    let Some(rule) = ops::rule(call.node) else { return Vec::new() };
+    let mut made = rule.made(call);
     if let Some(first) = made.first_mut()
         && let Some(elements) = data::operator(call.node)
     {

@@ -253,7 +253,7 @@ struct Uses<'g, 'm> {
 }
 
 /// A value that is still to be visited.
-struct Way<'m> {
+struct Visit<'m> {
     at: At<'m>,
     /// How its axes relate to those of the constant, if that is known.
     view: Option<View>,
@@ -291,9 +291,9 @@ impl<'m> Uses<'_, 'm> {
         // An explicit stack instead of recursion: a chain of a million nodes must not overflow the
         // call stack. Constants without elements, or whose shape overflows, are not followed.
         let view = View::of(shape).filter(|_| !shape.contains(&0));
-        let mut waiting = vec![Way { at, view, direct: true, by: None }];
-        while let Some(way) = waiting.pop() {
-            self.step(&way, &mut uses, &mut waiting);
+        let mut waiting = vec![Visit { at, view, direct: true, by: None }];
+        while let Some(visit) = waiting.pop() {
+            self.step(&visit, &mut uses, &mut waiting);
         }
         uses
     }
@@ -301,35 +301,35 @@ impl<'m> Uses<'_, 'm> {
     /// Records the uses of a value, and queues the values that it is rearranged to.
     fn step(
         &self,
-        way: &Way<'m>,
+        visit: &Visit<'m>,
         uses: &mut Vec<(Use<'m>, Option<Reader>)>,
-        next: &mut Vec<Way<'m>>,
+        next: &mut Vec<Visit<'m>>,
     ) {
         let Uses { graph, bodies } = self;
-        let inside = match way.at {
+        let inside = match visit.at {
             At::Outside(value) => {
                 let found = &graph.values[value];
                 if found.is_output {
-                    uses.push((Use::Output, way.by));
+                    uses.push((Use::Output, visit.by));
                 }
                 for reader in &found.readers {
-                    let (node, by) = (graph.nodes[reader.node], way.by.or(Some(*reader)));
+                    let (node, by) = (graph.nodes[reader.node], visit.by.or(Some(*reader)));
                     let ints =
                         |input| ints(graph, graph.constant(graph.input(reader.node, input)?)?);
-                    let seen = || way.view.as_ref()?.through(node, ints);
+                    let seen = || visit.view.as_ref()?.through(node, ints);
                     if reader.input == 0
                         && let Some(view) = seen()
                         && let Some(output) = graph.output(reader.node, 0)
                     {
                         let (at, view) = (At::Outside(output), Some(view));
-                        next.push(Way { at, view, direct: false, by });
+                        next.push(Visit { at, view, direct: false, by });
                         continue;
                     }
-                    let usage = match weight(node, reader.input, way.view.as_ref()) {
+                    let usage = match weight(node, reader.input, visit.view.as_ref()) {
                         Some((channels, batched)) => {
                             Use::Weight { node: reader.node, channels, batched }
                         }
-                        None if way.direct && is_bias(node, reader.input) => {
+                        None if visit.direct && is_bias(node, reader.input) => {
                             Use::Bias { node: reader.node }
                         }
                         None => Use::Other { node: reader.node },
@@ -342,27 +342,27 @@ impl<'m> Uses<'_, 'm> {
         };
         for Read { body, by: reader } in inside.iter().copied() {
             let Some((node, input)) = reader else {
-                uses.push((Use::Captured, way.by));
+                uses.push((Use::Captured, visit.by));
                 continue;
             };
             let constant = |input: usize| {
                 let name = node.input.get(input)?;
                 ints(graph, bodies.constant(graph, body, name)?)
             };
-            let seen = || way.view.as_ref()?.through(node, constant);
+            let seen = || visit.view.as_ref()?.through(node, constant);
             if input == 0
                 && let Some(view) = seen()
                 && let Some(output) = node.output.first()
             {
                 let (at, view) = (At::Inside(body, output), Some(view));
-                next.push(Way { at, view, direct: false, by: way.by });
+                next.push(Visit { at, view, direct: false, by: visit.by });
                 continue;
             }
-            let usage = match weight(node, input, way.view.as_ref()) {
+            let usage = match weight(node, input, visit.view.as_ref()) {
                 Some((channels, _)) => Use::Inside { node, channels },
                 None => Use::Captured,
             };
-            uses.push((usage, way.by));
+            uses.push((usage, visit.by));
         }
     }
 }

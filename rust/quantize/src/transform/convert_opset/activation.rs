@@ -2,34 +2,37 @@
 
 use quantize_rs_onnx::{AttributeProto, DataType, Kept, NodeProto};
 
-use super::place::{self, Place};
+use super::context::{self, NodeContext};
 
 /// Opset 13: `Softmax`, `LogSoftmax` and `Hardmax` work along one axis. Before, they flattened all
 /// axes starting at `axis` into one.
-pub(super) fn coerced(node: &mut NodeProto, place: &mut Place<'_, '_>) -> Result<bool, String> {
-    let axis = place::int(node, "axis", 1)?;
-    let input = place::input(node, 0).unwrap_or_default().to_owned();
-    let shape = place.shape(&input).or_else(|| Some(vec![None; place.rank(&input)?]));
+pub(super) fn coerced(
+    node: &mut NodeProto,
+    context: &mut NodeContext<'_, '_>,
+) -> Result<bool, String> {
+    let axis = context::int(node, "axis", 1)?;
+    let input = context::input(node, 0).unwrap_or_default().to_owned();
+    let shape = context.shape(&input).or_else(|| Some(vec![None; context.rank(&input)?]));
     if let Some(axis) = shape.and_then(|shape| only_axis(&shape, axis)) {
-        if place::int(node, "axis", -1)? == axis {
+        if context::int(node, "axis", -1)? == axis {
             return Ok(false);
         }
-        place::set(node, AttributeProto::int("axis", axis));
+        context::set(node, AttributeProto::int("axis", axis));
         return Ok(true);
     }
-    let base = place::base(node);
-    let [shape, flat, made] = ["shape", "flat", "of_rows"].map(|what| place.fresh(&base, what));
+    let base = context::base(node);
+    let [shape, flat, made] = ["shape", "flat", "of_rows"].map(|what| context.fresh(&base, what));
     let whole = vec![input.clone()];
     let before = [
         NodeProto::new("", "Shape", whole.clone(), vec![shape.clone()], Vec::new()),
         NodeProto::new("", "Flatten", whole, vec![flat.clone()], attributes("axis", axis)),
     ];
-    place.before.extend(before);
-    place::set(node, AttributeProto::int("axis", -1));
-    place::set_input(node, 0, flat);
+    context.before.extend(before);
+    context::set(node, AttributeProto::int("axis", -1));
+    context::set_input(node, 0, flat);
     let output = node.output.first_mut().map(|output| std::mem::replace(output, made.clone()));
     let output = output.into_iter().collect();
-    place.after.push(NodeProto::new("", "Reshape", vec![made, shape], output, Vec::new()));
+    context.after.push(NodeProto::new("", "Reshape", vec![made, shape], output, Vec::new()));
     Ok(true)
 }
 
@@ -52,14 +55,17 @@ fn attributes(name: &str, value: i64) -> Vec<Kept<AttributeProto>> {
 }
 
 /// Opset 11: the bounds are inputs.
-pub(super) fn clip(node: &mut NodeProto, place: &mut Place<'_, '_>) -> Result<bool, String> {
+pub(super) fn clip(
+    node: &mut NodeProto,
+    context: &mut NodeContext<'_, '_>,
+) -> Result<bool, String> {
     let mut changed = false;
     for (index, name) in [(1, "min"), (2, "max")] {
-        if let Some(bound) = place::float(node, name)? {
-            let dtype = place.float_dtype(place::input(node, 0).unwrap_or_default())?;
-            let bound = place.float(&place::base(node), name, bound, dtype)?;
-            place::remove(node, name);
-            place::set_input(node, index, bound);
+        if let Some(bound) = context::float(node, name)? {
+            let dtype = context.float_dtype(context::input(node, 0).unwrap_or_default())?;
+            let bound = context.float(&context::base(node), name, bound, dtype)?;
+            context::remove(node, name);
+            context::set_input(node, index, bound);
             changed = true;
         }
     }
@@ -69,35 +75,38 @@ pub(super) fn clip(node: &mut NodeProto, place: &mut Place<'_, '_>) -> Result<bo
 /// Opset 10: the mask is boolean. Its consumers get it cast to the previous type.
 pub(super) fn dropout_mask(
     node: &mut NodeProto,
-    place: &mut Place<'_, '_>,
+    context: &mut NodeContext<'_, '_>,
 ) -> Result<bool, String> {
     let Some(mask) = node.output.get(1).filter(|mask| !mask.is_empty()).cloned() else {
         return Ok(false);
     };
-    if !place.is_read(&mask) {
+    if !context.is_read(&mask) {
         node.output.truncate(1);
-        place.gone.push(mask);
+        context.gone.push(mask);
         return Ok(true);
     }
-    let dtype = place.float_dtype(place::input(node, 0).unwrap_or_default())?;
-    let of_booleans = place.fresh(&mask, "bool");
+    let dtype = context.float_dtype(context::input(node, 0).unwrap_or_default())?;
+    let of_booleans = context.fresh(&mask, "bool");
     node.output[1].clone_from(&of_booleans);
     let to = attributes("to", i64::from(dtype.number()));
-    place.after.push(NodeProto::new("", "Cast", vec![of_booleans], vec![mask], to));
+    context.after.push(NodeProto::new("", "Cast", vec![of_booleans], vec![mask], to));
     Ok(true)
 }
 
 /// Opset 12: the ratio is an input, which only matters in training. For inference, the mask is all
 /// true. Before, it was unspecified, and runtimes set no element.
-pub(super) fn dropout(node: &mut NodeProto, place: &mut Place<'_, '_>) -> Result<bool, String> {
-    if let Some(mask) = node.output.get(1).filter(|mask| place.is_read(mask)) {
+pub(super) fn dropout(
+    node: &mut NodeProto,
+    context: &mut NodeContext<'_, '_>,
+) -> Result<bool, String> {
+    if let Some(mask) = node.output.get(1).filter(|mask| context.is_read(mask)) {
         return Err(format!(
             "its mask `{mask}` is used, and opset 12 defines the mask differently"
         ));
     }
-    let Some(ratio) = place::float(node, "ratio")? else { return Ok(false) };
-    let ratio = place.float(&place::base(node), "ratio", ratio, DataType::Float)?;
-    place::remove(node, "ratio");
-    place::set_input(node, 1, ratio);
+    let Some(ratio) = context::float(node, "ratio")? else { return Ok(false) };
+    let ratio = context.float(&context::base(node), "ratio", ratio, DataType::Float)?;
+    context::remove(node, "ratio");
+    context::set_input(node, 1, ratio);
     Ok(true)
 }

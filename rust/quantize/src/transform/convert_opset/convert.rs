@@ -9,8 +9,8 @@ use quantize_rs_onnx::{
 };
 
 use super::Conversion;
-use super::place::{Common, Constants, Place, Scope};
-use super::steps::{self, How, Next};
+use super::context::{Constants, ModelContext, NodeContext, Scope};
+use super::steps::{self, Change, Next};
 use crate::QuantizeError;
 use crate::error::QuantizeErrorKind;
 use crate::graph::collect_names;
@@ -25,17 +25,17 @@ pub(super) fn model(
 ) -> Result<(Conversion, Vec<Edit>), QuantizeError> {
     let taken = names(model);
     let inferred = Inferred::of(model);
-    let mut walk = Walk::of(model, &inferred, &taken, to);
+    let mut converter = Converter::of(model, &inferred, &taken, to);
     let mut edits = Vec::new();
-    walk.main_graph(from, &mut edits)?;
+    converter.main_graph(from, &mut edits)?;
     for (index, function) in model.proto().functions.iter().enumerate() {
-        if let Some(with) = walk.function(function)? {
+        if let Some(with) = converter.function(function)? {
             edits.push(Edit::ReplaceFunction { function: index, with });
         }
     }
     edits.push(Edit::SetOpset { domain: String::new(), version: to });
     let from = from.unwrap_or(to);
-    Ok((Conversion { from, to, changed: walk.changed }, edits))
+    Ok((Conversion { from, to, changed: converter.changed }, edits))
 }
 
 /// Converts one function; `None` if it already has that opset version.
@@ -46,20 +46,20 @@ pub(super) fn function(
 ) -> Result<Option<FunctionProto>, QuantizeError> {
     let taken = names(model);
     // The types of values in a function depend on its callers.
-    Walk::of(model, &Inferred::default(), &taken, to).function(function)
+    Converter::of(model, &Inferred::default(), &taken, to).function(function)
 }
 
-struct Walk<'m> {
+struct Converter<'m> {
     model: &'m Model,
     inferred: &'m Inferred<'m>,
-    common: Common<'m>,
+    common: ModelContext<'m>,
     functions: Functions<'m>,
     to: i64,
     changed: Vec<String>,
 }
 
 /// A converted node.
-struct Became {
+struct ConvertedNode {
     /// The resulting nodes, in order.
     nodes: Vec<NodeProto>,
     /// The index of the node that replaces the original.
@@ -68,25 +68,25 @@ struct Became {
 
 /// Constants to add to a graph or function, and values that were removed.
 #[derive(Default)]
-struct Beside {
+struct Additions {
     constants: Constants,
     gone: Vec<String>,
 }
 
-impl<'m> Walk<'m> {
+impl<'m> Converter<'m> {
     fn of(
         model: &'m Model,
         inferred: &'m Inferred<'m>,
         taken: &'m HashSet<&'m str>,
         to: i64,
-    ) -> Walk<'m> {
-        let common = Common {
+    ) -> Converter<'m> {
+        let common = ModelContext {
             names: Names::beside(taken),
             only_float: only_float(model),
             read: read(model),
         };
         let functions = Functions::of(model.proto());
-        Walk { model, inferred, common, functions, to, changed: Vec::new() }
+        Converter { model, inferred, common, functions, to, changed: Vec::new() }
     }
 
     fn main_graph(
@@ -96,15 +96,17 @@ impl<'m> Walk<'m> {
     ) -> Result<(), QuantizeError> {
         let graph = self.model.graph();
         let scope = Scope::of(self.model, graph, Some(&self.inferred.main), None);
-        let mut beside = Beside::default();
+        let mut additions = Additions::default();
         for (index, node) in graph.node.iter().enumerate() {
-            let Some(mut became) = self.node(node, from, &scope, &mut beside)? else { continue };
-            let with = became.nodes.remove(became.own);
+            let Some(mut converted) = self.node(node, from, &scope, &mut additions)? else {
+                continue;
+            };
+            let with = converted.nodes.remove(converted.own);
             edits.push(Edit::ReplaceNode { node: index, with });
-            edits.extend(became.nodes.into_iter().map(Edit::AddNode));
+            edits.extend(converted.nodes.into_iter().map(Edit::AddNode));
         }
-        edits.extend(beside.constants.tensors.into_iter().map(Edit::AddInitializer));
-        edits.extend(beside.gone.into_iter().map(Edit::RemoveValueInfo));
+        edits.extend(additions.constants.tensors.into_iter().map(Edit::AddInitializer));
+        edits.extend(additions.gone.into_iter().map(Edit::RemoveValueInfo));
         Ok(())
     }
 
@@ -116,14 +118,14 @@ impl<'m> Walk<'m> {
         outer: &Scope<'_>,
     ) -> Result<Option<GraphProto>, QuantizeError> {
         let scope = Scope::of(self.model, graph, self.inferred.body(graph), Some(outer));
-        let mut beside = Beside::default();
-        let Some(node) = self.nodes(&graph.node, from, &scope, &mut beside)? else {
+        let mut additions = Additions::default();
+        let Some(node) = self.nodes(&graph.node, from, &scope, &mut additions)? else {
             return Ok(None);
         };
         let mut body = graph.clone();
         body.node = node;
-        body.initializer.extend(beside.constants.tensors.into_iter().map(Kept::new));
-        body.value_info.retain(|info| !beside.gone.contains(&info.name));
+        body.initializer.extend(additions.constants.tensors.into_iter().map(Kept::new));
+        body.value_info.retain(|info| !additions.gone.contains(&info.name));
         Ok(Some(body))
     }
 
@@ -140,15 +142,15 @@ impl<'m> Walk<'m> {
             return Ok(None);
         };
         let scope = Scope::of_nodes(self.model, &function.node);
-        let mut beside = Beside::default();
-        let nodes = self.nodes(&function.node, Some(from), &scope, &mut beside)?;
+        let mut additions = Additions::default();
+        let nodes = self.nodes(&function.node, Some(from), &scope, &mut additions)?;
         let mut with = function.clone();
         if let Some(import) = with.opset_import.get_mut(import) {
             *import = Kept::new(OperatorSetIdProto::new(import.domain.clone(), self.to));
         }
         if let Some(nodes) = nodes {
             // Functions have no initializers, so constants become nodes.
-            let constants = beside.constants.tensors.into_iter().map(|mut tensor| {
+            let constants = additions.constants.tensors.into_iter().map(|mut tensor| {
                 let output = vec![std::mem::take(&mut tensor.name)];
                 let value = Kept::new(AttributeProto::tensor("value", tensor));
                 Kept::new(NodeProto::new("", "Constant", Vec::new(), output, vec![value]))
@@ -164,14 +166,14 @@ impl<'m> Walk<'m> {
         nodes: &[Kept<NodeProto>],
         from: Option<i64>,
         scope: &Scope<'_>,
-        beside: &mut Beside,
+        additions: &mut Additions,
     ) -> Result<Option<Vec<Kept<NodeProto>>>, QuantizeError> {
         let mut all = Vec::with_capacity(nodes.len());
         let mut changed = false;
         for node in nodes {
-            match self.node(node, from, scope, beside)? {
-                Some(became) => {
-                    all.extend(became.nodes.into_iter().map(Kept::new));
+            match self.node(node, from, scope, additions)? {
+                Some(converted) => {
+                    all.extend(converted.nodes.into_iter().map(Kept::new));
                     changed = true;
                 }
                 None => all.push(node.clone()),
@@ -186,28 +188,29 @@ impl<'m> Walk<'m> {
         node: &NodeProto,
         from: Option<i64>,
         scope: &Scope<'_>,
-        beside: &mut Beside,
-    ) -> Result<Option<Became>, QuantizeError> {
-        let with_bodies = self.with_bodies(node, from, scope)?;
+        additions: &mut Additions,
+    ) -> Result<Option<ConvertedNode>, QuantizeError> {
+        let with_subgraphs = self.with_subgraphs(node, from, scope)?;
         let adapted = if node.is_onnx() && self.functions.called(node).is_none() {
             let refused = |what: String| refused(node, from, self.to, what);
             let from = from.ok_or_else(|| {
                 refused("the model does not import the operators of ONNX".to_owned())
             })?;
-            let now = with_bodies.as_ref().unwrap_or(node);
+            let now = with_subgraphs.as_ref().unwrap_or(node);
             let common = &mut self.common;
-            adapted(now, from, self.to, scope, common, beside).map_err(refused)?
+            adapted(now, from, self.to, scope, common, additions).map_err(refused)?
         } else {
             None
         };
         if adapted.is_some() {
             self.changed.push(node.label());
         }
-        Ok(adapted.or_else(|| with_bodies.map(|node| Became { nodes: vec![node], own: 0 })))
+        Ok(adapted
+            .or_else(|| with_subgraphs.map(|node| ConvertedNode { nodes: vec![node], own: 0 })))
     }
 
     /// Converts the subgraphs of a node; `None` if nothing changes.
-    fn with_bodies(
+    fn with_subgraphs(
         &mut self,
         node: &NodeProto,
         from: Option<i64>,
@@ -251,16 +254,16 @@ fn adapted(
     from: i64,
     to: i64,
     scope: &Scope<'_>,
-    common: &mut Common<'_>,
-    beside: &mut Beside,
-) -> Result<Option<Became>, String> {
+    common: &mut ModelContext<'_>,
+    additions: &mut Additions,
+) -> Result<Option<ConvertedNode>, String> {
     let was = node.op_type.as_str();
     // Most nodes are unchanged in all versions. They are not copied.
     let mut at = from;
     loop {
         match steps::next(was, at, to) {
             Next::Done => return Ok(None),
-            Next::Step(version, How::Same) => at = version,
+            Next::Step(version, Change::Same) => at = version,
             Next::Step(..) | Next::Unknown => break,
         }
     }
@@ -276,10 +279,10 @@ fn adapted(
                 done.push(node);
             }
             Next::Unknown => return Err(unknown(&node.op_type, at)),
-            Next::Step(version, How::Same) => waiting.push((node, version, is_own)),
-            Next::Step(_, How::No(why)) => return Err(why.to_owned()),
-            Next::Step(version, How::By(adapter)) => {
-                let mut place = Place {
+            Next::Step(version, Change::Same) => waiting.push((node, version, is_own)),
+            Next::Step(_, Change::No(why)) => return Err(why.to_owned()),
+            Next::Step(version, Change::By(adapter)) => {
+                let mut context = NodeContext {
                     version,
                     to,
                     was: if is_own { was } else { "" },
@@ -287,18 +290,18 @@ fn adapted(
                     after: Vec::new(),
                     scope,
                     common: &mut *common,
-                    constants: &mut beside.constants,
-                    gone: &mut beside.gone,
+                    constants: &mut additions.constants,
+                    gone: &mut additions.gone,
                 };
-                changed |= adapter(&mut node, &mut place)?;
-                let Place { before, after, .. } = place;
+                changed |= adapter(&mut node, &mut context)?;
+                let NodeContext { before, after, .. } = context;
                 waiting.extend(after.into_iter().rev().map(|node| (node, version, false)));
                 waiting.push((node, version, is_own));
                 waiting.extend(before.into_iter().rev().map(|node| (node, version, false)));
             }
         }
     }
-    Ok(own.filter(|_| changed).map(|own| Became { nodes: done, own }))
+    Ok(own.filter(|_| changed).map(|own| ConvertedNode { nodes: done, own }))
 }
 
 fn unknown(op_type: &str, at: i64) -> String {

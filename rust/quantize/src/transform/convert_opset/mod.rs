@@ -9,10 +9,10 @@
 #![allow(clippy::unnecessary_wraps)]
 
 mod activation;
+mod context;
 mod convert;
 mod legacy;
 mod norm;
-mod place;
 mod resize;
 mod sampling;
 mod shapes;

@@ -5,16 +5,16 @@
 
 use quantize_rs_onnx::NodeProto;
 
-use super::place::Place;
+use super::context::NodeContext;
 use super::{activation, legacy, norm, resize, sampling, shapes, types};
 
 /// Converts a node from the previous opset version to this one. Returns whether the node changed,
 /// or the reason why the conversion is impossible.
-pub(super) type Adapter = fn(&mut NodeProto, &mut Place<'_, '_>) -> Result<bool, String>;
+pub(super) type Adapter = fn(&mut NodeProto, &mut NodeContext<'_, '_>) -> Result<bool, String>;
 
 /// How an opset version changed an operator.
 #[derive(Clone, Copy)]
-pub(super) enum How {
+pub(super) enum Change {
     /// Compatibly: more types, or attributes and inputs whose defaults keep the previous behavior.
     Same,
     /// Incompatibly; an adapter converts nodes.
@@ -29,7 +29,7 @@ pub(super) struct Operator {
     /// The opset version that introduced it.
     since: i64,
     /// The opset versions that changed it, in order.
-    steps: &'static [(i64, How)],
+    steps: &'static [(i64, Change)],
 }
 
 /// The next conversion step of a node.
@@ -37,7 +37,7 @@ pub(super) enum Next {
     /// The node has reached the target version.
     Done,
     /// This opset version changed the operator.
-    Step(i64, How),
+    Step(i64, Change),
     /// The operator does not exist in this opset version.
     Unknown,
 }
@@ -52,25 +52,25 @@ pub(super) fn next(op_type: &str, at: i64, to: i64) -> Next {
         return Next::Unknown;
     }
     match operator.steps.iter().find(|(version, _)| *version > at) {
-        Some((version, how)) if *version <= to => Next::Step(*version, *how),
+        Some((version, change)) if *version <= to => Next::Step(*version, *change),
         _ => Next::Done,
     }
 }
 
-const fn row(name: &'static str, since: i64, steps: &'static [(i64, How)]) -> Operator {
+const fn row(name: &'static str, since: i64, steps: &'static [(i64, Change)]) -> Operator {
     Operator { name, since, steps }
 }
 
-const fn same(version: i64) -> (i64, How) {
-    (version, How::Same)
+const fn same(version: i64) -> (i64, Change) {
+    (version, Change::Same)
 }
 
-const fn by(version: i64, adapter: Adapter) -> (i64, How) {
-    (version, How::By(adapter))
+const fn by(version: i64, adapter: Adapter) -> (i64, Change) {
+    (version, Change::By(adapter))
 }
 
-const fn no(version: i64, why: &'static str) -> (i64, How) {
-    (version, How::No(why))
+const fn no(version: i64, why: &'static str) -> (i64, Change) {
+    (version, Change::No(why))
 }
 
 const REPEATS: &str = "it repeats a single axis, and newer opsets define Tile differently";

@@ -7,7 +7,7 @@ use crate::QuantizeError;
 use crate::graph::constants::{fixed, only_reader};
 use crate::graph::{Graph, Maker, ValueId};
 use crate::transform::Changes;
-use crate::transform::draft::Draft;
+use crate::transform::pass_edits::PassEdits;
 
 /// Folds all nodes that can be folded.
 #[allow(clippy::unnecessary_wraps)] // all passes have this signature
@@ -23,7 +23,7 @@ pub(in crate::transform) fn even(graph: &Graph<'_>) -> Result<Changes, QuantizeE
 }
 
 fn run(graph: &Graph<'_>, wanted: fn(&Affine) -> bool) -> Changes {
-    let mut draft = Draft::of(graph);
+    let mut pass = PassEdits::of(graph);
     let mut taken = vec![false; graph.nodes.len()];
     for (index, node) in graph.nodes.iter().enumerate() {
         let Some((input, kind)) = affine::kind(graph, index) else { continue };
@@ -44,20 +44,20 @@ fn run(graph: &Graph<'_>, wanted: fn(&Affine) -> bool) -> Changes {
         let Some(folded) = product.fold_input(graph, &affine).filter(|_| wanted(&affine)) else {
             continue;
         };
-        if !draft.bypass(index, source) {
+        if !pass.bypass(index, source) {
             continue;
         }
-        folded.put(&mut draft, graph, &product);
+        folded.put(&mut pass, graph, &product);
         product.nodes().for_each(|node| taken[node] = true);
         taken[index] = true;
-        draft.did(format!(
+        pass.did(format!(
             "folded {} into the weights of {}, with a relative rounding error of at most {:.0e}",
             node.label(),
             graph.nodes[product.node].label(),
             folded.change,
         ));
     }
-    draft.finish()
+    pass.finish()
 }
 
 /// Whether a value is a product or quotient of two non-constant values, optionally scaled and

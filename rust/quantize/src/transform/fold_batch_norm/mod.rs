@@ -9,7 +9,7 @@ mod forward;
 mod product;
 
 use super::Changes;
-use super::draft::Draft;
+use super::pass_edits::PassEdits;
 use crate::QuantizeError;
 use crate::graph::constants::only_reader;
 use crate::graph::{Graph, Maker};
@@ -20,7 +20,7 @@ use product::Product;
 
 #[allow(clippy::unnecessary_wraps)] // all passes have this signature
 pub(super) fn run(graph: &Graph<'_>) -> Result<Changes, QuantizeError> {
-    let mut draft = Draft::of(graph);
+    let mut pass = PassEdits::of(graph);
     let mut taken = vec![false; graph.nodes.len()];
     for (index, node) in graph.nodes.iter().enumerate() {
         let Some((input, kind)) = affine::kind(graph, index) else { continue };
@@ -40,13 +40,13 @@ pub(super) fn run(graph: &Graph<'_>) -> Result<Changes, QuantizeError> {
         let Some(folded) = product.fold(graph, &affine) else { continue };
         product.nodes().for_each(|node| taken[node] = true);
         let change = folded.change;
-        folded.write(&mut draft, graph, &product, index);
-        draft.did(format!(
+        folded.write(&mut pass, graph, &product, index);
+        pass.did(format!(
             "folded {} into the weights of {}, with a relative rounding error of at most {:.0e}",
             node.label(),
             graph.nodes[product.node].label(),
             change,
         ));
     }
-    Ok(draft.finish())
+    Ok(pass.finish())
 }

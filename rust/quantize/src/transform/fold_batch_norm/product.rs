@@ -6,8 +6,8 @@ use quantize_rs_onnx::{DataType, Edit, NodeProto, Tensor};
 use super::affine::{Affine, Channels};
 use crate::graph::constants::{fixed, only_reader};
 use crate::graph::{Graph, Maker, ValueId};
-use crate::transform::draft::Draft;
 use crate::transform::floats::{floats, rounded};
+use crate::transform::pass_edits::PassEdits;
 
 /// A multiplication by a constant weight, and its bias.
 pub(super) struct Product<'m> {
@@ -321,7 +321,7 @@ impl Folded {
     /// `after`.
     pub(super) fn write(
         self,
-        draft: &mut Draft<'_, '_>,
+        pass: &mut PassEdits<'_, '_>,
         graph: &Graph<'_>,
         product: &Product<'_>,
         after: usize,
@@ -330,33 +330,38 @@ impl Folded {
             // Runtimes fuse the two into a Gemm. The node keeps its name, which options may refer
             // to.
             let base = graph.values[product.weight_value].name;
-            let name = draft.add_constant(base, "bias", bias);
-            add(draft, graph, product, after, name);
-            return Folded { bias: None, ..self }.put(draft, graph, product);
+            let name = pass.add_constant(base, "bias", bias);
+            add(pass, graph, product, after, name);
+            return Folded { bias: None, ..self }.put(pass, graph, product);
         }
-        self.put(draft, graph, product);
+        self.put(pass, graph, product);
         if let Some(made) = graph.output(after, 0) {
             let value = graph.values[made].name.to_owned();
-            draft.edit(Edit::RenameOutput { node: product.last(), output: 0, value });
+            pass.edit(Edit::RenameOutput { node: product.last(), output: 0, value });
         }
-        draft.remove(after);
+        pass.remove(after);
     }
 
     /// Stores the weight and the bias.
-    pub(super) fn put(&self, draft: &mut Draft<'_, '_>, graph: &Graph<'_>, product: &Product<'_>) {
+    pub(super) fn put(
+        &self,
+        pass: &mut PassEdits<'_, '_>,
+        graph: &Graph<'_>,
+        product: &Product<'_>,
+    ) {
         let node = product.node;
         if let Some(weight) = &self.weight {
-            draft.put_constant((node, 1), product.weight_value, "folded", weight);
+            pass.replace_constant((node, 1), product.weight_value, "folded", weight);
         }
         match (&self.bias, product.bias_value) {
             (None, _) => {}
             (Some(bias), Some(value)) => {
-                draft.put_constant(product.added.unwrap_or((node, 2)), value, "folded", bias);
+                pass.replace_constant(product.added.unwrap_or((node, 2)), value, "folded", bias);
             }
             (Some(bias), None) => {
                 let base = graph.values[product.weight_value].name;
-                let name = draft.add_constant(base, "bias", bias);
-                draft.set_input(node, 2, name);
+                let name = pass.add_constant(base, "bias", bias);
+                pass.set_input(node, 2, name);
             }
         }
     }
@@ -364,7 +369,7 @@ impl Folded {
 
 /// Makes node `after` add a constant to the product.
 fn add(
-    draft: &mut Draft<'_, '_>,
+    pass: &mut PassEdits<'_, '_>,
     graph: &Graph<'_>,
     product: &Product<'_>,
     after: usize,
@@ -373,6 +378,6 @@ fn add(
     let before = &graph.nodes[after];
     let reads = vec![graph.nodes[product.node].output[0].clone(), constant];
     let output = before.output[..1].to_vec();
-    draft.add_node(NodeProto::new(before.name.clone(), "Add", reads, output, Vec::new()));
-    draft.remove(after);
+    pass.add_node(NodeProto::new(before.name.clone(), "Add", reads, output, Vec::new()));
+    pass.remove(after);
 }

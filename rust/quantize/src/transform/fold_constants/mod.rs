@@ -7,8 +7,8 @@ use std::collections::HashMap;
 use quantize_rs_onnx::{DataType, Edit, NodeProto, Tensor, TensorProto, topological};
 
 use super::Changes;
-use super::draft::{Draft, is_pure};
 use super::eval::{self, Call};
+use super::pass_edits::{PassEdits, is_pure};
 use crate::QuantizeError;
 use crate::graph::constants::{fixed, of_ints, only_reader};
 use crate::graph::{Graph, Maker, ValueId};
@@ -31,14 +31,14 @@ const TRANSPOSED: usize = 256 << 20;
 const REARRANGE: [&str; 5] = ["Transpose", "Reshape", "Flatten", "Squeeze", "Unsqueeze"];
 
 /// A computed value.
-struct Known {
+struct ComputedValue {
     tensor: Tensor,
     /// The initializer that it replaces.
     origin: Option<ValueId>,
 }
 
 pub(super) fn run(graph: &Graph<'_>) -> Result<Changes, QuantizeError> {
-    let mut known: HashMap<ValueId, Known> = HashMap::new();
+    let mut known: HashMap<ValueId, ComputedValue> = HashMap::new();
     let mut folded = vec![false; graph.nodes.len()];
     let order = topological(&graph.model.graph().node)?;
     let transposes = transposed(graph) <= TRANSPOSED;
@@ -49,26 +49,26 @@ pub(super) fn run(graph: &Graph<'_>) -> Result<Changes, QuantizeError> {
             folded[*index] = true;
         }
     }
-    let mut draft = Draft::of(graph);
+    let mut pass = PassEdits::of(graph);
     for index in order.into_iter().filter(|index| folded[*index]) {
         let Some(value) = graph.output(index, 0) else { continue };
         let Some(made) = known.get(&value) else { continue };
-        draft.remove(index);
+        pass.remove(index);
         let node = graph.nodes[index];
-        draft.did(format!("replaced {} with its constant value", node.label()));
+        pass.did(format!("replaced {} with its constant value", node.label()));
         let found = &graph.values[value];
         if !found.captured && found.readers.iter().all(|reader| folded[reader.node]) {
             continue;
         }
         match made.origin.map(|origin| graph.values[origin].name) {
-            Some(name) if draft.read_instead(value, name) => {
-                draft.edit(Edit::RemoveValueInfo(name.to_owned()));
-                draft.edit(Edit::ReplaceInitializer(TensorProto::new(name, &made.tensor)));
+            Some(name) if pass.replace_uses(value, name) => {
+                pass.edit(Edit::RemoveValueInfo(name.to_owned()));
+                pass.edit(Edit::ReplaceInitializer(TensorProto::new(name, &made.tensor)));
             }
-            _ => draft.edit(Edit::AddInitializer(TensorProto::new(found.name, &made.tensor))),
+            _ => pass.edit(Edit::AddInitializer(TensorProto::new(found.name, &made.tensor))),
         }
     }
-    let changes = draft.finish();
+    let changes = pass.finish();
     // Subgraphs capture what remains in the main graph, so they are folded last.
     Ok(if changes.edits.is_empty() { subgraphs::run(graph) } else { changes })
 }
@@ -78,16 +78,16 @@ pub(super) fn run(graph: &Graph<'_>) -> Result<Changes, QuantizeError> {
 fn computed(
     graph: &Graph<'_>,
     index: usize,
-    known: &HashMap<ValueId, Known>,
+    known: &HashMap<ValueId, ComputedValue>,
     small: bool,
-) -> Option<(ValueId, Known)> {
+) -> Option<(ValueId, ComputedValue)> {
     let node = graph.nodes[index];
     let value = graph.output(index, 0)?;
     if node.output.len() != 1 || graph.values[value].is_output {
         return None;
     }
     if let Some(tensor) = of_shapes(graph, index, value) {
-        return Some((value, Known { tensor, origin: None }));
+        return Some((value, ComputedValue { tensor, origin: None }));
     }
     let inputs: Option<Vec<Option<Tensor>>> = (0..node.input.len())
         .map(|input| match graph.input(index, input) {
@@ -115,7 +115,7 @@ fn computed(
         let initializer = matches!(graph.values[value].maker, Maker::Initializer { .. });
         if initializer { Some(value) } else { known.get(&value)?.origin }
     });
-    Some((value, Known { tensor, origin }))
+    Some((value, ComputedValue { tensor, origin }))
 }
 
 /// Evaluates a node with constant inputs. `freed` is the size in bytes of the inputs that become

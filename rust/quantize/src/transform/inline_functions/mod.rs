@@ -5,7 +5,7 @@
 //! argument or part of the function.
 
 mod body;
-mod holds;
+mod weight_calls;
 
 use std::collections::{BTreeSet, HashMap};
 use std::rc::Rc;
@@ -19,7 +19,7 @@ use crate::graph::names::Names;
 use crate::graph::{self, Graph};
 
 use body::Shared;
-use holds::{Fixed, Holds};
+use weight_calls::{ConstantScope, WeightCalls};
 
 /// The maximum number of nodes after inlining, for the whole model: a small file with nested
 /// functions could expand to more nodes than fit in memory. This many bytes of the file allow one
@@ -43,12 +43,12 @@ pub(crate) fn weights_left(graph: &Graph<'_>) -> Vec<String> {
     if functions.all().is_empty() {
         return Vec::new();
     }
-    let mut holds = Holds::of(&functions);
+    let mut calls = WeightCalls::of(&functions);
     let mut inliner = Inliner::of(graph, &functions);
     let mut warnings = Vec::new();
-    let mut fixed = Fixed::of_main(graph);
+    let mut fixed = ConstantScope::of_main(graph);
     for node in &graph.nodes {
-        for function in holds.callees(node, &mut fixed) {
+        for function in calls.callees(node, &mut fixed) {
             let called = called(&functions.all()[function]);
             let why = inliner.converted(function).err().unwrap_or_else(|| {
                 "pass `inline_functions`, which inlines it, was not selected".to_owned()
@@ -67,10 +67,10 @@ fn run(graph: &Graph<'_>, sparing: bool) -> Result<Changes, QuantizeError> {
     if functions.all().is_empty() {
         return Ok(changes);
     }
-    let mut holds = Holds::of(&functions);
+    let mut calls = WeightCalls::of(&functions);
     let mut inliner = Inliner::of(graph, &functions);
-    inliner.holds = sparing.then_some(&mut holds);
-    let mut fixed = Fixed::of_main(graph);
+    inliner.calls = sparing.then_some(&mut calls);
+    let mut fixed = ConstantScope::of_main(graph);
     let mut after: BTreeSet<usize> = BTreeSet::new();
     for index in topological(&graph.model.graph().node)? {
         let node = graph.nodes[index];
@@ -116,7 +116,7 @@ struct Inliner<'g, 'm> {
     graph: &'g Graph<'m>,
     functions: &'g Functions<'m>,
     /// Which calls to inline; `None` for all.
-    holds: Option<&'g mut Holds<'g, 'm>>,
+    calls: Option<&'g mut WeightCalls<'g, 'm>>,
     names: Names<'g>,
     /// The opset versions that the model imports, by domain.
     opsets: HashMap<String, i64>,
@@ -135,7 +135,7 @@ impl<'g, 'm> Inliner<'g, 'm> {
         Inliner {
             graph,
             functions,
-            holds: None,
+            calls: None,
             names: Names::of(graph),
             opsets,
             converted: HashMap::new(),
@@ -151,7 +151,7 @@ impl<'g, 'm> Inliner<'g, 'm> {
     fn node(
         &mut self,
         node: &NodeProto,
-        fixed: &mut Fixed<'_>,
+        fixed: &mut ConstantScope<'_>,
         depth: usize,
     ) -> Option<Vec<NodeProto>> {
         if let Some(nodes) = self.call(node, fixed, depth) {
@@ -173,16 +173,16 @@ impl<'g, 'm> Inliner<'g, 'm> {
     fn call(
         &mut self,
         node: &NodeProto,
-        fixed: &Fixed<'_>,
+        fixed: &ConstantScope<'_>,
         depth: usize,
     ) -> Option<Vec<NodeProto>> {
         let function = self.functions.called(node)?;
-        if let Some(holds) = &mut self.holds
-            && !holds.call(node, function, fixed)
+        if let Some(calls) = &mut self.calls
+            && !calls.call(node, function, fixed)
         {
             return None;
         }
-        if depth > holds::DEEPEST {
+        if depth > weight_calls::DEEPEST {
             return None;
         }
         let with = self.converted(function).ok()?;
@@ -204,11 +204,11 @@ impl<'g, 'm> Inliner<'g, 'm> {
     fn with_bodies(
         &mut self,
         node: &NodeProto,
-        fixed: &Fixed<'_>,
+        fixed: &ConstantScope<'_>,
         depth: usize,
     ) -> Option<NodeProto> {
         graph::with_bodies(node, |body| {
-            let mut inner = Fixed::of(body, Some(fixed));
+            let mut inner = ConstantScope::of(body, Some(fixed));
             let mut nodes = Vec::with_capacity(body.node.len());
             let mut changed = false;
             for index in topological(&body.node).ok()? {

@@ -2,10 +2,10 @@
 
 use quantize_rs_onnx::DataType;
 
-use super::{Call, Row, SAME, Shape, Type, all, one};
+use super::{Call, SAME, Shape, ShapeRule, Type, all, one};
 use crate::graph::infer::dim::Dim;
 
-pub(super) const ALL: &[Row] = &[
+pub(super) const ALL: &[ShapeRule] = &[
     one("Conv", SAME, |call| conv(call, 1)),
     one("ConvInteger", &[Type::Is(DataType::Int32)], |call| conv(call, 1)),
     one("DeformConv", SAME, |call| conv(call, 1)),

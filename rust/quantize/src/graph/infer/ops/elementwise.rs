@@ -2,11 +2,11 @@
 
 use quantize_rs_onnx::DataType;
 
-use super::{ANY, BOOL, Call, Row, SAME, Shape, Type, as_first, one};
+use super::{ANY, BOOL, Call, SAME, Shape, ShapeRule, Type, as_first, one};
 
 const TO: &[Type] = &[Type::By(|call| call.dtype_named("to"))];
 
-pub(super) const ALL: &[Row] = &[
+pub(super) const ALL: &[ShapeRule] = &[
     one("Abs", SAME, as_first),
     one("Acos", SAME, as_first),
     one("Acosh", SAME, as_first),

@@ -2,13 +2,13 @@
 
 use quantize_rs_onnx::DataType;
 
-use super::{BOOL, Call, INT64, Row, SAME, Shape, Type, all, as_first, one};
+use super::{BOOL, Call, INT64, SAME, Shape, ShapeRule, Type, all, as_first, one};
 use crate::graph::infer::call::{Given, axis_of};
 use crate::graph::infer::dim::Dim;
 
 const WITH_POSITIONS: &[Type] = &[Type::Input(0), Type::Is(DataType::Int64)];
 
-pub(super) const ALL: &[Row] = &[
+pub(super) const ALL: &[ShapeRule] = &[
     one("Gather", SAME, |call| gather(call, 0)),
     one("GatherElements", SAME, |call| call.shape(1).cloned()),
     one("GatherND", SAME, gather_nd),
@@ -126,7 +126,7 @@ fn top_k(call: &Call<'_, '_>) -> Vec<Option<Shape>> {
         Some(k) => k.i.map(Dim::Fixed),
         None => call.elements(1).and_then(|count| *count.first()?),
     };
-    let count = count.filter(|count| call.walk.dims.borrow().is_length(*count));
+    let count = count.filter(|count| call.state.dims.borrow().is_length(*count));
     let shape = as_first(call).and_then(|mut shape| {
         let axis = call.axis(call.int("axis", -1), 0)?;
         shape[axis] = count.unwrap_or_else(|| call.unknown());
@@ -148,7 +148,7 @@ fn one_hot(call: &Call<'_, '_>) -> Option<Shape> {
     let mut shape = as_first(call)?;
     let axis = axis_of(call.int("axis", -1), shape.len() + 1)?;
     let depth = call.elements(1).and_then(|depth| *depth.first()?);
-    let depth = depth.filter(|depth| call.walk.dims.borrow().is_length(*depth));
+    let depth = depth.filter(|depth| call.state.dims.borrow().is_length(*depth));
     shape.insert(axis, depth.unwrap_or_else(|| call.unknown()));
     Some(shape)
 }

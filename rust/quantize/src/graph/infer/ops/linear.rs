@@ -2,13 +2,13 @@
 
 use quantize_rs_onnx::DataType;
 
-use super::{ANY, Call, Row, SAME, Shape, Type, all, one};
+use super::{ANY, Call, SAME, Shape, ShapeRule, Type, all, one};
 use crate::graph::infer::dim::Dim;
 
 /// The output, the cached keys and values, and the attention scores.
 const ATTENTION: &[Type] = &[Type::Input(0), Type::Input(1), Type::Input(2), Type::Input(0)];
 
-pub(super) const ALL: &[Row] = &[
+pub(super) const ALL: &[ShapeRule] = &[
     one("MatMul", ANY, |call| matmul(call, 0, 1)),
     one("MatMulInteger", &[Type::Is(DataType::Int32)], |call| matmul(call, 0, 1)),
     one("QLinearMatMul", &[Type::Input(7)], |call| matmul(call, 0, 3)),

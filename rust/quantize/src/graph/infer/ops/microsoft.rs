@@ -4,10 +4,10 @@ use quantize_rs_onnx::DataType;
 
 use super::linear::{matmul, product};
 use super::quantized::{DEQUANTIZED, QUANTIZED};
-use super::{ANY, Call, FLOAT, Row, SAME, Shape, Type, all, as_first, one};
+use super::{ANY, Call, FLOAT, SAME, Shape, ShapeRule, Type, all, as_first, one};
 use crate::graph::infer::dim::Dim;
 
-pub(super) const ALL: &[Row] = &[
+pub(super) const ALL: &[ShapeRule] = &[
     one("BiasGelu", SAME, as_first),
     one("FastGelu", SAME, as_first),
     one("Gelu", SAME, as_first),

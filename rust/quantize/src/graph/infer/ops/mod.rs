@@ -50,7 +50,7 @@ enum Shapes {
 }
 
 /// The inference rule of one operator.
-pub(super) struct Row {
+pub(super) struct ShapeRule {
     op_type: &'static str,
     /// The types of the outputs; the last one also applies to all further outputs.
     types: &'static [Type],
@@ -61,16 +61,16 @@ const fn one(
     op_type: &'static str,
     types: &'static [Type],
     shape: fn(&Call<'_, '_>) -> Option<Shape>,
-) -> Row {
-    Row { op_type, types, shapes: Shapes::One(shape) }
+) -> ShapeRule {
+    ShapeRule { op_type, types, shapes: Shapes::One(shape) }
 }
 
 const fn all(
     op_type: &'static str,
     types: &'static [Type],
     shapes: fn(&Call<'_, '_>) -> Vec<Option<Shape>>,
-) -> Row {
-    Row { op_type, types, shapes: Shapes::All(shapes) }
+) -> ShapeRule {
+    ShapeRule { op_type, types, shapes: Shapes::All(shapes) }
 }
 
 const SAME: &[Type] = &[Type::Input(0)];
@@ -80,7 +80,7 @@ const INT64: &[Type] = &[Type::Is(DataType::Int64)];
 const FLOAT: &[Type] = &[Type::Is(DataType::Float)];
 
 /// The operators of the ONNX domain, grouped by family.
-const ONNX: &[&[Row]] = &[
+const ONNX: &[&[ShapeRule]] = &[
     shape_ops::ALL,
     generators::ALL,
     elementwise::ALL,
@@ -94,16 +94,16 @@ const ONNX: &[&[Row]] = &[
     conv_pool::ALL,
 ];
 
-type Rows = HashMap<&'static str, &'static Row>;
+type RulesByName = HashMap<&'static str, &'static ShapeRule>;
 
-fn by_name(families: &'static [&'static [Row]]) -> Rows {
+fn by_name(families: &'static [&'static [ShapeRule]]) -> RulesByName {
     families.iter().flat_map(|rows| rows.iter()).map(|row| (row.op_type, row)).collect()
 }
 
 /// The rule of an operator; `None` if it is unknown.
-pub(super) fn row(node: &NodeProto) -> Option<&'static Row> {
-    static OWN: LazyLock<Rows> = LazyLock::new(|| by_name(ONNX));
-    static MICROSOFT: LazyLock<Rows> = LazyLock::new(|| by_name(&[microsoft::ALL]));
+pub(super) fn rule(node: &NodeProto) -> Option<&'static ShapeRule> {
+    static OWN: LazyLock<RulesByName> = LazyLock::new(|| by_name(ONNX));
+    static MICROSOFT: LazyLock<RulesByName> = LazyLock::new(|| by_name(&[microsoft::ALL]));
     let rows = match node.domain.as_str() {
         "" | "ai.onnx" => &OWN,
         "com.microsoft" => &MICROSOFT,
@@ -112,7 +112,7 @@ pub(super) fn row(node: &NodeProto) -> Option<&'static Row> {
     rows.get(node.op_type.as_str()).copied()
 }
 
-impl Row {
+impl ShapeRule {
     /// Infers the outputs of a node.
     pub(super) fn made(&self, call: &Call<'_, '_>) -> Vec<Fact> {
         let mut shapes = match self.shapes {
@@ -150,7 +150,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_operator_has_two_rows() {
+    fn no_operator_has_two_rules() {
         let rows = ONNX.iter().map(|rows| rows.len()).sum::<usize>();
         assert_eq!(by_name(ONNX).len(), rows);
         assert_eq!(by_name(&[microsoft::ALL]).len(), microsoft::ALL.len());

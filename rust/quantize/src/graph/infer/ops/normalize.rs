@@ -2,7 +2,7 @@
 
 use quantize_rs_onnx::DataType;
 
-use super::{Call, Row, SAME, Shape, Type, all, as_first, one};
+use super::{Call, SAME, Shape, ShapeRule, Type, all, as_first, one};
 use crate::graph::infer::dim::Dim;
 
 /// Statistics have the type that an attribute names, by default float32.
@@ -14,7 +14,7 @@ const STATISTICS: &[Type] = &[
     }),
 ];
 
-pub(super) const ALL: &[Row] = &[
+pub(super) const ALL: &[ShapeRule] = &[
     one("CumProd", SAME, as_first),
     one("CumSum", SAME, as_first),
     one("GroupNormalization", SAME, as_first),

@@ -2,7 +2,7 @@
 
 use quantize_rs_onnx::DataType;
 
-use super::{Row, Type, all, as_first, one};
+use super::{ShapeRule, Type, all, as_first, one};
 use crate::graph::infer::fact::Shape;
 
 /// The type from the attribute, otherwise of the zero point, otherwise uint8.
@@ -18,7 +18,7 @@ pub(super) const DEQUANTIZED: &[Type] = &[Type::By(|call| match call.attribute("
     _ => call.dtype(1),
 })];
 
-pub(super) const ALL: &[Row] = &[
+pub(super) const ALL: &[ShapeRule] = &[
     one("QuantizeLinear", QUANTIZED, as_first),
     one("DequantizeLinear", DEQUANTIZED, as_first),
     all(

@@ -1,9 +1,9 @@
 //! Recurrent operators.
 
-use super::{Call, Row, SAME, Shape, all};
+use super::{Call, SAME, Shape, ShapeRule, all};
 use crate::graph::infer::dim::Dim;
 
-pub(super) const ALL: &[Row] =
+pub(super) const ALL: &[ShapeRule] =
     &[all("RNN", SAME, recurrent), all("GRU", SAME, recurrent), all("LSTM", SAME, recurrent)];
 
 /// All hidden states and the last one. An LSTM also returns its last cell state.

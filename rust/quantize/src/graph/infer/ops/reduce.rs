@@ -1,10 +1,10 @@
 //! Operators that reduce axes to single elements.
 
-use super::{Call, INT64, Row, SAME, Shape, one};
+use super::{Call, INT64, SAME, Shape, ShapeRule, one};
 use crate::graph::infer::call::Given;
 use crate::graph::infer::dim::Dim;
 
-pub(super) const ALL: &[Row] = &[
+pub(super) const ALL: &[ShapeRule] = &[
     one("ReduceL1", SAME, reduced),
     one("ReduceL2", SAME, reduced),
     one("ReduceLogSum", SAME, reduced),

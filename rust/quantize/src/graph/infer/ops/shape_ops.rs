@@ -1,10 +1,10 @@
 //! Operators that change the shape or order of elements, or join and split tensors.
 
-use super::{ANY, Call, Row, SAME, Shape, all, as_first, one};
+use super::{ANY, Call, SAME, Shape, ShapeRule, all, as_first, one};
 use crate::graph::infer::call::{Given, axis_of};
 use crate::graph::infer::dim::Dim;
 
-pub(super) const ALL: &[Row] = &[
+pub(super) const ALL: &[ShapeRule] = &[
     one("Reshape", SAME, reshape),
     one("Transpose", SAME, transpose),
     one("Concat", ANY, concat),
@@ -35,7 +35,7 @@ pub(super) fn wanted(call: &Call<'_, '_>, input: usize) -> Option<Vec<Option<Dim
 
 /// A requested dimension, if it is known to be non-negative.
 fn length(call: &Call<'_, '_>, wanted: Option<Dim>) -> Dim {
-    let sure = |dim: &Dim| call.walk.dims.borrow().is_length(*dim);
+    let sure = |dim: &Dim| call.state.dims.borrow().is_length(*dim);
     wanted.filter(sure).unwrap_or_else(|| call.unknown())
 }
 

@@ -1,10 +1,10 @@
 //! Operators on images without a sliding window: resizing, regions, grids.
 
-use super::{Call, Row, SAME, Shape, Type, one};
+use super::{Call, SAME, Shape, ShapeRule, Type, one};
 use crate::graph::infer::call::Given;
 use crate::graph::infer::dim::Dim;
 
-pub(super) const ALL: &[Row] = &[
+pub(super) const ALL: &[ShapeRule] = &[
     one("Resize", SAME, resize),
     one("Upsample", SAME, upsample),
     one("RoiAlign", SAME, |call| {
@@ -121,7 +121,7 @@ fn sized(
     let larger = match call.string("keep_aspect_ratio_policy") {
         None | Some("stretch") => {
             for (axis, size) in axes.iter().zip(sizes) {
-                let size = size.filter(|size| call.walk.dims.borrow().is_length(*size));
+                let size = size.filter(|size| call.state.dims.borrow().is_length(*size));
                 shape[*axis] = size.unwrap_or_else(|| call.unknown());
             }
             return Some(shape);
@@ -157,7 +157,7 @@ fn affine_grid(call: &Call<'_, '_>) -> Option<Shape> {
     let size = super::shape_ops::wanted(call, 1)?;
     let axes = size.len().checked_sub(2).filter(|axes| matches!(axes, 2 | 3))?;
     let length = |one: Option<Dim>| {
-        one.filter(|one| call.walk.dims.borrow().is_length(*one)).unwrap_or_else(|| call.unknown())
+        one.filter(|one| call.state.dims.borrow().is_length(*one)).unwrap_or_else(|| call.unknown())
     };
     let mut shape = vec![length(size[0])];
     shape.extend(size[2..].iter().map(|one| length(*one)));
@@ -172,7 +172,7 @@ fn col2im(call: &Call<'_, '_>) -> Option<Shape> {
     let channels =
         block.map_or_else(|| call.unknown(), |block| call.over(rows, call.product(&block)));
     let length = |one: Option<Dim>| {
-        one.filter(|one| call.walk.dims.borrow().is_length(*one)).unwrap_or_else(|| call.unknown())
+        one.filter(|one| call.state.dims.borrow().is_length(*one)).unwrap_or_else(|| call.unknown())
     };
     let mut shape = vec![batch, channels];
     shape.extend(image.into_iter().map(length));

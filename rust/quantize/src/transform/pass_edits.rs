@@ -11,11 +11,11 @@ use crate::graph::names::Names;
 use crate::graph::{Graph, Maker, ValueId};
 
 /// Collects the edits of a pass to a graph.
-pub(super) struct Draft<'g, 'm> {
+pub(super) struct PassEdits<'g, 'm> {
     graph: &'g Graph<'m>,
     names: Names<'g>,
     /// The replacement of each replaced value.
-    instead: HashMap<String, String>,
+    replacements: HashMap<String, String>,
     /// The new values of inputs, which take precedence over replacements.
     inputs: HashMap<(usize, usize), String>,
     gone: HashSet<usize>,
@@ -26,16 +26,16 @@ pub(super) struct Draft<'g, 'm> {
     did: Vec<String>,
 }
 
-impl<'g, 'm> Draft<'g, 'm> {
-    pub(super) fn of(graph: &'g Graph<'m>) -> Draft<'g, 'm> {
+impl<'g, 'm> PassEdits<'g, 'm> {
+    pub(super) fn of(graph: &'g Graph<'m>) -> PassEdits<'g, 'm> {
         let mut inner = HashSet::new();
         for node in &graph.nodes {
             node.subgraphs().for_each(|body| own_names(body, &mut inner));
         }
-        Draft {
+        PassEdits {
             graph,
             names: Names::of(graph),
-            instead: HashMap::new(),
+            replacements: HashMap::new(),
             inputs: HashMap::new(),
             gone: HashSet::new(),
             added: Vec::new(),
@@ -46,8 +46,8 @@ impl<'g, 'm> Draft<'g, 'm> {
     }
 
     /// The current name of a value, after replacements.
-    pub(super) fn now<'a>(&'a self, mut name: &'a str) -> &'a str {
-        while let Some(next) = self.instead.get(name) {
+    pub(super) fn current_name<'a>(&'a self, mut name: &'a str) -> &'a str {
+        while let Some(next) = self.replacements.get(name) {
             name = next;
         }
         name
@@ -77,13 +77,13 @@ impl<'g, 'm> Draft<'g, 'm> {
 
     /// Replaces all uses of `value` with `other`, which must be available wherever `value` is.
     /// Returns `false` if a subgraph defines another value with that name.
-    pub(super) fn read_instead(&mut self, value: ValueId, other: &str) -> bool {
-        let other = self.now(other).to_owned();
+    pub(super) fn replace_uses(&mut self, value: ValueId, other: &str) -> bool {
+        let other = self.current_name(other).to_owned();
         let found = &self.graph.values[value];
         if other == found.name || found.captured && self.inner.contains(&*other) {
             return false;
         }
-        self.instead.insert(found.name.to_owned(), other);
+        self.replacements.insert(found.name.to_owned(), other);
         true
     }
 
@@ -101,7 +101,7 @@ impl<'g, 'm> Draft<'g, 'm> {
 
     /// Replaces the constant at an input. If the input is its only use, the constant keeps its
     /// name.
-    pub(super) fn put_constant(
+    pub(super) fn replace_constant(
         &mut self,
         (node, input): (usize, usize),
         value: ValueId,
@@ -130,17 +130,17 @@ impl<'g, 'm> Draft<'g, 'm> {
         let Some(made) = self.graph.output(node, 0) else { return false };
         let graph = self.graph;
         if !graph.values[made].is_output {
-            let passed = self.read_instead(made, graph.values[source].name);
+            let passed = self.replace_uses(made, graph.values[source].name);
             if passed {
                 self.remove(node);
             }
             return passed;
         }
-        let name = self.now(graph.values[source].name).to_owned();
+        let name = self.current_name(graph.values[source].name).to_owned();
         let Some(source) = graph.value(&name) else { return false };
         let value = &graph.values[source];
         let Maker::Node { node: maker, output } = value.maker else { return false };
-        if value.is_output || !self.read_instead(source, graph.values[made].name) {
+        if value.is_output || !self.replace_uses(source, graph.values[made].name) {
             return false;
         }
         let value = graph.values[made].name.to_owned();
@@ -152,7 +152,7 @@ impl<'g, 'm> Draft<'g, 'm> {
     /// Returns the collected edits, plus edits that remove what they leave unused.
     pub(super) fn finish(mut self) -> Changes {
         let idle = self.edits.is_empty() && self.added.is_empty();
-        if idle && self.instead.is_empty() && self.inputs.is_empty() {
+        if idle && self.replacements.is_empty() && self.inputs.is_empty() {
             return Changes::default();
         }
         let mut whole = Vec::new();
@@ -168,7 +168,7 @@ impl<'g, 'm> Draft<'g, 'm> {
                 let old = node.input.get(input).map_or("", String::as_str);
                 let new = match self.inputs.get(&(index, input)) {
                     Some(value) => value,
-                    None => self.now(old),
+                    None => self.current_name(old),
                 };
                 if let Some(value) = self.graph.value(new) {
                     reads_left[value] += 1;
@@ -179,10 +179,12 @@ impl<'g, 'm> Draft<'g, 'm> {
             }
             let own = node.input.iter().filter(|name| !name.is_empty()).count();
             let captured = &reads(node)[own..];
-            for value in captured.iter().filter_map(|name| self.graph.value(self.now(name))) {
+            for value in
+                captured.iter().filter_map(|name| self.graph.value(self.current_name(name)))
+            {
                 reads_left[value] += 1;
             }
-            if captured.iter().any(|name| self.instead.contains_key(*name)) {
+            if captured.iter().any(|name| self.replacements.contains_key(*name)) {
                 whole.push(Edit::ReplaceNode { node: index, with: self.rewired(node) });
             }
         }
@@ -249,8 +251,9 @@ impl<'g, 'm> Draft<'g, 'm> {
                         continue;
                     }
                     self.remove(node);
-                    for value in
-                        reads(proto).into_iter().filter_map(|name| graph.value(self.now(name)))
+                    for value in reads(proto)
+                        .into_iter()
+                        .filter_map(|name| graph.value(self.current_name(name)))
                     {
                         reads_left[value] = reads_left[value].saturating_sub(1);
                         if unneeded(&reads_left, value) {
@@ -300,8 +303,8 @@ impl<'g, 'm> Draft<'g, 'm> {
         let hidden: HashSet<String> =
             hidden.iter().cloned().chain(own.into_iter().map(str::to_owned)).collect();
         let new = |name: &str| {
-            let seen = !hidden.contains(name) && self.instead.contains_key(name);
-            seen.then(|| self.now(name).to_owned())
+            let seen = !hidden.contains(name) && self.replacements.contains_key(name);
+            seen.then(|| self.current_name(name).to_owned())
         };
         for node in &mut body.node {
             if !reads(node).iter().any(|name| new(name).is_some()) {

@@ -14,17 +14,20 @@ pub(super) const DEEPEST: usize = 64;
 
 /// The maximum number of nodes to visit. A function is visited once per combination of constant
 /// inputs.
-const LOOKS: usize = 1 << 20;
+const MAX_VISITS: usize = 1 << 20;
 
 /// The constants of a graph and its enclosing graphs, by name, and whether they hold floats.
-pub(super) struct Fixed<'o> {
+pub(super) struct ConstantScope<'o> {
     own: HashMap<String, bool>,
-    outer: Option<&'o Fixed<'o>>,
+    outer: Option<&'o ConstantScope<'o>>,
 }
 
-impl<'o> Fixed<'o> {
+impl<'o> ConstantScope<'o> {
     /// The constants that a graph declares.
-    pub(super) fn of(graph: &GraphProto, outer: Option<&'o Fixed<'o>>) -> Fixed<'o> {
+    pub(super) fn of(
+        graph: &GraphProto,
+        outer: Option<&'o ConstantScope<'o>>,
+    ) -> ConstantScope<'o> {
         let mut own: HashMap<String, bool> = HashMap::new();
         let tensors = graph.initializer.iter();
         own.extend(tensors.map(|tensor| (tensor.name.clone(), is_float(tensor))));
@@ -32,13 +35,13 @@ impl<'o> Fixed<'o> {
         for input in &graph.input {
             own.remove(&input.name);
         }
-        Fixed { own, outer }
+        ConstantScope { own, outer }
     }
 
     /// The constants that the main graph declares.
-    pub(super) fn of_main(graph: &Graph<'_>) -> Fixed<'o> {
+    pub(super) fn of_main(graph: &Graph<'_>) -> ConstantScope<'o> {
         let proto = graph.model.graph();
-        let mut fixed = Fixed::of(proto, None);
+        let mut fixed = ConstantScope::of(proto, None);
         // Before IR version 4, each initializer also had to be listed as an input.
         let all = proto.initializer.iter().filter(|_| graph.model.proto().ir_version < 4);
         fixed.own.extend(all.map(|tensor| (tensor.name.clone(), is_float(tensor))));
@@ -94,33 +97,42 @@ fn is_float(tensor: &TensorProto) -> bool {
 }
 
 /// Determines which calls multiply by constants.
-pub(super) struct Holds<'g, 'm> {
+pub(super) struct WeightCalls<'g, 'm> {
     functions: &'g Functions<'m>,
     /// By function and constant inputs.
     known: HashMap<(usize, Vec<Option<bool>>), bool>,
     looks: usize,
 }
 
-impl<'g, 'm> Holds<'g, 'm> {
-    pub(super) fn of(functions: &'g Functions<'m>) -> Holds<'g, 'm> {
-        Holds { functions, known: HashMap::new(), looks: 0 }
+impl<'g, 'm> WeightCalls<'g, 'm> {
+    pub(super) fn of(functions: &'g Functions<'m>) -> WeightCalls<'g, 'm> {
+        WeightCalls { functions, known: HashMap::new(), looks: 0 }
     }
 
     /// Whether the function that a node calls multiplies by a constant input or by its own
     /// constants. A function with the name of an ONNX operator always counts, so that its nodes are
     /// not mistaken for the operator.
-    pub(super) fn call(&mut self, node: &NodeProto, function: usize, fixed: &Fixed<'_>) -> bool {
+    pub(super) fn call(
+        &mut self,
+        node: &NodeProto,
+        function: usize,
+        fixed: &ConstantScope<'_>,
+    ) -> bool {
         node.is_onnx() || self.called(node, function, fixed, 0)
     }
 
     /// The functions with weights that a node calls, itself or in its subgraphs.
-    pub(super) fn callees(&mut self, node: &NodeProto, fixed: &mut Fixed<'_>) -> Vec<usize> {
+    pub(super) fn callees(
+        &mut self,
+        node: &NodeProto,
+        fixed: &mut ConstantScope<'_>,
+    ) -> Vec<usize> {
         let mut found = Vec::new();
         if let Some(function) = self.functions.called(node) {
             found.extend(self.call(node, function, fixed).then_some(function));
         }
         for body in node.subgraphs() {
-            let mut inner = Fixed::of(body, Some(fixed));
+            let mut inner = ConstantScope::of(body, Some(fixed));
             for node in &body.node {
                 found.extend(self.callees(node, &mut inner));
             }
@@ -133,7 +145,7 @@ impl<'g, 'm> Holds<'g, 'm> {
         &mut self,
         node: &NodeProto,
         function: usize,
-        fixed: &Fixed<'_>,
+        fixed: &ConstantScope<'_>,
         depth: usize,
     ) -> bool {
         let given: Vec<Option<bool>> = node.input.iter().map(|name| fixed.of_name(name)).collect();
@@ -144,15 +156,20 @@ impl<'g, 'm> Holds<'g, 'm> {
         let body = &self.functions.all()[function];
         let inputs = body.input.iter().zip(&key.1);
         let own = inputs.filter_map(|(name, given)| Some((name.clone(), (*given)?))).collect();
-        let found =
-            depth < DEEPEST && self.nodes(&body.node, &mut Fixed { own, outer: None }, depth + 1);
+        let found = depth < DEEPEST
+            && self.nodes(&body.node, &mut ConstantScope { own, outer: None }, depth + 1);
         self.known.insert(key, found);
         found
     }
 
-    fn nodes(&mut self, nodes: &[Kept<NodeProto>], fixed: &mut Fixed<'_>, depth: usize) -> bool {
+    fn nodes(
+        &mut self,
+        nodes: &[Kept<NodeProto>],
+        fixed: &mut ConstantScope<'_>,
+        depth: usize,
+    ) -> bool {
         self.looks = self.looks.saturating_add(nodes.len());
-        let Some(order) = topological(nodes).ok().filter(|_| self.looks <= LOOKS) else {
+        let Some(order) = topological(nodes).ok().filter(|_| self.looks <= MAX_VISITS) else {
             return false;
         };
         for index in order {
@@ -161,9 +178,9 @@ impl<'g, 'm> Holds<'g, 'm> {
                 Some(function) => self.called(node, function, fixed, depth),
                 None => fixed.weighs(node),
             };
-            let inside = |holds: &mut Self, body: &GraphProto| {
-                let mut inner = Fixed::of(body, Some(fixed));
-                holds.nodes(&body.node, &mut inner, depth)
+            let inside = |calls: &mut Self, body: &GraphProto| {
+                let mut inner = ConstantScope::of(body, Some(fixed));
+                calls.nodes(&body.node, &mut inner, depth)
             };
             if found || node.subgraphs().any(|body| inside(self, body)) {
                 return true;

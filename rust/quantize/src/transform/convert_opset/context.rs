@@ -17,7 +17,7 @@ pub(super) struct Scope<'a> {
     model: &'a Model,
     infos: HashMap<&'a str, &'a ValueInfoProto>,
     constants: HashMap<&'a str, &'a TensorProto>,
-    makers: HashMap<&'a str, &'a NodeProto>,
+    producers: HashMap<&'a str, &'a NodeProto>,
     /// The inferred facts about the values.
     facts: Option<&'a Facts<'a>>,
     outer: Option<&'a Scope<'a>>,
@@ -52,7 +52,7 @@ impl<'a> Scope<'a> {
             .collect();
         let made = nodes.iter().filter_map(|node| Some((node.output.first()?.as_str(), &**node)));
         let infos = HashMap::new();
-        Scope { model, infos, constants, makers: made.collect(), facts: None, outer: None }
+        Scope { model, infos, constants, producers: made.collect(), facts: None, outer: None }
     }
 
     fn constant(&self, value: &str) -> Option<&'a TensorProto> {
@@ -74,7 +74,7 @@ impl<'a> Scope<'a> {
 }
 
 /// The maximum number of producers that are followed to find the rank or type of a value.
-const FAR: usize = 64;
+const MAX_PRODUCERS: usize = 64;
 
 /// Operators whose first output has the rank and type of their first input.
 #[rustfmt::skip]
@@ -91,7 +91,7 @@ const AS_FIRST: [&str; 41] = [
 const BROADCAST_TO_FIRST: [&str; 5] = ["Add", "Div", "Mul", "Pow", "Sub"];
 
 /// State shared by all nodes of a model.
-pub(super) struct Common<'a> {
+pub(super) struct ModelContext<'a> {
     /// Generates names for new values.
     pub(super) names: Names<'a>,
     /// The only float type in the model; `None` if it has several.
@@ -108,7 +108,7 @@ pub(super) struct Constants {
 }
 
 /// The context of a node during conversion.
-pub(super) struct Place<'p, 'm> {
+pub(super) struct NodeContext<'p, 'm> {
     /// The opset version of the current step.
     pub(super) version: i64,
     /// The target opset version.
@@ -120,13 +120,13 @@ pub(super) struct Place<'p, 'm> {
     /// Nodes to insert after the node, in the current opset version.
     pub(super) after: Vec<NodeProto>,
     pub(super) scope: &'p Scope<'p>,
-    pub(super) common: &'p mut Common<'m>,
+    pub(super) common: &'p mut ModelContext<'m>,
     pub(super) constants: &'p mut Constants,
     /// Unused values that were removed.
     pub(super) gone: &'p mut Vec<String>,
 }
 
-impl Place<'_, '_> {
+impl NodeContext<'_, '_> {
     /// A name for a new value derived from `value`.
     pub(super) fn fresh(&mut self, value: &str, what: &str) -> String {
         self.common.names.fresh(value, what)
@@ -216,40 +216,43 @@ impl Place<'_, '_> {
 
     /// The rank of a value: declared, inferred, or derived from its producers.
     pub(super) fn rank(&self, value: &str) -> Option<usize> {
-        self.back(value, |place, value| {
-            if let Some(shape) = place.shape(value) {
+        self.back(value, |context, value| {
+            if let Some(shape) = context.shape(value) {
                 return Some(shape.len());
             }
-            let maker = place.scope.makers.get(value)?;
-            let convolves = maker.is_onnx() && maker.op_type.starts_with("Conv");
-            Some(place.shape(input(maker, 1).filter(|_| convolves)?)?.len())
+            let producer = context.scope.producers.get(value)?;
+            let convolves = producer.is_onnx() && producer.op_type.starts_with("Conv");
+            Some(context.shape(input(producer, 1).filter(|_| convolves)?)?.len())
         })
     }
 
     /// A fact about a value, found by following producers that preserve rank and type.
     fn back<T>(&self, value: &str, known: impl Fn(&Self, &str) -> Option<T>) -> Option<T> {
         let mut value = value;
-        for _ in 0..FAR {
+        for _ in 0..MAX_PRODUCERS {
             if let Some(found) = known(self, value) {
                 return Some(found);
             }
-            let maker = self.scope.makers.get(value).filter(|maker| maker.is_onnx())?;
-            let op_type = maker.op_type.as_str();
+            let producer = self.scope.producers.get(value).filter(|producer| producer.is_onnx())?;
+            let op_type = producer.op_type.as_str();
             let broadcasts = self.version <= 7 && BROADCAST_TO_FIRST.contains(&op_type);
-            value = input(maker, 0).filter(|_| broadcasts || AS_FIRST.contains(&op_type))?;
+            value = input(producer, 0).filter(|_| broadcasts || AS_FIRST.contains(&op_type))?;
         }
         None
     }
 
     /// The type of a value that the operator requires to be a float.
     pub(super) fn float_dtype(&self, value: &str) -> Result<DataType, String> {
-        let found = self.back(value, |place, value| {
+        let found = self.back(value, |context, value| {
             let cast = || {
-                let maker =
-                    place.scope.makers.get(value).filter(|maker| maker.op_type == "Cast")?;
-                DataType::from_number(i32::try_from(maker.int("to", 0)).ok()?)
+                let producer = context
+                    .scope
+                    .producers
+                    .get(value)
+                    .filter(|producer| producer.op_type == "Cast")?;
+                DataType::from_number(i32::try_from(producer.int("to", 0)).ok()?)
             };
-            place.dtype(value).or_else(cast)
+            context.dtype(value).or_else(cast)
         });
         found.or(self.common.only_float).ok_or_else(|| {
             format!("the element type of `{value}` is unknown; infer the shapes of the model first")
@@ -324,8 +327,8 @@ pub(super) fn set_input(node: &mut NodeProto, input: usize, value: String) {
     while node.input.len() <= input {
         node.input.push(String::new());
     }
-    if let Some(place) = node.input.get_mut(input) {
-        *place = value;
+    if let Some(context) = node.input.get_mut(input) {
+        *context = value;
     }
 }
 
