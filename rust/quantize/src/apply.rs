@@ -8,7 +8,7 @@ use quantize_rs_onnx::Model;
 use crate::check::postconditions;
 use crate::encode::smooth_quant;
 use crate::encode::smooth_quant::Smoothed;
-use crate::encode::{Known, encode_knowing};
+use crate::encode::{WeightCache, encode_cached};
 use crate::graph::Graph;
 use crate::graph::fingerprint::fingerprint;
 use crate::util::cpu;
@@ -28,7 +28,7 @@ pub struct Quantized {
 }
 
 /// A model, and the plan and the ranges for it, when all is decided.
-pub(crate) struct Settled {
+pub(crate) struct Resolved {
     pub(crate) model: Model,
     pub(crate) plan: Plan,
     pub(crate) ranges: Option<Ranges>,
@@ -44,18 +44,18 @@ impl Plan {
         model: &Model,
         ranges: Option<&Ranges>,
     ) -> Result<Quantized, QuantizeError> {
-        self.apply_knowing(model, ranges, None)
+        self.apply_cached(model, ranges, None)
     }
 
     /// The same, where weights may be known already: many models are made of one to judge ranges by.
-    pub(crate) fn apply_knowing(
+    pub(crate) fn apply_cached(
         &self,
         model: &Model,
         ranges: Option<&Ranges>,
-        known: Option<&mut Known>,
+        known: Option<&mut WeightCache>,
     ) -> Result<Quantized, QuantizeError> {
         let begun = Instant::now();
-        let Settled { model, plan, ranges } = self.settled(model, ranges)?;
+        let Resolved { model, plan, ranges } = self.resolve(model, ranges)?;
         let mut quantized = plan.write(&model, ranges.as_ref(), known)?;
         quantized.report.bytes_before = self.origin.bytes;
         quantized.report.steps.clone_from(&self.steps);
@@ -77,11 +77,11 @@ impl Plan {
 
     /// What calibration teaches, learnt: the float model that is quantized, with large channels divided
     /// where that helps, and the plan and the ranges for it, without what no scale can be had for.
-    pub(crate) fn settled(
+    pub(crate) fn resolve(
         &self,
         model: &Model,
         ranges: Option<&Ranges>,
-    ) -> Result<Settled, QuantizeError> {
+    ) -> Result<Resolved, QuantizeError> {
         self.check_model(model)?;
         if ranges.is_none() && self.needs_calibration() {
             let what =
@@ -89,7 +89,7 @@ impl Plan {
             return Err(CalibrationError::new(CalibrationErrorKind::NoSamples(what)).into());
         }
         let Some(ranges) = ranges else {
-            return Ok(Settled { model: model.clone(), plan: self.clone(), ranges: None });
+            return Ok(Resolved { model: model.clone(), plan: self.clone(), ranges: None });
         };
         ranges.check(self)?;
         let ranges = ranges.for_plan(self)?;
@@ -99,7 +99,7 @@ impl Plan {
             None => (model.clone(), self.clone(), ranges.into_owned()),
         };
         let plan = plan.without_unfit(&ranges).into_owned();
-        Ok(Settled { model, plan, ranges: Some(ranges) })
+        Ok(Resolved { model, plan, ranges: Some(ranges) })
     }
 
     /// Does what the plan says, all of it.
@@ -107,10 +107,10 @@ impl Plan {
         &self,
         model: &Model,
         ranges: Option<&Ranges>,
-        known: Option<&mut Known>,
+        known: Option<&mut WeightCache>,
     ) -> Result<Quantized, QuantizeError> {
         let graph = Graph::of(model)?;
-        let encoded = encode_knowing(&graph, self, ranges, known)?;
+        let encoded = encode_cached(&graph, self, ranges, known)?;
         let mut edits = rewrite::qdq(&graph, self, &encoded);
         // As small as others make it, where there are scales and zero points of activations besides.
         if self.config.activations.is_some() {

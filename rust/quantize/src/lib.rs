@@ -3,14 +3,14 @@
 //! The steps of the main flow. Each intermediate result can be printed, stored and passed on:
 //!
 //! ```
-//! use quantize_rs::{Config, Model, Prepared};
+//! use quantize_rs::{Config, Model, PreprocessedModel};
 //!
 //! # let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/digits/digits_cnn.onnx");
 //! # let folder = tempfile::tempdir()?;
 //! # let out = folder.path().join("digits.int8.onnx");
 //! let model = Model::open(path)?;                                      // read the file
 //! let config = Config { per_channel: true, symmetric: true, ..Config::default() };
-//! let prepared = Prepared::of(&model, config)?;                        // preprocess the graph
+//! let prepared = PreprocessedModel::of(&model, config)?;                        // preprocess the graph
 //! let plan = prepared.plan();                                         // decide what to quantize
 //! println!("{plan}");
 //! let report = plan.apply(&prepared.model, None)?.save(&out)?;         // quantize, check, write
@@ -76,7 +76,9 @@ pub use check::{
 };
 pub use encode::{Encoded, EncodedTensor, StoredScale, encode};
 pub use error::{CalibrationError, CalibrationErrorKind, QuantizeError, QuantizeErrorKind};
-pub use graph::{Graph, Inference, Maker, ModelInfo, Reader, Value, ValueId, infer_shapes, ops};
+pub use graph::{
+    Consumer, Graph, ModelInfo, Producer, ShapeInference, Value, ValueId, infer_shapes, ops,
+};
 pub use html::Page;
 pub use legacy::{
     DynamicRangeCalibrator, OnnxModel, QdqWeightInput, QuantConfig, QuantizationAwareTraining,
@@ -94,10 +96,10 @@ pub use quantize_rs_math::{
     Granularity, Metrics, Params, QSpec, QType, Range, Scales, WeightMethod,
 };
 pub use quantize_rs_onnx::{DataType, Model, Tensor};
-pub use ranges::{Difference, Ranges, RangesDiff, Seen, tensorrt};
+pub use ranges::{ObservedRange, RangeDifference, Ranges, RangesDiff, tensorrt};
 pub use report::{Histogram, QuantizedRow, Report, Row, Seconds, Sizes, StoredBytes};
 pub use transform::{
-    Below, Conversion, Optimization, Optimized, Prepared, Prune, PrunedWeight, Pruning, Step,
-    convert_opset, optimize, prune,
+    Below, OpsetConversion, Optimization, Optimized, PreprocessedModel, Prune, PrunedWeight,
+    Pruning, Step, convert_opset, optimize, prune,
 };
 pub use util::text;

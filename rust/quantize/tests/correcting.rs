@@ -2,7 +2,9 @@
 
 mod common;
 
-use common::{constant, fixture, is_quantized, maker, plan, quantized, read_by, with_activations};
+use common::{
+    constant, fixture, is_quantized, plan, producer, quantized, read_by, with_activations,
+};
 use quantize_rs::{Config, DataType, Rule, Target, conformance};
 
 #[test]
@@ -14,7 +16,7 @@ fn quantized_constants_of_an_add_are_corrected() {
     assert_eq!(corrected.report().corrected_biases, 1);
     let after = corrected.model();
     let sum = &read_by(after, "Add")[0];
-    assert!(sum.iter().all(|name| maker(after, name) == "DequantizeLinear"), "{sum:?}");
+    assert!(sum.iter().all(|name| producer(after, name) == "DequantizeLinear"), "{sum:?}");
     assert!(conformance(after, Target::Qnn).unwrap().is_empty());
     // The correction is included.
     let plain = quantized(&model, Config { bias_correction: false, ..config });

@@ -5,7 +5,8 @@ mod common;
 
 use common::{Even, Numbers, files, fixture, per_channel, quantized, with_activations};
 use quantize_rs::{
-    Config, Control, Graph, Method, Model, Plan, Prepared, Target, calibrate, convert_opset,
+    Config, Control, Graph, Method, Model, Plan, PreprocessedModel, Target, calibrate,
+    convert_opset,
 };
 use quantize_rs_onnx::{AttributeProto, Edit, Kept, NodeProto};
 
@@ -22,7 +23,7 @@ impl Random {
 
 /// Whether a model can be quantized with this configuration.
 fn is_quantized(model: &Model, config: Config) -> bool {
-    let Ok(prepared) = Prepared::of(model, config) else { return false };
+    let Ok(prepared) = PreprocessedModel::of(model, config) else { return false };
     let (model, plan) = (&prepared.model, prepared.plan());
     let control = Control { threads: 1, progress: &mut |_| true };
     let (engine, mut samples) = (Even::default(), Numbers(vec![0]));

@@ -182,8 +182,8 @@ fn float_operators_use_float_values() {
     let products = after.node.iter().filter(|node| node.op_type == "MatMul");
     for product in products {
         for input in &product.input {
-            let maker = after.node.iter().find(|node| node.output.contains(input)).unwrap();
-            assert_eq!(maker.op_type, "DequantizeLinear", "{input}");
+            let producer = after.node.iter().find(|node| node.output.contains(input)).unwrap();
+            assert_eq!(producer.op_type, "DequantizeLinear", "{input}");
         }
     }
 }

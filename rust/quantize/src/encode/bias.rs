@@ -47,7 +47,7 @@ pub(super) fn biases(
             }
         } else if !values.is_empty() {
             let bias = Tensor::from_f32(vec![values.len()], &values);
-            encoded.addends.insert((node.node, 2), bias);
+            encoded.float_bias_overrides.insert((node.node, 2), bias);
         }
         if let Some(correction) = correction.filter(|_| added.is_none()) {
             addend(graph, plan, correction, encoded)?;
@@ -85,7 +85,7 @@ fn addend(
         let (tensor, _) = weight(name, how, &tensor.shape, &tensor, &settings)?;
         encoded.weights.insert(name.clone(), tensor);
     } else {
-        encoded.addends.insert((node, input), tensor);
+        encoded.float_bias_overrides.insert((node, input), tensor);
     }
     Ok(())
 }

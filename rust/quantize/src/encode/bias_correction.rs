@@ -21,7 +21,7 @@ use crate::graph::uses;
 use crate::graph::uses::Use;
 use crate::graph::{Graph, ValueId};
 use crate::plan::{Decision, Kept, Plan, ValuePlan};
-use crate::ranges::Seen;
+use crate::ranges::ObservedRange;
 use crate::{Format, Ranges};
 
 /// The correction of the bias of one node.
@@ -148,11 +148,11 @@ fn is_last(graph: &Graph<'_>, node: usize, others: &HashSet<usize>) -> bool {
     let (mut seen, mut waiting) = (HashSet::new(), vec![node]);
     while let Some(node) = waiting.pop() {
         let outputs = (0..graph.nodes[node].output.len()).filter_map(|at| graph.output(node, at));
-        for reader in outputs.flat_map(|value| &graph.values[value].readers) {
-            if others.contains(&reader.node) {
+        for consumer in outputs.flat_map(|value| &graph.values[value].consumers) {
+            if others.contains(&consumer.node) {
                 return false;
             }
-            waiting.extend(seen.insert(reader.node).then_some(reader.node));
+            waiting.extend(seen.insert(consumer.node).then_some(consumer.node));
         }
     }
     true
@@ -176,17 +176,21 @@ fn place(graph: &Graph<'_>, plan: &Plan, node: usize) -> Option<Place> {
         }
         "MatMul" => {
             let output = &graph.values[graph.output(node, 0)?];
-            let [reader] = output.readers[..] else { return None };
-            let next = graph.nodes[reader.node];
-            if !next.is_onnx() || next.op_type != "Add" || output.is_output || output.captured {
+            let [consumer] = output.consumers[..] else { return None };
+            let next = graph.nodes[consumer.node];
+            if !next.is_onnx()
+                || next.op_type != "Add"
+                || output.is_output
+                || output.used_in_subgraph
+            {
                 return None;
             }
-            let input = 1 - reader.input.min(1);
-            let constant = graph.input(reader.node, input)?;
+            let input = 1 - consumer.input.min(1);
+            let constant = graph.input(consumer.node, input)?;
             let value = &graph.values[constant];
-            let alone = value.readers.len() == 1 && !value.captured && !value.is_output;
+            let alone = value.consumers.len() == 1 && !value.used_in_subgraph && !value.is_output;
             (alone && may_change(constant)).then_some(Place::Addend {
-                node: reader.node,
+                node: consumer.node,
                 input,
                 constant,
             })
@@ -198,8 +202,8 @@ fn place(graph: &Graph<'_>, plan: &Plan, node: usize) -> Option<Place> {
 /// Whether a value is a constant float32 vector that cannot be overridden.
 fn is_vector(graph: &Graph<'_>, value: ValueId) -> bool {
     let overridable = matches!(
-        graph.values[value].maker,
-        crate::graph::Maker::Initializer { overridable: true, .. }
+        graph.values[value].producer,
+        crate::graph::Producer::Initializer { overridable: true, .. }
     );
     !overridable
         && graph
@@ -222,7 +226,7 @@ fn shift(
     graph: &Graph<'_>,
     product: &Product<'_>,
     weight: &EncodedTensor,
-    input: &Seen,
+    input: &ObservedRange,
 ) -> Option<Vec<f64>> {
     let proto = graph.nodes[product.node];
     // The channel axis of the statistics is that of the first consumer of the value.

@@ -11,7 +11,7 @@ use crate::plan::ValuePlan;
 /// Encoded weights of one model, to be reused by several results that differ in the ranges of
 /// activations.
 #[derive(Default)]
-pub(crate) struct Known(HashMap<String, Weight>);
+pub(crate) struct WeightCache(HashMap<String, Weight>);
 
 struct Weight {
     /// The source bytes. Holding them prevents their address from being reused.
@@ -20,7 +20,7 @@ struct Weight {
     encoded: EncodedTensor,
 }
 
-impl Known {
+impl WeightCache {
     /// The weight of this name, if it was encoded from the same floats in the same way, and its
     /// scales are at least `floors`.
     pub(super) fn find(
@@ -60,7 +60,7 @@ impl Known {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::encode::encode_knowing;
+    use crate::encode::encode_cached;
     use crate::graph::Graph;
     use crate::{Config, Model, Plan};
 
@@ -71,11 +71,11 @@ mod tests {
     fn a_cached_weight_is_reused_unless_its_source_differs() {
         let model = Model::open(DIGITS).unwrap();
         let graph = Graph::of(&model).unwrap();
-        let mut known = Known::default();
+        let mut known = WeightCache::default();
         let mut made = |per_channel: bool| {
             let config = Config { per_channel, ..Config::default() };
             let plan = Plan::draft(&graph, config).unwrap();
-            encode_knowing(&graph, &plan, None, Some(&mut known)).unwrap().weights
+            encode_cached(&graph, &plan, None, Some(&mut known)).unwrap().weights
         };
         let place = |found: &EncodedTensor| found.quantized.data.as_ptr();
         let (first, again, other) = (made(true), made(true), made(false));
@@ -92,8 +92,8 @@ mod tests {
         let model = Model::open(DIGITS).unwrap();
         let graph = Graph::of(&model).unwrap();
         let plan = Plan::draft(&graph, Config::default()).unwrap();
-        let mut known = Known::default();
-        encode_knowing(&graph, &plan, None, Some(&mut known)).unwrap();
+        let mut known = WeightCache::default();
+        encode_cached(&graph, &plan, None, Some(&mut known)).unwrap();
         let (value, how) = plan.quantized().next().unwrap();
         let name = &value.name;
         let floats = model.tensor(graph.constant(graph.value(name).unwrap()).unwrap()).unwrap();

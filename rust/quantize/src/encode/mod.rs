@@ -32,7 +32,7 @@ use bias_correction::corrections;
 
 use crate::graph::elements::Elements;
 pub(crate) use crate::graph::elements::to_f32;
-pub(crate) use cache::Known;
+pub(crate) use cache::WeightCache;
 pub use microscaling::StoredScale;
 pub(crate) use microscaling::data_type as scale_data_type;
 
@@ -44,7 +44,7 @@ pub struct Encoded {
     /// The biases, by index of their node. The node may not have had a bias before.
     pub biases: BTreeMap<usize, EncodedTensor>,
     /// Float constants that replace others, by node and input: corrected biases that stay float.
-    pub addends: BTreeMap<(usize, usize), Tensor>,
+    pub float_bias_overrides: BTreeMap<(usize, usize), Tensor>,
     /// The number of nodes whose bias was corrected.
     pub corrected: usize,
     /// The scale and zero point of activations, by name.
@@ -88,15 +88,15 @@ pub fn encode(
     plan: &Plan,
     ranges: Option<&Ranges>,
 ) -> Result<Encoded, QuantizeError> {
-    encode_knowing(graph, plan, ranges, None)
+    encode_cached(graph, plan, ranges, None)
 }
 
 /// Like [`encode`], with a cache of weights.
-pub(crate) fn encode_knowing(
+pub(crate) fn encode_cached(
     graph: &Graph<'_>,
     plan: &Plan,
     ranges: Option<&Ranges>,
-    mut known: Option<&mut Known>,
+    mut known: Option<&mut WeightCache>,
 ) -> Result<Encoded, QuantizeError> {
     let mut encoded = Encoded { activations: activations(plan, ranges)?, ..Encoded::default() };
     let integer_nodes = plan.integer_nodes();

@@ -20,10 +20,10 @@ use crate::encode::to_f32;
 use crate::graph::fingerprint::fingerprint;
 use crate::graph::names::Names;
 use crate::graph::uses;
-use crate::graph::{Graph, Maker, ValueId};
+use crate::graph::{Graph, Producer, ValueId};
 use crate::options::target::Placement;
 use crate::plan::{Decision, IntegerNode, Source, ValuePlan};
-use crate::ranges::Seen;
+use crate::ranges::ObservedRange;
 use crate::{Plan, QuantizeError, Ranges};
 
 /// The exponents that are tried.
@@ -58,14 +58,14 @@ pub(crate) fn smoothed(
     if !config.smooth || !placed || !config.activation_types.is_empty() {
         return Ok(None);
     }
-    let mut readers: BTreeMap<ValueId, Vec<IntegerNode>> = BTreeMap::new();
+    let mut consumers: BTreeMap<ValueId, Vec<IntegerNode>> = BTreeMap::new();
     for node in plan.integer_nodes() {
-        readers.entry(node.input).or_default().push(node);
+        consumers.entry(node.input).or_default().push(node);
     }
     let mut smoothing = Smoothing { graph, names: Names::of(graph), edits: Vec::new() };
     let mut ranges = ranges.clone();
     let mut count = 0;
-    for (value, nodes) in readers {
+    for (value, nodes) in consumers {
         let name = graph.values[value].name;
         let Some(seen) = ranges.statistics.get(name).cloned() else { continue };
         let Some(range) = ranges.values.get(name).copied() else { continue };
@@ -77,7 +77,7 @@ pub(crate) fn smoothed(
         let smooth = smoothing.divide(value, &factors, &inverse, &candidate);
         let channels = seen.channels.as_ref().and_then(|all| all.scaled(&inverse).ok());
         let statistics = std::sync::Arc::make_mut(&mut ranges.statistics);
-        statistics.insert(smooth.clone(), Seen { sketch: None, channels, ..seen });
+        statistics.insert(smooth.clone(), ObservedRange { sketch: None, channels, ..seen });
         ranges.values.insert(smooth, Range { min: -reach, max: reach });
         count += 1;
     }
@@ -129,10 +129,10 @@ impl<'p> SmoothingCandidate<'p> {
         plan: &'p Plan,
         value: ValueId,
         nodes: Vec<IntegerNode>,
-        seen: &Seen,
+        seen: &ObservedRange,
     ) -> Option<SmoothingCandidate<'p>> {
         let Decision::Quantize(how) = &plan.values.get(value)?.decision else { return None };
-        let Maker::Node { node, .. } = graph.values[value].maker else { return None };
+        let Producer::Node { node, .. } = graph.values[value].producer else { return None };
         let channels = seen.channels.as_ref().filter(|_| seen.axis == Some(-1))?;
         if how.source != Source::Observed || !normalizes(graph, node) || how.spec.qtype.is_float() {
             return None;
@@ -221,11 +221,14 @@ impl<'p> SmoothingCandidate<'p> {
     /// only the consumers that expect the divided value.
     fn normalization(&self, graph: &Graph<'_>, value: ValueId) -> Option<Vec<(String, Vec<f32>)>> {
         let found = &graph.values[value];
-        let Maker::Node { node, .. } = found.maker else { return None };
+        let Producer::Node { node, .. } = found.producer else { return None };
         let multiplies = |node: usize| self.weights.iter().any(|weight| weight.node == node);
         let alone = !found.is_output
-            && !found.captured
-            && found.readers.iter().all(|reader| reader.input == 0 && multiplies(reader.node));
+            && !found.used_in_subgraph
+            && found
+                .consumers
+                .iter()
+                .all(|consumer| consumer.input == 0 && multiplies(consumer.node));
         let proto = graph.nodes[node];
         if !alone || !matches!(proto.op_type.as_str(), "LayerNormalization" | "RMSNormalization") {
             return None;
@@ -234,9 +237,9 @@ impl<'p> SmoothingCandidate<'p> {
         let constant = |input: usize| {
             let id = graph.input(node, input)?;
             let value = &graph.values[id];
-            let own = matches!(value.maker, Maker::Initializer { overridable: false, .. })
-                && value.readers.len() == 1
-                && !value.captured
+            let own = matches!(value.producer, Producer::Initializer { overridable: false, .. })
+                && value.consumers.len() == 1
+                && !value.used_in_subgraph
                 && !value.is_output;
             let tensor = graph.model.tensor(graph.constant(id)?).ok()?;
             let fits = own && tensor.dtype == DataType::Float && tensor.shape == [self.peaks.len()];
@@ -257,17 +260,18 @@ impl Weight {
         };
         let read_once = |value: ValueId| {
             let value = &graph.values[value];
-            value.readers.len() == 1 && !value.captured && !value.is_output
+            value.consumers.len() == 1 && !value.used_in_subgraph && !value.is_output
         };
-        let (stored, cast) = match graph.values[node.weight].maker {
-            Maker::Node { node: cast, .. } => (graph.input(cast, 0)?, Some(cast)),
+        let (stored, cast) = match graph.values[node.weight].producer {
+            Producer::Node { node: cast, .. } => (graph.input(cast, 0)?, Some(cast)),
             _ => (node.weight, None),
         };
-        let alone =
-            matches!(graph.values[stored].maker, Maker::Initializer { overridable: false, .. })
-                && read_once(stored)
-                && read_once(node.weight)
-                && graph.input(node.node, 1) == Some(node.weight);
+        let alone = matches!(
+            graph.values[stored].producer,
+            Producer::Initializer { overridable: false, .. }
+        ) && read_once(stored)
+            && read_once(node.weight)
+            && graph.input(node.node, 1) == Some(node.weight);
         let Decision::Quantize(how) = &plan.values.get(node.weight)?.decision else { return None };
         if !fits || !alone || uses::float_type(graph, node.weight) != Some(DataType::Float) {
             return None;

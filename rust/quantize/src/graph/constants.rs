@@ -4,13 +4,13 @@ use bytes::Bytes;
 
 use quantize_rs_onnx::{DataType, NodeProto, Tensor};
 
-use crate::graph::{Graph, Maker, ValueId};
+use crate::graph::{Graph, Producer, ValueId};
 
 /// The elements of a value that is constant at inference time.
 pub(crate) fn fixed(graph: &Graph<'_>, value: ValueId) -> Option<Tensor> {
-    match graph.values[value].maker {
-        Maker::Initializer { tensor, overridable: false } => graph.model.tensor(tensor).ok(),
-        Maker::Node { node, .. } => constant(graph, graph.nodes[node]),
+    match graph.values[value].producer {
+        Producer::Initializer { tensor, overridable: false } => graph.model.tensor(tensor).ok(),
+        Producer::Node { node, .. } => constant(graph, graph.nodes[node]),
         _ => None,
     }
 }
@@ -79,14 +79,14 @@ pub(crate) fn given(
 /// Whether a value has a consumer or is an output.
 pub(crate) fn is_read(graph: &Graph<'_>, value: ValueId) -> bool {
     let value = &graph.values[value];
-    !value.readers.is_empty() || value.captured || value.is_output
+    !value.consumers.is_empty() || value.used_in_subgraph || value.is_output
 }
 
 /// The only node that uses a value; `None` if it has other uses.
 pub(crate) fn only_reader(graph: &Graph<'_>, value: ValueId) -> Option<usize> {
     let value = &graph.values[value];
-    match value.readers[..] {
-        [reader] if !value.captured && !value.is_output => Some(reader.node),
+    match value.consumers[..] {
+        [consumer] if !value.used_in_subgraph && !value.is_output => Some(consumer.node),
         _ => None,
     }
 }

@@ -11,7 +11,7 @@ pub mod ops;
 pub(crate) mod uses;
 pub(crate) mod value_range;
 
-pub use infer::{Inference, infer_shapes};
+pub use infer::{ShapeInference, infer_shapes};
 pub use info::ModelInfo;
 
 use std::collections::{HashMap, HashSet};
@@ -48,11 +48,11 @@ pub struct Value<'m> {
     /// The name.
     pub name: &'m str,
     /// Where the value comes from.
-    pub maker: Maker<'m>,
+    pub producer: Producer<'m>,
     /// The nodes of the main graph that use the value.
-    pub readers: Vec<Reader>,
+    pub consumers: Vec<Consumer>,
     /// Whether a subgraph (a body of `If`, `Loop` or `Scan`) uses the value.
-    pub captured: bool,
+    pub used_in_subgraph: bool,
     /// Whether the value is an output of the model.
     pub is_output: bool,
     /// The declared type and shape, if the file contains them.
@@ -61,7 +61,7 @@ pub struct Value<'m> {
 
 /// Where a value comes from.
 #[derive(Clone, Copy, Debug)]
-pub enum Maker<'m> {
+pub enum Producer<'m> {
     /// An input of the model.
     Input,
     /// An initializer. It is `overridable` if an input of the same name may replace it (IR version
@@ -85,7 +85,7 @@ pub enum Maker<'m> {
 
 /// A use of a value: a node and the input at which it takes the value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Reader {
+pub struct Consumer {
     /// The index of the node.
     pub node: usize,
     /// The index of the input.
@@ -138,9 +138,9 @@ impl<'m> Graph<'m> {
 
     /// The constant tensor of a value: an initializer, or the tensor of a `Constant` node.
     pub fn constant(&self, value: ValueId) -> Option<&'m TensorProto> {
-        match self.values[value].maker {
-            Maker::Initializer { tensor, .. } => Some(tensor),
-            Maker::Node { node, .. } => constant_of(self.nodes[node]),
+        match self.values[value].producer {
+            Producer::Initializer { tensor, .. } => Some(tensor),
+            Producer::Node { node, .. } => constant_of(self.nodes[node]),
             _ => None,
         }
     }
@@ -148,8 +148,8 @@ impl<'m> Graph<'m> {
     /// The constant tensor of a value, or of the input of the `Cast` that produces the value.
     pub(crate) fn constant_behind(&self, value: ValueId) -> Option<&'m TensorProto> {
         let cast = |node: usize| self.nodes[node].op_type == "Cast";
-        match self.values[value].maker {
-            Maker::Node { node, .. } if cast(node) => self.constant(self.input(node, 0)?),
+        match self.values[value].producer {
+            Producer::Node { node, .. } if cast(node) => self.constant(self.input(node, 0)?),
             _ => self.constant(value),
         }
     }
@@ -198,16 +198,16 @@ impl<'m> Graph<'m> {
         Ok(())
     }
 
-    fn add(&mut self, name: &'m str, maker: Maker<'m>) {
+    fn add(&mut self, name: &'m str, producer: Producer<'m>) {
         if name.is_empty() {
             return;
         }
         self.by_name.insert(name, self.values.len());
         self.values.push(Value {
             name,
-            maker,
-            readers: Vec::new(),
-            captured: false,
+            producer,
+            consumers: Vec::new(),
+            used_in_subgraph: false,
             is_output: false,
             info: None,
         });
@@ -221,14 +221,14 @@ impl<'m> Graph<'m> {
         // constant.
         let may_override = self.model.proto().ir_version >= 4;
         for input in proto.input.iter().filter(|input| !constant.contains(input.name.as_str())) {
-            self.add(&input.name, Maker::Input);
+            self.add(&input.name, Producer::Input);
         }
         for tensor in &proto.initializer {
             let overridable = may_override && inputs.contains(tensor.name.as_str());
-            self.add(&tensor.name, Maker::Initializer { tensor, overridable });
+            self.add(&tensor.name, Producer::Initializer { tensor, overridable });
         }
         for tensor in proto.sparse_initializer.iter().filter_map(|sparse| sparse.values.as_ref()) {
-            self.add(&tensor.name, Maker::Sparse);
+            self.add(&tensor.name, Producer::Sparse);
         }
     }
 
@@ -236,7 +236,7 @@ impl<'m> Graph<'m> {
         for (index, node) in self.nodes.clone().into_iter().enumerate() {
             ops::check_arity(node)?;
             for (output, name) in node.output.iter().enumerate() {
-                self.add(name, Maker::Node { node: index, output });
+                self.add(name, Producer::Node { node: index, output });
             }
         }
         Ok(())
@@ -246,13 +246,13 @@ impl<'m> Graph<'m> {
         for (index, node) in self.nodes.clone().into_iter().enumerate() {
             for (input, name) in node.input.iter().enumerate() {
                 if let Some(value) = self.value(name) {
-                    self.values[value].readers.push(Reader { node: index, input });
+                    self.values[value].consumers.push(Consumer { node: index, input });
                 }
             }
             let own = node.input.iter().filter(|name| !name.is_empty()).count();
             for name in &reads(node)[own..] {
                 if let Some(value) = self.value(name) {
-                    self.values[value].captured = true;
+                    self.values[value].used_in_subgraph = true;
                 }
             }
         }
@@ -283,7 +283,7 @@ pub(crate) fn constant_of(node: &NodeProto) -> Option<&TensorProto> {
 }
 
 /// A copy of the node in which `other` has replaced subgraphs; `None` if it replaced none.
-pub(crate) fn with_bodies(
+pub(crate) fn with_subgraphs(
     node: &NodeProto,
     mut other: impl FnMut(&GraphProto) -> Option<GraphProto>,
 ) -> Option<NodeProto> {

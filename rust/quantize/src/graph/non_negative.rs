@@ -4,7 +4,7 @@
 use std::collections::HashSet;
 
 use crate::encode;
-use crate::graph::{Graph, Maker, ValueId};
+use crate::graph::{Graph, Producer, ValueId};
 
 /// Operators whose results are (almost) non-negative for any input.
 const FUNCTIONS: &[&str] = &[
@@ -62,7 +62,7 @@ pub(crate) fn one_sided(graph: &Graph<'_>, value: ValueId) -> bool {
         if !seen.insert(value) {
             continue;
         }
-        let Maker::Node { node, .. } = graph.values[value].maker else { return false };
+        let Producer::Node { node, .. } = graph.values[value].producer else { return false };
         let op_type = &*graph.nodes[node].op_type;
         let inputs = || (0..graph.nodes[node].input.len()).filter_map(|at| graph.input(node, at));
         if !graph.nodes[node].is_onnx() {
@@ -108,13 +108,13 @@ fn is_cut(graph: &Graph<'_>, node: usize) -> bool {
 fn gates(graph: &Graph<'_>, node: usize) -> bool {
     let (Some(a), Some(b)) = (graph.input(node, 0), graph.input(node, 1)) else { return false };
     let is_gate_of = |gate: ValueId, value: ValueId| {
-        let Some((made, op_type)) = maker(graph, gate) else { return false };
+        let Some((made, op_type)) = producer(graph, gate) else { return false };
         let inner = match op_type {
             "Sigmoid" | "HardSigmoid" => graph.input(made, 0),
             "Add" => (0..2).find_map(|input| {
                 let bent = graph.input(made, input)?;
                 let one = graph.input(made, 1 - input).filter(|one| is_positive(graph, *one));
-                let (inner, op_type) = maker(graph, bent)?;
+                let (inner, op_type) = producer(graph, bent)?;
                 one.filter(|_| matches!(op_type, "Erf" | "Tanh"))?;
                 graph.input(inner, 0)
             }),
@@ -125,9 +125,9 @@ fn gates(graph: &Graph<'_>, node: usize) -> bool {
     is_gate_of(a, b) || is_gate_of(b, a)
 }
 
-fn maker<'g>(graph: &'g Graph<'_>, value: ValueId) -> Option<(usize, &'g str)> {
-    match graph.values[value].maker {
-        Maker::Node { node, .. } => Some((node, &*graph.nodes[node].op_type)),
+fn producer<'g>(graph: &'g Graph<'_>, value: ValueId) -> Option<(usize, &'g str)> {
+    match graph.values[value].producer {
+        Producer::Node { node, .. } => Some((node, &*graph.nodes[node].op_type)),
         _ => None,
     }
 }
@@ -137,7 +137,7 @@ fn maker<'g>(graph: &'g Graph<'_>, value: ValueId) -> Option<(usize, &'g str)> {
 fn root(graph: &Graph<'_>, mut value: ValueId) -> ValueId {
     const MAX_STEPS: usize = 8;
     for _ in 0..MAX_STEPS {
-        let Some((node, "Mul" | "Div" | "Add")) = maker(graph, value) else { return value };
+        let Some((node, "Mul" | "Div" | "Add")) = producer(graph, value) else { return value };
         let inputs = [graph.input(node, 0), graph.input(node, 1)];
         let mut own = inputs.into_iter().flatten().filter(|id| graph.constant(*id).is_none());
         let Some(next) = own.next() else { return value };

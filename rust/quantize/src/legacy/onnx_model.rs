@@ -11,7 +11,7 @@ use quantize_rs_onnx::{Edit, Model, Tensor};
 use crate::encode::{self, Encoded, EncodedTensor};
 use crate::error::QuantizeErrorKind;
 use crate::graph::Graph;
-use crate::{Config, ModelInfo, Plan, Prepared, QuantizeError, rewrite};
+use crate::{Config, ModelInfo, Plan, PreprocessedModel, QuantizeError, rewrite};
 
 /// A model whose weights you can extract, quantize one at a time, and store.
 #[derive(Clone, Debug)]
@@ -171,8 +171,8 @@ impl OnnxModel {
     }
 
     /// The model in the opset that the result needs, with the original names of its weights.
-    fn prepared(&self, config: Config) -> Result<Prepared, QuantizeError> {
-        Prepared::of(&self.0, Config { passes: Some(Vec::new()), ..config })
+    fn prepared(&self, config: Config) -> Result<PreprocessedModel, QuantizeError> {
+        PreprocessedModel::of(&self.0, Config { passes: Some(Vec::new()), ..config })
     }
 }
 

@@ -11,9 +11,9 @@ use super::weights::weight_readers;
 use super::{Because, Decision, Draft, Kept, Readers, Source, ValuePlan};
 use super::{biases, float32, quantizable_constants};
 use crate::graph::ops;
-use crate::graph::ops::{Integer, OpRule};
+use crate::graph::ops::{IntegerSupport, OpRule};
 use crate::graph::uses::Constant;
-use crate::graph::{Graph, Reader, ValueId};
+use crate::graph::{Consumer, Graph, ValueId};
 use crate::options::target::{Placement, Profile};
 use crate::transform::WIDEN_FLOATS;
 use crate::{Config, Format, QuantizeError};
@@ -127,7 +127,7 @@ pub(super) struct Planner<'a, 'm> {
     /// Of what type each value is, if it is quantized.
     pub(super) types: Types,
     /// The rule for each node that may be quantized, and how it runs on integers.
-    pub(super) rules: Vec<Option<(&'static OpRule, Integer)>>,
+    pub(super) rules: Vec<Option<(&'static OpRule, IntegerSupport)>>,
     /// Nodes in an order in which every value is made before it is read.
     pub(super) order: Vec<usize>,
     /// Whether constants that are no weights can be quantized like activations, or why not.
@@ -141,7 +141,10 @@ pub(super) struct Planner<'a, 'm> {
 }
 
 /// The rule for each node that is not excluded.
-fn rules(graph: &Graph<'_>, selection: &Selection) -> Vec<Option<(&'static OpRule, Integer)>> {
+fn rules(
+    graph: &Graph<'_>,
+    selection: &Selection,
+) -> Vec<Option<(&'static OpRule, IntegerSupport)>> {
     let rule = |node: usize| {
         let rule = ops::rule(graph.nodes[node])?;
         let integer = (rule.integer)(graph, node);
@@ -163,7 +166,7 @@ fn already(graph: &Graph<'_>, order: &[usize]) -> BTreeSet<ValueId> {
         let moves = || {
             let rule = ops::rule(graph.nodes[node]);
             rule.is_some_and(|rule| {
-                matches!((rule.integer)(graph, node), Integer::SameAsInput { .. })
+                matches!((rule.integer)(graph, node), IntegerSupport::SameAsInput { .. })
             })
         };
         let comes = graph.input(node, 0).is_some_and(|input| already.contains(&input));
@@ -175,11 +178,11 @@ fn already(graph: &Graph<'_>, order: &[usize]) -> BTreeSet<ValueId> {
 }
 
 impl Planner<'_, '_> {
-    pub(super) fn rule(&self, node: usize) -> Option<(&'static OpRule, Integer)> {
+    pub(super) fn rule(&self, node: usize) -> Option<(&'static OpRule, IntegerSupport)> {
         self.rules[node]
     }
 
-    pub(super) fn integer(&self, node: usize) -> Option<Integer> {
+    pub(super) fn integer(&self, node: usize) -> Option<IntegerSupport> {
         self.rules[node].map(|(_, integer)| integer)
     }
 
@@ -209,13 +212,13 @@ impl Planner<'_, '_> {
     /// The activation function that alone reads `value`, and what comes out of it.
     pub(super) fn function_after(&self, value: ValueId) -> Option<(usize, ValueId)> {
         let found = &self.graph.values[value];
-        let [reader] = found.readers[..] else { return None };
+        let [consumer] = found.consumers[..] else { return None };
         let only = !found.is_output
-            && !found.captured
-            && reader.input == 0
-            && self.integer(reader.node) == Some(Integer::Fused);
-        let after = self.graph.output(reader.node, 0).filter(|_| only)?;
-        Some((reader.node, after))
+            && !found.used_in_subgraph
+            && consumer.input == 0
+            && self.integer(consumer.node) == Some(IntegerSupport::Fused);
+        let after = self.graph.output(consumer.node, 0).filter(|_| only)?;
+        Some((consumer.node, after))
     }
 
     /// Quantizes what goes into the node.
@@ -261,13 +264,13 @@ impl Planner<'_, '_> {
         source: Source,
         because: Because,
     ) {
-        let reads = |reader: &Reader| &self.graph.nodes[reader.node].op_type;
-        let anew = self.graph.values[value].readers.iter().all(|r| reads(r) != "QuantizeLinear");
+        let reads = |consumer: &Consumer| &self.graph.nodes[consumer.node].op_type;
+        let anew = self.graph.values[value].consumers.iter().all(|r| reads(r) != "QuantizeLinear");
         if anew && draft.quantized(value).is_none() && !self.already.contains(&value) {
             let spec = self.types.specs[value];
-            let readers = Readers::All;
+            let consumers = Readers::All;
             let (stored, matrix, format) = (spec.qtype, None, Format::Qdq);
-            let plan = ValuePlan { spec, stored, matrix, format, source, readers, because };
+            let plan = ValuePlan { spec, stored, matrix, format, source, consumers, because };
             draft.decisions.insert(value, Decision::Quantize(plan));
         }
     }
@@ -291,7 +294,7 @@ impl Planner<'_, '_> {
                 format: Format::Qdq,
                 source: Source::SameAs(source.clone()),
                 matrix: None,
-                readers: Readers::All,
+                consumers: Readers::All,
                 because: Because::PassedOnBy(self.label(node)),
             };
             draft.decisions.insert(output, Decision::Quantize(plan));

@@ -25,7 +25,7 @@ pub(super) fn plan(graph: &Graph<'_>, draft: &mut Draft) {
                 weight: graph.values[weight].name.to_owned(),
             },
             matrix: None,
-            readers: Readers::All,
+            consumers: Readers::All,
             because: Because::BiasOf(graph.nodes[node].label()),
         };
         draft.decisions.insert(bias, Decision::Quantize(plan));

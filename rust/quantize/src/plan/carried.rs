@@ -6,7 +6,7 @@ use super::activations::Planner;
 use super::{Draft, Readers};
 use crate::graph::ValueId;
 use crate::graph::ops;
-use crate::graph::ops::Integer;
+use crate::graph::ops::IntegerSupport;
 
 /// Operators behind which ONNX Runtime puts a `QuantizeLinear` and a `DequantizeLinear` of its own
 /// when what flows into them is dequantized and what flows out is not quantized.
@@ -29,12 +29,12 @@ impl Planner<'_, '_> {
             let proto = self.graph.nodes[node];
             let carries = CARRIERS.contains(&proto.op_type.as_str())
                 && ops::rule(proto).is_some_and(|rule| {
-                    matches!((rule.integer)(self.graph, node), Integer::SameAsInput { .. })
+                    matches!((rule.integer)(self.graph, node), IntegerSupport::SameAsInput { .. })
                 });
             let Some(input) = self.graph.input(node, 0).filter(|_| carries) else { continue };
             let reads_int8 = draft
                 .quantized(input)
-                .is_some_and(|how| how.spec.qtype == QType::Int8 && how.readers == Readers::All);
+                .is_some_and(|how| how.spec.qtype == QType::Int8 && how.consumers == Readers::All);
             let ends = |output: ValueId| draft.quantized(output).is_none();
             if reads_int8 && self.outputs(node).any(ends) {
                 self.pass_on(draft, node);

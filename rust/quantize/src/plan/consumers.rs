@@ -8,7 +8,7 @@ use quantize_rs_onnx::DataType;
 use super::activations::Planner;
 use super::{Because, Decision, Draft, Readers, Source, ValuePlan};
 use crate::Format;
-use crate::graph::{Reader, ValueId};
+use crate::graph::{Consumer, ValueId};
 use crate::options::target::Placement;
 
 impl Planner<'_, '_> {
@@ -33,34 +33,35 @@ impl Planner<'_, '_> {
                 continue;
             }
             let rearranged = rearranged.contains(id);
-            let multiplies = |reader: &Reader| weighted.contains(&(reader.node, *id));
+            let multiplies = |consumer: &Consumer| weighted.contains(&(consumer.node, *id));
             let taken = match self.beside_look_ups(*id, plan).as_deref() {
                 Some([]) => Some(Readers::Rows),
                 Some(others) if rearranged || others.iter().all(multiplies) => Some(Readers::Tied),
                 _ => rearranged.then_some(Readers::Rearranged),
             };
             if let Some(taken) = taken {
-                plan.readers = taken;
+                plan.consumers = taken;
                 continue;
             }
             if matches!(plan.because, Because::WeightOf(_) | Because::BiasOf(_)) {
                 continue;
             }
             let value = &graph.values[*id];
-            let everyone = value.readers.iter().all(|reader| on_integers.contains(&reader.node));
-            let all =
-                made_on_integers.contains(id) || everyone && !value.is_output && !value.captured;
-            plan.readers = if all { Readers::All } else { Readers::OnIntegers };
+            let everyone =
+                value.consumers.iter().all(|consumer| on_integers.contains(&consumer.node));
+            let all = made_on_integers.contains(id)
+                || everyone && !value.is_output && !value.used_in_subgraph;
+            plan.consumers = if all { Readers::All } else { Readers::OnIntegers };
         }
     }
 
     /// Who reads a constant beside those who look it up; `None` where nobody does, or its rows cannot be
     /// brought back one by one: ONNX Runtime would bring back all of it at every run.
-    pub(super) fn beside_look_ups(&self, id: ValueId, plan: &ValuePlan) -> Option<Vec<Reader>> {
+    pub(super) fn beside_look_ups(&self, id: ValueId, plan: &ValuePlan) -> Option<Vec<Consumer>> {
         let value = &self.graph.values[id];
-        let looks_up = |reader: &Reader| {
-            let node = self.graph.nodes[reader.node];
-            node.op_type == "Gather" && reader.input == 0 && node.int("axis", 0) == 0
+        let looks_up = |consumer: &Consumer| {
+            let node = self.graph.nodes[consumer.node];
+            node.op_type == "Gather" && consumer.input == 0 && node.int("axis", 0) == 0
         };
         let apart = match plan.spec.granularity {
             Granularity::PerTensor => true,
@@ -73,14 +74,14 @@ impl Planner<'_, '_> {
             self.constants.get(&id).is_some_and(|found| found.dtype == Some(DataType::Float));
         let by_row = self.profile.placement == Placement::Between
             && float32
-            && plan.readers == Readers::All
+            && plan.consumers == Readers::All
             && plan.source == Source::Weights
             && plan.stored.bits() == 8
             && apart
-            && !value.captured
+            && !value.used_in_subgraph
             && !value.is_output
-            && value.readers.iter().any(looks_up);
-        let others = || value.readers.iter().filter(|reader| !looks_up(reader));
+            && value.consumers.iter().any(looks_up);
+        let others = || value.consumers.iter().filter(|consumer| !looks_up(consumer));
         by_row.then(|| others().copied().collect())
     }
 }

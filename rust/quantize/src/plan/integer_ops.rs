@@ -5,10 +5,10 @@ use quantize_rs_onnx::DataType;
 use super::accumulator_overflow::overflows;
 use super::activations::Planner;
 use super::{Decision, Draft, IntegerNode, Kept};
-use crate::graph::ops::{Integer, OpRule, Slot};
+use crate::graph::ops::{IntegerSupport, OpRule, Slot};
 use crate::graph::uses;
 use crate::graph::uses::{Along, Constant, Use};
-use crate::graph::{Maker, ValueId};
+use crate::graph::{Producer, ValueId};
 use crate::options::target::{Bias, Placement};
 
 /// Sums of products of two activations are no longer than this: attention over more than so many
@@ -92,12 +92,12 @@ impl Planner<'_, '_> {
         };
         let anywhere = matches!(self.profile.placement, Placement::Inputs | Placement::Everything);
         let quantized_output = match integer {
-            Integer::FloatOutput => false,
-            Integer::QuantizedOutput { kernel: None } if !anywhere => {
+            IntegerSupport::FloatOutput => false,
+            IntegerSupport::QuantizedOutput { kernel: None } if !anywhere => {
                 return Err("there is no integer kernel for it");
             }
-            Integer::QuantizedOutput { .. } => true,
-            Integer::No(why) if draft.quantized(weight).is_some() => return Err(why),
+            IntegerSupport::QuantizedOutput { .. } => true,
+            IntegerSupport::No(why) if draft.quantized(weight).is_some() => return Err(why),
             _ => return Ok(None),
         };
         if graph.constant(input).is_some() {
@@ -155,19 +155,19 @@ impl Planner<'_, '_> {
         let shape = graph.shape(input).filter(|_| is_product)?;
         let known = shape.len() == 2 || shape.iter().all(Option::is_some);
         let value = &graph.values[graph.output(node, 0).filter(|_| known)?];
-        let [reader] = value.readers[..] else { return None };
-        let sum = reader.node;
+        let [consumer] = value.consumers[..] else { return None };
+        let sum = consumer.node;
         if value.is_output
-            || value.captured
+            || value.used_in_subgraph
             || graph.nodes[sum].op_type != "Add"
             || self.selection.leaves_node(graph, sum)
         {
             return None;
         }
-        let added = graph.input(sum, 1 - reader.input.min(1))?;
+        let added = graph.input(sum, 1 - consumer.input.min(1))?;
         let alone = &graph.values[added];
-        let fits = alone.readers.len() == 1
-            && !alone.captured
+        let fits = alone.consumers.len() == 1
+            && !alone.used_in_subgraph
             && !alone.is_output
             && self.fits_as_bias(added, weight, node, shape.len()).is_ok();
         fits.then_some((sum, added))
@@ -176,8 +176,9 @@ impl Planner<'_, '_> {
     /// Whether ONNX Runtime takes the activation function after a `Gemm` into it before it looks for
     /// integers, which then come too late. It does not where the function disappears first, in a
     /// grid that ends at 0.
-    fn fuses_in_float(&self, integer: Integer, input: ValueId, last: usize) -> bool {
-        let gemm = self.graph.nodes[last].op_type != "MatMul" && integer == Integer::FloatOutput;
+    fn fuses_in_float(&self, integer: IntegerSupport, input: ValueId, last: usize) -> bool {
+        let gemm =
+            self.graph.nodes[last].op_type != "MatMul" && integer == IntegerSupport::FloatOutput;
         let after = self.graph.output(last, 0).and_then(|output| self.function_after(output));
         let stays = |(function, output): (usize, ValueId)| {
             self.graph.nodes[function].op_type == "Relu" && !self.graph.values[output].is_output
@@ -191,13 +192,13 @@ impl Planner<'_, '_> {
     /// else the weight itself.
     fn before_rearranging(&self, draft: &Draft, node: usize, weight: ValueId) -> ValueId {
         let end = &self.graph.values[weight];
-        let only = |constant: &Constant<'_>| matches!(constant.uses[..], [Use::Weight { node: reader, .. }] if reader == node);
+        let only = |constant: &Constant<'_>| matches!(constant.uses[..], [Use::Weight { node: consumer, .. }] if consumer == node);
         let looked_up = |constant: &Constant<'_>| {
             let plan = draft.quantized(constant.anchor);
             plan.and_then(|plan| self.beside_look_ups(constant.anchor, plan))
                 .is_some_and(|others| others.len() == 1)
-                && end.readers.len() == 1
-                && !end.captured
+                && end.consumers.len() == 1
+                && !end.used_in_subgraph
                 && !end.is_output
         };
         let alone = |constant: &&Constant<'_>| only(constant) || looked_up(constant);
@@ -221,7 +222,7 @@ impl Planner<'_, '_> {
         right: ValueId,
     ) -> Result<(), &'static str> {
         let flows = |id: ValueId| {
-            matches!(self.graph.values[id].maker, Maker::Input | Maker::Node { .. })
+            matches!(self.graph.values[id].producer, Producer::Input | Producer::Node { .. })
                 && self.graph.constant(id).is_none()
         };
         if !matches!(rule.slot(1), Slot::Operand { .. }) || !flows(left) || !flows(right) {
@@ -276,7 +277,7 @@ impl Planner<'_, '_> {
             tensor.dtype() == Some(DataType::Float) && (1..=axes).contains(&tensor.dims.len())
         });
         let overridable =
-            matches!(graph.values[bias].maker, Maker::Initializer { overridable: true, .. });
+            matches!(graph.values[bias].producer, Producer::Initializer { overridable: true, .. });
         if !vector || overridable || !self.matches_channels(bias, weight, node) {
             return Err("its bias is not a constant vector of one value a channel");
         }
@@ -308,8 +309,8 @@ impl Planner<'_, '_> {
     fn channels(&self, node: usize, weight: ValueId) -> Option<usize> {
         let constant = self.constants.get(&weight)?;
         let axis = constant.uses.iter().find_map(|usage| match usage {
-            Use::Weight { node: reader, channels: Some(Along::Axis(axis)), .. }
-                if *reader == node =>
+            Use::Weight { node: consumer, channels: Some(Along::Axis(axis)), .. }
+                if *consumer == node =>
             {
                 Some(*axis)
             }

@@ -38,7 +38,7 @@ use quantize_rs_onnx::DataType;
 use serde::{Deserialize, Serialize};
 
 use crate::graph::uses;
-use crate::graph::{Graph, Maker, ValueId};
+use crate::graph::{Graph, Producer, ValueId};
 use crate::transform::{Origin, Step, weights_left};
 use crate::{Config, Format, QuantizeError, Rounding};
 
@@ -120,7 +120,8 @@ pub struct ValuePlan {
     /// Where its numbers come from.
     pub source: Source,
     /// Who reads what comes back from integers.
-    pub readers: Readers,
+    #[serde(rename = "readers")]
+    pub consumers: Readers,
     /// Why it is quantized.
     pub because: Because,
 }
@@ -424,12 +425,12 @@ impl Draft {
                 let value = &graph.values[id];
                 let decision =
                     self.decisions.remove(&id).unwrap_or_else(|| undecided(graph, id, &config));
-                let role = match value.maker {
+                let role = match value.producer {
                     _ if self.weights.contains(&id) => Role::Weight,
-                    Maker::Input => Role::Input,
-                    Maker::Initializer { .. } | Maker::Sparse => Role::Constant,
-                    Maker::Node { .. } if graph.constant(id).is_some() => Role::Constant,
-                    Maker::Node { .. } => Role::Activation,
+                    Producer::Input => Role::Input,
+                    Producer::Initializer { .. } | Producer::Sparse => Role::Constant,
+                    Producer::Node { .. } if graph.constant(id).is_some() => Role::Constant,
+                    Producer::Node { .. } => Role::Activation,
                 };
                 Planned {
                     name: value.name.to_owned(),
@@ -458,7 +459,7 @@ impl Draft {
 /// whose nodes were not put in the place of their calls.
 fn out_of_sight(graph: &Graph<'_>, draft: &mut Draft) {
     draft.warnings.extend(weights_left(graph));
-    let left = uses::inside(graph, &uses::Bodies::of(graph)).len();
+    let left = uses::inside(graph, &uses::Subgraphs::of(graph)).len();
     if left > 0 {
         draft.warnings.push(format!(
             "{left} weights in graphs inside nodes (If, Loop, Scan) stay float: pass `lift_weights`, \
@@ -470,12 +471,12 @@ fn out_of_sight(graph: &Graph<'_>, draft: &mut Draft) {
 /// Why a value that no rule spoke of keeps its type.
 fn undecided(graph: &Graph<'_>, id: ValueId, config: &Config) -> Decision {
     let value = &graph.values[id];
-    let reader = value.readers.first().map(|reader| graph.nodes[reader.node]);
-    Decision::Keep(match (graph.dtype(id), reader) {
+    let consumer = value.consumers.first().map(|consumer| graph.nodes[consumer.node]);
+    Decision::Keep(match (graph.dtype(id), consumer) {
         (Some(dtype), _) if dtype != DataType::Float => Kept::NotFloat32 { dtype: Some(dtype) },
         (_, None) if value.is_output => Kept::GraphOutput,
-        (_, None) if value.captured => Kept::Captured,
+        (_, None) if value.used_in_subgraph => Kept::Captured,
         _ if config.activations.is_none() && graph.constant(id).is_none() => Kept::WeightsOnly,
-        (_, reader) => Kept::NoRule { op_type: reader.map(|node| node.op_type.clone()) },
+        (_, consumer) => Kept::NoRule { op_type: consumer.map(|node| node.op_type.clone()) },
     })
 }

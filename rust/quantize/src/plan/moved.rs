@@ -20,7 +20,7 @@ pub(super) fn settle(graph: &Graph<'_>, config: &Config, draft: &mut Draft) {
     }
     for decision in draft.decisions.values_mut() {
         let Decision::Quantize(plan) = decision else { continue };
-        let rows = matches!(plan.readers, Readers::Rows | Readers::Tied);
+        let rows = matches!(plan.consumers, Readers::Rows | Readers::Tied);
         let whole = plan.spec.granularity == Granularity::PerTensor;
         if rows && whole && plan.spec.qtype == QType::Int8 {
             plan.spec.symmetric = true;

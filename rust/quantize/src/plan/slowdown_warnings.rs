@@ -68,7 +68,7 @@ fn brought_back(graph: &Graph<'_>, constants: &[Constant<'_>], draft: &Draft) ->
     for constant in stored {
         all += elements(constant);
         let plan = draft.quantized(constant.anchor)?;
-        let whole = plan.format == Format::Qdq && matches!(plan.readers, Readers::All);
+        let whole = plan.format == Format::Qdq && matches!(plan.consumers, Readers::All);
         if whole && slow(constant) {
             of_slow += elements(constant);
             names.push(format!("`{}`", graph.values[constant.anchor].name));

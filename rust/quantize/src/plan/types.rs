@@ -8,8 +8,8 @@ use quantize_rs_math::{Granularity, QSpec, QType};
 use super::activations::Planner;
 use super::select::Selection;
 use super::{Because, Draft, float32};
-use crate::graph::ops::{Integer, OpRule};
-use crate::graph::{Graph, Maker, ValueId};
+use crate::graph::ops::{IntegerSupport, OpRule};
+use crate::graph::{Graph, Producer, ValueId};
 
 /// A wish for the type of a value; of several, the least is met.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -39,7 +39,7 @@ pub(super) struct Types {
 /// What is needed to find out.
 pub(super) struct Finder<'a, 'm> {
     pub(super) graph: &'a Graph<'m>,
-    pub(super) rules: &'a [Option<(&'static OpRule, Integer)>],
+    pub(super) rules: &'a [Option<(&'static OpRule, IntegerSupport)>],
     pub(super) selection: &'a Selection,
 }
 
@@ -61,7 +61,9 @@ impl Finder<'_, '_> {
             let Some(first) = self.first(node) else { continue };
             // What is moved is of the type it had, and constants are of the type of what they meet.
             let follow: Vec<ValueId> = match self.integer(node) {
-                Some(Integer::SameAsInput { .. }) => float32::outputs(self.graph, node).collect(),
+                Some(IntegerSupport::SameAsInput { .. }) => {
+                    float32::outputs(self.graph, node).collect()
+                }
                 _ => self.flowing(node).filter(|id| self.is_constant(*id)).collect(),
             };
             for id in follow {
@@ -82,7 +84,7 @@ impl Finder<'_, '_> {
             }
         }
         for (id, value) in graph.values.iter().enumerate() {
-            if !matches!(value.maker, Maker::Node { .. }) {
+            if !matches!(value.producer, Producer::Node { .. }) {
                 asked[id] = self.of_makers(id).min_some(self.of_readers(id, &asked));
             }
         }
@@ -98,7 +100,7 @@ impl Finder<'_, '_> {
             let found = &self.graph.values[id];
             best = best.min_some(self.wish(found.name, None, distance));
             value = None;
-            if let Maker::Node { node, .. } = found.maker {
+            if let Producer::Node { node, .. } = found.producer {
                 best = best.min_some(self.wish("", Some(node), distance + 1));
                 value = self.first(node).filter(|_| self.belongs_to_what_it_reads(node));
             }
@@ -109,14 +111,14 @@ impl Finder<'_, '_> {
 
     fn of_readers(&self, value: ValueId, asked: &[Option<Asked>]) -> Option<Asked> {
         let mut best = None;
-        for reader in &self.graph.values[value].readers {
-            let Some((rule, integer)) = self.rules[reader.node] else { continue };
-            if !rule.takes_activation(reader.input) {
+        for consumer in &self.graph.values[value].consumers {
+            let Some((rule, integer)) = self.rules[consumer.node] else { continue };
+            if !rule.takes_activation(consumer.input) {
                 continue;
             }
-            best = best.min_some(self.wish("", Some(reader.node), READER));
-            if matches!(integer, Integer::SameAsInput { .. }) {
-                for output in float32::outputs(self.graph, reader.node) {
+            best = best.min_some(self.wish("", Some(consumer.node), READER));
+            if matches!(integer, IntegerSupport::SameAsInput { .. }) {
+                for output in float32::outputs(self.graph, consumer.node) {
                     let passed = asked[output].map(|asked| Asked { distance: READER, ..asked });
                     best = best.min_some(passed);
                 }
@@ -131,7 +133,7 @@ impl Finder<'_, '_> {
         Some(Asked { breadth, distance, bits: Reverse(qtype.bits()), qtype, wish })
     }
 
-    fn integer(&self, node: usize) -> Option<Integer> {
+    fn integer(&self, node: usize) -> Option<IntegerSupport> {
         self.rules[node].map(|(_, integer)| integer)
     }
 
@@ -158,7 +160,7 @@ impl Finder<'_, '_> {
             self.graph.nodes[node].op_type == "Add"
                 && self.flowing(node).any(|id| self.is_constant(id))
         };
-        self.integer(node) == Some(Integer::Fused) || adds()
+        self.integer(node) == Some(IntegerSupport::Fused) || adds()
     }
 }
 

@@ -9,7 +9,7 @@ use super::{Because, Decision, Draft, Kept, Readers, Source, ValuePlan, blocks};
 use crate::encode::data_type;
 use crate::graph::uses;
 use crate::graph::uses::{Along, Constant, Use};
-use crate::graph::{Graph, Maker};
+use crate::graph::{Graph, Producer};
 use crate::options::target::Placement;
 use crate::{Config, Format, QuantizeError, WeightType};
 
@@ -56,9 +56,9 @@ pub(super) fn plan(
                     draft.keep(value, Kept::AtRunTime { node });
                 }
                 say_what_stays(graph, constant, config, draft);
-                let Form { spec, readers, format, .. } = form;
+                let Form { spec, consumers, format, .. } = form;
                 let (stored, source) = (spec.qtype, Source::Weights);
-                ValuePlan { spec, stored, matrix: None, format, source, readers, because }
+                ValuePlan { spec, stored, matrix: None, format, source, consumers, because }
             }
             Ok(None) => {
                 let (granularity, matrix) = if qtype.is_scaled() {
@@ -68,9 +68,9 @@ pub(super) fn plan(
                 };
                 let symmetric = config.symmetric || forces_symmetric(config, qtype, granularity);
                 let spec = spec(config, asked, symmetric, granularity);
-                let readers = say_what_stays(graph, constant, config, draft);
+                let consumers = say_what_stays(graph, constant, config, draft);
                 let (format, source) = (formats::usual(config), Source::Weights);
-                ValuePlan { spec, stored, matrix, format, source, readers, because }
+                ValuePlan { spec, stored, matrix, format, source, consumers, because }
             }
         };
         draft.decisions.insert(constant.anchor, Decision::Quantize(plan));
@@ -137,7 +137,7 @@ fn kept(
     if let Some(op_type) = other {
         return Some(Kept::OpType { op_type: op_type.clone() });
     }
-    if matches!(value.maker, Maker::Initializer { overridable: true, .. }) {
+    if matches!(value.producer, Producer::Initializer { overridable: true, .. }) {
         return Some(Kept::Overridable);
     }
     // Where everything is quantized, nobody is left who would take it in float.
@@ -165,7 +165,7 @@ pub(crate) fn reserved(
     let why = |constant: &Constant<'_>| {
         let value = &graph.values[constant.anchor];
         let excluded = selection.excluded(&constant.names(graph), constant.multipliers(graph));
-        let overridable = matches!(value.maker, Maker::Initializer { overridable: true, .. });
+        let overridable = matches!(value.producer, Producer::Initializer { overridable: true, .. });
         excluded
             .or_else(|| overridable.then_some(Kept::Overridable))
             .or_else(|| read_otherwise(graph, constant))
@@ -193,13 +193,13 @@ fn say_what_stays(
     config: &Config,
     draft: &mut Draft,
 ) -> Readers {
-    let (kept, readers) = match (read_otherwise(graph, constant), before_cast(graph, constant)) {
+    let (kept, consumers) = match (read_otherwise(graph, constant), before_cast(graph, constant)) {
         (Some(kept), _) => (kept, Readers::Weighing),
         (None, Some(kept)) => (kept, Readers::All),
         (None, None) => return Readers::All,
     };
     if config.output_format == Format::FakeQuant {
-        return readers;
+        return consumers;
     }
     let bits = constant.tensor.dtype().map_or(0, DataType::bits);
     let bytes = constant.shape.iter().product::<usize>().saturating_mul(bits) / 8;
@@ -207,31 +207,32 @@ fn say_what_stays(
         "weight `{}` {kept}: besides its integers its {bytes} bytes of floats stay",
         graph.values[constant.anchor].name
     ));
-    readers
+    consumers
 }
 
 /// Who reads a weight before the `Cast` that it is quantized after.
 fn before_cast(graph: &Graph<'_>, constant: &Constant<'_>) -> Option<Kept> {
-    let Maker::Node { node, .. } = graph.values[constant.anchor].maker else { return None };
+    let Producer::Node { node, .. } = graph.values[constant.anchor].producer else { return None };
     uses::casts(graph.nodes[node])?;
     let value = &graph.values[graph.input(node, 0)?];
-    let other = value.readers.iter().find(|reader| uses::casts(graph.nodes[reader.node]).is_none());
+    let other =
+        value.consumers.iter().find(|consumer| uses::casts(graph.nodes[consumer.node]).is_none());
     match other {
-        Some(reader) => Some(Kept::AlsoReadBy { node: graph.nodes[reader.node].label() }),
+        Some(consumer) => Some(Kept::AlsoReadBy { node: graph.nodes[consumer.node].label() }),
         None if value.is_output => Some(Kept::GraphOutput),
-        None => value.captured.then_some(Kept::Captured),
+        None => value.used_in_subgraph.then_some(Kept::Captured),
     }
 }
 
 /// Why a constant that is no weight stays as it is by the caller's wish, which goes for it, or all who read it.
 fn left_alone(graph: &Graph<'_>, constant: &Constant<'_>, selection: &Selection) -> Option<Kept> {
     let value = &graph.values[constant.anchor];
-    let readers = || value.readers.iter().map(|reader| reader.node);
-    let all = !value.readers.is_empty()
-        && !value.captured
-        && readers().all(|node| selection.leaves_node(graph, node));
+    let consumers = || value.consumers.iter().map(|consumer| consumer.node);
+    let all = !value.consumers.is_empty()
+        && !value.used_in_subgraph
+        && consumers().all(|node| selection.leaves_node(graph, node));
     let by_name = selection.excluded(&constant.names(graph), std::iter::empty());
-    let nodes = readers().map(|node| graph.nodes[node]);
+    let nodes = consumers().map(|node| graph.nodes[node]);
     let kept =
         by_name.or_else(|| selection.excluded(&constant.names(graph), nodes).filter(|_| all));
     kept.filter(|_| graph.dtype(constant.anchor) == Some(DataType::Float))
@@ -243,13 +244,13 @@ fn no_rule(graph: &Graph<'_>, constant: &Constant<'_>) -> Kept {
         dtype => return Kept::NotFloat32 { dtype },
     }
     let value = &graph.values[constant.anchor];
-    let reader = value.readers.first();
-    match reader {
-        None if value.captured => return Kept::Captured,
+    let consumer = value.consumers.first();
+    match consumer {
+        None if value.used_in_subgraph => return Kept::Captured,
         None if value.is_output => return Kept::GraphOutput,
         _ => {}
     }
-    Kept::NoRule { op_type: reader.map(|reader| graph.nodes[reader.node].op_type.clone()) }
+    Kept::NoRule { op_type: consumer.map(|consumer| graph.nodes[consumer.node].op_type.clone()) }
 }
 
 /// In blocks, where these are asked for, or a layout that has them. Else as fine as asked for, where the output channels of the constant are the same for all who read

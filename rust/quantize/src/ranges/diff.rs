@@ -11,7 +11,7 @@ use crate::Ranges;
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct RangesDiff {
     /// Values whose ranges differ, by decreasing difference.
-    pub differences: Vec<Difference>,
+    pub differences: Vec<RangeDifference>,
     /// Values that only the first calibration has.
     pub only_first: Vec<String>,
     /// Values that only the second calibration has.
@@ -20,7 +20,7 @@ pub struct RangesDiff {
 
 /// A value whose ranges differ.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Difference {
+pub struct RangeDifference {
     /// The name of the value.
     pub name: String,
     /// The first range.
@@ -40,14 +40,15 @@ impl Ranges {
         };
         let difference = |(name, first): (&String, &Range)| {
             let second = other.values.get(name)?;
-            (first != second).then(|| Difference {
+            (first != second).then(|| RangeDifference {
                 name: name.clone(),
                 first: *first,
                 second: *second,
                 part: part(*first, *second),
             })
         };
-        let mut differences: Vec<Difference> = self.values.iter().filter_map(difference).collect();
+        let mut differences: Vec<RangeDifference> =
+            self.values.iter().filter_map(difference).collect();
         differences.sort_by(|a, b| b.part.total_cmp(&a.part).then_with(|| a.name.cmp(&b.name)));
         RangesDiff {
             differences,
@@ -76,7 +77,7 @@ impl fmt::Display for RangesDiff {
         if self.is_empty() {
             return f.write_str("no difference\n");
         }
-        for Difference { name, first, second, part } in &self.differences {
+        for RangeDifference { name, first, second, part } in &self.differences {
             let percent = part * 100.0;
             writeln!(
                 f,

@@ -17,7 +17,7 @@ use crate::error::CalibrationErrorKind as Kind;
 use crate::graph::fingerprint::fingerprint;
 use crate::{CalibrationError, Histogram, Method, Plan};
 
-pub use diff::{Difference, RangesDiff};
+pub use diff::{RangeDifference, RangesDiff};
 
 /// The range of each observed value of a model, and the statistics behind it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -47,19 +47,19 @@ pub struct Ranges {
     /// The statistics of each value, by ONNX name. Empty for ranges of another tool. Shared by
     /// clones.
     #[serde(default, skip_serializing_if = "is_bare", with = "shared")]
-    pub statistics: Arc<BTreeMap<String, Seen>>,
+    pub statistics: Arc<BTreeMap<String, ObservedRange>>,
 }
 
 /// Whether there are no statistics.
-fn is_bare(statistics: &Arc<BTreeMap<String, Seen>>) -> bool {
+fn is_bare(statistics: &Arc<BTreeMap<String, ObservedRange>>) -> bool {
     statistics.is_empty()
 }
 
 /// Serializes shared statistics as if they were not shared.
 mod shared {
-    use super::{Arc, BTreeMap, Deserialize, Seen, Serialize};
+    use super::{Arc, BTreeMap, Deserialize, ObservedRange, Serialize};
 
-    type Statistics = BTreeMap<String, Seen>;
+    type Statistics = BTreeMap<String, ObservedRange>;
 
     pub(super) fn serialize<S: serde::Serializer>(
         statistics: &Arc<Statistics>,
@@ -77,7 +77,7 @@ mod shared {
 
 /// The statistics of one value.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Seen {
+pub struct ObservedRange {
     /// How to quantize the value; `None` if only its channels are needed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub spec: Option<QSpec>,
@@ -104,7 +104,7 @@ pub struct Seen {
 /// If samples cover at least this fraction of a bounded range, the whole range gets a scale.
 const FILLED: f64 = 0.5;
 
-impl Seen {
+impl ObservedRange {
     /// The range that a method selects for the type of `spec`, within the bounds; `None` without
     /// statistics.
     ///
@@ -142,7 +142,7 @@ impl Seen {
         }
     }
 
-    pub(crate) fn merge(&mut self, other: &Seen) {
+    pub(crate) fn merge(&mut self, other: &ObservedRange) {
         if !other.shape.is_empty() {
             self.see_shape(&other.shape);
         }
@@ -170,7 +170,7 @@ impl Ranges {
         method: String,
         engine: &str,
         samples: usize,
-        statistics: BTreeMap<String, Seen>,
+        statistics: BTreeMap<String, ObservedRange>,
     ) -> Ranges {
         Ranges {
             method,

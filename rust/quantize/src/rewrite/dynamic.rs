@@ -30,10 +30,10 @@ impl Writer<'_, '_> {
     /// Writes a weight of integer products, and the products.
     pub(super) fn dynamic(&mut self, id: ValueId, how: &ValuePlan, tensor: &EncodedTensor) {
         let Some(constant) = self.uses.remove(&id) else { return };
-        let readers = multipliers(&constant);
-        let Some(first) = readers.first().map(|node| self.graph.nodes[*node]) else { return };
+        let consumers = multipliers(&constant);
+        let Some(first) = consumers.first().map(|node| self.graph.nodes[*node]) else { return };
         if first.op_type == "LSTM" {
-            return self.lstm(id, how, tensor, readers[0]);
+            return self.lstm(id, how, tensor, consumers[0]);
         }
         let name = self.graph.values[id].name;
         let (mut integers, mut scale) = (tensor.quantized.clone(), tensor.scale.clone());
@@ -65,10 +65,10 @@ impl Writer<'_, '_> {
             self.zero_point(&zero_point),
         ];
         let weight = Weight { names, dtype };
-        for node in &readers {
+        for node in &consumers {
             self.integer_product(*node, &weight);
         }
-        self.take_out_read(id, &readers);
+        self.take_out_read(id, &consumers);
     }
 
     fn integer_product(&mut self, node: usize, weight: &Weight) {

@@ -14,13 +14,13 @@ impl Writer<'_, '_> {
     pub(super) fn fake(&mut self, id: ValueId, how: &ValuePlan, tensor: &EncodedTensor) {
         let name = self.graph.values[id].name;
         let Some(floats) = self.floats(id, &tensor.quantized.shape) else { return };
-        let output = if how.readers == Readers::Weighing {
+        let output = if how.consumers == Readers::Weighing {
             self.redirect_weighing(id)
         } else {
             self.take_out(id);
             name.to_owned()
         };
-        let float = if how.readers == Readers::Weighing && how.matrix.is_none() {
+        let float = if how.consumers == Readers::Weighing && how.matrix.is_none() {
             name.to_owned()
         } else {
             self.constant(name, "float", &floats)

@@ -32,12 +32,13 @@ impl Writer<'_, '_> {
     pub(super) fn nbits(&mut self, id: ValueId, how: &ValuePlan, tensor: &EncodedTensor) {
         let Granularity::Blocked { axis, block_size } = how.spec.granularity else { return };
         let Some(constant) = self.uses.remove(&id) else { return };
-        let readers = multipliers(&constant);
+        let consumers = multipliers(&constant);
         let name = self.graph.values[id].name;
         let [width, _, blob] = tensor.quantized.shape[..] else { return };
         let depth = constant.shape[axis];
         let gathers = |node: &usize| self.graph.nodes[*node].op_type == "Gather";
-        let (rows, products): (Vec<usize>, Vec<usize>) = readers.iter().copied().partition(gathers);
+        let (rows, products): (Vec<usize>, Vec<usize>) =
+            consumers.iter().copied().partition(gathers);
         let inside = constant.uses.iter().any(|usage| matches!(usage, Use::Inside { .. }));
         let row_len = (depth * how.spec.qtype.bits() as usize).div_ceil(8);
         let flat = flat(&tensor.quantized, row_len);
@@ -73,14 +74,14 @@ impl Writer<'_, '_> {
             if shared {
                 let whole = std::mem::take(&mut blocks.names[0]);
                 blocks.names[0] = self.reshaped(name, whole, &flat);
-            } else if inside || blocks_of_products(&readers, &rows) {
+            } else if inside || blocks_of_products(&consumers, &rows) {
                 blocks.names[0] = self.constant(name, "rows", &flat);
             }
             for node in rows {
                 self.rows(node, &blocks);
             }
         }
-        self.take_out_read(id, &readers);
+        self.take_out_read(id, &consumers);
         self.import(MICROSOFT, 1);
     }
 
@@ -162,8 +163,8 @@ impl Writer<'_, '_> {
 }
 
 /// Whether others than those that take rows read it.
-fn blocks_of_products(readers: &[usize], rows: &[usize]) -> bool {
-    readers.len() > rows.len()
+fn blocks_of_products(consumers: &[usize], rows: &[usize]) -> bool {
+    consumers.len() > rows.len()
 }
 
 /// Rows of `row_len` bytes, without what pads the last block.

@@ -25,7 +25,7 @@ use crate::graph::names::Names;
 use crate::graph::ops;
 use crate::graph::uses;
 use crate::graph::uses::Constant;
-use crate::graph::{Graph, Maker, Reader, ValueId};
+use crate::graph::{Consumer, Graph, Producer, ValueId};
 use crate::plan::{Plan, Readers, SAYS_TYPE, Source, ValuePlan};
 
 /// The edits that turn the model of `graph` into what `plan` says, with the numbers of `encoded`.
@@ -85,8 +85,8 @@ pub fn rewrite(graph: &Graph<'_>, plan: &Plan, encoded: &Encoded) -> Vec<Edit> {
 }
 
 /// Those who read a weight for nothing else, where others need it in float.
-fn weighing(graph: &Graph<'_>, plan: &Plan) -> HashMap<ValueId, Vec<Reader>> {
-    if plan.quantized().all(|(_, how)| how.readers != Readers::Weighing) {
+fn weighing(graph: &Graph<'_>, plan: &Plan) -> HashMap<ValueId, Vec<Consumer>> {
+    if plan.quantized().all(|(_, how)| how.consumers != Readers::Weighing) {
         return HashMap::new();
     }
     uses::constants(graph).into_iter().map(|found| (found.anchor, found.weighing)).collect()
@@ -140,7 +140,7 @@ pub(super) struct Writer<'g, 'm> {
     /// Names of shared zero points, by their elements.
     zero_points: BTreeMap<(i32, Vec<usize>, Vec<u8>), String>,
     /// Those who read a weight for nothing else, where others need it in float.
-    weighing: HashMap<ValueId, Vec<Reader>>,
+    weighing: HashMap<ValueId, Vec<Consumer>>,
     /// Look-ups of integers, by node.
     pub(super) look_ups: BTreeMap<usize, LookUp>,
     /// How constants are read, where weights are written in another format.
@@ -164,14 +164,14 @@ impl Writer<'_, '_> {
             Format::FakeQuant => return self.fake(id, how, tensor),
         }
         let name = self.graph.values[id].name;
-        let output = match how.readers {
+        let output = match how.consumers {
             Readers::Rows | Readers::Rearranged | Readers::Tied => {
                 self.take_out(id);
                 let integers = self.constant(name, "quantized", &tensor.quantized);
-                if how.readers != Readers::Rearranged {
+                if how.consumers != Readers::Rearranged {
                     self.table(id, how, tensor, &integers);
                 }
-                if how.readers != Readers::Rows {
+                if how.consumers != Readers::Rows {
                     self.rearranged(id, how, tensor, integers);
                 }
                 return;
@@ -231,7 +231,7 @@ impl Writer<'_, '_> {
     pub(super) fn redirect_weighing(&mut self, id: ValueId) -> String {
         let restored = self.names.fresh(self.graph.values[id].name, "dequantized");
         let weighing = self.weighing.remove(&id).unwrap_or_default();
-        for Reader { node, input } in weighing {
+        for Consumer { node, input } in weighing {
             self.edits.push(Edit::SetInput { node, input, value: restored.clone() });
         }
         restored
@@ -242,14 +242,14 @@ impl Writer<'_, '_> {
     /// takes to uint8 and back after that, unless a zero point says that it was int8. From opset 21 on
     /// it takes the type from the integers, and with a zero point makes what it cannot load (1.32).
     pub(super) fn needs_zero_point(&self, id: ValueId, how: &ValuePlan) -> bool {
-        let mut readers = self.graph.values[id].readers.iter();
-        let needed = |reader: &Reader| match self.graph.nodes[reader.node].op_type.as_str() {
+        let mut consumers = self.graph.values[id].consumers.iter();
+        let needed = |consumer: &Consumer| match self.graph.nodes[consumer.node].op_type.as_str() {
             "Gemm" => true,
-            "MatMul" => self.summed.contains(&reader.node),
+            "MatMul" => self.summed.contains(&consumer.node),
             "Conv" | "ConvTranspose" | "Einsum" | "GRU" | "LSTM" | "RNN" => false,
             _ => self.moved_needs_zero_point(how),
         };
-        is_off_middle(how) || readers.any(needed)
+        is_off_middle(how) || consumers.any(needed)
     }
 
     /// As [`Writer::needs_zero_point`], of what comes back from integers and may be moved then, as rows
@@ -328,8 +328,8 @@ impl Writer<'_, '_> {
         let scale = self.scale(id, params, encoded);
         let zero_point = self.zero_point(&integers(how.stored, vec![], &[params.zero_point]));
         let quantized = self.names.fresh(value.name, "quantized");
-        let (float, restored) = match value.maker {
-            Maker::Node { node, output } if how.readers == Readers::All => {
+        let (float, restored) = match value.producer {
+            Producer::Node { node, output } if how.consumers == Readers::All => {
                 let float = self.names.fresh(value.name, "float");
                 if let Some(look_up) = self.look_ups.get_mut(&node) {
                     look_up.made = Some(float.clone());
@@ -354,7 +354,7 @@ impl Writer<'_, '_> {
     fn redirect(&mut self, id: ValueId) -> String {
         let value = &self.graph.values[id];
         let restored = self.names.fresh(value.name, "dequantized");
-        for Reader { node, input } in value.readers.iter().copied() {
+        for Consumer { node, input } in value.consumers.iter().copied() {
             let takes =
                 ops::rule(self.graph.nodes[node]).is_some_and(|rule| rule.takes_activation(input));
             if takes && self.plan.on_integers.contains(&node) {
@@ -396,8 +396,10 @@ impl Writer<'_, '_> {
     fn bias(&mut self, id: ValueId, encoded: &Encoded) {
         let value = &self.graph.values[id];
         let nodes = self.biased.remove(&id).unwrap_or_default();
-        let alone =
-            nodes.len() == 1 && value.readers.len() == 1 && !value.captured && !value.is_output;
+        let alone = nodes.len() == 1
+            && value.consumers.len() == 1
+            && !value.used_in_subgraph
+            && !value.is_output;
         for node in &nodes {
             let Some(tensor) = encoded.biases.get(node) else { continue };
             let output = if alone {
@@ -425,7 +427,9 @@ impl Writer<'_, '_> {
             // The zero point of int32 is 0 and may be left out.
             self.dequantize_constant(value.name, output, granularity, &tensor, None);
         }
-        if alone || nodes.len() == value.readers.len() && !value.captured && !value.is_output {
+        if alone
+            || nodes.len() == value.consumers.len() && !value.used_in_subgraph && !value.is_output
+        {
             self.take_out(id);
         }
     }
@@ -433,15 +437,15 @@ impl Writer<'_, '_> {
     /// Takes a constant out of the model, with what nobody reads any more once it is gone.
     pub(super) fn take_out(&mut self, id: ValueId) {
         let value = &self.graph.values[id];
-        match value.maker {
-            Maker::Node { node, .. } => {
+        match value.producer {
+            Producer::Node { node, .. } => {
                 self.edits.push(Edit::RemoveNode(node));
                 for source in
                     self.graph.nodes[node].input.iter().filter_map(|name| self.graph.value(name))
                 {
                     let source_value = &self.graph.values[source];
-                    if source_value.readers.len() == 1
-                        && !source_value.captured
+                    if source_value.consumers.len() == 1
+                        && !source_value.used_in_subgraph
                         && !source_value.is_output
                     {
                         self.take_out(source);

@@ -10,12 +10,12 @@ use super::Changes;
 use crate::QuantizeError;
 use crate::graph::names::Names;
 use crate::graph::uses;
-use crate::graph::uses::Bodies;
+use crate::graph::uses::Subgraphs;
 use crate::graph::{Graph, constant_of};
 
 #[allow(clippy::unnecessary_wraps)] // all passes have this signature
 pub(super) fn run(graph: &Graph<'_>) -> Result<Changes, QuantizeError> {
-    let bodies = Bodies::of(graph);
+    let bodies = Subgraphs::of(graph);
     let mut changes = Changes::default();
     let weights = uses::inside(graph, &bodies);
     if weights.is_empty() {

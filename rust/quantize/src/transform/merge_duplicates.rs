@@ -8,7 +8,7 @@ use quantize_rs_onnx::{DataType, Tensor};
 use super::Changes;
 use super::pass_edits::PassEdits;
 use crate::QuantizeError;
-use crate::graph::{Graph, Maker, ValueId};
+use crate::graph::{Graph, Producer, ValueId};
 use crate::util::fnv::Fnv;
 
 /// The number of words of a constant that are hashed before constants are compared completely.
@@ -20,7 +20,7 @@ type Glance<'m> = (DataType, &'m [i64], u64);
 pub(super) fn run(graph: &Graph<'_>) -> Result<Changes, QuantizeError> {
     let mut alike: HashMap<Glance<'_>, Vec<ValueId>> = HashMap::new();
     for (id, value) in graph.values.iter().enumerate() {
-        let Maker::Initializer { tensor: proto, overridable: false } = value.maker else {
+        let Producer::Initializer { tensor: proto, overridable: false } = value.producer else {
             continue;
         };
         let (Some(dtype), false) = (proto.dtype(), value.is_output) else { continue };
@@ -35,7 +35,9 @@ pub(super) fn run(graph: &Graph<'_>) -> Result<Changes, QuantizeError> {
     for values in groups {
         let mut known: HashMap<u64, Vec<(ValueId, Tensor)>> = HashMap::new();
         for id in values {
-            let Maker::Initializer { tensor: proto, .. } = graph.values[id].maker else { continue };
+            let Producer::Initializer { tensor: proto, .. } = graph.values[id].producer else {
+                continue;
+            };
             let tensor = graph.model.tensor(proto)?;
             let same = known.entry(whole(&tensor)).or_default();
             match same.iter().find(|(_, other)| other.data == tensor.data) {

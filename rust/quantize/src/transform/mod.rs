@@ -25,7 +25,7 @@ mod resize;
 mod store_integers;
 mod widen_floats;
 
-pub use convert_opset::{Conversion, convert_opset};
+pub use convert_opset::{OpsetConversion, convert_opset};
 
 pub(crate) use inline_functions::weights_left;
 pub use prune::{Below, Prune, PrunedWeight, Pruning, prune};
@@ -205,7 +205,7 @@ impl fmt::Display for Step {
 
 /// A model after preprocessing, together with its plan.
 #[derive(Clone, Debug)]
-pub struct Prepared {
+pub struct PreprocessedModel {
     /// The model; unchanged if no pass had anything to do.
     pub model: Model,
     /// The passes that changed the model.
@@ -228,15 +228,15 @@ impl Origin {
     }
 }
 
-impl Prepared {
+impl PreprocessedModel {
     /// Preprocesses a model for the plan that `config` describes: prunes weights if requested, runs
     /// the passes, and converts the opset if the result needs a newer one.
     ///
     /// ```
-    /// use quantize_rs::{Config, Model, Prepared};
+    /// use quantize_rs::{Config, Model, PreprocessedModel};
     ///
     /// # let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/digits/digits_cnn.onnx");
-    /// let prepared = Prepared::of(&Model::open(path)?, Config::default())?;
+    /// let prepared = PreprocessedModel::of(&Model::open(path)?, Config::default())?;
     /// let plan = prepared.plan();
     /// let quantized = plan.apply(&prepared.model, None)?;
     /// # assert!(quantized.report().ratio() > 3.0);
@@ -246,12 +246,12 @@ impl Prepared {
     /// # Errors
     /// A pass name is unknown, [`Plan::of`] fails, or a node cannot be converted to the opset that
     /// the result needs.
-    pub fn of(model: &Model, config: Config) -> Result<Prepared, QuantizeError> {
+    pub fn of(model: &Model, config: Config) -> Result<PreprocessedModel, QuantizeError> {
         config.check()?;
-        let Some(below) = config.prune else { return Prepared::ready(model, config) };
+        let Some(below) = config.prune else { return PreprocessedModel::ready(model, config) };
         let how = Prune { below, per_channel: false, exclude: config.exclude.clone() };
         let (pruned, pruning) = prune::prune_only(model, &how, config.include.as_ref())?;
-        let mut prepared = Prepared::ready(&pruned, config)?;
+        let mut prepared = PreprocessedModel::ready(&pruned, config)?;
         prepared.plan.origin.bytes = model.byte_len();
         let step = pruning.step();
         if !step.did.is_empty() {
@@ -261,14 +261,18 @@ impl Prepared {
         Ok(prepared)
     }
 
-    /// Like [`Prepared::of`], but without pruning.
-    fn ready(model: &Model, config: Config) -> Result<Prepared, QuantizeError> {
+    /// Like [`PreprocessedModel::of`], but without pruning.
+    fn ready(model: &Model, config: Config) -> Result<PreprocessedModel, QuantizeError> {
         let integers = config.computes_on_integers();
-        Prepared::with(model, config, integers)
+        PreprocessedModel::with(model, config, integers)
     }
 
-    /// Like [`Prepared::ready`]. `integers` says whether the model will compute on integers.
-    fn with(model: &Model, config: Config, integers: bool) -> Result<Prepared, QuantizeError> {
+    /// Like [`PreprocessedModel::ready`]. `integers` says whether the model will compute on integers.
+    fn with(
+        model: &Model,
+        config: Config,
+        integers: bool,
+    ) -> Result<PreprocessedModel, QuantizeError> {
         let wishes = config.clone();
         let asked = config.passes.is_some();
         let passes = match &config.passes {
@@ -292,7 +296,7 @@ impl Prepared {
         plan.origin = Origin::of(model);
         let did = |name: &str| steps.iter().any(|step| step.pass == name);
         if !asked && did(WIDEN_FLOATS) && !plan.computes_on_integers() {
-            return Prepared::with(model, wishes, false);
+            return PreprocessedModel::with(model, wishes, false);
         }
         let idle = plan.quantized().next().is_none();
         let stored = did(STORE_INTEGERS);
@@ -302,11 +306,11 @@ impl Prepared {
             && !asked
             && !steps.is_empty()
             && let as_it_is = (Config { passes: Some(Vec::new()), ..wishes })
-            && let Ok(prepared) = Prepared::ready(model, as_it_is)
+            && let Ok(prepared) = PreprocessedModel::ready(model, as_it_is)
         {
             return Ok(prepared);
         }
-        Ok(Prepared { model: prepared, steps, plan })
+        Ok(PreprocessedModel { model: prepared, steps, plan })
     }
 
     /// The plan for the preprocessed model.

@@ -8,7 +8,7 @@ use quantize_rs_onnx::{Edit, GraphProto, NodeProto, Tensor, TensorProto, reads};
 use super::Changes;
 use crate::graph::constants::only_reader;
 use crate::graph::names::Names;
-use crate::graph::{Graph, Maker, ValueId};
+use crate::graph::{Graph, Producer, ValueId};
 
 /// Collects the edits of a pass to a graph.
 pub(super) struct PassEdits<'g, 'm> {
@@ -80,7 +80,7 @@ impl<'g, 'm> PassEdits<'g, 'm> {
     pub(super) fn replace_uses(&mut self, value: ValueId, other: &str) -> bool {
         let other = self.current_name(other).to_owned();
         let found = &self.graph.values[value];
-        if other == found.name || found.captured && self.inner.contains(&*other) {
+        if other == found.name || found.used_in_subgraph && self.inner.contains(&*other) {
             return false;
         }
         self.replacements.insert(found.name.to_owned(), other);
@@ -110,8 +110,8 @@ impl<'g, 'm> PassEdits<'g, 'm> {
     ) {
         let found = &self.graph.values[value];
         let own = only_reader(self.graph, value).is_some();
-        match found.maker {
-            Maker::Initializer { .. } if own => {
+        match found.producer {
+            Producer::Initializer { .. } if own => {
                 self.edit(Edit::ReplaceInitializer(TensorProto::new(found.name, tensor)));
             }
             _ => {
@@ -139,12 +139,12 @@ impl<'g, 'm> PassEdits<'g, 'm> {
         let name = self.current_name(graph.values[source].name).to_owned();
         let Some(source) = graph.value(&name) else { return false };
         let value = &graph.values[source];
-        let Maker::Node { node: maker, output } = value.maker else { return false };
+        let Producer::Node { node: producer, output } = value.producer else { return false };
         if value.is_output || !self.replace_uses(source, graph.values[made].name) {
             return false;
         }
         let value = graph.values[made].name.to_owned();
-        self.edits.push(Edit::RenameOutput { node: maker, output, value });
+        self.edits.push(Edit::RenameOutput { node: producer, output, value });
         self.remove(node);
         true
     }
@@ -228,17 +228,17 @@ impl<'g, 'm> PassEdits<'g, 'm> {
             let found = &graph.values[value];
             reads_left[value] == 0
                 && !found.is_output
-                && (!found.readers.is_empty() || found.captured)
+                && (!found.consumers.is_empty() || found.used_in_subgraph)
         };
         let mut waiting: Vec<ValueId> =
             (0..graph.values.len()).filter(|value| unneeded(&reads_left, *value)).collect();
         while let Some(value) = waiting.pop() {
             let found = &graph.values[value];
-            match found.maker {
-                Maker::Initializer { overridable: false, .. } => {
+            match found.producer {
+                Producer::Initializer { overridable: false, .. } => {
                     self.edits.push(Edit::RemoveInitializer(found.name.to_owned()));
                 }
-                Maker::Node { node, .. } => {
+                Producer::Node { node, .. } => {
                     let proto = graph.nodes[node];
                     let mut made =
                         (0..proto.output.len()).filter_map(|output| graph.output(node, output));
@@ -266,11 +266,11 @@ impl<'g, 'm> PassEdits<'g, 'm> {
         }
         for info in &graph.model.graph().value_info {
             let Some(value) = graph.value(&info.name) else { continue };
-            let gone = match graph.values[value].maker {
-                Maker::Node { node, output } => {
+            let gone = match graph.values[value].producer {
+                Producer::Node { node, output } => {
                     self.gone.contains(&node) || renamed.contains(&node) && output == 0
                 }
-                Maker::Initializer { overridable, .. } => {
+                Producer::Initializer { overridable, .. } => {
                     !overridable && unneeded(&reads_left, value)
                 }
                 _ => false,

@@ -123,10 +123,10 @@ pub(super) fn is_distinguished(graph: &Graph<'_>, value: ValueId, source: ValueI
         proto.op_type == "Sub" && [0, 1].iter().any(|at| graph.input(node, *at) == Some(source))
     };
     let distinguished = |value: ValueId| {
-        let mut readers = graph.values[value].readers.iter().map(|reader| reader.node);
-        readers.any(|node| distinguishes(graph.nodes[node]) || subtracts(node))
+        let mut consumers = graph.values[value].consumers.iter().map(|consumer| consumer.node);
+        consumers.any(|node| distinguishes(graph.nodes[node]) || subtracts(node))
     };
-    let casts = graph.values[value].readers.iter().map(|reader| reader.node);
+    let casts = graph.values[value].consumers.iter().map(|consumer| consumer.node);
     let mut made = casts
         .filter(|node| uses::casts_to_float32(graph.nodes[*node]))
         .filter_map(|node| graph.output(node, 0));

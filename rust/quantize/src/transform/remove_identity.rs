@@ -7,7 +7,7 @@ use super::pass_edits::PassEdits;
 use crate::QuantizeError;
 use crate::graph::constants::{fixed, given, ints, is_given, is_read};
 use crate::graph::infer::Dim;
-use crate::graph::{Graph, Maker, ValueId};
+use crate::graph::{Graph, Producer, ValueId};
 
 /// A rule that determines whether a node has no effect, and which input it passes on.
 struct IdentityRule {
@@ -91,7 +91,7 @@ fn transpose(graph: &Graph<'_>, node: usize) -> Option<ValueId> {
     if in_order(perm.iter().copied()) {
         return Some(value);
     }
-    let Maker::Node { node: before, .. } = graph.values[value].maker else { return None };
+    let Producer::Node { node: before, .. } = graph.values[value].producer else { return None };
     let node = graph.nodes[before];
     if node.op_type != "Transpose" || !node.is_onnx() {
         return None;

@@ -7,7 +7,7 @@ use quantize_rs_onnx::{Edit, reads};
 use super::Changes;
 use super::pass_edits::is_pure;
 use crate::QuantizeError;
-use crate::graph::{Graph, Maker};
+use crate::graph::{Graph, Producer};
 
 #[allow(clippy::unnecessary_wraps)] // all passes have this signature
 pub(super) fn run(graph: &Graph<'_>) -> Result<Changes, QuantizeError> {
@@ -30,7 +30,7 @@ pub(super) fn run(graph: &Graph<'_>) -> Result<Changes, QuantizeError> {
             continue;
         }
         if let Some(value) = graph.value(name)
-            && let Maker::Node { node, .. } = graph.values[value].maker
+            && let Producer::Node { node, .. } = graph.values[value].producer
             && !std::mem::replace(&mut kept[node], true)
         {
             waiting.extend(reads(graph.nodes[node]));
@@ -42,9 +42,9 @@ pub(super) fn run(graph: &Graph<'_>) -> Result<Changes, QuantizeError> {
     }
     for value in graph.values.iter().filter(|value| !needed.contains(value.name)) {
         // An unused default value still makes an input of the model optional.
-        let gone = match value.maker {
-            Maker::Initializer { overridable, .. } => !overridable,
-            Maker::Sparse => true,
+        let gone = match value.producer {
+            Producer::Initializer { overridable, .. } => !overridable,
+            Producer::Sparse => true,
             _ => false,
         };
         if gone {
@@ -54,11 +54,12 @@ pub(super) fn run(graph: &Graph<'_>) -> Result<Changes, QuantizeError> {
     }
     let mut removed = HashSet::new();
     for info in &proto.value_info {
-        let there = graph.value(&info.name).is_some_and(|value| match graph.values[value].maker {
-            Maker::Node { node, .. } => kept[node],
-            Maker::Input => true,
-            _ => needed.contains(&*info.name),
-        });
+        let there =
+            graph.value(&info.name).is_some_and(|value| match graph.values[value].producer {
+                Producer::Node { node, .. } => kept[node],
+                Producer::Input => true,
+                _ => needed.contains(&*info.name),
+            });
         if !there && removed.insert(&info.name) {
             changes.edits.push(Edit::RemoveValueInfo(info.name.clone()));
             changes

@@ -9,7 +9,7 @@ use super::Changes;
 use crate::QuantizeError;
 use crate::graph::constants::only_reader;
 use crate::graph::names::Names;
-use crate::graph::{Graph, Maker};
+use crate::graph::{Graph, Producer};
 
 /// The inputs of `Resize` that hold the scale of each axis, and the output dimension of each axis.
 const SCALES: usize = 2;
@@ -34,11 +34,11 @@ pub(super) fn all_axes(graph: &Graph<'_>) -> Result<Changes, QuantizeError> {
         let before = graph.input(node, input);
         if let Some(before) = before.filter(|before| only_reader(graph, *before) == Some(node)) {
             let value = &graph.values[before];
-            match value.maker {
-                Maker::Initializer { overridable: false, .. } => {
+            match value.producer {
+                Producer::Initializer { overridable: false, .. } => {
                     changes.edits.push(Edit::RemoveInitializer(value.name.to_owned()));
                 }
-                Maker::Node { node, .. } => changes.edits.push(Edit::RemoveNode(node)),
+                Producer::Node { node, .. } => changes.edits.push(Edit::RemoveNode(node)),
                 _ => {}
             }
         }

@@ -10,7 +10,7 @@ use quantize_rs_onnx::{DataType, Edit, NodeProto, Tensor, TensorProto};
 use super::Changes;
 use crate::QuantizeError;
 use crate::encode::data_type;
-use crate::graph::{Graph, Maker, ValueId};
+use crate::graph::{Graph, Producer, ValueId};
 
 #[allow(clippy::unnecessary_wraps)] // all passes have this signature
 pub(super) fn run(graph: &Graph<'_>) -> Result<Changes, QuantizeError> {
@@ -28,9 +28,9 @@ pub(super) fn run(graph: &Graph<'_>) -> Result<Changes, QuantizeError> {
     }
     for (weight, times) in read {
         let value = &graph.values[weight];
-        if value.readers.len() == times && !value.captured && !value.is_output {
-            changes.edits.push(match value.maker {
-                Maker::Node { node, .. } => Edit::RemoveNode(node),
+        if value.consumers.len() == times && !value.used_in_subgraph && !value.is_output {
+            changes.edits.push(match value.producer {
+                Producer::Node { node, .. } => Edit::RemoveNode(node),
                 _ => Edit::RemoveInitializer(value.name.to_owned()),
             });
         }
@@ -44,7 +44,7 @@ fn stored(graph: &Graph<'_>, node: usize, proto: &NodeProto) -> Option<Tensor> {
     let constant = |input: usize| {
         let id = graph.input(node, input)?;
         let replaced =
-            matches!(graph.values[id].maker, Maker::Initializer { overridable: true, .. });
+            matches!(graph.values[id].producer, Producer::Initializer { overridable: true, .. });
         graph.model.tensor(graph.constant(id).filter(|_| !replaced)?).ok()
     };
     if proto.op_type != "QuantizeLinear" || !proto.is_onnx() || graph.values[output].is_output {

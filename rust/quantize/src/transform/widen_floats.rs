@@ -18,7 +18,7 @@ use crate::graph::constants::fixed;
 use crate::graph::names::Names;
 use crate::graph::ops;
 use crate::graph::uses;
-use crate::graph::{Graph, Maker, ValueId};
+use crate::graph::{Graph, Producer, ValueId};
 
 /// The types that are converted. float32 represents all their values.
 pub(super) const HALVES: [DataType; 2] = [DataType::Float16, DataType::BFloat16];
@@ -60,7 +60,7 @@ fn computes(graph: &Graph<'_>, index: usize) -> bool {
     let values = || node.input.iter().chain(&node.output).filter(|name| !name.is_empty());
     // An overridable initializer behind a `Cast` would look like a computed value and be quantized.
     let given = |id: ValueId| {
-        matches!(graph.values[id].maker, Maker::Initializer { overridable: true, .. })
+        matches!(graph.values[id].producer, Producer::Initializer { overridable: true, .. })
     };
     let known =
         |name: &String| graph.value(name).is_some_and(|id| graph.dtype(id).is_some() && !given(id));
@@ -92,7 +92,7 @@ struct Widening<'g, 'm> {
 impl Widening<'_, '_> {
     /// Whether the producer of a value is converted.
     fn made_wide(&self, value: ValueId) -> bool {
-        matches!(self.graph.values[value].maker, Maker::Node { node, .. } if self.widened[node])
+        matches!(self.graph.values[value].producer, Producer::Node { node, .. } if self.widened[node])
     }
 
     /// Whether a node uses the float32 version of a value: converted nodes, and casts of values
@@ -104,9 +104,10 @@ impl Widening<'_, '_> {
 
     /// Whether a 16-bit value is produced or used in float32.
     fn concerns(&self, value: ValueId) -> bool {
-        let mut readers = self.graph.values[value].readers.iter();
+        let mut consumers = self.graph.values[value].consumers.iter();
         is_half(self.graph, value)
-            && (self.made_wide(value) || readers.any(|reader| self.reads_wide(reader.node, value)))
+            && (self.made_wide(value)
+                || consumers.any(|consumer| self.reads_wide(consumer.node, value)))
     }
 
     /// Creates the required versions of each value.
@@ -122,9 +123,9 @@ impl Widening<'_, '_> {
     fn value(&mut self, value: ValueId) {
         let graph = self.graph;
         let found = &graph.values[value];
-        let known = found.is_output || found.captured || is_given(found.maker);
+        let known = found.is_output || found.used_in_subgraph || is_given(found.producer);
         let half_read =
-            known || found.readers.iter().any(|reader| !self.reads_wide(reader.node, value));
+            known || found.consumers.iter().any(|consumer| !self.reads_wide(consumer.node, value));
         if let Some((cast, source)) = self.rounded(value) {
             if !half_read {
                 let label = graph.nodes[cast].label();
@@ -168,10 +169,11 @@ impl Widening<'_, '_> {
     /// if the rounding only changes the last digits.
     fn rounded(&self, value: ValueId) -> Option<(usize, String)> {
         let graph = self.graph;
-        let Maker::Node { node, .. } = graph.values[value].maker else { return None };
+        let Producer::Node { node, .. } = graph.values[value].producer else { return None };
         let source = graph.input(node, 0).filter(|_| is_cast(graph, node))?;
-        let mut readers = graph.values[value].readers.iter().map(|reader| reader.node);
-        let among = readers.any(|reader| self.widened[reader] || self.back_to_a_product(reader));
+        let mut consumers = graph.values[value].consumers.iter().map(|consumer| consumer.node);
+        let among =
+            consumers.any(|consumer| self.widened[consumer] || self.back_to_a_product(consumer));
         let is_float = graph.dtype(source) == Some(DataType::Float);
         let last_digits =
             !self.far[source] && !precision_guards::is_distinguished(graph, value, source);
@@ -182,16 +184,16 @@ impl Widening<'_, '_> {
     fn back_to_a_product(&self, cast: usize) -> bool {
         let graph = self.graph;
         let made = graph.output(cast, 0).filter(|_| to_float32(graph, cast));
-        let mut readers = made.into_iter().flat_map(|made| &graph.values[made].readers);
-        readers.any(|reader| {
-            ops::rule(graph.nodes[reader.node]).is_some_and(|rule| rule.takes_weight(1))
+        let mut consumers = made.into_iter().flat_map(|made| &graph.values[made].consumers);
+        consumers.any(|consumer| {
+            ops::rule(graph.nodes[consumer.node]).is_some_and(|rule| rule.takes_weight(1))
         })
     }
 
     /// The existing float32 version of a value in the model.
     fn widened_before(&self, value: ValueId) -> Option<String> {
-        let readers = self.graph.values[value].readers.iter().map(|reader| reader.node);
-        let mut casts = readers.filter(|node| to_float32(self.graph, *node));
+        let consumers = self.graph.values[value].consumers.iter().map(|consumer| consumer.node);
+        let mut casts = consumers.filter(|node| to_float32(self.graph, *node));
         let made = self.graph.output(casts.next()?, 0).filter(|_| !self.made_wide(value))?;
         Some(self.graph.values[made].name.to_owned())
     }
@@ -215,14 +217,14 @@ impl Widening<'_, '_> {
         let floats = TensorProto::new(wide, &widened(tensor));
         let found = &self.graph.values[value];
         let edits = &mut self.changes.edits;
-        match found.maker {
-            Maker::Initializer { .. } if wide == found.name => {
+        match found.producer {
+            Producer::Initializer { .. } if wide == found.name => {
                 edits.push(Edit::ReplaceInitializer(floats));
                 if half_read {
                     edits.push(Edit::AddInitializer(TensorProto::new(half, tensor)));
                 }
             }
-            Maker::Node { node, .. } if !half_read => {
+            Producer::Node { node, .. } if !half_read => {
                 edits.push(Edit::AddInitializer(floats));
                 edits.push(Edit::RemoveNode(node));
             }
@@ -240,17 +242,17 @@ impl Widening<'_, '_> {
             return;
         }
         let edits = &mut self.changes.edits;
-        match found.maker {
-            Maker::Initializer { tensor, .. } => {
+        match found.producer {
+            Producer::Initializer { tensor, .. } => {
                 let mut tensor = tensor.clone();
                 name.clone_into(&mut tensor.name);
                 edits.push(Edit::RemoveInitializer(found.name.to_owned()));
                 edits.push(Edit::AddInitializer(tensor));
             }
-            Maker::Node { node, output } => {
+            Producer::Node { node, output } => {
                 edits.push(Edit::RenameOutput { node, output, value: name.to_owned() });
             }
-            Maker::Input | Maker::Sparse => {}
+            Producer::Input | Producer::Sparse => {}
         }
     }
 
@@ -298,8 +300,11 @@ impl Widening<'_, '_> {
 }
 
 /// Whether a value comes from outside the graph, or may.
-fn is_given(maker: Maker<'_>) -> bool {
-    matches!(maker, Maker::Input | Maker::Sparse | Maker::Initializer { overridable: true, .. })
+fn is_given(producer: Producer<'_>) -> bool {
+    matches!(
+        producer,
+        Producer::Input | Producer::Sparse | Producer::Initializer { overridable: true, .. }
+    )
 }
 
 fn is_cast(graph: &Graph<'_>, node: usize) -> bool {

@@ -7,7 +7,7 @@ use crate::analysis::Given;
 use crate::apply::Quantized;
 use crate::calibrate::engine::{Engine, Sample};
 use crate::calibrate::{Control, Works};
-use crate::{Bar, CompareOptions, Config, Prepared, QuantizeError, Ranges, compare};
+use crate::{Bar, CompareOptions, Config, PreprocessedModel, QuantizeError, Ranges, compare};
 
 /// All that models are judged by.
 pub(super) struct Judge<'a> {
@@ -49,7 +49,7 @@ impl<'a> Judge<'a> {
         config: &Config,
         float: &[String],
     ) -> Result<Attempted, QuantizeError> {
-        let prepared = Prepared::of(self.model, with_float(config, float))?;
+        let prepared = PreprocessedModel::of(self.model, with_float(config, float))?;
         let mut plan = prepared.plan();
         if let Some(ranges) = self.ranges.filter(|_| !float.is_empty()) {
             // What runs beside floats may be quantized where it was not before.

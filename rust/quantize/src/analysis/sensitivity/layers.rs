@@ -31,9 +31,9 @@ pub(super) fn layers(graph: &Graph<'_>, plan: &Plan, order: &[usize]) -> Vec<Lay
         }
         let constant = constants.iter().find(|constant| constant.anchor == id);
         let weighing = constant.map_or(&[][..], |constant| &constant.weighing);
-        let mut nodes: BTreeSet<usize> = weighing.iter().map(|reader| reader.node).collect();
+        let mut nodes: BTreeSet<usize> = weighing.iter().map(|consumer| consumer.node).collect();
         if nodes.is_empty() {
-            nodes.extend(graph.values[id].readers.iter().map(|reader| reader.node));
+            nodes.extend(graph.values[id].consumers.iter().map(|consumer| consumer.node));
         }
         let mut values = HashSet::from([value.name.clone()]);
         for node in integer_nodes.iter().filter(|node| node.weight == id) {
@@ -55,8 +55,8 @@ fn result(graph: &Graph<'_>, plan: &Plan, node: usize) -> Option<ValueId> {
         match &plan.values.get(output)?.decision {
             Decision::Quantize(_) => return Some(output),
             Decision::Keep(Kept::FusedInto { .. }) => {
-                let reader = graph.values[output].readers.first()?;
-                output = graph.output(reader.node, 0)?;
+                let consumer = graph.values[output].consumers.first()?;
+                output = graph.output(consumer.node, 0)?;
             }
             Decision::Keep(_) => return None,
         }

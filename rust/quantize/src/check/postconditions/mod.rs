@@ -9,7 +9,7 @@ use super::conformance;
 use crate::encode::{data_type, scale_data_type};
 use crate::error::QuantizeErrorKind;
 use crate::graph::uses;
-use crate::graph::{Graph, Maker, ValueId};
+use crate::graph::{Graph, Producer, ValueId};
 use crate::plan::{Plan, Planned, Readers, Role, Source, ValuePlan};
 use crate::{Format, InputSpec, QuantizeError, Target, Violation};
 
@@ -31,17 +31,17 @@ pub(crate) fn verify(
     for (value, how) in plan.quantized() {
         // A bias that several nodes share has several copies under other names, and what some read
         // in float keeps its name for them.
-        let by_name = value.role != Role::Input && how.readers == Readers::All;
+        let by_name = value.role != Role::Input && how.consumers == Readers::All;
         if how.format == Format::FakeQuant {
             faked(&graph, value, how)?;
         }
         if how.format != Format::Qdq {
             continue;
         }
-        if matches!(how.readers, Readers::Rows | Readers::Rearranged | Readers::Tied) {
+        if matches!(how.consumers, Readers::Rows | Readers::Rearranged | Readers::Tied) {
             taken(&original, &graph, value, how)?;
         }
-        if how.readers == Readers::Weighing {
+        if how.consumers == Readers::Weighing {
             weighed(&original, &graph, value, how)?;
         }
         if by_name && !matches!(how.source, Source::Product { .. }) {
@@ -118,28 +118,31 @@ fn taken(
         found == Some(data_type(how.stored))
     };
     let rows = || {
-        let readers = before.values[id].readers.iter().map(|reader| before.nodes[reader.node]);
-        let takes = |reader: &NodeProto, node: usize| {
+        let consumers =
+            before.values[id].consumers.iter().map(|consumer| before.nodes[consumer.node]);
+        let takes = |consumer: &NodeProto, node: usize| {
             let proto = after.nodes[node];
-            proto.op_type == reader.op_type
-                && proto.name == reader.name
+            proto.op_type == consumer.op_type
+                && proto.name == consumer.name
                 && holds(after.input(node, 0))
         };
-        let mut look_ups = readers.filter(|reader| reader.op_type == "Gather");
-        look_ups.all(|reader| (0..after.nodes.len()).any(|node| takes(reader, node)))
+        let mut look_ups = consumers.filter(|consumer| consumer.op_type == "Gather");
+        look_ups.all(|consumer| (0..after.nodes.len()).any(|node| takes(consumer, node)))
     };
     let rearranged = || {
         let last = uses::rearranging(before, id).last().and_then(|node| before.output(*node, 0));
         let name = before.values[last.unwrap_or(id)].name;
-        match after.value(name).map(|end| after.values[end].maker) {
-            Some(Maker::Node { node, .. }) if after.nodes[node].op_type == "DequantizeLinear" => {
+        match after.value(name).map(|end| after.values[end].producer) {
+            Some(Producer::Node { node, .. })
+                if after.nodes[node].op_type == "DequantizeLinear" =>
+            {
                 let integers = after.input(node, 0);
                 holds(integers.and_then(|integers| uses::rearranged_from(after, integers)))
             }
             _ => false,
         }
     };
-    let found = match how.readers {
+    let found = match how.consumers {
         Readers::Rows => rows(),
         Readers::Rearranged => rearranged(),
         _ => rows() && rearranged(),
@@ -179,13 +182,13 @@ fn faked(graph: &Graph<'_>, value: &Planned, how: &ValuePlan) -> Result<(), Quan
             && constant(node, 2) == Some(data_type(how.stored))
     };
     let back = |node: usize| {
-        let integers = graph.input(node, 0).map(|id| graph.values[id].maker);
+        let integers = graph.input(node, 0).map(|id| graph.values[id].producer);
         graph.nodes[node].op_type == "DequantizeLinear"
-            && matches!(integers, Some(Maker::Node { node, .. }) if quantizes(node))
+            && matches!(integers, Some(Producer::Node { node, .. }) if quantizes(node))
     };
-    let made = graph.value(&value.name).map(|id| graph.values[id].maker);
-    let found = match (made, how.readers, how.matrix) {
-        (Some(Maker::Node { node, .. }), Readers::All, None) => back(node),
+    let made = graph.value(&value.name).map(|id| graph.values[id].producer);
+    let found = match (made, how.consumers, how.matrix) {
+        (Some(Producer::Node { node, .. }), Readers::All, None) => back(node),
         (None, ..) => false,
         _ => (0..graph.nodes.len()).any(back),
     };
@@ -196,8 +199,8 @@ fn faked(graph: &Graph<'_>, value: &Planned, how: &ValuePlan) -> Result<(), Quan
 fn check(graph: &Graph<'_>, value: &Planned, how: &ValuePlan) -> Result<(), QuantizeError> {
     let wrong = |what: &str| failed(format!("`{}` {what}", value.name));
     let id = graph.value(&value.name).ok_or_else(|| wrong("is gone"))?;
-    let made_by = |id: ValueId| match graph.values[id].maker {
-        Maker::Node { node, .. } => Some(node),
+    let made_by = |id: ValueId| match graph.values[id].producer {
+        Producer::Node { node, .. } => Some(node),
         _ => None,
     };
     let mut node = made_by(id).ok_or_else(|| wrong("is not made by a node"))?;
@@ -248,7 +251,7 @@ fn check(graph: &Graph<'_>, value: &Planned, how: &ValuePlan) -> Result<(), Quan
 /// The codes of the scales of a node, which come back by a `DequantizeLinear` with one float32.
 fn two_levels<'m>(graph: &Graph<'m>, node: usize) -> Option<&'m TensorProto> {
     let scale = graph.input(node, 1)?;
-    let Maker::Node { node, .. } = graph.values[scale].maker else { return None };
+    let Producer::Node { node, .. } = graph.values[scale].producer else { return None };
     let whole = graph.constant(graph.input(node, 1)?)?;
     let found = graph.nodes[node].op_type == "DequantizeLinear"
         && whole.dtype() == Some(DataType::Float)

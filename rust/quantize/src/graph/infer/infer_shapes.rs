@@ -14,7 +14,7 @@ use crate::QuantizeError;
 
 /// A summary of the inferred types and shapes of a model.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Inference {
+pub struct ShapeInference {
     /// The number of values that nodes of the main graph produce.
     pub values: usize,
     /// How many of these values have a known type.
@@ -30,9 +30,9 @@ pub struct Inference {
     pub warnings: Vec<String>,
 }
 
-impl fmt::Display for Inference {
+impl fmt::Display for ShapeInference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Inference { values, shaped, ranked, written, .. } = self;
+        let ShapeInference { values, shaped, ranked, written, .. } = self;
         write!(f, "{shaped} of {values} shapes known, {ranked} ranks; {written} values written")?;
         self.warnings.iter().try_for_each(|warning| write!(f, "\nwarning: {warning}"))
     }
@@ -58,7 +58,7 @@ impl fmt::Display for Inference {
 ///
 /// # Errors
 /// The model with the added declarations is not valid.
-pub fn infer_shapes(model: &Model) -> Result<(Model, Inference), QuantizeError> {
+pub fn infer_shapes(model: &Model) -> Result<(Model, ShapeInference), QuantizeError> {
     let inferred = Inferred::of(model);
     let mut writer = Writer { inferred: &inferred, written: 0 };
     let mut edits = Vec::new();
@@ -78,8 +78,9 @@ pub fn infer_shapes(model: &Model) -> Result<(Model, Inference), QuantizeError> 
     Ok((with, inference))
 }
 
-fn counts(graph: &GraphProto, inferred: &Inferred<'_>) -> Inference {
-    let mut counts = Inference { warnings: inferred.warnings.clone(), ..Inference::default() };
+fn counts(graph: &GraphProto, inferred: &Inferred<'_>) -> ShapeInference {
+    let mut counts =
+        ShapeInference { warnings: inferred.warnings.clone(), ..ShapeInference::default() };
     let names = graph.node.iter().flat_map(|node| &node.output).filter(|name| !name.is_empty());
     for fact in names.map(|name| inferred.main.get(name.as_str())) {
         counts.values += 1;

@@ -17,4 +17,4 @@ mod ops;
 pub(crate) use dim::Dim;
 pub(crate) use engine::{Facts, Inferred};
 pub(crate) use fact::Fact;
-pub use infer_shapes::{Inference, infer_shapes};
+pub use infer_shapes::{ShapeInference, infer_shapes};

@@ -2,7 +2,7 @@
 
 use quantize_rs_onnx::NodeProto;
 
-use super::{IN_FLOAT, Integer, OpRule, Slot, einsum};
+use super::{IN_FLOAT, IntegerSupport, OpRule, Slot, einsum};
 use crate::graph::Graph;
 
 pub(super) const RULES: &[OpRule] = &[
@@ -11,7 +11,7 @@ pub(super) const RULES: &[OpRule] = &[
         inputs: &[Slot::Activation, Slot::Weight { axis: first }, Slot::Bias],
         more: Slot::Other,
         min_inputs: 2,
-        integer: |_, _| Integer::QuantizedOutput { kernel: Some("QLinearConv") },
+        integer: |_, _| IntegerSupport::QuantizedOutput { kernel: Some("QLinearConv") },
         range: None,
     },
     OpRule {
@@ -19,7 +19,7 @@ pub(super) const RULES: &[OpRule] = &[
         inputs: &[Slot::Activation, Slot::Weight { axis: second }, Slot::Bias],
         more: Slot::Other,
         min_inputs: 2,
-        integer: |_, _| Integer::QuantizedOutput { kernel: None },
+        integer: |_, _| IntegerSupport::QuantizedOutput { kernel: None },
         range: None,
     },
     OpRule {
@@ -35,7 +35,7 @@ pub(super) const RULES: &[OpRule] = &[
         inputs: &[Slot::Operand { axis: matmul_a }, Slot::Operand { axis: matmul_b }],
         more: Slot::Other,
         min_inputs: 2,
-        integer: |_, _| Integer::FloatOutput,
+        integer: |_, _| IntegerSupport::FloatOutput,
         range: None,
     },
     OpRule {
@@ -43,7 +43,7 @@ pub(super) const RULES: &[OpRule] = &[
         inputs: &[Slot::Operand { axis: first }],
         more: Slot::Other,
         min_inputs: 2,
-        integer: |_, _| Integer::SameAsInput { same_range: false },
+        integer: |_, _| IntegerSupport::SameAsInput { same_range: false },
         range: None,
     },
     OpRule {
@@ -88,11 +88,11 @@ fn matmul_b(_: &NodeProto, rank: usize) -> Option<usize> {
 
 /// `QGemm` does not support `alpha` and `beta`: it adds the bias to the unscaled product.
 #[allow(clippy::float_cmp)] // compares attributes, not computed values
-fn gemm(graph: &Graph<'_>, node: usize) -> Integer {
+fn gemm(graph: &Graph<'_>, node: usize) -> IntegerSupport {
     let node = graph.nodes[node];
     if node.float("alpha", 1.0) == 1.0 && node.float("beta", 1.0) == 1.0 {
-        Integer::FloatOutput
+        IntegerSupport::FloatOutput
     } else {
-        Integer::No("runtimes fuse it only with alpha = beta = 1")
+        IntegerSupport::No("runtimes fuse it only with alpha = beta = 1")
     }
 }

@@ -46,7 +46,7 @@ pub enum Slot {
 
 /// How an operator can run on quantized activations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Integer {
+pub enum IntegerSupport {
     /// The operator runs in float; only its weights are quantized. Holds the reason.
     No(&'static str),
     /// The operator multiplies by weights. Runtimes fuse it if its inputs are quantized; its output
@@ -87,7 +87,7 @@ pub struct OpRule {
     /// The minimum number of inputs.
     pub min_inputs: usize,
     /// How a given node can run on integers, depending on its attributes and constant inputs.
-    pub integer: fn(&Graph<'_>, usize) -> Integer,
+    pub integer: fn(&Graph<'_>, usize) -> IntegerSupport,
     /// The range of the output, if it does not depend on the input.
     pub range: Option<Range>,
 }
@@ -132,21 +132,22 @@ impl OpRule {
     }
 }
 
-impl Integer {
+impl IntegerSupport {
     /// Whether the operator computes new values instead of moving, selecting or clipping its input.
     pub fn computes(self) -> bool {
-        !matches!(self, Integer::SameAsInput { .. } | Integer::Fused)
+        !matches!(self, IntegerSupport::SameAsInput { .. } | IntegerSupport::Fused)
     }
 }
 
 /// A rule for an operator whose only activation is input 0.
-const fn flows(op_type: &'static str, integer: fn(&Graph<'_>, usize) -> Integer) -> OpRule {
+const fn flows(op_type: &'static str, integer: fn(&Graph<'_>, usize) -> IntegerSupport) -> OpRule {
     let inputs = &[Slot::Activation];
     OpRule { op_type, inputs, more: Slot::Other, min_inputs: 1, integer, range: None }
 }
 
 /// Computes new values without an integer kernel.
-const IN_FLOAT: fn(&Graph<'_>, usize) -> Integer = |_, _| Integer::Computes { kernel: None };
+const IN_FLOAT: fn(&Graph<'_>, usize) -> IntegerSupport =
+    |_, _| IntegerSupport::Computes { kernel: None };
 
 const FLOAT: &str = "its attributes have no integer kernel";
 

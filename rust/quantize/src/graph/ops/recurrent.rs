@@ -1,6 +1,6 @@
 //! Recurrent operators: LSTM, GRU and RNN.
 
-use super::{Integer, OpRule, Slot};
+use super::{IntegerSupport, OpRule, Slot};
 
 /// Inputs and hidden states stay float: no integer kernel exists for the recurrent operators of the
 /// ONNX domain.
@@ -10,7 +10,7 @@ const fn recurrent(op_type: &'static str) -> OpRule {
         inputs: &[Slot::Other, Slot::Rows, Slot::Rows, Slot::Bias],
         more: Slot::Other,
         min_inputs: 3,
-        integer: |_, _| Integer::No("runtimes run it in float"),
+        integer: |_, _| IntegerSupport::No("runtimes run it in float"),
         range: None,
     }
 }

@@ -8,9 +8,9 @@ use quantize_rs_onnx::{DataType, NodeProto, TensorProto};
 
 use super::ops;
 use super::ops::Slot;
-use crate::graph::{Graph, Maker, Reader, ValueId};
+use crate::graph::{Consumer, Graph, Producer, ValueId};
 use subgraphs::Read;
-pub(crate) use subgraphs::{Bodies, made};
+pub(crate) use subgraphs::{Subgraphs, made};
 use view::View;
 
 /// A constant floating-point tensor that could be quantized.
@@ -28,7 +28,7 @@ pub(crate) struct Constant<'m> {
     /// How the constant is used.
     pub(crate) uses: Vec<Use<'m>>,
     /// The consumers in the main graph that use the anchor only as a weight.
-    pub(crate) weighing: Vec<Reader>,
+    pub(crate) weighing: Vec<Consumer>,
 }
 
 /// One use of a constant.
@@ -63,8 +63,8 @@ impl<'m> Constant<'m> {
     /// anchor, the name of its input.
     pub(crate) fn names(&self, graph: &Graph<'m>) -> Vec<&'m str> {
         let anchor = &graph.values[self.anchor];
-        let source = match anchor.maker {
-            Maker::Node { node, .. } => graph.input(node, 0),
+        let source = match anchor.producer {
+            Producer::Node { node, .. } => graph.input(node, 0),
             _ => None,
         };
         let source = source.map(|source| graph.values[source].name);
@@ -88,7 +88,7 @@ impl<'m> Constant<'m> {
 
 /// All constant tensors of the graph, in the order of the graph's values.
 pub(crate) fn constants<'m>(graph: &Graph<'m>) -> Vec<Constant<'m>> {
-    let bodies = Bodies::of(graph);
+    let bodies = Subgraphs::of(graph);
     (0..graph.values.len())
         .filter_map(|value| {
             let (tensor, shape) = anchored(graph, value)?;
@@ -102,7 +102,7 @@ pub(crate) fn constants<'m>(graph: &Graph<'m>) -> Vec<Constant<'m>> {
 /// The weights that are defined in subgraphs: the subgraph, the tensor, and its name there.
 pub(crate) fn inside<'m>(
     graph: &Graph<'m>,
-    bodies: &Bodies<'m>,
+    bodies: &Subgraphs<'m>,
 ) -> Vec<(usize, &'m TensorProto, &'m str)> {
     let uses = Uses { graph, bodies };
     let mut found = Vec::new();
@@ -142,8 +142,8 @@ fn byte_len(tensor: &TensorProto) -> Option<u64> {
 
 /// The element type of an anchor.
 pub(crate) fn float_type(graph: &Graph<'_>, anchor: ValueId) -> Option<DataType> {
-    match (graph.constant(anchor), graph.values[anchor].maker) {
-        (None, Maker::Node { node, .. }) => casts(graph.nodes[node]),
+    match (graph.constant(anchor), graph.values[anchor].producer) {
+        (None, Producer::Node { node, .. }) => casts(graph.nodes[node]),
         (tensor, _) => tensor?.dtype(),
     }
 }
@@ -159,11 +159,11 @@ fn anchored<'m>(graph: &Graph<'m>, value: ValueId) -> Option<(&'m TensorProto, V
             tensor.dims.iter().map(|dim| usize::try_from(*dim).ok()).collect();
         return Some((tensor, shape?));
     }
-    let Maker::Node { node, .. } = graph.values[value].maker else { return None };
+    let Producer::Node { node, .. } = graph.values[value].producer else { return None };
     casts(graph.nodes[node])?;
     let source = graph.input(node, 0)?;
     let (tensor, shape) = (graph.constant(source)?, graph.shape(source)?);
-    if matches!(graph.values[source].maker, Maker::Initializer { overridable: true, .. }) {
+    if matches!(graph.values[source].producer, Producer::Initializer { overridable: true, .. }) {
         return None;
     }
     is_float(tensor).then_some(())?;
@@ -172,10 +172,10 @@ fn anchored<'m>(graph: &Graph<'m>, value: ValueId) -> Option<(&'m TensorProto, V
 
 fn only_cast(graph: &Graph<'_>, value: ValueId) -> bool {
     let value = &graph.values[value];
-    !value.captured
+    !value.used_in_subgraph
         && !value.is_output
-        && !value.readers.is_empty()
-        && value.readers.iter().all(|reader| casts(graph.nodes[reader.node]).is_some())
+        && !value.consumers.is_empty()
+        && value.consumers.iter().all(|consumer| casts(graph.nodes[consumer.node]).is_some())
 }
 
 /// The floating-point types that a weight can have.
@@ -212,7 +212,7 @@ pub(crate) fn rearranges(node: &NodeProto) -> bool {
 /// The constant that a value is, or is rearranged from.
 pub(crate) fn rearranged_from(graph: &Graph<'_>, mut value: ValueId) -> Option<ValueId> {
     while graph.constant(value).is_none() {
-        let Maker::Node { node, .. } = graph.values[value].maker else { return None };
+        let Producer::Node { node, .. } = graph.values[value].producer else { return None };
         value = graph.input(node, 0).filter(|_| rearranges(graph.nodes[node]))?;
     }
     Some(value)
@@ -225,14 +225,15 @@ pub(crate) fn rearranging(graph: &Graph<'_>, anchor: ValueId) -> Vec<usize> {
     let mut value = anchor;
     loop {
         let found = &graph.values[value];
-        let moves = |reader: &Reader| rearranges(graph.nodes[reader.node]);
-        let mut readers = found.readers.iter().filter(|reader| value != anchor || moves(reader));
-        let (Some(reader), None) = (readers.next(), readers.next()) else { return chain };
-        let next = graph
-            .output(reader.node, 0)
-            .filter(|_| moves(reader) && reader.input == 0 && !found.captured && !found.is_output);
+        let moves = |consumer: &Consumer| rearranges(graph.nodes[consumer.node]);
+        let mut consumers =
+            found.consumers.iter().filter(|consumer| value != anchor || moves(consumer));
+        let (Some(consumer), None) = (consumers.next(), consumers.next()) else { return chain };
+        let next = graph.output(consumer.node, 0).filter(|_| {
+            moves(consumer) && consumer.input == 0 && !found.used_in_subgraph && !found.is_output
+        });
         let Some(next) = next else { return chain };
-        chain.push(reader.node);
+        chain.push(consumer.node);
         value = next;
     }
 }
@@ -249,7 +250,7 @@ enum At<'m> {
 /// Follows constants to their uses.
 struct Uses<'g, 'm> {
     graph: &'g Graph<'m>,
-    bodies: &'g Bodies<'m>,
+    bodies: &'g Subgraphs<'m>,
 }
 
 /// A value that is still to be visited.
@@ -260,13 +261,13 @@ struct Visit<'m> {
     /// Whether the value is the constant itself.
     direct: bool,
     /// The consumer of the constant through which the value was reached.
-    by: Option<Reader>,
+    by: Option<Consumer>,
 }
 
 impl<'m> Uses<'_, 'm> {
     /// The uses of a constant of this shape, through all nodes that only rearrange it, and the
     /// consumers that use it only as a weight.
-    fn of(&self, anchor: ValueId, shape: &[usize]) -> (Vec<Use<'m>>, Vec<Reader>) {
+    fn of(&self, anchor: ValueId, shape: &[usize]) -> (Vec<Use<'m>>, Vec<Consumer>) {
         let mut spoilt = Vec::new();
         let uses = self.from(At::Outside(anchor), shape);
         for (usage, by) in &uses {
@@ -274,8 +275,8 @@ impl<'m> Uses<'_, 'm> {
                 spoilt.extend(*by);
             }
         }
-        let weighing = self.graph.values[anchor].readers.iter().copied();
-        let weighing = weighing.filter(|reader| !spoilt.contains(reader)).collect();
+        let weighing = self.graph.values[anchor].consumers.iter().copied();
+        let weighing = weighing.filter(|consumer| !spoilt.contains(consumer)).collect();
         (uses.into_iter().map(|(usage, _)| usage).collect(), weighing)
     }
 
@@ -286,7 +287,7 @@ impl<'m> Uses<'_, 'm> {
 
     /// The uses of a constant of this shape, each with the consumer of the constant through which
     /// it was reached.
-    fn from(&self, at: At<'m>, shape: &[usize]) -> Vec<(Use<'m>, Option<Reader>)> {
+    fn from(&self, at: At<'m>, shape: &[usize]) -> Vec<(Use<'m>, Option<Consumer>)> {
         let mut uses = Vec::new();
         // An explicit stack instead of recursion: a chain of a million nodes must not overflow the
         // call stack. Constants without elements, or whose shape overflows, are not followed.
@@ -302,7 +303,7 @@ impl<'m> Uses<'_, 'm> {
     fn step(
         &self,
         visit: &Visit<'m>,
-        uses: &mut Vec<(Use<'m>, Option<Reader>)>,
+        uses: &mut Vec<(Use<'m>, Option<Consumer>)>,
         next: &mut Vec<Visit<'m>>,
     ) {
         let Uses { graph, bodies } = self;
@@ -312,27 +313,27 @@ impl<'m> Uses<'_, 'm> {
                 if found.is_output {
                     uses.push((Use::Output, visit.by));
                 }
-                for reader in &found.readers {
-                    let (node, by) = (graph.nodes[reader.node], visit.by.or(Some(*reader)));
+                for consumer in &found.consumers {
+                    let (node, by) = (graph.nodes[consumer.node], visit.by.or(Some(*consumer)));
                     let ints =
-                        |input| ints(graph, graph.constant(graph.input(reader.node, input)?)?);
+                        |input| ints(graph, graph.constant(graph.input(consumer.node, input)?)?);
                     let seen = || visit.view.as_ref()?.through(node, ints);
-                    if reader.input == 0
+                    if consumer.input == 0
                         && let Some(view) = seen()
-                        && let Some(output) = graph.output(reader.node, 0)
+                        && let Some(output) = graph.output(consumer.node, 0)
                     {
                         let (at, view) = (At::Outside(output), Some(view));
                         next.push(Visit { at, view, direct: false, by });
                         continue;
                     }
-                    let usage = match weight(node, reader.input, visit.view.as_ref()) {
+                    let usage = match weight(node, consumer.input, visit.view.as_ref()) {
                         Some((channels, batched)) => {
-                            Use::Weight { node: reader.node, channels, batched }
+                            Use::Weight { node: consumer.node, channels, batched }
                         }
-                        None if visit.direct && is_bias(node, reader.input) => {
-                            Use::Bias { node: reader.node }
+                        None if visit.direct && is_bias(node, consumer.input) => {
+                            Use::Bias { node: consumer.node }
                         }
-                        None => Use::Other { node: reader.node },
+                        None => Use::Other { node: consumer.node },
                     };
                     uses.push((usage, by));
                 }
@@ -340,8 +341,8 @@ impl<'m> Uses<'_, 'm> {
             }
             At::Inside(body, name) => bodies.reads(body, name),
         };
-        for Read { body, by: reader } in inside.iter().copied() {
-            let Some((node, input)) = reader else {
+        for Read { body, by: consumer } in inside.iter().copied() {
+            let Some((node, input)) = consumer else {
                 uses.push((Use::Captured, visit.by));
                 continue;
             };

@@ -8,15 +8,15 @@ use crate::graph::{Graph, ValueId, constant_of};
 
 /// All subgraphs of a graph, including nested ones.
 #[derive(Debug, Default)]
-pub(crate) struct Bodies<'m> {
-    pub(crate) all: Vec<Body<'m>>,
+pub(crate) struct Subgraphs<'m> {
+    pub(crate) all: Vec<Subgraph<'m>>,
     /// Reads of values that are defined in the main graph, by name.
     captured: HashMap<&'m str, Vec<Read<'m>>>,
 }
 
 /// One subgraph.
 #[derive(Debug)]
-pub(crate) struct Body<'m> {
+pub(crate) struct Subgraph<'m> {
     /// The graph.
     pub(crate) graph: &'m GraphProto,
     /// The enclosing subgraph; `None` if that is the main graph.
@@ -37,10 +37,10 @@ pub(crate) struct Read<'m> {
     pub(crate) by: Option<(&'m NodeProto, usize)>,
 }
 
-impl<'m> Bodies<'m> {
+impl<'m> Subgraphs<'m> {
     /// Collects the subgraphs of the nodes of a graph.
-    pub(crate) fn of(graph: &Graph<'m>) -> Bodies<'m> {
-        let mut bodies = Bodies::default();
+    pub(crate) fn of(graph: &Graph<'m>) -> Subgraphs<'m> {
+        let mut bodies = Subgraphs::default();
         // An enclosing subgraph gets a smaller index than the subgraphs in it.
         let mut waiting: Vec<(&'m GraphProto, Option<usize>)> = Vec::new();
         let outermost = graph.nodes.iter().flat_map(|node| node.subgraphs());
@@ -49,7 +49,7 @@ impl<'m> Bodies<'m> {
         while let Some((body, parent)) = waiting.pop() {
             let index = bodies.all.len();
             let (own, reads) = (own(body), HashMap::new());
-            bodies.all.push(Body { graph: body, parent, own, reads });
+            bodies.all.push(Subgraph { graph: body, parent, own, reads });
             let inside = body.node.iter().flat_map(|node| node.subgraphs());
             waiting.extend(inside.map(|body| (body, Some(index))));
         }
@@ -80,7 +80,7 @@ impl<'m> Bodies<'m> {
 
     /// The value of the main graph that a name refers to inside a subgraph.
     pub(crate) fn outer(&self, graph: &Graph<'m>, body: usize, name: &str) -> Option<ValueId> {
-        if self.maker(body, name).is_some() { None } else { graph.value(name) }
+        if self.producer(body, name).is_some() { None } else { graph.value(name) }
     }
 
     /// The reads of a value of the main graph.
@@ -100,14 +100,14 @@ impl<'m> Bodies<'m> {
         body: usize,
         name: &str,
     ) -> Option<&'m TensorProto> {
-        match self.maker(body, name) {
+        match self.producer(body, name) {
             Some(body) => self.all[body].own.get(name).copied().flatten(),
             None => graph.constant(graph.value(name)?),
         }
     }
 
     /// The subgraph that defines a name that is visible in `body`; `None` for the main graph.
-    fn maker(&self, body: usize, name: &str) -> Option<usize> {
+    fn producer(&self, body: usize, name: &str) -> Option<usize> {
         let mut scope = Some(body);
         while let Some(body) = scope {
             if self.all[body].own.contains_key(name) {
@@ -122,7 +122,7 @@ impl<'m> Bodies<'m> {
         if name.is_empty() {
             return;
         }
-        match self.maker(read.body, name) {
+        match self.producer(read.body, name) {
             Some(body) => self.all[body].reads.entry(name).or_default().push(read),
             None => self.captured.entry(name).or_default().push(read),
         }

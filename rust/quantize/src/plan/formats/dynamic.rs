@@ -5,7 +5,7 @@ use quantize_rs_onnx::DataType;
 
 use super::{Form, comes_from};
 use crate::graph::uses::{Along, Constant, Use};
-use crate::graph::{Graph, Reader};
+use crate::graph::{Consumer, Graph};
 use crate::plan::Readers;
 use crate::plan::accumulator_overflow::overflows;
 use crate::{Config, Format};
@@ -69,7 +69,7 @@ fn product(
     if overflows(summed, &spec) {
         return None;
     }
-    Some(Form { spec, readers: Readers::All, format: Format::Dynamic, at_run_time })
+    Some(Form { spec, consumers: Readers::All, format: Format::Dynamic, at_run_time })
 }
 
 /// A table of which only rows are read: they come back from integers when they are taken.
@@ -79,16 +79,19 @@ fn table(
     config: &Config,
     qtype: QType,
 ) -> Option<Form> {
-    let looks_up = |reader: &Reader| {
-        let node = graph.nodes[reader.node];
-        node.is_onnx() && node.op_type == "Gather" && reader.input == 0 && node.int("axis", 0) == 0
+    let looks_up = |consumer: &Consumer| {
+        let node = graph.nodes[consumer.node];
+        node.is_onnx()
+            && node.op_type == "Gather"
+            && consumer.input == 0
+            && node.int("axis", 0) == 0
     };
-    let readers = &graph.values[constant.anchor].readers;
+    let consumers = &graph.values[constant.anchor].consumers;
     let only = constant.uses.iter().all(|usage| matches!(usage, Use::Weight { .. }));
     let fits = only
         && constant.dtype == Some(DataType::Float)
-        && !readers.is_empty()
-        && readers.iter().all(looks_up);
+        && !consumers.is_empty()
+        && consumers.iter().all(looks_up);
     let by_row = fits && config.per_channel && constant.shape.len() > 1;
     let granularity =
         if by_row { Granularity::PerAxis { axis: 0 } } else { Granularity::PerTensor };
@@ -96,6 +99,6 @@ fn table(
     let qtype = if by_row { QType::Int8 } else { qtype };
     let symmetric = config.symmetric || by_row;
     let spec = QSpec::new(qtype, symmetric, granularity);
-    let (readers, format, at_run_time) = (Readers::Rows, Format::Qdq, Vec::new());
-    fits.then_some(Form { spec, readers, format, at_run_time })
+    let (consumers, format, at_run_time) = (Readers::Rows, Format::Qdq, Vec::new());
+    fits.then_some(Form { spec, consumers, format, at_run_time })
 }

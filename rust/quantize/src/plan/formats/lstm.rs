@@ -75,7 +75,7 @@ fn of_node(
         };
         let constant = constants.get(&anchor).ok_or_else(|| format!("{name} is not constant"))?;
         if !matches!(constant.uses[..], [Use::Weight { node, .. }] if node == index)
-            || !matches!(plan.readers, Readers::All)
+            || !matches!(plan.consumers, Readers::All)
         {
             return Err(format!("others read {name} too"));
         }

@@ -24,7 +24,7 @@ pub(crate) const MICROSOFT: &str = "com.microsoft";
 /// What a format decides for a weight.
 pub(super) struct Form {
     pub(super) spec: QSpec,
-    pub(super) readers: Readers,
+    pub(super) consumers: Readers,
     pub(super) format: Format,
     /// Values that are quantized for it when the model runs, and the nodes that need that.
     pub(super) at_run_time: Vec<(ValueId, usize)>,
@@ -55,8 +55,8 @@ pub(super) fn form(
         Format::Qdq => Ok(None),
         Format::MatMulNBits => match matmul_nbits::spec(graph, constant, config, qtype) {
             Ok(spec) => {
-                let (readers, at_run_time) = (Readers::All, Vec::new());
-                Ok(Some(Form { spec, readers, format, at_run_time }))
+                let (consumers, at_run_time) = (Readers::All, Vec::new());
+                Ok(Some(Form { spec, consumers, format, at_run_time }))
             }
             Err(why) => Err(Kept::NoForm { format, why }),
         },
@@ -83,8 +83,8 @@ pub(super) fn comes_from(graph: &Graph<'_>, value: Option<ValueId>, anchor: Valu
         if found == anchor {
             return true;
         }
-        value = match graph.values[found].maker {
-            crate::Maker::Node { node, .. } if uses::rearranges(graph.nodes[node]) => {
+        value = match graph.values[found].producer {
+            crate::Producer::Node { node, .. } if uses::rearranges(graph.nodes[node]) => {
                 graph.input(node, 0)
             }
             _ => None,

@@ -7,7 +7,7 @@ use quantize_rs_math::{Granularity, QSpec};
 
 use crate::Format;
 use crate::graph::ValueId;
-use crate::graph::ops::{Integer, Slot};
+use crate::graph::ops::{IntegerSupport, Slot};
 use crate::options::target::Bias;
 use crate::plan::activations::Planner;
 use crate::plan::integer_ops::Lead;
@@ -62,8 +62,8 @@ impl Planner<'_, '_> {
                 continue;
             }
             match integer {
-                Integer::No(_) => {}
-                Integer::SameAsInput { .. } => {
+                IntegerSupport::No(_) => {}
+                IntegerSupport::SameAsInput { .. } => {
                     if self.graph.constant(flowing[0]).is_none() {
                         self.observe_inputs(draft, node, &flowing);
                         self.pass_on(draft, node);
@@ -71,7 +71,7 @@ impl Planner<'_, '_> {
                         self.observe_output(draft, node);
                     }
                 }
-                Integer::FloatOutput | Integer::QuantizedOutput { .. } if !leads => {}
+                IntegerSupport::FloatOutput | IntegerSupport::QuantizedOutput { .. } if !leads => {}
                 _ => {
                     if let Err(why) = self.constants_fit(draft, node) {
                         self.stays_float(draft, node, &flowing, why);
@@ -126,15 +126,15 @@ impl Planner<'_, '_> {
         let vector = |input: usize| {
             let found = graph.input(node, input).filter(|_| self.scales_channels(node))?;
             let value = &graph.values[found];
-            let alone = !value.captured && !value.is_output;
+            let alone = !value.used_in_subgraph && !value.is_output;
             (alone && graph.constant(found)?.dims.len() == 1).then_some(found)
         };
         let (Some(input), Some(weight)) = (graph.input(node, 0), vector(1)) else { return };
         let spec = QSpec::new(self.profile.weights[0], true, Granularity::PerTensor);
         let because = Because::WeightOf(self.label(node));
-        let (source, readers) = (Source::Weights, Readers::All);
+        let (source, consumers) = (Source::Weights, Readers::All);
         let (stored, matrix, format) = (spec.qtype, None, Format::Qdq);
-        let plan = ValuePlan { spec, stored, matrix, format, source, readers, because };
+        let plan = ValuePlan { spec, stored, matrix, format, source, consumers, because };
         draft.decisions.insert(weight, Decision::Quantize(plan));
         let beside = self.types.specs[input].qtype;
         let bias = vector(2).filter(|_| self.profile.bias_beside(beside) == Bias::Int32);
@@ -145,7 +145,8 @@ impl Planner<'_, '_> {
     fn share_with_functions(&self, draft: &mut Draft) {
         for node in self.order.iter().rev().copied() {
             let Some(input) = self.graph.input(node, 0) else { continue };
-            let Some((_, after)) = self.function_after(input).filter(|(reader, _)| *reader == node)
+            let Some((_, after)) =
+                self.function_after(input).filter(|(consumer, _)| *consumer == node)
             else {
                 continue;
             };

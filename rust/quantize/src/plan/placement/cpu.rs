@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 
 use quantize_rs_math::QType;
 
-use crate::graph::ops::Integer;
-use crate::graph::{Maker, ValueId};
+use crate::graph::ops::IntegerSupport;
+use crate::graph::{Producer, ValueId};
 use crate::options::target::Placement;
 use crate::plan::activations::Planner;
 use crate::plan::integer_ops::Lead;
@@ -49,7 +49,7 @@ impl Planner<'_, '_> {
         }
         // An activation function that no node before it could take in.
         for node in &self.order {
-            if let (Some(Integer::Fused), Some(input), Some(output)) =
+            if let (Some(IntegerSupport::Fused), Some(input), Some(output)) =
                 (self.integer(*node), self.graph.input(*node, 0), self.graph.output(*node, 0))
                 && flow.native[input]
                 && wanted[output]
@@ -65,7 +65,7 @@ impl Planner<'_, '_> {
         }
         self.ask_movers(draft);
         for node in &self.order {
-            let moves = matches!(self.integer(*node), Some(Integer::SameAsInput { .. }));
+            let moves = matches!(self.integer(*node), Some(IntegerSupport::SameAsInput { .. }));
             if moves
                 && self.moves_integers(*node)
                 && self.outputs(*node).any(|output| wanted[output])
@@ -131,8 +131,10 @@ impl Planner<'_, '_> {
         let mut float: BTreeSet<ValueId> =
             (0..self.graph.values.len()).filter(|id| self.is_input(*id)).collect();
         for node in &self.order {
-            let passes =
-                matches!(self.integer(*node), Some(Integer::Fused | Integer::SameAsInput { .. }));
+            let passes = matches!(
+                self.integer(*node),
+                Some(IntegerSupport::Fused | IntegerSupport::SameAsInput { .. })
+            );
             let stays = match leads.iter().position(|lead| lead.node == *node) {
                 Some(index) if left > 0 && self.is_narrow(draft, &leads[index], &float) => {
                     let weight = leads.remove(index).weight;
@@ -152,7 +154,7 @@ impl Planner<'_, '_> {
     }
 
     fn is_input(&self, value: ValueId) -> bool {
-        matches!(self.graph.values[value].maker, Maker::Input)
+        matches!(self.graph.values[value].producer, Producer::Input)
     }
 
     /// Whether a node reads floats, through filters of few taps that nobody else needs and of which
@@ -163,13 +165,13 @@ impl Planner<'_, '_> {
             shape.iter().skip(1).try_fold(1usize, |taps, length| taps.checked_mul(*length))
         });
         let value = &self.graph.values[weight];
-        let reader = std::iter::once(self.graph.nodes[lead.node]);
-        let asked = self.selection.weight_type(&[value.name], reader);
+        let consumer = std::iter::once(self.graph.nodes[lead.node]);
+        let asked = self.selection.weight_type(&[value.name], consumer);
         self.gives_integers(lead)
             && draft.quantized(weight).is_some()
             && lead.inputs.iter().all(|input| float.contains(input))
             && taps.is_some_and(|taps| taps < FEW_TAPS)
-            && value.readers.len() == 1
+            && value.consumers.len() == 1
             && asked.is_none()
             && self.has_one_reader(lead.node)
     }
@@ -180,12 +182,12 @@ impl Planner<'_, '_> {
         let output = self.graph.output(node, 0);
         let after = output.and_then(|output| self.function_after(output));
         let last = after.map(|(_, after)| after).or(output);
-        last.is_some_and(|last| self.graph.values[last].readers.len() == 1)
+        last.is_some_and(|last| self.graph.values[last].consumers.len() == 1)
     }
 
     /// Which values are wanted as integers, and which come as integers.
     fn flow(&self, leads: &[Lead]) -> (Vec<bool>, Flow) {
-        let joins = |integer| matches!(integer, Some(Integer::Computes { kernel: Some(_) }));
+        let joins = |integer| matches!(integer, Some(IntegerSupport::Computes { kernel: Some(_) }));
         // A sum that holds the bias of a product is a part of that.
         let last: BTreeSet<usize> = leads.iter().map(|lead| lead.last).collect();
         let mut joined: BTreeSet<usize> = self.order.iter().copied().collect();
@@ -212,7 +214,7 @@ impl Planner<'_, '_> {
         leads.iter().flat_map(|lead| &lead.inputs).for_each(|input| wanted[*input] = true);
         for node in self.order.iter().rev() {
             let passes = match self.integer(*node) {
-                Some(Integer::SameAsInput { .. } | Integer::Fused) => true,
+                Some(IntegerSupport::SameAsInput { .. } | IntegerSupport::Fused) => true,
                 _ => joined.contains(node),
             };
             if passes && self.outputs(*node).any(|output| wanted[output]) {
@@ -236,7 +238,7 @@ impl Planner<'_, '_> {
         }
         for node in self.order.iter().copied() {
             let comes = match self.integer(node) {
-                Some(Integer::SameAsInput { .. } | Integer::Fused) => {
+                Some(IntegerSupport::SameAsInput { .. } | IntegerSupport::Fused) => {
                     self.graph.input(node, 0).is_some_and(|input| flow.native[input])
                 }
                 _ if candidates.contains(&node) => {
@@ -273,7 +275,8 @@ impl Planner<'_, '_> {
     fn ask_movers(&self, draft: &mut Draft) {
         let graph = self.graph;
         for node in self.order.iter().rev().copied() {
-            let moves = self.integer(node) == Some(Integer::SameAsInput { same_range: true });
+            let moves =
+                self.integer(node) == Some(IntegerSupport::SameAsInput { same_range: true });
             let (Some(input), Some(output)) = (graph.input(node, 0), graph.output(node, 0)) else {
                 continue;
             };

@@ -8,7 +8,7 @@ use quantize_rs_onnx::{
     OperatorSetIdProto,
 };
 
-use super::Conversion;
+use super::OpsetConversion;
 use super::context::{Constants, ModelContext, NodeContext, Scope};
 use super::steps::{self, Change, Next};
 use crate::QuantizeError;
@@ -22,7 +22,7 @@ pub(super) fn model(
     model: &Model,
     from: Option<i64>,
     to: i64,
-) -> Result<(Conversion, Vec<Edit>), QuantizeError> {
+) -> Result<(OpsetConversion, Vec<Edit>), QuantizeError> {
     let taken = names(model);
     let inferred = Inferred::of(model);
     let mut converter = Converter::of(model, &inferred, &taken, to);
@@ -35,7 +35,7 @@ pub(super) fn model(
     }
     edits.push(Edit::SetOpset { domain: String::new(), version: to });
     let from = from.unwrap_or(to);
-    Ok((Conversion { from, to, changed: converter.changed }, edits))
+    Ok((OpsetConversion { from, to, changed: converter.changed }, edits))
 }
 
 /// Converts one function; `None` if it already has that opset version.

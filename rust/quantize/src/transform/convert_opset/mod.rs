@@ -29,7 +29,7 @@ use crate::plan::NEWEST_OPSET;
 
 /// The result of an opset conversion.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Conversion {
+pub struct OpsetConversion {
     /// The opset version before.
     pub from: i64,
     /// The opset version after.
@@ -38,7 +38,7 @@ pub struct Conversion {
     pub changed: Vec<String>,
 }
 
-impl fmt::Display for Conversion {
+impl fmt::Display for OpsetConversion {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let nodes = match self.changed.len() {
             0 => "no node".to_owned(),
@@ -68,7 +68,7 @@ impl fmt::Display for Conversion {
 ///
 /// # Errors
 /// The opset is older than that of the model or unknown, or a node has no equivalent in it.
-pub fn convert_opset(model: &Model, opset: i64) -> Result<(Model, Conversion), QuantizeError> {
+pub fn convert_opset(model: &Model, opset: i64) -> Result<(Model, OpsetConversion), QuantizeError> {
     if !(1..=NEWEST_OPSET).contains(&opset) {
         let what = format!("is {opset}, expected 1 to {NEWEST_OPSET}");
         return Err(QuantizeError::option("opset", what));
@@ -103,11 +103,14 @@ pub(crate) fn is_unchanged(op_type: &str, from: i64, to: i64) -> bool {
 
 /// The conversion of a model to opset `to`, and its edits. There are none if the opset is already
 /// new enough.
-pub(crate) fn conversion(model: &Model, to: i64) -> Result<(Conversion, Vec<Edit>), QuantizeError> {
+pub(crate) fn conversion(
+    model: &Model,
+    to: i64,
+) -> Result<(OpsetConversion, Vec<Edit>), QuantizeError> {
     let from = model.opset("");
     if from.is_some_and(|from| from >= to) {
         let to = from.unwrap_or(to);
-        return Ok((Conversion { from: to, to, ..Conversion::default() }, Vec::new()));
+        return Ok((OpsetConversion { from: to, to, ..OpsetConversion::default() }, Vec::new()));
     }
     convert::model(model, from, to)
 }

@@ -67,10 +67,10 @@ pub(super) fn kind(graph: &Graph<'_>, index: usize) -> Option<(usize, Kind)> {
 }
 
 fn is_constant(graph: &Graph<'_>, value: usize) -> bool {
-    use crate::graph::Maker;
-    match graph.values[value].maker {
-        Maker::Initializer { overridable, .. } => !overridable,
-        Maker::Node { node, .. } => {
+    use crate::graph::Producer;
+    match graph.values[value].producer {
+        Producer::Initializer { overridable, .. } => !overridable,
+        Producer::Node { node, .. } => {
             graph.nodes[node].op_type == "Constant" && graph.nodes[node].is_onnx()
         }
         _ => false,

@@ -5,7 +5,7 @@ use super::affine::{self, Affine, Channels, Kind};
 use super::product::Product;
 use crate::QuantizeError;
 use crate::graph::constants::{fixed, only_reader};
-use crate::graph::{Graph, Maker, ValueId};
+use crate::graph::{Graph, Producer, ValueId};
 use crate::transform::Changes;
 use crate::transform::pass_edits::PassEdits;
 
@@ -66,7 +66,9 @@ fn run(graph: &Graph<'_>, wanted: fn(&Affine) -> bool) -> Changes {
 fn ends_a_function(graph: &Graph<'_>, mut source: ValueId) -> bool {
     // At most two steps: a scale and a shift.
     for _ in 0..2 {
-        let Maker::Node { node, output: 0 } = graph.values[source].maker else { return false };
+        let Producer::Node { node, output: 0 } = graph.values[source].producer else {
+            return false;
+        };
         let Some((input, kind)) = affine::kind(graph, node) else { break };
         let Some(before) = graph.input(node, input) else { return false };
         if kind == Kind::BatchNormalization {
@@ -74,7 +76,7 @@ fn ends_a_function(graph: &Graph<'_>, mut source: ValueId) -> bool {
         }
         source = before;
     }
-    let Maker::Node { node, .. } = graph.values[source].maker else { return false };
+    let Producer::Node { node, .. } = graph.values[source].producer else { return false };
     let proto = graph.nodes[node];
     let varies = |input| graph.input(node, input).is_some_and(|it| fixed(graph, it).is_none());
     proto.is_onnx() && matches!(&*proto.op_type, "Mul" | "Div") && varies(0) && varies(1)
@@ -84,14 +86,14 @@ fn ends_a_function(graph: &Graph<'_>, mut source: ValueId) -> bool {
 /// output.
 fn after<'m>(graph: &Graph<'m>, index: usize, input: usize) -> Option<(ValueId, Product<'m>)> {
     let made = graph.output(index, 0)?;
-    let reader = only_reader(graph, made)?;
-    if graph.input(reader, 0) != Some(made) || graph.nodes[reader].op_type == "Add" {
+    let consumer = only_reader(graph, made)?;
+    if graph.input(consumer, 0) != Some(made) || graph.nodes[consumer].op_type == "Add" {
         return None;
     }
-    let result = graph.output(reader, 0)?;
+    let result = graph.output(consumer, 0)?;
     let sum = only_reader(graph, result).filter(|sum| graph.nodes[*sum].op_type == "Add");
-    let added = sum.and_then(|sum| Product::of(graph, sum)).filter(|it| it.node == reader);
-    let product = added.or_else(|| Product::of(graph, reader))?;
+    let added = sum.and_then(|sum| Product::of(graph, sum)).filter(|it| it.node == consumer);
+    let product = added.or_else(|| Product::of(graph, consumer))?;
     Some((graph.input(index, input)?, product))
 }
 

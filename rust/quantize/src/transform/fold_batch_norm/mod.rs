@@ -12,7 +12,7 @@ use super::Changes;
 use super::pass_edits::PassEdits;
 use crate::QuantizeError;
 use crate::graph::constants::only_reader;
-use crate::graph::{Graph, Maker};
+use crate::graph::{Graph, Producer};
 
 use affine::Affine;
 pub(super) use forward::{even, forward};
@@ -25,11 +25,13 @@ pub(super) fn run(graph: &Graph<'_>) -> Result<Changes, QuantizeError> {
     for (index, node) in graph.nodes.iter().enumerate() {
         let Some((input, kind)) = affine::kind(graph, index) else { continue };
         let Some(value) = graph.input(index, input) else { continue };
-        let Maker::Node { node: maker, output: 0 } = graph.values[value].maker else { continue };
+        let Producer::Node { node: producer, output: 0 } = graph.values[value].producer else {
+            continue;
+        };
         if only_reader(graph, value) != Some(index) || graph.output(index, 0).is_none() {
             continue;
         }
-        let Some(product) = Product::of(graph, maker) else { continue };
+        let Some(product) = Product::of(graph, producer) else { continue };
         // Folds one node at a time, so that the next round sees the result.
         if product.nodes().any(|node| taken[node]) {
             continue;

@@ -5,7 +5,7 @@ use quantize_rs_onnx::{DataType, Edit, NodeProto, Tensor};
 
 use super::affine::{Affine, Channels};
 use crate::graph::constants::{fixed, only_reader};
-use crate::graph::{Graph, Maker, ValueId};
+use crate::graph::{Graph, Producer, ValueId};
 use crate::transform::floats::{floats, rounded};
 use crate::transform::pass_edits::PassEdits;
 
@@ -104,7 +104,9 @@ impl<'m> Product<'m> {
     fn before_add(graph: &Graph<'m>, index: usize) -> Option<Product<'m>> {
         let find = |input: usize| -> Option<Product<'m>> {
             let value = graph.input(index, input)?;
-            let Maker::Node { node, output: 0 } = graph.values[value].maker else { return None };
+            let Producer::Node { node, output: 0 } = graph.values[value].producer else {
+                return None;
+            };
             let found = graph.nodes[node];
             if found.op_type != "MatMul" || only_reader(graph, value) != Some(index) {
                 return None;

@@ -11,7 +11,7 @@ use super::eval::{self, Call};
 use super::pass_edits::{PassEdits, is_pure};
 use crate::QuantizeError;
 use crate::graph::constants::{fixed, of_ints, only_reader};
-use crate::graph::{Graph, Maker, ValueId};
+use crate::graph::{Graph, Producer, ValueId};
 
 /// How much larger, in bytes, a computed constant may be than the constants that it makes unused.
 const GROWTH: usize = 64 << 10;
@@ -57,7 +57,7 @@ pub(super) fn run(graph: &Graph<'_>) -> Result<Changes, QuantizeError> {
         let node = graph.nodes[index];
         pass.did(format!("replaced {} with its constant value", node.label()));
         let found = &graph.values[value];
-        if !found.captured && found.readers.iter().all(|reader| folded[reader.node]) {
+        if !found.used_in_subgraph && found.consumers.iter().all(|consumer| folded[consumer.node]) {
             continue;
         }
         match made.origin.map(|origin| graph.values[origin].name) {
@@ -112,7 +112,7 @@ fn computed(
     let rearranges = REARRANGE.contains(&&*node.op_type);
     let apart = graph.model.proto().ir_version >= 4;
     let origin = own(0).filter(|_| rearranges && apart).and_then(|value| {
-        let initializer = matches!(graph.values[value].maker, Maker::Initializer { .. });
+        let initializer = matches!(graph.values[value].producer, Producer::Initializer { .. });
         if initializer { Some(value) } else { known.get(&value)?.origin }
     });
     Some((value, ComputedValue { tensor, origin }))
@@ -166,7 +166,9 @@ fn transposed(graph: &Graph<'_>) -> usize {
     let transposes = graph.nodes.iter().enumerate().filter(|(_, node)| node.op_type == "Transpose");
     let sizes = transposes.filter_map(|(index, _)| {
         let value = graph.input(index, 0)?;
-        let Maker::Initializer { tensor, .. } = graph.values[value].maker else { return None };
+        let Producer::Initializer { tensor, .. } = graph.values[value].producer else {
+            return None;
+        };
         let elements = tensor
             .dims
             .iter()

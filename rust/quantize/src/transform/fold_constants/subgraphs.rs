@@ -9,14 +9,14 @@ use quantize_rs_onnx::{
 use super::evaluated;
 use crate::graph::constants::{constant, fixed};
 use crate::graph::uses;
-use crate::graph::{Graph, with_bodies};
+use crate::graph::{Graph, with_subgraphs};
 use crate::transform::Changes;
 
 pub(super) fn run(graph: &Graph<'_>) -> Changes {
     let mut changes = Changes::default();
     for (node, proto) in graph.nodes.iter().enumerate() {
         let did = &mut changes.did;
-        if let Some(with) = with_bodies(proto, |body| folded(graph, body, None, did)) {
+        if let Some(with) = with_subgraphs(proto, |body| folded(graph, body, None, did)) {
             changes.edits.push(Edit::ReplaceNode { node, with });
         }
     }
@@ -108,7 +108,7 @@ fn folded(
             nodes.push(Kept::new(NodeProto::new(name, "Constant", Vec::new(), output, value)));
             continue;
         }
-        match with_bodies(node, |body| folded(graph, body, Some(&scope), did)) {
+        match with_subgraphs(node, |body| folded(graph, body, Some(&scope), did)) {
             Some(with) => {
                 nodes.push(Kept::new(with));
                 inside = true;

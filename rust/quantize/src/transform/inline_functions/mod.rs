@@ -164,7 +164,7 @@ impl<'g, 'm> Inliner<'g, 'm> {
             }
             return Some(all);
         }
-        let with = self.with_bodies(node, fixed, depth);
+        let with = self.with_subgraphs(node, fixed, depth);
         fixed.learn(node);
         with.map(|node| vec![node])
     }
@@ -201,13 +201,13 @@ impl<'g, 'm> Inliner<'g, 'm> {
     }
 
     /// A copy of the node with calls in its subgraphs inlined; `None` if there are none.
-    fn with_bodies(
+    fn with_subgraphs(
         &mut self,
         node: &NodeProto,
         fixed: &ConstantScope<'_>,
         depth: usize,
     ) -> Option<NodeProto> {
-        graph::with_bodies(node, |body| {
+        graph::with_subgraphs(node, |body| {
             let mut inner = ConstantScope::of(body, Some(fixed));
             let mut nodes = Vec::with_capacity(body.node.len());
             let mut changed = false;

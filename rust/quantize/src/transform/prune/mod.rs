@@ -18,7 +18,7 @@ use crate::error::QuantizeErrorKind;
 use crate::graph::names::Names;
 use crate::graph::uses;
 use crate::graph::uses::{Along, Constant, Use};
-use crate::graph::{Graph, Maker};
+use crate::graph::{Graph, Producer};
 use crate::plan::{self, Kept};
 use crate::{Config, QuantizeError};
 use cut::Zeroed;
@@ -231,13 +231,13 @@ fn replace(
     edits: &mut Vec<Edit>,
 ) {
     let mut source = constant.anchor;
-    if let Maker::Node { node, .. } = graph.values[source].maker
+    if let Producer::Node { node, .. } = graph.values[source].producer
         && graph.constant(source).is_none()
         && let Some(before) = graph.input(node, 0)
     {
         // The input of a cast is pruned. If it has other uses, it is copied.
         let value = &graph.values[before];
-        if value.readers.len() > 1 || value.is_output || value.captured {
+        if value.consumers.len() > 1 || value.is_output || value.used_in_subgraph {
             let copy = names.fresh(value.name, "pruned");
             edits.push(Edit::AddInitializer(TensorProto::new(&copy, tensor)));
             edits.push(Edit::SetInput { node, input: 0, value: copy });
@@ -246,8 +246,8 @@ fn replace(
         source = before;
     }
     let made = TensorProto::new(&constant.tensor.name, tensor);
-    edits.push(match graph.values[source].maker {
-        Maker::Node { node, .. } => {
+    edits.push(match graph.values[source].producer {
+        Producer::Node { node, .. } => {
             let mut with = graph.nodes[node].clone();
             for attribute in &mut with.attribute {
                 if attribute.name == "value" {
