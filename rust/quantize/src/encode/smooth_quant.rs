@@ -37,7 +37,7 @@ const MIN_ERROR_REDUCTION: f64 = 0.5;
 const UNIFORM: f64 = 1.0 / 12.0;
 
 /// The assumed ratio of the largest magnitude of a channel to its standard deviation.
-const PEAK: f64 = 4.0;
+const PEAK_IN_SIGMAS: f64 = 4.0;
 
 /// An equivalent float model, with its plan and ranges.
 pub(crate) struct Smoothed {
@@ -199,7 +199,8 @@ impl<'p> SmoothingCandidate<'p> {
     /// The expected squared error of all products if the value has the step size `step`.
     fn error(&self, factors: &[f32], step: f64) -> f64 {
         let power = |channel: usize| (self.peaks[channel] / f64::from(factors[channel])).powi(2);
-        let inputs: f64 = (0..factors.len()).map(power).sum::<f64>() / (PEAK * PEAK);
+        let inputs: f64 =
+            (0..factors.len()).map(power).sum::<f64>() / (PEAK_IN_SIGMAS * PEAK_IN_SIGMAS);
         let of = |weight: &Weight| {
             let energies = weight.energies.iter().zip(factors);
             let energy: f64 = energies.map(|(energy, by)| energy * f64::from(*by).powi(2)).sum();

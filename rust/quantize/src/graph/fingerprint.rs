@@ -7,7 +7,7 @@ use quantize_rs_onnx::{AttributeProto, GraphProto, Kept, Model, NodeProto, Tenso
 use crate::util::fnv::Fnv;
 
 /// The number of 8-byte words that are hashed of each constant.
-const WORDS: usize = 16;
+const HASHED_WORDS: usize = 16;
 
 /// A 64-bit FNV-1a hash of the model: its structure, its attributes, and a sample of each constant.
 pub(crate) fn fingerprint(model: &Model) -> String {
@@ -54,7 +54,7 @@ impl Print<'_> {
         tensor.dims.iter().for_each(|dim| self.hash.write_i64(*dim));
         let Ok(tensor) = self.model.tensor(tensor) else { return };
         let (words, rest) = tensor.data.as_chunks::<8>();
-        for word in words.iter().step_by(words.len() / WORDS + 1) {
+        for word in words.iter().step_by(words.len() / HASHED_WORDS + 1) {
             self.hash.word(u64::from_le_bytes(*word));
         }
         self.hash.write(rest);

@@ -102,7 +102,7 @@ pub struct ObservedRange {
 }
 
 /// If samples cover at least this fraction of a bounded range, the whole range gets a scale.
-const FILLED: f64 = 0.5;
+const MIN_COVERAGE: f64 = 0.5;
 
 impl ObservedRange {
     /// The range that a method selects for the type of `spec`, within the bounds; `None` without
@@ -114,7 +114,7 @@ impl ObservedRange {
     fn range(&self, finder: &dyn RangeFinder, spec: &QSpec) -> Option<Found> {
         let sketch = self.sketch.as_ref()?;
         let filled = |bounds: &Range| {
-            spec.qtype.bits() >= 16 || width(sketch.range()) >= FILLED * width(*bounds)
+            spec.qtype.bits() >= 16 || width(sketch.range()) >= MIN_COVERAGE * width(*bounds)
         };
         if let Some(range) = self.bounds.filter(filled) {
             return Some(Found { range, note: None });

@@ -12,7 +12,7 @@ use crate::graph::{Graph, Producer, ValueId};
 use crate::util::fnv::Fnv;
 
 /// The number of words of a constant that are hashed before constants are compared completely.
-const WORDS: usize = 64;
+const HASHED_WORDS: usize = 64;
 
 /// The element type, the shape, and a hash of some words.
 type Glance<'m> = (DataType, &'m [i64], u64);
@@ -62,7 +62,7 @@ fn glance(tensor: &Tensor) -> u64 {
     let (words, rest) = tensor.data.as_chunks::<8>();
     words
         .iter()
-        .step_by(words.len() / WORDS + 1)
+        .step_by(words.len() / HASHED_WORDS + 1)
         .for_each(|word| hash.word(u64::from_le_bytes(*word)));
     hash.write(rest);
     hash.finish()

@@ -273,20 +273,20 @@ impl PreprocessedModel {
         config: Config,
         integers: bool,
     ) -> Result<PreprocessedModel, QuantizeError> {
-        let wishes = config.clone();
-        let asked = config.passes.is_some();
+        let original_config = config.clone();
+        let explicit = config.passes.is_some();
         let passes = match &config.passes {
             Some(names) => named(names)?,
             None => planning(integers),
         };
-        let (mut prepared, mut steps) = run(model, &passes, !asked)?;
-        let (config, gone) = if steps.is_empty() {
+        let (mut prepared, mut steps) = run(model, &passes, !explicit)?;
+        let (config, name_warnings) = if steps.is_empty() {
             (config, Vec::new())
         } else {
             still_there(&Graph::of(model)?, &Graph::of(&prepared)?, config)
         };
         let PlannedModel { mut plan, converted } = minimum_opset::ready(&prepared, config)?;
-        plan.warnings.extend(gone);
+        plan.warnings.extend(name_warnings);
         if let Some((converted, step)) = converted {
             postconditions::same_interface(&prepared, &converted)?;
             prepared = converted;
@@ -295,17 +295,17 @@ impl PreprocessedModel {
         plan.steps.clone_from(&steps);
         plan.origin = Origin::of(model);
         let did = |name: &str| steps.iter().any(|step| step.pass == name);
-        if !asked && did(WIDEN_FLOATS) && !plan.computes_on_integers() {
-            return PreprocessedModel::with(model, wishes, false);
+        if !explicit && did(WIDEN_FLOATS) && !plan.computes_on_integers() {
+            return PreprocessedModel::with(model, original_config, false);
         }
         let idle = plan.quantized().next().is_none();
         let stored = did(STORE_INTEGERS);
         // If nothing is quantized, the passes are of no use: the model is returned unchanged.
         if idle
             && !stored
-            && !asked
+            && !explicit
             && !steps.is_empty()
-            && let as_it_is = (Config { passes: Some(Vec::new()), ..wishes })
+            && let as_it_is = (Config { passes: Some(Vec::new()), ..original_config })
             && let Ok(prepared) = PreprocessedModel::ready(model, as_it_is)
         {
             return Ok(prepared);
@@ -347,7 +347,7 @@ pub(crate) fn named(names: &[String]) -> Result<Vec<&'static Pass>, QuantizeErro
 }
 
 /// The maximum number of rounds. Each round works on the result of the previous one.
-const ROUNDS: usize = 16;
+const MAX_ROUNDS: usize = 16;
 
 /// The first pass that returns edits for the current model, with its edits.
 fn first(
@@ -374,7 +374,7 @@ pub(crate) fn run(
 ) -> Result<(Model, Vec<Step>), QuantizeError> {
     let mut model = before.clone();
     let mut steps: Vec<Step> = Vec::new();
-    let rounds = if passes.is_empty() { 0 } else { ROUNDS };
+    let rounds = if passes.is_empty() { 0 } else { MAX_ROUNDS };
     for _ in 0..rounds {
         let mut idle = true;
         let mut left = passes.iter().copied();

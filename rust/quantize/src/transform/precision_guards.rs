@@ -16,10 +16,10 @@ use crate::graph::uses;
 use crate::graph::{Graph, ValueId};
 
 /// The largest finite float16 number.
-const LARGEST: f32 = 65504.0;
+const MAX_FLOAT16: f32 = 65504.0;
 
 /// Operators that are discontinuous, or that treat non-finite numbers differently.
-const DISTINGUISH: [&str; 15] = [
+const DISCONTINUOUS: [&str; 15] = [
     "ArgMax",
     "ArgMin",
     "Ceil",
@@ -39,7 +39,7 @@ const DISTINGUISH: [&str; 15] = [
 
 /// Operators whose results are small and unrelated to large inputs, besides those that multiply by
 /// weights.
-const SETTLE: [&str; 10] = [
+const BOUNDED: [&str; 10] = [
     "Cos",
     "GroupNormalization",
     "InstanceNormalization",
@@ -82,13 +82,13 @@ pub(super) fn far(graph: &Graph<'_>) -> Vec<bool> {
 
 /// Whether any element exceeds the range of float16.
 fn beyond(tensor: &Tensor) -> bool {
-    to_f32(tensor).is_some_and(|all| all.iter().any(|x| x.abs() > LARGEST))
+    to_f32(tensor).is_some_and(|all| all.iter().any(|x| x.abs() > MAX_FLOAT16))
 }
 
 /// Whether the outputs of a node may hold such numbers.
 fn carries(node: &NodeProto, graph: &Graph<'_>, index: usize, far: &[bool]) -> bool {
     let multiplies = ops::rule(node).is_some_and(|rule| rule.takes_weight(1));
-    if multiplies || SETTLE.contains(&&*node.op_type) {
+    if multiplies || BOUNDED.contains(&&*node.op_type) {
         return false;
     }
     let input = |position: usize| graph.input(index, position);
@@ -135,5 +135,5 @@ pub(super) fn is_distinguished(graph: &Graph<'_>, value: ValueId, source: ValueI
 
 fn distinguishes(node: &NodeProto) -> bool {
     let to_integers = node.op_type == "Cast" && uses::casts(node).is_none();
-    node.is_onnx() && (to_integers || DISTINGUISH.contains(&&*node.op_type))
+    node.is_onnx() && (to_integers || DISCONTINUOUS.contains(&&*node.op_type))
 }

@@ -72,11 +72,11 @@ fn joined(call: &Call<'_, '_>, a: Fact, b: &Fact) -> Fact {
 
 /// How many times the facts about loop-carried values are widened before nothing is assumed of
 /// them.
-const TURNS: usize = 3;
+const MAX_WIDENINGS: usize = 3;
 
 /// Infers the loop-carried values of a subgraph, as facts that hold in every iteration, and its
 /// other outputs. The loop-carried values follow `ahead` other outputs.
-fn turns<'m>(
+fn iterations<'m>(
     call: &Call<'_, 'm>,
     graph: &'m GraphProto,
     mut carried: Vec<Fact>,
@@ -88,7 +88,7 @@ fn turns<'m>(
     }
     // Dimensions that stand for any dimension because they differ between iterations.
     let mut any: Vec<Dim> = Vec::new();
-    for turn in 0..=TURNS + 1 {
+    for iteration in 0..=MAX_WIDENINGS + 1 {
         let mut made = call.state.body(graph, &given(&carried), call.scope);
         let each = made.split_off(made.len().min(ahead + carried.len()));
         let after = made.get(ahead..).filter(|after| after.len() == carried.len())?;
@@ -96,7 +96,7 @@ fn turns<'m>(
             return Some((carried, each));
         }
         for (fact, after) in carried.iter_mut().zip(after) {
-            if turn >= TURNS {
+            if iteration >= MAX_WIDENINGS {
                 *fact = Fact::default();
             } else if !covers(fact, after, &any) {
                 let before = fact.shape.clone().unwrap_or_default();
@@ -134,7 +134,7 @@ fn repeated(call: &Call<'_, '_>) -> Option<Vec<Fact>> {
         given.extend_from_slice(carried);
         given
     };
-    let (mut made, each) = turns(call, graph, carried, 1, given)?;
+    let (mut made, each) = iterations(call, graph, carried, 1, given)?;
     let count = call.unknown();
     made.extend(each.into_iter().map(|fact| stacked(fact, 0, count)));
     Some(made)
@@ -188,7 +188,7 @@ fn scanned(call: &Call<'_, '_>) -> Option<Vec<Fact>> {
     }
     let count = count.unwrap_or_else(|| call.unknown());
     let given = |carried: &[Fact]| [carried, &slices].concat();
-    let (mut made, each) = turns(call, graph, carried, 0, given)?;
+    let (mut made, each) = iterations(call, graph, carried, 0, given)?;
     let outputs = each.into_iter().enumerate();
     made.extend(outputs.map(|(at, fact)| stacked(fact, along("scan_output_axes", at), count)));
     if first > 0 {

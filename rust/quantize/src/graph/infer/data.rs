@@ -6,7 +6,7 @@ use quantize_rs_onnx::{DataType, NodeProto};
 
 use super::call::{Call, Given, axis_of};
 use super::dim::Dim;
-use super::fact::ELEMENTS;
+use super::fact::MAX_ELEMENTS;
 use super::ops::{axes_of_shape, span};
 
 type Elements = Vec<Option<Dim>>;
@@ -90,12 +90,13 @@ fn concat(call: &Call<'_, '_>) -> Option<Elements> {
         match (call.elements(input), call.shape(input).map(Vec::as_slice)) {
             (Some(elements), _) => all.extend_from_slice(elements),
             (None, Some([length])) => {
-                let length = usize::try_from(length.fixed()?).ok().filter(|it| *it <= ELEMENTS)?;
+                let length =
+                    usize::try_from(length.fixed()?).ok().filter(|it| *it <= MAX_ELEMENTS)?;
                 all.extend(vec![None; length]);
             }
             _ => return None,
         }
-        if all.len() > ELEMENTS {
+        if all.len() > MAX_ELEMENTS {
             return None;
         }
     }
@@ -129,7 +130,7 @@ fn slice(call: &Call<'_, '_>) -> Option<Elements> {
 fn constant_of_shape(call: &Call<'_, '_>) -> Option<Elements> {
     let length = match call.fixed(0)?[..] {
         [] => 1,
-        [length] => usize::try_from(length).ok().filter(|length| *length <= ELEMENTS)?,
+        [length] => usize::try_from(length).ok().filter(|length| *length <= MAX_ELEMENTS)?,
         _ => return None,
     };
     let value = call.attribute("value")?.t.as_deref()?;
@@ -141,7 +142,7 @@ fn constant_of_shape(call: &Call<'_, '_>) -> Option<Elements> {
 fn expand(call: &Call<'_, '_>) -> Option<Elements> {
     let (elements, wanted) = (call.elements(0)?, call.fixed(1)?);
     let [length] = wanted[..] else { return None };
-    let length = usize::try_from(length).ok().filter(|length| *length <= ELEMENTS)?;
+    let length = usize::try_from(length).ok().filter(|length| *length <= MAX_ELEMENTS)?;
     match elements {
         [one] => Some(vec![*one; length]),
         _ => None,
@@ -153,7 +154,7 @@ fn range(call: &Call<'_, '_>) -> Option<Elements> {
     let (mut at, limit, delta) = (one(0)?, one(1)?, one(2)?);
     let mut all = Elements::new();
     while delta != 0 && (delta > 0 && at < limit || delta < 0 && at > limit) {
-        if all.len() == ELEMENTS {
+        if all.len() == MAX_ELEMENTS {
             return None;
         }
         all.push(Some(Dim::Fixed(at)));

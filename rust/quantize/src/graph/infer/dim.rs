@@ -43,14 +43,14 @@ struct Atom {
 type Form = Vec<(Vec<usize>, i64)>;
 
 /// The maximum number of terms, and of atoms in a term. Larger expressions are unknown.
-const TERMS: usize = 6;
-const FACTORS: usize = 6;
+const MAX_TERMS: usize = 6;
+const MAX_FACTORS: usize = 6;
 
 /// The maximum length of the name of an expression, in bytes.
-const NAME: usize = 64;
+const MAX_NAME_BYTES: usize = 64;
 
 /// Placeholder names that exporters write for unknown dimensions.
-const NO_NAMES: [&str; 8] = ["", "?", "-1", "0", "None", "none", "unk", "unknown"];
+const PLACEHOLDER_NAMES: [&str; 8] = ["", "?", "-1", "0", "None", "none", "unk", "unknown"];
 
 /// All expressions of one model.
 #[derive(Debug, Default)]
@@ -68,7 +68,7 @@ impl Dims {
     /// A dimension that the file names. Equal names of input dimensions mean equal dimensions.
     /// Elsewhere the name is only displayed, since exporters do not check it.
     pub(crate) fn named(&mut self, name: &str, input: bool) -> Dim {
-        if NO_NAMES.contains(&name) {
+        if PLACEHOLDER_NAMES.contains(&name) {
             return self.unnamed(input);
         }
         if !input {
@@ -215,7 +215,7 @@ impl Dims {
                 factors.push(self.atoms[*atom].name.clone()?);
             }
             name.push_str(&factors.join("*"));
-            if name.len() > NAME {
+            if name.len() > MAX_NAME_BYTES {
                 return None;
             }
         }
@@ -245,7 +245,8 @@ impl Dims {
             [(atoms, times)] if atoms.is_empty() => return Some(Dim::Fixed(*times)),
             _ => {}
         }
-        let small = form.len() <= TERMS && form.iter().all(|(atoms, _)| atoms.len() <= FACTORS);
+        let small =
+            form.len() <= MAX_TERMS && form.iter().all(|(atoms, _)| atoms.len() <= MAX_FACTORS);
         small.then(|| self.interned(form))
     }
 

@@ -11,7 +11,7 @@ use quantize_rs_onnx::{
 
 use super::call::Call;
 use super::dim::{Dim, Dims};
-use super::fact::{AXES, ELEMENTS, Fact, declared};
+use super::fact::{Fact, MAX_AXES, MAX_ELEMENTS, declared};
 use super::{control, data, ops};
 use crate::graph::constants::ints;
 
@@ -32,11 +32,11 @@ pub(crate) struct Inferred<'m> {
 }
 
 /// The maximum nesting depth of function calls and subgraphs.
-const DEPTH: usize = 32;
+const MAX_DEPTH: usize = 32;
 
 /// The maximum number of visits per node, on average. Bounds the work for nested functions and
 /// loops.
-const VISITS: usize = 8;
+const MAX_VISITS_PER_NODE: usize = 8;
 
 impl<'m> Inferred<'m> {
     /// Infers the facts about all values of a model.
@@ -51,7 +51,9 @@ impl<'m> Inferred<'m> {
             model,
             functions,
             dims: RefCell::default(),
-            left: Cell::new(VISITS.saturating_mul(nodes_of(model)).saturating_add(1 << 10)),
+            left: Cell::new(
+                MAX_VISITS_PER_NODE.saturating_mul(nodes_of(model)).saturating_add(1 << 10),
+            ),
             depth: Cell::default(),
             bodies: RefCell::default(),
             warnings: RefCell::default(),
@@ -268,7 +270,7 @@ impl<'m> InferenceState<'m> {
 
     /// Drops the parts of a fact that are invalid or exceed the limits.
     fn hold(&self, fact: &mut Fact) {
-        fact.shape.take_if(|shape| shape.len() > AXES);
+        fact.shape.take_if(|shape| shape.len() > MAX_AXES);
         let wrong = |length: &&mut Dim| length.fixed().is_some_and(|length| length < 0);
         for length in fact.shape.iter_mut().flatten().filter(wrong) {
             *length = self.dims.borrow_mut().unnamed(false);
@@ -279,7 +281,7 @@ impl<'m> InferenceState<'m> {
             _ => None,
         };
         let fits =
-            |elements: &mut Vec<_>| Some(elements.len()) == count && elements.len() <= ELEMENTS;
+            |elements: &mut Vec<_>| Some(elements.len()) == count && elements.len() <= MAX_ELEMENTS;
         fact.elements.take_if(|elements| !fits(elements));
         let narrow = |element: &Option<Dim>| {
             element.and_then(Dim::fixed).is_none_or(|number| i32::try_from(number).is_ok())
@@ -292,7 +294,7 @@ impl<'m> InferenceState<'m> {
     /// Enters a nesting level until the returned guard is dropped; `None` at the maximum depth.
     fn deeper(&self) -> Option<Deeper<'_>> {
         let depth = self.depth.get() + 1;
-        (depth <= DEPTH).then(|| {
+        (depth <= MAX_DEPTH).then(|| {
             self.depth.set(depth);
             Deeper(&self.depth)
         })
@@ -304,7 +306,7 @@ impl<'m> InferenceState<'m> {
         let shape = tensor.dims.iter().map(length).collect::<Option<Vec<Dim>>>();
         let few = match tensor.dims[..] {
             [] => true,
-            [length] => usize::try_from(length).is_ok_and(|length| length <= ELEMENTS),
+            [length] => usize::try_from(length).is_ok_and(|length| length <= MAX_ELEMENTS),
             _ => false,
         };
         let read = || self.model.tensor(tensor).ok();

@@ -21,10 +21,10 @@ pub(crate) struct Fact {
 }
 
 /// The maximum number of axes of a tracked shape.
-pub(super) const AXES: usize = 32;
+pub(super) const MAX_AXES: usize = 32;
 
 /// The maximum number of elements of a tracked vector.
-pub(super) const ELEMENTS: usize = 64;
+pub(super) const MAX_ELEMENTS: usize = 64;
 
 impl Fact {
     /// The number of axes.
@@ -45,7 +45,7 @@ impl Fact {
 /// input; elsewhere such a dimension is unknown.
 pub(super) fn declared(info: &ValueInfoProto, dims: &mut Dims, input: bool) -> Fact {
     let Some(tensor) = info.tensor_type() else { return Fact::default() };
-    let shape = tensor.shape.as_ref().filter(|shape| shape.dim.len() <= AXES);
+    let shape = tensor.shape.as_ref().filter(|shape| shape.dim.len() <= MAX_AXES);
     let shape = shape.map(|shape| {
         let lengths = shape.dim.iter().map(|dim| match (dim.value, &dim.param) {
             (Some(length), _) if length >= 0 => Dim::Fixed(length),

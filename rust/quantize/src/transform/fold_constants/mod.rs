@@ -14,17 +14,17 @@ use crate::graph::constants::{fixed, of_ints, only_reader};
 use crate::graph::{Graph, Producer, ValueId};
 
 /// How much larger, in bytes, a computed constant may be than the constants that it makes unused.
-const GROWTH: usize = 64 << 10;
+const MAX_GROWTH_BYTES: usize = 64 << 10;
 
 /// The same limit for constants that are only rearranged or cast, which the planner can follow.
-const COPY: usize = 64;
+const MAX_COPY_GROWTH_BYTES: usize = 64;
 
 /// The same limit for constants that only repeat elements, which are cheap to compute at run time.
-const REPEATED: usize = 4 << 10;
+const MAX_REPEATED_GROWTH_BYTES: usize = 4 << 10;
 
 /// The limit for the total size, in bytes, of large constants that are transposed. The results are
 /// held in memory, whereas constants of the file are memory-mapped.
-const TRANSPOSED: usize = 256 << 20;
+const MAX_TRANSPOSED_BYTES: usize = 256 << 20;
 
 /// Operators that only change the order or shape of elements. The result keeps the name of the
 /// constant, so that you can refer to it.
@@ -41,7 +41,7 @@ pub(super) fn run(graph: &Graph<'_>) -> Result<Changes, QuantizeError> {
     let mut known: HashMap<ValueId, ComputedValue> = HashMap::new();
     let mut folded = vec![false; graph.nodes.len()];
     let order = topological(&graph.model.graph().node)?;
-    let transposes = transposed(graph) <= TRANSPOSED;
+    let transposes = transposed(graph) <= MAX_TRANSPOSED_BYTES;
     for index in &order {
         let large = graph.nodes[*index].op_type == "Transpose" && !transposes;
         if let Some((value, made)) = computed(graph, *index, &known, large) {
@@ -99,7 +99,7 @@ fn computed(
         })
         .collect();
     let inputs = inputs?;
-    if small && inputs.iter().flatten().any(|tensor| tensor.data.len() > GROWTH) {
+    if small && inputs.iter().flatten().any(|tensor| tensor.data.len() > MAX_GROWTH_BYTES) {
         return None;
     }
     let own = |input: usize| {
@@ -129,10 +129,10 @@ fn evaluated(
     let evaluate = eval::operator(node)?;
     let opset = graph.model.opset("").unwrap_or(1);
     let growth = match node.op_type.as_str() {
-        "Cast" | "CastLike" => COPY,
-        rearranges if REARRANGE.contains(&rearranges) => COPY,
-        "ConstantOfShape" | "Expand" | "Tile" => REPEATED,
-        _ => GROWTH,
+        "Cast" | "CastLike" => MAX_COPY_GROWTH_BYTES,
+        rearranges if REARRANGE.contains(&rearranges) => MAX_COPY_GROWTH_BYTES,
+        "ConstantOfShape" | "Expand" | "Tile" => MAX_REPEATED_GROWTH_BYTES,
+        _ => MAX_GROWTH_BYTES,
     };
     let limit = freed.saturating_add(growth);
     // Views share their bytes, but are subject to the limit as well.
@@ -173,7 +173,7 @@ fn transposed(graph: &Graph<'_>) -> usize {
             .dims
             .iter()
             .try_fold(1usize, |all, length| all.checked_mul(usize::try_from(*length).ok()?))?;
-        tensor.dtype()?.byte_len(elements).filter(|bytes| *bytes > GROWTH)
+        tensor.dtype()?.byte_len(elements).filter(|bytes| *bytes > MAX_GROWTH_BYTES)
     });
     sizes.fold(0, usize::saturating_add)
 }

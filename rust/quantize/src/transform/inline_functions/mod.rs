@@ -24,8 +24,8 @@ use weight_calls::{ConstantScope, WeightCalls};
 /// The maximum number of nodes after inlining, for the whole model: a small file with nested
 /// functions could expand to more nodes than fit in memory. This many bytes of the file allow one
 /// more node.
-const NODES: usize = 1 << 16;
-const BYTES: usize = 1 << 8;
+const MAX_NODES: usize = 1 << 16;
+const BYTES_PER_NODE: usize = 1 << 8;
 
 /// Inlines all calls.
 pub(super) fn all(graph: &Graph<'_>) -> Result<Changes, QuantizeError> {
@@ -182,12 +182,12 @@ impl<'g, 'm> Inliner<'g, 'm> {
         {
             return None;
         }
-        if depth > weight_calls::DEEPEST {
+        if depth > weight_calls::MAX_DEPTH {
             return None;
         }
         let with = self.converted(function).ok()?;
-        let cost: usize = with.node.iter().map(|node| 1 + node.byte_len() / BYTES).sum();
-        self.made = self.made.checked_add(cost).filter(|made| *made <= NODES)?;
+        let cost: usize = with.node.iter().map(|node| 1 + node.byte_len() / BYTES_PER_NODE).sum();
+        self.made = self.made.checked_add(cost).filter(|made| *made <= MAX_NODES)?;
         self.import(&with);
         let nodes = body::expanded(node, function, &with, &mut self.names, &mut self.shared);
         self.edits.extend(self.shared.fresh.drain(..).map(Edit::AddInitializer));

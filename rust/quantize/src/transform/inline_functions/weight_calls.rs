@@ -10,7 +10,7 @@ use crate::graph::Graph;
 use crate::graph::ops;
 
 /// The maximum nesting depth of calls. Deeper calls are assumed to have no weights.
-pub(super) const DEEPEST: usize = 64;
+pub(super) const MAX_DEPTH: usize = 64;
 
 /// The maximum number of nodes to visit. A function is visited once per combination of constant
 /// inputs.
@@ -156,7 +156,7 @@ impl<'g, 'm> WeightCalls<'g, 'm> {
         let body = &self.functions.all()[function];
         let inputs = body.input.iter().zip(&key.1);
         let own = inputs.filter_map(|(name, given)| Some((name.clone(), (*given)?))).collect();
-        let found = depth < DEEPEST
+        let found = depth < MAX_DEPTH
             && self.nodes(&body.node, &mut ConstantScope { own, outer: None }, depth + 1);
         self.known.insert(key, found);
         found

@@ -30,7 +30,7 @@ pub(super) fn wanted(call: &Call<'_, '_>, input: usize) -> Option<Vec<Option<Dim
         _ => return None,
     };
     // A longer vector would exceed the maximum rank.
-    (length <= crate::graph::infer::fact::AXES).then(|| vec![None; length])
+    (length <= crate::graph::infer::fact::MAX_AXES).then(|| vec![None; length])
 }
 
 /// A requested dimension, if it is known to be non-negative.
@@ -199,7 +199,7 @@ fn unsqueeze(call: &Call<'_, '_>) -> Option<Shape> {
     let shape = call.shape(0)?;
     let Given::Ints(axes) = call.given("axes", 1) else {
         let count = usize::try_from(call.shape(1)?.first()?.fixed()?).ok()?;
-        return (count <= crate::graph::infer::fact::AXES)
+        return (count <= crate::graph::infer::fact::MAX_AXES)
             .then(|| call.unknowns(shape.len() + count));
     };
     let rank = shape.len() + axes.len();
