@@ -8,12 +8,12 @@
 //! # let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/digits/digits_cnn.onnx");
 //! # let folder = tempfile::tempdir()?;
 //! # let out = folder.path().join("digits.int8.onnx");
-//! let model = Model::open(path)?;                                      // read the file
+//! let model = Model::open(path)?; // read the file
 //! let config = Config { per_channel: true, symmetric: true, ..Config::default() };
-//! let prepared = PreprocessedModel::of(&model, config)?;                        // preprocess the graph
-//! let plan = prepared.plan();                                         // decide what to quantize
+//! let prepared = PreprocessedModel::of(&model, config)?; // preprocess the graph
+//! let plan = prepared.plan(); // decide what to quantize
 //! println!("{plan}");
-//! let report = plan.apply(&prepared.model, None)?.save(&out)?;         // quantize, check, write
+//! let report = plan.apply(&prepared.model, None)?.save(&out)?; // quantize, check, write
 //! assert!(report.ratio() > 3.0);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```

@@ -207,8 +207,8 @@ impl Plan {
             || weight.zero_points.len() != groups
         {
             return Err(wrong(format!(
-                "has {values} values, {} scales and {} zero points for shape {shape:?}, expected {}, \
-                 {groups} and {groups}",
+                "has {values} values, {} scales and {} zero points for shape {shape:?}, \
+                 expected {}, {groups} and {groups}",
                 weight.scales.len(),
                 weight.zero_points.len(),
                 layout.elements(),

@@ -267,7 +267,8 @@ impl PreprocessedModel {
         PreprocessedModel::with(model, config, integers)
     }
 
-    /// Like [`PreprocessedModel::ready`]. `integers` says whether the model will compute on integers.
+    /// Like [`PreprocessedModel::ready`]. `integers` says whether the model will compute on
+    /// integers.
     fn with(
         model: &Model,
         config: Config,

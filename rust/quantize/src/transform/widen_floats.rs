@@ -92,7 +92,8 @@ struct Widening<'g, 'm> {
 impl Widening<'_, '_> {
     /// Whether the producer of a value is converted.
     fn made_wide(&self, value: ValueId) -> bool {
-        matches!(self.graph.values[value].producer, Producer::Node { node, .. } if self.widened[node])
+        let producer = self.graph.values[value].producer;
+        matches!(producer, Producer::Node { node, .. } if self.widened[node])
     }
 
     /// Whether a node uses the float32 version of a value: converted nodes, and casts of values
