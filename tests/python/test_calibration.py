@@ -278,7 +278,7 @@ def test_ranges_are_saved_loaded_and_merged(plan: Plan, images: Path) -> None:
 def test_what_is_no_file_of_ranges_is_a_calibration_error() -> None:
     for text in ("", "{}", "[1]", '{"method": 3}', "\xff"):
         Path("ranges.json").write_bytes(text.encode("latin-1"))
-        with pytest.raises(CalibrationError, match="not a file of ranges"):
+        with pytest.raises(CalibrationError, match="not a ranges file"):
             Ranges.load("ranges.json")
     with pytest.raises(FileNotFoundError):
         Ranges.load("none.json")

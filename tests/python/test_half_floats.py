@@ -117,7 +117,7 @@ def test_what_comes_of_float16_is_what_comes_of_float32(
     ours = quantize_rs.quantize_with_calibration(model, tmp_path / "h.onnx", given, **wishes)
     theirs = quantize_rs.quantize_with_calibration(twin, tmp_path / "s.onnx", wide, **wishes)
     assert ours.corrected_biases == theirs.corrected_biases > 0
-    smoothed = "1 values are smoothed"
+    smoothed = "smoothed 1 values"
     assert smoothed in " ".join(theirs.notes)
     assert smoothed in " ".join(ours.notes)
     x = samples(model, 1)[0]

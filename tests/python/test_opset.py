@@ -243,12 +243,12 @@ def test_what_stays_keeps_its_bytes_and_names_that_are_taken_are_left_alone() ->
 @pytest.mark.parametrize(
     ("node", "opset", "to", "why"),
     [
-        (helper.make_node("Warp", ["x"], ["y"], name="n"), 17, 21, "knows no operator Warp"),
+        (helper.make_node("Warp", ["x"], ["y"], name="n"), 17, 21, "has no operator Warp"),
         (
             helper.make_node("Gelu", ["x"], ["y"], name="n"),
             17,
             21,
-            "opset 17 knows no operator Gelu",
+            "opset 17 has no operator Gelu",
         ),
         (helper.make_node("Tile", ["x", "a", "a"], ["y"], name="n"), 5, 13, "repeats one axis"),
         (helper.make_node("Scan", ["", "x"], ["y"], name="n", num_scan_inputs=1), 8, 9, "batch"),
@@ -260,7 +260,7 @@ def test_what_stays_keeps_its_bytes_and_names_that_are_taken_are_left_alone() ->
             helper.make_node("BatchNormalization", ["x", *"aaaa"], [*"ymv"], name="n"),
             *(9, 14, "in training"),
         ),
-        (helper.make_node("Dropout", ["x"], ["y", "a2"], name="n"), 11, 12, "mask `a2` is read"),
+        (helper.make_node("Dropout", ["x"], ["y", "a2"], name="n"), 11, 12, "mask `a2` is used"),
         (helper.make_node("Dropout", ["x"], ["y"], name="n"), 6, 7, "in training"),
     ],
     ids=lambda value: getattr(value, "op_type", None),

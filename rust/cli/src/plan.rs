@@ -1,6 +1,6 @@
 //! `plan`: what would be quantized, to what, and why not.
 
-use quantize_rs::{Config, Model, Plan, Prepared};
+use quantize_rs::{Config, Model, Plan, PreprocessedModel};
 
 use crate::args::PlanArguments;
 use crate::console::Console;
@@ -21,7 +21,7 @@ pub(crate) fn run(args: &PlanArguments, console: &mut Console<'_>) -> Result<(),
 
 /// A model made ready, and the plan for it.
 pub(crate) fn of(model: &Model, config: Config) -> Result<(Model, Plan), Failure> {
-    let prepared = Prepared::of(model, config)?;
+    let prepared = PreprocessedModel::of(model, config)?;
     let plan = prepared.plan();
     Ok((prepared.model, plan))
 }

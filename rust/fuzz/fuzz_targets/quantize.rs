@@ -7,13 +7,13 @@ mod common;
 
 use common::{Even, Numbers, per_channel};
 use libfuzzer_sys::fuzz_target;
-use quantize_rs::{Config, Control, Method, Model, Prepared, Target, calibrate};
+use quantize_rs::{Config, Control, Method, Model, PreprocessedModel, Target, calibrate};
 
 fuzz_target!(|bytes: &[u8]| {
     let Ok(model) = Model::from_bytes(bytes.to_vec()) else { return };
     let of_target = |target: &Target| Config { per_channel: true, ..Config::for_target(*target) };
     for config in std::iter::once(per_channel()).chain(Target::ALL.iter().map(of_target)) {
-        let Ok(prepared) = Prepared::of(&model, config) else { continue };
+        let Ok(prepared) = PreprocessedModel::of(&model, config) else { continue };
         let (model, plan) = (&prepared.model, prepared.plan());
         let control = Control { threads: 1, progress: &mut |_| true };
         let (engine, mut samples) = (Even::default(), Numbers(vec![0]));

@@ -9,7 +9,7 @@ use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::PyBytes;
 use quantize_rs::{
-    Below, Config, ModelInfo, Prepared, Prune, QConfigDict, QType, QuantizeError, SampleSource,
+    Below, Config, ModelInfo, PreprocessedModel, Prune, QConfigDict, QType, QuantizeError, SampleSource,
     Target, Wanted, WeightType, config,
 };
 
@@ -200,7 +200,7 @@ impl Model {
     /// Decides what to quantize.
     fn plan(&self, py: Python<'_>, wishes: Asked<Wishes>) -> PyResult<Plan> {
         let (prepared, plan) = gil::detached(py, self.model.path(), || {
-            let prepared = Prepared::of(&self.model, wishes.0.config()?)?;
+            let prepared = PreprocessedModel::of(&self.model, wishes.0.config()?)?;
             let plan = prepared.plan();
             Ok::<_, QuantizeError>((prepared, plan))
         })?;

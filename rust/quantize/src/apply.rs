@@ -10,7 +10,7 @@ use quantize_rs_onnx::Model;
 use crate::check::postconditions;
 use crate::encode::smooth_quant;
 use crate::encode::smooth_quant::Smoothed;
-use crate::encode::{Known, encode_knowing};
+use crate::encode::{WeightCache, encode_cached};
 use crate::graph::Graph;
 use crate::graph::fingerprint::fingerprint;
 use crate::util::cpu;
@@ -30,7 +30,7 @@ pub struct Quantized {
 }
 
 /// A model, and the plan and the ranges for it, when all is decided.
-pub(crate) struct Settled {
+pub(crate) struct Resolved {
     pub(crate) model: Model,
     pub(crate) plan: Plan,
     pub(crate) ranges: Option<Ranges>,
@@ -46,18 +46,18 @@ impl Plan {
         model: &Model,
         ranges: Option<&Ranges>,
     ) -> Result<Quantized, QuantizeError> {
-        self.apply_knowing(model, ranges, None)
+        self.apply_cached(model, ranges, None)
     }
 
     /// The same, where weights may be known already: many models are made of one to judge ranges by.
-    pub(crate) fn apply_knowing(
+    pub(crate) fn apply_cached(
         &self,
         model: &Model,
         ranges: Option<&Ranges>,
-        known: Option<&mut Known>,
+        known: Option<&mut WeightCache>,
     ) -> Result<Quantized, QuantizeError> {
         let begun = Instant::now();
-        let Settled { model, plan, ranges } = self.settled(model, ranges)?;
+        let Resolved { model, plan, ranges } = self.resolve(model, ranges)?;
         let mut quantized = plan.write(&model, ranges.as_ref(), known)?;
         quantized.report.bytes_before = self.origin.bytes;
         quantized.report.steps.clone_from(&self.steps);
@@ -79,11 +79,11 @@ impl Plan {
 
     /// What calibration teaches, learnt: the float model that is quantized, with large channels divided
     /// where that helps, and the plan and the ranges for it, without what no scale can be had for.
-    pub(crate) fn settled(
+    pub(crate) fn resolve(
         &self,
         model: &Model,
         ranges: Option<&Ranges>,
-    ) -> Result<Settled, QuantizeError> {
+    ) -> Result<Resolved, QuantizeError> {
         self.check_model(model)?;
         if ranges.is_none() && self.needs_calibration() {
             let what =
@@ -91,7 +91,7 @@ impl Plan {
             return Err(CalibrationError::new(CalibrationErrorKind::NoSamples(what)).into());
         }
         let Some(ranges) = ranges else {
-            return Ok(Settled { model: model.clone(), plan: self.clone(), ranges: None });
+            return Ok(Resolved { model: model.clone(), plan: self.clone(), ranges: None });
         };
         ranges.check(self)?;
         let ranges = ranges.for_plan(self)?;
@@ -109,7 +109,7 @@ impl Plan {
         &self,
         model: &Model,
         ranges: Option<&Ranges>,
-        known: Option<&mut Known>,
+        known: Option<&mut WeightCache>,
     ) -> Result<Quantized, QuantizeError> {
         let graph = Graph::of(model)?;
         let encoded = encode_knowing(&graph, self, ranges, known)?;

@@ -2,16 +2,16 @@
 //!
 //! In: what was found. Out: [`QuantizeError`] and [`CalibrationError`]. Imports: no room.
 
-/// Why a calibration failed, with the place.
+/// The error of a failed calibration: its kind and where it happened.
 #[derive(Debug, thiserror::Error)]
 #[error("{kind}{}", place(.value.as_deref(), .file.as_deref(), *.sample))]
 pub struct CalibrationError {
     kind: CalibrationErrorKind,
-    /// Name of the value, input or file concerned.
+    /// The name of the value, input or file that the error is about.
     value: Option<String>,
     /// The file that the value was read from.
     file: Option<String>,
-    /// Number of the sample, from 0.
+    /// The index of the sample, counted from 0.
     sample: Option<usize>,
     #[source]
     cause: Option<Box<dyn std::error::Error + Send + Sync>>,
@@ -21,25 +21,25 @@ pub struct CalibrationError {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CalibrationErrorKind {
-    /// There was nothing to calibrate with.
+    /// No samples were given.
     #[error("no calibration samples: {0}")]
     NoSamples(String),
-    /// A sample file or array is not readable or not of a usable form.
+    /// A sample file or array cannot be read or has an unsupported form.
     #[error("{0}")]
     Data(String),
     /// An input has the wrong name, rank, shape or type.
     #[error("{0}")]
     InputMismatch(String),
-    /// A value was NaN or infinite.
+    /// A value is NaN or infinite.
     #[error("{0}")]
     NonFinite(String),
-    /// The engine does not know an operator or type that the model uses.
+    /// The engine does not support an operator or type of the model.
     #[error("{0}")]
     Unsupported(String),
-    /// The engine failed while building or running the model.
+    /// The engine failed to build or run the model.
     #[error("{0}")]
     Engine(String),
-    /// The caller asked to stop.
+    /// The caller cancelled the calibration.
     #[error("calibration was cancelled")]
     Cancelled,
 }
@@ -53,33 +53,33 @@ fn place(value: Option<&str>, file: Option<&str>, sample: Option<usize>) -> Stri
 }
 
 impl CalibrationError {
-    /// An error of this kind, with no place yet.
+    /// Creates an error of this kind without a location.
     pub fn new(kind: CalibrationErrorKind) -> CalibrationError {
         CalibrationError { kind, value: None, file: None, sample: None, cause: None }
     }
 
-    /// The same error, at this value, input or file.
+    /// Adds the value, input or file that the error is about, unless one is set already.
     #[must_use]
     pub fn at_value(mut self, value: impl Into<String>) -> CalibrationError {
         self.value.get_or_insert_with(|| value.into());
         self
     }
 
-    /// The same error, about a value that was read from this file.
+    /// Adds the file that the value was read from, unless one is set already.
     #[must_use]
     pub fn in_file(mut self, file: impl Into<String>) -> CalibrationError {
         self.file.get_or_insert_with(|| file.into());
         self
     }
 
-    /// The same error, at this sample (numbered from 0).
+    /// Adds the index of the sample, counted from 0, unless one is set already.
     #[must_use]
     pub fn at_sample(mut self, sample: usize) -> CalibrationError {
         self.sample.get_or_insert(sample);
         self
     }
 
-    /// The same error, with what caused it.
+    /// Adds the underlying error.
     #[must_use]
     pub fn caused_by(
         mut self,
@@ -89,23 +89,23 @@ impl CalibrationError {
         self
     }
 
-    /// The kind of failure.
+    /// The kind of the error.
     pub fn kind(&self) -> &CalibrationErrorKind {
         &self.kind
     }
 
-    /// Name of the value, input or file concerned.
+    /// The name of the value, input or file that the error is about.
     pub fn value(&self) -> Option<&str> {
         self.value.as_deref()
     }
 
-    /// Number of the sample, from 0.
+    /// The index of the sample, counted from 0.
     pub fn sample(&self) -> Option<usize> {
         self.sample
     }
 }
 
-/// Why a model could not be quantized: a kind, the place, the cause.
+/// The error of a model that could not be quantized: its kind, where it happened, and the cause.
 #[derive(Debug, thiserror::Error)]
 #[error(transparent)]
 pub struct QuantizeError {
@@ -116,79 +116,79 @@ pub struct QuantizeError {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum QuantizeErrorKind {
-    /// The model could not be read, changed or written.
+    /// The model could not be read, edited or written.
     #[error(transparent)]
     Model(#[from] quantize_rs_onnx::Error),
-    /// A node is not what its operator asks for.
+    /// A node violates the specification of its operator.
     #[error("{place}: {what}")]
     Node {
-        /// The node, as a person would look for it.
+        /// The node, described so that you can find it in the model.
         place: String,
-        /// Its operator.
+        /// The operator type.
         op_type: String,
-        /// What was found and what would have been right.
+        /// What was found and what was expected.
         what: String,
     },
-    /// The model is well formed, but the result would need what it does not have.
+    /// The model is valid, but it lacks something that the result needs.
     #[error("{what}")]
     Unsupported {
-        /// What is missing: `opset 13`.
+        /// What is missing, for example `opset 13`.
         feature: String,
-        /// What was found, and the mend.
+        /// What was found, and how to fix it.
         what: String,
     },
-    /// A node cannot be said in a newer version of ONNX's operators.
+    /// A node has no equivalent in a newer opset.
     #[error("{place}: cannot be converted from opset {from} to {to}: {what}")]
     Convert {
-        /// The node, as a person would look for it.
+        /// The node, described so that you can find it in the model.
         place: String,
-        /// Its operator.
+        /// The operator type.
         op_type: String,
-        /// The version that it is of.
+        /// The opset version of the node.
         from: i64,
-        /// The version asked for.
+        /// The requested opset version.
         to: i64,
-        /// Why, and the mend where there is one.
+        /// The reason, and how to fix it where that is possible.
         what: String,
     },
-    /// A weight cannot be quantized by any means: it holds NaN or infinity.
+    /// A weight cannot be quantized because it holds NaN or infinity.
     #[error("weight `{tensor}`: {what}")]
     InvalidTensor {
-        /// The weight.
+        /// The name of the weight.
         tensor: String,
-        /// What was found, and the mend.
+        /// What was found, and how to fix it.
         what: String,
     },
-    /// An option is unknown, out of range, or contradicts another.
+    /// An option is unknown, out of range, or contradicts another option.
     #[error("{option} {what}")]
     Option {
-        /// The option.
+        /// The name of the option.
         option: String,
-        /// What it was, and what it may be.
+        /// The value that was given, and the values that are allowed.
         what: String,
     },
-    /// The result does not reach what was asked of it. Nothing was written.
+    /// The result misses an accuracy criterion. No file was written.
     #[error("{what}")]
     BelowBar {
-        /// The option that set the bar: `min_sqnr`.
+        /// The option that set the criterion, for example `min_sqnr`.
         bar: String,
-        /// What was measured, in the unit of the option; milliseconds for `require_faster`.
+        /// The measured value, in the unit of the option (milliseconds for `require_faster`).
         measured: Option<f64>,
-        /// What was expected: of `require_faster`, less than this.
+        /// The required value. For `require_faster`, the measured value must be below it.
         expected: Option<f64>,
-        /// All of it in words, and what can be done.
+        /// The full message, with suggestions.
         what: String,
     },
     /// Calibration failed.
     #[error(transparent)]
     Calibration(#[from] CalibrationError),
-    /// A fault of ours: a result that does not pass our own check. Nothing was written.
+    /// An internal error: the result fails a check of this crate. No file was written.
     #[error("internal check failed, please report this: {0}")]
     Verify(String),
 }
 
 impl QuantizeError {
-    /// The kind of failure.
+    /// The kind of the error.
     pub fn kind(&self) -> &QuantizeErrorKind {
         &self.kind
     }
@@ -202,7 +202,7 @@ impl QuantizeError {
         QuantizeError::new(QuantizeErrorKind::Node { place, op_type, what })
     }
 
-    /// The same, with who needs the conversion that failed.
+    /// Adds the component that requires the failed conversion.
     pub(crate) fn needed_by(mut self, who: &str) -> QuantizeError {
         if let QuantizeErrorKind::Convert { what, .. } = &mut self.kind {
             *what = format!("{what} ({who})");
@@ -210,7 +210,7 @@ impl QuantizeError {
         self
     }
 
-    /// An option that cannot be what it is.
+    /// Creates an error about an invalid option.
     pub fn option(option: impl Into<String>, what: impl Into<String>) -> QuantizeError {
         QuantizeError::new(QuantizeErrorKind::Option { option: option.into(), what: what.into() })
     }

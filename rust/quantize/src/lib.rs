@@ -1,27 +1,28 @@
-//! Makes ONNX models smaller and faster, and says honestly what it cost.
+//! Quantizes ONNX models and reports what quantization costs in accuracy.
 //!
-//! The flow on one screen; every noun can be printed, kept and handed on:
+//! The steps of the main flow. Each intermediate result can be printed, stored and passed on:
 //!
 //! ```
-//! use quantize_rs::{Config, Model, Prepared};
+//! use quantize_rs::{Config, Model, PreprocessedModel};
 //!
 //! # let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/digits/digits_cnn.onnx");
 //! # let folder = tempfile::tempdir()?;
 //! # let out = folder.path().join("digits.int8.onnx");
-//! let model = Model::open(path)?;                                      // what is in the file
+//! let model = Model::open(path)?; // read the file
 //! let config = Config { per_channel: true, symmetric: true, ..Config::default() };
-//! let prepared = Prepared::of(&model, config)?;                        // what it was made into
-//! let plan = prepared.plan();                                         // what will be done, and why
+//! let prepared = PreprocessedModel::of(&model, config)?; // preprocess the graph
+//! let plan = prepared.plan(); // decide what to quantize
 //! println!("{plan}");
-//! let report = plan.apply(&prepared.model, None)?.save(&out)?;         // done, checked, written
+//! let report = plan.apply(&prepared.model, None)?.save(&out)?; // quantize, check, write
 //! assert!(report.ratio() > 3.0);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! With activations too, samples are run through the model by an [`Engine`] (the crate
-//! `quantize-rs-runner` brings one) in [`calibrate()`], and the [`Ranges`] go to [`Plan::apply`].
+//! To quantize activations too, run samples through the model with an [`Engine`] (the crate
+//! `quantize-rs-runner` provides one) in [`calibrate()`], and pass the resulting [`Ranges`] to
+//! [`Plan::apply`].
 //!
-//! Those who want weights one by one find the names of earlier versions:
+//! To quantize weights one at a time, use the API of earlier versions:
 //!
 //! ```
 //! use quantize_rs::{OnnxModel, QuantConfig, Quantizer};

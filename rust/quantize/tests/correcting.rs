@@ -1,12 +1,14 @@
-//! Facts about bias correction.
+//! Tests of bias correction.
 
 mod common;
 
-use common::{constant, fixture, is_quantized, maker, plan, quantized, read_by, with_activations};
+use common::{
+    constant, fixture, is_quantized, plan, producer, quantized, read_by, with_activations,
+};
 use quantize_rs::{Config, DataType, Rule, Target, conformance};
 
 #[test]
-fn what_a_sum_adds_is_corrected_where_it_is_quantized() {
+fn quantized_constants_of_an_add_are_corrected() {
     let model = fixture("matmul_2d");
     let config = Config::for_target(Target::Qnn);
     assert!(is_quantized(&plan(&model, config.clone()), "b"));
@@ -14,16 +16,16 @@ fn what_a_sum_adds_is_corrected_where_it_is_quantized() {
     assert_eq!(corrected.report().corrected_biases, 1);
     let after = corrected.model();
     let sum = &read_by(after, "Add")[0];
-    assert!(sum.iter().all(|name| maker(after, name) == "DequantizeLinear"), "{sum:?}");
+    assert!(sum.iter().all(|name| producer(after, name) == "DequantizeLinear"), "{sum:?}");
     assert!(conformance(after, Target::Qnn).unwrap().is_empty());
-    // And the correction is in there.
+    // The correction is included.
     let plain = quantized(&model, Config { bias_correction: false, ..config });
     assert_eq!(constant(after, "b_quantized").dtype, DataType::UInt8);
     assert_ne!(constant(after, "b_quantized"), constant(plain.model(), "b_quantized"));
 }
 
 #[test]
-fn what_was_to_be_left_alone_is_not_corrected() {
+fn excluded_constants_are_not_corrected() {
     let same = |name: &str, config: Config, bias: &str| {
         let model = fixture(name);
         let after = quantized(&model, config);
@@ -43,10 +45,10 @@ fn what_was_to_be_left_alone_is_not_corrected() {
     }
 }
 
-/// A Conv has its channels on axis 1, a matrix product on the last: the means of one are not those of the
-/// other, be there as many.
+/// A Conv has its channels on axis 1, a MatMul on the last axis. The means of one must not be used
+/// for the other, even if their number is the same.
 #[test]
-fn means_of_other_channels_correct_nothing() {
+fn means_along_another_axis_are_not_used() {
     let model = fixture("conv_and_matmul");
     let corrected = quantized(&model, with_activations());
     let plain = quantized(&model, Config { bias_correction: false, ..with_activations() });

@@ -1,15 +1,16 @@
-//! What the fuzz targets ask of any bytes, asked of damaged fixtures: they are quantized to a model
-//! that can be read again, or refused.
+//! Checks damaged fixtures as the fuzz targets check arbitrary bytes: a model is either rejected,
+//! or quantized to a model that can be read.
 
 mod common;
 
 use common::{Even, Numbers, files, fixture, per_channel, quantized, with_activations};
 use quantize_rs::{
-    Config, Control, Graph, Method, Model, Plan, Prepared, Target, calibrate, convert_opset,
+    Config, Control, Graph, Method, Model, Plan, PreprocessedModel, Target, calibrate,
+    convert_opset,
 };
 use quantize_rs_onnx::{AttributeProto, Edit, NodeProto, Raw};
 
-/// A linear congruential generator: the same damage on every run.
+/// A linear congruential generator, so that the damage is reproducible.
 struct Random(u64);
 
 impl Random {
@@ -20,20 +21,20 @@ impl Random {
     }
 }
 
-/// Whether a model could be quantized like this.
+/// Whether a model can be quantized with this configuration.
 fn is_quantized(model: &Model, config: Config) -> bool {
-    let Ok(prepared) = Prepared::of(model, config) else { return false };
+    let Ok(prepared) = PreprocessedModel::of(model, config) else { return false };
     let (model, plan) = (&prepared.model, prepared.plan());
     let control = Control { threads: 1, progress: &mut |_| true };
     let (engine, mut samples) = (Even::default(), Numbers(vec![0]));
     let ranges = calibrate(model, &plan, &engine, &mut samples, &Method::default(), control);
     let Ok(done) = ranges.and_then(|ranges| plan.apply(model, Some(&ranges))) else { return false };
-    Model::from_bytes(done.to_bytes().unwrap()).expect("what we write can be read");
+    Model::from_bytes(done.to_bytes().unwrap()).expect("written models can be read");
     true
 }
 
 #[test]
-fn damaged_models_are_quantized_or_refused() {
+fn damaged_models_are_quantized_or_rejected() {
     let mut random = Random(11);
     let mut configs = vec![per_channel(), with_activations()];
     let of_target = |target: &Target| Config { per_channel: true, ..Config::for_target(*target) };
@@ -57,7 +58,7 @@ fn damaged_models_are_quantized_or_refused() {
 }
 
 #[test]
-fn damaged_models_are_converted_or_refused() {
+fn damaged_models_are_converted_or_rejected() {
     let mut random = Random(12);
     let mut done = 0;
     for path in files() {
@@ -69,14 +70,14 @@ fn damaged_models_are_converted_or_refused() {
             let Ok(model) = Model::from_bytes(damaged) else { continue };
             let Ok((converted, _)) = convert_opset(&model, 28) else { continue };
             done += 1;
-            Model::from_bytes(converted.to_bytes().unwrap()).expect("what we write can be read");
+            Model::from_bytes(converted.to_bytes().unwrap()).expect("written models can be read");
         }
     }
     assert!(done > 500, "{done}");
 }
 
 #[test]
-fn a_sum_of_three_is_no_bias() {
+fn an_add_with_three_inputs_is_not_a_bias() {
     let mut model = fixture("matmul_2d");
     let node = model.graph().node.iter().position(|node| node.op_type == "Add").unwrap();
     let product = model.graph().node[node].input[0].clone();
@@ -87,7 +88,7 @@ fn a_sum_of_three_is_no_bias() {
 }
 
 #[test]
-fn paddings_without_end_correct_nothing_and_break_nothing() {
+fn extreme_paddings_prevent_bias_correction() {
     for (name, number) in [("pads", i64::MAX), ("pads", i64::MIN), ("dilations", i64::MAX)] {
         let mut model = fixture("conv2d_relu");
         let at = model.graph().node.iter().position(|node| node.op_type == "Conv").unwrap();

@@ -123,10 +123,10 @@ fn weights_to_train_on_stay_float_and_are_stored_as_what_they_would_have_been() 
     for (name, model) in fixtures() {
         // Who trains rounds to the nearest, as QuantizeLinear does.
         let config = Config { rounding: Some(Rounding::Nearest), ..per_channel() };
-        let Ok(prepared) = Prepared::of(&model, config) else { continue };
+        let Ok(prepared) = PreprocessedModel::of(&model, config) else { continue };
         let usual = prepared.plan().apply(&prepared.model, None).unwrap();
         let config = Config { output_format: Format::FakeQuant, ..per_channel() };
-        let prepared = Prepared::of(&model, config).unwrap();
+        let prepared = PreprocessedModel::of(&model, config).unwrap();
         let fake = prepared.plan().apply(&prepared.model, None).unwrap();
         let stored = optimize(fake.model(), Some(&store), &[]).unwrap();
         for (value, how) in prepared.plan().quantized() {
@@ -146,7 +146,7 @@ fn biases_stay_float_and_nothing_is_smoothed_or_corrected_before_training() {
     let mut seen = 0;
     for (name, model) in fixtures() {
         let config = Config { output_format: Format::FakeQuant, ..with_activations() };
-        let Ok(prepared) = Prepared::of(&model, config) else { continue };
+        let Ok(prepared) = PreprocessedModel::of(&model, config) else { continue };
         let plan = prepared.plan();
         if !plan.needs_calibration() {
             continue;

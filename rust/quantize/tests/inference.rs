@@ -1,4 +1,4 @@
-//! Types and shapes of values follow from those of the inputs, whatever stands between.
+//! Shape inference derives the types and shapes of all values from those of the inputs.
 
 mod common;
 
@@ -19,14 +19,14 @@ fn ints(name: &str, values: &[i64]) -> Edit {
     Edit::AddInitializer(TensorProto::new(name, &tensor))
 }
 
-/// A model that has these nodes too.
+/// A copy of a fixture with additional nodes.
 fn with(name: &str, edits: Vec<Edit>) -> Model {
     let mut model = fixture(name);
     model.apply(edits).unwrap();
     model
 }
 
-/// What the model says of the shape of a value, unknown lengths as `?`; empty where it says nothing.
+/// The declared shape of a value, with `?` for unknown dimensions; empty if it is undeclared.
 fn said(model: &Model, name: &str) -> String {
     let graph = model.graph();
     let info = graph.value_info.iter().chain(&graph.output).find(|info| info.name == name);
@@ -41,7 +41,7 @@ fn said(model: &Model, name: &str) -> String {
 }
 
 #[test]
-fn what_was_inferred_once_is_all_that_can_be() {
+fn inference_is_idempotent() {
     for (name, model) in fixtures() {
         let (with, first) = infer_shapes(&model).unwrap();
         assert_eq!(first.warnings, Vec::<String>::new(), "{name}");
@@ -54,8 +54,8 @@ fn what_was_inferred_once_is_all_that_can_be() {
 }
 
 #[test]
-fn lengths_that_are_computed_are_followed() {
-    // To [batch, 3, -1] by way of Shape, Gather and Concat, as exporters write it.
+fn computed_dimensions_are_propagated() {
+    // Reshapes to [batch, 3, -1] through Shape, Gather and Concat, as exporters write it.
     let with_int = |mut node: NodeProto, name: &str, value: i64| {
         node.attribute.push(Raw::new(AttributeProto::int(name, value)));
         Edit::AddNode(node)
@@ -76,22 +76,26 @@ fn lengths_that_are_computed_are_followed() {
     );
     let (model, inference) = infer_shapes(&model).unwrap();
     assert_eq!(said(&model, "rows"), "batch 3 144");
-    assert_eq!(said(&model, "warped"), "", "an operator that nobody knows");
+    assert_eq!(said(&model, "warped"), "", "an unknown operator");
     assert_eq!(said(&model, "after"), "batch 3 ?");
     assert_eq!(inference.warnings, Vec::<String>::new());
 }
 
 #[test]
-fn what_the_file_says_stays_where_its_operators_say_something_else() {
+fn declarations_that_contradict_their_operators_are_kept() {
     let shape = |dims: Vec<Dimension>| {
         Edit::SetValueInfo(ValueInfoProto::new("y2", DataType::Float, Some(dims)))
     };
     let fixed =
         |lengths: &[i64]| lengths.iter().map(|it| Dimension::fixed(*it)).collect::<Vec<_>>();
     for (says, warning, next) in [
-        (fixed(&[1, 3, 12, 12]), "axis 0 is declared 1, and follows from batch", "batch 3 12 12"),
-        (fixed(&[2, 5, 12, 12]), "axis 1 is declared 5, its operator makes 3", "batch ? 12 12"),
-        (fixed(&[2, 3]), "is declared with 2 axes, its operator makes 4", ""),
+        (fixed(&[1, 3, 12, 12]), "axis 0 is declared 1, but depends on batch", "batch 3 12 12"),
+        (
+            fixed(&[2, 5, 12, 12]),
+            "axis 1 is declared 5, but its operator returns 3",
+            "batch ? 12 12",
+        ),
+        (fixed(&[2, 3]), "is declared with 2 axes, but its operator returns 4", ""),
     ] {
         let nodes = vec![
             Edit::AddNode(node("Relu", &["x"], "y2")),

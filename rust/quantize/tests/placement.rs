@@ -5,7 +5,7 @@ mod common;
 use std::collections::BTreeMap;
 
 use common::{
-    constant, fixture, is_quantized, kept, maker, per_channel, plan, quantized, read_by, scales,
+    constant, fixture, is_quantized, kept, per_channel, plan, producer, quantized, read_by, scales,
     upgraded, with_activations,
 };
 use quantize_rs::{
@@ -61,7 +61,7 @@ fn what_is_moved_from_integers_is_quantized_already() {
     let pooled = &read_by(&model, "Conv")[0][0];
     for config in targets() {
         let after = quantized(&model, config);
-        assert_eq!(maker(after.model(), pooled), "MaxPool");
+        assert_eq!(producer(after.model(), pooled), "MaxPool");
         let quantizes = read_by(after.model(), "QuantizeLinear");
         assert!(quantizes.iter().all(|inputs| inputs[0] != *pooled), "{quantizes:?}");
     }

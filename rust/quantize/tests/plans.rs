@@ -5,7 +5,7 @@
 use std::fmt::Write;
 use std::path::Path;
 
-use quantize_rs::{Config, Graph, Model, Plan, Prepared, QType, Target};
+use quantize_rs::{Config, Graph, Model, Plan, PreprocessedModel, QType, Target};
 
 #[test]
 fn every_fixture_is_planned_as_it_was() {
@@ -22,7 +22,7 @@ fn every_fixture_is_planned_as_it_was() {
         let model = Model::open(folder.join(format!("{name}.onnx"))).unwrap();
         let mut text = String::new();
         for (title, config) in [("weights", &weights), ("activations", &activations)] {
-            match Prepared::of(&model, config.clone()).map(|prepared| prepared.plan()) {
+            match PreprocessedModel::of(&model, config.clone()).map(|prepared| prepared.plan()) {
                 Ok(plan) => write!(text, "{title}\n\n{plan}\n").unwrap(),
                 Err(error) => writeln!(text, "{title}\n\nrefused: {error}\n").unwrap(),
             }

@@ -5,7 +5,8 @@ mod common;
 use common::{fixture, fixtures, ranges};
 use quantize_rs::recommend::ALL;
 use quantize_rs::{
-    Model, Prepared, Recommendation, SampleSource, Target, Wanted, Way, recommend, validate,
+    Model, PreprocessedModel, Recommendation, SampleSource, Target, Wanted, Way, recommend,
+    validate,
 };
 
 const TOLD: &[(&str, &str, Way)] = &[
@@ -86,7 +87,7 @@ fn a_way_that_would_leave_all_weights_float_gives_way_to_another() {
 
 /// Makes what was recommended, and looks whether it is what the original became.
 fn made(name: &str, model: &Model, found: &Recommendation) {
-    let prepared = Prepared::of(model, found.config().unwrap());
+    let prepared = PreprocessedModel::of(model, found.config().unwrap());
     let prepared = prepared.unwrap_or_else(|error| panic!("{name}: {found}: {error}"));
     let plan = prepared.plan();
     let ranges = plan.needs_calibration().then(|| ranges(&prepared.model, &plan));

@@ -3,11 +3,11 @@
 mod common;
 
 use common::{fixtures, with_activations};
-use quantize_rs::{Config, Model, Prepared, QType, QuantizeErrorKind, Report, WeightType};
+use quantize_rs::{Config, Model, PreprocessedModel, QType, QuantizeErrorKind, Report, WeightType};
 
 /// The report on weights alone.
 fn report(model: &Model, config: Config) -> Report {
-    let prepared = Prepared::of(model, config).unwrap();
+    let prepared = PreprocessedModel::of(model, config).unwrap();
     prepared.plan().apply(&prepared.model, None).unwrap().report().clone()
 }
 

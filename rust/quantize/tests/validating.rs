@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 
 use common::{constant, fixture, fixtures, ranges};
 use quantize_rs::{
-    Check, Config, Format, Model, Prepared, QType, Target, Tensor, Validation, WeightMethod,
-    validate,
+    Check, Config, Format, Model, PreprocessedModel, QType, Target, Tensor, Validation,
+    WeightMethod, validate,
 };
 use quantize_rs_onnx::{DataType, Edit, TensorProto};
 
@@ -65,7 +65,7 @@ fn ways() -> Vec<(&'static str, Config)> {
 
 /// The model quantized; `None` where that is refused.
 fn made(model: &Model, config: Config) -> Option<Model> {
-    let prepared = Prepared::of(model, config).ok()?;
+    let prepared = PreprocessedModel::of(model, config).ok()?;
     let plan = prepared.plan();
     let ranges = plan.needs_calibration().then(|| ranges(&prepared.model, &plan));
     Some(plan.apply(&prepared.model, ranges.as_ref()).ok()?.model().clone())

@@ -71,13 +71,13 @@ fn what_is_not_included_stays_float_and_says_so() {
     let graph = Graph::of(&model).unwrap();
     let all = plan(&model, per_channel());
     let weights: Vec<String> = all.quantized().map(|(value, _)| value.name.clone()).collect();
-    let reader = |weight: &str| {
+    let consumer = |weight: &str| {
         graph.nodes.iter().find(|node| node.input.iter().any(|input| input == weight)).unwrap()
     };
     let named = |config: Config| -> Vec<String> {
         plan(&model, config).quantized().map(|(value, _)| value.name.clone()).collect()
     };
-    let node = &reader(&weights[0]).name;
+    let node = &consumer(&weights[0]).name;
     assert_eq!(named(of(&[&weights[0]], &[])), weights[..1]);
     assert_eq!(named(of(&[node], &[])), weights[..1]);
     assert_eq!(named(of(&["*"], &[node])), weights[1..]);
@@ -236,27 +236,27 @@ fn a_target_of_integers_alone_takes_no_weights_of_other_widths() {
 
 #[test]
 fn rare_weights_are_for_those_who_read_them() {
-    let readers: [(&str, &[Target]); 4] = [
+    let consumers: [(&str, &[Target]); 4] = [
         ("float4e2m1", &[Target::TensorRt, Target::Generic]),
         ("nvfp4", &[Target::TensorRt, Target::Generic]),
         ("mxfp4", &[Target::Generic]),
         ("mxfp8", &[Target::Generic]),
     ];
-    for (name, readers) in readers {
+    for (name, consumers) in consumers {
         let asked: WeightType = name.parse().unwrap();
         let everywhere = Config { weights: asked, ..Config::default() };
         let layer_types = BTreeMap::from([("fc".to_owned(), asked)]);
         let somewhere = Config { layer_types, ..Config::default() };
         for (config, option) in [(everywhere, "weights"), (somewhere, "layer_types")] {
             for target in std::iter::once(None).chain(Target::ALL.iter().copied().map(Some)) {
-                let reads = target.is_some_and(|target| readers.contains(&target));
+                let reads = target.is_some_and(|target| consumers.contains(&target));
                 let config = Config { target, ..config.clone() };
                 match config.check() {
                     Ok(()) => assert!(reads, "{name} {target:?}"),
                     Err(error) => {
                         assert!(!reads, "{error}");
                         let what = refusal(&error, option);
-                        let names: Vec<&str> = readers.iter().map(|t| t.name()).collect();
+                        let names: Vec<&str> = consumers.iter().map(|t| t.name()).collect();
                         assert!(
                             what.contains(name) && what.contains(&names.join(" or ")),
                             "{what}"
@@ -363,7 +363,7 @@ fn a_layout_of_some_weights_leaves_the_blocks_of_the_others() {
         target: Some(Target::Generic),
         ..Config::default()
     };
-    let prepared = Prepared::of(&model, config).unwrap();
+    let prepared = PreprocessedModel::of(&model, config).unwrap();
     let plan = prepared.plan();
     let cut = |how: &ValuePlan| match how.spec.granularity {
         Granularity::Blocked { block_size, .. } => (how.spec.qtype, how.spec.scales, block_size),

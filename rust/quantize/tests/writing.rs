@@ -1,4 +1,4 @@
-//! Facts about what is written into the file.
+//! Tests of the written models.
 
 mod common;
 
@@ -12,7 +12,7 @@ use quantize_rs::{
 use quantize_rs_onnx::{AttributeProto, Edit, NodeProto, Raw, TensorProto};
 
 #[test]
-fn a_weight_becomes_integers_a_scale_a_zero_point_and_a_node_of_its_name() {
+fn a_weight_becomes_integers_scale_zero_point_and_a_dequantize_node() {
     let model = fixture("conv2d_relu");
     let quantized = plan(&model, per_channel()).apply(&model, None).unwrap();
     let after = quantized.model();
@@ -31,7 +31,7 @@ fn a_weight_becomes_integers_a_scale_a_zero_point_and_a_node_of_its_name() {
 }
 
 #[test]
-fn what_is_planned_is_what_is_written_for_every_number_of_bits() {
+fn written_types_match_the_plan_for_all_bit_widths() {
     let model = fixture("opset26_conv");
     for (bits, dtype) in
         [(2, DataType::Int2), (4, DataType::Int4), (8, DataType::Int8), (16, DataType::Int16)]
@@ -50,7 +50,7 @@ fn what_is_planned_is_what_is_written_for_every_number_of_bits() {
 }
 
 #[test]
-fn four_bits_are_widened_only_on_request_and_with_a_warning() {
+fn four_bit_weights_are_widened_only_on_request_and_with_a_warning() {
     let model = fixture("conv2d_relu");
     let config = Config { native_int4: Some(false), ..Config::with_bits(4).unwrap() };
     let quantized = plan(&model, config).apply(&model, None).unwrap();
@@ -62,7 +62,7 @@ fn four_bits_are_widened_only_on_request_and_with_a_warning() {
 }
 
 #[test]
-fn blocks_go_along_what_is_summed_over() {
+fn blocks_lie_along_the_axis_that_is_summed_over() {
     let model = fixture("opset21_gemm");
     let config = Config { block_size: Some(16), ..per_channel() };
     let quantized = plan(&model, config).apply(&model, None).unwrap();
@@ -72,7 +72,7 @@ fn blocks_go_along_what_is_summed_over() {
 }
 
 #[test]
-fn blocks_of_four_bits_take_the_least_error_but_those_of_convolutions() {
+fn four_bit_blocks_minimize_mse_except_in_convolutions() {
     use WeightMethod::{MinMax, Mse};
     for (name, usual, other) in [("opset21_gemm", Mse, MinMax), ("conv2d_relu", MinMax, Mse)] {
         let model = upgraded(name);
@@ -88,7 +88,7 @@ fn blocks_of_four_bits_take_the_least_error_but_those_of_convolutions() {
 }
 
 #[test]
-fn a_bias_takes_the_product_of_its_input_scales() {
+fn the_scale_of_a_bias_is_the_product_of_the_input_scales() {
     let model = fixture("conv2d_relu");
     let plan = plan(&model, with_activations());
     let quantized = plan.apply(&model, Some(&ranges(&model, &plan))).unwrap();
@@ -103,7 +103,7 @@ fn a_bias_takes_the_product_of_its_input_scales() {
 }
 
 #[test]
-fn the_activation_function_stands_before_quantize_linear() {
+fn the_activation_function_precedes_quantize_linear() {
     let model = fixture("conv2d_relu");
     let plan = plan(&model, with_activations());
     let quantized = plan.apply(&model, Some(&ranges(&model, &plan))).unwrap();
@@ -121,7 +121,7 @@ fn the_activation_function_stands_before_quantize_linear() {
 }
 
 #[test]
-fn a_bias_that_two_nodes_share_is_encoded_for_each() {
+fn a_bias_shared_by_two_nodes_is_quantized_for_each() {
     let model = fixture("shared_bias_two_convs");
     let plan = plan(&model, with_activations());
     let quantized = plan.apply(&model, Some(&ranges(&model, &plan))).unwrap();
@@ -135,8 +135,8 @@ fn a_bias_that_two_nodes_share_is_encoded_for_each() {
     assert_eq!(biases, 2);
 }
 
-/// The bias of a channel whose weights are all zero would saturate, or lose all its bits, in the
-/// scale that a zero weight has by itself.
+/// With the scale that an all-zero weight gets on its own, the bias of the channel would saturate
+/// or lose all its precision.
 #[test]
 fn an_all_zero_channel_keeps_its_bias() {
     let model = fixture("zero_channel");
@@ -144,14 +144,15 @@ fn an_all_zero_channel_keeps_its_bias() {
     let quantized = plan.apply(&model, Some(&ranges(&model, &plan))).unwrap();
     for (row, how) in quantized.report().quantized() {
         if how.qtype == QType::Int32 {
-            // Half a step of the other channels; the zero channel alone would be off by 0.008.
+            // Half a step of the other channels; without the rule, the error of the zero channel
+            // would be 0.008.
             assert!(how.error.unwrap().max_abs < 0.001, "{}: {:?}", row.name, how.error);
         }
     }
 }
 
 #[test]
-fn names_that_are_taken_get_a_number() {
+fn names_already_in_use_get_a_number() {
     let model = fixture("name_collisions");
     let quantized = plan(&model, per_channel()).apply(&model, None).unwrap();
     let names: Vec<&str> =
@@ -160,14 +161,14 @@ fn names_that_are_taken_get_a_number() {
 }
 
 #[test]
-fn a_weight_that_eight_bits_cannot_hold_is_warned_of() {
+fn a_weight_with_a_low_sqnr_causes_a_warning() {
     let model = fixture("denormal_weights");
     let quantized = plan(&model, per_channel()).apply(&model, None).unwrap();
-    assert!(quantized.report().warnings.iter().any(|warning| warning.contains("dB is little")));
+    assert!(quantized.report().warnings.iter().any(|warning| warning.contains("dB is low")));
 }
 
 #[test]
-fn what_is_made_in_float_is_read_in_float_by_those_who_compute_so() {
+fn float_operators_use_float_values() {
     let model = fixture("transformer_block");
     let plan = plan(&model, Config { bias_correction: false, ..with_activations() });
     let quantized = plan.apply(&model, Some(&ranges(&model, &plan))).unwrap();
@@ -176,19 +177,19 @@ fn what_is_made_in_float_is_read_in_float_by_those_who_compute_so() {
         let adds = graph.node.iter().filter(|node| node.op_type == "Add");
         adds.map(|node| node.input.clone()).collect()
     };
-    // Residual sums, and those that add a bias to a product: all as they were.
+    // Residual additions and additions of biases are unchanged.
     assert_eq!(sums(before), sums(after));
     let products = after.node.iter().filter(|node| node.op_type == "MatMul");
     for product in products {
         for input in &product.input {
-            let maker = after.node.iter().find(|node| node.output.contains(input)).unwrap();
-            assert_eq!(maker.op_type, "DequantizeLinear", "{input}");
+            let producer = after.node.iter().find(|node| node.output.contains(input)).unwrap();
+            assert_eq!(producer.op_type, "DequantizeLinear", "{input}");
         }
     }
 }
 
 #[test]
-fn a_table_that_is_only_looked_up_is_looked_up_as_integers() {
+fn an_embedding_table_is_gathered_as_integers() {
     let model = fixture("gather_embedding");
     let table = model.graph().node.iter().find(|node| node.op_type == "Gather").unwrap();
     let table = &table.input[0];
@@ -206,7 +207,7 @@ fn a_table_that_is_only_looked_up_is_looked_up_as_integers() {
         assert!(after.graph().node.iter().all(|node| !node.output.contains(table)));
         assert_eq!(constant(after, &integers).dtype, DataType::Int8);
     }
-    // With weights alone the table keeps its name, for those who look for it.
+    // With weight-only quantization, the table keeps its name.
     let quantized = plan(&model, per_channel()).apply(&model, None).unwrap();
     assert_eq!(looked_up(quantized.model()), 0);
     assert!(quantized.model().graph().node.iter().any(|node| node.output.contains(table)));
@@ -221,11 +222,11 @@ fn the_report_says_when_weights_use_seven_bits() {
 }
 
 #[test]
-fn a_weight_that_its_type_cannot_hold_is_warned_of() {
+fn a_weight_that_its_type_cannot_represent_causes_a_warning() {
     let mut model = upgraded("matmul_2d");
     let weight = read_by(&model, "MatMul")[0][1].clone();
     let shape = constant(&model, &weight).shape;
-    // All but one lie within half a step of 0.
+    // All elements but one lie within half a step of 0.
     let mut values = vec![0.5; shape.iter().product()];
     values[0] = 10.0;
     let tensor = Tensor::from_f32(shape, &values);
@@ -240,7 +241,7 @@ fn a_weight_that_its_type_cannot_hold_is_warned_of() {
 }
 
 #[test]
-fn floats_that_stay_for_others_than_the_cast_of_a_weight_are_spoken_of() {
+fn floats_kept_for_other_consumers_are_reported() {
     let mut model = fixture("matmul_2d");
     let node = model.graph().node.iter().position(|node| node.op_type == "MatMul").unwrap();
     let weight = model.graph().node[node].input[1].clone();

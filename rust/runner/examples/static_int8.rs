@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use quantize_rs::{Config, Control, InputSpec, Model, Prepared, QType, calibrate};
+use quantize_rs::{Config, Control, InputSpec, Model, PreprocessedModel, QType, calibrate};
 use quantize_rs_runner::{Tract, samples};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -13,7 +13,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         symmetric: true,
         ..Config::default()
     };
-    let prepared = Prepared::of(&model, config)?;
+    let prepared = PreprocessedModel::of(&model, config)?;
     let (model, plan) = (&prepared.model, prepared.plan());
 
     let data = Path::new("examples/digits/calibration.npy");

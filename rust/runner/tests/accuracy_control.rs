@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use quantize_rs::{
     Bar, CalibrationError, CompareOptions, Config, Control, Engine, GuardOptions, InputSpec,
-    LatencyOptions, Method, Model, Prepared, QType, QuantizeError, QuantizeErrorKind, Quantized,
+    LatencyOptions, Method, Model, PreprocessedModel, QType, QuantizeError, QuantizeErrorKind, Quantized,
     Ranges, Runner, Sample, Samples, Tensor, Timed, calibrate, compare, guarded,
 };
 use quantize_rs_onnx::{Edit, TensorProto};
@@ -37,7 +37,7 @@ fn spoilt(name: &str) -> Model {
 
 /// Names of the weights that are quantized without criteria.
 fn weights() -> Vec<String> {
-    let plan = Prepared::of(&model(), Config::default()).unwrap().plan();
+    let plan = PreprocessedModel::of(&model(), Config::default()).unwrap().plan();
     plan.quantized().map(|(value, _)| value.name.clone()).collect()
 }
 
@@ -70,7 +70,7 @@ fn sqnr(model: &Model, quantized: &Model, engine: &dyn Engine) -> f64 {
 
 /// The SQNR of the model with all weights quantized.
 fn plain(model: &Model) -> f64 {
-    let prepared = Prepared::of(model, Config::default()).unwrap();
+    let prepared = PreprocessedModel::of(model, Config::default()).unwrap();
     let quantized = prepared.plan().apply(&prepared.model, None).unwrap();
     sqnr(model, quantized.model(), &Tract)
 }
@@ -104,7 +104,7 @@ fn only_a_bad_layer_is_reverted_to_float() {
         assert!(measured >= bar);
         let asked = report.config.clone();
         assert!(asked.layer_float.contains(name));
-        let prepared = Prepared::of(&bad, asked).unwrap();
+        let prepared = PreprocessedModel::of(&bad, asked).unwrap();
         let again = prepared.plan().apply(&prepared.model, None).unwrap();
         assert_eq!(again.to_bytes().unwrap(), made.to_bytes().unwrap());
         let row = report.values.iter().find(|row| row.name == *name).unwrap();
@@ -118,7 +118,7 @@ fn only_a_bad_layer_is_reverted_to_float() {
 fn as_few_layers_as_necessary_are_reverted_with_activations_too() {
     let original = model();
     let config = with_activations();
-    let prepared = Prepared::of(&original, config.clone()).unwrap();
+    let prepared = PreprocessedModel::of(&original, config.clone()).unwrap();
     let control = Control { threads: 2, progress: &mut |_| true };
     let method = Method::default();
     let plan = prepared.plan();

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use quantize_rs::{
     CalibrationError, CompareOptions, Comparison, Config, Control, Engine, InputSpec, Method,
-    Metric, Model, Plan, Prepared, QType, QuantizeErrorKind, Ranges, Runner, Sample, Samples,
+    Metric, Model, Plan, PreprocessedModel, QType, QuantizeErrorKind, Ranges, Runner, Sample, Samples,
     Sensitivity, SensitivityOptions, Sink, Tensor, calibrate, compare, layer_errors, sensitivity,
     weight_sensitivity,
 };
@@ -89,7 +89,7 @@ fn control(ask: &mut dyn FnMut(quantize_rs::Progress) -> bool) -> Control<'_> {
 }
 
 fn planned(model: &Model, config: Config) -> (Model, Plan) {
-    let prepared = Prepared::of(model, config).unwrap();
+    let prepared = PreprocessedModel::of(model, config).unwrap();
     (prepared.model.clone(), prepared.plan())
 }
 

@@ -114,11 +114,11 @@ fn optimize_writes_a_simpler_model_and_says_what_it_did() {
     let skipped = ["optimize", &model, "-o", &out, "--skip", "fold_batch_norm,dead"];
     assert!(run(&skipped).out.contains("nothing to do"));
     let passes = ["optimize", &model, "-v", "-o", &out, "--passes", "fold_batch_norm"];
-    assert!(run(&passes).out.contains("is in the weights of"));
+    assert!(run(&passes).out.contains("into the weights of"));
     let unknown = run(&["optimize", &model, "-o", &out, "--skip", "fold"]);
     assert_eq!(unknown.code, 2);
     assert!(unknown.err.contains("merge_duplicates"), "{}", unknown.err);
-    assert!(run(&["optimize", "--help"]).out.contains("takes out what nothing reads"));
+    assert!(run(&["optimize", "--help"]).out.contains("removes unused nodes and constants"));
 }
 
 #[test]

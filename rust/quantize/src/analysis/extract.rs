@@ -119,7 +119,7 @@ struct Needed<'m> {
 
 impl<'m> Needed<'m> {
     fn of(graph: &'m Graph<'m>, cut: &HashSet<&str>, outputs: &[String]) -> Needed<'m> {
-        let makers: HashMap<&str, usize> = graph
+        let producers: HashMap<&str, usize> = graph
             .nodes
             .iter()
             .enumerate()
@@ -128,7 +128,7 @@ impl<'m> Needed<'m> {
             .collect();
         let mut needed = Needed { nodes: HashSet::new(), values: HashSet::new() };
         let mut pending: Vec<usize> =
-            outputs.iter().filter_map(|name| makers.get(name.as_str()).copied()).collect();
+            outputs.iter().filter_map(|name| producers.get(name.as_str()).copied()).collect();
         while let Some(index) = pending.pop() {
             if !needed.nodes.insert(index) {
                 continue;
@@ -136,7 +136,7 @@ impl<'m> Needed<'m> {
             for name in reads(graph.nodes[index]) {
                 needed.values.insert(name);
                 if !cut.contains(name) {
-                    pending.extend(makers.get(name).copied());
+                    pending.extend(producers.get(name).copied());
                 }
             }
         }

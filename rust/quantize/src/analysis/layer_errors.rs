@@ -14,7 +14,7 @@ use super::pair::{Kept, Queue, Shifted, Sizes, Value};
 use crate::calibrate::engine::{Engine, Runner, Sample, Samples, Sink};
 use crate::calibrate::{Control, Progress, Watched, Watcher, watch};
 use crate::error::CalibrationErrorKind as Kind;
-use crate::graph::{Graph, Maker};
+use crate::graph::{Graph, Producer};
 use crate::plan::float32;
 use crate::transform;
 use crate::{CalibrationError, QuantizeError};
@@ -128,7 +128,9 @@ fn matching(original: &Model, quantized: &Model) -> Result<Vec<LayerError>, Quan
         for name in &node.output {
             let Some(id) = ours.value(name).filter(|id| float[*id]) else { continue };
             let Some(made) = theirs.value(name) else { continue };
-            let Maker::Node { node: maker, .. } = theirs.values[made].maker else { continue };
+            let Producer::Node { node: producer, .. } = theirs.values[made].producer else {
+                continue;
+            };
             if ours.constant(id).is_some() || theirs.constant(made).is_some() {
                 continue;
             }
@@ -136,7 +138,7 @@ fn matching(original: &Model, quantized: &Model) -> Result<Vec<LayerError>, Quan
                 name: name.clone(),
                 node: node.label(),
                 op_type: node.op_type.clone(),
-                quantized: theirs.nodes[maker].op_type == "DequantizeLinear",
+                quantized: theirs.nodes[producer].op_type == "DequantizeLinear",
                 own: Deviation::default().metrics(),
                 accumulated: Deviation::default().metrics(),
             });

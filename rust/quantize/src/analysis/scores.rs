@@ -2,7 +2,7 @@
 
 use quantize_rs_onnx::NodeProto;
 
-use crate::graph::{Graph, Maker, ValueId};
+use crate::graph::{Graph, Producer, ValueId};
 
 /// Operators that leave the order of the scores as it is, or only arrange them.
 const PASSING: &[&str] = &[
@@ -28,7 +28,7 @@ const DEPTH: usize = 8;
 pub(super) fn look_like_classes(graph: &Graph<'_>, output: ValueId) -> bool {
     let mut value = output;
     for _ in 0..DEPTH {
-        let Maker::Node { node, .. } = graph.values[value].maker else { return false };
+        let Producer::Node { node, .. } = graph.values[value].producer else { return false };
         let proto: &NodeProto = graph.nodes[node];
         let op_type = proto.op_type.as_str();
         if !proto.is_onnx() {

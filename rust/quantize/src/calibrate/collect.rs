@@ -16,7 +16,7 @@ use crate::error::CalibrationErrorKind as Kind;
 use crate::graph::Graph;
 use crate::graph::value_range::{bounds, limits};
 use crate::plan::Source;
-use crate::ranges::Seen;
+use crate::ranges::ObservedRange;
 use crate::{CalibrationError, Plan, Ranges};
 
 /// One of so many samples is held back to judge by, when somebody judges.
@@ -50,9 +50,9 @@ pub(super) struct Gathered {
     pub(super) samples: usize,
     pub(super) held_back: usize,
     taps: Vec<Tap>,
-    seen: Vec<Seen>,
+    seen: Vec<ObservedRange>,
     /// What the samples held back showed.
-    apart: Vec<Seen>,
+    apart: Vec<ObservedRange>,
     /// The samples to judge by, those held back first.
     pub(super) kept: Vec<Sample>,
     /// What the float model makes of them: its float32 outputs, by the content of the sample.
@@ -141,9 +141,9 @@ struct Gatherer<'a> {
     shown: Vec<Vec<f32>>,
     /// Whether the sample at hand is held back.
     holding: bool,
-    seen: Vec<Seen>,
+    seen: Vec<ObservedRange>,
     /// What the samples held back showed.
-    apart: Vec<Seen>,
+    apart: Vec<ObservedRange>,
     apart_samples: usize,
 }
 
@@ -176,7 +176,7 @@ impl Kept {
 
 impl<'a> Gatherer<'a> {
     fn new(taps: &'a [Tap], kept: Option<(&'a Mutex<Kept>, &'a [usize])>) -> Gatherer<'a> {
-        let empty = |tap: &Tap| Seen {
+        let empty = |tap: &Tap| ObservedRange {
             spec: tap.spec,
             shape: Vec::new(),
             sketch: tap.spec.map(|_| Sketch::default()),

@@ -15,7 +15,7 @@ use super::evaluate::{FOR_LAYERS, Judge, LayerError};
 use super::probe_matmuls::products;
 use super::run::{Control, Progress};
 use super::score::Score;
-use crate::encode::Known;
+use crate::encode::WeightCache;
 use crate::graph::Graph;
 use crate::{Method, Plan, QuantizeError, Ranges};
 
@@ -95,7 +95,7 @@ pub(super) fn compare(
         control,
         kept: &gathered.kept,
         progress: Progress { done: gathered.samples, total: Some(total) },
-        known: Known::default(),
+        known: WeightCache::default(),
     };
     let mut scores: Vec<Option<Rc<Score>>> = Vec::new();
     for trial in &trials {

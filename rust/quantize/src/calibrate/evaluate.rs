@@ -9,7 +9,7 @@ use super::engine::{Engine, Sample, Samples, Sink};
 use super::probe_matmuls::{Place, Shadows, products};
 use super::run::{Control, Progress, Watcher, watch};
 use super::score::Score;
-use crate::encode::Known;
+use crate::encode::WeightCache;
 use crate::graph::uses::FLOATS;
 use crate::graph::{Graph, ValueId};
 use crate::{CalibrationError, Plan, QuantizeError, Ranges};
@@ -28,7 +28,7 @@ pub(super) struct Judge<'a, 'c> {
     /// Samples run so far, and in all.
     pub(super) progress: Progress,
     /// Weights of the models that are judged.
-    pub(super) known: Known,
+    pub(super) known: WeightCache,
 }
 
 /// What is remembered of one sample: a list of numbers for each tap.
@@ -66,7 +66,7 @@ impl Judge<'_, '_> {
         ranges: &Ranges,
         reference: &Shown,
     ) -> Result<Option<Score>, QuantizeError> {
-        let quantized = self.plan.apply_knowing(self.model, Some(ranges), Some(&mut self.known))?;
+        let quantized = self.plan.apply_cached(self.model, Some(ranges), Some(&mut self.known))?;
         let outputs = float_outputs(self.model);
         let shown = self.shown(quantized.model(), &outputs, usize::MAX, self.control.threads)?;
         // By content, which is an order that does not depend on threads.
@@ -84,15 +84,15 @@ impl Judge<'_, '_> {
         candidates: &BTreeMap<String, Vec<Range>>,
     ) -> Result<BTreeMap<String, Vec<LayerError>>, QuantizeError> {
         let graph = Graph::of(self.model)?;
-        let mut readers: BTreeMap<ValueId, BTreeSet<usize>> = BTreeMap::new();
+        let mut consumers: BTreeMap<ValueId, BTreeSet<usize>> = BTreeMap::new();
         for (value, node) in products(&graph, self.plan) {
-            readers.entry(value).or_default().insert(node);
+            consumers.entry(value).or_default().insert(node);
         }
         let mut shadows = Shadows::new(&graph);
         for (value, how) in self.plan.quantized() {
             let Some(ranges) = candidates.get(&value.name) else { continue };
             let Some(id) = graph.value(&value.name) else { continue };
-            if let Some(nodes) = readers.get(&id) {
+            if let Some(nodes) = consumers.get(&id) {
                 shadows.add(id, how, ranges, nodes);
             }
         }

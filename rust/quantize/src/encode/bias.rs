@@ -1,6 +1,6 @@
-//! Biases: int32 in the scale of what they are added to.
+//! Quantizes biases to int32, with the scale of the product that they are added to.
 
-// Rounding to a narrower type is the subject here.
+// This module rounds to narrower types on purpose.
 #![allow(clippy::cast_possible_truncation, clippy::cast_precision_loss)]
 
 use std::collections::{BTreeMap, HashMap};
@@ -10,13 +10,13 @@ use quantize_rs_math::{Granularity, Layout, Params, QSpec, QType, quantize_bias}
 use quantize_rs_onnx::{DataType, Tensor};
 
 use super::bias_correction::{Correction, Place};
-use super::{Choice, Encoded, EncodedTensor, assemble, floats, invalid, weight};
+use super::{Encoded, EncodedTensor, WeightSettings, assemble, floats, invalid, weight};
 use crate::QuantizeError;
 use crate::graph::Graph;
 use crate::options::target::Bias;
 use crate::plan::{Decision, IntegerNode, Plan, Planned};
 
-/// Encodes the bias of every node that runs on integers, and corrects those that `corrections` speak of.
+/// Quantizes the bias of each integer node, after applying `corrections`.
 pub(super) fn biases(
     graph: &Graph<'_>,
     plan: &Plan,
@@ -27,7 +27,7 @@ pub(super) fn biases(
         corrections.iter().map(|correction| (correction.node, correction)).collect();
     for node in plan.integer_nodes() {
         let correction = corrections.remove(&node.node);
-        // A matrix product has its bias in the sum after it.
+        // The bias of a MatMul is added by the following node.
         let own = |correction: &&Correction| match correction.place {
             Place::Bias => true,
             Place::Addend { constant, .. } => node.bias == Some(constant),
@@ -47,17 +47,17 @@ pub(super) fn biases(
             }
         } else if !values.is_empty() {
             let bias = Tensor::from_f32(vec![values.len()], &values);
-            encoded.addends.insert((node.node, 2), bias);
+            encoded.float_bias_overrides.insert((node.node, 2), bias);
         }
         if let Some(correction) = correction.filter(|_| added.is_none()) {
             addend(graph, plan, correction, encoded)?;
         }
     }
-    // What computes in float has its bias in float.
+    // Nodes that compute in float have float biases.
     corrections.into_values().try_for_each(|it| addend(graph, plan, it, encoded))
 }
 
-/// Corrects what is added in float, or in a scale of its own.
+/// Corrects biases that are added in float, or that have their own scale.
 fn addend(
     graph: &Graph<'_>,
     plan: &Plan,
@@ -74,21 +74,23 @@ fn addend(
         None => added.clone(),
     };
     let tensor = Tensor::from_f32(vec![values.len()], &values);
-    // Where everything is quantized, so is what a sum adds. A bias that a node on integers has, too, is that one's.
+    // When all operators are quantized, constants that an Add adds are quantized, too. If an
+    // integer node also has the constant as its bias, the node takes precedence.
     let sums = matches!(place, Place::Addend { .. });
     let planned = constant.filter(|_| sums).and_then(|constant| plan.values.get(constant));
     if let Some(Planned { name, decision: Decision::Quantize(how), .. }) = planned {
         let method = plan.config.weight_method(&how.spec, false);
-        let choice = Choice { method, summed: None, floors: &[], scales: DataType::Float };
-        let (tensor, _) = weight(name, how, &tensor.shape, &tensor, &choice)?;
+        let settings =
+            WeightSettings { method, summed: None, floors: &[], scales: DataType::Float };
+        let (tensor, _) = weight(name, how, &tensor.shape, &tensor, &settings)?;
         encoded.weights.insert(name.clone(), tensor);
     } else {
-        encoded.addends.insert((node, input), tensor);
+        encoded.float_bias_overrides.insert((node, input), tensor);
     }
     Ok(())
 }
 
-/// Element by element; where one has a single element, that meets all of the other.
+/// Adds elementwise; a single element is broadcast.
 fn sum(values: &[f32], added: &[f32]) -> Vec<f32> {
     match (values, added) {
         ([value], _) => added.iter().map(|added| value + added).collect(),
@@ -97,14 +99,15 @@ fn sum(values: &[f32], added: &[f32]) -> Vec<f32> {
     }
 }
 
-/// What a bias may be: as much again is left to the sum of products that it is added to, in int32
-/// too. 33,000 products of uint8 and symmetric int8 do not fill it.
+/// The limit for a bias. Half of the int32 range remains for the accumulated products that it is
+/// added to, which holds 33,000 products of uint8 and symmetric int8.
 pub(crate) const LARGEST: f64 = 1_073_741_824.0;
 
-/// For each weight the smallest scale of each channel with which the bias, in the scale
-/// `input × weight`, fits int32 together with what it is added to, and does not underflow.
+/// The minimum scale of each channel of each weight. With the scale `input × weight`, the bias then
+/// fits int32 together with the products, and does not underflow.
 ///
-/// A bias that stays float counts as well: ONNX Runtime quantizes it by itself, and looks for no room.
+/// Biases that stay float count as well: ONNX Runtime quantizes them itself, without checking for
+/// overflow.
 pub(super) fn floors(
     graph: &Graph<'_>,
     integer_nodes: &[IntegerNode],
@@ -122,7 +125,7 @@ pub(super) fn floors(
         let needed = |bias: f32| {
             let fits = f64::from(bias.abs()) / (LARGEST * input_scale);
             let normal = f64::from(f32::MIN_POSITIVE) / input_scale;
-            // Rounded up: a scale a hair too small would saturate.
+            // Rounded up, since a slightly smaller scale would saturate.
             (fits.max(normal) as f32).next_up()
         };
         let values = match floats(graph, bias) {
@@ -131,7 +134,7 @@ pub(super) fn floors(
         };
         let needed = values.into_iter().map(needed).collect::<Vec<_>>();
         if needed.iter().any(|floor| !floor.is_finite()) {
-            let what = "is too large for int32 in any scale of its node's input and weight";
+            let what = "is too large for int32 with any scale of the node's weight";
             return Err(invalid(graph.values[bias].name, what));
         }
         let name = graph.values[node.weight].name.to_owned();
@@ -147,7 +150,7 @@ pub(super) fn floors(
     Ok(floors)
 }
 
-/// A bias as int32 in the scale of its node's input × weight.
+/// Quantizes a bias to int32 with the scale of the node's input × weight.
 pub(super) fn bias(
     graph: &Graph<'_>,
     node: &IntegerNode,

@@ -1,12 +1,12 @@
-//! Bias correction: quantized weights shift the mean of what a layer puts out, and its bias takes
-//! the shift back.
+//! Bias correction: quantizing a weight shifts the mean of the layer's output, and the bias
+//! compensates for the shift.
 //!
-//! With `E[x]` the mean of each input channel, the output channel `o` is off by
-//! `Σ_i (ŵ_oi - w_oi) · E[x_i]` in the mean, which is subtracted from the bias. Source: Nagel et al.,
-//! "Data-Free Quantization Through Weight Equalization and Bias Correction", ICCV 2019, section 4.2;
-//! the means are those that calibration saw.
+//! With `E[x]` the mean of each input channel, output channel `o` is shifted by `Σ_i (ŵ_oi - w_oi)
+//! · E[x_i]`, which is subtracted from the bias. Source: Nagel et al., "Data-Free Quantization
+//! Through Weight Equalization and Bias Correction", ICCV 2019, section 4.2. The means come from
+//! calibration.
 
-// Counts of positions, and sums whose digits float32 has not.
+// Casts between counts of positions and floats, and from float64 sums to float32.
 #![allow(clippy::cast_precision_loss, clippy::cast_possible_truncation)]
 
 use std::collections::{HashMap, HashSet};
@@ -25,34 +25,34 @@ use crate::plan::{Decision, KeepReason, Plan, ValuePlan};
 use crate::ranges::Seen;
 use crate::{Format, Ranges};
 
-/// How the bias of one node changes.
+/// The correction of the bias of one node.
 #[derive(Clone, Debug)]
 pub(crate) struct Correction {
     /// The node with the weight.
     pub(crate) node: usize,
-    /// What is added to each output channel.
+    /// The correction of each output channel.
     pub(crate) added: Vec<f32>,
-    /// Where it is added.
+    /// Where the correction is added.
     pub(crate) place: Place,
 }
 
 /// Where a correction is added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
-    /// To the bias of the node, or as its bias where it has none.
+    /// To the bias of the node, which is created if it has none.
     Bias,
     /// To the constant that the next node adds.
     Addend {
-        /// That node.
+        /// The next node.
         node: usize,
-        /// Its input.
+        /// The input that holds the constant.
         input: usize,
         /// The constant.
         constant: ValueId,
     },
 }
 
-/// A product whose correction has a place.
+/// A multiplication whose bias can be corrected.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Product<'p> {
     pub(crate) node: usize,
@@ -63,7 +63,8 @@ pub(crate) struct Product<'p> {
     place: Place,
 }
 
-/// The products that are corrected where means of their inputs are known: of float32, by a weight as it is.
+/// The multiplications that can be corrected once the means of their inputs are known: those in
+/// float32 whose weight is used directly.
 pub(crate) fn products<'p>(graph: &Graph<'_>, plan: &'p Plan) -> Vec<Product<'p>> {
     let quantized: HashMap<&str, &ValuePlan> =
         plan.quantized().map(|(value, how)| (value.name.as_str(), how)).collect();
@@ -74,9 +75,9 @@ pub(crate) fn products<'p>(graph: &Graph<'_>, plan: &'p Plan) -> Vec<Product<'p>
         for usage in &constant.uses {
             let Use::Weight { node, .. } = *usage else { continue };
             multiply.insert(node);
-            // What is rearranged before it is multiplied by has its channels elsewhere.
+            // The channels of a rearranged weight are on other axes.
             let direct = graph.input(node, 1) == Some(weight) && graph.nodes[node].is_onnx();
-            // What is only cast shifts nothing worth a run.
+            // The error of a cast is too small to justify a calibration run.
             let float = constant.dtype == Some(DataType::Float) && how.spec.qtype.is_scaled();
             let convolves = convolves(graph.nodes[node]);
             let lies = if convolves { constant.shape.len() > 2 } else { constant.shape.len() == 2 };
@@ -91,7 +92,7 @@ pub(crate) fn products<'p>(graph: &Graph<'_>, plan: &'p Plan) -> Vec<Product<'p>
         }
     }
     found.retain(|product| serves(graph, product, &multiply));
-    // Two nodes may put their results into the same addition; what is added then is added once.
+    // Two nodes may feed the same addition, which must be corrected only once.
     let mut taken = HashSet::new();
     found.sort_by_key(|product| product.node);
     found.retain(|product| match product.place {
@@ -101,7 +102,7 @@ pub(crate) fn products<'p>(graph: &Graph<'_>, plan: &'p Plan) -> Vec<Product<'p>
     found
 }
 
-/// A correction for each product whose input was seen.
+/// The corrections of all multiplications whose input was observed.
 pub(crate) fn corrections(
     graph: &Graph<'_>,
     plan: &Plan,
@@ -124,17 +125,18 @@ pub(crate) fn corrections(
     found.into_iter().flatten().collect()
 }
 
-/// Whether a correction brings the model nearer, and can be written.
+/// Whether a correction is expected to improve accuracy, and can be written.
 ///
-/// It does for convolutions of any bits, for products by matrices of 8 bits, and for the last of all. Matrices of 4
-/// bits leave so much noise that the means of the float model are not those that later ones see: with
-/// blocks of 32 a GPT lost 0.6 dB of 32.9 by it and `MiniLM` 0.2 of 12.6, where 8 bits gained 0 and 1.0.
+/// Convolutions of all bit widths are corrected, matrix multiplications with 8-bit weights, and the
+/// last multiplication of the model. With 4-bit matrices, noise changes the means of later layers
+/// too much for those of the float model to apply: with blocks of 32, a GPT lost 0.6 dB of 32.9 and
+/// `MiniLM` 0.2 of 12.6, whereas with 8 bits they gained 0 and 1.0.
 fn serves(graph: &Graph<'_>, product: &Product<'_>, multiply: &HashSet<usize>) -> bool {
     let Product { node, how, place, .. } = *product;
     let near = convolves(graph.nodes[node])
         || how.spec.qtype.bits() >= 8
         || is_last(graph, node, multiply);
-    // What takes the place of the node has its bias elsewhere.
+    // Operators that replace the node have their bias elsewhere.
     near && (how.format == Format::Qdq || place != Place::Bias)
 }
 
@@ -142,22 +144,22 @@ fn convolves(node: &NodeProto) -> bool {
     matches!(&*node.op_type, "Conv" | "ConvTranspose")
 }
 
-/// Whether no other of these nodes follows.
+/// Whether none of the other nodes follows this one.
 fn is_last(graph: &Graph<'_>, node: usize, others: &HashSet<usize>) -> bool {
     let (mut seen, mut waiting) = (HashSet::new(), vec![node]);
     while let Some(node) = waiting.pop() {
         let outputs = (0..graph.nodes[node].output.len()).filter_map(|at| graph.output(node, at));
-        for reader in outputs.flat_map(|value| &graph.values[value].readers) {
-            if others.contains(&reader.node) {
+        for consumer in outputs.flat_map(|value| &graph.values[value].consumers) {
+            if others.contains(&consumer.node) {
                 return false;
             }
-            waiting.extend(seen.insert(reader.node).then_some(reader.node));
+            waiting.extend(seen.insert(consumer.node).then_some(consumer.node));
         }
     }
     true
 }
 
-/// Where the correction of a node can go: into a constant vector that nobody asked to leave alone.
+/// Where the correction of a node can be added: a constant vector that is not excluded.
 fn place(graph: &Graph<'_>, plan: &Plan, node: usize) -> Option<Place> {
     let may_change = |value: ValueId| {
         let planned = plan.values.get(value).map(|planned| &planned.decision);
@@ -166,8 +168,8 @@ fn place(graph: &Graph<'_>, plan: &Plan, node: usize) -> Option<Place> {
     };
     let proto = graph.nodes[node];
     match proto.op_type.as_str() {
-        // The bias of a Gemm with factors is in another unit than the product.
-        #[allow(clippy::float_cmp)] // what the file says, not a result
+        // The bias of a Gemm with `alpha` or `beta` is not in the unit of the product.
+        #[allow(clippy::float_cmp)] // compares attributes, not computed values
         "Gemm" if proto.float("alpha", 1.0) != 1.0 || proto.float("beta", 1.0) != 1.0 => None,
         "Conv" | "ConvTranspose" | "Gemm" => {
             let bias = proto.input.get(2).filter(|name| !name.is_empty());
@@ -176,17 +178,21 @@ fn place(graph: &Graph<'_>, plan: &Plan, node: usize) -> Option<Place> {
         }
         "MatMul" => {
             let output = &graph.values[graph.output(node, 0)?];
-            let [reader] = output.readers[..] else { return None };
-            let next = graph.nodes[reader.node];
-            if !next.is_onnx() || next.op_type != "Add" || output.is_output || output.captured {
+            let [consumer] = output.consumers[..] else { return None };
+            let next = graph.nodes[consumer.node];
+            if !next.is_onnx()
+                || next.op_type != "Add"
+                || output.is_output
+                || output.used_in_subgraph
+            {
                 return None;
             }
-            let input = 1 - reader.input.min(1);
-            let constant = graph.input(reader.node, input)?;
+            let input = 1 - consumer.input.min(1);
+            let constant = graph.input(consumer.node, input)?;
             let value = &graph.values[constant];
-            let alone = value.readers.len() == 1 && !value.captured && !value.is_output;
+            let alone = value.consumers.len() == 1 && !value.used_in_subgraph && !value.is_output;
             (alone && may_change(constant)).then_some(Place::Addend {
-                node: reader.node,
+                node: consumer.node,
                 input,
                 constant,
             })
@@ -195,11 +201,11 @@ fn place(graph: &Graph<'_>, plan: &Plan, node: usize) -> Option<Place> {
     }
 }
 
-/// Whether a value is a constant float32 vector that nobody can replace.
+/// Whether a value is a constant float32 vector that cannot be overridden.
 fn is_vector(graph: &Graph<'_>, value: ValueId) -> bool {
     let overridable = matches!(
-        graph.values[value].maker,
-        crate::graph::Maker::Initializer { overridable: true, .. }
+        graph.values[value].producer,
+        crate::graph::Producer::Initializer { overridable: true, .. }
     );
     !overridable
         && graph
@@ -207,7 +213,7 @@ fn is_vector(graph: &Graph<'_>, value: ValueId) -> bool {
             .is_some_and(|tensor| tensor.dtype() == Some(DataType::Float) && tensor.dims.len() == 1)
 }
 
-/// The axis of the channels that a node sums over in its input, counted from the end when negative.
+/// The input axis that a node sums over, counted from the end if negative.
 pub(crate) fn channel_axis(node: &NodeProto) -> Option<isize> {
     match node.op_type.as_str() {
         "Conv" | "ConvTranspose" => Some(1),
@@ -217,15 +223,15 @@ pub(crate) fn channel_axis(node: &NodeProto) -> Option<isize> {
     }
 }
 
-/// By how much each output channel of a product is off in the mean.
+/// The mean error of each output channel of a multiplication.
 fn shift(
     graph: &Graph<'_>,
     product: &Product<'_>,
     weight: &EncodedTensor,
-    input: &Seen,
+    input: &ObservedRange,
 ) -> Option<Vec<f64>> {
     let proto = graph.nodes[product.node];
-    // The first of those who read a value said along which axis its channels were looked for.
+    // The channel axis of the statistics is that of the first consumer of the value.
     let own = input.axis == channel_axis(proto);
     let channels = input.channels.as_ref().filter(|_| own)?;
     let means: Vec<f64> =
@@ -285,15 +291,15 @@ fn shift(
     }
 }
 
-/// The errors of one kernel, each as often as it meets the input.
+/// The errors of one kernel, each weighted by how often it meets the input.
 fn met(error: &impl Fn(usize) -> f64, kernel: usize, reached: &[f64]) -> f64 {
     let first = kernel * reached.len();
     reached.iter().enumerate().map(|(at, part)| error(first + at) * part).sum()
 }
 
-/// For each element of a kernel, on how large a part of the outputs it meets the input and not its
-/// padding; of one that is `transposed`, on how large a part of the outputs it is met by an input. Where the
-/// shape of the input is not known, 1 and one in its stride.
+/// For each element of a kernel, the fraction of outputs for which it meets the input instead of
+/// padding. For a transposed convolution, the fraction of outputs to which it contributes. If the
+/// shape of the input is unknown, 1 and 1 / stride.
 fn reached(
     node: &NodeProto,
     kernel: &[usize],
@@ -304,7 +310,7 @@ fn reached(
         .attribute("auto_pad")
         .is_none_or(|pad| pad.s.as_ref().is_none_or(|pad| **pad == *b"NOTSET"))
         && node.attribute("output_shape").is_none();
-    // Wide enough for whatever a file says.
+    // 128-bit arithmetic cannot overflow, whatever the file contains.
     let wide = |name: &str, index: usize, default: i64| {
         let ints = node.attribute(name).map_or(&[][..], |attribute| &attribute.ints);
         i128::from(ints.get(index).copied().unwrap_or(default))
@@ -318,7 +324,8 @@ fn reached(
             let length = input.get(axis + 2).copied().flatten().map(|length| length as i128);
             let length = length.filter(|length| explicit && stride > 0 && *length > 0);
             let reach = (*taps as i128 - 1) * dilation;
-            // Of `moved` positions, `stride` apart from `first` on, those from 0 to `end`.
+            // Of `moved` positions that start at `first` with step `stride`, counts those from 0 to
+            // `end`.
             let within = |first: i128, moved: i128, end: i128| {
                 let up_to = |position: i128| (position - first).div_euclid(stride);
                 (up_to(end).min(moved - 1) - up_to(-1).max(-1)).max(0)
@@ -345,7 +352,7 @@ fn reached(
     })
 }
 
-/// What the integers of a weight stand for, in the layout of the weight.
+/// The dequantized elements of a weight, in the layout of the weight.
 fn decoded(how: &ValuePlan, weight: &EncodedTensor, shape: &[usize]) -> Option<Vec<f32>> {
     let QSpec { qtype, granularity, .. } = how.spec;
     let (scales, zero_points) = (weight.scale.to_f32()?, &weight.zero_point);

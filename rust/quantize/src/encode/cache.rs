@@ -1,4 +1,4 @@
-//! Weights that were encoded before.
+//! A cache of encoded weights.
 
 use std::collections::HashMap;
 
@@ -8,20 +8,21 @@ use quantize_rs_onnx::Tensor;
 use super::EncodedTensor;
 use crate::plan::ValuePlan;
 
-/// Weights that were encoded for one model, of which several are made that differ in the ranges of activations.
+/// Encoded weights of one model, to be reused by several results that differ in the ranges of
+/// activations.
 #[derive(Default)]
-pub(crate) struct Known(HashMap<String, Weight>);
+pub(crate) struct WeightCache(HashMap<String, Weight>);
 
 struct Weight {
-    /// What it was made from, kept so that nothing else can lie in its place.
+    /// The source bytes. Holding them prevents their address from being reused.
     floats: Bytes,
     how: ValuePlan,
     encoded: EncodedTensor,
 }
 
-impl Known {
-    /// The weight of this name, if it was made from these very floats in the same way, with scales that are no less
-    /// than `floors`.
+impl WeightCache {
+    /// The weight of this name, if it was encoded from the same floats in the same way, and its
+    /// scales are at least `floors`.
     pub(super) fn find(
         &self,
         name: &str,
@@ -42,8 +43,8 @@ impl Known {
         fits.then(|| found.encoded.clone())
     }
 
-    /// Remembers a weight whose scales follow from it alone, made from `floats` that lie in the model: what has to be
-    /// read anew each time is not found again.
+    /// Stores a weight whose scales depend only on the weight. `floats` must be borrowed from the
+    /// model: copies have a different address each time and would not be found again.
     pub(super) fn learn(
         &mut self,
         name: &str,
@@ -59,7 +60,7 @@ impl Known {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::encode::encode_knowing;
+    use crate::encode::encode_cached;
     use crate::graph::Graph;
     use crate::{Config, Model, Plan};
 
@@ -67,14 +68,14 @@ mod tests {
         concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/digits/digits_cnn.onnx");
 
     #[test]
-    fn what_is_known_is_not_made_again_and_what_differs_is() {
+    fn a_cached_weight_is_reused_unless_its_source_differs() {
         let model = Model::open(DIGITS).unwrap();
         let graph = Graph::of(&model).unwrap();
-        let mut known = Known::default();
+        let mut known = WeightCache::default();
         let mut made = |per_channel: bool| {
             let config = Config { per_channel, ..Config::default() };
             let plan = Plan::draft(&graph, config).unwrap();
-            encode_knowing(&graph, &plan, None, Some(&mut known)).unwrap().weights
+            encode_cached(&graph, &plan, None, Some(&mut known)).unwrap().weights
         };
         let place = |found: &EncodedTensor| found.quantized.data.as_ptr();
         let (first, again, other) = (made(true), made(true), made(false));
@@ -87,12 +88,12 @@ mod tests {
     }
 
     #[test]
-    fn a_bias_that_needs_larger_scales_has_its_weight_made_anew() {
+    fn a_bias_that_needs_larger_scales_bypasses_the_cache() {
         let model = Model::open(DIGITS).unwrap();
         let graph = Graph::of(&model).unwrap();
         let plan = Plan::draft(&graph, Config::default()).unwrap();
-        let mut known = Known::default();
-        encode_knowing(&graph, &plan, None, Some(&mut known)).unwrap();
+        let mut known = WeightCache::default();
+        encode_cached(&graph, &plan, None, Some(&mut known)).unwrap();
         let (value, how) = plan.quantized().next().unwrap();
         let name = &value.name;
         let floats = model.tensor(graph.constant(graph.value(name).unwrap()).unwrap()).unwrap();

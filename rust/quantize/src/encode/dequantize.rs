@@ -1,22 +1,22 @@
-//! From integers back to floats: what a weight in the file stands for.
+//! Dequantizes stored weights.
 
 use quantize_rs_math::{Granularity, Layout, Params, QType, dequantize, pack};
 use quantize_rs_onnx::{DataType, Tensor};
 
 use crate::graph::elements::{data_type, to_f32};
 
-/// A weight as the file stands for it.
+/// A stored weight.
 pub(crate) struct Decoded {
     pub(crate) qtype: QType,
     pub(crate) shape: Vec<usize>,
     pub(crate) floats: Vec<f32>,
     pub(crate) layout: Layout,
     pub(crate) params: Vec<Params>,
-    /// What is taken from the integers beside the zero points of `params`, where those are no integers.
+    /// Float zero points, used instead of the zero points of `params`.
     pub(crate) between: Option<Vec<f32>>,
 }
 
-/// Integers with scales along whole axes, or in blocks.
+/// Integers with per-tensor, per-axis or blocked scales.
 pub(crate) fn plain(
     qtype: QType,
     integers: &Tensor,
@@ -40,7 +40,7 @@ pub(crate) fn plain(
     Some(Decoded { qtype, shape, floats, layout, params, between: None })
 }
 
-/// Zero points as numbers.
+/// The elements of a zero point tensor.
 pub(crate) fn points(tensor: &Tensor, count: usize) -> Option<Vec<i32>> {
     let qtype = QType::ALL.iter().copied().find(|qtype| data_type(*qtype) == tensor.dtype)?;
     if qtype.is_float() {
@@ -62,7 +62,7 @@ pub(crate) fn points(tensor: &Tensor, count: usize) -> Option<Vec<i32>> {
     }
 }
 
-/// How a matrix lies in blocks, a row of them for each of its columns.
+/// A matrix that is stored in blocks, one row of blocks per column.
 pub(crate) struct Cut {
     pub(crate) bits: u32,
     pub(crate) block_size: usize,
@@ -71,7 +71,7 @@ pub(crate) struct Cut {
 }
 
 impl Cut {
-    /// The matrix, a row for each column of the product.
+    /// Dequantizes the matrix, with one row per column of the product.
     pub(crate) fn decode(
         &self,
         integers: &Tensor,
@@ -135,7 +135,7 @@ impl Cut {
     }
 }
 
-/// Packed integers, one by one.
+/// The elements of a packed integer tensor.
 fn codes(bytes: &[u8], bits: u32, signed: bool, count: usize) -> Vec<i32> {
     if bits == 8 {
         return bytes.iter().take(count).map(|byte| i32::from(*byte)).collect();

@@ -1,14 +1,14 @@
-//! Scales of 8 bits, as tensors.
+//! Stores 8-bit scales as tensors.
 
 use quantize_rs_math::{BlockScales, Layout, QSpec, Scales};
 use quantize_rs_onnx::{DataType, Tensor};
 
-/// What scales are stored as, where that takes 8 bits.
+/// The stored form of 8-bit scales.
 #[derive(Clone, Debug)]
 pub struct StoredScale {
-    /// One code for each scale.
+    /// One code per scale.
     pub codes: Tensor,
-    /// What the codes are multiplied by, float32 without axes; `None` for powers of two.
+    /// The float32 scalar that multiplies the codes; `None` for powers of two.
     pub whole: Option<Tensor>,
 }
 
@@ -27,7 +27,7 @@ impl StoredScale {
     }
 }
 
-/// The element type of ONNX that scales are stored as.
+/// The ONNX element type of stored scales.
 pub(crate) fn data_type(scales: Scales) -> DataType {
     match scales {
         Scales::Float => DataType::Float,

@@ -2,7 +2,7 @@
 //!
 //! In: a graph, its plan and its ranges. Out: [`Encoded`]. Imports: the rooms up to `plan`.
 
-// Rounding to a narrower type is the subject here.
+// This module rounds to narrower types on purpose.
 #![allow(clippy::cast_possible_truncation, clippy::cast_precision_loss)]
 
 pub(crate) mod bias;
@@ -38,41 +38,41 @@ pub(crate) use cache::Known;
 pub use microscaling::StoredScale;
 pub(crate) use microscaling::data_type as scale_data_type;
 
-/// The integers, scales and zero points of everything a plan quantizes.
+/// The integers, scales and zero points of everything that a plan quantizes.
 #[derive(Clone, Debug, Default)]
 pub struct Encoded {
-    /// Weights, by name.
+    /// The weights, by name.
     pub weights: BTreeMap<String, EncodedTensor>,
-    /// Biases, by position of the node they belong to; it may not have had one.
+    /// The biases, by index of their node. The node may not have had a bias before.
     pub biases: BTreeMap<usize, EncodedTensor>,
-    /// Float constants that take the place of others, by node and input that reads them: biases
-    /// corrected where they stay float.
-    pub addends: BTreeMap<(usize, usize), Tensor>,
-    /// How many nodes had their bias corrected.
+    /// Float constants that replace others, by node and input: corrected biases that stay float.
+    pub float_bias_overrides: BTreeMap<(usize, usize), Tensor>,
+    /// The number of nodes whose bias was corrected.
     pub corrected: usize,
-    /// Scale and zero point of activations, by name.
+    /// The scale and zero point of activations, by name.
     pub activations: BTreeMap<String, Params>,
-    /// Things the caller should know.
+    /// Warnings for the caller.
     pub warnings: Vec<String>,
 }
 
-/// One constant as integers.
+/// A quantized constant.
 #[derive(Clone, Debug)]
 pub struct EncodedTensor {
     /// The integers.
     pub quantized: Tensor,
-    /// The scales, float32: what they stand for, where they are stored as something else.
+    /// The scales in float32. If they are stored in another form, their decoded values.
     pub scale: Tensor,
-    /// What the scales are stored as, where that takes 8 bits.
+    /// The stored form of 8-bit scales.
     pub stored_scale: Option<StoredScale>,
-    /// The zero points, of the type of the integers, or float32 for nodes that take such.
+    /// The zero points, in the type of the integers, or float32 for nodes that require it.
     pub zero_point: Tensor,
-    /// What the integers stand for, against the floats they were made from, when those are known.
+    /// The quantization error, if the original floats are known.
     pub metrics: Option<Metrics>,
 }
 
-/// A weight that keeps less than this has values that one scale cannot hold: of normal numbers, 4 bits
-/// keep 15 to 20 dB with a scale for a thousand, and 2 bits about 3.
+/// A weight with a lower SQNR has a distribution that one scale cannot represent. For normally
+/// distributed weights and one scale per thousand elements, 4 bits reach 15 to 20 dB and 2 bits
+/// about 3 dB.
 fn poor_db(bits: u32) -> f64 {
     match bits {
         8.. => 15.0,
@@ -81,24 +81,24 @@ fn poor_db(bits: u32) -> f64 {
     }
 }
 
-/// Encodes all that `plan` quantizes; activations from `ranges`.
+/// Quantizes the constants of `plan`, and its activations with the scales that `ranges` imply.
 ///
 /// # Errors
-/// NaN or infinity in a weight, or ranges that were made for another model.
+/// A weight holds NaN or infinity, or the ranges belong to another model.
 pub fn encode(
     graph: &Graph<'_>,
     plan: &Plan,
     ranges: Option<&Ranges>,
 ) -> Result<Encoded, QuantizeError> {
-    encode_knowing(graph, plan, ranges, None)
+    encode_cached(graph, plan, ranges, None)
 }
 
-/// The same, where weights may be known already.
-pub(crate) fn encode_knowing(
+/// Like [`encode`], with a cache of weights.
+pub(crate) fn encode_cached(
     graph: &Graph<'_>,
     plan: &Plan,
     ranges: Option<&Ranges>,
-    mut known: Option<&mut Known>,
+    mut known: Option<&mut WeightCache>,
 ) -> Result<Encoded, QuantizeError> {
     let mut encoded = Encoded { activations: activations(plan, ranges)?, ..Encoded::default() };
     let integer_nodes = plan.integer_nodes();
@@ -113,7 +113,7 @@ pub(crate) fn encode_knowing(
         .filter_map(|(value, how)| Some((&value.name, how, constants.get(value.name.as_str())?)))
         .collect();
     let before = known.as_deref();
-    let done: Vec<Done<'_>> = weights
+    let done: Vec<WeightResult<'_>> = weights
         .into_par_iter()
         .map(|(name, how, constant)| {
             let tensor = graph.model.tensor(constant.tensor)?;
@@ -126,18 +126,15 @@ pub(crate) fn encode_knowing(
             });
             let method = plan.config.weight_method(&how.spec, convolves);
             let bits = how.spec.qtype.bits();
-            let done = |tensor: EncodedTensor, widened: usize, floats: Option<Bytes>| Done {
-                name,
-                how,
-                tensor,
-                widened,
-                floats,
+            let done = |tensor: EncodedTensor, widened: usize, floats: Option<Bytes>| {
+                WeightResult { name, how, tensor, widened, floats }
             };
             if let Some(found) = before.and_then(|known| known.find(name, &tensor, how, floors)) {
                 return Ok(done(found, 0, None));
             }
             if how.format == Format::MatMulNBits {
-                // ONNX Runtime 1.31 computes with zero points that are floats up to 4 bits, and looks up none.
+                // ONNX Runtime 1.31 supports float zero points in multiplications of up to 4 bits,
+                // but not in embedding lookups.
                 let rows = constant.multipliers(graph).any(|node| node.op_type == "Gather");
                 let params = match uses::float_type(graph, constant.anchor) {
                     Some(DataType::Float16) => BlockParamTypes::HalfScales,
@@ -149,20 +146,20 @@ pub(crate) fn encode_knowing(
             }
             let rounding = plan.config.rounding(convolves, how.format);
             let summed = rounding.summed(graph, constant, shape, &how.spec);
-            let choice = Choice { method, summed, floors, scales: grid };
-            let (made, floored) = weight(name, how, shape, &tensor, &choice)?;
-            let alone = floored == Floored::default();
+            let settings = WeightSettings { method, summed, floors, scales: grid };
+            let (made, floored) = weight(name, how, shape, &tensor, &settings)?;
+            let alone = floored == BiasFloors::default();
             Ok(done(made, floored.raised, alone.then_some(tensor.data)))
         })
         .collect::<Result<_, QuantizeError>>()?;
-    for Done { name, how, tensor, widened, floats } in done {
+    for WeightResult { name, how, tensor, widened, floats } in done {
         if let (Some(known), Some(floats)) = (known.as_deref_mut(), floats) {
             known.learn(name, floats, how, &tensor);
         }
         let bits = how.spec.qtype.bits();
         if widened > 0 {
             encoded.warnings.push(format!(
-                "weight `{name}`: {widened} scales were raised so that the bias fits int32"
+                "weight `{name}`: {widened} scales were raised to fit the bias into int32"
             ));
         }
         if let Some(metrics) = &tensor.metrics
@@ -170,7 +167,7 @@ pub(crate) fn encode_knowing(
         {
             let more = if bits >= 8 { " or more" } else { "" };
             encoded.warnings.push(format!(
-                "weight `{name}`: {:.1} dB is little for {} bits{more}; if the model needs it, \
+                "weight `{name}`: {:.1} dB is low for {} bits{more}; if the model depends on it, \
                  leave it float with excluded_layers",
                 metrics.sqnr_db,
                 bits.min(8),
@@ -187,18 +184,18 @@ pub(crate) fn encode_knowing(
     Ok(encoded)
 }
 
-/// A weight that is done.
-struct Done<'a> {
+/// The result of encoding a weight.
+struct WeightResult<'a> {
     name: &'a String,
     how: &'a ValuePlan,
     tensor: EncodedTensor,
-    /// How many of its scales were raised.
+    /// The number of scales that were raised.
     widened: usize,
-    /// What it was made from, where it is to be remembered.
+    /// The source bytes, if the weight is to be cached.
     floats: Option<Bytes>,
 }
 
-/// Scale and zero point of every activation.
+/// Computes the scale and zero point of each activation.
 fn activations(
     plan: &Plan,
     ranges: Option<&Ranges>,
@@ -215,7 +212,7 @@ fn activations(
             }
             (Source::Observed, None) => {
                 return Err(QuantizeError::new(QuantizeErrorKind::Verify(format!(
-                    "`{}` was never observed",
+                    "`{}` was not observed",
                     value.name
                 ))));
             }
@@ -226,7 +223,7 @@ fn activations(
             (Source::Weights | Source::Product { .. }, _) => {}
         }
     }
-    // A follower may follow a follower that stands later in the file.
+    // A value with the scale of its input may depend on another one that comes later in the file.
     while !followers.is_empty() {
         let before = followers.len();
         followers.retain(|(name, source)| match found.get(*source).copied() {
@@ -237,15 +234,16 @@ fn activations(
             None => true,
         });
         if followers.len() == before {
-            let what = format!("`{}` follows a value that is not quantized", followers[0].0);
+            let what =
+                format!("`{}` takes its scale from a value that is not quantized", followers[0].0);
             return Err(QuantizeError::new(QuantizeErrorKind::Verify(what)));
         }
     }
     Ok(found)
 }
 
-/// What decides about the scales and the integers of a weight.
-struct Choice<'a> {
+/// The parameters of quantizing a weight.
+struct WeightSettings<'a> {
     method: WeightMethod,
     /// The elements whose sums are kept.
     summed: Option<SumGroups>,
@@ -255,24 +253,24 @@ struct Choice<'a> {
     scales: DataType,
 }
 
-/// How many scales of a weight follow from its bias.
+/// The number of scales of a weight that its bias determines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Floored {
-    /// Those that had to be raised.
+struct BiasFloors {
+    /// The scales that were raised.
     raised: usize,
-    /// Those of zeros, which may be anything.
+    /// The scales of all-zero channels, which are arbitrary.
     zeros: usize,
 }
 
-/// A weight as integers, and which of its scales follow from its bias.
+/// Quantizes a weight. Also returns how many of its scales its bias determines.
 fn weight(
     name: &str,
     how: &ValuePlan,
     shape: &[usize],
     tensor: &Tensor,
-    choice: &Choice<'_>,
-) -> Result<(EncodedTensor, Floored), QuantizeError> {
-    let Choice { method, ref summed, floors, scales } = *choice;
+    settings: &WeightSettings<'_>,
+) -> Result<(EncodedTensor, BiasFloors), QuantizeError> {
+    let WeightSettings { method, ref summed, floors, scales } = *settings;
     let wrong = |error: MathError| invalid(name, &error);
     let layout = Layout::of(shape, how.spec.granularity).map_err(wrong)?;
     let elements = Elements::of(tensor).map_err(|what| invalid(name, what))?;
@@ -291,10 +289,10 @@ fn weight(
     }
     let highest = floors.iter().copied().fold(0.0, f32::max);
     let per_group = floors.len() == params.len();
-    let mut floored = Floored::default();
+    let mut floored = BiasFloors::default();
     for (group, params) in params.iter_mut().enumerate() {
         let floor = if per_group { floors[group] } else { highest };
-        // The scale of an all-zero channel is free: what serves its bias best is taken.
+        // The scale of an all-zero channel is arbitrary, so it is set to suit the bias.
         if floor > 0.0 && (all_zero[group] || params.scale.abs() < floor) {
             floored.raised += usize::from(!all_zero[group]);
             floored.zeros += usize::from(all_zero[group]);
@@ -317,11 +315,12 @@ fn weight(
     Ok((EncodedTensor { stored_scale, ..tensor }, floored))
 }
 
-/// Gives groups of zeros the smallest scale that any other group has, or the smallest there is.
+/// Sets the scale of all-zero groups to the smallest scale of the other groups, or to the smallest
+/// possible scale.
 ///
-/// Any scale brings back their zeros. But a kernel that takes the zero point off afterwards, in float,
-/// leaves an error in proportion to the scale: a large one would be heard in a quiet weight (ONNX
-/// Runtime's fused `MatMulNBits` does so, seen in 1.32).
+/// Any scale represents zeros. However, a kernel that subtracts the zero point in float has an
+/// error proportional to the scale, and a large scale would affect a weight of small magnitude.
+/// ONNX Runtime's fused `MatMulNBits` does so (observed in 1.32).
 fn scale_zeros(params: &mut [Params], all_zero: &[bool]) {
     let others = params.iter().zip(all_zero).filter(|(_, zero)| !**zero);
     let quietest = others.map(|(params, _)| params.scale.abs()).reduce(f32::min);
@@ -330,14 +329,14 @@ fn scale_zeros(params: &mut [Params], all_zero: &[bool]) {
     }
 }
 
-/// The largest number that can come back from integers as a float of this type.
+/// The largest dequantized number that a float of this type can hold.
 fn largest(dtype: DataType) -> f32 {
     if dtype == DataType::Float16 { f16::MAX.to_f32() } else { f32::MAX }
 }
 
-/// The type of the scales of a constant: that of its floats where runtimes take such scales, else
-/// float32. ONNX Runtime 1.31 has kernels for float16 and none for bfloat16; ONNX itself knows none
-/// for float64.
+/// The type of the scales of a constant: the type of the constant if runtimes support it, otherwise
+/// float32. ONNX Runtime 1.31 has kernels for float16 scales, but not for bfloat16. ONNX does not
+/// support float64 scales.
 pub(crate) fn scale_type(graph: &Graph<'_>, constant: usize) -> DataType {
     let knows = graph.model.opset("").is_some_and(|opset| opset >= 19);
     match uses::float_type(graph, constant) {
@@ -346,7 +345,7 @@ pub(crate) fn scale_type(graph: &Graph<'_>, constant: usize) -> DataType {
     }
 }
 
-/// A matrix column by column, in blocks that `MatMulNBits` reads.
+/// Quantizes a matrix column by column, in the blocks of `MatMulNBits`.
 fn nbits(
     name: &str,
     how: &ValuePlan,
@@ -358,7 +357,7 @@ fn nbits(
     let (Granularity::Blocked { axis, block_size }, &[rows, columns]) =
         (how.spec.granularity, shape)
     else {
-        return Err(invalid(name, "is no matrix in blocks"));
+        return Err(invalid(name, "is not a matrix in blocks"));
     };
     let transposed = axis == 1;
     let (depth, width) = if transposed { (columns, rows) } else { (rows, columns) };
@@ -384,18 +383,19 @@ fn nbits(
     })
 }
 
-/// Refuses what a float without a scale cannot hold: it would come back as its largest number.
+/// Returns an error if a float type without a scale cannot represent the weight, which would
+/// saturate.
 fn check_finite(name: &str, qtype: QType, ranges: &[Range]) -> Result<(), QuantizeError> {
     let Some(format) = qtype.format().filter(|_| !qtype.is_scaled()) else { return Ok(()) };
     let largest = ranges.iter().fold(0.0, |all: f32, range| all.max(range.absmax()));
     if largest <= format.max() {
         return Ok(());
     }
-    let what = format!("holds {largest}, {qtype} ends at {}", format.max());
+    let what = format!("holds {largest}, but the largest number of {qtype} is {}", format.max());
     Err(invalid(name, what))
 }
 
-/// The bytes as they are stored: 4-bit values widened to a byte each where asked for.
+/// The stored bytes: 4-bit values are widened to one byte each if requested.
 fn stored(bytes: Bytes, how: &ValuePlan, elements: usize) -> Bytes {
     if how.stored == how.spec.qtype {
         return bytes;
@@ -422,7 +422,7 @@ fn assemble(
     }
 }
 
-/// A tensor of small integers, packed as its type asks.
+/// Creates a tensor of small integers, packed as its type requires.
 pub(crate) fn integers(qtype: QType, shape: Vec<usize>, values: &[i32]) -> Tensor {
     let data = match qtype.bits() {
         bits @ (2 | 4) => {
@@ -447,7 +447,7 @@ fn floats(graph: &Graph<'_>, value: usize) -> Result<Vec<f32>, QuantizeError> {
 }
 
 fn invalid(tensor: &str, what: impl std::fmt::Display) -> QuantizeError {
-    let mend = "mend the weight, or leave it float with excluded_layers";
+    let mend = "fix the weight, or keep it float with excluded_layers";
     QuantizeError::new(QuantizeErrorKind::InvalidTensor {
         tensor: tensor.to_owned(),
         what: format!("{what}; {mend}"),

@@ -1,13 +1,14 @@
-//! Smoothing: a few channels of what a normalization puts out are far larger than all others, and a
-//! scale that reaches them leaves few steps for the rest. Dividing each channel by a number and
-//! multiplying the rows of the weights by it changes nothing, and both are quantized better.
+//! `SmoothQuant`: some channels of a normalized activation are much larger than the others, so a
+//! scale that covers them is too coarse for the rest. Dividing each channel by a factor and
+//! multiplying the matching row of the weights by it does not change the result, and makes both
+//! easier to quantize.
 //!
 //! With `a_c` the largest magnitude of channel `c` and `w_c` that of its row in the weights, the
-//! numbers are `a_c^α / w_c^(1-α)`. Source: Xiao et al., `SmoothQuant`, ICML 2023, section 4. The α
-//! of each value is that with the least expected error, as steps of quantizing tell (a uniform error
-//! of a step's width has the variance step² / 12).
+//! factors are `a_c^α / w_c^(1-α)`. Source: Xiao et al., `SmoothQuant`, ICML 2023, section 4. The
+//! exponent α of each value minimizes the expected error, where quantization with a step size has
+//! an error with the variance step² / 12.
 
-// Steps and magnitudes, whose digits matter little.
+// Step sizes and magnitudes do not need full precision.
 #![allow(clippy::cast_possible_truncation)]
 
 use std::collections::BTreeMap;
@@ -19,32 +20,33 @@ use crate::graph::elements::to_f32;
 use crate::graph::fingerprint::fingerprint;
 use crate::graph::names::Names;
 use crate::graph::uses;
-use crate::graph::{Graph, Maker, ValueId};
+use crate::graph::{Graph, Producer, ValueId};
 use crate::options::target::Placement;
 use crate::plan::{Decision, IntegerNode, Source, ValuePlan};
-use crate::ranges::Seen;
+use crate::ranges::ObservedRange;
 use crate::{Plan, QuantizeError, Ranges};
 
-/// Exponents that are tried.
+/// The exponents that are tried.
 const ALPHAS: [f64; 5] = [0.35, 0.45, 0.55, 0.65, 0.75];
 
-/// The part of the expected error that must go for a node more to be worth it: three decibels.
-const WORTHWHILE: f64 = 0.5;
+/// The fraction of the expected error that smoothing must remove to justify an additional node:
+/// three decibels.
+const MIN_ERROR_REDUCTION: f64 = 0.5;
 
-/// The variance of an even distribution over a width of 1.
+/// The variance of a uniform distribution of width 1.
 const UNIFORM: f64 = 1.0 / 12.0;
 
-/// How many times its standard deviation the largest magnitude of a channel is taken to be.
-const PEAK: f64 = 4.0;
+/// The assumed ratio of the largest magnitude of a channel to its standard deviation.
+const PEAK_IN_SIGMAS: f64 = 4.0;
 
-/// A float model that computes the same, and the plan and the ranges for it.
+/// An equivalent float model, with its plan and ranges.
 pub(crate) struct Smoothed {
     pub(crate) model: Model,
     pub(crate) plan: Plan,
     pub(crate) ranges: Ranges,
 }
 
-/// The model with all values smoothed that gain by it; `None` when none does.
+/// Smooths all values that benefit from it; `None` if none does.
 pub(crate) fn smoothed(
     graph: &Graph<'_>,
     plan: &Plan,
@@ -59,79 +61,81 @@ pub(crate) fn smoothed(
     if !config.smooth || !placed || !config.activation_types.is_empty() {
         return Ok(None);
     }
-    let mut readers: BTreeMap<ValueId, Vec<IntegerNode>> = BTreeMap::new();
+    let mut consumers: BTreeMap<ValueId, Vec<IntegerNode>> = BTreeMap::new();
     for node in plan.integer_nodes() {
-        readers.entry(node.input).or_default().push(node);
+        consumers.entry(node.input).or_default().push(node);
     }
-    let mut work = Work { graph, names: Names::of(graph), edits: Vec::new() };
+    let mut smoothing = Smoothing { graph, names: Names::of(graph), edits: Vec::new() };
     let mut ranges = ranges.clone();
     let mut count = 0;
-    for (value, nodes) in readers {
+    for (value, nodes) in consumers {
         let name = graph.values[value].name;
         let Some(seen) = ranges.statistics.get(name).cloned() else { continue };
         let Some(range) = ranges.values.get(name).copied() else { continue };
-        let Some(place) = Place::of(graph, plan, value, nodes, &seen) else { continue };
-        let Some((factors, reach)) = place.best(range) else { continue };
+        let Some(candidate) = SmoothingCandidate::of(graph, plan, value, nodes, &seen) else {
+            continue;
+        };
+        let Some((factors, reach)) = candidate.best(range) else { continue };
         let inverse: Vec<f32> = factors.iter().map(|factor| 1.0 / factor).collect();
-        let smooth = work.divide(value, &factors, &inverse, &place);
+        let smooth = smoothing.divide(value, &factors, &inverse, &candidate);
         let channels = seen.channels.as_ref().and_then(|all| all.scaled(&inverse).ok());
         let statistics = std::sync::Arc::make_mut(&mut ranges.statistics);
-        statistics.insert(smooth.clone(), Seen { sketch: None, channels, ..seen });
+        statistics.insert(smooth.clone(), ObservedRange { sketch: None, channels, ..seen });
         ranges.values.insert(smooth, Range { min: -reach, max: reach });
         count += 1;
     }
     if count == 0 {
         return Ok(None);
     }
-    let edits = work.edits;
+    let edits = smoothing.edits;
     let mut model = graph.model.clone();
     model.apply(edits)?;
     ranges.model = fingerprint(&model);
     ranges.remarks.push(format!(
-        "{count} values are smoothed: their channels are divided by numbers, and the weights \
+        "smoothed {count} values: their channels are divided by factors, and the weights \
          multiplied by them"
     ));
     let plan = Plan::of(&Graph::of(&model)?, config.clone())?;
-    // A value that the plan for this model looks at and that was not looked at before.
+    // A value that the new plan observes and that the original plan did not.
     if plan.observed().iter().any(|name| !ranges.values.contains_key(name)) {
         return Ok(None);
     }
     Ok(Some(Smoothed { model, plan, ranges }))
 }
 
-/// A value that may be smoothed, and what reads it.
-struct Place<'p> {
+/// A value that may be smoothed, and its consumers.
+struct SmoothingCandidate<'p> {
     how: &'p ValuePlan,
     /// The largest magnitude of each channel.
     peaks: Vec<f64>,
     weights: Vec<Weight>,
 }
 
-/// A matrix that a value is multiplied by.
+/// A weight matrix of a value.
 struct Weight {
     node: usize,
     name: String,
-    /// The node that casts it, and from what, where it is no float32 in the file.
+    /// The node that casts the matrix and the cast constant, if it is not stored as float32.
     cast: Option<(usize, String)>,
     spec: QSpec,
     shape: [usize; 2],
     values: Vec<f32>,
     /// Which of the two axes is summed over.
     summed: usize,
-    /// The sum of the squares of each row.
+    /// The sum of squares of each row.
     energies: Vec<f64>,
 }
 
-impl<'p> Place<'p> {
+impl<'p> SmoothingCandidate<'p> {
     fn of(
         graph: &Graph<'_>,
         plan: &'p Plan,
         value: ValueId,
         nodes: Vec<IntegerNode>,
-        seen: &Seen,
-    ) -> Option<Place<'p>> {
+        seen: &ObservedRange,
+    ) -> Option<SmoothingCandidate<'p>> {
         let Decision::Quantize(how) = &plan.values.get(value)?.decision else { return None };
-        let Maker::Node { node, .. } = graph.values[value].maker else { return None };
+        let Producer::Node { node, .. } = graph.values[value].producer else { return None };
         let channels = seen.channels.as_ref().filter(|_| seen.axis == Some(-1))?;
         if how.source != Source::Observed || !normalizes(graph, node) || how.spec.qtype.is_float() {
             return None;
@@ -141,11 +145,15 @@ impl<'p> Place<'p> {
         let weights = weights?;
         let peaks: Vec<f64> = channels.absmax().iter().copied().map(f64::from).collect();
         let fits = weights.iter().all(|weight| weight.shape[weight.summed] == peaks.len());
-        (fits && peaks.iter().all(|peak| peak.is_finite())).then_some(Place { how, peaks, weights })
+        (fits && peaks.iter().all(|peak| peak.is_finite())).then_some(SmoothingCandidate {
+            how,
+            peaks,
+            weights,
+        })
     }
 
-    /// The factors of the channels with the least expected error, and the largest magnitude of the
-    /// value divided by them; `None` where it is hardly less than without.
+    /// The channel factors with the least expected error, and the largest magnitude of the divided
+    /// value; `None` if smoothing improves too little.
     fn best(&self, range: Range) -> Option<(Vec<f32>, f32)> {
         let none = vec![1.0; self.peaks.len()];
         let without = self.error(&none, f64::from(params(range, &self.how.spec).scale));
@@ -158,10 +166,10 @@ impl<'p> Place<'p> {
             (self.error(&factors, f64::from(step)), factors, reach)
         });
         let (error, factors, reach) = tried.min_by(|a, b| a.0.total_cmp(&b.0))?;
-        (error < without * WORTHWHILE && reach > 0.0).then_some((factors, reach))
+        (error < without * MIN_ERROR_REDUCTION && reach > 0.0).then_some((factors, reach))
     }
 
-    /// The largest magnitude of each row of all weights.
+    /// The largest magnitude of each row over all weights.
     fn rows(&self) -> Vec<f64> {
         let mut rows = vec![0.0_f64; self.peaks.len()];
         for weight in &self.weights {
@@ -174,7 +182,8 @@ impl<'p> Place<'p> {
         rows
     }
 
-    /// A factor for each channel, 1 in the geometric mean; 1 for those that are always 0.
+    /// A factor for each channel, with a geometric mean of 1. Channels that are always 0 have
+    /// factor 1.
     fn factors(&self, rows: &[f64], alpha: f64) -> Vec<f32> {
         let factor = |(peak, row): (&f64, &f64)| {
             let used = *peak > 0.0 && *row > 0.0;
@@ -190,10 +199,11 @@ impl<'p> Place<'p> {
         logs.iter().map(one).collect()
     }
 
-    /// The expected square of the error of all products, when the value has steps of `step`.
+    /// The expected squared error of all products if the value has the step size `step`.
     fn error(&self, factors: &[f32], step: f64) -> f64 {
         let power = |channel: usize| (self.peaks[channel] / f64::from(factors[channel])).powi(2);
-        let inputs: f64 = (0..factors.len()).map(power).sum::<f64>() / (PEAK * PEAK);
+        let inputs: f64 =
+            (0..factors.len()).map(power).sum::<f64>() / (PEAK_IN_SIGMAS * PEAK_IN_SIGMAS);
         let of = |weight: &Weight| {
             let energies = weight.energies.iter().zip(factors);
             let energy: f64 = energies.map(|(energy, by)| energy * f64::from(*by).powi(2)).sum();
@@ -211,15 +221,18 @@ impl<'p> Place<'p> {
         self.weights.iter().map(of).sum()
     }
 
-    /// The scale and the bias of the normalization that makes a value, when dividing them divides it
-    /// for nobody but those who are to read it so.
+    /// The scale and the bias of the normalization that produces a value, if dividing them affects
+    /// only the consumers that expect the divided value.
     fn normalization(&self, graph: &Graph<'_>, value: ValueId) -> Option<Vec<(String, Vec<f32>)>> {
         let found = &graph.values[value];
-        let Maker::Node { node, .. } = found.maker else { return None };
+        let Producer::Node { node, .. } = found.producer else { return None };
         let multiplies = |node: usize| self.weights.iter().any(|weight| weight.node == node);
         let alone = !found.is_output
-            && !found.captured
-            && found.readers.iter().all(|reader| reader.input == 0 && multiplies(reader.node));
+            && !found.used_in_subgraph
+            && found
+                .consumers
+                .iter()
+                .all(|consumer| consumer.input == 0 && multiplies(consumer.node));
         let proto = graph.nodes[node];
         if !alone || !matches!(proto.op_type.as_str(), "LayerNormalization" | "RMSNormalization") {
             return None;
@@ -228,9 +241,9 @@ impl<'p> Place<'p> {
         let constant = |input: usize| {
             let id = graph.input(node, input)?;
             let value = &graph.values[id];
-            let own = matches!(value.maker, Maker::Initializer { overridable: false, .. })
-                && value.readers.len() == 1
-                && !value.captured
+            let own = matches!(value.producer, Producer::Initializer { overridable: false, .. })
+                && value.consumers.len() == 1
+                && !value.used_in_subgraph
                 && !value.is_output;
             let tensor = graph.model.tensor(graph.constant(id)?).ok()?;
             let fits = own && tensor.dtype == DataType::Float && tensor.shape == [self.peaks.len()];
@@ -251,17 +264,18 @@ impl Weight {
         };
         let read_once = |value: ValueId| {
             let value = &graph.values[value];
-            value.readers.len() == 1 && !value.captured && !value.is_output
+            value.consumers.len() == 1 && !value.used_in_subgraph && !value.is_output
         };
-        let (stored, cast) = match graph.values[node.weight].maker {
-            Maker::Node { node: cast, .. } => (graph.input(cast, 0)?, Some(cast)),
+        let (stored, cast) = match graph.values[node.weight].producer {
+            Producer::Node { node: cast, .. } => (graph.input(cast, 0)?, Some(cast)),
             _ => (node.weight, None),
         };
-        let alone =
-            matches!(graph.values[stored].maker, Maker::Initializer { overridable: false, .. })
-                && read_once(stored)
-                && read_once(node.weight)
-                && graph.input(node.node, 1) == Some(node.weight);
+        let alone = matches!(
+            graph.values[stored].producer,
+            Producer::Initializer { overridable: false, .. }
+        ) && read_once(stored)
+            && read_once(node.weight)
+            && graph.input(node.node, 1) == Some(node.weight);
         let Decision::Quantize(how) = &plan.values.get(node.weight)?.decision else { return None };
         if !fits || !alone || uses::float_type(graph, node.weight) != Some(DataType::Float) {
             return None;
@@ -281,7 +295,7 @@ impl Weight {
         sound.then_some(weight)
     }
 
-    /// Folds the elements that one channel of the input, a row, is multiplied by; for each row.
+    /// Folds the elements of each row, which all multiply the same input channel.
     fn of_rows<T: Copy>(&self, from: T, with: impl Fn(T, f32) -> T) -> Vec<T> {
         let lines = self.values.chunks_exact(self.shape[1].max(1));
         if self.summed == 0 {
@@ -294,7 +308,8 @@ impl Weight {
         rows
     }
 
-    /// The largest magnitude of what makes one channel of the output, a column, when the rows are multiplied by factors.
+    /// The largest magnitude of each column, which contributes to one output channel, with the rows
+    /// multiplied by factors.
     fn columns(&self, factors: &[f32]) -> Vec<f32> {
         let lines = self.values.chunks_exact(self.shape[1].max(1));
         if self.summed == 1 {
@@ -321,7 +336,7 @@ impl Weight {
     }
 }
 
-/// Whether a node puts out what it normalized, before or after a bias is added.
+/// Whether a node outputs a normalized value, before or after adding a bias.
 fn normalizes(graph: &Graph<'_>, node: usize) -> bool {
     let proto = graph.nodes[node];
     let vector = |input: usize| {
@@ -331,29 +346,29 @@ fn normalizes(graph: &Graph<'_>, node: usize) -> bool {
     proto.is_onnx()
         && match proto.op_type.as_str() {
             "LayerNormalization" | "RMSNormalization" => true,
-            // Written out, it ends with its bias, or with its scale when it has none.
+            // A decomposed normalization ends with its bias, or with its scale if it has none.
             "Add" | "Mul" => vector(0) || vector(1),
             _ => false,
         }
 }
 
-struct Work<'g, 'm> {
+struct Smoothing<'g, 'm> {
     graph: &'g Graph<'m>,
     names: Names<'g>,
     edits: Vec<Edit>,
 }
 
-impl Work<'_, '_> {
-    /// Divides a value for those who multiply it by weights, and multiplies these; the name of the
-    /// result.
+impl Smoothing<'_, '_> {
+    /// Divides a value for the consumers that multiply it by weights, and multiplies these weights.
+    /// Returns the name of the divided value.
     fn divide(
         &mut self,
         value: ValueId,
         factors: &[f32],
         inverse: &[f32],
-        place: &Place<'_>,
+        candidate: &SmoothingCandidate<'_>,
     ) -> String {
-        for weight in &place.weights {
+        for weight in &candidate.weights {
             let tensor = TensorProto::new(&weight.name, &weight.scaled(factors));
             if let Some((cast, stored)) = &weight.cast {
                 self.edits.push(Edit::RemoveNode(*cast));
@@ -364,7 +379,7 @@ impl Work<'_, '_> {
             }
         }
         let name = self.graph.values[value].name;
-        if let Some(constants) = place.normalization(self.graph, value) {
+        if let Some(constants) = candidate.normalization(self.graph, value) {
             for (constant, values) in constants {
                 let scaled: Vec<f32> = values.iter().zip(inverse).map(|(x, by)| x * by).collect();
                 let tensor = Tensor::from_f32(vec![scaled.len()], &scaled);
@@ -379,7 +394,7 @@ impl Work<'_, '_> {
         let inputs = vec![name.to_owned(), by];
         let node = NodeProto::new(String::new(), "Mul", inputs, vec![smooth.clone()], vec![]);
         self.edits.push(Edit::AddNode(node));
-        for weight in &place.weights {
+        for weight in &candidate.weights {
             let (node, value) = (weight.node, smooth.clone());
             self.edits.push(Edit::SetInput { node, input: 0, value });
         }
@@ -393,7 +408,7 @@ mod tests {
 
     use super::*;
 
-    /// Three channels of an input, each multiplied by two elements, as a matrix lies in a file or turned.
+    /// Three input channels with two elements each, as a matrix in normal or transposed layout.
     fn weight(turned: bool) -> Weight {
         let spec = QSpec::new(QType::Int8, true, Granularity::PerTensor);
         let (shape, values) = if turned {

@@ -1,21 +1,21 @@
-//! What a pass asks of a graph: which values are fixed, and what they hold.
+//! Queries that passes make about a graph: which values are constant, and what they hold.
 
 use bytes::Bytes;
 
 use quantize_rs_onnx::{DataType, NodeProto, Tensor};
 
-use crate::graph::{Graph, Maker, ValueId};
+use crate::graph::{Graph, Producer, ValueId};
 
-/// The elements of a value that is the same in every run.
+/// The elements of a value that is constant at inference time.
 pub(crate) fn fixed(graph: &Graph<'_>, value: ValueId) -> Option<Tensor> {
-    match graph.values[value].maker {
-        Maker::Initializer { tensor, overridable: false } => graph.model.tensor(tensor).ok(),
-        Maker::Node { node, .. } => constant(graph, graph.nodes[node]),
+    match graph.values[value].producer {
+        Producer::Initializer { tensor, overridable: false } => graph.model.tensor(tensor).ok(),
+        Producer::Node { node, .. } => constant(graph, graph.nodes[node]),
         _ => None,
     }
 }
 
-/// What a `Constant` node holds.
+/// The tensor that a `Constant` node holds.
 pub(crate) fn constant(graph: &Graph<'_>, node: &NodeProto) -> Option<Tensor> {
     if node.op_type != "Constant" || !node.is_onnx() {
         return None;
@@ -32,13 +32,13 @@ pub(crate) fn constant(graph: &Graph<'_>, node: &NodeProto) -> Option<Tensor> {
     }
 }
 
-/// A tensor of int64 values.
+/// Creates an int64 tensor.
 pub(crate) fn of_ints(shape: Vec<usize>, values: &[i64]) -> Tensor {
     let data: Bytes = values.iter().flat_map(|value| value.to_le_bytes()).collect();
     Tensor { dtype: DataType::Int64, shape, data }
 }
 
-/// The whole numbers of a tensor of int64 or int32.
+/// The elements of an int64 or int32 tensor.
 pub(crate) fn ints(tensor: &Tensor) -> Option<Vec<i64>> {
     match tensor.dtype {
         DataType::Int64 => {
@@ -57,12 +57,13 @@ pub(crate) fn ints(tensor: &Tensor) -> Option<Vec<i64>> {
     }
 }
 
-/// Whether an operator is given whole numbers, as an attribute or, in later versions, as an input.
+/// Whether a node specifies integers, as an attribute or, in newer opsets, as an input.
 pub(crate) fn is_given(graph: &Graph<'_>, node: usize, attribute: &str, input: usize) -> bool {
     graph.nodes[node].attribute(attribute).is_some() || graph.input(node, input).is_some()
 }
 
-/// The whole numbers that an operator is given; `None` also where they are not fixed.
+/// The integers that a node specifies as an attribute or, in newer opsets, as an input; `None` if
+/// they are missing or not constant.
 pub(crate) fn given(
     graph: &Graph<'_>,
     node: usize,
@@ -75,17 +76,17 @@ pub(crate) fn given(
     }
 }
 
-/// Whether somebody reads a value, or may.
+/// Whether a value has a consumer or is an output.
 pub(crate) fn is_read(graph: &Graph<'_>, value: ValueId) -> bool {
     let value = &graph.values[value];
-    !value.readers.is_empty() || value.captured || value.is_output
+    !value.consumers.is_empty() || value.used_in_subgraph || value.is_output
 }
 
-/// Whether a node makes a value for one other node alone, which is given.
+/// The only node that uses a value; `None` if it has other uses.
 pub(crate) fn only_reader(graph: &Graph<'_>, value: ValueId) -> Option<usize> {
     let value = &graph.values[value];
-    match value.readers[..] {
-        [reader] if !value.captured && !value.is_output => Some(reader.node),
+    match value.consumers[..] {
+        [consumer] if !value.used_in_subgraph && !value.is_output => Some(consumer.node),
         _ => None,
     }
 }

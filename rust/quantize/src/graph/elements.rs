@@ -1,6 +1,6 @@
 //! The elements of a tensor: their type, and the floats of whatever type they are stored in.
 
-// Rounding to a narrower type is the subject here.
+// This module rounds to narrower types on purpose.
 #![allow(clippy::cast_possible_truncation)]
 
 use bytes::Bytes;
@@ -8,7 +8,7 @@ use half::{bf16, f16};
 use quantize_rs_math::{FloatSource, QType};
 use quantize_rs_onnx::{DataType, Tensor};
 
-/// The elements of a tensor of floats of any type as float32.
+/// Converts the elements of a floating-point tensor to float32.
 pub(crate) fn to_f32(tensor: &Tensor) -> Option<Vec<f32>> {
     match Elements::converted(tensor)? {
         Elements::InPlace(_) => tensor.to_f32(),
@@ -43,7 +43,7 @@ pub(crate) enum Elements {
 }
 
 impl Elements {
-    /// Those of a weight; otherwise what is wrong with them.
+    /// The elements of a weight; an error message if the type or the magnitudes are unsupported.
     pub(crate) fn of(tensor: &Tensor) -> Result<Elements, String> {
         let elements = Elements::converted(tensor);
         let elements = elements.ok_or_else(|| format!("has elements of type {}", tensor.dtype))?;

@@ -1,4 +1,4 @@
-//! Tells models apart, so that what belongs to one is not used for another.
+//! Computes a fingerprint of a model, so that results for one model are not applied to another.
 
 use std::hash::Hasher;
 
@@ -6,11 +6,10 @@ use quantize_rs_onnx::{AttributeProto, GraphProto, Model, NodeProto, Raw, Tensor
 
 use crate::util::fnv::Fnv;
 
-/// Words of each constant that tell it apart from others.
-const WORDS: usize = 16;
+/// The number of 8-byte words that are hashed of each constant.
+const HASHED_WORDS: usize = 16;
 
-/// A number for the model: of its structure, its attributes, and some words of each constant
-/// (FNV-1a, 64 bits).
+/// A 64-bit FNV-1a hash of the model: its structure, its attributes, and a sample of each constant.
 pub(crate) fn fingerprint(model: &Model) -> String {
     let mut print = Print { model, hash: Fnv::default() };
     print.graph(model.graph());
@@ -49,13 +48,13 @@ impl Print<'_> {
         attribute.g.iter().chain(&attribute.graphs).for_each(|graph| self.graph(graph));
     }
 
-    /// Some words of a constant, spread over it: the weights of a model trained further differ.
+    /// Hashes words spread over a constant, so that the weights of a retrained model differ.
     fn tensor(&mut self, tensor: &TensorProto) {
         self.text(&tensor.name);
         tensor.dims.iter().for_each(|dim| self.hash.write_i64(*dim));
         let Ok(tensor) = self.model.tensor(tensor) else { return };
         let (words, rest) = tensor.data.as_chunks::<8>();
-        for word in words.iter().step_by(words.len() / WORDS + 1) {
+        for word in words.iter().step_by(words.len() / HASHED_WORDS + 1) {
             self.hash.word(u64::from_le_bytes(*word));
         }
         self.hash.write(rest);

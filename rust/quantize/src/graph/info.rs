@@ -1,4 +1,4 @@
-//! What is in a model, without touching its weights.
+//! Describes the contents of a model without reading its weights.
 
 use std::collections::BTreeMap;
 
@@ -7,42 +7,42 @@ use serde::Serialize;
 
 use crate::graph::shape_of;
 
-/// Facts about a model.
+/// A summary of a model.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ModelInfo {
-    /// Name of the main graph.
+    /// The name of the main graph.
     pub name: String,
-    /// Version of the model itself, as its maker counts.
+    /// The version of the model itself, set by its producer.
     pub version: i64,
-    /// Version of the file format.
+    /// The version of the ONNX file format.
     pub ir_version: i64,
-    /// Version of ONNX's own operators; 0 when the model uses none.
+    /// The opset version of the ONNX domain; 0 if the model does not import it.
     pub opset_version: i64,
-    /// Operator sets, by domain.
+    /// The opset versions by domain.
     pub opsets: BTreeMap<String, i64>,
-    /// The tool that made the file.
+    /// The tool that produced the file.
     pub producer: String,
-    /// Nodes of the main graph.
+    /// The number of nodes in the main graph.
     pub num_nodes: usize,
-    /// Nodes of the main graph by operator.
+    /// The number of nodes in the main graph by operator type.
     pub operators: BTreeMap<String, usize>,
-    /// Inputs that a caller has to give.
+    /// The inputs that the caller must provide.
     pub inputs: Vec<InputSpec>,
-    /// Outputs.
+    /// The outputs.
     pub outputs: Vec<InputSpec>,
-    /// Constant tensors of the main graph.
+    /// The number of constant tensors in the main graph.
     pub initializers: usize,
-    /// Elements in them.
+    /// The number of elements in all constant tensors.
     pub parameters: u64,
-    /// Bytes in them, by element type.
+    /// The size of the constant tensors in bytes, by element type.
     pub weight_bytes: BTreeMap<String, u64>,
-    /// Bytes of the file and of the data beside it.
+    /// The size in bytes of the file and its external data.
     pub bytes: u64,
-    /// Whether the model has quantized values already.
+    /// Whether the model is already quantized.
     pub quantized: bool,
 }
 
-/// Operators that quantized models have.
+/// Operators that only occur in quantized models.
 const QUANTIZED: &[&str] = &[
     "QuantizeLinear",
     "DequantizeLinear",
@@ -55,7 +55,7 @@ const QUANTIZED: &[&str] = &[
 ];
 
 impl ModelInfo {
-    /// Looks at a model.
+    /// Summarizes a model.
     pub fn of(model: &Model) -> ModelInfo {
         let (proto, graph) = (model.proto(), model.graph());
         let mut operators = BTreeMap::new();

@@ -28,79 +28,80 @@ use quantize_rs_onnx::{
 use crate::QuantizeError;
 use infer::{Dim, Fact, Inferred};
 
-/// Position of a value in [`Graph::values`].
+/// The index of a value in [`Graph::values`].
 pub type ValueId = usize;
 
-/// A view of a model's main graph; while it lives the model cannot be changed.
+/// A read-only view of the main graph of a model.
 #[derive(Debug)]
 pub struct Graph<'m> {
-    /// The model looked at.
+    /// The model.
     pub model: &'m Model,
-    /// The nodes, in the order of the file.
+    /// The nodes, in file order.
     pub nodes: Vec<&'m NodeProto>,
-    /// The values: inputs, constants, then what each node makes.
+    /// The values: inputs, constants, then the outputs of each node.
     pub values: Vec<Value<'m>>,
     by_name: HashMap<&'m str, ValueId>,
     names: HashSet<&'m str>,
-    /// What is known of types and shapes, in the order of the values: inferred when it is asked for
-    /// first.
+    /// The inferred types and shapes, in the order of `values`. Computed on first use.
     facts: OnceLock<Vec<Option<Arc<Fact>>>>,
 }
 
-/// One value of the graph.
+/// A value of the graph.
 #[derive(Debug)]
 pub struct Value<'m> {
-    /// Its name.
+    /// The name.
     pub name: &'m str,
-    /// Where it comes from.
-    pub maker: Maker<'m>,
-    /// Nodes of the main graph that read it.
-    pub readers: Vec<Reader>,
-    /// Whether a graph inside a node (body of `If`, `Loop`, `Scan`) reads it.
-    pub captured: bool,
-    /// Whether it is an output of the model.
+    /// Where the value comes from.
+    pub producer: Producer<'m>,
+    /// The nodes of the main graph that use the value.
+    pub consumers: Vec<Consumer>,
+    /// Whether a subgraph (a body of `If`, `Loop` or `Scan`) uses the value.
+    pub used_in_subgraph: bool,
+    /// Whether the value is an output of the model.
     pub is_output: bool,
-    /// Its type and shape, when the file says.
+    /// The declared type and shape, if the file contains them.
     pub info: Option<&'m ValueInfoProto>,
 }
 
 /// Where a value comes from.
 #[derive(Clone, Copy, Debug)]
-pub enum Maker<'m> {
+pub enum Producer<'m> {
     /// An input of the model.
     Input,
-    /// A constant of the graph. `overridable`: an input of the same name may replace it (IR ≥ 4).
+    /// An initializer. It is `overridable` if an input of the same name may replace it (IR version
+    /// ≥ 4).
     Initializer {
-        /// The constant.
+        /// The tensor.
         tensor: &'m TensorProto,
         /// Whether an input of the same name may replace it.
         overridable: bool,
     },
-    /// A constant sparse tensor.
+    /// A sparse initializer.
     Sparse,
     /// An output of a node.
     Node {
-        /// Position of the node.
+        /// The index of the node.
         node: usize,
-        /// Position among its outputs.
+        /// The index of the output.
         output: usize,
     },
 }
 
-/// A place where a value is read.
+/// A use of a value: a node and the input at which it takes the value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Reader {
-    /// Position of the node.
+pub struct Consumer {
+    /// The index of the node.
     pub node: usize,
-    /// Position among its inputs.
+    /// The index of the input.
     pub input: usize,
 }
 
 impl<'m> Graph<'m> {
-    /// Looks at a model.
+    /// Creates the graph view of a model.
     ///
     /// # Errors
-    /// A node of a known operator has fewer inputs or outputs than the operator takes.
+    /// A node has fewer inputs or outputs than its operator requires, or a convolution has a weight
+    /// with fewer than three dimensions.
     pub fn of(model: &'m Model) -> Result<Graph<'m>, QuantizeError> {
         let proto = model.graph();
         let mut graph = Graph {
@@ -119,45 +120,45 @@ impl<'m> Graph<'m> {
         Ok(graph)
     }
 
-    /// The value called `name`.
+    /// Looks up a value by name.
     pub fn value(&self, name: &str) -> Option<ValueId> {
         self.by_name.get(name).copied()
     }
 
-    /// The value that a node reads at `input`; `None` when it is left out.
+    /// The value at an input of a node; `None` if the input is omitted.
     pub fn input(&self, node: usize, input: usize) -> Option<ValueId> {
         self.nodes[node].input.get(input).and_then(|name| self.value(name))
     }
 
-    /// The value that a node makes at `output`.
+    /// The value at an output of a node; `None` if the output is omitted.
     pub fn output(&self, node: usize, output: usize) -> Option<ValueId> {
         self.nodes[node].output.get(output).and_then(|name| self.value(name))
     }
 
-    /// Names in use anywhere in the model, in graphs inside nodes too.
+    /// All names used in the model, including those in subgraphs.
     pub fn names(&self) -> &HashSet<&'m str> {
         &self.names
     }
 
-    /// The constant behind a value: an initializer, or the tensor of a `Constant` node.
+    /// The constant tensor of a value: an initializer, or the tensor of a `Constant` node.
     pub fn constant(&self, value: ValueId) -> Option<&'m TensorProto> {
-        match self.values[value].maker {
-            Maker::Initializer { tensor, .. } => Some(tensor),
-            Maker::Node { node, .. } => constant_of(self.nodes[node]),
+        match self.values[value].producer {
+            Producer::Initializer { tensor, .. } => Some(tensor),
+            Producer::Node { node, .. } => constant_of(self.nodes[node]),
             _ => None,
         }
     }
 
-    /// The constant behind a value: its own, or what a `Cast` makes it of.
+    /// The constant tensor of a value, or of the input of the `Cast` that produces the value.
     pub(crate) fn constant_behind(&self, value: ValueId) -> Option<&'m TensorProto> {
         let cast = |node: usize| self.nodes[node].op_type == "Cast";
-        match self.values[value].maker {
-            Maker::Node { node, .. } if cast(node) => self.constant(self.input(node, 0)?),
+        match self.values[value].producer {
+            Producer::Node { node, .. } if cast(node) => self.constant(self.input(node, 0)?),
             _ => self.constant(value),
         }
     }
 
-    /// The element type of a value, where it follows from what the file says.
+    /// The element type of a value, if it can be inferred.
     pub fn dtype(&self, value: ValueId) -> Option<DataType> {
         match self.constant(value) {
             Some(tensor) => tensor.dtype(),
@@ -165,8 +166,7 @@ impl<'m> Graph<'m> {
         }
     }
 
-    /// The shape of a value, where it follows from what the file says; `None` for a length that
-    /// varies.
+    /// The shape of a value, if it can be inferred. Dynamic dimensions are `None`.
     pub fn shape(&self, value: ValueId) -> Option<Vec<Option<usize>>> {
         if let Some(tensor) = self.constant(value) {
             return Some(tensor.dims.iter().map(|dim| usize::try_from(*dim).ok()).collect());
@@ -175,7 +175,7 @@ impl<'m> Graph<'m> {
         Some(self.fact(value)?.shape.as_ref()?.iter().map(length).collect())
     }
 
-    /// What is known of a value.
+    /// The inferred type and shape of a value.
     pub(crate) fn fact(&self, value: ValueId) -> Option<&Fact> {
         let inferred = || {
             let mut facts = Inferred::of(self.model).main;
@@ -184,7 +184,7 @@ impl<'m> Graph<'m> {
         self.facts.get_or_init(inferred)[value].as_deref()
     }
 
-    /// Refuses a convolution whose weight cannot be one.
+    /// Returns an error if the weight of a convolution has too few dimensions.
     fn check_ranks(&self) -> Result<(), QuantizeError> {
         for (index, node) in self.nodes.iter().enumerate() {
             let convolves = matches!(node.op_type.as_str(), "Conv" | "ConvTranspose");
@@ -202,16 +202,16 @@ impl<'m> Graph<'m> {
         Ok(())
     }
 
-    fn add(&mut self, name: &'m str, maker: Maker<'m>) {
+    fn add(&mut self, name: &'m str, producer: Producer<'m>) {
         if name.is_empty() {
             return;
         }
         self.by_name.insert(name, self.values.len());
         self.values.push(Value {
             name,
-            maker,
-            readers: Vec::new(),
-            captured: false,
+            producer,
+            consumers: Vec::new(),
+            used_in_subgraph: false,
             is_output: false,
             info: None,
         });
@@ -221,17 +221,18 @@ impl<'m> Graph<'m> {
         let constant: HashSet<&str> =
             proto.initializer.iter().map(|tensor| tensor.name.as_str()).collect();
         let inputs: HashSet<&str> = proto.input.iter().map(|input| input.name.as_str()).collect();
-        // Before IR 4 every initializer had to stand among the inputs; it was a constant all the same.
+        // Before IR version 4, each initializer also had to be listed as an input, but was
+        // constant.
         let may_override = self.model.proto().ir_version >= 4;
         for input in proto.input.iter().filter(|input| !constant.contains(input.name.as_str())) {
-            self.add(&input.name, Maker::Input);
+            self.add(&input.name, Producer::Input);
         }
         for tensor in &proto.initializer {
             let overridable = may_override && inputs.contains(tensor.name.as_str());
-            self.add(&tensor.name, Maker::Initializer { tensor, overridable });
+            self.add(&tensor.name, Producer::Initializer { tensor, overridable });
         }
         for tensor in proto.sparse_initializer.iter().filter_map(|sparse| sparse.values.as_ref()) {
-            self.add(&tensor.name, Maker::Sparse);
+            self.add(&tensor.name, Producer::Sparse);
         }
     }
 
@@ -239,7 +240,7 @@ impl<'m> Graph<'m> {
         for (index, node) in self.nodes.clone().into_iter().enumerate() {
             ops::check_arity(node)?;
             for (output, name) in node.output.iter().enumerate() {
-                self.add(name, Maker::Node { node: index, output });
+                self.add(name, Producer::Node { node: index, output });
             }
         }
         Ok(())
@@ -249,13 +250,13 @@ impl<'m> Graph<'m> {
         for (index, node) in self.nodes.clone().into_iter().enumerate() {
             for (input, name) in node.input.iter().enumerate() {
                 if let Some(value) = self.value(name) {
-                    self.values[value].readers.push(Reader { node: index, input });
+                    self.values[value].consumers.push(Consumer { node: index, input });
                 }
             }
             let own = node.input.iter().filter(|name| !name.is_empty()).count();
             for name in &reads(node)[own..] {
                 if let Some(value) = self.value(name) {
-                    self.values[value].captured = true;
+                    self.values[value].used_in_subgraph = true;
                 }
             }
         }
@@ -272,7 +273,7 @@ impl<'m> Graph<'m> {
     }
 }
 
-/// The shape a value is declared with; `None` for a length that varies.
+/// The declared shape of a value. Dynamic dimensions are `None`.
 pub(crate) fn shape_of(info: &ValueInfoProto) -> Option<Vec<Option<usize>>> {
     let shape = info.tensor_type()?.shape.as_ref()?;
     Some(shape.dim.iter().map(|dim| usize::try_from(dim.value?).ok()).collect())
@@ -285,8 +286,8 @@ pub(crate) fn constant_of(node: &NodeProto) -> Option<&TensorProto> {
         .flatten()
 }
 
-/// The node with other graphs inside it, where there is another for any of them.
-pub(crate) fn with_bodies(
+/// A copy of the node in which `other` has replaced subgraphs; `None` if it replaced none.
+pub(crate) fn with_subgraphs(
     node: &NodeProto,
     mut other: impl FnMut(&GraphProto) -> Option<GraphProto>,
 ) -> Option<NodeProto> {
@@ -305,7 +306,7 @@ pub(crate) fn with_bodies(
     with
 }
 
-/// Adds every name in a graph, and in those inside it.
+/// Collects all names in a graph and its subgraphs.
 pub(crate) fn collect_names<'m>(graph: &'m GraphProto, names: &mut HashSet<&'m str>) {
     names.extend(graph.input.iter().map(|input| input.name.as_str()));
     names.extend(graph.output.iter().map(|output| output.name.as_str()));

@@ -1,14 +1,14 @@
-//! Names for new values, none of which is taken.
+//! Generates unique names for new values.
 
 use std::collections::{HashMap, HashSet};
 
 use crate::graph::Graph;
 
-/// The names of a model and those given out since.
+/// The names of a model, and the names generated so far.
 pub(crate) struct Names<'m> {
     taken: &'m HashSet<&'m str>,
     given: HashSet<String>,
-    /// The number to try next, by name without number.
+    /// The next number to try, by name without number.
     next: HashMap<String, usize>,
 }
 
@@ -17,12 +17,12 @@ impl<'m> Names<'m> {
         Names::beside(graph.names())
     }
 
-    /// Names beside these.
+    /// Creates a generator that avoids the given names.
     pub(crate) fn beside(taken: &'m HashSet<&'m str>) -> Names<'m> {
         Names { taken, given: HashSet::new(), next: HashMap::new() }
     }
 
-    /// `{base}_{suffix}`, with a number behind it when that is taken.
+    /// Returns `{base}_{suffix}`, followed by a number if that name is taken.
     pub(crate) fn fresh(&mut self, base: &str, suffix: &str) -> String {
         let plain = format!("{base}_{suffix}");
         let number = self.next.entry(plain.clone()).or_insert(0);

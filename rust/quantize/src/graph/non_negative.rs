@@ -1,11 +1,12 @@
-//! Values that are never below 0, or hardly ever: whose mean is as large as what they deviate from it.
+//! Finds values that are never negative, or almost never. Their mean is about as large as their
+//! standard deviation.
 
 use std::collections::HashSet;
 
 use crate::graph::elements::to_f32;
 use crate::graph::{Graph, Maker, ValueId};
 
-/// Operators whose results are like that, whatever comes in.
+/// Operators whose results are (almost) non-negative for any input.
 const FUNCTIONS: &[&str] = &[
     "Abs",
     "Exp",
@@ -21,7 +22,7 @@ const FUNCTIONS: &[&str] = &[
     "Swish",
 ];
 
-/// Operators whose results are like that where their first input is.
+/// Operators whose results are non-negative if their first input is.
 const PASSING: &[&str] = &[
     "AveragePool",
     "Cast",
@@ -48,19 +49,20 @@ const PASSING: &[&str] = &[
     "Upsample",
 ];
 
-/// Operators whose results are like that where all their inputs are.
+/// Operators whose results are non-negative if all their inputs are.
 const JOINING: &[&str] = &["Add", "Concat", "Max", "Sum"];
 
-/// Whether a value lies on one side of 0 because of what makes it.
+/// Whether a value is (almost) non-negative because of the operators that produce it.
 pub(crate) fn one_sided(graph: &Graph<'_>, value: ValueId) -> bool {
     let mut waiting = vec![value];
     let mut seen = HashSet::new();
-    // A list, not a recursion: a chain of a million nodes must not exhaust the stack.
+    // An explicit stack instead of recursion: a chain of a million nodes must not overflow the call
+    // stack.
     while let Some(value) = waiting.pop() {
         if !seen.insert(value) {
             continue;
         }
-        let Maker::Node { node, .. } = graph.values[value].maker else { return false };
+        let Producer::Node { node, .. } = graph.values[value].producer else { return false };
         let op_type = &*graph.nodes[node].op_type;
         let inputs = || (0..graph.nodes[node].input.len()).filter_map(|at| graph.input(node, at));
         if !graph.nodes[node].is_onnx() {
@@ -74,7 +76,7 @@ pub(crate) fn one_sided(graph: &Graph<'_>, value: ValueId) -> bool {
         } else if JOINING.contains(&op_type) {
             waiting.extend(inputs());
         } else if op_type == "Mul" {
-            // What multiplies by numbers above 0 turns nothing over.
+            // Multiplication by positive numbers preserves the sign.
             let others = || inputs().filter(|input| !is_positive(graph, *input));
             waiting.extend(others().filter(|_| !gates(graph, node)));
         } else {
@@ -84,7 +86,7 @@ pub(crate) fn one_sided(graph: &Graph<'_>, value: ValueId) -> bool {
     true
 }
 
-/// Whether a node cuts off what is below 0, or most of it.
+/// Whether a node clips negative values, or at least damps them.
 fn is_cut(graph: &Graph<'_>, node: usize) -> bool {
     let function = graph.nodes[node];
     let all = |input: usize, holds: fn(f32) -> bool| {
@@ -101,17 +103,18 @@ fn is_cut(graph: &Graph<'_>, node: usize) -> bool {
     }
 }
 
-/// Whether a product is that of a value and how much of it passes: `x · sigmoid(x)`, `x · (erf(x) + 1)` and the like.
+/// Whether a product gates a value by a function of itself: `x · sigmoid(x)`, `x · (erf(x) + 1)`
+/// and similar.
 fn gates(graph: &Graph<'_>, node: usize) -> bool {
     let (Some(a), Some(b)) = (graph.input(node, 0), graph.input(node, 1)) else { return false };
     let is_gate_of = |gate: ValueId, value: ValueId| {
-        let Some((made, op_type)) = maker(graph, gate) else { return false };
+        let Some((made, op_type)) = producer(graph, gate) else { return false };
         let inner = match op_type {
             "Sigmoid" | "HardSigmoid" => graph.input(made, 0),
             "Add" => (0..2).find_map(|input| {
                 let bent = graph.input(made, input)?;
                 let one = graph.input(made, 1 - input).filter(|one| is_positive(graph, *one));
-                let (inner, op_type) = maker(graph, bent)?;
+                let (inner, op_type) = producer(graph, bent)?;
                 one.filter(|_| matches!(op_type, "Erf" | "Tanh"))?;
                 graph.input(inner, 0)
             }),
@@ -122,18 +125,19 @@ fn gates(graph: &Graph<'_>, node: usize) -> bool {
     is_gate_of(a, b) || is_gate_of(b, a)
 }
 
-fn maker<'g>(graph: &'g Graph<'_>, value: ValueId) -> Option<(usize, &'g str)> {
-    match graph.values[value].maker {
-        Maker::Node { node, .. } => Some((node, &*graph.nodes[node].op_type)),
+fn producer<'g>(graph: &'g Graph<'_>, value: ValueId) -> Option<(usize, &'g str)> {
+    match graph.values[value].producer {
+        Producer::Node { node, .. } => Some((node, &*graph.nodes[node].op_type)),
         _ => None,
     }
 }
 
-/// What a value is made of by numbers alone: that of `x / √2` is `x`, that of `√(2/π) · (x + 0.04 x³)` too.
+/// The value that another is derived from by arithmetic with constants. For both `x / √2` and
+/// `√(2/π) · (x + 0.04 x³)`, this is `x`.
 fn root(graph: &Graph<'_>, mut value: ValueId) -> ValueId {
-    const FEW: usize = 8;
-    for _ in 0..FEW {
-        let Some((node, "Mul" | "Div" | "Add")) = maker(graph, value) else { return value };
+    const MAX_STEPS: usize = 8;
+    for _ in 0..MAX_STEPS {
+        let Some((node, "Mul" | "Div" | "Add")) = producer(graph, value) else { return value };
         let inputs = [graph.input(node, 0), graph.input(node, 1)];
         let mut own = inputs.into_iter().flatten().filter(|id| graph.constant(*id).is_none());
         let Some(next) = own.next() else { return value };
@@ -146,9 +150,9 @@ fn is_positive(graph: &Graph<'_>, value: ValueId) -> bool {
     floats(graph, value).is_some_and(|all| all.iter().all(|x| *x > 0.0))
 }
 
-/// The few numbers of a constant.
+/// The elements of a small constant.
 fn floats(graph: &Graph<'_>, value: ValueId) -> Option<Vec<f32>> {
-    const FEW: i64 = 1 << 16;
+    const MAX_ELEMENTS: i64 = 1 << 16;
     let constant = graph.constant(value)?;
     let few = constant.dims.iter().try_fold(1_i64, |all, dim| all.checked_mul(*dim))? <= FEW;
     to_f32(&graph.model.tensor(constant).ok().filter(|_| few)?)

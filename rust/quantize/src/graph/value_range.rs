@@ -1,16 +1,18 @@
-//! Between which numbers a value lies, whatever the sample.
+//! Ranges of values that follow from the graph, independent of the samples.
 
 use quantize_rs_math::Range;
 
 use super::ops;
-use super::ops::Integer;
-use crate::graph::{Graph, Maker, ValueId};
+use super::ops::IntegerSupport;
+use crate::graph::{Graph, Producer, ValueId};
 
-/// The constant ends of the `Clip` that makes a value, or makes what is only moved to it; `None` where there is none.
+/// The constant bounds of the `Clip` that produces a value, directly or through operators that only
+/// move data; `None` if there is none.
 ///
-/// A range that is wider is no use, and a Clip is folded into the operator before it only where the grid cuts off the same.
+/// A wider range would be of no use. Runtimes fuse a `Clip` into the preceding operator only if the
+/// quantized range clips in the same place.
 pub(crate) fn limits(graph: &Graph<'_>, mut value: ValueId) -> Option<Range> {
-    while let Maker::Node { node, .. } = graph.values[value].maker {
+    while let Producer::Node { node, .. } = graph.values[value].producer {
         let proto = graph.nodes[node];
         if proto.is_onnx() && proto.op_type == "Clip" {
             let end = |input: usize, attribute: &str, open: f32| match graph.input(node, input) {
@@ -21,7 +23,7 @@ pub(crate) fn limits(graph: &Graph<'_>, mut value: ValueId) -> Option<Range> {
             return Some(range).filter(|range| range.min <= range.max);
         }
         let rule = ops::rule(proto)?;
-        if !matches!((rule.integer)(graph, node), Integer::SameAsInput { .. }) {
+        if !matches!((rule.integer)(graph, node), IntegerSupport::SameAsInput { .. }) {
             return None;
         }
         value = graph.input(node, 0)?;
@@ -29,15 +31,15 @@ pub(crate) fn limits(graph: &Graph<'_>, mut value: ValueId) -> Option<Range> {
     None
 }
 
-/// What the operator that makes a value can make at all; `None` where that is anything.
+/// The range of the operator that produces a value; `None` if it is unbounded.
 pub(crate) fn bounds(graph: &Graph<'_>, value: ValueId) -> Option<Range> {
-    let Maker::Node { node, .. } = graph.values[value].maker else { return None };
+    let Producer::Node { node, .. } = graph.values[value].producer else { return None };
     ops::rule(graph.nodes[node])?.range
 }
 
-/// The number that a constant of one element is, if it is finite, and nobody may give another.
+/// The element of a scalar constant, if it is finite and cannot be overridden.
 fn constant(graph: &Graph<'_>, value: ValueId) -> Option<f32> {
-    if matches!(graph.values[value].maker, Maker::Initializer { overridable: true, .. }) {
+    if matches!(graph.values[value].producer, Producer::Initializer { overridable: true, .. }) {
         return None;
     }
     let tensor = graph.model.tensor(graph.constant(value)?).ok()?;

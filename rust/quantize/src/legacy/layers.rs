@@ -1,11 +1,11 @@
-//! Ranges and fake quantization of named layers, for those who run the layers themselves.
+//! Ranges and fake quantization of named layers, for callers that run the layers themselves.
 
 use std::collections::BTreeMap;
 
 use quantize_rs_math::stats::MinMax;
 use quantize_rs_math::{Params, QSpec, Range, fake_quantize, params};
 
-/// The range of each named layer, gathered batch by batch.
+/// Collects the range of each named layer, batch by batch.
 ///
 /// ```
 /// use quantize_rs::{DynamicRangeCalibrator, Granularity, QSpec, QType, Range};
@@ -22,24 +22,24 @@ pub struct DynamicRangeCalibrator {
 }
 
 impl DynamicRangeCalibrator {
-    /// Takes a batch of a layer's values into account; what is not finite is left out.
+    /// Updates the range of a layer with a batch of values. Non-finite values are ignored.
     pub fn collect(&mut self, layer: &str, values: &[f32]) {
         let (stats, batches) = self.layers.entry(layer.to_owned()).or_default();
         stats.observe(values);
         *batches += 1;
     }
 
-    /// The smallest and largest value of a layer; `None` when none was collected.
+    /// The minimum and maximum of a layer; `None` if no values were collected.
     pub fn get_range(&self, layer: &str) -> Option<Range> {
         self.layers.get(layer).map(|(stats, _)| stats.range())
     }
 
-    /// Batches collected of a layer.
+    /// The number of batches that were collected for a layer.
     pub fn num_samples(&self, layer: &str) -> usize {
         self.layers.get(layer).map_or(0, |(_, batches)| *batches)
     }
 
-    /// Scale and zero point of every layer, from its own range.
+    /// Computes the scale and zero point of each layer from its range.
     pub fn finalize(&self, spec: &QSpec) -> BTreeMap<String, Params> {
         let of = |(name, (stats, _)): (&String, &(MinMax, usize))| {
             (name.clone(), params(stats.range(), spec))
@@ -47,13 +47,13 @@ impl DynamicRangeCalibrator {
         self.layers.iter().map(of).collect()
     }
 
-    /// Forgets everything.
+    /// Removes all collected ranges.
     pub fn reset(&mut self) {
         self.layers.clear();
     }
 }
 
-/// Layers that are trained as if they were quantized already.
+/// Simulates quantization of layers during training.
 ///
 /// ```
 /// use quantize_rs::{Granularity, QSpec, QType, QuantizationAwareTraining};
@@ -70,27 +70,27 @@ pub struct QuantizationAwareTraining {
 }
 
 impl QuantizationAwareTraining {
-    /// A registry without layers; unless it simulates, values pass through unchanged.
+    /// Creates a registry without layers. If `simulate` is false, values pass through unchanged.
     pub fn new(simulate: bool) -> QuantizationAwareTraining {
         QuantizationAwareTraining { simulate, layers: BTreeMap::new() }
     }
 
-    /// Says how a layer will be quantized.
+    /// Registers how a layer will be quantized.
     pub fn register_layer(&mut self, layer: impl Into<String>, spec: QSpec) {
         self.layers.insert(layer.into(), spec);
     }
 
-    /// How a layer will be quantized; `None` when it was not registered.
+    /// How a layer will be quantized; `None` if it is not registered.
     pub fn get_config(&self, layer: &str) -> Option<&QSpec> {
         self.layers.get(layer)
     }
 
-    /// Names of the registered layers, sorted.
+    /// The names of the registered layers, sorted.
     pub fn registered_layers(&self) -> Vec<&str> {
         self.layers.keys().map(String::as_str).collect()
     }
 
-    /// The values of a layer, quantized by their own range and dequantized again, with one scale.
+    /// Quantizes and dequantizes the values of a layer, with one scale computed from their range.
     pub fn fake_quantize(&self, values: &[f32], layer: &str) -> Vec<f32> {
         match self.layers.get(layer) {
             Some(spec) if self.simulate => {
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn two_layers_are_registered_and_a_third_is_not() {
+    fn only_registered_layers_have_a_config() {
         let mut training = QuantizationAwareTraining::new(true);
         training.register_layer("layer1", int8());
         training.register_layer("layer2", int8());
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn fake_quantized_values_are_as_many_and_near() {
+    fn fake_quantized_values_are_close_to_the_originals() {
         let values: Vec<f32> = (0..101_u8).map(|x| f32::from(x) / 50.0 - 1.0).collect();
         let mut training = QuantizationAwareTraining::new(true);
         training.register_layer("layer1", int8());
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn a_layers_range_is_that_of_all_its_batches() {
+    fn the_range_of_a_layer_covers_all_its_batches() {
         let mut calibrator = DynamicRangeCalibrator::default();
         calibrator.collect("layer1", &[-1.0, 2.0]);
         calibrator.collect("layer1", &[0.0, 4.0]);
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_collected_is_what_comes_out() {
+    fn finalize_uses_the_collected_ranges() {
         let mut calibrator = DynamicRangeCalibrator::default();
         calibrator.collect("layer1", &[-1.0, 1.0]);
         calibrator.collect("layer2", &[-2.0, 2.0]);

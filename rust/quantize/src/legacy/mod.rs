@@ -1,4 +1,4 @@
-//! The Rust names of version 0.10: weights one at a time, and numbers for single layers.
+//! The Rust API of version 0.10: quantizing weights one at a time, and helpers for single layers.
 //!
 //! In and out: plain vectors. Imports: any room.
 

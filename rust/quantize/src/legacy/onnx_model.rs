@@ -1,4 +1,4 @@
-//! The names that users of the Rust crate of 0.10 and before know, over the same flow.
+//! The Rust API of version 0.10 and earlier, implemented with the current API.
 
 use std::path::Path;
 
@@ -14,32 +14,32 @@ use crate::graph::Graph;
 use crate::graph::elements::to_f32;
 use crate::{Config, ModelInfo, Plan, Prepared, QuantizeError, rewrite};
 
-/// A model whose weights can be taken out, quantized one by one, and put back.
+/// A model whose weights you can extract, quantize one at a time, and store.
 #[derive(Clone, Debug)]
 pub struct OnnxModel(Model);
 
 /// A float weight of a model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct WeightTensor {
-    /// Its name.
+    /// The name of the weight.
     pub name: String,
-    /// Its elements, in C order.
+    /// The elements, in C order.
     pub data: Vec<f32>,
-    /// Its shape.
+    /// The shape.
     pub shape: Vec<usize>,
-    /// The axis of its output channels, where it has one.
+    /// The axis of the output channels, if there is one.
     pub axis: Option<usize>,
 }
 
-/// How a [`Quantizer`] quantizes. `QuantConfig::default()` is int8, per tensor.
+/// The configuration of a [`Quantizer`]. The default is int8, per tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct QuantConfig {
-    /// 2, 4 or 8.
+    /// The number of bits: 2, 4 or 8.
     pub bits: u8,
-    /// One scale for each output channel.
+    /// Whether each output channel has its own scale.
     pub per_channel: bool,
-    /// Zero point 0.
+    /// Whether the zero point is fixed at 0.
     pub symmetric: bool,
 }
 
@@ -50,32 +50,32 @@ impl Default for QuantConfig {
 }
 
 impl QuantConfig {
-    /// The same, in this many bits.
+    /// Sets the number of bits.
     #[must_use]
     pub fn with_bits(self, bits: u8) -> QuantConfig {
         QuantConfig { bits, ..self }
     }
 
-    /// The same, with one scale for each output channel or one for the whole weight.
+    /// Sets whether each output channel has its own scale.
     #[must_use]
     pub fn with_per_channel(self, per_channel: bool) -> QuantConfig {
         QuantConfig { per_channel, ..self }
     }
 
-    /// The same, with the zero point fixed at 0 or free.
+    /// Sets whether the zero point is fixed at 0.
     #[must_use]
     pub fn with_symmetric(self, symmetric: bool) -> QuantConfig {
         QuantConfig { symmetric, ..self }
     }
 }
 
-/// Quantizes tensors, one at a time.
+/// Quantizes one tensor at a time.
 #[derive(Clone, Debug)]
 pub struct Quantizer {
     config: QuantConfig,
 }
 
-/// A tensor as integers.
+/// A quantized tensor.
 #[derive(Clone, Debug)]
 pub struct QuantizedTensor {
     bytes: Vec<u8>,
@@ -86,41 +86,41 @@ pub struct QuantizedTensor {
     metrics: Metrics,
 }
 
-/// A quantized weight to be put into a model.
+/// A quantized weight, to be stored in a model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct QdqWeightInput {
-    /// Name of the float weight it stands for.
+    /// The name of the float weight that it replaces.
     pub original_name: String,
-    /// Its integers, one an element.
+    /// The integers, one per element.
     pub quantized_values: Vec<i8>,
-    /// Its scales: one, or one for each index along `axis`.
+    /// The scales: a single one, or one per index along `axis`.
     pub scales: Vec<f32>,
-    /// Its zero points, as many as scales.
+    /// The zero points, one per scale.
     pub zero_points: Vec<i8>,
-    /// 4 or 8.
+    /// The number of bits: 4 or 8.
     pub bits: u8,
-    /// The axis that scales go along; `None` for one scale.
+    /// The axis of the scales; `None` for a single scale.
     pub axis: Option<usize>,
 }
 
 impl OnnxModel {
-    /// Opens a model file.
+    /// Loads a model file.
     ///
     /// # Errors
-    /// As [`Model::open`].
+    /// The same as [`Model::open`].
     pub fn load(path: impl AsRef<Path>) -> Result<OnnxModel, QuantizeError> {
         Ok(OnnxModel(Model::open(path)?))
     }
 
-    /// Facts about the model.
+    /// A summary of the model.
     pub fn info(&self) -> ModelInfo {
         ModelInfo::of(&self.0)
     }
 
-    /// The weights that can be quantized, copied.
+    /// Copies of the weights that can be quantized.
     ///
     /// # Errors
-    /// A weight whose data is missing or short.
+    /// The data of a weight is missing or too short.
     pub fn extract_weights(&self) -> Result<Vec<WeightTensor>, QuantizeError> {
         let prepared = self.prepared(Config { per_channel: true, ..Config::default() })?;
         let (graph, plan) = (Graph::of(&prepared.model)?, prepared.plan());
@@ -143,10 +143,10 @@ impl OnnxModel {
             .collect()
     }
 
-    /// Writes the model with these weights quantized.
+    /// Saves the model with these weights quantized.
     ///
     /// # Errors
-    /// A name that is no weight of the model, numbers that do not fit its shape, or a path that
+    /// A name does not refer to a weight of the model, numbers do not fit its shape, or the file
     /// cannot be written.
     pub fn save_quantized(
         &self,
@@ -171,14 +171,14 @@ impl OnnxModel {
         Ok(())
     }
 
-    /// The model in the operator set that the result needs, its weights under their names.
-    fn prepared(&self, config: Config) -> Result<Prepared, QuantizeError> {
-        Prepared::of(&self.0, Config { passes: Some(Vec::new()), ..config })
+    /// The model in the opset that the result needs, with the original names of its weights.
+    fn prepared(&self, config: Config) -> Result<PreprocessedModel, QuantizeError> {
+        PreprocessedModel::of(&self.0, Config { passes: Some(Vec::new()), ..config })
     }
 }
 
 impl Plan {
-    /// Makes the plan for one weight what the caller already did to it.
+    /// Replaces the plan of a weight with the quantization that the caller already performed.
     fn impose(
         &mut self,
         weight: &QdqWeightInput,
@@ -191,10 +191,10 @@ impl Plan {
         };
         let shape: Option<Vec<usize>> =
             graph.value(name).and_then(|id| graph.shape(id)?.into_iter().collect());
-        let shape = shape.ok_or_else(|| wrong("is no constant of the model".to_owned()))?;
+        let shape = shape.ok_or_else(|| wrong("is not a constant of the model".to_owned()))?;
         let how = self
             .quantized_mut(name)
-            .ok_or_else(|| wrong("is no weight of the model".to_owned()))?;
+            .ok_or_else(|| wrong("is not a weight of the model".to_owned()))?;
         how.matrix = None;
         how.spec.granularity = match weight.axis {
             Some(axis) => Granularity::PerAxis { axis },
@@ -208,7 +208,8 @@ impl Plan {
             || weight.zero_points.len() != groups
         {
             return Err(wrong(format!(
-                "has {values} values, {} scales and {} zero points for shape {shape:?}, expected {}, {groups} and {groups}",
+                "has {values} values, {} scales and {} zero points for shape {shape:?}, \
+                 expected {}, {groups} and {groups}",
                 weight.scales.len(),
                 weight.zero_points.len(),
                 layout.elements(),
@@ -229,15 +230,15 @@ impl Plan {
 }
 
 impl Quantizer {
-    /// A quantizer that does this.
+    /// Creates a quantizer with this configuration.
     pub fn new(config: QuantConfig) -> Quantizer {
         Quantizer { config }
     }
 
-    /// Quantizes a tensor; per channel along axis 0.
+    /// Quantizes a tensor. The channel axis is 0.
     ///
     /// # Errors
-    /// NaN or infinity, or a shape that is not that of the data.
+    /// The data holds NaN or infinity, or its length does not match the shape.
     pub fn quantize_tensor(
         &self,
         data: &[f32],
@@ -246,10 +247,10 @@ impl Quantizer {
         self.quantize_along("tensor", data, shape, Some(0))
     }
 
-    /// Quantizes a weight of a model; per channel along its own axis.
+    /// Quantizes a weight of a model. The channel axis is that of the weight.
     ///
     /// # Errors
-    /// As [`Quantizer::quantize_tensor`], naming the weight.
+    /// The same as [`Quantizer::quantize_tensor`], with the name of the weight.
     pub fn quantize_weight(&self, weight: &WeightTensor) -> Result<QuantizedTensor, QuantizeError> {
         self.quantize_along(&weight.name, &weight.data, &weight.shape, weight.axis)
     }
@@ -287,7 +288,7 @@ impl Quantizer {
 }
 
 impl QuantizedTensor {
-    /// The integers, one an element.
+    /// The integers, one per element.
     pub fn data(&self) -> Vec<i8> {
         match self.spec.qtype.bits() {
             8 => self.bytes.iter().map(|byte| byte.cast_signed()).collect(),
@@ -295,17 +296,17 @@ impl QuantizedTensor {
         }
     }
 
-    /// Bits of an integer.
+    /// The number of bits.
     pub fn bits(&self) -> u8 {
         self.bits
     }
 
-    /// Whether there is a scale for each channel.
+    /// Whether each channel has its own scale.
     pub fn is_per_channel(&self) -> bool {
         self.axis().is_some()
     }
 
-    /// The axis that scales go along.
+    /// The axis of the scales.
     pub fn axis(&self) -> Option<usize> {
         match self.spec.granularity {
             Granularity::PerAxis { axis } => Some(axis),
@@ -318,17 +319,17 @@ impl QuantizedTensor {
         self.params.iter().map(|params| (params.scale, narrow(params.zero_point))).unzip()
     }
 
-    /// The floats that the integers stand for.
+    /// The dequantized elements.
     pub fn to_f32(&self) -> Vec<f32> {
         dequantize(&self.bytes, &self.layout, &self.params, self.spec.qtype)
     }
 
-    /// The mean squared error against the floats it was made from.
+    /// The mean squared quantization error.
     pub fn quantization_error(&self) -> f64 {
         self.metrics.mse
     }
 
-    /// The weight called `name`, ready to be put into a model.
+    /// Turns the tensor into a weight called `name`, to be stored in a model.
     pub fn into_weight(self, name: impl Into<String>) -> QdqWeightInput {
         let (scales, zero_points) = self.get_all_scales_zero_points();
         QdqWeightInput {
@@ -342,7 +343,7 @@ impl QuantizedTensor {
     }
 }
 
-/// An integer of 8 bits or fewer, as zero points of such types are.
+/// Converts a zero point of a type with at most 8 bits.
 fn narrow(value: i32) -> i8 {
     i8::try_from(value).unwrap_or_default()
 }

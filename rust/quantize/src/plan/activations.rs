@@ -13,7 +13,7 @@ use super::weights::weight_readers;
 use super::{Consumers, Decision, IntegerNode, KeepReason, QuantizeReason, Source, ValuePlan};
 use super::{float32, quantizable_constants};
 use crate::graph::ops;
-use crate::graph::ops::{Integer, OpRule};
+use crate::graph::ops::{IntegerSupport, OpRule};
 use crate::graph::uses::Constant;
 use crate::graph::{Graph, Reader, ValueId};
 use crate::options::target::Profile;
@@ -136,7 +136,10 @@ impl<'a, 'm> ActivationContext<'a, 'm> {
 }
 
 /// The rule for each node that is not excluded.
-fn rules(graph: &Graph<'_>, selection: &Selection) -> Vec<Option<(&'static OpRule, Integer)>> {
+fn rules(
+    graph: &Graph<'_>,
+    selection: &Selection,
+) -> Vec<Option<(&'static OpRule, IntegerSupport)>> {
     let rule = |node: usize| {
         let rule = ops::rule(graph.nodes[node])?;
         let integer = (rule.integer)(graph, node);
@@ -158,7 +161,7 @@ fn already(graph: &Graph<'_>, order: &[usize]) -> BTreeSet<ValueId> {
         let moves = || {
             let rule = ops::rule(graph.nodes[node]);
             rule.is_some_and(|rule| {
-                matches!((rule.integer)(graph, node), Integer::SameAsInput { .. })
+                matches!((rule.integer)(graph, node), IntegerSupport::SameAsInput { .. })
             })
         };
         let comes = graph.input(node, 0).is_some_and(|input| already.contains(&input));
@@ -174,7 +177,7 @@ impl ActivationContext<'_, '_> {
         self.rules[node]
     }
 
-    pub(super) fn integer(&self, node: usize) -> Option<Integer> {
+    pub(super) fn integer(&self, node: usize) -> Option<IntegerSupport> {
         self.rules[node].map(|(_, integer)| integer)
     }
 
@@ -204,13 +207,13 @@ impl ActivationContext<'_, '_> {
     /// The activation function that is the only consumer of `value`, and its output.
     pub(super) fn function_after(&self, value: ValueId) -> Option<(usize, ValueId)> {
         let found = &self.graph.values[value];
-        let [reader] = found.readers[..] else { return None };
+        let [consumer] = found.consumers[..] else { return None };
         let only = !found.is_output
-            && !found.captured
-            && reader.input == 0
-            && self.integer(reader.node) == Some(Integer::Fused);
-        let after = self.graph.output(reader.node, 0).filter(|_| only)?;
-        Some((reader.node, after))
+            && !found.used_in_subgraph
+            && consumer.input == 0
+            && self.integer(consumer.node) == Some(IntegerSupport::Fused);
+        let after = self.graph.output(consumer.node, 0).filter(|_| only)?;
+        Some((consumer.node, after))
     }
 
     /// Quantizes these inputs of a node.

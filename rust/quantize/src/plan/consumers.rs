@@ -9,7 +9,7 @@ use super::activations::ActivationContext;
 use super::decisions::{Decisions, Outcome};
 use super::{Consumers, Decision, QuantizeReason, Source, ValuePlan};
 use crate::Format;
-use crate::graph::{Reader, ValueId};
+use crate::graph::{Consumer, ValueId};
 use crate::options::target::Placement;
 
 /// Decides for each quantized value which nodes read it dequantized.
@@ -62,9 +62,9 @@ impl ActivationContext<'_, '_> {
     /// dequantize the whole constant at every inference.
     pub(super) fn beside_look_ups(&self, id: ValueId, plan: &ValuePlan) -> Option<Vec<Reader>> {
         let value = &self.graph.values[id];
-        let looks_up = |reader: &Reader| {
-            let node = self.graph.nodes[reader.node];
-            node.op_type == "Gather" && reader.input == 0 && node.int("axis", 0) == 0
+        let looks_up = |consumer: &Consumer| {
+            let node = self.graph.nodes[consumer.node];
+            node.op_type == "Gather" && consumer.input == 0 && node.int("axis", 0) == 0
         };
         let apart = match plan.spec.granularity {
             Granularity::PerTensor => true,
@@ -81,10 +81,10 @@ impl ActivationContext<'_, '_> {
             && plan.source == Source::Weights
             && plan.stored.bits() == 8
             && apart
-            && !value.captured
+            && !value.used_in_subgraph
             && !value.is_output
-            && value.readers.iter().any(looks_up);
-        let others = || value.readers.iter().filter(|reader| !looks_up(reader));
+            && value.consumers.iter().any(looks_up);
+        let others = || value.consumers.iter().filter(|consumer| !looks_up(consumer));
         by_row.then(|| others().copied().collect())
     }
 }

@@ -4,7 +4,7 @@ use quantize_rs_onnx::DataType;
 
 use crate::graph::ops;
 use crate::graph::uses;
-use crate::graph::{Graph, Maker, ValueId};
+use crate::graph::{Graph, Producer, ValueId};
 
 /// Operators without a rule whose output has the type of their first input.
 const SAME_TYPE: &[&str] = &[
@@ -67,9 +67,9 @@ pub(crate) fn of(graph: &Graph<'_>, order: &[usize]) -> Vec<bool> {
 
 /// Whether a value is a sparse constant, which is not read as a tensor here.
 fn is_sparse(graph: &Graph<'_>, value: ValueId) -> bool {
-    match graph.values[value].maker {
-        Maker::Sparse => true,
-        Maker::Node { node, .. } => graph.nodes[node].attribute("sparse_value").is_some(),
+    match graph.values[value].producer {
+        Producer::Sparse => true,
+        Producer::Node { node, .. } => graph.nodes[node].attribute("sparse_value").is_some(),
         _ => false,
     }
 }

@@ -9,7 +9,7 @@ use super::{Decision, KeepReason};
 use crate::graph::ops::{Integer, OpRule, Slot};
 use crate::graph::uses;
 use crate::graph::uses::{Along, Constant, Use};
-use crate::graph::{Maker, ValueId};
+use crate::graph::{Producer, ValueId};
 use crate::options::target::{Bias, Placement};
 
 /// The largest number of products of two activations in a sum. Attention over more values gives
@@ -98,8 +98,8 @@ impl ActivationContext<'_, '_> {
         };
         let anywhere = matches!(self.profile.placement, Placement::OpInputs | Placement::AllOps);
         let quantized_output = match integer {
-            Integer::FloatOutput => false,
-            Integer::QuantizedOutput { kernel: None } if !anywhere => {
+            IntegerSupport::FloatOutput => false,
+            IntegerSupport::QuantizedOutput { kernel: None } if !anywhere => {
                 return Err("there is no integer kernel for it");
             }
             Integer::QuantizedOutput { .. } => true,
@@ -168,19 +168,19 @@ impl ActivationContext<'_, '_> {
         let shape = graph.shape(input).filter(|_| is_product)?;
         let known = shape.len() == 2 || shape.iter().all(Option::is_some);
         let value = &graph.values[graph.output(node, 0).filter(|_| known)?];
-        let [reader] = value.readers[..] else { return None };
-        let sum = reader.node;
+        let [consumer] = value.consumers[..] else { return None };
+        let sum = consumer.node;
         if value.is_output
-            || value.captured
+            || value.used_in_subgraph
             || graph.nodes[sum].op_type != "Add"
             || self.selection.leaves_node(graph, sum)
         {
             return None;
         }
-        let added = graph.input(sum, 1 - reader.input.min(1))?;
+        let added = graph.input(sum, 1 - consumer.input.min(1))?;
         let alone = &graph.values[added];
-        let fits = alone.readers.len() == 1
-            && !alone.captured
+        let fits = alone.consumers.len() == 1
+            && !alone.used_in_subgraph
             && !alone.is_output
             && self.fits_as_bias(added, weight, node, shape.len()).is_ok();
         fits.then_some((sum, added))
@@ -212,8 +212,8 @@ impl ActivationContext<'_, '_> {
             let plan = decisions.quantized(constant.anchor);
             plan.and_then(|plan| self.beside_look_ups(constant.anchor, plan))
                 .is_some_and(|others| others.len() == 1)
-                && end.readers.len() == 1
-                && !end.captured
+                && end.consumers.len() == 1
+                && !end.used_in_subgraph
                 && !end.is_output
         };
         let alone = |constant: &&Constant<'_>| only(constant) || looked_up(constant);
@@ -241,7 +241,7 @@ impl ActivationContext<'_, '_> {
         right: ValueId,
     ) -> Result<(), &'static str> {
         let flows = |id: ValueId| {
-            matches!(self.graph.values[id].maker, Maker::Input | Maker::Node { .. })
+            matches!(self.graph.values[id].producer, Producer::Input | Producer::Node { .. })
                 && self.graph.constant(id).is_none()
         };
         if !matches!(rule.slot(1), Slot::Operand { .. }) || !flows(left) || !flows(right) {
@@ -302,7 +302,7 @@ impl ActivationContext<'_, '_> {
             tensor.dtype() == Some(DataType::Float) && (1..=axes).contains(&tensor.dims.len())
         });
         let overridable =
-            matches!(graph.values[bias].maker, Maker::Initializer { overridable: true, .. });
+            matches!(graph.values[bias].producer, Producer::Initializer { overridable: true, .. });
         if !vector || overridable || !self.matches_channels(bias, weight, node) {
             return Err("its bias is not a constant vector of one value a channel");
         }
@@ -334,8 +334,8 @@ impl ActivationContext<'_, '_> {
     fn channels(&self, node: usize, weight: ValueId) -> Option<usize> {
         let constant = self.constants.get(&weight)?;
         let axis = constant.uses.iter().find_map(|usage| match usage {
-            Use::Weight { node: reader, channels: Some(Along::Axis(axis)), .. }
-                if *reader == node =>
+            Use::Weight { node: consumer, channels: Some(Along::Axis(axis)), .. }
+                if *consumer == node =>
             {
                 Some(*axis)
             }

@@ -1,5 +1,4 @@
-//! The operator set that a plan needs: a model of an older one is converted, and no further than
-//! that.
+//! Converts a model to the minimum opset that its plan needs.
 
 use quantize_rs_onnx::Model;
 
@@ -9,18 +8,18 @@ use crate::graph::Graph;
 use crate::transform::{Step, convert_opset};
 use crate::{Config, QuantizeError};
 
-/// A plan, and the model that it is for.
-pub(super) struct Ready {
+/// A plan and its model.
+pub(super) struct PlannedModel {
     pub(super) plan: Plan,
-    /// The model, where it had to be converted.
+    /// The converted model, if a conversion was necessary.
     pub(super) converted: Option<(Model, Step)>,
 }
 
-/// The plan for a model, which is converted where its operator set is too old for the plan.
+/// Plans a model, and converts it if the plan needs a newer opset.
 ///
-/// One with a node that cannot be converted gets the plan that needs less: one scale for a weight
-/// instead of one a channel.
-pub(super) fn ready(model: &Model, config: Config) -> Result<Ready, QuantizeError> {
+/// If a node cannot be converted, the plan falls back to one scale per weight instead of one per
+/// channel, which works with older opsets.
+pub(super) fn ready(model: &Model, config: Config) -> Result<PlannedModel, QuantizeError> {
     let refused = match attempt(model, &config) {
         Err(refused) if config.per_channel => refused,
         other => return other,
@@ -28,12 +27,12 @@ pub(super) fn ready(model: &Model, config: Config) -> Result<Ready, QuantizeErro
     let QuantizeErrorKind::Convert { .. } = refused.kind() else { return Err(refused) };
     let config = Config { per_channel: false, ..config };
     let Ok(mut ready) = attempt(model, &config) else { return Err(refused) };
-    let warning = format!("weights have one scale and not one a channel: {refused}");
+    let warning = format!("weights are quantized per tensor instead of per channel: {refused}");
     ready.plan.warnings.push(warning);
     Ok(ready)
 }
 
-fn attempt(model: &Model, config: &Config) -> Result<Ready, QuantizeError> {
+fn attempt(model: &Model, config: &Config) -> Result<PlannedModel, QuantizeError> {
     let plan = Plan::draft(&Graph::of(model)?, config.clone())?;
     let need = plan.needs_more_than(model);
     let (model, conversion) = match (config.opset, need) {
@@ -44,9 +43,9 @@ fn attempt(model: &Model, config: &Config) -> Result<Ready, QuantizeError> {
         (None, Some(need)) => {
             convert_opset(model, need.opset).map_err(|error| error.needed_by(&need.to_string()))?
         }
-        _ => return Ok(Ready { plan, converted: None }),
+        _ => return Ok(PlannedModel { plan, converted: None }),
     };
     let plan = Plan::of(&Graph::of(&model)?, config.clone())?;
     let pass = format!("opset {} → {}", conversion.from, conversion.to);
-    Ok(Ready { plan, converted: Some((model, Step { pass, did: conversion.changed })) })
+    Ok(PlannedModel { plan, converted: Some((model, Step { pass, did: conversion.changed })) })
 }

@@ -123,14 +123,15 @@ impl Plan {
 pub(super) fn check_enough(graph: &Graph<'_>, plan: &Plan) -> Result<(), QuantizeError> {
     let have = graph.model.opset("").unwrap_or(0);
     if let Some(asked) = plan.config.opset.filter(|asked| *asked != have) {
-        let what = format!("is {asked}, the model has {have}; prepare it (`Prepared::of`)");
+        let what =
+            format!("is {asked}, the model has {have}; prepare it (`PreprocessedModel::of`)");
         return Err(QuantizeError::option("opset", what));
     }
     let Some(need) = plan.needs_more_than(graph.model) else { return Ok(()) };
     Err(unsupported(
         format!("opset {}", need.opset),
         format!(
-            "{need} or newer, the model has opset {have}; prepare it (`Prepared::of`), which \
+            "{need} or newer, the model has opset {have}; prepare it (`PreprocessedModel::of`), which \
              converts it"
         ),
     ))

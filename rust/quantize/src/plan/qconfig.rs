@@ -30,7 +30,7 @@ pub struct QConfig {
 /// decides; of several patterns or operator types, the one that was set last.
 ///
 /// ```
-/// use quantize_rs::{Model, Plan, Prepared, QConfig, QConfigDict, QType};
+/// use quantize_rs::{Model, Plan, PreprocessedModel, QConfig, QConfigDict, QType};
 ///
 /// # let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/digits/digits_cnn.onnx");
 /// let all = QConfig { weight: Some(QType::Int8), activation: None };
@@ -39,7 +39,7 @@ pub struct QConfig {
 ///     .set_module_name("conv1", QConfig { weight: Some(QType::Int16), ..all })
 ///     .set_module_type("Gemm", QConfig::default());
 /// let model = Model::open(path)?;
-/// let prepared = Prepared::of(&model, modules.config(&model)?)?;
+/// let prepared = PreprocessedModel::of(&model, modules.config(&model)?)?;
 /// assert!(prepared.plan().quantized().any(|(_, how)| how.stored == QType::Int16));
 /// # Ok::<(), quantize_rs::QuantizeError>(())
 /// ```
@@ -166,7 +166,7 @@ impl<'m> Modules<'m> {
                 continue;
             }
             let own = weights.iter().filter(|constant| {
-                constant.multipliers(graph).any(|reader| std::ptr::eq(reader, *node))
+                constant.multipliers(graph).any(|consumer| std::ptr::eq(consumer, *node))
             });
             let own: Vec<&str> = own.map(|constant| graph.values[constant.anchor].name).collect();
             let made = graph.output(index, 0).map_or("", |id| graph.values[id].name);

@@ -8,7 +8,7 @@ use super::select::Selection;
 use crate::graph::ops;
 use crate::graph::ops::Slot;
 use crate::graph::uses::Constant;
-use crate::graph::{Graph, Maker, Reader, ValueId};
+use crate::graph::{Consumer, Graph, Producer, ValueId};
 
 /// For each constant that an operator reads like an activation, or as a scale or bias: whether it
 /// can be quantized; else why not.
@@ -17,16 +17,16 @@ pub(super) fn of(
     constants: &[Constant<'_>],
     selection: &Selection,
 ) -> HashMap<ValueId, Result<(), &'static str>> {
-    let flows = |reader: &Reader| {
-        ops::rule(graph.nodes[reader.node]).is_some_and(|rule| {
-            rule.takes_activation(reader.input)
-                || matches!(rule.slot(reader.input), Slot::Scale | Slot::Bias)
+    let flows = |consumer: &Consumer| {
+        ops::rule(graph.nodes[consumer.node]).is_some_and(|rule| {
+            rule.takes_activation(consumer.input)
+                || matches!(rule.slot(consumer.input), Slot::Scale | Slot::Bias)
         })
     };
     constants
         .iter()
         .filter(|constant| !constant.is_weight())
-        .filter(|constant| graph.values[constant.anchor].readers.iter().any(flows))
+        .filter(|constant| graph.values[constant.anchor].consumers.iter().any(flows))
         .map(|constant| (constant.anchor, fits(graph, constant.anchor, selection)))
         .collect()
 }
@@ -37,7 +37,7 @@ fn fits(graph: &Graph<'_>, constant: ValueId, selection: &Selection) -> Result<(
     let Some(tensor) = float.filter(|tensor| !tensor.dims.contains(&0)) else {
         return Err("a constant that it reads is not float32, or empty");
     };
-    if matches!(value.maker, Maker::Initializer { overridable: true, .. }) {
+    if matches!(value.producer, Producer::Initializer { overridable: true, .. }) {
         return Err("an input of the model may replace what it reads");
     }
     if selection.excluded(&[value.name], std::iter::empty()).is_some() {

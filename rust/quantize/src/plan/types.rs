@@ -40,7 +40,7 @@ pub(super) struct Types {
 /// What is needed to find the types.
 pub(super) struct Finder<'a, 'm> {
     pub(super) graph: &'a Graph<'m>,
-    pub(super) rules: &'a [Option<(&'static OpRule, Integer)>],
+    pub(super) rules: &'a [Option<(&'static OpRule, IntegerSupport)>],
     pub(super) selection: &'a Selection,
 }
 
@@ -62,7 +62,9 @@ impl Finder<'_, '_> {
             let Some(first) = self.first(node) else { continue };
             // Moved data keeps its type, and constants take the type of the activation they meet.
             let follow: Vec<ValueId> = match self.integer(node) {
-                Some(Integer::SameAsInput { .. }) => float32::outputs(self.graph, node).collect(),
+                Some(IntegerSupport::SameAsInput { .. }) => {
+                    float32::outputs(self.graph, node).collect()
+                }
                 _ => self.flowing(node).filter(|id| self.is_constant(*id)).collect(),
             };
             for id in follow {
@@ -111,9 +113,9 @@ impl Finder<'_, '_> {
 
     fn of_consumers(&self, value: ValueId, found: &[Option<Request>]) -> Option<Request> {
         let mut best = None;
-        for reader in &self.graph.values[value].readers {
-            let Some((rule, integer)) = self.rules[reader.node] else { continue };
-            if !rule.takes_activation(reader.input) {
+        for consumer in &self.graph.values[value].consumers {
+            let Some((rule, integer)) = self.rules[consumer.node] else { continue };
+            if !rule.takes_activation(consumer.input) {
                 continue;
             }
             best = best.min_some(self.request("", Some(reader.node), CONSUMER));
@@ -134,7 +136,7 @@ impl Finder<'_, '_> {
         Some(Request { breadth, distance, bits: Reverse(qtype.bits()), qtype, index })
     }
 
-    fn integer(&self, node: usize) -> Option<Integer> {
+    fn integer(&self, node: usize) -> Option<IntegerSupport> {
         self.rules[node].map(|(_, integer)| integer)
     }
 
@@ -161,7 +163,7 @@ impl Finder<'_, '_> {
             self.graph.nodes[node].op_type == "Add"
                 && self.flowing(node).any(|id| self.is_constant(id))
         };
-        self.integer(node) == Some(Integer::Fused) || adds()
+        self.integer(node) == Some(IntegerSupport::Fused) || adds()
     }
 }
 

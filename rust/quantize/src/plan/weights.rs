@@ -11,7 +11,7 @@ use super::{Because, Kept, Readers, Source, ValuePlan, blocks};
 use crate::graph::elements::data_type;
 use crate::graph::uses;
 use crate::graph::uses::{Along, Constant, Use};
-use crate::graph::{Graph, Maker};
+use crate::graph::{Graph, Producer};
 use crate::options::target::Placement;
 use crate::{Config, Format, QuantizeError, WeightType};
 
@@ -171,7 +171,7 @@ pub(crate) fn reserved(
     let why = |constant: &Constant<'_>| {
         let value = &graph.values[constant.anchor];
         let excluded = selection.excluded(&constant.names(graph), constant.multipliers(graph));
-        let overridable = matches!(value.maker, Maker::Initializer { overridable: true, .. });
+        let overridable = matches!(value.producer, Producer::Initializer { overridable: true, .. });
         excluded
             .or_else(|| overridable.then_some(KeepReason::Overridable))
             .or_else(|| read_otherwise(graph, constant))
@@ -220,7 +220,8 @@ fn before_cast(graph: &Graph<'_>, constant: &Constant<'_>) -> Option<KeepReason>
     let Maker::Node { node, .. } = graph.values[constant.anchor].maker else { return None };
     uses::casts(graph.nodes[node])?;
     let value = &graph.values[graph.input(node, 0)?];
-    let other = value.readers.iter().find(|reader| uses::casts(graph.nodes[reader.node]).is_none());
+    let other =
+        value.consumers.iter().find(|consumer| uses::casts(graph.nodes[consumer.node]).is_none());
     match other {
         Some(reader) => Some(KeepReason::AlsoReadBy { node: graph.nodes[reader.node].label() }),
         None if value.is_output => Some(KeepReason::GraphOutput),

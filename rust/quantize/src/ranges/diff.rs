@@ -1,4 +1,4 @@
-//! How two calibrations differ.
+//! Compares the ranges of two calibrations.
 
 use std::fmt;
 
@@ -7,46 +7,48 @@ use serde::Serialize;
 
 use crate::Ranges;
 
-/// How the ranges of two calibrations differ, value by value.
+/// The differences between the ranges of two calibrations.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct RangesDiff {
-    /// Values whose ranges differ, the most different first.
-    pub differences: Vec<Difference>,
-    /// Values that only the first has.
+    /// Values whose ranges differ, by decreasing difference.
+    pub differences: Vec<RangeDifference>,
+    /// Values that only the first calibration has.
     pub only_first: Vec<String>,
-    /// Values that only the second has.
+    /// Values that only the second calibration has.
     pub only_second: Vec<String>,
 }
 
-/// One value whose ranges differ.
+/// A value whose ranges differ.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Difference {
-    /// Its name.
+pub struct RangeDifference {
+    /// The name of the value.
     pub name: String,
     /// The first range.
     pub first: Range,
     /// The second range.
     pub second: Range,
-    /// How far the ends are apart at most, as a part of the wider range: 0 for equal ranges.
+    /// The larger distance between corresponding bounds, as a fraction of the width of the wider
+    /// range. It is 0 for equal ranges.
     pub part: f64,
 }
 
 impl Ranges {
-    /// How these ranges differ from others.
+    /// Compares these ranges with others.
     pub fn diff(&self, other: &Ranges) -> RangesDiff {
         let missing = |from: &Ranges, of: &Ranges| {
             from.values.keys().filter(|name| !of.values.contains_key(*name)).cloned().collect()
         };
         let difference = |(name, first): (&String, &Range)| {
             let second = other.values.get(name)?;
-            (first != second).then(|| Difference {
+            (first != second).then(|| RangeDifference {
                 name: name.clone(),
                 first: *first,
                 second: *second,
                 part: part(*first, *second),
             })
         };
-        let mut differences: Vec<Difference> = self.values.iter().filter_map(difference).collect();
+        let mut differences: Vec<RangeDifference> =
+            self.values.iter().filter_map(difference).collect();
         differences.sort_by(|a, b| b.part.total_cmp(&a.part).then_with(|| a.name.cmp(&b.name)));
         RangesDiff {
             differences,
@@ -64,7 +66,7 @@ fn part(first: Range, second: Range) -> f64 {
 }
 
 impl RangesDiff {
-    /// Whether there is no difference.
+    /// Whether there are no differences.
     pub fn is_empty(&self) -> bool {
         self.differences.is_empty() && self.only_first.is_empty() && self.only_second.is_empty()
     }
@@ -75,7 +77,7 @@ impl fmt::Display for RangesDiff {
         if self.is_empty() {
             return f.write_str("no difference\n");
         }
-        for Difference { name, first, second, part } in &self.differences {
+        for RangeDifference { name, first, second, part } in &self.differences {
             let percent = part * 100.0;
             writeln!(
                 f,

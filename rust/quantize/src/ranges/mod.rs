@@ -23,46 +23,47 @@ use crate::{CalibrationError, Method};
 pub use diff::{Difference, RangesDiff};
 pub use histogram::Histogram;
 
-/// The range of each observed value of a model, and what it follows from.
+/// The range of each observed value of a model, and the statistics behind it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Ranges {
-    /// How ranges follow from what was seen: `minmax`.
+    /// The calibration method, for example `minmax`.
     pub method: String,
-    /// Who ran the model.
+    /// The engine that ran the model.
     pub engine: String,
-    /// On how many samples.
+    /// The number of samples.
     pub samples: usize,
-    /// Fingerprint of the model they belong to.
+    /// The fingerprint of the model.
     pub model: String,
-    /// Smallest and largest value, by ONNX name.
+    /// The minimum and maximum of each value, by ONNX name.
     pub values: BTreeMap<String, Range>,
-    /// With the method `auto`: what was chosen for each value.
+    /// For the method `auto`: the method selected for each value.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub chosen: BTreeMap<String, String>,
-    /// What is to be said of the run: why this engine.
+    /// Remarks about the run, for example the reason for the choice of engine.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
-    /// What is to be said of values: where the method had no choice, what it took, what carries a mask.
+    /// Remarks about values, for example those that carry a mask.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub remarks: Vec<String>,
-    /// What is to be said of the samples: that they are few, or all the same.
+    /// Remarks about the samples, for example that there are few or that all are equal.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
-    /// What was seen, by ONNX name; empty for ranges that another tool found. Copies share it.
+    /// The statistics of each value, by ONNX name. Empty for ranges of another tool. Shared by
+    /// clones.
     #[serde(default, skip_serializing_if = "is_bare", with = "shared")]
-    pub statistics: Arc<BTreeMap<String, Seen>>,
+    pub statistics: Arc<BTreeMap<String, ObservedRange>>,
 }
 
 /// Whether there are no statistics.
-fn is_bare(statistics: &Arc<BTreeMap<String, Seen>>) -> bool {
+fn is_bare(statistics: &Arc<BTreeMap<String, ObservedRange>>) -> bool {
     statistics.is_empty()
 }
 
-/// Shared statistics in JSON: as if they were not shared.
+/// Serializes shared statistics as if they were not shared.
 mod shared {
-    use super::{Arc, BTreeMap, Deserialize, Seen, Serialize};
+    use super::{Arc, BTreeMap, Deserialize, ObservedRange, Serialize};
 
-    type Statistics = BTreeMap<String, Seen>;
+    type Statistics = BTreeMap<String, ObservedRange>;
 
     pub(super) fn serialize<S: serde::Serializer>(
         statistics: &Arc<Statistics>,
@@ -78,44 +79,45 @@ mod shared {
     }
 }
 
-/// What was seen of one value.
+/// The statistics of one value.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Seen {
-    /// How it is to be quantized; `None` where only its channels matter.
+pub struct ObservedRange {
+    /// How to quantize the value; `None` if only its channels are needed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub spec: Option<QSpec>,
-    /// All its elements.
+    /// Statistics over all elements.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sketch: Option<Sketch>,
-    /// Its shape; null for a length that varies from sample to sample.
+    /// The shape. A dimension that varies between samples is null.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub shape: Vec<Option<usize>>,
-    /// Its channels.
+    /// Statistics of each channel.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub channels: Option<ChannelStats>,
-    /// The axis that they lie along, counted from the end when negative.
+    /// The channel axis, counted from the end if negative.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub axis: Option<isize>,
-    /// Between which numbers it lies whatever the sample, where a `Clip` says so.
+    /// The bounds of a `Clip`, if one produces the value.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limits: Option<Range>,
-    /// What the operator that makes it can make, where that is not anything: probabilities.
+    /// The bounded range of the operator that produces the value, for example of probabilities.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bounds: Option<Range>,
 }
 
-/// The part of what an operator can make that is worth having a scale for, once samples reach so far.
-const FILLED: f64 = 0.5;
+/// If samples cover at least this fraction of a bounded range, the whole range gets a scale.
+const MIN_COVERAGE: f64 = 0.5;
 
-impl Seen {
-    /// The range that a method finds for a grid of `spec`, within the limits; nothing where there is no sketch.
+impl ObservedRange {
+    /// The range that a method selects for the type of `spec`, within the bounds; `None` without
+    /// statistics.
     ///
     /// Where samples fill half of what the operator can make, it is all of that: other samples may reach its end, and
     /// that costs a bit at most. So it is with 16 bits, which have bits to spare.
     pub(crate) fn range(&self, finder: &dyn RangeFinder, spec: &QSpec) -> Option<FoundRange> {
         let sketch = self.sketch.as_ref()?;
         let filled = |bounds: &Range| {
-            spec.qtype.bits() >= 16 || width(sketch.range()) >= FILLED * width(*bounds)
+            spec.qtype.bits() >= 16 || width(sketch.range()) >= MIN_COVERAGE * width(*bounds)
         };
         if let Some(range) = self.bounds.filter(filled) {
             return Some(FoundRange { range, note: None });
@@ -130,7 +132,7 @@ impl Seen {
         Some(if range.min <= range.max { FoundRange { range, ..found } } else { found })
     }
 
-    /// Takes note of the shape of one sample.
+    /// Merges the shape of one sample.
     pub(crate) fn see_shape(&mut self, shape: &[Option<usize>]) {
         if self.shape.is_empty() {
             self.shape = shape.to_vec();
@@ -138,12 +140,12 @@ impl Seen {
             let lengths = self.shape.iter_mut().zip(shape);
             lengths.filter(|(seen, now)| *seen != *now).for_each(|(seen, _)| *seen = None);
         } else {
-            // No shape at all: whatever axis is asked for varies.
+            // An unknown rank, for which any axis varies.
             self.shape = vec![None];
         }
     }
 
-    pub(crate) fn merge(&mut self, other: &Seen) {
+    pub(crate) fn merge(&mut self, other: &ObservedRange) {
         if !other.shape.is_empty() {
             self.see_shape(&other.shape);
         }
@@ -158,20 +160,20 @@ impl Seen {
     }
 }
 
-/// How far it is from one end of a range that holds 0 to the other.
+/// The width of a range that contains 0.
 fn width(range: Range) -> f64 {
     f64::from(range.max.max(0.0)) - f64::from(range.min.min(0.0))
 }
 
 impl Ranges {
-    /// Statistics whose ranges are still to be found; see [`Ranges::using`]. `model` is the
-    /// fingerprint of the model before anything was done to it.
+    /// Creates ranges from statistics, to be completed by [`Ranges::using`]. `model` is the
+    /// fingerprint of the model before preprocessing.
     pub(crate) fn of(
         model: String,
         method: String,
         engine: &str,
         samples: usize,
-        statistics: BTreeMap<String, Seen>,
+        statistics: BTreeMap<String, ObservedRange>,
     ) -> Ranges {
         Ranges {
             method,
@@ -187,22 +189,22 @@ impl Ranges {
         }
     }
 
-    /// All that is to be said: of the run, then of values.
+    /// All remarks: about the run, then about values.
     pub fn said(&self) -> Vec<String> {
         self.notes.iter().chain(&self.remarks).cloned().collect()
     }
 
-    /// The ranges that `method` finds in the same statistics, in milliseconds.
+    /// Computes the ranges of `method` from the same statistics, which takes milliseconds.
     ///
     /// # Errors
-    /// There are no statistics to find them in, or the method is `auto`, which needs samples.
+    /// There are no statistics, or the method is `auto`, which needs the samples.
     pub fn using(&self, method: &Method) -> Result<Ranges, CalibrationError> {
         let data = |what: &str| CalibrationError::new(Kind::Data(what.to_owned()));
         let Method::Finder(finder) = method else {
-            return Err(data("the method `auto` judges on samples: calibrate with it"));
+            return Err(data("the method `auto` needs samples: calibrate again with `auto`"));
         };
         if self.statistics.is_empty() && !self.values.is_empty() {
-            return Err(data("these ranges come without statistics: calibrate anew"));
+            return Err(data("these ranges have no statistics: calibrate again"));
         }
         let mut found = self.clone();
         found.method = method.name();
@@ -244,40 +246,42 @@ impl Ranges {
 
     /// The ranges as JSON.
     pub fn to_json(&self) -> String {
-        // Names, numbers and nothing else: this cannot fail.
+        // Serialization cannot fail: all keys are strings.
         serde_json::to_string_pretty(self).unwrap_or_default()
     }
 
-    /// Ranges out of JSON.
+    /// Parses ranges from JSON.
     ///
     /// # Errors
-    /// The text is not what [`Ranges::to_json`] writes.
+    /// The text was not written by [`Ranges::to_json`].
     pub fn from_json(text: &str) -> Result<Ranges, CalibrationError> {
         let ranges: Ranges = serde_json::from_str(text).map_err(|error| {
-            CalibrationError::new(Kind::Data(format!("not a file of ranges: {error}")))
+            CalibrationError::new(Kind::Data(format!("not a ranges file: {error}")))
                 .caused_by(error)
         })?;
         let wrong = |what: String| CalibrationError::new(Kind::Data(what));
         ranges.method.parse::<Method>().map_err(|error| wrong(format!("these ranges: {error}")))?;
         for (name, range) in &ranges.values {
             let Range { min, max } = *range;
-            // A value that never had an element has no ends.
+            // A value without elements has no bounds.
             if !(*range == Range::EMPTY || min.is_finite() && max.is_finite() && min <= max) {
-                let what =
-                    format!("its range is {min} to {max}: expected finite ends, the lower first");
+                let what = format!(
+                    "its range is {min} to {max}: expected finite bounds in ascending order"
+                );
                 return Err(wrong(what).at_value(name));
             }
         }
         Ok(ranges)
     }
 
-    /// The ranges of both, exactly as if one calibration had seen all samples.
+    /// Merges the ranges of two calibrations. The result is exactly that of one calibration with
+    /// all samples.
     ///
-    /// Ranges of the method `auto` cannot be merged, since what it chose rests on the samples of
-    /// one calibration: merge those of another method, which hold the same statistics.
+    /// Ranges of the method `auto` cannot be merged, since its selection depends on the samples.
+    /// Merge ranges of another method instead; they hold the same statistics.
     ///
     /// # Errors
-    /// They belong to different models, methods, values, types or engines, or lack the statistics.
+    /// The ranges differ in model, method, values, types or engine, or have no statistics.
     pub fn merge(&self, other: &Ranges) -> Result<Ranges, CalibrationError> {
         let data = |what: &str| CalibrationError::new(Kind::Data(what.to_owned()));
         let types = |ranges: &Ranges| -> Vec<(String, Option<QSpec>)> {
@@ -288,16 +292,18 @@ impl Ranges {
             && self.values.keys().eq(other.values.keys())
             && types(self) == types(other);
         if !same {
-            return Err(data("these ranges belong to different models, methods, values or types"));
+            return Err(data("these ranges have different models, methods, values or types"));
         }
         if self.engine != other.engine {
-            return Err(data("these ranges come from different engines: calibrate with one"));
+            return Err(data(
+                "these ranges come from different engines: use one engine for all calibrations",
+            ));
         }
         let method = self.method.parse::<Method>().map_err(|error| data(&error.to_string()))?;
         if matches!(method, Method::Auto) {
             return Err(data(
-                "ranges that `auto` chose cannot be merged: merge those of one method, and let \
-                 `auto` choose afterwards",
+                "ranges of the method `auto` cannot be merged: merge ranges of another method, \
+                 then select with `auto`",
             ));
         }
         let mut merged = self.clone();
@@ -305,7 +311,7 @@ impl Ranges {
         merged.notes.extend_from_slice(&other.notes);
         merged.notes.sort();
         merged.notes.dedup();
-        // What is said of few samples need not be true of them all.
+        // Remarks about few samples may not hold for all samples together.
         merged.warnings.clear();
         for (name, seen) in Arc::make_mut(&mut merged.statistics) {
             seen.merge(&other.statistics[name]);
@@ -313,10 +319,10 @@ impl Ranges {
         merged.using(&method)
     }
 
-    /// Refuses ranges that were made for another model.
+    /// Checks that the ranges belong to a model.
     ///
     /// # Errors
-    /// They were.
+    /// The ranges belong to another model.
     pub fn check_model(&self, model: &Model) -> Result<(), CalibrationError> {
         self.check_print(&fingerprint(model))
     }
@@ -325,7 +331,7 @@ impl Ranges {
         if self.model == model {
             return Ok(());
         }
-        let what = "these ranges were made for another model".to_owned();
+        let what = "these ranges belong to another model".to_owned();
         Err(CalibrationError::new(Kind::Data(what)))
     }
 

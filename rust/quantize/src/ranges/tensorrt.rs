@@ -1,8 +1,8 @@
-//! The calibration cache of `TensorRT`: a text file with one scale for each value.
+//! The calibration cache of `TensorRT`: a text file with one scale per value.
 //!
-//! The first line is `TRT-<version>-EntropyCalibration2` or `TRT-<version>-MinMaxCalibration`; each
-//! other line is `<value>: <scale>`, the scale being the eight hexadecimal digits of a big-endian
-//! float32, `absmax / 127`. `TensorRT` reads it beside the *float* model (implicit quantization).
+//! The first line is `TRT-<version>-EntropyCalibration2` or `TRT-<version>-MinMaxCalibration`. Each
+//! other line is `<value>: <scale>`, where the scale is a big-endian float32, `absmax / 127`, as
+//! eight hexadecimal digits. `TensorRT` uses it with the *float* model (implicit quantization).
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -14,11 +14,12 @@ use crate::error::CalibrationErrorKind as Kind;
 use crate::graph::fingerprint::fingerprint;
 use crate::{CalibrationError, Ranges};
 
-/// The version of `TensorRT` that is named when nobody says.
+/// The default version of `TensorRT`.
 pub const VERSION: &str = "8601";
 
 impl Ranges {
-    /// The ranges as a calibration cache of `TensorRT`, whose version is named `version`.
+    /// Writes the ranges as a calibration cache of `TensorRT`, with the given version in the
+    /// header.
     ///
     /// ```
     /// use quantize_rs::{Model, Ranges};
@@ -36,18 +37,19 @@ impl Ranges {
             if self.method == "minmax" { "MinMaxCalibration" } else { "EntropyCalibration2" };
         let mut cache = format!("TRT-{version}-{algorithm}\n");
         for (name, range) in &self.values {
-            // Writing to a text cannot fail.
+            // Writing to a string cannot fail.
             let _ = writeln!(cache, "{name}: {:08x}", scale(*range).to_bits());
         }
         cache
     }
 
-    /// The ranges in a calibration cache of `TensorRT`, for `model`.
+    /// Parses a calibration cache of `TensorRT` for `model`.
     ///
-    /// They are symmetric, come without statistics, and may name values that the model has not.
+    /// The ranges are symmetric and have no statistics. They may contain values that are not in the
+    /// model.
     ///
     /// # Errors
-    /// The text is not such a cache; the message has the line.
+    /// The text is not a calibration cache. The message contains the line number.
     pub fn from_tensorrt(cache: &str, model: &Model) -> Result<Ranges, CalibrationError> {
         let refused = |line: usize, what: &str| {
             let what = format!("line {line} of the calibration cache {what}");
@@ -78,12 +80,12 @@ impl Ranges {
     }
 }
 
-/// `absmax / 127`.
+/// Computes `absmax / 127`.
 fn scale(range: Range) -> f32 {
     if range.is_empty() { 0.0 } else { range.absmax() / steps() }
 }
 
-/// How far the grid of `int8` goes up from zero.
+/// The largest value of `int8`.
 #[allow(clippy::cast_precision_loss)] // 127
 fn steps() -> f32 {
     QType::Int8.max() as f32

@@ -27,7 +27,7 @@ pub(super) fn write(writer: &mut Writer<'_, '_>, encoded: &Encoded) {
         writer.edits.push(Edit::SetInput { node: *node, input: 2, value });
     }
     let mut replaced: HashMap<ValueId, usize> = HashMap::new();
-    for ((node, input), tensor) in &encoded.addends {
+    for ((node, input), tensor) in &encoded.float_bias_overrides {
         let there = graph.input(*node, *input);
         let base =
             there.or_else(|| graph.input(*node, 1)).map_or("", |value| graph.values[value].name);
@@ -39,7 +39,7 @@ pub(super) fn write(writer: &mut Writer<'_, '_>, encoded: &Encoded) {
     }
     for (value, times) in replaced {
         let there = &graph.values[value];
-        if there.readers.len() == times && !there.captured && !there.is_output {
+        if there.consumers.len() == times && !there.used_in_subgraph && !there.is_output {
             writer.take_out(value);
         }
     }

@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use quantize_rs_onnx::{DataType, Edit, Tensor};
 
-use crate::graph::{Graph, Maker, ValueId};
+use crate::graph::{Graph, Producer, ValueId};
 use crate::plan::{Decision, Plan};
 
 /// Constants with fewer bytes are not worth the look.
@@ -31,7 +31,7 @@ pub fn share(graph: &Graph<'_>, plan: &Plan, made: &[Edit]) -> Vec<Edit> {
     let mut known: HashMap<Kind, Vec<(ValueId, Tensor)>> = HashMap::new();
     let mut edits = Vec::new();
     for (id, value) in graph.values.iter().enumerate() {
-        let Maker::Initializer { tensor, overridable: false } = value.maker else { continue };
+        let Producer::Initializer { tensor, overridable: false } = value.producer else { continue };
         let kept = !touched.contains(value.name)
             && plan
                 .values
@@ -49,9 +49,9 @@ pub fn share(graph: &Graph<'_>, plan: &Plan, made: &[Edit]) -> Vec<Edit> {
         match same.iter().find(|(_, other)| other.data == elements.data) {
             Some((first, _)) => {
                 let first = graph.values[*first].name;
-                edits.extend(value.readers.iter().map(|reader| Edit::SetInput {
-                    node: reader.node,
-                    input: reader.input,
+                edits.extend(value.consumers.iter().map(|consumer| Edit::SetInput {
+                    node: consumer.node,
+                    input: consumer.input,
                     value: first.to_owned(),
                 }));
                 edits.push(Edit::RemoveInitializer(value.name.to_owned()));

@@ -10,7 +10,7 @@ use crate::encode::EncodedTensor;
 use crate::graph::ops;
 use crate::graph::ops::Slot;
 use crate::graph::uses;
-use crate::graph::{Reader, ValueId};
+use crate::graph::{Consumer, ValueId};
 use crate::plan::ValuePlan;
 
 /// What becomes of one look-up.
@@ -55,8 +55,8 @@ impl Writer<'_, '_> {
             Back::Whole { zero_point: needed.then(|| self.zero_point(&tensor.zero_point)) }
         };
         let graph = self.graph;
-        let looks_up = |reader: &&Reader| graph.nodes[reader.node].op_type == "Gather";
-        for Reader { node, .. } in value.readers.iter().filter(looks_up).copied() {
+        let looks_up = |consumer: &&Consumer| graph.nodes[consumer.node].op_type == "Gather";
+        for Consumer { node, .. } in value.consumers.iter().filter(looks_up).copied() {
             let (integers, scale, back) = (integers.to_owned(), scale.clone(), back.clone());
             self.look_ups.insert(node, LookUp { integers, scale, back, made: None });
         }
@@ -86,10 +86,10 @@ impl Writer<'_, '_> {
             inputs.push(self.zero_point(&tensor.zero_point));
         }
         let end = &self.graph.values[end];
-        let mut readers = end.readers.iter().map(|reader| self.graph.nodes[reader.node]);
-        let reader = readers.find(|reader| reader.op_type != "Gather");
+        let mut consumers = end.consumers.iter().map(|consumer| self.graph.nodes[consumer.node]);
+        let consumer = consumers.find(|consumer| consumer.op_type != "Gather");
         // A matrix, or a filter whose channels come first.
-        let axis = reader.and_then(|node| match ops::rule(node)?.slot(1) {
+        let axis = consumer.and_then(|node| match ops::rule(node)?.slot(1) {
             Slot::Weight { axis } | Slot::Operand { axis } => axis(node, 2),
             _ => None,
         });

@@ -138,22 +138,23 @@ impl Writer<'_, '_> {
 
     /// Takes a constant out that nobody reads any more, and what rearranged it on the way to
     /// `readers`.
-    pub(super) fn take_out_read(&mut self, id: ValueId, readers: &[usize]) {
-        let mut done: HashSet<usize> = readers.iter().copied().collect();
+    pub(super) fn take_out_read(&mut self, id: ValueId, consumers: &[usize]) {
+        let mut done: HashSet<usize> = consumers.iter().copied().collect();
         let mut waiting = vec![id];
         while let Some(value) = waiting.pop() {
-            for reader in &self.graph.values[value].readers {
-                if !done.insert(reader.node) {
+            for consumer in &self.graph.values[value].consumers {
+                if !done.insert(consumer.node) {
                     continue;
                 }
-                self.edits.push(Edit::RemoveNode(reader.node));
-                waiting.extend(self.graph.output(reader.node, 0));
-                let others = self.graph.nodes[reader.node].input.iter().skip(1);
+                self.edits.push(Edit::RemoveNode(consumer.node));
+                waiting.extend(self.graph.output(consumer.node, 0));
+                let others = self.graph.nodes[consumer.node].input.iter().skip(1);
                 let others: Vec<ValueId> =
                     others.filter_map(|name| self.graph.value(name)).collect();
                 for other in others {
                     let found = &self.graph.values[other];
-                    let alone = found.readers.len() == 1 && !found.captured && !found.is_output;
+                    let alone =
+                        found.consumers.len() == 1 && !found.used_in_subgraph && !found.is_output;
                     if alone && self.graph.constant(other).is_some() {
                         self.take_out(other);
                     }

@@ -185,8 +185,8 @@ impl Writer<'_, '_> {
 }
 
 /// Whether others than those that take rows read it.
-fn blocks_of_products(readers: &[usize], rows: &[usize]) -> bool {
-    readers.len() > rows.len()
+fn blocks_of_products(consumers: &[usize], rows: &[usize]) -> bool {
+    consumers.len() > rows.len()
 }
 
 /// Rows of `row_len` bytes, without what pads the last block.

@@ -95,14 +95,14 @@ impl Writer<'_, '_> {
     /// takes to uint8 and back after that, unless a zero point says that it was int8. From opset 21 on
     /// it takes the type from the integers, and with a zero point makes what it cannot load (1.32).
     pub(super) fn needs_zero_point(&self, id: ValueId, how: &ValuePlan) -> bool {
-        let mut readers = self.graph.values[id].readers.iter();
-        let needed = |reader: &Reader| match self.graph.nodes[reader.node].op_type.as_str() {
+        let mut consumers = self.graph.values[id].consumers.iter();
+        let needed = |consumer: &Consumer| match self.graph.nodes[consumer.node].op_type.as_str() {
             "Gemm" => true,
-            "MatMul" => self.summed.contains(&reader.node),
+            "MatMul" => self.summed.contains(&consumer.node),
             "Conv" | "ConvTranspose" | "Einsum" | "GRU" | "LSTM" | "RNN" => false,
             _ => self.moved_needs_zero_point(how),
         };
-        is_off_middle(how) || readers.any(needed)
+        is_off_middle(how) || consumers.any(needed)
     }
 
     /// As [`Writer::needs_zero_point`], of what comes back from integers and may be moved then, as rows
@@ -151,7 +151,7 @@ impl Writer<'_, '_> {
     fn redirect(&mut self, id: ValueId) -> String {
         let value = &self.graph.values[id];
         let restored = self.names.fresh(value.name, "dequantized");
-        for Reader { node, input } in value.readers.iter().copied() {
+        for Consumer { node, input } in value.consumers.iter().copied() {
             let takes =
                 ops::rule(self.graph.nodes[node]).is_some_and(|rule| rule.takes_activation(input));
             if takes && self.plan.on_integers.contains(&node) {
@@ -165,8 +165,10 @@ impl Writer<'_, '_> {
     pub(super) fn bias(&mut self, id: ValueId, encoded: &Encoded) {
         let value = &self.graph.values[id];
         let nodes = self.biased.remove(&id).unwrap_or_default();
-        let alone =
-            nodes.len() == 1 && value.readers.len() == 1 && !value.captured && !value.is_output;
+        let alone = nodes.len() == 1
+            && value.consumers.len() == 1
+            && !value.used_in_subgraph
+            && !value.is_output;
         for node in &nodes {
             let Some(tensor) = encoded.biases.get(node) else { continue };
             let output = if alone {
@@ -194,7 +196,9 @@ impl Writer<'_, '_> {
             // The zero point of int32 is 0 and may be left out.
             self.dequantize_constant(value.name, output, granularity, &tensor, None);
         }
-        if alone || nodes.len() == value.readers.len() && !value.captured && !value.is_output {
+        if alone
+            || nodes.len() == value.consumers.len() && !value.used_in_subgraph && !value.is_output
+        {
             self.take_out(id);
         }
     }

@@ -1,8 +1,8 @@
-//! Floats of any width as float64, and back.
+//! Converts floats of any type to float64 and back.
 
 use quantize_rs_onnx::{DataType, Tensor};
 
-/// The elements of a tensor of floats, exactly.
+/// The exact elements of a floating-point tensor.
 pub(super) fn floats(tensor: &Tensor) -> Option<Vec<f64>> {
     let data = &tensor.data;
     Some(match tensor.dtype {
@@ -22,10 +22,10 @@ pub(super) fn floats(tensor: &Tensor) -> Option<Vec<f64>> {
     })
 }
 
-/// A tensor of these numbers, and the largest part of itself by which one is rounded; `None` where
-/// one is not finite or loses more than rounding takes.
+/// Rounds numbers to a floating-point type. Returns the tensor and the largest relative rounding
+/// error; `None` if a number overflows or the error is larger than rounding explains.
 pub(super) fn rounded(dtype: DataType, shape: Vec<usize>, values: &[f64]) -> Option<(Tensor, f64)> {
-    // A unit in the last place, and for float16 a little of what is cut where numbers are subnormal.
+    // One unit in the last place. The limit for float16 allows for subnormal numbers.
     let most = match dtype {
         DataType::Float => 2f64.powi(-23),
         DataType::Float16 => 2f64.powi(-9),
@@ -33,7 +33,7 @@ pub(super) fn rounded(dtype: DataType, shape: Vec<usize>, values: &[f64]) -> Opt
         DataType::Double => 0.0,
         _ => return None,
     };
-    // What is far below the largest may lose what it likes.
+    // Errors of numbers far below the largest are measured relative to this magnitude.
     let least = values.iter().fold(0f64, |most, value| most.max(value.abs())) * 2f64.powi(-12);
     let mut data = Vec::with_capacity(values.len().checked_mul(dtype.bits() / 8)?);
     let mut change = 0f64;
@@ -50,8 +50,8 @@ pub(super) fn rounded(dtype: DataType, shape: Vec<usize>, values: &[f64]) -> Opt
     (change <= most).then(|| (Tensor { dtype, shape, data: data.into() }, change))
 }
 
-/// Writes a number and gives what was written.
-#[allow(clippy::cast_possible_truncation)] // the rounding that this is for
+/// Appends a number and returns its rounded value.
+#[allow(clippy::cast_possible_truncation)] // rounds on purpose
 fn put(data: &mut Vec<u8>, dtype: DataType, value: f64) -> f64 {
     match dtype {
         DataType::Float => {

@@ -1,37 +1,37 @@
-//! Takes the factors of a `Gemm`, `alpha` and `beta`, into its weight and its bias: runtimes compute
-//! it on integers without factors alone.
+//! Folds the attributes `alpha` and `beta` of a `Gemm` into its weight and bias: integer kernels
+//! require both to be 1.
 //!
-//! The arithmetic is in float64 and rounded once; factors that are powers of two change no digit.
+//! Products are computed in float64 and rounded once. Powers of two are folded without rounding.
 
 use quantize_rs_onnx::{Edit, NodeProto};
 
 use super::Changes;
-use super::draft::Draft;
 use super::floats::{floats, rounded};
+use super::pass_edits::PassEdits;
 use crate::QuantizeError;
 use crate::graph::Graph;
 use crate::graph::constants::{fixed, only_reader};
 
-/// The inputs of a `Gemm` that have a factor, and its name.
+/// The inputs of a `Gemm` that have a factor, and the name of the attribute.
 const FACTORS: [(usize, &str); 2] = [(WEIGHT, "alpha"), (BIAS, "beta")];
 const WEIGHT: usize = 1;
 const BIAS: usize = 2;
 
-#[allow(clippy::unnecessary_wraps)] // the signature of a pass
+#[allow(clippy::unnecessary_wraps)] // all passes have this signature
 pub(super) fn run(graph: &Graph<'_>) -> Result<Changes, QuantizeError> {
-    let mut draft = Draft::of(graph);
+    let mut pass = PassEdits::of(graph);
     for (index, node) in graph.nodes.iter().enumerate() {
         if node.op_type == "Gemm" && node.is_onnx() {
-            fold(&mut draft, graph, index, node);
+            fold(&mut pass, graph, index, node);
         }
     }
-    Ok(draft.finish())
+    Ok(pass.finish())
 }
 
-/// Folds the factors of a node, if both can be.
-#[allow(clippy::float_cmp)] // the factors are what the file says, not results
+/// Folds the factors of a node, if both can be folded.
+#[allow(clippy::float_cmp)] // compares attributes, not computed values
 fn fold(
-    draft: &mut Draft<'_, '_>,
+    pass: &mut PassEdits<'_, '_>,
     graph: &Graph<'_>,
     index: usize,
     node: &NodeProto,
@@ -51,7 +51,7 @@ fn fold(
             continue;
         }
         if input == WEIGHT {
-            // Another reader would need a copy.
+            // With other consumers, the weight would have to be copied.
             only_reader(graph, value)?;
         }
         let tensor = fixed(graph, value)?;
@@ -63,16 +63,16 @@ fn fold(
     }
     let mut with = node.clone();
     with.attribute.retain(|found| !FACTORS.iter().any(|(_, name)| found.name == *name));
-    draft.edit(Edit::ReplaceNode { node: index, with });
+    pass.edit(Edit::ReplaceNode { node: index, with });
     for (input, value, tensor) in scaled {
         match tensor {
-            Some(tensor) => draft.put_constant((index, input), value, "folded", &tensor),
-            None => draft.set_input(index, input, String::new()),
+            Some(tensor) => pass.replace_constant((index, input), value, "folded", &tensor),
+            None => pass.set_input(index, input, String::new()),
         }
     }
-    draft.did(format!(
-        "the factors of {} are in its weights, which are rounded by at most {change:.0e} of \
-         themselves",
+    pass.did(format!(
+        "folded the factors of {} into its weights, with a relative rounding error of at most \
+         {change:.0e}",
         node.label(),
     ));
     Some(())

@@ -1,22 +1,21 @@
-//! Writes the shape that a `Reshape` computes as a constant, where all but one of its lengths are
-//! known.
+//! Replaces the computed shape of a `Reshape` with a constant, if at most one dimension is unknown.
 //!
-//! A length that is the same as that of the input becomes 0, which copies it, and one that is not
-//! known -1. Both say the same as the length itself in every run that succeeds: -1 stands only
-//! beside lengths that are surely not 0, and what copies is 0 where the length would have been.
+//! A dimension that equals that of the input becomes 0, which copies it. An unknown dimension
+//! becomes -1. Both are equivalent to the computed dimension: -1 is used only if the other
+//! dimensions cannot be 0, and a copied dimension is 0 whenever the computed one would be.
 
 use std::collections::HashMap;
 
 use super::Changes;
-use super::draft::Draft;
+use super::pass_edits::PassEdits;
 use crate::QuantizeError;
 use crate::graph::Graph;
 use crate::graph::constants::{fixed, of_ints};
 use crate::graph::infer::Dim;
 
-#[allow(clippy::unnecessary_wraps)] // the signature of a pass
+#[allow(clippy::unnecessary_wraps)] // all passes have this signature
 pub(super) fn run(graph: &Graph<'_>) -> Result<Changes, QuantizeError> {
-    let mut draft = Draft::of(graph);
+    let mut pass = PassEdits::of(graph);
     let mut constants: HashMap<Vec<i64>, String> = HashMap::new();
     for (index, node) in graph.nodes.iter().enumerate() {
         if node.op_type != "Reshape" || !node.is_onnx() {
@@ -24,15 +23,15 @@ pub(super) fn run(graph: &Graph<'_>) -> Result<Changes, QuantizeError> {
         }
         let Some(shape) = constant_shape(graph, index) else { continue };
         let name = constants.entry(shape).or_insert_with_key(|shape| {
-            draft.add_constant(&node.output[0], "shape", &of_ints(vec![shape.len()], shape))
+            pass.add_constant(&node.output[0], "shape", &of_ints(vec![shape.len()], shape))
         });
-        draft.set_input(index, 1, name.clone());
-        draft.did(format!("{} has a shape that is a constant", node.label()));
+        pass.set_input(index, 1, name.clone());
+        pass.did(format!("{} has a constant shape", node.label()));
     }
-    Ok(draft.finish())
+    Ok(pass.finish())
 }
 
-/// The shape that stands for the one that is computed.
+/// The constant shape that is equivalent to the computed one.
 fn constant_shape(graph: &Graph<'_>, node: usize) -> Option<Vec<i64>> {
     let (input, wanted) = (graph.input(node, 0)?, graph.input(node, 1)?);
     if fixed(graph, wanted).is_some() {

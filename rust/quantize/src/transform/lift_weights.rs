@@ -1,6 +1,6 @@
-//! Lifts the weights that stand in graphs inside nodes (`If`, `Loop`, `Scan`) to the main graph,
-//! from where these graphs read them: there they are values like any other, with a name that an
-//! option can name, and come back from integers once and not in every turn of a loop.
+//! Moves weights out of subgraphs (bodies of `If`, `Loop` and `Scan`) into the main graph, from
+//! which the subgraphs capture them. There, options can refer to them by name, and they are
+//! dequantized once instead of in each iteration of a loop.
 
 use std::collections::{HashMap, HashSet};
 
@@ -10,12 +10,12 @@ use super::Changes;
 use crate::QuantizeError;
 use crate::graph::names::Names;
 use crate::graph::uses;
-use crate::graph::uses::Bodies;
+use crate::graph::uses::Subgraphs;
 use crate::graph::{Graph, constant_of};
 
-#[allow(clippy::unnecessary_wraps)] // the signature of a pass
+#[allow(clippy::unnecessary_wraps)] // all passes have this signature
 pub(super) fn run(graph: &Graph<'_>) -> Result<Changes, QuantizeError> {
-    let bodies = Bodies::of(graph);
+    let bodies = Subgraphs::of(graph);
     let mut changes = Changes::default();
     let weights = uses::inside(graph, &bodies);
     if weights.is_empty() {
@@ -27,14 +27,14 @@ pub(super) fn run(graph: &Graph<'_>) -> Result<Changes, QuantizeError> {
     let mut names = Names::of(graph);
     let mut lifted: Lifted<'_> = HashMap::new();
     for (body, tensor, name) in weights {
-        // A name that several graphs give to constants of their own can be that of one alone.
+        // The name is kept unless several graphs use it.
         let alone = times.get(name).is_none_or(|times| *times == 1);
         let new = if alone { name.to_owned() } else { names.fresh(name, "lifted") };
         let mut tensor: TensorProto = tensor.clone();
         tensor.name.clone_from(&new);
         changes
             .did
-            .push(format!("`{new}` lifted out of graph `{}`", called(bodies.all[body].graph)));
+            .push(format!("moved `{new}` out of subgraph `{}`", called(bodies.all[body].graph)));
         changes.edits.push(Edit::AddInitializer(tensor));
         let key = std::ptr::from_ref(bodies.all[body].graph);
         lifted.entry(key).or_default().insert(name, new);
@@ -51,15 +51,15 @@ pub(super) fn run(graph: &Graph<'_>) -> Result<Changes, QuantizeError> {
     Ok(changes)
 }
 
-/// New names of what is lifted, by the graph that it stood in and its name there.
+/// The new names of the moved weights, by the address of their subgraph and their name there.
 type Lifted<'m> = HashMap<*const GraphProto, HashMap<&'m str, String>>;
 
 fn called(body: &GraphProto) -> &str {
     body.name.as_deref().unwrap_or_default()
 }
 
-/// Lets the bodies of a node read what was lifted; whether that changed any. As deep as graphs are
-/// nested, which the reader of the file limits.
+/// Makes the subgraphs of a node capture the moved weights. Returns whether any changed. The
+/// recursion depth is the nesting depth of subgraphs, which the model reader limits.
 fn each_body(
     before: &NodeProto,
     after: &mut NodeProto,
@@ -97,7 +97,7 @@ fn one_body(
 ) -> bool {
     let nothing = HashMap::new();
     let gone = lifted.get(&std::ptr::from_ref(before)).unwrap_or(&nothing);
-    // What is made here hides what is lifted from around it.
+    // Values that are defined here shadow moved weights of enclosing graphs.
     let made: HashSet<&str> = uses::made(before).filter(|name| !gone.contains_key(name)).collect();
     let renamed: HashMap<&str, String> = outer
         .iter()

@@ -1,4 +1,4 @@
-//! Keeps constants that hold the same elements once.
+//! Merges equal constants.
 
 use std::collections::HashMap;
 use std::hash::Hasher;
@@ -6,61 +6,63 @@ use std::hash::Hasher;
 use quantize_rs_onnx::{DataType, Tensor};
 
 use super::Changes;
-use super::draft::Draft;
+use super::pass_edits::PassEdits;
 use crate::QuantizeError;
-use crate::graph::{Graph, Maker, ValueId};
+use crate::graph::{Graph, Producer, ValueId};
 use crate::util::fnv::Fnv;
 
-/// Words of a constant that are looked at before any other is read whole.
-const WORDS: usize = 64;
+/// The number of words of a constant that are hashed before constants are compared completely.
+const HASHED_WORDS: usize = 64;
 
-/// Element type, shape, and some words.
+/// The element type, the shape, and a hash of some words.
 type Glance<'m> = (DataType, &'m [i64], u64);
 
 pub(super) fn run(graph: &Graph<'_>) -> Result<Changes, QuantizeError> {
     let mut alike: HashMap<Glance<'_>, Vec<ValueId>> = HashMap::new();
     for (id, value) in graph.values.iter().enumerate() {
-        let Maker::Initializer { tensor: proto, overridable: false } = value.maker else {
+        let Producer::Initializer { tensor: proto, overridable: false } = value.producer else {
             continue;
         };
         let (Some(dtype), false) = (proto.dtype(), value.is_output) else { continue };
-        // Strings have no bytes to compare.
+        // Strings are not compared.
         let Ok(tensor) = graph.model.tensor(proto) else { continue };
         alike.entry((dtype, &proto.dims, glance(&tensor))).or_default().push(id);
     }
     let mut groups: Vec<Vec<ValueId>> =
         alike.into_values().filter(|values| values.len() > 1).collect();
     groups.sort_unstable();
-    let mut draft = Draft::of(graph);
+    let mut pass = PassEdits::of(graph);
     for values in groups {
         let mut known: HashMap<u64, Vec<(ValueId, Tensor)>> = HashMap::new();
         for id in values {
-            let Maker::Initializer { tensor: proto, .. } = graph.values[id].maker else { continue };
+            let Producer::Initializer { tensor: proto, .. } = graph.values[id].producer else {
+                continue;
+            };
             let tensor = graph.model.tensor(proto)?;
             let same = known.entry(whole(&tensor)).or_default();
             match same.iter().find(|(_, other)| other.data == tensor.data) {
-                Some((first, _)) => merge(&mut draft, graph, id, *first),
+                Some((first, _)) => merge(&mut pass, graph, id, *first),
                 None => same.push((id, tensor)),
             }
         }
     }
-    Ok(draft.finish())
+    Ok(pass.finish())
 }
 
-fn merge(draft: &mut Draft<'_, '_>, graph: &Graph<'_>, value: ValueId, first: ValueId) {
+fn merge(pass: &mut PassEdits<'_, '_>, graph: &Graph<'_>, value: ValueId, first: ValueId) {
     let (name, other) = (graph.values[value].name, graph.values[first].name);
-    if draft.read_instead(value, other) {
-        draft.did(format!("constant `{name}` is `{other}`, which holds the same"));
+    if pass.replace_uses(value, other) {
+        pass.did(format!("merged constant `{name}` into the equal `{other}`"));
     }
 }
 
-/// A hash of some words, spread over the elements.
+/// A hash of words spread over the elements.
 fn glance(tensor: &Tensor) -> u64 {
     let mut hash = Fnv::default();
     let (words, rest) = tensor.data.as_chunks::<8>();
     words
         .iter()
-        .step_by(words.len() / WORDS + 1)
+        .step_by(words.len() / HASHED_WORDS + 1)
         .for_each(|word| hash.word(u64::from_le_bytes(*word)));
     hash.write(rest);
     hash.finish()

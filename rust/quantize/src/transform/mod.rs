@@ -1,5 +1,5 @@
-//! What is done to a model before a plan is made for it: passes from float to float, after which
-//! it computes what it did.
+//! Preprocesses a model before planning: passes that rewrite the float graph without changing what
+//! it computes.
 //!
 //! In: a model. Out: a model that computes the same, and a [`Step`] for each pass.
 //! Imports: the rooms up to `graph`; pruning asks `plan` which weights it leaves alone.
@@ -8,7 +8,6 @@
 //! their order, over and over, until none finds anything to do.
 
 pub(crate) mod convert_opset;
-mod draft;
 mod eval;
 mod floats;
 mod fold_batch_norm;
@@ -19,6 +18,7 @@ mod inline_functions;
 mod lift_weights;
 mod merge_duplicates;
 mod optimize;
+mod pass_edits;
 mod precision_guards;
 mod prune;
 mod remove_identity;
@@ -46,152 +46,152 @@ use crate::graph::interface::same_interface;
 
 pub use optimize::{Optimization, Optimized, optimize};
 
-/// A pass from float to float.
+/// A pass that rewrites the float graph.
 pub struct Pass {
-    /// Its name, by which it is asked for or left out.
+    /// The name that selects the pass.
     pub name: &'static str,
-    /// What it does, in a few words.
+    /// A short description.
     pub about: &'static str,
-    /// When it runs without being asked for by name.
-    pub when: When,
-    /// What it would change.
+    /// When the pass runs by default.
+    pub stage: PassStage,
+    /// Returns the edits of the pass.
     pub(crate) run: Run,
-    /// The same before planning, where that is less.
-    pub(crate) needed: Option<Run>,
+    /// A variant with fewer edits that runs before planning, if there is one.
+    pub(crate) minimal: Option<Run>,
 }
 
-/// When a pass runs without being asked for by name.
+/// When a pass runs by default.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum When {
-    /// Before planning, and where a model is only optimized.
+pub enum PassStage {
+    /// Before planning, and when optimizing a model.
     Always,
-    /// Where a model is only optimized.
+    /// Only when optimizing a model.
     Optimizing,
-    /// Before planning, where products are computed on integers.
+    /// Only before planning, if the model will compute on integers.
     Integers,
 }
 
 type Run = fn(&Graph<'_>) -> Result<Changes, QuantizeError>;
 
-/// The pass that stores what the model quantizes itself.
+/// The pass that stores weights that the model itself quantizes.
 pub(crate) const STORE_INTEGERS: &str = "store_integers";
 
-/// The pass that widens what integers do not go with.
+/// The pass that converts 16-bit floats to float32, since integer operators require float32.
 pub(crate) const WIDEN_FLOATS: &str = "widen_floats";
 
-/// Every pass, in the order in which they run.
+/// All passes, in the order in which they run.
 ///
-/// Before a plan is made, nothing is done that would change what can be said of a constant: two
-/// that are equal may be read along different axes.
+/// No pass that runs before planning merges constants: equal constants may need scales along
+/// different axes.
 pub const ALL: &[Pass] = &[
     Pass {
         name: "inline_functions",
-        about: "puts the nodes of the model's own functions in the place of their calls",
-        when: When::Always,
+        about: "replaces calls of model-local functions with the nodes of the functions",
+        stage: PassStage::Always,
         run: inline_functions::all,
-        needed: Some(inline_functions::with_weights),
+        minimal: Some(inline_functions::with_weights),
     },
     Pass {
         name: "lift_weights",
-        about: "lifts weights out of the graphs inside nodes (If, Loop, Scan)",
-        when: When::Always,
+        about: "moves weights out of subgraphs (bodies of If, Loop, Scan)",
+        stage: PassStage::Always,
         run: lift_weights::run,
-        needed: None,
+        minimal: None,
     },
     Pass {
         name: "remove_identity",
-        about: "takes out nodes that make of a value what it is already",
-        when: When::Always,
+        about: "removes nodes whose output equals their input",
+        stage: PassStage::Always,
         run: remove_identity::run,
-        needed: None,
+        minimal: None,
     },
     Pass {
         name: STORE_INTEGERS,
-        about: "stores weights that the model quantizes itself as the integers it makes of them",
-        when: When::Always,
+        about: "replaces weights that the model quantizes itself with the quantized integers",
+        stage: PassStage::Always,
         run: store_integers::run,
-        needed: None,
+        minimal: None,
     },
     Pass {
         name: "fold_constants",
-        about: "computes what is the same in every run",
-        when: When::Always,
+        about: "evaluates constant expressions",
+        stage: PassStage::Always,
         run: fold_constants::run,
-        needed: None,
+        minimal: None,
     },
     Pass {
         name: "fold_shapes",
-        about: "writes shapes that a Reshape computes as constants",
-        when: When::Always,
+        about: "replaces computed shapes of a Reshape with constants",
+        stage: PassStage::Always,
         run: fold_shapes::run,
-        needed: None,
+        minimal: None,
     },
     Pass {
         name: "fold_batch_norm",
-        about: "takes what scales and shifts channels into the weights before it",
-        when: When::Always,
+        about: "folds scales and shifts of channels into the preceding weights",
+        stage: PassStage::Always,
         run: fold_batch_norm::run,
-        needed: None,
+        minimal: None,
     },
     Pass {
         name: "fold_batch_norm_forward",
-        about: "takes what scales and shifts channels into the weights after it",
-        when: When::Always,
+        about: "folds scales and shifts of channels into the following weights",
+        stage: PassStage::Always,
         run: fold_batch_norm::forward,
-        needed: Some(fold_batch_norm::even),
+        minimal: Some(fold_batch_norm::even),
     },
     Pass {
         name: "fold_gemm_factors",
-        about: "takes alpha and beta of a Gemm into its weight and its bias, as integers need it",
-        when: When::Always,
+        about: "folds alpha and beta of a Gemm into its weight and bias, for integer kernels",
+        stage: PassStage::Always,
         run: fold_gemm_factors::run,
-        needed: None,
+        minimal: None,
     },
     Pass {
         name: "resize_all_axes",
-        about: "lets a Resize that names its axes speak of all, as runtimes with integers need it",
-        when: When::Always,
+        about: "makes a Resize with an axes attribute list all axes, for integer runtimes",
+        stage: PassStage::Always,
         run: resize::all_axes,
-        needed: None,
+        minimal: None,
     },
     Pass {
         name: WIDEN_FLOATS,
-        about: "lets what computes in float16 or bfloat16 compute in float32, as integers need it",
-        when: When::Integers,
+        about: "converts float16 and bfloat16 computations to float32, for integer kernels",
+        stage: PassStage::Integers,
         run: widen_floats::run,
-        needed: None,
+        minimal: None,
     },
     Pass {
         name: "merge_duplicates",
-        about: "keeps constants that hold the same once",
-        when: When::Optimizing,
+        about: "merges equal constants",
+        stage: PassStage::Optimizing,
         run: merge_duplicates::run,
-        needed: None,
+        minimal: None,
     },
     Pass {
         name: "dead",
-        about: "takes out what nothing reads",
-        when: When::Optimizing,
+        about: "removes unused nodes and constants",
+        stage: PassStage::Optimizing,
         run: remove_unused::run,
-        needed: None,
+        minimal: None,
     },
 ];
 
-/// What a pass would change.
+/// The edits of a pass.
 #[derive(Debug, Default)]
 pub(crate) struct Changes {
-    /// The changes.
+    /// The edits.
     pub(crate) edits: Vec<Edit>,
-    /// What they come to, a line for each.
+    /// A description of each change.
     pub(crate) did: Vec<String>,
 }
 
-/// What was done to a model before a plan was made for it.
+/// The changes that one pass made to a model.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Step {
-    /// The pass.
+    /// The name of the pass.
     pub pass: String,
-    /// What it changed, a line for each change.
+    /// A description of each change.
     pub did: Vec<String>,
 }
 
@@ -204,20 +204,20 @@ impl fmt::Display for Step {
 
 /// The passes that run before planning, for products of integers or none.
 pub(crate) fn planning(integers: bool) -> Vec<&'static Pass> {
-    let runs = |pass: &&Pass| match pass.when {
-        When::Always => true,
-        When::Optimizing => false,
-        When::Integers => integers,
+    let runs = |pass: &&Pass| match pass.stage {
+        PassStage::Always => true,
+        PassStage::Optimizing => false,
+        PassStage::Integers => integers,
     };
     ALL.iter().filter(runs).collect()
 }
 
-/// A model that computes in float32 where it computed in 16 bits.
+/// The model with all 16-bit float computations converted to float32.
 pub(crate) fn widened(model: &Model) -> Result<Model, QuantizeError> {
     Ok(run(model, &named(&[WIDEN_FLOATS.to_owned()])?, true)?.0)
 }
 
-/// The passes of these names, in the order in which they run.
+/// The passes with these names, in the order in which they run.
 pub(crate) fn named(names: &[String]) -> Result<Vec<&'static Pass>, QuantizeError> {
     for name in names {
         if !ALL.iter().any(|pass| pass.name == name) {
@@ -229,11 +229,10 @@ pub(crate) fn named(names: &[String]) -> Result<Vec<&'static Pass>, QuantizeErro
     Ok(ALL.iter().filter(|pass| names.iter().any(|name| name == pass.name)).collect())
 }
 
-/// How often all passes run at most: each round works on what the one before left.
-const ROUNDS: usize = 16;
+/// The maximum number of rounds. Each round works on the result of the previous one.
+const MAX_ROUNDS: usize = 16;
 
-/// The first of these passes that finds something to do, and what it would change: they look at the
-/// model as it is by now.
+/// The first pass that returns edits for the current model, with its edits.
 fn first(
     model: &Model,
     passes: &mut impl Iterator<Item = &'static Pass>,
@@ -241,7 +240,7 @@ fn first(
 ) -> Result<Option<(&'static Pass, Changes)>, QuantizeError> {
     let graph = Graph::of(model)?;
     for pass in passes {
-        let run = pass.needed.filter(|_| sparing).unwrap_or(pass.run);
+        let run = pass.minimal.filter(|_| sparing).unwrap_or(pass.run);
         let changes = run(&graph)?;
         if !changes.edits.is_empty() {
             return Ok(Some((pass, changes)));
@@ -250,7 +249,7 @@ fn first(
     Ok(None)
 }
 
-/// Runs passes until none finds anything to do; `sparing`: no more than a plan needs.
+/// Runs passes until none returns edits. If `sparing` is true, uses the variants for planning.
 pub(crate) fn run(
     before: &Model,
     passes: &[&'static Pass],
@@ -258,7 +257,7 @@ pub(crate) fn run(
 ) -> Result<(Model, Vec<Step>), QuantizeError> {
     let mut model = before.clone();
     let mut steps: Vec<Step> = Vec::new();
-    let rounds = if passes.is_empty() { 0 } else { ROUNDS };
+    let rounds = if passes.is_empty() { 0 } else { MAX_ROUNDS };
     for _ in 0..rounds {
         let mut idle = true;
         let mut left = passes.iter().copied();

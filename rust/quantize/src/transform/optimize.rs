@@ -1,4 +1,4 @@
-//! The passes on their own: a model in, one that computes the same out.
+//! Runs passes without quantizing: the result computes the same as the input model.
 
 use std::path::Path;
 use std::time::Instant;
@@ -6,42 +6,43 @@ use std::time::Instant;
 use quantize_rs_onnx::Model;
 use serde::Serialize;
 
-use super::{ALL, Pass, Step, When, run};
+use super::{ALL, Pass, PassStage, Step, run};
 use crate::QuantizeError;
 
-/// A model after the passes, and the report on them.
+/// An optimized model and the report about it.
 #[derive(Clone, Debug)]
 pub struct Optimized {
     model: Model,
     report: Optimization,
 }
 
-/// What passes did to a model.
+/// A report about the passes that were run on a model.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Optimization {
-    /// Where the model came from; `None` for bytes.
+    /// The path of the input model; `None` if it was loaded from bytes.
     pub input: Option<String>,
-    /// Where it went; `None` while it is in memory.
+    /// The path of the output model; `None` until it is saved.
     pub output: Option<String>,
-    /// Bytes of the model before, with the data beside it.
+    /// The size of the model before, in bytes, including external data.
     pub bytes_before: u64,
-    /// Bytes of the model after, with the data beside it.
+    /// The size of the model after, in bytes, including external data.
     pub bytes_after: u64,
-    /// Nodes of the main graph before.
+    /// The number of nodes in the main graph before.
     pub nodes_before: usize,
-    /// Nodes of the main graph after.
+    /// The number of nodes in the main graph after.
     pub nodes_after: usize,
-    /// What each pass that found something to do did.
+    /// The passes that changed the model.
     pub steps: Vec<Step>,
-    /// Wall-clock seconds, without those of writing.
+    /// The wall-clock time in seconds, without saving.
     pub seconds: f64,
 }
 
-/// Runs passes on a copy of a model, which shares its weights: those of these names, or all that are
-/// no preparation for integers, but for those to skip.
+/// Runs passes on a copy of a model that shares its weights. `passes` selects passes by name; by
+/// default, all passes run that do not prepare for integers. `skip` excludes passes by name.
 ///
-/// What the model computes stays: bit for bit, but where numbers are folded into weights, which
-/// are rounded once, and where `widen_floats`, asked for by name, rounds less.
+/// The optimized model computes bit-identical results, with two exceptions: constants that are
+/// folded into weights are rounded once, and `widen_floats`, which runs only if you select it by
+/// name, rounds less often.
 ///
 /// ```
 /// use quantize_rs::{Model, optimize};
@@ -53,7 +54,7 @@ pub struct Optimization {
 /// ```
 ///
 /// # Errors
-/// A pass that there is none of, or a model whose nodes are not what their operators ask for.
+/// A pass name is unknown, or a node violates the specification of its operator.
 pub fn optimize(
     model: &Model,
     passes: Option<&[String]>,
@@ -75,7 +76,7 @@ pub fn optimize(
     Ok(Optimized { model: optimized, report })
 }
 
-/// The passes asked for, in the order in which they run.
+/// The selected passes, in the order in which they run.
 fn chosen(passes: Option<&[String]>, skip: &[String]) -> Result<Vec<&'static Pass>, QuantizeError> {
     for (option, names) in [("passes", passes.unwrap_or_default()), ("skip", skip)] {
         if let Some(name) = names.iter().find(|name| ALL.iter().all(|pass| pass.name != **name)) {
@@ -86,37 +87,37 @@ fn chosen(passes: Option<&[String]>, skip: &[String]) -> Result<Vec<&'static Pas
     }
     let wanted = |pass: &&Pass| {
         let asked = |names: &[String]| names.iter().any(|name| name == pass.name);
-        passes.map_or(pass.when != When::Integers, asked)
+        passes.map_or(pass.stage != PassStage::Integers, asked)
             && !skip.iter().any(|name| name == pass.name)
     };
     Ok(ALL.iter().filter(wanted).collect())
 }
 
 impl Optimized {
-    /// The model.
+    /// The optimized model.
     pub fn model(&self) -> &Model {
         &self.model
     }
 
-    /// The report so far.
+    /// The report.
     pub fn report(&self) -> &Optimization {
         &self.report
     }
 
-    /// Writes the model, complete or not at all, and completes the report.
+    /// Saves the model atomically and returns the completed report.
     ///
     /// # Errors
-    /// As [`Model::save`].
+    /// The same as [`Model::save`].
     pub fn save(&self, path: impl AsRef<Path>) -> Result<Optimization, QuantizeError> {
         let saved = self.model.save(path.as_ref())?;
         let output = Some(path.as_ref().display().to_string());
         Ok(Optimization { output, bytes_after: saved.bytes, ..self.report.clone() })
     }
 
-    /// The model as the bytes of one file.
+    /// The model as the bytes of a single file.
     ///
     /// # Errors
-    /// As [`Model::to_bytes`].
+    /// The same as [`Model::to_bytes`].
     pub fn to_bytes(&self) -> Result<Vec<u8>, QuantizeError> {
         Ok(self.model.to_bytes()?)
     }
@@ -125,7 +126,7 @@ impl Optimized {
 impl Optimization {
     /// The report as JSON.
     pub fn to_json(&self) -> String {
-        // Names and numbers, no maps with odd keys: this cannot fail.
+        // Serialization cannot fail: the report has no maps with non-string keys.
         serde_json::to_value(self).unwrap_or_default().to_string()
     }
 }
@@ -138,7 +139,7 @@ impl std::fmt::Display for Optimization {
             "{nodes_before} -> {nodes_after} nodes, {bytes_before} -> {bytes_after} bytes"
         )?;
         if self.steps.is_empty() {
-            writeln!(f, "there was nothing to do")?;
+            writeln!(f, "nothing to optimize")?;
         }
         for step in &self.steps {
             writeln!(f, "{step}")?;

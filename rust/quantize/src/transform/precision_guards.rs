@@ -1,9 +1,10 @@
-//! Where a rounding from float32 to 16 bits may be left out: where it changes last digits, and not
-//! where it changes what a number is taken for.
+//! Finds casts from float32 to 16 bits that must not be removed: those that change the meaning of a
+//! number instead of only its last digits.
 //!
-//! float16 ends at 65504, so that the -1e9 of a mask becomes -inf, which some look for behind a
-//! `Softmax`. bfloat16 has integers up to 256 and float16 up to 2048, so that positions become others.
-//! And a number is equal to a constant of 16 bits only when it is rounded too.
+//! The maximum of float16 is 65504, so the -1e9 of an attention mask becomes -inf, which some
+//! models test for after a `Softmax`. bfloat16 represents integers exactly up to 256 and float16 up
+//! to 2048, so larger positions change. A comparison with a 16-bit constant can only be true if the
+//! other number is rounded, too.
 
 use quantize_rs_onnx::{DataType, NodeProto, Tensor};
 
@@ -14,11 +15,11 @@ use crate::graph::ops;
 use crate::graph::uses;
 use crate::graph::{Graph, ValueId};
 
-/// The largest finite number of float16.
-const LARGEST: f32 = 65504.0;
+/// The largest finite float16 number.
+const MAX_FLOAT16: f32 = 65504.0;
 
-/// Operators whose result jumps where its input changes by a digit, or is other for what is not finite.
-const DISTINGUISH: [&str; 15] = [
+/// Operators that are discontinuous, or that treat non-finite numbers differently.
+const DISCONTINUOUS: [&str; 15] = [
     "ArgMax",
     "ArgMin",
     "Ceil",
@@ -36,8 +37,9 @@ const DISTINGUISH: [&str; 15] = [
     "Sign",
 ];
 
-/// Operators behind which numbers are small and new, besides those that multiply by weights.
-const SETTLE: [&str; 10] = [
+/// Operators whose results are small and unrelated to large inputs, besides those that multiply by
+/// weights.
+const BOUNDED: [&str; 10] = [
     "Cos",
     "GroupNormalization",
     "InstanceNormalization",
@@ -50,8 +52,8 @@ const SETTLE: [&str; 10] = [
     "Tanh",
 ];
 
-/// The values of float32 among which may be numbers that 16 bits make others of, where something is
-/// rounded to 16 bits.
+/// The float32 values that may hold numbers whose meaning changes in 16 bits. All false if nothing
+/// is cast to 16 bits.
 pub(super) fn far(graph: &Graph<'_>) -> Vec<bool> {
     let mut far = vec![false; graph.values.len()];
     let rounds = |node: &&NodeProto| uses::casts(node).is_some_and(|to| HALVES.contains(&to));
@@ -78,21 +80,21 @@ pub(super) fn far(graph: &Graph<'_>) -> Vec<bool> {
     far
 }
 
-/// Whether numbers of a tensor are too large for float16.
+/// Whether any element exceeds the range of float16.
 fn beyond(tensor: &Tensor) -> bool {
-    to_f32(tensor).is_some_and(|all| all.iter().any(|x| x.abs() > LARGEST))
+    to_f32(tensor).is_some_and(|all| all.iter().any(|x| x.abs() > MAX_FLOAT16))
 }
 
-/// Whether what a node makes may be such numbers.
+/// Whether the outputs of a node may hold such numbers.
 fn carries(node: &NodeProto, graph: &Graph<'_>, index: usize, far: &[bool]) -> bool {
     let multiplies = ops::rule(node).is_some_and(|rule| rule.takes_weight(1));
-    if multiplies || SETTLE.contains(&&*node.op_type) {
+    if multiplies || BOUNDED.contains(&&*node.op_type) {
         return false;
     }
     let input = |position: usize| graph.input(index, position);
     match node.op_type.as_str() {
         "Cast" => input(0).is_some_and(|value| far[value] || is_counted(graph, value)),
-        // Its limits are often the largest number there is.
+        // Its bounds are often the largest finite number, which does not matter.
         "Clip" => input(0).is_some_and(|value| far[value]),
         "ConstantOfShape" => node.attribute("value").is_some_and(|attribute| {
             let tensor = attribute.t.as_deref().and_then(|tensor| graph.model.tensor(tensor).ok());
@@ -105,32 +107,33 @@ fn carries(node: &NodeProto, graph: &Graph<'_>, index: usize, far: &[bool]) -> b
     }
 }
 
-/// Whether a value is of integers that 16 bits do not hold.
+/// Whether a value has an integer type with more than 8 bits.
 fn is_counted(graph: &Graph<'_>, value: ValueId) -> bool {
     use DataType::{Int16, Int32, Int64, UInt16, UInt32, UInt64};
     let counted = [Int16, Int32, Int64, UInt16, UInt32, UInt64];
     graph.dtype(value).is_some_and(|dtype| counted.contains(&dtype))
 }
 
-/// Whether one who reads a value, or what a `Cast` makes of it, tells apart what is rounded and what is
-/// not. What is left of `source` when the rounded value is taken from it is nothing but the rounding.
-pub(super) fn is_told_apart(graph: &Graph<'_>, value: ValueId, source: ValueId) -> bool {
+/// Whether a consumer of a value, or of its `Cast` to float32, depends on the rounding. This
+/// includes the difference between `source` and its rounded value, which consists only of the
+/// rounding error.
+pub(super) fn is_distinguished(graph: &Graph<'_>, value: ValueId, source: ValueId) -> bool {
     let subtracts = |node: usize| {
         let proto = graph.nodes[node];
         proto.op_type == "Sub" && [0, 1].iter().any(|at| graph.input(node, *at) == Some(source))
     };
-    let told = |value: ValueId| {
-        let mut readers = graph.values[value].readers.iter().map(|reader| reader.node);
-        readers.any(|node| distinguishes(graph.nodes[node]) || subtracts(node))
+    let distinguished = |value: ValueId| {
+        let mut consumers = graph.values[value].consumers.iter().map(|consumer| consumer.node);
+        consumers.any(|node| distinguishes(graph.nodes[node]) || subtracts(node))
     };
-    let casts = graph.values[value].readers.iter().map(|reader| reader.node);
+    let casts = graph.values[value].consumers.iter().map(|consumer| consumer.node);
     let mut made = casts
         .filter(|node| uses::casts_to_float32(graph.nodes[*node]))
         .filter_map(|node| graph.output(node, 0));
-    told(value) || made.any(told)
+    distinguished(value) || made.any(distinguished)
 }
 
 fn distinguishes(node: &NodeProto) -> bool {
     let to_integers = node.op_type == "Cast" && uses::casts(node).is_none();
-    node.is_onnx() && (to_integers || DISTINGUISH.contains(&&*node.op_type))
+    node.is_onnx() && (to_integers || DISCONTINUOUS.contains(&&*node.op_type))
 }

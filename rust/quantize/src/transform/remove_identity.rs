@@ -1,69 +1,72 @@
-//! Takes out nodes that make of a value what it is already, bit for bit.
+//! Removes nodes whose output is bit-identical to their input.
 
 use quantize_rs_onnx::{DataType, Tensor, topological};
 
 use super::Changes;
-use super::draft::Draft;
+use super::pass_edits::PassEdits;
 use crate::QuantizeError;
 use crate::graph::constants::{fixed, given, ints, is_given, is_read};
 use crate::graph::infer::Dim;
-use crate::graph::{Graph, Maker, ValueId};
+use crate::graph::{Graph, Producer, ValueId};
 
-/// When a node of an operator changes nothing: the input that goes through, and whether it does.
-struct Idle {
+/// A rule that determines whether a node has no effect, and which input it passes on.
+struct IdentityRule {
     op_type: &'static str,
-    /// The value that goes through as it is.
+    /// The value that is passed on unchanged.
     through: fn(&Graph<'_>, usize) -> Option<ValueId>,
 }
 
-const fn idle(op_type: &'static str, through: fn(&Graph<'_>, usize) -> Option<ValueId>) -> Idle {
-    Idle { op_type, through }
+const fn identity(
+    op_type: &'static str,
+    through: fn(&Graph<'_>, usize) -> Option<ValueId>,
+) -> IdentityRule {
+    IdentityRule { op_type, through }
 }
 
-const IDLE: &[Idle] = &[
-    idle("Identity", |graph, node| graph.input(node, 0)),
-    idle("Dropout", dropout),
-    idle("Cast", cast),
-    idle("Transpose", transpose),
-    idle("Reshape", reshape),
-    idle("Flatten", flatten),
-    idle("Squeeze", squeeze),
-    idle("Unsqueeze", unsqueeze),
-    idle("Pad", pad),
-    idle("Slice", slice),
-    idle("Expand", expand),
-    idle("Tile", |graph, node| all_ones(graph, node, 1)),
-    idle("Concat", single),
-    idle("Sum", single),
-    idle("Max", single),
-    idle("Min", single),
-    // Adding 0.0 makes 0.0 of -0.0; adding -0.0 changes nothing.
-    idle("Add", |graph, node| either(graph, node, is_minus_zero)),
-    idle("Sub", |graph, node| second(graph, node, is_plus_zero)),
-    idle("Mul", |graph, node| either(graph, node, is_one)),
-    idle("Div", |graph, node| second(graph, node, is_one)),
+const RULES: &[IdentityRule] = &[
+    identity("Identity", |graph, node| graph.input(node, 0)),
+    identity("Dropout", dropout),
+    identity("Cast", cast),
+    identity("Transpose", transpose),
+    identity("Reshape", reshape),
+    identity("Flatten", flatten),
+    identity("Squeeze", squeeze),
+    identity("Unsqueeze", unsqueeze),
+    identity("Pad", pad),
+    identity("Slice", slice),
+    identity("Expand", expand),
+    identity("Tile", |graph, node| all_ones(graph, node, 1)),
+    identity("Concat", single),
+    identity("Sum", single),
+    identity("Max", single),
+    identity("Min", single),
+    // Adding 0.0 turns -0.0 into 0.0, but adding -0.0 has no effect.
+    identity("Add", |graph, node| either(graph, node, is_minus_zero)),
+    identity("Sub", |graph, node| second(graph, node, is_plus_zero)),
+    identity("Mul", |graph, node| either(graph, node, is_one)),
+    identity("Div", |graph, node| second(graph, node, is_one)),
 ];
 
 pub(super) fn run(graph: &Graph<'_>) -> Result<Changes, QuantizeError> {
-    let mut draft = Draft::of(graph);
+    let mut pass = PassEdits::of(graph);
     for index in topological(&graph.model.graph().node)? {
         let node = graph.nodes[index];
-        let row = IDLE.iter().find(|row| node.is_onnx() && row.op_type == node.op_type);
+        let row = RULES.iter().find(|row| node.is_onnx() && row.op_type == node.op_type);
         let Some(row) = row else { continue };
         let others = (1..node.output.len()).filter_map(|output| graph.output(index, output));
         if others.into_iter().any(|value| is_read(graph, value)) {
             continue;
         }
         if let Some(source) = (row.through)(graph, index)
-            && draft.bypass(index, source)
+            && pass.bypass(index, source)
         {
-            draft.did(format!("{} is gone: it changes nothing", node.label()));
+            pass.did(format!("removed {}: it has no effect", node.label()));
         }
     }
-    Ok(draft.finish())
+    Ok(pass.finish())
 }
 
-/// From opset 7 on it drops only where it is told to train.
+/// Since opset 7, Dropout is inactive unless it is in training mode.
 fn dropout(graph: &Graph<'_>, node: usize) -> Option<ValueId> {
     let opset = graph.model.opset("").unwrap_or(1);
     let idle = match graph.input(node, 2) {
@@ -79,7 +82,7 @@ fn cast(graph: &Graph<'_>, node: usize) -> Option<ValueId> {
     (i64::from(graph.dtype(value)?.number()) == to).then_some(value)
 }
 
-/// One that moves no axis, or moves them back to where they were before the one before it.
+/// A Transpose that moves no axis, or that reverts the preceding Transpose.
 fn transpose(graph: &Graph<'_>, node: usize) -> Option<ValueId> {
     let value = graph.input(node, 0)?;
     let Some(perm) = perm(graph, node) else {
@@ -88,7 +91,7 @@ fn transpose(graph: &Graph<'_>, node: usize) -> Option<ValueId> {
     if in_order(perm.iter().copied()) {
         return Some(value);
     }
-    let Maker::Node { node: before, .. } = graph.values[value].maker else { return None };
+    let Producer::Node { node: before, .. } = graph.values[value].producer else { return None };
     let node = graph.nodes[before];
     if node.op_type != "Transpose" || !node.is_onnx() {
         return None;
@@ -109,7 +112,7 @@ fn in_order(axes: impl Iterator<Item = i64>) -> bool {
     (0..).zip(axes).all(|(at, axis)| at == axis)
 }
 
-/// To the shape that the value has: at most one length varies, and the others are said.
+/// A Reshape to the current shape, where at most one dimension is dynamic.
 fn reshape(graph: &Graph<'_>, node: usize) -> Option<ValueId> {
     let value = graph.input(node, 0)?;
     let shape = graph.fact(value)?.shape.as_ref()?;
@@ -131,8 +134,8 @@ fn reshape(graph: &Graph<'_>, node: usize) -> Option<ValueId> {
     (open <= 1).then_some(value)
 }
 
-/// The numbers of a small vector, as far as they are known: an attribute or, in later versions, an
-/// input.
+/// The elements of a small vector, as far as they are known. It is an attribute or, in newer
+/// opsets, an input.
 fn elements(
     graph: &Graph<'_>,
     node: usize,
@@ -174,7 +177,7 @@ fn pad(graph: &Graph<'_>, node: usize) -> Option<ValueId> {
     pads.iter().all(|pad| *pad == 0).then(|| graph.input(node, 0)).flatten()
 }
 
-/// From 0 to an end that is not before the last, step by step.
+/// A Slice that starts at 0, has step 1, and ends at or after the end.
 fn slice(graph: &Graph<'_>, node: usize) -> Option<ValueId> {
     let value = graph.input(node, 0)?;
     let starts = given(graph, node, "starts", 1)?;
@@ -191,7 +194,7 @@ fn slice(graph: &Graph<'_>, node: usize) -> Option<ValueId> {
     };
     let shape = graph.shape(value);
     let reaches = |end: i64, axis: i64| {
-        // What exporters write for "to the end".
+        // Exporters write this value for an open end.
         end >= i64::from(i32::MAX)
             || shape.as_ref().is_some_and(|shape| {
                 let rank = i64::try_from(shape.len()).unwrap_or(0);
@@ -215,7 +218,7 @@ fn expand(graph: &Graph<'_>, node: usize) -> Option<ValueId> {
     stays(graph, value, &wanted).then_some(value)
 }
 
-/// Whether a value keeps its shape when it is broadcast with this one.
+/// Whether a value keeps its shape when it is broadcast with another.
 fn stays(graph: &Graph<'_>, value: ValueId, wanted: &[Option<Dim>]) -> bool {
     if wanted.is_empty() {
         return true;
@@ -229,7 +232,7 @@ fn stays(graph: &Graph<'_>, value: ValueId, wanted: &[Option<Dim>]) -> bool {
 }
 
 fn all_ones(graph: &Graph<'_>, node: usize, input: usize) -> Option<ValueId> {
-    // Before opset 6 the second input was one number, for the axis in the third.
+    // Before opset 6, `Tile` repeated a single axis.
     let two = graph.nodes[node].input.len() == 2;
     let repeats = ints(&fixed(graph, graph.input(node, input)?)?)?;
     (two && repeats.iter().all(|count| *count == 1)).then(|| graph.input(node, 0)).flatten()
@@ -239,7 +242,7 @@ fn single(graph: &Graph<'_>, node: usize) -> Option<ValueId> {
     (graph.nodes[node].input.len() == 1).then(|| graph.input(node, 0)).flatten()
 }
 
-/// The input that goes through when the other one is fixed and all its elements are `neutral`.
+/// The input that is passed on if all elements of the other input are constant and `neutral`.
 fn either(graph: &Graph<'_>, node: usize, neutral: fn(&Tensor) -> bool) -> Option<ValueId> {
     neutral_at(graph, node, 1, neutral).or_else(|| neutral_at(graph, node, 0, neutral))
 }
@@ -254,7 +257,7 @@ fn neutral_at(
     input: usize,
     neutral: fn(&Tensor) -> bool,
 ) -> Option<ValueId> {
-    // Before opset 7 shapes were aligned by attributes.
+    // Before opset 7, attributes controlled broadcasting.
     if graph.model.opset("").unwrap_or(1) < 7 || graph.nodes[node].input.len() != 2 {
         return None;
     }

@@ -1,15 +1,15 @@
-//! Takes out what nothing reads: nodes, constants, and what is said of values that are gone.
+//! Removes unused nodes, unused constants, and value infos of missing values.
 
 use std::collections::HashSet;
 
 use quantize_rs_onnx::{Edit, reads};
 
 use super::Changes;
-use super::draft::is_pure;
+use super::pass_edits::is_pure;
 use crate::QuantizeError;
-use crate::graph::{Graph, Maker};
+use crate::graph::{Graph, Producer};
 
-#[allow(clippy::unnecessary_wraps)] // as every pass
+#[allow(clippy::unnecessary_wraps)] // all passes have this signature
 pub(super) fn run(graph: &Graph<'_>) -> Result<Changes, QuantizeError> {
     let mut changes = Changes::default();
     let proto = graph.model.graph();
@@ -30,7 +30,7 @@ pub(super) fn run(graph: &Graph<'_>) -> Result<Changes, QuantizeError> {
             continue;
         }
         if let Some(value) = graph.value(name)
-            && let Maker::Node { node, .. } = graph.values[value].maker
+            && let Producer::Node { node, .. } = graph.values[value].producer
             && !std::mem::replace(&mut kept[node], true)
         {
             waiting.extend(reads(graph.nodes[node]));
@@ -38,32 +38,33 @@ pub(super) fn run(graph: &Graph<'_>) -> Result<Changes, QuantizeError> {
     }
     for (index, node) in graph.nodes.iter().enumerate().filter(|(index, _)| !kept[*index]) {
         changes.edits.push(Edit::RemoveNode(index));
-        changes.did.push(format!("{} is gone: nothing reads what it makes", node.label()));
+        changes.did.push(format!("removed {}: its outputs are unused", node.label()));
     }
     for value in graph.values.iter().filter(|value| !needed.contains(value.name)) {
-        // A default that nobody reads still lets callers leave the input out.
-        let gone = match value.maker {
-            Maker::Initializer { overridable, .. } => !overridable,
-            Maker::Sparse => true,
+        // An unused default value still makes an input of the model optional.
+        let gone = match value.producer {
+            Producer::Initializer { overridable, .. } => !overridable,
+            Producer::Sparse => true,
             _ => false,
         };
         if gone {
             changes.edits.push(Edit::RemoveInitializer(value.name.to_owned()));
-            changes.did.push(format!("constant `{}` is gone: nothing reads it", value.name));
+            changes.did.push(format!("removed constant `{}`: it is unused", value.name));
         }
     }
-    let mut told = HashSet::new();
+    let mut removed = HashSet::new();
     for info in &proto.value_info {
-        let there = graph.value(&info.name).is_some_and(|value| match graph.values[value].maker {
-            Maker::Node { node, .. } => kept[node],
-            Maker::Input => true,
-            _ => needed.contains(&*info.name),
-        });
-        if !there && told.insert(&info.name) {
+        let there =
+            graph.value(&info.name).is_some_and(|value| match graph.values[value].producer {
+                Producer::Node { node, .. } => kept[node],
+                Producer::Input => true,
+                _ => needed.contains(&*info.name),
+            });
+        if !there && removed.insert(&info.name) {
             changes.edits.push(Edit::RemoveValueInfo(info.name.clone()));
             changes
                 .did
-                .push(format!("the type of `{}` is gone: there is no such value", info.name));
+                .push(format!("removed the value info of `{}`: there is no such value", info.name));
         }
     }
     Ok(changes)

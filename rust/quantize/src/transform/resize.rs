@@ -1,8 +1,7 @@
-//! Lets a `Resize` that names its axes speak of all.
+//! Makes a `Resize` with an `axes` attribute list all axes.
 //!
-//! ONNX Runtime 1.31 lets what it computes with the channels last flow through a `Resize`, and then
-//! looks its scales up as if there was one for each axis: a model with two convolutions around it
-//! does not run once they compute on integers.
+//! ONNX Runtime 1.31 may run a `Resize` in channels-last layout, but then expects one scale per
+//! axis. A model with a `Resize` between two integer convolutions fails otherwise.
 
 use quantize_rs_onnx::{DataType, Edit, NodeProto, Tensor, TensorProto};
 
@@ -10,13 +9,13 @@ use super::Changes;
 use crate::QuantizeError;
 use crate::graph::constants::only_reader;
 use crate::graph::names::Names;
-use crate::graph::{Graph, Maker};
+use crate::graph::{Graph, Producer};
 
-/// Inputs of `Resize`: how much larger each axis becomes, or how long it is afterwards.
+/// The inputs of `Resize` that hold the scale of each axis, and the output dimension of each axis.
 const SCALES: usize = 2;
 const SIZES: usize = 3;
 
-#[allow(clippy::unnecessary_wraps)] // the signature of a pass
+#[allow(clippy::unnecessary_wraps)] // all passes have this signature
 pub(super) fn all_axes(graph: &Graph<'_>) -> Result<Changes, QuantizeError> {
     let mut names = Names::of(graph);
     let mut changes = Changes::default();
@@ -29,17 +28,17 @@ pub(super) fn all_axes(graph: &Graph<'_>) -> Result<Changes, QuantizeError> {
         let mut with = (*proto).clone();
         with.attribute.retain(|attribute| attribute.name != "axes");
         with.input[input].clone_from(&name);
-        changes.did.push(format!("{} names all axes", proto.label()));
+        changes.did.push(format!("{} lists all axes", proto.label()));
         changes.edits.push(Edit::AddInitializer(TensorProto::new(&name, &tensor)));
         changes.edits.push(Edit::ReplaceNode { node, with });
         let before = graph.input(node, input);
         if let Some(before) = before.filter(|before| only_reader(graph, *before) == Some(node)) {
             let value = &graph.values[before];
-            match value.maker {
-                Maker::Initializer { overridable: false, .. } => {
+            match value.producer {
+                Producer::Initializer { overridable: false, .. } => {
                     changes.edits.push(Edit::RemoveInitializer(value.name.to_owned()));
                 }
-                Maker::Node { node, .. } => changes.edits.push(Edit::RemoveNode(node)),
+                Producer::Node { node, .. } => changes.edits.push(Edit::RemoveNode(node)),
                 _ => {}
             }
         }
@@ -47,8 +46,8 @@ pub(super) fn all_axes(graph: &Graph<'_>) -> Result<Changes, QuantizeError> {
     Ok(changes)
 }
 
-/// Which input of a node that names axes has to change, and what it becomes; `None` where that is
-/// not known.
+/// The input to replace in a node with an `axes` attribute, and its new value; `None` if it is
+/// unknown.
 fn complete(graph: &Graph<'_>, node: usize, proto: &NodeProto) -> Option<(usize, Tensor)> {
     let axes = &proto.attribute("axes")?.ints;
     let text = |name: &str| proto.attribute(name).and_then(|found| found.s.as_deref());

@@ -1,5 +1,5 @@
-//! Stores weights that the model quantizes itself as the integers it makes of them: what training
-//! with quantization in mind exports are float weights before a `QuantizeLinear` with constant
+//! Replaces weights that the model quantizes itself with the quantized integers. Quantization-aware
+//! training exports such weights as float tensors followed by a `QuantizeLinear` with constant
 //! scales.
 
 use std::collections::BTreeMap;
@@ -12,7 +12,7 @@ use crate::QuantizeError;
 use crate::graph::elements::data_type;
 use crate::graph::{Graph, Maker, ValueId};
 
-#[allow(clippy::unnecessary_wraps)] // the signature of a pass
+#[allow(clippy::unnecessary_wraps)] // all passes have this signature
 pub(super) fn run(graph: &Graph<'_>) -> Result<Changes, QuantizeError> {
     let mut changes = Changes::default();
     let mut read: BTreeMap<ValueId, usize> = BTreeMap::new();
@@ -28,9 +28,9 @@ pub(super) fn run(graph: &Graph<'_>) -> Result<Changes, QuantizeError> {
     }
     for (weight, times) in read {
         let value = &graph.values[weight];
-        if value.readers.len() == times && !value.captured && !value.is_output {
-            changes.edits.push(match value.maker {
-                Maker::Node { node, .. } => Edit::RemoveNode(node),
+        if value.consumers.len() == times && !value.used_in_subgraph && !value.is_output {
+            changes.edits.push(match value.producer {
+                Producer::Node { node, .. } => Edit::RemoveNode(node),
                 _ => Edit::RemoveInitializer(value.name.to_owned()),
             });
         }
@@ -38,13 +38,13 @@ pub(super) fn run(graph: &Graph<'_>) -> Result<Changes, QuantizeError> {
     Ok(changes)
 }
 
-/// What a `QuantizeLinear` makes of constants; `None` for other nodes, and where that is not known.
+/// Evaluates a `QuantizeLinear` of a constant; `None` for other nodes and unsupported cases.
 fn stored(graph: &Graph<'_>, node: usize, proto: &NodeProto) -> Option<Tensor> {
     let output = graph.output(node, 0)?;
     let constant = |input: usize| {
         let id = graph.input(node, input)?;
         let replaced =
-            matches!(graph.values[id].maker, Maker::Initializer { overridable: true, .. });
+            matches!(graph.values[id].producer, Producer::Initializer { overridable: true, .. });
         graph.model.tensor(graph.constant(id).filter(|_| !replaced)?).ok()
     };
     if proto.op_type != "QuantizeLinear" || !proto.is_onnx() || graph.values[output].is_output {
@@ -60,7 +60,7 @@ fn stored(graph: &Graph<'_>, node: usize, proto: &NodeProto) -> Option<Tensor> {
         (None, None) => DataType::UInt8,
     };
     let qtype = *QType::ALL.iter().find(|qtype| data_type(**qtype) == dtype)?;
-    // A float64 or a float of 8 bits is rounded in ways of its own.
+    // float64 inputs and 8-bit float outputs have different rounding rules.
     if weight.dtype != DataType::Float || qtype.is_float() || proto.attribute("precision").is_some()
     {
         return None;
@@ -80,13 +80,13 @@ fn stored(graph: &Graph<'_>, node: usize, proto: &NodeProto) -> Option<Tensor> {
     let sound = scales.iter().all(|scale| scale.is_normal());
     let values = weight.to_f32().filter(|values| sound && values.iter().all(|x| x.is_finite()))?;
     layout.check(values.len(), params.len()).ok()?;
-    // With a zero point of its own, a type uses all of its grid.
+    // `QuantizeLinear` uses the full range of the type.
     let spec = QSpec::new(qtype, false, layout.granularity());
     let data = quantize(FloatSource::Slice(&values), &layout, &params, &spec);
     Some(Tensor { dtype, shape: weight.shape, data: data.into() })
 }
 
-/// How a `QuantizeLinear` shares its scales.
+/// The granularity of the scales of a `QuantizeLinear`.
 fn granularity(proto: &NodeProto, weight: &Tensor, scale: &Tensor) -> Option<Granularity> {
     let rank = i64::try_from(weight.shape.len()).ok()?;
     let axis = proto.int("axis", 1);
@@ -106,7 +106,7 @@ fn granularity(proto: &NodeProto, weight: &Tensor, scale: &Tensor) -> Option<Gra
     }
 }
 
-/// The elements of a tensor of small integers.
+/// The elements of a tensor of 2 to 16-bit integers.
 fn integers(tensor: &Tensor, qtype: QType, count: usize) -> Option<Vec<i32>> {
     let bytes = &tensor.data;
     let found: Vec<i32> = match (qtype.bits(), qtype.signed()) {

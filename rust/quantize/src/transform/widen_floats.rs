@@ -1,8 +1,8 @@
-//! Lets what computes in float16 or bfloat16 compute in float32: runtimes fuse integers with float32
-//! alone, and CPUs widen these types before they compute anyway.
+//! Converts float16 and bfloat16 computations to float32. Runtimes fuse integer operators only with
+//! float32, and CPUs compute these types in float32 anyway.
 //!
-//! Inputs and outputs of the model keep their types. Weights stay in the file as what they were, a
-//! `Cast` before those who read them.
+//! Inputs and outputs of the model keep their types. Weights keep their stored type and get a
+//! `Cast`.
 
 use std::collections::{HashMap, HashSet};
 
@@ -18,15 +18,15 @@ use crate::graph::elements::to_f32;
 use crate::graph::names::Names;
 use crate::graph::ops;
 use crate::graph::uses;
-use crate::graph::{Graph, Maker, ValueId};
+use crate::graph::{Graph, Producer, ValueId};
 
-/// The types that are widened, each of whose numbers float32 holds.
+/// The types that are converted. float32 represents all their values.
 pub(super) const HALVES: [DataType; 2] = [DataType::Float16, DataType::BFloat16];
 
-/// Attributes that say of what type a node makes something.
+/// Attributes that specify an output type.
 const TYPES: [&str; 3] = ["dtype", "output_dtype", "output_datatype"];
 
-#[allow(clippy::unnecessary_wraps)] // the signature of a pass
+#[allow(clippy::unnecessary_wraps)] // all passes have this signature
 pub(super) fn run(graph: &Graph<'_>) -> Result<Changes, QuantizeError> {
     let widened: Vec<bool> = (0..graph.nodes.len()).map(|node| computes(graph, node)).collect();
     let mut widening = Widening {
@@ -48,19 +48,19 @@ pub(super) fn run(graph: &Graph<'_>) -> Result<Changes, QuantizeError> {
     Ok(widening.changes)
 }
 
-/// Whether a value is of a type that is widened.
+/// Whether a value has a type that is converted.
 fn is_half(graph: &Graph<'_>, value: ValueId) -> bool {
     graph.dtype(value).is_some_and(|dtype| HALVES.contains(&dtype))
 }
 
-/// Whether a node computes in one of these types, and would in float32 as well: operators of ONNX
-/// that take the one take the other. Of what type all is that it reads and makes has to be known.
+/// Whether a node computes in 16-bit floats and can compute in float32 instead, which all ONNX
+/// operators support. The types of all its inputs and outputs must be known.
 fn computes(graph: &Graph<'_>, index: usize) -> bool {
     let node = graph.nodes[index];
     let values = || node.input.iter().chain(&node.output).filter(|name| !name.is_empty());
-    // Behind a `Cast`, what a caller may replace would seem to be computed, and be quantized.
+    // An overridable initializer behind a `Cast` would look like a computed value and be quantized.
     let given = |id: ValueId| {
-        matches!(graph.values[id].maker, Maker::Initializer { overridable: true, .. })
+        matches!(graph.values[id].producer, Producer::Initializer { overridable: true, .. })
     };
     let known =
         |name: &String| graph.value(name).is_some_and(|id| graph.dtype(id).is_some() && !given(id));
@@ -72,44 +72,46 @@ fn computes(graph: &Graph<'_>, index: usize) -> bool {
         && values().all(known)
 }
 
-/// What is changed, while it is collected.
+/// The state of the pass.
 struct Widening<'g, 'm> {
     graph: &'g Graph<'m>,
-    /// Whether each node computes in float32 from now on.
+    /// Whether each node will compute in float32.
     widened: Vec<bool>,
-    /// Values that 16 bits make others of.
+    /// Values whose meaning would change in 16 bits.
     far: Vec<bool>,
-    /// Constants that some node multiplies by.
+    /// Constants that are weights.
     weights: HashSet<ValueId>,
     names: Names<'g>,
-    /// The names under which values are there in float32.
+    /// The names of the float32 versions of values.
     wide: HashMap<ValueId, String>,
-    /// The names under which values are there as what they were.
+    /// The names of the 16-bit versions of values.
     half: HashMap<ValueId, String>,
     changes: Changes,
 }
 
 impl Widening<'_, '_> {
-    /// Whether a node that is widened makes a value.
+    /// Whether the producer of a value is converted.
     fn made_wide(&self, value: ValueId) -> bool {
-        matches!(self.graph.values[value].maker, Maker::Node { node, .. } if self.widened[node])
+        let producer = self.graph.values[value].producer;
+        matches!(producer, Producer::Node { node, .. } if self.widened[node])
     }
 
-    /// Whether a node reads a value in float32: those that compute so, and casts of what is there in
-    /// float32 before it is rounded.
+    /// Whether a node uses the float32 version of a value: converted nodes, and casts of values
+    /// that exist in float32 before they are rounded.
     fn reads_wide(&self, node: usize, value: ValueId) -> bool {
         let before = || self.made_wide(value) || self.rounded(value).is_some();
         self.widened[node] || to_float32(self.graph, node) && before()
     }
 
-    /// Whether a value of 16 bits is made or read in float32 from now on.
+    /// Whether a 16-bit value is produced or used in float32.
     fn concerns(&self, value: ValueId) -> bool {
-        let mut readers = self.graph.values[value].readers.iter();
+        let mut consumers = self.graph.values[value].consumers.iter();
         is_half(self.graph, value)
-            && (self.made_wide(value) || readers.any(|reader| self.reads_wide(reader.node, value)))
+            && (self.made_wide(value)
+                || consumers.any(|consumer| self.reads_wide(consumer.node, value)))
     }
 
-    /// Gives every value the forms in which it is read.
+    /// Creates the required versions of each value.
     fn values(&mut self) {
         for value in 0..self.graph.values.len() {
             if self.concerns(value) {
@@ -118,17 +120,17 @@ impl Widening<'_, '_> {
         }
     }
 
-    /// Gives a value both forms, or what is needed of them.
+    /// Creates the required versions of a value.
     fn value(&mut self, value: ValueId) {
         let graph = self.graph;
         let found = &graph.values[value];
-        let known = found.is_output || found.captured || is_given(found.maker);
+        let known = found.is_output || found.used_in_subgraph || is_given(found.producer);
         let half_read =
-            known || found.readers.iter().any(|reader| !self.reads_wide(reader.node, value));
+            known || found.consumers.iter().any(|consumer| !self.reads_wide(consumer.node, value));
         if let Some((cast, source)) = self.rounded(value) {
             if !half_read {
                 let label = graph.nodes[cast].label();
-                self.changes.did.push(format!("{label} is gone: its result is read in float32"));
+                self.changes.did.push(format!("removed {label}: its output is used in float32"));
                 self.changes.edits.push(Edit::RemoveNode(cast));
             }
             self.wide.insert(value, source);
@@ -141,7 +143,7 @@ impl Widening<'_, '_> {
         }
         let (mut half, mut wide) = (found.name.to_owned(), found.name.to_owned());
         let dtype = graph.dtype(value).unwrap_or(DataType::Float16);
-        // Callers, and graphs inside nodes, know it by its name.
+        // Callers and subgraphs refer to it by name.
         if known {
             wide = self.names.fresh(found.name, DataType::Float.name());
         } else {
@@ -164,39 +166,40 @@ impl Widening<'_, '_> {
         self.half.insert(value, half);
     }
 
-    /// The `Cast` that rounds float32 to this value, and what it rounds: that is read as it is, where
-    /// the rounding changes last digits alone.
+    /// The `Cast` from float32 that produces this value, and its input. The input is used instead
+    /// if the rounding only changes the last digits.
     fn rounded(&self, value: ValueId) -> Option<(usize, String)> {
         let graph = self.graph;
-        let Maker::Node { node, .. } = graph.values[value].maker else { return None };
+        let Producer::Node { node, .. } = graph.values[value].producer else { return None };
         let source = graph.input(node, 0).filter(|_| is_cast(graph, node))?;
-        let mut readers = graph.values[value].readers.iter().map(|reader| reader.node);
-        let among = readers.any(|reader| self.widened[reader] || self.back_to_a_product(reader));
+        let mut consumers = graph.values[value].consumers.iter().map(|consumer| consumer.node);
+        let among =
+            consumers.any(|consumer| self.widened[consumer] || self.back_to_a_product(consumer));
         let is_float = graph.dtype(source) == Some(DataType::Float);
         let last_digits =
-            !self.far[source] && !precision_guards::is_told_apart(graph, value, source);
+            !self.far[source] && !precision_guards::is_distinguished(graph, value, source);
         (is_float && among && last_digits).then(|| (node, graph.values[source].name.to_owned()))
     }
 
-    /// Whether a node makes float32 of what products read.
+    /// Whether a node casts to float32 for a matrix multiplication.
     fn back_to_a_product(&self, cast: usize) -> bool {
         let graph = self.graph;
         let made = graph.output(cast, 0).filter(|_| to_float32(graph, cast));
-        let mut readers = made.into_iter().flat_map(|made| &graph.values[made].readers);
-        readers.any(|reader| {
-            ops::rule(graph.nodes[reader.node]).is_some_and(|rule| rule.takes_weight(1))
+        let mut consumers = made.into_iter().flat_map(|made| &graph.values[made].consumers);
+        consumers.any(|consumer| {
+            ops::rule(graph.nodes[consumer.node]).is_some_and(|rule| rule.takes_weight(1))
         })
     }
 
-    /// What the model makes float32 of a value by itself.
+    /// The existing float32 version of a value in the model.
     fn widened_before(&self, value: ValueId) -> Option<String> {
-        let readers = self.graph.values[value].readers.iter().map(|reader| reader.node);
-        let mut casts = readers.filter(|node| to_float32(self.graph, *node));
+        let consumers = self.graph.values[value].consumers.iter().map(|consumer| consumer.node);
+        let mut casts = consumers.filter(|node| to_float32(self.graph, *node));
         let made = self.graph.output(casts.next()?, 0).filter(|_| !self.made_wide(value))?;
         Some(self.graph.values[made].name.to_owned())
     }
 
-    /// A constant that is no weight, or one with so few elements that their width does not matter.
+    /// A constant that is not a weight, or that is too small for its type to matter.
     fn other(&self, value: ValueId) -> Option<Tensor> {
         let shape = self.graph.constant(value).and_then(|_| self.graph.shape(value))?;
         let lengths = shape.iter().filter(|length| **length != Some(1));
@@ -204,7 +207,7 @@ impl Widening<'_, '_> {
         if weight { None } else { fixed(self.graph, value) }
     }
 
-    /// Puts a constant there in float32, and where it is needed as what it was.
+    /// Adds a constant in float32, and keeps the original where it is needed.
     fn constant(
         &mut self,
         value: ValueId,
@@ -215,14 +218,14 @@ impl Widening<'_, '_> {
         let floats = TensorProto::new(wide, &widened(tensor));
         let found = &self.graph.values[value];
         let edits = &mut self.changes.edits;
-        match found.maker {
-            Maker::Initializer { .. } if wide == found.name => {
+        match found.producer {
+            Producer::Initializer { .. } if wide == found.name => {
                 edits.push(Edit::ReplaceInitializer(floats));
                 if half_read {
                     edits.push(Edit::AddInitializer(TensorProto::new(half, tensor)));
                 }
             }
-            Maker::Node { node, .. } if !half_read => {
+            Producer::Node { node, .. } if !half_read => {
                 edits.push(Edit::AddInitializer(floats));
                 edits.push(Edit::RemoveNode(node));
             }
@@ -233,24 +236,24 @@ impl Widening<'_, '_> {
         }
     }
 
-    /// Lets a value that is not widened be there under this name.
+    /// Makes a value that is not converted available under this name.
     fn rename(&mut self, value: ValueId, name: &str) {
         let found = &self.graph.values[value];
         if name == found.name {
             return;
         }
         let edits = &mut self.changes.edits;
-        match found.maker {
-            Maker::Initializer { tensor, .. } => {
+        match found.producer {
+            Producer::Initializer { tensor, .. } => {
                 let mut tensor = tensor.clone();
                 name.clone_into(&mut tensor.name);
                 edits.push(Edit::RemoveInitializer(found.name.to_owned()));
                 edits.push(Edit::AddInitializer(tensor));
             }
-            Maker::Node { node, output } => {
+            Producer::Node { node, output } => {
                 edits.push(Edit::RenameOutput { node, output, value: name.to_owned() });
             }
-            Maker::Input | Maker::Sparse => {}
+            Producer::Input | Producer::Sparse => {}
         }
     }
 
@@ -262,7 +265,7 @@ impl Widening<'_, '_> {
         self.changes.edits.push(Edit::AddNode(cast));
     }
 
-    /// Lets every node read and make what it is to.
+    /// Updates the inputs, outputs and types of all nodes.
     fn nodes(&mut self) {
         let graph = self.graph;
         let mut replaced = Vec::new();
@@ -277,7 +280,7 @@ impl Widening<'_, '_> {
                 }
             }
             if self.widened[index] {
-                self.changes.did.push(format!("{} computes in float32", node.label()));
+                self.changes.did.push(format!("{} now computes in float32", node.label()));
                 for name in &mut with.output {
                     if let Some(form) = graph.value(name).and_then(|id| self.wide.get(&id)) {
                         name.clone_from(form);
@@ -291,15 +294,18 @@ impl Widening<'_, '_> {
                 replaced.push(Edit::ReplaceNode { node: index, with });
             }
         }
-        // Outputs are renamed on what stands there then.
+        // Outputs are renamed after the nodes were replaced.
         replaced.append(&mut self.changes.edits);
         self.changes.edits = replaced;
     }
 }
 
-/// Whether a value comes from outside, or may.
-fn is_given(maker: Maker<'_>) -> bool {
-    matches!(maker, Maker::Input | Maker::Sparse | Maker::Initializer { overridable: true, .. })
+/// Whether a value comes from outside the graph, or may.
+fn is_given(producer: Producer<'_>) -> bool {
+    matches!(
+        producer,
+        Producer::Input | Producer::Sparse | Producer::Initializer { overridable: true, .. }
+    )
 }
 
 fn is_cast(graph: &Graph<'_>, node: usize) -> bool {
@@ -319,7 +325,7 @@ fn widened(tensor: &Tensor) -> Tensor {
     }
 }
 
-/// Widens what an attribute says of types, and the tensor that it holds.
+/// Updates the types and the tensor in an attribute.
 fn widen(graph: &Graph<'_>, attribute: &mut AttributeProto) {
     let half = |number: i64| HALVES.iter().any(|half| i64::from(half.number()) == number);
     if TYPES.contains(&attribute.name.as_str()) && attribute.i.is_some_and(half) {
@@ -334,7 +340,7 @@ fn widen(graph: &Graph<'_>, attribute: &mut AttributeProto) {
     }
 }
 
-/// What is said of a value, of the same in float32.
+/// The value info of a value with its type replaced by float32.
 fn in_float32(info: &ValueInfoProto, name: &str) -> Option<ValueInfoProto> {
     let mut info = info.clone();
     name.clone_into(&mut info.name);

@@ -1,7 +1,8 @@
-//! What is known of the processor that this runs on.
+//! Properties of the processor.
 
-/// Whether ONNX Runtime's sums of uint8 × int8 saturate here: on x86 it adds pairs of products in 16 bits,
-/// unless the processor has instructions for the whole sum (VNNI). Two products of 255 × 127 do not fit.
+/// Whether ONNX Runtime's uint8 × int8 dot products can saturate on this processor. On x86, it adds
+/// pairs of products in 16 bits unless the processor supports VNNI, and two products of 255 × 127
+/// do not fit.
 pub(crate) fn sums_saturate() -> bool {
     #[cfg(target_arch = "x86_64")]
     {

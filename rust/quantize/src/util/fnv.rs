@@ -1,8 +1,8 @@
-//! FNV-1a: a hash that is the same on every machine and in every release, and no more than that.
+//! FNV-1a: a non-cryptographic hash that is the same on all machines and in all releases.
 
 use std::hash::Hasher;
 
-/// FNV-1a with 64 bits. Source: <http://www.isthe.com/chongo/tech/comp/fnv/>.
+/// 64-bit FNV-1a. Source: <http://www.isthe.com/chongo/tech/comp/fnv/>.
 pub(crate) struct Fnv(u64);
 
 const PRIME: u64 = 0x0100_0000_01b3;
@@ -14,7 +14,7 @@ impl Default for Fnv {
 }
 
 impl Fnv {
-    /// Takes eight bytes at once, folded so that every bit reaches the low ones.
+    /// Hashes eight bytes at once, and mixes the high bits into the low bits.
     pub(crate) fn word(&mut self, word: u64) {
         let mixed = (self.0 ^ word).wrapping_mul(PRIME);
         self.0 = mixed ^ (mixed >> 32);

@@ -1,4 +1,4 @@
-//! Small things that know nothing of models: texts for people, a hash, the processor.
+//! Helpers that do not depend on models: number formatting, a hash, processor detection.
 //!
 //! Imports: nothing of this crate.
 

@@ -1,11 +1,11 @@
-//! Numbers as people read them.
+//! Formats numbers for display.
 
-/// A size to four digits or so: `226.81 kB`.
+/// Formats a number of bytes with about four significant digits, for example `226.81 kB`.
 ///
 /// ```
 /// assert_eq!(quantize_rs::text::size(226_812), "226.81 kB");
 /// ```
-#[allow(clippy::cast_precision_loss)] // shown to few digits
+#[allow(clippy::cast_precision_loss)] // displayed with few digits
 pub fn size(bytes: u64) -> String {
     const UNITS: [&str; 4] = ["kB", "MB", "GB", "TB"];
     if bytes < 1000 {
@@ -13,7 +13,7 @@ pub fn size(bytes: u64) -> String {
     }
     let mut scaled = bytes as f64 / 1e3;
     let mut unit = 0;
-    // What would be shown as 1000.00 is 1.00 of the next unit.
+    // A number that would round to 1000.00 uses the next unit.
     while scaled >= 999.995 && unit + 1 < UNITS.len() {
         scaled /= 1e3;
         unit += 1;

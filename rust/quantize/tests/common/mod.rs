@@ -93,7 +93,7 @@ pub(crate) fn read_by(model: &Model, op_type: &str) -> Vec<Vec<String>> {
 }
 
 /// The operator that makes a value.
-pub(crate) fn maker(model: &Model, value: &str) -> String {
+pub(crate) fn producer(model: &Model, value: &str) -> String {
     let made = model.graph().node.iter().find(|node| node.output.iter().any(|name| name == value));
     made.map(|node| node.op_type.clone()).unwrap_or_default()
 }
@@ -155,15 +155,15 @@ fn shape_of(graph: &Graph<'_>, name: &str) -> Option<Vec<usize>> {
     let value = graph.value(name)?;
     let said = graph.shape(value);
     let said = said.map(|shape| shape.into_iter().map(|length| length.unwrap_or(2)).collect());
-    let readers = &graph.values[value].readers;
-    said.or_else(|| readers.iter().find_map(|reader| needed(graph, *reader)))
+    let consumers = &graph.values[value].consumers;
+    said.or_else(|| consumers.iter().find_map(|consumer| needed(graph, *consumer)))
 }
 
-fn needed(graph: &Graph<'_>, reader: Reader) -> Option<Vec<usize>> {
-    let node = graph.nodes[reader.node];
-    let weight = graph.shape(graph.input(reader.node, 1)?)?;
+fn needed(graph: &Graph<'_>, consumer: Consumer) -> Option<Vec<usize>> {
+    let node = graph.nodes[consumer.node];
+    let weight = graph.shape(graph.input(consumer.node, 1)?)?;
     let weight = weight.into_iter().collect::<Option<Vec<usize>>>()?;
-    match (reader.input, node.op_type.as_str(), &weight[..]) {
+    match (consumer.input, node.op_type.as_str(), &weight[..]) {
         (0, "Conv", [_, channels, kernel @ ..]) => {
             let groups = usize::try_from(node.int("group", 1)).ok()?;
             let mut shape = vec![2, channels.checked_mul(groups)?];

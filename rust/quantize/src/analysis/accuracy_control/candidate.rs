@@ -50,7 +50,7 @@ impl<'a> Judge<'a> {
         config: &Config,
         float: &[String],
     ) -> Result<Attempted, QuantizeError> {
-        let prepared = Prepared::of(self.model, with_float(config, float))?;
+        let prepared = PreprocessedModel::of(self.model, with_float(config, float))?;
         let mut plan = prepared.plan();
         if let Some(ranges) = self.ranges.filter(|_| !float.is_empty()) {
             // What runs beside floats may be quantized where it was not before.

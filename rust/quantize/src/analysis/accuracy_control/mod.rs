@@ -14,7 +14,8 @@ use crate::calibrate::{Control, Progress};
 use crate::error::QuantizeErrorKind;
 use crate::report::{Attempt, FloatLayer, Verified};
 use crate::{
-    Bar, Config, LatencyOptions, Prepared, QuantizeError, Ranges, SensitivityOptions, sensitivity,
+    Bar, Config, LatencyOptions, PreprocessedModel, QuantizeError, Ranges, SensitivityOptions,
+    sensitivity,
 };
 use candidate::{Attempted, Judge};
 
@@ -221,7 +222,7 @@ fn on(tried: &Attempted) -> String {
 impl Judge<'_> {
     /// The layers of the plan, those that cost the most first.
     fn ranked(&mut self, config: &Config) -> Result<Vec<FloatLayer>, QuantizeError> {
-        let prepared = Prepared::of(self.model, config.clone())?;
+        let prepared = PreprocessedModel::of(self.model, config.clone())?;
         let plan = prepared.plan();
         let some = &self.samples[..self.samples.len().min(RANKED_ON)];
         let (engine, ranges, given) = (self.engine, self.ranges, &mut Given(some.iter()));

@@ -17,8 +17,8 @@ use crate::options::config;
 use crate::report::worst_sqnr;
 use crate::util::text::size;
 use crate::{
-    CompareOptions, Config, Format, OutputRow, Prepared, QuantizeError, Role, SensitivityOptions,
-    compare, sensitivity,
+    CompareOptions, Config, Format, OutputRow, PreprocessedModel, QuantizeError, Role,
+    SensitivityOptions, compare, sensitivity,
 };
 use greedy::{Rung, Step, ladder};
 
@@ -230,7 +230,8 @@ impl Solver<'_> {
         bits.dedup();
         for bits in bits {
             let weights = config::signed("bits", bits)?.into();
-            let prepared = Prepared::of(self.model, Config { weights, ..self.config.clone() })?;
+            let prepared =
+                PreprocessedModel::of(self.model, Config { weights, ..self.config.clone() })?;
             let plan = prepared.plan();
             let made = plan.apply(&prepared.model, None)?;
             let noise = match self.engine {
@@ -327,7 +328,7 @@ impl Solver<'_> {
     /// The model after some steps.
     fn made(&self, layers: &[Layer], steps: &[Step]) -> Result<Quantized, QuantizeError> {
         let config = with(self.config, &widths(layers, steps));
-        let prepared = Prepared::of(self.model, config)?;
+        let prepared = PreprocessedModel::of(self.model, config)?;
         prepared.plan().apply(&prepared.model, None)
     }
 

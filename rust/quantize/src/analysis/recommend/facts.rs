@@ -11,9 +11,9 @@ use serde::Serialize;
 use crate::graph::info::inputs;
 use crate::graph::uses;
 use crate::graph::uses::{Constant, Use};
-use crate::graph::{Graph, Maker};
+use crate::graph::{Graph, Producer};
 use crate::plan::MICROSOFT;
-use crate::{ModelInfo, Prepared, QuantizeError};
+use crate::{ModelInfo, PreprocessedModel, QuantizeError};
 
 /// What in a model tells how to quantize it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -92,7 +92,7 @@ const VARIES: f64 = 64.0;
 impl Facts {
     /// Looks at a model, prepared as it would be before it is quantized.
     pub(super) fn of(model: &Model) -> Result<Facts, QuantizeError> {
-        let prepared = Prepared::of(model, crate::Config::default())?;
+        let prepared = PreprocessedModel::of(model, crate::Config::default())?;
         let graph = Graph::of(&prepared.model)?;
         let info = ModelInfo::of(model);
         let mut facts = Facts {
@@ -126,17 +126,17 @@ impl Facts {
                 continue;
             }
             let Some(dtype) = constant.dtype.filter(|dtype| is_float(*dtype)) else { continue };
-            let mut readers = constant.multipliers(graph).filter(|node| family(node).is_some());
-            let Some(first) = readers.next() else { continue };
+            let mut consumers = constant.multipliers(graph).filter(|node| family(node).is_some());
+            let Some(first) = consumers.next() else { continue };
             // Where both read it, the product is what counts.
-            let reader =
-                readers.fold(
+            let consumer =
+                consumers.fold(
                     first,
                     |one, other| {
                         if family(one) == Some(Family::Table) { other } else { one }
                     },
                 );
-            let Some(family) = family(reader) else { continue };
+            let Some(family) = family(consumer) else { continue };
             let work = work(graph, &constant);
             let share = families.entry(family).or_insert_with(|| Share {
                 family,
@@ -157,7 +157,7 @@ impl Facts {
             *dtypes.entry(dtype.name()).or_default() += bytes;
             if self.largest.as_ref().is_none_or(|largest| largest.bytes < bytes) {
                 let name = graph.values[constant.anchor].name.to_owned();
-                let op_type = reader.op_type.clone();
+                let op_type = consumer.op_type.clone();
                 self.largest =
                     Some(Largest { name, op_type, shape: constant.shape.clone(), bytes });
             }
@@ -203,7 +203,7 @@ fn is_integer(graph: &Graph<'_>, constant: &Constant<'_>) -> bool {
     };
     narrow
         && !float
-        && graph.values[constant.anchor].readers.iter().any(|at| reads(graph.nodes[at.node]))
+        && graph.values[constant.anchor].consumers.iter().any(|at| reads(graph.nodes[at.node]))
 }
 
 fn bytes_of(constant: &Constant<'_>) -> u64 {
@@ -267,8 +267,8 @@ fn node_layout(node: &NodeProto) -> i64 {
 fn activation_products(graph: &Graph<'_>) -> usize {
     let made = |value: Option<usize>| {
         value.is_some_and(|value| {
-            let maker = &graph.values[value].maker;
-            matches!(maker, Maker::Node { .. }) && graph.constant_behind(value).is_none()
+            let producer = &graph.values[value].producer;
+            matches!(producer, Producer::Node { .. }) && graph.constant_behind(value).is_none()
         })
     };
     let both = |(index, node): (usize, &&NodeProto)| {

@@ -13,7 +13,7 @@ use std::fmt;
 use quantize_rs_onnx::Model;
 use serde::Serialize;
 
-use crate::{Config, Format, Prepared, QuantizeError, Role, Target};
+use crate::{Config, Format, PreprocessedModel, QuantizeError, Role, Target};
 
 pub use facts::{Facts, Family, Largest, Share};
 use render_call::Files;
@@ -278,7 +278,9 @@ fn fitted(
     }
     choice.dynamic_lstm &= rules::lstms_hold_most(facts, target);
     let planned = |choice: &Choice| {
-        Ok::<_, QuantizeError>(Prepared::of(model, render_call::config(choice, target)?)?.plan())
+        Ok::<_, QuantizeError>(
+            PreprocessedModel::of(model, render_call::config(choice, target)?)?.plan(),
+        )
     };
     let mut plan = planned(&choice)?;
     if choice.dynamic_lstm {
@@ -301,7 +303,7 @@ fn fitted(
 }
 
 impl Recommendation {
-    /// The same as wishes, for [`Prepared::of`](crate::Prepared::of).
+    /// The same as wishes, for [`PreprocessedModel::of`](crate::PreprocessedModel::of).
     ///
     /// # Errors
     /// None that this crate causes.

@@ -164,7 +164,7 @@ pub(super) fn command(choice: &Choice, target: Option<Target>, files: &Files) ->
     words.join(" ")
 }
 
-/// The choice as wishes, for [`Prepared::of`](crate::Prepared::of).
+/// The choice as wishes, for [`PreprocessedModel::of`](crate::PreprocessedModel::of).
 pub(super) fn config(choice: &Choice, target: Option<Target>) -> Result<Config, QuantizeError> {
     let plain = match (choice.way, target) {
         (Way::Static, target) => Config::for_target(target.unwrap_or(Target::X86)),

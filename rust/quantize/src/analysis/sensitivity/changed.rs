@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use quantize_rs_onnx::{Edit, reads};
 
-use crate::graph::{Graph, Maker};
+use crate::graph::{Graph, Producer};
 
 /// What edits leave as it was.
 pub(super) struct Unchanged {
@@ -45,7 +45,8 @@ impl Unchanged {
         // A value that nodes make is handed on under its name, whoever made it; a constant is not.
         let made = |name: &str| {
             graph.value(name).is_some_and(|id| {
-                matches!(graph.values[id].maker, Maker::Node { .. }) && graph.constant(id).is_none()
+                matches!(graph.values[id].producer, Producer::Node { .. })
+                    && graph.constant(id).is_none()
             })
         };
         let own: HashSet<&str> = changed.iter().copied().filter(|name| !made(name)).collect();

@@ -31,9 +31,9 @@ pub(super) fn layers(graph: &Graph<'_>, plan: &Plan, order: &[usize]) -> Vec<Lay
         }
         let constant = constants.iter().find(|constant| constant.anchor == id);
         let weighing = constant.map_or(&[][..], |constant| &constant.weighing);
-        let mut nodes: BTreeSet<usize> = weighing.iter().map(|reader| reader.node).collect();
+        let mut nodes: BTreeSet<usize> = weighing.iter().map(|consumer| consumer.node).collect();
         if nodes.is_empty() {
-            nodes.extend(graph.values[id].readers.iter().map(|reader| reader.node));
+            nodes.extend(graph.values[id].consumers.iter().map(|consumer| consumer.node));
         }
         let mut values = HashSet::from([value.name.clone()]);
         for node in integer_nodes.iter().filter(|node| node.weight == id) {

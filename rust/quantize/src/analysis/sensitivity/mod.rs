@@ -196,11 +196,11 @@ pub fn sensitivity(
         }
         _ => None,
     };
-    let settled = plan.settled(model, ranges.or(observed.as_ref()))?;
+    let resolved = plan.resolve(model, ranges.or(observed.as_ref()))?;
     // A model that was smoothed has other values.
-    let shown = shown.filter(|_| settled.plan.model == plan.model);
-    let ranges = settled.ranges.as_ref();
-    let subject = run::Subject { model: &settled.model, plan: &settled.plan, ranges };
+    let shown = shown.filter(|_| resolved.plan.model == plan.model);
+    let ranges = resolved.ranges.as_ref();
+    let subject = run::Subject { model: &resolved.model, plan: &resolved.plan, ranges };
     let control = Control { threads, progress };
     let found = run::run(&subject, engine, &samples, shown, options, control)?;
     Ok(ranked(found, options.metric))

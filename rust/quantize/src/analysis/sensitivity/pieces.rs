@@ -15,7 +15,7 @@ use super::layers::Layer;
 use crate::analysis::extract::{Extract, extract};
 use crate::calibrate::engine::{Engine, Runner, Sample};
 use crate::error::CalibrationErrorKind as Kind;
-use crate::graph::{Graph, Maker, ValueId};
+use crate::graph::{Graph, Producer, ValueId};
 use crate::{CalibrationError, QuantizeError};
 
 /// Layers that begin in one piece. With fewer of them, handing values on costs more than is saved.
@@ -101,8 +101,8 @@ impl Cuts {
 
     /// Whether a node makes the value, in this piece or before.
     pub(super) fn is_made_by(&self, graph: &Graph<'_>, piece: usize, id: ValueId) -> bool {
-        match graph.values[id].maker {
-            Maker::Node { node, .. } => self.rank[node] < self.ends[piece],
+        match graph.values[id].producer {
+            Producer::Node { node, .. } => self.rank[node] < self.ends[piece],
             _ => false,
         }
     }
@@ -119,7 +119,9 @@ fn spans(graph: &Graph<'_>, order: &[usize], rank: &[usize]) -> HashMap<ValueId,
     let mut spans = HashMap::new();
     for (place, node) in order.iter().enumerate() {
         for id in reads(graph.nodes[*node]).into_iter().filter_map(|name| graph.value(name)) {
-            if let (Maker::Node { node, .. }, None) = (graph.values[id].maker, graph.constant(id)) {
+            if let (Producer::Node { node, .. }, None) =
+                (graph.values[id].producer, graph.constant(id))
+            {
                 spans.insert(id, (rank[node], place));
             }
         }

@@ -20,7 +20,7 @@ use crate::calibrate::Control;
 use crate::calibrate::engine::{Engine, Sample, Samples};
 use crate::error::CalibrationErrorKind as Kind;
 use crate::graph::fingerprint::fingerprint;
-use crate::graph::{Graph, Maker, ValueId};
+use crate::graph::{Graph, Producer, ValueId};
 use crate::plan::float32;
 use crate::util::fnv::Fnv;
 use crate::{CalibrationError, Plan, QuantizeError, Ranges, encode, rewrite};
@@ -59,7 +59,7 @@ pub(super) fn lending<'a>(
 
 /// Whether a value is one of floats that a node makes, from other than constants.
 fn can_be_kept(graph: &Graph<'_>, float: &[bool], id: ValueId) -> bool {
-    let made = matches!(graph.values[id].maker, Maker::Node { .. });
+    let made = matches!(graph.values[id].producer, Producer::Node { .. });
     made && float[id] && graph.constant(id).is_none()
 }
 
@@ -213,7 +213,7 @@ impl Scene<'_> {
 
         let is_changed = |id: &ValueId| {
             let value = &self.graph.values[*id];
-            let is_made = matches!(value.maker, Maker::Node { .. });
+            let is_made = matches!(value.producer, Producer::Node { .. });
             let is_made = is_made && self.graph.constant(*id).is_none();
             is_made && unchanged.get(value.name).is_none_or(|before| before != value.name)
         };

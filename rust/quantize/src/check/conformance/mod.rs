@@ -10,8 +10,8 @@ use serde::Serialize;
 
 use crate::graph::elements::data_type;
 use crate::graph::ops;
-use crate::graph::ops::{Integer, Slot};
-use crate::graph::{Graph, Maker, ValueId};
+use crate::graph::ops::{IntegerSupport, Slot};
+use crate::graph::{Graph, Producer, ValueId};
 use crate::options::target::{Bias, Placement, Profile};
 use crate::{QuantizeError, Target};
 
@@ -152,11 +152,11 @@ impl Check<'_, '_> {
         let graph = self.pairs.graph;
         let Some(rule) = ops::rule(graph.nodes[node]) else { return };
         match (rule.integer)(graph, node) {
-            Integer::FloatOutput => self.multiplies(node, true, false),
-            Integer::QuantizedOutput { kernel } => {
+            IntegerSupport::FloatOutput => self.multiplies(node, true, false),
+            IntegerSupport::QuantizedOutput { kernel } => {
                 self.multiplies(node, kernel.is_some(), kernel.is_some());
             }
-            Integer::SameAsInput { .. } => self.moves(node),
+            IntegerSupport::SameAsInput { .. } => self.moves(node),
             _ => {}
         }
         if self.profile.placement == Placement::AllOps {
@@ -277,8 +277,8 @@ impl Check<'_, '_> {
         }
         let before = self.pairs.restored(Some(input)).filter(|found| found.constant.is_none());
         let (Some(before), Some(after)) = (before, self.pairs.quantized(output)) else { return };
-        let readers = &graph.values[output].readers;
-        let direct = readers.iter().all(|r| graph.nodes[r.node].op_type == "QuantizeLinear");
+        let consumers = &graph.values[output].consumers;
+        let direct = consumers.iter().all(|r| graph.nodes[r.node].op_type == "QuantizeLinear");
         let same = before.scales == after.scales && before.zero_points == after.zero_points;
         if direct && !same {
             self.broken(node, Rule::MovedScale, "what comes out has another scale than goes in");
@@ -288,13 +288,13 @@ impl Check<'_, '_> {
     /// Whether a value came back from integers that were looked up in a constant.
     fn is_looked_up(&self, value: ValueId) -> bool {
         let graph = self.pairs.graph;
-        let maker = |value: ValueId| match graph.values[value].maker {
-            Maker::Node { node, .. } => Some(node),
+        let producer = |value: ValueId| match graph.values[value].producer {
+            Producer::Node { node, .. } => Some(node),
             _ => None,
         };
-        let taken = maker(value)
+        let taken = producer(value)
             .filter(|node| graph.nodes[*node].op_type == "DequantizeLinear")
-            .and_then(|node| maker(graph.input(node, 0)?))
+            .and_then(|node| producer(graph.input(node, 0)?))
             .filter(|node| graph.nodes[*node].op_type == "Gather");
         taken
             .and_then(|node| graph.input(node, 0))

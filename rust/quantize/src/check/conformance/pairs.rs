@@ -5,9 +5,9 @@ use quantize_rs_onnx::DataType;
 
 use crate::graph::elements::data_type;
 use crate::graph::ops;
-use crate::graph::ops::Integer;
+use crate::graph::ops::IntegerSupport;
 use crate::graph::uses;
-use crate::graph::{Graph, Maker, ValueId};
+use crate::graph::{Graph, Producer, ValueId};
 
 /// Scale, zero point and type of a value that is quantized.
 #[derive(Clone, Debug, PartialEq)]
@@ -70,10 +70,10 @@ impl<'g, 'm> Pairs<'g, 'm> {
     pub(super) fn was_float(&self, value: ValueId) -> bool {
         let mut value = value;
         let mut back = false;
-        while let Maker::Node { node, .. } = self.graph.values[value].maker {
+        while let Producer::Node { node, .. } = self.graph.values[value].producer {
             let moves = || {
                 ops::rule(self.graph.nodes[node]).is_some_and(|rule| {
-                    matches!((rule.integer)(self.graph, node), Integer::SameAsInput { .. })
+                    matches!((rule.integer)(self.graph, node), IntegerSupport::SameAsInput { .. })
                 })
             };
             match self.graph.nodes[node].op_type.as_str() {
@@ -92,19 +92,19 @@ impl<'g, 'm> Pairs<'g, 'm> {
     pub(super) fn quantized(&self, value: ValueId) -> Option<Parameters> {
         let mut value = value;
         loop {
-            let readers = &self.graph.values[value].readers;
-            let first = readers.first()?.node;
-            let functions = readers.len() == 1
+            let consumers = &self.graph.values[value].consumers;
+            let first = consumers.first()?.node;
+            let functions = consumers.len() == 1
                 && ops::rule(self.graph.nodes[first])
-                    .is_some_and(|rule| (rule.integer)(self.graph, first) == Integer::Fused);
+                    .is_some_and(|rule| (rule.integer)(self.graph, first) == IntegerSupport::Fused);
             if functions {
                 value = self.graph.output(first, 0)?;
                 continue;
             }
             let quantizes = |node: usize| self.graph.nodes[node].op_type == "QuantizeLinear";
-            return readers
+            return consumers
                 .iter()
-                .all(|reader| quantizes(reader.node))
+                .all(|consumer| quantizes(consumer.node))
                 .then(|| self.parameters(first))?;
         }
     }

@@ -11,7 +11,7 @@ use quantize_rs_onnx::{NodeProto, TensorProto};
 
 use super::qlinear_ops::twin_of;
 use super::stored::{base_of, qtype_of};
-use super::weights::Seen;
+use super::weights::ObservedRange;
 use super::wiring::{Pairs, bias_input, root};
 use super::{Check, Validation};
 use crate::encode::dequantize::points;
@@ -25,7 +25,7 @@ const SLACK: f64 = 1e-6;
 pub(super) fn check(
     before: &Graph<'_>,
     after: &Graph<'_>,
-    seen: &Seen,
+    seen: &ObservedRange,
     pairs: &Pairs,
     found: &mut Validation,
 ) -> Result<(), QuantizeError> {
@@ -70,7 +70,7 @@ pub(super) fn full(
 fn biases<'m>(before: &Graph<'m>) -> Result<Vec<(&'m str, Vec<f32>)>, QuantizeError> {
     let mut all = Vec::new();
     for (id, value) in before.values.iter().enumerate() {
-        let bias = |reader: &Reader| bias_input(before.nodes[reader.node], reader.input);
+        let bias = |consumer: &Consumer| bias_input(before.nodes[consumer.node], consumer.input);
         let vector = before.constant(id).filter(|tensor| tensor.dims.len() <= 1);
         if let Some(tensor) = vector.filter(|_| value.readers.iter().any(bias)) {
             let floats = to_f32(&before.model.tensor(tensor)?);
@@ -280,7 +280,7 @@ fn decode(
         let floats = float(proto)?;
         return Ok(floats.map(|floats| Bias { name, floats, scales: vec![], scale: None }));
     }
-    let Maker::Node { node, .. } = after.values[id].maker else { return Ok(None) };
+    let Producer::Node { node, .. } = after.values[id].producer else { return Ok(None) };
     let integers = after.input(node, 0);
     let proto = integers.and_then(|id| after.constant(id));
     let (Some(integers), Some(proto)) = (integers, proto) else { return Ok(None) };
@@ -322,8 +322,8 @@ fn product(after: &Graph<'_>, node: usize, input: usize) -> Option<usize> {
         return Some(node);
     }
     let other = root(after, after.input(node, 1 - input.min(1))?);
-    match after.values[other].maker {
-        Maker::Node { node, .. } => Some(node),
+    match after.values[other].producer {
+        Producer::Node { node, .. } => Some(node),
         _ => None,
     }
 }
@@ -350,7 +350,7 @@ fn comes_back(after: &Graph<'_>, node: usize, input: usize) -> Option<(Vec<f32>,
 /// The node that brings a value back.
 fn dequantizes(after: &Graph<'_>, mut id: ValueId) -> Option<usize> {
     loop {
-        let Maker::Node { node, .. } = after.values[id].maker else { return None };
+        let Producer::Node { node, .. } = after.values[id].producer else { return None };
         match after.nodes[node].op_type.as_str() {
             "DequantizeLinear" => return Some(node),
             "Reshape" | "Cast" => id = after.input(node, 0)?,

@@ -15,7 +15,7 @@ pub(super) fn check(
     found: &mut Validation,
 ) -> Result<(), QuantizeError> {
     for (id, value) in after.values.iter().enumerate() {
-        let own = matches!(value.maker, Maker::Initializer { .. } | Maker::Node { .. });
+        let own = matches!(value.producer, Producer::Initializer { .. } | Producer::Node { .. });
         let Some(proto) = after.constant(id).filter(|_| own) else { continue };
         let there = before.value(value.name).and_then(|id| before.constant(id));
         let Some(there) = there.filter(|_| !changed.contains(value.name)) else { continue };

@@ -6,7 +6,7 @@ use quantize_rs_onnx::{DataType, NodeProto, Tensor};
 
 use super::qlinear_ops::{Twin, twin_of};
 use super::stored::{Form, Found, Stored, base_of, lengths, qtype_of};
-use crate::graph::{Graph, Maker, ValueId};
+use crate::graph::{Graph, Producer, ValueId};
 use crate::plan::MICROSOFT;
 
 /// How a node reads integers.
@@ -154,15 +154,15 @@ pub(super) fn rows_of(integers: &Tensor, scales: usize) -> Option<Tensor> {
 /// The scale of the weight of an integer product, and that of what it multiplies: the sums are cast,
 /// and multiplied by the product of both.
 pub(super) fn scales_of(after: &Graph<'_>, product: usize) -> Option<(ValueId, Option<ValueId>)> {
-    let only = |id: ValueId| match after.values[id].readers[..] {
-        [reader] => Some(reader.node),
+    let only = |id: ValueId| match after.values[id].consumers[..] {
+        [consumer] => Some(consumer.node),
         _ => None,
     };
     let cast = only(after.output(product, 0)?)?;
     let mul = only(after.output(cast, 0)?)?;
     let fits = after.nodes[cast].op_type == "Cast" && after.nodes[mul].op_type == "Mul";
     let scales = (0..2).filter_map(|input| after.input(mul, input)).find_map(|id| {
-        let Maker::Node { node, .. } = after.values[id].maker else { return None };
+        let Producer::Node { node, .. } = after.values[id].producer else { return None };
         (after.nodes[node].op_type == "Mul" && fits).then_some(node)
     })?;
     let both = [after.input(scales, 0), after.input(scales, 1)];

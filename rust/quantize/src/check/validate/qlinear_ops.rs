@@ -109,8 +109,8 @@ impl Walk<'_, '_> {
                 // Compared by itself, since calibration may have corrected it.
                 (_, Some(bias)) if is_bias && self.after.constant(bias).is_some() => {}
                 (Some(there), Some(here_value)) => {
-                    let reader = Some((here, at));
-                    self.waiting.push(Step { there, here: here_value, name, from, reader });
+                    let consumer = Some((here, at));
+                    self.waiting.push(Step { there, here: here_value, name, from, consumer });
                 }
                 (Some(a), None) => {
                     let read = self.before.values[a].name;

@@ -9,7 +9,7 @@ use std::collections::HashSet;
 use super::stored::{Form, Stored};
 use crate::encode::dequantize::Decoded;
 use crate::graph::uses::{Along, Constant, Use};
-use crate::graph::{Graph, Maker, ValueId};
+use crate::graph::{Graph, Producer, ValueId};
 
 /// Whether a matrix lies turned: with columns for rows, as its channels and what reads it want it.
 /// `None` where nothing is known of its channels.
@@ -25,9 +25,9 @@ pub(super) fn turns(
             _ => None,
         })
     };
-    let readers = &after.values[stored.read].readers;
+    let consumers = &after.values[stored.read].consumers;
     let multiplies =
-        || readers.iter().any(|reader| after.nodes[reader.node].op_type == "MatMulInteger");
+        || consumers.iter().any(|consumer| after.nodes[consumer.node].op_type == "MatMulInteger");
     match stored.form {
         // A row for each channel.
         Form::Blocks { .. } => channels().map(|axis| axis != 0),
@@ -85,16 +85,16 @@ pub(super) fn smoothing(
     shape: &[usize],
     used: &mut HashSet<String>,
 ) -> Option<(usize, Vec<f64>)> {
-    let [reader] = after.values[stored.read].readers[..] else { return None };
-    let product = after.nodes[reader.node];
+    let [consumer] = after.values[stored.read].consumers[..] else { return None };
+    let product = after.nodes[consumer.node];
     let summed = match product.op_type.as_str() {
         "MatMul" if shape.len() == 2 => 0,
         "Gemm" => usize::from(product.int("transB", 0) != 0),
         _ => return None,
     };
-    let mut value = after.input(reader.node, 0).filter(|_| reader.input == 1)?;
-    let maker = loop {
-        let Maker::Node { node, .. } = after.values[value].maker else { return None };
+    let mut value = after.input(consumer.node, 0).filter(|_| consumer.input == 1)?;
+    let producer = loop {
+        let Producer::Node { node, .. } = after.values[value].producer else { return None };
         match after.nodes[node].op_type.as_str() {
             "DequantizeLinear" | "QuantizeLinear" => value = after.input(node, 0)?,
             _ => break node,
@@ -104,14 +104,14 @@ pub(super) fn smoothing(
         graph.model.tensor(graph.constant(id)?).ok()?.to_f32()
     };
     let own = |id: &ValueId| before.value(after.values[*id].name).is_none();
-    let inverse: Vec<f64> = match after.nodes[maker].op_type.as_str() {
+    let inverse: Vec<f64> = match after.nodes[producer].op_type.as_str() {
         "Mul" => {
-            let id = after.input(maker, 1).filter(own)?;
+            let id = after.input(producer, 1).filter(own)?;
             floats(after, id)?.into_iter().map(f64::from).collect()
         }
         "LayerNormalization" | "RMSNormalization" => {
             let mut inverse: Vec<f64> = Vec::new();
-            for id in (1..3).filter_map(|input| after.input(maker, input)) {
+            for id in (1..3).filter_map(|input| after.input(producer, input)) {
                 let name = after.values[id].name;
                 let there = before.value(name).and_then(|id| floats(before, id))?;
                 let here = floats(after, id)?;

@@ -8,7 +8,7 @@ use quantize_rs_onnx::TensorProto;
 use super::Check;
 use super::qlinear_ops::number;
 use super::wiring::{Step, Walk, constants_behind, same_attributes};
-use crate::graph::{Maker, ValueId};
+use crate::graph::{Producer, ValueId};
 
 /// Operators that an output format puts in the place of others.
 pub(super) const REPLACED: [&str; 5] = ["MatMul", "Gemm", "Conv", "Gather", "LSTM"];
@@ -79,7 +79,7 @@ impl<'m> Walk<'_, 'm> {
         for name in expected {
             if let (Some(there), Some(here)) = (self.before.value(name), self.after.value(name)) {
                 let (name, from) = (was.named().to_owned(), was.label());
-                self.waiting.push(Step { there, here, name, from, reader: None });
+                self.waiting.push(Step { there, here, name, from, consumer: None });
             }
         }
     }
@@ -98,8 +98,8 @@ impl<'m> Walk<'_, 'm> {
                 continue;
             }
             let known = id != here && self.before.value(value.name).is_some();
-            match value.maker {
-                Maker::Node { node, .. } if !known => {
+            match value.producer {
+                Producer::Node { node, .. } if !known => {
                     let proto = self.after.nodes[node];
                     if REPLACING.contains(&proto.op_type.as_str()) {
                         made.products.push(node);
@@ -182,7 +182,8 @@ impl<'m> Walk<'_, 'm> {
     /// are found when the model runs.
     fn wrong_scales(&self, product: usize) -> Option<String> {
         let after = self.after;
-        let Maker::Node { node: quantizes, .. } = after.values[after.input(product, 0)?].maker
+        let Producer::Node { node: quantizes, .. } =
+            after.values[after.input(product, 0)?].producer
         else {
             return Some("multiplies an input of the model".to_owned());
         };
@@ -281,7 +282,7 @@ impl<'m> Walk<'_, 'm> {
         let after = self.after;
         let mut found = Beside { factor: 1.0, outer: 1.0, addend: None };
         loop {
-            let Maker::Node { node, .. } = after.values[value].maker else {
+            let Producer::Node { node, .. } = after.values[value].producer else {
                 return Err("value of another operator".to_owned());
             };
             let proto = after.nodes[node];
@@ -330,7 +331,9 @@ impl<'m> Walk<'_, 'm> {
         let (after, mut by) = (self.after, 1.0);
         loop {
             let known = self.before.value(after.values[value].name).is_some();
-            let Maker::Node { node, .. } = after.values[value].maker else { return (value, by) };
+            let Producer::Node { node, .. } = after.values[value].producer else {
+                return (value, by);
+            };
             let next = match after.nodes[node].op_type.as_str() {
                 "Reshape" | "Cast" | "Unsqueeze" => after.input(node, 0),
                 "Mul" => after.input(node, 1).and_then(|other| {

@@ -10,7 +10,7 @@ use crate::QuantizeError;
 use crate::encode::dequantize::{Cut, Decoded, plain};
 use crate::graph::elements::{data_type, to_f32};
 use crate::graph::uses;
-use crate::graph::{Graph, Maker, ValueId};
+use crate::graph::{Graph, Producer, ValueId};
 
 /// The constants that a weight is kept in.
 pub(super) struct Stored {
@@ -144,9 +144,9 @@ fn dequantized(after: &Graph<'_>, index: usize, node: &NodeProto) -> Option<Foun
     let mut originals = vec![after.values[output].name.to_owned()];
     let mut read = output;
     // What comes back may be of another type, or a matrix.
-    while let [reader] = after.values[read].readers[..]
-        && matches!(after.nodes[reader.node].op_type.as_str(), "Cast" | "Reshape")
-        && let Some(next) = after.output(reader.node, 0)
+    while let [consumer] = after.values[read].consumers[..]
+        && matches!(after.nodes[consumer.node].op_type.as_str(), "Cast" | "Reshape")
+        && let Some(next) = after.output(consumer.node, 0)
     {
         read = next;
         originals.push(after.values[next].name.to_owned());
@@ -162,7 +162,7 @@ fn dequantized(after: &Graph<'_>, index: usize, node: &NodeProto) -> Option<Foun
 /// back from narrow floats; else the scales themselves.
 fn levels(after: &Graph<'_>, scale: ValueId) -> (ValueId, Option<ValueId>) {
     let come_back = || {
-        let Maker::Node { node, .. } = after.values[scale].maker else { return None };
+        let Producer::Node { node, .. } = after.values[scale].producer else { return None };
         let one = after.input(node, 1)?;
         let found = after.nodes[node].op_type == "DequantizeLinear"
             && after.nodes[node].input.len() == 2
@@ -177,7 +177,8 @@ fn is_scale(after: &Graph<'_>, value: ValueId) -> bool {
     let found = &after.values[value];
     let scale =
         |node: usize, input: usize| input == 1 && after.nodes[node].op_type == "DequantizeLinear";
-    !found.readers.is_empty() && found.readers.iter().all(|reader| scale(reader.node, reader.input))
+    !found.consumers.is_empty()
+        && found.consumers.iter().all(|consumer| scale(consumer.node, consumer.input))
 }
 
 /// A table of integers: rows are brought back after they are taken.
@@ -186,17 +187,19 @@ fn looked_up(after: &Graph<'_>, index: usize, node: &NodeProto) -> Option<Found>
     let proto = after.constant(integers)?;
     qtype_of(proto).filter(|qtype| qtype.bits() <= 8)?;
     let taken = after.output(index, 0)?;
-    let [reader] = after.values[taken].readers[..] else { return None };
+    let [consumer] = after.values[taken].consumers[..] else { return None };
     let name = after.values[integers].name;
     let originals: Vec<String> = base_of(name, "quantized").into_iter().collect();
-    let (scale, zero_point) = match after.nodes[reader.node].op_type.as_str() {
-        "DequantizeLinear" => (after.input(reader.node, 1)?, after.input(reader.node, 2)),
+    let (scale, zero_point) = match after.nodes[consumer.node].op_type.as_str() {
+        "DequantizeLinear" => (after.input(consumer.node, 1)?, after.input(consumer.node, 2)),
         "Cast" => {
             // The scale of each row is looked up like the row.
-            let float = after.output(reader.node, 0)?;
-            let [product] = after.values[float].readers[..] else { return None };
+            let float = after.output(consumer.node, 0)?;
+            let [product] = after.values[float].consumers[..] else { return None };
             let other = after.input(product.node, 1 - product.input.min(1))?;
-            let Maker::Node { node: gather, .. } = after.values[other].maker else { return None };
+            let Producer::Node { node: gather, .. } = after.values[other].producer else {
+                return None;
+            };
             let same = after.nodes[gather].op_type == "Gather"
                 && after.nodes[gather].input.get(1) == node.input.get(1);
             (after.input(gather, 0).filter(|_| same)?, None)

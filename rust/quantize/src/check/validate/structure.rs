@@ -10,7 +10,7 @@ use super::{Check, Validation};
 use crate::check::postconditions;
 use crate::graph::elements::to_f32;
 use crate::graph::uses;
-use crate::graph::{Graph, Maker, shape_of};
+use crate::graph::{Graph, Producer, shape_of};
 
 pub(super) fn check(before: &Graph<'_>, after: &Graph<'_>, found: &mut Validation) {
     if let Some((node, name)) = out_of_order(after.model.graph()) {
@@ -158,7 +158,7 @@ fn pair(after: &Graph<'_>, node: usize, found: &mut Validation) {
         let what = format!("it brings back `{}`, which is {dtype}", after.values[source].name);
         return found.problem(Check::Structure, proto.named(), what);
     }
-    let Maker::Node { node: quantizes, .. } = after.values[source].maker else { return };
+    let Producer::Node { node: quantizes, .. } = after.values[source].producer else { return };
     if after.nodes[quantizes].op_type != "QuantizeLinear" {
         return;
     }

@@ -7,7 +7,7 @@ use quantize_rs_onnx::NodeProto;
 
 use super::stored::{Form, Found, Key, Stored, base_of, qtype_of};
 use super::{Validation, products};
-use crate::graph::uses::Bodies;
+use crate::graph::uses::Subgraphs;
 use crate::graph::{Graph, ValueId};
 
 /// The weights that graphs inside nodes read in integers.
@@ -18,11 +18,11 @@ pub(super) fn weights(
     seen: &mut HashSet<Key>,
     found: &mut Validation,
 ) {
-    let bodies = Bodies::of(after);
+    let bodies = Subgraphs::of(after);
     if bodies.all.is_empty() {
         return;
     }
-    let there: HashSet<&str> = Bodies::of(before).names().collect();
+    let there: HashSet<&str> = Subgraphs::of(before).names().collect();
     for (body, node) in bodies.nodes() {
         let inputs: Vec<Option<ValueId>> =
             node.input.iter().map(|name| bodies.outer(after, body, name)).collect();
@@ -57,8 +57,8 @@ pub(super) fn weights(
         }
     }
     for (id, value) in after.values.iter().enumerate() {
-        let unseen = value.captured
-            && value.readers.is_empty()
+        let unseen = value.used_in_subgraph
+            && value.consumers.is_empty()
             && !all.iter().any(|stored| stored.integers == id);
         let integers = after.constant(id).and_then(qtype_of).is_some();
         if unseen && integers && base_of(value.name, "quantized").is_some() {

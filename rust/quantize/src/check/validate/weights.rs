@@ -23,7 +23,7 @@ use crate::graph::{Graph, ValueId};
 
 /// What looking at the weights brought to light for others.
 #[derive(Default)]
-pub(super) struct Seen {
+pub(super) struct ObservedRange {
     /// For each node that multiplies by a weight, how far the elements of each output channel are
     /// from the original, all together.
     pub(super) shifts: HashMap<usize, Vec<f64>>,
@@ -38,8 +38,8 @@ pub(super) fn check(
     after: &Graph<'_>,
     stored: &[Stored],
     found: &mut Validation,
-) -> Result<Seen, QuantizeError> {
-    let mut seen = Seen::default();
+) -> Result<ObservedRange, QuantizeError> {
+    let mut seen = ObservedRange::default();
     let full = biases::full(after, found)?;
     let uses: HashMap<ValueId, Constant<'_>> =
         uses::constants(before).into_iter().map(|constant| (constant.anchor, constant)).collect();
@@ -111,9 +111,9 @@ pub(super) fn check(
 
 /// Whether it is what a sum adds, which calibration may have corrected.
 fn is_addend(after: &Graph<'_>, stored: &Stored) -> bool {
-    let mut readers = after.values[stored.read].readers.iter();
+    let mut consumers = after.values[stored.read].consumers.iter();
     let vector = after.constant(stored.integers).is_some_and(|tensor| tensor.dims.len() <= 1);
-    vector && readers.any(|reader| after.nodes[reader.node].op_type == "Add")
+    vector && consumers.any(|consumer| after.nodes[consumer.node].op_type == "Add")
 }
 
 /// A weight and what it is stored as.
@@ -272,8 +272,8 @@ impl Pair<'_> {
     /// Whether a scale is as large as it is for the sake of a bias, which int32 would not hold in the
     /// product of a smaller one and that of the input.
     fn is_raised(&self, group: usize) -> bool {
-        let readers = self.after.values[self.stored.read].readers.iter();
-        readers.filter_map(|reader| self.full.get(&reader.node)).any(|full| {
+        let consumers = self.after.values[self.stored.read].consumers.iter();
+        consumers.filter_map(|consumer| self.full.get(&consumer.node)).any(|full| {
             let fits = full.len() == self.decoded.params.len();
             if fits { full[group] } else { full.contains(&true) }
         })
@@ -358,8 +358,8 @@ impl Pair<'_> {
     /// How far each output channel is from the original, for the nodes that multiply by it.
     fn shifts(&self, reference: &[f32], shifts: &mut HashMap<usize, Vec<f64>>) {
         let shape = &self.decoded.shape;
-        for reader in &self.after.values[self.stored.read].readers {
-            let node = self.after.nodes[reader.node];
+        for consumer in &self.after.values[self.stored.read].consumers {
+            let node = self.after.nodes[consumer.node];
             let twin = twin_of(node);
             let weight = twin.map_or(1, |twin| twin.inputs.get(1).copied().unwrap_or(0));
             let operator = twin.map_or(&*node.op_type, |twin| twin.float);
@@ -370,7 +370,7 @@ impl Pair<'_> {
                 "Gemm" | "MatMul" => shape.len().saturating_sub(1),
                 _ => continue,
             };
-            let Some(&channels) = shape.get(axis).filter(|_| reader.input == weight) else {
+            let Some(&channels) = shape.get(axis).filter(|_| consumer.input == weight) else {
                 continue;
             };
             let inner: usize = shape[axis + 1..].iter().product();
@@ -385,7 +385,7 @@ impl Pair<'_> {
                     *sum += (f64::from(*w) - f64::from(*float)).abs();
                 }
             }
-            shifts.insert(reader.node, sums);
+            shifts.insert(consumer.node, sums);
         }
     }
 }

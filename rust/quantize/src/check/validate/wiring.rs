@@ -9,7 +9,7 @@ use super::qlinear_ops::{FOLDED, has_twin, twin_of};
 use super::replaced::REPLACED;
 use super::stored::{Stored, base_of};
 use super::{Check, Validation};
-use crate::graph::{Graph, Maker, ValueId};
+use crate::graph::{Graph, Producer, ValueId};
 
 /// Nodes of the quantized model and those of the original that they are.
 pub(super) type Pairs = HashMap<usize, usize>;
@@ -36,7 +36,13 @@ pub(super) fn check(
     for output in &before.model.graph().output {
         if let (Some(there), Some(here)) = (before.value(&output.name), after.value(&output.name)) {
             let from = format!("output `{}`", output.name);
-            walk.waiting.push(Step { there, here, name: output.name.clone(), from, reader: None });
+            walk.waiting.push(Step {
+                there,
+                here,
+                name: output.name.clone(),
+                from,
+                consumer: None,
+            });
         }
     }
     while let Some(step) = walk.waiting.pop() {
@@ -54,7 +60,7 @@ pub(super) struct Step {
     /// The same, as a person would look for it.
     pub(super) from: String,
     /// The node of the quantized model that reads it, and at which input.
-    pub(super) reader: Option<(usize, usize)>,
+    pub(super) consumer: Option<(usize, usize)>,
 }
 
 pub(super) struct Walk<'a, 'm> {
@@ -77,8 +83,8 @@ impl Walk<'_, '_> {
         if !self.seen.insert((there, here)) {
             return;
         }
-        match (self.before.values[there].maker, self.after.values[here].maker) {
-            (Maker::Node { node: n, output: a }, Maker::Node { node: m, output: b }) => {
+        match (self.before.values[there].producer, self.after.values[here].producer) {
+            (Producer::Node { node: n, output: a }, Producer::Node { node: m, output: b }) => {
                 let (was, is) = (self.before.nodes[n], self.after.nodes[m]);
                 if same_operator(was, is) && a == b {
                     self.nodes(n, m);
@@ -90,8 +96,9 @@ impl Walk<'_, '_> {
                     && let Some(there) = self.before.input(n, 0)
                 {
                     self.folded(n, m, twin);
-                    let (name, from, reader) = (step.name.clone(), step.from.clone(), step.reader);
-                    self.waiting.push(Step { there, here: step.here, name, from, reader });
+                    let (name, from, consumer) =
+                        (step.name.clone(), step.from.clone(), step.consumer);
+                    self.waiting.push(Step { there, here: step.here, name, from, consumer });
                 } else if REPLACED.contains(&was.op_type.as_str()) && was.is_onnx() {
                     self.replaced(n, step);
                 } else {
@@ -107,7 +114,9 @@ impl Walk<'_, '_> {
     fn root(&self, mut value: ValueId) -> ValueId {
         loop {
             value = root(self.after, value);
-            let Maker::Node { node, .. } = self.after.values[value].maker else { return value };
+            let Producer::Node { node, .. } = self.after.values[value].producer else {
+                return value;
+            };
             let smoothed = self.after.nodes[node].op_type == "Mul"
                 && base_of(self.after.values[value].name, "smooth").is_some()
                 && self.before.value(self.after.values[value].name).is_none();
@@ -150,7 +159,7 @@ impl Walk<'_, '_> {
                         here: b,
                         name,
                         from,
-                        reader: Some((here, input)),
+                        consumer: Some((here, input)),
                     });
                 }
                 // A bias that takes back what quantized weights shift in the mean.
@@ -192,16 +201,16 @@ impl Walk<'_, '_> {
         for name in taken.intersection(&read) {
             if let (Some(a), Some(b)) = (self.before.value(name), self.after.value(name)) {
                 let (name, from) = (is.named().to_owned(), from.clone());
-                self.waiting.push(Step { there: a, here: b, name, from, reader: None });
+                self.waiting.push(Step { there: a, here: b, name, from, consumer: None });
             }
         }
     }
 
     /// Whether a value is what a `QuantizeLinear` makes.
     fn reads_codes(&self, value: ValueId) -> bool {
-        let Maker::Node { node, .. } = self.after.values[value].maker else { return false };
-        let maker = self.after.nodes[node];
-        maker.op_type == "QuantizeLinear" && maker.is_onnx()
+        let Producer::Node { node, .. } = self.after.values[value].producer else { return false };
+        let producer = self.after.nodes[node];
+        producer.op_type == "QuantizeLinear" && producer.is_onnx()
     }
 
     /// A constant, which may be kept in another form.
@@ -212,7 +221,7 @@ impl Walk<'_, '_> {
             return self.wrong(there, here, step);
         }
         // Biases are compared by themselves, since calibration may have corrected them.
-        if let Some((node, input)) = step.reader
+        if let Some((node, input)) = step.consumer
             && bias_input(self.after.nodes[node], input)
         {
             return;
@@ -229,7 +238,7 @@ impl Walk<'_, '_> {
 
     /// Whether a value that is made of constants alone is turned when the model runs.
     fn is_turned(&self, mut value: ValueId) -> bool {
-        while let Maker::Node { node, .. } = self.after.values[value].maker {
+        while let Producer::Node { node, .. } = self.after.values[value].producer {
             if self.after.nodes[node].op_type == "Transpose" {
                 return true;
             }
@@ -261,9 +270,9 @@ impl Walk<'_, '_> {
     fn wrong(&mut self, there: ValueId, here: ValueId, step: &Step) {
         let said = |graph: &Graph<'_>, id: ValueId| {
             let name = graph.values[id].name;
-            match graph.values[id].maker {
-                Maker::Input => format!("the input `{name}`"),
-                Maker::Node { node, .. } if graph.constant(id).is_none() => {
+            match graph.values[id].producer {
+                Producer::Input => format!("the input `{name}`"),
+                Producer::Node { node, .. } if graph.constant(id).is_none() => {
                     format!("`{name}` of {}", graph.nodes[node].label())
                 }
                 _ => format!("the constant `{name}`"),
@@ -274,7 +283,7 @@ impl Walk<'_, '_> {
         if !here.contains(&format!("`{read}`")) {
             here = format!("`{read}`, which is {here},");
         }
-        let at = step.reader.map_or(String::new(), |(_, input)| format!(" at input {input}"));
+        let at = step.consumer.map_or(String::new(), |(_, input)| format!(" at input {input}"));
         let what = format!("{}: it reads {here}{at}, the original reads {there}", step.from);
         self.found.problem(Check::Connectivity, step.name.clone(), what);
     }
@@ -282,7 +291,7 @@ impl Walk<'_, '_> {
 
 /// What a value is, before it was quantized and brought back.
 pub(super) fn root(graph: &Graph<'_>, mut value: ValueId) -> ValueId {
-    while let Maker::Node { node, .. } = graph.values[value].maker {
+    while let Producer::Node { node, .. } = graph.values[value].producer {
         let proto = graph.nodes[node];
         let passes = matches!(proto.op_type.as_str(), "QuantizeLinear" | "DequantizeLinear");
         let Some(source) = graph.input(node, 0).filter(|_| passes && proto.is_onnx()) else {
@@ -308,7 +317,7 @@ pub(super) fn constants_behind(
             found.push(id);
             continue;
         }
-        let Maker::Node { node, .. } = graph.values[id].maker else { return false };
+        let Producer::Node { node, .. } = graph.values[id].producer else { return false };
         let inputs = (0..graph.nodes[node].input.len()).rev();
         waiting.extend(inputs.filter_map(|input| graph.input(node, input)));
         // No constant comes back by way of so many nodes.
@@ -336,7 +345,7 @@ pub(super) fn bias_input(node: &NodeProto, input: usize) -> bool {
 }
 
 fn sparse(graph: &Graph<'_>, value: ValueId) -> bool {
-    matches!(graph.values[value].maker, Maker::Sparse)
+    matches!(graph.values[value].producer, Producer::Sparse)
 }
 
 fn same_operator(one: &NodeProto, other: &NodeProto) -> bool {

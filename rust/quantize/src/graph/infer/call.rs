@@ -1,34 +1,34 @@
-//! A node with what is known of what it reads.
+//! A node together with the facts about its inputs.
 
 use std::sync::Arc;
 
 use quantize_rs_onnx::{AttributeProto, DataType, NodeProto};
 
 use super::dim::Dim;
-use super::engine::{Scope, Walk};
+use super::engine::{InferenceState, Scope};
 use super::fact::{Fact, Shape};
 
-/// A node with what is known of what it reads.
+/// A node together with the facts about its inputs.
 pub(super) struct Call<'c, 'm> {
     pub(super) node: &'m NodeProto,
-    /// `None` for an input that is left out, or of which nothing is known.
+    /// `None` for an input that is omitted or about which nothing is known.
     pub(super) inputs: Vec<Option<Arc<Fact>>>,
     pub(super) scope: &'c Scope<'c, 'm>,
-    pub(super) walk: &'c Walk<'m>,
+    pub(super) state: &'c InferenceState<'m>,
 }
 
-/// Whole numbers that an operator is given as an attribute or, in later versions, as an input.
+/// Integers that a node specifies as an attribute or, in newer opsets, as an input.
 pub(super) enum Given {
-    /// They are left out.
+    /// The attribute and the input are omitted.
     Nothing,
-    /// They are not the same in every run.
+    /// They are not constant.
     Unknown,
-    /// These.
+    /// The integers.
     Ints(Vec<i64>),
 }
 
 impl<'m> Call<'_, 'm> {
-    /// Version of ONNX's own operators.
+    /// The opset version of the ONNX domain.
     pub(super) fn opset(&self) -> i64 {
         self.scope.within.opset
     }
@@ -37,7 +37,7 @@ impl<'m> Call<'_, 'm> {
         self.inputs.get(input)?.as_deref()
     }
 
-    /// Whether an input is there, known or not.
+    /// Whether an input is present, known or not.
     pub(super) fn has(&self, input: usize) -> bool {
         self.node.input.get(input).is_some_and(|name| !name.is_empty())
     }
@@ -54,22 +54,22 @@ impl<'m> Call<'_, 'm> {
         self.fact(input)?.dtype
     }
 
-    /// The elements of a small vector of integers.
+    /// The elements of a small integer vector.
     pub(super) fn elements(&self, input: usize) -> Option<&[Option<Dim>]> {
         self.fact(input)?.elements.as_deref()
     }
 
-    /// The elements of a small vector of integers that is the same in every run.
+    /// The elements of a small constant integer vector.
     pub(super) fn fixed(&self, input: usize) -> Option<Vec<i64>> {
         self.elements(input)?.iter().map(|element| (*element)?.fixed()).collect()
     }
 
-    /// The elements of a small constant vector of float32.
+    /// The elements of a small constant float32 vector.
     pub(super) fn floats(&self, input: usize) -> Option<&[f32]> {
         self.fact(input)?.floats.as_deref()
     }
 
-    /// An attribute; in a function that of whoever calls it.
+    /// An attribute. In a function, references are resolved to the attributes of the caller.
     pub(super) fn attribute(&self, name: &str) -> Option<&'m AttributeProto> {
         self.scope.within.attribute(self.node.attribute(name)?)
     }
@@ -86,7 +86,7 @@ impl<'m> Call<'_, 'm> {
         std::str::from_utf8(self.attribute(name)?.s.as_deref()?).ok()
     }
 
-    /// Whole numbers that are an attribute or, in later versions, an input.
+    /// Integers that are an attribute or, in newer opsets, an input.
     pub(super) fn given(&self, attribute: &str, input: usize) -> Given {
         match self.ints(attribute) {
             Some(ints) => Given::Ints(ints.to_vec()),
@@ -95,61 +95,61 @@ impl<'m> Call<'_, 'm> {
         }
     }
 
-    /// An element type that an attribute names.
+    /// The element type that an attribute specifies.
     pub(super) fn dtype_named(&self, attribute: &str) -> Option<DataType> {
         DataType::from_number(i32::try_from(self.attribute(attribute)?.i?).ok()?)
     }
 
-    /// A length of which nothing is known.
+    /// A new dimension about which nothing is known.
     pub(super) fn unknown(&self) -> Dim {
-        self.walk.dims.borrow_mut().unnamed(false)
+        self.state.dims.borrow_mut().unnamed(false)
     }
 
-    /// As many lengths of which nothing is known.
+    /// `axes` new dimensions about which nothing is known.
     pub(super) fn unknowns(&self, axes: usize) -> Shape {
         (0..axes).map(|_| self.unknown()).collect()
     }
 
-    /// `a + b`; unknown where that is not followed.
+    /// `a + b`; unknown if it cannot be expressed.
     pub(super) fn plus(&self, a: Dim, b: Dim) -> Dim {
-        let dim = self.walk.dims.borrow_mut().add_times(a, b, 1);
+        let dim = self.state.dims.borrow_mut().add_times(a, b, 1);
         self.or_unknown(dim)
     }
 
-    /// `a · b`; unknown where that is not followed.
+    /// `a · b`; unknown if it cannot be expressed.
     pub(super) fn times(&self, a: Dim, b: Dim) -> Dim {
-        let dim = self.walk.dims.borrow_mut().times(a, b);
+        let dim = self.state.dims.borrow_mut().times(a, b);
         self.or_unknown(dim)
     }
 
-    /// `a / by`, rounded down; unknown where that is not followed.
+    /// `a / by`, rounded down; unknown if it cannot be expressed.
     pub(super) fn floor_over(&self, a: Dim, by: i64) -> Dim {
-        let dim = self.walk.dims.borrow_mut().floor_over(a, by);
+        let dim = self.state.dims.borrow_mut().floor_over(a, by);
         self.or_unknown(dim)
     }
 
-    /// `a / b` where nothing remains; unknown where that is not followed.
+    /// `a / b` for exact division; unknown if it cannot be expressed.
     pub(super) fn over(&self, a: Dim, b: Dim) -> Dim {
-        let dim = self.walk.dims.borrow_mut().exactly_over(a, b);
+        let dim = self.state.dims.borrow_mut().exactly_over(a, b);
         self.or_unknown(dim)
     }
 
-    /// `a + b`, negative or not; `None` where that is not followed.
+    /// `a + b`, of any sign; `None` if it cannot be expressed.
     pub(super) fn sum(&self, a: Dim, b: Dim) -> Option<Dim> {
-        self.walk.dims.borrow_mut().add_times(a, b, 1)
+        self.state.dims.borrow_mut().add_times(a, b, 1)
     }
 
-    /// `a - b`, negative or not; `None` where that is not followed.
+    /// `a - b`, of any sign; `None` if it cannot be expressed.
     pub(super) fn difference(&self, a: Dim, b: Dim) -> Option<Dim> {
-        self.walk.dims.borrow_mut().add_times(a, b, -1)
+        self.state.dims.borrow_mut().add_times(a, b, -1)
     }
 
-    /// `a / by`, rounded down, negative or not; `None` where that is not followed.
+    /// `a / by`, rounded down, of any sign; `None` if it cannot be expressed.
     pub(super) fn floor(&self, a: Dim, by: i64) -> Option<Dim> {
-        self.walk.dims.borrow_mut().floor_over(a, by)
+        self.state.dims.borrow_mut().floor_over(a, by)
     }
 
-    /// The product of all; unknown where that is not followed.
+    /// The product of all dimensions; unknown if it cannot be expressed.
     pub(super) fn product(&self, lengths: &[Dim]) -> Dim {
         if lengths.contains(&Dim::Fixed(0)) {
             return Dim::Fixed(0);
@@ -157,7 +157,7 @@ impl<'m> Call<'_, 'm> {
         lengths.iter().fold(Dim::Fixed(1), |all, length| self.times(all, *length))
     }
 
-    /// A length is never negative: one that would be is unknown, as no such run succeeds.
+    /// Dimensions are never negative. A result that would be is unknown, since such a run fails.
     fn or_unknown(&self, dim: Option<Dim>) -> Dim {
         match dim {
             Some(Dim::Fixed(length)) if length < 0 => self.unknown(),
@@ -166,12 +166,12 @@ impl<'m> Call<'_, 'm> {
         }
     }
 
-    /// A position along an axis of the value at `input`, counted from either end.
+    /// Resolves an axis of the value at `input` that may be negative.
     pub(super) fn axis(&self, axis: i64, input: usize) -> Option<usize> {
         axis_of(axis, self.rank(input)?)
     }
 
-    /// The shape of what two shapes are broadcast to.
+    /// The broadcast shape of two shapes.
     pub(super) fn broadcast(&self, a: &[Dim], b: &[Dim]) -> Option<Shape> {
         let (long, short) = if a.len() < b.len() { (b, a) } else { (a, b) };
         let mut shape = long.to_vec();
@@ -182,7 +182,7 @@ impl<'m> Call<'_, 'm> {
                 (Dim::Fixed(1), other) => other,
                 (one, Dim::Fixed(1)) => one,
                 (Dim::Fixed(_), Dim::Fixed(_)) => return None,
-                // The other one is 1, or as long.
+                // The other dimension is 1 or equal.
                 (fixed @ Dim::Fixed(_), _) | (_, fixed @ Dim::Fixed(_)) => fixed,
                 _ => self.unknown(),
             };
@@ -190,7 +190,7 @@ impl<'m> Call<'_, 'm> {
         Some(shape)
     }
 
-    /// The shape of what all inputs are broadcast to.
+    /// The broadcast shape of a range of inputs.
     pub(super) fn broadcast_all(&self, inputs: std::ops::Range<usize>) -> Option<Shape> {
         inputs
             .filter(|input| self.has(*input))
@@ -198,7 +198,7 @@ impl<'m> Call<'_, 'm> {
     }
 }
 
-/// A position along an axis of `rank` axes, counted from either end.
+/// Resolves an axis of a tensor with `rank` axes that may be negative.
 pub(super) fn axis_of(axis: i64, rank: usize) -> Option<usize> {
     let rank = i64::try_from(rank).ok()?;
     let axis = if axis < 0 { axis + rank } else { axis };

@@ -1,4 +1,4 @@
-//! Operators with graphs inside them, and constants.
+//! Shape inference of control flow operators and constants.
 
 use quantize_rs_onnx::{DataType, GraphProto};
 
@@ -6,7 +6,7 @@ use super::call::{Call, axis_of};
 use super::dim::Dim;
 use super::fact::{Fact, Shape};
 
-/// What a constant or an operator with graphs inside it makes; `None` for any other.
+/// The outputs of a constant or of a control flow operator; `None` for other operators.
 pub(super) fn made(call: &Call<'_, '_>) -> Option<Vec<Fact>> {
     if !call.node.is_onnx() {
         return None;
@@ -32,7 +32,7 @@ fn constant(call: &Call<'_, '_>) -> Fact {
     let held = call.node.attribute.first().and_then(|own| Some((own, call.attribute(&own.name)?)));
     let Some((own, held)) = held else { return Fact::default() };
     match own.name.as_str() {
-        "value" => held.t.as_deref().map(|tensor| call.walk.constant(tensor)).unwrap_or_default(),
+        "value" => held.t.as_deref().map(|tensor| call.state.constant(tensor)).unwrap_or_default(),
         "value_int" => {
             let elements = held.i.and_then(|number| numbers(&[number]));
             Fact { elements, ..scalar(DataType::Int64) }
@@ -52,14 +52,14 @@ fn body<'m>(call: &Call<'_, 'm>, name: &str) -> Option<&'m GraphProto> {
     call.attribute(name)?.g.as_deref()
 }
 
-/// What holds of both branches.
+/// The facts that hold for the outputs of both branches.
 fn branches(call: &Call<'_, '_>) -> Option<Vec<Fact>> {
-    let made = |name| Some(call.walk.body(body(call, name)?, &[], call.scope));
+    let made = |name| Some(call.state.body(body(call, name)?, &[], call.scope));
     let (then, other) = (made("then_branch")?, made("else_branch")?);
     Some(then.into_iter().zip(other).map(|(a, b)| joined(call, a, &b)).collect())
 }
 
-/// What holds of both.
+/// The facts that hold for both values.
 fn joined(call: &Call<'_, '_>, a: Fact, b: &Fact) -> Fact {
     let same_rank = a.rank() == b.rank();
     let join = |a: Shape, b: &Shape| {
@@ -70,12 +70,13 @@ fn joined(call: &Call<'_, '_>, a: Fact, b: &Fact) -> Fact {
     Fact { dtype: a.dtype.filter(|dtype| b.dtype == Some(*dtype)), shape, ..Fact::default() }
 }
 
-/// How often a body is looked at with what it was found to make, before it is taken to make anything.
-const TURNS: usize = 3;
+/// How many times the facts about loop-carried values are widened before nothing is assumed of
+/// them.
+const MAX_WIDENINGS: usize = 3;
 
-/// What holds in every turn of values that a body is given anew each turn, and what else it makes.
-/// Among what it makes, they stand behind `ahead` others.
-fn turns<'m>(
+/// Infers the loop-carried values of a subgraph, as facts that hold in every iteration, and its
+/// other outputs. The loop-carried values follow `ahead` other outputs.
+fn iterations<'m>(
     call: &Call<'_, 'm>,
     graph: &'m GraphProto,
     mut carried: Vec<Fact>,
@@ -85,17 +86,17 @@ fn turns<'m>(
     for fact in &mut carried {
         *fact = Fact { elements: None, floats: None, ..std::mem::take(fact) };
     }
-    // Lengths that stand for any, since they differ between turns.
+    // Dimensions that stand for any dimension because they differ between iterations.
     let mut any: Vec<Dim> = Vec::new();
-    for turn in 0..=TURNS + 1 {
-        let mut made = call.walk.body(graph, &given(&carried), call.scope);
+    for iteration in 0..=MAX_WIDENINGS + 1 {
+        let mut made = call.state.body(graph, &given(&carried), call.scope);
         let each = made.split_off(made.len().min(ahead + carried.len()));
         let after = made.get(ahead..).filter(|after| after.len() == carried.len())?;
         if carried.iter().zip(after).all(|(fact, after)| covers(fact, after, &any)) {
             return Some((carried, each));
         }
         for (fact, after) in carried.iter_mut().zip(after) {
-            if turn >= TURNS {
+            if iteration >= MAX_WIDENINGS {
                 *fact = Fact::default();
             } else if !covers(fact, after, &any) {
                 let before = fact.shape.clone().unwrap_or_default();
@@ -108,7 +109,8 @@ fn turns<'m>(
     None
 }
 
-/// Whether all that is known of a value holds of another one, where some lengths stand for any.
+/// Whether the facts about a value also hold for another value. The dimensions in `any` match all
+/// dimensions.
 fn covers(fact: &Fact, other: &Fact, any: &[Dim]) -> bool {
     let same = |a: &[Dim], b: &[Dim]| {
         a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a == b || any.contains(a))
@@ -132,13 +134,13 @@ fn repeated(call: &Call<'_, '_>) -> Option<Vec<Fact>> {
         given.extend_from_slice(carried);
         given
     };
-    let (mut made, each) = turns(call, graph, carried, 1, given)?;
+    let (mut made, each) = iterations(call, graph, carried, 1, given)?;
     let count = call.unknown();
     made.extend(each.into_iter().map(|fact| stacked(fact, 0, count)));
     Some(made)
 }
 
-/// What is made in each turn, one after the other along a new axis.
+/// The outputs of all iterations, stacked along a new axis.
 fn stacked(fact: Fact, axis: i64, count: Dim) -> Fact {
     let stack = |mut shape: Shape| {
         let axis = axis_of(axis, shape.len() + 1)?;
@@ -148,7 +150,8 @@ fn stacked(fact: Fact, axis: i64, count: Dim) -> Fact {
     Fact { dtype: fact.dtype, shape: fact.shape.and_then(stack), ..Fact::default() }
 }
 
-/// Until version 9 lengths came first, and batches were an axis before the one that is scanned.
+/// Before opset 9, the first input was the sequence lengths, and a batch axis preceded the scan
+/// axis.
 fn scanned(call: &Call<'_, '_>) -> Option<Vec<Fact>> {
     let first = usize::from(call.opset() < 9);
     let graph = body(call, "body")?;
@@ -185,7 +188,7 @@ fn scanned(call: &Call<'_, '_>) -> Option<Vec<Fact>> {
     }
     let count = count.unwrap_or_else(|| call.unknown());
     let given = |carried: &[Fact]| [carried, &slices].concat();
-    let (mut made, each) = turns(call, graph, carried, 0, given)?;
+    let (mut made, each) = iterations(call, graph, carried, 0, given)?;
     let outputs = each.into_iter().enumerate();
     made.extend(outputs.map(|(at, fact)| stacked(fact, along("scan_output_axes", at), count)));
     if first > 0 {

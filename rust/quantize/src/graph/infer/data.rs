@@ -1,4 +1,4 @@
-//! The elements of small vectors of whole numbers, of which shapes are made.
+//! Inference of the elements of small integer vectors, from which shapes are computed.
 
 use std::cmp::Ordering;
 
@@ -6,7 +6,7 @@ use quantize_rs_onnx::{DataType, NodeProto};
 
 use super::call::{Call, Given, axis_of};
 use super::dim::Dim;
-use super::fact::ELEMENTS;
+use super::fact::MAX_ELEMENTS;
 use super::ops::{axes_of_shape, span};
 
 type Elements = Vec<Option<Dim>>;
@@ -27,7 +27,7 @@ const ALL: &[(&str, Compute)] = &[
     ("Range", range),
     ("Add", |call| each(call, Call::sum)),
     ("Sub", |call| each(call, Call::difference)),
-    ("Mul", |call| each(call, |call, a, b| call.walk.dims.borrow_mut().times(a, b))),
+    ("Mul", |call| each(call, |call, a, b| call.state.dims.borrow_mut().times(a, b))),
     ("Div", |call| each(call, divided)),
     ("Mod", |call| each(call, remainder)),
     ("Max", |call| each(call, |_, a, b| larger(a, b, Ordering::Greater))),
@@ -49,7 +49,8 @@ const ALL: &[(&str, Compute)] = &[
     }),
 ];
 
-/// How the elements of what an operator makes follow from those of what it reads, if they do.
+/// The function that computes the output elements of an operator from its input elements, if there
+/// is one.
 pub(super) fn operator(node: &NodeProto) -> Option<Compute> {
     if !node.is_onnx() {
         return None;
@@ -59,14 +60,14 @@ pub(super) fn operator(node: &NodeProto) -> Option<Compute> {
 
 fn shape(call: &Call<'_, '_>) -> Option<Elements> {
     let lengths = call.shape(0)?.get(axes_of_shape(call)?)?;
-    let mut dims = call.walk.dims.borrow_mut();
+    let mut dims = call.state.dims.borrow_mut();
     for length in lengths {
         dims.set_length(*length);
     }
     Some(lengths.iter().copied().map(Some).collect())
 }
 
-/// Between types of integers that hold any length.
+/// Casts between integer types. Dimensions that vary are assumed to fit.
 fn cast(call: &Call<'_, '_>) -> Option<Elements> {
     let whole = |dtype| matches!(dtype, Some(DataType::Int64 | DataType::Int32));
     let fits = |element: &Option<Dim>| {
@@ -89,12 +90,13 @@ fn concat(call: &Call<'_, '_>) -> Option<Elements> {
         match (call.elements(input), call.shape(input).map(Vec::as_slice)) {
             (Some(elements), _) => all.extend_from_slice(elements),
             (None, Some([length])) => {
-                let length = usize::try_from(length.fixed()?).ok().filter(|it| *it <= ELEMENTS)?;
+                let length =
+                    usize::try_from(length.fixed()?).ok().filter(|it| *it <= MAX_ELEMENTS)?;
                 all.extend(vec![None; length]);
             }
             _ => return None,
         }
-        if all.len() > ELEMENTS {
+        if all.len() > MAX_ELEMENTS {
             return None;
         }
     }
@@ -128,19 +130,19 @@ fn slice(call: &Call<'_, '_>) -> Option<Elements> {
 fn constant_of_shape(call: &Call<'_, '_>) -> Option<Elements> {
     let length = match call.fixed(0)?[..] {
         [] => 1,
-        [length] => usize::try_from(length).ok().filter(|length| *length <= ELEMENTS)?,
+        [length] => usize::try_from(length).ok().filter(|length| *length <= MAX_ELEMENTS)?,
         _ => return None,
     };
     let value = call.attribute("value")?.t.as_deref()?;
-    let value = crate::graph::constants::ints(&call.walk.model.tensor(value).ok()?)?;
+    let value = crate::graph::constants::ints(&call.state.model.tensor(value).ok()?)?;
     Some(vec![Some(Dim::Fixed(*value.first()?)); length])
 }
 
-/// One number, repeated.
+/// Repeats a single element.
 fn expand(call: &Call<'_, '_>) -> Option<Elements> {
     let (elements, wanted) = (call.elements(0)?, call.fixed(1)?);
     let [length] = wanted[..] else { return None };
-    let length = usize::try_from(length).ok().filter(|length| *length <= ELEMENTS)?;
+    let length = usize::try_from(length).ok().filter(|length| *length <= MAX_ELEMENTS)?;
     match elements {
         [one] => Some(vec![*one; length]),
         _ => None,
@@ -152,7 +154,7 @@ fn range(call: &Call<'_, '_>) -> Option<Elements> {
     let (mut at, limit, delta) = (one(0)?, one(1)?, one(2)?);
     let mut all = Elements::new();
     while delta != 0 && (delta > 0 && at < limit || delta < 0 && at > limit) {
-        if all.len() == ELEMENTS {
+        if all.len() == MAX_ELEMENTS {
             return None;
         }
         all.push(Some(Dim::Fixed(at)));
@@ -161,7 +163,7 @@ fn range(call: &Call<'_, '_>) -> Option<Elements> {
     Some(all)
 }
 
-/// Two vectors, element by element; one of them may hold one that stands beside each.
+/// Applies a function to two vectors elementwise. A vector of one element is broadcast.
 fn each<'c, 'm>(
     call: &Call<'c, 'm>,
     compute: impl Fn(&Call<'c, 'm>, Dim, Dim) -> Option<Dim>,
@@ -182,13 +184,13 @@ fn both(a: usize, b: usize) -> Option<usize> {
     }
 }
 
-/// Toward zero, as integers are divided: of what is not negative.
+/// Integer division rounds toward zero, which equals rounding down for non-negative numbers.
 fn divided(call: &Call<'_, '_>, a: Dim, b: Dim) -> Option<Dim> {
     if let (Dim::Fixed(a), Dim::Fixed(b)) = (a, b) {
         return a.checked_div(b).map(Dim::Fixed);
     }
-    let exact = call.walk.dims.borrow_mut().exactly_over(a, b);
-    let down = || call.floor(a, b.fixed()?).filter(|_| call.walk.dims.borrow().is_length(a));
+    let exact = call.state.dims.borrow_mut().exactly_over(a, b);
+    let down = || call.floor(a, b.fixed()?).filter(|_| call.state.dims.borrow().is_length(a));
     exact.or_else(down)
 }
 
@@ -207,7 +209,8 @@ fn larger(a: Dim, b: Dim, wanted: Ordering) -> Option<Dim> {
 
 fn equal(call: &Call<'_, '_>, a: Dim, b: Dim) -> Option<Dim> {
     let differ = |number: Dim, length: Dim| {
-        number.fixed().is_some_and(|number| number < 0) && call.walk.dims.borrow().is_length(length)
+        number.fixed().is_some_and(|number| number < 0)
+            && call.state.dims.borrow().is_length(length)
     };
     match (a, b) {
         (a, b) if a == b => Some(Dim::Fixed(1)),

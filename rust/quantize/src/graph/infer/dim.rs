@@ -1,25 +1,25 @@
-//! Lengths of axes and whole numbers made of them: fixed, or a sum of products of what varies.
+//! Dimensions and integers derived from them: constant, or a polynomial of dynamic dimensions.
 
 use std::collections::{HashMap, HashSet};
 
-/// A whole number that is the same in every run, or an expression of lengths that vary.
+/// An integer that is constant at inference time, or an expression of dynamic dimensions.
 ///
-/// Two are equal only if they are so in every run; two that differ may yet be equal in some.
+/// Equal values are equal in every run. Unequal values may still be equal in some runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Dim {
-    /// The same in every run.
+    /// A constant.
     Fixed(i64),
-    /// Position in [`Dims::forms`].
+    /// The index of an expression in [`Dims::forms`].
     Varies(usize),
 }
 
 impl Dim {
-    /// A length that is the same in every run.
+    /// Creates a constant dimension.
     pub(crate) fn of(length: usize) -> Option<Dim> {
         Some(Dim::Fixed(i64::try_from(length).ok()?))
     }
 
-    /// The number, if it is the same in every run.
+    /// The value of a constant.
     pub(crate) fn fixed(self) -> Option<i64> {
         match self {
             Dim::Fixed(number) => Some(number),
@@ -28,29 +28,29 @@ impl Dim {
     }
 }
 
-/// What varies and is no sum or product of others.
+/// A variable that is not a sum or product of others.
 #[derive(Clone, Debug)]
 struct Atom {
-    /// Its name, in terms of the names in the file.
+    /// Its name, expressed with the names in the file.
     name: Option<String>,
-    /// Whether it follows from what the caller of the model gives.
+    /// Whether it is determined by the inputs of the model.
     follows: bool,
     /// Whether it may be negative.
     signed: bool,
 }
 
-/// A sum of products: the atoms of each, in order, and how often it is added.
+/// A polynomial: the sorted atoms of each term, and the coefficient of the term.
 type Form = Vec<(Vec<usize>, i64)>;
 
-/// Products that a sum may have, and atoms that a product may have: more is not followed.
-const TERMS: usize = 6;
-const FACTORS: usize = 6;
+/// The maximum number of terms, and of atoms in a term. Larger expressions are unknown.
+const MAX_TERMS: usize = 6;
+const MAX_FACTORS: usize = 6;
 
-/// Characters that the name of an expression may have.
-const NAME: usize = 64;
+/// The maximum length of the name of an expression, in bytes.
+const MAX_NAME_BYTES: usize = 64;
 
-/// Names that exporters write for a length of which they know nothing.
-const NO_NAMES: [&str; 8] = ["", "?", "-1", "0", "None", "none", "unk", "unknown"];
+/// Placeholder names that exporters write for unknown dimensions.
+const PLACEHOLDER_NAMES: [&str; 8] = ["", "?", "-1", "0", "None", "none", "unk", "unknown"];
 
 /// All expressions of one model.
 #[derive(Debug, Default)]
@@ -60,15 +60,15 @@ pub(crate) struct Dims {
     floors: HashMap<(usize, i64), usize>,
     forms: Vec<Form>,
     by_form: HashMap<Form, usize>,
-    /// Forms that are lengths of axes, though their terms do not show that they are not negative.
+    /// Expressions that are dimensions, and thus non-negative, although their terms do not show it.
     lengths: HashSet<usize>,
 }
 
 impl Dims {
-    /// A length to which the file gives a name. Those of inputs are equal wherever the name stands;
-    /// of others it is only shown, since exporters let people write what they like.
+    /// A dimension that the file names. Equal names of input dimensions mean equal dimensions.
+    /// Elsewhere the name is only displayed, since exporters do not check it.
     pub(crate) fn named(&mut self, name: &str, input: bool) -> Dim {
-        if NO_NAMES.contains(&name) {
+        if PLACEHOLDER_NAMES.contains(&name) {
             return self.unnamed(input);
         }
         if !input {
@@ -85,13 +85,13 @@ impl Dims {
         self.of_atom(atom)
     }
 
-    /// A length of which nothing is known, or that the caller of the model chooses.
+    /// A dimension without a name. `input` says that the caller of the model determines it.
     pub(crate) fn unnamed(&mut self, input: bool) -> Dim {
         let atom = self.add(Atom { name: None, follows: input, signed: false });
         self.of_atom(atom)
     }
 
-    /// `a + b · factor`, unless it is too large to be followed.
+    /// `a + b · factor`, unless the expression becomes too large.
     pub(crate) fn add_times(&mut self, a: Dim, b: Dim, factor: i64) -> Option<Dim> {
         if let (Dim::Fixed(a), Dim::Fixed(b)) = (a, b) {
             return Some(Dim::Fixed(a.checked_add(b.checked_mul(factor)?)?));
@@ -103,7 +103,7 @@ impl Dims {
         self.of_form(sum)
     }
 
-    /// `a · b`, unless it is too large to be followed.
+    /// `a · b`, unless the expression becomes too large.
     pub(crate) fn times(&mut self, a: Dim, b: Dim) -> Option<Dim> {
         match (a, b) {
             (Dim::Fixed(a), Dim::Fixed(b)) => return Some(Dim::Fixed(a.checked_mul(b)?)),
@@ -122,7 +122,7 @@ impl Dims {
         self.of_form(product)
     }
 
-    /// `a / b`, where nothing remains in any run and `b` is not 0.
+    /// `a / b`, if the division is exact in every run and `b` is not 0.
     pub(crate) fn exactly_over(&mut self, a: Dim, b: Dim) -> Option<Dim> {
         if let (Dim::Fixed(a), Dim::Fixed(b)) = (a, b) {
             return (b != 0 && a.checked_rem(b)? == 0).then(|| Dim::Fixed(a / b));
@@ -165,7 +165,7 @@ impl Dims {
         Some(self.of_atom(atom))
     }
 
-    /// Whether a number is surely not negative.
+    /// Whether a number is known to be non-negative.
     pub(crate) fn is_length(&self, dim: Dim) -> bool {
         let positive = |(atoms, times): &(Vec<usize>, i64)| {
             *times >= 0 && !atoms.iter().any(|atom| self.atoms[*atom].signed)
@@ -178,25 +178,25 @@ impl Dims {
         }
     }
 
-    /// Remembers that a number is the length of an axis.
+    /// Records that a number is the dimension of an axis, and thus non-negative.
     pub(crate) fn set_length(&mut self, dim: Dim) {
         if let Dim::Varies(form) = dim {
             self.lengths.insert(form);
         }
     }
 
-    /// Whether a number follows from what the caller of the model gives, and nothing else.
+    /// Whether a number is determined by the inputs of the model alone.
     pub(crate) fn follows(&self, dim: Dim) -> bool {
         let Dim::Varies(form) = dim else { return true };
         self.forms[form].iter().flat_map(|(atoms, _)| atoms).all(|atom| self.atoms[*atom].follows)
     }
 
-    /// A name for a length that varies, in terms of the names in the file; `None` where one has none
-    /// or the name would be too long.
+    /// The name of a dynamic dimension, expressed with the names in the file; `None` if it involves
+    /// unnamed dimensions or would be too long.
     pub(crate) fn name(&self, dim: Dim) -> Option<String> {
         let Dim::Varies(form) = dim else { return None };
         let mut name = String::new();
-        // The constant term comes last, where people look for it.
+        // The constant term comes last, as is customary.
         let terms = self.forms[form].iter().filter(|(atoms, _)| !atoms.is_empty());
         let constant = self.forms[form].iter().filter(|(atoms, _)| atoms.is_empty());
         for (atoms, times) in terms.chain(constant) {
@@ -215,7 +215,7 @@ impl Dims {
                 factors.push(self.atoms[*atom].name.clone()?);
             }
             name.push_str(&factors.join("*"));
-            if name.len() > NAME {
+            if name.len() > MAX_NAME_BYTES {
                 return None;
             }
         }
@@ -245,7 +245,8 @@ impl Dims {
             [(atoms, times)] if atoms.is_empty() => return Some(Dim::Fixed(*times)),
             _ => {}
         }
-        let small = form.len() <= TERMS && form.iter().all(|(atoms, _)| atoms.len() <= FACTORS);
+        let small =
+            form.len() <= MAX_TERMS && form.iter().all(|(atoms, _)| atoms.len() <= MAX_FACTORS);
         small.then(|| self.interned(form))
     }
 
@@ -259,7 +260,7 @@ impl Dims {
     }
 }
 
-/// Adds a product to a sum of which each product stands once, in order.
+/// Adds a term to a polynomial, whose terms are sorted and distinct.
 fn add_term(sum: &mut Form, atoms: Vec<usize>, times: i64) -> Option<()> {
     match sum.binary_search_by(|(own, _)| own.cmp(&atoms)) {
         Ok(at) => {
@@ -296,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_divided_and_rounded_is_equal_where_it_was_before() {
+    fn floors_of_equal_expressions_are_equal() {
         let mut dims = Dims::default();
         let height = dims.named("height", true);
         let less = dims.add_times(height, Dim::Fixed(1), -1).unwrap();
@@ -308,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known_equals_nothing_else() {
+    fn unknown_dimensions_are_distinct() {
         let mut dims = Dims::default();
         assert_ne!(dims.unnamed(false), dims.unnamed(false));
         assert_ne!(dims.named("?", true), dims.named("?", true));
@@ -321,6 +322,6 @@ mod tests {
             let one = dims.named(&format!("d{at}"), true);
             dims.times(all, one).map(|product| all = product).is_some()
         });
-        assert!(!grown, "a product of ten is not followed");
+        assert!(!grown, "a product of ten atoms is too large");
     }
 }

@@ -1,4 +1,4 @@
-//! The way through a model: its main graph, the graphs inside nodes, and the functions it calls.
+//! Shape inference over a model: its main graph, its subgraphs, and the functions that it calls.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, HashSet};
@@ -11,78 +11,87 @@ use quantize_rs_onnx::{
 
 use super::call::Call;
 use super::dim::{Dim, Dims};
-use super::fact::{AXES, ELEMENTS, Fact, declared};
+use super::fact::{Fact, MAX_AXES, MAX_ELEMENTS, declared};
 use super::{control, data, ops};
 use crate::graph::constants::ints;
 
-/// What is known of the values of one graph, by their names.
+/// The facts about the values of one graph, by name.
 pub(crate) type Facts<'m> = HashMap<&'m str, Arc<Fact>>;
 
-/// What is known of all values of a model.
+/// The facts about all values of a model.
 #[derive(Debug, Default)]
 pub(crate) struct Inferred<'m> {
     /// The values of the main graph.
     pub(crate) main: Facts<'m>,
-    /// The values of the graphs inside nodes, by the address of the graph.
+    /// The values of the subgraphs, by the address of the subgraph.
     bodies: HashMap<usize, Facts<'m>>,
-    /// What the lengths that vary stand for.
+    /// The expressions of dynamic dimensions.
     pub(crate) dims: Dims,
-    /// Where the file contradicts what its operators make.
+    /// Contradictions between the declarations in the file and the inferred facts.
     pub(crate) warnings: Vec<String>,
 }
 
-/// How deep functions may call each other, and graphs stand in graphs.
-const DEPTH: usize = 32;
+/// The maximum nesting depth of function calls and subgraphs.
+const MAX_DEPTH: usize = 32;
 
-/// How often each node is looked at, on average: functions that call functions, loops in loops.
-const VISITS: usize = 8;
+/// The maximum number of visits per node, on average. Bounds the work for nested functions and
+/// loops.
+const MAX_VISITS_PER_NODE: usize = 8;
 
 impl<'m> Inferred<'m> {
-    /// Looks at a model.
+    /// Infers the facts about all values of a model.
     pub(crate) fn of(model: &'m Model) -> Inferred<'m> {
         let mut functions = HashMap::new();
         for function in &model.proto().functions {
             let key = (own_domain(&function.domain), function.name.as_str());
-            // Of two of one name nobody knows here which is meant.
+            // If two functions have the same name, it is ambiguous which one is called.
             functions.entry(key).and_modify(|known| *known = None).or_insert(Some(&**function));
         }
-        let walk = Walk {
+        let state = InferenceState {
             model,
             functions,
             dims: RefCell::default(),
-            left: Cell::new(VISITS.saturating_mul(nodes_of(model)).saturating_add(1 << 10)),
+            left: Cell::new(
+                MAX_VISITS_PER_NODE.saturating_mul(nodes_of(model)).saturating_add(1 << 10),
+            ),
             depth: Cell::default(),
             bodies: RefCell::default(),
             warnings: RefCell::default(),
         };
-        let within = Within { opset: model.opset("").unwrap_or(1), ..Within::default() };
-        let main = walk.graph(model.graph(), None, None, &within);
-        // Bodies of loops are looked at several times.
+        let within =
+            GraphContext { opset: model.opset("").unwrap_or(1), ..GraphContext::default() };
+        let main = state.graph(model.graph(), None, None, &within);
+        // Loop bodies are visited several times, so warnings may repeat.
         let mut said = HashSet::new();
-        let mut warnings = walk.warnings.into_inner();
+        let mut warnings = state.warnings.into_inner();
         warnings.retain(|warning| said.insert(warning.clone()));
-        Inferred { main, bodies: walk.bodies.into_inner(), dims: walk.dims.into_inner(), warnings }
+        Inferred {
+            main,
+            bodies: state.bodies.into_inner(),
+            dims: state.dims.into_inner(),
+            warnings,
+        }
     }
 
-    /// What is known of the values of a graph inside a node of the main graph.
+    /// The facts about the values of a subgraph of the main graph.
     pub(crate) fn body(&self, graph: &GraphProto) -> Option<&Facts<'m>> {
         self.bodies.get(&address(graph))
     }
 }
 
-/// What is the same for all nodes of a graph and of the graphs inside them.
+/// The context shared by the nodes of a graph and of its subgraphs.
 #[derive(Default)]
-pub(super) struct Within<'m> {
-    /// Version of ONNX's own operators.
+pub(super) struct GraphContext<'m> {
+    /// The opset version of the ONNX domain.
     pub(super) opset: i64,
-    /// Attributes that the function was called with.
+    /// The attributes that the function was called with.
     attributes: HashMap<&'m str, &'m AttributeProto>,
-    /// Whether this is a function, another one for each caller.
+    /// Whether this is the body of a function, which is inferred once per caller.
     function: bool,
 }
 
-impl<'m> Within<'m> {
-    /// What an attribute stands for.
+impl<'m> GraphContext<'m> {
+    /// Resolves an attribute that may refer to an attribute of the function.
     pub(super) fn attribute(&self, own: &'m AttributeProto) -> Option<&'m AttributeProto> {
         match &own.ref_attr_name {
             Some(outer) => self.attributes.get(outer.as_str()).copied(),
@@ -91,11 +100,11 @@ impl<'m> Within<'m> {
     }
 }
 
-/// What is known of the values of a graph, and of those around it.
+/// The facts about the values of a graph, and of the graphs that enclose it.
 pub(super) struct Scope<'s, 'm> {
     values: Facts<'m>,
     outer: Option<&'s Scope<'s, 'm>>,
-    pub(super) within: &'s Within<'m>,
+    pub(super) within: &'s GraphContext<'m>,
 }
 
 impl Scope<'_, '_> {
@@ -107,32 +116,33 @@ impl Scope<'_, '_> {
     }
 }
 
-/// What the walk carries along.
-pub(super) struct Walk<'m> {
+/// The state of the inference.
+pub(super) struct InferenceState<'m> {
     pub(super) model: &'m Model,
     functions: HashMap<(&'m str, &'m str), Option<&'m FunctionProto>>,
     pub(super) dims: RefCell<Dims>,
-    /// How many nodes may yet be looked at.
+    /// The remaining number of node visits.
     left: Cell<usize>,
     depth: Cell<usize>,
     bodies: RefCell<HashMap<usize, Facts<'m>>>,
     warnings: RefCell<Vec<String>>,
 }
 
-impl<'m> Walk<'m> {
-    /// What is known of the values of a graph. `given`: what a node gives to the inputs of a graph
-    /// inside it.
+impl<'m> InferenceState<'m> {
+    /// Infers the facts about the values of a graph. For a subgraph, `given` holds the facts about
+    /// the values that its node passes to its inputs.
     fn graph<'s>(
         &self,
         graph: &'m GraphProto,
         given: Option<&[Fact]>,
         outer: Option<&'s Scope<'s, 'm>>,
-        within: &'s Within<'m>,
+        within: &'s GraphContext<'m>,
     ) -> Facts<'m> {
         let mut scope =
             Scope { values: HashMap::with_capacity(graph.node.len() * 2), outer, within };
         let inputs: HashSet<&str> = graph.input.iter().map(|input| input.name.as_str()).collect();
-        // Before IR 4 every initializer had to stand among the inputs; it was a constant all the same.
+        // Before IR version 4, each initializer also had to be listed as an input, but was
+        // constant.
         let may_override = self.model.proto().ir_version >= 4;
         for tensor in &graph.initializer {
             if !may_override || !inputs.contains(tensor.name.as_str()) {
@@ -141,7 +151,7 @@ impl<'m> Walk<'m> {
         }
         for sparse in &graph.sparse_initializer {
             if let Some(values) = &sparse.values {
-                // Its shape is not looked into.
+                // Shapes of sparse tensors are not inferred.
                 let fact = Fact { dtype: values.dtype(), ..Fact::default() };
                 scope.values.insert(&values.name, Arc::new(fact));
             }
@@ -170,7 +180,7 @@ impl<'m> Walk<'m> {
         scope: &mut Scope<'_, 'm>,
         said: &HashMap<&str, Fact>,
     ) {
-        // A graph that depends on itself is refused elsewhere.
+        // Cyclic graphs are rejected elsewhere.
         let order = topological(nodes).unwrap_or_default();
         for node in order.into_iter().map(|index| &*nodes[index]) {
             let left = self.left.get();
@@ -198,10 +208,10 @@ impl<'m> Walk<'m> {
         fact
     }
 
-    /// What is known of what a node makes.
+    /// Infers the outputs of a node.
     fn node(&self, node: &'m NodeProto, scope: &Scope<'_, 'm>) -> Vec<Fact> {
         let inputs = node.input.iter().map(|name| scope.fact(name)).collect();
-        let call = Call { node, inputs, scope, walk: self };
+        let call = Call { node, inputs, scope, state: self };
         let key = (own_domain(&node.domain), node.op_type.as_str());
         let mut made = match self.functions.get(&key) {
             Some(function) => function.and_then(|it| self.function(it, &call)).unwrap_or_default(),
@@ -213,7 +223,7 @@ impl<'m> Walk<'m> {
         made
     }
 
-    /// What a function makes.
+    /// Infers the outputs of a function call.
     fn function(&self, function: &'m FunctionProto, call: &Call<'_, 'm>) -> Option<Vec<Fact>> {
         let _deeper = self.deeper()?;
         let around = call.scope.within;
@@ -226,7 +236,7 @@ impl<'m> Walk<'m> {
         }
         let import = function.opset_import.iter().find(|import| import.is_of(""));
         let opset = import.map_or(around.opset, |import| import.version);
-        let within = Within { opset, attributes, function: true };
+        let within = GraphContext { opset, attributes, function: true };
         let mut scope = Scope { values: HashMap::new(), outer: None, within: &within };
         for (name, fact) in function.input.iter().zip(&call.inputs) {
             if let Some(fact) = fact {
@@ -237,7 +247,7 @@ impl<'m> Walk<'m> {
         Some(function.output.iter().map(|name| own(&scope.values, name)).collect())
     }
 
-    /// What a graph inside a node makes of what it is given.
+    /// Infers the outputs of a subgraph from the facts about its inputs.
     pub(super) fn body(
         &self,
         body: &'m GraphProto,
@@ -248,7 +258,7 @@ impl<'m> Walk<'m> {
         let values = self.graph(body, Some(given), Some(scope), scope.within);
         let output = |name: &str| match values.get(name) {
             Some(fact) => Fact::clone(fact),
-            // A body may pass on a value from outside.
+            // A subgraph may output a value of an enclosing graph.
             None => scope.fact(name).map_or_else(Fact::default, |fact| Fact::clone(&fact)),
         };
         let outputs = body.output.iter().map(|output_info| output(&output_info.name)).collect();
@@ -258,9 +268,9 @@ impl<'m> Walk<'m> {
         outputs
     }
 
-    /// Holds a fact to its bounds.
+    /// Drops the parts of a fact that are invalid or exceed the limits.
     fn hold(&self, fact: &mut Fact) {
-        fact.shape.take_if(|shape| shape.len() > AXES);
+        fact.shape.take_if(|shape| shape.len() > MAX_AXES);
         let wrong = |length: &&mut Dim| length.fixed().is_some_and(|length| length < 0);
         for length in fact.shape.iter_mut().flatten().filter(wrong) {
             *length = self.dims.borrow_mut().unnamed(false);
@@ -271,7 +281,7 @@ impl<'m> Walk<'m> {
             _ => None,
         };
         let fits =
-            |elements: &mut Vec<_>| Some(elements.len()) == count && elements.len() <= ELEMENTS;
+            |elements: &mut Vec<_>| Some(elements.len()) == count && elements.len() <= MAX_ELEMENTS;
         fact.elements.take_if(|elements| !fits(elements));
         let narrow = |element: &Option<Dim>| {
             element.and_then(Dim::fixed).is_none_or(|number| i32::try_from(number).is_ok())
@@ -281,22 +291,22 @@ impl<'m> Walk<'m> {
         }
     }
 
-    /// One step deeper, until what is given is dropped.
+    /// Enters a nesting level until the returned guard is dropped; `None` at the maximum depth.
     fn deeper(&self) -> Option<Deeper<'_>> {
         let depth = self.depth.get() + 1;
-        (depth <= DEPTH).then(|| {
+        (depth <= MAX_DEPTH).then(|| {
             self.depth.set(depth);
             Deeper(&self.depth)
         })
     }
 
-    /// What is known of a constant.
+    /// The facts about a constant.
     pub(super) fn constant(&self, tensor: &'m TensorProto) -> Fact {
         let length = |dim: &i64| (*dim >= 0).then_some(Dim::Fixed(*dim));
         let shape = tensor.dims.iter().map(length).collect::<Option<Vec<Dim>>>();
         let few = match tensor.dims[..] {
             [] => true,
-            [length] => usize::try_from(length).is_ok_and(|length| length <= ELEMENTS),
+            [length] => usize::try_from(length).is_ok_and(|length| length <= MAX_ELEMENTS),
             _ => false,
         };
         let read = || self.model.tensor(tensor).ok();
@@ -322,13 +332,13 @@ impl Drop for Deeper<'_> {
     }
 }
 
-/// What an operator makes.
+/// Infers the outputs of an operator.
 fn made(call: &Call<'_, '_>) -> Vec<Fact> {
     if let Some(made) = control::made(call) {
         return made;
     }
-    let Some(row) = ops::row(call.node) else { return Vec::new() };
-    let mut made = row.made(call);
+    let Some(rule) = ops::rule(call.node) else { return Vec::new() };
+    let mut made = rule.made(call);
     if let Some(first) = made.first_mut()
         && let Some(elements) = data::operator(call.node)
     {
@@ -345,12 +355,12 @@ fn address(graph: &GraphProto) -> usize {
     std::ptr::from_ref(graph).addr()
 }
 
-/// The domain of ONNX's own operators has two names.
+/// The ONNX domain has two names.
 fn own_domain(domain: &str) -> &str {
     if domain == "ai.onnx" { "" } else { domain }
 }
 
-/// How many nodes a model has, those of graphs inside nodes and of functions too.
+/// The number of nodes of a model, including those of subgraphs and functions.
 fn nodes_of(model: &Model) -> usize {
     let functions = model.proto().functions.iter().map(|function| &function.node[..]);
     let mut waiting: Vec<&[Raw<NodeProto>]> = functions.collect();

@@ -1,4 +1,4 @@
-//! Types and shapes, written into the model.
+//! Writes inferred types and shapes into a model.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -12,38 +12,39 @@ use super::dim::Dims;
 use super::{Dim, Fact, Facts, Inferred};
 use crate::QuantizeError;
 
-/// What was inferred of the values that the nodes of a model make.
+/// A summary of the inferred types and shapes of a model.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Inference {
-    /// Values that nodes of the main graph make.
+pub struct ShapeInference {
+    /// The number of values that nodes of the main graph produce.
     pub values: usize,
-    /// Of how many of them the type is known.
+    /// How many of these values have a known type.
     pub typed: usize,
-    /// Of how many of them it is known how many axes they have.
+    /// How many of these values have a known rank.
     pub ranked: usize,
-    /// Of how many of them each length is known: as a number, or by name.
+    /// How many of these values have a fully known shape, with each dimension a number or a name.
     pub shaped: usize,
-    /// How many values the model says more of than before, those in graphs inside nodes too.
+    /// How many values the model declares more about than before, including values in subgraphs.
     pub written: usize,
-    /// Where the file says one thing and its operators another; nothing was changed there.
+    /// Contradictions between the declarations in the file and the operators. The declarations are
+    /// unchanged.
     pub warnings: Vec<String>,
 }
 
-impl fmt::Display for Inference {
+impl fmt::Display for ShapeInference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Inference { values, shaped, ranked, written, .. } = self;
+        let ShapeInference { values, shaped, ranked, written, .. } = self;
         write!(f, "{shaped} of {values} shapes known, {ranked} ranks; {written} values written")?;
         self.warnings.iter().try_for_each(|warning| write!(f, "\nwarning: {warning}"))
     }
 }
 
-/// A copy of `model`, which shares its weights, that says of each value its type and shape, as far
-/// as they follow from those of the inputs.
+/// Returns a copy of `model` that declares the type and shape of each value, as far as they can be
+/// inferred from the inputs. The copy shares its weights with `model`.
 ///
-/// Lengths that vary are expressions of the names that the file gives to those of the inputs:
-/// `batch`, `2*height + 1`. What an operator makes that is not known here is unknown, and never in
-/// the way of others. What the file says already stays, where it contradicts its operators too: a
-/// warning says so.
+/// Dynamic dimensions are written as expressions of the names that the file gives to input
+/// dimensions, for example `batch` or `2*height + 1`. The outputs of unknown operators stay unknown
+/// and do not prevent the inference of other values. Existing declarations are kept even if they
+/// contradict the operators; each contradiction is reported as a warning.
 ///
 /// ```
 /// use quantize_rs::{Model, infer_shapes};
@@ -56,8 +57,8 @@ impl fmt::Display for Inference {
 /// ```
 ///
 /// # Errors
-/// The model with what is written is not a legal one.
-pub fn infer_shapes(model: &Model) -> Result<(Model, Inference), QuantizeError> {
+/// The model with the added declarations is not valid.
+pub fn infer_shapes(model: &Model) -> Result<(Model, ShapeInference), QuantizeError> {
     let inferred = Inferred::of(model);
     let mut writer = Writer { inferred: &inferred, written: 0 };
     let mut edits = Vec::new();
@@ -77,8 +78,9 @@ pub fn infer_shapes(model: &Model) -> Result<(Model, Inference), QuantizeError> 
     Ok((with, inference))
 }
 
-fn counts(graph: &GraphProto, inferred: &Inferred<'_>) -> Inference {
-    let mut counts = Inference { warnings: inferred.warnings.clone(), ..Inference::default() };
+fn counts(graph: &GraphProto, inferred: &Inferred<'_>) -> ShapeInference {
+    let mut counts =
+        ShapeInference { warnings: inferred.warnings.clone(), ..ShapeInference::default() };
     let names = graph.node.iter().flat_map(|node| &node.output).filter(|name| !name.is_empty());
     for fact in names.map(|name| inferred.main.get(name.as_str())) {
         counts.values += 1;
@@ -98,7 +100,8 @@ struct Writer<'i, 'm> {
 }
 
 impl<'i, 'm> Writer<'i, 'm> {
-    /// What is to be said of the values that nodes of a graph make, where that is more than before.
+    /// The declarations to write for the outputs of the nodes of a graph, where they add to the
+    /// existing ones.
     fn infos<'g>(
         &mut self,
         graph: &'g GraphProto,
@@ -119,8 +122,7 @@ impl<'i, 'm> Writer<'i, 'm> {
         infos.into_iter()
     }
 
-    /// A node with what is known of the values in the graphs inside it, where that is more than
-    /// before.
+    /// A copy of a node with declarations added to its subgraphs; `None` if there are none to add.
     fn node(&mut self, node: &NodeProto) -> Option<NodeProto> {
         let mut with: Option<NodeProto> = None;
         for (at, attribute) in node.attribute.iter().enumerate() {
@@ -174,17 +176,17 @@ fn length(dim: Dim, dims: &Dims) -> Dimension {
     }
 }
 
-/// What is known of a value of which nothing was said.
+/// The declaration of a value that has none so far.
 fn new(name: &str, fact: &Fact, dims: &Dims) -> Option<ValueInfoProto> {
     let shape = fact.shape.as_ref();
     let shape = shape.map(|shape| shape.iter().map(|dim| length(*dim, dims)).collect());
     Some(ValueInfoProto::new(name, fact.dtype?, shape))
 }
 
-/// What was said of a value, with what is known besides; `None` where nothing is.
+/// The existing declaration of a value, extended by the inferred facts; `None` if they add nothing.
 fn with_more(said: &ValueInfoProto, fact: &Fact, dims: &Dims) -> Option<ValueInfoProto> {
     let Some(kind) = &said.value_type else { return new(&said.name, fact, dims) };
-    // What is no tensor is not looked into.
+    // Only tensors are supported.
     let tensor = kind.tensor.as_ref()?;
     let mut more = None;
     if DataType::from_number(tensor.elem_type).is_none() {

@@ -1,9 +1,9 @@
-//! Types and shapes of values, inferred: what each operator makes of what it reads, by the words of
-//! the ONNX specification.
+//! Type and shape inference: derives the outputs of each operator from its inputs, following the
+//! ONNX specification.
 //!
-//! An operator that has no row here, an attribute that makes no sense, a length that is not known:
-//! what is made of it is unknown, and the walk goes on. Lengths that vary are expressions
-//! ([`Dim`]), and so are the elements of small vectors of integers, of which shapes are made.
+//! Inference never fails. The outputs of unknown operators or invalid attributes are unknown, and
+//! inference continues with the next node. Dynamic dimensions are expressions ([`Dim`]), and so are
+//! the elements of the small integer vectors from which shapes are computed.
 
 mod call;
 mod control;
@@ -17,4 +17,4 @@ mod ops;
 pub(crate) use dim::Dim;
 pub(crate) use engine::{Facts, Inferred};
 pub(crate) use fact::Fact;
-pub use infer_shapes::{Inference, infer_shapes};
+pub use infer_shapes::{ShapeInference, infer_shapes};

@@ -1,36 +1,36 @@
-//! Operators that make new numbers of what flows into them: sums, products, averages, selections.
+//! Operators that compute new values from their inputs: sums, products, averages, selections.
 
-use super::{IN_FLOAT, Integer, OpRule, Slot, flows};
+use super::{IN_FLOAT, IntegerSupport, OpRule, Slot, flows};
 use crate::graph::Graph;
 
-const fn of_two(op_type: &'static str, integer: fn(&Graph<'_>, usize) -> Integer) -> OpRule {
+const fn of_two(op_type: &'static str, integer: fn(&Graph<'_>, usize) -> IntegerSupport) -> OpRule {
     let inputs = &[Slot::Activation, Slot::Activation];
     OpRule { op_type, inputs, more: Slot::Other, min_inputs: 2, integer, range: None }
 }
 
-const fn of_any(op_type: &'static str, integer: fn(&Graph<'_>, usize) -> Integer) -> OpRule {
+const fn of_any(op_type: &'static str, integer: fn(&Graph<'_>, usize) -> IntegerSupport) -> OpRule {
     let (inputs, more) = (&[], Slot::Activation);
     OpRule { op_type, inputs, more, min_inputs: 1, integer, range: None }
 }
 
 pub(super) const RULES: &[OpRule] = &[
-    of_two("Add", |_, _| Integer::Computes { kernel: Some("QLinearAdd") }),
-    of_two("Mul", |_, _| Integer::Computes { kernel: Some("QLinearMul") }),
+    of_two("Add", |_, _| IntegerSupport::Computes { kernel: Some("QLinearAdd") }),
+    of_two("Mul", |_, _| IntegerSupport::Computes { kernel: Some("QLinearMul") }),
     of_two("Sub", IN_FLOAT),
     of_two("Div", IN_FLOAT),
     of_any("Max", IN_FLOAT),
     of_any("Min", IN_FLOAT),
-    of_any("Concat", |_, _| Integer::Computes { kernel: Some("QLinearConcat") }),
+    of_any("Concat", |_, _| IntegerSupport::Computes { kernel: Some("QLinearConcat") }),
     OpRule {
         op_type: "Where",
         inputs: &[Slot::Other, Slot::Activation, Slot::Activation],
         more: Slot::Other,
         min_inputs: 3,
-        integer: |_, _| Integer::Computes { kernel: Some("QLinearWhere") },
+        integer: |_, _| IntegerSupport::Computes { kernel: Some("QLinearWhere") },
         range: None,
     },
-    flows("AveragePool", |_, _| Integer::Computes { kernel: Some("QLinearAveragePool") }),
-    flows("GlobalAveragePool", |_, _| Integer::Computes {
+    flows("AveragePool", |_, _| IntegerSupport::Computes { kernel: Some("QLinearAveragePool") }),
+    flows("GlobalAveragePool", |_, _| IntegerSupport::Computes {
         kernel: Some("QLinearGlobalAveragePool"),
     }),
     flows("ReduceMean", IN_FLOAT),

@@ -1,10 +1,12 @@
-//! Operators that pass data on: they move it, pick among it, or cut its range.
+//! Operators that pass on elements of their input: they move, select or clip them.
 
-use super::{FLOAT, Integer, OpRule, flows};
+use super::{FLOAT, IntegerSupport, OpRule, flows};
 use crate::graph::Graph;
 
-const MOVES: fn(&Graph<'_>, usize) -> Integer = |_, _| Integer::SameAsInput { same_range: true };
-const PICKS: fn(&Graph<'_>, usize) -> Integer = |_, _| Integer::SameAsInput { same_range: false };
+const MOVES: fn(&Graph<'_>, usize) -> IntegerSupport =
+    |_, _| IntegerSupport::SameAsInput { same_range: true };
+const PICKS: fn(&Graph<'_>, usize) -> IntegerSupport =
+    |_, _| IntegerSupport::SameAsInput { same_range: false };
 
 pub(super) const RULES: &[OpRule] = &[
     flows("Reshape", MOVES),
@@ -17,8 +19,8 @@ pub(super) const RULES: &[OpRule] = &[
     flows("SpaceToDepth", MOVES),
     flows("Expand", MOVES),
     flows("Tile", MOVES),
-    // The largest of negative numbers hides how negative they were: what comes out may need a much
-    // finer scale than what goes in.
+    // The maximum of negative numbers hides how large their magnitudes were, so the output may need
+    // a much finer scale than the input.
     flows("MaxPool", PICKS),
     flows("GlobalMaxPool", PICKS),
     flows("ReduceMax", PICKS),
@@ -30,12 +32,12 @@ pub(super) const RULES: &[OpRule] = &[
     flows("Pad", pad),
     flows("Resize", resize),
     flows("Upsample", resize),
-    flows("Relu", |_, _| Integer::Fused),
-    flows("Clip", |_, _| Integer::Fused),
+    flows("Relu", |_, _| IntegerSupport::Fused),
+    flows("Clip", |_, _| IntegerSupport::Fused),
 ];
 
-/// What is added must be among the values that the input can hold; 0 always is.
-fn pad(graph: &Graph<'_>, node: usize) -> Integer {
+/// The padding value must be among the values that the quantized input can represent; 0 always is.
+fn pad(graph: &Graph<'_>, node: usize) -> IntegerSupport {
     let proto = graph.nodes[node];
     let with_zeros = match proto.input.get(2).filter(|name| !name.is_empty()) {
         None => proto.float("value", 0.0) == 0.0,
@@ -45,20 +47,20 @@ fn pad(graph: &Graph<'_>, node: usize) -> Integer {
             .is_some_and(|values| values.iter().all(|value| *value == 0.0)),
     };
     match text(graph, node, "mode", "constant") {
-        "constant" if !with_zeros => Integer::Computes { kernel: None },
-        // The edges of a picture may hold what its middle does not.
-        _ => Integer::SameAsInput { same_range: true },
+        "constant" if !with_zeros => IntegerSupport::Computes { kernel: None },
+        // The borders of an image may hold values that its interior does not.
+        _ => IntegerSupport::SameAsInput { same_range: true },
     }
 }
 
-fn resize(graph: &Graph<'_>, node: usize) -> Integer {
-    // What lies outside of the picture gets a value of its own there.
+fn resize(graph: &Graph<'_>, node: usize) -> IntegerSupport {
+    // Positions outside the image take a separate extrapolation value.
     let crops = text(graph, node, "coordinate_transformation_mode", "") == "tf_crop_and_resize";
     match text(graph, node, "mode", "nearest") {
-        _ if crops => Integer::No(FLOAT),
-        "nearest" => Integer::SameAsInput { same_range: false },
-        "linear" => Integer::Computes { kernel: None },
-        _ => Integer::No(FLOAT),
+        _ if crops => IntegerSupport::No(FLOAT),
+        "nearest" => IntegerSupport::SameAsInput { same_range: false },
+        "linear" => IntegerSupport::Computes { kernel: None },
+        _ => IntegerSupport::No(FLOAT),
     }
 }
 

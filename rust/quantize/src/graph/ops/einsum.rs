@@ -1,9 +1,9 @@
-//! The equation of an `Einsum`: which axis of a term is that of output channels.
+//! Finds the output channels of a term of an `Einsum` equation.
 
 use quantize_rs_onnx::NodeProto;
 
-/// The axis of output channels of a term with so many axes: the last whose label no other term
-/// has, and the result does. One that other terms have too is a batch, or is summed over.
+/// The axis of output channels of a term with `rank` axes: the last axis whose label is in the
+/// result and in no other term. A label that other terms share is a batch axis or is summed over.
 pub(super) fn channels<const TERM: usize>(node: &NodeProto, rank: usize) -> Option<usize> {
     let equation = node.attribute("equation")?.s.as_deref()?;
     let equation: Vec<u8> = equation.iter().copied().filter(|c| !c.is_ascii_whitespace()).collect();
@@ -19,11 +19,11 @@ fn axis(equation: &[u8], term: usize, rank: usize) -> Option<usize> {
     let terms: Vec<&[u8]> = left.split(|c| *c == b',').collect();
     let own = terms.get(term)?;
     let once = |label: u8| left.iter().filter(|c| **c == label).nth(1).is_none();
-    // Without an arrow the result has the labels that stand there once.
+    // Without an arrow, the result has the labels that occur exactly once.
     let goes_out = |label: u8| result.is_none_or(|result| result.contains(&label));
     let is_channel = |label: u8| label.is_ascii_alphabetic() && once(label) && goes_out(label);
     let place = own.iter().rposition(|label| is_channel(*label))?;
-    // What three dots stand for is not known: axes behind them are counted from the end.
+    // How many axes an ellipsis stands for is unknown, so axes after it are counted from the end.
     let after = own.len() - 1 - place;
     let dots = own.contains(&b'.');
     match own[place..].contains(&b'.') {
@@ -51,10 +51,10 @@ mod tests {
     }
 
     #[test]
-    fn where_there_is_none_there_is_none() {
+    fn terms_without_output_channels_return_none() {
         assert_eq!(axis(b"bd,bd->b", 1, 2), None);
         assert_eq!(axis(b"bd,dh->b", 1, 2), None, "summed over");
-        assert_eq!(axis(b"bd,dh->bh", 1, 3), None, "another rank than the model says");
+        assert_eq!(axis(b"bd,dh->bh", 1, 3), None, "the rank differs from the equation");
         assert_eq!(axis(b"bd,hh->b", 1, 2), None, "a diagonal");
         assert_eq!(axis(b"", 1, 2), None);
         assert_eq!(axis(b"bd->b", 1, 2), None);

@@ -1,8 +1,8 @@
-//! Operators that multiply by a weight: convolutions, matrix products, table look-ups.
+//! Operators that multiply by a weight: convolutions, matrix multiplications, embedding lookups.
 
 use quantize_rs_onnx::NodeProto;
 
-use super::{IN_FLOAT, Integer, OpRule, Slot, einsum};
+use super::{IN_FLOAT, IntegerSupport, OpRule, Slot, einsum};
 use crate::graph::Graph;
 
 pub(super) const RULES: &[OpRule] = &[
@@ -11,7 +11,7 @@ pub(super) const RULES: &[OpRule] = &[
         inputs: &[Slot::Activation, Slot::Weight { axis: first }, Slot::Bias],
         more: Slot::Other,
         min_inputs: 2,
-        integer: |_, _| Integer::QuantizedOutput { kernel: Some("QLinearConv") },
+        integer: |_, _| IntegerSupport::QuantizedOutput { kernel: Some("QLinearConv") },
         range: None,
     },
     OpRule {
@@ -19,7 +19,7 @@ pub(super) const RULES: &[OpRule] = &[
         inputs: &[Slot::Activation, Slot::Weight { axis: second }, Slot::Bias],
         more: Slot::Other,
         min_inputs: 2,
-        integer: |_, _| Integer::QuantizedOutput { kernel: None },
+        integer: |_, _| IntegerSupport::QuantizedOutput { kernel: None },
         range: None,
     },
     OpRule {
@@ -35,7 +35,7 @@ pub(super) const RULES: &[OpRule] = &[
         inputs: &[Slot::Operand { axis: matmul_a }, Slot::Operand { axis: matmul_b }],
         more: Slot::Other,
         min_inputs: 2,
-        integer: |_, _| Integer::FloatOutput,
+        integer: |_, _| IntegerSupport::FloatOutput,
         range: None,
     },
     OpRule {
@@ -43,7 +43,7 @@ pub(super) const RULES: &[OpRule] = &[
         inputs: &[Slot::Operand { axis: first }],
         more: Slot::Other,
         min_inputs: 2,
-        integer: |_, _| Integer::SameAsInput { same_range: false },
+        integer: |_, _| IntegerSupport::SameAsInput { same_range: false },
         range: None,
     },
     OpRule {
@@ -67,17 +67,17 @@ fn second(_: &NodeProto, rank: usize) -> Option<usize> {
     (rank > 1).then_some(1)
 }
 
-/// Rows of A: its axis 0, or 1 when it is transposed.
+/// The rows of A: axis 0, or axis 1 if A is transposed.
 fn gemm_a(node: &NodeProto, rank: usize) -> Option<usize> {
     (rank == 2).then_some(usize::from(node.int("transA", 0) != 0))
 }
 
-/// Columns of B: its axis 1, or 0 when it is transposed.
+/// The columns of B: axis 1, or axis 0 if B is transposed.
 fn gemm_b(node: &NodeProto, rank: usize) -> Option<usize> {
     (rank == 2).then_some(usize::from(node.int("transB", 0) == 0))
 }
 
-/// The last axis but one; a vector is multiplied along its only axis and has no channels.
+/// The second-to-last axis. A vector has no output channels: it is summed over its only axis.
 fn matmul_a(_: &NodeProto, rank: usize) -> Option<usize> {
     (rank > 1).then(|| rank - 2)
 }
@@ -86,13 +86,13 @@ fn matmul_b(_: &NodeProto, rank: usize) -> Option<usize> {
     (rank > 1).then(|| rank - 1)
 }
 
-/// `QGemm` knows no factors, and its bias is added to products without them.
-#[allow(clippy::float_cmp)] // the values are what the file says, not results
-fn gemm(graph: &Graph<'_>, node: usize) -> Integer {
+/// `QGemm` does not support `alpha` and `beta`: it adds the bias to the unscaled product.
+#[allow(clippy::float_cmp)] // compares attributes, not computed values
+fn gemm(graph: &Graph<'_>, node: usize) -> IntegerSupport {
     let node = graph.nodes[node];
     if node.float("alpha", 1.0) == 1.0 && node.float("beta", 1.0) == 1.0 {
-        Integer::FloatOutput
+        IntegerSupport::FloatOutput
     } else {
-        Integer::No("runtimes fuse it only with alpha = beta = 1")
+        IntegerSupport::No("runtimes fuse it only with alpha = beta = 1")
     }
 }

@@ -1,6 +1,6 @@
-//! What each operator allows: one [`OpRule`] an operator, in one table.
+//! Describes what each operator supports: one [`OpRule`] per operator, in one table.
 //!
-//! The integer kernels named here are those that ONNX Runtime 1.31 runs on a CPU, seen in its
+//! The integer kernels named here are those that ONNX Runtime 1.31 uses on CPUs, as observed in its
 //! optimized graphs.
 
 mod activations;
@@ -17,80 +17,82 @@ use quantize_rs_onnx::NodeProto;
 use crate::QuantizeError;
 use crate::graph::Graph;
 
-/// What an operator allows at one of its inputs.
+/// The role of one input of an operator.
 #[derive(Clone, Copy, Debug)]
 pub enum Slot {
-    /// Data that flows through; can be quantized when the operator runs on integers.
+    /// An activation. Can be quantized if the operator supports integers.
     Activation,
-    /// A weight when it is constant. `axis` gives the axis of its output channels.
+    /// A weight if it is constant. `axis` returns the axis of its output channels.
     Weight {
-        /// The axis of output channels of a weight of this rank; `None` where there is none.
+        /// The axis of output channels of a weight of this rank; `None` if there is none.
         axis: fn(&NodeProto, usize) -> Option<usize>,
     },
-    /// A weight when it is constant, an activation when it is not.
+    /// A weight if it is constant, otherwise an activation.
     Operand {
-        /// The axis of output channels of a weight of this rank; `None` where there is none.
+        /// The axis of output channels of a weight of this rank; `None` if there is none.
         axis: fn(&NodeProto, usize) -> Option<usize>,
     },
-    /// The weight of a recurrent operator when it is constant: a matrix a direction, each row of
-    /// which is an output channel.
+    /// The weight of a recurrent operator if it is constant: one matrix per direction, in which
+    /// each row is an output channel.
     Rows,
-    /// Few numbers that scale channels: quantized only where everything is.
+    /// A small tensor that scales channels. Quantized only with
+    /// [`Placement::Everything`](crate::Placement::Everything).
     Scale,
-    /// Added to the result; int32 when the operator runs on integers.
+    /// A bias that is added to the result. It is int32 when the operator runs on integers.
     Bias,
-    /// Anything else: shapes, indices.
+    /// Any other input, for example a shape or indices.
     Other,
 }
 
-/// How an operator runs on quantized activations.
+/// How an operator can run on quantized activations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Integer {
-    /// It does not, or not yet: only its weights are quantized. And why.
+pub enum IntegerSupport {
+    /// The operator runs in float; only its weights are quantized. Holds the reason.
     No(&'static str),
-    /// It multiplies by weights. Runtimes fuse it when its inputs are quantized; its output may
-    /// stay float.
+    /// The operator multiplies by weights. Runtimes fuse it if its inputs are quantized; its output
+    /// may stay float.
     FloatOutput,
-    /// It multiplies by weights. Runtimes fuse it when its inputs and its output are quantized.
+    /// The operator multiplies by weights. Runtimes fuse it if its inputs and its output are
+    /// quantized.
     QuantizedOutput {
-        /// The integer kernel, where there is one.
+        /// The name of the integer kernel, if there is one.
         kernel: Option<&'static str>,
     },
-    /// It makes new numbers of what flows into it, without weights: its output has a range of its
-    /// own.
+    /// The operator computes new values from its inputs, without weights. Its output needs its own
+    /// range.
     Computes {
-        /// The integer kernel, where there is one.
+        /// The name of the integer kernel, if there is one.
         kernel: Option<&'static str>,
     },
-    /// It only moves elements of input 0, or picks among them: what goes out has the scale of what
-    /// comes in.
+    /// The operator only moves or selects elements of input 0. Its output has the scale of its
+    /// input.
     SameAsInput {
-        /// Whether what comes in has the range of what goes out, so that it may be quantized for
-        /// the sake of what goes out.
+        /// Whether input and output have the same range. If so, the input may be quantized for the
+        /// sake of the output.
         same_range: bool,
     },
-    /// An activation function that runtimes fold into the integer operator before it.
+    /// An activation function that runtimes fuse into the preceding integer operator.
     Fused,
 }
 
-/// What is known of one operator.
+/// The description of one operator.
 #[derive(Debug)]
 pub struct OpRule {
-    /// The operator, of ONNX's own domain.
+    /// The operator type, in the ONNX domain.
     pub op_type: &'static str,
-    /// What it allows at each input.
+    /// The role of each input.
     pub inputs: &'static [Slot],
-    /// What it allows at inputs beyond those.
+    /// The role of all further inputs.
     pub more: Slot,
-    /// How many inputs it needs.
+    /// The minimum number of inputs.
     pub min_inputs: usize,
-    /// How a node of it runs on integers, given its attributes and constant inputs.
-    pub integer: fn(&Graph<'_>, usize) -> Integer,
-    /// What its output can hold, where that does not depend on its input.
+    /// How a given node can run on integers, depending on its attributes and constant inputs.
+    pub integer: fn(&Graph<'_>, usize) -> IntegerSupport,
+    /// The range of the output, if it does not depend on the input.
     pub range: Option<Range>,
 }
 
-/// Every rule, by family.
+/// All rules, grouped by family.
 pub const ALL: &[&[OpRule]] = &[
     linear::RULES,
     arithmetic::RULES,
@@ -100,7 +102,7 @@ pub const ALL: &[&[OpRule]] = &[
     recurrent::RULES,
 ];
 
-/// The rule for a node; `None` for operators of other domains and those not known.
+/// Returns the rule of a node; `None` for operators of other domains and unknown operators.
 ///
 /// ```
 /// use quantize_rs::ops;
@@ -114,37 +116,38 @@ pub fn rule(node: &NodeProto) -> Option<&'static OpRule> {
 }
 
 impl OpRule {
-    /// What the operator allows at this input.
+    /// The role of an input.
     pub fn slot(&self, input: usize) -> Slot {
         self.inputs.get(input).copied().unwrap_or(self.more)
     }
 
-    /// Whether the operator multiplies by what it reads here.
+    /// Whether the operator can take a weight at this input.
     pub fn takes_weight(&self, input: usize) -> bool {
         matches!(self.slot(input), Slot::Weight { .. } | Slot::Operand { .. } | Slot::Rows)
     }
 
-    /// Whether what flows through the node comes in here.
+    /// Whether the operator can take an activation at this input.
     pub fn takes_activation(&self, input: usize) -> bool {
         matches!(self.slot(input), Slot::Activation | Slot::Operand { .. })
     }
 }
 
-impl Integer {
-    /// Whether new numbers are made, and not only moved, picked or cut.
+impl IntegerSupport {
+    /// Whether the operator computes new values instead of moving, selecting or clipping its input.
     pub fn computes(self) -> bool {
-        !matches!(self, Integer::SameAsInput { .. } | Integer::Fused)
+        !matches!(self, IntegerSupport::SameAsInput { .. } | IntegerSupport::Fused)
     }
 }
 
-/// A rule for an operator whose one input flows through.
-const fn flows(op_type: &'static str, integer: fn(&Graph<'_>, usize) -> Integer) -> OpRule {
+/// A rule for an operator whose only activation is input 0.
+const fn flows(op_type: &'static str, integer: fn(&Graph<'_>, usize) -> IntegerSupport) -> OpRule {
     let inputs = &[Slot::Activation];
     OpRule { op_type, inputs, more: Slot::Other, min_inputs: 1, integer, range: None }
 }
 
-/// Makes new numbers, for which there is no integer kernel.
-const IN_FLOAT: fn(&Graph<'_>, usize) -> Integer = |_, _| Integer::Computes { kernel: None };
+/// Computes new values without an integer kernel.
+const IN_FLOAT: fn(&Graph<'_>, usize) -> IntegerSupport =
+    |_, _| IntegerSupport::Computes { kernel: None };
 
 const FLOAT: &str = "its attributes have no integer kernel";
 
@@ -153,7 +156,7 @@ const INTEGER: (i32, &str) = (2, "an integer (2)");
 const INTEGERS: (i32, &str) = (7, "integers (7)");
 const NUMBER: (i32, &str) = (1, "a float (1)");
 
-/// Attributes that decisions rest on: operator, name, `AttributeProto.AttributeType`.
+/// The attributes that decisions depend on: operator type, name, `AttributeProto.AttributeType`.
 const ATTRIBUTES: &[(&str, &str, (i32, &str))] = &[
     ("Einsum", "equation", STRING),
     ("Gemm", "alpha", NUMBER),
@@ -170,7 +173,7 @@ const ATTRIBUTES: &[(&str, &str, (i32, &str))] = &[
     ("Upsample", "mode", STRING),
 ];
 
-/// Refuses a node that cannot be what it says.
+/// Returns an error if a node violates the specification of its operator.
 pub(crate) fn check_arity(node: &NodeProto) -> Result<(), QuantizeError> {
     let Some(rule) = rule(node) else { return Ok(()) };
     let inputs = node.input.iter().take_while(|name| !name.is_empty()).count();

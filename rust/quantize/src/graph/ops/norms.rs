@@ -1,4 +1,4 @@
-//! Normalizations that are not folded into the operator before them.
+//! Normalizations that are not folded into the preceding operator.
 
 use super::{IN_FLOAT, OpRule, Slot};
 

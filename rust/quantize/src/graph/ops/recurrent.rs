@@ -1,16 +1,16 @@
-//! Operators that go along a sequence: LSTM, GRU, RNN.
+//! Recurrent operators: LSTM, GRU and RNN.
 
-use super::{Integer, OpRule, Slot};
+use super::{IntegerSupport, OpRule, Slot};
 
-/// What comes in and what is remembered stays float: no kernel of ONNX's own operators takes
-/// integers.
+/// Inputs and hidden states stay float: no integer kernel exists for the recurrent operators of the
+/// ONNX domain.
 const fn recurrent(op_type: &'static str) -> OpRule {
     OpRule {
         op_type,
         inputs: &[Slot::Other, Slot::Rows, Slot::Rows, Slot::Bias],
         more: Slot::Other,
         min_inputs: 3,
-        integer: |_, _| Integer::No("runtimes run it in float"),
+        integer: |_, _| IntegerSupport::No("runtimes run it in float"),
         range: None,
     }
 }

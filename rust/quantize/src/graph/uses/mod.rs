@@ -1,5 +1,5 @@
-//! Where a constant ends up: followed through nodes that only rearrange it, and into the graphs
-//! inside nodes, to the operators that read it as a weight.
+//! Finds the operators that use a constant as a weight, through nodes that only rearrange the
+//! constant and into subgraphs.
 
 mod subgraphs;
 mod view;
@@ -8,69 +8,70 @@ use quantize_rs_onnx::{DataType, NodeProto, TensorProto};
 
 use super::ops;
 use super::ops::Slot;
-use crate::graph::{Graph, Maker, Reader, ValueId};
+use crate::graph::{Consumer, Graph, Producer, ValueId};
 use subgraphs::Read;
-pub(crate) use subgraphs::{Bodies, made};
+pub(crate) use subgraphs::{Subgraphs, made};
 use view::View;
 
-/// A constant float tensor that could be quantized.
+/// A constant floating-point tensor that could be quantized.
 #[derive(Debug)]
 pub(crate) struct Constant<'m> {
-    /// The value that the dequantized tensor will take the name of: the constant itself, or the
-    /// output of a `Cast` of it.
+    /// The value whose name the dequantized tensor takes: the constant itself, or the output of a
+    /// `Cast` of the constant.
     pub(crate) anchor: ValueId,
     /// The elements, in the layout of the anchor.
     pub(crate) tensor: &'m TensorProto,
-    /// The type of the anchor: of the constant, or what it is cast to.
+    /// The type of the anchor: the type of the constant, or the type that it is cast to.
     pub(crate) dtype: Option<DataType>,
     /// The shape of the anchor.
     pub(crate) shape: Vec<usize>,
-    /// How it is read.
+    /// How the constant is used.
     pub(crate) uses: Vec<Use<'m>>,
-    /// Those who read the anchor for nothing but a weight, in the main graph.
-    pub(crate) weighing: Vec<Reader>,
+    /// The consumers in the main graph that use the anchor only as a weight.
+    pub(crate) weighing: Vec<Consumer>,
 }
 
-/// One way in which a constant is read.
+/// One use of a constant.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Use<'m> {
-    /// As the weight of a node. `channels` are where the constant has its output channels, if it
-    /// has them anywhere; `batched` says that the node finds them on the last of three or more axes.
+    /// As the weight of a node. `channels` locates the output channels in the constant, if the
+    /// constant has any; `batched` is true if they are the last of three or more axes at the node.
     Weight { node: usize, channels: Option<Along>, batched: bool },
-    /// As the weight of a node in a graph inside a node.
+    /// As the weight of a node in a subgraph.
     Inside { node: &'m NodeProto, channels: Option<Along> },
     /// As the bias of a node.
     Bias { node: usize },
-    /// By a node that has no use for integers here.
+    /// By a node that cannot use a quantized tensor here.
     Other { node: usize },
     /// As an output of the model.
     Output,
-    /// By a graph inside a node, which has no use for integers here.
+    /// By a subgraph that cannot use a quantized tensor here.
     Captured,
 }
 
-/// Where the output channels of a constant are.
+/// Where a constant has its output channels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Along {
-    /// Along this axis of it.
+    /// Along this axis of the constant.
     Axis(usize),
-    /// Each is a row of its last axis; so many there are.
+    /// Each row of the last axis is one channel. Holds the number of rows.
     Rows(usize),
 }
 
 impl<'m> Constant<'m> {
-    /// What it may be called: as its anchor is, and as what a `Cast` makes that of.
+    /// The names that refer to the constant: the name of the anchor and, if a `Cast` produces the
+    /// anchor, the name of its input.
     pub(crate) fn names(&self, graph: &Graph<'m>) -> Vec<&'m str> {
         let anchor = &graph.values[self.anchor];
-        let source = match anchor.maker {
-            Maker::Node { node, .. } => graph.input(node, 0),
+        let source = match anchor.producer {
+            Producer::Node { node, .. } => graph.input(node, 0),
             _ => None,
         };
         let source = source.map(|source| graph.values[source].name);
         std::iter::once(anchor.name).chain(source).collect()
     }
 
-    /// The nodes that multiply by it, those in graphs inside nodes included.
+    /// The nodes that multiply by the constant, including those in subgraphs.
     pub(crate) fn multipliers(&self, graph: &Graph<'m>) -> impl Iterator<Item = &'m NodeProto> {
         self.uses.iter().filter_map(|usage| match usage {
             Use::Weight { node, .. } => Some(graph.nodes[*node]),
@@ -79,15 +80,15 @@ impl<'m> Constant<'m> {
         })
     }
 
-    /// Whether some node multiplies by it.
+    /// Whether any node multiplies by the constant.
     pub(crate) fn is_weight(&self) -> bool {
         self.uses.iter().any(|usage| matches!(usage, Use::Weight { .. } | Use::Inside { .. }))
     }
 }
 
-/// Every constant tensor of the graph, in the order of its values.
+/// All constant tensors of the graph, in the order of the graph's values.
 pub(crate) fn constants<'m>(graph: &Graph<'m>) -> Vec<Constant<'m>> {
-    let bodies = Bodies::of(graph);
+    let bodies = Subgraphs::of(graph);
     (0..graph.values.len())
         .filter_map(|value| {
             let (tensor, shape) = anchored(graph, value)?;
@@ -98,10 +99,10 @@ pub(crate) fn constants<'m>(graph: &Graph<'m>) -> Vec<Constant<'m>> {
         .collect()
 }
 
-/// The weights that stand in bodies: the body, the tensor, and its name there.
+/// The weights that are defined in subgraphs: the subgraph, the tensor, and its name there.
 pub(crate) fn inside<'m>(
     graph: &Graph<'m>,
-    bodies: &Bodies<'m>,
+    bodies: &Subgraphs<'m>,
 ) -> Vec<(usize, &'m TensorProto, &'m str)> {
     let uses = Uses { graph, bodies };
     let mut found = Vec::new();
@@ -112,7 +113,7 @@ pub(crate) fn inside<'m>(
             let Some(tensor) = body.own.get(name).copied().flatten() else { continue };
             let shape: Option<Vec<usize>> =
                 tensor.dims.iter().map(|dim| usize::try_from(*dim).ok()).collect();
-            // A graph cannot hand out what it reads from outside.
+            // A subgraph cannot output a value that it captures from an outer graph.
             let handed_out = bodies.reads(index, name).iter().any(|read| read.by.is_none());
             if let Some(shape) = shape.filter(|_| is_float(tensor) && !handed_out)
                 && uses.weighed(At::Inside(index, name), &shape)
@@ -124,7 +125,8 @@ pub(crate) fn inside<'m>(
     found
 }
 
-/// The bytes of a constant of floats in the file: what is only cast counts for what it is cast to.
+/// The size in bytes of a floating-point constant in the file. A constant whose only use is a
+/// `Cast` counts for the output of the `Cast`.
 pub(crate) fn bytes(graph: &Graph<'_>, value: ValueId) -> Option<u64> {
     if let Some(tensor) = graph.constant(value).filter(|tensor| !is_float(tensor)) {
         return byte_len(tensor);
@@ -140,16 +142,16 @@ fn byte_len(tensor: &TensorProto) -> Option<u64> {
 
 /// The element type of an anchor.
 pub(crate) fn float_type(graph: &Graph<'_>, anchor: ValueId) -> Option<DataType> {
-    match (graph.constant(anchor), graph.values[anchor].maker) {
-        (None, Maker::Node { node, .. }) => casts(graph.nodes[node]),
+    match (graph.constant(anchor), graph.values[anchor].producer) {
+        (None, Producer::Node { node, .. }) => casts(graph.nodes[node]),
         (tensor, _) => tensor?.dtype(),
     }
 }
 
-/// The tensor behind an anchor, and the anchor's shape.
+/// The tensor behind an anchor, and the shape of the anchor.
 fn anchored<'m>(graph: &Graph<'m>, value: ValueId) -> Option<(&'m TensorProto, Vec<usize>)> {
     if let Some(tensor) = graph.constant(value) {
-        // A constant that is only cast is quantized after the cast.
+        // If every consumer is a `Cast`, the output of the `Cast` is quantized instead.
         if is_float(tensor) && only_cast(graph, value) {
             return None;
         }
@@ -157,11 +159,11 @@ fn anchored<'m>(graph: &Graph<'m>, value: ValueId) -> Option<(&'m TensorProto, V
             tensor.dims.iter().map(|dim| usize::try_from(*dim).ok()).collect();
         return Some((tensor, shape?));
     }
-    let Maker::Node { node, .. } = graph.values[value].maker else { return None };
+    let Producer::Node { node, .. } = graph.values[value].producer else { return None };
     casts(graph.nodes[node])?;
     let source = graph.input(node, 0)?;
     let (tensor, shape) = (graph.constant(source)?, graph.shape(source)?);
-    if matches!(graph.values[source].maker, Maker::Initializer { overridable: true, .. }) {
+    if matches!(graph.values[source].producer, Producer::Initializer { overridable: true, .. }) {
         return None;
     }
     is_float(tensor).then_some(())?;
@@ -170,13 +172,13 @@ fn anchored<'m>(graph: &Graph<'m>, value: ValueId) -> Option<(&'m TensorProto, V
 
 fn only_cast(graph: &Graph<'_>, value: ValueId) -> bool {
     let value = &graph.values[value];
-    !value.captured
+    !value.used_in_subgraph
         && !value.is_output
-        && !value.readers.is_empty()
-        && value.readers.iter().all(|reader| casts(graph.nodes[reader.node]).is_some())
+        && !value.consumers.is_empty()
+        && value.consumers.iter().all(|consumer| casts(graph.nodes[consumer.node]).is_some())
 }
 
-/// The types of floats that weights are of.
+/// The floating-point types that a weight can have.
 pub(crate) const FLOATS: [DataType; 4] =
     [DataType::Float, DataType::Float16, DataType::BFloat16, DataType::Double];
 
@@ -184,24 +186,24 @@ fn is_float(tensor: &TensorProto) -> bool {
     tensor.dtype().is_some_and(|dtype| FLOATS.contains(&dtype))
 }
 
-/// The floats that a node makes of another type, if that is what it does.
+/// The floating-point type that a node casts to, if the node is such a `Cast`.
 pub(crate) fn casts(node: &NodeProto) -> Option<DataType> {
     let to = || DataType::from_number(i32::try_from(node.int("to", 0)).ok()?);
     let casts = node.op_type == "Cast" && node.is_onnx();
     to().filter(|to| casts && FLOATS.contains(to))
 }
 
-/// Whether a node makes float32 of another type.
+/// Whether a node casts to float32.
 pub(crate) fn casts_to_float32(node: &NodeProto) -> bool {
     casts(node) == Some(DataType::Float)
 }
 
-/// Whether the axis of output channels is the same for each of several groups.
+/// Whether the axis of output channels is shared by several groups.
 pub(crate) fn groups_outputs(node: &NodeProto) -> bool {
     node.op_type == "ConvTranspose" && node.int("group", 1) != 1
 }
 
-/// Whether a node gives the elements of its first input another order or shape.
+/// Whether a node only changes the order or shape of its first input.
 pub(crate) fn rearranges(node: &NodeProto) -> bool {
     let op_types = ["Identity", "Transpose", "Reshape", "Flatten", "Squeeze", "Unsqueeze"];
     node.is_onnx() && op_types.contains(&&*node.op_type)
@@ -210,61 +212,62 @@ pub(crate) fn rearranges(node: &NodeProto) -> bool {
 /// The constant that a value is, or is rearranged from.
 pub(crate) fn rearranged_from(graph: &Graph<'_>, mut value: ValueId) -> Option<ValueId> {
     while graph.constant(value).is_none() {
-        let Maker::Node { node, .. } = graph.values[value].maker else { return None };
+        let Producer::Node { node, .. } = graph.values[value].producer else { return None };
         value = graph.input(node, 0).filter(|_| rearranges(graph.nodes[node]))?;
     }
     Some(value)
 }
 
-/// The nodes that rearrange a value one after the other, each of which alone reads what comes to it;
-/// the value itself others read too, as it is.
+/// The chain of nodes that rearrange a value one after the other. Each node is the only consumer of
+/// its input; only the anchor itself may have other consumers.
 pub(crate) fn rearranging(graph: &Graph<'_>, anchor: ValueId) -> Vec<usize> {
     let mut chain = Vec::new();
     let mut value = anchor;
     loop {
         let found = &graph.values[value];
-        let moves = |reader: &Reader| rearranges(graph.nodes[reader.node]);
-        let mut readers = found.readers.iter().filter(|reader| value != anchor || moves(reader));
-        let (Some(reader), None) = (readers.next(), readers.next()) else { return chain };
-        let next = graph
-            .output(reader.node, 0)
-            .filter(|_| moves(reader) && reader.input == 0 && !found.captured && !found.is_output);
+        let moves = |consumer: &Consumer| rearranges(graph.nodes[consumer.node]);
+        let mut consumers =
+            found.consumers.iter().filter(|consumer| value != anchor || moves(consumer));
+        let (Some(consumer), None) = (consumers.next(), consumers.next()) else { return chain };
+        let next = graph.output(consumer.node, 0).filter(|_| {
+            moves(consumer) && consumer.input == 0 && !found.used_in_subgraph && !found.is_output
+        });
         let Some(next) = next else { return chain };
-        chain.push(reader.node);
+        chain.push(consumer.node);
         value = next;
     }
 }
 
-/// A value on the way from a constant to those who read it.
+/// A value between a constant and its uses.
 #[derive(Clone, Copy)]
 enum At<'m> {
-    /// One of the main graph.
+    /// A value of the main graph.
     Outside(ValueId),
-    /// One of a body.
+    /// A value of a subgraph.
     Inside(usize, &'m str),
 }
 
-/// Follows constants.
+/// Follows constants to their uses.
 struct Uses<'g, 'm> {
     graph: &'g Graph<'m>,
-    bodies: &'g Bodies<'m>,
+    bodies: &'g Subgraphs<'m>,
 }
 
-/// What is on the way.
-struct Way<'m> {
+/// A value that is still to be visited.
+struct Visit<'m> {
     at: At<'m>,
-    /// What the constant looks like there, where that is known.
+    /// How its axes relate to those of the constant, if that is known.
     view: Option<View>,
-    /// Whether it is the constant itself.
+    /// Whether the value is the constant itself.
     direct: bool,
-    /// The reader of the constant that it came by.
-    by: Option<Reader>,
+    /// The consumer of the constant through which the value was reached.
+    by: Option<Consumer>,
 }
 
 impl<'m> Uses<'_, 'm> {
-    /// How a constant of this shape is read, through all nodes that only rearrange it, and by whom
-    /// for nothing but a weight.
-    fn of(&self, anchor: ValueId, shape: &[usize]) -> (Vec<Use<'m>>, Vec<Reader>) {
+    /// The uses of a constant of this shape, through all nodes that only rearrange it, and the
+    /// consumers that use it only as a weight.
+    fn of(&self, anchor: ValueId, shape: &[usize]) -> (Vec<Use<'m>>, Vec<Consumer>) {
         let mut spoilt = Vec::new();
         let uses = self.from(At::Outside(anchor), shape);
         for (usage, by) in &uses {
@@ -272,65 +275,65 @@ impl<'m> Uses<'_, 'm> {
                 spoilt.extend(*by);
             }
         }
-        let weighing = self.graph.values[anchor].readers.iter().copied();
-        let weighing = weighing.filter(|reader| !spoilt.contains(reader)).collect();
+        let weighing = self.graph.values[anchor].consumers.iter().copied();
+        let weighing = weighing.filter(|consumer| !spoilt.contains(consumer)).collect();
         (uses.into_iter().map(|(usage, _)| usage).collect(), weighing)
     }
 
-    /// Whether some node reads what is there as a weight.
+    /// Whether any node uses the value as a weight.
     fn weighed(&self, at: At<'m>, shape: &[usize]) -> bool {
         self.from(at, shape).iter().any(|(usage, _)| matches!(usage, Use::Inside { .. }))
     }
 
-    /// How a constant of this shape is read, each time with the reader of the constant itself that
-    /// it came by.
-    fn from(&self, at: At<'m>, shape: &[usize]) -> Vec<(Use<'m>, Option<Reader>)> {
+    /// The uses of a constant of this shape, each with the consumer of the constant through which
+    /// it was reached.
+    fn from(&self, at: At<'m>, shape: &[usize]) -> Vec<(Use<'m>, Option<Consumer>)> {
         let mut uses = Vec::new();
-        // A list, not a recursion: a chain of a million nodes must not exhaust the stack. What has
-        // no elements, or a shape that overflows, is not followed.
+        // An explicit stack instead of recursion: a chain of a million nodes must not overflow the
+        // call stack. Constants without elements, or whose shape overflows, are not followed.
         let view = View::of(shape).filter(|_| !shape.contains(&0));
-        let mut waiting = vec![Way { at, view, direct: true, by: None }];
-        while let Some(way) = waiting.pop() {
-            self.step(&way, &mut uses, &mut waiting);
+        let mut waiting = vec![Visit { at, view, direct: true, by: None }];
+        while let Some(visit) = waiting.pop() {
+            self.step(&visit, &mut uses, &mut waiting);
         }
         uses
     }
 
-    /// Who reads a value, and what it is rearranged to.
+    /// Records the uses of a value, and queues the values that it is rearranged to.
     fn step(
         &self,
-        way: &Way<'m>,
-        uses: &mut Vec<(Use<'m>, Option<Reader>)>,
-        next: &mut Vec<Way<'m>>,
+        visit: &Visit<'m>,
+        uses: &mut Vec<(Use<'m>, Option<Consumer>)>,
+        next: &mut Vec<Visit<'m>>,
     ) {
         let Uses { graph, bodies } = self;
-        let inside = match way.at {
+        let inside = match visit.at {
             At::Outside(value) => {
                 let found = &graph.values[value];
                 if found.is_output {
-                    uses.push((Use::Output, way.by));
+                    uses.push((Use::Output, visit.by));
                 }
-                for reader in &found.readers {
-                    let (node, by) = (graph.nodes[reader.node], way.by.or(Some(*reader)));
+                for consumer in &found.consumers {
+                    let (node, by) = (graph.nodes[consumer.node], visit.by.or(Some(*consumer)));
                     let ints =
-                        |input| ints(graph, graph.constant(graph.input(reader.node, input)?)?);
-                    let seen = || way.view.as_ref()?.through(node, ints);
-                    if reader.input == 0
+                        |input| ints(graph, graph.constant(graph.input(consumer.node, input)?)?);
+                    let seen = || visit.view.as_ref()?.through(node, ints);
+                    if consumer.input == 0
                         && let Some(view) = seen()
-                        && let Some(output) = graph.output(reader.node, 0)
+                        && let Some(output) = graph.output(consumer.node, 0)
                     {
                         let (at, view) = (At::Outside(output), Some(view));
-                        next.push(Way { at, view, direct: false, by });
+                        next.push(Visit { at, view, direct: false, by });
                         continue;
                     }
-                    let usage = match weight(node, reader.input, way.view.as_ref()) {
+                    let usage = match weight(node, consumer.input, visit.view.as_ref()) {
                         Some((channels, batched)) => {
-                            Use::Weight { node: reader.node, channels, batched }
+                            Use::Weight { node: consumer.node, channels, batched }
                         }
-                        None if way.direct && is_bias(node, reader.input) => {
-                            Use::Bias { node: reader.node }
+                        None if visit.direct && is_bias(node, consumer.input) => {
+                            Use::Bias { node: consumer.node }
                         }
-                        None => Use::Other { node: reader.node },
+                        None => Use::Other { node: consumer.node },
                     };
                     uses.push((usage, by));
                 }
@@ -338,35 +341,35 @@ impl<'m> Uses<'_, 'm> {
             }
             At::Inside(body, name) => bodies.reads(body, name),
         };
-        for Read { body, by: reader } in inside.iter().copied() {
-            let Some((node, input)) = reader else {
-                uses.push((Use::Captured, way.by));
+        for Read { body, by: consumer } in inside.iter().copied() {
+            let Some((node, input)) = consumer else {
+                uses.push((Use::Captured, visit.by));
                 continue;
             };
             let constant = |input: usize| {
                 let name = node.input.get(input)?;
                 ints(graph, bodies.constant(graph, body, name)?)
             };
-            let seen = || way.view.as_ref()?.through(node, constant);
+            let seen = || visit.view.as_ref()?.through(node, constant);
             if input == 0
                 && let Some(view) = seen()
                 && let Some(output) = node.output.first()
             {
                 let (at, view) = (At::Inside(body, output), Some(view));
-                next.push(Way { at, view, direct: false, by: way.by });
+                next.push(Visit { at, view, direct: false, by: visit.by });
                 continue;
             }
-            let usage = match weight(node, input, way.view.as_ref()) {
+            let usage = match weight(node, input, visit.view.as_ref()) {
                 Some((channels, _)) => Use::Inside { node, channels },
                 None => Use::Captured,
             };
-            uses.push((usage, way.by));
+            uses.push((usage, visit.by));
         }
     }
 }
 
-/// The output channels of what a node reads as a weight, and whether they are the last of three or
-/// more axes; `None` where it does not.
+/// The output channels of a weight at this input of the node, and whether they are the last of
+/// three or more axes; `None` if the input is not a weight.
 fn weight(node: &NodeProto, input: usize, view: Option<&View>) -> Option<(Option<Along>, bool)> {
     let (view, rule) = (view?, ops::rule(node)?);
     let (rank, mut batched) = (view.rank(), false);
@@ -382,8 +385,8 @@ fn weight(node: &NodeProto, input: usize, view: Option<&View>) -> Option<(Option
     Some((along, batched))
 }
 
-/// Each row of the last axis is a channel: those of one axis, where all axes before it are of
-/// length 1, as in recurrent operators of one direction.
+/// Treats each row of the last axis as a channel. Uses a plain axis where all axes before it have
+/// length 1, as in recurrent operators with one direction.
 fn rows(view: &View) -> Option<Along> {
     let rows = view.rows();
     let last = view.rank().checked_sub(2)?;
@@ -397,7 +400,7 @@ fn is_bias(node: &NodeProto, input: usize) -> bool {
     ops::rule(node).is_some_and(|rule| matches!(rule.slot(input), Slot::Bias))
 }
 
-/// The integers of a constant.
+/// The elements of an int64 constant.
 fn ints(graph: &Graph<'_>, tensor: &TensorProto) -> Option<Vec<i64>> {
     let tensor = graph.model.tensor(tensor).ok()?;
     (tensor.dtype == DataType::Int64).then(|| {

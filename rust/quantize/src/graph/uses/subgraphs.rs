@@ -1,4 +1,4 @@
-//! Who reads what in the graphs inside nodes: the bodies of `If`, `Loop` and `Scan`.
+//! Which nodes use which values in subgraphs: the bodies of `If`, `Loop` and `Scan`.
 
 use std::collections::HashMap;
 
@@ -6,41 +6,42 @@ use quantize_rs_onnx::{GraphProto, NodeProto, TensorProto};
 
 use crate::graph::{Graph, ValueId, constant_of};
 
-/// The graphs inside nodes, those inside their nodes included.
+/// All subgraphs of a graph, including nested ones.
 #[derive(Debug, Default)]
-pub(crate) struct Bodies<'m> {
-    pub(crate) all: Vec<Body<'m>>,
-    /// Reads of what is made in the main graph, by name.
+pub(crate) struct Subgraphs<'m> {
+    pub(crate) all: Vec<Subgraph<'m>>,
+    /// Reads of values that are defined in the main graph, by name.
     captured: HashMap<&'m str, Vec<Read<'m>>>,
 }
 
-/// One graph inside a node.
+/// One subgraph.
 #[derive(Debug)]
-pub(crate) struct Body<'m> {
+pub(crate) struct Subgraph<'m> {
     /// The graph.
     pub(crate) graph: &'m GraphProto,
-    /// The body around it.
+    /// The enclosing subgraph; `None` if that is the main graph.
     parent: Option<usize>,
-    /// What is made in it, and the constant behind it.
+    /// The values that are defined in the subgraph, each with the constant behind it.
     pub(super) own: HashMap<&'m str, Option<&'m TensorProto>>,
-    /// Reads of what is made in it, by name, those in graphs inside it included.
+    /// Reads of values that are defined in the subgraph, by name, including reads in nested
+    /// subgraphs.
     reads: HashMap<&'m str, Vec<Read<'m>>>,
 }
 
-/// A place in a body where a value is read.
+/// One read of a value in a subgraph.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Read<'m> {
-    /// The body.
+    /// The index of the subgraph.
     pub(crate) body: usize,
-    /// The node and the position among its inputs; `None` for an output of the body.
+    /// The node and the index of its input; `None` for an output of the subgraph.
     pub(crate) by: Option<(&'m NodeProto, usize)>,
 }
 
-impl<'m> Bodies<'m> {
-    /// Looks into the graphs inside the nodes of a graph.
-    pub(crate) fn of(graph: &Graph<'m>) -> Bodies<'m> {
-        let mut bodies = Bodies::default();
-        // What stands outside is numbered before what stands inside it.
+impl<'m> Subgraphs<'m> {
+    /// Collects the subgraphs of the nodes of a graph.
+    pub(crate) fn of(graph: &Graph<'m>) -> Subgraphs<'m> {
+        let mut bodies = Subgraphs::default();
+        // An enclosing subgraph gets a smaller index than the subgraphs in it.
         let mut waiting: Vec<(&'m GraphProto, Option<usize>)> = Vec::new();
         let outermost = graph.nodes.iter().flat_map(|node| node.subgraphs());
         waiting.extend(outermost.map(|body| (body, None)));
@@ -48,7 +49,7 @@ impl<'m> Bodies<'m> {
         while let Some((body, parent)) = waiting.pop() {
             let index = bodies.all.len();
             let (own, reads) = (own(body), HashMap::new());
-            bodies.all.push(Body { graph: body, parent, own, reads });
+            bodies.all.push(Subgraph { graph: body, parent, own, reads });
             let inside = body.node.iter().flat_map(|node| node.subgraphs());
             waiting.extend(inside.map(|body| (body, Some(index))));
         }
@@ -66,47 +67,47 @@ impl<'m> Bodies<'m> {
         bodies
     }
 
-    /// What is made in bodies, body by body.
+    /// The names that are defined in subgraphs, one subgraph after the other.
     pub(crate) fn names(&self) -> impl Iterator<Item = &'m str> {
         self.all.iter().flat_map(|body| body.own.keys().copied())
     }
 
-    /// The nodes of bodies, and in which body each stands.
+    /// The nodes of all subgraphs, each with the index of its subgraph.
     pub(crate) fn nodes(&self) -> impl Iterator<Item = (usize, &'m NodeProto)> {
         let numbered = self.all.iter().enumerate();
         numbered.flat_map(|(body, found)| found.graph.node.iter().map(move |node| (body, &**node)))
     }
 
-    /// The value of the main graph that a body knows by a name.
+    /// The value of the main graph that a name refers to inside a subgraph.
     pub(crate) fn outer(&self, graph: &Graph<'m>, body: usize, name: &str) -> Option<ValueId> {
-        if self.maker(body, name).is_some() { None } else { graph.value(name) }
+        if self.producer(body, name).is_some() { None } else { graph.value(name) }
     }
 
-    /// Who reads a value of the main graph.
+    /// The reads of a value of the main graph.
     pub(super) fn captured(&self, name: &str) -> &[Read<'m>] {
         self.captured.get(name).map_or(&[], |reads| reads)
     }
 
-    /// Who reads a value of a body.
+    /// The reads of a value of a subgraph.
     pub(super) fn reads(&self, body: usize, name: &str) -> &[Read<'m>] {
         self.all[body].reads.get(name).map_or(&[], |reads| reads)
     }
 
-    /// The constant that a body knows by a name.
+    /// The constant that a name refers to inside a subgraph.
     pub(crate) fn constant(
         &self,
         graph: &Graph<'m>,
         body: usize,
         name: &str,
     ) -> Option<&'m TensorProto> {
-        match self.maker(body, name) {
+        match self.producer(body, name) {
             Some(body) => self.all[body].own.get(name).copied().flatten(),
             None => graph.constant(graph.value(name)?),
         }
     }
 
-    /// The body that makes what `body` knows by a name; `None` for the main graph.
-    fn maker(&self, body: usize, name: &str) -> Option<usize> {
+    /// The subgraph that defines a name that is visible in `body`; `None` for the main graph.
+    fn producer(&self, body: usize, name: &str) -> Option<usize> {
         let mut scope = Some(body);
         while let Some(body) = scope {
             if self.all[body].own.contains_key(name) {
@@ -121,24 +122,24 @@ impl<'m> Bodies<'m> {
         if name.is_empty() {
             return;
         }
-        match self.maker(read.body, name) {
+        match self.producer(read.body, name) {
             Some(body) => self.all[body].reads.entry(name).or_default().push(read),
             None => self.captured.entry(name).or_default().push(read),
         }
     }
 }
 
-/// The names of what a body makes.
+/// The names that a subgraph defines.
 pub(crate) fn made(body: &GraphProto) -> impl Iterator<Item = &str> {
     own(body).into_keys()
 }
 
-/// What a body makes: its inputs, its constants, and what its nodes make.
+/// What a subgraph defines: its inputs, its constants, and the outputs of its nodes.
 fn own(body: &GraphProto) -> HashMap<&str, Option<&TensorProto>> {
     let mut own: HashMap<&str, Option<&TensorProto>> = HashMap::new();
     own.extend(body.sparse_initializer.iter().filter_map(|sparse| Some((sparse.name()?, None))));
     own.extend(body.initializer.iter().map(|tensor| (tensor.name.as_str(), Some(&**tensor))));
-    // What is an input too may be replaced.
+    // An initializer that is also an input can be overridden, so it is not constant.
     own.extend(body.input.iter().map(|input| (input.name.as_str(), None)));
     for node in &body.node {
         let constant = constant_of(node);

@@ -1,8 +1,9 @@
-//! How the axes of what a constant is rearranged to relate to its own.
+//! How the axes of a rearranged constant relate to the axes of the constant itself.
 
 use quantize_rs_onnx::NodeProto;
 
-/// Rearranged axes and those of the constant: length and stride in its elements, axis by axis.
+/// The axes of a rearranged constant and of the constant itself: dimension and stride of each axis,
+/// in elements of the constant.
 #[derive(Clone, Debug)]
 pub(super) struct View {
     axes: Vec<(usize, usize)>,
@@ -10,30 +11,30 @@ pub(super) struct View {
 }
 
 impl View {
-    /// `None` for a shape with more elements than can be counted.
+    /// Creates the view of an unchanged constant; `None` if the number of elements overflows.
     pub(super) fn of(shape: &[usize]) -> Option<View> {
         let axes = strided(shape)?;
         Some(View { source: axes.clone(), axes })
     }
 
-    /// How many axes there are.
+    /// The number of axes.
     pub(super) fn rank(&self) -> usize {
         self.axes.len()
     }
 
-    /// The length of an axis.
+    /// The dimension of an axis.
     pub(super) fn length(&self, axis: usize) -> Option<usize> {
         self.axes.get(axis).map(|(length, _)| *length)
     }
 
-    /// The axis of the constant that is exactly `axis` of the view.
+    /// The axis of the constant that is identical to `axis` of the view.
     pub(super) fn source_axis(&self, axis: usize) -> Option<usize> {
         let wanted = self.axes.get(axis)?;
         self.source.iter().position(|axis| axis == wanted)
     }
 
-    /// How many rows there are when the last axis holds a row each, and rows follow one another as
-    /// in the constant.
+    /// The number of rows when each row is one slice of the last axis and the rows have the order
+    /// that they have in the constant.
     pub(super) fn rows(&self) -> Option<usize> {
         let lengths = self.lengths();
         let (_, before) = lengths.split_last()?;
@@ -41,8 +42,8 @@ impl View {
         product(before).filter(|_| in_order)
     }
 
-    /// The view after a node that only rearranges its input 0, the constant integers of whose other
-    /// inputs `ints` gives; `None` for other nodes.
+    /// The view after a node that only rearranges its input 0; `None` for other nodes. `ints`
+    /// returns the constant integers of the other inputs.
     pub(super) fn through(
         &self,
         node: &NodeProto,
@@ -51,7 +52,7 @@ impl View {
         if !node.is_onnx() {
             return None;
         }
-        // From opset 13 on, axes are an input.
+        // Since opset 13, `axes` is an input.
         let listed = || match node.attribute("axes") {
             Some(axes) => Some(axes.ints.clone()),
             None => ints(1),
@@ -107,7 +108,7 @@ impl View {
         new.dedup();
         let mut found = self.axes.clone();
         for axis in &new {
-            // An axis of one element has the stride of what follows it, as in C order.
+            // An axis of one element gets the stride that C order implies.
             let stride =
                 found.get(*axis).map_or(Some(1), |(length, stride)| length.checked_mul(*stride))?;
             if *axis > found.len() {
@@ -135,7 +136,7 @@ impl View {
         (product(&lengths)? == elements).then(|| self.with_shape(&lengths))?
     }
 
-    /// The same elements in the same order under another shape; only while they are in order.
+    /// The same elements with another shape, if they are in C order.
     fn with_shape(&self, shape: &[usize]) -> Option<View> {
         let in_order = strided(&self.lengths())? == self.axes;
         in_order.then_some(View { axes: strided(shape)?, source: self.source.clone() })
@@ -146,12 +147,12 @@ impl View {
     }
 }
 
-/// Number of elements; `None` when they cannot be counted.
+/// The number of elements; `None` if it overflows.
 fn product(lengths: &[usize]) -> Option<usize> {
     lengths.iter().try_fold(1usize, |product, length| product.checked_mul(*length))
 }
 
-/// Axes of a tensor in C order: length and stride.
+/// The axes of a tensor in C order: dimension and stride.
 fn strided(shape: &[usize]) -> Option<Vec<(usize, usize)>> {
     let mut stride = 1usize;
     let mut axes = Vec::with_capacity(shape.len());
@@ -163,7 +164,7 @@ fn strided(shape: &[usize]) -> Option<Vec<(usize, usize)>> {
     Some(axes)
 }
 
-/// An axis counted from either end.
+/// Resolves an axis that may be negative.
 fn at(axis: i64, rank: usize) -> Option<usize> {
     let signed = i64::try_from(rank).ok()?;
     usize::try_from(if axis < 0 { axis + signed } else { axis }).ok().filter(|axis| *axis < rank)

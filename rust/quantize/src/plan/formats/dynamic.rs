@@ -79,9 +79,12 @@ fn table(
     config: &Config,
     qtype: QType,
 ) -> Option<Form> {
-    let looks_up = |reader: &Reader| {
-        let node = graph.nodes[reader.node];
-        node.is_onnx() && node.op_type == "Gather" && reader.input == 0 && node.int("axis", 0) == 0
+    let looks_up = |consumer: &Consumer| {
+        let node = graph.nodes[consumer.node];
+        node.is_onnx()
+            && node.op_type == "Gather"
+            && consumer.input == 0
+            && node.int("axis", 0) == 0
     };
     let consumers = &graph.values[constant.anchor].readers;
     let only = constant.uses.iter().all(|usage| matches!(usage, Use::Weight { .. }));

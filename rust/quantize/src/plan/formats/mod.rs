@@ -86,8 +86,8 @@ pub(super) fn comes_from(graph: &Graph<'_>, value: Option<ValueId>, anchor: Valu
         if found == anchor {
             return true;
         }
-        value = match graph.values[found].maker {
-            crate::Maker::Node { node, .. } if uses::rearranges(graph.nodes[node]) => {
+        value = match graph.values[found].producer {
+            crate::Producer::Node { node, .. } if uses::rearranges(graph.nodes[node]) => {
                 graph.input(node, 0)
             }
             _ => None,

@@ -4,7 +4,7 @@
 use quantize_rs_math::{Granularity, QSpec};
 
 use crate::graph::ValueId;
-use crate::graph::ops::{Integer, Slot};
+use crate::graph::ops::{IntegerSupport, Slot};
 use crate::options::target::Bias;
 use crate::plan::activations::ActivationContext;
 use crate::plan::decisions::{Decisions, Outcome};
@@ -119,7 +119,7 @@ impl ActivationContext<'_, '_> {
         let vector = |input: usize| {
             let found = graph.input(node, input).filter(|_| self.scales_channels(node))?;
             let value = &graph.values[found];
-            let alone = !value.captured && !value.is_output;
+            let alone = !value.used_in_subgraph && !value.is_output;
             (alone && graph.constant(found)?.dims.len() == 1).then_some(found)
         };
         let (Some(input), Some(weight)) = (graph.input(node, 0), vector(1)) else {

@@ -203,7 +203,7 @@ impl ActivationContext<'_, '_> {
     }
 
     fn is_input(&self, value: ValueId) -> bool {
-        matches!(self.graph.values[value].maker, Maker::Input)
+        matches!(self.graph.values[value].producer, Producer::Input)
     }
 
     /// Whether a node reads floats, through filters of few taps that no other node reads and for

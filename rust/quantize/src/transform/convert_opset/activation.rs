@@ -1,39 +1,42 @@
-//! Softmax and its kin, Clip, Dropout.
+//! Opset conversion of activation functions, Clip and Dropout.
 
 use quantize_rs_onnx::{AttributeProto, DataType, NodeProto, Raw};
 
-use super::place::{self, Place};
+use super::context::{self, NodeContext};
 
-/// Version 13: `Softmax`, `LogSoftmax` and `Hardmax` go along one axis; before, along all axes from it on
-/// as if they were one.
-pub(super) fn coerced(node: &mut NodeProto, place: &mut Place<'_, '_>) -> Result<bool, String> {
-    let axis = place::int(node, "axis", 1)?;
-    let input = place::input(node, 0).unwrap_or_default().to_owned();
-    let shape = place.shape(&input).or_else(|| Some(vec![None; place.rank(&input)?]));
+/// Opset 13: `Softmax`, `LogSoftmax` and `Hardmax` work along one axis. Before, they flattened all
+/// axes starting at `axis` into one.
+pub(super) fn coerced(
+    node: &mut NodeProto,
+    context: &mut NodeContext<'_, '_>,
+) -> Result<bool, String> {
+    let axis = context::int(node, "axis", 1)?;
+    let input = context::input(node, 0).unwrap_or_default().to_owned();
+    let shape = context.shape(&input).or_else(|| Some(vec![None; context.rank(&input)?]));
     if let Some(axis) = shape.and_then(|shape| only_axis(&shape, axis)) {
-        if place::int(node, "axis", -1)? == axis {
+        if context::int(node, "axis", -1)? == axis {
             return Ok(false);
         }
-        place::set(node, AttributeProto::int("axis", axis));
+        context::set(node, AttributeProto::int("axis", axis));
         return Ok(true);
     }
-    let base = place::base(node);
-    let [shape, flat, made] = ["shape", "flat", "of_rows"].map(|what| place.fresh(&base, what));
+    let base = context::base(node);
+    let [shape, flat, made] = ["shape", "flat", "of_rows"].map(|what| context.fresh(&base, what));
     let whole = vec![input.clone()];
     let before = [
         NodeProto::new("", "Shape", whole.clone(), vec![shape.clone()], Vec::new()),
         NodeProto::new("", "Flatten", whole, vec![flat.clone()], attributes("axis", axis)),
     ];
-    place.before.extend(before);
-    place::set(node, AttributeProto::int("axis", -1));
-    place::set_input(node, 0, flat);
+    context.before.extend(before);
+    context::set(node, AttributeProto::int("axis", -1));
+    context::set_input(node, 0, flat);
     let output = node.output.first_mut().map(|output| std::mem::replace(output, made.clone()));
     let output = output.into_iter().collect();
-    place.after.push(NodeProto::new("", "Reshape", vec![made, shape], output, Vec::new()));
+    context.after.push(NodeProto::new("", "Reshape", vec![made, shape], output, Vec::new()));
     Ok(true)
 }
 
-/// The one axis from `axis` on that is not of length 1, from the start; the last where all are.
+/// The only axis, starting at `axis`, whose dimension is not 1; the last axis if all are 1.
 fn only_axis(shape: &[Option<usize>], axis: i64) -> Option<i64> {
     let rank = i64::try_from(shape.len()).ok()?;
     let first = usize::try_from(if axis < 0 { axis + rank } else { axis }).ok()?;
@@ -51,51 +54,59 @@ fn attributes(name: &str, value: i64) -> Vec<Raw<AttributeProto>> {
     vec![Raw::new(AttributeProto::int(name, value))]
 }
 
-/// Version 11: the bounds are inputs.
-pub(super) fn clip(node: &mut NodeProto, place: &mut Place<'_, '_>) -> Result<bool, String> {
+/// Opset 11: the bounds are inputs.
+pub(super) fn clip(
+    node: &mut NodeProto,
+    context: &mut NodeContext<'_, '_>,
+) -> Result<bool, String> {
     let mut changed = false;
     for (index, name) in [(1, "min"), (2, "max")] {
-        if let Some(bound) = place::float(node, name)? {
-            let dtype = place.float_dtype(place::input(node, 0).unwrap_or_default())?;
-            let bound = place.float(&place::base(node), name, bound, dtype)?;
-            place::remove(node, name);
-            place::set_input(node, index, bound);
+        if let Some(bound) = context::float(node, name)? {
+            let dtype = context.float_dtype(context::input(node, 0).unwrap_or_default())?;
+            let bound = context.float(&context::base(node), name, bound, dtype)?;
+            context::remove(node, name);
+            context::set_input(node, index, bound);
             changed = true;
         }
     }
     Ok(changed)
 }
 
-/// Version 10: the mask is of booleans. Whoever reads it gets the numbers that it was.
+/// Opset 10: the mask is boolean. Its consumers get it cast to the previous type.
 pub(super) fn dropout_mask(
     node: &mut NodeProto,
-    place: &mut Place<'_, '_>,
+    context: &mut NodeContext<'_, '_>,
 ) -> Result<bool, String> {
     let Some(mask) = node.output.get(1).filter(|mask| !mask.is_empty()).cloned() else {
         return Ok(false);
     };
-    if !place.is_read(&mask) {
+    if !context.is_read(&mask) {
         node.output.truncate(1);
-        place.gone.push(mask);
+        context.gone.push(mask);
         return Ok(true);
     }
-    let dtype = place.float_dtype(place::input(node, 0).unwrap_or_default())?;
-    let of_booleans = place.fresh(&mask, "bool");
+    let dtype = context.float_dtype(context::input(node, 0).unwrap_or_default())?;
+    let of_booleans = context.fresh(&mask, "bool");
     node.output[1].clone_from(&of_booleans);
     let to = attributes("to", i64::from(dtype.number()));
-    place.after.push(NodeProto::new("", "Cast", vec![of_booleans], vec![mask], to));
+    context.after.push(NodeProto::new("", "Cast", vec![of_booleans], vec![mask], to));
     Ok(true)
 }
 
-/// Version 12: the ratio is an input, which only those who train look at. The mask is that of all
-/// elements outside of training; before, nobody said what it was, and runtimes made it of none.
-pub(super) fn dropout(node: &mut NodeProto, place: &mut Place<'_, '_>) -> Result<bool, String> {
-    if let Some(mask) = node.output.get(1).filter(|mask| place.is_read(mask)) {
-        return Err(format!("its mask `{mask}` is read, which opset 12 makes another"));
+/// Opset 12: the ratio is an input, which only matters in training. For inference, the mask is all
+/// true. Before, it was unspecified, and runtimes set no element.
+pub(super) fn dropout(
+    node: &mut NodeProto,
+    context: &mut NodeContext<'_, '_>,
+) -> Result<bool, String> {
+    if let Some(mask) = node.output.get(1).filter(|mask| context.is_read(mask)) {
+        return Err(format!(
+            "its mask `{mask}` is used, and opset 12 defines the mask differently"
+        ));
     }
-    let Some(ratio) = place::float(node, "ratio")? else { return Ok(false) };
-    let ratio = place.float(&place::base(node), "ratio", ratio, DataType::Float)?;
-    place::remove(node, "ratio");
-    place::set_input(node, 1, ratio);
+    let Some(ratio) = context::float(node, "ratio")? else { return Ok(false) };
+    let ratio = context.float(&context::base(node), "ratio", ratio, DataType::Float)?;
+    context::remove(node, "ratio");
+    context::set_input(node, 1, ratio);
     Ok(true)
 }

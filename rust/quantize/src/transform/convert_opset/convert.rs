@@ -1,5 +1,5 @@
-//! The way through a model: its main graph, the graphs inside nodes, and its functions, each of
-//! which says for itself which operators it means.
+//! Converts the graphs of a model: the main graph, its subgraphs, and its functions. Each function
+//! imports its own opset version.
 
 use std::collections::HashSet;
 
@@ -8,9 +8,9 @@ use quantize_rs_onnx::{
     OperatorSetIdProto, Raw,
 };
 
-use super::Conversion;
-use super::place::{Common, Constants, Place, Scope};
-use super::steps::{self, How, Next};
+use super::OpsetConversion;
+use super::context::{Constants, ModelContext, NodeContext, Scope};
+use super::steps::{self, Change, Next};
 use crate::QuantizeError;
 use crate::error::QuantizeErrorKind;
 use crate::graph::collect_names;
@@ -22,71 +22,71 @@ pub(super) fn model(
     model: &Model,
     from: Option<i64>,
     to: i64,
-) -> Result<(Conversion, Vec<Edit>), QuantizeError> {
+) -> Result<(OpsetConversion, Vec<Edit>), QuantizeError> {
     let taken = names(model);
     let inferred = Inferred::of(model);
-    let mut walk = Walk::of(model, &inferred, &taken, to);
+    let mut converter = Converter::of(model, &inferred, &taken, to);
     let mut edits = Vec::new();
-    walk.main_graph(from, &mut edits)?;
+    converter.main_graph(from, &mut edits)?;
     for (index, function) in model.proto().functions.iter().enumerate() {
-        if let Some(with) = walk.function(function)? {
+        if let Some(with) = converter.function(function)? {
             edits.push(Edit::ReplaceFunction { function: index, with });
         }
     }
     edits.push(Edit::SetOpset { domain: String::new(), version: to });
     let from = from.unwrap_or(to);
-    Ok((Conversion { from, to, changed: walk.changed }, edits))
+    Ok((OpsetConversion { from, to, changed: converter.changed }, edits))
 }
 
-/// Converts one function; `None` when it is of that version already.
+/// Converts one function; `None` if it already has that opset version.
 pub(super) fn function(
     model: &Model,
     function: &FunctionProto,
     to: i64,
 ) -> Result<Option<FunctionProto>, QuantizeError> {
     let taken = names(model);
-    // Values of a function have the types that its callers give them.
-    Walk::of(model, &Inferred::default(), &taken, to).function(function)
+    // The types of values in a function depend on its callers.
+    Converter::of(model, &Inferred::default(), &taken, to).function(function)
 }
 
-struct Walk<'m> {
+struct Converter<'m> {
     model: &'m Model,
     inferred: &'m Inferred<'m>,
-    common: Common<'m>,
+    common: ModelContext<'m>,
     functions: Functions<'m>,
     to: i64,
     changed: Vec<String>,
 }
 
-/// What a node became.
-struct Became {
-    /// The nodes, in order.
+/// A converted node.
+struct ConvertedNode {
+    /// The resulting nodes, in order.
     nodes: Vec<NodeProto>,
-    /// Which of them is the node itself.
+    /// The index of the node that replaces the original.
     own: usize,
 }
 
-/// What one graph or function needs beside its nodes.
+/// Constants to add to a graph or function, and values that were removed.
 #[derive(Default)]
-struct Beside {
+struct Additions {
     constants: Constants,
     gone: Vec<String>,
 }
 
-impl<'m> Walk<'m> {
+impl<'m> Converter<'m> {
     fn of(
         model: &'m Model,
         inferred: &'m Inferred<'m>,
         taken: &'m HashSet<&'m str>,
         to: i64,
-    ) -> Walk<'m> {
-        let common = Common {
+    ) -> Converter<'m> {
+        let common = ModelContext {
             names: Names::beside(taken),
             only_float: only_float(model),
             read: read(model),
         };
         let functions = Functions::of(model.proto());
-        Walk { model, inferred, common, functions, to, changed: Vec::new() }
+        Converter { model, inferred, common, functions, to, changed: Vec::new() }
     }
 
     fn main_graph(
@@ -96,19 +96,21 @@ impl<'m> Walk<'m> {
     ) -> Result<(), QuantizeError> {
         let graph = self.model.graph();
         let scope = Scope::of(self.model, graph, Some(&self.inferred.main), None);
-        let mut beside = Beside::default();
+        let mut additions = Additions::default();
         for (index, node) in graph.node.iter().enumerate() {
-            let Some(mut became) = self.node(node, from, &scope, &mut beside)? else { continue };
-            let with = became.nodes.remove(became.own);
+            let Some(mut converted) = self.node(node, from, &scope, &mut additions)? else {
+                continue;
+            };
+            let with = converted.nodes.remove(converted.own);
             edits.push(Edit::ReplaceNode { node: index, with });
-            edits.extend(became.nodes.into_iter().map(Edit::AddNode));
+            edits.extend(converted.nodes.into_iter().map(Edit::AddNode));
         }
-        edits.extend(beside.constants.tensors.into_iter().map(Edit::AddInitializer));
-        edits.extend(beside.gone.into_iter().map(Edit::RemoveValueInfo));
+        edits.extend(additions.constants.tensors.into_iter().map(Edit::AddInitializer));
+        edits.extend(additions.gone.into_iter().map(Edit::RemoveValueInfo));
         Ok(())
     }
 
-    /// A graph inside a node, when anything in it changes.
+    /// Converts a subgraph; `None` if nothing changes.
     fn body(
         &mut self,
         graph: &GraphProto,
@@ -116,8 +118,8 @@ impl<'m> Walk<'m> {
         outer: &Scope<'_>,
     ) -> Result<Option<GraphProto>, QuantizeError> {
         let scope = Scope::of(self.model, graph, self.inferred.body(graph), Some(outer));
-        let mut beside = Beside::default();
-        let Some(node) = self.nodes(&graph.node, from, &scope, &mut beside)? else {
+        let mut additions = Additions::default();
+        let Some(node) = self.nodes(&graph.node, from, &scope, &mut additions)? else {
             return Ok(None);
         };
         let mut body = graph.clone();
@@ -127,7 +129,7 @@ impl<'m> Walk<'m> {
         Ok(Some(body))
     }
 
-    /// A function, when it is of an older version.
+    /// Converts a function; `None` if it has a new enough opset version.
     fn function(
         &mut self,
         function: &FunctionProto,
@@ -140,15 +142,15 @@ impl<'m> Walk<'m> {
             return Ok(None);
         };
         let scope = Scope::of_nodes(self.model, &function.node);
-        let mut beside = Beside::default();
-        let nodes = self.nodes(&function.node, Some(from), &scope, &mut beside)?;
+        let mut additions = Additions::default();
+        let nodes = self.nodes(&function.node, Some(from), &scope, &mut additions)?;
         let mut with = function.clone();
         if let Some(import) = with.opset_import.get_mut(import) {
             *import = Raw::new(OperatorSetIdProto::new(import.domain.clone(), self.to));
         }
         if let Some(nodes) = nodes {
-            // A function has no initializers.
-            let constants = beside.constants.tensors.into_iter().map(|mut tensor| {
+            // Functions have no initializers, so constants become nodes.
+            let constants = additions.constants.tensors.into_iter().map(|mut tensor| {
                 let output = vec![std::mem::take(&mut tensor.name)];
                 let value = Raw::new(AttributeProto::tensor("value", tensor));
                 Raw::new(NodeProto::new("", "Constant", Vec::new(), output, vec![value]))
@@ -158,7 +160,7 @@ impl<'m> Walk<'m> {
         Ok(Some(with))
     }
 
-    /// The nodes of a body or a function, when any of them changes.
+    /// Converts the nodes of a subgraph or function; `None` if nothing changes.
     fn nodes(
         &mut self,
         nodes: &[Raw<NodeProto>],
@@ -180,34 +182,35 @@ impl<'m> Walk<'m> {
         Ok(changed.then_some(all))
     }
 
-    /// What a node becomes, and the graphs inside it, when it does not stay as it is.
+    /// Converts a node and its subgraphs; `None` if nothing changes.
     fn node(
         &mut self,
         node: &NodeProto,
         from: Option<i64>,
         scope: &Scope<'_>,
-        beside: &mut Beside,
-    ) -> Result<Option<Became>, QuantizeError> {
-        let with_bodies = self.with_bodies(node, from, scope)?;
+        additions: &mut Additions,
+    ) -> Result<Option<ConvertedNode>, QuantizeError> {
+        let with_subgraphs = self.with_subgraphs(node, from, scope)?;
         let adapted = if node.is_onnx() && self.functions.called(node).is_none() {
             let refused = |what: String| refused(node, from, self.to, what);
             let from = from.ok_or_else(|| {
                 refused("the model does not import the operators of ONNX".to_owned())
             })?;
-            let now = with_bodies.as_ref().unwrap_or(node);
+            let now = with_subgraphs.as_ref().unwrap_or(node);
             let common = &mut self.common;
-            adapted(now, from, self.to, scope, common, beside).map_err(refused)?
+            adapted(now, from, self.to, scope, common, additions).map_err(refused)?
         } else {
             None
         };
         if adapted.is_some() {
             self.changed.push(node.label());
         }
-        Ok(adapted.or_else(|| with_bodies.map(|node| Became { nodes: vec![node], own: 0 })))
+        Ok(adapted
+            .or_else(|| with_subgraphs.map(|node| ConvertedNode { nodes: vec![node], own: 0 })))
     }
 
-    /// The node with the graphs inside it converted, when any of them changes.
-    fn with_bodies(
+    /// Converts the subgraphs of a node; `None` if nothing changes.
+    fn with_subgraphs(
         &mut self,
         node: &NodeProto,
         from: Option<i64>,
@@ -245,29 +248,29 @@ impl<'m> Walk<'m> {
     }
 }
 
-/// Takes a node through every version that changed its operator, with what is put beside it.
+/// Applies the adapters of all opset versions that changed the operator of a node.
 fn adapted(
     node: &NodeProto,
     from: i64,
     to: i64,
     scope: &Scope<'_>,
-    common: &mut Common<'_>,
-    beside: &mut Beside,
-) -> Result<Option<Became>, String> {
+    common: &mut ModelContext<'_>,
+    additions: &mut Additions,
+) -> Result<Option<ConvertedNode>, String> {
     let was = node.op_type.as_str();
-    // A node that every version leaves alone is not even copied.
+    // Most nodes are unchanged in all versions. They are not copied.
     let mut at = from;
     loop {
         match steps::next(was, at, to) {
             Next::Done => return Ok(None),
-            Next::Step(version, How::Same) => at = version,
+            Next::Step(version, Change::Same) => at = version,
             Next::Step(..) | Next::Unknown => break,
         }
     }
     let mut done: Vec<NodeProto> = Vec::new();
     let mut own = None;
     let mut changed = false;
-    // Nodes to convert, the next one last, with their version, and whether it is the node itself.
+    // A stack of nodes to convert, with their opset version and whether they are the original.
     let mut waiting = vec![(node.clone(), at, true)];
     while let Some((mut node, at, is_own)) = waiting.pop() {
         match steps::next(&node.op_type, at, to) {
@@ -276,10 +279,10 @@ fn adapted(
                 done.push(node);
             }
             Next::Unknown => return Err(unknown(&node.op_type, at)),
-            Next::Step(version, How::Same) => waiting.push((node, version, is_own)),
-            Next::Step(_, How::No(why)) => return Err(why.to_owned()),
-            Next::Step(version, How::By(adapter)) => {
-                let mut place = Place {
+            Next::Step(version, Change::Same) => waiting.push((node, version, is_own)),
+            Next::Step(_, Change::No(why)) => return Err(why.to_owned()),
+            Next::Step(version, Change::By(adapter)) => {
+                let mut context = NodeContext {
                     version,
                     to,
                     was: if is_own { was } else { "" },
@@ -287,22 +290,22 @@ fn adapted(
                     after: Vec::new(),
                     scope,
                     common: &mut *common,
-                    constants: &mut beside.constants,
-                    gone: &mut beside.gone,
+                    constants: &mut additions.constants,
+                    gone: &mut additions.gone,
                 };
-                changed |= adapter(&mut node, &mut place)?;
-                let Place { before, after, .. } = place;
+                changed |= adapter(&mut node, &mut context)?;
+                let NodeContext { before, after, .. } = context;
                 waiting.extend(after.into_iter().rev().map(|node| (node, version, false)));
                 waiting.push((node, version, is_own));
                 waiting.extend(before.into_iter().rev().map(|node| (node, version, false)));
             }
         }
     }
-    Ok(own.filter(|_| changed).map(|own| Became { nodes: done, own }))
+    Ok(own.filter(|_| changed).map(|own| ConvertedNode { nodes: done, own }))
 }
 
 fn unknown(op_type: &str, at: i64) -> String {
-    format!("opset {at} knows no operator {op_type}")
+    format!("opset {at} has no operator {op_type}")
 }
 
 fn refused(node: &NodeProto, from: Option<i64>, to: i64, what: String) -> QuantizeError {
@@ -315,7 +318,7 @@ fn refused(node: &NodeProto, from: Option<i64>, to: i64, what: String) -> Quanti
     })
 }
 
-/// All graphs of a model, and the nodes of each; those of functions too.
+/// Calls `look` with the nodes of each graph and function of a model.
 fn each_nodes<'m>(
     model: &'m Model,
     mut look: impl FnMut(Option<&'m GraphProto>, &'m [Raw<NodeProto>]),
@@ -331,7 +334,7 @@ fn each_nodes<'m>(
     }
 }
 
-/// Every name in the model, those of functions too.
+/// All names in a model, including those in functions.
 fn names(model: &Model) -> HashSet<&str> {
     let mut names = HashSet::new();
     collect_names(model.graph(), &mut names);
@@ -345,7 +348,7 @@ fn names(model: &Model) -> HashSet<&str> {
     names
 }
 
-/// The names of all values that a node reads, or that are the result of a graph or function.
+/// The names of all values that are an input of a node or an output of a graph or function.
 fn read(model: &Model) -> HashSet<&str> {
     let mut read = HashSet::new();
     each_nodes(model, |graph, nodes| {
@@ -358,8 +361,8 @@ fn read(model: &Model) -> HashSet<&str> {
     read
 }
 
-/// The float type of a model that names but one: as that of a value, of a constant, or as what a
-/// node is told to make.
+/// The only float type in a model; `None` if it has several. Considers the types of values and
+/// constants, and the attributes of nodes that specify output types.
 fn only_float(model: &Model) -> Option<DataType> {
     let mut types = HashSet::new();
     each_nodes(model, |graph, nodes| {

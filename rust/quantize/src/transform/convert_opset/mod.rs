@@ -1,17 +1,18 @@
-//! Conversion to a newer version of ONNX's own operators, node by node.
+//! Converts the ONNX domain of a model to a newer opset, node by node.
 //!
-//! A node goes through every version that changed its operator on the way ([`steps`]): most changes
-//! stand as they are, for some an adapter makes another node of it, and what there is no way for is
-//! refused by name. Nodes that need no change keep their bytes, and all values keep their names.
+//! Each node passes through all opset versions that changed its operator ([`steps`]). Most changes
+//! are compatible; for others, an adapter rewrites the node. If no adapter is possible, the
+//! conversion fails and names the node. Nodes that need no change keep their bytes, and all values
+//! keep their names.
 
-// Adapters are alike, those that cannot fail too.
+// All adapters have the same signature, including those that cannot fail.
 #![allow(clippy::unnecessary_wraps)]
 
 mod activation;
+mod context;
 mod convert;
 mod legacy;
 mod norm;
-mod place;
 mod resize;
 mod sampling;
 mod shapes;
@@ -28,19 +29,18 @@ use crate::QuantizeError;
 /// The newest operator set whose rules are known here (ONNX 1.23).
 pub(crate) const NEWEST_OPSET: i64 = 28;
 
-/// What conversion changes in a model.
+/// The result of an opset conversion.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Conversion {
-    /// The version that the model was of.
+pub struct OpsetConversion {
+    /// The opset version before.
     pub from: i64,
-    /// The version that it is of now.
+    /// The opset version after.
     pub to: i64,
-    /// The nodes that are another now, as a person would look for them; those of graphs inside nodes
-    /// and of functions too.
+    /// Descriptions of the nodes that were rewritten, including those in subgraphs and functions.
     pub changed: Vec<String>,
 }
 
-impl fmt::Display for Conversion {
+impl fmt::Display for OpsetConversion {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let nodes = match self.changed.len() {
             0 => "no node".to_owned(),
@@ -51,10 +51,12 @@ impl fmt::Display for Conversion {
     }
 }
 
-/// A copy of `model`, which shares its weights, of a newer version of ONNX's own operators.
+/// Converts a copy of `model` to a newer opset of the ONNX domain. The copy shares its weights with
+/// `model`.
 ///
-/// Values keep their names, and nodes that mean the same in both versions their bytes. The operators
-/// of other domains stay as they are. The IR version is raised to the first that knows the operators.
+/// Values keep their names, and nodes that are valid in both opsets keep their bytes. Operators of
+/// other domains are unchanged. The IR version is raised to the first version that supports the
+/// opset.
 ///
 /// ```
 /// use quantize_rs::{Model, convert_opset};
@@ -67,16 +69,16 @@ impl fmt::Display for Conversion {
 /// ```
 ///
 /// # Errors
-/// An older version than the model's, one that is not known here, or a node that cannot be said in
-/// it.
-pub fn convert_opset(model: &Model, opset: i64) -> Result<(Model, Conversion), QuantizeError> {
+/// The opset is older than that of the model or unknown, or a node has no equivalent in it.
+pub fn convert_opset(model: &Model, opset: i64) -> Result<(Model, OpsetConversion), QuantizeError> {
     if !(1..=NEWEST_OPSET).contains(&opset) {
         let what = format!("is {opset}, expected 1 to {NEWEST_OPSET}");
         return Err(QuantizeError::option("opset", what));
     }
     let have = model.opset("").unwrap_or(opset);
     if have > opset {
-        let what = format!("is {opset}, the model has {have}: models are made newer, not older");
+        let what =
+            format!("is {opset}, the model has {have}: you can only convert to a newer opset");
         return Err(QuantizeError::option("opset", what));
     }
     let (conversion, edits) = conversion(model, opset)?;
@@ -87,7 +89,7 @@ pub fn convert_opset(model: &Model, opset: i64) -> Result<(Model, Conversion), Q
     Ok((converted, conversion))
 }
 
-/// A function of a model with its nodes of version `to`; `None` when they are already.
+/// Converts a function of a model; `None` if nothing changes.
 pub(crate) fn convert_function(
     model: &Model,
     function: &FunctionProto,
@@ -96,18 +98,21 @@ pub(crate) fn convert_function(
     convert::function(model, function, to)
 }
 
-/// Whether an operator is the same in two versions, of which `to` is the newer.
+/// Whether an operator is the same in two opset versions, of which `to` is the newer one.
 pub(crate) fn is_unchanged(op_type: &str, from: i64, to: i64) -> bool {
     matches!(steps::next(op_type, from, to), steps::Next::Done)
 }
 
-/// What has to change for a model to be of version `to`, and the edits that do it: none when it is
-/// already.
-pub(crate) fn conversion(model: &Model, to: i64) -> Result<(Conversion, Vec<Edit>), QuantizeError> {
+/// The conversion of a model to opset `to`, and its edits. There are none if the opset is already
+/// new enough.
+pub(crate) fn conversion(
+    model: &Model,
+    to: i64,
+) -> Result<(OpsetConversion, Vec<Edit>), QuantizeError> {
     let from = model.opset("");
     if from.is_some_and(|from| from >= to) {
         let to = from.unwrap_or(to);
-        return Ok((Conversion { from: to, to, ..Conversion::default() }, Vec::new()));
+        return Ok((OpsetConversion { from: to, to, ..OpsetConversion::default() }, Vec::new()));
     }
     convert::model(model, from, to)
 }

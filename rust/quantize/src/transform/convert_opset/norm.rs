@@ -1,23 +1,26 @@
-//! Normalizations.
+//! Opset conversion of normalizations.
 
 use quantize_rs_onnx::{AttributeProto, NodeProto, Raw};
 
-use super::place::{self, Place};
+use super::context::{self, NodeContext};
 
-/// Version 9: statistics are of channels only.
-pub(super) fn spatial(node: &mut NodeProto, place: &mut Place<'_, '_>) -> Result<bool, String> {
-    let spatial = place::int(node, "spatial", 1)?;
-    let flat = |name: &str| place.shape(name).is_some_and(|shape| shape.len() == 2);
-    if spatial == 0 && !place::input(node, 0).is_some_and(flat) {
-        return Err("it normalizes each element by itself (spatial is 0)".to_owned());
+/// Opset 9: statistics are always per channel.
+pub(super) fn spatial(
+    node: &mut NodeProto,
+    context: &mut NodeContext<'_, '_>,
+) -> Result<bool, String> {
+    let spatial = context::int(node, "spatial", 1)?;
+    let flat = |name: &str| context.shape(name).is_some_and(|shape| shape.len() == 2);
+    if spatial == 0 && !context::input(node, 0).is_some_and(flat) {
+        return Err("it normalizes each element separately (spatial is 0)".to_owned());
     }
-    Ok(place::remove(node, "spatial"))
+    Ok(context::remove(node, "spatial"))
 }
 
-/// Version 14: training is said by an attribute, and has other outputs.
-pub(super) fn training(node: &mut NodeProto, _: &mut Place<'_, '_>) -> Result<bool, String> {
+/// Opset 14: an attribute enables training mode, which has other outputs.
+pub(super) fn training(node: &mut NodeProto, _: &mut NodeContext<'_, '_>) -> Result<bool, String> {
     if node.output.iter().skip(1).any(|output| !output.is_empty()) {
-        let what = "it is in training (it gives statistics too); export the model for inference";
+        let what = "it is in training mode (it outputs statistics); export the model for inference";
         return Err(what.to_owned());
     }
     let changed = node.output.len() > 1;
@@ -25,12 +28,15 @@ pub(super) fn training(node: &mut NodeProto, _: &mut Place<'_, '_>) -> Result<bo
     Ok(changed)
 }
 
-/// Version 21: a scale and a shift a channel, instead of a group.
-pub(super) fn group(node: &mut NodeProto, place: &mut Place<'_, '_>) -> Result<bool, String> {
-    let base = place::base(node);
-    let x = place::input(node, 0).unwrap_or_default().to_owned();
-    let groups = place::int(node, "num_groups", 1)?;
-    let [channels, repeats] = ["channels", "group_channels"].map(|what| place.fresh(&base, what));
+/// Opset 21: scale and bias are per channel instead of per group.
+pub(super) fn group(
+    node: &mut NodeProto,
+    context: &mut NodeContext<'_, '_>,
+) -> Result<bool, String> {
+    let base = context::base(node);
+    let x = context::input(node, 0).unwrap_or_default().to_owned();
+    let groups = context::int(node, "num_groups", 1)?;
+    let [channels, repeats] = ["channels", "group_channels"].map(|what| context.fresh(&base, what));
     let ends = [("start", 1), ("end", 2)];
     let ends = ends.map(|(name, value)| Raw::new(AttributeProto::int(name, value))).to_vec();
     let groups = place.ints(&base, "groups", &[groups]);
@@ -38,23 +44,23 @@ pub(super) fn group(node: &mut NodeProto, place: &mut Place<'_, '_>) -> Result<b
     let mut add = |op_type: &str, inputs: [&String; 2], made: &String, given: Vec<_>| {
         let inputs = inputs.map(String::clone).into_iter().filter(|name| !name.is_empty());
         let output = vec![made.clone()];
-        place.before.push(NodeProto::new("", op_type, inputs.collect(), output, given));
+        context.before.push(NodeProto::new("", op_type, inputs.collect(), output, given));
     };
     add("Shape", [&x, &String::new()], &channels, ends);
     add("Div", [&channels, &groups], &repeats, Vec::new());
     for (index, what) in [(1, "scale"), (2, "bias")] {
-        let Some(value) = place::input(node, index).map(str::to_owned) else { continue };
+        let Some(value) = context::input(node, index).map(str::to_owned) else { continue };
         let [column, grid, row] = ["column", "grid", "channels"]
-            .map(|part| place.fresh(&base, &format!("{what}_{part}")));
+            .map(|part| context.fresh(&base, &format!("{what}_{part}")));
         let mut add = |op_type: &str, inputs: [&String; 2], made: &String| {
             let inputs = inputs.map(String::clone).to_vec();
             let output = vec![made.clone()];
-            place.before.push(NodeProto::new("", op_type, inputs, output, Vec::new()));
+            context.before.push(NodeProto::new("", op_type, inputs, output, Vec::new()));
         };
         add("Unsqueeze", [&value, &behind], &column);
         add("Expand", [&column, &repeats], &grid);
         add("Reshape", [&grid, &all], &row);
-        place::set_input(node, index, row);
+        context::set_input(node, index, row);
     }
     Ok(true)
 }

@@ -1,49 +1,48 @@
-//! Every operator of ONNX's own, and what each version of the operator set made of it.
+//! All operators of the ONNX domain, and how each opset version changed them.
 //!
 //! Source: `onnx.defs.get_all_schemas_with_history()` of ONNX 1.23; `tests/python/test_opset.py`
 //! fails when a version is missing here.
 
 use quantize_rs_onnx::NodeProto;
 
-use super::place::Place;
+use super::context::NodeContext;
 use super::{activation, legacy, norm, resize, sampling, shapes, types};
 
-/// Makes a node of the version before one of this version: true when it had to be changed, and why
-/// not when it cannot be.
-pub(super) type Adapter = fn(&mut NodeProto, &mut Place<'_, '_>) -> Result<bool, String>;
+/// Converts a node from the previous opset version to this one. Returns whether the node changed,
+/// or the reason why the conversion is impossible.
+pub(super) type Adapter = fn(&mut NodeProto, &mut NodeContext<'_, '_>) -> Result<bool, String>;
 
-/// What a version made of an operator.
+/// How an opset version changed an operator.
 #[derive(Clone, Copy)]
-pub(super) enum How {
-    /// Nothing that a node could notice: more types, or attributes and inputs whose default is what
-    /// was before.
+pub(super) enum Change {
+    /// Compatibly: more types, or attributes and inputs whose defaults keep the previous behavior.
     Same,
-    /// Another way to say the same.
+    /// Incompatibly; an adapter converts nodes.
     By(Adapter),
-    /// Something that older nodes cannot be said in.
+    /// Incompatibly; older nodes have no equivalent. Holds the reason.
     No(&'static str),
 }
 
 /// An operator.
 pub(super) struct Operator {
     name: &'static str,
-    /// The version that brought it.
+    /// The opset version that introduced it.
     since: i64,
-    /// The versions that changed it, in order.
-    steps: &'static [(i64, How)],
+    /// The opset versions that changed it, in order.
+    steps: &'static [(i64, Change)],
 }
 
-/// What comes next for a node.
+/// The next conversion step of a node.
 pub(super) enum Next {
-    /// It is of the version asked for.
+    /// The node has reached the target version.
     Done,
-    /// This version changed its operator.
-    Step(i64, How),
-    /// ONNX knows no such operator, in this version.
+    /// This opset version changed the operator.
+    Step(i64, Change),
+    /// The operator does not exist in this opset version.
     Unknown,
 }
 
-/// The first version after `at`, and not after `to`, that changed the operator.
+/// The first opset version after `at`, up to `to`, that changed the operator.
 pub(super) fn next(op_type: &str, at: i64, to: i64) -> Next {
     let found = OPERATORS.binary_search_by(|operator| operator.name.cmp(op_type));
     let Some(operator) = found.ok().and_then(|index| OPERATORS.get(index)) else {
@@ -53,31 +52,32 @@ pub(super) fn next(op_type: &str, at: i64, to: i64) -> Next {
         return Next::Unknown;
     }
     match operator.steps.iter().find(|(version, _)| *version > at) {
-        Some((version, how)) if *version <= to => Next::Step(*version, *how),
+        Some((version, change)) if *version <= to => Next::Step(*version, *change),
         _ => Next::Done,
     }
 }
 
-const fn row(name: &'static str, since: i64, steps: &'static [(i64, How)]) -> Operator {
+const fn row(name: &'static str, since: i64, steps: &'static [(i64, Change)]) -> Operator {
     Operator { name, since, steps }
 }
 
-const fn same(version: i64) -> (i64, How) {
-    (version, How::Same)
+const fn same(version: i64) -> (i64, Change) {
+    (version, Change::Same)
 }
 
-const fn by(version: i64, adapter: Adapter) -> (i64, How) {
-    (version, How::By(adapter))
+const fn by(version: i64, adapter: Adapter) -> (i64, Change) {
+    (version, Change::By(adapter))
 }
 
-const fn no(version: i64, why: &'static str) -> (i64, How) {
-    (version, How::No(why))
+const fn no(version: i64, why: &'static str) -> (i64, Change) {
+    (version, Change::No(why))
 }
 
-const REPEATS: &str = "it repeats one axis, which later versions say otherwise";
-const BATCHES: &str = "it scans each sample of a batch by itself, which later versions do not";
+const REPEATS: &str = "it repeats a single axis, and newer opsets define Tile differently";
+const BATCHES: &str =
+    "it scans each sample of a batch separately, which newer opsets do not support";
 
-/// In the order of their names.
+/// Sorted by name.
 const OPERATORS: &[Operator] = &[
     row("Abs", 1, &[by(6, legacy::in_place), same(13)]),
     row("Acos", 7, &[same(22)]),

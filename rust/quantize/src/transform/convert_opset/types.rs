@@ -1,13 +1,16 @@
-//! Versions that took types away.
+//! Opset versions that removed types.
 
 use quantize_rs_onnx::NodeProto;
 
-use super::place::{self, Place};
+use super::context::{self, NodeContext};
 
-/// Erf from version 13 on, `ReduceLogSum` and its kin from 28 on: floats only.
-pub(super) fn no_integers(node: &mut NodeProto, place: &mut Place<'_, '_>) -> Result<bool, String> {
-    let input = place::input(node, 0).unwrap_or_default();
-    match place.dtype(input).filter(|dtype| !dtype.is_float()) {
+/// Erf since opset 13, `ReduceLogSum` and related operators since opset 28: only floats.
+pub(super) fn no_integers(
+    node: &mut NodeProto,
+    context: &mut NodeContext<'_, '_>,
+) -> Result<bool, String> {
+    let input = context::input(node, 0).unwrap_or_default();
+    match context.dtype(input).filter(|dtype| !dtype.is_float()) {
         Some(dtype) => Err(format!("it no longer takes {dtype}, as `{input}` is")),
         None => Ok(false),
     }

@@ -1,4 +1,4 @@
-//! Operators that arrange, pick or repeat elements, whatever these are.
+//! Operators that rearrange, select or repeat elements of any type.
 
 use quantize_rs_onnx::{DataType, Tensor};
 
@@ -23,7 +23,7 @@ pub(super) const ALL: &[(&str, Evaluate)] = &[
     ("Range", range),
 ];
 
-/// The same elements in another shape; the bytes are shared.
+/// The same elements with another shape. The bytes are shared.
 fn with_shape(source: &Tensor, shape: Vec<usize>) -> Option<Tensor> {
     let elements = shape.iter().try_fold(1usize, |all, one| all.checked_mul(*one))?;
     (elements == source.elements()).then(|| Tensor { shape, ..source.clone() })
@@ -211,7 +211,8 @@ fn tile(call: &Call<'_>) -> Option<Tensor> {
     with_shape(&copied, shape)
 }
 
-/// `Where`: elements of the second input where the first says so, else of the third.
+/// `Where`: selects elements of the second input where the condition is true, otherwise of the
+/// third.
 fn choose(call: &Call<'_>) -> Option<Tensor> {
     let (condition, yes, no) = (call.input(0)?, call.input(1)?, call.input(2)?);
     let shape = common(&[&condition.shape, &yes.shape, &no.shape])?;
@@ -239,7 +240,7 @@ fn constant_of_shape(call: &Call<'_>) -> Option<Tensor> {
     Some(Tensor { dtype, shape, data: element.repeat(elements).into() })
 }
 
-/// `Range` of whole numbers; of floats, runtimes differ in how they add up.
+/// `Range` of integers. Runtimes accumulate floats differently.
 fn range(call: &Call<'_>) -> Option<Tensor> {
     let of = |at| call.input(at).filter(|found| found.elements() == 1);
     let (start, limit, delta) = (of(0)?, of(1)?, of(2)?);

@@ -1,6 +1,6 @@
-//! `Cast` between numbers, where the result is the same in every runtime.
+//! `Cast` between numeric types, where the result is the same in all runtimes.
 
-// Casts are the subject, and every one that could lose more than rounding is checked.
+// The lossy casts in this module are intended or checked.
 #![allow(clippy::cast_possible_truncation, clippy::cast_precision_loss, clippy::cast_lossless)]
 
 use half::{bf16, f16};
@@ -20,7 +20,7 @@ fn cast_like(call: &Call<'_>) -> Option<Tensor> {
     to_type(call, call.input(1)?.dtype)
 }
 
-/// A number on its way from one type to another.
+/// A number between two types.
 #[derive(Clone, Copy)]
 enum Number {
     Whole(i128),
@@ -71,7 +71,7 @@ fn to_type(call: &Call<'_>, to: DataType) -> Option<Tensor> {
     })
 }
 
-/// One rounding from whole numbers and from float64.
+/// Rounds integers and float64 once.
 fn float32(number: Number) -> f32 {
     match number {
         Number::Whole(whole) => whole as f32,
@@ -79,7 +79,7 @@ fn float32(number: Number) -> f32 {
     }
 }
 
-/// Whole numbers of a type that holds them all; what it does not hold, runtimes disagree on.
+/// Integers in a type that represents all of them. Runtimes disagree on overflow.
 fn whole<T: Element + TryFrom<i128>>(shape: Vec<usize>, numbers: &[Number]) -> Option<Tensor> {
     let fit = |number: &Number| match number {
         Number::Whole(whole) => T::try_from(*whole).ok(),

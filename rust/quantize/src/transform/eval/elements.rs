@@ -1,8 +1,8 @@
-//! Elements of the types that arithmetic is done in.
+//! The element types in which arithmetic is done.
 
 use quantize_rs_onnx::{DataType, Tensor};
 
-/// A type of elements.
+/// An element type.
 pub(super) trait Element: Copy {
     const DTYPE: DataType;
     fn read(bytes: &[u8]) -> Self;
@@ -23,7 +23,10 @@ macro_rules! element {
     )*};
 }
 
-element! { f32, Float; f64, Double; i64, Int64; i32, Int32; i16, Int16; i8, Int8; u64, UInt64; u32, UInt32; u16, UInt16; u8, UInt8; }
+element! {
+    f32, Float; f64, Double; i64, Int64; i32, Int32; i16, Int16; i8, Int8;
+    u64, UInt64; u32, UInt32; u16, UInt16; u8, UInt8;
+}
 
 impl Element for bool {
     const DTYPE: DataType = DataType::Bool;
@@ -35,13 +38,13 @@ impl Element for bool {
     }
 }
 
-/// The elements of a tensor, if they are of this type.
+/// The elements of a tensor, if they have this type.
 pub(super) fn values<T: Element>(tensor: &Tensor) -> Option<Vec<T>> {
     (tensor.dtype == T::DTYPE)
         .then(|| tensor.data.chunks_exact(T::DTYPE.bits() / 8).map(T::read).collect())
 }
 
-/// A tensor of these elements.
+/// Creates a tensor with these elements.
 pub(super) fn tensor<T: Element>(
     shape: Vec<usize>,
     elements: impl IntoIterator<Item = T>,
@@ -51,7 +54,7 @@ pub(super) fn tensor<T: Element>(
     Tensor { dtype: T::DTYPE, shape, data: data.into() }
 }
 
-/// Bytes of an element; `None` for types of which several share a byte, and for strings.
+/// The size of an element in bytes; `None` for strings and for types that are packed into bytes.
 pub(super) fn width(dtype: DataType) -> Option<usize> {
     (dtype.bits() >= 8).then(|| dtype.bits() / 8)
 }

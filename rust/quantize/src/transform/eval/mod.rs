@@ -1,7 +1,7 @@
-//! What operators make of constants, by the words of the ONNX specification.
+//! Evaluates operators with constant inputs, following the ONNX specification.
 //!
-//! An operator that has no row here, a type it does not know, an index out of range: `None`, and the
-//! node stays for the runtime.
+//! Unknown operators, unsupported types and invalid indices evaluate to `None`, which leaves the
+//! node to the runtime.
 
 mod arrange;
 mod cast;
@@ -13,23 +13,23 @@ use quantize_rs_onnx::{NodeProto, Tensor};
 
 use crate::graph::constants::ints;
 
-/// A node with what it reads.
+/// A node and the values of its inputs.
 pub(super) struct Call<'c> {
     pub(super) node: &'c NodeProto,
-    /// Version of ONNX's own operators.
+    /// The opset version of the ONNX domain.
     pub(super) opset: i64,
-    /// `None` for an input that is left out.
+    /// `None` for an omitted input.
     pub(super) inputs: &'c [Option<Tensor>],
-    /// Bytes that the result may take.
+    /// The maximum size of the result in bytes.
     pub(super) limit: usize,
 }
 
 type Evaluate = fn(&Call<'_>) -> Option<Tensor>;
 
-/// Operators by name.
+/// The operators, by name.
 const ALL: &[&[(&str, Evaluate)]] = &[arrange::ALL, cast::ALL, numbers::ALL];
 
-/// How an operator is evaluated, if it is.
+/// The function that evaluates an operator; `None` if it is not supported.
 pub(super) fn operator(node: &NodeProto) -> Option<Evaluate> {
     if !node.is_onnx() {
         return None;
@@ -43,7 +43,7 @@ impl Call<'_> {
         self.inputs.get(at)?.as_ref()
     }
 
-    /// Whole numbers that are an attribute or, in later versions, an input.
+    /// Integers that are an attribute or, in newer opsets, an input.
     fn ints(&self, attribute: &str, input: usize) -> Option<Vec<i64>> {
         match self.node.attribute(attribute) {
             Some(found) => Some(found.ints.clone()),
@@ -51,7 +51,7 @@ impl Call<'_> {
         }
     }
 
-    /// As [`Call::ints`], for what may be left out.
+    /// Like [`Call::ints`], with a default if they are omitted.
     fn ints_or(
         &self,
         attribute: &str,
@@ -62,14 +62,14 @@ impl Call<'_> {
         if given { self.ints(attribute, input) } else { Some(default()) }
     }
 
-    /// Whether elements of this many bytes fit in what the result may take.
+    /// The number of elements of a shape, if its size in bytes is within the limit.
     fn fits(&self, shape: &[usize], width: usize) -> Option<usize> {
         let elements = shape.iter().try_fold(1usize, |all, one| all.checked_mul(*one))?;
         (elements.checked_mul(width)? <= self.limit).then_some(elements)
     }
 }
 
-/// A position along an axis of `rank` axes, counted from either end.
+/// Resolves an axis of a tensor with `rank` axes that may be negative.
 fn axis_of(axis: i64, rank: usize) -> Option<usize> {
     let rank = i64::try_from(rank).ok()?;
     let axis = if axis < 0 { axis + rank } else { axis };

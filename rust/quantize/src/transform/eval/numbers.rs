@@ -1,6 +1,6 @@
-//! Operators that compute: element by element with broadcasting, and sums of whole numbers.
+//! Operators that compute: elementwise operators with broadcasting, and integer reductions.
 //!
-//! Floats are computed in their own type, one rounding an operation, as runtimes do.
+//! Floats are computed in their own type and rounded after each operation, as in runtimes.
 
 use std::cmp::Ordering::{self, Equal as EQUAL, Greater as GREATER, Less as LESS};
 
@@ -39,8 +39,7 @@ pub(super) const ALL: &[(&str, Evaluate)] = &[
     ("ReduceMax", |call| reduce(call, i64::max)),
 ];
 
-/// An operation in each of the types that shapes and scales are computed in; `None` where runtimes
-/// may differ.
+/// An operation for each supported type. Returns `None` if runtimes may differ.
 struct Arithmetic {
     f32: fn(f32, f32) -> Option<f32>,
     f64: fn(f64, f64) -> Option<f64>,
@@ -66,14 +65,14 @@ const MUL: Arithmetic = Arithmetic {
     i64: i64::checked_mul,
     i32: i32::checked_mul,
 };
-/// Whole numbers are cut towards zero.
+/// Integer division rounds toward zero.
 const DIV: Arithmetic = Arithmetic {
     f32: |a, b| Some(a / b),
     f64: |a, b| Some(a / b),
     i64: i64::checked_div,
     i32: i32::checked_div,
 };
-/// The powers that are products, which are rounded alike everywhere.
+/// Only powers that are products, which all runtimes round alike.
 const POW: Arithmetic = Arithmetic {
     f32: |a, b| match b {
         1.0 => Some(a),
@@ -95,7 +94,7 @@ const MIN: Arithmetic = Arithmetic {
     i64: |a, b| Some(a.min(b)),
     i32: |a, b| Some(a.min(b)),
 };
-/// Of NaN, and of zeros of both signs, runtimes make what they like.
+/// Results for NaN and for zeros of different signs vary between runtimes.
 const MAX: Arithmetic = Arithmetic {
     f32: |a, b| if a > b { Some(a) } else { (b > a || a.to_bits() == b.to_bits()).then_some(b) },
     f64: |a, b| if a > b { Some(a) } else { (b > a || a.to_bits() == b.to_bits()).then_some(b) },
@@ -103,7 +102,7 @@ const MAX: Arithmetic = Arithmetic {
     i32: |a, b| Some(a.max(b)),
 };
 
-/// Two inputs, or for `Min` and `Max` one after the other as many as there are.
+/// An operation with two inputs. `Min` and `Max` take any number and apply it repeatedly.
 fn arithmetic(call: &Call<'_>, with: &Arithmetic) -> Option<Tensor> {
     let mut inputs = call.inputs.iter();
     let mut result = inputs.next()?.clone()?;
@@ -141,12 +140,12 @@ fn compare(call: &Call<'_>, is: fn(Option<Ordering>) -> bool) -> Option<Tensor> 
     }
 }
 
-/// Both inputs, broadcast together, element by element.
+/// Applies a function elementwise to both inputs, with broadcasting.
 fn pairwise<T: Element, R: Element>(
     call: &Call<'_>,
     with: impl Fn(T, T) -> Option<R>,
 ) -> Option<Tensor> {
-    // Before opset 7 shapes were aligned by attributes.
+    // Before opset 7, attributes controlled broadcasting.
     let [Some(a), Some(b)] = call.inputs else { return None };
     if call.opset < 7 {
         return None;
@@ -181,7 +180,7 @@ fn signed(
     }
 }
 
-/// Whole numbers along some axes, or all, made one.
+/// Reduces integers along some axes, or all.
 fn reduce(call: &Call<'_>, with: fn(i64, i64) -> i64) -> Option<Tensor> {
     let source = call.input(0)?;
     let rank = source.shape.len();
@@ -197,7 +196,7 @@ fn reduce(call: &Call<'_>, with: fn(i64, i64) -> i64) -> Option<Tensor> {
     if axes.iter().any(|axis| source.shape[*axis] == 0) {
         return None;
     }
-    // The axes that go come last, so that what is made one lies together.
+    // Reduced axes are moved to the end, so that the elements to combine are contiguous.
     let view = View::of(&source.shape)?;
     let kept = (0..rank).filter(|axis| !axes.contains(axis));
     let order: Vec<usize> =

@@ -1,21 +1,20 @@
-//! Elements in another order: a shape, and how far apart in the source the elements along each axis
-//! are.
+//! Strided views: a shape, and the distance in the source between elements along each axis.
 
 use quantize_rs_onnx::Tensor;
 
 use super::Call;
 use super::elements::width;
 
-/// A way to walk over the elements of a tensor.
+/// A strided view of the elements of a tensor.
 pub(super) struct View {
     pub(super) shape: Vec<usize>,
-    /// In elements; 0 repeats.
+    /// In elements; 0 repeats elements.
     pub(super) strides: Vec<isize>,
     pub(super) offset: usize,
 }
 
 impl View {
-    /// All elements as they lie.
+    /// All elements in C order.
     pub(super) fn of(shape: &[usize]) -> Option<View> {
         let mut strides = vec![0isize; shape.len()];
         let mut step = 1isize;
@@ -26,7 +25,7 @@ impl View {
         Some(View { shape: shape.to_vec(), strides, offset: 0 })
     }
 
-    /// Repeated along axes of length 1, and new ones in front, until it has this shape.
+    /// Broadcasts the view to a shape.
     pub(super) fn broadcast(mut self, shape: &[usize]) -> Option<View> {
         let new = shape.len().checked_sub(self.shape.len())?;
         for (axis, length) in self.shape.iter().enumerate() {
@@ -41,7 +40,7 @@ impl View {
         Some(self)
     }
 
-    /// The elements that are walked over, in a tensor of their own.
+    /// Copies the elements of the view to a new tensor.
     pub(super) fn copy(&self, call: &Call<'_>, source: &Tensor) -> Option<Tensor> {
         let width = width(source.dtype)?;
         let elements = call.fits(&self.shape, width)?;
@@ -65,7 +64,7 @@ impl View {
     }
 }
 
-/// The shape that these have when they are broadcast together.
+/// The broadcast shape of these shapes.
 pub(super) fn common(shapes: &[&[usize]]) -> Option<Vec<usize>> {
     let rank = shapes.iter().map(|shape| shape.len()).max()?;
     let mut common = vec![1; rank];
@@ -82,7 +81,7 @@ pub(super) fn common(shapes: &[&[usize]]) -> Option<Vec<usize>> {
     Some(common)
 }
 
-/// A tensor repeated until it has this shape.
+/// Broadcasts a tensor to a shape.
 pub(super) fn spread(call: &Call<'_>, tensor: &Tensor, shape: &[usize]) -> Option<Tensor> {
     if tensor.shape == shape {
         return Some(tensor.clone());

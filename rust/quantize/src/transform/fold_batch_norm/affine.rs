@@ -1,4 +1,4 @@
-//! What a node does to each channel of its input: multiplies it by one number and adds another.
+//! Nodes that scale and shift each channel of their input.
 
 use quantize_rs_onnx::{DataType, Tensor};
 
@@ -6,42 +6,42 @@ use crate::graph::Graph;
 use crate::graph::constants::{fixed, is_read};
 use crate::transform::floats::floats;
 
-/// `channel * factor + shift`, for each channel.
+/// The scale and shift of each channel: `channel * factor + shift`.
 pub(super) struct Affine {
     pub(super) factor: Vec<f64>,
     pub(super) shift: Vec<f64>,
 }
 
-/// Where the channels of a value are.
+/// The position of the channels of a value.
 #[derive(Clone, Copy)]
 pub(super) struct Channels {
     pub(super) count: usize,
-    /// The value has at least so many axes.
+    /// The minimum rank of the value.
     pub(super) least_rank: usize,
-    /// Which axis they are, counted from the last, which is 1.
+    /// The axis of the channels, counted from the end, where the last axis is 1.
     pub(super) from_last: usize,
-    /// Whether they are the second axis.
+    /// Whether the channels are on axis 1.
     pub(super) second: bool,
     /// The type of the value.
     pub(super) dtype: DataType,
 }
 
-/// The operators that do no more than that.
+/// The operators that only scale and shift.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum Kind {
     BatchNormalization,
     Add,
     Sub,
-    /// A constant of which the input is subtracted.
+    /// Subtracts the input from a constant.
     SubFrom,
     Mul,
     Div,
 }
 
-/// Whether a node scales and shifts one of its inputs by constants, and which input.
+/// Whether a node scales and shifts an input by constants, and which input that is.
 pub(super) fn kind(graph: &Graph<'_>, index: usize) -> Option<(usize, Kind)> {
     let node = graph.nodes[index];
-    // Before opset 7 shapes were aligned by attributes, and normalization trained by default.
+    // Before opset 7, attributes controlled broadcasting, and training was the default.
     if !node.is_onnx() || graph.model.opset("").unwrap_or(1) < 7 {
         return None;
     }
@@ -67,10 +67,10 @@ pub(super) fn kind(graph: &Graph<'_>, index: usize) -> Option<(usize, Kind)> {
 }
 
 fn is_constant(graph: &Graph<'_>, value: usize) -> bool {
-    use crate::graph::Maker;
-    match graph.values[value].maker {
-        Maker::Initializer { overridable, .. } => !overridable,
-        Maker::Node { node, .. } => {
+    use crate::graph::Producer;
+    match graph.values[value].producer {
+        Producer::Initializer { overridable, .. } => !overridable,
+        Producer::Node { node, .. } => {
             graph.nodes[node].op_type == "Constant" && graph.nodes[node].is_onnx()
         }
         _ => false,
@@ -78,7 +78,7 @@ fn is_constant(graph: &Graph<'_>, value: usize) -> bool {
 }
 
 impl Affine {
-    /// What a node does to these channels.
+    /// The scales and shifts that a node applies to these channels.
     pub(super) fn of(
         graph: &Graph<'_>,
         index: usize,
@@ -108,7 +108,7 @@ impl Affine {
         .filter(Affine::is_finite)
     }
 
-    /// Whether all channels are scaled and shifted alike.
+    /// Whether all channels have the same scale and shift.
     pub(super) fn is_even(&self) -> bool {
         let even = |numbers: &[f64]| numbers.windows(2).all(|pair| pair[0] == pair[1]);
         even(&self.factor) && even(&self.shift)
@@ -118,12 +118,12 @@ impl Affine {
         self.factor.iter().chain(&self.shift).all(|number| number.is_finite())
     }
 
-    /// Whether channels are scaled at all.
+    /// Whether any channel is scaled.
     pub(super) fn scales(&self) -> bool {
         self.factor.iter().any(|factor| *factor != 1.0)
     }
 
-    /// Whether channels are shifted at all.
+    /// Whether any channel is shifted.
     pub(super) fn shifts(&self) -> bool {
         self.shift.iter().any(|shift| *shift != 0.0)
     }
@@ -152,8 +152,8 @@ fn batch_normalization(graph: &Graph<'_>, index: usize, channels: Channels) -> O
     (sound && affine.is_finite()).then_some(affine)
 }
 
-/// The number of each channel, where a constant has one each or one for all, and the value keeps its
-/// shape beside it.
+/// The elements of a constant per channel, if it has one per channel or a single one, and
+/// broadcasting keeps the shape of the value.
 fn per_channel(tensor: &Tensor, channels: Channels) -> Option<Vec<f64>> {
     let numbers = floats(tensor)?;
     let rank = tensor.shape.len();
@@ -163,7 +163,7 @@ fn per_channel(tensor: &Tensor, channels: Channels) -> Option<Vec<f64>> {
     if let [number] = numbers[..] {
         return Some(vec![number; channels.count]);
     }
-    // Axes are counted from the last.
+    // Axes are aligned at the end.
     let axis = rank.checked_sub(channels.from_last)?;
     let lies = tensor
         .shape

@@ -1,34 +1,34 @@
-//! Takes what scales and shifts channels into the operator after it, which then does it to what it
-//! multiplies.
+//! Folds scales and shifts of channels into the following operator, by changing its weight and
+//! bias.
 
 use super::affine::{self, Affine, Channels, Kind};
 use super::product::Product;
 use crate::QuantizeError;
 use crate::graph::constants::{fixed, only_reader};
-use crate::graph::{Graph, Maker, ValueId};
+use crate::graph::{Graph, Producer, ValueId};
 use crate::transform::Changes;
-use crate::transform::draft::Draft;
+use crate::transform::pass_edits::PassEdits;
 
-/// Folds all that can be.
-#[allow(clippy::unnecessary_wraps)] // as every pass
+/// Folds all nodes that can be folded.
+#[allow(clippy::unnecessary_wraps)] // all passes have this signature
 pub(in crate::transform) fn forward(graph: &Graph<'_>) -> Result<Changes, QuantizeError> {
     Ok(run(graph, |_| true))
 }
 
-/// Folds what treats all channels alike, which costs no scale anything: else the steps of one scale
-/// would have to serve channels, or weights, that were made alike on purpose.
-#[allow(clippy::unnecessary_wraps)] // as every pass
+/// Folds nodes that treat all channels alike, which does not affect quantization. Others may have
+/// been inserted to equalize the channels or weights that share a scale.
+#[allow(clippy::unnecessary_wraps)] // all passes have this signature
 pub(in crate::transform) fn even(graph: &Graph<'_>) -> Result<Changes, QuantizeError> {
     Ok(run(graph, Affine::is_even))
 }
 
 fn run(graph: &Graph<'_>, wanted: fn(&Affine) -> bool) -> Changes {
-    let mut draft = Draft::of(graph);
+    let mut pass = PassEdits::of(graph);
     let mut taken = vec![false; graph.nodes.len()];
     for (index, node) in graph.nodes.iter().enumerate() {
         let Some((input, kind)) = affine::kind(graph, index) else { continue };
         let Some((source, product)) = after(graph, index, input) else { continue };
-        // One at a time: the next round sees what this one made.
+        // Folds one node at a time, so that the next round sees the result.
         if taken[index] || product.nodes().any(|node| taken[node]) {
             continue;
         }
@@ -44,29 +44,31 @@ fn run(graph: &Graph<'_>, wanted: fn(&Affine) -> bool) -> Changes {
         let Some(folded) = product.fold_input(graph, &affine).filter(|_| wanted(&affine)) else {
             continue;
         };
-        if !draft.bypass(index, source) {
+        if !pass.bypass(index, source) {
             continue;
         }
-        folded.put(&mut draft, graph, &product);
+        folded.put(&mut pass, graph, &product);
         product.nodes().for_each(|node| taken[node] = true);
         taken[index] = true;
-        draft.did(format!(
-            "{} is in the weights of {}, which are rounded by at most {:.0e} of themselves",
+        pass.did(format!(
+            "folded {} into the weights of {}, with a relative rounding error of at most {:.0e}",
             node.label(),
             graph.nodes[product.node].label(),
             folded.change,
         ));
     }
-    draft.finish()
+    pass.finish()
 }
 
-/// Whether a value is a product or quotient of two values that vary, scaled or shifted or not: with the
-/// constants after it, that is how exporters write `Gelu` and normalizations out, and runtimes know them
-/// by those. Without its half, ONNX Runtime 1.32 fuses no `Gelu`.
+/// Whether a value is a product or quotient of two non-constant values, optionally scaled and
+/// shifted. Exporters decompose `Gelu` and normalizations into such nodes, and runtimes recognize
+/// them by the constants: without the factor 0.5, ONNX Runtime 1.32 does not fuse `Gelu`.
 fn ends_a_function(graph: &Graph<'_>, mut source: ValueId) -> bool {
-    // Two steps: what scales, and what shifts.
+    // At most two steps: a scale and a shift.
     for _ in 0..2 {
-        let Maker::Node { node, output: 0 } = graph.values[source].maker else { return false };
+        let Producer::Node { node, output: 0 } = graph.values[source].producer else {
+            return false;
+        };
         let Some((input, kind)) = affine::kind(graph, node) else { break };
         let Some(before) = graph.input(node, input) else { return false };
         if kind == Kind::BatchNormalization {
@@ -74,27 +76,28 @@ fn ends_a_function(graph: &Graph<'_>, mut source: ValueId) -> bool {
         }
         source = before;
     }
-    let Maker::Node { node, .. } = graph.values[source].maker else { return false };
+    let Producer::Node { node, .. } = graph.values[source].producer else { return false };
     let proto = graph.nodes[node];
     let varies = |input| graph.input(node, input).is_some_and(|it| fixed(graph, it).is_none());
     proto.is_onnx() && matches!(&*proto.op_type, "Mul" | "Div") && varies(0) && varies(1)
 }
 
-/// What a node scales and shifts, and the product that alone reads what it makes.
+/// The scale and shift of a node, and the matrix multiplication that is the only consumer of its
+/// output.
 fn after<'m>(graph: &Graph<'m>, index: usize, input: usize) -> Option<(ValueId, Product<'m>)> {
     let made = graph.output(index, 0)?;
-    let reader = only_reader(graph, made)?;
-    if graph.input(reader, 0) != Some(made) || graph.nodes[reader].op_type == "Add" {
+    let consumer = only_reader(graph, made)?;
+    if graph.input(consumer, 0) != Some(made) || graph.nodes[consumer].op_type == "Add" {
         return None;
     }
-    let result = graph.output(reader, 0)?;
+    let result = graph.output(consumer, 0)?;
     let sum = only_reader(graph, result).filter(|sum| graph.nodes[*sum].op_type == "Add");
-    let added = sum.and_then(|sum| Product::of(graph, sum)).filter(|it| it.node == reader);
-    let product = added.or_else(|| Product::of(graph, reader))?;
+    let added = sum.and_then(|sum| Product::of(graph, sum)).filter(|it| it.node == consumer);
+    let product = added.or_else(|| Product::of(graph, consumer))?;
     Some((graph.input(index, input)?, product))
 }
 
-/// The same where more is known of the axes of the value.
+/// Like the input channels, but with more known about the axes of the value.
 fn seen(graph: &Graph<'_>, source: ValueId, channels: Channels) -> Channels {
     match graph.shape(source).map(|shape| shape.len()) {
         Some(2) if channels.from_last == 1 => Channels { least_rank: 2, second: true, ..channels },
@@ -103,7 +106,7 @@ fn seen(graph: &Graph<'_>, source: ValueId, channels: Channels) -> Channels {
     }
 }
 
-/// Whether a node makes something of the shape of what it reads, which has these channels.
+/// Whether the output of a node has the shape of its input, which has these channels.
 fn keeps_shape(
     graph: &Graph<'_>,
     (index, input): (usize, usize),

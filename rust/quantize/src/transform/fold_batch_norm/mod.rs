@@ -1,37 +1,38 @@
-//! Takes what scales and shifts channels into the weight and bias of the operator before it, or of the
-//! one after it:
-//! `BatchNormalization` as it runs after training, and constants that are added, subtracted,
-//! multiplied with, or divided by.
+//! Folds scales and shifts of channels into the weight and bias of the preceding or following
+//! operator: `BatchNormalization` in inference mode, and addition, subtraction, multiplication or
+//! division with constants.
 //!
-//! The arithmetic is in float64 and rounded once.
+//! Weights are computed in float64 and rounded once.
 
 mod affine;
 mod forward;
 mod product;
 
 use super::Changes;
-use super::draft::Draft;
+use super::pass_edits::PassEdits;
 use crate::QuantizeError;
 use crate::graph::constants::only_reader;
-use crate::graph::{Graph, Maker};
+use crate::graph::{Graph, Producer};
 
 use affine::Affine;
 pub(super) use forward::{even, forward};
 use product::Product;
 
-#[allow(clippy::unnecessary_wraps)] // as every pass
+#[allow(clippy::unnecessary_wraps)] // all passes have this signature
 pub(super) fn run(graph: &Graph<'_>) -> Result<Changes, QuantizeError> {
-    let mut draft = Draft::of(graph);
+    let mut pass = PassEdits::of(graph);
     let mut taken = vec![false; graph.nodes.len()];
     for (index, node) in graph.nodes.iter().enumerate() {
         let Some((input, kind)) = affine::kind(graph, index) else { continue };
         let Some(value) = graph.input(index, input) else { continue };
-        let Maker::Node { node: maker, output: 0 } = graph.values[value].maker else { continue };
+        let Producer::Node { node: producer, output: 0 } = graph.values[value].producer else {
+            continue;
+        };
         if only_reader(graph, value) != Some(index) || graph.output(index, 0).is_none() {
             continue;
         }
-        let Some(product) = Product::of(graph, maker) else { continue };
-        // One at a time: the next round sees what this one made.
+        let Some(product) = Product::of(graph, producer) else { continue };
+        // Folds one node at a time, so that the next round sees the result.
         if product.nodes().any(|node| taken[node]) {
             continue;
         }
@@ -41,13 +42,13 @@ pub(super) fn run(graph: &Graph<'_>) -> Result<Changes, QuantizeError> {
         let Some(folded) = product.fold(graph, &affine) else { continue };
         product.nodes().for_each(|node| taken[node] = true);
         let change = folded.change;
-        folded.write(&mut draft, graph, &product, index);
-        draft.did(format!(
-            "{} is in the weights of {}, which are rounded by at most {:.0e} of themselves",
+        folded.write(&mut pass, graph, &product, index);
+        pass.did(format!(
+            "folded {} into the weights of {}, with a relative rounding error of at most {:.0e}",
             node.label(),
             graph.nodes[product.node].label(),
             change,
         ));
     }
-    Ok(draft.finish())
+    Ok(pass.finish())
 }

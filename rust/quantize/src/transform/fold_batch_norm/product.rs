@@ -1,50 +1,50 @@
-//! What multiplies by a constant weight and adds a constant bias: the bias is an input of the node,
-//! or added after a `MatMul`.
+//! Operators that multiply by a constant weight and add a constant bias. The bias is an input of
+//! the node, or is added after a `MatMul`.
 
 use quantize_rs_onnx::{DataType, Edit, NodeProto, Tensor};
 
 use super::affine::{Affine, Channels};
 use crate::graph::constants::{fixed, only_reader};
-use crate::graph::{Graph, Maker, ValueId};
-use crate::transform::draft::Draft;
+use crate::graph::{Graph, Producer, ValueId};
 use crate::transform::floats::{floats, rounded};
+use crate::transform::pass_edits::PassEdits;
 
-/// A product by a constant weight, and its bias.
+/// A multiplication by a constant weight, and its bias.
 pub(super) struct Product<'m> {
     /// The node that multiplies.
     pub(super) node: usize,
-    /// The node that adds the bias, where that is one of its own, and the input that is the bias.
+    /// The node that adds the bias, if it is a separate node, and the input that holds the bias.
     added: Option<(usize, usize)>,
     kind: Kind<'m>,
     weight_value: ValueId,
     pub(super) weight: Tensor,
     bias_value: Option<ValueId>,
     bias: Option<Tensor>,
-    /// Those of the result.
+    /// The channels of the output.
     pub(super) channels: Channels,
 }
 
-/// What differs from operator to operator.
+/// The differences between operators.
 #[derive(Clone, Copy)]
 enum Kind<'m> {
-    /// With so many groups.
+    /// Holds the number of groups.
     Conv(usize),
-    /// With so many groups.
+    /// Holds the number of groups.
     ConvTranspose(usize),
     Gemm(&'m NodeProto),
     MatMul,
 }
 
-/// A weight and a bias that do what a node after them did.
+/// A weight and a bias with a scale and shift folded in.
 pub(super) struct Folded {
     weight: Option<Tensor>,
     bias: Option<Tensor>,
-    /// The largest part of itself by which a number of them is rounded.
+    /// The largest relative rounding error.
     pub(super) change: f64,
 }
 
 impl<'m> Product<'m> {
-    /// The product that a node makes.
+    /// The multiplication that a node performs.
     pub(super) fn of(graph: &Graph<'m>, index: usize) -> Option<Product<'m>> {
         let node = graph.nodes[index];
         if !node.is_onnx() {
@@ -100,11 +100,13 @@ impl<'m> Product<'m> {
         })
     }
 
-    /// A `MatMul` to whose result a constant vector is added.
+    /// A `MatMul` followed by the addition of a constant vector.
     fn before_add(graph: &Graph<'m>, index: usize) -> Option<Product<'m>> {
         let find = |input: usize| -> Option<Product<'m>> {
             let value = graph.input(index, input)?;
-            let Maker::Node { node, output: 0 } = graph.values[value].maker else { return None };
+            let Producer::Node { node, output: 0 } = graph.values[value].producer else {
+                return None;
+            };
             let found = graph.nodes[node];
             if found.op_type != "MatMul" || only_reader(graph, value) != Some(index) {
                 return None;
@@ -122,20 +124,20 @@ impl<'m> Product<'m> {
         (graph.nodes[index].input.len() == 2).then(|| find(0).or_else(|| find(1))).flatten()
     }
 
-    /// The nodes that it is.
+    /// The nodes of the multiplication.
     pub(super) fn nodes(&self) -> impl Iterator<Item = usize> {
         [Some(self.node), self.added.map(|(node, _)| node)].into_iter().flatten()
     }
 
-    /// The node that makes the result.
+    /// The node that produces the output.
     fn last(&self) -> usize {
         self.added.map_or(self.node, |(node, _)| node)
     }
 
-    /// The weight and the bias with which the result is scaled and shifted.
+    /// Folds a scale and shift of the output into the weight and bias.
     pub(super) fn fold(&self, graph: &Graph<'_>, affine: &Affine) -> Option<Folded> {
         let bare = matches!(self.kind, Kind::MatMul) && self.added.is_none();
-        // Runtimes make a Gemm of a MatMul and what is added to it.
+        // Runtimes fuse a MatMul and a following Add into a Gemm.
         if bare && affine.shifts() && (!affine.scales() || !self.may_be_gemm(graph)) {
             return None;
         }
@@ -170,7 +172,7 @@ impl<'m> Product<'m> {
         Some(Folded { weight, bias, change })
     }
 
-    /// Whether what it multiplies is padded, with zeros.
+    /// Whether the input is padded with zeros.
     fn pads(&self, graph: &Graph<'_>) -> bool {
         let node = graph.nodes[self.node];
         let auto = node.attribute("auto_pad").and_then(|attribute| attribute.s.as_deref());
@@ -178,8 +180,7 @@ impl<'m> Product<'m> {
         pads || !matches!(auto, None | Some(b"" | b"NOTSET" | b"VALID"))
     }
 
-    /// The channels of what it multiplies by the weight; `None` where it does not multiply each of
-    /// them by weights of its own.
+    /// The channels of the input; `None` unless each has its own weights.
     pub(super) fn input_channels(&self) -> Option<Channels> {
         let shape = &self.weight.shape;
         let count = match self.kind {
@@ -191,7 +192,7 @@ impl<'m> Product<'m> {
         Some(Channels { count, ..self.channels })
     }
 
-    /// The weight and the bias that scale and shift what is multiplied, each channel by itself.
+    /// Folds a scale and shift of the input channels into the weight and bias.
     pub(super) fn fold_input(&self, graph: &Graph<'_>, affine: &Affine) -> Option<Folded> {
         let shifted = affine.shifts();
         let exact = match self.kind {
@@ -229,7 +230,7 @@ impl<'m> Product<'m> {
         Some(Folded { weight, bias, change })
     }
 
-    /// The input and the output channel of an element of the weight.
+    /// The input channel and the output channel of an element of the weight.
     fn place(&self, at: usize) -> (usize, usize) {
         let shape = &self.weight.shape;
         let (second, rest) = (shape[1].max(1), shape[2..].iter().product::<usize>().max(1));
@@ -244,7 +245,7 @@ impl<'m> Product<'m> {
         }
     }
 
-    /// What the product is multiplied by.
+    /// The factor of the product.
     fn alpha(&self) -> f64 {
         match self.kind {
             Kind::Gemm(node) => f64::from(node.float("alpha", 1.0)),
@@ -252,7 +253,7 @@ impl<'m> Product<'m> {
         }
     }
 
-    /// What a bias is multiplied by.
+    /// The factor of the bias.
     fn beta(&self) -> f64 {
         match self.kind {
             Kind::Gemm(node) => f64::from(node.float("beta", 1.0)),
@@ -283,7 +284,7 @@ impl<'m> Product<'m> {
         }
     }
 
-    /// A bias as one number for each channel.
+    /// A bias with one element per channel.
     fn spread(&self, bias: &Tensor) -> Option<Vec<f64>> {
         let values = floats(bias).filter(|_| bias.dtype == self.weight.dtype)?;
         match (&values[..], &bias.shape[..]) {
@@ -300,14 +301,14 @@ impl<'m> Product<'m> {
         }
     }
 
-    /// Whether a `MatMul` is one of two matrices, which a `Gemm` is too.
+    /// Whether a `MatMul` multiplies two matrices, so that runtimes may turn it into a `Gemm`.
     fn may_be_gemm(&self, graph: &Graph<'_>) -> bool {
         let known = graph.model.opset("").is_some_and(|opset| opset >= 7);
         self.channels.second && known && self.weight.dtype == DataType::Float
     }
 }
 
-/// Multiplies each run of `length` numbers by the factor of its position.
+/// Multiplies each run of `length` elements by the factor at its position.
 fn by_rows(values: &mut [f64], length: usize, factor: impl Fn(usize) -> f64) {
     for (row, values) in values.chunks_mut(length).enumerate() {
         let by = factor(row);
@@ -318,52 +319,59 @@ fn by_rows(values: &mut [f64], length: usize, factor: impl Fn(usize) -> f64) {
 }
 
 impl Folded {
-    /// Puts weight and bias where they were, and lets the product make what node `after` made.
+    /// Stores the weight and the bias, and makes the multiplication produce the output of node
+    /// `after`.
     pub(super) fn write(
         self,
-        draft: &mut Draft<'_, '_>,
+        pass: &mut PassEdits<'_, '_>,
         graph: &Graph<'_>,
         product: &Product<'_>,
         after: usize,
     ) {
         if let (Some(bias), None, Kind::MatMul) = (&self.bias, product.bias_value, product.kind) {
-            // Runtimes make a Gemm of the two; wishes speak of the product as it stood.
+            // Runtimes fuse the two into a Gemm. The node keeps its name, which options may refer
+            // to.
             let base = graph.values[product.weight_value].name;
-            let name = draft.add_constant(base, "bias", bias);
-            add(draft, graph, product, after, name);
-            return Folded { bias: None, ..self }.put(draft, graph, product);
+            let name = pass.add_constant(base, "bias", bias);
+            add(pass, graph, product, after, name);
+            return Folded { bias: None, ..self }.put(pass, graph, product);
         }
-        self.put(draft, graph, product);
+        self.put(pass, graph, product);
         if let Some(made) = graph.output(after, 0) {
             let value = graph.values[made].name.to_owned();
-            draft.edit(Edit::RenameOutput { node: product.last(), output: 0, value });
+            pass.edit(Edit::RenameOutput { node: product.last(), output: 0, value });
         }
-        draft.remove(after);
+        pass.remove(after);
     }
 
-    /// Puts weight and bias where they were.
-    pub(super) fn put(&self, draft: &mut Draft<'_, '_>, graph: &Graph<'_>, product: &Product<'_>) {
+    /// Stores the weight and the bias.
+    pub(super) fn put(
+        &self,
+        pass: &mut PassEdits<'_, '_>,
+        graph: &Graph<'_>,
+        product: &Product<'_>,
+    ) {
         let node = product.node;
         if let Some(weight) = &self.weight {
-            draft.put_constant((node, 1), product.weight_value, "folded", weight);
+            pass.replace_constant((node, 1), product.weight_value, "folded", weight);
         }
         match (&self.bias, product.bias_value) {
             (None, _) => {}
             (Some(bias), Some(value)) => {
-                draft.put_constant(product.added.unwrap_or((node, 2)), value, "folded", bias);
+                pass.replace_constant(product.added.unwrap_or((node, 2)), value, "folded", bias);
             }
             (Some(bias), None) => {
                 let base = graph.values[product.weight_value].name;
-                let name = draft.add_constant(base, "bias", bias);
-                draft.set_input(node, 2, name);
+                let name = pass.add_constant(base, "bias", bias);
+                pass.set_input(node, 2, name);
             }
         }
     }
 }
 
-/// Lets node `after` add a constant to the product instead of what it did.
+/// Makes node `after` add a constant to the product.
 fn add(
-    draft: &mut Draft<'_, '_>,
+    pass: &mut PassEdits<'_, '_>,
     graph: &Graph<'_>,
     product: &Product<'_>,
     after: usize,
@@ -372,6 +380,6 @@ fn add(
     let before = &graph.nodes[after];
     let reads = vec![graph.nodes[product.node].output[0].clone(), constant];
     let output = before.output[..1].to_vec();
-    draft.add_node(NodeProto::new(before.name.clone(), "Add", reads, output, Vec::new()));
-    draft.remove(after);
+    pass.add_node(NodeProto::new(before.name.clone(), "Add", reads, output, Vec::new()));
+    pass.remove(after);
 }

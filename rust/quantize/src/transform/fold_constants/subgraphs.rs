@@ -1,4 +1,4 @@
-//! The same in the graphs inside nodes: what is computed there becomes a `Constant`.
+//! Folds constants in subgraphs, where results become `Constant` nodes.
 
 use std::collections::{HashMap, HashSet};
 
@@ -9,25 +9,25 @@ use quantize_rs_onnx::{
 use super::evaluated;
 use crate::graph::constants::{constant, fixed};
 use crate::graph::uses;
-use crate::graph::{Graph, with_bodies};
+use crate::graph::{Graph, with_subgraphs};
 use crate::transform::Changes;
 
 pub(super) fn run(graph: &Graph<'_>) -> Changes {
     let mut changes = Changes::default();
     for (node, proto) in graph.nodes.iter().enumerate() {
         let did = &mut changes.did;
-        if let Some(with) = with_bodies(proto, |body| folded(graph, body, None, did)) {
+        if let Some(with) = with_subgraphs(proto, |body| folded(graph, body, None, did)) {
             changes.edits.push(Edit::ReplaceNode { node, with });
         }
     }
     changes
 }
 
-/// What is the same in every run, in one graph inside a node and those around it.
+/// The constants of a subgraph and its enclosing graphs.
 struct Scope<'a> {
     graph: &'a Graph<'a>,
     known: HashMap<&'a str, Tensor>,
-    /// All that is made in it.
+    /// The names that the subgraph defines.
     made: HashSet<&'a str>,
     outer: Option<&'a Scope<'a>>,
 }
@@ -38,7 +38,7 @@ impl<'a> Scope<'a> {
         for tensor in &body.initializer {
             known.extend(graph.model.tensor(tensor).ok().map(|it| (tensor.name.as_str(), it)));
         }
-        // What is an input too may be replaced.
+        // Initializers that are also inputs can be overridden.
         for input in &body.input {
             known.remove(input.name.as_str());
         }
@@ -60,8 +60,7 @@ impl<'a> Scope<'a> {
         }
     }
 
-    /// What a node makes, where that is the same in every run; `times` says how often each value is
-    /// read.
+    /// Evaluates a node if its output is constant. `times` holds the number of uses of each value.
     fn computed(&self, node: &NodeProto, times: &HashMap<&str, usize>) -> Option<Tensor> {
         let [_] = node.output[..] else { return None };
         let inputs: Vec<Option<Tensor>> = node
@@ -78,8 +77,8 @@ impl<'a> Scope<'a> {
     }
 }
 
-/// A graph inside a node in which nothing is computed that is the same in every run; `None` where
-/// nothing is. As deep as graphs are nested, which the reader of the file limits.
+/// Folds constants in a subgraph; `None` if nothing changes. The recursion depth is the nesting
+/// depth of subgraphs, which the model reader limits.
 fn folded(
     graph: &Graph<'_>,
     body: &GraphProto,
@@ -95,9 +94,7 @@ fn folded(
             scope.known.insert(&node.output[0], tensor);
             computed.insert(index);
             let (label, name) = (node.label(), body.name.as_deref().unwrap_or_default());
-            did.push(format!(
-                "{label}, in graph `{name}`, is computed: it is the same in every run"
-            ));
+            did.push(format!("replaced {label}, in subgraph `{name}`, with its constant value"));
         }
     }
     let mut inside = false;
@@ -111,7 +108,7 @@ fn folded(
             nodes.push(Raw::new(NodeProto::new(name, "Constant", Vec::new(), output, value)));
             continue;
         }
-        match with_bodies(node, |body| folded(graph, body, Some(&scope), did)) {
+        match with_subgraphs(node, |body| folded(graph, body, Some(&scope), did)) {
             Some(with) => {
                 nodes.push(Raw::new(with));
                 inside = true;

@@ -1,5 +1,5 @@
-//! The nodes of a function as they stand in the place of a call: what is the caller's has the
-//! caller's names, everything else names of its own.
+//! The nodes of a function body as inlined at a call. Inputs and outputs take the names of the
+//! caller; all other values get new names.
 
 use std::collections::HashMap;
 
@@ -10,13 +10,13 @@ use quantize_rs_onnx::{
 use crate::graph::constant_of;
 use crate::graph::names::Names;
 
-/// Constants of functions, which all calls read: a function that is called twice has its weights
-/// once.
+/// Constants of functions. All calls share them, so the weights of a function that is called twice
+/// are stored once.
 #[derive(Default)]
 pub(super) struct Shared {
-    /// By function and name in it.
+    /// By function, and name in the function.
     names: HashMap<(usize, String), String>,
-    /// Those that the model does not have yet.
+    /// Constants that still need to be added to the model.
     pub(super) fresh: Vec<TensorProto>,
 }
 
@@ -40,7 +40,7 @@ impl Shared {
     }
 }
 
-/// The nodes of a function, for one call.
+/// The nodes of a function, inlined at one call.
 pub(super) fn expanded(
     call: &NodeProto,
     index: usize,
@@ -61,7 +61,7 @@ pub(super) fn expanded(
     let mut passed = Vec::new();
     for (formal, actual) in ends(&function.output, &call.output) {
         if let (false, Some(given)) = (actual.is_empty(), inlined.new.get(&formal)) {
-            // What it hands out as it came in.
+            // An input that the function outputs unchanged.
             let (input, output) = (vec![given.clone()], vec![actual]);
             passed.push(NodeProto::new("", "Identity", input, output, Vec::new()));
         } else if !actual.is_empty() {
@@ -97,7 +97,7 @@ pub(super) fn expanded(
     nodes.chain(passed).collect()
 }
 
-/// Hands out every name that a node makes, those in graphs inside it included.
+/// Calls a function with each name that a node defines, including names in its subgraphs.
 fn made(node: &NodeProto, each: &mut impl FnMut(&str)) {
     node.output.iter().for_each(|name| each(name));
     for body in node.subgraphs() {
@@ -120,11 +120,11 @@ fn apart(graph: &mut Raw<GraphProto>) {
     }
 }
 
-/// A function for one call.
+/// The inlining of a function at one call.
 struct Inlined<'c> {
     call: &'c NodeProto,
     function: &'c FunctionProto,
-    /// Names by those in the function; empty for an input that the call leaves out.
+    /// The new names by the names in the function; empty for an omitted input.
     new: HashMap<String, String>,
 }
 
@@ -135,7 +135,7 @@ impl Inlined<'_> {
         }
     }
 
-    /// As deep as graphs are nested, which the reader of the file limits.
+    /// The recursion depth is the nesting depth of subgraphs, which the model reader limits.
     fn node(&self, node: &mut NodeProto) {
         node.input.iter_mut().chain(&mut node.output).for_each(|name| self.rename(name));
         let attributes = std::mem::take(&mut node.attribute);
@@ -147,10 +147,10 @@ impl Inlined<'_> {
         if let Some(outer) = own.ref_attr_name.as_deref().filter(|name| !name.is_empty()) {
             let mut defaults = self.function.attribute_proto.iter();
             let default = || defaults.find(|default| default.name == outer).map(|it| &**it);
-            // A graph that the caller gives speaks of the caller's values.
+            // Subgraphs from attributes of the caller refer to values of the caller.
             let mut given = self.call.attribute(outer).or_else(default)?.clone();
             given.name.clone_from(&own.name);
-            // Nodes are told apart by where they stand in memory, and another may have been given the same graph.
+            // Nodes are identified by their address, and another node may share this subgraph.
             given.g.iter_mut().chain(&mut given.graphs).for_each(apart);
             let is_value = given.ref_attr_name.as_deref().is_none_or(str::is_empty);
             return is_value.then(|| Raw::new(given));

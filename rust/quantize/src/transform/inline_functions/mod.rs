@@ -1,11 +1,11 @@
-//! Puts the nodes of the model's own functions in the place of the nodes that call them: what
-//! stands in a function is no value of the graph, so that no plan could name it.
+//! Replaces calls of model-local functions with the nodes of the functions. Values inside a
+//! function are not part of the graph, so a plan could not refer to them.
 //!
-//! Before planning that is done where a call multiplies by a constant, given by the caller or
-//! standing in the function, and no other function is touched.
+//! Before planning, only calls that multiply by a constant are inlined, where the constant is an
+//! argument or part of the function.
 
 mod body;
-mod holds;
+mod weight_calls;
 
 use std::collections::{BTreeSet, HashMap};
 use std::rc::Rc;
@@ -19,14 +19,15 @@ use crate::graph::names::Names;
 use crate::graph::{self, Graph};
 
 use body::Shared;
-use holds::{Fixed, Holds};
+use weight_calls::{ConstantScope, WeightCalls};
 
-/// Nodes that calls may become, in a whole model: functions that call functions need few bytes for
-/// more nodes than there is memory. A node counts once more for each of these bytes.
-const NODES: usize = 1 << 16;
-const BYTES: usize = 1 << 8;
+/// The maximum number of nodes after inlining, for the whole model: a small file with nested
+/// functions could expand to more nodes than fit in memory. This many bytes of the file allow one
+/// more node.
+const MAX_NODES: usize = 1 << 16;
+const BYTES_PER_NODE: usize = 1 << 8;
 
-/// Inlines every call.
+/// Inlines all calls.
 pub(super) fn all(graph: &Graph<'_>) -> Result<Changes, QuantizeError> {
     run(graph, false)
 }
@@ -36,22 +37,21 @@ pub(super) fn with_weights(graph: &Graph<'_>) -> Result<Changes, QuantizeError> 
     run(graph, true)
 }
 
-/// What to say of the weights in functions that were not inlined.
+/// Warnings about weights in functions that were not inlined.
 pub(crate) fn weights_left(graph: &Graph<'_>) -> Vec<String> {
     let functions = Functions::of(graph.model.proto());
     if functions.all().is_empty() {
         return Vec::new();
     }
-    let mut holds = Holds::of(&functions);
+    let mut calls = WeightCalls::of(&functions);
     let mut inliner = Inliner::of(graph, &functions);
     let mut warnings = Vec::new();
-    let mut fixed = Fixed::of_main(graph);
+    let mut fixed = ConstantScope::of_main(graph);
     for node in &graph.nodes {
-        for function in holds.callees(node, &mut fixed) {
+        for function in calls.callees(node, &mut fixed) {
             let called = called(&functions.all()[function]);
             let why = inliner.converted(function).err().unwrap_or_else(|| {
-                "pass `inline_functions`, which puts its nodes into the graph, was left out"
-                    .to_owned()
+                "pass `inline_functions`, which inlines it, was not selected".to_owned()
             });
             warnings.push(format!("weights of function {called} stay float: {why}"));
         }
@@ -67,10 +67,10 @@ fn run(graph: &Graph<'_>, sparing: bool) -> Result<Changes, QuantizeError> {
     if functions.all().is_empty() {
         return Ok(changes);
     }
-    let mut holds = Holds::of(&functions);
+    let mut calls = WeightCalls::of(&functions);
     let mut inliner = Inliner::of(graph, &functions);
-    inliner.holds = sparing.then_some(&mut holds);
-    let mut fixed = Fixed::of_main(graph);
+    inliner.calls = sparing.then_some(&mut calls);
+    let mut fixed = ConstantScope::of_main(graph);
     let mut after: BTreeSet<usize> = BTreeSet::new();
     for index in topological(&graph.model.graph().node)? {
         let node = graph.nodes[index];
@@ -90,7 +90,7 @@ fn run(graph: &Graph<'_>, sparing: bool) -> Result<Changes, QuantizeError> {
     Ok(changes)
 }
 
-/// These functions, and those that they call.
+/// The given functions, and those that they call.
 fn reached(functions: &Functions<'_>, called: BTreeSet<usize>) -> BTreeSet<usize> {
     let mut waiting: Vec<usize> = called.iter().copied().collect();
     let mut reached = called;
@@ -103,7 +103,7 @@ fn reached(functions: &Functions<'_>, called: BTreeSet<usize>) -> BTreeSet<usize
     reached
 }
 
-/// How a person would name a function.
+/// The name of a function for messages.
 fn called(function: &FunctionProto) -> String {
     match function.domain.as_str() {
         "" => format!("`{}`", function.name),
@@ -111,16 +111,16 @@ fn called(function: &FunctionProto) -> String {
     }
 }
 
-/// Puts nodes in the place of calls.
+/// Replaces calls with nodes.
 struct Inliner<'g, 'm> {
     graph: &'g Graph<'m>,
     functions: &'g Functions<'m>,
-    /// Which calls are meant; `None` for all.
-    holds: Option<&'g mut Holds<'g, 'm>>,
+    /// Which calls to inline; `None` for all.
+    calls: Option<&'g mut WeightCalls<'g, 'm>>,
     names: Names<'g>,
-    /// Versions of operators by domain, as far as the model imports them.
+    /// The opset versions that the model imports, by domain.
     opsets: HashMap<String, i64>,
-    /// Functions in the versions of the model, or why they cannot be.
+    /// The functions converted to the opset versions of the model, or the reason why that failed.
     converted: HashMap<usize, Result<Rc<FunctionProto>, String>>,
     shared: Shared,
     made: usize,
@@ -135,7 +135,7 @@ impl<'g, 'm> Inliner<'g, 'm> {
         Inliner {
             graph,
             functions,
-            holds: None,
+            calls: None,
             names: Names::of(graph),
             opsets,
             converted: HashMap::new(),
@@ -146,12 +146,12 @@ impl<'g, 'm> Inliner<'g, 'm> {
         }
     }
 
-    /// The nodes that a node becomes; `None` where it stays. As deep as functions call functions, of
-    /// which there is a limit.
+    /// The nodes that replace a node; `None` if it is unchanged. The recursion depth is limited by
+    /// that of function calls.
     fn node(
         &mut self,
         node: &NodeProto,
-        fixed: &mut Fixed<'_>,
+        fixed: &mut ConstantScope<'_>,
         depth: usize,
     ) -> Option<Vec<NodeProto>> {
         if let Some(nodes) = self.call(node, fixed, depth) {
@@ -164,48 +164,51 @@ impl<'g, 'm> Inliner<'g, 'm> {
             }
             return Some(all);
         }
-        let with = self.with_bodies(node, fixed, depth);
+        let with = self.with_subgraphs(node, fixed, depth);
         fixed.learn(node);
         with.map(|node| vec![node])
     }
 
-    /// The nodes of the function that a node calls, when that is to be inlined and can be.
+    /// The nodes that replace a call; `None` if the node is not a call to inline.
     fn call(
         &mut self,
         node: &NodeProto,
-        fixed: &Fixed<'_>,
+        fixed: &ConstantScope<'_>,
         depth: usize,
     ) -> Option<Vec<NodeProto>> {
         let function = self.functions.called(node)?;
-        if let Some(holds) = &mut self.holds
-            && !holds.call(node, function, fixed)
+        if let Some(calls) = &mut self.calls
+            && !calls.call(node, function, fixed)
         {
             return None;
         }
-        if depth > holds::DEEPEST {
+        if depth > weight_calls::MAX_DEPTH {
             return None;
         }
         let with = self.converted(function).ok()?;
-        let cost: usize = with.node.iter().map(|node| 1 + node.byte_len() / BYTES).sum();
-        self.made = self.made.checked_add(cost).filter(|made| *made <= NODES)?;
+        let cost: usize = with.node.iter().map(|node| 1 + node.byte_len() / BYTES_PER_NODE).sum();
+        self.made = self.made.checked_add(cost).filter(|made| *made <= MAX_NODES)?;
         self.import(&with);
         let nodes = body::expanded(node, function, &with, &mut self.names, &mut self.shared);
         self.edits.extend(self.shared.fresh.drain(..).map(Edit::AddInitializer));
         let count = nodes.len();
         let plural = if count == 1 { "" } else { "s" };
-        self.did.push(format!("{} is the {count} node{plural} of its function", node.label()));
+        self.did.push(format!(
+            "replaced {} with the {count} node{plural} of its function",
+            node.label()
+        ));
         Some(nodes)
     }
 
-    /// The node with what its graphs call inlined, where that is anything.
-    fn with_bodies(
+    /// A copy of the node with calls in its subgraphs inlined; `None` if there are none.
+    fn with_subgraphs(
         &mut self,
         node: &NodeProto,
-        fixed: &Fixed<'_>,
+        fixed: &ConstantScope<'_>,
         depth: usize,
     ) -> Option<NodeProto> {
-        graph::with_bodies(node, |body| {
-            let mut inner = Fixed::of(body, Some(fixed));
+        graph::with_subgraphs(node, |body| {
+            let mut inner = ConstantScope::of(body, Some(fixed));
             let mut nodes = Vec::with_capacity(body.node.len());
             let mut changed = false;
             for index in topological(&body.node).ok()? {
@@ -225,7 +228,7 @@ impl<'g, 'm> Inliner<'g, 'm> {
         })
     }
 
-    /// Imports what a function means and the model does not import yet.
+    /// Imports the operator domains that a function needs and the model does not import yet.
     fn import(&mut self, function: &FunctionProto) {
         for import in &function.opset_import {
             let (domain, version) = (own(&import.domain), import.version);
@@ -236,8 +239,8 @@ impl<'g, 'm> Inliner<'g, 'm> {
         }
     }
 
-    /// A function as it would stand in the model: of the versions that the model imports. Else why
-    /// that cannot be.
+    /// A function converted to the opset versions of the model, or the reason why that is
+    /// impossible.
     fn converted(&mut self, function: usize) -> Result<Rc<FunctionProto>, String> {
         if let Some(known) = self.converted.get(&function) {
             return known.clone();
@@ -264,8 +267,7 @@ impl<'g, 'm> Inliner<'g, 'm> {
             if let Some(node) = nodes.into_iter().find(differs) {
                 let domain = if domain.is_empty() { "ai.onnx" } else { &domain };
                 return Err(format!(
-                    "its {} is of version {wanted} of the operators of {domain}, of which the model \
-                     imports {have}",
+                    "its {} has opset version {wanted} of {domain}, but the model imports {have}",
                     node.op_type
                 ));
             }
@@ -279,7 +281,7 @@ impl<'g, 'm> Inliner<'g, 'm> {
     }
 }
 
-/// A node, and those in the graphs inside it.
+/// A node, and the nodes in its subgraphs.
 fn within<'n>(node: &'n NodeProto, all: &mut Vec<&'n NodeProto>) {
     all.push(node);
     for body in node.subgraphs() {
@@ -287,7 +289,7 @@ fn within<'n>(node: &'n NodeProto, all: &mut Vec<&'n NodeProto>) {
     }
 }
 
-/// The domain of ONNX's own operators has two names.
+/// The ONNX domain has two names.
 fn own(domain: &str) -> String {
     if domain == "ai.onnx" { String::new() } else { domain.to_owned() }
 }

@@ -1,6 +1,6 @@
-//! Which elements of a tensor become 0.
+//! Selects the elements of a tensor to prune.
 
-// Counting parts of lengths.
+// Converts fractions to numbers of elements.
 #![allow(clippy::cast_possible_truncation, clippy::cast_precision_loss, clippy::cast_sign_loss)]
 
 use bytes::Bytes;
@@ -13,25 +13,25 @@ use crate::options::Below;
 
 /// A pruned tensor.
 pub(super) struct Zeroed {
-    /// How many elements were 0.
+    /// The number of zeros before.
     pub(super) before: usize,
-    /// How many are.
+    /// The number of zeros after.
     pub(super) after: usize,
-    /// All elements.
+    /// The bytes of all elements.
     pub(super) elements: Bytes,
 }
 
-/// How numbers of a type are compared.
+/// How the elements of a type are read and compared.
 trait Number {
-    /// The number at the start of these bytes.
+    /// Reads an element from its bytes.
     fn read(bytes: &[u8]) -> f64;
 
-    /// Its magnitude.
+    /// The magnitude of an element.
     fn magnitude(bytes: &[u8]) -> f64 {
         Self::read(bytes).abs()
     }
 
-    /// A number as one of this type.
+    /// Rounds a number to this type.
     fn rounded(number: f64) -> f64;
 }
 
@@ -58,10 +58,10 @@ number!(Double, 8, f64::from_le_bytes, |x| x);
 number!(Half, 2, |bytes| f16::from_le_bytes(bytes).into(), |x| f16::from_f64(x).into());
 number!(Brain, 2, |bytes| bf16::from_le_bytes(bytes).into(), |x| bf16::from_f64(x).into());
 
-/// A tensor with its small elements 0; `None` where it is of no floats.
+/// Sets small elements of a tensor to 0; `None` if it is not a floating-point tensor.
 ///
 /// # Errors
-/// The position of an element that is no finite number.
+/// Returns the index of a non-finite element.
 pub(super) fn zeroed(
     tensor: &Tensor,
     layout: &Layout,
@@ -76,7 +76,7 @@ pub(super) fn zeroed(
     }
 }
 
-/// The elements of a tensor, exactly; `None` where it is of no floats.
+/// The exact elements of a tensor; `None` if it is not a floating-point tensor.
 pub(super) fn floats(tensor: &Tensor) -> Option<Vec<f64>> {
     let (width, read): (usize, fn(&[u8]) -> f64) = match tensor.dtype {
         DataType::Float => (4, Single::read),
@@ -88,7 +88,7 @@ pub(super) fn floats(tensor: &Tensor) -> Option<Vec<f64>> {
     Some(tensor.data.chunks_exact(width).map(read).collect())
 }
 
-/// How many elements of a tensor are 0.
+/// The number of zeros in a tensor.
 pub(super) fn zeros(tensor: &Tensor) -> usize {
     floats(tensor).map_or(0, |values| values.iter().filter(|x| **x == 0.0).count())
 }
@@ -127,24 +127,24 @@ fn of<N: Number>(
     Ok(Zeroed { before, after, elements: elements.into_bytes() })
 }
 
-/// What becomes 0 in one group of elements.
+/// The elements to prune in one group.
 struct Limit {
-    /// All below this,
+    /// Magnitudes below this are pruned.
     below: f64,
-    /// and so many that are equal to it.
+    /// The number of elements with exactly this magnitude to prune.
     equal: usize,
 }
 
 impl Limit {
     fn takes(&mut self, x: f64) -> bool {
-        // Read from the same bytes: what is equal is so to the last bit.
+        // Both sides were read from the same bytes, so equality is exact.
         let equal = x.total_cmp(&self.below).is_eq() && self.equal > 0;
         self.equal -= usize::from(equal);
         x < self.below || equal
     }
 }
 
-/// All below a part of the largest of the group.
+/// Prunes magnitudes below a fraction of the maximum of the group.
 fn relative<N: Number>(
     magnitudes: impl Iterator<Item = f64>,
     layout: &Layout,
@@ -155,12 +155,12 @@ fn relative<N: Number>(
         let largest = &mut largest[layout.group_of(index)];
         *largest = largest.max(x);
     }
-    // The product of two numbers of the type is exact in float64, and rounded once.
+    // The product of two numbers of the type is exact in float64, so it is rounded once.
     let below = |largest: f64| N::rounded(N::rounded(part) * largest);
     largest.into_iter().map(|largest| Limit { below: below(largest), equal: 0 }).collect()
 }
 
-/// The smallest of the group, until a part of it is 0.
+/// Prunes the smallest magnitudes up to a fraction of the group.
 fn smallest(magnitudes: impl Iterator<Item = f64>, layout: &Layout, part: f64) -> Vec<Limit> {
     let mut groups: Vec<Vec<f64>> = vec![Vec::new(); layout.groups()];
     for (index, x) in magnitudes.enumerate() {

@@ -1,8 +1,8 @@
-//! Pruning: weights of small magnitude become exactly 0.
+//! Magnitude pruning: sets small weights to exactly 0.
 //!
-//! What it is for are zeros: they compress, and kernels that skip them exist. It makes no range
-//! smaller, since the largest weights set that; a zero stays exactly 0 in every quantized type,
-//! whose zero points are integers.
+//! Zeros compress well, and some kernels skip them. Pruning does not reduce the range of a weight,
+//! which its largest elements determine. Zeros stay exact in all quantized types, since zero points
+//! are integers.
 
 mod cut;
 
@@ -24,58 +24,58 @@ use crate::options::{Below, Config};
 use crate::plan::{self, Kept};
 use cut::Zeroed;
 
-/// Which weights become 0.
+/// Which weights to prune.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Prune {
-    /// How small they are.
+    /// The criterion.
     pub below: Below,
-    /// Whether each output channel is looked at by itself, and not the whole weight.
+    /// Whether to apply the criterion to each output channel instead of the whole weight.
     pub per_channel: bool,
-    /// Weights and nodes to leave alone, as in [`Config::exclude`].
+    /// Weights and nodes to exclude, as in [`Config::exclude`].
     pub exclude: Vec<String>,
 }
 
 /// What pruning did to a model.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Pruning {
-    /// Elements of all weights that were looked at.
+    /// The number of elements of all weights.
     pub elements: usize,
-    /// How many of them were 0.
+    /// The number of zeros before.
     pub zeros_before: usize,
-    /// How many of them are 0.
+    /// The number of zeros after.
     pub zeros: usize,
-    /// Every weight.
+    /// The result for each weight.
     pub weights: Vec<PrunedWeight>,
 }
 
-/// What pruning did to one weight.
+/// The result of pruning one weight.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct PrunedWeight {
-    /// Its name.
+    /// The name of the weight.
     pub name: String,
-    /// Its element type.
+    /// The element type.
     pub dtype: Option<DataType>,
-    /// Its shape.
+    /// The shape.
     pub shape: Vec<usize>,
-    /// The axis of its output channels, where each was looked at by itself.
+    /// The axis of output channels, if the criterion was applied to each channel.
     pub axis: Option<usize>,
-    /// How many elements it has.
+    /// The number of elements.
     pub elements: usize,
-    /// How many of them were 0.
+    /// The number of zeros before.
     pub zeros_before: usize,
-    /// How many of them are 0.
+    /// The number of zeros after.
     pub zeros: usize,
-    /// Why it was left alone; `None` where it was not.
+    /// The reason why the weight was not pruned; `None` if it was.
     pub kept: Option<String>,
 }
 
-/// The passes that make values of the main graph of all weights.
+/// The passes that move all weights into the main graph.
 const LIFT: [&str; 2] = ["inline_functions", "lift_weights"];
 
-/// Sets weights of small magnitude to 0, in a copy of the model; those of graphs inside nodes are
-/// lifted out of these, and functions that hold weights are inlined.
+/// Sets small weights to 0 in a copy of the model. Weights in subgraphs are moved into the main
+/// graph first, and functions that hold weights are inlined.
 ///
-/// Numbers are compared in the type of the weight, as numpy does: `abs(w) < threshold`.
+/// Magnitudes are compared in the type of the weight, as NumPy does for `abs(w) < threshold`.
 ///
 /// ```
 /// use quantize_rs::{Below, Model, Prune, prune};
@@ -88,8 +88,8 @@ const LIFT: [&str; 2] = ["inline_functions", "lift_weights"];
 /// ```
 ///
 /// # Errors
-/// A threshold that is negative or no number, a sparsity outside of 0 to 1, a name that is not in the
-/// model, or NaN or infinity in a weight.
+/// A threshold is negative or NaN, a sparsity is outside of 0 to 1, a name is not in the model, or
+/// a weight holds NaN or infinity.
 pub fn prune(model: &Model, how: &Prune) -> Result<(Model, Pruning), QuantizeError> {
     prune_only(model, how, None)
 }
@@ -121,7 +121,7 @@ pub(crate) fn prune_only(
             report.weights.push(weight);
         }
     }
-    // What nothing was done to is what it was.
+    // If nothing was pruned, the model is returned unchanged.
     let mut pruned = if edits.is_empty() { model.clone() } else { lifted.clone() };
     if !edits.is_empty() {
         pruned.apply(edits)?;
@@ -135,10 +135,10 @@ pub(crate) fn lifted(model: &Model) -> Result<Model, QuantizeError> {
     Ok(super::run(model, &lift, true)?.0)
 }
 
-/// The elements of a tensor, exactly; `None` where they are no floats.
+/// The exact elements of a tensor; `None` if it is not a floating-point tensor.
 ///
 /// # Errors
-/// The position of an element that is no finite number.
+/// Returns the index of a non-finite element.
 pub(crate) fn floats(tensor: &Tensor) -> Result<Option<Vec<f64>>, usize> {
     let values = cut::floats(tensor);
     match values.as_ref().and_then(|values| values.iter().position(|x| !x.is_finite())) {
@@ -147,7 +147,8 @@ pub(crate) fn floats(tensor: &Tensor) -> Result<Option<Vec<f64>>, usize> {
     }
 }
 
-/// Prunes one weight, unless something speaks against it: what is said of it, and its elements where some became 0.
+/// Prunes one weight, unless it is excluded. Returns the result and the new elements if any
+/// changed.
 fn weight(
     graph: &Graph<'_>,
     constant: &Constant<'_>,
@@ -173,7 +174,7 @@ fn weight(
         return Ok((found, None));
     }
     let zeroed = cut::zeroed(&tensor, &layout, how.below)
-        .map_err(|index| invalid(name, format!("element {index} is no finite number")))?;
+        .map_err(|index| invalid(name, format!("element {index} is not finite")))?;
     let Some(Zeroed { before, after, elements }) = zeroed else {
         found.kept = Some(KeepReason::NotFloat32 { dtype: found.dtype }.to_string());
         return Ok((found, None));
@@ -182,7 +183,7 @@ fn weight(
     Ok((found, (after > before).then(|| Tensor { data: elements, ..tensor })))
 }
 
-/// Which elements are looked at together: the output channels, where asked for and known.
+/// The groups of elements to which the criterion applies: output channels, if requested and known.
 pub(crate) fn channels(
     name: &str,
     constant: &Constant<'_>,
@@ -209,7 +210,7 @@ pub(crate) fn channels(
     })
 }
 
-/// Puts other elements in the place of a constant's, wherever it stands.
+/// Replaces the elements of a constant.
 fn replace(
     graph: &Graph<'_>,
     constant: &Constant<'_>,
@@ -218,13 +219,13 @@ fn replace(
     edits: &mut Vec<Edit>,
 ) {
     let mut source = constant.anchor;
-    if let Maker::Node { node, .. } = graph.values[source].maker
+    if let Producer::Node { node, .. } = graph.values[source].producer
         && graph.constant(source).is_none()
         && let Some(before) = graph.input(node, 0)
     {
-        // What is cast is pruned before, in a copy where others have it too.
+        // The input of a cast is pruned. If it has other uses, it is copied.
         let value = &graph.values[before];
-        if value.readers.len() > 1 || value.is_output || value.captured {
+        if value.consumers.len() > 1 || value.is_output || value.used_in_subgraph {
             let copy = names.fresh(value.name, "pruned");
             edits.push(Edit::AddInitializer(TensorProto::new(&copy, tensor)));
             edits.push(Edit::SetInput { node, input: 0, value: copy });
@@ -233,8 +234,8 @@ fn replace(
         source = before;
     }
     let made = TensorProto::new(&constant.tensor.name, tensor);
-    edits.push(match graph.values[source].maker {
-        Maker::Node { node, .. } => {
+    edits.push(match graph.values[source].producer {
+        Producer::Node { node, .. } => {
             let mut with = graph.nodes[node].clone();
             for attribute in &mut with.attribute {
                 if attribute.name == "value" {
@@ -250,7 +251,7 @@ fn replace(
 }
 
 fn invalid(tensor: &str, what: impl std::fmt::Display) -> QuantizeError {
-    let what = format!("{what}; mend the weight, or leave it alone with exclude");
+    let what = format!("{what}; fix the weight, or skip it with `exclude`");
     QuantizeError::new(QuantizeErrorKind::InvalidTensor { tensor: tensor.to_owned(), what })
 }
 
@@ -264,8 +265,8 @@ impl Pruning {
         Step { pass: "prune".to_owned(), did: changed.map(line).collect() }
     }
 
-    /// The part of all elements that is 0.
-    #[allow(clippy::cast_precision_loss)] // shown to two digits
+    /// The fraction of elements that are 0.
+    #[allow(clippy::cast_precision_loss)] // displayed with few digits
     pub fn sparsity(&self) -> f64 {
         self.zeros as f64 / self.elements.max(1) as f64
     }
@@ -280,14 +281,14 @@ impl std::fmt::Display for Pruning {
             let PrunedWeight { name, zeros, elements, .. } = weight;
             match &weight.kept {
                 None => writeln!(f, "  {name}: {zeros} of {elements}")?,
-                Some(why) => writeln!(f, "  {name}: left alone, {why}")?,
+                Some(why) => writeln!(f, "  {name}: skipped, {why}")?,
             }
         }
         Ok(())
     }
 }
 
-/// Memory for the elements of a pruned weight.
+/// A buffer that holds a copy of the elements of a weight.
 fn buffer(data: &Bytes) -> Buffer {
     let mut buffer = Buffer::zeroed(data.len());
     buffer.as_mut().copy_from_slice(data);

@@ -1,11 +1,11 @@
-//! Operators that move a window over an image: convolutions and pools.
+//! Operators that slide a window over an image: convolutions and pooling.
 
 use quantize_rs_onnx::DataType;
 
-use super::{Call, Row, SAME, Shape, Type, all, one};
+use super::{Call, SAME, Shape, ShapeRule, Type, all, one};
 use crate::graph::infer::dim::Dim;
 
-pub(super) const ALL: &[Row] = &[
+pub(super) const ALL: &[ShapeRule] = &[
     one("Conv", SAME, |call| conv(call, 1)),
     one("ConvInteger", &[Type::Is(DataType::Int32)], |call| conv(call, 1)),
     one("DeformConv", SAME, |call| conv(call, 1)),
@@ -20,17 +20,17 @@ pub(super) const ALL: &[Row] = &[
     one("MaxUnpool", SAME, unpool),
 ];
 
-/// How a window goes along one axis.
+/// A sliding window along one axis.
 struct Window {
-    /// How far apart its places are.
+    /// The step between window positions.
     stride: i64,
-    /// How much it covers, gaps included.
+    /// The extent of the window, including dilation.
     covers: Option<i64>,
     before: i64,
     after: i64,
 }
 
-/// How a window goes along each axis; `taps`: its lengths, where they are known.
+/// The windows along all axes. `taps` holds the kernel sizes, where they are known.
 fn windows(call: &Call<'_, '_>, axes: usize, taps: &[Option<i64>]) -> Option<Vec<Window>> {
     let of = |name: &str, axis: usize, default: i64| match call.ints(name) {
         Some(all) if !all.is_empty() => all.get(axis).copied(),
@@ -57,7 +57,7 @@ fn is_same(call: &Call<'_, '_>) -> bool {
 }
 
 impl Window {
-    /// How many places it has.
+    /// The number of window positions.
     fn places(&self, call: &Call<'_, '_>, length: Dim, same: bool, ceil: bool) -> Option<Dim> {
         let up = self.stride - 1;
         if same {
@@ -66,7 +66,7 @@ impl Window {
         let free = self.before.checked_add(self.after)?.checked_sub(self.covers?)?;
         let free = free.checked_add(if ceil { up } else { 0 })?;
         let Dim::Fixed(length) = length else {
-            // Whether the last place would be behind the image depends on the length.
+            // Whether the last position starts beyond the image depends on the dimension.
             let sure = !ceil || self.after.checked_add(self.stride)? <= self.covers?;
             let free = call.sum(length, Dim::Fixed(free)).filter(|_| sure)?;
             return call.sum(call.floor(free, self.stride)?, Dim::Fixed(1));
@@ -90,7 +90,7 @@ fn conv(call: &Call<'_, '_>, weight: usize) -> Option<Shape> {
     Some(shape)
 }
 
-/// How long a window is: as is said, or as the filters are.
+/// The kernel sizes: from the attribute, otherwise from the shape of the weight.
 fn taps(call: &Call<'_, '_>, filters: Option<&Shape>, axes: usize) -> Vec<Option<i64>> {
     match (call.ints("kernel_shape"), filters) {
         (Some(taps), _) if taps.len() == axes => taps.iter().copied().map(Some).collect(),
@@ -99,7 +99,7 @@ fn taps(call: &Call<'_, '_>, filters: Option<&Shape>, axes: usize) -> Vec<Option
     }
 }
 
-/// How many places a window has along each axis.
+/// The number of window positions along each axis.
 fn moved(call: &Call<'_, '_>, lengths: &[Dim], taps: &[Option<i64>]) -> Shape {
     let Some(windows) = windows(call, lengths.len(), taps) else {
         return call.unknowns(lengths.len());
@@ -114,7 +114,7 @@ fn pool(call: &Call<'_, '_>) -> Option<Shape> {
     pooled(call, call.shape(0)?)
 }
 
-/// The shape of what a window makes that goes over each channel by itself.
+/// The output shape of pooling, which slides a window over each channel.
 pub(super) fn pooled(call: &Call<'_, '_>, x: &[Dim]) -> Option<Shape> {
     let axes = x.len().checked_sub(2).filter(|axes| *axes > 0)?;
     let taps = taps(call, None, axes);
@@ -133,10 +133,10 @@ fn conv_transpose(call: &Call<'_, '_>) -> Option<Shape> {
     let filters = filters.filter(|filters| filters.len() == rank);
     let channels = filters.map(|filters| call.times(filters[1], Dim::Fixed(call.int("group", 1))));
     let mut shape = vec![x[0], channels.unwrap_or_else(|| call.unknown())];
-    if let Some(told) = call.ints("output_shape").filter(|told| !told.is_empty()) {
-        // All axes may be told, or those of the image alone.
-        let told = told.get(told.len().checked_sub(rank - 2)?..)?;
-        shape.extend(told.iter().copied().map(Dim::Fixed));
+    if let Some(given) = call.ints("output_shape").filter(|given| !given.is_empty()) {
+        // The attribute may cover all axes or only the spatial ones.
+        let given = given.get(given.len().checked_sub(rank - 2)?..)?;
+        shape.extend(given.iter().copied().map(Dim::Fixed));
         return Some(shape);
     }
     let windows = windows(call, rank - 2, &taps(call, filters, rank - 2))?;
@@ -158,15 +158,15 @@ fn conv_transpose(call: &Call<'_, '_>) -> Option<Shape> {
     Some(shape)
 }
 
-/// What was pooled before, unless it is said.
+/// The shape before pooling, unless an input specifies the output shape.
 fn unpool(call: &Call<'_, '_>) -> Option<Shape> {
     let x = call.shape(0)?;
     let axes = x.len().checked_sub(2)?;
     if call.has(2) {
-        let told = call.fixed(2).filter(|told| told.len() == x.len());
+        let given = call.fixed(2).filter(|given| given.len() == x.len());
         let length = |length: i64| if length < 0 { call.unknown() } else { Dim::Fixed(length) };
-        return Some(match told {
-            Some(told) => told.into_iter().map(length).collect(),
+        return Some(match given {
+            Some(given) => given.into_iter().map(length).collect(),
             None => call.unknowns(x.len()),
         });
     }

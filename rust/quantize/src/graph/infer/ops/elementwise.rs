@@ -1,12 +1,12 @@
-//! Operators that look at each element by itself, one or several tensors at once.
+//! Elementwise operators with one or more inputs.
 
 use quantize_rs_onnx::DataType;
 
-use super::{ANY, BOOL, Call, Row, SAME, Shape, Type, as_first, one};
+use super::{ANY, BOOL, Call, SAME, Shape, ShapeRule, Type, as_first, one};
 
 const TO: &[Type] = &[Type::By(|call| call.dtype_named("to"))];
 
-pub(super) const ALL: &[Row] = &[
+pub(super) const ALL: &[ShapeRule] = &[
     one("Abs", SAME, as_first),
     one("Acos", SAME, as_first),
     one("Acosh", SAME, as_first),
@@ -48,14 +48,14 @@ pub(super) const ALL: &[Row] = &[
     one("Tan", SAME, as_first),
     one("Tanh", SAME, as_first),
     one("ThresholdedRelu", SAME, as_first),
-    // Others of type.
+    // Operators with another output type.
     one("Cast", TO, as_first),
     one("CastLike", &[Type::Input(1)], as_first),
     one("BitCast", TO, as_first),
     one("IsInf", BOOL, as_first),
     one("IsNaN", BOOL, as_first),
     one("Not", BOOL, as_first),
-    // Several, broadcast.
+    // Operators that broadcast several inputs.
     one("Add", ANY, two),
     one("And", BOOL, two),
     one("BitShift", ANY, two),
@@ -84,12 +84,12 @@ pub(super) const ALL: &[Row] = &[
     }),
 ];
 
-/// Before version 7 the second was made to fit the first.
+/// Before opset 7, the second input was broadcast to the first.
 fn two(call: &Call<'_, '_>) -> Option<Shape> {
     if call.opset() < 7 { as_first(call) } else { call.broadcast_all(0..2) }
 }
 
-/// Before version 8 all had one shape.
+/// Before opset 8, all inputs had the same shape.
 fn many(call: &Call<'_, '_>) -> Option<Shape> {
     if call.opset() < 8 { as_first(call) } else { call.broadcast_all(0..call.inputs.len()) }
 }

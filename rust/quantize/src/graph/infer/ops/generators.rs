@@ -1,14 +1,14 @@
-//! Operators that make a tensor of a size that they are told, or say the size of one.
+//! Operators that generate a tensor of a given size, or return the size of a tensor.
 
 use quantize_rs_onnx::DataType;
 
 use super::shape_ops::wanted;
-use super::{ANY, Call, INT64, Row, Shape, Type, as_first, one};
+use super::{ANY, Call, INT64, Shape, ShapeRule, Type, as_first, one};
 use crate::graph::infer::dim::Dim;
 
-/// A type that is named, or float32.
+/// The type that an attribute names, by default float32.
 const NAMED: &[Type] = &[Type::By(|call| named_or(call, "dtype", Some(DataType::Float)))];
-/// A type that is named, or that of the input.
+/// The type that an attribute names, by default that of the input.
 const NAMED_OR_SAME: &[Type] = &[Type::By(|call| named_or(call, "dtype", call.dtype(0)))];
 const WINDOW: &[Type] =
     &[Type::By(|call| named_or(call, "output_datatype", Some(DataType::Float)))];
@@ -17,7 +17,7 @@ fn named_or(call: &Call<'_, '_>, name: &str, or: Option<DataType>) -> Option<Dat
     if call.attribute(name).is_some() { call.dtype_named(name) } else { or }
 }
 
-pub(super) const ALL: &[Row] = &[
+pub(super) const ALL: &[ShapeRule] = &[
     one("Shape", INT64, |call| {
         let count = axes(call).and_then(|axes| i64::try_from(axes.len()).ok());
         Some(vec![count.map_or_else(|| call.unknown(), Dim::Fixed)])
@@ -25,7 +25,7 @@ pub(super) const ALL: &[Row] = &[
     one("Size", INT64, |_| Some(Shape::new())),
     one("ConstantOfShape", &[Type::By(of_value)], |call| {
         let lengths = wanted(call, 0)?.into_iter();
-        let length = |one: Option<Dim>| one.filter(|one| call.walk.dims.borrow().is_length(*one));
+        let length = |one: Option<Dim>| one.filter(|one| call.state.dims.borrow().is_length(*one));
         Some(lengths.map(|one| length(one).unwrap_or_else(|| call.unknown())).collect())
     }),
     one("Range", ANY, range),
@@ -33,8 +33,8 @@ pub(super) const ALL: &[Row] = &[
     one("Bernoulli", NAMED_OR_SAME, as_first),
     one("RandomNormalLike", NAMED_OR_SAME, as_first),
     one("RandomUniformLike", NAMED_OR_SAME, as_first),
-    one("RandomNormal", NAMED, as_told),
-    one("RandomUniform", NAMED, as_told),
+    one("RandomNormal", NAMED, as_specified),
+    one("RandomUniform", NAMED, as_specified),
     one(
         "Multinomial",
         &[Type::By(|call| named_or(call, "dtype", Some(DataType::Int32)))],
@@ -48,7 +48,7 @@ pub(super) const ALL: &[Row] = &[
     one("HannWindow", WINDOW, window),
 ];
 
-/// Positions of the axes that `Shape` speaks of.
+/// The range of axes that `Shape` returns.
 pub(in crate::graph::infer) fn axes(call: &Call<'_, '_>) -> Option<std::ops::Range<usize>> {
     let rank = i64::try_from(call.rank(0)?).ok()?;
     let clamp = |at: i64| {
@@ -73,7 +73,7 @@ fn range(call: &Call<'_, '_>) -> Option<Shape> {
             count(start, limit, delta).map(Dim::Fixed)
         }
         (Some(Dim::Fixed(0)), Some(limit), Some(Dim::Fixed(1))) => {
-            Some(limit).filter(|limit| call.walk.dims.borrow().is_length(*limit))
+            Some(limit).filter(|limit| call.state.dims.borrow().is_length(*limit))
         }
         _ => None,
     };
@@ -87,12 +87,12 @@ fn count(start: i64, limit: i64, delta: i64) -> Option<i64> {
     (delta > 0).then(|| distance.max(0) / delta + i64::from(distance.max(0) % delta > 0))
 }
 
-fn as_told(call: &Call<'_, '_>) -> Option<Shape> {
+fn as_specified(call: &Call<'_, '_>) -> Option<Shape> {
     call.ints("shape")?.iter().map(|length| (*length >= 0).then_some(Dim::Fixed(*length))).collect()
 }
 
 fn window(call: &Call<'_, '_>) -> Option<Shape> {
     let size = call.elements(0).and_then(|size| *size.first()?);
-    let size = size.filter(|size| call.walk.dims.borrow().is_length(*size));
+    let size = size.filter(|size| call.state.dims.borrow().is_length(*size));
     Some(vec![size.unwrap_or_else(|| call.unknown())])
 }

@@ -1,14 +1,14 @@
-//! Operators that pick elements, or put some in the place of others.
+//! Operators that select or replace elements.
 
 use quantize_rs_onnx::DataType;
 
-use super::{BOOL, Call, INT64, Row, SAME, Shape, Type, all, as_first, one};
+use super::{BOOL, Call, INT64, SAME, Shape, ShapeRule, Type, all, as_first, one};
 use crate::graph::infer::call::{Given, axis_of};
 use crate::graph::infer::dim::Dim;
 
 const WITH_POSITIONS: &[Type] = &[Type::Input(0), Type::Is(DataType::Int64)];
 
-pub(super) const ALL: &[Row] = &[
+pub(super) const ALL: &[ShapeRule] = &[
     one("Gather", SAME, |call| gather(call, 0)),
     one("GatherElements", SAME, |call| call.shape(1).cloned()),
     one("GatherND", SAME, gather_nd),
@@ -29,7 +29,7 @@ pub(super) const ALL: &[Row] = &[
     one("RegexFullMatch", BOOL, as_first),
 ];
 
-/// Indices take the place of an axis.
+/// The shape of the indices replaces the axis.
 pub(super) fn gather(call: &Call<'_, '_>, axis: i64) -> Option<Shape> {
     let axis = call.axis(call.int("axis", axis), 0)?;
     let (data, indices) = (call.shape(0)?, call.shape(1)?);
@@ -44,7 +44,7 @@ fn gather_nd(call: &Call<'_, '_>) -> Option<Shape> {
     Some([before, data.get(picked..)?].concat())
 }
 
-/// How an axis is cut.
+/// The slice of one axis.
 #[derive(Clone, Copy)]
 struct Cut {
     start: Option<Dim>,
@@ -82,11 +82,11 @@ fn slice(call: &Call<'_, '_>) -> Option<Shape> {
 }
 
 impl Cut {
-    /// What is left of an axis.
+    /// The dimension after slicing.
     fn of(self, call: &Call<'_, '_>, length: Dim) -> Option<Dim> {
         let (start, end, step) = (self.start?, self.end?, self.step?);
         let (Dim::Fixed(length), Dim::Fixed(start), Dim::Fixed(end)) = (length, start, end) else {
-            // From the first to the last, however many these are.
+            // The slice covers the whole axis, whatever its dimension.
             let far = end.fixed().is_some_and(|end| end >= i64::from(i32::MAX));
             let whole = start == Dim::Fixed(0) && step == 1 && (far || end == length);
             return whole.then_some(length);
@@ -96,7 +96,7 @@ impl Cut {
     }
 }
 
-/// How many elements a slice takes of so many.
+/// The number of elements that a slice selects from `length` elements.
 pub(in crate::graph::infer) fn span(length: i64, start: i64, end: i64, step: i64) -> Option<i64> {
     let from_end = |at: i64| if at < 0 { at.saturating_add(length) } else { at };
     let (start, end) = (from_end(start), from_end(end));
@@ -107,7 +107,7 @@ pub(in crate::graph::infer) fn span(length: i64, start: i64, end: i64, step: i64
     };
     let distance = if step > 0 { end - start } else { start - end };
     let step = i64::try_from(step.unsigned_abs()).ok()?;
-    // Nothing is left of nothing, whichever way.
+    // Slices of an empty axis are empty, also with a negative step.
     let distance = if length == 0 { 0 } else { distance.max(0) };
     Some(distance / step + i64::from(distance % step > 0))
 }
@@ -126,7 +126,7 @@ fn top_k(call: &Call<'_, '_>) -> Vec<Option<Shape>> {
         Some(k) => k.i.map(Dim::Fixed),
         None => call.elements(1).and_then(|count| *count.first()?),
     };
-    let count = count.filter(|count| call.walk.dims.borrow().is_length(*count));
+    let count = count.filter(|count| call.state.dims.borrow().is_length(*count));
     let shape = as_first(call).and_then(|mut shape| {
         let axis = call.axis(call.int("axis", -1), 0)?;
         shape[axis] = count.unwrap_or_else(|| call.unknown());
@@ -148,7 +148,7 @@ fn one_hot(call: &Call<'_, '_>) -> Option<Shape> {
     let mut shape = as_first(call)?;
     let axis = axis_of(call.int("axis", -1), shape.len() + 1)?;
     let depth = call.elements(1).and_then(|depth| *depth.first()?);
-    let depth = depth.filter(|depth| call.walk.dims.borrow().is_length(*depth));
+    let depth = depth.filter(|depth| call.state.dims.borrow().is_length(*depth));
     shape.insert(axis, depth.unwrap_or_else(|| call.unknown()));
     Some(shape)
 }

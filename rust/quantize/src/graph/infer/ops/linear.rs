@@ -1,14 +1,14 @@
-//! Products of matrices, and what is written as one.
+//! Matrix multiplications and operators defined through them.
 
 use quantize_rs_onnx::DataType;
 
-use super::{ANY, Call, Row, SAME, Shape, Type, all, one};
+use super::{ANY, Call, SAME, Shape, ShapeRule, Type, all, one};
 use crate::graph::infer::dim::Dim;
 
-/// The result, the keys and values that are kept for the next call, and the products of the keys.
+/// The output, the cached keys and values, and the attention scores.
 const ATTENTION: &[Type] = &[Type::Input(0), Type::Input(1), Type::Input(2), Type::Input(0)];
 
-pub(super) const ALL: &[Row] = &[
+pub(super) const ALL: &[ShapeRule] = &[
     one("MatMul", ANY, |call| matmul(call, 0, 1)),
     one("MatMulInteger", &[Type::Is(DataType::Int32)], |call| matmul(call, 0, 1)),
     one("QLinearMatMul", &[Type::Input(7)], |call| matmul(call, 0, 3)),
@@ -21,12 +21,12 @@ pub(super) const ALL: &[Row] = &[
     all("Attention", ATTENTION, attention),
 ];
 
-/// As numpy's: a vector is a row on the left and a column on the right.
+/// NumPy semantics: a vector is a row on the left and a column on the right.
 pub(super) fn matmul(call: &Call<'_, '_>, left: usize, right: usize) -> Option<Shape> {
     product(call, call.shape(left)?, call.shape(right)?)
 }
 
-/// The shape of the product of tensors of these shapes.
+/// The shape of the matrix product of tensors of these shapes.
 pub(super) fn product(call: &Call<'_, '_>, left: &[Dim], right: &[Dim]) -> Option<Shape> {
     let rows = left.len().checked_sub(2).map(|at| left[at]);
     let columns = right.len().checked_sub(2).map(|at| right[at + 1]);
@@ -48,7 +48,7 @@ fn gemm(call: &Call<'_, '_>) -> Option<Shape> {
     Some(vec![length(0, "transA", 0), length(1, "transB", 1)])
 }
 
-/// With `...` only where it stands first in all that have it.
+/// An ellipsis is supported only at the start of all terms that contain one.
 fn einsum(call: &Call<'_, '_>) -> Option<Shape> {
     let equation: String = call.string("equation")?.chars().filter(|it| *it != ' ').collect();
     let (terms, result) = match equation.split_once("->") {
@@ -92,7 +92,7 @@ fn einsum(call: &Call<'_, '_>) -> Option<Shape> {
     Some(shape)
 }
 
-/// Heads stand on an axis of their own, or behind each other on the last.
+/// Heads are on an axis of their own, or concatenated on the last axis.
 fn attention(call: &Call<'_, '_>) -> Vec<Option<Shape>> {
     let heads = |input: usize, count: &str| {
         let shape = call.shape(input)?;

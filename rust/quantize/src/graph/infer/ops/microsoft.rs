@@ -1,13 +1,13 @@
-//! Operators of ONNX Runtime, of the domain `com.microsoft`: those that models are made of.
+//! ONNX Runtime's operators of the domain `com.microsoft` that are common in models.
 
 use quantize_rs_onnx::DataType;
 
 use super::linear::{matmul, product};
 use super::quantized::{DEQUANTIZED, QUANTIZED};
-use super::{ANY, Call, FLOAT, Row, SAME, Shape, Type, all, as_first, one};
+use super::{ANY, Call, FLOAT, SAME, Shape, ShapeRule, Type, all, as_first, one};
 use crate::graph::infer::dim::Dim;
 
-pub(super) const ALL: &[Row] = &[
+pub(super) const ALL: &[ShapeRule] = &[
     one("BiasGelu", SAME, as_first),
     one("FastGelu", SAME, as_first),
     one("Gelu", SAME, as_first),
@@ -25,7 +25,7 @@ pub(super) const ALL: &[Row] = &[
     one("FusedMatMul", ANY, fused_matmul),
     one("MatMulNBits", SAME, n_bits),
     one("GatherBlockQuantized", &[Type::Input(2)], |call| {
-        // Elements may share bytes: the last axis is only as long where they do not.
+        // Several elements may share a byte, so the last axis may be longer than stored.
         let shape = super::indexing::gather(call, 0)?;
         let packed = call.dtype(0) == Some(DataType::UInt8);
         if packed { Some(call.unknowns(shape.len())) } else { Some(shape) }
@@ -35,7 +35,7 @@ pub(super) const ALL: &[Row] = &[
     all("SkipSimplifiedLayerNormalization", SAME, skip_norm),
     one("MultiHeadAttention", SAME, attention),
     one("Attention", SAME, attention),
-    // What is kept may be of another type.
+    // The key and value cache may have another type.
     one("GroupQueryAttention", &[Type::Input(0), Type::By(|_| None)], attention),
 ];
 
@@ -43,7 +43,8 @@ fn skip_norm(call: &Call<'_, '_>) -> Vec<Option<Shape>> {
     vec![as_first(call), None, None, as_first(call)]
 }
 
-/// As long as the queries; how wide the values are is said in several ways.
+/// The sequence length is that of the queries. The width of the values is specified in several
+/// ways.
 fn attention(call: &Call<'_, '_>) -> Option<Shape> {
     let mut shape = as_first(call)?;
     let [_, _, width] = &mut shape[..] else { return None };

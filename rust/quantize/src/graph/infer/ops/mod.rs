@@ -1,6 +1,6 @@
-//! One row for each operator: of what type and shape is what it makes.
+//! The shape inference rules: one rule per operator for the types and shapes of its outputs.
 
-// Rules are alike, those that cannot fail too.
+// All rules have the same signature, including those that cannot fail.
 #![allow(clippy::unnecessary_wraps)]
 
 mod conv_pool;
@@ -27,32 +27,32 @@ pub(super) use indexing::span;
 use super::call::Call;
 use super::fact::{Fact, Shape};
 
-/// Of what type an output is.
+/// The type of an output.
 #[derive(Clone, Copy)]
 enum Type {
-    /// That of an input.
+    /// The type of an input.
     Input(usize),
-    /// That of all inputs, of which it is enough to know one.
+    /// The type shared by all inputs; one known input is enough.
     Any,
-    /// Always this one.
+    /// A constant type.
     Is(DataType),
-    /// As the rule says.
+    /// The result of a function.
     By(fn(&Call<'_, '_>) -> Option<DataType>),
 }
 
-/// Of what shape the outputs are.
+/// The shapes of the outputs.
 #[derive(Clone, Copy)]
 enum Shapes {
-    /// There is one output, or only the first is known.
+    /// The shape of the only output, or of the first if the others are unknown.
     One(fn(&Call<'_, '_>) -> Option<Shape>),
-    /// There are several.
+    /// The shapes of all outputs.
     All(fn(&Call<'_, '_>) -> Vec<Option<Shape>>),
 }
 
-/// What one operator makes.
-pub(super) struct Row {
+/// The inference rule of one operator.
+pub(super) struct ShapeRule {
     op_type: &'static str,
-    /// A type for each output; the last one is that of all others.
+    /// The types of the outputs; the last one also applies to all further outputs.
     types: &'static [Type],
     shapes: Shapes,
 }
@@ -61,16 +61,16 @@ const fn one(
     op_type: &'static str,
     types: &'static [Type],
     shape: fn(&Call<'_, '_>) -> Option<Shape>,
-) -> Row {
-    Row { op_type, types, shapes: Shapes::One(shape) }
+) -> ShapeRule {
+    ShapeRule { op_type, types, shapes: Shapes::One(shape) }
 }
 
 const fn all(
     op_type: &'static str,
     types: &'static [Type],
     shapes: fn(&Call<'_, '_>) -> Vec<Option<Shape>>,
-) -> Row {
-    Row { op_type, types, shapes: Shapes::All(shapes) }
+) -> ShapeRule {
+    ShapeRule { op_type, types, shapes: Shapes::All(shapes) }
 }
 
 const SAME: &[Type] = &[Type::Input(0)];
@@ -79,8 +79,8 @@ const BOOL: &[Type] = &[Type::Is(DataType::Bool)];
 const INT64: &[Type] = &[Type::Is(DataType::Int64)];
 const FLOAT: &[Type] = &[Type::Is(DataType::Float)];
 
-/// The operators of ONNX, family by family.
-const ONNX: &[&[Row]] = &[
+/// The operators of the ONNX domain, grouped by family.
+const ONNX: &[&[ShapeRule]] = &[
     shape_ops::ALL,
     generators::ALL,
     elementwise::ALL,
@@ -94,16 +94,16 @@ const ONNX: &[&[Row]] = &[
     conv_pool::ALL,
 ];
 
-type Rows = HashMap<&'static str, &'static Row>;
+type RulesByName = HashMap<&'static str, &'static ShapeRule>;
 
-fn by_name(families: &'static [&'static [Row]]) -> Rows {
+fn by_name(families: &'static [&'static [ShapeRule]]) -> RulesByName {
     families.iter().flat_map(|rows| rows.iter()).map(|row| (row.op_type, row)).collect()
 }
 
-/// The row of an operator, if it has one.
-pub(super) fn row(node: &NodeProto) -> Option<&'static Row> {
-    static OWN: LazyLock<Rows> = LazyLock::new(|| by_name(ONNX));
-    static MICROSOFT: LazyLock<Rows> = LazyLock::new(|| by_name(&[microsoft::ALL]));
+/// The rule of an operator; `None` if it is unknown.
+pub(super) fn rule(node: &NodeProto) -> Option<&'static ShapeRule> {
+    static OWN: LazyLock<RulesByName> = LazyLock::new(|| by_name(ONNX));
+    static MICROSOFT: LazyLock<RulesByName> = LazyLock::new(|| by_name(&[microsoft::ALL]));
     let rows = match node.domain.as_str() {
         "" | "ai.onnx" => &OWN,
         "com.microsoft" => &MICROSOFT,
@@ -112,8 +112,8 @@ pub(super) fn row(node: &NodeProto) -> Option<&'static Row> {
     rows.get(node.op_type.as_str()).copied()
 }
 
-impl Row {
-    /// What is known of what a node makes.
+impl ShapeRule {
+    /// Infers the outputs of a node.
     pub(super) fn made(&self, call: &Call<'_, '_>) -> Vec<Fact> {
         let mut shapes = match self.shapes {
             Shapes::One(shape) => vec![shape(call)],
@@ -150,7 +150,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_operator_has_two_rows() {
+    fn no_operator_has_two_rules() {
         let rows = ONNX.iter().map(|rows| rows.len()).sum::<usize>();
         assert_eq!(by_name(ONNX).len(), rows);
         assert_eq!(by_name(&[microsoft::ALL]).len(), microsoft::ALL.len());

@@ -1,11 +1,11 @@
-//! Operators that look at elements together and keep the shape: norms, softmax, sums along an axis.
+//! Operators that combine elements but keep the shape: normalizations, softmax, cumulative sums.
 
 use quantize_rs_onnx::DataType;
 
-use super::{Call, Row, SAME, Shape, Type, all, as_first, one};
+use super::{Call, SAME, Shape, ShapeRule, Type, all, as_first, one};
 use crate::graph::infer::dim::Dim;
 
-/// Statistics are of the type that is named, float32 where none is.
+/// Statistics have the type that an attribute names, by default float32.
 const STATISTICS: &[Type] = &[
     Type::Input(0),
     Type::By(|call| match call.attribute("stash_type") {
@@ -14,7 +14,7 @@ const STATISTICS: &[Type] = &[
     }),
 ];
 
-pub(super) const ALL: &[Row] = &[
+pub(super) const ALL: &[ShapeRule] = &[
     one("CumProd", SAME, as_first),
     one("CumSum", SAME, as_first),
     one("GroupNormalization", SAME, as_first),
@@ -34,14 +34,14 @@ pub(super) const ALL: &[Row] = &[
         vec![as_first(call), channels.clone(), channels.clone(), channels.clone(), channels]
     }),
     all("LayerNormalization", STATISTICS, layer_norm),
-    // ONNX Runtime's own, which it keeps among those of ONNX.
+    // Operators of ONNX Runtime that it registers in the ONNX domain.
     one("SimplifiedLayerNormalization", SAME, as_first),
     all("SoftmaxCrossEntropyLoss", SAME, |call| vec![loss(call), as_first(call)]),
     one("NegativeLogLikelihoodLoss", SAME, loss),
     all("Dropout", &[Type::Input(0), Type::By(mask)], |call| vec![as_first(call); 2]),
 ];
 
-/// One number of each statistic for all axes from `axis` on.
+/// The statistics have dimension 1 on all axes from `axis` on.
 fn layer_norm(call: &Call<'_, '_>) -> Vec<Option<Shape>> {
     let statistics = as_first(call).zip(call.axis(call.int("axis", -1), 0)).map(|(shape, axis)| {
         let one = |(at, length)| if at < axis { length } else { Dim::Fixed(1) };
@@ -50,7 +50,7 @@ fn layer_norm(call: &Call<'_, '_>) -> Vec<Option<Shape>> {
     vec![as_first(call), statistics.clone(), statistics]
 }
 
-/// One number, or one for each label.
+/// A scalar, or one element per label.
 fn loss(call: &Call<'_, '_>) -> Option<Shape> {
     if call.string("reduction") == Some("none") {
         call.shape(1).cloned()
@@ -59,7 +59,7 @@ fn loss(call: &Call<'_, '_>) -> Option<Shape> {
     }
 }
 
-/// Until version 10 the mask was of the type of the value.
+/// Before opset 10, the mask had the type of the input.
 fn mask(call: &Call<'_, '_>) -> Option<DataType> {
     if call.opset() < 10 { call.dtype(0) } else { Some(DataType::Bool) }
 }

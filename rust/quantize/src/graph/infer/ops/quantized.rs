@@ -1,24 +1,24 @@
-//! Operators between floats and integers.
+//! Operators that convert between floats and integers.
 
 use quantize_rs_onnx::DataType;
 
-use super::{Row, Type, all, as_first, one};
+use super::{ShapeRule, Type, all, as_first, one};
 use crate::graph::infer::fact::Shape;
 
-/// What a node is told to make, its zero point, or uint8.
+/// The type from the attribute, otherwise of the zero point, otherwise uint8.
 pub(super) const QUANTIZED: &[Type] = &[Type::By(|call| match call.attribute("output_dtype") {
     Some(dtype) if dtype.i != Some(0) => call.dtype_named("output_dtype"),
     _ if call.has(2) => call.dtype(2),
     _ => Some(DataType::UInt8),
 })];
 
-/// What a node is told to make, or as its scale is.
+/// The type from the attribute, otherwise of the scale.
 pub(super) const DEQUANTIZED: &[Type] = &[Type::By(|call| match call.attribute("output_dtype") {
     Some(dtype) if dtype.i != Some(0) => call.dtype_named("output_dtype"),
     _ => call.dtype(1),
 })];
 
-pub(super) const ALL: &[Row] = &[
+pub(super) const ALL: &[ShapeRule] = &[
     one("QuantizeLinear", QUANTIZED, as_first),
     one("DequantizeLinear", DEQUANTIZED, as_first),
     all(

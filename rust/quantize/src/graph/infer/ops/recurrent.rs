@@ -1,12 +1,12 @@
 //! Recurrent operators.
 
-use super::{Call, Row, SAME, Shape, all};
+use super::{Call, SAME, Shape, ShapeRule, all};
 use crate::graph::infer::dim::Dim;
 
-pub(super) const ALL: &[Row] =
+pub(super) const ALL: &[ShapeRule] =
     &[all("RNN", SAME, recurrent), all("GRU", SAME, recurrent), all("LSTM", SAME, recurrent)];
 
-/// All states, and the last one (with what an LSTM keeps beside it).
+/// All hidden states and the last one. An LSTM also returns its last cell state.
 pub(super) fn recurrent(call: &Call<'_, '_>) -> Vec<Option<Shape>> {
     let directions = match call.string("direction") {
         Some("bidirectional") => 2,

@@ -1,10 +1,10 @@
-//! Operators that make one element of many along axes.
+//! Operators that reduce axes to single elements.
 
-use super::{Call, INT64, Row, SAME, Shape, one};
+use super::{Call, INT64, SAME, Shape, ShapeRule, one};
 use crate::graph::infer::call::Given;
 use crate::graph::infer::dim::Dim;
 
-pub(super) const ALL: &[Row] = &[
+pub(super) const ALL: &[ShapeRule] = &[
     one("ReduceL1", SAME, reduced),
     one("ReduceL2", SAME, reduced),
     one("ReduceLogSum", SAME, reduced),
@@ -32,7 +32,7 @@ fn reduced(call: &Call<'_, '_>) -> Option<Shape> {
         Given::Unknown if kept => Some(call.unknowns(shape.len())),
         Given::Unknown => {
             let count = usize::try_from(call.shape(1)?.first()?.fixed()?).ok()?;
-            // None of them may mean all.
+            // An empty list may mean all axes.
             (count > 0).then(|| Some(call.unknowns(shape.len().checked_sub(count)?)))?
         }
     }

@@ -1,10 +1,10 @@
-//! Operators that give elements another shape or order, or put tensors together and apart.
+//! Operators that change the shape or order of elements, or join and split tensors.
 
-use super::{ANY, Call, Row, SAME, Shape, all, as_first, one};
+use super::{ANY, Call, SAME, Shape, ShapeRule, all, as_first, one};
 use crate::graph::infer::call::{Given, axis_of};
 use crate::graph::infer::dim::Dim;
 
-pub(super) const ALL: &[Row] = &[
+pub(super) const ALL: &[ShapeRule] = &[
     one("Reshape", SAME, reshape),
     one("Transpose", SAME, transpose),
     one("Concat", ANY, concat),
@@ -20,7 +20,7 @@ pub(super) const ALL: &[Row] = &[
     one("SpaceToDepth", SAME, space_to_depth),
 ];
 
-/// The elements of a vector that says a shape, or as many that are unknown.
+/// The elements of an input that specifies a shape; unknown elements are `None`.
 pub(super) fn wanted(call: &Call<'_, '_>, input: usize) -> Option<Vec<Option<Dim>>> {
     if let Some(elements) = call.elements(input) {
         return Some(elements.to_vec());
@@ -29,13 +29,13 @@ pub(super) fn wanted(call: &Call<'_, '_>, input: usize) -> Option<Vec<Option<Dim
         [length] => usize::try_from(length.fixed()?).ok()?,
         _ => return None,
     };
-    // More axes than any value has.
-    (length <= crate::graph::infer::fact::AXES).then(|| vec![None; length])
+    // A longer vector would exceed the maximum rank.
+    (length <= crate::graph::infer::fact::MAX_AXES).then(|| vec![None; length])
 }
 
-/// A length that is asked for, where it surely is one.
+/// A requested dimension, if it is known to be non-negative.
 fn length(call: &Call<'_, '_>, wanted: Option<Dim>) -> Dim {
-    let sure = |dim: &Dim| call.walk.dims.borrow().is_length(*dim);
+    let sure = |dim: &Dim| call.state.dims.borrow().is_length(*dim);
     wanted.filter(sure).unwrap_or_else(|| call.unknown())
 }
 
@@ -47,10 +47,10 @@ fn reshape(call: &Call<'_, '_>) -> Option<Shape> {
     reshaped(call, call.shape(0), &wanted, call.int("allowzero", 0) == 0)
 }
 
-/// The shape of a tensor that is given another one.
+/// The output shape of a `Reshape`.
 ///
-/// Lengths that vary are taken not to be 0, which would copy the length of the input: where one is,
-/// there are no elements.
+/// Dynamic dimensions are assumed not to be 0, which would copy the dimension of the input. If one
+/// is 0, the tensor has no elements.
 fn reshaped(
     call: &Call<'_, '_>,
     from: Option<&Shape>,
@@ -80,14 +80,14 @@ fn reshaped(
     };
     match (open, &unsure[..]) {
         (Some(open), []) => shape[open] = remaining(call, from, &shape, open),
-        // Whatever it says, the elements are as many as before.
+        // The number of elements is unchanged, so the unknown dimension follows.
         (None, [open]) if all_fixed(*open) => shape[*open] = remaining(call, from, &shape, *open),
         _ => {}
     }
     Some(shape)
 }
 
-/// What one axis takes where all others are known.
+/// The dimension of one axis when all others are known.
 fn remaining(call: &Call<'_, '_>, from: &[Dim], shape: &[Dim], open: usize) -> Dim {
     let mut left = from.to_vec();
     let mut others = Shape::new();
@@ -164,7 +164,7 @@ fn length_or_unknown(call: &Call<'_, '_>, length: i64) -> Dim {
     if length < 0 { call.unknown() } else { Dim::Fixed(length) }
 }
 
-/// All of one length, but for the last, which may be shorter from version 18 on.
+/// Equal parts. Since opset 18, the last part may be smaller.
 fn equal_parts(call: &Call<'_, '_>, length: Dim, parts: usize) -> Shape {
     let Ok(count) = i64::try_from(parts) else { return Shape::new() };
     match length {
@@ -186,7 +186,7 @@ fn squeeze(call: &Call<'_, '_>) -> Option<Shape> {
             let count = usize::try_from(call.shape(1)?.first()?.fixed()?).ok()?;
             return Some(call.unknowns(shape.len().checked_sub(count)?));
         }
-        // All of length 1: which these are has to be known.
+        // Removes all axes of dimension 1, so all dimensions must be constant.
         let fixed = shape.iter().all(|length| length.fixed().is_some());
         return fixed.then(|| shape.iter().copied().filter(|it| *it != Dim::Fixed(1)).collect());
     };
@@ -199,7 +199,7 @@ fn unsqueeze(call: &Call<'_, '_>) -> Option<Shape> {
     let shape = call.shape(0)?;
     let Given::Ints(axes) = call.given("axes", 1) else {
         let count = usize::try_from(call.shape(1)?.first()?.fixed()?).ok()?;
-        return (count <= crate::graph::infer::fact::AXES)
+        return (count <= crate::graph::infer::fact::MAX_AXES)
             .then(|| call.unknowns(shape.len() + count));
     };
     let rank = shape.len() + axes.len();
@@ -224,7 +224,7 @@ fn expand(call: &Call<'_, '_>) -> Option<Shape> {
     call.broadcast(call.shape(0)?, &wanted)
 }
 
-/// Before version 6 one axis was repeated, which nobody wrote.
+/// Before opset 6, `Tile` repeated one axis. That form is not supported.
 fn tile(call: &Call<'_, '_>) -> Option<Shape> {
     let shape = call.shape(0)?;
     if call.opset() < 6 {

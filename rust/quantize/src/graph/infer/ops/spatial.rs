@@ -1,10 +1,10 @@
-//! Operators on images that are no windows: other sizes, regions, grids.
+//! Operators on images without a sliding window: resizing, regions, grids.
 
-use super::{Call, Row, SAME, Shape, Type, one};
+use super::{Call, SAME, Shape, ShapeRule, Type, one};
 use crate::graph::infer::call::Given;
 use crate::graph::infer::dim::Dim;
 
-pub(super) const ALL: &[Row] = &[
+pub(super) const ALL: &[ShapeRule] = &[
     one("Resize", SAME, resize),
     one("Upsample", SAME, upsample),
     one("RoiAlign", SAME, |call| {
@@ -34,7 +34,7 @@ pub(super) const ALL: &[Row] = &[
     ),
 ];
 
-/// One image of this size for each region.
+/// One image of this size per region.
 fn regions(call: &Call<'_, '_>, rois: usize, size: &[i64]) -> Option<Shape> {
     let x = call.shape(0);
     let channels = x.and_then(|x| x.get(1).copied()).unwrap_or_else(|| call.unknown());
@@ -44,7 +44,7 @@ fn regions(call: &Call<'_, '_>, rois: usize, size: &[i64]) -> Option<Shape> {
     Some(shape)
 }
 
-/// A length, grown or shrunk.
+/// A resized dimension.
 fn scaled(call: &Call<'_, '_>, length: Dim, scale: f32) -> Dim {
     match length {
         Dim::Fixed(length) => times_f32(length, scale).map_or_else(|| call.unknown(), Dim::Fixed),
@@ -53,14 +53,15 @@ fn scaled(call: &Call<'_, '_>, length: Dim, scale: f32) -> Dim {
     }
 }
 
-/// As runtimes compute it: a product of float32, rounded down.
+/// Computed as in runtimes: a float32 product, rounded down.
 #[allow(clippy::cast_possible_truncation, clippy::cast_precision_loss)]
 fn times_f32(length: i64, scale: f32) -> Option<i64> {
     let product = (length as f32 * scale).floor();
     (scale > 0.0 && product < i64::MAX as f32).then_some(product as i64)
 }
 
-/// Factors for all axes: an attribute, before version 7 those of height and width, or an input.
+/// The scales of all axes: an attribute, before opset 7 two attributes for height and width, since
+/// opset 9 an input.
 fn upsample(call: &Call<'_, '_>) -> Option<Shape> {
     let x = call.shape(0)?;
     let scales = match (call.attribute("scales"), call.attribute("height_scale")) {
@@ -86,7 +87,7 @@ fn resize(call: &Call<'_, '_>) -> Option<Shape> {
     };
     let crops = call.string("coordinate_transformation_mode") == Some("tf_crop_and_resize");
     let mut shape = x.clone();
-    // An empty vector stood for one left out.
+    // Older models passed an empty vector instead of omitting the input.
     let is_given = |input: usize| {
         call.has(input) && call.shape(input).is_none_or(|shape| shape[..] != [Dim::Fixed(0)])
     };
@@ -110,7 +111,7 @@ fn resize(call: &Call<'_, '_>) -> Option<Shape> {
     Some(shape)
 }
 
-/// Given sizes, which the aspect ratio may change.
+/// The output shape for given sizes, which the aspect ratio policy may change.
 fn sized(
     call: &Call<'_, '_>,
     mut shape: Shape,
@@ -120,7 +121,7 @@ fn sized(
     let larger = match call.string("keep_aspect_ratio_policy") {
         None | Some("stretch") => {
             for (axis, size) in axes.iter().zip(sizes) {
-                let size = size.filter(|size| call.walk.dims.borrow().is_length(*size));
+                let size = size.filter(|size| call.state.dims.borrow().is_length(*size));
                 shape[*axis] = size.unwrap_or_else(|| call.unknown());
             }
             return Some(shape);
@@ -156,7 +157,7 @@ fn affine_grid(call: &Call<'_, '_>) -> Option<Shape> {
     let size = super::shape_ops::wanted(call, 1)?;
     let axes = size.len().checked_sub(2).filter(|axes| matches!(axes, 2 | 3))?;
     let length = |one: Option<Dim>| {
-        one.filter(|one| call.walk.dims.borrow().is_length(*one)).unwrap_or_else(|| call.unknown())
+        one.filter(|one| call.state.dims.borrow().is_length(*one)).unwrap_or_else(|| call.unknown())
     };
     let mut shape = vec![length(size[0])];
     shape.extend(size[2..].iter().map(|one| length(*one)));
@@ -171,7 +172,7 @@ fn col2im(call: &Call<'_, '_>) -> Option<Shape> {
     let channels =
         block.map_or_else(|| call.unknown(), |block| call.over(rows, call.product(&block)));
     let length = |one: Option<Dim>| {
-        one.filter(|one| call.walk.dims.borrow().is_length(*one)).unwrap_or_else(|| call.unknown())
+        one.filter(|one| call.state.dims.borrow().is_length(*one)).unwrap_or_else(|| call.unknown())
     };
     let mut shape = vec![batch, channels];
     shape.extend(image.into_iter().map(length));

@@ -1,5 +1,5 @@
-//! Changes to a graph while a pass collects them: which value is read in place of which, what makes
-//! it from now on, which nodes are gone. Readers inside the bodies of nodes take part.
+//! Collects the edits of a pass to a graph: replaced values, changed producers, removed nodes. Uses
+//! in subgraphs are updated too.
 
 use std::collections::{HashMap, HashSet};
 
@@ -8,34 +8,34 @@ use quantize_rs_onnx::{Edit, GraphProto, NodeProto, Tensor, TensorProto, reads};
 use super::Changes;
 use crate::graph::constants::only_reader;
 use crate::graph::names::Names;
-use crate::graph::{Graph, Maker, ValueId};
+use crate::graph::{Graph, Producer, ValueId};
 
-/// Changes to a graph while a pass collects them.
-pub(super) struct Draft<'g, 'm> {
+/// Collects the edits of a pass to a graph.
+pub(super) struct PassEdits<'g, 'm> {
     graph: &'g Graph<'m>,
     names: Names<'g>,
-    /// What is read in place of a value.
-    instead: HashMap<String, String>,
-    /// What an input reads whatever it read before.
+    /// The replacement of each replaced value.
+    replacements: HashMap<String, String>,
+    /// The new values of inputs, which take precedence over replacements.
     inputs: HashMap<(usize, usize), String>,
     gone: HashSet<usize>,
     added: Vec<NodeProto>,
-    /// Names that graphs inside nodes give to values of their own.
+    /// Names of values that are defined in subgraphs.
     inner: HashSet<&'m str>,
     edits: Vec<Edit>,
     did: Vec<String>,
 }
 
-impl<'g, 'm> Draft<'g, 'm> {
-    pub(super) fn of(graph: &'g Graph<'m>) -> Draft<'g, 'm> {
+impl<'g, 'm> PassEdits<'g, 'm> {
+    pub(super) fn of(graph: &'g Graph<'m>) -> PassEdits<'g, 'm> {
         let mut inner = HashSet::new();
         for node in &graph.nodes {
             node.subgraphs().for_each(|body| own_names(body, &mut inner));
         }
-        Draft {
+        PassEdits {
             graph,
             names: Names::of(graph),
-            instead: HashMap::new(),
+            replacements: HashMap::new(),
             inputs: HashMap::new(),
             gone: HashSet::new(),
             added: Vec::new(),
@@ -45,63 +45,63 @@ impl<'g, 'm> Draft<'g, 'm> {
         }
     }
 
-    /// The name that stands for a value by now.
-    pub(super) fn now<'a>(&'a self, mut name: &'a str) -> &'a str {
-        while let Some(next) = self.instead.get(name) {
+    /// The current name of a value, after replacements.
+    pub(super) fn current_name<'a>(&'a self, mut name: &'a str) -> &'a str {
+        while let Some(next) = self.replacements.get(name) {
             name = next;
         }
         name
     }
 
-    /// Takes a node out.
+    /// Removes a node.
     pub(super) fn remove(&mut self, node: usize) {
         if self.gone.insert(node) {
             self.edits.push(Edit::RemoveNode(node));
         }
     }
 
-    /// Adds a node, which may make what one that is taken out made.
+    /// Adds a node, which may produce the outputs of a removed node.
     pub(super) fn add_node(&mut self, node: NodeProto) {
         self.added.push(node);
     }
 
-    /// Any other change.
+    /// Adds any other edit.
     pub(super) fn edit(&mut self, edit: Edit) {
         self.edits.push(edit);
     }
 
-    /// What was done, for the report.
+    /// Adds a description of a change to the report.
     pub(super) fn did(&mut self, what: String) {
         self.did.push(what);
     }
 
-    /// Lets all who read `value` read `other`, which is there whenever `value` is; `false` when a
-    /// body has a value of its own by that name.
-    pub(super) fn read_instead(&mut self, value: ValueId, other: &str) -> bool {
-        let other = self.now(other).to_owned();
+    /// Replaces all uses of `value` with `other`, which must be available wherever `value` is.
+    /// Returns `false` if a subgraph defines another value with that name.
+    pub(super) fn replace_uses(&mut self, value: ValueId, other: &str) -> bool {
+        let other = self.current_name(other).to_owned();
         let found = &self.graph.values[value];
-        if other == found.name || found.captured && self.inner.contains(&*other) {
+        if other == found.name || found.used_in_subgraph && self.inner.contains(&*other) {
             return false;
         }
-        self.instead.insert(found.name.to_owned(), other);
+        self.replacements.insert(found.name.to_owned(), other);
         true
     }
 
-    /// Lets an input read a value, whatever it read before.
+    /// Sets the value of an input, whatever it was before.
     pub(super) fn set_input(&mut self, node: usize, input: usize, value: String) {
         self.inputs.insert((node, input), value);
     }
 
-    /// Adds a constant, under a name that is free.
+    /// Adds a constant with an unused name, and returns the name.
     pub(super) fn add_constant(&mut self, base: &str, suffix: &str, tensor: &Tensor) -> String {
         let name = self.names.fresh(base, suffix);
         self.edits.push(Edit::AddInitializer(TensorProto::new(name.clone(), tensor)));
         name
     }
 
-    /// Puts new elements in the place of a constant that an input reads: under its name where nobody
-    /// else reads it.
-    pub(super) fn put_constant(
+    /// Replaces the constant at an input. If the input is its only use, the constant keeps its
+    /// name.
+    pub(super) fn replace_constant(
         &mut self,
         (node, input): (usize, usize),
         value: ValueId,
@@ -110,8 +110,8 @@ impl<'g, 'm> Draft<'g, 'm> {
     ) {
         let found = &self.graph.values[value];
         let own = only_reader(self.graph, value).is_some();
-        match found.maker {
-            Maker::Initializer { .. } if own => {
+        match found.producer {
+            Producer::Initializer { .. } if own => {
                 self.edit(Edit::ReplaceInitializer(TensorProto::new(found.name, tensor)));
             }
             _ => {
@@ -121,38 +121,38 @@ impl<'g, 'm> Draft<'g, 'm> {
         }
     }
 
-    /// Takes out a node that makes of `source` what `source` is already.
+    /// Removes a node whose output equals `source`.
     ///
-    /// What it makes is read no more, or, when it is an output of the model, made by whoever makes
-    /// `source`. `false`, and nothing is changed, where both are outputs or `source` is not made by
-    /// a node.
+    /// The uses of the output are replaced with `source`. If the output is an output of the model,
+    /// the producer of `source` is made to produce it instead. Returns `false` without any edit if
+    /// both are outputs of the model or no node produces `source`.
     pub(super) fn bypass(&mut self, node: usize, source: ValueId) -> bool {
         let Some(made) = self.graph.output(node, 0) else { return false };
         let graph = self.graph;
         if !graph.values[made].is_output {
-            let passed = self.read_instead(made, graph.values[source].name);
+            let passed = self.replace_uses(made, graph.values[source].name);
             if passed {
                 self.remove(node);
             }
             return passed;
         }
-        let name = self.now(graph.values[source].name).to_owned();
+        let name = self.current_name(graph.values[source].name).to_owned();
         let Some(source) = graph.value(&name) else { return false };
         let value = &graph.values[source];
-        let Maker::Node { node: maker, output } = value.maker else { return false };
-        if value.is_output || !self.read_instead(source, graph.values[made].name) {
+        let Producer::Node { node: producer, output } = value.producer else { return false };
+        if value.is_output || !self.replace_uses(source, graph.values[made].name) {
             return false;
         }
         let value = graph.values[made].name.to_owned();
-        self.edits.push(Edit::RenameOutput { node: maker, output, value });
+        self.edits.push(Edit::RenameOutput { node: producer, output, value });
         self.remove(node);
         true
     }
 
-    /// The edits that come of it. What only they made unneeded goes, too.
+    /// Returns the collected edits, plus edits that remove what they leave unused.
     pub(super) fn finish(mut self) -> Changes {
         let idle = self.edits.is_empty() && self.added.is_empty();
-        if idle && self.instead.is_empty() && self.inputs.is_empty() {
+        if idle && self.replacements.is_empty() && self.inputs.is_empty() {
             return Changes::default();
         }
         let mut whole = Vec::new();
@@ -168,7 +168,7 @@ impl<'g, 'm> Draft<'g, 'm> {
                 let old = node.input.get(input).map_or("", String::as_str);
                 let new = match self.inputs.get(&(index, input)) {
                     Some(value) => value,
-                    None => self.now(old),
+                    None => self.current_name(old),
                 };
                 if let Some(value) = self.graph.value(new) {
                     reads_left[value] += 1;
@@ -179,10 +179,12 @@ impl<'g, 'm> Draft<'g, 'm> {
             }
             let own = node.input.iter().filter(|name| !name.is_empty()).count();
             let captured = &reads(node)[own..];
-            for value in captured.iter().filter_map(|name| self.graph.value(self.now(name))) {
+            for value in
+                captured.iter().filter_map(|name| self.graph.value(self.current_name(name)))
+            {
                 reads_left[value] += 1;
             }
-            if captured.iter().any(|name| self.instead.contains_key(*name)) {
+            if captured.iter().any(|name| self.replacements.contains_key(*name)) {
                 whole.push(Edit::ReplaceNode { node: index, with: self.rewired(node) });
             }
         }
@@ -193,14 +195,14 @@ impl<'g, 'm> Draft<'g, 'm> {
         }
         self.edits.extend(std::mem::take(&mut self.added).into_iter().map(Edit::AddNode));
         self.orphans(reads_left);
-        // Nodes are replaced before their inputs are set.
+        // Nodes must be replaced before their inputs are set.
         whole.append(&mut self.edits);
         whole.append(&mut parts);
         Changes { edits: whole, did: self.did }
     }
 
-    /// Takes out constants and nodes that somebody read before and nobody does now, and what is said
-    /// of values that are gone.
+    /// Removes constants and nodes that the edits leave unused, and the value infos of removed
+    /// values.
     fn orphans(&mut self, mut reads_left: Vec<usize>) {
         let graph = self.graph;
         let made_elsewhere: HashSet<String> = self
@@ -213,7 +215,7 @@ impl<'g, 'm> Draft<'g, 'm> {
                 _ => Vec::new(),
             })
             .collect();
-        // A node whose output has another name makes what is read under that.
+        // A node whose output was renamed produces the value with the new name.
         let renamed: HashSet<usize> = self
             .edits
             .iter()
@@ -226,17 +228,17 @@ impl<'g, 'm> Draft<'g, 'm> {
             let found = &graph.values[value];
             reads_left[value] == 0
                 && !found.is_output
-                && (!found.readers.is_empty() || found.captured)
+                && (!found.consumers.is_empty() || found.used_in_subgraph)
         };
         let mut waiting: Vec<ValueId> =
             (0..graph.values.len()).filter(|value| unneeded(&reads_left, *value)).collect();
         while let Some(value) = waiting.pop() {
             let found = &graph.values[value];
-            match found.maker {
-                Maker::Initializer { overridable: false, .. } => {
+            match found.producer {
+                Producer::Initializer { overridable: false, .. } => {
                     self.edits.push(Edit::RemoveInitializer(found.name.to_owned()));
                 }
-                Maker::Node { node, .. } => {
+                Producer::Node { node, .. } => {
                     let proto = graph.nodes[node];
                     let mut made =
                         (0..proto.output.len()).filter_map(|output| graph.output(node, output));
@@ -249,8 +251,9 @@ impl<'g, 'm> Draft<'g, 'm> {
                         continue;
                     }
                     self.remove(node);
-                    for value in
-                        reads(proto).into_iter().filter_map(|name| graph.value(self.now(name)))
+                    for value in reads(proto)
+                        .into_iter()
+                        .filter_map(|name| graph.value(self.current_name(name)))
                     {
                         reads_left[value] = reads_left[value].saturating_sub(1);
                         if unneeded(&reads_left, value) {
@@ -263,11 +266,11 @@ impl<'g, 'm> Draft<'g, 'm> {
         }
         for info in &graph.model.graph().value_info {
             let Some(value) = graph.value(&info.name) else { continue };
-            let gone = match graph.values[value].maker {
-                Maker::Node { node, output } => {
+            let gone = match graph.values[value].producer {
+                Producer::Node { node, output } => {
                     self.gone.contains(&node) || renamed.contains(&node) && output == 0
                 }
-                Maker::Initializer { overridable, .. } => {
+                Producer::Initializer { overridable, .. } => {
                     !overridable && unneeded(&reads_left, value)
                 }
                 _ => false,
@@ -278,7 +281,7 @@ impl<'g, 'm> Draft<'g, 'm> {
         }
     }
 
-    /// The node, its bodies reading what is read from now on.
+    /// A copy of the node with replaced values in its subgraphs.
     fn rewired(&self, node: &NodeProto) -> NodeProto {
         let mut node = node.clone();
         for attribute in &mut node.attribute {
@@ -293,15 +296,15 @@ impl<'g, 'm> Draft<'g, 'm> {
         node
     }
 
-    /// As deep as bodies are nested, which the reader of models limits.
+    /// Recursion depth is the nesting depth of subgraphs, which the model reader limits.
     fn rewire(&self, body: &mut GraphProto, hidden: &HashSet<String>) {
         let mut own = HashSet::new();
         defined(body, &mut own);
         let hidden: HashSet<String> =
             hidden.iter().cloned().chain(own.into_iter().map(str::to_owned)).collect();
         let new = |name: &str| {
-            let seen = !hidden.contains(name) && self.instead.contains_key(name);
-            seen.then(|| self.now(name).to_owned())
+            let seen = !hidden.contains(name) && self.replacements.contains_key(name);
+            seen.then(|| self.current_name(name).to_owned())
         };
         for node in &mut body.node {
             if !reads(node).iter().any(|name| new(name).is_some()) {
@@ -331,7 +334,7 @@ impl<'g, 'm> Draft<'g, 'm> {
     }
 }
 
-/// The names that a graph gives to values.
+/// The names of the values that a graph defines.
 fn defined<'a>(graph: &'a GraphProto, names: &mut HashSet<&'a str>) {
     names.extend(graph.input.iter().map(|input| input.name.as_str()));
     names.extend(graph.initializer.iter().map(|tensor| tensor.name.as_str()));
@@ -339,7 +342,7 @@ fn defined<'a>(graph: &'a GraphProto, names: &mut HashSet<&'a str>) {
     names.extend(graph.node.iter().flat_map(|node| node.output.iter().map(String::as_str)));
 }
 
-/// The names that a graph and those inside it give to values.
+/// The names of the values that a graph and its subgraphs define.
 fn own_names<'a>(graph: &'a GraphProto, names: &mut HashSet<&'a str>) {
     defined(graph, names);
     for node in &graph.node {
@@ -347,7 +350,7 @@ fn own_names<'a>(graph: &'a GraphProto, names: &mut HashSet<&'a str>) {
     }
 }
 
-/// Whether all that a node does is to make its outputs: who knows what other domains do besides.
+/// Whether a node has no effect besides its outputs. Operators of other domains might have.
 pub(super) fn is_pure(node: &NodeProto) -> bool {
     node.is_onnx() && node.subgraphs().flat_map(|body| &body.node).all(|node| is_pure(node))
 }

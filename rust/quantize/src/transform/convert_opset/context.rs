@@ -1,5 +1,5 @@
-//! Where a node stands while it is converted: what is known of the values it reads, and what may
-//! be put beside it.
+//! The context of a node during conversion: the facts about its inputs, and the nodes and constants
+//! to add.
 
 use std::collections::{HashMap, HashSet};
 
@@ -12,19 +12,19 @@ use crate::graph::infer::{Dim, Fact, Facts};
 use crate::graph::names::Names;
 use crate::graph::{constant_of, shape_of};
 
-/// What is said of the values of one graph, and of those outside of it.
+/// The facts about the values of a graph and its enclosing graphs.
 pub(super) struct Scope<'a> {
     model: &'a Model,
     infos: HashMap<&'a str, &'a ValueInfoProto>,
     constants: HashMap<&'a str, &'a TensorProto>,
-    makers: HashMap<&'a str, &'a NodeProto>,
-    /// What is known of its values besides.
+    producers: HashMap<&'a str, &'a NodeProto>,
+    /// The inferred facts about the values.
     facts: Option<&'a Facts<'a>>,
     outer: Option<&'a Scope<'a>>,
 }
 
 impl<'a> Scope<'a> {
-    /// Of a graph, inside another or not.
+    /// The scope of a graph, which may be a subgraph.
     pub(super) fn of(
         model: &'a Model,
         graph: &'a GraphProto,
@@ -52,7 +52,7 @@ impl<'a> Scope<'a> {
             .collect();
         let made = nodes.iter().filter_map(|node| Some((node.output.first()?.as_str(), &**node)));
         let infos = HashMap::new();
-        Scope { model, infos, constants, makers: made.collect(), facts: None, outer: None }
+        Scope { model, infos, constants, producers: made.collect(), facts: None, outer: None }
     }
 
     fn constant(&self, value: &str) -> Option<&'a TensorProto> {
@@ -73,10 +73,10 @@ impl<'a> Scope<'a> {
     }
 }
 
-/// How many nodes are looked back at for the axes or the type of a value.
-const FAR: usize = 64;
+/// The maximum number of producers that are followed to find the rank or type of a value.
+const MAX_PRODUCERS: usize = 64;
 
-/// Operators whose first output has as many axes as their first input, and its type.
+/// Operators whose first output has the rank and type of their first input.
 #[rustfmt::skip]
 const AS_FIRST: [&str; 41] = [
     "Abs", "AveragePool", "BatchNormalization", "Ceil", "Clip", "Concat", "Conv", "ConvTranspose",
@@ -87,57 +87,57 @@ const AS_FIRST: [&str; 41] = [
     "Transpose", "Upsample",
 ];
 
-/// Operators of which that is so before version 7.
+/// Operators with this property before opset 7.
 const BROADCAST_TO_FIRST: [&str; 5] = ["Add", "Div", "Mul", "Pow", "Sub"];
 
-/// What is the same for all nodes of a model.
-pub(super) struct Common<'a> {
-    /// Names for new values.
+/// State shared by all nodes of a model.
+pub(super) struct ModelContext<'a> {
+    /// Generates names for new values.
     pub(super) names: Names<'a>,
-    /// The float type of all values, when the model names but one.
+    /// The only float type in the model; `None` if it has several.
     pub(super) only_float: Option<DataType>,
-    /// Names of the values that somebody reads.
+    /// The names of the values that are used.
     pub(super) read: HashSet<&'a str>,
 }
 
-/// New constants of one graph or function, each once.
+/// New constants of a graph or function, without duplicates.
 #[derive(Default)]
 pub(super) struct Constants {
     pub(super) tensors: Vec<TensorProto>,
     by_content: HashMap<(DataType, Vec<usize>, Vec<u8>), String>,
 }
 
-/// Where a node stands.
-pub(super) struct Place<'p, 'm> {
-    /// The version that it is being made of.
+/// The context of a node during conversion.
+pub(super) struct NodeContext<'p, 'm> {
+    /// The opset version of the current step.
     pub(super) version: i64,
-    /// The version that it is made of in the end.
+    /// The target opset version.
     pub(super) to: i64,
-    /// The operator that it was at first; empty for a node that another one brought.
+    /// The original operator type; empty for nodes that an adapter added.
     pub(super) was: &'p str,
-    /// Nodes of this version to stand before it.
+    /// Nodes to insert before the node, in the current opset version.
     pub(super) before: Vec<NodeProto>,
-    /// Nodes of this version to stand after it.
+    /// Nodes to insert after the node, in the current opset version.
     pub(super) after: Vec<NodeProto>,
     pub(super) scope: &'p Scope<'p>,
-    pub(super) common: &'p mut Common<'m>,
+    pub(super) common: &'p mut ModelContext<'m>,
     pub(super) constants: &'p mut Constants,
-    /// Values that nobody made use of and that are no more.
+    /// Unused values that were removed.
     pub(super) gone: &'p mut Vec<String>,
 }
 
-impl Place<'_, '_> {
-    /// A name for a new value beside `value`.
+impl NodeContext<'_, '_> {
+    /// A name for a new value derived from `value`.
     pub(super) fn fresh(&mut self, value: &str, what: &str) -> String {
         self.common.names.fresh(value, what)
     }
 
-    /// Whether anybody reads a value of this name.
+    /// Whether a value is used.
     pub(super) fn is_read(&self, value: &str) -> bool {
         self.common.read.contains(value)
     }
 
-    /// The name of a constant with these elements, named after `value` when there was none.
+    /// The name of a constant with these elements. A new constant is named after `value`.
     pub(super) fn tensor(&mut self, value: &str, what: &str, tensor: &Tensor) -> String {
         let content = (tensor.dtype, tensor.shape.clone(), tensor.data.to_vec());
         if let Some(name) = self.constants.by_content.get(&content) {
@@ -149,22 +149,22 @@ impl Place<'_, '_> {
         name
     }
 
-    /// The name of a constant list of int64.
+    /// The name of a constant int64 vector.
     pub(super) fn ints(&mut self, value: &str, what: &str, values: &[i64]) -> String {
         self.tensor(value, what, &ints_of(vec![values.len()], values))
     }
 
-    /// The name of a constant int64 without axes.
+    /// The name of a constant int64 scalar.
     pub(super) fn int(&mut self, value: &str, what: &str, number: i64) -> String {
         self.tensor(value, what, &ints_of(Vec::new(), &[number]))
     }
 
-    /// The name of a constant list of float32.
+    /// The name of a constant float32 vector.
     pub(super) fn floats(&mut self, value: &str, what: &str, values: &[f32]) -> String {
         self.tensor(value, what, &Tensor::from_f32(vec![values.len()], values))
     }
 
-    /// The name of a constant float without axes, of this type.
+    /// The name of a constant float scalar of this type.
     pub(super) fn float(
         &mut self,
         value: &str,
@@ -182,12 +182,12 @@ impl Place<'_, '_> {
         Ok(self.tensor(value, what, &Tensor { dtype, shape: Vec::new(), data: data.into() }))
     }
 
-    /// The elements of a value that is constant.
+    /// The elements of a constant value.
     pub(super) fn constant(&self, value: &str) -> Option<Tensor> {
         self.scope.model.tensor(self.scope.constant(value)?).ok()
     }
 
-    /// The shape of a value, where the file says; `None` for a length that varies.
+    /// The shape of a value, if it is known. Dynamic dimensions are `None`.
     pub(super) fn shape(&self, value: &str) -> Option<Vec<Option<usize>>> {
         match self.scope.constant(value) {
             Some(tensor) => {
@@ -203,7 +203,7 @@ impl Place<'_, '_> {
         }
     }
 
-    /// The element type of a value, where the file says.
+    /// The element type of a value, if it is known.
     pub(super) fn dtype(&self, value: &str) -> Option<DataType> {
         match self.scope.constant(value) {
             Some(tensor) => tensor.dtype(),
@@ -214,47 +214,48 @@ impl Place<'_, '_> {
         }
     }
 
-    /// How many axes a value has: as the file says, or as follows from nodes that keep them.
+    /// The rank of a value: declared, inferred, or derived from its producers.
     pub(super) fn rank(&self, value: &str) -> Option<usize> {
-        self.back(value, |place, value| {
-            if let Some(shape) = place.shape(value) {
+        self.back(value, |context, value| {
+            if let Some(shape) = context.shape(value) {
                 return Some(shape.len());
             }
-            let maker = place.scope.makers.get(value)?;
-            let convolves = maker.is_onnx() && maker.op_type.starts_with("Conv");
-            Some(place.shape(input(maker, 1).filter(|_| convolves)?)?.len())
+            let producer = context.scope.producers.get(value)?;
+            let convolves = producer.is_onnx() && producer.op_type.starts_with("Conv");
+            Some(context.shape(input(producer, 1).filter(|_| convolves)?)?.len())
         })
     }
 
-    /// What is known of a value, or of the one before it while nodes give axes and type on.
+    /// A fact about a value, found by following producers that preserve rank and type.
     fn back<T>(&self, value: &str, known: impl Fn(&Self, &str) -> Option<T>) -> Option<T> {
         let mut value = value;
-        for _ in 0..FAR {
+        for _ in 0..MAX_PRODUCERS {
             if let Some(found) = known(self, value) {
                 return Some(found);
             }
-            let maker = self.scope.makers.get(value).filter(|maker| maker.is_onnx())?;
-            let op_type = maker.op_type.as_str();
+            let producer = self.scope.producers.get(value).filter(|producer| producer.is_onnx())?;
+            let op_type = producer.op_type.as_str();
             let broadcasts = self.version <= 7 && BROADCAST_TO_FIRST.contains(&op_type);
-            value = input(maker, 0).filter(|_| broadcasts || AS_FIRST.contains(&op_type))?;
+            value = input(producer, 0).filter(|_| broadcasts || AS_FIRST.contains(&op_type))?;
         }
         None
     }
 
-    /// The type of a value that the operator asks to be a float.
+    /// The type of a value that the operator requires to be a float.
     pub(super) fn float_dtype(&self, value: &str) -> Result<DataType, String> {
-        let found = self.back(value, |place, value| {
+        let found = self.back(value, |context, value| {
             let cast = || {
-                let maker =
-                    place.scope.makers.get(value).filter(|maker| maker.op_type == "Cast")?;
-                DataType::from_number(i32::try_from(maker.int("to", 0)).ok()?)
+                let producer = context
+                    .scope
+                    .producers
+                    .get(value)
+                    .filter(|producer| producer.op_type == "Cast")?;
+                DataType::from_number(i32::try_from(producer.int("to", 0)).ok()?)
             };
-            place.dtype(value).or_else(cast)
+            context.dtype(value).or_else(cast)
         });
         found.or(self.common.only_float).ok_or_else(|| {
-            format!(
-                "the element type of `{value}` is not known; infer the shapes of the model first"
-            )
+            format!("the element type of `{value}` is unknown; infer the shapes of the model first")
         })
     }
 }
@@ -264,12 +265,13 @@ fn ints_of(shape: Vec<usize>, values: &[i64]) -> Tensor {
     Tensor { dtype: DataType::Int64, shape, data }
 }
 
-/// An attribute of a node, unless it is that of the function's caller: then its value is not known.
+/// An attribute of a node. Fails if it refers to an attribute of the function, whose value is
+/// unknown.
 fn own<'n>(node: &'n NodeProto, name: &str) -> Result<Option<&'n AttributeProto>, String> {
     match node.attribute(name) {
-        Some(AttributeProto { ref_attr_name: Some(outer), .. }) => {
-            Err(format!("its attribute `{name}` is `{outer}` of whoever calls the function"))
-        }
+        Some(AttributeProto { ref_attr_name: Some(outer), .. }) => Err(format!(
+            "its attribute `{name}` refers to `{outer}` of the function, which each caller sets"
+        )),
         other => Ok(other),
     }
 }
@@ -279,22 +281,22 @@ pub(super) fn int(node: &NodeProto, name: &str, default: i64) -> Result<i64, Str
     Ok(own(node, name)?.and_then(|attribute| attribute.i).unwrap_or(default))
 }
 
-/// A float attribute, where it is given.
+/// A float attribute, if present.
 pub(super) fn float(node: &NodeProto, name: &str) -> Result<Option<f32>, String> {
     Ok(own(node, name)?.and_then(|attribute| attribute.f))
 }
 
-/// An attribute of integers, where it is given.
+/// An integer list attribute, if present.
 pub(super) fn ints<'n>(node: &'n NodeProto, name: &str) -> Result<Option<&'n [i64]>, String> {
     Ok(own(node, name)?.map(|attribute| attribute.ints.as_slice()))
 }
 
-/// An integer attribute, where it is given.
+/// An integer attribute, if present.
 pub(super) fn maybe_int(node: &NodeProto, name: &str) -> Result<Option<i64>, String> {
     Ok(own(node, name)?.and_then(|attribute| attribute.i))
 }
 
-/// An attribute of floats, where it is given.
+/// A float list attribute, if present.
 pub(super) fn floats<'n>(node: &'n NodeProto, name: &str) -> Result<Option<&'n [f32]>, String> {
     Ok(own(node, name)?.map(|attribute| attribute.floats.as_slice()))
 }
@@ -305,14 +307,14 @@ pub(super) fn string(node: &NodeProto, name: &str, default: &str) -> Result<Stri
     Ok(found.map_or(default.to_owned(), |s| String::from_utf8_lossy(s).into_owned()))
 }
 
-/// Takes an attribute out; true when it was there.
+/// Removes an attribute. Returns whether it was present.
 pub(super) fn remove(node: &mut NodeProto, name: &str) -> bool {
     let before = node.attribute.len();
     node.attribute.retain(|attribute| attribute.name != name);
     node.attribute.len() < before
 }
 
-/// Puts an attribute in the place of the one of its name, or behind the others.
+/// Replaces the attribute of the same name, or appends the attribute.
 pub(super) fn set(node: &mut NodeProto, attribute: AttributeProto) {
     match node.attribute.iter_mut().find(|own| own.name == attribute.name) {
         Some(own) => *own = Raw::new(attribute),
@@ -320,22 +322,22 @@ pub(super) fn set(node: &mut NodeProto, attribute: AttributeProto) {
     }
 }
 
-/// Lets a node read `value` at `input`, the inputs before it left out where there were none.
+/// Sets an input. Missing inputs before it are omitted.
 pub(super) fn set_input(node: &mut NodeProto, input: usize, value: String) {
     while node.input.len() <= input {
         node.input.push(String::new());
     }
-    if let Some(place) = node.input.get_mut(input) {
-        *place = value;
+    if let Some(context) = node.input.get_mut(input) {
+        *context = value;
     }
 }
 
-/// The name of an input, where it is given.
+/// The name of an input, if present.
 pub(super) fn input(node: &NodeProto, index: usize) -> Option<&str> {
     node.input.get(index).map(String::as_str).filter(|name| !name.is_empty())
 }
 
-/// The name after which new values beside a node are called.
+/// The name from which the names of new values are derived.
 pub(super) fn base(node: &NodeProto) -> String {
     let made = node.output.iter().find(|name| !name.is_empty());
     made.unwrap_or(&node.op_type).clone()

@@ -1,4 +1,4 @@
-//! Whether a call multiplies by something that is the same in every run.
+//! Determines whether a function call multiplies by a constant.
 
 use std::collections::HashMap;
 
@@ -7,54 +7,57 @@ use quantize_rs_onnx::{DataType, Functions, GraphProto, NodeProto, Raw, TensorPr
 use crate::graph::Graph;
 use crate::graph::ops;
 
-/// How deep functions may call functions; what is called deeper is not looked into.
-pub(super) const DEEPEST: usize = 64;
+/// The maximum nesting depth of calls. Deeper calls are assumed to have no weights.
+pub(super) const MAX_DEPTH: usize = 64;
 
-/// Nodes that are looked at: what functions call often is looked at for each set of constants.
-const LOOKS: usize = 1 << 20;
+/// The maximum number of nodes to visit. A function is visited once per combination of constant
+/// inputs.
+const MAX_VISITS: usize = 1 << 20;
 
-/// What is the same in every run, in one graph and those around it, by name; whether it holds
-/// floats.
-pub(super) struct Fixed<'o> {
+/// The constants of a graph and its enclosing graphs, by name, and whether they hold floats.
+pub(super) struct ConstantScope<'o> {
     own: HashMap<String, bool>,
-    outer: Option<&'o Fixed<'o>>,
+    outer: Option<&'o ConstantScope<'o>>,
 }
 
-impl<'o> Fixed<'o> {
-    /// What a graph says is constant.
-    pub(super) fn of(graph: &GraphProto, outer: Option<&'o Fixed<'o>>) -> Fixed<'o> {
+impl<'o> ConstantScope<'o> {
+    /// The constants that a graph declares.
+    pub(super) fn of(
+        graph: &GraphProto,
+        outer: Option<&'o ConstantScope<'o>>,
+    ) -> ConstantScope<'o> {
         let mut own: HashMap<String, bool> = HashMap::new();
         let tensors = graph.initializer.iter();
         own.extend(tensors.map(|tensor| (tensor.name.clone(), is_float(tensor))));
-        // What is an input too may be replaced.
+        // Initializers that are also inputs can be overridden.
         for input in &graph.input {
             own.remove(&input.name);
         }
-        Fixed { own, outer }
+        ConstantScope { own, outer }
     }
 
-    /// What the main graph says is constant.
-    pub(super) fn of_main(graph: &Graph<'_>) -> Fixed<'o> {
+    /// The constants that the main graph declares.
+    pub(super) fn of_main(graph: &Graph<'_>) -> ConstantScope<'o> {
         let proto = graph.model.graph();
-        let mut fixed = Fixed::of(proto, None);
-        // Before IR 4 every constant had to stand among the inputs.
+        let mut fixed = ConstantScope::of(proto, None);
+        // Before IR version 4, each initializer also had to be listed as an input.
         let all = proto.initializer.iter().filter(|_| graph.model.proto().ir_version < 4);
         fixed.own.extend(all.map(|tensor| (tensor.name.clone(), is_float(tensor))));
         fixed
     }
 
-    /// Whether a value is the same in every run, and then whether it holds floats.
+    /// Whether a constant holds floats; `None` if the value is not constant.
     fn of_name(&self, name: &str) -> Option<bool> {
         self.own.get(name).copied().or_else(|| self.outer?.of_name(name))
     }
 
-    /// Takes in what a node makes of what is known.
+    /// Adds the output of a node if its inputs are constant.
     pub(super) fn learn(&mut self, node: &NodeProto) {
         let float = if !node.is_onnx() {
             None
         } else if node.op_type == "Constant" {
-            // One that is an attribute of the caller's holds what that says: 1 float, 6 floats,
-            // 4 a tensor.
+            // Attribute types: 1 is a float, 6 is a list of floats, 4 is a tensor. A reference to
+            // an attribute of the caller declares the type.
             let held = node.attribute.first();
             held.map(|held| match held.t.as_deref() {
                 Some(tensor) => is_float(tensor),
@@ -68,7 +71,7 @@ impl<'o> Fixed<'o> {
         }
     }
 
-    /// Whether all that a node reads is the same in every run, and then whether floats are among it.
+    /// Whether floats are among the inputs of a node; `None` if any input is not constant.
     fn all(&self, node: &NodeProto) -> Option<bool> {
         let mut names = node.input.iter().filter(|name| !name.is_empty()).peekable();
         names.peek()?;
@@ -77,7 +80,7 @@ impl<'o> Fixed<'o> {
         found.filter(|_| closed).map(|found| found.contains(&true))
     }
 
-    /// Whether a node multiplies by what is the same in every run.
+    /// Whether a node multiplies by a constant.
     fn weighs(&self, node: &NodeProto) -> bool {
         let Some(rule) = ops::rule(node) else { return false };
         let weight = |(input, name): (usize, &String)| {
@@ -91,34 +94,43 @@ fn is_float(tensor: &TensorProto) -> bool {
     tensor.dtype().is_some_and(DataType::is_float)
 }
 
-/// Which calls multiply by constants.
-pub(super) struct Holds<'g, 'm> {
+/// Determines which calls multiply by constants.
+pub(super) struct WeightCalls<'g, 'm> {
     functions: &'g Functions<'m>,
-    /// By function and what its caller gives.
+    /// By function and constant inputs.
     known: HashMap<(usize, Vec<Option<bool>>), bool>,
     looks: usize,
 }
 
-impl<'g, 'm> Holds<'g, 'm> {
-    pub(super) fn of(functions: &'g Functions<'m>) -> Holds<'g, 'm> {
-        Holds { functions, known: HashMap::new(), looks: 0 }
+impl<'g, 'm> WeightCalls<'g, 'm> {
+    pub(super) fn of(functions: &'g Functions<'m>) -> WeightCalls<'g, 'm> {
+        WeightCalls { functions, known: HashMap::new(), looks: 0 }
     }
 
-    /// Whether the function that a node calls multiplies by what it is given, or by constants of its
-    /// own. One that has the name of an operator of ONNX's own always does: nobody looks at the
-    /// name twice.
-    pub(super) fn call(&mut self, node: &NodeProto, function: usize, fixed: &Fixed<'_>) -> bool {
+    /// Whether the function that a node calls multiplies by a constant input or by its own
+    /// constants. A function with the name of an ONNX operator always counts, so that its nodes are
+    /// not mistaken for the operator.
+    pub(super) fn call(
+        &mut self,
+        node: &NodeProto,
+        function: usize,
+        fixed: &ConstantScope<'_>,
+    ) -> bool {
         node.is_onnx() || self.called(node, function, fixed, 0)
     }
 
-    /// The functions that a node calls, itself or in graphs inside it, and that hold weights.
-    pub(super) fn callees(&mut self, node: &NodeProto, fixed: &mut Fixed<'_>) -> Vec<usize> {
+    /// The functions with weights that a node calls, itself or in its subgraphs.
+    pub(super) fn callees(
+        &mut self,
+        node: &NodeProto,
+        fixed: &mut ConstantScope<'_>,
+    ) -> Vec<usize> {
         let mut found = Vec::new();
         if let Some(function) = self.functions.called(node) {
             found.extend(self.call(node, function, fixed).then_some(function));
         }
         for body in node.subgraphs() {
-            let mut inner = Fixed::of(body, Some(fixed));
+            let mut inner = ConstantScope::of(body, Some(fixed));
             for node in &body.node {
                 found.extend(self.callees(node, &mut inner));
             }
@@ -131,7 +143,7 @@ impl<'g, 'm> Holds<'g, 'm> {
         &mut self,
         node: &NodeProto,
         function: usize,
-        fixed: &Fixed<'_>,
+        fixed: &ConstantScope<'_>,
         depth: usize,
     ) -> bool {
         let given: Vec<Option<bool>> = node.input.iter().map(|name| fixed.of_name(name)).collect();
@@ -142,15 +154,15 @@ impl<'g, 'm> Holds<'g, 'm> {
         let body = &self.functions.all()[function];
         let inputs = body.input.iter().zip(&key.1);
         let own = inputs.filter_map(|(name, given)| Some((name.clone(), (*given)?))).collect();
-        let found =
-            depth < DEEPEST && self.nodes(&body.node, &mut Fixed { own, outer: None }, depth + 1);
+        let found = depth < MAX_DEPTH
+            && self.nodes(&body.node, &mut ConstantScope { own, outer: None }, depth + 1);
         self.known.insert(key, found);
         found
     }
 
     fn nodes(&mut self, nodes: &[Raw<NodeProto>], fixed: &mut Fixed<'_>, depth: usize) -> bool {
         self.looks = self.looks.saturating_add(nodes.len());
-        let Some(order) = topological(nodes).ok().filter(|_| self.looks <= LOOKS) else {
+        let Some(order) = topological(nodes).ok().filter(|_| self.looks <= MAX_VISITS) else {
             return false;
         };
         for index in order {
@@ -159,9 +171,9 @@ impl<'g, 'm> Holds<'g, 'm> {
                 Some(function) => self.called(node, function, fixed, depth),
                 None => fixed.weighs(node),
             };
-            let inside = |holds: &mut Self, body: &GraphProto| {
-                let mut inner = Fixed::of(body, Some(fixed));
-                holds.nodes(&body.node, &mut inner, depth)
+            let inside = |calls: &mut Self, body: &GraphProto| {
+                let mut inner = ConstantScope::of(body, Some(fixed));
+                calls.nodes(&body.node, &mut inner, depth)
             };
             if found || node.subgraphs().any(|body| inside(self, body)) {
                 return true;
