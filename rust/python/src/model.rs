@@ -9,8 +9,8 @@ use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::PyBytes;
 use quantize_rs::{
-    Below, Config, ModelInfo, PreprocessedModel, Prune, QConfigDict, QType, QuantizeError, SampleSource,
-    Target, Wanted, WeightType, config,
+    Below, Config, ModelInfo, PreprocessedModel, Prune, QConfigDict, QType, QuantizeError,
+    SampleSource, Target, Wanted, WeightType, config,
 };
 
 use crate::gil;

@@ -101,7 +101,7 @@ impl Plan {
             None => (model.clone(), self.clone(), ranges.into_owned()),
         };
         let plan = plan.without_unscalable(&ranges).into_owned();
-        Ok(Settled { model, plan, ranges: Some(ranges) })
+        Ok(Resolved { model, plan, ranges: Some(ranges) })
     }
 
     /// Does what the plan says, all of it.
@@ -112,7 +112,7 @@ impl Plan {
         known: Option<&mut WeightCache>,
     ) -> Result<Quantized, QuantizeError> {
         let graph = Graph::of(model)?;
-        let encoded = encode_knowing(&graph, self, ranges, known)?;
+        let encoded = encode_cached(&graph, self, ranges, known)?;
         let mut edits = rewrite::rewrite(&graph, self, &encoded);
         // As small as others make it, where there are scales and zero points of activations besides.
         if self.config.activations.is_some() {

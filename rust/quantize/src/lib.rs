@@ -83,7 +83,8 @@ pub use check::{
 pub use encode::{Encoded, EncodedTensor, StoredScale, encode};
 pub use error::{CalibrationError, CalibrationErrorKind, QuantizeError, QuantizeErrorKind};
 pub use graph::{
-    Graph, Inference, InputSpec, Maker, ModelInfo, Reader, Value, ValueId, infer_shapes, ops,
+    Consumer, Graph, InputSpec, ModelInfo, Producer, ShapeInference, Value, ValueId, infer_shapes,
+    ops,
 };
 pub use html::Page;
 pub use legacy::{
@@ -96,20 +97,20 @@ pub use options::{
     Rounding, Target, WeightType,
 };
 pub use plan::{
-    Because, Decision, Kept, Plan, Planned, Prepared, QConfig, QConfigDict, Readers, Role, Source,
-    ValuePlan,
+    Consumers, Decision, KeepReason, Plan, Planned, PreprocessedModel, QConfig, QConfigDict,
+    QuantizeReason, Role, Source, ValuePlan,
 };
 pub use quantize_rs_math::{
     Granularity, Metrics, Params, QSpec, QType, Range, Scales, WeightMethod,
 };
 pub use quantize_rs_onnx::{DataType, Model, Tensor};
-pub use ranges::{Difference, Histogram, Ranges, RangesDiff, Seen, tensorrt};
+pub use ranges::{Histogram, ObservedRange, RangeDifference, Ranges, RangesDiff, tensorrt};
 pub use report::{
     Accuracy, Attempt, Bar, FloatLayer, Latencies, Latency, OutputRow, QuantizedRow, Report, Row,
     Seconds, Sizes, Speed, StoredBytes, Verified,
 };
 pub use transform::{
-    Conversion, Optimization, Optimized, Prune, PrunedWeight, Pruning, Step, convert_opset,
+    OpsetConversion, Optimization, Optimized, Prune, PrunedWeight, Pruning, Step, convert_opset,
     optimize, prune,
 };
 pub use util::text;

@@ -4,8 +4,8 @@ mod common;
 
 use common::{constant, fixture, fixtures, per_channel, plan, ranges, with_activations};
 use quantize_rs::{
-    Config, Decision, Format, Granularity, Graph, KeepReason, Plan, Prepared, QType, Rounding,
-    optimize,
+    Config, Decision, Format, Granularity, Graph, KeepReason, Plan, PreprocessedModel, QType,
+    Rounding, optimize,
 };
 
 fn nbits() -> Config {

@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 
 use common::{fixture, per_channel, plan, ranges, with_activations};
 use quantize_rs::{
-    Config, DataType, Decision, Granularity, Graph, KeepReason, MicroLayout, Model, Plan, Prepared,
-    QConfig, QConfigDict, QType, QuantizeError, QuantizeErrorKind, Scales, Target, ValuePlan,
-    WeightType, convert_opset,
+    Config, DataType, Decision, Granularity, Graph, KeepReason, MicroLayout, Model, Plan,
+    PreprocessedModel, QConfig, QConfigDict, QType, QuantizeError, QuantizeErrorKind, Scales,
+    Target, ValuePlan, WeightType, convert_opset,
 };
 
 #[test]

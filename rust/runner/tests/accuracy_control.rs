@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use quantize_rs::{
     Bar, CalibrationError, CompareOptions, Config, Control, Engine, GuardOptions, InputSpec,
-    LatencyOptions, Method, Model, PreprocessedModel, QType, QuantizeError, QuantizeErrorKind, Quantized,
-    Ranges, Runner, Sample, Samples, Tensor, Timed, calibrate, compare, guarded,
+    LatencyOptions, Method, Model, PreprocessedModel, QType, QuantizeError, QuantizeErrorKind,
+    Quantized, Ranges, Runner, Sample, Samples, Tensor, Timed, calibrate, compare, guarded,
 };
 use quantize_rs_onnx::{Edit, TensorProto};
 use quantize_rs_runner::{Tract, samples};

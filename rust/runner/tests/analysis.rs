@@ -9,9 +9,9 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use quantize_rs::{
     CalibrationError, CompareOptions, Comparison, Config, Control, Engine, InputSpec, Method,
-    Metric, Model, Plan, PreprocessedModel, QType, QuantizeErrorKind, Ranges, Runner, Sample, Samples,
-    Sensitivity, SensitivityOptions, Sink, Tensor, calibrate, compare, layer_errors, sensitivity,
-    weight_sensitivity,
+    Metric, Model, Plan, PreprocessedModel, QType, QuantizeErrorKind, Ranges, Runner, Sample,
+    Samples, Sensitivity, SensitivityOptions, Sink, Tensor, calibrate, compare, layer_errors,
+    sensitivity, weight_sensitivity,
 };
 use quantize_rs_onnx::{Edit, TensorProto};
 use quantize_rs_runner::{OnnxRuntime, samples};

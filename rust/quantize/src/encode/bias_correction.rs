@@ -22,7 +22,7 @@ use crate::graph::uses;
 use crate::graph::uses::Use;
 use crate::graph::{Graph, ValueId};
 use crate::plan::{Decision, KeepReason, Plan, ValuePlan};
-use crate::ranges::Seen;
+use crate::ranges::ObservedRange;
 use crate::{Format, Ranges};
 
 /// The correction of the bias of one node.

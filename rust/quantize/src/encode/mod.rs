@@ -34,7 +34,7 @@ use crate::{Format, QuantizeError, Ranges};
 use bias_correction::corrections;
 
 use crate::graph::elements::{Elements, data_type};
-pub(crate) use cache::Known;
+pub(crate) use cache::WeightCache;
 pub use microscaling::StoredScale;
 pub(crate) use microscaling::data_type as scale_data_type;
 

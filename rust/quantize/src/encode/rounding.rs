@@ -18,7 +18,7 @@ impl Rounding {
         spec: &QSpec,
     ) -> Option<SumGroups> {
         match self {
-            Rounding::Sums => sums(graph, constant, shape, spec),
+            Rounding::PreserveSums => sums(graph, constant, shape, spec),
             Rounding::Nearest => None,
         }
     }

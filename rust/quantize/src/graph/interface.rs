@@ -1,6 +1,6 @@
 //! The inputs and outputs of a model, which callers go by.
 
-use quantize_rs_onnx::{Kept, Model, ValueInfoProto};
+use quantize_rs_onnx::{Model, Raw, ValueInfoProto};
 
 use super::InputSpec;
 use crate::QuantizeError;
@@ -8,7 +8,7 @@ use crate::error::QuantizeErrorKind;
 
 /// Checks that callers of the model find what they found.
 pub(crate) fn same_interface(before: &Model, after: &Model) -> Result<(), QuantizeError> {
-    let names = |infos: &[Kept<ValueInfoProto>]| {
+    let names = |infos: &[Raw<ValueInfoProto>]| {
         infos.iter().map(|info| info.name.clone()).collect::<Vec<_>>()
     };
     let inputs = |model: &Model| -> Vec<String> {

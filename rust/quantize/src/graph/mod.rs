@@ -15,7 +15,7 @@ pub mod ops;
 pub(crate) mod uses;
 pub(crate) mod value_range;
 
-pub use infer::{Inference, infer_shapes};
+pub use infer::{ShapeInference, infer_shapes};
 pub use info::{InputSpec, ModelInfo};
 
 use std::collections::{HashMap, HashSet};

@@ -4,7 +4,7 @@
 use std::collections::HashSet;
 
 use crate::graph::elements::to_f32;
-use crate::graph::{Graph, Maker, ValueId};
+use crate::graph::{Graph, Producer, ValueId};
 
 /// Operators whose results are (almost) non-negative for any input.
 const FUNCTIONS: &[&str] = &[
@@ -154,6 +154,7 @@ fn is_positive(graph: &Graph<'_>, value: ValueId) -> bool {
 fn floats(graph: &Graph<'_>, value: ValueId) -> Option<Vec<f32>> {
     const MAX_ELEMENTS: i64 = 1 << 16;
     let constant = graph.constant(value)?;
-    let few = constant.dims.iter().try_fold(1_i64, |all, dim| all.checked_mul(*dim))? <= FEW;
+    let few =
+        constant.dims.iter().try_fold(1_i64, |all, dim| all.checked_mul(*dim))? <= MAX_ELEMENTS;
     to_f32(&graph.model.tensor(constant).ok().filter(|_| few)?)
 }

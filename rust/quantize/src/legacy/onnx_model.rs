@@ -12,7 +12,7 @@ use crate::encode::{self, Encoded, EncodedTensor};
 use crate::error::QuantizeErrorKind;
 use crate::graph::Graph;
 use crate::graph::elements::to_f32;
-use crate::{Config, ModelInfo, Plan, Prepared, QuantizeError, rewrite};
+use crate::{Config, ModelInfo, Plan, PreprocessedModel, QuantizeError, rewrite};
 
 /// A model whose weights you can extract, quantize one at a time, and store.
 #[derive(Clone, Debug)]

@@ -6,13 +6,15 @@
 //! and the documentation.
 //!
 //! In: text or typed values from a user. Out: a checked [`Config`](config::Config).
-//! Imports: `error`.
+//! Imports: `util`, `error`.
 
 pub mod config;
 mod declare;
 pub(crate) mod format;
 pub(crate) mod method;
+mod overrides;
 pub(crate) mod pruning;
+mod resolve;
 pub(crate) mod rounding;
 mod row;
 mod stages;
@@ -24,7 +26,9 @@ pub(crate) mod weight_type;
 pub use config::Config;
 pub use format::{Format, FormatRow};
 pub use method::Method;
+pub use overrides::{Match, Override};
 pub use pruning::Below;
+pub use resolve::canonical;
 pub use rounding::Rounding;
 pub use row::{Choice, Class, Condition, Flag, Group, Kind, OptionRow, Setter, Surface, Verb};
 pub use table::{ALL, Given, Unused, closest, find, of_group, rows, to_json, unused};

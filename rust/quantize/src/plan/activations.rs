@@ -15,7 +15,7 @@ use super::{float32, quantizable_constants};
 use crate::graph::ops;
 use crate::graph::ops::{IntegerSupport, OpRule};
 use crate::graph::uses::Constant;
-use crate::graph::{Graph, Reader, ValueId};
+use crate::graph::{Consumer, Graph, ValueId};
 use crate::options::target::Profile;
 use crate::transform::WIDEN_FLOATS;
 use crate::{Config, Format, QuantizeError};
@@ -86,7 +86,7 @@ pub(super) struct ActivationContext<'a, 'm> {
     /// The type of each value, if it is quantized.
     pub(super) types: Types,
     /// The rule for each node that may be quantized, and how it runs on integers.
-    pub(super) rules: Vec<Option<(&'static OpRule, Integer)>>,
+    pub(super) rules: Vec<Option<(&'static OpRule, IntegerSupport)>>,
     /// Nodes in topological order.
     pub(super) order: Vec<usize>,
     /// Whether constants that are no weights can be quantized like activations; else why not.
@@ -173,7 +173,7 @@ fn already(graph: &Graph<'_>, order: &[usize]) -> BTreeSet<ValueId> {
 }
 
 impl ActivationContext<'_, '_> {
-    pub(super) fn rule(&self, node: usize) -> Option<(&'static OpRule, Integer)> {
+    pub(super) fn rule(&self, node: usize) -> Option<(&'static OpRule, IntegerSupport)> {
         self.rules[node]
     }
 
@@ -255,8 +255,8 @@ impl ActivationContext<'_, '_> {
         source: Source,
         because: QuantizeReason,
     ) -> Outcome {
-        let reads = |reader: &Reader| &self.graph.nodes[reader.node].op_type;
-        let anew = self.graph.values[value].readers.iter().all(|r| reads(r) != "QuantizeLinear");
+        let reads = |reader: &Consumer| &self.graph.nodes[reader.node].op_type;
+        let anew = self.graph.values[value].consumers.iter().all(|r| reads(r) != "QuantizeLinear");
         if !anew || self.already.contains(&value) {
             return Outcome::default();
         }

@@ -28,7 +28,7 @@ pub(super) fn decide(context: &ActivationContext<'_, '_>, decisions: &Decisions)
         nodes.iter().map(|integer| (integer.node, integer.weight)).collect();
     let consumers = |id: ValueId, plan: &ValuePlan| {
         let rearranged = rearranged.contains(&id);
-        let multiplies = |reader: &Reader| weighted.contains(&(reader.node, id));
+        let multiplies = |reader: &Consumer| weighted.contains(&(reader.node, id));
         let of_constant = match context.beside_look_ups(id, plan).as_deref() {
             Some([]) => Some(Consumers::GatheredRows),
             Some(others) if rearranged || others.iter().all(multiplies) => {
@@ -43,9 +43,11 @@ pub(super) fn decide(context: &ActivationContext<'_, '_>, decisions: &Decisions)
             return None;
         }
         let value = &graph.values[id];
-        let reads_integers = |reader: &Reader| decisions.on_integers.contains(&reader.node);
+        let reads_integers = |reader: &Consumer| decisions.on_integers.contains(&reader.node);
         let all = decisions.made_on_integers.contains(&id)
-            || value.readers.iter().all(reads_integers) && !value.is_output && !value.captured;
+            || value.consumers.iter().all(reads_integers)
+                && !value.is_output
+                && !value.used_in_subgraph;
         Some(if all { Consumers::All } else { Consumers::IntegerOps })
     };
     let revised = decisions.all_quantized().filter_map(|(id, plan)| {
@@ -60,7 +62,7 @@ impl ActivationContext<'_, '_> {
     /// The consumers of a constant besides the `Gather` nodes that look up its rows; `None` where
     /// no node does, or where rows cannot be dequantized one by one: ONNX Runtime would then
     /// dequantize the whole constant at every inference.
-    pub(super) fn beside_look_ups(&self, id: ValueId, plan: &ValuePlan) -> Option<Vec<Reader>> {
+    pub(super) fn beside_look_ups(&self, id: ValueId, plan: &ValuePlan) -> Option<Vec<Consumer>> {
         let value = &self.graph.values[id];
         let looks_up = |consumer: &Consumer| {
             let node = self.graph.nodes[consumer.node];

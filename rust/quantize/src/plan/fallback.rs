@@ -20,14 +20,14 @@ pub(super) fn keep_others(context: &Context<'_, '_>, decisions: &Decisions) -> O
 fn reason(context: &Context<'_, '_>, id: ValueId) -> KeepReason {
     let graph = context.graph;
     let value = &graph.values[id];
-    let reader = value.readers.first().map(|reader| graph.nodes[reader.node]);
+    let reader = value.consumers.first().map(|reader| graph.nodes[reader.node]);
     let only_weights = context.config.activations.is_none();
     match (graph.dtype(id), reader) {
         (Some(dtype), _) if dtype != DataType::Float => {
             KeepReason::NotFloat32 { dtype: Some(dtype) }
         }
         (_, None) if value.is_output => KeepReason::GraphOutput,
-        (_, None) if value.captured => KeepReason::Captured,
+        (_, None) if value.used_in_subgraph => KeepReason::Captured,
         _ if only_weights && graph.constant(id).is_none() => KeepReason::WeightsOnly,
         (_, reader) => KeepReason::NoRule { op_type: reader.map(|node| node.op_type.clone()) },
     }
@@ -37,7 +37,7 @@ fn reason(context: &Context<'_, '_>, id: ValueId) -> KeepReason {
 /// calls were not inlined.
 pub(super) fn warn_not_searched(context: &Context<'_, '_>, _: &Decisions) -> Outcome {
     let graph = context.graph;
-    let left = uses::inside(graph, &uses::Bodies::of(graph)).len();
+    let left = uses::inside(graph, &uses::Subgraphs::of(graph)).len();
     let subgraphs = (left > 0).then(|| {
         format!(
             "{left} weights in graphs inside nodes (If, Loop, Scan) stay float: pass \

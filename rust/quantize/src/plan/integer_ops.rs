@@ -6,7 +6,7 @@ use super::accumulator_overflow::overflows;
 use super::activations::ActivationContext;
 use super::decisions::{Decisions, Outcome};
 use super::{Decision, KeepReason};
-use crate::graph::ops::{Integer, OpRule, Slot};
+use crate::graph::ops::{IntegerSupport, OpRule, Slot};
 use crate::graph::uses;
 use crate::graph::uses::{Along, Constant, Use};
 use crate::graph::{Producer, ValueId};
@@ -102,8 +102,8 @@ impl ActivationContext<'_, '_> {
             IntegerSupport::QuantizedOutput { kernel: None } if !anywhere => {
                 return Err("there is no integer kernel for it");
             }
-            Integer::QuantizedOutput { .. } => true,
-            Integer::No(why) if decisions.quantized(weight).is_some() => return Err(why),
+            IntegerSupport::QuantizedOutput { .. } => true,
+            IntegerSupport::No(why) if decisions.quantized(weight).is_some() => return Err(why),
             _ => return Ok(None),
         };
         if graph.constant(input).is_some() {
@@ -189,8 +189,9 @@ impl ActivationContext<'_, '_> {
     /// Whether ONNX Runtime would fuse the activation function after a `Gemm` into it before it
     /// looks for integers, and so compute both in float. It does not where it removes the function
     /// first, because the quantized range starts at 0.
-    fn fuses_in_float(&self, integer: Integer, input: ValueId, last: usize) -> bool {
-        let gemm = self.graph.nodes[last].op_type != "MatMul" && integer == Integer::FloatOutput;
+    fn fuses_in_float(&self, integer: IntegerSupport, input: ValueId, last: usize) -> bool {
+        let gemm =
+            self.graph.nodes[last].op_type != "MatMul" && integer == IntegerSupport::FloatOutput;
         let after = self.graph.output(last, 0).and_then(|output| self.function_after(output));
         let stays = |(function, output): (usize, ValueId)| {
             self.graph.nodes[function].op_type == "Relu" && !self.graph.values[output].is_output

@@ -36,7 +36,7 @@ mod weights;
 pub(crate) use display::kind;
 pub(crate) use formats::MICROSOFT;
 pub(crate) use ort_int8_workarounds::SAYS_TYPE;
-pub use preprocess::Prepared;
+pub use preprocess::PreprocessedModel;
 pub use qconfig::{QConfig, QConfigDict};
 pub(crate) use weights::reserved;
 
@@ -49,11 +49,11 @@ use serde::{Deserialize, Serialize};
 use self::activations::ActivationContext;
 use self::decisions::Decisions;
 use crate::graph::uses;
-use crate::graph::{Graph, Maker, ValueId};
+use crate::graph::{Graph, Producer, ValueId};
 use crate::transform::Step;
 use crate::{Config, Format, QuantizeError, Rounding};
 use preprocess::Origin;
-use select::still_there;
+use select::names_removed_by_passes;
 
 /// The decision about each value of a model.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -354,12 +354,12 @@ impl Plan {
     ) -> Plan {
         let weights = constants.iter().filter(|constant| constant.is_weight());
         let weights: BTreeSet<ValueId> = weights.map(|constant| constant.anchor).collect();
-        let role = |id: ValueId| match graph.values[id].maker {
+        let role = |id: ValueId| match graph.values[id].producer {
             _ if weights.contains(&id) => Role::Weight,
-            Maker::Input => Role::Input,
-            Maker::Initializer { .. } | Maker::Sparse => Role::Constant,
-            Maker::Node { .. } if graph.constant(id).is_some() => Role::Constant,
-            Maker::Node { .. } => Role::Activation,
+            Producer::Input => Role::Input,
+            Producer::Initializer { .. } | Producer::Sparse => Role::Constant,
+            Producer::Node { .. } if graph.constant(id).is_some() => Role::Constant,
+            Producer::Node { .. } => Role::Activation,
         };
         let Decisions { values, integer_nodes, on_integers, warnings, .. } = decisions;
         // The last rule leaves no value undecided, so that values come in the order of the graph.

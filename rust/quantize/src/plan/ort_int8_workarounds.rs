@@ -8,7 +8,7 @@ use super::activations::ActivationContext;
 use super::decisions::{Decisions, Outcome};
 use super::rules::Context;
 use super::{Consumers, Decision, IntegerNode, ValuePlan};
-use crate::graph::ops::{self, Integer};
+use crate::graph::ops::{self, IntegerSupport};
 use crate::graph::{Graph, ValueId};
 use crate::options::target::Target;
 
@@ -33,8 +33,9 @@ pub(super) fn quantize_moved(
     let proto = graph.nodes[node];
     let moves = writes_type(graph)
         && CARRIERS.contains(&proto.op_type.as_str())
-        && ops::rule(proto)
-            .is_some_and(|rule| matches!((rule.integer)(graph, node), Integer::SameAsInput { .. }));
+        && ops::rule(proto).is_some_and(|rule| {
+            matches!((rule.integer)(graph, node), IntegerSupport::SameAsInput { .. })
+        });
     let plan = graph.input(node, 0).filter(|_| moves).and_then(|id| decisions.quantized(id));
     let plan =
         plan.filter(|plan| plan.spec.qtype == QType::Int8 && plan.consumers == Consumers::All);

@@ -3,8 +3,8 @@
 use quantize_rs_onnx::Model;
 use serde::Serialize;
 
-use super::minimum_opset::{self, Ready};
-use super::{Plan, still_there};
+use super::minimum_opset::{self, PlannedModel};
+use super::{Plan, names_removed_by_passes};
 use crate::graph::Graph;
 use crate::graph::fingerprint::fingerprint;
 use crate::graph::interface::same_interface;
@@ -15,7 +15,7 @@ use crate::{Config, QuantizeError};
 
 /// A model made ready for planning.
 #[derive(Clone, Debug)]
-pub struct Prepared {
+pub struct PreprocessedModel {
     /// The model: the one given, where there was nothing to do.
     pub model: Model,
     /// What was done to it.
@@ -38,15 +38,15 @@ impl Origin {
     }
 }
 
-impl Prepared {
+impl PreprocessedModel {
     /// Makes a model ready for the plan that `config` asks for: weights are pruned where that is asked
     /// for, passes run, and a model whose operator set is too old for the result is converted.
     ///
     /// ```
-    /// use quantize_rs::{Config, Model, Prepared};
+    /// use quantize_rs::{Config, Model, PreprocessedModel};
     ///
     /// # let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/digits/digits_cnn.onnx");
-    /// let prepared = Prepared::of(&Model::open(path)?, Config::default())?;
+    /// let prepared = PreprocessedModel::of(&Model::open(path)?, Config::default())?;
     /// let plan = prepared.plan();
     /// let quantized = plan.apply(&prepared.model, None)?;
     /// # assert!(quantized.report().ratio() > 3.0);
@@ -56,12 +56,12 @@ impl Prepared {
     /// # Errors
     /// A pass that there is none of, what [`Plan::of`] refuses, or a node that cannot be converted
     /// to the operator set that the result needs.
-    pub fn of(model: &Model, config: Config) -> Result<Prepared, QuantizeError> {
+    pub fn of(model: &Model, config: Config) -> Result<PreprocessedModel, QuantizeError> {
         config.check()?;
-        let Some(below) = config.prune else { return Prepared::ready(model, config) };
+        let Some(below) = config.prune else { return PreprocessedModel::ready(model, config) };
         let how = Prune { below, per_channel: false, exclude: config.exclude.clone() };
         let (pruned, pruning) = prune_only(model, &how, config.include.as_ref())?;
-        let mut prepared = Prepared::ready(&pruned, config)?;
+        let mut prepared = PreprocessedModel::ready(&pruned, config)?;
         prepared.plan.origin.bytes = model.byte_len();
         let step = pruning.step();
         if !step.did.is_empty() {
@@ -71,14 +71,18 @@ impl Prepared {
         Ok(prepared)
     }
 
-    /// As [`Prepared::of`], of a model whose weights stay what they are.
-    fn ready(model: &Model, config: Config) -> Result<Prepared, QuantizeError> {
+    /// As [`PreprocessedModel::of`], of a model whose weights stay what they are.
+    fn ready(model: &Model, config: Config) -> Result<PreprocessedModel, QuantizeError> {
         let integers = config.computes_on_integers();
-        Prepared::with(model, config, integers)
+        PreprocessedModel::with(model, config, integers)
     }
 
-    /// As [`Prepared::ready`], for products of integers or none.
-    fn with(model: &Model, config: Config, integers: bool) -> Result<Prepared, QuantizeError> {
+    /// As [`PreprocessedModel::ready`], for products of integers or none.
+    fn with(
+        model: &Model,
+        config: Config,
+        integers: bool,
+    ) -> Result<PreprocessedModel, QuantizeError> {
         let wishes = config.clone();
         let asked = config.passes.is_some();
         let passes = match &config.passes {
@@ -89,9 +93,9 @@ impl Prepared {
         let (config, gone) = if steps.is_empty() {
             (config, Vec::new())
         } else {
-            still_there(&Graph::of(model)?, &Graph::of(&prepared)?, config)
+            names_removed_by_passes(&Graph::of(model)?, &Graph::of(&prepared)?, config)
         };
-        let Ready { mut plan, converted } = minimum_opset::ready(&prepared, config)?;
+        let PlannedModel { mut plan, converted } = minimum_opset::ready(&prepared, config)?;
         plan.warnings.extend(gone);
         if let Some((converted, step)) = converted {
             same_interface(&prepared, &converted)?;
@@ -102,7 +106,7 @@ impl Prepared {
         plan.origin = Origin::of(model);
         let did = |name: &str| steps.iter().any(|step| step.pass == name);
         if !asked && did(WIDEN_FLOATS) && !plan.computes_on_integers() {
-            return Prepared::with(model, wishes, false);
+            return PreprocessedModel::with(model, wishes, false);
         }
         let idle = plan.quantized().next().is_none();
         let stored = did(STORE_INTEGERS);
@@ -112,11 +116,11 @@ impl Prepared {
             && !asked
             && !steps.is_empty()
             && let as_it_is = (Config { passes: Some(Vec::new()), ..wishes })
-            && let Ok(prepared) = Prepared::ready(model, as_it_is)
+            && let Ok(prepared) = PreprocessedModel::ready(model, as_it_is)
         {
             return Ok(prepared);
         }
-        Ok(Prepared { model: prepared, steps, plan })
+        Ok(PreprocessedModel { model: prepared, steps, plan })
     }
 
     /// The plan for it.

@@ -9,8 +9,8 @@ use super::activations::ActivationContext;
 use super::decisions::Decisions;
 use super::select::Selection;
 use super::{QuantizeReason, float32};
-use crate::graph::ops::{Integer, OpRule};
-use crate::graph::{Graph, Maker, ValueId};
+use crate::graph::ops::{IntegerSupport, OpRule};
+use crate::graph::{Graph, Producer, ValueId};
 
 /// A request for the type of a value; of several, the least decides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -86,7 +86,7 @@ impl Finder<'_, '_> {
             }
         }
         for (id, value) in graph.values.iter().enumerate() {
-            if !matches!(value.maker, Maker::Node { .. }) {
+            if !matches!(value.producer, Producer::Node { .. }) {
                 found[id] = self.of_producers(id).min_some(self.of_consumers(id, &found));
             }
         }
@@ -102,7 +102,7 @@ impl Finder<'_, '_> {
             let found = &self.graph.values[id];
             best = best.min_some(self.request(found.name, None, distance));
             value = None;
-            if let Maker::Node { node, .. } = found.maker {
+            if let Producer::Node { node, .. } = found.producer {
                 best = best.min_some(self.request("", Some(node), distance + 1));
                 value = self.first(node).filter(|_| self.belongs_to_what_it_reads(node));
             }
@@ -118,9 +118,9 @@ impl Finder<'_, '_> {
             if !rule.takes_activation(consumer.input) {
                 continue;
             }
-            best = best.min_some(self.request("", Some(reader.node), CONSUMER));
-            if matches!(integer, Integer::SameAsInput { .. }) {
-                for output in float32::outputs(self.graph, reader.node) {
+            best = best.min_some(self.request("", Some(consumer.node), CONSUMER));
+            if matches!(integer, IntegerSupport::SameAsInput { .. }) {
+                for output in float32::outputs(self.graph, consumer.node) {
                     let far = |request| Request { distance: CONSUMER, ..request };
                     let passed = found[output].map(far);
                     best = best.min_some(passed);

@@ -7,7 +7,7 @@ use super::decisions::{Decisions, Outcome};
 use super::formats::{self, Form};
 use super::rules::Context;
 use super::select::Selection;
-use super::{Because, Kept, Readers, Source, ValuePlan, blocks};
+use super::{Consumers, KeepReason, QuantizeReason, Source, ValuePlan, blocks};
 use crate::graph::elements::data_type;
 use crate::graph::uses;
 use crate::graph::uses::{Along, Constant, Use};
@@ -143,7 +143,7 @@ fn kept(
     if let Some(op_type) = other {
         return Some(KeepReason::OpType { op_type: op_type.clone() });
     }
-    if matches!(value.maker, Maker::Initializer { overridable: true, .. }) {
+    if matches!(value.producer, Producer::Initializer { overridable: true, .. }) {
         return Some(KeepReason::Overridable);
     }
     // Where every operator is quantized, no consumer is left that takes it in float.
@@ -217,7 +217,7 @@ fn consumers_of(
 
 /// The consumer of a weight before the `Cast` behind which it is quantized.
 fn before_cast(graph: &Graph<'_>, constant: &Constant<'_>) -> Option<KeepReason> {
-    let Maker::Node { node, .. } = graph.values[constant.anchor].maker else { return None };
+    let Producer::Node { node, .. } = graph.values[constant.anchor].producer else { return None };
     uses::casts(graph.nodes[node])?;
     let value = &graph.values[graph.input(node, 0)?];
     let other =
@@ -225,7 +225,7 @@ fn before_cast(graph: &Graph<'_>, constant: &Constant<'_>) -> Option<KeepReason>
     match other {
         Some(reader) => Some(KeepReason::AlsoReadBy { node: graph.nodes[reader.node].label() }),
         None if value.is_output => Some(KeepReason::GraphOutput),
-        None => value.captured.then_some(KeepReason::Captured),
+        None => value.used_in_subgraph.then_some(KeepReason::Captured),
     }
 }
 
@@ -237,9 +237,9 @@ fn left_alone(
     selection: &Selection,
 ) -> Option<KeepReason> {
     let value = &graph.values[constant.anchor];
-    let consumers = || value.readers.iter().map(|reader| reader.node);
-    let all = !value.readers.is_empty()
-        && !value.captured
+    let consumers = || value.consumers.iter().map(|reader| reader.node);
+    let all = !value.consumers.is_empty()
+        && !value.used_in_subgraph
         && consumers().all(|node| selection.leaves_node(graph, node));
     let by_name = selection.excluded(&constant.names(graph), std::iter::empty());
     let nodes = consumers().map(|node| graph.nodes[node]);
@@ -254,9 +254,9 @@ fn no_rule(graph: &Graph<'_>, constant: &Constant<'_>) -> KeepReason {
         dtype => return KeepReason::NotFloat32 { dtype },
     }
     let value = &graph.values[constant.anchor];
-    let reader = value.readers.first();
+    let reader = value.consumers.first();
     match reader {
-        None if value.captured => return KeepReason::Captured,
+        None if value.used_in_subgraph => return KeepReason::Captured,
         None if value.is_output => return KeepReason::GraphOutput,
         _ => {}
     }

@@ -20,7 +20,7 @@ use crate::error::CalibrationErrorKind as Kind;
 use crate::graph::fingerprint::fingerprint;
 use crate::{CalibrationError, Method};
 
-pub use diff::{Difference, RangesDiff};
+pub use diff::{RangeDifference, RangesDiff};
 pub use histogram::Histogram;
 
 /// The range of each observed value of a model, and the statistics behind it.
@@ -337,7 +337,7 @@ impl Ranges {
 
     /// Why no scale can be had for a value, if none can: it carries a mask, or was never seen but
     /// as 0, so that any scale would be a guess.
-    pub(crate) fn unfit(&self, value: &str) -> Option<Unfit> {
+    pub(crate) fn unscalable(&self, value: &str) -> Option<Unscalable> {
         let seen = self.statistics.get(value).and_then(|seen| seen.sketch.as_ref());
         if seen.is_some_and(|sketch| sketch.mask().is_some()) {
             return Some(Unscalable::AttentionMask);

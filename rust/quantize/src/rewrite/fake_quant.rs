@@ -7,7 +7,7 @@ use super::writer::Writer;
 use crate::encode::EncodedTensor;
 use crate::graph::ValueId;
 use crate::graph::elements::to_f32;
-use crate::plan::{Readers, ValuePlan};
+use crate::plan::{Consumers, ValuePlan};
 
 /// Writes weights in float before a `QuantizeLinear` of their own.
 pub(super) struct FakeQuant;

@@ -11,15 +11,15 @@
 //! the new nodes have no names.
 
 use quantize_rs_math::{Granularity, Params};
-use quantize_rs_onnx::{AttributeProto, DataType, Edit, Kept, NodeProto};
+use quantize_rs_onnx::{AttributeProto, DataType, Edit, NodeProto, Raw};
 
 use super::FormatWriter;
 use super::writer::Writer;
 use crate::encode::{Encoded, EncodedTensor, integers, scale_type};
 use crate::graph::ops;
 use crate::graph::uses;
-use crate::graph::{Maker, Reader, ValueId};
-use crate::plan::{Readers, SAYS_TYPE, ValuePlan};
+use crate::graph::{Consumer, Producer, ValueId};
+use crate::plan::{Consumers, SAYS_TYPE, ValuePlan};
 
 /// Writes weights as integers before a `DequantizeLinear`. Activations and biases are written as in
 /// every format that does not say otherwise.
@@ -125,8 +125,8 @@ impl Writer<'_, '_> {
         let scale = self.scale(id, params, encoded);
         let zero_point = self.zero_point(&integers(how.stored, vec![], &[params.zero_point]));
         let quantized = self.names.fresh(value.name, "quantized");
-        let (float, restored) = match value.maker {
-            Maker::Node { node, output } if how.consumers == Consumers::All => {
+        let (float, restored) = match value.producer {
+            Producer::Node { node, output } if how.consumers == Consumers::All => {
                 let float = self.names.fresh(value.name, "float");
                 if let Some(look_up) = self.look_ups.get_mut(&node) {
                     look_up.made = Some(float.clone());

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use quantize_rs_onnx::{Edit, GraphProto, NodeProto, Raw};
 
 use super::writer::Writer;
-use crate::graph::with_bodies;
+use crate::graph::with_subgraphs;
 
 /// What nodes in graphs inside nodes become, by their address.
 pub(super) type Replacements = HashMap<*const NodeProto, Vec<NodeProto>>;
@@ -18,7 +18,7 @@ impl Writer<'_, '_> {
         }
         let nodes = self.graph.nodes.iter().enumerate();
         let replaced = nodes.filter_map(|(node, proto)| {
-            let with = with_bodies(proto, |body| changed(body, became))?;
+            let with = with_subgraphs(proto, |body| changed(body, became))?;
             Some(Edit::ReplaceNode { node, with })
         });
         // Before their inputs are set.
@@ -35,7 +35,7 @@ fn changed(body: &GraphProto, became: &Replacements) -> Option<GraphProto> {
         if let Some(others) = became.get(&std::ptr::from_ref(&**node)) {
             nodes.extend(others.iter().cloned().map(Raw::new));
             any = true;
-        } else if let Some(with) = with_bodies(node, |inner| changed(inner, became)) {
+        } else if let Some(with) = with_subgraphs(node, |inner| changed(inner, became)) {
             nodes.push(Raw::new(with));
             any = true;
         } else {

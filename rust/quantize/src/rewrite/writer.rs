@@ -4,15 +4,15 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use half::{bf16, f16};
 use quantize_rs_math::{Granularity, Params};
-use quantize_rs_onnx::{AttributeProto, DataType, Edit, Kept, NodeProto, Tensor, TensorProto};
+use quantize_rs_onnx::{AttributeProto, DataType, Edit, NodeProto, Raw, Tensor, TensorProto};
 
 use super::gather::LookUp;
 use crate::encode::{Encoded, EncodedTensor, StoredScale};
 use crate::graph::names::Names;
 use crate::graph::uses;
 use crate::graph::uses::Constant;
-use crate::graph::{Graph, Maker, Reader, ValueId};
-use crate::plan::{Plan, Readers, Source, ValuePlan};
+use crate::graph::{Consumer, Graph, Producer, ValueId};
+use crate::plan::{Consumers, Plan, Source, ValuePlan};
 
 /// The edits of one model, while formats write them.
 pub(super) struct Writer<'g, 'm> {
@@ -32,7 +32,7 @@ pub(super) struct Writer<'g, 'm> {
     /// Names of shared zero points, by their elements.
     zero_points: BTreeMap<(i32, Vec<usize>, Vec<u8>), String>,
     /// Those who read a weight for nothing else, where others need it in float.
-    weighing: HashMap<ValueId, Vec<Reader>>,
+    weighing: HashMap<ValueId, Vec<Consumer>>,
     /// Look-ups of integers, by node.
     pub(super) look_ups: BTreeMap<usize, LookUp>,
     /// How constants are used, once a format asked for it.
@@ -132,7 +132,7 @@ impl Writer<'_, '_> {
         base: &str,
         input: Vec<String>,
         output: String,
-        attribute: Vec<Kept<AttributeProto>>,
+        attribute: Vec<Raw<AttributeProto>>,
     ) {
         let name = if self.brief { String::new() } else { self.names.fresh(base, op_type) };
         let node = NodeProto::new(name, op_type, input, vec![output], attribute);
@@ -196,7 +196,7 @@ impl Writer<'_, '_> {
         let mut attribute = along(granularity);
         if of != float {
             let to = i64::from(float.number());
-            attribute.push(Kept::new(AttributeProto::int("output_dtype", to)));
+            attribute.push(Raw::new(AttributeProto::int("output_dtype", to)));
         }
         self.node_with("DequantizeLinear", base, vec![quantized, scale], output, attribute);
     }
@@ -219,7 +219,7 @@ impl Writer<'_, '_> {
     pub(super) fn redirect_weighing(&mut self, id: ValueId) -> String {
         let restored = self.names.fresh(self.graph.values[id].name, "dequantized");
         let weighing = self.weighing.remove(&id).unwrap_or_default();
-        for Reader { node, input } in weighing {
+        for Consumer { node, input } in weighing {
             self.edits.push(Edit::SetInput { node, input, value: restored.clone() });
         }
         restored
@@ -228,15 +228,15 @@ impl Writer<'_, '_> {
     /// Takes a constant out of the model, with what nobody reads any more once it is gone.
     pub(super) fn take_out(&mut self, id: ValueId) {
         let value = &self.graph.values[id];
-        match value.maker {
-            Maker::Node { node, .. } => {
+        match value.producer {
+            Producer::Node { node, .. } => {
                 self.edits.push(Edit::RemoveNode(node));
                 for source in
                     self.graph.nodes[node].input.iter().filter_map(|name| self.graph.value(name))
                 {
                     let source_value = &self.graph.values[source];
-                    if source_value.readers.len() == 1
-                        && !source_value.captured
+                    if source_value.consumers.len() == 1
+                        && !source_value.used_in_subgraph
                         && !source_value.is_output
                     {
                         self.take_out(source);
@@ -249,8 +249,8 @@ impl Writer<'_, '_> {
 }
 
 /// Those who read a weight for nothing else, where others need it in float.
-fn weighing(graph: &Graph<'_>, plan: &Plan) -> HashMap<ValueId, Vec<Reader>> {
-    if plan.quantized().all(|(_, how)| how.readers != Readers::Weighing) {
+fn weighing(graph: &Graph<'_>, plan: &Plan) -> HashMap<ValueId, Vec<Consumer>> {
+    if plan.quantized().all(|(_, how)| how.consumers != Consumers::AsWeight) {
         return HashMap::new();
     }
     uses::constants(graph).into_iter().map(|found| (found.anchor, found.weighing)).collect()
@@ -269,9 +269,9 @@ pub(super) fn floats_of(dtype: DataType, tensor: &Tensor) -> Tensor {
 }
 
 /// The attributes of `DequantizeLinear` that say which elements share a scale.
-fn along(granularity: Granularity) -> Vec<Kept<AttributeProto>> {
+fn along(granularity: Granularity) -> Vec<Raw<AttributeProto>> {
     let integer = |name: &str, value: usize| {
-        Kept::new(AttributeProto::int(name, i64::try_from(value).unwrap_or(i64::MAX)))
+        Raw::new(AttributeProto::int(name, i64::try_from(value).unwrap_or(i64::MAX)))
     };
     match granularity {
         Granularity::PerTensor => vec![],

@@ -28,7 +28,7 @@ mod store_integers;
 mod widen_floats;
 
 pub(crate) use convert_opset::NEWEST_OPSET;
-pub use convert_opset::{Conversion, convert_opset};
+pub use convert_opset::{OpsetConversion, convert_opset};
 
 pub(crate) use inline_functions::weights_left;
 pub use prune::{Prune, PrunedWeight, Pruning, prune};

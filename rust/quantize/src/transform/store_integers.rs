@@ -10,7 +10,7 @@ use quantize_rs_onnx::{DataType, Edit, NodeProto, Tensor, TensorProto};
 use super::Changes;
 use crate::QuantizeError;
 use crate::graph::elements::data_type;
-use crate::graph::{Graph, Maker, ValueId};
+use crate::graph::{Graph, Producer, ValueId};
 
 #[allow(clippy::unnecessary_wraps)] // all passes have this signature
 pub(super) fn run(graph: &Graph<'_>) -> Result<Changes, QuantizeError> {

@@ -8,7 +8,7 @@ use crate::apply::Quantized;
 use crate::calibrate::engine::{Engine, Sample};
 use crate::calibrate::{Control, Works};
 use crate::report::Attempt;
-use crate::{Bar, CompareOptions, Config, Prepared, QuantizeError, Ranges, compare};
+use crate::{Bar, CompareOptions, Config, PreprocessedModel, QuantizeError, Ranges, compare};
 
 /// All that models are judged by.
 pub(super) struct Judge<'a> {

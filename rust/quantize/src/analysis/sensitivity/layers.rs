@@ -55,7 +55,7 @@ fn result(graph: &Graph<'_>, plan: &Plan, node: usize) -> Option<ValueId> {
         match &plan.values.get(output)?.decision {
             Decision::Quantize(_) => return Some(output),
             Decision::KeepFloat(KeepReason::FusedInto { .. }) => {
-                let reader = graph.values[output].readers.first()?;
+                let reader = graph.values[output].consumers.first()?;
                 output = graph.output(reader.node, 0)?;
             }
             Decision::KeepFloat(_) => return None,

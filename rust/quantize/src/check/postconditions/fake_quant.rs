@@ -4,9 +4,9 @@ use quantize_rs_onnx::{DataType, TensorProto};
 
 use super::{Models, failed};
 use crate::QuantizeError;
-use crate::graph::Maker;
+use crate::graph::Producer;
 use crate::graph::elements::data_type;
-use crate::plan::{Planned, Readers, ValuePlan};
+use crate::plan::{Consumers, Planned, ValuePlan};
 
 /// Checks that a weight is float before a `QuantizeLinear` of its own, beside constant scales.
 pub(super) fn value(
@@ -24,13 +24,13 @@ pub(super) fn value(
             && constant(node, 2) == Some(data_type(how.stored))
     };
     let back = |node: usize| {
-        let integers = graph.input(node, 0).map(|id| graph.values[id].maker);
+        let integers = graph.input(node, 0).map(|id| graph.values[id].producer);
         graph.nodes[node].op_type == "DequantizeLinear"
-            && matches!(integers, Some(Maker::Node { node, .. }) if quantizes(node))
+            && matches!(integers, Some(Producer::Node { node, .. }) if quantizes(node))
     };
-    let made = graph.value(&value.name).map(|id| graph.values[id].maker);
-    let found = match (made, how.readers, how.matrix) {
-        (Some(Maker::Node { node, .. }), Readers::All, None) => back(node),
+    let made = graph.value(&value.name).map(|id| graph.values[id].producer);
+    let found = match (made, how.consumers, how.matrix) {
+        (Some(Producer::Node { node, .. }), Consumers::All, None) => back(node),
         (None, ..) => false,
         _ => (0..graph.nodes.len()).any(back),
     };

@@ -8,8 +8,8 @@ use crate::QuantizeError;
 use crate::encode::scale_data_type;
 use crate::graph::elements::data_type;
 use crate::graph::uses;
-use crate::graph::{Graph, Maker, ValueId};
-use crate::plan::{Planned, Readers, Role, Source, ValuePlan};
+use crate::graph::{Graph, Producer, ValueId};
+use crate::plan::{Consumers, Planned, Role, Source, ValuePlan};
 
 /// Checks that a value is made by a `DequantizeLinear` of the right type and number of scales.
 pub(super) fn value(
@@ -17,15 +17,18 @@ pub(super) fn value(
     value: &Planned,
     how: &ValuePlan,
 ) -> Result<(), QuantizeError> {
-    if matches!(how.readers, Readers::Rows | Readers::Rearranged | Readers::Tied) {
+    if matches!(
+        how.consumers,
+        Consumers::GatheredRows | Consumers::AfterReshape | Consumers::TiedEmbedding
+    ) {
         taken(before, after, value, how)?;
     }
-    if how.readers == Readers::Weighing {
+    if how.consumers == Consumers::AsWeight {
         weighed(before, after, value, how)?;
     }
     // A bias that several nodes share has several copies under other names, and what some read
     // in float keeps its name for them.
-    let by_name = value.role != Role::Input && how.readers == Readers::All;
+    let by_name = value.role != Role::Input && how.consumers == Consumers::All;
     if by_name && !matches!(how.source, Source::Product { .. }) {
         check(after, value, how)?;
     }
@@ -46,7 +49,7 @@ fn taken(
         found == Some(data_type(how.stored))
     };
     let rows = || {
-        let readers = before.values[id].readers.iter().map(|reader| before.nodes[reader.node]);
+        let readers = before.values[id].consumers.iter().map(|reader| before.nodes[reader.node]);
         let takes = |reader: &NodeProto, node: usize| {
             let proto = after.nodes[node];
             proto.op_type == reader.op_type
@@ -59,17 +62,19 @@ fn taken(
     let rearranged = || {
         let last = uses::rearranging(before, id).last().and_then(|node| before.output(*node, 0));
         let name = before.values[last.unwrap_or(id)].name;
-        match after.value(name).map(|end| after.values[end].maker) {
-            Some(Maker::Node { node, .. }) if after.nodes[node].op_type == "DequantizeLinear" => {
+        match after.value(name).map(|end| after.values[end].producer) {
+            Some(Producer::Node { node, .. })
+                if after.nodes[node].op_type == "DequantizeLinear" =>
+            {
                 let integers = after.input(node, 0);
                 holds(integers.and_then(|integers| uses::rearranged_from(after, integers)))
             }
             _ => false,
         }
     };
-    let found = match how.readers {
-        Readers::Rows => rows(),
-        Readers::Rearranged => rearranged(),
+    let found = match how.consumers {
+        Consumers::GatheredRows => rows(),
+        Consumers::AfterReshape => rearranged(),
         _ => rows() && rearranged(),
     };
     found.then_some(()).ok_or_else(missing)
@@ -98,8 +103,8 @@ fn weighed(
 fn check(graph: &Graph<'_>, value: &Planned, how: &ValuePlan) -> Result<(), QuantizeError> {
     let wrong = |what: &str| failed(format!("`{}` {what}", value.name));
     let id = graph.value(&value.name).ok_or_else(|| wrong("is gone"))?;
-    let made_by = |id: ValueId| match graph.values[id].maker {
-        Maker::Node { node, .. } => Some(node),
+    let made_by = |id: ValueId| match graph.values[id].producer {
+        Producer::Node { node, .. } => Some(node),
         _ => None,
     };
     let mut node = made_by(id).ok_or_else(|| wrong("is not made by a node"))?;
@@ -150,7 +155,7 @@ fn check(graph: &Graph<'_>, value: &Planned, how: &ValuePlan) -> Result<(), Quan
 /// The codes of the scales of a node, which come back by a `DequantizeLinear` with one float32.
 fn two_levels<'m>(graph: &Graph<'m>, node: usize) -> Option<&'m TensorProto> {
     let scale = graph.input(node, 1)?;
-    let Maker::Node { node, .. } = graph.values[scale].maker else { return None };
+    let Producer::Node { node, .. } = graph.values[scale].producer else { return None };
     let whole = graph.constant(graph.input(node, 1)?)?;
     let found = graph.nodes[node].op_type == "DequantizeLinear"
         && whole.dtype() == Some(DataType::Float)

@@ -16,7 +16,7 @@ use super::wiring::{Pairs, bias_input, root};
 use super::{Check, Validation};
 use crate::encode::dequantize::points;
 use crate::graph::elements::to_f32;
-use crate::graph::{Graph, Maker, Reader, ValueId};
+use crate::graph::{Consumer, Graph, Producer, ValueId};
 use crate::{Granularity, QuantizeError, encode};
 
 /// How far the product of two scales may be from what was written, in float32.
@@ -72,7 +72,7 @@ fn biases<'m>(before: &Graph<'m>) -> Result<Vec<(&'m str, Vec<f32>)>, QuantizeEr
     for (id, value) in before.values.iter().enumerate() {
         let bias = |consumer: &Consumer| bias_input(before.nodes[consumer.node], consumer.input);
         let vector = before.constant(id).filter(|tensor| tensor.dims.len() <= 1);
-        if let Some(tensor) = vector.filter(|_| value.readers.iter().any(bias)) {
+        if let Some(tensor) = vector.filter(|_| value.consumers.iter().any(bias)) {
             let floats = to_f32(&before.model.tensor(tensor)?);
             all.extend(floats.map(|floats| (value.name, floats)));
         }

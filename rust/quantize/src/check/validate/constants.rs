@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use super::{Check, Validation};
 use crate::QuantizeError;
 use crate::graph::elements::to_f32;
-use crate::graph::{Graph, Maker};
+use crate::graph::{Graph, Producer};
 
 /// Compares constants that both models have under one name; those named in `changed` may differ.
 pub(super) fn check(

@@ -5,7 +5,7 @@ use quantize_rs_onnx::DataType;
 
 use super::{Form, comes_from};
 use crate::graph::uses::{Along, Constant, Use};
-use crate::graph::{Graph, Reader};
+use crate::graph::{Consumer, Graph};
 use crate::plan::Consumers;
 use crate::plan::accumulator_overflow::overflows;
 use crate::{Config, Format};
@@ -86,7 +86,7 @@ fn table(
             && consumer.input == 0
             && node.int("axis", 0) == 0
     };
-    let consumers = &graph.values[constant.anchor].readers;
+    let consumers = &graph.values[constant.anchor].consumers;
     let only = constant.uses.iter().all(|usage| matches!(usage, Use::Weight { .. }));
     let fits = only
         && constant.dtype == Some(DataType::Float)

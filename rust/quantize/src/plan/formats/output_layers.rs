@@ -47,7 +47,7 @@ fn last_nodes(graph: &Graph<'_>) -> Vec<bool> {
         let outputs = (0..node.output.len()).filter_map(|output| graph.output(index, output));
         let mut onwards = false;
         for output in outputs {
-            onwards |= to_product[output] || graph.values[output].captured;
+            onwards |= to_product[output] || graph.values[output].used_in_subgraph;
         }
         let product = is_product(node);
         last[index] = product && !onwards;

@@ -28,18 +28,20 @@ pub(crate) fn quantize_node(
         return Outcome::default();
     }
     match integer {
-        Integer::No(_) => Outcome::default(),
-        Integer::SameAsInput { .. } if context.graph.constant(flowing[0]).is_some() => {
+        IntegerSupport::No(_) => Outcome::default(),
+        IntegerSupport::SameAsInput { .. } if context.graph.constant(flowing[0]).is_some() => {
             context.observe_output(node)
         }
-        Integer::SameAsInput { .. } => {
+        IntegerSupport::SameAsInput { .. } => {
             let inputs = context.observe_inputs(node, &flowing);
             let input = context.graph.input(node, 0);
             let plan = input.and_then(|input| decisions.quantized_after(&inputs, input));
             let outputs = context.pass_on(node, plan);
             inputs.and(outputs)
         }
-        Integer::FloatOutput | Integer::QuantizedOutput { .. } if !multiplies => Outcome::default(),
+        IntegerSupport::FloatOutput | IntegerSupport::QuantizedOutput { .. } if !multiplies => {
+            Outcome::default()
+        }
         _ => match context.constants_fit(decisions, node) {
             Err(why) => context.stays_float(decisions, node, &flowing, why),
             Ok(()) => {

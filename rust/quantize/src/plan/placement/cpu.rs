@@ -3,8 +3,8 @@
 
 use std::collections::BTreeSet;
 
-use crate::graph::ops::Integer;
-use crate::graph::{Maker, ValueId};
+use crate::graph::ops::IntegerSupport;
+use crate::graph::{Producer, ValueId};
 use crate::options::target::Placement;
 use crate::plan::activations::ActivationContext;
 use crate::plan::decisions::{Decisions, Outcome};
@@ -43,8 +43,10 @@ pub(crate) fn leave_stem_float(
         (0..graph.values.len()).filter(|id| context.is_input(*id)).collect();
     let mut outcome = Outcome::default();
     for node in context.order.iter().copied() {
-        let passes =
-            matches!(context.integer(node), Some(Integer::Fused | Integer::SameAsInput { .. }));
+        let passes = matches!(
+            context.integer(node),
+            Some(IntegerSupport::Fused | IntegerSupport::SameAsInput { .. })
+        );
         let stays_float = match ops.iter().find(|op| op.node == node) {
             Some(op) if left > 0 && context.is_narrow(decisions, op, &float) => {
                 let reason = Decision::KeepFloat(KeepReason::Stem { node: context.label(node) });
@@ -105,7 +107,7 @@ pub(crate) fn quantize_functions(
 ) -> Outcome {
     let flow = &decisions.flow;
     let of_node = |node: &usize| {
-        let (Some(Integer::Fused), Some(input), Some(output)) =
+        let (Some(IntegerSupport::Fused), Some(input), Some(output)) =
             (context.integer(*node), context.graph.input(*node, 0), context.graph.output(*node, 0))
         else {
             return None;
@@ -127,7 +129,7 @@ pub(crate) fn quantize_before_moves(
     node: usize,
 ) -> Outcome {
     let graph = context.graph;
-    let moves = context.integer(node) == Some(Integer::SameAsInput { same_range: true });
+    let moves = context.integer(node) == Some(IntegerSupport::SameAsInput { same_range: true });
     match (graph.input(node, 0), graph.output(node, 0)) {
         (Some(input), Some(output))
             if moves
@@ -148,7 +150,7 @@ pub(crate) fn pass_on_moved(
     decisions: &Decisions,
     node: usize,
 ) -> Outcome {
-    let passes_on = matches!(context.integer(node), Some(Integer::SameAsInput { .. }))
+    let passes_on = matches!(context.integer(node), Some(IntegerSupport::SameAsInput { .. }))
         && context.moves_integers(node)
         && context.outputs(node).any(|output| decisions.flow.wanted.contains(&output));
     let input = context.graph.input(node, 0).filter(|_| passes_on);
@@ -220,7 +222,7 @@ impl ActivationContext<'_, '_> {
             && decisions.quantized(weight).is_some()
             && op.inputs.iter().all(|input| float.contains(input))
             && taps.is_some_and(|taps| taps < MIN_TAPS)
-            && value.readers.len() == 1
+            && value.consumers.len() == 1
             && requested.is_none()
             && self.has_one_consumer(op.node)
     }
@@ -228,13 +230,13 @@ impl ActivationContext<'_, '_> {
     /// Whether the output of a node, or of the function after it, has one consumer: for several,
     /// the change from floats to integers costs more time than it gains.
     fn has_one_consumer(&self, node: usize) -> bool {
-        self.result(node).first().is_some_and(|last| self.graph.values[*last].readers.len() == 1)
+        self.result(node).first().is_some_and(|last| self.graph.values[*last].consumers.len() == 1)
     }
 
     /// The values that are wanted as integers, those that arrive as integers, and the nodes between
     /// integer ops that join.
     fn flow(&self, ops: &[&IntegerOp]) -> Flow {
-        let joins = |integer| matches!(integer, Some(Integer::Computes { kernel: Some(_) }));
+        let joins = |integer| matches!(integer, Some(IntegerSupport::Computes { kernel: Some(_) }));
         // An `Add` that holds the bias of a MatMul is a part of that.
         let last: BTreeSet<usize> = ops.iter().map(|op| op.last).collect();
         let mut candidates: BTreeSet<usize> = self.order.iter().copied().collect();
@@ -261,7 +263,7 @@ impl ActivationContext<'_, '_> {
             ops.iter().flat_map(|op| op.inputs.iter().copied()).collect();
         for node in self.order.iter().rev() {
             let passes = match self.integer(*node) {
-                Some(Integer::SameAsInput { .. } | Integer::Fused) => true,
+                Some(IntegerSupport::SameAsInput { .. } | IntegerSupport::Fused) => true,
                 _ => candidates.contains(node),
             };
             if passes && self.outputs(*node).any(|output| wanted.contains(&output)) {
@@ -285,7 +287,7 @@ impl ActivationContext<'_, '_> {
             ops.iter().filter(|op| self.produces_integers(op)).map(|op| op.last).collect();
         for node in self.order.iter().copied() {
             let arrives = match self.integer(node) {
-                Some(Integer::SameAsInput { .. } | Integer::Fused) => {
+                Some(IntegerSupport::SameAsInput { .. } | IntegerSupport::Fused) => {
                     self.graph.input(node, 0).is_some_and(|input| native.contains(&input))
                 }
                 _ if candidates.contains(&node) => {

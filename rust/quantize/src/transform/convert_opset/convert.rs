@@ -124,8 +124,8 @@ impl<'m> Converter<'m> {
         };
         let mut body = graph.clone();
         body.node = node;
-        body.initializer.extend(beside.constants.tensors.into_iter().map(Raw::new));
-        body.value_info.retain(|info| !beside.gone.contains(&info.name));
+        body.initializer.extend(additions.constants.tensors.into_iter().map(Raw::new));
+        body.value_info.retain(|info| !additions.gone.contains(&info.name));
         Ok(Some(body))
     }
 
@@ -166,12 +166,12 @@ impl<'m> Converter<'m> {
         nodes: &[Raw<NodeProto>],
         from: Option<i64>,
         scope: &Scope<'_>,
-        beside: &mut Beside,
+        additions: &mut Additions,
     ) -> Result<Option<Vec<Raw<NodeProto>>>, QuantizeError> {
         let mut all = Vec::with_capacity(nodes.len());
         let mut changed = false;
         for node in nodes {
-            match self.node(node, from, scope, beside)? {
+            match self.node(node, from, scope, additions)? {
                 Some(became) => {
                     all.extend(became.nodes.into_iter().map(Raw::new));
                     changed = true;

@@ -61,7 +61,7 @@ pub(super) fn broadcast(
 /// Appends axes of dimension 1 to the second input.
 fn aligned(node: &mut NodeProto, context: &mut NodeContext<'_, '_>, axes: &[i64]) {
     let Some(value) = node.input.get_mut(1) else { return };
-    let name = place.fresh(value, "aligned");
+    let name = context.fresh(value, "aligned");
     let axes = vec![quantize_rs_onnx::Raw::new(AttributeProto::ints("axes", axes))];
     let from = std::mem::replace(value, name.clone());
     context.before.push(NodeProto::new("", "Unsqueeze", vec![from], vec![name], axes));

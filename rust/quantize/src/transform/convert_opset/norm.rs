@@ -39,8 +39,8 @@ pub(super) fn group(
     let [channels, repeats] = ["channels", "group_channels"].map(|what| context.fresh(&base, what));
     let ends = [("start", 1), ("end", 2)];
     let ends = ends.map(|(name, value)| Raw::new(AttributeProto::int(name, value))).to_vec();
-    let groups = place.ints(&base, "groups", &[groups]);
-    let (behind, all) = (place.ints(&base, "axes", &[1]), place.ints(&base, "shape", &[-1]));
+    let groups = context.ints(&base, "groups", &[groups]);
+    let (behind, all) = (context.ints(&base, "axes", &[1]), context.ints(&base, "shape", &[-1]));
     let mut add = |op_type: &str, inputs: [&String; 2], made: &String, given: Vec<_>| {
         let inputs = inputs.map(String::clone).into_iter().filter(|name| !name.is_empty());
         let output = vec![made.clone()];

@@ -26,7 +26,7 @@ fn to_input(
         let value = context.fresh(&base, name);
         let outputs = vec![value.clone()];
         let given = vec![Raw::new(given)];
-        place.before.push(NodeProto::new("", "Constant", Vec::new(), outputs, given));
+        context.before.push(NodeProto::new("", "Constant", Vec::new(), outputs, given));
         value
     } else {
         let ints = context::ints(node, name)?.unwrap_or_default().to_vec();

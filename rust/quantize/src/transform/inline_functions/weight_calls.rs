@@ -160,7 +160,12 @@ impl<'g, 'm> WeightCalls<'g, 'm> {
         found
     }
 
-    fn nodes(&mut self, nodes: &[Raw<NodeProto>], fixed: &mut Fixed<'_>, depth: usize) -> bool {
+    fn nodes(
+        &mut self,
+        nodes: &[Raw<NodeProto>],
+        fixed: &mut ConstantScope<'_>,
+        depth: usize,
+    ) -> bool {
         self.looks = self.looks.saturating_add(nodes.len());
         let Some(order) = topological(nodes).ok().filter(|_| self.looks <= MAX_VISITS) else {
             return false;

@@ -19,9 +19,9 @@ use crate::error::QuantizeErrorKind;
 use crate::graph::names::Names;
 use crate::graph::uses;
 use crate::graph::uses::{Along, Constant, Use};
-use crate::graph::{Graph, Maker};
+use crate::graph::{Graph, Producer};
 use crate::options::{Below, Config};
-use crate::plan::{self, Kept};
+use crate::plan::{self, KeepReason};
 use cut::Zeroed;
 
 /// Which weights to prune.
