@@ -16,7 +16,7 @@ use crate::options::target::{Bias, Placement};
 /// most of them less than half a step of 8 bits, which rounds to 0.
 const MAX_SUMMED_PRODUCTS: usize = 512;
 
-/// Why a MatMul computes in float whose weight other nodes read before it is reshaped or
+/// Why a `MatMul` computes in float whose weight other nodes read before it is reshaped or
 /// transposed, such as a table of embeddings.
 const REARRANGED: &str = "its weight is rearranged before it is read";
 

@@ -159,9 +159,9 @@ pub enum Consumers {
     /// Nodes that read it after reshapes and transposes, which move integers.
     #[serde(rename = "rearranged")]
     AfterReshape,
-    /// `Gather` nodes, as for [`Consumers::GatheredRows`], and nodes that multiply by it, directly or
-    /// after reshapes and transposes: a table of embeddings that is also the weight of the output
-    /// layer.
+    /// `Gather` nodes, as for [`Consumers::GatheredRows`], and nodes that multiply by it, directly
+    /// or after reshapes and transposes: a table of embeddings that is also the weight of the
+    /// output layer.
     #[serde(rename = "tied")]
     TiedEmbedding,
 }

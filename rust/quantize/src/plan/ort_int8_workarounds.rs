@@ -78,8 +78,8 @@ pub(super) fn warn_moved(context: &Context<'_, '_>, decisions: &Decisions) -> Ou
     Outcome::warn(found.map(|found| {
         format!(
             "on x86, ONNX Runtime 1.32 cannot load activations of int8 in a model of opset \
-             {SAYS_TYPE} or later that it moves, as before {}: take uint8 there, or its session option \
-             session.qdqisint8allowed = 1",
+             {SAYS_TYPE} or later that it moves, as before {}: take uint8 there, or its session \
+             option session.qdqisint8allowed = 1",
             graph.nodes[found.node].label()
         )
     }))

@@ -54,7 +54,14 @@ pub(crate) fn quantize_node(
                 let inputs = context.observe_inputs(node, &flowing);
                 inputs.and(outputs).and(context.scale_channels(node))
             }
-        },
+            let of_output = |output| {
+                let because = QuantizeReason::OutputOf(context.label(node));
+                context.observe(output, because).and(Outcome::made_on_integers(output))
+            };
+            let outputs: Outcome = context.outputs(node).map(of_output).collect();
+            let inputs = context.observe_inputs(node, &flowing);
+            inputs.and(outputs).and(context.scale_channels(node))
+        }
     }
 }
 

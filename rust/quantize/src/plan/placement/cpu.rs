@@ -68,8 +68,8 @@ pub(crate) fn leave_stem_float(
 /// integers, and an integer op comes after them.
 ///
 /// So sums, pools and functions between the convolutions of an image network join. The sums and
-/// norms of a transformer do not: its MatMul nodes produce floats, and to quantize these to 8 bits
-/// would cost accuracy and gain no speed.
+/// norms of a transformer do not: its `MatMul` nodes produce floats, and to quantize these to 8
+/// bits would cost accuracy and gain no speed.
 pub(crate) fn find_flow(context: &ActivationContext<'_, '_>, decisions: &Decisions) -> Outcome {
     let ops: Vec<&IntegerOp> = decisions.integer_ops().collect();
     Outcome::flow(context.flow(&ops))
