@@ -14,8 +14,8 @@ use crate::{
     FloatSource, Granularity, MathError, Metrics, Params, QSpec, QType, Range, WeightMethod, params,
 };
 
-/// How a `depth` × `width` weight matrix (the right operand of a MatMul) is quantized: in blocks of
-/// `block_size` elements along the axis of length `depth`. The last block may be shorter.
+/// How a `depth` × `width` weight matrix (the right operand of a `MatMul`) is quantized: in blocks
+/// of `block_size` elements along the axis of length `depth`. The last block may be shorter.
 ///
 /// ```
 /// use quantize_rs_math::{BlockParamTypes, MatMulNBitsSpec, QType, WeightMethod};

@@ -85,7 +85,7 @@ fn nodes_are_sorted_topologically() {
     made.extend(model.graph().initializer.iter().map(|tensor| tensor.name.as_str()));
     for node in &model.graph().node {
         for input in node.input.iter().filter(|input| !input.is_empty()) {
-            assert!(made.contains(&input.as_str()), "{input} is read before it is made");
+            assert!(made.contains(&input.as_str()), "{input} is consumed before it is produced");
         }
         made.extend(node.output.iter().map(String::as_str));
     }

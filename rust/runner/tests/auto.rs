@@ -31,7 +31,7 @@ fn models_beyond_tract() -> Vec<(Model, &'static str)> {
         (fixture("sequence_values"), "operator ConcatFromSequence (`concatfromsequence1`)"),
         (
             with(vec![node("GlobalLpPool", &["relu1_y"], "last", &[("p", 1)]), output()]),
-            "operator GlobalLpPool, which is computed wrong (`last_node`)",
+            "operator GlobalLpPool, which is computed incorrectly (`last_node`)",
         ),
         (
             with(vec![

@@ -230,7 +230,7 @@ impl Samples for Batches {
         });
         let sample = inputs.collect::<Result<_, _>>().map(|inputs| Sample { inputs });
         if sample.is_err() {
-            self.left = 0; // the arrays may stand at different samples now
+            self.left = 0; // the arrays may now be at different samples
         }
         Some(sample)
     }

@@ -217,7 +217,7 @@ fn integer(number: Number) -> Option<i128> {
 }
 
 /// The nearest float64.
-#[allow(clippy::cast_precision_loss)] // to the nearest is what is asked for
+#[allow(clippy::cast_precision_loss)] // rounds to the nearest
 fn float(number: Number) -> f64 {
     match number {
         Number::Integer(value) => value as f64,

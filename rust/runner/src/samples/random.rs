@@ -41,7 +41,7 @@ pub fn random(
     }
     if count == 0 {
         return Err(CalibrationError::new(CalibrationErrorKind::NoSamples(
-            "0 are asked for".into(),
+            "0 were requested".into(),
         )));
     }
     let shapes = inputs.iter().map(|input| {
@@ -205,7 +205,7 @@ mod tests {
                 random(slice::from_ref(&image), 1, Some(&[3, usize::MAX]), 0),
                 "larger than any memory",
             ),
-            (random(&[image], 0, Some(&[3, 4]), 0), "no calibration samples: 0 are asked for"),
+            (random(&[image], 0, Some(&[3, 4]), 0), "no calibration samples: 0 were requested"),
             (random(&[spec(DataType::String, &[Some(1)])], 1, None, 0), "string"),
             (random(&[], 1, None, 0), "no input"),
         ];

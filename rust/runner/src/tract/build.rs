@@ -130,7 +130,7 @@ fn tapped_model(
     let parsed = framework.parse(&proto, None)?;
     drop(proto); // the model has its own copy of the weights by now
     let unresolved = &parsed.unresolved_inputs;
-    ensure!(unresolved.is_empty(), "no node makes the values {unresolved:?}");
+    ensure!(unresolved.is_empty(), "no node produces the values {unresolved:?}");
     let mut model = parsed.model;
     for (index, spec) in inputs.iter().enumerate() {
         let datum_type = spec.dtype.and_then(datum_type).context("the input was checked")?;

@@ -61,12 +61,12 @@ const DATA_MOVEMENT_OPS: &[&str] =
 const DEFECTS: &[KnownDefect] = &[
     KnownDefect {
         op_types: &["LSTM", "GRU", "RNN"],
-        what: "with `direction` reverse is run forward",
+        what: "with `direction` reverse runs forward",
         concerns: |node, _| text(node, "direction") == b"reverse",
     },
     KnownDefect {
         op_types: &["LSTM", "GRU", "RNN"],
-        what: "with `clip`, `input_forget` or its own `activations` is run without",
+        what: "with `clip`, `input_forget` or its own `activations` runs without",
         concerns: |node, _| {
             let clip = attribute(node, "clip").is_some_and(|a| a.f > 0.0);
             clip || int(node, "input_forget") != 0 || has_own_activations(node)
@@ -74,17 +74,17 @@ const DEFECTS: &[KnownDefect] = &[
     },
     KnownDefect {
         op_types: &["SpaceToDepth"],
-        what: "with `mode` CRD is run as DCR",
+        what: "with `mode` CRD runs as DCR",
         concerns: |node, _| text(node, "mode") == b"CRD",
     },
     KnownDefect {
         op_types: &["BatchNormalization"],
-        what: "with `training_mode` is run as inference",
+        what: "with `training_mode` runs as inference",
         concerns: |node, _| int(node, "training_mode") != 0,
     },
     KnownDefect {
         op_types: &["Attention"],
-        what: "with a causal mask over a past, a window or `softcap` is computed wrong",
+        what: "with a causal mask over a past, a window or `softcap` is computed incorrectly",
         concerns: |node, _| {
             let past = node.input.get(4).is_some_and(|name| !name.is_empty());
             let window = node.attribute.iter().any(|a| a.name.contains("window") && a.i != -1);
@@ -94,19 +94,19 @@ const DEFECTS: &[KnownDefect] = &[
     },
     KnownDefect {
         op_types: &["Attention"],
-        what: "with a mask of booleans is refused when it runs",
+        what: "with a boolean mask fails at run time",
         concerns: |node, scope| {
             node.input.get(3).is_some_and(|mask| scope.booleans.contains(mask.as_str()))
         },
     },
     KnownDefect {
         op_types: &["QuantizeLinear", "DequantizeLinear"],
-        what: "with `block_size` or `output_dtype` is run without",
+        what: "with `block_size` or `output_dtype` runs without",
         concerns: |node, _| int(node, "block_size") != 0 || int(node, "output_dtype") != 0,
     },
     KnownDefect {
         op_types: &["Celu"],
-        what: "with `alpha` other than 1 is computed wrong",
+        what: "with `alpha` other than 1 is computed incorrectly",
         concerns: |node, _| attribute(node, "alpha").is_some_and(|a| a.f != 1.0),
     },
     KnownDefect {
@@ -114,7 +114,11 @@ const DEFECTS: &[KnownDefect] = &[
         what: "reads or writes beyond its memory for some shapes",
         concerns: |_, _| true,
     },
-    KnownDefect { op_types: &["GlobalLpPool"], what: "is computed wrong", concerns: |_, _| true },
+    KnownDefect {
+        op_types: &["GlobalLpPool"],
+        what: "is computed incorrectly",
+        concerns: |_, _| true,
+    },
     KnownDefect {
         op_types: &["ConvTranspose"],
         what: "with `output_shape` may pad the other side",
@@ -130,7 +134,7 @@ const DEFECTS: &[KnownDefect] = &[
     },
     KnownDefect {
         op_types: &["Resize"],
-        what: "of opset 10 that shrinks, or by scales known only when it runs, rounds otherwise",
+        what: "of opset 10 that shrinks, or has scales known only at run time, rounds differently",
         concerns: |node, scope| {
             let linear = text(node, "mode") == b"linear";
             scope.opset == 10 && !linear && attribute(node, "nearest_mode").is_none()
@@ -377,7 +381,7 @@ mod tests {
         for mut nodes in masks {
             nodes.push(attention("n"));
             let error = problems(&model(23, nodes));
-            assert!(error.contains("Attention, which with a mask of booleans"), "{error}");
+            assert!(error.contains("Attention, which with a boolean mask"), "{error}");
         }
         let numbers = reads(with(node("Cast", "c"), to(1)), &["a"], "m");
         assert!(check(&tract_onnx::onnx(), &model(23, vec![numbers, attention("n")])).is_ok());
@@ -409,7 +413,7 @@ mod tests {
             (with(node("LSTM", "n"), relu), "or its own `activations`"),
             (with(node("Celu", "n"), alpha), "Celu, which with `alpha` other than 1"),
             (node("QLinearConv", "n"), "QLinearConv, which reads or writes beyond its memory"),
-            (node("GlobalLpPool", "n"), "GlobalLpPool, which is computed wrong"),
+            (node("GlobalLpPool", "n"), "GlobalLpPool, which is computed incorrectly"),
             (with(node("Constant", "n"), sparse), "sparse constants (`n`)"),
             (with(node("Cast", "n"), bfloat), "element type bfloat16 (`n`)"),
         ];
