@@ -36,7 +36,7 @@ pub enum Slot {
     /// each row is an output channel.
     Rows,
     /// A small tensor that scales channels. Quantized only with
-    /// [`Placement::Everything`](crate::Placement::Everything).
+    /// [`Placement::AllOps`](crate::Placement::AllOps).
     Scale,
     /// A bias that is added to the result. It is int32 when the operator runs on integers.
     Bias,

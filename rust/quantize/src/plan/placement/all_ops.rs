@@ -42,17 +42,9 @@ pub(crate) fn quantize_node(
         IntegerSupport::FloatOutput | IntegerSupport::QuantizedOutput { .. } if !multiplies => {
             Outcome::default()
         }
-        _ => match context.constants_fit(decisions, node) {
-            Err(why) => context.stays_float(decisions, node, &flowing, why),
-            Ok(()) => {
-                let of_output = |output| {
-                    let observed =
-                        context.observe(output, QuantizeReason::OutputOf(context.label(node)));
-                    observed.and(Outcome::made_on_integers(output))
-                };
-                let outputs: Outcome = context.outputs(node).map(of_output).collect();
-                let inputs = context.observe_inputs(node, &flowing);
-                inputs.and(outputs).and(context.scale_channels(node))
+        _ => {
+            if let Err(why) = context.constants_fit(decisions, node) {
+                return context.stays_float(decisions, node, &flowing, why);
             }
             let of_output = |output| {
                 let because = QuantizeReason::OutputOf(context.label(node));
