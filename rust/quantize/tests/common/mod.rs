@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 
 use quantize_rs::{
-    CalibrationError, Config, Control, Decision, Engine, Graph, KeepReason, Method, Model, Plan,
-    QType, Quantized, Ranges, Reader, Runner, Sample, Samples, Sink, Tensor, calibrate,
+    CalibrationError, Config, Consumer, Control, Decision, Engine, Graph, KeepReason, Method,
+    Model, Plan, QType, Quantized, Ranges, Runner, Sample, Samples, Sink, Tensor, calibrate,
     convert_opset,
 };
 
