@@ -71,7 +71,7 @@ def test_a_planted_bad_layer_falls_back_by_itself(digits: Path, images: Images, 
     asked = quantize_rs.quantize(bad, None, layer_bits={name: "float32"})
     assert asked.model == report.model
     (row,) = (value for value in report.values if value.name == name)
-    assert row.why == "left float, so that min_sqnr holds"
+    assert row.why == "left float to meet min_sqnr"
     assert not row.quantized
     assert f"`{name}` left float" in str(report)
     assert name in report.html()
@@ -201,7 +201,7 @@ def test_what_is_missed_is_named_and_nothing_is_written(
     plain = quantize_rs.quantize(digits, None, verify=images, bits=4).accuracy_control
     assert plain is not None
     with pytest.raises(
-        AccuracyCriteriaError, match="fall_back would leave layers float"
+        AccuracyCriteriaError, match="fall_back reverts layers to float"
     ) as refused:
         quantize_rs.quantize(digits, output, bits=4, verify=images, min_sqnr=30, fall_back=False)
     error = refused.value
@@ -257,7 +257,7 @@ def test_a_slower_result_has_a_suggestion(digits: Path, images: Images) -> None:
     """Convolutions take several times as long as integers made when the model runs."""
     wishes: dict[str, Any] = {"verify": images, "require_faster": True, "engine": "onnxruntime"}
     with pytest.raises(
-        AccuracyCriteriaError, match="calibrate, so that ranges are known"
+        AccuracyCriteriaError, match="calibrate, or keep the layers float"
     ) as refused:
         quantize_rs.quantize(digits, None, output_format="dynamic", **wishes)
     assert "output format dynamic" not in str(refused.value)

@@ -75,7 +75,7 @@ def test_what_cannot_be_met_is_refused(digits: Path, images: Images) -> None:
             quantize_rs.mixed_precision(digits, **options)
         assert refused.value.option == option, options
     with pytest.raises(
-        AccuracyCriteriaError, match="no layer can be quantized with these bits: `"
+        AccuracyCriteriaError, match="no layer can be quantized with these bit widths: `"
     ) as raised:
         quantize_rs.mixed_precision(digits, images, min_sqnr=150, bits=(4,))
     alone = quantize_rs.sensitivity(digits, images, weights="int4", activations=None)
@@ -121,7 +121,7 @@ def test_progress_counts_on_from_model_to_model(digits: Path, images: Images) ->
 
 def test_bits_that_a_format_does_not_have_are_refused_by_that_name(digits: Path) -> None:
     with pytest.raises(
-        OptionError, match="has 4, but output_format dynamic knows weights of 8 bits"
+        OptionError, match="has 4, but output_format dynamic supports weights of 8 bits"
     ):
         quantize_rs.mixed_precision(digits, target_size=0.5, output_format="dynamic")
     with pytest.raises(OptionError, match="has 16, but output_format matmul_nbits") as refused:

@@ -96,7 +96,7 @@ def test_what_cannot_be_is_refused(digits: Path) -> None:
         quantize_rs.outliers(digits, most=-1)
     spoilt = np.ones((4, 4))
     spoilt[1, 2] = np.nan
-    with pytest.raises(ModelError, match="element 6 is no finite number"):
+    with pytest.raises(ModelError, match="element 6 is not finite"):
         quantize_rs.outliers(net(a=spoilt))
 
 

@@ -90,10 +90,10 @@ def test_what_is_known_is_not_done_again(digits: Path, images: Images, tmp_path:
         assert layer.name == other.name
         assert layer.score == pytest.approx(other.score, abs=1e-9)  # text loses the last digit
     assert len(json.loads(file.read_text())["layers"]) == len(whole.layers)
-    with pytest.raises(OptionError, match="of another model"):
+    with pytest.raises(OptionError, match="belongs to another model"):
         quantize_rs.sensitivity(digits, images[:3], activations=None, resume=file)
     file.write_text("{}")
-    with pytest.raises(OptionError, match="no such file"):
+    with pytest.raises(OptionError, match="not a file of sensitivity results"):
         quantize_rs.sensitivity(digits, images, activations=None, resume=file)
 
 

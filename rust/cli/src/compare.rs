@@ -67,6 +67,8 @@ pub(crate) fn run(args: &CompareArguments, console: &mut Console<'_>) -> Result<
     console.result(|| found.to_json(), || found.to_string())?;
     match found.misses(&args.bar.bar()) {
         misses if misses.is_empty() => Ok(()),
-        misses => Err(Failure::Refused(format!("below the bar: {}", misses.join("; ")))),
+        misses => {
+            Err(Failure::Refused(format!("below the accuracy criterion: {}", misses.join("; "))))
+        }
     }
 }

@@ -1,6 +1,4 @@
-//! From a plan to a quantized model and the report on it.
-//!
-//! In: a model, its plan and its ranges. Out: [`Quantized`]. Imports: the rooms up to `report`.
+//! Applies a plan: produces the quantized model and its report.
 
 use std::path::Path;
 use std::time::Instant;
@@ -17,10 +15,10 @@ use crate::util::cpu;
 use crate::{CalibrationError, CalibrationErrorKind};
 use crate::{Plan, QuantizeError, Ranges, Report, rewrite};
 
-/// What is said of a model for processors with VNNI where it is made on one without.
-const SATURATES: &str = "this processor has no VNNI: ONNX Runtime's sums of uint8 × int8 saturate on \
-    it, and the model is less accurate here than elsewhere; for processors like this one ask for \
-    target x86-avx2, for others for target x86";
+/// The warning about a model for processors with VNNI on a processor without.
+const SATURATES: &str = "this processor has no VNNI: ONNX Runtime's sums of uint8 × int8 saturate \
+    on it, and the model is less accurate here than elsewhere; use target x86-avx2 for processors \
+    like this one, and target x86 for others";
 
 /// A quantized model and the report on it.
 #[derive(Clone, Debug)]
@@ -29,7 +27,7 @@ pub struct Quantized {
     report: Report,
 }
 
-/// A model, and the plan and the ranges for it, when all is decided.
+/// A model with its final plan and ranges.
 pub(crate) struct Resolved {
     pub(crate) model: Model,
     pub(crate) plan: Plan,
@@ -37,7 +35,7 @@ pub(crate) struct Resolved {
 }
 
 impl Plan {
-    /// Does what the plan says to a copy of `model`, which shares its weights.
+    /// Applies the plan to a copy of `model`, which shares its weights.
     ///
     /// # Errors
     /// NaN or infinity in a weight; ranges that are missing or belong to another model.
@@ -49,7 +47,8 @@ impl Plan {
         self.apply_cached(model, ranges, None)
     }
 
-    /// The same, where weights may be known already: many models are made of one to judge ranges by.
+    /// As [`Plan::apply`], with a cache of encoded weights for comparisons that quantize one model
+    /// many times.
     pub(crate) fn apply_cached(
         &self,
         model: &Model,
@@ -69,7 +68,7 @@ impl Plan {
         Ok(quantized)
     }
 
-    /// Refuses a model that the plan was not made for.
+    /// Rejects a model that the plan was not made for.
     pub(crate) fn check_model(&self, model: &Model) -> Result<(), QuantizeError> {
         if self.model == fingerprint(model) {
             return Ok(());
@@ -77,8 +76,8 @@ impl Plan {
         Err(QuantizeError::option("plan", "was made for another model"))
     }
 
-    /// What calibration teaches, learnt: the float model that is quantized, with large channels divided
-    /// where that helps, and the plan and the ranges for it, without what no scale can be had for.
+    /// The final model, plan and ranges after calibration: large channels are smoothed where that
+    /// helps, and values without a usable range are left out of the plan.
     pub(crate) fn resolve(
         &self,
         model: &Model,
@@ -86,8 +85,7 @@ impl Plan {
     ) -> Result<Resolved, QuantizeError> {
         self.check_model(model)?;
         if ranges.is_none() && self.needs_calibration() {
-            let what =
-                "the plan quantizes activations: calibrate it, and give the ranges".to_owned();
+            let what = "the plan quantizes activations: calibrate, and pass the ranges".to_owned();
             return Err(CalibrationError::new(CalibrationErrorKind::NoSamples(what)).into());
         }
         let Some(ranges) = ranges else {
@@ -104,7 +102,7 @@ impl Plan {
         Ok(Resolved { model, plan, ranges: Some(ranges) })
     }
 
-    /// Does what the plan says, all of it.
+    /// Encodes the weights, rewrites the graph, checks the result and reports.
     fn write(
         &self,
         model: &Model,
@@ -114,7 +112,7 @@ impl Plan {
         let graph = Graph::of(model)?;
         let encoded = encode_cached(&graph, self, ranges, known)?;
         let mut edits = rewrite::rewrite(&graph, self, &encoded);
-        // As small as others make it, where there are scales and zero points of activations besides.
+        // Equal scales and zero points of activations are stored once.
         if self.config.activations.is_some() {
             edits.extend(rewrite::share(&graph, self, &edits));
         }
@@ -140,15 +138,15 @@ impl Quantized {
         &mut self.report
     }
 
-    /// The report so far.
+    /// The report without the output path.
     pub fn report(&self) -> &Report {
         &self.report
     }
 
-    /// Writes the model, complete or not at all, and completes the report.
+    /// Writes the model atomically and completes the report.
     ///
     /// # Errors
-    /// As [`Model::save`].
+    /// See [`Model::save`].
     pub fn save(&self, path: impl AsRef<Path>) -> Result<Report, QuantizeError> {
         let begun = Instant::now();
         let saved = self.model.save(path.as_ref())?;
@@ -162,7 +160,7 @@ impl Quantized {
     /// The model as the bytes of one file.
     ///
     /// # Errors
-    /// As [`Model::to_bytes`].
+    /// See [`Model::to_bytes`].
     pub fn to_bytes(&self) -> Result<Vec<u8>, QuantizeError> {
         Ok(self.model.to_bytes()?)
     }

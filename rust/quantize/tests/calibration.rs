@@ -1,4 +1,4 @@
-//! Facts about calibration, with an engine whose values are made up.
+//! Tests of calibration, with an engine that makes up its values.
 
 mod common;
 
@@ -15,11 +15,11 @@ fn planned(model: &Model) -> Plan {
     common::plan(model, with_activations())
 }
 
-/// An engine whose values are noise with a long tail that follows from the sample's number; the
-/// first tap carries a mask when asked to.
+/// An engine whose values are noise with a long tail that depends on the number of the sample. If
+/// `mask` is set, the first observed output carries a mask.
 #[derive(Clone, Default)]
 struct Noise {
-    taps: usize,
+    outputs: usize,
     mask: Option<f32>,
 }
 
@@ -31,10 +31,10 @@ impl Engine for Noise {
     fn prepare(
         &self,
         _: &Model,
-        taps: &[String],
+        observed: &[String],
         _: &Sample,
     ) -> Result<Box<dyn Runner>, CalibrationError> {
-        Ok(Box::new(Noise { taps: taps.len(), ..self.clone() }))
+        Ok(Box::new(Noise { outputs: observed.len(), ..self.clone() }))
     }
 }
 
@@ -46,22 +46,22 @@ impl Runner for Noise {
         _: &AtomicBool,
     ) -> Result<(), CalibrationError> {
         let number = sample.get("x").and_then(Tensor::to_f32).unwrap()[0];
-        for tap in 0..self.taps {
-            let mut state = u64::from(number.to_bits()) + 7919 * tap as u64 + 1;
+        for index in 0..self.outputs {
+            let mut state = u64::from(number.to_bits()) + 7919 * index as u64 + 1;
             let mut values: Vec<f32> = (0..4 * 999)
                 .map(|_| {
                     state ^= state << 13;
                     state ^= state >> 7;
                     state ^= state << 17;
                     let uniform = f32::from((state >> 48) as u16) / f32::from(u16::MAX) - 0.5;
-                    // Cubed twice: most near zero, few far out.
+                    // To the ninth power: most values are near zero, few are far out.
                     (uniform * 2.0).powi(9) * (1.0 + number)
                 })
                 .collect();
-            if let (0, Some(mask)) = (tap, self.mask) {
+            if let (0, Some(mask)) = (index, self.mask) {
                 values.iter_mut().step_by(5).for_each(|value| *value = mask);
             }
-            sink.observe(tap, &[1, 4, 27, 37], &values);
+            sink.observe(index, &[1, 4, 27, 37], &values);
         }
         Ok(())
     }
@@ -77,7 +77,7 @@ fn run(engine: &Noise, numbers: &[u16], method: &str, threads: usize) -> Ranges 
 }
 
 #[test]
-fn neither_threads_nor_order_nor_shards_change_a_bit() {
+fn threads_order_and_shards_do_not_change_the_ranges() {
     let numbers: Vec<u16> = (0..40).collect();
     let backwards: Vec<u16> = (0..40).rev().collect();
     let engine = Noise::default();
@@ -98,7 +98,7 @@ fn neither_threads_nor_order_nor_shards_change_a_bit() {
 }
 
 #[test]
-fn methods_differ_where_tails_are_long() {
+fn methods_differ_for_long_tails() {
     let numbers: Vec<u16> = (0..40).collect();
     let engine = Noise::default();
     let minmax = run(&engine, &numbers, "minmax", 2);
@@ -107,7 +107,7 @@ fn methods_differ_where_tails_are_long() {
         let diff = minmax.diff(&other);
         assert_eq!(diff.differences.len(), minmax.values.len(), "{method}: {diff}");
         for (name, range) in &other.values {
-            // Room for what these samples did not show.
+            // Room for values that these samples did not show.
             let room = if method == "mse" { 2.0 } else { 1.0 };
             let widest = minmax.values[name];
             assert!(range.min >= widest.min * room, "{method} {name}");
@@ -118,7 +118,7 @@ fn methods_differ_where_tails_are_long() {
 }
 
 #[test]
-fn a_value_that_carries_a_mask_stays_float_and_is_spoken_of() {
+fn a_value_with_a_mask_stays_float_and_is_noted() {
     let model = fixture("conv2d_relu");
     let plan = planned(&model);
     for mask in [-1e4, -65504.0, -1e9, f32::MIN, f32::NEG_INFINITY] {
@@ -136,11 +136,11 @@ fn a_value_that_carries_a_mask_stays_float_and_is_spoken_of() {
         .values
         .iter()
         .any(|value| value.decision == Decision::KeepFloat(KeepReason::AttentionMask));
-    assert!(!kept, "the plan itself knows of no mask");
+    assert!(!kept, "the plan itself has no mask");
 }
 
 #[test]
-fn ranges_that_auto_chose_are_not_merged() {
+fn ranges_of_auto_cannot_be_merged() {
     let mut ranges = run(&Noise::default(), &[1], "minmax", 1);
     ranges.method = "auto".to_owned();
     assert!(ranges.merge(&ranges).unwrap_err().to_string().contains("merge those of one method"));
@@ -148,7 +148,7 @@ fn ranges_that_auto_chose_are_not_merged() {
 }
 
 #[test]
-fn ranges_of_a_model_trained_further_are_refused() {
+fn ranges_of_a_retrained_model_are_rejected() {
     let model = fixture("conv2d_relu");
     let mut bytes = model.to_bytes().unwrap();
     let weight = model.tensor(&model.graph().initializer[0]).unwrap().data;
@@ -162,7 +162,7 @@ fn ranges_of_a_model_trained_further_are_refused() {
 }
 
 #[test]
-fn a_cache_of_tensorrt_is_read_as_it_was_written() {
+fn a_tensorrt_cache_round_trips() {
     let model = fixture("conv2d_relu");
     let ranges = run(&Noise::default(), &[1, 2], "minmax", 1);
     let cache = ranges.to_tensorrt("8601");

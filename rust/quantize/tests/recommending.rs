@@ -1,4 +1,4 @@
-//! Facts about recommendations: what each kind of model is told, and that what it is told works.
+//! Tests of recommendations: the strategy for each kind of model, and that it works.
 
 mod common;
 
@@ -9,7 +9,7 @@ use quantize_rs::{
     validate,
 };
 
-const TOLD: &[(&str, &str, Way)] = &[
+const EXPECTED: &[(&str, &str, Way)] = &[
     ("conv2d_relu", "convolutions", Way::Static),
     ("conv_bn_relu", "convolutions", Way::Static),
     ("conv_transpose", "convolutions", Way::Static),
@@ -28,64 +28,64 @@ const TOLD: &[(&str, &str, Way)] = &[
     ("already_qdq", "quantized", Way::Nothing),
 ];
 
-fn told(model: &Model, target: Option<Target>, samples: Option<&str>) -> Recommendation {
+fn recommended(model: &Model, target: Option<Target>, samples: Option<&str>) -> Recommendation {
     recommend(model, Wanted { target, samples: samples.map(SampleSource::File) }).unwrap()
 }
 
 #[test]
-fn each_kind_of_model_is_told_its_way() {
-    for (name, rule, way) in TOLD {
-        let found = told(&fixture(name), None, None);
+fn each_kind_of_model_gets_its_strategy() {
+    for (name, rule, way) in EXPECTED {
+        let found = recommended(&fixture(name), None, None);
         assert_eq!((found.rule, found.choice.way), (*rule, *way), "{name}: {found}");
         assert_eq!(found.reasons[0].rule, *rule);
     }
 }
 
 #[test]
-fn attention_with_samples_is_static_and_blocks_are_for_those_who_read_them() {
+fn attention_with_samples_is_static_and_the_target_decides_the_block_format() {
     let model = fixture("transformer_block");
-    let found = told(&model, None, Some("my samples.npz"));
+    let found = recommended(&model, None, Some("my samples.npz"));
     assert_eq!((found.rule, found.choice.way), ("attention_sampled", Way::Static), "{found}");
     assert_eq!(found.samples.as_deref(), Some("my samples.npz"));
     assert!(found.command.contains("--data 'my samples.npz'"), "{found}");
     assert!(found.python.contains("\"my samples.npz\""), "{found}");
     let table = fixture("gather_embedding");
-    let blocks = |target| told(&table, Some(target), None).choice.format.row().name;
+    let blocks = |target| recommended(&table, Some(target), None).choice.format.row().name;
     assert_eq!((blocks(Target::Arm), blocks(Target::Generic)), ("matmul_nbits", "qdq"));
-    let found = told(&model, Some(Target::Qnn), None);
+    let found = recommended(&model, Some(Target::Qnn), None);
     assert_eq!((found.rule, found.choice.way), ("static_runtime", Way::Static), "{found}");
 }
 
 #[test]
-fn reasons_name_what_in_the_model_led_to_them() {
-    let found = told(&fixture("opset9_conv"), None, None).to_string();
+fn reasons_name_facts_of_the_model() {
+    let found = recommended(&fixture("opset9_conv"), None, None).to_string();
     assert!(found.contains("2 Conv do") && found.contains("converted from 9"), "{found}");
-    let found = told(&fixture("transformer_block"), None, None).to_string();
+    let found = recommended(&fixture("transformer_block"), None, None).to_string();
     assert!(found.contains("2 MatMul multiply two activations"), "{found}");
-    let found = told(&fixture("lstm"), None, None).to_string();
+    let found = recommended(&fixture("lstm"), None, None).to_string();
     assert!(found.contains("1 LSTM do 100 % of the work"), "{found}");
-    let found = told(&fixture("conv2d_relu"), None, None);
+    let found = recommended(&fixture("conv2d_relu"), None, None);
     let largest = found.facts.largest.as_ref().unwrap();
     assert!(found.to_string().contains(&format!("`{}` (Conv", largest.name)), "{found}");
     assert!(found.to_string().contains("`calibration.npy` stands for"), "{found}");
 }
 
 #[test]
-fn small_lstms_and_others_do_not_multiply_integers() {
+fn small_lstms_and_other_operators_stay_float() {
     for (name, target) in [("lstm", None), ("lstm", Some(Target::Generic)), ("gru", None)] {
-        let found = told(&fixture(name), target, None);
+        let found = recommended(&fixture(name), target, None);
         assert_eq!((found.choice.way, found.choice.dynamic_lstm), (Way::Dynamic, false), "{name}");
         assert_eq!(found.otherwise.len(), 1, "{name}: {found}");
     }
 }
 
 #[test]
-fn a_way_that_would_leave_all_weights_float_gives_way_to_another() {
-    let found = told(&fixture("weight_is_graph_output"), Some(Target::Qnn), None);
+fn a_strategy_that_quantizes_nothing_is_skipped() {
+    let found = recommended(&fixture("weight_is_graph_output"), Some(Target::Qnn), None);
     assert_eq!((found.rule, found.choice.way), ("mixed", Way::Weights), "{found}");
 }
 
-/// Makes what was recommended, and looks whether it is what the original became.
+/// Quantizes as recommended, and validates the result.
 fn made(name: &str, model: &Model, found: &Recommendation) {
     let prepared = PreprocessedModel::of(model, found.config().unwrap());
     let prepared = prepared.unwrap_or_else(|error| panic!("{name}: {found}: {error}"));
@@ -99,7 +99,7 @@ fn made(name: &str, model: &Model, found: &Recommendation) {
 }
 
 #[test]
-fn what_is_recommended_works_for_every_target() {
+fn recommendations_work_for_every_target() {
     let mut rules = std::collections::BTreeSet::new();
     let targets = Target::ALL.iter().map(|target| Some(*target));
     for target in targets.chain([None]) {

@@ -1,18 +1,18 @@
-//! Facts about reports: JSON that reads back to the same page, sizes that add up, names that stay text.
+//! Tests of reports: JSON round trips, sizes add up, and names are escaped in HTML.
 
 mod common;
 
 use common::{fixtures, with_activations};
 use quantize_rs::{Config, Model, PreprocessedModel, QType, QuantizeErrorKind, Report, WeightType};
 
-/// The report on weights alone.
+/// The report of weight-only quantization.
 fn report(model: &Model, config: Config) -> Report {
     let prepared = PreprocessedModel::of(model, config).unwrap();
     prepared.plan().apply(&prepared.model, None).unwrap().report().clone()
 }
 
 #[test]
-fn a_report_reads_back_from_its_json() {
+fn a_report_round_trips_through_json() {
     let int8 = fixtures().into_iter().map(|(name, model)| (name, model, QType::Int8));
     // Floats that are cast have no scale.
     let float16 = ("float16".to_owned(), common::fixture("conv2d_relu"), QType::Float16);
@@ -32,7 +32,7 @@ fn a_report_reads_back_from_its_json() {
 }
 
 #[test]
-fn what_is_stored_is_counted_once_and_fits_the_file() {
+fn stored_bytes_are_counted_once_and_fit_the_file() {
     for (name, model) in fixtures() {
         let report = report(&model, Config::default());
         let stored = || report.quantized().filter_map(|(row, how)| Some((row, how.bytes?)));
@@ -47,7 +47,7 @@ fn what_is_stored_is_counted_once_and_fits_the_file() {
 }
 
 #[test]
-fn every_name_is_on_the_page_and_none_is_html() {
+fn every_name_is_in_the_html_report_and_escaped() {
     let nasty = "</script><img onerror=\"x\">";
     let model = common::fixture("conv2d_relu");
     let mut report = common::quantized(&model, with_activations()).report().clone();
@@ -68,7 +68,7 @@ fn every_name_is_on_the_page_and_none_is_html() {
 }
 
 #[test]
-fn a_report_of_nothing_is_a_page_too() {
+fn an_empty_report_is_valid_html() {
     let shown = |report: &Report| report.html().split("<script>").next().unwrap().to_owned();
     let page = shown(&Report::default());
     assert!(page.contains("model in memory") && !page.contains("NaN"), "{page}");

@@ -1,4 +1,4 @@
-//! Facts about running samples, with an engine that shows each sample's number.
+//! Tests of running samples, with an engine that outputs the number of each sample.
 
 mod common;
 
@@ -10,17 +10,17 @@ use quantize_rs::{
     QuantizeErrorKind, Range, Ranges, Runner, Sample, Sink, Tensor, calibrate,
 };
 
-/// The failure of a calibration.
+/// The calibration error.
 fn calibration(error: &QuantizeError) -> &CalibrationError {
     let QuantizeErrorKind::Calibration(error) = error.kind() else { panic!("{error}") };
     error
 }
 
-/// An engine whose every value is `[-sample, sample / 2]`; one sample may be spoilt.
+/// An engine whose values are all `[-sample, sample / 2]`; one sample may have another value.
 #[derive(Clone, Default)]
 struct Echo {
-    taps: usize,
-    spoilt: Option<(u16, f32)>,
+    outputs: usize,
+    replaced: Option<(u16, f32)>,
     cancel_seen: std::sync::Arc<AtomicBool>,
 }
 
@@ -32,10 +32,10 @@ impl Engine for Echo {
     fn prepare(
         &self,
         _: &Model,
-        taps: &[String],
+        observed: &[String],
         _: &Sample,
     ) -> Result<Box<dyn Runner>, CalibrationError> {
-        Ok(Box::new(Echo { taps: taps.len(), ..self.clone() }))
+        Ok(Box::new(Echo { outputs: observed.len(), ..self.clone() }))
     }
 }
 
@@ -47,12 +47,12 @@ impl Runner for Echo {
         cancelled: &AtomicBool,
     ) -> Result<(), CalibrationError> {
         let value = sample.get("x").and_then(Tensor::to_f32).unwrap()[0];
-        let shown = match self.spoilt {
-            Some((number, spoilt)) if f32::from(number) == value => spoilt,
+        let shown = match self.replaced {
+            Some((number, replaced)) if f32::from(number) == value => replaced,
             _ => value,
         };
-        for tap in 0..self.taps {
-            sink.observe(tap, &[2], &[-shown, shown / 2.0]);
+        for index in 0..self.outputs {
+            sink.observe(index, &[2], &[-shown, shown / 2.0]);
         }
         self.cancel_seen.fetch_or(cancelled.load(Ordering::Relaxed), Ordering::Relaxed);
         Ok(())
@@ -85,7 +85,7 @@ fn ranges_do_not_depend_on_threads() {
 }
 
 #[test]
-fn ranges_of_another_model_are_refused() {
+fn ranges_of_another_model_are_rejected() {
     let (model, other) = (fixture("residual_add"), fixture("conv2d_relu"));
     let plan = plan(&other, with_activations());
     let ranges = ranges(&model, &self::plan(&model, with_activations()));
@@ -94,11 +94,11 @@ fn ranges_of_another_model_are_refused() {
 }
 
 #[test]
-fn a_value_that_is_not_finite_is_named_with_its_sample() {
+fn a_non_finite_value_is_reported_with_its_sample() {
     let model = fixture("conv2d_relu");
     let plan = plan(&model, with_activations());
     // The numbers count down, so that number 30 is sample 19 of 50.
-    let engine = Echo { spoilt: Some((30, f32::NAN)), ..Echo::default() };
+    let engine = Echo { replaced: Some((30, f32::NAN)), ..Echo::default() };
     let mut go_on = |_| true;
     let control = Control { threads: 2, progress: &mut go_on };
     let error = calibrate(
@@ -116,7 +116,7 @@ fn a_value_that_is_not_finite_is_named_with_its_sample() {
 }
 
 #[test]
-fn a_caller_that_says_no_stops_the_run() {
+fn returning_false_cancels_the_run() {
     let model = fixture("conv2d_relu");
     let plan = plan(&model, with_activations());
     let mut go_on = |progress: quantize_rs::Progress| progress.done < 5;
@@ -148,7 +148,7 @@ fn no_samples_is_an_error() {
 }
 
 #[test]
-fn a_plan_with_activations_asks_for_ranges_of_its_own_model() {
+fn a_plan_with_activations_requires_ranges_of_its_model() {
     let (model, other) = (fixture("conv2d_relu"), fixture("residual_add"));
     let plan = plan(&model, with_activations());
     let error = plan.apply(&model, None).unwrap_err();

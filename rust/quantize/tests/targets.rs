@@ -1,4 +1,4 @@
-//! What is written for a target is what the target takes, and what is not is found.
+//! Tests of targets: results conform to their target, and violations are found.
 
 mod common;
 
@@ -10,7 +10,7 @@ use quantize_rs::{
     Target, conformance,
 };
 
-/// The model for a target.
+/// The model quantized for a target.
 fn made(model: &Model, target: Target, per_channel: bool) -> Result<Model, QuantizeError> {
     made_as(model, Config { per_channel, ..Config::for_target(target) })
 }
@@ -20,12 +20,12 @@ fn made_as(model: &Model, config: Config) -> Result<Model, QuantizeError> {
     Ok(plan.apply(model, Some(&ranges(model, &plan)))?.model().clone())
 }
 
-/// Fixtures with weights that no scale can hold.
+/// Fixtures with weights that no scale can represent.
 const REFUSED: &[&str] = &[];
 
-/// Fixtures in which a node for qnn reads what is quantized and computes in float: its weight is made
-/// or rearranged at run time, is sparse, or stands on the left;
-/// or a constant that it reads fits no scale.
+/// Fixtures in which a node for qnn reads quantized values and computes in float: its weight is
+/// computed or reshaped at run time, is sparse, or is the left operand; or a constant that it reads
+/// fits no scale.
 const PARTS_IN_FLOAT: &[&str] = &[
     "conv_dynamic_weight",
     "infinite_constant",
@@ -39,7 +39,7 @@ const PARTS_IN_FLOAT: &[&str] = &[
 ];
 
 #[test]
-fn every_fixture_conforms_to_every_target_it_is_made_for() {
+fn every_fixture_conforms_to_its_target() {
     let mut refused = BTreeSet::new();
     for (name, model) in fixtures() {
         for (target, per_channel) in Target::ALL.iter().flat_map(|t| [(*t, false), (*t, true)]) {
@@ -73,7 +73,7 @@ fn every_fixture_conforms_to_every_target_it_is_made_for() {
     assert!(names.iter().eq(REFUSED), "{refused:#?}");
 }
 
-/// Types of weights and activations, floats of 8 bits among them, and who takes them.
+/// Types of weights and activations with 8-bit floats, and a target that supports them.
 fn floats() -> impl Iterator<Item = (QType, QType, Target)> {
     let all = |target: &'static Target| {
         let activations = target.profile().activations.iter().filter(|qtype| qtype.is_float());
@@ -86,7 +86,7 @@ fn floats() -> impl Iterator<Item = (QType, QType, Target)> {
 }
 
 #[test]
-fn floats_of_8_bits_conform_where_they_are_taken() {
+fn float8_conforms_where_it_is_supported() {
     let takes: BTreeSet<&str> = floats().map(|(.., target)| target.name()).collect();
     assert_eq!(takes, BTreeSet::from(["tensorrt", "generic"]));
     let mut made = 0;
@@ -119,7 +119,7 @@ fn floats_of_8_bits_conform_where_they_are_taken() {
 }
 
 #[test]
-fn wrong_combinations_with_floats_of_8_bits_are_refused() {
+fn invalid_combinations_with_float8_are_rejected() {
     use QType::{Float8E4M3FN as E4M3, Float8E5M2 as E5M2, Int8, UInt8};
     let models = fixtures();
     let refused = |model: &str, target, activations, weights: QType| {
@@ -154,7 +154,7 @@ fn wrong_combinations_with_floats_of_8_bits_are_refused() {
 }
 
 #[test]
-fn floats_of_8_bits_keep_what_only_moves_data_in_float() {
+fn float8_keeps_data_movement_in_float() {
     let models = fixtures();
     let config = Config {
         weights: QType::Float8E4M3FN.into(),
@@ -169,7 +169,7 @@ fn floats_of_8_bits_keep_what_only_moves_data_in_float() {
 }
 
 #[test]
-fn what_is_made_for_one_target_is_refused_by_another_with_the_reason() {
+fn models_for_one_target_violate_rules_of_another() {
     use Target::{Generic, OpenVino, Qnn, TensorRt, X86, X86Avx2};
     let models = fixtures();
     let rules = |name: &str, made: Target, asked: Target| -> BTreeSet<String> {
@@ -195,7 +195,7 @@ fn what_is_made_for_one_target_is_refused_by_another_with_the_reason() {
 }
 
 #[test]
-fn what_is_quantized_twice_is_found() {
+fn double_quantization_is_found() {
     let models = fixtures();
     let once = made(&models["residual_add"], Target::X86, true).unwrap();
     // Another pair on a value that came from integers.

@@ -1,5 +1,5 @@
-//! Facts about what a comparison with the original finds: nothing in what we write, and every number
-//! and name that was tampered with.
+//! Tests of the comparison with the original: it finds no problem in our results, and every changed
+//! number and name.
 
 mod common;
 
@@ -12,8 +12,8 @@ use quantize_rs::{
 };
 use quantize_rs_onnx::{DataType, Edit, TensorProto};
 
-/// Every kind of file that we write.
-fn ways() -> Vec<(&'static str, Config)> {
+/// Every kind of quantized file.
+fn configurations() -> Vec<(&'static str, Config)> {
     let plain = Config::default();
     let channels = common::per_channel();
     let weights = |qtype: QType| Config { weights: qtype.into(), ..common::per_channel() };
@@ -63,7 +63,7 @@ fn ways() -> Vec<(&'static str, Config)> {
     ways
 }
 
-/// The model quantized; `None` where that is refused.
+/// The quantized model; `None` if the options are rejected.
 fn made(model: &Model, config: Config) -> Option<Model> {
     let prepared = PreprocessedModel::of(model, config).ok()?;
     let plan = prepared.plan();
@@ -72,13 +72,13 @@ fn made(model: &Model, config: Config) -> Option<Model> {
 }
 
 #[test]
-fn nothing_is_wrong_with_what_we_write() {
+fn our_results_have_no_problems() {
     let (mut compared, mut wrong) = (BTreeMap::new(), Vec::new());
     for (name, model) in fixtures() {
-        for (way, config) in ways() {
+        for (way, config) in configurations() {
             let Some(quantized) = made(&model, config) else { continue };
             let found = validate(&model, &quantized, None).unwrap();
-            // Of 1e-12 nothing is left in float16, which is told.
+            // Float16 flushes 1e-12 to 0, which is reported.
             if !found.passed() && (name.as_str(), way) != ("tiny_weights", "float16") {
                 wrong.push(format!("{name}, {way}: {found}"));
             }
@@ -86,16 +86,16 @@ fn nothing_is_wrong_with_what_we_write() {
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
-    // A way that is refused everywhere would try nothing.
+    // A configuration that is rejected for every model would test nothing.
     let most = |way: &str| compared.get(way).copied().unwrap_or(0);
-    for (way, _) in ways() {
+    for (way, _) in configurations() {
         assert!(most(way) > 20, "{way}: {compared:?}");
     }
 }
 
-/// Every method beside what has a say in the grid that it finds scales for.
+/// Every method with the options that affect the grid of its scales.
 #[test]
-fn nothing_is_wrong_with_any_grid() {
+fn no_grid_has_problems() {
     let mut made_of = BTreeMap::new();
     let kinds = || {
         let bits = |bits| Config::with_bits(bits).unwrap();
@@ -161,7 +161,7 @@ fn edited(model: &Model, edits: Vec<Edit>) -> Model {
     changed
 }
 
-/// Whether something is wrong, and what is wrong names one of these.
+/// Whether there is a problem that names one of these.
 fn named(found: &Validation, check: Check, names: &[&str]) -> bool {
     found.problems.iter().any(|problem| {
         problem.check == check
@@ -169,12 +169,12 @@ fn named(found: &Validation, check: Check, names: &[&str]) -> bool {
     })
 }
 
-/// Models of which every number is looked at, and how they are quantized.
+/// Models whose numbers are all changed in turn, and how they are quantized.
 fn tried() -> Vec<(&'static str, &'static str, Model, Model)> {
     let mut tried = Vec::new();
     for name in ["conv2d_relu", "gemm_plain", "matmul_2d", "conv_bn_relu", "opset26_conv", "lstm"] {
         let model = fixture(name);
-        for (way, config) in ways() {
+        for (way, config) in configurations() {
             if let Some(quantized) = made(&model, config) {
                 tried.push((name, way, model.clone(), quantized));
             }
@@ -184,7 +184,7 @@ fn tried() -> Vec<(&'static str, &'static str, Model, Model)> {
 }
 
 #[test]
-fn one_wrong_integer_is_found_and_named() {
+fn a_wrong_integer_is_found_and_named() {
     let mut count = 0;
     for (name, way, model, quantized) in tried() {
         let found = validate(&model, &quantized, None).unwrap();
@@ -208,7 +208,7 @@ fn one_wrong_integer_is_found_and_named() {
 }
 
 #[test]
-fn one_wrong_scale_is_found_and_named() {
+fn a_wrong_scale_is_found_and_named() {
     let mut count = 0;
     for (name, way, model, quantized) in tried() {
         let scales: Vec<String> = quantized
@@ -226,7 +226,8 @@ fn one_wrong_scale_is_found_and_named() {
             }
             for factor in [0.0, f32::NAN, 1.3, 0.5] {
                 let dtype = constant(&quantized, &scale).dtype;
-                // Powers of two hold no 0, and the next code of either is twice or half as much at least.
+                // Powers of two include no 0, and the next code of each is at least twice or half
+                // as large.
                 if dtype == DataType::Float8E8M0 && factor == 0.0 {
                     continue;
                 }
@@ -289,7 +290,7 @@ fn a_node_that_reads_another_value_is_found_and_named() {
 }
 
 #[test]
-fn an_activation_comes_back_with_the_scale_it_went_with() {
+fn an_activation_is_dequantized_with_its_scale() {
     let model = fixture("conv2d_relu");
     let quantized = made(&model, common::with_activations()).unwrap();
     let nodes = &quantized.graph().node;
@@ -312,7 +313,7 @@ fn an_activation_comes_back_with_the_scale_it_went_with() {
 }
 
 #[test]
-fn biases_may_be_corrected_but_not_by_more_than_weights_are_off() {
+fn biases_are_corrected_by_at_most_the_error_of_the_weights() {
     let model = fixture("conv2d_relu");
     let quantized = made(&model, common::with_activations()).unwrap();
     let found = validate(&model, &quantized, None).unwrap();
@@ -329,7 +330,7 @@ fn biases_may_be_corrected_but_not_by_more_than_weights_are_off() {
 }
 
 #[test]
-fn what_was_left_alone_is_the_same_to_the_last_bit() {
+fn unquantized_constants_are_bit_identical() {
     let model = fixture("conv2d_relu");
     let config = Config { exclude: vec!["Conv".to_owned()], ..common::per_channel() };
     let quantized = made(&model, config).unwrap();
@@ -341,7 +342,7 @@ fn what_was_left_alone_is_the_same_to_the_last_bit() {
 }
 
 #[test]
-fn inputs_and_outputs_are_those_of_the_original() {
+fn inputs_and_outputs_equal_those_of_the_original() {
     let found = validate(&fixture("conv2d_relu"), &fixture("two_inputs"), None).unwrap();
     assert!(found.problems.iter().any(|problem| problem.check == Check::Interface), "{found}");
     let found = validate(&fixture("conv2d_relu"), &fixture("conv2d_relu"), None).unwrap();
@@ -349,7 +350,7 @@ fn inputs_and_outputs_are_those_of_the_original() {
 }
 
 #[test]
-fn a_weight_of_which_nothing_is_left_is_found() {
+fn a_weight_of_zeros_is_found() {
     let model = fixture("gemm_plain");
     let quantized = made(&model, Config::default()).unwrap();
     let weight = validate(&model, &quantized, None).unwrap().weights[0].clone();
@@ -364,7 +365,7 @@ fn a_weight_of_which_nothing_is_left_is_found() {
 }
 
 #[test]
-fn the_passes_that_ran_may_be_named() {
+fn passes_can_be_named() {
     let model = fixture("conv_bn_relu");
     let quantized = made(&model, common::per_channel()).unwrap();
     let found = validate(&model, &quantized, None).unwrap();

@@ -291,7 +291,7 @@ fn interrupted_work_resumes() {
     let samples = &mut *some(16, &other.0);
     let control = Control { threads: 1, progress: &mut |_| true };
     let outcome = sensitivity(&other.0, &other.1, None, &engine, samples, &options, control);
-    assert!(outcome.unwrap_err().to_string().contains("of another model"));
+    assert!(outcome.unwrap_err().to_string().contains("belongs to another model"));
 }
 
 #[test]

@@ -24,7 +24,10 @@ fn a_quantized_model_is_held_against_the_original_and_to_a_bar() {
 
     let bar = with(&["--no-latency", "--min-sqnr", "200"]);
     assert_eq!(bar.code, 1);
-    assert!(bar.err.contains("below the bar: SQNR is") && bar.out.contains("SQNR dB"), "{bar:?}");
+    assert!(
+        bar.err.contains("below the accuracy criterion: SQNR is") && bar.out.contains("SQNR dB"),
+        "{bar:?}"
+    );
     assert_eq!(with(&["--no-latency", "--min-sqnr", "20"]).code, 0);
     assert_eq!(with(&["--no-latency", "--require-faster"]).code, 2);
     assert_eq!(with(&["--max-accuracy-drop", "1"]).code, 2);

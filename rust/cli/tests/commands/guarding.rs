@@ -34,7 +34,7 @@ fn layers_fall_back_until_the_bar_holds_or_nothing_is_written() {
         );
         let values = json.json()["values"].as_array().cloned().unwrap_or_default();
         let row = values.iter().find(|row| row["name"] == **name).cloned().unwrap_or_default();
-        assert_eq!(row["why"], "left float, so that min_sqnr holds");
+        assert_eq!(row["why"], "left float to meet min_sqnr");
     }
     let compared = run(&[
         "compare",
@@ -56,7 +56,7 @@ fn layers_fall_back_until_the_bar_holds_or_nothing_is_written() {
     fs::remove_file(&out).expect("removed");
     let refused = with(&["--verify", SAMPLES, "--min-sqnr", bar, "--no-fall-back"]);
     assert_eq!(refused.code, 1);
-    assert!(refused.err.contains("below the bar: SQNR is"), "{refused:?}");
+    assert!(refused.err.contains("below the accuracy criterion: SQNR is"), "{refused:?}");
     assert_eq!(with(&["--verify", SAMPLES, "--min-sqnr", "190"]).code, 1);
     for misuse in [
         &["--min-sqnr", "20"][..],
@@ -88,7 +88,7 @@ fn the_samples_of_a_calibration_serve_where_there_are_no_others() {
     let same = with(&["--data", SAMPLES, "--limit", "20", "--verify", SAMPLES]);
     let held_out = |answer: &Answer| answer.json()["verified"]["held_out"].clone();
     assert_eq!((same.code, held_out(&same)), (0, false.into()), "{same:?}");
-    assert!(same.json()["notes"].to_string().contains("that ranges were found in"), "{same:?}");
+    assert!(same.json()["notes"].to_string().contains("on the calibration samples"), "{same:?}");
     let copy = folder.path("copy.npy");
     fs::copy(SAMPLES, &copy).expect("copied");
     let other = with(&["--data", SAMPLES, "--limit", "20", "--verify", &copy]);

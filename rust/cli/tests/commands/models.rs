@@ -146,5 +146,5 @@ fn recommend_says_why_and_gives_a_command_that_runs() {
     assert_eq!(made.code, 0, "{made:?}");
     assert_eq!(run(&["validate", from, to]).code, 0);
     let help = run(&["recommend", "--help"]).out;
-    assert!(help.contains("convolutions do half of the work or more"), "{help}");
+    assert!(help.contains("convolutions do at least half of the work"), "{help}");
 }

@@ -20,8 +20,8 @@ fn a_page_is_written_where_it_was_asked_for() {
     }
     let small = ["--data", SAMPLES, "--limit", "2", "--engine", "tract", "--html", &page];
     let commands: [(&[&str], &str); 4] = [
-        (&["compare", DIGITS, &out, "--no-latency"], "Beside the original"),
-        (&["layer-errors", DIGITS, &out], "Errors along the depth"),
+        (&["compare", DIGITS, &out, "--no-latency"], "Comparison with the original"),
+        (&["layer-errors", DIGITS, &out], "Errors by depth"),
         (&["sensitivity", DIGITS], "Sensitivity: SQNR of the worst output"),
         (&["sensitivity", DIGITS, "--metric", "weight"], "Sensitivity: SQNR of the weight itself"),
     ];

@@ -4,8 +4,8 @@ use super::Comparison;
 use crate::report::Bar;
 
 impl Comparison {
-    /// Where the quantized model does not reach the bar, a sentence for each; what was not measured
-    /// is not reached.
+    /// A sentence for each criterion that the quantized model misses; a criterion that was not
+    /// measured is missed.
     pub fn misses(&self, bar: &Bar) -> Vec<String> {
         let mut misses = Vec::new();
         if let Some(least) = bar.min_sqnr {

@@ -1,4 +1,4 @@
-//! A float model and what became of it, side by side.
+//! Compares a float model with the quantized one.
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,61 +12,60 @@ use super::latency::{LatencyOptions, speed};
 use super::pair::{First, Pair, Value};
 use super::scores::{highest, look_like_classes};
 use crate::calibrate::engine::{Engine, Sample, Samples, Sink};
-use crate::calibrate::{Control, Progress, Watched, Watcher, watch};
+use crate::calibrate::{Control, Progress, RunOutcome, ValueObserver, observe};
 use crate::error::CalibrationErrorKind as Kind;
 use crate::graph::{Graph, InputSpec};
 use crate::report::accuracy::part;
 use crate::report::{Accuracy, OutputRow, Speed, worst_sqnr};
 use crate::{CalibrationError, QuantizeError};
 
-/// What to compare beside the outputs.
+/// What to compare in addition to the outputs.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct CompareOptions {
-    /// The class of every row of every sample, in their order.
+    /// The class of each row of each sample, in order.
     pub labels: Option<Vec<i64>>,
-    /// The output whose scores are held against the labels; by default the first that looks like
-    /// scores of classes.
+    /// The output with the class scores; by default the first output that looks like class scores.
     pub scores: Option<String>,
-    /// How to measure latency, where it is to be measured.
+    /// How to measure latency; `None` does not measure it.
     pub latency: Option<LatencyOptions>,
 }
 
-/// A float model and the quantized one, side by side.
+/// The comparison of a float model with the quantized one.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Comparison {
-    /// One row for each output that is a tensor of floats.
+    /// One row for each float output.
     pub outputs: Vec<OutputRow>,
-    /// Outputs that are none.
+    /// Outputs that are not float.
     pub not_compared: Vec<String>,
-    /// How often the class was right, where labels were given.
+    /// The accuracy, if labels were given.
     pub accuracy: Option<Accuracy>,
-    /// Bytes of the float model, with the data beside it.
+    /// The size of the float model in bytes, including external data.
     pub bytes_original: u64,
-    /// Bytes of the quantized model, with the data beside it.
+    /// The size of the quantized model in bytes, including external data.
     pub bytes_quantized: u64,
-    /// How long both take, where that was measured.
+    /// The latency of both models, if it was measured.
     pub speed: Option<Speed>,
-    /// What the engine ran on integers, where it tells.
+    /// The operators that the engine ran, if it reports them.
     pub kernels: Option<Kernels>,
-    /// Samples run.
+    /// The number of samples.
     pub samples: usize,
-    /// Who ran them.
+    /// The engine that ran them.
     pub engine: String,
-    /// What the engine had to say.
+    /// Notes of the engine.
     pub notes: Vec<String>,
-    /// Things the caller should know: that the quantized model is slower, or larger.
+    /// Warnings: for example that the quantized model is slower, or larger.
     pub warnings: Vec<String>,
 }
 
-/// Runs both models on every sample and compares what comes out, how large they are, how long they
-/// take, and what runs on integers.
+/// Runs both models on every sample and compares their outputs, sizes, latency and integer
+/// operators.
 ///
-/// Numbers depend neither on the number of threads nor, but for the last digits, on the order of the
-/// samples. Memory does not grow with their number.
+/// The results do not depend on the number of threads. They depend on the order of the samples only
+/// in the last digits. Memory does not grow with the number of samples.
 ///
 /// # Errors
-/// Models whose inputs or outputs differ, no samples, samples that do not fit, labels that are not as
-/// many as rows of scores, or an engine that cannot run either model.
+/// Models with different inputs or outputs, no samples, samples that do not fit, a number of labels
+/// that differs from the number of rows, or an engine that cannot run one of the models.
 pub fn compare(
     original: &Model,
     quantized: &Model,
@@ -76,21 +75,21 @@ pub fn compare(
     mut control: Control<'_>,
 ) -> Result<Comparison, QuantizeError> {
     same_inputs(original, quantized)?;
-    let (taps, not_compared) = outputs(original, quantized)?;
-    let scored = scored(original, &taps, options)?;
+    let (observed, not_compared) = outputs(original, quantized)?;
+    let scored = scored(original, &observed, options)?;
 
     let pair = Pair { engine, second: quantized };
     let mut samples = First { samples, first: None };
-    let watcher = || Comparer::new(&taps, &scored);
-    let Watched { watchers, samples: count, engine: name, notes } =
-        watch(original, &taps, &pair, &mut samples, &mut control, watcher)?;
-    let mut seen: Vec<(usize, Vec<Seen>)> =
-        watchers.into_iter().flat_map(|watcher| watcher.done).collect();
+    let observer = || OutputComparer::new(&observed, &scored);
+    let RunOutcome { observers, samples: count, engine: name, notes } =
+        observe(original, &observed, &pair, &mut samples, &mut control, observer)?;
+    let mut seen: Vec<(usize, Vec<OutputDeviation>)> =
+        observers.into_iter().flat_map(|observer| observer.done).collect();
     seen.sort_by_key(|(number, _)| *number);
 
     let outputs: Vec<OutputRow> =
-        taps.iter().enumerate().map(|(tap, name)| row(name, tap, &seen)).collect();
-    let accuracy = accuracy(&taps, &scored, &seen, options)?;
+        observed.iter().enumerate().map(|(index, name)| row(name, index, &seen)).collect();
+    let accuracy = accuracy(&observed, &scored, &seen, options)?;
     let mut go_on = || (control.progress)(Progress { done: count, total: Some(count) });
     let first = samples.first.unwrap_or_default();
     let speed = match &options.latency {
@@ -115,7 +114,7 @@ pub fn compare(
     Ok(comparison)
 }
 
-/// Refuses models that cannot be fed alike.
+/// Rejects models with different inputs.
 pub(super) fn same_inputs(original: &Model, quantized: &Model) -> Result<(), QuantizeError> {
     let names = |model: &Model| -> Vec<String> {
         InputSpec::of(model).into_iter().map(|input| input.name).collect()
@@ -125,14 +124,14 @@ pub(super) fn same_inputs(original: &Model, quantized: &Model) -> Result<(), Qua
         return Ok(());
     }
     let what = format!(
-        "has the inputs {}, and the original {}: they cannot be compared",
+        "has the inputs {}, but the original has {}: the models cannot be compared",
         listed(&found),
         listed(&wanted)
     );
     Err(QuantizeError::option("quantized", what))
 }
 
-/// The outputs that are floats, and the names of the others.
+/// The float outputs, and the names of the others.
 pub(super) fn outputs(
     original: &Model,
     quantized: &Model,
@@ -146,7 +145,7 @@ pub(super) fn outputs(
             let what = format!("has no output `{name}`, which the original has");
             return Err(QuantizeError::option("quantized", what));
         }
-        // Whose type nobody wrote down is float more often than not; the engine knows.
+        // An undeclared type is mostly float; the engine finds out.
         let dtype = output.tensor_type().map(|tensor| DataType::from_number(tensor.elem_type));
         match dtype {
             Some(Some(dtype)) if !is_float(dtype) => others.push(name),
@@ -162,28 +161,27 @@ fn is_float(dtype: DataType) -> bool {
     matches!(dtype, Float | Float16 | BFloat16 | Double)
 }
 
-/// Of which taps the highest scores are wanted.
+/// For each output: whether its highest scores are compared.
 pub(super) fn scored(
     original: &Model,
-    taps: &[String],
+    observed: &[String],
     options: &CompareOptions,
 ) -> Result<Vec<bool>, QuantizeError> {
     let graph = Graph::of(original)?;
     let looks =
         |name: &String| graph.value(name).is_some_and(|output| look_like_classes(&graph, output));
-    let mut scored: Vec<bool> = taps.iter().map(looks).collect();
+    let mut scored: Vec<bool> = observed.iter().map(looks).collect();
     if let Some(wanted) = &options.scores {
-        let Some(tap) = taps.iter().position(|name| name == wanted) else {
-            let what = format!("is `{wanted}`, expected an output of floats: {}", listed(taps));
+        let Some(index) = observed.iter().position(|name| name == wanted) else {
+            let what = format!("is `{wanted}`, expected a float output: {}", listed(observed));
             return Err(QuantizeError::option("scores", what));
         };
-        scored[tap] = true;
+        scored[index] = true;
     }
     if options.labels.is_some() && !scored.contains(&true) {
         let what = format!(
-            "were given, but no output looks like scores of classes: say which one is with \
-             `scores`, one of {}",
-            listed(taps)
+            "were given, but no output looks like class scores: name one with `scores`, one of {}",
+            listed(observed)
         );
         return Err(QuantizeError::option("labels", what));
     }
@@ -195,56 +193,73 @@ fn listed(names: &[String]) -> String {
     if names.is_empty() { "none".to_owned() } else { names.join(", ") }
 }
 
-/// What one sample showed of one output.
+/// The deviation of one output for one sample.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Seen {
+pub(super) struct OutputDeviation {
     deviation: Deviation,
-    /// How long a row is.
+    /// The length of a row.
     classes: usize,
-    /// The highest scores of each row, of the float model and of the quantized one.
+    /// The positions of the highest scores of each row, in the float model and in the quantized
+    /// one.
     highest: Option<(Highest, Highest)>,
 }
 
-/// The highest scores of each row.
+/// The positions of the highest scores of each row.
 type Highest = Arc<Vec<usize>>;
 
-impl Seen {
-    /// What two models made of a sample; with `scored`, in which rows they agree.
-    pub(super) fn of(shape: &[usize], wanted: &[f32], values: &[f32], scored: bool) -> Seen {
+impl OutputDeviation {
+    /// The deviation between the outputs of two models for a sample; with `scored`, also the rows
+    /// in which they agree.
+    pub(super) fn of(
+        shape: &[usize],
+        wanted: &[f32],
+        values: &[f32],
+        scored: bool,
+    ) -> OutputDeviation {
         let ours = scored.then(|| highest(shape, wanted)).flatten();
-        Seen::beside(ours.map(Arc::new), shape, wanted, values)
+        OutputDeviation::beside(ours.map(Arc::new), shape, wanted, values)
     }
 
-    /// The same of another model, whose output has the same shape.
-    pub(super) fn of_another(&self, shape: &[usize], wanted: &[f32], values: &[f32]) -> Seen {
+    /// As [`OutputDeviation::of`], for another model whose output has the same shape.
+    pub(super) fn of_another(
+        &self,
+        shape: &[usize],
+        wanted: &[f32],
+        values: &[f32],
+    ) -> OutputDeviation {
         let ours = self.highest.as_ref().map(|(ours, _)| ours.clone());
-        Seen::beside(ours, shape, wanted, values)
+        OutputDeviation::beside(ours, shape, wanted, values)
     }
 
-    fn beside(ours: Option<Highest>, shape: &[usize], wanted: &[f32], values: &[f32]) -> Seen {
+    fn beside(
+        ours: Option<Highest>,
+        shape: &[usize],
+        wanted: &[f32],
+        values: &[f32],
+    ) -> OutputDeviation {
         let both = ours.and_then(|ours| Some((ours, Arc::new(highest(shape, values)?))));
         let classes = shape.last().copied().unwrap_or(0);
-        Seen { deviation: Deviation::of(wanted, values), classes, highest: both }
+        OutputDeviation { deviation: Deviation::of(wanted, values), classes, highest: both }
     }
 }
 
-/// Watches both models run a sample, and keeps what they differ by.
-struct Comparer<'a> {
-    taps: &'a [String],
+/// Observes both models while they run a sample, and records the deviations.
+struct OutputComparer<'a> {
+    observed: &'a [String],
     scored: &'a [bool],
     number: usize,
-    /// What the float model showed.
+    /// The outputs of the float model.
     wanted: Vec<Value>,
-    now: Vec<Seen>,
+    now: Vec<OutputDeviation>,
     misfit: Option<CalibrationError>,
-    /// What each sample came to, by its number.
-    done: Vec<(usize, Vec<Seen>)>,
+    /// The deviations of each sample, by its number.
+    done: Vec<(usize, Vec<OutputDeviation>)>,
 }
 
-impl<'a> Comparer<'a> {
-    fn new(taps: &'a [String], scored: &'a [bool]) -> Comparer<'a> {
-        Comparer {
-            taps,
+impl<'a> OutputComparer<'a> {
+    fn new(observed: &'a [String], scored: &'a [bool]) -> OutputComparer<'a> {
+        OutputComparer {
+            observed,
             scored,
             number: 0,
             wanted: Vec::new(),
@@ -255,34 +270,34 @@ impl<'a> Comparer<'a> {
     }
 }
 
-impl Sink for Comparer<'_> {
-    fn observe(&mut self, tap: usize, shape: &[usize], values: &[f32]) {
-        let Some(output) = tap.checked_sub(self.taps.len()) else {
-            self.wanted[tap] = (shape.to_vec(), values.to_vec());
+impl Sink for OutputComparer<'_> {
+    fn observe(&mut self, index: usize, shape: &[usize], values: &[f32]) {
+        let Some(output) = index.checked_sub(self.observed.len()) else {
+            self.wanted[index] = (shape.to_vec(), values.to_vec());
             return;
         };
         let (wanted_shape, wanted) = &self.wanted[output];
         if wanted_shape != shape {
-            let name = &self.taps[output];
+            let name = &self.observed[output];
             self.misfit.get_or_insert_with(|| other_shape(name, wanted_shape, shape));
             return;
         }
-        self.now[output] = Seen::of(shape, wanted, values, self.scored[output]);
+        self.now[output] = OutputDeviation::of(shape, wanted, values, self.scored[output]);
     }
 }
 
-/// The failure of a value that has another shape in the quantized model.
+/// The error of a value that has another shape in the quantized model.
 pub(super) fn other_shape(name: &str, wanted: &[usize], found: &[usize]) -> CalibrationError {
     let what =
         format!("`{name}` is {wanted:?} in the original and {found:?} in the quantized model");
     CalibrationError::new(Kind::Engine(what)).at_value(name)
 }
 
-impl Watcher for Comparer<'_> {
+impl ValueObserver for OutputComparer<'_> {
     fn begin(&mut self, number: usize, _: &Sample) {
         self.number = number;
-        self.wanted = vec![Value::default(); self.taps.len()];
-        self.now = vec![Seen::default(); self.taps.len()];
+        self.wanted = vec![Value::default(); self.observed.len()];
+        self.now = vec![OutputDeviation::default(); self.observed.len()];
     }
 
     fn finish(&mut self, _: &Sample) -> Result<(), CalibrationError> {
@@ -291,34 +306,35 @@ impl Watcher for Comparer<'_> {
     }
 }
 
-pub(super) fn row(name: &str, tap: usize, seen: &[(usize, Vec<Seen>)]) -> OutputRow {
-    let of_tap = || seen.iter().map(|(_, outputs)| &outputs[tap]);
-    let deviation = of_tap().fold(Deviation::default(), |all, one| all.and(one.deviation));
-    let pairs = || of_tap().filter_map(|one| one.highest.as_ref());
+pub(super) fn row(name: &str, index: usize, seen: &[(usize, Vec<OutputDeviation>)]) -> OutputRow {
+    let of_output = || seen.iter().map(|(_, outputs)| &outputs[index]);
+    let deviation = of_output().fold(Deviation::default(), |all, one| all.and(one.deviation));
+    let pairs = || of_output().filter_map(|one| one.highest.as_ref());
     let same = pairs().flat_map(|(ours, theirs)| ours.iter().zip(&**theirs).map(|(a, b)| a == b));
     OutputRow { name: name.to_owned(), error: deviation.metrics(), top1_agreement: part(same) }
 }
 
-/// How often the class was right, where labels say which one is.
+/// The accuracy, if there are labels.
 fn accuracy(
-    taps: &[String],
+    observed: &[String],
     scored: &[bool],
-    seen: &[(usize, Vec<Seen>)],
+    seen: &[(usize, Vec<OutputDeviation>)],
     options: &CompareOptions,
 ) -> Result<Option<Accuracy>, QuantizeError> {
     let Some(labels) = &options.labels else { return Ok(None) };
-    let named = options.scores.as_ref().and_then(|name| taps.iter().position(|tap| tap == name));
-    let Some(tap) = named.or_else(|| scored.iter().position(|scored| *scored)) else {
+    let named =
+        options.scores.as_ref().and_then(|name| observed.iter().position(|own| own == name));
+    let Some(index) = named.or_else(|| scored.iter().position(|scored| *scored)) else {
         return Ok(None);
     };
-    let pairs = seen.iter().filter_map(|(_, outputs)| outputs[tap].highest.as_ref());
+    let pairs = seen.iter().filter_map(|(_, outputs)| outputs[index].highest.as_ref());
     let (ours, theirs): (Vec<_>, Vec<_>) =
         pairs.flat_map(|(ours, theirs)| ours.iter().copied().zip(theirs.iter().copied())).unzip();
-    let classes = seen.iter().map(|(_, outputs)| outputs[tap].classes).min().unwrap_or(0);
-    Accuracy::of(&taps[tap], classes, [&ours, &theirs], labels).map(Some)
+    let classes = seen.iter().map(|(_, outputs)| outputs[index].classes).min().unwrap_or(0);
+    Accuracy::of(&observed[index], classes, [&ours, &theirs], labels).map(Some)
 }
 
-/// What the caller should know of outputs of which one model makes numbers, and the other does not.
+/// A warning about outputs that are finite in only one of the models.
 pub(crate) fn not_finite(outputs: &[OutputRow]) -> Option<String> {
     let far = outputs.iter().filter(|output| output.error.max_abs.is_infinite());
     let names: Vec<String> = far.map(|output| output.name.clone()).collect();
@@ -327,18 +343,18 @@ pub(crate) fn not_finite(outputs: &[OutputRow]) -> Option<String> {
 }
 
 impl Comparison {
-    /// How many times smaller the quantized model is.
+    /// The size of the float model divided by that of the quantized model.
     #[allow(clippy::cast_precision_loss)] // sizes of files, shown to two digits
     pub fn ratio(&self) -> f64 {
         self.bytes_original as f64 / self.bytes_quantized.max(1) as f64
     }
 
-    /// The SQNR of the output that is the farthest off, in decibels; `None` without such outputs.
+    /// The SQNR of the worst output, in decibels; `None` without float outputs.
     pub fn sqnr_db(&self) -> Option<f64> {
         worst_sqnr(&self.outputs)
     }
 
-    /// The comparison as JSON, with `ratio` and `sqnr_db`; what is not finite is null.
+    /// The comparison as JSON, with `ratio` and `sqnr_db`; non-finite numbers are null.
     pub fn to_json(&self) -> String {
         // Names and numbers, no maps with odd keys: this cannot fail.
         let mut json = serde_json::to_value(self).unwrap_or_default();
@@ -350,12 +366,13 @@ impl Comparison {
         json.to_string()
     }
 
-    /// The comparison out of JSON.
+    /// Reads a comparison from JSON.
     ///
     /// # Errors
-    /// The text is not what [`Comparison::to_json`] writes.
+    /// The text was not written by [`Comparison::to_json`].
     pub fn from_json(text: &str) -> Result<Comparison, QuantizeError> {
-        let refused = |error| QuantizeError::option("comparison", format!("is none: {error}"));
+        let refused =
+            |error| QuantizeError::option("comparison", format!("is not a comparison: {error}"));
         serde_json::from_str(text).map_err(refused)
     }
 
@@ -389,7 +406,11 @@ impl fmt::Display for Comparison {
             )?;
         }
         if !self.not_compared.is_empty() {
-            writeln!(f, "no floats, not compared: {}", self.not_compared.join(", "))?;
+            writeln!(
+                f,
+                "not compared, because they are not float: {}",
+                self.not_compared.join(", ")
+            )?;
         }
         if let Some(accuracy) = &self.accuracy {
             writeln!(f, "{accuracy}")?;

@@ -1,4 +1,4 @@
-//! A part of a model, as a model of its own.
+//! Extracts a part of a model as a model of its own.
 
 use std::collections::{HashMap, HashSet};
 
@@ -13,20 +13,19 @@ use crate::graph::names::Names;
 /// A part of a model.
 #[derive(Clone, Debug)]
 pub struct Extract {
-    /// The part, as a model: no more nodes and constants than its outputs need.
+    /// The part as a model, with only the nodes and constants that its outputs need.
     pub model: Model,
-    /// Its inputs: those of `inputs` that are needed, and those of the whole model that are.
+    /// Its inputs: the needed ones of `inputs`, and the needed ones of the whole model.
     pub inputs: Vec<String>,
-    /// What its outputs are called, in the order in which they were asked for. One that is an input
-    /// too, for those who read it, has another name where it is made.
+    /// The names of its outputs, in the order of the arguments. An output that is also an input
+    /// gets another name as an output.
     pub outputs: Vec<String>,
 }
 
 /// The part of a model that computes `outputs` from `inputs`, float32 values of the main graph.
 ///
-/// What is asked for as an input is made by nobody any more: those who read it read the input. What
-/// does not follow from `inputs` alone follows from inputs of the whole model, which the part then
-/// has, too.
+/// A value in `inputs` becomes a graph input: its consumers read the input. A value that does not
+/// follow from `inputs` alone follows from inputs of the whole model, which the part then has, too.
 ///
 /// ```
 /// use quantize_rs::{Model, extract};
@@ -41,7 +40,7 @@ pub struct Extract {
 /// ```
 ///
 /// # Errors
-/// A name that no value of the main graph has.
+/// A name that is not a value of the main graph.
 pub fn extract(
     model: &Model,
     inputs: &[String],
@@ -50,7 +49,7 @@ pub fn extract(
     let graph = Graph::of(model)?;
     for (option, names) in [("inputs", inputs), ("outputs", outputs)] {
         if let Some(unknown) = names.iter().find(|name| graph.value(name).is_none()) {
-            let what = format!("names `{unknown}`, which is no value of the main graph");
+            let what = format!("names `{unknown}`, which is not a value of the main graph");
             return Err(QuantizeError::option(option, what));
         }
     }
@@ -79,7 +78,7 @@ pub fn extract(
     let constants = constants.chain(sparse.map(|values| values.name.as_str()));
     let constants = constants.filter(|name| !is_read(name) || cut.contains(name));
     edits.extend(constants.map(|name| Edit::RemoveInitializer(name.to_owned())));
-    // What is said of values that are gone, or are inputs now, would contradict the rest.
+    // Declarations of removed values, or of values that are inputs now, would be contradictions.
     let infos = proto.value_info.iter().map(|info| &info.name);
     let gone = infos.filter(|name| !is_read(name) || cut.contains(name.as_str()));
     edits.extend(gone.map(|name| Edit::RemoveValueInfo(name.clone())));
@@ -109,11 +108,11 @@ pub fn extract(
     Ok(Extract { model: part, inputs: part_inputs, outputs })
 }
 
-/// What some outputs are computed from.
+/// What the outputs are computed from.
 struct Needed<'m> {
     /// Nodes, by position.
     nodes: HashSet<usize>,
-    /// Names that these nodes read, in graphs inside them too.
+    /// Names that these nodes read, including their subgraphs.
     values: HashSet<&'m str>,
 }
 

@@ -1,4 +1,4 @@
-//! Which products a runtime computes on integers, once it has optimized a model.
+//! The matrix multiplications that a runtime computes on integers after its optimizations.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -8,17 +8,17 @@ use serde::{Deserialize, Serialize};
 /// The operators that a runtime ran for one sample.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Kernels {
-    /// Products (convolutions, matrix products, recurrent layers, attention) that computed on stored
-    /// or computed integers.
+    /// Operators that multiply matrices (convolution, matrix multiplication, recurrent layers,
+    /// attention) and compute on stored or computed integers.
     pub on_integers: usize,
-    /// Those that computed on floats.
+    /// Such operators that compute on floats.
     pub on_floats: usize,
-    /// How often each operator ran, whatever it computes.
+    /// The number of runs of each operator type.
     pub by_op_type: BTreeMap<String, usize>,
 }
 
-/// Operators that multiply and sum, those of ONNX Runtime's own included, and whether they do it
-/// with integers.
+/// Operators that multiply matrices, including those of ONNX Runtime, and whether they compute on
+/// integers.
 const PRODUCTS: &[(&str, bool)] = &[
     ("ConvInteger", true),
     ("DynamicQuantizeLSTM", true),
@@ -50,7 +50,7 @@ const PRODUCTS: &[(&str, bool)] = &[
 ];
 
 impl Kernels {
-    /// Sorts the operators that ran, of which each ran so often.
+    /// Classifies the operators that ran.
     pub fn of(by_op_type: BTreeMap<String, usize>) -> Kernels {
         let count = |integers: bool| {
             let products = PRODUCTS.iter().filter(|(_, does)| *does == integers);
@@ -59,7 +59,7 @@ impl Kernels {
         Kernels { on_integers: count(true), on_floats: count(false), by_op_type }
     }
 
-    /// The part of the products that computed on integers; `None` where there was none at all.
+    /// The fraction of matrix multiplications on integers; `None` if there were none.
     #[allow(clippy::cast_precision_loss)] // as many as a model has nodes
     pub fn share(&self) -> Option<f64> {
         let all = self.on_integers + self.on_floats;
@@ -70,7 +70,7 @@ impl Kernels {
 impl fmt::Display for Kernels {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let all = self.on_integers + self.on_floats;
-        write!(f, "{} of {all} products run on integers", self.on_integers)
+        write!(f, "{} of {all} matrix multiplications run on integers", self.on_integers)
     }
 }
 
@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_products_count() {
+    fn only_matrix_multiplications_count() {
         let ran = [("QLinearConv", 3), ("Conv", 1), ("Relu", 9), ("QuantizeLinear", 2)];
         let ran = ran.map(|(op_type, count)| (op_type.to_owned(), count));
         let kernels = Kernels::of(BTreeMap::from(ran));
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn every_product_is_there_once() {
+    fn every_operator_is_listed_once() {
         let mut names: Vec<&str> = PRODUCTS.iter().map(|(op_type, _)| *op_type).collect();
         names.sort_unstable();
         names.dedup();

@@ -1,4 +1,4 @@
-//! How long models take: several in turn, so that a busy machine troubles all of them alike.
+//! Measures latency. Several models run in turns, so that a busy machine affects all of them alike.
 
 use std::time::{Duration, Instant};
 
@@ -9,16 +9,17 @@ use crate::error::CalibrationErrorKind as Kind;
 use crate::report::{Latencies, Latency, Speed};
 use crate::{CalibrationError, QuantizeError};
 
-/// How to measure.
+/// How latency is measured.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LatencyOptions {
-    /// Runs of each model that count, at most.
+    /// The maximum number of measured runs of each model.
     pub runs: usize,
-    /// Runs of each model before them, which do not.
+    /// The number of warm-up runs of each model, which are not measured.
     pub warm_up: usize,
-    /// Threads that the engine computes one run on.
+    /// The number of threads of a run.
     pub threads: usize,
-    /// After so many seconds no further round is begun, once each model ran a few times.
+    /// The time limit in seconds: after it no further round starts, once each model ran
+    /// [`MIN_RUNS`] times.
     pub seconds: f64,
 }
 
@@ -28,17 +29,18 @@ impl Default for LatencyOptions {
     }
 }
 
-/// Runs of a model follow each other for so long before it is another's turn: what a deployed model
-/// finds in the caches is its own.
+/// The duration of a turn of one model. Within a turn the caches hold only data of this model, as
+/// in deployment.
 const TURN: Duration = Duration::from_millis(5);
 
-/// However little time there is, each model is run so often.
-const FEWEST: usize = 5;
+/// The minimum number of runs of each model.
+const MIN_RUNS: usize = 5;
 
-/// Times models on one sample, in turns.
+/// Measures models on one sample, in turns.
 ///
-/// Warm-up runs are not counted, nor is the first of a turn of several runs. `go_on` is asked between
-/// turns. `None` when the engine's time says nothing of that of a deployed model.
+/// Warm-up runs are not measured, nor is the first run of a turn of several runs. `go_on` is called
+/// between turns. Returns `None` if the latency of the engine does not predict that of a deployed
+/// model.
 ///
 /// ```
 /// use std::collections::BTreeMap;
@@ -54,8 +56,12 @@ const FEWEST: usize = 5;
 /// # struct Engines;
 /// # impl Engine for Engines {
 /// #     fn name(&self) -> &'static str { "sleepy" }
-/// #     fn prepare(&self, _: &Model, _: &[String], _: &Sample) -> Result<Box<dyn Runner>, CalibrationError> { unreachable!() }
-/// #     fn timed(&self, _: &Model, _: &Sample, _: usize) -> Result<Option<Box<dyn Timed>>, CalibrationError> { Ok(Some(Box::new(Sleepy))) }
+/// #     fn prepare(
+/// #         &self, _: &Model, _: &[String], _: &Sample,
+/// #     ) -> Result<Box<dyn Runner>, CalibrationError> { unreachable!() }
+/// #     fn timed(
+/// #         &self, _: &Model, _: &Sample, _: usize,
+/// #     ) -> Result<Option<Box<dyn Timed>>, CalibrationError> { Ok(Some(Box::new(Sleepy))) }
 /// # }
 /// # let engine = Engines;
 /// # let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/digits/digits_cnn.onnx");
@@ -64,7 +70,8 @@ const FEWEST: usize = 5;
 /// let options = LatencyOptions { runs: 10, ..LatencyOptions::default() };
 /// let found = quantize_rs::latency(&engine, &[&model], &sample, &options, &mut || true)?;
 /// let found = found.expect("an engine that can be timed");
-/// assert!(found.models[0].median_ms >= 2.0 && found.models[0].p95_ms >= found.models[0].median_ms);
+/// let latency = found.models[0];
+/// assert!(latency.median_ms >= 2.0 && latency.p95_ms >= latency.median_ms);
 /// # Ok::<(), quantize_rs::QuantizeError>(())
 /// ```
 ///
@@ -95,10 +102,10 @@ pub fn latency(
     let mut round = 0;
     while timed.iter().any(|contender| contender.times.len() < options.runs) {
         let late = begun.elapsed().as_secs_f64() >= options.seconds;
-        if late && timed.iter().all(|contender| contender.times.len() >= FEWEST) {
+        if late && timed.iter().all(|contender| contender.times.len() >= MIN_RUNS) {
             break;
         }
-        // Nobody is always the one who runs after the heaviest.
+        // The order rotates, so that no model always follows the heaviest one.
         let count = timed.len();
         for place in 0..count {
             ask()?;
@@ -110,10 +117,10 @@ pub fn latency(
     Ok(Some(Latencies { engine: name.to_owned(), threads, models }))
 }
 
-/// Measures both models on a sample; `None` where the engine measures nothing.
+/// Measures both models on a sample; `None` for an engine that does not measure latency.
 ///
 /// # Errors
-/// An engine that cannot run either model, or somebody who does not want to go on.
+/// An engine that cannot run one of the models, or a cancelled run.
 pub(crate) fn speed(
     engine: &dyn Engine,
     models: [&Model; 2],
@@ -135,10 +142,10 @@ impl LatencyOptions {
     }
 }
 
-/// A model on trial.
+/// A model under measurement.
 struct Contender {
     ready: Box<dyn Timed>,
-    /// Runs that follow each other.
+    /// The number of consecutive runs of a turn.
     turn: usize,
     times: Vec<Duration>,
 }
@@ -176,7 +183,7 @@ impl Contender {
 mod tests {
     use super::*;
 
-    /// Counts its runs, and takes long for the first few.
+    /// Counts its runs; the first ones are slow.
     struct Slow(usize);
 
     impl Timed for Slow {
@@ -188,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn what_warms_up_does_not_count() {
+    fn warm_up_runs_are_not_measured() {
         let options = LatencyOptions { runs: 4, warm_up: 3, ..LatencyOptions::default() };
         let mut slow = Contender { ready: Box::new(Slow(0)), turn: 1, times: Vec::new() };
         slow.warm_up(&options).unwrap();

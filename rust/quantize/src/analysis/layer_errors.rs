@@ -1,4 +1,4 @@
-//! Where quantization loses accuracy: value by value, what each lost by itself and what it inherited.
+//! Where quantization loses accuracy: for each value its own error, and the error it inherits.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fmt;
@@ -10,59 +10,63 @@ use serde::{Deserialize, Serialize};
 
 use super::compare::{other_shape, same_inputs};
 use super::extract::{Extract, extract};
-use super::pair::{Kept, Queue, Shifted, Sizes, Value};
+use super::pair::{OffsetSink, RecordedValues, SampleBuffer, Sizes, Value};
 use crate::calibrate::engine::{Engine, Runner, Sample, Samples, Sink};
-use crate::calibrate::{Control, Progress, Watched, Watcher, watch};
+use crate::calibrate::{Control, Progress, RunOutcome, ValueObserver, observe};
 use crate::error::CalibrationErrorKind as Kind;
 use crate::graph::{Graph, Producer};
 use crate::plan::float32;
 use crate::transform;
 use crate::{CalibrationError, QuantizeError};
 
-/// How far each value of a quantized model is from that of the float model.
+/// The error of each value of a quantized model.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LayerErrors {
-    /// One row for each float32 value that both models have under the same name, in the order in
-    /// which they are computed.
+    /// One row for each float32 value that both models have under the same name, in the order of
+    /// computation.
     pub values: Vec<LayerError>,
-    /// Samples run.
+    /// The number of samples.
     pub samples: usize,
-    /// Who ran them.
+    /// The engine that ran them.
     pub engine: String,
-    /// What the engine had to say.
+    /// Notes of the engine.
     pub notes: Vec<String>,
 }
 
-/// How far one value is off.
+/// The error of one value.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LayerError {
-    /// The value.
+    /// The name of the value.
     pub name: String,
-    /// The node that makes it in the float model, as a person would look for it.
+    /// The label of the node that computes it in the float model.
     pub node: String,
     /// Its operator.
     pub op_type: String,
-    /// Whether it comes back from integers.
+    /// Whether it is dequantized from integers.
     pub quantized: bool,
-    /// What is lost on the way from the nearest values before it, when these are those of the float
-    /// model: in its own weights, in what flows in, in its own rounding.
+    /// The error that is added between the preceding values and this one, if those have their float
+    /// values: by its weights, its quantized inputs and its own rounding.
     pub own: Metrics,
-    /// What is lost on the whole way from the inputs of the model.
+    /// The error that is added since the inputs of the model.
     pub accumulated: Metrics,
 }
 
-/// Values are looked at together as long as all that is kept of a sample takes no more than this.
+/// The headers of the error columns of a table.
+const LAYER_ERROR: &str = "layer error (dB)";
+const ACCUMULATED_ERROR: &str = "accumulated error (dB)";
+
+/// The maximum memory for the values of a sample that are compared in one pass.
 const GROUP_BYTES: usize = 128 << 20;
 
-/// Runs both models on every sample and compares them value by value, the own error of each told apart
-/// from what it inherited.
+/// Runs both models on every sample and compares them value by value. The error of each value
+/// itself is separated from the error that it inherits.
 ///
-/// For the own errors, the quantized model is cut at all these values, and each part is fed with what
-/// the float model computes. Memory does not grow with the number of samples: values are looked at
-/// in groups, and only samples are kept where there are several.
+/// For the own errors, the quantized model is cut at all these values, and each part is fed with
+/// the values of the float model. Memory does not grow with the number of samples: values are
+/// compared in groups. If there are several groups, the samples are kept in memory.
 ///
 /// # Errors
-/// As [`compare`](crate::compare).
+/// See [`compare`](crate::compare).
 pub fn layer_errors(
     original: &Model,
     quantized: &Model,
@@ -72,16 +76,16 @@ pub fn layer_errors(
 ) -> Result<LayerErrors, QuantizeError> {
     let Control { threads, progress } = control;
     same_inputs(original, quantized)?;
-    // Values of 16 bits are compared as those that float32 takes the place of.
+    // 16-bit floats are compared as the float32 values that replace them.
     let (original, quantized) = (&transform::widened(original)?, &transform::widened(quantized)?);
     let rows = matching(original, quantized)?;
     let Some(first) = samples.next_sample().transpose()? else {
-        let what = "the source gave none".to_owned();
+        let what = "the source is empty".to_owned();
         return Err(CalibrationError::new(Kind::NoSamples(what)).into());
     };
     let names: Vec<String> = rows.iter().map(|row| row.name.clone()).collect();
     let groups = groups(original, engine, &first, &names)?;
-    let mut all = Queue::one(first);
+    let mut all = SampleBuffer::one(first);
     if groups.len() > 1 {
         while let Some(sample) = samples.next_sample().transpose()? {
             all.push(sample);
@@ -93,14 +97,14 @@ pub fn layer_errors(
     for group in &groups {
         let parts = extract(quantized, &names, group)?;
         let trio = Trio { engine, quantized, parts: &parts, names: &names, group };
-        let taps = trio.taps();
+        let observed = trio.observed();
         let mut shown = |now: Progress| progress(Progress { done: done + now.done, total });
         let control = &mut Control { threads, progress: &mut shown };
-        let watcher = || Differ::new(group);
+        let observer = || DeviationCollector::new(group);
         let mut chained = all.again(samples);
-        let Watched { watchers, samples: ran, engine: name, notes: said } =
-            watch(original, &taps, &trio, &mut chained, control, watcher)?;
-        let mut seen: Vec<_> = watchers.into_iter().flat_map(|watcher| watcher.done).collect();
+        let RunOutcome { observers, samples: ran, engine: name, notes: said } =
+            observe(original, &observed, &trio, &mut chained, control, observer)?;
+        let mut seen: Vec<_> = observers.into_iter().flat_map(|observer| observer.done).collect();
         seen.sort_by_key(|(number, _)| *number);
         for (_, values) in seen {
             for (name, values) in group.iter().zip(values) {
@@ -117,7 +121,8 @@ pub fn layer_errors(
     Ok(LayerErrors { values: values.collect(), samples: count, engine: who.to_owned(), notes })
 }
 
-/// Float32 values that nodes make in both models under the same name, in the order of computation.
+/// Float32 values that nodes of both models compute under the same name, in the order of
+/// computation.
 fn matching(original: &Model, quantized: &Model) -> Result<Vec<LayerError>, QuantizeError> {
     let (ours, theirs) = (Graph::of(original)?, Graph::of(quantized)?);
     let order = topological(&original.graph().node)?;
@@ -147,7 +152,7 @@ fn matching(original: &Model, quantized: &Model) -> Result<Vec<LayerError>, Quan
     Ok(rows)
 }
 
-/// The values, in groups that fit in memory as they are in this sample.
+/// The values in groups that fit in memory, by their sizes in this sample.
 fn groups(
     model: &Model,
     engine: &dyn Engine,
@@ -158,7 +163,7 @@ fn groups(
     let mut groups: Vec<Vec<String>> = Vec::new();
     let mut room = 0;
     for (name, elements) in names.iter().zip(sizes.0) {
-        // The values of the float model, and those that it lends to the parts.
+        // The values of the float model, and those that are fed to the parts.
         let bytes = elements.saturating_mul(2 * size_of::<f32>());
         if groups.is_empty() || bytes > room {
             groups.push(Vec::new());
@@ -172,9 +177,10 @@ fn groups(
     Ok(groups)
 }
 
-/// Runs the float model, the quantized model, and its parts on what the float model computes.
+/// Runs the float model, the quantized model, and the parts of the quantized model on the values of
+/// the float model.
 ///
-/// Its taps are the values of a group three times over, in this order.
+/// Its observed outputs are the values of a group three times, in this order.
 struct Trio<'a> {
     engine: &'a dyn Engine,
     quantized: &'a Model,
@@ -184,14 +190,15 @@ struct Trio<'a> {
 }
 
 impl Trio<'_> {
-    /// The values of the float model to be shown: those of the group, then what parts read beside.
-    fn taps(&self) -> Vec<String> {
+    /// The values of the float model to observe: those of the group, then the other inputs of the
+    /// parts.
+    fn observed(&self) -> Vec<String> {
         let group: HashSet<&String> = self.group.iter().collect();
         let lent = self.lent().filter(|name| !group.contains(name)).cloned();
         self.group.iter().cloned().chain(lent).collect()
     }
 
-    /// What the parts are fed with beside inputs of the model.
+    /// The values that the parts are fed with, besides inputs of the model.
     fn lent(&self) -> impl Iterator<Item = &String> {
         let names: HashSet<&String> = self.names.iter().collect();
         self.parts.inputs.iter().filter(move |name| names.contains(name))
@@ -206,46 +213,53 @@ impl Engine for Trio<'_> {
     fn prepare(
         &self,
         model: &Model,
-        taps: &[String],
+        observed: &[String],
         sample: &Sample,
     ) -> Result<Box<dyn Runner>, CalibrationError> {
-        let float = self.engine.prepare(model, taps, sample)?;
+        let float = self.engine.prepare(model, observed, sample)?;
         let quantized = self.engine.prepare(self.quantized, self.group, sample)?;
-        let mut kept = Kept::of(taps);
+        let mut kept = RecordedValues::of(observed);
         float.run(sample, &mut kept, &AtomicBool::new(false))?;
         let feed = feed(&self.parts.inputs, sample, &kept)?;
         let parts = self.engine.prepare(&self.parts.model, &self.parts.outputs, &feed)?;
-        let (taps, inputs) = (taps.to_vec(), self.parts.inputs.clone());
-        Ok(Box::new(TrioRunner { float, quantized, parts, taps, inputs, group: self.group.len() }))
+        let (observed, inputs) = (observed.to_vec(), self.parts.inputs.clone());
+        Ok(Box::new(TrioSession {
+            float,
+            quantized,
+            parts,
+            observed,
+            inputs,
+            group: self.group.len(),
+        }))
     }
 }
 
-struct TrioRunner {
+struct TrioSession {
     float: Box<dyn Runner>,
     quantized: Box<dyn Runner>,
     parts: Box<dyn Runner>,
-    taps: Vec<String>,
+    observed: Vec<String>,
     /// Inputs of the parts.
     inputs: Vec<String>,
     group: usize,
 }
 
-impl Runner for TrioRunner {
+impl Runner for TrioSession {
     fn run(
         &self,
         sample: &Sample,
         sink: &mut dyn Sink,
         cancelled: &AtomicBool,
     ) -> Result<(), CalibrationError> {
-        let mut kept = Kept::of(&self.taps);
+        let mut kept = RecordedValues::of(&self.observed);
         self.float.run(sample, &mut kept, cancelled)?;
-        for (tap, (shape, values)) in kept.values.iter().take(self.group).enumerate() {
-            sink.observe(tap, shape, values);
+        for (index, (shape, values)) in kept.values.iter().take(self.group).enumerate() {
+            sink.observe(index, shape, values);
         }
         let feed = feed(&self.inputs, sample, &kept)?;
         drop(kept);
-        self.quantized.run(sample, &mut Shifted { sink, by: self.group }, cancelled)?;
-        self.parts.run(&feed, &mut Shifted { sink, by: 2 * self.group }, cancelled)
+        self.quantized.run(sample, &mut OffsetSink { sink, by: self.group }, cancelled)?;
+        self.parts.run(&feed, &mut OffsetSink { sink, by: 2 * self.group }, cancelled)
     }
 
     fn any_shape(&self) -> bool {
@@ -261,11 +275,12 @@ impl Runner for TrioRunner {
     }
 }
 
-/// What a part of a model reads: inputs of the whole model, and values that were computed before.
+/// The inputs of a part of a model: inputs of the whole model, and values that were computed
+/// before.
 pub(super) fn feed(
     inputs: &[String],
     sample: &Sample,
-    computed: &Kept,
+    computed: &RecordedValues,
 ) -> Result<Sample, CalibrationError> {
     let value = |name: &String| {
         if let Some((shape, values)) = computed.get(name) {
@@ -278,8 +293,8 @@ pub(super) fn feed(
     Ok(Sample { inputs: inputs.iter().map(value).collect::<Result<_, CalibrationError>>()? })
 }
 
-/// Watches the three, and keeps what each value is off by: accumulated, and by itself.
-struct Differ<'a> {
+/// Observes the three models, and records the deviations of each value: accumulated and own.
+struct DeviationCollector<'a> {
     group: &'a [String],
     number: usize,
     float: Vec<Value>,
@@ -288,16 +303,16 @@ struct Differ<'a> {
     done: Vec<(usize, Vec<[Deviation; 2]>)>,
 }
 
-impl<'a> Differ<'a> {
-    fn new(group: &'a [String]) -> Differ<'a> {
+impl<'a> DeviationCollector<'a> {
+    fn new(group: &'a [String]) -> DeviationCollector<'a> {
         let (float, now, done) = (Vec::new(), Vec::new(), Vec::new());
-        Differ { group, number: 0, float, now, misfit: None, done }
+        DeviationCollector { group, number: 0, float, now, misfit: None, done }
     }
 }
 
-impl Sink for Differ<'_> {
-    fn observe(&mut self, tap: usize, shape: &[usize], values: &[f32]) {
-        let (round, value) = (tap / self.group.len(), tap % self.group.len());
+impl Sink for DeviationCollector<'_> {
+    fn observe(&mut self, index: usize, shape: &[usize], values: &[f32]) {
+        let (round, value) = (index / self.group.len(), index % self.group.len());
         if round == 0 {
             self.float[value] = (shape.to_vec(), values.to_vec());
             return;
@@ -312,7 +327,7 @@ impl Sink for Differ<'_> {
     }
 }
 
-impl Watcher for Differ<'_> {
+impl ValueObserver for DeviationCollector<'_> {
     fn begin(&mut self, number: usize, _: &Sample) {
         self.number = number;
         self.float = vec![(Vec::new(), Vec::new()); self.group.len()];
@@ -327,10 +342,10 @@ impl Watcher for Differ<'_> {
 }
 
 impl LayerErrors {
-    /// The rows, those with the least SQNR of their own first.
+    /// The rows, those with the lowest own SQNR first.
     pub fn worst(&self) -> Vec<&LayerError> {
         let mut rows: Vec<&LayerError> = self.values.iter().collect();
-        // NaN is the worst there is.
+        // NaN is worse than any number.
         let key = |row: &LayerError| match row.own.sqnr_db {
             db if db.is_nan() => f64::NEG_INFINITY,
             db => db,
@@ -339,36 +354,38 @@ impl LayerErrors {
         rows
     }
 
-    /// The errors as JSON; what is not finite is null.
+    /// The errors as JSON; non-finite numbers are null.
     pub fn to_json(&self) -> String {
         // Names and numbers, no maps with odd keys: this cannot fail.
         serde_json::to_string(self).unwrap_or_default()
     }
 
-    /// The errors out of JSON.
+    /// Reads errors from JSON.
     ///
     /// # Errors
-    /// The text is not what [`LayerErrors::to_json`] writes.
+    /// The text was not written by [`LayerErrors::to_json`].
     pub fn from_json(text: &str) -> Result<LayerErrors, QuantizeError> {
-        let refused = |error| QuantizeError::option("layer_errors", format!("is none: {error}"));
+        let refused = |error| {
+            QuantizeError::option("layer_errors", format!("is not a list of layer errors: {error}"))
+        };
         serde_json::from_str(text).map_err(refused)
     }
 
-    /// A table of the worst values, so many at most.
+    /// A table of the worst values, at most `most` of them.
     pub fn table(&self, most: usize) -> String {
         let rows = self.worst();
         let shown = &rows[..most.min(rows.len())];
         let width = shown.iter().map(|row| row.name.chars().count()).max().unwrap_or(0).max(5);
         let mut lines =
-            vec![format!("{:<width$}  {:>8}  {:>8}  made by", "value", "own dB", "all dB")];
+            vec![format!("{:<width$}  {LAYER_ERROR}  {ACCUMULATED_ERROR}  operator", "value")];
         lines.extend(shown.iter().map(|row| {
             let LayerError { name, op_type, own, accumulated, quantized, .. } = row;
-            let integers = if *quantized { ", integers" } else { "" };
+            let integers = if *quantized { ", quantized" } else { "" };
             let (own, all) = (own.sqnr_db, accumulated.sqnr_db);
-            format!("{name:<width$}  {own:>8.2}  {all:>8.2}  {op_type}{integers}")
+            format!("{name:<width$}  {own:>16.2}  {all:>22.2}  {op_type}{integers}")
         }));
         if rows.len() > shown.len() {
-            lines.push(format!("and {} more that lose less", rows.len() - shown.len()));
+            lines.push(format!("and {} more with smaller errors", rows.len() - shown.len()));
         }
         let plural = if self.samples == 1 { "" } else { "s" };
         lines.push(format!("{} sample{plural} ({})", self.samples, self.engine));

@@ -1,7 +1,4 @@
-//! Analysis: what quantization did to a model, measured and not guessed.
-//!
-//! In: models, plans, an engine and samples. Out: a result that can be printed and kept as JSON.
-//! Imports: the rooms up to `apply`.
+//! Analysis: measures the effect of quantization on a model.
 
 pub(crate) mod accuracy_control;
 mod accuracy_criteria;
@@ -31,7 +28,7 @@ pub use layer_errors::{LayerError, LayerErrors, layer_errors};
 pub use outliers::{
     OutlierChannel, OutlierElement, OutlierOptions, Outliers, WeightOutliers, outliers,
 };
-pub(crate) use pair::Given;
+pub(crate) use pair::SliceSamples;
 pub(crate) use sensitivity::all_of;
 pub use sensitivity::{
     LayerRow, Metric, Sensitivity, SensitivityOptions, sensitivity, weight_sensitivity,

@@ -1,5 +1,5 @@
-//! Weights with numbers far from all others: by element, and by output channel. One scale for all is
-//! the coarser for each of them.
+//! Finds outliers in weights: single elements, and output channels. One scale for the whole weight
+//! is coarser because of each of them.
 
 use std::fmt;
 
@@ -13,13 +13,13 @@ use crate::graph::Graph;
 use crate::graph::uses;
 use crate::transform::{channels, floats, lifted};
 
-/// What lies far from the others.
+/// What counts as an outlier.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct OutlierOptions {
-    /// So many times the distance between the quartiles lies the fence beyond them (Tukey); 3 by
-    /// default, which one normally distributed number in 425 000 exceeds.
+    /// The distance of the fences from the quartiles, as a multiple of the interquartile range
+    /// (Tukey); 3 by default, which one in 425 000 normally distributed numbers exceeds.
     pub fence: f64,
-    /// The furthest elements of a weight that are named.
+    /// The maximum number of elements that are listed for a weight.
     pub most: usize,
 }
 
@@ -29,62 +29,62 @@ impl Default for OutlierOptions {
     }
 }
 
-/// What lies far from the others, weight by weight.
+/// The outliers of each weight.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Outliers {
-    /// How far the fences lie beyond the quartiles.
+    /// The distance of the fences from the quartiles, as a multiple of the interquartile range.
     pub fence: f64,
-    /// Every weight of floats, the one with the furthest element first.
+    /// Every float weight, the one with the largest reach first.
     pub weights: Vec<WeightOutliers>,
 }
 
-/// What of a weight lies far from the rest. Zeros do not count: many of them say that a weight was
-/// pruned, and not how its numbers spread.
+/// The outliers of a weight. Zeros are ignored: many zeros mean that the weight was pruned.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct WeightOutliers {
-    /// The weight.
+    /// The name of the weight.
     pub name: String,
     /// The operator that multiplies by it.
     pub op_type: String,
     /// Its shape.
     pub shape: Vec<usize>,
-    /// How many elements it has.
+    /// The number of elements.
     pub elements: usize,
-    /// The fences: what is below the first or above the second is far.
+    /// The fences: elements below the first or above the second are outliers.
     pub fences: (f64, f64),
-    /// Its largest magnitude, as a multiple of that of the further fence: beyond 1 a scale for the
-    /// whole weight is so many times coarser than without outliers.
+    /// Its largest magnitude relative to that of the farther fence. Above 1, a scale for the whole
+    /// weight is coarser by this factor than without outliers.
     pub reach: f64,
-    /// How many elements lie beyond a fence.
+    /// The number of outliers.
     pub beyond: usize,
-    /// The furthest of them.
+    /// The outliers with the largest magnitudes.
     pub furthest: Vec<OutlierElement>,
-    /// The axis of its output channels; `None` where it has none, or they are rows of several matrices.
+    /// The axis of its output channels; `None` if it has none, or if they are rows of several
+    /// matrices.
     pub axis: Option<usize>,
-    /// Output channels whose largest magnitude lies beyond the fence of all of them, the largest first.
+    /// Output channels whose largest magnitude is an outlier among all channels, the largest first.
     pub channels: Vec<OutlierChannel>,
 }
 
-/// An element far from the others.
+/// An element that is an outlier.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct OutlierElement {
-    /// Where it is.
+    /// Its index.
     pub index: Vec<usize>,
-    /// What it is.
+    /// Its value.
     pub value: f64,
 }
 
 /// An output channel with larger weights than the others.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct OutlierChannel {
-    /// Which one.
+    /// The index of the channel.
     pub channel: usize,
     /// Its largest magnitude.
     pub largest: f64,
 }
 
-/// Finds the elements and output channels of weights that lie far from the others: beyond the
-/// quartiles by more than some times the distance between these.
+/// Finds the elements and output channels of weights that are outliers: beyond the quartiles by
+/// more than a multiple of the interquartile range.
 ///
 /// ```
 /// use quantize_rs::{Model, OutlierOptions, outliers};
@@ -96,7 +96,7 @@ pub struct OutlierChannel {
 /// ```
 ///
 /// # Errors
-/// A fence that is negative or no number, or NaN or infinity in a weight.
+/// A fence that is negative or not finite, or NaN or infinity in a weight.
 pub fn outliers(model: &Model, options: &OutlierOptions) -> Result<Outliers, QuantizeError> {
     let OutlierOptions { fence, most } = *options;
     if !(fence >= 0.0 && fence.is_finite()) {
@@ -133,7 +133,7 @@ pub fn outliers(model: &Model, options: &OutlierOptions) -> Result<Outliers, Qua
 }
 
 fn not_finite(name: &str, index: usize) -> QuantizeError {
-    let what = format!("element {index} is no finite number");
+    let what = format!("element {index} is not finite");
     QuantizeError::new(QuantizeErrorKind::InvalidTensor { tensor: name.to_owned(), what })
 }
 
@@ -164,7 +164,7 @@ impl WeightOutliers {
         self.channels.sort_by(|one, other| other.largest.total_cmp(&one.largest));
     }
 
-    /// Where an element is.
+    /// The index of an element.
     fn index(&self, mut at: usize) -> Vec<usize> {
         let mut index: Vec<usize> = self
             .shape
@@ -181,8 +181,8 @@ impl WeightOutliers {
     }
 }
 
-/// The quartiles of numbers that are not 0, as numpy's `percentile` has them, moved apart by some times
-/// their distance; `None` where all are 0.
+/// The fences of the numbers that are not 0, from quartiles as in NumPy's `percentile`; `None` if
+/// all are 0.
 fn fences(values: impl Iterator<Item = f64>, fence: f64) -> Option<(f64, f64)> {
     let mut values: Vec<f64> = values.filter(|value| *value != 0.0).collect();
     let (low, high) = (quantile(&mut values, 1)?, quantile(&mut values, 3)?);
@@ -190,7 +190,7 @@ fn fences(values: impl Iterator<Item = f64>, fence: f64) -> Option<(f64, f64)> {
     Some((low - distance, high + distance))
 }
 
-/// The number below which so many quarters of all lie, between its neighbours as they stand.
+/// The quartile with this number, with linear interpolation.
 fn quantile(values: &mut [f64], quarters: usize) -> Option<f64> {
     let last = values.len().checked_sub(1)?;
     let (at, rest) = (last * quarters / 4, last * quarters % 4);
@@ -203,14 +203,14 @@ fn quantile(values: &mut [f64], quarters: usize) -> Option<f64> {
 }
 
 impl Outliers {
-    /// It as JSON.
+    /// The outliers as JSON.
     pub fn to_json(&self) -> String {
         // Names and numbers, no maps with odd keys: this cannot fail.
         serde_json::to_string(self).unwrap_or_default()
     }
 }
 
-/// Channels of a weight that are named in a line.
+/// The number of channels that are listed in a line.
 const SHOWN: usize = 6;
 
 impl fmt::Display for Outliers {
@@ -235,9 +235,12 @@ impl fmt::Display for Outliers {
         let fence = self.fence;
         writeln!(
             f,
-            "beyond the quartiles by more than {fence} times their distance; a reach above 1"
+            "beyond: elements outside the quartiles by more than {fence} times their distance"
         )?;
-        writeln!(f, "coarsens one scale for the whole weight so many times")
+        writeln!(
+            f,
+            "reach: a scale for the whole weight is this many times coarser because of outliers"
+        )
     }
 }
 

@@ -1,4 +1,4 @@
-//! Two models side by side: both run each sample, one after the other, and are watched as one.
+//! Runs two models on each sample, one after the other, and observes them as one.
 
 use std::collections::HashMap;
 use std::sync::atomic::AtomicBool;
@@ -9,7 +9,7 @@ use crate::CalibrationError;
 use crate::calibrate::engine::{Engine, Runner, Sample, Samples, Sink};
 use crate::graph::infer::Inferred;
 
-/// Runs the model that it is given and a second one; the taps of the second follow those of the
+/// Runs the given model and a second one; the observed outputs of the second follow those of the
 /// first, in the same order.
 pub(super) struct Pair<'a> {
     pub(super) engine: &'a dyn Engine,
@@ -24,22 +24,22 @@ impl Engine for Pair<'_> {
     fn prepare(
         &self,
         model: &Model,
-        taps: &[String],
+        observed: &[String],
         sample: &Sample,
     ) -> Result<Box<dyn Runner>, CalibrationError> {
-        let first = self.engine.prepare(model, taps, sample)?;
-        let second = self.engine.prepare(self.second, taps, sample)?;
-        Ok(Box::new(PairRunner { first, second, taps: taps.len() }))
+        let first = self.engine.prepare(model, observed, sample)?;
+        let second = self.engine.prepare(self.second, observed, sample)?;
+        Ok(Box::new(PairSession { first, second, observed: observed.len() }))
     }
 }
 
-struct PairRunner {
+struct PairSession {
     first: Box<dyn Runner>,
     second: Box<dyn Runner>,
-    taps: usize,
+    observed: usize,
 }
 
-impl Runner for PairRunner {
+impl Runner for PairSession {
     fn run(
         &self,
         sample: &Sample,
@@ -47,7 +47,7 @@ impl Runner for PairRunner {
         cancelled: &AtomicBool,
     ) -> Result<(), CalibrationError> {
         self.first.run(sample, sink, cancelled)?;
-        self.second.run(sample, &mut Shifted { sink, by: self.taps }, cancelled)
+        self.second.run(sample, &mut OffsetSink { sink, by: self.observed }, cancelled)
     }
 
     fn any_shape(&self) -> bool {
@@ -55,7 +55,7 @@ impl Runner for PairRunner {
     }
 
     fn engine(&self) -> Option<&'static str> {
-        // What runs the quantized model is what people ask after.
+        // The engine of the quantized model is the one to report.
         self.second.engine()
     }
 
@@ -64,19 +64,19 @@ impl Runner for PairRunner {
     }
 }
 
-/// Shows taps under numbers that are so much larger.
-pub(super) struct Shifted<'a> {
+/// Adds an offset to the indices of observed values.
+pub(super) struct OffsetSink<'a> {
     pub(super) sink: &'a mut dyn Sink,
     pub(super) by: usize,
 }
 
-impl Sink for Shifted<'_> {
-    fn observe(&mut self, tap: usize, shape: &[usize], values: &[f32]) {
-        self.sink.observe(tap + self.by, shape, values);
+impl Sink for OffsetSink<'_> {
+    fn observe(&mut self, index: usize, shape: &[usize], values: &[f32]) {
+        self.sink.observe(index + self.by, shape, values);
     }
 }
 
-/// Samples that stream through, of which the first is remembered.
+/// Streams samples and keeps the first one.
 pub(super) struct First<'a> {
     pub(super) samples: &'a mut dyn Samples,
     pub(super) first: Option<Sample>,
@@ -99,45 +99,47 @@ impl Samples for First<'_> {
 /// A value: its shape and its elements.
 pub(super) type Value = (Vec<usize>, Vec<f32>);
 
-/// Keeps what is shown, by name.
-pub(super) struct Kept {
+/// Records observed values by name.
+pub(super) struct RecordedValues {
     places: HashMap<String, usize>,
-    /// The value of each tap.
+    /// The observed values, in order.
     pub(super) values: Vec<Value>,
 }
 
-impl Kept {
-    pub(super) fn of(taps: &[String]) -> Kept {
-        let places = taps.iter().enumerate().map(|(tap, name)| (name.clone(), tap)).collect();
-        Kept { places, values: vec![(Vec::new(), Vec::new()); taps.len()] }
+impl RecordedValues {
+    pub(super) fn of(observed: &[String]) -> RecordedValues {
+        let places =
+            observed.iter().enumerate().map(|(index, name)| (name.clone(), index)).collect();
+        RecordedValues { places, values: vec![(Vec::new(), Vec::new()); observed.len()] }
     }
 
     pub(super) fn get(&self, name: &str) -> Option<&Value> {
         self.places.get(name).map(|place| &self.values[*place])
     }
 
-    /// Bytes of all values.
+    /// The size of all values in bytes.
     pub(super) fn bytes(&self) -> usize {
         self.values.iter().map(|(_, values)| values.len() * size_of::<f32>()).sum()
     }
 
-    /// The value, which is then no longer here; an empty one where there is none.
+    /// Takes the value out; an empty value if there is none.
     pub(super) fn take(&mut self, name: &str) -> Value {
         let place = self.places.get(name).and_then(|place| self.values.get_mut(*place));
         place.map(std::mem::take).unwrap_or_default()
     }
 }
 
-impl Sink for Kept {
-    fn observe(&mut self, tap: usize, shape: &[usize], values: &[f32]) {
-        self.values[tap] = (shape.to_vec(), values.to_vec());
+impl Sink for RecordedValues {
+    fn observe(&mut self, index: usize, shape: &[usize], values: &[f32]) {
+        self.values[index] = (shape.to_vec(), values.to_vec());
     }
 }
 
-/// How many elements values have in a sample: as inferred, and where lengths vary, as it shows.
+/// The number of elements of values in a sample: inferred, or observed where dimensions are
+/// dynamic.
 pub(super) struct Sizes(pub(super) Vec<usize>);
 
-/// So many values are shown at once to see how large they are.
+/// The number of values that are observed at once to find their sizes.
 const AT_ONCE: usize = 32;
 
 impl Sizes {
@@ -163,17 +165,17 @@ impl Sizes {
 }
 
 impl Sink for Sizes {
-    fn observe(&mut self, tap: usize, _: &[usize], values: &[f32]) {
-        self.0[tap] = values.len();
+    fn observe(&mut self, index: usize, _: &[usize], values: &[f32]) {
+        self.0[index] = values.len();
     }
 }
 
-/// Samples that are kept, to be run several times.
-pub(super) struct Queue(Vec<Sample>);
+/// Samples that are kept to be run several times.
+pub(super) struct SampleBuffer(Vec<Sample>);
 
-impl Queue {
-    pub(super) fn one(sample: Sample) -> Queue {
-        Queue(vec![sample])
+impl SampleBuffer {
+    pub(super) fn one(sample: Sample) -> SampleBuffer {
+        SampleBuffer(vec![sample])
     }
 
     pub(super) fn push(&mut self, sample: Sample) {
@@ -184,19 +186,19 @@ impl Queue {
         self.0.len()
     }
 
-    /// Those that are kept, then those that are left.
-    pub(super) fn again<'a>(&'a self, left: &'a mut dyn Samples) -> Again<'a> {
-        Again { kept: self.0.iter(), left }
+    /// The samples that are kept, then the rest.
+    pub(super) fn again<'a>(&'a self, left: &'a mut dyn Samples) -> BufferedThenRest<'a> {
+        BufferedThenRest { kept: self.0.iter(), left }
     }
 }
 
-/// Samples that are kept, then others.
-pub(super) struct Again<'a> {
+/// Samples that are kept, then the rest.
+pub(super) struct BufferedThenRest<'a> {
     kept: std::slice::Iter<'a, Sample>,
     left: &'a mut dyn Samples,
 }
 
-impl Samples for Again<'_> {
+impl Samples for BufferedThenRest<'_> {
     fn next_sample(&mut self) -> Option<Result<Sample, CalibrationError>> {
         match self.kept.next() {
             Some(sample) => Some(Ok(sample.clone())),
@@ -209,10 +211,10 @@ impl Samples for Again<'_> {
     }
 }
 
-/// Samples that somebody else keeps.
-pub(crate) struct Given<'a>(pub(crate) std::slice::Iter<'a, Sample>);
+/// Samples of a slice.
+pub(crate) struct SliceSamples<'a>(pub(crate) std::slice::Iter<'a, Sample>);
 
-impl Samples for Given<'_> {
+impl Samples for SliceSamples<'_> {
     fn next_sample(&mut self) -> Option<Result<Sample, CalibrationError>> {
         self.0.next().cloned().map(Ok)
     }

@@ -1,10 +1,10 @@
-//! Outputs that look like scores of classes, and the class that scores highest.
+//! Finds outputs that look like class scores, and the class with the highest score.
 
 use quantize_rs_onnx::NodeProto;
 
 use crate::graph::{Graph, Producer, ValueId};
 
-/// Operators that leave the order of the scores as it is, or only arrange them.
+/// Operators that keep the order of the scores, or only move them.
 const PASSING: &[&str] = &[
     "Add",
     "Cast",
@@ -17,14 +17,14 @@ const PASSING: &[&str] = &[
     "Squeeze",
 ];
 
-/// Operators that make scores: one for each class, along the last axis.
+/// Operators that produce scores: one for each class, along the last axis.
 const MAKING: &[&str] = &["Gemm", "GlobalAveragePool", "LogSoftmax", "MatMul", "Softmax"];
 
-/// Nodes that are looked through at most.
+/// The maximum number of nodes that are followed.
 const DEPTH: usize = 8;
 
-/// Whether an output of the model looks like scores of classes along its last axis: it comes from
-/// the product that a classifier ends with, or from a softmax.
+/// Whether an output of the model looks like class scores along its last axis: it comes from the
+/// matrix multiplication at the end of a classifier, or from a softmax.
 pub(super) fn look_like_classes(graph: &Graph<'_>, output: ValueId) -> bool {
     let mut value = output;
     for _ in 0..DEPTH {
@@ -40,11 +40,11 @@ pub(super) fn look_like_classes(graph: &Graph<'_>, output: ValueId) -> bool {
         if !PASSING.contains(&op_type) {
             return false;
         }
-        // The first that is no constant: a bias may stand on either side.
+        // The first input that is not a constant: a bias may be either input.
         let inputs = (0..proto.input.len()).filter_map(|input| graph.input(node, input));
         let mut flowing = inputs.filter(|input| graph.constant_behind(*input).is_none());
         match (flowing.next(), op_type, flowing.next()) {
-            // A sum of two things computed is a residual, whatever it ends in.
+            // A sum of two computed values is a residual connection.
             (Some(_), "Add", Some(_)) | (None, ..) => return false,
             (Some(next), ..) => value = next,
         }
@@ -52,8 +52,8 @@ pub(super) fn look_like_classes(graph: &Graph<'_>, output: ValueId) -> bool {
     false
 }
 
-/// The position of the highest score in each row along the last axis: the first of equals, and NaN
-/// before all, as numpy has it. `None` where there are no two classes to choose from.
+/// The position of the highest score in each row along the last axis: the first of equal scores,
+/// and NaN before all others, as in NumPy. Returns `None` if there are fewer than two classes.
 pub(super) fn highest(shape: &[usize], values: &[f32]) -> Option<Vec<usize>> {
     let classes = *shape.last().filter(|_| shape.len() >= 2).filter(|classes| **classes >= 2)?;
     Some(values.chunks_exact(classes).map(first_highest).collect())

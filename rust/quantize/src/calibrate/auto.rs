@@ -1,58 +1,67 @@
-//! The method `auto`: the nearest method for all values, and for single ones what is surely nearer.
+//! The method `auto`: the most accurate method for all values, and another one for single values
+//! where it is significantly more accurate.
 
 use std::collections::BTreeMap;
 
 use quantize_rs_math::range::{self, Clipping, RangeFinder};
 use quantize_rs_onnx::Model;
 
-use super::collect::{Gathered, KEPT};
-use super::compare_methods::{Extent, compare};
+use super::collect::{Collected, MAX_RETAINED};
+use super::compare_methods::{ComparisonScope, compare};
 use super::engine::Engine;
 use super::run::Control;
 use crate::{Method, Plan, QuantizeError, Ranges};
 
-/// With fewer samples methods are not judged. What a few show of methods seldom holds for others; and each method is judged
-/// by an eighth of the samples at most.
-const ENOUGH: usize = 8 * KEPT;
+/// With fewer samples methods are not compared: what a few samples show seldom holds for others. At
+/// most an eighth of the samples is used to evaluate each method.
+const MIN_SAMPLES: usize = 8 * MAX_RETAINED;
 
-/// Nor by fewer than this: of large samples not as many are kept, of equal ones only one.
-const ENOUGH_KEPT: usize = KEPT / 2;
+/// The minimum number of retained samples: large samples are not all retained, and equal samples
+/// are retained once.
+const MIN_RETAINED: usize = MAX_RETAINED / 2;
 
-/// With fewer samples no value has a method of its own, unless the model has no outputs of floats and nothing else can be
-/// judged: to judge these takes as much again as to judge methods, and gains less.
-const ENOUGH_FOR_SINGLE: usize = 4 * ENOUGH;
+/// With fewer samples no value gets a method of its own, unless the model has no float output and
+/// nothing else can be evaluated. Evaluating single values takes as long again as evaluating
+/// methods, and gains less.
+const MIN_SAMPLES_FOR_SINGLE_VALUES: usize = 4 * MIN_SAMPLES;
 
-/// Compares every method and takes the nearest for all values, or, where the outputs of the whole model surely come
-/// nearer so, others for those whose products with matrices are nearer. Of few samples, what needs no judging.
+/// Compares all methods and takes the most accurate one for all values. Single values get another
+/// method where their matrix multiplications are more accurate with it, if that makes the outputs
+/// of the whole model significantly more accurate. With few samples nothing is compared.
 pub(super) fn choose(
     model: &Model,
     plan: &Plan,
     engine: &dyn Engine,
-    mut gathered: Gathered,
+    mut collected: Collected,
     control: &mut Control<'_>,
 ) -> Result<Ranges, QuantizeError> {
-    let kept = gathered.kept.len();
-    if gathered.samples < ENOUGH || kept < ENOUGH_KEPT {
-        let method: Method = unjudged(kept).name().parse()?;
-        let (_, all) = gathered.ranges(plan);
-        let why = if gathered.samples < ENOUGH {
+    let kept = collected.kept.len();
+    if collected.samples < MIN_SAMPLES || kept < MIN_RETAINED {
+        let method: Method = without_comparison(kept).name().parse()?;
+        let (_, all) = collected.ranges(plan);
+        let why = if collected.samples < MIN_SAMPLES {
             format!(
-                "fewer than {ENOUGH} samples seldom show which method is nearer (a comparison of methods judges by any number)"
+                "fewer than {MIN_SAMPLES} samples seldom show which method is more accurate (a \
+                 comparison of methods accepts any number)"
             )
         } else {
             format!(
-                "too few samples to judge by are kept ({kept}): equal ones count once, and large ones are not all kept"
+                "only {kept} samples could be kept to evaluate methods: equal samples count once, \
+                 and large ones are not all kept"
             )
         };
         return Ok(for_all(all.using(&method)?, &why));
     }
-    // What cuts off a part of most samples is hardly ever the best, and costs as much to try.
-    let extent = Extent { blunt: false, single: gathered.samples >= ENOUGH_FOR_SINGLE };
-    let comparison = compare(model, plan, engine, gathered, control, extent)?;
+    // A method that clips most samples is hardly ever the best, and takes as long to evaluate.
+    let extent = ComparisonScope {
+        heavy_clipping: false,
+        single: collected.samples >= MIN_SAMPLES_FOR_SINGLE_VALUES,
+    };
+    let comparison = compare(model, plan, engine, collected, control, extent)?;
     let position = comparison.methods.iter().position(|row| row.method == comparison.best);
     let mut ranges = comparison.ranges[position.unwrap_or(0)].clone();
     if ranges.chosen.is_empty() {
-        ranges = for_all(ranges, "none is surely nearer");
+        ranges = for_all(ranges, "no other method is significantly more accurate");
     }
     for row in comparison.methods.iter().filter(|row| row.method != Method::Auto.name()) {
         if let Some(same) = &row.same_as {
@@ -62,15 +71,16 @@ pub(super) fn choose(
     Ok(ranges)
 }
 
-/// What is taken where so few samples could judge: the last of all methods, which leaves room for what they do not
-/// show; of one, which shows nothing of others, what clips nothing.
-fn unjudged(samples: usize) -> &'static dyn RangeFinder {
+/// The method that is taken if only `samples` samples are available. The last method leaves room
+/// for values that the samples do not show. A single sample shows nothing of others: there the
+/// method that clips nothing is taken.
+fn without_comparison(samples: usize) -> &'static dyn RangeFinder {
     let is_taken =
         |finder: &&dyn RangeFinder| samples > 1 || finder.clipping() == Clipping::Nothing;
     range::ALL.iter().copied().rfind(is_taken).unwrap_or(range::ALL[0])
 }
 
-/// Ranges of one method as what `auto` takes for every value, and why.
+/// The ranges of one method as the choice of `auto` for every value, with the reason.
 fn for_all(mut ranges: Ranges, why: &str) -> Ranges {
     let method = std::mem::replace(&mut ranges.method, Method::Auto.name());
     ranges.remarks.push(format!("`auto` takes `{method}` for every value: {why}"));

@@ -1,5 +1,5 @@
-//! The one pass over the samples: a sketch of every value that the plan observes, and the means of
-//! the channels that bias correction asks for.
+//! The pass over the samples: collects a sketch of every value that the plan observes, and the
+//! channel means that bias correction needs.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,8 +9,8 @@ use quantize_rs_math::{QSpec, Range};
 use quantize_rs_onnx::Model;
 
 use super::engine::{Engine, Sample, Samples, Sink};
-use super::evaluate::{Shown, float_outputs, remember};
-use super::run::{Control, Watched, Watcher, watch};
+use super::evaluate::{RecordedOutputs, float_outputs, record};
+use super::run::{Control, RunOutcome, ValueObserver, observe};
 use crate::encode::bias_correction::{channel_axis, products};
 use crate::error::CalibrationErrorKind as Kind;
 use crate::graph::Graph;
@@ -19,100 +19,117 @@ use crate::plan::Source;
 use crate::ranges::ObservedRange;
 use crate::{CalibrationError, Plan, Ranges};
 
-/// One of so many samples is held back to judge by, when somebody judges.
-const HELD_BACK: u64 = 4;
+/// One of this many samples is held back for the evaluation of methods.
+const HOLD_BACK_ONE_OF: u64 = 4;
 
-/// Samples that are kept to judge by, at most: those held back, and others when they are few.
-pub(super) const KEPT: usize = 16;
+/// The maximum number of evaluation samples: those held back, and others if they are few.
+pub(super) const MAX_RETAINED: usize = 16;
 
-/// What the samples that are kept may take together, unless a single one takes more.
-const KEPT_BYTES: usize = 64 << 20;
+/// The maximum size of all evaluation samples together in bytes; a single sample may be larger.
+const MAX_RETAINED_BYTES: usize = 64 << 20;
 
-/// A value to look at, and what to remember of it.
+/// A value to observe, and what to collect of it.
 #[derive(Clone, Debug)]
-pub(super) struct Tap {
+pub(super) struct ObservedValue {
     name: String,
-    /// How it will be quantized, when its own range is wanted.
+    /// Its quantized type, if its range is needed.
     spec: Option<QSpec>,
-    /// The axis of the channels whose means are wanted, counted from the end when negative.
+    /// The axis of the channels whose means are needed; negative counts from the end.
     channels: Option<isize>,
-    /// Between which numbers it lies, where the model says so.
+    /// Bounds of its values that the model guarantees.
     limits: Option<Range>,
-    /// What the operator that makes it can make.
+    /// Bounds of what its operator can produce.
     bounds: Option<Range>,
 }
 
-/// What was gathered.
-pub(super) struct Gathered {
+/// The collected statistics and samples.
+pub(super) struct Collected {
     engine: &'static str,
     notes: Vec<String>,
-    /// Samples seen, and how many of them were held back.
+    /// The number of samples.
     pub(super) samples: usize,
     pub(super) held_back: usize,
-    taps: Vec<Tap>,
+    observed: Vec<ObservedValue>,
     seen: Vec<ObservedRange>,
     /// What the samples held back showed.
-    apart: Vec<ObservedRange>,
-    /// The samples to judge by, those held back first.
+    held_back_seen: Vec<ObservedRange>,
+    /// The evaluation samples, those held back first.
     pub(super) kept: Vec<Sample>,
-    /// What the float model makes of them: its float32 outputs, by the content of the sample.
-    pub(super) reference: Shown,
+    /// The float32 outputs of the float model for them, by the content of the sample.
+    pub(super) reference: RecordedOutputs,
 }
 
-/// A place in the order in which samples are kept: those held back first, then by content.
+/// The rank of a sample: samples held back first, then by content.
 type Rank = (bool, u64);
 
-/// Runs the model on every sample and looks at `taps`; with `judging`, some are held back.
-pub(super) fn gather(
+/// Runs the model on every sample and collects statistics of `observed`; with `evaluating`, some
+/// samples are held back.
+pub(super) fn collect(
     model: &Model,
-    taps: Vec<Tap>,
+    observed: Vec<ObservedValue>,
     engine: &dyn Engine,
     samples: &mut dyn Samples,
     control: &mut Control<'_>,
     judging: bool,
-) -> Result<Gathered, CalibrationError> {
-    let mut names: Vec<String> = taps.iter().map(|tap| tap.name.clone()).collect();
-    // Where each output is among what is looked at.
+) -> Result<Collected, CalibrationError> {
+    let mut names: Vec<String> = observed.iter().map(|entry| entry.name.clone()).collect();
+    // The position of each output among the observed values.
     let mut outputs: Vec<usize> = Vec::new();
     for output in judging.then(|| float_outputs(model)).into_iter().flatten() {
         let known = names.iter().position(|name| *name == output);
         outputs.push(known.unwrap_or(names.len()));
         names.extend(known.is_none().then_some(output));
     }
-    let kept = Mutex::new(Kept::default());
+    let kept = Mutex::new(RetainedSamples::default());
     let judged = judging.then_some((&kept, &outputs[..]));
-    let watcher = || Gatherer::new(&taps, judged);
-    let Watched { watchers, samples, engine, notes } =
-        watch(model, &names, engine, samples, control, watcher)?;
-    let mut all = Gatherer::new(&taps, judged);
-    for one in watchers {
+    let observer = || Collector::new(&observed, judged);
+    let RunOutcome { observers, samples, engine, notes } =
+        observe(model, &names, engine, samples, control, observer)?;
+    let mut all = Collector::new(&observed, judged);
+    for one in observers {
         all.merge(&one);
     }
-    if all.apart_samples == samples {
-        // There are few: nothing would be left to learn from.
-        all.seen = std::mem::take(&mut all.apart);
-        all.apart_samples = 0;
+    if all.held_back_samples == samples {
+        // Too few samples: none would be left to compute ranges from.
+        all.seen = std::mem::take(&mut all.held_back_seen);
+        all.held_back_samples = 0;
     }
-    let Gatherer { seen, apart, apart_samples: held_back, .. } = all;
+    let Collector { seen, held_back_seen, held_back_samples: held_back, .. } = all;
     let kept = kept.into_inner().unwrap_or_else(PoisonError::into_inner);
     let kept = kept.samples.into_values();
     let (kept, reference) =
         kept.map(|(sample, shown)| (sample.clone(), (sample.key(), shown))).unzip();
-    Ok(Gathered { engine, notes, samples, held_back, taps, seen, apart, kept, reference })
+    Ok(Collected {
+        engine,
+        notes,
+        samples,
+        held_back,
+        observed,
+        seen,
+        held_back_seen,
+        kept,
+        reference,
+    })
 }
 
-/// The values to look at: those that the plan observes, and what goes into products that have their
-/// biases corrected, or are smoothed.
-pub(super) fn taps(model: &Model, plan: &Plan) -> Vec<Tap> {
+/// The values to observe: those that the plan observes, and the inputs of nodes whose biases are
+/// corrected or whose channels are smoothed.
+pub(super) fn observed_values(model: &Model, plan: &Plan) -> Vec<ObservedValue> {
     let graph = Graph::of(model).ok();
-    let mut taps: BTreeMap<String, Tap> = BTreeMap::new();
+    let mut observed: BTreeMap<String, ObservedValue> = BTreeMap::new();
     for (value, how) in plan.quantized().filter(|(_, how)| how.source == Source::Observed) {
         let id = graph.as_ref().and_then(|graph| Some((graph, graph.value(&value.name)?)));
         let limits = id.and_then(|(graph, id)| limits(graph, id));
         let bounds = id.and_then(|(graph, id)| bounds(graph, id));
         let name = value.name.clone();
-        let tap = Tap { name: name.clone(), spec: Some(how.spec), channels: None, limits, bounds };
-        taps.insert(name, tap);
+        let index = ObservedValue {
+            name: name.clone(),
+            spec: Some(how.spec),
+            channels: None,
+            limits,
+            bounds,
+        };
+        observed.insert(name, index);
     }
     if let Some(graph) = &graph {
         let smoothed = plan.integer_nodes().into_iter().filter(|_| plan.config.smooth);
@@ -122,42 +139,49 @@ pub(super) fn taps(model: &Model, plan: &Plan) -> Vec<Tap> {
         for (node, input) in smoothed.chain(corrected) {
             let Some(channels) = channel_axis(graph.nodes[node]) else { continue };
             let name = graph.values[input].name.to_owned();
-            taps.entry(name.clone())
-                .or_insert(Tap { name, spec: None, channels: None, limits: None, bounds: None })
+            observed
+                .entry(name.clone())
+                .or_insert(ObservedValue {
+                    name,
+                    spec: None,
+                    channels: None,
+                    limits: None,
+                    bounds: None,
+                })
                 .channels
                 .get_or_insert(channels);
         }
     }
-    taps.into_values().collect()
+    observed.into_values().collect()
 }
 
-/// Gathers what one thread sees.
-struct Gatherer<'a> {
-    taps: &'a [Tap],
-    /// Where samples are kept, when somebody judges: one place for all threads; and which of the
-    /// values that are looked at are outputs of the model.
-    kept: Option<(&'a Mutex<Kept>, &'a [usize])>,
-    /// What the sample at hand showed of each output.
+/// Collects what one thread observes.
+struct Collector<'a> {
+    observed: &'a [ObservedValue],
+    /// The evaluation samples, shared by all threads, if methods are evaluated; and which of the
+    /// observed values are outputs of the model.
+    kept: Option<(&'a Mutex<RetainedSamples>, &'a [usize])>,
+    /// The outputs of the current sample.
     shown: Vec<Vec<f32>>,
-    /// Whether the sample at hand is held back.
+    /// Whether the current sample is held back.
     holding: bool,
     seen: Vec<ObservedRange>,
     /// What the samples held back showed.
-    apart: Vec<ObservedRange>,
-    apart_samples: usize,
+    held_back_seen: Vec<ObservedRange>,
+    held_back_samples: usize,
 }
 
-/// The samples of the first ranks, as many as may be: which came first does not matter.
+/// The samples of the lowest ranks that fit. The result does not depend on the order of arrival.
 #[derive(Default)]
-struct Kept {
-    /// Each with what the model makes of it.
+struct RetainedSamples {
+    /// Each sample with the outputs of the model.
     samples: BTreeMap<Rank, (Sample, Vec<Vec<f32>>)>,
     bytes: usize,
-    /// The first rank for which there was no room.
+    /// The first rank that did not fit.
     end: Option<Rank>,
 }
 
-impl Kept {
+impl RetainedSamples {
     fn keep(&mut self, rank: Rank, sample: Sample) {
         if self.end.is_some_and(|end| end <= rank) {
             return;
@@ -166,7 +190,9 @@ impl Kept {
         if let Some((twin, _)) = self.samples.insert(rank, (sample, Vec::new())) {
             self.bytes -= twin.bytes();
         }
-        while self.samples.len() > KEPT || self.samples.len() > 1 && self.bytes > KEPT_BYTES {
+        while self.samples.len() > MAX_RETAINED
+            || self.samples.len() > 1 && self.bytes > MAX_RETAINED_BYTES
+        {
             let Some((rank, (sample, _))) = self.samples.pop_last() else { return };
             self.bytes -= sample.bytes();
             self.end = Some(rank);
@@ -174,43 +200,55 @@ impl Kept {
     }
 }
 
-impl<'a> Gatherer<'a> {
-    fn new(taps: &'a [Tap], kept: Option<(&'a Mutex<Kept>, &'a [usize])>) -> Gatherer<'a> {
-        let empty = |tap: &Tap| ObservedRange {
-            spec: tap.spec,
+impl<'a> Collector<'a> {
+    fn new(
+        observed: &'a [ObservedValue],
+        kept: Option<(&'a Mutex<RetainedSamples>, &'a [usize])>,
+    ) -> Collector<'a> {
+        let empty = |entry: &ObservedValue| ObservedRange {
+            spec: entry.spec,
             shape: Vec::new(),
-            sketch: tap.spec.map(|_| Sketch::default()),
-            channels: tap.channels.map(|_| ChannelStats::default()),
-            axis: tap.channels,
-            limits: tap.limits,
-            bounds: tap.bounds,
+            sketch: entry.spec.map(|_| Sketch::default()),
+            channels: entry.channels.map(|_| ChannelStats::default()),
+            axis: entry.channels,
+            limits: entry.limits,
+            bounds: entry.bounds,
         };
-        Gatherer {
-            taps,
+        Collector {
+            observed,
             kept,
             shown: vec![Vec::new(); kept.map_or(0, |(_, outputs)| outputs.len())],
             holding: false,
-            seen: taps.iter().map(empty).collect(),
-            apart: if kept.is_some() { taps.iter().map(empty).collect() } else { Vec::new() },
-            apart_samples: 0,
+            seen: observed.iter().map(empty).collect(),
+            held_back_seen: if kept.is_some() {
+                observed.iter().map(empty).collect()
+            } else {
+                Vec::new()
+            },
+            held_back_samples: 0,
         }
     }
 
-    fn merge(&mut self, other: &Gatherer<'_>) {
+    fn merge(&mut self, other: &Collector<'_>) {
         self.seen.iter_mut().zip(&other.seen).for_each(|(all, one)| all.merge(one));
-        self.apart.iter_mut().zip(&other.apart).for_each(|(all, one)| all.merge(one));
-        self.apart_samples += other.apart_samples;
+        self.held_back_seen
+            .iter_mut()
+            .zip(&other.held_back_seen)
+            .for_each(|(all, one)| all.merge(one));
+        self.held_back_samples += other.held_back_samples;
     }
 }
 
-impl Sink for Gatherer<'_> {
-    fn observe(&mut self, tap: usize, shape: &[usize], values: &[f32]) {
+impl Sink for Collector<'_> {
+    fn observe(&mut self, index: usize, shape: &[usize], values: &[f32]) {
         let outputs = self.kept.map_or(&[][..], |(_, outputs)| outputs);
-        for (_, shown) in outputs.iter().zip(&mut self.shown).filter(|(at, _)| **at == tap) {
-            remember(shown, values);
+        for (_, shown) in outputs.iter().zip(&mut self.shown).filter(|(at, _)| **at == index) {
+            record(shown, values);
         }
-        let seen = if self.holding { &mut self.apart } else { &mut self.seen };
-        let (Some(seen), Some(wanted)) = (seen.get_mut(tap), self.taps.get(tap)) else { return };
+        let seen = if self.holding { &mut self.held_back_seen } else { &mut self.seen };
+        let (Some(seen), Some(wanted)) = (seen.get_mut(index), self.observed.get(index)) else {
+            return;
+        };
         if wanted.channels.is_some() {
             seen.see_shape(&shape.iter().copied().map(Some).collect::<Vec<_>>());
         }
@@ -220,7 +258,7 @@ impl Sink for Gatherer<'_> {
                 sketch.observe_channels(&mut seen.channels, values, shape, axis);
             }
             (Some(sketch), None) => sketch.observe(values),
-            // Channels that come and go have no means.
+            // If the number of channels varies, there are no means.
             (None, Some(axis)) => {
                 if let Some(stats) = &mut seen.channels
                     && stats.observe(values, shape, axis).is_err()
@@ -233,13 +271,13 @@ impl Sink for Gatherer<'_> {
     }
 }
 
-impl Watcher for Gatherer<'_> {
+impl ValueObserver for Collector<'_> {
     fn begin(&mut self, _: usize, sample: &Sample) {
         let Some((kept, outputs)) = self.kept else { return };
         self.shown = vec![Vec::new(); outputs.len()];
         let key = sample.key();
-        self.holding = key.is_multiple_of(HELD_BACK);
-        self.apart_samples += usize::from(self.holding);
+        self.holding = key.is_multiple_of(HOLD_BACK_ONE_OF);
+        self.held_back_samples += usize::from(self.holding);
         let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
         kept.keep((!self.holding, key), sample.clone());
     }
@@ -251,40 +289,41 @@ impl Watcher for Gatherer<'_> {
                 std::mem::swap(shown, &mut self.shown);
             }
         }
-        let seen = if self.holding { &self.apart } else { &self.seen };
-        for (seen, tap) in seen.iter().zip(self.taps) {
+        let seen = if self.holding { &self.held_back_seen } else { &self.seen };
+        for (seen, entry) in seen.iter().zip(self.observed) {
             let Some(sketch) = &seen.sketch else { continue };
             let bad = sketch.nan() + sketch.positive_infinities();
             if bad > 0 {
                 let all = bad + sketch.values().count() + sketch.negative_infinities();
                 let what = format!(
-                    "{bad} of {all} elements are NaN or infinite; no scale can hold them: look at \
+                    "{bad} of {all} elements are NaN or infinite and cannot be quantized: check \
                      the sample, or exclude the node"
                 );
-                return Err(CalibrationError::new(Kind::NonFinite(what)).at_value(&tap.name));
+                return Err(CalibrationError::new(Kind::NonFinite(what)).at_value(&entry.name));
             }
         }
         Ok(())
     }
 }
 
-/// An axis counted from either end.
+/// The axis counted from the start.
 fn axis_of(axis: isize, rank: usize) -> Option<usize> {
     let from_start = if axis < 0 { rank.checked_add_signed(axis)? } else { axis.cast_unsigned() };
     (from_start < rank).then_some(from_start)
 }
 
-impl Gathered {
-    /// Who ran the samples.
+impl Collected {
+    /// The engine that ran the samples.
     pub(super) fn engine(&self) -> &'static str {
         self.engine
     }
 
-    /// Takes out ranges with the statistics of the samples that were not held back, and those with the statistics of
-    /// all; their values are still to be found.
+    /// Takes out the statistics without the samples held back, and those of all samples. Their
+    /// ranges are still to be computed.
     pub(super) fn ranges(&mut self, plan: &Plan) -> (Ranges, Ranges) {
-        let (seen, apart) = (std::mem::take(&mut self.seen), std::mem::take(&mut self.apart));
-        let names = || self.taps.iter().map(|tap| &tap.name);
+        let (seen, held_back_seen) =
+            (std::mem::take(&mut self.seen), std::mem::take(&mut self.held_back_seen));
+        let names = || self.observed.iter().map(|entry| &entry.name);
         let statistics = names().cloned().zip(seen).collect();
         let samples = self.samples - self.held_back;
         let model = plan.origin.fingerprint.clone();
@@ -292,11 +331,11 @@ impl Gathered {
         learnt.notes.clone_from(&self.notes);
         let mut all = learnt.clone();
         all.samples = self.samples;
-        if !apart.is_empty() {
+        if !held_back_seen.is_empty() {
             let statistics = Arc::make_mut(&mut all.statistics);
-            for (name, apart) in names().zip(apart) {
+            for (name, held_back_seen) in names().zip(held_back_seen) {
                 if let Some(seen) = statistics.get_mut(name) {
-                    seen.merge(&apart);
+                    seen.merge(&held_back_seen);
                 }
             }
         }
@@ -310,25 +349,25 @@ mod tests {
 
     use super::*;
 
-    /// A sample of so many MiB.
+    /// A sample of this many MiB.
     fn sample(mebibytes: usize) -> Sample {
         let values = vec![0.0; mebibytes << 18];
         Sample { inputs: vec![("x".to_owned(), Tensor::from_f32_vec(vec![values.len()], values))] }
     }
 
     #[test]
-    fn the_same_samples_are_kept_in_whatever_order_they_come() {
-        // The second has no room beside the first, and the third is not kept in its place.
+    fn the_order_of_arrival_does_not_change_the_retained_samples() {
+        // The second does not fit beside the first, and the third does not take its place.
         let samples = [((false, 1), 24), ((false, 2), 48), ((false, 3), 8), ((true, 0), 8)];
         for order in [[0, 1, 2, 3], [3, 2, 1, 0], [2, 1, 0, 3], [1, 3, 0, 2]] {
-            let mut kept = Kept::default();
+            let mut kept = RetainedSamples::default();
             for (rank, mebibytes) in order.map(|at| samples[at]) {
                 kept.keep(rank, sample(mebibytes));
             }
             let ranks: Vec<Rank> = kept.samples.keys().copied().collect();
             assert_eq!((ranks, kept.bytes), (vec![(false, 1)], 24 << 20), "{order:?}");
         }
-        let mut one = Kept::default();
+        let mut one = RetainedSamples::default();
         one.keep((false, 0), sample(80));
         assert_eq!(one.samples.len(), 1, "a single sample is kept, however large");
     }

@@ -1,4 +1,4 @@
-//! Every method side by side, from one pass over the samples.
+//! Compares all range methods after one pass over the samples.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fmt;
@@ -9,9 +9,9 @@ use quantize_rs_math::{Range, params};
 use quantize_rs_onnx::Model;
 use serde::Serialize;
 
-use super::collect::Gathered;
+use super::collect::Collected;
 use super::engine::Engine;
-use super::evaluate::{FOR_LAYERS, Judge, LayerError};
+use super::evaluate::{Evaluator, LAYER_SAMPLES, LayerError};
 use super::probe_matmuls::products;
 use super::run::{Control, Progress};
 use super::score::Score;
@@ -19,96 +19,97 @@ use crate::encode::WeightCache;
 use crate::graph::Graph;
 use crate::{Method, Plan, QuantizeError, Ranges};
 
-/// What each method makes of the same samples.
+/// The results of each range method on the same samples.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct MethodComparison {
-    /// One row a method, and one for `auto`, which takes the best for each value by any number of samples;
-    /// [`Method::Auto`] does so from 512 on.
+    /// One row for each method, and one for `auto`, which takes the best method for each value
+    /// whatever the number of samples; [`Method::Auto`] does so from 512 samples on.
     pub methods: Vec<MethodRow>,
-    /// The method whose quantized model comes nearest to the float model, as far as can be told.
+    /// The method with the most accurate quantized model, as far as the samples can tell.
     pub best: String,
-    /// Samples run.
+    /// The number of samples.
     pub samples: usize,
-    /// Samples held back: methods did not learn from them.
+    /// The number of samples held back: no range was computed from them.
     pub held_back: usize,
-    /// Samples to judge by: those held back, up to a limit, and others when they are few.
+    /// The number of evaluation samples: those held back, up to a limit, and others if they are
+    /// few.
     pub judged: usize,
-    /// Who ran them.
+    /// The engine that ran them.
     pub engine: String,
-    /// Ranges that each method found, from all samples.
+    /// The ranges of each method, from all samples.
     #[serde(skip)]
     pub ranges: Vec<Ranges>,
 }
 
-/// What one method makes of the samples.
+/// The result of one range method.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct MethodRow {
     /// The method.
     pub method: String,
-    /// SQNR of the outputs of the quantized model on the samples to judge by, in decibels, the mean
-    /// over outputs; `None` for a model without float32 outputs.
+    /// SQNR of the outputs of the quantized model on the evaluation samples, in decibels, the mean
+    /// over the outputs; `None` for a model without float32 outputs.
     pub sqnr_db: Option<f64>,
-    /// For how many values a choice for each value takes the method.
+    /// The number of values for which the choice for each value takes this method.
     pub best_for: usize,
-    /// An earlier method that finds the same ranges.
+    /// An earlier method with the same ranges.
     pub same_as: Option<String>,
 }
 
-/// One method on trial.
+/// A method under evaluation.
 struct Trial {
     method: String,
     clips: Clipping,
-    /// What it finds without the samples held back.
+    /// Its ranges without the samples held back.
     learnt: Ranges,
-    /// What it finds in all samples.
+    /// Its ranges from all samples.
     ranges: Ranges,
     same_as: Option<usize>,
 }
 
-/// What is on trial.
+/// What is compared.
 #[derive(Clone, Copy)]
-pub(super) struct Extent {
-    /// What cuts off a part of most samples, too.
-    pub(super) blunt: bool,
-    /// Other methods for what matrices multiply, beside the one for all values.
+pub(super) struct ComparisonScope {
+    /// Also methods that clip most samples.
+    pub(super) heavy_clipping: bool,
+    /// Also another method for single inputs of MatMul and Gemm.
     pub(super) single: bool,
 }
 
-/// Compares by what was gathered; the ranges of the comparison stand in the order of its rows, `auto` last.
+/// Compares the methods. The ranges of the comparison have the order of its rows, with `auto` last.
 pub(super) fn compare(
     model: &Model,
     plan: &Plan,
     engine: &dyn Engine,
-    mut gathered: Gathered,
+    mut collected: Collected,
     control: &mut Control<'_>,
-    extent: Extent,
+    extent: ComparisonScope,
 ) -> Result<MethodComparison, QuantizeError> {
-    let mut trials = trials(plan, &mut gathered, control, extent)?;
+    let mut trials = trials(plan, &mut collected, control, extent)?;
     let distinct = trials.iter().filter(|trial| trial.same_as.is_none()).count();
-    // What is run for single values follows from this.
-    let kept = gathered.kept.len();
-    let total = gathered.samples + distinct * kept;
-    let mut judge = Judge {
+    // The runs for single values are added below.
+    let kept = collected.kept.len();
+    let total = collected.samples + distinct * kept;
+    let mut evaluator = Evaluator {
         model,
         plan,
         engine,
         control,
-        kept: &gathered.kept,
-        progress: Progress { done: gathered.samples, total: Some(total) },
+        kept: &collected.kept,
+        progress: Progress { done: collected.samples, total: Some(total) },
         known: WeightCache::default(),
     };
     let mut scores: Vec<Option<Rc<Score>>> = Vec::new();
     for trial in &trials {
-        scores.push(scored(trial, &scores, &mut judge, &gathered)?);
+        scores.push(scored(trial, &scores, &mut evaluator, &collected)?);
     }
     let clips: Vec<Clipping> = trials.iter().map(|trial| trial.clips).collect();
     let whole = best(&clips, &scores);
-    // A choice that all samples were asked for could not be judged.
-    let tried = extent.single && kept > FOR_LAYERS || scores[whole].is_none();
-    let (auto, best_for) = nearest_layers(&mut judge, &trials, whole, tried)?;
+    // A choice that is based on all samples could not be evaluated.
+    let tried = extent.single && kept > LAYER_SAMPLES || scores[whole].is_none();
+    let (auto, best_for) = best_layers(&mut evaluator, &trials, whole, tried)?;
     let runs = if auto.same_as.is_none() { kept } else { 0 };
-    judge.progress.total = Some(judge.progress.done + runs);
-    let score = scored(&auto, &scores, &mut judge, &gathered)?;
+    evaluator.progress.total = Some(evaluator.progress.done + runs);
+    let score = scored(&auto, &scores, &mut evaluator, &collected)?;
     let best =
         if is_taken(score.as_deref(), scores[whole].as_deref()) { trials.len() } else { whole };
     scores.push(score);
@@ -126,64 +127,66 @@ pub(super) fn compare(
     Ok(MethodComparison {
         best: methods[best].method.clone(),
         methods,
-        samples: gathered.samples,
-        held_back: gathered.held_back,
-        judged: gathered.kept.len(),
-        engine: gathered.engine().to_owned(),
+        samples: collected.samples,
+        held_back: collected.held_back,
+        judged: collected.kept.len(),
+        engine: collected.engine().to_owned(),
         ranges: trials.into_iter().map(|trial| trial.ranges).collect(),
     })
 }
 
-/// How near a trial comes; twins come as near as each other.
+/// The score of a trial; trials with the same ranges share it.
 fn scored(
     trial: &Trial,
     before: &[Option<Rc<Score>>],
-    judge: &mut Judge<'_, '_>,
-    gathered: &Gathered,
+    evaluator: &mut Evaluator<'_, '_>,
+    collected: &Collected,
 ) -> Result<Option<Rc<Score>>, QuantizeError> {
     match trial.same_as {
         Some(twin) => Ok(before[twin].clone()),
-        None => Ok(judge.score(&trial.learnt, &gathered.reference)?.map(Rc::new)),
+        None => Ok(evaluator.score(&trial.learnt, &collected.reference)?.map(Rc::new)),
     }
 }
 
-/// The method to take for all values. What clips nothing cannot be far wrong on other samples, nor the last of all
-/// methods, which looks for the least error on what was not seen too: of these two the nearer, and another only
-/// where it is surely nearer.
+/// The method to take for all values. The full range cannot be far wrong on other samples, and
+/// neither can the last of all methods, which also minimizes the error of values that were not
+/// seen. Of these two the more accurate one is taken, and any other method only if it is
+/// significantly better.
 ///
-/// Without any output to judge by, it is what clips nothing.
+/// Without an output to evaluate, the full range is taken.
 fn best(clips: &[Clipping], scores: &[Option<Rc<Score>>]) -> usize {
     let last = clips.len() - 1;
     let both = |at: usize, best: usize| scores[at].as_ref().zip(scores[best].as_ref());
     let full = clips.iter().position(|clips| *clips == Clipping::Nothing).unwrap_or(last);
-    // One sample does not show what others hold.
+    // One sample does not show the values of others.
     let leads = both(last, full)
         .is_some_and(|(this, whole)| whole.samples() > 1 && this.decibels() > whole.decibels());
-    let nearer = |best: usize, at: usize| {
-        let surely = both(at, best).is_some_and(|(this, than)| this.is_surely_nearer(than));
-        if surely { at } else { best }
+    let better = |best: usize, at: usize| {
+        let significant =
+            both(at, best).is_some_and(|(this, than)| this.is_significantly_better(than));
+        if significant { at } else { best }
     };
-    (0..clips.len()).fold(if leads { last } else { full }, nearer)
+    (0..clips.len()).fold(if leads { last } else { full }, better)
 }
 
-/// Whether a choice for each value is taken instead of the method for all: where it is clearly nearer, and where
-/// there is no output to judge by, as what is best layer by layer.
+/// Whether a choice for each value replaces the method for all: if it is significantly better, or
+/// if there is no output to evaluate and the best layers decide.
 fn is_taken(choice: Option<&Score>, whole: Option<&Score>) -> bool {
-    choice.zip(whole).is_none_or(|(choice, whole)| choice.chooses_surely_nearer(whole))
+    choice.zip(whole).is_none_or(|(choice, whole)| choice.chooses_significantly_better(whole))
 }
 
-/// Every method, with what it finds.
+/// Every method with its ranges.
 fn trials(
     plan: &Plan,
-    gathered: &mut Gathered,
+    collected: &mut Collected,
     control: &mut Control<'_>,
-    extent: Extent,
+    extent: ComparisonScope,
 ) -> Result<Vec<Trial>, QuantizeError> {
-    let (learnt, all) = gathered.ranges(plan);
+    let (learnt, all) = collected.ranges(plan);
     let mut trials: Vec<Trial> = Vec::new();
-    let asked = |clips| extent.blunt || clips != Clipping::MostSamples;
+    let asked = |clips| extent.heavy_clipping || clips != Clipping::MostSamples;
     for finder in range::ALL.iter().filter(|finder| asked(finder.clipping())) {
-        control.go_on(gathered.samples)?;
+        control.go_on(collected.samples)?;
         let method: Method = finder.name().parse()?;
         let (learnt, ranges) = (learnt.using(&method)?, all.using(&method)?);
         let same_as = trials.iter().position(|trial| trial.learnt.values == learnt.values);
@@ -193,22 +196,25 @@ fn trials(
     Ok(trials)
 }
 
-/// Methods that are on trial for single values, those for all of them first: not what cuts off a part of most samples,
-/// which is on trial for all values alone, where the outputs of the model speak.
+/// The methods that are compared for single values, the method for all values first. Methods that
+/// clip most samples are left out: they are compared for all values only, by the outputs of the
+/// model.
 fn fine(trials: &[Trial], whole: usize) -> Vec<&Trial> {
     let others = trials.iter().enumerate();
     let others = others.filter(|(at, trial)| *at != whole && trial.clips != Clipping::MostSamples);
     std::iter::once(&trials[whole]).chain(others.map(|(_, trial)| trial)).collect()
 }
 
-/// For each value that matrices multiply and on which methods differ, those that may be worth their risk: positions
-/// among those that are on trial, the first of them what is taken for all values.
+/// For each input of MatMul or Gemm whose ranges differ between methods: the methods that may be
+/// worth their risk, as positions among those that are compared. The first is the method for all
+/// values.
 ///
-/// Of what goes into convolutions one choice serves all: there what is nearest layer by layer, on some photos, was
-/// farther from the outputs on others (a face detector lost 2 to 4 dB, a residual network 0.2).
+/// The inputs of convolutions all use one method: there the method that was best layer by layer on
+/// some images made the outputs less accurate on others (a face detector lost 2 to 4 dB, a residual
+/// network 0.2).
 ///
-/// The noise of rounding to integers grows with the square of the scale: a scale that is about as large
-/// makes about as much of it. Of several like each other, the last is tried.
+/// Rounding noise grows with the square of the scale: similar scales make similar noise. Of several
+/// similar scales only the last is tried.
 fn contests(
     model: &Model,
     plan: &Plan,
@@ -222,7 +228,7 @@ fn contests(
     for (value, how) in plan.quantized().filter(|(value, _)| multiplied.contains(&*value.name)) {
         let Some(whole) = fine[0].learnt.values.get(&value.name) else { continue };
         let scale = |range: Range| f64::from(params(range, &how.spec).scale.abs());
-        let enough = WORTHWHILE.sqrt();
+        let enough = MAX_TOTAL_ERROR_RATIO.sqrt();
         let mut entries: Vec<(usize, f64)> = vec![(0, scale(*whole))];
         for (at, trial) in fine.iter().enumerate().skip(1).rev() {
             let found = scale(trial.learnt.values[&value.name]);
@@ -239,24 +245,27 @@ fn contests(
     Ok(contests)
 }
 
-/// For each value the method whose layer outputs are clearly nearer than those of the method for all of them, else
-/// that; and how often each method was. Unless they are to be `tried`, that for all of them.
-fn nearest_layers(
-    judge: &mut Judge<'_, '_>,
+/// For each value the method with clearly more accurate layer outputs than the method for all
+/// values, else that method; and how many values each method got. Unless `tried`, all values get
+/// the method for all.
+fn best_layers(
+    evaluator: &mut Evaluator<'_, '_>,
     trials: &[Trial],
     whole: usize,
     tried: bool,
 ) -> Result<(Trial, BTreeMap<String, usize>), QuantizeError> {
     let fine = fine(trials, whole);
-    let contests = if tried { contests(judge.model, judge.plan, &fine)? } else { BTreeMap::new() };
+    let contests =
+        if tried { contests(evaluator.model, evaluator.plan, &fine)? } else { BTreeMap::new() };
     let ranges_of = |(name, entries): (&String, &Vec<usize>)| {
         (name.clone(), entries.iter().map(|at| fine[*at].learnt.values[name]).collect())
     };
     let errors = if contests.is_empty() {
         BTreeMap::new()
     } else {
-        judge.progress.total = Some(judge.progress.done + judge.kept.len().min(FOR_LAYERS));
-        judge.layer_errors(&contests.iter().map(ranges_of).collect())?
+        evaluator.progress.total =
+            Some(evaluator.progress.done + evaluator.kept.len().min(LAYER_SAMPLES));
+        evaluator.layer_errors(&contests.iter().map(ranges_of).collect())?
     };
     let (mut learnt, mut ranges) = (fine[0].learnt.clone(), fine[0].ranges.clone());
     let mut best_for = BTreeMap::new();
@@ -278,25 +287,28 @@ fn nearest_layers(
     Ok((Trial { method, clips: Clipping::Rare, learnt, ranges, same_as }, best_for))
 }
 
-/// The candidate with the smallest error, of those that gain enough over the first and cost no sample much more
-/// than it does: what is clipped away on most samples for nothing may be all that matters on another.
+/// The candidate with the smallest error, of those that gain enough over the first and increase the
+/// error of no sample by much: what is clipped without loss on most samples may be what matters on
+/// another.
 fn safest(errors: &[LayerError]) -> usize {
     let total = |at: usize| errors[at].iter().sum::<f64>();
     let safe = |at: &usize| {
-        let bearable =
-            errors[*at].iter().zip(&errors[0]).all(|(error, first)| *error <= first * BEARABLE);
-        *at == 0 || bearable && total(*at) < total(0) * WORTHWHILE
+        let bearable = errors[*at]
+            .iter()
+            .zip(&errors[0])
+            .all(|(error, first)| *error <= first * MAX_SAMPLE_ERROR_RATIO);
+        *at == 0 || bearable && total(*at) < total(0) * MAX_TOTAL_ERROR_RATIO
     };
-    // Of equals the first.
+    // Ties go to the first.
     let candidates = (0..errors.len()).rev().filter(safe);
     candidates.reduce(|best, at| if total(at) <= total(best) { at } else { best }).unwrap_or(0)
 }
 
-/// How many times the error of the first candidate a sample may bear.
-const BEARABLE: f64 = 1.25;
+/// The maximum error of a sample, relative to that of the first candidate.
+const MAX_SAMPLE_ERROR_RATIO: f64 = 1.25;
 
-/// The part of the error of the first candidate that another may have, to be worth its risk.
-const WORTHWHILE: f64 = 0.8;
+/// The maximum total error relative to the first candidate that is worth the risk.
+const MAX_TOTAL_ERROR_RATIO: f64 = 0.8;
 
 impl fmt::Display for MethodComparison {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -317,13 +329,13 @@ impl fmt::Display for MethodComparison {
         {
             writeln!(
                 f,
-                "{} is taken: what looks nearer is not so in every output, or may be so by chance",
+                "{} is taken: a higher SQNR is not significant in every output",
                 self.best
             )?;
         }
         writeln!(
             f,
-            "{} samples, {} of them held back; judged by {} ({})",
+            "{} samples, {} of them held back; evaluated on {} ({})",
             self.samples, self.held_back, self.judged, self.engine
         )
     }
@@ -339,46 +351,46 @@ mod tests {
         Score::with_errors(errors)
     }
 
-    /// The method that is taken of those with such errors on eight samples.
+    /// The method that is taken, given the errors of each on eight samples.
     fn taken(errors: [[f32; 8]; 3]) -> usize {
         best(&CLIPS, &errors.map(|errors| Some(Rc::new(score(&errors)))))
     }
 
     #[test]
-    fn the_full_range_or_the_last_is_taken_unless_another_is_surely_nearer() {
+    fn the_full_range_or_the_last_is_taken_unless_another_is_significantly_better() {
         let torn = [0.01, 0.01, 0.01, 0.01, 0.01, 0.01, 0.01, 0.34];
         assert_eq!(taken([[0.125; 8], torn, torn]), 2);
         assert_eq!(taken([[0.125; 8], [0.1; 8], [0.06; 8]]), 2);
         assert_eq!(taken([[0.01; 8], [0.1; 8], [0.06; 8]]), 0);
-        // Either of the two by a little; another not by a little.
+        // One of the two for a small difference; another method not for a small difference.
         let [a, b] =
             [[0.03, 0.08, 0.03, 0.08], [0.07, 0.04, 0.07, 0.04]].map(|it| [it, it].concat());
         let [a, b]: [[f32; 8]; 2] = [a, b].map(|it| it.try_into().unwrap());
         assert_eq!((taken([a, [0.1; 8], b]), taken([b, [0.1; 8], a])), (2, 0));
         assert_eq!(taken([a, b, [0.1; 8]]), 0);
         assert_eq!(taken([[0.125; 8], [f32::NAN; 8], [0.06; 8]]), 2);
-        let as_near = [0.03, 0.08, 0.03, 0.08, 0.03, 0.08, 0.03, 0.06];
-        assert_eq!(taken([[0.125; 8], as_near, [0.06; 8]]), 2, "by chance");
+        let as_good = [0.03, 0.08, 0.03, 0.08, 0.03, 0.08, 0.03, 0.06];
+        assert_eq!(taken([[0.125; 8], as_good, [0.06; 8]]), 2, "by chance");
         assert_eq!(taken([[0.125; 8], [0.05; 8], [0.06; 8]]), 1);
     }
 
     #[test]
-    fn a_choice_for_each_value_is_taken_where_it_is_clearly_nearer() {
+    fn a_choice_for_each_value_is_taken_if_it_is_significantly_better() {
         let torn = score(&[0.01, 0.01, 0.01, 0.01, 0.01, 0.01, 0.01, 0.34]);
-        let (near, far) = (score(&[0.03; 8]), score(&[0.06; 8]));
-        assert!(is_taken(Some(&near), Some(&far)));
-        assert!(!is_taken(Some(&far), Some(&near)) && !is_taken(Some(&far), Some(&far)));
-        assert!(!is_taken(Some(&torn), Some(&far)));
+        let (good, poor) = (score(&[0.03; 8]), score(&[0.06; 8]));
+        assert!(is_taken(Some(&good), Some(&poor)));
+        assert!(!is_taken(Some(&poor), Some(&good)) && !is_taken(Some(&poor), Some(&poor)));
+        assert!(!is_taken(Some(&torn), Some(&poor)));
     }
 
     #[test]
-    fn of_one_sample_nothing_is_clipped() {
+    fn one_sample_clips_nothing() {
         let of = |error| Some(Rc::new(score(&[error])));
         assert_eq!(best(&CLIPS, &[0.1, 0.05, 0.01].map(of)), 0);
     }
 
     #[test]
-    fn without_outputs_it_is_what_is_best_layer_by_layer() {
+    fn without_outputs_the_best_layers_decide() {
         assert_eq!(best(&CLIPS, &[None, None, None]), 0);
         assert!(is_taken(None, None));
     }

@@ -1,4 +1,4 @@
-//! What a model is fed with: samples, where they come from, and who runs the model on them.
+//! Samples, their sources, and the engines that run a model on them.
 
 use std::collections::BTreeMap;
 use std::hash::Hasher;
@@ -24,13 +24,12 @@ impl Sample {
 }
 
 impl Sample {
-    /// Bytes that its values take.
+    /// The size of its values in bytes.
     pub(crate) fn bytes(&self) -> usize {
         self.inputs.iter().map(|(_, tensor)| tensor.data.len()).sum()
     }
 
-    /// A number that follows from the content alone: the same for the same inputs in any order
-    /// (FNV-1a over words, 64 bits).
+    /// A hash of the content: equal for equal inputs in any order (64-bit FNV-1a over words).
     pub(crate) fn key(&self) -> u64 {
         let mut inputs: Vec<_> = self.inputs.iter().collect();
         inputs.sort_by_key(|(name, _)| name);
@@ -49,63 +48,63 @@ impl Sample {
     }
 }
 
-/// A source of samples; they stream, nobody holds them all.
+/// A source of samples. Samples are streamed: they are never all in memory.
 pub trait Samples {
     /// The next sample, or `None` at the end.
     fn next_sample(&mut self) -> Option<Result<Sample, CalibrationError>>;
 
-    /// How many samples are left, when that is known.
+    /// The number of samples that are left, if known.
     fn len_hint(&self) -> Option<usize> {
         None
     }
 }
 
-/// Receives the values of a tapped tensor right after the node that made it ran.
+/// Receives the values of an observed tensor right after its node was run.
 pub trait Sink {
-    /// `tap` is the position in the list of names given to [`Engine::prepare`]; `values` are the
-    /// elements in C order, as many as `shape` says.
-    fn observe(&mut self, tap: usize, shape: &[usize], values: &[f32]);
+    /// `index` is the position in the list of names that was given to [`Engine::prepare`]. `values`
+    /// are the elements in C order; their number is the product of `shape`.
+    fn observe(&mut self, index: usize, shape: &[usize], values: &[f32]);
 }
 
-/// Something that can run ONNX models and show what flows through them.
+/// An engine that runs ONNX models and shows their intermediate values.
 pub trait Engine: Sync {
-    /// The name written in reports: `tract`.
+    /// The name that reports show, for example `tract`.
     fn name(&self) -> &'static str;
 
-    /// Gets `model` ready for samples with the shapes and types of `sample`.
+    /// Prepares `model` for samples with the shapes and types of `sample`.
     ///
-    /// `taps` are the ONNX names of the float32 values to show (graph inputs and node outputs of
-    /// the main graph).
+    /// `observed` are the ONNX names of the float32 values to show: graph inputs and node outputs
+    /// of the main graph.
     ///
     /// # Errors
-    /// [`CalibrationError`] naming the node and operator that the engine cannot run, or the input
+    /// [`CalibrationError`] with the node and operator that the engine cannot run, or the input
     /// whose shape or type does not fit.
     fn prepare(
         &self,
         model: &Model,
-        taps: &[String],
+        observed: &[String],
         sample: &Sample,
     ) -> Result<Box<dyn Runner>, CalibrationError>;
 
-    /// As [`Engine::prepare`], for one of several runners that are busy beside each other: where an
-    /// engine has a choice, this one computes on one core.
+    /// As [`Engine::prepare`], for one of several sessions that run at the same time: an engine
+    /// that can choose uses one core for it.
     ///
     /// # Errors
-    /// As [`Engine::prepare`].
+    /// See [`Engine::prepare`].
     fn prepare_beside(
         &self,
         model: &Model,
-        taps: &[String],
+        observed: &[String],
         sample: &Sample,
     ) -> Result<Box<dyn Runner>, CalibrationError> {
-        self.prepare(model, taps, sample)
+        self.prepare(model, observed, sample)
     }
 
-    /// Gets `model` ready to be timed on this sample, each run computed on so many threads; `None`
-    /// for an engine whose time says nothing of that of a deployed model.
+    /// Prepares `model` for timing on this sample, with `threads` threads for each run. Returns
+    /// `None` for an engine whose time does not predict the time of a deployed model.
     ///
     /// # Errors
-    /// As [`Engine::prepare`].
+    /// See [`Engine::prepare`].
     fn timed(
         &self,
         model: &Model,
@@ -116,11 +115,11 @@ pub trait Engine: Sync {
         Ok(None)
     }
 
-    /// How often each type of operator runs for this sample, once the engine has optimized the
-    /// model; `None` for an engine that does not tell.
+    /// The number of nodes of each operator type that run for this sample, after the optimizations
+    /// of the engine. Returns `None` for an engine that does not report it.
     ///
     /// # Errors
-    /// As [`Engine::prepare`].
+    /// See [`Engine::prepare`].
     fn kernels(
         &self,
         model: &Model,
@@ -131,31 +130,32 @@ pub trait Engine: Sync {
     }
 }
 
-/// A model and a sample that are ready to be timed.
+/// A model and a sample that are ready for timing.
 pub trait Timed {
-    /// Runs the sample once; the outputs are dropped.
+    /// Runs the sample once and drops the outputs.
     ///
     /// # Errors
-    /// As [`Runner::run`].
+    /// See [`Runner::run`].
     fn run(&mut self) -> Result<(), CalibrationError>;
 
-    /// Who runs the model, as [`Runner::engine`].
+    /// The engine that runs the model, as in [`Runner::engine`].
     fn engine(&self) -> Option<&'static str> {
         None
     }
 
-    /// Threads that a run is computed on, where these are not as many as were asked for.
+    /// The number of threads of a run, if it differs from the number requested.
     fn threads(&self) -> Option<usize> {
         None
     }
 }
 
-/// A model ready to run; shared by threads, one sample each.
+/// A model that is ready to run. Threads share it; each runs one sample at a time.
 pub trait Runner: Send + Sync {
-    /// Runs one sample and shows every tapped value to `sink`; stops early when `cancelled` is set.
+    /// Runs one sample and shows every observed value to `sink`. Stops early when `cancelled` is
+    /// set.
     ///
     /// # Errors
-    /// [`CalibrationError`] naming the node that failed.
+    /// [`CalibrationError`] with the node that failed.
     fn run(
         &self,
         sample: &Sample,
@@ -163,19 +163,19 @@ pub trait Runner: Send + Sync {
         cancelled: &AtomicBool,
     ) -> Result<(), CalibrationError>;
 
-    /// Whether it runs samples of any shape, not only those like the one it was prepared for: then
-    /// one is enough for all samples.
+    /// Whether it accepts samples of any shape, not only of the shapes that it was prepared for. If
+    /// so, one session serves all samples.
     fn any_shape(&self) -> bool {
         false
     }
 
-    /// Who runs the model, where that is not the engine that prepared it: one that chooses among
-    /// others says here what it chose.
+    /// The engine that runs the model, if it is not the engine that prepared it: an engine that
+    /// chooses among others reports its choice here.
     fn engine(&self) -> Option<&'static str> {
         None
     }
 
-    /// What the caller should know of how the model is run: why another engine was chosen.
+    /// A note on how the model is run, for example why another engine was chosen.
     fn note(&self) -> Option<&str> {
         None
     }

@@ -1,4 +1,4 @@
-//! Judges ranges on samples held back: by the outputs of the model, and layer by layer.
+//! Evaluates ranges on samples held back: by the outputs of the model, and layer by layer.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -6,43 +6,44 @@ use quantize_rs_math::Range;
 use quantize_rs_onnx::Model;
 
 use super::engine::{Engine, Sample, Samples, Sink};
-use super::probe_matmuls::{Place, Shadows, products};
-use super::run::{Control, Progress, Watcher, watch};
+use super::probe_matmuls::{MatMulProbes, ProbedMatMul, products};
+use super::run::{Control, Progress, ValueObserver, observe};
 use super::score::Score;
 use crate::encode::WeightCache;
 use crate::graph::uses::FLOATS;
 use crate::graph::{Graph, ValueId};
 use crate::{CalibrationError, Plan, QuantizeError, Ranges};
 
-/// The error of the products that read a value, sample by sample, as a part of what they put out.
+/// The error of the matrix multiplications that consume a value, sample by sample, relative to
+/// their outputs.
 pub(super) type LayerError = Vec<f64>;
 
-/// Runs models on the samples to judge by.
-pub(super) struct Judge<'a, 'c> {
+/// Runs quantized models on the evaluation samples.
+pub(super) struct Evaluator<'a, 'c> {
     pub(super) model: &'a Model,
     pub(super) plan: &'a Plan,
     pub(super) engine: &'a dyn Engine,
     pub(super) control: &'a mut Control<'c>,
-    /// Samples to judge by, those held back first.
+    /// The evaluation samples, those held back first.
     pub(super) kept: &'a [Sample],
-    /// Samples run so far, and in all.
+    /// Samples run so far, and their total.
     pub(super) progress: Progress,
-    /// Weights of the models that are judged.
+    /// Encoded weights, shared by the models that are evaluated.
     pub(super) known: WeightCache,
 }
 
-/// What is remembered of one sample: a list of numbers for each tap.
-pub(super) type Shown = BTreeMap<u64, Vec<Vec<f32>>>;
+/// What is recorded of each sample: a list of numbers for each observed output.
+pub(super) type RecordedOutputs = BTreeMap<u64, Vec<Vec<f32>>>;
 
-/// So many elements of a value are remembered of a sample, at most: enough to judge by, and little
-/// to keep, however large the outputs of a model are.
-const MOST_ELEMENTS: usize = 1 << 16;
+/// The maximum number of elements of a value that are recorded for a sample: enough for an
+/// evaluation, and little memory however large the outputs of a model are.
+const MAX_ELEMENTS: usize = 1 << 16;
 
-/// Samples that layers are judged by: each shows a layer's every position, and costs as many copies
-/// of it as there are methods.
-pub(super) const FOR_LAYERS: usize = 8;
+/// The number of samples that layers are evaluated on. Each sample shows every position of a layer,
+/// and costs one copy of the layer for each method.
+pub(super) const LAYER_SAMPLES: usize = 8;
 
-/// Names of the outputs of a model that are floats.
+/// The names of the float outputs of a model.
 pub(super) fn float_outputs(model: &Model) -> Vec<String> {
     let is_float = |number: i32| FLOATS.iter().any(|float| float.number() == number);
     let outputs = model.graph().output.iter();
@@ -51,34 +52,34 @@ pub(super) fn float_outputs(model: &Model) -> Vec<String> {
     outputs.map(|output| output.name.clone()).collect()
 }
 
-/// Remembers elements of a value, as many as may be.
-pub(super) fn remember(all: &mut Vec<f32>, values: &[f32]) {
-    // Lengths of axes are even more often than not: an odd step meets every channel.
-    let step = values.len().div_ceil(MOST_ELEMENTS).max(1) | 1;
+/// Records elements of a value, at most [`MAX_ELEMENTS`].
+pub(super) fn record(all: &mut Vec<f32>, values: &[f32]) {
+    // Dimensions are mostly even: an odd step meets every channel.
+    let step = values.len().div_ceil(MAX_ELEMENTS).max(1) | 1;
     all.extend(values.iter().step_by(step));
 }
 
-impl Judge<'_, '_> {
-    /// How near the outputs of the model come to `reference` when it is quantized with `ranges`;
-    /// `None` for a model without outputs of floats.
+impl Evaluator<'_, '_> {
+    /// The score of the model quantized with `ranges` against the float outputs in `reference`;
+    /// `None` for a model without float outputs.
     pub(super) fn score(
         &mut self,
         ranges: &Ranges,
-        reference: &Shown,
+        reference: &RecordedOutputs,
     ) -> Result<Option<Score>, QuantizeError> {
         let quantized = self.plan.apply_cached(self.model, Some(ranges), Some(&mut self.known))?;
         let outputs = float_outputs(self.model);
         let shown = self.shown(quantized.model(), &outputs, usize::MAX, self.control.threads)?;
-        // By content, which is an order that does not depend on threads.
-        let chose: BTreeSet<u64> = self.kept.iter().take(FOR_LAYERS).map(Sample::key).collect();
+        // The key is the content, so that the order does not depend on threads.
+        let chose: BTreeSet<u64> = self.kept.iter().take(LAYER_SAMPLES).map(Sample::key).collect();
         let samples = reference.iter().filter_map(|(key, wanted)| {
             Some((&wanted[..], &shown.get(key)?[..], chose.contains(key)))
         });
         Ok(Score::of(samples))
     }
 
-    /// For each of these values, and each of its `candidates`, the error of the products by matrices that read
-    /// it, as a part of each row of what they put out.
+    /// For each of these values, and for each of its candidate ranges: the error of the MatMul and
+    /// Gemm nodes that consume the value, relative to each row of their outputs.
     pub(super) fn layer_errors(
         &mut self,
         candidates: &BTreeMap<String, Vec<Range>>,
@@ -88,40 +89,41 @@ impl Judge<'_, '_> {
         for (value, node) in products(&graph, self.plan) {
             consumers.entry(value).or_default().insert(node);
         }
-        let mut shadows = Shadows::new(&graph);
+        let mut probes = MatMulProbes::new(&graph);
         for (value, how) in self.plan.quantized() {
             let Some(ranges) = candidates.get(&value.name) else { continue };
             let Some(id) = graph.value(&value.name) else { continue };
             if let Some(nodes) = consumers.get(&id) {
-                shadows.add(id, how, ranges, nodes);
+                probes.add(id, how, ranges, nodes);
             }
         }
-        let Shadows { edits, taps, places, .. } = shadows;
+        let MatMulProbes { edits, observed, probed, .. } = probes;
         let mut model = self.model.clone();
         model.apply(edits)?;
         // One sample at a time: the copies of the layers take more memory than calibration does.
-        let shown = self.shown(&model, &taps, FOR_LAYERS, 1)?;
+        let shown = self.shown(&model, &observed, LAYER_SAMPLES, 1)?;
         let mut errors: BTreeMap<String, Vec<LayerError>> = BTreeMap::new();
-        for Place { value, noises } in places {
+        for ProbedMatMul { value, noises } in probed {
             let found = errors.entry(value).or_insert_with(|| vec![Vec::new(); noises.len()]);
-            for (found, tap) in found.iter_mut().zip(noises) {
+            for (found, index) in found.iter_mut().zip(noises) {
                 found.resize(shown.len(), 0.0);
-                let parts = shown.values().map(|taps| taps[tap].first().copied().unwrap_or(0.0));
+                let parts =
+                    shown.values().map(|observed| observed[index].first().copied().unwrap_or(0.0));
                 found.iter_mut().zip(parts).for_each(|(found, part)| *found += f64::from(part));
             }
         }
         Ok(errors)
     }
 
-    /// What the first samples show, so many at most, so many of them at once; by their content.
+    /// What the first `most` samples show, run on `threads` threads; by the content of the sample.
     fn shown(
         &mut self,
         model: &Model,
-        taps: &[String],
+        observed: &[String],
         most: usize,
         threads: usize,
-    ) -> Result<Shown, CalibrationError> {
-        let mut samples = Queue(self.kept.iter().take(most).cloned().collect());
+    ) -> Result<RecordedOutputs, CalibrationError> {
+        let mut samples = SampleQueue(self.kept.iter().take(most).cloned().collect());
         let count = samples.0.len();
         let control = &mut *self.control;
         let Progress { done: before, total } = self.progress;
@@ -129,44 +131,48 @@ impl Judge<'_, '_> {
             (control.progress)(Progress { done: before + done, total })
         };
         let mut control = Control { threads, progress: &mut go_on };
-        let watcher = || Shower { now: vec![Vec::new(); taps.len()], shown: Shown::new() };
-        let outcome = watch(model, taps, self.engine, &mut samples, &mut control, watcher)?;
+        let observer = || OutputRecorder {
+            now: vec![Vec::new(); observed.len()],
+            shown: RecordedOutputs::new(),
+        };
+        let outcome = observe(model, observed, self.engine, &mut samples, &mut control, observer)?;
         self.progress.done += count;
-        Ok(outcome.watchers.into_iter().flat_map(|watcher| watcher.shown).collect())
+        Ok(outcome.observers.into_iter().flat_map(|observer| observer.shown).collect())
     }
 }
 
-/// Samples in a row.
-struct Queue(VecDeque<Sample>);
+/// A queue of samples.
+struct SampleQueue(VecDeque<Sample>);
 
-impl Samples for Queue {
+impl Samples for SampleQueue {
     fn next_sample(&mut self) -> Option<Result<Sample, CalibrationError>> {
         self.0.pop_front().map(Ok)
     }
 }
 
-/// Remembers what each sample shows.
-struct Shower {
+/// Records what each sample shows.
+struct OutputRecorder {
     now: Vec<Vec<f32>>,
-    shown: Shown,
+    shown: RecordedOutputs,
 }
 
-impl Sink for Shower {
-    fn observe(&mut self, tap: usize, _: &[usize], values: &[f32]) {
-        if let Some(now) = self.now.get_mut(tap) {
-            remember(now, values);
+impl Sink for OutputRecorder {
+    fn observe(&mut self, index: usize, _: &[usize], values: &[f32]) {
+        if let Some(now) = self.now.get_mut(index) {
+            record(now, values);
         }
     }
 }
 
-impl Watcher for Shower {
+impl ValueObserver for OutputRecorder {
     fn begin(&mut self, _: usize, _: &Sample) {
         self.now.iter_mut().for_each(Vec::clear);
     }
 
     fn finish(&mut self, sample: &Sample) -> Result<(), CalibrationError> {
-        let taps = self.now.len();
-        self.shown.insert(sample.key(), std::mem::replace(&mut self.now, vec![Vec::new(); taps]));
+        let observed = self.now.len();
+        self.shown
+            .insert(sample.key(), std::mem::replace(&mut self.now, vec![Vec::new(); observed]));
         Ok(())
     }
 }

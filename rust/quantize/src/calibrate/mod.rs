@@ -1,7 +1,4 @@
-//! Calibration: runs a model on samples and finds where its activations live.
-//!
-//! In: a model, its plan, an [`Engine`] and samples. Out: [`Ranges`].
-//! Imports: the rooms up to `encode`.
+//! Calibration: runs a model on samples and finds the range of each of its activations.
 
 mod auto;
 mod collect;
@@ -22,20 +19,22 @@ use quantize_rs_onnx::Model;
 use crate::{Method, Plan, QuantizeError, Ranges};
 
 pub use compare_methods::{MethodComparison, MethodRow};
-pub(crate) use progress::Works;
+pub(crate) use progress::StagedProgress;
 pub use run::{Control, Progress};
-pub(crate) use run::{Watched, Watcher, watch};
+pub(crate) use run::{RunOutcome, ValueObserver, observe};
 
-/// Runs `model` on every sample and finds the range of each value that `plan` observes, and what the
-/// biases of products by quantized weights are corrected by.
+/// Runs `model` on every sample and finds the range of each value that `plan` observes, and the
+/// channel means that bias correction needs.
 ///
-/// A plan for weights alone observes no value: there the means are all that is looked for, and the method
-/// makes no difference. Everything that any method needs is gathered in one pass, in memory that does not grow with the
-/// number of samples. The result depends neither on the number of threads nor on the order of the
-/// samples, bit for bit.
+/// A weight-only plan observes no value: only the channel means are collected, and the method makes
+/// no difference. All statistics that any method needs are collected in one pass, in memory that
+/// does not grow with the number of samples. The result is the same bit for bit for every number of
+/// threads and every order of the samples.
 ///
-/// With [`Method::Auto`] and 128 samples or more a part is held back and run again, as by [`compare_methods`]; single values are
-/// judged so from 512 on. With fewer it is the method that leaves room for what was not seen, and of one sample the full range.
+/// With [`Method::Auto`] and 128 samples or more, some samples are held back and run again, as in
+/// [`compare_methods`]. From 512 samples on, single values may get a method of their own. With
+/// fewer than 128 samples `auto` takes the method that leaves room for values that were not seen;
+/// with one sample it takes the full range.
 ///
 /// # Errors
 /// No samples, a sample that does not fit the model, NaN or infinity in an observed value, or an
@@ -48,39 +47,40 @@ pub fn calibrate(
     method: &Method,
     mut control: Control<'_>,
 ) -> Result<Ranges, QuantizeError> {
-    let taps = collect::taps(model, plan);
-    if taps.is_empty() {
-        // Nothing to look for: the engine need not even be able to run the model.
+    let observed = collect::observed_values(model, plan);
+    if observed.is_empty() {
+        // No value is observed: the engine does not even have to support the model.
         let model = plan.origin.fingerprint.clone();
         let mut ranges = Ranges::of(model, method.name(), engine.name(), 0, BTreeMap::new());
-        ranges.notes.push(IDLE.to_owned());
+        ranges.notes.push(NO_OBSERVED_VALUE.to_owned());
         return Ok(ranges);
     }
     if matches!(method, Method::Auto) && plan.needs_calibration() {
-        let gathered = collect::gather(model, taps, engine, samples, &mut control, true)?;
-        return auto::choose(model, plan, engine, gathered, &mut control);
+        let collected = collect::collect(model, observed, engine, samples, &mut control, true)?;
+        return auto::choose(model, plan, engine, collected, &mut control);
     }
-    let mut gathered = collect::gather(model, taps, engine, samples, &mut control, false)?;
-    let (_, mut ranges) = gathered.ranges(plan);
+    let mut collected = collect::collect(model, observed, engine, samples, &mut control, false)?;
+    let (_, mut ranges) = collected.ranges(plan);
     if plan.needs_calibration() {
         return Ok(ranges.using(method)?);
     }
-    // No method chose anything.
+    // No range was computed, so no method was used.
     ranges.method = Method::default().name();
     Ok(ranges)
 }
 
-/// What is said where samples serve nothing.
-const IDLE: &str = "no sample was run: no activation is quantized, and no bias could be corrected";
+/// The note of a plan that observes no value.
+const NO_OBSERVED_VALUE: &str =
+    "no sample was run: no activation is quantized and no bias can be corrected";
 
-/// Runs `model` on every sample once and compares what each method makes of it.
+/// Runs `model` on every sample once and compares the range methods.
 ///
-/// A part of the samples is held back: the ranges of each method follow from the others, the model
-/// is quantized with them, and its outputs on the samples held back (and on others, when these are
-/// few) are compared with those of the float model.
+/// Some samples are held back. The ranges of each method are computed from the other samples, the
+/// model is quantized with them, and its outputs on the samples held back (and on others if these
+/// are few) are compared with the outputs of the float model.
 ///
 /// # Errors
-/// As [`calibrate`].
+/// See [`calibrate`].
 pub fn compare_methods(
     model: &Model,
     plan: &Plan,
@@ -88,8 +88,8 @@ pub fn compare_methods(
     samples: &mut dyn Samples,
     mut control: Control<'_>,
 ) -> Result<MethodComparison, QuantizeError> {
-    let taps = collect::taps(model, plan);
-    let gathered = collect::gather(model, taps, engine, samples, &mut control, true)?;
-    let all = compare_methods::Extent { blunt: true, single: true };
-    compare_methods::compare(model, plan, engine, gathered, &mut control, all)
+    let observed = collect::observed_values(model, plan);
+    let collected = collect::collect(model, observed, engine, samples, &mut control, true)?;
+    let all = compare_methods::ComparisonScope { heavy_clipping: true, single: true };
+    compare_methods::compare(model, plan, engine, collected, &mut control, all)
 }

@@ -1,4 +1,5 @@
-//! Copies of products by matrices beside the products themselves, which read a value quantized in several ways.
+//! Copies of MatMul and Gemm nodes, added to the model, that read a value quantized with each
+//! candidate range.
 
 use std::collections::BTreeSet;
 
@@ -11,44 +12,45 @@ use crate::graph::names::Names;
 use crate::graph::{Graph, ValueId};
 use crate::plan::ValuePlan;
 
-/// Since then axes may be counted from the end.
-const AXES_FROM_THE_END: i64 = 11;
+/// The opset since which axes may be negative.
+const NEGATIVE_AXES_OPSET: i64 = 11;
 
-/// Since then they are an input.
-const AXES_ARE_AN_INPUT: i64 = 18;
+/// The opset since which the axes of a reduction are an input.
+const AXES_INPUT_OPSET: i64 = 18;
 
-/// A row counts as at least this part of the mean: one of zeros is no signal.
-const LEAST: f32 = 1e-3;
+/// The energy of a row counts as at least this fraction of the mean: a row of zeros has no signal.
+const MIN_ROW_ENERGY: f32 = 1e-3;
 
-/// Where the numbers of one product, reading one value, are among the taps.
-pub(super) struct Place {
+/// The observed errors of one MatMul or Gemm that reads one value.
+pub(super) struct ProbedMatMul {
     pub(super) value: String,
-    /// One for each candidate.
+    /// For each candidate, the position of its error among the observed outputs.
     pub(super) noises: Vec<usize>,
 }
 
-/// Copies of products that read a value quantized in each of several ways, beside the products
-/// themselves, with nodes that measure how far their outputs are apart.
+/// Copies of MatMul and Gemm nodes that read a value quantized with each candidate range, with
+/// nodes that measure the difference between the outputs of the copies and those of the originals.
 ///
-/// They are compared row by row, each at its own size: it is a token or an example of its own, and what
-/// comes next takes it so. Single rows that are far louder than all others, as transformers have them for
-/// their first token, would decide alone otherwise, and for the range that suits them.
-pub(super) struct Shadows<'g, 'm> {
+/// The outputs are compared row by row, each relative to its own energy: a row is a token or an
+/// example of its own, and the next layer uses it as such. Transformers have single rows with a far
+/// larger energy than all others, for example the first token; without this rule such rows would
+/// decide alone, in favor of the range that suits them.
+pub(super) struct MatMulProbes<'g, 'm> {
     graph: &'g Graph<'m>,
     names: Names<'g>,
     pub(super) edits: Vec<Edit>,
-    /// Values that tell how far outputs are apart: one number each.
-    pub(super) taps: Vec<String>,
-    pub(super) places: Vec<Place>,
+    /// Names of the measured differences: one number each.
+    pub(super) observed: Vec<String>,
+    pub(super) probed: Vec<ProbedMatMul>,
 }
 
-/// The products by matrices that run on integers once the model is quantized: each with the value that it reads.
+/// The MatMul and Gemm nodes that the quantized model computes on integers, each with its input.
 pub(super) fn products(graph: &Graph<'_>, plan: &Plan) -> Vec<(ValueId, usize)> {
-    if opset(graph) < AXES_FROM_THE_END {
+    if opset(graph) < NEGATIVE_AXES_OPSET {
         return Vec::new();
     }
     let multiplies = |node: usize| matches!(&*graph.nodes[node].op_type, "MatMul" | "Gemm");
-    // By a vector there are no rows.
+    // A product with a vector has no rows.
     let matrix = |weight| graph.shape(weight).is_some_and(|shape| shape.len() >= 2);
     let nodes = plan.integer_nodes().into_iter();
     let nodes = nodes.filter(|integer| multiplies(integer.node) && matrix(integer.weight));
@@ -59,13 +61,14 @@ fn opset(graph: &Graph<'_>) -> i64 {
     graph.model.opset("").unwrap_or(1)
 }
 
-impl<'g, 'm> Shadows<'g, 'm> {
-    pub(super) fn new(graph: &'g Graph<'m>) -> Shadows<'g, 'm> {
+impl<'g, 'm> MatMulProbes<'g, 'm> {
+    pub(super) fn new(graph: &'g Graph<'m>) -> MatMulProbes<'g, 'm> {
         let names = Names::of(graph);
-        Shadows { graph, names, edits: Vec::new(), taps: Vec::new(), places: Vec::new() }
+        MatMulProbes { graph, names, edits: Vec::new(), observed: Vec::new(), probed: Vec::new() }
     }
 
-    /// Measures the products at `nodes`, which read `value`, with it quantized to each of `ranges`.
+    /// Measures the nodes `nodes`, which read `value`, with the value quantized to each of
+    /// `ranges`.
     pub(super) fn add(
         &mut self,
         value: ValueId,
@@ -76,7 +79,7 @@ impl<'g, 'm> Shadows<'g, 'm> {
         let name = self.graph.values[value].name;
         let quantized: Vec<String> = ranges
             .iter()
-            .map(|range| self.quantized(name, how, params(*range, &how.spec)))
+            .map(|range| self.quantize_dequantize(name, how, params(*range, &how.spec)))
             .collect();
         for node in nodes {
             let Some(output) = self.graph.output(*node, 0) else { continue };
@@ -86,8 +89,8 @@ impl<'g, 'm> Shadows<'g, 'm> {
         }
     }
 
-    /// The value rounded to the grid, under a new name.
-    fn quantized(&mut self, name: &str, how: &ValuePlan, params: Params) -> String {
+    /// The value quantized and dequantized, under a new name.
+    fn quantize_dequantize(&mut self, name: &str, how: &ValuePlan, params: Params) -> String {
         let scale = Tensor::from_f32(vec![], &[params.scale]);
         let zero_point = integers(how.stored, vec![], &[params.zero_point]);
         let parameters =
@@ -97,7 +100,7 @@ impl<'g, 'm> Shadows<'g, 'm> {
         self.node("DequantizeLinear", inputs(integers), vec![])
     }
 
-    /// A copy of a node that reads `input` instead of `value`; its first output.
+    /// Adds a copy of a node that reads `input` instead of `value`, and returns the first output.
     fn copy(&mut self, node: usize, value: &str, input: &str) -> String {
         let mut copy = self.graph.nodes[node].clone();
         for name in copy.input.iter_mut().filter(|name| *name == value) {
@@ -110,36 +113,36 @@ impl<'g, 'm> Shadows<'g, 'm> {
         first
     }
 
-    /// Taps on the mean part of each row that is noise, for each of `found`.
+    /// Observes the mean relative error over the rows, for each of `found`.
     fn compare(&mut self, value: &str, wanted: ValueId, found: &[String]) {
         let output = self.graph.values[wanted].name.to_owned();
-        let signals = self.energies(output.clone());
+        let signals = self.row_energies(output.clone());
         let mean = self.mean(signals.clone());
-        let part = self.constant("judged", "least", &Tensor::from_f32(vec![], &[LEAST]));
+        let part = self.constant("probe", "least", &Tensor::from_f32(vec![], &[MIN_ROW_ENERGY]));
         let least = self.node("Mul", vec![mean, part], vec![]);
         let signals = self.node("Max", vec![signals, least], vec![]);
         let noises = found
             .iter()
             .map(|found| {
                 let noise = self.node("Sub", vec![output.clone(), found.clone()], vec![]);
-                let noises = self.energies(noise);
+                let noises = self.row_energies(noise);
                 let parts = self.node("Div", vec![noises, signals.clone()], vec![]);
                 let mean = self.mean(parts);
-                self.taps.push(mean);
-                self.taps.len() - 1
+                self.observed.push(mean);
+                self.observed.len() - 1
             })
             .collect();
-        self.places.push(Place { value: value.to_owned(), noises });
+        self.probed.push(ProbedMatMul { value: value.to_owned(), noises });
     }
 
-    /// The sum of the squares of each row.
-    fn energies(&mut self, value: String) -> String {
+    /// The sum of squares of each row.
+    fn row_energies(&mut self, value: String) -> String {
         let mut attributes = vec![Raw::new(AttributeProto::int("keepdims", 0))];
         let mut inputs = vec![value];
-        if opset(self.graph) >= AXES_ARE_AN_INPUT {
+        if opset(self.graph) >= AXES_INPUT_OPSET {
             let data = (-1_i64).to_le_bytes().to_vec().into();
             let last = Tensor { dtype: DataType::Int64, shape: vec![1], data };
-            inputs.push(self.constant("judged", "last", &last));
+            inputs.push(self.constant("probe", "last", &last));
         } else {
             attributes.push(Raw::new(AttributeProto::ints("axes", &[-1])));
         }
@@ -164,7 +167,7 @@ impl<'g, 'm> Shadows<'g, 'm> {
         input: Vec<String>,
         attribute: Vec<Raw<AttributeProto>>,
     ) -> String {
-        let output = self.names.fresh("judged", op_type);
+        let output = self.names.fresh("probe", op_type);
         let node = NodeProto::new(output.clone(), op_type, input, vec![output.clone()], attribute);
         self.edits.push(Edit::AddNode(node));
         output

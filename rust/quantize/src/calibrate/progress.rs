@@ -1,23 +1,23 @@
-//! Several works on samples whose progress is that of one.
+//! Several stages that run samples, with one progress counter.
 
 use super::{Control, Progress};
 use crate::QuantizeError;
 
-/// Works on samples, one after the other: each begins to count where the last ended.
-pub(crate) struct Works<'a> {
+/// Stages that run samples one after another: each continues the count of the stage before.
+pub(crate) struct StagedProgress<'a> {
     threads: usize,
     ask: &'a mut dyn FnMut(Progress) -> bool,
-    /// Samples run for what is over.
+    /// Samples that the finished stages ran.
     ran: usize,
 }
 
-impl<'a> Works<'a> {
-    pub(crate) fn new(control: Control<'a>) -> Works<'a> {
+impl<'a> StagedProgress<'a> {
+    pub(crate) fn new(control: Control<'a>) -> StagedProgress<'a> {
         let Control { threads, progress: ask } = control;
-        Works { threads, ask, ran: 0 }
+        StagedProgress { threads, ask, ran: 0 }
     }
 
-    /// Does some work, whose progress is added to what was done before.
+    /// Runs a stage and adds its progress to that of the stages before.
     pub(crate) fn next<T>(
         &mut self,
         work: impl FnOnce(Control<'_>) -> Result<T, QuantizeError>,

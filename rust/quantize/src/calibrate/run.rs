@@ -1,4 +1,4 @@
-//! The loop: runs a model on samples, several at once, and lets somebody watch what flows through.
+//! Runs a model on samples, several at once, and shows its values to observers.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
@@ -12,82 +12,83 @@ use super::engine::{Engine, Runner, Sample, Samples, Sink};
 use crate::CalibrationError;
 use crate::error::CalibrationErrorKind as Kind;
 
-/// How often somebody who waits is asked whether to go on.
-const PATIENCE: Duration = Duration::from_millis(50);
+/// The interval at which the caller is asked whether to continue.
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// Models prepared for different input shapes that are kept at once.
-const SHAPES_KEPT: usize = 4;
+/// The maximum number of sessions, one for each set of input shapes, that are cached.
+const MAX_SESSIONS: usize = 4;
 
-/// More threads than this gain nothing and may not be had.
-const MOST_THREADS: usize = 256;
+/// More threads gain nothing, and the system may refuse them.
+const MAX_THREADS: usize = 256;
 
-/// How far a calibration has come.
+/// The progress of a calibration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
-    /// Samples done, each as often as it is run.
+    /// Samples that were run, each counted as often as it is run.
     pub done: usize,
-    /// Samples in all, when that is known; more once it is known how many are run again to judge by.
+    /// The total, if known; it grows when samples are run again for an evaluation.
     pub total: Option<usize>,
 }
 
-/// How to run a calibration.
+/// How a calibration is run.
 pub struct Control<'a> {
-    /// Samples that run at once, each on a thread of its own; at least 1.
+    /// The number of samples that run at the same time, each on its own thread; at least 1.
     pub threads: usize,
-    /// Called on the caller's thread, every 50 ms and after each sample; `false` stops the run.
+    /// Called on the caller's thread every 50 ms and after each sample; `false` cancels the run.
     pub progress: &'a mut dyn FnMut(Progress) -> bool,
 }
 
 impl Control<'_> {
-    /// Asks whether to go on, between samples.
+    /// Reports progress and asks whether to continue.
     ///
     /// # Errors
-    /// The answer was no.
+    /// The callback returned `false`.
     pub(crate) fn go_on(&mut self, done: usize) -> Result<(), CalibrationError> {
         let progress = Progress { done, total: None };
         if (self.progress)(progress) { Ok(()) } else { Err(CalibrationError::new(Kind::Cancelled)) }
     }
 }
 
-/// Somebody who watches samples being run, on a thread of their own.
-pub(crate) trait Watcher: Sink + Send {
-    /// The sample of this number, from 0, is about to be run.
+/// Observes samples while they run, on a thread of its own.
+pub(crate) trait ValueObserver: Sink + Send {
+    /// The sample with this number, from 0, is about to run.
     fn begin(&mut self, number: usize, sample: &Sample);
 
-    /// The sample has been run to its end.
+    /// The sample has run.
     ///
     /// # Errors
-    /// What was seen cannot be used.
+    /// The observed values cannot be used.
     fn finish(&mut self, sample: &Sample) -> Result<(), CalibrationError>;
 }
 
-/// What came of a run over all samples.
-pub(crate) struct Watched<W> {
-    /// One for each thread, in no particular order.
-    pub(crate) watchers: Vec<W>,
-    /// Samples run.
+/// The outcome of a run over all samples.
+pub(crate) struct RunOutcome<W> {
+    /// One observer for each thread, in no particular order.
+    pub(crate) observers: Vec<W>,
+    /// The number of samples.
     pub(crate) samples: usize,
-    /// Who ran them.
+    /// The engine that ran them.
     pub(crate) engine: &'static str,
-    /// What the engine had to say.
+    /// Notes of the engine.
     pub(crate) notes: Vec<String>,
 }
 
-/// Runs `model` on every sample and shows the values called `taps` to one watcher a thread.
+/// Runs `model` on every sample and shows the values called `observed` to one observer for each
+/// thread.
 ///
 /// # Errors
-/// No samples, a sample that does not fit the model, an engine that cannot run the model, or what a
-/// watcher refuses.
-pub(crate) fn watch<W: Watcher>(
+/// No samples, a sample that does not fit the model, an engine that cannot run the model, or an
+/// error of an observer.
+pub(crate) fn observe<W: ValueObserver>(
     model: &Model,
-    taps: &[String],
+    observed: &[String],
     engine: &dyn Engine,
     samples: &mut dyn Samples,
     control: &mut Control<'_>,
-    watcher: impl Fn() -> W,
-) -> Result<Watched<W>, CalibrationError> {
+    observer: impl Fn() -> W,
+) -> Result<RunOutcome<W>, CalibrationError> {
     let cancelled = AtomicBool::new(false);
-    let threads = control.threads.clamp(1, MOST_THREADS);
+    let threads = control.threads.clamp(1, MAX_THREADS);
     thread::scope(|scope| {
         let (give, work) = mpsc::sync_channel::<Job>(threads);
         let (report, events) = mpsc::channel();
@@ -95,8 +96,8 @@ pub(crate) fn watch<W: Watcher>(
         let workers: Vec<_> = (0..threads)
             .map(|_| {
                 let (work, report) = (Arc::clone(&work), report.clone());
-                let (cancelled, watcher) = (&cancelled, watcher());
-                scope.spawn(move || work_off(&work, &report, watcher, cancelled))
+                let (cancelled, observer) = (&cancelled, observer());
+                scope.spawn(move || run_jobs(&work, &report, observer, cancelled))
             })
             .collect();
         drop(report);
@@ -111,22 +112,24 @@ pub(crate) fn watch<W: Watcher>(
             engine: engine.name(),
             notes: Vec::new(),
         };
-        let fed = driver.feed(model, engine, samples, taps, &give);
+        let fed = driver.feed(model, engine, samples, observed, &give);
         drop(give);
         if fed.is_err() {
             cancelled.store(true, Ordering::Relaxed);
         }
         let finished = driver.finish(&cancelled);
-        // A worker does nothing that can panic; if it did, its samples would be missing.
-        let stopped = |_| CalibrationError::new(Kind::Engine("a thread stopped".to_owned()));
-        let watchers = workers.into_iter().map(|worker| worker.join().map_err(stopped));
-        let watchers = watchers.collect::<Result<Vec<W>, _>>()?;
+        // A worker does not panic; if it did, its samples would be missing.
+        let stopped = |_| {
+            CalibrationError::new(Kind::Engine("a worker thread stopped unexpectedly".to_owned()))
+        };
+        let observers = workers.into_iter().map(|worker| worker.join().map_err(stopped));
+        let observers = observers.collect::<Result<Vec<W>, _>>()?;
         earliest(finished.err(), fed.err())?;
         if driver.done == 0 {
-            return Err(CalibrationError::new(Kind::NoSamples("the source gave none".to_owned())));
+            return Err(CalibrationError::new(Kind::NoSamples("the source is empty".to_owned())));
         }
         let Driver { done: samples, engine, notes, .. } = driver;
-        Ok(Watched { watchers, samples, engine, notes })
+        Ok(RunOutcome { observers, samples, engine, notes })
     })
 }
 
@@ -155,7 +158,7 @@ impl Driver<'_, '_> {
         model: &Model,
         engine: &dyn Engine,
         samples: &mut dyn Samples,
-        taps: &[String],
+        observed: &[String],
         give: &mpsc::SyncSender<Job>,
     ) -> Result<(), CalibrationError> {
         let mut runners: Vec<(ShapeKey, Arc<dyn Runner>)> = Vec::new();
@@ -164,7 +167,7 @@ impl Driver<'_, '_> {
             self.ask()?;
             let number = self.begun;
             let sample = sample.map_err(|error| error.at_sample(number))?;
-            // A runner for samples of any shape stands alone, under no shape.
+            // A session for samples of any shape is the only one, with an empty key.
             let mut key = shape_key(&sample);
             if runners.iter().any(|(key, _)| key.is_empty()) {
                 key.clear();
@@ -173,12 +176,12 @@ impl Driver<'_, '_> {
             let runner = if let Some((_, runner)) = known {
                 Arc::clone(runner)
             } else {
-                if runners.len() >= SHAPES_KEPT {
+                if runners.len() >= MAX_SESSIONS {
                     runners.remove(0);
                 }
-                let prepared = engine.prepare(model, taps, &sample);
+                let prepared = engine.prepare(model, observed, &sample);
                 let runner = prepared.map_err(|error| match error.kind() {
-                    // No sample is at fault when the engine cannot run the model.
+                    // The sample is not the cause if the engine cannot run the model.
                     Kind::Unsupported(_) => error,
                     _ => error.at_sample(number),
                 })?;
@@ -195,14 +198,14 @@ impl Driver<'_, '_> {
                 runners.push((key, Arc::clone(&runner)));
                 runner
             };
-            // Two samples a thread are enough to keep it busy; more would only take memory.
+            // Two samples for each thread keep it busy; more would only take memory.
             while self.begun - self.done >= 2 * self.threads {
                 self.wait()?;
             }
             self.begun += 1;
             if give.send(Job { number, runner, sample }).is_err() {
                 return Err(CalibrationError::new(Kind::Engine(
-                    "no thread took the work".to_owned(),
+                    "no worker thread is running".to_owned(),
                 )));
             }
             self.ask()?;
@@ -210,11 +213,12 @@ impl Driver<'_, '_> {
         Ok(())
     }
 
-    /// Waits for all that has begun; of several failures the one of the earliest sample counts.
+    /// Waits for all samples that were started; of several failures that of the earliest sample is
+    /// returned.
     fn finish(&mut self, cancelled: &AtomicBool) -> Result<(), CalibrationError> {
         let mut failure: Option<CalibrationError> = None;
         loop {
-            let outcome = match self.events.recv_timeout(PATIENCE) {
+            let outcome = match self.events.recv_timeout(POLL_INTERVAL) {
                 Ok(Ok(())) => {
                     self.done += 1;
                     self.ask()
@@ -231,7 +235,7 @@ impl Driver<'_, '_> {
     }
 
     fn wait(&mut self) -> Result<(), CalibrationError> {
-        match self.events.recv_timeout(PATIENCE) {
+        match self.events.recv_timeout(POLL_INTERVAL) {
             Ok(outcome) => {
                 outcome?;
                 self.done += 1;
@@ -239,7 +243,7 @@ impl Driver<'_, '_> {
             }
             Err(RecvTimeoutError::Timeout) => self.ask(),
             Err(RecvTimeoutError::Disconnected) => Err(CalibrationError::new(Kind::Engine(
-                "all calibration threads stopped".to_owned(),
+                "all worker threads stopped unexpectedly".to_owned(),
             ))),
         }
     }
@@ -254,8 +258,8 @@ impl Driver<'_, '_> {
     }
 }
 
-/// Of two failures the one to speak of: that of the earlier sample, and none that only followed
-/// from the other.
+/// Of two failures the one to report: that of the earlier sample, and not a cancellation that the
+/// other one caused.
 fn earliest(
     a: Option<CalibrationError>,
     b: Option<CalibrationError>,
@@ -272,34 +276,34 @@ fn earliest(
     }
 }
 
-/// A worker: runs samples until there are no more, and returns who watched.
-fn work_off<W: Watcher>(
+/// A worker: runs samples until there are no more, and returns its observer.
+fn run_jobs<W: ValueObserver>(
     work: &Mutex<Receiver<Job>>,
     report: &Sender<Result<(), CalibrationError>>,
-    mut watcher: W,
+    mut observer: W,
     cancelled: &AtomicBool,
 ) -> W {
     loop {
         let job = match work.lock() {
             Ok(work) => work.recv(),
-            Err(_) => return watcher,
+            Err(_) => return observer,
         };
-        let Ok(Job { number, runner, sample }) = job else { return watcher };
+        let Ok(Job { number, runner, sample }) = job else { return observer };
         if cancelled.load(Ordering::Relaxed) {
             continue;
         }
-        watcher.begin(number, &sample);
+        observer.begin(number, &sample);
         let outcome = runner
-            .run(&sample, &mut watcher, cancelled)
-            .and_then(|()| watcher.finish(&sample))
+            .run(&sample, &mut observer, cancelled)
+            .and_then(|()| observer.finish(&sample))
             .map_err(|error| error.at_sample(number));
         if report.send(outcome).is_err() {
-            return watcher;
+            return observer;
         }
     }
 }
 
-/// Shapes and types of a sample, by which prepared models are told apart.
+/// Shapes and types of a sample: the key of a session.
 type ShapeKey = Vec<(String, DataType, Vec<usize>)>;
 
 fn shape_key(sample: &Sample) -> ShapeKey {

@@ -1,11 +1,11 @@
-//! How near a quantized model comes to the float model, and how sure that is.
+//! How accurate a quantized model is, and whether a difference in accuracy is significant.
 
-/// Signal and noise of each output of a model, on each of some samples.
+/// Signal and noise of each output of a model, for each of some samples.
 pub(super) struct Score {
-    /// For each output, of each sample: the sum of the squares of the float model's values, and that
-    /// of the squares of the differences.
+    /// For each output and each sample: the sum of squares of the float model's values, and the sum
+    /// of squares of the differences.
     outputs: Vec<Vec<Energy>>,
-    /// Of each sample, whether a choice for each value was made by it.
+    /// For each sample: whether the choice of a method for each value was based on it.
     chose: Vec<bool>,
 }
 
@@ -15,12 +15,13 @@ struct Energy {
     noise: f64,
 }
 
-/// Less noise than this part of the signal is none: float32 has no more digits.
+/// Noise below this fraction of the signal counts as none: float32 has no more digits.
 const NOISELESS: f64 = 1e-15;
 
 impl Score {
-    /// What the float model and the quantized one give, sample by sample and output by output, and whether a choice
-    /// for each value was made by the sample. `None` where there is nothing to compare.
+    /// The score of float outputs and quantized outputs, sample by sample and output by output,
+    /// with a flag that says whether the choice of a method for each value was based on the sample.
+    /// Returns `None` if there is nothing to compare.
     pub(super) fn of<'s>(
         samples: impl Iterator<Item = (&'s [Vec<f32>], &'s [Vec<f32>], bool)>,
     ) -> Option<Score> {
@@ -37,7 +38,7 @@ impl Score {
         (!outputs.is_empty()).then_some(Score { outputs, chose })
     }
 
-    /// The same of the samples alone by which no choice for each value was made.
+    /// The score on the samples alone that no choice for a value was based on.
     fn of_others(&self) -> Score {
         let others = |output: &Vec<Energy>| {
             let samples = output.iter().zip(&self.chose).filter(|(_, chose)| !**chose);
@@ -48,47 +49,48 @@ impl Score {
         Score { outputs, chose }
     }
 
-    /// How many samples there are.
+    /// The number of samples.
     pub(super) fn samples(&self) -> usize {
         self.outputs.first().map_or(0, Vec::len)
     }
 
-    /// The mean over the outputs of their SQNR, in decibels; −∞ for an output that is NaN.
+    /// The mean SQNR over the outputs, in decibels; −∞ for an output that is NaN.
     #[allow(clippy::cast_precision_loss)] // as many as a model has outputs
     pub(super) fn decibels(&self) -> f64 {
         let outputs = self.outputs.iter().map(|output| Energy::sum(output).decibels());
         outputs.sum::<f64>() / self.outputs.len() as f64
     }
 
-    /// Whether this is nearer than `other` in every output that they differ in, by more than could be
-    /// an accident of which samples there are.
-    pub(super) fn is_surely_nearer(&self, other: &Score) -> bool {
+    /// Whether this is significantly more accurate than `other` in every output in which they
+    /// differ: beyond what the choice of samples could explain.
+    pub(super) fn is_significantly_better(&self, other: &Score) -> bool {
         let outputs = || self.outputs.iter().zip(&other.outputs);
         let mut differing = outputs().filter(|(this, other)| differ(this, other)).peekable();
         self.outputs.len() == other.outputs.len()
             && differing.peek().is_some()
-            && differing.all(|(this, other)| surely(this, other))
+            && differing.all(|(this, other)| is_significant(this, other))
     }
 
-    /// The same, and on the samples alone by which no choice for each value was made: by the others this choice
-    /// looks better than it is.
-    pub(super) fn chooses_surely_nearer(&self, other: &Score) -> bool {
-        self.is_surely_nearer(other) && self.of_others().is_surely_nearer(&other.of_others())
+    /// As [`Score::is_significantly_better`], and also on the samples alone that no choice for a
+    /// value was based on: on the others such a choice looks better than it is.
+    pub(super) fn chooses_significantly_better(&self, other: &Score) -> bool {
+        self.is_significantly_better(other)
+            && self.of_others().is_significantly_better(&other.of_others())
     }
 }
 
-/// Whether any sample tells them apart.
+/// Whether any sample distinguishes them.
 fn differ(this: &[Energy], other: &[Energy]) -> bool {
     this.iter().zip(other).any(|(this, other)| this.noise.to_bits() != other.noise.to_bits())
 }
 
-/// Whether most samples lead, the mean of what each leads by is larger than its standard error, and what all together
-/// lead by larger than half of its own.
+/// Whether `this` is better on most samples, the mean difference in decibels exceeds its standard
+/// error, and the difference of the total SQNR exceeds half of its standard error.
 ///
-/// The sums of all are what counts in the end, but a few samples with much noise decide them: on
-/// trained models their standard error was up to twice that of the mean. Because of these few, sums
-/// are asked too.
-fn surely(this: &[Energy], other: &[Energy]) -> bool {
+/// The totals are what counts in the end, but a few samples with much noise dominate them: on
+/// trained models their standard error was up to twice that of the mean. Because of these few
+/// samples the totals are tested too.
+fn is_significant(this: &[Energy], other: &[Energy]) -> bool {
     let (these, others) = (Energy::sum(this), Energy::sum(other));
     if these.noise.is_infinite() || others.noise.is_infinite() {
         return these.noise.is_finite();
@@ -100,7 +102,7 @@ fn surely(this: &[Energy], other: &[Energy]) -> bool {
     let without: Vec<f64> =
         pairs().map(|(this, other)| lead(these.less(*this), others.less(*other))).collect();
     let leading = alone.iter().filter(|lead| **lead > 0.0).count();
-    // Not so of fewer than two samples, whose error is NaN.
+    // This is false for fewer than two samples, whose error is NaN.
     leading * 2 > alone.len()
         && mean(&alone) > error_of_mean(&alone)
         && lead(these, others) > jackknife_error(&without) / 2.0
@@ -111,29 +113,29 @@ fn mean(all: &[f64]) -> f64 {
     all.iter().sum::<f64>() / all.len() as f64
 }
 
-/// The standard error of the mean of these.
+/// The standard error of the mean.
 #[allow(clippy::cast_precision_loss)] // as many as there are samples
 fn error_of_mean(all: &[f64]) -> f64 {
     let count = all.len() as f64;
     (squared_deviations(all) / (count * (count - 1.0))).sqrt()
 }
 
-/// The standard error of a figure of all samples, from what it would be without each of them: the
-/// jackknife's (Efron & Stein, 1981).
+/// The standard error of a statistic of all samples, from its values without each one of them: the
+/// jackknife (Efron & Stein, 1981).
 #[allow(clippy::cast_precision_loss)] // as many as there are samples
 fn jackknife_error(without: &[f64]) -> f64 {
     let count = without.len() as f64;
     (squared_deviations(without) * (count - 1.0) / count).sqrt()
 }
 
-/// The sum of the squares of their distances from their mean.
+/// The sum of squared deviations from the mean.
 fn squared_deviations(all: &[f64]) -> f64 {
     let mean = mean(all);
     all.iter().map(|x| (x - mean).powi(2)).sum()
 }
 
 impl Energy {
-    /// What is not finite in the float model has no error that could be measured.
+    /// Elements that are not finite in the float model have no error that can be measured.
     fn of(wanted: &[f32], got: &[f32]) -> Energy {
         let mut found = Energy::default();
         for (x, y) in wanted.iter().zip(got).filter(|(x, _)| x.is_finite()) {
@@ -152,7 +154,7 @@ impl Energy {
         all.iter().fold(Energy::default(), add)
     }
 
-    /// Without a part of it; sums may be off by their last digits.
+    /// The energy without `part`; the last digits of the sums may be off.
     fn less(self, part: Energy) -> Energy {
         let noise = if part.noise < self.noise { self.noise - part.noise } else { 0.0 };
         Energy { signal: (self.signal - part.signal).max(f64::MIN_POSITIVE), noise }
@@ -165,7 +167,7 @@ impl Energy {
 
 #[cfg(test)]
 impl Score {
-    /// Samples of one output that is 1 throughout, and wrong by so much.
+    /// Samples of one output whose elements are all 1, with these errors.
     pub(super) fn with_errors(errors: &[f32]) -> Score {
         let wanted = [vec![1.0_f32; 4]];
         let got: Vec<[Vec<f32>; 1]> = errors.iter().map(|error| [vec![1.0 + error; 4]]).collect();
@@ -188,84 +190,86 @@ mod tests {
     }
 
     #[test]
-    fn nan_is_the_worst_there_is_and_never_nearer() {
+    fn nan_is_the_worst_there_is_and_never_better() {
         let broken = score(&[0.125, f32::NAN]);
         assert_eq!(broken.decibels(), f64::NEG_INFINITY);
         let sound = score(&[0.5, 0.5]);
-        assert!(!broken.is_surely_nearer(&sound) && !broken.is_surely_nearer(&broken));
-        // What the float model itself does not know is not held against anybody.
+        assert!(
+            !broken.is_significantly_better(&sound) && !broken.is_significantly_better(&broken)
+        );
+        // Elements that are not finite in the float model do not count.
         let (wanted, got) = ([vec![f32::NEG_INFINITY, 1.0]], [vec![0.0, 1.5]]);
         let masked = Score::of(std::iter::once((&wanted[..], &got[..], false))).unwrap();
         assert!((masked.decibels() - 10.0 * 4_f64.log10()).abs() < 1e-9);
     }
 
     #[test]
-    fn a_lead_that_one_sample_makes_is_no_lead() {
+    fn a_difference_from_one_sample_is_not_significant() {
         let even = score(&[0.125; 8]);
-        assert!(score(&[0.0625; 8]).is_surely_nearer(&even));
-        // Better on seven, and so much worse on one that it might as well have been more.
+        assert!(score(&[0.0625; 8]).is_significantly_better(&even));
+        // Better on seven samples, but so much worse on one that the difference is not significant.
         let torn = score(&[0.01, 0.01, 0.01, 0.01, 0.01, 0.01, 0.01, 0.34]);
         assert!(torn.decibels() > even.decibels());
-        assert!(!torn.is_surely_nearer(&even));
-        assert!(!even.is_surely_nearer(&even));
-        // The other way round: all the lead is that of a sample with much noise.
+        assert!(!torn.is_significantly_better(&even));
+        assert!(!even.is_significantly_better(&even));
+        // The reverse: the whole difference comes from one sample with much noise.
         let loud = [0.01, 0.01, 0.01, 0.01, 0.01, 0.01, 0.01, 1.0];
         let tame = score(&[0.012, 0.012, 0.012, 0.012, 0.012, 0.012, 0.012, 0.25]);
         assert!(tame.decibels() > score(&loud).decibels() + 6.0);
-        assert!(!tame.is_surely_nearer(&score(&loud)));
+        assert!(!tame.is_significantly_better(&score(&loud)));
     }
 
     #[test]
-    fn a_lead_on_nearly_all_samples_is_one_although_the_loud_decide_the_sums() {
+    fn a_difference_on_nearly_all_samples_is_significant() {
         let of = |part: [f32; 8]| {
             let noise = [0.01, 0.02, 0.01, 0.03, 0.02, 0.01, 0.2, 0.3];
             let errors: Vec<f32> = noise.iter().zip(part).map(|(x, part)| x * part).collect();
             score(&errors)
         };
-        let (even, nearer) = (of([1.0; 8]), of([0.8, 0.75, 0.8, 0.7, 0.8, 0.75, 1.05, 0.85]));
-        assert!(nearer.is_surely_nearer(&even));
+        let (even, better) = (of([1.0; 8]), of([0.8, 0.75, 0.8, 0.7, 0.8, 0.75, 1.05, 0.85]));
+        assert!(better.is_significantly_better(&even));
     }
 
     #[test]
-    fn what_most_samples_say_nothing_of_is_no_lead() {
+    fn ties_on_most_samples_are_not_significant() {
         let even = score(&[0.125; 24]);
         let mut two = [0.125; 24];
         (two[3], two[9]) = (0.04, 0.04);
-        assert!(!score(&two).is_surely_nearer(&even));
-        // One leads and all others tie: mean and standard error are the same but for rounding.
+        assert!(!score(&two).is_significantly_better(&even));
+        // One is better and all others tie: mean and standard error are equal except for rounding.
         for count in 3..24 {
             let mut one = vec![0.125; count];
             one[0] = 0.05;
-            assert!(!score(&one).is_surely_nearer(&score(&vec![0.125; count])));
+            assert!(!score(&one).is_significantly_better(&score(&vec![0.125; count])));
         }
     }
 
     #[test]
-    fn of_one_sample_nothing_is_sure() {
-        assert!(!score(&[0.1]).is_surely_nearer(&score(&[0.2])));
+    fn one_sample_is_never_significant() {
+        assert!(!score(&[0.1]).is_significantly_better(&score(&[0.2])));
     }
 
     #[test]
-    fn whatever_is_finite_is_nearer_than_what_is_not() {
+    fn finite_outputs_are_better_than_non_finite_ones() {
         let (sound, broken) = (score(&[0.5; 4]), score(&[0.1, f32::NAN, 0.1, 0.1]));
-        assert!(sound.is_surely_nearer(&broken) && !broken.is_surely_nearer(&sound));
-        assert!(sound.is_surely_nearer(&score(&[f32::NAN; 4])));
-        assert!(!broken.is_surely_nearer(&score(&[f32::NAN; 4])));
+        assert!(sound.is_significantly_better(&broken) && !broken.is_significantly_better(&sound));
+        assert!(sound.is_significantly_better(&score(&[f32::NAN; 4])));
+        assert!(!broken.is_significantly_better(&score(&[f32::NAN; 4])));
     }
 
     #[test]
-    fn outputs_that_are_the_same_either_way_have_no_say() {
+    fn equal_outputs_do_not_count() {
         let of = |error: f32| {
             let wanted = [vec![1.0_f32; 4], vec![2.0], vec![3.0]];
             let got = [vec![1.0 + error; 4], vec![2.0], vec![3.5]];
             Score::of((0..6).map(|_| (&wanted[..], &got[..], false))).unwrap()
         };
-        assert!(of(0.1).is_surely_nearer(&of(0.2)));
-        assert!(!of(0.1).is_surely_nearer(&of(0.1)));
+        assert!(of(0.1).is_significantly_better(&of(0.2)));
+        assert!(!of(0.1).is_significantly_better(&of(0.1)));
     }
 
     #[test]
-    fn a_choice_has_to_lead_on_samples_that_it_was_not_made_by_too() {
+    fn a_choice_must_also_be_better_on_other_samples() {
         let of = |errors: &[f32], chose: usize| {
             let wanted = [vec![1.0_f32; 4]];
             let got: Vec<_> = errors.iter().map(|error| [vec![1.0 + error; 4]]).collect();
@@ -274,19 +278,19 @@ mod tests {
         };
         let even = [0.125; 24];
         let other = |at: u8| if at.is_multiple_of(2) { 0.135 } else { 0.115 };
-        let nearer: Vec<f32> =
+        let better: Vec<f32> =
             (0..24_u8).map(|at| if at < 12 { 0.01 } else { other(at) }).collect();
         let clearly: Vec<f32> = (0..24_u8).map(|at| 0.1 + 0.01 * f32::from(at % 2)).collect();
         for (errors, chose, expected) in
-            [(&nearer, 0, true), (&nearer, 12, false), (&clearly, 12, true), (&clearly, 24, false)]
+            [(&better, 0, true), (&better, 12, false), (&clearly, 12, true), (&clearly, 24, false)]
         {
-            let found = of(errors, chose).chooses_surely_nearer(&of(&even, chose));
+            let found = of(errors, chose).chooses_significantly_better(&of(&even, chose));
             assert_eq!(found, expected, "{errors:?} {chose}");
         }
-        // What is broken on a sample that it was made by is broken.
+        // NaN on a sample that the choice was based on still counts.
         let broken: Vec<f32> = std::iter::once(f32::NAN).chain(clearly[1..].to_vec()).collect();
-        assert!(!of(&broken, 12).chooses_surely_nearer(&of(&even, 12)));
-        assert!(of(&nearer, 12).is_surely_nearer(&of(&even, 12)));
+        assert!(!of(&broken, 12).chooses_significantly_better(&of(&even, 12)));
+        assert!(of(&better, 12).is_significantly_better(&of(&even, 12)));
     }
 
     #[test]

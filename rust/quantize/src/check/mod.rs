@@ -1,7 +1,8 @@
-//! What is checked once a model was written, and whether any two models belong together.
+//! Checks of quantized models: the postconditions of a result, conformance to a target, and the
+//! comparison of two models.
 //!
-//! In: a plan and the model that was made by it, or two models. Out: nothing, or what is wrong.
-//! Imports: the rooms up to `encode`.
+//! In: a plan and the model that was written for it, or two models. Out: nothing, or the problems.
+//! Imports: everything up to `rewrite`.
 
 pub(crate) mod conformance;
 pub(crate) mod postconditions;

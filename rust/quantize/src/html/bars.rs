@@ -1,14 +1,14 @@
-//! Bars in SVG, whose words stand beside them as text, so that they can be read on any width.
+//! Bar charts in SVG. Labels are text beside the bars, so that they are readable at any width.
 
 use maud::{Markup, html};
 
-/// Bars that a chart has at most.
+/// The maximum number of bars of a chart.
 pub(super) const BARS: usize = 40;
 
-/// A part of a bar: where it begins and ends, of the chart's whole width, and its class.
+/// A part of a bar: its start and end as fractions of the width of the chart, and its CSS class.
 pub(super) type Part = (f64, f64, &'static str);
 
-/// A chart with its title; `count` is how many rows there are, of which the first are shown.
+/// A chart with its title; `count` is the number of rows, of which the first are shown.
 pub(super) fn chart(
     title: &str,
     count: usize,
@@ -27,8 +27,7 @@ pub(super) fn chart(
     }
 }
 
-/// A bar for each number, as long as the number is large, and for what is infinite as long as the
-/// longest.
+/// A bar for each number, with a length proportional to the number; infinity gets the longest bar.
 pub(super) fn measured(numbers: &[f64], class: &'static str) -> Vec<Vec<Part>> {
     let longest = numbers.iter().copied().filter(|n| n.is_finite()).fold(0.0, f64::max);
     let length = |number: f64| match number {
@@ -39,10 +38,10 @@ pub(super) fn measured(numbers: &[f64], class: &'static str) -> Vec<Vec<Part>> {
     numbers.iter().map(|number| vec![(0.0, length(*number), class)]).collect()
 }
 
-/// What is there is seen, however little it is: in percent of the chart.
+/// The minimum width of a part that is not empty, in percent of the chart.
 const THINNEST: f64 = 0.2;
 
-/// A label, a bar and what it stands for.
+/// A label, a bar and its value.
 pub(super) fn row(label: &Markup, parts: &[Part], value: &str) -> Markup {
     let percent = |part: f64| format!("{:.3}%", 100.0 * part);
     let length = |part: f64| percent(if part > 0.0 { part.max(THINNEST / 100.0) } else { 0.0 });
@@ -64,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_no_number_has_no_bar_and_what_is_infinite_the_longest() {
+    fn nan_has_no_bar_and_infinity_has_the_longest() {
         let numbers = [10.0, f64::INFINITY, f64::NAN, f64::NEG_INFINITY, -5.0, 40.0];
         let ends: Vec<f64> = measured(&numbers, "error").iter().map(|parts| parts[0].1).collect();
         assert_eq!(ends, [0.25, 1.0, 0.0, 0.0, 0.0, 1.0]);

@@ -1,4 +1,4 @@
-//! Charts of a report: sizes, weights, and what calibration saw of activations.
+//! Charts of a report: sizes, weights, and the calibrated values of activations.
 
 // Lengths on a screen.
 #![allow(clippy::cast_precision_loss)]
@@ -10,10 +10,10 @@ use super::numbers::{decibels, end, name, percent};
 use crate::util::text::size;
 use crate::{Histogram, QuantizedRow, Report, Role, Row, Sizes};
 
-/// Histograms that are drawn at most.
+/// The maximum number of histograms.
 const HISTOGRAMS: usize = 24;
 
-/// From the size before to the size after, step by step.
+/// A waterfall chart from the size before to the size after.
 pub(super) fn sizes(report: &Report) -> Markup {
     let Sizes { before, after, floats, integers, scales, kept, rest_before, rest_after } =
         report.sizes();
@@ -46,10 +46,10 @@ pub(super) fn sizes(report: &Report) -> Markup {
             stack(&[(floats, "float"), (kept, "kept"), (rest_before, "rest")]),
             size(before),
         ),
-        ("Floats that became integers", step(float(before), left, "float"), signed(-float(floats))),
+        ("Floats that were quantized", step(float(before), left, "float"), signed(-float(floats))),
         ("Integers", step(left, with_integers, "integer"), signed(float(integers))),
-        ("Scales, zero points", step(with_integers, end, "scale"), signed(float(scales))),
-        ("All else", step(end, end + other, "rest"), signed(other)),
+        ("Scales and zero points", step(with_integers, end, "scale"), signed(float(scales))),
+        ("Everything else", step(end, end + other, "rest"), signed(other)),
         (
             "After",
             stack(&[
@@ -69,18 +69,18 @@ pub(super) fn sizes(report: &Report) -> Markup {
             }
             p.legend {
                 @for (class, what) in [
-                    ("float", "floats that became integers"),
+                    ("float", "floats that were quantized"),
                     ("integer", "integers"),
                     ("scale", "scales and zero points"),
-                    ("kept", "floats that stayed"),
-                    ("rest", "graph, names, all else"),
+                    ("kept", "floats that were kept"),
+                    ("rest", "graph, names, everything else"),
                 ] { span { i class=(class) {} (what) } " " }
             }
         }
     }
 }
 
-/// Constants before and after, the largest first.
+/// Weights before and after, the largest first.
 pub(super) fn largest_weights(report: &Report) -> Markup {
     let weights = report.values.iter().filter(|row| row.role == Role::Weight);
     let mut weights: Vec<(&Row, u64)> =
@@ -109,7 +109,7 @@ pub(super) fn largest_weights(report: &Report) -> Markup {
     chart("Weights by size", weights.len(), rows)
 }
 
-/// What weights keep of themselves, the worst first.
+/// The SQNR of weights, the worst first.
 pub(super) fn worst_weights(report: &Report) -> Markup {
     let quantized = report.quantized().filter(|(row, _)| row.role == Role::Weight);
     let mut weights: Vec<(&Row, f64)> =
@@ -121,20 +121,22 @@ pub(super) fn worst_weights(report: &Report) -> Markup {
     chart("Weights by error (SQNR), the worst first", weights.len(), rows)
 }
 
-/// Histograms of what calibration saw, with the chosen range; those it cuts most off first.
+/// Histograms of the values in calibration, with the chosen range; those with the most clipped
+/// values first.
 pub(super) fn activations(report: &Report) -> Markup {
     let seen = |how: &'_ QuantizedRow| how.histogram.clone();
     let mut found: Vec<(&Row, &QuantizedRow, Histogram)> =
         report.quantized().filter_map(|(row, how)| Some((row, how, seen(how)?))).collect();
-    // Stable, so that where nothing is cut off they stand in the order of the model.
+    // The sort is stable: values without clipping keep the order of the model.
     found.sort_by(|one, other| other.2.outside.total_cmp(&one.2.outside));
     html! {
         @if !found.is_empty() {
             section {
                 h2 { "Activations and their ranges" }
                 p.note {
-                    "How often values of each size were seen (logarithmic), and the range that was "
-                    "chosen; those of which most lies outside first."
+                    "How often each value occurred in calibration (logarithmic), and the chosen \
+                        range; "
+                    "activations with the most values outside their range first."
                 }
                 div.histograms {
                     @for (row, how, seen) in found.iter().take(HISTOGRAMS) {
@@ -177,7 +179,9 @@ fn histogram(row: &Row, how: &QuantizedRow, seen: &Histogram) -> Markup {
     html! {
         figure {
             figcaption { (name(&row.name)) }
-            svg viewBox={ "0 0 " (WIDTH) " " (HEIGHT) } preserveAspectRatio="none" aria-hidden="true" {
+            svg viewBox={ "0 0 " (WIDTH) " " (HEIGHT) } preserveAspectRatio="none"
+                aria-hidden="true"
+            {
                 rect class="chosen" x=(two(place(low))) width=(two(place(high) - place(low)))
                     height=(HEIGHT) {}
                 @for (left, right, height) in bars {
@@ -190,7 +194,7 @@ fn histogram(row: &Row, how: &QuantizedRow, seen: &Histogram) -> Markup {
             }
             p { (end(low)) " to " (end(high)) " as " (how.qtype) (method) (outside) }
             @if [seen.from, seen.to].map(end) != [low, high].map(end) {
-                p.note { "seen " (end(seen.from)) " to " (end(seen.to)) }
+                p.note { "observed " (end(seen.from)) " to " (end(seen.to)) }
             }
         }
     }

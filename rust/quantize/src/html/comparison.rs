@@ -1,4 +1,4 @@
-//! A quantized model beside the original.
+//! The comparison of a quantized model with the original.
 
 #![allow(clippy::cast_precision_loss)] // sizes of files, as lengths on a screen
 
@@ -16,7 +16,7 @@ const COLUMNS: [(&str, bool); 6] = [
     ("output", false),
     ("SQNR", true),
     ("cosine", true),
-    ("largest error", true),
+    ("max error", true),
     ("mean squared error", true),
     ("same top-1", true),
 ];
@@ -31,15 +31,15 @@ impl Comparison {
 pub(super) fn section(found: &Comparison) -> Markup {
     html! {
         section {
-            h2 { "Beside the original" }
+            h2 { "Comparison with the original" }
             dl.tiles {
                 @if let Some(db) = found.sqnr_db() { (tile("SQNR, worst output", &decibels(db))) }
-                (tile("Smaller", &format!("{:.2}×", found.ratio())))
+                (tile("Compression", &format!("{:.2}×", found.ratio())))
                 @if let Some(speed) = &found.speed {
                     (tile("Speed-up", &format!("{:.2}×", speed.speedup)))
                 }
                 @if let Some(part) = found.kernels.as_ref().and_then(Kernels::share) {
-                    (tile("Products on integers", &percent(part)))
+                    (tile("Integer matrix multiplications", &percent(part)))
                 }
                 @if let Some(Accuracy { original, quantized, .. }) = &found.accuracy {
                     (tile("Accuracy", &format!("{} → {}", percent(*original), percent(*quantized))))
@@ -52,9 +52,16 @@ pub(super) fn section(found: &Comparison) -> Markup {
         }
         (ran(found.samples, &found.engine, &found.notes))
         @if let Some(kernels) = &found.kernels { (operators(kernels)) }
-        (sortable("Every output", &COLUMNS, found.outputs.len(), found.outputs.iter().map(output), "filter"))
+        (sortable(
+            "All outputs",
+            &COLUMNS,
+            found.outputs.len(),
+            found.outputs.iter().map(output),
+            "filter",
+        ))
         @if !found.not_compared.is_empty() {
-            p.note { "no floats, not compared: " (name(&found.not_compared.join(", "))) }
+            p.note { "not compared, because they are not float: \
+                " (name(&found.not_compared.join(", "))) }
         }
     }
 }
@@ -92,7 +99,7 @@ fn beside(title: &str, numbers: &[f64; 2], texts: &[String; 2]) -> Markup {
 fn operators(kernels: &Kernels) -> Markup {
     let ran = kernels.by_op_type.iter().map(|(op_type, count)| format!("{count} × {op_type}"));
     html! {
-        p.note { "ran for one sample: " (name(&ran.collect::<Vec<_>>().join(", "))) }
+        p.note { "operators that ran for one sample: " (name(&ran.collect::<Vec<_>>().join(", "))) }
     }
 }
 

@@ -1,4 +1,4 @@
-//! What is around every page: its head, its style, its script, and a policy that lets nothing else in.
+//! The frame of every HTML report: head, style, script, and a policy that allows nothing else.
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
@@ -7,11 +7,11 @@ use super::numbers::{name, visible};
 const STYLE: &str = include_str!("style.css");
 const SCRIPT: &str = include_str!("script.js");
 
-/// Nothing is loaded, and no script runs but [`SCRIPT`], whose SHA-256 this is.
+/// Nothing is loaded, and no script runs except [`SCRIPT`]; this is its SHA-256.
 const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; \
-                      script-src 'sha256-vdwk3k9KCrZAkINr6QLowW1jk732kjNpUhdXXtrrZ1o='";
+                      script-src 'sha256-x6iTGQ/DiUJ9Smap4YcPE+wHxqWhFnbwjnPnx3RupOw='";
 
-/// A page of these parts.
+/// An HTML report with these parts.
 pub(super) fn page(title: &str, header: &Markup, main: &[Markup]) -> String {
     let page = html! {
         (DOCTYPE)
@@ -34,12 +34,12 @@ pub(super) fn page(title: &str, header: &Markup, main: &[Markup]) -> String {
     page.into_string()
 }
 
-/// A number that matters, and what it is.
+/// A key figure with its label.
 pub(super) fn tile(label: &str, value: &str) -> Markup {
     html! { div { dt { (label) } dd { (value) } } }
 }
 
-/// Lines that stand out.
+/// A highlighted list.
 pub(super) fn list(title: &str, class: &str, lines: &[String]) -> Markup {
     html! {
         @if !lines.is_empty() {
@@ -51,7 +51,7 @@ pub(super) fn list(title: &str, class: &str, lines: &[String]) -> Markup {
     }
 }
 
-/// What an engine ran, and what it had to say.
+/// The number of samples, the engine, and its notes.
 pub(super) fn ran(samples: usize, engine: &str, notes: &[String]) -> Markup {
     let plural = if samples == 1 { "" } else { "s" };
     html! {

@@ -1,4 +1,4 @@
-//! Where accuracy is lost: own and accumulated errors along the depth, and a table.
+//! Where accuracy is lost: layer errors and accumulated errors by depth, and a table.
 
 #![allow(clippy::cast_precision_loss)] // places on a screen
 
@@ -15,16 +15,16 @@ const COLUMNS: [(&str, bool); 7] = [
     ("value", false),
     ("operator", false),
     ("node", false),
-    ("from integers", false),
-    ("own error", true),
-    ("accumulated error", true),
-    ("largest error", true),
+    ("quantized", false),
+    ("layer error (dB)", true),
+    ("accumulated error (dB)", true),
+    ("max error", true),
 ];
 
-/// What is this good, in decibels, or better, has the palest colour.
+/// Errors with this SQNR in decibels, or a higher one, have the palest color.
 const GOOD_DB: f64 = 50.0;
 
-/// Values that are shown by name in the chart of the worst.
+/// The number of values in the chart of the worst.
 const WORST: usize = 12;
 
 impl LayerErrors {
@@ -43,23 +43,29 @@ pub(super) fn section(errors: &LayerErrors) -> Markup {
     let bars = bars.map(|(value, bar)| (name(&value.name), bar, decibels(value.own.sqnr_db)));
     html! {
         section {
-            h2 { "Errors along the depth" }
+            h2 { "Errors by depth" }
             p.note {
-                "Every value that both models have, from the input at the left to the output at the "
-                "right. Own: what is lost between a value and those before it. Accumulated: since "
-                "the input of the model."
+                "Each value that both models have, from the input on the left to the output on the "
+                "right. Layer error: added between the preceding values and this one. Accumulated "
+                "error: added since the inputs of the model."
             }
-            (strip("own", values, |value| value.own.sqnr_db))
+            (strip("layer", values, |value| value.own.sqnr_db))
             (strip("accumulated", values, |value| value.accumulated.sqnr_db))
             (legend())
             (ran(errors.samples, &errors.engine, &errors.notes))
         }
-        (chart("Values by their own error (SQNR), the worst first", worst.len(), bars))
-        (sortable("Errors of every value", &COLUMNS, values.len(), values.iter().map(row), "filter, for example: conv"))
+        (chart("Values by layer error (SQNR), the worst first", worst.len(), bars))
+        (sortable(
+            "Errors of all values",
+            &COLUMNS,
+            values.len(),
+            values.iter().map(row),
+            "filter, for example: conv",
+        ))
     }
 }
 
-/// A cell for each value, the darker or brighter the more is lost.
+/// A cell for each value; its color is stronger for a larger error.
 fn strip(label: &str, values: &[LayerError], db: impl Fn(&LayerError) -> f64) -> Markup {
     let shown = &values[..ROWS.min(values.len())];
     let width = 100.0 / shown.len().max(1) as f64;
@@ -81,7 +87,7 @@ fn strip(label: &str, values: &[LayerError], db: impl Fn(&LayerError) -> f64) ->
 }
 
 fn opacity(db: f64) -> String {
-    // What is no number has lost everything.
+    // NaN counts as a complete loss.
     let lost = if db.is_nan() { 1.0 } else { 1.0 - (db / GOOD_DB).clamp(0.0, 1.0) };
     format!("{lost:.2}")
 }

@@ -1,9 +1,8 @@
-//! Results as one page of HTML that needs nothing else.
+//! The HTML report: results as one self-contained HTML file.
 //!
-//! In: reports and results. Out: text. Imports: the rooms up to `analysis`.
-//!
-//! Names come out of files and are not to be trusted: `maud` escapes all that is not said to be
-//! HTML, nothing but our own style and script is, and the page's policy runs no other script.
+//! Names come from files and are not trusted. `maud` escapes everything that is not marked as HTML;
+//! only our own style and script are marked. The content security policy of the file allows no
+//! other script.
 
 mod bars;
 mod charts;
@@ -23,14 +22,14 @@ use crate::report::Report;
 use crate::util::text::size;
 use crate::{Comparison, Config, LayerErrors, Role, Sensitivity, Verified};
 
-/// A page of HTML about one quantization: whatever is known of it. It needs no other file and no
-/// network, and follows the reader's light or dark theme.
+/// The HTML report about one quantization, with the results that are given. It needs no other file
+/// and no network, and follows the reader's light or dark theme.
 ///
 /// ```
-/// use quantize_rs::{Config, Model, Page, PreprocessedModel, weight_sensitivity};
+/// use quantize_rs::{Config, Model, Page, Prepared, weight_sensitivity};
 ///
 /// # let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/digits/digits_cnn.onnx");
-/// let prepared = PreprocessedModel::of(&Model::open(path)?, Config::default())?;
+/// let prepared = Prepared::of(&Model::open(path)?, Config::default())?;
 /// let plan = prepared.plan();
 /// let quantized = plan.apply(&prepared.model, None)?;
 /// let ranking = weight_sensitivity(&prepared.model, &plan)?;
@@ -44,25 +43,25 @@ use crate::{Comparison, Config, LayerErrors, Role, Sensitivity, Verified};
 /// ```
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Page<'a> {
-    /// What was done: sizes, errors of weights, ranges of activations, and every value's reason.
+    /// Sizes, errors of weights, ranges of activations, and the reason for each value.
     pub report: Option<&'a Report>,
-    /// The quantized model beside the original.
+    /// The comparison of the quantized model with the original.
     pub comparison: Option<&'a Comparison>,
-    /// What each layer costs.
+    /// The sensitivity of each layer.
     pub sensitivity: Option<&'a Sensitivity>,
-    /// Where accuracy is lost.
+    /// The error of each value.
     pub layer_errors: Option<&'a LayerErrors>,
 }
 
 impl Report {
-    /// The report as one page of HTML: charts of sizes, errors and ranges, and a table of all
-    /// values. It needs no other file and no network, and follows the reader's light or dark theme.
+    /// The report as HTML: charts of sizes, errors and ranges, and a table of all values. It needs
+    /// no other file and no network, and follows the reader's light or dark theme.
     ///
     /// ```
-    /// use quantize_rs::{Config, Model, PreprocessedModel};
+    /// use quantize_rs::{Config, Model, Prepared};
     ///
     /// # let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/digits/digits_cnn.onnx");
-    /// let prepared = PreprocessedModel::of(&Model::open(path)?, Config::default())?;
+    /// let prepared = Prepared::of(&Model::open(path)?, Config::default())?;
     /// let quantized = prepared.plan().apply(&prepared.model, None)?;
     /// assert!(quantized.report().html().starts_with("<!DOCTYPE html>"));
     /// # Ok::<(), quantize_rs::QuantizeError>(())
@@ -73,7 +72,7 @@ impl Report {
 }
 
 impl Page<'_> {
-    /// The page.
+    /// The HTML text.
     pub fn html(&self) -> String {
         let mut main: Vec<Markup> = Vec::new();
         main.extend(self.report.map(said));
@@ -84,6 +83,7 @@ impl Page<'_> {
         main.extend(self.sensitivity.map(sensitivity::section));
         main.extend(self.layer_errors.map(layer_errors::section));
         main.extend(self.report.map(listed));
+        main.push(decibel_table());
         let Some(report) = self.report else {
             let title = self.title();
             return frame::page(title, &html! { h1 { (title) } }, &main);
@@ -92,18 +92,45 @@ impl Page<'_> {
         frame::page(&format!("{model} quantized"), &header(report, model), &main)
     }
 
-    /// What a page without a report is about.
+    /// The title without a report.
     fn title(&self) -> &'static str {
         match (self.comparison, self.sensitivity, self.layer_errors) {
-            (Some(_), _, _) => "Quantized and original",
-            (None, Some(_), None) => "Sensitivity of layers",
-            (None, None, Some(_)) => "Errors of layers",
+            (Some(_), _, _) => "Comparison with the original",
+            (None, Some(_), None) => "Layer sensitivity",
+            (None, None, Some(_)) => "Layer errors",
             _ => "Layers",
         }
     }
 }
 
-/// Pictures of what was done.
+/// What decibel values mean: SQNR, relative RMS error, and a typical case.
+const DECIBELS: [(&str, &str); 7] = [
+    ("exact", "equal, bit for bit"),
+    ("60 dB", "RMS error 0.1 %: no visible effect"),
+    ("40 dB", "RMS error 1 %: int8 weights, one scale per channel"),
+    ("30 dB", "RMS error 3 %: static int8 of a whole network; rarely hurts a classifier"),
+    ("20 dB", "RMS error 10 %: int4 in blocks; check your own metric"),
+    ("10 dB", "RMS error 32 %: a mistake, or too few bits"),
+    ("0 dB", "RMS error 100 %: the signal is lost"),
+];
+
+/// A legend for decibel values.
+fn decibel_table() -> Markup {
+    html! {
+        section {
+            h2 { "What decibel values mean" }
+            p.note {
+                "SQNR compares a tensor with its quantization error; each bit adds 6 dB. The RMS "
+                "error is relative to the RMS value. The SQNR of a weight is not that of the \
+                    output: "
+                "compare the models to measure the output."
+            }
+            dl.facts { @for (db, meaning) in DECIBELS { dt { (db) } dd { (meaning) } } }
+        }
+    }
+}
+
+/// The charts of a report.
 fn drawn(report: &Report) -> Markup {
     html! {
         (charts::sizes(report))
@@ -115,7 +142,7 @@ fn drawn(report: &Report) -> Markup {
     }
 }
 
-/// All that was done, in tables.
+/// The tables of a report.
 fn listed(report: &Report) -> Markup {
     html! {
         (table::values(report))
@@ -123,7 +150,7 @@ fn listed(report: &Report) -> Markup {
     }
 }
 
-/// The file's name, without its folder.
+/// The file name of the model, without its folder.
 fn model(report: &Report) -> &str {
     let path = report.input.as_deref().unwrap_or("model in memory");
     path.rsplit(['/', '\\']).next().unwrap_or(path)
@@ -136,13 +163,13 @@ fn header(report: &Report, model: &str) -> Markup {
         p.where {
             @match &report.output {
                 Some(path) => { "written to " (name(path)) }
-                None => "held in memory",
+                None => "in memory",
             }
         }
         dl.tiles {
             (tile("Before", &size(report.bytes_before)))
             (tile("After", &size(report.bytes_after)))
-            (tile("Smaller", &format!("{:.2}×", report.ratio())))
+            (tile("Compression", &format!("{:.2}×", report.ratio())))
             (tile("Weights", &count_of(report, &[Role::Weight])))
             @if engine.is_some() {
                 (tile("Activations", &count_of(report, &[Role::Input, Role::Activation])))
@@ -152,7 +179,7 @@ fn header(report: &Report, model: &str) -> Markup {
     }
 }
 
-/// Warnings, and what could be tried.
+/// Warnings and suggestions.
 fn said(report: &Report) -> Markup {
     let suggestions = report.suggestions();
     html! {
@@ -161,18 +188,21 @@ fn said(report: &Report) -> Markup {
     }
 }
 
-/// What the result measures, and which layers stayed float for it.
+/// The measured accuracy, and the layers that were reverted to float for it.
 fn verified(found: &Verified) -> Markup {
     html! {
         section {
-            h2 { "Verified" }
-            p { (found.summary()) @if let Some(wanted) = found.wanted() { "; wanted: " (wanted) } }
+            h2 { "Accuracy control" }
+            p {
+                (found.summary())
+                @if let Some(required) = found.wanted() { "; required: " (required) }
+            }
             ol { @for step in found.steps() { li { (name(&step)) } } }
         }
     }
 }
 
-/// How it was made: options, steps, notes and seconds.
+/// Options, passes, notes and seconds.
 fn run(report: &Report) -> Markup {
     let seconds = report.seconds;
     let stages = [
@@ -185,7 +215,7 @@ fn run(report: &Report) -> Markup {
     let took: Vec<String> = took.map(|(stage, s)| format!("{stage} {s:.2}")).collect();
     html! {
         section {
-            h2 { "How it was made" }
+            h2 { "Options" }
             dl.facts {
                 @if let Some(path) = &report.input { dt { "model" } dd { (name(path)) } }
                 @for (option, value) in options(&report.config) {
@@ -196,7 +226,7 @@ fn run(report: &Report) -> Markup {
                 @if report.corrected_biases > 0 {
                     dt { "biases corrected" } dd { (report.corrected_biases) }
                 }
-                @for step in &report.steps { dt { "prepared" } dd { (name(&step.to_string())) } }
+                @for step in &report.steps { dt { "pass" } dd { (name(&step.to_string())) } }
                 @if !took.is_empty() { dt { "seconds" } dd { (took.join(", ")) } }
                 @for note in &report.notes { dt { "note" } dd { (name(note)) } }
             }
@@ -204,7 +234,7 @@ fn run(report: &Report) -> Markup {
     }
 }
 
-/// The options that matter: the types, and what is not as it usually is.
+/// The options to show: the types, and every option that differs from its default.
 fn options(config: &Config) -> Vec<(String, String)> {
     let written = |config: &Config| serde_json::to_value(config).unwrap_or_default();
     let (asked, usual) = (written(config), written(&Config::default()));

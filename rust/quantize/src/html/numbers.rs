@@ -1,19 +1,19 @@
-//! Texts and numbers as the page shows them.
+//! Formats texts and numbers for the HTML report.
 
 use maud::{Markup, html};
 
 use crate::{Report, Role};
 
-/// A longer text is cut: a name of megabytes would make the page unreadable.
+/// Longer texts are cut: a name of megabytes would make the report unreadable.
 const LONGEST: usize = 400;
 
-/// A text out of a file, on its own: what turns the direction of writing in it turns nothing else,
-/// and what cannot be seen is shown to be there.
+/// A text from a file, isolated: its text direction does not affect the rest, and control
+/// characters are shown as replacement characters.
 pub(super) fn name(text: &str) -> Markup {
     html! { bdi { (visible(text)) } }
 }
 
-/// The same for where there is room for nothing but text.
+/// As [`name`], for places that accept only text.
 pub(super) fn visible(text: &str) -> String {
     let visible = |c: char| if c.is_control() { '\u{fffd}' } else { c };
     let mut shown: String = text.chars().take(LONGEST).map(visible).collect();
@@ -23,24 +23,24 @@ pub(super) fn visible(text: &str) -> String {
     shown
 }
 
-/// `3 of 4` values of these roles are quantized.
+/// The number of quantized values with these roles: `3 of 4`.
 pub(super) fn count_of(report: &Report, roles: &[Role]) -> String {
     let all = report.values.iter().filter(|row| roles.contains(&row.role)).count();
     let quantized = report.quantized().filter(|(row, _)| roles.contains(&row.role)).count();
     format!("{quantized} of {all}")
 }
 
-/// Decibels to one digit; what has no error is exact.
+/// Decibels with one decimal; infinity is shown as `exact`.
 pub(super) fn decibels(db: f64) -> String {
     match db {
         f64::INFINITY => "exact".to_owned(),
-        f64::NEG_INFINITY => "nothing left".to_owned(),
+        f64::NEG_INFINITY => "signal lost".to_owned(),
         db if db.is_nan() => "NaN".to_owned(),
         db => format!("{db:.1} dB"),
     }
 }
 
-/// An error to four digits: the larger, the worse.
+/// An error with four significant digits; larger is worse.
 pub(super) fn error(error: f64) -> String {
     match error {
         f64::INFINITY => "infinite".to_owned(),
@@ -49,7 +49,7 @@ pub(super) fn error(error: f64) -> String {
     }
 }
 
-/// Milliseconds to three digits or so.
+/// Milliseconds with about three significant digits.
 pub(super) fn milliseconds(ms: f64) -> String {
     match ms {
         ..1.0 => format!("{ms:.3} ms"),
@@ -58,7 +58,7 @@ pub(super) fn milliseconds(ms: f64) -> String {
     }
 }
 
-/// An end of a range, to four digits.
+/// A bound of a range, with four decimals.
 pub(super) fn end(value: f64) -> String {
     match value.abs() {
         0.0 => "0".to_owned(),
@@ -70,7 +70,7 @@ pub(super) fn end(value: f64) -> String {
     }
 }
 
-/// A part of a whole, 0 to 1, in percent.
+/// A fraction from 0 to 1, in percent.
 pub(super) fn percent(part: f64) -> String {
     match part * 100.0 {
         0.0 => "0 %".to_owned(),
@@ -79,7 +79,7 @@ pub(super) fn percent(part: f64) -> String {
     }
 }
 
-/// A shape, `?` for a length that varies.
+/// A shape, with `?` for a dynamic dimension.
 pub(super) fn shape(lengths: Option<&[Option<usize>]>) -> String {
     let Some(lengths) = lengths else { return String::new() };
     let length = |length: &Option<usize>| length.map_or("?".to_owned(), |n| n.to_string());
@@ -114,7 +114,7 @@ mod tests {
         assert_eq!((decibels(f64::INFINITY), decibels(31.26)), ("exact".into(), "31.3 dB".into()));
         assert_eq!(
             (decibels(f64::NAN), decibels(f64::NEG_INFINITY)),
-            ("NaN".into(), "nothing left".into())
+            ("NaN".into(), "signal lost".into())
         );
         let errors = [f64::INFINITY, f64::NAN, 0.0, 0.01234].map(error);
         assert_eq!(errors, ["infinite", "NaN", "0.000e0", "1.234e-2"]);

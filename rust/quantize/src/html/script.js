@@ -1,5 +1,5 @@
 "use strict";
-// Sorts a table by the column whose head is pressed, and shows the rows that hold all words typed.
+// Sorts a table by the column whose header is clicked, and filters its rows by the words typed.
 function value(row, column, number) {
   const cell = row.cells[column];
   if (!number) return cell.textContent;
@@ -15,7 +15,7 @@ function sort(body, rows, head) {
   const compare = (a, b) => {
     const [x, y] = [a, b].map((row) => value(row, head.cellIndex, number));
     if (!number) return sign * x.localeCompare(y, undefined, { numeric: true });
-    // What has no number stands last, whichever way.
+    // Rows without a number are last in both directions.
     if (isNaN(x) || isNaN(y)) return isNaN(x) - isNaN(y);
     return sign * (x - y);
   };
@@ -34,7 +34,8 @@ function show(rows, text, shown) {
 }
 
 for (const section of document.querySelectorAll("section.sortable")) {
-  const [table, filter, shown] = ["table", "input", "output"].map((tag) => section.querySelector(tag));
+  const tags = ["table", "input", "output"];
+  const [table, filter, shown] = tags.map((tag) => section.querySelector(tag));
   const body = table.tBodies[0];
   const rows = [...body.rows];
   table.tHead.addEventListener("click", (event) => {

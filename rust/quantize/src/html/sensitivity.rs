@@ -1,4 +1,4 @@
-//! What each layer costs: bars, and a table.
+//! The sensitivity of each layer: bars and a table.
 
 #![allow(clippy::cast_precision_loss)] // numbers of elements, shown
 
@@ -31,8 +31,8 @@ impl Sensitivity {
 pub(super) fn section(found: &Sensitivity) -> Markup {
     let how = match (found.metric, found.all_but_one) {
         (Metric::Weight, _) => "",
-        (_, true) => " with every layer but the one quantized",
-        (_, false) => " with each layer alone quantized",
+        (_, true) => ", with all other layers quantized",
+        (_, false) => ", with only this layer quantized",
     };
     let title = format!("Sensitivity: {}{how}, the worst first", what(found.metric));
     let scores: Vec<f64> = found.layers.iter().map(|layer| layer.score).collect();
@@ -43,9 +43,9 @@ pub(super) fn section(found: &Sensitivity) -> Markup {
         (chart(&title, scores.len(), rows))
         @match &found.engine {
             Some(engine) => (ran(found.samples, engine, &found.notes)),
-            None => p.note { "weights alone, without data" },
+            None => p.note { "weights only, without samples" },
         }
-        (sortable("Every layer", &COLUMNS, scores.len(), table, "filter, for example: conv"))
+        (sortable("All layers", &COLUMNS, scores.len(), table, "filter, for example: conv"))
     }
 }
 
@@ -65,14 +65,14 @@ fn row(metric: Metric, layer: &LayerRow) -> Markup {
     }
 }
 
-/// What a score is, in words.
+/// The description of a metric.
 fn what(metric: Metric) -> &'static str {
     match metric {
         Metric::Sqnr => "SQNR of the worst output",
         Metric::Cosine => "cosine of the worst output",
         Metric::MaxAbs => "largest error of any output",
         Metric::Mse => "mean squared error of the worst output",
-        Metric::Top1 => "same highest score in the worst output",
+        Metric::Top1 => "top-1 agreement of the worst output",
         Metric::Weight => "SQNR of the weight itself",
     }
 }

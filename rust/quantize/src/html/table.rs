@@ -1,4 +1,4 @@
-//! Tables that are sorted by a press on a column's head, and filtered.
+//! Tables that can be sorted by a column and filtered.
 
 use maud::{Markup, html};
 use quantize_rs_math::Granularity;
@@ -7,10 +7,10 @@ use super::numbers::{decibels, name, shape};
 use crate::util::text::size;
 use crate::{QuantizedRow, Report, Role, Row};
 
-/// Rows that a table has at most: more take a browser seconds to lay out.
+/// The maximum number of rows of a table: more take a browser seconds to lay out.
 pub(super) const ROWS: usize = 2000;
 
-/// The columns of the table of values, and whether they sort by number.
+/// The columns of the table of values, and whether they are sorted as numbers.
 const COLUMNS: [(&str, bool); 10] = [
     ("value", false),
     ("role", false),
@@ -18,20 +18,20 @@ const COLUMNS: [(&str, bool); 10] = [
     ("type before", false),
     ("type after", false),
     ("scales", false),
-    ("numbers from", false),
+    ("source of the scale", false),
     ("SQNR", true),
     ("bytes", true),
     ("why", false),
 ];
 
-/// Every value of a report.
+/// All values of a report.
 pub(super) fn values(report: &Report) -> Markup {
     let rows = report.values.iter().map(row);
-    sortable("Every value", &COLUMNS, report.values.len(), rows, "filter, for example: conv int8")
+    sortable("All values", &COLUMNS, report.values.len(), rows, "filter, for example: conv int8")
 }
 
-/// A table; `count` is how many rows there are, of which the first are shown. A cell that is sorted
-/// by number has it as `data-value`.
+/// A table; `count` is the number of rows, of which the first are shown. A cell of a numeric column
+/// has its number as `data-value`.
 pub(super) fn sortable(
     title: &str,
     columns: &[(&str, bool)],
@@ -47,13 +47,16 @@ pub(super) fn sortable(
                 output {}
             }
             @if count > ROWS {
-                p.note { "The first " (ROWS) " of " (count) " rows; the JSON has all of them." }
+                p.note { "The first " (ROWS) " of " (count) " rows; the JSON report has all of \
+                    them." }
             }
             div.scroll {
                 table {
                     thead {
                         tr { @for (column, number) in columns {
-                            th scope="col" data-number[*number] { button type="button" { (column) } }
+                            th scope="col" data-number[*number] {
+                                button type="button" { (column) }
+                            }
                         } }
                     }
                     tbody { @for row in rows.take(ROWS) { (row) } }
@@ -63,9 +66,10 @@ pub(super) fn sortable(
     }
 }
 
-/// A cell with a number, which sorts the table; what is no number stands last.
+/// A cell with a number that sorts the table; NaN is sorted last.
 ///
-/// It has ten digits: enough to sort by, and so few that a report read back from JSON has the same.
+/// It has ten digits: enough to sort by, and few enough that a report read back from JSON has the
+/// same.
 pub(super) fn number(number: Option<f64>, shown: &str) -> Markup {
     let sorted = number.filter(|number| !number.is_nan());
     let sorted = sorted.map(|number| format!("{:.9e}", number.clamp(-1e18, 1e18)));

@@ -1,4 +1,4 @@
-//! What calibration saw of an activation, coarse enough to be drawn.
+//! A coarse histogram of the calibrated values of an activation, for plots.
 
 // Counts are shown, not computed with.
 #![allow(clippy::cast_possible_truncation, clippy::cast_precision_loss, clippy::cast_sign_loss)]
@@ -7,24 +7,24 @@ use quantize_rs_math::Range;
 use quantize_rs_math::stats::Distribution;
 use serde::{Deserialize, Serialize};
 
-/// Bins of a histogram.
+/// The number of bins.
 const BINS: usize = 48;
 
-/// How often values of each size occurred.
+/// A histogram of values.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Histogram {
-    /// The smallest value seen.
+    /// The smallest value.
     pub from: f64,
-    /// The largest value seen.
+    /// The largest value.
     pub to: f64,
-    /// Values in each of the stretches of equal width between them.
+    /// The number of values in each of the bins of equal width.
     pub counts: Vec<u64>,
-    /// The part of all values that lies outside the chosen range, 0 to 1.
+    /// The fraction of values outside the chosen range, 0 to 1.
     pub outside: f64,
 }
 
 impl Histogram {
-    /// Of what was seen, beside the range chosen from it; nothing where all values are one.
+    /// The histogram of `seen` with the range `chosen` for it; `None` if all values are equal.
     pub(crate) fn of(seen: &Distribution, chosen: Range) -> Option<Histogram> {
         let (from, to) = (f64::from(seen.range().min), f64::from(seen.range().max));
         if from >= to {

@@ -1,4 +1,4 @@
-//! How often a model names the right class.
+//! Classification accuracy.
 
 use std::fmt;
 
@@ -6,27 +6,26 @@ use serde::{Deserialize, Serialize};
 
 use crate::QuantizeError;
 
-/// How often the highest score was that of the right class.
+/// The top-1 accuracy of the float model and of the quantized one.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Accuracy {
-    /// The output with the scores.
+    /// The output with the class scores.
     pub output: String,
-    /// Of the float model, from 0 to 1.
+    /// Accuracy of the float model, from 0 to 1.
     pub original: f64,
-    /// Of the quantized model.
+    /// Accuracy of the quantized model.
     pub quantized: f64,
-    /// What was lost; negative for a gain.
+    /// The loss of accuracy; negative for a gain.
     pub drop: f64,
-    /// Labels there were.
+    /// The number of labels.
     pub labels: usize,
 }
 
 impl Accuracy {
-    /// The accuracy of the classes that the float model and the quantized one found in the rows of
-    /// an output.
+    /// The accuracy of the classes that the two models predicted for the rows of an output.
     ///
     /// # Errors
-    /// Labels that are not as many as rows, or name a class that there is not.
+    /// The number of labels differs from the number of rows, or a label is not a class.
     pub(crate) fn of(
         output: &str,
         classes: usize,
@@ -65,7 +64,7 @@ impl Accuracy {
     }
 }
 
-/// The part of those that are true; `None` of none.
+/// The fraction of `true`; `None` for no answers.
 #[allow(clippy::cast_precision_loss)] // counts
 pub(crate) fn part(answers: impl Iterator<Item = bool>) -> Option<f64> {
     let (mut yes, mut all) = (0_usize, 0_usize);
@@ -81,7 +80,8 @@ impl fmt::Display for Accuracy {
         let Accuracy { output, original, quantized, drop, labels } = self;
         write!(
             f,
-            "accuracy of {output}: {:.2} % float, {:.2} % quantized ({:+.2} points, {labels} labels)",
+            "accuracy of {output}: {:.2} % float, {:.2} % quantized ({:+.2} points, {labels} \
+                labels)",
             original * 1e2,
             quantized * 1e2,
             -drop * 1e2

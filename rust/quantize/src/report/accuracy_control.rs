@@ -1,4 +1,4 @@
-//! What the report says of the bar: what was measured, and which layers stayed float for it.
+//! The result of accuracy control: what was measured, and which layers were reverted to float.
 
 use std::fmt;
 
@@ -7,51 +7,52 @@ use serde::{Deserialize, Serialize};
 use super::output_row::worst_sqnr;
 use super::{Accuracy, Bar, OutputRow, Speed};
 
-/// How the result was judged, and what was tried for it.
+/// The measured accuracy of the result, and the candidates that were tried.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Verified {
-    /// What it has to reach.
+    /// The accuracy criteria.
     pub bar: Bar,
-    /// Samples it was judged on.
+    /// The number of samples.
     pub samples: usize,
-    /// Whether these are others than those that the ranges were found in.
+    /// Whether they differ from the calibration samples.
     pub held_out: bool,
-    /// Who ran them.
+    /// The engine that ran them.
     pub engine: String,
-    /// What was tried, each with more layers left float than the one before; the last is the result.
+    /// The candidates. Each of the failed ones has more float layers than the one before; the last
+    /// candidate is the result.
     pub attempts: Vec<Attempt>,
-    /// The layers that stayed float for the bar, the most sensitive first.
+    /// The layers that were reverted to float, the most sensitive first.
     pub float_layers: Vec<FloatLayer>,
-    /// How long both models take, where the result has to be faster.
+    /// The latency of both models, if the result has to be faster.
     pub speed: Option<Speed>,
 }
 
-/// A model that was made and measured.
+/// A model that was quantized and measured.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Attempt {
-    /// The weights that were left float for it, the most sensitive first.
+    /// The weights that were reverted to float, the most sensitive first.
     pub float_layers: Vec<String>,
-    /// Bytes of the model, with the data beside it.
+    /// The size of the model in bytes, including external data.
     pub bytes: u64,
-    /// How far each output is from that of the float model.
+    /// The error of each output.
     pub outputs: Vec<OutputRow>,
-    /// How often the class was right, where there are labels.
+    /// The accuracy, if there are labels.
     pub accuracy: Option<Accuracy>,
-    /// Whether it holds the bars of accuracy.
+    /// Whether it meets the accuracy criteria.
     pub holds: bool,
 }
 
-/// A layer that stayed float.
+/// A layer that was reverted to float.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct FloatLayer {
-    /// The weight.
+    /// The name of its weight.
     pub name: String,
-    /// How far each output is off when this layer alone is quantized.
+    /// The error of each output when only this layer is quantized.
     pub outputs: Vec<OutputRow>,
 }
 
 impl FloatLayer {
-    /// The SQNR of the worst output when this layer alone is quantized, in decibels.
+    /// The SQNR of the worst output when only this layer is quantized, in decibels.
     pub fn sqnr_db(&self) -> Option<f64> {
         worst_sqnr(&self.outputs)
     }
@@ -63,8 +64,9 @@ impl Attempt {
         worst_sqnr(&self.outputs)
     }
 
-    /// The first bar of accuracy that is missed: its option, what was measured, what was expected.
-    pub(crate) fn worst_miss(&self, bar: &Bar) -> (&'static str, Option<f64>, Option<f64>) {
+    /// The first accuracy criterion that is missed: its option, the measured and the expected
+    /// value.
+    pub(crate) fn first_missed(&self, bar: &Bar) -> (&'static str, Option<f64>, Option<f64>) {
         let (sqnr, drop) = (self.sqnr_db(), self.accuracy.as_ref().map(|found| found.drop));
         match bar.min_sqnr {
             Some(least) if sqnr.is_none_or(|found| found.is_nan() || found < least) => {
@@ -85,13 +87,13 @@ impl Attempt {
             format!("accuracy {part:.2} % ({drop:+.2} points)")
         });
         let parts: Vec<String> = sqnr.into_iter().chain(accuracy).collect();
-        if parts.is_empty() { "no output of floats".to_owned() } else { parts.join(", ") }
+        if parts.is_empty() { "no float output".to_owned() } else { parts.join(", ") }
     }
 }
 
 impl Verified {
-    /// The options whose bars were set: `min_sqnr`.
-    pub(crate) fn bar_names(&self) -> String {
+    /// The options that set accuracy criteria: `min_sqnr`.
+    pub(crate) fn criteria_names(&self) -> String {
         let Bar { min_sqnr, max_accuracy_drop, .. } = self.bar;
         let names = [("min_sqnr", min_sqnr), ("max_accuracy_drop", max_accuracy_drop)];
         let set: Vec<&str> =
@@ -99,25 +101,25 @@ impl Verified {
         set.join(" and ")
     }
 
-    /// What the result measures, and on what: `SQNR 31.20 dB on 32 samples (onnxruntime)`.
+    /// The measurement of the result: `SQNR 31.20 dB on 32 samples (onnxruntime)`.
     pub fn summary(&self) -> String {
         let measured = self.attempts.last().map_or_else(String::new, Attempt::measured);
         let plural = if self.samples == 1 { "" } else { "s" };
-        let whose = if self.held_out { "" } else { " it was calibrated with" };
-        format!("{measured} on {} sample{plural}{whose} ({})", self.samples, self.engine)
+        let kind = if self.held_out { "" } else { "calibration " };
+        format!("{measured} on {} {kind}sample{plural} ({})", self.samples, self.engine)
     }
 
-    /// What it has to reach: `SQNR of 30 dB or more`.
+    /// The accuracy criteria: `SQNR of 30 dB or more`.
     pub fn wanted(&self) -> Option<String> {
         let sqnr = self.bar.min_sqnr.map(|least| format!("SQNR of {least} dB or more"));
         let most = self.bar.max_accuracy_drop.map(|most| most * 1e2);
-        let drop = most.map(|most| format!("{most:.2} points of accuracy lost at most"));
+        let drop = most.map(|most| format!("accuracy drop of at most {most:.2} points"));
         let faster = self.bar.require_faster.then(|| "faster than the float model".to_owned());
         let parts: Vec<String> = sqnr.into_iter().chain(drop).chain(faster).collect();
         (!parts.is_empty()).then(|| parts.join(", "))
     }
 
-    /// What was tried, a line for each: which layers stayed float, and what was measured.
+    /// A line for each candidate: the layers that were reverted to float, and the measurement.
     pub fn steps(&self) -> Vec<String> {
         let mut before = 0;
         let mut lines = Vec::new();
@@ -132,7 +134,7 @@ impl Verified {
                 _ => format!("{} too", listed(&more)),
             };
             before = attempt.float_layers.len();
-            let missed = if attempt.holds { "" } else { ", below the bar" };
+            let missed = if attempt.holds { "" } else { ", below the criterion" };
             lines.push(format!("{what}: {}{missed}", attempt.measured()));
         }
         if let Some(speed) = &self.speed {
@@ -145,21 +147,21 @@ impl Verified {
     }
 }
 
-/// Names that are shown of those that a step leaves float.
-const SHOWN: usize = 4;
+/// The number of layer names that are shown for a candidate.
+const MAX_NAMES: usize = 4;
 
 fn listed(names: &[String]) -> String {
-    match names.len().checked_sub(SHOWN) {
-        Some(more @ 1..) => format!("{} and {more} more", names[..SHOWN].join(", ")),
+    match names.len().checked_sub(MAX_NAMES) {
+        Some(more @ 1..) => format!("{} and {more} more", names[..MAX_NAMES].join(", ")),
         _ => names.join(", "),
     }
 }
 
 impl fmt::Display for Verified {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "verified: {}", self.summary())?;
+        writeln!(f, "accuracy control: {}", self.summary())?;
         if let Some(wanted) = self.wanted() {
-            writeln!(f, "  wanted: {wanted}")?;
+            writeln!(f, "  required: {wanted}")?;
         }
         self.steps().iter().try_for_each(|step| writeln!(f, "  {step}"))
     }

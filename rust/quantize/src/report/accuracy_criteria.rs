@@ -1,30 +1,30 @@
-//! What a quantized model has to reach to be taken.
+//! Accuracy criteria for a quantized model.
 
 use serde::{Deserialize, Serialize};
 
 use crate::QuantizeError;
 
-/// What a quantized model has to reach; nothing by default.
+/// The criteria that a quantized model has to meet; none by default.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Bar {
-    /// The least SQNR of its worst output, in decibels.
+    /// The minimum SQNR of its worst output, in decibels.
     pub min_sqnr: Option<f64>,
-    /// The most accuracy that may be lost, from 0 to 1.
+    /// The maximum loss of accuracy, a fraction from 0 to 1.
     pub max_accuracy_drop: Option<f64>,
     /// Whether it has to be faster than the float model.
     pub require_faster: bool,
 }
 
 impl Bar {
-    /// Whether there is any.
+    /// Whether any criterion is set.
     pub fn is_set(&self) -> bool {
         *self != Bar::default()
     }
 
-    /// Refuses what no model can be held against.
+    /// Rejects invalid criteria.
     ///
     /// # Errors
-    /// An SQNR that is no number, or a drop that is no part of 1.
+    /// An SQNR that is not finite, or a drop outside of 0 to 1.
     pub fn check(&self) -> Result<(), QuantizeError> {
         match (self.min_sqnr, self.max_accuracy_drop) {
             (Some(least), _) if !least.is_finite() => {
@@ -32,7 +32,7 @@ impl Bar {
                 Err(QuantizeError::option("min_sqnr", what))
             }
             (_, Some(most)) if !(0.0..=1.0).contains(&most) => {
-                let what = format!("is {most}, expected a part of 1, from 0 to 1");
+                let what = format!("is {most}, expected a fraction from 0 to 1");
                 Err(QuantizeError::option("max_accuracy_drop", what))
             }
             _ => Ok(()),

@@ -5,25 +5,25 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// How long one model takes for one sample, in milliseconds.
+/// The latency of one model for one sample, in milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Latency {
-    /// Half of the runs took no longer.
+    /// The median.
     pub median_ms: f64,
-    /// 95 of 100 runs took no longer.
+    /// The 95th percentile.
     pub p95_ms: f64,
     /// The mean of all runs.
     pub mean_ms: f64,
-    /// Runs that were counted.
+    /// The number of measured runs.
     pub runs: usize,
 }
 
-/// How long several models take for the same sample.
+/// The latency of several models for the same sample.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Latencies {
-    /// Who ran them.
+    /// The engine that ran them.
     pub engine: String,
-    /// Threads that each run was computed on.
+    /// The number of threads of each run.
     pub threads: usize,
     /// One for each model.
     pub models: Vec<Latency>,
@@ -40,7 +40,7 @@ impl Latency {
     }
 }
 
-/// The quantile of sorted numbers, between two of them where it falls between, as numpy has it.
+/// The quantile of sorted numbers, with linear interpolation as in NumPy.
 #[allow(clippy::cast_precision_loss, clippy::cast_possible_truncation, clippy::cast_sign_loss)]
 fn quantile(sorted: &[f64], part: f64) -> f64 {
     let place = part * sorted.len().saturating_sub(1) as f64;
@@ -57,7 +57,7 @@ impl fmt::Display for Latency {
     }
 }
 
-/// Milliseconds to three digits or so.
+/// Milliseconds with about three significant digits.
 fn short(ms: f64) -> String {
     match ms {
         ms if ms < 10.0 => format!("{ms:.3}"),

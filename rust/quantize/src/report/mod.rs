@@ -1,7 +1,4 @@
-//! What was done to a model and what it cost.
-//!
-//! In: a graph, its plan, its ranges and what was encoded. Out: a [`Report`], and the results of
-//! measurements that are part of it. Imports: the rooms up to `encode`.
+//! The report of a quantization.
 
 pub(crate) mod accuracy;
 mod accuracy_control;
@@ -35,39 +32,39 @@ pub(crate) use output_row::worst_sqnr;
 pub use sizes::Sizes;
 pub use speed::Speed;
 
-/// What was done to a model, value by value, and what it cost.
+/// What happened to each value of a model, and its error.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Report {
-    /// Where the model came from; `None` for bytes.
+    /// The path of the model; `None` for bytes.
     pub input: Option<String>,
-    /// Where it went; `None` while it is in memory.
+    /// The path of the result; `None` while it is in memory.
     pub output: Option<String>,
-    /// What was asked for.
+    /// The options.
     pub config: Config,
-    /// Bytes of the model before, with the data beside it.
+    /// The size of the float model in bytes, including external data.
     pub bytes_before: u64,
-    /// Bytes of the model after, with the data beside it.
+    /// The size of the result in bytes, including external data.
     pub bytes_after: u64,
-    /// Who ran the model on samples, when somebody did.
+    /// The engine that ran the model on samples, if any.
     pub engine: Option<String>,
-    /// How ranges follow from what was seen.
+    /// The range method.
     pub method: Option<String>,
-    /// On how many samples.
+    /// The number of samples.
     pub samples: usize,
-    /// Biases that take back what quantized weights shift in the mean.
+    /// The number of biases that were corrected for the mean error of quantized weights.
     pub corrected_biases: usize,
-    /// What was done to the model before planning.
+    /// The passes that changed the model before planning.
     pub steps: Vec<Step>,
-    /// How the result was judged, where it was.
+    /// The result of accuracy control, if it ran.
     #[serde(default)]
     pub verified: Option<Verified>,
     /// Wall-clock seconds of each stage.
     pub seconds: Seconds,
-    /// Every value of the main graph.
+    /// The values of the main graph.
     pub values: Vec<Row>,
-    /// What calibration had to say: why this engine, which choice of range means nothing.
+    /// Notes of calibration: the choice of the engine, or ranges that mean nothing.
     pub notes: Vec<String>,
-    /// Things the caller should know.
+    /// Warnings.
     pub warnings: Vec<String>,
 }
 
@@ -78,28 +75,28 @@ pub struct Seconds {
     pub calibrate: f64,
     /// Encoding weights and rewriting the graph.
     pub apply: f64,
-    /// Making the models that were tried, and running them beside the float model.
+    /// Accuracy control: quantizing the candidates and running them beside the float model.
     #[serde(default)]
     pub verify: f64,
     /// Writing the file.
     pub save: f64,
 }
 
-/// What was done to one value.
+/// What happened to one value.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Row {
-    /// Name of the value.
+    /// The name of the value.
     pub name: String,
-    /// What it is in the model.
+    /// Its role in the model.
     pub role: Role,
-    /// Its element type before, where known.
+    /// Its element type in the float model, if known.
     pub dtype: Option<DataType>,
-    /// Its shape, where known; null for a length that varies.
+    /// Its shape, if known; null for a dynamic dimension.
     pub shape: Option<Vec<Option<usize>>>,
-    /// Bytes of a constant in the model before, those of what it is cast from where there is a cast.
+    /// The size of a constant in the float model in bytes; if it is cast, the size before the cast.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bytes_before: Option<u64>,
-    /// How it is quantized; `None` when it kept its type.
+    /// How it is quantized; `None` if it kept its type.
     pub quantized: Option<QuantizedRow>,
     /// Why it is quantized, or why it kept its type.
     pub why: String,
@@ -108,40 +105,41 @@ pub struct Row {
 /// How one value is quantized.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct QuantizedRow {
-    /// The type of its integers.
+    /// Its quantized type.
     pub qtype: QType,
-    /// The type they are stored in.
+    /// The type stored in the file.
     pub stored: QType,
-    /// How they are written into the file.
+    /// The output format.
     pub format: Format,
     /// Whether the zero point is fixed.
     pub symmetric: bool,
-    /// Whether one bit less than there is is used.
+    /// Whether the range is reduced by one bit.
     pub reduced: bool,
     /// Which elements share a scale.
     pub granularity: Granularity,
-    /// What scales are stored as.
+    /// The type of the scales.
     #[serde(default, skip_serializing_if = "Scales::are_wide")]
     pub scales: Scales,
-    /// Where its numbers come from.
+    /// The source of the scale.
     pub source: String,
-    /// Smallest and largest scale, both without their sign.
+    /// The smallest and the largest magnitude of its scales.
     pub scale: (f32, f32),
     /// The zero point of an activation.
     pub zero_point: Option<i32>,
-    /// The range that was observed.
+    /// The calibrated range.
     pub range: Option<Range>,
     /// The method that `auto` chose for it.
     pub method: Option<String>,
-    /// What a constant's integers stand for, against the floats they were made from.
+    /// The error of a constant, dequantized, against its float values.
     pub error: Option<Metrics>,
-    /// What a constant takes in the file; `None` for activations, and where floats stay in it.
+    /// The stored size of a constant; `None` for activations, and for constants that are stored as
+    /// float.
     pub bytes: Option<StoredBytes>,
-    /// What calibration saw of an activation.
+    /// The histogram of an activation.
     pub histogram: Option<Histogram>,
 }
 
-/// Bytes of a constant that is quantized.
+/// The stored size of a quantized constant, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StoredBytes {
     /// Its integers.
@@ -151,14 +149,14 @@ pub struct StoredBytes {
 }
 
 impl Row {
-    /// Whether it was float and is.
+    /// Whether it is a float value that was not quantized.
     pub fn stayed_float(&self) -> bool {
         self.quantized.is_none() && self.dtype.is_some_and(DataType::is_float)
     }
 }
 
 impl QuantizedRow {
-    /// Type, symmetry and granularity in a few words: `int8 symmetric axis 0`.
+    /// Type, symmetry and granularity as text: `int8 symmetric axis 0`.
     pub fn kind(&self) -> String {
         self.kind_with(self.granularity)
     }
@@ -228,13 +226,14 @@ impl Report {
         }
     }
 
-    /// How many times smaller the model became.
+    /// The size of the float model divided by that of the result.
     #[allow(clippy::cast_precision_loss)] // sizes of files, shown to two digits
     pub fn ratio(&self) -> f64 {
         self.bytes_before as f64 / self.bytes_after.max(1) as f64
     }
 
-    /// Says that the model did not become smaller, where something was quantized and is no float.
+    /// Warns if the model did not become smaller although something was quantized; fake-quantized
+    /// weights stay float.
     pub(crate) fn warn_of_size(&mut self) {
         let trained = self.config.output_format == Format::FakeQuant;
         let (before, after) = (self.bytes_before, self.bytes_after);
@@ -245,17 +244,17 @@ impl Report {
         }
     }
 
-    /// Values that are quantized.
+    /// The quantized values.
     pub fn quantized(&self) -> impl Iterator<Item = (&Row, &QuantizedRow)> {
         self.values.iter().filter_map(|row| Some((row, row.quantized.as_ref()?)))
     }
 
-    /// What could be tried next, where something could.
+    /// Suggestions for what to try next.
     pub fn suggestions(&self) -> Vec<String> {
         suggest::ALL.iter().filter_map(|suggest| suggest(self)).collect()
     }
 
-    /// What the bytes of the model are for, before and after.
+    /// What the bytes of the model are used for, before and after.
     pub fn sizes(&self) -> Sizes {
         Sizes::of(self)
     }
@@ -270,12 +269,12 @@ impl Report {
         json.to_string()
     }
 
-    /// A report out of JSON.
+    /// Reads a report from JSON.
     ///
     /// # Errors
-    /// The text is not what [`Report::to_json`] writes.
+    /// The text was not written by [`Report::to_json`].
     pub fn from_json(text: &str) -> Result<Report, QuantizeError> {
-        let refused = |error| QuantizeError::option("report", format!("is none: {error}"));
+        let refused = |error| QuantizeError::option("report", format!("is not a report: {error}"));
         serde_json::from_str(text).map_err(refused)
     }
 }
@@ -358,7 +357,7 @@ fn scale_of(params: Option<&Params>) -> (f32, f32) {
 
 fn scales_of(constant: &EncodedTensor) -> (f32, f32) {
     let scales = constant.scale.to_f32().unwrap_or_default();
-    // Floats that are cast have none.
+    // Floats that are cast have no scale.
     if scales.is_empty() {
         return scale_of(None);
     }

@@ -3,22 +3,22 @@
 use quantize_rs_math::Metrics;
 use serde::{Deserialize, Serialize};
 
-/// How far one output of the quantized model is from that of the float model, over all samples.
+/// The error of one output of the quantized model, over all samples.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct OutputRow {
-    /// The output.
+    /// The name of the output.
     pub name: String,
-    /// How far it is off.
+    /// Its error.
     #[serde(flatten)]
     pub error: Metrics,
-    /// In which part of the rows both have the highest score in the same place, for an output that
-    /// looks like scores of classes.
+    /// The fraction of rows for which both models have the same highest score, for an output that
+    /// looks like class scores.
     pub top1_agreement: Option<f64>,
 }
 
-/// The SQNR of the output that is the farthest off.
+/// The SQNR of the worst output.
 pub(crate) fn worst_sqnr(outputs: &[OutputRow]) -> Option<f64> {
-    // NaN is the worst there is.
+    // NaN is worse than any number.
     let worst = |a: f64, b: f64| if a < b || a.is_nan() { a } else { b };
     outputs.iter().map(|output| output.error.sqnr_db).reduce(worst)
 }

@@ -1,28 +1,28 @@
-//! What the bytes of a model are for, before and after.
+//! What the bytes of a model are used for, before and after.
 
 use serde::Serialize;
 
 use super::Report;
 
-/// What the bytes of a model are for. `before` is `floats + kept + rest_before`, and `after` is
-/// `integers + scales + kept + rest_after`.
+/// What the bytes of a model are used for. `before` is `floats + kept + rest_before`, and `after`
+/// is `integers + scales + kept + rest_after`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Sizes {
-    /// The model before, with the data beside it.
+    /// The float model, including external data.
     pub before: u64,
-    /// The model after, with the data beside it.
+    /// The result, including external data.
     pub after: u64,
-    /// Floats that became integers.
+    /// Floats that were quantized.
     pub floats: u64,
-    /// The integers that they became.
+    /// Their integers.
     pub integers: u64,
-    /// The scales and zero points of these.
+    /// Their scales and zero points.
     pub scales: u64,
-    /// Floats that stayed.
+    /// Floats that were kept.
     pub kept: u64,
-    /// All else in the model before: nodes, names, integers it always had.
+    /// Everything else in the float model: nodes, names, constants that were integers.
     pub rest_before: u64,
-    /// All else in the model after: quantizing nodes and scales of activations too.
+    /// Everything else in the result, including the added nodes and the scales of activations.
     pub rest_after: u64,
 }
 

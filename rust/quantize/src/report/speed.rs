@@ -1,4 +1,4 @@
-//! How long a float model and what became of it take, side by side.
+//! Compares the latency of a float model with that of the quantized one.
 
 use std::fmt;
 
@@ -6,23 +6,23 @@ use serde::{Deserialize, Serialize};
 
 use super::latency::{Latencies, Latency};
 
-/// How long both models take for one sample.
+/// The latency of both models for one sample.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Speed {
     /// The float model.
     pub original: Latency,
     /// The quantized model.
     pub quantized: Latency,
-    /// How many times faster the quantized model is, by the medians.
+    /// The speed-up of the quantized model, by the medians.
     pub speedup: f64,
-    /// Threads that each run was computed on.
+    /// The number of threads of each run.
     pub threads: usize,
-    /// Who ran them.
+    /// The engine that ran them.
     pub engine: String,
 }
 
 impl Speed {
-    /// What was measured of a float model and of the quantized one; `None` of other numbers of models.
+    /// The result for a float model and the quantized one; `None` for other numbers of models.
     pub fn of(found: &Latencies) -> Option<Speed> {
         let &[original, quantized] = &found.models[..] else { return None };
         let speedup = original.median_ms / quantized.median_ms;
@@ -30,14 +30,13 @@ impl Speed {
         Some(Speed { original, quantized, speedup, threads, engine })
     }
 
-    /// What the caller should know: that the quantized model is slower, and where that says little.
+    /// A warning if the quantized model is slower, with a hint if the engine explains it.
     pub fn warning(&self) -> Option<String> {
         (self.speedup < 1.0).then(|| {
-            // It has no integer kernels for these graphs, unlike what models are deployed to.
+            // tract has no integer kernels for these graphs, unlike the engines that models are
+            // deployed on.
             let little = match self.engine.as_str() {
-                "tract" => {
-                    "; tract computes it in float, install onnxruntime to see how fast it is there"
-                }
+                "tract" => "; tract computes it in float: install onnxruntime to measure it there",
                 _ => "",
             };
             format!(

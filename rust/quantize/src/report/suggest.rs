@@ -1,5 +1,5 @@
-//! What could be tried next: each suggestion is a function that looks at the report, and is silent
-//! where it has nothing to say.
+//! Suggestions for what to try next. Each is a function of the report that returns a suggestion or
+//! nothing.
 
 use quantize_rs_math::Granularity;
 
@@ -7,29 +7,29 @@ use super::{QuantizedRow, Report, Row};
 use crate::Role;
 use crate::util::text::size;
 
-/// Says what to try, if that follows from a report.
+/// Returns a suggestion if the report gives a reason for it.
 pub(super) type Suggest = fn(&Report) -> Option<String>;
 
-/// Every suggestion, those that gain the most first.
+/// All suggestions, those with the largest gain first.
 pub(super) const ALL: &[Suggest] =
     &[per_channel, blocks, worst, training, clipping, samples, stayed_float];
 
-/// A weight that keeps less has something to gain from scales of its own.
+/// Below this SQNR, a weight gains from scales of its own for each channel.
 const MODEST_DB: f64 = 30.0;
 
-/// A weight that keeps less is likely to be heard in the output.
+/// Below this SQNR, a weight is likely to affect the output.
 const POOR_DB: f64 = 15.0;
 
-/// A weight this far below the others stands out.
+/// A weight this far below the median stands out.
 const BEHIND_DB: f64 = 10.0;
 
-/// Samples from which on more of them seldom change a range.
+/// The number of samples from which on more samples seldom change a range.
 const ENOUGH_SAMPLES: usize = 100;
 
-/// A larger part of the values outside the range is worth a look.
+/// A larger fraction of clipped values gets a suggestion.
 const MUCH_OUTSIDE: f64 = 0.01;
 
-/// Weights whose error is known, and what they keep in decibels.
+/// The weights whose error is known, with their SQNR in decibels.
 fn weights(report: &Report) -> impl Iterator<Item = (&Row, &QuantizedRow, f64)> {
     let weights = report.quantized().filter(|(row, _)| row.role == Role::Weight);
     weights.filter_map(|(row, how)| Some((row, how, how.error?.sqnr_db)))
@@ -49,8 +49,8 @@ fn per_channel(report: &Report) -> Option<String> {
     };
     let count = weights(report).filter(|(row, how, db)| one_scale(row, how) && *db < MODEST_DB);
     let weights = counted(count.count(), "weight has", "weights have")?;
-    let what = "per_channel=True gives every output channel its own";
-    Some(format!("{weights} one scale for all and less than {MODEST_DB} dB: {what}"))
+    let what = "per_channel=True gives each output channel its own scale";
+    Some(format!("{weights} one scale and an SQNR below {MODEST_DB} dB: {what}"))
 }
 
 fn blocks(report: &Report) -> Option<String> {
@@ -62,8 +62,8 @@ fn blocks(report: &Report) -> Option<String> {
     let poor = weights(report).filter(|(_, how, db)| how.qtype.bits() <= 4 && *db < POOR_DB);
     let weights = counted(poor.count(), "weight", "weights")?;
     Some(format!(
-        "{weights} of 4 bits or fewer with less than {POOR_DB} dB: block_size=32 gives every 32 \
-         elements a scale"
+        "{weights} of at most 4 bits with an SQNR below {POOR_DB} dB: block_size=32 gives every \
+         32 elements a scale"
     ))
 }
 
@@ -81,8 +81,8 @@ fn worst(report: &Report) -> Option<String> {
         _ => String::new(),
     };
     Some(format!(
-        "`{name}` is the weight that lost most ({db:.1} dB, half of them keep {median:.1}): \
-         excluded_layers=[\"{name}\"] leaves it float{more}"
+        "`{name}` has the lowest SQNR of all weights ({db:.1} dB, the median is {median:.1} dB): \
+         excluded_layers=[\"{name}\"] keeps it float{more}"
     ))
 }
 
@@ -90,7 +90,7 @@ fn training(report: &Report) -> Option<String> {
     let (_, how, db) = worst_weight(report)?;
     let bits = how.qtype.bits();
     (bits <= 4 && db < POOR_DB).then(|| {
-        format!("weights of {bits} bits can be trained to them: insert_fake_quant makes the model")
+        format!("{bits}-bit weights gain from quantization-aware training: use insert_fake_quant")
     })
 }
 
@@ -100,20 +100,19 @@ fn clipping(report: &Report) -> Option<String> {
     let count = report.quantized().filter(|(_, how)| cut(how)).count();
     let values = counted(count, "activation has", "activations have")?;
     Some(format!(
-        "{values} more than 1 % of what was seen outside the range: method=\"minmax\" leaves \
-         nothing out, compare_methods judges"
+        "{values} more than 1 % of the values outside the range: method=\"minmax\" clips \
+         nothing, and compare_methods compares the methods"
     ))
 }
 
 fn samples(report: &Report) -> Option<String> {
-    // Of weights alone only means were looked at, which a few dozen tell.
+    // Weight-only quantization uses channel means only, for which a few dozen samples suffice.
     let ranges = report.quantized().any(|(row, _)| row.role != Role::Weight);
     let few = ranges && (1..ENOUGH_SAMPLES).contains(&report.samples);
     let plural = if report.samples == 1 { "" } else { "s" };
     few.then(|| {
         format!(
-            "ranges rest on {} sample{plural}: {ENOUGH_SAMPLES} or more that differ as those in use \
-             do are safer",
+            "only {} sample{plural}: use at least {ENOUGH_SAMPLES}, as varied as production inputs",
             report.samples
         )
     })
@@ -124,11 +123,11 @@ fn stayed_float(report: &Report) -> Option<String> {
     let bytes: u64 = kept.filter_map(|row| row.bytes_before).sum();
     (bytes > report.bytes_after / 4).then(|| {
         let (bytes, all) = (size(bytes), size(report.bytes_after));
-        format!("weights that stayed float take {bytes} of {all}: each has its reason")
+        format!("float weights take {bytes} of {all}: the report gives the reason for each")
     })
 }
 
-/// `1 weight`, `3 weights`; nothing for none.
+/// `1 weight`, `3 weights`; `None` for 0.
 fn counted(count: usize, one: &str, many: &str) -> Option<String> {
     (count > 0).then(|| format!("{count} {}", if count == 1 { one } else { many }))
 }

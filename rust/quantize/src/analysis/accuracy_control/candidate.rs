@@ -1,38 +1,38 @@
-//! One model on trial: made, and measured against the float model.
+//! One candidate: a quantized model and its measurement against the float model.
 
 use quantize_rs_onnx::Model;
 
 use super::GuardOptions;
-use crate::analysis::Given;
+use crate::analysis::SliceSamples;
 use crate::apply::Quantized;
 use crate::calibrate::engine::{Engine, Sample};
-use crate::calibrate::{Control, Works};
+use crate::calibrate::{Control, StagedProgress};
 use crate::report::Attempt;
 use crate::{Bar, CompareOptions, Config, PreprocessedModel, QuantizeError, Ranges, compare};
 
-/// All that models are judged by.
-pub(super) struct Judge<'a> {
+/// Quantizes and measures candidates.
+pub(super) struct CandidateEvaluator<'a> {
     /// The float model.
     pub(super) model: &'a Model,
     pub(super) ranges: Option<&'a Ranges>,
     pub(super) engine: &'a dyn Engine,
     pub(super) samples: &'a [Sample],
     pub(super) options: &'a GuardOptions,
-    pub(super) works: Works<'a>,
+    pub(super) stages: StagedProgress<'a>,
 }
 
-/// A model that was made and measured.
-pub(super) struct Attempted {
+/// A candidate with its measurement.
+pub(super) struct EvaluatedCandidate {
     pub(super) quantized: Quantized,
     pub(super) attempt: Attempt,
-    /// Where it misses the bar, a sentence for each.
+    /// A sentence for each accuracy criterion that it misses.
     pub(super) misses: Vec<String>,
     pub(super) samples: usize,
     pub(super) engine: String,
     pub(super) notes: Vec<String>,
 }
 
-impl<'a> Judge<'a> {
+impl<'a> CandidateEvaluator<'a> {
     pub(super) fn new(
         model: &'a Model,
         ranges: Option<&'a Ranges>,
@@ -40,20 +40,27 @@ impl<'a> Judge<'a> {
         samples: &'a [Sample],
         options: &'a GuardOptions,
         control: Control<'a>,
-    ) -> Judge<'a> {
-        Judge { model, ranges, engine, samples, options, works: Works::new(control) }
+    ) -> CandidateEvaluator<'a> {
+        CandidateEvaluator {
+            model,
+            ranges,
+            engine,
+            samples,
+            options,
+            stages: StagedProgress::new(control),
+        }
     }
 
-    /// Makes the model with these layers left float, and measures it.
-    pub(super) fn attempt(
+    /// Quantizes the model with these layers reverted to float, and measures it.
+    pub(super) fn evaluate(
         &mut self,
         config: &Config,
         float: &[String],
-    ) -> Result<Attempted, QuantizeError> {
+    ) -> Result<EvaluatedCandidate, QuantizeError> {
         let prepared = PreprocessedModel::of(self.model, with_float(config, float))?;
         let mut plan = prepared.plan();
         if let Some(ranges) = self.ranges.filter(|_| !float.is_empty()) {
-            // What runs beside floats may be quantized where it was not before.
+            // Next to float layers, values may be quantized that were not quantized before.
             plan = plan.without_unseen(ranges).into_owned();
         }
         let quantized = plan.apply(&prepared.model, self.ranges)?;
@@ -61,9 +68,10 @@ impl<'a> Judge<'a> {
         let GuardOptions { labels, scores, bar, .. } = self.options;
         let options =
             CompareOptions { labels: labels.clone(), scores: scores.clone(), latency: None };
-        let (model, engine, given) = (self.model, self.engine, &mut Given(self.samples.iter()));
+        let (model, engine, given) =
+            (self.model, self.engine, &mut SliceSamples(self.samples.iter()));
         let found = self
-            .works
+            .stages
             .next(|control| compare(model, quantized.model(), engine, given, &options, control))?;
         let misses = found.misses(&Bar { require_faster: false, ..*bar });
         let attempt = Attempt {
@@ -74,11 +82,11 @@ impl<'a> Judge<'a> {
             holds: misses.is_empty(),
         };
         let (samples, engine, notes) = (found.samples, found.engine, found.notes);
-        Ok(Attempted { quantized, attempt, misses, samples, engine, notes })
+        Ok(EvaluatedCandidate { quantized, attempt, misses, samples, engine, notes })
     }
 }
 
-/// The wishes with these weights left float, whatever else was asked for them by name.
+/// The options with these weights kept float; this overrides other options for them.
 fn with_float(config: &Config, float: &[String]) -> Config {
     let mut config = config.clone();
     for name in float {

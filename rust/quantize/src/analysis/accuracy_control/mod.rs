@@ -1,5 +1,5 @@
-//! A bar for the result: it is measured on data, and where it misses the bar layers are left float,
-//! the most sensitive first, until it holds.
+//! Accuracy control: measures the quantized model on data. If it misses an accuracy criterion, the
+//! most sensitive layers are reverted to float until it meets the criterion.
 
 mod candidate;
 
@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use quantize_rs_onnx::Model;
 
-use crate::analysis::{Given, all_of, not_finite, speed};
+use crate::analysis::{SliceSamples, all_of, not_finite, speed};
 use crate::apply::Quantized;
 use crate::calibrate::engine::{Engine, Samples};
 use crate::calibrate::{Control, Progress};
@@ -17,23 +17,23 @@ use crate::{
     Bar, Config, LatencyOptions, PreprocessedModel, QuantizeError, Ranges, SensitivityOptions,
     sensitivity,
 };
-use candidate::{Attempted, Judge};
+use candidate::{CandidateEvaluator, EvaluatedCandidate};
 
-/// What the result has to reach, and what becomes of one that does not.
+/// The accuracy criteria, and what happens if they are missed.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GuardOptions {
-    /// What it has to reach; by default nothing: then it is only measured.
+    /// The accuracy criteria; by default none, and the result is only measured.
     pub bar: Bar,
-    /// Layers are left float, worst first, until the bar holds; else a miss is an error.
+    /// Whether layers are reverted to float, the most sensitive first, until the criteria are met;
+    /// otherwise a missed criterion is an error.
     pub fall_back: bool,
-    /// The class of every row of every sample, in their order.
+    /// The class of each row of each sample, in order.
     pub labels: Option<Vec<i64>>,
-    /// The output whose scores are held against the labels; by default the first that looks like
-    /// scores of classes.
+    /// The output with the class scores; by default the first output that looks like class scores.
     pub scores: Option<String>,
-    /// How latency is measured, where the result has to be faster.
+    /// How latency is measured, if the result has to be faster.
     pub latency: LatencyOptions,
-    /// Whether the samples are others than those that the ranges were found in.
+    /// Whether the samples differ from the calibration samples.
     pub held_out: bool,
 }
 
@@ -51,34 +51,35 @@ impl Default for GuardOptions {
 }
 
 impl GuardOptions {
-    /// Refuses options that cannot be met, before the work.
+    /// Rejects invalid options before any work is done.
     ///
     /// # Errors
-    /// A bar that no model can be held against, or one for accuracy without labels.
+    /// An invalid criterion, or one for accuracy without labels.
     pub fn check(&self) -> Result<(), QuantizeError> {
         self.bar.check()?;
         if self.bar.max_accuracy_drop.is_some() && self.labels.is_none() {
-            let what = "needs labels: the right class of each row of the data it is judged on";
+            let what = "needs labels: the class of each row of the validation data";
             return Err(QuantizeError::option("max_accuracy_drop", what));
         }
         Ok(())
     }
 }
 
-/// Samples that layers are ranked on at most: more cost time and hardly change their order.
-const RANKED_ON: usize = 32;
+/// The maximum number of samples that layers are ranked on: more cost time and hardly change the
+/// order.
+const MAX_RANKING_SAMPLES: usize = 32;
 
-/// Quantizes `model` and judges the result on samples. Where it misses a bar of accuracy, the layers
-/// that cost the most, quantized alone, stay float: as few as are needed, and every model that counts
-/// is made and measured. The report says what was tried.
+/// Quantizes `model` and measures the result on samples. If it misses an accuracy criterion, the
+/// layers that are most sensitive when quantized alone are reverted to float: as few as possible.
+/// Every candidate is quantized and measured, and the report lists them.
 ///
-/// `ranges` are those that [`calibrate`](crate::calibrate()) found for the plan of `config`. The result
-/// is what `config` makes with the layers in [`Config::layer_float`], and does not depend on the
-/// number of threads. All samples are kept in memory.
+/// `ranges` are the ranges that [`calibrate`](crate::calibrate()) found for the plan of `config`.
+/// The result is what `config` produces with the layers in [`Config::layer_float`]. It does not
+/// depend on the number of threads. All samples are kept in memory.
 ///
 /// # Errors
-/// A bar that is missed and cannot be held: the error says which, what was measured, and what can be
-/// done. Else as [`compare`](crate::compare()) and [`Plan::apply`](crate::Plan::apply).
+/// A criterion that cannot be met: the error names it, with the measured value and what you can do.
+/// Otherwise see [`compare`](crate::compare()) and [`Plan::apply`](crate::Plan::apply).
 pub fn guarded(
     model: &Model,
     config: &Config,
@@ -93,16 +94,16 @@ pub fn guarded(
     let samples = all_of(samples)?;
     let Control { threads, progress } = control;
     let control = Control { threads, progress: &mut *progress };
-    let mut judge = Judge::new(model, ranges, engine, &samples, options, control);
-    let first = judge.attempt(config, &[])?;
+    let mut evaluator = CandidateEvaluator::new(model, ranges, engine, &samples, options, control);
+    let first = evaluator.evaluate(config, &[])?;
     let (chosen, layers, mut earlier) = match &first.misses[..] {
         [] => (first, Vec::new(), Vec::new()),
-        _ if !options.fall_back => return Err(missed(&first, options, &unmended(config))),
-        _ => fallen_back(&mut judge, config, first, options)?,
+        _ if !options.fall_back => return Err(missed(&first, options, &without_fall_back(config))),
+        _ => fall_back_to_float(&mut evaluator, config, first, options)?,
     };
     let is_timed = options.bar.require_faster;
-    let timed = if is_timed { Some(judge.timed(&chosen)?) } else { None };
-    let Attempted { mut quantized, attempt, engine, notes, .. } = chosen;
+    let timed = if is_timed { Some(evaluator.timed(&chosen)?) } else { None };
+    let EvaluatedCandidate { mut quantized, attempt, engine, notes, .. } = chosen;
     earlier.push(attempt);
     let verified = Verified {
         bar: options.bar,
@@ -116,13 +117,13 @@ pub fn guarded(
     let report = quantized.report_mut();
     for row in &mut report.values {
         if verified.float_layers.iter().any(|layer| layer.name == row.name) {
-            row.why = format!("left float, so that {} holds", verified.bar_names());
+            row.why = format!("left float to meet {}", verified.criteria_names());
         }
     }
     report.notes.extend(notes);
     if !verified.held_out {
-        let what = "the bar was judged on the samples that ranges were found in: others, given as \
-                    verify, show more";
+        let what = "accuracy was measured on the calibration samples: pass other samples as \
+                    validation data for a more reliable result";
         report.notes.push(what.to_owned());
     }
     let outcome = verified.attempts.last();
@@ -132,31 +133,31 @@ pub fn guarded(
     Ok(quantized)
 }
 
-/// The model with the fewest layers left float that holds the bar, these layers, and what was tried
-/// with fewer.
-fn fallen_back(
-    judge: &mut Judge<'_>,
+/// The model with the fewest float layers that meets the criteria, these layers, and the failed
+/// candidates.
+fn fall_back_to_float(
+    evaluator: &mut CandidateEvaluator<'_>,
     config: &Config,
-    first: Attempted,
+    first: EvaluatedCandidate,
     options: &GuardOptions,
-) -> Result<(Attempted, Vec<FloatLayer>, Vec<Attempt>), QuantizeError> {
-    let ranked = judge.ranked(config)?;
+) -> Result<(EvaluatedCandidate, Vec<FloatLayer>, Vec<Attempt>), QuantizeError> {
+    let ranked = evaluator.ranked(config)?;
     let names: Vec<String> = ranked.iter().map(|layer| layer.name.clone()).collect();
-    // With all of them float nothing would be left to quantize.
+    // With all layers float nothing would be quantized.
     let most = names.len().saturating_sub(1);
-    // Models are large: of those that miss the bar the last is kept, for what is said of it.
+    // Models are large: of the failed ones only the last is kept, for the error message.
     let (mut failed, mut last) = (Vec::new(), first);
-    let mut holding: Option<(usize, Attempted)> = None;
+    let mut holding: Option<(usize, EvaluatedCandidate)> = None;
     let mut below = 0;
     loop {
-        // Twice as many each time until it holds, then halfway between.
+        // Doubles the number until the criteria are met, then bisects.
         let count = match &holding {
             Some((above, _)) if above - below <= 1 => break,
             Some((above, _)) => below + (above - below) / 2,
             None if below == most => break,
             None => (below * 2).clamp(1, most),
         };
-        let tried = judge.attempt(config, &names[..count])?;
+        let tried = evaluator.evaluate(config, &names[..count])?;
         if tried.misses.is_empty() {
             holding = Some((count, tried));
         } else {
@@ -170,39 +171,39 @@ fn fallen_back(
         return Ok((chosen, layers, failed));
     }
     let why = format!(
-        "with {most} of {} layers left float; with all of them nothing would be quantized: lower the \
-         bar, or {}",
+        "with {most} of {} layers left float; with all of them nothing would be quantized: relax \
+         the criterion, or {}",
         names.len(),
-        better(config)
+        advice(config)
     );
     Err(missed(&last, options, &why))
 }
 
-/// What a miss comes to where layers must not be left float.
-fn unmended(config: &Config) -> String {
-    format!("fall_back would leave layers float until it holds; or {}", better(config))
+/// The advice if layers must not be reverted to float.
+fn without_fall_back(config: &Config) -> String {
+    format!("fall_back reverts layers to float until the criterion is met; or {}", advice(config))
 }
 
-/// What makes a result nearer, beside leaving layers float.
-fn better(config: &Config) -> &'static str {
+/// What makes a result more accurate, other than float layers.
+fn advice(config: &Config) -> &'static str {
     if config.prune.is_some() {
         return "prune fewer weights";
     }
     let bits = config.weights.bits();
     match (config.activations, config.per_channel || config.block_size.is_some()) {
-        (_, false) => "give every channel its own scale (per_channel)",
+        (_, false) => "give each channel its own scale (per_channel)",
         (None, true) if bits < 8 => "give weights more bits",
         (Some(_), true) if bits <= 8 => "try 16 bits for some values (activation_types)",
         _ => "keep the model float",
     }
 }
 
-/// The error of a model that misses the bar.
-fn missed(tried: &Attempted, options: &GuardOptions, why: &str) -> QuantizeError {
+/// The error of a model that misses an accuracy criterion.
+fn missed(tried: &EvaluatedCandidate, options: &GuardOptions, why: &str) -> QuantizeError {
     let attempt = &tried.attempt;
-    let (bar, measured, expected) = attempt.worst_miss(&options.bar);
+    let (bar, measured, expected) = attempt.first_missed(&options.bar);
     let what = format!(
-        "below the bar: {} ({}); {why}. Nothing was written",
+        "below the accuracy criterion: {} ({}); {why}. Nothing was written",
         tried.misses.join("; "),
         on(tried)
     );
@@ -214,31 +215,31 @@ fn missed(tried: &Attempted, options: &GuardOptions, why: &str) -> QuantizeError
     })
 }
 
-fn on(tried: &Attempted) -> String {
+fn on(tried: &EvaluatedCandidate) -> String {
     let plural = if tried.samples == 1 { "" } else { "s" };
     format!("{} sample{plural}, {}", tried.samples, tried.engine)
 }
 
-impl Judge<'_> {
-    /// The layers of the plan, those that cost the most first.
+impl CandidateEvaluator<'_> {
+    /// The layers of the plan, the most sensitive first.
     fn ranked(&mut self, config: &Config) -> Result<Vec<FloatLayer>, QuantizeError> {
         let prepared = PreprocessedModel::of(self.model, config.clone())?;
         let plan = prepared.plan();
-        let some = &self.samples[..self.samples.len().min(RANKED_ON)];
-        let (engine, ranges, given) = (self.engine, self.ranges, &mut Given(some.iter()));
+        let some = &self.samples[..self.samples.len().min(MAX_RANKING_SAMPLES)];
+        let (engine, ranges, given) = (self.engine, self.ranges, &mut SliceSamples(some.iter()));
         let options = SensitivityOptions::default();
-        let found = self.works.next(|control| {
+        let found = self.stages.next(|control| {
             sensitivity(&prepared.model, &plan, ranges, engine, given, &options, control)
         })?;
         let layers = found.layers.into_iter();
         Ok(layers.map(|row| FloatLayer { name: row.name, outputs: row.outputs }).collect())
     }
 
-    /// How long the float model and the quantized one take.
-    fn timed(&mut self, chosen: &Attempted) -> Result<crate::Speed, QuantizeError> {
+    /// The latency of the float model and of the quantized one.
+    fn timed(&mut self, chosen: &EvaluatedCandidate) -> Result<crate::Speed, QuantizeError> {
         let (model, engine, first) = (self.model, self.engine, &self.samples[0]);
         let (options, quantized) = (self.options.latency, &chosen.quantized);
-        let found = self.works.next(|control| {
+        let found = self.stages.next(|control| {
             let mut go_on = || (control.progress)(Progress { done: 0, total: None });
             speed(engine, [model, quantized.model()], first, &options, &mut go_on)
         })?;
@@ -247,8 +248,9 @@ impl Judge<'_> {
             QuantizeError::new(QuantizeErrorKind::BelowBar { bar, measured, expected, what })
         };
         let Some(found) = found else {
-            let what = "below the bar: it has to be faster, and this engine's time says nothing of \
-                        that of a deployed model; install onnxruntime. Nothing was written";
+            let what = "below the accuracy criterion: the result has to be faster, and the latency \
+                        of this engine does not predict that of a deployed model; install \
+                        onnxruntime. Nothing was written";
             return Err(below(None, None, what.to_owned()));
         };
         if found.speedup > 1.0 {
@@ -257,8 +259,8 @@ impl Judge<'_> {
         let (float, now) = (found.original.median_ms, found.quantized.median_ms);
         let plural = if found.threads == 1 { "" } else { "s" };
         let what = format!(
-            "below the bar: it takes {now:.3} ms, and the float model {float:.3} ms ({}, {} \
-             thread{plural}); {}. Nothing was written",
+            "below the accuracy criterion: it takes {now:.3} ms, and the float model {float:.3} ms \
+             ({}, {} thread{plural}); {}. Nothing was written",
             found.engine,
             found.threads,
             faster(chosen)
@@ -268,15 +270,15 @@ impl Judge<'_> {
 }
 
 /// What may make a result faster.
-fn faster(chosen: &Attempted) -> &'static str {
+fn faster(chosen: &EvaluatedCandidate) -> &'static str {
     let config = &chosen.quantized.report().config;
     if config.activations.is_some() {
-        "compare says what runs on integers; name the target it is made for, or leave it float"
+        "compare shows what runs on integers; set the target, or keep the model float"
     } else if config.computes_on_integers() {
-        "what becomes integers when it runs takes its time, convolutions above all: calibrate, so that \
-         ranges are known before, or leave float what the warnings name"
+        "quantizing activations at run time takes time, most of all for convolutions: calibrate, \
+         or keep the layers float that the warnings name"
     } else {
-        "weights alone come back as floats before anything is multiplied by them: calibrate, so \
-         that activations are quantized too, or take the output format dynamic"
+        "quantized weights are dequantized before each multiplication: calibrate, so that \
+         activations are quantized too, or use the output format dynamic"
     }
 }

@@ -1,26 +1,27 @@
-//! The order in which layers get fewer bits: always the step that costs the least for what it saves.
+//! The order in which layers get fewer bits: always the step with the least noise for the bytes
+//! that it saves.
 
 use super::Layer;
 
-/// What a layer may become.
+/// A bit width that a layer may get.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Rung {
+pub(super) struct WidthOption {
     /// `None` for float.
     pub(super) bits: Option<u8>,
     pub(super) bytes: u64,
-    /// What it costs; `None` for nothing.
+    /// The SQNR with it; `None` for no error.
     pub(super) sqnr_db: Option<f64>,
 }
 
-/// A layer goes to one of its rungs.
+/// A step: a layer gets one of its widths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Step {
     pub(super) layer: usize,
     pub(super) rung: usize,
 }
 
-impl Rung {
-    /// The part of the signal that is noise; noises of several layers add up.
+impl WidthOption {
+    /// Noise relative to the signal; the noise of several layers adds up.
     fn noise(&self) -> f64 {
         match self.sqnr_db {
             None => 0.0,
@@ -31,7 +32,7 @@ impl Rung {
 }
 
 /// All steps from float to the fewest bits.
-pub(super) fn ladder(layers: &[Layer]) -> Vec<Step> {
+pub(super) fn greedy_steps(layers: &[Layer]) -> Vec<Step> {
     let mut at = vec![0; layers.len()];
     let mut steps = Vec::new();
     loop {
@@ -55,7 +56,7 @@ pub(super) fn ladder(layers: &[Layer]) -> Vec<Step> {
     }
 }
 
-/// Noise for each byte that is saved; what is no number is the dearest there is.
+/// Noise for each byte that is saved; NaN counts as infinite.
 #[allow(clippy::cast_precision_loss)] // a ranking
 fn price(noise: f64, saved: u64) -> f64 {
     let price = noise / saved as f64;
@@ -67,7 +68,7 @@ mod tests {
     use super::*;
 
     fn layer(rungs: &[(Option<u8>, u64, Option<f64>)]) -> Layer {
-        let rung = |(bits, bytes, sqnr_db): &(Option<u8>, u64, Option<f64>)| Rung {
+        let rung = |(bits, bytes, sqnr_db): &(Option<u8>, u64, Option<f64>)| WidthOption {
             bits: *bits,
             bytes: *bytes,
             sqnr_db: *sqnr_db,
@@ -76,21 +77,21 @@ mod tests {
     }
 
     #[test]
-    fn large_layers_that_cost_little_come_first_and_all_end_at_the_bottom() {
+    fn large_layers_with_little_noise_come_first_and_all_end_at_the_fewest_bits() {
         let large =
             layer(&[(None, 400, None), (Some(8), 100, Some(40.0)), (Some(4), 50, Some(20.0))]);
         let small = layer(&[(None, 40, None), (Some(8), 10, Some(39.0)), (Some(4), 5, Some(39.0))]);
-        let steps = ladder(&[large, small]);
+        let steps = greedy_steps(&[large, small]);
         assert_eq!(steps[0], Step { layer: 0, rung: 1 });
-        // Eight bits cost as much as four: they are passed over.
+        // 8 bits are as accurate as 4: they are skipped.
         assert_eq!(steps[1], Step { layer: 1, rung: 2 });
         assert_eq!(steps[2], Step { layer: 0, rung: 2 });
         assert_eq!(steps.len(), 3);
     }
 
     #[test]
-    fn what_saves_nothing_is_no_step() {
+    fn a_width_that_saves_nothing_is_not_a_step() {
         let grown = layer(&[(None, 4, None), (Some(8), 5, Some(40.0))]);
-        assert!(ladder(&[grown]).is_empty());
+        assert!(greedy_steps(&[grown]).is_empty());
     }
 }

@@ -1,4 +1,4 @@
-//! Bits for each layer, so that the model meets a size or an SQNR.
+//! Chooses a bit width for each layer, so that the model meets a size or an SQNR.
 
 mod greedy;
 
@@ -8,10 +8,10 @@ use std::fmt;
 use quantize_rs_onnx::Model;
 use serde::Serialize;
 
-use crate::analysis::{Given, all_of};
+use crate::analysis::{SliceSamples, all_of};
 use crate::apply::Quantized;
 use crate::calibrate::engine::{Engine, Sample, Samples};
-use crate::calibrate::{Control, Progress, Works};
+use crate::calibrate::{Control, Progress, StagedProgress};
 use crate::error::QuantizeErrorKind;
 use crate::options::config;
 use crate::report::worst_sqnr;
@@ -20,16 +20,16 @@ use crate::{
     CompareOptions, Config, Format, OutputRow, PreprocessedModel, QuantizeError, Role,
     SensitivityOptions, compare, sensitivity,
 };
-use greedy::{Rung, Step, ladder};
+use greedy::{Step, WidthOption, greedy_steps};
 
-/// What the bits of layers have to meet: one of the two.
+/// The goal and the bit widths. Set one of `target_size` and `min_sqnr`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MixedOptions {
-    /// The most bytes that the model may take; up to 1, the part of what it takes in float.
+    /// The maximum size of the model in bytes; up to 1, a fraction of the size of the float model.
     pub target_size: Option<f64>,
-    /// The least SQNR of its worst output, in decibels, on the samples.
+    /// The minimum SQNR of its worst output on the samples, in decibels.
     pub min_sqnr: Option<f64>,
-    /// The bits there are to choose from, beside float.
+    /// The bit widths to choose from, in addition to float.
     pub bits: Vec<u8>,
 }
 
@@ -39,49 +39,51 @@ impl Default for MixedOptions {
     }
 }
 
-/// Bits for each layer of a model.
+/// A bit width for each layer of a model.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct MixedPrecision {
-    /// One row for each layer that could be quantized, in the order of the model.
+    /// One row for each layer that can be quantized, in the order of the model.
     pub layers: Vec<LayerWidth>,
-    /// Bytes of the float model, with the data beside it.
+    /// The size of the float model in bytes, including external data.
     pub bytes_before: u64,
-    /// Bytes of the model with these bits.
+    /// The size of the model with these widths, in bytes.
     pub bytes_after: u64,
-    /// How far each output is from that of the float model; empty without samples.
+    /// The error of each output; empty without samples.
     pub outputs: Vec<OutputRow>,
-    /// Samples run.
+    /// The number of samples.
     pub samples: usize,
-    /// Who ran them.
+    /// The engine that ran them.
     pub engine: Option<String>,
 }
 
-/// The bits of one layer.
+/// The bit width of one layer.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct LayerWidth {
-    /// The weight.
+    /// The name of the weight.
     pub name: String,
-    /// Its bits; `None` for one that stays float.
+    /// Its bit width; `None` for float.
     pub bits: Option<u8>,
-    /// Its bytes in the model, scales included.
+    /// Its size in the model in bytes, including scales.
     pub bytes: u64,
-    /// What it costs alone, in decibels: the SQNR of the worst output, or without samples its own.
+    /// The SQNR if only this layer is quantized, in decibels: of the worst output, or without
+    /// samples of the weight itself.
     pub sqnr_db: Option<f64>,
 }
 
-/// Chooses bits for every layer: from float downwards, always the step that costs the least noise for
-/// the bytes that it saves, until the size is met, or as long as the SQNR is. What a step costs is what
-/// [`sensitivity`](crate::sensitivity()) finds for the layer alone with so many bits or, without
-/// samples, the error of its weight. Bits with which a layer alone misses the SQNR are left out, since
-/// noise adds up. The model that counts is made: its bytes, and with samples its SQNR, are measured.
+/// Chooses a bit width for each layer. It starts with float and always takes the step with the
+/// least noise for the bytes that it saves, until the size is met, or as long as the SQNR is. The
+/// noise of a step is what [`sensitivity`](crate::sensitivity()) measures for the layer alone with
+/// this width or, without samples, the error of its weight. Widths with which a layer alone misses
+/// the SQNR are left out, since noise adds up. The resulting model is quantized, and its size and,
+/// with samples, its SQNR are measured.
 ///
-/// Weights alone are looked at. What comes out goes into [`Config::layer_bits`] and
-/// [`Config::layer_float`]: see [`MixedPrecision::config`].
+/// Only weights are quantized. Use the result with [`MixedPrecision::config`], which sets
+/// [`Config::layer_bits`] and [`Config::layer_float`].
 ///
 /// # Errors
-/// Not exactly one of `target_size` and `min_sqnr`, an SQNR without samples, bits that the format of
-/// `config` does not have, a size that the fewest bits everywhere do not meet, or an SQNR that no layer
-/// alone meets.
+/// Not exactly one of `target_size` and `min_sqnr`, an SQNR without samples, a bit width that the
+/// format of `config` does not support, a size that the fewest bits for all layers do not meet, or
+/// an SQNR that no layer alone meets.
 pub fn mixed_precision(
     model: &Model,
     config: &Config,
@@ -95,22 +97,22 @@ pub fn mixed_precision(
         None => (None, Vec::new()),
     };
     let Control { threads, progress } = control;
-    // How many models are tried shows on the way.
+    // The number of models that are tried is not known in advance.
     let mut counted = |Progress { done, .. }| progress(Progress { done, total: None });
-    let works = Works::new(Control { threads, progress: &mut counted });
-    let mut solver = Solver { model, config, engine, samples, works };
+    let stages = StagedProgress::new(Control { threads, progress: &mut counted });
+    let mut solver = WidthSolver { model, config, engine, samples, stages };
     let mut layers = solver.rungs(&options.bits)?;
     let steps = match goal {
-        Goal::Bytes(most) => solver.small_enough(&layers, ladder(&layers), most)?,
+        Goal::Bytes(most) => solver.steps_for_size(&layers, greedy_steps(&layers), most)?,
         Goal::Sqnr(least) => {
-            leave_out_below(&mut layers, least)?;
-            solver.near_enough(&layers, ladder(&layers), least)?
+            drop_inaccurate_widths(&mut layers, least)?;
+            solver.steps_for_sqnr(&layers, greedy_steps(&layers), least)?
         }
     };
     solver.result(&layers, &steps)
 }
 
-/// What is to be met.
+/// The goal.
 enum Goal {
     Bytes(u64),
     Sqnr(f64),
@@ -120,11 +122,11 @@ impl MixedOptions {
     fn goal(&self, model: &Model, config: &Config, data: bool) -> Result<Goal, QuantizeError> {
         let refused = |option: &str, what: &str| Err(QuantizeError::option(option, what));
         if config.activations.is_some() {
-            return refused("activations", "is set, but bits are chosen for weights alone");
+            return refused("activations", "is set, but bit widths are chosen for weights only");
         }
         let named = !config.layer_bits.is_empty() || !config.layer_types.is_empty();
         if named || !config.layer_float.is_empty() {
-            return refused("layer_bits", "is what is looked for: leave it out");
+            return refused("layer_bits", "is the result of this function: omit it");
         }
         if self.bits.is_empty() {
             return refused("bits", "is empty, expected some of 2, 4, 8 and 16");
@@ -136,22 +138,21 @@ impl MixedOptions {
                 Ok(Goal::Bytes(if target <= 1.0 { part(whole, target) } else { part(1, target) }))
             }
             (Some(target), None) => {
-                let what = format!("is {target}, expected bytes, or a part of 1");
+                let what =
+                    format!("is {target}, expected a number of bytes, or a fraction up to 1");
                 refused("target_size", &what)
             }
             (None, Some(least)) if !least.is_finite() => {
                 refused("min_sqnr", &format!("is {least}, expected a number of decibels"))
             }
-            (None, Some(_)) if !data => {
-                refused("min_sqnr", "needs data that the outputs are compared on")
-            }
+            (None, Some(_)) if !data => refused("min_sqnr", "needs data to compare the outputs on"),
             (None, Some(least)) => Ok(Goal::Sqnr(least)),
-            _ => refused("target_size", "or min_sqnr has to be given, and not both"),
+            _ => refused("target_size", "or min_sqnr is required, but not both"),
         }
     }
 }
 
-/// Refuses bits that a format has no type for.
+/// Rejects bit widths that a format has no type for.
 fn writable(bits: u8, format: Format) -> Result<(), QuantizeError> {
     let qtype = config::signed("bits", bits)?;
     let Some(known) = format.row().weights.filter(|known| !known.contains(&qtype)) else {
@@ -160,13 +161,13 @@ fn writable(bits: u8, format: Format) -> Result<(), QuantizeError> {
     let known: BTreeSet<u32> = known.iter().map(|qtype| qtype.bits()).collect();
     let known: Vec<String> = known.iter().map(u32::to_string).collect();
     let known = known.join(", ");
-    let what = format!("has {bits}, but output_format {format} knows weights of {known} bits");
+    let what = format!("has {bits}, but output_format {format} supports weights of {known} bits");
     Err(QuantizeError::option("bits", what))
 }
 
-/// Leaves out what makes a layer alone miss the bar: noises of several layers add up.
-fn leave_out_below(layers: &mut [Layer], least: f64) -> Result<(), QuantizeError> {
-    let nearest = layers
+/// Leaves out widths with which a layer alone misses the SQNR: the noise of several layers adds up.
+fn drop_inaccurate_widths(layers: &mut [Layer], least: f64) -> Result<(), QuantizeError> {
+    let best = layers
         .iter()
         .flat_map(|layer| layer.rungs.iter().map(move |rung| (layer, rung)))
         .filter_map(|(layer, rung)| Some((layer.name.clone(), rung.bits?, rung.sqnr_db?)))
@@ -178,51 +179,52 @@ fn leave_out_below(layers: &mut [Layer], least: f64) -> Result<(), QuantizeError
     if layers.iter().any(|layer| layer.rungs.len() > 1) {
         return Ok(());
     }
-    Err(below(least, nearest.map(|(name, bits, found)| (Part { name, bits }, found))))
+    Err(unreachable(least, best.map(|(name, bits, found)| (LayerBits { name, bits }, found))))
 }
 
-/// One layer in so many bits.
-struct Part {
+/// A layer with a bit width.
+struct LayerBits {
     name: String,
     bits: u8,
 }
 
-/// The error of a bar that nothing meets; the nearest is a layer in some bits, and what it leaves.
-fn below(least: f64, nearest: Option<(Part, f64)>) -> QuantizeError {
-    let found = nearest.as_ref().map_or_else(String::new, |(Part { name, bits }, found)| {
+/// The error if no width meets the SQNR. `best` is the layer and the width with the highest
+/// SQNR.
+fn unreachable(least: f64, best: Option<(LayerBits, f64)>) -> QuantizeError {
+    let found = best.as_ref().map_or_else(String::new, |(LayerBits { name, bits }, found)| {
         format!(": `{name}` alone in {bits} bits leaves {found:.2} dB")
     });
     let what = format!(
-        "below the bar: min_sqnr is {least} dB, and no layer can be quantized with these \
-         bits{found}; more bits, channels or blocks with scales of their own cost less"
+        "below the accuracy criterion: min_sqnr is {least} dB, and no layer can be quantized with \
+         these bit widths{found}; more bits, or scales for channels or blocks, are more accurate"
     );
     let (bar, expected) = ("min_sqnr".to_owned(), Some(least));
-    let measured = nearest.map(|(_, found)| found);
+    let measured = best.map(|(_, found)| found);
     QuantizeError::new(QuantizeErrorKind::BelowBar { bar, measured, expected, what })
 }
 
-/// So many times these bytes, rounded down.
+/// The product, rounded down.
 #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_precision_loss)]
 fn part(bytes: u64, times: f64) -> u64 {
     (bytes as f64 * times) as u64
 }
 
-/// A layer, and what it may become; first of all float.
+/// A layer, and the widths that it may get, float first.
 struct Layer {
     name: String,
-    rungs: Vec<Rung>,
+    rungs: Vec<WidthOption>,
 }
 
-struct Solver<'a> {
+struct WidthSolver<'a> {
     model: &'a Model,
     config: &'a Config,
     engine: Option<&'a dyn Engine>,
     samples: Vec<Sample>,
-    works: Works<'a>,
+    stages: StagedProgress<'a>,
 }
 
-impl Solver<'_> {
-    /// What each layer takes, and costs, in every number of bits.
+impl WidthSolver<'_> {
+    /// The size and the SQNR of each layer with each bit width.
     fn rungs(&mut self, bits: &[u8]) -> Result<Vec<Layer>, QuantizeError> {
         let mut layers: Vec<Layer> = Vec::new();
         let mut bits = bits.to_vec();
@@ -238,9 +240,9 @@ impl Solver<'_> {
                 None => BTreeMap::new(),
                 Some(engine) => {
                     let (given, options) =
-                        (&mut Given(self.samples.iter()), SensitivityOptions::default());
+                        (&mut SliceSamples(self.samples.iter()), SensitivityOptions::default());
                     let (model, plan) = (&prepared.model, &plan);
-                    let found = self.works.next(|control| {
+                    let found = self.stages.next(|control| {
                         sensitivity(model, plan, None, engine, given, &options, control)
                     })?;
                     let rows = found.layers.into_iter();
@@ -254,11 +256,11 @@ impl Solver<'_> {
                     if self.engine.is_some() { noise.get(&row.name).copied() } else { Some(own) };
                 let Some(sqnr_db) = cost.filter(|_| row.role == Role::Weight) else { continue };
                 let bytes = stored.elements + stored.scales;
-                let rung = Rung { bits: Some(bits), bytes, sqnr_db };
+                let rung = WidthOption { bits: Some(bits), bytes, sqnr_db };
                 if let Some(layer) = layers.iter_mut().find(|layer| layer.name == row.name) {
                     layer.rungs.push(rung);
                 } else {
-                    let float = Rung { bits: None, bytes: float, sqnr_db: None };
+                    let float = WidthOption { bits: None, bytes: float, sqnr_db: None };
                     layers.push(Layer { name: row.name.clone(), rungs: vec![float, rung] });
                 }
             }
@@ -266,8 +268,8 @@ impl Solver<'_> {
         Ok(layers)
     }
 
-    /// As few steps as make the model small enough.
-    fn small_enough(
+    /// As few steps as meet the size.
+    fn steps_for_size(
         &mut self,
         layers: &[Layer],
         mut steps: Vec<Step>,
@@ -276,8 +278,8 @@ impl Solver<'_> {
         let least = self.made(layers, &steps)?.report().bytes_after;
         if least > most {
             let what = format!(
-                "is {most} bytes, but the model takes {least} with the fewest bits everywhere: give \
-                 fewer bits to choose from, or blocks and channels fewer scales"
+                "is {most} bytes, but the model takes {least} with the fewest bits for all \
+                 layers: allow fewer bits, or use fewer scales"
             );
             return Err(QuantizeError::option("target_size", what));
         }
@@ -294,15 +296,15 @@ impl Solver<'_> {
         Ok(steps)
     }
 
-    /// As many steps as leave the outputs near enough: each adds noise.
-    fn near_enough(
+    /// As many steps as meet the SQNR: each step adds noise.
+    fn steps_for_sqnr(
         &mut self,
         layers: &[Layer],
         mut steps: Vec<Step>,
         least: f64,
     ) -> Result<Vec<Step>, QuantizeError> {
         let (mut holds, mut above) = (0, steps.len() + 1);
-        let mut nearest = None;
+        let mut best = None;
         while above - holds > 1 {
             let count = usize::midpoint(holds, above);
             let made = self.made(layers, &steps[..count])?;
@@ -310,16 +312,16 @@ impl Solver<'_> {
             if found.is_some_and(|found| found >= least) {
                 holds = count;
             } else {
-                (above, nearest) = (count, found);
+                (above, best) = (count, found);
             }
         }
         if holds == 0 {
-            // The first step alone held when it was looked at alone: by a hair.
+            // The first step met the SQNR when it was measured alone, by a small margin.
             let first = steps.first().and_then(|step| {
                 let Layer { name, rungs } = &layers[step.layer];
-                Some(Part { name: name.clone(), bits: rungs[step.rung].bits? })
+                Some(LayerBits { name: name.clone(), bits: rungs[step.rung].bits? })
             });
-            return Err(below(least, first.zip(nearest)));
+            return Err(unreachable(least, first.zip(best)));
         }
         steps.truncate(holds);
         Ok(steps)
@@ -332,16 +334,16 @@ impl Solver<'_> {
         prepared.plan().apply(&prepared.model, None)
     }
 
-    /// How far the outputs are off, and who ran the models.
+    /// The errors of the outputs, and the engine.
     fn measured(
         &mut self,
         made: &Quantized,
     ) -> Result<(Vec<OutputRow>, Option<String>), QuantizeError> {
         let Some(engine) = self.engine else { return Ok((Vec::new(), None)) };
-        let (given, options) = (&mut Given(self.samples.iter()), CompareOptions::default());
+        let (given, options) = (&mut SliceSamples(self.samples.iter()), CompareOptions::default());
         let (model, made) = (self.model, made.model());
         let found =
-            self.works.next(|control| compare(model, made, engine, given, &options, control))?;
+            self.stages.next(|control| compare(model, made, engine, given, &options, control))?;
         Ok((found.outputs, Some(found.engine)))
     }
 
@@ -363,7 +365,7 @@ impl Solver<'_> {
     }
 }
 
-/// What layers are after some steps.
+/// The widths of the layers after some steps.
 fn widths(layers: &[Layer], steps: &[Step]) -> Vec<LayerWidth> {
     let mut at = vec![0; layers.len()];
     for step in steps {
@@ -372,7 +374,7 @@ fn widths(layers: &[Layer], steps: &[Step]) -> Vec<LayerWidth> {
     let rungs = layers.iter().zip(at);
     rungs
         .map(|(layer, at)| {
-            let Rung { bits, bytes, sqnr_db } = layer.rungs[at];
+            let WidthOption { bits, bytes, sqnr_db } = layer.rungs[at];
             LayerWidth { name: layer.name.clone(), bits, bytes, sqnr_db }
         })
         .collect()
@@ -390,7 +392,7 @@ fn with(config: &Config, layers: &[LayerWidth]) -> Config {
 }
 
 impl MixedPrecision {
-    /// The wishes with these bits.
+    /// The options with these bit widths.
     #[must_use]
     pub fn config(&self, config: &Config) -> Config {
         with(config, &self.layers)
@@ -401,13 +403,13 @@ impl MixedPrecision {
         worst_sqnr(&self.outputs)
     }
 
-    /// How many times smaller the model becomes.
+    /// The size of the float model divided by that of the result.
     #[allow(clippy::cast_precision_loss)] // sizes of files, shown to two digits
     pub fn ratio(&self) -> f64 {
         self.bytes_before as f64 / self.bytes_after.max(1) as f64
     }
 
-    /// It as JSON, with `layer_bits`, `ratio` and `sqnr_db`; what is not finite is null.
+    /// The result as JSON, with `layer_bits`, `ratio` and `sqnr_db`; non-finite numbers are null.
     pub fn to_json(&self) -> String {
         // Names and numbers, no maps with odd keys: this cannot fail.
         let mut json = serde_json::to_value(self).unwrap_or_default();

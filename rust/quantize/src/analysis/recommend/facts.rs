@@ -1,4 +1,5 @@
-//! What in a model tells how to quantize it: where its weights are, where its work is done, what varies.
+//! The facts of a model that decide how to quantize it: its weights, its work, its dynamic
+//! dimensions.
 
 // Shares, whose digits matter little.
 #![allow(clippy::cast_precision_loss)]
@@ -15,36 +16,37 @@ use crate::graph::{Graph, Producer};
 use crate::plan::MICROSOFT;
 use crate::{ModelInfo, PreprocessedModel, QuantizeError};
 
-/// What in a model tells how to quantize it.
+/// The facts of a model that decide how to quantize it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Facts {
-    /// Bytes of the file, with the data beside it.
+    /// The size of the model in bytes, including external data.
     pub bytes: u64,
-    /// Bytes of float weights that operators multiply by or look up.
+    /// The size of float weights that operators multiply by or gather from, in bytes.
     pub weight_bytes: u64,
-    /// Bytes of integers that weights are stored in already.
+    /// The size of weights that are stored as integers already, in bytes.
     pub integer_bytes: u64,
-    /// Version of ONNX's own operators.
+    /// The version of the default opset.
     pub opset: i64,
-    /// The type that most float weights have.
+    /// The type of most float weights.
     pub dtype: Option<String>,
-    /// Weights by what reads them, the most work first.
+    /// Weights by the operators that read them, the most work first.
     pub families: Vec<Share>,
     /// The largest weight.
     pub largest: Option<Largest>,
-    /// Products of two activations: attention has two.
+    /// The number of multiplications of two activations: attention has two.
     pub activation_products: usize,
-    /// Axes of the inputs that vary, but for the first: `input_ids: sequence`.
+    /// Dynamic dimensions of the inputs, except the first: `input_ids: sequence`.
     pub varying: Vec<String>,
-    /// Inputs that hand back what an earlier run made: the keys and values of a decoder.
+    /// Inputs that take values of an earlier run: the keys and values of a decoder.
     pub caches: Vec<String>,
-    /// The table of tokens of a model that gives a score for each of them, and how many there are.
+    /// The number of tokens of a model that looks tokens up in a table and outputs a score for
+    /// each.
     pub vocabulary: Option<usize>,
-    /// Inputs that a caller has to give.
+    /// The number of inputs that have to be fed.
     pub inputs: usize,
 }
 
-/// Operators that multiply by weights in one way.
+/// A family of operators that use weights alike.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Family {
@@ -61,19 +63,19 @@ pub enum Family {
 /// The weights of one family.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Share {
-    /// Who reads them.
+    /// The family.
     pub family: Family,
-    /// The operators, and how many of each.
+    /// The number of operators of each type.
     pub operators: BTreeMap<String, usize>,
-    /// Their bytes.
+    /// Their size in bytes.
     pub bytes: u64,
-    /// Their part of the bytes of all float weights.
+    /// Their fraction of the size of all float weights.
     pub weights: f64,
-    /// Their part of all multiplications by float weights, of one sample.
+    /// Their fraction of all multiplications by float weights, for one sample.
     pub work: f64,
 }
 
-/// The weight that takes the most bytes.
+/// The largest weight.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Largest {
     /// Its name.
@@ -86,11 +88,11 @@ pub struct Largest {
     pub bytes: u64,
 }
 
-/// What a length that varies is taken for, but that of a batch, which is 1.
+/// The assumed length of a dynamic dimension, except the batch, which is 1.
 const VARIES: f64 = 64.0;
 
 impl Facts {
-    /// Looks at a model, prepared as it would be before it is quantized.
+    /// Collects the facts of a model, after the passes that run before planning.
     pub(super) fn of(model: &Model) -> Result<Facts, QuantizeError> {
         let prepared = PreprocessedModel::of(model, crate::Config::default())?;
         let graph = Graph::of(&prepared.model)?;
@@ -109,7 +111,7 @@ impl Facts {
         Ok(facts)
     }
 
-    /// The weights of a family, where there are any.
+    /// The weights of a family, if there are any.
     pub fn share(&self, family: Family) -> Option<&Share> {
         self.families.iter().find(|share| share.family == family)
     }
@@ -128,7 +130,7 @@ impl Facts {
             let Some(dtype) = constant.dtype.filter(|dtype| is_float(*dtype)) else { continue };
             let mut consumers = constant.multipliers(graph).filter(|node| family(node).is_some());
             let Some(first) = consumers.next() else { continue };
-            // Where both read it, the product is what counts.
+            // If a matrix multiplication reads it, too, that counts.
             let consumer =
                 consumers.fold(
                     first,
@@ -145,7 +147,7 @@ impl Facts {
                 weights: 0.0,
                 work: 0.0,
             });
-            // An LSTM reads two.
+            // An LSTM reads two weights.
             for node in constant.multipliers(graph).filter(|node| counted.insert(&raw const **node))
             {
                 *share.operators.entry(node.op_type.clone()).or_default() += 1;
@@ -168,14 +170,14 @@ impl Facts {
         self.families = families.into_values().collect();
         for share in &mut self.families {
             share.weights = share.bytes as f64 / bytes_of_all.max(1) as f64;
-            // Looking up is no work, but where nothing else is done.
+            // Gather does not multiply; it counts only if there is no other work.
             share.work = if work_of_all > 0.0 { share.work / work_of_all } else { share.weights };
         }
         self.families.sort_by(|one, other| other.work.total_cmp(&one.work));
     }
 }
 
-/// Who reads a weight; `None` for operators of no family.
+/// The family of a node; `None` for other operators.
 fn family(node: &NodeProto) -> Option<Family> {
     Some(match node.op_type.as_str() {
         "Conv" | "ConvTranspose" => Family::Convolution,
@@ -191,7 +193,7 @@ fn is_float(dtype: DataType) -> bool {
     matches!(dtype, Float | Float16 | BFloat16 | Double)
 }
 
-/// Whether something brings it back from integers, or multiplies by them.
+/// Whether a node dequantizes it, or multiplies by it as integers.
 fn is_integer(graph: &Graph<'_>, constant: &Constant<'_>) -> bool {
     let narrow = constant.tensor.dtype().is_some_and(|dtype| dtype.bits() <= 16);
     let float = constant.dtype.is_some_and(is_float);
@@ -212,19 +214,19 @@ fn bytes_of(constant: &Constant<'_>) -> u64 {
     elements.saturating_mul(bits).div_ceil(8)
 }
 
-/// How many multiplications by this weight one sample takes.
+/// The number of multiplications by this weight for one sample.
 fn work(graph: &Graph<'_>, constant: &Constant<'_>) -> f64 {
     let elements: f64 = constant.shape.iter().map(|length| *length as f64).product();
     let times = constant.uses.iter().map(|usage| match usage {
         Use::Weight { node, .. } => positions(graph, *node),
-        // How often a body runs is not known.
+        // The number of iterations of a subgraph is not known.
         Use::Inside { .. } => 1.0,
         _ => 0.0,
     });
     elements * times.sum::<f64>()
 }
 
-/// At how many positions of one sample a node multiplies by its weight.
+/// The number of positions of one sample at which a node multiplies by its weight.
 fn positions(graph: &Graph<'_>, node: usize) -> f64 {
     let proto = graph.nodes[node];
     let shape = |value: Option<usize>| value.and_then(|value| graph.shape(value));
@@ -233,7 +235,7 @@ fn positions(graph: &Graph<'_>, node: usize) -> f64 {
     };
     match family(proto) {
         Some(Family::Convolution) => {
-            // Each element of the result, or, transposed, of what comes in.
+            // Each position of the output or, for a transposed convolution, of the input.
             let value =
                 if proto.op_type == "Conv" { graph.output(node, 0) } else { graph.input(node, 0) };
             let rank = shape(graph.input(node, 1)).map_or(4, |shape| shape.len());
@@ -250,7 +252,7 @@ fn positions(graph: &Graph<'_>, node: usize) -> f64 {
             None => VARIES,
         },
         Some(Family::Product) => match shape(graph.output(node, 0)) {
-            // All axes but the batch and that of the columns.
+            // All axes except the batch and the columns.
             Some(shape) if shape.len() > 2 => lengths(&shape[1..shape.len() - 1]),
             _ => 1.0,
         },
@@ -258,12 +260,12 @@ fn positions(graph: &Graph<'_>, node: usize) -> f64 {
     }
 }
 
-/// The axis of the sequence that a recurrent operator reads.
+/// The sequence axis of the input of a recurrent operator.
 fn node_layout(node: &NodeProto) -> i64 {
     node.int("layout", 0).clamp(0, 1)
 }
 
-/// Products of values that are both made when the model runs.
+/// The number of multiplications of two values that are computed at run time.
 fn activation_products(graph: &Graph<'_>) -> usize {
     let made = |value: Option<usize>| {
         value.is_some_and(|value| {
@@ -277,7 +279,7 @@ fn activation_products(graph: &Graph<'_>) -> usize {
             || matches!(node.op_type.as_str(), "Attention" | "MultiHeadAttention")
             || node.op_type == "GroupQueryAttention"
     };
-    // A weight that is rearranged or brought back is made by a node, too.
+    // A weight that is reshaped or dequantized is the output of a node, too.
     let weights = uses::constants(graph);
     let weighing: Vec<usize> = weights
         .iter()
@@ -291,7 +293,7 @@ fn activation_products(graph: &Graph<'_>) -> usize {
     nodes.filter(|(index, _)| !weighing.contains(index)).filter(|at| both(*at)).count()
 }
 
-/// The axes of inputs that vary, but for the first, which is a batch.
+/// The dynamic dimensions of inputs, except the first, which is the batch.
 fn varying(model: &Model) -> Vec<String> {
     let mut found = Vec::new();
     for input in inputs(model.graph()) {
@@ -307,7 +309,7 @@ fn varying(model: &Model) -> Vec<String> {
     found
 }
 
-/// Inputs that are called what exporters call the keys and values of earlier tokens.
+/// Inputs with the names that exporters use for cached keys and values.
 fn caches(model: &Model) -> Vec<String> {
     let names = inputs(model.graph()).into_iter().map(|input| input.name);
     let cache = |name: &String| {
@@ -317,7 +319,7 @@ fn caches(model: &Model) -> Vec<String> {
     names.filter(cache).collect()
 }
 
-/// How many tokens there are, where the model looks them up in a table and gives a score for each.
+/// The number of tokens, if the model looks them up in a table and outputs a score for each.
 fn vocabulary(graph: &Graph<'_>) -> Option<usize> {
     let rows: Vec<usize> = uses::constants(graph)
         .iter()

@@ -1,7 +1,7 @@
-//! How to quantize a model: one of four ways, with the reasons that the model gives, and the call
-//! that does it.
+//! Recommends how to quantize a model: one of four strategies with its options, the reasons from
+//! the model, and the call.
 //!
-//! Nothing is tried: what is said follows from the file. Whether it serves is what `compare` tells.
+//! Nothing is run: the recommendation follows from the file. Use `compare` to measure the result.
 
 mod facts;
 mod reasons;
@@ -19,35 +19,35 @@ pub use facts::{Facts, Family, Largest, Share};
 use render_call::Files;
 pub use rules::{ALL, Rule};
 
-/// What a recommendation is for.
+/// The target and the samples of a recommendation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Wanted<'a> {
-    /// The runtime; `None` as for x86.
+    /// The runtime; `None` is treated as x86.
     pub target: Option<Target>,
-    /// Where real inputs are; `None` where there are none.
+    /// The source of real inputs, if there are any.
     pub samples: Option<SampleSource<'a>>,
 }
 
-/// Where real inputs are. They are not read.
+/// The source of real inputs. They are not read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SampleSource<'a> {
-    /// In a file, a folder or files of a pattern, which the call names.
+    /// A file, a folder or a file pattern, which the call names.
     File(&'a str),
-    /// In memory: Python's call names them `data`.
+    /// In memory: the Python call names them `data`.
     Memory,
 }
 
-/// How a model is quantized.
+/// A quantization strategy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Way {
-    /// Weights and activations, whose ranges samples show.
+    /// Weights and activations, with calibrated ranges.
     Static,
-    /// Weights, and activations when the model runs.
+    /// Weights, and activations at run time.
     Dynamic,
-    /// Weights alone.
+    /// Weights only.
     Weights,
-    /// Not at all.
+    /// No quantization.
     Nothing,
 }
 
@@ -63,34 +63,34 @@ impl Way {
     }
 }
 
-/// A way of quantizing and its options.
+/// A strategy and its options.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Choice {
-    /// The way.
+pub struct RecommendedOptions {
+    /// The strategy.
     pub way: Way,
     /// Bits of weights.
     pub bits: u8,
-    /// Whether each output channel has its scale.
+    /// Whether each output channel has a scale.
     pub per_channel: bool,
-    /// How many elements share a scale, where channels do not.
+    /// The number of elements that share a scale, if weights are quantized in blocks.
     pub block_size: Option<usize>,
-    /// How it is written.
+    /// The output format.
     #[serde(rename = "output_format")]
     pub format: Format,
     /// Operators that stay float.
     pub exclude: Vec<String>,
-    /// Whether LSTMs multiply integers too, as [`Config::dynamic_lstm`].
+    /// Whether LSTMs compute on integers, see [`Config::dynamic_lstm`].
     pub dynamic_lstm: bool,
 }
 
-impl Choice {
-    /// 8 bits, a scale a channel.
-    const fn of(way: Way) -> Choice {
+impl RecommendedOptions {
+    /// 8 bits with one scale for each channel.
+    const fn of(way: Way) -> RecommendedOptions {
         let format = match way {
             Way::Dynamic => Format::Dynamic,
             _ => Format::Qdq,
         };
-        Choice {
+        RecommendedOptions {
             way,
             bits: 8,
             per_channel: true,
@@ -101,16 +101,16 @@ impl Choice {
         }
     }
 
-    /// What products multiply and LSTMs read becomes integers when the model runs.
-    const fn lstms() -> Choice {
-        let mut choice = Choice::of(Way::Dynamic);
+    /// Dynamic quantization, including LSTMs.
+    const fn lstms() -> RecommendedOptions {
+        let mut choice = RecommendedOptions::of(Way::Dynamic);
         choice.dynamic_lstm = true;
         choice
     }
 
-    /// Weights alone, 4 bits in blocks of 32.
-    const fn blocks() -> Choice {
-        Choice {
+    /// Weights only, 4 bits in blocks of 32.
+    const fn blocks() -> RecommendedOptions {
+        RecommendedOptions {
             way: Way::Weights,
             bits: 4,
             per_channel: false,
@@ -125,19 +125,19 @@ impl Choice {
 /// One reason for a recommendation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Reason {
-    /// The rule that says so.
+    /// The rule that gives it.
     pub rule: &'static str,
-    /// What in the model led to it.
+    /// The facts of the model that led to it.
     pub text: String,
 }
 
-/// Another way, and when it is the better one.
+/// Another strategy, and when it is better.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Alternative {
-    /// The way and its options.
+    /// The strategy and its options.
     #[serde(flatten)]
-    pub choice: Choice,
-    /// When to take it.
+    pub choice: RecommendedOptions,
+    /// When to use it.
     pub when: &'static str,
     /// The call in Python.
     pub python: String,
@@ -150,28 +150,28 @@ pub struct Alternative {
 pub struct Recommendation {
     /// The model; `None` for bytes.
     pub model: Option<String>,
-    /// The runtime that it is for; `None` as for x86.
+    /// The runtime; `None` is treated as x86.
     pub target: Option<Target>,
-    /// The way and its options.
+    /// The strategy and its options.
     #[serde(flatten)]
-    pub choice: Choice,
+    pub choice: RecommendedOptions,
     /// The rule that decided.
     pub rule: &'static str,
-    /// Why: that of the rule which decided first, then those of the options.
+    /// The reasons: first that of the deciding rule, then those of the options.
     pub reasons: Vec<Reason>,
-    /// Where the call reads samples; `None` where it needs none.
+    /// The samples that the call reads; `None` if it needs none.
     pub samples: Option<String>,
-    /// The call in Python; empty where there is nothing to do.
+    /// The call in Python; empty if there is nothing to do.
     pub python: String,
-    /// The command; empty where there is nothing to do.
+    /// The command; empty if there is nothing to do.
     pub command: String,
-    /// Other ways, and when they are better.
+    /// Other strategies, and when they are better.
     pub otherwise: Vec<Alternative>,
-    /// What in the model was looked at.
+    /// The facts of the model.
     pub facts: Facts,
 }
 
-/// Says how to quantize a model.
+/// Recommends how to quantize a model.
 ///
 /// ```
 /// use quantize_rs::{Model, Wanted, Way, recommend};
@@ -184,7 +184,7 @@ pub struct Recommendation {
 /// ```
 ///
 /// # Errors
-/// A model that cannot be quantized at all, such as one with a node of too few inputs.
+/// A model that cannot be quantized at all, such as one with a node that lacks inputs.
 pub fn recommend(model: &Model, wanted: Wanted<'_>) -> Result<Recommendation, QuantizeError> {
     let Wanted { target, samples } = wanted;
     let facts = Facts::of(model)?;
@@ -198,7 +198,7 @@ pub fn recommend(model: &Model, wanted: Wanted<'_>) -> Result<Recommendation, Qu
                 break;
             }
             Ok(None) => {}
-            // Another way may do; if none does, this is why.
+            // Another strategy may work; if none does, this error is returned.
             Err(error) => {
                 refused.get_or_insert(error);
             }
@@ -208,8 +208,12 @@ pub fn recommend(model: &Model, wanted: Wanted<'_>) -> Result<Recommendation, Qu
         (Some(decided), _) => decided,
         (None, Some(error)) => return Err(error),
         (None, None) => {
-            let why = "none of its weights would be quantized: `plan` says why of each".to_owned();
-            ("none", why, Fitted { choice: Choice::of(Way::Nothing), bytes: facts.bytes })
+            let why = "none of its weights would be quantized: `plan` shows the reasons".to_owned();
+            (
+                "none",
+                why,
+                Fitted { choice: RecommendedOptions::of(Way::Nothing), bytes: facts.bytes },
+            )
         }
     };
     let mut reasons = vec![Reason { rule, text: because }];
@@ -225,7 +229,7 @@ pub fn recommend(model: &Model, wanted: Wanted<'_>) -> Result<Recommendation, Qu
     let others = rules::OTHERWISE.iter().filter(|other| other.from == rule);
     let otherwise = others
         .filter_map(|other| {
-            // What cannot be made is no other way.
+            // A strategy that does not work for this model is not an alternative.
             let fitted = fitted(model, &other.choice, &facts, target).ok()??;
             Some((other.when, fitted.choice)).filter(|(_, other)| *other != choice)
         })
@@ -250,17 +254,17 @@ pub fn recommend(model: &Model, wanted: Wanted<'_>) -> Result<Recommendation, Qu
     })
 }
 
-/// A choice as a model and a target take it.
+/// Options that fit a model and a target.
 struct Fitted {
-    choice: Choice,
-    /// About how many bytes it leaves of the model.
+    choice: RecommendedOptions,
+    /// The approximate size of the result in bytes.
     bytes: u64,
 }
 
-/// The choice as this model and this target take it; `None` where no weight would be quantized.
+/// The options for this model and this target; `None` if no weight would be quantized.
 fn fitted(
     model: &Model,
-    choice: &Choice,
+    choice: &RecommendedOptions,
     facts: &Facts,
     target: Option<Target>,
 ) -> Result<Option<Fitted>, QuantizeError> {
@@ -277,16 +281,16 @@ fn fitted(
         choice.exclude = convolutions.operators.keys().cloned().collect();
     }
     choice.dynamic_lstm &= rules::lstms_hold_most(facts, target);
-    let planned = |choice: &Choice| {
+    let planned = |choice: &RecommendedOptions| {
         Ok::<_, QuantizeError>(
             PreprocessedModel::of(model, render_call::config(choice, target)?)?.plan(),
         )
     };
     let mut plan = planned(&choice)?;
     if choice.dynamic_lstm {
-        let without = Choice { dynamic_lstm: false, ..choice.clone() };
+        let without = RecommendedOptions { dynamic_lstm: false, ..choice.clone() };
         let other = planned(&without)?;
-        // No LSTM of it can be what was asked for.
+        // No LSTM of the model supports it.
         if other.values == plan.values {
             (choice, plan) = (without, other);
         }
@@ -318,15 +322,15 @@ impl Recommendation {
     }
 }
 
-impl fmt::Display for Choice {
+impl fmt::Display for RecommendedOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let bits = self.bits;
         match self.way {
             Way::Static => write!(f, "static: weights and activations in {bits} bits")?,
             Way::Dynamic => {
-                write!(f, "dynamic: weights in {bits} bits, activations when the model runs")?;
+                write!(f, "dynamic: weights in {bits} bits, activations at run time")?;
             }
-            Way::Weights => write!(f, "weights alone, in {bits} bits")?,
+            Way::Weights => write!(f, "weights only, in {bits} bits")?,
             Way::Nothing => return f.write_str("nothing to do"),
         }
         if self.per_channel {

@@ -1,19 +1,19 @@
-//! Why the options of a recommended call are what they are: each row looks at the model and the
-//! choice, and is silent where it has nothing to say.
+//! The reasons for the options of a recommended call: each row of the table looks at the model and
+//! the options, and returns a reason or nothing.
 
 use quantize_rs_math::Granularity;
 use quantize_rs_onnx::DataType;
 
 use super::facts::{Facts, Family};
 use super::render_call::{IN_MEMORY, usual_samples};
-use super::{Choice, SampleSource, Wanted, Way};
+use super::{RecommendedOptions, SampleSource, Wanted, Way};
 use crate::util::text::size;
 use crate::{Format, Planned, ValuePlan};
 
-/// Says why, if there is something to say.
-type Say = fn(&Facts, &Choice, Wanted<'_>) -> Option<String>;
+/// Returns a reason if there is one.
+type Say = fn(&Facts, &RecommendedOptions, Wanted<'_>) -> Option<String>;
 
-/// Every reason beside that of the rule which decided and the size, by its name.
+/// All reasons except those of the deciding rule and of the size, by name.
 pub(super) const ALL: &[(&str, Say)] = &[
     ("largest", largest),
     ("bits", bits),
@@ -28,14 +28,14 @@ pub(super) const ALL: &[(&str, Say)] = &[
     ("target", target),
 ];
 
-/// What becomes of the size of the model, of which about so many bytes are left.
+/// The reason about the size of the model, of which about `left` bytes are left.
 pub(super) fn bytes(facts: &Facts, left: u64) -> String {
     let Facts { bytes, weight_bytes, .. } = *facts;
     let (weights, bytes, left) = (size(weight_bytes.min(bytes)), size(bytes), size(left));
     format!("{weights} of its {bytes} are float weights: about {left} will be left")
 }
 
-/// About how many bytes a weight takes, and will take with its scales.
+/// The approximate size of a weight in bytes, before and after, including its scales.
 pub(super) fn weight_bytes(value: &Planned, how: &ValuePlan) -> (u64, u64) {
     let shape: Option<Vec<usize>> = value.shape.iter().flatten().copied().collect();
     let shape = shape.unwrap_or_default();
@@ -56,7 +56,7 @@ pub(super) fn weight_bytes(value: &Planned, how: &ValuePlan) -> (u64, u64) {
     (elements.saturating_mul(width).div_ceil(8), stored + groups as u64 * 5)
 }
 
-fn largest(facts: &Facts, _: &Choice, _: Wanted<'_>) -> Option<String> {
+fn largest(facts: &Facts, _: &RecommendedOptions, _: Wanted<'_>) -> Option<String> {
     let largest = facts.largest.as_ref()?;
     #[allow(clippy::cast_precision_loss)] // shown without digits
     let part = largest.bytes as f64 / facts.weight_bytes.max(1) as f64;
@@ -71,27 +71,27 @@ fn largest(facts: &Facts, _: &Choice, _: Wanted<'_>) -> Option<String> {
 }
 
 #[allow(clippy::unnecessary_wraps)] // a row of the table
-fn bits(_: &Facts, choice: &Choice, _: Wanted<'_>) -> Option<String> {
+fn bits(_: &Facts, choice: &RecommendedOptions, _: Wanted<'_>) -> Option<String> {
     Some(match choice.bits {
-        8 => "8 bits: integer kernels multiply bytes, and they cost little accuracy".to_owned(),
+        8 => "8 bits: integer kernels use them, and the loss of accuracy is small".to_owned(),
         bits => format!(
-            "{bits} bits: what takes long is to read the weights, and blocks keep them near"
+            "{bits} bits: reading the weights takes most of the time, and blocks keep them accurate"
         ),
     })
 }
 
-fn per_channel(_: &Facts, choice: &Choice, _: Wanted<'_>) -> Option<String> {
-    let which = "a scale for each output channel costs nothing, and one channel of large weights then \
-                 coarsens no other";
+fn per_channel(_: &Facts, choice: &RecommendedOptions, _: Wanted<'_>) -> Option<String> {
+    let which = "a scale for each output channel costs nothing, and a channel of large weights \
+                 does not make the others coarser";
     choice.per_channel.then(|| format!("per channel: {which}"))
 }
 
-fn block_size(_: &Facts, choice: &Choice, _: Wanted<'_>) -> Option<String> {
+fn block_size(_: &Facts, choice: &RecommendedOptions, _: Wanted<'_>) -> Option<String> {
     let size = choice.block_size?;
     Some(format!("blocks of {size}: 4 bits have 16 steps, too few for a whole channel"))
 }
 
-fn samples(facts: &Facts, choice: &Choice, wanted: Wanted<'_>) -> Option<String> {
+fn samples(facts: &Facts, choice: &RecommendedOptions, wanted: Wanted<'_>) -> Option<String> {
     if choice.way != Way::Static {
         return None;
     }
@@ -99,8 +99,8 @@ fn samples(facts: &Facts, choice: &Choice, wanted: Wanted<'_>) -> Option<String>
     match wanted.samples {
         Some(SampleSource::File(_)) => None,
         Some(SampleSource::Memory) => Some(format!(
-            "samples: `{IN_MEMORY}` stands for those that are there in memory; a command has to find \
-             them in a file, here `{usual}`"
+            "samples: `{IN_MEMORY}` stands for the samples in memory; the command reads them from \
+             a file, here `{usual}`"
         )),
         None => {
             let inputs = if facts.inputs == 1 { "its input" } else { "its inputs" };
@@ -109,28 +109,28 @@ fn samples(facts: &Facts, choice: &Choice, wanted: Wanted<'_>) -> Option<String>
     }
 }
 
-fn varying(facts: &Facts, choice: &Choice, _: Wanted<'_>) -> Option<String> {
+fn varying(facts: &Facts, choice: &RecommendedOptions, _: Wanted<'_>) -> Option<String> {
     if facts.varying.is_empty() {
         return None;
     }
     let axes = facts.varying.join(", ");
     match choice.way {
         Way::Static => {
-            Some(format!("{axes} varies: samples should have the lengths of real inputs"))
+            Some(format!("{axes} is dynamic: use samples with the lengths of production inputs"))
         }
-        Way::Dynamic => Some(format!("{axes} varies, and ranges with it")),
+        Way::Dynamic => Some(format!("{axes} is dynamic, and ranges vary with it")),
         _ => None,
     }
 }
 
-fn operators(facts: &Facts, choice: &Choice, _: Wanted<'_>) -> Option<String> {
+fn operators(facts: &Facts, choice: &RecommendedOptions, _: Wanted<'_>) -> Option<String> {
     let others = |family: Family| facts.share(family).filter(|share| share.work < 0.5);
     match choice.way {
         Way::Dynamic => others(Family::Convolution).map(|share| {
             let count: usize = share.operators.values().sum();
             format!(
-                "{count} convolutions stay float: dynamic ones are slower than those, and they do {:.0} \
-                 % of the work",
+                "{count} convolutions stay float: dynamic quantization makes them slower, and they \
+                 do {:.0} % of the work",
                 share.work * 1e2
             )
         }),
@@ -138,13 +138,13 @@ fn operators(facts: &Facts, choice: &Choice, _: Wanted<'_>) -> Option<String> {
     }
 }
 
-fn lstms(_: &Facts, choice: &Choice, _: Wanted<'_>) -> Option<String> {
-    let which = "ONNX Runtime has an operator for LSTMs that multiply integers: faster, and less exact \
-                 than weights of 8 bits alone";
+fn lstms(_: &Facts, choice: &RecommendedOptions, _: Wanted<'_>) -> Option<String> {
+    let which = "ONNX Runtime has an operator for LSTMs on integers: faster, and less accurate \
+                 than 8-bit weights alone";
     choice.dynamic_lstm.then(|| format!("dynamic_lstm: {which}"))
 }
 
-fn opset(facts: &Facts, choice: &Choice, _: Wanted<'_>) -> Option<String> {
+fn opset(facts: &Facts, choice: &RecommendedOptions, _: Wanted<'_>) -> Option<String> {
     let (need, what) = match (choice.format, choice.block_size) {
         (Format::MatMulNBits, _) => return None,
         (_, Some(_)) => (21, "blocks and 4 bits"),
@@ -156,16 +156,16 @@ fn opset(facts: &Facts, choice: &Choice, _: Wanted<'_>) -> Option<String> {
     })
 }
 
-fn partly(facts: &Facts, choice: &Choice, _: Wanted<'_>) -> Option<String> {
+fn partly(facts: &Facts, choice: &RecommendedOptions, _: Wanted<'_>) -> Option<String> {
     (facts.integer_bytes > 0 && choice.way != Way::Nothing).then(|| {
         format!(
-            "{} of weights are integers already, and stay what they are",
+            "{} of weights are integers already, and are not changed",
             size(facts.integer_bytes)
         )
     })
 }
 
-fn target(_: &Facts, _: &Choice, wanted: Wanted<'_>) -> Option<String> {
+fn target(_: &Facts, _: &RecommendedOptions, wanted: Wanted<'_>) -> Option<String> {
     let profile = wanted.target?.profile();
     Some(format!("{}: {}", profile.name, profile.about))
 }

@@ -1,15 +1,15 @@
-//! A choice as something to run: a line of Python, a command, a `Config`.
+//! Renders recommended options as a Python call, a command, or a `Config`.
 
 use std::path::Path;
 
-use super::{Choice, SampleSource, Way};
+use super::{RecommendedOptions, SampleSource, Way};
 use crate::{Config, Format, QuantizeError, Target};
 
-/// Where a call reads and writes.
+/// The files that a call reads and writes.
 pub(super) struct Files {
-    /// The model; `None` for one in memory.
+    /// The path of the model; `None` for a model in memory.
     model: Option<String>,
-    /// The file of samples; of those in memory one that they would have to be in.
+    /// The file of samples; for samples in memory, the file that a command would read.
     samples: String,
     /// Whether samples are in memory.
     in_memory: bool,
@@ -32,76 +32,77 @@ impl Files {
         }
     }
 
-    /// What the call in Python reads samples from.
+    /// The argument of the Python call for samples.
     pub(super) fn samples(&self) -> &str {
         if self.in_memory { IN_MEMORY } else { &self.samples }
     }
 
-    /// The quantized model goes beside the other.
-    fn output(&self, choice: &Choice) -> String {
+    /// The path of the quantized model, beside the original.
+    fn output(&self, choice: &RecommendedOptions) -> String {
         let model = self.model.as_deref().unwrap_or("model.onnx");
         let stem = model.strip_suffix(".onnx").unwrap_or(model);
         format!("{stem}.int{}.onnx", choice.bits)
     }
 }
 
-/// What Python calls samples in memory.
+/// The name of the Python variable for samples in memory.
 pub(super) const IN_MEMORY: &str = "data";
 
-/// What stands for a file that nobody named.
+/// The default file name of samples.
 pub(super) fn usual_samples(inputs: usize) -> &'static str {
     if inputs == 1 { "calibration.npy" } else { "calibration.npz" }
 }
 
-/// One option of a call.
-struct Given {
+/// An option of a call.
+struct CallOption {
     name: &'static str,
-    value: Value,
+    value: OptionValue,
 }
 
-enum Value {
+enum OptionValue {
     Yes,
     Number(usize),
     Text(String),
     Names(Vec<String>),
 }
 
-/// The options that make a choice, in the order of the functions.
-fn options(choice: &Choice, target: Option<Target>) -> Vec<Given> {
+/// The options of a call, in the order of the parameters.
+fn options(choice: &RecommendedOptions, target: Option<Target>) -> Vec<CallOption> {
     let mut given = Vec::new();
-    let mut add = |name, value| given.push(Given { name, value });
+    let mut add = |name, value| given.push(CallOption { name, value });
     if choice.bits != 8 {
-        add("bits", Value::Number(usize::from(choice.bits)));
+        add("bits", OptionValue::Number(usize::from(choice.bits)));
     }
     if choice.per_channel {
-        add("per_channel", Value::Yes);
+        add("per_channel", OptionValue::Yes);
     }
     if choice.way == Way::Static {
-        add("method", Value::Text(METHOD.to_owned()));
+        add("method", OptionValue::Text(METHOD.to_owned()));
     }
     if !choice.exclude.is_empty() {
-        add("excluded_layers", Value::Names(choice.exclude.clone()));
+        add("excluded_layers", OptionValue::Names(choice.exclude.clone()));
     }
     if let Some(size) = choice.block_size {
-        add("block_size", Value::Number(size));
+        add("block_size", OptionValue::Number(size));
     }
     if choice.format != Format::Qdq {
-        add("output_format", Value::Text(choice.format.row().name.to_owned()));
+        add("output_format", OptionValue::Text(choice.format.row().name.to_owned()));
     }
     if choice.dynamic_lstm {
-        add("dynamic_lstm", Value::Yes);
+        add("dynamic_lstm", OptionValue::Yes);
     }
     if let Some(target) = target {
-        add("target", Value::Text(target.profile().name.to_owned()));
+        add("target", OptionValue::Text(target.profile().name.to_owned()));
     }
     given
 }
 
-/// Judges methods where there are samples enough, and else leaves room for what they do not show.
+/// Compares methods if there are enough samples, and otherwise leaves room for values that the
+/// samples do not show.
 const METHOD: &str = "auto";
 
-/// The call in Python; empty where there is nothing to do.
-pub(super) fn python(choice: &Choice, target: Option<Target>, files: &Files) -> String {
+/// The Python call; empty if there is nothing to do.
+pub(super) fn python(choice: &RecommendedOptions, target: Option<Target>, files: &Files) -> String {
     let model = files.model.as_deref().map_or("model".to_owned(), quoted);
     let output = quoted(&files.output(choice));
     let mut arguments = vec![model, output];
@@ -114,12 +115,12 @@ pub(super) fn python(choice: &Choice, target: Option<Target>, files: &Files) -> 
         }
         Way::Dynamic | Way::Weights => "quantize",
     };
-    arguments.extend(options(choice, target).into_iter().map(|Given { name, value }| {
+    arguments.extend(options(choice, target).into_iter().map(|CallOption { name, value }| {
         let value = match value {
-            Value::Yes => "True".to_owned(),
-            Value::Number(number) => number.to_string(),
-            Value::Text(text) => quoted(&text),
-            Value::Names(names) => {
+            OptionValue::Yes => "True".to_owned(),
+            OptionValue::Number(number) => number.to_string(),
+            OptionValue::Text(text) => quoted(&text),
+            OptionValue::Names(names) => {
                 let names: Vec<String> = names.iter().map(|name| quoted(name)).collect();
                 format!("[{}]", names.join(", "))
             }
@@ -129,8 +130,12 @@ pub(super) fn python(choice: &Choice, target: Option<Target>, files: &Files) -> 
     format!("quantize_rs.{function}({})", arguments.join(", "))
 }
 
-/// The command; empty where there is nothing to do.
-pub(super) fn command(choice: &Choice, target: Option<Target>, files: &Files) -> String {
+/// The command; empty if there is nothing to do.
+pub(super) fn command(
+    choice: &RecommendedOptions,
+    target: Option<Target>,
+    files: &Files,
+) -> String {
     let model = word(files.model.as_deref().unwrap_or("model.onnx"));
     let mut words = vec!["quantize-rs".to_owned()];
     match choice.way {
@@ -146,17 +151,17 @@ pub(super) fn command(choice: &Choice, target: Option<Target>, files: &Files) ->
         Way::Dynamic | Way::Weights => words.extend(["quantize".to_owned(), model]),
     }
     words.extend(["-o".to_owned(), word(&files.output(choice))]);
-    for Given { name, value } in options(choice, target) {
+    for CallOption { name, value } in options(choice, target) {
         let flag = match name {
             "excluded_layers" => "--exclude".to_owned(),
             name => format!("--{}", name.replace('_', "-")),
         };
         match value {
-            Value::Yes => words.push(flag),
-            Value::Number(number) => words.extend([flag, number.to_string()]),
-            Value::Text(text) => words.extend([flag, word(&text)]),
-            // Such a flag is given once for each.
-            Value::Names(names) => {
+            OptionValue::Yes => words.push(flag),
+            OptionValue::Number(number) => words.extend([flag, number.to_string()]),
+            OptionValue::Text(text) => words.extend([flag, word(&text)]),
+            // The flag is repeated for each name.
+            OptionValue::Names(names) => {
                 words.extend(names.iter().flat_map(|name| [flag.clone(), word(name)]));
             }
         }
@@ -164,8 +169,11 @@ pub(super) fn command(choice: &Choice, target: Option<Target>, files: &Files) ->
     words.join(" ")
 }
 
-/// The choice as wishes, for [`PreprocessedModel::of`](crate::PreprocessedModel::of).
-pub(super) fn config(choice: &Choice, target: Option<Target>) -> Result<Config, QuantizeError> {
+/// The recommended options as a `Config`, for [`Prepared::of`](crate::Prepared::of).
+pub(super) fn config(
+    choice: &RecommendedOptions,
+    target: Option<Target>,
+) -> Result<Config, QuantizeError> {
     let plain = match (choice.way, target) {
         (Way::Static, target) => Config::for_target(target.unwrap_or(Target::X86)),
         _ => Config::with_bits(choice.bits)?,
@@ -181,12 +189,12 @@ pub(super) fn config(choice: &Choice, target: Option<Target>) -> Result<Config, 
     })
 }
 
-/// A text as Python reads it: JSON's is the same.
+/// A Python string literal: a JSON string is one.
 fn quoted(text: &str) -> String {
     serde_json::Value::from(text).to_string()
 }
 
-/// A word as a shell reads it.
+/// A word of a shell command.
 fn word(text: &str) -> String {
     let plain = |char: char| char.is_alphanumeric() || "-_./,=:+@%".contains(char);
     if !text.is_empty() && text.chars().all(plain) {
@@ -211,18 +219,22 @@ mod tests {
     fn a_flag_of_names_is_given_once_for_each() {
         let files = Files::of(Some(Path::new("m.onnx")), None, 1);
         let exclude = ["Conv", "a b"].map(str::to_owned).to_vec();
-        let choice = Choice { exclude, dynamic_lstm: true, ..Choice::of(Way::Dynamic) };
+        let choice = RecommendedOptions {
+            exclude,
+            dynamic_lstm: true,
+            ..RecommendedOptions::of(Way::Dynamic)
+        };
         assert_eq!(
             command(&choice, None, &files),
-            "quantize-rs quantize m.onnx -o m.int8.onnx --per-channel --exclude Conv --exclude 'a b' \
-             --output-format dynamic --dynamic-lstm"
+            "quantize-rs quantize m.onnx -o m.int8.onnx --per-channel --exclude Conv --exclude 'a \
+             b' --output-format dynamic --dynamic-lstm"
         );
     }
 
     #[test]
     fn samples_in_memory_are_a_variable_in_python_and_a_file_for_a_command() {
         let files = Files::of(Some(Path::new("m.onnx")), Some(SampleSource::Memory), 2);
-        let choice = Choice::of(Way::Static);
+        let choice = RecommendedOptions::of(Way::Static);
         assert_eq!(
             python(&choice, None, &files),
             "quantize_rs.quantize_with_calibration(\"m.onnx\", \"m.int8.onnx\", data, \
@@ -235,11 +247,15 @@ mod tests {
     #[test]
     fn a_static_call_reads_samples_and_writes_beside_the_model() {
         let files = Files::of(Some(Path::new("m.onnx")), None, 1);
-        let choice = Choice { exclude: vec!["Conv".to_owned()], ..Choice::of(Way::Static) };
+        let choice = RecommendedOptions {
+            exclude: vec!["Conv".to_owned()],
+            ..RecommendedOptions::of(Way::Static)
+        };
         assert_eq!(
             python(&choice, Some(Target::Arm), &files),
-            "quantize_rs.quantize_with_calibration(\"m.onnx\", \"m.int8.onnx\", \"calibration.npy\", \
-             per_channel=True, method=\"auto\", excluded_layers=[\"Conv\"], target=\"arm\")"
+            "quantize_rs.quantize_with_calibration(\"m.onnx\", \"m.int8.onnx\", \
+             \"calibration.npy\", per_channel=True, method=\"auto\", excluded_layers=[\"Conv\"], \
+                 target=\"arm\")"
         );
         assert_eq!(
             command(&choice, Some(Target::Arm), &files),

@@ -1,117 +1,116 @@
-//! Which way to quantize a model: the first rule that holds decides, and says what in the model led
-//! to it.
+//! The rules of a recommendation: the first rule that applies decides, and gives its reason.
 
 use quantize_rs_onnx::DataType;
 
 use super::facts::{Facts, Family, Share};
-use super::{Choice, Wanted, Way};
+use super::{RecommendedOptions, Wanted, Way};
 use crate::options::format::ONNX_RUNTIME;
 use crate::util::text::size;
 use crate::{Format, Target};
 
-/// A rule: when it holds, and what is done then.
+/// A rule: a condition and the options that it recommends.
 pub struct Rule {
     /// Its name.
     pub name: &'static str,
-    /// When it holds, in a few words.
+    /// A short description of its condition.
     pub about: &'static str,
-    /// What is done then.
-    pub choice: Choice,
-    /// What in the model led to it; `None` where it does not hold.
+    /// The recommended options.
+    pub choice: RecommendedOptions,
+    /// The reason from the model; `None` if the rule does not apply.
     pub(super) because: fn(&Facts, Wanted<'_>) -> Option<String>,
 }
 
-/// Every rule, in the order in which they are asked.
+/// All rules, in order of precedence.
 pub const ALL: &[Rule] = &[
     Rule {
         name: "quantized",
-        about: "nine tenths of the weights are integers already",
-        choice: Choice::of(Way::Nothing),
+        about: "at least nine tenths of the weights are integers already",
+        choice: RecommendedOptions::of(Way::Nothing),
         because: quantized,
     },
     Rule {
         name: "no_weights",
         about: "no operator multiplies by a float weight",
-        choice: Choice::of(Way::Nothing),
+        choice: RecommendedOptions::of(Way::Nothing),
         because: no_weights,
     },
     Rule {
         name: "doubles",
-        about: "weights are of float64: activations stay what they are",
-        choice: Choice::of(Way::Weights),
+        about: "weights are float64: activations are not quantized",
+        choice: RecommendedOptions::of(Way::Weights),
         because: doubles,
     },
     Rule {
         name: "static_runtime",
-        about: "the target computes on integers with known ranges only: tensorrt, openvino, qnn",
-        choice: Choice::of(Way::Static),
+        about: "the target needs calibrated ranges to compute on integers: tensorrt, openvino, qnn",
+        choice: RecommendedOptions::of(Way::Static),
         because: static_runtime,
     },
     Rule {
         name: "convolutions",
-        about: "convolutions do half of the work or more",
-        choice: Choice::of(Way::Static),
+        about: "convolutions do at least half of the work",
+        choice: RecommendedOptions::of(Way::Static),
         because: convolutions,
     },
     Rule {
         name: "recurrent",
-        about: "LSTM, GRU and RNN do half of the work or more",
-        choice: Choice::lstms(),
+        about: "LSTM, GRU and RNN do at least half of the work",
+        choice: RecommendedOptions::lstms(),
         because: recurrent,
     },
     Rule {
         name: "generative",
-        about: "a language model of 100 MB or more, or one that is given keys and values",
-        choice: Choice::blocks(),
+        about: "a language model of at least 100 MB, or one with a key-value cache",
+        choice: RecommendedOptions::blocks(),
         because: generative,
     },
     Rule {
         name: "tables",
-        about: "three quarters of the weights are only looked up",
-        choice: Choice::blocks(),
+        about: "at least three quarters of the weights are embedding tables",
+        choice: RecommendedOptions::blocks(),
         because: tables,
     },
     Rule {
         name: "attention_sampled",
-        about: "products by matrices do half of the work or more, some are of two activations, and \
-                there are samples",
-        choice: Choice::of(Way::Static),
+        about: "matrix multiplications do at least half of the work, some multiply two \
+                activations, and there are samples",
+        choice: RecommendedOptions::of(Way::Static),
         because: attention_sampled,
     },
     Rule {
         name: "attention",
-        about: "the same without samples",
-        choice: Choice::of(Way::Dynamic),
+        about: "the same, without samples",
+        choice: RecommendedOptions::of(Way::Dynamic),
         because: attention,
     },
     Rule {
         name: "products",
-        about: "products by matrices do half of the work or more",
-        choice: Choice::of(Way::Dynamic),
+        about: "matrix multiplications do at least half of the work",
+        choice: RecommendedOptions::of(Way::Dynamic),
         because: products,
     },
     Rule {
         name: "mixed",
         about: "anything else",
-        choice: Choice::of(Way::Weights),
+        choice: RecommendedOptions::of(Way::Weights),
         because: mixed,
     },
 ];
 
-/// A family that does this part of the work decides.
+/// The fraction of the work from which on a family of operators decides.
 const MOST: f64 = 0.5;
 
-/// Tables that are this part of the weights decide.
+/// The fraction of the weights from which on embedding tables decide.
 const TABLES: f64 = 0.75;
 
-/// Weights of a language model that take so many bytes are what it waits for.
+/// The size of the weights in bytes from which on a language model is bound by reading them.
 const LARGE: u64 = 100_000_000;
 
 fn quantized(facts: &Facts, _: Wanted<'_>) -> Option<String> {
     let Facts { integer_bytes, weight_bytes, .. } = *facts;
     (integer_bytes > 9 * weight_bytes).then(|| {
         format!(
-            "it is quantized already: {} of its weights are integers, {} floats",
+            "it is quantized already: {} of its weights are integers, {} are float",
             size(integer_bytes),
             size(weight_bytes)
         )
@@ -125,8 +124,8 @@ fn no_weights(facts: &Facts, _: Wanted<'_>) -> Option<String> {
 fn doubles(facts: &Facts, _: Wanted<'_>) -> Option<String> {
     let doubles = facts.dtype.as_deref() == Some(DataType::Double.name());
     doubles.then(|| {
-        "its weights are float64: integer kernels are fused with float32 only, so its activations \
-         stay what they are"
+        "its weights are float64: integer kernels support float32 only, so its activations are not \
+         quantized"
             .to_owned()
     })
 }
@@ -136,15 +135,15 @@ fn static_runtime(_: &Facts, wanted: Wanted<'_>) -> Option<String> {
     let known = matches!(target, Target::TensorRt | Target::OpenVino | Target::Qnn);
     known.then(|| {
         let name = target.profile().name;
-        format!("{name} computes on integers only where ranges of activations are in the file")
+        format!("{name} computes on integers only with calibrated ranges of activations")
     })
 }
 
 fn convolutions(facts: &Facts, _: Wanted<'_>) -> Option<String> {
     let share = deciding(facts, Family::Convolution)?;
     Some(format!(
-        "{}: they become fast where the ranges of activations are in the file, and between them \
-         everything else stays on integers",
+        "{}: they are fast with calibrated ranges of activations, and the operators between them \
+         run on integers, too",
         did(share)
     ))
 }
@@ -152,8 +151,8 @@ fn convolutions(facts: &Facts, _: Wanted<'_>) -> Option<String> {
 fn recurrent(facts: &Facts, _: Wanted<'_>) -> Option<String> {
     let share = deciding(facts, Family::Recurrent)?;
     Some(format!(
-        "{}: their states have no ranges that a file could hold, so nothing is gained by samples; \
-         their weights are stored in 8 bits, products beside them run on integers",
+        "{}: their states have no ranges that a file could store, so samples gain nothing; their \
+         weights are stored in 8 bits, and other matrix multiplications run on integers",
         did(share)
     ))
 }
@@ -161,14 +160,14 @@ fn recurrent(facts: &Facts, _: Wanted<'_>) -> Option<String> {
 fn generative(facts: &Facts, wanted: Wanted<'_>) -> Option<String> {
     let share = deciding(facts, Family::Product)?;
     let tokens = facts.vocabulary.map(|count| format!("it scores {count} tokens"));
-    let cache = facts.caches.first().map(|name| format!("it is handed `{name}` of earlier tokens"));
+    let cache = facts.caches.first().map(|name| format!("it reads `{name}` of earlier tokens"));
     let which = match (cache, tokens) {
         (Some(cache), _) => cache,
         (None, Some(tokens)) if facts.weight_bytes >= LARGE => tokens,
         _ => return None,
     };
     Some(format!(
-        "{which}, one at a time, and waits for {} of weights. {}{}",
+        "{which}, one at a time, and each token reads {} of weights. {}{}",
         size(facts.weight_bytes),
         did(share),
         nbits(wanted.target)
@@ -178,7 +177,7 @@ fn generative(facts: &Facts, wanted: Wanted<'_>) -> Option<String> {
 fn tables(facts: &Facts, wanted: Wanted<'_>) -> Option<String> {
     let share = facts.share(Family::Table).filter(|share| share.weights >= TABLES)?;
     Some(format!(
-        "{} of {} of weights, {:.0} %, are only looked up ({}): what counts is their size{}",
+        "{} of {} of weights, {:.0} %, are embedding tables ({}): only their size matters{}",
         size(share.bytes),
         size(facts.weight_bytes),
         share.weights * 1e2,
@@ -191,8 +190,8 @@ fn attention_sampled(facts: &Facts, wanted: Wanted<'_>) -> Option<String> {
     let attends = attends(facts)?;
     wanted.samples.is_some().then(|| {
         format!(
-            "{attends}: only with ranges in the file do these run on integers too, and samples to \
-             find them are there"
+            "{attends}: these run on integers only with calibrated ranges, and there are samples \
+             to calibrate with"
         )
     })
 }
@@ -200,12 +199,11 @@ fn attention_sampled(facts: &Facts, wanted: Wanted<'_>) -> Option<String> {
 fn attention(facts: &Facts, _: Wanted<'_>) -> Option<String> {
     let attends = attends(facts)?;
     Some(format!(
-        "{attends}: these stay float, the others have ranges that each run finds for itself, for \
-         which no samples are needed"
+        "{attends}: these stay float; the others are quantized dynamically, which needs no samples"
     ))
 }
 
-/// What does the work, where products of two activations are beside it.
+/// The operators that do the work, if the model also multiplies two activations.
 fn attends(facts: &Facts) -> Option<String> {
     let share = deciding(facts, Family::Product)?;
     let count = facts.activation_products;
@@ -216,14 +214,14 @@ fn attends(facts: &Facts) -> Option<String> {
 
 fn products(facts: &Facts, _: Wanted<'_>) -> Option<String> {
     let share = deciding(facts, Family::Product)?;
-    Some(format!("{}: with ranges that each run finds for itself they need no samples", did(share)))
+    Some(format!("{}: quantized dynamically, they need no samples", did(share)))
 }
 
 #[allow(clippy::unnecessary_wraps)] // a row of the table
 fn mixed(facts: &Facts, _: Wanted<'_>) -> Option<String> {
     let shares = facts.families.iter().map(did);
     let shares: Vec<String> = shares.collect();
-    Some(format!("no other way fits: {}", shares.join("; ")))
+    Some(format!("no other rule applies: {}", shares.join("; ")))
 }
 
 fn deciding(facts: &Facts, family: Family) -> Option<&Share> {
@@ -255,7 +253,7 @@ fn nbits(target: Option<Target>) -> String {
     }
 }
 
-/// In what blocks of 4 bits are written for a target.
+/// The output format of 4-bit blocks for a target.
 pub(super) fn format_of(target: Option<Target>) -> Format {
     let known = Format::MatMulNBits.row().targets;
     let target = target.unwrap_or(Target::X86);
@@ -266,12 +264,12 @@ pub(super) fn format_of(target: Option<Target>) -> Format {
     }
 }
 
-/// Weights of an LSTM that take so many bytes are multiplied faster as integers: 128 units that read
-/// 128 numbers took 0.65 of the time of floats, 32 that read 32 took 1.25 (ONNX Runtime 1.31).
+/// The size of LSTM weights in bytes from which on integers are faster: an LSTM with 128 units and
+/// 128 inputs took 0.65 of the time of floats, one with 32 units and 32 inputs took 1.25 (ONNX
+/// Runtime 1.31).
 const LARGE_LSTM: u64 = 500_000;
 
-/// Whether most weights are those of large LSTMs, and the target has an operator for these on
-/// integers.
+/// Whether large LSTMs hold most weights, and the target has an operator for LSTMs on integers.
 pub(super) fn lstms_hold_most(facts: &Facts, target: Option<Target>) -> bool {
     let share = facts.share(Family::Recurrent).filter(|share| share.weights >= MOST);
     let most = share.is_some_and(|share| {
@@ -282,48 +280,52 @@ pub(super) fn lstms_hold_most(facts: &Facts, target: Option<Target>) -> bool {
     most && ONNX_RUNTIME.contains(&target.unwrap_or(Target::X86))
 }
 
-/// Another way for what a rule decided.
+/// An alternative to the recommendation of a rule.
 pub(super) struct Other {
     /// The rule that decided.
     pub(super) from: &'static str,
     /// When this one is better.
     pub(super) when: &'static str,
-    pub(super) choice: Choice,
+    pub(super) choice: RecommendedOptions,
 }
 
-const NEARER: &str = "nearer to the float model, as small, and hardly faster";
+const MORE_ACCURATE: &str = "more accurate, as small, and hardly faster";
 const UNSAMPLED: &str = "without samples, as small, and hardly faster";
 const SAMPLED: &str = "with samples";
-const SMALLER: &str = "half as large, and further from the float model";
+const SMALLER: &str = "half as large, and less accurate";
 
-/// Every other way.
+/// All alternatives.
 pub(super) const OTHERWISE: &[Other] = &[
-    Other { from: "convolutions", when: UNSAMPLED, choice: Choice::of(Way::Weights) },
+    Other { from: "convolutions", when: UNSAMPLED, choice: RecommendedOptions::of(Way::Weights) },
     Other {
         from: "recurrent",
-        when: "nearer to the float model, as small, and LSTMs hardly faster",
-        choice: Choice::of(Way::Dynamic),
+        when: "more accurate, as small, and LSTMs hardly faster",
+        choice: RecommendedOptions::of(Way::Dynamic),
     },
-    Other { from: "recurrent", when: NEARER, choice: Choice::of(Way::Weights) },
+    Other { from: "recurrent", when: MORE_ACCURATE, choice: RecommendedOptions::of(Way::Weights) },
     Other {
         from: "generative",
-        when: "nearer to the float model",
-        choice: Choice::of(Way::Dynamic),
+        when: "more accurate",
+        choice: RecommendedOptions::of(Way::Dynamic),
     },
-    Other { from: "tables", when: "nearer to the float model", choice: Choice::of(Way::Weights) },
+    Other { from: "tables", when: "more accurate", choice: RecommendedOptions::of(Way::Weights) },
     Other {
         from: "attention_sampled",
-        when: "without samples, and where inputs vary wildly",
-        choice: Choice::of(Way::Dynamic),
+        when: "without samples, or if inputs vary strongly",
+        choice: RecommendedOptions::of(Way::Dynamic),
     },
-    Other { from: "attention_sampled", when: NEARER, choice: Choice::of(Way::Weights) },
-    Other { from: "attention_sampled", when: SMALLER, choice: Choice::blocks() },
-    Other { from: "attention", when: SAMPLED, choice: Choice::of(Way::Static) },
-    Other { from: "attention", when: NEARER, choice: Choice::of(Way::Weights) },
-    Other { from: "attention", when: SMALLER, choice: Choice::blocks() },
-    Other { from: "products", when: SAMPLED, choice: Choice::of(Way::Static) },
-    Other { from: "products", when: NEARER, choice: Choice::of(Way::Weights) },
-    Other { from: "mixed", when: SAMPLED, choice: Choice::of(Way::Static) },
+    Other {
+        from: "attention_sampled",
+        when: MORE_ACCURATE,
+        choice: RecommendedOptions::of(Way::Weights),
+    },
+    Other { from: "attention_sampled", when: SMALLER, choice: RecommendedOptions::blocks() },
+    Other { from: "attention", when: SAMPLED, choice: RecommendedOptions::of(Way::Static) },
+    Other { from: "attention", when: MORE_ACCURATE, choice: RecommendedOptions::of(Way::Weights) },
+    Other { from: "attention", when: SMALLER, choice: RecommendedOptions::blocks() },
+    Other { from: "products", when: SAMPLED, choice: RecommendedOptions::of(Way::Static) },
+    Other { from: "products", when: MORE_ACCURATE, choice: RecommendedOptions::of(Way::Weights) },
+    Other { from: "mixed", when: SAMPLED, choice: RecommendedOptions::of(Way::Static) },
 ];
 
 #[cfg(test)]
@@ -331,7 +333,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_rule_has_a_name_of_its_own_and_other_ways_lead_from_rules() {
+    fn rule_names_are_unique_and_alternatives_belong_to_rules() {
         let mut names: Vec<&str> = ALL.iter().map(|rule| rule.name).collect();
         names.sort_unstable();
         names.dedup();
@@ -341,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_rule_holds_always() {
+    fn the_last_rule_always_applies() {
         let last = ALL.last().unwrap();
         assert!((last.because)(&Facts::default(), Wanted::default()).is_some());
     }

@@ -1,4 +1,4 @@
-//! What of a model changes with some edits, and what does not: that need not be computed again.
+//! Finds the values of a model that edits do not change, which need not be computed again.
 
 use std::collections::{HashMap, HashSet};
 
@@ -6,18 +6,17 @@ use quantize_rs_onnx::{Edit, reads};
 
 use crate::graph::{Graph, Producer};
 
-/// What edits leave as it was.
+/// The values that edits do not change.
 pub(super) struct Unchanged {
-    /// Values of the edited model that are what they were, by their name there, with the name of the
-    /// value in the model before.
+    /// Unchanged values by their name in the edited model, with their name in the original model.
     pub(super) values: HashMap<String, String>,
-    /// Where in the order the last node stands that reads or makes something under another name, or reads a constant
-    /// that edits change.
+    /// The position in the order of the last node that reads or produces a value under another
+    /// name, or reads a constant that edits change.
     pub(super) last: usize,
 }
 
 impl Unchanged {
-    /// Goes through the nodes of the model before, of which `order` is one of computation.
+    /// Goes through the nodes of the original model in `order`, a topological order.
     pub(super) fn of(graph: &Graph<'_>, order: &[usize], edits: &[Edit]) -> Unchanged {
         let mut touched: HashSet<usize> = HashSet::new();
         let mut renamed: HashMap<(usize, usize), &str> = HashMap::new();
@@ -42,7 +41,8 @@ impl Unchanged {
                 _ => {}
             }
         }
-        // A value that nodes make is handed on under its name, whoever made it; a constant is not.
+        // The value of a node keeps its name whichever node produces it; that of a constant does
+        // not.
         let made = |name: &str| {
             graph.value(name).is_some_and(|id| {
                 matches!(graph.values[id].producer, Producer::Node { .. })

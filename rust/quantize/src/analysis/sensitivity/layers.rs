@@ -1,4 +1,4 @@
-//! The layers of a plan, and the plan with one of them alone or without it.
+//! The layers of a plan, and the plan restricted to some of them.
 
 use std::collections::{BTreeSet, HashSet};
 
@@ -7,13 +7,13 @@ use crate::graph::uses;
 use crate::graph::{Graph, ValueId};
 use crate::plan::{Decision, KeepReason, Plan, Role, Source};
 
-/// A weight, and all that is quantized for the nodes that multiply by it.
+/// A weight, and all values that are quantized for the nodes that multiply by it.
 pub(super) struct Layer {
     /// The weight.
     pub(super) name: String,
-    /// The nodes, by position.
+    /// The nodes, by index.
     pub(super) nodes: BTreeSet<usize>,
-    /// The weight, what goes into these nodes, their biases, what comes out.
+    /// The weight, and the inputs, biases and outputs of these nodes.
     pub(super) values: HashSet<String>,
 }
 
@@ -47,8 +47,8 @@ pub(super) fn layers(graph: &Graph<'_>, plan: &Plan, order: &[usize]) -> Vec<Lay
     layers
 }
 
-/// What comes out of a node in integers: its output, or that of the activation function that is fused
-/// into it.
+/// The quantized output of a node: its own, or that of the activation function that is fused into
+/// it.
 fn result(graph: &Graph<'_>, plan: &Plan, node: usize) -> Option<ValueId> {
     let mut output = graph.output(node, 0)?;
     loop {
@@ -63,7 +63,7 @@ fn result(graph: &Graph<'_>, plan: &Plan, node: usize) -> Option<ValueId> {
     }
 }
 
-/// The plan with some layers only.
+/// The plan restricted to some layers.
 pub(super) fn with_only(plan: &Plan, layers: &[&Layer], ranges: Option<&Ranges>) -> Plan {
     let kept: HashSet<&String> = layers.iter().flat_map(|layer| &layer.values).collect();
     let nodes: BTreeSet<usize> =
@@ -74,11 +74,12 @@ pub(super) fn with_only(plan: &Plan, layers: &[&Layer], ranges: Option<&Ranges>)
     for value in &mut only.values {
         let Decision::Quantize(how) = &mut value.decision else { continue };
         if !kept.contains(&value.name) {
-            let pattern = "every layer but those looked at".to_owned();
+            let pattern = "all layers except the measured ones".to_owned();
             value.decision = Decision::KeepFloat(KeepReason::Excluded { pattern });
             continue;
         }
-        // What it follows may be no part of these layers: then it stands by itself.
+        // The value whose range it shares may not belong to these layers: then it gets a range of
+        // its own.
         if let Some(source) = followed(plan, &how.source, ranges) {
             how.source = source;
         }
@@ -86,10 +87,10 @@ pub(super) fn with_only(plan: &Plan, layers: &[&Layer], ranges: Option<&Ranges>)
     only
 }
 
-/// The range of what a value follows, as its own; `None` for a value that follows none.
+/// The range of the value that it shares its range with, as its own; `None` if it shares none.
 fn followed(plan: &Plan, source: &Source, ranges: Option<&Ranges>) -> Option<Source> {
     let Source::SameAs(mut name) = source.clone() else { return None };
-    // As many steps as there are values: a plan has no circles, but a file may be anything.
+    // The number of steps is bounded: a plan has no cycles, but one read from a file may.
     for _ in 0..plan.values.len() {
         match &plan.quantized().find(|(value, _)| value.name == name)?.1.source {
             Source::SameAs(next) => name.clone_from(next),

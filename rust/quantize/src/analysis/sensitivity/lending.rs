@@ -1,5 +1,5 @@
-//! An engine that keeps what flows through the float model while it is calibrated: layers on trial are fed with it, and
-//! the model need not be run a second time.
+//! An engine that records values of the float model during calibration. Measured layers are fed
+//! with them, and the model does not have to run a second time.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::atomic::AtomicBool;
@@ -8,14 +8,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 use quantize_rs_onnx::{Model, reads};
 
 use super::layers::Layer;
-use super::measure::Shown;
-use crate::analysis::pair::Kept;
+use super::measure::FloatPass;
+use crate::analysis::pair::RecordedValues;
 use crate::calibrate::engine::{Engine, Runner, Sample, Sink};
 use crate::graph::{Graph, ValueId};
 use crate::{CalibrationError, Ranges};
 
-/// What layers alone may read of the float model, of the values that `is_kept` tells: what goes into them, and what is
-/// joined on the way to the outputs with what follows from more of them.
+/// The values of the float model that single layers may read, of the values that `is_kept` accepts:
+/// their inputs, and values that are joined on the way to the outputs with values that depend on
+/// more layers.
 pub(super) fn candidates(
     graph: &Graph<'_>,
     order: &[usize],
@@ -26,7 +27,7 @@ pub(super) fn candidates(
     for (layer, its) in layers.iter().enumerate() {
         its.nodes.iter().for_each(|node| layers_of.entry(*node).or_default().push(layer));
     }
-    // The layers that each value follows from.
+    // The layers that each value depends on.
     let mut follows: HashMap<ValueId, Arc<HashSet<usize>>> = HashMap::new();
     let mut found = BTreeSet::new();
     for index in order {
@@ -52,28 +53,28 @@ pub(super) fn candidates(
     found
 }
 
-/// Runs models as another engine does, and keeps what each sample shows of some values.
-pub(super) struct Lending<'a> {
+/// Runs models with another engine, and records some values for each sample.
+pub(super) struct RecordingEngine<'a> {
     engine: &'a dyn Engine,
     names: Vec<String>,
     store: Arc<Store>,
 }
 
-/// What samples showed, as long as there is room for all.
+/// The recorded values of the samples, as long as all of them fit.
 struct Store {
     room: usize,
-    kept: Mutex<Option<All>>,
+    kept: Mutex<Option<StoredSamples>>,
 }
 
 #[derive(Default)]
-struct All {
+struct StoredSamples {
     bytes: usize,
     /// By the key of the sample.
-    samples: HashMap<u64, Kept>,
+    samples: HashMap<u64, RecordedValues>,
 }
 
 impl Store {
-    fn keep(&self, sample: &Sample, kept: Kept) {
+    fn keep(&self, sample: &Sample, kept: RecordedValues) {
         let mut place = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(all) = &mut *place else { return };
         all.bytes += kept.bytes();
@@ -83,7 +84,7 @@ impl Store {
         }
     }
 
-    /// Keeps nothing any more, and forgets what there is.
+    /// Stops recording and drops the recorded values.
     fn close(&self) {
         *self.kept.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
@@ -93,25 +94,30 @@ impl Store {
     }
 }
 
-impl<'a> Lending<'a> {
-    /// Keeps `names`, or nothing where they take more than so many bytes.
-    pub(super) fn new(engine: &'a dyn Engine, names: Vec<String>, room: usize) -> Lending<'a> {
-        let kept = Mutex::new(Some(All::default()));
-        Lending { engine, names, store: Arc::new(Store { room, kept }) }
+impl<'a> RecordingEngine<'a> {
+    /// Records `names`, or nothing if they need more than `room` bytes.
+    pub(super) fn new(
+        engine: &'a dyn Engine,
+        names: Vec<String>,
+        room: usize,
+    ) -> RecordingEngine<'a> {
+        let kept = Mutex::new(Some(StoredSamples::default()));
+        RecordingEngine { engine, names, store: Arc::new(Store { room, kept }) }
     }
 
-    /// What these samples showed as `ranges` were found; `None` where one is missing.
-    pub(super) fn shown(self, samples: &[Sample], ranges: &Ranges) -> Option<Shown> {
+    /// The values of these samples that were recorded while `ranges` were computed; `None` if a
+    /// sample is missing.
+    pub(super) fn shown(self, samples: &[Sample], ranges: &Ranges) -> Option<FloatPass> {
         let mut kept = self.store.kept.lock().unwrap_or_else(PoisonError::into_inner);
         let kept = &mut kept.as_mut()?.samples;
-        // Of equal samples one was kept: then the float model is run for all.
+        // Equal samples are recorded once: then the float model is run for all.
         let samples = samples.iter().map(|sample| kept.remove(&sample.key()));
         let samples = samples.collect::<Option<_>>()?;
-        Some(Shown { samples, engine: ranges.engine.clone(), notes: ranges.notes.clone() })
+        Some(FloatPass { samples, engine: ranges.engine.clone(), notes: ranges.notes.clone() })
     }
 }
 
-impl Engine for Lending<'_> {
+impl Engine for RecordingEngine<'_> {
     fn name(&self) -> &'static str {
         self.engine.name()
     }
@@ -119,18 +125,18 @@ impl Engine for Lending<'_> {
     fn prepare(
         &self,
         model: &Model,
-        taps: &[String],
+        observed: &[String],
         sample: &Sample,
     ) -> Result<Box<dyn Runner>, CalibrationError> {
         if self.names.is_empty() {
-            return self.engine.prepare(model, taps, sample);
+            return self.engine.prepare(model, observed, sample);
         }
-        let more = self.names.iter().filter(|name| !taps.contains(name));
-        let all: Vec<String> = taps.iter().chain(more).cloned().collect();
+        let more = self.names.iter().filter(|name| !observed.contains(name));
+        let all: Vec<String> = observed.iter().chain(more).cloned().collect();
         let place = |name: &String| self.names.iter().position(|kept| kept == name);
-        Ok(Box::new(LendingRunner {
+        Ok(Box::new(RecordingSession {
             runner: self.engine.prepare(model, &all, sample)?,
-            taps: taps.len(),
+            observed: observed.len(),
             places: all.iter().map(place).collect(),
             names: self.names.clone(),
             store: self.store.clone(),
@@ -138,25 +144,25 @@ impl Engine for Lending<'_> {
     }
 }
 
-struct LendingRunner {
+struct RecordingSession {
     runner: Box<dyn Runner>,
-    /// How many values somebody else looks at.
-    taps: usize,
-    /// For each value that is shown, where among `names` it is kept.
+    /// The number of values that the caller observes.
+    observed: usize,
+    /// For each observed value, its position in `names`, if it is recorded.
     places: Vec<Option<usize>>,
     names: Vec<String>,
     store: Arc<Store>,
 }
 
-impl Runner for LendingRunner {
+impl Runner for RecordingSession {
     fn run(
         &self,
         sample: &Sample,
         sink: &mut dyn Sink,
         cancelled: &AtomicBool,
     ) -> Result<(), CalibrationError> {
-        let own = (!self.store.is_closed()).then(|| Kept::of(&self.names));
-        let mut both = Both { sink, own, room: self.store.room, runner: self };
+        let own = (!self.store.is_closed()).then(|| RecordedValues::of(&self.names));
+        let mut both = TeeSink { sink, own, room: self.store.room, runner: self };
         self.runner.run(sample, &mut both, cancelled)?;
         if let Some(own) = both.own {
             self.store.keep(sample, own);
@@ -177,21 +183,21 @@ impl Runner for LendingRunner {
     }
 }
 
-/// Shows values to those who want them, and keeps those that are to be lent.
-struct Both<'a> {
+/// Passes values on, and records those that layers read.
+struct TeeSink<'a> {
     sink: &'a mut dyn Sink,
-    own: Option<Kept>,
-    /// Bytes that there is room for.
+    own: Option<RecordedValues>,
+    /// The bytes that are left.
     room: usize,
-    runner: &'a LendingRunner,
+    runner: &'a RecordingSession,
 }
 
-impl Sink for Both<'_> {
-    fn observe(&mut self, tap: usize, shape: &[usize], values: &[f32]) {
-        if tap < self.runner.taps {
-            self.sink.observe(tap, shape, values);
+impl Sink for TeeSink<'_> {
+    fn observe(&mut self, index: usize, shape: &[usize], values: &[f32]) {
+        if index < self.runner.observed {
+            self.sink.observe(index, shape, values);
         }
-        let (Some(own), Some(Some(place))) = (&mut self.own, self.runner.places.get(tap)) else {
+        let (Some(own), Some(Some(place))) = (&mut self.own, self.runner.places.get(index)) else {
             return;
         };
         if let Some(room) = self.room.checked_sub(size_of_val(values)) {
@@ -210,11 +216,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_is_kept_where_there_is_no_room_for_all() {
+    fn nothing_is_recorded_if_not_everything_fits() {
         for (room, full) in [(16, false), (15, true)] {
-            let store = Store { room, kept: Mutex::new(Some(All::default())) };
+            let store = Store { room, kept: Mutex::new(Some(StoredSamples::default())) };
             for shape in [[1], [3]] {
-                let mut kept = Kept::of(&["x".to_owned()]);
+                let mut kept = RecordedValues::of(&["x".to_owned()]);
                 kept.observe(0, &shape, &vec![0.5; shape[0]]);
                 let input =
                     quantize_rs_onnx::Tensor::from_f32(shape.to_vec(), &vec![0.5; shape[0]]);

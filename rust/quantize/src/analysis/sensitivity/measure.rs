@@ -1,4 +1,4 @@
-//! Parts of models, run on what the float model computed before; several at once.
+//! Runs parts of models on values of the float model, several at once.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -10,18 +10,18 @@ use std::time::Duration;
 use quantize_rs_onnx::{Model, Tensor};
 
 use super::LayerRow;
-use super::pieces::{Piece, Prepared};
-use crate::analysis::compare::{Seen, other_shape, row};
-use crate::analysis::pair::{Given, Kept, Value};
+use super::pieces::{Piece, PreparedPiece};
+use crate::analysis::compare::{OutputDeviation, other_shape, row};
+use crate::analysis::pair::{RecordedValues, SliceSamples, Value};
 use crate::calibrate::engine::{Engine, Sample, Sink};
-use crate::calibrate::{Control, Progress, Watched, Watcher, watch};
+use crate::calibrate::{Control, Progress, RunOutcome, ValueObserver, observe};
 use crate::error::CalibrationErrorKind as Kind;
 use crate::{CalibrationError, QuantizeError};
 
-/// How often somebody who waits is asked whether to go on.
-const PATIENCE: Duration = Duration::from_millis(50);
+/// The interval at which the caller is asked whether to continue.
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// How far the work has come, and who is asked whether to go on.
+/// The progress, and the callback that decides whether to continue.
 pub(super) struct Steps<'a> {
     threads: usize,
     done: usize,
@@ -35,12 +35,12 @@ impl<'a> Steps<'a> {
         Steps { threads: threads.max(1), done: 0, total, ask }
     }
 
-    /// So many runs more than were foreseen.
+    /// Adds runs to the total.
     pub(super) fn expect(&mut self, more: usize) {
         self.total += more;
     }
 
-    /// So many runs less.
+    /// Removes runs from the total.
     pub(super) fn skip(&mut self, less: usize) {
         self.total -= less;
     }
@@ -50,81 +50,83 @@ impl<'a> Steps<'a> {
         if (self.ask)(progress) { Ok(()) } else { Err(CalibrationError::new(Kind::Cancelled)) }
     }
 
-    /// Runs a model on all samples, and lets one somebody a thread watch.
-    fn watch<W: Watcher>(
+    /// Runs a model on all samples, with one observer for each thread.
+    fn observe<W: ValueObserver>(
         &mut self,
         model: &Model,
-        taps: &[String],
+        observed: &[String],
         engine: &dyn Engine,
         samples: &[Sample],
-        watcher: impl Fn() -> W,
-    ) -> Result<Watched<W>, CalibrationError> {
+        observer: impl Fn() -> W,
+    ) -> Result<RunOutcome<W>, CalibrationError> {
         let (before, total) = (self.done, self.total);
         let mut ask = |Progress { done, .. }: Progress| {
             (self.ask)(Progress { done: before + done, total: Some(total) })
         };
         let mut control = Control { threads: self.threads, progress: &mut ask };
-        let mut given = Given(samples.iter());
-        let outcome = watch(model, taps, engine, &mut given, &mut control, watcher);
+        let mut given = SliceSamples(samples.iter());
+        let outcome = observe(model, observed, engine, &mut given, &mut control, observer);
         self.done += samples.len();
         outcome
     }
 }
 
-/// What the float model makes of each sample.
+/// The float outputs of each sample.
 pub(super) struct Reference {
-    taps: Vec<String>,
+    observed: Vec<String>,
     /// The outputs, sample by sample.
     outputs: Vec<Vec<Value>>,
-    /// What it comes to when none of them changes.
-    same: Vec<Vec<Seen>>,
+    /// The deviations if no output changes.
+    same: Vec<Vec<OutputDeviation>>,
     pub(super) engine: String,
     pub(super) notes: Vec<String>,
 }
 
-/// Values in the middle of the float model, sample by sample.
+/// Intermediate values of the float model, sample by sample.
 pub(super) struct Cache(Vec<HashMap<String, Tensor>>);
 
-/// What the float model showed.
-pub(super) struct Shown {
-    pub(super) samples: Vec<Kept>,
+/// The recorded values of the float model.
+pub(super) struct FloatPass {
+    pub(super) samples: Vec<RecordedValues>,
     pub(super) engine: String,
     pub(super) notes: Vec<String>,
 }
 
-/// Runs the float model on all samples, and keeps its outputs `taps` and the values that are `lent` to parts.
+/// Runs the float model on all samples, and records its outputs `observed` and the values `lent`,
+/// which parts are fed with.
 pub(super) fn float_pass(
     model: &Model,
-    taps: &[String],
+    observed: &[String],
     lent: &[String],
     engine: &dyn Engine,
     samples: &[Sample],
     steps: &mut Steps<'_>,
-) -> Result<Shown, CalibrationError> {
-    let more = lent.iter().filter(|name| !taps.contains(name));
-    let all: Vec<String> = taps.iter().chain(more).cloned().collect();
-    let Watched { watchers, engine, notes, .. } =
-        steps.watch(model, &all, engine, samples, || Keeper::of(&all))?;
-    Ok(Shown { samples: in_order(watchers), engine: engine.to_owned(), notes })
+) -> Result<FloatPass, CalibrationError> {
+    let more = lent.iter().filter(|name| !observed.contains(name));
+    let all: Vec<String> = observed.iter().chain(more).cloned().collect();
+    let RunOutcome { observers, engine, notes, .. } =
+        steps.observe(model, &all, engine, samples, || ValueRecorder::of(&all))?;
+    Ok(FloatPass { samples: in_order(observers), engine: engine.to_owned(), notes })
 }
 
-impl Shown {
-    /// Whether all of these are among what was shown.
+impl FloatPass {
+    /// Whether all these values were recorded.
     pub(super) fn has(&self, names: &[String]) -> bool {
         self.samples.iter().all(|sample| names.iter().all(|name| sample.get(name).is_some()))
     }
 
-    /// The outputs `taps`, some of which are `scored`, and what is `lent` to parts.
+    /// Splits the values into the outputs `observed`, some of which are `scored`, and the values
+    /// `lent`, which parts are fed with.
     pub(super) fn parted(
         self,
-        taps: &[String],
+        observed: &[String],
         scored: &[bool],
         lent: &[String],
     ) -> (Reference, Cache) {
         let (mut outputs, mut cache) = (Vec::new(), Vec::new());
         for mut sample in self.samples {
             let made = |name: &String| sample.get(name).cloned().unwrap_or_default();
-            outputs.push(taps.iter().map(made).collect());
+            outputs.push(observed.iter().map(made).collect());
             let tensor = |name: &String| {
                 let (shape, values) = sample.take(name);
                 (name.clone(), Tensor::from_f32_vec(shape, values))
@@ -133,69 +135,71 @@ impl Shown {
         }
         let same = |made: &Vec<Value>| {
             let made = made.iter().zip(scored);
-            made.map(|((shape, values), top)| Seen::of(shape, values, values, *top)).collect()
+            made.map(|((shape, values), top)| OutputDeviation::of(shape, values, values, *top))
+                .collect()
         };
         let same = outputs.iter().map(same).collect();
-        let Shown { engine, notes, .. } = self;
-        (Reference { taps: taps.to_vec(), outputs, same, engine, notes }, Cache(cache))
+        let FloatPass { engine, notes, .. } = self;
+        (Reference { observed: observed.to_vec(), outputs, same, engine, notes }, Cache(cache))
     }
 }
 
-/// Keeps what each sample shows.
-struct Keeper<'a> {
-    taps: &'a [String],
+/// Records the values of each sample.
+struct ValueRecorder<'a> {
+    observed: &'a [String],
     number: usize,
-    now: Kept,
-    done: Vec<(usize, Kept)>,
+    now: RecordedValues,
+    done: Vec<(usize, RecordedValues)>,
 }
 
-impl<'a> Keeper<'a> {
-    fn of(taps: &'a [String]) -> Keeper<'a> {
-        Keeper { taps, number: 0, now: Kept::of(taps), done: Vec::new() }
+impl<'a> ValueRecorder<'a> {
+    fn of(observed: &'a [String]) -> ValueRecorder<'a> {
+        ValueRecorder { observed, number: 0, now: RecordedValues::of(observed), done: Vec::new() }
     }
 }
 
-impl Sink for Keeper<'_> {
-    fn observe(&mut self, tap: usize, shape: &[usize], values: &[f32]) {
-        self.now.observe(tap, shape, values);
+impl Sink for ValueRecorder<'_> {
+    fn observe(&mut self, index: usize, shape: &[usize], values: &[f32]) {
+        self.now.observe(index, shape, values);
     }
 }
 
-impl Watcher for Keeper<'_> {
+impl ValueObserver for ValueRecorder<'_> {
     fn begin(&mut self, number: usize, _: &Sample) {
         self.number = number;
-        self.now = Kept::of(self.taps);
+        self.now = RecordedValues::of(self.observed);
     }
 
     fn finish(&mut self, _: &Sample) -> Result<(), CalibrationError> {
-        let now = std::mem::replace(&mut self.now, Kept::of(&[]));
+        let now = std::mem::replace(&mut self.now, RecordedValues::of(&[]));
         self.done.push((self.number, now));
         Ok(())
     }
 }
 
-/// What was kept, sample by sample.
-fn in_order(watchers: Vec<Keeper<'_>>) -> Vec<Kept> {
-    let mut all: Vec<(usize, Kept)> = watchers.into_iter().flat_map(|one| one.done).collect();
+/// The recorded values in the order of the samples.
+fn in_order(observers: Vec<ValueRecorder<'_>>) -> Vec<RecordedValues> {
+    let mut all: Vec<(usize, RecordedValues)> =
+        observers.into_iter().flat_map(|one| one.done).collect();
     all.sort_by_key(|(number, _)| *number);
     all.into_iter().map(|(_, kept)| kept).collect()
 }
 
-/// A layer, and what follows from it.
+/// A layer, and the parts of the model that depend on it.
 pub(super) struct Trial {
     pub(super) row: LayerRow,
-    /// The parts of the model that are run, in this order; none where no output changes.
+    /// The parts of the model that are run, in this order; none if no output changes.
     pub(super) path: Vec<Arc<Piece>>,
 }
 
 impl Trial {
-    /// Names of the values that it reads of what the float model computes.
+    /// Names of the values of the float model that it reads.
     pub(super) fn lent(&self) -> impl Iterator<Item = &String> {
         self.path.iter().flat_map(|piece| piece.lent.values())
     }
 }
 
-/// Layers on trial, and all that they need.
+/// Layers to measure, and everything that they need.
 pub(super) struct Work<'a> {
     pub(super) engine: &'a dyn Engine,
     pub(super) samples: &'a [Sample],
@@ -204,16 +208,16 @@ pub(super) struct Work<'a> {
     pub(super) trials: Vec<Trial>,
 }
 
-/// What a thread that runs parts has to say.
+/// Events of the threads that run parts.
 enum Event {
-    /// One more sample was run.
+    /// A sample was run.
     Ran,
-    /// A trial is over.
-    Done(usize, Result<Vec<(usize, Vec<Seen>)>, CalibrationError>),
+    /// A trial is finished.
+    Done(usize, Result<Vec<(usize, Vec<OutputDeviation>)>, CalibrationError>),
 }
 
 impl Work<'_> {
-    /// Runs all of them, several at once, and gives each row to `finished` as soon as it is known.
+    /// Runs all trials, several at once, and passes each finished row to `finished`.
     pub(super) fn run(
         &self,
         steps: &mut Steps<'_>,
@@ -231,7 +235,7 @@ impl Work<'_> {
             drop(tell);
             let mut failure: Option<QuantizeError> = None;
             loop {
-                let outcome = match events.recv_timeout(PATIENCE) {
+                let outcome = match events.recv_timeout(POLL_INTERVAL) {
                     Err(RecvTimeoutError::Disconnected) => return failure.map_or(Ok(()), Err),
                     Err(RecvTimeoutError::Timeout) => Ok(()),
                     Ok(Event::Ran) => {
@@ -244,20 +248,20 @@ impl Work<'_> {
                 let outcome = outcome.and_then(|()| Ok(steps.go_on()?));
                 if let Err(error) = outcome {
                     cancelled.store(true, Ordering::Relaxed);
-                    // What follows is only that the others were told to stop.
+                    // Later errors are cancellations that the first one caused.
                     failure.get_or_insert(error);
                 }
             }
         })
     }
 
-    fn row(&self, index: usize, seen: &[(usize, Vec<Seen>)]) -> LayerRow {
-        let taps = self.reference.taps.iter().enumerate();
-        let outputs = taps.map(|(tap, name)| row(name, tap, seen)).collect();
+    fn row(&self, index: usize, seen: &[(usize, Vec<OutputDeviation>)]) -> LayerRow {
+        let observed = self.reference.observed.iter().enumerate();
+        let outputs = observed.map(|(index, name)| row(name, index, seen)).collect();
         LayerRow { outputs, ..self.trials[index].row.clone() }
     }
 
-    /// Takes trials until there are no more.
+    /// Measures trials until there are no more.
     fn work(&self, next: &AtomicUsize, cancelled: &AtomicBool, tell: &Sender<Event>) {
         while !cancelled.load(Ordering::Relaxed) {
             let index = next.fetch_add(1, Ordering::Relaxed);
@@ -270,14 +274,14 @@ impl Work<'_> {
         }
     }
 
-    /// What each output of each sample is off by.
+    /// The deviation of each output for each sample.
     fn measure(
         &self,
         trial: &Trial,
         cancelled: &AtomicBool,
         tell: &Sender<Event>,
-    ) -> Result<Vec<(usize, Vec<Seen>)>, CalibrationError> {
-        let mut ready: Vec<Option<Arc<Prepared>>> = vec![None; trial.path.len()];
+    ) -> Result<Vec<(usize, Vec<OutputDeviation>)>, CalibrationError> {
+        let mut ready: Vec<Option<Arc<PreparedPiece>>> = vec![None; trial.path.len()];
         let mut seen = Vec::with_capacity(self.samples.len());
         for (number, sample) in self.samples.iter().enumerate() {
             let mut found = self.reference.same[number].clone();
@@ -285,12 +289,13 @@ impl Work<'_> {
             for (piece, ready) in trial.path.iter().zip(&mut ready) {
                 let feed = self.feed(piece, &handed_on, number, sample)?;
                 let prepared = piece.ready(self.engine, &feed, ready.take(), cancelled)?;
-                let mut made = Kept::of(&piece.part.outputs);
+                let mut made = RecordedValues::of(&piece.part.outputs);
                 let outcome = prepared.runner.run(&feed, &mut made, cancelled);
                 outcome.map_err(|error| error.at_sample(number))?;
                 *ready = Some(prepared);
                 for (name, (shape, values)) in piece.makes.iter().zip(made.values) {
-                    if let Some(place) = self.reference.taps.iter().position(|tap| tap == name) {
+                    if let Some(place) = self.reference.observed.iter().position(|own| own == name)
+                    {
                         let (wanted_shape, wanted) = &self.reference.outputs[number][place];
                         if *wanted_shape != shape {
                             return Err(other_shape(name, wanted_shape, &shape).at_sample(number));
@@ -302,13 +307,13 @@ impl Work<'_> {
                 }
             }
             seen.push((number, found));
-            // Nobody listens any more when the work was given up.
+            // The receiver is gone if the run was cancelled.
             let _ = tell.send(Event::Ran);
         }
         Ok(seen)
     }
 
-    /// What a part reads of a sample.
+    /// The inputs of a part for a sample.
     fn feed(
         &self,
         piece: &Piece,

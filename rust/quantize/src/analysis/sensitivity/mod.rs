@@ -1,4 +1,4 @@
-//! Which layers a model can least bear to have quantized.
+//! Ranks layers by their sensitivity to quantization.
 
 mod changed;
 mod layers;
@@ -17,7 +17,7 @@ use quantize_rs_math::Metrics;
 use quantize_rs_onnx::{Model, topological};
 use serde::{Deserialize, Serialize};
 
-use super::pair::Given;
+use super::pair::SliceSamples;
 use crate::Method;
 use crate::calibrate::engine::{Engine, Samples};
 use crate::calibrate::{Control, calibrate};
@@ -40,15 +40,14 @@ pub enum Metric {
     MaxAbs,
     /// The mean squared error of the worst output.
     Mse,
-    /// The part of rows with the highest score in the same place, of the worst output that looks like
-    /// scores of classes.
+    /// The top-1 agreement of the worst output that looks like class scores.
     Top1,
-    /// The SQNR of the weight itself: what is known without data.
+    /// The SQNR of the weight itself, which needs no data.
     Weight,
 }
 
 impl Metric {
-    /// Every metric and what it is called.
+    /// Every metric and its name.
     pub const ALL: &[(&'static str, Metric)] = &[
         ("sqnr", Metric::Sqnr),
         ("cosine", Metric::Cosine),
@@ -58,12 +57,12 @@ impl Metric {
         ("weight", Metric::Weight),
     ];
 
-    /// What it is called.
+    /// Its name.
     pub fn name(self) -> &'static str {
         Metric::ALL.iter().find(|(_, metric)| *metric == self).map_or("", |(name, _)| name)
     }
 
-    /// The score of a layer with these outputs and this weight; NaN where there is none.
+    /// The score of a layer with these outputs and this weight; NaN if there is none.
     fn of(self, outputs: &[OutputRow], weight: Option<&Metrics>) -> f64 {
         let found = |row: &OutputRow| match self {
             Metric::Sqnr => Some(row.error.sqnr_db),
@@ -80,7 +79,7 @@ impl Metric {
         scores.max_by(|a, b| self.worse(*a, *b).reverse()).unwrap_or(f64::NAN)
     }
 
-    /// `Less` where the first is worse; NaN is the worst there is.
+    /// `Less` if the first is worse; NaN is worse than any number.
     fn worse(self, a: f64, b: f64) -> Ordering {
         match (a.is_nan(), b.is_nan()) {
             (false, false) if matches!(self, Metric::MaxAbs | Metric::Mse) => b.total_cmp(&a),
@@ -109,67 +108,67 @@ impl fmt::Display for Metric {
     }
 }
 
-/// How to look for sensitive layers.
+/// How sensitive layers are found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SensitivityOptions {
     /// What layers are ranked by.
     pub metric: Metric,
-    /// Every layer but one is quantized, instead of one alone.
+    /// Whether all layers except one are quantized, instead of one alone.
     pub all_but_one: bool,
-    /// Where what is known is kept layer by layer; a file that is there already is continued.
+    /// A file that stores the result of each layer; an existing file is continued.
     pub resume: Option<PathBuf>,
 }
 
-/// What each layer of a model costs.
+/// The sensitivity of each layer of a model.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Sensitivity {
     /// What layers are ranked by.
     pub metric: Metric,
-    /// Whether every layer but the one was quantized, instead of the one alone.
+    /// Whether all other layers were quantized, instead of the one alone.
     pub all_but_one: bool,
     /// One row for each quantized weight, the most sensitive first.
     pub layers: Vec<LayerRow>,
-    /// Samples run.
+    /// The number of samples.
     pub samples: usize,
-    /// Who ran them.
+    /// The engine that ran them.
     pub engine: Option<String>,
-    /// What the engine had to say.
+    /// Notes of the engine.
     pub notes: Vec<String>,
 }
 
-/// What one layer costs.
+/// The sensitivity of one layer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LayerRow {
-    /// The weight.
+    /// The name of the weight.
     pub name: String,
-    /// The nodes that multiply by it, as a person would look for them.
+    /// The labels of the nodes that multiply by it.
     pub nodes: Vec<String>,
     /// Their operator.
     pub op_type: String,
-    /// What the weight becomes: `int8 symmetric axis 0`.
+    /// The quantized type of the weight: `int8 symmetric axis 0`.
     pub kind: String,
-    /// How many elements the weight has.
+    /// The number of elements of the weight.
     pub elements: usize,
-    /// What the weight's integers stand for, against its floats.
+    /// The error of the weight, dequantized, against its float values.
     pub weight_error: Option<Metrics>,
-    /// How far each output of the model is off.
+    /// The error of each output of the model.
     pub outputs: Vec<OutputRow>,
-    /// By what it is ranked.
+    /// The score that it is ranked by.
     #[serde(skip_deserializing)]
     pub score: f64,
 }
 
-/// Quantizes every layer of a model alone (or every layer but one), and ranks layers by what becomes
-/// of the outputs.
+/// Quantizes each layer of a model alone (or all layers except one), and ranks the layers by the
+/// error of the outputs.
 ///
-/// A layer is a weight with all that the plan quantizes for the nodes that multiply by it. For each
-/// layer only what follows from it is run, fed with what the float model computed before: while it was
-/// calibrated, where that fits into memory. `model` is the one that the plan was made for. Where the plan needs `ranges`
-/// and none are given, those are taken that the samples have.
+/// A layer is a weight with all values that the plan quantizes for the nodes that multiply by it.
+/// For each layer only the nodes that depend on it are run, on values of the float model. These are
+/// recorded during calibration, if they fit in memory. `model` is the model that the plan was made
+/// for. If the plan needs `ranges` and none are given, the samples are used for calibration.
 ///
 /// # Errors
-/// No samples, samples that do not fit, ranges of another model, an engine that cannot run a part of
-/// the model, or a file to resume that is of other inputs.
+/// No samples, samples that do not fit, ranges of another model, an engine that cannot run a part
+/// of the model, or a file to resume that belongs to other inputs.
 pub fn sensitivity(
     model: &Model,
     plan: &Plan,
@@ -188,7 +187,7 @@ pub fn sensitivity(
     let observed = match ranges {
         None if plan.needs_calibration() => {
             let control = Control { threads, progress: &mut *progress };
-            let (given, method) = (&mut Given(samples.iter()), Method::default());
+            let (given, method) = (&mut SliceSamples(samples.iter()), Method::default());
             let lending = run::lending(model, plan, engine, options)?;
             let ranges = calibrate(model, plan, &lending, given, &method, control)?;
             shown = lending.shown(&samples, &ranges);
@@ -197,7 +196,7 @@ pub fn sensitivity(
         _ => None,
     };
     let resolved = plan.resolve(model, ranges.or(observed.as_ref()))?;
-    // A model that was smoothed has other values.
+    // A smoothed model has other values.
     let shown = shown.filter(|_| resolved.plan.model == plan.model);
     let ranges = resolved.ranges.as_ref();
     let subject = run::Subject { model: &resolved.model, plan: &resolved.plan, ranges };
@@ -206,10 +205,7 @@ pub fn sensitivity(
     Ok(ranked(found, options.metric))
 }
 
-/// Ranks layers by the SQNR of their weights alone, for which no data is needed.
-///
-/// # Errors
-/// NaN or infinity in a weight.
+/// Ranks layers by the SQNR of their weights, without data.
 pub fn weight_sensitivity(model: &Model, plan: &Plan) -> Result<Sensitivity, QuantizeError> {
     let graph = Graph::of(model)?;
     let order = topological(&model.graph().node)?;
@@ -233,7 +229,7 @@ pub fn weight_sensitivity(model: &Model, plan: &Plan) -> Result<Sensitivity, Qua
     Ok(ranked(found, Metric::Weight))
 }
 
-/// With scores, the most sensitive layer first.
+/// Computes the scores, and sorts the most sensitive layer first.
 fn ranked(mut found: Sensitivity, metric: Metric) -> Sensitivity {
     for row in &mut found.layers {
         row.score = metric.of(&row.outputs, row.weight_error.as_ref());
@@ -241,7 +237,7 @@ fn ranked(mut found: Sensitivity, metric: Metric) -> Sensitivity {
     let all_but_one = found.all_but_one;
     found.layers.sort_by(|a, b| {
         let order = metric.worse(a.score, b.score);
-        // Without the most sensitive layer the model is at its best.
+        // Without its most sensitive layer the model is most accurate.
         if all_but_one { order.reverse() } else { order }
     });
     found
@@ -268,21 +264,22 @@ impl LayerRow {
 }
 
 impl Sensitivity {
-    /// The ranking as JSON; what is not finite is null.
+    /// The ranking as JSON; non-finite numbers are null.
     pub fn to_json(&self) -> String {
         // Names and numbers, no maps with odd keys: this cannot fail.
         serde_json::to_string(self).unwrap_or_default()
     }
 
-    /// The ranking out of JSON.
+    /// Reads a ranking from JSON.
     ///
     /// # Errors
-    /// The text is not what [`Sensitivity::to_json`] writes.
+    /// The text was not written by [`Sensitivity::to_json`].
     pub fn from_json(text: &str) -> Result<Sensitivity, QuantizeError> {
-        let refused = |error| QuantizeError::option("sensitivity", format!("is none: {error}"));
+        let refused =
+            |error| QuantizeError::option("sensitivity", format!("is not a ranking: {error}"));
         let found: Sensitivity = serde_json::from_str(text).map_err(refused)?;
         let metric = found.metric;
-        // JSON has no number for some scores.
+        // JSON has no non-finite numbers: the scores are computed again.
         Ok(ranked(found, metric))
     }
 }
@@ -297,13 +294,13 @@ impl fmt::Display for Sensitivity {
             let LayerRow { name, score, elements, kind, op_type, .. } = row;
             writeln!(f, "{name:<width$}  {score:>10.4}  {elements:>10}  {kind}, {op_type}")?;
         }
-        let how = if self.all_but_one { "all layers but the one" } else { "each layer alone" };
+        let how = if self.all_but_one { "all other layers" } else { "each layer alone" };
         match &self.engine {
             Some(engine) => {
                 let plural = if self.samples == 1 { "" } else { "s" };
                 writeln!(f, "{how} quantized; {} sample{plural} ({engine})", self.samples)
             }
-            None => writeln!(f, "weights alone, without data"),
+            None => writeln!(f, "weights only, without samples"),
         }
     }
 }
@@ -327,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn scores_that_json_has_no_number_for_come_back() {
+    fn non_finite_scores_survive_json() {
         let exact = Deviation::of(&[1.0], &[1.0]).metrics();
         let row = |name: &str, error: Metrics| LayerRow {
             name: name.to_owned(),

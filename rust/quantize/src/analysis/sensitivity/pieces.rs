@@ -1,9 +1,9 @@
-//! A model in pieces: what follows from many layers is made ready once for all of them.
+//! Cuts a model into pieces, so that a piece that many layers share is prepared once.
 //!
-//! Getting a part of a model ready costs as much as running it on several samples, and two layers
-//! have all in common that follows from the later one. So the order of computation is cut where
-//! little is handed on, a layer has a part of its own as far as the next cut, and from there on
-//! all go through the same pieces.
+//! Preparing a part of a model takes as long as running it on several samples, and two layers share
+//! everything that depends on the later one. So the topological order is cut where few bytes cross
+//! the cut. A layer has a part of its own up to the next cut; after it all layers use the same
+//! pieces.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -18,23 +18,24 @@ use crate::error::CalibrationErrorKind as Kind;
 use crate::graph::{Graph, Producer, ValueId};
 use crate::{CalibrationError, QuantizeError};
 
-/// Layers that begin in one piece. With fewer of them, handing values on costs more than is saved.
+/// The number of layers that begin in one piece. With fewer, passing values on takes longer than it
+/// saves.
 const LAYERS: usize = 12;
 
-/// The order of a model, cut.
+/// The cuts of a topological order.
 pub(super) struct Cuts {
-    /// Where each node stands in the order.
+    /// The position of each node in the order.
     rank: Vec<usize>,
-    /// Where the pieces end: the rank after the last node of each.
+    /// The end of each piece: the position after its last node.
     ends: Vec<usize>,
-    /// What is handed on at each end: made before, and read after it.
+    /// The values that cross each end: produced before it and read after it.
     alive: Vec<HashSet<ValueId>>,
-    /// What follows from any layer: of that, all that is handed on can be kept.
+    /// The values that depend on any layer: those that cross an end can be recorded.
     follows: HashSet<ValueId>,
 }
 
 impl Cuts {
-    /// Cuts where the fewest bytes are handed on. `sizes` are those of the values that can be.
+    /// Cuts where the fewest bytes cross. `sizes` are those of the values that can be recorded.
     pub(super) fn of(
         graph: &Graph<'_>,
         order: &[usize],
@@ -74,17 +75,17 @@ impl Cuts {
         Cuts { rank, ends, alive, follows }
     }
 
-    /// Where a node stands in the order.
+    /// The position of a node in the order.
     pub(super) fn rank(&self, node: usize) -> usize {
         self.rank[node]
     }
 
-    /// The piece that the node at this place in the order is in.
+    /// The piece of the node at this position in the order.
     pub(super) fn piece_at(&self, rank: usize) -> usize {
         self.ends.partition_point(|end| *end <= rank).min(self.last())
     }
 
-    /// Whether these values are such as follow from layers.
+    /// Whether these values depend on layers.
     pub(super) fn expect(&self, changed: &HashSet<ValueId>) -> bool {
         changed.is_subset(&self.follows)
     }
@@ -94,12 +95,12 @@ impl Cuts {
         self.ends.len() - 1
     }
 
-    /// Whether the value is handed on at the end of a piece.
+    /// Whether the value crosses the end of a piece.
     pub(super) fn hands_on(&self, piece: usize, id: ValueId) -> bool {
         self.alive[piece].contains(&id)
     }
 
-    /// Whether a node makes the value, in this piece or before.
+    /// Whether a node of this piece or an earlier one produces the value.
     pub(super) fn is_made_by(&self, graph: &Graph<'_>, piece: usize, id: ValueId) -> bool {
         match graph.values[id].producer {
             Producer::Node { node, .. } => self.rank[node] < self.ends[piece],
@@ -114,7 +115,7 @@ impl Cuts {
     }
 }
 
-/// Where each value that nodes make is made in the order, and where it is read last.
+/// For each value that nodes produce: the position of its producer and of its last consumer.
 fn spans(graph: &Graph<'_>, order: &[usize], rank: &[usize]) -> HashMap<ValueId, (usize, usize)> {
     let mut spans = HashMap::new();
     for (place, node) in order.iter().enumerate() {
@@ -129,7 +130,7 @@ fn spans(graph: &Graph<'_>, order: &[usize], rank: &[usize]) -> HashMap<ValueId,
     spans
 }
 
-/// The values that follow from any layer.
+/// The values that depend on any layer.
 fn followers(graph: &Graph<'_>, order: &[usize], layers: &[Layer]) -> HashSet<ValueId> {
     let weighing: HashSet<usize> = layers.iter().flat_map(|layer| &layer.nodes).copied().collect();
     let values = layers.iter().flat_map(|layer| &layer.values);
@@ -148,33 +149,33 @@ fn follows(graph: &Graph<'_>, node: usize, values: &HashSet<ValueId>) -> bool {
     read.into_iter().filter_map(|name| graph.value(name)).any(|id| values.contains(&id))
 }
 
-/// The values that a node makes.
+/// The values that a node produces.
 fn made(graph: &Graph<'_>, node: usize) -> impl Iterator<Item = ValueId> {
     let outputs = graph.nodes[node].output.iter().filter(|name| !name.is_empty());
     outputs.filter_map(|name| graph.value(name))
 }
 
-/// A part of a model, and what it is fed with.
+/// A part of a model, and its inputs.
 pub(super) struct Piece {
     pub(super) part: Extract,
-    /// What it reads of what the float model computes: the name in the part, and there.
+    /// The values of the float model that it reads: the name in the part, and in the float model.
     pub(super) lent: HashMap<String, String>,
-    /// What it makes: names in the model, in the order of the part's outputs.
+    /// What it produces: names in the model, in the order of the part's outputs.
     pub(super) makes: Vec<String>,
-    /// For all who go through it; nothing in a part that is of one layer.
+    /// The state that several layers share; `None` for the part of one layer.
     shared: Option<Shared>,
 }
 
-/// Who runs a piece for several layers, as long as any of them needs it.
+/// A prepared piece that several layers share, as long as any of them needs it.
 #[derive(Default)]
 struct Shared {
-    ready: Mutex<Option<Arc<Prepared>>>,
-    /// Layers that are still to go through it.
+    ready: Mutex<Option<Arc<PreparedPiece>>>,
+    /// The number of layers that still need it.
     users: AtomicUsize,
 }
 
-/// A part that is ready for samples of some shapes.
-pub(super) struct Prepared {
+/// A part that is prepared for samples of certain shapes.
+pub(super) struct PreparedPiece {
     pub(super) runner: Box<dyn Runner>,
     shapes: Vec<Vec<usize>>,
 }
@@ -185,25 +186,25 @@ impl Piece {
         Piece { part, lent, makes, shared: None }
     }
 
-    /// Who runs it on `feed`: the one who did so `before`, where that one takes it.
+    /// The prepared piece for `feed`: `before`, if it accepts these shapes.
     pub(super) fn ready(
         &self,
         engine: &dyn Engine,
         feed: &Sample,
-        before: Option<Arc<Prepared>>,
+        before: Option<Arc<PreparedPiece>>,
         cancelled: &AtomicBool,
-    ) -> Result<Arc<Prepared>, CalibrationError> {
+    ) -> Result<Arc<PreparedPiece>, CalibrationError> {
         let takes =
-            |ready: &Arc<Prepared>| ready.runner.any_shape() || ready.shapes == shapes(feed);
+            |ready: &Arc<PreparedPiece>| ready.runner.any_shape() || ready.shapes == shapes(feed);
         if let Some(ready) = before.filter(takes) {
             return Ok(ready);
         }
         let Extract { model, outputs, .. } = &self.part;
-        let prepared = |runner| Arc::new(Prepared { runner, shapes: shapes(feed) });
+        let prepared = |runner| Arc::new(PreparedPiece { runner, shapes: shapes(feed) });
         let Some(shared) = &self.shared else {
             return engine.prepare_beside(model, outputs, feed).map(prepared);
         };
-        // Others wait: what is made now is for them, too.
+        // Other threads wait for the lock: they use the same prepared piece.
         let mut known = shared.ready.lock().unwrap_or_else(PoisonError::into_inner);
         if cancelled.load(Ordering::Relaxed) {
             return Err(CalibrationError::new(Kind::Cancelled));
@@ -216,14 +217,14 @@ impl Piece {
         Ok(made)
     }
 
-    /// One layer more will go through it.
+    /// One more layer will need it.
     pub(super) fn expect_one(&self) {
         if let Some(shared) = &self.shared {
             shared.users.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// One layer less goes through it; after the last, nobody keeps it ready.
+    /// One layer less needs it; after the last one the prepared piece is dropped.
     pub(super) fn leave(&self) {
         if let Some(Shared { ready, users }) = &self.shared
             && users.fetch_sub(1, Ordering::Relaxed) == 1
@@ -237,16 +238,16 @@ fn shapes(feed: &Sample) -> Vec<Vec<usize>> {
     feed.inputs.iter().map(|(_, tensor)| tensor.shape.clone()).collect()
 }
 
-/// The pieces of the float model that layers share, by where they are and what has changed when it
-/// comes to them.
+/// The pieces of the float model that layers share, by their position and by the changed values
+/// that they read.
 pub(super) struct Pieces<'a> {
     pub(super) graph: &'a Graph<'a>,
     pub(super) order: &'a [usize],
     pub(super) cuts: Cuts,
-    /// Values that can be kept.
+    /// Values that can be recorded.
     pub(super) sizes: &'a HashMap<String, usize>,
     /// The outputs of the model.
-    pub(super) taps: &'a [String],
+    pub(super) observed: &'a [String],
     known: HashMap<(usize, BTreeSet<ValueId>), Arc<Piece>>,
 }
 
@@ -256,16 +257,16 @@ impl<'a> Pieces<'a> {
         order: &'a [usize],
         layers: &[Layer],
         sizes: &'a HashMap<String, usize>,
-        taps: &'a [String],
+        observed: &'a [String],
     ) -> Pieces<'a> {
         let cuts = Cuts::of(graph, order, layers, sizes);
-        Pieces { graph, order, cuts, sizes, taps, known: HashMap::new() }
+        Pieces { graph, order, cuts, sizes, observed, known: HashMap::new() }
     }
 
-    /// What follows when these values, handed on at the end of piece `from`, have changed.
+    /// The pieces to run when these values, which cross the end of piece `from`, have changed.
     ///
     /// # Errors
-    /// A part of the model that cannot be taken by itself.
+    /// A part of the model that cannot be extracted.
     pub(super) fn after(
         &mut self,
         from: usize,
@@ -289,7 +290,7 @@ impl<'a> Pieces<'a> {
                     let name = self.graph.values[*id].name;
                     changed.contains(id)
                         && (self.cuts.hands_on(piece, *id)
-                            || self.taps.iter().any(|tap| tap == name))
+                            || self.observed.iter().any(|own| own == name))
                 }));
             }
             if !makes.is_empty() {
@@ -300,7 +301,7 @@ impl<'a> Pieces<'a> {
         Ok(path)
     }
 
-    /// The piece that makes these values of those that are `given`, which have changed.
+    /// The piece that computes these values from the values `given`, which have changed.
     fn shared(
         &mut self,
         piece: usize,

@@ -1,4 +1,4 @@
-//! What is known already: kept in a file, so that work which was interrupted goes on.
+//! Stores finished results in a file, so that an interrupted run can be continued.
 
 use std::fs;
 use std::io::{self, ErrorKind};
@@ -9,27 +9,27 @@ use serde::{Deserialize, Serialize};
 use super::LayerRow;
 use crate::QuantizeError;
 
-/// The rows that are known, and of what.
+/// The finished rows, and what they belong to.
 #[derive(Debug, Default, Serialize, Deserialize)]
-pub(super) struct Known {
-    /// Of the model, the plan, the ranges, the samples and the engine.
+pub(super) struct JournalEntries {
+    /// A fingerprint of the model, the plan, the ranges, the samples and the engine.
     fingerprint: String,
     pub(super) layers: Vec<LayerRow>,
 }
 
-/// The file that they are kept in, if any.
+/// The file with the finished rows, if any.
 pub(super) struct Journal {
     path: Option<PathBuf>,
-    pub(super) known: Known,
+    pub(super) known: JournalEntries,
 }
 
 impl Journal {
-    /// Reads what is known; nothing, where there is no such file yet.
+    /// Reads the finished rows; none if the file does not exist yet.
     ///
     /// # Errors
-    /// The file cannot be read, is no such file, or is of other inputs.
+    /// The file cannot be read, is not such a file, or belongs to other inputs.
     pub(super) fn open(path: Option<&Path>, fingerprint: String) -> Result<Journal, QuantizeError> {
-        let none = Known { fingerprint, layers: Vec::new() };
+        let none = JournalEntries { fingerprint, layers: Vec::new() };
         let Some(path) = path else { return Ok(Journal { path: None, known: none }) };
         let refused = |what: String| {
             let what = format!("is `{}`, {what}", path.display());
@@ -37,11 +37,12 @@ impl Journal {
         };
         let known = match fs::read_to_string(path) {
             Ok(text) => {
-                let known: Known = serde_json::from_str(&text)
-                    .map_err(|error| refused(format!("which is no such file: {error}")))?;
+                let known: JournalEntries = serde_json::from_str(&text).map_err(|error| {
+                    refused(format!("which is not a file of sensitivity results: {error}"))
+                })?;
                 if known.fingerprint != none.fingerprint {
-                    let what = "which is of another model, plan, engine, or of other samples: \
-                                name another file, or delete it";
+                    let what = "which belongs to another model, plan or engine, or to other \
+                                samples: name another file, or delete it";
                     return Err(refused(what.to_owned()));
                 }
                 known
@@ -52,17 +53,17 @@ impl Journal {
         Ok(Journal { path: Some(path.to_owned()), known })
     }
 
-    /// Whether the row of a layer is known.
+    /// Whether the row of a layer is finished.
     pub(super) fn knows(&self, name: &str) -> bool {
         self.row(name).is_some()
     }
 
-    /// The row of a layer, where it is known.
+    /// The row of a layer, if it is finished.
     pub(super) fn row(&self, name: &str) -> Option<&LayerRow> {
         self.known.layers.iter().find(|row| row.name == name)
     }
 
-    /// Keeps one more row.
+    /// Adds a finished row.
     ///
     /// # Errors
     /// The file cannot be written.
@@ -77,7 +78,8 @@ impl Journal {
     }
 }
 
-/// Writes a sibling and renames it: what was there stays whole until then.
+/// Writes a temporary file beside it and renames that, so that the old file stays intact until
+/// then.
 fn replace(path: &Path, text: &str) -> io::Result<()> {
     let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(".tmp");

@@ -1,4 +1,4 @@
-//! The float model once, then for each layer what follows from it.
+//! Runs the float model once, then for each layer the nodes that depend on it.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::hash::Hasher;
@@ -8,8 +8,8 @@ use quantize_rs_onnx::{Model, topological};
 
 use super::changed::Unchanged;
 use super::layers::{Layer, layers, with_only};
-use super::lending::{Lending, candidates};
-use super::measure::{Reference, Shown, Steps, Trial, Work, float_pass};
+use super::lending::{RecordingEngine, candidates};
+use super::measure::{FloatPass, Reference, Steps, Trial, Work, float_pass};
 use super::pieces::{Piece, Pieces};
 use super::resume::Journal;
 use super::{LayerRow, Sensitivity, SensitivityOptions};
@@ -25,25 +25,26 @@ use crate::plan::float32;
 use crate::util::fnv::Fnv;
 use crate::{CalibrationError, Plan, QuantizeError, Ranges, encode, rewrite};
 
-/// What is kept of the float model, while it is calibrated and for the layers that are looked at together; a single layer
-/// may need more.
+/// The maximum memory for values of the float model: those recorded during calibration, and those
+/// of layers that are measured together. A single layer may need more.
 const CACHE_BYTES: usize = 512 << 20;
 
-/// A model, and how it is to be quantized.
+/// A model, and how it is quantized.
 pub(super) struct Subject<'a> {
     pub(super) model: &'a Model,
     pub(super) plan: &'a Plan,
     pub(super) ranges: Option<&'a Ranges>,
 }
 
-/// The engine that keeps what layers may read and the outputs, as long as it fits into memory; nothing where all layers but
-/// one are quantized, which leaves little as it was.
+/// The engine that records the outputs and the values that layers may read, as long as they fit in
+/// memory. It records nothing if all layers except one are quantized, since then few values stay
+/// unchanged.
 pub(super) fn lending<'a>(
     model: &Model,
     plan: &Plan,
     engine: &'a dyn Engine,
     options: &SensitivityOptions,
-) -> Result<Lending<'a>, QuantizeError> {
+) -> Result<RecordingEngine<'a>, QuantizeError> {
     plan.check_model(model)?;
     let mut names = BTreeSet::new();
     if !options.all_but_one {
@@ -54,21 +55,21 @@ pub(super) fn lending<'a>(
         names = candidates(&graph, &order, &layers, |id| can_be_kept(&graph, &float, id));
         names.extend(outputs(model, model)?.0);
     }
-    Ok(Lending::new(engine, names.into_iter().collect(), CACHE_BYTES))
+    Ok(RecordingEngine::new(engine, names.into_iter().collect(), CACHE_BYTES))
 }
 
-/// Whether a value is one of floats that a node makes, from other than constants.
+/// Whether a value is a float value that a node computes, and not a constant.
 fn can_be_kept(graph: &Graph<'_>, float: &[bool], id: ValueId) -> bool {
     let made = matches!(graph.values[id].producer, Producer::Node { .. });
     made && float[id] && graph.constant(id).is_none()
 }
 
-/// Measures each layer. What samples have `shown` of the float model need not be looked for again.
+/// Measures each layer. The recorded values in `shown` are not computed again.
 pub(super) fn run(
     subject: &Subject<'_>,
     engine: &dyn Engine,
     samples: &[Sample],
-    mut shown: Option<Shown>,
+    mut shown: Option<FloatPass>,
     options: &SensitivityOptions,
     control: Control<'_>,
 ) -> Result<Sensitivity, QuantizeError> {
@@ -76,22 +77,23 @@ pub(super) fn run(
     let graph = Graph::of(model)?;
     let order = topological(&model.graph().node)?;
     let all = layers(&graph, subject.plan, &order);
-    let (taps, _) = outputs(model, model)?;
-    let scored = scored(model, &taps, &CompareOptions::default())?;
+    let (observed, _) = outputs(model, model)?;
+    let scored = scored(model, &observed, &CompareOptions::default())?;
     let print = print(subject, engine, samples, options);
     let mut journal = Journal::open(options.resume.as_deref(), print)?;
     let mut waiting: Vec<&Layer> = all.iter().filter(|layer| !journal.knows(&layer.name)).collect();
     let mut steps = Steps::new(control, samples.len() * (1 + waiting.len()));
 
     let sizes = sizes(&graph, &order, engine, samples)?;
-    let mut pieces = Pieces::new(&graph, &order, &all, &sizes, &taps);
-    let scene = Scene { subject, graph: &graph, order: &order, sizes: &sizes, taps: &taps };
+    let mut pieces = Pieces::new(&graph, &order, &all, &sizes, &observed);
+    let scene =
+        TrialContext { subject, graph: &graph, order: &order, sizes: &sizes, observed: &observed };
     waiting.reverse();
     let mut reference: Option<Reference> = None;
     while reference.is_none() || !waiting.is_empty() {
         let mut trials = Vec::new();
         let mut lent: BTreeSet<String> = BTreeSet::new();
-        // Layers beside each other read much of the same: it is computed once for all of them.
+        // Neighboring layers read mostly the same values: these are computed once for all of them.
         while let Some(next) = waiting.last() {
             let trial = scene.trial(next, &all, options, &mut pieces)?;
             let both: BTreeSet<String> = lent.iter().chain(trial.lent()).cloned().collect();
@@ -106,14 +108,14 @@ pub(super) fn run(
             steps.expect(samples.len());
         }
         let lent: Vec<String> = lent.into_iter().collect();
-        let shown = match shown.take().filter(|shown| shown.has(&taps) && shown.has(&lent)) {
+        let shown = match shown.take().filter(|shown| shown.has(&observed) && shown.has(&lent)) {
             Some(shown) => {
                 steps.skip(samples.len());
                 shown
             }
-            None => float_pass(model, &taps, &lent, engine, samples, &mut steps)?,
+            None => float_pass(model, &observed, &lent, engine, samples, &mut steps)?,
         };
-        let (made, cache) = shown.parted(&taps, &scored, &lent);
+        let (made, cache) = shown.parted(&observed, &scored, &lent);
         let reference = &*reference.get_or_insert(made);
         let work = Work { engine, samples, reference, cache: &cache, trials };
         work.run(&mut steps, &mut |row| journal.add(row))?;
@@ -131,19 +133,19 @@ pub(super) fn run(
     })
 }
 
-/// All samples, which are run again for every layer.
+/// Collects all samples, which are run again for each layer.
 pub(crate) fn all_of(samples: &mut dyn Samples) -> Result<Vec<Sample>, CalibrationError> {
     let mut all = Vec::new();
     while let Some(sample) = samples.next_sample().transpose()? {
         all.push(sample);
     }
     if all.is_empty() {
-        return Err(CalibrationError::new(Kind::NoSamples("the source gave none".to_owned())));
+        return Err(CalibrationError::new(Kind::NoSamples("the source is empty".to_owned())));
     }
     Ok(all)
 }
 
-/// Tells inputs apart: rows of others are not to be continued.
+/// A fingerprint of the inputs: rows of other inputs are not continued.
 fn print(
     subject: &Subject<'_>,
     engine: &dyn Engine,
@@ -163,7 +165,7 @@ fn print(
     format!("{:016x}", hash.finish())
 }
 
-/// Values that can be kept, with the bytes that they take for all samples.
+/// Values that can be recorded, with their size for all samples in bytes.
 fn sizes(
     graph: &Graph<'_>,
     order: &[usize],
@@ -181,17 +183,17 @@ fn sizes(
     Ok(names.into_iter().zip(bytes).collect())
 }
 
-/// What all trials are made from.
-struct Scene<'a> {
+/// The data that all trials share.
+struct TrialContext<'a> {
     subject: &'a Subject<'a>,
     graph: &'a Graph<'a>,
     order: &'a [usize],
     sizes: &'a HashMap<String, usize>,
     /// The outputs of the model.
-    taps: &'a [String],
+    observed: &'a [String],
 }
 
-impl Scene<'_> {
+impl TrialContext<'_> {
     /// A layer, with the parts of the model that are run for it.
     fn trial(
         &self,
@@ -225,12 +227,13 @@ impl Scene<'_> {
         } else {
             cuts.piece_at(last.max(multiplies))
         };
-        let is_tap = |id: &ValueId| self.taps.iter().any(|tap| tap == self.graph.values[*id].name);
+        let is_output =
+            |id: &ValueId| self.observed.iter().any(|own| own == self.graph.values[*id].name);
         let mut makes: Vec<ValueId> = changed
             .iter()
             .copied()
             .filter(|id| cuts.is_made_by(self.graph, end, *id))
-            .filter(|id| cuts.hands_on(end, *id) || is_tap(id))
+            .filter(|id| cuts.hands_on(end, *id) || is_output(id))
             .collect();
         makes.sort_unstable();
         let mut row = LayerRow::of(self.graph, plan, layer, error);
@@ -246,7 +249,7 @@ impl Scene<'_> {
         Ok(Trial { row, path })
     }
 
-    /// The part of a layer itself, which makes these values of the model.
+    /// The part of the layer itself, which computes these values of the model.
     fn own_piece(
         &self,
         quantized: &Model,

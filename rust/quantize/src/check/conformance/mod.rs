@@ -1,4 +1,4 @@
-//! Whether a quantized model is what a runtime takes, node by node.
+//! Checks, node by node, whether a target runtime supports a quantized model.
 
 mod pairs;
 
@@ -17,40 +17,40 @@ use crate::{QuantizeError, Target};
 
 use pairs::{Pairs, Parameters};
 
-/// One place where a model is not what a runtime takes.
+/// A part of a model that the runtime does not support.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Violation {
-    /// The node, as a person would look for it.
+    /// The label of the node.
     pub node: String,
-    /// Its name, or else that of what it makes.
+    /// Its name or, if it has none, that of its first output.
     pub name: String,
-    /// The rule that is broken.
+    /// The violated rule.
     pub rule: Rule,
-    /// What was found.
+    /// A description.
     pub what: String,
 }
 
-/// What a runtime asks of a quantized graph.
+/// The rules of a runtime for a quantized graph.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Rule {
-    /// Activations are of a type it takes.
+    /// Activations have a supported type.
     ActivationType,
-    /// Weights beside quantized activations are of a type it takes.
+    /// Weights beside quantized activations have a supported type.
     WeightType,
-    /// Zero points are in the middle, where it takes no others.
+    /// Zero points are at the midpoint, if no others are supported.
     ZeroPoint,
     /// Only weights of some operators have a scale for each channel.
     PerChannel,
-    /// Weights leave room for sums of pairs, where these saturate.
+    /// Weights use a reduced range, if sums of pairs saturate.
     Saturation,
-    /// A quantized bias is int32 in the scale of input × weight, where it may be quantized.
+    /// A quantized bias is int32 with the scale of input × weight, if it may be quantized.
     Bias,
-    /// A bias is quantized where that is how it is fused.
+    /// A bias is quantized, if that is required for fusion.
     FloatBias,
     /// Nothing is quantized twice.
     DoublePair,
-    /// What only moves data gives it on with the scale it had.
+    /// Operators that only move data keep the scale.
     MovedScale,
     /// An operator with a quantized input has a quantized weight too.
     FloatWeight,
@@ -61,7 +61,8 @@ pub enum Rule {
 }
 
 impl Rule {
-    /// Whether the runtime refuses, or computes something else, and not merely runs slower.
+    /// Whether the runtime rejects the model or computes other results, and does not only run
+    /// slower.
     pub fn is_strict(self) -> bool {
         !matches!(self, Rule::FloatBias | Rule::FloatWeight | Rule::FloatOutput | Rule::FloatNode)
     }
@@ -73,7 +74,7 @@ impl fmt::Display for Violation {
     }
 }
 
-/// Where `model` is not what `target` takes; nothing when it conforms.
+/// The violations of `model` for `target`; empty if it conforms.
 ///
 /// ```
 /// use quantize_rs::{Model, Target, conformance};
@@ -83,7 +84,7 @@ impl fmt::Display for Violation {
 /// ```
 ///
 /// # Errors
-/// A node of a known operator has fewer inputs or outputs than the operator takes.
+/// A node of a known operator has fewer inputs or outputs than the operator needs.
 pub fn conformance(model: &Model, target: Target) -> Result<Vec<Violation>, QuantizeError> {
     let graph = Graph::of(model)?;
     let mut check =
@@ -105,19 +106,19 @@ struct Check<'g, 'm> {
 }
 
 impl Check<'_, '_> {
-    fn broken(&mut self, node: usize, rule: Rule, what: impl Into<String>) {
+    fn violate(&mut self, node: usize, rule: Rule, what: impl Into<String>) {
         let proto = self.pairs.graph.nodes[node];
         let (node, name) = (proto.label(), proto.named().to_owned());
         self.found.push(Violation { node, name, rule, what: what.into() });
     }
 
-    /// The activation that a `QuantizeLinear` makes integers of.
+    /// Checks the activation that a `QuantizeLinear` quantizes.
     fn quantize(&mut self, node: usize) {
         let graph = self.pairs.graph;
         let Some(input) = graph.input(node, 0) else { return };
         if self.pairs.was_float(input) {
             let name = graph.values[input].name;
-            self.broken(node, Rule::DoublePair, format!("`{name}` was quantized before"));
+            self.violate(node, Rule::DoublePair, format!("`{name}` was quantized before"));
         }
         let Some(found) = self.pairs.parameters(node) else { return };
         let (types, symmetric) = (self.profile.activations, self.profile.symmetric.0);
@@ -130,8 +131,8 @@ impl Check<'_, '_> {
     fn check_type(&mut self, node: usize, rule: Rule, found: &Parameters, types: &[QType]) {
         if types.iter().all(|qtype| data_type(*qtype) != found.dtype) {
             let names: Vec<&str> = types.iter().map(|qtype| qtype.name()).collect();
-            let what = format!("{} where {} is taken", found.dtype, names.join(" or "));
-            self.broken(node, rule, what);
+            let what = format!("{} where {} is supported", found.dtype, names.join(" or "));
+            self.violate(node, rule, what);
         }
     }
 
@@ -143,11 +144,11 @@ impl Check<'_, '_> {
         };
         let moved = found.zero_points.iter().find(|zero| **zero != middle);
         if let Some(zero) = moved {
-            self.broken(node, Rule::ZeroPoint, format!("zero point {zero}, expected {middle}"));
+            self.violate(node, Rule::ZeroPoint, format!("zero point {zero}, expected {middle}"));
         }
     }
 
-    /// An operator between pairs.
+    /// Checks an operator between pairs.
     fn operator(&mut self, node: usize) {
         let graph = self.pairs.graph;
         let Some(rule) = ops::rule(graph.nodes[node]) else { return };
@@ -164,7 +165,7 @@ impl Check<'_, '_> {
         }
     }
 
-    /// What multiplies: its weight, its bias, its output.
+    /// Checks an operator that multiplies: its weight, its bias and its output.
     fn multiplies(&mut self, node: usize, has_kernel: bool, needs_output: bool) {
         let graph = self.pairs.graph;
         let input = self.pairs.restored(graph.input(node, 0)).cloned();
@@ -172,7 +173,11 @@ impl Check<'_, '_> {
         let Some(input) = input.filter(|input| input.constant.is_none()) else { return };
         let Some(weight) = weight else {
             if graph.input(node, 1).is_some_and(|weight| graph.constant(weight).is_some()) {
-                self.broken(node, Rule::FloatWeight, "a quantized input meets a float weight");
+                self.violate(
+                    node,
+                    Rule::FloatWeight,
+                    "a quantized input is multiplied by a float weight",
+                );
             }
             return;
         };
@@ -193,7 +198,7 @@ impl Check<'_, '_> {
             && ends_in_integers
             && output.is_some_and(|output| self.pairs.quantized(output).is_none())
         {
-            self.broken(node, Rule::FloatOutput, "its output is not quantized");
+            self.violate(node, Rule::FloatOutput, "its output is not quantized");
         }
     }
 
@@ -212,7 +217,7 @@ impl Check<'_, '_> {
         let allowed = self.profile.per_channel.is_none_or(|op_types| op_types.contains(&op_type));
         if weight.scales.len() > 1 && !allowed {
             let what = format!("{} scales for its weight, expected one", weight.scales.len());
-            self.broken(node, Rule::PerChannel, what);
+            self.violate(node, Rule::PerChannel, what);
         }
     }
 
@@ -225,7 +230,7 @@ impl Check<'_, '_> {
         });
         if over {
             let what = format!("a weight beyond ±{largest}, with which sums can saturate");
-            self.broken(node, Rule::Saturation, what);
+            self.violate(node, Rule::Saturation, what);
         }
     }
 
@@ -238,11 +243,11 @@ impl Check<'_, '_> {
             input.qtype().map_or(self.profile.bias, |qtype| self.profile.bias_beside(qtype));
         match (self.pairs.restored(Some(bias)).cloned(), expected) {
             (None, Bias::Int32) => {
-                self.broken(node, Rule::FloatBias, "a float bias, expected int32");
+                self.violate(node, Rule::FloatBias, "a float bias, expected int32");
             }
             (Some(found), Bias::Float) => {
                 let what = format!("a bias of {}, expected float", found.dtype);
-                self.broken(node, Rule::Bias, what);
+                self.violate(node, Rule::Bias, what);
             }
             (None, Bias::Float) => {}
             (Some(found), Bias::Int32) => {
@@ -258,15 +263,15 @@ impl Check<'_, '_> {
                     && found.zero_points.iter().all(|zero| *zero == 0)
                     && (0..found.scales.len().max(weight.scales.len())).all(fits);
                 if !sound {
-                    let what = "a bias that is not int32 in the scale of input × weight";
-                    self.broken(node, Rule::Bias, what);
+                    let what = "a bias that is not int32 with the scale of input × weight";
+                    self.violate(node, Rule::Bias, what);
                 }
             }
         }
     }
 
-    /// What moves quantized data into something quantized keeps its scale; but rows of a table have
-    /// that of the table, which holds more than what is moved.
+    /// Operators that move quantized data keep its scale; but rows of a table have the scale of the
+    /// table, which contains more than these rows.
     fn moves(&mut self, node: usize) {
         let graph = self.pairs.graph;
         let (Some(input), Some(output)) = (graph.input(node, 0), graph.output(node, 0)) else {
@@ -281,11 +286,11 @@ impl Check<'_, '_> {
         let direct = consumers.iter().all(|r| graph.nodes[r.node].op_type == "QuantizeLinear");
         let same = before.scales == after.scales && before.zero_points == after.zero_points;
         if direct && !same {
-            self.broken(node, Rule::MovedScale, "what comes out has another scale than goes in");
+            self.violate(node, Rule::MovedScale, "the output has another scale than the input");
         }
     }
 
-    /// Whether a value came back from integers that were looked up in a constant.
+    /// Whether a value is dequantized from integers that were gathered from a constant.
     fn is_looked_up(&self, value: ValueId) -> bool {
         let graph = self.pairs.graph;
         let producer = |value: ValueId| match graph.values[value].producer {
@@ -301,7 +306,7 @@ impl Check<'_, '_> {
             .is_some_and(|table| graph.constant(table).is_some())
     }
 
-    /// An operator of which a part is quantized is quantized as a whole.
+    /// Operators are quantized completely or not at all.
     fn is_whole(&mut self, node: usize, rule: &ops::OpRule) {
         let graph = self.pairs.graph;
         let flowing: Vec<ValueId> = (0..graph.nodes[node].input.len())
@@ -315,7 +320,7 @@ impl Check<'_, '_> {
         let whole = count == flowing.len()
             && output.is_some_and(|output| self.pairs.quantized(output).is_some());
         if count > 0 && !whole {
-            self.broken(node, Rule::FloatNode, "only a part of it is quantized");
+            self.violate(node, Rule::FloatNode, "only a part of it is quantized");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What stands between `QuantizeLinear` and `DequantizeLinear` in a graph.
+//! The `QuantizeLinear`/`DequantizeLinear` pairs of a graph.
 
 use quantize_rs_math::QType;
 use quantize_rs_onnx::DataType;
@@ -9,24 +9,24 @@ use crate::graph::ops::IntegerSupport;
 use crate::graph::uses;
 use crate::graph::{Graph, Producer, ValueId};
 
-/// Scale, zero point and type of a value that is quantized.
+/// Scale, zero point and type of a quantized value.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Parameters {
     pub(super) dtype: DataType,
     pub(super) scales: Vec<f32>,
     pub(super) zero_points: Vec<i64>,
-    /// The integers, when they are constant, or rearranged from a constant.
+    /// The integers, if they are constant, or reshaped from a constant.
     pub(super) constant: Option<ValueId>,
 }
 
 impl Parameters {
-    /// Its type, where that is one to quantize to.
+    /// Its quantized type, if it is one.
     pub(super) fn qtype(&self) -> Option<QType> {
         QType::ALL.iter().copied().find(|qtype| data_type(*qtype) == self.dtype)
     }
 }
 
-/// The values of a graph that come out of a `DequantizeLinear` or go into a `QuantizeLinear`.
+/// The values of a graph that are outputs of `DequantizeLinear` or inputs of `QuantizeLinear`.
 pub(super) struct Pairs<'g, 'm> {
     pub(super) graph: &'g Graph<'m>,
     restored: Vec<Option<Parameters>>,
@@ -45,7 +45,7 @@ impl<'g, 'm> Pairs<'g, 'm> {
         pairs
     }
 
-    /// What a `QuantizeLinear` or `DequantizeLinear` does; `None` where that is not constant.
+    /// The parameters of a `QuantizeLinear` or `DequantizeLinear`; `None` if they are not constant.
     pub(super) fn parameters(&self, node: usize) -> Option<Parameters> {
         let graph = self.graph;
         let tensor = |input: usize| {
@@ -66,7 +66,7 @@ impl<'g, 'm> Pairs<'g, 'm> {
         self.restored[value?].as_ref()
     }
 
-    /// Whether a value comes back from integers that floats were made to.
+    /// Whether a value is dequantized from integers that were quantized from floats.
     pub(super) fn was_float(&self, value: ValueId) -> bool {
         let mut value = value;
         let mut back = false;
@@ -88,7 +88,7 @@ impl<'g, 'm> Pairs<'g, 'm> {
         false
     }
 
-    /// How a value is quantized by all who read it, past the activation function after it.
+    /// How all consumers quantize a value, past the activation function that follows it.
     pub(super) fn quantized(&self, value: ValueId) -> Option<Parameters> {
         let mut value = value;
         loop {
@@ -115,7 +115,7 @@ fn integers(dtype: DataType, data: &[u8]) -> Option<Vec<i64>> {
     Some(match dtype {
         DataType::Int8 => data.iter().map(|byte| i64::from(byte.cast_signed())).collect(),
         DataType::UInt8 => data.iter().map(|byte| i64::from(*byte)).collect(),
-        // 0 or not is all that matters, and the sign of 0 does not.
+        // Only 0 or not matters, and the sign of 0 does not.
         DataType::Float8E4M3FN | DataType::Float8E5M2 => {
             data.iter().map(|byte| i64::from(byte & i8::MAX.cast_unsigned())).collect()
         }

@@ -1,4 +1,4 @@
-//! Whether weights of integer products are integers beside what computes on them.
+//! Checks of the `dynamic` format: weights are integers beside the nodes that compute on them.
 
 use quantize_rs_onnx::TensorProto;
 
@@ -7,11 +7,11 @@ use crate::QuantizeError;
 use crate::graph::elements::data_type;
 use crate::plan::{Planned, ValuePlan};
 
-/// Operators that multiply by integers, and where they take them.
+/// Operators that multiply by integers, and their weight inputs.
 const OPERATORS: &[(&str, &[usize])] =
     &[("MatMulInteger", &[1]), ("ConvInteger", &[1]), ("DynamicQuantizeLSTM", &[1, 2])];
 
-/// Checks that some node multiplies by integers of the type and number of a weight.
+/// Checks that a node multiplies by integers with the type and number of elements of the weight.
 pub(super) fn value(
     Models { before, after }: &Models<'_, '_>,
     value: &Planned,

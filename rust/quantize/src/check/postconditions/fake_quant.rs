@@ -1,4 +1,4 @@
-//! Whether weights that are trained on are float, and quantized where they are used.
+//! Checks of the `fake_quant` format: weights are float, and fake-quantized where they are read.
 
 use quantize_rs_onnx::{DataType, TensorProto};
 
@@ -8,7 +8,7 @@ use crate::graph::Producer;
 use crate::graph::elements::data_type;
 use crate::plan::{Consumers, Planned, ValuePlan};
 
-/// Checks that a weight is float before a `QuantizeLinear` of its own, beside constant scales.
+/// Checks that a weight is float before a `QuantizeLinear` of its own, with constant scales.
 pub(super) fn value(
     Models { after: graph, .. }: &Models<'_, '_>,
     value: &Planned,

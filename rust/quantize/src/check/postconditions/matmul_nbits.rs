@@ -1,4 +1,4 @@
-//! Whether nodes that read weights in blocks find what their attributes say.
+//! Checks of the `matmul_nbits` format: constants match the attributes of their nodes.
 
 use quantize_rs_onnx::{DataType, NodeProto};
 
@@ -7,11 +7,10 @@ use crate::QuantizeError;
 use crate::graph::Graph;
 use crate::plan::MICROSOFT;
 
-/// Where zero points stand among the constants.
+/// The position of zero points among the constants.
 const ZERO_POINTS: usize = 2;
 
-/// Checks that every `MatMulNBits` that reads other constants than before finds what its attributes
-/// say.
+/// Checks that the constants of every new `MatMulNBits` match its attributes.
 pub(super) fn model(Models { before, after }: &Models<'_, '_>) -> Result<(), QuantizeError> {
     match fault(before, after) {
         Some((node, what)) => Err(failed(format!("`{node}`: {what}"))),
@@ -19,7 +18,7 @@ pub(super) fn model(Models { before, after }: &Models<'_, '_>) -> Result<(), Qua
     }
 }
 
-/// The first node of which this is not so, and what it finds.
+/// The first node whose constants do not match, and the reason.
 pub(in crate::check) fn fault(before: &Graph<'_>, graph: &Graph<'_>) -> Option<(String, String)> {
     for (index, node) in graph.nodes.iter().enumerate() {
         let there = node.input.get(1).is_some_and(|name| before.value(name).is_some());
@@ -35,7 +34,7 @@ pub(in crate::check) fn fault(before: &Graph<'_>, graph: &Graph<'_>) -> Option<(
         let scales = constants[1].clone();
         for (input, expected) in constants.into_iter().enumerate() {
             let found = graph.input(index, input + 1).and_then(|id| graph.constant(id));
-            // A zero point that is a float is not packed.
+            // Float zero points are not packed.
             let packed = found.is_none_or(|found| found.dtype() == Some(DataType::UInt8));
             let expected = if input == ZERO_POINTS && !packed { &scales } else { &expected };
             if let Some(found) = found
@@ -50,7 +49,7 @@ pub(in crate::check) fn fault(before: &Graph<'_>, graph: &Graph<'_>) -> Option<(
     None
 }
 
-/// The shapes of integers, scales and zero points.
+/// The expected shapes of integers, scales and zero points.
 fn product(node: &NodeProto) -> [Vec<usize>; 3] {
     let number = |name: &str| usize::try_from(node.int(name, 0)).unwrap_or(0);
     let (depth, width) = (number("K"), number("N"));

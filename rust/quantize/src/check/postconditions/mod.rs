@@ -1,4 +1,4 @@
-//! The last look before anything is written: is the model what the plan said?
+//! Checks a quantized model against its plan before it is written.
 
 mod dynamic;
 mod fake_quant;
@@ -14,18 +14,18 @@ use crate::graph::interface::same_interface;
 use crate::plan::{Plan, Planned, ValuePlan};
 use crate::{Format, QuantizeError, Target, Violation};
 
-/// The graphs of a model before and after it was quantized.
+/// The graphs of a model before and after quantization.
 struct Models<'g, 'm> {
     before: &'g Graph<'m>,
     after: &'g Graph<'m>,
 }
 
-/// What an output format promises of a model that was written in it.
+/// The postconditions of an output format.
 struct FormatCheck {
     format: Format,
-    /// Checks the model, where it is the output format of all of it.
+    /// Checks the model, if this is its output format.
     model: fn(&Models<'_, '_>) -> Result<(), QuantizeError>,
-    /// Checks a value that the plan quantizes in it.
+    /// Checks a value that the plan quantizes in this format.
     value: fn(&Models<'_, '_>, &Planned, &ValuePlan) -> Result<(), QuantizeError>,
 }
 
@@ -41,9 +41,9 @@ const CHECKS: &[FormatCheck] = &[
     FormatCheck { format: Format::FakeQuant, model: |_| Ok(()), value: fake_quant::value },
 ];
 
-/// Checks that every value the plan quantizes is written as its format says, and that every input
-/// and output of the model is where it was. What the caller should know of what was quantized
-/// before.
+/// Checks that every quantized value is written as its format requires, and that the inputs and
+/// outputs of the model are unchanged. Returns a warning if the model was quantized before in a
+/// form that the target does not accept.
 pub(crate) fn verify(
     before: &Model,
     after: &Model,
@@ -61,7 +61,7 @@ pub(crate) fn verify(
         }
     }
     match plan.config.target {
-        // What is trained on is no runtime's yet.
+        // A model for training is not deployed yet.
         Some(target) if plan.config.activations.is_some() && !plan.trains() => {
             conforms(before, after, target)
         }
@@ -69,8 +69,8 @@ pub(crate) fn verify(
     }
 }
 
-/// Checks that the target takes what was written. Of a model in which it did not take something before, this cannot be
-/// promised: one such place, and how many there are.
+/// Checks that the target accepts the model. If the original already had violations, this cannot be
+/// guaranteed: then one of them and their number are returned as a warning.
 fn conforms(
     before: &Model,
     after: &Model,
@@ -84,7 +84,7 @@ fn conforms(
     let (before, after) = (strict(before)?, strict(after)?);
     match after.first() {
         Some(violation) if before.is_empty() => {
-            Err(failed(format!("not what {target} takes: {violation}")))
+            Err(failed(format!("not supported by {target}: {violation}")))
         }
         Some(violation) => {
             let others = match after.len() - 1 {
@@ -92,7 +92,8 @@ fn conforms(
                 more => format!(", and {more} more"),
             };
             Ok(Some(format!(
-                "the model was quantized before, and not as {target} takes it: {violation}{others}"
+                "the model was quantized before in a form that {target} does not support: \
+                    {violation}{others}"
             )))
         }
         None => Ok(None),

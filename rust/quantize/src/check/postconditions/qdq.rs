@@ -1,4 +1,5 @@
-//! Whether values stand behind a `DequantizeLinear`, and integers where the plan says.
+//! Checks of the `qdq` format: values are outputs of `DequantizeLinear`, with integers where
+//! planned.
 
 use quantize_rs_math::{Layout, Scales};
 use quantize_rs_onnx::{DataType, NodeProto, TensorProto};
@@ -11,7 +12,8 @@ use crate::graph::uses;
 use crate::graph::{Graph, Producer, ValueId};
 use crate::plan::{Consumers, Planned, Role, Source, ValuePlan};
 
-/// Checks that a value is made by a `DequantizeLinear` of the right type and number of scales.
+/// Checks that a value is the output of a `DequantizeLinear` with the right type and number of
+/// scales.
 pub(super) fn value(
     Models { before, after }: &Models<'_, '_>,
     value: &Planned,
@@ -26,7 +28,7 @@ pub(super) fn value(
     if how.consumers == Consumers::AsWeight {
         weighed(before, after, value, how)?;
     }
-    // A bias that several nodes share has several copies under other names, and what some read
+    // A bias that several nodes share is copied under other names; a constant that some nodes read
     // in float keeps its name for them.
     let by_name = value.role != Role::Input && how.consumers == Consumers::All;
     if by_name && !matches!(how.source, Source::Product { .. }) {
@@ -35,14 +37,14 @@ pub(super) fn value(
     Ok(())
 }
 
-/// Checks that those who read a constant through what takes or rearranges it have its integers.
+/// Checks that consumers of a constant through Gather or reshaping nodes get its integers.
 fn taken(
     before: &Graph<'_>,
     after: &Graph<'_>,
     value: &Planned,
     how: &ValuePlan,
 ) -> Result<(), QuantizeError> {
-    let missing = || failed(format!("nobody reads `{}`", value.name));
+    let missing = || failed(format!("no node reads `{}`", value.name));
     let id = before.value(&value.name).ok_or_else(missing)?;
     let holds = |id: Option<ValueId>| {
         let found = id.and_then(|id| after.constant(id)).and_then(TensorProto::dtype);
@@ -56,8 +58,8 @@ fn taken(
                 && proto.name == reader.name
                 && holds(after.input(node, 0))
         };
-        let mut look_ups = readers.filter(|reader| reader.op_type == "Gather");
-        look_ups.all(|reader| (0..after.nodes.len()).any(|node| takes(reader, node)))
+        let mut gathers = readers.filter(|reader| reader.op_type == "Gather");
+        gathers.all(|reader| (0..after.nodes.len()).any(|node| takes(reader, node)))
     };
     let rearranged = || {
         let last = uses::rearranging(before, id).last().and_then(|node| before.output(*node, 0));
@@ -80,7 +82,7 @@ fn taken(
     found.then_some(()).ok_or_else(missing)
 }
 
-/// Checks that a weight is there in integers beside its floats.
+/// Checks that a weight is stored as integers beside its floats.
 fn weighed(
     before: &Graph<'_>,
     after: &Graph<'_>,
@@ -97,7 +99,7 @@ fn weighed(
     let found = stays && (0..after.nodes.len()).any(holds);
     found
         .then_some(())
-        .ok_or_else(|| failed(format!("`{}` is not beside its integers", value.name)))
+        .ok_or_else(|| failed(format!("`{}` is not stored beside its integers", value.name)))
 }
 
 fn check(graph: &Graph<'_>, value: &Planned, how: &ValuePlan) -> Result<(), QuantizeError> {
@@ -107,19 +109,19 @@ fn check(graph: &Graph<'_>, value: &Planned, how: &ValuePlan) -> Result<(), Quan
         Producer::Node { node, .. } => Some(node),
         _ => None,
     };
-    let mut node = made_by(id).ok_or_else(|| wrong("is not made by a node"))?;
+    let mut node = made_by(id).ok_or_else(|| wrong("is not the output of a node"))?;
     if !how.spec.qtype.is_scaled() {
         return cast(graph, node, how).then_some(()).ok_or_else(|| wrong("is not cast"));
     }
-    // What comes back may be of another type, or a matrix.
+    // The dequantized value may be cast or reshaped.
     for op_type in ["Cast", "Reshape"] {
         if value.role == Role::Weight && graph.nodes[node].op_type == op_type {
             let before = graph.input(node, 0).and_then(made_by);
-            node = before.ok_or_else(|| wrong("does not come back from integers"))?;
+            node = before.ok_or_else(|| wrong("is not dequantized from integers"))?;
         }
     }
     if graph.nodes[node].op_type != "DequantizeLinear" {
-        return Err(wrong("is not made by DequantizeLinear"));
+        return Err(wrong("is not the output of DequantizeLinear"));
     }
     let constant = |input| graph.input(node, input).and_then(|id| graph.constant(id));
     let scale = match how.spec.scales {
@@ -152,7 +154,7 @@ fn check(graph: &Graph<'_>, value: &Planned, how: &ValuePlan) -> Result<(), Quan
     Ok(())
 }
 
-/// The codes of the scales of a node, which come back by a `DequantizeLinear` with one float32.
+/// The codes of the scales of a node, which are dequantized with one float32.
 fn two_levels<'m>(graph: &Graph<'m>, node: usize) -> Option<&'m TensorProto> {
     let scale = graph.input(node, 1)?;
     let Producer::Node { node, .. } = graph.values[scale].producer else { return None };
@@ -163,7 +165,7 @@ fn two_levels<'m>(graph: &Graph<'m>, node: usize) -> Option<&'m TensorProto> {
     found.then(|| graph.constant(graph.input(node, 0)?)).flatten()
 }
 
-/// Whether a node casts what a weight is stored as.
+/// Whether a node casts the stored weight.
 fn cast(graph: &Graph<'_>, node: usize, how: &ValuePlan) -> bool {
     let stored = graph.input(node, 0).and_then(|id| graph.constant(id));
     graph.nodes[node].op_type == "Cast"

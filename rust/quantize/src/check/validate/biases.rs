@@ -1,5 +1,5 @@
-//! Whether biases are what they were, but for what calibration takes back of the shift that
-//! quantized weights cause: no more than that shift can be.
+//! Compares biases: they equal those of the original, except for bias correction, which may not
+//! exceed the error that quantized weights can cause.
 
 // Bounds, whose digits matter little.
 #![allow(clippy::cast_precision_loss, clippy::cast_possible_truncation)]
@@ -19,7 +19,7 @@ use crate::graph::elements::to_f32;
 use crate::graph::{Consumer, Graph, Producer, ValueId};
 use crate::{Granularity, QuantizeError, encode};
 
-/// How far the product of two scales may be from what was written, in float32.
+/// The tolerance of the product of two scales, in float32.
 const SLACK: f64 = 1e-6;
 
 pub(super) fn check(
@@ -41,9 +41,9 @@ pub(super) fn check(
     Ok(())
 }
 
-/// For each node that multiplies, which elements of the int32 bias that is added to what it makes
-/// leave no room for a scale half as large: int32 would not hold them and what they are added to, or the
-/// scale be no normal number.
+/// For each node that multiplies: the elements of its int32 bias that leave no room for a scale
+/// half as large. Either int32 would not hold them, including the value that they are added to, or
+/// the scale would not be a normal number.
 pub(super) fn full(
     after: &Graph<'_>,
     found: &mut Validation,
@@ -66,7 +66,7 @@ pub(super) fn full(
     Ok(full)
 }
 
-/// Every bias that nodes read.
+/// Compares every bias that nodes read.
 fn biases<'m>(before: &Graph<'m>) -> Result<Vec<(&'m str, Vec<f32>)>, QuantizeError> {
     let mut all = Vec::new();
     for (id, value) in before.values.iter().enumerate() {
@@ -80,7 +80,7 @@ fn biases<'m>(before: &Graph<'m>) -> Result<Vec<(&'m str, Vec<f32>)>, QuantizeEr
     Ok(all)
 }
 
-/// Where a node reads what is added to products.
+/// The input of a node with its bias.
 fn inputs(node: &NodeProto) -> Vec<usize> {
     match twin_of(node) {
         Some(twin) => twin.bias().into_iter().collect(),
@@ -94,20 +94,20 @@ fn inputs(node: &NodeProto) -> Vec<usize> {
 struct Work<'a, 'm> {
     before: &'a Graph<'m>,
     after: &'a Graph<'m>,
-    /// How far the weights of a node are from the original, a number for each output channel.
+    /// The error of the weights of each node, for each output channel.
     shifts: &'a HashMap<usize, Vec<f64>>,
-    /// Every bias of the original.
+    /// The biases of the original.
     biases: Vec<(&'m str, Vec<f32>)>,
 }
 
-/// A bias as the file stands for it.
+/// A bias of the quantized model, dequantized.
 struct Bias {
-    /// The constant that holds it.
+    /// The constant with its elements.
     name: String,
     floats: Vec<f32>,
-    /// The scales that it comes back with: none where it is float.
+    /// Its scales; none if it is float.
     scales: Vec<f32>,
-    /// The constant that holds these, where there is one.
+    /// The constant with the scales, if there is one.
     scale: Option<String>,
 }
 
@@ -117,7 +117,7 @@ impl Bias {
     }
 }
 
-/// An element; the only one is that of all.
+/// An element; a single element stands for all.
 fn at(values: &[f32], index: usize) -> Option<f64> {
     match values {
         [one] => Some(f64::from(*one)),
@@ -144,7 +144,7 @@ impl Work<'_, '_> {
                 let Some(floats) = to_f32(&self.before.model.tensor(proto)?) else {
                     return Ok(());
                 };
-                // Who is told the scales is told no factor of the bias.
+                // Operators with scales as inputs have no factor for the bias.
                 let factor = twin.map_or(1.0, |_| was.float("beta", 1.0));
                 floats.into_iter().map(|x| x * factor).collect()
             }
@@ -155,7 +155,7 @@ impl Work<'_, '_> {
         }
         let count = bias.floats.len().max(original.len());
         let bound = product.and_then(|product| self.bound(product));
-        // Where the input stays float, nothing says how large it is.
+        // If the input stays float, its range is unknown.
         let unbounded = bound.is_none() && self.is_new(&bias.name, was);
         let bound = bound.or_else(|| unbounded.then(|| vec![f64::INFINITY]));
         let mut corrected = false;
@@ -169,7 +169,7 @@ impl Work<'_, '_> {
             let rounding = bias.scale_of(index).unwrap_or(0.0).abs() / 2.0;
             let distance = (is - was).abs();
             let exact = rounding * (1.0 + 1e-3) + was.abs() * SLACK;
-            // Of two infinite ones the distance is NaN.
+            // The difference of two infinities is NaN.
             if distance <= exact || is.to_bits() == was.to_bits() {
                 continue;
             }
@@ -179,7 +179,7 @@ impl Work<'_, '_> {
             });
             if !is.is_finite() || most.is_none_or(|most| distance > exact + most * 1.01) {
                 let why = match most {
-                    Some(most) => format!("what its weights shift is {most:.3e} at most"),
+                    Some(most) => format!("the error of its weights causes at most {most:.3e}"),
                     None => format!("half a step is {rounding:.3e}"),
                 };
                 let what = format!("element {index} is {is}, the original {was}, and {why}");
@@ -189,30 +189,30 @@ impl Work<'_, '_> {
             corrected = true;
         }
         if let Some(other) = corrected.then(|| self.other(&bias.floats, &original)).flatten() {
-            let what = format!("it is far nearer to {other} than to what the original adds here");
+            let what = format!("it is much closer to {other} than to the bias of the original");
             found.problem(Check::Weights, bias.name, what);
         } else if corrected {
             let why = if unbounded {
-                "samples corrected it: nothing says by how much, since the input of its product stays \
-                 float"
+                "bias correction changed it: the maximum change is unknown, since the input of its \
+                 node stays float"
             } else {
-                "calibration corrected it: it was only seen to differ by no more than the \
-                 error of the weights can make up for"
+                "bias correction changed it: the comparison only shows that it was corrected by at \
+                 most the error of the weights"
             };
             found.skip(bias.name, why);
         }
         Ok(())
     }
 
-    /// Whether a constant is called as what takes the place of a constant of this node is, and the original has none of
-    /// that name.
+    /// Whether a constant has the name of a corrected bias of this node that the original does not
+    /// have.
     fn is_new(&self, name: &str, was: &NodeProto) -> bool {
         let base = base_of(name, "corrected").filter(|_| self.before.value(name).is_none());
         base.is_some_and(|base| was.input.contains(&base))
     }
 
-    /// Another bias of the original, or none at all, that numbers are far nearer to than to their own:
-    /// no correction takes so many just there.
+    /// Another bias of the original, or 0, that is much closer than the right one: a correction
+    /// does not lead exactly there.
     fn other(&self, is: &[f32], was: &[f32]) -> Option<String> {
         const MANY: usize = 4;
         const NEARER: f64 = 16.0;
@@ -230,14 +230,14 @@ impl Work<'_, '_> {
         name.or_else(|| nearer(&[0.0]).then(|| "nothing".to_owned()))
     }
 
-    /// How much a bias can make up for: the error of the weights times the largest input.
+    /// The maximum correction: the error of the weights times the largest input.
     fn bound(&self, product: usize) -> Option<Vec<f64>> {
         let (_, largest) = comes_back(self.after, product, 0)?;
         let shifts = self.shifts.get(&product)?;
         Some(shifts.iter().map(|shift| shift * largest).collect())
     }
 
-    /// The scale of a bias is the product of those of the input and the weight of its node.
+    /// Checks that the scale of a bias is the product of the scales of the input and the weight.
     fn scales(&self, product: usize, bias: &Bias, name: &str, found: &mut Validation) {
         let (Some((input, _)), Some((weight, _))) =
             (comes_back(self.after, product, 0), comes_back(self.after, product, 1))
@@ -247,12 +247,12 @@ impl Work<'_, '_> {
         let ([input], true) = (&input[..], weight.len() == bias.scales.len()) else { return };
         for (at, (scale, weight)) in bias.scales.iter().zip(&weight).enumerate() {
             let expected = f64::from(*input) * f64::from(*weight);
-            // Of what is no normal number, float32 keeps few digits.
+            // Float32 keeps few digits of subnormal numbers.
             let slack = expected.abs() * SLACK + f64::from(f32::MIN_POSITIVE);
             if (f64::from(*scale) - expected).abs() > slack {
                 let what = format!(
-                    "scale {at} is {scale}, expected {expected:e}: the scale of the input, {input}, \
-                     times that of the weight, {weight}"
+                    "scale {at} is {scale}, expected {expected:e}: the scale of the input, \
+                     {input}, times that of the weight, {weight}"
                 );
                 found.problem(Check::Scale, name, what);
                 return;
@@ -261,7 +261,7 @@ impl Work<'_, '_> {
     }
 }
 
-/// A constant that is added, brought back from integers where it is kept in them.
+/// A constant that is added, dequantized if it is stored as integers.
 fn decode(
     after: &Graph<'_>,
     node: usize,
@@ -311,12 +311,12 @@ fn decode(
         (steps * f64::from(scales[one(at)])) as f32
     };
     let floats = codes.iter().enumerate().map(back).collect();
-    // The scale of a bias in int32 is no choice.
+    // The scale of an int32 bias is given.
     let scale = (qtype.bits() == 32).then_some(scale);
     Ok(Some(Bias { name, floats, scales, scale }))
 }
 
-/// The node whose result a bias is added to.
+/// The node whose output a bias is added to.
 fn product(after: &Graph<'_>, node: usize, input: usize) -> Option<usize> {
     if after.nodes[node].op_type != "Add" {
         return Some(node);
@@ -328,8 +328,7 @@ fn product(after: &Graph<'_>, node: usize, input: usize) -> Option<usize> {
     }
 }
 
-/// The scales that an input of a node comes back with, and the largest magnitude that it can
-/// have then.
+/// The scales of a dequantized input, and the largest magnitude that it can have.
 fn comes_back(after: &Graph<'_>, node: usize, input: usize) -> Option<(Vec<f32>, f64)> {
     let (node, at) = match twin_of(after.nodes[node]) {
         Some(twin) => (node, twin.input(input)?),
@@ -347,7 +346,7 @@ fn comes_back(after: &Graph<'_>, node: usize, input: usize) -> Option<(Vec<f32>,
     Some((scales, f64::from(params.representable(&spec).absmax())))
 }
 
-/// The node that brings a value back.
+/// The node that dequantizes a value.
 fn dequantizes(after: &Graph<'_>, mut id: ValueId) -> Option<usize> {
     loop {
         let Producer::Node { node, .. } = after.values[id].producer else { return None };
@@ -359,7 +358,7 @@ fn dequantizes(after: &Graph<'_>, mut id: ValueId) -> Option<usize> {
     }
 }
 
-/// A bias of int32 beside scales that its node is told.
+/// An int32 bias of a node that has scales as inputs.
 fn told(after: &Graph<'_>, node: usize, id: ValueId) -> Option<Bias> {
     let tensor = after.model.tensor(after.constant(id)?).ok()?;
     let codes = points(&tensor, tensor.elements())?;

@@ -1,4 +1,4 @@
-//! Whether what was not quantized is what it was.
+//! Compares constants that were not quantized.
 
 use std::collections::HashSet;
 
@@ -7,7 +7,7 @@ use crate::QuantizeError;
 use crate::graph::elements::to_f32;
 use crate::graph::{Graph, Producer};
 
-/// Compares constants that both models have under one name; those named in `changed` may differ.
+/// Compares constants that both models have under one name, except those in `changed`.
 pub(super) fn check(
     before: &Graph<'_>,
     after: &Graph<'_>,

@@ -1,4 +1,4 @@
-//! The numbers that integers and narrow floats can say, and how near they come to others.
+//! The grids of integers and narrow floats, and the distance of numbers to them.
 
 // Steps of scales, whose digits matter little.
 #![allow(clippy::cast_possible_truncation)]
@@ -6,10 +6,10 @@
 use quantize_rs_math::{Granularity, QSpec, QType};
 use quantize_rs_onnx::DataType;
 
-/// How much more than half a step an element may be off: what is rounded once more in float32.
+/// The tolerance beyond half a step: one more rounding in float32.
 const SLACK: f64 = 1e-3;
 
-/// The numbers that may be written.
+/// The grid of stored numbers.
 pub(super) struct Grid {
     qtype: QType,
     /// The smallest and the largest integer.
@@ -19,11 +19,12 @@ pub(super) struct Grid {
 }
 
 impl Grid {
-    /// The grid of integers of which the smallest and the largest are `written`.
+    /// The grid of integers, given the smallest and the largest one that are `written`.
     ///
-    /// A symmetric grid may reach as far up as down, sums that saturate take a bit, and four bits may
-    /// be kept in a byte each: of those that hold all that is written, it is the smallest that is made
-    /// use of. An end that a zero point is next to may be missed by one.
+    /// A symmetric grid may be equally wide in both directions, a reduced range has one bit less,
+    /// and 4-bit integers may be stored in a byte each. Of the grids that contain all written
+    /// integers, the smallest one that is fully used is taken. The end next to a zero point may be
+    /// missed by one.
     pub(super) fn of(qtype: QType, written: (f64, f64), scales: Option<DataType>) -> Grid {
         let widened = (qtype == QType::Int8).then_some(QType::Int4);
         let spec = |qtype, reduced, narrow| {
@@ -45,14 +46,15 @@ impl Grid {
         Grid { qtype, ends, scales }
     }
 
-    /// How many steps lie between what an element should be and what is written, both in units of
-    /// the scale, and whether nothing nearer could have been written.
+    /// The distance in steps between the exact and the written value of an element, both in units
+    /// of the scale, and whether no closer value could have been written.
     pub(super) fn distance(&self, exact: f64, there: f64, zero_point: f64) -> (f64, bool) {
         if let Some(format) = self.qtype.format() {
             let nearest = f64::from(format.decode(format.encode(exact as f32)));
             let largest = f64::from(self.qtype.largest_step());
             let distance = (exact - there).abs();
-            // Below the power of two after the largest float, the specification rounds a scale down.
+            // Below the power of two after the largest float, the specification rounds a scale
+            // down.
             let max = f64::from(format.max());
             let powers = self.scales == Some(DataType::Float8E8M0);
             let end = if powers { max.log2().floor().exp2() * 2.0 } else { max + largest / 2.0 };
@@ -67,15 +69,15 @@ impl Grid {
         ((exact - code).abs(), (exact - code).abs() <= allowed + slack)
     }
 
-    /// Whether there is another integer on that side of which an element is, both in units of the scale.
+    /// Whether there is another integer on the side of the element, both in units of the scale.
     pub(super) fn may_move(&self, exact: f64, there: f64, zero_point: f64) -> bool {
         let (code, (lo, hi)) = ((there + zero_point).round(), self.ends);
         exact != 0.0 && (there > exact && code > lo || there < exact && code < hi)
     }
 
-    /// Whether elements, in units of the scale, make use of the grid: the scale is no larger than
-    /// they need. One of them comes half as near to an end as it could, but that scales of 8 bits are
-    /// twice as far apart.
+    /// Whether elements, in units of the scale, use the grid: whether the scale is not larger than
+    /// needed. At least one of them comes half as close to an end as it could; for 8-bit scales,
+    /// which are twice as far apart, a quarter.
     pub(super) fn is_used(&self, (least, most): (f64, f64), zero_point: f64) -> bool {
         if let Some(format) = self.qtype.format() {
             let narrow = matches!(self.scales, Some(DataType::Float8E8M0 | DataType::Float8E4M3FN));
@@ -90,11 +92,12 @@ impl Grid {
     }
 }
 
-/// Steps that an element beyond the end of the grid may be off.
+/// The maximum error in steps of an element beyond the end of the grid.
 ///
-/// Scales with the least error cut 1.2 steps off an end, of the wider grid that would reach it; in few bits
-/// a symmetric grid misses one end by a step more. Half a step each is for the rounding of the element and of
-/// the zero point. What lies inside is half a step off at most all the same, so that a wrong scale shows.
+/// Scales with the least error clip 1.2 steps at an end, in steps of the wider grid that would
+/// reach it; with few bits a symmetric grid misses one end by one more step. Half a step each is
+/// for the rounding of the element and of the zero point. Elements inside the grid still have an
+/// error of at most half a step, so that a wrong scale is found.
 fn cut(qtype: QType) -> f64 {
     match qtype.bits() {
         ..=2 => 3.5,

@@ -1,9 +1,9 @@
-//! Is a quantized file what its original became? Reads the stored integers back and compares them
-//! with the weights of the original, and the wiring of one graph with that of the other.
+//! Compares a quantized model with its original: the stored integers with the weights, and the
+//! connections of one graph with those of the other.
 //!
-//! The file says nothing of how it was made: what the passes make of the original is made of it
-//! again, and what smoothing multiplied weights by is read off the file. What cannot be known from
-//! two files is listed as not compared.
+//! The file does not record how it was produced. So the passes run again on the original, and the
+//! factors of smoothing are read from the file. Everything that two files do not determine is
+//! listed as not compared.
 
 mod biases;
 mod constants;
@@ -32,96 +32,96 @@ use crate::transform;
 use crate::transform::Step;
 use crate::{QuantizeError, Target, convert_opset};
 
-/// What a comparison of a quantized model with its original found.
+/// The result of the comparison of a quantized model with its original.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Validation {
-    /// The original; `None` for bytes.
+    /// The path of the original; `None` for bytes.
     pub original: Option<String>,
-    /// The quantized model; `None` for bytes.
+    /// The path of the quantized model; `None` for bytes.
     pub quantized: Option<String>,
-    /// What was done to the original before it was compared, as it was before it was quantized.
+    /// The passes that changed the original before the comparison, as before quantization.
     pub prepared: Vec<Step>,
-    /// What is wrong; nothing when the model is what the original became.
+    /// The problems; empty if the model is the quantized original.
     pub problems: Vec<Problem>,
-    /// Every weight that is stored in integers or narrow floats, against the original's.
+    /// Each weight that is stored as integers or narrow floats, compared with the original.
     pub weights: Vec<StoredWeight>,
-    /// What could not be compared, and why.
+    /// Constants that could not be compared, with the reason.
     pub not_compared: Vec<Uncompared>,
-    /// What is no fault but worth a look: constants of a single value, what a target runs slower.
+    /// Remarks: constants of a single value, nodes that a target runs slower.
     pub notes: Vec<String>,
-    /// The runtime that it was held against.
+    /// The target that it was checked for.
     pub target: Option<Target>,
 }
 
-/// Something that is wrong with a quantized model.
+/// A problem of a quantized model.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Problem {
-    /// What was looked at.
+    /// The check that found it.
     pub check: Check,
-    /// The constant, value or node.
+    /// The name of the constant, value or node.
     pub name: String,
-    /// What was found and what would have been right.
+    /// What was found and what was expected.
     pub what: String,
 }
 
-/// What is looked at.
+/// The checks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Check {
-    /// The file is a model that a runtime could load.
+    /// The file is a valid model.
     Structure,
-    /// Inputs and outputs are those of the original.
+    /// Inputs and outputs equal those of the original.
     Interface,
-    /// Every node reads what it read in the original.
+    /// Every node reads the same values as in the original.
     Connectivity,
-    /// Scales and zero points can be what they are.
+    /// Scales and zero points are valid.
     Scale,
-    /// Constants are those of the original, integers as near to them as their scale allows.
+    /// Constants equal those of the original, as exactly as their scale allows.
     Weights,
-    /// The runtime takes it.
+    /// The target supports it.
     Target,
 }
 
-/// A weight that is stored in integers or narrow floats.
+/// A weight that is stored as integers or narrow floats.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct StoredWeight {
-    /// The weight of the original.
+    /// The name of the weight in the original.
     pub name: String,
-    /// The constant that holds the integers.
+    /// The name of the constant with the integers.
     pub integers: String,
     /// Their type.
     pub dtype: String,
-    /// The shape of the original.
+    /// The shape in the original.
     pub shape: Vec<usize>,
-    /// How many scales there are.
+    /// The number of scales.
     pub scales: usize,
-    /// Whether each channel was multiplied by a number that the value before it is divided by.
+    /// Whether smoothing multiplied each channel by a factor by which the preceding value is
+    /// divided.
     pub smoothed: bool,
-    /// What the integers stand for, against the original.
+    /// The error of the dequantized integers against the original.
     pub error: Metrics,
-    /// The largest distance from the original, in steps of the scale; up to three quarters of one
-    /// where sums were kept.
+    /// The maximum error in steps of the scale; up to three quarters with sum-preserving rounding.
     pub max_steps: f64,
 }
 
-/// Something that could not be compared.
+/// A constant that could not be compared.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Uncompared {
-    /// The constant.
+    /// The name of the constant.
     pub name: String,
-    /// Why not.
+    /// The reason.
     pub why: String,
 }
 
-/// Compares a quantized model with its original. `passes` are those that ran before it was
-/// quantized; `None` finds out whether those that usually run did.
+/// Compares a quantized model with its original. `passes` are the passes that ran before
+/// quantization; with `None` the function finds out whether the default passes ran.
 ///
 /// ```
-/// use quantize_rs::{Config, Model, PreprocessedModel, validate};
+/// use quantize_rs::{Config, Model, Prepared, validate};
 ///
 /// # let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/digits/digits_cnn.onnx");
 /// let model = Model::open(path)?;
-/// let prepared = PreprocessedModel::of(&model, Config::default())?;
+/// let prepared = Prepared::of(&model, Config::default())?;
 /// let quantized = prepared.plan().apply(&prepared.model, None)?;
 /// let validation = validate(&model, quantized.model(), None)?;
 /// assert!(validation.passed(), "{validation}");
@@ -130,8 +130,7 @@ pub struct Uncompared {
 /// ```
 ///
 /// # Errors
-/// A pass that there is none of, or a model that cannot be looked at, such as one with a node of too
-/// few inputs.
+/// An unknown pass, or a model that cannot be processed, such as one with a node that lacks inputs.
 pub fn validate(
     original: &Model,
     quantized: &Model,
@@ -143,8 +142,8 @@ pub fn validate(
         let widening = transform::named(&[transform::WIDEN_FLOATS.to_owned()])?;
         vec![transform::planning(true), transform::planning(false), widening, Vec::new()]
     };
-    // Weights that nothing of the original was found for, problems, what was not compared: who finds
-    // no fault because it finds no original explains nothing.
+    // Counts of weights without an original, problems, and constants that were not compared. A
+    // candidate that finds no problem because it finds no original is not an explanation.
     let mut best: Option<([usize; 3], Validation)> = None;
     let mut bare = false;
     for tried in candidates {
@@ -177,7 +176,7 @@ pub fn validate(
     Ok(found)
 }
 
-/// What is found, and how many weights nothing of the original was found for.
+/// The result, and the number of weights without an original.
 fn against(
     original: &Model,
     quantized: &Model,
@@ -202,7 +201,7 @@ fn against(
 }
 
 impl Validation {
-    /// What is said of a quantized file that is no model at all.
+    /// The result for a quantized file that is not a model.
     pub fn unreadable(path: Option<&Path>, error: impl Into<String>) -> Validation {
         let path = path.map(|path| path.display().to_string());
         let mut found = Validation { quantized: path.clone(), ..Validation::default() };
@@ -210,15 +209,15 @@ impl Validation {
         found
     }
 
-    /// The same, the quantized model held against what a runtime takes, too, as [`conformance`]
-    /// does: what it refuses or computes otherwise is a problem, what merely runs slower a note.
+    /// Adds the check for a target, see [`conformance`]: what it rejects or computes differently is
+    /// a problem, what only runs slower is a note.
     ///
     /// ```
-    /// use quantize_rs::{Config, Model, PreprocessedModel, Target, validate};
+    /// use quantize_rs::{Config, Model, Prepared, Target, validate};
     ///
     /// # let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/digits/digits_cnn.onnx");
     /// let model = Model::open(path)?;
-    /// let prepared = PreprocessedModel::of(&model, Config::default())?;
+    /// let prepared = Prepared::of(&model, Config::default())?;
     /// let quantized = prepared.plan().apply(&prepared.model, None)?;
     /// let validation = validate(&model, quantized.model(), None)?;
     /// assert!(validation.on(quantized.model(), Target::TensorRt)?.passed());
@@ -226,12 +225,16 @@ impl Validation {
     /// ```
     ///
     /// # Errors
-    /// A node of a known operator has fewer inputs or outputs than the operator takes.
+    /// A node of a known operator has fewer inputs or outputs than the operator needs.
     pub fn on(mut self, quantized: &Model, target: Target) -> Result<Validation, QuantizeError> {
         let runtime = target.profile().name;
         for Violation { node, name, rule, what } in conformance(quantized, target)? {
             if rule.is_strict() {
-                self.problem(Check::Target, name, format!("{what}, which {runtime} does not take"));
+                self.problem(
+                    Check::Target,
+                    name,
+                    format!("{what}, which {runtime} does not support"),
+                );
             } else {
                 self.notes.push(format!("{node}: {what}, which {runtime} runs slower"));
             }
@@ -240,7 +243,7 @@ impl Validation {
         Ok(self)
     }
 
-    /// Whether nothing is wrong.
+    /// Whether there are no problems.
     pub fn passed(&self) -> bool {
         self.problems.is_empty()
     }

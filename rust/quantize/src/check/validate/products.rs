@@ -1,5 +1,5 @@
-//! Weights that nodes read as integers: `MatMulInteger`, `ConvInteger`, `QLinearConv` and its like, and
-//! the blocks of `MatMulNBits` and `GatherBlockQuantized`.
+//! Weights that nodes read as integers: `MatMulInteger`, `ConvInteger`, `QLinearConv` and similar
+//! operators, and the blocks of `MatMulNBits` and `GatherBlockQuantized`.
 
 use quantize_rs_math::Granularity;
 use quantize_rs_onnx::{DataType, NodeProto, Tensor};
@@ -12,9 +12,9 @@ use crate::plan::MICROSOFT;
 /// How a node reads integers.
 #[derive(Clone, Copy)]
 enum Reads {
-    /// Beside their zero point; their scale stands after the product.
+    /// With their zero point; the scale is applied after the multiplication.
     Integers,
-    /// Beside all scales.
+    /// With all scales as inputs.
     Told(&'static Twin),
     /// In blocks, at this input.
     Blocks(usize),
@@ -34,8 +34,8 @@ pub(super) fn reads_integers(node: &NodeProto) -> bool {
     reads(node).is_some()
 }
 
-/// The weights of a node that reads integers; `inputs` are what it reads of the main graph, `index` is
-/// where it stands there.
+/// The weights of a node that reads integers. `inputs` are the values of the main graph that it
+/// reads; `index` is its position there.
 pub(super) fn stored(
     after: &Graph<'_>,
     index: Option<usize>,
@@ -61,14 +61,14 @@ fn integers(
     let proto = after.constant(integers)?;
     qtype_of(proto)?;
     let Some((scale, _)) = index.and_then(|index| scales_of(after, index)) else {
-        let why = "its scale was not found after the product".to_owned();
+        let why = "its scale was not found after the multiplication".to_owned();
         return Some(Err((after.values[integers].name.to_owned(), why)));
     };
     let axis = if node.op_type == "ConvInteger" { 0 } else { proto.dims.len().saturating_sub(1) };
     Some(Ok(held(after, integers, scale, at(3), axis)))
 }
 
-/// The constants of an operator that is told all scales, but its bias.
+/// The constants of an operator with scales as inputs, except its bias.
 fn told(
     after: &Graph<'_>,
     node: &NodeProto,
@@ -88,7 +88,7 @@ fn told(
         };
         let scale = at(place + 1).filter(|id| after.constant(*id).is_some());
         let Some(scale) = scale else {
-            let why = "its scale is computed when the model runs".to_owned();
+            let why = "its scale is computed at run time".to_owned();
             return Some(Err((after.values[integers].name.to_owned(), why)));
         };
         Some(Ok(held(after, integers, scale, at(place + 2), axis)))
@@ -112,7 +112,7 @@ fn held(
     Stored { originals, integers, scale, whole: None, zero_point, read: integers, form }
 }
 
-/// Both weights of an LSTM that multiplies integers.
+/// Both weights of an LSTM on integers.
 pub(super) fn recurrent(after: &Graph<'_>, index: usize, node: &NodeProto) -> Vec<Found> {
     if node.domain != MICROSOFT || node.op_type != "DynamicQuantizeLSTM" {
         return Vec::new();
@@ -128,7 +128,7 @@ pub(super) fn recurrent(after: &Graph<'_>, index: usize, node: &NodeProto) -> Ve
     [(1, 8), (2, 10)].into_iter().filter_map(weight).collect()
 }
 
-/// The weight of an LSTM with columns for rows, as so many rows as there are scales.
+/// The transposed weight of an LSTM, with as many rows as there are scales.
 pub(super) fn rows_of(integers: &Tensor, scales: usize) -> Option<Tensor> {
     let [directions, columns, rows] = integers.shape[..] else { return None };
     let elements = directions.checked_mul(columns)?.checked_mul(rows)?;
@@ -151,7 +151,7 @@ pub(super) fn rows_of(integers: &Tensor, scales: usize) -> Option<Tensor> {
     })
 }
 
-/// The scale of the weight of an integer product, and that of what it multiplies: the sums are cast,
+/// The scale of the weight of an integer multiplication, and that of its input: the result is cast,
 /// and multiplied by the product of both.
 pub(super) fn scales_of(after: &Graph<'_>, product: usize) -> Option<(ValueId, Option<ValueId>)> {
     let only = |id: ValueId| match after.values[id].consumers[..] {
@@ -179,7 +179,7 @@ fn blocks(
 ) -> Option<Found> {
     let at = |input: usize| inputs.get(input).copied().flatten();
     let read = at(first)?;
-    // A table that is multiplied by as well is read in another shape.
+    // A table that is also multiplied by is read in another shape.
     let integers = crate::graph::uses::rearranged_from(after, read)?;
     let name = after.values[integers].name.to_owned();
     if first == 1 && at(4).is_some() {

@@ -1,5 +1,5 @@
-//! Operators on integers that are told the scales of all they read and make: what they are on floats,
-//! and that they read what these read.
+//! Operators on integers with all scales as inputs: the operators on floats that they replace, and
+//! the check that both read the same values.
 
 use quantize_rs_math::QType;
 use quantize_rs_onnx::{AttributeProto, NodeProto};
@@ -11,20 +11,20 @@ use crate::graph::elements::{data_type, to_f32};
 use crate::graph::{Graph, ValueId};
 use crate::plan::MICROSOFT;
 
-/// What an operator that multiplies integers, as runtimes and their tools write it, computes.
+/// An operator on integers, as runtimes and their tools write it, with its operator on floats.
 pub(super) struct Twin {
     /// Its name.
     op_type: &'static str,
-    /// Whose operator it is.
+    /// Its domain.
     domain: &'static str,
     /// The operator on floats.
     pub(super) float: &'static str,
-    /// The inputs that are those of the operator on floats, in their order; each but a bias is
-    /// followed by its scale and its zero point.
+    /// The inputs of the operator on floats, in their order; each except a bias is followed by its
+    /// scale and its zero point.
     pub(super) inputs: &'static [usize],
-    /// Whether the last of them is followed by more of its kind.
+    /// Whether the last of them repeats.
     more: bool,
-    /// The scale of what it makes, which the zero point follows.
+    /// The input with the scale of its output, which the zero point follows.
     output: usize,
 }
 
@@ -37,7 +37,7 @@ const fn twin(
     Twin { op_type, domain, float, inputs, more: false, output }
 }
 
-/// Every operator on integers whose scales are inputs of its own.
+/// All operators on integers with scales as inputs.
 const TWINS: &[Twin] = &[
     twin(("", "QLinearConv"), "Conv", &[0, 3, 8], 6),
     twin(("", "QLinearMatMul"), "MatMul", &[0, 3], 6),
@@ -52,10 +52,10 @@ const TWINS: &[Twin] = &[
     Twin { more: true, ..twin((MICROSOFT, "QLinearConcat"), "Concat", &[2], 0) },
 ];
 
-/// What an operator on integers does by itself, in the grid of its result.
+/// Operators that an operator on integers includes, through the grid of its result.
 pub(super) const FOLDED: [&str; 2] = ["Relu", "Clip"];
 
-/// The operator set from which on `Softmax` works along one axis, the last if none is said.
+/// The opset since which `Softmax` works along one axis, by default the last.
 const ALONG_ONE_AXIS: i64 = 13;
 
 /// The row of an operator on integers.
@@ -67,13 +67,13 @@ pub(super) fn twin_of(node: &NodeProto) -> Option<&'static Twin> {
     TWINS.iter().find(same)
 }
 
-/// Whether an operator on floats is another on integers, which has to be told their scales.
+/// Whether an operator on floats has a counterpart with scales as inputs.
 pub(super) fn has_twin(op_type: &str) -> bool {
     TWINS.iter().any(|twin| twin.float == op_type && !twin.more)
 }
 
 impl Twin {
-    /// Where it reads an input of the operator on floats.
+    /// The position of an input of the operator on floats.
     pub(super) fn input(&self, input: usize) -> Option<usize> {
         let last = self.inputs.len().saturating_sub(1);
         match self.inputs.get(input) {
@@ -83,14 +83,14 @@ impl Twin {
         }
     }
 
-    /// Where it reads the bias that is added to what it multiplies.
+    /// The position of the bias.
     pub(super) fn bias(&self) -> Option<usize> {
         self.inputs.get(2).copied()
     }
 }
 
 impl Walk<'_, '_> {
-    /// An operator that is told the scales of all it reads and makes, in the place of one on floats.
+    /// Compares an operator with scales as inputs with the operator on floats that it replaces.
     pub(super) fn twins(&mut self, there: usize, here: usize, twin: &Twin) {
         self.pairs.insert(here, there);
         let (was, is) = (self.before.nodes[there], self.after.nodes[here]);
@@ -106,7 +106,7 @@ impl Walk<'_, '_> {
             let is_bias = twin.bias() == Some(at);
             match (self.before.input(there, input), self.after.input(here, at)) {
                 (None, None) => {}
-                // Compared by itself, since calibration may have corrected it.
+                // Compared separately, since bias correction may have changed it.
                 (_, Some(bias)) if is_bias && self.after.constant(bias).is_some() => {}
                 (Some(there), Some(here_value)) => {
                     let consumer = Some((here, at));
@@ -126,7 +126,7 @@ impl Walk<'_, '_> {
         }
     }
 
-    /// Whether both have the same attributes, but for those that only one has and that say nothing.
+    /// Whether both have the same attributes, except those that only one has and that are defaults.
     fn same_told(&self, there: usize, here: usize, twin: &Twin) -> bool {
         let (was, is) = (self.before.nodes[there], self.after.nodes[here]);
         let opset = self.before.model.opset("").unwrap_or(ALONG_ONE_AXIS);
@@ -134,7 +134,7 @@ impl Walk<'_, '_> {
         let bias = twin.bias().and_then(|at| self.after.input(here, at));
         let bias = bias.is_some_and(|bias| self.after.constant(bias).is_some());
         let says_nothing = |attribute: &AttributeProto| match (twin.float, &*attribute.name) {
-            // A factor of the bias is in the bias.
+            // A factor of the bias is included in the bias.
             ("Gemm", "beta") if bias => true,
             ("Softmax", "opset") => {
                 attribute.i.is_some_and(|i| (i < ALONG_ONE_AXIS) == (opset < ALONG_ONE_AXIS))
@@ -155,21 +155,21 @@ impl Walk<'_, '_> {
         said(was, is) && said(is, was)
     }
 
-    /// Whether what an operator on integers makes stays within what a `Relu` or `Clip` of the original
-    /// leaves, which nothing else stands for.
+    /// Whether the output of an operator on integers stays within the range of a `Relu` or `Clip`
+    /// of the original that has no other counterpart.
     pub(super) fn folded(&mut self, there: usize, here: usize, twin: &Twin) {
         let (was, is) = (self.before.nodes[there], self.after.nodes[here]);
         let Some((min, max)) = limits(self.before, there) else {
-            return self.found.skip(was.named(), "its limits are computed when the model runs");
+            return self.found.skip(was.named(), "its limits are computed at run time");
         };
         let Some((scale, least, most)) = reaches(self.after, here, twin) else {
-            return self.found.skip(is.named(), "its scale is computed when the model runs");
+            return self.found.skip(is.named(), "its scale is computed at run time");
         };
         let slack = f64::from(scale.abs()) * 0.501;
         if least < min - slack || most > max + slack {
             let what = format!(
-                "{} of the original leaves {min} to {max}, here is no such node and the result \
-                 reaches from {least} to {most}",
+                "{} of the original limits its output to {min} to {max}; there is no such node, \
+                 and the result reaches from {least} to {most}",
                 was.label()
             );
             self.found.problem(Check::Scale, is.named(), what);
@@ -177,7 +177,7 @@ impl Walk<'_, '_> {
     }
 }
 
-/// Whether an attribute is as it would be if it were not there.
+/// Whether an attribute has its default value.
 #[allow(clippy::float_cmp)] // what the file says, not a result
 fn is_usual(op_type: &str, attribute: &AttributeProto) -> bool {
     match (op_type, &*attribute.name) {
@@ -194,7 +194,7 @@ fn is_usual(op_type: &str, attribute: &AttributeProto) -> bool {
     }
 }
 
-/// What a `Relu` or `Clip` leaves; `None` where that is computed.
+/// The limits of a `Relu` or `Clip`; `None` if they are computed.
 fn limits(before: &Graph<'_>, node: usize) -> Option<(f64, f64)> {
     let proto = before.nodes[node];
     if proto.op_type == "Relu" {
@@ -208,7 +208,7 @@ fn limits(before: &Graph<'_>, node: usize) -> Option<(f64, f64)> {
     Some((f64::from(min), f64::from(max)))
 }
 
-/// The scale of what an operator on integers makes, and the ends of what that can be.
+/// The scale of the output of an operator on integers, and its smallest and largest value.
 fn reaches(after: &Graph<'_>, node: usize, twin: &Twin) -> Option<(f32, f64, f64)> {
     let scale = number(after, after.input(node, twin.output)?)?;
     let (dtype, zero_point) = match after.input(node, twin.output + 1) {
@@ -223,7 +223,7 @@ fn reaches(after: &Graph<'_>, node: usize, twin: &Twin) -> Option<(f32, f64, f64
     Some((scale, value(qtype.min()), value(qtype.max())))
 }
 
-/// The only number of a constant.
+/// The single number of a constant.
 pub(super) fn number(graph: &Graph<'_>, id: ValueId) -> Option<f32> {
     let tensor = graph.model.tensor(graph.constant_behind(id)?).ok()?;
     match to_f32(&tensor)?[..] {

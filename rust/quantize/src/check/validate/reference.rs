@@ -1,7 +1,7 @@
-//! What became of the floats of the original before they were stored: turned, or multiplied by what
-//! smoothing divides values by.
+//! The float values of the original before quantization: possibly transposed, or multiplied by the
+//! factors of smoothing.
 
-// Factors are rounded to float32 like those that were multiplied by.
+// Factors are rounded to float32, as those that were used.
 #![allow(clippy::cast_possible_truncation)]
 
 use std::collections::HashSet;
@@ -11,8 +11,8 @@ use crate::encode::dequantize::Decoded;
 use crate::graph::uses::{Along, Constant, Use};
 use crate::graph::{Graph, Producer, ValueId};
 
-/// Whether a matrix lies turned: with columns for rows, as its channels and what reads it want it.
-/// `None` where nothing is known of its channels.
+/// Whether a matrix is stored transposed, as its channels and its consumer need it. `None` if
+/// nothing is known about its channels.
 pub(super) fn turns(
     after: &Graph<'_>,
     stored: &Stored,
@@ -31,28 +31,27 @@ pub(super) fn turns(
     match stored.form {
         // A row for each channel.
         Form::Blocks { .. } => channels().map(|axis| axis != 0),
-        // A column for each.
+        // A column for each channel.
         Form::Plain(_) if multiplies() => channels().map(|axis| axis == 0),
         _ => Some(false),
     }
 }
 
-/// The floats of the original in the order of the integers.
+/// The float values of the original in the order of the integers.
 pub(super) struct Reference {
     pub(super) floats: Vec<f32>,
-    /// The rows and columns of the original, where its columns are rows here.
+    /// The rows and columns of the original, if it is transposed here.
     turned: Option<(usize, usize)>,
 }
 
 impl Reference {
-    /// Where the original has what is here at an index.
+    /// The index in the original of an index here.
     pub(super) fn source(&self, at: usize) -> usize {
         self.turned.map_or(at, |(rows, columns)| (at % rows) * columns + at / rows)
     }
 }
 
-/// The floats of the original in each way that could be meant; none where the shape says that they
-/// lie in another.
+/// The float values of the original in each possible order; none if the shape excludes both.
 pub(super) fn turned(
     floats: &[f32],
     shape: &[usize],
@@ -68,7 +67,7 @@ pub(super) fn turned(
         found.floats = (0..floats.len()).map(|at| floats[found.source(at)]).collect();
         found
     };
-    // What has another number of axes was given another shape, its elements in the same order.
+    // A constant with another rank was reshaped, with its elements in the same order.
     let same = decoded.shape == shape || decoded.shape.len() != shape.len() || turned.is_none();
     let same = (same && turns != Some(true) || turned.is_none())
         .then(|| Reference { floats: floats.to_vec(), turned: None });
@@ -76,8 +75,8 @@ pub(super) fn turned(
     same.into_iter().chain(turned).collect()
 }
 
-/// What channels of the original were multiplied by, and along which axis: the other side of what
-/// the value before the product is divided by.
+/// The factors of the channels of the original, and their axis: smoothing divides the preceding
+/// value by them.
 pub(super) fn smoothing(
     before: &Graph<'_>,
     after: &Graph<'_>,
@@ -134,7 +133,7 @@ pub(super) fn smoothing(
     fits.then(|| (summed, inverse.into_iter().map(f64::recip).collect()))
 }
 
-/// The weight times the factor of each channel; channels whose factor cannot be known are NaN.
+/// The weight times the factor of each channel; channels with an unknown factor are NaN.
 pub(super) fn scaled(
     mut floats: Vec<f32>,
     shape: &[usize],

@@ -1,5 +1,5 @@
-//! Products and look-ups that an output format says in other operators: that these read what was read,
-//! and do beside the product what was done.
+//! Operators that an output format replaces by others: the replacement has to read the same values,
+//! and to compute the same.
 
 use std::collections::{BTreeSet, HashSet};
 
@@ -10,9 +10,9 @@ use super::qlinear_ops::number;
 use super::wiring::{Step, Walk, constants_behind, same_attributes};
 use crate::graph::{Producer, ValueId};
 
-/// Operators that an output format puts in the place of others.
+/// Operators that output formats replace.
 pub(super) const REPLACED: [&str; 5] = ["MatMul", "Gemm", "Conv", "Gather", "LSTM"];
-/// One of them is then among those that make its result.
+/// The operators that replace them.
 const REPLACING: [&str; 6] = [
     "MatMulNBits",
     "GatherBlockQuantized",
@@ -22,31 +22,31 @@ const REPLACING: [&str; 6] = [
     "DynamicQuantizeLSTM",
 ];
 
-/// How far factors may be apart, in float32.
+/// The tolerance of factors, in float32.
 const SLACK: f32 = 1e-6;
 
-/// What the result of an operator is made of in the quantized model.
+/// The inputs of the result of an operator in the quantized model.
 #[derive(Default)]
 struct Made<'m> {
-    /// What it reads of the values of the original.
+    /// The values of the original that it reads.
     names: BTreeSet<&'m str>,
     constants: Vec<ValueId>,
-    /// The nodes that take the place of the operator.
+    /// The nodes that replace the operator.
     products: Vec<usize>,
 }
 
-/// What is done to a product before it is the result.
+/// The operations between a multiplication and the result.
 #[derive(Default)]
 struct Beside {
-    /// What it is multiplied by, and what its sum is.
+    /// The factor constants, and the factor as a number.
     factor: f32,
     outer: f32,
-    /// What is added, and by what that is multiplied.
+    /// The addend, and its factor.
     addend: Option<(ValueId, f32)>,
 }
 
 impl<'m> Walk<'_, 'm> {
-    /// An operator that was replaced: what stands for it has to read what it read.
+    /// Checks that the replacement of an operator reads the same values.
     pub(super) fn replaced(&mut self, there: usize, step: &Step) {
         let was = self.before.nodes[there];
         let computed = |id: &ValueId| !constants_behind(self.before, *id, &mut Vec::new());
@@ -60,7 +60,7 @@ impl<'m> Walk<'_, 'm> {
             let names =
                 |names: &BTreeSet<&str>| names.iter().copied().collect::<Vec<_>>().join("`, `");
             let what = format!(
-                "what stands for {} of the original reads `{}`, expected `{}`",
+                "the replacement of {} of the original reads `{}`, expected `{}`",
                 was.label(),
                 names(&made.names),
                 names(&expected),
@@ -73,7 +73,7 @@ impl<'m> Walk<'_, 'm> {
             _ => None,
         });
         if let Some(what) = wrong {
-            let what = format!("what stands for {} of the original {what}", was.label());
+            let what = format!("the replacement of {} of the original {what}", was.label());
             self.found.problem(Check::Connectivity, step.name.clone(), what);
         }
         for name in expected {
@@ -84,7 +84,7 @@ impl<'m> Walk<'_, 'm> {
         }
     }
 
-    /// What a value is made of, up to those that the original has too.
+    /// The inputs of a value, up to values that the original has, too.
     fn made_of(&self, here: ValueId) -> Made<'m> {
         let mut made = Made::default();
         let (mut waiting, mut seen) = (vec![here], HashSet::new());
@@ -116,8 +116,8 @@ impl<'m> Walk<'_, 'm> {
         made
     }
 
-    /// What is wrong with the constants that a result is made of: each that the original reads has to
-    /// be among them, and no weight that it does not read.
+    /// A problem with the constants of a result: it has to read every constant that the original
+    /// reads, and no other weight.
     fn wrong_constants(&self, there: usize, made: &Made<'_>) -> Option<String> {
         let was = self.before.nodes[there];
         let mut read = Vec::new();
@@ -130,7 +130,7 @@ impl<'m> Walk<'_, 'm> {
         };
         read.retain(floats);
         let stands_for = |there: &ValueId, here: &ValueId| self.stands_for(*there, *here);
-        // Of what has another name, it is said that it was not compared.
+        // Constants with other names are listed as not compared.
         let lost = |here: &ValueId| {
             let names = self.kept.get(here);
             names.is_some_and(|names| names.iter().all(|name| self.before.value(name).is_none()))
@@ -142,7 +142,10 @@ impl<'m> Walk<'_, 'm> {
                 && !read.iter().any(|there| stands_for(there, here))
         });
         if let Some(here) = foreign {
-            return Some(format!("reads `{}`, which stands for nothing that it reads", name(here)));
+            return Some(format!(
+                "reads `{}`, which corresponds to none of its inputs",
+                name(here)
+            ));
         }
         let unread = was.op_type == "Gemm" && was.float("beta", 1.0) == 0.0;
         let bias = self.before.input(there, 2).filter(|_| unread);
@@ -151,14 +154,14 @@ impl<'m> Walk<'_, 'm> {
             .filter(|there| Some(**there) != bias)
             .find(|there| !made.constants.iter().any(|here| stands_for(there, here) || lost(here)));
         if let Some(there) = missing {
-            return Some(format!("reads nothing for `{}`", self.before.values[*there].name));
+            return Some(format!("does not read `{}`", self.before.values[*there].name));
         }
         let is_weight = |here: &ValueId| self.kept.contains_key(here);
         let none = !made.constants.iter().any(is_weight);
-        none.then(|| "reads no integers that come back in a way that is known".to_owned())
+        none.then(|| "reads no integers with a known dequantization".to_owned())
     }
 
-    /// What is wrong with the node that multiplies, and with what is done to what it makes.
+    /// A problem with the node that multiplies, or with the operations after it.
     fn wrong_product(&self, there: usize, product: usize, here: ValueId) -> Option<String> {
         let (was, is) = (self.before.nodes[there], self.after.nodes[product]);
         let (wrong, chained) = match is.op_type.as_str() {
@@ -170,7 +173,7 @@ impl<'m> Walk<'_, 'm> {
             "GatherBlockQuantized" => {
                 let axes = [(is, "gather_axis", 0), (is, "quantize_axis", 1), (was, "axis", 0)];
                 let wrong = axes.iter().any(|(node, name, usual)| node.int(name, *usual) != *usual);
-                (wrong.then(|| "takes rows along another axis".to_owned()), false)
+                (wrong.then(|| "gathers rows along another axis".to_owned()), false)
             }
             "DynamicQuantizeLSTM" => (self.wrong_lstm(there, product), false),
             _ => (None, false),
@@ -178,8 +181,8 @@ impl<'m> Walk<'_, 'm> {
         wrong.or_else(|| chained.then(|| self.wrong_beside(there, product, here)).flatten())
     }
 
-    /// What is wrong with the scales and zero points of a product of integers: those of what it reads
-    /// are found when the model runs.
+    /// A problem with the scales and zero points of an integer multiplication, whose input is
+    /// quantized at run time.
     fn wrong_scales(&self, product: usize) -> Option<String> {
         let after = self.after;
         let Producer::Node { node: quantizes, .. } =
@@ -203,7 +206,7 @@ impl<'m> Walk<'_, 'm> {
         };
         let dims = &after.constant(weight)?.dims;
         let count: i64 = dims.iter().product();
-        // Beside channels, and not beside what else has as many.
+        // The axis of the channels, and not another one with the same length.
         let rank = after.constant(after.input(product, 1)?)?.dims.len();
         let fits = match after.nodes[product].op_type.as_str() {
             "ConvInteger" => dims.len() + 1 == rank && dims.first() == Some(&count),
@@ -211,14 +214,16 @@ impl<'m> Walk<'_, 'm> {
         };
         (count != 1 && !fits).then(|| {
             let name = after.values[weight].name;
-            format!("is multiplied by `{name}` of shape {dims:?}, which does not meet its channels")
+            format!(
+                "is multiplied by `{name}` of shape {dims:?}, which does not match its channels"
+            )
         })
     }
 
     fn wrong_width(&self, product: usize) -> Option<String> {
         let integers = self.after.constant(self.after.input(product, 1)?)?;
         let (width, said) = (*integers.dims.first()?, self.after.nodes[product].int("N", 0));
-        (width != said).then(|| format!("says that N is {said}, its integers have {width} rows"))
+        (width != said).then(|| format!("has N = {said}, but its integers have {width} rows"))
     }
 
     fn wrong_lstm(&self, there: usize, here: usize) -> Option<String> {
@@ -243,12 +248,13 @@ impl<'m> Walk<'_, 'm> {
         None
     }
 
-    /// What is wrong with what is done to a product: the factors of a `Gemm`, and what is added.
+    /// A problem with the operations after a multiplication: the factors of a `Gemm`, and the
+    /// addend.
     fn wrong_beside(&self, there: usize, product: usize, here: ValueId) -> Option<String> {
         let was = self.before.nodes[there];
         let found = match self.beside(product, here) {
             Ok(found) => found,
-            Err(op_type) => return Some(format!("puts a {op_type} after the product")),
+            Err(op_type) => return Some(format!("has a {op_type} after the multiplication")),
         };
         let gemm = was.op_type == "Gemm";
         let factor = |name: &str| if gemm { was.float(name, 1.0) } else { 1.0 };
@@ -257,7 +263,7 @@ impl<'m> Walk<'_, 'm> {
         let differ = |one: f32, other: f32| (one - other).abs() > SLACK * other.abs();
         let by = found.factor * found.outer;
         if differ(by, alpha) {
-            return Some(format!("multiplies the product by {by}, the original by {alpha}"));
+            return Some(format!("scales the result by {by}, the original by {alpha}"));
         }
         let name = |id: ValueId| self.after.values[id].name;
         let (original, (here, by)) =
@@ -277,7 +283,8 @@ impl<'m> Walk<'_, 'm> {
         differ(by, beta).then(|| format!("adds `{there}` times {by}, the original times {beta}"))
     }
 
-    /// What is done between a product and its result, or the operator that is none of it.
+    /// The operations between a multiplication and its result, or the operator that does not belong
+    /// there.
     fn beside(&self, product: usize, mut value: ValueId) -> Result<Beside, String> {
         let after = self.after;
         let mut found = Beside { factor: 1.0, outer: 1.0, addend: None };
@@ -300,7 +307,7 @@ impl<'m> Walk<'_, 'm> {
             match (proto.op_type.as_str(), other) {
                 ("Cast", _) => {}
                 ("Mul", Some(other)) => {
-                    // What is no number are scales.
+                    // Factors that are not single numbers are scales.
                     let by = number(after, other).unwrap_or(1.0);
                     match found.addend {
                         None => found.outer *= by,
@@ -326,7 +333,7 @@ impl<'m> Walk<'_, 'm> {
         Ok(found)
     }
 
-    /// What is added before it was reshaped or multiplied by a number, and that number.
+    /// The addend before it is reshaped or multiplied by a number, and that number.
     fn addend(&self, mut value: ValueId) -> (ValueId, f32) {
         let (after, mut by) = (self.after, 1.0);
         loop {

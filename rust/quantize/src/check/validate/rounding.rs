@@ -1,4 +1,5 @@
-//! Integers that are not the nearest, because the elements that a product sums over keep their sum by it.
+//! Sum-preserving rounding: integers that are not the nearest, because the elements that are summed
+//! preserve their sum.
 
 use quantize_rs_math::{Granularity, QSpec, SumGroups};
 
@@ -7,10 +8,10 @@ use crate::encode::dequantize::Decoded;
 use crate::graph::Graph;
 use crate::graph::uses::Constant;
 
-/// How exactly a sum of thousands of errors in float32 is known, in steps.
+/// The accuracy of a sum of thousands of float32 errors, in steps.
 const SLACK: f64 = 0.01;
 
-/// The elements of a constant whose sums may have been kept.
+/// The elements of a constant whose sums may have been preserved.
 pub(super) fn summed(
     before: &Graph<'_>,
     constant: &Constant<'_>,
@@ -19,7 +20,7 @@ pub(super) fn summed(
     if decoded.qtype.bits() > 8 || !decoded.qtype.is_scaled() || decoded.qtype.is_float() {
         return None;
     }
-    // Which elements share a scale is asked for blocks alone, whose sums are those of blocks.
+    // Only blocks need to know which elements share a scale: their sums are those of blocks.
     let granularity = match decoded.layout.granularity() {
         blocks @ Granularity::Blocked { .. } => blocks,
         _ => Granularity::PerTensor,
@@ -29,7 +30,7 @@ pub(super) fn summed(
     (found.groups.elements() == decoded.floats.len()).then_some(found)
 }
 
-/// By how many steps elements are off together, those of each part and of each group.
+/// The accumulated error in steps, for each part and each group.
 pub(super) struct Sums<'a> {
     summed: &'a SumGroups,
     groups: Vec<f64>,
@@ -42,7 +43,7 @@ impl<'a> Sums<'a> {
         Sums { summed, groups: vec![0.0; summed.groups.groups()], parts: vec![0.0; parts] }
     }
 
-    /// Takes in the error of an element: by how many steps what is written is above what it should be.
+    /// Adds the error of an element, in steps above its exact value.
     pub(super) fn add(&mut self, at: usize, error: f64) {
         self.groups[self.summed.groups.group_of(at)] += error;
         if let Some(part) = self.summed.part {
@@ -50,13 +51,15 @@ impl<'a> Sums<'a> {
         }
     }
 
-    /// Whether an element that is so far off may have moved: who is off by less than a quarter of a step stays.
+    /// Whether an element with this error may have been moved: elements with an error below a
+    /// quarter of a step are not moved.
     pub(super) fn may_have_moved(error: f64) -> bool {
         error.abs() <= 0.75 + 1e-3
     }
 
-    /// The group of an element, and what is gained if it goes to the other integer beside it, where the squares of errors and
-    /// sums become smaller by that: rounding that keeps sums leaves no such element, and a wrong integer is one or makes one.
+    /// The group of an element, and the gain of moving it to the other neighboring integer, if the
+    /// squared errors of elements and sums decrease. Sum-preserving rounding leaves no such
+    /// element; a wrong integer is one or causes one.
     pub(super) fn gain(&self, at: usize, error: f64) -> Option<(usize, f64)> {
         let group = self.summed.groups.group_of(at);
         let mut gain = error.abs() + error.signum() * self.groups[group] - 1.0;

@@ -1,4 +1,4 @@
-//! Where a quantized file keeps its weights: integers, scales and zero points, in every format.
+//! Finds the weights of a quantized file: integers, scales and zero points, in every format.
 
 use std::collections::HashSet;
 
@@ -12,45 +12,46 @@ use crate::graph::elements::{data_type, to_f32};
 use crate::graph::uses;
 use crate::graph::{Graph, Producer, ValueId};
 
-/// The constants that a weight is kept in.
+/// The constants that store a weight.
 pub(super) struct Stored {
-    /// The names that it may have in the original, the likeliest first.
+    /// The names that it may have in the original, the most likely first.
     pub(super) originals: Vec<String>,
-    /// The constant that holds the integers.
+    /// The constant with the integers.
     pub(super) integers: ValueId,
-    /// The constant that its scales lie in.
+    /// The constant with its scales.
     pub(super) scale: Option<ValueId>,
-    /// One float32 that all scales are multiplied by.
+    /// A float32 factor of all scales.
     pub(super) whole: Option<ValueId>,
     pub(super) zero_point: Option<ValueId>,
-    /// The value that is multiplied by: what comes back, or the integers.
+    /// The value that consumers multiply by: the dequantized value, or the integers.
     pub(super) read: ValueId,
     pub(super) form: Form,
 }
 
-/// The integers, the scale and the zero point of a weight: what is read with another scale is another.
+/// The integers, the scale and the zero point of a weight; the same integers with another scale are
+/// another weight.
 pub(super) type Key = (ValueId, Option<ValueId>, Option<ValueId>);
 
-/// How the integers lie.
+/// The layout of the integers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Form {
     /// As the shape says, with scales of this granularity.
     Plain(Granularity),
-    /// As floats of 16 bits, which have no scale.
+    /// As 16-bit floats, which have no scale.
     Cast,
-    /// A row of blocks for each column of the product, or for each row of a table.
+    /// A row of blocks for each column of a matrix, or for each row of a table.
     Blocks { bits: u32, block_size: usize, depth: usize, signed: bool },
-    /// A matrix for each direction of a sequence, with rows for columns.
+    /// A transposed matrix for each direction of a sequence.
     Directions,
 }
 
-/// The type of integers of an element type.
+/// The quantized type of an element type.
 pub(super) fn qtype_of(tensor: &TensorProto) -> Option<QType> {
     let dtype = tensor.dtype()?;
     QType::ALL.iter().copied().find(|qtype| data_type(*qtype) == dtype)
 }
 
-/// Every weight that `after` keeps in integers and `before` does not.
+/// Every weight that `after` stores as integers and `before` does not.
 pub(super) fn all(before: &Graph<'_>, after: &Graph<'_>, found: &mut Validation) -> Vec<Stored> {
     let mut all: Vec<Stored> = Vec::new();
     let mut seen: HashSet<Key> = HashSet::new();
@@ -86,13 +87,13 @@ pub(super) fn all(before: &Graph<'_>, after: &Graph<'_>, found: &mut Validation)
         let unseen = integers && original.is_some_and(|id| before.constant(id).is_some());
         let bias = after.constant(id).and_then(qtype_of) == Some(QType::Int32);
         if unseen && !bias && !found.not_compared.iter().any(|other| other.name == value.name) {
-            found.skip(value.name, "what reads it is not known to bring integers back");
+            found.skip(value.name, "its consumer is not known to dequantize integers");
         }
     }
     all
 }
 
-/// A weight, or the name of what could not be understood and why.
+/// A weight, or the name of a constant that could not be interpreted, with the reason.
 pub(super) type Found = Result<Stored, (String, String)>;
 
 /// `base` of a constant called `base_suffix` or `base_suffix_2`.
@@ -107,12 +108,12 @@ fn dequantized(after: &Graph<'_>, index: usize, node: &NodeProto) -> Option<Foun
     let integers = after.input(index, 0)?;
     let constant = uses::rearranged_from(after, integers)?;
     let proto = after.constant(constant)?;
-    // Biases are looked at by themselves.
+    // Biases are compared separately.
     if qtype_of(proto)? == QType::Int32 {
         return None;
     }
     let output = after.output(index, 0)?;
-    // Nor are scales that come back from narrow floats weights.
+    // Scales that are dequantized from narrow floats are not weights.
     if is_scale(after, output) {
         return None;
     }
@@ -131,11 +132,11 @@ fn dequantized(after: &Graph<'_>, index: usize, node: &NodeProto) -> Option<Foun
         _ if groups == 1 && scales.dims.is_empty() => Granularity::PerTensor,
         (Ok(axis), Ok(block_size)) if block_size > 0 => Granularity::Blocked { axis, block_size },
         (Ok(axis), _) if constant == integers => Granularity::PerAxis { axis },
-        // What is rearranged after it was stored has its channels somewhere else.
+        // A constant that is reshaped after storage has its channels along another axis.
         _ => {
             let mut fitting = shape.iter().enumerate().filter(|(_, length)| **length == groups);
             let (Some((axis, _)), None) = (fitting.next(), fitting.next()) else {
-                let why = "it is rearranged when the model runs, its channels cannot be told apart";
+                let why = "it is reshaped at run time, its channels cannot be distinguished";
                 return Some(Err((name, why.to_owned())));
             };
             Granularity::PerAxis { axis }
@@ -143,7 +144,7 @@ fn dequantized(after: &Graph<'_>, index: usize, node: &NodeProto) -> Option<Foun
     };
     let mut originals = vec![after.values[output].name.to_owned()];
     let mut read = output;
-    // What comes back may be of another type, or a matrix.
+    // The dequantized value may be cast or reshaped.
     while let [consumer] = after.values[read].consumers[..]
         && matches!(after.nodes[consumer.node].op_type.as_str(), "Cast" | "Reshape")
         && let Some(next) = after.output(consumer.node, 0)
@@ -158,8 +159,8 @@ fn dequantized(after: &Graph<'_>, index: usize, node: &NodeProto) -> Option<Foun
     Some(Ok(Stored { originals, integers: constant, scale, whole, zero_point, read, form }))
 }
 
-/// The constant that scales lie in and the one number that they are multiplied by, where they come
-/// back from narrow floats; else the scales themselves.
+/// The constant with the scales and their factor, if they are dequantized from narrow floats; else
+/// the scales themselves.
 fn levels(after: &Graph<'_>, scale: ValueId) -> (ValueId, Option<ValueId>) {
     let come_back = || {
         let Producer::Node { node, .. } = after.values[scale].producer else { return None };
@@ -172,7 +173,7 @@ fn levels(after: &Graph<'_>, scale: ValueId) -> (ValueId, Option<ValueId>) {
     come_back().unwrap_or((scale, None))
 }
 
-/// Whether a value is nothing but the scales of others.
+/// Whether a value is used as scales only.
 fn is_scale(after: &Graph<'_>, value: ValueId) -> bool {
     let found = &after.values[value];
     let scale =
@@ -181,7 +182,7 @@ fn is_scale(after: &Graph<'_>, value: ValueId) -> bool {
         && found.consumers.iter().all(|consumer| scale(consumer.node, consumer.input))
 }
 
-/// A table of integers: rows are brought back after they are taken.
+/// A table of integers whose rows are dequantized after Gather.
 fn looked_up(after: &Graph<'_>, index: usize, node: &NodeProto) -> Option<Found> {
     let integers = after.input(index, 0)?;
     let proto = after.constant(integers)?;
@@ -193,7 +194,7 @@ fn looked_up(after: &Graph<'_>, index: usize, node: &NodeProto) -> Option<Found>
     let (scale, zero_point) = match after.nodes[consumer.node].op_type.as_str() {
         "DequantizeLinear" => (after.input(consumer.node, 1)?, after.input(consumer.node, 2)),
         "Cast" => {
-            // The scale of each row is looked up like the row.
+            // The scale of each row is gathered like the row.
             let float = after.output(consumer.node, 0)?;
             let [product] = after.values[float].consumers[..] else { return None };
             let other = after.input(product.node, 1 - product.input.min(1))?;
@@ -215,7 +216,7 @@ fn looked_up(after: &Graph<'_>, index: usize, node: &NodeProto) -> Option<Found>
     Some(Ok(Stored { originals, integers, scale, whole, zero_point, read, form }))
 }
 
-/// A weight that is kept in floats of 16 bits.
+/// A weight that is stored as 16-bit floats.
 fn cast(before: &Graph<'_>, after: &Graph<'_>, index: usize) -> Option<Found> {
     let integers = after.input(index, 0)?;
     let read = after.output(index, 0)?;
@@ -240,7 +241,7 @@ impl Stored {
         (self.integers, self.scale, self.zero_point)
     }
 
-    /// The floats that it stands for; `None` where something is wrong with it, which `found` is told.
+    /// The dequantized values; `None` if there is a problem, which is added to `found`.
     pub(super) fn decode(
         &self,
         after: &Graph<'_>,
@@ -263,7 +264,7 @@ impl Stored {
                     scales.into_iter().map(|scale| scale * whole).collect::<Vec<f32>>()
                 };
                 let Some(scales) = scales.zip(whole).map(times) else {
-                    found.skip(name(self.integers), "its scale is no constant of floats");
+                    found.skip(name(self.integers), "its scale is not a float constant");
                     return Ok(None);
                 };
                 if let Some((at, bad)) = scales
@@ -333,7 +334,7 @@ impl Stored {
         self.scale.and_then(|id| after.constant(id)).map(lengths).unwrap_or_default()
     }
 
-    /// Whether scales of blocks lie as these do.
+    /// Whether scales of blocks have this shape.
     fn fits_blocks(&self, after: &Graph<'_>, shape: &[usize], granularity: Granularity) -> bool {
         let blocks = matches!(granularity, Granularity::Blocked { .. });
         let layout = Layout::of(shape, granularity).ok();
@@ -341,7 +342,7 @@ impl Stored {
     }
 }
 
-/// The only float of a tensor.
+/// The single float of a tensor.
 fn number(tensor: &Tensor) -> Option<f32> {
     match to_f32(tensor)?[..] {
         [number] => Some(number),
@@ -349,7 +350,7 @@ fn number(tensor: &Tensor) -> Option<f32> {
     }
 }
 
-/// Scales as numbers, of whatever floats they are.
+/// Scales as numbers, for any float type.
 fn floats(tensor: &Tensor) -> Option<Vec<f32>> {
     if tensor.dtype == DataType::Float8E8M0 {
         return Some(tensor.data.iter().map(|code| power_of_two(*code)).collect());

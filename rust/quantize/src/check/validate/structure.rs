@@ -1,6 +1,5 @@
-//! Whether the file is a model that a runtime could load, with the inputs and outputs of the
-//! original. That values are made once, inputs resolve and tensors have their data was checked when
-//! it was opened.
+//! Checks that the file is a valid model with the inputs and outputs of the original. Unique
+//! producers, resolved inputs and complete tensors were checked when it was opened.
 
 use std::collections::HashSet;
 
@@ -14,7 +13,9 @@ use crate::graph::{Graph, Producer, shape_of};
 
 pub(super) fn check(before: &Graph<'_>, after: &Graph<'_>, found: &mut Validation) {
     if let Some((node, name)) = out_of_order(after.model.graph()) {
-        let what = format!("it reads `{name}` before that is made, nodes are to be in order");
+        let what = format!(
+            "it reads `{name}` before it is computed: nodes have to be in topological order"
+        );
         match out_of_order(before.model.graph()) {
             None => found.problem(Check::Structure, node, what),
             Some(_) => found.notes.push(format!("`{node}`: {what}, as in the original")),
@@ -29,7 +30,7 @@ pub(super) fn check(before: &Graph<'_>, after: &Graph<'_>, found: &mut Validatio
     }
 }
 
-/// What keeps its name keeps its type: whoever reads it takes no other.
+/// A value that keeps its name keeps its type, since its consumers accept no other.
 fn types(before: &Graph<'_>, after: &Graph<'_>, found: &mut Validation) {
     for (id, value) in after.values.iter().enumerate() {
         let there = before.value(value.name).and_then(|there| before.dtype(there));
@@ -42,7 +43,7 @@ fn types(before: &Graph<'_>, after: &Graph<'_>, found: &mut Validation) {
     }
 }
 
-/// The first node that reads what is made after it.
+/// The first node that reads a value that is computed after it.
 fn out_of_order(graph: &GraphProto) -> Option<(String, String)> {
     let mut waiting: HashSet<&str> =
         graph.node.iter().flat_map(|node| node.output.iter().map(String::as_str)).collect();
@@ -57,7 +58,7 @@ fn out_of_order(graph: &GraphProto) -> Option<(String, String)> {
     None
 }
 
-/// Every operator's domain has to be imported.
+/// Checks that the domain of every operator is imported.
 fn imports(model: &Model, graph: &GraphProto, found: &mut Validation) {
     for node in &graph.node {
         if model.opset(&node.domain).is_none() {
@@ -122,8 +123,8 @@ fn said(info: &ValueInfoProto) -> String {
     }
 }
 
-/// The scale and zero point of a node that quantizes or brings back, and whether those of what it
-/// brings back are those that it was quantized with.
+/// Checks the scale and zero point of a node that quantizes or dequantizes, and whether a value is
+/// dequantized with the parameters that it was quantized with.
 fn pair(after: &Graph<'_>, node: usize, found: &mut Validation) {
     let proto = after.nodes[node];
     let kind = proto.op_type.as_str();
@@ -155,14 +156,14 @@ fn pair(after: &Graph<'_>, node: usize, found: &mut Validation) {
     }
     let Some(source) = after.input(node, 0).filter(|_| kind == "DequantizeLinear") else { return };
     if let Some(dtype) = after.dtype(source).filter(|dtype| uses::FLOATS.contains(dtype)) {
-        let what = format!("it brings back `{}`, which is {dtype}", after.values[source].name);
+        let what = format!("it dequantizes `{}`, which is {dtype}", after.values[source].name);
         return found.problem(Check::Structure, proto.named(), what);
     }
     let Producer::Node { node: quantizes, .. } = after.values[source].producer else { return };
     if after.nodes[quantizes].op_type != "QuantizeLinear" {
         return;
     }
-    // A zero point that is left out is 0.
+    // An omitted zero point is 0.
     let zero = |tensor: &TensorProto| {
         elements(tensor).is_some_and(|tensor| tensor.data.iter().all(|byte| *byte == 0))
     };
@@ -185,7 +186,8 @@ fn pair(after: &Graph<'_>, node: usize, found: &mut Validation) {
             let output = proto.output.first().map_or("", String::as_str);
             let there = there.map_or("0", |(name, _)| name);
             let what = format!(
-                "the {what} that `{output}` comes back with is not `{there}`, which it is quantized with"
+                "the {what} that `{output}` is dequantized with is not `{there}`, which it is \
+                    quantized with"
             );
             found.problem(Check::Scale, here.map_or(proto.named(), |(name, _)| name), what);
         }

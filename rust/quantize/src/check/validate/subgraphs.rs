@@ -1,4 +1,4 @@
-//! Weights that graphs inside nodes (`If`, `Loop`, `Scan`) read in integers.
+//! Weights that subgraphs (`If`, `Loop`, `Scan`) read as integers.
 
 use std::collections::HashSet;
 
@@ -10,7 +10,7 @@ use super::{Validation, products};
 use crate::graph::uses::Subgraphs;
 use crate::graph::{Graph, ValueId};
 
-/// The weights that graphs inside nodes read in integers.
+/// The weights that subgraphs read as integers.
 pub(super) fn weights(
     before: &Graph<'_>,
     after: &Graph<'_>,
@@ -43,7 +43,7 @@ pub(super) fn weights(
                 Err((name, why)) => found.skip(name, why),
             }
         }
-        // What stands in the body itself has no value of the main graph.
+        // A constant of the subgraph itself is not a value of the main graph.
         let own = |name: &&String| {
             let tensor = bodies.constant(after, body, name);
             bodies.outer(after, body, name).is_none()
@@ -53,7 +53,7 @@ pub(super) fn weights(
         };
         let multiplies = node.op_type == "DequantizeLinear" || products::reads_integers(node);
         for name in node.input.iter().filter(own).filter(|_| none && multiplies) {
-            found.skip(name.clone(), "it stands in a graph inside a node");
+            found.skip(name.clone(), "it belongs to a subgraph of a node");
         }
     }
     for (id, value) in after.values.iter().enumerate() {
@@ -62,12 +62,12 @@ pub(super) fn weights(
             && !all.iter().any(|stored| stored.integers == id);
         let integers = after.constant(id).and_then(qtype_of).is_some();
         if unseen && integers && base_of(value.name, "quantized").is_some() {
-            found.skip(value.name, "it is read in graphs inside nodes only");
+            found.skip(value.name, "only subgraphs read it");
         }
     }
 }
 
-/// A constant of the main graph that comes back in a graph inside a node.
+/// A constant of the main graph that a subgraph dequantizes.
 fn brought_back_inside(
     after: &Graph<'_>,
     node: &NodeProto,
@@ -82,7 +82,7 @@ fn brought_back_inside(
     let name = after.values[integers].name.to_owned();
     let scale = at(1).filter(|id| after.constant(*id).is_some());
     let Some(scales) = scale.and_then(|id| after.constant(id)) else {
-        return Some(Err((name, "its scale is no constant of the main graph".to_owned())));
+        return Some(Err((name, "its scale is not a constant of the main graph".to_owned())));
     };
     let rank = i64::try_from(proto.dims.len()).unwrap_or(0);
     let axis = node.int("axis", 1);

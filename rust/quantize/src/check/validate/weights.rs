@@ -1,4 +1,4 @@
-//! Whether integers are as near to the weights of the original as their scale allows.
+//! Compares integers with the weights of the original, as exactly as their scale allows.
 
 // Steps of scales, whose digits matter little.
 #![allow(clippy::cast_precision_loss)]
@@ -21,15 +21,15 @@ use crate::graph::uses;
 use crate::graph::uses::Constant;
 use crate::graph::{Graph, ValueId};
 
-/// What looking at the weights brought to light for others.
+/// Results of the comparison of weights that other checks use.
 #[derive(Default)]
 pub(super) struct ObservedRange {
-    /// For each node that multiplies by a weight, how far the elements of each output channel are
-    /// from the original, all together.
+    /// For each node that multiplies by a weight: the accumulated error of the elements of each
+    /// output channel.
     pub(super) shifts: HashMap<usize, Vec<f64>>,
     /// Constants of normalizations that smoothing changed.
     pub(super) smoothing: HashSet<String>,
-    /// How many weights nothing of the original was found for.
+    /// The number of weights without an original.
     pub(super) lost: usize,
 }
 
@@ -52,7 +52,7 @@ pub(super) fn check(
         let Some((name, proto)) = original else {
             let why = match stored.originals.last() {
                 Some(name) => format!("the original has no constant `{name}`"),
-                None => "its name does not tell of which weight it is".to_owned(),
+                None => "its name does not say which weight it is".to_owned(),
             };
             found.skip(integers, why);
             seen.lost += 1;
@@ -109,35 +109,35 @@ pub(super) fn check(
     Ok(seen)
 }
 
-/// Whether it is what a sum adds, which calibration may have corrected.
+/// Whether it is the bias of an Add, which bias correction may have changed.
 fn is_addend(after: &Graph<'_>, stored: &Stored) -> bool {
     let mut consumers = after.values[stored.read].consumers.iter();
     let vector = after.constant(stored.integers).is_some_and(|tensor| tensor.dims.len() <= 1);
     vector && consumers.any(|consumer| after.nodes[consumer.node].op_type == "Add")
 }
 
-/// A weight and what it is stored as.
+/// A weight and its stored form.
 struct Pair<'a> {
     after: &'a Graph<'a>,
     name: &'a str,
     stored: &'a Stored,
     decoded: &'a Decoded,
-    /// The elements of the original whose sums may have been kept.
+    /// The elements of the original whose sums may have been preserved.
     summed: Option<SumGroups>,
-    /// For each node that multiplies, which elements of its bias are as large as int32 holds them.
+    /// For each node that multiplies, the elements of its bias that are at the limit of int32.
     full: &'a HashMap<usize, Vec<bool>>,
 }
 
-/// How far the elements are from the original.
+/// The errors of the elements.
 struct Look {
-    /// For each group with elements that are too far off: how many, the first, and by how many steps
-    /// the one that is furthest.
+    /// For each group with elements that are too far off: their number, the first one, and the
+    /// largest error in steps.
     off: Vec<Off>,
-    /// How many elements are too far off.
+    /// The number of elements that are too far off.
     many: usize,
-    /// The largest distance, in steps.
+    /// The largest error in steps.
     steps: f64,
-    /// Groups whose scale is larger than what their elements need.
+    /// Groups whose scale is larger than their elements need.
     coarse: Vec<usize>,
 }
 
@@ -169,13 +169,13 @@ impl Pair<'_> {
         let Decoded { floats, layout, params, .. } = self.decoded;
         let grid = self.grid();
         let mut ends = vec![(f64::INFINITY, f64::NEG_INFINITY); params.len()];
-        // Runtimes take denormal numbers for 0, and the scale of nothing is free.
+        // Runtimes flush subnormal numbers to 0, and the scale of zeros is arbitrary.
         let mut nothing = vec![true; params.len()];
         let mut largest = 0.0_f64;
         let mut wrong: Vec<(usize, f64)> = Vec::new();
         let mut moved: Vec<(usize, f64)> = Vec::new();
         let mut sums = self.summed.as_ref().map(Sums::new);
-        // Each element in units of its scale: what it should be, and what it is.
+        // Each element in units of its scale: the exact and the written value.
         let elements = || {
             let known = reference.floats.iter().zip(floats).enumerate();
             known.filter(|(_, (w, _))| !w.is_nan()).map(|(at, (w, float))| {
@@ -200,7 +200,7 @@ impl Pair<'_> {
                 _ => wrong.push((at, steps)),
             }
         }
-        // The groups of which a move would gain, and the element that gains most by it.
+        // The groups in which a move would gain, and the element with the largest gain.
         let mut gains: BTreeMap<usize, (f64, usize, f64)> = BTreeMap::new();
         for (at, exact, there) in elements().filter(|_| !moved.is_empty()) {
             let free = grid.may_move(exact, there, self.zero_point(layout.group_of(at)));
@@ -212,7 +212,8 @@ impl Pair<'_> {
                 }
             }
         }
-        // Rounding that keeps sums leaves nothing to be gained. Where that is not how it was rounded, each is the nearest.
+        // Sum-preserving rounding leaves nothing to gain. With other rounding, each element is the
+        // nearest.
         let group_of = |at: usize| {
             self.summed.as_ref().map(|summed| summed.groups.group_of(reference.source(at)))
         };
@@ -256,7 +257,7 @@ impl Pair<'_> {
         f64::from(params[group].zero_point) + between
     }
 
-    /// The smallest scale that its type holds and that no runtime takes for 0.
+    /// The smallest scale that its type can store and that no runtime flushes to 0.
     fn smallest_scale(&self) -> f32 {
         let whole = self.stored.whole.and_then(|whole| self.after.constant(whole));
         let whole = whole.and_then(|whole| self.after.model.tensor(whole).ok()?.to_f32());
@@ -269,8 +270,8 @@ impl Pair<'_> {
             }
     }
 
-    /// Whether a scale is as large as it is for the sake of a bias, which int32 would not hold in the
-    /// product of a smaller one and that of the input.
+    /// Whether a scale was raised for a bias that int32 would not hold with the product of a
+    /// smaller scale and that of the input.
     fn is_raised(&self, group: usize) -> bool {
         let consumers = self.after.values[self.stored.read].consumers.iter();
         consumers.filter_map(|consumer| self.full.get(&consumer.node)).any(|full| {
@@ -279,7 +280,7 @@ impl Pair<'_> {
         })
     }
 
-    /// Names what is wrong: an integer where few elements of a scale are off, else the scale.
+    /// Reports the problem: a wrong integer if few elements of a scale are off, else a wrong scale.
     fn tell(&self, reference: &[f32], look: &Look, found: &mut Validation) {
         const TOLD: usize = 5;
         let name = |id: ValueId| self.after.values[id].name;
@@ -296,7 +297,7 @@ impl Pair<'_> {
             let Some(scale) = scale else {
                 let more = match count {
                     1 => String::new(),
-                    _ => format!(", and {} more beside it", count - 1),
+                    _ => format!(", and {} more of this scale", count - 1),
                 };
                 let what = format!(
                     "{at}: {steps:.1} steps of its scale apart, expected half a step at most{more}"
@@ -308,14 +309,14 @@ impl Pair<'_> {
             let zero =
                 zero.map_or(String::new(), |zero| format!(", or its zero point in `{zero}`,"));
             let what = format!(
-                "scale {group}, {}{zero} does not fit {count} of the {group_len} integers in \
+                "scale {group}, {}{zero} does not match {count} of the {group_len} integers in \
                  `{integers}`, by up to {steps:.1} steps: {at}",
                 self.decoded.params[*group].scale
             );
             found.problem(Check::Weights, name(scale), what);
         }
         if look.off.len() > TOLD {
-            let what = format!("{} scales more have such integers", look.off.len() - TOLD);
+            let what = format!("{} more scales have such integers", look.off.len() - TOLD);
             found.problem(Check::Weights, integers, what);
         }
         if let (Some(group), Some(scale)) = (look.coarse.first(), self.stored.scale) {
@@ -329,7 +330,7 @@ impl Pair<'_> {
             );
             found.problem(Check::Scale, name(scale), what);
         }
-        // Runtimes take denormal numbers for 0.
+        // Runtimes flush subnormal numbers to 0.
         let nothing = reference.iter().all(|x| !x.is_normal());
         let same = |floats: &[f32]| floats.iter().all(|x| *x == floats[0]);
         let (here, there) = (same(floats), same(reference));
@@ -337,7 +338,8 @@ impl Pair<'_> {
             Some(value) if here && !nothing && *value == 0.0 => {
                 let what =
                     format!("all integers stand for 0, `{}` of the original is not 0", self.name);
-                // A scale may have been raised so that a huge bias fits; of what it keeps, that is all.
+                // A scale may have been raised so that a very large bias fits; then this is all
+                // that remains.
                 if look.off.is_empty() && look.coarse.is_empty() {
                     found.notes.push(format!("`{integers}`: {what}, but less than half a step"));
                 } else {
@@ -355,7 +357,7 @@ impl Pair<'_> {
         }
     }
 
-    /// How far each output channel is from the original, for the nodes that multiply by it.
+    /// The error of each output channel, for the nodes that multiply by it.
     fn shifts(&self, reference: &[f32], shifts: &mut HashMap<usize, Vec<f64>>) {
         let shape = &self.decoded.shape;
         for consumer in &self.after.values[self.stored.read].consumers {

@@ -1,5 +1,5 @@
-//! Whether every node reads what it read in the original: both graphs are walked side by side from
-//! the outputs up, past what quantizes values and brings them back.
+//! Checks that every node reads the same values as in the original. Both graphs are walked side by
+//! side from the outputs to the inputs, past nodes that quantize and dequantize.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
@@ -11,7 +11,7 @@ use super::stored::{Stored, base_of};
 use super::{Check, Validation};
 use crate::graph::{Graph, Producer, ValueId};
 
-/// Nodes of the quantized model and those of the original that they are.
+/// Nodes of the quantized model with the corresponding nodes of the original.
 pub(super) type Pairs = HashMap<usize, usize>;
 
 pub(super) fn check(
@@ -51,22 +51,22 @@ pub(super) fn check(
     walk.pairs
 }
 
-/// Two values that should be the same, and who reads them.
+/// Two values that should correspond, and their consumer.
 pub(super) struct Step {
     pub(super) there: ValueId,
     pub(super) here: ValueId,
     /// The node or output that reads them.
     pub(super) name: String,
-    /// The same, as a person would look for it.
+    /// Its label.
     pub(super) from: String,
-    /// The node of the quantized model that reads it, and at which input.
+    /// The node of the quantized model that reads it, and the input.
     pub(super) consumer: Option<(usize, usize)>,
 }
 
 pub(super) struct Walk<'a, 'm> {
     pub(super) before: &'a Graph<'m>,
     pub(super) after: &'a Graph<'m>,
-    /// What weights are kept in, and the names that they may have in the original.
+    /// The constants that store weights, and the names that these may have in the original.
     pub(super) kept: HashMap<ValueId, &'a [String]>,
     pub(super) found: &'a mut Validation,
     seen: HashSet<(ValueId, ValueId)>,
@@ -110,7 +110,7 @@ impl Walk<'_, '_> {
         }
     }
 
-    /// What a value is, before it was quantized, brought back, or smoothed.
+    /// A value before quantization, dequantization or smoothing.
     fn root(&self, mut value: ValueId) -> ValueId {
         loop {
             value = root(self.after, value);
@@ -120,7 +120,7 @@ impl Walk<'_, '_> {
             let smoothed = self.after.nodes[node].op_type == "Mul"
                 && base_of(self.after.values[value].name, "smooth").is_some()
                 && self.before.value(self.after.values[value].name).is_none();
-            // What is smoothed and quantized in turn has the name `_smooth_float`.
+            // A value that is smoothed and then quantized has the name `_smooth_float`.
             let smoothed = smoothed
                 || self.after.nodes[node].op_type == "Mul"
                     && self.after.input(node, 1).is_some_and(|by| {
@@ -134,12 +134,12 @@ impl Walk<'_, '_> {
         }
     }
 
-    /// Two nodes of one operator.
+    /// Compares two nodes of the same operator.
     fn nodes(&mut self, there: usize, here: usize) {
         self.pairs.insert(here, there);
         let (was, is) = (self.before.nodes[there], self.after.nodes[here]);
         if !same_attributes(was, is) {
-            let what = "its attributes are not those that it has in the original";
+            let what = "its attributes differ from the original";
             self.found.problem(Check::Connectivity, is.named(), what);
         }
         let from = is.label();
@@ -149,8 +149,7 @@ impl Walk<'_, '_> {
                 (Some(a), Some(b)) => {
                     if is_float_product(is) && self.reads_codes(b) {
                         let read = self.after.values[b].name;
-                        let what =
-                            format!("it reads `{read}`, which nothing brings back to floats");
+                        let what = format!("it reads `{read}`, which is not dequantized");
                         self.found.problem(Check::Connectivity, is.named(), what);
                     }
                     let (name, from) = (is.named().to_owned(), from.clone());
@@ -162,7 +161,7 @@ impl Walk<'_, '_> {
                         consumer: Some((here, input)),
                     });
                 }
-                // A bias that takes back what quantized weights shift in the mean.
+                // A bias that was added by bias correction.
                 (None, Some(_)) if bias_input(is, input) => {}
                 (None, None) => {}
                 (Some(a), None) => {
@@ -181,13 +180,13 @@ impl Walk<'_, '_> {
                 }
             }
         }
-        // Names that bodies take from outside stay.
+        // Names that subgraphs read from the outer graph stay.
         let own = |node: &NodeProto| node.input.iter().filter(|name| !name.is_empty()).count();
         let names = [reads(was), reads(is)];
         let taken: BTreeSet<&str> = names[0][own(was)..].iter().copied().collect();
         let read: BTreeSet<&str> = names[1][own(is)..].iter().copied().collect();
         for name in taken.symmetric_difference(&read) {
-            // A weight that a body reads may be kept in integers.
+            // A weight that a subgraph reads may be stored as integers.
             let kept = self.before.value(name).is_some_and(|id| self.before.constant(id).is_some())
                 && read.iter().any(|here| base_of(here, "quantized").as_deref() == Some(*name));
             let new = self.before.value(name).is_none()
@@ -195,7 +194,7 @@ impl Walk<'_, '_> {
             if kept || new {
                 continue;
             }
-            let what = format!("a graph inside it reads `{name}` in only one of the two models");
+            let what = format!("a subgraph of it reads `{name}` in only one of the two models");
             self.found.problem(Check::Connectivity, is.named(), what);
         }
         for name in taken.intersection(&read) {
@@ -206,21 +205,21 @@ impl Walk<'_, '_> {
         }
     }
 
-    /// Whether a value is what a `QuantizeLinear` makes.
+    /// Whether a value is the output of a `QuantizeLinear`.
     fn reads_codes(&self, value: ValueId) -> bool {
         let Producer::Node { node, .. } = self.after.values[value].producer else { return false };
         let producer = self.after.nodes[node];
         producer.op_type == "QuantizeLinear" && producer.is_onnx()
     }
 
-    /// A constant, which may be kept in another form.
+    /// Compares a constant, which may be stored in another form.
     fn constant(&mut self, there: ValueId, here: ValueId, step: &Step) {
         let name = self.before.values[there].name;
         let mut leaves = Vec::new();
         if !constants_behind(self.after, here, &mut leaves) {
             return self.wrong(there, here, step);
         }
-        // Biases are compared by themselves, since calibration may have corrected them.
+        // Biases are compared separately, since bias correction may have changed them.
         if let Some((node, input)) = step.consumer
             && bias_input(self.after.nodes[node], input)
         {
@@ -236,7 +235,7 @@ impl Walk<'_, '_> {
         }
     }
 
-    /// Whether a value that is made of constants alone is turned when the model runs.
+    /// Whether a value that is derived from constants alone is transposed at run time.
     fn is_turned(&self, mut value: ValueId) -> bool {
         while let Producer::Node { node, .. } = self.after.values[value].producer {
             if self.after.nodes[node].op_type == "Transpose" {
@@ -248,7 +247,7 @@ impl Walk<'_, '_> {
         false
     }
 
-    /// Whether a constant is one of the original, or what that is kept in.
+    /// Whether a constant is one of the original, or its stored form.
     pub(super) fn stands_for(&self, there: ValueId, here: ValueId) -> bool {
         let (was, is) = (self.before.values[there].name, self.after.values[here].name);
         let kept = self.kept.get(&here).copied().unwrap_or_default();
@@ -258,7 +257,7 @@ impl Walk<'_, '_> {
             || kept.iter().any(|known| known == was || self.equal(there, known))
     }
 
-    /// Whether another constant of the original holds the same: equal ones are kept once.
+    /// Whether another constant of the original is equal: equal constants are stored once.
     fn equal(&self, one: ValueId, other: &str) -> bool {
         let tensor = |id: ValueId| -> Option<_> {
             self.before.model.tensor(self.before.constant_behind(id)?).ok()
@@ -289,7 +288,7 @@ impl Walk<'_, '_> {
     }
 }
 
-/// What a value is, before it was quantized and brought back.
+/// A value before it was quantized and dequantized.
 pub(super) fn root(graph: &Graph<'_>, mut value: ValueId) -> ValueId {
     while let Producer::Node { node, .. } = graph.values[value].producer {
         let proto = graph.nodes[node];
@@ -302,7 +301,7 @@ pub(super) fn root(graph: &Graph<'_>, mut value: ValueId) -> ValueId {
     value
 }
 
-/// The constants that a value is made of alone; `false`, and none of them, when it is made of anything
+/// The constants that a value is derived from; `false` and none if it is derived from anything
 /// else.
 pub(super) fn constants_behind(
     graph: &Graph<'_>,
@@ -320,7 +319,7 @@ pub(super) fn constants_behind(
         let Producer::Node { node, .. } = graph.values[id].producer else { return false };
         let inputs = (0..graph.nodes[node].input.len()).rev();
         waiting.extend(inputs.filter_map(|input| graph.input(node, input)));
-        // No constant comes back by way of so many nodes.
+        // No constant is dequantized through so many nodes.
         if steps > 100 {
             return false;
         }
@@ -329,13 +328,14 @@ pub(super) fn constants_behind(
     true
 }
 
-/// Whether an operator computes something else of integers than of the floats that they stand for.
+/// Whether an operator computes something different on integers than on the floats that they
+/// represent.
 fn is_float_product(node: &NodeProto) -> bool {
     let op_type = node.op_type.as_str();
     node.is_onnx() && (REPLACED.contains(&op_type) && op_type != "Gather" || has_twin(op_type))
 }
 
-/// Whether calibration may correct what a node reads there.
+/// Whether bias correction may change this input of a node.
 pub(super) fn bias_input(node: &NodeProto, input: usize) -> bool {
     match node.op_type.as_str() {
         "Conv" | "ConvTranspose" | "Gemm" => input == 2,
@@ -359,7 +359,7 @@ pub(super) fn same_attributes(one: &NodeProto, other: &NodeProto) -> bool {
     one.attribute.len() == other.attribute.len() && one.attribute.iter().all(|kept| same(kept))
 }
 
-/// Graphs are compared by what they read from outside.
+/// Subgraphs are compared by the values that they read from the outer graph.
 pub(super) fn equal(one: &AttributeProto, other: &AttributeProto) -> bool {
     let bits = |floats: &[f32]| floats.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
     let tensor =
