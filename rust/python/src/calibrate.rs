@@ -126,7 +126,7 @@ impl Run {
         let (is_random, is_iterator) = (source.is_random(), source.is_iterator());
         let engine = self.engine.clone_ref(py);
         let progress = Arc::new(self.progress.as_ref().map(|call| call.clone_ref(py)));
-        // A Python object may have state, so that runs in parallel would disturb each other.
+        // A Python object may have state, so its runs must not be concurrent.
         let alone = engine.get().class().is_some();
         let threads = self.threads.unwrap_or_else(|| if alone { 1 } else { cores() });
         // A thread that runs a Python object cannot be abandoned.
