@@ -20,26 +20,100 @@ pub struct CalibrationError {
 #[non_exhaustive]
 pub enum CalibrationErrorKind {
     /// There was nothing to calibrate with.
-    #[error("no calibration samples: {0}")]
-    NoSamples(String),
+    #[error("no calibration samples: {reason}")]
+    NoSamples {
+        /// Why there are none.
+        reason: String,
+    },
     /// A sample file or array is not readable or not of a usable form.
     #[error("{0}")]
     Data(String),
     /// An input has the wrong name, rank, shape or type.
     #[error("{0}")]
     InputMismatch(String),
-    /// A value was NaN or infinite.
-    #[error("{0}")]
-    NonFinite(String),
-    /// The engine does not know an operator or type that the model uses.
-    #[error("{0}")]
-    Unsupported(String),
+    /// An element of a sample is NaN or infinite.
+    #[error("{found} at {position:?}, samples must be finite")]
+    NonFinite {
+        /// The element: `NaN`, `infinity` or `-infinity`.
+        found: String,
+        /// Its index along each axis.
+        position: Vec<usize>,
+    },
+    /// A value that the model computes has elements that are NaN or infinite.
+    #[error(
+        "{count} of {elements} elements are NaN or infinite; no scale can hold them: look at the \
+         sample, or exclude the node"
+    )]
+    NonFiniteActivation {
+        /// The number of elements that are NaN or infinite.
+        count: u64,
+        /// The number of all elements.
+        elements: u64,
+    },
+    /// The engine does not support an operator, opset or IR version of the model.
+    #[error("{engine} cannot run this model: {problem}; {remedy}")]
+    Unsupported {
+        /// The engine.
+        engine: &'static str,
+        /// What it does not support.
+        problem: String,
+        /// What you can do.
+        remedy: &'static str,
+    },
+    /// The engine does not support the element type of an input.
+    #[error("input `{input}` is {dtype}: {engine} cannot be fed with it")]
+    UnsupportedInput {
+        /// The engine.
+        engine: &'static str,
+        /// The input.
+        input: String,
+        /// Its element type.
+        dtype: &'static str,
+    },
+    /// The engine does not support tensors of an element type.
+    #[error("{engine} cannot be given a tensor of {dtype}")]
+    UnsupportedType {
+        /// The engine.
+        engine: &'static str,
+        /// The element type.
+        dtype: &'static str,
+    },
+    /// No engine can run the model.
+    #[error("{failures}")]
+    NoEngine {
+        /// The error of each engine, or why it is not available.
+        failures: String,
+    },
     /// The engine failed while building or running the model.
     #[error("{0}")]
     Engine(String),
     /// The caller asked to stop.
     #[error("calibration was cancelled")]
     Cancelled,
+}
+
+impl CalibrationErrorKind {
+    /// The name of the category: `no_samples`, `data`, `input_mismatch`, `non_finite`,
+    /// `unsupported`, `engine` or `cancelled`.
+    pub fn category(&self) -> &'static str {
+        match self {
+            Self::NoSamples { .. } => "no_samples",
+            Self::Data(_) => "data",
+            Self::InputMismatch(_) => "input_mismatch",
+            Self::NonFinite { .. } | Self::NonFiniteActivation { .. } => "non_finite",
+            Self::Unsupported { .. }
+            | Self::UnsupportedInput { .. }
+            | Self::UnsupportedType { .. }
+            | Self::NoEngine { .. } => "unsupported",
+            Self::Engine(_) => "engine",
+            Self::Cancelled => "cancelled",
+        }
+    }
+
+    /// Whether the engine cannot run the model, whatever the sample.
+    pub fn is_unsupported(&self) -> bool {
+        self.category() == "unsupported"
+    }
 }
 
 fn place(value: Option<&str>, file: Option<&str>, sample: Option<usize>) -> String {

@@ -216,8 +216,8 @@ fn is_of_the_caller(failure: &CalibrationError) -> bool {
     matches!(failure.kind(), Kind::InputMismatch(_) | Kind::Cancelled)
 }
 
-fn unsupported(what: String, cause: CalibrationError) -> CalibrationError {
-    CalibrationError::new(Kind::Unsupported(what)).caused_by(cause)
+fn unsupported(failures: String, cause: CalibrationError) -> CalibrationError {
+    CalibrationError::new(Kind::NoEngine { failures }).caused_by(cause)
 }
 
 /// The error when tract, which was chosen by an earlier sample, does not do for this one.

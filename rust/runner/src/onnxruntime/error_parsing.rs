@@ -18,12 +18,11 @@ const UNKNOWN: &[&str] = &[
 /// The failure of a model that could not be loaded.
 pub(super) fn of_loading(error: &ort::Error) -> CalibrationError {
     if UNKNOWN.iter().any(|unknown| error.message().contains(unknown)) {
-        let what = format!(
-            "onnxruntime cannot run this model: {}; a newer version may: `pip install --upgrade \
-             onnxruntime`",
-            shortened(error.message())
-        );
-        return CalibrationError::new(CalibrationErrorKind::Unsupported(what));
+        return CalibrationError::new(CalibrationErrorKind::Unsupported {
+            engine: "onnxruntime",
+            problem: shortened(error.message()),
+            remedy: "a newer version may: `pip install --upgrade onnxruntime`",
+        });
     }
     without_node(error)
 }
