@@ -66,11 +66,11 @@ impl<'py> Converter<'py> {
     }
 
     fn items(self, variant: Option<&'static str>) -> Items<'py> {
-        Items { py: self.py, items: PyList::empty(self.py), variant }
+        Items { py: self.py, list: PyList::empty(self.py), variant }
     }
 
     fn fields(self, variant: Option<&'static str>) -> Fields<'py> {
-        Fields { py: self.py, fields: PyDict::new(self.py), key: None, variant }
+        Fields { py: self.py, dict: PyDict::new(self.py), key: None, variant }
     }
 }
 
@@ -219,17 +219,17 @@ impl<'py> Serializer for Converter<'py> {
 /// A list that is being filled.
 struct Items<'py> {
     py: Python<'py>,
-    items: Bound<'py, PyList>,
+    list: Bound<'py, PyList>,
     variant: Option<&'static str>,
 }
 
 impl<'py> Items<'py> {
     fn push<T: Serialize + ?Sized>(&self, value: &T) -> Result<(), Failure> {
-        Ok(self.items.append(value.serialize(Converter { py: self.py })?)?)
+        Ok(self.list.append(value.serialize(Converter { py: self.py })?)?)
     }
 
     fn finish(self) -> Result<Object<'py>, Failure> {
-        tagged(self.py, self.variant, self.items.into_any())
+        tagged(self.py, self.variant, self.list.into_any())
     }
 }
 
@@ -260,7 +260,7 @@ list! {
 /// A dict that is being filled.
 struct Fields<'py> {
     py: Python<'py>,
-    fields: Bound<'py, PyDict>,
+    dict: Bound<'py, PyDict>,
     /// The key of the next value of a map.
     key: Option<Object<'py>>,
     variant: Option<&'static str>,
@@ -268,11 +268,11 @@ struct Fields<'py> {
 
 impl<'py> Fields<'py> {
     fn insert<T: Serialize + ?Sized>(&self, key: Object<'py>, value: &T) -> Result<(), Failure> {
-        Ok(self.fields.set_item(key, value.serialize(Converter { py: self.py })?)?)
+        Ok(self.dict.set_item(key, value.serialize(Converter { py: self.py })?)?)
     }
 
     fn finish(self) -> Result<Object<'py>, Failure> {
-        tagged(self.py, self.variant, self.fields.into_any())
+        tagged(self.py, self.variant, self.dict.into_any())
     }
 }
 

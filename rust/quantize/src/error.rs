@@ -4,7 +4,8 @@
 #[derive(Debug, thiserror::Error)]
 #[error("{kind}{}", place(.value.as_deref(), .file.as_deref(), *.sample))]
 pub struct CalibrationError {
-    kind: CalibrationErrorKind,
+    /// Boxed, so that results stay small.
+    kind: Box<CalibrationErrorKind>,
     /// Name of the value, input or file concerned.
     value: Option<String>,
     /// The file that the value was read from.
@@ -127,6 +128,7 @@ fn place(value: Option<&str>, file: Option<&str>, sample: Option<usize>) -> Stri
 impl CalibrationError {
     /// An error of this kind, with no place yet.
     pub fn new(kind: CalibrationErrorKind) -> CalibrationError {
+        let kind = Box::new(kind);
         CalibrationError { kind, value: None, file: None, sample: None, cause: None }
     }
 
