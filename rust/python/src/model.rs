@@ -1,4 +1,4 @@
-//! A model in Python's hands.
+//! Models in Python.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -9,16 +9,18 @@ use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::PyBytes;
 use quantize_rs::{
-    Below, Config, ModelInfo, PreprocessedModel, Prune, QConfigDict, QType, QuantizeError,
-    SampleSource, Target, Wanted, WeightType, config,
+    Below, Config, ModelInfo, PreprocessedModel, Prune, QType, QuantizeError, SampleSource, Target, Wanted,
+    WeightType, config,
 };
 
 use crate::gil;
+use crate::module_options::{ModuleConfigs, ModuleOptions};
 use crate::optimized::Optimized;
-use crate::option_dict::Asked;
+use crate::option_dict::OptionDict;
+use crate::outcome::Outcome;
 use crate::plan::Plan;
 
-/// A model: what is in the file.
+/// A model, as read from its file.
 #[pyclass(frozen, module = "quantize_rs._core")]
 pub(crate) struct Model {
     pub(crate) model: Arc<quantize_rs::Model>,
@@ -68,7 +70,7 @@ impl Model {
         Ok(Model { model: Arc::new(model) })
     }
 
-    /// Reads the bytes of a file, which are held and not copied.
+    /// Reads the bytes of a file without copying them.
     #[staticmethod]
     fn from_bytes(py: Python<'_>, data: PyBackedBytes) -> PyResult<Model> {
         let model =
@@ -76,42 +78,40 @@ impl Model {
         Ok(Model { model: Arc::new(model) })
     }
 
-    /// Where it was opened from.
+    /// The file of the model; None for a model in memory.
     #[getter]
     fn path(&self) -> Option<&Path> {
         self.model.path()
     }
 
-    /// Facts about the model, as JSON.
-    fn info(&self, py: Python<'_>) -> PyResult<String> {
-        gil::json(py, &ModelInfo::of(&self.model))
+    /// Facts about the model.
+    fn info(&self) -> Outcome {
+        Outcome::new(ModelInfo::of(&self.model))
     }
 
-    /// The model of a newer version of ONNX's operators, and what changed, as JSON and as text.
-    fn converted(&self, py: Python<'_>, opset: i64) -> PyResult<(Model, String, String)> {
+    /// The model in a newer opset, and the changes.
+    fn converted(&self, py: Python<'_>, opset: i64) -> PyResult<(Model, Outcome)> {
         let (model, conversion) = gil::detached(py, self.model.path(), || {
             quantize_rs::convert_opset(&self.model, opset)
         })?;
-        let text = conversion.to_string();
-        Ok((Model { model: Arc::new(model) }, gil::json(py, &conversion)?, text))
+        Ok((Model { model: Arc::new(model) }, Outcome::new(conversion)))
     }
 
-    /// The model with the types and shapes of its values, and how much is known, as JSON and as text.
-    fn inferred(&self, py: Python<'_>) -> PyResult<(Model, String, String)> {
+    /// The model with the types and shapes of its values, and how many are known.
+    fn inferred(&self, py: Python<'_>) -> PyResult<(Model, Outcome)> {
         let (model, inference) =
             gil::detached(py, self.model.path(), || quantize_rs::infer_shapes(&self.model))?;
-        let text = inference.to_string();
-        Ok((Model { model: Arc::new(model) }, gil::json(py, &inference)?, text))
+        Ok((Model { model: Arc::new(model) }, Outcome::new(inference)))
     }
 
-    /// How to quantize it, as JSON and as text.
+    /// How to quantize the model.
     fn recommended(
         &self,
         py: Python<'_>,
         target: Option<String>,
         samples: Option<String>,
         in_memory: bool,
-    ) -> PyResult<(String, String)> {
+    ) -> PyResult<Outcome> {
         let model = Arc::clone(&self.model);
         let found = gil::interruptible(py, self.model.path(), move || {
             let target = target.map(|name| name.parse::<Target>()).transpose()?;
@@ -121,28 +121,27 @@ impl Model {
             };
             quantize_rs::recommend(&model, Wanted { target, samples })
         })?;
-        Ok((found.to_json(), found.to_string()))
+        Ok(Outcome::new(found))
     }
 
-    /// The model with small weights at 0, and what became of each, as JSON and as text.
+    /// The model with its small weights set to 0, and how many there are.
     fn pruned(
         &self,
         py: Python<'_>,
         below: (String, f64),
         per_channel: bool,
         exclude: Vec<String>,
-    ) -> PyResult<(Model, String, String)> {
+    ) -> PyResult<(Model, Outcome)> {
         let (model, report) = gil::detached(py, self.model.path(), || {
             let below = Below::parse(&below.0, below.1)?;
             quantize_rs::prune(&self.model, &Prune { below, per_channel, exclude })
         })?;
-        let text = report.to_string();
-        Ok((Model { model: Arc::new(model) }, gil::json(py, &report)?, text))
+        Ok((Model { model: Arc::new(model) }, Outcome::new(report)))
     }
 
-    /// Writes the model, complete or not at all.
+    /// Writes the model, completely or not at all.
     fn save(&self, py: Python<'_>, path: PathBuf) -> PyResult<()> {
-        // Whoever pressed Ctrl-C does not want the file.
+        // After Ctrl-C nothing is written.
         py.check_signals()?;
         gil::detached(py, Some(&path), || self.model.save(&path).map(|_| ()))
     }
@@ -153,7 +152,7 @@ impl Model {
         Ok(PyBytes::new(py, &bytes))
     }
 
-    /// Runs passes that leave what the model computes as it is.
+    /// Runs passes that do not change what the model computes.
     fn optimize(
         &self,
         py: Python<'_>,
@@ -168,37 +167,13 @@ impl Model {
         Ok(Optimized::new(made))
     }
 
-    /// The options that types of modules come to: those of weights and activations, for some by
-    /// name, and what is left out. `modules` is a `QConfigDict` as JSON.
-    #[allow(clippy::type_complexity)] // options, one after the other
-    fn module_options(
-        &self,
-        py: Python<'_>,
-        modules: &str,
-    ) -> PyResult<(
-        &'static str,
-        Option<&'static str>,
-        BTreeMap<String, &'static str>,
-        BTreeMap<String, &'static str>,
-        Vec<String>,
-    )> {
-        let config = gil::detached(py, self.model.path(), || {
-            let modules: QConfigDict = serde_json::from_str(modules)
-                .map_err(|error| QuantizeError::option("config", error.to_string()))?;
-            modules.config(&self.model)
-        })?;
-        let named = |(name, found): (String, WeightType)| (name, found.name());
-        let mut weights: BTreeMap<_, _> = config.layer_types.into_iter().map(named).collect();
-        let float = config.layer_float.into_iter();
-        weights.extend(float.map(|name| (name, config::FLOAT32[0])));
-        let activations = config.activations.map(QType::name);
-        let some = config.activation_types.into_iter();
-        let some = some.map(|(name, qtype)| (name, qtype.name())).collect();
-        Ok((config.weights.name(), activations, weights, some, config.exclude))
+    /// The options that the configs of modules stand for.
+    fn module_options(&self, py: Python<'_>, modules: ModuleConfigs) -> PyResult<ModuleOptions> {
+        gil::detached(py, self.model.path(), || modules.options(&self.model))
     }
 
     /// Decides what to quantize.
-    fn plan(&self, py: Python<'_>, wishes: Asked<Wishes>) -> PyResult<Plan> {
+    fn plan(&self, py: Python<'_>, wishes: OptionDict<Wishes>) -> PyResult<Plan> {
         let (prepared, plan) = gil::detached(py, self.model.path(), || {
             let prepared = PreprocessedModel::of(&self.model, wishes.0.config()?)?;
             let plan = prepared.plan();

@@ -86,9 +86,9 @@ impl Plan {
     ) -> Result<Resolved, QuantizeError> {
         self.check_model(model)?;
         if ranges.is_none() && self.needs_calibration() {
-            let what =
+            let reason =
                 "the plan quantizes activations: calibrate it, and give the ranges".to_owned();
-            return Err(CalibrationError::new(CalibrationErrorKind::NoSamples(what)).into());
+            return Err(CalibrationError::new(CalibrationErrorKind::NoSamples { reason }).into());
         }
         let Some(ranges) = ranges else {
             return Ok(Resolved { model: model.clone(), plan: self.clone(), ranges: None });

@@ -256,12 +256,9 @@ impl Watcher for Gatherer<'_> {
             let Some(sketch) = &seen.sketch else { continue };
             let bad = sketch.nan() + sketch.positive_infinities();
             if bad > 0 {
-                let all = bad + sketch.values().count() + sketch.negative_infinities();
-                let what = format!(
-                    "{bad} of {all} elements are NaN or infinite; no scale can hold them: look at \
-                     the sample, or exclude the node"
-                );
-                return Err(CalibrationError::new(Kind::NonFinite(what)).at_value(&tap.name));
+                let elements = bad + sketch.values().count() + sketch.negative_infinities();
+                let kind = Kind::NonFiniteActivation { count: bad, elements };
+                return Err(CalibrationError::new(kind).at_value(&tap.name));
             }
         }
         Ok(())

@@ -123,7 +123,8 @@ pub(crate) fn watch<W: Watcher>(
         let watchers = watchers.collect::<Result<Vec<W>, _>>()?;
         earliest(finished.err(), fed.err())?;
         if driver.done == 0 {
-            return Err(CalibrationError::new(Kind::NoSamples("the source gave none".to_owned())));
+            let reason = "the source gave none".to_owned();
+            return Err(CalibrationError::new(Kind::NoSamples { reason }));
         }
         let Driver { done: samples, engine, notes, .. } = driver;
         Ok(Watched { watchers, samples, engine, notes })
@@ -177,10 +178,9 @@ impl Driver<'_, '_> {
                     runners.remove(0);
                 }
                 let prepared = engine.prepare(model, taps, &sample);
-                let runner = prepared.map_err(|error| match error.kind() {
+                let runner = prepared.map_err(|error| {
                     // No sample is at fault when the engine cannot run the model.
-                    Kind::Unsupported(_) => error,
-                    _ => error.at_sample(number),
+                    if error.kind().is_unsupported() { error } else { error.at_sample(number) }
                 })?;
                 self.engine = runner.engine().unwrap_or(self.engine);
                 if let Some(note) =
