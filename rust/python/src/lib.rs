@@ -51,6 +51,8 @@ mod _core {
     #[pymodule_export]
     use super::optimized::Optimized;
     #[pymodule_export]
+    use super::option_dict::{option_table, unused_options};
+    #[pymodule_export]
     use super::plan::Plan;
     #[pymodule_export]
     use super::quantized::{Quantized, page};

@@ -61,7 +61,8 @@ impl Observer {
         if reduce_range {
             scheme = scheme.reduced();
         }
-        let observer = observers::find(name, &Watch { averaging_constant, bins }).map_err(raised)?;
+        let observer =
+            observers::find(name, &Watch { averaging_constant, bins }).map_err(raised)?;
         Ok(Observer { observer: Mutex::new(observer), scheme })
     }
 

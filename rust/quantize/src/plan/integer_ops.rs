@@ -68,7 +68,7 @@ impl Planner<'_, '_> {
             format!(
                 "{} computes in float, and `{weight}` is brought back from integers and rearranged for \
                  it in every run: give it a weight of its own, or leave `{weight}` float with \
-                 excluded_layers, where speed matters",
+                 exclude, where speed matters",
                 self.label(node)
             )
         })

@@ -53,6 +53,10 @@ pub struct Plan {
     pub warnings: Vec<String>,
     /// What was done to the model before it.
     pub steps: Vec<Step>,
+    /// The entries of [`Config::overrides`] that decided the type or granularity of a value, by the
+    /// name of the value.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub overrides: BTreeMap<String, Vec<String>>,
     /// Fingerprint of the model it was made for.
     pub(crate) model: String,
     /// The model before anything was done to it.
@@ -79,6 +83,13 @@ pub struct Planned {
     pub shape: Option<Vec<Option<usize>>>,
     /// Quantized or kept.
     pub decision: Decision,
+}
+
+impl Planned {
+    /// Whether it is quantized.
+    pub fn is_quantized(&self) -> bool {
+        matches!(self.decision, Decision::Quantize(_))
+    }
 }
 
 /// What a value is in the model.
@@ -319,7 +330,12 @@ impl Plan {
         moved::settle(graph, &config, &mut draft);
         draft.warnings.extend(slowdown_warnings::than_float(graph, &constants, &config, &draft));
         out_of_sight(graph, &mut draft);
-        Ok(draft.finish(graph, config))
+        let mut plan = draft.finish(graph, config);
+        plan.overrides = selection.decided(graph, &constants);
+        plan.overrides.retain(|name, _| {
+            plan.values.iter().any(|value| value.name == *name && value.is_quantized())
+        });
+        Ok(plan)
     }
 
     /// The value called `name`.
@@ -445,6 +461,7 @@ impl Draft {
             config,
             values,
             warnings: self.warnings,
+            overrides: BTreeMap::new(),
             steps: Vec::new(),
             model: origin.fingerprint.clone(),
             origin,

@@ -77,7 +77,7 @@ fn brought_back(graph: &Graph<'_>, constants: &[Constant<'_>], draft: &Draft) ->
     (of_slow >= LARGE && of_slow > all / SMALL_PART).then(|| {
         format!(
             "{}: brought back from integers in every run, for products that compute in float and \
-             may take less time than that: leave them float with excluded_layers where speed matters",
+             may take less time than that: leave them float with exclude where speed matters",
             some(names)
         )
     })
@@ -145,7 +145,7 @@ fn convolutions(graph: &Graph<'_>, draft: &Draft) -> Option<String> {
     (count > 0).then(|| {
         format!(
             "{those} computed by ConvInteger, which ONNX Runtime runs several times slower than floats: \
-             calibrate, with samples, or leave them float with excluded_layers=[\"Conv\"]"
+             calibrate, with samples, or leave them float with exclude=[\"Conv\"]"
         )
     })
 }
@@ -161,7 +161,7 @@ fn sequences(graph: &Graph<'_>, draft: &Draft) -> Option<String> {
     (!nodes.is_empty()).then(|| {
         format!(
             "{}: computed in float, and weights brought back from integers in every run, which takes \
-             longer than steps as few as these: leave them float with excluded_layers where speed \
+             longer than steps as few as these: leave them float with exclude where speed \
              matters{dynamic}",
             some(labels)
         )

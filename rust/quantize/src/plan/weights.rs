@@ -30,7 +30,10 @@ pub(super) fn plan(
             draft.keep(constant.anchor, kept);
             continue;
         }
-        let asked = selection.weight_type(&constant.names(graph), constant.multipliers(graph));
+        let names = constant.names(graph);
+        let own = selection.config_of(config, &names, constant.multipliers(graph));
+        let config = &*own;
+        let asked = selection.weight_type(&names, constant.multipliers(graph));
         let asked = asked.unwrap_or(config.weights);
         let qtype = asked.qtype();
         let stored = match (qtype, config.native_int4) {
