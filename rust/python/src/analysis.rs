@@ -11,8 +11,8 @@ use quantize_rs::{
 
 use crate::calibrate::Run;
 use crate::gil;
-use crate::model::{Model, Wishes};
-use crate::option_dict::OptionDict;
+use crate::model::Model;
+use crate::option_dict::{ConfigOptions, OptionDict};
 use crate::outcome::Outcome;
 use crate::plan::Plan;
 use crate::quantized::Quantized;
@@ -90,14 +90,14 @@ pub(crate) fn check_guard(py: Python<'_>, options: OptionDict<Guarded>) -> PyRes
 pub(crate) fn guarded(
     py: Python<'_>,
     model: &Model,
-    wishes: OptionDict<Wishes>,
+    config: ConfigOptions,
     ranges: Option<&Ranges>,
     source: &Source,
     options: OptionDict<Guarded>,
     run: &Run,
 ) -> PyResult<Quantized> {
     let options = GuardOptions::from(options.0);
-    let config = gil::detached(py, model.model.path(), || wishes.0.config())?;
+    let config = gil::detached(py, model.model.path(), || config.config())?;
     let its_model = Arc::clone(&model.model);
     let seconds = ranges.map_or(0.0, |ranges| ranges.seconds);
     let ranges = ranges.map(|ranges| Arc::clone(&ranges.found));
@@ -113,13 +113,13 @@ pub(crate) fn guarded(
 pub(crate) fn mixed_precision(
     py: Python<'_>,
     model: &Model,
-    wishes: OptionDict<Wishes>,
+    config: ConfigOptions,
     goal: (Option<f64>, Option<f64>, Vec<u8>),
     data: Option<(PyRef<'_, Source>, PyRef<'_, Run>)>,
 ) -> PyResult<Outcome> {
     let (target_size, min_sqnr, bits) = goal;
     let options = MixedOptions { target_size, min_sqnr, bits };
-    let config = gil::detached(py, model.model.path(), || wishes.0.config())?;
+    let config = gil::detached(py, model.model.path(), || config.config())?;
     let its_model = Arc::clone(&model.model);
     let found = match data {
         Some((source, run)) => {

@@ -54,6 +54,8 @@ mod _core {
     #[pymodule_export]
     use super::optimized::Optimized;
     #[pymodule_export]
+    use super::option_dict::{option_table, unused_options};
+    #[pymodule_export]
     use super::outcome::Outcome;
     #[pymodule_export]
     use super::plan::Plan;

@@ -82,7 +82,7 @@ fn worst(report: &Report) -> Option<String> {
     };
     Some(format!(
         "`{name}` is the weight that lost most ({db:.1} dB, half of them keep {median:.1}): \
-         excluded_layers=[\"{name}\"] leaves it float{more}"
+         exclude=[\"{name}\"] leaves it float{more}"
     ))
 }
 

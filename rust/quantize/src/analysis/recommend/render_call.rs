@@ -80,7 +80,7 @@ fn options(choice: &Choice, target: Option<Target>) -> Vec<Given> {
         add("method", Value::Text(METHOD.to_owned()));
     }
     if !choice.exclude.is_empty() {
-        add("excluded_layers", Value::Names(choice.exclude.clone()));
+        add("exclude", Value::Names(choice.exclude.clone()));
     }
     if let Some(size) = choice.block_size {
         add("block_size", Value::Number(size));
@@ -147,10 +147,7 @@ pub(super) fn command(choice: &Choice, target: Option<Target>, files: &Files) ->
     }
     words.extend(["-o".to_owned(), word(&files.output(choice))]);
     for Given { name, value } in options(choice, target) {
-        let flag = match name {
-            "excluded_layers" => "--exclude".to_owned(),
-            name => format!("--{}", name.replace('_', "-")),
-        };
+        let flag = format!("--{}", name.replace('_', "-"));
         match value {
             Value::Yes => words.push(flag),
             Value::Number(number) => words.extend([flag, number.to_string()]),
@@ -239,7 +236,7 @@ mod tests {
         assert_eq!(
             python(&choice, Some(Target::Arm), &files),
             "quantize_rs.quantize_with_calibration(\"m.onnx\", \"m.int8.onnx\", \"calibration.npy\", \
-             per_channel=True, method=\"auto\", excluded_layers=[\"Conv\"], target=\"arm\")"
+             per_channel=True, method=\"auto\", exclude=[\"Conv\"], target=\"arm\")"
         );
         assert_eq!(
             command(&choice, Some(Target::Arm), &files),
