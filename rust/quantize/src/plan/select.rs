@@ -318,11 +318,11 @@ impl Selection {
         }
         for value in &graph.values {
             // It is asked for itself first, then for what makes it, then for what reads it.
-            let maker = match value.maker {
+            let maker = match value.producer {
                 Producer::Node { node, .. } => Some(node),
                 _ => None,
             };
-            let nodes = maker.into_iter().chain(value.readers.iter().map(|reader| reader.node));
+            let nodes = maker.into_iter().chain(value.consumers.iter().map(|reader| reader.node));
             let found = self.activation(graph, value.name, None);
             let found = found.or_else(|| {
                 nodes.into_iter().find_map(|node| self.activation(graph, "", Some(node)))
