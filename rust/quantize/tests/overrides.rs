@@ -30,7 +30,7 @@ fn weights(model: &Model) -> Vec<(String, String)> {
 fn spec(plan: &Plan, name: &str) -> (QType, Granularity) {
     match &plan.value(name).expect("a value").decision {
         Decision::Quantize(how) => (how.spec.qtype, how.spec.granularity),
-        Decision::Keep(_) => panic!("{name} is float"),
+        Decision::KeepFloat(_) => panic!("{name} is float"),
     }
 }
 
