@@ -195,7 +195,7 @@ def json_functions(folder: Path) -> list[str]:
 
     Exported are `#[pyfunction]` and the functions of `#[pymethods]`; one uses JSON where its body,
     or that of a function of the same file that it calls, names `to_json`, `from_json`,
-    `serde_json` or the helper `work::json`.
+    `serde_json` or the helper `convert::json`.
     """
     found = []
     for file in sorted(folder.rglob("*.rs")):
@@ -222,8 +222,8 @@ def json_functions(folder: Path) -> list[str]:
 
 
 def calls_helper(body: list[str]) -> bool:
-    """Whether a body calls `work::json`."""
-    return ("work", "::", "json") in zip(body, body[1:], body[2:], strict=False)
+    """Whether a body calls `convert::json`."""
+    return ("convert", "::", "json") in zip(body, body[1:], body[2:], strict=False)
 
 
 def calls(body: list[str], names: set[str]) -> bool:

@@ -153,12 +153,23 @@ class CalibrationError(QuantizeError):
         The name of the model value, input, file or array that caused the error.
     sample : int or None
         The index of the sample, starting at 0.
+    category : str or None
+        ``"no_samples"``, ``"data"`` (a file or array is not usable), ``"input_mismatch"`` (wrong
+        name, rank, shape or type), ``"non_finite"``, ``"unsupported"`` (the engine cannot run the
+        model), ``"engine"`` (it failed) or ``"cancelled"``.
     """
 
-    def __init__(self, *args: object, value: str | None = None, sample: int | None = None) -> None:
+    def __init__(
+        self,
+        *args: object,
+        value: str | None = None,
+        sample: int | None = None,
+        category: str | None = None,
+    ) -> None:
         super().__init__(*args)
         self.value = value
         self.sample = sample
+        self.category = category
 
 
 class MissingPackageError(QuantizeError, ImportError):

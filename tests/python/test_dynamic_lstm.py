@@ -199,6 +199,7 @@ def test_validate_reads_their_integers_back(tmp_path: Path) -> None:
 def test_other_formats_refuse_the_option() -> None:
     model, _ = lstm()
     for name in ("qdq", "matmul_nbits"):
-        with pytest.raises(errors.OptionError, match="is for dynamic alone") as refused:
+        expected = "has no effect without output_format=dynamic"
+        with pytest.raises(errors.OptionError, match=expected) as refused:
             quantized(model, output_format=name, **({"bits": 4} if name != "qdq" else {}))
         assert refused.value.option == "dynamic_lstm"

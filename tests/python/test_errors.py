@@ -269,7 +269,7 @@ def test_exceptions_survive_a_process_boundary() -> None:
         ExternalDataError("a", path="p", location="l"),
         UnsupportedModelError("a", path="p", node="n", op_type="o", feature="f"),
         OptionError("a", option="o"),
-        CalibrationError("a", value="v", sample=3),
+        CalibrationError("a", value="v", sample=3, category="engine"),
     ]
     for error in made:
         copy = pickle.loads(pickle.dumps(error))

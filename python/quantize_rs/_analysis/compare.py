@@ -15,7 +15,8 @@ from .._inputs.run import Run, warn
 from .._inputs.samples import ANALYSIS_NOISE, CalibrationData, sample_source
 from .._options import check
 from .._options.option_dict import CompareDict
-from .._results.comparison import Comparison, parse_comparison
+from .._results.build import result
+from .._results.comparison import Comparison
 
 __all__ = ["compare"]
 
@@ -109,6 +110,6 @@ def compare(
     )
     models = (core_model(original), core_model(quantized))
     with Run(engine, limit, threads, progress).session("comparing") as begun:
-        found = parse_comparison(*_core.compare(*models, source, options, begun))
+        found = result(Comparison, _core.compare(*models, source, options, begun))
     warn(found.warnings)
     return found

@@ -11,7 +11,8 @@ from .._inputs.model_source import ModelSource, core_model
 from .._inputs.progress import Callback
 from .._inputs.run import Run
 from .._inputs.samples import ANALYSIS_NOISE, CalibrationData, sample_source
-from .._results.layer_errors import LayerErrors, parse_layer_errors
+from .._results.build import result
+from .._results.layer_errors import LayerErrors
 
 __all__ = ["layer_errors"]
 
@@ -73,4 +74,4 @@ def layer_errors(
     )
     models = (core_model(original), core_model(quantized))
     with Run(engine, limit, threads, progress).session("analyzing layers") as begun:
-        return parse_layer_errors(*_core.layer_errors(*models, source, begun))
+        return result(LayerErrors, _core.layer_errors(*models, source, begun))

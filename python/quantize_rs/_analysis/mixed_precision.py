@@ -12,7 +12,8 @@ from .._inputs.progress import Callback
 from .._inputs.run import Run
 from .._inputs.samples import ANALYSIS_NOISE, CalibrationData, sample_source
 from .._options import check
-from .._results.mixed_precision import MixedPrecision, parse_mixed_precision
+from .._results.build import result
+from .._results.mixed_precision import MixedPrecision
 
 __all__ = ["mixed_precision"]
 
@@ -100,11 +101,10 @@ def mixed_precision(
     if data is None:
         run = {"engine": engine != "auto", "limit": limit is not None}
         check.reject_unused("without data", **run, threads=threads is not None)
-        return parse_mixed_precision(*_core.mixed_precision(opened, options, goal, None))
+        return result(MixedPrecision, _core.mixed_precision(opened, options, goal, None))
     samples = sample_source(
         data, "data", num_samples=100, sample_shape=None, seed=0, noise=ANALYSIS_NOISE
     )
     with Run(engine, limit, threads, progress).session("analyzing layers") as begun:
-        return parse_mixed_precision(
-            *_core.mixed_precision(opened, options, goal, (samples, begun))
-        )
+        found = _core.mixed_precision(opened, options, goal, (samples, begun))
+    return result(MixedPrecision, found)

@@ -8,7 +8,8 @@ from .. import _core
 from .._flow.model import Model
 from .._inputs.model_source import ModelSource, core_model
 from .._options import check
-from .._results.outliers import Outliers, parse_outliers
+from .._results.build import result
+from .._results.outliers import Outliers
 
 __all__ = ["outliers"]
 
@@ -55,4 +56,4 @@ def outliers(model: ModelSource | Model, *, fence: SupportsFloat = 3.0, most: in
     True
     """
     fence, most = check.number("fence", fence), check.count("most", most)
-    return parse_outliers(*_core.outliers(core_model(model), fence, most))
+    return result(Outliers, _core.outliers(core_model(model), fence, most))

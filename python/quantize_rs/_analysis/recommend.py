@@ -7,7 +7,8 @@ import os
 from .._flow.model import Model
 from .._inputs.model_source import ModelSource, core_model
 from .._inputs.samples import CalibrationData
-from .._results.recommendation import Recommendation, parse_recommendation
+from .._results.build import result
+from .._results.recommendation import Recommendation
 
 __all__ = ["recommend"]
 
@@ -64,4 +65,4 @@ def recommend(
     path = os.fsdecode(data) if isinstance(data, str | os.PathLike) else None
     path = None if path == "random" else path  # random values are not samples
     in_memory = data is not None and not isinstance(data, str | os.PathLike)
-    return parse_recommendation(*core_model(model).recommended(target, path, in_memory))
+    return result(Recommendation, core_model(model).recommended(target, path, in_memory))

@@ -15,8 +15,9 @@ from .._inputs.progress import Callback
 from .._inputs.run import Run
 from .._inputs.samples import ANALYSIS_NOISE, CalibrationData, sample_source
 from .._options import check
+from .._results.build import result
 from .._results.ranges import Ranges
-from .._results.sensitivity import Sensitivity, parse_sensitivity
+from .._results.sensitivity import Sensitivity
 from ..errors import OptionError
 
 __all__ = ["sensitivity"]
@@ -129,7 +130,7 @@ def sensitivity(
             raise OptionError(
                 f"{what}: without data only weights can be analyzed, one by one", option=what
             )
-        return parse_sensitivity(*_core.weight_sensitivity(model._plan))
+        return result(Sensitivity, _core.weight_sensitivity(model._plan))
     source = sample_source(
         data,
         "data",
@@ -141,4 +142,5 @@ def sensitivity(
     options = (metric, all_but_one, None if resume is None else os.fspath(resume))
     known = None if ranges is None else ranges._ranges
     with Run(engine, limit, threads, progress).session("analyzing layers") as begun:
-        return parse_sensitivity(*_core.sensitivity(model._plan, known, source, options, begun))
+        found = _core.sensitivity(model._plan, known, source, options, begun)
+    return result(Sensitivity, found)

@@ -8,7 +8,8 @@ from .. import _core
 from .._flow.model import Model
 from .._inputs.model_source import ModelSource, core_model
 from .._options import check
-from .._results.validation import Validation, parse_validation
+from .._results.build import result
+from .._results.validation import Validation
 from ..errors import ExternalDataError, ModelFormatError
 
 __all__ = ["validate"]
@@ -71,5 +72,5 @@ def validate(
     try:
         made = core_model(quantized)
     except (ModelFormatError, ExternalDataError) as error:
-        return parse_validation(*_core.unreadable(error.path, str(error)))
-    return parse_validation(*_core.validate(float_model, made, passes, target))
+        return result(Validation, _core.unreadable(error.path, str(error)))
+    return result(Validation, _core.validate(float_model, made, passes, target))

@@ -10,7 +10,8 @@ from .. import _core
 from .._inputs.model_source import ModelSource, read_model
 from .._options import check
 from .._options.option_dict import OptionDict
-from .._results.model_info import ModelInfo, parse_model_info
+from .._results.build import result
+from .._results.model_info import ModelInfo
 from .plan import Plan
 
 __all__ = ["Model", "open"]
@@ -66,7 +67,7 @@ class Model:
     @property
     def info(self) -> ModelInfo:
         """Facts about the model, found without reading its weights."""
-        return parse_model_info(self._model.info())
+        return result(ModelInfo, self._model.info())
 
     def plan(
         self,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -17,11 +16,12 @@ from .._inputs.run import Run, warn
 from .._inputs.samples import CalibrationData, sample_source
 from .._options import check
 from .._results import notebook
+from .._results.build import records, result
 from .._results.method_comparison import MethodComparison
 from .._results.ranges import Ranges
-from .._results.report import Report, parse_report
-from .._results.rows import PlannedValue, parse_planned_value
-from .._results.steps import Step, parse_steps
+from .._results.report import Report
+from .._results.rows import PlannedValue
+from .._results.steps import Step
 
 __all__ = ["Plan", "Quantized"]
 
@@ -38,12 +38,12 @@ class Plan:
     @property
     def values(self) -> tuple[PlannedValue, ...]:
         """One row for each value of the main graph."""
-        return tuple(parse_planned_value(row) for row in self.to_dict()["values"])
+        return records(PlannedValue, self.to_dict()["values"])
 
     @property
     def steps(self) -> tuple[Step, ...]:
         """The passes that changed the model before planning."""
-        return parse_steps(self.to_dict()["steps"])
+        return records(Step, self.to_dict()["steps"])
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -229,8 +229,7 @@ class Plan:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the plan as plain dicts, lists, strings and numbers."""
-        found: dict[str, Any] = json.loads(self.to_json())
-        return found
+        return self._plan.to_dict()
 
     def to_json(self) -> str:
         """Return the plan as JSON."""
@@ -269,7 +268,7 @@ class Quantized:
     @property
     def report(self) -> Report:
         """The report so far; `save` completes it."""
-        return parse_report(self._quantized.report())
+        return result(Report, self._quantized.report(), model=None)
 
     def save(self, path: str | os.PathLike[str]) -> Report:
         """Write the model, completely or not at all, and return the complete report.
@@ -283,7 +282,7 @@ class Quantized:
         FileNotFoundError, PermissionError, IsADirectoryError, OSError
             The file cannot be written; nothing is left behind.
         """
-        return parse_report(self._quantized.save(path))
+        return result(Report, self._quantized.save(path), model=None)
 
     def to_bytes(self) -> bytes:
         """Return the model as the bytes of one file.

@@ -1,8 +1,9 @@
-"""The option dicts that functions of the extension module take."""
+"""The option dicts that functions of the extension module take and return."""
 
 from __future__ import annotations
 
-from typing import TypedDict
+from collections.abc import Sequence
+from typing import Protocol, TypedDict
 
 
 class OptionDict(TypedDict):
@@ -58,3 +59,33 @@ class AccuracyControlDict(TypedDict):
     labels: list[int] | None
     scores: str | None
     held_out: bool
+
+
+class ModuleConfig(Protocol):
+    """A `quantize_rs.QConfig`."""
+
+    @property
+    def weight(self) -> str | None:
+        """The type of weights; None keeps them float."""
+
+    @property
+    def activation(self) -> str | None:
+        """The type of activations; None keeps them float."""
+
+
+class ModuleConfigDict(TypedDict):
+    """The configs of modules."""
+
+    all: ModuleConfig
+    names: Sequence[tuple[str, ModuleConfig]]
+    types: Sequence[tuple[str, ModuleConfig]]
+
+
+class ModuleOptionDict(TypedDict):
+    """The options of quantization that configs of modules stand for."""
+
+    weights: str
+    activations: str | None
+    layer_bits: dict[str, str]
+    activation_types: dict[str, str]
+    exclude: list[str]

@@ -1,6 +1,6 @@
-"""Results: frozen classes, each read from the JSON and the text of the extension module.
+"""Results: frozen classes, each built from an object of the extension module.
 
-JSON and text come in. Objects with attributes, ``to_dict``, ``to_json``, a notebook table, plots
-and an HTML report go out; `quantize_rs.results` lists them. This room may import `_core`, `errors`,
-`_options` and `_inputs`.
+Objects of `_core` come in. Objects with attributes, ``to_dict``, ``to_json``, a notebook table,
+plots and an HTML report go out; `quantize_rs.results` lists them. This room may import `_core`,
+`errors`, `_options` and `_inputs`.
 """

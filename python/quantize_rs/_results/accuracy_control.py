@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
-from .metrics import Accuracy, OutputRow, Speed, parse_output_row, parse_speed, worst_sqnr
+from .metrics import Accuracy, OutputRow, Speed, worst_sqnr
 
 __all__ = ["AccuracyCriteria", "Candidate", "Evaluation", "RevertedLayer"]
 
@@ -119,34 +118,3 @@ class Evaluation:
     def accuracy(self) -> Accuracy | None:
         """Accuracy of the result, if labels were given."""
         return self.attempts[-1].accuracy
-
-
-def parse_evaluation(found: dict[str, Any] | None) -> Evaluation | None:
-    """Read the JSON object of the extension module."""
-    if found is None:
-        return None
-    return Evaluation(
-        bar=AccuracyCriteria(**found["bar"]),
-        samples=found["samples"],
-        held_out=found["held_out"],
-        engine=found["engine"],
-        attempts=tuple(_attempt(attempt) for attempt in found["attempts"]),
-        float_layers=tuple(
-            RevertedLayer(
-                layer["name"], tuple(parse_output_row(output) for output in layer["outputs"])
-            )
-            for layer in found["float_layers"]
-        ),
-        speed=None if found["speed"] is None else parse_speed(found["speed"]),
-    )
-
-
-def _attempt(found: dict[str, Any]) -> Candidate:
-    accuracy = found["accuracy"]
-    return Candidate(
-        float_layers=tuple(found["float_layers"]),
-        bytes=found["bytes"],
-        outputs=tuple(parse_output_row(output) for output in found["outputs"]),
-        accuracy=None if accuracy is None else Accuracy(**accuracy),
-        holds=found["holds"],
-    )

@@ -1,34 +1,32 @@
-"""The base class of results, which the extension module returns as JSON and as text."""
+"""The base class of results, which the extension module returns as one object each."""
 
 from __future__ import annotations
 
-import json
+from dataclasses import dataclass, field
 from typing import Any
 
+from .. import _core
 from . import notebook
 
 __all__ = ["Result"]
 
 
+@dataclass(frozen=True, slots=True, repr=False)
 class Result:
     """A result; each subclass has attributes and a one-line summary."""
 
-    __slots__ = ()
-
-    _json: str
-    _text: str
+    _outcome: _core.Outcome = field(compare=False, kw_only=True)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the result as plain dicts, lists, strings and numbers, without the model."""
-        found: dict[str, Any] = json.loads(self._json)
-        return found
+        return self._outcome.to_dict()
 
     def to_json(self) -> str:
         """Return the result as JSON, without the model; non-finite numbers are null."""
-        return self._json
+        return self._outcome.to_json()
 
     def __str__(self) -> str:
-        return self._text.rstrip("\n")
+        return str(self._outcome).rstrip("\n")
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__}: {self._summary()}>"
@@ -39,4 +37,4 @@ class Result:
 
     def _summary(self) -> str:
         """Return a one-line summary: the first line of the text."""
-        return self._text.partition("\n")[0]
+        return str(self._outcome).partition("\n")[0]

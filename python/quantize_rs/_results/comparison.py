@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import os
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from . import notebook
+from .build import records
 from .html_report import HtmlResult
-from .metrics import Accuracy, OutputRow, Speed, parse_output_row, parse_speed, worst_sqnr
+from .metrics import Accuracy, OutputRow, Speed, worst_sqnr
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -83,8 +83,6 @@ class Comparison(HtmlResult):
     engine: str
     notes: tuple[str, ...]
     warnings: tuple[str, ...]
-    _json: str = field(compare=False)
-    _text: str = field(compare=False)
     _part: ClassVar[str] = "comparison"
 
     def plot(self, *, path: str | os.PathLike[str] | None = None) -> Figure:
@@ -107,6 +105,10 @@ class Comparison(HtmlResult):
 
         return plots.of_comparison(self, path)
 
+    @staticmethod
+    def _adapt(found: dict[str, Any]) -> dict[str, Any]:
+        return found | {"sqnr_db": worst_sqnr(records(OutputRow, found["outputs"]))}
+
     def _summary(self) -> str:
         parts = [] if self.sqnr_db is None else [f"{self.sqnr_db:.2f} dB"]
         parts.append(f"{self.ratio:.2f} times smaller")
@@ -121,28 +123,3 @@ class Comparison(HtmlResult):
             for row in self.outputs
         )
         return notebook.table(self._summary(), header, rows)
-
-
-def parse_comparison(json_text: str, text: str) -> Comparison:
-    """Read the JSON and the text of the extension module."""
-    found = json.loads(json_text)
-    speed, kernels, accuracy = found["speed"], found["kernels"], found["accuracy"]
-    outputs = tuple(parse_output_row(output) for output in found["outputs"])
-    return Comparison(
-        outputs=outputs,
-        not_compared=tuple(found["not_compared"]),
-        # Non-finite numbers are null in JSON.
-        sqnr_db=worst_sqnr(outputs),
-        accuracy=None if accuracy is None else Accuracy(**accuracy),
-        bytes_original=found["bytes_original"],
-        bytes_quantized=found["bytes_quantized"],
-        ratio=found["ratio"],
-        speed=None if speed is None else parse_speed(speed),
-        kernels=None if kernels is None else KernelCounts(**kernels),
-        samples=found["samples"],
-        engine=found["engine"],
-        notes=tuple(found["notes"]),
-        warnings=tuple(found["warnings"]),
-        _json=json_text,
-        _text=text,
-    )

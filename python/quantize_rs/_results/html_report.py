@@ -53,7 +53,7 @@ class HtmlResult(Result):
         files.write(path, self.html())
 
 
-def html_page(*results: HtmlResult | None, report: str | None = None) -> str:
-    """Render one HTML report with a section for each result; `report` is its JSON."""
-    parts = {result._part: result._json for result in results if result is not None}
-    return _core.page(report=report, **parts)
+def html_page(*results: HtmlResult | None, report: Result | None = None) -> str:
+    """Render one HTML report with a section for each result."""
+    parts = {result._part: result._outcome for result in results if result is not None}
+    return _core.page(report=None if report is None else report._outcome, **parts)

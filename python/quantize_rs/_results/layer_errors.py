@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
 
 from . import notebook
 from .html_report import HtmlResult
-from .metrics import ErrorMetrics, restore_non_finite
+from .metrics import ErrorMetrics
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -64,8 +63,6 @@ class LayerErrors(HtmlResult):
     samples: int
     engine: str
     notes: tuple[str, ...]
-    _json: str = field(compare=False)
-    _text: str = field(compare=False)
     _part: ClassVar[str] = "layer_errors"
 
     def worst(self, count: int = 10) -> tuple[LayerError, ...]:
@@ -112,25 +109,6 @@ class LayerErrors(HtmlResult):
             for value in self.values
         )
         return notebook.table(self._summary(), header, rows)
-
-
-def parse_layer_errors(json_text: str, text: str) -> LayerErrors:
-    """Read the JSON and the text of the extension module."""
-    found = json.loads(json_text)
-    return LayerErrors(
-        values=tuple(_value(value) for value in found["values"]),
-        samples=found["samples"],
-        engine=found["engine"],
-        notes=tuple(found["notes"]),
-        _json=json_text,
-        _text=text,
-    )
-
-
-def _value(found: dict[str, Any]) -> LayerError:
-    for which in ("own", "accumulated"):
-        found[which] = ErrorMetrics(**restore_non_finite(found[which]))
-    return LayerError(**found)
 
 
 def _rank(decibels: float) -> float:

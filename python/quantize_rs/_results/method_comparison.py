@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from .. import _core
 from . import notebook
+from .build import records
 from .ranges import Ranges
 
 if TYPE_CHECKING:
@@ -48,12 +48,12 @@ class MethodComparison:
     ``print(comparison)`` shows a table.
     """
 
-    _comparison: _core.Comparison
+    _comparison: _core.MethodComparison
 
     @property
     def rows(self) -> tuple[MethodRow, ...]:
         """One row for each method."""
-        return tuple(MethodRow(**row) for row in self.to_dict()["methods"])
+        return records(MethodRow, self.to_dict()["methods"])
 
     @property
     def best(self) -> str:
@@ -96,8 +96,7 @@ class MethodComparison:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the comparison as plain dicts, lists, strings and numbers, without ranges."""
-        found: dict[str, Any] = json.loads(self.to_json())
-        return found
+        return self._comparison.to_dict()
 
     def to_json(self) -> str:
         """Return the comparison as JSON, without the ranges."""

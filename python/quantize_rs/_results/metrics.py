@@ -9,6 +9,15 @@ from typing import Any
 __all__ = ["Accuracy", "Latency", "OutputRow", "Speed"]
 
 
+def restore_non_finite(found: dict[str, Any]) -> dict[str, Any]:
+    """Restore the numbers that are None in a dict: infinite SQNR and errors, a NaN cosine."""
+    if found["sqnr_db"] is None:
+        found["sqnr_db"] = math.inf if found["mse"] == 0 else -math.inf
+    for key, lost in (("cosine", math.nan), ("max_abs", math.inf), ("mse", math.inf)):
+        found[key] = lost if found[key] is None else found[key]
+    return found
+
+
 @dataclass(frozen=True, slots=True)
 class OutputRow:
     """The error of one output of the quantized model against the original, over all samples.
@@ -32,6 +41,7 @@ class OutputRow:
     max_abs: float
     mse: float
     top1_agreement: float | None
+    _adapt = staticmethod(restore_non_finite)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,26 +106,6 @@ class Speed:
     engine: str
 
 
-def parse_speed(found: dict[str, Any]) -> Speed:
-    """Read the latency of both models."""
-    original, quantized = (Latency(**found.pop(name)) for name in ("original", "quantized"))
-    return Speed(original=original, quantized=quantized, **found)
-
-
-def parse_output_row(found: dict[str, Any]) -> OutputRow:
-    """Read the errors of one output."""
-    return OutputRow(**restore_non_finite(found))
-
-
-def restore_non_finite(found: dict[str, Any]) -> dict[str, Any]:
-    """Restore numbers that JSON cannot hold: infinite SQNR and errors, a NaN cosine."""
-    if found["sqnr_db"] is None:
-        found["sqnr_db"] = math.inf if found["mse"] == 0 else -math.inf
-    for key, lost in (("cosine", math.nan), ("max_abs", math.inf), ("mse", math.inf)):
-        found[key] = lost if found[key] is None else found[key]
-    return found
-
-
 def worst_sqnr(outputs: tuple[OutputRow, ...]) -> float | None:
     """Return the lowest SQNR of all outputs; NaN counts as the lowest."""
     sqnr = [output.sqnr_db for output in outputs]
@@ -138,3 +128,4 @@ class ErrorMetrics:
     cosine: float
     max_abs: float
     mse: float
+    _adapt = staticmethod(restore_non_finite)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from .base import Result
-from .metrics import OutputRow, parse_output_row, worst_sqnr
+from .metrics import OutputRow, worst_sqnr
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +63,6 @@ class MixedPrecision(Result):
     outputs: tuple[OutputRow, ...]
     samples: int
     engine: str | None
-    _json: str = field(compare=False)
-    _text: str = field(compare=False)
 
     @property
     def sqnr_db(self) -> float | None:
@@ -75,20 +72,3 @@ class MixedPrecision(Result):
     def _summary(self) -> str:
         size = f"{self.bytes_before} -> {self.bytes_after} bytes, {self.ratio:.2f} times smaller"
         return size if self.sqnr_db is None else f"{size}, {self.sqnr_db:.2f} dB"
-
-
-def parse_mixed_precision(json_text: str, text: str) -> MixedPrecision:
-    """Read the JSON and the text of the extension module."""
-    found = json.loads(json_text)
-    return MixedPrecision(
-        layer_bits=found["layer_bits"],
-        layers=tuple(LayerWidth(**layer) for layer in found["layers"]),
-        bytes_before=found["bytes_before"],
-        bytes_after=found["bytes_after"],
-        ratio=found["ratio"],
-        outputs=tuple(parse_output_row(output) for output in found["outputs"]),
-        samples=found["samples"],
-        engine=found["engine"],
-        _json=json_text,
-        _text=text,
-    )

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from . import notebook
+from .base import Result
 
 __all__ = ["ModelInfo", "TensorSpec"]
 
@@ -32,7 +32,7 @@ class TensorSpec:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class ModelInfo:
+class ModelInfo(Result):
     """Facts about a model, found without reading its weights.
 
     Attributes
@@ -84,16 +84,15 @@ class ModelInfo:
     weight_bytes: dict[str, int]
     bytes: int
     quantized: bool
-    _json: str = field(compare=False)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the facts as plain dicts, lists, strings and numbers."""
-        found: dict[str, Any] = json.loads(self._json)
-        return found
+    @staticmethod
+    def _adapt(found: dict[str, Any]) -> dict[str, Any]:
+        specs = {"input_specs": found["inputs"], "output_specs": found["outputs"]}
+        names = {key: [spec["name"] for spec in found[key]] for key in ("inputs", "outputs")}
+        return found | specs | names
 
-    def to_json(self) -> str:
-        """Return the facts as JSON."""
-        return self._json
+    def __str__(self) -> str:
+        return repr(self)
 
     def __repr__(self) -> str:
         return (
@@ -115,30 +114,6 @@ class ModelInfo:
             *([op_type, f"{n} nodes"] for op_type, n in self.operators.items()),
         ]
         return notebook.table(f"model {self.name}", ["", ""], rows)
-
-
-def parse_model_info(text: str) -> ModelInfo:
-    """Read the JSON of the extension module."""
-    found = json.loads(text)
-    inputs, outputs = _specs(found["inputs"]), _specs(found["outputs"])
-    return ModelInfo(
-        **found
-        | {
-            "inputs": [spec.name for spec in inputs],
-            "outputs": [spec.name for spec in outputs],
-            "input_specs": inputs,
-            "output_specs": outputs,
-            "_json": text,
-        }
-    )
-
-
-def _specs(found: list[dict[str, Any]]) -> tuple[TensorSpec, ...]:
-    def spec(row: dict[str, Any]) -> TensorSpec:
-        shape = row["shape"]
-        return TensorSpec(row["name"], row["dtype"], None if shape is None else tuple(shape))
-
-    return tuple(spec(row) for row in found)
 
 
 def _shown(spec: TensorSpec) -> str:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from .base import Result
 
@@ -29,5 +30,7 @@ class OpsetConversion(Result):
     changed: tuple[str, ...]
     output: Path | None
     model: bytes | None
-    _json: str = field(compare=False)
-    _text: str = field(compare=False)
+
+    @staticmethod
+    def _adapt(found: dict[str, Any]) -> dict[str, Any]:
+        return found | {"from_opset": found["from"], "to_opset": found["to"]}

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from . import notebook
 from .base import Result
-from .steps import Step, parse_steps
+from .steps import Step
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -41,8 +40,6 @@ class OptimizationReport(Result):
     steps: tuple[Step, ...]
     seconds: float
     model: bytes | None
-    _json: str = field(compare=False)
-    _text: str = field(compare=False)
 
     def _summary(self) -> str:
         changes = sum(len(step.did) for step in self.steps)
@@ -54,11 +51,3 @@ class OptimizationReport(Result):
     def _repr_html_(self) -> str:
         rows = ([step.name, did] for step in self.steps for did in step.did)
         return notebook.table(self._summary(), ["pass", "changes"], rows)
-
-
-def parse_optimization(written: tuple[str, str], model: bytes | None = None) -> OptimizationReport:
-    """Read the JSON and the text of the extension module."""
-    text, shown = written
-    found = json.loads(text)
-    steps = parse_steps(found.pop("steps"))
-    return OptimizationReport(**found, steps=steps, model=model, _json=text, _text=shown)

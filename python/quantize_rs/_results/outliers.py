@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
 from . import notebook
 from .base import Result
@@ -98,8 +96,6 @@ class Outliers(Result):
 
     fence: float
     weights: tuple[WeightOutliers, ...]
-    _json: str = field(compare=False)
-    _text: str = field(compare=False)
 
     def _summary(self) -> str:
         far = [weight for weight in self.weights if weight.beyond]
@@ -120,26 +116,6 @@ class Outliers(Result):
             for w in self.weights
         )
         return notebook.table(self._summary(), header, rows)
-
-
-def parse_outliers(json_text: str, text: str) -> Outliers:
-    """Read the JSON and the text of the extension module."""
-    found = json.loads(json_text)
-    weights = tuple(_weight(weight) for weight in found["weights"])
-    return Outliers(found["fence"], weights, _json=json_text, _text=text)
-
-
-def _weight(found: dict[str, Any]) -> WeightOutliers:
-    low, high = found.pop("fences")
-    furthest = found.pop("furthest")
-    channels = found.pop("channels")
-    return WeightOutliers(
-        shape=tuple(found.pop("shape")),
-        fences=(low, high),
-        furthest=tuple(OutlierElement(tuple(it["index"]), it["value"]) for it in furthest),
-        channels=tuple(OutlierChannel(**channel) for channel in channels),
-        **found,
-    )
 
 
 def _channels(weight: WeightOutliers) -> str:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import difflib
 import io
-import json
 import math
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
+from .. import _core
 from .._inputs import files
 from ..errors import MissingPackageError, OptionError
 from .comparison import Comparison
@@ -88,13 +88,14 @@ def of_ranges(ranges: Ranges, value: str | None, path: Path_) -> Figure:
         hint = f": did you mean `{near[0]}`?" if near else ""
         raise OptionError(f"value is `{value}`, which has no range here{hint}", option="value")
 
-    def seen(name: str) -> dict[str, Any] | None:
-        text = ranges._ranges.histogram(name)
-        return None if text is None else json.loads(text)
+    def outside(name: str) -> float:
+        seen = found[name]
+        return 0.0 if seen is None else seen.outside
 
-    found = {name: seen(name) for name in (values if value is None else [value])}
+    names = values if value is None else [value]
+    found = {name: ranges._ranges.histogram(name) for name in names}
     # The sort is stable: values without clipping keep their order.
-    order = sorted(found, key=lambda name: -(found[name] or {"outside": 0.0})["outside"])
+    order = sorted(found, key=outside, reverse=True)
     shown = order[:MAX_HISTOGRAMS]
     columns = min(3, max(len(shown), 1))
     rows = max(math.ceil(len(shown) / columns), 1)
@@ -296,7 +297,7 @@ def _rows(place: Axes, names: Sequence[str]) -> None:
     place.spines[["top", "right"]].set_visible(False)
 
 
-def _histogram(place: Axes, seen: dict[str, Any] | None, ends: tuple[float, float]) -> None:
+def _histogram(place: Axes, seen: _core.Histogram | None, ends: tuple[float, float]) -> None:
     low, high = ends
     place.axvspan(low, high, color=COLOURS["integer"], alpha=0.12)
     for end in ends:
@@ -305,14 +306,14 @@ def _histogram(place: Axes, seen: dict[str, Any] | None, ends: tuple[float, floa
     if seen is None:
         place.set_yticks([])
     else:
-        counts = seen["counts"]
-        width = (seen["to"] - seen["from"]) / len(counts)
-        lefts = [seen["from"] + width * place for place in range(len(counts))]
+        counts, (start, end) = seen.counts, seen.ends
+        width = (end - start) / len(counts)
+        lefts = [start + width * bin_ for bin_ in range(len(counts))]
         place.bar(lefts, counts, width, align="edge", color=COLOURS["rest"])
         place.set_yscale("log")
         place.set_ylim(0.5, None)
         place.set_ylabel("count")
-        if outside := seen["outside"]:
+        if outside := seen.outside:
             said += f", {100 * outside:.2g} % outside"
     place.set_xlabel(said)
     place.spines[["top", "right"]].set_visible(False)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from . import notebook
@@ -61,8 +61,6 @@ class Pruning(Result):
     weights: tuple[PrunedWeight, ...]
     output: Path | None
     model: bytes | None
-    _json: str = field(compare=False)
-    _text: str = field(compare=False)
 
     @property
     def sparsity(self) -> float:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +13,8 @@ from .._inputs.model_source import ModelSource, OpenedModel, read_model
 from .._options import check
 from ..errors import OptionError
 from . import notebook
-from .ranges_diff import RangesDiff, parse_ranges_diff
+from .build import result
+from .ranges_diff import RangesDiff
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -155,7 +155,7 @@ class Ranges:
         >>> print(ranges.diff(ranges))
         no difference
         """
-        return parse_ranges_diff(self._ranges.diff(other._ranges))
+        return result(RangesDiff, self._ranges.diff(other._ranges))
 
     def merge(self, other: Ranges) -> Ranges:
         """Return the ranges of one calibration over the samples of both.
@@ -242,8 +242,7 @@ class Ranges:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the ranges and statistics as plain dicts, lists, strings and numbers."""
-        found: dict[str, Any] = json.loads(self.to_json())
-        return found
+        return self._ranges.to_dict()
 
     def to_json(self) -> str:
         """Return the ranges and statistics as JSON."""
@@ -251,8 +250,7 @@ class Ranges:
 
     def _summary(self) -> dict[str, Any]:
         """Return the ranges without the statistics, which are a hundred times as long."""
-        found: dict[str, Any] = json.loads(self._ranges.summary())
-        return found
+        return self._ranges.summary()
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Ranges):
@@ -260,7 +258,7 @@ class Ranges:
         return self._ranges == other._ranges
 
     def __hash__(self) -> int:
-        return hash(self._ranges.summary())
+        return hash(self._ranges)
 
     def __repr__(self) -> str:
         return f"<Ranges of {len(self.values)} values: {self.method}, {self.samples} samples>"
@@ -273,7 +271,6 @@ class Ranges:
 
 
 def _read(model: OpenedModel | Planned | ModelSource) -> _core.Model:
-
     match model:
         case OpenedModel():
             return model._model

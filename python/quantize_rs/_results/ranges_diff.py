@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from . import notebook
@@ -31,6 +30,11 @@ class RangeDifference:
     second: tuple[float, float]
     part: float
 
+    @staticmethod
+    def _adapt(found: dict[str, Any]) -> dict[str, Any]:
+        ends = {key: (found[key]["min"], found[key]["max"]) for key in ("first", "second")}
+        return found | ends
+
 
 @dataclass(frozen=True, slots=True, repr=False)
 class RangesDiff(Result):
@@ -49,8 +53,6 @@ class RangesDiff(Result):
     differences: tuple[RangeDifference, ...]
     only_first: tuple[str, ...]
     only_second: tuple[str, ...]
-    _json: str = field(compare=False)
-    _text: str = field(compare=False)
 
     def __bool__(self) -> bool:
         return bool(self.differences or self.only_first or self.only_second)
@@ -66,26 +68,3 @@ class RangesDiff(Result):
         )
         header = ["value", "min", "max", "min", "max", "difference"]
         return notebook.table(self._summary(), header, rows)
-
-
-def parse_ranges_diff(written: tuple[str, str]) -> RangesDiff:
-    """Read the JSON and the text of the extension module."""
-    text, shown = written
-    found = json.loads(text)
-    return RangesDiff(
-        differences=tuple(_difference(row) for row in found["differences"]),
-        only_first=tuple(found["only_first"]),
-        only_second=tuple(found["only_second"]),
-        _json=text,
-        _text=shown,
-    )
-
-
-def _difference(row: dict[str, Any]) -> RangeDifference:
-    first, second = row["first"], row["second"]
-    return RangeDifference(
-        name=row["name"],
-        first=(first["min"], first["max"]),
-        second=(second["min"], second["max"]),
-        part=row["part"],
-    )

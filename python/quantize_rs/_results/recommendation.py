@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -123,8 +122,6 @@ class Recommendation(Result):
     command: str
     otherwise: tuple[Alternative, ...]
     model: Path | None
-    _json: str = field(compare=False)
-    _text: str = field(compare=False)
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -137,20 +134,3 @@ class Recommendation(Result):
         calls = [["Python", self.python], ["command", self.command]] if self.python else []
         others = [[other.when, other.python] for other in self.otherwise]
         return notebook.table(self._summary(), ["", ""], [*rows, *calls, *others])
-
-
-def parse_recommendation(json_text: str, text: str) -> Recommendation:
-    """Read the JSON and the text of the extension module."""
-    found = json.loads(json_text)
-    found.pop("facts")
-    model = found["model"]
-    own = {
-        "exclude": tuple(found["exclude"]),
-        "reasons": tuple(Reason(**reason) for reason in found["reasons"]),
-        "otherwise": tuple(
-            Alternative(**other | {"exclude": tuple(other["exclude"])})
-            for other in found["otherwise"]
-        ),
-        "model": None if model is None else Path(model),
-    }
-    return Recommendation(**found | own, _json=json_text, _text=text)

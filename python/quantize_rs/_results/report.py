@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import os
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from .._inputs import files
 from . import notebook
-from .accuracy_control import Evaluation, parse_evaluation
+from .accuracy_control import Evaluation
 from .base import Result
 from .comparison import Comparison
 from .html_report import html_page
 from .layer_errors import LayerErrors
-from .rows import ReportRow, parse_report_row
+from .rows import ReportRow
 from .sensitivity import Sensitivity
-from .steps import Step, parse_steps
+from .steps import Step
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -126,8 +125,6 @@ class Report(Result):
     warnings: tuple[str, ...]
     suggestions: tuple[str, ...]
     model: bytes | None
-    _json: str = field(compare=False)
-    _text: str = field(compare=False)
 
     @property
     def verified(self) -> Evaluation | None:
@@ -180,7 +177,7 @@ class Report(Result):
         >>> report.html(sensitivity=ranking).startswith("<!DOCTYPE html>")
         True
         """
-        return html_page(comparison, sensitivity, layer_errors, report=self._json)
+        return html_page(comparison, sensitivity, layer_errors, report=self)
 
     def save_html(
         self,
@@ -247,6 +244,10 @@ class Report(Result):
 
         return plots.of_report(self, path)
 
+    @staticmethod
+    def _adapt(found: dict[str, Any]) -> dict[str, Any]:
+        return found | {"accuracy_control": found["verified"]}
+
     def _summary(self) -> str:
         weights = self.weights
         quantized = sum(value.quantized for value in weights)
@@ -270,31 +271,3 @@ class Report(Result):
             for value in self.values
         )
         return notebook.table(self._summary(), header, rows)
-
-
-def parse_report(written: tuple[str, str], model: bytes | None = None) -> Report:
-    """Read the JSON and the text of the extension module."""
-    text, shown = written
-    found = json.loads(text)
-    return Report(
-        input=found["input"],
-        output=found["output"],
-        bytes_before=found["bytes_before"],
-        bytes_after=found["bytes_after"],
-        ratio=found["ratio"],
-        sizes=Sizes(**found["sizes"]),
-        engine=found["engine"],
-        method=found["method"],
-        samples=found["samples"],
-        corrected_biases=found["corrected_biases"],
-        steps=parse_steps(found["steps"]),
-        accuracy_control=parse_evaluation(found["verified"]),
-        seconds=Timings(**found["seconds"]),
-        values=tuple(parse_report_row(row) for row in found["values"]),
-        notes=tuple(found["notes"]),
-        warnings=tuple(found["warnings"]),
-        suggestions=tuple(found["suggestions"]),
-        model=model,
-        _json=text,
-        _text=shown,
-    )

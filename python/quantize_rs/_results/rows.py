@@ -61,6 +61,14 @@ class PlannedValue:
     source: str | None = None
     format: str | None = None
 
+    @staticmethod
+    def _adapt(found: dict[str, Any]) -> dict[str, Any]:
+        decision = found["decision"]
+        if (how := decision.get("quantize")) is None:
+            return found | {"why": decision["keep"]}
+        own = {"why": how["because"], "stored": how["stored"], "format": how["format"]}
+        return found | own | _spec(how["spec"]) | {"source": _source(how["source"])}
+
     @property
     def quantized(self) -> bool:
         """Whether it is quantized."""
@@ -115,50 +123,14 @@ class ReportRow(PlannedValue):
     mse: float | None = None
     max_abs_error: float | None = None
 
-
-def parse_planned_value(row: dict[str, Any]) -> PlannedValue:
-    """Read a row of a plan."""
-    decision = row["decision"]
-    if (how := decision.get("quantize")) is None:
-        return PlannedValue(**_common(row), why=decision["keep"])
-    return PlannedValue(
-        **_common(row),
-        why=how["because"],
-        **_spec(how["spec"]),
-        stored=how["stored"],
-        source=_source(how["source"]),
-        format=how["format"],
-    )
-
-
-def parse_report_row(row: dict[str, Any]) -> ReportRow:
-    """Read a row of a report."""
-    if (how := row["quantized"]) is None:
-        return ReportRow(**_common(row), why=row["why"])
-    seen, error = how["range"], how["error"]
-    return ReportRow(
-        **_common(row),
-        why=row["why"],
-        **_spec(how),
-        stored=how["stored"],
-        source=how["source"],
-        format=how["format"],
-        scale=tuple(how["scale"]),
-        zero_point=how["zero_point"],
-        range=None if seen is None else (seen["min"], seen["max"]),
-        method=how["method"],
-        **({} if error is None else _error(error)),
-    )
-
-
-def _common(row: dict[str, Any]) -> dict[str, Any]:
-    shape = row["shape"]
-    return {
-        "name": row["name"],
-        "role": row["role"],
-        "dtype": row["dtype"],
-        "shape": None if shape is None else tuple(shape),
-    }
+    @staticmethod
+    def _adapt(found: dict[str, Any]) -> dict[str, Any]:
+        if (how := found["quantized"]) is None:
+            return found
+        seen, error = how["range"], how["error"]
+        row: dict[str, Any] = found | how | _spec(how) | ({} if error is None else _error(error))
+        row["range"] = None if seen is None else (seen["min"], seen["max"])
+        return row
 
 
 def _spec(spec: dict[str, Any]) -> dict[str, Any]:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from . import notebook
 from .html_report import HtmlResult
-from .metrics import ErrorMetrics, OutputRow, parse_output_row, restore_non_finite
+from .metrics import ErrorMetrics, OutputRow, restore_non_finite
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -76,8 +75,6 @@ class Sensitivity(HtmlResult):
     samples: int
     engine: str | None
     notes: tuple[str, ...]
-    _json: str = field(compare=False)
-    _text: str = field(compare=False)
     _part: ClassVar[str] = "sensitivity"
 
     def plot(self, *, path: str | os.PathLike[str] | None = None) -> Figure:
@@ -98,6 +95,13 @@ class Sensitivity(HtmlResult):
         from . import plots
 
         return plots.of_sensitivity(self, path)
+
+    @staticmethod
+    def _adapt(found: dict[str, Any]) -> dict[str, Any]:
+        for layer in found["layers"]:
+            if layer["score"] is None:
+                layer["score"] = _restore_score(found["metric"], layer)
+        return found
 
     def _summary(self) -> str:
         if not self.layers:
@@ -122,38 +126,11 @@ class Sensitivity(HtmlResult):
         return notebook.table(self._summary(), header, rows)
 
 
-def parse_sensitivity(json_text: str, text: str) -> Sensitivity:
-    """Read the JSON and the text of the extension module."""
-    found = json.loads(json_text)
-    metric = found["metric"]
-    return Sensitivity(
-        metric=metric,
-        all_but_one=found["all_but_one"],
-        layers=tuple(_layer(layer, metric) for layer in found["layers"]),
-        samples=found["samples"],
-        engine=found["engine"],
-        notes=tuple(found["notes"]),
-        _json=json_text,
-        _text=text,
-    )
-
-
-def _layer(found: dict[str, Any], metric: str) -> LayerSensitivity:
-    error = found.pop("weight_error")
-    weight = None if error is None else ErrorMetrics(**restore_non_finite(error))
-    outputs = tuple(parse_output_row(output) for output in found.pop("outputs"))
-    score = found.pop("score")
-    if score is None:
-        score = _restore_score(metric, outputs, weight)
-    nodes = tuple(found.pop("nodes"))
-    return LayerSensitivity(**found, nodes=nodes, score=score, weight_error=weight, outputs=outputs)
-
-
-def _restore_score(
-    metric: str, outputs: tuple[OutputRow, ...], error: ErrorMetrics | None
-) -> float:
-    """Restore a score that JSON cannot hold: infinity (no error) or NaN."""
+def _restore_score(metric: str, layer: dict[str, Any]) -> float:
+    """Restore a score that is not finite: infinity (no error) or NaN."""
+    error = layer["weight_error"]
     if metric == "weight":
-        return math.nan if error is None else error.sqnr_db
-    found = [output.sqnr_db for output in outputs] if metric == "sqnr" else []
+        return math.nan if error is None else float(restore_non_finite(error)["sqnr_db"])
+    outputs = layer["outputs"] if metric == "sqnr" else []
+    found = [restore_non_finite(output)["sqnr_db"] for output in outputs]
     return min(found) if found and not any(map(math.isnan, found)) else math.nan

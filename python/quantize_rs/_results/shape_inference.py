@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from .base import Result
@@ -37,5 +37,3 @@ class ShapeInference(Result):
     warnings: tuple[str, ...]
     output: Path | None
     model: bytes | None
-    _json: str = field(compare=False)
-    _text: str = field(compare=False)

@@ -21,7 +21,6 @@ class Step:
     name: str
     did: tuple[str, ...]
 
-
-def parse_steps(found: list[dict[str, Any]]) -> tuple[Step, ...]:
-    """Read the JSON list of the extension module."""
-    return tuple(Step(step["pass"], tuple(step["did"])) for step in found)
+    @staticmethod
+    def _adapt(found: dict[str, Any]) -> dict[str, Any]:
+        return found | {"name": found["pass"]}

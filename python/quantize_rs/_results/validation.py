@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import dataclass, field
+import math
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from . import notebook
 from .base import Result
-from .metrics import ErrorMetrics, restore_non_finite
-from .steps import Step, parse_steps
+from .metrics import ErrorMetrics
+from .steps import Step
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +72,11 @@ class StoredWeight:
     error: ErrorMetrics
     max_steps: float
 
+    @staticmethod
+    def _adapt(found: dict[str, Any]) -> dict[str, Any]:
+        steps = found["max_steps"]
+        return found | {"max_steps": math.inf if steps is None else steps}
+
 
 @dataclass(frozen=True, slots=True)
 class Uncompared:
@@ -125,8 +130,6 @@ class Validation(Result):
     target: str | None
     original: Path | None
     quantized: Path | None
-    _json: str = field(compare=False)
-    _text: str = field(compare=False)
 
     def __bool__(self) -> bool:
         return self.passed
@@ -158,35 +161,3 @@ class Validation(Result):
 
 def _errors(weight: StoredWeight) -> tuple[float, float, float]:
     return weight.error.sqnr_db, weight.error.max_abs, weight.max_steps
-
-
-def parse_validation(json_text: str, text: str) -> Validation:
-    """Read the JSON and the text of the extension module."""
-    found = json.loads(json_text)
-    return Validation(
-        passed=found["passed"],
-        problems=tuple(Problem(**problem) for problem in found["problems"]),
-        weights=tuple(_weight(weight) for weight in found["weights"]),
-        not_compared=tuple(Uncompared(**row) for row in found["not_compared"]),
-        notes=tuple(found["notes"]),
-        prepared=parse_steps(found["prepared"]),
-        target=found["target"],
-        original=_path(found["original"]),
-        quantized=_path(found["quantized"]),
-        _json=json_text,
-        _text=text,
-    )
-
-
-def _weight(found: dict[str, Any]) -> StoredWeight:
-    steps = found["max_steps"]
-    own = {
-        "shape": tuple(found["shape"]),
-        "error": ErrorMetrics(**restore_non_finite(found["error"])),
-        "max_steps": float("inf") if steps is None else steps,
-    }
-    return StoredWeight(**found | own)
-
-
-def _path(found: str | None) -> Path | None:
-    return None if found is None else Path(found)

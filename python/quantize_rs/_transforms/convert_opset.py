@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 
 from .._inputs.files import writable
 from .._inputs.model_source import ModelSource, read_model
 from .._options import check
+from .._results.build import result
 from .._results.opset_conversion import OpsetConversion
 
 __all__ = ["convert_opset"]
@@ -53,13 +53,10 @@ def convert_opset(
     opset 17 → 21: no node changed
     """
     target = writable(output)
-    model, json_text, text = read_model(source).converted(check.count("opset", opset))
-    found = json.loads(json_text)
+    model, outcome = read_model(source).converted(check.count("opset", opset))
     data = None
     if target is None:
         data = model.to_bytes()
     else:
         model.save(target)
-    return OpsetConversion(
-        found["from"], found["to"], tuple(found["changed"]), target, data, json_text, text
-    )
+    return result(OpsetConversion, outcome, output=target, model=data)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import os
 
 from .._inputs.files import writable
 from .._inputs.model_source import ModelSource, read_model
+from .._results.build import result
 from .._results.shape_inference import ShapeInference
 
 __all__ = ["infer_shapes"]
@@ -50,22 +50,10 @@ def infer_shapes(
     True
     """
     target = writable(output)
-    model, json_text, text = read_model(source).inferred()
-    found = json.loads(json_text)
+    model, outcome = read_model(source).inferred()
     data = None
     if target is None:
         data = model.to_bytes()
     else:
         model.save(target)
-    return ShapeInference(
-        found["values"],
-        found["typed"],
-        found["ranked"],
-        found["shaped"],
-        found["written"],
-        tuple(found["warnings"]),
-        target,
-        data,
-        json_text,
-        text,
-    )
+    return result(ShapeInference, outcome, output=target, model=data)

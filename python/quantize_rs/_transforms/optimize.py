@@ -8,7 +8,8 @@ from collections.abc import Iterable
 from .._inputs.files import writable
 from .._inputs.model_source import ModelSource, read_model
 from .._options import check
-from .._results.optimization import OptimizationReport, parse_optimization
+from .._results.build import result
+from .._results.optimization import OptimizationReport
 
 __all__ = ["optimize"]
 
@@ -80,5 +81,5 @@ def optimize(
         check.optional_names("passes", passes), check.names("skip", skip)
     )
     if target is None:
-        return parse_optimization(made.report(), made.to_bytes())
-    return parse_optimization(made.save(target))
+        return result(OptimizationReport, made.report(), model=made.to_bytes())
+    return result(OptimizationReport, made.save(target), model=None)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterable
 from typing import Literal, SupportsFloat
@@ -10,7 +9,8 @@ from typing import Literal, SupportsFloat
 from .._inputs.files import writable
 from .._inputs.model_source import ModelSource, read_model
 from .._options import check
-from .._results.pruning import PrunedWeight, Pruning
+from .._results.build import result
+from .._results.pruning import Pruning
 from ..errors import OptionError
 
 __all__ = ["prune"]
@@ -81,7 +81,7 @@ def prune(
     if per not in ("tensor", "channel"):
         raise OptionError(f"per is {per!r}, expected 'tensor' or 'channel'", option="per")
     with check.rename_errors(excluded_layers="exclude"):
-        model, json_text, text = read_model(source).pruned(
+        model, outcome = read_model(source).pruned(
             below, per == "channel", check.names("exclude", exclude)
         )
     data = None
@@ -89,12 +89,7 @@ def prune(
         data = model.to_bytes()
     else:
         model.save(target)
-    found = json.loads(json_text)
-    weights = tuple(
-        PrunedWeight(**(weight | {"shape": tuple(weight["shape"])}))
-        for weight in found.pop("weights")
-    )
-    return Pruning(**found, weights=weights, output=target, model=data, _json=json_text, _text=text)
+    return result(Pruning, outcome, output=target, model=data)
 
 
 def _below(

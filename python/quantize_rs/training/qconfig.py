@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -17,6 +16,7 @@ from .._inputs.files import writable
 from .._inputs.model_source import ModelSource
 from .._inputs.samples import CalibrationData
 from .._options import check
+from .._options.option_dict import ModuleConfigDict
 from .._results.ranges import Ranges
 from .._results.report import Report
 from ..errors import OptionError
@@ -135,15 +135,12 @@ class QConfigDict:
             A name, pattern or type matches nothing in the model, or the configs contradict each
             other: activations of some modules are quantized, but those of all others stay float.
         """
-        modules = {
-            "global": _types_of(self._global),
-            "names": {name: _types_of(config) for name, config in self._names.items()},
-            "patterns": [(text, _types_of(config)) for text, config in self._patterns],
-            "types": [(op_type, _types_of(config)) for op_type, config in self._types],
-        }
-        found = model._model.module_options(json.dumps(modules))
-        keys = ("weights", "activations", "layer_bits", "activation_types", "exclude")
-        return dict(zip(keys, found, strict=True))
+        modules = ModuleConfigDict(
+            all=self._global,
+            names=[*self._names.items(), *self._patterns],
+            types=self._types,
+        )
+        return dict(model._model.module_options(modules))
 
 
 @dataclass(slots=True, repr=False, eq=False)
@@ -281,7 +278,3 @@ def prepare(
 
 def _config(config: QConfig | None) -> QConfig:
     return QConfig(None, None) if config is None else config
-
-
-def _types_of(config: QConfig) -> dict[str, str | None]:
-    return {"weight": config.weight, "activation": config.activation}

@@ -1,33 +1,73 @@
-//! The bar of `quantize` and `calibrate`: what the result has to reach, on which samples it is judged,
-//! and what becomes of one that does not reach it.
+//! Accuracy control of `quantize` and `calibrate`: the criteria that the result has to meet, the
+//! samples that it is evaluated on, and what happens where it misses one.
 
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use quantize_rs::{Config, GuardOptions, InputSpec, Model, Quantized, Ranges, guarded};
+use quantize_rs::options::Fraction;
+use quantize_rs::{Bar, Config, GuardOptions, InputSpec, Model, Quantized, Ranges, guarded};
 use quantize_rs_runner::samples::SampleDiagnostics;
 
-use crate::args::{BarArguments, ClassArguments};
 use crate::console::Console;
 use crate::engine::EngineArguments;
 use crate::failure::Failure;
 use crate::images::ImageArguments;
+use crate::labels::ClassArguments;
+use crate::options;
 use crate::run_on_samples;
 use crate::samples::{self, SampleArguments};
 
-/// What the result has to reach.
+/// What the quantized model has to reach.
 #[derive(Debug, Default, Args)]
-#[command(next_help_heading = "Bar, below which nothing is written and the exit code is 1")]
-pub(crate) struct GuardArguments {
-    /// Samples that the result is judged on, in the forms of calibration data; by default
-    /// those of --data, and the report says so, as where both are the same
-    #[arg(long, value_name = "PATH")]
+#[command(next_help_heading = "Accuracy criteria: where one is missed the exit code is 1")]
+pub(crate) struct CriteriaArguments {
+    #[arg(long, value_name = "DB", help = options::help("min_sqnr"))]
+    pub(crate) min_sqnr: Option<f64>,
+    #[arg(
+        long,
+        value_name = "FRACTION",
+        requires = "labels",
+        value_parser = options::parsed::<Fraction>("max_accuracy_drop"),
+        help = options::help("max_accuracy_drop")
+    )]
+    pub(crate) max_accuracy_drop: Option<Fraction>,
+    #[arg(long, help = options::help("require_faster"))]
+    pub(crate) require_faster: bool,
+}
+
+impl CriteriaArguments {
+    pub(crate) fn bar(&self) -> Bar {
+        Bar {
+            min_sqnr: self.min_sqnr,
+            max_accuracy_drop: self.max_accuracy_drop.map(|Fraction(drop)| drop),
+            require_faster: self.require_faster,
+        }
+    }
+}
+
+const ACCURACY_CONTROL: &str =
+    "Accuracy control: where a criterion is missed nothing is written and the exit code is 1";
+
+const NO_FALL_BACK: &str = "Fail where an accuracy criterion is missed, instead of leaving layers \
+                            in float, the most sensitive first, until it holds";
+
+/// Accuracy criteria, and what happens where the result misses one.
+#[derive(Debug, Default, Args)]
+#[command(next_help_heading = ACCURACY_CONTROL)]
+pub(crate) struct AccuracyControlArguments {
+    #[arg(
+        id = "validation_data",
+        long = "validation-data",
+        visible_alias = "verify",
+        value_name = "PATH",
+        help = options::help("validation_data"),
+        long_help = options::long_help("validation_data")
+    )]
     verify: Option<PathBuf>,
-    /// Fail where a bar is missed, instead of leaving layers float, worst first, until it holds
-    #[arg(long)]
+    #[arg(long, help = NO_FALL_BACK)]
     no_fall_back: bool,
     #[command(flatten)]
-    bar: BarArguments,
+    criteria: CriteriaArguments,
     #[command(flatten)]
     classes: ClassArguments,
 }
@@ -38,7 +78,7 @@ pub(crate) struct Judged {
     samples: SampleDiagnostics,
 }
 
-impl GuardArguments {
+impl AccuracyControlArguments {
     /// Gets ready to judge, where that is wished. Samples of a calibration serve where there are no
     /// others.
     pub(crate) fn open(
@@ -48,12 +88,13 @@ impl GuardArguments {
         calibrated: Option<&SampleArguments>,
         console: &mut Console<'_>,
     ) -> Result<Option<Judged>, Failure> {
-        let bar = self.bar.bar();
+        let bar = self.criteria.bar();
         let data = calibrated.and_then(|samples| samples.data.as_deref());
         images.check(&[self.verify(), data])?;
         if self.verify.is_none() && !bar.is_set() && self.classes.labels.is_none() {
             if self.classes.scores.is_some() {
-                let message = "--scores has no effect where nothing is judged: give --verify PATH";
+                let message =
+                    "--scores has no effect where nothing is judged: give --validation-data PATH";
                 return Err(Failure::Misuse(message.to_owned()));
             }
             return Ok(None);
@@ -70,7 +111,7 @@ impl GuardArguments {
         };
         let Some(found) = found else {
             let message = format!(
-                "{} needs --verify PATH: samples that the result is judged on",
+                "{} needs --validation-data PATH: samples that the result is judged on",
                 self.first_flag()
             );
             return Err(Failure::Misuse(message));
@@ -104,7 +145,7 @@ impl GuardArguments {
 
     /// A flag that asks for samples.
     fn first_flag(&self) -> &'static str {
-        let BarArguments { min_sqnr, max_accuracy_drop, require_faster } = &self.bar;
+        let CriteriaArguments { min_sqnr, max_accuracy_drop, require_faster } = &self.criteria;
         match (min_sqnr, max_accuracy_drop, require_faster) {
             (Some(_), ..) => "--min-sqnr",
             (_, Some(_), _) => "--max-accuracy-drop",

@@ -5,17 +5,20 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use quantize_rs::WeightType;
+use quantize_rs::options::Verb;
 use quantize_rs_runner::samples;
 
-use crate::accuracy_control::GuardArguments;
-use crate::args::{PageArguments, QuantizeArguments, RecipeArguments};
+use crate::accuracy_control::AccuracyControlArguments;
 use crate::console::Console;
 use crate::engine::EngineArguments;
 use crate::failure::Failure;
-use crate::folders::Made;
+use crate::html::HtmlArguments;
 use crate::jobs::{self, Manner, Work};
+use crate::options::WeightOptions;
+use crate::output_path::Made;
+use crate::quantize::QuantizeArguments;
+use crate::recipe::RecipeArguments;
 use crate::samples::SampleArguments;
-use crate::wishes::{ActivationWishes, Activations, WeightWishes, Wishes};
 
 /// Arguments of `batch`.
 #[derive(Debug, Args)]
@@ -36,33 +39,28 @@ pub(crate) struct BatchArguments {
     #[arg(long)]
     continue_on_error: bool,
     #[command(flatten)]
-    wishes: Wishes,
-    #[command(flatten)]
-    alone: WeightWishes,
+    options: WeightOptions,
 }
 
 pub(crate) fn run(args: &BatchArguments, console: &mut Console<'_>) -> Result<(), Failure> {
-    let config =
-        args.wishes.config(Activations::Float, &args.alone, &ActivationWishes::default())?;
+    let config = args.options.config(Verb::Quantize)?;
     let models = expanded(&args.models)?;
     check_stems(&models)?;
     let all: Vec<Work> = models
         .into_iter()
         .map(|model| {
             let output = args.output.join(name(&model, config.weights));
-            let (wishes, alone) = (args.wishes.clone(), args.alone.clone());
             let (recipe, dry_run) = (RecipeArguments::default(), false);
             Work::Quantize(Box::new(QuantizeArguments {
                 model,
                 output,
                 dry_run,
-                page: PageArguments::default(),
+                html: HtmlArguments::default(),
                 recipe,
-                guard: GuardArguments::default(),
+                accuracy_control: AccuracyControlArguments::default(),
                 samples: SampleArguments::default(),
                 engine: EngineArguments::default(),
-                wishes,
-                alone,
+                options: args.options.clone(),
             }))
         })
         .collect();

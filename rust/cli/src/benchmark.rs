@@ -4,11 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use clap::Args;
-use quantize_rs::{InputSpec, Model, ModelInfo, Sample, Speed, latency};
+use quantize_rs::{InputSpec, LatencyOptions, Model, ModelInfo, Sample, Speed, latency};
 use quantize_rs_runner::samples;
 use serde::Serialize;
 
-use crate::args::TimingArguments;
 use crate::console::Console;
 use crate::engine::EngineChoice;
 use crate::failure::Failure;
@@ -16,10 +15,54 @@ use crate::interrupt;
 use crate::samples::SampleArguments;
 use crate::text;
 
+/// How latency is measured.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Latency")]
+pub(crate) struct LatencyArguments {
+    /// Do not measure it
+    #[arg(long, conflicts_with_all = ["runs", "latency_threads"])]
+    pub(crate) no_latency: bool,
+    #[command(flatten)]
+    pub(crate) timing: TimingArguments,
+}
+
+/// How often, and on how many threads.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Latency")]
+pub(crate) struct TimingArguments {
+    /// Runs of each model that count, those to warm up not among them [default: 100]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) runs: Option<u32>,
+    /// Threads that one run is computed on [default: 1]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub(crate) latency_threads: Option<u16>,
+}
+
+impl LatencyArguments {
+    /// How to measure; `None` when it is not wanted.
+    pub(crate) fn options(&self) -> Option<LatencyOptions> {
+        (!self.no_latency).then(|| self.timing.options())
+    }
+}
+
+impl TimingArguments {
+    /// How to measure.
+    pub(crate) fn options(&self) -> LatencyOptions {
+        let mut options = LatencyOptions::default();
+        if let Some(runs) = self.runs.and_then(|runs| usize::try_from(runs).ok()) {
+            options.runs = runs;
+        }
+        if let Some(threads) = self.latency_threads {
+            options.threads = usize::from(threads);
+        }
+        options
+    }
+}
+
 /// Arguments of `benchmark`.
 #[derive(Debug, Args)]
 #[command(
-    mut_arg("data", |data| data.requires("latency").help(DATA)),
+    mut_arg("calibration_data", |data| data.requires("latency").help(DATA)),
     mut_arg("runs", |runs| runs.requires("latency")),
     mut_arg("latency_threads", |threads| threads.requires("latency")),
     mut_arg("engine", |engine| engine.requires("latency").help_heading("Latency")),
@@ -114,7 +157,7 @@ fn speed(
     if args.samples.data.is_none() || args.samples.are_random() {
         console.warn(
             "timed on RANDOM NUMBERS: real inputs may take another time, where they have other \
-             lengths or lead another way; give some with --data PATH",
+             lengths or lead another way; give some with --calibration-data PATH",
         );
     }
     let engine = args.engine.open_deployed()?;

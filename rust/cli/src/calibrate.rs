@@ -1,18 +1,86 @@
 //! `calibrate`: the weights of a model, and its activations as samples show them.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
+use clap::{ArgGroup, Args};
+use quantize_rs::options::Verb;
 use quantize_rs::{Config, InputSpec, Method, Model, Plan, Ranges, Report};
 use quantize_rs_runner::samples::SampleDiagnostics;
 
-use crate::args::{CalibrateArguments, RangesArguments};
+use crate::accuracy_control::AccuracyControlArguments;
 use crate::console::Console;
 use crate::engine::EngineArguments;
 use crate::failure::Failure;
+use crate::html::HtmlArguments;
+use crate::options::{self, ActivationOptions};
+use crate::recipe::RecipeArguments;
 use crate::samples::SampleArguments;
-use crate::wishes::{Activations, WeightWishes};
-use crate::{file, plan, ranges, run_on_samples, summary, text};
+use crate::{output_path, plan, ranges, run_on_samples, summary, text};
+
+/// Arguments of `calibrate`.
+#[derive(Debug, Args)]
+#[command(
+    mut_arg("calibration_data", |data| data.required_unless_present_any(["ranges", "dry_run"])),
+    group(ArgGroup::new("run_on").args(["calibration_data", "validation_data"]).multiple(true)),
+    mut_arg("engine", |engine| engine.requires("run_on")),
+    mut_arg("onnxruntime", |library| library.requires("run_on")),
+    mut_arg("threads", |threads| threads.requires("run_on"))
+)]
+pub(crate) struct CalibrateArguments {
+    /// The model
+    pub(crate) model: PathBuf,
+    /// Where the quantized model goes; may be the model itself
+    #[arg(short, long, value_name = "FILE", default_value = "model_calibrated.onnx")]
+    pub(crate) output: PathBuf,
+    /// Print the plan and write nothing
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+    /// Print what each method makes of the samples and write nothing
+    #[arg(long, conflicts_with_all = ["dry_run", "ranges", "ranges_out", "method", "save_recipe", "html", "validation_data", "labels", "scores", "min_sqnr", "max_accuracy_drop", "require_faster"])]
+    pub(crate) compare_methods: bool,
+    #[command(flatten)]
+    pub(crate) recipe: RecipeArguments,
+    #[command(flatten)]
+    pub(crate) html: HtmlArguments,
+    #[command(flatten)]
+    pub(crate) samples: SampleArguments,
+    #[command(flatten)]
+    pub(crate) ranges: RangesArguments,
+    #[command(flatten)]
+    pub(crate) accuracy_control: AccuracyControlArguments,
+    #[command(flatten)]
+    pub(crate) engine: EngineArguments,
+    #[command(flatten)]
+    pub(crate) options: ActivationOptions,
+}
+
+/// What becomes of the samples.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Calibration")]
+pub(crate) struct RangesArguments {
+    #[arg(
+        long,
+        value_name = "FILE",
+        conflicts_with = "calibration_data",
+        help = options::help("ranges")
+    )]
+    pub(crate) ranges: Option<PathBuf>,
+    #[arg(
+        long,
+        value_name = "FILE",
+        conflicts_with = "ranges",
+        help = options::help("ranges_out")
+    )]
+    pub(crate) ranges_out: Option<PathBuf>,
+    #[arg(
+        long,
+        value_name = "METHOD",
+        help = options::help("method"),
+        long_help = options::long_help("method")
+    )]
+    pub(crate) method: Option<Method>,
+}
 
 pub(crate) fn run(args: &CalibrateArguments, console: &mut Console<'_>) -> Result<(), Failure> {
     if args.dry_run || args.compare_methods {
@@ -38,7 +106,7 @@ pub(crate) fn report(
     let (model, plan) = plan::of(&original, config.clone())?;
     let numbers = Numbers::open(args, &model)?;
     let given = &args.samples;
-    let judged = args.guard.open(&original, &given.images, Some(given), console)?;
+    let judged = args.accuracy_control.open(&original, &given.images, Some(given), console)?;
     let noise = warn_of_noise(&args.samples, console);
     check_paths(args)?;
 
@@ -51,10 +119,10 @@ pub(crate) fn report(
             judged.quantized((&original, &config), ranges.as_ref(), &args.engine, console)?
         }
     };
-    let mut report = file::save(&made, &args.output)?;
+    let mut report = output_path::save(&made, &args.output)?;
     report.seconds.calibrate = seconds;
     report.warnings.extend(noise.map(str::to_owned));
-    args.page.write(|| report.html())?;
+    args.html.write(|| report.html())?;
     Ok(report)
 }
 
@@ -67,8 +135,7 @@ pub(crate) fn planned(args: &CalibrateArguments) -> Result<(Model, Plan), Failur
 /// The model, and what is wanted of it.
 fn wanted(args: &CalibrateArguments) -> Result<(Model, Config), Failure> {
     let model = Model::open(&args.model)?;
-    let activations = args.ranges.activations.map_or(Activations::OfTarget, Activations::Of);
-    let config = args.wishes.config(activations, &WeightWishes::default(), &args.calibrated)?;
+    let config = args.options.config(Verb::Calibrate)?;
     Ok((model, config))
 }
 
@@ -92,7 +159,7 @@ fn compare(
     console: &mut Console<'_>,
 ) -> Result<(), Failure> {
     let Numbers::Samples(samples) = numbers else {
-        return Err(Failure::Misuse("--compare-methods needs --data".to_owned()));
+        return Err(Failure::Misuse("--compare-methods needs --calibration-data".to_owned()));
     };
     let done = run_on_samples::on(
         &*args.engine.open()?,
@@ -129,7 +196,7 @@ impl Numbers {
             }));
         }
         let inputs = InputSpec::of(model);
-        Ok(match args.samples.open_beside(&inputs, args.guard.verify())? {
+        Ok(match args.samples.open_beside(&inputs, args.accuracy_control.verify())? {
             Some(samples) => Numbers::Samples(SampleDiagnostics::new(samples, &inputs)),
             None => Numbers::Nowhere,
         })
@@ -151,7 +218,7 @@ impl Numbers {
                 let sources = (&args.engine, &args.samples);
                 let ranges = observe(model, plan, sources, samples, &method, console)?;
                 if let Some(path) = &args.ranges.ranges_out {
-                    file::write(path, &ranges.to_json())?;
+                    output_path::write(path, &ranges.to_json())?;
                 }
                 Ok(Some(ranges))
             }
@@ -183,18 +250,18 @@ pub(crate) fn observe(
 }
 
 fn check_paths(args: &CalibrateArguments) -> Result<(), Failure> {
-    file::check(&args.output)?;
+    output_path::check(&args.output)?;
     let mut others: Vec<&Path> = vec![&args.output, &args.model];
     others.extend(args.samples.data.as_deref());
     others.extend(args.ranges.ranges.as_deref());
     others.extend(args.engine.library());
-    others.extend(args.guard.files());
+    others.extend(args.accuracy_control.files());
     // The model may be replaced, as anywhere.
-    file::check_apart("--output", &args.output, &others[2..])?;
+    output_path::check_apart("--output", &args.output, &others[2..])?;
     if let Some(path) = &args.ranges.ranges_out {
-        file::check_apart("--ranges-out", path, &others)?;
-        file::check(path)?;
+        output_path::check_apart("--ranges-out", path, &others)?;
+        output_path::check(path)?;
         others.push(path);
     }
-    args.page.check(&others)
+    args.html.check(&others)
 }

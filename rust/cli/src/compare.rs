@@ -6,16 +6,19 @@ use clap::Args;
 use quantize_rs::{CompareOptions, InputSpec, Model, compare};
 use quantize_rs_runner::samples::SampleDiagnostics;
 
-use crate::args::{BarArguments, ClassArguments, LatencyArguments, PageArguments};
+use crate::accuracy_control::CriteriaArguments;
+use crate::benchmark::LatencyArguments;
 use crate::console::Console;
 use crate::engine::EngineArguments;
 use crate::failure::Failure;
+use crate::html::HtmlArguments;
+use crate::labels::ClassArguments;
 use crate::run_on_samples;
 use crate::samples::SampleArguments;
 
 /// Arguments of `compare`.
 #[derive(Debug, Args)]
-#[command(mut_arg("data", |data| data.required(true)))]
+#[command(mut_arg("calibration_data", |data| data.required(true)))]
 #[command(mut_arg("require_faster", |faster| faster.conflicts_with("no_latency")))]
 pub(crate) struct CompareArguments {
     /// The float model
@@ -29,9 +32,9 @@ pub(crate) struct CompareArguments {
     #[command(flatten)]
     latency: LatencyArguments,
     #[command(flatten)]
-    bar: BarArguments,
+    criteria: CriteriaArguments,
     #[command(flatten)]
-    page: PageArguments,
+    html: HtmlArguments,
     #[command(flatten)]
     engine: EngineArguments,
 }
@@ -40,7 +43,7 @@ pub(crate) fn run(args: &CompareArguments, console: &mut Console<'_>) -> Result<
     let (original, quantized) = (Model::open(&args.original)?, Model::open(&args.quantized)?);
     let inputs = InputSpec::of(&original);
     let Some(samples) = args.samples.open(&inputs)? else {
-        return Err(Failure::Misuse("compare needs --data".to_owned()));
+        return Err(Failure::Misuse("compare needs --calibration-data".to_owned()));
     };
     let labels = args.classes.labels()?;
     if args.samples.are_random() {
@@ -51,7 +54,7 @@ pub(crate) fn run(args: &CompareArguments, console: &mut Console<'_>) -> Result<
         scores: args.classes.scores.clone(),
         latency: args.latency.options(),
     };
-    args.page.check(&[&args.original, &args.quantized])?;
+    args.html.check(&[&args.original, &args.quantized])?;
     let engine = args.engine.open_deployed()?;
     let samples = SampleDiagnostics::new(samples, &inputs);
     let given = (&args.engine, &args.samples);
@@ -63,9 +66,9 @@ pub(crate) fn run(args: &CompareArguments, console: &mut Console<'_>) -> Result<
     if console.verbose() {
         found.notes.iter().for_each(|note| console.warn(note));
     }
-    args.page.write(|| found.html())?;
+    args.html.write(|| found.html())?;
     console.result(|| found.to_json(), || found.to_string())?;
-    match found.misses(&args.bar.bar()) {
+    match found.misses(&args.criteria.bar()) {
         misses if misses.is_empty() => Ok(()),
         misses => {
             Err(Failure::Refused(format!("below the accuracy criterion: {}", misses.join("; "))))

@@ -2,10 +2,34 @@
 
 use std::io::Write;
 
-use crate::args::{Format, OutputArguments};
+use clap::{Args, ValueEnum};
+
 use crate::failure::Failure;
 use crate::progress::Progress;
 use crate::text;
+
+/// How results are shown.
+#[derive(Clone, Copy, Debug, Default, Args)]
+#[command(next_help_heading = "Output")]
+pub(crate) struct OutputArguments {
+    /// How results are printed; json is one document on one line
+    #[arg(long, global = true, value_enum, default_value_t)]
+    pub(crate) format: Format,
+    /// No progress and no summary, only warnings, errors and what was asked for by name
+    #[arg(short, long, global = true, conflicts_with = "verbose")]
+    pub(crate) quiet: bool,
+    /// Every weight, and progress even where no bar can be drawn
+    #[arg(short, long, global = true)]
+    pub(crate) verbose: bool,
+}
+
+/// How results are printed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Format {
+    #[default]
+    Text,
+    Json,
+}
 
 /// Where a command prints, and how much.
 pub(crate) struct Console<'a> {

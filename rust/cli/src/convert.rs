@@ -1,14 +1,29 @@
 //! `convert`: a model of newer operators.
 
+use std::path::PathBuf;
+
+use clap::Args;
 use quantize_rs::{Model, convert_opset};
 
-use crate::args::ConvertModelArguments;
 use crate::console::Console;
 use crate::failure::Failure;
-use crate::{file, interrupt, text};
+use crate::{interrupt, output_path, text};
+
+/// Arguments of `convert`.
+#[derive(Debug, Args)]
+pub(crate) struct ConvertModelArguments {
+    /// The model
+    pub(crate) model: PathBuf,
+    /// Where the converted model goes; may be the model itself
+    #[arg(short, long, value_name = "FILE", default_value = "model_converted.onnx")]
+    pub(crate) output: PathBuf,
+    /// The version of the operators, not older than the model's
+    #[arg(long, value_name = "N")]
+    pub(crate) opset: i64,
+}
 
 pub(crate) fn run(args: &ConvertModelArguments, console: &mut Console<'_>) -> Result<(), Failure> {
-    file::check(&args.output)?;
+    output_path::check(&args.output)?;
     let (model, conversion) = convert_opset(&Model::open(&args.model)?, args.opset)?;
     interrupt::finishing(|| {
         let saved = model.save(&args.output).map(|_| ());

@@ -3,12 +3,13 @@
 use std::path::{Path, PathBuf};
 use std::thread;
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 use quantize_rs::Engine;
+use quantize_rs::options::EngineName;
 use quantize_rs_runner::{Auto, OnnxRuntime, Tract};
 
 use crate::failure::Failure;
-use crate::interrupt;
+use crate::{interrupt, options};
 
 /// Who runs the model on samples, and on how many threads.
 #[derive(Debug, Default, Args)]
@@ -16,33 +17,28 @@ use crate::interrupt;
 pub(crate) struct EngineArguments {
     #[command(flatten)]
     choice: EngineChoice,
-    /// Samples that run at once, each on a thread of its own [default: one a processor]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
+    #[arg(
+        long,
+        value_name = "N",
+        value_parser = clap::value_parser!(u16).range(1..=256),
+        help = options::help("threads")
+    )]
     threads: Option<u16>,
 }
 
 /// Who runs the model.
 #[derive(Debug, Default, Args)]
 pub(crate) struct EngineChoice {
-    /// Who runs the model on samples
-    #[arg(long, value_enum, value_name = "NAME", default_value_t)]
+    #[arg(
+        long,
+        value_name = "NAME",
+        default_value = "auto",
+        value_parser = options::choice::<EngineName>("engine"),
+        help = options::help("engine")
+    )]
     engine: EngineName,
-    /// The library of ONNX Runtime, libonnxruntime.so or the like [default: that of the active
-    /// Python environment]
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", help = options::help("onnxruntime"))]
     onnxruntime: Option<PathBuf>,
-}
-
-/// The engines there are.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-enum EngineName {
-    /// tract for small models that it runs right; for others onnxruntime, where it is installed
-    #[default]
-    Auto,
-    /// What is built in
-    Tract,
-    /// ONNX Runtime, where it is installed
-    Onnxruntime,
 }
 
 impl EngineArguments {
@@ -95,8 +91,8 @@ impl EngineChoice {
                 Err(error) => Box::new(Auto::without(error.to_string())),
             },
             (EngineName::Tract, _) => Box::new(Tract),
-            (EngineName::Onnxruntime, Some(library)) => Box::new(OnnxRuntime::open(&library)?),
-            (EngineName::Onnxruntime, None) => {
+            (EngineName::OnnxRuntime, Some(library)) => Box::new(OnnxRuntime::open(&library)?),
+            (EngineName::OnnxRuntime, None) => {
                 let message = "--engine onnxruntime: it is not installed here: `pip install \
                                onnxruntime`, or say where it is with --onnxruntime";
                 return Err(Failure::Misuse(message.to_owned()));

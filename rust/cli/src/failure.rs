@@ -3,6 +3,7 @@
 use std::error::Error;
 use std::io;
 
+use quantize_rs::options;
 use quantize_rs::{CalibrationError, QuantizeError, QuantizeErrorKind};
 
 use crate::text;
@@ -117,12 +118,8 @@ pub(crate) fn said(error: &io::Error) -> String {
 
 /// The flag that sets an option of the library.
 fn flag(option: &str) -> String {
-    match option {
-        "excluded_layers" => "--exclude".to_owned(),
-        "included_layers" => "--include".to_owned(),
-        "layer_types" => "--layer-bits".to_owned(),
-        _ => format!("--{}", option.replace('_', "-")),
-    }
+    let name = options::find(option).map_or(option, |row| row.name);
+    format!("--{}", name.replace('_', "-"))
 }
 
 #[cfg(test)]
@@ -133,7 +130,7 @@ mod tests {
 
     #[test]
     fn options_are_misuse_and_named_as_flags() {
-        let cases = [("excluded_layers", "--exclude is"), ("min_elements", "--min-elements is")];
+        let cases = [("exclude", "--exclude is"), ("min_elements", "--min-elements is")];
         for (option, expected) in cases {
             let failure = Failure::from(QuantizeError::option(option, "is"));
             assert_eq!((failure.message().as_deref(), failure.code()), (Some(expected), MISUSE));

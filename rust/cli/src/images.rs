@@ -9,67 +9,59 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use quantize_rs_runner::samples::{ChannelOrder, ImageFolder, Layout, Resize, is_image_path};
 
 use crate::failure::Failure;
-use crate::samples;
+use crate::{options, samples};
 
 /// Said of each flag: a heading of the whole would also stand over the flags that follow.
-const HEADING: &str = "Images, where samples are a folder, an image or a pattern";
+const HEADING: &str = options::Group::Images.title();
 
 /// What to do with images.
 #[derive(Debug, Default, Args)]
 pub(crate) struct ImageArguments {
-    /// Height and width, or one number for both [default: those of the model's input]
-    #[arg(long, help_heading = HEADING, value_name = "H,W", value_delimiter = ',')]
+    #[arg(long, help_heading = HEADING, help = options::help("size"), value_name = "H,W", value_delimiter = ',')]
     size: Option<Vec<usize>>,
-    /// What pixels, 0 to 255, are multiplied by [default: 1/255]
-    #[arg(long, help_heading = HEADING, value_name = "X", allow_negative_numbers = true)]
+    #[arg(long, help_heading = HEADING, help = options::help("scale"), value_name = "X", allow_negative_numbers = true)]
     scale: Option<f64>,
-    /// Then subtracted: one number, or one for each channel as the model gets them [default: 0]
     #[arg(
         long,
-        help_heading = HEADING,
+        help_heading = HEADING, help = options::help("mean"),
         value_name = "X,X,X",
         value_delimiter = ',',
         allow_negative_numbers = true,
     )]
     mean: Option<Vec<f64>>,
-    /// Then divided by: one number, or one for each channel [default: 1]
     #[arg(
         long,
-        help_heading = HEADING,
+        help_heading = HEADING, help = options::help("std"),
         value_name = "X,X,X",
         value_delimiter = ',',
         allow_negative_numbers = true,
     )]
     std: Option<Vec<f64>>,
-    /// Where the channels are [default: where the model's input has 3 or 1]
     #[arg(
         long,
-        help_heading = HEADING,
+        help_heading = HEADING, help = options::help("layout"),
         value_name = "LAYOUT",
         ignore_case = true,
         value_parser = one_of(Layout::NAMES),
     )]
     layout: Option<Layout>,
-    /// The order of three channels [default: RGB]
     #[arg(
         long,
-        help_heading = HEADING,
+        help_heading = HEADING, help = options::help("channel_order"),
         value_name = "ORDER",
         ignore_case = true,
         value_parser = one_of(ChannelOrder::NAMES),
     )]
     channel_order: Option<ChannelOrder>,
-    /// How images are brought to their size [default: bilinear]
     #[arg(
         long,
-        help_heading = HEADING,
+        help_heading = HEADING, help = options::help("resize"),
         value_name = "FILTER",
         ignore_case = true,
         value_parser = one_of(Resize::NAMES),
     )]
     resize: Option<Resize>,
-    /// Resize the shorter side to N and cut the size out of the centre; else all is resized
-    #[arg(long, help_heading = HEADING, value_name = "N")]
+    #[arg(long, help_heading = HEADING, help = options::help("crop"), value_name = "N")]
     crop: Option<usize>,
 }
 

@@ -1,14 +1,26 @@
 //! `infer-shapes`: a model that says of what type and shape its values are.
 
+use std::path::PathBuf;
+
+use clap::Args;
 use quantize_rs::{Model, infer_shapes};
 
-use crate::args::InferArguments;
 use crate::console::Console;
 use crate::failure::Failure;
-use crate::{file, interrupt, text};
+use crate::{interrupt, output_path, text};
+
+/// Arguments of `infer-shapes`.
+#[derive(Debug, Args)]
+pub(crate) struct InferArguments {
+    /// The model
+    pub(crate) model: PathBuf,
+    /// Where the model with its shapes goes; may be the model itself
+    #[arg(short, long, value_name = "FILE", default_value = "model_inferred.onnx")]
+    pub(crate) output: PathBuf,
+}
 
 pub(crate) fn run(args: &InferArguments, console: &mut Console<'_>) -> Result<(), Failure> {
-    file::check(&args.output)?;
+    output_path::check(&args.output)?;
     let (model, inference) = infer_shapes(&Model::open(&args.model)?)?;
     interrupt::finishing(|| {
         let saved = model.save(&args.output).map(|_| ());

@@ -2,13 +2,21 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
+use std::path::PathBuf;
 
+use clap::Args;
 use quantize_rs::{InputSpec, Model, ModelInfo};
 
-use crate::args::InfoArguments;
 use crate::console::Console;
 use crate::failure::Failure;
 use crate::text;
+
+/// Arguments of `info`.
+#[derive(Debug, Args)]
+pub(crate) struct InfoArguments {
+    /// The model
+    pub(crate) model: PathBuf,
+}
 
 pub(crate) fn run(args: &InfoArguments, console: &mut Console<'_>) -> Result<(), Failure> {
     let info = ModelInfo::of(&Model::open(&args.model)?);

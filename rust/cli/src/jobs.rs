@@ -11,9 +11,10 @@ use std::time::Instant;
 use quantize_rs::Report;
 use serde::Serialize;
 
-use crate::args::{CalibrateArguments, OutputArguments, QuantizeArguments};
-use crate::console::{Console, Terminals};
+use crate::calibrate::CalibrateArguments;
+use crate::console::{Console, OutputArguments, Terminals};
 use crate::failure::Failure;
+use crate::quantize::QuantizeArguments;
 use crate::{calibrate, interrupt, quantize, text};
 
 /// A model to be made.

@@ -1,14 +1,25 @@
 //! The right classes of samples, in a file.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
+use clap::Args;
 use quantize_rs::InputSpec;
 use quantize_rs_onnx::DataType;
 use quantize_rs_runner::samples;
 
-use crate::args::ClassArguments;
 use crate::failure::{Failure, said};
+use crate::options;
+
+/// What the right classes are.
+#[derive(Debug, Default, Args)]
+#[command(next_help_heading = "Accuracy")]
+pub(crate) struct ClassArguments {
+    #[arg(long, value_name = "FILE", help = options::help("labels"))]
+    pub(crate) labels: Option<PathBuf>,
+    #[arg(long, value_name = "NAME", help = options::help("scores"))]
+    pub(crate) scores: Option<String>,
+}
 
 impl ClassArguments {
     /// The right classes, where they are known.

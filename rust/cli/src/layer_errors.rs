@@ -6,10 +6,10 @@ use clap::Args;
 use quantize_rs::{InputSpec, Model, layer_errors};
 use quantize_rs_runner::samples::SampleDiagnostics;
 
-use crate::args::PageArguments;
 use crate::console::Console;
 use crate::engine::EngineArguments;
 use crate::failure::Failure;
+use crate::html::HtmlArguments;
 use crate::samples::SampleArguments;
 use crate::{ascii_histogram, run_on_samples};
 
@@ -18,14 +18,14 @@ const SHOWN: usize = 20;
 
 /// Arguments of `layer-errors`.
 #[derive(Debug, Args)]
-#[command(mut_arg("data", |data| data.required(true)))]
+#[command(mut_arg("calibration_data", |data| data.required(true)))]
 pub(crate) struct LayerErrorsArguments {
     /// The float model
     original: PathBuf,
     /// The model that was made of it
     quantized: PathBuf,
     #[command(flatten)]
-    page: PageArguments,
+    html: HtmlArguments,
     #[command(flatten)]
     samples: SampleArguments,
     #[command(flatten)]
@@ -36,9 +36,9 @@ pub(crate) fn run(args: &LayerErrorsArguments, console: &mut Console<'_>) -> Res
     let (original, quantized) = (Model::open(&args.original)?, Model::open(&args.quantized)?);
     let inputs = InputSpec::of(&original);
     let Some(samples) = args.samples.open(&inputs)? else {
-        return Err(Failure::Misuse("layer-errors needs --data".to_owned()));
+        return Err(Failure::Misuse("layer-errors needs --calibration-data".to_owned()));
     };
-    args.page.check(&[&args.original, &args.quantized])?;
+    args.html.check(&[&args.original, &args.quantized])?;
     let engine = args.engine.open_deployed()?;
     let samples = SampleDiagnostics::new(samples, &inputs);
     let given = (&args.engine, &args.samples);
@@ -46,7 +46,7 @@ pub(crate) fn run(args: &LayerErrorsArguments, console: &mut Console<'_>) -> Res
         run_on_samples::on(&*engine, given, samples, console, |engine, samples, control| {
             layer_errors(&original, &quantized, engine, samples, control)
         })?;
-    args.page.write(|| done.found.html())?;
+    args.html.write(|| done.found.html())?;
     let most = if console.verbose() { usize::MAX } else { SHOWN };
     let own: Vec<f64> = done.found.worst().iter().map(|row| row.own.sqnr_db).collect();
     let own = &own[..most.min(own.len())];

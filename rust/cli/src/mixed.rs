@@ -11,15 +11,16 @@ use quantize_rs_runner::samples::SampleDiagnostics;
 use crate::console::Console;
 use crate::engine::EngineArguments;
 use crate::failure::Failure;
+use crate::options;
 use crate::samples::SampleArguments;
-use crate::{file, plan, run_on_samples, wishes};
+use crate::{output_path, plan, run_on_samples};
 
 /// Arguments of `mixed-precision`.
 #[derive(Debug, Args)]
 #[command(
-    mut_arg("engine", |engine| engine.requires("data")),
-    mut_arg("onnxruntime", |library| library.requires("data")),
-    mut_arg("threads", |threads| threads.requires("data"))
+    mut_arg("engine", |engine| engine.requires("calibration_data")),
+    mut_arg("onnxruntime", |library| library.requires("calibration_data")),
+    mut_arg("threads", |threads| threads.requires("calibration_data"))
 )]
 pub(crate) struct MixedArguments {
     /// The model
@@ -35,8 +36,8 @@ pub(crate) struct MixedArguments {
         conflicts_with = "min_sqnr"
     )]
     target_size: Option<f64>,
-    /// The least SQNR of the worst output on --data, in decibels
-    #[arg(long, value_name = "DB", requires = "data")]
+    /// The least SQNR of the worst output on --calibration-data, in decibels
+    #[arg(long, value_name = "DB", requires = "calibration_data")]
     min_sqnr: Option<f64>,
     /// The bits there are to choose from, beside float: of 16, 8, 4 and 2
     #[arg(long, value_name = "BITS", value_delimiter = ',', default_value = "8,4,2")]
@@ -55,7 +56,7 @@ pub(crate) struct MixedArguments {
     #[arg(long, value_name = "NAME")]
     exclude: Vec<String>,
     /// How what is quantized is written into the file
-    #[arg(long, value_name = "FORMAT", value_parser = wishes::formats(), default_value = Format::Qdq.name())]
+    #[arg(long, value_name = "FORMAT", value_parser = options::choice::<Format>("output_format"), default_value = Format::Qdq.name())]
     output_format: Format,
     #[command(flatten)]
     samples: SampleArguments,
@@ -66,9 +67,9 @@ pub(crate) struct MixedArguments {
 pub(crate) fn run(args: &MixedArguments, console: &mut Console<'_>) -> Result<(), Failure> {
     let model = Model::open(&args.model)?;
     if let Some(output) = &args.output {
-        file::check(output)?;
+        output_path::check(output)?;
         let data: Vec<&Path> = args.samples.data.as_deref().into_iter().collect();
-        file::check_apart("--output", output, &data)?;
+        output_path::check_apart("--output", output, &data)?;
     }
     let config = Config {
         per_channel: args.per_channel,
@@ -81,7 +82,7 @@ pub(crate) fn run(args: &MixedArguments, console: &mut Console<'_>) -> Result<()
     let found = chosen(args, &model, &config, console)?;
     if let Some(output) = &args.output {
         let (prepared, plan) = plan::of(&model, found.config(&config))?;
-        file::save(&plan.apply(&prepared, None)?, output)?;
+        output_path::save(&plan.apply(&prepared, None)?, output)?;
     }
     let written = args.output.as_ref().map(|path| format!("written to {}\n", path.display()));
     console.result(|| found.to_json(), || format!("{found}{}", written.unwrap_or_default()))

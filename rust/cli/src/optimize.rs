@@ -1,15 +1,40 @@
 //! `optimize`: a simpler model that computes the same.
 
-use quantize_rs::{Model, Optimization, optimize};
+use std::path::PathBuf;
 
-use crate::args::OptimizeArguments;
+use clap::Args;
+use quantize_rs::{Model, Optimization, optimize, transform};
+
 use crate::console::Console;
 use crate::failure::Failure;
-use crate::{file, interrupt, text};
+use crate::{interrupt, output_path, text};
+
+/// Arguments of `optimize`.
+#[derive(Debug, Args)]
+#[command(after_help = passes())]
+pub(crate) struct OptimizeArguments {
+    /// The model
+    pub(crate) model: PathBuf,
+    /// Where the simpler model goes; may be the model itself
+    #[arg(short, long, value_name = "FILE", default_value = "model_optimized.onnx")]
+    pub(crate) output: PathBuf,
+    /// Only these passes, with commas between them
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    pub(crate) passes: Option<Vec<String>>,
+    /// Not these passes, with commas between them
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    pub(crate) skip: Vec<String>,
+}
+
+/// Every pass and what it does.
+fn passes() -> String {
+    let rows = transform::ALL.iter().map(|pass| format!("  {:<25}{}\n", pass.name, pass.about));
+    format!("Passes, in their order:\n{}", rows.collect::<String>())
+}
 
 pub(crate) fn run(args: &OptimizeArguments, console: &mut Console<'_>) -> Result<(), Failure> {
     let model = Model::open(&args.model)?;
-    file::check(&args.output)?;
+    output_path::check(&args.output)?;
     let optimized = optimize(&model, args.passes.as_deref(), &args.skip)?;
     let report = interrupt::finishing(|| {
         optimized

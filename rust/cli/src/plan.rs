@@ -1,21 +1,31 @@
 //! `plan`: what would be quantized, to what, and why not.
 
+use std::path::PathBuf;
+
+use clap::Args;
+use quantize_rs::options::Verb;
 use quantize_rs::{Config, Model, Plan, PreprocessedModel};
 
-use crate::args::PlanArguments;
 use crate::console::Console;
 use crate::failure::Failure;
+use crate::options::QuantizeOptions;
 use crate::text;
-use crate::wishes::Activations;
+
+/// Arguments of `plan`.
+#[derive(Debug, Args)]
+pub(crate) struct PlanArguments {
+    /// The model
+    pub(crate) model: PathBuf,
+    #[command(flatten)]
+    pub(crate) options: QuantizeOptions,
+}
 
 pub(crate) fn run(args: &PlanArguments, console: &mut Console<'_>) -> Result<(), Failure> {
     let model = Model::open(&args.model)?;
-    let activations = match (args.activations, args.wishes.target) {
-        (Some(qtype), _) => Activations::Of(qtype),
-        (None, Some(_)) => Activations::OfTarget,
-        (None, None) => Activations::Float,
-    };
-    let (_, plan) = of(&model, args.wishes.config(activations, &args.alone, &args.calibrated)?)?;
+    // A target brings the type of its activations.
+    let calibrated = args.options.has("activations") || args.options.has("target");
+    let verb = if calibrated { Verb::Calibrate } else { Verb::Quantize };
+    let (_, plan) = of(&model, args.options.config(verb)?)?;
     show(&plan, console)
 }
 

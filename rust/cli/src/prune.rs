@@ -1,14 +1,41 @@
 //! `prune`: weights of small magnitude become 0.
 
+use std::path::PathBuf;
+
+use clap::Args;
 use quantize_rs::{Below, Model, Prune, Pruning, prune};
 
-use crate::args::PruneArguments;
 use crate::console::Console;
 use crate::failure::Failure;
-use crate::{file, interrupt, text};
+use crate::{interrupt, output_path, text};
+
+/// Arguments of `prune`.
+#[derive(Debug, Args)]
+pub(crate) struct PruneArguments {
+    /// The model
+    pub(crate) model: PathBuf,
+    /// Where the pruned model goes; may be the model itself
+    #[arg(short, long, value_name = "FILE", default_value = "model_pruned.onnx")]
+    pub(crate) output: PathBuf,
+    /// Weights of a smaller magnitude become 0
+    #[arg(long, value_name = "X", required_unless_present = "sparsity")]
+    pub(crate) threshold: Option<f64>,
+    /// The smallest weights become 0, until this part of all is: 0 to 1
+    #[arg(long, value_name = "PART", conflicts_with_all = ["threshold", "mode"])]
+    pub(crate) sparsity: Option<f64>,
+    /// What the threshold is: a number, or a part of the largest magnitude
+    #[arg(long, value_name = "MODE", default_value = "absolute", value_parser = ["absolute", "relative"])]
+    pub(crate) mode: String,
+    /// What is looked at by itself: the whole weight, or each output channel of it
+    #[arg(long, value_name = "WHAT", default_value = "tensor", value_parser = ["tensor", "channel"])]
+    pub(crate) per: String,
+    /// Weights and nodes to leave alone, by name or pattern, with commas between them
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    pub(crate) exclude: Vec<String>,
+}
 
 pub(crate) fn run(args: &PruneArguments, console: &mut Console<'_>) -> Result<(), Failure> {
-    file::check(&args.output)?;
+    output_path::check(&args.output)?;
     let below = match (args.sparsity, args.threshold) {
         (Some(part), _) => Below::Sparsity(part),
         (None, threshold) => Below::parse(&args.mode, threshold.unwrap_or_default())?,

@@ -1,16 +1,54 @@
 //! `quantize`: the weights of a model.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
+use clap::{ArgGroup, Args};
+use quantize_rs::options::Verb;
 use quantize_rs::{Config, InputSpec, Method, Model, Plan, Report};
 use quantize_rs_runner::samples::SampleDiagnostics;
 
-use crate::args::QuantizeArguments;
+use crate::accuracy_control::AccuracyControlArguments;
 use crate::console::Console;
+use crate::engine::EngineArguments;
 use crate::failure::Failure;
-use crate::wishes::{ActivationWishes, Activations};
-use crate::{calibrate, file, plan, summary};
+use crate::html::HtmlArguments;
+use crate::options::WeightOptions;
+use crate::recipe::RecipeArguments;
+use crate::samples::{self, SampleArguments};
+use crate::{calibrate, output_path, plan, summary};
+
+/// Arguments of `quantize`.
+#[derive(Debug, Args)]
+#[command(
+    mut_arg("calibration_data", |data| data.help(samples::means_help())),
+    group(ArgGroup::new("run_on").args(["calibration_data", "validation_data"]).multiple(true)),
+    mut_arg("engine", |engine| engine.requires("run_on")),
+    mut_arg("onnxruntime", |library| library.requires("run_on")),
+    mut_arg("threads", |threads| threads.requires("run_on"))
+)]
+pub(crate) struct QuantizeArguments {
+    /// The model
+    pub(crate) model: PathBuf,
+    /// Where the quantized model goes; may be the model itself
+    #[arg(short, long, value_name = "FILE", default_value = "model_quantized.onnx")]
+    pub(crate) output: PathBuf,
+    /// Print the plan and write nothing
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+    #[command(flatten)]
+    pub(crate) recipe: RecipeArguments,
+    #[command(flatten)]
+    pub(crate) html: HtmlArguments,
+    #[command(flatten)]
+    pub(crate) samples: SampleArguments,
+    #[command(flatten)]
+    pub(crate) accuracy_control: AccuracyControlArguments,
+    #[command(flatten)]
+    pub(crate) engine: EngineArguments,
+    #[command(flatten)]
+    pub(crate) options: WeightOptions,
+}
 
 pub(crate) fn run(args: &QuantizeArguments, console: &mut Console<'_>) -> Result<(), Failure> {
     if args.dry_run {
@@ -28,15 +66,15 @@ pub(crate) fn report(
 ) -> Result<Report, Failure> {
     let (model, config) = wanted(args)?;
     let (prepared, plan) = plan::of(&model, config.clone())?;
-    file::check(&args.output)?;
+    output_path::check(&args.output)?;
     let read: Vec<&Path> =
-        args.samples.data.as_deref().into_iter().chain(args.guard.files()).collect();
-    file::check_apart("--output", &args.output, &read)?;
-    args.page.check(&[&[&*args.model, &*args.output], &read[..]].concat())?;
+        args.samples.data.as_deref().into_iter().chain(args.accuracy_control.files()).collect();
+    output_path::check_apart("--output", &args.output, &read)?;
+    args.html.check(&[&[&*args.model, &*args.output], &read[..]].concat())?;
     let given = &args.samples;
     let samples = samples(args, &prepared)?;
     let calibrated = given.data.is_some().then_some(given);
-    let judged = args.guard.open(&model, &given.images, calibrated, console)?;
+    let judged = args.accuracy_control.open(&model, &given.images, calibrated, console)?;
     let noise = calibrate::warn_of_noise(given, console);
     let begun = Instant::now();
     let ranges = samples.map(|samples| {
@@ -51,19 +89,19 @@ pub(crate) fn report(
             judged.quantized((&model, &config), ranges.as_ref(), &args.engine, console)?
         }
     };
-    let mut report = file::save(&made, &args.output)?;
+    let mut report = output_path::save(&made, &args.output)?;
     if ranges.is_some() {
         report.seconds.calibrate = seconds;
     }
     report.warnings.extend(noise.map(str::to_owned));
-    args.page.write(|| report.html())?;
+    args.html.write(|| report.html())?;
     Ok(report)
 }
 
 /// The samples that biases are corrected by, where there are any.
 fn samples(args: &QuantizeArguments, model: &Model) -> Result<Option<SampleDiagnostics>, Failure> {
     let inputs = InputSpec::of(model);
-    let samples = args.samples.open_beside(&inputs, args.guard.verify())?;
+    let samples = args.samples.open_beside(&inputs, args.accuracy_control.verify())?;
     Ok(samples.map(|samples| SampleDiagnostics::new(samples, &inputs)))
 }
 
@@ -76,7 +114,6 @@ pub(crate) fn planned(args: &QuantizeArguments) -> Result<(Model, Plan), Failure
 /// The model, and what is wanted of it.
 fn wanted(args: &QuantizeArguments) -> Result<(Model, Config), Failure> {
     let model = Model::open(&args.model)?;
-    let nothing = ActivationWishes::default();
-    let config = args.wishes.config(Activations::Float, &args.alone, &nothing)?;
+    let config = args.options.config(Verb::Quantize)?;
     Ok((model, config))
 }

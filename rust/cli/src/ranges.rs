@@ -1,14 +1,70 @@
 //! `ranges`: what calibrations found, kept in files.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use quantize_rs::{Model, Ranges};
+use clap::{Args, Subcommand};
+use quantize_rs::{Model, Ranges, tensorrt};
 
-use crate::args::{ConvertArguments, DiffArguments, MergeArguments, RangesCommand, ShowArguments};
 use crate::console::Console;
 use crate::failure::{Failure, said};
-use crate::{ascii_histogram, file, text};
+use crate::{ascii_histogram, output_path, text};
+
+/// What is to be done with ranges.
+#[derive(Debug, Subcommand)]
+pub(crate) enum RangesCommand {
+    /// Show the range of each value
+    Show(ShowArguments),
+    /// Make one file of several, as if one calibration had seen all samples
+    Merge(MergeArguments),
+    /// Show where two files differ
+    Diff(DiffArguments),
+    /// Turn ranges into a calibration cache of TensorRT, or such a cache into ranges
+    Convert(ConvertArguments),
+}
+
+/// Arguments of `ranges show`.
+#[derive(Debug, Args)]
+pub(crate) struct ShowArguments {
+    /// The ranges
+    pub(crate) file: PathBuf,
+}
+
+/// Arguments of `ranges merge`.
+#[derive(Debug, Args)]
+pub(crate) struct MergeArguments {
+    /// The ranges, two files or more
+    #[arg(required = true, num_args = 2..)]
+    pub(crate) files: Vec<PathBuf>,
+    /// Where the merged ranges go; may be one of the files
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) output: PathBuf,
+}
+
+/// Arguments of `ranges diff`.
+#[derive(Debug, Args)]
+pub(crate) struct DiffArguments {
+    /// The ranges
+    pub(crate) first: PathBuf,
+    /// Those to compare them with
+    pub(crate) second: PathBuf,
+}
+
+/// Arguments of `ranges convert`.
+#[derive(Debug, Args)]
+pub(crate) struct ConvertArguments {
+    /// Ranges, or a calibration cache of TensorRT
+    pub(crate) file: PathBuf,
+    /// The model they belong to
+    #[arg(long, value_name = "FILE")]
+    pub(crate) model: PathBuf,
+    /// Where the other form goes
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) output: PathBuf,
+    /// The version of TensorRT that a cache names in its first line
+    #[arg(long, value_name = "N", default_value = tensorrt::VERSION)]
+    pub(crate) tensorrt_version: String,
+}
 
 pub(crate) fn run(command: &RangesCommand, console: &mut Console<'_>) -> Result<(), Failure> {
     match command {
@@ -32,7 +88,7 @@ fn show(args: &ShowArguments, console: &mut Console<'_>) -> Result<(), Failure> 
 }
 
 fn merge(args: &MergeArguments, console: &mut Console<'_>) -> Result<(), Failure> {
-    file::check(&args.output)?;
+    output_path::check(&args.output)?;
     let mut merged: Option<Ranges> = None;
     for path in &args.files {
         let ranges = read(path)?;
@@ -45,7 +101,7 @@ fn merge(args: &MergeArguments, console: &mut Console<'_>) -> Result<(), Failure
     }
     // clap asks for two files.
     let Some(merged) = merged else { return Ok(()) };
-    file::write(&args.output, &merged.to_json())?;
+    output_path::write(&args.output, &merged.to_json())?;
     summary(&merged, &args.output, console)
 }
 
@@ -55,8 +111,8 @@ fn diff(args: &DiffArguments, console: &mut Console<'_>) -> Result<(), Failure> 
 }
 
 fn convert(args: &ConvertArguments, console: &mut Console<'_>) -> Result<(), Failure> {
-    file::check(&args.output)?;
-    file::check_apart("--output", &args.output, &[&args.file, &args.model])?;
+    output_path::check(&args.output)?;
+    output_path::check_apart("--output", &args.output, &[&args.file, &args.model])?;
     let model = Model::open(&args.model)?;
     let found = contents(&args.file)?;
     let (ranges, written) = if found.starts_with("TRT-") {
@@ -71,7 +127,7 @@ fn convert(args: &ConvertArguments, console: &mut Console<'_>) -> Result<(), Fai
         let cache = ranges.to_tensorrt(&args.tensorrt_version);
         (ranges, cache)
     };
-    file::write(&args.output, &written)?;
+    output_path::write(&args.output, &written)?;
     summary(&ranges, &args.output, console)
 }
 

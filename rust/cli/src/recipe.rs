@@ -3,12 +3,20 @@
 use std::path::{Path, PathBuf, absolute};
 
 use clap::parser::ValueSource;
-use clap::{Arg, ArgAction, ArgMatches, CommandFactory};
+use clap::{Arg, ArgAction, ArgMatches, Args, CommandFactory};
 
-use crate::args::{Arguments, RecipeArguments};
+use crate::args::Arguments;
 use crate::config::{self, Language};
 use crate::failure::Failure;
-use crate::file;
+use crate::output_path;
+
+/// Whether a run is kept.
+#[derive(Debug, Default, Args)]
+pub(crate) struct RecipeArguments {
+    /// Also write a file of YAML or TOML with which `config` repeats this run
+    #[arg(long, value_name = "FILE", conflicts_with = "dry_run")]
+    pub(crate) save_recipe: Option<PathBuf>,
+}
 
 /// Runs a command, and writes what was asked of it where that is wished.
 pub(crate) fn keep(
@@ -22,11 +30,11 @@ pub(crate) fn keep(
     let Some((name, matches)) = matches.subcommand() else { return run() };
     let used: Vec<PathBuf> = paths(name, matches);
     let used: Vec<&Path> = used.iter().map(PathBuf::as_path).collect();
-    file::check_apart("--save-recipe", path, &used)?;
-    file::check(path)?;
+    output_path::check_apart("--save-recipe", path, &used)?;
+    output_path::check(path)?;
     let text = written(name, matches, path, language);
     run()?;
-    file::write(path, &text)
+    output_path::write(path, &text)
 }
 
 /// The files that a command was given.
@@ -52,7 +60,7 @@ fn written(name: &str, matches: &ArgMatches, path: &Path, language: Language) ->
         let key = if id == "model" { "input" } else { id };
         keys.push((key.to_owned(), value(&arg, &raw, folder.as_deref())));
     }
-    if name == "quantize" && keys.iter().any(|(key, _)| key == "data") {
+    if name == "quantize" && keys.iter().any(|(key, _)| key == "calibration_data") {
         keys.push(("mode".to_owned(), quoted(config::WEIGHTS)));
     }
     let version = Arguments::command().get_version().unwrap_or_default().to_owned();

@@ -8,7 +8,7 @@ use quantize_rs::{Model, SampleSource, Target, Wanted, recommend};
 
 use crate::console::Console;
 use crate::failure::Failure;
-use crate::{samples, wishes};
+use crate::{options, samples};
 
 /// Arguments of `recommend`.
 #[derive(Debug, Args)]
@@ -17,10 +17,15 @@ pub(crate) struct RecommendArguments {
     /// The model
     model: PathBuf,
     /// Where samples are, as for `calibrate`: they are named in the command, and not read
-    #[arg(long, value_name = "PATH")]
+    #[arg(
+        id = "calibration_data",
+        long = "calibration-data",
+        visible_alias = "data",
+        value_name = "PATH"
+    )]
     data: Option<PathBuf>,
     /// The runtime that the model is made for [default: x86]
-    #[arg(long, value_name = "NAME", value_parser = wishes::targets())]
+    #[arg(long, value_name = "NAME", value_parser = options::choice::<Target>("target"))]
     target: Option<Target>,
 }
 

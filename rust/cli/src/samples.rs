@@ -8,6 +8,7 @@ use quantize_rs_runner::samples::{self, BoxedSamples, FORMATS, IMAGE_EXTENSIONS}
 
 use crate::failure::Failure;
 use crate::images::ImageArguments;
+use crate::options;
 
 /// The word that asks for random samples. A file of this name is `./random`.
 const RANDOM: &str = "random";
@@ -20,22 +21,41 @@ const NUM_SAMPLES: usize = 100;
 #[command(next_help_heading = "Calibration")]
 pub(crate) struct SampleArguments {
     #[arg(
-        long,
+        id = "calibration_data",
+        long = "calibration-data",
+        visible_alias = "data",
         value_name = "PATH",
         help = help("Samples to calibrate with")
     )]
     pub(crate) data: Option<PathBuf>,
-    /// Use the first N samples only
-    #[arg(long, value_name = "N", requires = "data")]
+    #[arg(
+        long,
+        value_name = "N",
+        requires = "calibration_data",
+        help = options::help("limit")
+    )]
     limit: Option<usize>,
-    /// With --data random: how many [default: 100]
-    #[arg(long, value_name = "N", requires = "data")]
+    #[arg(
+        long,
+        value_name = "N",
+        requires = "calibration_data",
+        help = options::help("num_samples")
+    )]
     num_samples: Option<usize>,
-    /// With --data random: the shape of a sample without the first axis, such as 3,224,224
-    #[arg(long, value_name = "DIMS", value_delimiter = ',', requires = "data")]
+    #[arg(
+        long,
+        value_name = "DIMS",
+        value_delimiter = ',',
+        requires = "calibration_data",
+        help = options::help("sample_shape")
+    )]
     sample_shape: Option<Vec<usize>>,
-    /// With --data random: another seed gives other samples [default: 0]
-    #[arg(long, value_name = "N", requires = "data")]
+    #[arg(
+        long,
+        value_name = "N",
+        requires = "calibration_data",
+        help = options::help("seed")
+    )]
     seed: Option<u64>,
     #[command(flatten)]
     pub(crate) images: ImageArguments,
@@ -102,7 +122,7 @@ impl SampleArguments {
     pub(crate) fn warning(&self) -> Option<&'static str> {
         self.are_random().then_some(
             "CALIBRATED WITH RANDOM DATA: the ranges are not those of real inputs and the model \
-             will be less accurate than it could be; give real samples with --data PATH",
+             will be less accurate than it could be; give real samples with --calibration-data PATH",
         )
     }
 
@@ -125,7 +145,7 @@ impl SampleArguments {
 
     fn random(&self, inputs: &[InputSpec]) -> Result<BoxedSamples, Failure> {
         if self.limit.is_some() {
-            let message = "--limit is for files; --num-samples is for --data random";
+            let message = "--limit is for files; --num-samples is for --calibration-data random";
             return Err(Failure::Misuse(message.to_owned()));
         }
         let count = self.num_samples.unwrap_or(NUM_SAMPLES);
@@ -140,7 +160,7 @@ impl SampleArguments {
             ("--seed", self.seed.is_some()),
         ];
         if let Some((flag, _)) = only_random.iter().find(|(_, given)| *given) {
-            let message = format!("{flag} is for --data random; --limit is for files");
+            let message = format!("{flag} is for --calibration-data random; --limit is for files");
             return Err(Failure::Misuse(message));
         }
         if samples::is_image_path(path) {

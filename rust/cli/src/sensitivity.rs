@@ -4,59 +4,54 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
+use quantize_rs::options::Verb;
 use quantize_rs::{
-    InputSpec, Metric, Model, QType, Sensitivity, SensitivityOptions, sensitivity,
-    weight_sensitivity,
+    InputSpec, Metric, Model, Sensitivity, SensitivityOptions, sensitivity, weight_sensitivity,
 };
 use quantize_rs_runner::samples::SampleDiagnostics;
 
-use crate::args::PageArguments;
 use crate::console::Console;
 use crate::engine::EngineArguments;
 use crate::failure::Failure;
+use crate::html::HtmlArguments;
+use crate::options::ActivationOptions;
 use crate::samples::SampleArguments;
-use crate::wishes::{self, ActivationWishes, Activations, WeightWishes, Wishes};
-use crate::{ascii_histogram, file, plan, run_on_samples};
+use crate::{ascii_histogram, output_path, plan, run_on_samples};
 
 /// Arguments of `sensitivity`.
 #[derive(Debug, Args)]
 #[command(
     // Without samples weights alone are looked at.
-    mut_arg("activations", |activations| activations.requires("data")),
-    mut_arg("no_bias_correction", |flag| flag.requires("data")),
-    mut_arg("no_smooth", |flag| flag.requires("data")),
-    mut_arg("engine", |engine| engine.requires("data")),
-    mut_arg("onnxruntime", |library| library.requires("data")),
-    mut_arg("threads", |threads| threads.requires("data"))
+    mut_arg("activations", |activations| activations.requires("calibration_data")),
+    mut_arg("no_bias_correction", |flag| flag.requires("calibration_data")),
+    mut_arg("no_smooth", |flag| flag.requires("calibration_data")),
+    mut_arg("engine", |engine| engine.requires("calibration_data")),
+    mut_arg("onnxruntime", |library| library.requires("calibration_data")),
+    mut_arg("threads", |threads| threads.requires("calibration_data"))
 )]
 pub(crate) struct SensitivityArguments {
     /// The float model
     model: PathBuf,
-    /// What layers are ranked by [default: sqnr, or weight without --data]
+    /// What layers are ranked by [default: sqnr, or weight without --calibration-data]
     #[arg(long, value_name = "METRIC", value_parser = metrics())]
     metric: Option<Metric>,
     /// Quantize every layer but one, instead of one alone
     #[arg(long)]
     all_but_one: bool,
     /// Keep what is known in this file layer by layer, and go on from there
-    #[arg(long, value_name = "FILE", requires = "data")]
+    #[arg(long, value_name = "FILE", requires = "calibration_data")]
     resume: Option<PathBuf>,
     #[command(flatten)]
-    page: PageArguments,
+    html: HtmlArguments,
     /// Leave activations float
     #[arg(long, conflicts_with = "activations")]
     weights_only: bool,
-    /// Type of activations [default: uint8, or what the target likes best]
-    #[arg(long, value_name = "TYPE", value_parser = wishes::activations())]
-    activations: Option<QType>,
     #[command(flatten)]
     samples: SampleArguments,
     #[command(flatten)]
     engine: EngineArguments,
     #[command(flatten)]
-    wishes: Wishes,
-    #[command(flatten)]
-    calibrated: ActivationWishes,
+    options: ActivationOptions,
 }
 
 /// The metrics there are.
@@ -68,27 +63,23 @@ fn metrics() -> impl TypedValueParser<Value = Metric> {
 pub(crate) fn run(args: &SensitivityArguments, console: &mut Console<'_>) -> Result<(), Failure> {
     let model = Model::open(&args.model)?;
     let without_data = args.samples.data.is_none();
-    let activations = match args.activations {
-        _ if args.weights_only || without_data => Activations::Float,
-        Some(qtype) => Activations::Of(qtype),
-        None => Activations::OfTarget,
-    };
-    let wishes = args.wishes.config(activations, &WeightWishes::default(), &args.calibrated)?;
-    let (model, plan) = plan::of(&model, wishes)?;
+    let weights_only = args.weights_only || without_data;
+    let verb = if weights_only { Verb::Quantize } else { Verb::Calibrate };
+    let (model, plan) = plan::of(&model, args.options.config(verb)?)?;
     let inputs = InputSpec::of(&model);
     let others = [Some(&args.model), args.resume.as_ref()];
     let others: Vec<&Path> = others.into_iter().flatten().map(PathBuf::as_path).collect();
-    args.page.check(&others)?;
+    args.html.check(&others)?;
     let Some(samples) = args.samples.open(&inputs)? else {
         if args.all_but_one || args.metric.is_some_and(|metric| metric != Metric::Weight) {
-            let what = "without --data only weights can be looked at: --metric weight";
+            let what = "without --calibration-data only weights can be looked at: --metric weight";
             return Err(Failure::Misuse(what.to_owned()));
         }
         return show(&weight_sensitivity(&model, &plan)?, args, console);
     };
     if let Some(path) = &args.resume {
-        file::check(path)?;
-        file::check_apart("--resume", path, &[&args.model])?;
+        output_path::check(path)?;
+        output_path::check_apart("--resume", path, &[&args.model])?;
     }
     if args.samples.are_random() {
         console.warn("ranked on random numbers, which says little of real inputs");
@@ -113,7 +104,7 @@ fn show(
     args: &SensitivityArguments,
     console: &mut Console<'_>,
 ) -> Result<(), Failure> {
-    args.page.write(|| found.html())?;
+    args.html.write(|| found.html())?;
     let scores: Vec<f64> = found.layers.iter().map(|layer| layer.score).collect();
     let draws = console.draws();
     let text = || match found.to_string() {

@@ -9,7 +9,7 @@ use clap_mangen::Man;
 use crate::args::Arguments;
 use crate::console::Console;
 use crate::failure::{Failure, said};
-use crate::file;
+use crate::output_path;
 
 /// Arguments of `completions`.
 #[derive(Debug, Args)]
@@ -66,7 +66,7 @@ fn pages(folder: &Path) -> Result<(), Failure> {
         waiting.extend(command.get_subcommands().filter(|sub| !sub.is_hide_set()).cloned());
         let name = command.get_display_name().unwrap_or_else(|| command.get_name()).to_owned();
         let page = String::from_utf8_lossy(&page(command)?).into_owned();
-        file::write(&folder.join(format!("{name}.1")), &page)?;
+        output_path::write(&folder.join(format!("{name}.1")), &page)?;
     }
     Ok(())
 }

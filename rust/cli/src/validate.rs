@@ -7,7 +7,7 @@ use quantize_rs::{Model, Target, Validation, validate};
 
 use crate::console::Console;
 use crate::failure::Failure;
-use crate::{text, wishes};
+use crate::{options, text};
 
 /// Arguments of `validate`.
 #[derive(Debug, Args)]
@@ -26,7 +26,7 @@ pub(crate) struct ValidateArguments {
     #[arg(long, conflicts_with = "passes")]
     no_optimize: bool,
     /// Also hold it against what this runtime takes, node by node
-    #[arg(long, value_name = "NAME", value_parser = wishes::targets())]
+    #[arg(long, value_name = "NAME", value_parser = options::choice::<Target>("target"))]
     target: Option<Target>,
 }
 

@@ -1,4 +1,4 @@
-//! Analysis that Python started: what quantization did to a model.
+//! The analyses and accuracy control: functions that run models or read their weights.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -11,14 +11,15 @@ use quantize_rs::{
 
 use crate::calibrate::Run;
 use crate::gil;
-use crate::model::{Model, Wishes};
-use crate::option_dict::Asked;
+use crate::model::Model;
+use crate::option_dict::{ConfigOptions, OptionDict};
+use crate::outcome::Outcome;
 use crate::plan::Plan;
 use crate::quantized::Quantized;
 use crate::ranges::Ranges;
 use crate::source::Source;
 
-/// What to compare beside the outputs; every key of the dict is an option of the Python function.
+/// What to compare besides the outputs; each key of the dict is an option of the Python function.
 #[derive(FromPyObject)]
 #[pyo3(from_item_all)]
 pub(crate) struct Compared {
@@ -37,7 +38,7 @@ impl From<Compared> for CompareOptions {
     }
 }
 
-/// Holds a quantized model against the original; what came of it as JSON and as text.
+/// Compares a quantized model with the original.
 #[pyfunction]
 pub(crate) fn compare(
     py: Python<'_>,
@@ -46,16 +47,16 @@ pub(crate) fn compare(
     source: &Source,
     options: Compared,
     run: &Run,
-) -> PyResult<(String, String)> {
+) -> PyResult<Outcome> {
     let options = CompareOptions::from(options);
     let (its_model, quantized) = (Arc::clone(&original.model), Arc::clone(&quantized.model));
     let done = run.on(py, &original.model, source, move |engine, samples, control| {
         quantize_rs::compare(&its_model, &quantized, engine, samples, &options, control)
     })?;
-    Ok((done.found.to_json(), done.found.to_string()))
+    Ok(Outcome::new(done.found))
 }
 
-/// What a result has to reach; every key of the dict is an option of the Python functions.
+/// Accuracy criteria; each key of the dict is an option of the Python functions.
 #[derive(FromPyObject)]
 #[pyo3(from_item_all)]
 pub(crate) struct Guarded {
@@ -78,25 +79,25 @@ impl From<Guarded> for GuardOptions {
     }
 }
 
-/// Refuses what a result cannot be held against, before the work.
+/// Rejects criteria that no result can be checked against, before any work.
 #[pyfunction]
-pub(crate) fn check_guard(py: Python<'_>, options: Asked<Guarded>) -> PyResult<()> {
+pub(crate) fn check_guard(py: Python<'_>, options: OptionDict<Guarded>) -> PyResult<()> {
     gil::detached(py, None, || GuardOptions::from(options.0).check())
 }
 
-/// Makes a quantized model that reaches what is asked of it.
+/// Makes a quantized model that meets the criteria.
 #[pyfunction]
 pub(crate) fn guarded(
     py: Python<'_>,
     model: &Model,
-    wishes: Asked<Wishes>,
+    config: ConfigOptions,
     ranges: Option<&Ranges>,
     source: &Source,
-    options: Asked<Guarded>,
+    options: OptionDict<Guarded>,
     run: &Run,
 ) -> PyResult<Quantized> {
     let options = GuardOptions::from(options.0);
-    let config = gil::detached(py, model.model.path(), || wishes.0.config())?;
+    let config = gil::detached(py, model.model.path(), || config.config())?;
     let its_model = Arc::clone(&model.model);
     let seconds = ranges.map_or(0.0, |ranges| ranges.seconds);
     let ranges = ranges.map(|ranges| Arc::clone(&ranges.found));
@@ -107,18 +108,18 @@ pub(crate) fn guarded(
     Ok(Quantized::new(done.found, seconds))
 }
 
-/// Chooses bits for every layer, as JSON and as text.
+/// Chooses a bit width for each layer.
 #[pyfunction]
 pub(crate) fn mixed_precision(
     py: Python<'_>,
     model: &Model,
-    wishes: Asked<Wishes>,
+    config: ConfigOptions,
     goal: (Option<f64>, Option<f64>, Vec<u8>),
     data: Option<(PyRef<'_, Source>, PyRef<'_, Run>)>,
-) -> PyResult<(String, String)> {
+) -> PyResult<Outcome> {
     let (target_size, min_sqnr, bits) = goal;
     let options = MixedOptions { target_size, min_sqnr, bits };
-    let config = gil::detached(py, model.model.path(), || wishes.0.config())?;
+    let config = gil::detached(py, model.model.path(), || config.config())?;
     let its_model = Arc::clone(&model.model);
     let found = match data {
         Some((source, run)) => {
@@ -133,10 +134,10 @@ pub(crate) fn mixed_precision(
             quantize_rs::mixed_precision(&its_model, &config, &options, None, control)
         })?,
     };
-    Ok((found.to_json(), found.to_string()))
+    Ok(Outcome::new(found))
 }
 
-/// Holds the values of a quantized model against those of the original, as JSON and as text.
+/// Compares each value of a quantized model with that of the original.
 #[pyfunction]
 pub(crate) fn layer_errors(
     py: Python<'_>,
@@ -144,15 +145,15 @@ pub(crate) fn layer_errors(
     quantized: &Model,
     source: &Source,
     run: &Run,
-) -> PyResult<(String, String)> {
+) -> PyResult<Outcome> {
     let (its_model, quantized) = (Arc::clone(&original.model), Arc::clone(&quantized.model));
     let done = run.on(py, &original.model, source, move |engine, samples, control| {
         quantize_rs::layer_errors(&its_model, &quantized, engine, samples, control)
     })?;
-    Ok((done.found.to_json(), done.found.to_string()))
+    Ok(Outcome::new(done.found))
 }
 
-/// Ranks the layers of a plan, as JSON and as text.
+/// Ranks the layers of a plan by the error that quantizing each of them causes.
 #[pyfunction]
 pub(crate) fn sensitivity(
     py: Python<'_>,
@@ -161,7 +162,7 @@ pub(crate) fn sensitivity(
     source: &Source,
     options: (String, bool, Option<PathBuf>),
     run: &Run,
-) -> PyResult<(String, String)> {
+) -> PyResult<Outcome> {
     let (metric, all_but_one, resume) = options;
     let metric = gil::detached(py, None, || metric.parse::<Metric>())?;
     let options = SensitivityOptions { metric, all_but_one, resume };
@@ -171,36 +172,36 @@ pub(crate) fn sensitivity(
         let ranges = ranges.as_deref();
         quantize_rs::sensitivity(&its_model, &plan, ranges, engine, samples, &options, control)
     })?;
-    Ok((done.found.to_json(), done.found.to_string()))
+    Ok(Outcome::new(done.found))
 }
 
-/// Ranks the layers of a plan by their weights alone, as JSON and as text.
+/// Ranks the layers of a plan by the errors of their weights.
 #[pyfunction]
-pub(crate) fn weight_sensitivity(py: Python<'_>, plan: &Plan) -> PyResult<(String, String)> {
+pub(crate) fn weight_sensitivity(py: Python<'_>, plan: &Plan) -> PyResult<Outcome> {
     let (model, plan) = plan.parts();
     let path = model.path().map(PathBuf::from);
     let found = gil::interruptible(py, path.as_deref(), move || {
         quantize_rs::weight_sensitivity(&model, &plan)
     })?;
-    Ok((found.to_json(), found.to_string()))
+    Ok(Outcome::new(found))
 }
 
-/// Weights with numbers far from all others, as JSON and as text.
+/// Finds weights with elements far from all others.
 #[pyfunction]
 pub(crate) fn outliers(
     py: Python<'_>,
     model: &Model,
     fence: f64,
     most: usize,
-) -> PyResult<(String, String)> {
+) -> PyResult<Outcome> {
     let its_model = Arc::clone(&model.model);
     let found = gil::interruptible(py, model.model.path(), move || {
         quantize_rs::outliers(&its_model, &OutlierOptions { fence, most })
     })?;
-    Ok((found.to_json(), found.to_string()))
+    Ok(Outcome::new(found))
 }
 
-/// Compares a quantized model with its original, number by number, as JSON and as text.
+/// Checks a quantized file against its original.
 #[pyfunction]
 pub(crate) fn validate(
     py: Python<'_>,
@@ -208,7 +209,7 @@ pub(crate) fn validate(
     quantized: &Model,
     passes: Option<Vec<String>>,
     target: Option<String>,
-) -> PyResult<(String, String)> {
+) -> PyResult<Outcome> {
     let (before, after) = (Arc::clone(&original.model), Arc::clone(&quantized.model));
     let path = after.path().map(PathBuf::from);
     let found = gil::interruptible(py, path.as_deref(), move || {
@@ -219,12 +220,11 @@ pub(crate) fn validate(
             None => Ok(found),
         }
     })?;
-    Ok((found.to_json(), found.to_string()))
+    Ok(Outcome::new(found))
 }
 
-/// What is said of a quantized file that is no model at all, as JSON and as text.
+/// The validation of a quantized file that is not a model.
 #[pyfunction]
-pub(crate) fn unreadable(path: Option<PathBuf>, error: String) -> (String, String) {
-    let found = Validation::unreadable(path.as_deref(), error);
-    (found.to_json(), found.to_string())
+pub(crate) fn unreadable(path: Option<PathBuf>, error: String) -> Outcome {
+    Outcome::new(Validation::unreadable(path.as_deref(), error))
 }

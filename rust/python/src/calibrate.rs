@@ -1,4 +1,4 @@
-//! A calibration that Python started: its callbacks, its samples, its Ctrl-C.
+//! Runs on samples that Python starts: calibration, and every analysis with data.
 
 use std::num::NonZero;
 use std::sync::{Arc, Mutex};
@@ -15,12 +15,12 @@ use quantize_rs_runner::samples::SampleDiagnostics;
 use crate::engine::Engine;
 use crate::errors;
 use crate::gil;
-use crate::gil::{Interrupt, Line};
-use crate::method_comparison::Comparison;
+use crate::gil::{CallbackChannel, Interrupt};
+use crate::method_comparison::MethodComparison;
 use crate::ranges::Ranges;
 use crate::source::Source;
 
-/// How long a calibration that was stopped is waited for.
+/// How long to wait for a calibration that was stopped.
 const PATIENCE: Duration = Duration::from_millis(700);
 
 /// How to run a model on samples.
@@ -29,7 +29,7 @@ pub(crate) struct Run {
     engine: Py<Engine>,
     limit: Option<usize>,
     threads: Option<usize>,
-    /// Called with the samples done and the samples in all, or `None`.
+    /// Called with the number of samples done, and the total or `None`.
     progress: Option<Py<PyAny>>,
 }
 
@@ -47,10 +47,10 @@ impl Run {
     }
 }
 
-/// What came of a run.
+/// The result of a run.
 pub(crate) struct Done<T> {
     pub(crate) found: T,
-    /// What is to be said of the samples.
+    /// Warnings about the samples.
     warnings: Vec<String>,
 }
 
@@ -72,7 +72,7 @@ impl Run {
         let mut done = self.on(py, model, source, move |engine, samples, control| {
             quantize_rs::calibrate(&its_model, &plan, engine, samples, &method, control)
         })?;
-        self.sign(&mut done.found, &done.warnings);
+        self.complete(&mut done.found, &done.warnings);
         Ok(Ranges::new(done.found, begun.elapsed().as_secs_f64()))
     }
 
@@ -82,7 +82,7 @@ impl Run {
         py: Python<'_>,
         (model, plan): (&Arc<Model>, &Arc<Plan>),
         source: &Source,
-    ) -> PyResult<Comparison> {
+    ) -> PyResult<MethodComparison> {
         let begun = Instant::now();
         self.require_models(py, "comparing methods")?;
         let (its_model, plan) = (Arc::clone(model), Arc::clone(plan));
@@ -93,23 +93,23 @@ impl Run {
             class.clone_into(&mut done.found.engine);
         }
         for ranges in &mut done.found.ranges {
-            self.sign(ranges, &done.warnings);
+            self.complete(ranges, &done.warnings);
         }
-        Ok(Comparison::new(done.found, begun.elapsed().as_secs_f64(), done.warnings))
+        Ok(MethodComparison::new(done.found, begun.elapsed().as_secs_f64(), done.warnings))
     }
 
-    /// Says in the ranges who ran the model, as far as they do not know it, and on what samples.
-    fn sign(&self, ranges: &mut quantize_rs::Ranges, warnings: &[String]) {
+    /// Adds the engine, where it is a Python object, and the warnings to the ranges.
+    fn complete(&self, ranges: &mut quantize_rs::Ranges, warnings: &[String]) {
         if let Some(class) = self.engine.get().class() {
             class.clone_into(&mut ranges.engine);
         }
         ranges.warnings.extend_from_slice(warnings);
     }
 
-    /// Does some work on the samples of `source`.
+    /// Runs `work` on the samples of `source`.
     ///
-    /// What is Python's is called on this thread, the work is done on another. The exception of a
-    /// callback, an iterator, an engine or a signal is raised as it is; it stops the work.
+    /// Python code is called on this thread, the work runs on another. An exception of a callback, an
+    /// iterator, an engine or a signal handler is raised unchanged; it stops the work.
     pub(crate) fn on<T: Send + 'static>(
         &self,
         py: Python<'_>,
@@ -126,20 +126,20 @@ impl Run {
         let (is_random, is_iterator) = (source.is_random(), source.is_iterator());
         let engine = self.engine.clone_ref(py);
         let progress = Arc::new(self.progress.as_ref().map(|call| call.clone_ref(py)));
-        // An object may keep something in itself from one line to the next.
+        // A Python object may have state, so its runs must not be concurrent.
         let alone = engine.get().class().is_some();
         let threads = self.threads.unwrap_or_else(|| if alone { 1 } else { cores() });
-        // What runs in an object of Python's cannot be left alone.
+        // A thread that runs a Python object cannot be abandoned.
         let patience = if alone { None } else { Some(PATIENCE) };
         let raised = Arc::clone(&interrupt);
-        gil::conversing(py, model.path(), &raised, patience, move |line| {
-            let engine = engine.get().open(&line, &interrupt)?;
+        gil::with_callbacks(py, model.path(), &raised, patience, move |channel| {
+            let engine = engine.get().open(&channel, &interrupt)?;
             let mut seen = None;
             let mut go_on = |Progress { done, total }| {
                 let is_news = seen.replace(done) != Some(done);
                 if progress.is_some() && is_news {
                     let (progress, interrupt) = (Arc::clone(&progress), Arc::clone(&interrupt));
-                    line.ask(move || {
+                    channel.call(move || {
                         interrupt.keep(Python::attach(|py| match &*progress {
                             Some(call) => call.call1(py, (done, total)).map(drop),
                             None => Ok(()),
@@ -149,8 +149,8 @@ impl Run {
                 !interrupt.is_raised()
             };
             let control = Control { threads, progress: &mut go_on };
-            let there = is_iterator.then(|| line.clone());
-            let mut pulled = Pulled { samples: Arc::clone(&samples), there };
+            let channel = is_iterator.then(|| channel.clone());
+            let mut pulled = Pulled { samples: Arc::clone(&samples), channel };
             let found = work(&*engine, &mut pulled, control)?;
             let warnings = match samples.lock() {
                 Ok(samples) if !is_random => samples.samples.warnings(),
@@ -160,7 +160,7 @@ impl Run {
         })
     }
 
-    /// Refuses an engine that runs one model only for what runs several.
+    /// Rejects an engine that runs only one model, for work that runs several.
     fn require_models(&self, py: Python<'_>, what: &str) -> PyResult<()> {
         let engine = self.engine.get();
         match engine.class() {
@@ -176,11 +176,11 @@ impl Run {
     }
 }
 
-/// Samples that come from the thread that Python called on, where its iterators belong.
+/// Samples that are read on the thread that Python called, as Python iterators must be.
 struct Pulled {
     samples: Arc<Mutex<Ahead>>,
-    /// The line to it; `None` for samples that have nothing to do with Python.
-    there: Option<Line>,
+    /// The channel to that thread; `None` for samples that do not come from Python.
+    channel: Option<CallbackChannel>,
 }
 
 impl Samples for Pulled {
@@ -188,26 +188,26 @@ impl Samples for Pulled {
         let samples = Arc::clone(&self.samples);
         let pull = move || samples.lock().ok()?.next_sample();
         let cancelled = || Some(Err(CalibrationError::new(Kind::Cancelled)));
-        self.ask(pull).unwrap_or_else(cancelled)
+        self.call(pull).unwrap_or_else(cancelled)
     }
 
     fn len_hint(&self) -> Option<usize> {
-        let (samples, items) = (Arc::clone(&self.samples), self.there.is_some());
-        self.ask(move || samples.lock().ok()?.count(items)).flatten()
+        let (samples, items) = (Arc::clone(&self.samples), self.channel.is_some());
+        self.call(move || samples.lock().ok()?.count(items)).flatten()
     }
 }
 
 impl Pulled {
-    /// What comes of doing this where the samples come from; `None` when nobody listens any more.
-    fn ask<T: Send + 'static>(&self, question: impl FnOnce() -> T + Send + 'static) -> Option<T> {
-        match &self.there {
-            None => Some(question()),
-            Some(line) => line.ask(question),
+    /// Runs `read` where the samples come from; `None` if that thread has stopped.
+    fn call<T: Send + 'static>(&self, read: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+        match &self.channel {
+            None => Some(read()),
+            Some(channel) => channel.call(read),
         }
     }
 }
 
-/// Samples of which the first may have been pulled, to see how many each item has.
+/// Samples, the first of which may have been read early, to learn how many each item has.
 struct Ahead {
     samples: SampleDiagnostics,
     first: Option<Result<Sample, CalibrationError>>,
@@ -218,7 +218,7 @@ impl Ahead {
         self.first.take().or_else(|| self.samples.next_sample())
     }
 
-    /// How many are left, where that is known; of `items` the first is pulled to tell.
+    /// How many are left, if that is known; for `items` the first is read to find out.
     fn count(&mut self, items: bool) -> Option<usize> {
         self.samples.len_hint()?;
         if items && self.first.is_none() {

@@ -1,4 +1,4 @@
-//! Who runs a model on samples: an engine of ours, or an object of Python's.
+//! Engines, which run a model on samples: those of the Rust crates, and Python objects.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -13,14 +13,14 @@ use quantize_rs::{
 use quantize_rs_onnx::Edit;
 use quantize_rs_runner::{Auto, OnnxRuntime, Tract};
 
-use crate::gil::{Interrupt, Line};
+use crate::gil::{CallbackChannel, Interrupt};
 
-/// Who runs a model on samples.
+/// An engine, which runs a model on samples.
 #[pyclass(frozen, module = "quantize_rs._core")]
 pub(crate) struct Engine(Kind);
 
 enum Kind {
-    /// With the library of ONNX Runtime, or why there is none.
+    /// The path of the library of ONNX Runtime, or the reason why there is none.
     Auto(Result<PathBuf, String>),
     Tract,
     OnnxRuntime(PathBuf),
@@ -33,13 +33,13 @@ enum Kind {
 
 #[pymethods]
 impl Engine {
-    /// The better of the others; `library` is that of ONNX Runtime.
+    /// tract or ONNX Runtime, whichever suits the model; `library` is that of ONNX Runtime.
     #[staticmethod]
     fn auto(library: PathBuf) -> Engine {
         Engine(Kind::Auto(Ok(library)))
     }
 
-    /// The same where there is no ONNX Runtime, because of this.
+    /// The same without ONNX Runtime; `why` is the reason.
     #[staticmethod]
     fn auto_without(why: String) -> Engine {
         Engine(Kind::Auto(Err(why)))
@@ -57,8 +57,8 @@ impl Engine {
         Engine(Kind::OnnxRuntime(library))
     }
 
-    /// An object of Python's, of a class called `name`, behind an adapter that takes and gives
-    /// arrays; `prepares` tells whether it can be given models.
+    /// A Python object of the class `name`, behind an adapter that takes and returns arrays; `prepares`
+    /// says whether it has `prepare` and so can run several models.
     #[staticmethod]
     fn python(name: String, adapter: Py<PyAny>, prepares: bool) -> Engine {
         Engine(Kind::Object { name, adapter, prepares })
@@ -66,10 +66,10 @@ impl Engine {
 }
 
 impl Engine {
-    /// Gets the engine ready. Exceptions of an object go to `interrupt`.
+    /// Opens the engine. Exceptions of a Python object are stored in `interrupt`.
     pub(crate) fn open(
         &self,
-        line: &Line,
+        channel: &CallbackChannel,
         interrupt: &Arc<Interrupt>,
     ) -> Result<Box<dyn Runs>, CalibrationError> {
         Ok(match &self.0 {
@@ -85,13 +85,13 @@ impl Engine {
             Kind::Object { adapter, prepares, .. } => Box::new(Object {
                 adapter: Arc::new(Python::attach(|py| adapter.clone_ref(py))),
                 prepares: *prepares,
-                line: line.clone(),
+                channel: channel.clone(),
                 interrupt: Arc::clone(interrupt),
             }),
         })
     }
 
-    /// The name of the class, for an object of Python's.
+    /// The name of the class of a Python object.
     pub(crate) fn class(&self) -> Option<&str> {
         match &self.0 {
             Kind::Object { name, .. } => Some(name),
@@ -99,17 +99,17 @@ impl Engine {
         }
     }
 
-    /// Whether it can run more than one model, as judging needs.
+    /// Whether it can run more than one model, as an evaluation of quantized models needs.
     pub(crate) fn takes_models(&self) -> bool {
         !matches!(self.0, Kind::Object { prepares: false, .. })
     }
 }
 
-/// An object of Python's as an engine.
+/// A Python object as an engine.
 struct Object {
     adapter: Arc<Py<PyAny>>,
     prepares: bool,
-    line: Line,
+    channel: CallbackChannel,
     interrupt: Arc<Interrupt>,
 }
 
@@ -126,21 +126,21 @@ impl Runs for Object {
     ) -> Result<Box<dyn Runner>, CalibrationError> {
         let inputs: Vec<String> =
             InputSpec::of(model).into_iter().map(|input| input.name).collect();
-        let places: Vec<Place> = taps
+        let origins: Vec<Origin> = taps
             .iter()
-            .map(|tap| if inputs.contains(tap) { Place::Given } else { Place::Made })
+            .map(|tap| if inputs.contains(tap) { Origin::Input } else { Origin::Output })
             .collect();
         let runner = ObjectRunner {
             adapter: Arc::clone(&self.adapter),
             interrupt: Arc::clone(&self.interrupt),
             taps: taps.to_vec(),
-            places,
+            origins,
         };
         if self.prepares {
-            let outputs = runner.made();
+            let outputs = runner.outputs();
             let model = with_outputs(model, &outputs)?;
             let (adapter, interrupt) = (Arc::clone(&self.adapter), Arc::clone(&self.interrupt));
-            let prepared = self.line.ask(move || {
+            let prepared = self.channel.call(move || {
                 interrupt.keep(Python::attach(|py| {
                     let model = PyBytes::new(py, &model);
                     adapter.call_method1(py, "prepare", (model, outputs)).map(drop)
@@ -162,13 +162,13 @@ fn with_outputs(model: &Model, outputs: &[String]) -> Result<Vec<u8>, Calibratio
     bytes.map_err(|error| failed("the model cannot be handed to the engine").caused_by(error))
 }
 
-/// Where the values of a tap come from.
+/// The origin of the values of a tap.
 #[derive(PartialEq)]
-enum Place {
-    /// The sample.
-    Given,
-    /// The object.
-    Made,
+enum Origin {
+    /// An input of the sample.
+    Input,
+    /// An output of the object.
+    Output,
 }
 
 struct ObjectRunner {
@@ -176,7 +176,7 @@ struct ObjectRunner {
     interrupt: Arc<Interrupt>,
     taps: Vec<String>,
     /// One for each tap.
-    places: Vec<Place>,
+    origins: Vec<Origin>,
 }
 
 impl Runner for ObjectRunner {
@@ -189,14 +189,14 @@ impl Runner for ObjectRunner {
         let found = Python::attach(|py| self.call(py, sample));
         let found = self.interrupt.keep(found).ok_or_else(cancelled)?;
         let mut found = found.iter();
-        for (tap, (name, place)) in self.taps.iter().zip(&self.places).enumerate() {
+        for (tap, (name, origin)) in self.taps.iter().zip(&self.origins).enumerate() {
             if cancel.load(Ordering::Relaxed) {
                 return Err(cancelled());
             }
-            // One at a time, so that no more than one is there twice.
-            let (shape, values) = match place {
-                Place::Given => given(sample, name)?,
-                Place::Made => match found.next() {
+            // One at a time, so that at most one exists twice in memory.
+            let (shape, values) = match origin {
+                Origin::Input => given(sample, name)?,
+                Origin::Output => match found.next() {
                     Some(array) => Python::attach(|py| floats(array.bind(py))),
                     None => return Err(failed("the engine gave too few values").at_value(name)),
                 },
@@ -212,23 +212,23 @@ impl Runner for ObjectRunner {
 }
 
 impl ObjectRunner {
-    /// The names of the values that the object is to give.
-    fn made(&self) -> Vec<String> {
-        let taps = self.taps.iter().zip(&self.places);
-        taps.filter(|(_, place)| **place == Place::Made).map(|(tap, _)| tap.clone()).collect()
+    /// The names of the values that the object returns.
+    fn outputs(&self) -> Vec<String> {
+        let taps = self.taps.iter().zip(&self.origins);
+        taps.filter(|(_, origin)| **origin == Origin::Output).map(|(tap, _)| tap.clone()).collect()
     }
 
-    /// Runs the sample; the values in the order of [`ObjectRunner::made`].
+    /// Runs the sample; the values are in the order of [`ObjectRunner::outputs`].
     fn call(&self, py: Python<'_>, sample: &Sample) -> PyResult<Vec<Py<PyArrayDyn<f32>>>> {
         let arrays = sample.inputs.iter().map(|(name, tensor)| {
             (name, tensor.dtype.name(), &tensor.shape, tensor.data.to_pyarray(py))
         });
         let arrays: Vec<_> = arrays.collect();
-        self.adapter.bind(py).call_method1("run", (arrays, self.made()))?.extract()
+        self.adapter.bind(py).call_method1("run", (arrays, self.outputs()))?.extract()
     }
 }
 
-/// The value of an input, as numbers.
+/// The numbers of an input.
 fn given(sample: &Sample, name: &str) -> Result<(Vec<usize>, Vec<f32>), CalibrationError> {
     let tensor = sample.get(name).ok_or_else(|| failed("the sample lacks it").at_value(name))?;
     let values = tensor.to_f32().ok_or_else(|| failed("it is not float32").at_value(name))?;

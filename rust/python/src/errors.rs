@@ -1,4 +1,4 @@
-//! Errors of the Rust crates as the exceptions of `quantize_rs.errors` and as Python's own.
+//! Errors of the Rust crates as exceptions of `quantize_rs.errors` or built-in exceptions.
 
 use std::io;
 use std::path::Path;
@@ -10,7 +10,7 @@ use quantize_rs::{CalibrationError, QuantizeError, QuantizeErrorKind};
 use quantize_rs_math::MathError;
 use quantize_rs_onnx::ErrorKind;
 
-/// The exception for `error`; `path` is the model in hand, for errors that do not know it.
+/// The exception for `error`; `path` is the model, for errors without a path.
 pub(crate) fn raised(py: Python<'_>, error: &QuantizeError, path: Option<&Path>) -> PyErr {
     let text = error.to_string();
     let model = |class| Exception::new(py, class, &text).with("path", path);
@@ -30,7 +30,7 @@ pub(crate) fn raised(py: Python<'_>, error: &QuantizeError, path: Option<&Path>)
             model("UnsupportedModelError").with("feature", "NaN or infinity in a weight").raise()
         }
         QuantizeErrorKind::Option { option, what } => {
-            // Python has one option for both.
+            // In Python one option has both.
             let option = if option == "layer_types" { "layer_bits" } else { option };
             let text = format!("{option} {what}");
             Exception::new(py, "OptionError", &text).with("option", option).raise()
@@ -46,13 +46,13 @@ pub(crate) fn raised(py: Python<'_>, error: &QuantizeError, path: Option<&Path>)
     }
 }
 
-/// The exception for a fault of ours.
+/// The exception for a bug in this package.
 pub(crate) fn internal(py: Python<'_>, what: &str) -> PyErr {
     let text = format!("internal error, please report this: {what}");
     Exception::new(py, "QuantizeError", &text).raise()
 }
 
-/// The exception for arguments of a kernel that do not fit together.
+/// The exception for kernel arguments that contradict each other.
 pub(crate) fn of_math(py: Python<'_>, error: &MathError) -> PyErr {
     if let MathError::Setting { name, found, expected } = error {
         return of_option(py, name, &format!("is {found}, expected {expected}"));
@@ -68,7 +68,7 @@ pub(crate) fn of_math(py: Python<'_>, error: &MathError) -> PyErr {
     of_option(py, option, &error.to_string())
 }
 
-/// The exception for an option that cannot be what it is.
+/// The exception for an option with an invalid value.
 pub(crate) fn of_option(py: Python<'_>, option: &str, what: &str) -> PyErr {
     raised(py, &QuantizeError::option(option, what), None)
 }
@@ -115,10 +115,11 @@ fn of_calibration(py: Python<'_>, error: &CalibrationError) -> PyErr {
     Exception::new(py, "CalibrationError", &error.to_string())
         .with("value", error.value())
         .with("sample", error.sample())
+        .with("category", error.kind().category())
         .raise()
 }
 
-/// An exception of `quantize_rs.errors` in the making.
+/// A builder of exceptions of `quantize_rs.errors`.
 struct Exception<'py, 'a> {
     py: Python<'py>,
     class: &'static str,
@@ -148,7 +149,7 @@ impl<'py, 'a> Exception<'py, 'a> {
     }
 }
 
-/// `OSError`, or the class below it that belongs to this code: Python chooses by the number.
+/// `OSError`, or its subclass for this code, which Python selects.
 fn os_error_of_code(py: Python<'_>, code: i32, path: Option<&Path>) -> PyErr {
     let text: PyResult<String> =
         py.import("os").and_then(|os| os.call_method1("strerror", (code,))?.extract());
@@ -162,7 +163,7 @@ fn os_error(py: Python<'_>, name: &str, path: Option<&Path>) -> PyErr {
     os_error_of_code(py, errno(py, name), path)
 }
 
-/// The number of an error of the system, which only Python's `errno` knows everywhere.
+/// The number of a system error; only Python's `errno` has it on all platforms.
 fn errno(py: Python<'_>, name: &str) -> i32 {
     py.import("errno").and_then(|errno| errno.getattr(name)?.extract()).unwrap_or(0)
 }

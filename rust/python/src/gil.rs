@@ -1,5 +1,5 @@
-//! Work away from the interpreter: other Python threads go on, Ctrl-C is heard, and no panic
-//! reaches Python as one.
+//! Work without the interpreter lock: other Python threads continue, Ctrl-C is handled, and a panic
+//! becomes an exception.
 
 use std::any::Any;
 use std::panic::{self, AssertUnwindSafe};
@@ -13,14 +13,13 @@ use std::time::{Duration, Instant};
 use pyo3::prelude::*;
 use pyo3::types::PyCFunction;
 use quantize_rs::QuantizeError;
-use serde::Serialize;
 
 use crate::errors;
 
-/// How often a waiting thread looks for signals.
-const PATIENCE: Duration = Duration::from_millis(50);
+/// How often a waiting thread checks for signals.
+const SIGNAL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// Runs `work` on this thread, detached from the interpreter. `path` is the model it is about.
+/// Runs `work` on this thread, detached from the interpreter. `path` is the model for errors.
 pub(crate) fn detached<T: Send, E: Into<QuantizeError> + Send>(
     py: Python<'_>,
     path: Option<&Path>,
@@ -32,8 +31,8 @@ pub(crate) fn detached<T: Send, E: Into<QuantizeError> + Send>(
     }
 }
 
-/// As [`detached`], on a thread of its own, so that Ctrl-C is heard at once. The work then goes on
-/// unheard and its result is dropped: only for work that leaves nothing behind.
+/// As [`detached`], on a separate thread, so that Ctrl-C is handled at once. The work then continues
+/// and its result is dropped, so use this only for work without side effects.
 pub(crate) fn interruptible<T: Send + 'static, E: Into<QuantizeError> + Send + 'static>(
     py: Python<'_>,
     path: Option<&Path>,
@@ -47,55 +46,55 @@ pub(crate) fn interruptible<T: Send + 'static, E: Into<QuantizeError> + Send + '
     }
 }
 
-/// Runs long work on a thread of its own, for which it does on this one what that asks through the
-/// [`Line`]: calls of Python's functions above all. Ctrl-C is heard at once.
+/// Runs long work on a separate thread. What the work sends through the [`CallbackChannel`], such as
+/// calls of Python functions, runs on this thread. Ctrl-C is handled at once.
 ///
-/// An exception, kept in `interrupt`, ends the work: nothing it asks is done any more. The work is
-/// waited for, but no longer than `patience` says; then it goes on unheard until it notices, at the
-/// latest when the process ends.
-pub(crate) fn conversing<T: Send + 'static, E: Into<QuantizeError> + Send + 'static>(
+/// An exception, which is stored in `interrupt`, ends the work: its callbacks do not run any more.
+/// This function waits for the work to end, but not longer than `patience`. The work then continues
+/// on its own until it sees the interrupt, or until the process ends.
+pub(crate) fn with_callbacks<T: Send + 'static, E: Into<QuantizeError> + Send + 'static>(
     py: Python<'_>,
     path: Option<&Path>,
     interrupt: &Interrupt,
     patience: Option<Duration>,
-    work: impl FnOnce(Line) -> Result<T, E> + Send + 'static,
+    work: impl FnOnce(CallbackChannel) -> Result<T, E> + Send + 'static,
 ) -> PyResult<T> {
     let outcome = py.detach(|| {
-        let (line, asked) = mpsc::channel();
+        let (sender, callbacks) = mpsc::channel();
         let (give, result) = mpsc::channel();
         let started = thread::Builder::new().spawn(move || {
-            // Nobody listens any more when it was given up.
-            let _ = give.send(caught(|| work(Line(line))));
+            // Without a receiver the work was abandoned.
+            let _ = give.send(caught(|| work(CallbackChannel(sender))));
         });
         let worker = match started {
             Ok(worker) => worker,
             Err(error) => return Some(Err(format!("no thread could be started: {error}"))),
         };
-        let (mut listened, mut raised) = (Instant::now(), None::<Instant>);
+        let (mut checked, mut raised) = (Instant::now(), None::<Instant>);
         loop {
-            match asked.recv_timeout(PATIENCE) {
-                // Dropped unheard, a question is answered with no.
+            match callbacks.recv_timeout(SIGNAL_INTERVAL) {
+                // A callback that is dropped returns `None`.
                 Ok(_) if raised.is_some() => {}
-                Ok(question) => {
-                    if let Err(panic) = caught(question) {
+                Ok(callback) => {
+                    if let Err(panic) = caught(callback) {
                         return Some(Err(panic));
                     }
                 }
                 Err(RecvTimeoutError::Timeout) => {}
-                // Its end of the line is gone: the work is done.
+                // The sender is dropped: the work is done.
                 Err(RecvTimeoutError::Disconnected) => {
                     let lost = |_| Err("a thread ended without a result".to_owned());
                     return Some(result.recv().unwrap_or_else(lost));
                 }
             }
-            if listened.elapsed() >= PATIENCE {
-                interrupt.listen();
-                listened = Instant::now();
+            if checked.elapsed() >= SIGNAL_INTERVAL {
+                interrupt.check_signals();
+                checked = Instant::now();
             }
             if interrupt.is_raised() {
                 let since = *raised.get_or_insert_with(Instant::now);
                 if patience.is_some_and(|patience| since.elapsed() >= patience) {
-                    interrupt.keep(leave(worker));
+                    interrupt.keep(abandon(worker));
                     return None;
                 }
             }
@@ -111,21 +110,21 @@ pub(crate) fn conversing<T: Send + 'static, E: Into<QuantizeError> + Send + 'sta
     }
 }
 
-/// Threads that were given up.
-static LEFT: Mutex<Vec<JoinHandle<()>>> = Mutex::new(Vec::new());
+/// Threads that were abandoned.
+static ABANDONED: Mutex<Vec<JoinHandle<()>>> = Mutex::new(Vec::new());
 
-/// Leaves a thread to itself until the process ends, which then waits for it: the library of an
-/// engine must not be taken down beneath it.
-fn leave(thread: JoinHandle<()>) -> PyResult<()> {
-    if let Ok(mut left) = LEFT.lock() {
-        left.push(thread);
+/// Lets a thread continue until the process ends, which then waits for it: the library of an engine
+/// must not be unloaded while the thread uses it.
+fn abandon(thread: JoinHandle<()>) -> PyResult<()> {
+    if let Ok(mut threads) = ABANDONED.lock() {
+        threads.push(thread);
     }
     Python::attach(|py| {
         let wait = PyCFunction::new_closure(py, None, None, |arguments, _| {
             arguments.py().detach(|| {
-                let left = LEFT.lock().map(|mut left| std::mem::take(&mut *left));
-                for thread in left.unwrap_or_default() {
-                    // It told nobody what came of it, and nobody asks.
+                let threads = ABANDONED.lock().map(|mut threads| std::mem::take(&mut *threads));
+                for thread in threads.unwrap_or_default() {
+                    // Its result is not used.
                     let _ = thread.join();
                 }
             });
@@ -134,43 +133,38 @@ fn leave(thread: JoinHandle<()>) -> PyResult<()> {
     })
 }
 
-/// What the thread of some work asks of the one that Python called on.
+/// Sends functions from the thread of some work to the thread that Python called, which runs them.
 #[derive(Clone)]
-pub(crate) struct Line(Sender<Question>);
+pub(crate) struct CallbackChannel(Sender<Callback>);
 
-type Question = Box<dyn FnOnce() + Send>;
+type Callback = Box<dyn FnOnce() + Send>;
 
-impl Line {
-    /// What comes of doing this over there; `None` when nobody listens any more.
-    pub(crate) fn ask<T: Send + 'static>(
+impl CallbackChannel {
+    /// Runs `callback` on the other thread and waits for the result; `None` if that thread has stopped.
+    pub(crate) fn call<T: Send + 'static>(
         &self,
-        question: impl FnOnce() -> T + Send + 'static,
+        callback: impl FnOnce() -> T + Send + 'static,
     ) -> Option<T> {
-        let (give, answer) = mpsc::channel();
-        let question = move || {
-            // Whoever asks waits for the answer.
-            let _ = give.send(question());
+        let (give, result) = mpsc::channel();
+        let callback = move || {
+            // The caller waits for the result.
+            let _ = give.send(callback());
         };
-        self.0.send(Box::new(question)).ok()?;
-        answer.recv().ok()
+        self.0.send(Box::new(callback)).ok()?;
+        result.recv().ok()
     }
 }
 
-/// A report as JSON.
-pub(crate) fn json(py: Python<'_>, report: &impl Serialize) -> PyResult<String> {
-    serde_json::to_string(report).map_err(|error| errors::internal(py, &error.to_string()))
-}
-
-/// The Python exception that ends some work early: of a signal, a callback, an iterator.
+/// The Python exception that ends some work early: from a signal, a callback or an iterator.
 #[derive(Default)]
 pub(crate) struct Interrupt {
     kept: Mutex<Option<PyErr>>,
-    /// Whether there is one, for who cannot ask.
+    /// Whether there is one, for other threads.
     flag: Arc<AtomicBool>,
 }
 
 impl Interrupt {
-    /// Keeps the exception, if there is one and no earlier; `None` then.
+    /// Stores the exception, unless there is an earlier one, and returns `None`; else the value.
     pub(crate) fn keep<T>(&self, outcome: PyResult<T>) -> Option<T> {
         outcome
             .map_err(|error| {
@@ -187,42 +181,42 @@ impl Interrupt {
         self.flag.load(Ordering::Relaxed)
     }
 
-    /// Is set as long as there is one.
+    /// A flag that is set while there is one.
     pub(crate) fn flag(&self) -> Arc<AtomicBool> {
         Arc::clone(&self.flag)
     }
 
-    /// The exception, to be raised.
+    /// Takes the exception out, to raise it.
     pub(crate) fn take(&self) -> Option<PyErr> {
         let mut kept = self.kept.lock().ok()?;
         self.flag.store(false, Ordering::Relaxed);
         kept.take()
     }
 
-    /// Runs the handlers of signals and keeps what they raise; `None` then.
+    /// Runs the signal handlers and stores the exception that they raise; `None` then.
     #[allow(clippy::redundant_closure_for_method_calls)] // the method is not general enough
-    fn listen(&self) -> Option<()> {
+    fn check_signals(&self) -> Option<()> {
         self.keep(Python::attach(|py| py.check_signals()))
     }
 
-    /// Runs `work` on a thread of its own and looks for signals meanwhile; `None` when there was
-    /// one, else what came of the work, or the message of its panic.
+    /// Runs `work` on a separate thread and checks for signals meanwhile; `None` if a handler raised an
+    /// exception, else the result of the work, or the message of its panic.
     pub(crate) fn wait_for<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Option<Result<T, String>> {
         let (give, result) = mpsc::channel();
         let started = thread::Builder::new().spawn(move || {
-            // Nobody listens any more when the wait was interrupted.
+            // Without a receiver the wait was interrupted.
             let _ = give.send(caught(work));
         });
         if let Err(error) = started {
             return Some(Err(format!("no thread could be started: {error}")));
         }
         loop {
-            match result.recv_timeout(PATIENCE) {
+            match result.recv_timeout(SIGNAL_INTERVAL) {
                 Ok(outcome) => return Some(outcome),
-                Err(RecvTimeoutError::Timeout) => self.listen()?,
+                Err(RecvTimeoutError::Timeout) => self.check_signals()?,
                 Err(RecvTimeoutError::Disconnected) => {
                     return Some(Err("a thread ended without a result".to_owned()));
                 }
@@ -231,9 +225,9 @@ impl Interrupt {
     }
 }
 
-/// What `work` returns, or the message of its panic.
+/// The result of `work`, or the message of its panic.
 fn caught<T>(work: impl FnOnce() -> T) -> Result<T, String> {
-    // What the work touched is dropped with it, or immutable.
+    // What the work changes is dropped with it.
     panic::catch_unwind(AssertUnwindSafe(work)).map_err(|payload| message(payload.as_ref()))
 }
 

@@ -1,4 +1,4 @@
-//! The arithmetic on numpy arrays.
+//! Quantization kernels on numpy arrays.
 
 use numpy::{IntoPyArray, PyArray1, PyReadonlyArray1};
 use pyo3::prelude::*;
@@ -7,19 +7,19 @@ use quantize_rs_math::{self as math, Layout, Params};
 
 use crate::{errors, gil};
 
-/// How a tensor is cut: axis, and elements in a block along it.
+/// The granularity of a tensor: the axis, and the block size along it.
 pub(crate) type Cut = (Option<usize>, Option<usize>);
 
 /// One scale and one zero point for each group of elements.
 pub(crate) type Numbers<'py> = (PyReadonlyArray1<'py, f32>, Vec<usize>, PyReadonlyArray1<'py, i32>);
 
-/// Whether what numpy holds of a type is signed, and its bits; of floats numpy holds the codes.
+/// Whether a type is signed in numpy, and its bit width; numpy holds floats as their codes.
 #[pyfunction]
 pub(crate) fn dtype_of(py: Python<'_>, dtype: &str) -> PyResult<(bool, u32)> {
     qtype(py, dtype).map(|qtype| (qtype.signed() && !qtype.is_float(), qtype.bits()))
 }
 
-/// Integers of `x`, little-endian, narrow ones packed.
+/// The integers of `x`, little-endian; narrow types are packed.
 #[pyfunction]
 #[pyo3(signature = (x, shape, numbers, dtype, cut))]
 pub(crate) fn quantize_linear<'py>(
@@ -40,7 +40,7 @@ pub(crate) fn quantize_linear<'py>(
     Ok(bytes.into_pyarray(py))
 }
 
-/// The numbers that packed integers stand for.
+/// The numbers of packed integers.
 #[pyfunction]
 #[pyo3(signature = (packed, shape, numbers, dtype, cut))]
 pub(crate) fn dequantize_linear<'py>(
@@ -63,7 +63,7 @@ pub(crate) fn dequantize_linear<'py>(
     Ok(x.into_pyarray(py))
 }
 
-/// Values of a narrow type, packed as ONNX packs them.
+/// Values of a narrow type, packed as in ONNX.
 #[pyfunction]
 pub(crate) fn pack<'py>(
     py: Python<'py>,
@@ -74,7 +74,7 @@ pub(crate) fn pack<'py>(
     Ok(math::pack::pack(values.as_slice()?, qtype.bits()).into_pyarray(py))
 }
 
-/// The values of a narrow type out of their bytes.
+/// The values of a narrow type from packed bytes.
 #[pyfunction]
 pub(crate) fn unpack<'py>(
     py: Python<'py>,
@@ -111,7 +111,7 @@ pub(crate) fn scale_zero_point(
     Ok((scale, zero_point))
 }
 
-/// The error of what cannot fail.
+/// The error of an operation that cannot fail.
 pub(crate) type Never = quantize_rs::QuantizeError;
 
 pub(crate) fn qtype(py: Python<'_>, dtype: &str) -> PyResult<QType> {
@@ -146,7 +146,7 @@ pub(crate) fn layout(py: Python<'_>, shape: &[usize], cut: Cut) -> PyResult<Layo
     Layout::of(shape, granularity).map_err(|error| errors::of_math(py, &error))
 }
 
-/// Zero points that a type can have.
+/// The zero points that a type allows.
 fn grid(qtype: QType) -> (i32, i32) {
     if qtype.is_float() { (0, 0) } else { (qtype.min(), qtype.max()) }
 }

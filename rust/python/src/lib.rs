@@ -1,20 +1,23 @@
-//! The extension module `quantize_rs._core`: extracts, detaches from the interpreter, calls the Rust
-//! crates, converts. The package `quantize_rs` in `python/` is what people import.
+//! The extension module `quantize_rs._core`: it extracts arguments, releases the interpreter, calls
+//! the Rust crates and converts the results. Users import the package `quantize_rs` in `python/`.
 
-// pyo3 hands over what it extracted.
+// pyo3 passes extracted arguments by value.
 #![allow(clippy::needless_pass_by_value)]
 
 mod analysis;
 mod buffer;
 mod calibrate;
+mod convert;
 mod engine;
 mod errors;
 mod gil;
 mod kernels;
 mod method_comparison;
 mod model;
+mod module_options;
 mod optimized;
 mod option_dict;
+mod outcome;
 mod plan;
 mod quantized;
 mod ranges;
@@ -28,7 +31,7 @@ use std::process::ExitCode;
 use pyo3::prelude::*;
 use quantize_rs::QuantizeError;
 
-/// The Rust half of `quantize_rs`; use the package, this module may change at any time.
+/// The Rust part of `quantize_rs`. It is private and may change at any time; use the package.
 #[pymodule(gil_used = false)]
 mod _core {
     use pyo3::prelude::*;
@@ -51,11 +54,15 @@ mod _core {
     #[pymodule_export]
     use super::optimized::Optimized;
     #[pymodule_export]
+    use super::option_dict::{option_table, unused_options};
+    #[pymodule_export]
+    use super::outcome::Outcome;
+    #[pymodule_export]
     use super::plan::Plan;
     #[pymodule_export]
     use super::quantized::{Quantized, page};
     #[pymodule_export]
-    use super::ranges::Ranges;
+    use super::ranges::{Histogram, Ranges};
     #[pymodule_export]
     use super::run_cli;
     #[pymodule_export]
@@ -65,7 +72,7 @@ mod _core {
         Observer, fake_quantize, fake_quantize_gradients, fake_quantize_stochastic, learn_scale,
     };
     #[pymodule_export]
-    use crate::method_comparison::Comparison;
+    use crate::method_comparison::MethodComparison;
     #[pymodule_export]
     use crate::sample_iterator::Feeds;
 
@@ -80,7 +87,7 @@ mod _core {
 fn run_cli(py: Python<'_>, arguments: Vec<OsString>) -> PyResult<u8> {
     gil::detached(py, None, || {
         let ended = quantize_rs_cli::run(arguments);
-        // What an `ExitCode` stands for can only be compared.
+        // The number of an `ExitCode` cannot be read, only compared.
         let code = (0..=u8::MAX).find(|code| ExitCode::from(*code) == ended);
         Ok::<_, QuantizeError>(code.unwrap_or(u8::MAX))
     })

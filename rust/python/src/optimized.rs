@@ -1,14 +1,14 @@
-//! An optimized model in Python's hands: saved, or given out as bytes.
+//! Optimized models in Python: saved, or returned as bytes.
 
 use std::path::PathBuf;
 
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
-use quantize_rs::Optimization;
 
 use crate::gil;
+use crate::outcome::Outcome;
 
-/// A model after the passes, and the report on them.
+/// A model after the passes, and their changes.
 #[pyclass(frozen, module = "quantize_rs._core")]
 pub(crate) struct Optimized {
     made: quantize_rs::Optimized,
@@ -20,24 +20,19 @@ impl Optimized {
     }
 }
 
-/// The report as JSON, and as text for people.
-fn written(report: &Optimization) -> (String, String) {
-    (report.to_json(), report.to_string())
-}
-
 #[pymethods]
 impl Optimized {
-    /// The report so far, as JSON and as text.
-    fn report(&self) -> (String, String) {
-        written(self.made.report())
+    /// The changes of the passes.
+    fn report(&self) -> Outcome {
+        Outcome::new(self.made.report().clone())
     }
 
-    /// Writes the model, complete or not at all; the report, as JSON and as text.
-    fn save(&self, py: Python<'_>, path: PathBuf) -> PyResult<(String, String)> {
-        // Whoever pressed Ctrl-C does not want the file.
+    /// Writes the model, completely or not at all, and returns the report.
+    fn save(&self, py: Python<'_>, path: PathBuf) -> PyResult<Outcome> {
+        // After Ctrl-C nothing is written.
         py.check_signals()?;
         let report = gil::detached(py, Some(&path), || self.made.save(&path))?;
-        Ok(written(&report))
+        Ok(Outcome::new(report))
     }
 
     /// The model as the bytes of one file.

@@ -1,4 +1,4 @@
-//! A plan in Python's hands: shown, calibrated, applied.
+//! Plans in Python: calibrated and applied.
 
 use std::sync::Arc;
 
@@ -6,14 +6,15 @@ use pyo3::prelude::*;
 use quantize_rs::Model;
 
 use crate::calibrate::Run;
+use crate::convert;
 use crate::gil;
-use crate::method_comparison::Comparison;
+use crate::method_comparison::MethodComparison;
 use crate::model;
 use crate::quantized::Quantized;
 use crate::ranges::Ranges;
 use crate::source::Source;
 
-/// What will be done to each value of a model.
+/// The decision for each value of a model.
 #[pyclass(frozen, module = "quantize_rs._core")]
 pub(crate) struct Plan {
     model: Arc<Model>,
@@ -25,7 +26,7 @@ impl Plan {
         Plan { model, plan: Arc::new(plan) }
     }
 
-    /// The model it was made for, and the plan itself.
+    /// The model that the plan is for, and the plan itself.
     pub(crate) fn parts(&self) -> (Arc<Model>, Arc<quantize_rs::Plan>) {
         (Arc::clone(&self.model), Arc::clone(&self.plan))
     }
@@ -40,10 +41,15 @@ impl Plan {
 
     /// The plan as JSON.
     fn to_json(&self, py: Python<'_>) -> PyResult<String> {
-        gil::json(py, &*self.plan)
+        convert::json(py, &*self.plan)
     }
 
-    /// The model it was made for.
+    /// The plan as plain dicts, lists, strings and numbers.
+    fn to_dict<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        convert::to_python(py, &*self.plan)
+    }
+
+    /// The model that the plan is for.
     #[getter]
     fn model(&self) -> model::Model {
         model::Model { model: Arc::clone(&self.model) }
@@ -61,11 +67,16 @@ impl Plan {
     }
 
     /// Runs the model on samples and compares all methods.
-    fn compare_methods(&self, py: Python<'_>, source: &Source, run: &Run) -> PyResult<Comparison> {
+    fn compare_methods(
+        &self,
+        py: Python<'_>,
+        source: &Source,
+        run: &Run,
+    ) -> PyResult<MethodComparison> {
         run.comparison(py, (&self.model, &self.plan), source)
     }
 
-    /// Makes the quantized model.
+    /// Quantizes the model.
     fn apply(&self, py: Python<'_>, ranges: Option<&Ranges>) -> PyResult<Quantized> {
         let (plan, model) = (Arc::clone(&self.plan), Arc::clone(&self.model));
         let seconds = ranges.map_or(0.0, |ranges| ranges.seconds);

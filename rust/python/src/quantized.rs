@@ -1,5 +1,6 @@
-//! A quantized model in Python's hands: saved, or given out as bytes.
+//! Quantized models in Python, and HTML reports.
 
+use std::borrow::Cow;
 use std::path::PathBuf;
 
 use pyo3::prelude::*;
@@ -7,8 +8,9 @@ use pyo3::types::PyBytes;
 use quantize_rs::{Comparison, LayerErrors, Page, QuantizeError, Report, Sensitivity};
 
 use crate::gil;
+use crate::outcome::{Document, Outcome};
 
-/// A quantized model and the report on it.
+/// A quantized model and its report.
 #[pyclass(frozen, module = "quantize_rs._core")]
 pub(crate) struct Quantized {
     made: quantize_rs::Quantized,
@@ -21,26 +23,26 @@ impl Quantized {
         Quantized { made, calibrated }
     }
 
-    /// The report as JSON, and as text for people.
-    fn written(&self, mut report: Report) -> (String, String) {
+    /// The report with the time of the calibration, which the Rust crates do not measure.
+    fn timed(&self, mut report: Report) -> Outcome {
         report.seconds.calibrate = self.calibrated;
-        (report.to_json(), report.to_string())
+        Outcome::new(report)
     }
 }
 
 #[pymethods]
 impl Quantized {
-    /// The report so far, as JSON and as text.
-    fn report(&self) -> (String, String) {
-        self.written(self.made.report().clone())
+    /// The report so far.
+    fn report(&self) -> Outcome {
+        self.timed(self.made.report().clone())
     }
 
-    /// Writes the model, complete or not at all; the report, as JSON and as text.
-    fn save(&self, py: Python<'_>, path: PathBuf) -> PyResult<(String, String)> {
-        // Whoever pressed Ctrl-C does not want the file.
+    /// Writes the model, completely or not at all, and returns the complete report.
+    fn save(&self, py: Python<'_>, path: PathBuf) -> PyResult<Outcome> {
+        // After Ctrl-C nothing is written.
         py.check_signals()?;
         let report = gil::detached(py, Some(&path), || self.made.save(&path))?;
-        Ok(self.written(report))
+        Ok(self.timed(report))
     }
 
     /// The model as the bytes of one file.
@@ -51,27 +53,36 @@ impl Quantized {
     }
 }
 
-/// The page of results that were written as JSON, as many as there are.
+/// One HTML report with a section for each of the results.
 #[pyfunction]
 #[pyo3(signature = (*, report = None, comparison = None, sensitivity = None, layer_errors = None))]
 pub(crate) fn page(
     py: Python<'_>,
-    report: Option<&str>,
-    comparison: Option<&str>,
-    sensitivity: Option<&str>,
-    layer_errors: Option<&str>,
+    report: Option<&Outcome>,
+    comparison: Option<&Outcome>,
+    sensitivity: Option<&Outcome>,
+    layer_errors: Option<&Outcome>,
 ) -> PyResult<String> {
     gil::detached(py, None, || -> Result<String, QuantizeError> {
-        let report = report.map(Report::from_json).transpose()?;
-        let comparison = comparison.map(Comparison::from_json).transpose()?;
-        let sensitivity = sensitivity.map(Sensitivity::from_json).transpose()?;
-        let layer_errors = layer_errors.map(LayerErrors::from_json).transpose()?;
+        let report = read("report", report, Report::from_json)?;
+        let comparison = read("comparison", comparison, Comparison::from_json)?;
+        let sensitivity = read("sensitivity", sensitivity, Sensitivity::from_json)?;
+        let layer_errors = read("layer_errors", layer_errors, LayerErrors::from_json)?;
         let page = Page {
-            report: report.as_ref(),
-            comparison: comparison.as_ref(),
-            sensitivity: sensitivity.as_ref(),
-            layer_errors: layer_errors.as_ref(),
+            report: report.as_deref(),
+            comparison: comparison.as_deref(),
+            sensitivity: sensitivity.as_deref(),
+            layer_errors: layer_errors.as_deref(),
         };
         Ok(page.html())
     })
+}
+
+/// The result that an argument of `page` holds.
+fn read<'a, T: Document + Clone>(
+    name: &str,
+    outcome: Option<&'a Outcome>,
+    parse: fn(&str) -> Result<T, QuantizeError>,
+) -> Result<Option<Cow<'a, T>>, QuantizeError> {
+    outcome.map(|outcome| outcome.read(name, parse)).transpose()
 }

@@ -1,18 +1,21 @@
-//! Ranges in Python's hands: kept as JSON, merged, compared.
+//! Ranges in Python: saved as JSON, merged, compared.
 
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
 use pyo3::prelude::*;
 use quantize_rs::Method;
 
+use crate::convert;
 use crate::gil;
 use crate::model::Model;
+use crate::outcome::Outcome;
 
 /// The range of each observed value of a model.
 #[pyclass(frozen, module = "quantize_rs._core")]
 pub(crate) struct Ranges {
     pub(crate) found: Arc<quantize_rs::Ranges>,
-    /// Seconds that gathering them took; 0 when they were read.
+    /// Seconds that the calibration took; 0 for ranges from a file.
     pub(crate) seconds: f64,
 }
 
@@ -20,11 +23,44 @@ impl Ranges {
     pub(crate) fn new(ranges: quantize_rs::Ranges, seconds: f64) -> Ranges {
         Ranges { found: Arc::new(ranges), seconds }
     }
+
+    /// The ranges alone, which are a hundredth of the whole, with all notes.
+    fn without_statistics(&self) -> quantize_rs::Ranges {
+        let mut summary = quantize_rs::Ranges::clone(&self.found);
+        summary.notes = summary.said();
+        summary.statistics = Arc::default();
+        summary
+    }
+}
+
+/// How often the numbers of a value occurred, by size.
+#[pyclass(frozen, module = "quantize_rs._core")]
+pub(crate) struct Histogram(quantize_rs::Histogram);
+
+#[pymethods]
+impl Histogram {
+    /// The smallest and the largest number.
+    #[getter]
+    fn ends(&self) -> (f64, f64) {
+        (self.0.from, self.0.to)
+    }
+
+    /// How many numbers are in each of the bins of equal width between them.
+    #[getter]
+    fn counts(&self) -> Vec<u64> {
+        self.0.counts.clone()
+    }
+
+    /// The fraction of numbers outside the range.
+    #[getter]
+    fn outside(&self) -> f64 {
+        self.0.outside
+    }
 }
 
 #[pymethods]
 impl Ranges {
-    /// Reads what `to_json` wrote.
+    /// Reads the JSON that `to_json` returns.
     #[staticmethod]
     fn from_json(py: Python<'_>, text: &str) -> PyResult<Ranges> {
         let ranges = gil::detached(py, None, || quantize_rs::Ranges::from_json(text))?;
@@ -36,20 +72,22 @@ impl Ranges {
         self.found.to_json()
     }
 
-    /// The ranges as JSON, without what was seen.
-    fn summary(&self) -> String {
-        let mut summary = quantize_rs::Ranges::clone(&self.found);
-        summary.notes = summary.said();
-        summary.statistics = Arc::default();
-        summary.to_json()
+    /// The ranges and statistics as plain dicts, lists, strings and numbers.
+    fn to_dict<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        convert::to_python(py, &*self.found)
     }
 
-    /// What was seen of a value, as the JSON of a histogram, where something was kept of it.
-    fn histogram(&self, py: Python<'_>, value: &str) -> PyResult<Option<String>> {
-        self.found.histogram(value).map(|found| gil::json(py, &found)).transpose()
+    /// The same without the statistics.
+    fn summary<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        convert::to_python(py, &self.without_statistics())
     }
 
-    /// What is to be said of the samples.
+    /// The histogram of a value; None without statistics, or if all its numbers are equal.
+    fn histogram(&self, value: &str) -> Option<Histogram> {
+        self.found.histogram(value).map(Histogram)
+    }
+
+    /// Warnings about the samples.
     #[getter]
     fn warnings(&self) -> Vec<String> {
         self.found.warnings.clone()
@@ -68,7 +106,7 @@ impl Ranges {
         self.found.to_tensorrt(version)
     }
 
-    /// The ranges that another method finds.
+    /// The ranges of another method from the same statistics.
     fn using(&self, py: Python<'_>, method: &str) -> PyResult<Ranges> {
         let method = gil::detached(py, None, || method.parse::<Method>())?;
         let ranges = Arc::clone(&self.found);
@@ -76,17 +114,22 @@ impl Ranges {
         Ok(Ranges::new(found, self.seconds))
     }
 
-    /// The differences, as JSON and as text.
-    fn diff(&self, py: Python<'_>, other: &Ranges) -> PyResult<(String, String)> {
-        let diff = self.found.diff(&other.found);
-        Ok((gil::json(py, &diff)?, diff.to_string()))
+    /// The differences between two calibrations.
+    fn diff(&self, other: &Ranges) -> Outcome {
+        Outcome::new(self.found.diff(&other.found))
     }
 
     fn __eq__(&self, other: &Ranges) -> bool {
         self.found == other.found
     }
 
-    /// The ranges of both.
+    fn __hash__(&self) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        self.without_statistics().to_json().hash(&mut hasher);
+        hasher.finish()
+    }
+
+    /// The ranges of one calibration over the samples of both.
     fn merge(&self, py: Python<'_>, other: &Ranges) -> PyResult<Ranges> {
         let merged = gil::detached(py, None, || self.found.merge(&other.found))?;
         Ok(Ranges::new(merged, self.seconds + other.seconds))

@@ -1,4 +1,4 @@
-//! Samples on their way out to Python: what a model is fed with.
+//! Iteration over samples in Python.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -17,7 +17,7 @@ pub(crate) struct Feeds {
     interrupt: Arc<Interrupt>,
 }
 
-/// A tensor as Python takes it.
+/// A tensor for Python.
 type Array<'py> = (String, &'static str, Vec<usize>, Bound<'py, PyArray1<u8>>);
 
 #[pymethods]

@@ -1,4 +1,4 @@
-//! Where samples come from: a file, images, arrays, a random generator, or a Python iterator.
+//! Sources of samples: a file, images, arrays, a random generator, or a Python iterator.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -19,7 +19,7 @@ use crate::gil::Interrupt;
 use crate::model::Model;
 use crate::sample_iterator::Feeds;
 
-/// Where samples come from.
+/// A source of samples.
 #[pyclass(frozen, module = "quantize_rs._core")]
 pub(crate) struct Source(Kind);
 
@@ -36,20 +36,20 @@ enum Kind {
         iterator: Py<PyAny>,
         items: Option<usize>,
     },
-    /// Another source, which can be read once, and what was read of it.
+    /// Another source, which can be read only once, and the samples that were read from it.
     Kept {
         source: Py<Source>,
         read: Arc<Mutex<Vec<Sample>>>,
     },
 }
 
-/// A numpy array as Python hands it over: name, element type, shape, and the elements as bytes,
-/// little-endian and in C order.
+/// A numpy array from Python: name, element type, shape, and the elements as bytes, little-endian
+/// and in C order.
 type Array<'py> = (String, String, Vec<usize>, Bound<'py, PyArray1<u8>>);
 
 #[pymethods]
 impl Source {
-    /// A file, whose extension says what it is, or a folder or pattern of images.
+    /// A file, whose format follows from its extension, or a folder or pattern of images.
     #[staticmethod]
     fn file(path: PathBuf) -> Source {
         Source(Kind::File(path))
@@ -96,7 +96,7 @@ impl Source {
     /// Arrays with samples along their first axes.
     #[staticmethod]
     fn arrays(py: Python<'_>, arrays: Vec<Array<'_>>) -> PyResult<Source> {
-        Ok(Source(Kind::Arrays(tensors(py, arrays, buffer::lent)?)))
+        Ok(Source(Kind::Arrays(tensors(py, arrays, buffer::borrowed)?)))
     }
 
     /// Random values.
@@ -106,21 +106,21 @@ impl Source {
         Source(Kind::Random { count, shape, seed })
     }
 
-    /// An iterator over lists of arrays, one list at a time; how many there are, where that is known.
+    /// An iterator over lists of arrays; `items` is the number of lists, if it is known.
     #[staticmethod]
     #[pyo3(signature = (iterator, items))]
     fn iterator(iterator: Py<PyAny>, items: Option<usize>) -> Source {
         Source(Kind::Iterator { iterator, items })
     }
 
-    /// The same samples; those of an iterator are kept in memory, so that they can be read again.
+    /// The same samples; those of an iterator stay in memory, so that they can be read again.
     #[staticmethod]
     fn again(source: Bound<'_, Source>) -> Source {
         let read = Arc::default();
         Source(Kind::Kept { source: source.unbind(), read })
     }
 
-    /// What a model is fed with, one sample after the other.
+    /// An iterator over the samples that the model gets.
     #[pyo3(signature = (model, limit))]
     fn feeds(&self, py: Python<'_>, model: &Model, limit: Option<usize>) -> PyResult<Feeds> {
         let interrupt = Arc::new(Interrupt::default());
@@ -130,7 +130,7 @@ impl Source {
 }
 
 impl Source {
-    /// Whether the samples come out of Python code.
+    /// Whether the samples come from a Python iterator.
     pub(crate) fn is_iterator(&self) -> bool {
         match &self.0 {
             Kind::Kept { source, read } => source.get().is_iterator() && read_of(read).is_empty(),
@@ -138,7 +138,7 @@ impl Source {
         }
     }
 
-    /// Whether the samples are noise, which their maker has warned of.
+    /// Whether the samples are random, for which there is a warning already.
     pub(crate) fn is_random(&self) -> bool {
         match &self.0 {
             Kind::Kept { source, .. } => source.get().is_random(),
@@ -146,7 +146,7 @@ impl Source {
         }
     }
 
-    /// Begins to read the samples. Exceptions of an iterator go to `interrupt`.
+    /// Opens the source. Exceptions of an iterator are stored in `interrupt`.
     pub(crate) fn samples(
         &self,
         model: &quantize_rs::Model,
@@ -195,7 +195,7 @@ fn read_of(read: &Mutex<Vec<Sample>>) -> MutexGuard<'_, Vec<Sample>> {
     read.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Samples that are kept while they stream through.
+/// Samples that are also stored while they are read.
 struct Keeping {
     samples: BoxedSamples,
     read: Arc<Mutex<Vec<Sample>>>,
@@ -215,7 +215,7 @@ impl Samples for Keeping {
     }
 }
 
-/// Samples that were kept.
+/// Samples that were stored.
 struct Again(std::vec::IntoIter<Sample>);
 
 impl Samples for Again {
@@ -228,16 +228,16 @@ impl Samples for Again {
     }
 }
 
-/// Samples pulled out of a Python iterator, on the thread that asks for them.
+/// Samples of a Python iterator, which is advanced on the thread that reads them.
 struct Pulled {
     iterator: Py<PyAny>,
     interrupt: Arc<Interrupt>,
     items: Items,
-    /// Items that are still to come, where that is known.
+    /// The number of remaining items, if it is known.
     to_come: Option<usize>,
-    /// Samples of the last item.
+    /// The number of samples of the last item.
     each: usize,
-    /// Those that are left of it.
+    /// The remaining samples of the last item.
     waiting: Option<BoxedSamples>,
     left: usize,
 }
@@ -266,8 +266,8 @@ impl Samples for Pulled {
         }
     }
 
-    /// As many as there are if all items to come have as many as the last: of a data loader the very
-    /// last may have fewer.
+    /// An estimate, which assumes that all remaining items have as many samples as the last one. The
+    /// final item of a data loader may have fewer.
     fn len_hint(&self) -> Option<usize> {
         let waiting = self.waiting.as_ref().and_then(|waiting| waiting.len_hint()).unwrap_or(0);
         Some(self.to_come?.saturating_mul(self.each).saturating_add(waiting).min(self.left))
@@ -280,7 +280,7 @@ impl Pulled {
         let pulled = Python::attach(|py| {
             let mut iterator = self.iterator.bind(py).try_iter()?;
             let Some(item) = iterator.next() else { return Ok(None) };
-            // Copied: the next item may be made in the same memory while this one still waits.
+            // Copied: the iterator may reuse the memory for the next item.
             tensors(py, item?.extract()?, buffer::copied).map(Some)
         });
         match self.interrupt.keep(pulled) {
@@ -291,7 +291,7 @@ impl Pulled {
     }
 }
 
-/// The arrays, whose elements `bytes_of` takes.
+/// The arrays as tensors; `bytes_of` returns their elements.
 fn tensors(
     py: Python<'_>,
     arrays: Vec<Array<'_>>,

@@ -1,4 +1,4 @@
-//! What serves training: observers and fake quantization, on numpy arrays.
+//! Observers and fake quantization for training, on numpy arrays.
 
 use std::sync::Mutex;
 
@@ -15,13 +15,13 @@ use crate::{errors, gil};
 /// The smallest and the largest integer.
 type Grid = (i32, i32);
 
-/// A new array of numpy's.
+/// A new numpy array.
 type Array<'py, T> = Bound<'py, PyArray1<T>>;
 
 /// Scales and zero points, one for each group.
 type Found<'py> = (Array<'py, f32>, Array<'py, i32>);
 
-/// Watches batches of a tensor.
+/// Observes batches of a tensor.
 #[pyclass(frozen, module = "quantize_rs._core")]
 pub(crate) struct Observer {
     observer: Mutex<Box<dyn observers::Observer>>,
@@ -30,10 +30,10 @@ pub(crate) struct Observer {
 
 #[pymethods]
 impl Observer {
-    /// The observer of this name; `grid` in place of that of `dtype`.
+    /// The observer of this name; `grid` replaces that of `dtype`.
     #[new]
     #[pyo3(signature = (name, dtype, symmetric, reduce_range, grid, eps, averaging_constant, bins))]
-    #[allow(clippy::too_many_arguments)] // each is one of the package's own
+    #[allow(clippy::too_many_arguments)] // the parameters of the Python class
     fn new(
         py: Python<'_>,
         name: &str,
@@ -74,7 +74,7 @@ impl Observer {
         self.scheme.grid
     }
 
-    /// Takes a batch into account.
+    /// Observes a batch.
     fn observe(
         &self,
         py: Python<'_>,
@@ -89,7 +89,7 @@ impl Observer {
         outcome.map_err(|error| errors::of_math(py, &error))
     }
 
-    /// The smallest and the largest value of each group; none before anything was seen.
+    /// The minimum and the maximum of each group; empty before the first batch.
     fn ranges(&self) -> Vec<(f32, f32)> {
         let ranges = self.watch(|observer| observer.ranges(&self.scheme));
         ranges.into_iter().map(|range| (range.min, range.max)).collect()
@@ -102,7 +102,7 @@ impl Observer {
         apart(py, &found)
     }
 
-    /// Forgets everything.
+    /// Removes all observations.
     fn reset(&self) {
         self.watch(|observer| observer.reset());
     }
@@ -110,13 +110,13 @@ impl Observer {
 
 impl Observer {
     fn watch<T>(&self, look: impl FnOnce(&mut dyn observers::Observer) -> T) -> T {
-        // What a panic left behind is at worst a batch that was not counted.
+        // After a panic, at worst one batch is not counted.
         let mut observer = self.observer.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         look(observer.as_mut())
     }
 }
 
-/// What quantizing to integers of a grid leaves, and where gradients pass.
+/// The dequantized values, and a mask that is true where gradients pass.
 #[pyfunction]
 pub(crate) fn fake_quantize<'py>(
     py: Python<'py>,
@@ -134,9 +134,9 @@ pub(crate) fn fake_quantize<'py>(
     Ok((y.into_pyarray(py), mask.into_pyarray(py)))
 }
 
-/// The same, rounded at random.
+/// The same with stochastic rounding.
 #[pyfunction]
-#[allow(clippy::too_many_arguments)] // each is one of the package's own
+#[allow(clippy::too_many_arguments)] // the parameters of the Python class
 pub(crate) fn fake_quantize_stochastic<'py>(
     py: Python<'py>,
     x: PyReadonlyArray1<'py, f32>,
@@ -156,7 +156,7 @@ pub(crate) fn fake_quantize_stochastic<'py>(
     Ok(y.into_pyarray(py))
 }
 
-/// What a gradient becomes for `x`, for each scale and for each zero point.
+/// The gradients of `x`, of each scale and of each zero point.
 #[pyfunction]
 pub(crate) fn fake_quantize_gradients<'py>(
     py: Python<'py>,
@@ -179,9 +179,9 @@ pub(crate) fn fake_quantize_gradients<'py>(
     Ok((x.into_pyarray(py), scale.into_pyarray(py), zero_point.into_pyarray(py)))
 }
 
-/// Scales and zero points that lose less, and the mean squared errors before and after.
+/// Optimized scales and zero points, and the mean squared errors before and after.
 #[pyfunction]
-#[allow(clippy::too_many_arguments)] // each is one of the package's own
+#[allow(clippy::too_many_arguments)] // the parameters of the Python class
 pub(crate) fn learn_scale<'py>(
     py: Python<'py>,
     x: PyReadonlyArray1<'py, f32>,
@@ -206,7 +206,7 @@ pub(crate) fn learn_scale<'py>(
     Ok((apart(py, &params), mse_before, mse))
 }
 
-/// A tensor as it is cut, and its numbers.
+/// A tensor with its granularity, scales and zero points.
 fn given(
     py: Python<'_>,
     x: &[f32],

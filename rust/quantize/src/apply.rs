@@ -85,8 +85,9 @@ impl Plan {
     ) -> Result<Resolved, QuantizeError> {
         self.check_model(model)?;
         if ranges.is_none() && self.needs_calibration() {
-            let what = "the plan quantizes activations: calibrate, and pass the ranges".to_owned();
-            return Err(CalibrationError::new(CalibrationErrorKind::NoSamples(what)).into());
+            let reason =
+                "the plan quantizes activations: calibrate, and pass the ranges".to_owned();
+            return Err(CalibrationError::new(CalibrationErrorKind::NoSamples { reason }).into());
         }
         let Some(ranges) = ranges else {
             return Ok(Resolved { model: model.clone(), plan: self.clone(), ranges: None });

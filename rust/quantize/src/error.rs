@@ -6,8 +6,9 @@
 #[derive(Debug, thiserror::Error)]
 #[error("{kind}{}", place(.value.as_deref(), .file.as_deref(), *.sample))]
 pub struct CalibrationError {
-    kind: CalibrationErrorKind,
-    /// The name of the value, input or file that the error is about.
+    /// Boxed, so that results stay small.
+    kind: Box<CalibrationErrorKind>,
+    /// Name of the value, input or file concerned.
     value: Option<String>,
     /// The file that the value was read from.
     file: Option<String>,
@@ -21,27 +22,101 @@ pub struct CalibrationError {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CalibrationErrorKind {
-    /// No samples were given.
-    #[error("no calibration samples: {0}")]
-    NoSamples(String),
-    /// A sample file or array cannot be read or has an unsupported form.
+    /// There was nothing to calibrate with.
+    #[error("no calibration samples: {reason}")]
+    NoSamples {
+        /// Why there are none.
+        reason: String,
+    },
+    /// A sample file or array is not readable or not of a usable form.
     #[error("{0}")]
     Data(String),
     /// An input has the wrong name, rank, shape or type.
     #[error("{0}")]
     InputMismatch(String),
-    /// A value is NaN or infinite.
-    #[error("{0}")]
-    NonFinite(String),
-    /// The engine does not support an operator or type of the model.
-    #[error("{0}")]
-    Unsupported(String),
-    /// The engine failed to build or run the model.
+    /// An element of a sample is NaN or infinite.
+    #[error("{found} at {position:?}, samples must be finite")]
+    NonFinite {
+        /// The element: `NaN`, `infinity` or `-infinity`.
+        found: String,
+        /// Its index along each axis.
+        position: Vec<usize>,
+    },
+    /// A value that the model computes has elements that are NaN or infinite.
+    #[error(
+        "{count} of {elements} elements are NaN or infinite; no scale can hold them: look at the \
+         sample, or exclude the node"
+    )]
+    NonFiniteActivation {
+        /// The number of elements that are NaN or infinite.
+        count: u64,
+        /// The number of all elements.
+        elements: u64,
+    },
+    /// The engine does not support an operator, opset or IR version of the model.
+    #[error("{engine} cannot run this model: {problem}; {remedy}")]
+    Unsupported {
+        /// The engine.
+        engine: &'static str,
+        /// What it does not support.
+        problem: String,
+        /// What you can do.
+        remedy: &'static str,
+    },
+    /// The engine does not support the element type of an input.
+    #[error("input `{input}` is {dtype}: {engine} does not accept it")]
+    UnsupportedInput {
+        /// The engine.
+        engine: &'static str,
+        /// The input.
+        input: String,
+        /// Its element type.
+        dtype: &'static str,
+    },
+    /// The engine does not support tensors of an element type.
+    #[error("{engine} does not accept tensors of {dtype}")]
+    UnsupportedType {
+        /// The engine.
+        engine: &'static str,
+        /// The element type.
+        dtype: &'static str,
+    },
+    /// No engine can run the model.
+    #[error("{failures}")]
+    NoEngine {
+        /// The error of each engine, or why it is not available.
+        failures: String,
+    },
+    /// The engine failed while building or running the model.
     #[error("{0}")]
     Engine(String),
     /// The caller cancelled the calibration.
     #[error("calibration was cancelled")]
     Cancelled,
+}
+
+impl CalibrationErrorKind {
+    /// The name of the category: `no_samples`, `data`, `input_mismatch`, `non_finite`,
+    /// `unsupported`, `engine` or `cancelled`.
+    pub fn category(&self) -> &'static str {
+        match self {
+            Self::NoSamples { .. } => "no_samples",
+            Self::Data(_) => "data",
+            Self::InputMismatch(_) => "input_mismatch",
+            Self::NonFinite { .. } | Self::NonFiniteActivation { .. } => "non_finite",
+            Self::Unsupported { .. }
+            | Self::UnsupportedInput { .. }
+            | Self::UnsupportedType { .. }
+            | Self::NoEngine { .. } => "unsupported",
+            Self::Engine(_) => "engine",
+            Self::Cancelled => "cancelled",
+        }
+    }
+
+    /// Whether the engine cannot run the model, whatever the sample.
+    pub fn is_unsupported(&self) -> bool {
+        self.category() == "unsupported"
+    }
 }
 
 fn place(value: Option<&str>, file: Option<&str>, sample: Option<usize>) -> String {
@@ -55,6 +130,7 @@ fn place(value: Option<&str>, file: Option<&str>, sample: Option<usize>) -> Stri
 impl CalibrationError {
     /// Creates an error of this kind without a location.
     pub fn new(kind: CalibrationErrorKind) -> CalibrationError {
+        let kind = Box::new(kind);
         CalibrationError { kind, value: None, file: None, sample: None, cause: None }
     }
 

@@ -6,7 +6,7 @@ use quantize_rs::Config;
 use quantize_rs::options::{self, Given, OptionRow, Surface, Verb};
 use serde_json::{Value, json};
 
-/// `QUANTIZE_RS_WRITE=1 cargo test -p quantize-rs --test option_table` writes the file.
+/// `QUANTIZE_RS_WRITE=1 cargo test -p quantize-rs --test option_table` writes the files.
 fn assert_current(path: &str, text: &str) {
     let file = format!("{}/../../{path}", env!("CARGO_MANIFEST_DIR"));
     if std::env::var_os("QUANTIZE_RS_WRITE").is_some() {
@@ -20,6 +20,11 @@ fn assert_current(path: &str, text: &str) {
 fn the_table_as_data_is_current() {
     let text = serde_json::to_string_pretty(&options::to_json()).expect("JSON") + "\n";
     assert_current("docs/options.json", &text);
+}
+
+#[test]
+fn the_reference_is_current() {
+    assert_current("docs/options.md", &options::reference());
 }
 
 #[test]

@@ -50,7 +50,7 @@ fn auto_uses_onnxruntime_for_models_that_tract_cannot_run() {
         let alone = Auto::without("it is on holiday");
         let sample = sample_for(&model, 2);
         let error = alone.prepare(&model, &[], &sample).err().expect("a refusal");
-        assert!(matches!(error.kind(), CalibrationErrorKind::Unsupported(_)));
+        assert!(matches!(error.kind(), CalibrationErrorKind::NoEngine { .. }));
         assert!(error.to_string().contains(what), "{error}");
         assert!(error.to_string().contains("pip install onnxruntime"), "{error}");
         assert!(error.to_string().contains("; it is on holiday"), "{error}");
@@ -141,7 +141,7 @@ fn if_both_engines_fail_both_errors_are_reported() {
     let Some(auto) = auto() else { return };
     let model = fixture("custom_domain");
     let error = auto.prepare(&model, &[], &sample_for(&model, 1)).err().expect("a refusal");
-    assert!(matches!(error.kind(), CalibrationErrorKind::Unsupported(_)));
+    assert!(matches!(error.kind(), CalibrationErrorKind::NoEngine { .. }));
     for what in ["operator Sparkle of domain acme.ops (`sparkle1`)", "Sparkle(-1) is not a regist"]
     {
         assert!(error.to_string().contains(what), "{error}");

@@ -5,27 +5,19 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use clap::{Arg, ArgAction, Args, CommandFactory, Id};
+use quantize_rs::options::{self, OptionRow, Surface};
 
 use super::node::{At, Node, Wrong};
 use crate::args::Arguments;
 use crate::engine::EngineArguments;
 use crate::images::ImageArguments;
 
-/// Other names of keys, as files for other tools have them.
-const OTHER_NAMES: &[(&str, &str)] = &[
-    ("auto_fallback", "fall_back"),
-    ("calibration_data", "data"),
-    ("calibration_samples", "limit"),
-    ("exclude_layers", "exclude"),
-    ("excluded_layers", "exclude"),
-    ("included_layers", "include"),
-    ("precision", "weights"),
-    ("sensitivity_analysis", "fall_back"),
-    ("statistics_path", "ranges_out"),
-];
-
-/// What part of the accuracy has to be kept: 0.99 is `max_accuracy_drop: 1`.
+/// The fraction of the accuracy that has to be kept: 0.99 is `max_accuracy_drop: 0.01`.
 const ACCURACY_THRESHOLD: &str = "accuracy_threshold";
+
+/// Keys of files that are no option.
+pub(super) const OWN_KEYS: &[&str] =
+    &["mode", "calibration", "save_statistics", ACCURACY_THRESHOLD];
 
 /// Keys that stand for a flag with a value, for each value that they may have.
 const WORDS: &[(&str, &str, &str, &str)] = &[("mode", "dynamic", "output_format", "dynamic")];
@@ -64,8 +56,11 @@ impl Section {
 
 /// What the help says of files.
 pub(crate) fn help() -> String {
-    let names: Vec<String> =
-        OTHER_NAMES.iter().map(|(other, name)| format!("{other} is {name}")).collect();
+    let aliases = |row: &'static OptionRow| {
+        row.aliases.iter().map(|alias| format!("{alias} is {}", row.name))
+    };
+    let rows = options::rows().into_iter().filter(|row| row.is_on(Surface::File));
+    let names: Vec<String> = rows.flat_map(aliases).collect();
     format!(
         "\
 A file has options, which hold for all models, and names models:
@@ -73,9 +68,9 @@ A file has options, which hold for all models, and names models:
   bits: 8
   per_channel: true
   models:
-    - input: a.onnx            # with `data` or `ranges` it is calibrated
+    - input: a.onnx            # with `calibration_data` or `ranges` it is calibrated
       output: a.int8.onnx
-      data: photos/*.jpg
+      calibration_data: images/*.jpg
     - input: b.onnx
       output: b.int4.onnx
       bits: 4                  # its own options go before those for all
@@ -87,8 +82,8 @@ A file has options, which hold for all models, and names models:
 Options are the flags of `quantize` and `calibrate` with _ for -: per_channel, layer_bits (a map
 or a list), exclude and include (lists). `smooth: false` is --no-smooth. Those of calibration may stand in a
 map `calibration`. Other names: {}; `mode: dynamic` is output_format: dynamic, `mode: weights` \
-leaves activations float though there is `data`; `accuracy_threshold: 0.99` is
-max_accuracy_drop: 1.",
+leaves activations in float although there is `calibration_data`; `accuracy_threshold: 0.99` is
+max_accuracy_drop: 0.01. `quantize-rs config --schema` prints the JSON Schema of such files.",
         names.join(", ")
     )
 }
@@ -210,13 +205,17 @@ impl Keys {
         if value.value == Node::Nothing {
             return Err(Wrong::at(key.line, format!("`{}` has no value", key.value)));
         }
-        let other = OTHER_NAMES.iter().find(|(other, _)| *other == key.value);
-        let id = other.map_or(key.value.as_str(), |(_, name)| *name);
+        let row = options::find(&key.value);
+        let id = row.map_or(key.value.as_str(), |row| row.name);
+        if let (Some(off), Node::Bool(on)) = (row.and_then(|row| row.flag.off), &value.value) {
+            let value = At { value: Node::Bool(!on), line: value.line };
+            return Ok(made(&off.replace('-', "_"), value));
+        }
         if id == "save_statistics" {
             return Ok(made(id, value.clone()));
         }
         if id == ACCURACY_THRESHOLD {
-            return Ok(made("max_accuracy_drop", points_lost(value)?));
+            return Ok(made("max_accuracy_drop", fraction_lost(value)?));
         }
         if self.flag(id).is_some() {
             return Ok(made(id, value.clone()));
@@ -252,21 +251,12 @@ impl Keys {
     }
 
     fn unknown(&self, key: &str, section: Section) -> String {
-        const NEAR: f64 = 0.85;
-        let own = section.keys().iter().map(|key| (*key).to_owned());
-        let flags = self.quantize.iter().chain(&self.calibrate);
-        let flags = flags.map(|arg| arg.get_id().as_str().replacen("no_", "", 1));
-        let others = OTHER_NAMES.iter().map(|(other, _)| (*other).to_owned());
-        let words =
-            ["mode", "calibration", "save_statistics", ACCURACY_THRESHOLD].map(str::to_owned);
-        let known = own.chain(flags).chain(others).chain(words);
-        let scored = known.map(|name| (strsim::jaro_winkler(key, &name), name));
-        let best = scored.max_by(|a, b| a.0.total_cmp(&b.0)).filter(|(score, _)| *score >= NEAR);
-        match best {
-            Some((_, name)) => format!("there is no key `{key}`; did you mean `{name}`?"),
-            None => format!(
-                "there is no key `{key}`; `quantize-rs config --help` tells those there are"
-            ),
+        let flags = self.quantize.iter().chain(&self.calibrate).map(|arg| arg.get_id().as_str());
+        let known: Vec<&str> =
+            section.keys().iter().chain(OWN_KEYS).copied().chain(flags).collect();
+        match options::closest(key, Surface::File, &known) {
+            Some(name) => format!("there is no key `{key}`; did you mean `{name}`?"),
+            None => format!("there is no key `{key}`; `quantize-rs config --help` lists them"),
         }
     }
 
@@ -277,11 +267,17 @@ impl Keys {
         if calibrated && general.iter().any(|option| option.id == ALONE) {
             format!("`{key}` is for models that are calibrated, and `mode` says otherwise")
         } else if self.running.iter().any(|id| id == option.id.as_str()) {
-            format!("`{key}` is for models that samples are run on: none has `data` or `verify`")
+            format!(
+                "`{key}` is for models that samples are run on: none has `calibration_data` or `validation_data`"
+            )
         } else if calibrated {
-            format!("`{key}` is for models that are calibrated: no model has `data` or `ranges`")
+            format!(
+                "`{key}` is for models that are calibrated: no model has `calibration_data` or `ranges`"
+            )
         } else {
-            format!("`{key}` is for models that are not calibrated: all have `data` or `ranges`")
+            format!(
+                "`{key}` is for models that are not calibrated: all have `calibration_data` or `ranges`"
+            )
         }
     }
 
@@ -303,7 +299,8 @@ impl Keys {
         input: &Path,
         output: &Path,
     ) -> Result<Vec<OsString>, Wrong> {
-        let measured = |option: &Choice| matches!(option.id.as_str(), "data" | "ranges");
+        let measured =
+            |option: &Choice| matches!(option.id.as_str(), "calibration_data" | "ranges");
         let own_mode = own.iter().find(|option| option.key == "mode");
         let mode = own_mode.or_else(|| general.iter().find(|option| option.key == "mode"));
         let alone = own_mode.is_some_and(|option| option.id != STATIC)
@@ -312,8 +309,7 @@ impl Keys {
         let (command, known) =
             if calibrated { ("calibrate", &self.calibrate) } else { ("quantize", &self.quantize) };
         if let Some(option) = mode.filter(|option| option.id == STATIC && !calibrated) {
-            let what =
-                "`mode: static` is for models that are calibrated: give `data` or `ranges` too";
+            let what = "`mode: static` is for models that are calibrated: give `calibration_data` or `ranges` too";
             return Err(Wrong::at(option.line, what));
         }
         let find = |id: &str| known.iter().find(|arg| arg.get_id() == id);
@@ -329,14 +325,15 @@ impl Keys {
                     format!("`{key}` is for models that are calibrated, and `mode` says otherwise")
                 } else {
                     format!(
-                        "`{key}` is for models that are calibrated: give `data` or `ranges` too"
+                        "`{key}` is for models that are calibrated: give `calibration_data` or `ranges` too"
                     )
                 };
                 return Err(Wrong::at(option.line, what));
             };
             self.write(arg, option, &mut args)?;
         }
-        let sampled = |option: &Choice| matches!(option.id.as_str(), "data" | "verify");
+        let sampled =
+            |option: &Choice| matches!(option.id.as_str(), "calibration_data" | "validation_data");
         let runs = own.iter().chain(general).any(sampled);
         for (option, used) in general.iter().zip(used) {
             // A mode of its own goes before that for all.
@@ -390,6 +387,9 @@ impl Keys {
     }
 
     fn values(&self, arg: &Arg, option: &Choice) -> Result<Vec<String>, Wrong> {
+        if arg.get_id() == "overrides" {
+            return Ok(vec![option.value.value.to_json().to_string()]);
+        }
         let one = |value: &At<Node>| match &value.value {
             Node::Bool(on) => Ok(on.to_string()),
             Node::Text(text) if is_path(arg) && text != "random" => {
@@ -436,25 +436,25 @@ fn fallen_back_once(options: &mut Options) -> Result<(), Wrong> {
     Ok(())
 }
 
-/// The points of accuracy that may be lost, of the part that has to be kept.
-fn points_lost(value: &At<Node>) -> Result<At<Node>, Wrong> {
+/// The fraction of accuracy that may be lost, from the fraction that has to be kept.
+fn fraction_lost(value: &At<Node>) -> Result<At<Node>, Wrong> {
     let kept = match &value.value {
         Node::Number(text) => text.parse::<f64>().ok().filter(|kept| (0.0..=1.0).contains(kept)),
         _ => None,
     };
     let Some(kept) = kept else {
-        let what = format!("`{ACCURACY_THRESHOLD}` is no part of 1, from 0 to 1");
+        let what = format!("`{ACCURACY_THRESHOLD}`: expected a fraction from 0 to 1");
         return Err(Wrong::at(value.line, what));
     };
-    // What the binary fraction is off by is not meant: 0.99 leaves 1 point.
-    let points = ((1.0 - kept) * 1e8).round() / 1e6;
-    Ok(At { value: Node::Number(points.to_string()), line: value.line })
+    // What the binary fraction is off by is not meant: 0.99 leaves 0.01.
+    let lost = ((1.0 - kept) * 1e8).round() / 1e8;
+    Ok(At { value: Node::Number(lost.to_string()), line: value.line })
 }
 
 /// Whether one option takes the place of another that holds for all.
 fn excludes(own: &str, general: &str) -> bool {
     const PAIRS: [(&str, &str); 3] =
-        [("bits", "weights"), ("data", "ranges"), ("no_optimize", "passes")];
+        [("bits", "weights"), ("calibration_data", "ranges"), ("no_optimize", "passes")];
     PAIRS.iter().any(|(a, b)| (own, general) == (*a, *b) || (own, general) == (*b, *a))
 }
 

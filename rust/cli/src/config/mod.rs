@@ -3,6 +3,7 @@
 
 mod keys;
 mod node;
+mod schema;
 mod toml;
 mod yaml;
 
@@ -11,16 +12,16 @@ use std::fs;
 use std::path::{Path, PathBuf, absolute};
 
 use clap::{Args, CommandFactory, FromArgMatches};
+use quantize_rs::options::Verb;
 use serde::Serialize;
 
 use crate::args::{Arguments, Command};
 use crate::batch;
 use crate::console::Console;
 use crate::failure::{Failure, said};
-use crate::folders::Made;
 use crate::jobs::{self, Manner, Work};
-use crate::wishes::{ActivationWishes, Activations, WeightWishes};
-use crate::{calibrate, file, quantize, text};
+use crate::output_path::Made;
+use crate::{calibrate, output_path, quantize, text};
 
 use keys::{Keys, Options, Section};
 pub(crate) use keys::{WEIGHTS, arguments, help, is_path};
@@ -31,25 +32,34 @@ use node::{At, Node, Wrong};
 #[derive(Debug, Args)]
 pub(crate) struct ConfigArguments {
     /// The file, .yaml, .yml or .toml; paths in it are relative to its folder
-    file: PathBuf,
+    #[arg(required_unless_present = "schema")]
+    file: Option<PathBuf>,
+    /// Print the JSON Schema of such files, for editors and checkers
+    #[arg(long, conflicts_with_all = ["file", "dry_run"])]
+    schema: bool,
     /// Print what would be done, after a look at all models, and write nothing
     #[arg(long)]
     dry_run: bool,
 }
 
 pub(crate) fn run(args: &ConfigArguments, console: &mut Console<'_>) -> Result<(), Failure> {
-    let language = Language::of(&args.file).map_err(Failure::Misuse)?;
-    let text = fs::read_to_string(&args.file)
-        .map_err(|error| Failure::Refused(format!("{}: {}", args.file.display(), said(&error))))?;
-    let place = absolute(&args.file).unwrap_or_else(|_| args.file.clone());
+    let Some(file) = &args.file else {
+        let schema = schema::schema();
+        let text = || serde_json::to_string_pretty(&schema).unwrap_or_default() + "\n";
+        return console.result(|| text::json(&schema), text);
+    };
+    let language = Language::of(file).map_err(Failure::Misuse)?;
+    let text = fs::read_to_string(file)
+        .map_err(|error| Failure::Refused(format!("{}: {}", file.display(), said(&error))))?;
+    let place = absolute(file).unwrap_or_else(|_| file.clone());
     let folder = place.parent().unwrap_or(Path::new("."));
     let wanted = node::read(&text, language).and_then(|root| Wanted::of(&root, folder));
     let wanted = wanted.map_err(|Wrong { line, what }| {
         let at = line.map_or(String::new(), |line| format!(", line {line}"));
-        Failure::Misuse(format!("{}{at}: {what}", args.file.display()))
+        Failure::Misuse(format!("{}{at}: {what}", file.display()))
     })?;
     let inside = |failure: Failure| match failure {
-        Failure::Misuse(what) => Failure::Misuse(format!("{}, {what}", args.file.display())),
+        Failure::Misuse(what) => Failure::Misuse(format!("{}, {what}", file.display())),
         other => other,
     };
     let all =
@@ -217,11 +227,10 @@ impl Job {
                 let said = said.join(" ");
                 at(said.strip_prefix("error: ").unwrap_or(&said))
             })?;
-        let nothing = ActivationWishes::default();
         let misuse = |failure: Failure| at(&failure.message().unwrap_or_default());
         Ok(match arguments.command {
             Command::Quantize(mut args) => {
-                let config = args.wishes.config(Activations::Float, &args.alone, &nothing);
+                let config = args.options.config(Verb::Quantize);
                 let config = config.map_err(misuse)?;
                 if self.named {
                     args.output = args.output.join(batch::name(&args.model, config.weights));
@@ -229,8 +238,7 @@ impl Job {
                 Work::Quantize(args)
             }
             Command::Calibrate(mut args) => {
-                let alone = WeightWishes::default();
-                let config = args.wishes.config(Activations::OfTarget, &alone, &args.calibrated);
+                let config = args.options.config(Verb::Calibrate);
                 let config = config.map_err(misuse)?;
                 if self.named {
                     args.output = args.output.join(batch::name(&args.model, config.weights));
@@ -259,7 +267,7 @@ fn show(wanted: &Wanted, all: &[Work], console: &mut Console<'_>) -> Result<(), 
     for (job, work) in wanted.jobs.iter().zip(all) {
         let made = |folder: &Path| wanted.folders.iter().any(|made| made == folder);
         if !work.output().parent().is_some_and(made) {
-            file::check(work.output()).map_err(|failure| failure.while_doing(&job.place))?;
+            output_path::check(work.output()).map_err(|failure| failure.while_doing(&job.place))?;
         }
         let plan = match work {
             Work::Quantize(args) => quantize::planned(args),

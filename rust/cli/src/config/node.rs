@@ -2,6 +2,8 @@
 
 use std::path::Path;
 
+use serde_json::Value;
+
 use super::{toml, yaml};
 
 /// The languages that files may be written in.
@@ -40,6 +42,25 @@ pub(super) enum Node {
     Text(String),
     List(Vec<At<Node>>),
     Map(Vec<(At<String>, At<Node>)>),
+}
+
+impl Node {
+    /// The value as JSON.
+    pub(super) fn to_json(&self) -> Value {
+        match self {
+            Node::Nothing => Value::Null,
+            Node::Bool(on) => Value::Bool(*on),
+            Node::Number(text) => {
+                serde_json::from_str(text).unwrap_or_else(|_| Value::from(text.as_str()))
+            }
+            Node::Text(text) => Value::from(text.as_str()),
+            Node::List(items) => items.iter().map(|item| item.value.to_json()).collect(),
+            Node::Map(entries) => entries
+                .iter()
+                .map(|(name, value)| (name.value.clone(), value.value.to_json()))
+                .collect(),
+        }
+    }
 }
 
 /// Something that is wrong with a file, and the line.

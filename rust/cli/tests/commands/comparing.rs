@@ -30,11 +30,11 @@ fn a_quantized_model_is_held_against_the_original_and_to_a_bar() {
     );
     assert_eq!(with(&["--no-latency", "--min-sqnr", "20"]).code, 0);
     assert_eq!(with(&["--no-latency", "--require-faster"]).code, 2);
-    assert_eq!(with(&["--max-accuracy-drop", "1"]).code, 2);
+    assert_eq!(with(&["--max-accuracy-drop", "0.01"]).code, 2);
 
     let labels = folder.path("labels.txt");
     fs::write(&labels, "0,1\n2\n3 \n4\n5\n6\n7\n").expect("written");
-    let labelled = with(&["--no-latency", "--labels", &labels, "--max-accuracy-drop", "100"]);
+    let labelled = with(&["--no-latency", "--labels", &labels, "--max-accuracy-drop", "99.9%"]);
     assert_eq!(labelled.code, 0, "{labelled:?}");
     assert!(labelled.out.contains("8 labels"));
     fs::write(&labels, "0 1\n").expect("written");

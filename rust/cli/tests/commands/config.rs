@@ -189,14 +189,14 @@ fn what_is_wrong_is_named_with_its_line_before_anything_is_done() {
         ("models:\n  - {input: a, output: b, bits: 4, bits: 8}", "line 2"),
         (
             "mode: static\nmodels:\n  - {input: a, output: b}",
-            "line 1: `mode: static` is for models that are calibrated: give `data` or `ranges`",
+            "line 1: `mode: static` is for models that are calibrated: give `calibration_data` or `ranges`",
         ),
         (
             "models:\n  - {input: a, output: b, mode: static}",
             "line 2: `mode: static` is for models that are calibrated",
         ),
         (
-            "models:\n  - {input: a, output: b, verify: c, max_accuracy_drop: 1}",
+            "models:\n  - {input: a, output: b, verify: c, max_accuracy_drop: 0.01}",
             "c.yaml, line 2, models[0]: the following required arguments were not provided: \
              --labels",
         ),
@@ -220,6 +220,42 @@ fn what_is_wrong_is_named_with_its_line_before_anything_is_done() {
     assert_eq!(json.code, 2, "{json:?}");
     assert!(json.err.contains(".yaml, .yml or .toml"), "{json:?}");
     assert_eq!(folder.names(), ["c.json", "c.yaml"]);
+}
+
+#[test]
+fn the_schema_of_files_has_every_option_by_each_of_its_names() {
+    let schema = run(&["config", "--schema"]).json();
+    let properties = &schema["$defs"]["options"]["properties"];
+    for name in ["bits", "excluded_layers", "data", "calibration_data", "overrides", "mode"] {
+        assert!(properties[name].is_object(), "{name}");
+    }
+    assert_eq!(properties["bits"]["enum"], serde_json::json!([2, 4, 8, 16]));
+    let rows = quantize_rs::options::rows();
+    for row in rows.iter().filter(|row| row.is_on(quantize_rs::options::Surface::File)) {
+        assert!(properties[row.name]["description"].is_string(), "{}", row.name);
+    }
+    let shown = run(&["config", "--schema", "--format", "json"]);
+    assert_eq!(shown.out.lines().count(), 1);
+}
+
+#[test]
+fn overrides_stand_in_files() {
+    let folder = Folder::new();
+    let text = format!(
+        "per_channel: true\nmodels:\n  - input: {DIGITS}\n    output: a.onnx\n    overrides:\n      \
+         - match: {{name: conv1.weight}}\n        weights: float32\n      - match: {{pattern: '*'}}\n        \
+         weights: uint8\n"
+    );
+    let answer = run(&["config", &file(&folder, "c.yaml", &text)]);
+    assert_eq!(answer.code, 0, "{answer:?}");
+    let out = folder.path("b.onnx");
+    let flags = ["--per-channel", "--weights", "uint8", "--layer-types", "conv1.weight=float32"];
+    let by_flags = run(&[&["quantize", DIGITS, "-o", &out][..], &flags].concat());
+    assert_eq!(by_flags.code, 0, "{by_flags:?}");
+    assert!(fs::read(folder.path("a.onnx")).expect("a") == fs::read(out).expect("b"));
+    let wrong = text.replace("pattern: '*'", "pattern: nothing");
+    let answer = run(&["config", &file(&folder, "c.yaml", &wrong)]);
+    assert!(answer.code == 2 && answer.err.contains("has the pattern `nothing`"), "{answer:?}");
 }
 
 #[test]

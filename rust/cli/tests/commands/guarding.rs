@@ -61,7 +61,7 @@ fn layers_fall_back_until_the_bar_holds_or_nothing_is_written() {
     for misuse in [
         &["--min-sqnr", "20"][..],
         &["--require-faster"],
-        &["--verify", SAMPLES, "--max-accuracy-drop", "1"],
+        &["--verify", SAMPLES, "--max-accuracy-drop", "0.01"],
         &["--verify", SAMPLES, "--min-sqnr", "nan"],
         &["--verify", SAMPLES, "--size", "8"],
     ] {
@@ -119,15 +119,19 @@ fn files_know_the_names_that_others_have_for_it() {
     };
     let command = |answer: &Answer| answer.json()[0]["command"].to_string();
     let all = shown("accuracy_threshold: 0.99\nauto_fallback: true\nsensitivity_analysis: true\n");
-    assert!(command(&all).contains("--max-accuracy-drop=1\""), "{all:?}");
+    assert!(command(&all).contains("--max-accuracy-drop=0.01\""), "{all:?}");
     assert!(!command(&all).contains("no-fall-back"));
+    for same in ["max_accuracy_drop: 0.01\n", "max_accuracy_drop: 1%\n"] {
+        assert_eq!(shown(same).code, 0, "{same}");
+    }
     for off in ["auto_fallback: false\n", "sensitivity_analysis: false\n", "fall_back: false\n"] {
         assert!(command(&shown(off)).contains("--no-fall-back"), "{off}");
     }
     for (wrong, said) in [
         ("auto_fallback: true\nsensitivity_analysis: false\n", "contradicts `auto_fallback`"),
         ("auto_fallback: true\nfall_back: true\n", "say the same"),
-        ("accuracy_threshold: 99\n", "no part of 1"),
+        ("accuracy_threshold: 99\n", "expected a fraction from 0 to 1"),
+        ("max_accuracy_drop: 1\n", "expected a fraction below 1 or a percentage such as \"1%\""),
         ("accuracy_threshhold: 0.9\n", "did you mean `accuracy_threshold`?"),
         ("auto_fallbak: true\n", "did you mean `auto_fallback`?"),
         ("auto_fallback: 3\n", "neither true nor false"),

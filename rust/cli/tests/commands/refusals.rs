@@ -34,7 +34,7 @@ fn refusals_have_a_code_a_reason_and_no_output() {
         (vec!["quantize", DIGITS, "-o", FIXTURES], 1, "is a directory"),
         (vec!["quantize", DIGITS, "-o", &nowhere], 1, "there is no directory"),
         ([calibrate, data, &["-o", &nowhere]].concat(), 1, "there is no directory"),
-        (calibrate.to_vec(), 2, "--data"),
+        (calibrate.to_vec(), 2, "--calibration-data"),
         ([calibrate, &["--data", &none]].concat(), 1, "no such file"),
         ([calibrate, &["--data", DIGITS]].concat(), 1, ".onnx"),
         ([calibrate, &["--ranges", &ranges]].concat(), 1, "ranges.json: not a ranges file"),
@@ -110,7 +110,7 @@ fn flags_without_effect_are_refused() {
     }
     for flags in [&["--activations", "int8"][..], &["--no-smooth"], &["--no-bias-correction"]] {
         let answer = run(&[&["sensitivity", DIGITS], flags].concat());
-        assert!(answer.code == 2 && answer.err.contains("--data"), "{answer:?}");
+        assert!(answer.code == 2 && answer.err.contains("--calibration-data"), "{answer:?}");
     }
     let both = run(&["benchmark", DIGITS, DIGITS, "--mean", "0.5"]);
     assert!(both.code == 2 && both.err.contains("--mean is for images"), "{both:?}");
@@ -169,7 +169,7 @@ fn refusals_of_calibration_and_of_ranges_are_no_different() {
             "pip install onnxruntime",
         ),
         ([calibrate, data, &["--compare-methods", "--method", "mse"]].concat(), 2, "--method"),
-        ([calibrate, &["--compare-methods"]].concat(), 2, "--data"),
+        ([calibrate, &["--compare-methods"]].concat(), 2, "--calibration-data"),
         (vec!["ranges"], 2, "Usage"),
         (vec!["ranges", "merge", &none, &none], 1, "no such file"),
         (vec!["ranges", "merge", &ranges], 2, "2 values required"),

@@ -356,14 +356,19 @@ impl Comparison {
 
     /// The comparison as JSON, with `ratio` and `sqnr_db`; non-finite numbers are null.
     pub fn to_json(&self) -> String {
+        serde_json::to_string(&self.document()).unwrap_or_default()
+    }
+
+    /// What [`Comparison::to_json`] writes, for any format of serde.
+    pub fn document(&self) -> impl Serialize + use<> {
         // Names and numbers, no maps with odd keys: this cannot fail.
-        let mut json = serde_json::to_value(self).unwrap_or_default();
-        json["ratio"] = self.ratio().into();
-        json["sqnr_db"] = self.sqnr_db().into();
+        let mut document = serde_json::to_value(self).unwrap_or_default();
+        document["ratio"] = self.ratio().into();
+        document["sqnr_db"] = self.sqnr_db().into();
         if let Some(kernels) = &self.kernels {
-            json["kernels"]["share"] = kernels.share().into();
+            document["kernels"]["share"] = kernels.share().into();
         }
-        json.to_string()
+        document
     }
 
     /// Reads a comparison from JSON.

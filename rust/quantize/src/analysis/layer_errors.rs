@@ -80,8 +80,8 @@ pub fn layer_errors(
     let (original, quantized) = (&transform::widened(original)?, &transform::widened(quantized)?);
     let rows = matching(original, quantized)?;
     let Some(first) = samples.next_sample().transpose()? else {
-        let what = "the source is empty".to_owned();
-        return Err(CalibrationError::new(Kind::NoSamples(what)).into());
+        let reason = "the source is empty".to_owned();
+        return Err(CalibrationError::new(Kind::NoSamples { reason }).into());
     };
     let names: Vec<String> = rows.iter().map(|row| row.name.clone()).collect();
     let groups = groups(original, engine, &first, &names)?;

@@ -294,12 +294,9 @@ impl ValueObserver for Collector<'_> {
             let Some(sketch) = &seen.sketch else { continue };
             let bad = sketch.nan() + sketch.positive_infinities();
             if bad > 0 {
-                let all = bad + sketch.values().count() + sketch.negative_infinities();
-                let what = format!(
-                    "{bad} of {all} elements are NaN or infinite and cannot be quantized: check \
-                     the sample, or exclude the node"
-                );
-                return Err(CalibrationError::new(Kind::NonFinite(what)).at_value(&entry.name));
+                let elements = bad + sketch.values().count() + sketch.negative_infinities();
+                let kind = Kind::NonFiniteActivation { count: bad, elements };
+                return Err(CalibrationError::new(kind).at_value(&entry.name));
             }
         }
         Ok(())

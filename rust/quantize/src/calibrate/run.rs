@@ -126,7 +126,8 @@ pub(crate) fn observe<W: ValueObserver>(
         let observers = observers.collect::<Result<Vec<W>, _>>()?;
         earliest(finished.err(), fed.err())?;
         if driver.done == 0 {
-            return Err(CalibrationError::new(Kind::NoSamples("the source is empty".to_owned())));
+            let reason = "the source is empty".to_owned();
+            return Err(CalibrationError::new(Kind::NoSamples { reason }));
         }
         let Driver { done: samples, engine, notes, .. } = driver;
         Ok(RunOutcome { observers, samples, engine, notes })
@@ -180,10 +181,9 @@ impl Driver<'_, '_> {
                     runners.remove(0);
                 }
                 let prepared = engine.prepare(model, observed, &sample);
-                let runner = prepared.map_err(|error| match error.kind() {
+                let runner = prepared.map_err(|error| {
                     // The sample is not the cause if the engine cannot run the model.
-                    Kind::Unsupported(_) => error,
-                    _ => error.at_sample(number),
+                    if error.kind().is_unsupported() { error } else { error.at_sample(number) }
                 })?;
                 self.engine = runner.engine().unwrap_or(self.engine);
                 if let Some(note) =

@@ -168,7 +168,7 @@ pub(crate) fn encode_cached(
             let more = if bits >= 8 { " or more" } else { "" };
             encoded.warnings.push(format!(
                 "weight `{name}`: {:.1} dB is low for {} bits{more}; if the model depends on it, \
-                 leave it float with excluded_layers",
+                 leave it float with exclude",
                 metrics.sqnr_db,
                 bits.min(8),
             ));
@@ -447,7 +447,7 @@ fn floats(graph: &Graph<'_>, value: usize) -> Result<Vec<f32>, QuantizeError> {
 }
 
 fn invalid(tensor: &str, what: impl std::fmt::Display) -> QuantizeError {
-    let mend = "fix the weight, or keep it float with excluded_layers";
+    let mend = "fix the weight, or keep it float with exclude";
     QuantizeError::new(QuantizeErrorKind::InvalidTensor {
         tensor: tensor.to_owned(),
         what: format!("{what}; {mend}"),

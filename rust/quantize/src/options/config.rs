@@ -362,7 +362,8 @@ options! {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     option overrides: Vec<Override> = Vec::new() => {
         group: Group::Layers,
-        surfaces: &[Surface::File, Surface::Python],
+        flag: Flag { value_name: Some("JSON"), ..Flag::PLAIN },
+        python_type: Some("Iterable[Override | Mapping[str, Any]] | None"),
         example: "overrides=[{\"match\": {\"pattern\": \"head/*\"}, \"weights\": \"int16\"}]",
     };
 
@@ -441,6 +442,7 @@ impl Config {
     /// The option, what it was, and what it may be.
     pub fn check(&self) -> Result<(), QuantizeError> {
         self.output_format.check(self)?;
+        self.check_overrides()?;
         if self.block_size.is_some() && self.activations.is_some() {
             let what =
                 "cannot be used with activations: no runtime computes in integers with blocks";
@@ -483,6 +485,48 @@ impl Config {
             },
             Some(activations) => self.check_types(activations),
         }
+    }
+
+    /// Refuses entries that answer nothing, and answers that could not be options of the whole.
+    fn check_overrides(&self) -> Result<(), QuantizeError> {
+        for (index, entry) in self.overrides.iter().enumerate() {
+            let refused =
+                |what: &str| Err(QuantizeError::option("overrides", format!("[{index}] {what}")));
+            let Override { matches: _, exclude, weights, activations, per_channel, block_size } =
+                entry;
+            if exclude.is_none()
+                && weights.is_none()
+                && activations.is_none()
+                && per_channel.is_none()
+                && block_size.is_none()
+            {
+                return refused(
+                    "answers nothing: give exclude, weights, activations, per_channel or block_size",
+                );
+            }
+            if activations.is_some() && self.activations.is_none() {
+                return refused("has a type of activations, but no activations are quantized");
+            }
+            let mut alone = Config {
+                overrides: Vec::new(),
+                layer_bits: BTreeMap::new(),
+                layer_types: BTreeMap::new(),
+                layer_float: BTreeSet::new(),
+                block_size: block_size.or(self.block_size),
+                activation_types: BTreeMap::new(),
+                ..self.clone()
+            };
+            match weights {
+                Some(Width::Bits(bits)) => alone.weights = signed("weights", *bits)?.into(),
+                Some(Width::Type(found)) => alone.weights = *found,
+                Some(Width::Float) | None => {}
+            }
+            if let Some(qtype) = activations {
+                alone.activation_types.insert("it".to_owned(), *qtype);
+            }
+            alone.check().or_else(|error| refused(&format!("cannot be met: {error}")))?;
+        }
+        Ok(())
     }
 
     /// The first weights for which `why` finds something wrong with their type, and that.

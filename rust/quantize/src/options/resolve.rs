@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::row::Verb;
-use super::table::{Given, find};
+use super::table::{self, Given, Unused, find};
 use super::value::Width;
 use super::{Config, Target};
 use crate::QuantizeError;
@@ -40,6 +40,13 @@ impl Config {
             }
         }
         check_bits(given, &config)?;
+        // Options that this verb does not take are for its command to refuse.
+        let unused = table::unused(given, &Verb::ALL).into_iter();
+        let mut unused =
+            unused.filter(|unused| find(unused.name).is_some_and(|row| row.set.is_some()));
+        if let Some(Unused { name, why }) = unused.next() {
+            return Err(QuantizeError::option(name, format!("has no effect {why}")));
+        }
         Ok(config)
     }
 

@@ -250,6 +250,9 @@ pub enum Verb {
 }
 
 impl Verb {
+    /// Every verb.
+    pub const ALL: [Verb; 2] = [Verb::Quantize, Verb::Calibrate];
+
     /// Its name on the command line.
     pub fn name(self) -> &'static str {
         match self {

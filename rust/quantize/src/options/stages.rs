@@ -261,6 +261,13 @@ options! {
         flag: Flag { value_name: Some("N"), ..Flag::PLAIN },
     };
 
+    /// Also write the result to this file, as an HTML report.
+    row html: Option<PathBuf> = None => {
+        group: Group::Output,
+        surfaces: CLI_AND_FILE,
+        flag: Flag { value_name: Some("FILE"), ..Flag::PLAIN },
+    };
+
     /// Show progress on standard error. In Python a function may be given: it is called with the
     /// number of samples done and the number of all samples, or None. An exception that it raises
     /// stops the run.

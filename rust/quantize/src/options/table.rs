@@ -63,19 +63,20 @@ pub struct Unused {
     pub why: String,
 }
 
-/// The options among `given` that have no effect beside the others and in this verb.
+/// The options among `given` that have no effect beside the others, or that none of these verbs takes.
 ///
 /// ```
 /// use quantize_rs::options::{self, Given, Verb};
 /// let given = Given::from([("limit", 10.into())]);
-/// let unused = options::unused(&given, Verb::Quantize);
+/// let unused = options::unused(&given, &[Verb::Quantize]);
 /// assert_eq!((unused[0].name, &*unused[0].why), ("limit", "without calibration_data"));
 /// ```
-pub fn unused(given: &Given, verb: Verb) -> Vec<Unused> {
+pub fn unused(given: &Given, verbs: &[Verb]) -> Vec<Unused> {
     let is_given = |name: &&str| given.get(*name).is_some_and(|value| !value.is_null());
     let why = |row: &OptionRow| {
-        if !row.verbs.contains(&verb) {
-            return Some(format!("with {}", verb.name()));
+        if !verbs.iter().any(|verb| row.verbs.contains(verb)) {
+            let names: Vec<&str> = verbs.iter().map(|verb| verb.name()).collect();
+            return Some(format!("with {}", names.join(" or ")));
         }
         match row.only_with? {
             Condition::Given(names) if names.iter().any(is_given) => None,

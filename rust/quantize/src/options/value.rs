@@ -391,6 +391,11 @@ impl OptionType for Passes {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Fraction(pub f64);
 
+impl Fraction {
+    /// What is expected of one.
+    pub const EXPECTED: &str = "a fraction below 1 or a percentage such as \"1%\"";
+}
+
 impl OptionType for Fraction {
     const KIND: Kind = Kind::Fraction;
 
@@ -403,9 +408,10 @@ impl OptionType for Fraction {
             None => value.as_f64(),
         };
         let fits = |number: &f64| (0.0..1.0).contains(number);
-        number.filter(fits).map(Fraction).ok_or_else(|| {
-            wrong_plain(option, value, "a fraction below 1 or a percentage such as \"1%\"")
-        })
+        number
+            .filter(fits)
+            .map(Fraction)
+            .ok_or_else(|| wrong_plain(option, value, Fraction::EXPECTED))
     }
 
     fn to_json(&self) -> Value {

@@ -12,7 +12,12 @@ use crate::Format;
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.steps.iter().try_for_each(|step| writeln!(f, "prepared: {step}"))?;
-        let rows: Vec<[String; 4]> = self.values.iter().map(cells).collect();
+        let mut rows: Vec<[String; 4]> = self.values.iter().map(cells).collect();
+        for [value, .., why] in &mut rows {
+            if let Some(entries) = self.overrides.get(value) {
+                why.push_str(&format!(", by {}", entries.join(", ")));
+            }
+        }
         let header = ["value", "type", "numbers from", "why"].map(str::to_owned);
         let mut widths = [0; 3];
         for row in std::iter::once(&header).chain(&rows) {

@@ -65,7 +65,7 @@ impl ActivationContext<'_, '_> {
             format!(
                 "{} computes in float, and `{weight}` is dequantized and rearranged for it at \
                  every inference: give it a weight of its own, or leave `{weight}` float with \
-                 excluded_layers, where speed matters",
+                 exclude, where speed matters",
                 self.label(node)
             )
         })

@@ -40,7 +40,7 @@ pub use preprocess::PreprocessedModel;
 pub use qconfig::{QConfig, QConfigDict};
 pub(crate) use weights::reserved;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use quantize_rs_math::{QSpec, QType, Range};
 use quantize_rs_onnx::DataType;
@@ -66,6 +66,10 @@ pub struct Plan {
     pub warnings: Vec<String>,
     /// The transforms that the model went through before.
     pub steps: Vec<Step>,
+    /// The entries of [`Config::overrides`] that decided the type or granularity of a value, by the
+    /// name of the value.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub overrides: BTreeMap<String, Vec<String>>,
     /// Fingerprint of the model it was made for.
     pub(crate) model: String,
     /// The model before these transforms.
@@ -92,6 +96,13 @@ pub struct Planned {
     pub shape: Option<Vec<Option<usize>>>,
     /// Quantized or kept in its type.
     pub decision: Decision,
+}
+
+impl Planned {
+    /// Whether it is quantized.
+    pub fn is_quantized(&self) -> bool {
+        matches!(self.decision, Decision::Quantize(_))
+    }
 }
 
 /// What a value is in the model.
@@ -343,7 +354,11 @@ impl Plan {
             activations: ActivationContext::of(graph, &constants, &config, &selection)?,
         };
         let decisions = rules::decide(&context);
-        Ok(Plan::from_decisions(graph, &constants, config.clone(), decisions))
+        let mut plan = Plan::from_decisions(graph, &constants, config.clone(), decisions);
+        plan.overrides = selection.decided(graph, &constants);
+        plan.overrides
+            .retain(|name, _| plan.values.iter().any(|v| v.name == *name && v.is_quantized()));
+        Ok(plan)
     }
 
     fn from_decisions(
@@ -376,6 +391,7 @@ impl Plan {
             values: values.collect(),
             warnings,
             steps: Vec::new(),
+            overrides: BTreeMap::new(),
             model: origin.fingerprint.clone(),
             origin,
             integer_nodes,

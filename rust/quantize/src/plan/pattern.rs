@@ -6,6 +6,7 @@ use globset::{GlobBuilder, GlobMatcher};
 use regex::Regex;
 
 use crate::QuantizeError;
+use crate::options::Match;
 
 /// What a caller wrote, known to fit something in the model.
 pub(super) struct Pattern {
@@ -67,7 +68,24 @@ impl Known<'_> {
         let refused = |what: String| QuantizeError::option(option, what);
         let kind = if self.names.contains(text) {
             Kind::Name
-        } else if let Some(regex) = text.strip_prefix(REGEX) {
+        } else if let Some(pattern) = self.pattern_of_names(option, text)? {
+            return Ok(pattern);
+        } else if self.op_types.contains(text) {
+            Kind::OpType
+        } else {
+            let hint = self.hint(text);
+            return Err(refused(format!(
+                "names `{text}`, which is no {} of the model{hint}",
+                self.what
+            )));
+        };
+        Ok(Pattern { text: text.to_owned(), kind })
+    }
+
+    /// What `text` means as a pattern of names; `None` where it is none.
+    fn pattern_of_names(&self, option: &str, text: &str) -> Result<Option<Pattern>, QuantizeError> {
+        let refused = |what: String| QuantizeError::option(option, what);
+        let kind = if let Some(regex) = text.strip_prefix(REGEX) {
             // As with the other patterns, all of a name must fit.
             let regex = Regex::new(&format!("^(?:{regex})$")).map_err(|_| {
                 refused(format!("has the pattern `{text}`, which is no regular expression"))
@@ -82,16 +100,41 @@ impl Known<'_> {
             let matcher = glob.compile_matcher();
             self.used(|name| matcher.is_match(name), text).map_err(refused)?;
             Kind::Glob(matcher)
-        } else if self.op_types.contains(text) {
-            Kind::OpType
         } else {
-            let hint = self.hint(text);
-            return Err(refused(format!(
-                "names `{text}`, which is no {} of the model{hint}",
-                self.what
-            )));
+            return Ok(None);
         };
-        Ok(Pattern { text: text.to_owned(), kind })
+        Ok(Some(Pattern { text: text.to_owned(), kind }))
+    }
+
+    /// What an entry of `option` matches.
+    pub(super) fn matching(&self, option: &str, matches: &Match) -> Result<Pattern, QuantizeError> {
+        let refused = |what: String| QuantizeError::option(option, what);
+        let unknown = |text: &str| {
+            let hint = self.hint(text);
+            refused(format!("names `{text}`, which is no {} of the model{hint}", self.what))
+        };
+        match matches {
+            Match { name: Some(name), pattern: None, op_type: None } => {
+                if !self.names.contains(name.as_str()) {
+                    return Err(unknown(name));
+                }
+                Ok(Pattern { text: name.clone(), kind: Kind::Name })
+            }
+            Match { name: None, pattern: Some(pattern), op_type: None } => {
+                self.pattern_of_names(option, pattern)?.ok_or_else(|| {
+                    refused(format!(
+                        "has the pattern `{pattern}`, expected one with *, ? or [, or with re: before it"
+                    ))
+                })
+            }
+            Match { name: None, pattern: None, op_type: Some(op_type) } => {
+                if !self.op_types.contains(op_type.as_str()) {
+                    return Err(unknown(op_type));
+                }
+                Ok(Pattern { text: op_type.clone(), kind: Kind::OpType })
+            }
+            _ => Err(refused("needs a match with one of name, pattern and op_type".to_owned())),
+        }
     }
 
     fn used(&self, fits: impl Fn(&str) -> bool, text: &str) -> Result<(), String> {

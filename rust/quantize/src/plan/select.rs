@@ -1,29 +1,138 @@
-//! Which weights and nodes the caller named.
+//! What differs for some weights and nodes: one ordered list of entries, of which the first that
+//! matches and answers a question decides it.
 
-use std::collections::HashSet;
+use std::borrow::Cow;
+use std::collections::{BTreeMap, HashSet};
 
 use quantize_rs_math::QType;
 use quantize_rs_onnx::NodeProto;
 
 use super::KeepReason;
 use super::pattern::{Known, Pattern, Subject};
-use crate::graph::Graph;
 use crate::graph::ops;
 use crate::graph::uses;
 use crate::graph::uses::{Constant, Use};
-use crate::options::config;
+use crate::graph::{Graph, Producer};
+use crate::options::{Override, Width, config};
 use crate::{Config, QuantizeError, WeightType};
 
-/// Names and patterns of a configuration, each known to fit something in the model.
+/// The entries of a configuration, each known to match something in the model.
 pub(super) struct Selection {
-    exclude: Vec<Pattern>,
-    /// All else is excluded, where there is a list.
-    include: Option<Vec<Pattern>>,
-    /// Types for some weights, none for those that stay float; narrower patterns first.
-    types: Vec<(Pattern, Option<WeightType>)>,
-    /// Types for some activations; narrower patterns first.
-    activations: Vec<(Pattern, QType)>,
+    entries: Vec<Entry>,
+    /// Whether nodes that no entry speaks of are excluded, because others were included.
+    others_excluded: bool,
     op_types: Option<HashSet<String>>,
+}
+
+/// One entry: what it matches, and its answers.
+struct Entry {
+    pattern: Pattern,
+    /// What a plan calls it.
+    name: String,
+    /// Whether what it matches stays float.
+    exclude: Option<bool>,
+    /// The type of weights; float where there is none.
+    weights: Option<Option<WeightType>>,
+    activations: Option<QType>,
+    per_channel: Option<bool>,
+    block_size: Option<usize>,
+}
+
+impl Entry {
+    fn new(pattern: Pattern) -> Entry {
+        let name = pattern.text().to_owned();
+        Entry {
+            pattern,
+            name,
+            exclude: None,
+            weights: None,
+            activations: None,
+            per_channel: None,
+            block_size: None,
+        }
+    }
+
+    /// Whether it is one of `overrides`.
+    fn is_override(&self) -> bool {
+        self.name != self.pattern.text()
+    }
+
+    /// How broadly it was put; entries of `overrides` are in the order that the caller chose.
+    fn breadth(&self) -> usize {
+        if self.is_override() { 0 } else { self.pattern.breadth() }
+    }
+}
+
+/// The entries, in order: those of `overrides` come first; then `exclude` before `include`; types of
+/// weights and of activations by name, then by pattern, then by type of operator.
+fn entries(
+    graph: &Graph<'_>,
+    constants: &[Constant<'_>],
+    config: &Config,
+) -> Result<Vec<Entry>, QuantizeError> {
+    let names = Names::of(graph, constants);
+    let mut entries = Vec::new();
+    for (index, entry) in config.overrides.iter().enumerate() {
+        entries.push(overridden(index, entry, &names)?);
+    }
+    let listed = |option, texts: &[String], exclude: bool| {
+        let entry = |text: &String| {
+            let pattern = names.all.pattern(option, text)?;
+            Ok(Entry { exclude: Some(exclude), ..Entry::new(pattern) })
+        };
+        texts.iter().map(entry).collect::<Result<Vec<Entry>, QuantizeError>>()
+    };
+    entries.extend(listed("exclude", &config.exclude, true)?);
+    entries.extend(listed("include", config.include.as_deref().unwrap_or_default(), false)?);
+    let mut activations = Vec::new();
+    for (text, qtype) in &config.activation_types {
+        let pattern = names.values.pattern("activation_types", text)?;
+        activations.push(Entry { activations: Some(*qtype), ..Entry::new(pattern) });
+    }
+    activations.sort_by_key(Entry::breadth);
+    let mut weights = Vec::new();
+    let mut add = |option, text: &String, found: Option<WeightType>| {
+        let pattern = names.weights.pattern(option, text)?;
+        weights.push(Entry { weights: Some(found), ..Entry::new(pattern) });
+        Ok::<(), QuantizeError>(())
+    };
+    for (text, bits) in &config.layer_bits {
+        add("layer_bits", text, Some(config::signed("layer_bits", *bits)?.into()))?;
+    }
+    for (text, found) in &config.layer_types {
+        add("layer_types", text, Some(*found))?;
+    }
+    for text in &config.layer_float {
+        add("layer_bits", text, None)?;
+    }
+    weights.sort_by_key(Entry::breadth);
+    entries.extend(activations);
+    entries.extend(weights);
+    Ok(entries)
+}
+
+/// An entry of `overrides`.
+fn overridden(index: usize, entry: &Override, names: &Names<'_>) -> Result<Entry, QuantizeError> {
+    let Override { matches, exclude, weights, activations, per_channel, block_size } = entry;
+    // What speaks of activations may name a value, all else weights and nodes.
+    let known = if activations.is_some() { &names.anything } else { &names.all };
+    let pattern = known.matching("overrides", matches)?;
+    let name = format!("overrides[{index}]: {}", pattern.text());
+    let weights = match weights {
+        None => None,
+        Some(Width::Float) => Some(None),
+        Some(Width::Type(found)) => Some(Some(*found)),
+        Some(Width::Bits(bits)) => Some(Some(config::signed("overrides", *bits)?.into())),
+    };
+    Ok(Entry {
+        pattern,
+        name,
+        exclude: *exclude,
+        weights,
+        activations: *activations,
+        per_channel: *per_channel,
+        block_size: *block_size,
+    })
 }
 
 impl Selection {
@@ -32,30 +141,32 @@ impl Selection {
         constants: &[Constant<'_>],
         config: &Config,
     ) -> Result<Selection, QuantizeError> {
-        let Names { weights, all, .. } = Names::of(graph, constants);
-        let patterns = |option, texts: &[String]| {
-            texts.iter().map(|text| all.pattern(option, text)).collect::<Result<_, _>>()
-        };
-        let exclude = patterns("excluded_layers", &config.exclude)?;
-        let include = match &config.include {
-            None => None,
-            Some(texts) => Some(patterns("included_layers", texts)?),
-        };
         let op_types = match &config.op_types {
             None => None,
             Some(op_types) => Some(known_op_types(op_types)?),
         };
-        let activations = activations(graph, config)?;
-        let types = types(&weights, config)?;
-        Ok(Selection { exclude, include, types, activations, op_types })
+        let entries = entries(graph, constants, config)?;
+        Ok(Selection { entries, others_excluded: config.include.is_some(), op_types })
+    }
+
+    /// The first entry that matches and has this answer: its position, itself and the answer.
+    fn first<T>(
+        &self,
+        subject: &Subject<'_>,
+        answer: impl Fn(&Entry) -> Option<T>,
+    ) -> Option<(usize, &Entry, T)> {
+        self.entries.iter().enumerate().find_map(|(index, entry)| {
+            let answer = answer(entry)?;
+            entry.pattern.fits(subject).then_some((index, entry, answer))
+        })
     }
 
     /// Whether anything was asked for some activations alone.
     pub(super) fn asks_activations(&self) -> bool {
-        !self.activations.is_empty()
+        self.entries.iter().any(|entry| entry.activations.is_some())
     }
 
-    /// The narrowest wish for a value, or for a node, of what type activations are to be: its
+    /// The first entry for a value, or for a node, that says of what type activations are to be: its
     /// position, its breadth, the type.
     pub(super) fn activation(
         &self,
@@ -64,16 +175,16 @@ impl Selection {
         node: Option<usize>,
     ) -> Option<(usize, usize, QType)> {
         let subject = subject(&[value], node.map(|node| graph.nodes[node]).into_iter());
-        let wish = self.activations.iter().position(|(pattern, _)| pattern.fits(&subject))?;
-        let (pattern, qtype) = &self.activations[wish];
-        Some((wish, pattern.breadth(), *qtype))
+        let (index, entry, qtype) = self.first(&subject, |entry| entry.activations)?;
+        Some((index, entry.breadth(), qtype))
     }
 
-    /// What was written in the wishes that are not among those `met`.
+    /// What was written in the entries for activations that are not among those `met`.
     pub(super) fn unmet(&self, met: &[usize]) -> Vec<&str> {
-        let wishes = self.activations.iter().enumerate();
-        let unmet = wishes.filter(|(wish, _)| !met.contains(wish));
-        unmet.map(|(_, (pattern, _))| pattern.text()).collect()
+        let entries = self.entries.iter().enumerate();
+        let unmet =
+            entries.filter(|(index, entry)| entry.activations.is_some() && !met.contains(index));
+        unmet.map(|(_, entry)| entry.pattern.text()).collect()
     }
 
     /// Whether operators of this type may be quantized.
@@ -81,49 +192,55 @@ impl Selection {
         self.op_types.as_ref().is_none_or(|op_types| op_types.contains(op_type))
     }
 
-    /// Why a constant stays as it is by the caller's wish: it, or a node that reads it, is excluded, or neither it nor
-    /// such a node is included.
+    /// Why a constant stays float as the caller asked: an entry excludes it or a node that reads it,
+    /// or others are included and neither it nor such a node is.
     pub(super) fn excluded<'m>(
         &self,
         constant: &[&'m str],
         readers: impl Iterator<Item = &'m NodeProto>,
     ) -> Option<KeepReason> {
-        let readers: Vec<&NodeProto> = readers.collect();
-        let all = subject(constant, readers.iter().copied());
-        let hit = self.exclude.iter().find(|pattern| pattern.fits(&all));
-        if let Some(pattern) = hit {
-            return Some(KeepReason::Excluded { pattern: pattern.text().to_owned() });
+        let mut undecided: Vec<&NodeProto> = readers.collect();
+        let itself = subject(constant, std::iter::empty());
+        for entry in &self.entries {
+            let Some(exclude) = entry.exclude else { continue };
+            let of_node =
+                |node: &NodeProto| entry.pattern.fits(&subject(&[], std::iter::once(node)));
+            if entry.pattern.fits(&itself) {
+                return exclude.then(|| KeepReason::Excluded { pattern: entry.name.clone() });
+            }
+            if exclude && undecided.iter().any(|node| of_node(node)) {
+                return Some(KeepReason::Excluded { pattern: entry.name.clone() });
+            }
+            let before = undecided.len();
+            undecided.retain(|node| !of_node(node));
+            if before > 0 && undecided.is_empty() {
+                return None;
+            }
         }
-        if self.includes(&subject(constant, std::iter::empty())) {
-            return None;
-        }
-        let is_left = |node: &&NodeProto| !self.includes(&subject(&[], std::iter::once(*node)));
-        let left = readers.into_iter().find(is_left);
-        left.map(|node| KeepReason::NotIncluded {
-            node: if node.name.is_empty() { node.op_type.clone() } else { node.name.clone() },
+        let left = undecided.first().filter(|_| self.others_excluded)?;
+        Some(KeepReason::NotIncluded {
+            node: if left.name.is_empty() { left.op_type.clone() } else { left.name.clone() },
         })
-    }
-
-    fn includes(&self, subject: &Subject<'_>) -> bool {
-        self.include
-            .as_ref()
-            .is_none_or(|include| include.iter().any(|pattern| pattern.fits(subject)))
     }
 
     /// Whether a node is excluded, by its name or by its type.
     pub(super) fn excludes_node(&self, graph: &Graph<'_>, node: usize) -> bool {
         let subject = subject(&[], std::iter::once(graph.nodes[node]));
-        self.exclude.iter().any(|pattern| pattern.fits(&subject))
+        self.first(&subject, |entry| entry.exclude).is_some_and(|(_, _, exclude)| exclude)
     }
 
     /// Whether a node is to stay as it is: it is excluded, or not among those included.
     pub(super) fn leaves_node(&self, graph: &Graph<'_>, node: usize) -> bool {
+        if self.excludes_node(graph, node) {
+            return true;
+        }
         let mut subject = subject(&[], std::iter::once(graph.nodes[node]));
-        // Who names a weight means the operator that it is of.
+        // A caller who names a weight means the operator that it is of.
         let inputs = (0..graph.nodes[node].input.len()).filter_map(|at| graph.input(node, at));
         let constants = inputs.filter(|input| graph.constant_behind(*input).is_some());
         subject.names.extend(constants.map(|constant| graph.values[constant].name));
-        self.excludes_node(graph, node) || !self.includes(&subject)
+        let included = |entry: &Entry| entry.exclude.filter(|exclude| !exclude);
+        self.others_excluded && self.first(&subject, included).is_none()
     }
 
     /// Whether a node may be quantized for its own sake: its type is allowed, and it is not to stay as it is.
@@ -137,57 +254,88 @@ impl Selection {
         weight: &[&'m str],
         readers: impl Iterator<Item = &'m NodeProto>,
     ) -> Option<WeightType> {
-        let subject = subject(weight, readers);
-        self.types.iter().find(|(pattern, _)| pattern.fits(&subject))?.1
+        self.first(&subject(weight, readers), |entry| entry.weights)?.2
     }
 
-    /// The wish that a weight stays float, where no narrower one gives it a type.
+    /// The entry by which a weight stays float, where none before it gives it a type.
     pub(super) fn float<'m>(
         &self,
         weight: &[&'m str],
         readers: impl Iterator<Item = &'m NodeProto>,
     ) -> Option<String> {
+        let (_, entry, asked) = self.first(&subject(weight, readers), |entry| entry.weights)?;
+        asked.is_none().then(|| entry.name.clone())
+    }
+
+    /// The configuration as it is for this weight: with the granularity that entries give it.
+    pub(super) fn config_of<'c, 'm>(
+        &self,
+        config: &'c Config,
+        weight: &[&'m str],
+        readers: impl Iterator<Item = &'m NodeProto>,
+    ) -> Cow<'c, Config> {
         let subject = subject(weight, readers);
-        let (pattern, asked) = self.types.iter().find(|(pattern, _)| pattern.fits(&subject))?;
-        asked.is_none().then(|| pattern.text().to_owned())
+        let per_channel = self.first(&subject, |entry| entry.per_channel);
+        let block_size = self.first(&subject, |entry| entry.block_size);
+        if per_channel.is_none() && block_size.is_none() {
+            return Cow::Borrowed(config);
+        }
+        Cow::Owned(Config {
+            per_channel: per_channel.map_or(config.per_channel, |(_, _, found)| found),
+            block_size: block_size.map(|(_, _, found)| found).or(config.block_size),
+            ..config.clone()
+        })
+    }
+
+    /// The entries of `overrides` that decided the type or granularity of a value, by the name of the
+    /// value.
+    pub(super) fn decided(
+        &self,
+        graph: &Graph<'_>,
+        constants: &[Constant<'_>],
+    ) -> BTreeMap<String, Vec<String>> {
+        let mut decided = BTreeMap::new();
+        if !self.entries.iter().any(Entry::is_override) {
+            return decided;
+        }
+        let mut add = |value: &str, entries: Vec<&Entry>| {
+            let mut names: Vec<String> =
+                entries.iter().filter(|e| e.is_override()).map(|e| e.name.clone()).collect();
+            names.dedup();
+            if !names.is_empty() {
+                decided.insert(value.to_owned(), names);
+            }
+        };
+        for constant in constants {
+            let subject = subject(&constant.names(graph), constant.multipliers(graph));
+            let of_weight = [
+                self.first(&subject, |entry| entry.weights.map(|_| ())),
+                self.first(&subject, |entry| entry.per_channel.map(|_| ())),
+                self.first(&subject, |entry| entry.block_size.map(|_| ())),
+            ];
+            let of_weight = of_weight.into_iter().flatten().map(|(_, entry, ())| entry);
+            add(graph.values[constant.anchor].name, of_weight.collect());
+        }
+        for value in &graph.values {
+            // It is asked for itself first, then for what makes it, then for what reads it.
+            let maker = match value.producer {
+                Producer::Node { node, .. } => Some(node),
+                _ => None,
+            };
+            let nodes = maker.into_iter().chain(value.consumers.iter().map(|reader| reader.node));
+            let found = self.activation(graph, value.name, None);
+            let found = found.or_else(|| {
+                nodes.into_iter().find_map(|node| self.activation(graph, "", Some(node)))
+            });
+            if let Some((index, ..)) = found {
+                add(value.name, vec![&self.entries[index]]);
+            }
+        }
+        decided
     }
 }
 
-/// Types for some weights, by what was written under `layer_bits`, `layer_types` and `layer_float`.
-fn types(
-    weights: &Known<'_>,
-    config: &Config,
-) -> Result<Vec<(Pattern, Option<WeightType>)>, QuantizeError> {
-    let mut types = Vec::new();
-    for (text, bits) in &config.layer_bits {
-        let qtype = config::signed("layer_bits", *bits)?;
-        types.push((weights.pattern("layer_bits", text)?, Some(qtype.into())));
-    }
-    for (text, found) in &config.layer_types {
-        types.push((weights.pattern("layer_types", text)?, Some(*found)));
-    }
-    for text in &config.layer_float {
-        types.push((weights.pattern("layer_bits", text)?, None));
-    }
-    types.sort_by_key(|(pattern, _)| pattern.breadth());
-    Ok(types)
-}
-
-/// Types for some activations.
-fn activations(graph: &Graph<'_>, config: &Config) -> Result<Vec<(Pattern, QType)>, QuantizeError> {
-    if config.activation_types.is_empty() {
-        return Ok(Vec::new());
-    }
-    let known = values(graph);
-    let wishes = config.activation_types.iter();
-    let mut types: Vec<(Pattern, QType)> = wishes
-        .map(|(text, qtype)| Ok((known.pattern("activation_types", text)?, *qtype)))
-        .collect::<Result<_, QuantizeError>>()?;
-    types.sort_by_key(|(pattern, _)| pattern.breadth());
-    Ok(types)
-}
-
-/// What callers can mean, by the wish.
+/// What callers can mean, by the option.
 struct Names<'m> {
     /// Weights, and nodes that have one.
     weights: Known<'m>,
@@ -195,6 +343,8 @@ struct Names<'m> {
     all: Known<'m>,
     /// Values and nodes.
     values: Known<'m>,
+    /// All of these.
+    anything: Known<'m>,
 }
 
 impl<'m> Names<'m> {
@@ -204,7 +354,13 @@ impl<'m> Names<'m> {
         all.names.extend(graph.nodes.iter().map(|node| node.name.as_str()));
         all.names.remove("");
         all.op_types.extend(graph.nodes.iter().map(|node| node.op_type.as_str()));
-        Names { weights, all, values: values(graph) }
+        let values = values(graph);
+        let anything = Known {
+            names: all.names.union(&values.names).copied().collect(),
+            op_types: all.op_types.clone(),
+            what: "weight, value or node",
+        };
+        Names { weights, all, values, anything }
     }
 }
 
@@ -219,7 +375,7 @@ fn values<'m>(graph: &Graph<'m>) -> Known<'m> {
     known
 }
 
-/// The wishes that can be met in the graph `after` preparation, and what to say of those that speak
+/// The options that can be met in the graph `after` preparation, and what to say of those that speak
 /// of something it took out.
 pub(crate) fn names_removed_by_passes(
     before: &Graph<'_>,
@@ -233,15 +389,15 @@ pub(crate) fn names_removed_by_passes(
         let is_gone = now.pattern(option, text).is_err() && then.pattern(option, text).is_ok();
         if is_gone {
             gone.push(format!(
-                "{option} names `{text}`, which was folded away before planning; the option \
-                 optimize leaves the model as it is"
+                "{option} names `{text}`, which was folded away before planning; passes=False \
+                 leaves the model as it is"
             ));
         }
         !is_gone
     };
-    config.exclude.retain(|text| stays("excluded_layers", text, &then.all, &now.all));
+    config.exclude.retain(|text| stays("exclude", text, &then.all, &now.all));
     if let Some(include) = &mut config.include {
-        include.retain(|text| stays("included_layers", text, &then.all, &now.all));
+        include.retain(|text| stays("include", text, &then.all, &now.all));
     }
     let mut of_weight = |text: &String| stays("layer_bits", text, &then.weights, &now.weights);
     config.layer_bits.retain(|text, _| of_weight(text));
@@ -250,6 +406,19 @@ pub(crate) fn names_removed_by_passes(
     config
         .activation_types
         .retain(|text, _| stays("activation_types", text, &then.values, &now.values));
+    config.overrides.retain(|entry| {
+        let known =
+            |names: &Names<'_>| names.anything.matching("overrides", &entry.matches).is_ok();
+        let is_gone = known(&then) && !known(&now);
+        if is_gone {
+            let text = entry.matches.text().unwrap_or_default();
+            gone.push(format!(
+                "overrides names `{text}`, which was folded away before planning; passes=False \
+                 leaves the model as it is"
+            ));
+        }
+        !is_gone
+    });
     (config, gone)
 }
 

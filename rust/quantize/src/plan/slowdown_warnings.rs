@@ -80,7 +80,7 @@ fn dequantized(
     (of_slow >= MIN_SLOW_ELEMENTS && of_slow > all / SLOW_SHARE).then(|| {
         format!(
             "{}: dequantized at every inference, for operators that compute in float and may take \
-             less time than that: leave them float with excluded_layers where speed matters",
+             less time than that: leave them float with exclude where speed matters",
             some(names)
         )
     })
@@ -155,7 +155,7 @@ fn convolutions(graph: &Graph<'_>, decisions: &Decisions) -> Option<String> {
     (count > 0).then(|| {
         format!(
             "{those} computed by ConvInteger, which ONNX Runtime runs several times slower than \
-             floats: calibrate, with samples, or leave them float with excluded_layers=[\"Conv\"]"
+             floats: calibrate, with samples, or leave them float with exclude=[\"Conv\"]"
         )
     })
 }
@@ -171,7 +171,7 @@ fn sequences(graph: &Graph<'_>, decisions: &Decisions) -> Option<String> {
     (!nodes.is_empty()).then(|| {
         format!(
             "{}: computed in float with weights dequantized at every inference, which takes longer \
-             than so few steps: leave them float with excluded_layers where speed matters{dynamic}",
+             than so few steps: leave them float with exclude where speed matters{dynamic}",
             some(labels)
         )
     })

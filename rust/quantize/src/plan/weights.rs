@@ -22,6 +22,8 @@ pub(super) fn decide(context: &Context<'_, '_>, _: &Decisions, constant: &Consta
     if let Some(kept) = kept(graph, constant, config, selection) {
         return Outcome::keep(anchor, kept);
     }
+    let own = selection.config_of(config, &constant.names(graph), constant.multipliers(graph));
+    let config = &*own;
     let requested = requested(context, constant);
     let qtype = requested.qtype();
     let label = constant.multipliers(graph).next().map(NodeProto::label);
@@ -63,8 +65,11 @@ pub(super) fn decide(context: &Context<'_, '_>, _: &Decisions, constant: &Consta
 /// The type requested for a weight.
 fn requested(context: &Context<'_, '_>, constant: &Constant<'_>) -> WeightType {
     let (graph, selection) = (context.graph, context.selection);
-    let own = selection.weight_type(&constant.names(graph), constant.multipliers(graph));
-    own.unwrap_or(context.config.weights)
+    let names = constant.names(graph);
+    let own = selection.weight_type(&names, constant.multipliers(graph));
+    own.unwrap_or_else(|| {
+        selection.config_of(context.config, &names, constant.multipliers(graph)).weights
+    })
 }
 
 /// Whether weights of this type take a byte each, although they have 4 bits.

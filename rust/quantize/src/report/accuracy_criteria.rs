@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::QuantizeError;
+use crate::options::Fraction;
 
 /// The criteria that a quantized model has to meet; none by default.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -31,8 +32,8 @@ impl Bar {
                 let what = format!("is {least}, expected a number of decibels");
                 Err(QuantizeError::option("min_sqnr", what))
             }
-            (_, Some(most)) if !(0.0..=1.0).contains(&most) => {
-                let what = format!("is {most}, expected a fraction from 0 to 1");
+            (_, Some(most)) if !(0.0..1.0).contains(&most) => {
+                let what = format!("is {most}, expected {}", Fraction::EXPECTED);
                 Err(QuantizeError::option("max_accuracy_drop", what))
             }
             _ => Ok(()),

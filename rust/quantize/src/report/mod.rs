@@ -261,12 +261,17 @@ impl Report {
 
     /// The report as JSON, with `ratio`, `sizes` and `suggestions`.
     pub fn to_json(&self) -> String {
+        serde_json::to_string(&self.document()).unwrap_or_default()
+    }
+
+    /// What [`Report::to_json`] writes, for any format of serde.
+    pub fn document(&self) -> impl Serialize + use<> {
         // Names and numbers, no maps with odd keys: this cannot fail.
-        let mut json = serde_json::to_value(self).unwrap_or_default();
-        json["ratio"] = self.ratio().into();
-        json["sizes"] = serde_json::to_value(self.sizes()).unwrap_or_default();
-        json["suggestions"] = self.suggestions().into();
-        json.to_string()
+        let mut document = serde_json::to_value(self).unwrap_or_default();
+        document["ratio"] = self.ratio().into();
+        document["sizes"] = serde_json::to_value(self.sizes()).unwrap_or_default();
+        document["suggestions"] = self.suggestions().into();
+        document
     }
 
     /// Reads a report from JSON.

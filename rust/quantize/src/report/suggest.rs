@@ -82,7 +82,7 @@ fn worst(report: &Report) -> Option<String> {
     };
     Some(format!(
         "`{name}` has the lowest SQNR of all weights ({db:.1} dB, the median is {median:.1} dB): \
-         excluded_layers=[\"{name}\"] keeps it float{more}"
+         exclude=[\"{name}\"] keeps it float{more}"
     ))
 }
 

@@ -126,8 +126,13 @@ impl Optimized {
 impl Optimization {
     /// The report as JSON.
     pub fn to_json(&self) -> String {
+        serde_json::to_string(&self.document()).unwrap_or_default()
+    }
+
+    /// What [`Optimization::to_json`] writes, for any format of serde.
+    pub fn document(&self) -> impl Serialize + use<> {
         // Serialization cannot fail: the report has no maps with non-string keys.
-        serde_json::to_value(self).unwrap_or_default().to_string()
+        serde_json::to_value(self).unwrap_or_default()
     }
 }
 

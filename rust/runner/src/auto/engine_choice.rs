@@ -218,8 +218,8 @@ fn is_caller_error(failure: &CalibrationError) -> bool {
     matches!(failure.kind(), Kind::InputMismatch(_) | Kind::Cancelled)
 }
 
-fn unsupported(what: String, cause: CalibrationError) -> CalibrationError {
-    CalibrationError::new(Kind::Unsupported(what)).caused_by(cause)
+fn unsupported(failures: String, cause: CalibrationError) -> CalibrationError {
+    CalibrationError::new(Kind::NoEngine { failures }).caused_by(cause)
 }
 
 /// The error when tract was chosen for an earlier sample and cannot be used for this one.

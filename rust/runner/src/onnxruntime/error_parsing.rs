@@ -18,12 +18,11 @@ const TOO_NEW: &[&str] = &[
 /// The error of loading a model.
 pub(super) fn of_loading(error: &ort::Error) -> CalibrationError {
     if TOO_NEW.iter().any(|unknown| error.message().contains(unknown)) {
-        let what = format!(
-            "onnxruntime cannot run this model: {}; a newer version may: `pip install --upgrade \
-             onnxruntime`",
-            shortened(error.message())
-        );
-        return CalibrationError::new(CalibrationErrorKind::Unsupported(what));
+        return CalibrationError::new(CalibrationErrorKind::Unsupported {
+            engine: "onnxruntime",
+            problem: shortened(error.message()),
+            remedy: "a newer version may: `pip install --upgrade onnxruntime`",
+        });
     }
     without_node(error)
 }

@@ -206,10 +206,9 @@ fn known_inputs(model: &Model) -> Result<Vec<InputSpec>, CalibrationError> {
     match inputs.iter().find(|input| !input.dtype.is_some_and(values::is_known)) {
         None => Ok(inputs),
         Some(input) => {
-            let what = input.dtype.map_or("not a tensor of a known type", DataType::name);
-            let message =
-                format!("input `{}` is {what}: onnxruntime does not accept it", input.name);
-            let kind = CalibrationErrorKind::Unsupported(message);
+            let dtype = input.dtype.map_or("not a tensor of a known type", DataType::name);
+            let (engine, name) = ("onnxruntime", input.name.clone());
+            let kind = CalibrationErrorKind::UnsupportedInput { engine, input: name, dtype };
             Err(CalibrationError::new(kind).at_value(&input.name))
         }
     }

@@ -45,8 +45,8 @@ pub(super) fn is_known(dtype: DataType) -> bool {
 /// The tensor as an owned value: copied, because ONNX Runtime requires aligned elements.
 pub(super) fn value(tensor: &Tensor) -> Result<DynValue, CalibrationError> {
     let read = reader(tensor.dtype).ok_or_else(|| {
-        let what = format!("onnxruntime does not accept tensors of {}", tensor.dtype);
-        CalibrationError::new(CalibrationErrorKind::Unsupported(what))
+        let (engine, dtype) = ("onnxruntime", tensor.dtype.name());
+        CalibrationError::new(CalibrationErrorKind::UnsupportedType { engine, dtype })
     })?;
     read(tensor).map_err(|error| without_node(&error))
 }

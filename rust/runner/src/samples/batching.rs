@@ -53,7 +53,8 @@ pub(super) fn in_order(
 ) -> Result<Vec<(String, Tensor)>, CalibrationError> {
     let (names, arrays): (Vec<String>, Vec<Tensor>) = arrays.into_iter().unzip();
     if names.is_empty() {
-        return Err(CalibrationError::new(CalibrationErrorKind::NoSamples("no arrays".into())));
+        let reason = "no arrays".into();
+        return Err(CalibrationError::new(CalibrationErrorKind::NoSamples { reason }));
     }
     let positions = by_input(&names, inputs)?.into_iter().zip(inputs);
     let in_order = positions.map(|(position, input)| {
@@ -113,7 +114,7 @@ impl Column {
         let whole = total / step;
         if total == 0 || limit == 0 {
             let why = if limit == 0 { "the limit is 0" } else { "the array is empty" };
-            let kind = CalibrationErrorKind::NoSamples(why.into());
+            let kind = CalibrationErrorKind::NoSamples { reason: why.into() };
             return Err(CalibrationError::new(kind).at_value(&rows.what));
         }
         if total % step != 0 && whole < limit {

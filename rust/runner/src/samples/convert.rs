@@ -110,8 +110,8 @@ fn misfit(number: Number, index: usize, tensor: &Tensor, to: DataType) -> Calibr
     if number.is_finite() {
         return data(format!("{from} value {number} at {position:?} does not fit {to}"));
     }
-    let message = format!("{number} at {position:?}, samples must be finite");
-    CalibrationError::new(CalibrationErrorKind::NonFinite(message))
+    let found = number.to_string();
+    CalibrationError::new(CalibrationErrorKind::NonFinite { found, position })
 }
 
 /// The index along each axis of an element counted in C order.
@@ -307,7 +307,7 @@ mod tests {
             let tensor = Tensor { shape: vec![2, 3], ..doubles(&values) };
             let error = convert(tensor, to, "x").expect_err("NaN");
             assert_eq!(error.to_string(), "NaN at [1, 1], samples must be finite (`x`)");
-            assert!(matches!(error.kind(), CalibrationErrorKind::NonFinite(_)));
+            assert!(matches!(error.kind(), CalibrationErrorKind::NonFinite { .. }));
         }
     }
 

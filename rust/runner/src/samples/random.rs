@@ -40,9 +40,8 @@ pub fn random(
         return Err(mismatch("the model has no input to feed"));
     }
     if count == 0 {
-        return Err(CalibrationError::new(CalibrationErrorKind::NoSamples(
-            "0 were requested".into(),
-        )));
+        let reason = "0 were requested".into();
+        return Err(CalibrationError::new(CalibrationErrorKind::NoSamples { reason }));
     }
     let shapes = inputs.iter().map(|input| {
         let shape = sample_shape(input, shape)?;

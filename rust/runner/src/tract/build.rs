@@ -72,9 +72,9 @@ fn concrete_inputs(
 ) -> Result<Vec<InputSpec>, CalibrationError> {
     for input in &inputs {
         if input.dtype.and_then(datum_type).is_none() {
-            let what = input.dtype.map_or("no tensor of a known type", DataType::name);
-            let message = format!("input `{}` is {what}: tract cannot be fed with it", input.name);
-            let kind = CalibrationErrorKind::Unsupported(message);
+            let dtype = input.dtype.map_or("no tensor of a known type", DataType::name);
+            let (engine, name) = ("tract", input.name.clone());
+            let kind = CalibrationErrorKind::UnsupportedInput { engine, input: name, dtype };
             return Err(CalibrationError::new(kind).at_value(&input.name));
         }
     }

@@ -161,11 +161,12 @@ pub(super) fn check(framework: &Onnx, model: &ModelProto) -> Result<(), Calibrat
         format!("{problem} ({})", listed(places.iter().map(String::as_str), 5))
     });
     let problems: Vec<String> = problems.collect();
-    Err(CalibrationError::new(CalibrationErrorKind::Unsupported(format!(
-        "tract cannot run this model: {}; ONNX Runtime may: `pip install onnxruntime` and use the \
-         engine auto or onnxruntime, or export the model without them, for opset 13 or later",
-        problems.join("; ")
-    ))))
+    Err(CalibrationError::new(CalibrationErrorKind::Unsupported {
+        engine: "tract",
+        problem: problems.join("; "),
+        remedy: "ONNX Runtime may: `pip install onnxruntime` and use the engine auto or \
+                 onnxruntime, or export the model without them, for opset 13 or later",
+    }))
 }
 
 /// The opset version of ONNX's own operators; 0 if the model does not import them.
@@ -323,7 +324,7 @@ mod tests {
 
     fn problems(model: &ModelProto) -> String {
         let error = check(&tract_onnx::onnx(), model).expect_err("a problem");
-        assert!(matches!(error.kind(), CalibrationErrorKind::Unsupported(_)));
+        assert!(matches!(error.kind(), CalibrationErrorKind::Unsupported { .. }));
         error.to_string()
     }
 

@@ -411,17 +411,22 @@ impl MixedPrecision {
 
     /// The result as JSON, with `layer_bits`, `ratio` and `sqnr_db`; non-finite numbers are null.
     pub fn to_json(&self) -> String {
+        serde_json::to_string(&self.document()).unwrap_or_default()
+    }
+
+    /// What [`MixedPrecision::to_json`] writes, for any format of serde.
+    pub fn document(&self) -> impl Serialize + use<> {
         // Names and numbers, no maps with odd keys: this cannot fail.
-        let mut json = serde_json::to_value(self).unwrap_or_default();
+        let mut document = serde_json::to_value(self).unwrap_or_default();
         let width = |layer: &LayerWidth| match layer.bits {
             Some(bits) => serde_json::Value::from(bits),
             None => config::FLOAT32[0].into(),
         };
         let layers = self.layers.iter().map(|layer| (layer.name.clone(), width(layer)));
-        json["layer_bits"] = serde_json::Value::Object(layers.collect());
-        json["ratio"] = self.ratio().into();
-        json["sqnr_db"] = self.sqnr_db().into();
-        json.to_string()
+        document["layer_bits"] = serde_json::Value::Object(layers.collect());
+        document["ratio"] = self.ratio().into();
+        document["sqnr_db"] = self.sqnr_db().into();
+        document
     }
 }
 

@@ -80,7 +80,7 @@ fn options(choice: &RecommendedOptions, target: Option<Target>) -> Vec<CallOptio
         add("method", OptionValue::Text(METHOD.to_owned()));
     }
     if !choice.exclude.is_empty() {
-        add("excluded_layers", OptionValue::Names(choice.exclude.clone()));
+        add("exclude", OptionValue::Names(choice.exclude.clone()));
     }
     if let Some(size) = choice.block_size {
         add("block_size", OptionValue::Number(size));
@@ -152,10 +152,7 @@ pub(super) fn command(
     }
     words.extend(["-o".to_owned(), word(&files.output(choice))]);
     for CallOption { name, value } in options(choice, target) {
-        let flag = match name {
-            "excluded_layers" => "--exclude".to_owned(),
-            name => format!("--{}", name.replace('_', "-")),
-        };
+        let flag = format!("--{}", name.replace('_', "-"));
         match value {
             OptionValue::Yes => words.push(flag),
             OptionValue::Number(number) => words.extend([flag, number.to_string()]),
@@ -253,9 +250,8 @@ mod tests {
         };
         assert_eq!(
             python(&choice, Some(Target::Arm), &files),
-            "quantize_rs.quantize_with_calibration(\"m.onnx\", \"m.int8.onnx\", \
-             \"calibration.npy\", per_channel=True, method=\"auto\", excluded_layers=[\"Conv\"], \
-                 target=\"arm\")"
+            "quantize_rs.quantize_with_calibration(\"m.onnx\", \"m.int8.onnx\", \"calibration.npy\", \
+             per_channel=True, method=\"auto\", exclude=[\"Conv\"], target=\"arm\")"
         );
         assert_eq!(
             command(&choice, Some(Target::Arm), &files),

@@ -140,7 +140,8 @@ pub(crate) fn all_of(samples: &mut dyn Samples) -> Result<Vec<Sample>, Calibrati
         all.push(sample);
     }
     if all.is_empty() {
-        return Err(CalibrationError::new(Kind::NoSamples("the source is empty".to_owned())));
+        let reason = "the source is empty".to_owned();
+        return Err(CalibrationError::new(Kind::NoSamples { reason }));
     }
     Ok(all)
 }

@@ -250,10 +250,15 @@ impl Validation {
 
     /// The validation as JSON, with `passed`.
     pub fn to_json(&self) -> String {
+        serde_json::to_string(&self.document()).unwrap_or_default()
+    }
+
+    /// What [`Validation::to_json`] writes, for any format of serde.
+    pub fn document(&self) -> impl Serialize + use<> {
         // Names and numbers, no maps with odd keys: this cannot fail.
-        let mut json = serde_json::to_value(self).unwrap_or_default();
-        json["passed"] = self.passed().into();
-        json.to_string()
+        let mut document = serde_json::to_value(self).unwrap_or_default();
+        document["passed"] = self.passed().into();
+        document
     }
 
     fn problem(&mut self, check: Check, name: impl Into<String>, what: impl Into<String>) {

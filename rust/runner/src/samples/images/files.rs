@@ -55,7 +55,7 @@ pub(super) fn listed(path: &Path) -> Result<Vec<PathBuf>, CalibrationError> {
 
 /// The error when there are no images at `path`.
 pub(super) fn none(why: &str, path: &Path) -> CalibrationError {
-    let kind = CalibrationErrorKind::NoSamples(why.to_owned());
+    let kind = CalibrationErrorKind::NoSamples { reason: why.to_owned() };
     CalibrationError::new(kind).at_value(path.to_string_lossy())
 }
 

@@ -1,0 +1,29 @@
+//! `--html`: a result as an HTML report, beside what is printed.
+
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+
+use crate::failure::Failure;
+use crate::{options, output_path};
+
+/// A result as an HTML report, beside what is printed.
+#[derive(Debug, Default, Args)]
+pub(crate) struct HtmlArguments {
+    #[arg(long, value_name = "FILE", help = options::help("html"))]
+    html: Option<PathBuf>,
+}
+
+impl HtmlArguments {
+    /// Refuses a file that cannot be written, or that is one of `others`, before the work.
+    pub(crate) fn check(&self, others: &[&Path]) -> Result<(), Failure> {
+        let Some(path) = &self.html else { return Ok(()) };
+        output_path::check_apart("--html", path, others)?;
+        output_path::check(path)
+    }
+
+    /// Writes it, where it was asked for.
+    pub(crate) fn write(&self, html: impl FnOnce() -> String) -> Result<(), Failure> {
+        self.html.as_ref().map_or(Ok(()), |path| output_path::write(path, &html()))
+    }
+}

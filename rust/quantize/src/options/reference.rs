@@ -1,0 +1,139 @@
+//! The reference of all options, docs/options.md, written from the table.
+
+use std::fmt::Write;
+
+use serde_json::Value;
+
+use super::row::{Choice, Group, Kind, OptionRow, Surface};
+use super::table::of_group;
+
+/// The reference of all options as Markdown.
+pub fn reference() -> String {
+    let mut text = String::from(
+        "# Options\n\nEvery option, by its name in Python, in configuration files and, with `-` for \
+         `_`, on the\ncommand line. Other names are read too. A test writes this file from the \
+         table in\n`rust/quantize/src/options`.\n",
+    );
+    for group in Group::ALL {
+        let _ = write!(text, "\n## {}\n", group.title());
+        for row in of_group(*group) {
+            text.push_str(&section(row));
+        }
+    }
+    text
+}
+
+fn section(row: &OptionRow) -> String {
+    let mut text = format!("\n### `{}`\n", row.name);
+    for paragraph in row.paragraphs() {
+        let _ = write!(text, "\n{}\n", wrapped(&paragraph));
+    }
+    text.push('\n');
+    let mut fact = |name: &str, what: String| {
+        let _ = writeln!(text, "- {name}: {what}");
+    };
+    fact("Type", kind(&row.kind));
+    fact("Default", default(row));
+    if let Some(range) = range(row) {
+        fact("Range", range);
+    }
+    let verbs: Vec<String> = row.verbs.iter().map(|verb| format!("`{}`", verb.name())).collect();
+    fact("For", verbs.join(", "));
+    if !row.aliases.is_empty() {
+        let aliases: Vec<String> = row.aliases.iter().map(|name| format!("`{name}`")).collect();
+        fact("Other names", aliases.join(", "));
+    }
+    if let Some(since) = row.since {
+        fact("Since", since.split_whitespace().collect::<Vec<_>>().join(" "));
+    }
+    if let Some(condition) = row.only_with {
+        fact("Has an effect only", condition.text());
+    }
+    if !row.conflicts.is_empty() {
+        let names: Vec<String> = row.conflicts.iter().map(|name| format!("`{name}`")).collect();
+        fact("Not with", names.join(", "));
+    }
+    if row.is_on(Surface::Python) {
+        fact("Python", format!("`{}`", row.example));
+    } else {
+        fact("Python", format!("a field of `{}`", row.class.name()));
+    }
+    if let Some(choices) = row.kind.choices().filter(|choices| described(choices)) {
+        text.push_str("\n| value | meaning |\n|---|---|\n");
+        for choice in choices {
+            let _ = writeln!(text, "| `{}` | {} |", choice.name, choice.about);
+        }
+    }
+    text
+}
+
+/// Whether there is something to say of any of these values.
+fn described(choices: &[Choice]) -> bool {
+    choices.iter().any(|choice| !choice.about.is_empty())
+}
+
+fn kind(kind: &Kind) -> String {
+    let names = |choices: Vec<Choice>| {
+        let names: Vec<String> =
+            choices.iter().map(|choice| format!("`{}`", choice.name)).collect();
+        names.join(", ")
+    };
+    match kind {
+        Kind::Bool => "true or false".to_owned(),
+        Kind::Integer => "whole number".to_owned(),
+        Kind::OneOf(numbers) => {
+            numbers.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+        }
+        Kind::Number => "number".to_owned(),
+        Kind::Fraction => "fraction below 1, or percentage such as `1%`".to_owned(),
+        Kind::Text => "text".to_owned(),
+        Kind::Path => "path".to_owned(),
+        Kind::Choice(choices) | Kind::Open(choices) => {
+            let choices = choices();
+            if described(&choices) { "one of the values below".to_owned() } else { names(choices) }
+        }
+        Kind::List(inner) => format!("list of: {}", self::kind(inner)),
+        Kind::ByName(inner) => format!("map by name or pattern, to: {}", self::kind(inner)),
+        Kind::AnyOf(kinds) => kinds.iter().map(self::kind).collect::<Vec<_>>().join("; or "),
+        Kind::Overrides => "list of maps".to_owned(),
+        Kind::Object => "path, in Python also an object".to_owned(),
+    }
+}
+
+fn default(row: &OptionRow) -> String {
+    let value = match (row.default)() {
+        Value::String(text) => text,
+        other => other.to_string(),
+    };
+    match row.default_text {
+        Some(text) => text.to_owned(),
+        None if value == "null" => "none".to_owned(),
+        None => format!("`{value}`"),
+    }
+}
+
+fn range(row: &OptionRow) -> Option<String> {
+    match row.range {
+        (Some(least), Some(most)) => Some(format!("{least} to {most}")),
+        (Some(least), None) => Some(format!("{least} or more")),
+        (None, Some(most)) => Some(format!("{most} or less")),
+        (None, None) => None,
+    }
+}
+
+/// Lines of up to 100 columns.
+fn wrapped(paragraph: &str) -> String {
+    let mut lines: Vec<String> = vec![String::new()];
+    for word in paragraph.split(' ') {
+        let line = lines.last_mut().expect("a line");
+        if !line.is_empty() && line.chars().count() + 1 + word.chars().count() > 100 {
+            lines.push(word.to_owned());
+        } else {
+            if !line.is_empty() {
+                line.push(' ');
+            }
+            line.push_str(word);
+        }
+    }
+    lines.join("\n")
+}
